@@ -1,7 +1,7 @@
-# The menu. Each target does all of its own set-up on a Debian machine with Rust, and is harmless twice.
+# Each target does its own set-up on a Debian machine with Rust, and is harmless twice.
 
 CARGO ?= cargo
-# How to install shellcheck or cargo-deny is left to the person: `verify` uses them when they are there.
+# `verify` uses shellcheck and cargo-deny if they are installed.
 SCRIPTS := .ci/run docs/demo/demo.sh tests/testkit/ensure-packages.sh tests/fuzz/run.sh
 
 export WARREN_RUN API_PORT DEMO_PORT
@@ -15,14 +15,14 @@ help: ## Show this list
 run: ## Start a node in the background, with a demo service on http://127.0.0.1:8088
 	@docs/demo/demo.sh run
 
-stop: ## Stop the node of `make run` and remove everything it had
+stop: ## Stop the node of `make run` and remove all its data
 	@docs/demo/demo.sh stop
 
-# One build makes the tests and the `warren` that end-to-end tests run; by itself `cargo test` makes a program
-# only for integration tests of its own package. The second command then has nothing left to compile.
+# One build makes the tests and the `warren` executable for end-to-end tests; `cargo test` alone builds an
+# executable only for integration tests of its own package. The second command then compiles nothing.
 BUILD_TESTS := $(CARGO) build --workspace --all-targets --locked
-# Tests on containers and clusters mostly wait, for heartbeats, grace periods and back-off: with one test per CPU the CPUs
-# are idle half of the time.
+# Tests on containers and clusters mostly wait for heartbeats, grace periods and back-off: with one test per CPU
+# the CPUs are idle half of the time.
 TEST_THREADS := $(shell echo $$(($$(nproc) + 4)))
 TEST := RUST_TEST_THREADS=$(TEST_THREADS) $(CARGO) test --workspace --locked --no-fail-fast
 
@@ -37,7 +37,7 @@ soak: ## Run every test with the large counts, then fuzz (needs a nightly toolch
 	WARREN_SOAK=1 $(TEST)
 	tests/fuzz/run.sh 600
 
-bench: ## Measure this machine: print the figures and write them as JSON
+bench: ## Run the benchmarks: print the figures and write them as JSON
 	@tests/testkit/ensure-packages.sh test
 	$(CARGO) build --release --locked -p warren -p warren-worker -p warren-test-bench
 	$(CARGO) run --release --locked -p warren-test-bench
@@ -52,6 +52,6 @@ verify: ## Check formatting, lints, docs, layering and licences; writes nothing 
 	@if command -v shellcheck >/dev/null; then shellcheck $(SCRIPTS); \
 	 else echo 'shellcheck is not installed: the scripts were not checked'; fi
 
-fix: ## Format, and apply what the lints suggest
+fix: ## Format the code and apply the fixes of the lints
 	$(CARGO) clippy --workspace --all-targets --locked --fix --allow-dirty --allow-staged
 	$(CARGO) fmt --all

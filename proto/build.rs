@@ -3,9 +3,10 @@
 fn main() -> std::io::Result<()> {
     let files = ["types", "api", "session", "store", "peers"].map(|name| format!("warren/v1/{name}.proto"));
     println!("cargo:rerun-if-changed=warren");
-    // Maps in order, so that equal values have equal bytes.
-    let wire = tonic_prost_build::configure().btree_map(".").bytes(".").codec_path("crate::codec::Frugal");
-    // What they carry is shown by nothing; `convert::content` says what is.
+    // Sorted maps, so that equal values have equal bytes.
+    let wire =
+        tonic_prost_build::configure().btree_map(".").bytes(".").codec_path("crate::codec::CompactCodec");
+    // Their Debug output must not contain data; `convert::secret_object` implements it.
     let secret = [
         "CreateContentRequest",
         "UpdateContentRequest",

@@ -1,9 +1,9 @@
-//! The command line. What is read here is already of the types the rest works with; what cannot be, is a
-//! usage error (exit code 2).
+//! The command line. Arguments are parsed into the types that the commands use; an argument that cannot be parsed
+//! is a usage error (exit code 2).
 
-mod content;
 pub mod lists;
 mod manager;
+mod secret_object;
 mod service;
 pub mod spec;
 mod token;
@@ -17,105 +17,109 @@ use std::time::Duration;
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use warren_types::{Availability, ImageReference, ManagerAddress};
 
-use crate::connect::TalkedTo;
+use crate::connect::ConnectedCluster;
 
-pub use content::{ContentCommand, ContentCreateArgs, LoginArgs, RegistryCommand};
-pub use manager::{ManagerCommand, NodeArgs, PassphraseArgs};
-pub use service::{CreateArgs, LogArgs, RemoveArgs, RollbackArgs, ScaleArgs, ServiceCommand, UpdateArgs};
-pub use token::{TokenArgs, TokenCommand};
+pub use manager::{ManagerSubcommand, NodeRunArgs, PassphraseArgs};
+pub use secret_object::{RegistryCommand, RegistryLoginArgs, SecretObjectCommand, SecretObjectCreateArgs};
+pub use service::{
+    LogArgs, ServiceCommand, ServiceCreateArgs, ServiceRemoveArgs, ServiceRollbackArgs, ServiceScaleArgs,
+    ServiceUpdateArgs,
+};
+pub use token::{TokenCommand, TokenCreateArgs};
 pub use volume::{VolumeCommand, VolumeCreateArgs};
 
-/// Runs containers on a group of Linux machines.
+/// Run containers on a cluster of Linux machines
 #[derive(Debug, Parser)]
 #[command(name = "warren", version, propagate_version = true, max_term_width = 110)]
 pub struct Cli {
     #[command(flatten)]
-    pub global: Global,
+    pub global: GlobalArgs,
     #[command(subcommand)]
-    pub command: Command,
+    pub command: CliCommand,
 }
 
 /// Flags of every command.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Global options")]
-pub struct Global {
-    /// Context to use instead of the current one
+pub struct GlobalArgs {
+    /// Use this context instead of the current one
     #[arg(long, global = true, env = "WARREN_CONTEXT", value_name = "NAME")]
     pub context: Option<String>,
-    /// Manager to talk to, with the current context's identity (repeatable: whichever answers)
+    /// Connect to this manager with the identity of the current context (repeatable)
     #[arg(long, global = true, value_name = "HOST:PORT", value_delimiter = ',')]
     pub manager: Vec<ManagerAddress>,
-    /// Read what the manager that answers has: it may be older than what was written, and needs no leader
+    /// Read from the manager that answers, without a leader; the result may be outdated
     #[arg(long, global = true)]
     pub stale: bool,
-    /// How to print what is found
+    /// Set the output format
     #[arg(short, long, global = true, value_enum, default_value_t, value_name = "FORMAT")]
-    pub output: Format,
-    /// Print without colours (as with NO_COLOR set)
+    pub output: OutputFormat,
+    /// Disable colours (same as setting NO_COLOR)
     #[arg(long, global = true)]
     pub no_color: bool,
-    /// What to log to stderr: error, warn, info, debug, trace, or filters like `warn,warren_client=debug`
+    /// Set the log level for stderr: error, warn, info, debug, trace, or filters like
+    /// `warn,warren_client=debug`
     #[arg(long, global = true, env = "WARREN_LOG_LEVEL", value_name = "LEVEL")]
     #[arg(value_parser = warren_process::logging::parse_filter)]
     pub log_level: Option<String>,
-    /// How long to wait until something is done
+    /// Give up waiting after this time
     #[arg(long, global = true, value_parser = value::duration, default_value = "5m", value_name = "DURATION")]
     pub timeout: Duration,
-    /// Whom the command talked to.
+    /// The cluster and the manager that the command used.
     #[arg(skip)]
-    pub talked_to: TalkedTo,
+    pub connected_cluster: ConnectedCluster,
 }
 
-/// How to print what is found.
+/// Format of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
-pub enum Format {
-    /// For people
+pub enum OutputFormat {
+    /// Table
     #[default]
     Table,
-    /// For people with wide screens
+    /// Table with more columns
     Wide,
-    /// For programs
+    /// JSON
     Json,
-    /// For both
+    /// YAML
     Yaml,
 }
 
 #[derive(Debug, Subcommand)]
-pub enum Command {
-    /// This machine as a manager of a cluster, and the managers there are
+pub enum CliCommand {
+    /// Manage managers: create, join, run and change them
     #[command(subcommand)]
-    Manager(ManagerCommand),
-    /// This machine as a worker of a cluster
+    Manager(ManagerSubcommand),
+    /// Manage the worker on this machine
     #[command(subcommand)]
-    Worker(warren_worker::process::Command),
-    /// What shall run
+    Worker(warren_worker::process::WorkerCommand),
+    /// Manage services
     #[command(subcommand)]
     Service(ServiceCommand),
-    /// Where it runs
+    /// Inspect tasks
     #[command(subcommand)]
     Task(TaskCommand),
-    /// Machines of the cluster
+    /// Manage nodes
     #[command(subcommand)]
     Node(NodeCommand),
-    /// What lets machines join
+    /// Manage join tokens
     #[command(subcommand)]
     Token(TokenCommand),
-    /// What tasks need and nobody else may see
+    /// Manage secrets
     #[command(subcommand)]
-    Secret(ContentCommand),
-    /// Files that tasks see
+    Secret(SecretObjectCommand),
+    /// Manage configs
     #[command(subcommand)]
-    Config(ContentCommand),
-    /// Data that outlives tasks
+    Config(SecretObjectCommand),
+    /// Manage volumes
     #[command(subcommand)]
     Volume(VolumeCommand),
-    /// Who the machines are to registries of images
+    /// Manage registry credentials
     #[command(subcommand)]
     Registry(RegistryCommand),
-    /// Images on the machines
+    /// Manage images on nodes
     #[command(subcommand)]
     Image(ImageCommand),
-    /// The cluster as a whole
+    /// Show the state of the cluster
     #[command(subcommand)]
     Cluster(ClusterCommand),
     /// Print the version of this program
@@ -126,22 +130,22 @@ pub enum Command {
 pub enum TaskCommand {
     /// List tasks
     Ls {
-        /// Only tasks of this service
+        /// Show only tasks of this service
         #[arg(long, value_name = "NAME|ID", default_value = "", hide_default_value = true)]
         service: String,
-        /// Only tasks on this node
+        /// Show only tasks on this node
         #[arg(long, value_name = "NAME|ID", default_value = "", hide_default_value = true)]
         node: String,
     },
-    /// Show all of a task
+    /// Show a task in detail
     Inspect {
-        /// An id, the beginning of one, or SERVICE.SLOT
+        /// Task id, id prefix, or SERVICE.SLOT
         #[arg(value_name = "TASK")]
         task: String,
     },
-    /// Print what a task wrote
+    /// Print the logs of a task
     Logs {
-        /// An id, the beginning of one, or SERVICE.SLOT
+        /// Task id, id prefix, or SERVICE.SLOT
         #[arg(value_name = "TASK")]
         task: String,
         #[command(flatten)]
@@ -153,99 +157,99 @@ pub enum TaskCommand {
 pub enum NodeCommand {
     /// List nodes
     Ls,
-    /// Show all of a node
+    /// Show a node in detail
     Inspect {
-        /// A name, an id, or the beginning of one
+        /// Node name, id, or id prefix
         #[arg(value_name = "NODE")]
         node: String,
     },
     /// List the tasks on nodes
     Ps {
-        /// Names, ids, or beginnings of ids
+        /// Node names, ids, or id prefixes
         #[arg(required = true, value_name = "NODE")]
         nodes: Vec<String>,
     },
-    /// Change a node's labels, or what shall run there
+    /// Change the labels or the availability of a node
     Update(NodeUpdateArgs),
-    /// Have a node's tasks replaced elsewhere and wait until it has none left
+    /// Stop sending new tasks to a node and move the ones it has
     Drain {
-        /// A name, an id, or the beginning of one
+        /// Node name, id, or id prefix
         #[arg(value_name = "NODE")]
         node: String,
-        /// Do not wait
+        /// Return without waiting for the node to be empty
         #[arg(long, short)]
         detach: bool,
     },
-    /// Forget nodes that are down, or that run nothing any more
+    /// Remove nodes that are down or have no tasks
     Rm {
-        /// Names, ids, or beginnings of ids
+        /// Node names, ids, or id prefixes
         #[arg(required = true, value_name = "NODE")]
         nodes: Vec<String>,
-        /// Also nodes that are up and run tasks: their tasks are given up
+        /// Also remove nodes that are up or have tasks; their tasks are orphaned
         #[arg(long, short)]
         force: bool,
     },
 }
 
 #[derive(Debug, Args)]
-#[command(group = ArgGroup::new("a change").required(true).multiple(true)
+#[command(group = ArgGroup::new("CHANGE").required(true).multiple(true)
     .args(["label_add", "label_rm", "availability"]))]
 pub struct NodeUpdateArgs {
-    /// A name, an id, or the beginning of one
+    /// Node name, id, or id prefix
     #[arg(value_name = "NODE")]
     pub node: String,
-    /// Label to set; it wins over one that the agent was started with (repeatable)
+    /// Set a label; overrides the same label given by the agent (repeatable)
     #[arg(long, value_name = "KEY=VALUE", value_parser = value::label)]
     pub label_add: Vec<(String, String)>,
-    /// Label to take away (repeatable)
+    /// Remove a label (repeatable)
     #[arg(long, value_name = "KEY")]
     pub label_rm: Vec<String>,
-    /// What shall run there: active (what fits), pause (nothing new), drain (nothing)
+    /// Set the availability: active (accept tasks), pause (no new tasks), drain (no tasks)
     #[arg(long, value_name = "AVAILABILITY")]
     pub availability: Option<Availability>,
-    /// Do not wait until a node to drain has no tasks left
+    /// Return without waiting for a drained node to be empty
     #[arg(long, short)]
     pub detach: bool,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum ImageCommand {
-    /// Load an OCI or docker archive onto nodes
+    /// Import an OCI or docker archive onto nodes
     Import {
-        /// The archive; - reads standard input
+        /// Archive file; - reads standard input
         #[arg(value_name = "FILE|-")]
         file: PathBuf,
-        /// Only onto this node (repeatable); else onto every node that is READY
+        /// Import only onto this node (repeatable) [default: every node that is READY]
         #[arg(long, value_name = "NAME|ID")]
         node: Vec<String>,
     },
-    /// Have nodes pull an image from its registry
+    /// Pull an image onto nodes
     Pull {
-        /// The image, like nginx:1.27
+        /// Image reference, like nginx:1.27
         #[arg(value_name = "REFERENCE")]
         reference: ImageReference,
-        /// Only this node (repeatable); else every node that is READY
+        /// Pull only onto this node (repeatable) [default: every node that is READY]
         #[arg(long, value_name = "NAME|ID")]
         node: Vec<String>,
-        /// Ask the registry also where the image is there
+        /// Ask the registry even if the node already has the image
         #[arg(long)]
         always: bool,
     },
-    /// List images
+    /// List images on nodes
     Ls {
-        /// Only of this node (repeatable); else of every node that is READY
+        /// Show only images of this node (repeatable) [default: every node that is READY]
         #[arg(long, value_name = "NAME|ID")]
         node: Vec<String>,
     },
     /// Remove images that no task uses
     Prune {
-        /// Only of this node (repeatable); else of every node that is READY
+        /// Prune only this node (repeatable) [default: every node that is READY]
         #[arg(long, value_name = "NAME|ID")]
         node: Vec<String>,
-        /// Only those that were not used for so long
+        /// Remove only images unused for this long
         #[arg(long, value_name = "DURATION", value_parser = value::duration, default_value = "0s")]
         unused_for: Duration,
-        /// Do not ask first
+        /// Do not ask for confirmation
         #[arg(long, short, visible_short_alias = 'y')]
         force: bool,
     },
@@ -253,11 +257,12 @@ pub enum ImageCommand {
 
 #[derive(Debug, Subcommand)]
 pub enum ClusterCommand {
-    /// The cluster as the manager sees it
+    /// Show the cluster and the state of the manager that answers
     Info,
-    /// Background loops of the managers and agents
-    Loops {
-        /// Only this one
+    /// List background tasks of managers and agents
+    #[command(visible_alias = "bg")]
+    BackgroundTasks {
+        /// Show only this background task
         #[arg(value_name = "NAME")]
         name: Option<String>,
     },

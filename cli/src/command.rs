@@ -1,13 +1,13 @@
-//! What the commands do, by noun.
+//! Runs the commands, one module per noun.
 
 mod cluster;
 mod confirm;
-mod content;
 mod image;
 mod logs;
 mod manager;
 mod node;
 mod registry;
+mod secret_object;
 mod service;
 mod task;
 mod token;
@@ -16,40 +16,40 @@ mod volume;
 
 use std::collections::BTreeMap;
 
-use warren_types::{ContentKind, Violations};
+use warren_types::{SecretObjectKind, Violations};
 
-use crate::args::{Cli, Command};
-use crate::failure::Failure;
+use crate::args::{Cli, CliCommand};
+use crate::failure::CommandError;
 
-/// Does what the command line asks.
-pub async fn run(cli: Cli) -> Result<(), Failure> {
+/// Runs a parsed command.
+pub async fn run(cli: Cli) -> Result<(), CommandError> {
     let global = cli.global;
     let ended = match cli.command {
-        Command::Manager(command) => manager::run(&global, command).await,
-        Command::Worker(command) => warren_worker::process::run(command).await,
-        Command::Service(command) => service::run(&global, command).await,
-        Command::Task(command) => task::run(&global, command).await,
-        Command::Node(command) => node::run(&global, command).await,
-        Command::Token(command) => token::run(&global, command).await,
-        Command::Secret(command) => content::run(&global, ContentKind::Secret, command).await,
-        Command::Config(command) => content::run(&global, ContentKind::Config, command).await,
-        Command::Volume(command) => volume::run(&global, command).await,
-        Command::Registry(command) => registry::run(&global, command).await,
-        Command::Image(command) => image::run(&global, command).await,
-        Command::Cluster(command) => cluster::run(&global, command).await,
-        Command::Version => version::run(&global),
+        CliCommand::Manager(command) => manager::run(&global, command).await,
+        CliCommand::Worker(command) => warren_worker::process::run(command).await,
+        CliCommand::Service(command) => service::run(&global, command).await,
+        CliCommand::Task(command) => task::run(&global, command).await,
+        CliCommand::Node(command) => node::run(&global, command).await,
+        CliCommand::Token(command) => token::run(&global, command).await,
+        CliCommand::Secret(command) => secret_object::run(&global, SecretObjectKind::Secret, command).await,
+        CliCommand::Config(command) => secret_object::run(&global, SecretObjectKind::Config, command).await,
+        CliCommand::Volume(command) => volume::run(&global, command).await,
+        CliCommand::Registry(command) => registry::run(&global, command).await,
+        CliCommand::Image(command) => image::run(&global, command).await,
+        CliCommand::Cluster(command) => cluster::run(&global, command).await,
+        CliCommand::Version => version::run(&global),
     };
-    global.talked_to.remember();
+    global.connected_cluster.save_addresses();
     ended
 }
 
-/// Pairs of a repeatable flag; a key that is given twice is told as a wrong field of `path`.
-fn pairs(path: &str, given: Vec<(String, String)>) -> Result<BTreeMap<String, String>, Violations> {
+/// Pairs of a repeatable flag; a duplicate key is a violation under `path`.
+fn unique_pairs(path: &str, given: Vec<(String, String)>) -> Result<BTreeMap<String, String>, Violations> {
     let (mut map, mut wrong) = (BTreeMap::new(), Violations::default());
     for (key, value) in given {
-        let place = format!("{path}[{key:?}]");
+        let field = format!("{path}[{key:?}]");
         if map.insert(key, value).is_some() {
-            wrong.add(place, "is given twice");
+            wrong.add(field, "is given twice");
         }
     }
     wrong.into_result(map)

@@ -1,79 +1,92 @@
-//! From the flags to a connection, and back: where the managers are by now.
+//! Connects to a manager as the flags specify, and stores the current addresses of the managers in the context.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use warren_client::contexts::Wish;
-use warren_client::{Client, Contexts, Error, Identity, Target};
+use warren_client::contexts::TargetSelection;
+use warren_client::{Client, ClientIdentity, ClientTarget, Contexts, Error};
 
-use crate::args::Global;
-use crate::failure::{Exit, Failure};
+use crate::args::GlobalArgs;
+use crate::failure::{CommandError, ExitKind};
 
-/// The cluster that a command talked to, if it did. Clones are the same.
+/// The cluster that a command connected to, if any. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub struct TalkedTo(Arc<Mutex<Option<Known>>>);
+pub struct ConnectedCluster(Arc<Mutex<Option<ContextConnection>>>);
 
-/// A cluster as the contexts file knows it.
+/// A connection that was made with a context of the contexts file.
 #[derive(Debug)]
-struct Known {
+struct ContextConnection {
     client: Client,
     file: PathBuf,
     context: String,
-    identity: Identity,
+    identity: ClientIdentity,
 }
 
-impl TalkedTo {
-    fn note(&self, known: Known) {
+impl ConnectedCluster {
+    fn set(&self, known: ContextConnection) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(known);
     }
 
-    /// Notes in the contexts file where the managers are by their own words. Nobody waits for that: it comes after
-    /// everything else, does nothing where nothing is different, and leaves it to the next command where the file is in
-    /// use or cannot be written.
-    pub fn remember(&self) {
+    /// Stores the addresses that the managers reported in the contexts file, if they changed. Runs after the command;
+    /// if the file is in use or not writable, the next command tries again.
+    pub fn save_addresses(&self) {
         let Some(known) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
-        let Known { client, file, context, identity } = known;
-        match Contexts::follow(&file, &context, &identity, (&client.manager_addresses(), client.life())) {
+        let ContextConnection { client, file, context, identity } = known;
+        match Contexts::update_addresses(
+            &file,
+            &context,
+            &identity,
+            (&client.manager_addresses(), client.incarnation()),
+        ) {
             Ok(true) => tracing::debug!(context, "the context has the addresses of the managers"),
             Ok(false) => {}
-            Err(error) => tracing::debug!(context, %error, "the addresses of the managers were not kept"),
+            Err(error) => tracing::debug!(context, %error, "the addresses of the managers were not stored"),
         }
     }
 }
 
-/// A manager that the flags, the contexts file or this machine's socket name. `what` is what is not done if
-/// there is none.
-pub async fn connect(global: &Global, what: &str) -> Result<Client, Failure> {
+/// Connects to a manager that the flags, the contexts file or the local socket specify. `what` is the failure summary.
+pub async fn connect(global: &GlobalArgs, what: &str) -> Result<Client, CommandError> {
     let file = contexts_file(what)?;
     let connected = async {
-        let wish =
-            Wish { context: global.context.clone(), managers: global.manager.clone(), socket: socket() };
+        let selection = TargetSelection {
+            context: global.context.clone(),
+            managers: global.manager.clone(),
+            socket: socket(),
+        };
         let contexts = Contexts::load(&file)?;
-        let context = contexts.chosen(&wish).map(str::to_owned);
-        let target = contexts.select(wish)?;
-        let client = Client::connect(&target).await?.stale(global.stale).on_leaderless(tell_leaderless);
-        let life = context.as_ref().and_then(|name| contexts.get(name)).map_or(0, |context| context.life);
-        let client = client.having_seen(life);
-        if let (Target::Tcp { identity, .. }, Some(context)) = (target, context) {
-            global.talked_to.note(Known { client: client.clone(), file: file.clone(), context, identity });
+        let context = contexts.selected_name(&selection).map(str::to_owned);
+        let target = contexts.select(selection)?;
+        let client =
+            Client::connect(&target).await?.stale(global.stale).on_leaderless(print_leaderless_notice);
+        let incarnation =
+            context.as_ref().and_then(|name| contexts.get(name)).map_or(0, |context| context.incarnation);
+        let client = client.with_known_incarnation(incarnation);
+        if let (ClientTarget::Tcp { identity, .. }, Some(context)) = (target, context) {
+            global.connected_cluster.set(ContextConnection {
+                client: client.clone(),
+                file: file.clone(),
+                context,
+                identity,
+            });
         }
         Ok(client)
     };
-    connected.await.map_err(|error: Error| crate::failure::of_client(what, error))
+    connected.await.map_err(|error: Error| crate::failure::from_client(what, error))
 }
 
-fn tell_leaderless() {
-    eprintln!("waiting for the managers to have a leader");
+fn print_leaderless_notice() {
+    eprintln!("waiting for a leader");
 }
 
 /// The contexts file, which need not exist.
-pub fn contexts_file(what: &str) -> Result<PathBuf, Failure> {
+pub fn contexts_file(what: &str) -> Result<PathBuf, CommandError> {
     let hint = "set HOME, or name the file in WARREN_CONTEXTS";
-    let none = || Failure::new(Exit::Failed, what, "nothing says where the contexts file is", hint);
+    let none = || CommandError::new(ExitKind::Failed, what, "the path of the contexts file is unknown", hint);
     Contexts::path(|name| std::env::var_os(name)).ok_or_else(none)
 }
 
-/// This machine's manager's socket, if there is one.
+/// The socket of the manager on this machine, if it exists.
 fn socket() -> Option<PathBuf> {
     let run_dir = std::env::var_os("WARREN_RUN_DIR")
         .map_or_else(|| PathBuf::from(warren_process::RUN_DIR), PathBuf::from);

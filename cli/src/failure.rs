@@ -1,25 +1,25 @@
-//! What a manager's refusal, or the lack of one, means for whoever typed the command.
+//! Maps errors of the client to exit codes and hints.
 
 use tonic::Code;
 use warren_client::Error;
-pub use warren_process::{Exit, Failure};
+pub use warren_process::{CommandError, ExitKind};
 use warren_proto::status::DISK_FULL;
 
-/// Where a manager says more than its answer does.
-const MANAGER_LOG: &str = "read what the manager wrote to standard error, on its machine (`journalctl --unit UNIT` \
-                           where systemd runs it); `warren manager ls` shows where the managers are";
-/// Reason of the refusal of a create that was carried out before, and whose object was changed since.
+/// Hint for errors whose details are only in the log of the manager.
+const MANAGER_LOG_HINT: &str = "see the log of the manager (`journalctl --unit UNIT` under systemd); \
+                                `warren manager ls` shows the addresses";
+/// Reason code of a repeated create whose object was changed since the first one.
 const CHANGED_SINCE_CREATED: &str = "CHANGED_SINCE_CREATED";
-/// What to do while nobody leads.
-const LEADERLESS: &str = "see which managers answer with `warren manager ls --stale`, and start the others; if most \
-                          are lost for good, stop one that is left and make it the cluster: `warren manager init \
-                          --force-new-cluster` on its machine, with the --data-dir that it has";
+/// Hint while there is no leader.
+const LEADERLESS_HINT: &str = "check which managers respond with `warren manager ls --stale` and start the others; if \
+                               most are lost for good, stop a remaining manager and run `warren manager init \
+                               --force-new-cluster` on it with its --data-dir";
 
-/// What to do when it may be our own write that is in the way.
-const UNCONFIRMED: &str = "look at what there is now with `inspect` or `ls`, then try again";
+/// Hint for a conflict that an earlier attempt of the same command may have caused.
+const UNCONFIRMED: &str = "run `inspect` or `ls` to see the current state, then retry";
 
-/// `what` did not happen because of `error`, or may have happened all the same.
-pub fn of_client(what: impl Into<String>, error: Error) -> Failure {
+/// The failure of an operation (`what`); an unconfirmed write may have been applied all the same.
+pub fn from_client(what: impl Into<String>, error: Error) -> CommandError {
     let (what, why, is_unconfirmed) = (what.into(), error.to_string(), error.is_unconfirmed());
     let end = match &error {
         Error::Unconfirmed { end, .. } => end,
@@ -31,70 +31,83 @@ pub fn of_client(what: impl Into<String>, error: Error) -> Failure {
         _ => what,
     };
     let failure = of_end(what, end);
-    match failure.exit {
+    match failure.kind {
         _ if !is_unconfirmed => failure,
-        Exit::Conflict | Exit::NotFound => Failure { why, hint: UNCONFIRMED.to_owned(), ..failure },
-        _ => Failure { why, ..failure },
+        ExitKind::Conflict | ExitKind::NotFound => {
+            CommandError { why, hint: UNCONFIRMED.to_owned(), ..failure }
+        }
+        _ => CommandError { why, ..failure },
     }
 }
 
-/// `what` did not happen because of `error`, which is all there is to say.
-fn of_end(what: String, error: &Error) -> Failure {
+/// The failure of an operation whose `error` is final.
+fn of_end(what: String, error: &Error) -> CommandError {
     let (exit, hint) = match error {
         Error::NoContext { .. } => {
             let hint = "run `warren manager init` on this machine, or pass --manager or --context";
-            return Failure::new(Exit::Usage, what, "there is no cluster context", hint);
+            return CommandError::new(ExitKind::Usage, what, "there is no cluster context", hint);
         }
         Error::Refused { problem } if !problem.violations.0.is_empty() => {
-            return Failure::invalid(what, problem.violations.clone());
+            return CommandError::invalid_fields(what, problem.violations.clone());
         }
-        no_leader if no_leader.is_no_leader() => (Exit::Unreachable, LEADERLESS),
+        no_leader if no_leader.is_no_leader() => (ExitKind::Unreachable, LEADERLESS_HINT),
         Error::Refused { problem } if problem.reason == CHANGED_SINCE_CREATED => {
-            (Exit::Conflict, "look at what it is now with `inspect`")
+            (ExitKind::Conflict, "run `inspect` to see the current version")
         }
         Error::Refused { problem } if problem.reason == DISK_FULL => {
-            let hint = "make room on that disk, or ask another manager with --manager; `--stale` shows what this \
-                        one has";
-            (Exit::Failed, hint)
+            let hint = "free space on that disk, or use another manager with --manager; `--stale` shows the data of \
+                        this one";
+            (ExitKind::Failed, hint)
         }
-        Error::Refused { problem } => of_code(problem.code),
-        Error::UnknownContext { .. } => (Exit::NotFound, "choose one of those with --context"),
-        Error::NoIdentity { .. } => (Exit::Usage, "choose a context that has a certificate with --context"),
-        Error::ContextsFile { .. } => (Exit::Failed, "correct the file, or name another in WARREN_CONTEXTS"),
-        Error::Identity { .. } => (Exit::Failed, "get the context's certificates anew"),
+        Error::Refused { problem } => exit_of_code(problem.code),
+        Error::UnknownContext { .. } => (ExitKind::NotFound, "choose an existing context with --context"),
+        Error::NoIdentity { .. } => {
+            (ExitKind::Usage, "choose a context that has a certificate with --context")
+        }
+        Error::ContextsFile { .. } => {
+            (ExitKind::Failed, "correct the file, or name another in WARREN_CONTEXTS")
+        }
+        Error::Identity { .. } => (ExitKind::Failed, "create the context again with new certificates"),
         Error::Unreachable { .. } | Error::NoAnswer { .. } => {
-            (Exit::Unreachable, "check that the manager runs and that its address is the context's")
+            (ExitKind::Unreachable, "check that the manager runs and that the context has its address")
         }
         Error::Untrusted { .. } => {
-            (Exit::Denied, "check the address; if it is right, use that cluster's context")
+            (ExitKind::Denied, "check the address; if it is right, use that cluster's context")
         }
         Error::Denied { .. } => {
-            (Exit::Denied, "use a context that may do this, or become root or a member of group warren")
+            (ExitKind::Denied, "use a context that may do this, or become root or a member of group warren")
         }
         Error::Unconfirmed { end, .. } => return of_end(what, end),
-        Error::Input(_) => (Exit::Failed, "check what is to be sent"),
+        Error::Input(_) => (ExitKind::Failed, "check the input file"),
     };
-    Failure::new(exit, what, error, hint)
+    CommandError::new(exit, what, error, hint)
 }
 
-/// As [`of_client`], with a `hint` of its own for what is refused by this `reason`.
-pub fn of_refusal(what: impl Into<String>, error: Error, reason: &str, hint: String) -> Failure {
+/// As [`from_client`], but with `hint` if the manager refused with this reason code.
+pub fn from_client_with_hint(
+    what: impl Into<String>,
+    error: Error,
+    reason: &str,
+    hint: String,
+) -> CommandError {
     let meant = matches!(&error, Error::Refused { problem } if problem.reason == reason);
-    let failure = of_client(what, error);
-    if meant { Failure { hint, ..failure } } else { failure }
+    let failure = from_client(what, error);
+    if meant { CommandError { hint, ..failure } } else { failure }
 }
 
-fn of_code(code: Code) -> (Exit, &'static str) {
+fn exit_of_code(code: Code) -> (ExitKind, &'static str) {
     match code {
-        Code::InvalidArgument | Code::OutOfRange => (Exit::Usage, "correct it and try again"),
-        Code::NotFound => (Exit::NotFound, "look at what there is with `ls`"),
-        Code::AlreadyExists => (Exit::Conflict, "choose another, or remove the one that is there"),
-        Code::FailedPrecondition | Code::Aborted => (Exit::Conflict, "look at its state, then try again"),
-        Code::Unavailable => (Exit::Unreachable, "try again in a moment; see `warren manager ls --stale`"),
-        Code::DeadlineExceeded => (Exit::TimedOut, "see `warren manager ls --stale`, then try again"),
-        Code::ResourceExhausted => (Exit::Failed, "try again later"),
-        Code::Unimplemented => (Exit::Failed, "use the program's version that the managers have"),
-        _ => (Exit::Failed, MANAGER_LOG),
+        Code::InvalidArgument | Code::OutOfRange => (ExitKind::Usage, "correct the input and retry"),
+        Code::NotFound => (ExitKind::NotFound, "run `ls` to list what exists"),
+        Code::AlreadyExists => (ExitKind::Conflict, "choose another name, or remove the existing object"),
+        Code::FailedPrecondition | Code::Aborted => {
+            (ExitKind::Conflict, "check the state with `inspect`, then retry")
+        }
+        Code::Unavailable => (ExitKind::Unreachable, "retry; see `warren manager ls --stale`"),
+        Code::DeadlineExceeded => (ExitKind::TimedOut, "see `warren manager ls --stale`, then try again"),
+        Code::ResourceExhausted => (ExitKind::Failed, "try again later"),
+        Code::Unimplemented => (ExitKind::Failed, "use the same version as the managers"),
+        _ => (ExitKind::Failed, MANAGER_LOG_HINT),
     }
 }
 
@@ -105,30 +118,30 @@ mod tests {
 
     use super::*;
 
-    fn refused(problem: Problem) -> Failure {
-        of_client("service web was not created", Error::Refused { problem })
+    fn refused(problem: Problem) -> CommandError {
+        from_client("service web was not created", Error::Refused { problem })
     }
 
     #[test]
     fn each_code_has_its_exit() {
         let cases = [
-            (Code::InvalidArgument, Exit::Usage),
-            (Code::NotFound, Exit::NotFound),
-            (Code::AlreadyExists, Exit::Conflict),
-            (Code::FailedPrecondition, Exit::Conflict),
-            (Code::Aborted, Exit::Conflict),
-            (Code::Unavailable, Exit::Unreachable),
-            (Code::DeadlineExceeded, Exit::TimedOut),
-            (Code::ResourceExhausted, Exit::Failed),
-            (Code::Internal, Exit::Failed),
+            (Code::InvalidArgument, ExitKind::Usage),
+            (Code::NotFound, ExitKind::NotFound),
+            (Code::AlreadyExists, ExitKind::Conflict),
+            (Code::FailedPrecondition, ExitKind::Conflict),
+            (Code::Aborted, ExitKind::Conflict),
+            (Code::Unavailable, ExitKind::Unreachable),
+            (Code::DeadlineExceeded, ExitKind::TimedOut),
+            (Code::ResourceExhausted, ExitKind::Failed),
+            (Code::Internal, ExitKind::Failed),
         ];
         for (code, exit) in cases {
-            assert_eq!(refused(Problem::new(code, "X", "no")).exit, exit, "{code:?}");
+            assert_eq!(refused(Problem::new(code, "X", "no")).kind, exit, "{code:?}");
         }
         let unreachable = Error::Unreachable { address: "a:1".into(), why: "Connection refused".into() };
-        assert_eq!(of_client("x", unreachable).exit, Exit::Unreachable);
+        assert_eq!(from_client("x", unreachable).kind, ExitKind::Unreachable);
         let denied = Error::Denied { address: "a:1".into(), why: "not an admin".into() };
-        assert_eq!(of_client("x", denied).exit, Exit::Denied);
+        assert_eq!(from_client("x", denied).kind, ExitKind::Denied);
     }
 
     #[test]
@@ -136,63 +149,63 @@ mod tests {
         let problem = |reason| Problem::new(Code::FailedPrecondition, reason, "no");
         let hint = |reason| {
             let error = Error::Refused { problem: problem(reason) };
-            of_refusal("x", error, "IN_USE", "use it less".to_owned()).hint
+            from_client_with_hint("x", error, "IN_USE", "use it less".to_owned()).hint
         };
         assert_eq!(hint("IN_USE"), "use it less");
-        assert_eq!(hint("OTHER"), "look at its state, then try again");
+        assert_eq!(hint("OTHER"), "check the state with `inspect`, then retry");
     }
 
     #[test]
-    fn a_failure_says_what_why_and_what_to_do() {
+    fn failure_has_summary_reason_and_hint() {
         let problem = Problem::new(Code::AlreadyExists, "ALREADY_EXISTS", "there is a service web");
         insta::assert_snapshot!(refused(problem), @r"
         service web was not created
           why: there is a service web
-          try: choose another, or remove the one that is there
+          try: choose another name, or remove the existing object
         ");
     }
 
     #[test]
-    fn without_a_leader_it_leads_to_the_managers_and_to_force_new_cluster() {
+    fn missing_leader_suggests_force_new_cluster() {
         let problem = Problem::new(Code::Unavailable, "NO_LEADER", "the managers have had no leader for 2s");
         let failure = refused(problem);
-        assert_eq!(failure.exit, Exit::Unreachable);
+        assert_eq!(failure.kind, ExitKind::Unreachable);
         assert!(
-            failure.hint.starts_with("see which managers answer with `warren manager ls --stale`"),
+            failure.hint.starts_with("check which managers respond with `warren manager ls --stale`"),
             "{failure}"
         );
         assert!(failure.hint.contains("`warren manager init --force-new-cluster`"), "{failure}");
         assert!(failure.hint.contains("--data-dir"), "{failure}");
     }
 
-    fn unconfirmed(end: Problem) -> Failure {
+    fn unconfirmed(end: Problem) -> CommandError {
         let end = Box::new(Error::Refused { problem: end });
-        of_client("service web was not updated", Error::Unconfirmed { address: "a:1".into(), end })
+        from_client("service web was not updated", Error::Unconfirmed { address: "a:1".into(), end })
     }
 
     #[test]
-    fn refusal_of_an_unconfirmed_write_does_not_claim_that_nothing_happened() {
+    fn unconfirmed_write_refusal_admits_it_may_apply() {
         let conflict = Problem::new(Code::Aborted, "VERSION_CONFLICT", "service web is at version 7, not 5");
         insta::assert_snapshot!(unconfirmed(conflict), @r"
         service web was not updated, as far as is known
           why: service web is at version 7, not 5; an attempt at a:1 was not confirmed and may have been applied
-          try: look at what there is now with `inspect` or `ls`, then try again
+          try: run `inspect` or `ls` to see the current state, then retry
         ");
         let taken = Problem::new(Code::AlreadyExists, "ALREADY_EXISTS", "there is a service web");
         assert_eq!(
-            (unconfirmed(taken.clone()).exit, unconfirmed(taken).hint.as_str()),
-            (Exit::Conflict, UNCONFIRMED)
+            (unconfirmed(taken.clone()).kind, unconfirmed(taken).hint.as_str()),
+            (ExitKind::Conflict, UNCONFIRMED)
         );
         let leaderless = unconfirmed(Problem::new(Code::Unavailable, "NO_LEADER", "nobody leads"));
-        assert_eq!((leaderless.exit, leaderless.hint.as_str()), (Exit::Unreachable, LEADERLESS));
-        // A manager that does not know says so itself.
+        assert_eq!((leaderless.kind, leaderless.hint.as_str()), (ExitKind::Unreachable, LEADERLESS_HINT));
+        // The manager itself may report an unconfirmed write.
         let late = refused(Problem::new(Code::Unavailable, "UNCONFIRMED", "the write may still happen"));
         assert_eq!(late.what, "service web was not created, as far as is known");
         assert_eq!(late.why, "the write may still happen");
     }
 
     #[test]
-    fn create_that_was_carried_out_and_changed_since_is_told_as_a_repetition() {
+    fn repeated_create_of_changed_object_is_reported() {
         let changed =
             Problem::new(Code::AlreadyExists, "CHANGED_SINCE_CREATED", "service web was changed since");
         for failure in [refused(changed.clone()), unconfirmed(changed)] {
@@ -219,9 +232,9 @@ mod tests {
     }
 
     #[test]
-    fn without_a_context_it_says_how_to_get_one() {
+    fn missing_context_suggests_init() {
         let error = Error::NoContext { file: "/root/.config/warren/contexts.toml".into() };
-        insta::assert_snapshot!(of_client("services were not listed", error), @r"
+        insta::assert_snapshot!(from_client("services were not listed", error), @r"
         services were not listed
           why: there is no cluster context
           try: run `warren manager init` on this machine, or pass --manager or --context

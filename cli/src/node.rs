@@ -1,92 +1,96 @@
-//! `warren manager init|join|run`: a manager and, unless told otherwise, a worker in one process. The worker dials
-//! the manager's port like any other.
+//! `warren manager init|join|run`: a manager and, by default, a worker in one process. The worker connects to the
+//! port of the manager like any other worker.
 
 mod hybrid;
 mod restore;
 
 use std::path::Path;
 
-use warren_manager::process::{Occasion, Plan, Told, go_on_alone};
-use warren_process::settings::Sections;
-use warren_process::{Failure, Machine};
-use warren_worker::process::Flags;
+use warren_manager::process::{self, ManagerSettings, ManagerSetup, ManagerStartReason};
+use warren_process::node_file::NodeFile;
+use warren_process::{CommandError, HostInfo};
+use warren_worker::process::WorkerFlags;
 
-use crate::args::NodeArgs;
+use crate::args::NodeRunArgs;
 use crate::output;
 
 pub use restore::restore;
 
-/// Name of the worker's section of `node.toml`.
+/// Section of the worker in `node.toml`.
 const WORKER: &str = "worker";
 
-/// What a node is started as, and what is remembered of that.
-struct Node {
-    plan: Plan,
-    told: Told,
-    worker: Option<Flags>,
-    /// What the worker is or was told: it is to clear up what a removed node ran, also where none is to run any more.
-    ran: Option<Flags>,
+/// Settings of a node, and the settings that are stored.
+struct NodeStart {
+    plan: ManagerSetup,
+    stored: ManagerSettings,
+    worker: Option<WorkerFlags>,
+    /// Current or earlier flags of the worker: needed to clean up after a removed node, even if no worker is to run.
+    previous_worker: Option<WorkerFlags>,
 }
 
-impl Node {
-    fn of(args: NodeArgs, machine: &Machine, occasion: &Occasion) -> Result<Self, Failure> {
-        let NodeArgs { place, metrics, manager_only, mut manager, worker } = args;
-        let kept = Sections::load(&place.data_dir)?;
-        // A manager is called as its node is, also where it has none.
+impl NodeStart {
+    fn from_args(
+        args: NodeRunArgs,
+        machine: &HostInfo,
+        occasion: &ManagerStartReason,
+    ) -> Result<Self, CommandError> {
+        let NodeRunArgs { dirs, metrics, manager_only, mut manager, worker } = args;
+        let stored = NodeFile::load(&dirs.data_dir)?;
+        // A manager has the name of its node.
         manager.name = worker.node_name.clone();
-        let ran = ran(kept.as_ref())?;
-        let worker = worker_flags(kept.as_ref(), manager_only, worker)?;
+        let ran = previous_worker_flags(stored.as_ref())?;
+        let worker = worker_flags(stored.as_ref(), manager_only, worker)?;
         let ran = worker.clone().or(ran);
         manager.name = manager.name.or_else(|| worker.as_ref().and_then(|flags| flags.node_name.clone()));
-        let told = Told::merge(kept.as_ref(), &place, metrics, manager, occasion)?;
-        let plan = Plan::new(place.data_dir, &told, machine)?;
-        Ok(Self { plan, told, worker, ran })
+        let settings = ManagerSettings::merge(stored.as_ref(), &dirs, metrics, manager, occasion)?;
+        let plan = ManagerSetup::new(dirs.data_dir, &settings, machine)?;
+        Ok(Self { plan, stored: settings, worker, previous_worker: ran })
     }
 
-    fn sections(&self) -> Sections {
-        sections(&self.plan.data_dir, &self.told, self.worker.as_ref())
+    fn sections(&self) -> NodeFile {
+        sections(&self.plan.data_dir, &self.stored, self.worker.as_ref())
     }
 }
 
-/// Runs until it is told to stop.
-pub async fn run(args: NodeArgs, occasion: Occasion) -> Result<(), Failure> {
-    let machine = Machine::look()?;
-    let node = Node::of(args, &machine, &occasion)?;
+/// Runs a node until a signal.
+pub async fn run(args: NodeRunArgs, occasion: ManagerStartReason) -> Result<(), CommandError> {
+    let machine = HostInfo::detect()?;
+    let node = NodeStart::from_args(args, &machine, &occasion)?;
     let sections = node.sections();
     let worker = node.worker.map(|flags| hybrid::WorkerPlan::new(flags, &machine)).transpose()?;
-    hybrid::run(node.plan, (worker, node.ran), &occasion, sections).await
+    hybrid::run(node.plan, (worker, node.previous_worker), &occasion, sections).await
 }
 
-/// Lets the stopped manager of this machine go on without the others. Nothing is started.
-pub async fn force_new_cluster(args: NodeArgs) -> Result<(), Failure> {
-    let node = Node::of(args, &Machine::look()?, &Occasion::Init)?;
-    let text = go_on_alone(&node.plan).await?;
-    node.sections().remember()?;
+/// Creates a new cluster from the stopped manager of this machine. Starts nothing.
+pub async fn force_new_cluster(args: NodeRunArgs) -> Result<(), CommandError> {
+    let node = NodeStart::from_args(args, &HostInfo::detect()?, &ManagerStartReason::Init)?;
+    let text = process::force_new_cluster(&node.plan).await?;
+    node.sections().save()?;
     output::print(&text)
 }
 
-/// What the worker is told; `None` runs none. A node that was made without one stays so until it is told otherwise.
+/// Flags of the worker; `None` runs none. A node that was created without a worker keeps none unless a flag says so.
 fn worker_flags(
-    kept: Option<&Sections>,
+    stored: Option<&NodeFile>,
     manager_only: Option<bool>,
-    said: Flags,
-) -> Result<Option<Flags>, Failure> {
-    let old = ran(kept)?;
-    let was_without = kept.is_some() && old.is_none();
+    given: WorkerFlags,
+) -> Result<Option<WorkerFlags>, CommandError> {
+    let old = previous_worker_flags(stored)?;
+    let was_without = stored.is_some() && old.is_none();
     let without = manager_only.unwrap_or(was_without);
-    Ok((!without).then(|| said.over(old.unwrap_or_default())))
+    Ok((!without).then(|| given.or(old.unwrap_or_default())))
 }
 
-/// What the worker was told, where there was one.
-fn ran(kept: Option<&Sections>) -> Result<Option<Flags>, Failure> {
-    Ok(kept.map(|kept| kept.section::<Flags>(WORKER)).transpose()?.flatten())
+/// Stored flags of the worker, if there was one.
+fn previous_worker_flags(stored: Option<&NodeFile>) -> Result<Option<WorkerFlags>, CommandError> {
+    Ok(stored.map(|stored| stored.section::<WorkerFlags>(WORKER)).transpose()?.flatten())
 }
 
-/// What is remembered.
-fn sections(data_dir: &Path, told: &Told, worker: Option<&Flags>) -> Sections {
-    let sections = told.put(Sections::new(data_dir));
+/// The stored sections of `node.toml`.
+fn sections(data_dir: &Path, settings: &ManagerSettings, worker: Option<&WorkerFlags>) -> NodeFile {
+    let sections = settings.add_to(NodeFile::new(data_dir));
     match worker {
-        Some(flags) => sections.with(WORKER, flags),
+        Some(flags) => sections.with_section(WORKER, flags),
         None => sections,
     }
 }
@@ -95,72 +99,86 @@ fn sections(data_dir: &Path, told: &Told, worker: Option<&Flags>) -> Sections {
 mod tests {
     use std::path::PathBuf;
 
-    use warren_process::{MetricsArgs, NodeSection, PlaceArgs};
+    use warren_process::{DirArgs, MetricsArgs, NodeSection};
 
     use super::*;
 
-    fn kept(worker: Option<&Flags>) -> Sections {
-        let told = Told { node: NodeSection::default(), flags: warren_manager::process::Flags::default() };
-        sections(Path::new("/d"), &told, worker)
+    fn sections_with_worker(worker: Option<&WorkerFlags>) -> NodeFile {
+        let settings = ManagerSettings {
+            node: NodeSection::default(),
+            flags: warren_manager::process::ManagerFlags::default(),
+        };
+        sections(Path::new("/d"), &settings, worker)
     }
 
     #[test]
-    fn a_node_stays_what_it_was_made_until_it_is_told_otherwise() {
-        let socket = |path: &str| Flags { containerd_socket: Some(PathBuf::from(path)), ..Flags::default() };
-        let check = |kept: Option<&Sections>, manager_only, said: Flags, wanted: Option<Flags>| {
-            assert_eq!(worker_flags(kept, manager_only, said).unwrap(), wanted);
+    fn stored_role_applies_until_changed() {
+        let socket = |path: &str| WorkerFlags {
+            containerd_socket: Some(PathBuf::from(path)),
+            ..WorkerFlags::default()
         };
+        let check =
+            |stored: Option<&NodeFile>, manager_only, said: WorkerFlags, wanted: Option<WorkerFlags>| {
+                assert_eq!(worker_flags(stored, manager_only, said).unwrap(), wanted);
+            };
         check(None, None, socket("/a"), Some(socket("/a")));
         check(None, Some(true), socket("/a"), None);
-        check(Some(&kept(None)), None, Flags::default(), None);
-        check(Some(&kept(None)), Some(false), socket("/a"), Some(socket("/a")));
-        let hybrid = kept(Some(&socket("/a")));
-        check(Some(&hybrid), None, Flags::default(), Some(socket("/a")));
+        check(Some(&sections_with_worker(None)), None, WorkerFlags::default(), None);
+        check(Some(&sections_with_worker(None)), Some(false), socket("/a"), Some(socket("/a")));
+        let hybrid = sections_with_worker(Some(&socket("/a")));
+        check(Some(&hybrid), None, WorkerFlags::default(), Some(socket("/a")));
         check(Some(&hybrid), None, socket("/b"), Some(socket("/b")));
-        check(Some(&hybrid), Some(true), Flags::default(), None);
+        check(Some(&hybrid), Some(true), WorkerFlags::default(), None);
     }
 
     #[test]
-    fn a_manager_is_called_as_its_node_is_also_without_one_and_the_next_time() {
+    fn manager_keeps_node_name_across_starts() {
         let dir = tempfile::tempdir().unwrap();
-        let machine = Machine { host_name: "host".into(), address: None, root: true };
-        let args = |name: Option<&str>, manager_only| NodeArgs {
-            place: PlaceArgs { data_dir: dir.path().to_owned(), run_dir: None },
+        let machine = HostInfo { host_name: "host".into(), address: None, is_root: true };
+        let args = |name: Option<&str>, manager_only| NodeRunArgs {
+            dirs: DirArgs { data_dir: dir.path().to_owned(), run_dir: None },
             metrics: MetricsArgs::default(),
             manager_only,
-            manager: warren_manager::process::Flags::default(),
-            worker: Flags { node_name: name.map(|name| name.parse().unwrap()), ..Flags::default() },
+            manager: warren_manager::process::ManagerFlags::default(),
+            worker: WorkerFlags {
+                node_name: name.map(|name| name.parse().unwrap()),
+                ..WorkerFlags::default()
+            },
         };
-        let node = |name, only| Node::of(args(name, only), &machine, &Occasion::Init).unwrap();
+        let node =
+            |name, only| NodeStart::from_args(args(name, only), &machine, &ManagerStartReason::Init).unwrap();
         assert_eq!(node(None, None).plan.name.as_str(), "host");
         let first = node(Some("m1"), Some(true));
         assert_eq!(first.plan.name.as_str(), "m1");
-        first.sections().remember().unwrap();
+        first.sections().save().unwrap();
         assert_eq!(node(None, None).plan.name.as_str(), "m1");
         assert_eq!(node(Some("m2"), None).plan.name.as_str(), "m2");
     }
 
     #[test]
-    fn a_node_that_is_to_run_no_worker_any_more_knows_what_it_had_to_clear_up() {
+    fn disabled_worker_is_cleaned_up() {
         let dir = tempfile::tempdir().unwrap();
-        let machine = Machine { host_name: "host".into(), address: None, root: true };
+        let machine = HostInfo { host_name: "host".into(), address: None, is_root: true };
         let node = |manager_only| {
-            let args = NodeArgs {
-                place: PlaceArgs { data_dir: dir.path().to_owned(), run_dir: None },
+            let args = NodeRunArgs {
+                dirs: DirArgs { data_dir: dir.path().to_owned(), run_dir: None },
                 metrics: MetricsArgs::default(),
                 manager_only,
-                manager: warren_manager::process::Flags::default(),
-                worker: Flags::default(),
+                manager: warren_manager::process::ManagerFlags::default(),
+                worker: WorkerFlags::default(),
             };
-            Node::of(args, &machine, &Occasion::Init).unwrap()
+            NodeStart::from_args(args, &machine, &ManagerStartReason::Init).unwrap()
         };
-        assert!(node(Some(true)).ran.is_none(), "it never ran a worker");
-        let socket = Flags { containerd_socket: Some(PathBuf::from("/a")), ..Flags::default() };
+        assert!(node(Some(true)).previous_worker.is_none(), "it never ran a worker");
+        let socket = WorkerFlags { containerd_socket: Some(PathBuf::from("/a")), ..WorkerFlags::default() };
         let hybrid = node(None);
-        Node { worker: Some(socket.clone()), ..hybrid }.sections().remember().unwrap();
+        NodeStart { worker: Some(socket.clone()), ..hybrid }.sections().save().unwrap();
         for manager_only in [None, Some(true)] {
             let node = node(manager_only);
-            assert_eq!((node.worker.is_some(), node.ran), (manager_only.is_none(), Some(socket.clone())));
+            assert_eq!(
+                (node.worker.is_some(), node.previous_worker),
+                (manager_only.is_none(), Some(socket.clone()))
+            );
         }
     }
 }

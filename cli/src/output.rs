@@ -1,4 +1,4 @@
-//! Prints what was found: tables for people, documents for programs. Standard output has nothing else.
+//! Prints results to standard output: tables or documents, and nothing else.
 
 use std::io::{self, Write};
 
@@ -6,68 +6,72 @@ use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
 use warren_types::Timestamp;
 
-use crate::args::Format;
-use crate::failure::{Exit, Failure};
+use crate::args::OutputFormat;
+use crate::failure::{CommandError, ExitKind};
 
 /// A column of a table.
 #[derive(Debug, Clone, Copy)]
 pub struct Column {
-    /// In capitals.
+    /// Title in capitals.
     pub title: &'static str,
-    /// Only for wide screens.
+    /// Only with `-o wide`.
     pub wide: bool,
 }
 
-/// Something that has a line in a table.
-pub trait Row: Serialize {
+/// A row of a table.
+pub trait TableRow: Serialize {
     /// The columns, in order.
     const COLUMNS: &'static [Column];
 
-    /// A text per column. `wide` asks for whole ids; ages are counted from `now`.
+    /// A text per column. `wide` selects full ids; ages are relative to `now`.
     fn cells(&self, wide: bool, now: Timestamp) -> Vec<String>;
 }
 
-/// A column that is always there.
+/// A column of every table.
 pub const fn column(title: &'static str) -> Column {
     Column { title, wide: false }
 }
 
-/// A column for wide screens.
+/// A column of wide tables.
 pub const fn wide(title: &'static str) -> Column {
     Column { title, wide: true }
 }
 
-/// A table as it is printed, for what redraws it.
-pub fn drawn<T: Row>(format: Format, items: &[T], now: Timestamp) -> String {
-    table(items, format == Format::Wide, now)
+/// Renders a table without printing it.
+pub fn table_text<T: TableRow>(format: OutputFormat, items: &[T], now: Timestamp) -> String {
+    table(items, format == OutputFormat::Wide, now)
 }
 
-/// Prints a list: as a table, or as one array.
-pub fn list<T: Row>(format: Format, items: &[T], now: Timestamp) -> Result<(), Failure> {
+/// Prints a list as a table or as one array.
+pub fn print_list<T: TableRow>(
+    format: OutputFormat,
+    items: &[T],
+    now: Timestamp,
+) -> Result<(), CommandError> {
     match format {
-        Format::Table => print(&table(items, false, now)),
-        Format::Wide => print(&table(items, true, now)),
-        Format::Json | Format::Yaml => document(format, &items),
+        OutputFormat::Table => print(&table(items, false, now)),
+        OutputFormat::Wide => print(&table(items, true, now)),
+        OutputFormat::Json | OutputFormat::Yaml => print_document(format, &items),
     }
 }
 
-/// Prints one thing in full: as JSON if that was asked for, else as YAML.
-pub fn document<T: Serialize>(format: Format, item: &T) -> Result<(), Failure> {
+/// Prints a document, as YAML unless JSON was requested.
+pub fn print_document<T: Serialize>(format: OutputFormat, item: &T) -> Result<(), CommandError> {
     print(&render(format, item)?)
 }
 
-/// Prints things in full: one as itself, several as one array.
-pub fn documents<T: Serialize>(format: Format, items: &[T]) -> Result<(), Failure> {
+/// Prints documents: one alone, several as one array.
+pub fn print_documents<T: Serialize>(format: OutputFormat, items: &[T]) -> Result<(), CommandError> {
     match items {
-        [one] => document(format, one),
-        items => document(format, &items),
+        [one] => print_document(format, one),
+        items => print_document(format, &items),
     }
 }
 
-fn render<T: Serialize>(format: Format, item: &T) -> Result<String, Failure> {
-    let broken = |why: String| Failure::new(Exit::Failed, "the answer was not printed", why, "");
+fn render<T: Serialize>(format: OutputFormat, item: &T) -> Result<String, CommandError> {
+    let broken = |why: String| CommandError::new(ExitKind::Failed, "the answer was not printed", why, "");
     match format {
-        Format::Json => {
+        OutputFormat::Json => {
             let text = serde_json::to_string_pretty(item).map_err(|why| broken(why.to_string()))?;
             Ok(text + "\n")
         }
@@ -75,19 +79,19 @@ fn render<T: Serialize>(format: Format, item: &T) -> Result<String, Failure> {
     }
 }
 
-/// Prints text as it is.
-pub fn print(text: &str) -> Result<(), Failure> {
+/// Prints text unchanged.
+pub fn print(text: &str) -> Result<(), CommandError> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        // Whoever reads has seen enough (`| head`).
+        // The reader closed the pipe (`| head`).
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        Err(error) => Err(Failure::new(Exit::Failed, "the answer was not printed", error, "")),
+        Err(error) => Err(CommandError::new(ExitKind::Failed, "the answer was not printed", error, "")),
         Ok(()) => Ok(()),
     }
 }
 
-/// Columns side by side, without borders; a title even when there are no rows.
-fn table<T: Row>(items: &[T], wide: bool, now: Timestamp) -> String {
+/// Aligned columns without borders; the titles are printed without rows too.
+fn table<T: TableRow>(items: &[T], wide: bool, now: Timestamp) -> String {
     let shown = |i: &usize| wide || !T::COLUMNS[*i].wide;
     let columns: Vec<usize> = (0..T::COLUMNS.len()).filter(shown).collect();
     let mut table = Table::new();
@@ -104,7 +108,7 @@ fn table<T: Row>(items: &[T], wide: bool, now: Timestamp) -> String {
     lines.collect()
 }
 
-/// A reason may quote several lines of something; a row of a table is one.
+/// Joins lines, since a row is one line.
 fn one_line(text: &str) -> String {
     let words: Vec<&str> =
         text.split(['\n', '\r', '\t']).map(str::trim).filter(|part| !part.is_empty()).collect();
@@ -115,27 +119,27 @@ fn one_line(text: &str) -> String {
 pub mod tests {
     use super::*;
 
-    /// A table as it is printed.
-    pub fn shown<T: Row>(items: &[T], wide: bool, now: Timestamp) -> String {
+    /// Renders a table.
+    pub fn table_text_of<T: TableRow>(items: &[T], wide: bool, now: Timestamp) -> String {
         table(items, wide, now)
     }
 
-    /// One row as it is printed for wide screens, on its side: a line per column.
-    pub fn upright<T: Row>(item: &T, now: Timestamp) -> String {
+    /// Renders one wide row with a line per column.
+    pub fn vertical<T: TableRow>(item: &T, now: Timestamp) -> String {
         let cells = T::COLUMNS.iter().zip(item.cells(true, now));
         let lines = cells.map(|(column, cell)| format!("{} {}", column.title, one_line(&cell)));
         lines.map(|line| line.trim_end().to_owned() + "\n").collect()
     }
 
-    /// A document as it is printed.
-    pub fn rendered<T: Serialize>(format: Format, item: &T) -> String {
+    /// Renders a document.
+    pub fn rendered<T: Serialize>(format: OutputFormat, item: &T) -> String {
         render(format, item).unwrap()
     }
 
     #[derive(Serialize)]
     struct Line(&'static str);
 
-    impl Row for Line {
+    impl TableRow for Line {
         const COLUMNS: &'static [Column] = &[column("A"), wide("B"), column("REASON")];
 
         fn cells(&self, wide: bool, _: Timestamp) -> Vec<String> {
@@ -147,11 +151,11 @@ pub mod tests {
     fn rows_have_one_line_and_no_blanks_at_their_end() {
         let lines = [Line("x"), Line("longer")];
         assert_eq!(
-            shown(&lines, false, Timestamp(0)),
+            table_text_of(&lines, false, Timestamp(0)),
             "A        REASON\nx        two lines\nlonger   two lines\n"
         );
-        let first = shown(&lines, true, Timestamp(0));
+        let first = table_text_of(&lines, true, Timestamp(0));
         assert_eq!(first.lines().nth(1), Some("x        true   two lines"));
-        assert_eq!(shown::<Line>(&[], false, Timestamp(0)), "A   REASON\n");
+        assert_eq!(table_text_of::<Line>(&[], false, Timestamp(0)), "A   REASON\n");
     }
 }

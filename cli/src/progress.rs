@@ -1,6 +1,6 @@
-//! Tells on stderr how something gets on: a live view on a terminal, a line per change when piped.
+//! Shows progress on stderr: a live view on a terminal, a line per change otherwise.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::io::IsTerminal;
 use std::time::Duration;
 
@@ -9,24 +9,27 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 /// Lines of a live view below its summary: it must fit on a small terminal.
 const LIVE_LINES: usize = 8;
 
-/// How something gets on.
+/// Where progress is shown.
 #[derive(Debug)]
-pub enum Progress {
-    /// Redraws one place.
+pub enum ProgressOutput {
+    /// Redraws the view on a terminal.
     Live(ProgressBar),
-    /// Adds a line for each thing that changed.
-    Plain(Told),
+    /// Prints a line for each change.
+    Plain(PrintedLines),
 }
 
-/// What was last said of each thing, by its name; the summary's name is empty.
+/// What was printed: the last summary, and the lines of each name.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub struct Told(BTreeMap<String, String>);
+pub struct PrintedLines {
+    summary: String,
+    lines: BTreeSet<(String, String)>,
+}
 
-impl Progress {
+impl ProgressOutput {
     /// A live view if stderr is a terminal.
     pub fn new() -> Self {
         if !std::io::stderr().is_terminal() {
-            return Self::Plain(Told::default());
+            return Self::Plain(PrintedLines::default());
         }
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
         bar.set_style(ProgressStyle::with_template("{spinner} {msg}").expect("the template is valid"));
@@ -34,28 +37,32 @@ impl Progress {
         Self::Live(bar)
     }
 
-    /// Shows a summary, and a line for each thing that is still to come, as (name, line).
+    /// Shows a summary and the unfinished items, as (name, line).
     pub fn show(&mut self, summary: &str, lines: &[(String, String)]) {
         match self {
-            Self::Live(bar) => bar.set_message(live(summary, lines)),
-            Self::Plain(told) => told.news(summary, lines).iter().for_each(|line| eprintln!("{line}")),
+            Self::Live(bar) => bar.set_message(live_text(summary, lines)),
+            Self::Plain(printed) => {
+                printed.changed_lines(summary, lines).iter().for_each(|line| eprintln!("{line}"))
+            }
         }
     }
 
-    /// Ends with a last line that stays.
+    /// Prints the final summary.
     pub fn end(mut self, summary: &str) {
         match &mut self {
             Self::Live(bar) => {
                 bar.finish_and_clear();
                 eprintln!("{summary}");
             }
-            Self::Plain(told) => told.news(summary, &[]).iter().for_each(|line| eprintln!("{line}")),
+            Self::Plain(printed) => {
+                printed.changed_lines(summary, &[]).iter().for_each(|line| eprintln!("{line}"))
+            }
         }
     }
 }
 
-/// Whoever gives up leaves a clean line for what is said next.
-impl Drop for Progress {
+/// Clears the live view, so that an error starts on an empty line.
+impl Drop for ProgressOutput {
     fn drop(&mut self) {
         if let Self::Live(bar) = self {
             bar.finish_and_clear();
@@ -63,7 +70,7 @@ impl Drop for Progress {
     }
 }
 
-fn live(summary: &str, lines: &[(String, String)]) -> String {
+fn live_text(summary: &str, lines: &[(String, String)]) -> String {
     let mut message = summary.to_owned();
     for (name, line) in lines.iter().take(LIVE_LINES) {
         message += &format!("\n  {name}: {line}");
@@ -74,19 +81,20 @@ fn live(summary: &str, lines: &[(String, String)]) -> String {
     message
 }
 
-impl Told {
-    /// The lines that say something new.
-    fn news(&mut self, summary: &str, lines: &[(String, String)]) -> Vec<String> {
-        let mut news = Vec::new();
+impl PrintedLines {
+    /// The lines that were not printed before, then the summary if it changed.
+    fn changed_lines(&mut self, summary: &str, lines: &[(String, String)]) -> Vec<String> {
+        let mut changed = Vec::new();
         for (name, line) in lines {
-            if self.0.insert(name.clone(), line.clone()).as_ref() != Some(line) {
-                news.push(format!("{name}: {line}"));
+            if self.lines.insert((name.clone(), line.clone())) {
+                changed.push(format!("{name}: {line}"));
             }
         }
-        if self.0.insert(String::new(), summary.to_owned()).as_deref() != Some(summary) {
-            news.push(summary.to_owned());
+        if self.summary != summary {
+            summary.clone_into(&mut self.summary);
+            changed.push(summary.to_owned());
         }
-        news
+        changed
     }
 }
 
@@ -99,20 +107,21 @@ mod tests {
     }
 
     #[test]
-    fn only_news_are_told() {
-        let mut told = Told::default();
+    fn only_changed_lines_are_printed() {
+        let mut printed = PrintedLines::default();
         let starting = lines(2, "STARTING");
-        let first = told.news("0 of 2 ready", &starting);
+        let first = printed.changed_lines("0 of 2 ready", &starting);
         assert_eq!(first, ["web.1: STARTING", "web.2: STARTING", "0 of 2 ready"]);
-        assert_eq!(told.news("0 of 2 ready", &starting), [""; 0]);
-        assert_eq!(told.news("1 of 2 ready", &starting[1..]), ["1 of 2 ready"]);
-        assert_eq!(told.news("1 of 2 ready", &lines(1, "FAILED")), ["web.1: FAILED"]);
+        assert_eq!(printed.changed_lines("0 of 2 ready", &starting), [""; 0]);
+        assert_eq!(printed.changed_lines("1 of 2 ready", &starting[1..]), ["1 of 2 ready"]);
+        assert_eq!(printed.changed_lines("1 of 2 ready", &lines(1, "FAILED")), ["web.1: FAILED"]);
+        assert_eq!(printed.changed_lines("1 of 2 ready", &starting), [""; 0], "a line is printed once");
     }
 
     #[test]
     fn a_live_view_fits_on_a_small_terminal() {
-        assert_eq!(live("0 of 1", &lines(1, "PENDING")), "0 of 1\n  web.1: PENDING");
-        let many = live("0 of 100", &lines(100, "PENDING"));
+        assert_eq!(live_text("0 of 1", &lines(1, "PENDING")), "0 of 1\n  web.1: PENDING");
+        let many = live_text("0 of 100", &lines(100, "PENDING"));
         assert_eq!(many.lines().count(), LIVE_LINES + 2);
         assert!(many.ends_with("  and 92 more"));
     }

@@ -1,18 +1,18 @@
-//! Objects as people and programs see them: stable documents with camelCase fields, ids as text, times as RFC
-//! 3339, quantities as people write them. What is absent is left out.
+//! Displayed objects: stable documents with camelCase fields, ids as text, times in RFC 3339, quantities with units.
+//! Absent values are left out.
 
 pub mod cluster;
-pub mod content;
-mod difference;
 pub mod image;
 pub mod manager;
 pub mod node;
 pub mod revision;
+pub mod secret_object;
 pub mod service;
+mod spec_diff;
 pub mod task;
 pub mod token;
 pub mod top;
-mod vitals;
+mod usage;
 pub mod volume;
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -20,23 +20,23 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::{Serialize, Serializer};
 use warren_types::{Timestamp, Violations};
 
-use crate::failure::Failure;
+use crate::failure::CommandError;
 
 /// A point in time in a document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Time(pub Timestamp);
+pub struct TimeView(pub Timestamp);
 
-impl Time {
+impl TimeView {
     /// From milliseconds since the epoch.
     pub fn new(millis: u64) -> Self {
         Self(Timestamp(millis))
     }
 }
 
-impl Serialize for Time {
+impl Serialize for TimeView {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let time = i64::try_from(self.0.0).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
-        // What the calendar cannot say stays the number that it is.
+        // A time outside the calendar stays a number.
         match time {
             Some(time) => serializer.collect_str(&format_args!("{time:.3}")),
             None => serializer.serialize_u64(self.0.0),
@@ -44,15 +44,15 @@ impl Serialize for Time {
     }
 }
 
-/// The machine's clock.
+/// The time of this machine.
 pub fn now() -> Timestamp {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// How long ago, in its two largest units at most: `8s`, `5m`, `3h12m`, `12d`.
+/// Time since then, in at most two units: `8s`, `5m`, `3h12m`, `12d`.
 pub fn age(since: Timestamp, now: Timestamp) -> String {
-    let seconds = now.since(since).as_secs();
+    let seconds = now.saturating_since(since).as_secs();
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
     match seconds {
         0..60 => format!("{seconds}s"),
@@ -64,18 +64,18 @@ pub fn age(since: Timestamp, now: Timestamp) -> String {
     }
 }
 
-/// How long until then, as [`age`]: what is left of a second counts as one.
+/// Time until then, formatted as [`age`] and rounded up to seconds.
 pub fn until(end: Timestamp, now: Timestamp) -> String {
     age(now, Timestamp(end.0.saturating_add(999)))
 }
 
-/// As people write it: `10s`, `1m30s`.
+/// Formats a duration: `10s`, `1m30s`.
 pub fn duration(duration: Duration) -> String {
     humantime::format_duration(duration).to_string().replace(' ', "")
 }
 
-/// Roughly, for tables: `512MiB`, `23.4GiB`.
-pub fn about(bytes: u64) -> String {
+/// Rounded down, for tables: `512MiB`, `23.4GiB`.
+pub fn rounded_bytes(bytes: u64) -> String {
     let unit =
         [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)].into_iter().find(|(_, bits)| bytes >> bits > 0);
     let Some((name, bits)) = unit else { return format!("{bytes}B") };
@@ -83,18 +83,18 @@ pub fn about(bytes: u64) -> String {
     if tenths == 0 { format!("{}{name}", bytes >> bits) } else { format!("{}.{tenths}{name}", bytes >> bits) }
 }
 
-/// Enough of an id to tell it from others in a cluster, and to be typed.
+/// The first ten characters of an id.
 pub fn short_id(id: &str) -> String {
     id.chars().take(10).collect()
 }
 
-/// Enough of an image's digest to tell it from others.
+/// The first twelve hex digits of an image digest.
 pub fn short_digest(digest: &str) -> String {
     digest.strip_prefix("sha256:").unwrap_or(digest).chars().take(12).collect()
 }
 
-/// The first few names, unless there is room for all: `web, api, db and 2 others`.
-pub fn named(names: &[String], all: bool) -> String {
+/// The first names, or all: `web, api, db and 2 others`.
+pub fn joined_names(names: &[String], all: bool) -> String {
     const FEW: usize = 3;
     let shown = names.iter().take(if all { names.len() } else { FEW }).map(String::as_str);
     let shown = shown.collect::<Vec<_>>().join(", ");
@@ -106,15 +106,15 @@ pub fn named(names: &[String], all: bool) -> String {
     }
 }
 
-/// `None` for a text that is absent.
-fn given(text: String) -> Option<String> {
+/// `None` for an empty text.
+fn non_empty(text: String) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// What a manager answered and this version cannot read.
-fn unreadable(what: &str) -> impl Fn(Violations) -> Failure {
+/// Maps violations in a response to a failure.
+fn invalid_response(what: &str) -> impl Fn(Violations) -> CommandError {
     let what = format!("{what} cannot be shown");
-    move |why| Failure::not_understood(what.clone(), why)
+    move |why| CommandError::unreadable_answer(what.clone(), why)
 }
 
 #[cfg(test)]
@@ -153,16 +153,16 @@ mod tests {
         let cases =
             [(0, "0B"), (1023, "1023B"), (1024, "1KiB"), (512 << 20, "512MiB"), (25_165_824_000, "23.4GiB")];
         for (bytes, wanted) in cases {
-            assert_eq!(about(bytes), wanted);
+            assert_eq!(rounded_bytes(bytes), wanted);
         }
-        assert_eq!(about(u64::MAX), "16777215.9TiB");
+        assert_eq!(rounded_bytes(u64::MAX), "16777215.9TiB");
         assert_eq!(duration(Duration::from_millis(90_500)), "1m30s500ms");
     }
 
     #[test]
-    fn only_the_first_names_are_said() {
+    fn long_name_list_is_shortened() {
         let names = ["a", "b", "c", "d", "e"].map(str::to_owned);
-        let said = |count: usize, all| named(&names[..count], all);
+        let said = |count: usize, all| joined_names(&names[..count], all);
         assert_eq!((said(0, false), said(3, false)), (String::new(), "a, b, c".to_owned()));
         assert_eq!((said(4, false).as_str(), said(5, false).as_str()), {
             ("a, b, c and 1 other", "a, b, c and 2 others")
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn times_are_rfc_3339_with_milliseconds() {
-        let time = |millis| serde_json::to_string(&Time::new(millis)).unwrap();
+        let time = |millis| serde_json::to_string(&TimeView::new(millis)).unwrap();
         assert_eq!(time(1_795_184_280_120), "\"2026-11-20T14:18:00.120Z\"");
         assert_eq!(time(0), "\"1970-01-01T00:00:00.000Z\"");
         assert_eq!(time(u64::MAX), u64::MAX.to_string());

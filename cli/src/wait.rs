@@ -1,6 +1,7 @@
-//! Waits until the cluster has what was asked for: what is watched only says when to look, `judge` decides.
+//! Waits until a service reaches its goal. Watch events update the snapshot or trigger a poll;
+//! [`ServiceSnapshot::evaluate`] decides.
 
-mod picture;
+mod snapshot;
 #[cfg(test)]
 mod tests;
 
@@ -8,199 +9,204 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until, timeout_at};
-use warren_client::{Change, Client, Error, TaskFilter, Watch};
+use warren_client::{Change, Client, ClusterWatch, Error, TaskFilter};
 use warren_proto::v1;
 
-use self::picture::replicas;
-pub use picture::{Picture, Verdict, line};
+use self::snapshot::desired_replicas;
+pub use snapshot::{ServiceSnapshot, WaitOutcome, task_line};
 
-use crate::failure::{Exit, Failure};
-use crate::progress::Progress;
+use crate::failure::{CommandError, ExitKind};
+use crate::progress::ProgressOutput;
 
-/// Looked at this often even if nothing is heard: progress before a task runs is not among the changes.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// Looked at so soon after something was heard when what counts is computed by the manager.
-const LOOK_AFTER_NEWS: Duration = Duration::from_millis(200);
+/// Interval of polls. The watch does not report the progress of a task before it runs.
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
+/// Delay of a poll after a change, for goals that need the rollout, which the watch does not report.
+const POLL_AFTER_CHANGE: Duration = Duration::from_millis(200);
 
-/// What is waited for.
+/// The state to wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Goal {
-    /// As many tasks run and are ready as are wanted, and no others are left.
+pub enum WaitGoal {
+    /// The desired number of tasks is ready, and no other tasks remain.
     Running,
-    /// As [`Goal::Running`], whichever revision they run.
+    /// As [`WaitGoal::Running`], with tasks of any revision.
     Scaled,
-    /// The tasks run the service's new revision.
+    /// The tasks run the new revision.
     Updated,
-    /// The service and its tasks are gone.
+    /// The service and its tasks are removed.
     Gone,
 }
 
-/// One service that is waited for.
+/// A service and the state to wait for.
 #[derive(Debug, Clone)]
-pub struct Wanted {
-    /// Its id.
+pub struct ServiceGoal {
     pub id: String,
-    /// Its name.
     pub name: String,
-    /// What shall become of it.
-    pub goal: Goal,
-    /// The version that the write made which is waited for. What is older was seen before it.
+    pub goal: WaitGoal,
+    /// Version that the write created; older versions are ignored.
     pub version: u64,
-    /// The revision that the write made.
+    /// Revision that the write created.
     pub revision: u64,
-    /// The number of tasks that the write asked for; `None` for one that asked for none, or for one on each node.
+    /// Replicas that the write requested; `None` if it requested none, and for global services.
     pub replicas: Option<u32>,
-    /// Tasks that had ended before: what became of them is no news.
-    pub known: BTreeSet<String>,
+    /// Tasks that existed before the write; their failures are ignored.
+    pub finished_before: BTreeSet<String>,
 }
 
-impl Wanted {
-    /// A service that was just created: nothing of it is known.
-    pub fn new(service: &v1::Service, goal: Goal) -> Self {
+impl ServiceGoal {
+    /// The goal for a service that was just created.
+    pub fn new(service: &v1::Service, goal: WaitGoal) -> Self {
         let name = service.spec.as_ref().map(|spec| spec.name.clone()).unwrap_or_default();
         let (id, known) = (service.id.clone(), BTreeSet::new());
-        let (version, revision, replicas) = (service.version, service.revision, replicas(service));
-        Self { id, name, goal, version, revision, replicas, known }
+        let (version, revision, replicas) = (service.version, service.revision, desired_replicas(service));
+        Self { id, name, goal, version, revision, replicas, finished_before: known }
     }
 
-    /// A service that has been there: what went wrong with it before is not taken for the answer.
-    pub async fn of_old(client: &Client, service: &v1::Service, goal: Goal) -> Result<Self, Error> {
+    /// The goal for an existing service; failures of its current tasks are ignored.
+    pub async fn of_existing(client: &Client, service: &v1::Service, goal: WaitGoal) -> Result<Self, Error> {
         let filter = TaskFilter { service: service.id.clone(), ..TaskFilter::default() };
         let known = client.tasks().list(filter).await?.into_iter().map(|task| task.id).collect();
-        Ok(Self { known, ..Self::new(service, goal) })
+        Ok(Self { finished_before: known, ..Self::new(service, goal) })
     }
 
-    /// As a write left the service. An update waits for its revision with as many tasks as others want.
+    /// The goal after a write. An update accepts any number of replicas, since another client may scale the service.
     #[must_use]
-    pub fn made_by(self, answer: &v1::Service) -> Self {
-        let replicas = replicas(answer).filter(|_| self.goal != Goal::Updated);
+    pub fn after_write(self, answer: &v1::Service) -> Self {
+        let replicas = desired_replicas(answer).filter(|_| self.goal != WaitGoal::Updated);
         Self { version: answer.version, revision: answer.revision, replicas, ..self }
     }
 
-    fn what(&self) -> String {
+    fn failure_summary(&self) -> String {
         match self.goal {
-            Goal::Running | Goal::Scaled => format!("service {} does not run as wanted", self.name),
-            Goal::Updated => {
-                format!("the tasks of service {} do not run revision {}", self.name, self.revision)
+            WaitGoal::Running | WaitGoal::Scaled => {
+                format!("service {} did not reach the desired state", self.name)
             }
-            Goal::Gone => format!("service {} is not gone", self.name),
+            WaitGoal::Updated => {
+                format!("service {} was not updated to revision {}", self.name, self.revision)
+            }
+            WaitGoal::Gone => format!("service {} was not removed", self.name),
         }
     }
 
     fn hint(&self) -> String {
         let Self { name, .. } = self;
-        format!("look further with `warren service ps {name}` and `warren task inspect TASK`")
+        format!("see `warren service ps {name}` and `warren task inspect TASK`")
     }
 }
 
-/// Waits for one service after the other; they get on at the same time.
-pub async fn until_done(client: &Client, wanted: &[Wanted], timeout: Duration) -> Result<(), Failure> {
+/// Waits for the services sequentially; they make progress concurrently.
+pub async fn wait_all(
+    client: &Client,
+    wanted: &[ServiceGoal],
+    timeout: Duration,
+) -> Result<(), CommandError> {
     let deadline = Instant::now() + timeout;
     for one in wanted {
-        let mut progress = Progress::new();
-        let ended = until_one_done(client, one, deadline, &mut progress).await;
-        let picture = ended.map_err(|end| end.into_failure(one, timeout))?;
-        progress.end(&picture.summary(one));
+        let mut progress = ProgressOutput::new();
+        let ended = wait_one(client, one, deadline, &mut progress).await;
+        let snapshot = ended.map_err(|end| end.into_failure(one, timeout))?;
+        progress.end(&snapshot.summary(one));
     }
     Ok(())
 }
 
-/// Why waiting ended without what was waited for.
-enum End {
-    Broken(Vec<String>),
-    TimedOut(Picture),
+/// Why the goal was not reached.
+enum WaitError {
+    Failed(Vec<String>),
+    TimedOut(ServiceSnapshot),
     Client(Error),
 }
 
-impl End {
-    fn into_failure(self, wanted: &Wanted, timeout: Duration) -> Failure {
+impl WaitError {
+    fn into_failure(self, wanted: &ServiceGoal, timeout: Duration) -> CommandError {
         match self {
-            Self::Broken(why) => Failure::new(Exit::Failed, wanted.what(), why.join("\n"), wanted.hint()),
-            Self::Client(error) => crate::failure::of_client(wanted.what(), error),
-            Self::TimedOut(picture) => {
-                let lines = picture
+            Self::Failed(why) => {
+                CommandError::new(ExitKind::Failed, wanted.failure_summary(), why.join("\n"), wanted.hint())
+            }
+            Self::Client(error) => crate::failure::from_client(wanted.failure_summary(), error),
+            Self::TimedOut(snapshot) => {
+                let lines = snapshot
                     .waiting_for(wanted.goal)
                     .into_iter()
                     .map(|(task, line)| format!("{task}: {line}"));
-                let what = format!("{} after {}", wanted.what(), crate::view::duration(timeout));
+                let what = format!("{} after {}", wanted.failure_summary(), crate::view::duration(timeout));
                 let why: Vec<String> = lines.collect();
-                let hint = format!("{}; it goes on by itself, --timeout waits longer", wanted.hint());
-                Failure::new(Exit::TimedOut, what, why.join("\n"), hint)
+                let hint = format!("{}; the cluster continues; use --timeout to wait longer", wanted.hint());
+                CommandError::new(ExitKind::TimedOut, what, why.join("\n"), hint)
             }
         }
     }
 }
 
-async fn until_one_done(
+async fn wait_one(
     client: &Client,
-    wanted: &Wanted,
+    wanted: &ServiceGoal,
     deadline: Instant,
-    progress: &mut Progress,
-) -> Result<Picture, End> {
+    progress: &mut ProgressOutput,
+) -> Result<ServiceSnapshot, WaitError> {
     let mut watch = client.cluster().watch(&wanted.id);
-    let mut picture = Picture::default();
-    let mut look_at = Instant::now();
+    let mut snapshot = ServiceSnapshot::default();
+    let mut poll_at = Instant::now();
     loop {
-        if Instant::now() >= look_at {
-            match timeout_at(deadline, look(client, wanted)).await {
-                Ok(Ok(seen)) => picture = seen,
-                // The watch says whether it stays so.
-                Ok(Err(error)) if passes(&error) => {}
-                Ok(Err(error)) => return Err(End::Client(error)),
-                Err(_) => return Err(End::TimedOut(picture)),
+        if Instant::now() >= poll_at {
+            match timeout_at(deadline, fetch_snapshot(client, wanted)).await {
+                Ok(Ok(seen)) => snapshot = seen,
+                // The watch reports a permanent error.
+                Ok(Err(error)) if is_transient(&error) => {}
+                Ok(Err(error)) => return Err(WaitError::Client(error)),
+                Err(_) => return Err(WaitError::TimedOut(snapshot)),
             }
-            look_at = Instant::now() + LOOK_EVERY;
+            poll_at = Instant::now() + POLL_INTERVAL;
         }
-        if picture.is_known() {
-            match picture.judge(wanted) {
-                Verdict::Reached => return Ok(picture),
-                Verdict::Broken(why) => return Err(End::Broken(why)),
-                Verdict::Waiting => {
-                    progress.show(&picture.summary(wanted), &picture.waiting_for(wanted.goal))
+        if snapshot.is_known() {
+            match snapshot.evaluate(wanted) {
+                WaitOutcome::Reached => return Ok(snapshot),
+                WaitOutcome::Failed(why) => return Err(WaitError::Failed(why)),
+                WaitOutcome::Waiting => {
+                    progress.show(&snapshot.summary(wanted), &snapshot.waiting_for(wanted.goal))
                 }
             }
         }
-        match next(&mut watch, look_at.min(deadline)).await {
-            // It went before it was watched: a look says what that means.
-            Err(error) if error.is_not_found() => look_at = Instant::now(),
-            Err(error) => return Err(End::Client(error)),
-            Ok(Some(Change::Resync(_))) => look_at = Instant::now(),
+        match next_change(&mut watch, poll_at.min(deadline)).await {
+            // The service was removed before the watch began: poll.
+            Err(error) if error.is_not_found() => poll_at = Instant::now(),
+            Err(error) => return Err(WaitError::Client(error)),
+            Ok(Some(Change::Resync(_))) => poll_at = Instant::now(),
             Ok(Some(change)) => {
-                picture.apply(change);
-                if wanted.goal == Goal::Updated {
-                    look_at = look_at.min(Instant::now() + LOOK_AFTER_NEWS);
+                snapshot.update(change);
+                if wanted.goal == WaitGoal::Updated {
+                    poll_at = poll_at.min(Instant::now() + POLL_AFTER_CHANGE);
                 }
             }
-            Ok(None) if Instant::now() >= deadline => return Err(End::TimedOut(picture)),
+            Ok(None) if Instant::now() >= deadline => return Err(WaitError::TimedOut(snapshot)),
             Ok(None) => {}
         }
     }
 }
 
-/// The next change, or nothing by then.
-async fn next(watch: &mut Watch, until: Instant) -> Result<Option<Change>, Error> {
+/// The next change; `None` if there is none until `until`.
+async fn next_change(watch: &mut ClusterWatch, until: Instant) -> Result<Option<Change>, Error> {
     tokio::select! {
         change = watch.next() => change.map(Some),
         () = sleep_until(until) => Ok(None),
     }
 }
 
-async fn look(client: &Client, wanted: &Wanted) -> Result<Picture, Error> {
+async fn fetch_snapshot(client: &Client, wanted: &ServiceGoal) -> Result<ServiceSnapshot, Error> {
     let service = match client.services().get(&wanted.id).await {
         Ok(service) => service,
-        Err(error) if error.is_not_found() => return Ok(Picture::gone()),
+        Err(error) if error.is_not_found() => return Ok(ServiceSnapshot::removed()),
         Err(error) => return Err(error),
     };
     let filter = TaskFilter { service: wanted.id.clone(), ..TaskFilter::default() };
     match client.tasks().list(filter).await {
-        Ok(tasks) => Ok(Picture::of(service, tasks)),
-        Err(error) if error.is_not_found() => Ok(Picture::gone()),
+        Ok(tasks) => Ok(ServiceSnapshot::of(service, tasks)),
+        Err(error) if error.is_not_found() => Ok(ServiceSnapshot::removed()),
         Err(error) => Err(error),
     }
 }
 
-/// The manager may answer again in a moment.
-pub fn passes(error: &Error) -> bool {
+/// Whether a retry may succeed.
+pub fn is_transient(error: &Error) -> bool {
     match error {
         Error::Unreachable { .. } | Error::NoAnswer { .. } => true,
         Error::Refused { problem } => problem.code == tonic::Code::Unavailable,

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# The demo behind `make run` and `make stop`: one hybrid node in the background, everything it has in one
+# The demo of `make run` and `make stop`: one hybrid node in the background with all its files in one
 # directory, and a service of two replicas on a published port. Both verbs are harmless the second time.
 #
 #   WARREN_RUN       the directory        (default: .run in the repository)
-#   API_PORT         the node's own port  (default: 8080; only asked when the cluster is made)
-#   DEMO_PORT        the published port   (default: 8088; only asked when the service is created)
+#   API_PORT         the node's own port  (default: 8080; only used when the cluster is created)
+#   DEMO_PORT        the published port   (default: 8088; only used when the service is created)
 #   WARREN_PROGRAMS  a directory with built `warren` and `demo-image` (default: both are built here)
 set -euo pipefail
 export PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"
@@ -17,7 +17,7 @@ run=$(realpath --canonicalize-missing "${WARREN_RUN:-$repository/.run}")
 api_port=${API_PORT:-8080}
 demo_port=${DEMO_PORT:-8088}
 
-# A directory with this file was made here, and may be removed here.
+# A directory with this file was created by this script, which may remove it.
 marker=$run/.warren-demo
 log=$run/node.log
 pid_file=$run/node.pid
@@ -36,7 +36,7 @@ step() {
     echo "==> $*"
 }
 
-# The CLI with contexts of its own: a person's are not touched.
+# The CLI with its own contexts file: that of the user is not changed.
 warren() {
     WARREN_CONTEXTS=$run/contexts.toml "$binary" "$@"
 }
@@ -53,7 +53,7 @@ until_true() {
 
 # ---- processes ------------------------------------------------------------------------------------------
 
-# The node's process id, if it runs: the number in the file may be somebody else's by now.
+# The node's process id, if it runs: the number in the file may be reused by another process.
 node_pid() {
     local pid
     pid=$(cat "$pid_file" 2>/dev/null) || return 1
@@ -66,8 +66,8 @@ is_rooted_here() {
         "$1/mountinfo" 2>/dev/null
 }
 
-# Ids of the processes that belong to the directory: what the node wrote out and started, its containerd, the
-# shims, and everything whose root file system lies there. A person's `tail` of the log does not.
+# Ids of the processes that belong to the directory: the node's own programs, its containerd, the shims, and
+# every process with its root file system there. A user's `tail` of the log does not belong to it.
 directory_pids() {
     local proc exe
     for proc in /proc/[0-9]*; do
@@ -92,7 +92,7 @@ none_left() {
     [[ -z $(directory_pids) ]]
 }
 
-# An ended process that nobody waited for has no executable any more, but still a number.
+# A zombie has no executable any more, but still an id.
 gone() {
     ! readlink "/proc/$1/exe" >/dev/null
 }
@@ -101,9 +101,9 @@ gone() {
 
 prepare_directory() {
     # A socket's path has at most 107 bytes, and the longest one here is 40 bytes below the directory.
-    ((${#run} <= 65)) || fail "$run is too long a path for the sockets in it: set WARREN_RUN to a shorter one"
+    ((${#run} <= 65)) || fail "the path $run is too long for sockets in it: set WARREN_RUN to a shorter path"
     if [[ -e $run && ! -e $marker ]] && [[ ! -d $run || -n $(ls -A "$run") ]]; then
-        fail "$run exists and was not made by make run: remove it, or set WARREN_RUN to another directory"
+        fail "$run exists and was not created by make run: remove it, or set WARREN_RUN to another directory"
     fi
     mkdir -p "$run"
     chmod 0700 "$run"
@@ -122,7 +122,7 @@ build() {
 require_free_port() {
     local holder
     holder=$(ss --no-header --listening --tcp --numeric --processes "sport = :$1")
-    [[ -z $holder ]] || fail "port $1 is taken: $holder; choose another one with make run $2=PORT"
+    [[ -z $holder ]] || fail "port $1 is in use: $holder; choose another port with make run $2=PORT"
 }
 
 start_node() {
@@ -130,12 +130,12 @@ start_node() {
     if pid=$(node_pid); then
         step "the node already runs (process $pid)"
         [[ $(readlink "/proc/$pid/exe") == "$binary" ]] ||
-            echo "    it is of an earlier build: make stop and make run to replace it"
+            echo "    it runs an earlier build: make stop and make run replace it"
         return
     fi
     if [[ ! -e $run/data ]]; then
         require_free_port "$api_port" API_PORT
-        # Loopback: the demo shows nothing to the outside that was not asked for.
+        # Loopback: the demo's API is not reachable from outside.
         verb=(init --listen "127.0.0.1:$api_port" --advertise 127.0.0.1)
     fi
     step "starting a hybrid node in $run"
@@ -152,7 +152,7 @@ start_node() {
     fi
     echo "---- the end of $log" >&2
     tail -n 40 "$log" >&2
-    fail "the node $problem; make stop removes what there is of it"
+    fail "the node $problem; make stop removes its data"
 }
 
 ready_or_gone() {
@@ -179,7 +179,7 @@ ensure_service() {
     warren service ps demo
 }
 
-# What a browser would show of the page.
+# Fetches the page as text.
 fetch_page() {
     local url=$1
     step "fetching $url"
@@ -188,7 +188,7 @@ fetch_page() {
             -e '/^[[:space:]]*$/d' -e 's/^/    /'
 }
 
-# The port that the service was created with, which need not be this run's DEMO_PORT.
+# The port of the existing service, which may differ from this run's DEMO_PORT.
 published_url() {
     local port
     port=$(warren service inspect demo -o json | sed --quiet --regexp-extended \
@@ -199,8 +199,8 @@ published_url() {
 say_what_next() {
     cat <<END
 
-The node runs in the background. Everything it has is in $run, its log in $log.
-To talk to it:
+The node runs in the background. Its files are in $run, its log is $log.
+To use it:
     export WARREN_CONTEXTS=$run/contexts.toml PATH=$programs:\$PATH
 Then try:
     curl $1                  again and again: both replicas answer
@@ -239,10 +239,10 @@ remove_services() {
     mapfile -t names < <(sed --quiet 's/.*"name": *"\([^"]*\)".*/\1/p' <<<"$listed" | sort --unique)
     for name in "${names[@]}"; do
         step "removing the service $name"
-        warren service rm "$name" || echo "    it stays: its containers are ended below"
+        warren service rm "$name" || echo "    it was not removed: its containers are stopped below"
     done
     until_true "$remove_deadline" no_tasks ||
-        echo "    some tasks are not removed after $remove_deadline s: they are ended below"
+        echo "    some tasks are not removed after $remove_deadline s: they are stopped below"
 }
 
 stop_node() {
@@ -255,7 +255,7 @@ stop_node() {
     until_true "$stop_deadline" gone "$pid" || fail "process $pid cannot be killed"
 }
 
-# containerd ends by itself with the node or stays for its containers: either way nothing may stay here.
+# containerd ends with the node or keeps running for its containers; here it must end.
 end_processes() {
     local pids
     pids=$(directory_pids)
@@ -274,7 +274,7 @@ remove_directory() {
     awk -v run="$run/" 'index($5, run) == 1 { print $5 }' /proc/self/mountinfo | tac | while read -r path; do
         umount --lazy "$path"
     done
-    # runc keeps its states outside; one that stays would keep the next container of its name from starting.
+    # runc keeps its states outside; a leftover keeps the next container of that name from starting.
     for state in /run/containerd/runc/*/*/state.json; do
         if [[ -e $state ]] && grep --quiet --fixed-strings "$run/" "$state"; then
             rm -r "${state%/*}"
@@ -290,9 +290,9 @@ down() {
         step "nothing to stop: there is no node in $run"
         return
     fi
-    # A node that was killed left containers and rules behind: started again, it adopts and removes them.
+    # A killed node leaves containers and rules behind: after a restart it adopts and removes them.
     if ! node_pid >/dev/null && [[ -e $run/data && -x $binary ]] && ! none_left; then
-        step "the node had ended without its containers: starting it to remove them"
+        step "the node has ended and its containers still run: starting it to remove them"
         (start_node) || echo "    it does not start: its containers are killed below"
     fi
     if pid=$(node_pid); then

@@ -1,8 +1,8 @@
-//! The web server of `make run`: one file, the standard library only, so that it builds in a second and
-//! shows a container that contains nothing but a program.
+//! The web server of `make run`: one file with the standard library only, so that it builds in a second and
+//! shows a container that contains only a program.
 //!
-//! It answers `/` with a page about where it runs, `/healthz` with `ok`, and writes one line per request to
-//! standard output. SIGTERM ends it at once. It must never need a file, a library or a network of its own.
+//! It answers `/` with a page about its environment, `/healthz` with `ok`, and writes one line per request to
+//! standard output. SIGTERM ends it at once. It must never need a file, a library or its own network.
 
 use std::fmt::Write as _;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -10,7 +10,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A client that is silent for this long is hung up on.
+/// A client that is silent for this long is disconnected.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The longest request head that is read.
 const LONGEST_HEAD: u64 = 16 * 1024;
@@ -32,15 +32,14 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// Answers one request and hangs up.
+/// Answers one request and closes the connection.
 fn serve(stream: &TcpStream, visits: &AtomicU64) -> io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let peer = stream.peer_addr()?;
     let mut head = BufReader::new(stream.take(LONGEST_HEAD)).lines();
     let Some(request) = head.next().transpose()? else { return Ok(()) };
-    // The rest of the head says nothing that matters here, but a reset would greet a client whose words
-    // were not read.
+    // The rest of the head is not used, but closing with unread data would reset the connection.
     while head.next().transpose()?.is_some_and(|line| !line.is_empty()) {}
     let (status, kind, body) = respond(&request, visits);
     let mut stream = stream;
@@ -73,7 +72,7 @@ fn respond(request: &str, visits: &AtomicU64) -> (&'static str, &'static str, St
     }
 }
 
-/// The page: which replica answered, what its environment says about it, and how often it was asked.
+/// The page: the replica that answered, its environment, and the number of requests.
 fn page(hostname: &str, about: &[(String, String)], visit: u64) -> String {
     let mut rows = format!("<tr><th>host name</th><td>{}</td></tr>\n", escape(hostname));
     for (name, value) in about {
@@ -103,8 +102,8 @@ fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// The first process of a container is not ended by a signal it has no handler for, and the standard library
-/// has no way to set one: this is the one call to the C library that does.
+/// The first process of a container is not ended by a signal without a handler, and the standard library
+/// cannot set one: this is the one call to the C library that does.
 mod termination {
     #![allow(unsafe_code)]
 

@@ -1,96 +1,96 @@
-//! What people and tools ask of a manager: one file per noun, one table of who may ask what.
+//! The gRPC services for users and tools: one file per resource, and one table of roles and methods.
 //!
-//! Handlers parse, read a snapshot or propose a command, and show; they decide nothing. Start reading at [`access`]
-//! (who may), then [`services`].
+//! A handler parses the request, reads a snapshot or proposes a command, and formats the response; it decides
+//! nothing. Start reading at [`authorization`] (role checks), then [`services`].
 
-pub mod access;
+pub mod authorization;
+pub mod background_tasks;
 pub mod cluster;
-pub mod contents;
 pub mod description;
-pub mod heard;
 pub mod images;
-pub mod life;
+pub mod incarnation;
 pub mod logs;
-pub mod loops;
+pub mod manager_addresses;
 pub mod managers;
 pub mod membership;
+pub mod node_reports;
 pub mod nodes;
-pub mod open;
+pub mod open_stream;
 pub mod paging;
+pub mod peer_calls;
 pub mod problem;
-pub mod progress;
+pub mod progress_subscription;
 pub mod proxy;
 pub mod read;
 pub mod relay;
+pub mod secret_objects;
 pub mod services;
-pub mod session_calls;
 pub mod tasks;
 pub mod tokens;
 pub mod view;
 pub mod volumes;
 pub mod watch;
-pub mod whereabouts;
 
 use std::sync::Arc;
 
-use warren_control::{Loops, Shutdown};
-use warren_log::Engine;
-use warren_security::{CertificateAuthority, ContentKey};
+use warren_control::{BackgroundTasks, Shutdown};
+use warren_log::LogEngine;
+use warren_security::{CertificateAuthority, SecretObjectKey};
 use warren_types::MemberId;
 
-use self::progress::Ears;
-use crate::agreement::Agreement;
-use crate::controllers::{Refusals, Waits};
-use crate::metrics::Metrics;
+use self::progress_subscription::ProgressSubscription;
+use crate::controllers::{MembershipWait, PlacementRefusals};
+use crate::metrics::ManagerMetrics;
 use crate::peers::Peers;
 use crate::session::leader::LeaderWatch;
-use crate::session::{Registry, Streams};
-use crate::stamp::Stamp;
+use crate::session::{SessionRegistry, WorkerStreams};
+use crate::state_comparison::StateComparison;
 use crate::store::Store;
+use crate::timestamp::TimestampSource;
 
-/// What every handler may use. Cheap to clone.
+/// Dependencies shared by all handlers. Cheap to clone.
 #[derive(Clone)]
 pub struct Api {
     /// The replicated state.
     pub store: Store,
-    /// Tells whoever waits when no leader is heard of.
+    /// Notifies waiting calls when the leader is lost.
     pub leader: LeaderWatch,
-    /// Who is connected, and what they said that is not replicated.
-    pub registry: Registry,
-    /// Streams that workers dial on request.
-    pub streams: Streams,
-    /// Why tasks are not placed.
-    pub refusals: Refusals,
-    /// What the next change of managers waits for, while this one leads.
-    pub waits: Waits,
-    /// This manager's background loops.
-    pub loops: Loops,
-    /// The time that commands are stamped with.
-    pub clock: Stamp,
-    /// Ends what goes on behind answered requests.
+    /// Connected nodes and their reports that are not replicated.
+    pub registry: SessionRegistry,
+    /// Streams that workers open on request.
+    pub streams: WorkerStreams,
+    /// Reasons why tasks have no node.
+    pub placement_refusals: PlacementRefusals,
+    /// The reason why the next membership change waits; set while this manager leads.
+    pub membership_wait: MembershipWait,
+    /// Background tasks of this manager.
+    pub background_tasks: BackgroundTasks,
+    /// Source of command timestamps.
+    pub clock: TimestampSource,
+    /// Stops tasks that outlive the request that started them.
     pub shutdown: Shutdown,
-    /// Issues certificates to machines that join.
+    /// Issues certificates to joining machines.
     pub authority: Arc<CertificateAuthority>,
-    /// Seals and opens secrets, configs and credentials.
-    pub content_key: Arc<ContentKey>,
-    /// This manager's own id.
-    pub manager: String,
-    /// Its id in the raft group.
-    pub member: MemberId,
-    /// No tasks run on its machine.
-    pub manager_only: bool,
-    /// The voters that the group was founded with, which new managers have to know.
+    /// Encrypts and decrypts secrets, configs and credentials.
+    pub secret_object_key: Arc<SecretObjectKey>,
+    /// Id of this manager.
+    pub manager_id: String,
+    /// Raft member id of this manager.
+    pub member_id: MemberId,
+    /// Whether this machine runs a manager without a worker.
+    pub is_manager_only: bool,
+    /// Voters of the initial raft configuration; a joining manager needs them.
     pub founders: Arc<[MemberId]>,
-    /// The other managers.
+    /// Links to the other managers.
     pub peers: Peers,
-    /// Whether their states are the same.
-    pub agreement: Agreement,
-    /// Listens to the progress that the others hear of, while somebody watches.
-    pub ears: Ears,
-    /// What keeps this manager's log.
-    pub log_engine: Engine,
-    /// Counts what it is asked.
-    pub metrics: Metrics,
+    /// Result of comparing the state digests of all managers.
+    pub state_comparison: StateComparison,
+    /// Receives task progress from other managers while a watch is open.
+    pub progress_subscription: ProgressSubscription,
+    /// Storage engine of this manager's log.
+    pub log_engine: LogEngine,
+    /// Request metrics.
+    pub metrics: ManagerMetrics,
 }
 
 #[cfg(test)]

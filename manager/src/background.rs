@@ -1,8 +1,8 @@
-//! Work that goes on behind an answered request, for as long as the manager runs.
+//! Background work that outlives the request that started it.
 
 use warren_control::Shutdown;
 
-/// Runs `work` until it ends or the manager stops, which drops it wherever it stands.
+/// Runs `work` until it ends or the manager stops, which drops it.
 pub fn spawn(shutdown: &Shutdown, name: &'static str, work: impl Future<Output = ()> + Send + 'static) {
     let stop = shutdown.token();
     shutdown.spawn(name, async move {

@@ -1,9 +1,10 @@
-//! The keys of a manager: the cluster's authority and what it issued for this machine.
+//! The keys of a manager: the cluster's CA and the certificates that it issued for this machine.
 //!
-//! Each is one file of mode 0600 in the manager's directory. While a manager is made, what is missing is made, so that
-//! an init that was cut off is completed by the next one. Once the file `member` says which manager the directory is
-//! of, every file is compared with it before anything is written, and only what can be issued again is made again: that
-//! is written once the log and the snapshot are known to be of that manager too ([`IssuedCertificates`]).
+//! Each is one file of mode 0600 in the manager's directory. While a manager is created, missing files are
+//! created, so that an interrupted init is completed by the next one. Once the file `member` identifies the
+//! manager, every file is checked against it before anything is written, and only certificates that can be
+//! reissued are created again: they are written once the log and the snapshot are known to belong to that
+//! manager too ([`IssuedCertificates`]).
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,73 +14,75 @@ use rand::RngExt;
 use tokio::sync::watch;
 use warren_core::State;
 use warren_security::{
-    CertificateAuthority, ContentKey, Credentials, FileError, Identity, LiveCertificate, Role, Roots,
+    CertificateAuthority, Credentials, FileError, Identity, ReloadableCertificate, Role, Roots,
+    SecretObjectKey,
 };
 use warren_types::{ClusterId, Id, ManagerId, MemberId, NodeId, NodeName};
 
-use crate::recovery::seat::{
-    self, ADMIN_FILE, AUTHORITY_FILE, CONTENT_FILE, MANAGER_FILE, ManagerIdentity, NODE_FILE, ROOTS_FILE,
+use crate::bootstrap::member_identity::{
+    self, ADMIN_FILE, AUTHORITY_FILE, CertificateIdentity, MANAGER_FILE, NODE_FILE, ROOTS_FILE,
+    SECRET_OBJECT_KEY_FILE,
 };
 
-/// The administrator that `manager init` makes.
-const ADMIN: &str = "admin";
+/// The administrator created by `manager init`.
+const ADMIN_NAME: &str = "admin";
 
 mod error;
 mod verify;
 
 pub use self::error::CaError;
-pub use self::verify::check_content_key;
-pub(crate) use self::verify::{adopt_content_key, verify_certificates, verify_content_key};
+pub use self::verify::check_secret_object_key;
+pub(crate) use self::verify::{ensure_secret_object_key, verify_certificates, verify_secret_object_key};
 
-/// What this machine's agent shows, in hybrid mode.
+/// The identity of this machine's agent in hybrid mode.
 #[derive(Debug, Clone)]
 pub struct LocalAgent {
     /// The machine's node.
     pub id: NodeId,
-    /// What it shows by now.
+    /// Its current certificate and key.
     pub credentials: Credentials,
-    /// The same for its connections, renewed while they are open.
-    pub live: Arc<LiveCertificate>,
+    /// The same for its connections; updated by renewals.
+    pub live_certificate: Arc<ReloadableCertificate>,
 }
 
-/// What this machine shows and trusts. What it shows is renewed in the files and wherever it is shown.
+/// The certificates and keys of this machine. Certificates are renewed in the files and in open connections.
 #[derive(Debug)]
-pub struct Keys {
+pub struct ManagerKeys {
     /// The cluster's id, from the authority's certificate.
     pub cluster: ClusterId,
     /// Issues certificates.
     pub authority: Arc<CertificateAuthority>,
     /// This manager's id, from its certificate.
     pub id: ManagerId,
-    /// What the manager shows.
-    pub manager: Arc<LiveCertificate>,
-    /// What contents are sealed with.
-    pub content_key: Arc<ContentKey>,
+    /// The manager's certificate.
+    pub manager: Arc<ReloadableCertificate>,
+    /// The key that seals the secret objects.
+    pub secret_object_key: Arc<SecretObjectKey>,
     dir: PathBuf,
     admin: watch::Sender<Credentials>,
     agent: watch::Sender<Option<LocalAgent>>,
 }
 
-impl Keys {
-    /// As [`Keys::prepare`], and writes what was issued.
+impl ManagerKeys {
+    /// As [`ManagerKeys::prepare`], and writes the issued certificates.
     ///
     /// # Errors
-    /// [`CaError`]; nothing was changed where a file is missing or of another manager.
+    /// [`CaError`]; nothing was changed if a file is missing or belongs to another manager.
     pub fn open(dir: &Path, create: bool, now: SystemTime) -> Result<Self, CaError> {
         let (keys, issued) = Self::prepare(dir, create, now)?;
         issued.save(dir, now)?;
         Ok(keys)
     }
 
-    /// Opens the keys in `dir`, and renews those that are half-way through their life. Where `dir` is a manager's, they
-    /// must all be that one's: that is verified first, and only what can be issued again is. Where it is none yet, the
-    /// missing ones are made; a new cluster only when `create` says so. The agent's are there once it is known which
-    /// node this is: [`Keys::ensure_agent`]. Writes nothing where `dir` is a manager's.
+    /// Opens the keys in `dir`, and renews certificates past half of their lifetime. If `dir` has a manager,
+    /// all files must belong to it: this is verified first, and only certificates are reissued. Otherwise
+    /// missing files are created; a new CA only with `create`. The agent's certificate exists once the node's
+    /// id is known: [`ManagerKeys::ensure_agent`]. Writes nothing if `dir` has a manager.
     ///
     /// # Errors
     /// [`CaError`].
     pub fn prepare(dir: &Path, create: bool, now: SystemTime) -> Result<(Self, IssuedCertificates), CaError> {
-        let seat = seat::written(dir)?;
+        let seat = member_identity::load_identity(dir)?;
         if let Some(seat) = &seat {
             verify::verify(dir, seat)?;
         }
@@ -93,16 +96,16 @@ impl Keys {
         } else {
             return Err(CaError::NoCluster(dir.to_owned()));
         };
-        let mut issuer = Issuer::new(dir, &authority, now);
+        let mut issuer = CertificateIssuer::new(dir, &authority, now);
         let manager = issuer.ensure(MANAGER_FILE, Role::Manager, || new_id().to_string())?;
-        let admin = issuer.ensure(ADMIN_FILE, Role::Admin, || ADMIN.to_string())?;
-        let path = dir.join(CONTENT_FILE);
-        let content_key = match ContentKey::load(&path)? {
+        let admin = issuer.ensure(ADMIN_FILE, Role::Admin, || ADMIN_NAME.to_string())?;
+        let path = dir.join(SECRET_OBJECT_KEY_FILE);
+        let content_key = match SecretObjectKey::load(&path)? {
             Some(key) => key,
-            None if create => ContentKey::create(&path)?,
-            None => return Err(CaError::ContentKeyMissing(path)),
+            None if create => SecretObjectKey::create(&path)?,
+            None => return Err(CaError::SecretObjectKeyMissing(path)),
         };
-        let foreign = |file: &str, why: &dyn std::fmt::Display| CaError::Foreign {
+        let foreign = |file: &str, why: &dyn std::fmt::Display| CaError::ClusterMismatch {
             path: dir.join(file),
             why: why.to_string(),
         };
@@ -118,8 +121,8 @@ impl Keys {
             cluster,
             authority: Arc::new(authority),
             id,
-            manager: LiveCertificate::new(&manager),
-            content_key: Arc::new(content_key),
+            manager: ReloadableCertificate::new(&manager),
+            secret_object_key: Arc::new(content_key),
             dir: dir.to_owned(),
             admin: watch::Sender::new(admin),
             agent: watch::Sender::new(agent),
@@ -127,25 +130,29 @@ impl Keys {
         Ok((keys, issued))
     }
 
-    /// What tells the manager with these keys from every other one.
-    pub fn identity(&self) -> ManagerIdentity {
-        ManagerIdentity { cluster: self.cluster, manager: self.id, content_key: self.content_key.name() }
+    /// The identity of the manager with these keys.
+    pub fn identity(&self) -> CertificateIdentity {
+        CertificateIdentity {
+            cluster: self.cluster,
+            manager: self.id,
+            secret_object_key: self.secret_object_key.key_fingerprint(),
+        }
     }
 
-    /// What this machine's administrator shows by now, and whenever that is renewed.
+    /// The current certificate of this machine's administrator, with a notification at each renewal.
     pub fn admin(&self) -> watch::Receiver<Credentials> {
         self.admin.subscribe()
     }
 
-    /// What this machine's agent shows; `None` until it is known which node this is.
+    /// The current certificate of this machine's agent; `None` until the node's id is known.
     pub fn agent(&self) -> watch::Receiver<Option<LocalAgent>> {
         self.agent.subscribe()
     }
 
-    /// The agent's certificate: the one there is, else one for the node `id`.
+    /// The agent's certificate: the existing one, else one for the node `id`.
     ///
     /// # Errors
-    /// [`CaError`], also that of `id`.
+    /// [`CaError`], including that of `id`.
     pub fn ensure_agent(
         &self,
         id: impl FnOnce() -> Result<NodeId, CaError>,
@@ -156,28 +163,28 @@ impl Keys {
             Some(agent) => agent,
             None => {
                 let id = id()?;
-                let mut issuer = Issuer::new(&self.dir, &self.authority, now);
+                let mut issuer = CertificateIssuer::new(&self.dir, &self.authority, now);
                 let agent = issuer.agent(|| id.to_string())?;
                 issuer.issued.save(&self.dir, now)?;
                 agent
             }
         };
-        // Also of one that was known: an earlier start may have been cut off before this.
-        seat::note_node(&self.dir, agent.id)?;
+        // Also for an existing agent: an earlier start may have been interrupted before this.
+        member_identity::save_node(&self.dir, agent.id)?;
         self.agent.send_replace(Some(agent.clone()));
         Ok(agent)
     }
 
-    /// Renews what is due. `chance` places that within its window, as [`Credentials::renew_at`] says; it is the same
-    /// for as long as the manager runs.
+    /// Renews due certificates. `chance` selects the time within the window of [`Credentials::renew_at`]; it
+    /// is constant while the manager runs.
     ///
     /// # Errors
-    /// [`CaError`]; what was renewed before it stays renewed.
+    /// [`CaError`]; certificates renewed before the error stay renewed.
     pub fn renew(&self, now: SystemTime, chance: u64) -> Result<(), CaError> {
-        let issuer = Issuer::new(&self.dir, &self.authority, now);
+        let issuer = CertificateIssuer::new(&self.dir, &self.authority, now);
         let renewed = |file: &str| {
             let found = Credentials::load(&self.dir.join(file))?;
-            if !found.due_for_renewal(now, chance) {
+            if !found.is_renewal_due(now, chance) {
                 return Ok(None);
             }
             let renewed = issuer.issue(file, found.identity())?;
@@ -191,39 +198,40 @@ impl Keys {
             self.admin.send_replace(admin);
         }
         let known = self.agent.borrow().clone();
-        if let Some(LocalAgent { id, live, .. }) = known
+        if let Some(LocalAgent { id, live_certificate: live, .. }) = known
             && let Some(credentials) = renewed(NODE_FILE)?
         {
             live.replace(&credentials);
-            self.agent.send_replace(Some(LocalAgent { id, credentials, live }));
+            self.agent.send_replace(Some(LocalAgent { id, credentials, live_certificate: live }));
         }
         Ok(())
     }
 }
 
-/// Which node a manager with a worker is, where its directory does not say so: the manager's node of its name if it is
-/// this machine that was that one and lost its data, else a new one.
+/// The node id of a manager with a worker whose directory has none: the node with the manager's name if it
+/// belonged to this machine, which lost its data, else a new one.
 ///
-/// It was that one where [`State::is_node_at`] says so, or if it goes on alone as the cluster of a backup.
+/// It belonged to it if [`State::is_node_at`] says so, or if this manager is the only member, restored from a
+/// backup.
 ///
 /// # Errors
-/// [`CaError::NodeOfAnother`].
-pub fn node_of(state: &State, own: MemberId, name: &NodeName, host: &str) -> Result<NodeId, CaError> {
+/// [`CaError::NodeMismatch`].
+pub fn find_own_node(state: &State, own: MemberId, name: &NodeName, host: &str) -> Result<NodeId, CaError> {
     let Some(node) = state.node_of_manager(name) else { return Ok(NodeId(new_id())) };
     let replaces = state.member(own).and_then(|own| own.replaces);
-    let alone = state.members().all(|member| member.member == own);
+    let alone = state.members().all(|member| member.member_id == own);
     if alone || state.is_node_at(node, host, replaces) {
         return Ok(node.id);
     }
     let address = node.description.address.clone();
-    Err(CaError::NodeOfAnother { name: name.clone(), address })
+    Err(CaError::NodeMismatch { name: name.clone(), address })
 }
 
-/// What the agent of the manager in `dir` shows, and whom it trusts, where there is one. Changes nothing.
+/// The credentials and CAs of the agent of the manager in `dir`, if there is one. Changes nothing.
 ///
 /// # Errors
 /// [`CaError::File`].
-pub(crate) fn agent_in(dir: &Path) -> Result<Option<(Credentials, Roots)>, CaError> {
+pub(crate) fn load_agent(dir: &Path) -> Result<Option<(Credentials, Roots)>, CaError> {
     let path = dir.join(NODE_FILE);
     if !path.exists() {
         return Ok(None);
@@ -231,11 +239,11 @@ pub(crate) fn agent_in(dir: &Path) -> Result<Option<(Credentials, Roots)>, CaErr
     let (authority, roots) = (dir.join(AUTHORITY_FILE), dir.join(ROOTS_FILE));
     let roots = match authority.exists() {
         true => CertificateAuthority::load(&authority)?.roots(),
-        // The authority's key went with the manager.
+        // The CA's key was deleted with the manager.
         false => {
             let text = std::fs::read_to_string(&roots);
             let text = text.map_err(|source| FileError::Read { path: roots.clone(), source })?;
-            Roots::parse(&text).map_err(|source| FileError::Content { path: roots, source })?
+            Roots::parse(&text).map_err(|source| FileError::Material { path: roots, source })?
         }
     };
     Ok(Some((Credentials::load(&path)?, roots)))
@@ -245,13 +253,13 @@ fn new_id() -> Id {
     Id(rand::rng().random())
 }
 
-/// Certificates that were issued and are not on the disk yet, by their file.
+/// Issued certificates that are not on disk yet, by file.
 #[derive(Debug, Default)]
 #[must_use]
 pub struct IssuedCertificates(Vec<(&'static str, Credentials)>);
 
 impl IssuedCertificates {
-    /// Writes them into `dir`. One that only replaces another that is still valid waits where the disk is full.
+    /// Writes them into `dir`. Replacing a still valid certificate is postponed on a full disk.
     ///
     /// # Errors
     /// [`CaError::File`].
@@ -263,27 +271,27 @@ impl IssuedCertificates {
             if !error.is_out_of_space() || !Credentials::load(&path).is_ok_and(is_valid) {
                 return Err(error.into());
             }
-            // While it runs, a manager tries again and again to renew it.
-            tracing::warn!(%error, path = %path.display(), "the certificate is renewed when there is room");
+            // A running manager retries the renewal periodically.
+            tracing::warn!(%error, path = %path.display(), "no space for the renewed certificate; retrying later");
         }
         Ok(())
     }
 }
 
-struct Issuer<'a> {
+struct CertificateIssuer<'a> {
     dir: &'a Path,
     authority: &'a CertificateAuthority,
     now: SystemTime,
     issued: IssuedCertificates,
 }
 
-impl<'a> Issuer<'a> {
+impl<'a> CertificateIssuer<'a> {
     fn new(dir: &'a Path, authority: &'a CertificateAuthority, now: SystemTime) -> Self {
         Self { dir, authority, now, issued: IssuedCertificates::default() }
     }
 
-    /// The credentials in the file; new ones for the same holder when they are half-way through, or were issued under a
-    /// clock that was ahead.
+    /// The credentials in the file; new ones for the same holder when they are past half of their lifetime,
+    /// or are not valid yet because the issuing clock was ahead.
     fn ensure(
         &mut self,
         file: &'static str,
@@ -295,10 +303,10 @@ impl<'a> Issuer<'a> {
         let identity = if path.exists() {
             let found = Credentials::load(&path)?;
             if found.identity().cluster() != cluster || found.identity().role() != role {
-                let why = format!("it is of {}, wanted {role:?} of cluster {cluster}", found.identity());
-                return Err(CaError::Foreign { path, why });
+                let why = format!("expected {role:?} of cluster {cluster}, found {}", found.identity());
+                return Err(CaError::ClusterMismatch { path, why });
             }
-            if self.now + role.validity() / 2 < found.expires_at() && !found.is_early(self.now) {
+            if self.now + role.validity() / 2 < found.expires_at() && !found.is_not_yet_valid(self.now) {
                 return Ok(found);
             }
             found.identity().clone()
@@ -312,13 +320,12 @@ impl<'a> Issuer<'a> {
 
     fn agent(&mut self, id: impl FnOnce() -> String) -> Result<LocalAgent, CaError> {
         let credentials = self.ensure(NODE_FILE, Role::Worker, id)?;
-        let id = credentials
-            .identity()
-            .id()
-            .parse::<NodeId>()
-            .map_err(|why| CaError::Foreign { path: self.dir.join(NODE_FILE), why: why.to_string() })?;
-        let live = LiveCertificate::new(&credentials);
-        Ok(LocalAgent { id, credentials, live })
+        let id = credentials.identity().id().parse::<NodeId>().map_err(|why| CaError::ClusterMismatch {
+            path: self.dir.join(NODE_FILE),
+            why: why.to_string(),
+        })?;
+        let live = ReloadableCertificate::new(&credentials);
+        Ok(LocalAgent { id, credentials, live_certificate: live })
     }
 
     fn issue(&self, file: &str, identity: &Identity) -> Result<Credentials, CaError> {

@@ -1,71 +1,71 @@
-//! What a manager is told at start.
+//! Configuration of a manager.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use ipnet::Ipv4Net;
-use warren_log::Engine;
+use warren_log::LogEngine;
 use warren_types::{NodeDescription, NodeName};
 
-use crate::advertise::Advertise;
-use crate::raft::snapshot::Bounds;
-use crate::store::HISTORY;
+use crate::advertise::AdvertiseAddress;
+use crate::raft::snapshot::SnapshotThresholds;
+use crate::store::HISTORY_CHANGES;
 
-/// Settings of one manager. `manager init` remembers them in the data dir.
+/// Settings of one manager. `manager init` stores them in the data directory.
 #[derive(Debug, Clone)]
-pub struct Config {
-    /// Holds the log, snapshots and keys. Made if it does not exist; one process at a time.
+pub struct ManagerConfig {
+    /// Directory of the log, snapshots and keys. Created if missing; used by one process at a time.
     pub data_dir: PathBuf,
-    /// Holds the socket.
+    /// Directory of the socket.
     pub run_dir: PathBuf,
-    /// Where the one port listens.
+    /// Listen address.
     pub listen: SocketAddr,
-    /// Where other machines reach it; without a port, at the one that is listened on.
-    pub advertise: Advertise,
-    /// What people call it; unique among managers. Its node is called so too.
+    /// Address that other machines use; without a port, the listen port.
+    pub advertise: AdvertiseAddress,
+    /// Name, unique among managers; also the name of its node.
     pub name: NodeName,
-    /// Address ranges that node subnets come from. Only read when the cluster is created.
-    pub ranges: Vec<Ipv4Net>,
-    /// The node of this machine, unless it is a manager only.
+    /// Address ranges of node subnets. Only read when the cluster is created.
+    pub cluster_ranges: Vec<Ipv4Net>,
+    /// The node on this machine; `None` for a manager without a worker.
     pub node: Option<LocalNode>,
-    /// What keeps the log. Another than the one that made it is refused.
-    pub log_engine: Engine,
-    /// It votes even if its data is older than what it acknowledged.
-    pub accept_data_loss: bool,
+    /// Storage engine of the log. It must be the engine that created the log.
+    pub log_engine: LogEngine,
+    /// Vote although the log lacks acknowledged entries.
+    pub is_data_loss_accepted: bool,
 }
 
-/// The machine's own node in hybrid mode; it is called as the manager is.
+/// The machine's own node in hybrid mode; it has the manager's name.
 #[derive(Debug, Clone)]
 pub struct LocalNode {
-    /// What is known of the machine before its agent has spoken.
+    /// The description of the machine until its agent reports one.
     pub description: NodeDescription,
 }
 
-/// Seldom is enough to look whether a certificate is due, since a quarter of its life is left then.
-pub const CERTIFICATES: Duration = Duration::from_secs(3600);
+/// A long interval suffices: a quarter of the certificate's lifetime is left when it is due.
+pub const CERTIFICATE_CHECK_INTERVAL: Duration = Duration::from_secs(3600);
 
-/// Bounds that nobody has to set, but that a test makes small to come to them sooner.
+/// Limits with fixed defaults; tests set smaller ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Tuning {
+pub struct ManagerTuning {
     /// When a snapshot is due.
-    pub snapshots: Bounds,
+    pub snapshot_thresholds: SnapshotThresholds,
     /// Entries before a snapshot that stay in the log.
-    pub keep_entries: u64,
-    /// How many changes a watcher may be behind before it has to list again.
-    pub history: usize,
-    /// How often it is looked whether a certificate is due.
-    pub certificates: Duration,
+    pub kept_entries: u64,
+    /// How many changes a watcher may lag before it must list again.
+    pub history_changes: usize,
+    /// Interval of the check whether a certificate is due for renewal.
+    pub certificate_check_interval: Duration,
 }
 
-impl Default for Tuning {
-    /// A thousand entries are enough for a member that was away for a moment.
+impl Default for ManagerTuning {
+    /// A thousand entries suffice for a member that was briefly down.
     fn default() -> Self {
         Self {
-            snapshots: Bounds::default(),
-            keep_entries: 1_000,
-            history: HISTORY,
-            certificates: CERTIFICATES,
+            snapshot_thresholds: SnapshotThresholds::default(),
+            kept_entries: 1_000,
+            history_changes: HISTORY_CHANGES,
+            certificate_check_interval: CERTIFICATE_CHECK_INTERVAL,
         }
     }
 }

@@ -1,13 +1,15 @@
-//! The loops that turn what is into what is wanted: a key comes in, a pure plan is made, its commands are proposed.
+//! The controllers: a key is dequeued, a pure planner is run on the newest state, and its commands are
+//! proposed.
 //!
-//! One code path for start-up, steady state and failover: a new leader wakes every key. Start at [`planner`].
+//! Start-up, steady state and failover use one code path: a new leader enqueues every key. Start at
+//! [`planner`].
 
 pub mod key;
 pub mod liveness;
 pub mod members;
+pub mod placement_refusals;
 pub mod planner;
-pub mod refusals;
-pub mod wake;
+pub mod trigger;
 
-pub use members::Waits;
-pub use refusals::Refusals;
+pub use members::MembershipWait;
+pub use placement_refusals::PlacementRefusals;

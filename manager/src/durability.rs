@@ -1,20 +1,23 @@
-//! What is said to people when acknowledged entries are missing: on this manager, or in the whole cluster.
+//! Messages for users when acknowledged entries are missing: on this manager, or in the whole cluster.
 
-use warren_consensus::{Durability, Position};
+use warren_consensus::{DurabilityStatus, LogPosition};
 
-/// What is wrong, and what to do; nothing where all is well.
-pub fn problem(Durability { regressed, lost }: Durability) -> Option<String> {
+/// The problem and what to do; `None` without one.
+pub fn describe_problem(
+    DurabilityStatus { missing_entry: regressed, lost_entry: lost }: DurabilityStatus,
+) -> Option<String> {
     let lost = lost.map(|index| {
         format!(
-            "acknowledged writes up to entry {index} may have been lost: the cluster replaced entries that were \
-             committed; a manager that still has the old ones stops when it comes back"
+            "acknowledged writes up to index {index} may have been lost: the cluster replaced committed \
+             entries; a manager that still has them stops when it restarts"
         )
     });
-    let regressed = regressed.map(|Position { term, index }| {
+    let regressed = regressed.map(|LogPosition { term, index }| {
         format!(
-            "the log of this manager is older than what it acknowledged, entry {index} of term {term}: its data came \
-             from a backup or a copy of its disk. Until a leader has sent what is missing it votes for nobody without \
-             that; if no manager with it can come back, `warren manager run --accept-data-loss` goes on without"
+            "the log of this manager lacks acknowledged entries up to index {index} of term {term}: its \
+             data was restored from a backup or a copy of its disk. Until a leader has sent the missing \
+             entries, it votes only for candidates that have them; if no manager has them any more, \
+             continue without them: `warren manager run --accept-data-loss`"
         )
     });
     let problems: Vec<String> = lost.into_iter().chain(regressed).collect();
@@ -26,13 +29,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_problem_names_the_entry_and_what_to_do() {
-        assert_eq!(problem(Durability::default()), None);
-        let regressed = Some(Position { term: 3, index: 41 });
-        let text = problem(Durability { regressed, lost: None }).unwrap();
-        assert!(text.contains("entry 41 of term 3") && text.contains("--accept-data-loss"), "{text}");
-        let text = problem(Durability { regressed, lost: Some(57) }).unwrap();
-        assert!(text.starts_with("acknowledged writes up to entry 57 may have been lost"), "{text}");
-        assert!(text.contains("comes back; the log of this manager is older"), "{text}");
+    fn problem_names_entry_and_action() {
+        assert_eq!(describe_problem(DurabilityStatus::default()), None);
+        let regressed = Some(LogPosition { term: 3, index: 41 });
+        let text = describe_problem(DurabilityStatus { missing_entry: regressed, lost_entry: None }).unwrap();
+        assert!(text.contains("index 41 of term 3") && text.contains("--accept-data-loss"), "{text}");
+        let text =
+            describe_problem(DurabilityStatus { missing_entry: regressed, lost_entry: Some(57) }).unwrap();
+        assert!(text.starts_with("acknowledged writes up to index 57 may have been lost"), "{text}");
+        assert!(text.contains("restarts; the log of this manager lacks"), "{text}");
     }
 }

@@ -1,15 +1,15 @@
-//! The manager: holds what is wanted in a raft-replicated store, decides, and tells workers.
+//! The manager: stores the desired state in a raft-replicated store, plans, and assigns tasks to workers.
 //!
-//! This crate is the shell: threads, disk, gRPC. What it decides is decided by `warren-core`, how it agrees by
-//! `warren-consensus`; nothing here may choose. It never depends on the worker.
-//! Start reading at [`manager`], which puts the parts together, then [`store`], through which all parts speak.
+//! This crate has the I/O: threads, disk, gRPC. Plans are made by `warren-core`, consensus by
+//! `warren-consensus`; this crate decides nothing. It never depends on the worker. Start reading at
+//! [`manager`], the composition root, then [`store`], which connects all parts.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod advertise;
-pub mod agreement;
 pub mod api;
 pub mod background;
+pub mod bootstrap;
 pub mod ca;
 pub mod config;
 pub mod controllers;
@@ -19,11 +19,11 @@ pub mod metrics;
 pub mod peers;
 pub mod process;
 pub mod raft;
-pub mod recovery;
 pub mod server;
 pub mod session;
-pub mod stamp;
+pub mod state_comparison;
 pub mod store;
+pub mod timestamp;
 
-pub use config::{Config, LocalNode, Tuning};
+pub use config::{LocalNode, ManagerConfig, ManagerTuning};
 pub use manager::Manager;

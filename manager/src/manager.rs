@@ -1,11 +1,11 @@
-//! The composition root: opens what is on disk, starts the driver, the controllers and the API, in that order.
+//! The composition root: opens the data directory, then starts the driver, the controllers and the API.
 
-mod chores;
+mod advertised;
 mod error;
-mod footing;
 mod identity;
+mod maintenance;
 mod registration;
-mod said;
+mod startup_checks;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -13,81 +13,85 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::{mpsc, watch};
-use warren_control::{Loops, Shutdown, SystemClock, system_chance};
+use warren_control::{BackgroundTasks, Shutdown, SystemClock, system_random};
 use warren_core::Command;
 use warren_log::DataDir;
 use warren_security::{Credentials, Roots};
-use warren_telemetry::Part;
+use warren_telemetry::TelemetryComponent;
 use warren_types::{ClusterId, ManagerAddress, NodeId};
 
-use self::chores::{control, renew_certificates};
-pub use self::error::{Failed, StartError};
-use self::footing::{attend, check_cluster, lead_if_alone, leave_in_the_end};
-use self::identity::identify;
-use self::registration::{Registration, reached_at};
-use crate::agreement::Agreement;
+pub use self::error::{ManagerFailure, ManagerStartError};
+use self::identity::load_identity;
+use self::maintenance::{renew_certificates, start_controllers};
+use self::registration::{Registration, effective_address};
+use self::startup_checks::{check_cluster, lead_if_sole_voter, record_removal, supervise_driver};
 use crate::api::Api;
-use crate::api::progress::Ears;
+use crate::api::progress_subscription::ProgressSubscription;
 use crate::background;
-use crate::ca::{CaError, Keys, LocalAgent, check_content_key};
-use crate::config::{Config, Tuning};
-use crate::controllers::liveness::ask_peers;
-use crate::controllers::planner::{Planner, Surroundings};
-use crate::controllers::{Refusals, Waits};
-use crate::metrics::{self, Metrics, Sources};
-use crate::peers::server::{Parts as PeerParts, PeerServer};
+use crate::bootstrap::join;
+use crate::bootstrap::member_identity::{self, MemberIdentity};
+use crate::ca::{CaError, LocalAgent, ManagerKeys, check_secret_object_key};
+use crate::config::{ManagerConfig, ManagerTuning};
+use crate::controllers::liveness::fetch_from_peers;
+use crate::controllers::planner::{Planner, PlannerInputs};
+use crate::controllers::{MembershipWait, PlacementRefusals};
+use crate::metrics::{self, ManagerMetricSources, ManagerMetrics};
+use crate::peers::server::{PeerServer, PeerServerParts as PeerParts};
 use crate::peers::{self, Peers};
-use crate::raft::restore::{Group, Opened, open_store};
-use crate::recovery::joining;
-use crate::recovery::seat::{self, Seat};
-use crate::server::{Listeners, ServeError, Services};
+use crate::raft::open::{GroupConfig, OpenedStore, open_store};
+use crate::server::{GrpcServices, ListenError, Listeners};
 use crate::session::leader::LeaderWatch;
 use crate::session::server::SessionServer;
-use crate::session::{Registry, Streams};
-use crate::stamp::Stamp;
+use crate::session::{SessionRegistry, WorkerStreams};
+use crate::state_comparison::StateComparison;
 use crate::store::Store;
+use crate::timestamp::TimestampSource;
 
 /// How long the parts may take to stop.
-const STOP: Duration = Duration::from_secs(5);
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A running manager. Dropping it lets go of everything as well, but waits for nothing: use [`Manager::stop`].
+/// A running manager. Dropping it also stops everything, but without waiting: use [`Manager::stop`].
 pub struct Manager {
     address: SocketAddr,
-    keys: Arc<Keys>,
+    keys: Arc<ManagerKeys>,
     store: Store,
     shutdown: Shutdown,
-    metrics: (Metrics, Sources),
-    failure: Failure,
+    metrics: (ManagerMetrics, ManagerMetricSources),
+    failure: FailureReceiver,
 }
 
-/// Says why the manager cannot go on; closed without a word when it was told to end.
-type Failure = mpsc::Receiver<Failed>;
+/// Receives the reason why the manager cannot continue; closed without a value on a normal stop.
+type FailureReceiver = mpsc::Receiver<ManagerFailure>;
 
 impl Manager {
-    /// Starts a manager, and returns once it serves. One that is alone in its cluster leads by then; another one looks
-    /// for its leader meanwhile. `create` makes a cluster where there is none.
+    /// Starts a manager and returns when it serves. A single-member cluster has elected it by then; with more
+    /// members the election continues in the background. `create` creates a cluster if there is none.
     ///
     /// # Errors
-    /// [`StartError`]; nothing keeps running then.
-    pub async fn start(config: Config, create: bool) -> Result<Self, StartError> {
-        Self::start_tuned(config, create, Tuning::default()).await
+    /// [`ManagerStartError`]; nothing keeps running then.
+    pub async fn start(config: ManagerConfig, create: bool) -> Result<Self, ManagerStartError> {
+        Self::start_with_tuning(config, create, ManagerTuning::default()).await
     }
 
-    /// As [`Manager::start`], with other bounds.
+    /// As [`Manager::start`], with other limits.
     ///
     /// # Errors
-    /// [`StartError`]; nothing keeps running then.
-    pub async fn start_tuned(config: Config, create: bool, tuning: Tuning) -> Result<Self, StartError> {
+    /// [`ManagerStartError`]; nothing keeps running then.
+    pub async fn start_with_tuning(
+        config: ManagerConfig,
+        create: bool,
+        tuning: ManagerTuning,
+    ) -> Result<Self, ManagerStartError> {
         let shutdown = Shutdown::new();
         let started = start(config, create, tuning, shutdown.clone()).await;
         if started.is_err() {
-            // What was started before the failure ends; the failure is what matters.
-            let _ = shutdown.stop(STOP).await;
+            // Stops the parts that were started; the first failure is the one to report.
+            let _ = shutdown.stop(STOP_TIMEOUT).await;
         }
         started
     }
 
-    /// Where the port is.
+    /// The bound address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -97,45 +101,44 @@ impl Manager {
         self.keys.cluster
     }
 
-    /// What clients and workers of the cluster trust.
+    /// The CAs that clients and workers of the cluster trust.
     pub fn roots(&self) -> Roots {
         self.keys.authority.roots()
     }
 
-    /// What this machine's administrator shows by now.
+    /// The current certificate of this machine's administrator.
     pub fn admin(&self) -> Credentials {
         self.keys.admin().borrow().clone()
     }
 
-    /// The same, and whenever it is renewed.
+    /// The same, with a notification at each renewal.
     pub fn admins(&self) -> watch::Receiver<Credentials> {
         self.keys.admin()
     }
 
-    /// What this machine's agent shows by now, in hybrid mode; `None` until it is known which node this is.
+    /// The current certificate of this machine's agent in hybrid mode; `None` until the node's id is known.
     pub fn node(&self) -> Option<(NodeId, Credentials)> {
         self.keys.agent().borrow().as_ref().map(|agent| (agent.id, agent.credentials.clone()))
     }
 
-    /// What this machine's agent shows, once it is known which node this is. Pends for ever without a node.
-    pub fn agent(&self) -> impl Future<Output = LocalAgent> + Send + use<> {
+    /// The certificate of this machine's agent once the node's id is known. Never resolves without a node.
+    pub fn wait_for_agent(&self) -> impl Future<Output = LocalAgent> + Send + use<> {
         let mut agent = self.keys.agent();
         async move {
             let known = agent.wait_for(Option::is_some).await.map(|agent| agent.clone());
             match known.ok().flatten() {
                 Some(agent) => agent,
-                // The manager is gone.
+                // The manager has ended.
                 None => std::future::pending().await,
             }
         }
     }
 
-    /// Waits until the manager hears of a leader, or leads, but for no longer than `within`. One that was removed hears
-    /// of none.
-    pub fn hears_a_leader(&self, within: Duration) -> impl Future<Output = ()> + Send + use<> {
+    /// Waits until a leader is known, at most for `within`. A removed manager never knows one.
+    pub fn wait_for_leader(&self, within: Duration) -> impl Future<Output = ()> + Send + use<> {
         let (store, deadline) = (self.store.clone(), tokio::time::Instant::now() + within);
         async move {
-            store.until(|published| published.role.leader_id.is_some(), deadline).await;
+            store.wait_until(|published| published.role.leader_id.is_some(), deadline).await;
         }
     }
 
@@ -144,24 +147,24 @@ impl Manager {
         &self.store
     }
 
-    /// What this manager shows to monitoring.
-    pub fn telemetry(&self) -> Part {
+    /// The metrics and health checks of this manager.
+    pub fn telemetry(&self) -> TelemetryComponent {
         let (metrics, sources) = &self.metrics;
-        metrics::part(metrics, sources)
+        metrics::telemetry_component(metrics, sources)
     }
 
-    /// Resolves when the manager cannot go on, with the reason, once; never before that.
-    pub async fn failed(&mut self) -> Failed {
+    /// Resolves once, with the reason, when the manager cannot continue.
+    pub async fn wait_failed(&mut self) -> ManagerFailure {
         match self.failure.recv().await {
             Some(failed) => failed,
             None => std::future::pending().await,
         }
     }
 
-    /// Stops everything; a leader hands over first. What was acknowledged is on disk, and another process may use the
-    /// data directory.
+    /// Stops everything; a leader transfers its leadership first. Acknowledged writes are on disk, and
+    /// another process may use the data directory.
     pub async fn stop(self) {
-        if let Err(late) = self.shutdown.stop(STOP).await {
+        if let Err(late) = self.shutdown.stop(STOP_TIMEOUT).await {
             tracing::warn!(%late, "stopping");
         }
     }
@@ -173,119 +176,141 @@ impl Drop for Manager {
     }
 }
 
-/// A manager whose log is open, and which nobody can ask yet.
-struct Opening {
-    config: Config,
+/// A manager whose log is open, but which does not serve yet.
+struct StartingManager {
+    config: ManagerConfig,
     dir: PathBuf,
-    seat: Seat,
-    keys: Arc<Keys>,
+    member_identity: MemberIdentity,
+    keys: Arc<ManagerKeys>,
     store: Store,
     peers: Peers,
     listeners: Listeners,
     address: SocketAddr,
     advertised: ManagerAddress,
-    /// Where it said at its last start that it is reached.
-    advertised_before: Option<ManagerAddress>,
-    /// It is the only voter of its group, and leads.
-    alone: bool,
-    failure: Failure,
+    /// The address that it advertised at its last start.
+    previous_advertised: Option<ManagerAddress>,
+    /// It is the only voter of its group, and the leader.
+    is_sole_voter: bool,
+    failure: FailureReceiver,
 }
 
 async fn start(
-    config: Config,
+    config: ManagerConfig,
     create: bool,
-    tuning: Tuning,
+    tuning: ManagerTuning,
     shutdown: Shutdown,
-) -> Result<Manager, StartError> {
+) -> Result<Manager, ManagerStartError> {
     let opening = open(config, create, tuning, &shutdown).await?;
-    let Opening { dir, keys, store, alone, .. } = &opening;
-    let founding = create && seat::is_init_pending(dir);
+    let StartingManager { dir, keys, store, is_sole_voter: alone, .. } = &opening;
+    let founding = create && member_identity::is_init_pending(dir);
     check_cluster(&store.read().state, keys, dir, founding || !alone)?;
-    check_content_key(dir, &keys.content_key, &store.read().state)?;
+    check_secret_object_key(dir, &keys.secret_object_key, &store.read().state)?;
     let clock = Arc::new(SystemClock::new());
-    let loops = Loops::new(shutdown.clone(), clock.clone(), system_chance());
-    let stamp = Stamp::new(clock.clone(), store.clone());
+    let loops = BackgroundTasks::new(shutdown.clone(), clock.clone(), system_random());
+    let stamp = TimestampSource::new(clock.clone(), store.clone());
     register(&opening, founding, &stamp, &shutdown).await?;
-    if store.read().state.cluster().is_some() && seat::is_init_pending(dir) {
-        seat::finish_init(dir)?;
+    if store.read().state.cluster().is_some() && member_identity::is_init_pending(dir) {
+        member_identity::finish_init(dir)?;
     }
-    renew_certificates(keys, &clock, &loops, tuning.certificates);
+    renew_certificates(keys, &clock, &loops, tuning.certificate_check_interval);
     serve(opening, (clock, stamp, loops), shutdown)
 }
 
-/// Listens, opens the log and begins to talk to the other managers.
+/// Binds the listeners, opens the log and connects to the other managers.
 async fn open(
-    config: Config,
+    config: ManagerConfig,
     create: bool,
-    tuning: Tuning,
+    tuning: ManagerTuning,
     shutdown: &Shutdown,
-) -> Result<Opening, StartError> {
+) -> Result<StartingManager, ManagerStartError> {
     let data_dir = DataDir::open(&config.data_dir)?;
     let dir = config.data_dir.join("manager");
     for path in [&dir, &config.run_dir] {
         let made = std::fs::create_dir_all(path);
-        made.map_err(|source| StartError::Directory { path: path.clone(), source })?;
+        made.map_err(|source| ManagerStartError::Directory { path: path.clone(), source })?;
     }
-    joining::clean(&dir)?;
+    join::remove_leftovers(&dir)?;
     let now = SystemTime::now();
-    let (keys, issued, seat) = identify(&dir, create, config.log_engine, now)?;
+    let (keys, issued, seat) = load_identity(&dir, create, config.log_engine, now)?;
     let keys = Arc::new(keys);
     let listeners = Listeners::bind(config.listen, &config.run_dir.join("warren.sock")).await?;
     let address =
-        listeners.address().map_err(|source| ServeError::Listen { address: config.listen, source })?;
-    let advertised = config.advertise.at(address.port())?;
+        listeners.address().map_err(|source| ListenError::Listen { address: config.listen, source })?;
+    let advertised = config.advertise.resolve(address.port())?;
 
     let roots = keys.authority.roots();
-    let shown = peers::Credentials {
+    let shown = peers::PeerCredentials {
         cluster: keys.authority.cluster(),
         id: keys.id,
         roots: &roots,
         certificate: keys.manager.clone(),
     };
     let (peers, wire, unsent) =
-        Peers::new(seat.member, advertised.clone(), shown).map_err(ServeError::from)?;
-    peers.introduce(&seat.managers);
-    let (own, founders) = (seat.member, seat.founders.clone());
-    let (wire, leader, accept_data_loss) = (Box::new(wire), Arc::new(peers.clone()), config.accept_data_loss);
-    let group = Group { own, founders, wire, leader, accept_data_loss };
-    let Opened { store, ended, snapshots } =
-        open_store(data_dir, &dir, (config.log_engine, seat.owner()), tuning, group, shutdown.token())?;
+        Peers::new(seat.member_id, advertised.clone(), shown).map_err(ListenError::from)?;
+    peers.add_bootstrap_peers(&seat.bootstrap_peers);
+    let (own, founders) = (seat.member_id, seat.founders.clone());
+    let (wire, leader, accept_data_loss) =
+        (Box::new(wire), Arc::new(peers.clone()), config.is_data_loss_accepted);
+    let group = GroupConfig {
+        own_id: own,
+        founders,
+        transport: wire,
+        leader_client: leader,
+        is_data_loss_accepted: accept_data_loss,
+    };
+    let OpenedStore { store, driver_exit: ended, snapshot_exchange: snapshots } =
+        open_store(data_dir, &dir, (config.log_engine, seat.log_owner()), tuning, group, shutdown.token())?;
     issued.save(&dir, now)?;
-    let advertised_before = said::last(&dir);
-    peers.reached_at(reached_at(&store.read().state, own, &advertised, advertised_before.as_ref()));
+    let advertised_before = advertised::load(&dir);
+    peers.set_own_address(effective_address(
+        &store.read().state,
+        own,
+        &advertised,
+        advertised_before.as_ref(),
+    ));
     let (failing, mut failure) = mpsc::channel(1);
-    attend(ended, failing.clone(), shutdown);
+    supervise_driver(ended, failing.clone(), shutdown);
     peers.start(store.clone(), Arc::new(snapshots), unsent, shutdown);
-    leave_in_the_end(&peers, &dir, seat.clone(), failing, shutdown);
-    let alone = lead_if_alone(&store, create, &mut failure).await?;
-    Ok(Opening {
+    record_removal(&peers, &dir, seat.clone(), failing, shutdown);
+    let alone = lead_if_sole_voter(&store, create, &mut failure).await?;
+    Ok(StartingManager {
         config,
         dir,
-        seat,
+        member_identity: seat,
         keys,
         store,
         peers,
         listeners,
         address,
         advertised,
-        advertised_before,
-        alone,
+        previous_advertised: advertised_before,
+        is_sole_voter: alone,
         failure,
     })
 }
 
-/// Says the first facts of a new cluster, and who this manager is: at once if it is alone, else as soon as it can.
+/// Stores the first objects of a new cluster, and registers this manager: at once if it is the sole voter,
+/// else in the background.
 async fn register(
-    opening: &Opening,
+    opening: &StartingManager,
     founding: bool,
-    stamp: &Stamp,
+    stamp: &TimestampSource,
     shutdown: &Shutdown,
-) -> Result<(), StartError> {
-    let Opening { config, dir, keys, store, advertised, advertised_before, alone, .. } = opening;
+) -> Result<(), ManagerStartError> {
+    let StartingManager {
+        config,
+        dir,
+        keys,
+        store,
+        advertised,
+        previous_advertised: advertised_before,
+        is_sole_voter: alone,
+        ..
+    } = opening;
     if founding && *alone && store.read().state.cluster().is_none() {
-        let (id, ranges) = (keys.cluster, config.ranges.clone());
-        let level = warren_core::LEVEL;
-        store.propose(Command::CreateCluster { id, ranges, level, at: stamp.now() }).await?;
+        let (id, ranges) = (keys.cluster, config.cluster_ranges.clone());
+        let level = warren_core::FEATURE_LEVEL;
+        store.propose(Command::CreateCluster { id, ranges, feature_level: level, at: stamp.now() }).await?;
     }
     let registration = Registration {
         store: store.clone(),
@@ -293,78 +318,97 @@ async fn register(
         clock: stamp.clone(),
         name: config.name.clone(),
         address: advertised.clone(),
-        before: advertised_before.clone(),
+        previous_address: advertised_before.clone(),
         dir: dir.clone(),
         node: config.node.clone(),
     };
     if *alone {
         match registration.ensure().await {
-            // Whoever is to remove that node needs a manager that serves.
-            Err(StartError::Keys(error @ CaError::NodeOfAnother { .. })) => tracing::warn!(%error),
+            // Removing that node requires a manager that serves.
+            Err(ManagerStartError::Keys(error @ CaError::NodeMismatch { .. })) => tracing::warn!(%error),
             ensured => return ensured,
         }
     }
-    background::spawn(shutdown, "registration", registration.keep_trying());
+    background::spawn(shutdown, "registration", registration.ensure_with_retry());
     Ok(())
 }
 
-/// Plans when it leads, and answers whoever asks.
+/// Starts the controllers, which plan while this manager leads, and serves the API.
 fn serve(
-    opening: Opening,
-    (clock, stamp, loops): (Arc<SystemClock>, Stamp, Loops),
+    opening: StartingManager,
+    (clock, stamp, loops): (Arc<SystemClock>, TimestampSource, BackgroundTasks),
     shutdown: Shutdown,
-) -> Result<Manager, StartError> {
-    let Opening { config, dir, seat, keys, store, peers, listeners, address, failure, .. } = opening;
-    let (registry, streams, refusals) = (Registry::default(), Streams::default(), Refusals::default());
-    let (metrics, waits) = (Metrics::default(), Waits::default());
-    let surroundings = Surroundings {
+) -> Result<Manager, ManagerStartError> {
+    let StartingManager {
+        config,
+        dir,
+        member_identity: seat,
+        keys,
+        store,
+        peers,
+        listeners,
+        address,
+        failure,
+        ..
+    } = opening;
+    let (registry, streams, refusals) =
+        (SessionRegistry::default(), WorkerStreams::default(), PlacementRefusals::default());
+    let (metrics, waits) = (ManagerMetrics::default(), MembershipWait::default());
+    let surroundings = PlannerInputs {
         registry: registry.clone(),
-        ask: ask_peers(peers.clone()),
-        refusals: refusals.clone(),
-        waits: waits.clone(),
+        fetch_contacts: fetch_from_peers(peers.clone()),
+        placement_refusals: refusals.clone(),
+        membership_wait: waits.clone(),
         metrics: metrics.scheduler.clone(),
     };
-    let planner = Planner::new(store.clone(), seat.member, stamp.clone(), surroundings);
-    control(planner, &store, &registry, &loops, &shutdown);
+    let planner = Planner::new(store.clone(), seat.member_id, stamp.clone(), surroundings);
+    start_controllers(planner, &store, &registry, &loops, &shutdown);
     let (reads, connected, running) = (store.clone(), registry.clone(), loops.clone());
-    let agreement = Agreement::default();
-    let compared = (seat.member, agreement.clone());
-    let sources = Sources { store: reads, registry: connected, loops: running, clock, dir, compared };
+    let agreement = StateComparison::default();
+    let compared = (seat.member_id, agreement.clone());
+    let sources = ManagerMetricSources {
+        store: reads,
+        registry: connected,
+        background_tasks: running,
+        clock,
+        log_dir: dir,
+        state_comparison: compared,
+    };
     let api = Api {
         store: store.clone(),
         leader: LeaderWatch::start(store.clone(), &loops),
         registry: registry.clone(),
         streams,
-        refusals,
-        loops,
+        placement_refusals: refusals,
+        background_tasks: loops,
         clock: stamp.clone(),
         shutdown: shutdown.clone(),
         authority: keys.authority.clone(),
-        content_key: keys.content_key.clone(),
-        manager: keys.id.to_string(),
-        member: seat.member,
-        manager_only: config.node.is_none(),
+        secret_object_key: keys.secret_object_key.clone(),
+        manager_id: keys.id.to_string(),
+        member_id: seat.member_id,
+        is_manager_only: config.node.is_none(),
         founders: seat.founders.into(),
         peers: peers.clone(),
-        agreement: agreement.clone(),
-        waits: waits.clone(),
-        ears: Ears::default(),
+        state_comparison: agreement.clone(),
+        membership_wait: waits.clone(),
+        progress_subscription: ProgressSubscription::default(),
         log_engine: config.log_engine,
         metrics: metrics.clone(),
     };
     let sessions = SessionServer::start(&api);
-    api.compare_states();
+    api.start_state_comparison();
     let parts = PeerParts {
         peers,
         store: store.clone(),
         registry,
         clock: stamp,
-        waits,
+        membership_wait: waits,
         sessions: Arc::new(api.clone()),
         shutdown: shutdown.clone(),
     };
-    let services = Services { api, sessions, peers: PeerServer::new(parts) };
+    let services = GrpcServices { api, sessions, peers: PeerServer::new(parts) };
     listeners.serve(&keys.authority.roots(), keys.manager.clone(), &services, &shutdown)?;
-    tracing::info!(%address, cluster = %keys.cluster, member = seat.member, "manager is serving");
+    tracing::info!(%address, cluster = %keys.cluster, member = seat.member_id, "manager is serving");
     Ok(Manager { address, keys, store, shutdown, metrics: (metrics, sources), failure })
 }

@@ -1,10 +1,10 @@
-//! What a manager shows to monitoring: its metrics, and whether it works and can do its work.
+//! The metrics and health checks of a manager.
 //!
-//! Almost everything is read at a scrape from what the manager has anyway; what happens and leaves no trace is counted
-//! by the handles in [`Metrics`].
+//! Almost all metrics are computed at a scrape from existing state; events without a trace in it are counted
+//! with the handles in [`ManagerMetrics`].
 
-mod census;
-mod group;
+mod object_counts;
+mod replication;
 pub mod requests;
 pub mod scheduler;
 
@@ -14,76 +14,87 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::statvfs::{FsFlags, statvfs};
-use warren_consensus::Durability;
-use warren_control::{Clock, Loops};
+use warren_consensus::DurabilityStatus;
+use warren_control::{BackgroundTasks, Clock};
 use warren_telemetry::{
-    Collector, DescriptorEncoder, Kind, LoopMetrics, Part, Probe, Registry as Shown, loop_probe,
-    write_series, write_value,
+    BackgroundTaskMetrics, Collector, DescriptorEncoder, MetricKind, Registry as Shown, StatusProbe,
+    TelemetryComponent, background_task_probe, write_series, write_value,
 };
 use warren_types::{Bytes, MemberId};
 
-use crate::agreement::Agreement;
-use crate::controllers::wake::SWEEP_LOOP;
+use crate::controllers::trigger::SWEEP_TASK;
 use crate::durability;
-use crate::session::Registry;
+use crate::session::SessionRegistry;
 use crate::session::leader::is_lost;
+use crate::state_comparison::StateComparison;
 use crate::store::Store;
-use census::Census;
+use object_counts::ObjectCountCache;
 use requests::RequestMetrics;
 use scheduler::SchedulerMetrics;
 
-/// The driver goes round twenty times a second, and writes the disk between; one that has not for so long hangs, or
-/// its disk does.
-const DRIVER_PATIENCE: Duration = Duration::from_secs(10);
-/// With less free on the disk, a write of the log would soon find no room.
-const ROOM: Bytes = Bytes(1 << 20);
-/// How long the sweep of all keys, which is due every 30 seconds, may not have begun.
-const SWEEP_PATIENCE: Duration = Duration::from_secs(120);
+/// The driver iterates twenty times a second and writes to the disk in between; without an iteration for this
+/// time, it or its disk hangs.
+const DRIVER_STALL_LIMIT: Duration = Duration::from_secs(10);
+/// With less free disk space, a log write would soon fail.
+const MIN_FREE_BYTES: Bytes = Bytes(1 << 20);
+/// Maximum delay of the sweep of all keys, which is due every 30 seconds.
+const SWEEP_STALL_LIMIT: Duration = Duration::from_secs(120);
 
-/// What is counted. Cheap to clone; all clones count together.
+/// Counted metrics. Cheap to clone; all clones share the counters.
 #[derive(Debug, Clone, Default)]
-pub struct Metrics {
-    /// Of the API.
+pub struct ManagerMetrics {
+    /// Requests of the API.
     pub requests: RequestMetrics,
-    /// Of the scheduler.
+    /// Runs of the scheduler.
     pub scheduler: SchedulerMetrics,
 }
 
-/// What is read at a scrape.
+/// Sources that are read at a scrape.
 #[derive(Clone)]
-pub struct Sources {
-    /// The replicated state, and how the log does.
+pub struct ManagerMetricSources {
+    /// The replicated state and the log status.
     pub store: Store,
-    /// Who is connected.
-    pub registry: Registry,
-    /// The background loops.
-    pub loops: Loops,
-    /// The clock that the loops are recorded by.
+    /// The connected workers.
+    pub registry: SessionRegistry,
+    /// The background tasks.
+    pub background_tasks: BackgroundTasks,
+    /// The clock of the background task records.
     pub clock: Arc<dyn Clock>,
-    /// The directory with the log.
-    pub dir: PathBuf,
-    /// This member, and what came of the comparison of its state with others.
-    pub compared: (MemberId, Agreement),
+    /// The directory of the log.
+    pub log_dir: PathBuf,
+    /// This member, and the comparison of its state with the others.
+    pub state_comparison: (MemberId, StateComparison),
 }
 
-/// A manager's part of what a node shows.
-pub fn part(metrics: &Metrics, sources: &Sources) -> Part {
-    let Sources { store, registry, loops, clock, dir, compared } = sources.clone();
+/// The manager's component of a node's telemetry.
+pub fn telemetry_component(metrics: &ManagerMetrics, sources: &ManagerMetricSources) -> TelemetryComponent {
+    let ManagerMetricSources {
+        store,
+        registry,
+        background_tasks: loops,
+        clock,
+        log_dir: dir,
+        state_comparison: compared,
+    } = sources.clone();
     let mut shown = Shown::default();
     metrics.requests.register(&mut shown);
     metrics.scheduler.register(&mut shown);
-    let help = "From a proposed write to its effect in this manager's state";
-    shown.register("warren_raft_commit_duration_seconds", help, store.commits().clone());
-    shown.register_collector(Box::new(LoopMetrics::new("warren_controller", loops.clone())));
+    let help = "Time from proposing a write to applying it locally";
+    shown.register("warren_raft_commit_duration_seconds", help, store.commit_latency().clone());
+    shown.register_collector(Box::new(BackgroundTaskMetrics::new("warren_controller", loops.clone())));
     let (own, agreement) = compared;
-    let page =
-        Page { store: store.clone(), registry, agreement: agreement.clone(), census: Census::default() };
+    let page = ManagerCollector {
+        store: store.clone(),
+        registry,
+        state_comparison: agreement.clone(),
+        object_counts: ObjectCountCache::default(),
+    };
     shown.register_collector(Box::new(page));
-    Part {
+    TelemetryComponent {
         metrics: shown,
         health: vec![
             driver_probe(store.clone()),
-            loop_probe(SWEEP_LOOP, loops, clock, SWEEP_PATIENCE),
+            background_task_probe(SWEEP_TASK, loops, clock, SWEEP_STALL_LIMIT),
             state_probe(own, agreement),
             durability_probe(store.clone()),
         ],
@@ -91,124 +102,124 @@ pub fn part(metrics: &Metrics, sources: &Sources) -> Part {
     }
 }
 
-/// The raft driver, which every read and write of the cluster stands on, goes round.
-fn driver_probe(store: Store) -> Probe {
-    Probe::new("raft", move || std::future::ready(goes_round(store.since_last_round())))
+/// Checks that the raft driver, which all reads and writes depend on, makes progress.
+fn driver_probe(store: Store) -> StatusProbe {
+    StatusProbe::new("raft", move || std::future::ready(check_driver_progress(store.since_last_turn())))
 }
 
-fn goes_round(silent: Duration) -> Result<(), String> {
-    let hangs = || format!("the driver has not gone round for {} s", silent.as_secs());
-    (silent <= DRIVER_PATIENCE).then_some(()).ok_or_else(hangs)
+fn check_driver_progress(silent: Duration) -> Result<(), String> {
+    let hangs = || format!("raft driver made no progress for {} s", silent.as_secs());
+    (silent <= DRIVER_STALL_LIMIT).then_some(()).ok_or_else(hangs)
 }
 
-/// This manager's state is that of the others, as far as they could be compared.
-fn state_probe(own: MemberId, agreement: Agreement) -> Probe {
-    Probe::new("state", move || {
-        let difference = agreement.difference(own);
+/// Checks that this manager's state matches the others, as far as they could be compared.
+fn state_probe(own: MemberId, agreement: StateComparison) -> StatusProbe {
+    StatusProbe::new("state", move || {
+        let difference = agreement.divergence(own);
         std::future::ready(difference.map_or(Ok(()), |difference| Err(difference.to_string())))
     })
 }
 
-/// What was acknowledged is there, as far as this manager knows.
-fn durability_probe(store: Store) -> Probe {
-    Probe::new("durability", move || {
-        std::future::ready(durability::problem(store.read().durability).map_or(Ok(()), Err))
+/// Checks that no acknowledged entries are missing.
+fn durability_probe(store: Store) -> StatusProbe {
+    StatusProbe::new("durability", move || {
+        std::future::ready(durability::describe_problem(store.read().durability).map_or(Ok(()), Err))
     })
 }
 
-/// This manager leads, or hears of the one that does.
-fn leader_probe(store: Store) -> Probe {
-    Probe::new("leader", move || {
+/// Checks that this manager leads or knows the leader.
+fn leader_probe(store: Store) -> StatusProbe {
+    StatusProbe::new("leader", move || {
         let role = store.read().role;
-        let hears = role.leader_id.is_some() && !is_lost(&store);
-        let known = if role.leader { role.may_plan } else { hears };
-        std::future::ready(known.then_some(()).ok_or_else(|| "this manager knows of none".to_owned()))
+        let knows_leader = role.leader_id.is_some() && !is_lost(&store);
+        let is_ok = if role.is_leader { role.can_plan } else { knows_leader };
+        std::future::ready(is_ok.then_some(()).ok_or_else(|| "no known leader".to_owned()))
     })
 }
 
-/// The log could be written when it last had to be.
-fn log_probe(store: Store) -> Probe {
-    Probe::new("log", move || {
-        let held = store.read().held.clone();
-        std::future::ready(held.map_or(Ok(()), |held| Err(held.why.to_string())))
+/// Checks that the last log write succeeded.
+fn log_probe(store: Store) -> StatusProbe {
+    StatusProbe::new("log", move || {
+        let stall = store.read().write_stall.clone();
+        std::future::ready(stall.map_or(Ok(()), |stall| Err(stall.reason.to_string())))
     })
 }
 
-/// The log could be written now: a manager without anything to write would learn of a full disk only with the next
-/// write.
-fn disk_probe(dir: PathBuf) -> Probe {
-    Probe::new("disk", move || {
-        let found = statvfs(&dir).map_err(|error| format!("{} cannot be looked at: {error}", dir.display()));
+/// Checks that the log could be written now: without this, an idle manager would detect a full disk only with
+/// its next write.
+fn disk_probe(dir: PathBuf) -> StatusProbe {
+    StatusProbe::new("disk", move || {
+        let found = statvfs(&dir).map_err(|error| format!("cannot stat {}: {error}", dir.display()));
         let free = found.map(|found| {
             let free = Bytes(found.fragment_size().saturating_mul(found.blocks_free()));
             (free, found.flags().contains(FsFlags::ST_RDONLY))
         });
-        std::future::ready(free.and_then(|(free, read_only)| has_room(&dir, free, read_only)))
+        std::future::ready(free.and_then(|(free, read_only)| check_free_space(&dir, free, read_only)))
     })
 }
 
-fn has_room(dir: &Path, free: Bytes, read_only: bool) -> Result<(), String> {
-    match (read_only, free < ROOM) {
-        (true, _) => Err(format!("the disk with {} can only be read", dir.display())),
+fn check_free_space(dir: &Path, free: Bytes, read_only: bool) -> Result<(), String> {
+    match (read_only, free < MIN_FREE_BYTES) {
+        (true, _) => Err(format!("{} is on a read-only file system", dir.display())),
         (false, true) => Err(format!("the disk of this manager is full: {} has {free} free", dir.display())),
         (false, false) => Ok(()),
     }
 }
 
-/// Everything that is computed at a scrape.
-struct Page {
+/// Computes all metrics at a scrape.
+struct ManagerCollector {
     store: Store,
-    registry: Registry,
-    agreement: Agreement,
-    census: Census,
+    registry: SessionRegistry,
+    state_comparison: StateComparison,
+    object_counts: ObjectCountCache,
 }
 
-impl fmt::Debug for Page {
+impl fmt::Debug for ManagerCollector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Page")
     }
 }
 
-impl Collector for Page {
+impl Collector for ManagerCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let encoder = &mut encoder;
         let published = self.store.read();
         let mut write =
             |kind, name: &str, help: &str, value: f64| write_value(encoder, kind, (name, help), value);
-        write(Kind::Gauge, "warren_raft_term", "The newest term seen.", published.role.term as f64)?;
-        let help = "The last entry that is in this manager's state.";
-        write(Kind::Gauge, "warren_raft_applied_index", help, published.index as f64)?;
+        write(MetricKind::Gauge, "warren_raft_term", "Current raft term.", published.role.term as f64)?;
+        let help = "Index of the last applied entry.";
+        write(MetricKind::Gauge, "warren_raft_applied_index", help, published.index as f64)?;
         let help = "1 while the log cannot be written, else 0.";
-        write(Kind::Gauge, "warren_raft_held", help, flag(published.held.is_some()))?;
-        let help = "1 while this manager's log lacks what it acknowledged, so that it does not vote, else 0.";
-        let Durability { regressed, lost } = published.durability;
-        write(Kind::Gauge, "warren_raft_regressed", help, flag(regressed.is_some()))?;
+        write(MetricKind::Gauge, "warren_raft_held", help, bool_value(published.write_stall.is_some()))?;
+        let help = "1 while this manager's log lacks entries it acknowledged; it does not vote then.";
+        let DurabilityStatus { missing_entry: regressed, lost_entry: lost } = published.durability;
+        write(MetricKind::Gauge, "warren_raft_regressed", help, bool_value(regressed.is_some()))?;
         let help = "1 if acknowledged entries may have been lost, as far as this manager knows, else 0.";
-        write(Kind::Gauge, "warren_raft_acknowledged_lost", help, flag(lost.is_some()))?;
-        let help = "Bytes of entries and hard state that were written to the log.";
-        write(Kind::Counter, "warren_raft_log_written_bytes", help, published.log.bytes as f64)?;
-        let help = "Durable writes of the log.";
-        write(Kind::Counter, "warren_raft_log_writes", help, published.log.writes as f64)?;
-        group::encode(encoder, &published, &self.store.peers(), &self.agreement)?;
+        write(MetricKind::Gauge, "warren_raft_acknowledged_lost", help, bool_value(lost.is_some()))?;
+        let help = "Bytes of entries and hard state written to the log.";
+        write(MetricKind::Counter, "warren_raft_log_written_bytes", help, published.log.bytes as f64)?;
+        let help = "Durable log writes.";
+        write(MetricKind::Counter, "warren_raft_log_writes", help, published.log.writes as f64)?;
+        replication::encode(encoder, &published, &self.store.peers(), &self.state_comparison)?;
         let mut write =
             |kind, name: &str, help: &str, value: f64| write_value(encoder, kind, (name, help), value);
-        let counts = self.census.of(&published);
-        write(Kind::Gauge, "warren_services", "Services there are.", counts.services as f64)?;
-        let help = "Tasks that have no node yet.";
-        write(Kind::Gauge, "warren_scheduler_unplaced", help, counts.unplaced as f64)?;
-        let help = "Workers that are connected to this manager.";
-        write(Kind::Gauge, "warren_sessions", help, self.registry.count() as f64)?;
+        let counts = self.object_counts.get(&published);
+        write(MetricKind::Gauge, "warren_services", "Number of services.", counts.services as f64)?;
+        let help = "Tasks without a node.";
+        write(MetricKind::Gauge, "warren_scheduler_unplaced", help, counts.unplaced as f64)?;
+        let help = "Workers connected to this manager.";
+        write(MetricKind::Gauge, "warren_sessions", help, self.registry.count() as f64)?;
         let nodes = counts.nodes.iter();
         let nodes = nodes.map(|(status, count)| (vec![("status", (*status).to_owned())], *count as f64));
-        write_series(encoder, Kind::Gauge, ("warren_nodes", "Nodes by status."), nodes)?;
+        write_series(encoder, MetricKind::Gauge, ("warren_nodes", "Nodes by status."), nodes)?;
         let tasks = counts.tasks.iter();
         let tasks = tasks.map(|(state, count)| (vec![("state", (*state).to_owned())], *count as f64));
-        let help = "Tasks by how far they are, records of ended ones included.";
-        write_series(encoder, Kind::Gauge, ("warren_tasks", help), tasks)
+        let help = "Tasks by state, including terminal ones.";
+        write_series(encoder, MetricKind::Gauge, ("warren_tasks", help), tasks)
     }
 }
 
-fn flag(is: bool) -> f64 {
+fn bool_value(is: bool) -> f64 {
     f64::from(u8::from(is))
 }
 

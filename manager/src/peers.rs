@@ -1,27 +1,30 @@
-//! The other managers: what raft says to them, writes for the one that leads, and every other call between managers.
+//! Communication with the other managers: raft messages, forwarded writes, and all other calls between
+//! managers.
 //!
-//! Each manager dials each other one, and keeps that connection for what it says itself; the answers come on the
-//! connection that the other one made. Raft's messages and forwarded writes share it (`peers/line.rs`), snapshots have
-//! connections of their own ([`install`]), short questions have one ([`Peers::control`]), and whatever else is asked
-//! goes over another one ([`Peers::client`]), both made when they are needed: a log or an import must not hold up the
-//! messages that keep a leader in office, nor the question whom a manager heard of.
+//! Each manager dials every other one and sends its own messages over that connection; the replies come over
+//! the connection that the other one made. Raft messages and forwarded writes share it (`peers/link.rs`),
+//! snapshots have their own connections ([`snapshot_send`]), short calls share one
+//! ([`Peers::control_client`]), and all other calls share another one ([`Peers::client`]); the last two are
+//! made on demand. So a log or an import cannot delay the messages that keep a leader in office, nor the
+//! query for node contacts.
 //!
-//! Nothing waits without a bound: what finds no room is dropped, and raft sends it again. Nothing here decides; whom
-//! to reach and whom to let in follows from the members in the state ([`roster`]) and from what managers say of
-//! themselves ([`directory`]). Start reading at [`Peers`], then [`server::PeerServer`].
+//! All queues are bounded: what finds no room is dropped, and raft sends it again. This module decides
+//! nothing: whom to dial and whom to admit follows from the members in the state ([`member_directory`]) and
+//! from what managers report about themselves ([`addresses`]). Start reading at [`Peers`], then
+//! [`server::PeerServer`].
 
+pub mod addresses;
 pub mod codec;
 pub mod dial;
-pub mod directory;
 pub mod forward;
-pub mod install;
-pub mod line;
-pub mod mailbox;
-pub mod partial;
-mod receive;
-pub mod roster;
+pub mod link;
+pub mod member_directory;
+pub mod partial_snapshot;
+pub mod send_queue;
 pub mod server;
-pub mod sessions;
+pub mod session_calls;
+mod snapshot_receive;
+pub mod snapshot_send;
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -35,350 +38,369 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::transport::Channel;
 use warren_consensus::{ConfState, Message, MessageKind, SnapshotMeta};
-use warren_control::{Chance, Shutdown, system_chance};
-use warren_core::{Change, Command, State};
+use warren_control::{RandomSource, Shutdown, system_random};
+use warren_core::{Command, State, StateChange};
 use warren_proto::v1::peers_client::PeersClient;
-use warren_security::{LiveCertificate, Roots, TlsError};
+use warren_security::{ReloadableCertificate, Roots, TlsError};
 use warren_types::{ManagerAddress, ManagerId, MemberId};
 
-use self::dial::Dialer;
-use self::directory::Directory;
-use self::line::Line;
-use self::roster::{Known, Roster};
-use crate::raft::snapshot::SnapshotDoor;
-use crate::raft::wire::{Forwarded, Leader, Wire};
-use crate::recovery::seat::Introduced;
-use crate::store::{ProposeError, Store, Watch};
+use self::addresses::PeerAddresses;
+use self::dial::PeerDialer;
+use self::link::PeerLink;
+use self::member_directory::{KnownManager, MemberDirectory};
+use crate::bootstrap::member_identity::BootstrapPeer;
+use crate::raft::snapshot::SnapshotExchange;
+use crate::raft::transport::{Forwarded, LeaderClient, RaftTransport};
+use crate::store::{ChangeWatch, ProposeError, Store};
 
-/// The state is looked at for other members no more often than this.
-const LOOK: Duration = Duration::from_millis(50);
-/// Largest message between managers: entries of 1 MiB, and one message more, which may have one entry of any size.
-pub const MAX_MESSAGE: usize = 16 << 20;
+/// Minimum interval between two refreshes of the members from the state.
+const REFRESH_INTERVAL: Duration = Duration::from_millis(50);
+/// Maximum message between managers: entries of 1 MiB, plus one message, which may have one entry of any
+/// size.
+pub const MAX_PEER_MESSAGE: usize = 16 << 20;
 
-/// Streams that another manager passes on for this one at once: as many calls as it takes on one connection
-/// ([`crate::server::MAX_STREAMS`]), but for some room for others. What is too much would wait for its turn there, and
-/// hold up the others.
+/// Maximum number of streams that another manager relays for this one at once: its limit of calls per
+/// connection ([`crate::server`]), less some room for other calls. More streams would queue there and delay
+/// the others.
 pub const MAX_RELAYS: usize = 960;
 
-/// Something that is done in a moment.
-pub type Later<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+/// A boxed future.
+pub type BoxedFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// Snapshots as bytes: in the clear, and each the same on every manager of one version.
-pub trait Snapshots: Send + Sync + 'static {
-    /// The bytes of the snapshot that covers this.
-    fn read(&self, meta: SnapshotMeta) -> Later<Result<Bytes, String>>;
+/// Snapshots as plain bytes, identical on every manager of one version.
+pub trait SnapshotAccess: Send + Sync + 'static {
+    /// The bytes of the snapshot that covers `meta`.
+    fn read(&self, meta: SnapshotMeta) -> BoxedFuture<Result<Bytes, String>>;
 
-    /// Keeps the bytes of the snapshot that `message` announces, and installs it. Resolves when it is durable, and raft
-    /// was told.
-    fn receive(&self, message: Message, bytes: Bytes) -> Later<Result<(), String>>;
+    /// Stores the bytes of the snapshot that `message` announces and installs it. Resolves when it is durable
+    /// and raft was notified.
+    fn receive(&self, message: Message, bytes: Bytes) -> BoxedFuture<Result<(), String>>;
 }
 
-/// The other managers. Cheap to clone; all clones are the same.
+/// The other managers. Cheap to clone; all clones share one state.
 #[derive(Clone)]
 pub struct Peers {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<PeersInner>,
 }
 
-pub(crate) struct Shared {
-    /// This manager, in its certificate.
+pub(crate) struct PeersInner {
+    /// The id in this manager's certificate.
     pub(crate) id: ManagerId,
-    pub(crate) directory: Directory,
-    pub(crate) dialer: Dialer,
-    chance: Chance,
-    lines: ArcSwap<BTreeMap<MemberId, Line>>,
-    snapshots: OnceLock<Arc<dyn Snapshots>>,
-    /// Why this manager is none any more, once it is so.
-    end: watch::Sender<Option<End>>,
-    /// The latest life of the cluster that people or nodes have seen, if it is later than this manager's; else 0.
-    later_life: AtomicU64,
-    /// Cancelled when the driver has let go of its way out: it may need the others until then.
-    pub(crate) over: CancellationToken,
+    pub(crate) addresses: PeerAddresses,
+    pub(crate) dialer: PeerDialer,
+    chance: RandomSource,
+    links: ArcSwap<BTreeMap<MemberId, PeerLink>>,
+    snapshots: OnceLock<Arc<dyn SnapshotAccess>>,
+    /// Why this manager was removed; `None` while it is a member.
+    removal: watch::Sender<Option<RemovalReason>>,
+    /// The latest incarnation of the cluster that users or nodes have seen, if later than this manager's;
+    /// else 0.
+    later_incarnation: AtomicU64,
+    /// Cancelled when the driver has dropped its transport: it may need the peers until then.
+    pub(crate) transport_closed: CancellationToken,
 }
 
-impl Shared {
-    /// This manager is none any more. What is said first stays.
-    pub(crate) fn ends(&self, end: End) {
-        self.end.send_if_modified(|known| known.is_none() && known.replace(end).is_none());
+impl PeersInner {
+    /// Records that this manager was removed. The first reason is kept.
+    pub(crate) fn mark_removed(&self, end: RemovalReason) {
+        self.removal.send_if_modified(|known| known.is_none() && known.replace(end).is_none());
     }
 
-    fn snapshots(&self) -> &dyn Snapshots {
-        &**self.snapshots.get().expect("lines and the server begin after the peers were started")
+    fn snapshots(&self) -> &dyn SnapshotAccess {
+        &**self.snapshots.get().expect("links and the server start after the peers")
     }
 }
 
-/// Why a manager is none any more.
+/// Why this manager must stop being a manager.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
+pub enum RemovalReason {
     /// It was removed from the cluster.
     Removed,
-    /// The cluster goes on in a later life, which began without this manager.
-    Overtaken {
-        /// This manager's.
+    /// A later incarnation of the cluster exists, which was created without this manager.
+    Superseded {
+        /// The incarnation of this manager.
         own: u64,
-        /// The cluster's.
+        /// The incarnation of the cluster.
         life: u64,
     },
 }
 
-/// The driver's way out. When it is dropped, all connections end.
-pub struct Outgoing {
-    shared: Arc<Shared>,
-    /// Members for which a snapshot was, that cannot be sent.
+/// The driver's transport. Dropping it closes all connections.
+pub struct PeerTransport {
+    shared: Arc<PeersInner>,
+    /// Members for which a snapshot was requested that cannot be sent.
     unsent: mpsc::UnboundedSender<MemberId>,
-    _over: DropGuard,
+    _closed_on_drop: DropGuard,
 }
 
-/// Why another manager passes on no stream to one of its workers.
+/// Why another manager cannot relay a stream to one of its workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum NoRelay {
-    /// It cannot be reached.
-    #[error("the manager that the node is connected to cannot be reached from here; try again in a moment")]
-    Away,
-    /// It passes on enough.
+pub enum RelayError {
+    /// The manager is unreachable.
+    #[error("the manager that the node is connected to is unreachable from here; try again shortly")]
+    Unreachable,
+    /// It relays the maximum number of streams for this manager.
     #[error(
-        "manager {0} passes on {MAX_RELAYS} streams for this one already; try again when some have ended, or ask that \
-         manager itself"
+        "manager {0} already relays {MAX_RELAYS} streams for this one; try again when some have ended, or \
+         use that manager itself"
     )]
-    Full(MemberId),
+    TooManyStreams(MemberId),
 }
 
-/// What [`Peers::start`] goes on with.
-pub struct Unsent(mpsc::UnboundedReceiver<MemberId>);
+/// Snapshot requests without a link, for [`Peers::start`].
+pub struct UnsentSnapshots(mpsc::UnboundedReceiver<MemberId>);
 
-/// What a manager shows to the others, and trusts.
-pub struct Credentials<'a> {
-    /// The cluster's id, as it stands in certificates.
+/// The credentials of a manager.
+pub struct PeerCredentials<'a> {
+    /// The cluster's id in certificates.
     pub cluster: &'a str,
     /// The id in this manager's certificate.
     pub id: ManagerId,
-    /// The cluster's authorities.
+    /// The cluster's CAs.
     pub roots: &'a Roots,
     /// This manager's certificate.
-    pub certificate: Arc<LiveCertificate>,
+    pub certificate: Arc<ReloadableCertificate>,
 }
 
 impl Peers {
-    /// The others, as seen by the member `own`, which is reached at `address`. Nobody is dialled before
+    /// The peers of the member `own`, which is reachable at `address`. Nothing is dialled before
     /// [`Peers::start`].
     ///
     /// # Errors
-    /// The roots cannot be used.
+    /// The CAs are invalid.
     pub fn new(
         own: MemberId,
         address: ManagerAddress,
-        credentials: Credentials<'_>,
-    ) -> Result<(Self, Outgoing, Unsent), TlsError> {
-        let Credentials { cluster, id, roots, certificate } = credentials;
-        let over = CancellationToken::new();
-        let shared = Arc::new(Shared {
+        credentials: PeerCredentials<'_>,
+    ) -> Result<(Self, PeerTransport, UnsentSnapshots), TlsError> {
+        let PeerCredentials { cluster, id, roots, certificate } = credentials;
+        let transport_closed = CancellationToken::new();
+        let shared = Arc::new(PeersInner {
             id,
-            directory: Directory::new(own, address),
-            dialer: Dialer::new(roots, certificate, cluster)?,
-            chance: system_chance(),
-            lines: ArcSwap::default(),
+            addresses: PeerAddresses::new(own, address),
+            dialer: PeerDialer::new(roots, certificate, cluster)?,
+            chance: system_random(),
+            links: ArcSwap::default(),
             snapshots: OnceLock::new(),
-            end: watch::Sender::new(None),
-            later_life: AtomicU64::new(0),
-            over: over.clone(),
+            removal: watch::Sender::new(None),
+            later_incarnation: AtomicU64::new(0),
+            transport_closed: transport_closed.clone(),
         });
         let (unsent, reports) = mpsc::unbounded_channel();
-        let outgoing = Outgoing { shared: shared.clone(), unsent, _over: over.drop_guard() };
-        Ok((Self { shared }, outgoing, Unsent(reports)))
+        let outgoing =
+            PeerTransport { shared: shared.clone(), unsent, _closed_on_drop: transport_closed.drop_guard() };
+        Ok((Self { shared }, outgoing, UnsentSnapshots(reports)))
     }
 
-    /// Begins to dial the members in the state of `store`, and whoever dials this manager. Called once, before the
-    /// service is served.
-    pub fn start(&self, store: Store, snapshots: Arc<dyn Snapshots>, unsent: Unsent, shutdown: &Shutdown) {
+    /// Starts dialling the members in the state of `store`, and the managers that connect. Called once,
+    /// before the service is served.
+    pub fn start(
+        &self,
+        store: Store,
+        snapshots: Arc<dyn SnapshotAccess>,
+        unsent: UnsentSnapshots,
+        shutdown: &Shutdown,
+    ) {
         let known = self.shared.snapshots.set(snapshots);
         assert!(known.is_ok(), "peers are started once");
-        self.look(&store);
+        self.refresh_members(&store);
         let (peers, tasks) = (self.clone(), shutdown.clone());
-        shutdown.spawn("peers", async move { peers.follow(store, unsent, tasks).await });
+        shutdown.spawn("peers", async move { peers.run(store, unsent, tasks).await });
     }
 
-    /// This manager is reached there, and not at the address that it was made with.
-    pub fn reached_at(&self, address: ManagerAddress) {
-        self.shared.directory.move_to(address);
+    /// Sets the address of this manager; replaces the initial one.
+    pub fn set_own_address(&self, address: ManagerAddress) {
+        self.shared.addresses.set_own_address(address);
     }
 
-    /// Those managers were there when this one joined; it dials them until its state says who is there.
-    pub fn introduce(&self, managers: &[Introduced]) {
-        let known = |Introduced { member, id, address }: &Introduced| {
-            (*member, Known { id: *id, address: address.clone() })
+    /// Adds the managers that existed when this one joined; they are dialled until the state has members.
+    pub fn add_bootstrap_peers(&self, managers: &[BootstrapPeer]) {
+        let known = |BootstrapPeer { member_id: member, id, address }: &BootstrapPeer| {
+            (*member, KnownManager { id: *id, address: address.clone() })
         };
-        self.shared.directory.introduce(managers.iter().map(known).collect());
+        self.shared.addresses.add_bootstrap_peers(managers.iter().map(known).collect());
     }
 
-    /// This manager.
-    pub fn own(&self) -> MemberId {
-        self.shared.directory.own()
+    /// The member id of this manager.
+    pub fn own_id(&self) -> MemberId {
+        self.shared.addresses.own_id()
     }
 
-    /// All other members that are known, in order, reachable or not.
+    /// All other known members, ordered by id, reachable or not.
     pub fn others(&self) -> Vec<MemberId> {
-        self.shared.directory.others()
+        self.shared.addresses.others()
     }
 
-    /// For calls to a member, but raft's own; `None` if there is no connection to it at the moment. A member that hangs
-    /// is noticed within about two seconds, and calls to it fail then. Calls with larger messages than 4 MiB need
-    /// [`MAX_MESSAGE`] set at the client.
+    /// A client for calls other than raft's; `None` without a connection. A member that hangs is detected
+    /// within about two seconds, and its calls fail then. For messages above 4 MiB set [`MAX_PEER_MESSAGE`]
+    /// on the client.
     pub fn client(&self, member: MemberId) -> Option<PeersClient<Channel>> {
-        self.open_line(member).map(|line| PeersClient::new(line.channel))
+        self.open_link(member).map(|link| PeersClient::new(link.channel))
     }
 
-    /// As [`Peers::client`], for a call that the member answers, or a stream that it passes on to one of its workers,
-    /// and the place among [`MAX_RELAYS`] that is to be held as long as that.
+    /// As [`Peers::client`], for forwarded calls and relayed streams, with a permit of [`MAX_RELAYS`] to be
+    /// held until the end.
     ///
     /// # Errors
-    /// [`NoRelay`].
-    pub fn relay(&self, member: MemberId) -> Result<(Channel, OwnedSemaphorePermit), NoRelay> {
-        let line = self.open_line(member).ok_or(NoRelay::Away)?;
-        let place = line.relays.try_acquire_owned().map_err(|_| NoRelay::Full(member))?;
-        Ok((line.channel, place))
+    /// [`RelayError`].
+    pub fn relay_channel(&self, member: MemberId) -> Result<(Channel, OwnedSemaphorePermit), RelayError> {
+        let link = self.open_link(member).ok_or(RelayError::Unreachable)?;
+        let permit =
+            link.relay_permits.try_acquire_owned().map_err(|_| RelayError::TooManyStreams(member))?;
+        Ok((link.channel, permit))
     }
 
-    /// As [`Peers::client`], for short questions and answers: over a connection that no log or import shares, since
-    /// what others leave unread there would hold them up, and nodes would pass for silent.
-    pub fn control(&self, member: MemberId) -> Option<PeersClient<Channel>> {
-        self.open_line(member).map(|line| PeersClient::new(line.control))
+    /// As [`Peers::client`], for short calls: over a connection without logs or imports, whose unread data
+    /// would delay the calls and make nodes appear silent.
+    pub fn control_client(&self, member: MemberId) -> Option<PeersClient<Channel>> {
+        self.open_link(member).map(|link| PeersClient::new(link.control))
     }
 
-    fn open_line(&self, member: MemberId) -> Option<Line> {
-        self.shared.lines.load().get(&member).filter(|line| line.mailbox.is_open()).cloned()
+    fn open_link(&self, member: MemberId) -> Option<PeerLink> {
+        self.shared.links.load().get(&member).filter(|link| link.send_queue.is_open()).cloned()
     }
 
-    /// Resolves when this manager is none any more, and must stop. It was removed from the cluster: its own state says
-    /// so, or a member said so that leads or hears of a leader, while this one hears of none. Or another manager is in
-    /// a later life of the cluster: that is a fact, whoever leads here.
-    pub async fn end(&self) -> End {
-        let mut end = self.shared.end.subscribe();
+    /// Resolves when this manager must stop. Either it was removed: its own state says so, or a member that
+    /// leads or knows a leader said so while this one knows none. Or another manager is in a later
+    /// incarnation of the cluster, regardless of the leader here.
+    pub async fn wait_removed(&self) -> RemovalReason {
+        let mut end = self.shared.removal.subscribe();
         match end.wait_for(Option::is_some).await.map(|end| *end) {
             Ok(Some(end)) => end,
-            // The sending end is in this.
+            // The sender is a field of this value.
             _ => std::future::pending().await,
         }
     }
 
-    /// Somebody has seen that life of the cluster, which is later than this manager's. It is no proof that there is
-    /// one, so this manager goes on, for those who have not seen it.
-    pub fn note_later_life(&self, life: u64) {
-        let known = self.shared.later_life.fetch_max(life, Ordering::Relaxed);
+    /// Records that a caller has seen a later incarnation of the cluster. This is not proof, so this manager
+    /// continues to serve callers that have not seen it.
+    pub fn record_later_incarnation(&self, life: u64) {
+        let known = self.shared.later_incarnation.fetch_max(life, Ordering::Relaxed);
         if known < life {
-            let own = self.shared.directory.life();
+            let own = self.shared.addresses.incarnation();
             tracing::error!(
                 own,
                 life,
-                "somebody has seen a later life of the cluster, which may have begun without this manager: if it was \
-                 begun with --force-new-cluster or a restore, stop this manager, move the directory `manager` in its \
-                 data directory away, and `warren manager join HOST:PORT --token TOKEN` at a manager of that life"
+                "a caller has seen a later incarnation of the cluster, which may have been created without \
+                 this manager: if it was created with --force-new-cluster or a restore, stop this manager, \
+                 move the directory `manager` in its data directory away, and run `warren manager join \
+                 HOST:PORT --token TOKEN` with a manager of that incarnation"
             );
         }
     }
 
-    /// The latest life of the cluster that somebody has seen, if it is later than this manager's; else 0.
-    pub fn later_life(&self) -> u64 {
-        self.shared.later_life.load(Ordering::Relaxed)
+    /// The latest incarnation of the cluster that a caller has seen, if later than this manager's; else 0.
+    pub fn later_incarnation(&self) -> u64 {
+        self.shared.later_incarnation.load(Ordering::Relaxed)
     }
 
-    /// Keeps lines to everybody, until the driver ended.
-    async fn follow(self, store: Store, mut unsent: Unsent, shutdown: Shutdown) {
+    /// Maintains links to all members until the driver ends.
+    async fn run(self, store: Store, mut unsent: UnsentSnapshots, shutdown: Shutdown) {
         let mut watch = store.watch(store.read().index);
-        let mut changes = self.shared.directory.changes();
+        let mut changes = self.shared.addresses.changes();
         loop {
-            self.look(&store);
-            self.keep_lines(&store, &shutdown);
+            self.refresh_members(&store);
+            self.sync_links(&store, &shutdown);
             tokio::select! {
-                () = self.shared.over.cancelled() => break,
+                () = self.shared.transport_closed.cancelled() => break,
                 _ = changes.changed() => {}
-                () = other_members(&mut watch) => {}
-                Some(member) = unsent.0.recv() => store.snapshot_sent(member, false).await,
+                () = members_changed(&mut watch) => {}
+                Some(member) = unsent.0.recv() => store.report_snapshot(member, false).await,
             }
         }
-        self.shared.lines.store(Arc::default());
+        self.shared.links.store(Arc::default());
     }
 
-    /// Takes over what the state says of the members.
-    fn look(&self, store: &Store) {
-        let roster = roster_of(&store.read().state);
-        let (own, id) = (self.own(), self.shared.id);
+    /// Updates the addresses with the members in the state.
+    fn refresh_members(&self, store: &Store) {
+        let roster = member_directory_of(&store.read().state);
+        let (own, id) = (self.own_id(), self.shared.id);
         if roster.has_departed(own, id) {
-            self.shared.ends(End::Removed);
+            self.shared.mark_removed(RemovalReason::Removed);
         } else if roster.was_removed(own) {
-            // A number alone proves nothing, and what a removal leads to cannot be taken back.
+            // The member id alone is no proof, and a removal cannot be undone.
             tracing::error!(
                 member = own,
                 manager = %id,
-                "no member has this manager's number any more, and nothing shows that this one left: its keys stay; \
-                 to make the machine a manager again, remove its directory `manager` and `warren manager join`"
+                "no member has this manager's member id any more, and there is no record that this manager \
+                 was removed: its keys are kept; to make the machine a manager again, remove its directory \
+                 `manager` and run `warren manager join`"
             );
         }
-        self.shared.directory.update(roster);
+        self.shared.addresses.update(roster);
     }
 
-    fn keep_lines(&self, store: &Store, shutdown: &Shutdown) {
-        let (known, others) = (self.shared.lines.load_full(), self.others());
+    fn sync_links(&self, store: &Store, shutdown: &Shutdown) {
+        let (known, others) = (self.shared.links.load_full(), self.others());
         if known.keys().eq(others.iter()) {
             return;
         }
-        let line = |member: &MemberId| {
-            let line = known.get(member).cloned();
-            (*member, line.unwrap_or_else(|| Line::start(&self.shared, store, *member, shutdown)))
+        let start = |member: &MemberId| {
+            let link = known.get(member).cloned();
+            (*member, link.unwrap_or_else(|| PeerLink::start(&self.shared, store, *member, shutdown)))
         };
-        let lines: BTreeMap<_, _> = others.iter().map(line).collect();
-        known.iter().filter(|(member, _)| !lines.contains_key(*member)).for_each(|(_, line)| line.end());
-        self.shared.lines.store(Arc::new(lines));
+        let links: BTreeMap<_, _> = others.iter().map(start).collect();
+        known.iter().filter(|(member, _)| !links.contains_key(*member)).for_each(|(_, link)| link.close());
+        self.shared.links.store(Arc::new(links));
     }
 }
 
-/// Resolves when the members in the state may be others.
-async fn other_members(watch: &mut Watch) {
+/// Resolves when the members in the state may have changed.
+async fn members_changed(watch: &mut ChangeWatch) {
     loop {
-        // Whoever missed something looks at the state.
+        // A watcher that missed changes reads the state.
         let Ok(batches) = watch.next().await else { return };
         let mut changes = batches.iter().flat_map(|batch| batch.changes.iter());
-        if changes.any(|change| matches!(change, Change::Member(_))) {
+        if changes.any(|change| matches!(change, StateChange::Member(_))) {
             return;
         }
-        // Writes come by the thousand, members change rarely.
-        tokio::time::sleep(LOOK).await;
+        // Writes are frequent, membership changes are rare.
+        tokio::time::sleep(REFRESH_INTERVAL).await;
     }
 }
 
-fn roster_of(state: &State) -> Roster {
+fn member_directory_of(state: &State) -> MemberDirectory {
     let known = |member: &Arc<warren_types::Member>| {
-        (member.member, Known { id: member.id, address: member.address.clone() })
+        (member.member_id, KnownManager { id: member.manager_id, address: member.address.clone() })
     };
     let life = state.cluster().map_or(0, |cluster| cluster.incarnation);
-    let departed = state.all_departed().map(|(manager, departed)| (manager, departed.member)).collect();
-    Roster { life, members: state.members().map(known).collect(), next: state.next_member(), departed }
-}
-
-impl Snapshots for SnapshotDoor {
-    fn read(&self, meta: SnapshotMeta) -> Later<Result<Bytes, String>> {
-        let door = self.clone();
-        Box::pin(async move { door.read(&meta).await.map(Bytes::from).map_err(|error| error.to_string()) })
-    }
-
-    fn receive(&self, message: Message, bytes: Bytes) -> Later<Result<(), String>> {
-        let door = self.clone();
-        Box::pin(async move { door.receive(message, bytes).await.map_err(|error| error.to_string()) })
+    let departed = state.departed_managers().map(|(manager, departed)| (manager, departed.member)).collect();
+    MemberDirectory {
+        incarnation: life,
+        members: state.members().map(known).collect(),
+        next_id: state.next_member_id(),
+        departed,
     }
 }
 
-impl Wire for Outgoing {
+impl SnapshotAccess for SnapshotExchange {
+    fn read(&self, meta: SnapshotMeta) -> BoxedFuture<Result<Bytes, String>> {
+        let exchange = self.clone();
+        Box::pin(
+            async move { exchange.read(&meta).await.map(Bytes::from).map_err(|error| error.to_string()) },
+        )
+    }
+
+    fn receive(&self, message: Message, bytes: Bytes) -> BoxedFuture<Result<(), String>> {
+        let exchange = self.clone();
+        Box::pin(async move { exchange.receive(message, bytes).await.map_err(|error| error.to_string()) })
+    }
+}
+
+impl RaftTransport for PeerTransport {
     fn send(&mut self, messages: Vec<Message>) {
-        let lines = self.shared.lines.load();
+        let links = self.shared.links.load();
         for message in messages {
             let (to, kind) = (message.to, message.kind);
-            match (lines.get(&to), kind) {
-                (Some(line), MessageKind::Snapshot) => line.snapshots.put(message),
+            match (links.get(&to), kind) {
+                (Some(link), MessageKind::Snapshot) => link.latest_snapshot.put(message),
                 (None, MessageKind::Snapshot) => {
-                    // Nobody reports any more when the peers are over.
+                    // The receiver is dropped when the peers have ended.
                     let _ = self.unsent.send(to);
                 }
-                (Some(line), _) => {
-                    if line.mailbox.put(message).is_err() && kind == MessageKind::Append {
-                        line.lost();
+                (Some(link), _) => {
+                    if link.send_queue.push(message).is_err() && kind == MessageKind::Append {
+                        link.clear_forwards();
                     }
                 }
                 (None, _) => {}
@@ -386,16 +408,17 @@ impl Wire for Outgoing {
         }
     }
 
-    /// Whom to reach the state says: a member is in it before it is in the group, and until after it left.
-    fn members(&mut self, _: &ConfState) {}
+    /// The state decides which members to dial: a member is in it before it is in the raft configuration, and
+    /// until after it left.
+    fn set_members(&mut self, _: &ConfState) {}
 }
 
-impl Leader for Peers {
-    fn forward(&self, leader: MemberId, commands: Vec<Command>, within: Duration) -> Later<Forwarded> {
-        let line = self.shared.lines.load().get(&leader).map(|line| line.forwards.clone());
+impl LeaderClient for Peers {
+    fn forward(&self, leader: MemberId, commands: Vec<Command>, within: Duration) -> BoxedFuture<Forwarded> {
+        let link = self.shared.links.load().get(&leader).map(|link| link.forwards.clone());
         Box::pin(async move {
-            match line {
-                Some(line) => forward::forward(line, commands, within).await,
+            match link {
+                Some(link) => forward::forward(link, commands, within).await,
                 None => commands.iter().map(|_| Err(ProposeError::NotLeader)).collect(),
             }
         })

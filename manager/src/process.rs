@@ -1,91 +1,93 @@
-//! A manager as a program: its flags, what is remembered of them, how it starts, greets and ends. `warren-manager` is
-//! this alone; `warren manager` puts a worker beside it.
+//! The manager as a program: flags, stored settings, start, output and exit. `warren-manager` is only this;
+//! `warren manager` adds a worker.
 
 mod context;
 mod flags;
-mod hint;
+mod hints;
 mod join;
-mod plan;
+mod setup;
 
 use std::path::Path;
 
 use clap::{Args, Subcommand};
 use warren_log::DataDir;
-use warren_process::settings::Sections;
-use warren_process::{Exit, Failure, Machine, MetricsArgs, NodeSection, PlaceArgs, Signals, chain};
+use warren_process::node_file::NodeFile;
+use warren_process::{
+    CommandError, DirArgs, ExitKind, HostInfo, MetricsArgs, NodeSection, ShutdownSignals, error_chain,
+};
 use warren_security::{Credentials, Roots};
 use warren_telemetry::Telemetry;
 use warren_types::{ManagerAddress, NodeName};
 
-use crate::ca::agent_in;
-use crate::config::{Config, LocalNode};
-use crate::manager::{Failed, Manager, StartError};
-use crate::raft::restore::RestoreError;
-use crate::recovery::alone::{self, AloneError};
-use crate::recovery::restore::Whom;
-use crate::recovery::seat::{self, Standing};
+use crate::bootstrap::force_new_cluster::{self, ForceNewClusterError};
+use crate::bootstrap::member_identity::{self, LocalMemberStatus};
+use crate::bootstrap::restore::ManagerContact;
+use crate::ca::load_agent;
+use crate::config::{LocalNode, ManagerConfig};
+use crate::manager::{Manager, ManagerFailure, ManagerStartError};
+use crate::raft::open::OpenStoreError;
 
-pub use crate::advertise::Advertise;
-pub use context::{keep_up, told_context};
-pub use flags::Flags;
-pub use join::{JoinWish, Joined, join};
-pub use plan::Plan;
+pub use crate::advertise::AdvertiseAddress;
+pub use context::{keep_contexts_current, write_admin_context};
+pub use flags::ManagerFlags;
+pub use join::{JoinParams, ManagerJoinOutcome, join};
+pub use setup::ManagerSetup;
 
-const WHAT: &str = "the node was not started";
-const NONE_ANY_MORE: &str = "this machine is not a manager of its cluster any more";
-/// Names of the sections of `node.toml`.
-const NODE: &str = "node";
-/// Of what a manager was told.
-pub const MANAGER: &str = "manager";
-const WORKER: &str = "worker";
-/// Of a machine that joined as a worker.
-const JOINED: &str = "joined";
-/// What a manager is called among the parts of a node.
-pub const PART: &str = "manager";
+const START_FAILED: &str = "the node was not started";
+const NOT_A_MEMBER: &str = "this machine is not a manager of its cluster any more";
+/// Section names of `node.toml`.
+const NODE_SECTION: &str = "node";
+/// Section of the manager's settings.
+pub const MANAGER_SECTION: &str = "manager";
+const WORKER_SECTION: &str = "worker";
+/// Section of a machine that joined as a worker.
+const JOINED_SECTION: &str = "joined";
+/// Name of the manager among the components of a node.
+pub const COMPONENT: &str = "manager";
 
-/// What `warren-manager` can be asked.
+/// The commands of `warren-manager`.
 #[derive(Debug, Subcommand)]
-pub enum Command {
-    /// Make a cluster on this machine and run its first manager, or resume what an earlier init made
+pub enum ManagerCommand {
+    /// Create a cluster on this machine and run its first manager, or resume an earlier init
     Init {
-        /// How to begin.
+        /// Flags of the creation.
         #[command(flatten)]
         init: InitArgs,
-        /// What to run.
+        /// Flags of the manager.
         #[command(flatten)]
         args: CommandArgs,
     },
-    /// Make this machine a further manager of a cluster and run it, or resume what an earlier join made
+    /// Add this machine to a cluster as a manager and run it, or resume an earlier join
     Join {
-        /// Which cluster.
+        /// The cluster to join.
         #[command(flatten)]
-        join: JoinArgs,
-        /// What to run.
+        join: ManagerJoinArgs,
+        /// Flags of the manager.
         #[command(flatten)]
         args: CommandArgs,
     },
-    /// Run what an earlier `init` or `join` made
+    /// Run the manager that an earlier `init` or `join` set up
     Run(CommandArgs),
 }
 
-/// Flags of `init` alone.
+/// Flags of `init` only.
 #[derive(Debug, Clone, Default, Args)]
 #[group(skip)]
 pub struct InitArgs {
-    /// Go on without the other managers, which are lost for good: whatever this one knows becomes the cluster. Starts
-    /// nothing; `manager run` does, after it
+    /// Create a new cluster from the state of this manager; the other managers are lost for good. Does not
+    /// start the manager.
     #[arg(long)]
     pub force_new_cluster: bool,
 }
 
-/// Flags of `join` alone.
+/// Flags of `join` only.
 #[derive(Debug, Clone, Args)]
 #[group(skip)]
-pub struct JoinArgs {
-    /// A manager of the cluster
+pub struct ManagerJoinArgs {
+    /// Address of a manager of the cluster
     #[arg(value_name = "HOST:PORT")]
     pub address: ManagerAddress,
-    /// What lets this machine in: `warren token create --role manager` prints one
+    /// Join token; print one with `warren token create --role manager`
     #[arg(long, env = "WARREN_TOKEN", hide_env_values = true, value_name = "TOKEN")]
     pub token: String,
 }
@@ -93,110 +95,114 @@ pub struct JoinArgs {
 /// Flags of every command.
 #[derive(Debug, Clone, Args)]
 pub struct CommandArgs {
-    /// Where the node keeps what.
+    /// Directories of the node.
     #[command(flatten)]
-    pub place: PlaceArgs,
-    /// Where it shows whether it is well.
+    pub paths: DirArgs,
+    /// Metrics and health endpoint.
     #[command(flatten)]
     pub metrics: MetricsArgs,
-    /// What people call this manager [default: the host name]
+    /// Name of this manager [default: the host name]
     #[arg(long, env = "WARREN_NODE_NAME", value_name = "NAME")]
     pub node_name: Option<NodeName>,
-    /// The manager's own.
+    /// Flags of the manager itself.
     #[command(flatten)]
-    pub flags: Flags,
+    pub flags: ManagerFlags,
 }
 
 /// Why a manager is started.
 #[derive(Debug, Clone)]
-pub enum Occasion {
-    /// To be the first of a cluster, if it is none yet.
+pub enum ManagerStartReason {
+    /// Create a cluster, unless the machine is a manager already.
     Init,
-    /// To be a further one of a cluster, if it is none yet.
-    Join(JoinArgs),
-    /// To go on as what it is.
+    /// Join a cluster, unless the machine is a manager already.
+    Join(ManagerJoinArgs),
+    /// Resume the existing manager.
     Run,
 }
 
-impl Occasion {
-    /// What is said then counts from then on: it makes the machine a manager, or is repeated to say something else.
-    pub fn is_told(&self) -> bool {
+impl ManagerStartReason {
+    /// Whether new settings are stored: the command creates the manager, or is repeated to change settings.
+    pub fn accepts_new_settings(&self) -> bool {
         !matches!(self, Self::Run)
     }
 }
 
-/// What is to be told once the manager runs.
+/// The result of setting up the manager.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Begun {
-    /// It leads a cluster.
-    Founded,
-    /// It is a further manager of one, as this says.
+pub enum ManagerStartOutcome {
+    /// It leads a new cluster.
+    Initialized,
+    /// It joined a cluster; the text for the user.
     Joined(String),
-    /// It is what it was.
+    /// It was a manager already.
     Resumed,
 }
 
-/// What a manager is started with: what is said now, else what was said at init.
+/// The effective settings: flags of this command, else those stored at init.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Told {
-    /// Of the node as a whole.
+pub struct ManagerSettings {
+    /// Settings of the node.
     pub node: NodeSection,
-    /// Of the manager.
-    pub flags: Flags,
+    /// Settings of the manager.
+    pub flags: ManagerFlags,
 }
 
-impl Told {
-    /// What is said now, over what was said before. Whether there may be nothing yet says `occasion`.
+impl ManagerSettings {
+    /// Merges the given flags over the stored ones. `occasion` decides whether stored settings must exist.
     ///
     /// # Errors
-    /// There is no manager, the machine is a worker, or it was made with what cannot be changed any more.
+    /// There is no manager, the machine is a worker, or a fixed setting differs.
     pub fn merge(
-        remembered: Option<&Sections>,
-        place: &PlaceArgs,
+        remembered: Option<&NodeFile>,
+        place: &DirArgs,
         metrics: MetricsArgs,
-        said: Flags,
-        occasion: &Occasion,
-    ) -> Result<Self, Failure> {
-        let said_node = NodeSection::said(place, metrics);
-        if remembered.map(|kept| kept.section::<toml::Table>(JOINED)).transpose()?.flatten().is_some() {
-            let why = format!("{} is of a worker", place.data_dir.display());
+        said: ManagerFlags,
+        occasion: &ManagerStartReason,
+    ) -> Result<Self, CommandError> {
+        let said_node = NodeSection::from_args(place, metrics);
+        if remembered.map(|kept| kept.section::<toml::Table>(JOINED_SECTION)).transpose()?.flatten().is_some()
+        {
+            let why = format!("{} belongs to a worker", place.data_dir.display());
             let hint = "leave with `warren worker leave` first, or choose another --data-dir";
-            return Err(Failure::new(Exit::Conflict, WHAT, why, hint));
+            return Err(CommandError::new(ExitKind::Conflict, START_FAILED, why, hint));
         }
-        let old = remembered.map(|kept| kept.section::<Flags>(MANAGER)).transpose()?.flatten();
+        let old = remembered.map(|kept| kept.section::<ManagerFlags>(MANAGER_SECTION)).transpose()?.flatten();
         let Some(old) = old else {
             return match occasion {
-                Occasion::Init => Ok(Self { node: said_node, flags: said }),
-                Occasion::Join(_) => said.for_joining().map(|flags| Self { node: said_node, flags }),
-                Occasion::Run => {
-                    let why = format!("{} holds no manager", place.data_dir.display());
-                    let hint = "make one with `warren manager init` or `warren manager join`";
-                    Err(Failure::new(Exit::NotFound, WHAT, why, hint))
+                ManagerStartReason::Init => Ok(Self { node: said_node, flags: said }),
+                ManagerStartReason::Join(_) => said.check_join().map(|flags| Self { node: said_node, flags }),
+                ManagerStartReason::Run => {
+                    let why = format!("{} has no manager", place.data_dir.display());
+                    let hint = "create one with `warren manager init` or `warren manager join`";
+                    Err(CommandError::new(ExitKind::NotFound, START_FAILED, why, hint))
                 }
             };
         };
-        let node = remembered.map(|kept| kept.section::<NodeSection>(NODE)).transpose()?.flatten();
-        Ok(Self { node: said_node.over(node.unwrap_or_default()), flags: said.over(old)? })
+        let node = remembered.map(|kept| kept.section::<NodeSection>(NODE_SECTION)).transpose()?.flatten();
+        Ok(Self { node: said_node.or(node.unwrap_or_default()), flags: said.merge_over(old)? })
     }
 
-    /// Its sections, to be remembered.
+    /// Adds its sections to the file.
     #[must_use]
-    pub fn put(&self, sections: Sections) -> Sections {
-        sections.with(NODE, &self.node).with(MANAGER, &self.flags)
+    pub fn add_to(&self, sections: NodeFile) -> NodeFile {
+        sections.with_section(NODE_SECTION, &self.node).with_section(MANAGER_SECTION, &self.flags)
     }
 }
 
-/// Makes the machine a manager, where it is none yet and `occasion` asks for it.
+/// Makes the machine a manager if it is none and `occasion` requires it.
 ///
 /// # Errors
-/// Why it is none; trying again completes what was begun.
-pub async fn begin(plan: &Plan, occasion: &Occasion) -> Result<Begun, Failure> {
+/// Why it failed; a repeated call resumes.
+pub async fn ensure_member(
+    plan: &ManagerSetup,
+    occasion: &ManagerStartReason,
+) -> Result<ManagerStartOutcome, CommandError> {
     match occasion {
-        Occasion::Run => Ok(Begun::Resumed),
-        Occasion::Init => Ok(Begun::Founded),
-        Occasion::Join(JoinArgs { address, token }) => {
-            let (advertised, listen) = (plan.advertised_before()?, plan.listen);
-            let wish = JoinWish {
+        ManagerStartReason::Run => Ok(ManagerStartOutcome::Resumed),
+        ManagerStartReason::Init => Ok(ManagerStartOutcome::Initialized),
+        ManagerStartReason::Join(ManagerJoinArgs { address, token }) => {
+            let (advertised, listen) = (plan.join_address()?, plan.listen);
+            let wish = JoinParams {
                 data_dir: &plan.data_dir,
                 manager: address,
                 token,
@@ -205,205 +211,219 @@ pub async fn begin(plan: &Plan, occasion: &Occasion) -> Result<Begun, Failure> {
                 listen: Some(listen),
             };
             match join(wish).await? {
-                Joined::Anew { name, cluster } => {
-                    Ok(Begun::Joined(format!("manager {name} joined cluster {cluster}\n")))
+                ManagerJoinOutcome::New { name, cluster } => {
+                    Ok(ManagerStartOutcome::Joined(format!("manager {name} joined cluster {cluster}\n")))
                 }
-                Joined::Before => Ok(Begun::Resumed),
+                ManagerJoinOutcome::Existing => Ok(ManagerStartOutcome::Resumed),
             }
         }
     }
 }
 
-/// Lets a stopped manager go on without the others, and says what became of it. Nothing is started: done at every
-/// start, it would make an old log the cluster again and again.
+/// Creates a new cluster from a stopped manager without the others, and returns the result for the user. It
+/// starts nothing: repeated at every start, it would make an old log the cluster again.
 ///
 /// # Errors
-/// Why it does not; nothing was changed.
-pub async fn go_on_alone(plan: &Plan) -> Result<String, Failure> {
-    let whom = Whom { name: plan.name.clone(), address: plan.advertised_before()? };
+/// Why it failed; nothing was changed.
+pub async fn force_new_cluster(plan: &ManagerSetup) -> Result<String, CommandError> {
+    let whom = ManagerContact { name: plan.name.clone(), address: plan.join_address()? };
     let (data_dir, engine) = (plan.data_dir.clone(), plan.log_engine);
     let went = tokio::task::spawn_blocking(move || {
-        alone::go_on(&data_dir, engine, whom, std::time::SystemTime::now())
+        force_new_cluster::force_new_cluster(&data_dir, engine, whom, std::time::SystemTime::now())
     });
-    let what = "no new cluster was made of this manager";
+    let what = "the new cluster was not created";
     match went.await.expect("reading a log does not panic") {
-        Ok(alone) => Ok(hint::after_force(alone, &plan.data_dir)),
+        Ok(outcome) => Ok(hints::after_force_new_cluster(outcome, &plan.data_dir)),
         Err(error) => {
             let exit = match error {
-                AloneError::NoManager(_) => Exit::NotFound,
-                AloneError::NoCluster | AloneError::Removed => Exit::Conflict,
-                AloneError::Log(warren_log::Error::InUse { .. }) => Exit::Conflict,
-                _ => Exit::Failed,
+                ForceNewClusterError::NoManager(_) => ExitKind::NotFound,
+                ForceNewClusterError::NoCluster | ForceNewClusterError::Removed => ExitKind::Conflict,
+                ForceNewClusterError::Log(warren_log::Error::InUse { .. }) => ExitKind::Conflict,
+                _ => ExitKind::Failed,
             };
-            Err(Failure::new(exit, what, chain(&error), hint::after_refused_force(&error, &plan.data_dir)))
+            Err(CommandError::new(
+                exit,
+                what,
+                error_chain(&error),
+                hints::after_refused_force(&error, &plan.data_dir),
+            ))
         }
     }
 }
 
-/// Starts a manager, and returns once it serves.
+/// Starts a manager, and returns when it serves.
 ///
 /// # Errors
-/// Why it does not; nothing keeps running then.
-pub async fn start(plan: &Plan, node: Option<LocalNode>, begun: &Begun) -> Result<Manager, Failure> {
-    let config = Config {
+/// Why it failed; nothing keeps running then.
+pub async fn start(
+    plan: &ManagerSetup,
+    node: Option<LocalNode>,
+    begun: &ManagerStartOutcome,
+) -> Result<Manager, CommandError> {
+    let config = ManagerConfig {
         data_dir: plan.data_dir.clone(),
         run_dir: plan.run_dir.clone(),
         listen: plan.listen,
         advertise: plan.advertise(),
         name: plan.name.clone(),
-        ranges: plan.ranges.clone(),
+        cluster_ranges: plan.cluster_ranges.clone(),
         node,
         log_engine: plan.log_engine,
-        accept_data_loss: plan.accept_data_loss,
+        is_data_loss_accepted: plan.accept_data_loss,
     };
-    let started = Manager::start(config, *begun == Begun::Founded).await;
-    started.map_err(|error| not_started(&error, &plan.data_dir))
+    let started = Manager::start(config, *begun == ManagerStartOutcome::Initialized).await;
+    started.map_err(|error| start_failure(&error, &plan.data_dir))
 }
 
-/// Resolves when the manager cannot go on.
-pub async fn failed(plan: &Plan, manager: &mut Manager) -> Failure {
-    match manager.failed().await {
-        Failed::Removed => removed(&plan.data_dir),
-        error @ Failed::Overtaken(_) => overtaken(&error, &plan.data_dir),
-        Failed::Driver(error) => {
-            let hint = hint::after_end(&error, &plan.data_dir);
-            Failure::new(Exit::Failed, "the manager cannot go on", chain(&error), hint)
+/// Resolves when the manager cannot continue.
+pub async fn wait_failed(plan: &ManagerSetup, manager: &mut Manager) -> CommandError {
+    match manager.wait_failed().await {
+        ManagerFailure::Removed => removed_failure(&plan.data_dir),
+        error @ ManagerFailure::Superseded(_) => superseded_failure(&error, &plan.data_dir),
+        ManagerFailure::Driver(error) => {
+            let hint = hints::after_driver_error(&error, &plan.data_dir);
+            CommandError::new(ExitKind::Failed, "manager failed", error_chain(&error), hint)
         }
     }
 }
 
-/// What the node of a manager showed that its cluster removed, and whom it trusted; `None` of any other machine, and
-/// where the manager was none long enough to have a node. Changes nothing.
+/// The credentials and CAs of a removed manager's node; `None` on any other machine, and if the manager never
+/// had a node. Changes nothing.
 ///
 /// # Errors
 /// The manager's directory cannot be read.
-pub fn removed_node(data_dir: &Path) -> Result<Option<(Credentials, Roots)>, Failure> {
-    node_if(data_dir, |standing| matches!(standing, Standing::Removed(_)))
+pub fn removed_node(data_dir: &Path) -> Result<Option<(Credentials, Roots)>, CommandError> {
+    node_credentials_if(data_dir, |standing| matches!(standing, LocalMemberStatus::Removed(_)))
 }
 
-/// The same of a manager that its cluster went on without. People may want that one back, and with it what it runs.
+/// The same for a superseded manager. It may become the cluster again, with the tasks that it runs.
 ///
 /// # Errors
 /// The manager's directory cannot be read.
-pub fn overtaken_node(data_dir: &Path) -> Result<Option<(Credentials, Roots)>, Failure> {
-    node_if(data_dir, |standing| matches!(standing, Standing::Overtaken(..)))
+pub fn superseded_node(data_dir: &Path) -> Result<Option<(Credentials, Roots)>, CommandError> {
+    node_credentials_if(data_dir, |standing| matches!(standing, LocalMemberStatus::Superseded(..)))
 }
 
-fn node_if(
+fn node_credentials_if(
     data_dir: &Path,
-    wanted: impl Fn(&Standing) -> bool,
-) -> Result<Option<(Credentials, Roots)>, Failure> {
+    wanted: impl Fn(&LocalMemberStatus) -> bool,
+) -> Result<Option<(Credentials, Roots)>, CommandError> {
     let unusable = |error: &dyn std::error::Error| {
-        Failure::new(Exit::Failed, WHAT, chain(error), "check the data directory")
+        CommandError::new(ExitKind::Failed, START_FAILED, error_chain(error), "check the data directory")
     };
     let dir = data_dir.join("manager");
-    let standing = seat::look(&dir).map_err(|error| unusable(&error))?;
+    let standing = member_identity::read_status(&dir).map_err(|error| unusable(&error))?;
     if !wanted(&standing) {
         return Ok(None);
     }
-    agent_in(&dir).map_err(|error| unusable(&error))
+    load_agent(&dir).map_err(|error| unusable(&error))
 }
 
-fn removed(data_dir: &Path) -> Failure {
-    let why = "it was removed with `warren manager rm`, or replaced by another machine at its address";
-    Failure::new(Exit::NotFound, NONE_ANY_MORE, why, hint::after_removal(data_dir))
+fn removed_failure(data_dir: &Path) -> CommandError {
+    let why =
+        "the manager was removed with `warren manager rm`, or replaced by another machine at its address";
+    CommandError::new(ExitKind::NotFound, NOT_A_MEMBER, why, hints::after_removal(data_dir))
 }
 
-fn overtaken(error: &dyn std::error::Error, data_dir: &Path) -> Failure {
-    Failure::new(Exit::NotFound, NONE_ANY_MORE, error, hint::after_overtaking(data_dir))
+fn superseded_failure(error: &dyn std::error::Error, data_dir: &Path) -> CommandError {
+    CommandError::new(ExitKind::NotFound, NOT_A_MEMBER, error, hints::after_superseded(data_dir))
 }
 
-/// Runs a manager alone until it is told to stop.
+/// Runs a manager without a worker until it is stopped.
 ///
 /// # Errors
-/// Why it was not started, or could not go on.
-pub async fn run(command: Command) -> Result<(), Failure> {
-    let (args, occasion, alone) = match command {
-        Command::Init { init, args } => (args, Occasion::Init, init.force_new_cluster),
-        Command::Join { join, args } => (args, Occasion::Join(join), false),
-        Command::Run(args) => (args, Occasion::Run, false),
+/// Why it did not start, or could not continue.
+pub async fn run(command: ManagerCommand) -> Result<(), CommandError> {
+    let (args, occasion, is_forced) = match command {
+        ManagerCommand::Init { init, args } => (args, ManagerStartReason::Init, init.force_new_cluster),
+        ManagerCommand::Join { join, args } => (args, ManagerStartReason::Join(join), false),
+        ManagerCommand::Run(args) => (args, ManagerStartReason::Run, false),
     };
-    let CommandArgs { place, metrics, node_name, flags } = args;
-    let remembered = Sections::load(&place.data_dir)?;
+    let CommandArgs { paths: place, metrics, node_name, flags } = args;
+    let remembered = NodeFile::load(&place.data_dir)?;
     if let Some(kept) = &remembered
-        && kept.section::<toml::Table>(WORKER)?.is_some()
-        && kept.section::<toml::Table>(MANAGER)?.is_some()
+        && kept.section::<toml::Table>(WORKER_SECTION)?.is_some()
+        && kept.section::<toml::Table>(MANAGER_SECTION)?.is_some()
     {
-        let why = format!("{} is of a node that also runs tasks", place.data_dir.display());
-        return Err(Failure::new(Exit::Conflict, WHAT, why, "use `warren manager run`"));
+        let why = format!("{} belongs to a node that also runs tasks", place.data_dir.display());
+        return Err(CommandError::new(ExitKind::Conflict, START_FAILED, why, "use `warren manager run`"));
     }
-    let flags = Flags { name: node_name, ..flags };
-    let told = Told::merge(remembered.as_ref(), &place, metrics, flags, &occasion)?;
-    let plan = Plan::new(place.data_dir, &told, &Machine::look()?)?;
-    if alone {
-        let text = go_on_alone(&plan).await?;
-        told.put(Sections::new(&plan.data_dir)).remember()?;
-        // It is done, whether anybody reads that.
+    let flags = ManagerFlags { name: node_name, ..flags };
+    let told = ManagerSettings::merge(remembered.as_ref(), &place, metrics, flags, &occasion)?;
+    let plan = ManagerSetup::new(place.data_dir, &told, &HostInfo::detect()?)?;
+    if is_forced {
+        let text = force_new_cluster(&plan).await?;
+        told.add_to(NodeFile::new(&plan.data_dir)).save()?;
+        // It is done even if the output is closed.
         let _ = std::io::Write::write_all(&mut std::io::stdout(), text.as_bytes());
         return Ok(());
     }
-    let mut signals = Signals::listen(WHAT)?;
-    let telemetry = Telemetry::of(&[PART]);
-    // Said before a cluster is made: that the address is taken.
+    let mut signals = ShutdownSignals::listen(START_FAILED)?;
+    let telemetry = Telemetry::with_components(&[COMPONENT]);
+    // Checked before a cluster is created: the address may be in use.
     let served = plan.metrics_listen.serve(&telemetry).await;
-    let _server = served.map_err(|failure| or_in_use(&plan.data_dir, failure))?;
-    let begun = begin(&plan, &occasion).await?;
-    // Also where nothing new begins: an earlier try may have been cut off before this.
-    if occasion.is_told() {
-        told.put(Sections::new(&plan.data_dir)).remember()?;
+    let _server = served.map_err(|failure| or_data_dir_in_use(&plan.data_dir, failure))?;
+    let begun = ensure_member(&plan, &occasion).await?;
+    // Also stored if nothing was created: an earlier attempt may have been interrupted before this.
+    if occasion.accepts_new_settings() {
+        told.add_to(NodeFile::new(&plan.data_dir)).save()?;
     }
     let mut manager = start(&plan, None, &begun).await?;
-    telemetry.add(PART, manager.telemetry());
+    telemetry.add(COMPONENT, manager.telemetry());
     let ended = serve(&plan, &begun, &mut manager, &mut signals).await;
     manager.stop().await;
     ended
 }
 
 async fn serve(
-    plan: &Plan,
-    begun: &Begun,
+    plan: &ManagerSetup,
+    begun: &ManagerStartOutcome,
     manager: &mut Manager,
-    signals: &mut Signals,
-) -> Result<(), Failure> {
-    if let Some(text) = plan.greeting(manager, begun) {
-        let text = text + "this machine runs no tasks (a manager only)\n";
-        // Whoever started it may not read what it says, and it has other work than that.
+    signals: &mut ShutdownSignals,
+) -> Result<(), CommandError> {
+    if let Some(text) = plan.startup_message(manager, begun) {
+        let text = text + "this machine runs no tasks (manager only)\n";
+        // The output may be closed; that is not an error.
         let _ = std::io::Write::write_all(&mut std::io::stdout(), text.as_bytes());
     }
-    let kept_up = keep_up(plan, manager);
+    let kept_up = keep_contexts_current(plan, manager);
     tokio::select! {
         () = signals.next() => Ok(()),
-        failure = failed(plan, manager) => Err(failure),
+        failure = wait_failed(plan, manager) => Err(failure),
         never = kept_up => match never {},
     }
 }
 
-/// `failure`, unless it comes from this: another process uses the data directory, and what belongs to that node.
-pub fn or_in_use(data_dir: &Path, failure: Failure) -> Failure {
-    // One that was never used is not made for the question.
+/// `failure`, unless its cause is another process that uses the data directory, and so that node's addresses.
+pub fn or_data_dir_in_use(data_dir: &Path, failure: CommandError) -> CommandError {
+    // A missing directory is not created for the check.
     let lock = data_dir.join("lock").exists().then(|| DataDir::open(data_dir));
     match lock {
-        Some(Err(error @ warren_log::Error::InUse { .. })) => not_started(&StartError::Log(error), data_dir),
+        Some(Err(error @ warren_log::Error::InUse { .. })) => {
+            start_failure(&ManagerStartError::Log(error), data_dir)
+        }
         _ => failure,
     }
 }
 
-fn not_started(error: &StartError, data_dir: &Path) -> Failure {
+fn start_failure(error: &ManagerStartError, data_dir: &Path) -> CommandError {
     let exit = match error {
-        StartError::Restore(RestoreError::Log(warren_log::Error::OtherEngine { .. })) => Exit::Conflict,
-        StartError::Log(warren_log::Error::InUse { .. }) => Exit::Conflict,
-        StartError::Log(error) if error.is_out_of_space() => Exit::Failed,
-        StartError::Log(warren_log::Error::NotWritable { .. }) => Exit::Denied,
-        StartError::Removed => return removed(data_dir),
-        StartError::Overtaken(_) => return overtaken(error, data_dir),
-        StartError::Begun(_) => Exit::Conflict,
-        _ => Exit::Failed,
+        ManagerStartError::Restore(OpenStoreError::Log(warren_log::Error::OtherEngine { .. })) => {
+            ExitKind::Conflict
+        }
+        ManagerStartError::Log(warren_log::Error::InUse { .. }) => ExitKind::Conflict,
+        ManagerStartError::Log(error) if error.is_out_of_space() => ExitKind::Failed,
+        ManagerStartError::Log(warren_log::Error::NotWritable { .. }) => ExitKind::Denied,
+        ManagerStartError::Removed => return removed_failure(data_dir),
+        ManagerStartError::Superseded(_) => return superseded_failure(error, data_dir),
+        ManagerStartError::JoinPending(_) => ExitKind::Conflict,
+        _ => ExitKind::Failed,
     };
     let hint = match error {
-        StartError::Driver(error) => hint::after_end(error, data_dir),
+        ManagerStartError::Driver(error) => hints::after_driver_error(error, data_dir),
         _ => String::new(),
     };
-    Failure::new(exit, WHAT, chain(error), hint)
+    CommandError::new(exit, START_FAILED, error_chain(error), hint)
 }
 
 #[cfg(test)]

@@ -1,11 +1,12 @@
-//! The raft driver: the one thread that touches the log, and what it reads and writes.
+//! The raft driver: the only thread that writes the log, and its storage.
 //!
-//! It decides nothing: `warren-consensus` says what to do, this does it. Start reading at [`driver`].
+//! It decides nothing: `warren-consensus` returns effects, and the driver executes them. Start reading at
+//! [`driver`].
 
 pub mod codec;
-pub mod disk;
 pub mod driver;
-pub mod restore;
+pub mod open;
 pub mod sealed_log;
+pub mod sealing;
 pub mod snapshot;
-pub mod wire;
+pub mod transport;

@@ -1,4 +1,4 @@
-//! The one port, and the unix socket beside it: the same services behind the same table of who may call what.
+//! The gRPC server on the TCP port and the unix socket: the same services and the same role checks on both.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -21,77 +21,81 @@ use warren_proto::v1::tasks_server::TasksServer;
 use warren_proto::v1::tokens_server::TokensServer;
 use warren_proto::v1::volumes_server::VolumesServer;
 use warren_security::{
-    Incoming, LiveCertificate, LocalListener, LocalSocketError, Roots, StrangerLimits, TlsError, serve_local,
-    serve_tls, server_config,
+    HandshakeLimits, IncomingConnections, LocalListener, LocalSocketError, ReloadableCertificate, Roots,
+    TlsError, serve_local, serve_tls, server_config,
 };
 
 use crate::api::Api;
-use crate::api::access::AccessLayer;
-use crate::api::life::LifeLayer;
+use crate::api::authorization::AuthorizationLayer;
+use crate::api::incarnation::IncarnationLayer;
+use crate::api::manager_addresses::ManagerAddressesLayer;
 use crate::api::proxy::ProxyLayer;
-use crate::api::whereabouts::WhereaboutsLayer;
-use crate::metrics::requests::RequestLayer;
+use crate::metrics::requests::RequestMetricsLayer;
 use crate::peers;
 use crate::peers::server::PeerServer;
-use crate::session::establish::SessionService;
+use crate::session::establish_service::SessionService;
 use crate::session::server::SessionServer;
 
-/// Members of this group may administer the machine's cluster through the socket, if the group exists.
-const GROUP: &str = "warren";
-/// Connections that may wait to be taken, as far as the system allows. The workers of a manager that went come all at
-/// once, and who finds no room tries again only after a second.
-const BACKLOG: u32 = 4096;
-/// Largest message from anyone: an import's chunks are far smaller, a list's pages as well; a content has 1 MiB at
-/// most, and one that is somewhat larger is to be refused with a word.
+/// Members of this group may administer the cluster through the socket, if the group exists.
+const ADMIN_GROUP: &str = "warren";
+/// Connections that may wait for accept, up to the system's limit. The workers of a failed manager connect
+/// all at once, and a connection that is dropped is retried only after a second.
+const LISTEN_BACKLOG: u32 = 4096;
+/// Maximum message of any caller: chunks of an import and pages of a list are far smaller; a secret object
+/// has at most 1 MiB, and one slightly above that must be rejected with a clear error.
 const MAX_MESSAGE: usize = 4 << 20;
-/// Largest message from somebody who is not known: a token, a certificate request of 8 KiB, and a description.
-const MAX_STRANGERS_MESSAGE: usize = 64 << 10;
-/// What may be on its way to us unread: on one stream, and on one connection. A worker's session and its streams
-/// share a connection, so it has room for more streams than a node may have
-/// ([`crate::session::streams::MAX_STREAMS`]): what a slow client leaves unread must never keep a heartbeat from
-/// arriving.
+/// Maximum message of an anonymous caller: a token, a certificate request of 8 KiB, and a description.
+const MAX_ANONYMOUS_MESSAGE: usize = 64 << 10;
+/// Flow control windows per stream and per connection. A worker's session and its streams share a connection,
+/// whose window has room for more streams than a node may open
+/// ([`crate::session::worker_streams::MAX_STREAMS_PER_NODE`]): data that a slow client leaves unread must
+/// never block a heartbeat.
 const STREAM_WINDOW: u32 = 128 << 10;
 const CONNECTION_WINDOW: u32 = 32 << 20;
-/// Calls on one connection at once. Another manager has many logs relayed over one, each of which is a call.
+/// Maximum concurrent calls per connection. Another manager relays many log streams over one connection, each
+/// of which is a call.
 pub(crate) const MAX_STREAMS: u32 = 1024;
-const _: () = assert!(peers::MAX_RELAYS < MAX_STREAMS as usize, "other calls find room beside them");
-/// How long connections may take to end when the manager stops. Nothing that is served needs longer, since the
-/// manager ends all streams itself; a peer that does not answer is not waited for.
-const GRACE: Duration = Duration::from_secs(1);
-/// Dead connections are noticed within two of these.
+const _: () = assert!(peers::MAX_RELAYS < MAX_STREAMS as usize, "relays must leave room for other calls");
+/// How long connections may take to close when the manager stops. The manager ends all streams itself; peers
+/// that do not respond are not waited for.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
+/// Keepalive interval and timeout: a dead connection is detected within twice this time.
 const KEEPALIVE: Duration = Duration::from_secs(5);
 
 /// Why a manager cannot listen.
 #[derive(Debug, thiserror::Error)]
-pub enum ServeError {
-    /// The port cannot be had.
-    #[error("cannot listen on {address}: {source}; choose another with --listen, or stop what uses it")]
+pub enum ListenError {
+    /// The port cannot be bound.
+    #[error(
+        "cannot listen on {address}: {source}; choose another address with --listen, or stop the program \
+         that uses it"
+    )]
     Listen {
-        /// As asked for.
+        /// The requested address.
         address: SocketAddr,
-        /// Why not.
+        /// The cause.
         source: std::io::Error,
     },
-    /// The socket cannot be had.
+    /// The unix socket cannot be bound.
     #[error(transparent)]
     Socket(#[from] LocalSocketError),
-    /// The keys cannot be used.
+    /// The TLS keys are invalid.
     #[error(transparent)]
     Tls(#[from] TlsError),
 }
 
-/// Who answers what.
+/// The implementations of all services.
 #[derive(Clone)]
-pub struct Services {
-    /// People and tools, and machines that join.
+pub struct GrpcServices {
+    /// For users, tools and joining machines.
     pub api: Api,
-    /// Workers.
+    /// For workers.
     pub sessions: SessionServer,
-    /// Other managers.
+    /// For other managers.
     pub peers: PeerServer,
 }
 
-/// What is listened on, before anything is served.
+/// The bound listeners, before they are served.
 pub struct Listeners {
     tcp: TcpListener,
     local: LocalListener,
@@ -102,19 +106,19 @@ impl Listeners {
     ///
     /// # Errors
     /// [`ServeError`].
-    pub async fn bind(address: SocketAddr, socket: &Path) -> Result<Self, ServeError> {
-        let tcp = listen(address).map_err(|source| ServeError::Listen { address, source })?;
-        let local = match LocalListener::bind(socket, Some(GROUP)) {
-            Err(LocalSocketError::NoGroup(_)) => LocalListener::bind(socket, None)?,
+    pub async fn bind(address: SocketAddr, socket: &Path) -> Result<Self, ListenError> {
+        let tcp = listen(address).map_err(|source| ListenError::Listen { address, source })?;
+        let local = match LocalListener::bind(socket, Some(ADMIN_GROUP)) {
+            Err(LocalSocketError::UnknownGroup(_)) => LocalListener::bind(socket, None)?,
             bound => bound?,
         };
         Ok(Self { tcp, local })
     }
 
-    /// Where the port really is (0 asks for any).
+    /// The bound address (port 0 binds a free port).
     ///
     /// # Errors
-    /// Those of the system.
+    /// An error of the system call.
     pub fn address(&self) -> std::io::Result<SocketAddr> {
         self.tcp.local_addr()
     }
@@ -122,16 +126,16 @@ impl Listeners {
     /// Serves until `shutdown`.
     ///
     /// # Errors
-    /// [`ServeError::Tls`].
+    /// [`ListenError::Tls`].
     pub fn serve(
         self,
         roots: &Roots,
-        certificate: Arc<LiveCertificate>,
-        services: &Services,
+        certificate: Arc<ReloadableCertificate>,
+        services: &GrpcServices,
         shutdown: &Shutdown,
-    ) -> Result<(), ServeError> {
+    ) -> Result<(), ListenError> {
         let config = server_config(roots, certificate)?;
-        let tls = serve_tls(self.tcp, config, StrangerLimits::default());
+        let tls = serve_tls(self.tcp, config, HandshakeLimits::default());
         spawn("api-port", tls, services, shutdown);
         spawn("api-socket", serve_local(self.local), services, shutdown);
         Ok(())
@@ -140,24 +144,24 @@ impl Listeners {
 
 fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    // What is left of the connections of a manager that was here a moment ago must not keep this one out.
+    // Old connections in TIME_WAIT must not block the port.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
-    socket.listen(BACKLOG)
+    socket.listen(LISTEN_BACKLOG)
 }
 
-fn spawn(name: &'static str, incoming: Incoming, services: &Services, shutdown: &Shutdown) {
-    let Services { api, sessions, peers } = services;
+fn spawn(name: &'static str, incoming: IncomingConnections, services: &GrpcServices, shutdown: &Shutdown) {
+    let GrpcServices { api, sessions, peers } = services;
     let server = Server::builder()
         .http2_keepalive_interval(Some(KEEPALIVE))
         .http2_keepalive_timeout(Some(KEEPALIVE))
         .max_concurrent_streams(Some(MAX_STREAMS))
         .initial_stream_window_size(Some(STREAM_WINDOW))
         .initial_connection_window_size(Some(CONNECTION_WINDOW))
-        .layer(RequestLayer(api.metrics.requests.clone()))
-        .layer(AccessLayer { peers: api.peers.clone() })
-        .layer(WhereaboutsLayer { store: api.store.clone(), member: api.member })
-        .layer(LifeLayer { store: api.store.clone(), peers: api.peers.clone() })
+        .layer(RequestMetricsLayer(api.metrics.requests.clone()))
+        .layer(AuthorizationLayer { peers: api.peers.clone() })
+        .layer(ManagerAddressesLayer { store: api.store.clone(), member_id: api.member_id })
+        .layer(IncarnationLayer { store: api.store.clone(), peers: api.peers.clone() })
         .layer(ProxyLayer { store: api.store.clone(), peers: api.peers.clone() })
         .add_service(ServicesServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
         .add_service(TasksServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
@@ -168,15 +172,15 @@ fn spawn(name: &'static str, incoming: Incoming, services: &Services, shutdown: 
         .add_service(ContentsServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
         .add_service(VolumesServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
         .add_service(LogsServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
-        .add_service(ManagersServer::new(api.clone()).max_decoding_message_size(MAX_STRANGERS_MESSAGE))
-        .add_service(MembershipServer::new(api.clone()).max_decoding_message_size(MAX_STRANGERS_MESSAGE))
+        .add_service(ManagersServer::new(api.clone()).max_decoding_message_size(MAX_ANONYMOUS_MESSAGE))
+        .add_service(MembershipServer::new(api.clone()).max_decoding_message_size(MAX_ANONYMOUS_MESSAGE))
         .add_service(SessionService::new(sessions.clone(), MAX_MESSAGE))
-        .add_service(PeersServer::new(peers.clone()).max_decoding_message_size(peers::MAX_MESSAGE));
+        .add_service(PeersServer::new(peers.clone()).max_decoding_message_size(peers::MAX_PEER_MESSAGE));
     let stop = shutdown.token();
     shutdown.spawn(name, async move {
         let overdue = async {
             stop.cancelled().await;
-            tokio::time::sleep(GRACE).await;
+            tokio::time::sleep(SHUTDOWN_GRACE).await;
         };
         tokio::select! {
             served = server.serve_with_incoming_shutdown(incoming, stop.cancelled()) => {
@@ -184,7 +188,7 @@ fn spawn(name: &'static str, incoming: Incoming, services: &Services, shutdown: 
                     tracing::error!(%error, "{name} ended");
                 }
             }
-            () = overdue => tracing::info!("{name}: some connections are cut off"),
+            () = overdue => tracing::info!("{name}: closing connections that did not end in time"),
         }
     });
 }

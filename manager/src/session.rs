@@ -1,19 +1,19 @@
-//! Worker-facing side: one stream per worker, assignments out, reports in.
+//! Sessions with workers: one stream per worker, assignments out, reports in.
 //!
-//! What a worker says that is not a fact to keep (contact, usage, progress on the way to RUNNING) stays in memory
-//! in [`Registry`]; only what survives a failover is proposed. Start reading at [`server`], then [`conversation`].
+//! Worker data that need not survive a failover (contact, usage, progress before RUNNING) stays in memory in
+//! [`SessionRegistry`]; everything else is proposed. Start reading at [`server`], then [`session_handler`].
 
+pub mod assignment_stream;
 pub mod conditions;
-pub mod conversation;
-pub mod elsewhere;
-pub mod establish;
-pub mod fetch;
+pub mod establish_service;
 pub mod leader;
-pub mod link;
 pub mod registry;
+pub mod remote_progress;
+pub mod secret_delivery;
 pub mod server;
-pub mod streams;
-pub mod vitals;
+pub mod session_handler;
+pub mod task_telemetry;
+pub mod worker_streams;
 
-pub use registry::Registry;
-pub use streams::Streams;
+pub use registry::SessionRegistry;
+pub use worker_streams::WorkerStreams;

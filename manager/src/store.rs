@@ -1,9 +1,9 @@
-//! The door to the replicated state: read a snapshot, propose a command, watch what changes.
+//! The API of the replicated state: read a snapshot, propose a command, watch changes.
 //!
-//! Reads of what is applied here are O(1) and never wait; reads of all that is committed ask the leader first. Writes
-//! go to the driver, here or on the leader's machine, and are answered after this manager applied them: whoever has an
-//! answer sees its effect here. `store/writing.rs` has the writes, `store/group.rs` what concerns the other managers,
-//! `store/history.rs` the watches.
+//! Reads of the applied state are O(1) and never wait; linearizable reads ask the leader first. Writes go to
+//! the raft driver, on this manager or the leader, and are answered after this manager has applied them: a
+//! caller that got the response reads its own write here. `store/propose.rs` has the writes,
+//! `store/raft_requests.rs` the raft operations, `store/change_history.rs` the watches.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,204 +11,205 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
-use warren_consensus::{ConfState, Durability, Peer};
-use warren_core::{Digest, State};
-use warren_telemetry::{Histogram, fractions_of_a_second};
+use warren_consensus::{ConfState, DurabilityStatus, PeerProgress};
+use warren_core::{State, StateDigest};
+use warren_telemetry::{Histogram, short_latency_buckets};
 use warren_types::{MemberId, Timestamp};
 
+mod change_history;
 mod checkpoints;
 mod error;
-mod group;
-mod history;
 mod inbox;
-mod outcomes;
+mod outcome_cache;
+mod propose;
 mod publisher;
-mod writing;
+mod raft_requests;
 
-pub use error::{ChangeError, Doubt, ProposeError, TransferError};
-pub use group::{READ_DEADLINE, TRANSFER_DEADLINE};
-pub use history::{Batch, Missed, Watch};
-pub use inbox::{Heard, Inbox, Proposal, Request, Written};
-pub use outcomes::Verdict;
-pub use publisher::{News, Publisher};
+pub use change_history::{ChangeBatch, ChangeWatch, HistoryGap};
+pub use error::{ChangeError, IndeterminateReason, ProposeError, TransferError};
+pub use inbox::{AppliedWrite, DriverInbox, DriverRequest, QueuedProposal, RaftInput};
+pub use outcome_cache::CommandResult;
+pub use publisher::{Publication, StatePublisher};
+pub use raft_requests::{READ_TIMEOUT, TRANSFER_TIMEOUT};
 
-use self::checkpoints::Checkpoints;
-use self::history::History;
-use self::inbox::Outbox;
-use self::outcomes::Outcomes;
-use crate::raft::wire::{Leader, Nowhere};
+use self::change_history::ChangeHistory;
+use self::checkpoints::StateCheckpoints;
+use self::inbox::DriverSender;
+use self::outcome_cache::OutcomeCache;
+use crate::raft::transport::{LeaderClient, NoTransport};
 
-/// How many changes a watcher may be behind before it has to list again.
-pub const HISTORY: usize = 1 << 16;
-/// How long a write may take before its caller is told that the outcome is not known.
-pub const PROPOSE_DEADLINE: Duration = Duration::from_secs(10);
+/// How many changes a watcher may lag before it must list again.
+pub const HISTORY_CHANGES: usize = 1 << 16;
+/// Timeout of a write; its outcome is unknown afterwards.
+pub const PROPOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The state as of one applied index, and what this manager is in the cluster.
+/// The state at one applied index, and the status of this replica.
 #[derive(Clone)]
-pub struct Published {
+pub struct PublishedState {
     /// The replicated state.
     pub state: State,
-    /// Raft index up to which it is applied.
+    /// Index of the last applied entry.
     pub index: u64,
-    /// This manager's role.
-    pub role: Role,
-    /// What the log has cost since the manager started.
+    /// This manager's raft role.
+    pub role: ReplicaRole,
+    /// Log writes since the manager started.
     pub log: LogCost,
-    /// Set while the log cannot be written. Reading goes on meanwhile.
-    pub held: Option<Arc<Held>>,
-    /// The members of the group, as of the newest change that is known to be committed.
+    /// Set while the log cannot be written. Stale reads continue.
+    pub write_stall: Option<Arc<WriteStall>>,
+    /// The newest raft configuration known to be committed.
     pub members: Arc<ConfState>,
-    /// What is wrong with entries that were acknowledged.
-    pub durability: Durability,
+    /// Problems with acknowledged entries.
+    pub durability: DurabilityStatus,
 }
 
-impl Published {
-    /// What was restored, before a driver has said anything.
-    pub fn first(state: State) -> Self {
+impl PublishedState {
+    /// The restored state before the driver runs.
+    pub fn initial(state: State) -> Self {
         let index = state.applied().index;
         Self {
             state,
             index,
-            role: Role::default(),
+            role: ReplicaRole::default(),
             log: LogCost::default(),
-            held: None,
+            write_stall: None,
             members: Arc::default(),
-            durability: Durability::default(),
+            durability: DurabilityStatus::default(),
         }
     }
 
-    /// Why the state here may fall behind that of the others: the log cannot be written, and `own` does not lead alone.
-    pub fn held_among_others(&self, own: MemberId) -> Option<&Arc<Held>> {
-        self.held.as_ref().filter(|_| !self.leads_alone(own))
+    /// The reason why the local state may lag: the log cannot be written, and `own` is not the sole leader.
+    pub fn stall_with_peers(&self, own: MemberId) -> Option<&Arc<WriteStall>> {
+        self.write_stall.as_ref().filter(|_| !self.is_sole_leader(own))
     }
 
-    /// Whether `own` is the only voter and leads: then nobody else can have committed anything.
-    pub fn leads_alone(&self, own: MemberId) -> bool {
+    /// Whether `own` leads and is the only voter: then no other member can have committed anything.
+    pub fn is_sole_leader(&self, own: MemberId) -> bool {
         let ConfState { voters, voters_outgoing, .. } = &*self.members;
-        self.role.may_plan && *voters == [own] && voters_outgoing.is_empty()
+        self.role.can_plan && *voters == [own] && voters_outgoing.is_empty()
     }
 }
 
-/// What a manager is, as the driver last knew.
+/// The raft role as last published by the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Role {
-    /// Leads, in `term`.
-    pub leader: bool,
-    /// Who leads in `term`, if that is known; this manager's own id if it does.
+pub struct ReplicaRole {
+    /// Whether this manager leads in `term`.
+    pub is_leader: bool,
+    /// The leader of `term` if known; this manager's own id if it leads.
     pub leader_id: Option<MemberId>,
-    /// Newest term it has seen.
+    /// Newest term seen.
     pub term: u64,
-    /// Leads and has applied an entry of its own term: only now may it plan.
-    pub may_plan: bool,
+    /// Leads and has applied an entry of its own term; planning requires it.
+    pub can_plan: bool,
 }
 
-/// Writes to the log since the manager started. An idle cluster adds nothing.
+/// Writes to the log since the manager started. An idle cluster adds none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LogCost {
-    /// Durable writes.
+    /// Number of durable writes.
     pub writes: u64,
     /// Bytes of entries and hard state.
     pub bytes: u64,
 }
 
-/// Why a manager cannot write its log for now. It tries again by itself.
+/// Why a manager currently cannot write its log. The write is retried automatically.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Held {
-    /// Since when.
+pub struct WriteStall {
+    /// Start of the stall.
     pub since: Timestamp,
-    /// What is wrong and where, for people.
-    pub why: Arc<str>,
-    /// There is no room on the disk, as opposed to a disk that does not work.
-    pub full: bool,
+    /// The error and the file, as a message for users.
+    pub reason: Arc<str>,
+    /// Whether the disk is full, as opposed to failing.
+    pub is_disk_full: bool,
 }
 
-/// Cheap to clone; all clones are the same store.
+/// The store. Cheap to clone; all clones share one state.
 #[derive(Clone)]
 pub struct Store {
-    shared: Arc<Shared>,
-    outbox: Outbox,
+    inner: Arc<StoreInner>,
+    driver: DriverSender,
 }
 
-struct Shared {
-    own: MemberId,
-    leader: Arc<dyn Leader>,
-    published: ArcSwap<Published>,
-    history: Mutex<History>,
-    outcomes: Mutex<Outcomes>,
-    peers: Mutex<Arc<[Peer]>>,
-    checkpoints: Mutex<Checkpoints>,
-    /// Index of the newest publication; watchers wait on it.
-    newest: watch::Sender<u64>,
-    /// How long writes took.
-    commits: Histogram,
-    /// When the driver last went round, and when it last knew of a leader, in milliseconds since the store was made.
-    last_round: AtomicU64,
-    leader_heard: AtomicU64,
-    made: Instant,
+struct StoreInner {
+    own_id: MemberId,
+    leader_client: Arc<dyn LeaderClient>,
+    published: ArcSwap<PublishedState>,
+    history: Mutex<ChangeHistory>,
+    outcome_cache: Mutex<OutcomeCache>,
+    peers: Mutex<Arc<[PeerProgress]>>,
+    checkpoints: Mutex<StateCheckpoints>,
+    /// Index of the newest publication; watchers wait for changes of it.
+    latest: watch::Sender<u64>,
+    /// Write latency.
+    commit_latency: Histogram,
+    /// Last iteration of the driver, and last time a leader was known, in milliseconds since the store was
+    /// created.
+    last_turn: AtomicU64,
+    last_leader_seen: AtomicU64,
+    created: Instant,
 }
 
-impl Shared {
+impl StoreInner {
     fn now(&self) -> u64 {
-        u64::try_from(self.made.elapsed().as_millis()).unwrap_or(u64::MAX)
+        u64::try_from(self.created.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 }
 
 impl Store {
-    /// A store of `first` for a manager that is alone, and the ends of it that belong to the driver. At most `queue`
-    /// proposals wait, and about `history` changes are kept for watchers.
-    pub fn new(first: Published, queue: usize, history: usize) -> (Self, Publisher, Inbox) {
-        Self::of_group(first, 1, Arc::new(Nowhere), queue, history)
+    /// A store with the state `first` for a single-member cluster, and its driver-side ends. At most `queue`
+    /// proposals are queued, and about `history` changes are kept for watchers.
+    pub fn new(first: PublishedState, queue: usize, history: usize) -> (Self, StatePublisher, DriverInbox) {
+        Self::of_group(first, 1, Arc::new(NoTransport), queue, history)
     }
 
-    /// As [`Store::new`], for the member `own` of a group; `leader` is the way to the one that leads.
+    /// As [`Store::new`], for the member `own` of a group; `leader` forwards writes to the leader.
     pub fn of_group(
-        first: Published,
+        first: PublishedState,
         own: MemberId,
-        leader: Arc<dyn Leader>,
+        leader: Arc<dyn LeaderClient>,
         queue: usize,
         history: usize,
-    ) -> (Self, Publisher, Inbox) {
-        let (outbox, inbox) = Outbox::new(queue);
-        let shared = Arc::new(Shared {
-            own,
-            leader,
-            newest: watch::Sender::new(first.index),
-            history: Mutex::new(History::after(first.index, history)),
-            outcomes: Mutex::new(Outcomes::after(first.index)),
+    ) -> (Self, StatePublisher, DriverInbox) {
+        let (sender, inbox) = DriverSender::new(queue);
+        let shared = Arc::new(StoreInner {
+            own_id: own,
+            leader_client: leader,
+            latest: watch::Sender::new(first.index),
+            history: Mutex::new(ChangeHistory::starting_after(first.index, history)),
+            outcome_cache: Mutex::new(OutcomeCache::starting_after(first.index)),
             published: ArcSwap::from_pointee(first),
             peers: Mutex::default(),
             checkpoints: Mutex::default(),
-            commits: Histogram::new(fractions_of_a_second()),
-            last_round: AtomicU64::new(0),
-            leader_heard: AtomicU64::new(0),
-            made: Instant::now(),
+            commit_latency: Histogram::new(short_latency_buckets()),
+            last_turn: AtomicU64::new(0),
+            last_leader_seen: AtomicU64::new(0),
+            created: Instant::now(),
         });
-        (Self { shared: shared.clone(), outbox }, Publisher::new(shared), inbox)
+        (Self { inner: shared.clone(), driver: sender }, StatePublisher::new(shared), inbox)
     }
 
-    /// The newest state that is applied here. Holding it costs memory, not time of others.
-    pub fn read(&self) -> Arc<Published> {
-        self.shared.published.load_full()
+    /// The newest applied state. Holding it costs memory but blocks nothing.
+    pub fn read(&self) -> Arc<PublishedState> {
+        self.inner.published.load_full()
     }
 
-    /// Digests of the state after some entries that all managers pass, and of what it is now, in order.
-    pub fn digests(&self) -> Vec<Digest> {
+    /// State digests at common checkpoint indexes and at the current index, in order.
+    pub fn digests(&self) -> Vec<StateDigest> {
         let newest = self.read().state.digest();
-        let mut digests = self.shared.checkpoints.lock().unwrap_or_else(PoisonError::into_inner).all();
+        let mut digests = self.inner.checkpoints.lock().unwrap_or_else(PoisonError::into_inner).all();
         digests.retain(|digest| digest.index < newest.index);
         digests.push(newest);
         digests
     }
 
-    /// How long each write took, from its proposal to its effect here.
-    pub fn commits(&self) -> &Histogram {
-        &self.shared.commits
+    /// Latency of writes, from the proposal to the application on this manager.
+    pub fn commit_latency(&self) -> &Histogram {
+        &self.inner.commit_latency
     }
 
-    /// How long ago the driver last went round.
-    pub fn since_last_round(&self) -> Duration {
-        let last = Duration::from_millis(self.shared.last_round.load(Ordering::Relaxed));
-        self.shared.made.elapsed().saturating_sub(last)
+    /// Time since the last iteration of the driver.
+    pub fn since_last_turn(&self) -> Duration {
+        let last = Duration::from_millis(self.inner.last_turn.load(Ordering::Relaxed));
+        self.inner.created.elapsed().saturating_sub(last)
     }
 }
 

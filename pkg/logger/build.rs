@@ -1,5 +1,4 @@
-//! Makes the three programs that the library carries: static, without a dependency, by one call of `rustc`
-//! each.
+//! Builds the three embedded programs: static, without dependencies, by one call of `rustc` each.
 //!
 //! They are not cargo binaries, because `crt-static` and the relocation model are properties of a whole
 //! program: cargo could only set them for every crate of the workspace at once.
@@ -12,7 +11,7 @@ use std::process::Command;
 
 use sha2::{Digest, Sha256};
 
-/// What the programs are made of; the library has other files too, which must not make them anew.
+/// Sources of the programs; changes of other library files must not rebuild them.
 const SOURCES: [&str; 4] = ["src/program", "src/plan.rs", "src/record.rs", "src/segment.rs"];
 
 fn main() {
@@ -34,7 +33,7 @@ fn compile(program: &str, into: &Path) {
     rustc.args(["--edition", "2024", "--crate-type", "bin", "--crate-name"]).arg(format!("warren_{program}"));
     rustc.arg("--target").arg(variable("TARGET"));
     rustc.args(["-C", "opt-level=s", "-C", "codegen-units=1", "-C", "lto=fat", "-C", "panic=abort"]);
-    // Position-dependent, so that no relocation is done at start, which would make private pages of shared
+    // Position-dependent, so that start-up needs no relocations, which would turn shared pages into private
     // ones.
     rustc.args(["-C", "relocation-model=static", "-C", "target-feature=+crt-static", "-C", "strip=symbols"]);
     if let Some(linker) = env::var_os("RUSTC_LINKER") {
@@ -42,7 +41,7 @@ fn compile(program: &str, into: &Path) {
         setting.push(linker);
         rustc.arg("-C").arg(setting);
     }
-    // Equal sources make equal programs, wherever the checkout lies: a node then need not write them anew.
+    // Equal sources produce equal programs in any checkout, so that a node need not write them again.
     let mut remap = variable("CARGO_MANIFEST_DIR");
     remap.push("=warren-logger");
     rustc.arg("--remap-path-prefix").arg(remap);
@@ -56,7 +55,7 @@ fn compile(program: &str, into: &Path) {
     );
 }
 
-/// Puts a compressed copy beside the program, and its digest.
+/// Writes a compressed copy of the program, and its digest.
 fn pack(path: &Path) {
     let program = std::fs::read(path).expect("the compiler has written it");
     let mut packed = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::best());

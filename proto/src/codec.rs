@@ -1,7 +1,7 @@
-//! How messages are put into frames: as `tonic-prost` does it, with buffers that fit them.
+//! Encoding of messages into frames: as in `tonic-prost`, with buffers of a suitable size.
 //!
-//! A manager has as many streams as workers, on which little is said, and little at a time. The usual buffers of 8 KiB,
-//! one for each way, would be most of what such a stream takes.
+//! A manager has as many streams as workers, with few and small messages. The usual buffers of 8 KiB, one for
+//! each direction, would be most of the memory of such a stream.
 
 use std::marker::PhantomData;
 
@@ -10,37 +10,37 @@ use tonic::Status;
 use tonic::codec::{BufferSettings, Codec, EncodeBuf, Encoder};
 use tonic_prost::ProstDecoder;
 
-/// What a stream's buffers have at first; they grow with what passes through them.
-const FIRST: usize = 512;
-/// So much may gather before it is sent.
-const GATHERED: usize = 32 << 10;
+/// Initial size in bytes of a stream's buffers; they grow with the messages.
+const INITIAL_BUFFER_SIZE: usize = 512;
+/// How many bytes are buffered before they are sent.
+const YIELD_THRESHOLD: usize = 32 << 10;
 
 fn settings() -> BufferSettings {
-    BufferSettings::new(FIRST, GATHERED)
+    BufferSettings::new(INITIAL_BUFFER_SIZE, YIELD_THRESHOLD)
 }
 
-/// Writes `T` and reads `U`.
+/// Encodes `T` and decodes `U`.
 #[derive(Debug, Clone)]
-pub struct Frugal<T, U>(PhantomData<(T, U)>);
+pub struct CompactCodec<T, U>(PhantomData<(T, U)>);
 
-impl<T, U> Default for Frugal<T, U> {
+impl<T, U> Default for CompactCodec<T, U> {
     fn default() -> Self {
         Self(PhantomData)
     }
 }
 
-impl<T, U> Codec for Frugal<T, U>
+impl<T, U> Codec for CompactCodec<T, U>
 where
     T: Message + Send + 'static,
     U: Message + Default + Send + 'static,
 {
     type Encode = T;
     type Decode = U;
-    type Encoder = Exact<T>;
+    type Encoder = SizedEncoder<T>;
     type Decoder = ProstDecoder<U>;
 
-    fn encoder(&mut self) -> Exact<T> {
-        Exact(PhantomData)
+    fn encoder(&mut self) -> SizedEncoder<T> {
+        SizedEncoder(PhantomData)
     }
 
     fn decoder(&mut self) -> ProstDecoder<U> {
@@ -48,11 +48,11 @@ where
     }
 }
 
-/// Asks for the room that a message takes before it writes it: piece by piece, the buffer would double.
+/// Reserves the size of a message before it encodes it: otherwise the buffer would grow by doubling.
 #[derive(Debug, Clone)]
-pub struct Exact<T>(PhantomData<T>);
+pub struct SizedEncoder<T>(PhantomData<T>);
 
-impl<T: Message> Encoder for Exact<T> {
+impl<T: Message> Encoder for SizedEncoder<T> {
     type Item = T;
     type Error = Status;
 

@@ -1,15 +1,14 @@
-//! Between the wire and `warren-types`.
+//! Conversions between the wire and `warren-types`.
 //!
-//! From the wire: `TryFrom`, with every fault of the message and its path in [`Violations`](warren_types::Violations);
-//! paths are relative to the message, whoever holds it nests them. To the wire: `From`, which cannot fail and writes
-//! defaults as absent, so that equal values have equal bytes.
+//! From the wire: `TryFrom`, with every violation of the message and its path in
+//! [`Violations`](warren_types::Violations); paths are relative to the message, the caller nests them. To the
+//! wire: `From`, which cannot fail and omits defaults, so that equal values have equal bytes.
 //!
-//! [`ServiceSpec`](warren_types::ServiceSpec) has two ways in: `TryFrom` for what a person sends now, which
-//! also asks `validate`, and [`stored_service_spec`] for what a log or snapshot holds, which was valid when
-//! it was accepted and must stay readable when a later version allows less.
+//! [`ServiceSpec`](warren_types::ServiceSpec) has two conversions: `TryFrom` for new requests, which also
+//! calls `validate`, and [`stored_service_spec`] for logs and snapshots, whose specs were valid when they
+//! were accepted and must stay readable when a later version allows less.
 
 mod assignment;
-mod content;
 mod fields;
 mod health;
 mod member;
@@ -18,12 +17,13 @@ mod report;
 mod request;
 #[cfg(test)]
 mod round_trip;
+mod secret_object;
 mod spec;
 mod task;
 
-pub use content::{content_data, content_kind, parse_field};
 pub use member::suffrage;
 pub use node::{availability, node_condition, node_role, node_status};
-pub use report::{desired, health, task_state};
+pub use report::{desired_task_state, health, task_state};
 pub use request::replicas;
+pub use secret_object::{check_secret_object_data, parse_field, secret_object_kind};
 pub use spec::stored_service_spec;

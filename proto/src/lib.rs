@@ -1,8 +1,8 @@
-//! The wire: protobuf messages, gRPC services, and their conversions to and from `warren-types`.
+//! The wire format: protobuf messages, gRPC services, and their conversions to and from `warren-types`.
 //!
-//! This is the only place that knows both. A conversion from the wire checks everything and names the field
-//! that is wrong; a conversion to the wire cannot fail. Nothing here decides or does IO.
-//! Start reading at `warren/v1/types.proto`, then [`convert`]; how errors travel is in [`status`].
+//! Only this crate knows both. A conversion from the wire checks everything and names each invalid field; a
+//! conversion to the wire cannot fail. Nothing here decides or does IO. Start reading at
+//! `warren/v1/types.proto`, then [`convert`]; [`status`] defines how errors are sent.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

@@ -1,8 +1,9 @@
-//! How an error travels: a gRPC status whose details name a reason for programs and the fields for people.
+//! Errors on the wire: a gRPC status whose details have a reason for programs and the invalid fields for
+//! users.
 //!
 //! The details are google.rpc messages: `ErrorInfo` (reason in capitals, domain [`DOMAIN`]) and `BadRequest`
-//! (a path and a sentence per field). They travel in one HTTP/2 header, which peers bound to 16 KiB in all,
-//! so what is sent is cut to fit: an error that is too long must not become a broken connection.
+//! (a path and a sentence per field). They are sent in one HTTP/2 header, which peers limit to 16 KiB in
+//! total, so they are cut to fit: an error that is too long must not break the connection.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -14,77 +15,78 @@ use warren_types::{Violation, Violations};
 /// Domain of every reason.
 pub const DOMAIN: &str = "warren.io";
 
-/// Reason of what a node hears that was removed from the cluster: it has to join anew.
+/// Reason for a node that was removed from the cluster: it has to join again.
 pub const NODE_REMOVED: &str = "NODE_REMOVED";
 
-/// Reason of what a node hears that the manager does not know, without being sure that it was removed.
+/// Reason for a node that the manager does not know, without being certain that it was removed.
 pub const NODE_UNKNOWN: &str = "NODE_UNKNOWN";
 
-/// Reason of what callers and nodes hear from a manager that knows of no leader: another manager may know of one.
+/// Reason for clients and nodes if the manager knows of no leader: another manager may know of one.
 pub const NO_LEADER: &str = "NO_LEADER";
 
-/// Reason of what callers and nodes hear from a manager that stops: another one goes on.
-pub const STOPPING: &str = "STOPPING";
+/// Reason for clients and nodes if the manager is stopping: another one continues.
+pub const MANAGER_STOPPING: &str = "STOPPING";
 
-/// Reason of what callers hear from a manager without room on its disk. Nothing was done; another one may do it.
+/// Reason for clients if the disk of the manager is full. Nothing was done; another manager may do it.
 pub const DISK_FULL: &str = "DISK_FULL";
 
-/// As [`DISK_FULL`], where the disk fails for another reason.
-pub const DISK_FAILS: &str = "DISK_FAILS";
+/// As [`DISK_FULL`], if the disk fails for another reason.
+pub const DISK_FAILED: &str = "DISK_FAILS";
 
-/// Reason of what a node or a watcher hears that has seen more of the cluster than the manager: another one has seen
-/// it, too.
-pub const BEHIND: &str = "BEHIND";
+/// Reason for a node or a watcher that has seen a newer state of the cluster than the manager has: another
+/// manager has that state.
+pub const MANAGER_BEHIND: &str = "BEHIND";
 
-/// Reason of what everybody hears from a manager that is in an earlier life of the cluster than one that they have
-/// seen: those of the later one go on.
-pub const OTHER_LIFE: &str = "OTHER_LIFE";
+/// Reason for all callers of a manager whose incarnation of the cluster is earlier than one that they have
+/// seen: managers of the later one continue.
+pub const OTHER_INCARNATION: &str = "OTHER_LIFE";
 
-/// Reason of what a manager hears from one that is in a later life of the cluster: its own is over.
-pub const OVERTAKEN: &str = "OVERTAKEN";
+/// Reason for a manager that calls one of a later incarnation of the cluster: its own has ended.
+pub const INCARNATION_SUPERSEDED: &str = "OVERTAKEN";
 
-/// Metadata: in which life of the cluster a manager is, in answers to people and in its refusals; in what people send,
-/// the latest that they have seen. A number.
-pub const LIFE: &str = "warren-life";
+/// Metadata: the incarnation of the cluster that a manager is in, in its responses to clients and its errors;
+/// in requests of clients, the latest that they have seen. A number.
+pub const INCARNATION: &str = "warren-life";
 
-/// Reason of what a node's session ends with when the node has opened a newer one.
-pub const SUPERSEDED: &str = "SUPERSEDED";
+/// Reason for the end of a node's session when the node has opened a newer one.
+pub const SESSION_SUPERSEDED: &str = "SUPERSEDED";
 
-/// The message is sent twice, once percent-encoded, so it has the smaller share of the header.
+/// The most bytes of a message. It is sent twice, once percent-encoded, so it has the smaller share of the
+/// header.
 const MAX_MESSAGE: usize = 1024;
-/// Of each violation's path and message.
+/// The most bytes of each violation's path and message.
 const MAX_VIOLATION_TEXT: usize = 256;
-/// More violations than this are counted, not listed. With the bounds above: 10 KiB before encoding at most.
+/// More violations than this are counted, not listed. With the limits above: 10 KiB before encoding at most.
 const MAX_VIOLATIONS: usize = 16;
 
-/// What is wrong with a request, as a manager answers it and a client reads it.
+/// An error of a request, as a manager sends it and a client reads it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     /// Kind of error.
     pub code: Code,
-    /// For programs, in capitals: `SERVICE_EXISTS`. Empty when the peer is no Warren manager (a proxy, a
+    /// For programs, in capitals: `SERVICE_EXISTS`. Empty if the peer is not a Warren manager (a proxy, a
     /// broken connection).
     pub reason: String,
-    /// For people: what was wanted, what was found, what to do.
+    /// Human-readable: what was expected, what was found, what to do.
     pub message: String,
-    /// The fields that are wrong, with paths from the root of the request.
+    /// The invalid fields, with paths from the root of the request.
     pub violations: Violations,
 }
 
 impl Problem {
-    /// A problem that no field is to blame for.
+    /// A problem without invalid fields.
     pub fn new(code: Code, reason: &str, message: impl fmt::Display) -> Self {
         let violations = Violations::default();
         Self { code, reason: reason.to_owned(), message: message.to_string(), violations }
     }
 }
 
-/// Fields of a request that are wrong: `INVALID_ARGUMENT`.
+/// Invalid fields of a request: `INVALID_ARGUMENT`.
 impl From<Violations> for Problem {
     fn from(violations: Violations) -> Self {
         let message = match violations.0.as_slice() {
-            [one] => format!("the request has a field that is wrong: {one}"),
-            many => format!("the request has {} fields that are wrong", many.len()),
+            [one] => format!("the request has an invalid field: {one}"),
+            many => format!("the request has {} invalid fields", many.len()),
         };
         Self { violations, ..Self::new(Code::InvalidArgument, "INVALID_ARGUMENT", message) }
     }
@@ -106,7 +108,7 @@ impl From<Problem> for Status {
     }
 }
 
-/// Total: what carries no details of ours keeps its code and message.
+/// Total: a status without these details keeps its code and message.
 impl From<&Status> for Problem {
     fn from(status: &Status) -> Self {
         let details = status.get_error_details();
@@ -131,7 +133,7 @@ impl fmt::Display for Problem {
 
 impl std::error::Error for Problem {}
 
-/// The beginning of `text` that has at most `most` bytes, with a sign that something is missing.
+/// The first `most` bytes of `text` at most, with a mark if something was cut.
 fn cut(text: &str, most: usize) -> String {
     if text.len() <= most {
         return text.to_owned();
@@ -151,15 +153,15 @@ mod tests {
     }
 
     #[test]
-    fn a_problem_survives_the_way() {
-        for wanted in [problem(0, "there is a service web"), problem(2, "spec.name")] {
-            let status = Status::from(wanted.clone());
-            assert_eq!(Problem::from(&status), wanted);
+    fn problem_round_trip() {
+        for expected in [problem(0, "there is a service web"), problem(2, "spec.name")] {
+            let status = Status::from(expected.clone());
+            assert_eq!(Problem::from(&status), expected);
         }
     }
 
     #[test]
-    fn the_longest_problem_fits_in_the_headers_of_a_reply() {
+    fn longest_problem_fits_in_headers() {
         let status = Status::from(problem(100, &"ü".repeat(10_000)));
         let headers = status.clone().into_http::<()>().into_parts().0.headers;
         // HTTP/2 counts 32 bytes more per header.
@@ -173,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_that_is_not_ours_keeps_what_it_says() {
+    fn foreign_status_is_kept() {
         let found = Problem::from(&Status::unavailable("connection refused"));
         assert_eq!(found, Problem::new(Code::Unavailable, "", "connection refused"));
         let mut foreign = ErrorDetails::new();
@@ -183,12 +185,12 @@ mod tests {
     }
 
     #[test]
-    fn violations_become_one_sentence_and_a_list() {
+    fn violations_are_listed_in_message_and_details() {
         let one = Violations::from(Violation::new("spec.name", "is missing"));
         let problem = Problem::from(one.clone());
-        assert_eq!(problem.to_string(), "the request has a field that is wrong: spec.name: is missing");
+        assert_eq!(problem.to_string(), "the request has an invalid field: spec.name: is missing");
         assert_eq!((problem.code, problem.violations), (Code::InvalidArgument, one.clone()));
         let two = Violations([one.clone().0, one.0].concat());
-        assert_eq!(Problem::from(two).to_string(), "the request has 2 fields that are wrong");
+        assert_eq!(Problem::from(two).to_string(), "the request has 2 invalid fields");
     }
 }

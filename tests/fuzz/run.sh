@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Lets libFuzzer look for inputs that a target does not take: tests/fuzz/run.sh [SECONDS [TARGET...]]
+# Runs libFuzzer on the targets: tests/fuzz/run.sh [SECONDS [TARGET...]]
 #
-# Needs a nightly toolchain (`rustup toolchain install nightly`) and a C++ compiler, nothing else. What it
-# learns stays in target/fuzz/corpus/ for the next run. A finding ends the run: mend it, and keep its input in
+# Needs a nightly toolchain (`rustup toolchain install nightly`) and a C++ compiler, nothing else. New inputs
+# are kept in target/fuzz/corpus/ for the next run. A finding ends the run: fix it, and add its input to
 # corpus/<target>/, where every `cargo test` replays it.
 set -euo pipefail
 
@@ -16,7 +16,7 @@ root=$(cd "$here/../.." && pwd)
 work=${CARGO_TARGET_DIR:-$root/target}/fuzz
 host=$(rustc -vV | sed -n 's/^host: //p')
 
-# What cargo-fuzz sets: counters at every edge, comparisons, and the address sanitizer, which also bounds
+# The flags of cargo-fuzz: counters at every edge, comparisons, and the address sanitizer, which also bounds
 # allocations.
 flags=(
     -Cpasses=sancov-module
@@ -29,7 +29,7 @@ flags=(
     -Coverflow-checks=on
 )
 echo "building with $(rustc +nightly --version)"
-# What ships is stripped; a finding should name functions and lines.
+# Release builds are stripped; a finding needs functions and lines.
 export CARGO_PROFILE_RELEASE_STRIP=none CARGO_PROFILE_RELEASE_DEBUG=line-tables-only CARGO_PROFILE_RELEASE_OPT_LEVEL=2
 # With --target, build scripts and macros are built without these flags.
 RUSTFLAGS="${flags[*]}" cargo +nightly build --manifest-path "$root/Cargo.toml" --target-dir "$work" \
@@ -44,7 +44,7 @@ for target in "${targets[@]}"; do
         -max_total_time="$seconds" -max_len=4096 -timeout=20 -rss_limit_mb=1024 -malloc_limit_mb=64 \
         -artifact_prefix="$findings/" -print_final_stats=1 2>"$work/$target.log"; then
         tail -n 60 "$work/$target.log" >&2
-        echo "$target: found something; the input is in $findings, all of the output in $work/$target.log" >&2
+        echo "$target: found a defect; its input is in $findings, the full output in $work/$target.log" >&2
         exit 1
     fi
     grep -E '^(Done|stat::number_of_executed_units|stat::peak_rss_mb)' "$work/$target.log"

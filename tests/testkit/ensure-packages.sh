@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that are missing: `ensure-packages.sh run` for what a node and its build need,
-# `ensure-packages.sh test` for what the tests need as well. What is there by whatever name is left alone (a
-# containerd from another repository counts), and nothing is asked of apt when nothing is missing.
+# Installs missing Debian packages: `ensure-packages.sh run` those of a node and its build,
+# `ensure-packages.sh test` also those of the tests. Programs from other packages count (for example a
+# containerd from another repository), and apt is not called when nothing is missing.
 set -euo pipefail
 export PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"
 
@@ -10,7 +10,7 @@ fail() {
     exit 1
 }
 
-# need PACKAGE CONDITION...: notes the package when the condition does not hold.
+# need PACKAGE CONDITION...: adds the package when the condition is false.
 missing=()
 need() {
     local package=$1
@@ -55,17 +55,17 @@ check() {
 
 [[ $# == 1 && ($1 == run || $1 == test) ]] || fail "usage: ensure-packages.sh run|test"
 [[ $(id -u) == 0 ]] ||
-    fail "this needs root, for containers and network namespaces, but runs as $(id -un): use sudo make $1"
+    fail "containers and network namespaces need root, but this runs as $(id -un): use sudo make $1"
 
 command -v cargo >/dev/null ||
-    fail "there is no cargo in $PATH: install Rust from https://rustup.rs, or keep your PATH with" \
+    fail "cargo is not in $PATH: install Rust from https://rustup.rs, or keep your PATH with" \
         "sudo env \"PATH=\$PATH\" make $1"
 
 check "$1"
 [[ ${#missing[@]} == 0 ]] && exit 0
 
 command -v apt-get >/dev/null ||
-    fail "these are missing and there is no apt-get to install them: ${missing[*]}; install them by hand"
+    fail "these packages are missing and there is no apt-get to install them: ${missing[*]}; install them manually"
 echo "installing ${missing[*]}"
 export DEBIAN_FRONTEND=noninteractive
 apt-get update --quiet

@@ -1,12 +1,11 @@
-//! What a task has around its container: its image, its directory, its volumes, its secrets and configs, and its share
-//! in published ports.
+//! The resources of a task around its container: image, directory, volumes, secrets and configs, and
+//! published ports.
 //!
-//! Each handler is a pair of `ensure` and `remove` (or `hold`, `serve` and `release`), harmless the second
-//! time.
+//! Each handler is a pair of `ensure` and `remove` (or `reserve`, `route` and `release`), all idempotent.
 
-pub(crate) mod contents;
+pub(crate) mod exec_plans;
 pub(crate) mod files;
 pub(crate) mod images;
 pub(crate) mod ports;
-pub(crate) mod setups;
+pub(crate) mod secret_objects;
 pub(crate) mod volumes;

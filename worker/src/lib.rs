@@ -1,33 +1,33 @@
-//! The agent of a node: keeps a session with a manager, and makes what it wants true by containerd and the
-//! kernel.
+//! The worker agent of a node: holds a session with a manager, and implements its assignments with containerd
+//! and the kernel.
 //!
-//! It decides nothing about a task itself: `warren-task` says what to do next, this crate does it. It must
-//! never stop or remove a container because it cannot reach somebody, never keep state that containerd and
-//! one disposable cache file do not give back, and never listen on a port of its own.
+//! It decides nothing about a task itself: `warren-task` chooses the next action, this crate executes it. It
+//! must never stop or remove a container because of a lost connection, never keep state that cannot be
+//! rebuilt from containerd and one disposable cache file, and never listen on a port of its own.
 //!
-//! Start reading at [`Worker`], which puts everything together; then `tasks` (what happens to a task) and
-//! `session` (what is said to a manager).
+//! Start reading at [`Worker`], the composition root; then `tasks` (the actors of tasks) and `session` (the
+//! protocol with the manager).
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod backends;
 mod cache;
 mod certificate;
-mod doors;
-mod garbage;
+#[cfg(test)]
+mod fake_manager;
+#[cfg(test)]
+mod fixtures;
 mod handlers;
+mod image_gc;
 mod node;
 pub mod process;
-#[cfg(test)]
-mod samples;
-#[cfg(test)]
-mod scripted;
 mod session;
 mod tasks;
 mod worker;
 
-pub use doors::{Doors, DoorsError, Place};
+pub use backends::{BackendConfig, HostBackends, HostBackendsError};
 #[cfg(any(test, feature = "testing"))]
 pub use handlers::images::fake::FakeImages;
-pub use handlers::images::{Arrival, ImageSource};
+pub use handlers::images::{ImagePull, ImageSource};
 pub use node::NodeOverrides;
-pub use worker::{Config, NotReady, StartError, StopError, Worker};
+pub use worker::{Worker, WorkerConfig, WorkerNotReady, WorkerStartError, WorkerStopError};

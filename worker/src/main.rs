@@ -1,21 +1,21 @@
-//! `warren-worker`: a worker alone, without the rest of the command line.
+//! `warren-worker`: the worker as a program of its own.
 
 use std::process::ExitCode;
 
 use clap::Parser;
 use warren_process::logging;
-use warren_worker::process::{Command, run};
+use warren_worker::process::{WorkerCommand, run};
 
-/// Runs containers on this machine for a cluster.
+/// Run containers for a Warren cluster on this machine
 #[derive(Debug, Parser)]
 #[command(name = "warren-worker", version, max_term_width = 110)]
 struct Cli {
-    /// What to log to stderr: error, warn, info, debug, trace, or filters like `warn,warren_worker=debug`
+    /// Log filter: error, warn, info, debug, trace, or for example `warn,warren_worker=debug`
     #[arg(long, global = true, env = "WARREN_LOG_LEVEL", default_value = "info", value_name = "LEVEL")]
     #[arg(value_parser = logging::parse_filter)]
     log_level: String,
     #[command(subcommand)]
-    command: Command,
+    command: WorkerCommand,
 }
 
 fn main() -> ExitCode {

@@ -1,11 +1,11 @@
-//! The machine: what it offers, how much of it is used, and what is wrong with it.
+//! The machine: capacity, usage, and conditions.
 
-pub(crate) mod health;
+pub(crate) mod conditions;
+pub(crate) mod heartbeat_stats;
+pub(crate) mod meter;
 pub(crate) mod metrics;
+pub(crate) mod monitor;
 pub(crate) mod stats;
-pub(crate) mod usage;
-pub(crate) mod vitals;
-pub(crate) mod watch;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,28 +15,28 @@ use tokio::time::timeout;
 use warren_runtime::Runtime;
 use warren_types::{Bytes, MilliCpu, NodeDescription, Resources};
 
-/// The runtime's version is asked for at every session: it must not hold one up.
+/// Deadline of the version query of the runtime at each session, which it must not delay.
 const RUNTIME_DEADLINE: Duration = Duration::from_secs(2);
 
-/// What a person says of the node in place of what is measured.
+/// Configured values that replace measured ones.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeOverrides {
-    /// CPU that tasks can have.
+    /// CPU for tasks.
     pub cpu: Option<MilliCpu>,
-    /// Memory that tasks can have.
+    /// Memory for tasks.
     pub memory: Option<Bytes>,
-    /// Where other machines reach this one; measured as the address from which managers are dialled.
+    /// Address for other machines; by default the source address of the connection to the manager.
     pub address: Option<String>,
-    /// What the node is called by in constraints; labels that are given to it in the cluster win.
+    /// Node labels for constraints; labels set in the cluster win.
     pub labels: BTreeMap<String, String>,
 }
 
-/// Describes the node. `disk` is what holds images and containers, `dialled_from` this end of the connection to the
-/// manager.
+/// Describes the node. `disk` is the file system of images and containers, `dialled_from` the local address
+/// of the connection to the manager.
 pub(crate) async fn describe(
     runtime: &dyn Runtime,
     overrides: &NodeOverrides,
-    disk: Option<usage::Disk>,
+    disk: Option<meter::DiskUsage>,
     dialled_from: Option<&str>,
 ) -> NodeDescription {
     let runtime = match timeout(RUNTIME_DEADLINE, runtime.info()).await {
@@ -60,41 +60,41 @@ pub(crate) async fn describe(
     }
 }
 
-/// The CPUs that this process may use, cgroup limits included.
+/// CPUs of this process, within its cgroup limits.
 fn measured_cpu() -> MilliCpu {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     MilliCpu(cores as u64 * 1000)
 }
 
 fn measured_memory() -> Bytes {
-    usage::memory(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default()).map_or(Bytes(0), |m| m.total)
+    meter::memory(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default()).map_or(Bytes(0), |m| m.total)
 }
 
 fn read_line(path: &str) -> String {
     std::fs::read_to_string(path).unwrap_or_default().trim().to_string()
 }
 
-/// Size and used part of the file system at `path`; `None` when it cannot be asked.
-pub(crate) fn disk(path: &std::path::Path) -> Option<usage::Disk> {
+/// Size and usage of the file system at `path`; `None` if it cannot be read.
+pub(crate) fn disk(path: &std::path::Path) -> Option<meter::DiskUsage> {
     let found = statvfs(path).ok()?;
     let bytes = |blocks| found.fragment_size().saturating_mul(blocks);
     let total = bytes(found.blocks());
-    // What only root may still fill counts as used, as in `df`.
+    // Space reserved for root counts as used, as in `df`.
     let free = bytes(found.blocks_available());
-    Some(usage::Disk { used: Bytes(total.saturating_sub(free)), total: Bytes(total) })
+    Some(meter::DiskUsage { used: Bytes(total.saturating_sub(free)), total: Bytes(total) })
 }
 
 #[cfg(test)]
 mod tests {
     use std::path::Path;
 
-    use warren_runtime::fake::Fake;
+    use warren_runtime::fake::FakeRuntime;
 
     use super::*;
 
     #[tokio::test]
-    async fn a_node_is_measured_and_what_a_person_says_wins() {
-        let fake = Fake::new();
+    async fn overrides_replace_measured_values() {
+        let fake = FakeRuntime::new();
         let measured =
             describe(&fake, &NodeOverrides::default(), disk(Path::new("/")), Some("10.0.0.7")).await;
         assert!(measured.resources.cpu.0 >= 1000 && measured.resources.memory.0 > 64 << 20);

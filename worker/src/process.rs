@@ -1,149 +1,149 @@
-//! A worker as a program: joining a cluster, running, leaving. `warren-worker` is this alone, `warren worker` the same
-//! in the large program, and a hybrid node uses its flags.
+//! The worker as a program: join, run, leave. `warren-worker` is this alone, `warren worker` the same within
+//! `warren`, and a hybrid node uses its flags.
 
 mod clear;
 mod flags;
 mod join;
 mod leave;
 mod run;
-mod shown;
+mod telemetry;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde::{Deserialize, Serialize};
-use warren_process::settings::Sections;
-use warren_process::{Exit, Failure, MetricsArgs, NodeSection, PlaceArgs, chain};
-use warren_security::{Credentials, Membership, MembershipStore, Roots};
+use warren_process::node_file::NodeFile;
+use warren_process::{CommandError, DirArgs, ExitKind, MetricsArgs, NodeSection, error_chain};
+use warren_security::{Credentials, MembershipStore, NodeMembership, Roots};
 use warren_types::ManagerAddress;
 
-use crate::session::RemovalNote;
-use crate::worker::identity;
+use crate::session::RemovalRecord;
+use crate::worker::node_identity;
 
 pub use clear::clear;
-pub use flags::{Flags, Label};
-pub use run::{Setup, check, ready, start};
-use shown::Shown;
+pub use flags::{LabelArg, WorkerFlags};
+pub use run::{WorkerSetup, check, ready, start};
+use telemetry::WorkerTelemetry;
 
-const WHAT: &str = "the node was not started";
-/// Names of the sections of `node.toml`.
+const NOT_STARTED: &str = "cannot start the node";
+/// Sections of `node.toml`.
 const NODE: &str = "node";
 const MANAGER: &str = "manager";
 const WORKER: &str = "worker";
 const JOINED: &str = "joined";
-/// What a worker is called among the parts of a node.
+/// Name of the worker's telemetry component.
 pub const PART: &str = "worker";
-/// The largest archive that `image import` may bring.
+/// Maximum size of an archive for `image import`.
 const MAX_ARCHIVE: u64 = 16 << 30;
 
-/// What `warren-worker` can be asked.
+/// Commands of `warren-worker`.
 #[derive(Debug, Subcommand)]
-pub enum Command {
-    /// Make this machine a worker of a cluster and run it, or resume what an earlier join made; a machine that was
-    /// removed from the cluster joins anew
-    Join(JoinArgs),
-    /// Run what an earlier `join` made
-    Run(RunArgs),
-    /// Leave the cluster: tasks are replaced elsewhere first, then the node is forgotten, and what it ran is stopped
-    Leave(LeaveArgs),
+pub enum WorkerCommand {
+    /// Add this machine to a cluster as a worker and run it, or resume an earlier join
+    Join(WorkerJoinArgs),
+    /// Run the worker that an earlier `join` set up
+    Run(WorkerRunArgs),
+    /// Leave the cluster: replace the tasks elsewhere, remove the node, then stop what it ran
+    Leave(WorkerLeaveArgs),
 }
 
 /// Flags of `join`.
 #[derive(Debug, Args)]
-pub struct JoinArgs {
-    /// A manager of the cluster
-    #[arg(value_name = "HOST:PORT", value_parser = flags::manager)]
+pub struct WorkerJoinArgs {
+    /// Address of a manager of the cluster
+    #[arg(value_name = "HOST:PORT", value_parser = flags::parse_manager)]
     pub address: String,
-    /// What lets this machine in: `warren token create --role worker` prints one
+    /// Join token; print one with `warren token create --role worker`
     #[arg(long, env = "WARREN_TOKEN", hide_env_values = true, value_name = "TOKEN")]
     pub token: String,
-    /// Where other machines reach this one [default: the address it reaches the manager from]
+    /// Address at which other machines reach this one [default: the local address of the connection to the
+    /// manager]
     #[arg(long, env = "WARREN_ADVERTISE", value_name = "HOST")]
     pub advertise: Option<String>,
-    /// Where the node keeps what.
+    /// Directories.
     #[command(flatten)]
-    pub place: PlaceArgs,
-    /// Where it shows whether it is well.
+    pub dirs: DirArgs,
+    /// Metrics listener.
     #[command(flatten)]
     pub metrics: MetricsArgs,
-    /// The worker's own.
+    /// Flags of the worker.
     #[command(flatten)]
-    pub flags: Flags,
+    pub flags: WorkerFlags,
 }
 
 /// Flags of `run`.
 #[derive(Debug, Args)]
-pub struct RunArgs {
-    /// Where the node keeps what.
+pub struct WorkerRunArgs {
+    /// Directories.
     #[command(flatten)]
-    pub place: PlaceArgs,
-    /// Where it shows whether it is well.
+    pub dirs: DirArgs,
+    /// Metrics listener.
     #[command(flatten)]
     pub metrics: MetricsArgs,
-    /// The worker's own.
+    /// Flags of the worker.
     #[command(flatten)]
-    pub flags: Flags,
+    pub flags: WorkerFlags,
 }
 
 /// Flags of `leave`.
 #[derive(Debug, Args)]
-pub struct LeaveArgs {
-    /// Where the node keeps what.
+pub struct WorkerLeaveArgs {
+    /// Directories.
     #[command(flatten)]
-    pub place: PlaceArgs,
-    /// Give up its tasks at once, instead of waiting until they run elsewhere
+    pub dirs: DirArgs,
+    /// Leave at once, without waiting until the tasks run elsewhere
     #[arg(long)]
     pub force: bool,
-    /// Ask no manager, since the cluster is gone for good: only stop and forget what is on this machine
+    /// Contact no manager (the cluster is gone for good); only stop and remove what is on this machine
     #[arg(long)]
     pub offline: bool,
-    /// How long its tasks may take to be replaced, and then its containers to stop
-    #[arg(long, default_value = "10m", value_parser = flags::duration, value_name = "DURATION")]
+    /// Time limit for replacing the tasks, and then for stopping the containers
+    #[arg(long, default_value = "10m", value_parser = flags::parse_timeout, value_name = "DURATION")]
     pub deadline: Duration,
 }
 
-/// What is remembered of how the machine joined.
+/// Settings of the join.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 struct JoinedSection {
-    /// Managers that it knows, each `host:port`.
+    /// Configured managers, each `host:port`.
     managers: Vec<String>,
-    /// Those that managers told of last.
+    /// Managers from the last session.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    known: Vec<ManagerAddress>,
+    known_managers: Vec<ManagerAddress>,
     #[serde(skip_serializing_if = "Option::is_none")]
     advertise: Option<String>,
 }
 
-/// Everything a worker is started with.
+/// Settings of a worker: stored ones, with the command line over them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Told {
+struct WorkerSettings {
     data_dir: PathBuf,
     node: NodeSection,
     joined: JoinedSection,
-    flags: Flags,
+    flags: WorkerFlags,
 }
 
-impl Told {
-    /// What an earlier join was told, and what is said now over it; `None` where there was none.
-    fn load(place: PlaceArgs, metrics: MetricsArgs, said: Flags) -> Result<Option<Self>, Failure> {
-        let node = NodeSection::said(&place, metrics);
+impl WorkerSettings {
+    /// The stored settings with `said` over them; `None` without stored settings.
+    fn load(place: DirArgs, metrics: MetricsArgs, said: WorkerFlags) -> Result<Option<Self>, CommandError> {
+        let node = NodeSection::from_args(&place, metrics);
         let data_dir = place.data_dir;
-        let Some(kept) = Sections::load(&data_dir)? else { return Ok(None) };
+        let Some(kept) = NodeFile::load(&data_dir)? else { return Ok(None) };
         if kept.section::<toml::Table>(MANAGER)?.is_some() {
-            let why = format!("{} is of a manager", data_dir.display());
+            let why = format!("{} belongs to a manager", data_dir.display());
             let hint = "use `warren manager run`, or choose another --data-dir";
-            return Err(Failure::new(Exit::Conflict, WHAT, why, hint));
+            return Err(CommandError::new(ExitKind::Conflict, NOT_STARTED, why, hint));
         }
-        let node = node.over(kept.section::<NodeSection>(NODE)?.unwrap_or_default());
+        let node = node.or(kept.section::<NodeSection>(NODE)?.unwrap_or_default());
         let Some(joined) = kept.section::<JoinedSection>(JOINED)? else { return Ok(None) };
-        let flags = said.over(kept.section::<Flags>(WORKER)?.unwrap_or_default());
+        let flags = said.or(kept.section::<WorkerFlags>(WORKER)?.unwrap_or_default());
         Ok(Some(Self { data_dir, node, joined, flags }))
     }
 
-    /// What is said of joining now, over what was said before. One more manager to dial does no harm.
-    fn and(mut self, said: JoinedSection) -> Self {
+    /// Adds the arguments of a repeated join. An additional manager is only one more to dial.
+    fn with_join(mut self, said: JoinedSection) -> Self {
         let new = said.managers.into_iter().filter(|manager| !self.joined.managers.contains(manager));
         let new: Vec<_> = new.collect();
         self.joined.managers.extend(new);
@@ -151,93 +151,95 @@ impl Told {
         self
     }
 
-    fn remember(&self) -> Result<(), Failure> {
-        let sections = Sections::new(&self.data_dir).with(NODE, &self.node).with(JOINED, &self.joined);
-        sections.with(WORKER, &self.flags).remember()
+    fn save(&self) -> Result<(), CommandError> {
+        let sections =
+            NodeFile::new(&self.data_dir).with_section(NODE, &self.node).with_section(JOINED, &self.joined);
+        sections.with_section(WORKER, &self.flags).save()
     }
 
     fn run_dir(&self) -> PathBuf {
         self.node.run_dir()
     }
 
-    /// Every manager that a person or a manager told of, each `host:port`.
+    /// Every known manager, each `host:port`.
     fn managers(&self) -> Vec<String> {
-        let JoinedSection { managers, known, .. } = &self.joined;
+        let JoinedSection { managers, known_managers: known, .. } = &self.joined;
         let known = known.iter().map(ToString::to_string).filter(|known| !managers.contains(known));
         managers.iter().cloned().chain(known).collect()
     }
 
-    /// Holds what makes this machine a member.
     fn membership(&self) -> MembershipStore {
         MembershipStore::new(self.data_dir.join("worker"))
     }
 
-    /// What this machine shows as a member, and whom it trusts.
-    fn member(&self) -> Result<(Credentials, Roots), Failure> {
+    /// Certificate and trusted roots of this node.
+    fn load_membership(&self) -> Result<(Credentials, Roots), CommandError> {
         let member = self.membership().load();
-        match member.map_err(|error| failed(WHAT, &error, "check the data directory"))? {
-            Membership::Member { credentials, roots } => Ok((credentials, roots)),
-            Membership::Begun { .. } | Membership::None => Err(no_worker(&self.data_dir)),
+        match member.map_err(|error| failed(NOT_STARTED, &error, "check the data directory"))? {
+            NodeMembership::Member { credentials, roots } => Ok((credentials, roots)),
+            NodeMembership::Joining { .. } | NodeMembership::NotMember => Err(not_a_worker(&self.data_dir)),
         }
     }
 
-    /// Where it is written down that this member was removed from its cluster.
-    fn note(&self, credentials: &Credentials) -> Result<RemovalNote, Failure> {
-        let (cluster, node) = identity(credentials.identity())
-            .map_err(|error| failed(WHAT, &error, "restore the data directory, or join with another one"))?;
-        Ok(RemovalNote::new(&self.data_dir, cluster, node))
+    /// The record of the removal of this node from its cluster.
+    fn removal_record(&self, credentials: &Credentials) -> Result<RemovalRecord, CommandError> {
+        let (cluster, node) = node_identity(credentials.identity()).map_err(|error| {
+            failed(NOT_STARTED, &error, "restore the data directory, or join with another one")
+        })?;
+        Ok(RemovalRecord::new(&self.data_dir, cluster, node))
     }
 }
 
-/// Writes down which managers there are now. What a person said now and not to be kept is left out.
-fn remember_known(data_dir: &Path, known: Vec<ManagerAddress>) -> Result<(), Failure> {
-    let Some(kept) = Sections::load(data_dir)? else { return Ok(()) };
+/// Saves the known managers.
+fn save_known_managers(data_dir: &Path, known: Vec<ManagerAddress>) -> Result<(), CommandError> {
+    let Some(kept) = NodeFile::load(data_dir)? else { return Ok(()) };
     let Some(joined) = kept.section::<JoinedSection>(JOINED)? else { return Ok(()) };
-    if joined.known == known {
+    if joined.known_managers == known {
         return Ok(());
     }
-    kept.with(JOINED, &JoinedSection { known, ..joined }).remember()
+    kept.with_section(JOINED, &JoinedSection { known_managers: known, ..joined }).save()
 }
 
-/// Removes a file that may not be there.
-fn forget(file: &Path) -> std::io::Result<()> {
+/// Removes a file if it exists.
+fn remove_if_present(file: &Path) -> std::io::Result<()> {
     match std::fs::remove_file(file) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
 }
 
-fn no_worker(data_dir: &Path) -> Failure {
-    let why = format!("{} holds no worker", data_dir.display());
-    Failure::new(
-        Exit::NotFound,
-        WHAT,
+fn not_a_worker(data_dir: &Path) -> CommandError {
+    let why = format!("{} has no worker", data_dir.display());
+    CommandError::new(
+        ExitKind::NotFound,
+        NOT_STARTED,
         why,
-        "make this machine one with `warren worker join HOST:PORT --token TOKEN`",
+        "join a cluster with `warren worker join HOST:PORT --token TOKEN`",
     )
 }
 
-fn failed(what: &str, error: &dyn std::error::Error, hint: &str) -> Failure {
-    Failure::new(Exit::Failed, what, chain(error), hint)
+fn failed(what: &str, error: &dyn std::error::Error, hint: &str) -> CommandError {
+    CommandError::new(ExitKind::Failed, what, error_chain(error), hint)
 }
 
-/// Does what `command` asks; a worker runs until it is told to stop, or was removed from its cluster.
+/// Executes `command`; a worker runs until a signal, or until it was removed from its cluster.
 ///
 /// # Errors
-/// Why not.
-pub async fn run(command: Command) -> Result<(), Failure> {
+/// The command failed.
+pub async fn run(command: WorkerCommand) -> Result<(), CommandError> {
     match command {
-        Command::Join(args) => join::join(args).await,
-        Command::Run(RunArgs { place, metrics, flags }) => {
+        WorkerCommand::Join(args) => join::join(args).await,
+        WorkerCommand::Run(WorkerRunArgs { dirs: place, metrics, flags }) => {
             let data_dir = place.data_dir.clone();
-            let told = Told::load(place, metrics, flags)?.ok_or_else(|| no_worker(&data_dir))?;
-            let shown = Shown::of(&told).await?;
-            match run::run_joined(&told, run::Occasion::Run, &shown).await? {
-                run::Ended::Removed { removal, .. } => Err(run::removed(&removal)),
-                run::Ended::Told | run::Ended::Unknown => Ok(()),
+            let settings =
+                WorkerSettings::load(place, metrics, flags)?.ok_or_else(|| not_a_worker(&data_dir))?;
+            let shown = WorkerTelemetry::start(&settings).await?;
+            match run::run_joined(&settings, run::WorkerStartReason::Run, &shown).await? {
+                run::WorkerEnd::Removed { removal, .. } => Err(run::removed_failure(&removal)),
+                run::WorkerEnd::Stopped | run::WorkerEnd::UnknownNode => Ok(()),
             }
         }
-        Command::Leave(args) => leave::leave(args).await,
+        WorkerCommand::Leave(args) => leave::leave(args).await,
     }
 }
 
@@ -246,24 +248,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_managers_of_a_cluster_are_remembered_beside_what_a_person_said() {
+    fn known_managers_are_saved_beside_configured_ones() {
         let dir = tempfile::tempdir().unwrap();
-        let place = PlaceArgs { data_dir: dir.path().to_owned(), run_dir: None };
+        let place = DirArgs { data_dir: dir.path().to_owned(), run_dir: None };
         let joined = JoinedSection { managers: vec!["m1:8080".into()], ..JoinedSection::default() };
-        let flags = Flags { runtime: Some("crun".into()), ..Flags::default() };
+        let flags = WorkerFlags { runtime: Some("crun".into()), ..WorkerFlags::default() };
         let node = NodeSection::default();
-        let told = Told { data_dir: dir.path().to_owned(), node, joined, flags };
-        remember_known(dir.path(), vec!["m2:8080".parse().unwrap()]).unwrap();
-        assert!(Sections::load(dir.path()).unwrap().is_none(), "nobody joined here");
-        told.remember().unwrap();
+        let settings = WorkerSettings { data_dir: dir.path().to_owned(), node, joined, flags };
+        save_known_managers(dir.path(), vec!["m2:8080".parse().unwrap()]).unwrap();
+        assert!(NodeFile::load(dir.path()).unwrap().is_none(), "nobody joined here");
+        settings.save().unwrap();
         for known in [&["m1:8080", "m2:8080"][..], &["m2:8080", "m3:8080"], &["m2:8080", "m3:8080"]] {
             let known = known.iter().map(|known| known.parse().unwrap()).collect();
-            remember_known(dir.path(), known).unwrap();
+            save_known_managers(dir.path(), known).unwrap();
         }
-        let said = Flags { runtime: Some("runc".into()), ..Flags::default() };
-        let told = Told::load(place, MetricsArgs::default(), said).unwrap().unwrap();
-        assert_eq!(told.managers(), ["m1:8080", "m2:8080", "m3:8080"]);
-        let kept = Sections::load(dir.path()).unwrap().unwrap();
-        assert_eq!(kept.section::<Flags>(WORKER).unwrap().unwrap().runtime.as_deref(), Some("crun"));
+        let said = WorkerFlags { runtime: Some("runc".into()), ..WorkerFlags::default() };
+        let settings = WorkerSettings::load(place, MetricsArgs::default(), said).unwrap().unwrap();
+        assert_eq!(settings.managers(), ["m1:8080", "m2:8080", "m3:8080"]);
+        let kept = NodeFile::load(dir.path()).unwrap().unwrap();
+        assert_eq!(kept.section::<WorkerFlags>(WORKER).unwrap().unwrap().runtime.as_deref(), Some("crun"));
     }
 }

@@ -1,17 +1,18 @@
-//! The session with a manager: dial one, say who we are, take over what it wants, say what is.
+//! The session with a manager: dial one, say hello, apply its assignments, report the state of tasks.
 //!
-//! There is one session at a time. Losing it changes nothing for the tasks: the next manager is dialled at once,
-//! and what was not stored is said again. Only tasks that mind are stopped when there is none for too long
-//! (`contact`). Start reading at `link`, which is one session from its first frame to its last.
+//! There is one session at a time. Its loss does not affect tasks: the next manager is dialled at once, and
+//! unacknowledged reports are sent again. Only tasks that stop on disconnect are stopped if there is none for
+//! too long (`connectivity`). Start reading at `established`, which is one session from its first frame to
+//! its last.
 
 mod attach;
-mod contact;
+mod clock_probe;
+mod connectivity;
 mod dial;
-mod fetch;
-mod link;
-mod offset;
-mod pulse;
+mod established;
+mod periodic;
 mod removal;
+mod secret_fetcher;
 #[cfg(test)]
 mod tests;
 
@@ -24,116 +25,119 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
-use warren_control::{Backoff, Chance, Loops};
-use warren_image::Imported;
-use warren_process::chain;
+use warren_control::{BackgroundTasks, Backoff, RandomSource};
+use warren_image::ImportedName;
+use warren_process::error_chain;
 use warren_proto::v1::sessions_client::SessionsClient;
 use warren_runtime::Runtime;
-use warren_task::Wishes;
+use warren_task::DesiredState;
 use warren_types::{ClusterId, NodeId};
 
-pub(crate) use attach::{Services, TaskLogs};
-pub(crate) use contact::{Contact, Standing};
-pub(crate) use dial::{Connected, Dial, DialError, Dialer};
-pub(crate) use fetch::Fetcher;
-pub(crate) use removal::{Outcast, Removal, RemovalNote, removal_file};
+pub(crate) use attach::{StreamServices, TaskLogs};
+pub(crate) use connectivity::{ConnectivityMonitor, NodeConnectivity};
+pub(crate) use dial::{ManagerConnection, ManagerDialError, SharedDialer, TlsDialer};
+pub(crate) use removal::{Removal, RemovalRecord, SessionRejection, removal_file};
+pub(crate) use secret_fetcher::ManagerSecretFetcher;
 
-use crate::garbage::Pressure;
+use crate::image_gc::DiskPressure;
 use crate::node::NodeOverrides;
-use crate::node::health::Health;
-use crate::node::usage::Meter;
-use crate::node::vitals::Vitals;
-use crate::tasks::reporter::Reporter;
+use crate::node::conditions::NodeConditions;
+use crate::node::heartbeat_stats::HeartbeatStats;
+use crate::node::meter::NodeMeter;
+use crate::tasks::reporter::TaskReporter;
 
-/// First and longest wait after all managers were tried in vain. Short, since a node that has been away for
-/// `node-down-after` is down, also where it was the managers that were away.
-const FIRST_WAIT: Duration = Duration::from_millis(250);
-const LONGEST_WAIT: Duration = Duration::from_secs(3);
-/// The wait of a node that the managers do not know.
-const OUTCAST_WAIT: Duration = Duration::from_secs(30);
-/// Longest wait before the next manager is tried: only so long that the nodes of one that went do not come at once.
-const NEXT_WAIT: Duration = Duration::from_millis(40);
-/// A session that lasted for so long was a good one.
-const LASTED: Duration = Duration::from_secs(5);
-/// How many failures in a row are told each; of those behind them one in as many is.
-const TOLD_FAILURES: u32 = 8;
+/// First and longest delay after all managers were tried. Short, since a node without a session for
+/// `node-down-after` is down, even if the managers were not available.
+const MIN_BACKOFF: Duration = Duration::from_millis(250);
+const MAX_BACKOFF: Duration = Duration::from_secs(3);
+/// Delay of a node that the managers do not know.
+const REJECTED_BACKOFF: Duration = Duration::from_secs(30);
+/// Longest delay before the next manager is tried: spreads the nodes of a failed manager over time.
+const MAX_FAILOVER_DELAY: Duration = Duration::from_millis(40);
+/// A session of this length resets the failure count.
+const MIN_GOOD_SESSION: Duration = Duration::from_secs(5);
+/// The first failures in a row are logged each, later ones at this interval.
+const LOGGED_FAILURES: u32 = 8;
 
-/// An archive that is arriving.
-pub(crate) type Archive = Box<dyn AsyncRead + Send + Unpin>;
+/// An archive in transfer.
+pub(crate) type ArchiveReader = Box<dyn AsyncRead + Send + Unpin>;
 /// Stores the images of an archive.
-pub(crate) type Import =
-    Arc<dyn Fn(Archive) -> BoxFuture<'static, Result<Vec<Imported>, warren_image::Error>> + Send + Sync>;
+pub(crate) type ImportFn = Arc<
+    dyn Fn(ArchiveReader) -> BoxFuture<'static, Result<Vec<ImportedName>, warren_image::Error>> + Send + Sync,
+>;
 
-/// What a session reads and writes; it keeps nothing itself.
-pub(crate) struct Context {
-    /// Who this node is, by its certificate.
+/// The inputs and outputs of a session.
+pub(crate) struct SessionContext {
+    /// Identity of this node's certificate.
     pub cluster: ClusterId,
     pub node: NodeId,
-    pub wishes: watch::Sender<Wishes>,
-    pub reporter: Arc<Reporter>,
+    pub desired_state: watch::Sender<DesiredState>,
+    pub reporter: Arc<TaskReporter>,
     pub runtime: Arc<dyn Runtime>,
     pub overrides: NodeOverrides,
-    pub meter: Arc<Meter>,
-    pub health: Arc<Health>,
-    /// What is told of the tasks with a heartbeat.
-    pub vitals: Arc<Vitals>,
-    /// What managers may ask for by a stream.
-    pub services: Arc<Services>,
-    pub pressure: Pressure,
-    pub loops: Loops,
-    pub chance: Chance,
-    /// For how long there has been no manager.
-    pub contact: Arc<Contact>,
-    /// Whether a manager has welcomed this node.
-    pub connected: watch::Sender<bool>,
-    /// The way to that manager, for what is asked beside the session.
-    pub manager: watch::Sender<Option<SessionsClient<Channel>>>,
-    /// What a manager says of this node instead of a welcome.
-    pub outcast: watch::Sender<Option<Outcast>>,
-    /// Where a removal is written down; `None` of a manager's own node, which is never removed.
-    pub note: Option<RemovalNote>,
+    pub meter: Arc<NodeMeter>,
+    pub conditions: Arc<NodeConditions>,
+    /// Task statistics for heartbeats.
+    pub heartbeat_stats: Arc<HeartbeatStats>,
+    /// Services for streams that managers open.
+    pub stream_services: Arc<StreamServices>,
+    pub disk_pressure: DiskPressure,
+    pub background_tasks: BackgroundTasks,
+    pub random: RandomSource,
+    /// Time without a manager.
+    pub connectivity: Arc<ConnectivityMonitor>,
+    /// Whether a manager has accepted a session.
+    pub is_connected: watch::Sender<bool>,
+    /// Client of that manager, for calls outside of the session.
+    pub manager_client: watch::Sender<Option<SessionsClient<Channel>>>,
+    /// Rejection of this node by a manager, if any.
+    pub rejection: watch::Sender<Option<SessionRejection>>,
+    /// Record of the removal; `None` on a manager's own node, which no manager removes.
+    pub removal_record: Option<RemovalRecord>,
 }
 
 /// Keeps a session until the agent stops, or until the node was removed from its cluster.
-pub(crate) async fn run(context: Arc<Context>, dial: Dial, stop: CancellationToken) {
-    let mut tries = Tries::new();
+pub(crate) async fn run(context: Arc<SessionContext>, dial: SharedDialer, stop: CancellationToken) {
+    let mut tries = ConnectAttempts::new();
     let mut was_ever_welcome = false;
     while !stop.is_cancelled() {
-        if let Some(settings) = &context.wishes.borrow().settings {
-            dial.learn(&settings.managers);
+        if let Some(settings) = &context.desired_state.borrow().settings {
+            dial.set_managers(&settings.managers);
         }
         let session = async {
             let connected = dial.dial().await?;
             let (manager, begun) = (connected.manager.clone(), Instant::now());
-            let ended = link::run(&context, connected, &stop).await;
-            Ok::<_, DialError>((manager, begun.elapsed(), ended))
+            let ended = established::run(&context, connected, &stop).await;
+            Ok::<_, ManagerDialError>((manager, begun.elapsed(), ended))
         };
         let attempt = tokio::select! {
             () = stop.cancelled() => return,
             attempt = session => attempt,
         };
-        let was_welcome = context.connected.send_replace(false);
-        context.manager.send_replace(None);
-        context.contact.lost();
+        let was_welcome = context.is_connected.send_replace(false);
+        context.manager_client.send_replace(None);
+        context.connectivity.record_disconnect();
         was_ever_welcome |= was_welcome;
         match attempt {
             Ok((manager, time, ended)) => {
                 tracing::info!(manager, reason = %ended, was_welcome, ?time, "session ended");
-                if was_welcome && time >= LASTED {
-                    dial.lasted(&manager);
-                    tries = Tries::new();
+                if was_welcome && time >= MIN_GOOD_SESSION {
+                    dial.record_good_session(&manager);
+                    tries = ConnectAttempts::new();
                 } else {
-                    tries.failed();
+                    tries.record_failure();
                 }
                 let refusal = ended.refusal();
-                let read = |status| Outcast::read(status, !was_ever_welcome, context.can_be_removed());
-                if let Some(outcast) = refusal.and_then(read) {
-                    context.cast_out(outcast).await;
+                let read = |status| {
+                    SessionRejection::from_status(status, !was_ever_welcome, context.can_be_removed())
+                };
+                if let Some(rejection) = refusal.and_then(read) {
+                    context.handle_rejection(rejection).await;
                 }
             }
             Err(error) => {
-                tries.failed();
-                if tries.is_worth_telling() {
+                tries.record_failure();
+                if tries.is_worth_logging() {
                     tracing::info!(%error, failures = tries.failures, "no session");
                 }
             }
@@ -141,10 +145,10 @@ pub(crate) async fn run(context: Arc<Context>, dial: Dial, stop: CancellationTok
         if context.is_removed() {
             return;
         }
-        // Whoever is not known is only let in again by joining, and must not bother managers meanwhile.
-        let wait = match context.outcast.borrow().is_some() {
-            true => OUTCAST_WAIT,
-            false => tries.wait(dial.known(), (context.chance)()),
+        // An unknown node gets in only by joining, and must not load the managers meanwhile.
+        let wait = match context.rejection.borrow().is_some() {
+            true => REJECTED_BACKOFF,
+            false => tries.next_delay(dial.manager_count(), (context.random)()),
         };
         tokio::select! {
             () = stop.cancelled() => return,
@@ -153,71 +157,71 @@ pub(crate) async fn run(context: Arc<Context>, dial: Dial, stop: CancellationTok
     }
 }
 
-/// How often it was tried in vain to get a session that lasts.
-struct Tries {
+/// Failed attempts to get a lasting session.
+struct ConnectAttempts {
     failures: u32,
     backoff: Backoff,
 }
 
-impl Tries {
+impl ConnectAttempts {
     fn new() -> Self {
-        Self { failures: 0, backoff: Backoff::new(FIRST_WAIT, LONGEST_WAIT) }
+        Self { failures: 0, backoff: Backoff::new(MIN_BACKOFF, MAX_BACKOFF) }
     }
 
-    fn failed(&mut self) {
+    fn record_failure(&mut self) {
         self.failures = self.failures.saturating_add(1);
     }
 
-    fn is_worth_telling(&self) -> bool {
-        self.failures <= TOLD_FAILURES || self.failures.is_multiple_of(TOLD_FAILURES)
+    fn is_worth_logging(&self) -> bool {
+        self.failures <= LOGGED_FAILURES || self.failures.is_multiple_of(LOGGED_FAILURES)
     }
 
-    /// Before the next try: the next of `known` managers at once, and longer after each round of them.
-    fn wait(&mut self, known: usize, chance: u64) -> Duration {
+    /// Delay before the next try: none until all `known` managers were tried, then longer after each round.
+    fn next_delay(&mut self, known: usize, random: u64) -> Duration {
         let round = u32::try_from(known.max(1)).unwrap_or(u32::MAX);
         if self.failures > 0 && self.failures.is_multiple_of(round) {
-            return self.backoff.next_delay(chance);
+            return self.backoff.next_delay(random);
         }
-        Backoff::new(NEXT_WAIT, NEXT_WAIT).next_delay(chance)
+        Backoff::new(MAX_FAILOVER_DELAY, MAX_FAILOVER_DELAY).next_delay(random)
     }
 }
 
-impl Context {
+impl SessionContext {
     fn is_removed(&self) -> bool {
-        matches!(&*self.outcast.borrow(), Some(Outcast::Removed { .. }))
+        matches!(&*self.rejection.borrow(), Some(SessionRejection::Removed { .. }))
     }
 
-    /// Whether a manager's word that the node was removed is believed. Not from managers that did not know it before,
-    /// until one has welcomed it: what they had forgotten they do not remember because they have written more since.
+    /// Whether this agent believes a removal. Not from managers that did not know the node before, until one
+    /// has accepted it: they may have lost their own record and written more since.
     fn can_be_removed(&self) -> bool {
-        self.note.is_some() && self.outcast.borrow().is_none()
+        self.removal_record.is_some() && self.rejection.borrow().is_none()
     }
 
-    /// Takes over that the node has no place in its cluster. A removal is written down before anything is done, so
-    /// that it is finished whatever happens to the agent.
-    async fn cast_out(&self, outcast: Outcast) {
-        match (&outcast, &self.note) {
-            (Outcast::Removed { reason, .. }, Some(note)) => {
+    /// Applies a rejection. A removal is recorded before anything is done, so that it is completed even if
+    /// the agent is killed.
+    async fn handle_rejection(&self, rejection: SessionRejection) {
+        match (&rejection, &self.removal_record) {
+            (SessionRejection::Removed { reason, .. }, Some(note)) => {
                 tracing::warn!(
                     reason,
-                    "this node was removed: everything that it runs is stopped and removed"
+                    "node was removed from the cluster; stopping and removing its containers"
                 );
                 let removal = Removal { reason: reason.clone(), containers: 0, cleared: false };
                 let note = note.clone();
                 let written = tokio::task::spawn_blocking(move || note.store(&removal)).await;
-                // Without the note an agent that starts again hears it from the managers.
+                // Without the record, a restarted agent gets it from the managers again.
                 if let Err(error) = written.expect("writing a file does not panic") {
-                    tracing::warn!(error = chain(&error), "could not write down the removal");
+                    tracing::warn!(error = error_chain(&error), "cannot write the removal record");
                 }
-                self.wishes.send_modify(Wishes::want_nothing);
+                self.desired_state.send_modify(DesiredState::remove_all);
             }
-            (Outcast::Removed { reason, .. } | Outcast::Unknown { reason, .. }, _) => {
+            (SessionRejection::Removed { reason, .. } | SessionRejection::Unknown { reason, .. }, _) => {
                 tracing::warn!(
                     reason,
-                    "the manager does not know this node; its containers run on until it joins again or leaves"
+                    "manager does not know this node; containers keep running until the node joins again or leaves"
                 );
             }
         }
-        self.outcast.send_replace(Some(outcast));
+        self.rejection.send_replace(Some(rejection));
     }
 }

@@ -1,23 +1,23 @@
-//! The tasks of this node: one actor each, and the supervisor that gives them their orders.
+//! The tasks of this node: one actor each, and the supervisor that controls them.
 //!
-//! Start reading at [`supervisor`] (who has an actor, and what it is told), then `actor` (the loop around
-//! [`warren_task::step()`]) and `driver` (the one place where its actions are done).
+//! Start reading at [`supervisor`] (which tasks have an actor, and its inputs), then `actor` (the loop around
+//! [`warren_task::step()`]) and `executor` (the only place that executes its actions).
 
 mod actor;
 pub(crate) mod checks;
 mod container;
-pub(crate) mod contents;
-mod driver;
+mod executor;
 pub(crate) mod failure;
-mod ground;
+mod node_network;
+mod orphans;
 pub(crate) mod reporter;
-mod strays;
+pub(crate) mod secret_objects;
 pub(crate) mod supervisor;
 pub(crate) mod templates;
 
-pub(crate) use container::{Listed, listed};
-pub(crate) use driver::Driver;
-pub(crate) use ground::{Ground, NOT_YET};
+pub(crate) use container::{ListedContainer, parse_listed};
+pub(crate) use executor::ActionExecutor;
+pub(crate) use node_network::{NETWORK_PENDING, NodeNetworkState};
 
 #[cfg(test)]
 mod tests;

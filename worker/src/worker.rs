@@ -1,8 +1,8 @@
-//! The composition root: who owns what, what is started in which order, and how it ends.
+//! The composition root: creates and starts the parts of a worker, and stops them.
 
-mod clearing;
-mod equipment;
+mod removal_cleanup;
 mod telemetry;
+mod wiring;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,282 +10,311 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use tokio::sync::{OnceCell, watch};
-use warren_control::{Chance, Clock, Loops, NotStopped, Shutdown, SystemClock, system_chance};
-use warren_image::{Images, ImportOptions};
-use warren_logger::{Programs, ensure_installed};
+use warren_control::{
+    BackgroundTasks, Clock, RandomSource, Shutdown, ShutdownTimeout, SystemClock, system_random,
+};
+use warren_image::{ImageStore, ImportOptions};
+use warren_logger::{ContainerPrograms, ensure_installed};
 use warren_security::files::{FileError, ensure_private_dir};
-use warren_security::{Identity, LiveCertificate, MembershipStore, Role, Roots, TlsError, client_config};
-use warren_task::Wishes;
+use warren_security::{
+    Identity, MembershipStore, ReloadableCertificate, Role, Roots, TlsError, client_config,
+};
+use warren_task::DesiredState;
 use warren_types::{ClusterId, NodeCondition, NodeId};
 
-use crate::cache::{Cache, cache_file};
-use crate::certificate::Renewal;
-use crate::doors::Doors;
-use crate::garbage::{self, Shelf};
-use crate::handlers::contents::courier::Courier;
-use crate::handlers::contents::memory::{Memory, MemoryError};
-use crate::handlers::files::Directories;
+use crate::backends::HostBackends;
+use crate::cache::{AssignmentCache, cache_file};
+use crate::certificate::CertificateRenewal;
+use crate::handlers::files::TaskDirs;
+use crate::handlers::secret_objects::fetcher::SecretFetcher;
+use crate::handlers::secret_objects::tmpfs::{SecretTmpfs, SecretTmpfsError};
+use crate::image_gc::{self, ImageGc};
 use crate::node::NodeOverrides;
-use crate::node::health::Health;
+use crate::node::conditions::NodeConditions;
+use crate::node::heartbeat_stats::HeartbeatStats;
+use crate::node::meter::NodeMeter;
 use crate::node::metrics::WorkerMetrics;
-use crate::node::stats::Stats;
-use crate::node::usage::Meter;
-use crate::node::vitals::Vitals;
-use crate::node::watch::Watch;
+use crate::node::monitor::NodeMonitor;
+use crate::node::stats::TaskStats;
 use crate::session::{
-    self, Archive, Contact, Context, Dial, Dialer, Fetcher, Import, Outcast, Removal, RemovalNote, Services,
-    TaskLogs,
+    self, ArchiveReader, ConnectivityMonitor, ImportFn, ManagerSecretFetcher, Removal, RemovalRecord,
+    SessionContext, SessionRejection, SharedDialer, StreamServices, TaskLogs, TlsDialer,
 };
-use crate::tasks::supervisor::{Parts, Supervisor};
-use crate::tasks::{Ground, NOT_YET};
-use equipment::{Places, Shared, driver};
+use crate::tasks::supervisor::{TaskSupervisor, TaskSupervisorParts};
+use crate::tasks::{NETWORK_PENDING, NodeNetworkState};
+use wiring::{NodePaths, SharedHandlers, action_executor};
 
-/// For actions that are under way when the agent stops.
+/// Time limit of the actions in progress when the agent stops.
 const STOP_DEADLINE: Duration = Duration::from_secs(70);
-/// Changes of the wishes that come within this are written together.
-const CACHE_EVERY: Duration = Duration::from_millis(200);
-/// Before a cache that could not be written is tried again.
-const CACHE_RETRY: Duration = Duration::from_secs(10);
+/// Changes of the desired state within this interval are saved together.
+const CACHE_INTERVAL: Duration = Duration::from_millis(200);
+/// Delay after a failed save.
+const CACHE_RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
-/// What a worker must be told.
+/// Configuration of a worker.
 #[derive(Debug, Clone)]
-pub struct Config {
-    /// Holds `worker/cache.json` (disposable), `worker/removed.json` (once it was removed from its cluster),
-    /// `worker/spool`, `worker/bin` and `tasks/<id>`. Programs must be executable there.
+pub struct WorkerConfig {
+    /// Data directory, with `worker/cache.json` (disposable), `worker/removed.json` (after a removal from the
+    /// cluster), `worker/spool`, `worker/bin` and `tasks/<id>`. Programs must be executable there.
     pub data_dir: PathBuf,
-    /// Lost with a reboot: secrets, and what containers are made with.
+    /// Volatile directory: secrets, and files for the creation of containers.
     pub run_dir: PathBuf,
-    /// Addresses of managers, each `host:port`; dialled in turn, as are those that managers tell of. Of a manager's
-    /// own node that manager, which comes first.
+    /// Addresses of managers, each `host:port`; dialled in turn, as are those that managers announce. On a
+    /// manager's own node: that manager, which comes first.
     pub managers: Vec<String>,
-    /// Who this node is.
-    pub certificate: Arc<LiveCertificate>,
-    /// Whom it trusts.
+    /// Certificate and key of this node.
+    pub certificate: Arc<ReloadableCertificate>,
+    /// Trusted roots.
     pub roots: Roots,
-    /// What a person says of the node in place of what is measured.
+    /// Configured values that replace measured ones.
     pub overrides: NodeOverrides,
-    /// The largest image archive that is accepted, in bytes, packed and unpacked each.
-    pub max_archive: u64,
-    /// Where renewed certificates go; `None` of a manager's own node, where somebody else renews them, and which no
-    /// manager's word removes: only what is written down of it.
+    /// Maximum size of an image archive in bytes, both packed and unpacked.
+    pub max_archive_bytes: u64,
+    /// Store for renewed certificates; `None` on a manager's own node, whose certificate is renewed by the
+    /// manager, and which only a removal record removes.
     pub membership: Option<MembershipStore>,
 }
 
-/// Why a worker could not start.
+/// A worker cannot start.
 #[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// The certificate is not one of a node.
-    #[error("the certificate is for {found}; a worker needs that of a worker or manager node")]
+pub enum WorkerStartError {
+    /// The certificate is not of a node.
+    #[error("the certificate is for {found}; a worker needs a certificate of a worker or manager node")]
     Certificate {
-        /// Whom it is for.
+        /// Principal of the certificate.
         found: String,
     },
-    /// TLS could not be set up.
+    /// TLS cannot be set up.
     #[error(transparent)]
     Tls(#[from] TlsError),
     /// The data directory cannot be used.
     #[error(transparent)]
     DataDir(#[from] FileError),
-    /// The programs that containers are run with could not be written.
+    /// The programs for containers cannot be installed.
     #[error(transparent)]
     Programs(#[from] warren_logger::Error),
 }
 
-/// Why a worker cannot take on tasks now.
+/// Why a worker cannot run tasks now.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum NotReady {
-    /// No manager has welcomed the node.
+pub enum WorkerNotReady {
+    /// No session was established yet.
     #[error("no session with a manager yet")]
     Session,
     /// containerd does not answer.
     #[error("containerd does not answer")]
     Runtime,
-    /// The node's part of the network is not made.
-    #[error("the node's network is not ready: {reason}")]
+    /// The node network is not set up.
+    #[error("node network is not ready: {reason}")]
     Network {
-        /// Why not.
+        /// The cause.
         reason: String,
     },
 }
 
-/// What did not end well when a worker stopped. The containers keep running whatever it is.
+/// Errors while a worker stopped. The containers keep running in any case.
 #[derive(Debug, thiserror::Error)]
-pub enum StopError {
-    /// Some of the agent's tasks had to be cut off.
+pub enum WorkerStopError {
+    /// Tasks of the agent were aborted.
     #[error(transparent)]
-    Tasks(#[from] NotStopped),
-    /// What the containers stood in could not be removed.
-    #[error("the node's cgroup could not be removed")]
+    Tasks(#[from] ShutdownTimeout),
+    /// The cgroup of the node could not be removed.
+    #[error("cannot remove the cgroup of the node")]
     Runtime(#[from] warren_runtime::Error),
-    /// The node's network could not be removed.
-    #[error("the node's network could not be removed")]
+    /// The node network could not be removed.
+    #[error("cannot remove the node network")]
     Network(#[from] warren_network::Error),
-    /// The memory that secrets and configs were in could not be given back.
-    #[error("the memory of secrets and configs could not be given back")]
-    Memory(#[from] MemoryError),
-    /// The containerd that was started for this worker could not be ended.
-    #[error("the containerd that this node started could not be ended")]
+    /// The tmpfs for secrets and configs could not be unmounted.
+    #[error("cannot unmount the secrets tmpfs")]
+    SecretTmpfs(#[from] SecretTmpfsError),
+    /// The private containerd could not be stopped.
+    #[error("cannot stop the private containerd")]
     Containerd(#[from] warren_runtime::supervise::Error),
 }
 
-/// A running worker. Dropping it ends nothing in an orderly way: use [`Worker::stop`].
+/// A running worker. Stop it with [`Worker::stop`]; dropping it is not a clean stop.
 pub struct Worker {
-    doors: Doors,
+    backends: HostBackends,
     shutdown: Shutdown,
-    loops: Loops,
+    background_tasks: BackgroundTasks,
     cluster: ClusterId,
     tasks_dir: PathBuf,
-    memory: Memory,
-    cache: Cache,
-    note: Option<RemovalNote>,
-    wishes: watch::Receiver<Wishes>,
-    connected: watch::Receiver<bool>,
-    outcast: watch::Receiver<Option<Outcast>>,
-    ground: watch::Receiver<Ground>,
-    health: Arc<Health>,
+    secret_tmpfs: SecretTmpfs,
+    cache: AssignmentCache,
+    removal_record: Option<RemovalRecord>,
+    desired_state: watch::Receiver<DesiredState>,
+    is_connected: watch::Receiver<bool>,
+    rejection: watch::Receiver<Option<SessionRejection>>,
+    node_network: watch::Receiver<NodeNetworkState>,
+    conditions: Arc<NodeConditions>,
     clock: Arc<dyn Clock>,
-    meter: Arc<Meter>,
-    stats: Arc<Stats>,
+    meter: Arc<NodeMeter>,
+    stats: Arc<TaskStats>,
     metrics: WorkerMetrics,
 }
 
 impl Worker {
-    /// Takes over what runs on this machine, then looks for a manager. Returns at once; [`Worker::ready`]
-    /// says when the node can take tasks. A node that is known to be removed looks for none: it only clears what it
-    /// ran.
-    pub async fn start(config: Config, doors: Doors) -> Result<Self, StartError> {
+    /// Adopts the containers on this machine, then connects to a manager. Returns at once; see
+    /// [`Worker::ready`]. A node with a removal record does not connect: it only removes its containers.
+    pub async fn start(config: WorkerConfig, backends: HostBackends) -> Result<Self, WorkerStartError> {
         let tls = client_config(&config.roots, Some(Arc::clone(&config.certificate)))?;
-        let (_, node) = identity(&config.certificate.identity())?;
-        let dialer = Dialer::new(node, config.managers.clone(), tls);
-        let dial: Dial = match &config.membership {
+        let (_, node) = node_identity(&config.certificate.identity())?;
+        let dialer = TlsDialer::new(node, config.managers.clone(), tls);
+        let dial: SharedDialer = match &config.membership {
             Some(_) => Arc::new(dialer),
-            None => Arc::new(dialer.of_manager()),
+            None => Arc::new(dialer.for_manager_node()),
         };
-        Self::start_with(config, doors, dial, system_chance()).await
+        Self::start_with(config, backends, dial, system_random()).await
     }
 
-    /// As [`Worker::start`], with another way to managers and another source of chance.
+    /// As [`Worker::start`], with another dialer and another source of randomness.
     pub(crate) async fn start_with(
-        config: Config,
-        doors: Doors,
-        dial: Dial,
-        chance: Chance,
-    ) -> Result<Self, StartError> {
-        let (cluster, node) = identity(&config.certificate.identity())?;
+        config: WorkerConfig,
+        backends: HostBackends,
+        dial: SharedDialer,
+        chance: RandomSource,
+    ) -> Result<Self, WorkerStartError> {
+        let (cluster, node) = node_identity(&config.certificate.identity())?;
         let own = config.data_dir.join("worker");
         ensure_private_dir(&own)?;
         ensure_private_dir(&own.join("spool"))?;
-        let programs = install(own.join("bin")).await?;
+        let programs = install_programs(own.join("bin")).await?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let shutdown = Shutdown::new();
-        let loops = Loops::new(shutdown.clone(), Arc::clone(&clock), Arc::clone(&chance));
-        let cache = Cache::new(cache_file(&config.data_dir), cluster, node);
-        let note = RemovalNote::new(&config.data_dir, cluster, node);
-        let removal = note.load();
-        // A manager's own node does not hear of its removal: it is only started with a note to be cleared.
-        let note = (config.membership.is_some() || removal.is_some()).then_some(note);
+        let background_tasks =
+            BackgroundTasks::new(shutdown.clone(), Arc::clone(&clock), Arc::clone(&chance));
+        let cache = AssignmentCache::new(cache_file(&config.data_dir), cluster, node);
+        let record = RemovalRecord::new(&config.data_dir, cluster, node);
+        let removal = record.load();
+        // A manager's own node receives no removal: it is only started with a record to clean up.
+        let record = (config.membership.is_some() || removal.is_some()).then_some(record);
         let mut known = cache.load().await;
         if removal.is_some() {
-            known.want_nothing();
+            known.remove_all();
         }
-        let (wishes, wanted) = watch::channel(known);
+        let (wishes, desired_rx) = watch::channel(known);
         let (connected, connection) = watch::channel(false);
-        let removed = removal.map(|Removal { reason, .. }| Outcast::Removed { reason, before: true });
+        let removed =
+            removal.map(|Removal { reason, .. }| SessionRejection::Removed { reason, never_connected: true });
         let is_removed = removed.is_some();
-        let (outcast, cast_out) = watch::channel(removed);
-        let (health, metrics) = (Arc::<Health>::default(), WorkerMetrics::default());
-        let (ground, laid) = watch::channel(Ground::Awaited);
+        let (rejection, rejection_rx) = watch::channel(removed);
+        let (health, metrics) = (Arc::<NodeConditions>::default(), WorkerMetrics::default());
+        let (node_network_tx, node_network_rx) = watch::channel(NodeNetworkState::Pending);
         let tasks_dir = config.data_dir.join("tasks");
-        let directories = Directories::new(tasks_dir.clone());
-        let memory = Memory::of(&config.run_dir);
-        let contact = Arc::new(Contact::resume(&config.run_dir));
-        let places = Places {
-            directories: directories.clone(),
+        let directories = TaskDirs::new(tasks_dir.clone());
+        let memory = SecretTmpfs::in_run_dir(&config.run_dir);
+        let contact = Arc::new(ConnectivityMonitor::resume(&config.run_dir));
+        let paths = NodePaths {
+            task_dirs: directories.clone(),
             volumes: config.data_dir.join("volumes"),
-            pins: config.run_dir.join("volumes"),
-            memory: memory.clone(),
+            subpath_mounts: config.run_dir.join("volumes"),
+            secret_tmpfs: memory.clone(),
         };
         let (manager, line) = watch::channel(None);
-        let courier: Arc<dyn Courier> = Arc::new(Fetcher::new(node, line));
-        let shared = Shared::new(&doors, &places, courier, wanted.clone(), metrics.clone(), &programs);
-        let supervisor = Supervisor::new(Parts {
-            driver: driver(&doors, places, &shared, programs, cluster, wanted.clone(), laid.clone()),
+        let secret_fetcher: Arc<dyn SecretFetcher> = Arc::new(ManagerSecretFetcher::new(node, line));
+        let shared = SharedHandlers::new(
+            &backends,
+            &paths,
+            secret_fetcher,
+            desired_rx.clone(),
+            metrics.clone(),
+            &programs,
+        );
+        let supervisor = TaskSupervisor::new(TaskSupervisorParts {
+            executor: action_executor(
+                &backends,
+                paths,
+                &shared,
+                programs,
+                cluster,
+                desired_rx.clone(),
+                node_network_rx.clone(),
+            ),
             clock: Arc::clone(&clock),
             shutdown: shutdown.clone(),
-            wishes: wanted.clone(),
-            health: Arc::clone(&health),
+            desired_state: desired_rx.clone(),
+            conditions: Arc::clone(&health),
             metrics: metrics.clone(),
-            ground,
-            standing: contact.standing(),
+            node_network: node_network_tx,
+            connectivity: contact.connectivity(),
         });
-        supervisor.start(&loops, &chance);
-        Arc::clone(&contact).keep(wanted.clone(), &loops);
-        let meter = Arc::new(Meter::new(config.data_dir));
-        let stats = Arc::new(Stats::new(Arc::clone(&doors.runtime), wanted.clone()));
-        Watch {
+        supervisor.start(&background_tasks, &chance);
+        Arc::clone(&contact).start(desired_rx.clone(), &background_tasks);
+        let meter = Arc::new(NodeMeter::new(config.data_dir));
+        let stats = Arc::new(TaskStats::new(Arc::clone(&backends.runtime), desired_rx.clone()));
+        NodeMonitor {
             meter: Arc::clone(&meter),
             stats: Arc::clone(&stats),
-            health: Arc::clone(&health),
+            conditions: Arc::clone(&health),
             metrics: metrics.clone(),
-            connected: connection.clone(),
+            is_connected: connection.clone(),
         }
-        .start(&loops);
-        let shelf = Arc::new(Shelf {
-            source: Arc::clone(&doors.source),
-            runtime: Arc::clone(&doors.runtime),
-            wishes: wanted.clone(),
+        .start(&background_tasks);
+        let image_gc = Arc::new(ImageGc {
+            source: Arc::clone(&backends.image_source),
+            runtime: Arc::clone(&backends.runtime),
+            desired_state: desired_rx.clone(),
             clock: Arc::clone(&clock),
         });
-        let pressure = garbage::start(Arc::clone(&shelf), Arc::clone(&meter), &loops, shutdown.token());
+        let pressure =
+            image_gc::start(Arc::clone(&image_gc), Arc::clone(&meter), &background_tasks, shutdown.token());
         if let Some(store) = config.membership.filter(|_| !is_removed) {
             let (live, dial) = (config.certificate, Arc::clone(&dial));
-            Renewal { store, live, dial, chance: chance(), clock: Arc::clone(&clock) }.start(&loops);
+            CertificateRenewal { store, live, dial, random: chance(), clock: Arc::clone(&clock) }
+                .start(&background_tasks);
         }
-        let services = Services {
-            import: import(doors.images.clone(), own.join("spool"), config.max_archive),
-            logs: TaskLogs { directories, reporter: supervisor.reporter(), wishes: wanted.clone() },
-            shelf,
-            courier: Arc::clone(&shared.courier),
+        let services = StreamServices {
+            import: image_import(backends.images.clone(), own.join("spool"), config.max_archive_bytes),
+            logs: TaskLogs {
+                task_dirs: directories,
+                reporter: supervisor.reporter(),
+                desired_state: desired_rx.clone(),
+            },
+            image_gc,
+            secret_fetcher: Arc::clone(&shared.secret_fetcher),
             volumes: Arc::clone(&shared.volumes),
         };
-        let context = Context {
+        let context = SessionContext {
             cluster,
             node,
-            wishes,
+            desired_state: wishes,
             reporter: supervisor.reporter(),
-            runtime: Arc::clone(&doors.runtime),
+            runtime: Arc::clone(&backends.runtime),
             overrides: config.overrides,
             meter: Arc::clone(&meter),
-            health: Arc::clone(&health),
-            vitals: Arc::new(Vitals::new(Arc::clone(&stats), Arc::clone(&shared.checking))),
-            services: Arc::new(services),
-            pressure,
-            loops: loops.clone(),
-            chance,
-            contact: Arc::clone(&contact),
-            connected,
-            manager,
-            outcast,
-            note: note.clone(),
+            conditions: Arc::clone(&health),
+            heartbeat_stats: Arc::new(HeartbeatStats::new(
+                Arc::clone(&stats),
+                Arc::clone(&shared.check_context),
+            )),
+            stream_services: Arc::new(services),
+            disk_pressure: pressure,
+            background_tasks: background_tasks.clone(),
+            random: chance,
+            connectivity: Arc::clone(&contact),
+            is_connected: connected,
+            manager_client: manager,
+            rejection,
+            removal_record: record.clone(),
         };
         if !is_removed {
             shutdown.spawn("worker.session", session::run(Arc::new(context), dial, shutdown.token()));
         }
-        shutdown.spawn("worker.cache", keep_cache(cache.clone(), wanted.clone(), shutdown.clone()));
+        shutdown.spawn("worker.cache", save_on_change(cache.clone(), desired_rx.clone(), shutdown.clone()));
         Ok(Self {
-            doors,
+            backends,
             shutdown,
-            loops,
+            background_tasks,
             cluster,
             tasks_dir,
-            memory,
+            secret_tmpfs: memory,
             cache,
-            note,
-            wishes: wanted,
-            connected: connection,
-            outcast: cast_out,
-            ground: laid,
-            health,
+            removal_record: record,
+            desired_state: desired_rx,
+            is_connected: connection,
+            rejection: rejection_rx,
+            node_network: node_network_rx,
+            conditions: health,
             clock,
             meter,
             stats,
@@ -293,54 +322,54 @@ impl Worker {
         })
     }
 
-    /// Whether the node can take tasks; else the first thing that is missing.
-    pub fn ready(&self) -> Result<(), NotReady> {
-        if self.health.has(NodeCondition::RuntimeDown) {
-            return Err(NotReady::Runtime);
+    /// Whether the node can run tasks; else the first missing condition.
+    pub fn ready(&self) -> Result<(), WorkerNotReady> {
+        if self.conditions.is_active(NodeCondition::RuntimeUnavailable) {
+            return Err(WorkerNotReady::Runtime);
         }
-        if !*self.connected.borrow() {
-            return Err(NotReady::Session);
+        if !*self.is_connected.borrow() {
+            return Err(WorkerNotReady::Session);
         }
-        match self.ground.borrow().clone() {
-            Ground::Laid => Ok(()),
-            Ground::Awaited => Err(NotReady::Network { reason: NOT_YET.to_string() }),
-            Ground::Missing(reason) => Err(NotReady::Network { reason }),
+        match self.node_network.borrow().clone() {
+            NodeNetworkState::Ready => Ok(()),
+            NodeNetworkState::Pending => Err(WorkerNotReady::Network { reason: NETWORK_PENDING.to_string() }),
+            NodeNetworkState::NotReady(reason) => Err(WorkerNotReady::Network { reason }),
         }
     }
 
-    /// What is wrong with the node, in sentences; as managers hear it.
+    /// The active conditions as sentences, as in heartbeats.
     pub fn conditions(&self) -> Vec<String> {
-        self.health.sentences()
+        self.conditions.messages()
     }
 
-    /// What managers want of this node, as far as it is known.
-    pub(crate) fn wishes(&self) -> watch::Receiver<Wishes> {
-        self.wishes.clone()
+    /// The desired state, if known.
+    pub(crate) fn desired_state(&self) -> watch::Receiver<DesiredState> {
+        self.desired_state.clone()
     }
 
-    /// The registry of this worker's background loops.
-    pub fn loops(&self) -> &Loops {
-        &self.loops
+    /// Registry of this worker's background tasks.
+    pub fn background_tasks(&self) -> &BackgroundTasks {
+        &self.background_tasks
     }
 
-    /// Stops the agent and keeps the containers. Where there are none left, what the agent made for the
-    /// node as a whole goes too: its network, and the containerd that was started for it.
-    pub async fn stop(mut self) -> Result<(), StopError> {
+    /// Stops the agent and keeps the containers. Without containers, the node-wide resources are removed too:
+    /// the network, and the private containerd.
+    pub async fn stop(mut self) -> Result<(), WorkerStopError> {
         let stopped = self.shutdown.stop(STOP_DEADLINE).await;
-        let is_removed = matches!(&*self.outcast.borrow(), Some(Outcast::Removed { .. }));
-        if let Err(error) = self.cache.store(&self.wishes.borrow().clone()).await {
-            tracing::warn!(%error, "could not write the cache, the next start will resync");
+        let is_removed = matches!(&*self.rejection.borrow(), Some(SessionRejection::Removed { .. }));
+        if let Err(error) = self.cache.store(&self.desired_state.borrow().clone()).await {
+            tracing::warn!(%error, "cannot write the cache; the next start resynchronizes");
         }
         let is_empty = self.is_empty().await;
-        // A node that was removed has no reason to wait for containers that are none of its cluster's.
-        if is_empty || is_removed && self.has_none_of_its_own().await {
+        // A removed node does not wait for containers of other clusters.
+        if is_empty || is_removed && self.has_no_own_containers().await {
             self.sweep().await;
-            // Secrets do not stay because of something else that does.
-            let forgotten = self.memory.remove();
-            self.doors.runtime.remove_node().await?;
-            self.doors.network.remove_node().await?;
+            // Secrets are removed even if something else fails.
+            let forgotten = self.secret_tmpfs.remove();
+            self.backends.runtime.remove_node().await?;
+            self.backends.network.remove_node().await?;
             forgotten?;
-            if is_empty && let Some(containerd) = self.doors.containerd.take() {
+            if is_empty && let Some(containerd) = self.backends.containerd.take() {
                 containerd.stop().await?;
             }
             if is_removed {
@@ -350,24 +379,24 @@ impl Worker {
         Ok(stopped?)
     }
 
-    /// The last sweep: nobody will look again.
+    /// The final sweep; no further one follows.
     async fn sweep(&self) {
-        match self.doors.runtime.sweep_strays().await {
+        match self.backends.runtime.sweep_orphans().await {
             Ok(swept) if swept.is_empty() => {}
-            Ok(swept) => tracing::info!(?swept, "removed what no container owned"),
-            Err(error) => tracing::warn!(%error, "could not look for what no container owns"),
+            Ok(swept) => tracing::info!(?swept, "removed orphaned resources"),
+            Err(error) => tracing::warn!(%error, "cannot list orphaned resources"),
         }
     }
 
-    /// Whether no container is left. When containerd does not say, there may be some.
+    /// Whether no container is left; `false` if containerd does not answer.
     async fn is_empty(&self) -> bool {
-        self.doors.runtime.list().await.is_ok_and(|found| found.is_empty())
+        self.backends.runtime.list().await.is_ok_and(|found| found.is_empty())
     }
 }
 
-/// Cluster and node as the certificate names them.
-pub(crate) fn identity(identity: &Identity) -> Result<(ClusterId, NodeId), StartError> {
-    let wrong = || StartError::Certificate { found: identity.to_string() };
+/// Cluster and node of the certificate.
+pub(crate) fn node_identity(identity: &Identity) -> Result<(ClusterId, NodeId), WorkerStartError> {
+    let wrong = || WorkerStartError::Certificate { found: identity.to_string() };
     if !matches!(identity.role(), Role::Worker | Role::Manager) {
         return Err(wrong());
     }
@@ -375,8 +404,8 @@ pub(crate) fn identity(identity: &Identity) -> Result<(ClusterId, NodeId), Start
     Ok((cluster, identity.id().parse().map_err(|_| wrong())?))
 }
 
-/// Writes the programs that containers are run with, where they are not there yet.
-async fn install(directory: PathBuf) -> Result<Programs, StartError> {
+/// Installs the programs for containers.
+async fn install_programs(directory: PathBuf) -> Result<ContainerPrograms, WorkerStartError> {
     let install = move || {
         ensure_private_dir(&directory)?;
         Ok(ensure_installed(&directory)?)
@@ -384,10 +413,10 @@ async fn install(directory: PathBuf) -> Result<Programs, StartError> {
     tokio::task::spawn_blocking(install).await.expect("writing two files does not panic")
 }
 
-/// Imports archives into `images`. Before the first, what killed imports left is let go.
-fn import(images: Images, spool: PathBuf, max_bytes: u64) -> Import {
+/// Imports archives into `images`. Before the first import, leftovers of killed imports are released.
+fn image_import(images: ImageStore, spool: PathBuf, max_bytes: u64) -> ImportFn {
     let swept = Arc::new(OnceCell::new());
-    Arc::new(move |archive: Archive| {
+    Arc::new(move |archive: ArchiveReader| {
         let (images, swept, spool_dir) = (images.clone(), Arc::clone(&swept), spool.clone());
         async move {
             swept.get_or_try_init(|| images.sweep_leases()).await?;
@@ -397,8 +426,12 @@ fn import(images: Images, spool: PathBuf, max_bytes: u64) -> Import {
     })
 }
 
-/// Writes the wishes down whenever they changed.
-async fn keep_cache(cache: Cache, mut wishes: watch::Receiver<Wishes>, shutdown: Shutdown) {
+/// Saves the desired state after each change.
+async fn save_on_change(
+    cache: AssignmentCache,
+    mut wishes: watch::Receiver<DesiredState>,
+    shutdown: Shutdown,
+) {
     let stop = shutdown.token();
     loop {
         tokio::select! {
@@ -407,11 +440,11 @@ async fn keep_cache(cache: Cache, mut wishes: watch::Receiver<Wishes>, shutdown:
         }
         let newest = wishes.borrow_and_update().clone();
         let pause = match cache.store(&newest).await {
-            Ok(()) => CACHE_EVERY,
+            Ok(()) => CACHE_INTERVAL,
             Err(error) => {
-                tracing::warn!(%error, "could not write the cache");
+                tracing::warn!(%error, "cannot write the cache");
                 wishes.mark_changed();
-                CACHE_RETRY
+                CACHE_RETRY_INTERVAL
             }
         };
         tokio::select! {
@@ -422,6 +455,6 @@ async fn keep_cache(cache: Cache, mut wishes: watch::Receiver<Wishes>, shutdown:
 }
 
 #[cfg(test)]
-mod real;
+mod containerd_tests;
 #[cfg(test)]
 mod tests;

@@ -1,128 +1,127 @@
-//! `warren manager ...`: flags of a node's own process, which are those of its parts, and what is asked of the
-//! cluster's managers.
+//! `warren manager ...`: the commands that run a node, with the flags of its manager and its worker, and the
+//! requests to the managers of a cluster.
 
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use warren_manager::process::{InitArgs, JoinArgs};
+use warren_manager::process::{InitArgs, ManagerJoinArgs};
 use warren_types::ManagerAddress;
 
-/// Where a node keeps what, and where it shows whether it is well.
-pub use warren_process::{MetricsArgs, PlaceArgs};
+pub use warren_process::{DirArgs, MetricsArgs};
 
 #[derive(Debug, Subcommand)]
-pub enum ManagerCommand {
-    /// Make a cluster on this machine and run its first manager and worker, or resume what an earlier init
-    /// made
+pub enum ManagerSubcommand {
+    /// Create a cluster with this machine as its first manager and worker, or resume an earlier init
     Init {
         #[command(flatten)]
         init: InitArgs,
         #[command(flatten)]
-        node: NodeArgs,
+        node: NodeRunArgs,
     },
-    /// Make this machine a further manager of a cluster and run it, with a worker, or resume what an earlier join made;
-    /// one that was removed from the cluster joins anew
+    /// Add this machine to a cluster as a manager and worker, or resume an earlier join
     Join {
         #[command(flatten)]
-        join: JoinArgs,
+        join: ManagerJoinArgs,
         #[command(flatten)]
-        node: NodeArgs,
+        node: NodeRunArgs,
     },
-    /// Run what an earlier `manager init`, `join` or `restore` made
-    Run(NodeArgs),
+    /// Run the manager that an earlier `manager init`, `join` or `restore` set up
+    Run(NodeRunArgs),
     /// List managers
     Ls,
-    /// Show all of managers
+    /// Show managers in detail
     Inspect {
-        /// Names, addresses, ids, or beginnings of ids
+        /// Manager names, addresses, ids, or id prefixes
         #[arg(required = true, value_name = "MANAGER")]
-        who: Vec<String>,
+        managers: Vec<String>,
     },
-    /// Give managers a vote, as far as the number of voters stays odd
+    /// Make managers voters, as long as the number of voters stays odd
     Promote {
-        /// Names, addresses, ids, or beginnings of ids
+        /// Manager names, addresses, ids, or id prefixes
         #[arg(required = true, value_name = "MANAGER")]
-        who: Vec<String>,
+        managers: Vec<String>,
     },
-    /// Take managers' votes; they keep the state and serve
+    /// Make managers non-voters; they keep a copy of the state and serve requests
     Demote {
-        /// Names, addresses, ids, or beginnings of ids
+        /// Manager names, addresses, ids, or id prefixes
         #[arg(required = true, value_name = "MANAGER")]
-        who: Vec<String>,
+        managers: Vec<String>,
     },
-    /// Change where a manager is reached
+    /// Change the address of a manager
     Update {
-        /// A name, an address, an id, or the beginning of one
+        /// Manager name, address, id, or id prefix
         #[arg(value_name = "MANAGER")]
         who: String,
-        /// Where other machines reach it from now on
+        /// Address at which other machines reach the manager
         #[arg(long, value_name = "HOST:PORT")]
         advertise: ManagerAddress,
     },
-    /// Have managers leave the cluster; what they were is not let in again. Their nodes stay in it until `node rm`.
-    /// A CA key that somebody copied is not taken back by this
+    /// Remove managers from the cluster
+    ///
+    /// The removed identity cannot join again; the machine can join as a new manager. Its node stays until
+    /// `node rm`. Removal does not revoke a copy of the CA key.
     Rm {
-        /// Names, addresses, ids, or beginnings of ids
+        /// Manager names, addresses, ids, or id prefixes
         #[arg(required = true, value_name = "MANAGER")]
-        who: Vec<String>,
-        /// Also managers that answer: they stop at once
+        managers: Vec<String>,
+        /// Also remove managers that respond; they stop at once
         #[arg(long, short)]
         force: bool,
     },
-    /// Have another manager lead
+    /// Transfer leadership to another manager
     TransferLeadership {
-        /// A name, an address, an id, or the beginning of one [default: whoever is furthest]
+        /// Manager name, address, id, or id prefix [default: the most up-to-date voter]
         #[arg(value_name = "MANAGER")]
         to: Option<String>,
     },
-    /// Write all that another machine needs to go on as this cluster into a file, encrypted
+    /// Write an encrypted backup of the cluster to a file
     Backup {
-        /// The file, which must not exist
+        /// Backup file; must not exist
         #[arg(value_name = "FILE")]
         file: PathBuf,
         #[command(flatten)]
         passphrase: PassphraseArgs,
     },
-    /// Make this machine the only manager of the cluster in a backup; then start it with `manager run`
+    /// Restore a cluster from a backup with this machine as its only manager; start it with `manager run`
     Restore {
-        /// The file
+        /// Backup file
         #[arg(value_name = "FILE")]
         file: PathBuf,
         #[command(flatten)]
         passphrase: PassphraseArgs,
         #[command(flatten)]
-        node: NodeArgs,
+        node: NodeRunArgs,
     },
 }
 
-impl ManagerCommand {
-    /// Whether it is about this machine, and does not ask a manager.
-    pub fn is_of_this_machine(&self) -> bool {
+impl ManagerSubcommand {
+    /// Whether the command acts on this machine and sends no request to a manager.
+    pub fn is_local(&self) -> bool {
         matches!(self, Self::Init { .. } | Self::Join { .. } | Self::Run(_) | Self::Restore { .. })
     }
 }
 
 #[derive(Debug, Clone, Args)]
 pub struct PassphraseArgs {
-    /// A file with the passphrase in its first line; - reads standard input [default: ask for it]
+    /// Read the passphrase from the first line of this file; - reads standard input [default: prompt]
     #[arg(long, value_name = "FILE|-")]
     pub passphrase_file: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Args)]
-pub struct NodeArgs {
+pub struct NodeRunArgs {
     #[command(flatten)]
-    pub place: PlaceArgs,
+    pub dirs: DirArgs,
     #[command(flatten)]
     pub metrics: MetricsArgs,
-    /// Run no tasks on this machine
+    /// Run no worker on this machine
     #[arg(
         long, env = "WARREN_MANAGER_ONLY", value_name = "BOOL", num_args = 0..=1, require_equals = true,
         default_missing_value = "true"
     )]
     pub manager_only: Option<bool>,
     #[command(flatten)]
-    pub manager: warren_manager::process::Flags,
+    pub manager: warren_manager::process::ManagerFlags,
     #[command(flatten)]
-    pub worker: warren_worker::process::Flags,
+    pub worker: warren_worker::process::WorkerFlags,
 }

@@ -3,160 +3,160 @@
 use clap::{ArgGroup, Args, Subcommand};
 use warren_types::Timestamp;
 
-use super::lists::{Added, Additions, Removals};
+use super::lists::{ListAdditions, ListRemovals, UpdateAdditions};
 use super::spec::SpecArgs;
-use super::value::{self, ModeName, Scaling, Tail};
+use super::value::{self, ModeName, ScaleTarget, TailLines};
 
 #[derive(Debug, Subcommand)]
 pub enum ServiceCommand {
-    /// Create a service and wait until all of it runs
-    Create(Box<CreateArgs>),
+    /// Create a service and wait until it runs
+    Create(Box<ServiceCreateArgs>),
     /// List services
     Ls,
-    /// List the tasks of services: where, in which state, why not
+    /// List the tasks of services with their node and state
     Ps {
-        /// Names, ids, or beginnings of ids
+        /// Service names, ids, or id prefixes
         #[arg(required = true, value_name = "SERVICE")]
         services: Vec<String>,
     },
-    /// Show all of a service
+    /// Show a service in detail
     Inspect {
-        /// A name, an id, or the beginning of one
+        /// Service name, id, or id prefix
         #[arg(value_name = "SERVICE")]
         service: String,
     },
-    /// Change a service and wait until its tasks are what it says
-    Update(Box<UpdateArgs>),
-    /// Go back to an earlier revision and wait until the tasks run it
-    Rollback(RollbackArgs),
-    /// List the revisions of a service, and what each changed
+    /// Update a service and wait until its tasks are replaced
+    Update(Box<ServiceUpdateArgs>),
+    /// Roll a service back to an earlier revision and wait until its tasks run it
+    Rollback(ServiceRollbackArgs),
+    /// List the revisions of a service and their changes
     History {
-        /// A name, an id, or the beginning of one
+        /// Service name, id, or id prefix
         #[arg(value_name = "SERVICE")]
         service: String,
     },
-    /// Show what tasks use, the busiest first, until it is interrupted
+    /// Show the resource usage of tasks, busiest first, until interrupted
     Top {
-        /// Names, ids, or beginnings of ids [default: every service]
+        /// Service names, ids, or id prefixes [default: all services]
         #[arg(value_name = "SERVICE")]
         services: Vec<String>,
-        /// Show it once, as where standard output is no terminal
+        /// Print once and exit (default when standard output is not a terminal)
         #[arg(long)]
         once: bool,
     },
-    /// Print what the tasks of services wrote
+    /// Print the logs of services
     Logs {
-        /// Names, ids, or beginnings of ids
+        /// Service names, ids, or id prefixes
         #[arg(required = true, value_name = "SERVICE")]
         services: Vec<String>,
         #[command(flatten)]
         lines: LogArgs,
     },
-    /// Change how many replicas services have and wait until they run
-    Scale(ScaleArgs),
+    /// Set the number of replicas and wait until they run
+    Scale(ServiceScaleArgs),
     /// Remove services and wait until their tasks are gone
-    Rm(RemoveArgs),
+    Rm(ServiceRemoveArgs),
 }
 
-/// What `update --help` says last.
-const RULES: &str = "\
-What is not said stays as it is. An empty value (--memory=) takes a setting back to its default, and so does a \
---command or --arg whose only word is empty.
-Lists first lose what -rm names, then gain; an item with the key of another (name, path in the container) takes \
-its place. What is not there is gone already.
---cap-add of a capability that was dropped makes it one of the default ones again, and the other way round.
-A health flag changes the check that there is; another kind of check takes its place and keeps its times.
-A colon within a path is written \\:, in secrets, configs and volumes a comma \\,";
+/// Notes at the end of `service update --help`.
+const UPDATE_NOTES: &str = "\
+Options that are not given keep their current value. An empty value (--memory=) resets an option to its default; \
+so does --command or --arg with a single empty word.
+Removals (-rm) are applied before additions (-add). An added item replaces the item with the same key (name or path \
+in the container). Removing a missing item is not an error.
+--cap-add of a dropped capability makes it a default one again, and --cap-drop of an added one likewise.
+A health option changes the current check; another kind of check replaces it and keeps its intervals.
+Escape a colon in a path as \\:, and a comma in secrets, configs and volumes as \\,";
 
 #[derive(Debug, Args)]
-#[command(group = ArgGroup::new("the name").required(true).args(["positional_name", "name"]))]
-#[command(group = ArgGroup::new("the image").required(true).args(["image"]))]
-#[command(after_help = "A colon within a path is written \\:, in secrets, configs and volumes a comma \\,")]
-pub struct CreateArgs {
-    /// Name of the service
+#[command(group = ArgGroup::new("NAME").required(true).args(["positional_name", "name"]))]
+#[command(group = ArgGroup::new("IMAGE").required(true).args(["image"]))]
+#[command(after_help = "Escape a colon in a path as \\:, and a comma in secrets, configs and volumes as \\,")]
+pub struct ServiceCreateArgs {
+    /// Service name
     #[arg(value_name = "NAME")]
     pub positional_name: Option<String>,
-    /// Name of the service, as a flag
+    /// Service name, as a flag
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// How tasks are spread: replicated, or global for one on every node that may run it
+    /// Scheduling mode: replicated, or global (one task on every eligible node)
     #[arg(long, value_name = "MODE", value_parser = value::mode, default_value = "replicated")]
     pub mode: ModeName,
     #[command(flatten)]
     pub spec: SpecArgs,
     #[command(flatten)]
-    pub lists: Additions,
-    /// Do not wait
+    pub additions: ListAdditions,
+    /// Return without waiting
     #[arg(long, short)]
     pub detach: bool,
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = RULES)]
-pub struct UpdateArgs {
-    /// A name, an id, or the beginning of one
+#[command(after_help = UPDATE_NOTES)]
+pub struct ServiceUpdateArgs {
+    /// Service name, id, or id prefix
     #[arg(value_name = "SERVICE")]
     pub service: String,
-    /// New tasks also where nothing is different
+    /// Replace all tasks even if nothing changed
     #[arg(long)]
     pub force: bool,
     #[command(flatten)]
     pub spec: SpecArgs,
     #[command(flatten)]
-    pub added: Added,
+    pub additions: UpdateAdditions,
     #[command(flatten)]
-    pub removed: Removals,
-    /// Do not wait
+    pub removals: ListRemovals,
+    /// Return without waiting
     #[arg(long, short)]
     pub detach: bool,
 }
 
 #[derive(Debug, Args)]
-pub struct RollbackArgs {
-    /// A name, an id, or the beginning of one
+pub struct ServiceRollbackArgs {
+    /// Service name, id, or id prefix
     #[arg(value_name = "SERVICE")]
     pub service: String,
-    /// Number of the revision to go back to; see `service history` [default: the one before the current]
+    /// Revision to roll back to; see `service history` [default: the previous revision]
     #[arg(long, value_name = "REVISION")]
     pub to: Option<u64>,
-    /// Do not wait
+    /// Return without waiting
     #[arg(long, short)]
     pub detach: bool,
 }
 
-/// Which lines of logs.
+/// Selection and format of log lines.
 #[derive(Debug, Clone, Args)]
 pub struct LogArgs {
-    /// Go on with what is written from now on
+    /// Follow the log output
     #[arg(long, short)]
     pub follow: bool,
-    /// Only so many of the last lines of each task, or all
+    /// Print only this many of the last lines of each task, or all
     #[arg(long, value_name = "N|all", value_parser = value::tail, default_value = "all")]
-    pub tail: Tail,
-    /// Only lines since then
+    pub tail: TailLines,
+    /// Print only lines after this time
     #[arg(long, value_name = "DURATION|TIME", value_parser = value::since)]
     pub since: Option<Timestamp>,
-    /// Begin each line with when it was written
+    /// Print a timestamp before each line
     #[arg(long, short)]
     pub timestamps: bool,
 }
 
 #[derive(Debug, Args)]
-pub struct ScaleArgs {
-    /// Which services, to how many replicas
+pub struct ServiceScaleArgs {
+    /// Services and their number of replicas
     #[arg(required = true, value_name = "SERVICE=N", value_parser = value::scaling)]
-    pub wishes: Vec<Scaling>,
-    /// Do not wait
+    pub targets: Vec<ScaleTarget>,
+    /// Return without waiting
     #[arg(long, short)]
     pub detach: bool,
 }
 
 #[derive(Debug, Args)]
-pub struct RemoveArgs {
-    /// Names, ids, or beginnings of ids
+pub struct ServiceRemoveArgs {
+    /// Service names, ids, or id prefixes
     #[arg(required = true, value_name = "SERVICE")]
     pub services: Vec<String>,
-    /// Do not wait
+    /// Return without waiting
     #[arg(long, short)]
     pub detach: bool,
 }

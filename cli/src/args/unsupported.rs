@@ -1,10 +1,9 @@
-//! What Warren will have and this version does not, and what it will never have though people may look for it: named,
-//! so that it is refused as what it is and not as a typing error. When a later version supports something, its line
-//! here goes.
+//! Flags and commands that this version does not support, and flags with an alternative: they get a specific error
+//! instead of a usage error. When a version supports one, remove its line here.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-/// Flags of `service create`, and of `service update`, where lists have `-add` and `-rm` behind them.
+/// Flags of `service create`, and of `service update`, where list flags end in `-add` and `-rm`.
 const SERVICE_FLAGS: &[&str] = &[
     "--affinity",
     "--alias",
@@ -43,7 +42,7 @@ const INIT_FLAGS: &[&str] = &["--taint"];
 /// Flags of `node update` and `node drain`.
 const NODE_FLAGS: &[&str] = &["--deadline", "--taint-add", "--taint-rm"];
 
-/// Commands, each with the noun before it.
+/// Commands, with their noun.
 const COMMANDS: &[&str] = &[
     "apply",
     "cluster ca",
@@ -71,67 +70,79 @@ const COMMANDS: &[&str] = &[
     "top",
 ];
 
-/// What people may look for and will not find, because it is done in another way.
-const OTHERWISE: &[Otherwise] = &[
-    Otherwise {
+/// Flags of other tools that Warren replaces by another way.
+const ALTERNATIVES: &[Alternative] = &[
+    Alternative {
         commands: &["service create", "service update"],
         flags: &["--registry-credential"],
-        why: "credentials are chosen by the registry's host in the image",
-        hint: "give them once with `warren registry login HOST`",
+        reason: "credentials are selected by the registry host in the image",
+        hint: "store them once with `warren registry login HOST`",
     },
-    Otherwise {
+    Alternative {
         commands: &["registry login"],
         flags: &["--password", "-p"],
-        why: "a password on the command line is seen by everybody on this machine and kept by the shell",
-        hint: "give --password-stdin, or neither to be asked for it",
+        reason: "a password on the command line is visible to every user of this machine and kept in the history",
+        hint: "use --password-stdin, or neither flag to be prompted",
     },
 ];
 
-/// Flags of some commands, and what to do instead.
-struct Otherwise {
+/// Flags of some commands, and the alternative.
+struct Alternative {
     commands: &'static [&'static str],
     flags: &'static [&'static str],
-    why: &'static str,
+    reason: &'static str,
     hint: &'static str,
 }
 
-/// What of a command line is refused by name.
+/// An argument with a specific error.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal {
-    /// What there is not.
-    pub what: String,
-    /// Why not; empty when it is only not there yet.
-    pub why: &'static str,
-    /// What to do instead.
+pub struct UnsupportedArgument {
+    /// The summary of the error.
+    pub argument: String,
+    /// The reason; empty if it is only not supported yet.
+    pub reason: &'static str,
+    /// The alternative.
     pub hint: &'static str,
 }
 
-/// What of `arguments` (without the program's name) is refused by name, if that is what `error`, which `command`
-/// answered to them, is about.
-pub fn find(error: &clap::Error, command: &clap::Command, arguments: &[String]) -> Option<Refusal> {
-    done_otherwise(error, command, arguments).or_else(|| {
-        let what = unsupported(error, command, arguments)?;
+/// The argument of `arguments` (without the program name) that caused `error`, the usage error of `command`, if it has
+/// a specific error.
+pub fn find(
+    error: &clap::Error,
+    command: &clap::Command,
+    arguments: &[String],
+) -> Option<UnsupportedArgument> {
+    find_alternative(error, command, arguments).or_else(|| {
+        let what = find_unsupported(error, command, arguments)?;
         let what = format!("{what} is not supported by this version");
-        Some(Refusal { what, why: "", hint: "leave it out; `--help` lists what there is" })
+        Some(UnsupportedArgument { argument: what, reason: "", hint: "leave it out; see `--help`" })
     })
 }
 
-fn done_otherwise(error: &clap::Error, command: &clap::Command, arguments: &[String]) -> Option<Refusal> {
+fn find_alternative(
+    error: &clap::Error,
+    command: &clap::Command,
+    arguments: &[String],
+) -> Option<UnsupportedArgument> {
     let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg) else { return None };
     let flag = flag.split('=').next().filter(|_| error.kind() == ErrorKind::UnknownArgument)?;
-    let path = path(command, arguments);
-    let meant = |one: &&Otherwise| one.commands.contains(&path.as_str()) && one.flags.contains(&flag);
-    let Otherwise { why, hint, .. } = OTHERWISE.iter().find(meant)?;
-    Some(Refusal { what: format!("there is no {flag} of `warren {path}`"), why, hint })
+    let path = command_path(command, arguments);
+    let meant = |one: &&Alternative| one.commands.contains(&path.as_str()) && one.flags.contains(&flag);
+    let Alternative { reason: why, hint, .. } = ALTERNATIVES.iter().find(meant)?;
+    Some(UnsupportedArgument {
+        argument: format!("there is no {flag} of `warren {path}`"),
+        reason: why,
+        hint,
+    })
 }
 
-/// What of them this version does not have yet.
-fn unsupported(error: &clap::Error, command: &clap::Command, arguments: &[String]) -> Option<String> {
+/// The unsupported flag or command, if it caused the error.
+fn find_unsupported(error: &clap::Error, command: &clap::Command, arguments: &[String]) -> Option<String> {
     let text = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.as_str()),
         _ => None,
     };
-    let path = path(command, arguments);
+    let path = command_path(command, arguments);
     match error.kind() {
         ErrorKind::UnknownArgument => {
             let flag = text(ContextKind::InvalidArg)?;
@@ -156,8 +167,8 @@ fn unsupported(error: &clap::Error, command: &clap::Command, arguments: &[String
     }
 }
 
-/// The nouns and verbs among the arguments that are known.
-fn path(command: &clap::Command, arguments: &[String]) -> String {
+/// The known nouns and verbs among the arguments.
+fn command_path(command: &clap::Command, arguments: &[String]) -> String {
     let (mut command, mut path) = (command, Vec::new());
     for argument in arguments {
         if let Some(inner) = command.find_subcommand(argument) {
@@ -180,32 +191,32 @@ mod tests {
         let command = Cli::command();
         let given = std::iter::once("warren".to_owned()).chain(words.iter().cloned());
         let error = command.clone().try_get_matches_from(given).expect_err(line);
-        let found = find(&error, &command, &words).map(|refusal| refusal.what);
+        let found = find(&error, &command, &words).map(|refusal| refusal.argument);
         let wanted = wanted.map(|what| format!("{what} is not supported by this version"));
         assert_eq!(found, wanted, "{line}: {error}");
     }
 
     #[test]
-    fn what_is_done_in_another_way_says_how() {
+    fn alternative_is_suggested() {
         let check = |line: &str, flag: &str, why: &str, hint: &str| {
             let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
             let command = Cli::command();
             let given = std::iter::once("warren".to_owned()).chain(words.iter().cloned());
             let error = command.clone().try_get_matches_from(given).expect_err(line);
             let found = find(&error, &command, &words).unwrap();
-            assert!(found.what.starts_with(&format!("there is no {flag} of `warren ")), "{found:?}");
-            assert!(found.why.contains(why) && found.hint.contains(hint), "{found:?}");
+            assert!(found.argument.starts_with(&format!("there is no {flag} of `warren ")), "{found:?}");
+            assert!(found.reason.contains(why) && found.hint.contains(hint), "{found:?}");
         };
         let login = "`warren registry login HOST`";
         check("service create web --image=a --registry-credential=x", "--registry-credential", "host", login);
         check("service update web --registry-credential x", "--registry-credential", "host", login);
         let stdin = "--password-stdin";
-        check("registry login ghcr.io --username=ann --password=x", "--password", "everybody", stdin);
-        check("registry login ghcr.io --username=ann -p x", "-p", "everybody", stdin);
+        check("registry login ghcr.io --username=ann --password=x", "--password", "every user", stdin);
+        check("registry login ghcr.io --username=ann -p x", "-p", "every user", stdin);
     }
 
     #[test]
-    fn what_is_to_come_is_told_from_what_is_mistyped() {
+    fn planned_flag_differs_from_typo() {
         let network = Some("--network of `warren service create`");
         check("service create web --image nginx --network front", network);
         check("service create web --network=front", network);
@@ -226,7 +237,7 @@ mod tests {
 
     /// A line that was forgotten here when the flag or command came.
     #[test]
-    fn nothing_that_is_supported_is_listed() {
+    fn no_supported_flag_is_listed() {
         let root = Cli::command();
         for line in COMMANDS {
             let mut command = Some(&root);

@@ -1,11 +1,11 @@
-//! Values of flags, as people write them.
+//! Parsers of flag values.
 
 mod container;
-mod content;
 mod health;
 mod mount;
-mod parts;
+mod secret_object;
 mod setting;
+mod split;
 mod time;
 
 use std::fmt;
@@ -16,18 +16,17 @@ use std::time::Duration;
 use warren_types::{OnDisconnect, Protocol, PublishMode, PublishedPort};
 
 pub use container::{ModeName, device, host, host_removal, mode, role, sysctl, ulimit};
-pub use content::{content, registry};
 pub use health::{HttpTarget, header, http_target, shell_words};
 pub use mount::{bind, tmpfs, volume};
+pub use secret_object::{registry, secret_object_mount};
 pub use setting::{Setting, setting, text};
-pub use time::{Tail, Ttl, since, tail, ttl};
+pub use time::{TailLines, TokenTtl, since, tail, ttl};
 
-/// A wanted number of replicas as it was given: negative ones are refused with their field's path, like
-/// everything else that is wrong with a spec.
+/// A requested number of replicas, unchecked: a negative number is refused as a violation of the spec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Replicas(pub i64);
+pub struct ReplicaCount(pub i64);
 
-impl FromStr for Replicas {
+impl FromStr for ReplicaCount {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -35,7 +34,7 @@ impl FromStr for Replicas {
     }
 }
 
-impl fmt::Display for Replicas {
+impl fmt::Display for ReplicaCount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
@@ -43,27 +42,27 @@ impl fmt::Display for Replicas {
 
 /// `SERVICE=N`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Scaling {
-    /// Name, id, or beginning of an id.
+pub struct ScaleTarget {
+    /// Name, id, or id prefix.
     pub service: String,
-    /// As it was given.
-    pub replicas: Replicas,
+    /// Requested replicas.
+    pub replicas: ReplicaCount,
 }
 
-/// An environment variable; without a value it is taken from this command's own environment.
+/// An environment variable; a missing value comes from the environment of this command.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Variable {
+pub struct EnvVariable {
     /// Not empty.
     pub name: String,
-    /// `None` was not given.
+    /// `None` if not given.
     pub value: Option<String>,
 }
 
-pub fn scaling(text: &str) -> Result<Scaling, String> {
+pub fn scaling(text: &str) -> Result<ScaleTarget, String> {
     let wrong = || format!("{text:?} is not SERVICE=N, like web=3");
     let (service, replicas) = text.rsplit_once('=').ok_or_else(wrong)?;
     let replicas = replicas.parse().map_err(|_| wrong())?;
-    if service.is_empty() { Err(wrong()) } else { Ok(Scaling { service: service.to_owned(), replicas }) }
+    if service.is_empty() { Err(wrong()) } else { Ok(ScaleTarget { service: service.to_owned(), replicas }) }
 }
 
 pub fn label(text: &str) -> Result<(String, String), String> {
@@ -74,27 +73,29 @@ pub fn label(text: &str) -> Result<(String, String), String> {
     Ok((key.to_owned(), value.to_owned()))
 }
 
-pub fn variable(text: &str) -> Result<Variable, String> {
+pub fn variable(text: &str) -> Result<EnvVariable, String> {
     let (name, value) = match text.split_once('=') {
         Some((name, value)) => (name, Some(value.to_owned())),
         None => (text, None),
     };
     if name.is_empty() {
-        return Err("the name is empty; give NAME=VALUE, or NAME to take its value from here".to_owned());
+        return Err(
+            "the name is empty; give NAME=VALUE, or NAME to use the value of this environment".to_owned()
+        );
     }
-    Ok(Variable { name: name.to_owned(), value })
+    Ok(EnvVariable { name: name.to_owned(), value })
 }
 
 /// Variables in a file: one per line as in `--env`, without quotes; `#` at the start of a line is a comment.
 ///
 /// # Errors
-/// The line's number and what is wrong with it.
-pub fn variables(file: &str) -> Result<Vec<Variable>, String> {
+/// The line number and the error.
+pub fn variables(file: &str) -> Result<Vec<EnvVariable>, String> {
     let lines = file.lines().enumerate().map(|(i, line)| (i + 1, line.trim_start()));
     let meant = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
     let read = |line: &str| match variable(line)? {
-        Variable { name, .. } if name.contains(char::is_whitespace) => {
-            Err(format!("{name:?} has blanks, which no name of a variable has"))
+        EnvVariable { name, .. } if name.contains(char::is_whitespace) => {
+            Err(format!("{name:?} has whitespace, which is not allowed in a variable name"))
         }
         variable => Ok(variable),
     };
@@ -106,7 +107,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     let duration =
         humantime::parse_duration(text).map_err(|why| format!("{why}; give one like 10s or 5m"))?;
     if duration.subsec_nanos() % 1_000_000 != 0 {
-        return Err("is finer than a millisecond".to_owned());
+        return Err("has a precision below one millisecond".to_owned());
     }
     Ok(duration)
 }
@@ -130,7 +131,7 @@ pub fn publish(text: &str) -> Result<PublishedPort, String> {
             "mode=ingress" => {
                 return Err("mode=ingress is not supported by this version; mode=host is".into());
             }
-            other => return Err(format!("{other:?} is not known; the option there is is mode=host")),
+            other => return Err(format!("{other:?} is not known; the only option is mode=host")),
         }
     }
     let (address, protocol) = address.split_once('/').unwrap_or((address, "tcp"));
@@ -149,18 +150,18 @@ pub fn publish(text: &str) -> Result<PublishedPort, String> {
     Ok(PublishedPort { host_ip, host_port, container_port, protocol, mode })
 }
 
-/// What of a service's published ports is taken away.
+/// Selects published ports to remove.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unpublish {
-    /// This one.
+pub enum PortRemoval {
+    /// One mapping.
     Port(PublishedPort),
-    /// All with this port of the node.
+    /// All mappings of this host port.
     HostPort(u16),
 }
 
-impl Unpublish {
-    /// Whether `port` is meant.
-    pub fn is(self, port: &PublishedPort) -> bool {
+impl PortRemoval {
+    /// Whether `port` is selected.
+    pub fn matches(self, port: &PublishedPort) -> bool {
         match self {
             Self::Port(unwanted) => unwanted == *port,
             Self::HostPort(unwanted) => unwanted == port.host_port,
@@ -168,11 +169,11 @@ impl Unpublish {
     }
 }
 
-/// A port as it was published, or only its port of the node.
-pub fn unpublish(text: &str) -> Result<Unpublish, String> {
+/// A full port mapping, or only the host port.
+pub fn unpublish(text: &str) -> Result<PortRemoval, String> {
     match text.contains(':') {
-        true => publish(text).map(Unpublish::Port),
-        false => port(text).map(Unpublish::HostPort),
+        true => publish(text).map(PortRemoval::Port),
+        false => port(text).map(PortRemoval::HostPort),
     }
 }
 
@@ -198,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ports_are_published_as_people_write_them() {
+    fn published_ports_parse() {
         let check = |text, wanted: &str| {
             let found = publish(text).map_or_else(|why| why, |port| port.to_string());
             assert_eq!(found, wanted, "{text}");
@@ -215,16 +216,16 @@ mod tests {
         check("8080:80/udp", "/udp is not supported by this version; /tcp is");
         check("8080:80/sctp", "\"sctp\" is not a protocol; give tcp");
         check("8080:80,mode=ingress", "mode=ingress is not supported by this version; mode=host is");
-        check("8080:80,x=y", "\"x=y\" is not known; the option there is is mode=host");
+        check("8080:80,x=y", "\"x=y\" is not known; the only option is mode=host");
         check("host:8080:80", "\"host\" is not an IPv4 address");
         let ipv6 = "IPv6 addresses are not supported by this version; give an IPv4 address or none";
         check("[::1]:8080:80", ipv6);
     }
 
     #[test]
-    fn ports_are_taken_away_whole_or_by_the_port_of_the_node() {
+    fn port_removal_by_mapping_or_host_port() {
         let [all, one] = ["8080:80", "127.0.0.1:8080:80"].map(|text| publish(text).unwrap());
-        let removes = |text: &str| [all, one].map(|port| unpublish(text).unwrap().is(&port));
+        let removes = |text: &str| [all, one].map(|port| unpublish(text).unwrap().matches(&port));
         assert_eq!(removes("8080"), [true, true]);
         assert_eq!(removes("8080:80"), [true, false]);
         assert_eq!(removes("127.0.0.1:8080:80"), [false, true]);
@@ -235,18 +236,18 @@ mod tests {
     }
 
     #[test]
-    fn variables_may_have_anything_in_their_values() {
-        let some = |name: &str, value: &str| Variable { name: name.into(), value: Some(value.into()) };
+    fn variable_values_are_unrestricted() {
+        let some = |name: &str, value: &str| EnvVariable { name: name.into(), value: Some(value.into()) };
         assert_eq!(variable("A=b=c"), Ok(some("A", "b=c")));
         assert_eq!(variable("A="), Ok(some("A", "")));
-        assert_eq!(variable("A"), Ok(Variable { name: "A".into(), value: None }));
+        assert_eq!(variable("A"), Ok(EnvVariable { name: "A".into(), value: None }));
         assert!(variable("=b").is_err() && variable("").is_err());
         let file = "# comment\n\n  A=1\nB=two words # kept\r\nC\n";
         let wanted =
-            [some("A", "1"), some("B", "two words # kept"), Variable { name: "C".into(), value: None }];
+            [some("A", "1"), some("B", "two words # kept"), EnvVariable { name: "C".into(), value: None }];
         assert_eq!(variables(file), Ok(wanted.to_vec()));
         assert_eq!(variables("A=1\n=2").unwrap_err()[..7], *"line 2:");
-        let blank = "line 1: \"export A\" has blanks, which no name of a variable has";
+        let blank = "line 1: \"export A\" has whitespace, which is not allowed in a variable name";
         assert_eq!(variables("export A=1").unwrap_err(), blank);
     }
 

@@ -7,35 +7,35 @@ use super::value;
 
 #[derive(Debug, Subcommand)]
 pub enum VolumeCommand {
-    /// Make a volume; one that a service names is made by itself where its first task comes to
+    /// Create a volume; a volume that a service names is created on first use
     Create(VolumeCreateArgs),
-    /// List volumes, where they are, and who uses them
+    /// List volumes with their node and users
     Ls {
-        /// Ask the nodes how large they are
+        /// Ask the nodes for the sizes
         #[arg(long)]
         size: bool,
     },
-    /// Show all of volumes, and how large they are
+    /// Show volumes in detail, with their sizes
     Inspect {
-        /// Names, ids, or beginnings of ids
+        /// Volume names, ids, or id prefixes
         #[arg(required = true, value_name = "VOLUME")]
         volumes: Vec<String>,
     },
-    /// Forget volumes that nothing uses; their data stays on its node
+    /// Remove volumes that nothing uses; the data stays on the node
     Rm {
-        /// Names, ids, or beginnings of ids
+        /// Volume names, ids, or id prefixes
         #[arg(required = true, value_name = "VOLUME")]
         volumes: Vec<String>,
-        /// Delete their data as well
+        /// Delete the data as well
         #[arg(long)]
         purge: bool,
     },
-    /// Forget every volume that nothing uses; their data stays on its node
+    /// Remove all volumes that nothing uses; the data stays on the node
     Prune {
-        /// Delete their data as well
+        /// Delete the data as well
         #[arg(long)]
         purge: bool,
-        /// Do not ask first
+        /// Do not ask for confirmation
         #[arg(long, short, visible_short_alias = 'y')]
         force: bool,
     },
@@ -43,20 +43,19 @@ pub enum VolumeCommand {
 
 #[derive(Debug, Args)]
 pub struct VolumeCreateArgs {
-    /// What it is called
+    /// Name
     #[arg(value_name = "NAME")]
     pub name: VolumeName,
-    /// How it is kept: local, a directory of one node
+    /// Volume driver: local (a directory on one node)
     #[arg(long, value_name = "DRIVER", default_value = "local")]
     pub driver: VolumeDriver,
-    /// What the driver is told; local knows uid, gid and mode of the directory, which one that is there keeps
-    /// (repeatable)
+    /// Set a driver option; local supports uid, gid and mode for a new directory (repeatable)
     #[arg(long, value_name = "KEY=VALUE", value_parser = value::label)]
     pub opt: Vec<(String, String)>,
-    /// Label (repeatable)
+    /// Set a label (repeatable)
     #[arg(long, value_name = "KEY=VALUE", value_parser = value::label)]
     pub label: Vec<(String, String)>,
-    /// Node with its data [default: where its first task comes to]
+    /// Node that holds the data [default: the node of the first task]
     #[arg(long, value_name = "NAME|ID", default_value = "", hide_default_value = true)]
     pub node: String,
 }

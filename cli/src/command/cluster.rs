@@ -4,42 +4,47 @@ use std::collections::BTreeSet;
 
 use warren_proto::v1;
 
-use crate::args::{ClusterCommand, Global};
+use crate::args::{ClusterCommand, GlobalArgs};
 use crate::connect::connect;
-use crate::failure::{Exit, Failure};
+use crate::failure::{CommandError, ExitKind};
 use crate::output;
-use crate::view::cluster::{InfoView, LoopLine};
+use crate::view::cluster::{BackgroundTaskRow, ClusterInfoView};
 use crate::view::now;
 
-pub async fn run(global: &Global, command: ClusterCommand) -> Result<(), Failure> {
+pub async fn run(global: &GlobalArgs, command: ClusterCommand) -> Result<(), CommandError> {
     match command {
         ClusterCommand::Info => info(global).await,
-        ClusterCommand::Loops { name } => loops(global, name).await,
+        ClusterCommand::BackgroundTasks { name } => background_tasks(global, name).await,
     }
 }
 
-async fn info(global: &Global) -> Result<(), Failure> {
-    let what = "the cluster was not asked";
+async fn info(global: &GlobalArgs) -> Result<(), CommandError> {
+    let what = "the cluster was not shown";
     let client = connect(global, what).await?;
-    let info = client.cluster().info().await.map_err(|error| crate::failure::of_client(what, error))?;
-    output::document(global.output, &InfoView::new(info, &client.address()))
+    let info = client.cluster().info().await.map_err(|error| crate::failure::from_client(what, error))?;
+    output::print_document(global.output, &ClusterInfoView::new(info, &client.address()))
 }
 
-async fn loops(global: &Global, name: Option<String>) -> Result<(), Failure> {
-    let what = "background loops were not listed";
+async fn background_tasks(global: &GlobalArgs, name: Option<String>) -> Result<(), CommandError> {
+    let what = "background tasks were not listed";
     let client = connect(global, what).await?;
-    let answer = client.cluster().loops().await.map_err(|error| crate::failure::of_client(what, error))?;
+    let answer = client
+        .cluster()
+        .background_tasks()
+        .await
+        .map_err(|error| crate::failure::from_client(what, error))?;
     let v1::LoopsResponse { mut loops, silent } = answer;
     if let Some(name) = name {
-        // Several managers and nodes have loops of the same name.
+        // Several managers and nodes have background tasks of the same name.
         let names: BTreeSet<String> = loops.iter().map(|known| known.name.clone()).collect();
         loops.retain(|known| known.name == name);
         if loops.is_empty() {
-            let why = format!("there is no loop {name}; there are: {}", Vec::from_iter(names).join(", "));
-            return Err(Failure::new(Exit::NotFound, what, why, "choose one of those"));
+            let why =
+                format!("there is no background task {name}; existing: {}", Vec::from_iter(names).join(", "));
+            return Err(CommandError::new(ExitKind::NotFound, what, why, "choose one of those"));
         }
     }
-    let mut lines: Vec<LoopLine> = loops.into_iter().map(Into::into).collect();
-    lines.extend(silent.into_iter().map(LoopLine::from));
-    output::list(global.output, &lines, now())
+    let mut lines: Vec<BackgroundTaskRow> = loops.into_iter().map(Into::into).collect();
+    lines.extend(silent.into_iter().map(BackgroundTaskRow::from));
+    output::print_list(global.output, &lines, now())
 }

@@ -1,20 +1,20 @@
 //! `warren image ...`
 
 mod import;
-mod outcome;
 mod prune;
 mod pull;
+mod result;
 
 use warren_proto::v1;
 
-use crate::args::{Global, ImageCommand};
+use crate::args::{GlobalArgs, ImageCommand};
 use crate::connect::connect;
-use crate::failure::{Exit, Failure};
+use crate::failure::{CommandError, ExitKind};
 use crate::output;
 use crate::view::image::ImageView;
 use crate::view::now;
 
-pub async fn run(global: &Global, command: ImageCommand) -> Result<(), Failure> {
+pub async fn run(global: &GlobalArgs, command: ImageCommand) -> Result<(), CommandError> {
     match command {
         ImageCommand::Import { file, node } => import::run(global, &file, node).await,
         ImageCommand::Pull { reference, node, always } => pull::run(global, &reference, node, always).await,
@@ -23,17 +23,18 @@ pub async fn run(global: &Global, command: ImageCommand) -> Result<(), Failure> 
     }
 }
 
-async fn ls(global: &Global, nodes: Vec<String>) -> Result<(), Failure> {
+async fn ls(global: &GlobalArgs, nodes: Vec<String>) -> Result<(), CommandError> {
     let what = "images were not listed";
     let client = connect(global, what).await?;
-    let nodes = client.images().list(nodes).await.map_err(|error| crate::failure::of_client(what, error))?;
-    let (images, failed) = told(nodes);
-    output::list(global.output, &images, now())?;
-    answered("not every node listed its images", failed)
+    let nodes =
+        client.images().list(nodes).await.map_err(|error| crate::failure::from_client(what, error))?;
+    let (images, failed) = split_results(nodes);
+    output::print_list(global.output, &images, now())?;
+    require_no_failures("not every node listed its images", failed)
 }
 
-/// The images of all nodes, and what the others said instead.
-fn told(nodes: Vec<v1::NodeImages>) -> (Vec<ImageView>, Vec<String>) {
+/// The images of all nodes, and the failures of the others.
+fn split_results(nodes: Vec<v1::NodeImages>) -> (Vec<ImageView>, Vec<String>) {
     let (mut images, mut failed) = (Vec::new(), Vec::new());
     for v1::NodeImages { node, images: found, failed: why } in nodes {
         images.extend(found.into_iter().map(|image| ImageView::new(&node, image)));
@@ -41,14 +42,14 @@ fn told(nodes: Vec<v1::NodeImages>) -> (Vec<ImageView>, Vec<String>) {
             failed.push(format!("{node}: {why}"));
         }
     }
-    images.sort_by_cached_key(ImageView::order);
+    images.sort_by_cached_key(ImageView::sort_key);
     (images, failed)
 }
 
-/// A node that did not do it makes it a failure, beside what the others did.
-fn answered(what: &str, failed: Vec<String>) -> Result<(), Failure> {
+/// Fails if any node failed.
+fn require_no_failures(what: &str, failed: Vec<String>) -> Result<(), CommandError> {
     if failed.is_empty() {
         return Ok(());
     }
-    Err(Failure::new(Exit::Failed, what, failed.join("\n"), "see `warren node ls`, then try again"))
+    Err(CommandError::new(ExitKind::Failed, what, failed.join("\n"), "see `warren node ls`, then try again"))
 }

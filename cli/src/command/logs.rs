@@ -1,4 +1,4 @@
-//! `warren service logs` and `warren task logs`: lines to where the tasks wrote them, troubles to stderr.
+//! `warren service logs` and `warren task logs`: lines keep their stream; warnings go to stderr.
 
 mod printer;
 
@@ -6,67 +6,71 @@ use std::io::ErrorKind;
 
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use warren_client::{Client, Error, LogsOf, LogsWish};
+use warren_client::{Client, Error, LogOptions, LogTarget};
 use warren_proto::v1;
 
-use crate::args::{Global, LogArgs};
+use crate::args::{GlobalArgs, LogArgs};
 use crate::connect::connect;
-use crate::failure::{Exit, Failure};
-use printer::{Printer, Style};
+use crate::failure::{CommandError, ExitKind};
+use printer::{LineStyle, LogPrinter};
 
-/// Entries that wait to be printed: whoever reads slowly holds back the nodes, not this program's memory.
+/// Capacity of the print queue: a slow reader slows down the nodes instead of using memory here.
 const QUEUE: usize = 256;
 
 type Entries = mpsc::Receiver<Result<v1::LogEntry, Error>>;
 
-/// What the tasks of services wrote.
-pub async fn services(global: &Global, services: Vec<String>, args: &LogArgs) -> Result<(), Failure> {
+/// Prints the logs of services.
+pub async fn services(
+    global: &GlobalArgs,
+    services: Vec<String>,
+    args: &LogArgs,
+) -> Result<(), CommandError> {
     let what = format!("the logs of {} were not read", services.join(", "));
-    let style = Style { names: true, timestamps: args.timestamps };
-    read(global, services.into_iter().map(LogsOf::Service).collect(), args, style, &what).await
+    let style = LineStyle { names: true, timestamps: args.timestamps };
+    read(global, services.into_iter().map(LogTarget::Service).collect(), args, style, &what).await
 }
 
-/// What one task wrote, as it wrote it.
-pub async fn task(global: &Global, task: String, args: &LogArgs) -> Result<(), Failure> {
+/// Prints the log of one task, without prefixes.
+pub async fn task(global: &GlobalArgs, task: String, args: &LogArgs) -> Result<(), CommandError> {
     let what = format!("the logs of task {task} were not read");
-    let style = Style { names: false, timestamps: args.timestamps };
-    read(global, vec![LogsOf::Task(task)], args, style, &what).await
+    let style = LineStyle { names: false, timestamps: args.timestamps };
+    read(global, vec![LogTarget::Task(task)], args, style, &what).await
 }
 
 async fn read(
-    global: &Global,
-    of: Vec<LogsOf>,
+    global: &GlobalArgs,
+    of: Vec<LogTarget>,
     args: &LogArgs,
-    style: Style,
+    style: LineStyle,
     what: &str,
-) -> Result<(), Failure> {
+) -> Result<(), CommandError> {
     let client = connect(global, what).await?;
-    let wish = LogsWish { follow: args.follow, tail: args.tail.0, since: args.since };
-    let (mut readers, mut entries) = start(client, of, wish);
-    let mut printer = Printer::new(std::io::stdout().lock(), std::io::stderr().lock(), style);
+    let options = LogOptions { follow: args.follow, tail: args.tail.0, since: args.since };
+    let (mut readers, mut entries) = start(client, of, options);
+    let mut printer = LogPrinter::new(std::io::stdout().lock(), std::io::stderr().lock(), style);
     let printed = print(&mut entries, &mut printer).await;
     readers.abort_all();
     match printed {
         Ok(()) => {}
-        Err(Stopped::Client(error)) => return Err(crate::failure::of_client(what, error)),
-        // Whoever reads has seen enough (`| head`).
-        Err(Stopped::Output(error)) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),
-        Err(Stopped::Output(error)) => {
-            return Err(Failure::new(Exit::Failed, "the logs were not printed", error, ""));
+        Err(PrintError::Client(error)) => return Err(crate::failure::from_client(what, error)),
+        // The reader closed the pipe (`| head`).
+        Err(PrintError::Output(error)) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),
+        Err(PrintError::Output(error)) => {
+            return Err(CommandError::new(ExitKind::Failed, "the logs were not printed", error, ""));
         }
     }
-    if printer.only_troubles() {
-        let hint = "see `warren node ls` for the nodes that do not answer, then try again";
-        return Err(Failure::new(Exit::Failed, what, "no node had a line of them, see above", hint));
+    if printer.has_only_warnings() {
+        let hint = "check `warren node ls` for unreachable nodes, then retry";
+        return Err(CommandError::new(ExitKind::Failed, what, "no node returned a line, see above", hint));
     }
     Ok(())
 }
 
-/// One reader after the other, so that what was written comes in order; to follow, all at once.
-fn start(client: Client, of: Vec<LogsOf>, wish: LogsWish) -> (JoinSet<()>, Entries) {
+/// Reads sequentially, to keep the order of the arguments; concurrently when following.
+fn start(client: Client, of: Vec<LogTarget>, options: LogOptions) -> (JoinSet<()>, Entries) {
     let (sender, entries) = mpsc::channel(QUEUE);
     let mut readers = JoinSet::new();
-    let groups: Vec<Vec<LogsOf>> = match wish.follow {
+    let groups: Vec<Vec<LogTarget>> = match options.follow {
         true => of.into_iter().map(|one| vec![one]).collect(),
         false => vec![of],
     };
@@ -74,8 +78,8 @@ fn start(client: Client, of: Vec<LogsOf>, wish: LogsWish) -> (JoinSet<()>, Entri
         let (client, sender) = (client.clone(), sender.clone());
         readers.spawn(async move {
             for one in group {
-                if let Err(error) = pass_on(&client, one, wish, &sender).await {
-                    // When nobody listens any more, nobody need know.
+                if let Err(error) = forward_entries(&client, one, options, &sender).await {
+                    // A closed channel means that printing has ended.
                     let _ = sender.send(Err(error)).await;
                     return;
                 }
@@ -85,13 +89,13 @@ fn start(client: Client, of: Vec<LogsOf>, wish: LogsWish) -> (JoinSet<()>, Entri
     (readers, entries)
 }
 
-async fn pass_on(
+async fn forward_entries(
     client: &Client,
-    of: LogsOf,
-    wish: LogsWish,
+    of: LogTarget,
+    options: LogOptions,
     sender: &mpsc::Sender<Result<v1::LogEntry, Error>>,
 ) -> Result<(), Error> {
-    let mut entries = client.logs().read(of, wish).await?;
+    let mut entries = client.logs().read(of, options).await?;
     while let Some(entry) = entries.next().await? {
         if sender.send(Ok(entry)).await.is_err() {
             break;
@@ -100,32 +104,32 @@ async fn pass_on(
     Ok(())
 }
 
-/// Why printing ended before the entries did.
-enum Stopped {
+/// Why printing ended early.
+enum PrintError {
     Client(Error),
     Output(std::io::Error),
 }
 
-async fn print<O, E>(entries: &mut Entries, printer: &mut Printer<O, E>) -> Result<(), Stopped>
+async fn print<O, E>(entries: &mut Entries, printer: &mut LogPrinter<O, E>) -> Result<(), PrintError>
 where
     O: std::io::Write,
     E: std::io::Write,
 {
     loop {
-        // Written out whenever there is nothing to add at once.
+        // Flushed whenever no further entry is ready.
         let next = match entries.try_recv() {
             Ok(entry) => Some(entry),
             Err(_) => {
-                printer.flush().map_err(Stopped::Output)?;
+                printer.flush().map_err(PrintError::Output)?;
                 entries.recv().await
             }
         };
         match next {
-            None => return printer.flush().map_err(Stopped::Output),
-            Some(Ok(entry)) => printer.print(entry).map_err(Stopped::Output)?,
+            None => return printer.flush().map_err(PrintError::Output),
+            Some(Ok(entry)) => printer.print(entry).map_err(PrintError::Output)?,
             Some(Err(error)) => {
-                printer.flush().map_err(Stopped::Output)?;
-                return Err(Stopped::Client(error));
+                printer.flush().map_err(PrintError::Output)?;
+                return Err(PrintError::Client(error));
             }
         }
     }

@@ -1,138 +1,151 @@
-//! `warren manager ...`: what is asked of the cluster's managers; what is about this machine is in `crate::node`.
+//! `warren manager ...`: requests to managers; commands for this machine are in `crate::node`.
 
 mod backup;
 
 use warren_client::{Client, ManagerChange};
-use warren_manager::process::Occasion;
+use warren_manager::process::ManagerStartReason;
 use warren_proto::v1;
 use warren_types::Suffrage;
 
-use crate::args::{Format, Global, ManagerCommand};
+use crate::args::{GlobalArgs, ManagerSubcommand, OutputFormat};
 use crate::connect::connect;
-use crate::failure::{Exit, Failure, of_client, of_refusal};
+use crate::failure::{CommandError, ExitKind, from_client, from_client_with_hint};
 use crate::view::manager::ManagerView;
 use crate::view::now;
 use crate::{node, output};
 
-pub async fn run(global: &Global, command: ManagerCommand) -> Result<(), Failure> {
+pub async fn run(global: &GlobalArgs, command: ManagerSubcommand) -> Result<(), CommandError> {
     match command {
-        ManagerCommand::Init { init, node } if init.force_new_cluster => node::force_new_cluster(node).await,
-        ManagerCommand::Init { node, .. } => node::run(node, Occasion::Init).await,
-        ManagerCommand::Join { join, node } => node::run(node, Occasion::Join(join)).await,
-        ManagerCommand::Run(node) => node::run(node, Occasion::Run).await,
-        ManagerCommand::Restore { file, passphrase, node } => node::restore(&file, &passphrase, node).await,
-        ManagerCommand::Ls => ls(global).await,
-        ManagerCommand::Inspect { who } => inspect(global, &who).await,
-        ManagerCommand::Promote { who } => want(global, &who, Suffrage::Voter).await,
-        ManagerCommand::Demote { who } => want(global, &who, Suffrage::Learner).await,
-        ManagerCommand::Update { who, advertise } => {
+        ManagerSubcommand::Init { init, node } if init.force_new_cluster => {
+            node::force_new_cluster(node).await
+        }
+        ManagerSubcommand::Init { node, .. } => node::run(node, ManagerStartReason::Init).await,
+        ManagerSubcommand::Join { join, node } => node::run(node, ManagerStartReason::Join(join)).await,
+        ManagerSubcommand::Run(node) => node::run(node, ManagerStartReason::Run).await,
+        ManagerSubcommand::Restore { file, passphrase, node } => {
+            node::restore(&file, &passphrase, node).await
+        }
+        ManagerSubcommand::Ls => ls(global).await,
+        ManagerSubcommand::Inspect { managers } => inspect(global, &managers).await,
+        ManagerSubcommand::Promote { managers } => set_suffrage(global, &managers, Suffrage::Voter).await,
+        ManagerSubcommand::Demote { managers } => set_suffrage(global, &managers, Suffrage::Learner).await,
+        ManagerSubcommand::Update { who, advertise } => {
             let what = format!("manager {who} was not updated");
             let change = ManagerChange { address: Some(advertise), ..ManagerChange::default() };
             let client = connect(global, &what).await?;
             let updated = client.managers().update(&who, &change).await;
-            let updated = updated.map_err(|error| of_client(&what, error))?;
-            eprintln!("manager {} is reached at {} from now on", updated.name, updated.address);
-            tell(global, updated)
+            let updated = updated.map_err(|error| from_client(&what, error))?;
+            eprintln!("manager {} is now reached at {}", updated.name, updated.address);
+            print_manager(global, updated)
         }
-        ManagerCommand::Rm { who, force } => rm(global, &who, force).await,
-        ManagerCommand::TransferLeadership { to } => transfer(global, to.as_deref()).await,
-        ManagerCommand::Backup { file, passphrase } => backup::backup(global, &file, &passphrase).await,
+        ManagerSubcommand::Rm { managers, force } => rm(global, &managers, force).await,
+        ManagerSubcommand::TransferLeadership { to } => transfer(global, to.as_deref()).await,
+        ManagerSubcommand::Backup { file, passphrase } => backup::backup(global, &file, &passphrase).await,
     }
 }
 
-/// All managers by name, and the nodes that removed ones have left.
-async fn all(client: &Client, what: &str) -> Result<(Vec<ManagerView>, Vec<String>), Failure> {
-    let listed = client.managers().list().await.map_err(|error| of_client(what, error))?;
+/// All managers sorted by name, and the remaining nodes of removed managers.
+async fn fetch_all(client: &Client, what: &str) -> Result<(Vec<ManagerView>, Vec<String>), CommandError> {
+    let listed = client.managers().list().await.map_err(|error| from_client(what, error))?;
     let views = listed.managers.into_iter().map(ManagerView::try_from);
     let mut views = views.collect::<Result<Vec<_>, _>>()?;
     views.sort_by(|one, other| one.name().cmp(other.name()));
     Ok((views, listed.left_nodes))
 }
 
-async fn ls(global: &Global) -> Result<(), Failure> {
+async fn ls(global: &GlobalArgs) -> Result<(), CommandError> {
     let what = "managers were not listed";
     let client = connect(global, what).await?;
-    let (managers, left) = all(&client, what).await?;
-    output::list(global.output, &managers, now())?;
+    let (managers, left) = fetch_all(&client, what).await?;
+    output::print_list(global.output, &managers, now())?;
     if let Some(note) = without_majority(&managers) {
         eprintln!("{note}");
     }
     for node in left {
-        eprintln!("node {node} is left of a manager that was removed; {}", remove_node(&node));
+        eprintln!("node {node} belongs to a removed manager; {}", remove_node(&node));
     }
     Ok(())
 }
 
-/// What to do where too few of those that vote answer for anything to be written.
+/// The note if no majority of the voters is reachable.
 fn without_majority(managers: &[ManagerView]) -> Option<String> {
-    let voters = managers.iter().filter(|manager| manager.votes());
-    let (answer, silent): (Vec<_>, Vec<_>) = voters.partition(|manager| manager.answers());
-    if answer.len() > silent.len() || silent.is_empty() {
+    let voters = managers.iter().filter(|manager| manager.is_voter());
+    let (reachable, unreachable): (Vec<_>, Vec<_>) = voters.partition(|manager| manager.is_reachable());
+    if reachable.len() > unreachable.len() || unreachable.is_empty() {
         return None;
     }
-    let names: Vec<&str> = silent.iter().map(|manager| manager.name()).collect();
+    let names: Vec<&str> = unreachable.iter().map(|manager| manager.name()).collect();
     Some(format!(
-        "managers {} do not answer the one that was asked, and most of the {} that vote have to: start them; if they \
-         are lost for good, stop one that is left and make it the cluster: `warren manager init --force-new-cluster` \
-         on its machine, with the --data-dir that it has",
+        "managers {} are unreachable from the manager that answered, and a majority of the {} voters is required: \
+         start them; if they are lost for good, stop a remaining manager and run \
+         `warren manager init --force-new-cluster` on it with its --data-dir",
         names.join(", "),
-        answer.len() + silent.len()
+        reachable.len() + unreachable.len()
     ))
 }
 
-async fn inspect(global: &Global, who: &[String]) -> Result<(), Failure> {
+async fn inspect(global: &GlobalArgs, managers: &[String]) -> Result<(), CommandError> {
     let what = "no manager was found";
     let client = connect(global, what).await?;
-    let (mut all, _) = all(&client, what).await?;
+    let (mut all, _) = fetch_all(&client, what).await?;
     let mut found = Vec::new();
-    for text in who {
+    for text in managers {
         let failed = |exit, why: String| {
             let what = format!("manager {text} was not found");
-            Failure::new(exit, what, why, "look at what there is with `warren manager ls`")
+            CommandError::new(exit, what, why, "run `warren manager ls` to list the managers")
         };
-        // A name wins over the beginning of an id.
+        // A name takes precedence over an id prefix.
         let by_name = all.iter().position(|manager| manager.name() == text);
-        let called: Vec<usize> = (0..all.len()).filter(|place| all[*place].is_called(text)).collect();
-        let place = match (by_name, called.as_slice()) {
-            (Some(place), _) => place,
-            (None, [place]) => *place,
-            (None, []) => return Err(failed(Exit::NotFound, "there is none of that name or id".to_owned())),
+        let matching: Vec<usize> = (0..all.len()).filter(|index| all[*index].has_name(text)).collect();
+        let index = match (by_name, matching.as_slice()) {
+            (Some(index), _) => index,
+            (None, [index]) => *index,
+            (None, []) => {
+                return Err(failed(ExitKind::NotFound, "no manager has this name or id".to_owned()));
+            }
             (None, several) => {
-                return Err(failed(Exit::Usage, format!("{} of them begin so", several.len())));
+                return Err(failed(
+                    ExitKind::Usage,
+                    format!("the id prefix matches {} managers", several.len()),
+                ));
             }
         };
-        found.push(all.remove(place));
+        found.push(all.remove(index));
     }
-    output::documents(global.output, &found)
+    output::print_documents(global.output, &found)
 }
 
-async fn want(global: &Global, who: &[String], wanted: Suffrage) -> Result<(), Failure> {
+async fn set_suffrage(
+    global: &GlobalArgs,
+    managers: &[String],
+    wanted: Suffrage,
+) -> Result<(), CommandError> {
     let not = match wanted {
         Suffrage::Voter => "promoted",
         Suffrage::Learner => "demoted",
     };
     let client = connect(global, &format!("no manager was {not}")).await?;
-    for manager in who {
+    for manager in managers {
         let what = format!("manager {manager} was not {not}");
-        let change = ManagerChange { wanted: Some(wanted), ..ManagerChange::default() };
+        let change = ManagerChange { suffrage: Some(wanted), ..ManagerChange::default() };
         let changed = client.managers().update(manager, &change).await;
         let changed = changed.map_err(|error| {
-            let hint = "see that the others are ready with `warren manager ls`, then try again";
-            of_refusal(what, error, "WOULD_LOSE_QUORUM", hint.to_owned())
+            let hint = "check with `warren manager ls` that the other managers are ready, then retry";
+            from_client_with_hint(what, error, "WOULD_LOSE_QUORUM", hint.to_owned())
         })?;
-        eprintln!("{}", will_be(&changed, wanted));
-        tell(global, changed)?;
+        eprintln!("{}", suffrage_message(&changed, wanted));
+        print_manager(global, changed)?;
     }
     Ok(())
 }
 
-/// What is to be done with the node of a removed manager.
+/// How to remove the node of a removed manager.
 fn remove_node(node: &str) -> String {
-    format!("remove it as well with `warren node rm {node}`, with --force if tasks are still counted on it")
+    format!("remove it with `warren node rm {node}`, with --force if it still has tasks")
 }
 
-/// What becomes of it, which need not be at once.
-fn will_be(manager: &v1::Manager, wanted: Suffrage) -> String {
+/// The result of a promotion or demotion, which may be pending.
+fn suffrage_message(manager: &v1::Manager, wanted: Suffrage) -> String {
     let (name, word) = (&manager.name, wanted.as_str());
     match (manager.suffrage() == v1::Suffrage::from(wanted), manager.reason.as_str()) {
         (true, _) => format!("manager {name} is a {word}"),
@@ -141,46 +154,48 @@ fn will_be(manager: &v1::Manager, wanted: Suffrage) -> String {
     }
 }
 
-async fn rm(global: &Global, who: &[String], force: bool) -> Result<(), Failure> {
+async fn rm(global: &GlobalArgs, managers: &[String], force: bool) -> Result<(), CommandError> {
     let client = connect(global, "no manager was removed").await?;
-    for manager in who {
+    for manager in managers {
         let removed = client.managers().remove(manager, force).await;
         let what = format!("manager {manager} was not removed");
         let removed = removed.map_err(|error| match &error {
             warren_client::Error::Refused { problem } if problem.reason == "MANAGER_ANSWERS" => {
                 let hint = format!(
-                    "`warren node drain` its node and stop it, or give --force: {manager} stops then"
+                    "drain its node with `warren node drain` and stop it, or use --force, which stops {manager}"
                 );
-                of_refusal(what, error, "MANAGER_ANSWERS", hint)
+                from_client_with_hint(what, error, "MANAGER_ANSWERS", hint)
             }
             _ => {
-                let hint = "see that the others are ready with `warren manager ls`, then try again";
-                of_refusal(what, error, "WOULD_LOSE_QUORUM", hint.to_owned())
+                let hint = "check with `warren manager ls` that the other managers are ready, then retry";
+                from_client_with_hint(what, error, "WOULD_LOSE_QUORUM", hint.to_owned())
             }
         })?;
-        eprintln!("manager {} leaves the cluster", removed.name);
+        eprintln!("manager {} removed from the cluster", removed.name);
         if !removed.node.is_empty() {
-            eprintln!("node {} stays in it; {}", removed.node, remove_node(&removed.node));
+            eprintln!("node {} stays in the cluster; {}", removed.node, remove_node(&removed.node));
         }
         output::print(&format!("{}\n", removed.name))?;
     }
     Ok(())
 }
 
-async fn transfer(global: &Global, to: Option<&str>) -> Result<(), Failure> {
+async fn transfer(global: &GlobalArgs, to: Option<&str>) -> Result<(), CommandError> {
     let what = "the leadership was not transferred";
     let client = connect(global, what).await?;
     let leader = client.managers().transfer_leadership(to).await;
-    let leader = leader.map_err(|error| of_client(what, error))?;
-    eprintln!("manager {} leads", leader.name);
-    tell(global, leader)
+    let leader = leader.map_err(|error| from_client(what, error))?;
+    eprintln!("manager {} is the leader", leader.name);
+    print_manager(global, leader)
 }
 
-/// A name for people, all of it for programs.
-fn tell(global: &Global, manager: v1::Manager) -> Result<(), Failure> {
+/// Prints the name, or the whole document for JSON and YAML.
+fn print_manager(global: &GlobalArgs, manager: v1::Manager) -> Result<(), CommandError> {
     match global.output {
-        Format::Table | Format::Wide => output::print(&format!("{}\n", manager.name)),
-        Format::Json | Format::Yaml => output::document(global.output, &ManagerView::try_from(manager)?),
+        OutputFormat::Table | OutputFormat::Wide => output::print(&format!("{}\n", manager.name)),
+        OutputFormat::Json | OutputFormat::Yaml => {
+            output::print_document(global.output, &ManagerView::try_from(manager)?)
+        }
     }
 }
 
@@ -189,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lost_majority_leads_to_force_new_cluster() {
+    fn lost_majority_suggests_force_new_cluster() {
         let manager = |name: &str, suffrage: v1::Suffrage, status: v1::ManagerStatus| {
             let wire = v1::Manager {
                 name: name.into(),
@@ -207,7 +222,7 @@ mod tests {
         assert_eq!(without_majority(&three), None);
         three[1] = manager("m2", voter, gone);
         let note = without_majority(&three).unwrap();
-        assert!(note.starts_with("managers m2, m3 do not answer") && note.contains("--data-dir"), "{note}");
+        assert!(note.starts_with("managers m2, m3 are unreachable") && note.contains("--data-dir"), "{note}");
         assert!(note.contains("`warren manager init --force-new-cluster`"), "{note}");
         three[1] = manager("m2", learner, ready);
         assert!(without_majority(&three).is_some(), "a learner does not count");
@@ -215,19 +230,22 @@ mod tests {
     }
 
     #[test]
-    fn a_change_that_takes_its_time_says_why() {
+    fn pending_change_shows_reason() {
         let manager = |suffrage: v1::Suffrage, reason: &str| v1::Manager {
             name: "n2".into(),
             suffrage: suffrage.into(),
             reason: reason.into(),
             ..v1::Manager::default()
         };
-        let told = |suffrage, reason| will_be(&manager(suffrage, reason), Suffrage::Voter);
-        assert_eq!(told(v1::Suffrage::Voter, "x"), "manager n2 is a voter");
+        let message = |suffrage, reason| suffrage_message(&manager(suffrage, reason), Suffrage::Voter);
+        assert_eq!(message(v1::Suffrage::Voter, "x"), "manager n2 is a voter");
         assert_eq!(
-            told(v1::Suffrage::Learner, ""),
+            message(v1::Suffrage::Learner, ""),
             "manager n2 will be a voter in a moment; see `warren manager ls`"
         );
-        assert_eq!(told(v1::Suffrage::Learner, "it catches up"), "manager n2 will be a voter: it catches up");
+        assert_eq!(
+            message(v1::Suffrage::Learner, "it catches up"),
+            "manager n2 will be a voter: it catches up"
+        );
     }
 }

@@ -11,15 +11,15 @@ mod update;
 use warren_client::{Client, TaskFilter};
 use warren_proto::v1;
 
-use crate::args::{Global, ServiceCommand};
+use crate::args::{GlobalArgs, ServiceCommand};
 use crate::connect::connect;
-use crate::failure::Failure;
+use crate::failure::CommandError;
 use crate::output;
 use crate::view::now;
 use crate::view::service::ServiceView;
 use crate::view::task::TaskView;
 
-pub async fn run(global: &Global, command: ServiceCommand) -> Result<(), Failure> {
+pub async fn run(global: &GlobalArgs, command: ServiceCommand) -> Result<(), CommandError> {
     match command {
         ServiceCommand::Create(args) => create::run(global, *args).await,
         ServiceCommand::Ls => ls(global).await,
@@ -35,39 +35,40 @@ pub async fn run(global: &Global, command: ServiceCommand) -> Result<(), Failure
     }
 }
 
-async fn ls(global: &Global) -> Result<(), Failure> {
+async fn ls(global: &GlobalArgs) -> Result<(), CommandError> {
     let what = "services were not listed";
     let client = connect(global, what).await?;
-    let services = client.services().list().await.map_err(|error| crate::failure::of_client(what, error))?;
+    let services =
+        client.services().list().await.map_err(|error| crate::failure::from_client(what, error))?;
     let services = services.into_iter().map(ServiceView::try_from).collect::<Result<Vec<_>, _>>()?;
-    output::list(global.output, &services, now())
+    output::print_list(global.output, &services, now())
 }
 
-async fn ps(global: &Global, services: &[String]) -> Result<(), Failure> {
+async fn ps(global: &GlobalArgs, services: &[String]) -> Result<(), CommandError> {
     let what = "tasks were not listed";
     let client = connect(global, what).await?;
     let mut tasks = Vec::new();
     for service in services {
-        // Found first, so that one that does not exist is told from one without tasks.
-        let id = find(&client, service, what).await?.id;
+        // Fetched first, so that a missing service is an error.
+        let id = fetch_service(&client, service, what).await?.id;
         let filter = TaskFilter { service: id, ..TaskFilter::default() };
         let found =
-            client.tasks().list(filter).await.map_err(|error| crate::failure::of_client(what, error))?;
+            client.tasks().list(filter).await.map_err(|error| crate::failure::from_client(what, error))?;
         for task in found {
             tasks.push(TaskView::try_from(task)?);
         }
     }
-    tasks.sort_by_cached_key(TaskView::order);
-    output::list(global.output, &tasks, now())
+    tasks.sort_by_cached_key(TaskView::sort_key);
+    output::print_list(global.output, &tasks, now())
 }
 
-async fn inspect(global: &Global, service: &str) -> Result<(), Failure> {
+async fn inspect(global: &GlobalArgs, service: &str) -> Result<(), CommandError> {
     let what = format!("service {service} was not found");
     let client = connect(global, &what).await?;
-    let found = find(&client, service, &what).await?;
-    output::document(global.output, &ServiceView::try_from(found)?)
+    let found = fetch_service(&client, service, &what).await?;
+    output::print_document(global.output, &ServiceView::try_from(found)?)
 }
 
-async fn find(client: &Client, service: &str, what: &str) -> Result<v1::Service, Failure> {
-    client.services().get(service).await.map_err(|error| crate::failure::of_client(what, error))
+async fn fetch_service(client: &Client, service: &str, what: &str) -> Result<v1::Service, CommandError> {
+    client.services().get(service).await.map_err(|error| crate::failure::from_client(what, error))
 }

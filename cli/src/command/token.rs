@@ -1,17 +1,17 @@
 //! `warren token ...`
 
 use serde::Serialize;
-use warren_client::TokenWish;
+use warren_client::TokenOptions;
 use warren_types::{Id, NodeRole, TokenId};
 
-use crate::args::{Format, Global, TokenArgs, TokenCommand};
+use crate::args::{GlobalArgs, OutputFormat, TokenCommand, TokenCreateArgs};
 use crate::connect::connect;
-use crate::failure::Failure;
+use crate::failure::CommandError;
 use crate::output;
 use crate::view::now;
 use crate::view::token::TokenView;
 
-pub async fn run(global: &Global, command: TokenCommand) -> Result<(), Failure> {
+pub async fn run(global: &GlobalArgs, command: TokenCommand) -> Result<(), CommandError> {
     match command {
         TokenCommand::Create(args) => create(global, &args).await,
         TokenCommand::Ls => ls(global).await,
@@ -19,7 +19,7 @@ pub async fn run(global: &Global, command: TokenCommand) -> Result<(), Failure> 
     }
 }
 
-/// A token that was just made, with what nobody can show again.
+/// A new token with its secret, which is not stored.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct NewTokenView {
@@ -29,51 +29,54 @@ struct NewTokenView {
     stored: TokenView,
 }
 
-async fn create(global: &Global, args: &TokenArgs) -> Result<(), Failure> {
-    let TokenArgs { role, ttl, uses, quiet } = args;
-    let what = "no token was made";
+async fn create(global: &GlobalArgs, args: &TokenCreateArgs) -> Result<(), CommandError> {
+    let TokenCreateArgs { role, ttl, uses, quiet } = args;
+    let what = "no token was created";
     let client = connect(global, what).await?;
-    let wish = TokenWish { role: *role, ttl: ttl.0, max_uses: *uses };
-    // Made once: a create that is sent again is the same create.
+    let options = TokenOptions { role: *role, ttl: ttl.0, max_uses: *uses };
+    // Chosen once: the server recognizes a repeated create by the id.
     let id = TokenId(Id(rand::random()));
-    let made = client.tokens().create(id, &wish).await;
-    let made = made.map_err(|error| crate::failure::of_client(what, error))?;
+    let made = client.tokens().create(id, &options).await;
+    let made = made.map_err(|error| crate::failure::from_client(what, error))?;
     let stored = TokenView::try_from(made.token)?;
     let token = made.secret.reveal();
     let join = join_command(*role, &client.address(), &token);
-    if matches!(global.output, Format::Table | Format::Wide) {
+    if matches!(global.output, OutputFormat::Table | OutputFormat::Wide) {
         if !quiet {
             eprintln!(
-                "good {}; it is not shown again. On the machine that shall join:",
-                stored.good_for(now())
+                "valid {}; not shown again. Run on the machine that joins:",
+                stored.validity_text(now())
             );
             eprintln!("  {join}");
         }
         return output::print(&format!("{}\n", *token));
     }
-    output::document(global.output, &NewTokenView { token: token.to_string(), join_command: join, stored })
+    output::print_document(
+        global.output,
+        &NewTokenView { token: token.to_string(), join_command: join, stored },
+    )
 }
 
-/// What to type on the machine that joins. The socket of a manager says nothing of where others reach it.
+/// The command for the joining machine. A unix socket does not contain the address of the manager.
 fn join_command(role: NodeRole, manager: &str, token: &str) -> String {
     let manager = if manager.starts_with('/') { "MANAGER:8080" } else { manager };
     format!("warren {} join {manager} --token {token}", role.as_str())
 }
 
-async fn ls(global: &Global) -> Result<(), Failure> {
+async fn ls(global: &GlobalArgs) -> Result<(), CommandError> {
     let what = "tokens were not listed";
     let client = connect(global, what).await?;
-    let tokens = client.tokens().list().await.map_err(|error| crate::failure::of_client(what, error))?;
+    let tokens = client.tokens().list().await.map_err(|error| crate::failure::from_client(what, error))?;
     let tokens = tokens.into_iter().map(TokenView::try_from).collect::<Result<Vec<_>, _>>()?;
-    output::list(global.output, &tokens, now())
+    output::print_list(global.output, &tokens, now())
 }
 
-async fn rm(global: &Global, tokens: &[String]) -> Result<(), Failure> {
+async fn rm(global: &GlobalArgs, tokens: &[String]) -> Result<(), CommandError> {
     let client = connect(global, "no token was removed").await?;
     for token in tokens {
         let removed = client.tokens().remove(token).await;
         let what = format!("token {token} was not removed");
-        let removed = removed.map_err(|error| crate::failure::of_client(what, error))?;
+        let removed = removed.map_err(|error| crate::failure::from_client(what, error))?;
         output::print(&format!("{}\n", removed.id))?;
     }
     Ok(())
@@ -84,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_join_command_names_the_manager_if_others_can_reach_it() {
+    fn join_command_has_reachable_manager_address() {
         let (worker, manager) = (NodeRole::Worker, NodeRole::Manager);
         assert_eq!(join_command(worker, "10.0.0.7:8080", "T"), "warren worker join 10.0.0.7:8080 --token T");
         let socket = "/run/warren/warren.sock";

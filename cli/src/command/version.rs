@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use crate::args::{Format, Global};
-use crate::failure::Failure;
+use crate::args::{GlobalArgs, OutputFormat};
+use crate::failure::CommandError;
 use crate::output;
 
 #[derive(Serialize)]
@@ -11,10 +11,12 @@ struct VersionView {
     version: &'static str,
 }
 
-pub fn run(global: &Global) -> Result<(), Failure> {
+pub fn run(global: &GlobalArgs) -> Result<(), CommandError> {
     let version = env!("CARGO_PKG_VERSION");
     match global.output {
-        Format::Table | Format::Wide => output::print(&format!("warren {version}\n")),
-        Format::Json | Format::Yaml => output::document(global.output, &VersionView { version }),
+        OutputFormat::Table | OutputFormat::Wide => output::print(&format!("warren {version}\n")),
+        OutputFormat::Json | OutputFormat::Yaml => {
+            output::print_document(global.output, &VersionView { version })
+        }
     }
 }

@@ -4,15 +4,15 @@ use warren_client::{Client, NewVolume};
 use warren_types::{Id, Violations, Volume, VolumeId};
 
 use super::confirm::confirm;
-use super::pairs;
-use crate::args::{Format, Global, VolumeCommand, VolumeCreateArgs};
+use super::unique_pairs;
+use crate::args::{GlobalArgs, OutputFormat, VolumeCommand, VolumeCreateArgs};
 use crate::connect::connect;
-use crate::failure::{Exit, Failure, of_client, of_refusal};
+use crate::failure::{CommandError, ExitKind, from_client, from_client_with_hint};
 use crate::output;
 use crate::view::now;
 use crate::view::volume::VolumeView;
 
-pub async fn run(global: &Global, command: VolumeCommand) -> Result<(), Failure> {
+pub async fn run(global: &GlobalArgs, command: VolumeCommand) -> Result<(), CommandError> {
     match command {
         VolumeCommand::Create(args) => create(global, args).await,
         VolumeCommand::Ls { size } => ls(global, size).await,
@@ -22,12 +22,12 @@ pub async fn run(global: &Global, command: VolumeCommand) -> Result<(), Failure>
     }
 }
 
-async fn create(global: &Global, args: VolumeCreateArgs) -> Result<(), Failure> {
+async fn create(global: &GlobalArgs, args: VolumeCreateArgs) -> Result<(), CommandError> {
     let VolumeCreateArgs { name, driver, opt, label, node } = args;
     let what = format!("volume {name} was not created");
     let mut wrong = Violations::default();
     let mut taken = |path: &str, given| {
-        pairs(path, given).unwrap_or_else(|twice| {
+        unique_pairs(path, given).unwrap_or_else(|twice| {
             wrong.0.extend(twice.0);
             Default::default()
         })
@@ -35,82 +35,84 @@ async fn create(global: &Global, args: VolumeCreateArgs) -> Result<(), Failure> 
     let (options, labels) = (taken("options", opt), taken("labels", label));
     wrong.0.extend(Volume::validate(driver, &options).0);
     warren_types::spec::validate_labels(&labels, &mut wrong);
-    wrong.into_result(()).map_err(|fields| Failure::invalid(&what, fields))?;
+    wrong.into_result(()).map_err(|fields| CommandError::invalid_fields(&what, fields))?;
 
     let client = connect(global, &what).await?;
-    // Made once: a create that is sent again is the same create.
+    // Chosen once: the server recognizes a repeated create by the id.
     let id = VolumeId(Id(rand::random()));
     let driver = driver.as_str().to_owned();
     let created = client.volumes().create(NewVolume { id, name, driver, options, labels, node }).await;
-    let created = created.map_err(|error| of_client(&what, error))?;
+    let created = created.map_err(|error| from_client(&what, error))?;
     eprintln!("volume {} created", created.name);
     match global.output {
-        Format::Table | Format::Wide => output::print(&format!("{}\n", created.name)),
-        Format::Json | Format::Yaml => output::document(global.output, &VolumeView::from(created)),
+        OutputFormat::Table | OutputFormat::Wide => output::print(&format!("{}\n", created.name)),
+        OutputFormat::Json | OutputFormat::Yaml => {
+            output::print_document(global.output, &VolumeView::from(created))
+        }
     }
 }
 
-async fn ls(global: &Global, size: bool) -> Result<(), Failure> {
+async fn ls(global: &GlobalArgs, size: bool) -> Result<(), CommandError> {
     let what = "volumes were not listed";
     let client = connect(global, what).await?;
-    output::list(global.output, &all(&client, size, what).await?, now())
+    output::print_list(global.output, &fetch_all(&client, size, what).await?, now())
 }
 
-async fn all(client: &Client, size: bool, what: &str) -> Result<Vec<VolumeView>, Failure> {
-    let volumes = client.volumes().list(size).await.map_err(|error| of_client(what, error))?;
+async fn fetch_all(client: &Client, size: bool, what: &str) -> Result<Vec<VolumeView>, CommandError> {
+    let volumes = client.volumes().list(size).await.map_err(|error| from_client(what, error))?;
     let mut volumes: Vec<VolumeView> = volumes.into_iter().map(Into::into).collect();
     volumes.sort_by(|one, other| one.name().cmp(other.name()));
     Ok(volumes)
 }
 
-async fn inspect(global: &Global, volumes: &[String]) -> Result<(), Failure> {
+async fn inspect(global: &GlobalArgs, volumes: &[String]) -> Result<(), CommandError> {
     let client = connect(global, "no volume was found").await?;
     let mut views: Vec<VolumeView> = Vec::new();
     for volume in volumes {
-        let failed = |error| of_client(format!("volume {volume} was not found"), error);
+        let failed = |error| from_client(format!("volume {volume} was not found"), error);
         views.push(client.volumes().get(volume).await.map_err(failed)?.into());
     }
-    output::documents(global.output, &views)
+    output::print_documents(global.output, &views)
 }
 
-async fn rm(global: &Global, volumes: &[String], purge: bool) -> Result<(), Failure> {
+async fn rm(global: &GlobalArgs, volumes: &[String], purge: bool) -> Result<(), CommandError> {
     let client = connect(global, "no volume was removed").await?;
     for volume in volumes {
         let removed = client.volumes().remove(volume, purge).await;
         let what = format!("volume {volume} was not removed");
         let removed = removed.map_err(|error| {
             let update = format!("`warren service update SERVICE --volume-rm {volume}`");
-            of_refusal(what, error, "VOLUME_IN_USE", format!("take it from those first: {update}"))
+            from_client_with_hint(what, error, "VOLUME_IN_USE", format!("unmount it first: {update}"))
         })?;
-        eprintln!("{}", ended(&removed.name, &removed.node_name, purge));
+        eprintln!("{}", removal_message(&removed.name, &removed.node_name, purge));
         output::print(&format!("{}\n", removed.name))?;
     }
     Ok(())
 }
 
-/// What became of the data.
-fn ended(name: &str, node: &str, purge: bool) -> String {
+/// States whether the data was deleted.
+fn removal_message(name: &str, node: &str, purge: bool) -> String {
     match (purge, node) {
-        (true, _) => format!("volume {name} is gone, and its data"),
-        (false, "") => format!("volume {name} is gone"),
+        (true, _) => format!("volume {name} was removed with its data"),
+        (false, "") => format!("volume {name} was removed"),
         (false, node) => {
             format!(
-                "volume {name} is forgotten; its data stays on {node}, and a volume of that name finds it there"
+                "volume {name} was removed; its data stays on {node}, where a new volume of that name uses it"
             )
         }
     }
 }
 
-async fn prune(global: &Global, purge: bool, force: bool) -> Result<(), Failure> {
+async fn prune(global: &GlobalArgs, purge: bool, force: bool) -> Result<(), CommandError> {
     let what = "no volume was removed";
     let client = connect(global, what).await?;
-    let mut idle = all(&client, false, what).await?;
-    // Data that is being deleted was given up before: whoever deletes goes on with it.
-    idle.retain(|volume| volume.is_idle() || (purge && volume.is_going()));
+    let mut idle = fetch_all(&client, false, what).await?;
+    // A deletion of data that is in progress is continued.
+    idle.retain(|volume| volume.is_unused() || (purge && volume.is_removing()));
     let names: Vec<String> = idle.iter().map(|volume| volume.name().to_owned()).collect();
     if names.is_empty() {
-        eprintln!("there is no volume that nothing uses");
-        return output::list::<VolumeView>(global.output, &[], now());
+        eprintln!("there are no unused volumes");
+        return output::print_list::<VolumeView>(global.output, &[], now());
     }
     if !force {
         confirm(&question(&names, purge), what)?;
@@ -123,30 +125,30 @@ async fn prune(global: &Global, purge: bool, force: bool) -> Result<(), Failure>
             Err(error) => failed.push(format!("{name}: {error}")),
         }
     }
-    eprintln!("{}", swept(gone.len(), purge));
-    output::list(global.output, &gone, now())?;
+    eprintln!("{}", prune_message(gone.len(), purge));
+    output::print_list(global.output, &gone, now())?;
     if failed.is_empty() {
         return Ok(());
     }
     let hint = "see `warren volume ls` and `warren node ls`, then try again";
-    Err(Failure::new(Exit::Failed, "not every volume was removed", failed.join("\n"), hint))
+    Err(CommandError::new(ExitKind::Failed, "not every volume was removed", failed.join("\n"), hint))
 }
 
-/// What went.
-fn swept(count: usize, purge: bool) -> String {
+/// States what was removed.
+fn prune_message(count: usize, purge: bool) -> String {
     let volumes = if count == 1 { "volume" } else { "volumes" };
     match purge {
-        true => format!("{count} {volumes} removed, data and all"),
-        false => format!("{count} {volumes} forgotten, the data stays on the nodes"),
+        true => format!("{count} {volumes} removed with their data"),
+        false => format!("{count} {volumes} removed; the data stays on the nodes"),
     }
 }
 
-/// What goes. Of what cannot be brought back every name is said.
+/// States what will be removed; lists every name if data is deleted.
 fn question(names: &[String], purge: bool) -> String {
-    let named = crate::view::named(names, purge);
+    let named = crate::view::joined_names(names, purge);
     match purge {
-        true => format!("This deletes the data of what nothing uses: {named}. It cannot be brought back."),
-        false => format!("This forgets what nothing uses: {named}. The data stays on the nodes."),
+        true => format!("This deletes unused volumes with their data: {named}. It cannot be undone."),
+        false => format!("This removes unused volumes: {named}. The data stays on the nodes."),
     }
 }
 
@@ -155,16 +157,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_goes_is_said_before_and_after() {
+    fn prune_states_volumes_before_and_after() {
         let names = ["a", "b", "c", "d"].map(str::to_owned);
-        let forgets = "This forgets what nothing uses: a, b. The data stays on the nodes.";
+        let forgets = "This removes unused volumes: a, b. The data stays on the nodes.";
         assert_eq!(question(&names[..2], false), forgets);
-        let deletes = "This deletes the data of what nothing uses: a, b, c, d. It cannot be brought back.";
+        let deletes = "This deletes unused volumes with their data: a, b, c, d. It cannot be undone.";
         assert_eq!(question(&names, true), deletes);
-        assert_eq!(ended("a", "n1", true), "volume a is gone, and its data");
-        assert_eq!(ended("a", "", false), "volume a is gone");
-        assert_eq!(swept(1, true), "1 volume removed, data and all");
-        assert_eq!(swept(2, false), "2 volumes forgotten, the data stays on the nodes");
-        assert!(ended("a", "n1", false).contains("its data stays on n1"));
+        assert_eq!(removal_message("a", "n1", true), "volume a was removed with its data");
+        assert_eq!(removal_message("a", "", false), "volume a was removed");
+        assert_eq!(prune_message(1, true), "1 volume removed with their data");
+        assert_eq!(prune_message(2, false), "2 volumes removed; the data stays on the nodes");
+        assert!(removal_message("a", "n1", false).contains("its data stays on n1"));
     }
 }

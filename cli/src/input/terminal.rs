@@ -1,86 +1,84 @@
-//! Asks at a terminal without showing what is typed.
+//! Reads from a terminal without echo.
 //!
-//! The terminal gives each key as it comes, Ctrl-C included, so that the echo is on again however it ends.
+//! The terminal is in raw mode, Ctrl-C included, so that the echo is restored in every case.
 
 use std::io::{self, Read, Stdin, Write};
 
 use nix::sys::termios::{self, LocalFlags, SetArg, Termios};
 use zeroize::{Zeroize, Zeroizing};
 
-/// What ends what is typed.
+/// Key that ends the input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Until {
+pub enum InputEnd {
     /// The Enter key.
     Enter,
-    /// Ctrl-D; Enter is part of it.
+    /// Ctrl-D; Enter is part of the input.
     End,
 }
 
-/// Writes the question to standard error and reads the answer from the terminal that standard input is, at most `most`
-/// bytes.
+/// Writes the question to standard error and reads at most `most` bytes from standard input, which is a terminal.
 ///
 /// # Errors
-/// `Interrupted` for Ctrl-C, and what the terminal says.
-pub fn hidden(question: &str, until: Until, most: usize) -> io::Result<Zeroizing<Vec<u8>>> {
-    let _quiet = Quiet::start(io::stdin())?;
+/// `Interrupted` for Ctrl-C, or an error of the terminal.
+pub fn read_hidden(question: &str, until: InputEnd, most: usize) -> io::Result<Zeroizing<Vec<u8>>> {
+    let _quiet = EchoGuard::disable_echo(io::stdin())?;
     let mut stderr = io::stderr();
     stderr.write_all(question.as_bytes())?;
     stderr.flush()?;
     let answer = read(super::stdin()?, until, most);
-    // The key that ended it was not shown either.
+    // The final Enter was not echoed.
     stderr.write_all(b"\n")?;
     answer
 }
 
-fn read(mut keys: impl Read, until: Until, most: usize) -> io::Result<Zeroizing<Vec<u8>>> {
-    let mut line = Line { bytes: Zeroizing::new(Vec::with_capacity(most)), until };
+fn read(mut keys: impl Read, until: InputEnd, most: usize) -> io::Result<Zeroizing<Vec<u8>>> {
+    let mut line = LineEditor { bytes: Zeroizing::new(Vec::with_capacity(most)), until };
     let mut key = Zeroizing::new([0]);
     while line.bytes.len() < most {
         let step = match keys.read(&mut *key)? {
-            0 => Step::Done,
-            _ => line.take(key[0]),
+            0 => KeyResult::Done,
+            _ => line.push_key(key[0]),
         };
         match step {
-            Step::More => {}
-            Step::Done => break,
-            Step::Interrupted => return Err(io::ErrorKind::Interrupted.into()),
+            KeyResult::Continue => {}
+            KeyResult::Done => break,
+            KeyResult::Interrupted => return Err(io::ErrorKind::Interrupted.into()),
         }
     }
     Ok(line.bytes)
 }
 
-/// What was typed so far.
-struct Line {
+/// The input so far.
+struct LineEditor {
     bytes: Zeroizing<Vec<u8>>,
-    until: Until,
+    until: InputEnd,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Step {
-    More,
+enum KeyResult {
+    Continue,
     Done,
     Interrupted,
 }
 
-impl Line {
-    /// One more key.
-    fn take(&mut self, key: u8) -> Step {
+impl LineEditor {
+    fn push_key(&mut self, key: u8) -> KeyResult {
         const CTRL_C: u8 = 3;
         const CTRL_D: u8 = 4;
         const CTRL_U: u8 = 21;
         const BACKSPACE: [u8; 2] = [8, 127];
         match key {
-            CTRL_C => return Step::Interrupted,
-            CTRL_D => return Step::Done,
-            b'\r' | b'\n' if self.until == Until::Enter => return Step::Done,
-            CTRL_U => self.cut(self.start_of_line()),
-            key if BACKSPACE.contains(&key) => self.cut(self.last_character()),
+            CTRL_C => return KeyResult::Interrupted,
+            CTRL_D => return KeyResult::Done,
+            b'\r' | b'\n' if self.until == InputEnd::Enter => return KeyResult::Done,
+            CTRL_U => self.truncate(self.start_of_line()),
+            key if BACKSPACE.contains(&key) => self.truncate(self.last_character()),
             key => self.bytes.push(key),
         }
-        Step::More
+        KeyResult::Continue
     }
 
-    fn cut(&mut self, at: usize) {
+    fn truncate(&mut self, at: usize) {
         self.bytes[at..].zeroize();
         self.bytes.truncate(at);
     }
@@ -89,36 +87,36 @@ impl Line {
         self.bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1)
     }
 
-    /// Where the last character begins; in UTF-8 it may have several bytes.
+    /// Start of the last UTF-8 character.
     fn last_character(&self) -> usize {
         let begins = |byte: &u8| byte & 0b1100_0000 != 0b1000_0000;
         self.bytes.iter().rposition(begins).unwrap_or(0).max(self.start_of_line())
     }
 }
 
-/// A terminal that shows nothing until this is dropped.
-struct Quiet {
+/// Disables the echo of a terminal until dropped.
+struct EchoGuard {
     stdin: Stdin,
-    before: Termios,
+    original: Termios,
 }
 
-impl Quiet {
-    fn start(stdin: Stdin) -> io::Result<Self> {
+impl EchoGuard {
+    fn disable_echo(stdin: Stdin) -> io::Result<Self> {
         let before = termios::tcgetattr(&stdin)?;
         let mut quiet = before.clone();
         quiet
             .local_flags
             .remove(LocalFlags::ECHO | LocalFlags::ICANON | LocalFlags::ISIG | LocalFlags::IEXTEN);
-        // What was typed too early was shown, and is not taken for the answer.
+        // Discards input that was typed, and shown, before.
         termios::tcsetattr(&stdin, SetArg::TCSAFLUSH, &quiet)?;
-        Ok(Self { stdin, before })
+        Ok(Self { stdin, original: before })
     }
 }
 
-impl Drop for Quiet {
+impl Drop for EchoGuard {
     fn drop(&mut self) {
-        // A terminal that is gone needs nothing.
-        let _ = termios::tcsetattr(&self.stdin, SetArg::TCSAFLUSH, &self.before);
+        // A closed terminal is ignored.
+        let _ = termios::tcsetattr(&self.stdin, SetArg::TCSAFLUSH, &self.original);
     }
 }
 
@@ -127,7 +125,7 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(until: Until, typed: &[u8], wanted: Option<&[u8]>) {
+    fn check(until: InputEnd, typed: &[u8], wanted: Option<&[u8]>) {
         let found = read(typed, until, 16);
         match (found, wanted) {
             (Ok(found), Some(wanted)) => assert_eq!(*found, wanted, "{typed:?}"),
@@ -138,7 +136,7 @@ mod tests {
 
     #[test]
     fn keys_make_a_line_that_can_be_corrected() {
-        use Until::{End, Enter};
+        use InputEnd::{End, Enter};
         check(Enter, b"pw\nrest", Some(b"pw"));
         check(Enter, b"pw\rrest", Some(b"pw"));
         check(Enter, b"pw", Some(b"pw"));

@@ -1,4 +1,4 @@
-//! The cluster as a manager sees it, and the background loops of all managers and nodes.
+//! The cluster as reported by a manager, and the background tasks of all managers and nodes.
 
 use std::time::Duration;
 
@@ -6,17 +6,17 @@ use serde::Serialize;
 use warren_proto::v1;
 use warren_types::Timestamp;
 
-use super::{Time, age, duration, given};
-use crate::output::{Column, Row, column};
+use super::{TimeView, age, duration, non_empty};
+use crate::output::{Column, TableRow, column};
 
-/// Counts are of the cluster; index, term and log are of the manager that was asked.
+/// Counts are of the cluster; index, term and log are of the manager that answered.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct InfoView {
+pub struct ClusterInfoView {
     id: String,
-    created_at: Time,
+    created_at: TimeView,
     ranges: Vec<String>,
-    /// Rises when the cluster begins anew, from a backup or with one manager.
+    /// Increases when the cluster is restored or forced to a new cluster.
     incarnation: u64,
     managers: u32,
     nodes: u32,
@@ -28,35 +28,35 @@ pub struct InfoView {
     manager_address: String,
     version: String,
     leader: bool,
-    /// Who leads, as far as that manager knows; left out where it knows of nobody.
+    /// Leader as known by that manager; absent if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     leader_id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     leader_name: Option<String>,
     term: u64,
     applied_index: u64,
-    /// Of all it has applied: the same on every manager at the same index.
+    /// Digest of the applied state: equal on every manager at the same index.
     #[serde(skip_serializing_if = "Option::is_none")]
     digest: Option<String>,
     log_engine: String,
     log_writes: u64,
     log_bytes_written: u64,
-    /// Left out while the log can be written.
+    /// Absent while the log can be written.
     #[serde(skip_serializing_if = "Option::is_none")]
     log_held: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    log_held_since: Option<Time>,
-    /// What join tokens carry.
+    log_held_since: Option<TimeView>,
+    /// Digest of the CA certificate, as in join tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     ca_digest: Option<String>,
 }
 
-impl InfoView {
-    /// What the manager at `address` answered.
+impl ClusterInfoView {
+    /// From the response of the manager at `address`.
     pub fn new(wire: v1::InfoResponse, address: &str) -> Self {
         Self {
             id: wire.cluster_id,
-            created_at: Time::new(wire.created_at),
+            created_at: TimeView::new(wire.created_at),
             ranges: wire.ranges,
             incarnation: wire.incarnation,
             managers: wire.managers,
@@ -69,47 +69,47 @@ impl InfoView {
             manager_address: address.to_owned(),
             version: wire.version,
             leader: wire.leader,
-            leader_id: given(wire.leader_id),
-            leader_name: given(wire.leader_name),
+            leader_id: non_empty(wire.leader_id),
+            leader_name: non_empty(wire.leader_name),
             term: wire.term,
             applied_index: wire.applied_index,
-            digest: given(wire.digest),
+            digest: non_empty(wire.digest),
             log_engine: wire.log_engine,
             log_writes: wire.log_writes,
             log_bytes_written: wire.log_bytes_written,
-            log_held: given(wire.log_held),
-            log_held_since: wire.log_held_since.map(Time::new),
-            ca_digest: given(wire.ca_digest),
+            log_held: non_empty(wire.log_held),
+            log_held_since: wire.log_held_since.map(TimeView::new),
+            ca_digest: non_empty(wire.ca_digest),
         }
     }
 }
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct LoopView {
+pub struct BackgroundTaskView {
     name: String,
-    /// Whose it is, or which heard of it from the node.
+    /// The manager that runs it, or that the node is connected to.
     #[serde(skip_serializing_if = "Option::is_none")]
     manager: Option<String>,
-    /// Whose it is; left out for a manager's own.
+    /// The node that runs it; absent for tasks of a manager.
     #[serde(skip_serializing_if = "Option::is_none")]
     node: Option<String>,
-    /// Left out for a loop that runs only when woken.
+    /// Absent for a task that runs only when triggered.
     #[serde(skip_serializing_if = "Option::is_none")]
     interval: Option<String>,
     running: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
-    last_run_at: Option<Time>,
+    last_run_at: Option<TimeView>,
     last_duration: String,
     #[serde(skip)]
-    took: Duration,
+    last_duration_exact: Duration,
     runs: u64,
     failures: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     last_error: Option<String>,
 }
 
-impl From<v1::Loop> for LoopView {
+impl From<v1::Loop> for BackgroundTaskView {
     fn from(wire: v1::Loop) -> Self {
         let v1::Loop {
             name,
@@ -125,53 +125,53 @@ impl From<v1::Loop> for LoopView {
         } = wire;
         let took = Duration::from_micros(last_duration_us);
         Self {
-            took,
+            last_duration_exact: took,
             name,
-            manager: given(manager),
-            node: given(node),
+            manager: non_empty(manager),
+            node: non_empty(node),
             interval: (interval_ms != 0).then(|| duration(Duration::from_millis(interval_ms))),
             running,
-            last_run_at: last_run_at.map(Time::new),
+            last_run_at: last_run_at.map(TimeView::new),
             last_duration: duration(took),
             runs,
             failures,
-            last_error: given(last_error),
+            last_error: non_empty(last_error),
         }
     }
 }
 
-/// A manager of whose loops nothing is known.
+/// A manager whose background tasks could not be fetched.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct SilentView {
+pub struct UnknownManagerView {
     manager: String,
-    /// Why not.
+    /// Reason.
     unknown: String,
 }
 
-/// What `cluster loops` lists.
+/// A row of `cluster background-tasks`.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
-pub enum LoopLine {
-    /// A loop.
-    Known(LoopView),
-    /// In place of all loops of a manager and of the nodes that are connected to it.
-    Silent(SilentView),
+pub enum BackgroundTaskRow {
+    /// A background task.
+    Known(BackgroundTaskView),
+    /// Stands for all tasks of an unreachable manager and of its nodes.
+    Unknown(UnknownManagerView),
 }
 
-impl From<v1::Loop> for LoopLine {
+impl From<v1::Loop> for BackgroundTaskRow {
     fn from(wire: v1::Loop) -> Self {
         Self::Known(wire.into())
     }
 }
 
-impl From<v1::SilentManager> for LoopLine {
+impl From<v1::SilentManager> for BackgroundTaskRow {
     fn from(v1::SilentManager { name, why }: v1::SilentManager) -> Self {
-        Self::Silent(SilentView { manager: name, unknown: why })
+        Self::Unknown(UnknownManagerView { manager: name, unknown: why })
     }
 }
 
-impl Row for LoopLine {
+impl TableRow for BackgroundTaskRow {
     const COLUMNS: &'static [Column] = &[
         column("NAME"),
         column("MANAGER"),
@@ -188,7 +188,7 @@ impl Row for LoopLine {
     fn cells(&self, _: bool, now: Timestamp) -> Vec<String> {
         match self {
             Self::Known(known) => known.cells(now),
-            Self::Silent(SilentView { manager, unknown }) => {
+            Self::Unknown(UnknownManagerView { manager, unknown }) => {
                 let mut cells = vec![String::new(); Self::COLUMNS.len()];
                 (cells[0], cells[1]) = ("(unknown)".to_owned(), manager.clone());
                 *cells.last_mut().expect("there are columns") = unknown.clone();
@@ -198,16 +198,16 @@ impl Row for LoopLine {
     }
 }
 
-impl LoopView {
+impl BackgroundTaskView {
     fn cells(&self, now: Timestamp) -> Vec<String> {
         vec![
             self.name.clone(),
             self.manager.clone().unwrap_or_default(),
             self.node.clone().unwrap_or_default(),
-            self.interval.clone().unwrap_or_else(|| "when woken".to_owned()),
+            self.interval.clone().unwrap_or_else(|| "on trigger".to_owned()),
             if self.running { "yes" } else { "no" }.to_owned(),
             self.last_run_at.map_or_else(|| "never".to_owned(), |at| age(at.0, now)),
-            self.last_run_at.map_or_else(String::new, |_| format!("{:.1?}", self.took)),
+            self.last_run_at.map_or_else(String::new, |_| format!("{:.1?}", self.last_duration_exact)),
             self.runs.to_string(),
             self.failures.to_string(),
             self.last_error.clone().unwrap_or_default(),
@@ -218,11 +218,11 @@ impl LoopView {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::Format;
-    use crate::output::tests::{rendered, shown};
+    use crate::args::OutputFormat;
+    use crate::output::tests::{rendered, table_text_of};
 
     #[test]
-    fn loops_have_a_line_each() {
+    fn background_tasks_have_a_row_each() {
         let every = v1::Loop {
             name: "liveness".into(),
             interval_ms: 1000,
@@ -238,14 +238,14 @@ mod tests {
         let (name, node, manager) = ("garbage".into(), "node-1".into(), "m1".into());
         let woken = v1::Loop { name, node, manager, ..Default::default() };
         let away = v1::SilentManager { name: "m2".into(), why: "it is away".into() };
-        let loops = [LoopLine::from(every), woken.into(), away.into()];
-        insta::assert_snapshot!(shown(&loops, false, Timestamp(3000)), @r"
+        let loops = [BackgroundTaskRow::from(every), woken.into(), away.into()];
+        insta::assert_snapshot!(table_text_of(&loops, false, Timestamp(3000)), @r"
         NAME        MANAGER   NODE     INTERVAL     RUNNING   LAST RUN   TOOK    RUNS   FAILURES   LAST ERROR
         liveness    m1                 1s           yes       2s         1.5ms   12     1          no leader
-        garbage     m1        node-1   when woken   no        never              0      0
+        garbage     m1        node-1   on trigger   no        never              0      0
         (unknown)   m2                                                                             it is away
         ");
-        insta::assert_snapshot!(rendered(Format::Yaml, &loops), @r#"
+        insta::assert_snapshot!(rendered(OutputFormat::Yaml, &loops), @r#"
         - name: liveness
           manager: m1
           interval: 1s
@@ -279,7 +279,8 @@ mod tests {
             incarnation: 2,
             ..Default::default()
         };
-        insta::assert_snapshot!(rendered(Format::Yaml, &InfoView::new(info, "/run/warren/warren.sock")), @r#"
+        let view = ClusterInfoView::new(info, "/run/warren/warren.sock");
+        insta::assert_snapshot!(rendered(OutputFormat::Yaml, &view), @r#"
         id: c
         createdAt: "1970-01-01T00:00:00.000Z"
         ranges:
@@ -306,12 +307,12 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_cannot_be_written_is_told() {
+    fn write_stall_is_shown() {
         let why = "the disk of this manager is full: /d has 0B free".to_owned();
         let info = v1::InfoResponse { log_held: why, log_held_since: Some(1000), ..Default::default() };
-        let shown = rendered(Format::Yaml, &InfoView::new(info, "a:1"));
-        let told = shown.lines().rev().take(2).collect::<Vec<_>>();
-        insta::assert_debug_snapshot!(told, @r#"
+        let shown = rendered(OutputFormat::Yaml, &ClusterInfoView::new(info, "a:1"));
+        let last = shown.lines().rev().take(2).collect::<Vec<_>>();
+        insta::assert_debug_snapshot!(last, @r#"
         [
             "logHeldSince: \"1970-01-01T00:00:01.000Z\"",
             "logHeld: \"the disk of this manager is full: /d has 0B free\"",

@@ -4,10 +4,10 @@ use serde::Serialize;
 use warren_proto::v1;
 use warren_types::{Bytes, Timestamp};
 
-use super::{Time, about, age, short_digest};
-use crate::output::{Column, Row, column, wide};
+use super::{TimeView, age, rounded_bytes, short_digest};
+use crate::output::{Column, TableRow, column, wide};
 
-/// An image that a node has, or had.
+/// An image on a node, or removed from it.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ImageView {
@@ -16,17 +16,17 @@ pub struct ImageView {
     size: String,
     digest: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    created_at: Option<Time>,
+    created_at: Option<TimeView>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    last_used_at: Option<Time>,
-    /// Tasks of the node that use it.
+    last_used_at: Option<TimeView>,
+    /// Number of tasks of the node that use it.
     tasks: u32,
     #[serde(skip)]
     bytes: u64,
 }
 
 impl ImageView {
-    /// What `node` says it has.
+    /// From the report of `node`.
     pub fn new(node: &str, wire: v1::ImageInfo) -> Self {
         let v1::ImageInfo { reference, digest, size_bytes, created_at, last_used_at, tasks } = wire;
         Self {
@@ -34,8 +34,8 @@ impl ImageView {
             node: node.to_owned(),
             size: Bytes(size_bytes).to_string(),
             digest,
-            created_at: created_at.map(Time::new),
-            last_used_at: last_used_at.map(Time::new),
+            created_at: created_at.map(TimeView::new),
+            last_used_at: last_used_at.map(TimeView::new),
             tasks,
             bytes: size_bytes,
         }
@@ -46,13 +46,13 @@ impl ImageView {
         self.bytes
     }
 
-    /// The order of lists: by image, then by node.
-    pub fn order(&self) -> (String, String) {
+    /// Sort key of lists: image, then node.
+    pub fn sort_key(&self) -> (String, String) {
         (self.image.clone(), self.node.clone())
     }
 }
 
-impl Row for ImageView {
+impl TableRow for ImageView {
     const COLUMNS: &'static [Column] = &[
         column("IMAGE"),
         column("NODE"),
@@ -64,11 +64,11 @@ impl Row for ImageView {
     ];
 
     fn cells(&self, wide: bool, now: Timestamp) -> Vec<String> {
-        let ago = |at: Option<Time>| at.map(|at| format!("{} ago", age(at.0, now)));
+        let ago = |at: Option<TimeView>| at.map(|at| format!("{} ago", age(at.0, now)));
         vec![
             self.image.clone(),
             self.node.clone(),
-            about(self.bytes),
+            rounded_bytes(self.bytes),
             self.tasks.to_string(),
             ago(self.last_used_at).unwrap_or_else(|| "never".to_owned()),
             ago(self.created_at).unwrap_or_default(),
@@ -80,8 +80,8 @@ impl Row for ImageView {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::Format;
-    use crate::output::tests::{rendered, shown};
+    use crate::args::OutputFormat;
+    use crate::output::tests::{rendered, table_text_of};
 
     #[test]
     fn images_have_a_line_per_node() {
@@ -95,12 +95,12 @@ mod tests {
         };
         let unused = v1::ImageInfo { last_used_at: None, tasks: 0, ..wire.clone() };
         let images = [ImageView::new("n1", wire), ImageView::new("n2", unused)];
-        insta::assert_snapshot!(shown(&images, false, Timestamp(5000)), @r"
+        insta::assert_snapshot!(table_text_of(&images, false, Timestamp(5000)), @r"
         IMAGE                          NODE   SIZE   TASKS   LAST USED   DIGEST
         docker.io/library/nginx:1.27   n1     3MiB   2       1s ago      0123456789ab
         docker.io/library/nginx:1.27   n2     3MiB   0       never       0123456789ab
         ");
-        insta::assert_snapshot!(rendered(Format::Yaml, &images[0]), @r#"
+        insta::assert_snapshot!(rendered(OutputFormat::Yaml, &images[0]), @r#"
         image: docker.io/library/nginx:1.27
         node: n1
         size: 3MiB

@@ -1,55 +1,58 @@
-//! A manager, and its place among the others.
+//! A manager and its raft membership.
 
 use serde::Serialize;
 use warren_proto::v1;
 use warren_types::Timestamp;
 
-use super::{Time, age, given, short_id};
-use crate::failure::Failure;
-use crate::output::{Column, Row, column, wide};
+use super::{TimeView, age, non_empty, short_id};
+use crate::failure::CommandError;
+use crate::output::{Column, TableRow, column, wide};
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ManagerView {
     id: String,
-    /// Its id in the raft group.
+    /// Member id in the raft group.
     member: u64,
     name: String,
     address: String,
     version: u64,
-    created_at: Time,
-    /// What people want it to be: voter or learner.
+    created_at: TimeView,
+    /// Desired suffrage: voter or learner.
     wanted: &'static str,
-    /// What it is; left out while it is not in the group.
+    /// Current suffrage; absent while it is not in the group.
     #[serde(skip_serializing_if = "Option::is_none")]
     suffrage: Option<&'static str>,
     leader: bool,
     /// `READY` or `UNREACHABLE`.
     status: &'static str,
-    /// It is on its way out.
+    /// Being removed.
     removing: bool,
-    /// How far it has applied the log; left out where it does not say.
+    /// Applied log index; absent if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     applied: Option<u64>,
-    /// Left out where it does not say.
+    /// Absent if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     warren_version: Option<String>,
-    /// Workers that are connected to it.
+    /// Number of connected workers.
     sessions: u32,
-    /// The node of the same machine; left out where there is none.
+    /// Node of the same machine; absent without one.
     #[serde(skip_serializing_if = "Option::is_none")]
     node: Option<String>,
-    /// Why it is not what is wanted, or what is wrong with it.
+    /// Why the desired suffrage is not reached, or another problem.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
 }
 
 impl TryFrom<v1::Manager> for ManagerView {
-    type Error = Failure;
+    type Error = CommandError;
 
-    fn try_from(wire: v1::Manager) -> Result<Self, Failure> {
+    fn try_from(wire: v1::Manager) -> Result<Self, CommandError> {
         let unreadable = |field: &str, found: i32| {
-            Failure::not_understood("the manager cannot be shown", format!("{field}: {found} is not known"))
+            CommandError::unreadable_answer(
+                "the manager cannot be shown",
+                format!("{field}: {found} is not known"),
+            )
         };
         let word = |field: &str, found: i32| match v1::Suffrage::try_from(found) {
             Ok(v1::Suffrage::Unspecified) => Ok(None),
@@ -73,43 +76,43 @@ impl TryFrom<v1::Manager> for ManagerView {
             name,
             address,
             version,
-            created_at: Time::new(created_at),
+            created_at: TimeView::new(created_at),
             wanted,
             suffrage,
             leader,
             status,
             removing,
             applied: (applied > 0).then_some(applied),
-            warren_version: given(warren_version),
+            warren_version: non_empty(warren_version),
             sessions,
-            node: given(node),
-            reason: given(reason),
+            node: non_empty(node),
+            reason: non_empty(reason),
         })
     }
 }
 
 impl ManagerView {
-    /// For people.
+    /// Human-readable name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whether it has a vote.
-    pub fn votes(&self) -> bool {
+    /// Whether it is a voter.
+    pub fn is_voter(&self) -> bool {
         self.suffrage == Some("voter")
     }
 
-    /// Whether it answers the manager that was asked.
-    pub fn answers(&self) -> bool {
+    /// Whether the manager that answered can reach it.
+    pub fn is_reachable(&self) -> bool {
         self.status == "READY"
     }
 
-    /// Whether a person means this one by `text`: its name, address, id, or the beginning of its id.
-    pub fn is_called(&self, text: &str) -> bool {
+    /// Whether `text` is its name, address, id, or id prefix.
+    pub fn has_name(&self, text: &str) -> bool {
         self.name == text || self.address == text || (!text.is_empty() && self.id.starts_with(text))
     }
 
-    /// `leader`, `voter`, `learner`, or what it is before it is in the group.
+    /// `leader`, `voter`, `learner`, or the state before it is in the group.
     fn role(&self) -> &'static str {
         match (self.leader, self.suffrage) {
             (true, _) => "leader",
@@ -119,7 +122,7 @@ impl ManagerView {
     }
 }
 
-impl Row for ManagerView {
+impl TableRow for ManagerView {
     const COLUMNS: &'static [Column] = &[
         column("NAME"),
         column("ROLE"),
@@ -158,8 +161,8 @@ impl Row for ManagerView {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::Format;
-    use crate::output::tests::{rendered, shown, upright};
+    use crate::args::OutputFormat;
+    use crate::output::tests::{rendered, table_text_of, vertical};
 
     fn wire() -> v1::Manager {
         v1::Manager {
@@ -210,13 +213,13 @@ mod tests {
             ..second()
         };
         let managers = [wire(), second(), gone].map(|wire| ManagerView::try_from(wire).unwrap());
-        insta::assert_snapshot!(shown(&managers, false, Timestamp(6000)), @r"
+        insta::assert_snapshot!(table_text_of(&managers, false, Timestamp(6000)), @r"
         NAME   ROLE      STATUS                   ADDRESS         SESSIONS   AGE   ID           REASON
         n1     leader    READY                    10.0.0.1:8080   3          5s    3k2v9x0000
         n2     learner   READY                    10.0.0.2:8080   0          5s    3k2v9x0000   it is 7 entries behind
         n3     joining   UNREACHABLE (removing)   10.0.0.3:8080   0          5s    3k2v9x0000   it is being removed
         ");
-        insta::assert_snapshot!(upright(&managers[0], Timestamp(6000)), @r"
+        insta::assert_snapshot!(vertical(&managers[0], Timestamp(6000)), @r"
         NAME n1
         ROLE leader
         STATUS READY
@@ -235,7 +238,7 @@ mod tests {
 
     #[test]
     fn documents_have_everything_and_keep_their_shape() {
-        insta::assert_snapshot!(rendered(Format::Yaml, &ManagerView::try_from(wire()).unwrap()), @r#"
+        insta::assert_snapshot!(rendered(OutputFormat::Yaml, &ManagerView::try_from(wire()).unwrap()), @r#"
         id: 3k2v9x0000000000000000abc
         member: 1
         name: n1
@@ -255,21 +258,23 @@ mod tests {
     }
 
     #[test]
-    fn what_a_later_version_says_is_not_guessed() {
+    fn unknown_status_is_not_guessed() {
         for strange in [
             v1::Manager { wanted: 9, ..wire() },
             v1::Manager { wanted: 0, ..wire() },
             v1::Manager { suffrage: 9, ..wire() },
             v1::Manager { status: 9, ..wire() },
         ] {
-            assert!(ManagerView::try_from(strange).unwrap_err().why.contains("not understood"));
+            assert!(
+                ManagerView::try_from(strange).unwrap_err().why.contains("cannot read the manager's answer")
+            );
         }
     }
 
     #[test]
-    fn a_manager_is_called_by_what_people_see() {
+    fn manager_matches_by_visible_names() {
         let manager = ManagerView::try_from(wire()).unwrap();
-        assert!(["n1", "10.0.0.1:8080", "3k2"].iter().all(|text| manager.is_called(text)));
-        assert!(["", "n", "10.0.0.1", "k2"].iter().all(|text| !manager.is_called(text)));
+        assert!(["n1", "10.0.0.1:8080", "3k2"].iter().all(|text| manager.has_name(text)));
+        assert!(["", "n", "10.0.0.1", "k2"].iter().all(|text| !manager.has_name(text)));
     }
 }

@@ -1,4 +1,4 @@
-//! A machine of the cluster.
+//! A node.
 
 use std::collections::BTreeMap;
 
@@ -7,9 +7,9 @@ use warren_proto::convert::{availability, node_condition, node_role, node_status
 use warren_proto::v1;
 use warren_types::{Bytes, MilliCpu, NodeDescription, Resources, Timestamp, Violation, Violations};
 
-use super::{Time, about, age, given, short_id, unreadable};
-use crate::failure::Failure;
-use crate::output::{Column, Row, column, wide};
+use super::{TimeView, age, invalid_response, non_empty, rounded_bytes, short_id};
+use crate::failure::CommandError;
+use crate::output::{Column, TableRow, column, wide};
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -17,20 +17,20 @@ pub struct NodeView {
     id: String,
     name: String,
     version: u64,
-    created_at: Time,
+    created_at: TimeView,
     status: &'static str,
-    status_since: Time,
+    status_since: TimeView,
     role: &'static str,
     availability: &'static str,
-    /// Given by people and where the agent was started; people's win.
+    /// Labels from `node update` and from the agent; the former take precedence.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     labels: BTreeMap<String, String>,
     address: String,
     subnet: String,
-    /// The manager that it has its session with; left out before its first one.
+    /// Manager of its session; absent before the first one.
     #[serde(skip_serializing_if = "Option::is_none")]
     manager: Option<String>,
-    /// Why it is down and what to do, where more is known than its silence.
+    /// Why it is down and what to do, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
     os: String,
@@ -42,45 +42,45 @@ pub struct NodeView {
     disk: String,
     resources: Resources,
     reserved: Resources,
-    /// Reserved and offered memory, in bytes.
+    /// Reserved and total memory, in bytes.
     #[serde(skip)]
     memory: [u64; 2],
-    /// Used and all bytes of the disk; used is not known while nothing is heard.
+    /// Used and total bytes of the disk; used is unknown without a report.
     #[serde(skip)]
     disk_bytes: (Option<u64>, u64),
     tasks: u32,
-    /// What is wrong with it: `disk low`.
+    /// Problems: `disk pressure`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     conditions: Vec<&'static str>,
-    /// Left out while nothing is heard of it.
+    /// Absent without a report.
     #[serde(skip_serializing_if = "Option::is_none")]
-    usage: Option<UsageView>,
+    usage: Option<NodeUsageView>,
 }
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct UsageView {
+struct NodeUsageView {
     cpu: String,
     memory: String,
     disk_used: String,
     disk_total: String,
-    /// What is wrong with it, as its agent says it.
+    /// Problems, as reported by its agent.
     conditions: Vec<String>,
     #[serde(skip)]
     memory_bytes: u64,
 }
 
 impl TryFrom<v1::Node> for NodeView {
-    type Error = Failure;
+    type Error = CommandError;
 
-    fn try_from(wire: v1::Node) -> Result<Self, Failure> {
-        parse(wire).map_err(unreadable("the node"))
+    fn try_from(wire: v1::Node) -> Result<Self, CommandError> {
+        parse(wire).map_err(invalid_response("the node"))
     }
 }
 
 fn parse(wire: v1::Node) -> Result<NodeView, Violations> {
     let under = |field: &'static str| {
-        move |wrong: Violations| Violations(wrong.0.into_iter().map(|v| v.under(field)).collect())
+        move |wrong: Violations| Violations(wrong.0.into_iter().map(|v| v.with_parent(field)).collect())
     };
     let v1::Node {
         id,
@@ -122,16 +122,16 @@ fn parse(wire: v1::Node) -> Result<NodeView, Violations> {
         id,
         name,
         version,
-        created_at: Time::new(created_at),
+        created_at: TimeView::new(created_at),
         status: node_status(status).map_err(under("status"))?.as_str(),
-        status_since: Time::new(status_since),
+        status_since: TimeView::new(status_since),
         role: node_role(role).map_err(under("role"))?.as_str(),
         availability: availability(wanted).map_err(under("availability"))?.as_str(),
         labels,
         address,
         subnet,
-        manager: given(manager),
-        reason: given(reason),
+        manager: non_empty(manager),
+        reason: non_empty(reason),
         os,
         architecture,
         kernel,
@@ -146,9 +146,9 @@ fn parse(wire: v1::Node) -> Result<NodeView, Violations> {
     })
 }
 
-impl From<v1::NodeUsage> for UsageView {
+impl From<v1::NodeUsage> for NodeUsageView {
     fn from(wire: v1::NodeUsage) -> Self {
-        // The kinds of its conditions are for managers to decide by; the node has what they made of them.
+        // Managers evaluate the kinds of conditions; the node shows the result.
         let v1::NodeUsage {
             cpu_milli,
             memory_bytes,
@@ -169,8 +169,8 @@ impl From<v1::NodeUsage> for UsageView {
 }
 
 impl NodeView {
-    /// What to do about nodes that are down, with the names of those that each is about.
-    pub fn reasons(nodes: &[Self]) -> BTreeMap<&str, Vec<&str>> {
+    /// Reasons of nodes that are down, with their names.
+    pub fn down_reasons(nodes: &[Self]) -> BTreeMap<&str, Vec<&str>> {
         let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for node in nodes {
             if let Some(reason) = &node.reason {
@@ -180,7 +180,7 @@ impl NodeView {
         reasons
     }
 
-    /// In the agent's words if they were heard, else by their kinds.
+    /// The texts of the agent if reported, else the kinds.
     fn conditions(&self) -> String {
         match &self.usage {
             Some(usage) if !usage.conditions.is_empty() => usage.conditions.join("; "),
@@ -189,7 +189,7 @@ impl NodeView {
     }
 }
 
-impl Row for NodeView {
+impl TableRow for NodeView {
     const COLUMNS: &'static [Column] = &[
         column("NAME"),
         column("STATUS"),
@@ -226,14 +226,14 @@ impl Row for NodeView {
             self.address.clone(),
             self.tasks.to_string(),
             format!("{}/{}", self.reserved.cpu, self.resources.cpu),
-            self.memory.map(about).join("/"),
+            self.memory.map(rounded_bytes).join("/"),
             match self.disk_bytes {
-                (Some(used), all) => format!("{}/{}", about(used), about(all)),
-                (None, all) => about(all),
+                (Some(used), all) => format!("{}/{}", rounded_bytes(used), rounded_bytes(all)),
+                (None, all) => rounded_bytes(all),
             },
             labels.join(","),
             self.usage.as_ref().map(|usage| usage.cpu.clone()).unwrap_or_default(),
-            self.usage.as_ref().map(|usage| about(usage.memory_bytes)).unwrap_or_default(),
+            self.usage.as_ref().map(|usage| rounded_bytes(usage.memory_bytes)).unwrap_or_default(),
             self.manager.clone().unwrap_or_default(),
             self.subnet.clone(),
             self.os.clone(),
@@ -250,8 +250,8 @@ impl Row for NodeView {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::Format;
-    use crate::output::tests::{rendered, shown, upright};
+    use crate::args::OutputFormat;
+    use crate::output::tests::{rendered, table_text_of, vertical};
 
     fn wire() -> v1::Node {
         let usage = v1::NodeUsage {
@@ -301,22 +301,22 @@ mod tests {
             NodeView::try_from(wire).unwrap()
         };
         let nodes = [node("w1", "join again"), node("w2", ""), node("w3", "join again")];
-        assert_eq!(NodeView::reasons(&nodes), [("join again", vec!["w1", "w3"])].into());
-        let shown = rendered(Format::Yaml, &nodes[0]);
+        assert_eq!(NodeView::down_reasons(&nodes), [("join again", vec!["w1", "w3"])].into());
+        let shown = rendered(OutputFormat::Yaml, &nodes[0]);
         assert!(shown.contains("reason: join again"), "{shown}");
     }
 
     #[test]
     fn nodes_have_a_line_each() {
         let nodes = [NodeView::try_from(wire()).unwrap()];
-        let table = shown(&nodes, false, Timestamp(6000));
+        let table = table_text_of(&nodes, false, Timestamp(6000));
         let line = |i| table.lines().nth(i).unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
         let titles = "NAME STATUS SINCE ROLE AVAILABILITY ADDRESS TASKS CPU MEMORY DISK LABELS ID CONDITIONS";
         assert_eq!(line(0), titles);
         let row =
             "node-1 READY 5s manager drain 10.0.0.7 2 0.5/2 256MiB/8GiB 5GiB/40GiB ssd=yes,zone=b 3k2v9x0000";
         assert_eq!(line(1), format!("{row} the disk is full"));
-        insta::assert_snapshot!(upright(&nodes[0], Timestamp(6000)), @r"
+        insta::assert_snapshot!(vertical(&nodes[0], Timestamp(6000)), @r"
         NAME node-1
         STATUS READY
         SINCE 5s
@@ -343,11 +343,11 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_is_silent_still_has_its_conditions() {
+    fn unreachable_node_keeps_its_conditions() {
         let kinds = [v1::NodeCondition::RuntimeDown, v1::NodeCondition::ClockOff];
         let silent = v1::Node { usage: None, conditions: kinds.map(i32::from).into(), ..wire() };
         let row = NodeView::try_from(silent).unwrap().cells(false, Timestamp(6000));
-        assert_eq!(row.last().unwrap(), "containerd down; clock off");
+        assert_eq!(row.last().unwrap(), "runtime unavailable; clock skew");
         let later = v1::Node { conditions: vec![99], ..wire() };
         let failure = NodeView::try_from(later).unwrap_err().to_string();
         assert!(failure.contains("conditions: value 99 is not known to this version"), "{failure}");
@@ -355,7 +355,7 @@ mod tests {
 
     #[test]
     fn documents_have_everything_and_keep_their_shape() {
-        insta::assert_snapshot!(rendered(Format::Yaml, &NodeView::try_from(wire()).unwrap()), @r#"
+        insta::assert_snapshot!(rendered(OutputFormat::Yaml, &NodeView::try_from(wire()).unwrap()), @r#"
         id: 3k2v9x0000000000000000abc
         name: node-1
         version: 4
@@ -384,7 +384,7 @@ mod tests {
           memory: 256MiB
         tasks: 2
         conditions:
-        - disk low
+        - disk pressure
         usage:
           cpu: "0.12"
           memory: 1GiB

@@ -1,30 +1,30 @@
-//! One version of what a service's tasks run.
+//! A revision of a service.
 
 use serde::Serialize;
 use serde_json::Value;
 use warren_proto::v1;
 use warren_types::{Placement, PublishedPort, TaskSpec, Timestamp, Violation, Violations};
 
-use super::vitals::ContentUseView;
-use super::{Time, age, difference, given, short_digest, unreadable};
-use crate::failure::Failure;
-use crate::output::{Column, Row, column};
+use super::usage::SecretObjectVersionView;
+use super::{TimeView, age, invalid_response, non_empty, short_digest, spec_diff};
+use crate::failure::CommandError;
+use crate::output::{Column, TableRow, column};
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RevisionView {
     number: u64,
-    created_at: Time,
+    created_at: TimeView,
     current: bool,
     running: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     digest: Option<String>,
-    /// In words, against the one before; left out where that is not known.
+    /// Changes from the previous revision; absent if that is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     changes: Option<Vec<String>>,
-    /// Which versions of secrets and configs its tasks see.
+    /// Versions of the mounted secrets and configs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    contents: Vec<ContentUseView>,
+    contents: Vec<SecretObjectVersionView>,
     task: TaskSpec,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     ports: Vec<PublishedPort>,
@@ -32,29 +32,30 @@ pub struct RevisionView {
 }
 
 impl RevisionView {
-    /// All revisions of a service, newest first as they come.
-    pub fn all(wire: Vec<v1::Revision>) -> Result<Vec<Self>, Failure> {
+    /// All revisions of a service, newest first.
+    pub fn all(wire: Vec<v1::Revision>) -> Result<Vec<Self>, CommandError> {
         let views = wire.into_iter().map(parse).collect::<Result<Vec<_>, _>>();
-        let mut views = views.map_err(unreadable("the history"))?;
-        let documents: Vec<Value> = views.iter().map(RevisionView::what_runs).collect();
+        let mut views = views.map_err(invalid_response("the history"))?;
+        let documents: Vec<Value> = views.iter().map(RevisionView::task_document).collect();
         for (i, view) in views.iter_mut().enumerate() {
-            view.changes = documents.get(i + 1).map(|before| difference::words(before, &documents[i]));
+            view.changes =
+                documents.get(i + 1).map(|before| spec_diff::describe_changes(before, &documents[i]));
         }
         Ok(views)
     }
 
-    /// Only what can be different about tasks.
-    fn what_runs(&self) -> Value {
+    /// The fields that affect tasks.
+    fn task_document(&self) -> Value {
         let mut document = serde_json::to_value(&self.task).unwrap_or_default();
         document["ports"] = serde_json::to_value(&self.ports).unwrap_or_default();
         document["placement"] = serde_json::to_value(&self.placement).unwrap_or_default();
         for content in &self.contents {
-            document[content.what()] = content.number().into();
+            document[content.display_name()] = content.number().into();
         }
         document
     }
 
-    fn changed(&self) -> String {
+    fn change_summary(&self) -> String {
         match &self.changes {
             Some(changes) if changes.is_empty() => "nothing (--force)".to_owned(),
             Some(changes) => changes.join(", "),
@@ -67,7 +68,7 @@ fn parse(wire: v1::Revision) -> Result<RevisionView, Violations> {
     let v1::Revision { number, created_at, task, ports, placement, digest, current, running, contents } =
         wire;
     let under = |field: &'static str| {
-        move |wrong: Violations| Violations(wrong.0.into_iter().map(|v| v.under(field)).collect())
+        move |wrong: Violations| Violations(wrong.0.into_iter().map(|v| v.with_parent(field)).collect())
     };
     let task = task.ok_or_else(|| Violation::new("task", "is missing"))?;
     let task = TaskSpec::try_from(task).map_err(under("task"))?;
@@ -75,11 +76,11 @@ fn parse(wire: v1::Revision) -> Result<RevisionView, Violations> {
     let placement = Placement::try_from(placement.unwrap_or_default()).map_err(under("placement"))?;
     Ok(RevisionView {
         number,
-        created_at: Time::new(created_at),
+        created_at: TimeView::new(created_at),
         current,
         running,
-        digest: given(digest),
-        contents: ContentUseView::all(contents)?,
+        digest: non_empty(digest),
+        contents: SecretObjectVersionView::all(contents)?,
         changes: None,
         task,
         ports: ports.collect::<Result<_, _>>().map_err(under("ports"))?,
@@ -87,7 +88,7 @@ fn parse(wire: v1::Revision) -> Result<RevisionView, Violations> {
     })
 }
 
-impl Row for RevisionView {
+impl TableRow for RevisionView {
     const COLUMNS: &'static [Column] = &[
         column("REVISION"),
         column("WHEN"),
@@ -100,7 +101,7 @@ impl Row for RevisionView {
 
     fn cells(&self, wide: bool, now: Timestamp) -> Vec<String> {
         let digest = self.digest.clone().unwrap_or_default();
-        let contents = self.contents.iter().map(|one| format!("{}:{}", one.what(), one.number()));
+        let contents = self.contents.iter().map(|one| format!("{}:{}", one.display_name(), one.number()));
         vec![
             format!("{}{}", self.number, if self.current { " (current)" } else { "" }),
             format!("{} ago", age(self.created_at.0, now)),
@@ -108,7 +109,7 @@ impl Row for RevisionView {
             if wide { digest } else { short_digest(&digest) },
             self.running.to_string(),
             contents.collect::<Vec<_>>().join(", "),
-            self.changed(),
+            self.change_summary(),
         ]
     }
 }
@@ -116,8 +117,8 @@ impl Row for RevisionView {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::Format;
-    use crate::output::tests::{rendered, shown};
+    use crate::args::OutputFormat;
+    use crate::output::tests::{rendered, table_text_of};
 
     fn wire(number: u64, image: &str) -> v1::Revision {
         let task = v1::TaskSpec { image: image.into(), ..Default::default() };
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn revisions_say_what_they_changed() {
+    fn revisions_show_changes() {
         let digest = format!("sha256:{}", "0123456789abcdef".repeat(4));
         let mut newest = v1::Revision { current: true, running: 2, digest, ..wire(4, "web:2") };
         newest.placement = Some(v1::Placement { max_per_node: Some(2), ..Default::default() });
@@ -135,21 +136,22 @@ mod tests {
         newest.task.as_mut().unwrap().env = vec![var("B")];
         let forced = v1::Revision { number: 2, ..wire(1, "web:1") };
         let views = RevisionView::all(vec![newest, third, forced, wire(1, "web:1")]).unwrap();
-        insta::assert_snapshot!(shown(&views, false, Timestamp(10_000)), @r"
+        insta::assert_snapshot!(table_text_of(&views, false, Timestamp(10_000)), @r"
         REVISION      WHEN     IMAGE   DIGEST         RUNNING   CONTENTS   CHANGED
         4 (current)   6s ago   web:2   0123456789ab   2                    env +B -A, placement.maxPerNode none -> 2
         3             7s ago   web:2                  0                    env +A, image web:1 -> web:2
         2             9s ago   web:1                  0                    nothing (--force)
         1             9s ago   web:1                  0
         ");
-        let documents: serde_json::Value = serde_json::from_str(&rendered(Format::Json, &views)).unwrap();
+        let documents: serde_json::Value =
+            serde_json::from_str(&rendered(OutputFormat::Json, &views)).unwrap();
         assert_eq!(documents[1]["changes"], serde_json::json!(["env +A", "image web:1 -> web:2"]));
         assert_eq!(documents[3].get("changes"), None);
         assert_eq!(documents[0]["task"]["image"], "web:2");
     }
 
     #[test]
-    fn revisions_say_which_versions_of_secrets_and_configs_they_see() {
+    fn revisions_list_secret_object_versions() {
         let seen = |number, kind: v1::ContentKind, version| {
             let (kind, name, id) = (kind.into(), "db".to_owned(), "1c".to_owned());
             let contents = vec![v1::ContentUse { kind, name, id, number: version }];
@@ -158,20 +160,21 @@ mod tests {
         let (secret, config) = (v1::ContentKind::Secret, v1::ContentKind::Config);
         let views = vec![seen(4, config, 1), seen(3, secret, 3), seen(2, secret, 2), wire(1, "web:1")];
         let views = RevisionView::all(views).unwrap();
-        insta::assert_snapshot!(shown(&views, false, Timestamp(10_000)), @r"
+        insta::assert_snapshot!(table_text_of(&views, false, Timestamp(10_000)), @r"
         REVISION   WHEN     IMAGE   DIGEST   RUNNING   CONTENTS      CHANGED
         4          6s ago   web:1            0         config db:1   config db none -> 1, secret db 3 -> none
         3          7s ago   web:1            0         secret db:3   secret db 2 -> 3
         2          8s ago   web:1            0         secret db:2   secret db none -> 2
         1          9s ago   web:1            0
         ");
-        let documents: serde_json::Value = serde_json::from_str(&rendered(Format::Json, &views)).unwrap();
+        let documents: serde_json::Value =
+            serde_json::from_str(&rendered(OutputFormat::Json, &views)).unwrap();
         let used = serde_json::json!([{"kind": "secret", "name": "db", "number": 3, "id": "1c"}]);
         assert_eq!((&documents[1]["contents"], documents[3].get("contents")), (&used, None));
     }
 
     #[test]
-    fn a_revision_of_a_later_version_is_not_misread() {
+    fn revision_with_unknown_field_is_refused() {
         let mut later = wire(1, "nginx:1");
         later.task.as_mut().unwrap().pull = 9;
         let failure = RevisionView::all(vec![later]).unwrap_err().to_string();

@@ -1,13 +1,13 @@
-//! A service and where it stands.
+//! A service and its rollout.
 
 use serde::Serialize;
 use warren_proto::convert::stored_service_spec;
 use warren_proto::v1;
-use warren_types::{Mode, ServiceSpec, Timestamp, Violation};
+use warren_types::{ServiceMode, ServiceSpec, Timestamp, Violation};
 
-use super::{Time, age, given, short_id, unreadable};
-use crate::failure::Failure;
-use crate::output::{Column, Row, column, wide};
+use super::{TimeView, age, invalid_response, non_empty, short_id};
+use crate::failure::CommandError;
+use crate::output::{Column, TableRow, column, wide};
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -15,12 +15,12 @@ pub struct ServiceView {
     id: String,
     name: String,
     version: u64,
-    created_at: Time,
-    updated_at: Time,
+    created_at: TimeView,
+    updated_at: TimeView,
     revision: u64,
     removing: bool,
     replicas: ReplicasView,
-    /// What its image is; left out until a worker has said so.
+    /// Digest of the image; absent until a worker has reported it.
     #[serde(skip_serializing_if = "Option::is_none")]
     digest: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -28,15 +28,15 @@ pub struct ServiceView {
     spec: ServiceSpec,
 }
 
-/// How far its tasks are on the way to its current revision.
+/// Progress of the rollout of the current revision.
 #[derive(Debug, Serialize)]
 struct RolloutView {
     updated: u32,
     total: u32,
-    /// Why it does not go on.
+    /// Why the rollout failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     stopped: Option<String>,
-    /// What it waits for.
+    /// What the rollout waits for.
     #[serde(skip_serializing_if = "Option::is_none")]
     waiting: Option<String>,
 }
@@ -44,13 +44,13 @@ struct RolloutView {
 impl From<v1::Rollout> for RolloutView {
     fn from(wire: v1::Rollout) -> Self {
         let v1::Rollout { updated, total, stopped, waiting } = wire;
-        Self { updated, total, stopped: given(stopped), waiting: given(waiting) }
+        Self { updated, total, stopped: non_empty(stopped), waiting: non_empty(waiting) }
     }
 }
 
 impl RolloutView {
-    /// Nothing when there is nothing on the way.
-    fn in_words(&self) -> String {
+    /// Empty without a rollout in progress.
+    fn summary(&self) -> String {
         let Self { updated, total, .. } = self;
         match (&self.stopped, &self.waiting) {
             (Some(why), _) => format!("stopped at {updated}/{total}: {why}"),
@@ -69,9 +69,9 @@ struct ReplicasView {
 }
 
 impl TryFrom<v1::Service> for ServiceView {
-    type Error = Failure;
+    type Error = CommandError;
 
-    fn try_from(wire: v1::Service) -> Result<Self, Failure> {
+    fn try_from(wire: v1::Service) -> Result<Self, CommandError> {
         let v1::Service {
             id,
             version,
@@ -88,25 +88,25 @@ impl TryFrom<v1::Service> for ServiceView {
         } = wire;
         let missing = || Violation::new("spec", "is missing").into();
         let spec = spec.ok_or_else(missing).and_then(stored_service_spec);
-        let spec = spec.map_err(unreadable("the service"))?;
+        let spec = spec.map_err(invalid_response("the service"))?;
         let wanted_tasks = spec.replicas().unwrap_or(wanted_tasks);
         Ok(Self {
             id,
             name: spec.name.to_string(),
             version,
-            created_at: Time::new(created_at),
-            updated_at: Time::new(updated_at),
+            created_at: TimeView::new(created_at),
+            updated_at: TimeView::new(updated_at),
             revision,
             removing,
             replicas: ReplicasView { wanted: wanted_tasks, running, tasks },
-            digest: given(digest),
+            digest: non_empty(digest),
             rollout: rollout.map(Into::into),
             spec,
         })
     }
 }
 
-impl Row for ServiceView {
+impl TableRow for ServiceView {
     const COLUMNS: &'static [Column] = &[
         column("NAME"),
         column("MODE"),
@@ -126,8 +126,8 @@ impl Row for ServiceView {
         vec![
             self.name.clone(),
             match self.spec.mode {
-                Mode::Replicated { .. } => "replicated",
-                Mode::Global => "global",
+                ServiceMode::Replicated { .. } => "replicated",
+                ServiceMode::Global => "global",
             }
             .to_owned(),
             format!("{}/{}{state}", self.replicas.running, self.replicas.wanted),
@@ -137,7 +137,7 @@ impl Row for ServiceView {
             self.version.to_string(),
             self.revision.to_string(),
             if wide { self.id.clone() } else { short_id(&self.id) },
-            self.rollout.as_ref().map(RolloutView::in_words).unwrap_or_default(),
+            self.rollout.as_ref().map(RolloutView::summary).unwrap_or_default(),
         ]
     }
 }
@@ -145,8 +145,8 @@ impl Row for ServiceView {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::Format;
-    use crate::output::tests::{rendered, shown, upright};
+    use crate::args::OutputFormat;
+    use crate::output::tests::{rendered, table_text_of, vertical};
 
     fn wire() -> v1::Service {
         let port = |host_ip: &str, host_port, container_port| v1::PublishedPort {
@@ -207,12 +207,12 @@ mod tests {
         one_port.spec.as_mut().unwrap().ports.truncate(1);
         let services = [one_port, going].map(|service| ServiceView::try_from(service).unwrap());
         let now = Timestamp(1_795_184_280_120 + 90_000);
-        insta::assert_snapshot!(shown(&services, false, now), @r"
+        insta::assert_snapshot!(table_text_of(&services, false, now), @r"
         NAME   MODE         REPLICAS         IMAGE        PORTS          AGE     ID           UPDATE
         web    replicated   2/3              nginx:1.27   8080->80/tcp   1m30s   3k2v9x0000
         shop   global       2/5 (removing)   nginx:1.27                  1m30s   3k2v9x0000
         ");
-        insta::assert_snapshot!(upright(&services[0], now), @r"
+        insta::assert_snapshot!(vertical(&services[0], now), @r"
         NAME web
         MODE replicated
         REPLICAS 2/3
@@ -227,11 +227,11 @@ mod tests {
     }
 
     #[test]
-    fn an_update_says_how_far_it_is_and_why_not_further() {
+    fn rollout_shows_progress_and_reason() {
         let check = |updated, stopped: &str, waiting: &str, wanted: &str| {
             let (stopped, waiting) = (stopped.to_owned(), waiting.to_owned());
             let rollout = v1::Rollout { updated, total: 3, stopped, waiting };
-            assert_eq!(RolloutView::from(rollout).in_words(), wanted);
+            assert_eq!(RolloutView::from(rollout).summary(), wanted);
         };
         check(3, "", "", "");
         check(1, "", "", "1/3");
@@ -242,7 +242,7 @@ mod tests {
     #[test]
     fn documents_have_everything_and_keep_their_shape() {
         let view = ServiceView::try_from(wire()).unwrap();
-        insta::assert_snapshot!(rendered(Format::Yaml, &view), @r#"
+        insta::assert_snapshot!(rendered(OutputFormat::Yaml, &view), @r#"
         id: 3k2v9x0000000000000000abc
         name: web
         version: 17
@@ -314,12 +314,12 @@ mod tests {
             maxPerNode: 2
           replaceAfter: 1m30s
         "#);
-        let list: serde_json::Value = serde_json::from_str(&rendered(Format::Json, &[&view])).unwrap();
+        let list: serde_json::Value = serde_json::from_str(&rendered(OutputFormat::Json, &[&view])).unwrap();
         assert_eq!(list, serde_json::json!([view]));
     }
 
     #[test]
-    fn what_a_later_manager_says_is_not_misread() {
+    fn unknown_enum_value_is_refused() {
         let mut later = wire();
         later.spec.as_mut().unwrap().ports[0].protocol = 9;
         let failure = ServiceView::try_from(later).unwrap_err().to_string();

@@ -1,17 +1,21 @@
-//! One placement of a slot: where it is, how far, and why not.
+//! A task: its node, its state, and the reason for it.
 
 use serde::Serialize;
-use warren_proto::convert::{desired, health, task_state};
+use warren_proto::convert::{desired_task_state, health, task_state};
 use warren_proto::v1;
-use warren_types::{Health, PublishedPort, Signal, TaskSpec, TaskState, Timestamp, Violation, Violations};
+use warren_types::{
+    DesiredTaskState, Health, PublishedPort, Signal, TaskSpec, TaskState, Timestamp, Violation, Violations,
+};
 
-use super::vitals::{CheckView, ContentUseView, UsageView};
-use super::{Time, age, given, unreadable, until};
-use crate::failure::Failure;
-use crate::output::{Column, Row, column, wide};
+use super::usage::{CheckResultView, SecretObjectVersionView, TaskUsageView};
+use super::{TimeView, age, invalid_response, non_empty, until};
+use crate::failure::CommandError;
+use crate::output::{Column, TableRow, column, wide};
 
-/// What people see of a task whose node is down: the worker's last word is no longer known to be true.
+/// Displayed state of a task whose node is down: its real state is unknown.
 pub const LOST: &str = "LOST";
+/// Displayed state of a task that is no longer desired and has not ended yet.
+pub const STOPPING: &str = "STOPPING";
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -22,9 +26,9 @@ pub struct TaskView {
     service_name: String,
     slot: u32,
     revision: u64,
-    created_at: Time,
+    created_at: TimeView,
     #[serde(skip_serializing_if = "Option::is_none")]
-    not_before: Option<Time>,
+    not_before: Option<TimeView>,
     #[serde(skip_serializing_if = "Option::is_none")]
     node_id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -33,9 +37,9 @@ pub struct TaskView {
     address: Option<String>,
     desired: &'static str,
     state: &'static str,
-    state_since: Time,
+    state_since: TimeView,
     ready: bool,
-    /// Left out for one without a check, or that does not run.
+    /// Absent without a health check, and while the task does not run.
     #[serde(skip_serializing_if = "Option::is_none")]
     health: Option<&'static str>,
     attempt: u32,
@@ -43,26 +47,26 @@ pub struct TaskView {
     reason: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     exit: Option<ExitView>,
-    /// When the worker starts it again, while it waits for that.
+    /// Time of the next restart by the worker.
     #[serde(skip_serializing_if = "Option::is_none")]
-    next_attempt: Option<Time>,
-    /// It runs on this node or nowhere.
+    next_attempt: Option<TimeView>,
+    /// The only node that the task can run on.
     #[serde(skip_serializing_if = "Option::is_none")]
     bound_to: Option<String>,
-    /// What its image is; left out until a worker has said so.
+    /// Digest of the image; absent until a worker has reported it.
     #[serde(skip_serializing_if = "Option::is_none")]
     digest: Option<String>,
     removed: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
-    lost_since: Option<Time>,
-    /// The last runs of its check, newest last.
+    lost_since: Option<TimeView>,
+    /// Latest results of the health check, newest last.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    checks: Vec<CheckView>,
+    checks: Vec<CheckResultView>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub usage: Option<UsageView>,
-    /// Which versions of secrets and configs it sees.
+    pub usage: Option<TaskUsageView>,
+    /// Versions of the mounted secrets and configs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    contents: Vec<ContentUseView>,
+    contents: Vec<SecretObjectVersionView>,
     spec: TaskSpec,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     ports: Vec<PublishedPort>,
@@ -72,7 +76,7 @@ pub struct TaskView {
 #[serde(rename_all = "camelCase")]
 struct ExitView {
     code: i32,
-    /// Which one ended it.
+    /// Signal that ended the process.
     #[serde(skip_serializing_if = "Option::is_none")]
     signal: Option<String>,
     out_of_memory: bool,
@@ -88,7 +92,7 @@ impl From<v1::Exit> for ExitView {
 
 impl ExitView {
     /// `with 1`, `by SIGKILL, out of memory`.
-    fn in_words(&self) -> String {
+    fn summary(&self) -> String {
         let end = match &self.signal {
             Some(signal) => format!("by {signal}"),
             None => format!("with {}", self.code),
@@ -98,19 +102,19 @@ impl ExitView {
 }
 
 impl TryFrom<v1::Task> for TaskView {
-    type Error = Failure;
+    type Error = CommandError;
 
-    fn try_from(wire: v1::Task) -> Result<Self, Failure> {
-        parse(wire).map_err(unreadable("the task"))
+    fn try_from(wire: v1::Task) -> Result<Self, CommandError> {
+        parse(wire).map_err(invalid_response("the task"))
     }
 }
 
 fn parse(wire: v1::Task) -> Result<TaskView, Violations> {
     let name = name(&wire);
     let under = |field: &'static str| {
-        move |wrong: Violations| Violations(wrong.0.into_iter().map(|v| v.under(field)).collect())
+        move |wrong: Violations| Violations(wrong.0.into_iter().map(|v| v.with_parent(field)).collect())
     };
-    // Named one by one, so that none is forgotten.
+    // Destructured in full, so that a new field cannot be missed.
     let v1::Task {
         id,
         service_id,
@@ -151,27 +155,27 @@ fn parse(wire: v1::Task) -> Result<TaskView, Violations> {
         service_name,
         slot,
         revision,
-        created_at: Time::new(created_at),
-        not_before: not_before.map(Time::new),
-        node_id: given(node_id),
-        node_name: given(node_name),
-        address: given(address),
-        desired: desired(wanted).map_err(under("desired"))?.as_str(),
+        created_at: TimeView::new(created_at),
+        not_before: not_before.map(TimeView::new),
+        node_id: non_empty(node_id),
+        node_name: non_empty(node_name),
+        address: non_empty(address),
+        desired: desired_task_state(wanted).map_err(under("desired"))?.as_str(),
         state: task_state(state).map_err(under("state"))?.as_str(),
-        state_since: Time::new(state_since),
+        state_since: TimeView::new(state_since),
         ready,
         health: (checked != Health::None).then(|| checked.as_str()),
         attempt,
-        reason: given(reason),
+        reason: non_empty(reason),
         exit: exit.map(Into::into),
-        next_attempt: next_attempt.map(Time::new),
-        bound_to: given(bound_to),
-        digest: given(digest),
+        next_attempt: next_attempt.map(TimeView::new),
+        bound_to: non_empty(bound_to),
+        digest: non_empty(digest),
         removed,
-        lost_since: lost_since.map(Time::new),
+        lost_since: lost_since.map(TimeView::new),
         checks: checks.into_iter().map(Into::into).collect(),
         usage: usage.map(Into::into),
-        contents: ContentUseView::all(contents)?,
+        contents: SecretObjectVersionView::all(contents)?,
         spec: TaskSpec::try_from(spec).map_err(under("spec"))?,
         ports: ports.collect::<Result<_, _>>().map_err(under("ports"))?,
     })
@@ -183,20 +187,26 @@ pub fn name(task: &v1::Task) -> String {
 }
 
 impl TaskView {
-    /// The state as people see it, and since when.
-    fn shown_state(&self) -> (&'static str, Timestamp) {
+    /// The displayed state and its start.
+    fn effective_state(&self) -> (&'static str, Timestamp) {
         match self.lost_since {
             Some(since) if !is_terminal(self.state) => (LOST, since.0),
+            None if self.is_stopping() => (STOPPING, self.state_since.0),
             _ => (self.state, self.state_since.0),
         }
     }
 
-    /// The state with what is missing for it to serve: `RUNNING (unhealthy)`.
-    pub fn standing(&self) -> String {
-        let (state, _) = self.shown_state();
+    fn is_stopping(&self) -> bool {
+        let stopped = [DesiredTaskState::Shutdown, DesiredTaskState::Remove];
+        stopped.into_iter().any(|desired| desired.as_str() == self.desired) && !is_terminal(self.state)
+    }
+
+    /// The displayed state and why the task is not ready: `RUNNING (unhealthy)`.
+    pub fn status_text(&self) -> String {
+        let (state, _) = self.effective_state();
         match self.health.unwrap_or("not ready") {
             short if state == TaskState::Running.as_str() && !self.ready => match short {
-                // It may be well and still not get traffic yet.
+                // A healthy task may not receive traffic yet.
                 "healthy" => format!("{state} (not ready)"),
                 short => format!("{state} ({short})"),
             },
@@ -209,38 +219,37 @@ impl TaskView {
         &self.name
     }
 
-    /// Its node's name; empty without one.
+    /// Name of the node; empty without one.
     pub fn node_name(&self) -> &str {
         self.node_name.as_deref().unwrap_or_default()
     }
 
-    /// Its id.
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// It has ended, or nothing of it is left.
-    pub fn is_over(&self) -> bool {
+    /// The task has ended or was removed.
+    pub fn is_finished(&self) -> bool {
         self.removed || is_terminal(self.state)
     }
 
-    /// The order of lists: by service and slot, the newest task of a slot first.
-    pub fn order(&self) -> (String, u32, std::cmp::Reverse<(Timestamp, u64)>) {
+    /// Sort key of lists: service, slot, then the newest task first.
+    pub fn sort_key(&self) -> (String, u32, std::cmp::Reverse<(Timestamp, u64)>) {
         let number = self.id.rsplit_once('-').and_then(|(_, number)| number.parse().ok()).unwrap_or(0);
         (self.service_name.clone(), self.slot, std::cmp::Reverse((self.created_at.0, number)))
     }
 }
 
 impl TaskView {
-    /// Why it does not run, and when that is tried again.
-    fn why(&self, now: Timestamp) -> String {
+    /// The reason for the state, and the time of the next attempt.
+    fn reason_text(&self, now: Timestamp) -> String {
         let again = self.next_attempt.filter(|_| !is_terminal(self.state));
         let again = again.map(|at| format!("restarts in {}", until(at.0, now)));
         let placed = self.not_before.filter(|at| self.node_id.is_none() && at.0 > now);
         let placed = placed.map(|at| format!("is placed in {}", until(at.0, now)));
-        // The worker's words say how its process ended; without any the end itself does.
+        // The reason of the worker contains the exit; without a reason the exit is shown.
         let ended = self.exit.as_ref().filter(|_| self.state != TaskState::Running.as_str());
-        let ended = ended.map(|exit| format!("ended {}", exit.in_words()));
+        let ended = ended.map(|exit| format!("ended {}", exit.summary()));
         let parts = self.reason.clone().or(ended).into_iter().chain(again).chain(placed);
         parts.collect::<Vec<_>>().join("; ")
     }
@@ -250,7 +259,7 @@ fn is_terminal(state: &str) -> bool {
     TaskState::ALL.into_iter().any(|known| known.as_str() == state && known.is_terminal())
 }
 
-impl Row for TaskView {
+impl TableRow for TaskView {
     const COLUMNS: &'static [Column] = &[
         column("NAME"),
         column("STATE"),
@@ -269,25 +278,25 @@ impl Row for TaskView {
     ];
 
     fn cells(&self, _: bool, now: Timestamp) -> Vec<String> {
-        let (_, since) = self.shown_state();
-        let used = self.usage.as_ref().map(UsageView::cells).unwrap_or_default();
+        let (_, since) = self.effective_state();
+        let used = self.usage.as_ref().map(TaskUsageView::cells).unwrap_or_default();
         let [cpu, memory, ..] = used;
         let text = |text: &Option<String>| text.clone().unwrap_or_default();
         vec![
             self.name.clone(),
-            self.standing(),
+            self.status_text(),
             age(since, now),
             text(&self.node_name),
             text(&self.address),
             self.attempt.to_string(),
-            self.exit.as_ref().map(ExitView::in_words).unwrap_or_default(),
+            self.exit.as_ref().map(ExitView::summary).unwrap_or_default(),
             self.desired.to_owned(),
             self.revision.to_string(),
             self.health.unwrap_or_default().to_owned(),
             cpu,
             memory,
             self.id.clone(),
-            self.why(now),
+            self.reason_text(now),
         ]
     }
 }

@@ -1,13 +1,13 @@
-//! What lets machines join.
+//! A join token.
 
 use serde::Serialize;
 use warren_proto::convert::node_role;
 use warren_proto::v1;
 use warren_types::{Timestamp, Violations};
 
-use super::{Time, age, short_id, unreadable, until};
-use crate::failure::Failure;
-use crate::output::{Column, Row, column, wide};
+use super::{TimeView, age, invalid_response, short_id, until};
+use crate::failure::CommandError;
+use crate::output::{Column, TableRow, column, wide};
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -15,30 +15,31 @@ pub struct TokenView {
     id: String,
     version: u64,
     role: &'static str,
-    created_at: Time,
-    /// Left out for one that never expires.
+    created_at: TimeView,
+    /// Absent if the token never expires.
     #[serde(skip_serializing_if = "Option::is_none")]
-    expires_at: Option<Time>,
+    expires_at: Option<TimeView>,
     uses: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     max_uses: Option<u32>,
 }
 
 impl TryFrom<v1::Token> for TokenView {
-    type Error = Failure;
+    type Error = CommandError;
 
-    fn try_from(wire: v1::Token) -> Result<Self, Failure> {
+    fn try_from(wire: v1::Token) -> Result<Self, CommandError> {
         let v1::Token { id, version, role, created_at, expires_at, uses, max_uses } = wire;
-        let under = |wrong: Violations| Violations(wrong.0.into_iter().map(|v| v.under("role")).collect());
-        let role = node_role(role).map_err(under).map_err(unreadable("the token"))?.as_str();
-        let (created_at, expires_at) = (Time::new(created_at), expires_at.map(Time::new));
+        let under =
+            |wrong: Violations| Violations(wrong.0.into_iter().map(|v| v.with_parent("role")).collect());
+        let role = node_role(role).map_err(under).map_err(invalid_response("the token"))?.as_str();
+        let (created_at, expires_at) = (TimeView::new(created_at), expires_at.map(TimeView::new));
         Ok(Self { id, version, role, created_at, expires_at, uses, max_uses })
     }
 }
 
 impl TokenView {
     /// `for 3 machines, within 24h`.
-    pub fn good_for(&self, now: Timestamp) -> String {
+    pub fn validity_text(&self, now: Timestamp) -> String {
         let machines = match self.max_uses {
             None => "any number of machines".to_owned(),
             Some(1) => "1 machine".to_owned(),
@@ -59,7 +60,7 @@ impl TokenView {
     }
 }
 
-impl Row for TokenView {
+impl TableRow for TokenView {
     const COLUMNS: &'static [Column] =
         &[column("ID"), column("ROLE"), column("USES"), column("EXPIRES"), column("AGE"), wide("VERSION")];
 
@@ -79,8 +80,8 @@ impl Row for TokenView {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::Format;
-    use crate::output::tests::{rendered, shown};
+    use crate::args::OutputFormat;
+    use crate::output::tests::{rendered, table_text_of};
 
     fn view(expires_at: Option<u64>, max_uses: Option<u32>) -> TokenView {
         let wire = v1::Token {
@@ -96,17 +97,17 @@ mod tests {
     }
 
     #[test]
-    fn tokens_say_how_long_and_how_often_they_are_good() {
+    fn tokens_show_ttl_and_uses() {
         let tokens = [view(Some(86_401_000), Some(3)), view(None, None), view(Some(3000), Some(1))];
-        insta::assert_snapshot!(shown(&tokens, false, Timestamp(5000)), @r"
+        insta::assert_snapshot!(table_text_of(&tokens, false, Timestamp(5000)), @r"
         ID           ROLE     USES    EXPIRES   AGE
         3k2v9x0000   worker   2/3     in 23h    4s
         3k2v9x0000   worker   2/any   never     4s
         3k2v9x0000   worker   2/1     2s ago    4s
         ");
-        assert_eq!(tokens[0].good_for(Timestamp(1000)), "for 3 machines, within 24h");
-        assert_eq!(tokens[1].good_for(Timestamp(1000)), "for any number of machines, without end");
-        insta::assert_snapshot!(rendered(Format::Yaml, &tokens[0]), @r#"
+        assert_eq!(tokens[0].validity_text(Timestamp(1000)), "for 3 machines, within 24h");
+        assert_eq!(tokens[1].validity_text(Timestamp(1000)), "for any number of machines, without end");
+        insta::assert_snapshot!(rendered(OutputFormat::Yaml, &tokens[0]), @r#"
         id: 3k2v9x0000000000000000abc
         version: 4
         role: worker

@@ -1,4 +1,4 @@
-//! What a task uses, as a line of `service top`.
+//! A row of `service top`: the resource usage of a task.
 
 use std::cmp::Reverse;
 
@@ -6,41 +6,41 @@ use serde::Serialize;
 use warren_proto::v1;
 use warren_types::{MilliCpu, Timestamp};
 
-use super::about;
+use super::rounded_bytes;
 use super::task::TaskView;
-use super::vitals::UsageView;
-use crate::failure::Failure;
-use crate::output::{Column, Row, column, wide};
+use super::usage::TaskUsageView;
+use crate::failure::CommandError;
+use crate::output::{Column, TableRow, column, wide};
 
 /// A task that has not ended.
 #[derive(Debug, Serialize)]
 #[serde(transparent)]
-pub struct TopView {
+pub struct TaskUsageRow {
     task: TaskView,
-    /// Of CPU in thousandths of a core, and of memory in bytes.
+    /// Limits: CPU in thousandths of a core, memory in bytes.
     #[serde(skip)]
     limits: (Option<u64>, Option<u64>),
 }
 
-impl TopView {
-    /// Those that have not ended, the busiest first; those that nothing is known of last.
-    pub fn all(tasks: Vec<v1::Task>) -> Result<Vec<Self>, Failure> {
+impl TaskUsageRow {
+    /// Tasks that have not ended, busiest first; tasks without a report last.
+    pub fn all(tasks: Vec<v1::Task>) -> Result<Vec<Self>, CommandError> {
         let mut views = Vec::new();
         for wire in tasks {
             let limits = wire.spec.as_ref().and_then(|spec| spec.limits).unwrap_or_default();
             let limits = (limits.cpu_milli, limits.memory_bytes);
             views.push(Self { task: TaskView::try_from(wire)?, limits });
         }
-        views.retain(|view| !view.task.is_over());
+        views.retain(|view| !view.task.is_finished());
         views.sort_by_cached_key(|view| {
             let measured = view.task.usage.as_ref().map(|usage| usage.measured);
-            (Reverse(measured.map(|usage| (usage.cpu_milli, usage.memory_bytes))), view.task.order())
+            (Reverse(measured.map(|usage| (usage.cpu_milli, usage.memory_bytes))), view.task.sort_key())
         });
         Ok(views)
     }
 }
 
-impl Row for TopView {
+impl TableRow for TaskUsageRow {
     const COLUMNS: &'static [Column] = &[
         column("TASK"),
         column("NODE"),
@@ -56,7 +56,7 @@ impl Row for TopView {
     ];
 
     fn cells(&self, _: bool, _: Timestamp) -> Vec<String> {
-        let used = self.task.usage.as_ref().map(UsageView::cells).unwrap_or_default();
+        let used = self.task.usage.as_ref().map(TaskUsageView::cells).unwrap_or_default();
         let [cpu, memory, rest @ ..] = used;
         let of = |used: String, limit: Option<String>| match limit {
             Some(limit) if !used.is_empty() => format!("{used}/{limit}"),
@@ -66,9 +66,9 @@ impl Row for TopView {
         let mut cells = vec![
             self.task.name().to_owned(),
             self.task.node_name().to_owned(),
-            self.task.standing(),
+            self.task.status_text(),
             of(cpu, cpu_limit.map(|milli| MilliCpu(milli).to_string())),
-            of(memory, memory_limit.map(about)),
+            of(memory, memory_limit.map(rounded_bytes)),
         ];
         cells.extend(rest);
         cells.push(self.task.id().to_owned());
@@ -79,7 +79,7 @@ impl Row for TopView {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::output::tests::shown;
+    use crate::output::tests::table_text_of;
 
     fn wire(slot: u32, cpu_milli: Option<u64>) -> v1::Task {
         let limits = v1::Limits { cpu_milli: Some(500), memory_bytes: Some(64 << 20), pids: None };
@@ -108,12 +108,12 @@ mod tests {
     }
 
     #[test]
-    fn the_busiest_task_comes_first_and_ended_ones_do_not_come() {
+    fn busiest_task_is_first_and_ended_tasks_are_hidden() {
         let ended = v1::Task { state: v1::TaskState::Failed.into(), ..wire(4, Some(9000)) };
         let unhealthy = v1::Health::Unhealthy.into();
         let unwell = v1::Task { ready: false, health: unhealthy, ..wire(3, Some(70)) };
-        let views = TopView::all(vec![wire(1, None), wire(2, Some(1200)), unwell, ended]).unwrap();
-        insta::assert_snapshot!(shown(&views, false, Timestamp(0)), @r"
+        let views = TaskUsageRow::all(vec![wire(1, None), wire(2, Some(1200)), unwell, ended]).unwrap();
+        insta::assert_snapshot!(table_text_of(&views, false, Timestamp(0)), @r"
         TASK    NODE     STATE                 CPU        MEMORY        RECEIVED   SENT   READ   WRITTEN   PIDS
         web.2   node-1   RUNNING               1.2        12MiB         1.4KiB     3GiB   0B     4KiB      7
         web.3   node-1   RUNNING (unhealthy)   0.07/0.5   12MiB/64MiB   1.4KiB     3GiB   0B     4KiB      7

@@ -1,4 +1,4 @@
-//! A place for data that outlives tasks.
+//! A volume.
 
 use std::collections::BTreeMap;
 
@@ -6,8 +6,8 @@ use serde::Serialize;
 use warren_proto::v1;
 use warren_types::{Bytes, Timestamp};
 
-use super::{Time, about, age, given, named, short_id};
-use crate::output::{Column, Row, column, wide};
+use super::{TimeView, age, joined_names, non_empty, rounded_bytes, short_id};
+use crate::output::{Column, TableRow, column, wide};
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -15,22 +15,22 @@ pub struct VolumeView {
     id: String,
     name: String,
     version: u64,
-    created_at: Time,
+    created_at: TimeView,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     labels: BTreeMap<String, String>,
     driver: String,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     options: BTreeMap<String, String>,
-    /// Where its data is; left out until its first task is placed.
+    /// Node that holds the data; absent until the first task is placed.
     #[serde(skip_serializing_if = "Option::is_none")]
     node_id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     node_name: Option<String>,
-    /// Its data is being deleted.
+    /// The data is being deleted.
     removing: bool,
-    /// Tasks that use it or will.
+    /// Tasks that use it or are assigned to use it.
     users: Vec<String>,
-    /// Left out where its node was not asked, or did not answer.
+    /// Absent if the node was not asked or did not respond.
     #[serde(skip_serializing_if = "Option::is_none")]
     size: Option<String>,
     #[serde(skip)]
@@ -57,12 +57,12 @@ impl From<v1::Volume> for VolumeView {
             id,
             name,
             version,
-            created_at: Time::new(created_at),
+            created_at: TimeView::new(created_at),
             labels,
             driver,
             options,
-            node_id: given(node_id),
-            node_name: given(node_name),
+            node_id: non_empty(node_id),
+            node_name: non_empty(node_name),
             removing,
             users,
             size: bytes.map(|bytes| Bytes(bytes).to_string()),
@@ -72,23 +72,23 @@ impl From<v1::Volume> for VolumeView {
 }
 
 impl VolumeView {
-    /// For people.
+    /// Human-readable name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Nothing uses it, and it is not going already.
-    pub fn is_idle(&self) -> bool {
+    /// Unused and not being removed.
+    pub fn is_unused(&self) -> bool {
         self.users.is_empty() && !self.removing
     }
 
-    /// Its data is being deleted, and may wait for somebody to ask again.
-    pub fn is_going(&self) -> bool {
+    /// The data is being deleted; a failed deletion waits for a retry.
+    pub fn is_removing(&self) -> bool {
         self.removing
     }
 }
 
-impl Row for VolumeView {
+impl TableRow for VolumeView {
     const COLUMNS: &'static [Column] = &[
         column("NAME"),
         column("DRIVER"),
@@ -110,10 +110,10 @@ impl Row for VolumeView {
         vec![
             format!("{}{going}", self.name),
             self.driver.clone(),
-            // A node that is gone has no name any more.
+            // A removed node has no name.
             self.node_name.clone().or_else(|| self.node_id.clone()).unwrap_or_default(),
-            named(&self.users, wide),
-            self.bytes.map(about).unwrap_or_default(),
+            joined_names(&self.users, wide),
+            self.bytes.map(rounded_bytes).unwrap_or_default(),
             age(self.created_at.0, now),
             pairs(&self.options),
             pairs(&self.labels),
@@ -126,8 +126,8 @@ impl Row for VolumeView {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::Format;
-    use crate::output::tests::{rendered, shown, upright};
+    use crate::args::OutputFormat;
+    use crate::output::tests::{rendered, table_text_of, vertical};
 
     fn wire() -> v1::Volume {
         v1::Volume {
@@ -153,14 +153,14 @@ mod tests {
         let fresh = v1::Volume { users: Vec::new(), ..fresh };
         let orphan = v1::Volume { node_name: String::new(), users: Vec::new(), removing: true, ..wire() };
         let volumes = [wire(), fresh, orphan].map(VolumeView::from);
-        insta::assert_snapshot!(shown(&volumes, false, Timestamp(6000)), @r"
+        insta::assert_snapshot!(table_text_of(&volumes, false, Timestamp(6000)), @r"
         NAME              DRIVER   NODE     USERS          SIZE   AGE   ID
         data              local    node-1   web.1, web.2   3MiB   5s    3k2v9x0000
         data              local                                   5s    3k2v9x0000
         data (removing)   local    1n                      3MiB   5s    3k2v9x0000
         ");
-        assert_eq!(volumes.each_ref().map(VolumeView::is_idle), [false, true, false]);
-        insta::assert_snapshot!(upright(&volumes[0], Timestamp(6000)), @r"
+        assert_eq!(volumes.each_ref().map(VolumeView::is_unused), [false, true, false]);
+        insta::assert_snapshot!(vertical(&volumes[0], Timestamp(6000)), @r"
         NAME data
         DRIVER local
         NODE node-1
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn documents_have_everything_and_keep_their_shape() {
-        insta::assert_snapshot!(rendered(Format::Yaml, &VolumeView::from(wire())), @r#"
+        insta::assert_snapshot!(rendered(OutputFormat::Yaml, &VolumeView::from(wire())), @r#"
         id: 3k2v9x0000000000000000abc
         name: data
         version: 9

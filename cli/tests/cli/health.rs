@@ -2,31 +2,32 @@
 
 use serde_json::{Value, json};
 
-use crate::person::Person;
+use crate::user::CliUser;
 
 fn create<'a>(image: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     [&["service", "create", "web", "--image", image, "--health-tcp=80"], more].concat()
 }
 
 #[test]
-fn whoever_waits_hears_what_the_check_said() {
-    let person = Person::new();
+fn wait_prints_check_output() {
+    let person = CliUser::new();
     let said = person.fails(7, &create("unsure", &["--timeout=500ms"]));
     assert!(
         said.contains("\nweb.1: health check: connection refused on port 80 (2 of 3), on node-1\n"),
         "{said}"
     );
-    let end = "error: service web does not run as wanted after 500ms\n  why: web.1: health check: connection refused";
+    let end = "error: service web did not reach the desired state after 500ms\n  \
+               why: web.1: health check: connection refused";
     assert!(said.contains(end), "{said}");
 }
 
 #[test]
-fn a_service_that_is_never_well_ends_the_waiting_like_one_that_fails() {
-    let person = Person::new();
+fn unhealthy_service_ends_waiting() {
+    let person = CliUser::new();
     let said = person.fails(1, &create("unhealthy", &[]));
-    let end = "error: service web does not run as wanted
-  why: web.1: unhealthy: connection refused on port 80 (3 failures in a row), on node-1
-  try: look further with `warren service ps web` and `warren task inspect TASK`
+    let end = "error: service web did not reach the desired state
+  why: web.1: unhealthy: connection refused on port 80 (3 consecutive failures), on node-1
+  try: see `warren service ps web` and `warren task inspect TASK`
 ";
     assert!(said.ends_with(end), "{said}");
     assert!(person.ok(&["service", "ps", "web"]).contains("RUNNING (unhealthy)"));
@@ -39,8 +40,8 @@ fn a_service_that_is_never_well_ends_the_waiting_like_one_that_fails() {
 }
 
 #[test]
-fn a_health_check_arrives_and_goes() {
-    let person = Person::new();
+fn health_check_is_set_and_removed() {
+    let person = CliUser::new();
     let health = ["--health-http=/ok", "-p8080:80", "--health-header=Host=a", "--health-interval=5s"];
     person.ok(&[&["service", "create", "web", "--image=runs", "--detach"], &health[..]].concat());
     let inspect = || -> Value {
@@ -63,8 +64,8 @@ fn a_health_check_arrives_and_goes() {
 }
 
 #[test]
-fn the_busiest_task_is_on_top() {
-    let person = Person::new();
+fn busiest_task_is_listed_first() {
+    let person = CliUser::new();
     let empty = "TASK   NODE   STATE   CPU   MEMORY   RECEIVED   SENT   READ   WRITTEN   PIDS\n";
     assert_eq!(person.ok(&["service", "top"]), empty);
     person.ok(&["service", "create", "web", "--image=runs", "--replicas=2", "--cpus=0.5"]);
@@ -80,11 +81,11 @@ fn the_busiest_task_is_on_top() {
 }
 
 #[test]
-fn on_a_terminal_the_table_is_drawn_again_and_again() {
-    let person = Person::new();
+fn top_redraws_on_a_terminal() {
+    let person = CliUser::new();
     person.ok(&["service", "create", "web", "--image=runs"]);
     let mut watched = person.watch_at_terminal(&["service", "top"]);
-    watched.until("web.1");
+    watched.read_until("web.1");
     person.ok(&["service", "create", "later", "--image=runs"]);
-    watched.until("later.1");
+    watched.read_until("later.1");
 }

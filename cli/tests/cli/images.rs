@@ -2,13 +2,13 @@
 
 use serde_json::Value;
 
-use crate::person::Person;
+use crate::user::CliUser;
 
 const IMPORTED: &str = "IMAGE   NODE     SIZE   DIGEST\nweb:1   node-1   4B     sha256:1\n";
 
 #[test]
 fn images_are_imported_from_files_and_from_standard_input() {
-    let person = Person::new();
+    let person = CliUser::new();
     let file = person.path("web.tar");
     std::fs::write(&file, "good").unwrap();
     let file = file.to_str().unwrap();
@@ -28,7 +28,7 @@ fn images_are_imported_from_files_and_from_standard_input() {
 
 #[test]
 fn images_are_pulled_with_progress() {
-    let person = Person::new();
+    let person = CliUser::new();
     let ran = person.warren(&["image", "pull", "web:1"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (0, IMPORTED), "{ran:?}");
     assert_eq!(ran.stderr, "node-1: 1 of 2 layers, 2 of 4 B\npulling web:1\n");
@@ -44,8 +44,8 @@ fn images_are_pulled_with_progress() {
 }
 
 #[test]
-fn images_are_listed_and_a_node_that_does_not_answer_is_told() {
-    let person = Person::new();
+fn unreachable_node_is_reported_in_image_list() {
+    let person = CliUser::new();
     let wanted =
         "IMAGE   NODE     SIZE   TASKS   LAST USED   DIGEST\nweb:1   node-1   4B     2       never       1\n";
     assert_eq!(person.ok(&["image", "ls"]), wanted);
@@ -56,14 +56,14 @@ fn images_are_listed_and_a_node_that_does_not_answer_is_told() {
 }
 
 #[test]
-fn images_are_only_removed_when_somebody_says_so() {
-    let person = Person::new();
+fn prune_needs_confirmation() {
+    let person = CliUser::new();
     let said = person.fails(2, &["image", "prune"]);
-    assert!(said.contains("why: it asks first, and standard input is no terminal\n"), "{said}");
-    assert!(person.manager.prunes_asked().is_empty());
+    assert!(said.contains("why: confirmation is required, and standard input is not a terminal\n"), "{said}");
+    assert!(person.manager.prune_requests().is_empty());
     let ran = person.warren(&["image", "prune", "-y", "--node=node-1", "--unused-for=24h"]);
     assert!(ran.code == 0 && ran.stderr == "1 image removed, 4B\n", "{ran:?}");
-    let asked = person.manager.prunes_asked();
+    let asked = person.manager.prune_requests();
     assert_eq!((asked[0].unused_for_ms, asked[0].nodes.as_slice()), (86_400_000, &["node-1".to_owned()][..]));
     let ran = person.warren(&["image", "prune", "--force", "--node=away"]);
     assert!(ran.code == 1 && ran.stderr.contains("not every node removed its images"), "{ran:?}");

@@ -2,17 +2,17 @@
 
 use std::io::Read;
 
-use crate::person::Person;
+use crate::user::CliUser;
 
-fn with(image: &str) -> Person {
-    let person = Person::new();
+fn user_with_image(image: &str) -> CliUser {
+    let person = CliUser::new();
     person.ok(&["service", "create", "web", "--image", image, "--replicas=2", "--detach"]);
     person
 }
 
 #[test]
-fn lines_go_to_where_the_tasks_wrote_them() {
-    let person = with("runs");
+fn lines_keep_their_stream() {
+    let person = user_with_image("runs");
     let (code, stdout, stderr) = person.bytes(&["service", "logs", "web"]);
     assert_eq!(code, 0);
     assert_eq!(stdout, b"web.1@node-1 | hello \xff\nweb.2@node-2 | hello \xff\n");
@@ -21,18 +21,18 @@ fn lines_go_to_where_the_tasks_wrote_them() {
     assert_eq!(code, 0);
     assert_eq!(stdout, b"2026-11-20T14:18:00.120000000Z hello \xff\n");
     assert_eq!(stderr, b"2026-11-20T14:18:00.120000000Z oops\n");
-    let asked = person.manager.logs_asked();
+    let asked = person.manager.last_logs_request();
     assert_eq!((asked.task.as_str(), asked.follow, asked.tail, asked.since), ("web.2", false, None, None));
 }
 
 #[test]
-fn how_much_is_wanted_is_passed_on() {
-    let person = with("runs");
+fn log_options_reach_the_manager() {
+    let person = user_with_image("runs");
     person.bytes(&["service", "logs", "web", "--tail=5", "--since=2026-11-20T14:18:00Z"]);
-    let asked = person.manager.logs_asked();
+    let asked = person.manager.last_logs_request();
     assert_eq!((asked.tail, asked.since), (Some(5), Some(1_795_184_280_000)));
     person.bytes(&["task", "logs", "web.1", "--tail=all", "--since=10m"]);
-    let asked = person.manager.logs_asked();
+    let asked = person.manager.last_logs_request();
     assert!(asked.tail.is_none() && asked.since.is_some(), "{asked:?}");
     for wrong in ["--tail=x", "--since=yesterday"] {
         person.fails(2, &["service", "logs", "web", wrong]);
@@ -41,8 +41,8 @@ fn how_much_is_wanted_is_passed_on() {
 }
 
 #[test]
-fn whoever_follows_can_stop_reading_at_any_time() {
-    let person = with("runs");
+fn closed_pipe_ends_follow() {
+    let person = user_with_image("runs");
     let mut child = person.start(&["service", "logs", "-f", "web", "web"]);
     let mut first = [0; 64];
     child.stdout.take().unwrap().read_exact(&mut first).unwrap();
@@ -51,18 +51,15 @@ fn whoever_follows_can_stop_reading_at_any_time() {
     let ended = child.wait_with_output().unwrap();
     assert_eq!(ended.status.code(), Some(0), "{ended:?}");
     assert!(!ended.stderr.windows(5).any(|word| word == b"error"), "{ended:?}");
-    assert!(person.manager.logs_asked().follow);
+    assert!(person.manager.last_logs_request().follow);
 }
 
 #[test]
-fn without_a_line_trouble_is_a_failure() {
-    let person = with("pending");
+fn warnings_without_lines_fail() {
+    let person = user_with_image("pending");
     let said = person.fails(1, &["service", "logs", "web"]);
     assert!(said.starts_with("warning: web.1@: it has no node yet\n"), "{said}");
-    assert!(
-        said.contains("error: the logs of web were not read\n  why: no node had a line of them"),
-        "{said}"
-    );
+    assert!(said.contains("error: the logs of web were not read\n  why: no node returned a line"), "{said}");
     person.ok(&["service", "create", "other", "--image=runs"]);
     let (code, stdout, _) = person.bytes(&["service", "logs", "web", "other"]);
     assert_eq!((code, stdout.as_slice()), (0, &b"other.1@node-1 | hello \xff\n"[..]));

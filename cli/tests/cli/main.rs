@@ -3,18 +3,18 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod asking;
-mod contents;
-mod fake;
-mod following;
+mod failover;
+mod fake_manager;
 mod health;
 mod images;
 mod logs;
 mod managers;
 mod nodes;
-mod person;
+mod queries;
 mod registries;
+mod secrets;
 mod services;
 mod tokens;
 mod updates;
+mod user;
 mod volumes;

@@ -5,10 +5,10 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::fake::BACKUP;
-use crate::person::Person;
+use crate::fake_manager::BACKUP;
+use crate::user::CliUser;
 
-fn names(person: &Person) -> Vec<String> {
+fn names(person: &CliUser) -> Vec<String> {
     let listed: Value = serde_json::from_str(&person.ok(&["manager", "ls", "-o", "json"])).unwrap();
     let names = listed.as_array().unwrap().iter().map(|manager| manager["name"].as_str().unwrap().to_owned());
     names.collect()
@@ -20,7 +20,7 @@ fn text(path: &Path) -> &str {
 
 #[test]
 fn managers_are_listed_and_shown() {
-    let person = Person::new();
+    let person = CliUser::new();
     let listed = person.ok(&["manager", "ls"]);
     let line = |number| listed.lines().nth(number).unwrap().split_whitespace().collect::<Vec<_>>();
     assert_eq!(line(1)[..4], ["m1", "leader", "READY", "10.0.0.1:8080"]);
@@ -34,43 +34,42 @@ fn managers_are_listed_and_shown() {
 }
 
 #[test]
-fn managers_get_and_lose_their_votes_and_the_lead() {
-    let person = Person::new();
+fn managers_are_promoted_demoted_and_lead() {
+    let person = CliUser::new();
     let ran = person.warren(&["manager", "demote", "m2"]);
     assert_eq!((ran.stdout.as_str(), ran.code), ("m2\n", 0));
     assert_eq!(ran.stderr, "manager m2 will be a learner: it takes a while\n");
     let ran = person.warren(&["manager", "promote", "m2"]);
     assert_eq!(ran.stderr, "manager m2 is a voter\n");
     let said = person.fails(4, &["manager", "demote", "m1"]);
-    let hint = "try: see that the others are ready with `warren manager ls`, then try again\n";
-    assert!(said.contains("could not go on without manager m1") && said.ends_with(hint), "{said}");
-    assert_eq!(person.warren(&["manager", "transfer-leadership"]).stderr, "manager m2 leads\n");
+    let hint = "try: check with `warren manager ls` that the other managers are ready, then retry\n";
+    assert!(said.contains("would lose quorum") && said.ends_with(hint), "{said}");
+    assert_eq!(person.warren(&["manager", "transfer-leadership"]).stderr, "manager m2 is the leader\n");
     assert_eq!(person.ok(&["manager", "transfer-leadership", "m3"]), "m3\n");
     let ran = person.warren(&["manager", "update", "m2", "--advertise=b:1"]);
-    assert_eq!(ran.stderr, "manager m2 is reached at b:1 from now on\n");
+    assert_eq!(ran.stderr, "manager m2 is now reached at b:1\n");
     person.fails(2, &["manager", "update", "m2", "--advertise=b"]);
     person.fails(3, &["manager", "promote", "m9"]);
 }
 
 #[test]
-fn a_manager_that_answers_stays_unless_it_must_go() {
-    let person = Person::new();
+fn reachable_manager_is_removed_only_by_force() {
+    let person = CliUser::new();
     let said = person.fails(4, &["manager", "rm", "m2"]);
-    assert!(said.contains("manager m2 answers") && said.contains("or give --force: m2 stops then"), "{said}");
+    assert!(said.contains("manager m2 answers") && said.contains("or use --force, which stops m2"), "{said}");
     assert_eq!(person.ok(&["manager", "rm", "m3"]), "m3\n");
     let ran = person.warren(&["manager", "rm", "--force", "m2"]);
-    let remove =
-        "remove it as well with `warren node rm m2`, with --force if tasks are still counted on it\n";
-    let wanted = format!("manager m2 leaves the cluster\nnode m2 stays in it; {remove}");
+    let remove = "remove it with `warren node rm m2`, with --force if it still has tasks\n";
+    let wanted = format!("manager m2 removed from the cluster\nnode m2 stays in the cluster; {remove}");
     assert_eq!((ran.stdout.as_str(), ran.stderr.as_str()), ("m2\n", wanted.as_str()));
     let listed = person.warren(&["manager", "ls"]);
-    assert_eq!(listed.stderr, format!("node m2 is left of a manager that was removed; {remove}"));
+    assert_eq!(listed.stderr, format!("node m2 belongs to a removed manager; {remove}"));
     assert_eq!(names(&person), ["m1"]);
 }
 
 #[test]
-fn a_backup_is_read_back_before_it_gets_its_name() {
-    let person = Person::new();
+fn backup_is_verified_before_rename() {
+    let person = CliUser::new();
     let dir = tempfile::tempdir().unwrap();
     let (file, words) = (dir.path().join("backup"), dir.path().join("words"));
     let words_are = |words_said: &str| std::fs::write(&words, format!("{words_said}\n")).unwrap();
@@ -84,7 +83,7 @@ fn a_backup_is_read_back_before_it_gets_its_name() {
     words_are("short");
     assert!(person.fails(2, &backup).contains("has 5 characters; give at least 8"));
     words_are("wrong horse");
-    assert!(person.fails(1, &backup).contains("does not read back as it should"));
+    assert!(person.fails(1, &backup).contains("cannot be verified"));
     words_are("breaks off");
     assert!(person.fails(1, &backup).contains("the backup broke off"));
     assert_eq!(files(), 1, "only the passphrase: what was not finished is gone");
@@ -92,7 +91,7 @@ fn a_backup_is_read_back_before_it_gets_its_name() {
     words_are("correct horse");
     let ran = person.warren(&backup);
     assert_eq!((ran.code, ran.stdout.trim()), (0, text(&file)), "{ran:?}");
-    assert!(ran.stderr.contains("is written and was read back"), "{ran:?}");
+    assert!(ran.stderr.contains("written and verified"), "{ran:?}");
     assert_eq!(std::fs::read(&file).unwrap(), BACKUP);
     assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
     assert!(person.fails(4, &backup).contains("exists"));
@@ -101,8 +100,8 @@ fn a_backup_is_read_back_before_it_gets_its_name() {
 }
 
 #[test]
-fn a_backup_makes_a_manager_where_there_is_none() {
-    let person = Person::new();
+fn backup_is_restored_on_an_empty_machine() {
+    let person = CliUser::new();
     let dir = tempfile::tempdir().unwrap();
     let (file, words, data) = (dir.path().join("backup"), dir.path().join("words"), dir.path().join("data"));
     std::fs::write(&file, BACKUP).unwrap();
@@ -118,10 +117,10 @@ fn a_backup_makes_a_manager_where_there_is_none() {
     };
     std::fs::write(&words, "wrong horse").unwrap();
     let ran = run(&[]);
-    assert!(ran.code == 1 && ran.stderr.contains("does not open"), "{ran:?}");
+    assert!(ran.code == 1 && ran.stderr.contains("cannot be decrypted"), "{ran:?}");
     std::fs::write(&words, "correct horse").unwrap();
     let ran = run(&["--cluster-range=10.9.0.0/16"]);
-    assert!(ran.code == 2 && ran.stderr.contains("--cluster-range says others"), "{ran:?}");
+    assert!(ran.code == 2 && ran.stderr.contains("--cluster-range conflicts"), "{ran:?}");
     assert!(!data.join("manager").exists());
 
     let ran = run(&["--advertise=127.0.0.1:1"]);
@@ -131,19 +130,19 @@ fn a_backup_makes_a_manager_where_there_is_none() {
     assert!(kept.contains("cluster-range = [\"10.210.0.0/16\"]") && kept.contains("name = \"m9\""), "{kept}");
     assert!(data.join("manager/member").exists() && !data.join("manager.restoring").exists());
     let again = run(&[]);
-    assert!(again.code == 4 && again.stderr.contains("holds a manager already"), "{again:?}");
+    assert!(again.code == 4 && again.stderr.contains("has a manager already"), "{again:?}");
 }
 
 #[test]
-fn restored_manager_has_the_name_and_runs_no_tasks_as_the_one_that_wrote_the_backup() {
-    let person = Person::new();
+fn restored_manager_keeps_name_and_manager_only() {
+    let person = CliUser::new();
     let (file, words) = (person.path("backup"), person.path("words"));
     let [before, restored, told] = ["before", "restored", "told"].map(|name| person.path(name));
     std::fs::write(&words, "correct horse").unwrap();
     let place = ["--listen=127.0.0.1:0", "--metrics-listen=none", "--data-dir", text(&before)];
     let init = [&["manager", "init", "--manager-only", "--node-name=m7"], &place[..]].concat();
     let mut manager = person.watch_at_terminal(&init);
-    manager.until("other machines join with");
+    manager.read_until("to add machines, run on them");
     let backup = ["--context=default", "manager", "backup", text(&file), "--passphrase-file", text(&words)];
     person.ok(&backup);
     drop(manager);
@@ -156,8 +155,8 @@ fn restored_manager_has_the_name_and_runs_no_tasks_as_the_one_that_wrote_the_bac
     };
     let (said, kept) = restore(&restored, &[]);
     assert!(kept.contains("name = \"m7\"") && !kept.contains("[worker]"), "{kept}");
-    assert!(said.contains("is called m7 and runs no tasks"), "{said}");
+    assert!(said.contains("is named m7 and runs no tasks"), "{said}");
     let (said, kept) = restore(&told, &["--node-name=m8", "--manager-only=false"]);
     assert!(kept.contains("name = \"m8\"") && kept.contains("[worker]"), "{kept}");
-    assert!(said.contains("is called m8 and runs tasks"), "{said}");
+    assert!(said.contains("is named m8 and runs tasks"), "{said}");
 }

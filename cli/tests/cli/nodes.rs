@@ -2,21 +2,21 @@
 
 use serde_json::{Value, json};
 
-use crate::person::Person;
+use crate::user::CliUser;
 
-fn with_tasks() -> Person {
-    let person = Person::new();
+fn with_tasks() -> CliUser {
+    let person = CliUser::new();
     person.ok(&["service", "create", "web", "--image=runs", "--replicas=3"]);
     person
 }
 
-fn inspect(person: &Person, name: &str) -> Value {
+fn inspect(person: &CliUser, name: &str) -> Value {
     serde_json::from_str(&person.ok(&["node", "inspect", name, "-o", "json"])).unwrap()
 }
 
 #[test]
 fn labels_are_set_and_taken_away() {
-    let person = Person::new();
+    let person = CliUser::new();
     for _ in 0..2 {
         let ran = person.warren(&["node", "update", "node-1", "--label-add=zone=a", "--label-add=ssd=yes"]);
         assert_eq!((ran.code, ran.stdout.as_str()), (0, "node-1\n"), "{ran:?}");
@@ -37,7 +37,7 @@ fn labels_are_set_and_taken_away() {
         person.fails(2, wrong);
     }
     let said = person.fails(2, &["node", "update", "node-1", "--label-add=a=1", "--label-rm=a"]);
-    assert!(said.contains("labels[\"a\"]: is to be added and to be removed"), "{said}");
+    assert!(said.contains("labels[\"a\"]: is both added and removed"), "{said}");
 }
 
 #[test]
@@ -47,13 +47,13 @@ fn draining_waits_until_nothing_is_left() {
     for _ in 0..2 {
         let ran = person.warren(&["node", "drain", "node-1"]);
         assert_eq!((ran.code, ran.stdout.as_str()), (0, "node-1\n"), "{ran:?}");
-        assert_eq!(ran.stderr, "node node-1 updated\nnode node-1: no tasks left\n");
+        assert_eq!(ran.stderr, "node node-1 updated\nnode node-1: no tasks remaining\n");
     }
     assert_eq!(person.ok(&["node", "ps", "node-1", "-o", "json"]), "[]\n");
     assert_eq!(inspect(&person, "node-1")["availability"], "drain");
 
     let said = person.fails(7, &["node", "update", "stuck", "--availability=drain", "--timeout=500ms"]);
-    assert!(said.contains("node stuck: 1 task left\n"), "{said}");
+    assert!(said.contains("node stuck: 1 task remaining\n"), "{said}");
     assert!(
         said.contains("error: node stuck still has tasks after 500ms\n  why: web.3: RUNNING on stuck"),
         "{said}"

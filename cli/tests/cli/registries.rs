@@ -1,20 +1,24 @@
-//! `warren registry ...`: who the machines are to registries.
+//! `warren registry ...`.
 
 use serde_json::{Value, json};
 
-use crate::person::Person;
+use crate::user::CliUser;
 
 const LOGIN: [&str; 5] = ["registry", "login", "ghcr.io", "--username=ann", "--password-stdin"];
 
 #[test]
-fn a_login_is_kept_replaced_and_forgotten() {
-    let person = Person::new();
+fn login_is_stored_replaced_and_removed() {
+    let person = CliUser::new();
     let ran = person.warren_with(&LOGIN, b"hunter2\n");
     assert_eq!((ran.code, ran.stdout.as_str()), (0, "ghcr.io\n"), "{ran:?}");
-    assert_eq!(ran.stderr, "the machines pull from ghcr.io as ann from now on\n");
-    assert_eq!(person.manager.held("ghcr.io").unwrap(), b"ann\nhunter2");
+    assert_eq!(ran.stderr, "nodes now pull from ghcr.io as ann\n");
+    assert_eq!(person.manager.secret_bytes("ghcr.io").unwrap(), b"ann\nhunter2");
     let ran = person.warren_with(&LOGIN, b"other\r\n");
-    assert_eq!((ran.code, person.manager.held("ghcr.io").unwrap()), (0, b"ann\nother".to_vec()), "{ran:?}");
+    assert_eq!(
+        (ran.code, person.manager.secret_bytes("ghcr.io").unwrap()),
+        (0, b"ann\nother".to_vec()),
+        "{ran:?}"
+    );
 
     let ran =
         person.warren_with(&["registry", "login", "index.docker.io", "-u", "bob", "--password-stdin"], b"pw");
@@ -29,49 +33,50 @@ fn a_login_is_kept_replaced_and_forgotten() {
 }
 
 #[test]
-fn a_password_is_asked_for_without_showing_it() {
-    let person = Person::new();
+fn password_prompt_does_not_echo() {
+    let person = CliUser::new();
     let login = ["registry", "login", "ghcr.io", "--username=ann"];
     let typed = person.type_to(&login, "Password of ann at ghcr.io: ", b"hunterx\x7f2\r");
     assert_eq!(typed.code, 0, "{typed:?}");
-    assert_eq!(person.manager.held("ghcr.io").unwrap(), b"ann\nhunter2");
-    assert!(!typed.screen.contains("hunter") && typed.echoes, "{typed:?}");
+    assert_eq!(person.manager.secret_bytes("ghcr.io").unwrap(), b"ann\nhunter2");
+    assert!(!typed.screen.contains("hunter") && typed.is_echo_on, "{typed:?}");
     // Whoever does not want to any more gets the terminal back as it was.
     let typed = person.type_to(&login, "Password of ann at ghcr.io: ", b"wrong\x03");
-    assert!(typed.code == 1 && typed.echoes && typed.screen.contains("why: it was interrupted"), "{typed:?}");
-    assert_eq!(person.manager.held("ghcr.io").unwrap(), b"ann\nhunter2");
+    assert!(typed.code == 1 && typed.is_echo_on && typed.screen.contains("why: interrupted"), "{typed:?}");
+    assert_eq!(person.manager.secret_bytes("ghcr.io").unwrap(), b"ann\nhunter2");
 }
 
 #[test]
-fn a_password_has_one_way_in() {
-    let person = Person::new();
+fn password_flag_is_refused() {
+    let person = CliUser::new();
     for flag in ["--password=hunter2", "--password", "-p"] {
         let said = person.fails(2, &["registry", "login", "ghcr.io", "--username=ann", flag]);
         let flag = flag.split('=').next().unwrap();
         let wanted = format!(
             "error: there is no {flag} of `warren registry login`\n  \
-             why: a password on the command line is seen by everybody on this machine and kept by the shell\n  \
-             try: give --password-stdin, or neither to be asked for it\n"
+             why: a password on the command line is visible to every user of this machine and kept in the \
+             history\n  \
+             try: use --password-stdin, or neither flag to be prompted\n"
         );
         assert_eq!(said, wanted);
     }
     let said = person.fails(2, &LOGIN[..4]);
-    assert!(said.contains("why: the password is asked for, and standard input is no terminal\n"), "{said}");
-    assert!(said.contains("try: give --password-stdin and pipe it in\n"), "{said}");
+    assert!(said.contains("why: no password given, and standard input is not a terminal\n"), "{said}");
+    assert!(said.contains("try: use --password-stdin\n"), "{said}");
     let refused = |input: &[u8], why: &str| {
         let ran = person.warren_with(&LOGIN, input);
         assert!(ran.code == 2 && ran.stderr.contains(why), "{ran:?}");
     };
     refused(b"\n", "the password is empty");
-    refused(b"\xff", "the password is no text in UTF-8");
+    refused(b"\xff", "the password is not valid UTF-8");
     refused(&[b'a'; 100_000], "the password has more than 65536 bytes");
     let said =
         person.fails(2, &["registry", "login", "https://ghcr.io", "--username=ann", "--password-stdin"]);
     assert!(said.contains("give only HOST[:PORT], like ghcr.io"), "{said}");
     let said = person.fails(2, &["registry", "login", "ghcr.io", "--username=a:b", "--password-stdin"]);
-    assert!(said.contains("a user has no ':'"), "{said}");
+    assert!(said.contains("a user name must not contain ':'"), "{said}");
     person.fails(2, &["registry", "login", "ghcr.io", "--password-stdin"]);
-    assert_eq!(person.manager.held("ghcr.io"), None);
+    assert_eq!(person.manager.secret_bytes("ghcr.io"), None);
     let said = person.fails(2, &["service", "create", "web", "--image=a", "--registry-credential=x"]);
-    assert!(said.contains("try: give them once with `warren registry login HOST`\n"), "{said}");
+    assert!(said.contains("try: store them once with `warren registry login HOST`\n"), "{said}");
 }

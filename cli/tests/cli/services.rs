@@ -1,6 +1,6 @@
 //! `warren service ...`: what is waited for and how it ends.
 
-use crate::person::Person;
+use crate::user::CliUser;
 
 fn create<'a>(name: &'a str, image: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     [&["service", "create", name, "--image", image], more].concat()
@@ -8,7 +8,7 @@ fn create<'a>(name: &'a str, image: &'a str, more: &[&'a str]) -> Vec<&'a str> {
 
 #[test]
 fn a_service_is_created_waited_for_shown_and_removed() {
-    let person = Person::new();
+    let person = CliUser::new();
     let ran = person.warren(&create("web", "runs", &["--replicas=2", "--publish=8080:80"]));
     assert_eq!(ran.code, 0, "{ran:?}");
     let id = ran.stdout.trim();
@@ -29,7 +29,7 @@ fn a_service_is_created_waited_for_shown_and_removed() {
 
     let ran = person.warren(&["service", "rm", "web", "web"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (0, "web\n"), "{ran:?}");
-    assert!(ran.stderr.ends_with("service web: gone\n"), "{ran:?}");
+    assert!(ran.stderr.ends_with("service web: removed\n"), "{ran:?}");
     let again = person.fails(3, &["service", "rm", "web"]);
     assert!(again.starts_with("error: nothing was removed\n  why: there is no service web\n"), "{again}");
     assert_eq!(person.ok(&["task", "ls", "-o", "json"]), "[]\n");
@@ -37,7 +37,7 @@ fn a_service_is_created_waited_for_shown_and_removed() {
 
 #[test]
 fn what_is_created_can_be_printed_for_programs() {
-    let person = Person::new();
+    let person = CliUser::new();
     let ran = person.warren(&create("web", "runs", &["-o", "json"]));
     let shown: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
     assert_eq!(shown["name"], "web");
@@ -45,7 +45,7 @@ fn what_is_created_can_be_printed_for_programs() {
 
 #[test]
 fn a_name_that_is_taken_is_a_conflict() {
-    let person = Person::new();
+    let person = CliUser::new();
     person.ok(&create("web", "runs", &[]));
     let said = person.fails(4, &create("web", "runs", &[]));
     let wanted = "error: service web was not created\n  why: there is a service web already\n";
@@ -53,14 +53,14 @@ fn a_name_that_is_taken_is_a_conflict() {
 }
 
 #[test]
-fn a_task_that_can_never_run_ends_the_waiting_with_its_reason() {
-    let person = Person::new();
+fn rejected_task_ends_waiting() {
+    let person = CliUser::new();
     let said = person.fails(1, &create("web", "rejected", &[]));
-    let end = "error: service web does not run as wanted
+    let end = "error: service web did not reach the desired state
   \
                why: web.1: REJECTED on node-1: image rejected is not on this node
   \
-               try: look further with `warren service ps web` and `warren task inspect TASK`
+               try: see `warren service ps web` and `warren task inspect TASK`
 ";
     assert!(said.ends_with(end), "{said}");
     // Scaling it is not blamed for what went wrong before; the new slot is.
@@ -69,18 +69,18 @@ fn a_task_that_can_never_run_ends_the_waiting_with_its_reason() {
 }
 
 #[test]
-fn waiting_ends_with_what_is_missing_and_can_be_left_out() {
-    let person = Person::new();
+fn wait_times_out_with_reason_and_detach_skips_it() {
+    let person = CliUser::new();
     let said = person.fails(7, &create("web", "pending", &["--timeout=500ms"]));
     assert!(said.contains("web.1: PENDING: 0 of 1 nodes fit: 1 lacks memory\n"), "{said}");
-    assert!(said.contains("error: service web does not run as wanted after 500ms\n"), "{said}");
+    assert!(said.contains("error: service web did not reach the desired state after 500ms\n"), "{said}");
     person.ok(&create("other", "pending", &["--detach"]));
     assert_eq!(person.manager.replicas("other"), Some(1));
 }
 
 #[test]
 fn several_services_are_scaled_or_none() {
-    let person = Person::new();
+    let person = CliUser::new();
     person.ok(&create("a", "runs", &[]));
     person.ok(&create("b", "runs", &["--replicas=2"]));
     for _ in 0..2 {
@@ -100,7 +100,7 @@ fn several_services_are_scaled_or_none() {
 
 #[test]
 fn a_spec_that_is_wrong_is_refused_with_every_field() {
-    let person = Person::new();
+    let person = CliUser::new();
     let more = ["--memory=1Mi", "--replicas=-1", "-p80:80", "-p80:81"];
     let said = person.fails(2, &create("Web", "runs", &more[1..2]));
     assert!(
@@ -115,11 +115,11 @@ fn a_spec_that_is_wrong_is_refused_with_every_field() {
 }
 
 #[test]
-fn what_this_version_lacks_is_refused_by_name() {
-    let person = Person::new();
+fn unsupported_flag_is_refused_by_name() {
+    let person = CliUser::new();
     let said = person.fails(2, &create("web", "runs", &["--network", "front"]));
     let wanted = "error: --network of `warren service create` is not supported by this version\n  \
-                  try: leave it out; `--help` lists what there is\n";
+                  try: leave it out; see `--help`\n";
     assert_eq!(said, wanted);
     for (more, wanted) in [
         (["--publish", "53:53/udp"], "/udp is not supported by this version"),
@@ -136,7 +136,7 @@ fn what_this_version_lacks_is_refused_by_name() {
 
 #[test]
 fn variables_come_from_files_and_flags() {
-    let person = Person::new();
+    let person = CliUser::new();
     let file = person.path("env");
     std::fs::write(&file, "# comment\nA=1\nB=1\n").unwrap();
     let file = file.to_str().unwrap();
@@ -149,5 +149,5 @@ fn variables_come_from_files_and_flags() {
     let said = person.fails(3, &create("x", "runs", &["--env-file", "/nowhere/env"]));
     assert!(said.contains("/nowhere/env: there is no such file"), "{said}");
     let said = person.fails(2, &create("x", "runs", &["--env", "NOT_SET"]));
-    assert!(said.contains("NOT_SET has no value, and is not set here either"), "{said}");
+    assert!(said.contains("NOT_SET has no value, and is not set in the environment"), "{said}");
 }

@@ -2,18 +2,18 @@
 
 use serde_json::Value;
 
-use crate::person::Person;
+use crate::user::CliUser;
 
 #[test]
 fn a_token_is_shown_once_and_its_hash_is_sent() {
-    let person = Person::new();
+    let person = CliUser::new();
     let ran = person.warren(&["token", "create", "--role=worker", "--ttl=24h", "--uses=3"]);
     assert_eq!(ran.code, 0, "{ran:?}");
     let text = ran.stdout.trim();
-    let token = warren_security::Token::parse(text).unwrap();
+    let token = warren_security::JoinToken::parse(text).unwrap();
     assert_eq!(token.authority().to_string(), "ab".repeat(32));
     assert_eq!(person.manager.hashes(), [token.hash().0.to_vec()]);
-    assert!(ran.stderr.starts_with("good for 3 machines, within "), "{ran:?}");
+    assert!(ran.stderr.starts_with("valid for 3 machines, within "), "{ran:?}");
     assert!(ran.stderr.ends_with(&format!("  warren worker join MANAGER:8080 --token {text}\n")), "{ran:?}");
 
     let shown: Value = serde_json::from_str(&person.ok(&["token", "ls", "-o", "json"])).unwrap();
@@ -27,7 +27,7 @@ fn a_token_is_shown_once_and_its_hash_is_sent() {
 
 #[test]
 fn programs_get_a_document() {
-    let person = Person::new();
+    let person = CliUser::new();
     let ran = person.warren(&["token", "create", "--ttl=never", "-o", "json"]);
     let shown: Value = serde_json::from_str(&ran.stdout).unwrap();
     assert_eq!((ran.stderr.as_str(), shown.get("expiresAt")), ("", None), "{ran:?}");
@@ -36,12 +36,12 @@ fn programs_get_a_document() {
     assert_eq!(shown["joinCommand"], join);
     assert!(person.ok(&["token", "ls"]).contains("never"));
     let ran = person.warren(&["token", "create", "--quiet"]);
-    assert!(ran.stderr.is_empty() && warren_security::Token::parse(ran.stdout.trim()).is_ok(), "{ran:?}");
+    assert!(ran.stderr.is_empty() && warren_security::JoinToken::parse(ran.stdout.trim()).is_ok(), "{ran:?}");
 }
 
 #[test]
-fn a_manager_is_told_how_it_joins() {
-    let person = Person::new();
+fn manager_token_prints_join_command() {
+    let person = CliUser::new();
     let ran = person.warren(&["token", "create", "--role=manager"]);
     let join = format!("  warren manager join MANAGER:8080 --token {}\n", ran.stdout.trim());
     assert!(ran.stderr.ends_with(&join), "{ran:?}");
@@ -50,8 +50,8 @@ fn a_manager_is_told_how_it_joins() {
 }
 
 #[test]
-fn what_no_token_can_be_is_refused() {
-    let person = Person::new();
+fn invalid_token_options_are_refused() {
+    let person = CliUser::new();
     let said = person.fails(2, &["token", "create", "--role=admin"]);
     assert!(said.contains("admin is not supported by this version; worker and manager are"), "{said}");
     for wrong in ["--role=x", "--ttl=0s", "--ttl=x", "--uses=0", "--uses=-1"] {

@@ -2,15 +2,15 @@
 
 use serde_json::{Value, json};
 
-use crate::person::Person;
+use crate::user::CliUser;
 
-fn with_web(image: &str) -> Person {
-    let person = Person::new();
+fn with_web(image: &str) -> CliUser {
+    let person = CliUser::new();
     person.ok(&["service", "create", "web", "--image", image, "--replicas=2", "--env=A=1", "--memory=64Mi"]);
     person
 }
 
-fn inspect(person: &Person, name: &str) -> Value {
+fn inspect(person: &CliUser, name: &str) -> Value {
     serde_json::from_str(&person.ok(&["service", "inspect", name, "-o", "json"])).unwrap()
 }
 
@@ -30,7 +30,7 @@ fn an_update_is_sent_waited_for_and_shown() {
 
     // The second time there is nothing to do, unless somebody insists.
     let ran = person.warren(&update);
-    let like_that = "service web is like that already (--force makes new tasks)\n";
+    let like_that = "service web is unchanged (--force replaces all tasks)\n";
     assert_eq!((ran.code, ran.stderr.as_str()), (0, like_that), "{ran:?}");
     let ran = person.warren(&["service", "update", "web", "--force", "-o", "json"]);
     let shown: Value = serde_json::from_str(&ran.stdout).unwrap();
@@ -38,12 +38,12 @@ fn an_update_is_sent_waited_for_and_shown() {
 }
 
 #[test]
-fn an_update_that_stops_says_why_and_what_to_do() {
+fn failed_update_prints_reason_and_hint() {
     let person = with_web("runs");
     let said = person.fails(1, &["service", "update", "web", "--image=fails"]);
-    let end = "error: the tasks of service web do not run revision 2
+    let end = "error: service web was not updated to revision 2
   why: web.1 failed: exited with 1; go back with `warren service rollback web`
-  try: look further with `warren service ps web` and `warren task inspect TASK`
+  try: see `warren service ps web` and `warren task inspect TASK`
 ";
     assert!(said.ends_with(end), "{said}");
     assert!(person.ok(&["service", "ls"]).contains("stopped at 0/2: web.1 failed: exited with 1"));
@@ -54,32 +54,32 @@ fn an_update_that_stops_says_why_and_what_to_do() {
 }
 
 #[test]
-fn waiting_for_an_update_has_an_end_and_can_be_left_out() {
+fn update_wait_times_out_and_detach_skips_it() {
     let person = with_web("runs");
     let said = person.fails(7, &["service", "update", "web", "--image=slow", "--timeout=500ms"]);
     assert!(said.contains("\nservice web: 0 of 2 updated\n"), "{said}");
-    assert!(said.contains("error: the tasks of service web do not run revision 2 after 500ms\n"), "{said}");
+    assert!(said.contains("error: service web was not updated to revision 2 after 500ms\n"), "{said}");
     assert!(said.contains("why: update: web.1 pulls slow\n"), "{said}");
     person.ok(&["service", "update", "web", "--image=slow", "--force", "--detach"]);
     assert!(person.ok(&["service", "ls"]).contains("0/2: web.1 pulls slow"));
 }
 
 #[test]
-fn who_was_slower_is_told_so() {
-    let person = Person::new();
+fn concurrent_update_is_reported() {
+    let person = CliUser::new();
     person.ok(&["service", "create", "contested", "--image=runs", "--detach"]);
     for change in
         [&["service", "update", "contested", "--tty"][..], &["service", "rollback", "contested", "--to=1"]]
     {
         let said = person.fails(4, change);
         assert!(said.contains("why: it was changed: version"), "{said}");
-        let hint = "try: look at it with `warren service inspect contested`, then try again\n";
+        let hint = "try: check it with `warren service inspect contested`, then retry\n";
         assert!(said.ends_with(hint), "{said}");
     }
 }
 
 #[test]
-fn an_update_that_makes_no_sense_is_not_sent() {
+fn contradictory_update_is_not_sent() {
     let person = with_web("runs");
     let said =
         person.fails(2, &["service", "update", "web", "--memory=1Mi", "--label-add=a=1", "--label-add=a=2"]);
@@ -102,7 +102,7 @@ fn an_update_that_makes_no_sense_is_not_sent() {
 }
 
 #[test]
-fn the_history_says_what_each_revision_changed() {
+fn history_shows_changes() {
     let person = with_web("runs");
     person.ok(&[
         "service",
@@ -130,7 +130,7 @@ fn the_history_says_what_each_revision_changed() {
 
 #[test]
 fn a_global_service_runs_on_every_node() {
-    let person = Person::new();
+    let person = CliUser::new();
     let ran = person.warren(&["service", "create", "agent", "--image=runs", "--mode=global"]);
     assert!(ran.code == 0 && ran.stderr.ends_with("service agent: 3 of 3 ready\n"), "{ran:?}");
     let listed = person.ok(&["service", "ls"]);
@@ -142,8 +142,8 @@ fn a_global_service_runs_on_every_node() {
 
 /// Through the program, the wire and the manager.
 #[test]
-fn every_kind_of_field_arrives() {
-    let person = Person::new();
+fn every_field_kind_reaches_the_manager() {
+    let person = CliUser::new();
     let create = [
         "service",
         "create",

@@ -2,15 +2,15 @@
 
 use serde_json::{Value, json};
 
-use crate::person::Person;
+use crate::user::CliUser;
 
-fn json(person: &Person, arguments: &[&str]) -> Value {
+fn json(person: &CliUser, arguments: &[&str]) -> Value {
     serde_json::from_str(&person.ok(&[arguments, &["-o", "json"]].concat())).unwrap()
 }
 
 #[test]
 fn a_volume_is_made_listed_with_its_users_and_removed() {
-    let person = Person::new();
+    let person = CliUser::new();
     let create =
         ["volume", "create", "data", "--opt=mode=0750", "--opt=uid=33", "--label=app=shop", "--node=node-1"];
     let ran = person.warren(&create);
@@ -27,34 +27,33 @@ fn a_volume_is_made_listed_with_its_users_and_removed() {
 
     let said = person.fails(4, &["volume", "rm", "data", "--purge"]);
     let end = "why: volume data is used by web.1, web.2\n  \
-               try: take it from those first: `warren service update SERVICE --volume-rm data`\n";
+               try: unmount it first: `warren service update SERVICE --volume-rm data`\n";
     assert!(said.ends_with(end), "{said}");
     person.ok(&["service", "rm", "web"]);
     let ran = person.warren(&["volume", "rm", "data"]);
-    let told =
-        "volume data is forgotten; its data stays on node-1, and a volume of that name finds it there\n";
+    let told = "volume data was removed; its data stays on node-1, where a new volume of that name uses it\n";
     assert_eq!((ran.stdout.as_str(), ran.stderr.as_str()), ("data\n", told));
     assert!(person.manager.purged().is_empty());
     person.fails(3, &["volume", "rm", "data"]);
     person.ok(&create);
     let ran = person.warren(&["volume", "rm", "data", "--purge"]);
-    assert_eq!(ran.stderr, "volume data is gone, and its data\n");
+    assert_eq!(ran.stderr, "volume data was removed with its data\n");
     assert_eq!(person.manager.purged(), ["data"]);
 }
 
 #[test]
-fn what_no_volume_can_be_is_refused() {
-    let person = Person::new();
+fn invalid_volume_is_refused() {
+    let person = CliUser::new();
     person.ok(&["volume", "create", "data"]);
     person.fails(4, &["volume", "create", "data"]);
     person.fails(3, &["volume", "create", "other", "--node=nobody"]);
     let said = person.fails(2, &["volume", "create", "other", "--driver=nfs"]);
-    assert!(said.contains("\"nfs\" is no volume driver; give local"), "{said}");
+    assert!(said.contains("\"nfs\" is not a volume driver; give local"), "{said}");
     let wrong = ["--opt=size=1G", "--opt=uid=x", "--label=a=1", "--label=a=2"];
     let said = person.fails(2, &[&["volume", "create", "other"], &wrong[..]].concat());
     let end = "  why: 3 fields are wrong
        labels[\"a\"]: is given twice
-       options[\"size\"]: is no option of the driver local; it has uid, gid and mode
+       options[\"size\"]: is not an option of the driver local; it has uid, gid and mode
        options[\"uid\"]: \"x\" is not a number of 0 to 4294967294
 ";
     assert!(said.contains(end), "{said}");
@@ -65,32 +64,32 @@ fn what_no_volume_can_be_is_refused() {
 }
 
 #[test]
-fn what_nothing_uses_can_be_swept_away() {
-    let person = Person::new();
+fn unused_volumes_are_pruned() {
+    let person = CliUser::new();
     let none = person.warren(&["volume", "prune"]);
-    assert_eq!((none.code, none.stderr.as_str()), (0, "there is no volume that nothing uses\n"), "{none:?}");
+    assert_eq!((none.code, none.stderr.as_str()), (0, "there are no unused volumes\n"), "{none:?}");
     for name in ["a", "b", "used"] {
         person.ok(&["volume", "create", name, "--node=node-1"]);
     }
     person.ok(&["volume", "create", "far", "--node=stuck"]);
     person.ok(&["service", "create", "web", "--image=runs", "--volume=used:/data"]);
     let said = person.fails(2, &["volume", "prune"]);
-    assert!(said.contains("why: it asks first, and standard input is no terminal\n"), "{said}");
+    assert!(said.contains("why: confirmation is required, and standard input is not a terminal\n"), "{said}");
     let typed = person.type_to(&["volume", "prune", "--purge"], "[y/N] ", b"n\n");
     let question =
-        "This deletes the data of what nothing uses: a, b, far. It cannot be brought back. Go on? [y/N]";
+        "This deletes unused volumes with their data: a, b, far. It cannot be undone. Continue? [y/N]";
     assert!(typed.code == 1 && typed.screen.contains(question), "{typed:?}");
 
     // What cannot go is told beside what went.
     let ran = person.warren(&["volume", "prune", "--purge", "--force"]);
     assert!(ran.code == 1 && ran.stderr.contains("why: far: the data of volume far is on stuck"), "{ran:?}");
-    assert!(ran.stderr.starts_with("2 volumes removed, data and all\n"), "{ran:?}");
+    assert!(ran.stderr.starts_with("2 volumes removed with their data\n"), "{ran:?}");
     assert_eq!(
         (person.manager.purged(), ran.stdout.lines().count()),
         (vec!["a".to_owned(), "b".to_owned()], 3)
     );
     let ran = person.warren(&["volume", "prune", "-y", "-o", "json"]);
-    assert_eq!(ran.stderr, "1 volume forgotten, the data stays on the nodes\n", "{ran:?}");
+    assert_eq!(ran.stderr, "1 volume removed; the data stays on the nodes\n", "{ran:?}");
     assert_eq!(serde_json::from_str::<Value>(&ran.stdout).unwrap()[0]["name"], "far");
     assert_eq!(json(&person, &["volume", "ls"])[0]["name"], "used");
 }

@@ -1,35 +1,35 @@
-//! What a machine is made from.
+//! Configuration and restored state of a machine.
 
 use std::ops::Range;
 
-use crate::{Acknowledged, ConfState, Entry, Error, HardState, Result, SnapshotMeta, members};
+use crate::{AcknowledgedEntry, ConfState, Error, HardState, RaftEntry, Result, SnapshotMeta, members};
 
-/// The settings of one member.
+/// The configuration of one member.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Config {
-    /// The member's id; never 0, never used again after the member left.
+pub struct RaftConfig {
+    /// The member's id; never 0, never reused after the member left.
     pub id: u64,
     /// Ticks without a leader after which an election starts; drawn from this range each time.
     pub election_ticks: Range<usize>,
     /// Ticks between a leader's heartbeats.
     pub heartbeat_ticks: usize,
-    /// Decides the election timeouts, and tells the reads of this run from those of earlier runs.
-    /// Give every start of a member another one.
+    /// Determines the election timeouts, and distinguishes the reads of this run from those of earlier runs.
+    /// Every start of a member needs a different one.
     pub seed: u64,
-    /// Bytes of entries in one message, at most (one entry is always sent).
+    /// The most bytes of entries in one message (one entry is always sent).
     pub max_message_bytes: u64,
-    /// Messages with entries on their way to one member, at most.
+    /// The most messages with entries in flight to one member.
     pub max_messages_in_flight: usize,
-    /// Bytes of proposals that wait to be committed, at most (one batch is always taken).
+    /// The most bytes of uncommitted proposals (one batch is always accepted).
     pub max_uncommitted_bytes: u64,
-    /// Entries before a snapshot that are kept for members that are a little behind.
+    /// Entries before a snapshot that are kept for members that are slightly behind.
     pub keep_entries: u64,
-    /// It votes for anybody and campaigns even if its log lacks what it acknowledged: people give that up.
+    /// The user accepts data loss: it votes and campaigns even if its log lacks what it acknowledged.
     pub accept_data_loss: bool,
 }
 
-impl Config {
-    /// The settings for ticks of 50 ms on a local network.
+impl RaftConfig {
+    /// The configuration for ticks of 50 ms on a local network.
     pub fn new(id: u64, seed: u64) -> Self {
         Self {
             id,
@@ -44,7 +44,7 @@ impl Config {
         }
     }
 
-    /// The raft crate's settings. `applied` is the last entry in the restored state.
+    /// The raft crate's configuration. `applied` is the last entry in the restored state.
     pub(crate) fn to_raft(&self, applied: u64) -> raft::Config {
         raft::Config {
             id: self.id,
@@ -58,8 +58,8 @@ impl Config {
             max_uncommitted_size: self.max_uncommitted_bytes,
             check_quorum: true,
             pre_vote: true,
-            // Never: raft 0.7.0 then joins entries to an empty message with an older index in the
-            // same step, and the receiver's log gets a hole.
+            // Never: raft 0.7.0 then joins entries to an empty message with an older index in the same step,
+            // and the receiver's log gets a gap.
             batch_append: false,
             read_only_option: raft::ReadOnlyOption::Safe,
             ..raft::Config::default()
@@ -69,41 +69,40 @@ impl Config {
 
 /// What a member had on stable storage when it started.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Restored {
+pub struct PersistentState {
     /// The hard state.
     pub hard_state: HardState,
-    /// The members that the group began with; they count as long as there is no snapshot, which
-    /// has its own.
+    /// The initial members of the group; they count as long as there is no snapshot, which has its own.
     pub conf_state: ConfState,
-    /// The latest snapshot; the state has been loaded from it.
+    /// The metadata of the latest snapshot; the state has been loaded from it.
     pub snapshot: Option<SnapshotMeta>,
     /// The entries; they can reach back before the snapshot.
-    pub entries: Vec<Entry>,
-    /// What members were known to have acknowledged.
-    pub acknowledged: Vec<Acknowledged>,
+    pub entries: Vec<RaftEntry>,
+    /// The known acknowledgements of members.
+    pub acknowledged: Vec<AcknowledgedEntry>,
 }
 
-impl Restored {
-    /// A member of a group that began with these voters. They must be on stable storage before
-    /// the machine is made. A member that joins later begins like this as well, with the same
-    /// voters although it is none of them: it may be sent the log from the first entry on.
-    pub fn founding(voters: impl Into<Vec<u64>>) -> Self {
+impl PersistentState {
+    /// A member of a group with these initial voters. They must be on stable storage before the machine is
+    /// created. A member that joins later starts like this as well, with the same voters although it is not
+    /// one of them: it may be sent the log from the first entry on.
+    pub fn bootstrap(voters: impl Into<Vec<u64>>) -> Self {
         let conf_state = ConfState::of_voters(voters.into());
         Self { conf_state, ..Self::default() }
     }
 
-    /// The last entry the loaded state contains.
+    /// The last entry in the loaded state.
     pub(crate) fn applied(&self) -> u64 {
         self.snapshot.as_ref().map_or(0, |snapshot| snapshot.index)
     }
 
-    /// The members as of the last entry the loaded state contains.
+    /// The members as of the last entry in the loaded state.
     pub(crate) fn members(&self) -> &ConfState {
         self.snapshot.as_ref().map_or(&self.conf_state, |snapshot| &snapshot.conf_state)
     }
 
-    /// The hard state, its term and commit index raised to what the snapshot proves.
-    pub(crate) fn known_hard_state(&self) -> HardState {
+    /// The hard state, with term and commit index raised to what the snapshot proves.
+    pub(crate) fn effective_hard_state(&self) -> HardState {
         let HardState { mut term, mut vote, commit } = self.hard_state;
         if let Some(snapshot) = self.snapshot.as_ref().filter(|snapshot| snapshot.term > term) {
             (term, vote) = (snapshot.term, 0);
@@ -111,38 +110,38 @@ impl Restored {
         HardState { term, vote, commit: commit.max(self.applied()) }
     }
 
-    /// Refuses what no member can have written.
+    /// Rejects data that no member can have written.
     pub(crate) fn verify(&self) -> Result<()> {
         self.verify_members()?;
         let snapshot = self.applied();
         let mut last = snapshot;
         if let [first, .., end] | [first @ end] = self.entries.as_slice() {
             if first.index > snapshot + 1 {
-                return Err(Error::Gap { expected: snapshot + 1, found: first.index });
+                return Err(Error::MissingEntry { expected: snapshot + 1, found: first.index });
             }
             last = end.index;
             if last < snapshot {
-                return Err(Error::BehindSnapshot { last, snapshot });
+                return Err(Error::LogEndsBeforeSnapshot { last, snapshot });
             }
         }
         self.verify_terms()?;
         let commit = self.hard_state.commit;
         if commit > last {
-            return Err(Error::CommitAhead { commit, last });
+            return Err(Error::CommitBeyondLog { commit, last });
         }
         Ok(())
     }
 
-    /// Entries follow each other, and their terms never go down.
+    /// Checks that entries are consecutive and their terms never decrease.
     fn verify_terms(&self) -> Result<()> {
         let (covered, covered_term) =
             self.snapshot.as_ref().map_or((0, 0), |snapshot| (snapshot.index, snapshot.term));
         let first = self.entries.first().map_or(covered + 1, |entry| entry.index);
-        let newest = self.known_hard_state().term;
+        let newest = self.effective_hard_state().term;
         let mut lowest = 1;
         for (expected, entry) in (first..).zip(&self.entries) {
             if entry.index != expected {
-                return Err(Error::Gap { expected, found: entry.index });
+                return Err(Error::MissingEntry { expected, found: entry.index });
             }
             let highest = if entry.index <= covered { covered_term } else { newest };
             if entry.index >= covered {
@@ -150,7 +149,7 @@ impl Restored {
             }
             if entry.term < lowest || entry.term > highest {
                 let (index, found) = (entry.index, entry.term);
-                return Err(Error::Term { index, found, lowest, highest });
+                return Err(Error::InvalidTerm { index, found, lowest, highest });
             }
             lowest = entry.term;
         }
@@ -159,8 +158,8 @@ impl Restored {
 
     fn verify_members(&self) -> Result<()> {
         let members = self.members();
-        if !members::are_possible(members) {
-            return Err(Error::Members { members: members.clone() });
+        if !members::is_valid_conf_state(members) {
+            return Err(Error::InvalidMembers { members: members.clone() });
         }
         Ok(())
     }

@@ -1,10 +1,12 @@
-//! Between our types and the raft crate's, field by field.
+//! Conversion between this crate's types and the raft crate's, field by field.
 
 use raft::eraftpb::{self, EntryType, MessageType};
 
-use crate::{ConfState, Entry, EntryKind, HardState, Membership, Message, MessageKind, SnapshotMeta};
+use crate::{
+    ConfState, EntryKind, HardState, MembershipEntry, Message, MessageKind, RaftEntry, SnapshotMeta,
+};
 
-/// Our kind and the raft crate's, for every message that the raft crate knows.
+/// The kinds of both crates, for every message that the raft crate knows.
 const KINDS: [(MessageKind, MessageType); 12] = [
     (MessageKind::Append, MessageType::MsgAppend),
     (MessageKind::AppendResponse, MessageType::MsgAppendResponse),
@@ -48,7 +50,7 @@ pub(crate) fn message_to_raft(message: Message) -> eraftpb::Message {
 /// A message from the raft crate, for another member.
 ///
 /// # Panics
-/// On a kind that members do not exchange: the machine gives raft no cause to create one.
+/// On a kind that members do not exchange: the machine never makes raft create one.
 pub(crate) fn message_from_raft(message: eraftpb::Message) -> Message {
     let kind = KINDS.iter().find(|(_, msg_type)| *msg_type == message.msg_type);
     let (kind, _) = kind.expect("raft sends neither forwarded proposals nor local messages");
@@ -72,9 +74,9 @@ pub(crate) fn message_from_raft(message: eraftpb::Message) -> Message {
     }
 }
 
-/// The raft crate is given our encoding of a change of members. It never reads it: the machine
-/// appends such entries itself, and says what they mean when they are handed out.
-pub(crate) fn entry_to_raft(entry: Entry) -> eraftpb::Entry {
+/// Gives the raft crate this crate's encoding of a membership change. The raft crate never parses it: the
+/// machine appends such entries itself, and decodes them when they are delivered.
+pub(crate) fn entry_to_raft(entry: RaftEntry) -> eraftpb::Entry {
     let entry_type = match entry.kind {
         EntryKind::Noop | EntryKind::Command => EntryType::EntryNormal,
         EntryKind::Membership => EntryType::EntryConfChangeV2,
@@ -89,20 +91,22 @@ pub(crate) fn entry_to_raft(entry: Entry) -> eraftpb::Entry {
 }
 
 /// # Panics
-/// On a change of members in the raft crate's old form: the machine proposes none.
-pub(crate) fn entry_from_raft(entry: eraftpb::Entry) -> Entry {
+/// On a membership change in the raft crate's old form: the machine proposes none.
+pub(crate) fn entry_from_raft(entry: eraftpb::Entry) -> RaftEntry {
     let eraftpb::Entry { index, term, data, .. } = entry;
     match (entry.entry_type, data.is_empty()) {
-        // Proposals have data, so an entry without is the raft crate's own: it begins a term, or
-        // ends a joint phase.
-        (EntryType::EntryNormal, true) => Entry { index, term, kind: EntryKind::Noop, data },
-        (EntryType::EntryNormal, false) => Entry { index, term, kind: EntryKind::Command, data },
+        // Proposals have data, so an entry without data is the raft crate's own: it begins a term, or ends a
+        // joint phase.
+        (EntryType::EntryNormal, true) => RaftEntry { index, term, kind: EntryKind::Noop, data },
+        (EntryType::EntryNormal, false) => RaftEntry { index, term, kind: EntryKind::Command, data },
         (EntryType::EntryConfChangeV2, true) => {
-            let data = Membership::LeaveJoint.encode().into();
-            Entry { index, term, kind: EntryKind::Membership, data }
+            let data = MembershipEntry::LeaveJoint.encode().into();
+            RaftEntry { index, term, kind: EntryKind::Membership, data }
         }
-        (EntryType::EntryConfChangeV2, false) => Entry { index, term, kind: EntryKind::Membership, data },
-        (EntryType::EntryConfChange, _) => panic!("no change of members in the old form is proposed"),
+        (EntryType::EntryConfChangeV2, false) => RaftEntry { index, term, kind: EntryKind::Membership, data },
+        (EntryType::EntryConfChange, _) => {
+            panic!("the machine never proposes a membership change in the old form")
+        }
     }
 }
 
@@ -149,7 +153,7 @@ pub(crate) fn snapshot_from_raft(snapshot: &eraftpb::Snapshot) -> Option<Snapsho
     Some(SnapshotMeta { index: metadata.index, term: metadata.term, conf_state })
 }
 
-/// In order of the ids: the raft crate keeps them in no order.
+/// Ordered by id: the raft crate does not order them.
 pub(crate) fn conf_state_from_raft(conf_state: &eraftpb::ConfState) -> ConfState {
     let sorted = |ids: &[u64]| {
         let mut ids = ids.to_vec();
@@ -172,12 +176,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_field_of_every_kind_comes_back() {
+    fn message_round_trip_keeps_every_field() {
         let conf_state = ConfState { voters: vec![1, 2, 3], learners: vec![4], ..ConfState::default() };
         for (number, (kind, _)) in (1..).zip(KINDS) {
-            let noop = Entry { index: 7, term: 8, kind: EntryKind::Noop, data: Bytes::new() };
-            let command = Entry { kind: EntryKind::Command, data: Bytes::from_static(b"x"), ..noop.clone() };
-            let change = Entry { kind: EntryKind::Membership, ..command.clone() };
+            let noop = RaftEntry { index: 7, term: 8, kind: EntryKind::Noop, data: Bytes::new() };
+            let command =
+                RaftEntry { kind: EntryKind::Command, data: Bytes::from_static(b"x"), ..noop.clone() };
+            let change = RaftEntry { kind: EntryKind::Membership, ..command.clone() };
             let message = Message {
                 kind,
                 to: number,
@@ -204,17 +209,17 @@ mod tests {
 
     /// The raft crate ends a joint phase with an entry without data.
     #[test]
-    fn the_end_of_a_joint_phase_has_data_outside() {
+    fn leave_joint_entry_has_data() {
         let entry_type = EntryType::EntryConfChangeV2;
         let raft = eraftpb::Entry { entry_type, index: 3, term: 2, ..eraftpb::Entry::default() };
         let ours = entry_from_raft(raft);
-        let data = Membership::LeaveJoint.encode().into();
-        assert_eq!(ours, Entry { index: 3, term: 2, kind: EntryKind::Membership, data });
+        let data = MembershipEntry::LeaveJoint.encode().into();
+        assert_eq!(ours, RaftEntry { index: 3, term: 2, kind: EntryKind::Membership, data });
         assert_eq!(entry_from_raft(entry_to_raft(ours.clone())), ours);
     }
 
     #[test]
-    fn members_come_back_in_order() {
+    fn conf_state_ids_are_sorted() {
         let members = ConfState {
             voters: vec![3, 1, 2],
             learners: vec![9, 8],

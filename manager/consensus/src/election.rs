@@ -1,9 +1,8 @@
-//! When a member loses patience.
+//! Election timeouts.
 //!
-//! The raft crate draws its election timeout from the thread's random numbers. Here it is a
-//! function of the seed, the member and where it stands, set again after every event, so that one
-//! seed gives one run. Members differ, and so do the terms of one member: a split vote does not
-//! repeat itself for long.
+//! The raft crate draws its election timeout from the thread's random numbers. Here it is a function of the
+//! seed, the member, its term and its role, set again after every event, so that one seed gives one run.
+//! Members differ, and so do the terms of one member: a split vote does not repeat for long.
 
 use std::ops::Range;
 
@@ -30,7 +29,7 @@ impl ElectionTimeouts {
     }
 }
 
-/// One step of splitmix64 (Steele, Lea and Flood, OOPSLA 2014): spreads its input over all bits.
+/// One step of splitmix64 (Steele, Lea and Flood, OOPSLA 2014): distributes its input over all bits.
 fn mix(value: u64) -> u64 {
     let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -43,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn timeouts_use_the_whole_range_and_nothing_else() {
+    fn timeouts_cover_exactly_the_range() {
         let timeouts = ElectionTimeouts::new(1, 1, 6..12);
         let mut seen = [false; 12];
         for term in 0..200 {
@@ -54,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn members_seeds_and_terms_differ_and_a_repeat_does_not() {
+    fn timeouts_depend_on_member_seed_and_term() {
         let run = |seed, id| -> Vec<usize> {
             let timeouts = ElectionTimeouts::new(seed, id, 0..1000);
             (0..8).map(|term| timeouts.draw(term, StateRole::Candidate)).collect()

@@ -1,188 +1,188 @@
-//! Why a machine could not be made, cannot go on, or does not change its members.
+//! Errors: a machine cannot be created, cannot continue, or cannot change its members.
 
 use crate::ConfState;
 
-/// The result of making a machine.
+/// The result of creating a machine.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What is wrong with a configuration or with restored data.
+/// An invalid configuration, or invalid restored data.
 ///
-/// Restored data passed the checksums of the disk, so these errors mean that a program wrote
-/// something wrong: the member must not take part in the group with it.
+/// Restored data passed the checksums of the disk, so these errors mean that a program wrote something wrong:
+/// the member must not join the group with it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A setting that raft cannot run with.
-    #[error("the raft settings do not work: {0}")]
-    Config(String),
-    /// The entries have a hole, or do not continue the snapshot.
-    #[error("the restored log is not continuous: entry {expected} is missing, found {found}")]
-    Gap {
-        /// The index that must be there.
+    /// An invalid setting.
+    #[error("invalid raft configuration: {0}")]
+    InvalidConfig(String),
+    /// The entries have a gap, or do not continue the snapshot.
+    #[error("the restored log has a gap: expected entry {expected}, found {found}")]
+    MissingEntry {
+        /// The expected index.
         expected: u64,
-        /// The index that is there.
+        /// The index found.
         found: u64,
     },
-    /// The log ends before the snapshot does.
+    /// The log ends before the snapshot.
     #[error("the restored log ends at entry {last}, before the snapshot at entry {snapshot}")]
-    BehindSnapshot {
+    LogEndsBeforeSnapshot {
         /// The last entry.
         last: u64,
         /// The snapshot's index.
         snapshot: u64,
     },
-    /// Terms go down along the log, or are higher than the member's own.
-    #[error("the restored entry {index} has term {found}, where it can be {lowest} to {highest}")]
-    Term {
+    /// Terms decrease along the log, or are higher than the member's own.
+    #[error("the restored entry {index} has term {found}; expected {lowest} to {highest}")]
+    InvalidTerm {
         /// The entry.
         index: u64,
         /// Its term.
         found: u64,
-        /// The term of what comes before it.
+        /// The term of the previous entry.
         lowest: u64,
-        /// The highest term it can have.
+        /// The highest possible term.
         highest: u64,
     },
-    /// More is committed than there is.
+    /// The commit index is beyond the log.
     #[error("the restored state says that entry {commit} is committed; the log ends at {last}")]
-    CommitAhead {
+    CommitBeyondLog {
         /// The commit index.
         commit: u64,
         /// The last entry.
         last: u64,
     },
-    /// A member is listed twice, or has the id 0, or there is a joint phase without its voters.
-    #[error("no group can have the restored members: {members:?}")]
-    Members {
+    /// A member is listed twice, or has the id 0, or a joint phase has no voters.
+    #[error("the restored members are invalid: {members:?}")]
+    InvalidMembers {
         /// The members.
         members: ConfState,
     },
 }
 
-/// Why a machine stopped for good: what it has and what the group has cannot both be true. The
-/// process must end; starting again does not help.
+/// The reason for a permanent stop: the member's data contradicts the group's. The process must end; a
+/// restart does not help.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
-pub enum Fatal {
-    /// This member acknowledged entries, and has none at all: its disk was lost or replaced.
+pub enum FatalError {
+    /// This member acknowledged entries and has none: its disk was lost or replaced.
     #[error(
         "member {leader} leads and knows that entry {commit} was written here, but the log is empty: \
-         this member lost its data, and must join again as a new one"
+         this member lost its data, and must be removed and joined again with a new id"
     )]
-    LostLog {
-        /// Who leads.
+    LogLost {
+        /// The leader.
         leader: u64,
         /// Up to where the leader knows this member's log to be written and committed.
         commit: u64,
     },
     /// The leader's log differs in an entry that is committed here.
     #[error(
-        "entry {index} is committed here with term {ours}, and member {leader} leads with term \
-         {theirs} there: one of them has the data of another group or of another time; this one must \
-         join again as a new one, or get its own data back"
+        "entry {index} is committed here with term {local_term}, and member {leader} leads with term \
+         {leader_term} there: one of them has the data of another group or of another time; this one must \
+         be removed and joined again with a new id, or get its own data back"
     )]
-    Diverged {
-        /// Who leads.
+    LogDiverged {
+        /// The leader.
         leader: u64,
         /// The entry.
         index: u64,
-        /// Its term here.
-        ours: u64,
-        /// Its term there.
-        theirs: u64,
+        /// Its term in the local log.
+        local_term: u64,
+        /// Its term at the leader.
+        leader_term: u64,
     },
-    /// A change of members is committed that this program cannot read.
-    #[error("the change of members in entry {index} cannot be read: {error}")]
-    UnknownChange {
+    /// A membership change is committed that this program cannot parse.
+    #[error("the membership change in entry {index} cannot be read: {error}")]
+    UnreadableChange {
         /// The entry.
         index: u64,
-        /// What is wrong with it.
-        error: MembershipError,
+        /// The parse error.
+        error: ParseMembershipError,
     },
-    /// A change of members is committed that this member's group cannot have made.
+    /// A membership change is committed that this member's group cannot have made.
     #[error(
-        "the change of members in entry {index} does not fit the members {members:?}: {reason}; \
+        "the membership change in entry {index} does not fit the members {members:?}: {reason}; \
          was this member started with the members that the group began with?"
     )]
-    ImpossibleChange {
+    InapplicableChange {
         /// The entry.
         index: u64,
         /// The members before it.
         members: ConfState,
-        /// What does not fit.
+        /// The reason.
         reason: String,
     },
 }
 
-/// What is wrong with the data of a [`crate::EntryKind::Membership`] entry.
+/// Invalid data of a [`crate::EntryKind::Membership`] entry.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
-pub enum MembershipError {
+pub enum ParseMembershipError {
     /// A later version wrote it.
-    #[error("it has version {found}, this program knows {supported}; upgrade it")]
-    Version {
-        /// The version that can be read.
+    #[error("unsupported version {found}; this program supports {supported}; upgrade it")]
+    UnsupportedVersion {
+        /// The supported version.
         supported: u8,
-        /// The version it has.
+        /// The version found.
         found: u8,
     },
     /// It is too short or too long.
-    #[error("{len} bytes hold no whole number of steps")]
-    Length {
+    #[error("{len} bytes are not a whole number of steps")]
+    InvalidLength {
         /// Its length in bytes.
         len: usize,
     },
-    /// It contains something that does not exist in this version.
-    #[error("there is no step with the code {code}")]
-    Code {
+    /// It has a code that this version does not define.
+    #[error("unknown step code {code}")]
+    UnknownCode {
         /// The code.
         code: u8,
     },
-    /// A step is about nobody.
-    #[error("a step is about member 0, which cannot exist")]
-    NoId,
+    /// A step has the member id 0.
+    #[error("a step has the invalid member id 0")]
+    ZeroId,
 }
 
-/// Why a group's members cannot be changed as proposed.
+/// Why a membership change is rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
-pub enum InvalidChange {
+pub enum InvalidMemberChange {
     /// It has no steps.
     #[error("the change has no steps")]
     Empty,
-    /// A step is about nobody.
-    #[error("member 0 cannot exist")]
-    NoId,
-    /// Two steps are about one member.
+    /// A step has the member id 0.
+    #[error("the member id 0 is invalid")]
+    ZeroId,
+    /// Two steps have the same member.
     #[error("the change has two steps for member {id}")]
-    Repeated {
+    DuplicateMember {
         /// The member.
         id: u64,
     },
-    /// It votes already.
+    /// It is a voter already.
     #[error("member {id} is a voter already")]
     AlreadyVoter {
         /// The member.
         id: u64,
     },
-    /// It learns already.
+    /// It is a learner already.
     #[error("member {id} is a learner already")]
     AlreadyLearner {
         /// The member.
         id: u64,
     },
-    /// There is no such member.
+    /// It is not a member.
     #[error("{id} is not a member of the group")]
     NotMember {
         /// The id.
         id: u64,
     },
-    /// Nobody would vote any more.
+    /// No voter would be left.
     #[error("no voter would be left")]
     NoVoters,
-    /// It takes the leader's vote; the others might not learn in time that it left.
-    #[error("member {id} leads: transfer the leadership, then ask the new leader")]
-    Leader {
+    /// It removes the leader's vote; the others might not learn in time that it left.
+    #[error("member {id} is the leader: transfer the leadership, then send the change to the new leader")]
+    RemovesLeader {
         /// The leader.
         id: u64,
     },

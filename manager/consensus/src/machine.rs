@@ -1,12 +1,12 @@
-//! The machine: the raft crate's `RawNode` behind events and effects.
+//! The raft machine: the raft crate's `RawNode` behind events and effects.
 //!
-//! How one call runs: every event is given to raft; then, as long as raft has something ready, one
-//! step ("Ready") is taken out of it and turned into effects. Raft goes on at once, before the
-//! step's write is durable (its asynchronous way); [`Writes`] holds back what must wait.
+//! One call passes every event to raft; then, as long as raft has a `Ready`, it is taken out and turned into
+//! effects. Raft continues immediately, before the write of the `Ready` is durable (its asynchronous mode);
+//! [`PendingWrites`] delays what must wait.
 //!
-//! `machine/proposing.rs`, `receiving.rs`, `changing.rs` and `reading.rs` have the events that need
-//! more than a line; `presence.rs` remembers who answers a leader, `regression.rs` has members whose data is older than
-//! what they acknowledged.
+//! `machine/propose.rs`, `receive.rs`, `membership_change.rs` and `read_index.rs` handle the events that need
+//! more than a line; `peer_activity.rs` records which members respond to a leader, `regression.rs` handles
+//! members whose data is older than what they acknowledged.
 
 use raft::{
     RawNode, SnapshotStatus, StateRole,
@@ -15,137 +15,137 @@ use raft::{
 use slog::{Discard, Logger, o};
 
 use crate::{
-    Committed, ConfState, Config, Effect, EntryKind, Event, HardState, Message, Persist, Restored, Result,
-    Role, SnapshotMeta,
+    CommittedEntry, ConfState, DurableWrite, Effect, EntryKind, Event, HardState, Message, PersistentState,
+    RaftConfig, RaftRole, Result, SnapshotMeta,
     acknowledgements::Acknowledgements,
     convert,
     election::ElectionTimeouts,
-    log::Log,
-    proposals::Proposals,
-    writes::{Write, Writes},
+    pending_proposals::PendingProposals,
+    pending_writes::{PendingWrite, PendingWrites},
+    raft_log::RaftLog,
 };
 
-mod changing;
-mod presence;
-mod proposing;
-mod reading;
-mod receiving;
+mod membership_change;
+mod peer_activity;
+mod propose;
+mod read_index;
+mod receive;
 mod regression;
 
-pub use changing::Peer;
-pub use regression::Durability;
+pub use membership_change::PeerProgress;
+pub use regression::DurabilityStatus;
 
 /// One member of the group.
-pub struct Machine {
-    node: RawNode<Log>,
-    config: Config,
+pub struct RaftMachine {
+    node: RawNode<RaftLog>,
+    config: RaftConfig,
     timeouts: ElectionTimeouts,
-    proposals: Proposals,
-    writes: Writes,
-    /// The hard state now, and as the latest write has it.
+    proposals: PendingProposals,
+    writes: PendingWrites,
+    /// The current hard state, and the one in the latest write.
     hard_state: HardState,
-    written: HardState,
-    /// The last entry given out to be applied, or covered by a snapshot to be loaded.
-    handed_out: u64,
-    presence: presence::Presence,
+    written_hard_state: HardState,
+    /// The last entry delivered to apply, or covered by a snapshot that must be loaded.
+    delivered: u64,
+    peer_activity: peer_activity::PeerActivity,
     acknowledgements: Acknowledgements,
-    /// As it was last given out.
-    durability: Durability,
-    /// It was found that the own log went back, and the disk does not know.
+    /// As last reported.
+    durability: DurabilityStatus,
+    /// The local log was found to have regressed, and the disk does not record it yet.
     regression_unwritten: bool,
-    reported: Option<(u64, Role, Option<u64>)>,
-    /// [`Effect::Fatal`] was given out.
-    stopped: bool,
+    reported_role: Option<(u64, RaftRole, Option<u64>)>,
+    /// [`Effect::Fatal`] was emitted.
+    is_stopped: bool,
 }
 
-impl Machine {
-    /// Makes a member of what it had on its disk, and its first effects. The only voter of a
-    /// group campaigns as soon as every change of members it knows to be committed is applied,
-    /// which is at once if there is none; it leads as soon as its first write is done.
+impl RaftMachine {
+    /// Restores a member from its persistent state; returns its first effects too. The only voter of a group
+    /// campaigns as soon as all membership changes that it knows to be committed are applied, which is
+    /// immediately if there are none; it leads as soon as its first write is durable.
     ///
     /// # Errors
-    /// If the settings do not work, or no member can have written what was restored.
-    pub fn new(config: Config, restored: Restored) -> Result<(Self, Vec<Effect>)> {
+    /// If the configuration is invalid, or no member can have written the restored state.
+    pub fn new(config: RaftConfig, restored: PersistentState) -> Result<(Self, Vec<Effect>)> {
         restored.verify()?;
         let applied = restored.applied();
         let settings = config.to_raft(applied);
-        settings.validate().map_err(|error| crate::Error::Config(error.to_string()))?;
-        let hard_state = restored.known_hard_state();
+        settings.validate().map_err(|error| crate::Error::InvalidConfig(error.to_string()))?;
+        let hard_state = restored.effective_hard_state();
         let written = restored.hard_state;
-        let acknowledgements = Acknowledgements::restored(&restored.acknowledged);
-        let node = RawNode::new(&settings, Log::new(restored), &Logger::root(Discard, o!()))
-            .map_err(|error| crate::Error::Config(error.to_string()))?;
+        let acknowledgements = Acknowledgements::from_stored(&restored.acknowledged);
+        let node = RawNode::new(&settings, RaftLog::new(restored), &Logger::root(Discard, o!()))
+            .map_err(|error| crate::Error::InvalidConfig(error.to_string()))?;
         let mut machine = Self {
             node,
             timeouts: ElectionTimeouts::new(config.seed, config.id, config.election_ticks.clone()),
             config,
-            proposals: Proposals::default(),
-            writes: Writes::default(),
+            proposals: PendingProposals::default(),
+            writes: PendingWrites::default(),
             hard_state,
-            written,
-            handed_out: applied,
-            presence: presence::Presence::default(),
+            written_hard_state: written,
+            delivered: applied,
+            peer_activity: peer_activity::PeerActivity::default(),
             acknowledgements,
-            durability: Durability::default(),
+            durability: DurabilityStatus::default(),
             regression_unwritten: false,
-            reported: None,
-            stopped: false,
+            reported_role: None,
+            is_stopped: false,
         };
-        machine.campaign_if_alone();
+        machine.campaign_if_sole_voter();
         machine.set_election_timeout();
         let mut effects = Vec::new();
-        machine.note_acknowledgements();
-        machine.collect(&mut effects);
+        machine.record_acknowledgements();
+        machine.process_all_ready(&mut effects);
         Ok((machine, effects))
     }
 
-    /// Takes one event; see [`Machine::on_all`].
-    pub fn on(&mut self, event: Event) -> Vec<Effect> {
-        self.on_all([event])
+    /// Handles one event; see [`RaftMachine::handle_all`].
+    pub fn handle(&mut self, event: Event) -> Vec<Effect> {
+        self.handle_all([event])
     }
 
-    /// Takes what happened, in order, and says what to do about all of it, in order. Events that
-    /// wait together are best taken together: they share writes and messages.
+    /// Handles events in order and returns all effects in order. Events that wait together should be handled
+    /// together: they share writes and messages.
     ///
     /// # Panics
-    /// If [`Event::Persisted`], [`Event::Applied`] or [`Event::Snapshotted`] claims something the
-    /// machine never asked for. Repeating one is harmless. No [`Event::Message`] makes it panic.
-    pub fn on_all(&mut self, events: impl IntoIterator<Item = Event>) -> Vec<Effect> {
+    /// If [`Event::Persisted`], [`Event::Applied`] or [`Event::Snapshotted`] reports something that the
+    /// machine never requested. Repeating one is idempotent. No [`Event::MessageReceived`] makes it panic.
+    pub fn handle_all(&mut self, events: impl IntoIterator<Item = Event>) -> Vec<Effect> {
         let mut effects = Vec::new();
         for event in events {
-            if self.stopped {
+            if self.is_stopped {
                 return effects;
             }
-            self.take(event, &mut effects);
+            self.handle_event(event, &mut effects);
             self.set_election_timeout();
         }
-        self.campaign_if_alone();
-        self.collect(&mut effects);
+        self.campaign_if_sole_voter();
+        self.process_all_ready(&mut effects);
         self.set_election_timeout();
         effects
     }
 
-    /// The members as of the last entry handed out; at the start, as of the restored snapshot.
+    /// The members as of the last entry delivered to apply; at the start, as of the restored snapshot.
     pub fn members(&self) -> &ConfState {
         self.node.store().members()
     }
 
-    /// What a snapshot of the state covers that has applied everything up to `index`, and nothing
-    /// after it. `None` if that is not known any more: a later snapshot is there already.
+    /// The metadata of a snapshot of the state that has applied everything up to `index`, and nothing after
+    /// it. `None` if it is not known any more because a later snapshot exists.
     ///
     /// # Panics
-    /// If the entry at `index` was not handed out yet.
+    /// If the entry at `index` was not delivered yet.
     pub fn snapshot_meta(&self, index: u64) -> Option<SnapshotMeta> {
-        let handed_out = self.handed_out;
+        let handed_out = self.delivered;
         assert!(index <= handed_out, "a snapshot of entry {index}, only {handed_out} are committed");
         self.node.store().snapshot_meta(index)
     }
 
-    fn take(&mut self, event: Event, effects: &mut Vec<Effect>) {
+    fn handle_event(&mut self, event: Event, effects: &mut Vec<Effect>) {
         match event {
             Event::Tick => {
                 if self.is_leader() {
-                    self.note_presence();
+                    self.record_peer_activity();
                 }
                 if self.is_leader() || self.may_campaign() {
                     self.node.tick();
@@ -155,21 +155,21 @@ impl Machine {
             }
             Event::Propose(proposals) => self.propose(proposals, effects),
             Event::ChangeMembers { id, change } => self.change_members(id, change, effects),
-            Event::TransferLeader { to } => self.transfer_leader(to),
-            Event::Message(message) => self.receive(message, effects),
+            Event::TransferLeadership { to } => self.transfer_leadership(to),
+            Event::MessageReceived(message) => self.receive(message, effects),
             Event::Persisted { number } => {
-                for write in self.writes.finish(number) {
-                    self.finish(write, effects);
+                for write in self.writes.complete(number) {
+                    self.finish_write(write, effects);
                 }
             }
-            Event::Applied { index } => self.applied(index),
+            Event::Applied { index } => self.on_applied(index),
             Event::ReadIndex { ctx } => self.read_index(ctx),
-            Event::Snapshotted { index } => self.snapshotted(index, effects),
+            Event::Snapshotted { index } => self.on_snapshotted(index, effects),
             Event::SnapshotSent { to, delivered } => {
                 let status = if delivered { SnapshotStatus::Finish } else { SnapshotStatus::Failure };
                 self.node.report_snapshot(to, status);
             }
-            Event::Unreachable { to } => self.node.report_unreachable(to),
+            Event::PeerUnreachable { to } => self.node.report_unreachable(to),
         }
     }
 
@@ -181,44 +181,44 @@ impl Machine {
         Some(self.node.raft.leader_id).filter(|id| *id != raft::INVALID_ID)
     }
 
-    /// Raft takes it for granted that a member's whole log is durable when it asks for votes, and
-    /// that a snapshot it received is loaded. A member with a slow disk waits; it would make a
-    /// bad leader anyway. Raft itself waits for changes of members that are committed and not
-    /// applied. A member that lacks an acknowledged entry waits for a leader.
+    /// Raft assumes that a member's whole log is durable when it asks for votes, and that a received snapshot
+    /// is loaded. A member with a slow disk waits; it would make a bad leader anyway. Raft itself waits for
+    /// membership changes that are committed and not applied. A member that lacks an acknowledged entry waits
+    /// for a leader.
     fn may_campaign(&self) -> bool {
         let log = &self.node.raft.raft_log;
         log.persisted == log.last_index() && !self.must_not_lead()
     }
 
-    /// The only voter need not wait for anyone's silence.
-    fn campaign_if_alone(&mut self) {
+    /// The only voter does not wait for an election timeout.
+    fn campaign_if_sole_voter(&mut self) {
         let ConfState { voters, voters_outgoing, .. } = self.members();
         let alone = *voters == [self.config.id] && voters_outgoing.is_empty();
         if !alone || self.is_leader() || !self.may_campaign() {
             return;
         }
         let log = &self.node.raft.raft_log;
-        if self.node.store().members_since() <= log.applied {
+        if self.node.store().members_index() <= log.applied {
             let campaign = self.node.campaign();
             campaign.expect("a voter whose log is on its disk can always campaign");
         }
     }
 
-    fn applied(&mut self, index: u64) {
-        let handed_out = self.handed_out;
+    fn on_applied(&mut self, index: u64) {
+        let handed_out = self.delivered;
         assert!(index <= handed_out, "entry {index} was applied, only {handed_out} are committed");
         if index <= self.node.raft.raft_log.applied {
             return;
         }
         let last = self.node.raft.raft_log.last_index();
         self.node.advance_apply_to(index);
-        // Raft ends a joint phase with an entry of its own, and forgets to send it.
+        // Raft ends a joint phase with an entry of its own, and does not send it.
         if self.node.raft.raft_log.last_index() > last {
             self.node.raft.bcast_append();
         }
     }
 
-    fn snapshotted(&mut self, index: u64, effects: &mut Vec<Effect>) {
+    fn on_snapshotted(&mut self, index: u64, effects: &mut Vec<Effect>) {
         let applied = self.node.raft.raft_log.applied;
         assert!(index <= applied, "a snapshot of entry {index}, only {applied} are applied");
         if index <= self.node.store().snapshot_index() {
@@ -233,22 +233,22 @@ impl Machine {
         effects.push(Effect::Compact { snapshot, up_to });
     }
 
-    /// Takes everything out of raft that is ready.
-    fn collect(&mut self, effects: &mut Vec<Effect>) {
-        if self.stopped {
+    /// Takes all `Ready`s out of raft.
+    fn process_all_ready(&mut self, effects: &mut Vec<Effect>) {
+        if self.is_stopped {
             return;
         }
         self.report_role(effects);
         self.report_durability(effects);
-        while !self.stopped && (self.node.has_ready() || self.regression_unwritten) {
-            self.step(effects);
-            if self.stopped {
+        while !self.is_stopped && (self.node.has_ready() || self.regression_unwritten) {
+            self.process_ready(effects);
+            if self.is_stopped {
                 return;
             }
-            // A leader that hands out its own removal leads no more.
+            // A leader that delivers its own removal stops leading.
             self.report_role(effects);
         }
-        if !self.stopped {
+        if !self.is_stopped {
             self.report_durability(effects);
         }
     }
@@ -256,41 +256,41 @@ impl Machine {
     fn report_role(&mut self, effects: &mut Vec<Effect>) {
         let raft = &self.node.raft;
         let role = match raft.state {
-            StateRole::Leader => Role::Leader,
-            StateRole::Candidate | StateRole::PreCandidate => Role::Candidate,
-            StateRole::Follower => Role::Follower,
+            StateRole::Leader => RaftRole::Leader,
+            StateRole::Candidate | StateRole::PreCandidate => RaftRole::Candidate,
+            StateRole::Follower => RaftRole::Follower,
         };
         let (term, leader) = (raft.term, self.leader());
-        if self.reported != Some((term, role, leader)) {
-            self.reported = Some((term, role, leader));
-            effects.push(Effect::Role { term, role, leader });
+        if self.reported_role != Some((term, role, leader)) {
+            self.reported_role = Some((term, role, leader));
+            effects.push(Effect::RoleChanged { term, role, leader });
         }
     }
 
-    /// Takes one step out of raft.
-    fn step(&mut self, effects: &mut Vec<Effect>) {
-        self.note_acknowledgements();
+    /// Takes one `Ready` out of raft.
+    fn process_ready(&mut self, effects: &mut Vec<Effect>) {
+        self.record_acknowledgements();
         let mut ready = self.node.ready();
         let hard_state = ready.hs().map_or(self.hard_state, convert::hard_state_from_raft);
         let votes = (hard_state.term, hard_state.vote) != (self.hard_state.term, self.hard_state.vote);
         self.hard_state = hard_state;
         let snapshot = convert::snapshot_from_raft(ready.snapshot());
         if let Some(snapshot) = &snapshot {
-            self.install(snapshot, effects);
+            self.install_snapshot(snapshot, effects);
         }
         let entries: Vec<_> = ready.take_entries().into_iter().map(convert::entry_from_raft).collect();
         self.node.mut_store().append(&entries);
         let early = from_raft(ready.take_messages());
         let late = from_raft(ready.take_persisted_messages());
         let committed = ready.take_committed_entries();
-        // Members that left are not there to tell again what is committed.
+        // Members that left cannot report the commit again.
         let changes = committed.iter().any(|entry| entry.entry_type != EntryType::EntryNormal);
-        let mut write = Write {
+        let mut write = PendingWrite {
             number: ready.number(),
-            asked: std::mem::take(&mut self.regression_unwritten)
+            needs_persist: std::mem::take(&mut self.regression_unwritten)
                 || ready.must_sync()
-                || (changes && self.hard_state != self.written),
-            votes,
+                || (changes && self.hard_state != self.written_hard_state),
+            changes_vote: votes,
             snapshot: snapshot.as_ref().map(|snapshot| snapshot.index),
             messages: late,
         };
@@ -299,72 +299,79 @@ impl Machine {
         }
         self.node.advance_append_async(ready);
 
-        // A leader sends entries to the others while it writes them itself (Raft thesis, 10.2.1),
-        // but not before its term is durable.
-        if votes || self.writes.vote_waits() {
+        // A leader sends entries to the others while it writes them itself (Raft thesis, 10.2.1), but not
+        // before its term is durable.
+        if votes || self.writes.has_unpersisted_vote() {
             write.messages.splice(..0, early);
         } else {
             self.send(early, effects);
         }
-        self.hand_out(committed, effects);
-        if self.stopped {
-            // As if it had crashed before the write: nothing that depends on it was said.
+        self.deliver_committed(committed, effects);
+        if self.is_stopped {
+            // As after a crash before the write: nothing that depends on it was sent.
             return;
         }
-        if write.asked {
-            let hard_state = Some(hard_state).filter(|new| *new != self.written);
-            self.written = self.hard_state;
+        if write.needs_persist {
+            let hard_state = Some(hard_state).filter(|new| *new != self.written_hard_state);
+            self.written_hard_state = self.hard_state;
             let (number, acknowledged) = (write.number, self.acknowledgements.take_changed());
-            effects.push(Effect::Persist(Persist { number, snapshot, entries, hard_state, acknowledged }));
+            effects.push(Effect::Persist(DurableWrite {
+                number,
+                snapshot,
+                entries,
+                hard_state,
+                acknowledged,
+            }));
         }
-        if let Some(write) = self.writes.begin(write) {
-            self.finish(write, effects);
+        if let Some(write) = self.writes.push(write) {
+            self.finish_write(write, effects);
         }
     }
 
-    fn install(&mut self, snapshot: &SnapshotMeta, effects: &mut Vec<Effect>) {
+    fn install_snapshot(&mut self, snapshot: &SnapshotMeta, effects: &mut Vec<Effect>) {
         let changed = *self.members() != snapshot.conf_state;
         self.acknowledgements
-            .retain(|id| id == self.config.id || crate::members::include(&snapshot.conf_state, id));
+            .retain(|id| id == self.config.id || crate::members::contains_member(&snapshot.conf_state, id));
         self.node.mut_store().install(snapshot.clone());
-        self.proposals.cover(snapshot.index, effects);
-        self.handed_out = snapshot.index;
+        self.proposals.drop_covered(snapshot.index, effects);
+        self.delivered = snapshot.index;
         if changed {
-            effects.push(Effect::Members { index: snapshot.index, members: snapshot.conf_state.clone() });
+            effects
+                .push(Effect::MembersChanged { index: snapshot.index, members: snapshot.conf_state.clone() });
         }
     }
 
-    fn hand_out(&mut self, committed: Vec<eraftpb::Entry>, effects: &mut Vec<Effect>) {
+    fn deliver_committed(&mut self, committed: Vec<eraftpb::Entry>, effects: &mut Vec<Effect>) {
         let mut handed_out = Vec::with_capacity(committed.len());
         for entry in committed {
             let entry = convert::entry_from_raft(entry);
             if entry.kind == EntryKind::Membership
-                && let Err(fatal) = self.change(&entry, effects)
+                && let Err(fatal) = self.apply_change(&entry, effects)
             {
                 self.stop(*fatal, effects);
                 return;
             }
-            self.handed_out = entry.index;
+            self.delivered = entry.index;
             let proposal = self.proposals.commit(&entry, effects);
-            handed_out.push(Committed { entry, proposal });
+            handed_out.push(CommittedEntry { entry, proposal });
         }
         if !handed_out.is_empty() {
             effects.push(Effect::Apply(handed_out));
         }
     }
 
-    /// A step is durable.
-    fn finish(&mut self, write: Write, effects: &mut Vec<Effect>) {
+    /// Handles a `Ready` whose write is durable.
+    fn finish_write(&mut self, write: PendingWrite, effects: &mut Vec<Effect>) {
         self.node.on_persist_ready(write.number);
         // Loading the snapshot is part of its write, so its entries are applied as well.
         if let Some(index) = write.snapshot {
-            self.applied(index);
+            self.on_applied(index);
         }
         self.send(write.messages, effects);
     }
 
     fn send(&self, mut messages: Vec<Message>, effects: &mut Vec<Effect>) {
-        self.tell_acknowledgements(&mut messages);
+        self.attach_acknowledgements(&mut messages);
         send(messages, effects);
     }
 

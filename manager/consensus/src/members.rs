@@ -1,42 +1,41 @@
-//! Who is in the group, and how that changes.
+//! The members of the group and their changes.
 //!
-//! A change of one member takes effect when its entry is handed out. A change of several goes
-//! through a joint phase (Raft thesis, 4.3): its entry begins the phase, and the leader ends it
-//! with a second entry of its own, [`Membership::LeaveJoint`].
+//! A change of one member takes effect when its entry is delivered to apply. A change of several goes through
+//! a joint phase (Raft thesis, 4.3): its entry begins the phase, and the leader ends it with a second entry
+//! of its own, [`MembershipEntry::LeaveJoint`].
 //!
-//! Why it is safe to forget the latest commit index in a crash, although members act on changes
-//! that are committed: a leader creates a change only after it handed out the one before, and
-//! sends it with the commit index that proves this. So whoever has a change on its disk has the
-//! commit of the one before beside it, and wakes up at most one change behind its log. Voters of
-//! neighbouring memberships always overlap.
+//! A crash may lose the latest commit index, although members act on changes that are committed. That is
+//! safe: a leader creates a change only after it delivered the one before, and sends it with the commit index
+//! that proves this. So a member with a change on its disk has the commit of the previous change too, and
+//! restarts at most one change behind its log. Voters of consecutive memberships always overlap.
 
 use std::collections::BTreeSet;
 
 use raft::eraftpb::{ConfChangeSingle, ConfChangeType, ConfChangeV2};
 
-use crate::{ConfState, InvalidChange, MembershipError};
+use crate::{ConfState, InvalidMemberChange, ParseMembershipError};
 
 /// The version of the encoding in [`crate::EntryKind::Membership`] entries.
 const VERSION: u8 = 1;
 const LEAVE_JOINT: u8 = 0;
 const CHANGE: u8 = 1;
-/// Bytes of the version and what follows, and of one step.
+/// Bytes of the header (the version and the code), and of one step.
 const HEADER: usize = 2;
 const STEP: usize = 9;
 
-/// What becomes of one member.
+/// The change of one member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MemberStep {
-    /// It votes: a new member, or one that learned so far.
+    /// It becomes a voter: a new member, or a learner.
     Voter(u64),
-    /// It receives the log without a vote: a new member, or one that voted so far.
+    /// It becomes a learner: a new member, or a voter.
     Learner(u64),
-    /// It leaves the group. Its id must never be used again.
+    /// It leaves the group. Its id must never be reused.
     Remove(u64),
 }
 
 impl MemberStep {
-    /// The member it is about.
+    /// The member that changes.
     pub fn id(self) -> u64 {
         match self {
             Self::Voter(id) | Self::Learner(id) | Self::Remove(id) => id,
@@ -44,36 +43,36 @@ impl MemberStep {
     }
 }
 
-/// Steps that happen together: nobody can be elected, and nothing committed, by a majority that
-/// has only some of them.
+/// Steps that take effect together: no leader can be elected, and nothing committed, by a majority that has
+/// only some of them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct MemberChange(Vec<MemberStep>);
 
 impl MemberChange {
-    /// A change of these steps, each about another member.
-    pub fn of(steps: impl Into<Vec<MemberStep>>) -> Self {
+    /// A change of these steps, each of another member.
+    pub fn new(steps: impl Into<Vec<MemberStep>>) -> Self {
         Self(steps.into())
     }
 
-    /// A new member receives the log.
+    /// Adds a member as a learner.
     pub fn add_learner(id: u64) -> Self {
-        Self::of([MemberStep::Learner(id)])
+        Self::new([MemberStep::Learner(id)])
     }
 
-    /// Learners become voters, all at once.
+    /// Makes learners voters, all in one change.
     pub fn promote(ids: impl IntoIterator<Item = u64>) -> Self {
         Self(ids.into_iter().map(MemberStep::Voter).collect())
     }
 
-    /// A member leaves.
+    /// Removes a member.
     pub fn remove(id: u64) -> Self {
-        Self::of([MemberStep::Remove(id)])
+        Self::new([MemberStep::Remove(id)])
     }
 
-    /// `new`, a learner or a new member, votes in the place of `old`. For a member that lost its
-    /// disk: it must come back under a new id.
+    /// Makes `new`, a learner or a new member, a voter instead of `old`. For a member that lost its disk: it
+    /// must return under a new id.
     pub fn replace(old: u64, new: u64) -> Self {
-        Self::of([MemberStep::Remove(old), MemberStep::Voter(new)])
+        Self::new([MemberStep::Remove(old), MemberStep::Voter(new)])
     }
 
     /// The steps.
@@ -81,59 +80,59 @@ impl MemberChange {
         &self.0
     }
 
-    /// Whether `leader` can propose it in a group of these members, which is in no joint phase.
-    pub(crate) fn verify(&self, members: &ConfState, leader: u64) -> Result<(), InvalidChange> {
+    /// Whether `leader` can propose it in a group of these members that is not in a joint phase.
+    pub(crate) fn verify(&self, members: &ConfState, leader: u64) -> Result<(), InvalidMemberChange> {
         let mut voters: BTreeSet<_> = members.voters.iter().copied().collect();
         let learners: BTreeSet<_> = members.learners.iter().copied().collect();
         let mut seen = BTreeSet::new();
         if self.0.is_empty() {
-            return Err(InvalidChange::Empty);
+            return Err(InvalidMemberChange::Empty);
         }
         for step in &self.0 {
             let id = step.id();
             if id == 0 {
-                return Err(InvalidChange::NoId);
+                return Err(InvalidMemberChange::ZeroId);
             }
             if !seen.insert(id) {
-                return Err(InvalidChange::Repeated { id });
+                return Err(InvalidMemberChange::DuplicateMember { id });
             }
             match step {
                 MemberStep::Voter(_) if voters.contains(&id) => {
-                    return Err(InvalidChange::AlreadyVoter { id });
+                    return Err(InvalidMemberChange::AlreadyVoter { id });
                 }
                 MemberStep::Learner(_) if learners.contains(&id) => {
-                    return Err(InvalidChange::AlreadyLearner { id });
+                    return Err(InvalidMemberChange::AlreadyLearner { id });
                 }
                 MemberStep::Remove(_) if !voters.contains(&id) && !learners.contains(&id) => {
-                    return Err(InvalidChange::NotMember { id });
+                    return Err(InvalidMemberChange::NotMember { id });
                 }
                 MemberStep::Voter(_) => voters.insert(id),
                 MemberStep::Learner(_) | MemberStep::Remove(_) => voters.remove(&id),
             };
         }
         if voters.is_empty() {
-            return Err(InvalidChange::NoVoters);
+            return Err(InvalidMemberChange::NoVoters);
         }
         if !voters.contains(&leader) {
-            return Err(InvalidChange::Leader { id: leader });
+            return Err(InvalidMemberChange::RemovesLeader { id: leader });
         }
         Ok(())
     }
 }
 
-/// What an [`crate::EntryKind::Membership`] entry says.
+/// The data of an [`crate::EntryKind::Membership`] entry.
 ///
-/// Its bytes: the version; 0 to leave the joint phase or 1 for a change; then for each step its
-/// kind (1 voter, 2 learner, 3 remove) and the member's id as eight bytes, the lowest first.
+/// Encoding: the version; 0 to leave the joint phase or 1 for a change; then for each step its kind (1 voter,
+/// 2 learner, 3 remove) and the member's id as eight bytes, little-endian.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Membership {
+pub enum MembershipEntry {
     /// Members change.
     Change(MemberChange),
-    /// The joint phase is over: only the new members count.
+    /// The joint phase ends: only the new members count.
     LeaveJoint,
 }
 
-impl Membership {
+impl MembershipEntry {
     /// The bytes of the entry's data; never empty.
     pub fn encode(&self) -> Vec<u8> {
         let Self::Change(change) = self else { return vec![VERSION, LEAVE_JOINT] };
@@ -149,17 +148,17 @@ impl Membership {
         bytes
     }
 
-    /// Reads an entry's data.
+    /// Parses an entry's data.
     ///
     /// # Errors
-    /// If it is of a later version, or nothing that [`Membership::encode`] writes.
-    pub fn parse(data: &[u8]) -> Result<Self, MembershipError> {
+    /// If it is of a later version, or not an output of [`MembershipEntry::encode`].
+    pub fn parse(data: &[u8]) -> Result<Self, ParseMembershipError> {
         let (version, kind) = match data {
             [version, ..] if *version != VERSION => {
-                return Err(MembershipError::Version { supported: VERSION, found: *version });
+                return Err(ParseMembershipError::UnsupportedVersion { supported: VERSION, found: *version });
             }
             [version, kind, ..] => (*version, *kind),
-            _ => return Err(MembershipError::Length { len: data.len() }),
+            _ => return Err(ParseMembershipError::InvalidLength { len: data.len() }),
         };
         debug_assert_eq!(version, VERSION);
         let steps = &data[HEADER..];
@@ -169,8 +168,8 @@ impl Membership {
                 let steps: Result<Vec<_>, _> = steps.chunks_exact(STEP).map(parse_step).collect();
                 Ok(Self::Change(MemberChange(steps?)))
             }
-            LEAVE_JOINT | CHANGE => Err(MembershipError::Length { len: data.len() }),
-            code => Err(MembershipError::Code { code }),
+            LEAVE_JOINT | CHANGE => Err(ParseMembershipError::InvalidLength { len: data.len() }),
+            code => Err(ParseMembershipError::UnknownCode { code }),
         }
     }
 
@@ -191,19 +190,19 @@ impl Membership {
     }
 }
 
-fn parse_step(bytes: &[u8]) -> Result<MemberStep, MembershipError> {
+fn parse_step(bytes: &[u8]) -> Result<MemberStep, ParseMembershipError> {
     let id = bytes.last_chunk().map(|id| u64::from_le_bytes(*id)).expect("a step ends with eight bytes");
     match bytes[0] {
-        _ if id == 0 => Err(MembershipError::NoId),
+        _ if id == 0 => Err(ParseMembershipError::ZeroId),
         1 => Ok(MemberStep::Voter(id)),
         2 => Ok(MemberStep::Learner(id)),
         3 => Ok(MemberStep::Remove(id)),
-        code => Err(MembershipError::Code { code }),
+        code => Err(ParseMembershipError::UnknownCode { code }),
     }
 }
 
-/// Whether any group can have these members. A group of nobody is one that is not known yet.
-pub(crate) fn are_possible(members: &ConfState) -> bool {
+/// Whether a group can have these members. An empty group is one that is not known yet.
+pub(crate) fn is_valid_conf_state(members: &ConfState) -> bool {
     let ConfState { voters, learners, voters_outgoing, learners_next, auto_leave } = members;
     let all = |ids: &[&Vec<u64>]| -> Option<BTreeSet<u64>> {
         let mut set = BTreeSet::new();
@@ -218,8 +217,8 @@ pub(crate) fn are_possible(members: &ConfState) -> bool {
         && (joint || (learners_next.is_empty() && !auto_leave))
 }
 
-/// Whether the member is part of the group in any way.
-pub(crate) fn include(members: &ConfState, id: u64) -> bool {
+/// Whether the member is in the group, in any role.
+pub(crate) fn contains_member(members: &ConfState, id: u64) -> bool {
     let ConfState { voters, learners, voters_outgoing, .. } = members;
     [voters, learners, voters_outgoing].iter().any(|ids| ids.contains(&id))
 }
@@ -228,14 +227,14 @@ pub(crate) fn include(members: &ConfState, id: u64) -> bool {
 mod tests {
     use super::*;
 
-    fn every_kind() -> Membership {
+    fn every_kind() -> MembershipEntry {
         let steps = [MemberStep::Voter(1), MemberStep::Learner(0x0102), MemberStep::Remove(u64::MAX)];
-        Membership::Change(MemberChange::of(steps))
+        MembershipEntry::Change(MemberChange::new(steps))
     }
 
-    /// What was written once must be read for ever.
+    /// Stored entries must stay readable.
     #[test]
-    fn the_bytes_of_version_1() {
+    fn version_1_encoding_is_stable() {
         let step = |kind, id: [u8; 8]| [&[kind], id.as_slice()].concat();
         let expected = [
             vec![1, 1],
@@ -244,38 +243,38 @@ mod tests {
             step(3, [0xff; 8]),
         ];
         assert_eq!(every_kind().encode(), expected.concat());
-        assert_eq!(Membership::LeaveJoint.encode(), [1, 0]);
-        for membership in [every_kind(), Membership::LeaveJoint] {
-            assert_eq!(Membership::parse(&membership.encode()), Ok(membership));
+        assert_eq!(MembershipEntry::LeaveJoint.encode(), [1, 0]);
+        for membership in [every_kind(), MembershipEntry::LeaveJoint] {
+            assert_eq!(MembershipEntry::parse(&membership.encode()), Ok(membership));
         }
     }
 
     #[test]
-    fn anything_else_is_refused() {
+    fn malformed_entry_is_refused() {
         let bytes = every_kind().encode();
         for len in 0..bytes.len() {
             let whole_steps = len > HEADER && (len - HEADER).is_multiple_of(STEP);
-            let parsed = Membership::parse(&bytes[..len]);
+            let parsed = MembershipEntry::parse(&bytes[..len]);
             assert_eq!(parsed.is_ok(), whole_steps, "the first {len} bytes: {parsed:?}");
         }
         let with = |at: usize, value: u8| {
             let mut bytes = bytes.clone();
             bytes[at] = value;
-            Membership::parse(&bytes)
+            MembershipEntry::parse(&bytes)
         };
-        assert_eq!(with(0, 2), Err(MembershipError::Version { supported: 1, found: 2 }));
-        assert_eq!(with(0, 0), Err(MembershipError::Version { supported: 1, found: 0 }));
-        assert_eq!(with(1, 2), Err(MembershipError::Code { code: 2 }));
-        assert_eq!(with(1, 0), Err(MembershipError::Length { len: 29 }), "leaving has no steps");
-        assert_eq!(with(2, 0), Err(MembershipError::Code { code: 0 }));
-        assert_eq!(with(11, 4), Err(MembershipError::Code { code: 4 }));
-        assert_eq!(with(3, 0), Err(MembershipError::NoId));
-        assert_eq!(Membership::parse(&[1, 1]), Err(MembershipError::Length { len: 2 }));
+        assert_eq!(with(0, 2), Err(ParseMembershipError::UnsupportedVersion { supported: 1, found: 2 }));
+        assert_eq!(with(0, 0), Err(ParseMembershipError::UnsupportedVersion { supported: 1, found: 0 }));
+        assert_eq!(with(1, 2), Err(ParseMembershipError::UnknownCode { code: 2 }));
+        assert_eq!(with(1, 0), Err(ParseMembershipError::InvalidLength { len: 29 }), "leaving has no steps");
+        assert_eq!(with(2, 0), Err(ParseMembershipError::UnknownCode { code: 0 }));
+        assert_eq!(with(11, 4), Err(ParseMembershipError::UnknownCode { code: 4 }));
+        assert_eq!(with(3, 0), Err(ParseMembershipError::ZeroId));
+        assert_eq!(MembershipEntry::parse(&[1, 1]), Err(ParseMembershipError::InvalidLength { len: 2 }));
     }
 
-    /// Whatever the bytes, there is one way to write what they say.
+    /// Every parsed entry has exactly one encoding.
     #[test]
-    fn what_is_read_is_written_the_same() {
+    fn parsed_entry_encodes_to_same_bytes() {
         let mut value = 1_u64;
         let mut read = 0;
         for _ in 0..20_000 {
@@ -284,7 +283,7 @@ mod tests {
             let mut bytes: Vec<u8> = (0..len).map(|at| (value >> (at % 8 * 8)) as u8 % 5).collect();
             bytes[0] = 1;
             bytes[1] %= 2;
-            if let Ok(membership) = Membership::parse(&bytes) {
+            if let Ok(membership) = MembershipEntry::parse(&bytes) {
                 read += 1;
                 assert_eq!(membership.encode(), bytes);
             }

@@ -1,49 +1,49 @@
-//! What members say to each other.
+//! The messages between members.
 
 use bytes::Bytes;
 
-use crate::{Acknowledged, Entry, SnapshotMeta};
+use crate::{AcknowledgedEntry, RaftEntry, SnapshotMeta};
 
 /// The kind of a [`Message`], named as in the Raft thesis.
 ///
-/// The raft crate's other kinds are left out on purpose: members never forward proposals, and
-/// what is local to one member must not come from another.
+/// The raft crate's other kinds are omitted on purpose: members never forward proposals, and messages that
+/// are local to one member must not come from another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MessageKind {
-    /// Leader to follower: entries, and how far they are committed.
+    /// Leader to follower: entries, and the commit index.
     Append,
-    /// The answer: how far the follower's log matches.
+    /// Response: up to where the follower's log matches.
     AppendResponse,
-    /// Candidate to all: vote for me.
+    /// Candidate to all: request for a vote.
     Vote,
-    /// The answer.
+    /// Response to a vote request.
     VoteResponse,
-    /// Leader to a follower that is too far behind: the metadata of a snapshot. Its bytes must be
-    /// delivered before this message is.
+    /// Leader to a follower that is too far behind: the metadata of a snapshot. Its bytes must be delivered
+    /// before this message is.
     Snapshot,
-    /// Leader to follower: I am still there.
+    /// Leader to follower: the leader is alive.
     Heartbeat,
-    /// The answer.
+    /// Response to a heartbeat.
     HeartbeatResponse,
-    /// Leader to follower: start an election now, I am about to leave.
+    /// Leader to follower: start an election now, because the leader hands over.
     TimeoutNow,
-    /// Follower to leader: up to which index must I have applied to read?
+    /// Follower to leader: asks for the index that must be applied before a read.
     ReadIndex,
-    /// The answer.
+    /// Response with the read index.
     ReadIndexResponse,
-    /// Would you vote for me? Asked before an election, so that a member that was cut off does
-    /// not disturb the others.
+    /// Asks for a vote without an election, before a real one, so that a member that was cut off does not
+    /// disturb the others.
     PreVote,
-    /// The answer.
+    /// Response to a pre-vote.
     PreVoteResponse,
-    /// Follower to leader: this is what my log holds, and it is less than I acknowledged.
-    Status,
+    /// Follower to leader: the end of its log, which lacks entries that it acknowledged.
+    LogStatus,
 }
 
 /// One message. Which fields matter depends on the kind; the rest is zero.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Message {
-    /// What it says.
+    /// The kind.
     pub kind: MessageKind,
     /// The receiver's id.
     pub to: u64,
@@ -53,32 +53,32 @@ pub struct Message {
     pub term: u64,
     /// Term of the entry at `index`.
     pub log_term: u64,
-    /// The entry before `entries`, or the last entry, or the index answered with.
+    /// The entry before `entries`, or the last entry, or the index of the response.
     pub index: u64,
     /// Entries to append; for reads, one that holds the request's context.
-    pub entries: Vec<Entry>,
-    /// Up to where the sender knows entries to be committed.
+    pub entries: Vec<RaftEntry>,
+    /// The commit index that the sender knows.
     pub commit: u64,
     /// Term of the entry at `commit`, in votes.
     pub commit_term: u64,
-    /// What a snapshot covers.
+    /// The metadata of a snapshot.
     pub snapshot: Option<SnapshotMeta>,
-    /// A snapshot that reaches this index is asked for; 0 for none.
+    /// The index that a requested snapshot must reach; 0 for no request.
     pub request_snapshot: u64,
-    /// The answer is no. In a status: the log lacks what the sender acknowledged.
+    /// The request is rejected. In a log status: the log lacks entries that the sender acknowledged.
     pub reject: bool,
-    /// Where the logs may still match, when an append was rejected.
+    /// Where the logs may still match, after a rejected append.
     pub reject_hint: u64,
-    /// Ties a heartbeat and its answer to a read.
+    /// Associates a heartbeat and its response with a read.
     pub context: Bytes,
     /// The sender's election priority.
     pub priority: i64,
-    /// What the sender knows members to have acknowledged.
-    pub acknowledged: Vec<Acknowledged>,
+    /// The entries that the sender knows members to have acknowledged.
+    pub acknowledged: Vec<AcknowledgedEntry>,
 }
 
 impl Message {
-    /// A message that says nothing else.
+    /// A message with all other fields zero.
     pub(crate) fn new(kind: MessageKind, from: u64, to: u64) -> Self {
         Self {
             kind,

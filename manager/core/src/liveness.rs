@@ -1,7 +1,7 @@
-//! Which nodes are silent. Contact is not data: the leader keeps it in memory, and only a change of a
+//! Which nodes have no contact. Contact is not data: the leader keeps it in memory, and only a change of a
 //! node's status is written.
 
-mod hearing;
+mod failure_detector;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,78 +10,77 @@ use warren_types::{Node, NodeId, NodeStatus, Timestamp};
 
 use crate::state::{Command, State};
 
-pub use hearing::{Hearing, JUST_HEARD, STOOD_STILL};
+pub use failure_detector::{FailureDetector, RECENT_CONTACT, STALL_TIMEOUT};
 
-/// When each node was last heard. Times are those of a monotonic clock, counted from any fixed moment; wall
-/// clocks jump, and a jump must not take a cluster down.
+/// The last contact of each node. Times are those of a monotonic clock, counted from any fixed moment; wall
+/// clocks jump, and a jump must not set nodes down.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Liveness {
-    contacts: BTreeMap<NodeId, Contact>,
+    contacts: BTreeMap<NodeId, LastContact>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Contact {
-    /// Last word of the node, or when the leader began to wait for one.
+struct LastContact {
+    /// The last contact of the node, or when the leader began to wait for one.
     at: Duration,
-    /// It was a word of the node.
-    heard: bool,
-    /// A newer session is a word too, also if nobody passed it on.
+    /// There was a contact, not only a wait.
+    is_reported: bool,
+    /// A newer session counts as contact too, also if no manager reported it.
     session: u64,
 }
 
-/// Which nodes changed, and when to look again.
+/// Which nodes changed, and when to evaluate again.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Judgement {
-    /// Nodes that must be set down, with the session in which they fell silent.
+pub struct Verdict {
+    /// Nodes that must be set down, with the session in which they lost contact.
     pub down: Vec<(NodeId, u64)>,
-    /// Nodes that are down and were heard again, with their session.
-    pub back: Vec<(NodeId, u64)>,
-    /// When the next node would be down if nothing is heard of it.
+    /// Nodes that are down and have contact again, with their session.
+    pub recovered: Vec<(NodeId, u64)>,
+    /// When the next node would be down without further contact.
     pub recheck_after: Option<Duration>,
 }
 
 impl Liveness {
-    /// For a leader that starts at `now`: every node gets the full time to be heard, whatever the last
-    /// leader knew.
-    pub fn start(state: &State, now: Duration) -> Self {
-        Self { contacts: state.nodes().map(|node| (node.id, Contact::awaited(node, now))).collect() }
+    /// For a leader that starts at `now`: every node gets the full time, whatever the last leader knew.
+    pub fn new(state: &State, now: Duration) -> Self {
+        Self { contacts: state.nodes().map(|node| (node.id, LastContact::expected(node, now))).collect() }
     }
 
-    /// The node was heard. Digests arrive late and out of order; the latest time counts.
-    pub fn heard(&mut self, node: NodeId, at: Duration) {
-        let contact = self.contacts.entry(node).or_insert(Contact { at, heard: true, session: 0 });
+    /// Records a contact of the node. Reports arrive late and reordered; the latest time counts.
+    pub fn record_contact(&mut self, node: NodeId, at: Duration) {
+        let contact = self.contacts.entry(node).or_insert(LastContact { at, is_reported: true, session: 0 });
         if at >= contact.at {
             contact.at = at;
-            contact.heard = true;
+            contact.is_reported = true;
         }
     }
 
-    /// When the node was last heard, or when this leader began to wait for it.
+    /// The last contact of the node, or when this leader began to wait for it.
     pub fn last_contact(&self, node: &NodeId) -> Option<Duration> {
         self.contacts.get(node).map(|contact| contact.at)
     }
 
-    /// Which nodes have been silent for longer than the cluster allows, and which came back. Says the same
-    /// again until the state shows that it was written down.
-    pub fn judge(&mut self, state: &State, now: Duration) -> Judgement {
-        let mut judgement = Judgement::default();
+    /// Which nodes had no contact for longer than the cluster allows, and which returned. The result is
+    /// repeated until the state contains the change.
+    pub fn evaluate(&mut self, state: &State, now: Duration) -> Verdict {
+        let mut judgement = Verdict::default();
         let Some(limit) = state.cluster().map(|cluster| cluster.node_down_after) else { return judgement };
         for node in state.nodes() {
-            let contact = self.contacts.entry(node.id).or_insert(Contact::awaited(node, now));
+            let contact = self.contacts.entry(node.id).or_insert(LastContact::expected(node, now));
             if contact.session != node.session {
-                *contact = Contact { at: now, heard: true, session: node.session };
+                *contact = LastContact { at: now, is_reported: true, session: node.session };
             }
             let silent = now.saturating_sub(contact.at);
             match node.status {
                 NodeStatus::Ready if silent > limit => judgement.down.push((node.id, node.session)),
                 NodeStatus::Ready => {
-                    // At the limit itself a node is still in time: look just after it.
+                    // At the limit itself a node is still in time: evaluate just after it.
                     let wait = limit - silent + Duration::from_millis(1);
                     judgement.recheck_after =
                         Some(judgement.recheck_after.map_or(wait, |next| next.min(wait)));
                 }
-                NodeStatus::Down if contact.heard && silent <= limit => {
-                    judgement.back.push((node.id, node.session));
+                NodeStatus::Down if contact.is_reported && silent <= limit => {
+                    judgement.recovered.push((node.id, node.session));
                 }
                 NodeStatus::Down | NodeStatus::Unknown => {}
             }
@@ -90,18 +89,18 @@ impl Liveness {
     }
 }
 
-impl Contact {
-    fn awaited(node: &Node, now: Duration) -> Self {
-        Self { at: now, heard: false, session: node.session }
+impl LastContact {
+    fn expected(node: &Node, now: Duration) -> Self {
+        Self { at: now, is_reported: false, session: node.session }
     }
 }
 
-impl Judgement {
-    /// The commands that write it down.
+impl Verdict {
+    /// The commands that write the changes.
     pub fn commands(&self, state: &State, now: Timestamp) -> Vec<Command> {
         let term = state.applied().term;
         let down = self.down.iter().map(|node| (node, NodeStatus::Down));
-        let back = self.back.iter().map(|node| (node, NodeStatus::Ready));
+        let back = self.recovered.iter().map(|node| (node, NodeStatus::Ready));
         down.chain(back)
             .map(|((node, session), status)| {
                 let (node, session) = (*node, *session);

@@ -1,13 +1,11 @@
-//! Which tasks should exist: plans that bring a service's tasks to what its spec says, and forget what is
-//! over.
+//! Which tasks should exist: plans that bring a service's tasks to its spec, and delete old records.
 //!
-//! A plan is made from a state alone and carries commands that leave no choices. Applied to that state,
-//! planning again gives an empty plan. Commands carry the term of the state's newest entry: a leader plans
-//! only after it applied an entry of its own term, so a plan of any other term is of an older leader and is
-//! refused.
+//! A plan is made from a state alone and contains commands without choices. Applied to that state, planning
+//! again gives an empty plan. Commands have the term of the state's newest entry: a leader plans only after
+//! it applied an entry of its own term, so a plan of any other term is of an older leader and is rejected.
 
 pub(crate) mod backoff;
-mod level;
+mod feature_level;
 pub(crate) mod lost;
 mod misplaced;
 mod reap;
@@ -19,49 +17,49 @@ mod tokens;
 use std::time::Duration;
 
 use crate::state::Command;
-pub use level::reconcile_level;
+pub use feature_level::reconcile_feature_level;
 pub use reap::reap;
 pub use rollout::{Rollout, rollout};
 pub use service::reconcile_service;
 pub use tokens::reap_tokens;
 
-/// How many tasks one plan touches.
+/// The most tasks that one plan changes.
 pub const MAX_ITEMS: usize = 1000;
 
-/// What must be done, and when to look again.
+/// What must be done, and when to plan again.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Plan {
-    /// In this order. Each is harmless alone and the second time.
+pub struct ReconcilePlan {
+    /// In this order. Each can be applied alone and is idempotent.
     pub commands: Vec<Command>,
-    /// When to look again if nothing changes; at once when the bound cut the plan short.
+    /// When to plan again if nothing changes; immediately if the limit cut the plan short.
     pub recheck_after: Option<Duration>,
 }
 
-impl Plan {
-    /// Nothing is to be done now.
+impl ReconcilePlan {
+    /// Whether nothing is to be done now.
     pub fn is_empty(&self) -> bool {
         self.commands.is_empty()
     }
 }
 
-/// Collects at most [`MAX_ITEMS`] of what a plan touches.
+/// Limits a plan to [`MAX_ITEMS`] changes.
 struct Budget {
     left: usize,
     /// Something did not fit.
-    exceeded: bool,
+    is_exceeded: bool,
 }
 
 impl Default for Budget {
     fn default() -> Self {
-        Self { left: MAX_ITEMS, exceeded: false }
+        Self { left: MAX_ITEMS, is_exceeded: false }
     }
 }
 
 impl Budget {
-    /// Room for this many items that belong together; if there is none, the plan is full.
+    /// Reserves room for this many items that belong together; if there is none, the plan is full.
     fn take(&mut self, items: usize) -> bool {
-        let fits = !self.exceeded && items <= self.left;
-        self.exceeded |= !fits;
+        let fits = !self.is_exceeded && items <= self.left;
+        self.is_exceeded |= !fits;
         self.left -= if fits { items } else { 0 };
         fits
     }
@@ -71,11 +69,11 @@ impl Budget {
         let mut items = items;
         let taken: Vec<T> = items.by_ref().take(self.left).collect();
         self.left -= taken.len();
-        self.exceeded |= self.left == 0 && items.next().is_some();
+        self.is_exceeded |= self.left == 0 && items.next().is_some();
         taken
     }
 
     fn recheck_after(&self) -> Option<Duration> {
-        self.exceeded.then_some(Duration::ZERO)
+        self.is_exceeded.then_some(Duration::ZERO)
     }
 }

@@ -1,10 +1,10 @@
-//! What is decided of a node's session with a manager: whether it gets one, what it is told, and which of its words are
-//! facts.
+//! Decisions about a node's session with a manager: whether it gets one, what it is sent, and which of its
+//! reports are replicated.
 
-mod facts;
-mod seen;
-mod told;
+mod report_filter;
+mod sent_assignment;
+mod version_check;
 
-pub use facts::{is_old, is_pinned, must_replicate};
-pub use seen::{contains, was_removed};
-pub use told::{Diff, Told, Word};
+pub use report_filter::{is_duplicate, is_pinned, must_replicate};
+pub use sent_assignment::{AssignmentDiff, AssignmentUpdate, SentAssignment};
+pub use version_check::{contains_version, was_removed};

@@ -1,105 +1,105 @@
-//! What the cluster holds, and every write to it.
+//! The state of the cluster, and every write to it.
 //!
-//! [`State`] is a tree of persistent maps: a clone is O(1) and later writes do not disturb it. Only
+//! [`State`] is a tree of persistent maps: a clone is O(1) and later writes do not change it. Only
 //! [`State::apply`] writes; all objects and counters below `index` can be restored from a snapshot
-//! ([`Parts`]), and the `index` is derived from them.
+//! ([`StateParts`]), and the `index` is derived from them.
 
 mod address;
+mod allocation;
 mod apply;
-mod claim;
 mod cluster;
 mod command;
-mod content;
-mod dense;
-mod departed;
+mod dense_map;
+mod departed_manager;
 mod digest;
-mod fit;
-mod grouped;
+mod eligibility;
+mod equivalence;
+mod feature_level;
+mod grouped_map;
 mod index;
 mod invariants;
-mod level;
 mod member;
-mod numbers;
+mod number_set;
 mod outcome;
-mod parts;
 mod query;
 mod refusal;
-mod shape;
-mod tokens;
+mod secret_object;
+mod state_parts;
+mod token_limits;
 mod volume;
 
 use std::sync::Arc;
 
 use imbl::OrdMap;
 use warren_types::{
-    Content, ContentId, ManagerId, Member, MemberId, Node, NodeId, Service, ServiceId, Task, TaskId,
-    Timestamp, Token, TokenId, Volume, VolumeId,
+    ManagerId, Member, MemberId, Node, NodeId, SecretObject, SecretObjectId, Service, ServiceId, Task,
+    TaskId, Timestamp, Token, TokenId, Volume, VolumeId,
 };
 
-pub use address::capacity;
-pub use apply::HISTORY;
-pub(crate) use claim::{Claim, admits, claim, fulfils};
+pub use address::subnet_capacity;
+pub use allocation::NodeAllocation;
+pub use apply::REVISION_HISTORY_LIMIT;
 pub use cluster::Cluster;
 pub use command::{Command, NewTask};
-pub use content::{MAX_CONTENT_BYTES, MAX_CONTENTS};
-pub use departed::Departed;
-pub use digest::Digest;
-pub use fit::Usage;
-use grouped::Grouped;
-pub use index::Counts;
-pub(crate) use index::{Index, volume_texts};
-pub use invariants::Broken;
-pub use level::LEVEL;
-pub use member::{MAX_MEMBERS, MAX_REMOVED};
-pub use outcome::{Answer, Change, Outcome};
-pub use parts::Parts;
-pub(crate) use query::numbers;
-pub use query::{HEARTBEAT, SYNC};
-pub use refusal::{Kind, Refusal};
-pub(crate) use shape::{finishes, same_shape};
-pub(crate) use tokens::forgotten_at;
-pub use tokens::{MAX_TOKENS, TOKEN_REST};
+pub use departed_manager::DepartedManager;
+pub use digest::StateDigest;
+pub(crate) use eligibility::{NodeEligibility, eligibility, meets_constraint, meets_constraints};
+pub(crate) use equivalence::{is_equivalent, is_final};
+pub use feature_level::FEATURE_LEVEL;
+use grouped_map::GroupedMap;
+pub use index::TaskCounts;
+pub(crate) use index::{StateIndex, volume_templates};
+pub use invariants::InvariantViolation;
+pub use member::{MAX_MEMBERS, MAX_REMOVED_NODES};
+pub use outcome::{ApplyOutcome, CommandResponse, StateChange};
+pub(crate) use query::task_id_range;
+pub use query::{HEARTBEAT_PERIOD, SYNC_PERIOD};
+pub use refusal::{ObjectKind, Refusal};
+pub use secret_object::{MAX_SECRET_OBJECTS, MAX_SECRET_OBJECTS_SIZE};
+pub use state_parts::StateParts;
+pub(crate) use token_limits::delete_at;
+pub use token_limits::{EXPIRED_TOKEN_RETENTION, MAX_TOKENS};
 pub use volume::{MAX_VOLUMES, VolumeFault};
 
 /// The newest raft entry that a state contains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub struct Applied {
+pub struct AppliedIndex {
     /// Term of the entry.
     pub term: u64,
     /// Index of the entry.
     pub index: u64,
 }
 
-/// Everything a cluster holds, as of one raft index.
+/// The whole state of a cluster, as of one raft index.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct State {
-    applied: Applied,
-    /// The newest time that any command brought; time never goes back.
+    applied: AppliedIndex,
+    /// The newest time of any command; it never decreases.
     clock: Timestamp,
-    /// Which meaning of the commands holds: see [`LEVEL`].
-    level: u32,
+    /// The cluster's feature level: see [`FEATURE_LEVEL`].
+    feature_level: u32,
     /// `None` until `CreateCluster`.
     cluster: Option<Arc<Cluster>>,
     services: OrdMap<ServiceId, Arc<Service>>,
-    tasks: Grouped<TaskId, Arc<Task>>,
+    tasks: GroupedMap<TaskId, Arc<Task>>,
     nodes: OrdMap<NodeId, Arc<Node>>,
     tokens: OrdMap<TokenId, Arc<Token>>,
-    contents: OrdMap<ContentId, Arc<Content>>,
+    secret_objects: OrdMap<SecretObjectId, Arc<SecretObject>>,
     volumes: OrdMap<VolumeId, Arc<Volume>>,
     members: OrdMap<MemberId, Arc<Member>>,
-    /// Above every id that a member ever had; 0 before there was one.
-    next_member: MemberId,
-    /// The nodes that were removed last, with the index at which they were. None of them is in `nodes`.
+    /// Above every id that a member ever had; 0 before the first member.
+    next_member_id: MemberId,
+    /// The most recently removed nodes, with the index of their removal. None of them is in `nodes`.
     removed_nodes: OrdMap<NodeId, u64>,
-    /// The managers that left last. None of them is in `members`.
-    departed: OrdMap<ManagerId, Departed>,
-    /// How many node subnets have been given out. They are never given twice.
-    subnets: u64,
-    /// Per node, which of its addresses is tried next; rotates, so that a freed address rests.
-    cursors: OrdMap<NodeId, u32>,
-    index: Index,
-    /// Of all objects and cursors, for the digest.
-    sum: digest::Sum,
+    /// The most recently departed managers. None of them is in `members`.
+    departed_managers: OrdMap<ManagerId, DepartedManager>,
+    /// How many node subnets have been allocated. They are never reused.
+    allocated_subnets: u64,
+    /// Per node, the address that is tried next; rotates, so that a freed address is not reused soon.
+    address_cursors: OrdMap<NodeId, u32>,
+    index: StateIndex,
+    /// The sum over all objects and cursors, for the digest.
+    digest_sum: digest::DigestSum,
 }
 
 impl State {
@@ -108,19 +108,19 @@ impl State {
         Self::default()
     }
 
-    /// The newest entry that this state contains. Planners put its term into their commands.
-    pub fn applied(&self) -> Applied {
+    /// The newest entry in this state. Planners put its term into their commands.
+    pub fn applied(&self) -> AppliedIndex {
         self.applied
     }
 
-    /// The newest time that any command brought.
+    /// The newest time of any command.
     pub fn clock(&self) -> Timestamp {
         self.clock
     }
 
-    /// Which meaning of the commands holds, as all members have agreed: see [`LEVEL`].
-    pub fn level(&self) -> u32 {
-        self.level
+    /// The feature level that all members have agreed on: see [`FEATURE_LEVEL`].
+    pub fn feature_level(&self) -> u32 {
+        self.feature_level
     }
 
     /// The cluster's settings; `None` before `CreateCluster`.
@@ -149,8 +149,8 @@ impl State {
     }
 
     /// All secrets, configs and credentials, by id.
-    pub fn contents(&self) -> impl Iterator<Item = &Arc<Content>> {
-        self.contents.values()
+    pub fn secret_objects(&self) -> impl Iterator<Item = &Arc<SecretObject>> {
+        self.secret_objects.values()
     }
 
     /// All volumes, by id.
@@ -158,7 +158,7 @@ impl State {
         self.volumes.values()
     }
 
-    /// How many tasks there are, records of ended ones included.
+    /// The number of tasks, records of terminal ones included.
     pub fn task_count(&self) -> usize {
         self.tasks.len()
     }
@@ -184,8 +184,8 @@ impl State {
     }
 
     /// The secret, config or credential, if it exists.
-    pub fn content(&self, id: &ContentId) -> Option<&Arc<Content>> {
-        self.contents.get(id)
+    pub fn secret_object(&self, id: &SecretObjectId) -> Option<&Arc<SecretObject>> {
+        self.secret_objects.get(id)
     }
 
     /// The volume, if it exists.
@@ -193,8 +193,8 @@ impl State {
         self.volumes.get(id)
     }
 
-    /// What only the deciding code reads by.
-    pub(crate) fn index(&self) -> &Index {
+    /// The indexes, which only planners and `apply` read.
+    pub(crate) fn index(&self) -> &StateIndex {
         &self.index
     }
 }

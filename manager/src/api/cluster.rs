@@ -1,4 +1,4 @@
-//! The cluster as a whole: what it is, its background loops, what changes.
+//! The cluster as a whole: its properties, its background tasks and its change stream.
 
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -9,8 +9,8 @@ use warren_types::NodeStatus;
 
 use super::Api;
 use super::problem::status_of;
-use super::read::takes_stale;
-use super::watch::{BUFFER, Watcher};
+use super::read::allows_stale;
+use super::watch::{MAX_QUEUED_EVENTS, WatchFilter};
 use crate::store::ProposeError;
 
 #[tonic::async_trait]
@@ -18,10 +18,10 @@ impl cluster_server::Cluster for Api {
     type WatchStream = ReceiverStream<Result<v1::WatchEvent, Status>>;
 
     async fn info(&self, request: Request<v1::InfoRequest>) -> Result<Response<v1::InfoResponse>, Status> {
-        let held = || Some(self.store.read()).filter(|published| published.held.is_some());
+        let held = || Some(self.store.read()).filter(|published| published.write_stall.is_some());
         let published = match self.read(&request).await {
             Ok(published) => published,
-            // It is asked about itself as well, of which another manager knows nothing.
+            // With a stalled log the call is answered locally: the response describes this manager.
             Err(refused) => held().ok_or(refused)?,
         };
         let state = &published.state;
@@ -31,9 +31,9 @@ impl cluster_server::Cluster for Api {
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         Ok(Response::new(v1::InfoResponse {
             cluster_id: cluster.id.to_string(),
-            manager_id: self.manager.clone(),
+            manager_id: self.manager_id.clone(),
             version: env!("CARGO_PKG_VERSION").into(),
-            leader: published.role.leader,
+            leader: published.role.is_leader,
             term: published.role.term,
             applied_index: published.index,
             log_bytes_written: published.log.bytes,
@@ -44,12 +44,12 @@ impl cluster_server::Cluster for Api {
             nodes_ready: count(state.nodes().filter(|node| node.status == NodeStatus::Ready).count()),
             ranges: cluster.ranges.iter().map(ToString::to_string).collect(),
             created_at: cluster.created_at.0,
-            tasks_running: state.services().map(|service| state.counts(&service.id).running).sum(),
+            tasks_running: state.services().map(|service| state.task_counts(&service.id).running).sum(),
             log_engine: self.log_engine.to_string(),
-            log_held: published.held.as_ref().map(|held| held.why.to_string()).unwrap_or_default(),
-            log_held_since: published.held.as_ref().map(|held| held.since.0),
+            log_held: published.write_stall.as_ref().map(|held| held.reason.to_string()).unwrap_or_default(),
+            log_held_since: published.write_stall.as_ref().map(|held| held.since.0),
             ca_digest: self.authority.digest().to_string(),
-            leader_id: leader.map(|leader| leader.id.to_string()).unwrap_or_default(),
+            leader_id: leader.map(|leader| leader.manager_id.to_string()).unwrap_or_default(),
             leader_name: leader.map(|leader| leader.name.to_string()).unwrap_or_default(),
             managers: count(state.members().filter(|member| !member.removing).count()),
             digest: format!("{:016x}", state.digest().value),
@@ -58,25 +58,28 @@ impl cluster_server::Cluster for Api {
     }
 
     async fn loops(&self, _: Request<v1::LoopsRequest>) -> Result<Response<v1::LoopsResponse>, Status> {
-        Ok(Response::new(self.all_loops().await))
+        Ok(Response::new(self.all_background_tasks().await))
     }
 
     async fn watch(&self, request: Request<v1::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
-        let stale = takes_stale(request.metadata())?;
+        let stale = allows_stale(request.metadata())?;
         let request = request.into_inner();
-        if let Some(held) = self.store.read().held_among_others(self.member).filter(|_| !stale) {
-            return Err(status_of(ProposeError::NotCurrent(held.clone())));
+        if let Some(held) = self.store.read().stall_with_peers(self.member_id).filter(|_| !stale) {
+            return Err(status_of(ProposeError::Stale(held.clone())));
         }
-        let published = self.caught_up(request.resume_index).await?;
+        let published = self.read_from_index(request.resume_index).await?;
         let service = (!request.service.is_empty())
             .then(|| published.state.find_service(&request.service).map(|s| s.id).map_err(status_of))
             .transpose()?;
-        // All that is committed is applied here: what lies beyond is of another life of the cluster, and its watcher
-        // starts anew as well.
+        // Every committed entry is applied here. A larger index belongs to another incarnation of the
+        // cluster, and its watcher starts again as well.
         let resumes = (1..=published.index).contains(&request.resume_index);
         let after = if resumes { request.resume_index } else { published.index };
-        let (events, stream) = mpsc::channel(BUFFER);
-        self.shutdown.spawn("watch", self.clone().feed(Watcher { service, after, stale }, events));
+        let (events, stream) = mpsc::channel(MAX_QUEUED_EVENTS);
+        self.shutdown.spawn(
+            "watch",
+            self.clone().stream_events(WatchFilter { service, after, is_stale_allowed: stale }, events),
+        );
         Ok(Response::new(ReceiverStream::new(stream)))
     }
 }

@@ -1,4 +1,4 @@
-//! What an agent says of its machine goes into the log, so it is bounded before.
+//! Validates an agent's description of its machine; the log stores it, so its size is bounded.
 
 use tonic::Status;
 use warren_proto::v1;
@@ -10,10 +10,10 @@ use super::problem::status_of;
 /// Longest text in a node's description, in bytes.
 const MAX_TEXT: usize = 256;
 
-/// Reads a description; paths begin with `description`.
+/// Parses a description; the paths of violations begin with `description`.
 ///
 /// # Errors
-/// `InvalidArgument`: it is missing, has a text that is too long, or labels that cannot be.
+/// `InvalidArgument`: the description is missing, a text is too long, or a label is invalid.
 pub fn parse(wire: Option<v1::NodeDescription>) -> Result<NodeDescription, Status> {
     let wire = wire.ok_or_else(|| status_of(Violation::new("description", "is missing")))?;
     let mut wrong = Violations::default();
@@ -47,26 +47,27 @@ mod tests {
     use super::*;
     use warren_proto::Problem;
 
-    fn good() -> v1::NodeDescription {
+    fn valid_description() -> v1::NodeDescription {
         v1::NodeDescription { resources: Some(v1::Resources::default()), ..Default::default() }
     }
 
     #[track_caller]
-    fn refused(wire: Option<v1::NodeDescription>, wanted: &[&str]) {
+    fn assert_rejected(wire: Option<v1::NodeDescription>, wanted: &[&str]) {
         let violations = Problem::from(&parse(wire).unwrap_err()).violations.0;
         let paths: Vec<&str> = violations.iter().map(|violation| violation.path.as_str()).collect();
         assert_eq!(paths, wanted);
     }
 
     #[test]
-    fn what_cannot_go_into_the_log_is_named() {
-        assert!(parse(Some(good())).is_ok());
-        refused(None, &["description"]);
-        refused(Some(v1::NodeDescription::default()), &["description.resources"]);
-        let long = v1::NodeDescription { os: "x".repeat(257), kernel: "x".repeat(257), ..good() };
-        refused(Some(long), &["description.os", "description.kernel"]);
+    fn invalid_description_names_each_field() {
+        assert!(parse(Some(valid_description())).is_ok());
+        assert_rejected(None, &["description"]);
+        assert_rejected(Some(v1::NodeDescription::default()), &["description.resources"]);
+        let long =
+            v1::NodeDescription { os: "x".repeat(257), kernel: "x".repeat(257), ..valid_description() };
+        assert_rejected(Some(long), &["description.os", "description.kernel"]);
         let labels = [("no key".to_owned(), String::new())].into();
-        let violations = parse(Some(v1::NodeDescription { labels, ..good() })).unwrap_err();
+        let violations = parse(Some(v1::NodeDescription { labels, ..valid_description() })).unwrap_err();
         assert!(Problem::from(&violations).violations.0[0].path.starts_with("description.labels"));
     }
 }

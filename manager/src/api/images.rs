@@ -1,9 +1,9 @@
-//! Images on the nodes: import, pull, list, prune. Each node does it by itself, over a stream that it dials; here is
-//! what the client hears of it.
+//! Images on the nodes: import, pull, list, prune. Each node does the work over a stream that it opens; this
+//! module reports its progress to the client.
 
-mod ask;
 mod import;
 mod pull;
+mod query;
 
 use std::time::Duration;
 
@@ -16,22 +16,22 @@ use warren_proto::v1::open::Purpose;
 use warren_proto::v1::{self, images_server};
 use warren_types::{ImageReference, Violation};
 
-use self::import::CHUNKS;
+use self::import::MAX_QUEUED_CHUNKS;
 use super::Api;
-use super::access::caller_of;
-use super::open::targets;
-use super::problem::{status_of, stopping};
+use super::authorization::caller_name;
+use super::open_stream::resolve_nodes;
+use super::problem::{manager_stopping, status_of};
 
-/// How long a worker may take to dial in.
-const ATTACH: Duration = Duration::from_secs(10);
-/// How long any one step (a chunk from the client, a chunk to a worker, a word to the client) may take.
-const STEP: Duration = Duration::from_secs(120);
-/// How long a worker may say nothing: unpacking a large layer takes a while without anything to tell.
-const WORD: Duration = Duration::from_secs(300);
-/// How long a worker may take for its list.
-const LIST: Duration = Duration::from_secs(15);
-/// How long a worker may take to remove images.
-const PRUNE: Duration = Duration::from_secs(120);
+/// How long a worker may take to open the stream.
+const ATTACH_TIMEOUT: Duration = Duration::from_secs(10);
+/// Timeout of one step: a chunk from the client, a chunk to a worker, a progress message to the client.
+const STEP_TIMEOUT: Duration = Duration::from_secs(120);
+/// How long a worker may send nothing: unpacking a large layer takes a while without progress to report.
+const WORKER_REPLY_TIMEOUT: Duration = Duration::from_secs(300);
+/// Timeout of a worker's image list.
+const LIST_TIMEOUT: Duration = Duration::from_secs(15);
+/// Timeout of image removal on a worker.
+const PRUNE_TIMEOUT: Duration = Duration::from_secs(120);
 
 #[tonic::async_trait]
 impl images_server::Images for Api {
@@ -43,45 +43,45 @@ impl images_server::Images for Api {
         request: Request<Streaming<v1::ImportRequest>>,
     ) -> Result<Response<Self::ImportStream>, Status> {
         let mut archive = request.into_inner();
-        let first = tokio::time::timeout(STEP, archive.next())
+        let first = tokio::time::timeout(STEP_TIMEOUT, archive.next())
             .await
             .map_err(|_| Status::deadline_exceeded("no import target arrived"))?;
         let Some(Message::Target(target)) = first.transpose()?.and_then(|m| m.message) else {
-            return Err(Status::invalid_argument("the first message of an import says which nodes"));
+            return Err(Status::invalid_argument("the first message of an import must be the target"));
         };
-        let nodes = targets(&self.newest().await?.state, &target.nodes, "import an image")?;
-        let (progress, stream) = mpsc::channel(CHUNKS * nodes.len());
+        let nodes = resolve_nodes(&self.read_latest().await?.state, &target.nodes, "import an image")?;
+        let (progress, stream) = mpsc::channel(MAX_QUEUED_CHUNKS * nodes.len());
         let (api, stop) = (self.clone(), self.shutdown.token());
         self.shutdown.spawn("import", async move {
             let broken = tokio::select! {
-                passed = api.relay(nodes, archive, &progress) => passed.err(),
-                () = stop.cancelled() => Some(stopping()),
+                passed = api.relay_archive(nodes, archive, &progress) => passed.err(),
+                () = stop.cancelled() => Some(manager_stopping()),
             };
             if let Some(status) = broken {
-                // The client learns why, if it is still there.
-                let _ = progress.send_timeout(Err(status), STEP).await;
+                // Best effort: the client may have disconnected.
+                let _ = progress.send_timeout(Err(status), STEP_TIMEOUT).await;
             }
         });
         Ok(Response::new(ReceiverStream::new(stream)))
     }
 
     async fn pull(&self, request: Request<v1::PullRequest>) -> Result<Response<Self::PullStream>, Status> {
-        let caller = caller_of(&request);
+        let caller = caller_name(&request);
         let v1::PullRequest { reference, nodes, always } = request.into_inner();
         let image: ImageReference =
             reference.parse().map_err(|why| status_of(Violation::new("reference", why)))?;
-        let nodes = targets(&self.newest().await?.state, &nodes, "pull an image")?;
+        let nodes = resolve_nodes(&self.read_latest().await?.state, &nodes, "pull an image")?;
         tracing::info!(%caller, %image, nodes = nodes.len(), "image pull");
-        let (progress, stream) = mpsc::channel(CHUNKS * nodes.len());
+        let (progress, stream) = mpsc::channel(MAX_QUEUED_CHUNKS * nodes.len());
         let (api, stop) = (self.clone(), self.shutdown.token());
         let pull = v1::PullImage { reference: image.to_string(), always };
         self.shutdown.spawn("pull", async move {
             tokio::select! {
-                () = api.pull_on(nodes, &pull, &progress) => {}
-                // Nobody wants it any more: the workers see their streams end.
+                () = api.pull_on_nodes(nodes, &pull, &progress) => {}
+                // The client disconnected: the streams to the workers are closed.
                 () = progress.closed() => {}
                 () = stop.cancelled() => {
-                    let _ = progress.try_send(Err(stopping()));
+                    let _ = progress.try_send(Err(manager_stopping()));
                 }
             }
         });
@@ -92,9 +92,10 @@ impl images_server::Images for Api {
         &self,
         request: Request<v1::ListImagesRequest>,
     ) -> Result<Response<v1::ListImagesResponse>, Status> {
-        let nodes = targets(&self.read(&request).await?.state, &request.get_ref().nodes, "list its images")?;
+        let nodes =
+            resolve_nodes(&self.read(&request).await?.state, &request.get_ref().nodes, "list its images")?;
         let purpose = Purpose::ListImages(v1::ListImages {});
-        let nodes = self.ask_images(nodes, purpose, LIST).await;
+        let nodes = self.query_images(nodes, purpose, LIST_TIMEOUT).await;
         Ok(Response::new(v1::ListImagesResponse { nodes }))
     }
 
@@ -102,12 +103,12 @@ impl images_server::Images for Api {
         &self,
         request: Request<v1::PruneImagesRequest>,
     ) -> Result<Response<v1::PruneImagesResponse>, Status> {
-        let caller = caller_of(&request);
+        let caller = caller_name(&request);
         let v1::PruneImagesRequest { nodes, unused_for_ms } = request.into_inner();
-        let nodes = targets(&self.newest().await?.state, &nodes, "remove images")?;
+        let nodes = resolve_nodes(&self.read_latest().await?.state, &nodes, "remove images")?;
         tracing::info!(%caller, nodes = nodes.len(), unused_for_ms, "image prune");
         let purpose = Purpose::PruneImages(v1::PruneImages { unused_for_ms });
-        let nodes = self.ask_images(nodes, purpose, PRUNE).await;
+        let nodes = self.query_images(nodes, purpose, PRUNE_TIMEOUT).await;
         Ok(Response::new(v1::PruneImagesResponse { nodes }))
     }
 }

@@ -1,7 +1,8 @@
-//! What tasks wrote, as their nodes keep it: each task's node dials a stream for it, and the client gets them as one.
+//! Task logs, read from the nodes that store them: each task's node opens a stream, and the client receives
+//! one merged stream.
 //!
-//! Nothing is kept here: between a worker and the client there are a few batches of lines per task, so a client that
-//! reads slowly slows the workers' readers down, and one that leaves ends them.
+//! Nothing is stored here: a few batches of lines per task are buffered between a worker and the client. A
+//! client that reads slowly slows the workers' readers down; a client that disconnects ends them.
 
 mod follow;
 mod merge;
@@ -16,27 +17,27 @@ use warren_proto::v1::log_entry::Entry;
 use warren_proto::v1::{self, logs_server};
 use warren_types::{Violation, Violations};
 
-use self::source::{Of, Source};
+use self::source::{LogSelector, LogSource};
 use super::Api;
-use super::problem::{status_of, stopping};
+use super::problem::{manager_stopping, status_of};
 
-/// Entries that may wait for one client.
-const ENTRIES: usize = 64;
-/// Tasks that are read at once for one client.
+/// Entries that may be queued for one client.
+const MAX_QUEUED_ENTRIES: usize = 64;
+/// Maximum number of tasks read at once for one client.
 const MAX_SOURCES: usize = 128;
 
-type Entries = mpsc::Sender<Result<v1::LogEntry, Status>>;
+type EntrySender = mpsc::Sender<Result<v1::LogEntry, Status>>;
 
-/// Which lines of each task.
+/// Which lines of each task to read.
 #[derive(Debug, Clone, Copy)]
-struct Wish {
+struct LogQuery {
     follow: bool,
     tail: Option<u64>,
     /// Nanoseconds since the Unix epoch.
     since_ns: Option<u64>,
 }
 
-impl Wish {
+impl LogQuery {
     fn parse(request: &v1::ReadLogsRequest) -> Result<Self, Violations> {
         let nanos = |millis: u64| millis.checked_mul(1_000_000);
         let late = || Violation::new("since", "is later than any line can be; give Unix milliseconds");
@@ -45,25 +46,25 @@ impl Wish {
     }
 }
 
-/// What one task's stream gives.
+/// One batch of a task's stream.
 #[derive(Debug)]
-enum Said {
+enum SourceBatch {
     Lines(Vec<v1::LogLine>),
-    /// Why there is less than was written, or nothing.
-    Trouble(String),
+    /// Why lines are missing.
+    Failure(String),
 }
 
-/// Where readers put it: with whose it is, and where the reader waits while nobody takes it.
-type Sink = mpsc::Sender<(Source, Said)>;
+/// Where readers send batches with their source. A full channel blocks the reader.
+type BatchSender = mpsc::Sender<(LogSource, SourceBatch)>;
 
-fn too_many(found: usize) -> Status {
-    let message =
-        format!("{found} tasks are more than the {MAX_SOURCES} that can be read at once; name one task");
+fn too_many(count: usize) -> Status {
+    let message = format!("{count} tasks match; at most {MAX_SOURCES} can be read at once; name one task");
     Problem::new(Code::FailedPrecondition, "TOO_MANY_TASKS", message).into()
 }
 
-fn not_placed() -> Status {
-    let message = "the task never had a node, so it has written nothing; `warren task inspect` shows why";
+fn not_assigned() -> Status {
+    let message =
+        "the task was never assigned to a node, so it has no logs; `warren task inspect` shows the reason";
     Problem::new(Code::FailedPrecondition, "NOT_PLACED", message).into()
 }
 
@@ -76,32 +77,32 @@ impl logs_server::Logs for Api {
         request: Request<v1::ReadLogsRequest>,
     ) -> Result<Response<Self::ReadStream>, Status> {
         let request = request.into_inner();
-        let wish = Wish::parse(&request).map_err(status_of)?;
+        let query = LogQuery::parse(&request).map_err(status_of)?;
         let published = self.store.read();
-        let of = Of::parse(&published.state, &request)?;
-        let found = of.sources(&published.state);
-        if found.len() > MAX_SOURCES {
-            return Err(too_many(found.len()));
+        let selector = LogSelector::parse(&published.state, &request)?;
+        let sources = selector.sources(&published.state);
+        if sources.len() > MAX_SOURCES {
+            return Err(too_many(sources.len()));
         }
-        if found.is_empty() && matches!(of, Of::Task(_)) && !wish.follow {
-            return Err(not_placed());
+        if sources.is_empty() && matches!(selector, LogSelector::Task(_)) && !query.follow {
+            return Err(not_assigned());
         }
-        let (entries, stream) = mpsc::channel(ENTRIES);
+        let (entries, stream) = mpsc::channel(MAX_QUEUED_ENTRIES);
         let (api, stop) = (self.clone(), self.shutdown.token());
         self.shutdown.spawn("logs", async move {
             let read = async {
-                if wish.follow {
-                    api.follow_logs(of, wish, published.index, &entries).await;
+                if query.follow {
+                    api.follow_logs(selector, query, published.index, &entries).await;
                 } else {
-                    api.merge_logs(found, wish, &entries).await;
+                    api.merge_logs(sources, query, &entries).await;
                 }
             };
             tokio::select! {
                 () = read => {}
-                // What it reads from is dropped here, and ends at the workers.
+                // Dropping the readers closes the streams of the workers.
                 () = entries.closed() => {}
                 () = stop.cancelled() => {
-                    let _ = entries.try_send(Err(stopping()));
+                    let _ = entries.try_send(Err(manager_stopping()));
                 }
             }
         });
@@ -109,8 +110,8 @@ impl logs_server::Logs for Api {
     }
 }
 
-/// Tells the client; false when it left.
-async fn tell(entries: &Entries, source: &Source, entry: Entry) -> bool {
+/// Sends one entry to the client; false when it has disconnected.
+async fn send_entry(entries: &EntrySender, source: &LogSource, entry: Entry) -> bool {
     let entry = v1::LogEntry {
         task_id: source.task.to_string(),
         service_name: source.service.to_string(),
@@ -126,10 +127,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_beyond_all_lines_is_refused() {
+    fn since_out_of_range_is_rejected() {
         let request = |since| v1::ReadLogsRequest { since: Some(since), ..Default::default() };
-        assert_eq!(Wish::parse(&request(5)).unwrap().since_ns, Some(5_000_000));
-        let refused = Wish::parse(&request(u64::MAX)).unwrap_err();
+        assert_eq!(LogQuery::parse(&request(5)).unwrap().since_ns, Some(5_000_000));
+        let refused = LogQuery::parse(&request(u64::MAX)).unwrap_err();
         assert_eq!(refused.0[0].path, "since");
     }
 }

@@ -1,47 +1,48 @@
-//! Managers: joining, what they are and shall be, and a backup of all that they keep.
+//! Managers: join, list, update, remove, leadership transfer and backup.
 //!
-//! A machine that joins proves by a token that it may, and by its certificate request that it has the key from which
-//! its id is made. It gets all that makes a manager, so such tokens are worth as much as the cluster.
+//! A joining machine presents a join token, and a certificate request that proves possession of the key from
+//! which its id is derived. It receives the CA key and the secret object key, so a manager token grants full
+//! control of the cluster.
 
 mod backup;
-mod census;
+mod status;
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::time::{Instant, sleep};
 use tonic::{Code, Request, Response, Status};
-use warren_consensus::{Why, loses_quorum};
-use warren_core::{Command, Departed, Refusal, State};
+use warren_consensus::{WaitReason, check_quorum_without};
+use warren_core::{Command, DepartedManager, Refusal, State};
 use warren_proto::convert::suffrage;
 use warren_proto::status::Problem;
 use warren_proto::v1::{self, managers_server};
-use warren_security::{CertificateRequest, Identity, Role, Token};
+use warren_security::{CertificateRequest, Identity, JoinToken, Role};
 use warren_types::{ManagerAddress, ManagerId, Member, MemberId, NodeName, NodeRole, Suffrage, Violations};
 
 use self::backup::BackupStream;
-use self::census::Census;
+use self::status::ManagerStatuses;
 use super::Api;
-use super::access::caller_of;
-use super::membership::{check_token, internal};
-use super::nodes::left_nodes;
-use super::problem::{no_leader, status_of, unexpected};
-use crate::controllers::members::wishes;
-use crate::peers::server::transfer_problem;
-use crate::store::{ProposeError, Published};
+use super::authorization::caller_name;
+use super::membership::{check_token, internal_error};
+use super::nodes::nodes_of_removed_managers;
+use super::problem::{leader_unknown, status_of, unexpected_answer};
+use crate::controllers::members::desired_members;
+use crate::peers::server::transfer_error_status;
+use crate::store::{ProposeError, PublishedState};
 
-/// Digits of the id in a name that nobody gave.
+/// Digits of the id in a generated name.
 const NAME_DIGITS: usize = 8;
-/// How long a leader may take to hear of the others before it is believed that they do not answer, and how often it is
-/// asked meanwhile.
-const HEAR: Duration = Duration::from_millis(1500);
-const LOOK: Duration = Duration::from_millis(250);
-/// How long another manager may take to lead after this was asked for.
-const TAKE_OVER: Duration = Duration::from_secs(5);
+/// How long a new leader may take to contact the others before they count as unreachable, and the interval at
+/// which it is asked meanwhile.
+const LEADER_SETTLE_TIMEOUT: Duration = Duration::from_millis(1500);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
+/// Timeout of a leadership transfer.
+const TRANSFER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a machine that wants to be a manager says.
-struct Join {
-    token: Token,
+/// A parsed join request.
+struct ManagerJoin {
+    token: JoinToken,
     request: CertificateRequest,
     id: ManagerId,
     name: NodeName,
@@ -49,11 +50,11 @@ struct Join {
     level: u32,
 }
 
-impl Join {
+impl ManagerJoin {
     fn parse(request: v1::JoinManagerRequest) -> Result<Self, Violations> {
         let mut wrong = Violations::default();
-        // Its errors repeat nothing of the token.
-        let token = Token::parse(&request.token).map_err(|why| wrong.add("token", why)).ok();
+        // Its errors contain no part of the token.
+        let token = JoinToken::parse(&request.token).map_err(|why| wrong.add("token", why)).ok();
         let certificate = CertificateRequest::parse(&request.certificate_request);
         let certificate = certificate.map_err(|why| wrong.add("certificateRequest", why)).ok();
         let id = certificate.as_ref().map(|request| ManagerId(request.node_id().0));
@@ -70,96 +71,105 @@ impl Join {
         };
         let join = join();
         let join = wrong.into_result(join)?;
-        Ok(join.expect("what is missing was named"))
+        Ok(join.expect("missing fields are violations"))
     }
 }
 
-/// What an update says, without which manager it is about.
-struct Update {
-    wanted: Option<Suffrage>,
+/// A parsed update, without the manager it is for.
+struct ManagerUpdate {
+    desired_suffrage: Option<Suffrage>,
     address: Option<ManagerAddress>,
 }
 
-impl Update {
+impl ManagerUpdate {
     fn parse(request: &v1::UpdateManagerRequest) -> Result<Self, Violations> {
         let mut wrong = Violations::default();
-        let wanted = suffrage(request.wanted).unwrap_or_else(|unknown| {
+        let desired = suffrage(request.wanted).unwrap_or_else(|unknown| {
             wrong.0.extend(unknown.0);
             None
         });
         let address = Some(request.address.as_str()).filter(|address| !address.is_empty());
         let address = address.and_then(|text| text.parse().map_err(|why| wrong.add("address", why)).ok());
-        if wrong.0.is_empty() && wanted.is_none() && address.is_none() {
-            wrong.add("wanted", "nothing is to be changed; give what the manager shall be, or its address");
+        if wrong.0.is_empty() && desired.is_none() && address.is_none() {
+            wrong.add("wanted", "the update changes nothing; give the desired suffrage or the address");
         }
-        wrong.into_result(Self { wanted, address })
+        wrong.into_result(Self { desired_suffrage: desired, address })
     }
 }
 
-fn refused(reason: &str, message: String) -> Status {
+fn failed_precondition(reason: &str, message: String) -> Status {
     Problem::new(Code::FailedPrecondition, reason, message).into()
 }
 
 impl Api {
-    /// Refuses to go on without a voter where the others could not.
-    async fn can_go_without(&self, member: &Member) -> Result<(), Status> {
-        let deadline = Instant::now() + HEAR;
+    /// Rejects the removal or demotion of a voter without which the others would have no quorum.
+    async fn check_quorum_without(&self, member: &Member) -> Result<(), Status> {
+        let deadline = Instant::now() + LEADER_SETTLE_TIMEOUT;
         loop {
-            let published = self.newest().await?;
-            let census = self.census(&published.state).await;
-            let Published { state, members, .. } = &*published;
-            let (leader, peers, applied) = census.leader().ok_or_else(no_leader)?;
-            let loss = loses_quorum(&wishes(state), members, leader, &peers, applied, member.member);
+            let published = self.read_latest().await?;
+            let statuses = self.manager_statuses(&published.state).await;
+            let PublishedState { state, members, .. } = &*published;
+            let (leader, peers, applied) = statuses.leader().ok_or_else(leader_unknown)?;
+            let loss = check_quorum_without(
+                &desired_members(state),
+                members,
+                leader,
+                &peers,
+                applied,
+                member.member_id,
+            );
             let Some(why) = loss else { return Ok(()) };
-            // A leader that has just begun has not heard of everybody.
+            // A new leader has not contacted all members yet.
             if Instant::now() >= deadline {
                 return Err(would_lose_quorum(state, member, why));
             }
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 
-    /// Hands over, here or where the leader is.
-    async fn hand_over(&self, leader: MemberId, to: Option<MemberId>) -> Result<(), Status> {
-        if leader == self.member {
-            return self.store.transfer_leadership(to).await.map_err(transfer_problem);
+    /// Transfers leadership, on this manager or by a call to the leader.
+    async fn transfer_to(&self, leader: MemberId, to: Option<MemberId>) -> Result<(), Status> {
+        if leader == self.member_id {
+            return self.store.transfer_leadership(to).await.map_err(transfer_error_status);
         }
-        let mut client = self.peers.control(leader).ok_or_else(no_leader)?;
+        let mut client = self.peers.control_client(leader).ok_or_else(leader_unknown)?;
         client.transfer_leadership(v1::TransferRequest { to: to.unwrap_or(0) }).await.map(drop)
     }
 
-    /// Refuses a machine that would take the place of a manager which answers: it says that it is reached where that
-    /// one is.
-    async fn check_place(&self, join: &Join) -> Result<(), Status> {
+    /// Rejects a joining machine that gives the address of a manager which is still reachable.
+    async fn check_replacement(&self, join: &ManagerJoin) -> Result<(), Status> {
         let published = self.store.read();
         let state = &published.state;
-        let is_there = |member: &&Arc<Member>| !member.removing && member.address == join.address;
-        let there: Vec<_> = state.members().filter(is_there).collect();
-        if there.is_empty() || state.member_of(&join.id).is_some() {
+        let has_address = |member: &&Arc<Member>| !member.removing && member.address == join.address;
+        let owners: Vec<_> = state.members().filter(has_address).collect();
+        if owners.is_empty() || state.member_of_manager(&join.id).is_some() {
             return Ok(());
         }
-        let census = self.census(state).await;
-        let Some(other) = there.iter().find(|member| census.answers(member.member)) else { return Ok(()) };
+        let statuses = self.manager_statuses(state).await;
+        let Some(other) = owners.iter().find(|member| statuses.is_reachable(member.member_id)) else {
+            return Ok(());
+        };
         let message = format!(
-            "manager {} answers at {}: give the address of this machine with --advertise; if it is that machine \
-             without its data, stop what answers there first",
+            "manager {} is active at {}: give the address of this machine with --advertise; if this is that \
+             machine without its data, stop the old manager first",
             other.name, other.address
         );
         Err(Problem::new(Code::AlreadyExists, "ADDRESS_TAKEN", message).into())
     }
 
-    /// Makes a machine a member; answers the member.
-    async fn admit(&self, join: &Join) -> Result<Arc<Member>, Status> {
-        let Join { token, id, name, address, level, .. } = join;
-        self.check_cluster(token)?;
+    /// Adds the machine as a member and returns it.
+    async fn admit_member(&self, join: &ManagerJoin) -> Result<Arc<Member>, Status> {
+        let ManagerJoin { token, id, name, address, level, .. } = join;
+        self.check_token_cluster(token)?;
         let now = self.clock.now();
-        let checks =
-            |state: &State| check_token(state, token, NodeRole::Manager, state.member_of(id).is_some(), now);
+        let checks = |state: &State| {
+            check_token(state, token, NodeRole::Manager, state.member_of_manager(id).is_some(), now)
+        };
         if checks(&self.store.read().state).is_err() {
-            // A manager that follows may not have heard of the token yet.
-            checks(&self.newest().await?.state).map_err(status_of)?;
+            // A follower may not have applied the token yet.
+            checks(&self.read_latest().await?.state).map_err(status_of)?;
         }
-        self.check_place(join).await?;
+        self.check_replacement(join).await?;
         let command = Command::JoinManager {
             hash: token.hash(),
             id: *id,
@@ -169,14 +179,14 @@ impl Api {
             at: now,
         };
         match self.propose(command).await {
-            Ok(answer) => answer.try_into().map_err(|other| unexpected(&other)),
+            Ok(answer) => answer.try_into().map_err(|other| unexpected_answer(&other)),
             Err(ProposeError::Rejected(Refusal::AlreadyExists { .. })) => {
                 let published = self.store.read();
                 let at = published.state.find_member(name.as_str()).map(|owner| owner.address.to_string());
                 let at = at.unwrap_or_default();
                 let message = format!(
-                    "another manager is called {name}, at {at}; give this one another name with --node-name, or, \
-                     if it is that machine without its data, that address with --advertise"
+                    "manager {name} already exists, at {at}; give this one another name with --node-name, \
+                     or, if this is that machine without its data, give that address with --advertise"
                 );
                 Err(Problem::new(Code::AlreadyExists, "MANAGER_EXISTS", message).into())
             }
@@ -185,22 +195,23 @@ impl Api {
     }
 }
 
-/// The refusal to remove what is `missing`. A removal that is repeated by the manager's id hears that it is done.
+/// The error for a removal of the `missing` manager. A repeated removal by manager id is reported as already
+/// done.
 fn already_removed(state: &State, reference: &str, missing: Refusal) -> Status {
-    match reference.parse().ok().and_then(|id: ManagerId| state.departed(&id)) {
+    match reference.parse().ok().and_then(|id: ManagerId| state.departed_manager(&id)) {
         None => status_of(missing),
-        Some(Departed { member, .. }) => {
+        Some(DepartedManager { member, .. }) => {
             let message =
-                format!("manager {reference} (member {member}) was removed already; nothing was changed");
+                format!("manager {reference} (member {member}) is already removed; nothing was changed");
             Problem::new(Code::NotFound, "ALREADY_REMOVED", message).into()
         }
     }
 }
 
-fn would_lose_quorum(state: &State, member: &Member, why: Why) -> Status {
-    let why = census::named(state, &why.to_string());
-    let message = format!("the others could not go on without manager {}: {why}", member.name);
-    refused("WOULD_LOSE_QUORUM", message)
+fn would_lose_quorum(state: &State, member: &Member, why: WaitReason) -> Status {
+    let why = status::with_member_names(state, &why.to_string());
+    let message = format!("removing the vote of manager {} would lose quorum: {why}", member.name);
+    failed_precondition("WOULD_LOSE_QUORUM", message)
 }
 
 #[tonic::async_trait]
@@ -211,29 +222,29 @@ impl managers_server::Managers for Api {
         &self,
         request: Request<v1::JoinManagerRequest>,
     ) -> Result<Response<v1::JoinManagerResponse>, Status> {
-        let caller = caller_of(&request);
-        let join = Join::parse(request.into_inner()).map_err(status_of)?;
+        let caller = caller_name(&request);
+        let join = ManagerJoin::parse(request.into_inner()).map_err(status_of)?;
         let id = join.id;
-        let admitted = self.admit(&join).await.inspect_err(|status| {
-            tracing::info!(%caller, manager = %id, why = status.message(), "a machine was not let in as a manager");
+        let admitted = self.admit_member(&join).await.inspect_err(|status| {
+            tracing::info!(%caller, manager = %id, why = status.message(), "manager join rejected");
         })?;
         let identity = Identity::new(self.authority.cluster(), Role::Manager, id.to_string());
-        let identity = identity.map_err(internal)?;
+        let identity = identity.map_err(internal_error)?;
         let certificate = self.authority.sign(&identity, &join.request, SystemTime::now());
-        let certificate = certificate.map_err(internal)?;
-        let Member { member, name, address, .. } = &*admitted;
-        tracing::info!(%caller, manager = %id, member, %name, %address, "a machine joined as a manager");
+        let certificate = certificate.map_err(internal_error)?;
+        let Member { member_id, name, address, .. } = &*admitted;
+        tracing::info!(%caller, manager = %id, member = member_id, %name, %address, "manager joined");
         let published = self.store.read();
-        let census = Census::of_nobody();
-        let managers = published.state.members().map(|member| census.show(&published, member)).collect();
+        let statuses = ManagerStatuses::not_queried();
+        let managers = published.state.members().map(|member| statuses.show(&published, member)).collect();
         Ok(Response::new(v1::JoinManagerResponse {
             cluster_id: self.authority.cluster().to_owned(),
             manager_id: id.to_string(),
             name: name.to_string(),
-            member: *member,
+            member: *member_id,
             certificate,
             authority: self.authority.to_pem().to_string(),
-            content_key: self.content_key.reveal().as_bytes().to_vec().into(),
+            content_key: self.secret_object_key.reveal().as_bytes().to_vec().into(),
             founders: self.founders.to_vec(),
             managers,
         }))
@@ -244,105 +255,110 @@ impl managers_server::Managers for Api {
         request: Request<v1::ListManagersRequest>,
     ) -> Result<Response<v1::ListManagersResponse>, Status> {
         let published = self.read(&request).await?;
-        let census = self.census(&published.state).await;
-        // What was applied while they were asked is newer than what they said.
-        let managers = published.state.members().map(|member| census.show(&published, member)).collect();
-        let left_nodes = left_nodes(&published.state).map(|node| node.name.to_string()).collect();
-        Ok(Response::new(v1::ListManagersResponse { managers, term: census.term(), left_nodes }))
+        let statuses = self.manager_statuses(&published.state).await;
+        // Entries applied during the query are newer than the replies.
+        let managers = published.state.members().map(|member| statuses.show(&published, member)).collect();
+        let left_nodes =
+            nodes_of_removed_managers(&published.state).map(|node| node.name.to_string()).collect();
+        Ok(Response::new(v1::ListManagersResponse { managers, term: statuses.latest_term(), left_nodes }))
     }
 
     async fn update(
         &self,
         request: Request<v1::UpdateManagerRequest>,
     ) -> Result<Response<v1::Manager>, Status> {
-        let caller = caller_of(&request);
+        let caller = caller_name(&request);
         let request = request.into_inner();
-        let Update { wanted, address } = Update::parse(&request).map_err(status_of)?;
-        let published = self.newest().await?;
+        let ManagerUpdate { desired_suffrage, address } =
+            ManagerUpdate::parse(&request).map_err(status_of)?;
+        let published = self.read_latest().await?;
         let known = published.state.find_member(&request.reference).map_err(status_of)?;
-        let census = self.census(&published.state).await;
-        if wanted == Some(Suffrage::Learner) && known.wanted != Suffrage::Learner {
-            self.can_go_without(known).await?;
+        let statuses = self.manager_statuses(&published.state).await;
+        if desired_suffrage == Some(Suffrage::Learner) && known.desired_suffrage != Suffrage::Learner {
+            self.check_quorum_without(known).await?;
         }
-        let (member, version, at) = (known.member, request.version, self.clock.now());
+        let (member, version, at) = (known.member_id, request.version, self.clock.now());
         let moved = address.clone();
-        let command = Command::UpdateMember { member, version, wanted, address, at };
+        let command = Command::UpdateMember { member, version, desired_suffrage, address, at };
         let stored: Arc<Member> = self.write(command).await?;
-        let wanted = wanted.map(Suffrage::as_str);
+        let desired = desired_suffrage.map(Suffrage::as_str);
         let moved = moved.map(tracing::field::display);
-        tracing::info!(%caller, manager = %stored.id, member, wanted, address = moved, "manager updated");
-        Ok(Response::new(census.show(&self.store.read(), &stored)))
+        tracing::info!(%caller, manager = %stored.manager_id, member, desired, address = moved, "manager updated");
+        Ok(Response::new(statuses.show(&self.store.read(), &stored)))
     }
 
     async fn remove(
         &self,
         request: Request<v1::RemoveManagerRequest>,
     ) -> Result<Response<v1::Manager>, Status> {
-        let caller = caller_of(&request);
+        let caller = caller_name(&request);
         let v1::RemoveManagerRequest { reference, force } = request.into_inner();
-        let published = self.newest().await?;
+        let published = self.read_latest().await?;
         let known = published.state.find_member(&reference);
         let known = known.map_err(|missing| already_removed(&published.state, &reference, missing))?;
-        let census = self.census(&published.state).await;
+        let statuses = self.manager_statuses(&published.state).await;
         if !known.removing {
-            if census.answers(known.member) && !force {
+            if statuses.is_reachable(known.member_id) && !force {
                 let name = &known.name;
                 let message = format!(
-                    "manager {name} answers, and would stop at once; drain and stop it first, or repeat this with \
-                     --force"
+                    "manager {name} is active and would stop at once; drain and stop it first, or repeat \
+                     this with --force"
                 );
-                return Err(refused("MANAGER_ANSWERS", message));
+                return Err(failed_precondition("MANAGER_ANSWERS", message));
             }
-            self.can_go_without(known).await?;
+            self.check_quorum_without(known).await?;
         }
-        let (member, at) = (known.member, self.clock.now());
+        let (member, at) = (known.member_id, self.clock.now());
         let removed = self.delete(Command::RemoveMember { member, at }, known).await?;
-        tracing::info!(%caller, manager = %removed.id, member, name = %removed.name, force, "manager removed");
-        // It may have been out of the group and gone already.
+        tracing::info!(%caller, manager = %removed.manager_id, member, name = %removed.name, force, "manager removed");
+        // It may have left the configuration, and the state, already.
         let removed = Member { removing: true, ..Member::clone(&removed) };
-        Ok(Response::new(census.show(&published, &removed)))
+        Ok(Response::new(statuses.show(&published, &removed)))
     }
 
     async fn transfer_leadership(
         &self,
         request: Request<v1::TransferLeadershipRequest>,
     ) -> Result<Response<v1::Manager>, Status> {
-        let caller = caller_of(&request);
-        let published = self.newest().await?;
+        let caller = caller_name(&request);
+        let published = self.read_latest().await?;
         let to = match request.get_ref().to.as_str() {
             "" => None,
             reference => Some(published.state.find_member(reference).map_err(status_of)?),
         };
-        let before = published.role.leader_id.ok_or_else(no_leader)?;
-        if let Some(to) = to.filter(|to| !published.members.voters.contains(&to.member)) {
+        let before = published.role.leader_id.ok_or_else(leader_unknown)?;
+        if let Some(to) = to.filter(|to| !published.members.voters.contains(&to.member_id)) {
             let message =
-                format!("manager {} has no vote, and only who votes can lead; promote it first", to.name);
-            return Err(refused("NOT_A_VOTER", message));
+                format!("manager {} is not a voter, only voters can lead; promote it first", to.name);
+            return Err(failed_precondition("NOT_A_VOTER", message));
         }
-        if to.is_none_or(|to| to.member != before) {
-            self.hand_over(before, to.map(|to| to.member)).await?;
-            let wanted = |published: &Published| published.role.leader_id.is_some_and(|id| id != before);
-            if !self.store.until(wanted, Instant::now() + TAKE_OVER).await {
-                let message = format!("no other manager leads after {TAKE_OVER:?}; see `warren manager ls`");
+        if to.is_none_or(|to| to.member_id != before) {
+            self.transfer_to(before, to.map(|to| to.member_id)).await?;
+            let has_new_leader =
+                |published: &PublishedState| published.role.leader_id.is_some_and(|id| id != before);
+            if !self.store.wait_until(has_new_leader, Instant::now() + TRANSFER_TIMEOUT).await {
+                let message = format!(
+                    "leadership transfer timed out after {TRANSFER_TIMEOUT:?}; see `warren manager ls`"
+                );
                 return Err(Problem::new(Code::DeadlineExceeded, "NOT_TAKEN_OVER", message).into());
             }
         }
-        let leads = self.store.read().role.leader_id.ok_or_else(no_leader)?;
+        let leader_id = self.store.read().role.leader_id.ok_or_else(leader_unknown)?;
         let published = self.store.read();
-        let leader = published.state.member(leads).ok_or_else(no_leader)?;
-        tracing::info!(%caller, member = leads, name = %leader.name, "leadership transferred");
-        let census = self.census(&published.state).await;
-        // It may be too new in its office to say so itself, or too busy to say anything in time.
-        Ok(Response::new(v1::Manager { leader: true, ..census.show(&published, leader) }))
+        let leader = published.state.member(leader_id).ok_or_else(leader_unknown)?;
+        tracing::info!(%caller, member = leader_id, name = %leader.name, "leadership transferred");
+        let statuses = self.manager_statuses(&published.state).await;
+        // The new leader may not report itself as leader yet, or not reply in time.
+        Ok(Response::new(v1::Manager { leader: true, ..statuses.show(&published, leader) }))
     }
 
     async fn backup(
         &self,
         request: Request<v1::BackupRequest>,
     ) -> Result<Response<Self::BackupStream>, Status> {
-        let caller = caller_of(&request);
+        let caller = caller_name(&request);
         let stream = self.write_backup(request.into_inner()).await?;
-        tracing::info!(%caller, "a backup is written");
+        tracing::info!(%caller, "writing backup");
         Ok(Response::new(stream))
     }
 }

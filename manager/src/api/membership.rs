@@ -1,7 +1,7 @@
-//! Becoming a node, staying one, and leaving.
+//! Nodes joining, renewing certificates, and leaving.
 //!
-//! A stranger proves by a token that it may join, and by its certificate request that it has the key from which its
-//! id is made. Nothing of a token's secret is kept, logged or answered.
+//! A joining machine presents a join token, and a certificate request that proves possession of the key from
+//! which its id is derived. The token's secret is never stored, logged or returned.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -10,33 +10,33 @@ use tonic::{Code, Request, Response, Status};
 use warren_core::{Command, Refusal, State};
 use warren_proto::status::Problem;
 use warren_proto::v1::{self, membership_server};
-use warren_security::{CertificateRequest, Identity, Role, Token};
+use warren_security::{CertificateRequest, Identity, JoinToken, Role};
 use warren_types::{
     Availability, Node, NodeDescription, NodeId, NodeName, NodeRole, Timestamp, Violation, Violations,
 };
 
-use super::access::{caller_of, worker_of};
-use super::nodes::may_go;
-use super::problem::{node_removed, node_unknown, status_of, unexpected};
+use super::authorization::{caller_name, calling_worker};
+use super::nodes::check_removable;
+use super::problem::{node_removed, node_unknown, status_of, unexpected_answer};
 use super::{Api, description};
 use crate::store::ProposeError;
 
-/// Digits of the id in a name that nobody gave.
+/// Digits of the id in a generated name.
 const NAME_DIGITS: usize = 8;
 
-/// What somebody who wants to join says.
-struct Join {
-    token: Token,
+/// A parsed join request.
+struct NodeJoin {
+    token: JoinToken,
     request: CertificateRequest,
     name: NodeName,
     description: NodeDescription,
 }
 
-impl Join {
+impl NodeJoin {
     fn parse(request: v1::JoinRequest) -> Result<Self, Status> {
         let mut wrong = Violations::default();
-        // Its errors repeat nothing of the token.
-        let token = Token::parse(&request.token).map_err(|why| wrong.add("token", why)).ok();
+        // Its errors contain no part of the token.
+        let token = JoinToken::parse(&request.token).map_err(|why| wrong.add("token", why)).ok();
         let certificate = CertificateRequest::parse(&request.certificate_request);
         let certificate = certificate.map_err(|why| wrong.add("certificateRequest", why)).ok();
         let id = certificate.as_ref().map(CertificateRequest::node_id);
@@ -48,61 +48,62 @@ impl Join {
         wrong.into_result(()).map_err(status_of)?;
         let description = description::parse(request.description)?;
         let join = || Some(Self { token: token?, request: certificate?, name: name?, description });
-        Ok(join().expect("what is missing was named"))
+        Ok(join().expect("missing fields are violations"))
     }
 }
 
-pub(super) fn internal(error: impl std::error::Error) -> Status {
-    tracing::error!(%error, "no certificate could be issued");
+pub(super) fn internal_error(error: impl std::error::Error) -> Status {
+    tracing::error!(%error, "issuing a certificate failed");
     Problem::new(Code::Internal, "AUTHORITY", format!("the manager cannot issue a certificate: {error}"))
         .into()
 }
 
-/// Refuses what the cluster would refuse as well, but without asking it: whoever has no token must not be able to make
-/// it write. Who is known to the cluster already does not use the token once more.
+/// Checks the token against the local state before proposing: a caller without a valid token must not cause
+/// writes. A known node does not use up the token again.
 pub(super) fn check_token(
     state: &State,
-    token: &Token,
+    token: &JoinToken,
     wanted: NodeRole,
     is_known: bool,
     now: Timestamp,
 ) -> Result<(), Refusal> {
-    let known = state.token_of(&token.hash()).ok_or(Refusal::TokenUnknown)?;
+    let known = state.token_by_hash(&token.hash()).ok_or(Refusal::TokenNotFound)?;
     if known.role != wanted {
-        return Err(Refusal::TokenRole { wanted, found: known.role });
+        return Err(Refusal::TokenRoleMismatch { wanted, found: known.role });
     }
     if known.is_expired(now) {
         return Err(Refusal::TokenExpired);
     }
-    if known.is_used_up() && !is_known {
-        return Err(Refusal::TokenUsedUp { uses: known.uses });
+    if known.is_exhausted() && !is_known {
+        return Err(Refusal::TokenExhausted { uses: known.uses });
     }
     Ok(())
 }
 
-/// Tasks that hold the node.
+/// Number of tasks that hold the node.
 fn tasks_on(state: &State, node: &NodeId) -> u32 {
     u32::try_from(state.tasks_on(node).count()).unwrap_or(u32::MAX)
 }
 
 impl Api {
-    /// The token's cluster is this one.
-    pub(super) fn check_cluster(&self, token: &Token) -> Result<(), Status> {
-        let (wanted, found) = (token.authority(), self.authority.digest());
-        if wanted == found {
+    /// Checks that the token was made by this cluster.
+    pub(super) fn check_token_cluster(&self, token: &JoinToken) -> Result<(), Status> {
+        let (expected, actual) = (token.authority(), self.authority.digest());
+        if expected == actual {
             return Ok(());
         }
         let message = format!(
-            "the token is of another cluster, with CA {wanted}; this one has CA {found}: make a token here"
+            "the token belongs to another cluster: CA of the token {expected}, CA of this cluster {actual}; \
+             create a token here"
         );
         Err(Problem::new(Code::PermissionDenied, "OTHER_CLUSTER", message).into())
     }
 
-    /// Has the node run nothing any more; answers how many tasks still hold it.
-    async fn drain(&self, node: &Node) -> Result<u32, Status> {
+    /// Drains the node and returns how many tasks still hold it.
+    async fn drain_node(&self, node: &Node) -> Result<u32, Status> {
         let id = node.id;
         if node.availability == Availability::Drain {
-            // It asks again and again, which is nothing to write down.
+            // Already draining: repeated calls write nothing.
             return Ok(tasks_on(&self.store.read().state, &id));
         }
         let command = Command::UpdateNode {
@@ -121,34 +122,34 @@ impl Api {
 #[tonic::async_trait]
 impl membership_server::Membership for Api {
     async fn join(&self, request: Request<v1::JoinRequest>) -> Result<Response<v1::JoinResponse>, Status> {
-        let caller = caller_of(&request);
-        let Join { token, request, name, description } = Join::parse(request.into_inner())?;
+        let caller = caller_name(&request);
+        let NodeJoin { token, request, name, description } = NodeJoin::parse(request.into_inner())?;
         let (id, hash, at) = (request.node_id(), token.hash(), self.clock.now());
-        let not_let_in = |why: &dyn std::fmt::Display| {
-            tracing::info!(%caller, node = %id, %why, "a machine was not let in");
+        let log_rejection = |why: &dyn std::fmt::Display| {
+            tracing::info!(%caller, node = %id, %why, "node join rejected");
         };
-        self.check_cluster(&token).inspect_err(|status| not_let_in(&status.message()))?;
+        self.check_token_cluster(&token).inspect_err(|status| log_rejection(&status.message()))?;
         let checks =
             |state: &State| check_token(state, &token, NodeRole::Worker, state.node(&id).is_some(), at);
         if checks(&self.store.read().state).is_err() {
-            // A manager that follows may not have heard of the token yet.
-            let checked = checks(&self.newest().await?.state);
-            checked.inspect_err(|refusal| not_let_in(refusal)).map_err(status_of)?;
+            // A follower may not have applied the token yet.
+            let checked = checks(&self.read_latest().await?.state);
+            checked.inspect_err(|refusal| log_rejection(refusal)).map_err(status_of)?;
         }
         let command = Command::JoinNode { hash, id, name: name.clone(), description, at };
         let joined = self.propose(command).await.map_err(|error| {
-            not_let_in(&error);
+            log_rejection(&error);
             match error {
                 ProposeError::Rejected(Refusal::AlreadyExists { .. }) => name_taken(&name),
                 other => status_of(other),
             }
         })?;
-        let node: Arc<Node> = joined.try_into().map_err(|other| unexpected(&other))?;
+        let node: Arc<Node> = joined.try_into().map_err(|other| unexpected_answer(&other))?;
         let role = node.role;
         let lifetime = Role::from(role).validity();
         let certificate = self.authority.sign_node(role, &request, SystemTime::now(), lifetime);
-        let certificate = certificate.map_err(internal)?;
-        tracing::info!(%caller, node = %id, %name, "a machine joined");
+        let certificate = certificate.map_err(internal_error)?;
+        tracing::info!(%caller, node = %id, %name, "node joined");
         Ok(Response::new(v1::JoinResponse {
             cluster_id: self.authority.cluster().to_owned(),
             node_id: id.to_string(),
@@ -158,45 +159,45 @@ impl membership_server::Membership for Api {
     }
 
     async fn renew(&self, request: Request<v1::RenewRequest>) -> Result<Response<v1::RenewResponse>, Status> {
-        let (caller, id) = (caller_of(&request), worker_of(&request)?);
+        let (caller, id) = (caller_name(&request), calling_worker(&request)?);
         let wrong = |why| status_of(Violation::new("certificateRequest", why));
         let certificate = CertificateRequest::parse(&request.get_ref().certificate_request).map_err(wrong)?;
-        let published = self.newest().await?;
+        let published = self.read_latest().await?;
         if published.state.node(&id).is_none() {
-            let removed = published.state.removed_at(&id).is_some();
+            let removed = published.state.node_removed_at(&id).is_some();
             return Err(if removed { node_removed() } else { node_unknown() });
         }
         let identity = Identity::new(self.authority.cluster(), Role::Worker, id.to_string());
-        let identity = identity.map_err(internal)?;
+        let identity = identity.map_err(internal_error)?;
         let certificate =
-            self.authority.sign(&identity, &certificate, SystemTime::now()).map_err(internal)?;
+            self.authority.sign(&identity, &certificate, SystemTime::now()).map_err(internal_error)?;
         tracing::info!(%caller, node = %id, "certificate renewed");
         Ok(Response::new(v1::RenewResponse { certificate }))
     }
 
     async fn leave(&self, request: Request<v1::LeaveRequest>) -> Result<Response<v1::LeaveResponse>, Status> {
-        let (caller, id) = (caller_of(&request), worker_of(&request)?);
+        let (caller, id) = (caller_name(&request), calling_worker(&request)?);
         let force = request.get_ref().force;
-        let published = self.newest().await?;
+        let published = self.read_latest().await?;
         let Some(node) = published.state.node(&id) else {
-            // It left before, and its answer was lost.
+            // The node left before, and the response was lost.
             return Ok(Response::new(v1::LeaveResponse { tasks: 0 }));
         };
-        may_go(&published.state, node)?;
-        let tasks = if force { 0 } else { self.drain(node).await? };
+        check_removable(&published.state, node)?;
+        let tasks = if force { 0 } else { self.drain_node(node).await? };
         if tasks > 0 {
-            tracing::info!(%caller, node = %id, tasks, "a node wants to leave");
+            tracing::info!(%caller, node = %id, tasks, "node is draining before it leaves");
             return Ok(Response::new(v1::LeaveResponse { tasks }));
         }
         let command = Command::RemoveNode { id, force, at: self.clock.now() };
         match self.propose(command).await {
-            // One was placed there in the meantime.
+            // A task was assigned in the meantime.
             Err(ProposeError::Rejected(Refusal::NodeInUse { tasks, .. })) => {
                 Ok(Response::new(v1::LeaveResponse { tasks }))
             }
             Err(error) => Err(status_of(error)),
             Ok(_) => {
-                tracing::info!(%caller, node = %id, force, "a node left");
+                tracing::info!(%caller, node = %id, force, "node left");
                 Ok(Response::new(v1::LeaveResponse { tasks: 0 }))
             }
         }
@@ -204,6 +205,6 @@ impl membership_server::Membership for Api {
 }
 
 fn name_taken(name: &NodeName) -> Status {
-    let message = format!("another node is called {name}; give this one another name with --node-name");
+    let message = format!("node {name} already exists; give this one another name with --node-name");
     Problem::new(Code::AlreadyExists, "NODE_EXISTS", message).into()
 }

@@ -1,4 +1,4 @@
-//! Nodes: read, change what people say of them, forget them.
+//! Nodes: get, list, update, remove.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,74 +12,78 @@ use warren_types::spec::validate_labels;
 use warren_types::{Availability, Member, MemberId, Node, NodeRole, NodeStatus, Violations};
 
 use super::Api;
-use super::access::caller_of;
-use super::heard::Heard;
+use super::authorization::caller_name;
+use super::node_reports::RemoteNodeReports;
 use super::paging::Page;
 use super::problem::status_of;
 
-/// Whether the node is on the machine of this manager: it has the same name. It is on that of one which was removed if
-/// it is away, and the manager that has its name now is another machine.
-fn is_of(node: &Node, member: &Member) -> bool {
-    let there = node.status == NodeStatus::Ready || member.address.host() == node.description.address;
-    node.role == NodeRole::Manager && member.name == node.name && there
+/// Whether the node runs on the machine of this manager: they have the same name. A node that is not READY
+/// and whose address differs belonged to a removed manager, whose name another machine has now.
+fn is_node_of_manager(node: &Node, member: &Member) -> bool {
+    let is_same_machine =
+        node.status == NodeStatus::Ready || member.address.host() == node.description.address;
+    node.role == NodeRole::Manager && member.name == node.name && is_same_machine
 }
 
-/// The node on the machine of a manager, if it has one.
-pub(super) fn node_of<'a>(state: &'a State, member: &Member) -> Option<&'a Node> {
-    state.nodes().find(|node| is_of(node, member)).map(|node| &**node)
+/// The node on the manager's machine, if there is one.
+pub(super) fn manager_node<'a>(state: &'a State, member: &Member) -> Option<&'a Node> {
+    state.nodes().find(|node| is_node_of_manager(node, member)).map(|node| &**node)
 }
 
-/// The nodes on the machines of managers that were removed.
-pub(super) fn left_nodes(state: &State) -> impl Iterator<Item = &Node> {
-    // Before the first manager has said who it is, the only one there is.
+/// The nodes on the machines of removed managers.
+pub(super) fn nodes_of_removed_managers(state: &State) -> impl Iterator<Item = &Node> {
+    // Before the first manager is registered there is no other one.
     let known = state.members().next().is_some();
     let left = move |node: &&Node| {
-        known && node.role == NodeRole::Manager && !state.members().any(|member| is_of(node, member))
+        known
+            && node.role == NodeRole::Manager
+            && !state.members().any(|member| is_node_of_manager(node, member))
     };
     state.nodes().map(|node| &**node).filter(left)
 }
 
-/// Refuses what a cluster cannot do without: the machine of a manager.
+/// Rejects the removal of a node whose machine is a manager.
 ///
 /// # Errors
 /// `FailedPrecondition`, reason `NODE_IS_MANAGER`.
-pub(super) fn may_go(state: &State, node: &Node) -> Result<(), Status> {
+pub(super) fn check_removable(state: &State, node: &Node) -> Result<(), Status> {
     let unknown = state.members().next().is_none();
-    let stays = unknown || state.members().any(|member| is_of(node, member));
-    if node.role != NodeRole::Manager || !stays {
+    let is_manager = unknown || state.members().any(|member| is_node_of_manager(node, member));
+    if node.role != NodeRole::Manager || !is_manager {
         return Ok(());
     }
     let message = format!(
-        "node {name} is a manager of the cluster and stays one of its nodes; drain it to have it run nothing, or \
+        "node {name} is a manager of the cluster and cannot be removed; drain it to stop its tasks, or \
          remove the manager first (`warren manager rm {name}`)",
         name = node.name
     );
     Err(Problem::new(Code::FailedPrecondition, "NODE_IS_MANAGER", message).into())
 }
 
-/// Why a worker is DOWN whose last manager left, and what to do; empty for any other node. It looks for managers where
-/// it knows them, and the manager `own` that a restore made may be at an address of which no worker was told.
-pub(super) fn without_managers(state: &State, node: &Node, own: MemberId) -> String {
+/// Why a worker is DOWN whose last manager left the cluster, and what to do; empty for any other node. The
+/// worker only tries addresses it knows, and the manager `own` that a restore created may have an address
+/// that no worker knows.
+pub(super) fn unreachable_managers_hint(state: &State, node: &Node, own: MemberId) -> String {
     let left = node.manager.is_some_and(|manager| state.member(manager).is_none());
     let (true, NodeRole::Worker, NodeStatus::Down) = (left, node.role, node.status) else {
         return String::new();
     };
     let Some(own) = state.member(own) else { return String::new() };
     format!(
-        "the manager that it had its last session with left the cluster, and it may know no other; if its machine \
-         runs, stop the worker there and have it go on as the node that it is: `warren worker join {} --token TOKEN`, \
-         with what `warren token create --role worker` prints",
+        "the manager of its last session left the cluster, and the node may know no other; if its machine \
+         is running, stop the worker there and rejoin it as the same node: `warren worker join {} --token \
+         TOKEN`, with a token from `warren token create --role worker`",
         own.address
     )
 }
 
-/// What an update says, without which node it is about.
-struct Update {
+/// A parsed update, without the node it is for.
+struct NodeUpdate {
     label_rm: BTreeSet<String>,
     availability: Option<Availability>,
 }
 
-fn parse(request: &v1::UpdateNodeRequest) -> Result<Update, Violations> {
+fn parse(request: &v1::UpdateNodeRequest) -> Result<NodeUpdate, Violations> {
     let mut wrong = Violations::default();
     let mut labels = Violations::default();
     validate_labels(&request.label_add, &mut labels);
@@ -93,7 +97,7 @@ fn parse(request: &v1::UpdateNodeRequest) -> Result<Update, Violations> {
         wrong.nest("availability", unknown);
         None
     });
-    wrong.into_result(Update { label_rm: request.label_rm.iter().cloned().collect(), availability })
+    wrong.into_result(NodeUpdate { label_rm: request.label_rm.iter().cloned().collect(), availability })
 }
 
 #[tonic::async_trait]
@@ -101,8 +105,8 @@ impl nodes_server::Nodes for Api {
     async fn get(&self, request: Request<v1::Reference>) -> Result<Response<v1::Node>, Status> {
         let published = self.read(&request).await?;
         let node = published.state.find_node(&request.get_ref().reference).map_err(status_of)?;
-        let heard = self.hear(&published.state, [node.id]).await;
-        Ok(Response::new(self.show_node(&published.state, node, &heard)))
+        let reports = self.fetch_node_reports(&published.state, [node.id]).await;
+        Ok(Response::new(self.show_node(&published.state, node, &reports)))
     }
 
     async fn list(
@@ -113,35 +117,35 @@ impl nodes_server::Nodes for Api {
         let published = self.read(&request).await?;
         let all = published.state.nodes_after(page.after.as_ref());
         let (nodes, next_page_token) = page.cut(all, |node| node.name.clone());
-        let heard = self.hear(&published.state, nodes.iter().map(|node| node.id)).await;
-        let nodes = nodes.iter().map(|node| self.show_node(&published.state, node, &heard)).collect();
+        let reports = self.fetch_node_reports(&published.state, nodes.iter().map(|node| node.id)).await;
+        let nodes = nodes.iter().map(|node| self.show_node(&published.state, node, &reports)).collect();
         Ok(Response::new(v1::ListNodesResponse { nodes, next_page_token }))
     }
 
     async fn update(&self, request: Request<v1::UpdateNodeRequest>) -> Result<Response<v1::Node>, Status> {
-        let caller = caller_of(&request);
+        let caller = caller_name(&request);
         let request = request.into_inner();
-        let Update { label_rm, availability } = parse(&request).map_err(status_of)?;
-        let id = self.newest().await?.state.find_node(&request.reference).map_err(status_of)?.id;
+        let NodeUpdate { label_rm, availability } = parse(&request).map_err(status_of)?;
+        let id = self.read_latest().await?.state.find_node(&request.reference).map_err(status_of)?.id;
         let (version, label_add, at) = (request.version, request.label_add, self.clock.now());
         let command = Command::UpdateNode { id, version, label_add, label_rm, availability, at };
         let updated: Arc<Node> = self.write(command).await?;
         tracing::info!(%caller, node = %id, "node updated");
         let published = self.store.read();
-        let heard = self.hear(&published.state, [id]).await;
-        Ok(Response::new(self.show_node(&published.state, &updated, &heard)))
+        let reports = self.fetch_node_reports(&published.state, [id]).await;
+        Ok(Response::new(self.show_node(&published.state, &updated, &reports)))
     }
 
     async fn remove(&self, request: Request<v1::RemoveNodeRequest>) -> Result<Response<v1::Node>, Status> {
-        let caller = caller_of(&request);
+        let caller = caller_name(&request);
         let request = request.into_inner();
-        let published = self.newest().await?;
+        let published = self.read_latest().await?;
         let node = published.state.find_node(&request.reference).map_err(status_of)?;
-        may_go(&published.state, node)?;
+        check_removable(&published.state, node)?;
         let command = Command::RemoveNode { id: node.id, force: request.force, at: self.clock.now() };
         let removed = self.delete(command, node).await?;
         tracing::info!(%caller, node = %removed.id, force = request.force, "node removed");
-        Ok(Response::new(self.show_node(&published.state, &removed, &Heard::default())))
+        Ok(Response::new(self.show_node(&published.state, &removed, &RemoteNodeReports::default())))
     }
 }
 
@@ -152,8 +156,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_managers_node_stays_and_that_of_an_earlier_one_of_its_name_may_go() {
-        let (at, level) = (Timestamp(1), warren_core::LEVEL);
+    fn node_of_current_manager_cannot_be_removed() {
+        let (at, level) = (Timestamp(1), warren_core::FEATURE_LEVEL);
         let (id, ranges) = (ClusterId(Id(1)), vec!["10.0.0.0/8".parse().unwrap()]);
         let description = NodeDescription { address: "10.0.0.1".into(), ..NodeDescription::default() };
         let node = Command::RegisterNode {
@@ -171,7 +175,7 @@ mod tests {
             level,
             at,
         };
-        let commands = [Command::CreateCluster { id, ranges, level, at }, node, member];
+        let commands = [Command::CreateCluster { id, ranges, feature_level: level, at }, node, member];
         let mut state = State::new();
         for (index, command) in (1..).zip(&commands) {
             state.apply(1, index, command);
@@ -179,7 +183,7 @@ mod tests {
         let own = state.node(&NodeId(Id(7))).unwrap();
         for (name, role, host, status, stays) in [
             ("m1", NodeRole::Manager, "10.0.0.1", NodeStatus::Down, true),
-            // The manager has moved, and its node does not know it yet.
+            // The manager has moved, and its node does not have the new address yet.
             ("m1", NodeRole::Manager, "10.0.0.9", NodeStatus::Ready, true),
             ("m1", NodeRole::Manager, "10.0.0.9", NodeStatus::Down, false),
             ("m2", NodeRole::Manager, "10.0.0.1", NodeStatus::Ready, false),
@@ -188,22 +192,22 @@ mod tests {
             let mut node = Node::clone(own);
             (node.name, node.role, node.status) = (name.parse().unwrap(), role, status);
             node.description.address = host.into();
-            assert_eq!(may_go(&state, &node).is_err(), stays, "{name} {role:?} {host} {status:?}");
+            assert_eq!(check_removable(&state, &node).is_err(), stays, "{name} {role:?} {host} {status:?}");
         }
         let member = state.member(1).unwrap().clone();
-        assert_eq!(node_of(&state, &member).map(|node| node.id), Some(NodeId(Id(7))));
+        assert_eq!(manager_node(&state, &member).map(|node| node.id), Some(NodeId(Id(7))));
         let other = Member { name: "m2".parse().unwrap(), ..Member::clone(&member) };
-        assert!(node_of(&state, &other).is_none());
+        assert!(manager_node(&state, &other).is_none());
     }
 
     #[test]
-    fn worker_that_is_down_after_its_managers_left_is_told_where_to_join_again() {
-        let (at, level) = (Timestamp(1), warren_core::LEVEL);
+    fn stranded_worker_gets_rejoin_hint() {
+        let (at, level) = (Timestamp(1), warren_core::FEATURE_LEVEL);
         let (id, ranges) = (ClusterId(Id(1)), vec!["10.0.0.0/8".parse().unwrap()]);
         let (worker, description) = (NodeId(Id(7)), NodeDescription::default());
         let (name, role) = ("w1".parse().unwrap(), NodeRole::Worker);
         let commands = [
-            Command::CreateCluster { id, ranges, level, at },
+            Command::CreateCluster { id, ranges, feature_level: level, at },
             Command::RegisterNode { id: worker, name, role, description, at },
             Command::RegisterMember {
                 member: 9_000,
@@ -220,7 +224,7 @@ mod tests {
         }
         let known = Node::clone(state.node(&worker).unwrap());
         let reason = |manager, status, role| {
-            without_managers(&state, &Node { manager, status, role, ..known.clone() }, 9_000)
+            unreachable_managers_hint(&state, &Node { manager, status, role, ..known.clone() }, 9_000)
         };
         let said = reason(Some(1), NodeStatus::Down, NodeRole::Worker);
         assert!(said.contains("`warren worker join 10.0.0.9:8080 --token TOKEN`"), "{said}");
@@ -235,8 +239,8 @@ mod tests {
     }
 
     #[test]
-    fn the_node_of_a_manager_that_was_removed_is_left() {
-        let (at, level) = (Timestamp(1), warren_core::LEVEL);
+    fn node_of_removed_manager_is_listed() {
+        let (at, level) = (Timestamp(1), warren_core::FEATURE_LEVEL);
         let (id, ranges) = (ClusterId(Id(1)), vec!["10.0.0.0/8".parse().unwrap()]);
         let node = |number: u128, role| Command::RegisterNode {
             id: NodeId(Id(number)),
@@ -257,7 +261,7 @@ mod tests {
             at,
         };
         let commands = [
-            Command::CreateCluster { id, ranges, level, at },
+            Command::CreateCluster { id, ranges, feature_level: level, at },
             node(1, NodeRole::Manager),
             node(2, NodeRole::Manager),
             node(3, NodeRole::Worker),
@@ -267,7 +271,7 @@ mod tests {
         let mut found = Vec::new();
         for (index, command) in (1..).zip(&commands) {
             state.apply(1, index, command);
-            found = left_nodes(&state).map(|node| node.name.to_string()).collect();
+            found = nodes_of_removed_managers(&state).map(|node| node.name.to_string()).collect();
             assert!(index == 5 || found.is_empty(), "nobody has said yet who is a manager: {found:?}");
         }
         assert_eq!(found, ["m2"]);

@@ -1,4 +1,4 @@
-//! Bounded answers: a page and a token to go on from.
+//! Pagination: bounded responses with a token for the next page.
 
 use tonic::Status;
 use warren_types::Violation;
@@ -6,32 +6,37 @@ use warren_types::Violation;
 use super::problem::status_of;
 
 const DEFAULT_PAGE: usize = 100;
-/// Most items in one answer.
+/// Maximum number of items in one response.
 pub const MAX_PAGE: usize = 1000;
 
-/// Where a page starts and how long it may be.
+/// The start and size of a page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page<K> {
-    /// Last key of the page before.
+    /// Last key of the previous page.
     pub after: Option<K>,
-    /// Most items.
+    /// Maximum number of items.
     pub size: usize,
 }
 
 impl<K: std::str::FromStr + ToString> Page<K> {
-    /// Reads a request's paging fields. A token is the last key of the page before.
+    /// Parses the paging fields of a request. A token is the last key of the previous page.
     ///
     /// # Errors
-    /// `InvalidArgument` for a token that is none.
+    /// `InvalidArgument` for an invalid token.
     pub fn parse(size: u32, token: &str) -> Result<Self, Status> {
         let size = if size == 0 { DEFAULT_PAGE } else { (size as usize).min(MAX_PAGE) };
-        let wrong =
-            |_| status_of(Violation::new("pageToken", format!("{token:?} is not from an earlier answer")));
+        let wrong = |_| {
+            status_of(Violation::new(
+                "pageToken",
+                format!("{token:?} is not a page token of an earlier response"),
+            ))
+        };
         let after = (!token.is_empty()).then(|| token.parse().map_err(wrong)).transpose()?;
         Ok(Self { after, size })
     }
 
-    /// Cuts one page of `items`, which start after `self.after`, and answers the token to go on with.
+    /// Takes one page of `items`, which start after `self.after`, and returns it with the token of the next
+    /// page.
     pub fn cut<T>(&self, items: impl Iterator<Item = T>, key: impl Fn(&T) -> K) -> (Vec<T>, String) {
         let mut page: Vec<T> = items.take(self.size + 1).collect();
         let more = page.len() > self.size;
@@ -46,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_join_without_gap_or_repeat() {
+    fn pages_have_no_gap_or_overlap() {
         let all: Vec<u32> = (1..=10).collect();
         let (mut token, mut seen) = (String::new(), Vec::new());
         loop {

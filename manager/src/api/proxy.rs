@@ -1,10 +1,11 @@
-//! Has another manager answer the calls that this one cannot answer, because it cannot write its log.
+//! Forwards calls that this manager cannot serve, because its log cannot be written, to another manager.
 //!
-//! Such a manager applies nothing new: it can neither say what is newest nor what becomes of a write. Its handlers
-//! refuse that before anything is done, and then the whole call goes to a manager that can, and the whole answer comes
-//! back. What a handler answers all the same (`--stale` reads, what concerns this manager alone) stays here. The other
-//! manager is told who calls ([`caller`]); it never relays the call once more. When none of them can carry it out, the
-//! caller gets the refusal, which says that nothing was done, and asks the others itself.
+//! Such a manager applies nothing new: it can neither serve linearizable reads nor confirm writes. Its
+//! handlers reject such calls before doing anything; then the whole call goes to a manager that can serve it,
+//! and the whole response comes back. Calls that a handler serves anyway (`--stale` reads, calls about this
+//! manager) stay here. The other manager is told the original caller ([`caller`]) and never forwards the call
+//! again. If no manager can serve the call, the caller gets the rejection, which says that nothing was done,
+//! and can try the others itself.
 
 pub mod caller;
 mod request;
@@ -20,46 +21,46 @@ use tonic::transport::Channel;
 use tonic::{Code, Status};
 use tower::{Layer, Service};
 use warren_proto::Problem;
-use warren_proto::status::{DISK_FAILS, DISK_FULL, NO_LEADER, OTHER_LIFE, STOPPING};
+use warren_proto::status::{DISK_FAILED, DISK_FULL, MANAGER_STOPPING, NO_LEADER, OTHER_INCARNATION};
 use warren_security::Peer;
 use warren_types::MemberId;
 
-use self::caller::{CALLER, CALLER_MISSING};
-use self::request::{Kept, keep};
-use super::access::is_read;
+use self::caller::{CALLER_METADATA, CALLER_MISSING};
+use self::request::{ReplayableBody, record_body};
+use super::authorization::is_read;
 use crate::peers::Peers;
 use crate::peers::dial::was_not_sent;
-use crate::peers::roster::{MEMBER_ID_MISMATCH, MEMBER_REMOVED, MEMBER_UNKNOWN};
+use crate::peers::member_directory::{MEMBER_ID_MISMATCH, MEMBER_REMOVED, MEMBER_UNKNOWN};
 use crate::store::Store;
 
-/// Calls of machines that are meant for this manager itself.
-const OWN: [&str; 2] = ["/warren.v1.Peers/", "/warren.v1.Sessions/"];
+/// Calls from other machines that are addressed to this manager itself.
+const LOCAL_SERVICES: [&str; 2] = ["/warren.v1.Peers/", "/warren.v1.Sessions/"];
 
-/// Relays what the log's disk does not allow here.
+/// Forwards calls while this manager's log cannot be written.
 #[derive(Clone)]
 pub struct ProxyLayer {
-    /// Knows whether the log can be written.
+    /// Tells whether the log can be written.
     pub store: Store,
-    /// The ways to the others.
+    /// Channels to the other managers.
     pub peers: Peers,
 }
 
 /// See [`ProxyLayer`].
 #[derive(Clone)]
-pub struct Proxy<S> {
+pub struct ProxyService<S> {
     inner: S,
     layer: ProxyLayer,
 }
 
 impl<S> Layer<S> for ProxyLayer {
-    type Service = Proxy<S>;
+    type Service = ProxyService<S>;
 
-    fn layer(&self, inner: S) -> Proxy<S> {
-        Proxy { inner, layer: self.clone() }
+    fn layer(&self, inner: S) -> ProxyService<S> {
+        ProxyService { inner, layer: self.clone() }
     }
 }
 
-impl<S> Service<http::Request<Body>> for Proxy<S>
+impl<S> Service<http::Request<Body>> for ProxyService<S>
 where
     S: Service<http::Request<Body>, Response = http::Response<Body>>,
     S::Future: Send + 'static,
@@ -73,17 +74,17 @@ where
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        let Some(call) = self.layer.relayable(&request) else {
+        let Some(call) = self.layer.relayable_call(&request) else {
             return Box::pin(self.inner.call(request));
         };
         let (parts, body) = request.into_parts();
-        let (body, kept) = keep(body);
+        let (body, kept) = record_body(body);
         let answer = self.inner.call(http::Request::from_parts(parts, Body::new(body)));
         let layer = self.layer.clone();
         Box::pin(async move {
             let response = answer.await?;
             let kept = kept.take();
-            if !is_of_disk(response.headers()) || layer.store.read().held.is_none() {
+            if !is_disk_refusal(response.headers()) || layer.store.read().write_stall.is_none() {
                 return Ok(response);
             }
             let Some(kept) = kept else { return Ok(response) };
@@ -93,12 +94,12 @@ where
 }
 
 /// A call without its body.
-struct Call {
+struct ProxiedCall {
     uri: Uri,
     headers: HeaderMap,
 }
 
-impl Call {
+impl ProxiedCall {
     fn request(&self, body: Body) -> http::Request<Body> {
         let mut request = http::Request::new(body);
         *request.method_mut() = Method::POST;
@@ -110,89 +111,96 @@ impl Call {
 }
 
 impl ProxyLayer {
-    /// The call as another manager would get it; nothing where it is for this one alone, or was relayed before.
-    fn relayable(&self, request: &http::Request<Body>) -> Option<Call> {
+    /// The call as it is sent to another manager; `None` if it is addressed to this manager or was forwarded
+    /// before.
+    fn relayable_call(&self, request: &http::Request<Body>) -> Option<ProxiedCall> {
         let path = request.uri().path();
-        if OWN.iter().any(|own| path.starts_with(own)) || self.store.read().leads_alone(self.peers.own()) {
+        if LOCAL_SERVICES.iter().any(|own| path.starts_with(own))
+            || self.store.read().is_sole_leader(self.peers.own_id())
+        {
             return None;
         }
         let caller = caller::encode(request.extensions().get::<Peer>()?)?;
         let mut headers = request.headers().clone();
-        headers.insert(CALLER, HeaderValue::try_from(caller).ok()?);
-        Some(Call { uri: request.uri().clone(), headers })
+        headers.insert(CALLER_METADATA, HeaderValue::try_from(caller).ok()?);
+        Some(ProxiedCall { uri: request.uri().clone(), headers })
     }
 
-    /// Has one of the others answer; nothing when none of them can.
-    async fn relay(&self, call: &Call, mut body: Kept) -> Option<http::Response<Body>> {
+    /// Forwards the call to one of the other managers; `None` if none can serve it.
+    async fn relay(&self, call: &ProxiedCall, mut body: ReplayableBody) -> Option<http::Response<Body>> {
         let leader = self.store.read().role.leader_id;
         let mut others = self.peers.others();
         others.sort_by_key(|member| Some(*member) != leader);
-        let mut refused = None;
+        let mut rejection = None;
         for member in others {
-            let Ok((channel, place)) = self.peers.relay(member) else { continue };
-            let Some(body) = body.next() else { break };
+            let Ok((channel, permit)) = self.peers.relay_channel(member) else { continue };
+            let Some(body) = body.next_body() else { break };
             match send(channel, call.request(body)).await {
-                // Its words say more than those of this manager's disk.
-                Ok(response) if has_reason(response.headers(), &[NO_LEADER, STOPPING, OTHER_LIFE]) => {
-                    refused = Some(response);
+                // This rejection is more specific than that of the local disk.
+                Ok(response)
+                    if has_reason(response.headers(), &[NO_LEADER, MANAGER_STOPPING, OTHER_INCARNATION]) =>
+                {
+                    rejection = Some(response);
                 }
-                Ok(response) if is_of_disk(response.headers()) || is_of_relay(response.headers()) => {}
+                Ok(response)
+                    if is_disk_refusal(response.headers()) || is_relay_refusal(response.headers()) => {}
                 Ok(response) => {
-                    return Some(response.map(|inner| Body::new(Placed { inner, _place: place })));
+                    return Some(response.map(|inner| Body::new(RelayedBody { inner, _permit: permit })));
                 }
                 Err(status) if was_not_sent(&status) || is_read(call.uri.path()) => {
-                    tracing::debug!(member, %status, "a call was not relayed");
+                    tracing::debug!(member, %status, "forwarding a call failed");
                 }
-                Err(status) => return Some(unconfirmed(member, &status).into_http()),
+                Err(status) => return Some(outcome_unknown(member, &status).into_http()),
             }
         }
-        refused
+        rejection
     }
 }
 
-/// Sends a call and waits for the beginning of its answer.
+/// Sends a call and waits for the response headers.
 async fn send(mut channel: Channel, request: http::Request<Body>) -> Result<http::Response<Body>, Status> {
     let from = |error: tonic::transport::Error| Status::from_error(error.into());
     std::future::poll_fn(|context| channel.poll_ready(context)).await.map_err(from)?;
     channel.call(request).await.map_err(from)
 }
 
-fn is_of_disk(headers: &HeaderMap) -> bool {
-    has_reason(headers, &[DISK_FULL, DISK_FAILS])
+fn is_disk_refusal(headers: &HeaderMap) -> bool {
+    has_reason(headers, &[DISK_FULL, DISK_FAILED])
 }
 
-/// The other manager refuses this one, which is no answer to the caller.
-fn is_of_relay(headers: &HeaderMap) -> bool {
+/// Whether the other manager rejected this manager, which is not a response to the caller.
+fn is_relay_refusal(headers: &HeaderMap) -> bool {
     let refused = [MEMBER_REMOVED, MEMBER_UNKNOWN, MEMBER_ID_MISMATCH, CALLER_MISSING];
     let status = Status::from_header_map(headers);
     status.is_some_and(|status| refused.contains(&Problem::from(&status).reason.as_str()))
 }
 
-/// Whether these are the headers of a refusal for one of `reasons`. An answer has no status before its end.
+/// Whether the headers carry an error with one of `reasons`. A streamed response has no status before its
+/// end.
 fn has_reason(headers: &HeaderMap, reasons: &[&str]) -> bool {
     let status = Status::from_header_map(headers);
     let status = status.filter(|it| matches!(it.code(), Code::Unavailable | Code::ResourceExhausted));
     status.is_some_and(|status| reasons.contains(&Problem::from(&status).reason.as_str()))
 }
 
-/// The other manager may have carried it out, and nobody knows.
-fn unconfirmed(member: MemberId, status: &Status) -> Status {
+/// The error for a call that the other manager may have executed.
+fn outcome_unknown(member: MemberId, status: &Status) -> Status {
     let why =
         std::error::Error::source(status).map_or_else(|| status.message().to_owned(), ToString::to_string);
     let message = format!(
-        "this manager cannot write its log, and member {member}, to which it relayed the call, did not answer ({why}); \
-         what was asked for may still happen, and repeating it is safe"
+        "this manager cannot write its log and forwarded the call to member {member}, which did not respond \
+         ({why}); outcome unknown: the call may still be applied; it is safe to repeat it"
     );
     Problem::new(Code::Unavailable, "UNCONFIRMED", message).into()
 }
 
-/// A relayed answer, which has its place among those of one peer until its end.
-struct Placed {
+/// A forwarded response; holds its permit of the peer's limit until the end.
+struct RelayedBody {
     inner: Body,
-    _place: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
-impl http_body::Body for Placed {
+impl http_body::Body for RelayedBody {
     type Data = bytes::Bytes;
     type Error = Status;
 

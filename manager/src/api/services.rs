@@ -1,4 +1,4 @@
-//! Services: create, read, scale, update, return to what they were, remove.
+//! Services: create, get, list, scale, update, roll back, remove.
 
 use std::sync::Arc;
 
@@ -9,12 +9,12 @@ use warren_proto::v1::{self, services_server};
 use warren_types::{Revision, Service, ServiceId, ServiceSpec, TaskState, Violation, Violations};
 
 use super::Api;
-use super::access::caller_of;
+use super::authorization::caller_name;
 use super::paging::Page;
 use super::problem::status_of;
 
-/// The spec that an update asks for; paths start at the request.
-fn updated(spec: Option<v1::ServiceSpec>) -> Result<ServiceSpec, Violations> {
+/// The spec of an update; the paths of violations start at the request.
+fn parse_updated_spec(spec: Option<v1::ServiceSpec>) -> Result<ServiceSpec, Violations> {
     let spec = spec.ok_or_else(|| Violation::new("spec", "is missing"))?;
     ServiceSpec::try_from(spec).map_err(|inner| {
         let mut wrong = Violations::default();
@@ -26,7 +26,7 @@ fn updated(spec: Option<v1::ServiceSpec>) -> Result<ServiceSpec, Violations> {
 fn show_revision(state: &State, service: &Service, revision: &Revision) -> v1::Revision {
     let runs = |state: TaskState| state == TaskState::Running;
     let tasks = state.tasks_of(&service.id).filter(|task| task.revision.number == revision.number);
-    let running = tasks.filter(|task| task.holds_node() && runs(task.observed.state)).count();
+    let running = tasks.filter(|task| task.holds_resources() && runs(task.observed.state)).count();
     v1::Revision {
         number: revision.number,
         created_at: revision.created_at.0,
@@ -36,20 +36,20 @@ fn show_revision(state: &State, service: &Service, revision: &Revision) -> v1::R
         digest: service.pins.get(&revision.number).map(ToString::to_string).unwrap_or_default(),
         current: revision.number == service.revision.number,
         running: u32::try_from(running).unwrap_or(u32::MAX),
-        contents: revision.contents.iter().map(Into::into).collect(),
+        contents: revision.secret_objects.iter().map(Into::into).collect(),
     }
 }
 
 impl Api {
-    /// Makes a write, and shows the service as that left it.
+    /// Proposes a write and returns the service as the write left it.
     async fn write_service(&self, command: Command) -> Result<v1::Service, Status> {
         let service: Arc<Service> = self.write(command).await?;
         Ok(self.show_service(&self.store.read().state, &service))
     }
 
-    /// Id and version of the service that a write is for, as of one state.
-    async fn service_to_change(&self, reference: &str) -> Result<(ServiceId, u64), Status> {
-        let published = self.newest().await?;
+    /// Id and version of the service of a write, read from one state.
+    async fn resolve_service_version(&self, reference: &str) -> Result<(ServiceId, u64), Status> {
+        let published = self.read_latest().await?;
         let service = published.state.find_service(reference).map_err(status_of)?;
         Ok((service.id, service.version))
     }
@@ -61,7 +61,7 @@ impl services_server::Services for Api {
         &self,
         request: Request<v1::CreateServiceRequest>,
     ) -> Result<Response<v1::Service>, Status> {
-        let caller = caller_of(&request);
+        let caller = caller_name(&request);
         let (id, spec): (ServiceId, ServiceSpec) = request.into_inner().try_into().map_err(status_of)?;
         let name = spec.name.clone();
         let command = Command::CreateService { id, spec, at: self.clock.now() };
@@ -92,10 +92,10 @@ impl services_server::Services for Api {
         &self,
         request: Request<v1::ScaleServiceRequest>,
     ) -> Result<Response<v1::Service>, Status> {
-        let caller = caller_of(&request);
+        let caller = caller_name(&request);
         let request = request.into_inner();
         let replicas = replicas(request.replicas).map_err(status_of)?;
-        let (id, _) = self.service_to_change(&request.reference).await?;
+        let (id, _) = self.resolve_service_version(&request.reference).await?;
         let command = Command::ScaleService { id, version: request.version, replicas, at: self.clock.now() };
         let scaled = self.write_service(command).await?;
         tracing::info!(%caller, service = %id, replicas, "service scaled");
@@ -106,12 +106,12 @@ impl services_server::Services for Api {
         &self,
         request: Request<v1::UpdateServiceRequest>,
     ) -> Result<Response<v1::Service>, Status> {
-        let caller = caller_of(&request);
+        let caller = caller_name(&request);
         let v1::UpdateServiceRequest { reference, version, spec, force } = request.into_inner();
-        let spec = updated(spec).map_err(status_of)?;
-        let (id, found) = self.service_to_change(&reference).await?;
-        // Forced twice would be done twice, so it is done for the version that was found.
-        let version = version.or(force.then_some(found));
+        let spec = parse_updated_spec(spec).map_err(status_of)?;
+        let (id, current) = self.resolve_service_version(&reference).await?;
+        // A forced update is not idempotent, so it applies only to the version that was read.
+        let version = version.or(force.then_some(current));
         let command = Command::UpdateService { id, version, spec, force, at: self.clock.now() };
         let updated = self.write_service(command).await?;
         tracing::info!(%caller, service = %id, force, "service updated");
@@ -122,15 +122,15 @@ impl services_server::Services for Api {
         &self,
         request: Request<v1::RollbackServiceRequest>,
     ) -> Result<Response<v1::Service>, Status> {
-        let caller = caller_of(&request);
+        let caller = caller_name(&request);
         let v1::RollbackServiceRequest { reference, version, revision } = request.into_inner();
-        let (id, found) = self.service_to_change(&reference).await?;
-        // "The one before" is relative to what was found.
-        let version = version.or(revision.is_none().then_some(found));
+        let (id, current) = self.resolve_service_version(&reference).await?;
+        // "The previous revision" is relative to the version that was read.
+        let version = version.or(revision.is_none().then_some(current));
         let command = Command::RollbackService { id, version, revision, at: self.clock.now() };
-        let back = self.write_service(command).await?;
+        let rolled_back = self.write_service(command).await?;
         tracing::info!(%caller, service = %id, ?revision, "service rolled back");
-        Ok(Response::new(back))
+        Ok(Response::new(rolled_back))
     }
 
     async fn history(
@@ -149,9 +149,9 @@ impl services_server::Services for Api {
         &self,
         request: Request<v1::RemoveServiceRequest>,
     ) -> Result<Response<v1::Service>, Status> {
-        let caller = caller_of(&request);
+        let caller = caller_name(&request);
         let v1::RemoveServiceRequest { reference, version } = request.into_inner();
-        let (id, _) = self.service_to_change(&reference).await?;
+        let (id, _) = self.resolve_service_version(&reference).await?;
         let command = Command::RemoveService { id, version, at: self.clock.now() };
         let removed = self.write_service(command).await?;
         let name = removed.spec.as_ref().map_or("", |spec| &spec.name);

@@ -1,4 +1,4 @@
-//! Tasks: read.
+//! Tasks: get and list.
 
 use std::sync::Arc;
 
@@ -11,15 +11,15 @@ use super::Api;
 use super::paging::Page;
 use super::problem::status_of;
 
-/// Which tasks a list holds.
+/// The tasks of a list.
 #[derive(Clone, Copy)]
-struct Filter {
+struct TaskListFilter {
     service: Option<ServiceId>,
     node: Option<NodeId>,
-    current: bool,
+    is_current_only: bool,
 }
 
-impl Filter {
+impl TaskListFilter {
     fn parse(state: &State, request: &v1::ListTasksRequest) -> Result<Self, Status> {
         let given = |text: &str| (!text.is_empty()).then(|| text.to_string());
         let service = given(&request.service)
@@ -28,21 +28,21 @@ impl Filter {
         let node = given(&request.node)
             .map(|name| state.find_node(&name).map(|node| node.id).map_err(status_of))
             .transpose()?;
-        Ok(Self { service, node, current: request.current })
+        Ok(Self { service, node, is_current_only: request.current })
     }
 
-    fn admits(&self, task: &Task) -> bool {
+    fn matches(&self, task: &Task) -> bool {
         self.service.is_none_or(|service| task.id.service == service)
             && self.node.is_none_or(|node| task.node == Some(node))
-            && (!self.current || task.is_live() || task.holds_node())
+            && (!self.is_current_only || task.is_live() || task.holds_resources())
     }
 
-    /// The narrowest index that holds all that the filter admits, from after `after` on, by id.
+    /// The narrowest index that contains all matching tasks after `after`, ordered by id.
     fn candidates(self, state: &State, after: Option<TaskId>) -> Box<dyn Iterator<Item = &Arc<Task>> + '_> {
         let later = move |task: &&Arc<Task>| after.is_none_or(|after| task.id > after);
         match (&self.service, &self.node) {
             (Some(service), _) => Box::new(state.tasks_of(service).filter(later)),
-            (None, Some(node)) if self.current => {
+            (None, Some(node)) if self.is_current_only => {
                 let mut tasks: Vec<_> = state.tasks_on(node).filter(later).collect();
                 tasks.sort_unstable_by_key(|task| task.id);
                 Box::new(tasks.into_iter())
@@ -57,8 +57,8 @@ impl tasks_server::Tasks for Api {
     async fn get(&self, request: Request<v1::Reference>) -> Result<Response<v1::Task>, Status> {
         let published = self.read(&request).await?;
         let task = published.state.find_task(&request.get_ref().reference).map_err(status_of)?;
-        let heard = self.hear(&published.state, task.node).await;
-        Ok(Response::new(self.show_task(&published.state, task, &heard)))
+        let reports = self.fetch_node_reports(&published.state, task.node).await;
+        Ok(Response::new(self.show_task(&published.state, task, &reports)))
     }
 
     async fn list(
@@ -69,13 +69,14 @@ impl tasks_server::Tasks for Api {
         let request = request.get_ref();
         let page = Page::<TaskId>::parse(request.page_size, &request.page_token)?;
         let (tasks, next_page_token) = {
-            let filter = Filter::parse(&published.state, request)?;
+            let filter = TaskListFilter::parse(&published.state, request)?;
             let admitted =
-                filter.candidates(&published.state, page.after).filter(move |task| filter.admits(task));
+                filter.candidates(&published.state, page.after).filter(move |task| filter.matches(task));
             page.cut(admitted, |task| task.id)
         };
-        let heard = self.hear(&published.state, tasks.iter().filter_map(|task| task.node)).await;
-        let tasks = tasks.iter().map(|task| self.show_task(&published.state, task, &heard)).collect();
+        let reports =
+            self.fetch_node_reports(&published.state, tasks.iter().filter_map(|task| task.node)).await;
+        let tasks = tasks.iter().map(|task| self.show_task(&published.state, task, &reports)).collect();
         Ok(Response::new(v1::ListTasksResponse { tasks, next_page_token }))
     }
 }

@@ -1,5 +1,5 @@
-//! Requests to a manager that applies, with each write, what others wrote right after it: both are published before the
-//! write is answered.
+//! Requests to a manager that applies concurrent writes directly after each write: both are published before
+//! the write is answered.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use tonic::{Request, Status};
 use warren_consensus::ConfState;
 use warren_control::SystemClock;
-use warren_core::{Applied, Command, LEVEL, State};
+use warren_core::{AppliedIndex, Command, FEATURE_LEVEL, State};
 use warren_proto::Problem;
 use warren_proto::v1;
 use warren_proto::v1::contents_server::Contents;
@@ -18,74 +18,81 @@ use warren_proto::v1::nodes_server::Nodes;
 use warren_proto::v1::services_server::Services;
 use warren_proto::v1::tokens_server::Tokens;
 use warren_proto::v1::volumes_server::Volumes;
-use warren_security::{Identity, LiveCertificate, Role as CertificateRole};
+use warren_security::{Identity, ReloadableCertificate, Role as CertificateRole};
 use warren_types::{
-    Availability, ClusterId, ContentId, Id, ManagerId, NodeId, NodeRole, ServiceId, ServiceSpec, Timestamp,
-    TokenHash, TokenId, VolumeId,
+    Availability, ClusterId, Id, ManagerId, NodeId, NodeRole, SecretObjectId, ServiceId, ServiceSpec,
+    Timestamp, TokenHash, TokenId, VolumeId,
 };
 
 use super::*;
-use crate::peers::{Credentials, Outgoing};
+use crate::peers::{PeerCredentials, PeerTransport};
 use crate::raft::codec;
-use crate::store::{Inbox, Proposal, Published, Publisher, Role, Written};
+use crate::store::{AppliedWrite, DriverInbox, PublishedState, QueuedProposal, ReplicaRole, StatePublisher};
 
 const TERM: u64 = 1;
 const AT: Timestamp = Timestamp(1);
-const LEADER: Role = Role { leader: true, leader_id: Some(1), term: TERM, may_plan: true };
+const LEADER: ReplicaRole = ReplicaRole { is_leader: true, leader_id: Some(1), term: TERM, can_plan: true };
 
-/// What others write right after the next write of the test.
-type Later = Arc<Mutex<Vec<Command>>>;
+/// The concurrent writes after the next write of the test.
+type ConcurrentWrites = Arc<Mutex<Vec<Command>>>;
 
-struct World {
+struct ApiFixture {
     api: Api,
-    later: Later,
+    concurrent_writes: ConcurrentWrites,
     _dir: TempDir,
-    _outgoing: Outgoing,
+    _outgoing: PeerTransport,
 }
 
-fn publish(publisher: &Publisher, state: &State) {
+fn publish(publisher: &StatePublisher, state: &State) {
     let members = Arc::new(ConfState::of_voters(vec![1]));
-    let published = Published { role: LEADER, members, ..Published::first(state.clone()) };
+    let published = PublishedState { role: LEADER, members, ..PublishedState::initial(state.clone()) };
     publisher.publish(published, Vec::new());
 }
 
-/// Applies what is proposed, and what others write right after it.
-async fn drive(publisher: Publisher, mut inbox: Inbox, mut state: State, later: Later) {
+/// Applies proposals, each followed by the concurrent writes.
+async fn drive(publisher: StatePublisher, mut inbox: DriverInbox, mut state: State, later: ConcurrentWrites) {
     publish(&publisher, &state);
-    while let Some(Proposal { data, reply }) = inbox.proposals.recv().await {
+    while let Some(QueuedProposal { data, reply }) = inbox.proposals.recv().await {
         let command = codec::decode(&data).unwrap();
-        let place = Applied { term: TERM, index: state.applied().index + 1 };
+        let place = AppliedIndex { term: TERM, index: state.applied().index + 1 };
         let outcome = state.apply(TERM, place.index, &command);
         for command in later.lock().unwrap().drain(..) {
             let outcome = state.apply(TERM, state.applied().index + 1, &command);
-            assert!(matches!(outcome, warren_core::Outcome::Applied { .. }), "{command:?}: {outcome:?}");
+            assert!(matches!(outcome, warren_core::ApplyOutcome::Applied { .. }), "{command:?}: {outcome:?}");
         }
         publish(&publisher, &state);
-        reply.send(Ok(Written { place, outcome })).unwrap();
+        reply.send(Ok(AppliedWrite { position: place, outcome })).unwrap();
     }
 }
 
-fn peers(authority: &CertificateAuthority) -> (Peers, Outgoing) {
+fn peers(authority: &CertificateAuthority) -> (Peers, PeerTransport) {
     let identity = Identity::new("c1", CertificateRole::Manager, id(1)).unwrap();
-    let certificate = LiveCertificate::new(&authority.issue(&identity, SystemTime::now()).unwrap());
+    let certificate = ReloadableCertificate::new(&authority.issue(&identity, SystemTime::now()).unwrap());
     let roots = authority.roots();
-    let credentials = Credentials { cluster: "c1", id: ManagerId(Id(1)), roots: &roots, certificate };
+    let credentials = PeerCredentials { cluster: "c1", id: ManagerId(Id(1)), roots: &roots, certificate };
     let (peers, outgoing, _) = Peers::new(1, "127.0.0.1:1".parse().unwrap(), credentials).unwrap();
     (peers, outgoing)
 }
 
 /// A cluster with one manager and one node, `n1`.
-async fn world() -> World {
+async fn fixture() -> ApiFixture {
     let mut state = State::new();
     let (name, address) = ("m1".parse().unwrap(), "127.0.0.1:1".parse().unwrap());
     let founding = [
         Command::CreateCluster {
             id: ClusterId(Id(1)),
             ranges: vec!["10.0.0.0/8".parse().unwrap()],
-            level: LEVEL,
+            feature_level: FEATURE_LEVEL,
             at: AT,
         },
-        Command::RegisterMember { member: 1, id: ManagerId(Id(1)), name, address, level: LEVEL, at: AT },
+        Command::RegisterMember {
+            member: 1,
+            id: ManagerId(Id(1)),
+            name,
+            address,
+            level: FEATURE_LEVEL,
+            at: AT,
+        },
         Command::RegisterNode {
             id: NodeId(Id(1)),
             name: "n1".parse().unwrap(),
@@ -99,42 +106,42 @@ async fn world() -> World {
     }
     let authority = CertificateAuthority::create("c1", SystemTime::now()).unwrap();
     let (peers, outgoing) = peers(&authority);
-    let (store, publisher, inbox) = Store::new(Published::first(State::new()), 16, 16);
+    let (store, publisher, inbox) = Store::new(PublishedState::initial(State::new()), 16, 16);
     let dir = TempDir::new().unwrap();
     let (clock, shutdown) = (Arc::new(SystemClock::new()), Shutdown::new());
-    let loops = Loops::new(shutdown.clone(), clock.clone(), Arc::new(|| 0));
-    let (later, mut newest) = (Later::default(), store.watch(0));
+    let loops = BackgroundTasks::new(shutdown.clone(), clock.clone(), Arc::new(|| 0));
+    let (later, mut newest) = (ConcurrentWrites::default(), store.watch(0));
     tokio::spawn(drive(publisher, inbox, state, later.clone()));
     newest.next().await.unwrap();
     let api = Api {
         leader: LeaderWatch::start(store.clone(), &loops),
-        registry: Registry::default(),
-        streams: Streams::default(),
-        refusals: Refusals::default(),
-        loops,
-        clock: Stamp::new(clock, store.clone()),
+        registry: SessionRegistry::default(),
+        streams: WorkerStreams::default(),
+        placement_refusals: PlacementRefusals::default(),
+        background_tasks: loops,
+        clock: TimestampSource::new(clock, store.clone()),
         shutdown,
         authority: Arc::new(authority),
-        content_key: Arc::new(ContentKey::create(&dir.path().join("key")).unwrap()),
-        manager: id(1),
-        manager_only: false,
-        member: 1,
+        secret_object_key: Arc::new(SecretObjectKey::create(&dir.path().join("key")).unwrap()),
+        manager_id: id(1),
+        is_manager_only: false,
+        member_id: 1,
         founders: [1].into(),
         peers,
-        agreement: Agreement::default(),
-        waits: Waits::default(),
-        ears: Ears::default(),
-        log_engine: Engine::default(),
-        metrics: Metrics::default(),
+        state_comparison: StateComparison::default(),
+        membership_wait: MembershipWait::default(),
+        progress_subscription: ProgressSubscription::default(),
+        log_engine: LogEngine::default(),
+        metrics: ManagerMetrics::default(),
         store,
     };
-    World { api, later, _dir: dir, _outgoing: outgoing }
+    ApiFixture { api, concurrent_writes: later, _dir: dir, _outgoing: outgoing }
 }
 
-impl World {
-    /// With the next write of the test, others write this right after it.
-    fn then(&self, commands: impl Into<Vec<Command>>) {
-        *self.later.lock().unwrap() = commands.into();
+impl ApiFixture {
+    /// Adds a concurrent write after the next write of the test.
+    fn write_concurrently(&self, commands: impl Into<Vec<Command>>) {
+        *self.concurrent_writes.lock().unwrap() = commands.into();
     }
 
     async fn service(&self, value: &str) -> v1::Service {
@@ -180,7 +187,7 @@ fn reference(text: &str) -> Request<v1::Reference> {
     Request::new(v1::Reference { reference: text.into() })
 }
 
-/// A service `web` without tasks, with a label and an image of its own.
+/// A service `web` without tasks, with a label and its own image.
 fn spec(value: &str) -> v1::ServiceSpec {
     v1::ServiceSpec {
         name: "web".into(),
@@ -195,7 +202,7 @@ fn value(service: &v1::Service) -> &str {
     &service.spec.as_ref().unwrap().labels["value"]
 }
 
-fn others_update(value: &str) -> Command {
+fn concurrent_update(value: &str) -> Command {
     let spec: ServiceSpec = spec(value).try_into().unwrap();
     Command::UpdateService { id: ServiceId(Id(7)), version: None, spec, force: false, at: AT }
 }
@@ -205,10 +212,10 @@ fn reason<T: std::fmt::Debug>(answer: Result<T, Status>) -> String {
 }
 
 #[tokio::test]
-async fn update_answers_its_own_version_when_a_later_one_follows() {
-    let world = world().await;
+async fn update_returns_own_version_despite_later_write() {
+    let world = fixture().await;
     let created = world.service("first").await;
-    world.then([others_update("theirs")]);
+    world.write_concurrently([concurrent_update("theirs")]);
     let updated = world.api.update_service("mine", Some(created.version), false).await.unwrap();
     assert_eq!((value(&updated), updated.version, updated.revision), ("mine", created.version + 1, 2));
     let stale = world.api.update_service("again", Some(updated.version), false).await;
@@ -218,13 +225,13 @@ async fn update_answers_its_own_version_when_a_later_one_follows() {
 }
 
 #[tokio::test]
-async fn update_of_a_superseded_revision_says_so_in_its_rollout() {
-    let world = world().await;
+async fn superseded_update_reports_superseded_rollout() {
+    let world = fixture().await;
     world.service("first").await;
-    world.then([others_update("theirs")]);
+    world.write_concurrently([concurrent_update("theirs")]);
     let rollout = world.api.update_service("mine", None, false).await.unwrap().rollout.unwrap();
     assert_eq!(rollout.stopped, "web was changed again meanwhile: it is at revision 3, not 2");
-    world.then([
+    world.write_concurrently([
         Command::RemoveService { id: ServiceId(Id(7)), version: None, at: AT },
         Command::DeleteService { term: TERM, id: ServiceId(Id(7)) },
     ]);
@@ -234,27 +241,27 @@ async fn update_of_a_superseded_revision_says_so_in_its_rollout() {
 }
 
 #[tokio::test]
-async fn repeated_update_answers_the_version_that_the_first_made() {
-    let world = world().await;
+async fn repeated_update_returns_first_version() {
+    let world = fixture().await;
     let created = world.service("first").await;
     let updated = world.api.update_service("mine", Some(created.version), false).await.unwrap();
-    world.then([others_update("theirs")]);
+    world.write_concurrently([concurrent_update("theirs")]);
     let repeated = world.api.update_service("mine", Some(created.version), false).await.unwrap();
     assert_eq!((value(&repeated), repeated.version), ("mine", updated.version));
 }
 
 #[tokio::test]
-async fn scale_force_and_rollback_answer_what_they_made() {
-    let world = world().await;
+async fn scale_force_and_rollback_return_own_result() {
+    let world = fixture().await;
     let created = world.service("first").await;
-    world.then([others_update("theirs")]);
+    world.write_concurrently([concurrent_update("theirs")]);
     let request = v1::ScaleServiceRequest { reference: "web".into(), version: None, replicas: 3 };
     let scaled = Services::scale(&world.api, Request::new(request)).await.unwrap().into_inner();
     assert_eq!((value(&scaled), scaled.version, scaled.wanted), ("first", created.version + 1, 3));
-    world.then([others_update("theirs again")]);
+    world.write_concurrently([concurrent_update("theirs again")]);
     let forced = world.api.update_service("theirs", None, true).await.unwrap();
     assert_eq!((value(&forced), forced.version, forced.revision), ("theirs", scaled.version + 2, 3));
-    world.then([others_update("last")]);
+    world.write_concurrently([concurrent_update("last")]);
     let request = v1::RollbackServiceRequest { reference: "web".into(), version: None, revision: Some(1) };
     let back = Services::rollback(&world.api, Request::new(request)).await.unwrap().into_inner();
     assert_eq!((back.version, back.revision), (forced.version + 2, 5));
@@ -262,9 +269,9 @@ async fn scale_force_and_rollback_answer_what_they_made() {
 }
 
 #[tokio::test]
-async fn create_answers_the_service_when_it_is_changed_or_deleted_at_once() {
-    let world = world().await;
-    world.then([others_update("theirs")]);
+async fn create_returns_service_despite_concurrent_change() {
+    let world = fixture().await;
+    world.write_concurrently([concurrent_update("theirs")]);
     let created = world.service("mine").await;
     assert_eq!((value(&created), created.revision), ("mine", 1));
     let request = v1::CreateServiceRequest { id: id(7), spec: Some(spec("mine")) };
@@ -274,7 +281,7 @@ async fn create_answers_the_service_when_it_is_changed_or_deleted_at_once() {
         Command::RemoveService { id: ServiceId(Id(8)), version: None, at: AT },
         Command::DeleteService { term: TERM, id: ServiceId(Id(8)) },
     ];
-    world.then(gone);
+    world.write_concurrently(gone);
     let other = v1::ServiceSpec { name: "other".into(), ..spec("mine") };
     let request = v1::CreateServiceRequest { id: id(8), spec: Some(other) };
     let created = world.api.create_service(request).await.unwrap();
@@ -282,46 +289,47 @@ async fn create_answers_the_service_when_it_is_changed_or_deleted_at_once() {
 }
 
 #[tokio::test]
-async fn remove_answers_the_service_as_it_was_marked() {
-    let world = world().await;
+async fn remove_returns_service_marked_for_removal() {
+    let world = fixture().await;
     let created = world.service("mine").await;
-    world.then([Command::DeleteService { term: TERM, id: ServiceId(Id(7)) }]);
+    world.write_concurrently([Command::DeleteService { term: TERM, id: ServiceId(Id(7)) }]);
     let request = v1::RemoveServiceRequest { reference: "web".into(), version: None };
     let removed = Services::remove(&world.api, Request::new(request)).await.unwrap().into_inner();
     assert_eq!((removed.removing, removed.version), (true, created.version + 1));
 }
 
 #[tokio::test]
-async fn content_writes_answer_their_own_number_and_version() {
-    let world = world().await;
+async fn secret_object_writes_return_own_version() {
+    let world = fixture().await;
     let (theirs, second) = {
-        let seal = |data: &[u8]| world.api.content_key.seal(ContentId(Id(7)), data);
+        let seal = |data: &[u8]| world.api.secret_object_key.seal(SecretObjectId(Id(7)), data);
         (seal(b"theirs"), seal(b"theirs, later"))
     };
-    let others = |content| Command::UpdateContent { id: ContentId(Id(7)), version: None, content, at: AT };
-    world.then([others(theirs)]);
+    let others =
+        |content| Command::UpdateSecretObject { id: SecretObjectId(Id(7)), version: None, content, at: AT };
+    world.write_concurrently([others(theirs)]);
     let created = world.api.create_secret(b"first").await.unwrap();
     assert_eq!(created.number, 1);
     let repeated = world.api.create_secret(b"first").await;
     assert_eq!(reason(repeated), "CHANGED_SINCE_CREATED", "number and version are theirs");
-    world.then([others(second)]);
+    world.write_concurrently([others(second)]);
     let updated = world.api.update_secret(b"mine", Some(created.version + 1)).await.unwrap();
     assert_eq!((updated.number, updated.version), (3, created.version + 3));
     let stale = world.api.update_secret(b"mine again", Some(updated.version)).await;
     assert_eq!(reason(stale), "VERSION_CONFLICT");
-    world.then([Command::RemoveContent { id: ContentId(Id(7)), at: AT }]);
+    world.write_concurrently([Command::RemoveSecretObject { id: SecretObjectId(Id(7)), at: AT }]);
     let last = world.api.update_secret(b"last", None).await.unwrap();
     assert_eq!(last.number, 5);
-    world.then([Command::RemoveContent { id: ContentId(Id(7)), at: AT }]);
+    world.write_concurrently([Command::RemoveSecretObject { id: SecretObjectId(Id(7)), at: AT }]);
     let created = world.api.create_secret(b"first").await.unwrap();
     assert_eq!(created.number, 1, "it was made, though it is gone by now");
 }
 
 #[tokio::test]
-async fn volume_writes_answer_their_own_object_when_it_is_gone_at_once() {
-    let world = world().await;
+async fn volume_writes_return_own_object_despite_removal() {
+    let world = fixture().await;
     let gone = || [Command::RemoveVolume { id: VolumeId(Id(7)), purge: false, at: AT }];
-    world.then(gone());
+    world.write_concurrently(gone());
     let request = v1::CreateVolumeRequest { id: id(7), name: "data".into(), ..Default::default() };
     let created = Volumes::create(&world.api, Request::new(request.clone())).await.unwrap().into_inner();
     assert_eq!(created.name, "data");
@@ -333,8 +341,8 @@ async fn volume_writes_answer_their_own_object_when_it_is_gone_at_once() {
 }
 
 #[tokio::test]
-async fn node_writes_answer_their_own_object_when_others_change_or_remove_it() {
-    let world = world().await;
+async fn node_writes_return_own_object_despite_concurrent_change() {
+    let world = fixture().await;
     let update = |availability, key: &str| Command::UpdateNode {
         id: NodeId(Id(1)),
         version: None,
@@ -343,7 +351,7 @@ async fn node_writes_answer_their_own_object_when_others_change_or_remove_it() {
         availability,
         at: AT,
     };
-    world.then([update(Some(Availability::Active), "theirs")]);
+    world.write_concurrently([update(Some(Availability::Active), "theirs")]);
     let request = v1::UpdateNodeRequest {
         reference: "n1".into(),
         availability: v1::Availability::Drain.into(),
@@ -351,14 +359,14 @@ async fn node_writes_answer_their_own_object_when_others_change_or_remove_it() {
     };
     let updated = Nodes::update(&world.api, Request::new(request.clone())).await.unwrap().into_inner();
     assert_eq!((updated.availability(), updated.labels.len()), (v1::Availability::Drain, 0));
-    world.then([Command::RemoveNode { id: NodeId(Id(1)), force: false, at: AT }]);
+    world.write_concurrently([Command::RemoveNode { id: NodeId(Id(1)), force: false, at: AT }]);
     let again = Nodes::update(&world.api, Request::new(request)).await.unwrap().into_inner();
     assert_eq!((again.version, again.labels.len()), (updated.version + 2, 1));
 }
 
 #[tokio::test]
-async fn token_and_manager_writes_answer_their_own_object() {
-    let world = world().await;
+async fn token_and_manager_writes_return_own_object() {
+    let world = fixture().await;
     let hash = vec![7; 32];
     let create = || v1::CreateTokenRequest {
         id: id(7),
@@ -369,19 +377,19 @@ async fn token_and_manager_writes_answer_their_own_object() {
     };
     let gone = || [Command::RemoveToken { id: TokenId(Id(7)), at: AT }];
     let made = Tokens::create(&world.api, Request::new(create())).await.unwrap().into_inner();
-    world.then(gone());
+    world.write_concurrently(gone());
     let repeated = Tokens::create(&world.api, Request::new(create())).await.unwrap().into_inner();
     assert_eq!((repeated.version, repeated.expires_at), (made.version, made.expires_at));
-    world.then(gone());
+    world.write_concurrently(gone());
     Tokens::create(&world.api, Request::new(create())).await.unwrap();
     let moved = |port| Command::UpdateMember {
         member: 1,
         version: None,
-        wanted: None,
+        desired_suffrage: None,
         address: Some(format!("127.0.0.1:{port}").parse().unwrap()),
         at: AT,
     };
-    world.then([moved(3)]);
+    world.write_concurrently([moved(3)]);
     let request = v1::UpdateManagerRequest {
         reference: "m1".into(),
         address: "127.0.0.1:2".into(),
@@ -392,8 +400,8 @@ async fn token_and_manager_writes_answer_their_own_object() {
 }
 
 #[tokio::test]
-async fn removal_of_a_manager_is_repeatable_while_it_leaves_and_told_as_done_afterwards() {
-    let world = world().await;
+async fn repeated_manager_removal_succeeds() {
+    let world = fixture().await;
     let hash = TokenHash([9; 32]);
     let (name, address) = ("m2".parse().unwrap(), "127.0.0.1:9".parse().unwrap());
     let token = Command::CreateToken {
@@ -404,9 +412,10 @@ async fn removal_of_a_manager_is_repeatable_while_it_leaves_and_told_as_done_aft
         max_uses: None,
         at: AT,
     };
-    let join = Command::JoinManager { hash, id: ManagerId(Id(2)), name, address, level: LEVEL, at: AT };
+    let join =
+        Command::JoinManager { hash, id: ManagerId(Id(2)), name, address, level: FEATURE_LEVEL, at: AT };
     let leaves = Command::RemoveMember { member: 2, at: AT };
-    world.then([token, join, leaves]);
+    world.write_concurrently([token, join, leaves]);
     world.service("any").await;
     let remove = |reference: String| {
         let request = Request::new(v1::RemoveManagerRequest { reference, force: false });
@@ -416,12 +425,12 @@ async fn removal_of_a_manager_is_repeatable_while_it_leaves_and_told_as_done_aft
         let removed = remove(reference).await.unwrap().into_inner();
         assert_eq!((removed.name.as_str(), removed.removing), ("m2", true));
     }
-    world.then([Command::DeleteMember { term: TERM, member: 2 }]);
+    world.write_concurrently([Command::DeleteMember { term: TERM, member: 2 }]);
     world.api.create_secret(b"x").await.unwrap();
     for _ in 0..2 {
         let done = remove(id(2)).await.unwrap_err();
         assert_eq!(done.code(), tonic::Code::NotFound, "what a client takes for done");
-        assert!(done.message().contains("was removed already; nothing was changed"), "{done}");
+        assert!(done.message().contains("is already removed; nothing was changed"), "{done}");
     }
     assert_eq!(reason(remove("m2".to_owned()).await), "NOT_FOUND", "the name may be another one's by now");
 }

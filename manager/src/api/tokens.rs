@@ -1,4 +1,4 @@
-//! Join tokens: create, list, remove. Only their hashes come here.
+//! Join tokens: create, list, remove. The manager receives and stores only their hashes.
 
 use std::sync::Arc;
 
@@ -9,43 +9,43 @@ use warren_proto::v1::{self, tokens_server};
 use warren_types::{NodeRole, Timestamp, Token, TokenHash, TokenId, Violations};
 
 use super::Api;
-use super::access::caller_of;
+use super::authorization::caller_name;
 use super::paging::Page;
 use super::problem::status_of;
 
-/// A longer life than this is a slip of a finger.
-const LONGEST_MS: u64 = 10 * 365 * 24 * 60 * 60 * 1000;
+/// A longer lifetime is rejected as a typing error.
+const MAX_TTL_MS: u64 = 10 * 365 * 24 * 60 * 60 * 1000;
 
-/// What a create asks for.
-struct Wish {
+/// A parsed create request.
+struct TokenRequest {
     id: TokenId,
     role: NodeRole,
     hash: TokenHash,
-    /// Milliseconds; `None` never expires.
+    /// Milliseconds; `None`: the token never expires.
     ttl: Option<u64>,
     max_uses: Option<u32>,
 }
 
-impl Wish {
+impl TokenRequest {
     fn parse(request: &v1::CreateTokenRequest) -> Result<Self, Violations> {
         let mut wrong = Violations::default();
         let id = request.id.parse().inspect_err(|why| wrong.add("id", why)).ok();
         let role = node_role(request.role).map_err(|unknown| wrong.nest("role", unknown)).ok();
         let hash = <[u8; 32]>::try_from(&request.hash[..]).map(TokenHash).ok();
         if hash.is_none() {
-            wrong.add("hash", format!("has {} bytes; wanted the 32 of a SHA-256", request.hash.len()));
+            wrong.add("hash", format!("has {} bytes; a SHA-256 has 32", request.hash.len()));
         }
-        if request.ttl_ms > LONGEST_MS {
+        if request.ttl_ms > MAX_TTL_MS {
             wrong.add("ttlMs", "is more than ten years; leave it out for a token that never expires");
         }
         if request.max_uses == Some(0) {
-            wrong.add("maxUses", "0 lets no machine join; leave it out for any number");
+            wrong.add("maxUses", "0 uses are not allowed; leave it out for unlimited uses");
         }
         let ttl = (request.ttl_ms > 0).then_some(request.ttl_ms);
-        let wish = || Some(Self { id: id?, role: role?, hash: hash?, ttl, max_uses: request.max_uses });
-        let wish = wish();
-        let wish = wrong.into_result(wish)?;
-        Ok(wish.expect("what is missing was named"))
+        let parsed = || Some(Self { id: id?, role: role?, hash: hash?, ttl, max_uses: request.max_uses });
+        let parsed = parsed();
+        let parsed = wrong.into_result(parsed)?;
+        Ok(parsed.expect("missing fields are violations"))
     }
 }
 
@@ -64,9 +64,9 @@ fn show(token: &Token) -> v1::Token {
 #[tonic::async_trait]
 impl tokens_server::Tokens for Api {
     async fn create(&self, request: Request<v1::CreateTokenRequest>) -> Result<Response<v1::Token>, Status> {
-        let caller = caller_of(&request);
-        let wish = Wish::parse(request.get_ref()).map_err(status_of)?;
-        let Wish { id, role, hash, ttl, max_uses } = wish;
+        let caller = caller_name(&request);
+        let parsed = TokenRequest::parse(request.get_ref()).map_err(status_of)?;
+        let TokenRequest { id, role, hash, ttl, max_uses } = parsed;
         let at = self.clock.now();
         let expires_at = ttl.map(|ttl| Timestamp(at.0.saturating_add(ttl)));
         let command = Command::CreateToken { id, role, hash, expires_at, max_uses, at };
@@ -88,8 +88,8 @@ impl tokens_server::Tokens for Api {
     }
 
     async fn remove(&self, request: Request<v1::Reference>) -> Result<Response<v1::Token>, Status> {
-        let caller = caller_of(&request);
-        let published = self.newest().await?;
+        let caller = caller_name(&request);
+        let published = self.read_latest().await?;
         let token = published.state.find_token(&request.get_ref().reference).map_err(status_of)?;
         let command = Command::RemoveToken { id: token.id, at: self.clock.now() };
         let removed = self.delete(command, token).await?;
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_field_that_is_wrong_is_named() {
+    fn create_with_invalid_fields_names_each() {
         let good = v1::CreateTokenRequest {
             id: "0".repeat(25),
             role: v1::NodeRole::Worker.into(),
@@ -111,8 +111,8 @@ mod tests {
             ttl_ms: 1000,
             max_uses: Some(1),
         };
-        assert_eq!(Wish::parse(&good).unwrap().ttl, Some(1000));
-        let forever = Wish::parse(&v1::CreateTokenRequest { ttl_ms: 0, ..good.clone() });
+        assert_eq!(TokenRequest::parse(&good).unwrap().ttl, Some(1000));
+        let forever = TokenRequest::parse(&v1::CreateTokenRequest { ttl_ms: 0, ..good.clone() });
         assert_eq!(forever.unwrap().ttl, None);
         let wrong = v1::CreateTokenRequest {
             id: "!".into(),
@@ -121,10 +121,10 @@ mod tests {
             ttl_ms: u64::MAX,
             max_uses: Some(0),
         };
-        let wrong = Wish::parse(&wrong).err().unwrap().0;
+        let wrong = TokenRequest::parse(&wrong).err().unwrap().0;
         let paths: Vec<&str> = wrong.iter().map(|violation| violation.path.as_str()).collect();
         assert_eq!(paths, ["id", "role", "hash", "ttlMs", "maxUses"]);
         let manager = v1::CreateTokenRequest { role: v1::NodeRole::Manager.into(), ..good };
-        assert_eq!(Wish::parse(&manager).unwrap().role, NodeRole::Manager);
+        assert_eq!(TokenRequest::parse(&manager).unwrap().role, NodeRole::Manager);
     }
 }

@@ -1,17 +1,17 @@
-//! Objects as they are shown: the replicated state, with what is known beside it.
+//! Converts objects of the replicated state to API messages, merged with reports that are not replicated.
 
-use warren_core::{Rollout, State, reason, rollout};
+use warren_core::{Rollout, State, explain_task, rollout};
 use warren_proto::v1;
-use warren_types::{Node, NodeStatus, Observed, Service, Task, TaskState};
+use warren_types::{Node, NodeStatus, Service, Task, TaskState, TaskStatus};
 
 use super::Api;
-use super::heard::Heard;
-use super::nodes::without_managers;
+use super::node_reports::RemoteNodeReports;
+use super::nodes::unreachable_managers_hint;
 
 impl Api {
-    /// A service with its counts.
+    /// A service with its task counts.
     pub fn show_service(&self, state: &State, service: &Service) -> v1::Service {
-        let counts = state.counts(&service.id);
+        let counts = state.task_counts(&service.id);
         v1::Service {
             id: service.id.to_string(),
             version: service.version,
@@ -23,18 +23,18 @@ impl Api {
             running: counts.ready,
             tasks: counts.tasks,
             rollout: Some(show_rollout(rollout(state, service))),
-            wanted: state.wanted(service),
+            wanted: state.desired_tasks(service),
             digest: service.pins.get(&service.revision.number).map(ToString::to_string).unwrap_or_default(),
         }
     }
 
-    /// A task, with the newest progress and with the reason why it has no node.
-    pub fn show_task(&self, state: &State, task: &Task, heard: &Heard) -> v1::Task {
-        let newest = self.progressed(task, heard);
+    /// A task with its newest progress and the reason why it has no node.
+    pub fn show_task(&self, state: &State, task: &Task, reports: &RemoteNodeReports) -> v1::Task {
+        let newest = self.with_latest_progress(task, reports);
         let task = newest.as_ref().unwrap_or(task);
         let service = state.service(&task.id.service);
         let node = task.node.and_then(|id| state.node(&id));
-        let vitals = task.node.map(|id| self.vitals_of(heard, id, &task.id)).unwrap_or_default();
+        let telemetry = task.node.map(|id| self.task_telemetry(reports, id, &task.id)).unwrap_or_default();
         let runs = task.observed.state == TaskState::Running && !task.observed.removed;
         v1::Task {
             id: task.id.to_string(),
@@ -53,7 +53,7 @@ impl Api {
             state: v1::TaskState::from(task.state()).into(),
             attempt: task.observed.attempt,
             state_since: task.observed.since.0,
-            reason: reason(state, Some(&self.refusals.read()), task, self.clock.now()),
+            reason: explain_task(state, Some(&self.placement_refusals.read()), task, self.clock.now()),
             ready: task.observed.ready,
             exit: task.observed.exit().map(Into::into),
             removed: task.observed.removed,
@@ -65,37 +65,37 @@ impl Api {
                 .map(ToString::to_string)
                 .unwrap_or_default(),
             health: v1::Health::from(task.observed.health).into(),
-            checks: vitals.checks,
-            // What it used before it ended says nothing of what is used.
-            usage: vitals.usage.filter(|_| runs),
-            contents: task.revision.contents.iter().map(Into::into).collect(),
+            checks: telemetry.checks,
+            // The usage before it ended is not its current usage.
+            usage: telemetry.usage.filter(|_| runs),
+            contents: task.revision.secret_objects.iter().map(Into::into).collect(),
         }
     }
 
-    /// The task with what its worker said last, if that is newer than what was replicated.
-    fn progressed(&self, task: &Task, heard: &Heard) -> Option<Task> {
-        let said = task.node.and_then(|node| self.progress_of(heard, node, &task.id))?;
-        let Observed { attempt, state, since, removed, .. } = task.observed;
-        if removed || (said.attempt, said.state) < (attempt, state) {
+    /// The task with its worker's last report, if that is newer than the replicated state.
+    fn with_latest_progress(&self, task: &Task, reports: &RemoteNodeReports) -> Option<Task> {
+        let report = task.node.and_then(|node| self.task_progress(reports, node, &task.id))?;
+        let TaskStatus { attempt, state, since, removed, .. } = task.observed;
+        if removed || (report.attempt, report.state) < (attempt, state) {
             return None;
         }
         let mut task = task.clone();
-        task.observed.attempt = said.attempt;
-        task.observed.state = said.state;
-        // A worker whose clock is behind does not make time go back.
-        task.observed.since = said.since.max(since);
-        task.observed.trouble.change(|trouble| {
-            trouble.reason = said.reason.into();
-            trouble.exit = said.exit.or(trouble.exit);
-            trouble.next_attempt = said.next_attempt;
+        task.observed.attempt = report.attempt;
+        task.observed.state = report.state;
+        // A worker whose clock is behind does not move the time backwards.
+        task.observed.since = report.since.max(since);
+        task.observed.details.update(|details| {
+            details.reason = report.reason.into();
+            details.exit = report.exit.or(details.exit);
+            details.next_attempt = report.next_attempt;
         });
         Some(task)
     }
 
-    /// A node with what its tasks reserve.
-    pub fn show_node(&self, state: &State, node: &Node, heard: &Heard) -> v1::Node {
-        let used = state.usage(&node.id);
-        let usage = (node.status == NodeStatus::Ready).then(|| self.usage_of(heard, node.id)).flatten();
+    /// A node with the resources that its tasks reserve.
+    pub fn show_node(&self, state: &State, node: &Node, reports: &RemoteNodeReports) -> v1::Node {
+        let used = state.node_allocation(&node.id);
+        let usage = (node.status == NodeStatus::Ready).then(|| self.node_usage(reports, node.id)).flatten();
         let manager = node.manager.and_then(|manager| state.member(manager));
         v1::Node {
             id: node.id.to_string(),
@@ -114,12 +114,12 @@ impl Api {
             availability: v1::Availability::from(node.availability).into(),
             manager: manager.map(|manager| manager.name.to_string()).unwrap_or_default(),
             conditions: node.conditions.iter().map(|it| v1::NodeCondition::from(*it).into()).collect(),
-            reason: without_managers(state, node, self.member),
+            reason: unreachable_managers_hint(state, node, self.member_id),
         }
     }
 }
 
 fn show_rollout(rollout: Rollout) -> v1::Rollout {
-    let Rollout { updated, total, stopped, waiting } = rollout;
+    let Rollout { updated, total, stop_reason: stopped, waiting_reason: waiting } = rollout;
     v1::Rollout { updated, total, stopped: stopped.unwrap_or_default(), waiting: waiting.unwrap_or_default() }
 }

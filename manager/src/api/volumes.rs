@@ -1,8 +1,9 @@
-//! Volumes: create, look at, forget, with or without their data.
+//! Volumes: create, get, list, remove, with or without their data.
 //!
-//! What is on a disk is asked of its node, over a stream that it dials; which volumes there are is in the state.
+//! Disk usage is queried from the volume's node over a stream that it opens; the list of volumes is in the
+//! state.
 
-mod ask;
+mod query;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,15 +16,15 @@ use warren_proto::v1::{self, volumes_server};
 use warren_types::spec::validate_labels;
 use warren_types::{Node, Violations, Volume, VolumeDriver, VolumeId, VolumeName};
 
-use self::ask::Sizes;
+use self::query::VolumeSizes;
 use super::Api;
-use super::access::caller_of;
+use super::authorization::caller_name;
 use super::paging::Page;
 use super::problem::status_of;
 
-/// What a create asks for, but for the node.
+/// A parsed create request without the node.
 #[derive(Debug)]
-struct Wish {
+struct VolumeRequest {
     id: VolumeId,
     name: VolumeName,
     driver: VolumeDriver,
@@ -31,7 +32,7 @@ struct Wish {
     labels: BTreeMap<String, String>,
 }
 
-impl Wish {
+impl VolumeRequest {
     fn parse(request: &v1::CreateVolumeRequest) -> Result<Self, Violations> {
         let v1::CreateVolumeRequest { id, name, driver, options, labels, node: _ } = request.clone();
         let mut wrong = Violations::default();
@@ -45,14 +46,14 @@ impl Wish {
             wrong.0.extend(Volume::validate(driver, &options).0);
         }
         validate_labels(&labels, &mut wrong);
-        let wish = || Some(Self { id: id?, name: name?, driver: driver?, options, labels });
-        let wish = wrong.into_result(wish())?;
-        Ok(wish.expect("what is missing was named"))
+        let parsed = || Some(Self { id: id?, name: name?, driver: driver?, options, labels });
+        let parsed = wrong.into_result(parsed())?;
+        Ok(parsed.expect("missing fields are violations"))
     }
 }
 
-/// A volume with its users, and with its size where that is known.
-fn show(state: &State, volume: &Volume, sizes: &Sizes) -> v1::Volume {
+/// A volume with its users, and with its size if known.
+fn show(state: &State, volume: &Volume, sizes: &VolumeSizes) -> v1::Volume {
     let node = volume.node.and_then(|id| state.node(&id));
     v1::Volume {
         id: volume.id.to_string(),
@@ -70,30 +71,30 @@ fn show(state: &State, volume: &Volume, sizes: &Sizes) -> v1::Volume {
     }
 }
 
-/// What a person hears whose volume is marked, but still has data.
-fn not_purged(volume: &Volume, node: &Node, why: &str) -> Status {
+/// The error for a volume that is marked for removal but still has data.
+fn data_not_deleted(volume: &Volume, node: &Node, why: &str) -> Status {
     let Volume { name, .. } = volume;
     let message = format!(
-        "the data of volume {name} on node {} was not deleted: {why}; nothing uses the volume any more, and \
-         `warren volume rm --purge {name}` goes on with it",
+        "deleting the data of volume {name} on node {} failed: {why}; the volume is not in use any more; \
+         retry with `warren volume rm --purge {name}`",
         node.name
     );
     Problem::new(Code::FailedPrecondition, "VOLUME_NOT_PURGED", message).into()
 }
 
 impl Api {
-    /// Deletes the data of a volume that was marked for it, then what is known of it. Harmless the second time.
-    async fn purge(&self, caller: &str, id: VolumeId) -> Result<(), Status> {
+    /// Deletes the data of a volume that is marked for removal, then its record. Idempotent.
+    async fn delete_data(&self, caller: &str, id: VolumeId) -> Result<(), Status> {
         let published = self.store.read();
-        // One that never had data is gone already.
+        // A volume that never had data is removed already.
         let Some(volume) = published.state.volume(&id).filter(|volume| volume.removing) else {
             return Ok(());
         };
         if let Some(node) = volume.node.and_then(|node| published.state.node(&node)) {
-            let purged = self.purge_on(node.id, &volume.name).await;
-            purged.map_err(|why| not_purged(volume, node, &why))?;
+            let purged = self.delete_volume_data(node.id, &volume.name).await;
+            purged.map_err(|why| data_not_deleted(volume, node, &why))?;
             let Volume { name, .. } = &**volume;
-            tracing::info!(%caller, volume = %id, %name, node = %node.name, "the volume's data was deleted");
+            tracing::info!(%caller, volume = %id, %name, node = %node.name, "volume data deleted");
         }
         self.propose(Command::DeleteVolume { id, at: self.clock.now() }).await.map_err(status_of)?;
         Ok(())
@@ -106,23 +107,24 @@ impl volumes_server::Volumes for Api {
         &self,
         request: Request<v1::CreateVolumeRequest>,
     ) -> Result<Response<v1::Volume>, Status> {
-        let caller = caller_of(&request);
-        let Wish { id, name, driver, options, labels } = Wish::parse(request.get_ref()).map_err(status_of)?;
+        let caller = caller_name(&request);
+        let VolumeRequest { id, name, driver, options, labels } =
+            VolumeRequest::parse(request.get_ref()).map_err(status_of)?;
         let node = match request.get_ref().node.as_str() {
             "" => None,
-            given => Some(self.newest().await?.state.find_node(given).map_err(status_of)?.id),
+            given => Some(self.read_latest().await?.state.find_node(given).map_err(status_of)?.id),
         };
         let at = self.clock.now();
         let command = Command::CreateVolume { id, name: name.clone(), driver, options, labels, node, at };
         let created: Arc<Volume> = self.write(command).await?;
         tracing::info!(%caller, volume = %id, %name, "volume created");
-        Ok(Response::new(show(&self.store.read().state, &created, &Sizes::new())))
+        Ok(Response::new(show(&self.store.read().state, &created, &VolumeSizes::new())))
     }
 
     async fn get(&self, request: Request<v1::Reference>) -> Result<Response<v1::Volume>, Status> {
         let published = self.read(&request).await?;
         let volume = published.state.find_volume(&request.get_ref().reference).map_err(status_of)?;
-        let sizes = self.sizes_of(&published.state, [volume]).await;
+        let sizes = self.query_sizes(&published.state, [volume]).await;
         Ok(Response::new(show(&published.state, volume, &sizes)))
     }
 
@@ -135,8 +137,8 @@ impl volumes_server::Volumes for Api {
         let published = self.read(&request).await?;
         let later = published.state.volumes_after(page.after.as_ref());
         let (volumes, next_page_token) = page.cut(later, |volume| volume.name.clone());
-        let asked = volumes.iter().copied().filter(|_| *sizes);
-        let sizes = self.sizes_of(&published.state, asked).await;
+        let queried = volumes.iter().copied().filter(|_| *sizes);
+        let sizes = self.query_sizes(&published.state, queried).await;
         let volumes = volumes.iter().map(|volume| show(&published.state, volume, &sizes)).collect();
         Ok(Response::new(v1::ListVolumesResponse { volumes, next_page_token }))
     }
@@ -145,17 +147,17 @@ impl volumes_server::Volumes for Api {
         &self,
         request: Request<v1::RemoveVolumeRequest>,
     ) -> Result<Response<v1::Volume>, Status> {
-        let caller = caller_of(&request);
+        let caller = caller_name(&request);
         let v1::RemoveVolumeRequest { reference, purge } = request.into_inner();
-        let published = self.newest().await?;
+        let published = self.read_latest().await?;
         let id = published.state.find_volume(&reference).map_err(status_of)?.id;
         let command = Command::RemoveVolume { id, purge, at: self.clock.now() };
         let removed: Arc<Volume> = self.write(command).await?;
         if purge {
-            self.purge(&caller, id).await?;
+            self.delete_data(&caller, id).await?;
         }
         tracing::info!(%caller, volume = %id, name = %removed.name, purge, "volume removed");
-        Ok(Response::new(show(&published.state, &removed, &Sizes::new())))
+        Ok(Response::new(show(&published.state, &removed, &VolumeSizes::new())))
     }
 }
 
@@ -164,12 +166,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_field_that_is_wrong_is_named() {
+    fn create_with_invalid_fields_names_each() {
         let good = v1::CreateVolumeRequest { id: "0".repeat(25), name: "data".into(), ..Default::default() };
-        assert_eq!(Wish::parse(&good).unwrap().driver, VolumeDriver::Local);
+        assert_eq!(VolumeRequest::parse(&good).unwrap().driver, VolumeDriver::Local);
         let pair = |key: &str, value: &str| BTreeMap::from([(key.to_owned(), value.to_owned())]);
         let check = |request: v1::CreateVolumeRequest, wanted: &[&str]| {
-            let wrong = Wish::parse(&request).unwrap_err().0;
+            let wrong = VolumeRequest::parse(&request).unwrap_err().0;
             assert_eq!(wrong.iter().map(|violation| violation.path.as_str()).collect::<Vec<_>>(), wanted);
         };
         let wrong = v1::CreateVolumeRequest {

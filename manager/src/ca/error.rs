@@ -1,17 +1,19 @@
-//! Why the keys of a manager cannot be used.
+//! Errors of a manager's keys.
 
 use std::path::PathBuf;
 
-use warren_security::{AuthorityError, ContentKeyError, FileError, Fingerprint, IdentityError, KeyFileError};
+use warren_security::{
+    AuthorityError, FileError, IdentityError, KeyFileError, KeyFingerprint, SecretObjectKeyError,
+};
 use warren_types::NodeName;
 
-use crate::recovery::seat::{SeatError, WAY_BACK};
+use crate::bootstrap::member_identity::{MemberFileError, RECOVERY_HINT};
 
-/// Why the keys cannot be used.
+/// Why the keys are not usable.
 #[derive(Debug, thiserror::Error)]
 pub enum CaError {
-    /// There is no cluster here.
-    #[error("{0} holds no cluster; create one with `warren manager init`")]
+    /// There is no cluster in the directory.
+    #[error("{0} has no cluster; create one with `warren manager init`")]
     NoCluster(PathBuf),
     /// A file cannot be read or written.
     #[error(transparent)]
@@ -19,91 +21,93 @@ pub enum CaError {
     /// A certificate cannot be issued.
     #[error(transparent)]
     Authority(#[from] AuthorityError),
-    /// A name that no certificate can carry.
+    /// A name is not valid in a certificate.
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    /// Which manager this is cannot be read.
+    /// The member file cannot be read.
     #[error(transparent)]
-    Seat(#[from] SeatError),
-    /// It has a place in the group, and nothing that says whose.
+    MemberFile(#[from] MemberFileError),
+    /// The manager's certificate is missing.
     #[error(
-        "{0} is missing, and with another one this manager would be a stranger to its cluster; {WAY_BACK}"
+        "{0} is missing, and the cluster would not recognize this manager with another one; {RECOVERY_HINT}"
     )]
     ManagerMissing(PathBuf),
-    /// It has a place in the group, and not its cluster's authority.
+    /// The CA is missing.
     #[error(
-        "{0} is missing, and without it this manager can show and check no certificate: copy it from another manager \
-         of the cluster, which has the same, or restore it from a backup of this directory"
+        "{0} is missing, and without it this manager can neither present nor verify certificates: copy it \
+         from another manager of the cluster, where it is identical, or restore it from a backup of this \
+         directory"
     )]
     AuthorityMissing(PathBuf),
-    /// A file is of another manager than the one that the directory is of.
-    #[error("{path} is of {found}, and this is {wanted}; {WAY_BACK}")]
-    OtherManager {
+    /// A file belongs to another manager than the directory.
+    #[error("{path}: expected {wanted}, found {found}; {RECOVERY_HINT}")]
+    ManagerMismatch {
         /// The file.
         path: PathBuf,
-        /// Whose it is.
+        /// The identity in the file.
         found: String,
-        /// Whose it should be.
+        /// The expected identity.
         wanted: String,
     },
-    /// A certificate that can be issued again cannot be used.
-    #[error("{path} cannot be used: {why}; remove it, and the next start issues another")]
+    /// A reissuable certificate is not usable.
+    #[error("{path} is not usable: {why}; remove it, and the next start issues a new one")]
     Reissuable {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         why: String,
     },
-    /// The content key cannot be read.
+    /// The secret object key cannot be read.
     #[error(transparent)]
-    ContentKey(#[from] KeyFileError),
-    /// The content key is gone, but what it sealed may be there.
+    SecretObjectKey(#[from] KeyFileError),
+    /// The secret object key is missing, but sealed objects may exist.
     #[error(
-        "{0} is missing, and without it none of the cluster's secrets, configs and credentials can be read: copy it \
-         from another manager of the cluster, which has the same, or restore it from a backup of this manager"
+        "{0} is missing, and without it none of the cluster's secrets, configs and credentials can be read: \
+         copy it from another manager of the cluster, where it is identical, or restore it from a backup of \
+         this manager"
     )]
-    ContentKeyMissing(PathBuf),
-    /// The content key is another than the one that this manager was given.
+    SecretObjectKeyMissing(PathBuf),
+    /// The secret object key is not the one that this manager received.
     #[error(
-        "{path} is not the key that the cluster's secrets, configs and credentials are sealed with: it is the key \
-         {found}, and the cluster has {wanted}; copy it from another manager of the cluster, which has the same, or \
-         restore it from a backup of this manager"
+        "{path} is not the key that the cluster's secrets, configs and credentials are sealed with: it is \
+         the key {found}, expected {wanted}; copy it from another manager of the cluster, where it is \
+         identical, or restore it from a backup of this manager"
     )]
-    ContentKeyReplaced {
+    SecretObjectKeyReplaced {
         /// The file.
         path: PathBuf,
-        /// The fingerprint of the key in it.
-        found: Fingerprint,
-        /// That of the cluster's key.
-        wanted: Fingerprint,
+        /// The fingerprint of the key in the file.
+        found: KeyFingerprint,
+        /// The fingerprint of the cluster's key.
+        wanted: KeyFingerprint,
     },
-    /// The content key is another than the one that sealed what is there.
+    /// The secret object key does not decrypt the existing objects.
     #[error(
         "{path} is not the key that the cluster's secrets, configs and credentials were sealed with: {source}"
     )]
-    OtherContentKey {
+    SecretObjectKeyMismatch {
         /// The file.
         path: PathBuf,
-        /// What one of them said to it.
-        source: ContentKeyError,
+        /// The decryption error.
+        source: SecretObjectKeyError,
     },
-    /// Another machine's manager had the name, and its node still has it.
+    /// The name belongs to the node of another machine's removed manager.
     #[error(
-        "node {name} is the machine at {address}, whose manager is gone, and not this one: `warren node rm {name}` \
-         first"
+        "node {name} belongs to another machine at {address}, whose manager was removed: run `warren node \
+         rm {name}` first"
     )]
-    NodeOfAnother {
-        /// What both are called.
+    NodeMismatch {
+        /// The common name.
         name: NodeName,
-        /// Where the other one was reached.
+        /// The address of the other machine.
         address: String,
     },
-    /// A certificate is of another cluster, or names no id of ours.
-    #[error("{path} is not of this cluster: {why}; {WAY_BACK}")]
-    Foreign {
+    /// A certificate belongs to another cluster, or its id is invalid.
+    #[error("{path} is not of this cluster: {why}; {RECOVERY_HINT}")]
+    ClusterMismatch {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The cause.
         why: String,
     },
 }

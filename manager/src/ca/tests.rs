@@ -6,18 +6,18 @@ use warren_types::NodeRole;
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// With an agent, as a hybrid manager has it.
-fn open(dir: &Path, create: bool, now: SystemTime) -> Result<Keys, CaError> {
-    let keys = Keys::open(dir, create, now)?;
+fn open(dir: &Path, create: bool, now: SystemTime) -> Result<ManagerKeys, CaError> {
+    let keys = ManagerKeys::open(dir, create, now)?;
     keys.ensure_agent(|| Ok(NodeId(new_id())), now)?;
     Ok(keys)
 }
 
-fn agent(keys: &Keys) -> LocalAgent {
+fn agent(keys: &ManagerKeys) -> LocalAgent {
     keys.agent().borrow().clone().unwrap()
 }
 
 #[test]
-fn a_cluster_is_made_once_and_only_when_asked() {
+fn cluster_is_created_once_and_only_on_request() {
     let dir = tempfile::tempdir().unwrap();
     let now = SystemTime::now();
     assert!(matches!(open(dir.path(), false, now), Err(CaError::NoCluster(_))));
@@ -30,7 +30,7 @@ fn a_cluster_is_made_once_and_only_when_asked() {
 }
 
 #[test]
-fn a_missing_file_is_made_again_and_an_old_one_renewed() {
+fn missing_certificate_is_reissued_and_old_one_renewed() {
     let dir = tempfile::tempdir().unwrap();
     let now = SystemTime::now();
     let first = open(dir.path(), true, now).unwrap();
@@ -43,7 +43,7 @@ fn a_missing_file_is_made_again_and_an_old_one_renewed() {
 }
 
 #[test]
-fn what_was_issued_under_a_clock_that_was_ahead_is_issued_again() {
+fn certificate_from_future_is_reissued() {
     let dir = tempfile::tempdir().unwrap();
     let now = SystemTime::now();
     let keys = open(dir.path(), true, now + 20 * DAY).unwrap();
@@ -52,8 +52,8 @@ fn what_was_issued_under_a_clock_that_was_ahead_is_issued_again() {
     let files = [MANAGER_FILE, ADMIN_FILE, NODE_FILE];
     files.iter().for_each(|file| assert!(issued(file) <= now, "{file} by a manager that runs"));
     drop(keys);
-    let keys = Keys::open(dir.path(), false, now).unwrap();
-    let ahead = Issuer::new(dir.path(), &keys.authority, now + DAY);
+    let keys = ManagerKeys::open(dir.path(), false, now).unwrap();
+    let ahead = CertificateIssuer::new(dir.path(), &keys.authority, now + DAY);
     for file in files {
         let identity = Credentials::load(&dir.path().join(file)).unwrap().identity().clone();
         ahead.issue(file, &identity).unwrap();
@@ -63,91 +63,101 @@ fn what_was_issued_under_a_clock_that_was_ahead_is_issued_again() {
 }
 
 #[test]
-fn a_manager_with_a_place_and_without_its_certificate_does_not_become_another() {
+fn member_without_certificate_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let now = SystemTime::now();
-    let keys = Keys::open(dir.path(), true, now).unwrap();
+    let keys = ManagerKeys::open(dir.path(), true, now).unwrap();
     let path = dir.path().join(MANAGER_FILE);
     let text = std::fs::read(&path).unwrap();
     std::fs::remove_file(&path).unwrap();
-    assert_ne!(Keys::open(dir.path(), true, now).unwrap().id, keys.id, "an init that was cut off goes on");
+    assert_ne!(
+        ManagerKeys::open(dir.path(), true, now).unwrap().id,
+        keys.id,
+        "an init that was cut off goes on"
+    );
     warren_security::files::write_private(&path, &text).unwrap();
-    seat::take(dir.path(), &seat::Seat::first(keys.identity())).unwrap();
+    member_identity::save_identity(dir.path(), &member_identity::MemberIdentity::founder(keys.identity()))
+        .unwrap();
     std::fs::remove_file(&path).unwrap();
     for create in [true, false] {
-        let refused = Keys::open(dir.path(), create, now).unwrap_err();
+        let refused = ManagerKeys::open(dir.path(), create, now).unwrap_err();
         assert!(matches!(&refused, CaError::ManagerMissing(found) if *found == path), "{refused}");
         assert!(!path.exists());
     }
     warren_security::files::write_private(&path, &text).unwrap();
-    assert_eq!(Keys::open(dir.path(), false, now).unwrap().id, keys.id);
+    assert_eq!(ManagerKeys::open(dir.path(), false, now).unwrap().id, keys.id);
 }
 
 #[test]
-fn content_key_that_does_not_open_what_is_sealed_is_refused() {
+fn wrong_secret_object_key_is_refused() {
     use warren_core::Command;
-    use warren_types::{ContentId, ContentKind, Timestamp};
+    use warren_types::{SecretObjectId, SecretObjectKind, Timestamp};
 
     let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let now = SystemTime::now();
-    let [keys, others] = [&dir, &other].map(|dir| Keys::open(dir.path(), true, now).unwrap());
+    let [keys, others] = [&dir, &other].map(|dir| ManagerKeys::open(dir.path(), true, now).unwrap());
     let mut state = State::new();
-    check_content_key(other.path(), &others.content_key, &state).unwrap();
-    let id = ContentId(Id(1));
-    let content = keys.content_key.seal(id, b"hunter2");
-    let (kind, name, at) = (ContentKind::Secret, "db".parse().unwrap(), Timestamp(1));
+    check_secret_object_key(other.path(), &others.secret_object_key, &state).unwrap();
+    let id = SecretObjectId(Id(1));
+    let content = keys.secret_object_key.seal(id, b"hunter2");
+    let (kind, name, at) = (SecretObjectKind::Secret, "db".parse().unwrap(), Timestamp(1));
     let cluster = warren_types::ClusterId(Id(1));
     let ranges = vec!["10.210.0.0/16".parse().unwrap()];
-    state.apply(1, 1, &Command::CreateCluster { id: cluster, ranges, level: warren_core::LEVEL, at });
+    state.apply(
+        1,
+        1,
+        &Command::CreateCluster { id: cluster, ranges, feature_level: warren_core::FEATURE_LEVEL, at },
+    );
     let labels = Default::default();
-    state.apply(1, 2, &Command::CreateContent { id, kind, name, labels, content, at });
-    assert_eq!(state.contents().count(), 1);
-    check_content_key(dir.path(), &keys.content_key, &state).unwrap();
-    let another = check_content_key(other.path(), &others.content_key, &state).unwrap_err();
-    assert!(matches!(another, CaError::OtherContentKey { .. }), "{another}");
+    state.apply(1, 2, &Command::CreateSecretObject { id, kind, name, labels, data: content, at });
+    assert_eq!(state.secret_objects().count(), 1);
+    check_secret_object_key(dir.path(), &keys.secret_object_key, &state).unwrap();
+    let another = check_secret_object_key(other.path(), &others.secret_object_key, &state).unwrap_err();
+    assert!(matches!(another, CaError::SecretObjectKeyMismatch { .. }), "{another}");
 }
 
 #[test]
-fn content_key_of_a_manager_is_never_replaced() {
+fn secret_object_key_is_never_replaced() {
     let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let now = SystemTime::now();
-    let keys = Keys::open(dir.path(), true, now).unwrap();
-    let path = dir.path().join(CONTENT_FILE);
-    seat::take(dir.path(), &seat::Seat::first(keys.identity())).unwrap();
+    let keys = ManagerKeys::open(dir.path(), true, now).unwrap();
+    let path = dir.path().join(SECRET_OBJECT_KEY_FILE);
+    member_identity::save_identity(dir.path(), &member_identity::MemberIdentity::founder(keys.identity()))
+        .unwrap();
     let good = std::fs::read(&path).unwrap();
     std::fs::remove_file(&path).unwrap();
     for create in [true, false] {
-        let missing = Keys::open(dir.path(), create, now).unwrap_err();
-        assert!(matches!(&missing, CaError::ContentKeyMissing(found) if *found == path), "{missing}");
+        let missing = ManagerKeys::open(dir.path(), create, now).unwrap_err();
+        assert!(matches!(&missing, CaError::SecretObjectKeyMissing(found) if *found == path), "{missing}");
         assert!(!path.exists());
     }
-    Keys::open(other.path(), true, now).unwrap();
-    std::fs::copy(other.path().join(CONTENT_FILE), &path).unwrap();
-    let replaced = Keys::open(dir.path(), false, now).unwrap_err();
-    assert!(matches!(&replaced, CaError::ContentKeyReplaced { .. }), "{replaced}");
+    ManagerKeys::open(other.path(), true, now).unwrap();
+    std::fs::copy(other.path().join(SECRET_OBJECT_KEY_FILE), &path).unwrap();
+    let replaced = ManagerKeys::open(dir.path(), false, now).unwrap_err();
+    assert!(matches!(&replaced, CaError::SecretObjectKeyReplaced { .. }), "{replaced}");
     warren_security::files::write_private(&path, &good).unwrap();
-    assert_eq!(Keys::open(dir.path(), false, now).unwrap().identity(), keys.identity());
+    assert_eq!(ManagerKeys::open(dir.path(), false, now).unwrap().identity(), keys.identity());
 }
 
 #[test]
-fn keys_of_another_cluster_are_refused() {
+fn other_cluster_keys_are_refused() {
     let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let now = SystemTime::now();
     open(one.path(), true, now).unwrap();
     open(two.path(), true, now).unwrap();
     std::fs::copy(one.path().join("node.pem"), two.path().join("node.pem")).unwrap();
-    assert!(matches!(open(two.path(), false, now), Err(CaError::Foreign { .. })));
+    assert!(matches!(open(two.path(), false, now), Err(CaError::ClusterMismatch { .. })));
 }
 
 #[test]
-fn certificates_are_renewed_within_their_window_and_shown_at_once() {
+fn renewed_certificate_is_used_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let now = SystemTime::now();
     let keys = open(dir.path(), true, now).unwrap();
     let (before, mut admin) = (agent(&keys), keys.admin());
     let stored = |file: &str| Credentials::load(&dir.path().join(file)).unwrap();
     let manager = stored(MANAGER_FILE);
-    // Certificates of machines last for 90 days, and are renewed from the 60th on, those of people for 365.
+    // Machine certificates are valid for 90 days and renewed after 60, user certificates are valid for 365.
     keys.renew(now + 59 * DAY, 0).unwrap();
     assert_eq!(stored(MANAGER_FILE).certificate_pem(), manager.certificate_pem());
     keys.renew(now + 61 * DAY, u64::MAX).unwrap();
@@ -157,7 +167,7 @@ fn certificates_are_renewed_within_their_window_and_shown_at_once() {
     assert!(renewed.expires_at() > manager.expires_at() && renewed.identity() == manager.identity());
     assert_eq!(after.id, before.id);
     assert!(after.credentials.expires_at() > before.credentials.expires_at());
-    assert!(Arc::ptr_eq(&after.live, &before.live), "open doors show it from now on");
+    assert!(Arc::ptr_eq(&after.live_certificate, &before.live_certificate), "open doors show it from now on");
     assert!(!admin.has_changed().unwrap());
     keys.renew(now + 250 * DAY, 0).unwrap();
     assert!(admin.has_changed().unwrap());
@@ -165,22 +175,22 @@ fn certificates_are_renewed_within_their_window_and_shown_at_once() {
 }
 
 #[test]
-fn a_manager_only_has_no_agent_to_renew() {
+fn manager_only_has_no_agent_certificate() {
     let dir = tempfile::tempdir().unwrap();
     let now = SystemTime::now();
-    let keys = Keys::open(dir.path(), true, now).unwrap();
+    let keys = ManagerKeys::open(dir.path(), true, now).unwrap();
     keys.renew(now + 80 * DAY, 0).unwrap();
     assert!(keys.agent().borrow().is_none() && !dir.path().join(NODE_FILE).exists());
 }
 
 #[test]
-fn only_a_machine_that_lost_its_data_is_the_node_that_has_its_name() {
+fn name_is_reused_only_after_data_loss() {
     use warren_core::Command;
     use warren_types::{NodeDescription, Timestamp, TokenHash, TokenId};
 
     let mut state = State::new();
     let at = Timestamp(1);
-    let level = warren_core::LEVEL;
+    let level = warren_core::FEATURE_LEVEL;
     let ranges = vec!["10.210.0.0/16".parse().unwrap()];
     let node = |id, name: &str, role, host: &str| Command::RegisterNode {
         id: NodeId(Id(id)),
@@ -207,7 +217,7 @@ fn only_a_machine_that_lost_its_data_is_the_node_that_has_its_name() {
         at,
     };
     let commands = [
-        Command::CreateCluster { id: ClusterId(Id(1)), ranges, level, at },
+        Command::CreateCluster { id: ClusterId(Id(1)), ranges, feature_level: level, at },
         first,
         node(7, "m1", NodeRole::Manager, "10.0.0.1"),
         node(8, "w1", NodeRole::Worker, "10.0.0.8"),
@@ -218,10 +228,10 @@ fn only_a_machine_that_lost_its_data_is_the_node_that_has_its_name() {
         state.apply(1, index, command);
     }
     let node_of = |state: &State, own, name: &str, host: &str| {
-        super::node_of(state, own, &name.parse().unwrap(), host).map_err(|error| error.to_string())
+        super::find_own_node(state, own, &name.parse().unwrap(), host).map_err(|error| error.to_string())
     };
     let (seven, nine) = (Ok(NodeId(Id(7))), Ok(NodeId(Id(9))));
-    // The cluster of a backup goes on wherever it was restored.
+    // A restored cluster may run on any machine.
     assert_eq!(node_of(&state, 1, "m1", "10.0.0.5"), seven);
     let role = NodeRole::Manager;
     let token = Command::CreateToken { id: TokenId(Id(5)), role, hash, expires_at: None, max_uses: None, at };
@@ -237,7 +247,7 @@ fn only_a_machine_that_lost_its_data_is_the_node_that_has_its_name() {
         let id = node_of(&state, 2, new, "10.0.0.6").unwrap();
         assert!(state.node(&id).is_none(), "{new} takes nobody's place");
     }
-    // The first machine lost its disk, and joined as a manager in place of the one that it was.
+    // The first machine lost its disk, and joined again as the replacement of its former manager.
     state.apply(1, 13, &join(23, "m1", "10.0.0.1"));
     assert_eq!(state.member(3).and_then(|member| member.replaces), Some(1));
     assert_eq!(node_of(&state, 3, "m1", "other"), seven);

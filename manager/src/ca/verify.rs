@@ -1,33 +1,34 @@
-//! Whether the files in a manager's directory are all of one manager.
+//! Checks that all files in a manager's directory belong to one manager.
 
 use std::path::{Path, PathBuf};
 
 use warren_core::State;
 use warren_security::{
-    CertificateAuthority, ContentKey, Credentials, FileError, Fingerprint, Identity, Role,
+    CertificateAuthority, Credentials, FileError, Identity, KeyFingerprint, Role, SecretObjectKey,
 };
 
 use super::error::CaError;
-use crate::recovery::seat::{
-    self, ADMIN_FILE, AUTHORITY_FILE, CONTENT_FILE, MANAGER_FILE, ManagerIdentity, NODE_FILE, Seat,
+use crate::bootstrap::member_identity::{
+    self, ADMIN_FILE, AUTHORITY_FILE, CertificateIdentity, MANAGER_FILE, MemberIdentity, NODE_FILE,
+    SECRET_OBJECT_KEY_FILE,
 };
 
-/// The files in `dir` are those of the manager that has this place. Changes nothing.
-pub(super) fn verify(dir: &Path, seat: &Seat) -> Result<(), CaError> {
+/// Checks that the files in `dir` belong to this manager. Changes nothing.
+pub(super) fn verify(dir: &Path, seat: &MemberIdentity) -> Result<(), CaError> {
     verify_certificates(dir, seat)?;
-    verify_content_key(dir, seat.identity.content_key)
+    verify_secret_object_key(dir, seat.certificate_identity.secret_object_key)
 }
 
-/// As [`verify`], of the certificates alone. Those that can be issued again may be missing.
+/// As [`verify`], for the certificates only. Reissuable ones may be missing.
 ///
 /// # Errors
 /// [`CaError`].
-pub(crate) fn verify_certificates(dir: &Path, seat: &Seat) -> Result<(), CaError> {
-    let ManagerIdentity { cluster, manager, content_key: _ } = seat.identity;
+pub(crate) fn verify_certificates(dir: &Path, seat: &MemberIdentity) -> Result<(), CaError> {
+    let CertificateIdentity { cluster, manager, secret_object_key: _ } = seat.certificate_identity;
     let wanted = Identity::new(cluster.to_string(), Role::Manager, manager.to_string())?;
     let other = |path: PathBuf, found: String| {
-        let wanted = format!("{wanted}, as {} says", seat::path_in(dir).display());
-        Err(CaError::OtherManager { path, found, wanted })
+        let wanted = format!("{wanted}, as {} says", member_identity::member_file_path(dir).display());
+        Err(CaError::ManagerMismatch { path, found, wanted })
     };
     let path = dir.join(AUTHORITY_FILE);
     if !path.exists() {
@@ -46,70 +47,74 @@ pub(crate) fn verify_certificates(dir: &Path, seat: &Seat) -> Result<(), CaError
         return other(path, shown.identity().to_string());
     }
     if let Err(why) = authority.roots().check_issued(&shown) {
-        return Err(CaError::Foreign { path, why: format!("{AUTHORITY_FILE} did not issue it: {why}") });
+        return Err(CaError::ClusterMismatch {
+            path,
+            why: format!("{AUTHORITY_FILE} did not issue it: {why}"),
+        });
     }
-    reissuable(&dir.join(ADMIN_FILE), &wanted, Role::Admin, None)?;
-    reissuable(&dir.join(NODE_FILE), &wanted, Role::Worker, seat.node.map(|node| node.to_string()))
+    check_reissuable(&dir.join(ADMIN_FILE), &wanted, Role::Admin, None)?;
+    check_reissuable(&dir.join(NODE_FILE), &wanted, Role::Worker, seat.node.map(|node| node.to_string()))
 }
 
-/// A certificate that may be missing, and else is of the same cluster as `manager`, of this role and, if that is known,
-/// of this holder.
-fn reissuable(path: &Path, manager: &Identity, role: Role, id: Option<String>) -> Result<(), CaError> {
+/// Checks a certificate that may be missing: it must have the same cluster as `manager`, this role, and this
+/// id if one is given.
+fn check_reissuable(path: &Path, manager: &Identity, role: Role, id: Option<String>) -> Result<(), CaError> {
     if !path.exists() {
         return Ok(());
     }
     let unusable = |why: String| CaError::Reissuable { path: path.to_owned(), why };
     let found = match Credentials::load(path) {
-        // Somebody may have seen the key, which people must know.
-        Err(error @ FileError::TooOpen { .. }) => return Err(error.into()),
+        // The key may have been read by others, which must be reported.
+        Err(error @ FileError::InsecureMode { .. }) => return Err(error.into()),
         found => found.map_err(|error| unusable(error.to_string()))?,
     };
     let found = found.identity();
     let is_other = id.is_some_and(|id| id != found.id());
     if found.cluster() != manager.cluster() || found.role() != role || is_other {
         return Err(unusable(format!(
-            "it is of {found}, and not of this machine, whose manager is {manager}"
+            "it belongs to {found}, not to this machine, whose manager is {manager}"
         )));
     }
     Ok(())
 }
 
-/// The content key in `dir` is the one with this fingerprint.
+/// Checks that the secret object key in `dir` has this fingerprint.
 ///
 /// # Errors
-/// [`CaError::ContentKeyMissing`], [`CaError::ContentKeyReplaced`], [`CaError::ContentKey`].
-pub(crate) fn verify_content_key(dir: &Path, wanted: Fingerprint) -> Result<(), CaError> {
-    let path = dir.join(CONTENT_FILE);
-    match ContentKey::load(&path)?.map(|key| key.name()) {
-        None => Err(CaError::ContentKeyMissing(path)),
+/// [`CaError::SecretObjectKeyMissing`], [`CaError::SecretObjectKeyReplaced`], [`CaError::SecretObjectKey`].
+pub(crate) fn verify_secret_object_key(dir: &Path, wanted: KeyFingerprint) -> Result<(), CaError> {
+    let path = dir.join(SECRET_OBJECT_KEY_FILE);
+    match SecretObjectKey::load(&path)?.map(|key| key.key_fingerprint()) {
+        None => Err(CaError::SecretObjectKeyMissing(path)),
         Some(found) if found == wanted => Ok(()),
-        Some(found) => Err(CaError::ContentKeyReplaced { path, found, wanted }),
+        Some(found) => Err(CaError::SecretObjectKeyReplaced { path, found, wanted }),
     }
 }
 
-/// The content key in `dir`, or a new one: for the only manager of a cluster in which nothing is sealed, to which any
-/// key is as good as the one that it had.
+/// The secret object key in `dir`, or a new one: for the only manager of a cluster without secret objects,
+/// where the key does not matter.
 ///
 /// # Errors
 /// [`CaError`].
-pub(crate) fn adopt_content_key(dir: &Path) -> Result<Fingerprint, CaError> {
-    let path = dir.join(CONTENT_FILE);
-    let key = match ContentKey::load(&path)? {
+pub(crate) fn ensure_secret_object_key(dir: &Path) -> Result<KeyFingerprint, CaError> {
+    let path = dir.join(SECRET_OBJECT_KEY_FILE);
+    let key = match SecretObjectKey::load(&path)? {
         Some(key) => key,
-        None => ContentKey::create(&path)?,
+        None => SecretObjectKey::create(&path)?,
     };
-    Ok(key.name())
+    Ok(key.key_fingerprint())
 }
 
-/// `key`, which is in `dir`, opens what is sealed in `state`.
+/// Checks that `key`, which is in `dir`, decrypts the secret objects in `state`.
 ///
 /// # Errors
-/// [`CaError::OtherContentKey`].
-pub fn check_content_key(dir: &Path, key: &ContentKey, state: &State) -> Result<(), CaError> {
-    let sealed = state.contents().find_map(|content| {
+/// [`CaError::SecretObjectKeyMismatch`].
+pub fn check_secret_object_key(dir: &Path, key: &SecretObjectKey, state: &State) -> Result<(), CaError> {
+    let sealed = state.secret_objects().find_map(|content| {
         content.versions.last_key_value().map(|(_, newest)| (content.id, newest.clone()))
     });
     let Some((id, newest)) = sealed else { return Ok(()) };
     let opened = key.open(id, &newest).map(drop);
-    opened.map_err(|source| CaError::OtherContentKey { path: dir.join(CONTENT_FILE), source })
+    opened
+        .map_err(|source| CaError::SecretObjectKeyMismatch { path: dir.join(SECRET_OBJECT_KEY_FILE), source })
 }

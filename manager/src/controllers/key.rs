@@ -1,22 +1,22 @@
-//! What a wake-up may name. It carries a key, never data.
+//! Keys of the work queue. A wake-up has a key, never data.
 
 use warren_types::ServiceId;
 
-/// One thing to look at again. In the order in which a sweep wakes them: what concerns everything comes first.
+/// One object to reconcile. Ordered as a sweep enqueues them: cluster-wide ones first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Key {
-    /// Do all members support a higher level than the cluster has?
+pub enum ReconcileKey {
+    /// The feature level of the cluster.
     Level,
-    /// Is the raft group what people want it to be?
+    /// The raft membership.
     Members,
-    /// Is a node silent for too long?
+    /// Nodes without contact.
     Liveness,
-    /// Are there tasks without a node?
+    /// Tasks without a node.
     Schedule,
-    /// Are there tokens that expired long ago?
+    /// Expired tokens.
     Tokens,
-    /// Has the service the tasks it should have, and no others?
+    /// The tasks of a service.
     Service(ServiceId),
-    /// Are there records of the service that nobody needs any more?
+    /// Records of a service that are not needed any more.
     Reap(ServiceId),
 }

@@ -1,107 +1,108 @@
-//! Who is in the raft group: one step after the other from what it is to what people want. Which step comes next is
-//! decided by [`next_change`].
+//! Changes the raft membership stepwise to the desired one. [`next_action`] decides the next step.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use warren_consensus::{ConfState, Next, Why, Wish, next_change};
-use warren_control::Outcome;
+use warren_consensus::{ConfState, DesiredMember, MembershipAction, WaitReason, next_action};
+use warren_control::RunOutcome;
 use warren_core::{Command, State};
 use warren_types::{MemberId, Suffrage};
 
 use super::planner::Planner;
-use crate::store::{ChangeError, Published, TransferError};
+use crate::store::{ChangeError, PublishedState, TransferError};
 
-/// The members are looked at this often: who answers and who has caught up wakes nobody.
-const LOOK: Duration = Duration::from_secs(1);
-/// After a step the next one is looked for as soon as this one can be seen.
-const SOON: Duration = Duration::from_millis(50);
+/// Check interval: replication progress causes no wake-up.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Delay after a step before its effect is checked.
+const NEXT_STEP_DELAY: Duration = Duration::from_millis(50);
 
-/// What the next change of members waits for, as the leader last said. Not replicated: a new leader finds out itself.
-/// Cheap to clone; all clones are the same.
+/// What the next membership change waits for, as published by the leader. Not replicated: a new leader
+/// recomputes it. Cheap to clone; all clones share one value.
 #[derive(Debug, Clone, Default)]
-pub struct Waits(Arc<Mutex<Option<Why>>>);
+pub struct MembershipWait(Arc<Mutex<Option<WaitReason>>>);
 
-impl Waits {
-    /// Nothing, unless this manager leads and waits for something.
-    pub fn read(&self) -> Option<Why> {
+impl MembershipWait {
+    /// The reason; `None` unless this manager leads and waits.
+    pub fn read(&self) -> Option<WaitReason> {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Replaces what was said before.
-    pub fn replace(&self, why: Option<Why>) {
+    /// Replaces the reason.
+    pub fn replace(&self, why: Option<WaitReason>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = why;
     }
 }
 
-/// What people want, as the guide reads it.
-pub fn wishes(state: &State) -> Vec<Wish> {
-    let wish = |member: &Arc<warren_types::Member>| Wish {
-        id: member.member,
-        votes: member.wanted == Suffrage::Voter,
+/// The desired members, as input of [`next_action`].
+pub fn desired_members(state: &State) -> Vec<DesiredMember> {
+    let desired = |member: &Arc<warren_types::Member>| DesiredMember {
+        id: member.member_id,
+        is_voter: member.desired_suffrage == Suffrage::Voter,
         replaces: member.replaces,
         removing: member.removing,
     };
-    state.members().map(wish).collect()
+    state.members().map(desired).collect()
 }
 
-/// Managers that are to go and are in no part of the group any more: nothing but their record is left.
-fn left(state: &State, group: &ConfState) -> Vec<MemberId> {
+/// Members to be removed that are in no part of the configuration any more: only their record is left.
+fn departed_members(state: &State, group: &ConfState) -> Vec<MemberId> {
     let ConfState { voters, learners, voters_outgoing, learners_next, auto_leave: _ } = group;
     let parts = [voters, learners, voters_outgoing, learners_next];
     let is_in = |id: MemberId| parts.iter().any(|ids| ids.contains(&id));
     let replaced = |id| state.members().any(|member| member.replaces == Some(id));
-    let gone = state.members().filter(|member| member.removing || replaced(member.member));
-    gone.map(|member| member.member).filter(|id| !is_in(*id)).collect()
+    let gone = state.members().filter(|member| member.removing || replaced(member.member_id));
+    gone.map(|member| member.member_id).filter(|id| !is_in(*id)).collect()
 }
 
 impl Planner {
-    /// Takes the next step, if there is one. `published` is a leader's.
-    pub(super) async fn members(&self, published: &Published) -> Outcome {
-        let Published { state, members: group, index, role, .. } = published;
-        let next = next_change(&wishes(state), group, self.member, &self.store.peers(), *index);
-        let why = if let Next::Wait(why) = &next { Some(*why) } else { None };
-        self.waits.replace(why);
+    /// Executes the next step, if there is one. `published` is the leader's state.
+    pub(super) async fn reconcile_members(&self, published: &PublishedState) -> RunOutcome {
+        let PublishedState { state, members: group, index, role, .. } = published;
+        let next = next_action(&desired_members(state), group, self.member, &self.store.peers(), *index);
+        let why = if let MembershipAction::Wait(why) = &next { Some(*why) } else { None };
+        self.membership_wait.replace(why);
         let stepped = match next {
-            Next::Settled | Next::Wait(_) => false,
-            Next::Change(change) => {
-                tracing::info!(?change, "the members of the group change");
-                self.change(change).await
+            MembershipAction::Settled | MembershipAction::Wait(_) => false,
+            MembershipAction::Change(change) => {
+                tracing::info!(?change, "changing the raft membership");
+                self.propose_change(change).await
             }
-            Next::Transfer { to } => self.hand_over(to).await,
+            MembershipAction::TransferLeadership { to } => self.transfer_leadership(to).await,
         };
-        for member in left(state, group) {
+        for member in departed_members(state, group) {
             let command = Command::DeleteMember { term: role.term, member };
-            match self.store.propose_here(command).await {
-                Ok(_) => tracing::info!(member, "a manager left the cluster"),
-                // It is looked at again.
-                Err(error) => tracing::debug!(member, %error, "the record of a manager that left stays"),
+            match self.store.propose_locally(command).await {
+                Ok(_) => tracing::info!(member, "manager removed from the cluster"),
+                // Retried at the next check.
+                Err(error) => {
+                    tracing::debug!(member, %error, "deleting the record of a removed manager failed; retrying")
+                }
             }
         }
-        Outcome::RecheckAfter(if stepped { SOON } else { LOOK })
+        RunOutcome::RequeueAfter(if stepped { NEXT_STEP_DELAY } else { CHECK_INTERVAL })
     }
 
-    async fn change(&self, change: warren_consensus::MemberChange) -> bool {
+    async fn propose_change(&self, change: warren_consensus::MemberChange) -> bool {
         match self.store.change_members(change).await {
             Ok(()) => true,
-            // It is asked for again when it can be done.
-            Err(error @ (ChangeError::Pending | ChangeError::NotLeader | ChangeError::Stopping)) => {
-                tracing::debug!(%error, "the members are not changed yet");
+            // Retried when it is possible.
+            Err(error @ (ChangeError::ChangeInProgress | ChangeError::NotLeader | ChangeError::Stopping)) => {
+                tracing::debug!(%error, "membership change postponed");
                 false
             }
             Err(error) => {
-                tracing::warn!(%error, "the members were not changed");
+                tracing::warn!(%error, "membership change failed");
                 false
             }
         }
     }
 
-    async fn hand_over(&self, to: MemberId) -> bool {
-        tracing::info!(to, "this manager is to leave or to lose its vote, and hands over first");
+    async fn transfer_leadership(&self, to: MemberId) -> bool {
+        tracing::info!(to, "transferring leadership before this manager is removed or demoted");
         match self.store.transfer_leadership(Some(to)).await {
-            Ok(()) => self.waits.replace(None),
+            Ok(()) => self.membership_wait.replace(None),
             Err(TransferError::NotLeader | TransferError::Stopping) => {}
-            Err(error) => tracing::warn!(to, %error, "this manager did not hand over"),
+            Err(error) => tracing::warn!(to, %error, "leadership transfer failed"),
         }
         false
     }
@@ -110,7 +111,7 @@ impl Planner {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use warren_core::LEVEL;
+    use warren_core::FEATURE_LEVEL;
     use warren_types::{ClusterId, Id, ManagerId, Timestamp, TokenHash, TokenId};
 
     const AT: Timestamp = Timestamp(1);
@@ -119,12 +120,12 @@ mod tests {
         let mut state = State::new();
         for (index, command) in (1..).zip(&commands) {
             let outcome = state.apply(1, index, command);
-            assert!(!matches!(outcome, warren_core::Outcome::Rejected(_)), "{command:?}: {outcome:?}");
+            assert!(!matches!(outcome, warren_core::ApplyOutcome::Rejected(_)), "{command:?}: {outcome:?}");
         }
         state
     }
 
-    /// Three managers: 1 made the cluster, 2 is being removed, 4 takes the place of 3.
+    /// Three managers: 1 created the cluster, 2 is being removed, 4 replaces 3.
     fn managers() -> State {
         let (id, ranges) = (ClusterId(Id(1)), vec!["10.0.0.0/8".parse().unwrap()]);
         let hash = TokenHash([7; 32]);
@@ -134,17 +135,17 @@ mod tests {
             id: ManagerId(Id(id)),
             name: format!("m{number}").parse().unwrap(),
             address: address(number),
-            level: LEVEL,
+            level: FEATURE_LEVEL,
             at: AT,
         };
         state(vec![
-            Command::CreateCluster { id, ranges, level: LEVEL, at: AT },
+            Command::CreateCluster { id, ranges, feature_level: FEATURE_LEVEL, at: AT },
             Command::RegisterMember {
                 member: 1,
                 id: ManagerId(Id(11)),
                 name: "m1".parse().unwrap(),
                 address: address(1),
-                level: LEVEL,
+                level: FEATURE_LEVEL,
                 at: AT,
             },
             Command::CreateToken {
@@ -163,15 +164,15 @@ mod tests {
     }
 
     #[test]
-    fn the_guide_is_told_what_people_want() {
-        let wish = |id, replaces, removing| Wish { id, votes: true, replaces, removing };
+    fn desired_members_match_state() {
+        let wish = |id, replaces, removing| DesiredMember { id, is_voter: true, replaces, removing };
         let wanted =
             [wish(1, None, false), wish(2, None, true), wish(3, None, false), wish(4, Some(3), false)];
-        assert_eq!(wishes(&managers()), wanted);
+        assert_eq!(desired_members(&managers()), wanted);
     }
 
     #[test]
-    fn only_the_record_of_who_is_out_of_the_group_goes() {
+    fn only_departed_member_record_is_removed() {
         let state = managers();
         let group = |voters: &[u64], learners: &[u64], outgoing: &[u64]| ConfState {
             voters: voters.to_vec(),
@@ -186,7 +187,7 @@ mod tests {
             (group(&[1, 4], &[], &[1, 2, 3]), vec![]),
             (group(&[1], &[], &[]), vec![2, 3]),
         ] {
-            assert_eq!(left(&state, &group), wanted, "{group:?}");
+            assert_eq!(departed_members(&state, &group), wanted, "{group:?}");
         }
     }
 }

@@ -1,106 +1,120 @@
-//! Runs the pure planners: reads the newest state, asks one of them, proposes what it says.
+//! Runs the pure planners: reads the newest state, runs one planner, proposes its commands.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
-use warren_control::Outcome;
-use warren_core::{Plan, reap, reap_tokens, reconcile_level, reconcile_service, schedule};
+use warren_control::RunOutcome;
+use warren_core::{ReconcilePlan, reap, reap_tokens, reconcile_feature_level, reconcile_service, schedule};
 use warren_types::{MemberId, Timestamp};
 
-use super::key::Key;
-use super::liveness::{AskContacts, Listening};
-use super::{Refusals, Waits};
+use super::key::ReconcileKey;
+use super::liveness::{FetchContacts, LivenessMonitor};
+use super::{MembershipWait, PlacementRefusals};
 use crate::metrics::scheduler::SchedulerMetrics;
-use crate::session::Registry;
-use crate::stamp::Stamp;
-use crate::store::{ProposeError, Published, Store};
+use crate::session::SessionRegistry;
+use crate::store::{ProposeError, PublishedState, Store};
+use crate::timestamp::TimestampSource;
 
-/// While the log cannot be written, plans are tried this often.
-const HELD: Duration = Duration::from_secs(1);
+/// Retry interval while the log cannot be written.
+const STALLED_RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// What the planning loop needs. One per manager; only a leader's does anything.
+/// The planner of one manager; only the leader's does anything.
 pub struct Planner {
     pub(super) store: Store,
-    /// This manager.
+    /// The member id of this manager.
     pub(super) member: MemberId,
-    pub(super) waits: Waits,
-    refusals: Refusals,
-    clock: Stamp,
+    pub(super) membership_wait: MembershipWait,
+    placement_refusals: PlacementRefusals,
+    clock: TimestampSource,
     metrics: SchedulerMetrics,
-    listening: Listening,
+    liveness: LivenessMonitor,
 }
 
-/// What a planner says beside its plans, and what it reads beside the state.
-pub struct Surroundings {
-    /// Who is connected.
-    pub registry: Registry,
-    /// Asks other managers who is connected to them.
-    pub ask: AskContacts,
-    /// Why tasks are not placed.
-    pub refusals: Refusals,
-    /// What the next change of members waits for.
-    pub waits: Waits,
+/// Inputs and outputs of a planner besides the state.
+pub struct PlannerInputs {
+    /// The connected nodes.
+    pub registry: SessionRegistry,
+    /// Fetches the contacts of other managers.
+    pub fetch_contacts: FetchContacts,
+    /// Why tasks have no node.
+    pub placement_refusals: PlacementRefusals,
+    /// What the next membership change waits for.
+    pub membership_wait: MembershipWait,
     /// Counts the scheduler's runs.
     pub metrics: SchedulerMetrics,
 }
 
 impl Planner {
-    /// Plans over `store`, as `member` of the group.
-    pub fn new(store: Store, member: MemberId, clock: Stamp, surroundings: Surroundings) -> Self {
-        let Surroundings { registry, ask, refusals, waits, metrics } = surroundings;
-        let listening = Listening::new(registry, ask);
-        Self { store, member, waits, refusals, clock, metrics, listening }
+    /// Plans over `store` as the member `member`.
+    pub fn new(store: Store, member: MemberId, clock: TimestampSource, inputs: PlannerInputs) -> Self {
+        let PlannerInputs {
+            registry,
+            fetch_contacts: ask,
+            placement_refusals: refusals,
+            membership_wait: waits,
+            metrics,
+        } = inputs;
+        let listening = LivenessMonitor::new(registry, ask);
+        Self {
+            store,
+            member,
+            membership_wait: waits,
+            placement_refusals: refusals,
+            clock,
+            metrics,
+            liveness: listening,
+        }
     }
 
-    /// Looks at `key` once.
-    pub async fn run(&self, key: Key) -> Outcome {
+    /// Reconciles `key` once.
+    pub async fn run(&self, key: ReconcileKey) -> RunOutcome {
         let published = self.store.read();
-        if !published.role.may_plan {
-            self.waits.replace(None);
-            // Whoever becomes leader wakes every key.
-            return Outcome::Done;
+        if !published.role.can_plan {
+            self.membership_wait.replace(None);
+            // A new leader enqueues every key.
+            return RunOutcome::Done;
         }
         let now = self.clock.now();
         let plan = match key {
-            Key::Level => reconcile_level(&published.state),
-            Key::Members => return self.members(&published).await,
-            Key::Tokens => reap_tokens(&published.state, now),
-            Key::Service(id) => reconcile_service(&published.state, &id, now),
-            Key::Reap(id) => reap(&published.state, &id),
-            Key::Schedule => self.schedule(&published, now),
-            Key::Liveness => {
-                let told = self.listening.ask(&published, self.member).await;
-                // Much may have happened meanwhile.
+            ReconcileKey::Level => reconcile_feature_level(&published.state),
+            ReconcileKey::Members => return self.reconcile_members(&published).await,
+            ReconcileKey::Tokens => reap_tokens(&published.state, now),
+            ReconcileKey::Service(id) => reconcile_service(&published.state, &id, now),
+            ReconcileKey::Reap(id) => reap(&published.state, &id),
+            ReconcileKey::Schedule => self.schedule(&published, now),
+            ReconcileKey::Liveness => {
+                let contacts = self.liveness.fetch(&published, self.member).await;
+                // The state may have changed meanwhile.
                 let published = self.store.read();
-                if !published.role.may_plan {
-                    return Outcome::Done;
+                if !published.role.can_plan {
+                    return RunOutcome::Done;
                 }
-                self.listening.judge(&published, told, self.clock.now())
+                self.liveness.plan(&published, contacts, self.clock.now())
             }
         };
-        self.carry_out(plan).await
+        self.execute_plan(plan).await
     }
 
-    fn schedule(&self, published: &Published, now: Timestamp) -> Plan {
+    fn schedule(&self, published: &PublishedState, now: Timestamp) -> ReconcilePlan {
         let began = Instant::now();
         let placement = schedule(&published.state, now);
-        self.metrics.ran(began.elapsed(), placement.assignments.len());
+        self.metrics.record_run(began.elapsed(), placement.assignments.len());
         let commands = placement.command(&published.state, now).into_iter().collect();
-        self.refusals.replace(placement.refusals);
-        Plan { commands, recheck_after: placement.recheck_after }
+        self.placement_refusals.replace(placement.refusals);
+        ReconcilePlan { commands, recheck_after: placement.recheck_after }
     }
 
-    async fn carry_out(&self, plan: Plan) -> Outcome {
+    async fn execute_plan(&self, plan: ReconcilePlan) -> RunOutcome {
         for command in plan.commands {
-            match self.store.propose_here(command).await {
-                // A plan made on an older state: what changed since has woken the key again.
+            match self.store.propose_locally(command).await {
+                // The plan was made from an older state: the change has enqueued the key again.
                 Ok(_) | Err(ProposeError::Rejected(_) | ProposeError::NotLeader | ProposeError::Stopping) => {
                 }
-                // Told where it was noticed; every key would tell it again.
-                Err(ProposeError::Held(_)) => return Outcome::RecheckAfter(HELD),
-                Err(error) => return Outcome::Failed(error.into()),
+                // Logged where it was detected; every key would log it again.
+                Err(ProposeError::WriteStalled(_)) => return RunOutcome::RequeueAfter(STALLED_RETRY_DELAY),
+                Err(error) => return RunOutcome::Failed(error.into()),
             }
         }
-        plan.recheck_after.map_or(Outcome::Done, Outcome::RecheckAfter)
+        plan.recheck_after.map_or(RunOutcome::Done, RunOutcome::RequeueAfter)
     }
 }

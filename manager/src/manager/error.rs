@@ -1,95 +1,96 @@
-//! Why a manager does not start, or cannot go on.
+//! Why a manager does not start, or cannot continue.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use warren_types::ParseAddressError;
+use warren_types::ParseManagerAddressError;
 
+use crate::bootstrap::join::JoinError;
+use crate::bootstrap::member_identity::MemberFileError;
 use crate::ca::CaError;
 use crate::raft::driver::DriverError;
-use crate::raft::restore::RestoreError;
-use crate::recovery::joining::JoiningError;
-use crate::recovery::seat::SeatError;
-use crate::server::ServeError;
+use crate::raft::open::OpenStoreError;
+use crate::server::ListenError;
 use crate::store::ProposeError;
 
 /// Why a manager did not start.
 #[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// The data directory cannot be used.
+pub enum ManagerStartError {
+    /// The data directory is not usable.
     #[error(transparent)]
     Log(#[from] warren_log::Error),
-    /// The keys cannot be used.
+    /// The keys are invalid.
     #[error(transparent)]
     Keys(#[from] CaError),
-    /// The port or the socket cannot be had.
+    /// The port or the socket cannot be bound.
     #[error(transparent)]
-    Serve(#[from] ServeError),
-    /// A directory cannot be made.
-    #[error("cannot make {path}: {source}")]
+    Listen(#[from] ListenError),
+    /// A directory cannot be created.
+    #[error("cannot create {path}: {source}")]
     Directory {
         /// The directory.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: std::io::Error,
     },
-    /// What is on disk cannot be used.
+    /// The stored state is not usable.
     #[error(transparent)]
-    Restore(#[from] RestoreError),
+    Restore(#[from] OpenStoreError),
     /// The driver ended at once.
     #[error(transparent)]
     Driver(#[from] DriverError),
-    /// Which manager this is cannot be read.
+    /// The member file cannot be read.
     #[error(transparent)]
-    Seat(#[from] SeatError),
-    /// What an earlier join left behind cannot be removed.
+    MemberFile(#[from] MemberFileError),
+    /// The leftovers of an earlier join cannot be removed.
     #[error(transparent)]
-    Leftover(#[from] JoiningError),
-    /// It is none any more.
+    JoinLeftovers(#[from] JoinError),
+    /// It was removed from the cluster.
     #[error(
-        "this manager was removed from its cluster; to make the machine one again, `warren manager join` with a token"
+        "this manager was removed from its cluster; to make the machine a manager again, run `warren \
+         manager join` with a token"
     )]
     Removed,
-    /// Its cluster went on without it.
-    #[error("{}", overtaken(*.0))]
-    Overtaken(u64),
-    /// It is none yet.
+    /// The cluster is in a later incarnation without it.
+    #[error("{}", superseded_message(*.0))]
+    Superseded(u64),
+    /// It has not completed its join.
     #[error(
-        "{0} says that this machine began to join a cluster, and it is no manager yet: repeat `warren manager join`, \
-         or move the directory of that file away to begin again"
+        "{0} exists: this machine began to join a cluster and is not a manager yet; repeat `warren manager \
+         join`, or move the directory of that file away to start over"
     )]
-    Begun(PathBuf),
-    /// Nobody could reach it there.
-    #[error("where the manager is reached: {0}")]
-    Advertise(#[from] ParseAddressError),
-    /// It did not become leader.
+    JoinPending(PathBuf),
+    /// The advertised address is invalid.
+    #[error("advertised address: {0}")]
+    AdvertiseAddress(#[from] ParseManagerAddressError),
+    /// It did not become leader in time.
     #[error("this manager did not become leader within {0:?}")]
     NoLeader(Duration),
-    /// The first writes were refused.
+    /// The initial writes were rejected.
     #[error(transparent)]
     Propose(#[from] ProposeError),
 }
 
-/// Why a manager cannot go on.
+/// Why a manager cannot continue.
 #[derive(Debug, thiserror::Error)]
-pub enum Failed {
-    /// Its log or its state.
+pub enum ManagerFailure {
+    /// Its log or its state failed.
     #[error(transparent)]
     Driver(#[from] DriverError),
-    /// It is none any more, and says so at its next start as well.
+    /// It was removed from the cluster; its next start fails with the same error.
     #[error("this manager was removed from its cluster")]
     Removed,
-    /// The cluster goes on in this later life, and the next start says so as well.
-    #[error("{}", overtaken(*.0))]
-    Overtaken(u64),
+    /// The cluster is in this later incarnation; the next start fails with the same error.
+    #[error("{}", superseded_message(*.0))]
+    Superseded(u64),
 }
 
-fn overtaken(life: u64) -> String {
+fn superseded_message(incarnation: u64) -> String {
     format!(
-        "the cluster went on without this manager, in its life {life}, and what came in the life before is no part of \
-         it; to make the machine a manager of that, `warren manager join` with a token; if that life was begun by \
-         mistake, stop its managers and make this one the cluster again with `warren manager init \
-         --force-new-cluster`; what runs here runs on, with nobody watching over it: the join stops and removes it, \
-         the other keeps it"
+        "superseded: the cluster is in incarnation {incarnation}, which was created without this manager \
+         and does not contain its later writes; to make the machine a manager of it, run `warren manager \
+         join` with a token; if it was created by mistake, stop its managers and create a new cluster from \
+         this one with `warren manager init --force-new-cluster`; tasks on this machine keep running \
+         without supervision: the join stops and removes them, the new cluster keeps them"
     )
 }

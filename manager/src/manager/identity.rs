@@ -1,84 +1,100 @@
-//! Which manager a directory is of. What its files say of that must agree before anything is written.
+//! Checks which manager a directory belongs to. All its files must agree before anything is written.
 
 use std::path::Path;
 use std::time::SystemTime;
 
-use warren_log::Engine;
+use warren_log::LogEngine;
 
-use super::StartError;
+use super::ManagerStartError;
+use crate::bootstrap::force_new_cluster;
+use crate::bootstrap::member_identity::{self, CertificateIdentity, LocalMemberStatus, MemberIdentity};
 use crate::ca::{
-    CaError, IssuedCertificates, Keys, adopt_content_key, verify_certificates, verify_content_key,
+    CaError, IssuedCertificates, ManagerKeys, ensure_secret_object_key, verify_certificates,
+    verify_secret_object_key,
 };
-use crate::recovery::alone;
-use crate::recovery::seat::{self, ManagerIdentity, Seat, Standing};
 
-/// The keys and the place of the manager in `dir`, which is made where there is none and `create` allows it. What was
-/// issued again is to be saved once the log and the snapshot have been opened: they may be of another manager.
-pub(super) fn identify(
+/// The keys and the member identity of the manager in `dir`, which is created if there is none and `create`
+/// allows it. Reissued certificates must be saved only after the log and the snapshot have been opened: these
+/// may belong to another manager.
+pub(super) fn load_identity(
     dir: &Path,
     create: bool,
-    engine: Engine,
+    engine: LogEngine,
     now: SystemTime,
-) -> Result<(Keys, IssuedCertificates, Seat), StartError> {
-    let Some(seat) = seated(dir, create)? else {
-        seat::begin_init(dir)?;
-        let keys = Keys::open(dir, true, now)?;
-        let seat = Seat::first(keys.identity());
-        seat::take(dir, &seat)?;
+) -> Result<(ManagerKeys, IssuedCertificates, MemberIdentity), ManagerStartError> {
+    let Some(seat) = member_identity(dir, create)? else {
+        member_identity::begin_init(dir)?;
+        let keys = ManagerKeys::open(dir, true, now)?;
+        let seat = MemberIdentity::founder(keys.identity());
+        member_identity::save_identity(dir, &seat)?;
         return Ok((keys, IssuedCertificates::default(), seat));
     };
-    let seat = with_content_key(dir, engine, seat)?;
-    let (keys, issued) = Keys::prepare(dir, false, now)?;
+    let seat = with_secret_object_key(dir, engine, seat)?;
+    let (keys, issued) = ManagerKeys::prepare(dir, false, now)?;
     Ok((keys, issued, seat))
 }
 
-/// Which manager the directory is of; `None` where `manager init` may make it the first one of its cluster.
-fn seated(dir: &Path, create: bool) -> Result<Option<Seat>, StartError> {
-    match seat::look(dir)? {
-        Standing::Seated(seat) => Ok(Some(seat)),
-        Standing::Nothing | Standing::InitPending if create => Ok(None),
-        Standing::Nothing | Standing::InitPending => Err(CaError::NoCluster(dir.to_owned()).into()),
-        Standing::Begun(_) => Err(StartError::Begun(seat::join_key_path(dir))),
-        Standing::Overtaken(_, life) => Err(StartError::Overtaken(life)),
-        Standing::Removed(seat) => {
-            // It may have been killed before it had done that.
-            seat::drop_keys(dir, &seat)?;
-            Err(StartError::Removed)
+/// The member identity of the directory; `None` if `manager init` may create the first manager of a cluster
+/// there.
+fn member_identity(dir: &Path, create: bool) -> Result<Option<MemberIdentity>, ManagerStartError> {
+    match member_identity::read_status(dir)? {
+        LocalMemberStatus::Member(seat) => Ok(Some(seat)),
+        LocalMemberStatus::Unused | LocalMemberStatus::InitPending if create => Ok(None),
+        LocalMemberStatus::Unused | LocalMemberStatus::InitPending => {
+            Err(CaError::NoCluster(dir.to_owned()).into())
+        }
+        LocalMemberStatus::JoinPending(_) => {
+            Err(ManagerStartError::JoinPending(member_identity::join_key_path(dir)))
+        }
+        LocalMemberStatus::Superseded(_, life) => Err(ManagerStartError::Superseded(life)),
+        LocalMemberStatus::Removed(seat) => {
+            // The process may have been killed before the keys were removed.
+            member_identity::remove_keys(dir, &seat)?;
+            Err(ManagerStartError::Removed)
         }
     }
 }
 
-/// The place with the content key that is there, or with a new one, if that does no harm; else as it is.
-fn with_content_key(dir: &Path, engine: Engine, seat: Seat) -> Result<Seat, StartError> {
-    let known = verify_content_key(dir, seat.identity.content_key);
-    if !matches!(known, Err(CaError::ContentKeyMissing(_) | CaError::ContentKeyReplaced { .. })) {
-        // What else is wrong with it is told with the other keys.
+/// The identity with the existing secret object key, or with a new one if nothing is sealed with the lost
+/// key; else unchanged.
+fn with_secret_object_key(
+    dir: &Path,
+    engine: LogEngine,
+    seat: MemberIdentity,
+) -> Result<MemberIdentity, ManagerStartError> {
+    let known = verify_secret_object_key(dir, seat.certificate_identity.secret_object_key);
+    if !matches!(known, Err(CaError::SecretObjectKeyMissing(_) | CaError::SecretObjectKeyReplaced { .. })) {
+        // Other problems of the key are reported with the other keys.
         return Ok(seat);
     }
     verify_certificates(dir, &seat)?;
-    if !alone::has_no_sealed_content(dir, engine, &seat) {
+    if !force_new_cluster::has_no_secret_objects(dir, engine, &seat) {
         return Ok(seat);
     }
-    let identity = ManagerIdentity { content_key: adopt_content_key(dir)?, ..seat.identity };
-    let seat = Seat { identity, ..seat };
-    seat::take(dir, &seat)?;
+    let identity = CertificateIdentity {
+        secret_object_key: ensure_secret_object_key(dir)?,
+        ..seat.certificate_identity
+    };
+    let seat = MemberIdentity { certificate_identity: identity, ..seat };
+    member_identity::save_identity(dir, &seat)?;
     Ok(seat)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recovery::joining;
+    use crate::bootstrap::join;
 
     #[test]
-    fn machine_that_began_to_join_is_told_the_file_and_the_way_back() {
+    fn pending_join_error_names_file_and_recovery() {
         let dir = tempfile::tempdir().unwrap();
-        joining::begin(dir.path()).unwrap();
+        join::begin_join(dir.path()).unwrap();
         for create in [true, false] {
-            let refused = identify(dir.path(), create, Engine::default(), SystemTime::now()).unwrap_err();
-            let (error, path) = (refused.to_string(), seat::join_key_path(dir.path()));
+            let refused =
+                load_identity(dir.path(), create, LogEngine::default(), SystemTime::now()).unwrap_err();
+            let (error, path) = (refused.to_string(), member_identity::join_key_path(dir.path()));
             assert!(error.contains(&path.display().to_string()), "{error}");
-            assert!(error.contains("`warren manager join`") && error.contains("begin anew"), "{error}");
+            assert!(error.contains("`warren manager join`") && error.contains("start over"), "{error}");
         }
     }
 }

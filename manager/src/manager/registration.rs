@@ -1,29 +1,29 @@
-//! A manager says to its cluster who it is, where it is reached, and which node its machine is.
+//! Registers a manager in its cluster: its identity, its address and its node.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::time::{Instant, sleep};
-use warren_control::{Backoff, system_chance};
-use warren_core::{Command, LEVEL, State};
+use warren_control::{Backoff, system_random};
+use warren_core::{Command, FEATURE_LEVEL, State};
 use warren_types::{ManagerAddress, Member, MemberId, Node, NodeName, NodeRole};
 
-use crate::ca::{Keys, node_of};
+use crate::ca::{ManagerKeys, find_own_node};
 use crate::config::LocalNode;
-use crate::manager::{StartError, said};
-use crate::stamp::Stamp;
+use crate::manager::{ManagerStartError, advertised};
 use crate::store::Store;
+use crate::timestamp::TimestampSource;
 
-/// How long to wait after a try that failed.
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// How long to wait for a leader before it is looked again whether there is one.
-const LOOK: Duration = Duration::from_secs(3600);
+/// Backoff after a failed attempt.
+const MIN_RETRY_DELAY: Duration = Duration::from_millis(100);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
+/// How long to wait for a leader before the check is repeated.
+const LEADER_CHECK_INTERVAL: Duration = Duration::from_secs(3600);
 
-/// Where the manager `own` is reached: what this start says, unless the last one said the same. Then people may have
-/// said something else since (`manager update --advertise`), and that stays.
-pub(super) fn reached_at(
+/// The address of the manager `own`: the one of this start, unless the last start had the same. Then it may
+/// have been changed since (`manager update --advertise`), and the stored address stays.
+pub(super) fn effective_address(
     state: &State,
     own: MemberId,
     now: &ManagerAddress,
@@ -35,42 +35,47 @@ pub(super) fn reached_at(
     }
 }
 
-/// What a manager says of itself.
+/// The registration of a manager.
 pub(super) struct Registration {
     pub store: Store,
-    pub keys: Arc<Keys>,
-    pub clock: Stamp,
+    pub keys: Arc<ManagerKeys>,
+    pub clock: TimestampSource,
     pub name: NodeName,
-    /// What this start says.
+    /// The address of this start.
     pub address: ManagerAddress,
-    /// What the last one said that was heard.
-    pub before: Option<ManagerAddress>,
+    /// The last registered address of an earlier start.
+    pub previous_address: Option<ManagerAddress>,
     /// The manager's directory.
     pub dir: PathBuf,
-    /// `None` for a manager only.
+    /// `None` for a manager without a worker.
     pub node: Option<LocalNode>,
 }
 
 impl Registration {
-    /// Says what the cluster does not know yet. Harmless to repeat.
+    /// Registers what differs from the state. Idempotent.
     ///
     /// # Errors
-    /// The cluster refuses it, or cannot be asked.
-    pub async fn ensure(&self) -> Result<(), StartError> {
-        let published = self.store.read_now().await?;
-        let address = reached_at(&published.state, self.store.own(), &self.address, self.before.as_ref());
-        if !self.is_known(&published.state, &address) {
-            let (member, id) = (self.store.own(), self.keys.id);
+    /// The cluster rejects it, or is unreachable.
+    pub async fn ensure(&self) -> Result<(), ManagerStartError> {
+        let published = self.store.read_linearizable().await?;
+        let address = effective_address(
+            &published.state,
+            self.store.own_id(),
+            &self.address,
+            self.previous_address.as_ref(),
+        );
+        if !self.is_registered(&published.state, &address) {
+            let (member, id) = (self.store.own_id(), self.keys.id);
             let (name, at) = (self.name.clone(), self.clock.now());
             self.store
-                .propose(Command::RegisterMember { member, id, name, address, level: LEVEL, at })
+                .propose(Command::RegisterMember { member, id, name, address, level: FEATURE_LEVEL, at })
                 .await?;
         }
-        if self.before.as_ref() != Some(&self.address)
-            && let Err(error) = said::keep(&self.dir, &self.address)
+        if self.previous_address.as_ref() != Some(&self.address)
+            && let Err(error) = advertised::save(&self.dir, &self.address)
         {
-            // The next start says it again, over what people said meanwhile.
-            tracing::warn!(%error, "could not write down where this manager said that it is reached");
+            // The next start registers the address again and overwrites changes made by users meanwhile.
+            tracing::warn!(%error, "saving the advertised address failed");
         }
         match &self.node {
             Some(node) => self.ensure_node(node).await,
@@ -78,22 +83,22 @@ impl Registration {
         }
     }
 
-    fn is_known(&self, state: &State, address: &ManagerAddress) -> bool {
+    fn is_registered(&self, state: &State, address: &ManagerAddress) -> bool {
         let same = |member: &Arc<Member>| {
-            member.id == self.keys.id
-                && (&member.name, &member.address, member.level) == (&self.name, address, LEVEL)
+            member.manager_id == self.keys.id
+                && (&member.name, &member.address, member.level) == (&self.name, address, FEATURE_LEVEL)
         };
-        state.member(self.store.own()).is_some_and(same)
+        state.member(self.store.own_id()).is_some_and(same)
     }
 
-    async fn ensure_node(&self, LocalNode { description }: &LocalNode) -> Result<(), StartError> {
+    async fn ensure_node(&self, LocalNode { description }: &LocalNode) -> Result<(), ManagerStartError> {
         let state = self.store.read().state.clone();
         let (name, role) = (self.name.clone(), NodeRole::Manager);
         let keys = self.keys.clone();
         let issued = {
-            let (state, name, own) = (state.clone(), name.clone(), self.store.own());
+            let (state, name, own) = (state.clone(), name.clone(), self.store.own_id());
             let host = description.address.clone();
-            let id = move || node_of(&state, own, &name, &host);
+            let id = move || find_own_node(&state, own, &name, &host);
             let ensure = move || keys.ensure_agent(id, SystemTime::now());
             tokio::task::spawn_blocking(ensure).await
         };
@@ -106,24 +111,24 @@ impl Registration {
         Ok(())
     }
 
-    /// Says it as soon as there is a leader, and again until it is heard.
-    pub async fn keep_trying(self) {
-        let (mut pauses, chance) = (Backoff::new(FIRST_PAUSE, LONGEST_PAUSE), system_chance());
+    /// Registers as soon as there is a leader, and retries until it succeeds.
+    pub async fn ensure_with_retry(self) {
+        let (mut pauses, chance) = (Backoff::new(MIN_RETRY_DELAY, MAX_RETRY_DELAY), system_random());
         loop {
-            while !self.hears_a_leader().await {}
+            while !self.wait_for_leader().await {}
             let Err(error) = self.ensure().await else { return };
-            tracing::warn!(%error, "the cluster does not know yet who this manager is");
+            tracing::warn!(%error, "registering this manager failed; retrying");
             sleep(pauses.next_delay(chance())).await;
         }
     }
 
-    async fn hears_a_leader(&self) -> bool {
+    async fn wait_for_leader(&self) -> bool {
         let has_cluster = |state: &State| state.cluster().is_some();
-        let wanted = |published: &crate::store::Published| {
-            let leads_or_follows = published.role.leader_id.is_some() && published.held.is_none();
+        let is_ready = |published: &crate::store::PublishedState| {
+            let leads_or_follows = published.role.leader_id.is_some() && published.write_stall.is_none();
             leads_or_follows && has_cluster(&published.state)
         };
-        self.store.until(wanted, Instant::now() + LOOK).await
+        self.store.wait_until(is_ready, Instant::now() + LEADER_CHECK_INTERVAL).await
     }
 }
 
@@ -134,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_people_said_of_an_address_stays_until_a_start_says_something_new() {
+    fn configured_address_is_kept_until_advertise_changes() {
         let (id, ranges, at) = (ClusterId(Id(1)), vec!["10.0.0.0/8".parse().unwrap()], Timestamp(1));
         let address = |text: &str| text.parse::<ManagerAddress>().unwrap();
         let [first, updated, moved] = ["10.0.0.1:8080", "m1.example.org:8080", "10.0.0.9:8080"].map(address);
@@ -143,13 +148,13 @@ mod tests {
             id: ManagerId(Id(11)),
             name: "m1".parse().unwrap(),
             address,
-            level: LEVEL,
+            level: FEATURE_LEVEL,
             at,
         };
         let mut state = State::new();
-        assert_eq!(reached_at(&state, 1, &first, Some(&first)), first, "nobody knows it yet");
+        assert_eq!(effective_address(&state, 1, &first, Some(&first)), first, "nobody knows it yet");
         let commands = [
-            Command::CreateCluster { id, ranges, level: LEVEL, at },
+            Command::CreateCluster { id, ranges, feature_level: FEATURE_LEVEL, at },
             register(first.clone()),
             register(updated.clone()),
         ];
@@ -160,11 +165,11 @@ mod tests {
             (&first, Some(&first), &updated),
             (&updated, Some(&first), &updated),
             (&moved, Some(&first), &moved),
-            // The directory is from before this was written down.
+            // The directory is older than the file.
             (&first, None, &first),
         ] {
-            assert_eq!(&reached_at(&state, 1, now, before), wanted, "{now} after {before:?}");
+            assert_eq!(&effective_address(&state, 1, now, before), wanted, "{now} after {before:?}");
         }
-        assert_eq!(reached_at(&state, 2, &first, Some(&first)), first, "another member");
+        assert_eq!(effective_address(&state, 2, &first, Some(&first)), first, "another member");
     }
 }

@@ -1,4 +1,4 @@
-//! What the API is asked and how it answers, counted around everything else that serves it.
+//! Counts API calls and their results; the outermost layer.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -10,27 +10,27 @@ use http_body::{Frame, SizeHint};
 use tonic::body::Body;
 use tonic::{Code, Status};
 use tower::{Layer, Service};
-use warren_telemetry::{Counter, Family, Histogram, Registry, fractions_of_a_second};
+use warren_telemetry::{Counter, Family, Histogram, Registry, short_latency_buckets};
 
-use crate::api::access::METHODS;
+use crate::api::authorization::METHODS;
 
-/// How a call that nobody waited for to its end is counted.
+/// The code of a call that its caller aborted.
 const CANCELLED: Code = Code::Cancelled;
 
 type ByMethod = [(&'static str, &'static str); 1];
 type ByCode = [(&'static str, &'static str); 2];
 
-/// Counts calls.
+/// Request metrics.
 #[derive(Debug, Clone)]
 pub struct RequestMetrics {
     calls: Family<ByCode, Counter>,
-    /// Until the answer begins. Streams go on for as long as they are wanted, which says nothing.
+    /// Until the response headers. The duration of streams has no meaning.
     duration: Family<ByMethod, Histogram, fn() -> Histogram>,
 }
 
 impl Default for RequestMetrics {
     fn default() -> Self {
-        let new = || Histogram::new(fractions_of_a_second());
+        let new = || Histogram::new(short_latency_buckets());
         Self { calls: Family::default(), duration: Family::new_with_constructor(new) }
     }
 }
@@ -38,24 +38,24 @@ impl Default for RequestMetrics {
 impl RequestMetrics {
     pub(super) fn register(&self, registry: &mut Registry) {
         let Self { calls, duration } = self.clone();
-        registry.register("warren_api_requests", "Calls that are over, by method and gRPC code", calls);
-        let help = "From a call to the beginning of its answer";
+        registry.register("warren_api_requests", "Finished calls by method and gRPC code", calls);
+        let help = "Time from a call to its response headers";
         registry.register("warren_api_request_duration_seconds", help, duration);
     }
 
-    fn over(&self, method: &'static str, code: Code) {
-        self.calls.get_or_create(&[("method", method), ("code", name(code))]).inc();
+    fn record(&self, method: &'static str, code: Code) {
+        self.calls.get_or_create(&[("method", method), ("code", code_name(code))]).inc();
     }
 }
 
-/// As the methods are called in the `.proto`, without the package. What does not exist is one method: its names are
-/// the caller's, and there is no end of them.
-fn method(path: &str) -> &'static str {
+/// The method name as in the `.proto`, without the package. Unknown methods share one name: callers could
+/// send any number of them.
+fn method_name(path: &str) -> &'static str {
     let known = METHODS.iter().find(|(method, _)| *method == path);
     known.map_or("unknown", |(method, _)| method.strip_prefix("/warren.v1.").unwrap_or(method))
 }
 
-fn name(code: Code) -> &'static str {
+fn code_name(code: Code) -> &'static str {
     match code {
         Code::Ok => "OK",
         Code::Cancelled => "CANCELLED",
@@ -77,26 +77,26 @@ fn name(code: Code) -> &'static str {
     }
 }
 
-/// Counts every call, also those that are refused before a handler sees them: it belongs around the others.
+/// Counts every call, including those rejected before a handler runs: it must be the outermost layer.
 #[derive(Debug, Clone)]
-pub struct RequestLayer(pub RequestMetrics);
+pub struct RequestMetricsLayer(pub RequestMetrics);
 
-/// See [`RequestLayer`].
+/// See [`RequestMetricsLayer`].
 #[derive(Debug, Clone)]
-pub struct Requests<S> {
+pub struct RequestMetricsService<S> {
     inner: S,
     metrics: RequestMetrics,
 }
 
-impl<S> Layer<S> for RequestLayer {
-    type Service = Requests<S>;
+impl<S> Layer<S> for RequestMetricsLayer {
+    type Service = RequestMetricsService<S>;
 
-    fn layer(&self, inner: S) -> Requests<S> {
-        Requests { inner, metrics: self.0.clone() }
+    fn layer(&self, inner: S) -> RequestMetricsService<S> {
+        RequestMetricsService { inner, metrics: self.0.clone() }
     }
 }
 
-impl<S, B> Service<http::Request<B>> for Requests<S>
+impl<S, B> Service<http::Request<B>> for RequestMetricsService<S>
 where
     S: Service<http::Request<B>, Response = http::Response<Body>>,
     S::Future: Send + 'static,
@@ -110,32 +110,32 @@ where
     }
 
     fn call(&mut self, request: http::Request<B>) -> Self::Future {
-        let (metrics, method) = (self.metrics.clone(), method(request.uri().path()));
-        // Counts as cancelled whatever becomes of it before it is answered.
-        let mut call = Call { metrics, method, code: None, is_over: false };
+        let (metrics, method) = (self.metrics.clone(), method_name(request.uri().path()));
+        // Counts as cancelled if it is dropped before the response.
+        let mut call = TrackedCall { metrics, method, code: None, is_finished: false };
         let (begun, answer) = (Instant::now(), self.inner.call(request));
         Box::pin(async move {
             let response = answer.await?;
             let took = begun.elapsed().as_secs_f64();
             call.metrics.duration.get_or_create(&[("method", call.method)]).observe(took);
             call.read(response.headers());
-            Ok(response.map(|body| Body::new(Counted { body, call })))
+            Ok(response.map(|body| Body::new(TrackedBody { body, call })))
         })
     }
 }
 
-/// A call until it is over, and is counted then.
+/// A running call; counted when it is dropped.
 #[derive(Debug)]
-struct Call {
+struct TrackedCall {
     metrics: RequestMetrics,
     method: &'static str,
-    /// As the server said, in the head of an answer that has only that, or behind its end.
+    /// The status in the headers or trailers of the response.
     code: Option<Code>,
-    /// The answer's end was reached: without a code all is well.
-    is_over: bool,
+    /// The end of the response was reached: without a code the call succeeded.
+    is_finished: bool,
 }
 
-impl Call {
+impl TrackedCall {
     fn read(&mut self, headers: &HeaderMap) {
         if let Some(status) = Status::from_header_map(headers) {
             self.code = Some(status.code());
@@ -143,20 +143,20 @@ impl Call {
     }
 }
 
-impl Drop for Call {
+impl Drop for TrackedCall {
     fn drop(&mut self) {
-        let without = if self.is_over { Code::Ok } else { CANCELLED };
-        self.metrics.over(self.method, self.code.unwrap_or(without));
+        let without = if self.is_finished { Code::Ok } else { CANCELLED };
+        self.metrics.record(self.method, self.code.unwrap_or(without));
     }
 }
 
-/// An answer on its way out.
-struct Counted {
+/// The body of a counted response.
+struct TrackedBody {
     body: Body,
-    call: Call,
+    call: TrackedCall,
 }
 
-impl http_body::Body for Counted {
+impl http_body::Body for TrackedBody {
     type Data = Bytes;
     type Error = Status;
 
@@ -172,7 +172,7 @@ impl http_body::Body for Counted {
                 }
             }
             Some(Err(status)) => self.call.code = Some(status.code()),
-            None => self.call.is_over = true,
+            None => self.call.is_finished = true,
         }
         Poll::Ready(frame)
     }
@@ -189,17 +189,17 @@ impl http_body::Body for Counted {
 #[cfg(test)]
 mod tests {
     use http_body::Body as _;
-    use warren_telemetry::{Part, Telemetry};
+    use warren_telemetry::{Telemetry, TelemetryComponent};
 
     use super::*;
 
-    /// Answers as a path says.
+    /// Responds according to the path.
     #[derive(Clone)]
-    struct Server;
+    struct StatusServer;
 
-    struct Answer(Vec<Frame<Bytes>>);
+    struct ScriptedBody(Vec<Frame<Bytes>>);
 
-    impl http_body::Body for Answer {
+    impl http_body::Body for ScriptedBody {
         type Data = Bytes;
         type Error = Status;
 
@@ -215,7 +215,7 @@ mod tests {
         HeaderMap::from_iter([("grpc-status".parse().unwrap(), (code as i32).into())])
     }
 
-    impl Service<http::Request<()>> for Server {
+    impl Service<http::Request<()>> for StatusServer {
         type Response = http::Response<Body>;
         type Error = std::convert::Infallible;
         type Future = std::future::Ready<Result<Self::Response, Self::Error>>;
@@ -229,33 +229,33 @@ mod tests {
             std::future::ready(Ok(match request.uri().path() {
                 "/warren.v1.Services/Create" => {
                     let ok = Frame::trailers(trailers(Code::Ok));
-                    http::Response::new(Body::new(Answer(vec![ok, data()])))
+                    http::Response::new(Body::new(ScriptedBody(vec![ok, data()])))
                 }
                 "/warren.v1.Images/Pull" => {
                     let failed = Frame::trailers(trailers(Code::Unavailable));
-                    http::Response::new(Body::new(Answer(vec![failed, data(), data()])))
+                    http::Response::new(Body::new(ScriptedBody(vec![failed, data(), data()])))
                 }
                 _ => Status::not_found("there is none").into_http(),
             }))
         }
     }
 
-    struct World {
-        server: Requests<Server>,
+    struct RequestsFixture {
+        server: RequestMetricsService<StatusServer>,
         telemetry: Telemetry,
     }
 
-    impl World {
+    impl RequestsFixture {
         fn new() -> Self {
             let metrics = RequestMetrics::default();
-            let mut part = Part::default();
+            let mut part = TelemetryComponent::default();
             metrics.register(&mut part.metrics);
-            let telemetry = Telemetry::of(&[]);
+            let telemetry = Telemetry::with_components(&[]);
             telemetry.add("manager", part);
-            Self { server: RequestLayer(metrics).layer(Server), telemetry }
+            Self { server: RequestMetricsLayer(metrics).layer(StatusServer), telemetry }
         }
 
-        /// Calls, and reads so many frames of the answer.
+        /// Calls, and reads this number of frames of the response.
         async fn call(&mut self, path: &str, frames: usize) {
             let request = http::Request::builder().uri(path).body(()).unwrap();
             let mut body = self.server.call(request).await.unwrap().into_body();
@@ -264,7 +264,7 @@ mod tests {
             }
         }
 
-        fn counted(&self) -> Vec<String> {
+        fn counters(&self) -> Vec<String> {
             let text = self.telemetry.metrics().unwrap();
             let lines = text.lines().filter_map(|line| line.strip_prefix("warren_api_requests_total"));
             let mut lines: Vec<_> = lines.map(str::to_owned).collect();
@@ -274,10 +274,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn calls_are_counted_by_what_they_end_with() {
-        let mut world = World::new();
+    async fn calls_are_counted_by_final_code() {
+        let mut world = RequestsFixture::new();
         world.call("/warren.v1.Services/Create", 3).await;
-        // Whoever reads the trailers need not ask for what is behind them.
+        // The caller may stop reading after the trailers.
         world.call("/warren.v1.Services/Create", 2).await;
         world.call("/warren.v1.Images/Pull", 1).await;
         world.call("/warren.v1.Images/Pull", 3).await;
@@ -291,7 +291,7 @@ mod tests {
             "{method=\"Services/Get\",code=\"NOT_FOUND\"} 1",
             "{method=\"unknown\",code=\"NOT_FOUND\"} 2",
         ];
-        assert_eq!(world.counted(), wanted);
+        assert_eq!(world.counters(), wanted);
         let text = world.telemetry.metrics().unwrap();
         let timed = "warren_api_request_duration_seconds_count{method=\"Services/Create\"} 2";
         assert!(text.lines().any(|line| line == timed), "{text}");

@@ -1,36 +1,36 @@
-//! What the scheduler did.
+//! Scheduler metrics.
 
 use std::time::Duration;
 
-use warren_telemetry::{Counter, Histogram, Registry, fractions_of_a_second};
+use warren_telemetry::{Counter, Histogram, Registry, short_latency_buckets};
 
 /// Counts the scheduler's runs.
 #[derive(Debug, Clone)]
 pub struct SchedulerMetrics {
     runs: Counter,
-    placed: Counter,
+    placed_tasks: Counter,
     duration: Histogram,
 }
 
 impl Default for SchedulerMetrics {
     fn default() -> Self {
-        let duration = Histogram::new(fractions_of_a_second());
-        Self { runs: Counter::default(), placed: Counter::default(), duration }
+        let duration = Histogram::new(short_latency_buckets());
+        Self { runs: Counter::default(), placed_tasks: Counter::default(), duration }
     }
 }
 
 impl SchedulerMetrics {
-    /// It ran for so long, and found a node for so many tasks.
-    pub fn ran(&self, took: Duration, placed: usize) {
+    /// Records a run, its duration and the number of assigned tasks.
+    pub fn record_run(&self, took: Duration, placed: usize) {
         self.runs.inc();
-        self.placed.inc_by(placed as u64);
+        self.placed_tasks.inc_by(placed as u64);
         self.duration.observe(took.as_secs_f64());
     }
 
     pub(super) fn register(&self, registry: &mut Registry) {
-        let Self { runs, placed, duration } = self.clone();
-        registry.register("warren_scheduler_runs", "Plans that the scheduler made", runs);
-        registry.register("warren_scheduler_placed", "Tasks that the scheduler found a node for", placed);
-        registry.register("warren_scheduler_duration_seconds", "How long a plan took", duration);
+        let Self { runs, placed_tasks: placed, duration } = self.clone();
+        registry.register("warren_scheduler_runs", "Scheduler runs", runs);
+        registry.register("warren_scheduler_placed", "Tasks assigned by the scheduler", placed);
+        registry.register("warren_scheduler_duration_seconds", "Duration of a scheduler run", duration);
     }
 }

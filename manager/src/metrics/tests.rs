@@ -1,69 +1,91 @@
-//! What a scrape shows, and each probe failing.
+//! The contents of a scrape, and each probe failing.
 
 use std::sync::Arc;
 
 use tokio::sync::mpsc;
-use warren_consensus::{ConfState, Durability, Peer, Position};
+use warren_consensus::{ConfState, DurabilityStatus, LogPosition, PeerProgress};
 use warren_control::{ManualClock, Shutdown};
-use warren_core::{Command, Digest, State};
+use warren_core::{Command, State, StateDigest};
 use warren_telemetry::Telemetry;
 use warren_types::{ClusterId, Id, Timestamp};
 
 use super::*;
-use crate::store::{Held, Inbox, LogCost, Proposal, Published, Publisher, Role, Written};
+use crate::store::{
+    AppliedWrite, DriverInbox, LogCost, PublishedState, QueuedProposal, ReplicaRole, StatePublisher,
+    WriteStall,
+};
 
-struct World {
+struct MetricsFixture {
     store: Store,
-    publisher: Publisher,
-    inbox: Inbox,
-    loops: Loops,
+    publisher: StatePublisher,
+    inbox: DriverInbox,
+    background_tasks: BackgroundTasks,
     shutdown: Shutdown,
     clock: Arc<ManualClock>,
-    metrics: Metrics,
+    metrics: ManagerMetrics,
     telemetry: Telemetry,
-    agreement: Agreement,
+    state_comparison: StateComparison,
 }
 
-const LEADER: Role = Role { leader: true, leader_id: Some(1), term: 3, may_plan: true };
+const LEADER: ReplicaRole = ReplicaRole { is_leader: true, leader_id: Some(1), term: 3, can_plan: true };
 
-fn world() -> World {
-    let (store, publisher, inbox) = Store::new(Published::first(State::new()), 1, 1);
+fn fixture() -> MetricsFixture {
+    let (store, publisher, inbox) = Store::new(PublishedState::initial(State::new()), 1, 1);
     let (clock, shutdown) = (Arc::new(ManualClock::new(1_000)), Shutdown::new());
-    let loops = Loops::new(shutdown.clone(), clock.clone(), Arc::new(|| 0));
-    let (metrics, telemetry, agreement) = (Metrics::default(), Telemetry::of(&[]), Agreement::default());
-    let sources = Sources {
+    let loops = BackgroundTasks::new(shutdown.clone(), clock.clone(), Arc::new(|| 0));
+    let (metrics, telemetry, agreement) =
+        (ManagerMetrics::default(), Telemetry::with_components(&[]), StateComparison::default());
+    let sources = ManagerMetricSources {
         store: store.clone(),
-        registry: Registry::default(),
-        loops: loops.clone(),
+        registry: SessionRegistry::default(),
+        background_tasks: loops.clone(),
         clock: clock.clone(),
-        dir: "/".into(),
-        compared: (1, agreement.clone()),
+        log_dir: "/".into(),
+        state_comparison: (1, agreement.clone()),
     };
-    telemetry.add("manager", part(&metrics, &sources));
-    World { store, publisher, inbox, loops, shutdown, clock, metrics, telemetry, agreement }
+    telemetry.add("manager", telemetry_component(&metrics, &sources));
+    MetricsFixture {
+        store,
+        publisher,
+        inbox,
+        background_tasks: loops,
+        shutdown,
+        clock,
+        metrics,
+        telemetry,
+        state_comparison: agreement,
+    }
 }
 
-impl World {
-    fn publish(&self, role: Role, held: Option<&str>) {
-        let held = held.map(|why| Arc::new(Held { since: Timestamp(0), why: why.into(), full: true }));
+impl MetricsFixture {
+    fn publish(&self, role: ReplicaRole, held: Option<&str>) {
+        let held = held
+            .map(|why| Arc::new(WriteStall { since: Timestamp(0), reason: why.into(), is_disk_full: true }));
         let log = LogCost { writes: 4, bytes: 5000 };
         let members = ConfState { voters: vec![1, 2, 3], learners: vec![4], ..ConfState::default() };
         let members = Arc::new(members);
-        let published = Published { index: 7, role, held, log, members, ..Published::first(state()) };
+        let published = PublishedState {
+            index: 7,
+            role,
+            write_stall: held,
+            log,
+            members,
+            ..PublishedState::initial(state())
+        };
         self.publisher.publish(published, Vec::new());
     }
 
-    /// The sweep has begun a run, and will not begin another.
-    async fn sweep(&self) {
+    /// The sweep has started a run, and will not start another.
+    async fn run_sweep(&self) {
         let (ran, mut runs) = mpsc::unbounded_channel();
-        self.loops.spawn(SWEEP_LOOP, Duration::from_secs(3600), move || {
+        self.background_tasks.spawn(SWEEP_TASK, Duration::from_secs(3600), move || {
             ran.send(()).unwrap();
             std::future::ready(Ok::<(), std::io::Error>(()))
         });
         runs.recv().await.unwrap();
     }
 
-    fn shows(&self, wanted: &[&str]) {
+    fn assert_shows(&self, wanted: &[&str]) {
         let text = self.telemetry.metrics().unwrap();
         for line in wanted {
             assert!(text.lines().any(|found| found == *line), "{line} is not in\n{text}");
@@ -71,84 +93,89 @@ impl World {
     }
 }
 
-/// A cluster without anything in it.
+/// An empty cluster.
 fn state() -> State {
     let mut state = State::new();
     let (id, ranges) = (ClusterId(Id(1)), vec!["10.210.0.0/16".parse().unwrap()]);
-    state.apply(3, 7, &Command::CreateCluster { id, ranges, level: warren_core::LEVEL, at: Timestamp(1) });
+    state.apply(
+        3,
+        7,
+        &Command::CreateCluster { id, ranges, feature_level: warren_core::FEATURE_LEVEL, at: Timestamp(1) },
+    );
     state
 }
 
 #[tokio::test]
-async fn a_manager_is_ready_when_it_leads_and_can_write() {
-    let world = world();
-    assert_eq!(world.telemetry.unready().await, ["manager: leader: this manager knows of none"]);
+async fn leader_with_writable_log_is_ready() {
+    let world = fixture();
+    assert_eq!(world.telemetry.unready().await, ["manager: leader: no known leader"]);
     world.publish(LEADER, None);
     assert!(world.telemetry.unready().await.is_empty());
     world.publish(LEADER, Some("the disk of this manager is full"));
     assert_eq!(world.telemetry.unready().await, ["manager: log: the disk of this manager is full"]);
-    world.publish(Role { may_plan: false, ..LEADER }, None);
-    assert_eq!(world.telemetry.unready().await, ["manager: leader: this manager knows of none"]);
+    world.publish(ReplicaRole { can_plan: false, ..LEADER }, None);
+    assert_eq!(world.telemetry.unready().await, ["manager: leader: no known leader"]);
 }
 
 #[tokio::test]
-async fn a_manager_that_follows_is_ready_while_it_hears_the_leader() {
-    let world = world();
-    let follows = Role { leader: false, may_plan: false, leader_id: Some(2), ..LEADER };
-    world.publisher.heard_leader();
+async fn follower_is_ready_while_leader_is_known() {
+    let world = fixture();
+    let follows = ReplicaRole { is_leader: false, can_plan: false, leader_id: Some(2), ..LEADER };
+    world.publisher.record_leader_seen();
     world.publish(follows, None);
     assert!(world.telemetry.unready().await.is_empty());
-    world.publish(Role { leader_id: None, ..follows }, None);
-    assert_eq!(world.telemetry.unready().await, ["manager: leader: this manager knows of none"]);
+    world.publish(ReplicaRole { leader_id: None, ..follows }, None);
+    assert_eq!(world.telemetry.unready().await, ["manager: leader: no known leader"]);
 }
 
 #[tokio::test]
-async fn a_manager_works_while_its_loops_go_round() {
-    let world = world();
-    assert_eq!(world.telemetry.unhealthy().await, ["manager: sweep: the loop does not run"]);
-    world.sweep().await;
-    world.publisher.went_round();
+async fn manager_is_healthy_while_background_tasks_run() {
+    let world = fixture();
+    assert_eq!(world.telemetry.unhealthy().await, ["manager: sweep: background task is not running"]);
+    world.run_sweep().await;
+    world.publisher.record_turn();
     assert!(world.telemetry.unhealthy().await.is_empty());
-    world.clock.advance(SWEEP_PATIENCE + Duration::from_secs(1));
-    assert_eq!(world.telemetry.unhealthy().await, ["manager: sweep: the loop began its last run 121 s ago"]);
+    world.clock.advance(SWEEP_STALL_LIMIT + Duration::from_secs(1));
+    assert_eq!(world.telemetry.unhealthy().await, ["manager: sweep: last run started 121 s ago"]);
     world.shutdown.stop(Duration::from_secs(5)).await.unwrap();
 }
 
 #[tokio::test]
-async fn manager_that_knows_of_lost_entries_is_unhealthy_and_shows_it() {
-    let world = world();
-    world.sweep().await;
-    world.publisher.went_round();
+async fn lost_entries_make_manager_unhealthy() {
+    let world = fixture();
+    world.run_sweep().await;
+    world.publisher.record_turn();
     world.publish(LEADER, None);
     assert!(world.telemetry.unhealthy().await.is_empty());
-    world.shows(&["warren_raft_regressed 0.0", "warren_raft_acknowledged_lost 0.0"]);
-    let durability = Durability { regressed: Some(Position { term: 3, index: 9 }), lost: Some(8) };
-    world.publisher.publish(Published { durability, ..Published::first(state()) }, Vec::new());
+    world.assert_shows(&["warren_raft_regressed 0.0", "warren_raft_acknowledged_lost 0.0"]);
+    let durability =
+        DurabilityStatus { missing_entry: Some(LogPosition { term: 3, index: 9 }), lost_entry: Some(8) };
+    world.publisher.publish(PublishedState { durability, ..PublishedState::initial(state()) }, Vec::new());
     let [wrong] = world.telemetry.unhealthy().await.try_into().unwrap();
-    assert!(wrong.starts_with("manager: durability: acknowledged writes up to entry 8 may"), "{wrong}");
-    world.shows(&["warren_raft_regressed 1.0", "warren_raft_acknowledged_lost 1.0"]);
+    assert!(wrong.starts_with("manager: durability: acknowledged writes up to index 8 may"), "{wrong}");
+    world.assert_shows(&["warren_raft_regressed 1.0", "warren_raft_acknowledged_lost 1.0"]);
     world.shutdown.stop(Duration::from_secs(5)).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_manager_whose_state_is_not_that_of_the_others_does_not_work() {
-    let world = world();
-    world.sweep().await;
-    world.publisher.went_round();
+async fn divergent_state_makes_manager_unhealthy() {
+    let world = fixture();
+    world.run_sweep().await;
+    world.publisher.record_turn();
     let take = |told: [(MemberId, u64); 3]| {
-        let digest = |(id, value)| (id, vec![Digest { index: 7, value }]);
-        world.agreement.take(&told.map(digest).into(), Some(1), &[1, 2, 3].into());
+        let digest = |(id, value)| (id, vec![StateDigest { index: 7, value }]);
+        world.state_comparison.record_digests(&told.map(digest).into(), Some(1), &[1, 2, 3].into());
     };
     take([(1, 5), (2, 5), (3, 6)]);
     assert!(world.telemetry.unhealthy().await.is_empty(), "another one is wrong");
-    world.shows(&[
+    world.assert_shows(&[
         "warren_raft_state_differs{member=\"1\"} 0.0",
         "warren_raft_state_differs{member=\"3\"} 1.0",
     ]);
     take([(1, 5), (2, 6), (3, 6)]);
     let [wrong] = world.telemetry.unhealthy().await.try_into().unwrap();
-    assert!(wrong.starts_with("manager: state: its state after entry 7 has the digest"), "{wrong}");
-    world.shows(&[
+    assert!(wrong.starts_with("manager: state: state digest at index 7 is"), "{wrong}");
+    world.assert_shows(&[
         "warren_raft_state_differs{member=\"1\"} 1.0",
         "warren_raft_state_differs{member=\"3\"} 0.0",
     ]);
@@ -156,52 +183,58 @@ async fn a_manager_whose_state_is_not_that_of_the_others_does_not_work() {
 }
 
 #[test]
-fn a_disk_without_room_is_told_before_anything_has_to_be_written() {
-    let room = |free: u64, read_only| has_room(Path::new("/d/manager"), Bytes(free), read_only);
+fn low_disk_space_makes_manager_unready() {
+    let room = |free: u64, read_only| check_free_space(Path::new("/d/manager"), Bytes(free), read_only);
     assert_eq!(room(1 << 20, false), Ok(()));
     let full = "the disk of this manager is full: /d/manager has 512KiB free";
     assert_eq!(room(512 << 10, false), Err(full.to_owned()));
-    assert_eq!(room(1 << 30, true), Err("the disk with /d/manager can only be read".to_owned()));
+    assert_eq!(room(1 << 30, true), Err("/d/manager is on a read-only file system".to_owned()));
 }
 
 #[tokio::test]
-async fn a_directory_that_is_gone_is_no_place_for_a_log() {
-    let telemetry = Telemetry::of(&[]);
-    telemetry.add("manager", Part { readiness: vec![disk_probe("/none/such".into())], ..Part::default() });
+async fn missing_log_directory_makes_manager_unready() {
+    let telemetry = Telemetry::with_components(&[]);
+    telemetry.add(
+        "manager",
+        TelemetryComponent {
+            readiness: vec![disk_probe("/none/such".into())],
+            ..TelemetryComponent::default()
+        },
+    );
     let [wrong] = telemetry.unready().await.try_into().unwrap();
-    assert!(wrong.starts_with("manager: disk: /none/such cannot be looked at"), "{wrong}");
+    assert!(wrong.starts_with("manager: disk: cannot stat /none/such"), "{wrong}");
 }
 
 #[test]
-fn a_driver_that_hangs_is_noticed() {
-    assert_eq!(goes_round(DRIVER_PATIENCE), Ok(()));
-    let late = DRIVER_PATIENCE + Duration::from_secs(1);
-    assert_eq!(goes_round(late), Err("the driver has not gone round for 11 s".to_owned()));
+fn stalled_driver_makes_manager_unhealthy() {
+    assert_eq!(check_driver_progress(DRIVER_STALL_LIMIT), Ok(()));
+    let late = DRIVER_STALL_LIMIT + Duration::from_secs(1);
+    assert_eq!(check_driver_progress(late), Err("raft driver made no progress for 11 s".to_owned()));
 }
 
 #[tokio::test]
-async fn a_scrape_shows_the_log_the_scheduler_and_how_many_there_are_of_what() {
-    let mut world = world();
+async fn scrape_shows_log_scheduler_and_object_counts() {
+    let mut world = fixture();
     world.publish(LEADER, None);
-    let peer = |id, matched, active| Peer { id, matched, active, silent: !active };
-    world.publisher.know([peer(2, 2, true), peer(3, 7, false)].into());
-    world.metrics.scheduler.ran(Duration::from_millis(3), 5);
-    world.sweep().await;
+    let peer = |id, matched, active| PeerProgress { id, matched, active, silent: !active };
+    world.publisher.set_peers([peer(2, 2, true), peer(3, 7, false)].into());
+    world.metrics.scheduler.record_run(Duration::from_millis(3), 5);
+    world.run_sweep().await;
     let command = Command::CreateCluster {
         id: ClusterId(Id(1)),
         ranges: Vec::new(),
-        level: warren_core::LEVEL,
+        feature_level: warren_core::FEATURE_LEVEL,
         at: Timestamp(1),
     };
     let answer = async {
-        let Proposal { reply, .. } = world.inbox.proposals.recv().await.unwrap();
-        let answer = warren_core::Answer::Done;
-        let (place, outcome) = (Default::default(), warren_core::Outcome::Unchanged { answer });
-        reply.send(Ok(Written { place, outcome })).unwrap();
+        let QueuedProposal { reply, .. } = world.inbox.proposals.recv().await.unwrap();
+        let answer = warren_core::CommandResponse::Done;
+        let (place, outcome) = (Default::default(), warren_core::ApplyOutcome::Unchanged { answer });
+        reply.send(Ok(AppliedWrite { position: place, outcome })).unwrap();
     };
     let (proposed, ()) = tokio::join!(world.store.propose(command), answer);
     proposed.unwrap();
-    world.shows(&[
+    world.assert_shows(&[
         "warren_raft_term 3.0",
         "warren_raft_applied_index 7.0",
         "warren_raft_leader{member=\"1\"} 1.0",

@@ -1,31 +1,33 @@
-//! Raft's messages as they travel. What cannot be one is a typed error; whether a member can have said it is judged by
-//! the raft machine.
+//! Converts raft messages to and from their wire form. Invalid messages are typed errors; whether a member
+//! may have sent the message is checked by the raft machine.
 
-use warren_consensus::{Acknowledged, ConfState, Entry, EntryKind, Message, MessageKind, SnapshotMeta};
+use warren_consensus::{
+    AcknowledgedEntry, ConfState, EntryKind, Message, MessageKind, RaftEntry, SnapshotMeta,
+};
 use warren_proto::v1;
 
-/// Bytes that a message takes besides its entries' data, roughly and at most: a dozen numbers of up to ten bytes.
+/// Upper bound of a message's size without entry data: a dozen numbers of up to ten bytes.
 pub const MESSAGE_COST: usize = 160;
-/// The same of an entry.
+/// The same for an entry.
 pub const ENTRY_COST: usize = 32;
-/// The same of what one member acknowledged.
-const ACKNOWLEDGED_COST: usize = 40;
+/// The same for an acknowledged entry.
+const ACKNOWLEDGEMENT_COST: usize = 40;
 
-/// Why something that arrived is no message of raft's.
+/// Why a received message is not a valid raft message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
-    /// A kind of message that this version does not know.
+    /// The kind of message is unknown to this version.
     #[error("a raft message is of kind {0}, which this version of Warren does not know; update this manager")]
-    Kind(i32),
-    /// A kind of entry that this version does not know.
+    UnknownMessageKind(i32),
+    /// The kind of entry is unknown to this version.
     #[error("a raft entry is of kind {0}, which this version of Warren does not know; update this manager")]
-    EntryKind(i32),
-    /// It says what it covers, and not what the members were.
+    UnknownEntryKind(i32),
+    /// The snapshot has no membership.
     #[error("a raft message announces a snapshot without its members")]
     SnapshotWithoutMembers,
 }
 
-/// Our kind and the wire's, for every message.
+/// Message kinds and their wire values.
 const KINDS: [(MessageKind, v1::RaftMessageKind); 13] = [
     (MessageKind::Append, v1::RaftMessageKind::Append),
     (MessageKind::AppendResponse, v1::RaftMessageKind::AppendResponse),
@@ -39,22 +41,22 @@ const KINDS: [(MessageKind, v1::RaftMessageKind); 13] = [
     (MessageKind::ReadIndexResponse, v1::RaftMessageKind::ReadIndexResponse),
     (MessageKind::PreVote, v1::RaftMessageKind::PreVote),
     (MessageKind::PreVoteResponse, v1::RaftMessageKind::PreVoteResponse),
-    (MessageKind::Status, v1::RaftMessageKind::Status),
+    (MessageKind::LogStatus, v1::RaftMessageKind::Status),
 ];
 
-/// About how many bytes the message takes on the wire; never fewer.
-pub fn cost(message: &Message) -> usize {
+/// Upper bound of the message's size on the wire.
+pub fn wire_size(message: &Message) -> usize {
     let entries: usize = message.entries.iter().map(|entry| ENTRY_COST + entry.data.len()).sum();
     let members = message.snapshot.as_ref().map_or(0, |snapshot| {
         let ConfState { voters, learners, voters_outgoing, learners_next, auto_leave: _ } =
             &snapshot.conf_state;
         10 * (voters.len() + learners.len() + voters_outgoing.len() + learners_next.len() + 8)
     });
-    let acknowledged = ACKNOWLEDGED_COST * message.acknowledged.len();
+    let acknowledged = ACKNOWLEDGEMENT_COST * message.acknowledged.len();
     MESSAGE_COST + message.context.len() + entries + members + acknowledged
 }
 
-/// The message for the wire. Data of entries is shared, not copied.
+/// Converts a message to its wire form. Entry data is shared, not copied.
 pub fn to_wire(message: Message) -> v1::RaftMessage {
     let kind = KINDS.iter().find(|(kind, _)| *kind == message.kind);
     let (_, kind) = kind.expect("the table has every kind");
@@ -80,13 +82,13 @@ pub fn to_wire(message: Message) -> v1::RaftMessage {
     }
 }
 
-/// The message that arrived.
+/// Converts a received message.
 ///
 /// # Errors
 /// [`WireError`].
 pub fn from_wire(wire: v1::RaftMessage) -> Result<Message, WireError> {
     let kind = KINDS.iter().find(|(_, kind)| *kind as i32 == wire.kind);
-    let (kind, _) = kind.ok_or(WireError::Kind(wire.kind))?;
+    let (kind, _) = kind.ok_or(WireError::UnknownMessageKind(wire.kind))?;
     let v1::RaftMessage { to, from, term, log_term, index, commit, commit_term, .. } = wire;
     let v1::RaftMessage { request_snapshot, reject, reject_hint, context, priority, .. } = wire;
     Ok(Message {
@@ -109,17 +111,19 @@ pub fn from_wire(wire: v1::RaftMessage) -> Result<Message, WireError> {
     })
 }
 
-fn acknowledged_to_wire(Acknowledged { member, index, term }: Acknowledged) -> v1::RaftAcknowledged {
+fn acknowledged_to_wire(
+    AcknowledgedEntry { member, index, term }: AcknowledgedEntry,
+) -> v1::RaftAcknowledged {
     v1::RaftAcknowledged { member, index, term }
 }
 
-fn acknowledged_from_wire(wire: v1::RaftAcknowledged) -> Acknowledged {
+fn acknowledged_from_wire(wire: v1::RaftAcknowledged) -> AcknowledgedEntry {
     let v1::RaftAcknowledged { member, index, term } = wire;
-    Acknowledged { member, index, term }
+    AcknowledgedEntry { member, index, term }
 }
 
-fn entry_to_wire(entry: Entry) -> v1::RaftEntry {
-    let Entry { index, term, kind, data } = entry;
+fn entry_to_wire(entry: RaftEntry) -> v1::RaftEntry {
+    let RaftEntry { index, term, kind, data } = entry;
     let kind = match kind {
         EntryKind::Noop => v1::RaftEntryKind::Noop,
         EntryKind::Command => v1::RaftEntryKind::Command,
@@ -128,14 +132,14 @@ fn entry_to_wire(entry: Entry) -> v1::RaftEntry {
     v1::RaftEntry { index, term, kind: kind as i32, data }
 }
 
-fn entry_from_wire(wire: v1::RaftEntry) -> Result<Entry, WireError> {
+fn entry_from_wire(wire: v1::RaftEntry) -> Result<RaftEntry, WireError> {
     let v1::RaftEntry { index, term, kind, data } = wire;
-    let kind = match v1::RaftEntryKind::try_from(kind).map_err(|_| WireError::EntryKind(kind))? {
+    let kind = match v1::RaftEntryKind::try_from(kind).map_err(|_| WireError::UnknownEntryKind(kind))? {
         v1::RaftEntryKind::Noop => EntryKind::Noop,
         v1::RaftEntryKind::Command => EntryKind::Command,
         v1::RaftEntryKind::Membership => EntryKind::Membership,
     };
-    Ok(Entry { index, term, kind, data })
+    Ok(RaftEntry { index, term, kind, data })
 }
 
 fn snapshot_to_wire(snapshot: SnapshotMeta) -> v1::RaftSnapshot {

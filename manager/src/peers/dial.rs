@@ -1,4 +1,4 @@
-//! Connections to other managers: mutual TLS with this manager's certificate, and the right manager at the other end.
+//! Connections to other managers: mutual TLS, and a check that the expected manager answers.
 
 use std::io;
 use std::sync::Arc;
@@ -11,96 +11,96 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tonic::transport::{Channel, Endpoint};
 use warren_security::{
-    ConnectError, Identity, IdentityError, LiveCertificate, Roots, TlsError, client_config,
+    ConnectError, Identity, IdentityError, ReloadableCertificate, Roots, TlsError, client_config,
 };
 use warren_types::{ManagerAddress, ManagerId, MemberId};
 
-use super::directory::Directory;
-use super::roster::{Refused, manager_of};
+use super::addresses::PeerAddresses;
+use super::member_directory::{PeerRejection, manager_id};
 
-/// For the TCP connection, and for the TLS handshake after it.
+/// For the TCP connection, and again for the TLS handshake.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(2);
-/// A peer that is silent on an open connection is asked for a sign after the one, and given up after the other.
+/// Idle time before a keepalive ping, and the time to wait for its reply.
 const KEEPALIVE: Duration = Duration::from_secs(1);
 const KEEPALIVE_DEADLINE: Duration = Duration::from_millis(1500);
-/// What may be on its way to us unread, on one stream and on one connection: as at the serving end.
+/// Flow control windows per stream and per connection; the same as on the server.
 const STREAM_WINDOW: u32 = 128 << 10;
 const CONNECTION_WINDOW: u32 = 32 << 20;
 
-/// Why no connection came about.
+/// Why a connection failed.
 #[derive(Debug, thiserror::Error)]
-pub enum DialError {
-    /// Nobody has said yet where it is.
-    #[error("nobody has said yet where member {0} is")]
+pub enum PeerDialError {
+    /// No address of the member is known.
+    #[error("address of member {0} is unknown")]
     NoAddress(MemberId),
-    /// Nobody is there.
+    /// The TCP connection failed.
     #[error("cannot reach {address}: {source}")]
     Unreachable {
-        /// Where.
+        /// The address.
         address: ManagerAddress,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// The connection was not accepted.
-    #[error("{address} did not accept the connection within {CONNECT_DEADLINE:?}")]
-    Late {
-        /// Where.
+    /// The connection timed out.
+    #[error("timeout connecting to {address} after {CONNECT_DEADLINE:?}")]
+    Timeout {
+        /// The address.
         address: ManagerAddress,
     },
-    /// TLS did not come about.
-    #[error("no secure connection to {address}: {source}")]
-    Insecure {
-        /// Where.
+    /// The TLS handshake failed.
+    #[error("TLS handshake with {address} failed: {source}")]
+    Tls {
+        /// The address.
         address: ManagerAddress,
-        /// Why not.
+        /// The cause.
         source: ConnectError,
     },
-    /// Its certificate cannot be read.
-    #[error("{address} shows a certificate that cannot be read: {source}")]
+    /// The peer's certificate is invalid.
+    #[error("invalid certificate of {address}: {source}")]
     Certificate {
-        /// Where.
+        /// The address.
         address: ManagerAddress,
-        /// What is wrong.
+        /// The cause.
         source: IdentityError,
     },
-    /// Of another cluster, or not a manager.
-    #[error("at {address}: {source}")]
-    Stranger {
-        /// Where.
+    /// The peer belongs to another cluster or is not a manager.
+    #[error("{address}: {source}")]
+    NotAPeer {
+        /// The address.
         address: ManagerAddress,
-        /// Who that is.
-        source: Refused,
+        /// Why it is rejected.
+        source: PeerRejection,
     },
-    /// Another manager answers.
-    #[error("at {address} is manager {found}, and {wanted} was wanted; it moved, or another took its place")]
-    Other {
-        /// Where.
+    /// Another manager answered.
+    #[error("{address} is manager {found}, expected {wanted}; the manager moved or was replaced")]
+    WrongManager {
+        /// The address.
         address: ManagerAddress,
-        /// Who was looked for.
+        /// The expected manager.
         wanted: ManagerId,
-        /// Who is there.
+        /// The manager that answered.
         found: ManagerId,
     },
-    /// HTTP/2 did not come about.
-    #[error("cannot talk to {address}: {source}")]
+    /// The HTTP/2 handshake failed.
+    #[error("HTTP/2 handshake with {address} failed: {source}")]
     Transport {
-        /// Where.
+        /// The address.
         address: ManagerAddress,
-        /// Why not.
+        /// The cause.
         source: tonic::transport::Error,
     },
 }
 
-/// A call found no connection, so that nothing of it was sent.
+/// A call had no connection; nothing of it was sent.
 #[derive(Debug, Clone, Copy, thiserror::Error)]
 #[error("the connection was lost")]
-pub struct Gone;
+pub struct NotConnected;
 
-/// Whether a call failed before anything of it was sent.
+/// Whether a call failed before any of it was sent.
 pub fn was_not_sent(status: &tonic::Status) -> bool {
     let mut cause = std::error::Error::source(status);
     while let Some(error) = cause {
-        if error.is::<Gone>() || error.is::<DialError>() {
+        if error.is::<NotConnected>() || error.is::<PeerDialError>() {
             return true;
         }
         cause = error.source();
@@ -110,73 +110,83 @@ pub fn was_not_sent(status: &tonic::Status) -> bool {
 
 /// Dials managers of one cluster. Cheap to clone.
 #[derive(Clone)]
-pub struct Dialer {
+pub struct PeerDialer {
     tls: Arc<ClientConfig>,
     cluster: Arc<str>,
 }
 
-impl Dialer {
-    /// Shows `certificate`, trusts `roots`, and speaks to managers of `cluster` only.
+impl PeerDialer {
+    /// Presents `certificate`, trusts `roots`, and accepts only managers of `cluster`.
     ///
     /// # Errors
-    /// The roots cannot be used.
-    pub fn new(roots: &Roots, certificate: Arc<LiveCertificate>, cluster: &str) -> Result<Self, TlsError> {
+    /// The CAs are invalid.
+    pub fn new(
+        roots: &Roots,
+        certificate: Arc<ReloadableCertificate>,
+        cluster: &str,
+    ) -> Result<Self, TlsError> {
         Ok(Self { tls: client_config(roots, Some(certificate))?, cluster: cluster.into() })
     }
 
-    /// The cluster whose managers are spoken to.
+    /// The cluster whose managers are dialled.
     pub fn cluster(&self) -> &str {
         &self.cluster
     }
 
-    /// A connection to the manager `wanted`.
+    /// Connects to the manager with the given id.
     async fn dial(
         &self,
         address: &ManagerAddress,
         wanted: ManagerId,
-    ) -> Result<impl AsyncRead + AsyncWrite + Send + Unpin + use<>, DialError> {
+    ) -> Result<impl AsyncRead + AsyncWrite + Send + Unpin + use<>, PeerDialError> {
         let address = || address.clone();
-        let unreachable = |source| DialError::Unreachable { address: address(), source };
+        let unreachable = |source| PeerDialError::Unreachable { address: address(), source };
         let (host, port) = (address().host().to_owned(), address().port());
         let stream = timeout(CONNECT_DEADLINE, TcpStream::connect((host, port))).await;
-        let stream = stream.map_err(|_| DialError::Late { address: address() })?.map_err(unreachable)?;
-        // Each message is waited for: do not hold it back to fill a segment.
+        let stream =
+            stream.map_err(|_| PeerDialError::Timeout { address: address() })?.map_err(unreachable)?;
+        // Messages are latency-sensitive: do not delay them to fill a segment.
         stream.set_nodelay(true).map_err(unreachable)?;
-        let secure = warren_security::connect(stream, self.tls.clone(), CONNECT_DEADLINE).await;
-        let secure = secure.map_err(|source| DialError::Insecure { address: address(), source })?;
-        let certificate = secure.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+        let tls_stream = warren_security::connect(stream, self.tls.clone(), CONNECT_DEADLINE).await;
+        let tls_stream = tls_stream.map_err(|source| PeerDialError::Tls { address: address(), source })?;
+        let certificate = tls_stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
         let certificate = certificate.expect("a server without a certificate does not pass TLS");
         let identity = Identity::from_der(certificate);
-        let identity = identity.map_err(|source| DialError::Certificate { address: address(), source })?;
-        let found = manager_of(&identity, &self.cluster);
-        let found = found.map_err(|source| DialError::Stranger { address: address(), source })?;
+        let identity =
+            identity.map_err(|source| PeerDialError::Certificate { address: address(), source })?;
+        let found = manager_id(&identity, &self.cluster);
+        let found = found.map_err(|source| PeerDialError::NotAPeer { address: address(), source })?;
         if found != wanted {
-            return Err(DialError::Other { address: address(), wanted, found });
+            return Err(PeerDialError::WrongManager { address: address(), wanted, found });
         }
-        Ok(secure)
+        Ok(tls_stream)
     }
 
-    /// A channel over one connection to the manager `wanted`: when it is lost, calls fail.
+    /// A channel over one connection to the manager; calls fail when the connection is lost.
     ///
     /// # Errors
-    /// [`DialError`].
-    pub async fn channel(&self, address: &ManagerAddress, wanted: ManagerId) -> Result<Channel, DialError> {
+    /// [`PeerDialError`].
+    pub async fn channel(
+        &self,
+        address: &ManagerAddress,
+        wanted: ManagerId,
+    ) -> Result<Channel, PeerDialError> {
         let stream = self.dial(address, wanted).await?;
-        let transport = |source| DialError::Transport { address: address.clone(), source };
-        over(stream).await.map_err(transport)
+        let transport = |source| PeerDialError::Transport { address: address.clone(), source };
+        channel_over(stream).await.map_err(transport)
     }
 
-    /// A channel to `member`, wherever it is by then: it is dialled with the first call, and again with the first call
+    /// A channel to `member` at its current address: dialled by the first call, and again by the first call
     /// after the connection was lost.
-    pub fn lazily(&self, directory: Directory, member: MemberId) -> Channel {
+    pub fn lazy_channel(&self, directory: PeerAddresses, member: MemberId) -> Channel {
         let dialer = self.clone();
         let connector = tower::service_fn(move |_: http::Uri| {
             let (dialer, directory) = (dialer.clone(), directory.clone());
             async move {
-                let way = directory.way(member).ok_or(DialError::NoAddress(member))?;
-                let mut failed = DialError::NoAddress(member);
-                for address in &way.addresses {
-                    match dialer.dial(address, way.id).await {
+                let route = directory.route(member).ok_or(PeerDialError::NoAddress(member))?;
+                let mut failed = PeerDialError::NoAddress(member);
+                for address in &route.addresses {
+                    match dialer.dial(address, route.id).await {
                         Ok(stream) => return Ok(TokioIo::new(stream)),
                         Err(error) => failed = error,
                     }
@@ -189,7 +199,7 @@ impl Dialer {
 }
 
 fn endpoint() -> Endpoint {
-    // The address is never dialled, and https would be refused since TLS is done already.
+    // The address is never dialled; https would be rejected, since TLS is established already.
     Endpoint::from_static("http://warren-manager")
         .http2_keep_alive_interval(KEEPALIVE)
         .keep_alive_timeout(KEEPALIVE_DEADLINE)
@@ -198,15 +208,15 @@ fn endpoint() -> Endpoint {
         .initial_connection_window_size(CONNECTION_WINDOW)
 }
 
-/// A channel over exactly this connection.
-async fn over<S>(stream: S) -> Result<Channel, tonic::transport::Error>
+/// A channel over this connection only.
+async fn channel_over<S>(stream: S) -> Result<Channel, tonic::transport::Error>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let stream = Arc::new(tokio::sync::Mutex::new(Some(stream)));
     let connector = tower::service_fn(move |_: http::Uri| {
         let stream = Arc::clone(&stream);
-        async move { stream.lock().await.take().map(TokioIo::new).ok_or(Gone) }
+        async move { stream.lock().await.take().map(TokioIo::new).ok_or(NotConnected) }
     });
     endpoint().connect_with_connector(connector).await
 }

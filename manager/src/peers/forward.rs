@@ -1,4 +1,4 @@
-//! Writes on their way to the leader: those that wait together share a call, and several calls are under way at once.
+//! Forwards writes to the leader: queued writes share a call, and several calls run concurrently.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 use tonic::transport::Channel;
 use tonic::{Request, Status};
-use warren_core::{Applied, Command};
+use warren_core::{AppliedIndex, Command};
 use warren_proto::v1::forwarded::Result as Said;
 use warren_proto::v1::not_proposed::Why;
 use warren_proto::v1::peers_client::PeersClient;
@@ -18,38 +18,42 @@ use warren_proto::{Problem, v1};
 use warren_types::Timestamp;
 
 use super::dial;
-use super::line::Ends;
+use super::link::LinkContext;
 use crate::raft::codec;
-use crate::store::{Doubt, Held, ProposeError};
+use crate::store::{IndeterminateReason, ProposeError, WriteStall};
 
-/// Calls to one leader at once.
-const IN_FLIGHT: usize = 64;
-/// A call ends with the command that reaches either.
-const CALL_COMMANDS: usize = 512;
-const CALL_BYTES: usize = 1 << 20;
-/// What the way back may take, beyond the time that the leader has.
-const SLACK: Duration = Duration::from_millis(500);
+/// Maximum concurrent calls to one leader.
+const MAX_CALLS_IN_FLIGHT: usize = 64;
+/// A call ends with the command that reaches either limit.
+const MAX_CALL_COMMANDS: usize = 512;
+const MAX_CALL_BYTES: usize = 1 << 20;
+/// Extra time for the response beyond the leader's time limit.
+const REPLY_SLACK: Duration = Duration::from_millis(500);
 
-/// What a leader says of one command.
-pub type Place = Result<Applied, ProposeError>;
+/// The leader's result for one command.
+pub type ForwardResult = Result<AppliedIndex, ProposeError>;
 
-/// Some commands for the leader.
-pub struct Forward {
+/// A batch of commands for the leader.
+pub struct ForwardBatch {
     commands: Vec<Bytes>,
-    /// After which nobody waits any more.
-    until: Instant,
-    reply: oneshot::Sender<Vec<Place>>,
+    /// The callers give up at this time.
+    deadline: Instant,
+    reply: oneshot::Sender<Vec<ForwardResult>>,
 }
 
-impl Forward {
+impl ForwardBatch {
     fn bytes(&self) -> usize {
         self.commands.iter().map(Bytes::len).sum()
     }
 }
 
-/// Sends `commands` into `line`, and waits for what becomes of them; one answer for each.
-pub async fn forward(line: mpsc::Sender<Forward>, commands: Vec<Command>, within: Duration) -> Vec<Place> {
-    let until = Instant::now() + within;
+/// Queues `commands` on the link and waits for the results, one per command.
+pub async fn forward(
+    line: mpsc::Sender<ForwardBatch>,
+    commands: Vec<Command>,
+    within: Duration,
+) -> Vec<ForwardResult> {
+    let deadline = Instant::now() + within;
     let mut waits = Vec::new();
     let count = commands.len();
     let mut encoded: VecDeque<_> =
@@ -58,102 +62,102 @@ pub async fn forward(line: mpsc::Sender<Forward>, commands: Vec<Command>, within
     while !encoded.is_empty() {
         let mut bytes = 0;
         let mut part = Vec::new();
-        while part.len() < CALL_COMMANDS
-            && bytes < CALL_BYTES
+        while part.len() < MAX_CALL_COMMANDS
+            && bytes < MAX_CALL_BYTES
             && let Some(command) = encoded.pop_front()
         {
             bytes += command.len();
             part.push(command);
         }
-        let (count, (reply, said)) = (part.len(), oneshot::channel());
-        // What finds no room in time is not proposed.
-        let sent = timeout_at(until, line.send(Forward { commands: part, until, reply })).await;
-        waits.push((count, sent.is_ok_and(|sent| sent.is_ok()).then_some(said)));
+        let (count, (reply, results)) = (part.len(), oneshot::channel());
+        // Commands that are not queued in time are not proposed.
+        let sent = timeout_at(deadline, line.send(ForwardBatch { commands: part, deadline, reply })).await;
+        waits.push((count, sent.is_ok_and(|sent| sent.is_ok()).then_some(results)));
     }
-    let mut places = Vec::with_capacity(count);
-    for (count, said) in waits {
-        places.extend(match said {
-            None => all(count, &ProposeError::Busy),
-            Some(said) => {
-                said.await.unwrap_or_else(|_| all(count, &unanswered("this manager gave up on it")))
+    let mut positions = Vec::with_capacity(count);
+    for (count, results) in waits {
+        positions.extend(match results {
+            None => fail_all(count, &ProposeError::Busy),
+            Some(results) => {
+                results.await.unwrap_or_else(|_| fail_all(count, &unanswered_error("the link was closed")))
             }
         });
     }
-    places
+    positions
 }
 
-fn all(count: usize, error: &ProposeError) -> Vec<Place> {
+fn fail_all(count: usize, error: &ProposeError) -> Vec<ForwardResult> {
     vec![Err(error.clone()); count]
 }
 
-fn unanswered(words: impl Into<Arc<str>>) -> ProposeError {
-    ProposeError::Unconfirmed(Doubt::Unanswered(words.into()))
+fn unanswered_error(reason: impl Into<Arc<str>>) -> ProposeError {
+    ProposeError::Indeterminate(IndeterminateReason::LeaderUnanswered(reason.into()))
 }
 
-/// Takes what waits and calls the leader, until the line ends.
+/// Takes queued batches and calls the leader until the link is closed.
 pub(super) async fn run(
-    ends: Ends,
-    mut forwards: mpsc::Receiver<Forward>,
+    ends: LinkContext,
+    mut forwards: mpsc::Receiver<ForwardBatch>,
     channel: watch::Receiver<Option<Channel>>,
 ) {
     let mut calls = JoinSet::new();
-    let mut held: Option<Forward> = None;
+    let mut carried_over: Option<ForwardBatch> = None;
     loop {
-        let first = match held.take() {
+        let first = match carried_over.take() {
             Some(first) => Some(first),
             None => tokio::select! {
-                () = ends.end.cancelled() => break,
+                () = ends.closed.cancelled() => break,
                 Some(_) = calls.join_next() => continue,
                 first = forwards.recv() => first,
             },
         };
         let Some(first) = first else { break };
-        while calls.len() >= IN_FLIGHT && !ends.end.is_cancelled() {
+        while calls.len() >= MAX_CALLS_IN_FLIGHT && !ends.closed.is_cancelled() {
             tokio::select! {
-                () = ends.end.cancelled() => {}
+                () = ends.closed.cancelled() => {}
                 _ = calls.join_next() => {}
             }
         }
-        // Those who were woken by the same answer get the chance to share the next call.
+        // Tasks woken by the same response get the chance to share the next call.
         tokio::task::yield_now().await;
         let (mut count, mut bytes) = (first.commands.len(), first.bytes());
         let mut call = vec![first];
-        while count < CALL_COMMANDS
-            && bytes < CALL_BYTES
+        while count < MAX_CALL_COMMANDS
+            && bytes < MAX_CALL_BYTES
             && let Ok(more) = forwards.try_recv()
         {
             (count, bytes) = (count + more.commands.len(), bytes + more.bytes());
-            if count > CALL_COMMANDS || bytes > CALL_BYTES {
-                held = Some(more);
+            if count > MAX_CALL_COMMANDS || bytes > MAX_CALL_BYTES {
+                carried_over = Some(more);
                 break;
             }
             call.push(more);
         }
         let channel = channel.borrow().clone();
         match channel {
-            Some(channel) => drop(calls.spawn(ask(PeersClient::new(channel), call))),
-            None => call.into_iter().for_each(give_back),
+            Some(channel) => drop(calls.spawn(call_leader(PeersClient::new(channel), call))),
+            None => call.into_iter().for_each(return_unproposed),
         }
     }
     forwards.close();
     while let Ok(part) = forwards.try_recv() {
-        give_back(part);
+        return_unproposed(part);
     }
 }
 
-/// It was certainly not proposed.
-fn give_back(part: Forward) {
+/// The batch was certainly not proposed.
+fn return_unproposed(part: ForwardBatch) {
     let count = part.commands.len();
-    // The caller may have given up waiting, here and below.
-    let _ = part.reply.send(all(count, &ProposeError::NotLeader));
+    // The caller may have given up, here and below.
+    let _ = part.reply.send(fail_all(count, &ProposeError::NotLeader));
 }
 
-/// One call, for all of `parts`.
-async fn ask(mut client: PeersClient<Channel>, parts: Vec<Forward>) {
+/// One call for all `parts`.
+async fn call_leader(mut client: PeersClient<Channel>, parts: Vec<ForwardBatch>) {
     let now = Instant::now();
-    // The earliest of them: after that nothing may be proposed that somebody has given up on.
-    let until = parts.iter().map(|part| part.until).min().unwrap_or(now);
-    let within = until.saturating_duration_since(now);
+    // The earliest deadline: nothing may be proposed after a caller gave up.
+    let deadline = parts.iter().map(|part| part.deadline).min().unwrap_or(now);
+    let within = deadline.saturating_duration_since(now);
     let mut commands = Vec::new();
     let mut waiting = Vec::with_capacity(parts.len());
     for part in parts {
@@ -163,63 +167,66 @@ async fn ask(mut client: PeersClient<Channel>, parts: Vec<Forward>) {
     let count = commands.len();
     let within_ms = u64::try_from(within.as_millis()).unwrap_or(u64::MAX);
     let mut request = Request::new(v1::ForwardRequest { commands, within_ms });
-    request.set_timeout(within + SLACK);
-    let mut places = match timeout_at(until + SLACK, client.forward(request)).await {
-        Ok(Ok(response)) => read(response.into_inner(), count),
-        Ok(Err(status)) => all(count, &refused(&status)),
-        Err(_) => all(count, &unanswered("it did not answer in time")),
+    request.set_timeout(within + REPLY_SLACK);
+    let mut positions = match timeout_at(deadline + REPLY_SLACK, client.forward(request)).await {
+        Ok(Ok(response)) => read_response(response.into_inner(), count),
+        Ok(Err(status)) => fail_all(count, &refusal_error(&status)),
+        Err(_) => fail_all(count, &unanswered_error("no response in time")),
     }
     .into_iter();
     for (count, reply) in waiting {
-        let _ = reply.send(places.by_ref().take(count).collect());
+        let _ = reply.send(positions.by_ref().take(count).collect());
     }
 }
 
-/// A call that was refused as a whole: by the other manager before it looked at it, or by the connection.
-fn refused(status: &Status) -> ProposeError {
+/// Converts the failure of a whole call: rejected by the other manager before it processed the call, or a
+/// connection error.
+fn refusal_error(status: &Status) -> ProposeError {
     let problem = Problem::from(status);
     let is_certain = !problem.reason.is_empty() || dial::was_not_sent(status);
-    if is_certain { ProposeError::NotLeader } else { unanswered(problem.message) }
+    if is_certain { ProposeError::NotLeader } else { unanswered_error(problem.message) }
 }
 
-fn read(response: v1::ForwardResponse, count: usize) -> Vec<Place> {
+fn read_response(response: v1::ForwardResponse, count: usize) -> Vec<ForwardResult> {
     if response.results.len() != count {
-        let words = format!("it answered {} of {count} writes", response.results.len());
-        return all(count, &unanswered(words));
+        let reason = format!("the response has {} results for {count} writes", response.results.len());
+        return fail_all(count, &unanswered_error(reason));
     }
     response.results.into_iter().map(from_wire).collect()
 }
 
-fn from_wire(said: v1::Forwarded) -> Place {
+fn from_wire(said: v1::Forwarded) -> ForwardResult {
     match said.result {
-        Some(Said::Applied(v1::LogPlace { term, index })) => Ok(Applied { term, index }),
+        Some(Said::Applied(v1::LogPlace { term, index })) => Ok(AppliedIndex { term, index }),
         Some(Said::NotProposed(not)) => Err(match Why::try_from(not.why) {
             Ok(Why::NotLeader) => ProposeError::NotLeader,
             Ok(Why::Busy | Why::Late) => ProposeError::Busy,
             Ok(Why::Stopping) => ProposeError::Stopping,
             Ok(Why::Held) => {
                 let (since, why) = (Timestamp(not.since), not.words.into());
-                ProposeError::Held(Arc::new(Held { since, why, full: not.full }))
+                ProposeError::WriteStalled(Arc::new(WriteStall {
+                    since,
+                    reason: why,
+                    is_disk_full: not.full,
+                }))
             }
-            Err(_) => {
-                unanswered(format!("it was not proposed, for a reason that is not known here: {}", not.why))
-            }
+            Err(_) => unanswered_error(format!("not proposed for an unknown reason: {}", not.why)),
         }),
-        Some(Said::Unknown(words)) => Err(unanswered(words)),
-        None => Err(unanswered("it answered nothing")),
+        Some(Said::Unknown(words)) => Err(unanswered_error(words)),
+        None => Err(unanswered_error("empty response")),
     }
 }
 
-/// What becomes of one command, for whoever forwarded it.
-pub(super) fn to_wire(place: Place) -> v1::Forwarded {
+/// The result of one command in its wire form.
+pub(super) fn to_wire(place: ForwardResult) -> v1::Forwarded {
     let not = |why: Why| v1::NotProposed { why: why as i32, ..v1::NotProposed::default() };
     let result = match place {
-        Ok(Applied { term, index }) => Said::Applied(v1::LogPlace { term, index }),
+        Ok(AppliedIndex { term, index }) => Said::Applied(v1::LogPlace { term, index }),
         Err(ProposeError::NotLeader | ProposeError::NoLeader(_)) => Said::NotProposed(not(Why::NotLeader)),
         Err(ProposeError::Busy) => Said::NotProposed(not(Why::Busy)),
-        Err(ProposeError::Stopping | ProposeError::Log(_)) => Said::NotProposed(not(Why::Stopping)),
-        Err(ProposeError::Held(held) | ProposeError::NotCurrent(held)) => {
-            let Held { since, why, full } = &*held;
+        Err(ProposeError::Stopping | ProposeError::DriverFailed(_)) => Said::NotProposed(not(Why::Stopping)),
+        Err(ProposeError::WriteStalled(stall) | ProposeError::Stale(stall)) => {
+            let WriteStall { since, reason: why, is_disk_full: full } = &*stall;
             Said::NotProposed(v1::NotProposed {
                 words: why.to_string(),
                 full: *full,
@@ -227,16 +234,14 @@ pub(super) fn to_wire(place: Place) -> v1::Forwarded {
                 ..not(Why::Held)
             })
         }
-        Err(ProposeError::Unconfirmed(doubt)) => Said::Unknown(doubt.to_string()),
-        Err(ProposeError::Rejected(refusal)) => {
-            Said::Unknown(format!("it was applied somewhere, and refused: {refusal}"))
-        }
+        Err(ProposeError::Indeterminate(reason)) => Said::Unknown(reason.to_string()),
+        Err(ProposeError::Rejected(refusal)) => Said::Unknown(format!("applied and rejected: {refusal}")),
     };
     v1::Forwarded { result: Some(result) }
 }
 
-/// Nobody waits for it any more.
-pub(super) fn late() -> v1::Forwarded {
+/// The result of a command whose caller has given up.
+pub(super) fn expired() -> v1::Forwarded {
     let late = v1::NotProposed { why: Why::Late as i32, ..v1::NotProposed::default() };
     v1::Forwarded { result: Some(Said::NotProposed(late)) }
 }
@@ -246,42 +251,54 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_leader_says_comes_back() {
-        let held = Arc::new(Held { since: Timestamp(7), why: "the disk is full".into(), full: true });
+    fn leader_result_round_trips() {
+        let held = Arc::new(WriteStall {
+            since: Timestamp(7),
+            reason: "the disk is full".into(),
+            is_disk_full: true,
+        });
         for place in [
-            Ok(Applied { term: 3, index: 9 }),
+            Ok(AppliedIndex { term: 3, index: 9 }),
             Err(ProposeError::NotLeader),
             Err(ProposeError::Busy),
             Err(ProposeError::Stopping),
-            Err(ProposeError::Held(held)),
+            Err(ProposeError::WriteStalled(held)),
         ] {
             assert_eq!(format!("{:?}", from_wire(to_wire(place.clone()))), format!("{place:?}"));
         }
-        let late = from_wire(to_wire(Err(ProposeError::Unconfirmed(Doubt::Overtaken)))).unwrap_err();
-        assert!(late.to_string().contains("another manager took over"), "{late}");
-        assert!(matches!(from_wire(super::late()), Err(ProposeError::Busy)));
+        let late =
+            from_wire(to_wire(Err(ProposeError::Indeterminate(IndeterminateReason::CoveredBySnapshot))))
+                .unwrap_err();
+        assert!(late.to_string().contains("leadership changed"), "{late}");
+        assert!(matches!(from_wire(super::expired()), Err(ProposeError::Busy)));
     }
 
     #[test]
-    fn whatever_else_is_said_leaves_a_doubt() {
+    fn unknown_result_is_indeterminate() {
         let why = v1::NotProposed { why: 99, ..v1::NotProposed::default() };
         for result in [None, Some(Said::NotProposed(why)), Some(Said::Unknown("?".into()))] {
             let error = from_wire(v1::Forwarded { result }).unwrap_err();
-            assert!(matches!(error, ProposeError::Unconfirmed(Doubt::Unanswered(_))), "{error:?}");
+            assert!(
+                matches!(error, ProposeError::Indeterminate(IndeterminateReason::LeaderUnanswered(_))),
+                "{error:?}"
+            );
         }
-        let one = v1::ForwardResponse { results: vec![late()] };
-        let places = read(one, 2);
+        let one = v1::ForwardResponse { results: vec![expired()] };
+        let places = read_response(one, 2);
         assert_eq!(places.len(), 2);
-        assert!(places.iter().all(|place| matches!(place, Err(ProposeError::Unconfirmed(_)))));
+        assert!(places.iter().all(|place| matches!(place, Err(ProposeError::Indeterminate(_)))));
     }
 
     #[test]
-    fn only_a_refusal_in_our_own_words_was_certainly_before_the_proposal() {
-        assert!(matches!(refused(&Status::unavailable("connection reset")), ProposeError::Unconfirmed(_)));
-        let unknown = super::super::roster::Refused::MemberIdMismatch {
+    fn only_known_refusal_means_not_proposed() {
+        assert!(matches!(
+            refusal_error(&Status::unavailable("connection reset")),
+            ProposeError::Indeterminate(_)
+        ));
+        let unknown = super::super::member_directory::PeerRejection::MemberIdMismatch {
             member: 3,
             found: warren_types::ManagerId(warren_types::Id(13)),
         };
-        assert!(matches!(refused(&unknown.into()), ProposeError::NotLeader));
+        assert!(matches!(refusal_error(&unknown.into()), ProposeError::NotLeader));
     }
 }

@@ -1,5 +1,5 @@
-//! The gRPC service that other managers dial. The table of roles lets in managers only ([`crate::api::access`]); here
-//! each call is held to the members of the group as well.
+//! The gRPC service for other managers. The role table admits managers only ([`crate::api::authorization`]);
+//! this module also checks each call against the members of the cluster.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,194 +15,227 @@ use warren_proto::{Problem, v1};
 use warren_security::Peer;
 use warren_types::{ManagerId, MemberId};
 
-use super::directory::Visit;
-use super::receive::{Announced, Receiver};
-use super::roster::{Caller, Refused, manager_of};
-use super::sessions::{ProgressStream, RelayStream, SessionCalls};
-use super::{End, Peers, codec, forward};
-use crate::controllers::Waits;
+use super::addresses::InboundConnection;
+use super::member_directory::{PeerCaller, PeerRejection, manager_id};
+use super::session_calls::{ProgressStream, RelayStream, SessionCalls};
+use super::snapshot_receive::{AnnouncedSnapshot, SnapshotReceiver};
+use super::{Peers, RemovalReason, codec, forward};
+use crate::controllers::MembershipWait;
 use crate::durability;
 use crate::raft::codec as commands;
-use crate::session::Registry;
-use crate::stamp::Stamp;
-use crate::store::{Published, Store, TransferError};
+use crate::session::SessionRegistry;
+use crate::store::{PublishedState, Store, TransferError};
+use crate::timestamp::TimestampSource;
 
-/// How long a new stream may take to say what it is.
-const HELLO: Duration = Duration::from_secs(5);
-/// A manager that has heard of no leader for so long does not say who was removed: it may be the one that was.
-const SURE: Duration = Duration::from_secs(2);
+/// Timeout of the first frame of a stream.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+/// A manager without a leader for this time does not report removals: it may be the removed one.
+const LEADER_MAX_AGE: Duration = Duration::from_secs(2);
 
-/// What the server is made from.
-pub struct Parts {
-    /// The ways to the others.
+/// Dependencies of the server.
+pub struct PeerServerParts {
+    /// Links to the other managers.
     pub peers: Peers,
-    /// What they talk about.
     pub store: Store,
     /// Sessions of this manager.
-    pub registry: Registry,
-    /// Stamps forwarded commands.
-    pub clock: Stamp,
-    /// What the next change of the members waits for, if this manager leads.
-    pub waits: Waits,
-    /// Answers what concerns sessions.
+    pub registry: SessionRegistry,
+    /// Source of timestamps for forwarded commands.
+    pub clock: TimestampSource,
+    /// What the next membership change waits for if this manager leads.
+    pub membership_wait: MembershipWait,
+    /// Handles the calls that concern sessions.
     pub sessions: Arc<dyn SessionCalls>,
-    /// Ends what goes on behind answered requests.
+    /// Ends tasks that outlive the request that started them.
     pub shutdown: Shutdown,
 }
 
-/// Serves managers. Cheap to clone.
+/// The peer service. Cheap to clone.
 #[derive(Clone)]
 pub struct PeerServer {
-    parts: Arc<Parts>,
-    snapshots: Receiver,
+    parts: Arc<PeerServerParts>,
+    snapshot_receiver: SnapshotReceiver,
 }
 
 impl PeerServer {
-    /// Serves from these.
-    pub fn new(parts: Parts) -> Self {
-        let Parts { peers, store, shutdown, .. } = &parts;
-        let snapshots = Receiver::new(peers.clone(), store.clone(), shutdown.clone());
-        Self { parts: Arc::new(parts), snapshots }
+    /// Creates the service.
+    pub fn new(parts: PeerServerParts) -> Self {
+        let PeerServerParts { peers, store, shutdown, .. } = &parts;
+        let snapshots = SnapshotReceiver::new(peers.clone(), store.clone(), shutdown.clone());
+        Self { parts: Arc::new(parts), snapshot_receiver: snapshots }
     }
 
-    /// The manager that calls.
-    fn manager<T>(&self, request: &Request<T>) -> Result<ManagerId, Status> {
+    /// The calling manager.
+    fn calling_manager<T>(&self, request: &Request<T>) -> Result<ManagerId, Status> {
         match request.extensions().get::<Peer>() {
             Some(Peer::Certificate { identity, .. }) => {
-                Ok(manager_of(identity, self.parts.peers.shared.dialer.cluster())?)
+                Ok(manager_id(identity, self.parts.peers.shared.dialer.cluster())?)
             }
             _ => Err(Status::permission_denied("only managers may call this")),
         }
     }
 
-    /// The member that calls.
-    fn member<T>(&self, request: &Request<T>) -> Result<MemberId, Status> {
-        let id = self.manager(request)?;
-        self.parts.peers.shared.directory.caller(id).map_err(|refused| self.refusal(refused))
+    /// The calling member.
+    fn calling_member<T>(&self, request: &Request<T>) -> Result<MemberId, Status> {
+        let id = self.calling_manager(request)?;
+        self.parts
+            .peers
+            .shared
+            .addresses
+            .identify_caller(id)
+            .map_err(|refused| self.rejection_status(refused))
     }
 
-    /// What the other one hears. That it was removed is said only by who is sure: one that leads, or hears of a leader.
-    /// If it is in a later life of the cluster, this manager's own is over.
-    fn refusal(&self, refused: Refused) -> Status {
-        let Parts { peers, store, .. } = &*self.parts;
-        if let Refused::NewerLife { own, found: life, .. } = refused {
-            peers.shared.ends(End::Overtaken { own, life });
+    /// The error for a rejected caller. A removal is reported only by a manager that leads or knows a leader.
+    /// If the caller is in a later incarnation of the cluster, this manager is superseded.
+    fn rejection_status(&self, rejection: PeerRejection) -> Status {
+        let PeerServerParts { peers, store, .. } = &*self.parts;
+        if let PeerRejection::NewerIncarnation { own, found: life, .. } = rejection {
+            peers.shared.mark_removed(RemovalReason::Superseded { own, life });
         }
-        let sure = store.silence() < SURE && store.read().role.leader_id.is_some();
-        if matches!(refused, Refused::Removed { .. }) && !sure {
-            let message = format!("{refused}, as far as is known here; but no leader is heard of");
+        let has_leader = store.since_leader_seen() < LEADER_MAX_AGE && store.read().role.leader_id.is_some();
+        if matches!(rejection, PeerRejection::Removed { .. }) && !has_leader {
+            let message = format!("{rejection}, according to the local state; no leader is known");
             return Problem::new(Code::Unavailable, "NO_LEADER", message).into();
         }
-        refused.into()
+        rejection.into()
     }
 
-    /// Whether this manager leads, or hears a leader other than `from`.
+    /// Whether this manager leads, or knows a leader other than `from`.
     fn is_led(&self, from: MemberId) -> bool {
         let store = &self.parts.store;
         let role = store.read().role;
-        role.leader || role.leader_id.is_some_and(|leader| leader != from) && store.silence() < SURE
+        role.is_leader
+            || role.leader_id.is_some_and(|leader| leader != from)
+                && store.since_leader_seen() < LEADER_MAX_AGE
     }
 
-    /// A member that said hello may go on.
-    fn goes_on(&self, visit: &Visit) -> Result<(), Status> {
-        let current = visit.is_current(self.is_led(visit.member()));
-        let current = current.map_err(|refused| self.refusal(refused))?;
-        current.then_some(()).ok_or_else(|| Status::aborted("the member opened a newer conversation"))
+    /// Checks that the connected member is still admitted and has no newer connection.
+    fn check_still_admitted(&self, connection: &InboundConnection) -> Result<(), Status> {
+        let current = connection.is_current(self.is_led(connection.member_id()));
+        let current = current.map_err(|refused| self.rejection_status(refused))?;
+        current.then_some(()).ok_or_else(|| Status::aborted("the member opened a newer raft stream"))
     }
 
-    /// Hears a member from its hello to its end.
-    async fn hear(&self, id: ManagerId, inbound: &mut Streaming<v1::RaftFrame>) -> Result<(), Status> {
-        let Parts { peers, store, .. } = &*self.parts;
-        let over = peers.shared.over.clone();
-        let late = |_| Status::deadline_exceeded(format!("no hello within {HELLO:?}"));
-        let first = timeout(HELLO, inbound.message()).await.map_err(late)??;
+    /// Receives messages of a member from its hello to the end of the stream.
+    async fn receive_messages(
+        &self,
+        id: ManagerId,
+        inbound: &mut Streaming<v1::RaftFrame>,
+    ) -> Result<(), Status> {
+        let PeerServerParts { peers, store, .. } = &*self.parts;
+        let transport_closed = peers.shared.transport_closed.clone();
+        let late = |_| Status::deadline_exceeded(format!("no hello within {HELLO_TIMEOUT:?}"));
+        let first = timeout(HELLO_TIMEOUT, inbound.message()).await.map_err(late)??;
         let Some(v1::PeerHello { member, address, incarnation: life }) = first.and_then(|frame| frame.hello)
         else {
-            return Err(Status::invalid_argument("the first frame is a hello"));
+            return Err(Status::invalid_argument("the first frame must be a hello"));
         };
         let address =
             address.parse().map_err(|error| Status::invalid_argument(format!("address: {error}")))?;
-        let directory = &peers.shared.directory;
+        let directory = &peers.shared.addresses;
         let mut changes = directory.changes();
-        let visit = directory.visit(Caller { member, id, life }, address, self.is_led(member));
-        let visit = visit.map_err(|refused| self.refusal(refused))?;
+        let connection = directory.accept_connection(
+            PeerCaller { member_id: member, id, incarnation: life },
+            address,
+            self.is_led(member),
+        );
+        let connection = connection.map_err(|refused| self.rejection_status(refused))?;
         loop {
             let frame = tokio::select! {
                 biased;
-                () = over.cancelled() => return Err(stopping()),
+                () = transport_closed.cancelled() => return Err(manager_stopping()),
                 _ = changes.changed() => {
-                    self.goes_on(&visit)?;
+                    self.check_still_admitted(&connection)?;
                     continue;
                 }
                 frame = inbound.message() => frame?,
             };
             let Some(frame) = frame else { return Ok(()) };
-            // Meanwhile a leader may be heard, from whom to learn whether this is a member.
-            self.goes_on(&visit)?;
+            // A leader may be known by now; its state decides whether this is a member.
+            self.check_still_admitted(&connection)?;
             for message in frame.messages {
-                store.deliver(self.checked(message, &visit)?);
+                store.receive_message(self.parse_message(message, &connection)?);
             }
         }
     }
 
-    fn checked(&self, message: v1::RaftMessage, visit: &Visit) -> Result<Message, Status> {
+    fn parse_message(
+        &self,
+        message: v1::RaftMessage,
+        connection: &InboundConnection,
+    ) -> Result<Message, Status> {
         let message = codec::from_wire(message);
         let message = message.map_err(|error| Status::invalid_argument(error.to_string()))?;
-        self.directed(&message)?;
-        if message.from != visit.member() {
-            let (own, other) = (visit.member(), message.from);
-            return Err(Status::permission_denied(format!("member {own} speaks in the name of {other}")));
+        self.check_receiver(&message)?;
+        if message.from != connection.member_id() {
+            let (own, other) = (connection.member_id(), message.from);
+            return Err(Status::permission_denied(format!(
+                "member {own} sent a message with the sender {other}"
+            )));
         }
         Ok(message)
     }
 
-    fn directed(&self, message: &Message) -> Result<(), Status> {
-        let own = self.parts.peers.own();
-        if message.to == own { Ok(()) } else { Err(Refused::Misdirected { own, wanted: message.to }.into()) }
+    fn check_receiver(&self, message: &Message) -> Result<(), Status> {
+        let own = self.parts.peers.own_id();
+        if message.to == own {
+            Ok(())
+        } else {
+            Err(PeerRejection::WrongReceiver { own, wanted: message.to }.into())
+        }
     }
 
-    /// What a member announces to send.
-    fn announced(&self, id: ManagerId, header: v1::InstallHeader) -> Result<Announced, Status> {
+    /// Parses the announcement of a snapshot.
+    fn parse_announcement(
+        &self,
+        id: ManagerId,
+        header: v1::InstallHeader,
+    ) -> Result<AnnouncedSnapshot, Status> {
         let v1::InstallHeader { message, size, incarnation: life, digest } = header;
         let message = message.ok_or_else(|| Status::invalid_argument("header.message is missing"))?;
         let message = codec::from_wire(message);
         let message = message.map_err(|error| Status::invalid_argument(error.to_string()))?;
-        self.directed(&message)?;
-        let roster = self.parts.peers.shared.directory.roster();
-        let caller = Caller { member: message.from, id, life };
-        let admitted = roster.admit(caller, self.is_led(message.from));
-        admitted.map_err(|refused| self.refusal(refused))?;
+        self.check_receiver(&message)?;
+        let directory = self.parts.peers.shared.addresses.members();
+        let caller = PeerCaller { member_id: message.from, id, incarnation: life };
+        let admitted = directory.admit(caller, self.is_led(message.from));
+        admitted.map_err(|refused| self.rejection_status(refused))?;
         match message.snapshot.clone() {
             Some(meta) if message.kind == MessageKind::Snapshot => {
-                Ok(Announced { life, message, meta, size, digest })
+                Ok(AnnouncedSnapshot { incarnation: life, message, meta, size, digest })
             }
-            _ => Err(Status::invalid_argument("header.message announces no snapshot")),
+            _ => Err(Status::invalid_argument("header.message is not a snapshot message")),
         }
     }
 }
 
-/// How this manager is; its view of the others if it leads.
-pub fn own_status(store: &Store, registry: &Registry, waits: &Waits, peers: &Peers) -> v1::StatusResponse {
+/// The status of this manager, with the leader's view of its peers.
+pub fn own_status(
+    store: &Store,
+    registry: &SessionRegistry,
+    waits: &MembershipWait,
+    peers: &Peers,
+) -> v1::StatusResponse {
     let (published, why) = (store.read(), waits.read());
-    let Published { state, index, role, held, durability, .. } = &*published;
-    let peer = |peer: &warren_consensus::Peer| {
-        let warren_consensus::Peer { id, matched, active, silent: _ } = *peer;
+    let PublishedState { state, index, role, write_stall, durability, .. } = &*published;
+    let peer = |peer: &warren_consensus::PeerProgress| {
+        let warren_consensus::PeerProgress { id, matched, active, silent: _ } = *peer;
         v1::PeerStatus { member: id, matched, active }
     };
     v1::StatusResponse {
-        member: store.own(),
+        member: store.own_id(),
         term: role.term,
         leader: role.leader_id.unwrap_or(0),
         applied: *index,
         digest: state.digest().value,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         peers: store.peers().iter().map(peer).collect(),
-        held: held.as_ref().map_or_else(String::new, |held| held.why.to_string()),
+        held: write_stall.as_ref().map_or_else(String::new, |stall| stall.reason.to_string()),
         sessions: u32::try_from(registry.count()).unwrap_or(u32::MAX),
         waits: why.map_or_else(String::new, |why| why.to_string()),
-        waits_for: why.and_then(|why| why.member()).unwrap_or(0),
-        later_life: peers.later_life(),
-        durability: durability::problem(*durability).unwrap_or_default(),
+        waits_for: why.and_then(|why| why.member_id()).unwrap_or(0),
+        later_life: peers.later_incarnation(),
+        durability: durability::describe_problem(*durability).unwrap_or_default(),
         digests: store
             .digests()
             .iter()
@@ -211,17 +244,17 @@ pub fn own_status(store: &Store, registry: &Registry, waits: &Waits, peers: &Pee
     }
 }
 
-pub(super) fn stopping() -> Status {
+pub(super) fn manager_stopping() -> Status {
     Problem::new(Code::Unavailable, "STOPPING", "this manager is stopping").into()
 }
 
-/// Why this manager did not hand over, for whoever asked it to.
-pub fn transfer_problem(error: TransferError) -> Status {
+/// Maps the error of a leadership transfer to a status.
+pub fn transfer_error_status(error: TransferError) -> Status {
     let (code, reason) = match &error {
         TransferError::NotLeader => (Code::Unavailable, "NOT_LEADER"),
         TransferError::NotVoter(_) => (Code::FailedPrecondition, "NOT_A_VOTER"),
-        TransferError::Alone => (Code::FailedPrecondition, "ALONE"),
-        TransferError::Late(_) => (Code::DeadlineExceeded, "NOT_TAKEN_OVER"),
+        TransferError::NoOtherVoter => (Code::FailedPrecondition, "ALONE"),
+        TransferError::Timeout(_) => (Code::DeadlineExceeded, "NOT_TAKEN_OVER"),
         TransferError::Stopping => (Code::Unavailable, "STOPPING"),
     };
     Problem::new(code, reason, error).into()
@@ -237,8 +270,8 @@ impl peers_server::Peers for PeerServer {
         &self,
         request: Request<Streaming<v1::RaftFrame>>,
     ) -> Result<Response<v1::ConverseDone>, Status> {
-        let id = self.manager(&request)?;
-        self.hear(id, &mut request.into_inner()).await?;
+        let id = self.calling_manager(&request)?;
+        self.receive_messages(id, &mut request.into_inner()).await?;
         Ok(Response::new(v1::ConverseDone {}))
     }
 
@@ -246,19 +279,20 @@ impl peers_server::Peers for PeerServer {
         &self,
         request: Request<Streaming<v1::InstallFrame>>,
     ) -> Result<Response<Self::InstallStream>, Status> {
-        let id = self.manager(&request)?;
+        let id = self.calling_manager(&request)?;
         let mut inbound = request.into_inner();
-        let late = |_| Status::deadline_exceeded(format!("no header within {HELLO:?}"));
-        let first = timeout(HELLO, inbound.message()).await.map_err(late)??;
+        let late = |_| Status::deadline_exceeded(format!("no header within {HELLO_TIMEOUT:?}"));
+        let first = timeout(HELLO_TIMEOUT, inbound.message()).await.map_err(late)??;
         let header = first.and_then(|frame| frame.header);
-        let header = header.ok_or_else(|| Status::invalid_argument("the first frame has the header"))?;
-        let announced = self.announced(id, header)?;
+        let header =
+            header.ok_or_else(|| Status::invalid_argument("the first frame must have the header"))?;
+        let announced = self.parse_announcement(id, header)?;
         let (answers, outgoing) = mpsc::channel(2);
-        let snapshots = self.snapshots.clone();
+        let snapshots = self.snapshot_receiver.clone();
         self.parts.shutdown.spawn("snapshot-receive", async move {
-            if let Err(status) = snapshots.take(announced, inbound, &answers).await {
-                tracing::info!(%id, error = status.message(), "a snapshot did not arrive");
-                // The other end may be gone.
+            if let Err(status) = snapshots.receive(announced, inbound, &answers).await {
+                tracing::info!(%id, error = status.message(), "receiving a snapshot failed");
+                // The sender may have disconnected.
                 let _ = answers.send(Err(status)).await;
             }
         });
@@ -270,20 +304,20 @@ impl peers_server::Peers for PeerServer {
         request: Request<v1::ForwardRequest>,
     ) -> Result<Response<v1::ForwardResponse>, Status> {
         let began = Instant::now();
-        self.member(&request)?;
+        self.calling_member(&request)?;
         let v1::ForwardRequest { commands, within_ms } = request.into_inner();
         let count = commands.len();
         let decoded: Result<Vec<_>, _> = commands.iter().map(|bytes| commands::decode(bytes)).collect();
-        // Of a newer version, perhaps: its writes wait until a manager leads that knows them.
+        // It may be a command of a newer version: its writes wait for a leader that knows it.
         let decoded = decoded.map_err(|error| Problem::new(Code::InvalidArgument, "COMMAND", error))?;
         let within = Duration::from_millis(within_ms).saturating_sub(began.elapsed());
         if within.is_zero() {
-            let results = (0..count).map(|_| forward::late()).collect();
+            let results = (0..count).map(|_| forward::expired()).collect();
             return Ok(Response::new(v1::ForwardResponse { results }));
         }
-        let Parts { store, clock, .. } = &*self.parts;
-        let places = store.propose_for(decoded, clock.now(), within).await;
-        let results = places.into_iter().map(forward::to_wire).collect();
+        let PeerServerParts { store, clock, .. } = &*self.parts;
+        let positions = store.propose_forwarded(decoded, clock.now(), within).await;
+        let results = positions.into_iter().map(forward::to_wire).collect();
         Ok(Response::new(v1::ForwardResponse { results }))
     }
 
@@ -291,15 +325,15 @@ impl peers_server::Peers for PeerServer {
         &self,
         request: Request<v1::ContactsRequest>,
     ) -> Result<Response<v1::ContactsResponse>, Status> {
-        self.member(&request)?;
-        let Parts { store, registry, .. } = &*self.parts;
-        let (asked, term) = (request.into_inner().term, store.read().role.term);
-        if asked < term {
-            let message = format!("the leader of term {asked} asks, and it is term {term} by now");
+        self.calling_member(&request)?;
+        let PeerServerParts { store, registry, .. } = &*self.parts;
+        let (leader_term, term) = (request.into_inner().term, store.read().role.term);
+        if leader_term < term {
+            let message = format!("stale leader of term {leader_term}: the current term is {term}");
             return Err(Problem::new(Code::FailedPrecondition, "STALE_LEADER", message).into());
         }
         let now = Instant::now();
-        let contact = |contact: crate::session::registry::Contact| v1::Contact {
+        let contact = |contact: crate::session::registry::NodeContact| v1::Contact {
             node_id: contact.node.to_string(),
             session: contact.session,
             age_ms: u64::try_from(now.saturating_duration_since(contact.at).as_millis()).unwrap_or(u64::MAX),
@@ -312,40 +346,40 @@ impl peers_server::Peers for PeerServer {
         &self,
         request: Request<v1::StatusRequest>,
     ) -> Result<Response<v1::StatusResponse>, Status> {
-        self.member(&request)?;
-        let Parts { store, registry, waits, peers, .. } = &*self.parts;
-        Ok(Response::new(own_status(store, registry, waits, peers)))
+        self.calling_member(&request)?;
+        let PeerServerParts { store, registry, membership_wait, peers, .. } = &*self.parts;
+        Ok(Response::new(own_status(store, registry, membership_wait, peers)))
     }
 
     async fn transfer_leadership(
         &self,
         request: Request<v1::TransferRequest>,
     ) -> Result<Response<v1::TransferResponse>, Status> {
-        let from = self.member(&request)?;
+        let from = self.calling_member(&request)?;
         let to = Some(request.into_inner().to).filter(|to| *to != 0);
-        tracing::info!(from, to, "another manager asks this one to hand over");
-        self.parts.store.transfer_leadership(to).await.map_err(transfer_problem)?;
+        tracing::info!(from, to, "leadership transfer requested by another manager");
+        self.parts.store.transfer_leadership(to).await.map_err(transfer_error_status)?;
         Ok(Response::new(v1::TransferResponse {}))
     }
 
     async fn heard(&self, request: Request<v1::HeardRequest>) -> Result<Response<v1::HeardResponse>, Status> {
-        let from = self.member(&request)?;
-        self.parts.sessions.heard(from, request.into_inner()).await.map(Response::new)
+        let from = self.calling_member(&request)?;
+        self.parts.sessions.list_node_reports(from, request.into_inner()).await.map(Response::new)
     }
 
     async fn progress(
         &self,
         request: Request<v1::ProgressRequest>,
     ) -> Result<Response<Self::ProgressStream>, Status> {
-        let from = self.member(&request)?;
-        self.parts.sessions.progress(from, request.into_inner()).await.map(Response::new)
+        let from = self.calling_member(&request)?;
+        self.parts.sessions.watch_progress(from, request.into_inner()).await.map(Response::new)
     }
 
     async fn relay(
         &self,
         request: Request<Streaming<v1::RelayFrame>>,
     ) -> Result<Response<Self::RelayStream>, Status> {
-        let from = self.member(&request)?;
-        self.parts.sessions.relay(from, request.into_inner()).await.map(Response::new)
+        let from = self.calling_member(&request)?;
+        self.parts.sessions.relay_stream(from, request.into_inner()).await.map(Response::new)
     }
 }

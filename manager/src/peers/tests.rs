@@ -1,8 +1,8 @@
-//! Managers talk over real connections; `world` is what they live in, `gate` what can happen on the way.
+//! Managers communicate over real connections; `fixture` has the managers, `proxy` the network faults.
 
 mod calls;
-mod gate;
+mod fixture;
 mod messages;
+mod proxy;
+mod rejections;
 mod snapshots;
-mod strangers;
-mod world;

@@ -1,54 +1,56 @@
-//! What outlives a manager's process on its machine, and must follow what it becomes: the admin context, so that the
-//! command line works at once and goes on to, and the address in `node.toml`.
+//! Files that outlive the manager's process and follow its changes: the admin context of the command line,
+//! and the address in `node.toml`.
 
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use warren_client::{Context, Contexts, Identity, PrivateKey, Target};
-use warren_core::Change;
-use warren_process::settings::Sections;
-use warren_process::{Exit, Failure, chain};
+use warren_client::{ClientContext, ClientIdentity, ClientTarget, Contexts, PrivateKeyPem};
+use warren_core::StateChange;
+use warren_process::node_file::NodeFile;
+use warren_process::{CommandError, ExitKind, error_chain};
 use warren_security::{Credentials, Roots};
 use warren_types::{ClusterId, ManagerAddress};
 
-use super::{Advertise, Flags, MANAGER, Plan};
+use super::{AdvertiseAddress, MANAGER_SECTION, ManagerFlags, ManagerSetup};
+use crate::bootstrap::member_identity::{self, LocalMemberStatus};
 use crate::manager::Manager;
-use crate::recovery::seat::{self, Standing};
-use crate::store::{Store, Watch};
+use crate::store::{ChangeWatch, Store};
 
-const WHAT: &str = "the context was not written";
-/// Certificates of one administrator that end so close to each other are both good: of two managers of one machine, for
-/// example.
-const OLDER: Duration = Duration::from_secs(24 * 60 * 60);
+const CONTEXT_FAILED: &str = "the context was not written";
+/// Certificates of one administrator with expiry times this close are both valid: those of two managers on
+/// one machine, for example.
+const RENEWAL_MARGIN: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Answers the context's name.
+/// Returns the context's name.
 fn write_context(
     file: &Path,
     addresses: Vec<ManagerAddress>,
     cluster: ClusterId,
-    identity: Identity,
-) -> Result<String, Failure> {
-    let known = Contexts::load(file).map_err(|error| failed(&error))?;
+    identity: ClientIdentity,
+) -> Result<String, CommandError> {
+    let known = Contexts::load(file).map_err(|error| context_failure(&error))?;
     let name = context_name(&known, &identity, &cluster.to_string());
-    // Of another cluster of that name nothing is known of this one.
+    // A context of another cluster with that name has no incarnation of this one.
     let life = match known.get(&name) {
-        Some(Context { target: Target::Tcp { identity: known, .. }, life, .. })
-            if known.ca == identity.ca =>
-        {
-            *life
-        }
+        Some(ClientContext {
+            target: ClientTarget::Tcp { identity: known, .. }, incarnation: life, ..
+        }) if known.ca == identity.ca => *life,
         _ => 0,
     };
-    let context = Context { name: name.clone(), target: Target::Tcp { addresses, identity }, life };
-    Contexts::ensure(file, context).map_err(|error| failed(&error))?;
+    let context = ClientContext {
+        name: name.clone(),
+        target: ClientTarget::Tcp { addresses, identity },
+        incarnation: life,
+    };
+    Contexts::upsert(file, context).map_err(|error| context_failure(&error))?;
     Ok(name)
 }
 
-/// Writes what this machine's administrator shows into the contexts file, for the manager at `address` and `others`
-/// that are known to be in the same life of the cluster, and says so. What was there before is not asked: it may be of
-/// a life that is over. The socket works for root without it, so that it is no failure when that cannot be.
-pub fn told_context(
+/// Writes this machine's admin certificate to the contexts file, for the manager at `address` and `others`
+/// known to be in the same incarnation, and returns a message. An existing context is replaced: it may belong
+/// to a superseded incarnation. Failure is not an error, since root can use the socket without a context.
+pub fn write_admin_context(
     address: &str,
     others: &[ManagerAddress],
     cluster: ClusterId,
@@ -56,21 +58,23 @@ pub fn told_context(
     admin: &Credentials,
 ) -> Option<String> {
     let write = || {
-        let own = address.parse().map_err(|why| Failure::new(Exit::Usage, WHAT, why, "see --advertise"))?;
-        let (file, identity) = (contexts_file()?, identity_of(roots.pem(), admin));
+        let own = address
+            .parse()
+            .map_err(|why| CommandError::new(ExitKind::Usage, CONTEXT_FAILED, why, "see --advertise"))?;
+        let (file, identity) = (contexts_file()?, client_identity(roots.pem(), admin));
         let name = write_context(&file, own_first(own, others), cluster, identity)?;
         Ok((name, file.display().to_string()))
     };
     match write() {
-        Ok((name, file)) => Some(format!("admin context {name:?} is in {file}\n")),
-        Err::<_, Failure>(failure) => {
-            tracing::warn!("no admin context was written: {failure}");
+        Ok((name, file)) => Some(format!("admin context {name:?} written to {file}\n")),
+        Err::<_, CommandError>(failure) => {
+            tracing::warn!("writing the admin context failed: {failure}");
             None
         }
     }
 }
 
-/// Each once: one that lost its data was told of itself.
+/// Without duplicates: a manager that lost its data has itself among the others.
 fn own_first(own: ManagerAddress, others: &[ManagerAddress]) -> Vec<ManagerAddress> {
     let mut addresses = vec![own];
     for other in others {
@@ -81,49 +85,56 @@ fn own_first(own: ManagerAddress, others: &[ManagerAddress]) -> Vec<ManagerAddre
     addresses
 }
 
-/// Where the managers are that the one in `data_dir` was told of when it joined; none where it made its group.
-pub fn told_when_it_joined(data_dir: &Path) -> Vec<ManagerAddress> {
-    match seat::look(&data_dir.join("manager")) {
-        Ok(Standing::Seated(seat)) => seat.managers.into_iter().map(|manager| manager.address).collect(),
+/// Addresses of the managers named in the join response; empty for the first manager.
+pub fn bootstrap_addresses(data_dir: &Path) -> Vec<ManagerAddress> {
+    match member_identity::read_status(&data_dir.join("manager")) {
+        Ok(LocalMemberStatus::Member(seat)) => {
+            seat.bootstrap_peers.into_iter().map(|manager| manager.address).collect()
+        }
         _ => Vec::new(),
     }
 }
 
-fn contexts_file() -> Result<PathBuf, Failure> {
+fn contexts_file() -> Result<PathBuf, CommandError> {
     let hint = "set HOME, or name the file in WARREN_CONTEXTS";
-    let none = || Failure::new(Exit::Failed, WHAT, "nothing says where the contexts file is", hint);
+    let none = || {
+        CommandError::new(ExitKind::Failed, CONTEXT_FAILED, "the path of the contexts file is unknown", hint)
+    };
     Contexts::path(|name| std::env::var_os(name)).ok_or_else(none)
 }
 
-fn failed(error: &warren_client::Error) -> Failure {
+fn context_failure(error: &warren_client::Error) -> CommandError {
     let hint = "correct the file, or name another in WARREN_CONTEXTS";
-    Failure::new(Exit::Failed, WHAT, chain(error), hint)
+    CommandError::new(ExitKind::Failed, CONTEXT_FAILED, error_chain(error), hint)
 }
 
-fn identity_of(ca: &str, admin: &Credentials) -> Identity {
-    Identity {
+fn client_identity(ca: &str, admin: &Credentials) -> ClientIdentity {
+    ClientIdentity {
         ca: ca.to_owned(),
         certificate: admin.certificate_pem().to_owned(),
-        key: PrivateKey(admin.key().pem().to_owned()),
+        key: PrivateKeyPem(admin.key().pem().to_owned()),
     }
 }
 
-/// `default`, unless that is another cluster's.
-fn context_name(known: &Contexts, own: &Identity, cluster: &str) -> String {
+/// `default`, unless that belongs to another cluster.
+fn context_name(known: &Contexts, own: &ClientIdentity, cluster: &str) -> String {
     let short = || cluster.chars().take(8).collect();
     match known.get("default").map(|context| &context.target) {
-        Some(Target::Tcp { identity, .. }) if identity.ca != own.ca => short(),
-        Some(Target::Unix { .. }) => short(),
+        Some(ClientTarget::Tcp { identity, .. }) if identity.ca != own.ca => short(),
+        Some(ClientTarget::Unix { .. }) => short(),
         _ => "default".to_owned(),
     }
 }
 
-/// For as long as a manager runs: contexts that show an administrator's certificate get the renewed one, and an address
-/// that people change is the one that the manager starts with the next time.
-pub fn keep_up(plan: &Plan, manager: &Manager) -> impl Future<Output = Infallible> + use<> {
+/// Runs as long as the manager: contexts with an administrator's certificate get the renewed one, and an
+/// address changed by users is stored for the next start.
+pub fn keep_contexts_current(
+    plan: &ManagerSetup,
+    manager: &Manager,
+) -> impl Future<Output = Infallible> + use<> {
     let (mut admin, ca) = (manager.admins(), manager.roots().pem().to_owned());
     let (data_dir, store) = (plan.data_dir.clone(), manager.store().clone());
-    let mut addresses = Addresses::of(store, plan.advertised(manager.address()));
+    let mut addresses = OwnAddressWatch::new(store, plan.advertised(manager.address()));
     async move {
         admin.mark_changed();
         loop {
@@ -133,12 +144,12 @@ pub fn keep_up(plan: &Plan, manager: &Manager) -> impl Future<Output = Infallibl
                         let shown = admin.borrow_and_update().clone();
                         renew_contexts(&ca, &shown);
                     }
-                    // The manager ends.
+                    // The manager has ended.
                     Err(_) => std::future::pending().await,
                 },
                 address = addresses.next() => {
                     if let Err(failure) = remember_address(&data_dir, address) {
-                        tracing::warn!("the manager's new address was not kept for its next start: {failure}");
+                        tracing::warn!("saving the manager's new address failed: {failure}");
                     }
                 }
             }
@@ -146,56 +157,57 @@ pub fn keep_up(plan: &Plan, manager: &Manager) -> impl Future<Output = Infallibl
     }
 }
 
-/// Contexts of this cluster that show an older certificate of the same administrator show this one.
+/// Replaces older certificates of the same administrator in contexts of this cluster.
 fn renew_contexts(ca: &str, admin: &Credentials) {
-    let is_older = |known: &Identity| {
+    let is_older = |known: &ClientIdentity| {
         let key = warren_security::PrivateKey::parse(&known.key.0);
         let shown = key.and_then(|key| Credentials::new(known.certificate.clone(), key));
         known.ca == ca
             && shown.is_ok_and(|shown| {
-                shown.identity() == admin.identity() && shown.expires_at() + OLDER < admin.expires_at()
+                shown.identity() == admin.identity()
+                    && shown.expires_at() + RENEWAL_MARGIN < admin.expires_at()
             })
     };
     let Ok(file) = contexts_file() else { return };
-    match Contexts::renew(&file, is_older, &identity_of(ca, admin)) {
+    match Contexts::replace_identities(&file, is_older, &client_identity(ca, admin)) {
         Ok(0) => {}
-        Ok(_) => tracing::info!(file = %file.display(), "the admin context has the renewed certificate"),
-        Err(error) => tracing::warn!(error = chain(&error), "the admin context was not renewed"),
+        Ok(_) => tracing::info!(file = %file.display(), "admin context updated with the renewed certificate"),
+        Err(error) => tracing::warn!(error = error_chain(&error), "updating the admin context failed"),
     }
 }
 
-/// What the cluster says this manager's address is, whenever that changes.
-struct Addresses {
+/// Watches this manager's address in the state.
+struct OwnAddressWatch {
     store: Store,
-    watch: Watch,
+    watch: ChangeWatch,
     known: Option<ManagerAddress>,
-    /// What it says itself.
-    own: String,
+    /// The address that the manager advertises itself.
+    advertised: String,
 }
 
-impl Addresses {
-    fn of(store: Store, own: String) -> Self {
+impl OwnAddressWatch {
+    fn new(store: Store, own: String) -> Self {
         let published = store.read();
         let known = address_in(&store);
-        Self { watch: store.watch(published.index), known, store, own }
+        Self { watch: store.watch(published.index), known, store, advertised: own }
     }
 
     async fn next(&mut self) -> ManagerAddress {
-        let own = self.store.own();
+        let own = self.store.own_id();
         loop {
             let may_be = match self.watch.next().await {
                 Ok(batches) => {
                     let mut changes = batches.iter().flat_map(|batch| batch.changes.iter());
-                    changes.any(|change| *change == Change::Member(own))
+                    changes.any(|change| *change == StateChange::Member(own))
                 }
-                // What was missed may be about this manager.
+                // The missed changes may include this manager.
                 Err(_) => true,
             };
             let now = may_be.then(|| address_in(&self.store)).flatten();
-            // The first word is this manager's own.
+            // The first address is the manager's own registration.
             if let Some(now) = now
                 && self.known.replace(now.clone()).is_some_and(|known| known != now)
-                && now.to_string() != self.own
+                && now.to_string() != self.advertised
             {
                 return now;
             }
@@ -204,17 +216,17 @@ impl Addresses {
 }
 
 fn address_in(store: &Store) -> Option<ManagerAddress> {
-    store.read().state.member(store.own()).map(|member| member.address.clone())
+    store.read().state.member(store.own_id()).map(|member| member.address.clone())
 }
 
-fn remember_address(data_dir: &Path, address: ManagerAddress) -> Result<(), Failure> {
-    let Some(kept) = Sections::load(data_dir)? else { return Ok(()) };
-    let flags = kept.section::<Flags>(MANAGER)?.unwrap_or_default();
-    let advertise = Some(Advertise::from(address));
+fn remember_address(data_dir: &Path, address: ManagerAddress) -> Result<(), CommandError> {
+    let Some(kept) = NodeFile::load(data_dir)? else { return Ok(()) };
+    let flags = kept.section::<ManagerFlags>(MANAGER_SECTION)?.unwrap_or_default();
+    let advertise = Some(AdvertiseAddress::from(address));
     if flags.advertise == advertise {
         return Ok(());
     }
-    kept.with(MANAGER, &Flags { advertise, ..flags }).remember()
+    kept.with_section(MANAGER_SECTION, &ManagerFlags { advertise, ..flags }).save()
 }
 
 #[cfg(test)]
@@ -224,58 +236,66 @@ mod tests {
     use warren_types::{Id, ManagerId};
 
     use super::*;
-    use crate::ca::Keys;
-    use crate::recovery::seat::{Introduced, Seat};
+    use crate::bootstrap::member_identity::{BootstrapPeer, MemberIdentity};
+    use crate::ca::ManagerKeys;
 
     #[test]
-    fn one_that_joined_writes_where_the_others_are_and_one_that_made_its_group_nobody() {
+    fn joined_manager_lists_bootstrap_addresses() {
         let dir = tempfile::tempdir().unwrap();
         let (file, data_dir) = (dir.path().join("contexts.toml"), dir.path().join("data"));
         let manager_dir = data_dir.join("manager");
         std::fs::create_dir_all(&manager_dir).unwrap();
-        let keys = Keys::open(&manager_dir, true, SystemTime::now()).unwrap();
+        let keys = ManagerKeys::open(&manager_dir, true, SystemTime::now()).unwrap();
         let admin = keys.admin().borrow().clone();
         let write = |address: &str| {
-            let identity = identity_of(keys.authority.roots().pem(), &admin);
-            let addresses = own_first(address.parse().unwrap(), &told_when_it_joined(&data_dir));
+            let identity = client_identity(keys.authority.roots().pem(), &admin);
+            let addresses = own_first(address.parse().unwrap(), &bootstrap_addresses(&data_dir));
             let name = write_context(&file, addresses, keys.cluster, identity).unwrap();
             let known = Contexts::load(&file).unwrap();
-            let Target::Tcp { addresses, .. } = &known.get(&name).unwrap().target else {
+            let ClientTarget::Tcp { addresses, .. } = &known.get(&name).unwrap().target else {
                 panic!("{known:?}")
             };
             addresses.iter().map(ToString::to_string).collect::<Vec<_>>()
         };
         let told = |member: u64| {
             let address = format!("10.0.0.{member}:8080").parse().unwrap();
-            Introduced { member, id: ManagerId(Id(member.into())), address }
+            BootstrapPeer { member_id: member, id: ManagerId(Id(member.into())), address }
         };
-        let joined = Seat { managers: [1, 2, 3].map(told).to_vec(), ..Seat::alone(4, keys.identity()) };
-        seat::take(&manager_dir, &joined).unwrap();
+        let joined = MemberIdentity {
+            bootstrap_peers: [1, 2, 3].map(told).to_vec(),
+            ..MemberIdentity::sole_voter(4, keys.identity())
+        };
+        member_identity::save_identity(&manager_dir, &joined).unwrap();
         let all = ["10.0.0.3:8080", "10.0.0.1:8080", "10.0.0.2:8080"];
         for _ in 0..2 {
             assert_eq!(write("10.0.0.3:8080"), all, "it took the place of the third one");
         }
-        // A new life begins with this one: the others may still be in the last.
-        seat::take(&manager_dir, &Seat::alone(5, keys.identity())).unwrap();
+        // This manager starts a new incarnation: the others may still be in the last one.
+        member_identity::save_identity(&manager_dir, &MemberIdentity::sole_voter(5, keys.identity()))
+            .unwrap();
         assert_eq!(write("10.0.0.3:8080"), ["10.0.0.3:8080"]);
     }
 
     #[test]
-    fn an_address_that_was_changed_is_kept_for_the_next_start() {
+    fn changed_address_is_saved() {
         let dir = tempfile::tempdir().unwrap();
         remember_address(dir.path(), "10.0.0.2:1".parse().unwrap()).unwrap();
-        assert!(Sections::load(dir.path()).unwrap().is_none(), "nothing is made up");
-        let before = Flags {
+        assert!(NodeFile::load(dir.path()).unwrap().is_none(), "nothing is made up");
+        let before = ManagerFlags {
             advertise: Some("10.0.0.1".parse().unwrap()),
             listen: Some("127.0.0.1:1".parse().unwrap()),
-            ..Flags::default()
+            ..ManagerFlags::default()
         };
-        Sections::new(dir.path()).with(MANAGER, &before).remember().unwrap();
+        NodeFile::new(dir.path()).with_section(MANAGER_SECTION, &before).save().unwrap();
         for _ in 0..2 {
             remember_address(dir.path(), "10.0.0.2:1".parse().unwrap()).unwrap();
-            let kept = Sections::load(dir.path()).unwrap().unwrap().section::<Flags>(MANAGER).unwrap();
+            let kept = NodeFile::load(dir.path())
+                .unwrap()
+                .unwrap()
+                .section::<ManagerFlags>(MANAGER_SECTION)
+                .unwrap();
             let advertise = Some("10.0.0.2:1".parse().unwrap());
-            assert_eq!(kept, Some(Flags { advertise, ..before.clone() }));
+            assert_eq!(kept, Some(ManagerFlags { advertise, ..before.clone() }));
         }
     }
 }

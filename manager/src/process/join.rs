@@ -1,169 +1,180 @@
-//! Becoming a further manager: the cluster is recognised by the token's digest before anything is said, then the
-//! token and a certificate request go out, and all that makes a manager comes back.
+//! Joins a cluster as a manager: the cluster is identified by the CA digest in the token before anything is
+//! sent, then the token and a certificate request are sent, and the response has the manager's keys.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 
-use warren_core::LEVEL;
+use warren_core::FEATURE_LEVEL;
 use warren_log::DataDir;
-use warren_process::joining::{self, NOT_JOINED, Refused};
-use warren_process::{Exit, Failure, chain, data_dir_flag};
+use warren_process::join::{self, JoinRefusal, NOT_JOINED};
+use warren_process::{CommandError, ExitKind, data_dir_flag, error_chain};
 use warren_proto::v1::managers_client::ManagersClient;
 use warren_proto::{Problem, v1};
-use warren_security::{CertificateAuthority, CertificateRequest, PrivateKey, Roots, Token};
+use warren_security::{CertificateAuthority, CertificateRequest, JoinToken, PrivateKey, Roots};
 use warren_types::{ManagerAddress, NodeName, NodeRole};
 use zeroize::{Zeroize, Zeroizing};
 
-use super::not_started;
-use crate::recovery::joining::{Admission, Offer, begin, begin_anew, check_replaceable, clean, finish};
-use crate::recovery::seat::{self, AUTHORITY_FILE, Introduced, Standing};
-use crate::server::ServeError;
+use super::start_failure;
+use crate::bootstrap::join::{
+    Admission, JoinOffer, begin_join, begin_rejoin, check_replaceable, finish, remove_leftovers,
+};
+use crate::bootstrap::member_identity::{self, AUTHORITY_FILE, BootstrapPeer, LocalMemberStatus};
+use crate::server::ListenError;
 
-/// Largest answer: keys, and the managers there are.
-const MAX_ANSWER: usize = 1 << 20;
+/// Maximum response: keys and the list of managers.
+const MAX_RESPONSE_BYTES: usize = 1 << 20;
 
-/// What a machine that wants to be a manager says.
+/// Parameters of a join.
 #[derive(Debug, Clone, Copy)]
-pub struct JoinWish<'a> {
-    /// Where its node keeps what.
+pub struct JoinParams<'a> {
+    /// The data directory of the node.
     pub data_dir: &'a Path,
-    /// A manager of the cluster.
+    /// Address of a manager of the cluster.
     pub manager: &'a ManagerAddress,
-    /// What lets it in, as text.
+    /// The join token as text.
     pub token: &'a str,
-    /// What people will call it.
+    /// Name of the new manager.
     pub name: &'a NodeName,
-    /// Where the others will reach it.
+    /// Address that the others will use.
     pub address: &'a ManagerAddress,
-    /// Where it will listen: that this is taken is said before the cluster hears of the machine. `None` asks nobody.
+    /// The listen address: checked for being free before the cluster is contacted. `None` skips the check.
     pub listen: Option<SocketAddr>,
 }
 
-/// What became of it.
+/// The result of a join.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Joined {
-    /// It is a manager from now on.
-    Anew {
-        /// What people call it.
+pub enum ManagerJoinOutcome {
+    /// It became a manager.
+    New {
+        /// Name of the manager.
         name: String,
-        /// Of which cluster.
+        /// Id of the cluster.
         cluster: String,
     },
-    /// It was one of this cluster before.
-    Before,
+    /// It was a manager of this cluster already.
+    Existing,
 }
 
-/// Makes a machine a manager of the cluster that the token is of, unless it is one already. It does not run yet. One
-/// that its cluster removed, or went on without, joins anew, and forgets what it was once it is let in.
+/// Makes a machine a manager of the token's cluster, unless it is one already. It is not started. A removed
+/// or superseded manager joins again, and its old data is deleted once the join is accepted.
 ///
 /// # Errors
-/// Why it is none; trying again goes on with the same key, and so as the same manager.
-pub async fn join(wish: JoinWish<'_>) -> Result<Joined, Failure> {
-    let token = joining::parse_token(wish.token, NodeRole::Manager)?;
-    let lock = DataDir::open(wish.data_dir).map_err(|error| not_started(&error.into(), wish.data_dir))?;
+/// Why it failed; a repeated call uses the same key and becomes the same manager.
+pub async fn join(wish: JoinParams<'_>) -> Result<ManagerJoinOutcome, CommandError> {
+    let token = join::parse_token(wish.token, NodeRole::Manager)?;
+    let lock = DataDir::open(wish.data_dir).map_err(|error| start_failure(&error.into(), wish.data_dir))?;
     let dir = lock.path().join("manager");
-    clean(&dir).map_err(|error| failed(&error))?;
-    let standing = seat::look(&dir).map_err(|error| failed(&error))?;
-    if matches!(standing, Standing::Seated(_)) {
-        let known = CertificateAuthority::load(&dir.join(AUTHORITY_FILE)).map_err(|error| failed(&error))?;
+    remove_leftovers(&dir).map_err(|error| join_failure(&error))?;
+    let standing = member_identity::read_status(&dir).map_err(|error| join_failure(&error))?;
+    if matches!(standing, LocalMemberStatus::Member(_)) {
+        let known =
+            CertificateAuthority::load(&dir.join(AUTHORITY_FILE)).map_err(|error| join_failure(&error))?;
         if known.digest() != token.authority() {
-            // Its cluster may not be in the log yet, so there is nothing to remove it from.
-            return Err(match seat::is_init_pending(&dir) {
-                true => of_begun_init(&dir, wish.data_dir),
-                false => of_another_cluster(&known),
+            // Its cluster may not be in the log yet, so the manager cannot be removed from it.
+            return Err(match member_identity::is_init_pending(&dir) {
+                true => init_pending_failure(&dir, wish.data_dir),
+                false => other_cluster_failure(&known),
             });
         }
-        finish(&dir).map_err(|error| failed(&error))?;
-        return Ok(Joined::Before);
+        finish(&dir).map_err(|error| join_failure(&error))?;
+        return Ok(ManagerJoinOutcome::Existing);
     }
-    if matches!(standing, Standing::InitPending) {
-        return Err(of_begun_init(&dir, wish.data_dir));
+    if matches!(standing, LocalMemberStatus::InitPending) {
+        return Err(init_pending_failure(&dir, wish.data_dir));
     }
-    let forgets = matches!(standing, Standing::Removed(_) | Standing::Overtaken(..));
-    if forgets {
-        check_replaceable(&dir).map_err(|error| failed(&error))?;
+    let replaces_old = matches!(standing, LocalMemberStatus::Removed(_) | LocalMemberStatus::Superseded(..));
+    if replaces_old {
+        check_replaceable(&dir).map_err(|error| join_failure(&error))?;
     }
     if let Some(address) = wish.listen {
         let free = TcpListener::bind(address).map(drop);
-        let taken = |source| not_started(&ServeError::Listen { address, source }.into(), wish.data_dir);
+        let taken = |source| start_failure(&ListenError::Listen { address, source }.into(), wish.data_dir);
         free.map_err(taken)?;
     }
     let address = wish.manager.to_string();
-    let (channel, roots) = joining::dial(&address, &token).await?;
-    let key = begin(&dir).map_err(|error| failed(&error))?;
-    let mut client = ManagersClient::new(channel).max_decoding_message_size(MAX_ANSWER);
-    let answered = joining::answer(&address, client.join(request(&wish, &token, &key)?)).await?;
-    let answer = answered.map_err(|status| refused(&status))?.into_inner();
-    let joined = Joined::Anew { name: answer.name.clone(), cluster: answer.cluster_id.clone() };
-    let admission = admitted(&key, &roots, answer)?;
-    if forgets {
-        // Not before: one that is refused may be the only one that has what its cluster lost.
-        begin_anew(&dir, &key).map_err(|error| failed(&error))?;
+    let (channel, roots) = join::connect(&address, &token).await?;
+    let key = begin_join(&dir).map_err(|error| join_failure(&error))?;
+    let mut client = ManagersClient::new(channel).max_decoding_message_size(MAX_RESPONSE_BYTES);
+    let answered = join::await_answer(&address, client.join(request(&wish, &token, &key)?)).await?;
+    let answer = answered.map_err(|status| refusal_failure(&status))?.into_inner();
+    let joined = ManagerJoinOutcome::New { name: answer.name.clone(), cluster: answer.cluster_id.clone() };
+    let admission = check_response(&key, &roots, answer)?;
+    if replaces_old {
+        // Only now: a machine whose join is rejected may have the only copy of the old cluster's data.
+        begin_rejoin(&dir, &key).map_err(|error| join_failure(&error))?;
     }
-    admission.complete(&dir).map_err(|error| failed(&error))?;
+    admission.complete(&dir).map_err(|error| join_failure(&error))?;
     Ok(joined)
 }
 
-fn request(wish: &JoinWish<'_>, token: &Token, key: &PrivateKey) -> Result<v1::JoinManagerRequest, Failure> {
-    let certificate_request = CertificateRequest::create(key).map_err(|error| failed(&error))?;
+fn request(
+    wish: &JoinParams<'_>,
+    token: &JoinToken,
+    key: &PrivateKey,
+) -> Result<v1::JoinManagerRequest, CommandError> {
+    let certificate_request = CertificateRequest::create(key).map_err(|error| join_failure(&error))?;
     Ok(v1::JoinManagerRequest {
         token: token.reveal().to_string(),
         certificate_request,
         name: wish.name.to_string(),
         address: wish.address.to_string(),
-        level: LEVEL,
+        level: FEATURE_LEVEL,
     })
 }
 
-/// Checks the answer. What is secret in it is wiped from memory.
-fn admitted(key: &PrivateKey, roots: &Roots, answer: v1::JoinManagerResponse) -> Result<Admission, Failure> {
+/// Checks the response. Its secrets are wiped from memory.
+fn check_response(
+    key: &PrivateKey,
+    roots: &Roots,
+    answer: v1::JoinManagerResponse,
+) -> Result<Admission, CommandError> {
     let v1::JoinManagerResponse {
         certificate, mut authority, content_key, member, founders, managers, ..
     } = answer;
-    // One that this version cannot read is found through the others.
-    let managers: Vec<_> = managers.iter().filter_map(introduced).collect();
+    // Addresses that this version cannot parse are learned from the other managers later.
+    let managers: Vec<_> = managers.iter().filter_map(parse_bootstrap_peer).collect();
     let content_key = Zeroizing::new(String::from_utf8_lossy(&content_key).into_owned());
-    let offer = Offer {
+    let offer = JoinOffer {
         certificate: &certificate,
         authority: &authority,
-        content_key: &content_key,
-        member,
+        secret_object_key: &content_key,
+        member_id: member,
         founders: &founders,
-        managers: &managers,
+        bootstrap_peers: &managers,
     };
     let admission = Admission::check(key, roots, offer);
     authority.zeroize();
     admission.map_err(|error| {
         let hint = "use the version of Warren that the other managers have";
-        Failure::new(Exit::Failed, NOT_JOINED, chain(&error), hint)
+        CommandError::new(ExitKind::Failed, NOT_JOINED, error_chain(&error), hint)
     })
 }
 
-fn introduced(manager: &v1::Manager) -> Option<Introduced> {
+fn parse_bootstrap_peer(manager: &v1::Manager) -> Option<BootstrapPeer> {
     let (id, address) = (manager.id.parse().ok()?, manager.address.parse().ok()?);
-    Some(Introduced { member: manager.member, id, address })
+    Some(BootstrapPeer { member_id: manager.member, id, address })
 }
 
-fn refused(status: &tonic::Status) -> Failure {
+fn refusal_failure(status: &tonic::Status) -> CommandError {
     let Problem { code, message, violations, reason } = Problem::from(status);
-    Refused { code, reason, message, violations }.into_failure(NodeRole::Manager)
+    JoinRefusal { code, reason, message, violations }.into_error(NodeRole::Manager)
 }
 
-fn failed(error: &dyn std::error::Error) -> Failure {
+fn join_failure(error: &dyn std::error::Error) -> CommandError {
     let hint = "check the data directory, or choose another --data-dir";
-    Failure::new(Exit::Failed, NOT_JOINED, chain(error), hint)
+    CommandError::new(ExitKind::Failed, NOT_JOINED, error_chain(error), hint)
 }
 
-fn of_another_cluster(known: &CertificateAuthority) -> Failure {
-    let why = format!("it is a manager of another cluster already (CA {})", known.digest());
+fn other_cluster_failure(known: &CertificateAuthority) -> CommandError {
+    let why = format!("this machine is a manager of another cluster already (CA {})", known.digest());
     let hint = "remove it there first with `warren manager rm`, or choose another --data-dir";
-    Failure::new(Exit::Conflict, NOT_JOINED, why, hint)
+    CommandError::new(ExitKind::Conflict, NOT_JOINED, why, hint)
 }
 
-fn of_begun_init(dir: &Path, data_dir: &Path) -> Failure {
+fn init_pending_failure(dir: &Path, data_dir: &Path) -> CommandError {
     let dir = dir.display();
-    let why = format!("`manager init` began to make a cluster in {dir} and has not completed it");
+    let why = format!("`manager init` in {dir} is incomplete");
     let flag = data_dir_flag(data_dir);
-    let hint = format!("complete that with `warren manager init{flag}`, or move {dir} away to join instead");
-    Failure::new(Exit::Conflict, NOT_JOINED, why, hint)
+    let hint = format!("complete it with `warren manager init{flag}`, or move {dir} away to join instead");
+    CommandError::new(ExitKind::Conflict, NOT_JOINED, why, hint)
 }

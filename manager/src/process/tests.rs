@@ -4,20 +4,20 @@ use std::path::{Path, PathBuf};
 use clap::Parser;
 
 use super::*;
-use crate::recovery::alone::Alone;
+use crate::bootstrap::force_new_cluster::ForceNewClusterOutcome;
 
 #[derive(Debug, Parser)]
 struct Cli {
     #[command(flatten)]
-    flags: Flags,
+    flags: ManagerFlags,
 }
 
-fn said(line: &[&str]) -> Flags {
+fn parse_flags(line: &[&str]) -> ManagerFlags {
     Cli::try_parse_from(["x"].iter().chain(line)).unwrap().flags
 }
 
-fn all() -> Flags {
-    said(&[
+fn all_flags() -> ManagerFlags {
+    parse_flags(&[
         "--listen=127.0.0.1:1",
         "--advertise=a:2",
         "--cluster-range=10.1.0.0/16",
@@ -26,51 +26,60 @@ fn all() -> Flags {
     ])
 }
 
-fn init() -> Occasion {
-    Occasion::Init
+fn init_reason() -> ManagerStartReason {
+    ManagerStartReason::Init
 }
 
-fn join() -> Occasion {
-    Occasion::Join(JoinArgs { address: "10.0.0.7:8080".parse().unwrap(), token: "T".into() })
+fn join_reason() -> ManagerStartReason {
+    ManagerStartReason::Join(ManagerJoinArgs { address: "10.0.0.7:8080".parse().unwrap(), token: "T".into() })
 }
 
-fn place(run_dir: Option<&str>) -> PlaceArgs {
-    PlaceArgs { data_dir: "/d".into(), run_dir: run_dir.map(PathBuf::from) }
+fn path_args(run_dir: Option<&str>) -> DirArgs {
+    DirArgs { data_dir: "/d".into(), run_dir: run_dir.map(PathBuf::from) }
 }
 
-fn machine() -> Machine {
-    Machine { host_name: "m1".into(), address: Some(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 7))), root: true }
+fn machine() -> HostInfo {
+    HostInfo { host_name: "m1".into(), address: Some(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 7))), is_root: true }
 }
 
-fn plan(flags: Flags, machine: &Machine) -> Plan {
-    Plan::new("/d".into(), &Told { node: NodeSection::default(), flags }, machine).unwrap()
+fn plan(flags: ManagerFlags, machine: &HostInfo) -> ManagerSetup {
+    ManagerSetup::new("/d".into(), &ManagerSettings { node: NodeSection::default(), flags }, machine).unwrap()
 }
 
 #[test]
-fn what_another_process_of_the_node_has_is_told_as_that() {
+fn data_dir_in_use_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let place = dir.path().join("data");
-    let taken = || Failure::new(Exit::Failed, WHAT, "the address is taken", "");
-    let why = || or_in_use(&place, taken()).why;
+    let taken = || CommandError::new(ExitKind::Failed, START_FAILED, "the address is taken", "");
+    let why = || or_data_dir_in_use(&place, taken()).why;
     assert_eq!(why(), "the address is taken");
     assert!(!place.exists(), "to ask makes nothing");
     let held = DataDir::open(&place).unwrap();
     assert!(why().contains("is in use by process"), "{}", why());
-    assert_eq!(or_in_use(&place, taken()).exit, Exit::Conflict);
+    assert_eq!(or_data_dir_in_use(&place, taken()).kind, ExitKind::Conflict);
     drop(held);
     assert_eq!(why(), "the address is taken");
 }
 
 #[test]
-fn what_is_remembered_is_what_was_said() {
+fn settings_round_trip() {
     let dir = tempfile::tempdir().unwrap();
     let metrics_listen = Some("none".parse().unwrap());
-    let told = Told { node: NodeSection { run_dir: Some("/r".into()), metrics_listen }, flags: all() };
-    told.put(Sections::new(dir.path())).remember().unwrap();
-    let kept = Sections::load(dir.path()).unwrap();
+    let told = ManagerSettings {
+        node: NodeSection { run_dir: Some("/r".into()), metrics_listen },
+        flags: all_flags(),
+    };
+    told.add_to(NodeFile::new(dir.path())).save().unwrap();
+    let kept = NodeFile::load(dir.path()).unwrap();
     assert_eq!(
-        Told::merge(kept.as_ref(), &place(None), MetricsArgs::default(), Flags::default(), &Occasion::Run)
-            .unwrap(),
+        ManagerSettings::merge(
+            kept.as_ref(),
+            &path_args(None),
+            MetricsArgs::default(),
+            ManagerFlags::default(),
+            &ManagerStartReason::Run
+        )
+        .unwrap(),
         told
     );
     let text = std::fs::read_to_string(dir.path().join("node.toml")).unwrap();
@@ -88,194 +97,244 @@ fn what_is_remembered_is_what_was_said() {
 }
 
 #[test]
-fn what_is_said_now_wins_and_the_rest_stays() {
-    let kept = Told { node: NodeSection::default(), flags: all() }.put(Sections::new(Path::new("/d")));
-    let now = said(&["--listen=127.0.0.1:9", "--cluster-range=10.1.0.0/16,10.2.0.0/16"]);
-    let told = Told::merge(Some(&kept), &place(Some("/r2")), MetricsArgs::default(), now, &init()).unwrap();
+fn new_flags_override_saved_settings() {
+    let kept = ManagerSettings { node: NodeSection::default(), flags: all_flags() }
+        .add_to(NodeFile::new(Path::new("/d")));
+    let now = parse_flags(&["--listen=127.0.0.1:9", "--cluster-range=10.1.0.0/16,10.2.0.0/16"]);
+    let told = ManagerSettings::merge(
+        Some(&kept),
+        &path_args(Some("/r2")),
+        MetricsArgs::default(),
+        now,
+        &init_reason(),
+    )
+    .unwrap();
     assert_eq!(told.node.run_dir(), Path::new("/r2"));
-    assert_eq!(told.flags, Flags { listen: Some("127.0.0.1:9".parse().unwrap()), ..all() });
+    assert_eq!(told.flags, ManagerFlags { listen: Some("127.0.0.1:9".parse().unwrap()), ..all_flags() });
 }
 
 #[test]
-fn what_cannot_be_changed_any_more_is_refused() {
-    let failure = Told::merge(None, &place(None), MetricsArgs::default(), all(), &Occasion::Run).unwrap_err();
-    assert_eq!((failure.exit, failure.why.as_str()), (Exit::NotFound, "/d holds no manager"));
+fn fixed_setting_cannot_change() {
+    let failure = ManagerSettings::merge(
+        None,
+        &path_args(None),
+        MetricsArgs::default(),
+        all_flags(),
+        &ManagerStartReason::Run,
+    )
+    .unwrap_err();
+    assert_eq!((failure.kind, failure.why.as_str()), (ExitKind::NotFound, "/d has no manager"));
     for (old, now, why) in [
         (
-            all(),
+            all_flags(),
             "--cluster-range=10.3.0.0/16",
-            "the cluster was made with 10.1.0.0/16,10.2.0.0/16, and --cluster-range says 10.3.0.0/16",
+            "--cluster-range is 10.3.0.0/16, but the cluster was created with 10.1.0.0/16,10.2.0.0/16",
         ),
         (
-            Flags::default(),
+            ManagerFlags::default(),
             "--cluster-range=10.3.0.0/16",
-            "the cluster was made with the default range, and --cluster-range says 10.3.0.0/16",
+            "--cluster-range is 10.3.0.0/16, but the cluster was created with the default range",
         ),
-        (all(), "--log-engine=redb", "the manager's log was made with sled, and --log-engine says redb"),
         (
-            Flags::default(),
+            all_flags(),
+            "--log-engine=redb",
+            "--log-engine is redb, but the manager's log was created with sled",
+        ),
+        (
+            ManagerFlags::default(),
             "--log-engine=sled",
-            "the manager's log was made with redb, and --log-engine says sled",
+            "--log-engine is sled, but the manager's log was created with redb",
         ),
     ] {
-        let failure = said(&[now]).over(old).unwrap_err();
-        assert_eq!((failure.exit, failure.why.as_str()), (Exit::Conflict, why));
+        let failure = parse_flags(&[now]).merge_over(old).unwrap_err();
+        assert_eq!((failure.kind, failure.why.as_str()), (ExitKind::Conflict, why));
     }
-    assert_eq!(said(&["--log-engine=redb"]).over(Flags::default()).unwrap(), Flags::default());
+    assert_eq!(
+        parse_flags(&["--log-engine=redb"]).merge_over(ManagerFlags::default()).unwrap(),
+        ManagerFlags::default()
+    );
 }
 
 #[test]
-fn defaults_make_a_manager_that_others_can_reach() {
-    let plan = plan(Flags::default(), &machine());
+fn default_manager_is_reachable() {
+    let plan = plan(ManagerFlags::default(), &machine());
     assert_eq!(plan.listen.to_string(), "0.0.0.0:8080");
     assert_eq!(plan.run_dir, Path::new("/run/warren"));
-    assert_eq!(plan.ranges[0].to_string(), "10.210.0.0/16");
+    assert_eq!(plan.cluster_ranges[0].to_string(), "10.210.0.0/16");
     assert_eq!(plan.advertised(plan.listen), "10.0.0.7:8080");
-    assert_eq!(Plan::inner_address(plan.listen), "127.0.0.1:8080");
+    assert_eq!(ManagerSetup::local_address(plan.listen), "127.0.0.1:8080");
 }
 
 #[test]
-fn one_address_is_listened_on_dialled_and_advertised() {
-    let plan = plan(said(&["--listen=10.0.0.8:9000"]), &machine());
+fn single_listen_address_is_advertised() {
+    let plan = plan(parse_flags(&["--listen=10.0.0.8:9000"]), &machine());
     assert_eq!(plan.advertised(plan.listen), "10.0.0.8:9000");
-    assert_eq!(Plan::inner_address(plan.listen), "10.0.0.8:9000");
+    assert_eq!(ManagerSetup::local_address(plan.listen), "10.0.0.8:9000");
 }
 
 #[test]
-fn what_is_advertised_may_be_another_place() {
+fn advertise_address_may_differ_from_listen() {
     let advertised = |text: &str| {
-        let plan = plan(said(&["--advertise", text]), &machine());
+        let plan = plan(parse_flags(&["--advertise", text]), &machine());
         plan.advertised(plan.listen)
     };
     assert_eq!(advertised("example.org"), "example.org:8080");
     assert_eq!(advertised("example.org:80"), "example.org:80");
     assert_eq!(advertised("fd00::1"), "[fd00::1]:8080");
-    let lonely = Machine { address: None, ..machine() };
-    let plan = plan(Flags::default(), &lonely);
+    let lonely = HostInfo { address: None, ..machine() };
+    let plan = plan(ManagerFlags::default(), &lonely);
     assert_eq!(plan.advertised(plan.listen), "127.0.0.1:8080");
 }
 
 #[test]
-fn a_machine_that_joins_says_nothing_that_is_the_clusters() {
-    let merge = |flags| Told::merge(None, &place(None), MetricsArgs::default(), flags, &join());
-    let failure = merge(said(&["--cluster-range=10.3.0.0/16"])).unwrap_err();
+fn join_rejects_cluster_wide_flags() {
+    let merge =
+        |flags| ManagerSettings::merge(None, &path_args(None), MetricsArgs::default(), flags, &join_reason());
+    let failure = merge(parse_flags(&["--cluster-range=10.3.0.0/16"])).unwrap_err();
     assert_eq!(
-        (failure.exit, failure.why.as_str()),
-        (Exit::Usage, "the cluster's ranges were fixed when it was made")
+        (failure.kind, failure.why.as_str()),
+        (ExitKind::Usage, "the cluster's ranges are fixed at creation")
     );
-    let told = merge(said(&["--listen=127.0.0.1:1", "--log-engine=sled"])).unwrap();
-    assert_eq!(told.flags, said(&["--listen=127.0.0.1:1", "--log-engine=sled"]));
+    let told = merge(parse_flags(&["--listen=127.0.0.1:1", "--log-engine=sled"])).unwrap();
+    assert_eq!(told.flags, parse_flags(&["--listen=127.0.0.1:1", "--log-engine=sled"]));
 }
 
 #[test]
-fn a_worker_does_not_become_a_manager_by_itself() {
-    let kept = Sections::new(Path::new("/d")).with(JOINED, &toml::Table::new());
-    for occasion in [init(), join(), Occasion::Run] {
-        let merged =
-            Told::merge(Some(&kept), &place(None), MetricsArgs::default(), Flags::default(), &occasion);
+fn worker_data_dir_is_refused() {
+    let kept = NodeFile::new(Path::new("/d")).with_section(JOINED_SECTION, &toml::Table::new());
+    for occasion in [init_reason(), join_reason(), ManagerStartReason::Run] {
+        let merged = ManagerSettings::merge(
+            Some(&kept),
+            &path_args(None),
+            MetricsArgs::default(),
+            ManagerFlags::default(),
+            &occasion,
+        );
         let failure = merged.unwrap_err();
-        assert_eq!((failure.exit, failure.why.as_str()), (Exit::Conflict, "/d is of a worker"));
+        assert_eq!((failure.kind, failure.why.as_str()), (ExitKind::Conflict, "/d belongs to a worker"));
     }
 }
 
 #[tokio::test]
-async fn a_forced_new_cluster_says_what_to_do_next_and_is_done_once() {
+async fn force_new_cluster_runs_once() {
     let data = tempfile::tempdir().unwrap();
-    let nothing = Plan { data_dir: data.path().into(), ..plan(Flags::default(), &machine()) };
-    let refused = go_on_alone(&nothing).await.unwrap_err();
-    assert_eq!(refused.exit, Exit::NotFound);
+    let nothing = ManagerSetup { data_dir: data.path().into(), ..plan(ManagerFlags::default(), &machine()) };
+    let refused = force_new_cluster(&nothing).await.unwrap_err();
+    assert_eq!(refused.kind, ExitKind::NotFound);
     assert!(refused.hint.contains("--data-dir"), "{refused}");
     let (others, uncommitted) = (2, 1);
     let default = Path::new(warren_process::DATA_DIR);
-    insta::assert_snapshot!(hint::after_force(Alone::Now { others, uncommitted }, default), @r"
-    this manager is the only one of its cluster from now on, without 2 others
+    let created = ForceNewClusterOutcome::Created { others, uncommitted };
+    insta::assert_snapshot!(hints::after_force_new_cluster(created, default), @r"
+    this manager is now the only member of its cluster, without 2 others
     1 further entry of its log counted as committed
-    see that no other manager of it runs: two that come back and cannot reach this one would lead another half of it,
-    for nodes and people that have not heard of this life; one that reaches this one stops, and joins again with a
-    token: what it runs goes on until then, and is stopped and removed when it joins
-    then start this one, without --force-new-cluster, with
+    make sure that none of the other managers runs: two of them that cannot reach this one elect their own
+    leader for nodes and users that do not know this incarnation; one that reaches this manager stops and must
+    join again with a token: its tasks keep running until then, and are stopped and removed when it joins
+    then start this manager without --force-new-cluster:
       warren manager run
     ");
-    let again = hint::after_force(Alone::Already, Path::new("/d"));
+    let again = hints::after_force_new_cluster(ForceNewClusterOutcome::Unchanged, Path::new("/d"));
     assert!(again.contains("already; nothing was changed"), "{again}");
     assert!(again.ends_with("warren manager run --data-dir /d\n"), "{again}");
 }
 
 #[tokio::test]
-async fn a_join_that_was_cut_off_before_it_was_remembered_is_remembered_by_the_next_one() {
-    use warren_security::Token;
+async fn interrupted_join_is_saved_on_retry() {
+    use warren_security::JoinToken;
 
-    assert!(join().is_told() && init().is_told() && !Occasion::Run.is_told());
+    assert!(
+        join_reason().accepts_new_settings()
+            && init_reason().accepts_new_settings()
+            && !ManagerStartReason::Run.accepts_new_settings()
+    );
     let data = tempfile::tempdir().unwrap();
     let dir = data.path().join("manager");
-    let keys = crate::ca::Keys::open(&dir_made(&dir), true, std::time::SystemTime::now()).unwrap();
-    let others = seat::Introduced { member: 1, id: keys.id, address: "10.0.0.9:8080".parse().unwrap() };
-    let joined = seat::Seat::alone(3, keys.identity());
-    seat::take(&dir, &seat::Seat { founders: vec![1], managers: vec![others], ..joined }).unwrap();
-    let token = Token::generate(keys.authority.digest()).unwrap().reveal().to_string();
-    let said = said(&["--listen=127.0.0.1:0", "--advertise=right:8080"]);
-    let occasion = Occasion::Join(JoinArgs { address: "10.0.0.9:8080".parse().unwrap(), token });
-    let place = PlaceArgs { data_dir: data.path().into(), run_dir: None };
-    // `run` finds nothing remembered.
-    let merge = |kept: Option<&Sections>, said: Flags, occasion: &Occasion| {
-        Told::merge(kept, &place, MetricsArgs::default(), said, occasion)
+    let keys = crate::ca::ManagerKeys::open(&dir_made(&dir), true, std::time::SystemTime::now()).unwrap();
+    let others = member_identity::BootstrapPeer {
+        member_id: 1,
+        id: keys.id,
+        address: "10.0.0.9:8080".parse().unwrap(),
     };
-    assert_eq!(merge(None, Flags::default(), &Occasion::Run).unwrap_err().exit, Exit::NotFound);
+    let joined = member_identity::MemberIdentity::sole_voter(3, keys.identity());
+    member_identity::save_identity(
+        &dir,
+        &member_identity::MemberIdentity { founders: vec![1], bootstrap_peers: vec![others], ..joined },
+    )
+    .unwrap();
+    let token = JoinToken::generate(keys.authority.digest()).unwrap().reveal().to_string();
+    let said = parse_flags(&["--listen=127.0.0.1:0", "--advertise=right:8080"]);
+    let occasion =
+        ManagerStartReason::Join(ManagerJoinArgs { address: "10.0.0.9:8080".parse().unwrap(), token });
+    let place = DirArgs { data_dir: data.path().into(), run_dir: None };
+    // `run` finds no stored settings.
+    let merge = |kept: Option<&NodeFile>, said: ManagerFlags, occasion: &ManagerStartReason| {
+        ManagerSettings::merge(kept, &place, MetricsArgs::default(), said, occasion)
+    };
+    assert_eq!(
+        merge(None, ManagerFlags::default(), &ManagerStartReason::Run).unwrap_err().kind,
+        ExitKind::NotFound
+    );
     let told = merge(None, said.clone(), &occasion).unwrap();
-    let plan = Plan::new(data.path().into(), &told, &machine()).unwrap();
-    assert_eq!(begin(&plan, &occasion).await.unwrap(), Begun::Resumed);
-    told.put(Sections::new(data.path())).remember().unwrap();
-    let kept = Sections::load(data.path()).unwrap();
-    assert_eq!(merge(kept.as_ref(), Flags::default(), &Occasion::Run).unwrap().flags, said);
-    // Said again with another address, that one counts.
-    let right = merge(kept.as_ref(), super::tests::said(&["--advertise=better:1"]), &occasion).unwrap();
-    let plan = Plan::new(data.path().into(), &right, &machine()).unwrap();
-    assert_eq!(plan.advertised_before().unwrap().to_string(), "better:1");
+    let plan = ManagerSetup::new(data.path().into(), &told, &machine()).unwrap();
+    assert_eq!(ensure_member(&plan, &occasion).await.unwrap(), ManagerStartOutcome::Resumed);
+    told.add_to(NodeFile::new(data.path())).save().unwrap();
+    let kept = NodeFile::load(data.path()).unwrap();
+    assert_eq!(merge(kept.as_ref(), ManagerFlags::default(), &ManagerStartReason::Run).unwrap().flags, said);
+    // A repeated command with another address updates it.
+    let right =
+        merge(kept.as_ref(), super::tests::parse_flags(&["--advertise=better:1"]), &occasion).unwrap();
+    let plan = ManagerSetup::new(data.path().into(), &right, &machine()).unwrap();
+    assert_eq!(plan.join_address().unwrap().to_string(), "better:1");
 }
 
 #[tokio::test]
-async fn join_over_an_init_that_was_cut_off_names_the_init() {
-    use warren_security::Token;
+async fn join_over_pending_init_is_refused() {
+    use warren_security::JoinToken;
 
     let (data, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let dir = dir_made(&data.path().join("manager"));
     let now = std::time::SystemTime::now();
-    let others = crate::ca::Keys::open(other.path(), true, now).unwrap();
-    let token = Token::generate(others.authority.digest()).unwrap().reveal().to_string();
-    let occasion = Occasion::Join(JoinArgs { address: "10.0.0.9:8080".parse().unwrap(), token });
-    let told =
-        Told { node: NodeSection::default(), flags: said(&["--listen=127.0.0.1:0", "--advertise=a:1"]) };
-    let plan = Plan::new(data.path().into(), &told, &machine()).unwrap();
-    seat::begin_init(&dir).unwrap();
+    let others = crate::ca::ManagerKeys::open(other.path(), true, now).unwrap();
+    let token = JoinToken::generate(others.authority.digest()).unwrap().reveal().to_string();
+    let occasion =
+        ManagerStartReason::Join(ManagerJoinArgs { address: "10.0.0.9:8080".parse().unwrap(), token });
+    let told = ManagerSettings {
+        node: NodeSection::default(),
+        flags: parse_flags(&["--listen=127.0.0.1:0", "--advertise=a:1"]),
+    };
+    let plan = ManagerSetup::new(data.path().into(), &told, &machine()).unwrap();
+    member_identity::begin_init(&dir).unwrap();
     for is_seated in [false, true] {
         if is_seated {
-            let keys = crate::ca::Keys::open(&dir, true, now).unwrap();
-            seat::take(&dir, &seat::Seat::first(keys.identity())).unwrap();
+            let keys = crate::ca::ManagerKeys::open(&dir, true, now).unwrap();
+            member_identity::save_identity(&dir, &member_identity::MemberIdentity::founder(keys.identity()))
+                .unwrap();
         }
-        let failure = begin(&plan, &occasion).await.unwrap_err();
-        assert!(failure.why.starts_with("`manager init` began to make a cluster in "), "{failure}");
+        let failure = ensure_member(&plan, &occasion).await.unwrap_err();
+        assert!(failure.why.starts_with("`manager init` in "), "{failure}");
         let complete = format!("`warren manager init --data-dir {}`", data.path().display());
         assert!(failure.hint.contains(&complete), "{failure}");
     }
-    seat::finish_init(&dir).unwrap();
-    let failure = begin(&plan, &occasion).await.unwrap_err();
-    assert!(failure.why.starts_with("it is a manager of another cluster already"), "{failure}");
+    member_identity::finish_init(&dir).unwrap();
+    let failure = ensure_member(&plan, &occasion).await.unwrap_err();
+    assert!(failure.why.starts_with("this machine is a manager of another cluster already"), "{failure}");
 }
 
 #[test]
-fn only_what_a_removed_manager_ran_is_nobodys() {
+fn removed_node_needs_removed_manager() {
     let data = tempfile::tempdir().unwrap();
     let dir = dir_made(&data.path().join("manager"));
     let now = std::time::SystemTime::now();
-    let keys = crate::ca::Keys::open(&dir, true, now).unwrap();
+    let keys = crate::ca::ManagerKeys::open(&dir, true, now).unwrap();
     keys.ensure_agent(|| Ok(warren_types::NodeId(warren_types::Id(7))), now).unwrap();
-    let seat = seat::Seat::first(keys.identity());
-    let nodes = || [removed_node, overtaken_node].map(|of| of(data.path()).unwrap().is_some());
-    seat::take(&dir, &seat).unwrap();
+    let seat = member_identity::MemberIdentity::founder(keys.identity());
+    let nodes = || [removed_node, superseded_node].map(|of| of(data.path()).unwrap().is_some());
+    member_identity::save_identity(&dir, &seat).unwrap();
     assert_eq!(nodes(), [false, false]);
-    seat::overtaken(&dir, &seat, 7).unwrap();
+    member_identity::mark_superseded(&dir, &seat, 7).unwrap();
     assert_eq!(nodes(), [false, true], "it may be the cluster again");
-    seat::lose(&dir, &seat).unwrap();
+    member_identity::mark_removed(&dir, &seat).unwrap();
     assert_eq!(nodes(), [true, false]);
 }
 
@@ -285,15 +344,19 @@ fn dir_made(dir: &Path) -> PathBuf {
 }
 
 #[test]
-fn a_manager_has_a_name_and_an_address_before_it_joins() {
-    let named = Flags { name: Some("m2".parse().unwrap()), ..Flags::default() };
+fn join_requires_name_and_address() {
+    let named = ManagerFlags { name: Some("m2".parse().unwrap()), ..ManagerFlags::default() };
     assert_eq!(plan(named, &machine()).name.as_str(), "m2");
-    assert_eq!(plan(Flags::default(), &machine()).name.as_str(), "m1");
-    let nameless = Machine { host_name: "_".into(), ..machine() };
-    let told = Told { node: NodeSection::default(), flags: Flags::default() };
-    assert_eq!(Plan::new("/d".into(), &told, &nameless).unwrap_err().exit, Exit::Usage);
-    let address = |line: &[&str]| plan(said(line), &machine()).advertised_before();
+    assert_eq!(plan(ManagerFlags::default(), &machine()).name.as_str(), "m1");
+    let nameless = HostInfo { host_name: "_".into(), ..machine() };
+    let told = ManagerSettings { node: NodeSection::default(), flags: ManagerFlags::default() };
+    assert_eq!(ManagerSetup::new("/d".into(), &told, &nameless).unwrap_err().kind, ExitKind::Usage);
+    let address = |line: &[&str]| plan(parse_flags(line), &machine()).join_address();
     assert_eq!(address(&["--listen=0.0.0.0:9"]).unwrap().to_string(), "10.0.0.7:9");
-    assert_eq!(address(&["--listen=0.0.0.0:0"]).unwrap_err().exit, Exit::Usage, "nobody knows the port yet");
+    assert_eq!(
+        address(&["--listen=0.0.0.0:0"]).unwrap_err().kind,
+        ExitKind::Usage,
+        "nobody knows the port yet"
+    );
     assert_eq!(address(&["--listen=0.0.0.0:0", "--advertise=a:7"]).unwrap().to_string(), "a:7");
 }

@@ -1,10 +1,9 @@
-//! Commands and objects as bytes on disk: protobuf, additive, with golden files of every level beside the
+//! The on-disk encoding of commands and objects: protobuf, additive, with golden files of every level in the
 //! tests.
 //!
-//! What this version does not know all of stops the manager. That is more than protobuf does, which skips
-//! fields that it has no name for: a member that did so would apply less than the others, and differ from
-//! then on without a word. So whatever is read is written again, from what it was taken for, and must give the same
-//! bytes.
+//! Data with a field unknown to this version stops the manager. Protobuf skips unknown fields: a member that
+//! did so would apply less than the others, and silently diverge. So every decoded value is encoded again and
+//! must produce the same bytes.
 
 mod backup;
 mod object;
@@ -12,77 +11,80 @@ mod read;
 mod write;
 
 use prost::Message;
-use warren_core::{Command, LEVEL};
+use warren_core::{Command, FEATURE_LEVEL};
 use warren_proto::v1;
 use warren_types::Violations;
 
-pub use backup::{Manifest, read_backup, write_backup};
+pub use backup::{BackupManifest, read_backup, write_backup};
 pub use object::{read_snapshot, write_snapshot};
 
-/// Bytes that this version cannot read. Skipping them would make members differ, so the manager stops.
+/// Bytes that this version cannot decode. Skipping them would make members diverge, so the manager stops.
 #[derive(Debug, thiserror::Error)]
 pub enum CodecError {
-    /// Not protobuf.
+    /// Invalid protobuf.
     #[error("{what} is damaged: {source}")]
-    Damaged {
-        /// What was read.
+    Malformed {
+        /// The kind of data.
         what: &'static str,
-        /// Where it broke.
+        /// The decoding error.
         source: prost::DecodeError,
     },
-    /// Protobuf, but of a kind or with a field that this version does not know.
+    /// Valid protobuf with a kind or field unknown to this version.
     #[error(
-        "{0} holds what this version of Warren does not know, so a newer one wrote it; install that version and \
+        "{0} was written by a newer version of Warren and has unknown fields; install that version and \
          start again"
     )]
-    Unknown(&'static str),
-    /// The cluster was raised to a level that came after this version.
+    UnknownRecord(&'static str),
+    /// The feature level is newer than this version.
     #[error(
-        "{what} is of level {found} and this version of Warren supports levels up to {LEVEL}; install a newer \
-         version and start again"
+        "{what} is of level {found} and this version of Warren supports feature levels up to \
+         {FEATURE_LEVEL}; install a newer version and start again"
     )]
-    Level {
-        /// What was read.
+    UnsupportedLevel {
+        /// The kind of data.
         what: &'static str,
-        /// The level in it.
+        /// Its level.
         found: u32,
     },
-    /// Protobuf with a value that this version does not know, or that cannot be.
-    #[error("{what} cannot be read: {violations}; install the newest version of Warren that ran here")]
-    Field {
-        /// What was read.
+    /// Valid protobuf with an unknown or invalid value.
+    #[error("{what} is invalid: {violations}; install the newest version of Warren that ran here")]
+    InvalidField {
+        /// The kind of data.
         what: &'static str,
-        /// Which fields.
+        /// The invalid fields.
         violations: Violations,
     },
 }
 
-/// A command as it stands in the log.
+/// Encodes a command for the log.
 pub fn encode(command: &Command) -> Vec<u8> {
     v1::Command { command: Some(write::command(command)) }.encode_to_vec()
 }
 
-/// The command that [`encode`] wrote.
+/// Decodes the output of [`encode`].
 ///
 /// # Errors
-/// [`CodecError`], above all for a command that only a later version knows.
+/// [`CodecError`], in particular for a command of a later version.
 pub fn decode(bytes: &[u8]) -> Result<Command, CodecError> {
-    const WHAT: &str = "a command in the log";
-    let wire = v1::Command::decode(bytes).map_err(|source| CodecError::Damaged { what: WHAT, source })?;
-    let command = wire.command.ok_or(CodecError::Unknown(WHAT))?;
-    let command =
-        read::command(command).map_err(|violations| CodecError::Field { what: WHAT, violations })?;
+    const COMMAND_IN_LOG: &str = "a command in the log";
+    let wire = v1::Command::decode(bytes)
+        .map_err(|source| CodecError::Malformed { what: COMMAND_IN_LOG, source })?;
+    let command = wire.command.ok_or(CodecError::UnknownRecord(COMMAND_IN_LOG))?;
+    let command = read::command(command)
+        .map_err(|violations| CodecError::InvalidField { what: COMMAND_IN_LOG, violations })?;
     if encode(&command) != bytes {
-        return Err(CodecError::Unknown(WHAT));
+        return Err(CodecError::UnknownRecord(COMMAND_IN_LOG));
     }
-    if let Command::CreateCluster { level, .. } | Command::RaiseLevel { level, .. } = command {
-        supported(WHAT, level)?;
+    if let Command::CreateCluster { feature_level: level, .. } | Command::RaiseFeatureLevel { level, .. } =
+        command
+    {
+        check_level(COMMAND_IN_LOG, level)?;
     }
     Ok(command)
 }
 
-fn supported(what: &'static str, level: u32) -> Result<(), CodecError> {
-    if level > LEVEL { Err(CodecError::Level { what, found: level }) } else { Ok(()) }
+fn check_level(what: &'static str, level: u32) -> Result<(), CodecError> {
+    if level > FEATURE_LEVEL { Err(CodecError::UnsupportedLevel { what, found: level }) } else { Ok(()) }
 }
 
 #[cfg(test)]

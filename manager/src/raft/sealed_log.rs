@@ -1,17 +1,17 @@
-//! A log whose entries are sealed: the key that sealed them is durable before they are.
+//! A log with sealed entries: the key is durable before the entries.
 
 use std::sync::Arc;
 
-use warren_log::{Batch, Error, Loaded, LogStore, SnapshotMeta, Stats};
+use warren_log::{Error, LogStore, SnapshotMeta, StoredLog, WriteBatch, WriteStats};
 use warren_security::FileError;
 use warren_security::seal::Keyring;
 
-use super::driver::keeper::Opener;
+use super::driver::log_writer::LogOpener;
 
 /// Makes the current key of `keyring` durable.
 ///
 /// # Errors
-/// [`Error::Full`] while there is no room for it.
+/// [`Error::Full`] if there is no space for it.
 pub fn save_key(keyring: &Keyring) -> Result<(), Error> {
     keyring.save().map_err(|error| match error {
         FileError::Write { path, source } => Error::io("write", path)(source),
@@ -19,30 +19,30 @@ pub fn save_key(keyring: &Keyring) -> Result<(), Error> {
     })
 }
 
-/// See the module's text.
+/// See the module documentation.
 pub struct SealedLog {
     inner: Box<dyn LogStore>,
     keyring: Arc<Keyring>,
 }
 
 impl SealedLog {
-    /// What is appended to `inner` is sealed by `keyring`.
+    /// Seals appended entries with `keyring`.
     pub fn new(inner: Box<dyn LogStore>, keyring: Arc<Keyring>) -> Self {
         Self { inner, keyring }
     }
 
-    /// The same of whatever `open` opens.
-    pub fn opener(mut open: Opener, keyring: Arc<Keyring>) -> Opener {
+    /// The same for the stores that `open` returns.
+    pub fn opener(mut open: LogOpener, keyring: Arc<Keyring>) -> LogOpener {
         Box::new(move || Ok(Box::new(Self::new(open()?, keyring.clone()))))
     }
 }
 
 impl LogStore for SealedLog {
-    fn load(&self) -> Result<Loaded, Error> {
+    fn load(&self) -> Result<StoredLog, Error> {
         self.inner.load()
     }
 
-    fn append(&mut self, batch: &Batch) -> Result<(), Error> {
+    fn append(&mut self, batch: &WriteBatch) -> Result<(), Error> {
         save_key(&self.keyring)?;
         self.inner.append(batch)
     }
@@ -55,7 +55,7 @@ impl LogStore for SealedLog {
         self.inner.compact(up_to)
     }
 
-    fn stats(&self) -> Stats {
+    fn stats(&self) -> WriteStats {
         self.inner.stats()
     }
 }

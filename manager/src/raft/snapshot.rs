@@ -1,8 +1,8 @@
-//! Snapshots: when one is due, and writing it beside the driver.
+//! Snapshots: when one is due, and writing it concurrently with the driver.
 //!
-//! The state is a persistent tree, so a thread can write it from an O(1) clone while later entries are applied. It is
-//! sealed as a stream, whose place is what the snapshot covers (see [`place`]). [`SnapshotDoor`] has those for and from
-//! other managers.
+//! The state is a persistent tree, so a thread can write an O(1) clone while later entries are applied. It is
+//! sealed as a stream whose associated data is what the snapshot covers (see [`snapshot_aad`]).
+//! [`SnapshotExchange`] transfers snapshots between managers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,91 +12,102 @@ use tokio::sync::mpsc;
 use warren_core::State;
 use warren_log::{Error, SnapshotMeta};
 
-pub use self::door::{SnapshotDoor, SnapshotError};
-pub use self::files::{SnapshotFiles, place};
+pub use self::exchange::{SnapshotError, SnapshotExchange};
+pub use self::files::{SnapshotFiles, snapshot_aad};
 
-/// When a snapshot is due, whichever comes first. Both grow with the state: while a snapshot has `n` times `bytes`,
-/// the next is due after `n` times as much. So no more is written in snapshots than about what is written in the log,
-/// however large the state is, and what a start has to replay stays in proportion to what it has to read anyway.
+/// When a snapshot is due, whichever comes first. Both limits grow with the state: if a snapshot has `n`
+/// times `bytes`, the next one is due after `n` times as much. So snapshots write about as much as the log at
+/// most, however large the state is, and the replay at start stays proportional to the data that is read
+/// anyway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Bounds {
-    /// After so many bytes of commands.
+pub struct SnapshotThresholds {
+    /// Bytes of commands.
     pub bytes: usize,
-    /// After so many entries.
+    /// Number of entries.
     pub entries: usize,
 }
 
-impl Default for Bounds {
-    /// Replaying so much takes well under a second.
+impl Default for SnapshotThresholds {
+    /// Replaying this much takes well under a second.
     fn default() -> Self {
         Self { bytes: 16 << 20, entries: 50_000 }
     }
 }
 
-impl Bounds {
-    /// After so many entries with so many bytes, the last snapshot having had `last` bytes.
-    fn are_passed(&self, passed: Self, last: u64) -> bool {
+impl SnapshotThresholds {
+    /// Whether the entries since the last snapshot, which had `last` bytes, exceed a limit.
+    fn are_exceeded(&self, passed: Self, last: u64) -> bool {
         let times = (last / (self.bytes as u64).max(1)).max(1) as usize;
         passed.bytes >= self.bytes.saturating_mul(times)
             || passed.entries >= self.entries.saturating_mul(times)
     }
 }
 
-/// A snapshot that is durable.
+/// A durable snapshot.
 #[derive(Debug, Clone, Copy)]
-pub struct Written {
-    /// Last entry in it.
+pub struct WrittenSnapshot {
+    /// Index of its last entry.
     pub index: u64,
-    /// Bytes of the state in it.
+    /// Size of its state in bytes.
     pub bytes: u64,
 }
 
-/// Writes snapshots, one at a time. Dropping it gives up the one that is under way, and waits for that.
+/// Writes snapshots, one at a time. Dropping it cancels the snapshot in progress and waits for that.
 pub struct Snapshotter {
     files: SnapshotFiles,
-    bounds: Bounds,
-    /// Applied since the last one.
-    passed: Bounds,
-    /// Bytes of the state in the last one.
-    last: u64,
+    thresholds: SnapshotThresholds,
+    /// Applied since the last snapshot.
+    since_last: SnapshotThresholds,
+    /// Size of the last snapshot's state in bytes.
+    last_bytes: u64,
     writer: Option<JoinHandle<()>>,
     remover: Option<JoinHandle<()>>,
     stop: Arc<AtomicBool>,
-    done: mpsc::Sender<Result<Written, Error>>,
-    written: mpsc::Receiver<Result<Written, Error>>,
+    done: mpsc::Sender<Result<WrittenSnapshot, Error>>,
+    results: mpsc::Receiver<Result<WrittenSnapshot, Error>>,
 }
 
 impl Snapshotter {
-    /// Writes to `files`. The last one had `last` bytes of state; 0 for none.
-    pub fn new(files: SnapshotFiles, bounds: Bounds, last: u64) -> Self {
+    /// Writes to `files`. The last snapshot had `last` bytes of state; 0: none.
+    pub fn new(files: SnapshotFiles, bounds: SnapshotThresholds, last: u64) -> Self {
         let (done, written) = mpsc::channel(1);
-        let (passed, stop) = (Bounds { bytes: 0, entries: 0 }, Arc::default());
-        Self { files, bounds, passed, last, writer: None, remover: None, stop, done, written }
+        let (passed, stop) = (SnapshotThresholds { bytes: 0, entries: 0 }, Arc::default());
+        Self {
+            files,
+            thresholds: bounds,
+            since_last: passed,
+            last_bytes: last,
+            writer: None,
+            remover: None,
+            stop,
+            done,
+            results: written,
+        }
     }
 
-    /// One more entry with so many bytes was applied.
-    pub fn count(&mut self, bytes: usize) {
-        self.passed.bytes += bytes;
-        self.passed.entries += 1;
+    /// Records an applied entry of `bytes` bytes.
+    pub fn record_applied(&mut self, bytes: usize) {
+        self.since_last.bytes += bytes;
+        self.since_last.entries += 1;
     }
 
-    /// Enough was applied since the last one.
+    /// Whether a snapshot is due.
     pub fn is_due(&self) -> bool {
-        self.writer.is_none() && self.bounds.are_passed(self.passed, self.last)
+        self.writer.is_none() && self.thresholds.are_exceeded(self.since_last, self.last_bytes)
     }
 
-    /// Starts writing `state`, which contains what `meta` says.
+    /// Starts writing `state`, which `meta` describes.
     ///
     /// # Errors
-    /// No thread could be started.
+    /// The thread could not be started.
     pub fn start(&mut self, state: State, meta: SnapshotMeta) -> Result<(), Error> {
-        self.passed = Bounds { bytes: 0, entries: 0 };
+        self.since_last = SnapshotThresholds { bytes: 0, entries: 0 };
         let path = self.files.path(&meta);
         let files = self.files.clone();
         let (done, stop) = (self.done.clone(), self.stop.clone());
         let write = move || {
             let written = files.write(&state, &meta, &stop);
-            // There is room: the last result was taken before this snapshot was started.
+            // There is room: the last result was received before this snapshot was started.
             let _ = done.try_send(written);
         };
         let started = std::thread::Builder::new().name("snapshot".into()).spawn(write);
@@ -104,40 +115,40 @@ impl Snapshotter {
         Ok(())
     }
 
-    /// Waits for a snapshot to be durable.
+    /// Waits for the snapshot in progress.
     ///
     /// # Errors
-    /// It could not be written.
-    pub async fn written(&mut self) -> Result<Written, Error> {
-        let written = self.written.recv().await.expect("this holds a sender itself");
+    /// Writing failed.
+    pub async fn next_result(&mut self) -> Result<WrittenSnapshot, Error> {
+        let written = self.results.recv().await.expect("this holds a sender itself");
         self.writer = None;
-        if let Ok(Written { bytes, .. }) = written {
-            self.last = bytes;
+        if let Ok(WrittenSnapshot { bytes, .. }) = written {
+            self.last_bytes = bytes;
         }
         written
     }
 
-    /// The leader's snapshot took the place of the state.
-    pub fn installed(&mut self, meta: SnapshotMeta, bytes: u64) {
-        (self.passed, self.last) = (Bounds { bytes: 0, entries: 0 }, bytes);
+    /// Records that the leader's snapshot replaced the state.
+    pub fn record_installed(&mut self, meta: SnapshotMeta, bytes: u64) {
+        (self.since_last, self.last_bytes) = (SnapshotThresholds { bytes: 0, entries: 0 }, bytes);
         self.remove_older(meta);
     }
 
-    /// Removes the files of older snapshots, which nothing points to any more. It is done beside the caller, since
-    /// giving back a large file takes the disk a while.
+    /// Removes the files of older snapshots on another thread, since deleting a large file takes the disk a
+    /// while.
     pub fn remove_older(&mut self, keep: SnapshotMeta) {
-        // The last one ended long ago: a snapshot was written since.
-        join(self.remover.take());
+        // The previous removal ended long ago: a snapshot was written since.
+        join_thread(self.remover.take());
         let files = self.files.clone();
         let remove = move || {
             if let Err(error) = files.remove_older(&keep) {
-                // The next snapshot or the next start removes them.
-                tracing::warn!(%error, "older snapshots were not removed");
+                // The next snapshot or the next start retries.
+                tracing::warn!(%error, "removing older snapshots failed");
             }
         };
         match std::thread::Builder::new().name("snapshot-drop".into()).spawn(remove) {
             Ok(remover) => self.remover = Some(remover),
-            Err(error) => tracing::warn!(%error, "older snapshots were not removed"),
+            Err(error) => tracing::warn!(%error, "removing older snapshots failed"),
         }
     }
 }
@@ -145,18 +156,18 @@ impl Snapshotter {
 impl Drop for Snapshotter {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // What it leaves behind is removed at the next start.
-        join(self.writer.take());
-        join(self.remover.take());
+        // Incomplete files are removed at the next start.
+        join_thread(self.writer.take());
+        join_thread(self.remover.take());
     }
 }
 
-fn join(thread: Option<JoinHandle<()>>) {
-    // A panic in it has been reported by the runtime.
+fn join_thread(thread: Option<JoinHandle<()>>) {
+    // A panic of the thread has been reported already.
     let _ = thread.map(JoinHandle::join);
 }
 
-mod door;
+mod exchange;
 mod files;
 #[cfg(test)]
 mod tests;

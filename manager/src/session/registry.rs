@@ -1,4 +1,4 @@
-//! What this manager knows of the workers connected to it, in memory only.
+//! The workers connected to this manager; in memory only.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,97 +8,107 @@ use tokio::time::Instant;
 use warren_proto::v1;
 use warren_types::{MemberId, NodeId, TaskId, TaskReport, TaskState};
 
-use super::elsewhere::Elsewhere;
-use super::vitals::{NodeVitals, Vitals};
+use super::remote_progress::RemoteProgress;
+use super::task_telemetry::{NodeTelemetry, TaskTelemetry};
 
-/// A frame on its way to a worker. In a box, since each session's queue has room for many, also when none is there.
-pub type Parcel = Box<Result<v1::ManagerFrame, tonic::Status>>;
+/// A frame for a worker. Boxed, since each session's queue allocates its slots in advance.
+pub type BoxedFrame = Box<Result<v1::ManagerFrame, tonic::Status>>;
 
-/// Frames on their way to a worker.
-pub type Outbox = mpsc::Sender<Parcel>;
+/// The send queue of a session.
+pub type FrameSender = mpsc::Sender<BoxedFrame>;
 
-/// Tasks with news of their progress that may wait for one watcher; one that is slower has to list again.
-const NEWS: usize = 1024;
+/// Progress changes that may be queued for one watcher; a slower watcher must list again.
+const MAX_QUEUED_PROGRESS: usize = 1024;
 
-/// The sessions of this manager. Cheap to clone; all clones are the same registry.
+/// The sessions of this manager. Cheap to clone; all clones share one registry.
 #[derive(Clone)]
-pub struct Registry {
-    sessions: Arc<Mutex<BTreeMap<NodeId, Entry>>>,
-    /// Keys of tasks whose progress is another one now.
-    news: broadcast::Sender<TaskId>,
-    /// What other managers told of the progress of their nodes' tasks.
-    elsewhere: Elsewhere,
+pub struct SessionRegistry {
+    sessions: Arc<Mutex<BTreeMap<NodeId, SessionEntry>>>,
+    /// Ids of tasks whose progress changed.
+    progress_changes: broadcast::Sender<TaskId>,
+    /// Task progress reported by other managers.
+    remote_progress: RemoteProgress,
 }
 
-impl Default for Registry {
+impl Default for SessionRegistry {
     fn default() -> Self {
-        Self { sessions: Arc::default(), news: broadcast::Sender::new(NEWS), elsewhere: Elsewhere::default() }
+        Self {
+            sessions: Arc::default(),
+            progress_changes: broadcast::Sender::new(MAX_QUEUED_PROGRESS),
+            remote_progress: RemoteProgress::default(),
+        }
     }
 }
 
-/// When the node of a session was last heard of.
+/// The last contact with the node of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Contact {
+pub struct NodeContact {
     /// The node.
     pub node: NodeId,
     /// Its session here.
     pub session: u64,
-    /// Its last word.
+    /// Time of the last received frame.
     pub at: Instant,
 }
 
-struct Entry {
+struct SessionEntry {
     number: u64,
-    outbox: Outbox,
-    /// The node's assignment may have changed.
+    frames: FrameSender,
+    /// Notified when the node's assignment may have changed.
     wake: Arc<Notify>,
     last_contact: Instant,
     usage: Option<v1::NodeUsage>,
-    /// The agent's background loops, as of its last heartbeat.
-    loops: Vec<v1::Loop>,
-    /// Newest word on tasks between ASSIGNED and RUNNING, and of waits for a next attempt.
+    /// The agent's background tasks in its last heartbeat.
+    background_tasks: Vec<v1::Loop>,
+    /// Newest reports on tasks between ASSIGNED and RUNNING, and on those that wait for the next attempt.
     progress: BTreeMap<TaskId, TaskReport>,
-    /// What its tasks use and how their checks go.
-    vitals: NodeVitals,
+    /// Usage and health checks of its tasks.
+    task_telemetry: NodeTelemetry,
 }
 
-/// What a heartbeat tells, bounded.
-pub struct Heartbeat {
-    /// Of the node.
+/// The contents of a heartbeat, limited in size.
+pub struct NodeHeartbeat {
+    /// Usage of the node.
     pub usage: Option<v1::NodeUsage>,
-    /// Of the agent.
-    pub loops: Vec<v1::Loop>,
-    /// Of its tasks.
-    pub tasks: Vec<v1::TaskVitals>,
+    /// Background tasks of the agent.
+    pub background_tasks: Vec<v1::Loop>,
+    /// Usage and health checks of its tasks.
+    pub task_telemetry: Vec<v1::TaskVitals>,
 }
 
-/// A session in the registry; dropping it takes it out, unless a newer session of the node took its place.
-pub struct Registered {
-    registry: Registry,
+/// A registered session; dropping it removes it, unless a newer session of the node replaced it.
+pub struct RegisteredSession {
+    registry: SessionRegistry,
     node: NodeId,
     number: u64,
-    /// Woken when the node's assignment may have changed.
+    /// Notified when the node's assignment may have changed.
     pub wake: Arc<Notify>,
 }
 
-impl Registry {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<NodeId, Entry>> {
+impl SessionRegistry {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<NodeId, SessionEntry>> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Enters session `number` of `node`; an older session of the node is closed by losing its place. `None` when
-    /// a newer one is here already: two that are opened at once may come in any order.
-    pub fn register(&self, node: NodeId, number: u64, outbox: Outbox, now: Instant) -> Option<Registered> {
+    /// Registers session `number` of `node`; an older session of the node is replaced and ends. `None` if a
+    /// newer one is registered already: concurrent sessions may register in any order.
+    pub fn register(
+        &self,
+        node: NodeId,
+        number: u64,
+        sender: FrameSender,
+        now: Instant,
+    ) -> Option<RegisteredSession> {
         let wake = Arc::new(Notify::new());
-        let entry = Entry {
+        let entry = SessionEntry {
             number,
-            outbox,
+            frames: sender,
             wake: wake.clone(),
             last_contact: now,
             usage: None,
-            loops: Vec::new(),
+            background_tasks: Vec::new(),
             progress: BTreeMap::new(),
-            vitals: NodeVitals::default(),
+            task_telemetry: NodeTelemetry::default(),
         };
         let mut sessions = self.lock();
         if sessions.get(&node).is_some_and(|known| known.number > number) {
@@ -107,17 +117,18 @@ impl Registry {
         if let Some(older) = sessions.insert(node, entry) {
             older.wake.notify_one();
         }
-        Some(Registered { registry: self.clone(), node, number, wake })
+        Some(RegisteredSession { registry: self.clone(), node, number, wake })
     }
 
-    /// Tasks whose progress is another one, from now on, here or elsewhere. It is a hint: look the task up.
-    pub fn news(&self) -> broadcast::Receiver<TaskId> {
-        self.news.subscribe()
+    /// Subscribes to the ids of tasks whose progress changes, on this or another manager. A change is a hint:
+    /// read the task.
+    pub fn watch_progress(&self) -> broadcast::Receiver<TaskId> {
+        self.progress_changes.subscribe()
     }
 
-    /// When each connected node was last heard of.
-    pub fn contacts(&self) -> Vec<Contact> {
-        let contact = |(node, entry): (&NodeId, &Entry)| Contact {
+    /// The last contact with each connected node.
+    pub fn contacts(&self) -> Vec<NodeContact> {
+        let contact = |(node, entry): (&NodeId, &SessionEntry)| NodeContact {
             node: *node,
             session: entry.number,
             at: entry.last_contact,
@@ -125,155 +136,156 @@ impl Registry {
         self.lock().iter().map(contact).collect()
     }
 
-    /// Whether the node is connected here.
-    pub fn has(&self, node: NodeId) -> bool {
+    /// Whether the node has a session with this manager.
+    pub fn is_connected(&self, node: NodeId) -> bool {
         self.lock().contains_key(&node)
     }
 
-    /// How many nodes are connected.
+    /// Number of connected nodes.
     pub fn count(&self) -> usize {
         self.lock().len()
     }
 
-    /// What connected nodes said that is not replicated: of these, or of all.
-    pub fn told(&self, of: Option<&BTreeSet<NodeId>>) -> Vec<v1::HeardNode> {
+    /// Reports of connected nodes that are not replicated: of the given nodes, or of all.
+    pub fn node_reports(&self, of: Option<&BTreeSet<NodeId>>) -> Vec<v1::HeardNode> {
         let sessions = self.lock();
-        let asked = sessions.iter().filter(|(node, _)| of.is_none_or(|of| of.contains(node)));
-        asked.map(|(node, entry)| entry.told(*node)).collect()
+        let selected = sessions.iter().filter(|(node, _)| of.is_none_or(|of| of.contains(node)));
+        selected.map(|(node, entry)| entry.node_report(*node)).collect()
     }
 
-    /// What other managers told of progress.
-    pub fn elsewhere(&self) -> &Elsewhere {
-        &self.elsewhere
+    /// Task progress reported by other managers.
+    pub fn remote_progress(&self) -> &RemoteProgress {
+        &self.remote_progress
     }
 
-    /// Another manager, which is that member, told of the progress of a task of its node.
-    pub fn note_elsewhere(&self, member: MemberId, node: NodeId, report: TaskReport) {
+    /// Records a progress report from the manager `member` on a task of its node.
+    pub fn record_remote_progress(&self, member: MemberId, node: NodeId, report: TaskReport) {
         let task = report.task;
-        if self.elsewhere.note(member, node, report) {
-            // Nobody may be watching.
-            let _ = self.news.send(task);
+        if self.remote_progress.record(member, node, report) {
+            // There may be no watcher.
+            let _ = self.progress_changes.send(task);
         }
     }
 
-    /// The node's assignment may have changed.
+    /// Notifies the node's session that its assignment may have changed.
     pub fn wake(&self, node: NodeId) {
         if let Some(entry) = self.lock().get(&node) {
             entry.wake.notify_one();
         }
     }
 
-    /// All assignments may have changed.
+    /// Notifies all sessions that their assignments may have changed.
     pub fn wake_all(&self) {
         self.lock().values().for_each(|entry| entry.wake.notify_one());
     }
 
-    /// Usage as of the node's last heartbeat.
+    /// Usage in the node's last heartbeat.
     pub fn usage(&self, node: NodeId) -> Option<v1::NodeUsage> {
         self.lock().get(&node).and_then(|entry| entry.usage.clone())
     }
 
-    /// The background loops of every connected agent, as of its last heartbeat.
-    pub fn loops(&self) -> Vec<(NodeId, Vec<v1::Loop>)> {
-        self.lock().iter().map(|(node, entry)| (*node, entry.loops.clone())).collect()
+    /// The background tasks of every connected agent in its last heartbeat.
+    pub fn background_tasks(&self) -> Vec<(NodeId, Vec<v1::Loop>)> {
+        self.lock().iter().map(|(node, entry)| (*node, entry.background_tasks.clone())).collect()
     }
 
-    /// What the node last said of a task's usage and checks.
-    pub fn vitals(&self, node: NodeId, task: &TaskId) -> Option<Vitals> {
-        self.lock().get(&node).and_then(|entry| entry.vitals.get(task).cloned())
+    /// Usage and health checks of a task in the node's last heartbeat.
+    pub fn task_telemetry(&self, node: NodeId, task: &TaskId) -> Option<TaskTelemetry> {
+        self.lock().get(&node).and_then(|entry| entry.task_telemetry.get(task).cloned())
     }
 
-    /// The newest unreplicated word on a task, by the node's session here.
+    /// The newest report on a task that is not replicated, from the node's local session.
     pub fn progress(&self, node: NodeId, task: &TaskId) -> Option<TaskReport> {
         self.lock().get(&node).and_then(|entry| entry.progress.get(task).cloned())
     }
 
-    /// All unreplicated words of the sessions here.
+    /// All reports of the local sessions that are not replicated.
     pub fn all_progress(&self) -> Vec<(NodeId, TaskReport)> {
         let sessions = self.lock();
-        let of_node = |(node, entry): (&NodeId, &Entry)| {
+        let of_node = |(node, entry): (&NodeId, &SessionEntry)| {
             let node = *node;
             entry.progress.values().map(move |report| (node, report.clone())).collect::<Vec<_>>()
         };
         sessions.iter().flat_map(of_node).collect()
     }
 
-    /// Where frames to a connected node go.
-    pub fn outbox(&self, node: NodeId) -> Option<Outbox> {
-        self.lock().get(&node).map(|entry| entry.outbox.clone())
+    /// The send queue of a connected node.
+    pub fn frame_sender(&self, node: NodeId) -> Option<FrameSender> {
+        self.lock().get(&node).map(|entry| entry.frames.clone())
     }
 }
 
-impl Entry {
-    fn told(&self, node: NodeId) -> v1::HeardNode {
+impl SessionEntry {
+    fn node_report(&self, node: NodeId) -> v1::HeardNode {
         v1::HeardNode {
             node_id: node.to_string(),
             usage: self.usage.clone(),
-            // Who asks for loops asks for nothing else.
+            // Background tasks are a separate query.
             loops: Vec::new(),
-            tasks: self.vitals.told(),
+            tasks: self.task_telemetry.to_wire(),
             progress: self.progress.values().map(Into::into).collect(),
         }
     }
 }
 
-impl Registered {
-    /// Runs `change` on the entry, if this session still is the node's newest one here.
-    fn update<T>(&self, change: impl FnOnce(&mut Entry) -> T) -> Option<T> {
+impl RegisteredSession {
+    /// Runs `change` on the entry, if this session is still the node's newest one here.
+    fn update<T>(&self, change: impl FnOnce(&mut SessionEntry) -> T) -> Option<T> {
         self.registry.lock().get_mut(&self.node).filter(|entry| entry.number == self.number).map(change)
     }
 
-    /// The node has not opened a newer session here.
+    /// Whether the node has no newer session with this manager.
     pub fn is_current(&self) -> bool {
         self.update(|_| ()).is_some()
     }
 
-    /// The node was heard of at `now`.
-    pub fn contact(&self, now: Instant) {
+    /// Records a frame from the node at `now`.
+    pub fn record_contact(&self, now: Instant) {
         self.update(|entry| entry.last_contact = now);
     }
 
-    /// The node, which has the tasks `there`, sent a heartbeat.
-    pub fn heartbeat(&self, heartbeat: Heartbeat, there: &BTreeSet<TaskId>) {
-        let Heartbeat { usage, loops, tasks } = heartbeat;
+    /// Records a heartbeat of the node, which has the tasks `assigned`.
+    pub fn record_heartbeat(&self, heartbeat: NodeHeartbeat, assigned: &BTreeSet<TaskId>) {
+        let NodeHeartbeat { usage, background_tasks: loops, task_telemetry: tasks } = heartbeat;
         self.update(|entry| {
-            (entry.usage, entry.loops) = (usage, loops);
-            entry.vitals.take(tasks, there);
+            (entry.usage, entry.background_tasks) = (usage, loops);
+            entry.task_telemetry.update(tasks, assigned);
         });
     }
 
-    /// Keeps a report that is not worth replicating, unless it is older than what is kept.
-    pub fn keep_progress(&self, report: TaskReport) {
+    /// Records a report that need not be replicated, unless a newer one is recorded.
+    pub fn record_progress(&self, report: TaskReport) {
         let task = report.task;
         let kept = self.update(|entry| {
-            let newer = entry.progress.get(&task).is_none_or(|known| order(known) <= order(&report));
+            let newer =
+                entry.progress.get(&task).is_none_or(|known| report_order(known) <= report_order(&report));
             if newer {
                 entry.progress.insert(task, report);
             }
             newer
         });
         if kept == Some(true) {
-            // Nobody may be watching.
-            let _ = self.registry.news.send(task);
+            // There may be no watcher.
+            let _ = self.registry.progress_changes.send(task);
         }
     }
 
-    /// Forgets what was replicated since, by `fact` or before it.
-    pub fn forget_progress(&self, fact: &TaskReport) {
+    /// Removes progress that is not newer than the replicated report `fact`.
+    pub fn remove_replicated_progress(&self, fact: &TaskReport) {
         self.update(|entry| {
-            if entry.progress.get(&fact.task).is_some_and(|known| order(known) <= order(fact)) {
+            if entry.progress.get(&fact.task).is_some_and(|known| report_order(known) <= report_order(fact)) {
                 entry.progress.remove(&fact.task);
             }
         });
     }
 }
 
-/// Later words come after earlier ones.
-pub(super) fn order(report: &TaskReport) -> (bool, u32, TaskState) {
+/// Sort key of reports on one task: later reports are greater.
+pub(super) fn report_order(report: &TaskReport) -> (bool, u32, TaskState) {
     (report.removed, report.attempt, report.state)
 }
 
-impl Drop for Registered {
+impl Drop for RegisteredSession {
     fn drop(&mut self) {
         let mut sessions = self.registry.lock();
         if sessions.get(&self.node).is_some_and(|entry| entry.number == self.number) {
@@ -287,21 +299,21 @@ mod tests {
     use super::*;
     use warren_types::{Health, Id, ServiceId, Timestamp};
 
-    fn outbox() -> Outbox {
+    fn outbox() -> FrameSender {
         mpsc::channel(1).0
     }
 
     #[test]
-    fn an_older_session_cannot_touch_a_newer_one() {
-        let registry = Registry::default();
+    fn older_session_cannot_change_newer() {
+        let registry = SessionRegistry::default();
         let node = NodeId(Id(1));
         let now = Instant::now();
         let old = registry.register(node, 1, outbox(), now).unwrap();
         let new = registry.register(node, 2, outbox(), now).unwrap();
         assert!(registry.register(node, 1, outbox(), now).is_none());
-        old.contact(now + std::time::Duration::from_secs(1));
+        old.record_contact(now + std::time::Duration::from_secs(1));
         assert!(!old.is_current());
-        assert_eq!(registry.contacts(), [Contact { node, session: 2, at: now }]);
+        assert_eq!(registry.contacts(), [NodeContact { node, session: 2, at: now }]);
         drop(old);
         assert!(new.is_current());
         drop(new);
@@ -325,17 +337,17 @@ mod tests {
     }
 
     #[test]
-    fn progress_only_rises_and_goes_with_the_fact_that_follows_it() {
-        let (registry, node) = (Registry::default(), NodeId(Id(1)));
-        let mut news = registry.news();
+    fn progress_only_advances_until_replicated() {
+        let (registry, node) = (SessionRegistry::default(), NodeId(Id(1)));
+        let mut news = registry.watch_progress();
         let session = registry.register(node, 1, outbox(), Instant::now()).unwrap();
         let shown = || registry.progress(node, &report(0, TaskState::New).task).map(|known| known.state);
-        session.keep_progress(report(1, TaskState::Starting));
-        session.keep_progress(report(1, TaskState::Preparing));
+        session.record_progress(report(1, TaskState::Starting));
+        session.record_progress(report(1, TaskState::Preparing));
         assert_eq!(shown(), Some(TaskState::Starting));
-        session.forget_progress(&report(0, TaskState::Running));
+        session.remove_replicated_progress(&report(0, TaskState::Running));
         assert_eq!(shown(), Some(TaskState::Starting));
-        session.forget_progress(&report(1, TaskState::Running));
+        session.remove_replicated_progress(&report(1, TaskState::Running));
         assert_eq!(shown(), None);
         assert!(news.try_recv().is_ok() && news.try_recv().is_err(), "told once: only one word was new");
     }

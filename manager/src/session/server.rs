@@ -1,4 +1,4 @@
-//! The gRPC service that workers dial, up to the moment where a session or stream is known to be whose.
+//! The gRPC service for workers: accepts sessions and streams, and identifies their nodes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,196 +10,226 @@ use tokio_stream::adapters::Map;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 use warren_control::Shutdown;
-use warren_core::session::{contains, was_removed};
-use warren_core::{Answer, Command, Refusal};
+use warren_core::session::{contains_version, was_removed};
+use warren_core::{Command, CommandResponse, Refusal};
 use warren_proto::v1::manager_frame::Frame as Outgoing;
 use warren_proto::v1::worker_frame::Frame as Incoming;
 use warren_proto::v1::{self, sessions_server};
-use warren_security::ContentKey;
+use warren_security::SecretObjectKey;
 use warren_types::{AssignmentVersion, MemberId, NodeDescription, NodeId};
 
-use super::conversation::{Conversation, send, send_frame};
-use super::fetch::Deliveries;
+use super::assignment_stream::AssignmentStream;
 use super::leader::{LeaderWatch, is_lost};
-use super::link::Link;
-use super::registry::{Outbox, Parcel, Registered};
-use super::streams::Attached;
-use super::{Registry, Streams};
-use crate::api::access::worker_of;
+use super::registry::{BoxedFrame, FrameSender, RegisteredSession};
+use super::secret_delivery::DeliveryStream;
+use super::session_handler::{SessionHandler, send, send_frame};
+use super::worker_streams::WorkerStream;
+use super::{SessionRegistry, WorkerStreams};
+use crate::api::authorization::calling_worker;
 use crate::api::problem::{
-    behind, no_leader, node_removed, node_unknown, status_of, stopping, superseded, unexpected,
+    leader_unknown, manager_behind, manager_stopping, node_removed, node_unknown, session_superseded,
+    status_of, unexpected_answer,
 };
-use crate::api::{Api, description, life};
+use crate::api::{Api, description, incarnation};
 use crate::peers::Peers;
-use crate::stamp::Stamp;
-use crate::store::{ProposeError, Published, Store};
+use crate::store::{ProposeError, PublishedState, Store};
+use crate::timestamp::TimestampSource;
 
-/// Frames that may wait for one worker before its session waits for it.
-const OUTBOX: usize = 64;
-/// How long a new stream may take to say hello.
-const HELLO: Duration = Duration::from_secs(5);
-/// How long this manager may take to apply what a node has seen already.
-const CATCH_UP: Duration = Duration::from_secs(5);
-/// How long the last word to a worker may wait for room.
-const FAREWELL: Duration = Duration::from_secs(1);
+/// Frames that may be queued for one worker before its session blocks.
+const MAX_QUEUED_FRAMES: usize = 64;
+/// Timeout of the first frame of a stream.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long this manager may take to apply the state that a node has seen.
+const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the final status may wait for room in the queue.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Serves workers.
+/// The session service.
 #[derive(Clone)]
 pub struct SessionServer {
     pub(super) store: Store,
-    pub(super) registry: Registry,
-    pub(super) streams: Streams,
-    pub(super) clock: Stamp,
-    pub(super) content_key: Arc<ContentKey>,
-    leader: LeaderWatch,
+    pub(super) registry: SessionRegistry,
+    pub(super) worker_streams: WorkerStreams,
+    pub(super) clock: TimestampSource,
+    pub(super) secret_object_key: Arc<SecretObjectKey>,
+    leader_watch: LeaderWatch,
     peers: Peers,
     /// This manager.
-    member: MemberId,
+    member_id: MemberId,
     shutdown: Shutdown,
 }
 
 impl SessionServer {
-    /// Serves workers of the same store, registry and streams as the API has, as long as a leader is heard of.
+    /// Serves workers with the store, registry and streams of the API, while a leader is known.
     pub fn start(api: &Api) -> Self {
-        let Api { store, registry, streams, clock, content_key, leader, peers, member, shutdown, .. } =
-            api.clone();
-        Self { store, registry, streams, clock, content_key, leader, peers, member, shutdown }
+        let Api {
+            store,
+            registry,
+            streams,
+            clock,
+            secret_object_key: content_key,
+            leader,
+            peers,
+            member_id: member,
+            shutdown,
+            ..
+        } = api.clone();
+        Self {
+            store,
+            registry,
+            worker_streams: streams,
+            clock,
+            secret_object_key: content_key,
+            leader_watch: leader,
+            peers,
+            member_id: member,
+            shutdown,
+        }
     }
 
-    /// Makes the session a fact and answers its number. `has` is what the node has seen of the cluster.
-    async fn open(
+    /// Stores the session and returns its number. `has` is the assignment version that the node has.
+    async fn open_session(
         &self,
         node: NodeId,
         description: NodeDescription,
         has: AssignmentVersion,
     ) -> Result<u64, Status> {
-        let (manager, at) = (self.member, self.clock.now());
+        let (manager, at) = (self.member_id, self.clock.now());
         match self.store.propose(Command::OpenSession { node, description, manager, at }).await {
             Err(ProposeError::Rejected(Refusal::NotFound { .. })) => {
                 let published = self.store.read();
                 Err(if was_removed(&published.state, &node, has) { node_removed() } else { node_unknown() })
             }
             Err(error) => Err(status_of(error)),
-            Ok(Answer::Session { number }) => Ok(number),
-            Ok(other) => Err(unexpected(&other)),
+            Ok(CommandResponse::Session { number }) => Ok(number),
+            Ok(other) => Err(unexpected_answer(&other)),
         }
     }
 
-    /// Waits until this manager has applied what the node has seen: an older assignment must not be said. Only a
-    /// manager that follows can be behind.
+    /// Waits until this manager has applied the state that the node has seen: an older assignment must not be
+    /// sent. Only a follower can lag.
     async fn catch_up(&self, has: AssignmentVersion) -> Result<(), Status> {
-        let seen = |published: &Published| contains(&published.state, has);
-        let caught_up = self.store.until(seen, Instant::now() + CATCH_UP).await;
-        caught_up.then_some(()).ok_or_else(behind)
+        let seen = |published: &PublishedState| contains_version(&published.state, has);
+        let caught_up = self.store.wait_until(seen, Instant::now() + CATCH_UP_TIMEOUT).await;
+        caught_up.then_some(()).ok_or_else(manager_behind)
     }
 
-    /// From hello to the session's end.
+    /// Runs a session from hello to its end.
     async fn run(
         &self,
         node: NodeId,
         inbound: &mut Streaming<v1::WorkerFrame>,
-        outbox: &Outbox,
+        frames: &FrameSender,
     ) -> Result<(), Status> {
-        // In a box, as all that is short: a session is there for months, with room for whatever it ever waits for.
-        let (session, number, link) = Box::pin(self.begin(node, inbound, outbox)).await?;
-        Conversation { server: self, session, node, number, outbox }.run(link, inbound).await
+        // Boxed: a session lives for months, and its future has the size of everything it ever awaits inline.
+        let (session, number, link) = Box::pin(self.begin(node, inbound, frames)).await?;
+        SessionHandler { server: self, session, node, session_number: number, frames }
+            .run(link, inbound)
+            .await
     }
 
-    /// From hello to the first word on what the node should have.
+    /// From hello to the first assignment.
     async fn begin(
         &self,
         node: NodeId,
         inbound: &mut Streaming<v1::WorkerFrame>,
-        outbox: &Outbox,
-    ) -> Result<(Registered, u64, Link), Status> {
-        let late = |_| Status::deadline_exceeded(format!("no hello within {HELLO:?}"));
-        let hello = timeout(HELLO, inbound.next()).await.map_err(late)?;
+        frames: &FrameSender,
+    ) -> Result<(RegisteredSession, u64, AssignmentStream), Status> {
+        let late = |_| Status::deadline_exceeded(format!("no hello within {HELLO_TIMEOUT:?}"));
+        let hello = timeout(HELLO_TIMEOUT, inbound.next()).await.map_err(late)?;
         let Some(Incoming::Hello(hello)) = hello.transpose()?.and_then(|frame| frame.frame) else {
-            return Err(Status::invalid_argument("the first frame of a session is hello"));
+            return Err(Status::invalid_argument("the first frame of a session must be hello"));
         };
         let has = hello.version.map(AssignmentVersion::from).unwrap_or_default();
-        // Before anything is written, and before the node is told where the managers are.
-        life::check(&self.store, &self.peers, has.incarnation)?;
+        // Checked before anything is written, and before the node receives the manager addresses.
+        incarnation::check(&self.store, &self.peers, has.incarnation)?;
         if is_lost(&self.store) {
-            return Err(no_leader());
+            return Err(leader_unknown());
         }
         let number = tokio::select! {
-            opened = self.open(node, description::parse(hello.description)?, has) => opened?,
-            // It has gone to another manager meanwhile, where its session would be pushed out by this one.
-            () = outbox.closed() => return Err(Status::cancelled("the worker closed the session")),
+            opened = self.open_session(node, description::parse(hello.description)?, has) => opened?,
+            // Stop if the worker has left for another manager, where this session would supersede its new
+            // one.
+            () = frames.closed() => return Err(Status::cancelled("the worker closed the session")),
         };
-        let session = self.registry.register(node, number, outbox.clone(), Instant::now());
-        let session = session.ok_or_else(superseded)?;
+        let session = self.registry.register(node, number, frames.clone(), Instant::now());
+        let session = session.ok_or_else(session_superseded)?;
         tracing::info!(%node, session = number, "session opened");
-        let mut link = Link::new(node);
-        let settings = link.settings(&self.store.read().state)?;
-        let welcome = v1::Welcome { session: number, settings, at: self.clock.wall().0 };
-        send(outbox, Outgoing::Welcome(welcome)).await?;
+        let mut link = AssignmentStream::new(node);
+        let settings = link.settings_update(&self.store.read().state)?;
+        let welcome = v1::Welcome { session: number, settings, at: self.clock.local_now().0 };
+        send(frames, Outgoing::Welcome(welcome)).await?;
         self.catch_up(has).await?;
-        let first = link.open(&self.store.read().state, has, self.clock.wall())?;
-        send_frame(outbox, first).await?;
+        let first = link.first_frame(&self.store.read().state, has, self.clock.local_now())?;
+        send_frame(frames, first).await?;
         Ok((session, number, link))
     }
 }
 
 #[tonic::async_trait]
 impl sessions_server::Sessions for SessionServer {
-    type EstablishStream = Map<ReceiverStream<Parcel>, fn(Parcel) -> Result<v1::ManagerFrame, Status>>;
+    type EstablishStream =
+        Map<ReceiverStream<BoxedFrame>, fn(BoxedFrame) -> Result<v1::ManagerFrame, Status>>;
     type AttachStream = ReceiverStream<Result<v1::StreamFrame, Status>>;
-    type FetchStream = Deliveries;
+    type FetchStream = DeliveryStream;
 
     async fn establish(
         &self,
         request: Request<Streaming<v1::WorkerFrame>>,
     ) -> Result<Response<Self::EstablishStream>, Status> {
-        let node = worker_of(&request)?;
+        let node = calling_worker(&request)?;
         let mut inbound = request.into_inner();
-        let (outbox, outgoing) = mpsc::channel(OUTBOX);
-        // The worker's hello may come only after it saw our headers, so the rest happens behind the answer.
-        let (server, leader, stop) = (self.clone(), self.leader.clone(), self.shutdown.token());
+        let (frames, outgoing) = mpsc::channel(MAX_QUEUED_FRAMES);
+        // The worker may send hello only after it received the response headers, so the session runs in its
+        // own task.
+        let (server, leader, stop) = (self.clone(), self.leader_watch.clone(), self.shutdown.token());
         self.shutdown.spawn("session", async move {
             let ended = tokio::select! {
-                ended = server.run(node, &mut inbound, &outbox) => ended,
-                () = leader.lost() => Err(no_leader()),
-                () = stop.cancelled() => Err(stopping()),
+                ended = server.run(node, &mut inbound, &frames) => ended,
+                () = leader.wait_lost() => Err(leader_unknown()),
+                () = stop.cancelled() => Err(manager_stopping()),
             };
             if let Err(status) = ended {
                 tracing::info!(%node, code = ?status.code(), "session ended: {}", status.message());
-                // The worker may be gone already; then nobody reads why.
-                let _ = outbox.send_timeout(Box::new(Err(status)), FAREWELL).await;
+                // Best effort: the worker may have disconnected.
+                let _ = frames.send_timeout(Box::new(Err(status)), CLOSE_TIMEOUT).await;
             }
         });
-        let unpack: fn(Parcel) -> _ = |parcel| *parcel;
-        Ok(Response::new(ReceiverStream::new(outgoing).map(unpack)))
+        let unbox: fn(BoxedFrame) -> _ = |frame| *frame;
+        Ok(Response::new(ReceiverStream::new(outgoing).map(unbox)))
     }
 
     async fn attach(
         &self,
         request: Request<Streaming<v1::StreamFrame>>,
     ) -> Result<Response<Self::AttachStream>, Status> {
-        let node = worker_of(&request)?;
+        let node = calling_worker(&request)?;
         let mut inbound = request.into_inner();
-        let (outbound, outgoing) = mpsc::channel(OUTBOX);
-        let streams = self.streams.clone();
+        let (outbound, outgoing) = mpsc::channel(MAX_QUEUED_FRAMES);
+        let streams = self.worker_streams.clone();
         crate::background::spawn(&self.shutdown, "attach", async move {
-            let first = timeout(HELLO, inbound.next()).await;
+            let first = timeout(HELLO_TIMEOUT, inbound.next()).await;
             let refused = match first {
                 Ok(Some(Ok(v1::StreamFrame { frame: Some(v1::stream_frame::Frame::StreamId(id)) }))) => {
                     let outbound = outbound.clone();
-                    streams.attach(&id, node, Attached { place: None, relayed: None, inbound, outbound })
+                    streams.attach(
+                        &id,
+                        node,
+                        WorkerStream { permit: None, relay_permit: None, inbound, outbound },
+                    )
                 }
-                _ => Err(Status::invalid_argument("the first frame of a stream names it")),
+                _ => Err(Status::invalid_argument("the first frame of a stream must be its id")),
             };
             if let Err(status) = refused {
-                // The worker may be gone already; then nobody reads why.
-                let _ = outbound.send_timeout(Err(status), FAREWELL).await;
+                // Best effort: the worker may have disconnected.
+                let _ = outbound.send_timeout(Err(status), CLOSE_TIMEOUT).await;
             }
         });
         Ok(Response::new(ReceiverStream::new(outgoing)))
     }
 
     async fn fetch(&self, request: Request<v1::FetchRequest>) -> Result<Response<Self::FetchStream>, Status> {
-        let node = worker_of(&request)?;
+        let node = calling_worker(&request)?;
         self.deliver(node, request.into_inner()).map(Response::new)
     }
 }
@@ -208,18 +238,19 @@ impl sessions_server::Sessions for SessionServer {
 mod tests {
     use super::*;
 
-    /// Of what an asynchronous function gives.
-    fn size<A, F>(_: impl FnOnce(A) -> F) -> usize {
+    /// The size of an asynchronous function's future.
+    fn future_size<A, F>(_: impl FnOnce(A) -> F) -> usize {
         size_of::<F>()
     }
 
-    /// A manager has as many of them as workers, nearly all of which wait.
+    /// A manager has one per worker, nearly all of them waiting.
     #[test]
-    fn a_session_that_waits_takes_little() {
-        type Given = (&'static SessionServer, &'static mut Streaming<v1::WorkerFrame>, &'static Outbox);
-        let run =
-            size(|(server, inbound, outbox): Given| server.run(NodeId(warren_types::Id(1)), inbound, outbox));
+    fn idle_session_future_is_small() {
+        type Given = (&'static SessionServer, &'static mut Streaming<v1::WorkerFrame>, &'static FrameSender);
+        let run = future_size(|(server, inbound, outbox): Given| {
+            server.run(NodeId(warren_types::Id(1)), inbound, outbox)
+        });
         assert!(run <= 1536, "{run} bytes");
-        assert!(size_of::<Link>() <= 128, "{} bytes", size_of::<Link>());
+        assert!(size_of::<AssignmentStream>() <= 128, "{} bytes", size_of::<AssignmentStream>());
     }
 }

@@ -1,40 +1,40 @@
-//! What the state was after some entries: managers pass the same ones, each at its own time, so that their states can
-//! be compared although they are written to without a pause.
+//! State digests at fixed indexes: every manager records the same indexes, each at its own time, so that the
+//! states can be compared while writes continue.
 
 use std::collections::VecDeque;
 
-use warren_core::Digest;
+use warren_core::StateDigest;
 
-/// A checkpoint is after each so many entries.
-const EVERY: u64 = 1024;
-/// So many of them are kept: a manager may be that far behind another one.
-const KEPT: usize = 16;
+/// Number of entries between two checkpoints.
+const CHECKPOINT_INTERVAL: u64 = 1024;
+/// Number of checkpoints kept; the maximum lag at which two managers can be compared.
+const MAX_CHECKPOINTS: usize = 16;
 
 /// The newest checkpoints, in order.
 #[derive(Debug, Default)]
-pub(super) struct Checkpoints(VecDeque<Digest>);
+pub(super) struct StateCheckpoints(VecDeque<StateDigest>);
 
-impl Checkpoints {
-    /// Whether there is one after this entry.
+impl StateCheckpoints {
+    /// Whether a checkpoint is due at this index.
     pub fn is_due(index: u64) -> bool {
-        index.is_multiple_of(EVERY)
+        index.is_multiple_of(CHECKPOINT_INTERVAL)
     }
 
-    /// The newest one.
-    pub fn add(&mut self, digest: Digest) {
-        if self.0.len() == KEPT {
+    /// Adds the newest checkpoint.
+    pub fn add(&mut self, digest: StateDigest) {
+        if self.0.len() == MAX_CHECKPOINTS {
             self.0.pop_front();
         }
         self.0.push_back(digest);
     }
 
-    /// The state was replaced by another manager's.
+    /// Drops all checkpoints after a snapshot replaced the state.
     pub fn clear(&mut self) {
         self.0.clear();
     }
 
-    /// In order.
-    pub fn all(&self) -> Vec<Digest> {
+    /// All checkpoints, in order.
+    pub fn all(&self) -> Vec<StateDigest> {
         self.0.iter().copied().collect()
     }
 }
@@ -44,13 +44,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_are_kept() {
-        let mut checkpoints = Checkpoints::default();
-        let digest = |index| Digest { index, value: index + 1 };
-        for index in (0..=20 * EVERY).filter(|index| Checkpoints::is_due(*index)) {
+    fn latest_checkpoints_are_kept() {
+        let mut checkpoints = StateCheckpoints::default();
+        let digest = |index| StateDigest { index, value: index + 1 };
+        for index in (0..=20 * CHECKPOINT_INTERVAL).filter(|index| StateCheckpoints::is_due(*index)) {
             checkpoints.add(digest(index));
         }
-        let wanted: Vec<_> = (5..=20).map(|number| digest(number * EVERY)).collect();
+        let wanted: Vec<_> = (5..=20).map(|number| digest(number * CHECKPOINT_INTERVAL)).collect();
         assert_eq!(checkpoints.all(), wanted);
         checkpoints.clear();
         assert_eq!(checkpoints.all(), []);

@@ -1,113 +1,115 @@
-//! Why a write, a change of members or of the leader was not carried out, or may not have been.
+//! Errors of writes, membership changes and leadership transfers.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use warren_consensus::InvalidChange;
+use warren_consensus::InvalidMemberChange;
 use warren_core::Refusal;
 use warren_types::MemberId;
 
-use super::Held;
+use super::WriteStall;
 
-/// Why a write was not carried out, or may not have been.
+/// Why a write was not applied, or its outcome is unknown.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ProposeError {
-    /// The state says no.
+    /// The state machine rejected the command.
     #[error("{0}")]
     Rejected(Refusal),
-    /// Only the leader proposes. The write did not happen.
-    #[error("this manager is not the leader; ask the leader or try again in a moment")]
+    /// Only the leader proposes. The write was not applied.
+    #[error("this manager is not the leader; ask the leader or try again shortly")]
     NotLeader,
-    /// Nobody leads who could be reached, for so long. The write or read did not happen.
+    /// No leader was reachable for this time. The write or read did not happen.
     #[error(
-        "no manager led within {0:?}, so nothing was read or changed; a majority of the managers that vote must run \
+        "no leader within {0:?}; nothing was read or changed; a majority of the voting managers must run \
          and reach each other"
     )]
     NoLeader(Duration),
-    /// The write may or may not have happened; repeating it is safe.
-    #[error("{0}; the write may still happen, and repeating it is safe")]
-    Unconfirmed(Doubt),
-    /// Too much waits to be committed. The write did not happen.
-    #[error("the manager has more writes waiting than it takes; try again in a moment")]
+    /// The write may or may not have been applied; repeating it is safe.
+    #[error("{0}; outcome unknown: the write may still be applied; it is safe to repeat it")]
+    Indeterminate(IndeterminateReason),
+    /// Too many writes are pending. The write was not applied.
+    #[error("too many pending writes; try again shortly")]
     Busy,
-    /// The manager stops. The write did not happen.
+    /// The manager is stopping. The write was not applied.
     #[error("the manager is stopping")]
     Stopping,
-    /// The log cannot be written for now. The write did not happen.
-    #[error("{}; nothing was changed", .0.why)]
-    Held(Arc<Held>),
-    /// The log cannot be written for now, and others may have committed what is not applied here. Nothing was read.
+    /// The log currently cannot be written. The write was not applied.
+    #[error("{}; nothing was changed", .0.reason)]
+    WriteStalled(Arc<WriteStall>),
+    /// The log currently cannot be written, and others may have committed entries that are not applied here.
+    /// Nothing was read.
     #[error(
-        "{}, so it cannot say what is newest, and nothing was read; ask another manager, or read what this one has \
-         with --stale", .0.why
+        "{}; linearizable reads are not possible and nothing was read; ask another manager, or read this \
+         one's state with --stale", .0.reason
     )]
-    NotCurrent(Arc<Held>),
-    /// The manager ended because of its log, or of a bug. The write did not happen.
-    #[error("the manager cannot carry it out: {0}")]
-    Log(Arc<str>),
+    Stale(Arc<WriteStall>),
+    /// The driver ended because of its log or a bug. The write was not applied.
+    #[error("manager stopped: {0}")]
+    DriverFailed(Arc<str>),
 }
 
-/// Why nobody knows what becomes of a write.
+/// Why the outcome of a write is unknown.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Doubt {
-    /// It takes too long.
+pub enum IndeterminateReason {
+    /// It was not confirmed in time.
     #[error("the write was not confirmed within {0:?}")]
-    Late(Duration),
-    /// It waits for the disk.
-    #[error("the write was not confirmed within {0:?}, because {why}", why = .1.why)]
-    Held(Duration, Arc<Held>),
+    Timeout(Duration),
+    /// The log write stalled.
+    #[error("the write was not confirmed within {0:?}, because {why}", why = .1.reason)]
+    WriteStalled(Duration, Arc<WriteStall>),
     /// A later leader's snapshot covers it.
-    #[error("another manager took over before the write was confirmed")]
-    Overtaken,
-    /// The manager ended first.
-    #[error("the manager ended before the write was confirmed")]
-    Ended,
-    /// It was given to the leader, which did not say what became of it; these are the words for why.
+    #[error("leadership changed before the write was confirmed")]
+    CoveredBySnapshot,
+    /// The driver ended first.
+    #[error("the manager stopped before the write was confirmed")]
+    DriverEnded,
+    /// The leader got the write and did not confirm it; the text is the reason.
     #[error("the leader did not confirm the write: {0}")]
-    Unanswered(Arc<str>),
+    LeaderUnanswered(Arc<str>),
 }
 
-/// Why the members were not changed, or may not have been.
+/// Why a membership change was not made, or its outcome is unknown.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ChangeError {
-    /// Only the leader changes them.
+    /// Only the leader changes the membership.
     #[error("this manager is not the leader; ask the leader")]
     NotLeader,
-    /// An earlier change is not over yet, too much waits to be committed, or the leader has just been elected.
-    #[error("another change of the managers is under way; try again in a moment")]
-    Pending,
-    /// The members cannot be changed like this.
-    #[error("the managers cannot be changed like this: {0}")]
-    Invalid(InvalidChange),
-    /// It may still happen.
-    #[error("the change of the managers is not confirmed, and may still happen")]
-    Unconfirmed,
-    /// The log cannot be written for now.
-    #[error("{}; nothing was changed", .0.why)]
-    Held(Arc<Held>),
-    /// The manager stops.
+    /// An earlier change is in progress, too many proposals are pending, or the leader has just been elected.
+    #[error("another membership change is in progress; try again shortly")]
+    ChangeInProgress,
+    /// The change is invalid.
+    #[error("invalid membership change: {0}")]
+    Invalid(InvalidMemberChange),
+    /// It may still be applied.
+    #[error("the membership change is not confirmed and may still be applied")]
+    Indeterminate,
+    /// The log currently cannot be written.
+    #[error("{}; nothing was changed", .0.reason)]
+    WriteStalled(Arc<WriteStall>),
+    /// The manager is stopping.
     #[error("the manager is stopping")]
     Stopping,
 }
 
-/// Why this manager did not hand over.
+/// Why this manager did not transfer its leadership.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TransferError {
-    /// It does not lead.
+    /// This manager is not the leader.
     #[error("this manager is not the leader; ask the leader")]
     NotLeader,
-    /// Only a voter can lead, and only another one can take over.
-    #[error("manager {0} is not another manager that votes, so it cannot lead")]
+    /// The target must be another voter.
+    #[error("manager {0} is not another voter, so it cannot lead")]
     NotVoter(MemberId),
-    /// No other manager votes.
-    #[error("there is no other manager that votes, so nobody can take over")]
-    Alone,
-    /// The other one did not take over; this one leads on.
+    /// There is no other voter.
+    #[error("no other voter exists; leadership cannot be transferred")]
+    NoOtherVoter,
+    /// The target did not become leader; this manager remains leader.
     #[error(
-        "nobody took over within {0:?}; this manager leads on. Is the other one up, and near the end of the log?"
+        "leadership transfer timed out after {0:?}; this manager remains leader; check that \
+         the target is running and not far behind"
     )]
-    Late(Duration),
-    /// The manager stops.
+    Timeout(Duration),
+    /// The manager is stopping.
     #[error("the manager is stopping")]
     Stopping,
 }

@@ -1,7 +1,7 @@
-//! What the driver is told, and how it gets there.
+//! The queues between the store and the driver.
 //!
-//! Writes, and what people ask, wait for room: whoever sends them is held back. What other managers say does not: when
-//! too much of it waits it is dropped, which raft expects of any network.
+//! Local writes and requests wait for room, which throttles their callers. Messages from other managers are
+//! dropped when too many are queued; raft tolerates message loss.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,125 +9,130 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 use warren_consensus::{MemberChange, Message, MessageKind};
-use warren_core::{Applied, Outcome, State};
+use warren_core::{AppliedIndex, ApplyOutcome, State};
 use warren_types::MemberId;
 
 use super::{ChangeError, ProposeError};
 
-/// Requests that may wait for the driver, and things heard from others.
-const REQUESTS: usize = 1024;
-const HEARD: usize = 4096;
-/// Bytes of entries in messages that may wait for the driver.
-const HEARD_BYTES: usize = 64 << 20;
+/// Maximum number of queued requests, and of queued inputs from other managers.
+const MAX_QUEUED_REQUESTS: usize = 1024;
+const MAX_QUEUED_INPUTS: usize = 4096;
+/// Maximum bytes of entries in queued messages.
+const MAX_QUEUED_BYTES: usize = 64 << 20;
 
-/// A command on its way to the driver.
-pub struct Proposal {
-    /// The command, as it will stand in the log.
+/// A command queued for the driver.
+pub struct QueuedProposal {
+    /// The encoded command as it is stored in the log.
     pub data: Bytes,
-    /// Where the answer goes, after it was applied here. When nobody waits any more before the driver comes to it, it
-    /// is not proposed.
-    pub reply: oneshot::Sender<Result<Written, ProposeError>>,
+    /// Receives the result after the command is applied here. If the receiver is dropped before the driver
+    /// takes the command, it is not proposed.
+    pub reply: oneshot::Sender<Result<AppliedWrite, ProposeError>>,
 }
 
 /// A command that was applied here.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Written {
-    /// Its place in the log.
-    pub place: Applied,
-    /// What came of it.
-    pub outcome: Outcome,
+pub struct AppliedWrite {
+    /// Its index and term in the log.
+    pub position: AppliedIndex,
+    /// Its outcome.
+    pub outcome: ApplyOutcome,
 }
 
-/// What somebody here wants besides writing.
-pub enum Request {
-    /// To read what is committed by now: answered once it is published.
+/// A local request to the driver other than a write.
+pub enum DriverRequest {
+    /// A read index request: answered when the state as committed now is published.
     Read(oneshot::Sender<()>),
-    /// To change the members.
-    Change {
-        /// How.
+    /// A membership change.
+    ChangeMembers {
+        /// The change.
         change: MemberChange,
-        /// Where the answer goes, after it was applied here.
+        /// Receives the result after the change is applied here.
         reply: oneshot::Sender<Result<(), ChangeError>>,
     },
-    /// That another member leads; `None`: whichever is furthest.
-    Transfer(Option<MemberId>),
+    /// A leadership transfer; `None`: to the voter with the longest log.
+    TransferLeadership(Option<MemberId>),
 }
 
-/// What comes from other managers.
-pub enum Heard {
-    /// A message.
+/// Input from other managers.
+pub enum RaftInput {
+    /// A raft message.
     Message(Message),
-    /// The message that announces a snapshot, which is durable here.
-    Snapshot {
+    /// A snapshot that is durable here, with its message.
+    SnapshotReceived {
         /// The message.
         message: Message,
         /// The state in the snapshot.
         state: Box<State>,
-        /// How many bytes it takes.
+        /// Size of the snapshot in bytes.
         bytes: u64,
-        /// Told when raft has taken it, or has no use for it.
+        /// Notified when raft has applied or discarded the snapshot.
         taken: oneshot::Sender<()>,
     },
-    /// A member could not be reached.
-    Unreachable(MemberId),
-    /// A snapshot arrived there, or did not.
+    /// A peer was unreachable.
+    PeerUnreachable(MemberId),
+    /// The result of sending a snapshot.
     SnapshotSent {
-        /// The member.
+        /// The receiver.
         to: MemberId,
-        /// Whether it has it.
+        /// Whether it has the snapshot.
         delivered: bool,
     },
 }
 
 /// The driver's end.
-pub struct Inbox {
+pub struct DriverInbox {
     /// Commands to propose.
-    pub proposals: mpsc::Receiver<Proposal>,
-    /// What else is wanted here.
-    pub requests: mpsc::Receiver<Request>,
-    /// What comes from other managers. [`Inbox::took`] must be told of each message.
-    pub heard: mpsc::Receiver<Heard>,
-    waiting: Arc<AtomicUsize>,
+    pub proposals: mpsc::Receiver<QueuedProposal>,
+    /// Other local requests.
+    pub requests: mpsc::Receiver<DriverRequest>,
+    /// Input from other managers. Call [`DriverInbox::release`] for each message.
+    pub inputs: mpsc::Receiver<RaftInput>,
+    queued_bytes: Arc<AtomicUsize>,
 }
 
-impl Inbox {
-    /// A message was taken out of `heard`: there is room for as much again.
-    pub fn took(&self, message: &Message) {
-        self.waiting.fetch_sub(size(message), Ordering::Relaxed);
+impl DriverInbox {
+    /// Frees the queue space of a message taken from `inputs`.
+    pub fn release(&self, message: &Message) {
+        self.queued_bytes.fetch_sub(size(message), Ordering::Relaxed);
     }
 }
 
 /// The store's end.
 #[derive(Clone)]
-pub(super) struct Outbox {
-    pub proposals: mpsc::Sender<Proposal>,
-    pub requests: mpsc::Sender<Request>,
-    pub heard: mpsc::Sender<Heard>,
-    waiting: Arc<AtomicUsize>,
+pub(super) struct DriverSender {
+    pub proposals: mpsc::Sender<QueuedProposal>,
+    pub requests: mpsc::Sender<DriverRequest>,
+    pub inputs: mpsc::Sender<RaftInput>,
+    queued_bytes: Arc<AtomicUsize>,
 }
 
-impl Outbox {
-    /// Both ends; at most `queue` proposals wait.
-    pub fn new(queue: usize) -> (Self, Inbox) {
+impl DriverSender {
+    /// Both ends; at most `queue` proposals are queued.
+    pub fn new(queue: usize) -> (Self, DriverInbox) {
         let (proposals, proposed) = mpsc::channel(queue);
-        let (requests, requested) = mpsc::channel(REQUESTS);
-        let (heard, hearing) = mpsc::channel(HEARD);
-        let waiting = Arc::new(AtomicUsize::new(0));
-        let inbox =
-            Inbox { proposals: proposed, requests: requested, heard: hearing, waiting: waiting.clone() };
-        (Self { proposals, requests, heard, waiting }, inbox)
+        let (requests, requested) = mpsc::channel(MAX_QUEUED_REQUESTS);
+        let (inputs, queued_inputs) = mpsc::channel(MAX_QUEUED_INPUTS);
+        let queued_bytes = Arc::new(AtomicUsize::new(0));
+        let inbox = DriverInbox {
+            proposals: proposed,
+            requests: requested,
+            inputs: queued_inputs,
+            queued_bytes: queued_bytes.clone(),
+        };
+        (Self { proposals, requests, inputs, queued_bytes }, inbox)
     }
 
-    /// Passes a message on, if there is room. One that announces a snapshot is not passed on: it must come with its
-    /// state.
-    pub fn deliver(&self, message: Message) {
+    /// Queues a message if there is room. Snapshot messages are dropped: they must come with their state.
+    pub fn send_message(&self, message: Message) {
         let size = size(&message);
-        if message.kind == MessageKind::Snapshot || self.waiting.load(Ordering::Relaxed) > HEARD_BYTES {
+        if message.kind == MessageKind::Snapshot
+            || self.queued_bytes.load(Ordering::Relaxed) > MAX_QUEUED_BYTES
+        {
             return;
         }
-        self.waiting.fetch_add(size, Ordering::Relaxed);
-        if self.heard.try_send(Heard::Message(message)).is_err() {
-            self.waiting.fetch_sub(size, Ordering::Relaxed);
+        self.queued_bytes.fetch_add(size, Ordering::Relaxed);
+        if self.inputs.try_send(RaftInput::Message(message)).is_err() {
+            self.queued_bytes.fetch_sub(size, Ordering::Relaxed);
         }
     }
 }

@@ -3,94 +3,98 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
-use warren_consensus::Peer;
-use warren_core::{Applied, State};
+use warren_consensus::PeerProgress;
+use warren_core::{AppliedIndex, State};
 
-use super::checkpoints::Checkpoints;
-use super::outcomes::Verdict;
-use super::{Batch, Published, Shared};
+use super::checkpoints::StateCheckpoints;
+use super::outcome_cache::CommandResult;
+use super::{ChangeBatch, PublishedState, StoreInner};
 
-/// What was applied since the last publication.
+/// Changes applied since the last publication.
 #[derive(Default)]
-pub struct News {
-    /// What changed.
-    pub batches: Vec<Batch>,
-    /// What came of the commands; only needed when other managers may lead.
-    pub verdicts: Vec<(Applied, Verdict)>,
-    /// The state was replaced by a snapshot; the rest came after it.
-    pub replaced: bool,
+pub struct Publication {
+    /// The changed keys.
+    pub batches: Vec<ChangeBatch>,
+    /// Results of the commands; only needed while other managers may lead.
+    pub results: Vec<(AppliedIndex, CommandResult)>,
+    /// A snapshot replaced the state; the changes came after it.
+    pub is_replaced: bool,
 }
 
-impl From<Vec<Batch>> for News {
-    fn from(batches: Vec<Batch>) -> Self {
+impl From<Vec<ChangeBatch>> for Publication {
+    fn from(batches: Vec<ChangeBatch>) -> Self {
         Self { batches, ..Self::default() }
     }
 }
 
-/// Publishes what the driver applied. When it is dropped, nothing comes any more.
-pub struct Publisher {
-    shared: Arc<Shared>,
+/// Publishes what the driver applied. Dropping it ends all publications.
+pub struct StatePublisher {
+    shared: Arc<StoreInner>,
 }
 
-impl Publisher {
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
+impl StatePublisher {
+    pub(super) fn new(shared: Arc<StoreInner>) -> Self {
         Self { shared }
     }
 
-    /// Notes that the driver goes round, whether there is anything to publish or not.
-    pub fn went_round(&self) {
-        self.shared.last_round.store(self.shared.now(), Ordering::Relaxed);
+    /// Records an iteration of the driver.
+    pub fn record_turn(&self) {
+        self.shared.last_turn.store(self.shared.now(), Ordering::Relaxed);
     }
 
-    /// Notes that somebody leads, be it this manager.
-    pub fn heard_leader(&self) {
-        self.shared.leader_heard.store(self.shared.now(), Ordering::Relaxed);
+    /// Records that a leader is known, possibly this manager.
+    pub fn record_leader_seen(&self) {
+        self.shared.last_leader_seen.store(self.shared.now(), Ordering::Relaxed);
     }
 
-    /// Notes what the state is after an entry, if managers compare it there. To be told after each one.
-    pub fn passed(&self, state: &State) {
-        if Checkpoints::is_due(state.applied().index) {
+    /// Records the state digest if the state is at a checkpoint index. Must be called after each entry.
+    pub fn record_checkpoint(&self, state: &State) {
+        if StateCheckpoints::is_due(state.applied().index) {
             self.shared.checkpoints.lock().unwrap_or_else(PoisonError::into_inner).add(state.digest());
         }
     }
 
-    /// What is known of the others from now on.
-    pub fn know(&self, peers: Arc<[Peer]>) {
+    /// Sets the leader's progress view of its peers.
+    pub fn set_peers(&self, peers: Arc<[PeerProgress]>) {
         *self.shared.peers.lock().unwrap_or_else(PoisonError::into_inner) = peers;
     }
 
-    /// Makes `published` what readers see, and tells watchers what changed. Answers the state that was replaced, so
-    /// that the caller can have it dropped elsewhere: freeing a large state takes longer than applying an entry.
-    pub fn publish(&self, published: Published, news: impl Into<News>) -> Arc<Published> {
-        let News { batches, verdicts, replaced } = news.into();
+    /// Makes `published` visible to readers and notifies watchers. Returns the replaced state, so that the
+    /// caller can drop it elsewhere: freeing a large state takes longer than applying an entry.
+    pub fn publish(
+        &self,
+        published: PublishedState,
+        publication: impl Into<Publication>,
+    ) -> Arc<PublishedState> {
+        let Publication { batches, results, is_replaced } = publication.into();
         let index = published.index;
         let old = self.shared.published.swap(Arc::new(published));
         {
             let mut history = self.shared.history.lock().unwrap_or_else(PoisonError::into_inner);
-            if replaced {
-                history.cut(index);
+            if is_replaced {
+                history.reset_after(index);
             } else {
                 history.add(batches);
             }
         }
-        if replaced {
+        if is_replaced {
             self.shared.checkpoints.lock().unwrap_or_else(PoisonError::into_inner).clear();
         }
         {
-            let mut outcomes = self.shared.outcomes.lock().unwrap_or_else(PoisonError::into_inner);
-            if replaced {
-                outcomes.cut(index);
+            let mut outcomes = self.shared.outcome_cache.lock().unwrap_or_else(PoisonError::into_inner);
+            if is_replaced {
+                outcomes.reset_after(index);
             } else if index > old.index {
-                outcomes.add(index, verdicts);
+                outcomes.add(index, results);
             }
         }
-        self.shared.newest.send_replace(index);
+        self.shared.latest.send_replace(index);
         old
     }
 }
 
-impl Drop for Publisher {
+impl Drop for StatePublisher {
     fn drop(&mut self) {
-        self.shared.outcomes.lock().unwrap_or_else(PoisonError::into_inner).end();
+        self.shared.outcome_cache.lock().unwrap_or_else(PoisonError::into_inner).end();
     }
 }

@@ -8,173 +8,171 @@ use tokio::time::{Instant, sleep, timeout_at};
 use tonic::metadata::MetadataValue;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
-use warren_proto::status::LIFE;
-use warren_types::{ContentKind, ManagerAddress};
+use warren_proto::status::INCARNATION;
+use warren_types::{ManagerAddress, SecretObjectKind};
 
-use crate::attempts::Attempts;
-use crate::contents::Contents;
-use crate::contexts::Target;
+use crate::api::{ClusterApi, ImageApi, NodeApi, ServiceApi, TaskApi};
+use crate::channel::{FailoverChannel, ManagerChannel};
+use crate::contexts::ClientTarget;
 use crate::error::Error;
-use crate::handles::{Cluster, Images, Nodes, Services, Tasks};
-use crate::link::{Link, Links};
-use crate::logs::Logs;
-use crate::managers::Managers;
-use crate::retry::{self, Leaderless};
-use crate::tokens::Tokens;
-use crate::volumes::Volumes;
+use crate::logs::LogApi;
+use crate::managers::ManagerApi;
+use crate::refusals::ManagerRefusals;
+use crate::retry::{self, LeaderlessWait};
+use crate::secret_objects::SecretObjectApi;
+use crate::tokens::TokenApi;
+use crate::volumes::VolumeApi;
 
-/// What one unary call may take, its retries included.
+/// Deadline of a unary call, including retries.
 pub const CALL_DEADLINE: Duration = Duration::from_secs(15);
 
-/// Asks a manager for what it has, whether that is the newest or not.
-const STALE: &str = "warren-stale";
+/// Metadata key that requests a possibly outdated read from the manager.
+const STALE_METADATA: &str = "warren-stale";
 
-/// Largest answer: a page of 1,000 tasks with the longest specs, and room.
-pub(crate) const MAX_ANSWER: usize = 64 << 20;
+/// Largest response: a page of 1,000 tasks with the longest specs, and headroom.
+pub(crate) const MAX_RESPONSE: usize = 64 << 20;
 
-/// A connection to one of the managers; when that one goes, or has no leader, to another. Cheap to clone; clones
-/// share the connection.
+/// A connection to a manager, which switches to another one if the manager is unreachable or has no leader. Cheap to
+/// clone; clones share the connection.
 #[derive(Clone)]
 pub struct Client {
-    links: Arc<Links>,
-    stale: bool,
-    /// What is asked changes something.
+    channel: Arc<FailoverChannel>,
+    with_stale_reads: bool,
+    /// The call is a write.
     writes: bool,
-    leaderless: Option<Arc<dyn Fn() + Send + Sync>>,
+    leaderless_callback: Option<Arc<dyn Fn() + Send + Sync>>,
 }
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { links, stale, writes, leaderless: _ } = self;
+        let Self { channel: links, with_stale_reads: stale, writes, leaderless_callback: _ } = self;
         let mut shown = f.debug_struct("Client");
         shown.field("links", links).field("stale", stale).field("writes", writes).finish_non_exhaustive()
     }
 }
 
 impl Client {
-    /// Connects to one of the managers that `target` names; fails within seconds when none can be reached.
-    pub async fn connect(target: &Target) -> Result<Self, Error> {
-        let links = Arc::new(Links::connect(target).await?);
-        Ok(Self { links, stale: false, writes: false, leaderless: None })
+    /// Connects to one of the managers of `target`; fails within seconds if none is reachable.
+    pub async fn connect(target: &ClientTarget) -> Result<Self, Error> {
+        let links = Arc::new(FailoverChannel::connect(target).await?);
+        Ok(Self { channel: links, with_stale_reads: false, writes: false, leaderless_callback: None })
     }
 
-    /// Reads what the manager that answers has, which may be older than what was written, also without a leader.
+    /// Reads the state of the manager that answers, which may be outdated and needs no leader.
     #[must_use]
     pub fn stale(self, stale: bool) -> Self {
-        Self { stale, ..self }
+        Self { with_stale_reads: stale, ..self }
     }
 
-    /// Reads everything that was acknowledged, for what a write depends on.
+    /// Reads all acknowledged writes, for a write that depends on it.
     pub(crate) fn linearizable(&self) -> Self {
         self.clone().stale(false)
     }
 
-    /// For what changes something: when an attempt may have been applied, an error of a later one says so.
+    /// Marks calls as writes: their errors report an earlier attempt that may have been applied.
     pub(crate) fn writing(&self) -> Self {
         Self { writes: true, ..self.clone() }
     }
 
-    /// Calls `tell` when something that is asked waits for the managers to have a leader, and an election would be
-    /// over by then: at most once a call.
+    /// Calls `tell` if a call waits for a leader for longer than an election takes; at most once per call.
     #[must_use]
     pub fn on_leaderless(self, tell: impl Fn() + Send + Sync + 'static) -> Self {
-        Self { leaderless: Some(Arc::new(tell)), ..self }
+        Self { leaderless_callback: Some(Arc::new(tell)), ..self }
     }
 
-    /// The address or socket of the manager that answered last, for people.
+    /// Human-readable address or socket of the manager that responded last.
     pub fn address(&self) -> String {
-        self.links.current().address.to_string()
+        self.channel.current().address.to_string()
     }
 
-    /// Where the managers are by their own words, the one that answered first; empty before the first answer.
+    /// Addresses of all managers as they report them, the responding one first; empty before the first response.
     pub fn manager_addresses(&self) -> Vec<ManagerAddress> {
-        self.links.told()
+        self.channel.advertised()
     }
 
-    /// What people ask to run.
-    pub fn services(&self) -> Services<'_> {
-        Services(self)
+    /// Calls for services.
+    pub fn services(&self) -> ServiceApi<'_> {
+        ServiceApi(self)
     }
 
-    /// Where it runs.
-    pub fn tasks(&self) -> Tasks<'_> {
-        Tasks(self)
+    /// Calls for tasks.
+    pub fn tasks(&self) -> TaskApi<'_> {
+        TaskApi(self)
     }
 
-    /// The machines.
-    pub fn nodes(&self) -> Nodes<'_> {
-        Nodes(self)
+    /// Calls for nodes.
+    pub fn nodes(&self) -> NodeApi<'_> {
+        NodeApi(self)
     }
 
-    /// The cluster as a whole, and what changes in it.
-    pub fn cluster(&self) -> Cluster<'_> {
-        Cluster(self)
+    /// Calls for the cluster, and the watch of changes.
+    pub fn cluster(&self) -> ClusterApi<'_> {
+        ClusterApi(self)
     }
 
-    /// Images on the nodes.
-    pub fn images(&self) -> Images<'_> {
-        Images(self)
+    /// Calls for images on nodes.
+    pub fn images(&self) -> ImageApi<'_> {
+        ImageApi(self)
     }
 
-    /// What lets machines join.
-    pub fn tokens(&self) -> Tokens<'_> {
-        Tokens(self)
+    /// Calls for join tokens.
+    pub fn tokens(&self) -> TokenApi<'_> {
+        TokenApi(self)
     }
 
-    /// Secrets, configs, or credentials of registries.
-    pub fn contents(&self, kind: ContentKind) -> Contents<'_> {
-        Contents { client: self, kind }
+    /// Calls for secrets, configs or registry credentials.
+    pub fn secret_objects(&self, kind: SecretObjectKind) -> SecretObjectApi<'_> {
+        SecretObjectApi { client: self, kind }
     }
 
-    /// Data that outlives tasks.
-    pub fn volumes(&self) -> Volumes<'_> {
-        Volumes(self)
+    /// Calls for volumes.
+    pub fn volumes(&self) -> VolumeApi<'_> {
+        VolumeApi(self)
     }
 
-    /// The managers, and a backup of what they keep.
-    pub fn managers(&self) -> Managers<'_> {
-        Managers(self)
+    /// Calls for managers and backups.
+    pub fn managers(&self) -> ManagerApi<'_> {
+        ManagerApi(self)
     }
 
-    /// What tasks wrote.
-    pub fn logs(&self) -> Logs<'_> {
-        Logs(self)
+    /// Calls for logs of tasks.
+    pub fn logs(&self) -> LogApi<'_> {
+        LogApi(self)
     }
 
-    /// What is known of the cluster from before: managers that are in an earlier life of it than this refuse what this
-    /// client asks, and it goes to others.
+    /// Sets the known incarnation of the cluster: managers of an earlier one refuse the calls of this client, which
+    /// then uses other managers.
     #[must_use]
-    pub fn having_seen(self, life: u64) -> Self {
-        self.links.has_seen(life);
+    pub fn with_known_incarnation(self, incarnation: u64) -> Self {
+        self.channel.observe_incarnation(incarnation);
         self
     }
 
-    /// The latest life of the cluster that any manager was in which answered, or that was known before; 0: none.
-    pub fn life(&self) -> u64 {
-        self.links.life()
+    /// The latest known incarnation of the cluster; 0 if unknown.
+    pub fn incarnation(&self) -> u64 {
+        self.channel.incarnation()
     }
 
-    /// A request that says what is known of the cluster.
+    /// A request with the known incarnation.
     pub(crate) fn request<M>(&self, message: M) -> Request<M> {
         let mut request = Request::new(message);
-        if self.links.life() > 0 {
-            request.metadata_mut().insert(LIFE, self.links.life().into());
+        if self.channel.incarnation() > 0 {
+            request.metadata_mut().insert(INCARNATION, self.channel.incarnation().into());
         }
         request
     }
 
-    /// The connection that is used now.
-    pub(crate) fn link(&self) -> Link {
-        self.links.current()
+    /// The current connection.
+    pub(crate) fn current_channel(&self) -> ManagerChannel {
+        self.channel.current()
     }
 
-    /// Goes to another manager than that of `left`, if there is one.
-    pub(crate) async fn follow(&self, left: &Link) {
-        self.links.follow(left).await;
+    /// Switches to another manager than that of `left`, if there is one.
+    pub(crate) async fn switch_manager(&self, left: &ManagerChannel) {
+        self.channel.switch_from(left).await;
     }
 
-    /// Sends `message` by `call` until there is an answer, an error that trying again does not heal, or the
-    /// deadline.
+    /// Repeats `call` with `message` until a response, a permanent error, or the deadline.
     pub(crate) async fn unary<M, R, F, Fut>(&self, message: M, call: F) -> Result<R, Error>
     where
         M: Clone,
@@ -184,7 +182,7 @@ impl Client {
         self.unary_within(CALL_DEADLINE, message, call).await
     }
 
-    /// As [`Client::unary`], for what takes longer or shorter.
+    /// As [`Client::unary`], with another deadline.
     pub(crate) async fn unary_within<M, R, F, Fut>(
         &self,
         within: Duration,
@@ -201,91 +199,100 @@ impl Client {
             request.set_timeout(deadline.saturating_duration_since(Instant::now()));
             call(channel, request)
         };
-        self.ask(within, deadline, message, timed).await.map(|(_, answer)| answer)
+        self.call_with_retry(within, deadline, message, timed).await.map(|(_, answer)| answer)
     }
 
-    /// As [`Client::unary`], for what answers with a stream: its beginning must come within the deadline, its messages
-    /// may take their time.
-    pub(crate) async fn start<M, R, F, Fut>(&self, message: M, call: F) -> Result<(Link, R), Error>
+    /// As [`Client::unary`] for a streamed response: the deadline covers its start, not its messages.
+    pub(crate) async fn start_stream<M, R, F, Fut>(
+        &self,
+        message: M,
+        call: F,
+    ) -> Result<(ManagerChannel, R), Error>
     where
         M: Clone,
         F: Fn(Channel, Request<M>) -> Fut,
         Fut: Future<Output = Result<Response<R>, Status>>,
     {
-        self.ask(CALL_DEADLINE, Instant::now() + CALL_DEADLINE, message, call).await
+        self.call_with_retry(CALL_DEADLINE, Instant::now() + CALL_DEADLINE, message, call).await
     }
 
-    /// Asks one manager after the other.
-    async fn ask<M, R, F, Fut>(
+    /// Sends the request to one manager after the other.
+    async fn call_with_retry<M, R, F, Fut>(
         &self,
         within: Duration,
         deadline: Instant,
         message: M,
         call: F,
-    ) -> Result<(Link, R), Error>
+    ) -> Result<(ManagerChannel, R), Error>
     where
         M: Clone,
         F: Fn(Channel, Request<M>) -> Fut,
         Fut: Future<Output = Result<Response<R>, Status>>,
     {
         let mut failed = 0;
-        let mut said: Option<Error> = None;
-        let mut leaderless = Leaderless::new();
-        let mut attempts = Attempts::new(self.writes);
+        let mut reported: Option<Error> = None;
+        let mut leaderless = LeaderlessWait::new();
+        let mut attempts = ManagerRefusals::new(self.writes);
         loop {
-            let link = self.link();
+            let link = self.current_channel();
             let mut request = self.request(message.clone());
-            if self.stale {
-                request.metadata_mut().insert(STALE, MetadataValue::from_static("true"));
+            if self.with_stale_reads {
+                request.metadata_mut().insert(STALE_METADATA, MetadataValue::from_static("true"));
             }
             let status = match timeout_at(deadline, call(link.channel.clone(), request)).await {
                 Ok(Ok(answer)) => {
-                    self.links.heard(answer.metadata());
+                    self.channel.observe_metadata(answer.metadata());
                     return Ok((link, answer.into_inner()));
                 }
                 Ok(Err(status)) => status,
                 Err(_) => {
                     attempts.note_lost(&link.address);
                     let late = || Error::NoAnswer { address: link.address.to_string(), after: within };
-                    return Err(attempts.conclude(said.map_or_else(late, |said| attempts.name_in(said))));
+                    return Err(
+                        attempts.conclude(reported.map_or_else(late, |error| attempts.annotate(error)))
+                    );
                 }
             };
-            self.links.heard(status.metadata());
+            self.channel.observe_metadata(status.metadata());
             failed += 1;
-            if leaderless.hears(&status)
-                && let Some(tell) = &self.leaderless
+            if leaderless.note_failure(&status)
+                && let Some(tell) = &self.leaderless_callback
             {
                 tell();
             }
             let error = error_after(&link, within, &status);
-            let error = match said.take() {
-                Some(said) if retry::may_heal(&status) && said.outweighs(&error) => said,
+            let error = match reported.take() {
+                Some(earlier) if retry::is_retryable(&status) && earlier.takes_precedence_over(&error) => {
+                    earlier
+                }
                 _ => error,
             };
-            attempts.note(&link, &status);
-            let is_over = leaderless.is_over() || attempts.are_all_full(self.links.count());
-            let pause = retry::pause(failed, &status, self.links.count()).filter(|_| !is_over);
-            let Some(pause) = pause.filter(|_| link.refusal.get().is_none()) else {
-                let error = if retry::may_heal(&status) { attempts.name_in(error) } else { error };
+            attempts.record(&link, &status);
+            let is_over =
+                leaderless.has_timed_out() || attempts.are_all_disks_full(self.channel.manager_count());
+            let pause =
+                retry::retry_pause(failed, &status, self.channel.manager_count()).filter(|_| !is_over);
+            let Some(pause) = pause.filter(|_| link.tls_alert.get().is_none()) else {
+                let error = if retry::is_retryable(&status) { attempts.annotate(error) } else { error };
                 return Err(attempts.conclude(error));
             };
             let next = async {
                 sleep(pause).await;
-                self.follow(&link).await;
+                self.switch_manager(&link).await;
             };
             if timeout_at(deadline, next).await.is_err() {
-                return Err(attempts.conclude(attempts.name_in(error)));
+                return Err(attempts.conclude(attempts.annotate(error)));
             }
-            said = Some(error);
+            reported = Some(error);
         }
     }
 
-    /// To how many managers there is a way.
-    pub(crate) fn count(&self) -> usize {
-        self.links.count()
+    /// Number of known managers.
+    pub(crate) fn manager_count(&self) -> usize {
+        self.channel.manager_count()
     }
 
-    /// Opens a stream over one connection: the answer's headers must come within the deadline.
+    /// Opens a stream on one connection; the deadline covers the response headers.
     pub(crate) async fn open<R>(
         &self,
         opening: impl Future<Output = Result<Response<R>, Status>>,
@@ -293,17 +300,17 @@ impl Client {
         let late = |_| Status::unavailable("no answer in time");
         let opened = tokio::time::timeout(CALL_DEADLINE, opening).await.map_err(late)?;
         opened.map(|answer| {
-            self.links.heard(answer.metadata());
+            self.channel.observe_metadata(answer.metadata());
             answer.into_inner()
         })
     }
 }
 
-/// What a call over this connection ended with.
-pub(crate) fn error(link: &Link, status: &Status) -> Error {
+/// The error of a call on this connection.
+pub(crate) fn error_from_status(link: &ManagerChannel, status: &Status) -> Error {
     error_after(link, CALL_DEADLINE, status)
 }
 
-fn error_after(link: &Link, within: Duration, status: &Status) -> Error {
-    Error::from_status(&link.address, within, link.refusal.get(), status)
+fn error_after(link: &ManagerChannel, within: Duration, status: &Status) -> Error {
+    Error::from_status(&link.address, within, link.tls_alert.get(), status)
 }

@@ -1,4 +1,4 @@
-//! Opens connections: TCP with mutual TLS to one of several managers, or a manager's unix socket.
+//! Opens connections: TCP with mutual TLS to one of several managers, or the unix socket of a manager.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,70 +15,70 @@ use tokio_rustls::client::TlsStream;
 use tonic::transport::{Channel, Endpoint};
 use tower::service_fn;
 use warren_security::{
-    ConnectError, Credentials, LiveCertificate, MaterialError, Roots, client_config, connect,
+    ConnectError, Credentials, MaterialError, ReloadableCertificate, Roots, client_config, connect,
 };
 use warren_types::ManagerAddress;
 
-use crate::contexts::Identity;
+use crate::contexts::ClientIdentity;
 use crate::error::Error;
-use crate::refusal::{Listening, Refusal};
+use crate::tls_alert::{AlertRecordingStream, LastTlsAlert};
 
-/// For TCP and TLS together.
+/// Deadline of TCP and TLS together.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
-/// A manager that is silent on an open connection for both of these is gone.
+/// Keepalive interval and timeout of an open connection.
 const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_DEADLINE: Duration = Duration::from_secs(5);
-/// The same where there are others that can answer, while something is asked: a manager that hangs or cannot be reached
-/// any more is left after both of these.
-const KEEP_ALIVE_AMONG_OTHERS: Duration = Duration::from_secs(1);
-/// How long one manager is dialled before another is as well.
-const NEXT_AFTER: Duration = Duration::from_millis(300);
+/// Keepalive interval and timeout during a call if there are other managers, so that the client leaves an unresponsive
+/// one early.
+const KEEP_ALIVE_WITH_OTHER_MANAGERS: Duration = Duration::from_secs(1);
+/// Delay before the next manager is dialled concurrently.
+const NEXT_DIAL_DELAY: Duration = Duration::from_millis(300);
 
-/// Why no connection came about. Travels through the layers of the transport and is found again at their end.
+/// Error of a dial. Passed through the layers of the transport as a source and recovered by downcasting.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{why}")]
-pub(crate) struct DialError {
-    kind: Kind,
+pub(crate) struct ClientDialError {
+    kind: DialErrorKind,
     why: String,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Kind {
+enum DialErrorKind {
     Unreachable,
     Untrusted,
     Denied,
 }
 
-impl DialError {
-    fn new(kind: Kind, why: impl ToString) -> Self {
+impl ClientDialError {
+    fn new(kind: DialErrorKind, why: impl ToString) -> Self {
         Self { kind, why: why.to_string() }
     }
 
-    /// The same for whoever asked for a call to `address`.
-    pub fn at(self, address: String) -> Error {
+    /// The error of a call to `address`.
+    pub fn with_address(self, address: String) -> Error {
         let why = self.why;
         match self.kind {
-            Kind::Unreachable => Error::Unreachable { address, why },
-            Kind::Untrusted => Error::Untrusted { address, why },
-            Kind::Denied => Error::Denied { address, why },
+            DialErrorKind::Unreachable => Error::Unreachable { address, why },
+            DialErrorKind::Untrusted => Error::Untrusted { address, why },
+            DialErrorKind::Denied => Error::Denied { address, why },
         }
     }
 }
 
-/// A manager that was reached.
-pub(crate) struct Dialled {
+/// A connected manager.
+pub(crate) struct DialedManager {
     pub address: ManagerAddress,
     pub channel: Channel,
-    pub refusal: Refusal,
+    pub refusal: LastTlsAlert,
 }
 
-/// The scheme is http, since TLS is the connector's business here and https would be refused.
+/// The scheme is http, since the connector adds TLS and https would be refused.
 fn endpoint() -> Endpoint {
     Endpoint::from_static("http://warren-manager")
 }
 
-/// Connects to the manager's socket now, and again whenever the connection is lost and something is to be sent.
-pub(crate) async fn socket(socket: &Path, refusal: &Refusal) -> Result<Channel, Error> {
+/// Connects to the socket of the manager, and reconnects on demand.
+pub(crate) async fn connect_socket(socket: &Path, refusal: &LastTlsAlert) -> Result<Channel, Error> {
     let endpoint =
         endpoint().http2_keep_alive_interval(KEEP_ALIVE_EVERY).keep_alive_timeout(KEEP_ALIVE_DEADLINE);
     let path = socket.to_owned();
@@ -91,17 +91,20 @@ pub(crate) async fn socket(socket: &Path, refusal: &Refusal) -> Result<Channel, 
     connected.map_err(|error| Error::from_connect(&address, refusal.get(), &error))
 }
 
-/// Connects to one of several managers: the first, and a moment later, or as soon as it is known to fail, the next one
-/// as well. Who answers first is taken.
-pub(crate) async fn any(addresses: &[ManagerAddress], tls: &Arc<ClientConfig>) -> Result<Dialled, Error> {
+/// Connects to one of several managers: dials the first, and after a delay or a failure the next one concurrently. The
+/// first connection wins.
+pub(crate) async fn connect_any(
+    addresses: &[ManagerAddress],
+    tls: &Arc<ClientConfig>,
+) -> Result<DialedManager, Error> {
     let several = addresses.len() > 1;
     let mut waiting = addresses.iter();
     let mut dials = FuturesUnordered::new();
     let mut errors = Vec::new();
     loop {
         if dials.is_empty() {
-            let Some(next) = waiting.next() else { return Err(Error::of_all(errors)) };
-            dials.push(tcp(next, tls, several));
+            let Some(next) = waiting.next() else { return Err(Error::from_connect_errors(errors)) };
+            dials.push(connect_tcp(next, tls, several));
         }
         let more = waiting.len() > 0;
         tokio::select! {
@@ -109,81 +112,92 @@ pub(crate) async fn any(addresses: &[ManagerAddress], tls: &Arc<ClientConfig>) -
                 Ok(dialled) => return Ok(dialled),
                 Err(error) => {
                     errors.push(error);
-                    dials.extend(waiting.next().map(|next| tcp(next, tls, several)));
+                    dials.extend(waiting.next().map(|next| connect_tcp(next, tls, several)));
                 }
             },
-            () = sleep(NEXT_AFTER), if more => {
-                dials.extend(waiting.next().map(|next| tcp(next, tls, several)));
+            () = sleep(NEXT_DIAL_DELAY), if more => {
+                dials.extend(waiting.next().map(|next| connect_tcp(next, tls, several)));
             }
         }
     }
 }
 
-/// Connects to one manager now, and again whenever the connection is lost and something is to be sent.
-async fn tcp(address: &ManagerAddress, tls: &Arc<ClientConfig>, several: bool) -> Result<Dialled, Error> {
+/// Connects to one manager, and reconnects on demand.
+async fn connect_tcp(
+    address: &ManagerAddress,
+    tls: &Arc<ClientConfig>,
+    several: bool,
+) -> Result<DialedManager, Error> {
     let (every, deadline) = match several {
-        true => (KEEP_ALIVE_AMONG_OTHERS, KEEP_ALIVE_AMONG_OTHERS),
+        true => (KEEP_ALIVE_WITH_OTHER_MANAGERS, KEEP_ALIVE_WITH_OTHER_MANAGERS),
         false => (KEEP_ALIVE_EVERY, KEEP_ALIVE_DEADLINE),
     };
     let endpoint = endpoint().http2_keep_alive_interval(every).keep_alive_timeout(deadline);
-    let refusal = Refusal::default();
+    let refusal = LastTlsAlert::default();
     let (dialled, config, noted) = (address.to_string(), Arc::clone(tls), refusal.clone());
     let connector = service_fn(move |_: Uri| {
         let (dial, refusal) = (dial_tls(dialled.clone(), Arc::clone(&config)), noted.clone());
         async move {
             let stream = within_deadline(dial).await?;
-            Ok::<_, DialError>(TokioIo::new(Listening::new(stream, refusal)))
+            Ok::<_, ClientDialError>(TokioIo::new(AlertRecordingStream::new(stream, refusal)))
         }
     });
     let connected = endpoint.connect_with_connector(connector).await;
     let channel =
         connected.map_err(|error| Error::from_connect(&address.to_string(), refusal.get(), &error))?;
-    Ok(Dialled { address: address.clone(), channel, refusal })
+    Ok(DialedManager { address: address.clone(), channel, refusal })
 }
 
-async fn within_deadline<T>(dial: impl Future<Output = Result<T, DialError>>) -> Result<T, DialError> {
-    let late = || DialError::new(Kind::Unreachable, format!("no answer within {CONNECT_DEADLINE:?}"));
+async fn within_deadline<T>(
+    dial: impl Future<Output = Result<T, ClientDialError>>,
+) -> Result<T, ClientDialError> {
+    let late =
+        || ClientDialError::new(DialErrorKind::Unreachable, format!("no answer within {CONNECT_DEADLINE:?}"));
     timeout(CONNECT_DEADLINE, dial).await.map_err(|_| late())?
 }
 
-async fn dial_unix(socket: PathBuf) -> Result<UnixStream, DialError> {
+async fn dial_unix(socket: PathBuf) -> Result<UnixStream, ClientDialError> {
     UnixStream::connect(&socket).await.map_err(|error| match error.kind() {
-        io::ErrorKind::PermissionDenied => {
-            DialError::new(Kind::Denied, "the socket is for root and members of group warren")
-        }
-        _ => DialError::new(Kind::Unreachable, socket_trouble(&socket, &error)),
+        io::ErrorKind::PermissionDenied => ClientDialError::new(
+            DialErrorKind::Denied,
+            "only root and members of group warren may use the socket",
+        ),
+        _ => ClientDialError::new(DialErrorKind::Unreachable, socket_error_text(&socket, &error)),
     })
 }
 
-fn socket_trouble(socket: &Path, error: &io::Error) -> String {
+fn socket_error_text(socket: &Path, error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound => format!("{} does not exist; no manager runs here", socket.display()),
-        io::ErrorKind::ConnectionRefused => "the manager that made the socket is gone".to_owned(),
+        io::ErrorKind::ConnectionRefused => "the manager that created the socket does not run".to_owned(),
         _ => error.to_string(),
     }
 }
 
-async fn dial_tls(address: String, config: Arc<ClientConfig>) -> Result<TlsStream<TcpStream>, DialError> {
+async fn dial_tls(
+    address: String,
+    config: Arc<ClientConfig>,
+) -> Result<TlsStream<TcpStream>, ClientDialError> {
     let stream = TcpStream::connect(&address).await;
-    let stream = stream.map_err(|error| DialError::new(Kind::Unreachable, error))?;
-    // Small requests and answers, each waited for: do not hold them back to fill a segment.
-    stream.set_nodelay(true).map_err(|error| DialError::new(Kind::Unreachable, error))?;
+    let stream = stream.map_err(|error| ClientDialError::new(DialErrorKind::Unreachable, error))?;
+    // Requests and responses are small and synchronous: disable the Nagle delay.
+    stream.set_nodelay(true).map_err(|error| ClientDialError::new(DialErrorKind::Unreachable, error))?;
     connect(stream, config, CONNECT_DEADLINE).await.map_err(|error| {
         let kind = match error {
-            ConnectError::NotAManager(_) => Kind::Untrusted,
-            ConnectError::TimedOut(_) | ConnectError::Handshake(_) => Kind::Unreachable,
+            ConnectError::NotAManager(_) => DialErrorKind::Untrusted,
+            ConnectError::TimedOut(_) | ConnectError::Handshake(_) => DialErrorKind::Unreachable,
         };
-        DialError::new(kind, with_cause(&error))
+        ClientDialError::new(kind, with_cause(&error))
     })
 }
 
-/// Who we are to managers, and whom we take for one.
-pub(crate) fn tls(identity: &Identity) -> Result<Arc<ClientConfig>, Error> {
+/// TLS settings: the client certificate, and the CA that verifies managers.
+pub(crate) fn client_tls_config(identity: &ClientIdentity) -> Result<Arc<ClientConfig>, Error> {
     let unusable = |error: MaterialError| Error::Identity { why: with_cause(&error) };
     let roots = Roots::parse(&identity.ca).map_err(unusable)?;
     let key = warren_security::PrivateKey::parse(&identity.key.0).map_err(unusable)?;
     let credentials = Credentials::new(identity.certificate.clone(), key).map_err(unusable)?;
-    client_config(&roots, Some(LiveCertificate::new(&credentials)))
+    client_config(&roots, Some(ReloadableCertificate::new(&credentials)))
         .map_err(|error| Error::Identity { why: with_cause(&error) })
 }
 

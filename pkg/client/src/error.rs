@@ -1,30 +1,30 @@
-//! How a call can end other than well.
+//! Errors of calls.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use tonic::{Code, Status, TimeoutExpired};
 use warren_proto::Problem;
-use warren_proto::status::{NO_LEADER, OTHER_LIFE};
+use warren_proto::status::{NO_LEADER, OTHER_INCARNATION};
 
-use crate::dial::DialError;
+use crate::dial::ClientDialError;
 
-/// The answer to the removal of what was there `before` it. That there is none says that it is gone: an attempt whose
-/// answer was lost removed it, or somebody else did.
-pub(crate) fn removed<R>(answer: Result<R, Error>, before: R) -> Result<R, Error> {
+/// The result of a removal. `NOT_FOUND` counts as success with the object from `before`: an earlier attempt whose
+/// response was lost, or another client, removed it.
+pub(crate) fn accept_absent<R>(answer: Result<R, Error>, before: R) -> Result<R, Error> {
     match answer {
         Err(error) if error.is_not_found() => Ok(before),
         answer => answer,
     }
 }
 
-/// Reason of a refusal to say whether a write happened.
+/// Reason code of a manager that does not know whether a write was applied.
 pub(crate) const UNCONFIRMED: &str = "UNCONFIRMED";
 
-/// Whether a write may have been applied whose attempt ended with this: the answer was lost, or the manager does not
-/// know. Any other reason of a manager says what became of it, and a call that found no connection was not sent.
+/// Whether an attempt of a write that ended with this may have been applied: the response was lost, or the manager does
+/// not know. Other reason codes are definite, and a call without a connection was not sent.
 pub(crate) fn may_have_been_applied(status: &Status) -> bool {
-    let was_sent = status_source::<DialError>(status).is_none();
+    let was_sent = status_source::<ClientDialError>(status).is_none();
     let is_broken = std::error::Error::source(status).is_some()
         || matches!(status.code(), Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled);
     match Problem::from(status).reason.as_str() {
@@ -34,103 +34,103 @@ pub(crate) fn may_have_been_applied(status: &Status) -> bool {
     }
 }
 
-/// What went wrong between a person and a manager.
+/// Error of a call, or of connecting to a manager.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Nothing says which manager to talk to.
+    /// No context, address or socket selects a manager.
     #[error(
         "no cluster context: run `warren manager init` on this machine or pass --manager/--context \
          (looked in {})", file.display()
     )]
     NoContext {
-        /// The contexts file that was looked in.
+        /// The contexts file.
         file: PathBuf,
     },
-    /// A context was asked for that the file does not have.
+    /// The requested context does not exist.
     #[error("there is no context {name:?} in {}; it has: {}", file.display(), listed(known))]
     UnknownContext {
-        /// As asked for.
+        /// Requested name.
         name: String,
         /// The contexts file.
         file: PathBuf,
-        /// What the file has.
+        /// Existing contexts.
         known: Vec<String>,
     },
-    /// A manager was named by address, and the context that should identify us has no certificate.
+    /// A manager address was given, and the context has no certificate to authenticate with.
     #[error("context {context:?} has no certificate, which --manager needs; choose another with --context")]
     NoIdentity {
-        /// The context.
+        /// Name of the context.
         context: String,
     },
-    /// The contexts file cannot be read, understood or written.
+    /// The contexts file cannot be read, parsed or written.
     #[error("cannot {operation} {}: {why}", file.display())]
     ContextsFile {
         /// `read`, `write` ...
         operation: &'static str,
         /// The file.
         file: PathBuf,
-        /// Why; without any of the file's text, which may hold a key.
+        /// The error, without text of the file, which may contain a key.
         why: String,
     },
-    /// A context's certificate, key or CA is not usable.
+    /// The certificate, key or CA of a context is invalid.
     #[error("the certificates of the context cannot be used: {why}")]
     Identity {
-        /// What is wrong with them.
+        /// The error.
         why: String,
     },
-    /// Nobody answers.
+    /// No connection to the manager.
     #[error("cannot reach the manager at {address}: {why}")]
     Unreachable {
         /// Address or socket.
         address: String,
-        /// What the system or the manager said.
+        /// Error of the system or of the manager.
         why: String,
     },
-    /// Somebody answers, but cannot prove to be a manager of this cluster.
-    #[error("{address} did not prove to be a manager of this cluster: {why}")]
+    /// The server has no certificate of a manager of this cluster.
+    #[error("{address} has no certificate of a manager of this cluster: {why}")]
     Untrusted {
         /// Address.
         address: String,
-        /// What is wrong with its certificate.
+        /// Error of the certificate.
         why: String,
     },
-    /// The manager, or the system in front of its socket, does not let us.
-    #[error("the manager at {address} does not allow it: {why}")]
+    /// The manager, or the permissions of its socket, denied the request.
+    #[error("the manager at {address} denied the request: {why}")]
     Denied {
         /// Address or socket.
         address: String,
-        /// Why not.
+        /// Reason.
         why: String,
     },
-    /// No answer within the deadline. What was asked may have been done.
+    /// No response within the deadline. The request may have been applied.
     #[error("the manager at {address} did not answer within {after:?}")]
     NoAnswer {
         /// Address or socket.
         address: String,
-        /// How long it had.
+        /// The deadline.
         after: Duration,
     },
-    /// The manager answered that it will not or cannot.
+    /// The manager refused the request.
     #[error("{problem}")]
     Refused {
-        /// In its words.
+        /// Reason code, message and violations from the manager.
         problem: Problem,
     },
-    /// A write failed, and an attempt of it that was not confirmed may have been applied all the same.
+    /// A write failed, but an unconfirmed attempt of it may have been applied.
     #[error("{end}; an attempt at {address} was not confirmed and may have been applied")]
     Unconfirmed {
         /// Address or socket of the manager that the attempt was sent to.
         address: String,
-        /// What the last attempt ended with.
+        /// Error of the last attempt.
         end: Box<Error>,
     },
-    /// What the caller gave to be sent could not be read.
-    #[error("cannot read what is to be sent: {0}")]
+    /// The input of the caller could not be read.
+    #[error("cannot read the input: {0}")]
     Input(#[source] std::io::Error),
 }
 
 impl Error {
-    /// The manager's answer that what was asked for does not exist.
+    /// Whether the manager reported that the object does not exist.
     pub fn is_not_found(&self) -> bool {
         match self {
             Self::Refused { problem } => problem.code == Code::NotFound,
@@ -139,7 +139,7 @@ impl Error {
         }
     }
 
-    /// A write failed that may have been applied.
+    /// Whether the failed write may have been applied.
     pub fn is_unconfirmed(&self) -> bool {
         match self {
             Self::Refused { problem } => problem.reason == UNCONFIRMED,
@@ -148,24 +148,24 @@ impl Error {
         }
     }
 
-    /// The managers that answer know of no leader.
+    /// Whether the responding managers have no leader.
     pub fn is_no_leader(&self) -> bool {
         matches!(self, Self::Refused { problem } if problem.reason == NO_LEADER)
     }
 
-    /// Of several attempts, this one says more of how the call ended: a write that may have happened may have happened
-    /// whatever came after it, and what one manager says of all is worth more than that another cannot be reached.
-    pub(crate) fn outweighs(&self, later: &Self) -> bool {
+    /// Whether this error of an attempt is reported instead of another one: an unconfirmed write stays unconfirmed,
+    /// and a response of a manager is worth more than an unreachable one.
+    pub(crate) fn takes_precedence_over(&self, later: &Self) -> bool {
         let weight = |error: &Self| match error {
             error if error.is_unconfirmed() => 2,
-            Self::Refused { problem } if problem.reason == OTHER_LIFE => 1,
+            Self::Refused { problem } if problem.reason == OTHER_INCARNATION => 1,
             error if error.is_no_leader() => 1,
             _ => 0,
         };
         weight(self) > weight(later)
     }
 
-    /// The end of a call that had `after` for its answer, on a connection that may have been refused.
+    /// The error of a call with deadline `after`, on a connection that may have been refused.
     pub(crate) fn from_status(
         address: &str,
         after: Duration,
@@ -173,11 +173,11 @@ impl Error {
         status: &Status,
     ) -> Self {
         let address = address.to_owned();
-        if let Some(dial) = status_source::<DialError>(status) {
-            return dial.clone().at(address);
+        if let Some(dial) = status_source::<ClientDialError>(status) {
+            return dial.clone().with_address(address);
         }
         let problem = Problem::from(status);
-        // What no manager said comes from the layers below.
+        // Without a reason code the status comes from the transport.
         let from_below = problem.reason.is_empty() && std::error::Error::source(status).is_some();
         match problem.code {
             _ if from_below && status_source::<TimeoutExpired>(status).is_some() => {
@@ -193,9 +193,8 @@ impl Error {
         }
     }
 
-    /// The end of attempts to connect to all managers there are. What only one of them said is told, if it says more
-    /// than that it cannot be reached.
-    pub(crate) fn of_all(errors: Vec<Self>) -> Self {
+    /// The error of connecting to all known managers: that of a single one if it is more than unreachable.
+    pub(crate) fn from_connect_errors(errors: Vec<Self>) -> Self {
         let (mut addresses, mut reasons) = (Vec::new(), Vec::new());
         let one = errors.len() == 1;
         for error in errors {
@@ -212,15 +211,15 @@ impl Error {
         Self::Unreachable { address: addresses.join(", "), why }
     }
 
-    /// The end of an attempt to connect.
+    /// The error of an attempt to connect.
     pub(crate) fn from_connect(
         address: &str,
         refusal: Option<String>,
         error: &(dyn std::error::Error + 'static),
     ) -> Self {
         let address = address.to_owned();
-        match chain(error).find_map(|cause| cause.downcast_ref::<DialError>()) {
-            Some(dial) => dial.clone().at(address),
+        match chain(error).find_map(|cause| cause.downcast_ref::<ClientDialError>()) {
+            Some(dial) => dial.clone().with_address(address),
             None => broken_connection(address, refusal, error),
         }
     }
@@ -234,7 +233,7 @@ fn broken_connection(
     if let Some(alert) = refusal {
         return Error::Denied {
             address,
-            why: format!("it does not take the context's certificate ({alert})"),
+            why: format!("it rejected the certificate of the context ({alert})"),
         };
     }
     Error::Unreachable { address, why: innermost(error).unwrap_or_else(|| error.to_string()) }
@@ -250,7 +249,7 @@ fn chain<'a>(
     std::iter::successors(Some(error), |error| error.source())
 }
 
-/// What the lowest layer said; the layers above only say that the transport failed.
+/// The innermost error; the outer ones only report a failed transport.
 fn innermost(error: &(dyn std::error::Error + 'static)) -> Option<String> {
     chain(error).skip(1).last().map(ToString::to_string)
 }

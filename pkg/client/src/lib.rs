@@ -1,48 +1,47 @@
-//! Talks to managers: finds out which ([`Contexts`]), dials one ([`Client::connect`]), and calls it with a
-//! deadline and bounded retries on every call, at another manager when that one is gone or has no leader.
+//! Client of the managers: selects a cluster ([`Contexts`]), connects to a manager ([`Client::connect`]), and sends
+//! requests with a deadline and bounded retries, at another manager if the first is unreachable or has no leader.
 //!
-//! It never keeps what it was told (no caches), never waits without a bound, and never shows key material in
-//! an error or a `Debug`. Every request may be repeated, since creates carry an id that the caller made and
-//! all else says what is wanted; that is why unary calls are simply tried again while managers are
-//! unavailable. A write that fails although one of its attempts may have been applied says so
-//! ([`Error::Unconfirmed`]).
-//! Start reading at [`client`]; [`error`] says how a call can end.
+//! It has no caches, never waits without a bound, and never shows key material in an error or a `Debug`. Every request
+//! is idempotent, since creates carry an id from the caller and other writes contain the desired state; so unary calls
+//! are repeated while managers are unavailable. A write that failed although an attempt may have been applied ends with
+//! [`Error::Unconfirmed`].
+//! Start reading at [`client`]; [`error`] lists how a call can end.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-mod attempts;
+mod api;
+mod channel;
 pub mod client;
-mod contents;
 pub mod contexts;
 mod dial;
 pub mod error;
-mod handles;
 mod import;
-mod link;
 mod logs;
 mod managers;
 mod pages;
 mod pull;
-mod refusal;
+mod refusals;
 mod retry;
+mod secret_objects;
+mod tls_alert;
 mod tokens;
 mod volumes;
 mod watch;
 
+pub use api::{ClusterApi, ImageApi, NodeApi, NodeChange, ServiceApi, TaskApi, TaskFilter};
 pub use client::Client;
-pub use contents::{Contents, NewContent};
-pub use contexts::{Context, Contexts, Identity, PrivateKey, Target};
+pub use contexts::{ClientContext, ClientIdentity, ClientTarget, Contexts, PrivateKeyPem};
 pub use error::Error;
-pub use handles::{Cluster, Images, NodeChange, Nodes, Services, TaskFilter, Tasks};
-pub use import::Import;
-pub use logs::{LogEntries, Logs, LogsOf, LogsWish};
-pub use managers::{Backup, ManagerChange, Managers};
-pub use pull::{PullWish, Pulls};
-pub use tokens::{NewToken, TokenWish, Tokens};
-pub use volumes::{NewVolume, Volumes};
-/// A join token, secret and all.
-pub use warren_security::Token as JoinToken;
-pub use watch::{Change, Watch};
+pub use import::ImageImport;
+pub use logs::{LogApi, LogOptions, LogStream, LogTarget};
+pub use managers::{BackupDownload, ManagerApi, ManagerChange};
+pub use pull::{ImagePulls, PullOptions};
+pub use secret_objects::{NewSecretObject, SecretObjectApi};
+pub use tokens::{NewToken, TokenApi, TokenOptions};
+pub use volumes::{NewVolume, VolumeApi};
+/// A join token with its secret.
+pub use warren_security::JoinToken;
+pub use watch::{Change, ClusterWatch};
 
 #[cfg(test)]
 mod tests;

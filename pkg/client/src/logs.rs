@@ -1,4 +1,4 @@
-//! What tasks wrote, as a stream, across broken connections and from one manager to another.
+//! Streams logs of tasks, with resumption after lost connections and failover.
 
 mod resume;
 
@@ -8,73 +8,72 @@ use warren_proto::v1;
 use warren_proto::v1::logs_client::LogsClient;
 use warren_types::Timestamp;
 
-use crate::client::{Client, MAX_ANSWER, error};
+use crate::channel::ManagerChannel;
+use crate::client::{Client, MAX_RESPONSE, error_from_status};
 use crate::error::Error;
-use crate::link::Link;
-use crate::retry::Trouble;
-use resume::Seen;
+use crate::retry::StreamFailure;
+use resume::LogPositions;
 
-/// What tasks wrote.
+/// Calls for logs.
 #[derive(Debug, Clone, Copy)]
-pub struct Logs<'a>(pub(crate) &'a Client);
+pub struct LogApi<'a>(pub(crate) &'a Client);
 
-/// Whose lines.
+/// Whose logs to read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum LogsOf {
-    /// Of all tasks of a service, by its name or id.
+pub enum LogTarget {
+    /// All tasks of a service, by name or id.
     Service(String),
-    /// Of one task, by its id or as `SERVICE.SLOT`.
+    /// One task, by id or `SERVICE.SLOT`.
     Task(String),
 }
 
-/// Which lines.
+/// Selection of lines.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct LogsWish {
-    /// Go on with what is written from now on.
+pub struct LogOptions {
+    /// Follow new lines.
     pub follow: bool,
-    /// Only so many of the last lines of each task.
+    /// Number of last lines of each task; `None` is all.
     pub tail: Option<u64>,
-    /// Only from then on.
+    /// Only lines since this time.
     pub since: Option<Timestamp>,
 }
 
-impl Logs<'_> {
+impl LogApi<'_> {
     fn client(channel: Channel) -> LogsClient<Channel> {
-        LogsClient::new(channel).max_decoding_message_size(MAX_ANSWER)
+        LogsClient::new(channel).max_decoding_message_size(MAX_RESPONSE)
     }
 
-    /// Reads what tasks wrote: without `follow` in the order of time, to its end.
-    pub async fn read(&self, of: LogsOf, wish: LogsWish) -> Result<LogEntries, Error> {
+    /// Reads logs: without `follow` ordered by time, to the end.
+    pub async fn read(&self, of: LogTarget, options: LogOptions) -> Result<LogStream, Error> {
         let (service, task) = match of {
-            LogsOf::Service(service) => (service, String::new()),
-            LogsOf::Task(task) => (String::new(), task),
+            LogTarget::Service(service) => (service, String::new()),
+            LogTarget::Task(task) => (String::new(), task),
         };
-        let LogsWish { follow, tail, since } = wish;
+        let LogOptions { follow, tail, since } = options;
         let message = v1::ReadLogsRequest { service, task, follow, tail, since: since.map(|at| at.0) };
         let call = |channel, request| async move { Self::client(channel).read(request).await };
-        let (link, entries) = self.0.start(message.clone(), call).await?;
-        let (client, seen) = (self.0.clone(), Seen::default());
-        Ok(LogEntries { client, link, message, entries: Some(entries), seen, trouble: None })
+        let (link, entries) = self.0.start_stream(message.clone(), call).await?;
+        let (client, seen) = (self.0.clone(), LogPositions::default());
+        Ok(LogStream { client, link, message, entries: Some(entries), positions: seen, failure: None })
     }
 }
 
-/// Lines that arrive. Dropping it ends the call; one that is not read holds back whoever writes into it, never
-/// the task.
+/// A stream of lines. Dropping it ends the call. A slow reader slows down the sender, never the task.
 #[derive(Debug)]
-pub struct LogEntries {
+pub struct LogStream {
     client: Client,
-    /// The connection that the stream is of.
-    link: Link,
+    /// Connection of the stream.
+    link: ManagerChannel,
     message: v1::ReadLogsRequest,
     entries: Option<Streaming<v1::LogEntry>>,
-    seen: Seen,
-    trouble: Option<Trouble>,
+    positions: LogPositions,
+    failure: Option<StreamFailure>,
 }
 
-impl LogEntries {
-    /// The next line, or the next thing there is to say about missing ones; `None` when that was all. When the
-    /// connection is lost it goes on behind the last line of each task, at another manager if there is one; it fails
-    /// when that is not possible for half a minute. It waits as long as nothing is written.
+impl LogStream {
+    /// The next line or warning; `None` at the end. After a lost connection it resumes behind the last line of each
+    /// task, at another manager if there is one, and fails if that is impossible for 30 seconds. Waits while no line
+    /// is written.
     pub async fn next(&mut self) -> Result<Option<v1::LogEntry>, Error> {
         loop {
             let Some(entries) = self.entries.as_mut() else {
@@ -84,38 +83,38 @@ impl LogEntries {
             match entries.message().await {
                 Ok(None) => return Ok(None),
                 Ok(Some(entry)) => {
-                    self.trouble = None;
-                    if self.seen.take(&entry) {
+                    self.failure = None;
+                    if self.positions.accept(&entry) {
                         return Ok(Some(entry));
                     }
                 }
-                Err(status) => self.broke(&status)?,
+                Err(status) => self.handle_failure(&status)?,
             }
         }
     }
 
     async fn resume(&mut self) -> Result<(), Error> {
-        if let Some(trouble) = self.trouble {
+        if let Some(trouble) = self.failure {
             trouble.wait().await;
-            self.client.follow(&self.link).await;
+            self.client.switch_manager(&self.link).await;
         }
-        self.link = self.client.link();
-        self.seen.begin_again();
-        let message = self.seen.rest_of(&self.message);
-        let mut logs = Logs::client(self.link.channel.clone());
+        self.link = self.client.current_channel();
+        self.positions.start_replay();
+        let message = self.positions.remaining_request(&self.message);
+        let mut logs = LogApi::client(self.link.channel.clone());
         match self.client.open(logs.read(self.client.request(message))).await {
             Ok(entries) => {
                 self.entries = Some(entries);
                 Ok(())
             }
-            Err(status) => self.broke(&status),
+            Err(status) => self.handle_failure(&status),
         }
     }
 
-    /// Notes that the stream is broken, or answers that it stays so.
-    fn broke(&mut self, status: &Status) -> Result<(), Error> {
+    /// Records the failure, or returns it if the stream cannot be resumed.
+    fn handle_failure(&mut self, status: &Status) -> Result<(), Error> {
         self.entries = None;
-        self.trouble = Trouble::after(self.trouble, status, self.client.count());
-        if self.trouble.is_none() { Err(error(&self.link, status)) } else { Ok(()) }
+        self.failure = StreamFailure::following(self.failure, status, self.client.manager_count());
+        if self.failure.is_none() { Err(error_from_status(&self.link, status)) } else { Ok(()) }
     }
 }

@@ -1,11 +1,11 @@
-//! Walks through a list that comes in pages.
+//! Iterates over paginated lists.
 
 use futures::stream::{Stream, TryStreamExt, try_unfold};
 
 use crate::error::Error;
 
-/// The pages that `fetch` answers: it gets a page token (empty for the first page) and gives the page with
-/// the token of the next one, empty after the last.
+/// The pages of `fetch`, which maps a page token (empty for the first page) to the page and the next token (empty
+/// after the last page).
 pub(crate) fn pages<T, F, Fut>(fetch: F) -> impl Stream<Item = Result<Vec<T>, Error>>
 where
     F: Fn(String) -> Fut,
@@ -15,13 +15,15 @@ where
     try_unfold(start, |state| async move {
         let Some((token, fetch)) = state else { return Ok(None) };
         let (page, next) = fetch(token.clone()).await?;
-        // A manager that answers the token it was asked with would keep us here for ever.
+        // A repeated token would loop forever.
         let more = !next.is_empty() && next != token;
         Ok(Some((page, more.then_some((next, fetch)))))
     })
 }
 
-/// Everything in a list.
-pub(crate) async fn all<T>(pages: impl Stream<Item = Result<Vec<T>, Error>>) -> Result<Vec<T>, Error> {
+/// All items of a list.
+pub(crate) async fn collect_all<T>(
+    pages: impl Stream<Item = Result<Vec<T>, Error>>,
+) -> Result<Vec<T>, Error> {
     Box::pin(pages).try_concat().await
 }

@@ -1,4 +1,4 @@
-//! Has nodes pull an image and hears how they get on with it.
+//! Pulls an image on nodes and streams their progress.
 
 use std::time::Duration;
 
@@ -6,47 +6,46 @@ use tokio::time::timeout;
 use tonic::Streaming;
 use warren_proto::v1;
 
-use crate::client::{Client, error};
+use crate::api::ImageApi;
+use crate::channel::ManagerChannel;
+use crate::client::{Client, error_from_status};
 use crate::error::Error;
-use crate::handles::Images;
-use crate::link::Link;
 
-/// Longest silence of all nodes: a registry may be slow, and unpacking a large layer takes a while.
-const SILENCE: Duration = Duration::from_secs(300);
+/// Timeout between progress messages: registries may be slow, and unpacking a large layer takes time.
+const PROGRESS_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Which image, and where to.
+/// The image and the nodes of a pull.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct PullWish {
-    /// The image.
+pub struct PullOptions {
+    /// Image reference.
     pub reference: String,
     /// Names or ids of nodes; none means every node that is READY.
     pub nodes: Vec<String>,
-    /// Ask the registry also where the image is there.
+    /// Ask the registry even if a node has the image.
     pub always: bool,
 }
 
-/// Pulls that are under way. Dropping it ends them.
+/// Pulls in progress. Dropping it cancels them.
 #[derive(Debug)]
-pub struct Pulls {
-    link: Link,
+pub struct ImagePulls {
+    link: ManagerChannel,
     progress: Streaming<v1::PullProgress>,
 }
 
-impl Pulls {
-    pub(crate) async fn start(client: &Client, wish: PullWish) -> Result<Self, Error> {
-        let PullWish { reference, nodes, always } = wish;
+impl ImagePulls {
+    pub(crate) async fn start(client: &Client, options: PullOptions) -> Result<Self, Error> {
+        let PullOptions { reference, nodes, always } = options;
         let message = v1::PullRequest { reference, nodes, always };
-        let call = |channel, request| async move { Images::client(channel).pull(request).await };
-        let (link, progress) = client.start(message, call).await?;
+        let call = |channel, request| async move { ImageApi::client(channel).pull(request).await };
+        let (link, progress) = client.start_stream(message, call).await?;
         Ok(Self { link, progress })
     }
 
-    /// The next thing to tell; `None` when every node is through. An error of one node is not an error here: it
-    /// comes as that node's `failed`.
+    /// The next progress message; `None` when every node has finished. The error of a node is its `failed` message.
     pub async fn next(&mut self) -> Result<Option<v1::PullProgress>, Error> {
         let address = || self.link.address.to_string();
-        let late = |_| Error::NoAnswer { address: address(), after: SILENCE };
-        let told = timeout(SILENCE, self.progress.message()).await.map_err(late)?;
-        told.map_err(|status| error(&self.link, &status))
+        let late = |_| Error::NoAnswer { address: address(), after: PROGRESS_TIMEOUT };
+        let message = timeout(PROGRESS_TIMEOUT, self.progress.message()).await.map_err(late)?;
+        message.map_err(|status| error_from_status(&self.link, &status))
     }
 }

@@ -2,7 +2,7 @@
 
 mod calls;
 mod connections;
-mod fake;
-mod following;
+mod failover;
+mod scripted_server;
 mod streams;
 mod writes;

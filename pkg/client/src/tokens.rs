@@ -1,4 +1,4 @@
-//! Tokens that machines join with. Their secret is made here and never sent: the cluster keeps its hash.
+//! Calls for join tokens. The secret is generated here and never sent: the cluster stores its hash.
 
 use std::time::Duration;
 
@@ -10,58 +10,58 @@ use warren_proto::{Problem, v1};
 use warren_security::CaDigest;
 use warren_types::{NodeRole, TokenId};
 
-use crate::client::{Client, MAX_ANSWER};
-use crate::error::{Error, removed};
-use crate::handles::{PAGE_SIZE, is_id_prefix, reference};
+use crate::api::{PAGE_SIZE, is_id_prefix, reference};
+use crate::client::{Client, MAX_RESPONSE};
+use crate::error::{Error, accept_absent};
 use crate::{JoinToken, pages};
 
-/// What lets machines join.
+/// Calls for join tokens.
 #[derive(Debug, Clone, Copy)]
-pub struct Tokens<'a>(pub(crate) &'a Client);
+pub struct TokenApi<'a>(pub(crate) &'a Client);
 
-/// What a token shall be good for.
+/// Options of a new token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TokenWish {
-    /// What the machine becomes.
+pub struct TokenOptions {
+    /// Role of the joining machine.
     pub role: NodeRole,
-    /// How long it is taken; `None` is for ever.
+    /// Lifetime; `None` is unlimited.
     pub ttl: Option<Duration>,
-    /// How many machines may join with it; `None` is any number.
+    /// Number of machines that may join; `None` is unlimited.
     pub max_uses: Option<u32>,
 }
 
-/// A token that was just made.
+/// A new token.
 #[derive(Debug, Clone)]
 pub struct NewToken {
-    /// As the cluster keeps it.
+    /// The stored token, without the secret.
     pub token: v1::Token,
-    /// What the machine has to say. Nobody can show it again.
+    /// The token with its secret, which is not stored.
     pub secret: JoinToken,
 }
 
-impl Tokens<'_> {
+impl TokenApi<'_> {
     fn client(channel: Channel) -> TokensClient<Channel> {
-        TokensClient::new(channel).max_decoding_message_size(MAX_ANSWER)
+        TokensClient::new(channel).max_decoding_message_size(MAX_RESPONSE)
     }
 
-    /// Makes a token. `id` is made once per intention by the caller.
-    pub async fn create(&self, id: TokenId, wish: &TokenWish) -> Result<NewToken, Error> {
+    /// Creates a token. The caller generates `id` once per create.
+    pub async fn create(&self, id: TokenId, options: &TokenOptions) -> Result<NewToken, Error> {
         let info = self.0.cluster().info().await?;
         let secret = JoinToken::generate(parse_digest(&info.ca_digest)?)
             .map_err(|error| Error::Identity { why: error.to_string() })?;
         let message = v1::CreateTokenRequest {
             id: id.to_string(),
-            role: v1::NodeRole::from(wish.role).into(),
+            role: v1::NodeRole::from(options.role).into(),
             hash: secret.hash().0.to_vec().into(),
-            // The shortest there is, lest it be taken for none.
-            ttl_ms: wish.ttl.map_or(0, |ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX).max(1)),
-            max_uses: wish.max_uses,
+            // At least 1, since 0 means unlimited.
+            ttl_ms: options.ttl.map_or(0, |ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX).max(1)),
+            max_uses: options.max_uses,
         };
         let call = |channel, request| async move { Self::client(channel).create(request).await };
         Ok(NewToken { token: self.0.writing().unary(message, call).await?, secret })
     }
 
-    /// All tokens, a page at a time.
+    /// A page of tokens.
     pub fn pages(&self) -> impl Stream<Item = Result<Vec<v1::Token>, Error>> {
         let client = self.0.clone();
         pages::pages(move |page_token| {
@@ -77,32 +77,32 @@ impl Tokens<'_> {
 
     /// All tokens.
     pub async fn list(&self) -> Result<Vec<v1::Token>, Error> {
-        pages::all(self.pages()).await
+        pages::collect_all(self.pages()).await
     }
 
-    /// Makes the token with this id, or beginning of an id, useless; answers what it was.
+    /// Revokes the token with this id or id prefix, and returns it.
     pub async fn remove(&self, text: &str) -> Result<v1::Token, Error> {
-        let mut before = Tokens(&self.0.linearizable()).list().await?;
+        let mut before = TokenApi(&self.0.linearizable()).list().await?;
         before.retain(|token| is_id_prefix(text, &token.id));
         let before = (before.len() == 1).then(|| before.swap_remove(0));
         let text = before.as_ref().map_or(text, |token| &token.id);
         let call = |channel, request| async move { Self::client(channel).remove(request).await };
         let answer = self.0.writing().unary(reference(text), call).await;
-        // Of none or of several the manager says so.
+        // For no match or several, the manager returns the error.
         match before {
-            Some(before) => removed(answer, before),
+            Some(before) => accept_absent(answer, before),
             None => answer,
         }
     }
 }
 
-/// The digest of the cluster's authority, as managers say it.
+/// The digest of the cluster CA, as reported by managers.
 fn parse_digest(text: &str) -> Result<CaDigest, Error> {
     let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
     let bytes: Option<Vec<u8>> =
         text.as_bytes().chunks(2).map(|pair| Some(digit(pair[0])? << 4 | digit(*pair.get(1)?)?)).collect();
     let bytes = bytes.and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
-    let message = "the manager does not say which authority its tokens are of; it is older than this program";
+    let message = "the manager does not report the CA of its tokens; it is older than this program";
     let older = || Error::Refused { problem: Problem::new(Code::Unimplemented, "NO_CA_DIGEST", message) };
     bytes.map(CaDigest::from_bytes).ok_or_else(older)
 }
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_digest_is_read_as_it_is_shown() {
+    fn digest_round_trips() {
         let digest = CaDigest::from_bytes(std::array::from_fn(|i| (i * 9) as u8));
         assert_eq!(parse_digest(&digest.to_string()).unwrap(), digest);
         for wrong in ["", "0", "zz", &digest.to_string()[1..], &format!("{digest}00")] {

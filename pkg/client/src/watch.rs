@@ -1,4 +1,4 @@
-//! What changes in the cluster, across broken connections, restarts of managers and from one to another.
+//! The watch of changes, which resumes after lost connections, restarts of managers and failover.
 
 use tonic::transport::Channel;
 use tonic::{Status, Streaming};
@@ -7,52 +7,50 @@ use warren_proto::v1::WatchEvent;
 use warren_proto::v1::cluster_client::ClusterClient;
 pub use warren_proto::v1::watch_event::Change;
 
-use crate::client::{Client, error};
+use crate::channel::{ManagerChannel, incarnation_of};
+use crate::client::{Client, error_from_status};
 use crate::error::Error;
-use crate::link::{Link, life_of};
-use crate::retry::Trouble;
+use crate::retry::StreamFailure;
 
-/// A stream of changes that goes on where it broke off.
+/// A stream of changes that resumes where it broke.
 ///
-/// The first change is `Resync`: list what you watch, then go on. It comes again whenever changes were
-/// missed.
+/// The first change is `Resync`: list the watched objects, then continue. It is repeated when changes were missed.
 #[derive(Debug)]
-pub struct Watch {
+pub struct ClusterWatch {
     client: Client,
-    /// The connection that the stream is of.
-    link: Link,
+    /// Connection of the stream.
+    link: ManagerChannel,
     service: String,
-    /// Of the last change that was given out; 0 before the first.
+    /// Index of the last returned change; 0 before the first.
     index: u64,
-    /// The life of the cluster that `index` is of: in another one the same index is another change.
-    life: Option<u64>,
-    /// The life that the stream is of.
-    streamed_life: Option<u64>,
+    /// Incarnation of `index`: in another one the same index is another change.
+    incarnation: Option<u64>,
+    /// Incarnation of the stream.
+    stream_incarnation: Option<u64>,
     stream: Option<Streaming<WatchEvent>>,
-    /// The stream was opened and has not said anything yet.
+    /// The stream was opened and has returned nothing yet.
     fresh: bool,
-    trouble: Option<Trouble>,
+    failure: Option<StreamFailure>,
 }
 
-impl Watch {
+impl ClusterWatch {
     pub(crate) fn new(client: Client, service: String) -> Self {
-        let link = client.link();
-        let (life, streamed_life) = (None, None);
+        let link = client.current_channel();
+        let (incarnation, stream_incarnation) = (None, None);
         Self {
             client,
             link,
             service,
             index: 0,
-            life,
-            streamed_life,
+            incarnation,
+            stream_incarnation,
             stream: None,
             fresh: true,
-            trouble: None,
+            failure: None,
         }
     }
 
-    /// The next change. May be dropped and called again without losing one. Fails when the manager refuses,
-    /// or could not be reached for half a minute.
+    /// The next change. Cancel safe. Fails if the manager refuses, or was unreachable for 30 seconds.
     pub async fn next(&mut self) -> Result<Change, Error> {
         loop {
             let Some(stream) = self.stream.as_mut() else {
@@ -61,60 +59,59 @@ impl Watch {
             };
             match stream.message().await {
                 Ok(Some(WatchEvent { index, change: Some(change) })) => {
-                    if let Some(change) = self.take(index, change) {
+                    if let Some(change) = self.accept(index, change) {
                         return Ok(change);
                     }
                 }
-                // A kind of change that this version does not know: look at everything again.
+                // An unknown kind of change: resync.
                 Ok(Some(WatchEvent { index, change: None })) => {
-                    (self.index, self.life) = (index, self.streamed_life);
+                    (self.index, self.incarnation) = (index, self.stream_incarnation);
                     return Ok(Change::Resync(v1::Resync {}));
                 }
-                Ok(None) => self.broke(&Status::unavailable("the manager ended the stream"))?,
-                Err(status) => self.broke(&status)?,
+                Ok(None) => self.handle_failure(&Status::unavailable("the manager ended the stream"))?,
+                Err(status) => self.handle_failure(&status)?,
             }
         }
     }
 
-    /// Notes how far we are. `None` for what the caller need not know: a stream that goes on exactly where
-    /// the last one broke off starts with a `Resync` that says only that.
-    fn take(&mut self, index: u64, change: Change) -> Option<Change> {
-        self.trouble = None;
-        let here = (index, self.streamed_life);
-        let resumed = self.fresh && self.index != 0 && here == (self.index, self.life);
+    /// Records the position. `None` for the `Resync` of a stream that resumes without a gap.
+    fn accept(&mut self, index: u64, change: Change) -> Option<Change> {
+        self.failure = None;
+        let here = (index, self.stream_incarnation);
+        let resumed = self.fresh && self.index != 0 && here == (self.index, self.incarnation);
         self.fresh = false;
-        (self.index, self.life) = here;
+        (self.index, self.incarnation) = here;
         (!(resumed && matches!(change, Change::Resync(_)))).then_some(change)
     }
 
     async fn open(&mut self) -> Result<(), Error> {
-        if let Some(trouble) = self.trouble {
+        if let Some(trouble) = self.failure {
             trouble.wait().await;
-            self.client.follow(&self.link).await;
+            self.client.switch_manager(&self.link).await;
         }
-        self.link = self.client.link();
+        self.link = self.client.current_channel();
         let message = v1::WatchRequest { service: self.service.clone(), resume_index: self.index };
         let mut cluster = ClusterClient::new(self.link.channel.clone());
-        cluster = ClusterClient::<Channel>::max_decoding_message_size(cluster, crate::client::MAX_ANSWER);
+        cluster = ClusterClient::<Channel>::max_decoding_message_size(cluster, crate::client::MAX_RESPONSE);
         let opening = async {
             let answer = cluster.watch(self.client.request(message)).await?;
-            let life = life_of(answer.metadata());
-            Ok(answer.map(|stream| (life, stream)))
+            let incarnation = incarnation_of(answer.metadata());
+            Ok(answer.map(|stream| (incarnation, stream)))
         };
         match self.client.open(opening).await {
-            Ok((life, stream)) => {
-                (self.streamed_life, self.stream) = (life, Some(stream));
+            Ok((incarnation, stream)) => {
+                (self.stream_incarnation, self.stream) = (incarnation, Some(stream));
                 self.fresh = true;
                 Ok(())
             }
-            Err(status) => self.broke(&status),
+            Err(status) => self.handle_failure(&status),
         }
     }
 
-    /// Notes that the stream is broken, or answers that it stays so.
-    fn broke(&mut self, status: &Status) -> Result<(), Error> {
+    /// Records the failure, or returns it if the stream cannot be resumed.
+    fn handle_failure(&mut self, status: &Status) -> Result<(), Error> {
         self.stream = None;
-        self.trouble = Trouble::after(self.trouble, status, self.client.count());
-        if self.trouble.is_none() { Err(error(&self.link, status)) } else { Ok(()) }
+        self.failure = StreamFailure::following(self.failure, status, self.client.manager_count());
+        if self.failure.is_none() { Err(error_from_status(&self.link, status)) } else { Ok(()) }
     }
 }

@@ -1,37 +1,37 @@
-//! How long to wait after the n-th failure in a row.
+//! Delay after the n-th consecutive failure.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A source of chance: each call gives 64 evenly spread bits. Tests pass a fixed or seeded one.
-pub type Chance = Arc<dyn Fn() -> u64 + Send + Sync>;
+/// A source of randomness: each call returns 64 uniform bits. Tests pass a fixed or seeded one.
+pub type RandomSource = Arc<dyn Fn() -> u64 + Send + Sync>;
 
-/// Chance from the operating system's seed.
-pub fn system_chance() -> Chance {
+/// Randomness seeded by the operating system.
+pub fn system_random() -> RandomSource {
     Arc::new(rand::random::<u64>)
 }
 
-/// Exponential back-off: the delay doubles from `first` up to `cap`, and each one is spread over its upper
-/// half, so that many who failed together do not come back together.
+/// Exponential backoff: the delay doubles from `first` up to `cap`, with jitter over its upper half, so that concurrent
+/// failures are not retried at the same time.
 #[derive(Clone, Copy)]
 pub struct Backoff {
     first: Duration,
-    cap: Duration,
+    max: Duration,
     failures: u32,
 }
 
 impl Backoff {
-    /// A back-off that has seen no failure. A `cap` below `first` caps the first delay too.
+    /// A backoff without failures. A `cap` below `first` also caps the first delay.
     pub const fn new(first: Duration, cap: Duration) -> Self {
-        Self { first, cap, failures: 0 }
+        Self { first, max: cap, failures: 0 }
     }
 
-    /// Counts one more failure and says how long to wait: within `[d / 2, d]` for d = first · 2ⁿ, at most
-    /// the cap. `chance` picks the place in that range (0 is the shortest wait).
+    /// Counts a failure and returns the delay: within `[d / 2, d]` for d = first · 2ⁿ, at most the cap. `chance`
+    /// selects the point in that range (0 is the shortest delay).
     pub fn next_delay(&mut self, chance: u64) -> Duration {
         let factor = 1u32.checked_shl(self.failures).unwrap_or(u32::MAX);
-        let whole = self.first.saturating_mul(factor).min(self.cap);
+        let whole = self.first.saturating_mul(factor).min(self.max);
         self.failures = self.failures.saturating_add(1);
         let half = whole / 2;
         let spread = u64::try_from((whole - half).as_nanos()).unwrap_or(u64::MAX);
@@ -44,7 +44,7 @@ impl Backoff {
         self.failures
     }
 
-    /// Success: the next failure waits `first` again.
+    /// Resets after a success: the next failure waits `first` again.
     pub fn reset(&mut self) {
         self.failures = 0;
     }
@@ -52,7 +52,7 @@ impl Backoff {
 
 impl fmt::Debug for Backoff {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Backoff({:?}..{:?}, {} failures)", self.first, self.cap, self.failures)
+        write!(f, "Backoff({:?}..{:?}, {} failures)", self.first, self.max, self.failures)
     }
 }
 
@@ -64,7 +64,7 @@ mod tests {
     const LONGEST: u64 = u64::MAX;
 
     #[test]
-    fn doubles_to_the_cap_and_starts_again_after_a_reset() {
+    fn delay_doubles_to_the_max_until_reset() {
         let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(5));
         let shortest: Vec<_> = (0..5).map(|_| backoff.next_delay(0).as_millis()).collect();
         assert_eq!(shortest, [500, 1000, 2000, 2500, 2500]);
@@ -75,14 +75,14 @@ mod tests {
     }
 
     #[test]
-    fn system_chance_varies() {
-        let chance = system_chance();
+    fn system_random_varies() {
+        let chance = system_random();
         assert!((0..8).any(|_| chance() != chance()));
     }
 
     proptest! {
         #[test]
-        fn stays_in_the_upper_half_whatever_the_chance(
+        fn delay_stays_in_the_upper_half(
             first in 1u64..10_000, cap in 1u64..1_000_000, before in 0u32..70, chance: u64,
         ) {
             let (first, cap) = (Duration::from_millis(first), Duration::from_millis(cap));

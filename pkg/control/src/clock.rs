@@ -1,4 +1,4 @@
-//! The door to time: the real clock, and one that a test moves by hand.
+//! The clock: the real one, and one that tests advance manually.
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -6,26 +6,26 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 
-/// Where time comes from. Deciding code takes the values as arguments and never holds a clock itself.
+/// Source of time. Deciding code takes times as arguments and never holds a clock.
 pub trait Clock: Send + Sync + fmt::Debug + 'static {
-    /// Milliseconds since 1970-01-01T00:00:00Z. Never less than an earlier answer of the same clock.
+    /// Milliseconds since 1970-01-01T00:00:00Z. Never decreases for the same clock.
     fn unix_millis(&self) -> u64;
 
-    /// For measuring spans and setting deadlines; unrelated to the calendar.
+    /// Monotonic time, for durations and deadlines.
     fn instant(&self) -> Instant;
 }
 
-/// The machine's clock. When the wall clock is set back, this one keeps running at its own pace ahead of
-/// it until the process ends, instead of going back or standing still: deadlines computed from it still pass.
+/// The clock of the machine. When the wall clock is set back, this one continues at monotonic speed until the process
+/// ends, instead of going back or stopping: deadlines computed from it still expire.
 #[derive(Debug)]
 pub struct SystemClock {
-    line: Mutex<Line>,
+    anchor: Mutex<MonotonicAnchor>,
 }
 
 impl SystemClock {
-    /// A clock anchored at the present moment.
+    /// A clock that starts at the current time.
     pub fn new() -> Self {
-        Self { line: Mutex::new(Line { wall: wall_millis(), at: Instant::now() }) }
+        Self { anchor: Mutex::new(MonotonicAnchor { wall: wall_millis(), at: Instant::now() }) }
     }
 }
 
@@ -37,7 +37,7 @@ impl Default for SystemClock {
 
 impl Clock for SystemClock {
     fn unix_millis(&self) -> u64 {
-        let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut line = self.anchor.lock().unwrap_or_else(PoisonError::into_inner);
         line.advance(wall_millis(), Instant::now())
     }
 
@@ -46,7 +46,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A machine whose clock stands before 1970 is read as standing at 1970.
+/// A time before 1970 is read as 1970.
 fn wall_millis() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     millis(since)
@@ -56,44 +56,44 @@ fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The line time may not fall below: through the last moment at which the wall clock was ahead of it.
+/// Lower bound of the time: continues from the last moment at which the wall clock was ahead of it.
 #[derive(Debug)]
-struct Line {
+struct MonotonicAnchor {
     wall: u64,
     at: Instant,
 }
 
-impl Line {
+impl MonotonicAnchor {
     fn advance(&mut self, wall: u64, at: Instant) -> u64 {
         let steady = self.wall.saturating_add(millis(at.saturating_duration_since(self.at)));
         if wall < steady {
             return steady;
         }
-        *self = Line { wall, at };
+        *self = MonotonicAnchor { wall, at };
         wall
     }
 }
 
-/// A clock that stands still until it is told to move. Its instants follow it, not the runtime's timers.
+/// A clock that only advances manually. Its instants follow it, not the timers of the runtime.
 #[derive(Debug)]
 pub struct ManualClock {
     start: (u64, Instant),
-    passed: Mutex<Duration>,
+    elapsed: Mutex<Duration>,
 }
 
 impl ManualClock {
-    /// A clock standing at `unix_millis`.
+    /// A clock at `unix_millis`.
     pub fn new(unix_millis: u64) -> Self {
-        Self { start: (unix_millis, Instant::now()), passed: Mutex::new(Duration::ZERO) }
+        Self { start: (unix_millis, Instant::now()), elapsed: Mutex::new(Duration::ZERO) }
     }
 
-    /// Moves both the wall time and the instants forward.
+    /// Advances the wall time and the instants.
     pub fn advance(&self, by: Duration) {
-        *self.passed.lock().unwrap_or_else(PoisonError::into_inner) += by;
+        *self.elapsed.lock().unwrap_or_else(PoisonError::into_inner) += by;
     }
 
     fn passed(&self) -> Duration {
-        *self.passed.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.elapsed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn the_system_clock_keeps_the_rules_and_tells_the_time() {
+    fn system_clock_is_monotonic() {
         let clock = SystemClock::new();
         check(&clock, || ());
         assert!(clock.unix_millis().abs_diff(wall_millis()) < 10_000);
@@ -143,7 +143,7 @@ mod tests {
     #[test]
     fn a_wall_clock_set_back_neither_reverses_nor_stops_time() {
         let start = Instant::now();
-        let mut line = Line { wall: 10_000, at: start };
+        let mut line = MonotonicAnchor { wall: 10_000, at: start };
         assert_eq!(line.advance(9_000, start + Duration::from_millis(100)), 10_100);
         assert_eq!(line.advance(9_400, start + Duration::from_millis(500)), 10_500);
         assert_eq!(line.advance(20_000, start + Duration::from_millis(600)), 20_000);
@@ -155,7 +155,7 @@ mod tests {
             moves in proptest::collection::vec((0u64..100_000, 0u64..1_000), 1..50),
         ) {
             let mut at = Instant::now();
-            let mut line = Line { wall: 50_000, at };
+            let mut line = MonotonicAnchor { wall: 50_000, at };
             let mut last = 50_000;
             for (wall, passed) in moves {
                 at += Duration::from_millis(passed);

@@ -1,4 +1,4 @@
-//! The keyed work queue: who may wake a key, and the side that the runner takes keys from.
+//! The keyed work queue: the sender side, and the receiver side of the runner.
 
 mod schedule;
 
@@ -8,51 +8,50 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use self::schedule::Schedule;
+use self::schedule::KeySchedule;
 
-/// The queue holds as many keys as it may. Nothing was changed; the caller's next full sweep over the
-/// state must wake this key again.
+/// The queue is full and unchanged; the next full resync of the caller must add this key again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the work queue is full: it holds {capacity} keys; the key waits for the next full sweep")]
-pub struct QueueFull {
-    /// Keys the queue may hold, waiting and running together.
+#[error("the work queue is full: it holds {capacity} keys; the key is retried at the next full resync")]
+pub struct WorkQueueFull {
+    /// Maximum number of keys, waiting and running.
     pub capacity: usize,
 }
 
-/// The end of the queue that a runner works off ([`crate::Loops::spawn_queue`]). There is one of it.
-pub struct Queue<K> {
+/// The receiver side, which a runner processes ([`crate::BackgroundTasks::spawn_queue`]). There is one.
+pub struct WorkQueue<K> {
     shared: Arc<Shared<K>>,
 }
 
-/// The end of the queue that wakes keys. Clones wake the same queue.
+/// The sender side. Clones share the queue.
 ///
-/// Every accepted wake is followed by a run of that key which starts after the wake. Equal keys collapse
-/// into one run, the earlier moment wins, and a key never runs twice at once.
-pub struct QueueHandle<K> {
+/// Each accepted key runs at least once after it was added. Equal keys coalesce into one run, the earlier time wins,
+/// and a key never runs concurrently with itself.
+pub struct WorkQueueHandle<K> {
     shared: Arc<Shared<K>>,
 }
 
 struct Shared<K> {
-    schedule: Mutex<Schedule<K, Instant>>,
+    schedule: Mutex<KeySchedule<K, Instant>>,
     changed: Notify,
 }
 
 impl<K> Shared<K> {
-    fn schedule(&self) -> MutexGuard<'_, Schedule<K, Instant>> {
+    fn schedule(&self) -> MutexGuard<'_, KeySchedule<K, Instant>> {
         self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<K: Ord + Clone> Queue<K> {
+impl<K: Ord + Clone> WorkQueue<K> {
     /// An empty queue for at most `capacity` distinct keys.
     pub fn new(capacity: usize) -> Self {
-        let schedule = Mutex::new(Schedule::new(capacity));
+        let schedule = Mutex::new(KeySchedule::new(capacity));
         Self { shared: Arc::new(Shared { schedule, changed: Notify::new() }) }
     }
 
-    /// A handle to wake keys with.
-    pub fn handle(&self) -> QueueHandle<K> {
-        QueueHandle { shared: Arc::clone(&self.shared) }
+    /// A sender.
+    pub fn handle(&self) -> WorkQueueHandle<K> {
+        WorkQueueHandle { shared: Arc::clone(&self.shared) }
     }
 
     pub(crate) fn take_due(&self) -> Option<K> {
@@ -63,9 +62,9 @@ impl<K: Ord + Clone> Queue<K> {
         self.shared.schedule().finish(key, again);
     }
 
-    /// Waits until a key may be due: its moment came, or a wake changed what is next. May return early.
-    pub(crate) async fn due(&self) {
-        // A wake between these two lines leaves a permit behind, so that it is never missed.
+    /// Waits until a key may be due. May return early.
+    pub(crate) async fn wait_due(&self) {
+        // A notification between these two lines stores a permit, so that it is never missed.
         let next = self.shared.schedule().next_due();
         let changed = self.shared.changed.notified();
         match next {
@@ -78,43 +77,43 @@ impl<K: Ord + Clone> Queue<K> {
     }
 }
 
-impl<K: Ord + Clone> QueueHandle<K> {
-    /// Asks for a run of `key` as soon as possible.
-    pub fn wake(&self, key: K) -> Result<(), QueueFull> {
+impl<K: Ord + Clone> WorkQueueHandle<K> {
+    /// Schedules a run of `key` as soon as possible.
+    pub fn wake(&self, key: K) -> Result<(), WorkQueueFull> {
         self.wake_at(key, Instant::now())
     }
 
-    /// Asks for a run of `key` at `due`, or earlier if the key is already to run earlier.
-    pub fn wake_at(&self, key: K, due: Instant) -> Result<(), QueueFull> {
+    /// Schedules a run of `key` at `due`, or keeps an earlier one.
+    pub fn wake_at(&self, key: K, due: Instant) -> Result<(), WorkQueueFull> {
         self.shared.schedule().wake_at(key, due)?;
         self.shared.changed.notify_one();
         Ok(())
     }
 
-    /// Keys that wait or run now.
+    /// Number of waiting and running keys.
     pub fn len(&self) -> usize {
         self.shared.schedule().len()
     }
 
-    /// Whether nothing waits and nothing runs.
+    /// Whether no key waits or runs.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-impl<K> Clone for QueueHandle<K> {
+impl<K> Clone for WorkQueueHandle<K> {
     fn clone(&self) -> Self {
         Self { shared: Arc::clone(&self.shared) }
     }
 }
 
-impl<K> fmt::Debug for Queue<K> {
+impl<K> fmt::Debug for WorkQueue<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Queue")
     }
 }
 
-impl<K> fmt::Debug for QueueHandle<K> {
+impl<K> fmt::Debug for WorkQueueHandle<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("QueueHandle")
     }

@@ -1,4 +1,4 @@
-//! Works off a queue: runs keys side by side up to a limit, and looks again at those that ask or fail.
+//! Processes a queue: runs keys concurrently up to a limit, and repeats those that request it or fail.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,68 +9,68 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::attempt::{BoxError, chain_of, contained};
-use crate::loops::Record;
-use crate::{Backoff, Chance, Queue};
+use crate::background::BackgroundTaskRecord;
+use crate::panic_guard::{BoxError, catch_panic, error_chain};
+use crate::{Backoff, RandomSource, WorkQueue};
 
-/// How the run of one key ended.
+/// Result of the run of a key.
 #[derive(Debug)]
-pub enum Outcome {
-    /// Nothing more to do until the key is woken.
+pub enum RunOutcome {
+    /// Done until the key is added again.
     Done,
-    /// Look again after this long, or when the key is woken.
-    RecheckAfter(Duration),
-    /// It did not work: again after a back-off, or when the key is woken.
+    /// Repeat after this delay, or when the key is added.
+    RequeueAfter(Duration),
+    /// Failed: repeat after a backoff, or when the key is added.
     Failed(BoxError),
 }
 
-impl<E: Into<BoxError>> From<Result<(), E>> for Outcome {
+impl<E: Into<BoxError>> From<Result<(), E>> for RunOutcome {
     fn from(result: Result<(), E>) -> Self {
-        result.map_or_else(|error| Outcome::Failed(error.into()), |()| Outcome::Done)
+        result.map_or_else(|error| RunOutcome::Failed(error.into()), |()| RunOutcome::Done)
     }
 }
 
-/// The bounds a runner keeps.
+/// Limits of a runner.
 #[derive(Clone, Copy, Debug)]
 pub struct RunnerSettings {
-    /// How many keys run at once; at least one.
+    /// Maximum number of concurrent runs; at least one.
     pub concurrency: usize,
-    /// A run that takes longer is dropped and counts as failed, so that it cannot hold its place forever.
+    /// Deadline of a run: a longer one is dropped and counts as failed.
     pub deadline: Duration,
-    /// The wait after a key's first failure; it doubles with each further one.
+    /// Delay after the first failure of a key; doubles with each further one.
     pub first_retry: Duration,
-    /// The longest wait between two tries of a failing key.
-    pub longest_retry: Duration,
+    /// Maximum delay between two runs of a failing key.
+    pub max_retry: Duration,
 }
 
 impl Default for RunnerSettings {
-    /// For keys whose run is a decision and a write: a few at once, retried within seconds.
+    /// Limits for reconcilers: few concurrent runs, retries within seconds.
     fn default() -> Self {
         Self {
             concurrency: 4,
             deadline: Duration::from_secs(60),
             first_retry: Duration::from_millis(200),
-            longest_retry: Duration::from_secs(30),
+            max_retry: Duration::from_secs(30),
         }
     }
 }
 
-pub(crate) struct Runner<K> {
+pub(crate) struct QueueRunner<K> {
     pub(crate) name: &'static str,
-    pub(crate) queue: Queue<K>,
+    pub(crate) queue: WorkQueue<K>,
     pub(crate) settings: RunnerSettings,
-    pub(crate) record: Arc<Record>,
-    pub(crate) chance: Chance,
-    /// Keys whose last run failed. Bounded by the queue, since each of them waits in it.
-    pub(crate) failing: BTreeMap<K, Backoff>,
+    pub(crate) record: Arc<BackgroundTaskRecord>,
+    pub(crate) random: RandomSource,
+    /// Keys whose last run failed. Bounded by the queue, since each waits in it.
+    pub(crate) backoffs: BTreeMap<K, Backoff>,
 }
 
-impl<K: Ord + Clone + fmt::Debug + Send + 'static> Runner<K> {
-    /// Runs due keys until `stop`, then starts none and lets those that run come to their end.
+impl<K: Ord + Clone + fmt::Debug + Send + 'static> QueueRunner<K> {
+    /// Runs due keys until `stop`, then waits for the runs in progress.
     pub(crate) async fn run<F, Fut>(mut self, stop: CancellationToken, work: F)
     where
         F: Fn(K) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Outcome> + Send + 'static,
+        Fut: Future<Output = RunOutcome> + Send + 'static,
     {
         let work = Arc::new(work);
         let places = self.settings.concurrency.max(1);
@@ -79,7 +79,12 @@ impl<K: Ord + Clone + fmt::Debug + Send + 'static> Runner<K> {
             while runs.len() < places
                 && let Some(key) = self.queue.take_due()
             {
-                runs.spawn(one_run(key, Arc::clone(&work), self.settings.deadline, Arc::clone(&self.record)));
+                runs.spawn(run_once(
+                    key,
+                    Arc::clone(&work),
+                    self.settings.deadline,
+                    Arc::clone(&self.record),
+                ));
             }
             let has_place = runs.len() < places;
             tokio::select! {
@@ -88,22 +93,22 @@ impl<K: Ord + Clone + fmt::Debug + Send + 'static> Runner<K> {
                     let (key, outcome) = ended.expect("a run contains its panics and is not aborted");
                     self.settle(key, outcome);
                 }
-                () = self.queue.due(), if has_place => {}
+                () = self.queue.wait_due(), if has_place => {}
             }
         }
         while runs.join_next().await.is_some() {}
     }
 
-    fn settle(&mut self, key: K, outcome: Outcome) {
+    fn settle(&mut self, key: K, outcome: RunOutcome) {
         let after = match outcome {
-            Outcome::Done => None,
-            Outcome::RecheckAfter(after) => Some(after),
-            Outcome::Failed(error) => {
-                let RunnerSettings { first_retry, longest_retry, .. } = self.settings;
+            RunOutcome::Done => None,
+            RunOutcome::RequeueAfter(after) => Some(after),
+            RunOutcome::Failed(error) => {
+                let RunnerSettings { first_retry, max_retry: longest_retry, .. } = self.settings;
                 let backoff =
-                    self.failing.entry(key.clone()).or_insert(Backoff::new(first_retry, longest_retry));
-                let delay = backoff.next_delay((self.chance)());
-                let (failures, error) = (backoff.failures(), chain_of(error.as_ref()));
+                    self.backoffs.entry(key.clone()).or_insert(Backoff::new(first_retry, longest_retry));
+                let delay = backoff.next_delay((self.random)());
+                let (failures, error) = (backoff.failures(), error_chain(error.as_ref()));
                 tracing::warn!(
                     queue = self.name,
                     ?key,
@@ -116,35 +121,40 @@ impl<K: Ord + Clone + fmt::Debug + Send + 'static> Runner<K> {
                 return;
             }
         };
-        self.failing.remove(&key);
+        self.backoffs.remove(&key);
         self.queue.finish(&key, after.map(|after| Instant::now() + after));
     }
 }
 
 #[derive(Debug, thiserror::Error)]
-enum RunError {
+enum KeyRunError {
     #[error("the run took longer than its deadline of {0:?} and was dropped")]
     TooLong(Duration),
     #[error("{0}")]
     Panicked(String),
 }
 
-async fn one_run<K, F, Fut>(key: K, work: Arc<F>, deadline: Duration, record: Arc<Record>) -> (K, Outcome)
+async fn run_once<K, F, Fut>(
+    key: K,
+    work: Arc<F>,
+    deadline: Duration,
+    record: Arc<BackgroundTaskRecord>,
+) -> (K, RunOutcome)
 where
     K: Clone,
     F: Fn(K) -> Fut,
-    Fut: Future<Output = Outcome>,
+    Fut: Future<Output = RunOutcome>,
 {
     let run = record.begin();
     let subject = key.clone();
-    let outcome = match tokio::time::timeout(deadline, contained(move || work(subject))).await {
+    let outcome = match tokio::time::timeout(deadline, catch_panic(move || work(subject))).await {
         Ok(Ok(outcome)) => outcome,
-        Ok(Err(panic)) => Outcome::Failed(RunError::Panicked(panic).into()),
-        Err(_) => Outcome::Failed(RunError::TooLong(deadline).into()),
+        Ok(Err(panic)) => RunOutcome::Failed(KeyRunError::Panicked(panic).into()),
+        Err(_) => RunOutcome::Failed(KeyRunError::TooLong(deadline).into()),
     };
     run.finish(match &outcome {
-        Outcome::Failed(error) => Err(chain_of(error.as_ref())),
-        Outcome::Done | Outcome::RecheckAfter(_) => Ok(()),
+        RunOutcome::Failed(error) => Err(error_chain(error.as_ref())),
+        RunOutcome::Done | RunOutcome::RequeueAfter(_) => Ok(()),
     });
     (key, outcome)
 }

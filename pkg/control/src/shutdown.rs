@@ -1,4 +1,4 @@
-//! The orderly end of a process: ask every task to stop, wait so long, and name those that did not.
+//! Graceful shutdown: signals every task to stop, waits up to a deadline, and names the tasks that did not stop.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -11,19 +11,19 @@ use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::attempt::contained;
+use crate::panic_guard::catch_panic;
 
 /// Some tasks were still running at the deadline and were aborted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("still running {waited:?} after being told to stop, aborted: {}", names.join(", "))]
-pub struct NotStopped {
-    /// How long they were waited for.
+#[error("tasks still running {waited:?} after the stop signal, aborted: {}", names.join(", "))]
+pub struct ShutdownTimeout {
+    /// The time waited.
     pub waited: Duration,
     /// The names the tasks were spawned with, in the order they were spawned.
     pub names: Vec<String>,
 }
 
-/// The tasks of a process (or of a part of it) and the token that tells them to stop. Clones are the same.
+/// The tasks of a process (or of a part of it) and their cancellation token. Clones share them.
 #[derive(Clone)]
 pub struct Shutdown {
     inner: Arc<Inner>,
@@ -38,7 +38,7 @@ struct Inner {
 
 struct Task {
     name: Cow<'static, str>,
-    /// Absent for the moment between being listed and being spawned.
+    /// Absent between being listed and being spawned.
     abort: Option<AbortHandle>,
 }
 
@@ -48,20 +48,20 @@ impl Inner {
     }
 }
 
-/// Takes a task off the list when it ends in whatever way.
-struct Listed {
+/// Removes a task from the list on drop.
+struct TaskListGuard {
     inner: Arc<Inner>,
     id: u64,
 }
 
-impl Drop for Listed {
+impl Drop for TaskListGuard {
     fn drop(&mut self) {
         self.inner.tasks().remove(&self.id);
     }
 }
 
 impl Shutdown {
-    /// With no task yet.
+    /// Creates an empty set.
     pub fn new() -> Self {
         Self {
             inner: Arc::new(Inner {
@@ -73,12 +73,12 @@ impl Shutdown {
         }
     }
 
-    /// The token that is cancelled when everything shall stop. A task must watch it and return.
+    /// The token that is cancelled at shutdown. A task must watch it and return.
     pub fn token(&self) -> CancellationToken {
         self.inner.token.clone()
     }
 
-    /// Runs a task under a name. Its panic is logged under that name and ends nothing else.
+    /// Spawns a named task. A panic is logged with the name and ends only this task.
     pub fn spawn<F>(&self, name: impl Into<Cow<'static, str>>, task: F)
     where
         F: Future<Output = ()> + Send + 'static,
@@ -87,12 +87,12 @@ impl Shutdown {
         let name = name.into();
         // Listed before it is spawned, since it may end before `spawn` returns.
         self.inner.tasks().insert(id, Task { name: name.clone(), abort: None });
-        let listed = Listed { inner: Arc::clone(&self.inner), id };
-        // In a box: what is around it would have room for it several times over, as long as it runs.
+        let listed = TaskListGuard { inner: Arc::clone(&self.inner), id };
+        // Boxed: the wrapping futures would reserve space for it several times.
         let task = Box::pin(task);
         let handle = self.inner.tracker.spawn(async move {
             let _listed = listed;
-            if let Err(panic) = contained(|| task).await {
+            if let Err(panic) = catch_panic(|| task).await {
                 tracing::error!(task = %name, error = panic, "task ended by a panic");
             }
         });
@@ -101,19 +101,19 @@ impl Shutdown {
         }
     }
 
-    /// Tells all tasks to stop and waits until they have, at most `deadline`; those left are aborted and
-    /// named. May be called again. Must not be awaited by one of the tasks: it would wait for itself.
-    pub async fn stop(&self, deadline: Duration) -> Result<(), NotStopped> {
+    /// Signals all tasks to stop and waits for at most `deadline`; remaining tasks are aborted and named. Repeatable.
+    /// Must not be awaited by one of the tasks: it would wait for itself.
+    pub async fn stop(&self, deadline: Duration) -> Result<(), ShutdownTimeout> {
         self.inner.token.cancel();
         self.inner.tracker.close();
         if tokio::time::timeout(deadline, self.inner.tracker.wait()).await.is_ok() {
             return Ok(());
         }
-        // Aborting under the lock could run a task's end here, which takes the same lock.
+        // Aborting under the lock could drop a task here, which takes the same lock.
         let (names, aborts): (Vec<_>, Vec<_>) =
             self.inner.tasks().values().map(|task| (task.name.to_string(), task.abort.clone())).unzip();
         aborts.into_iter().flatten().for_each(|abort| abort.abort());
-        if names.is_empty() { Ok(()) } else { Err(NotStopped { waited: deadline, names }) }
+        if names.is_empty() { Ok(()) } else { Err(ShutdownTimeout { waited: deadline, names }) }
     }
 }
 
@@ -141,7 +141,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(3600);
 
     #[tokio::test(start_paused = true)]
-    async fn tasks_that_watch_the_token_end_and_stopping_twice_is_harmless() {
+    async fn tasks_end_on_token_and_second_stop_is_noop() {
         let shutdown = Shutdown::new();
         for name in ["api", "session"] {
             let token = shutdown.token();
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_does_not_stop_is_named_and_dropped() {
+    async fn unstopped_task_is_named_and_aborted() {
         let shutdown = Shutdown::new();
         let token = shutdown.token();
         shutdown.spawn("good", async move { token.cancelled().await });
@@ -164,13 +164,13 @@ mod tests {
         });
         let waited = Duration::from_secs(5);
         let refused = shutdown.stop(waited).await.unwrap_err();
-        assert_eq!(refused, NotStopped { waited, names: vec!["pull web.3".to_owned()] });
+        assert_eq!(refused, ShutdownTimeout { waited, names: vec!["pull web.3".to_owned()] });
         dropped.await.unwrap_err();
         assert_eq!(shutdown.stop(waited).await, Ok(()));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_panic_leaves_the_other_tasks_alone_and_nothing_on_the_list() {
+    async fn panic_affects_no_other_task() {
         let shutdown = Shutdown::new();
         let (answer, answered) = oneshot::channel();
         let token = shutdown.token();

@@ -1,23 +1,23 @@
-//! Whether a task is well: checks from inside its network and its container, and what follows from their results.
+//! Health checks of tasks, run inside their network and container, and the health that results.
 //!
-//! [`Tracker`] decides, without clock or IO: results go in, the task's health and the time of the next check come out.
-//! [`Prober`] asks, one check at a time for a task and a bounded number of them for the node. Programs are run through
-//! the door [`Exec`]. Nothing here acts on a task, and nothing a task answers, however slow or long, takes more than
-//! the check's timeout and a few KiB.
+//! [`HealthTracker`] decides, without clock or IO: check results in, health and the time of the next check
+//! out. [`Prober`] runs checks, one at a time per task and a bounded number per node. Programs are run
+//! through [`Exec`]. This crate never acts on a task, and no answer of a task, however slow or long, takes
+//! more than the check's timeout and a few KiB.
 //!
-//! Start reading at [`Tracker`], then [`Prober::check`].
+//! Start reading at [`HealthTracker`], then [`Prober::check`].
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-mod door;
 mod exec;
 mod namespace;
 mod outcome;
 mod probe;
+mod probe_target;
 mod tracker;
 
-pub use door::{Ending, Exec, Ran, Target};
-pub use exec::{InContainers, Setups};
-pub use outcome::{CheckResult, MAX_OUTPUT, Outcome};
-pub use probe::{Limits, Prober};
-pub use tracker::{Tracker, Verdict};
+pub use exec::{ContainerExec, ExecPlanSource};
+pub use outcome::{CheckResult, MAX_OUTPUT, ProbeOutcome};
+pub use probe::{ProbeLimits, Prober};
+pub use probe_target::{Exec, ExecResult, ExecStatus, ProbeTarget};
+pub use tracker::{HealthTracker, HealthVerdict};

@@ -1,8 +1,8 @@
-//! Sockets that belong to a task's network.
+//! Sockets in the network namespace of a task.
 //!
-//! A socket belongs for ever to the network namespace that its maker's *thread* was in. One thread, started with the
-//! first socket that is asked for, moves into the namespaces and back again; the sockets it makes are then used from
-//! anywhere. It never waits for the network itself, and it holds no namespace open between two sockets.
+//! A socket permanently belongs to the network namespace in which its creating *thread* was. One thread,
+//! started at the first request, enters the namespaces and returns; the sockets are then used from any
+//! thread. It never waits for the network and holds no namespace open between two requests.
 
 use std::fs::File;
 use std::io;
@@ -16,58 +16,58 @@ use nix::sched::{CloneFlags, setns};
 use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::outcome::is_scarcity;
+use crate::outcome::is_resource_exhausted;
 
-/// How many sockets may be asked for and not made yet; more wait.
+/// Limit of queued socket requests; further callers wait.
 const QUEUE: usize = 64;
-/// The namespace of the calling thread.
-const OWN: &str = "/proc/thread-self/ns/net";
+/// Network namespace of the calling thread.
+const OWN_NAMESPACE: &str = "/proc/thread-self/ns/net";
 
-/// Why there is no socket.
+/// Why no socket could be created.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SocketError {
-    #[error("the task's network cannot be entered: {0}")]
+    #[error("cannot enter the network namespace of the task: {0}")]
     Enter(io::Error),
-    #[error("no socket can be made in the task's network: {0}")]
+    #[error("cannot create a socket in the network namespace of the task: {0}")]
     Make(io::Error),
-    #[error("the thread that makes sockets is gone")]
+    #[error("the socket thread has ended")]
     Gone,
 }
 
 impl SocketError {
-    /// The node is at fault, not the task's network.
-    pub fn is_the_nodes(&self) -> bool {
+    /// Whether the node is at fault, not the task's network.
+    pub fn is_node_fault(&self) -> bool {
         match self {
-            Self::Enter(error) => is_scarcity(error),
+            Self::Enter(error) => is_resource_exhausted(error),
             Self::Make(_) | Self::Gone => true,
         }
     }
 }
 
-struct Order {
+struct SocketRequest {
     netns: PathBuf,
     answer: oneshot::Sender<Result<OwnedFd, SocketError>>,
 }
 
-/// Makes sockets in network namespaces.
+/// Creates sockets in network namespaces.
 #[derive(Debug, Default)]
-pub(crate) struct Sockets {
-    maker: Mutex<Option<mpsc::Sender<Order>>>,
+pub(crate) struct SocketFactory {
+    thread: Mutex<Option<mpsc::Sender<SocketRequest>>>,
 }
 
-impl Sockets {
-    /// A TCP socket for IPv4 in the namespace that is bound to a file, not connected and not blocking.
+impl SocketFactory {
+    /// An unconnected, non-blocking IPv4 TCP socket in the namespace that is bound to the file `netns`.
     pub async fn tcp(&self, netns: &Path) -> Result<TcpStream, SocketError> {
         let (answer, made) = oneshot::channel();
-        let order = Order { netns: netns.to_owned(), answer };
-        let maker = self.maker();
+        let order = SocketRequest { netns: netns.to_owned(), answer };
+        let maker = self.ensure_thread();
         maker.send(order).await.map_err(|_| SocketError::Gone)?;
         Ok(TcpStream::from(made.await.map_err(|_| SocketError::Gone)??))
     }
 
-    /// The way to the thread; to a new one where there is none any more.
-    fn maker(&self) -> mpsc::Sender<Order> {
-        let mut maker = self.maker.lock().unwrap_or_else(PoisonError::into_inner);
+    /// The request channel of the thread; starts a new thread if it has ended.
+    fn ensure_thread(&self) -> mpsc::Sender<SocketRequest> {
+        let mut maker = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         match maker.as_ref().filter(|maker| !maker.is_closed()) {
             Some(maker) => maker.clone(),
             None => maker.insert(start()).clone(),
@@ -76,34 +76,34 @@ impl Sockets {
 }
 
 /// The thread ends with the last sender.
-fn start() -> mpsc::Sender<Order> {
-    let (sender, mut orders) = mpsc::channel::<Order>(QUEUE);
+fn start() -> mpsc::Sender<SocketRequest> {
+    let (sender, mut orders) = mpsc::channel::<SocketRequest>(QUEUE);
     let work = move || {
         let mut own = None;
-        while let Some(Order { netns, answer }) = orders.blocking_recv() {
+        while let Some(SocketRequest { netns, answer }) = orders.blocking_recv() {
             let made = own_namespace(&mut own).and_then(|own| {
                 let made = make(&netns);
-                // A namespace that nobody is in any more must be able to go.
+                // An unused namespace must be removable, so the thread leaves it.
                 setns(own, CloneFlags::CLONE_NEWNET).map_err(|errno| SocketError::Enter(errno.into()))?;
                 made
             });
-            // Whoever asked may have given up.
+            // The caller may have been cancelled.
             answer.send(made).ok();
         }
     };
     let started = thread::Builder::new().name("health sockets".into()).spawn(work);
     if let Err(error) = started {
-        tracing::error!(%error, "cannot start the thread that makes sockets for health checks");
+        tracing::error!(%error, "cannot start the socket thread for health checks");
     }
     sender
 }
 
-/// Opened with the first socket, while the thread is in it; again with the next one where the node had no descriptor to
-/// give.
+/// Opens the own namespace of the thread at the first request; retried at the next one if no file
+/// descriptor was available.
 fn own_namespace(own: &mut Option<File>) -> Result<&File, SocketError> {
     match own {
         Some(own) => Ok(own),
-        None => Ok(own.insert(File::open(OWN).map_err(SocketError::Enter)?)),
+        None => Ok(own.insert(File::open(OWN_NAMESPACE).map_err(SocketError::Enter)?)),
     }
 }
 

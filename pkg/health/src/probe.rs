@@ -1,4 +1,4 @@
-//! One check of one task.
+//! Runs one check of one task.
 
 mod http;
 mod tcp;
@@ -12,22 +12,22 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use warren_types::spec::{HealthCheck, Probe};
 
-use crate::namespace::{SocketError, Sockets};
-use crate::{Ending, Exec, Outcome, Ran, Target};
+use crate::namespace::{SocketError, SocketFactory};
+use crate::{Exec, ExecResult, ExecStatus, ProbeOutcome, ProbeTarget};
 
-/// How many checks may be under way at once; others wait for their turn.
+/// Limits of concurrent checks; further checks are queued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
-    /// Programs in containers: each is a process or two.
+pub struct ProbeLimits {
+    /// Programs in containers: each is one or two processes.
     pub programs: usize,
-    /// Connections: each is a socket and some KiB. Most of their time is waiting, so that tasks that do not answer must
-    /// not hold up the checks of those that do.
+    /// Connections: each is a socket and some KiB. They mostly wait, so this limit is higher: tasks that do
+    /// not answer must not delay the checks of others.
     pub connections: usize,
 }
 
-impl Limits {
-    /// For a machine with so many cores.
-    pub fn of(cores: usize) -> Self {
+impl ProbeLimits {
+    /// Limits for a machine with this many cores.
+    pub fn for_cores(cores: usize) -> Self {
         let cores = cores.max(1);
         Self { programs: 4 * cores, connections: 64 * cores }
     }
@@ -35,49 +35,49 @@ impl Limits {
 
 /// Runs the checks of all tasks of a node.
 pub struct Prober {
-    sockets: Sockets,
+    sockets: SocketFactory,
     exec: Arc<dyn Exec>,
     programs: Semaphore,
     connections: Semaphore,
 }
 
-/// Why there is no connection.
+/// Why a connection failed.
 #[derive(Debug, thiserror::Error)]
 enum ConnectError {
     #[error(transparent)]
     Socket(#[from] SocketError),
     #[error("connection refused on port {0}")]
     Refused(u16),
-    #[error("no connection to port {port}: {source}")]
+    #[error("cannot connect to port {port}: {source}")]
     Other { port: u16, source: std::io::Error },
 }
 
 impl ConnectError {
-    fn into_outcome(self) -> Outcome {
-        let said = self.to_string();
+    fn into_outcome(self) -> ProbeOutcome {
+        let summary = self.to_string();
         match self {
-            Self::Socket(error) if error.is_the_nodes() => Outcome::unasked(said),
-            _ => Outcome::bad(said),
+            Self::Socket(error) if error.is_node_fault() => ProbeOutcome::inconclusive(summary),
+            _ => ProbeOutcome::failure(summary),
         }
     }
 }
 
 impl Prober {
-    /// Runs programs through `exec`. The time of a check that waits for its turn does not run meanwhile.
-    pub fn new(exec: Arc<dyn Exec>, limits: Limits) -> Self {
-        let Limits { programs, connections } = limits;
+    /// Runs programs through `exec`. The timeout of a check excludes its time in the queue.
+    pub fn new(exec: Arc<dyn Exec>, limits: ProbeLimits) -> Self {
+        let ProbeLimits { programs, connections } = limits;
         let (programs, connections) = (Semaphore::new(programs), Semaphore::new(connections));
-        Self { sockets: Sockets::default(), exec, programs, connections }
+        Self { sockets: SocketFactory::default(), exec, programs, connections }
     }
 
-    /// Runs the check once. Takes no longer than its timeout from the time on that it is its turn.
-    pub async fn check(&self, check: &HealthCheck, target: &Target) -> Outcome {
+    /// Runs the check once. Takes at most its timeout, counted from when it leaves the queue.
+    pub async fn check(&self, check: &HealthCheck, target: &ProbeTarget) -> ProbeOutcome {
         let turns = match &check.probe {
             Probe::Exec { .. } => &self.programs,
             Probe::Http { .. } | Probe::Tcp { .. } => &self.connections,
         };
         let Ok(_turn) = turns.acquire().await else {
-            return Outcome::unasked("the node runs no checks any more");
+            return ProbeOutcome::inconclusive("the health prober was stopped");
         };
         let asked = async {
             match &check.probe {
@@ -85,7 +85,7 @@ impl Prober {
                     http::get(&self.sockets, target, *port, path, headers).await
                 }
                 Probe::Tcp { port } => tcp::connect(&self.sockets, target, *port).await,
-                // Whoever runs a program ends it, too.
+                // The exec implementation enforces the timeout.
                 Probe::Exec { command } => {
                     outcome_of(self.exec.run(target, command, check.timeout).await, check.timeout)
                 }
@@ -94,30 +94,34 @@ impl Prober {
         match &check.probe {
             Probe::Exec { .. } => asked.await,
             Probe::Http { .. } | Probe::Tcp { .. } => {
-                timeout(check.timeout, asked).await.unwrap_or_else(|_| late(check.timeout))
+                timeout(check.timeout, asked).await.unwrap_or_else(|_| timed_out(check.timeout))
             }
         }
     }
 }
 
-fn late(within: Duration) -> Outcome {
-    Outcome::bad(format!("no answer within {within:?}"))
+fn timed_out(within: Duration) -> ProbeOutcome {
+    ProbeOutcome::failure(format!("no answer within {within:?}"))
 }
 
-fn outcome_of(ran: Ran, within: Duration) -> Outcome {
-    let outcome = match ran.ending {
-        Ending::Exited(0) => Outcome::good("exited with code 0"),
-        Ending::Exited(code) => Outcome::bad(format!("exited with code {code}")),
-        Ending::TimedOut => Outcome::bad(format!("did not end within {within:?}")),
-        Ending::Failed(reason) => Outcome::bad(reason),
-        Ending::Unable(reason) => Outcome::unasked(reason),
+fn outcome_of(ran: ExecResult, within: Duration) -> ProbeOutcome {
+    let outcome = match ran.status {
+        ExecStatus::Exited(0) => ProbeOutcome::success("exited with code 0"),
+        ExecStatus::Exited(code) => ProbeOutcome::failure(format!("exited with code {code}")),
+        ExecStatus::TimedOut => ProbeOutcome::failure(format!("did not end within {within:?}")),
+        ExecStatus::Failed(reason) => ProbeOutcome::failure(reason),
+        ExecStatus::NotStarted(reason) => ProbeOutcome::inconclusive(reason),
     };
     outcome.with_detail(&ran.output)
 }
 
-/// Connects to a port as the task itself would: over its loopback. A server that listens on the task's own address
-/// alone is found there.
-async fn connect(sockets: &Sockets, target: &Target, port: u16) -> Result<TcpStream, ConnectError> {
+/// Connects to a port over the task's loopback, or over its own address for a server that listens only
+/// there.
+async fn connect(
+    sockets: &SocketFactory,
+    target: &ProbeTarget,
+    port: u16,
+) -> Result<TcpStream, ConnectError> {
     match connect_to(sockets, target, Ipv4Addr::LOCALHOST, port).await {
         Err(ConnectError::Refused(_)) => connect_to(sockets, target, target.address, port).await,
         answer => answer,
@@ -125,8 +129,8 @@ async fn connect(sockets: &Sockets, target: &Target, port: u16) -> Result<TcpStr
 }
 
 async fn connect_to(
-    sockets: &Sockets,
-    target: &Target,
+    sockets: &SocketFactory,
+    target: &ProbeTarget,
     address: Ipv4Addr,
     port: u16,
 ) -> Result<TcpStream, ConnectError> {

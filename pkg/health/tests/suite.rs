@@ -1,9 +1,9 @@
-//! Checks of real servers, in a network namespace of their own.
+//! Checks of real servers in a separate network namespace.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod suite {
+    mod fixture;
     mod http;
-    mod other;
-    mod world;
+    mod tcp_and_exec;
 }

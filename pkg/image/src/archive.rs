@@ -1,9 +1,7 @@
-//! An archive of images on local disk: received, unpacked if compressed, indexed, and read as OCI layout or
-//! docker-save.
+//! An image archive on local disk: received, decompressed, indexed, and read as OCI layout or docker-save.
 //!
-//! Everything here is read-only after the spool. What it returns has been checked for shape; the digests of
-//! layers are checked where their bytes are read anyway (in containerd, or while hashing a docker-save
-//! layer).
+//! Everything here is read-only after the spool. Returned data has a valid shape; layer digests are checked
+//! where their bytes are read anyway (in containerd, or while a docker-save layer is hashed).
 
 mod candidate;
 mod docker;
@@ -24,30 +22,30 @@ use crate::document::MAX_DOCUMENT;
 use crate::error::Error;
 use crate::reference::Reference;
 
-pub(crate) use candidate::Candidate;
+pub(crate) use candidate::ImageCandidate;
 pub(crate) use tarball::Span;
 
-/// A sender that says nothing for this long is taken for dead.
-const IDLE: Duration = Duration::from_secs(60);
+/// Time without data after which the sender counts as lost.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 const CHUNK: usize = 256 << 10;
-const GZIP: &[u8] = &[0x1f, 0x8b];
-const ZSTD: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
+const GZIP_MAGIC: &[u8] = &[0x1f, 0x8b];
+const ZSTD_MAGIC: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
 
-/// Receives an archive into a nameless file in `dir`. The file is gone when the last handle to it is closed,
+/// Receives an archive into an unnamed file in `dir`. The kernel removes it when the last handle is closed,
 /// even when this process is killed.
 pub(crate) async fn spool<R>(mut from: R, dir: &Path, limit: u64) -> Result<File, Error>
 where
     R: AsyncRead + Unpin,
 {
     let failed = |source| Error::spool(dir, source);
-    let mut to = tokio::fs::File::from_std(nameless(dir).map_err(failed)?);
+    let mut to = tokio::fs::File::from_std(unnamed_file(dir).map_err(failed)?);
     let mut chunk = vec![0; CHUNK];
     let mut received = 0u64;
     loop {
         let interrupted = |reason: String| Error::Interrupted { received, reason };
-        let read = tokio::time::timeout(IDLE, from.read(&mut chunk))
+        let read = tokio::time::timeout(IDLE_TIMEOUT, from.read(&mut chunk))
             .await
-            .map_err(|_| interrupted(format!("nothing came for {IDLE:?}")))?
+            .map_err(|_| interrupted(format!("no data for {IDLE_TIMEOUT:?}")))?
             .map_err(|error| interrupted(error.to_string()))?;
         if read == 0 {
             break;
@@ -62,8 +60,8 @@ where
     Ok(to.into_std().await)
 }
 
-/// A file that has no name after this call.
-fn nameless(dir: &Path) -> std::io::Result<File> {
+/// Creates a file and unlinks it.
+fn unnamed_file(dir: &Path) -> std::io::Result<File> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let name = format!(".spool-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
     let path = dir.join(name);
@@ -74,35 +72,34 @@ fn nameless(dir: &Path) -> std::io::Result<File> {
 
 /// An indexed archive.
 #[derive(Debug)]
-pub(crate) struct Archive {
+pub(crate) struct IndexedArchive {
     file: File,
-    index: tarball::Index,
+    index: tarball::TarIndex,
 }
 
-impl Archive {
+impl IndexedArchive {
     /// Unpacks (into `dir`, at most `limit` bytes) and indexes a spooled archive. Blocking.
     pub fn open(spooled: File, dir: &Path, limit: u64) -> Result<Self, Error> {
         let mut magic = [0; 4];
         let length = spooled.read_at(&mut magic, 0).map_err(|error| Error::spool(dir, error))?;
         let file = match &magic[..length] {
-            magic if magic.starts_with(GZIP) => gunzip(spooled, dir, limit)?,
-            magic if magic.starts_with(ZSTD) => {
+            magic if magic.starts_with(GZIP_MAGIC) => gunzip(spooled, dir, limit)?,
+            magic if magic.starts_with(ZSTD_MAGIC) => {
                 let what = "a zstd-compressed archive".to_owned();
                 return Err(Error::Unsupported { what, advice: "unpack it with `zstd -d` first" });
             }
             _ => spooled,
         };
-        let index = tarball::Index::read(&file).map_err(|error| match error {
-            tarball::Failure::Io(source) => Error::NotAnArchive { found: source.to_string() },
-            tarball::Failure::Entry(error) => error,
+        let index = tarball::TarIndex::read(&file).map_err(|error| match error {
+            tarball::TarIndexError::Io(source) => Error::NotAnArchive { found: source.to_string() },
+            tarball::TarIndexError::Entry(error) => error,
         })?;
         Ok(Self { file, index })
     }
 
-    /// The images this archive offers to this machine. `name` overrides what the archive calls its only
-    /// image.
-    pub fn candidates(&self, name: Option<&Reference>) -> Result<Vec<Candidate>, Error> {
-        // Newer `docker save` writes both forms into one archive; the OCI layout says more.
+    /// The images of this archive that suit this machine. `name` overrides the name of the only image.
+    pub fn candidates(&self, name: Option<&Reference>) -> Result<Vec<ImageCandidate>, Error> {
+        // Newer `docker save` writes both forms into one archive; the OCI layout is more detailed.
         let mut found = if self.index.get("index.json").is_some() {
             oci::candidates(self)?
         } else if self.index.get("manifest.json").is_some() {
@@ -134,11 +131,11 @@ impl Archive {
     }
 
     /// The bytes of a small document.
-    fn document(&self, name: &str, wanted_by: &str) -> Result<Vec<u8>, Error> {
-        let missing = || Error::MissingBlob { blob: name.to_owned(), wanted_by: wanted_by.to_owned() };
+    fn document(&self, name: &str, referrer: &str) -> Result<Vec<u8>, Error> {
+        let missing = || Error::MissingBlob { blob: name.to_owned(), referrer: referrer.to_owned() };
         let span = self.span(name).ok_or_else(missing)?;
         if span.size > MAX_DOCUMENT {
-            let reason = format!("it has {} bytes, a document has at most {MAX_DOCUMENT}", span.size);
+            let reason = format!("it has {} bytes, at most {MAX_DOCUMENT} are allowed", span.size);
             return Err(Error::document(name, reason));
         }
         let mut bytes = vec![0; span.size as usize];
@@ -153,9 +150,10 @@ fn parse<T: DeserializeOwned>(name: &str, bytes: &[u8]) -> Result<T, Error> {
 
 fn gunzip(packed: File, dir: &Path, limit: u64) -> Result<File, Error> {
     let failed = |source| Error::spool(dir, source);
-    let mut plain = nameless(dir).map_err(failed)?;
+    let mut plain = unnamed_file(dir).map_err(failed)?;
     let mut position = 0;
-    let reader = std::io::BufReader::with_capacity(CHUNK, At { file: &packed, position: &mut position });
+    let reader =
+        std::io::BufReader::with_capacity(CHUNK, FileReader { file: &packed, position: &mut position });
     let mut reader = flate2::bufread::MultiGzDecoder::new(reader);
     let mut chunk = vec![0; CHUNK];
     let mut written = 0u64;
@@ -174,13 +172,13 @@ fn gunzip(packed: File, dir: &Path, limit: u64) -> Result<File, Error> {
     }
 }
 
-/// Reads a file from a position of its own, whatever the shared one is.
-struct At<'a> {
+/// Reads a file at its own position, independent of the shared file offset.
+struct FileReader<'a> {
     file: &'a File,
     position: &'a mut u64,
 }
 
-impl Read for At<'_> {
+impl Read for FileReader<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         let read = self.file.read_at(buffer, *self.position)?;
         *self.position += read as u64;

@@ -1,32 +1,33 @@
-//! Builds small images from files: for the demo image and for tests. Knows one layer and both archive
-//! formats.
+//! Builds small single-layer images from files, in both archive formats: for the demo image and for tests.
 
 use std::io::Write;
 
 use serde_json::{Value, json};
 
 use crate::digest::Digest;
-use crate::document::{Descriptor, Index, Manifest, OCI_CONFIG, OCI_LAYER_GZIP, OCI_MANIFEST, Saved};
+use crate::document::{
+    Descriptor, DockerSaveEntry, ImageIndex, ImageManifest, OCI_CONFIG, OCI_LAYER_GZIP, OCI_MANIFEST,
+};
 use crate::platform::Platform;
 
-/// An image in the making.
+/// Builder of an image.
 #[derive(Clone, Debug)]
-pub struct Builder {
+pub struct ImageBuilder {
     reference: String,
     architecture: String,
     config: Value,
-    entries: Vec<Entry>,
+    entries: Vec<BuilderEntry>,
 }
 
 #[derive(Clone, Debug)]
-enum Entry {
+enum BuilderEntry {
     Dir { path: String, mode: u32 },
     File { path: String, mode: u32, bytes: Vec<u8> },
     Link { path: String, target: String },
 }
 
-impl Builder {
-    /// An empty image for this machine that will be called `reference`.
+impl ImageBuilder {
+    /// An empty image for this machine with the name `reference`.
     pub fn new(reference: &str) -> Self {
         Self {
             reference: reference.to_owned(),
@@ -36,7 +37,7 @@ impl Builder {
         }
     }
 
-    /// Claims another architecture, in OCI's words.
+    /// Sets the architecture, in OCI terms.
     pub fn architecture(mut self, name: &str) -> Self {
         self.architecture = name.to_owned();
         self
@@ -50,32 +51,32 @@ impl Builder {
 
     /// Adds a directory.
     pub fn dir(mut self, path: &str, mode: u32) -> Self {
-        self.entries.push(Entry::Dir { path: path.to_owned(), mode });
+        self.entries.push(BuilderEntry::Dir { path: path.to_owned(), mode });
         self
     }
 
     /// Adds a file owned by root.
     pub fn file(mut self, path: &str, mode: u32, bytes: impl Into<Vec<u8>>) -> Self {
-        self.entries.push(Entry::File { path: path.to_owned(), mode, bytes: bytes.into() });
+        self.entries.push(BuilderEntry::File { path: path.to_owned(), mode, bytes: bytes.into() });
         self
     }
 
     /// Adds a symbolic link.
     pub fn link(mut self, path: &str, target: &str) -> Self {
-        self.entries.push(Entry::Link { path: path.to_owned(), target: target.to_owned() });
+        self.entries.push(BuilderEntry::Link { path: path.to_owned(), target: target.to_owned() });
         self
     }
 
-    /// The image as an OCI layout in a tar, its layer gzip-compressed.
+    /// Builds an OCI layout in a tar, with a gzip-compressed layer.
     ///
     /// # Errors
-    /// When an entry's name does not fit into a tar header.
+    /// When an entry name does not fit into a tar header.
     pub fn oci_archive(&self) -> std::io::Result<Vec<u8>> {
         let plain = self.layer()?;
         let layer = gzip(&plain)?;
         let config = self.configuration(&Digest::of(&plain));
         let config_descriptor = descriptor(OCI_CONFIG, &config);
-        let manifest = to_json(&Manifest {
+        let manifest = to_json(&ImageManifest {
             schema_version: 2,
             media_type: OCI_MANIFEST.to_owned(),
             config: config_descriptor.clone(),
@@ -85,7 +86,7 @@ impl Builder {
         let architecture = self.architecture.clone();
         listed.platform = Some(Platform { architecture, os: "linux".to_owned(), variant: None });
         listed.annotations.insert("io.containerd.image.name".to_owned(), self.reference.clone());
-        let index = to_json(&Index { schema_version: 2, manifests: vec![listed] });
+        let index = to_json(&ImageIndex { schema_version: 2, manifests: vec![listed] });
         let mut files = vec![
             ("oci-layout".to_owned(), br#"{"imageLayoutVersion":"1.0.0"}"#.to_vec()),
             ("index.json".to_owned(), index),
@@ -96,15 +97,15 @@ impl Builder {
         pack(&files)
     }
 
-    /// The image as `docker save` would write it, its layer plain.
+    /// Builds the format of `docker save`, with a plain layer.
     ///
     /// # Errors
-    /// When an entry's name does not fit into a tar header.
+    /// When an entry name does not fit into a tar header.
     pub fn docker_archive(&self) -> std::io::Result<Vec<u8>> {
         let layer = self.layer()?;
         let config = self.configuration(&Digest::of(&layer));
         let name = format!("{}.json", Digest::of(&config).hex());
-        let saved = Saved {
+        let saved = DockerSaveEntry {
             config: name.clone(),
             repo_tags: vec![self.reference.clone()],
             layers: vec!["layer/layer.tar".to_owned()],
@@ -133,18 +134,18 @@ impl Builder {
             header.set_gid(0);
             header.set_mtime(0);
             match entry {
-                Entry::Dir { path, mode } => {
+                BuilderEntry::Dir { path, mode } => {
                     header.set_entry_type(tar::EntryType::Directory);
                     header.set_mode(*mode);
                     header.set_size(0);
                     tar.append_data(&mut header, path, std::io::empty())?;
                 }
-                Entry::File { path, mode, bytes } => {
+                BuilderEntry::File { path, mode, bytes } => {
                     header.set_mode(*mode);
                     header.set_size(bytes.len() as u64);
                     tar.append_data(&mut header, path, &bytes[..])?;
                 }
-                Entry::Link { path, target } => {
+                BuilderEntry::Link { path, target } => {
                     header.set_entry_type(tar::EntryType::Symlink);
                     header.set_mode(0o777);
                     header.set_size(0);
@@ -174,7 +175,7 @@ pub fn pack(files: &[(String, Vec<u8>)]) -> std::io::Result<Vec<u8>> {
 /// Compresses with gzip.
 ///
 /// # Errors
-/// Never in memory; the signature is the writer's.
+/// Never in memory; the signature comes from the writer.
 pub fn gzip(bytes: &[u8]) -> std::io::Result<Vec<u8>> {
     let mut writer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     writer.write_all(bytes)?;

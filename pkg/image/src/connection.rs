@@ -1,5 +1,4 @@
-//! The one way to talk to containerd: a lazily connected channel, the namespace header, deadlines, kinds of
-//! failure.
+//! The containerd client: a lazily connected channel, the namespace header, deadlines, error kinds.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,25 +20,24 @@ use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Response, Status};
 
-/// containerd's server answers with up to 16 MiB; tonic would refuse more than 4.
+/// containerd's server sends up to 16 MiB; the default limit of tonic is 4.
 const MAX_REPLY: usize = 32 << 20;
-/// A Unix socket is connected at once or not at all; this only bounds a listener whose backlog is full.
+/// A Unix socket connects immediately or fails; this only bounds a listener whose backlog is full.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A connection to one containerd, working in one of its namespaces. Clones share the channel.
+/// A connection to one containerd and one of its namespaces. Clones share the channel.
 ///
-/// It connects at the first call and again by itself after containerd was away.
+/// It connects at the first call and reconnects after a containerd restart.
 #[derive(Clone, Debug)]
-pub struct Connection {
+pub struct ContainerdConnection {
     channel: Channel,
     socket: Arc<Path>,
     namespace: Arc<str>,
     header: MetadataValue<Ascii>,
 }
 
-impl Connection {
-    /// A connection to the containerd that listens at `socket`. Does no IO, so it needs only a tokio
-    /// context.
+impl ContainerdConnection {
+    /// Prepares a connection to the containerd that listens at `socket`. Does no IO; needs a tokio context.
     ///
     /// # Errors
     /// [`Status`] with `InvalidArgument` when `namespace` cannot be sent as a header.
@@ -49,7 +47,7 @@ impl Connection {
             .parse()
             .map_err(|_| Status::invalid_argument(format!("namespace {namespace:?} is not plain ASCII")))?;
         let path = socket.clone();
-        // The address is never dialled: the connector below goes to the socket.
+        // The address is never dialled: the connector below connects to the socket.
         let channel = Endpoint::from_static("http://containerd").connect_timeout(CONNECT_TIMEOUT);
         let channel = channel.connect_with_connector_lazy(tower::service_fn(move |_| {
             let path = path.clone();
@@ -58,12 +56,12 @@ impl Connection {
         Ok(Self { channel, socket, namespace: namespace.into(), header })
     }
 
-    /// The path of containerd's socket.
+    /// Path of containerd's socket.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// The containerd namespace every request names.
+    /// The containerd namespace of every request.
     pub fn namespace(&self) -> &str {
         &self.namespace
     }
@@ -75,20 +73,20 @@ impl Connection {
         request
     }
 
-    /// Wraps a message with the namespace header and the lease that shall hold what the call makes.
-    pub(crate) fn leased<T>(&self, message: T, lease: &MetadataValue<Ascii>) -> Request<T> {
+    /// Wraps a message with the namespace header and the lease that retains what the call creates.
+    pub(crate) fn request_with_lease<T>(&self, message: T, lease: &MetadataValue<Ascii>) -> Request<T> {
         let mut request = self.request(message);
         request.metadata_mut().insert("containerd-lease", lease.clone());
         request
     }
 
-    /// containerd's version, which is also the cheapest proof that it answers.
+    /// Fetches containerd's version; also the cheapest probe of its availability.
     ///
     /// # Errors
-    /// The status of the call, `DeadlineExceeded` when nothing came within `deadline`.
+    /// The status of the call, `DeadlineExceeded` when no answer arrived within `deadline`.
     pub async fn version(&self, deadline: Duration) -> Result<String, Status> {
         let mut client = VersionClient::new(self.channel.clone());
-        Ok(within(deadline, client.version(())).await?.version)
+        Ok(with_deadline(deadline, client.version(())).await?.version)
     }
 
     /// Client of the containers service.
@@ -139,11 +137,11 @@ impl Connection {
     }
 }
 
-/// Runs one unary call and gives up after `deadline` with `DeadlineExceeded`.
+/// Runs one unary call; fails with `DeadlineExceeded` after `deadline`.
 ///
 /// # Errors
 /// The status of the call.
-pub async fn within<T>(
+pub async fn with_deadline<T>(
     deadline: Duration,
     call: impl Future<Output = Result<Response<T>, Status>>,
 ) -> Result<T, Status> {
@@ -153,25 +151,25 @@ pub async fn within<T>(
     }
 }
 
-/// What a failed call means for the caller, whatever code containerd chose for it.
+/// The kind of a failed call, independent of the code that containerd chose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// The thing named does not exist.
+pub enum CallError {
+    /// The object does not exist.
     NotFound,
-    /// The thing to be made is there already.
+    /// The object to create already exists.
     AlreadyExists,
-    /// containerd is not there, or the connection broke during the call: it may or may not have taken
+    /// containerd is unavailable, or the connection broke during the call, which may or may not have taken
     /// effect.
     Unavailable,
-    /// No answer within the deadline: it may or may not have taken effect.
+    /// No answer within the deadline; the call may or may not have taken effect.
     Timeout,
-    /// containerd answered with an error of another kind; the message says which.
+    /// Another containerd error; see the message.
     Other,
 }
 
-impl Fault {
-    /// Reads a status. A broken connection arrives as `Unknown` with the text "transport error".
-    pub fn of(status: &Status) -> Self {
+impl CallError {
+    /// Classifies a status. A broken connection arrives as `Unknown` with the text "transport error".
+    pub fn from_status(status: &Status) -> Self {
         match status.code() {
             Code::NotFound => Self::NotFound,
             Code::AlreadyExists => Self::AlreadyExists,
@@ -183,8 +181,7 @@ impl Fault {
     }
 }
 
-/// Only a status made on our side has a source; one that containerd sent has a message and nothing behind
-/// it.
+/// Only a locally created status has a source; one sent by containerd has just a message.
 fn broke_in_transit(status: &Status) -> bool {
     let message = status.message();
     message.contains("transport error")
@@ -198,37 +195,38 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_broken_transport_is_unavailable_and_other_unknowns_are_not() {
-        let check =
-            |code, message: &str, want| assert_eq!(Fault::of(&Status::new(code, message)), want, "{message}");
-        check(Code::Unknown, "transport error", Fault::Unavailable);
-        check(Code::Unavailable, "connection refused", Fault::Unavailable);
-        check(Code::Unknown, "OCI runtime create failed: exec: \"/x\"", Fault::Other);
-        check(Code::NotFound, "container \"x\": not found", Fault::NotFound);
-        check(Code::AlreadyExists, "task x: already exists", Fault::AlreadyExists);
-        check(Code::DeadlineExceeded, "", Fault::Timeout);
+    fn only_broken_transport_is_unavailable() {
+        let check = |code, message: &str, want| {
+            assert_eq!(CallError::from_status(&Status::new(code, message)), want, "{message}")
+        };
+        check(Code::Unknown, "transport error", CallError::Unavailable);
+        check(Code::Unavailable, "connection refused", CallError::Unavailable);
+        check(Code::Unknown, "OCI runtime create failed: exec: \"/x\"", CallError::Other);
+        check(Code::NotFound, "container \"x\": not found", CallError::NotFound);
+        check(Code::AlreadyExists, "task x: already exists", CallError::AlreadyExists);
+        check(Code::DeadlineExceeded, "", CallError::Timeout);
     }
 
     #[tokio::test]
-    async fn nobody_listening_is_unavailable() {
+    async fn missing_listener_is_unavailable() {
         let dir = tempfile::tempdir().unwrap();
-        let connection = Connection::new(dir.path().join("none.sock"), "warren").unwrap();
+        let connection = ContainerdConnection::new(dir.path().join("none.sock"), "warren").unwrap();
         let status = connection.version(Duration::from_secs(5)).await.unwrap_err();
-        assert_eq!(Fault::of(&status), Fault::Unavailable, "{status:?}");
+        assert_eq!(CallError::from_status(&status), CallError::Unavailable, "{status:?}");
     }
 
     #[tokio::test]
-    async fn a_listener_that_never_answers_is_a_timeout() {
+    async fn silent_listener_is_timeout() {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("mute.sock");
         let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
-        let connection = Connection::new(&socket, "warren").unwrap();
+        let connection = ContainerdConnection::new(&socket, "warren").unwrap();
         let status = connection.version(Duration::from_millis(100)).await.unwrap_err();
-        assert_eq!(Fault::of(&status), Fault::Timeout, "{status:?}");
+        assert_eq!(CallError::from_status(&status), CallError::Timeout, "{status:?}");
     }
 
     #[test]
-    fn a_namespace_that_is_no_header_is_refused() {
-        assert!(Connection::new("/x", "a\nb").is_err());
+    fn invalid_namespace_is_rejected() {
+        assert!(ContainerdConnection::new("/x", "a\nb").is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! Content digests: always SHA-256, always written `sha256:` and 64 lower-case hexadecimal digits.
+//! Content digests: always SHA-256, always written as `sha256:` and 64 lower-case hexadecimal digits.
 
 use std::fmt;
 use std::fmt::Write as _;
@@ -18,7 +18,7 @@ impl Digest {
         Self::finish(Sha256::new_with_prefix(bytes))
     }
 
-    /// The digest of everything a hasher has seen.
+    /// The digest of everything a hasher has consumed.
     pub(crate) fn finish(hasher: Sha256) -> Self {
         let mut text = String::with_capacity(71);
         text.push_str("sha256:");
@@ -32,13 +32,13 @@ impl Digest {
     /// Parses `sha256:<64 hex>`.
     ///
     /// # Errors
-    /// A sentence that names what was found instead.
+    /// A sentence with the invalid text.
     pub fn parse(text: &str) -> Result<Self, String> {
         let hex = text.strip_prefix("sha256:").unwrap_or_default();
         let valid = hex.len() == 64 && hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
         match valid {
             true => Ok(Self(text.to_owned())),
-            false => Err(format!("want sha256: and 64 hexadecimal digits, found {text:?}")),
+            false => Err(format!("expected sha256: and 64 hexadecimal digits, got {text:?}")),
         }
     }
 
@@ -47,14 +47,14 @@ impl Digest {
         &self.0["sha256:".len()..]
     }
 
-    /// The whole text, as documents and containerd write it.
+    /// The whole text, as in documents and containerd.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
     /// The chain id of a stack of layers whose uncompressed digests are `diff_ids`, lowest first, one per
     /// prefix. Source: OCI image specification, "Layer ChainID".
-    pub(crate) fn chain(diff_ids: &[Digest]) -> Vec<Digest> {
+    pub(crate) fn chain_ids(diff_ids: &[Digest]) -> Vec<Digest> {
         let mut chain: Vec<Digest> = Vec::with_capacity(diff_ids.len());
         for diff_id in diff_ids {
             let next = match chain.last() {
@@ -79,14 +79,14 @@ impl From<Digest> for String {
     }
 }
 
-/// What the cluster says of an image, as this crate compares it.
+/// The image digest type of the cluster, converted to the type of this crate.
 impl From<&ImageDigest> for Digest {
     fn from(digest: &ImageDigest) -> Self {
         Self(digest.as_str().to_owned())
     }
 }
 
-/// What the cluster is told of an image.
+/// The image digest as sent to the cluster.
 impl From<&Digest> for ImageDigest {
     fn from(digest: &Digest) -> Self {
         digest.as_str().parse().expect("both are sha256: and 64 lower-case hexadecimal digits")
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_digest_is_refused() {
+    fn malformed_digest_is_rejected() {
         let upper = Digest::of(b"").as_str().replace('e', "E");
         for text in ["", "sha256:", "sha256:abc", "sha512:00", "../../etc/passwd", &upper] {
             assert!(Digest::parse(text).is_err(), "{text}");
@@ -124,11 +124,11 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_folds_from_the_bottom() {
+    fn chain_ids_fold_from_lowest_layer() {
         let (a, b) = (Digest::of(b"a"), Digest::of(b"b"));
-        let chain = Digest::chain(&[a.clone(), b.clone()]);
+        let chain = Digest::chain_ids(&[a.clone(), b.clone()]);
         assert_eq!(chain[0], a);
         assert_eq!(chain[1], Digest::of(format!("{a} {b}").as_bytes()));
-        assert!(Digest::chain(&[]).is_empty());
+        assert!(Digest::chain_ids(&[]).is_empty());
     }
 }

@@ -1,7 +1,7 @@
-//! The JSON documents of OCI and Docker images, as far as this crate reads them.
+//! The JSON documents of OCI and Docker images, reduced to the fields in use.
 //!
-//! Source: OCI image specification 1.1 and Docker's image manifest version 2, schema 2. Docker writes `null`
-//! where OCI leaves a field away, so every list is read through [`or_default`].
+//! Source: OCI image specification 1.1 and Docker's image manifest version 2, schema 2. Docker writes
+//! `null` where OCI omits a field, so every list is read through [`or_default`].
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ const DOCKER_CONFIG: &str = "application/vnd.docker.container.image.v1+json";
 const DOCKER_LAYER_TAR: &str = "application/vnd.docker.image.rootfs.diff.tar";
 const DOCKER_LAYER_GZIP: &str = "application/vnd.docker.image.rootfs.diff.tar.gzip";
 
-/// No document of an image is larger than this; registries refuse 4 MiB too.
+/// Size limit of an image document; registries use the same limit.
 pub(crate) const MAX_DOCUMENT: u64 = 4 << 20;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,12 +50,12 @@ impl Descriptor {
         matches!(self.media_type.as_str(), OCI_MANIFEST | DOCKER_MANIFEST)
     }
 
-    /// Whether it is the configuration of a container image, and not of a chart, a module or a signature.
+    /// Whether it is the configuration of a container image, rather than of a chart, module or signature.
     pub fn is_configuration(&self) -> bool {
         matches!(self.media_type.as_str(), OCI_CONFIG | DOCKER_CONFIG)
     }
 
-    /// Whether containerd's diff service can unpack it. zstd is left to containerd's own judgement.
+    /// Whether containerd's diff service can unpack it. containerd itself validates zstd.
     pub fn is_layer(&self) -> bool {
         matches!(
             self.media_type.as_str(),
@@ -66,7 +66,7 @@ impl Descriptor {
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Index {
+pub(crate) struct ImageIndex {
     pub schema_version: u32,
     #[serde(default, deserialize_with = "or_default")]
     pub manifests: Vec<Descriptor>,
@@ -74,7 +74,7 @@ pub(crate) struct Index {
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Manifest {
+pub(crate) struct ImageManifest {
     pub schema_version: u32,
     #[serde(default = "oci_manifest")]
     pub media_type: String,
@@ -90,7 +90,7 @@ fn oci_manifest() -> String {
 /// One entry of `manifest.json` in a docker-save archive.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-pub(crate) struct Saved {
+pub(crate) struct DockerSaveEntry {
     pub config: String,
     #[serde(default, deserialize_with = "or_default")]
     pub repo_tags: Vec<String>,
@@ -100,7 +100,7 @@ pub(crate) struct Saved {
 
 /// The configuration document of an image.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Configuration {
+pub(crate) struct ImageConfiguration {
     pub architecture: String,
     pub os: String,
     #[serde(default)]
@@ -110,7 +110,7 @@ pub(crate) struct Configuration {
     pub rootfs: RootFs,
 }
 
-impl Configuration {
+impl ImageConfiguration {
     pub fn platform(&self) -> Platform {
         let (architecture, os) = (self.architecture.clone(), self.os.clone());
         Platform { architecture, os, variant: self.variant.clone() }
@@ -123,7 +123,7 @@ pub(crate) struct RootFs {
     pub diff_ids: Vec<Digest>,
 }
 
-/// How an image wants to be run. Empty strings and lists mean that the image does not say.
+/// How to run an image. Empty strings and lists mean that the image has no value.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct RunConfig {
@@ -139,10 +139,10 @@ pub struct RunConfig {
     /// `user`, `uid`, `user:group` or `uid:gid`.
     #[serde(deserialize_with = "or_default")]
     pub user: String,
-    /// The directory the command starts in.
+    /// Working directory of the command.
     #[serde(deserialize_with = "or_default")]
     pub working_dir: String,
-    /// The signal that asks the command to end: a name or a number.
+    /// The stop signal: a name or a number.
     #[serde(deserialize_with = "or_default")]
     pub stop_signal: String,
 }
@@ -161,7 +161,7 @@ mod tests {
         let text = r#"{"architecture":"amd64","os":"linux","created":"2024-01-01T00:00:00Z",
             "config":{"Entrypoint":null,"Cmd":["/x"],"Env":null,"Volumes":null},
             "rootfs":{"type":"layers","diff_ids":null}}"#;
-        let read: Configuration = serde_json::from_str(text).unwrap();
+        let read: ImageConfiguration = serde_json::from_str(text).unwrap();
         assert_eq!(read.config, RunConfig { cmd: vec!["/x".into()], ..RunConfig::default() });
         assert!(read.rootfs.diff_ids.is_empty());
     }
@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn a_configuration_without_config_reads_as_empty() {
         let text = r#"{"architecture":"amd64","os":"linux","config":null,"rootfs":{"diff_ids":[]}}"#;
-        assert_eq!(serde_json::from_str::<Configuration>(text).unwrap().config, RunConfig::default());
+        assert_eq!(serde_json::from_str::<ImageConfiguration>(text).unwrap().config, RunConfig::default());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Why an image operation failed, and whether trying again can help.
+//! Errors of image operations, and whether a retry can help.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -6,198 +6,198 @@ use std::time::Duration;
 
 use tonic::Status;
 
-use crate::connection::Fault;
+use crate::connection::CallError;
 use crate::digest::Digest;
 use crate::reference::InvalidReference;
 use crate::registry::RegistryError;
 
-/// A failed image operation. Each message says what was wanted, what was found and, where it is not plain,
-/// what to do.
+/// A failed image operation. Each message gives the expected and the actual value and, where it is not
+/// obvious, the remedy.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     /// A name in the archive is not an image reference.
     #[error(transparent)]
     Reference(#[from] InvalidReference),
-    /// A registry did not give the image.
+    /// A registry did not provide the image.
     #[error(transparent)]
     Registry(#[from] RegistryError),
-    /// A pull took longer than pulls may.
-    #[error("{what} did not come within {} s; the registry or the network is too slow", limit.as_secs())]
+    /// A pull exceeded its time limit.
+    #[error("pull of {what} timed out after {} s; the registry or the network is too slow", limit.as_secs())]
     TooSlow {
-        /// The image.
+        /// Image name.
         what: String,
-        /// How long it had.
+        /// The time limit.
         limit: Duration,
     },
-    /// Nobody waited for a pull any more.
-    #[error("the pull of {what} was given up: nobody waits for it")]
-    Abandoned {
-        /// The image.
+    /// The last caller that waited for a pull was dropped.
+    #[error("pull of {what} was cancelled: its last caller disconnected")]
+    Cancelled {
+        /// Image name.
         what: String,
     },
-    /// The archive could not be kept in the spool directory.
+    /// The archive could not be written to the spool directory.
     #[error("cannot spool the archive in {}: {source}", dir.display())]
     Spool {
-        /// The directory the caller gave.
+        /// Spool directory from the import options.
         dir: PathBuf,
-        /// What the file system said.
+        /// The file system error.
         source: Arc<std::io::Error>,
     },
-    /// The archive stopped arriving, or its sender failed.
+    /// The archive stream ended early or failed.
     #[error("the archive stopped arriving after {received} bytes: {reason}")]
     Interrupted {
-        /// Bytes received so far.
+        /// Bytes received until then.
         received: u64,
-        /// What ended the stream.
+        /// Why the stream ended.
         reason: String,
     },
     /// The archive is larger than the caller allows, packed or unpacked.
     #[error("the archive is larger than the limit of {limit} bytes; raise the limit or split the archive")]
     TooLarge {
-        /// The limit in bytes.
+        /// Limit in bytes.
         limit: u64,
     },
-    /// The bytes are not an archive of images.
+    /// The bytes are not an image archive.
     #[error(
-        "not an image archive: {found}; want an OCI layout or the output of `docker save`, as tar or tar.gz"
+        "not an image archive: {found}; expected an OCI layout or the output of `docker save`, as tar or tar.gz"
     )]
     NotAnArchive {
-        /// What was found instead.
+        /// The format that was detected.
         found: String,
     },
-    /// An entry that no honest archive has.
-    #[error("the archive's entry {entry:?} is refused: {reason}")]
+    /// An archive entry is invalid or unsafe.
+    #[error("archive entry {entry:?} is invalid: {reason}")]
     BadEntry {
-        /// The entry's name, as found.
+        /// Entry name as in the archive.
         entry: String,
-        /// What is wrong with it.
+        /// What is invalid.
         reason: String,
     },
-    /// A JSON document that cannot be read or contradicts itself.
-    #[error("the image's document {name} is refused: {reason}")]
+    /// A JSON document is unreadable or inconsistent.
+    #[error("image document {name} is invalid: {reason}")]
     BadDocument {
-        /// Its name or digest.
+        /// Name or digest.
         name: String,
-        /// What is wrong with it.
+        /// What is invalid.
         reason: String,
     },
-    /// The archive names a blob that it does not hold.
-    #[error("the archive lacks {blob}, which {wanted_by} names; it is incomplete, make it again")]
+    /// The archive refers to a blob that it does not contain.
+    #[error("the archive has no {blob}, which {referrer} refers to; create the archive again")]
     MissingBlob {
         /// Digest or name of the blob.
         blob: String,
-        /// The document that refers to it.
-        wanted_by: String,
+        /// The document that refers to the blob.
+        referrer: String,
     },
-    /// Bytes do not have the digest they are named by.
-    #[error("{what} has another digest or size than promised: want {wanted}; it is damaged, make it again")]
+    /// The digest of some bytes differs from their reference.
+    #[error("digest or size mismatch for {what}: expected {expected}; create the archive or image again")]
     DigestMismatch {
-        /// Document, blob, or unpacked layer.
+        /// Document, blob or unpacked layer.
         what: String,
-        /// The digest that was promised.
-        wanted: Digest,
+        /// Digest in the reference.
+        expected: Digest,
     },
-    /// The spooled archive could not be read again.
+    /// The spooled archive could not be read back.
     #[error("cannot read {what} back from the spooled archive: {source}")]
     Unreadable {
-        /// The blob.
+        /// Blob that was read.
         what: String,
-        /// What the file system said.
+        /// The file system error.
         source: Arc<std::io::Error>,
     },
-    /// An image that takes more than one image may.
+    /// The image exceeds the size limit.
     #[error("{what} is larger than the limit of {limit} bytes; raise the limit or make the image smaller")]
     ImageTooLarge {
-        /// The image, and in which form.
+        /// The image, and its form (packed or unpacked).
         what: String,
-        /// The limit in bytes.
+        /// Limit in bytes.
         limit: u64,
     },
-    /// A layer that is what it was promised to be and that nobody can unpack.
-    #[error("layer {layer} is refused: {reason}; it is damaged or hostile, make the image again")]
+    /// A layer has the right digest but cannot be unpacked.
+    #[error("layer {layer} is invalid: {reason}; rebuild the image")]
     BadLayer {
-        /// The layer.
+        /// Digest of the layer.
         layer: Digest,
-        /// containerd's words.
+        /// Message of containerd.
         reason: String,
     },
     /// The disk that holds images is full.
-    #[error("there is no room on the disk to {action}: {reason}; remove images or enlarge the disk")]
+    #[error("no space left to {action}: {reason}; remove images or enlarge the disk")]
     DiskFull {
-        /// What was being done.
+        /// The failed operation.
         action: String,
-        /// Who said so, in his words.
+        /// Message of the kernel or containerd.
         reason: String,
     },
-    /// No more layers came although more were promised.
-    #[error("layer {layer} never arrived")]
-    Incomplete {
-        /// The first one that is missing.
+    /// The layer stream ended before all layers arrived.
+    #[error("layer {layer} is missing")]
+    MissingLayer {
+        /// The first missing layer.
         layer: Digest,
     },
-    /// No image for this machine.
+    /// The image has no variant for this platform.
     #[error("{what} has no image for linux/{}, only for {found}", crate::native_architecture())]
-    Platform {
-        /// The archive's document or image.
+    NoMatchingPlatform {
+        /// The archive document or image.
         what: String,
-        /// The platforms found, comma separated.
+        /// Platforms that exist, comma separated.
         found: String,
     },
-    /// The archive does not say what its image is called, and the caller did not either.
-    #[error("the archive does not name its image (tag: {tag}); give a name for it")]
+    /// Neither the archive nor the caller names the image.
+    #[error("the archive has no image name (tag: {tag}); specify a name")]
     Unnamed {
-        /// The bare tag it carries, or `none`.
+        /// The bare tag in the archive, or `none`.
         tag: String,
     },
     /// A name was given for an archive with several images.
-    #[error("one name was given but the archive holds {found} images; import it without a name")]
+    #[error("one name was given but the archive contains {found} images; import it without a name")]
     AmbiguousName {
         /// Number of images in the archive.
         found: usize,
     },
-    /// Something valid that this node cannot handle.
+    /// Valid input that this node does not support.
     #[error("{what} is not supported; {advice}")]
     Unsupported {
-        /// The thing met.
+        /// The unsupported feature.
         what: String,
         /// What to do instead.
         advice: &'static str,
     },
-    /// containerd is away or the connection broke.
+    /// containerd is unavailable or the connection broke.
     #[error("containerd is not available to {action}: {reason}")]
     Unavailable {
-        /// What was being done.
+        /// The failed operation.
         action: String,
-        /// What the connection said.
+        /// Message of the connection.
         reason: String,
     },
     /// containerd did not answer in time.
     #[error("containerd did not answer in time to {action}: {reason}")]
     Timeout {
-        /// What was being done.
+        /// The failed operation.
         action: String,
-        /// Which deadline passed.
+        /// The deadline that passed.
         reason: String,
     },
-    /// containerd answered with an error.
-    #[error("containerd refused to {action}: {reason}")]
+    /// containerd returned an error.
+    #[error("containerd failed to {action}: {reason}")]
     Refused {
-        /// What was being done.
+        /// The failed operation.
         action: String,
-        /// containerd's words.
+        /// Message of containerd.
         reason: String,
     },
 }
 
 impl Error {
-    /// Whether the same call may succeed later without anybody changing its input.
+    /// Whether the same call may succeed later with unchanged input.
     pub fn is_transient(&self) -> bool {
         use Error as E;
         match self {
             E::Registry(error) => error.is_transient(),
             E::Unavailable { .. } | E::Timeout { .. } | E::Interrupted { .. } => true,
-            // Garbage is collected, by this node itself when its disk is nearly full.
-            E::TooSlow { .. } | E::Abandoned { .. } | E::DiskFull { .. } => true,
+            // Garbage collection by this node frees space when its disk is nearly full.
+            E::TooSlow { .. } | E::Cancelled { .. } | E::DiskFull { .. } => true,
             _ => false,
         }
     }
@@ -211,9 +211,9 @@ impl Error {
                 | E::Unreadable { .. }
                 | E::Registry(_)
                 | E::TooSlow { .. }
-                | E::Abandoned { .. }
+                | E::Cancelled { .. }
                 | E::DiskFull { .. }
-                | E::Incomplete { .. }
+                | E::MissingLayer { .. }
                 | E::Interrupted { .. }
                 | E::Unavailable { .. }
                 | E::Timeout { .. }
@@ -221,20 +221,22 @@ impl Error {
         )
     }
 
-    pub(crate) fn of(action: impl Into<String>, status: &Status) -> Self {
+    pub(crate) fn from_status(action: impl Into<String>, status: &Status) -> Self {
         let (action, reason) = (action.into(), status.message().to_owned());
-        match Fault::of(status) {
-            Fault::Unavailable => Self::Unavailable { action, reason },
-            Fault::Timeout => Self::Timeout { action, reason },
-            Fault::Other if is_full(&reason) => Self::DiskFull { action, reason },
-            Fault::NotFound | Fault::AlreadyExists | Fault::Other => Self::Refused { action, reason },
+        match CallError::from_status(status) {
+            CallError::Unavailable => Self::Unavailable { action, reason },
+            CallError::Timeout => Self::Timeout { action, reason },
+            CallError::Other if is_full(&reason) => Self::DiskFull { action, reason },
+            CallError::NotFound | CallError::AlreadyExists | CallError::Other => {
+                Self::Refused { action, reason }
+            }
         }
     }
 
-    /// The error of a failed unpacking, where containerd has one code for bad layers and for a bad node.
-    pub(crate) fn of_unpacking(layer: &Digest, status: &Status) -> Self {
-        // What Go's readers of tar, gzip and zstd say, and containerd of what leads out of a root.
-        const BAD: [&str; 9] = [
+    /// Converts an unpack error; containerd uses one code for bad layers and for node failures.
+    pub(crate) fn from_unpack_status(layer: &Digest, status: &Status) -> Self {
+        // Messages of Go's tar, gzip and zstd readers, and of containerd for paths that escape the root.
+        const BAD_LAYER_ERRORS: [&str; 9] = [
             "archive/tar:",
             "gzip:",
             "flate:",
@@ -245,8 +247,8 @@ impl Error {
             "invalid archive",
             "breaks out",
         ];
-        // What the kernel says of entries that no tool writes, while they are made in a mounted snapshot.
-        const IMPOSSIBLE: [&str; 6] = [
+        // Kernel errors for malformed entries while they are created in a mounted snapshot.
+        const UNSUPPORTED_ERRORS: [&str; 6] = [
             "no such file or directory",
             "file exists",
             "not a directory",
@@ -256,8 +258,8 @@ impl Error {
         ];
         let reason = status.message();
         let says = |words: &[&str]| words.iter().any(|words| reason.contains(words));
-        let is_bad = says(&BAD) || says(&["mount callback failed"]) && says(&IMPOSSIBLE);
-        match Self::of(format!("unpack layer {layer}"), status) {
+        let is_bad = says(&BAD_LAYER_ERRORS) || says(&["mount callback failed"]) && says(&UNSUPPORTED_ERRORS);
+        match Self::from_status(format!("unpack layer {layer}"), status) {
             Self::Refused { reason, .. } if is_bad => Self::BadLayer { layer: layer.clone(), reason },
             other => other,
         }
@@ -283,12 +285,12 @@ impl Error {
     }
 }
 
-/// Whether a message of containerd's ends in the kernel's words for a full disk.
+/// Whether a containerd message ends in the kernel's text for a full disk.
 fn is_full(message: &str) -> bool {
     ["no space left on device", "disk quota exceeded"].iter().any(|words| message.contains(words))
 }
 
-/// Timestamps and sizes in one place: how long moving `bytes` may take before it counts as stuck.
+/// How long moving `bytes` may take before it counts as stuck.
 pub(crate) fn transfer_deadline(bytes: u64) -> Duration {
     const SLOWEST_BYTES_PER_SECOND: u64 = 1 << 20;
     Duration::from_secs(60 + bytes / SLOWEST_BYTES_PER_SECOND)

@@ -1,100 +1,100 @@
-//! The images of one containerd namespace: what callers of this crate use.
+//! The images of one containerd namespace: the entry point of this crate.
 
 mod assemble;
 mod import;
+mod last_use;
 mod list;
 mod lookup;
 mod record;
-mod touch;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use crate::connection::Connection;
+use crate::connection::ContainerdConnection;
 use crate::digest::Digest;
 use crate::error::Error;
-use crate::pull::flight::Flights;
-use crate::registry::{Hub, Registries};
-use crate::store::Store;
+use crate::pull::active::ActivePulls;
+use crate::registry::{RegistryClients, RegistrySettings};
+use crate::store::ContentStore;
 use crate::unpack::Unpacker;
-use touch::Touched;
+use last_use::LastUse;
 
-pub use import::{ImportOptions, Imported};
-pub use list::{Listed, Part};
+pub use import::{ImportOptions, ImportedName};
+pub use last_use::LAST_USE_INTERVAL;
+pub use list::{ImagePart, ListedImage};
 pub use lookup::ImageInfo;
-pub use touch::TOUCH_EVERY;
 
-/// The largest image that is taken, unless it is said otherwise.
-const LIMIT: u64 = 64 << 30;
+/// Default limit for the size of an image.
+const DEFAULT_SIZE_LIMIT: u64 = 64 << 30;
 
 /// The images of one containerd namespace. Clones share a cache of parsed documents.
 #[derive(Clone, Debug)]
-pub struct Images {
-    pub(crate) store: Store,
+pub struct ImageStore {
+    pub(crate) store: ContentStore,
     unpacker: Unpacker,
-    /// The largest image that is pulled, in bytes as stored.
-    pub(crate) packed_limit: u64,
-    pub(crate) hub: Arc<Hub>,
-    pub(crate) flights: Arc<Flights>,
+    /// The largest image that is pulled, in stored bytes.
+    pub(crate) pull_size_limit: u64,
+    pub(crate) clients: Arc<RegistryClients>,
+    pub(crate) active_pulls: Arc<ActivePulls>,
     parsed: Arc<Mutex<HashMap<Digest, Arc<ImageInfo>>>>,
-    /// What committed snapshots take on disk, which never changes.
+    /// Disk usage of committed snapshots, which never changes.
     sizes: Arc<Mutex<HashMap<Digest, u64>>>,
-    touched: Arc<Mutex<HashMap<String, Touched>>>,
+    last_uses: Arc<Mutex<HashMap<String, LastUse>>>,
 }
 
-impl Images {
-    /// The images reached by `connection`, unpacked by `snapshotter` (usually `overlayfs`).
-    pub fn new(connection: Connection, snapshotter: &str) -> Self {
-        let store = Store::new(connection.clone());
-        let unpacker = Unpacker { connection, snapshotter: snapshotter.into(), limit: LIMIT };
+impl ImageStore {
+    /// The images reached through `connection`, unpacked by `snapshotter` (usually `overlayfs`).
+    pub fn new(connection: ContainerdConnection, snapshotter: &str) -> Self {
+        let store = ContentStore::new(connection.clone());
+        let unpacker = Unpacker { connection, snapshotter: snapshotter.into(), limit: DEFAULT_SIZE_LIMIT };
         Self {
             store,
             unpacker,
-            packed_limit: LIMIT,
-            hub: Arc::new(Hub::new(Registries::default())),
-            flights: Arc::default(),
+            pull_size_limit: DEFAULT_SIZE_LIMIT,
+            clients: Arc::new(RegistryClients::new(RegistrySettings::default())),
+            active_pulls: Arc::default(),
             parsed: Arc::default(),
             sizes: Arc::default(),
-            touched: Arc::default(),
+            last_uses: Arc::default(),
         }
     }
 
-    /// The largest image that is taken, in bytes, packed (pulled) and unpacked (on disk) each; 64 GiB unless
-    /// this is called.
+    /// Sets the largest accepted image in bytes, for the packed (pulled) and the unpacked (on disk) form
+    /// each. The default is 64 GiB.
     #[must_use]
     pub fn with_limit(mut self, bytes: u64) -> Self {
-        self.packed_limit = bytes;
+        self.pull_size_limit = bytes;
         self.unpacker.limit = bytes;
         self
     }
 
-    /// Reaches registries as told.
+    /// Uses these registry settings.
     #[must_use]
-    pub fn with_registries(mut self, registries: Registries) -> Self {
-        self.hub = Arc::new(Hub::new(registries));
-        self.flights = Arc::default();
+    pub fn with_registries(mut self, registries: RegistrySettings) -> Self {
+        self.clients = Arc::new(RegistryClients::new(registries));
+        self.active_pulls = Arc::default();
         self
     }
 
-    /// Has containerd delete now what nothing refers to any more.
+    /// Makes containerd delete unreferenced content now.
     ///
     /// # Errors
     /// When containerd fails.
     pub async fn collect_garbage(&self) -> Result<(), Error> {
-        self.unpacker.stir().await?;
+        self.unpacker.trigger_cleanup().await?;
         self.store.collect().await
     }
 
-    /// Releases the leases of imports and pulls that were killed half-way and says which. Those that this
-    /// `Images` and its clones work under are kept; no other process may fill this namespace.
+    /// Releases the leases of imports and pulls that were killed and returns their ids. Leases in use by
+    /// this store and its clones are kept; no other process may write to this namespace.
     ///
     /// # Errors
     /// When containerd fails.
     pub async fn sweep_leases(&self) -> Result<Vec<String>, Error> {
-        let stray = self.store.stray_leases().await?;
-        for id in &stray {
+        let orphans = self.store.orphan_leases().await?;
+        for id in &orphans {
             self.store.release(id).await?;
         }
-        Ok(stray)
+        Ok(orphans)
     }
 }

@@ -1,14 +1,14 @@
-//! Container images on this node: import of archives, pull from registries, look-up, listing, removal.
+//! Container images on this node: archive import, registry pull, lookup, listing, removal.
 //!
-//! An image enters containerd's content store blob by blob under a lease, every digest checked, and is
-//! unpacked layer by layer into snapshots. When the lease goes, garbage-collection labels hold what the
-//! image record needs. This crate also owns the connection to containerd that `warren-runtime` shares.
+//! An image is written to containerd's content store blob by blob under a lease, each digest checked, and
+//! is unpacked layer by layer into snapshots. Garbage-collection labels then keep what the image record
+//! needs. This crate also owns the containerd connection that `warren-runtime` shares.
 //!
-//! It must never start or look at containers, never keep state of its own beside containerd, and never trust
-//! an archive or a registry: names, sizes, digests and platforms are checked before anything acts on them.
+//! It must never start or inspect containers, never keep state outside containerd, and never trust an
+//! archive or a registry: names, sizes, digests and platforms are checked before use.
 //!
-//! Start reading at [`Images`], then `archive` (what a file holds), `pull` (how an image comes over the
-//! network), `unpack` (how it becomes snapshots) and `prune` (when it goes).
+//! Start reading at [`ImageStore`], then `archive` (archive contents), `pull` (download), `unpack` (snapshots)
+//! and `prune` (removal).
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -19,8 +19,8 @@ mod connection;
 mod digest;
 mod document;
 mod error;
+mod image_parts;
 mod images;
-mod parts;
 mod platform;
 mod prune;
 mod pull;
@@ -29,15 +29,19 @@ mod registry;
 mod store;
 mod unpack;
 
-pub use connection::{Connection, Fault, within};
+pub use connection::{CallError, ContainerdConnection, with_deadline};
 pub use digest::Digest;
 pub use document::RunConfig;
 pub use error::Error;
-pub use images::{ImageInfo, Images, ImportOptions, Imported, Listed, Part, TOUCH_EVERY};
+pub use images::{
+    ImageInfo, ImagePart, ImageStore, ImportOptions, ImportedName, LAST_USE_INTERVAL, ListedImage,
+};
 pub use platform::native_architecture;
-pub use prune::{Disk, Doomed, PrunePolicy, PruneReason, plan_prune};
-pub use pull::Pulled;
-pub use pull::flight::Pull;
-pub use pull::progress::{LayerProgress, Progress, Stage};
+pub use prune::{FilesystemUsage, PruneCandidate, PrunePolicy, PruneReason, plan_prune};
+pub use pull::PulledImage;
+pub use pull::active::PullHandle;
+pub use pull::progress::{ImagePullProgress, LayerProgress, LayerStage};
 pub use reference::{InvalidReference, Reference};
-pub use registry::{Credentials, InvalidAuthority, InvalidHost, Patience, Registries, RegistryError};
+pub use registry::{
+    InvalidAuthority, InvalidHost, RegistryCredentials, RegistryError, RegistryPolicy, RegistrySettings,
+};

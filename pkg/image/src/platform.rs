@@ -1,6 +1,6 @@
-//! Which of an image's platforms this machine can run, and which of those it runs best.
+//! Selects the platform of an image that this machine runs best.
 //!
-//! Source of the names: OCI image specification 1.1, "Image Index", which takes them from Go (`GOOS`,
+//! Source of the names: OCI image specification 1.1, "Image Index", which uses those of Go (`GOOS`,
 //! `GOARCH` and, as variant, `GOARM` or `GOAMD64`).
 
 use std::fmt;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::document::Descriptor;
 
-/// The architecture of this machine in the words of OCI images (`amd64`, `arm64`, ...).
+/// The architecture of this machine in OCI terms (`amd64`, `arm64`, ...).
 pub fn native_architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -38,50 +38,50 @@ impl fmt::Display for Platform {
 
 /// A machine that runs images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Host {
+pub(crate) struct HostPlatform {
     pub architecture: &'static str,
-    /// The highest level of the architecture that the processor has: `v1` to `v4` of amd64, `v8` of arm64.
+    /// The highest architecture level of the processor: `v1` to `v4` of amd64, `v8` of arm64.
     pub level: u8,
 }
 
-impl Host {
+impl HostPlatform {
     /// This machine.
     pub fn native() -> Self {
         let architecture = native_architecture();
         Self { architecture, level: if architecture == "amd64" { amd64_level() } else { 8 } }
     }
 
-    /// How well this host runs a platform, more is better; `None` when it does not run it at all.
-    pub fn fit(&self, platform: &Platform) -> Option<u8> {
+    /// Preference for a platform, higher is better; `None` when the host cannot run it.
+    pub fn rank(&self, platform: &Platform) -> Option<u8> {
         if platform.os != "linux" || platform.architecture != self.architecture {
             return None;
         }
         let lowest = if self.architecture == "arm64" { 8 } else { 1 };
-        let wanted = match platform.variant.as_deref() {
+        let required = match platform.variant.as_deref() {
             None | Some("") => lowest,
             Some(variant) => variant.strip_prefix('v')?.parse().ok()?,
         };
-        (lowest..=self.level).contains(&wanted).then_some(wanted)
+        (lowest..=self.level).contains(&required).then_some(required)
     }
 
-    /// The manifest that this host runs best, the first of equal ones. One without a platform is taken only
-    /// if nothing else fits: its configuration will tell whether it does.
+    /// The manifest that this host runs best, the first of equal ones. One without a platform is chosen
+    /// only if no other fits: its configuration is checked later.
     ///
     /// # Errors
-    /// The platforms that there are, comma separated.
+    /// The existing platforms, comma separated.
     pub fn choose<'a>(&self, among: &'a [Descriptor]) -> Result<&'a Descriptor, String> {
         let rank = |each: &Descriptor| match &each.platform {
             None => Some(0),
-            Some(platform) => self.fit(platform),
+            Some(platform) => self.rank(platform),
         };
         let ranked = among.iter().filter_map(|each| Some((rank(each)?, each)));
-        // Of several with the same rank `max_by_key` would take the last.
+        // `max_by_key` would return the last of equal ones.
         let best = ranked.reduce(|best, next| if next.0 > best.0 { next } else { best });
         best.map(|(_, descriptor)| descriptor).ok_or_else(|| names(among))
     }
 }
 
-/// The platforms of descriptors, without the attestations that builders put among them.
+/// The platforms of descriptors, without attestations added by build tools.
 fn names(among: &[Descriptor]) -> String {
     let platforms = among.iter().filter_map(|each| each.platform.as_ref());
     let mut names: Vec<String> =
@@ -91,7 +91,7 @@ fn names(among: &[Descriptor]) -> String {
     if names.is_empty() { "nothing".to_owned() } else { names.join(", ") }
 }
 
-/// The microarchitecture level of the System V ABI for x86-64, by the features that tell the levels apart.
+/// The microarchitecture level of the System V ABI for x86-64, from its distinguishing features.
 #[cfg(target_arch = "x86_64")]
 fn amd64_level() -> u8 {
     use std::arch::is_x86_feature_detected as has;
@@ -127,10 +127,10 @@ mod tests {
     }
 
     #[test]
-    fn the_best_platform_the_host_can_run_is_taken() {
-        let modern = Host { architecture: "amd64", level: 3 };
-        let old = Host { architecture: "amd64", level: 1 };
-        let arm = Host { architecture: "arm64", level: 8 };
+    fn best_runnable_platform_is_chosen() {
+        let modern = HostPlatform { architecture: "amd64", level: 3 };
+        let old = HostPlatform { architecture: "amd64", level: 1 };
+        let arm = HostPlatform { architecture: "arm64", level: 8 };
         let all = ["linux/arm64/v8", "linux/amd64", "linux/amd64/v3", "linux/amd64/v4", "windows/amd64"];
         for (host, among, want) in [
             (modern, &all[..], Ok("linux/amd64/v3")),
@@ -151,19 +151,19 @@ mod tests {
     }
 
     #[test]
-    fn of_equal_ones_the_first_is_taken() {
+    fn first_of_equal_platforms_is_chosen() {
         let mut among = listed(&["linux/amd64", "linux/amd64"]);
         among[1].size = 2;
-        let host = Host { architecture: "amd64", level: 2 };
+        let host = HostPlatform { architecture: "amd64", level: 2 };
         assert_eq!(host.choose(&among).unwrap().size, 1);
     }
 
     #[test]
-    fn this_machine_runs_its_own_architecture() {
-        let host = Host::native();
+    fn native_architecture_is_runnable() {
+        let host = HostPlatform::native();
         assert!((1..=8).contains(&host.level), "{host:?}");
         let plain =
             Platform { os: "linux".into(), architecture: native_architecture().into(), variant: None };
-        assert!(host.fit(&plain).is_some());
+        assert!(host.rank(&plain).is_some());
     }
 }

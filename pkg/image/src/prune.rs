@@ -1,28 +1,28 @@
-//! Which images go: those that nobody used for long, and when the disk is nearly full those that nobody uses
-//! now. Pure: the caller looks, removes, and looks again.
+//! Selects images for removal: those unused for long and, when the disk is nearly full, those not in use.
+//! Pure: the caller lists and removes.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use warren_types::Timestamp;
 
-use crate::images::{Listed, Part};
+use crate::images::{ImagePart, ListedImage};
 use crate::reference::Reference;
 
-/// When images go.
+/// When images are removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PrunePolicy {
-    /// An image that was not used for so long goes; zero: every one that is not in use. `None` keeps images
-    /// as long as there is room.
+    /// An image unused for this long is removed; zero: every image not in use. `None` keeps images while
+    /// there is space.
     pub max_age: Option<Duration>,
-    /// An image that was pulled, imported or used within this stays, whatever the disk says.
+    /// An image that was pulled, imported or used within this time is kept, even under disk pressure.
     pub grace: Duration,
-    /// Used percent of the disk from which on unused images go.
-    pub pressure_high: u8,
-    /// Used percent of the disk at which that ends.
-    pub pressure_low: u8,
-    /// The most names that go at once.
-    pub cap: usize,
+    /// Disk usage in percent at which removal of unused images starts.
+    pub high_watermark: u8,
+    /// Disk usage in percent at which removal stops.
+    pub low_watermark: u8,
+    /// Limit on names removed per run.
+    pub max_removals: usize,
 }
 
 impl Default for PrunePolicy {
@@ -30,73 +30,75 @@ impl Default for PrunePolicy {
         Self {
             max_age: Some(Duration::from_secs(14 * 86_400)),
             grace: Duration::from_secs(600),
-            pressure_high: 85,
-            pressure_low: 75,
-            cap: 10,
+            high_watermark: 85,
+            low_watermark: 75,
+            max_removals: 10,
         }
     }
 }
 
-/// The file system that holds the images, in bytes.
+/// Usage of the file system that holds the images, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Disk {
-    /// What is used of it, by whatever.
+pub struct FilesystemUsage {
+    /// Used bytes, by any process.
     pub used: u64,
-    /// Its size.
+    /// Size in bytes.
     pub total: u64,
 }
 
-/// Why an image goes.
+/// Why an image is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PruneReason {
-    /// Nobody used it for longer than images are kept.
+    /// Unused for longer than `max_age`.
     Unused,
-    /// The disk is nearly full and nobody uses it now.
-    Pressure,
+    /// The disk is nearly full and the image is not in use.
+    DiskPressure,
 }
 
-/// An image that shall go.
+/// An image to remove.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Doomed<'a> {
-    /// The image. Its name is for [`crate::Images::remove_listed`].
-    pub image: &'a Listed,
-    /// Why it goes.
+pub struct PruneCandidate<'a> {
+    /// The image. Its name is for [`crate::ImageStore::remove_listed`].
+    pub image: &'a ListedImage,
+    /// Why it is removed.
     pub reason: PruneReason,
-    /// Bytes that this should give back: its parts that no image has which stays or goes later.
-    pub frees: u64,
+    /// Bytes that this should free: its parts that no kept or later removed image has.
+    pub freed_bytes: u64,
 }
 
-/// Decides which images go now, the least recently used first. `in_use` is what tasks have, running or about
-/// to. An image that several names share goes with the last of them.
+/// Decides which images to remove now, the least recently used first. `in_use` lists the images of tasks,
+/// running or about to run. An image with several names is removed with the last of them.
 pub fn plan_prune<'a>(
-    images: &'a [Listed],
+    images: &'a [ListedImage],
     in_use: &[Reference],
     now: Timestamp,
-    disk: Disk,
+    disk: FilesystemUsage,
     policy: &PrunePolicy,
-) -> Vec<Doomed<'a>> {
-    let mut users: HashMap<&Part, usize> = HashMap::new();
+) -> Vec<PruneCandidate<'a>> {
+    let mut users: HashMap<&ImagePart, usize> = HashMap::new();
     for part in images.iter().flat_map(|image| image.parts.keys()) {
         *users.entry(part).or_default() += 1;
     }
-    let is_free = |image: &&Listed| {
-        now.since(image.changed.max(image.last_used)) >= policy.grace
-            && !in_use.iter().any(|reference| image.is(reference))
+    let is_free = |image: &&ListedImage| {
+        now.saturating_since(image.updated.max(image.last_used)) >= policy.grace
+            && !in_use.iter().any(|reference| image.matches(reference))
     };
-    let mut free: Vec<&Listed> = images.iter().filter(is_free).collect();
+    let mut free: Vec<&ListedImage> = images.iter().filter(is_free).collect();
     free.sort_by_key(|image| (image.last_used, &image.reference));
-    let has_pressure = is_above(disk.used, disk.total, policy.pressure_high);
+    let has_pressure = is_above(disk.used, disk.total, policy.high_watermark);
     let mut used = disk.used;
     let mut doomed = Vec::new();
     for image in free {
-        let is_old = policy.max_age.is_some_and(|most| now.since(image.last_used) >= most);
+        let is_old = policy.max_age.is_some_and(|most| now.saturating_since(image.last_used) >= most);
         let reason = match is_old {
             true => PruneReason::Unused,
-            false if has_pressure && is_above(used, disk.total, policy.pressure_low) => PruneReason::Pressure,
-            // Those that follow were used later still.
+            false if has_pressure && is_above(used, disk.total, policy.low_watermark) => {
+                PruneReason::DiskPressure
+            }
+            // The images are sorted by last use, so the rest was used more recently.
             false => break,
         };
-        if doomed.len() == policy.cap {
+        if doomed.len() == policy.max_removals {
             break;
         }
         let mut frees = 0u64;
@@ -108,12 +110,12 @@ pub fn plan_prune<'a>(
             }
         }
         used = used.saturating_sub(frees);
-        doomed.push(Doomed { image, reason, frees });
+        doomed.push(PruneCandidate { image, reason, freed_bytes: frees });
     }
     doomed
 }
 
-/// Whether at least `percent` of a disk are used. One without a size was not measured and is not full.
+/// Whether at least `percent` of a disk is used. A disk of size 0 was not measured and is not full.
 fn is_above(used: u64, total: u64, percent: u8) -> bool {
     total > 0 && u128::from(used) * 100 >= u128::from(total) * u128::from(percent)
 }

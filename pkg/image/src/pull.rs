@@ -1,14 +1,14 @@
-//! Pulling: from a name to an image in the store, over the network.
+//! Pulling: downloads an image by name into the store.
 //!
-//! [`flight`] joins concurrent pulls of one name to one; [`current`] asks what a name stands for, so that
-//! nothing is fetched that is here; [`resolve`] fetches and checks the documents, after which it is known
-//! what will come; [`layers`] fetches the layers, several at a time, each resumed where its connection broke.
-//! What happens to them then is shared with imports.
+//! [`active`] shares one pull among concurrent calls for the same name; [`remote_digest`] resolves a name
+//! to its digest, so that nothing present is fetched; [`resolve`] fetches and checks the documents, which
+//! determine the remaining download; [`layers`] fetches layers in parallel and resumes each after a broken
+//! connection. Unpacking is shared with imports.
 
-mod current;
-pub(crate) mod flight;
+pub(crate) mod active;
 mod layers;
 pub(crate) mod progress;
+mod remote_digest;
 mod resolve;
 
 use std::collections::HashMap;
@@ -16,47 +16,47 @@ use std::collections::HashMap;
 use crate::digest::Digest;
 use crate::document::Descriptor;
 use crate::error::Error;
-use crate::images::Images;
+use crate::images::ImageStore;
 use crate::reference::Reference;
-use crate::registry::{Failure, RegistryError, Repository, Tries};
+use crate::registry::{AttemptFailure, RegistryError, Repository, RetryCounter};
 use crate::store::Lease;
 
-use progress::Reporter;
-use resolve::Resolved;
+use progress::ProgressSender;
+use resolve::ResolvedImage;
 
 const REF_MANIFEST: &str = "containerd.io/gc.ref.content.m.0";
 
-/// An image that was pulled, or found to be here already.
+/// An image that was pulled or was already present.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pulled {
-    /// Its name here: what was asked for, without a tag beside a digest.
+pub struct PulledImage {
+    /// Local name: the requested reference, without a tag when it has a digest.
     pub reference: Reference,
-    /// What the name stands for in its registry: an index, or a manifest when there is only one platform. A
-    /// reference with this digest gives the same image on every node.
+    /// The digest in the registry: an index, or a manifest when there is only one platform. A reference
+    /// with this digest gives the same image on every node.
     pub digest: Digest,
-    /// The manifest for this machine.
+    /// Digest of the manifest for this machine.
     pub manifest: Digest,
-    /// Bytes of its layers and configuration as stored.
+    /// Stored bytes of its layers and configuration.
     pub size: u64,
 }
 
-impl Images {
-    /// Brings an image into the store and lets its name point to it, last of all.
+impl ImageStore {
+    /// Downloads an image into the store; the name is set last.
     async fn fetch(
         &self,
         lease: &Lease,
         repository: &Repository,
         reference: &Reference,
-        reporter: &Reporter,
-    ) -> Result<Pulled, Error> {
-        let Resolved { index, parts } =
+        reporter: &ProgressSender,
+    ) -> Result<PulledImage, Error> {
+        let ResolvedImage { index, parts } =
             resolve::resolve(&self.store, repository, reference, reporter).await?;
-        if parts.size() > self.packed_limit {
-            return Err(Error::ImageTooLarge { what: reference.to_string(), limit: self.packed_limit });
+        if parts.size() > self.pull_size_limit {
+            return Err(Error::ImageTooLarge { what: reference.to_string(), limit: self.pull_size_limit });
         }
-        reporter.begin(&parts.layers);
+        reporter.set_layers(&parts.layers);
         let arriving = layers::fetch(&self.store, lease, repository, &parts.layers, reporter);
-        self.assemble(lease, &parts, arriving, |position| reporter.unpacked(position)).await?;
+        self.assemble(lease, &parts, arriving, |position| reporter.set_unpacked(position)).await?;
         let manifest = parts.manifest.0.clone();
         let target = match index {
             None => manifest.clone(),
@@ -66,41 +66,44 @@ impl Images {
                 descriptor
             }
         };
-        self.point(reference, &target).await?;
+        self.set_target(reference, &target).await?;
         let Descriptor { digest, .. } = target;
         let (reference, size) = (reference.canonical(), parts.size());
-        Ok(Pulled { reference, digest, manifest: manifest.digest, size })
+        Ok(PulledImage { reference, digest, manifest: manifest.digest, size })
     }
 }
 
-/// Makes an attempt until it succeeds or no further one is due, and says meanwhile what the trouble is.
-async fn persist<T, F>(
+/// Retries until success or the end of the retry policy, and reports the retry reason meanwhile.
+async fn retry<T, F>(
     repository: &Repository,
-    reporter: &Reporter,
+    reporter: &ProgressSender,
     mut attempt: impl FnMut() -> F,
 ) -> Result<T, RegistryError>
 where
-    F: Future<Output = Result<T, Failure>>,
+    F: Future<Output = Result<T, AttemptFailure>>,
 {
-    let mut tries = Tries::new(&repository.patience);
+    let mut tries = RetryCounter::new(&repository.policy);
     loop {
         match attempt().await {
             Ok(done) => {
-                reporter.troubled(None);
+                reporter.set_retry_reason(None);
                 return Ok(done);
             }
-            Err(failure) => rest(&mut tries, failure, reporter).await?,
+            Err(failure) => wait_for_retry(&mut tries, failure, reporter).await?,
         }
     }
 }
 
-/// Waits until the next attempt is due.
-async fn rest(tries: &mut Tries, failure: Failure, reporter: &Reporter) -> Result<(), RegistryError> {
+async fn wait_for_retry(
+    tries: &mut RetryCounter,
+    failure: AttemptFailure,
+    reporter: &ProgressSender,
+) -> Result<(), RegistryError> {
     let reason = failure.error.to_string();
-    let pause = tries.again(failure)?;
+    let pause = tries.next_delay(failure)?;
     let (failed, most) = tries.count();
-    tracing::debug!(reason, failed, ?pause, "will ask the registry again");
-    reporter.troubled(Some(format!("{reason}; asking again ({} of {most})", failed + 1)));
+    tracing::debug!(reason, failed, ?pause, "retrying registry request");
+    reporter.set_retry_reason(Some(format!("{reason}; retrying ({} of {most})", failed + 1)));
     tokio::time::sleep(pause).await;
     Ok(())
 }

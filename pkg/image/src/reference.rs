@@ -1,4 +1,4 @@
-//! Image references, read as Docker reads them: `nginx` means `docker.io/library/nginx:latest`.
+//! Image references, normalised like Docker: `nginx` means `docker.io/library/nginx:latest`.
 //!
 //! Pure. Source of the grammar: the distribution project's reference specification.
 
@@ -22,19 +22,19 @@ pub struct Reference {
     digest: Option<Digest>,
 }
 
-/// A text that is no image reference.
+/// A text that is not an image reference.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is not an image reference: {reason}; want [HOST[:PORT]/]PATH[:TAG][@sha256:DIGEST]")]
+#[error("{text:?} is not an image reference: {reason}; expected [HOST[:PORT]/]PATH[:TAG][@sha256:DIGEST]")]
 pub struct InvalidReference {
     text: String,
     reason: &'static str,
 }
 
 impl Reference {
-    /// Parses and normalises a reference as a person writes it.
+    /// Parses and normalises a reference as users write it.
     ///
     /// # Errors
-    /// [`InvalidReference`] says which part is wrong.
+    /// [`InvalidReference`] with the invalid part.
     pub fn parse(text: &str) -> Result<Self, InvalidReference> {
         Self::split(text)
             .map_err(|reason| InvalidReference { text: text.chars().take(300).collect(), reason })
@@ -72,7 +72,7 @@ impl Reference {
         Ok(Self { domain: domain.to_owned(), path, tag, digest })
     }
 
-    /// The registry's host and port, `docker.io` unless the reference names one.
+    /// Host and port of the registry, `docker.io` by default.
     pub fn domain(&self) -> &str {
         &self.domain
     }
@@ -87,26 +87,26 @@ impl Reference {
         self.tag.as_deref()
     }
 
-    /// The digest that pins the content.
+    /// The digest of the content.
     pub fn digest(&self) -> Option<&Digest> {
         self.digest.as_ref()
     }
 
-    /// The same content without what says nothing more: a tag beside a digest.
+    /// The same reference without a tag that a digest makes redundant.
     #[must_use]
     pub fn canonical(&self) -> Self {
         let tag = if self.digest.is_some() { None } else { self.tag.clone() };
         Self { tag, ..self.clone() }
     }
 
-    /// The name of containerd's record: that of the canonical reference.
-    pub fn record(&self) -> String {
+    /// Name of containerd's record: that of the canonical reference.
+    pub fn record_name(&self) -> String {
         self.canonical().to_string()
     }
 
-    /// The same name, bound to the content of `digest`, whatever its tag points to later.
+    /// The same name with this digest, independent of its tag.
     #[must_use]
-    pub fn pinned(&self, digest: &Digest) -> Self {
+    pub fn with_digest(&self, digest: &Digest) -> Self {
         Self { digest: Some(digest.clone()), ..self.clone() }
     }
 
@@ -115,7 +115,7 @@ impl Reference {
         (&self.domain, &self.path) == (&other.domain, &other.path)
     }
 
-    /// The same repository under another tag.
+    /// The same repository with another tag.
     ///
     /// # Errors
     /// [`InvalidReference`] when `tag` is malformed.
@@ -145,19 +145,19 @@ impl std::str::FromStr for Reference {
     }
 }
 
-/// The first component is a host only if it looks like one; otherwise `team/app` would be a host called
+/// The first component is a host only if it has the form of one; otherwise `team/app` would have the host
 /// `team`.
 fn split_domain(name: &str) -> (&str, &str) {
     match name.split_once('/') {
         Some((first, path)) if first.contains(['.', ':']) || first == "localhost" => {
-            (normal_domain(first), path)
+            (normalize_domain(first), path)
         }
         _ => (DEFAULT_DOMAIN, name),
     }
 }
 
-/// The name that image names have for a registry.
-pub(crate) fn normal_domain(domain: &str) -> &str {
+/// The canonical name of a registry in image names.
+pub(crate) fn normalize_domain(domain: &str) -> &str {
     if domain == LEGACY_DOMAIN { DEFAULT_DOMAIN } else { domain }
 }
 
@@ -214,7 +214,7 @@ mod tests {
     const DIGEST: &str = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
     #[test]
-    fn short_names_are_completed() {
+    fn short_names_are_normalized() {
         let pinned = format!("nginx@{DIGEST}");
         let tagged = format!("r.io/a/b:1@{DIGEST}");
         for (text, want) in [
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_references_say_what_is_wrong() {
+    fn malformed_reference_reports_reason() {
         let long = "a".repeat(300);
         for (text, reason) in [
             ("", "path is empty"),
@@ -268,14 +268,14 @@ mod tests {
     }
 
     #[test]
-    fn a_digest_says_more_than_a_tag_beside_it() {
+    fn digest_takes_precedence_over_tag() {
         let digest = Digest::parse(DIGEST).unwrap();
         let tagged = Reference::parse("nginx:1.27").unwrap();
-        let pinned = tagged.pinned(&digest);
+        let pinned = tagged.with_digest(&digest);
         assert_eq!(pinned.to_string(), format!("docker.io/library/nginx:1.27@{DIGEST}"));
-        assert_eq!(pinned.record(), format!("docker.io/library/nginx@{DIGEST}"));
+        assert_eq!(pinned.record_name(), format!("docker.io/library/nginx@{DIGEST}"));
         assert_eq!(pinned.canonical().canonical(), pinned.canonical());
-        assert_eq!(tagged.record(), "docker.io/library/nginx:1.27");
+        assert_eq!(tagged.record_name(), "docker.io/library/nginx:1.27");
         assert!(pinned.shares_repository(&tagged));
         assert!(!tagged.shares_repository(&Reference::parse("r.io/library/nginx:1.27").unwrap()));
     }

@@ -1,22 +1,21 @@
-//! Registries, as far as pulling needs them: a manifest by name, blobs by digest, access when asked for it.
+//! The registry client for pulls: a manifest by name, blobs by digest, authentication on request.
 //!
-//! The HTTP API is small, and what comes over it is not to be trusted: every body is bounded, every wait has
-//! an end, a password is sent only over TLS or to registries that were named as plain HTTP, and a redirect
-//! never leaves TLS. Source: OCI distribution specification 1.1 and, for tokens, Docker's "Token
-//! Authentication Specification".
+//! Responses are untrusted: every body has a size limit, every wait a timeout, a password is sent only over
+//! TLS or to registries configured as plain HTTP, and a redirect never leaves TLS. Source: OCI distribution
+//! specification 1.1 and, for tokens, Docker's "Token Authentication Specification".
 
-mod access;
+mod auth;
 mod challenge;
 mod client;
+mod clients;
 mod error;
-mod hub;
+mod retry;
 mod settings;
-mod tries;
 
-pub use access::Credentials;
+pub use auth::RegistryCredentials;
 pub use error::RegistryError;
-pub use settings::{InvalidAuthority, InvalidHost, Patience, Registries};
+pub use settings::{InvalidAuthority, InvalidHost, RegistryPolicy, RegistrySettings};
 
-pub(crate) use client::{Found, Named, Repository};
-pub(crate) use hub::Hub;
-pub(crate) use tries::{Failure, Tries};
+pub(crate) use client::{FetchedManifest, ManifestSelector, Repository};
+pub(crate) use clients::RegistryClients;
+pub(crate) use retry::{AttemptFailure, RetryCounter};

@@ -1,4 +1,4 @@
-//! containerd's content store and leases, as far as images need them.
+//! containerd's content store and leases.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
@@ -13,66 +13,66 @@ use tokio::sync::{OwnedRwLockReadGuard, RwLock};
 use tonic::metadata::{Ascii, MetadataValue};
 
 use crate::archive::Span;
-use crate::connection::{Connection, Fault, within};
+use crate::connection::{CallError, ContainerdConnection, with_deadline};
 use crate::digest::Digest;
 use crate::document::MAX_DOCUMENT;
 use crate::error::Error;
 
 mod ingest;
 
-pub(crate) use ingest::{Ingest, Opened};
+pub(crate) use ingest::{Ingest, IngestTarget};
 
-/// Calls that touch one record.
-pub(crate) const RECORD: Duration = Duration::from_secs(10);
-/// Calls that make containerd collect garbage before they answer.
-pub(crate) const COLLECT: Duration = Duration::from_secs(60);
-/// A lease nobody deleted (the process was killed) ends by itself after this.
-const LEASE_LIFE: Duration = Duration::from_secs(6 * 3600);
-/// So long containerd gets to come to an end with what it writes when the work under a lease has ended. A blob it first
-/// writes through to the disk.
-const AT_REST: Duration = Duration::from_secs(10);
+/// Timeout of calls on one record.
+pub(crate) const RECORD_TIMEOUT: Duration = Duration::from_secs(10);
+/// Timeout of calls that run garbage collection before they return.
+pub(crate) const COLLECT_TIMEOUT: Duration = Duration::from_secs(60);
+/// A lease that was not released (the process was killed) expires after this.
+const LEASE_LIFETIME: Duration = Duration::from_secs(6 * 3600);
+/// How long containerd may finish its writes after the work under a lease has ended. It syncs a blob to
+/// disk first.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 const LEASE_LABEL: &str = "warren.import";
 const CHUNK: u64 = 1 << 20;
 
-/// Holds everything made under it against garbage collection, until it is released or expires.
+/// Protects everything created under it from garbage collection, until it is released or expires.
 #[derive(Clone, Debug)]
 pub(crate) struct Lease {
     pub id: String,
     pub header: MetadataValue<Ascii>,
-    /// Taken for each thing that containerd is at work on.
-    at_work: Arc<RwLock<()>>,
+    /// Read-locked during each containerd operation.
+    in_progress: Arc<RwLock<()>>,
 }
 
 impl Lease {
-    /// Held as long as containerd writes a blob or a file system under this lease.
+    /// Hold the guard while containerd writes a blob or a file system under this lease.
     pub async fn writing(&self) -> OwnedRwLockReadGuard<()> {
-        self.at_work.clone().read_owned().await
+        self.in_progress.clone().read_owned().await
     }
 
-    /// Waits until containerd writes nothing. What it collects while it is written to is removed only in part, and it
-    /// never looks at the rest again.
-    async fn rest(at_work: &RwLock<()>) {
-        if tokio::time::timeout(AT_REST, at_work.write()).await.is_err() {
-            tracing::warn!("containerd still writes what was given up {AT_REST:?} ago");
+    /// Waits until containerd writes nothing. Content collected during a write is removed only in part, and
+    /// the rest is never collected.
+    async fn wait_idle(in_progress: &RwLock<()>) {
+        if tokio::time::timeout(IDLE_TIMEOUT, in_progress.write()).await.is_err() {
+            tracing::warn!("containerd still writes cancelled content after {IDLE_TIMEOUT:?}");
         }
     }
 }
 
-/// The id of a lease that work goes on under. When the work is dropped half-way, the lease is a stray one.
-struct Held {
+/// Id of a lease in use by this process. If the work is dropped, the lease becomes an orphan.
+struct HeldLease {
     id: String,
     all: Arc<Mutex<BTreeSet<String>>>,
 }
 
-impl Held {
+impl HeldLease {
     fn new(all: Arc<Mutex<BTreeSet<String>>>) -> Self {
-        let id = unique("import");
+        let id = unique_name("import");
         all.lock().expect("no holder panics").insert(id.clone());
         Self { id, all }
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldLease {
     fn drop(&mut self) {
         self.all.lock().expect("no holder panics").remove(&self.id);
     }
@@ -80,96 +80,95 @@ impl Drop for Held {
 
 /// The content store of one containerd namespace.
 #[derive(Clone, Debug)]
-pub(crate) struct Store {
-    pub connection: Connection,
-    /// Leases that work of this process goes on under.
-    held: Arc<Mutex<BTreeSet<String>>>,
+pub(crate) struct ContentStore {
+    pub connection: ContainerdConnection,
+    /// Ids of the leases in use by this process.
+    held_leases: Arc<Mutex<BTreeSet<String>>>,
 }
 
-impl Store {
-    pub fn new(connection: Connection) -> Self {
-        Self { connection, held: Arc::default() }
+impl ContentStore {
+    pub fn new(connection: ContainerdConnection) -> Self {
+        Self { connection, held_leases: Arc::default() }
     }
 
-    /// Does `work` under a lease of its own and ends the lease whatever came of it.
+    /// Runs `work` under its own lease and releases the lease in every case.
     pub async fn under_lease<T, F>(&self, work: impl FnOnce(Lease) -> F) -> Result<T, Error>
     where
         F: Future<Output = Result<T, Error>>,
     {
-        let held = Held::new(self.held.clone());
-        let done = match self.lease_called(held.id.clone()).await {
+        let held = HeldLease::new(self.held_leases.clone());
+        let done = match self.create_lease(held.id.clone()).await {
             Ok(lease) => {
-                let at_work = lease.at_work.clone();
+                let in_progress = lease.in_progress.clone();
                 let done = work(lease).await;
-                Lease::rest(&at_work).await;
+                Lease::wait_idle(&in_progress).await;
                 done
             }
             Err(error) => Err(error),
         };
         let released = self.release(&held.id).await;
         if done.is_err() {
-            // A collection that was under way did not see all that the failure left; the next one does.
+            // A concurrent collection may have missed leftovers of the failure; the next one finds them.
             let _ = self.collect().await;
         }
         done.and_then(|done| released.map(|()| done))
     }
 
-    /// Has containerd delete what nothing refers to, and waits for it: the end of a lease is what it lets one
-    /// wait for. One that a killed process left is ended too, since all have the same name.
+    /// Runs containerd's garbage collection and waits for it by releasing a lease, whose release is
+    /// synchronous. All these leases have the same name, so one of a killed process is released too.
     pub async fn collect(&self) -> Result<(), Error> {
-        let lease = self.lease_called("warren-collect".to_owned()).await?;
+        let lease = self.create_lease("warren-collect".to_owned()).await?;
         self.release(&lease.id).await
     }
 
-    async fn lease_called(&self, id: String) -> Result<Lease, Error> {
+    async fn create_lease(&self, id: String) -> Result<Lease, Error> {
         let header = id.parse().expect("an id made of ASCII letters and digits is a header value");
-        let expire = (jiff::Timestamp::now() + LEASE_LIFE).to_string();
+        let expire = (jiff::Timestamp::now() + LEASE_LIFETIME).to_string();
         let labels =
             [("containerd.io/gc.expire".to_owned(), expire), (LEASE_LABEL.to_owned(), "1".to_owned())];
         let message = api::CreateRequest { id: id.clone(), labels: labels.into() };
         let request = self.connection.request(message);
-        match within(RECORD, self.connection.leases().create(request)).await {
-            Err(status) if Fault::of(&status) != Fault::AlreadyExists => {
-                Err(Error::of("take a lease", &status))
+        match with_deadline(RECORD_TIMEOUT, self.connection.leases().create(request)).await {
+            Err(status) if CallError::from_status(&status) != CallError::AlreadyExists => {
+                Err(Error::from_status("take a lease", &status))
             }
-            _ => Ok(Lease { id, header, at_work: Arc::default() }),
+            _ => Ok(Lease { id, header, in_progress: Arc::default() }),
         }
     }
 
-    /// Ends a lease; what nothing else refers to is collected before the call returns. Harmless the second
-    /// time.
+    /// Releases a lease; unreferenced content is collected before the call returns. Idempotent.
     pub async fn release(&self, id: &str) -> Result<(), Error> {
         let request = self.connection.request(api::DeleteRequest { id: id.to_owned(), sync: true });
-        match within(COLLECT, self.connection.leases().delete(request)).await {
+        match with_deadline(COLLECT_TIMEOUT, self.connection.leases().delete(request)).await {
             Ok(()) => Ok(()),
-            Err(status) if Fault::of(&status) == Fault::NotFound => Ok(()),
-            Err(status) => Err(Error::of(format!("release lease {id}"), &status)),
+            Err(status) if CallError::from_status(&status) == CallError::NotFound => Ok(()),
+            Err(status) => Err(Error::from_status(format!("release lease {id}"), &status)),
         }
     }
 
-    /// Ids of the leases that this crate took and nobody will release: their process is gone.
-    pub async fn stray_leases(&self) -> Result<Vec<String>, Error> {
+    /// Ids of leases of this crate that no process will release: their process has ended.
+    pub async fn orphan_leases(&self) -> Result<Vec<String>, Error> {
         let request = self.connection.request(api::ListRequest { filters: Vec::new() });
-        let reply = within(RECORD, self.connection.leases().list(request))
+        let reply = with_deadline(RECORD_TIMEOUT, self.connection.leases().list(request))
             .await
-            .map_err(|status| Error::of("list leases", &status))?;
+            .map_err(|status| Error::from_status("list leases", &status))?;
         let ours = reply.leases.into_iter().filter(|lease| lease.labels.contains_key(LEASE_LABEL));
-        let held = self.held.lock().expect("no holder panics").clone();
+        let held = self.held_leases.lock().expect("no holder panics").clone();
         Ok(ours.map(|lease| lease.id).filter(|id| !held.contains(id)).collect())
     }
 
-    /// Whether a blob is here.
+    /// Whether the store has a blob.
     pub async fn has(&self, digest: &Digest) -> Result<bool, Error> {
         let request = self.connection.request(api::InfoRequest { digest: digest.to_string() });
-        match within(RECORD, self.connection.content().info(request)).await {
+        match with_deadline(RECORD_TIMEOUT, self.connection.content().info(request)).await {
             Ok(_) => Ok(true),
-            Err(status) if Fault::of(&status) == Fault::NotFound => Ok(false),
-            Err(status) => Err(Error::of(format!("look up blob {digest}"), &status)),
+            Err(status) if CallError::from_status(&status) == CallError::NotFound => Ok(false),
+            Err(status) => Err(Error::from_status(format!("look up blob {digest}"), &status)),
         }
     }
 
-    /// Begins to store a blob of `size` bytes, unless the store has it.
-    pub async fn ingest(&self, lease: &Lease, digest: &Digest, size: u64) -> Result<Opened, Error> {
+    /// Starts to store a blob of `size` bytes, unless the store has it.
+    pub async fn ingest(&self, lease: &Lease, digest: &Digest, size: u64) -> Result<IngestTarget, Error> {
         Ingest::open(self, lease, digest, size).await
     }
 
@@ -182,12 +181,12 @@ impl Store {
     ) -> Result<(), Error> {
         let digest = Digest::of(bytes);
         match self.ingest(lease, &digest, bytes.len() as u64).await? {
-            Opened::Absent(mut ingest) => {
+            IngestTarget::Absent(mut ingest) => {
                 ingest.write(bytes.to_vec()).await?;
                 ingest.commit(labels).await
             }
             // It keeps its old labels unless they are set again.
-            Opened::Present => {
+            IngestTarget::Present => {
                 for (key, value) in labels {
                     self.label(&digest, &key, value).await?;
                 }
@@ -196,7 +195,7 @@ impl Store {
         }
     }
 
-    /// Stores a part of a file that claims to have `digest`; containerd checks that it has.
+    /// Stores a part of a file under the expected `digest`, which containerd verifies.
     pub async fn write_span(
         &self,
         lease: &Lease,
@@ -204,7 +203,9 @@ impl Store {
         file: &Arc<File>,
         span: Span,
     ) -> Result<(), Error> {
-        let Opened::Absent(mut ingest) = self.ingest(lease, digest, span.size).await? else { return Ok(()) };
+        let IngestTarget::Absent(mut ingest) = self.ingest(lease, digest, span.size).await? else {
+            return Ok(());
+        };
         let mut done = 0;
         while done < span.size {
             let (file, length) = (file.clone(), CHUNK.min(span.size - done));
@@ -228,9 +229,9 @@ impl Store {
         let mask = prost_types::FieldMask { paths: vec![format!("labels.{key}")] };
         let message = api::UpdateRequest { info: Some(info), update_mask: Some(mask) };
         let request = self.connection.request(message);
-        match within(RECORD, self.connection.content().update(request)).await {
+        match with_deadline(RECORD_TIMEOUT, self.connection.content().update(request)).await {
             Ok(_) => Ok(()),
-            Err(status) => Err(Error::of(format!("label blob {digest}"), &status)),
+            Err(status) => Err(Error::from_status(format!("label blob {digest}"), &status)),
         }
     }
 
@@ -250,20 +251,20 @@ impl Store {
             }
             Ok(bytes)
         };
-        let result = match tokio::time::timeout(RECORD, call).await {
+        let result = match tokio::time::timeout(RECORD_TIMEOUT, call).await {
             Ok(result) => result,
-            Err(_) => Err(tonic::Status::deadline_exceeded(format!("no answer within {RECORD:?}"))),
+            Err(_) => Err(tonic::Status::deadline_exceeded(format!("no answer within {RECORD_TIMEOUT:?}"))),
         };
         match result {
             Ok(bytes) => Ok(Some(bytes)),
-            Err(status) if Fault::of(&status) == Fault::NotFound => Ok(None),
-            Err(status) => Err(Error::of(format!("read blob {digest}"), &status)),
+            Err(status) if CallError::from_status(&status) == CallError::NotFound => Ok(None),
+            Err(status) => Err(Error::from_status(format!("read blob {digest}"), &status)),
         }
     }
 }
 
-/// A name nobody else on this containerd uses.
-pub(crate) fn unique(purpose: &str) -> String {
+/// A name that is unique on this containerd.
+pub(crate) fn unique_name(purpose: &str) -> String {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let now = jiff::Timestamp::now().as_nanosecond();
     let count = NEXT.fetch_add(1, Ordering::Relaxed);

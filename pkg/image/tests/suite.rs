@@ -1,5 +1,5 @@
-//! Pulling into a real, private containerd: from a real registry, and from one that does what no registry
-//! should. Needs root, containerd and docker-registry.
+//! Pulls into a private containerd, from a real registry and from a scripted one with invalid behaviour.
+//! Needs root, containerd and docker-registry.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,7 +1,7 @@
-//! How values look on disk, in format [`LOG_FORMAT`]. All numbers are little-endian.
+//! Encoding of values on disk, in format [`LOG_FORMAT`]. All numbers are little-endian.
 //!
-//! Every value starts with the CRC32C (4 bytes) of its key followed by the rest of the value, so
-//! that a value that ended up under another key does not verify either.
+//! Every value starts with the CRC32C (4 bytes) of its key followed by the rest of the value, so that a
+//! value stored under a wrong key does not verify either.
 //!
 //! | value      | after the checksum                                                       |
 //! |------------|--------------------------------------------------------------------------|
@@ -18,15 +18,15 @@
 //! | acknowl-   | count u32, for each member its id u64 and the index u64 and term u64 of  |
 //! | edged      | the entry                                                                |
 //!
-//! Hard state, members, snapshot and what members acknowledged are parts of the head and have no checksum of their own.
+//! Hard state, members, snapshot and acknowledgements are parts of the head without their own checksum.
 
 use bytes::Bytes;
 
-use warren_types::raft::{Acknowledged, ConfState, Entry, EntryKind, HardState, SnapshotMeta};
+use warren_types::raft::{AcknowledgedEntry, ConfState, EntryKind, HardState, RaftEntry, SnapshotMeta};
 
-use crate::{extent::Extent, head::Head};
+use crate::{extent::LogExtent, head::LogHead};
 
-/// The version of this page, which a log must have to be opened.
+/// The version of this format; logs of other versions are not opened.
 pub const LOG_FORMAT: u32 = 3;
 
 const CHECKSUM_LEN: usize = 4;
@@ -34,11 +34,11 @@ const KIND_NOOP: u8 = 0;
 const KIND_COMMAND: u8 = 1;
 const KIND_MEMBERSHIP: u8 = 2;
 
-/// Length of a stored hard state.
+/// Length of an encoded hard state.
 pub(crate) const HARD_STATE_LEN: usize = 24;
 
 /// Length of a stored entry.
-pub(crate) fn entry_len(entry: &Entry) -> usize {
+pub(crate) fn entry_len(entry: &RaftEntry) -> usize {
     CHECKSUM_LEN + 9 + entry.data.len()
 }
 
@@ -49,16 +49,16 @@ pub(crate) fn conf_state_len(conf_state: &ConfState) -> usize {
 }
 
 /// Length of a stored snapshot pointer.
-pub(crate) fn snapshot_len(snapshot: &SnapshotMeta) -> usize {
+pub(crate) fn snapshot_meta_len(snapshot: &SnapshotMeta) -> usize {
     16 + conf_state_len(&snapshot.conf_state)
 }
 
-/// Length of what members acknowledged, as stored.
-pub(crate) fn acknowledged_len(acknowledged: &[Acknowledged]) -> usize {
+/// Length of the encoded acknowledgements of members.
+pub(crate) fn acknowledged_len(acknowledged: &[AcknowledgedEntry]) -> usize {
     4 + 24 * acknowledged.len()
 }
 
-/// Puts the checksum of `key` and `body` before `body`.
+/// Prefixes `body` with the checksum of `key` and `body`.
 pub(crate) fn seal(key: &[u8], body: &[u8]) -> Vec<u8> {
     let mut value = Vec::with_capacity(CHECKSUM_LEN + body.len());
     value.extend(checksum(key, body).to_le_bytes());
@@ -66,7 +66,7 @@ pub(crate) fn seal(key: &[u8], body: &[u8]) -> Vec<u8> {
     value
 }
 
-/// The body of a sealed value, or `None` if it is not what was stored under `key`.
+/// The body of a sealed value; `None` if it does not verify under `key`.
 pub(crate) fn unseal<'a>(key: &[u8], value: &'a [u8]) -> Option<&'a [u8]> {
     let (stored, body) = value.split_first_chunk::<CHECKSUM_LEN>()?;
     (u32::from_le_bytes(*stored) == checksum(key, body)).then_some(body)
@@ -78,7 +78,7 @@ pub(crate) fn checksum(key: &[u8], body: &[u8]) -> u32 {
 }
 
 /// An entry as stored under its index.
-pub(crate) fn encode_entry(entry: &Entry) -> Vec<u8> {
+pub(crate) fn encode_entry(entry: &RaftEntry) -> Vec<u8> {
     let mut body = Vec::with_capacity(entry_len(entry));
     body.push(match entry.kind {
         EntryKind::Noop => KIND_NOOP,
@@ -90,29 +90,29 @@ pub(crate) fn encode_entry(entry: &Entry) -> Vec<u8> {
     seal(&entry.index.to_le_bytes(), &body)
 }
 
-/// The entry stored under `index`, or what is wrong with it.
-pub(crate) fn decode_entry(index: u64, value: &[u8]) -> Result<Entry, &'static str> {
+/// Decodes the entry stored under `index`.
+pub(crate) fn decode_entry(index: u64, value: &[u8]) -> Result<RaftEntry, &'static str> {
     let body = unseal(&index.to_le_bytes(), value).ok_or("its checksum does not match")?;
-    let mut fields = Fields(body);
+    let mut fields = FieldDecoder(body);
     let kind = match fields.u8() {
         Some(KIND_NOOP) => EntryKind::Noop,
         Some(KIND_COMMAND) => EntryKind::Command,
         Some(KIND_MEMBERSHIP) => EntryKind::Membership,
-        Some(_) => return Err("its kind is not known to this program"),
-        None => return Err("it is too short"),
+        Some(_) => return Err("its kind is unknown"),
+        None => return Err("truncated"),
     };
-    let term = fields.u64().ok_or("it is too short")?;
-    Ok(Entry { index, term, kind, data: Bytes::copy_from_slice(fields.0) })
+    let term = fields.u64().ok_or("truncated")?;
+    Ok(RaftEntry { index, term, kind, data: Bytes::copy_from_slice(fields.0) })
 }
 
-/// What a value adds to the sum of the entries: its checksum.
-pub(crate) fn addend(value: &[u8]) -> u64 {
+/// The contribution of a value to the sum of the entries: its checksum.
+pub(crate) fn entry_checksum(value: &[u8]) -> u64 {
     value.first_chunk().map_or(0, |crc| u32::from_le_bytes(*crc).into())
 }
 
-/// The head's body.
-pub(crate) fn encode_head(head: &Head) -> Vec<u8> {
-    let Head { number, extent, sum, hard_state, conf_state, snapshot, acknowledged } = head;
+/// Encodes the body of the head record.
+pub(crate) fn encode_head(head: &LogHead) -> Vec<u8> {
+    let LogHead { number, extent, sum, hard_state, conf_state, snapshot, acknowledged } = head;
     let mut body = [*number, extent.first, extent.last, *sum].map(u64::to_le_bytes).concat();
     body.extend(encode_hard_state(hard_state));
     body.extend(encode_conf_state(conf_state));
@@ -124,21 +124,22 @@ pub(crate) fn encode_head(head: &Head) -> Vec<u8> {
     body
 }
 
-/// The head in a body.
-pub(crate) fn decode_head(body: &[u8]) -> Option<Head> {
-    let mut fields = Fields(body);
+/// Decodes the body of the head record.
+pub(crate) fn decode_head(body: &[u8]) -> Option<LogHead> {
+    let mut fields = FieldDecoder(body);
     let (number, first, last, sum) = (fields.u64()?, fields.u64()?, fields.u64()?, fields.u64()?);
     let hard_state = fields.hard_state()?;
     let conf_state = fields.conf_state()?;
     let snapshot = if fields.bool()? { Some(fields.snapshot()?) } else { None };
     let acknowledged = fields.acknowledged()?;
     let covered = snapshot.as_ref().map_or(0, |snapshot| snapshot.index);
-    // Nothing before the log may be missing, and an empty log ends just before its start.
+    // The log must start at or before the entry after the snapshot; an empty log ends just before its
+    // start.
     if first == 0 || first > covered + 1 || last + 1 < first {
         return None;
     }
-    let extent = Extent { snapshot: covered, first, last };
-    fields.end(Head { number, extent, sum, hard_state, conf_state, snapshot, acknowledged })
+    let extent = LogExtent { snapshot: covered, first, last };
+    fields.finish(LogHead { number, extent, sum, hard_state, conf_state, snapshot, acknowledged })
 }
 
 fn encode_hard_state(hard_state: &HardState) -> Vec<u8> {
@@ -160,17 +161,17 @@ fn ids(conf_state: &ConfState) -> [&[u64]; 4] {
     [voters, learners, voters_outgoing, learners_next]
 }
 
-/// A snapshot pointer, as in the head and in the header of a snapshot file.
+/// Encodes a snapshot pointer for the head record and the header of a snapshot file.
 pub(crate) fn encode_snapshot(snapshot: &SnapshotMeta) -> Vec<u8> {
     let mut body = [snapshot.index, snapshot.term].map(u64::to_le_bytes).concat();
     body.extend(encode_conf_state(&snapshot.conf_state));
     body
 }
 
-/// Takes fields off the front of a byte slice; `None` when it ends too early.
-pub(crate) struct Fields<'a>(pub &'a [u8]);
+/// Reads fields from the front of a byte slice; `None` at its end.
+pub(crate) struct FieldDecoder<'a>(pub &'a [u8]);
 
-impl Fields<'_> {
+impl FieldDecoder<'_> {
     fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (head, rest) = self.0.split_first_chunk::<N>()?;
         self.0 = rest;
@@ -225,21 +226,21 @@ impl Fields<'_> {
         (0..count).map(|_| self.u64()).collect()
     }
 
-    fn acknowledged(&mut self) -> Option<Vec<Acknowledged>> {
+    fn acknowledged(&mut self) -> Option<Vec<AcknowledgedEntry>> {
         let count = self.count(24)?;
-        let one = |_| Some(Acknowledged { member: self.u64()?, index: self.u64()?, term: self.u64()? });
+        let one = |_| Some(AcknowledgedEntry { member: self.u64()?, index: self.u64()?, term: self.u64()? });
         (0..count).map(one).collect()
     }
 
-    /// How many follow that take so many bytes each. Checked before anything is reserved for them: a damaged count may
-    /// be huge.
+    /// Reads the count of elements of the given size. Checked before memory is reserved: a damaged count
+    /// may be huge.
     fn count(&mut self, bytes: usize) -> Option<u32> {
         let count = self.u32()?;
         (self.0.len() >= count as usize * bytes).then_some(count)
     }
 
-    /// `value` if nothing is left over.
-    fn end<T>(&self, value: T) -> Option<T> {
+    /// `value` if no bytes remain.
+    fn finish<T>(&self, value: T) -> Option<T> {
         self.0.is_empty().then_some(value)
     }
 }

@@ -1,8 +1,8 @@
-//! What the logs are worth when the power goes, bits flip, or the disk is full.
+//! Crash tests: power cuts, flipped bits and full disks.
 //!
-//! All of it does one thing: writes [`workload::Step`]s, lets something happen, opens again, and
-//! compares with what memory holds after the same steps. What was acknowledged must be there, and of
-//! the step that was under way all or nothing; or the log must be refused.
+//! Each test writes [`workload::WorkloadStep`]s, injects a fault, opens the log again, and compares with the
+//! in-memory result of the same steps. Acknowledged writes must be present, and the step in progress
+//! completely or not at all; or opening must fail.
 
 mod damage;
 mod device;
@@ -18,10 +18,10 @@ use std::path::Path;
 
 use warren_types::{ClusterId, Id, ManagerId};
 
-use crate::{Engine, LogStore, Owner, Result};
+use crate::{LogEngine, LogOwner, LogStore, Result};
 
-/// Opens a log of one owner, which matters to none of these tests.
-fn open(dir: &Path, engine: Engine) -> Result<Box<dyn LogStore>> {
-    let owner = Owner { cluster: ClusterId(Id(1)), manager: ManagerId(Id(2)), member: 3 };
+/// Opens a log with a fixed owner.
+fn open(dir: &Path, engine: LogEngine) -> Result<Box<dyn LogStore>> {
+    let owner = LogOwner { cluster: ClusterId(Id(1)), manager: ManagerId(Id(2)), member: 3 };
     crate::open(dir, engine, owner)
 }

@@ -1,4 +1,4 @@
-//! The data directory: used by one process at a time, and of a version this program knows.
+//! The data directory: used by one process at a time, and of a supported version.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, TryLockError},
@@ -9,14 +9,14 @@ use std::{
 
 use crate::{
     Error, Result,
-    error::is_full,
-    names::{sync_dir, sync_parent},
+    error::is_no_space,
+    fsync::{sync_dir, sync_parent},
 };
 
-/// The layout version this program writes, and the latest it reads.
+/// The layout version of this program, and the latest it reads.
 pub const DATA_DIR_VERSION: u32 = 1;
 
-/// A data directory that this process holds until the value is dropped or the process ends.
+/// A data directory, locked until the value is dropped or the process ends.
 #[derive(Debug)]
 pub struct DataDir {
     path: PathBuf,
@@ -24,11 +24,11 @@ pub struct DataDir {
 }
 
 impl DataDir {
-    /// Takes the directory for this process. Creates it (readable by its owner only) if needed.
+    /// Locks the directory for this process. Creates it (readable by its owner only) if needed.
     ///
     /// # Errors
-    /// [`Error::InUse`] names the process that has it, [`Error::NotWritable`] says why it cannot
-    /// be used, [`Error::Newer`] that a later version of Warren has used it.
+    /// [`Error::InUse`] with the process that uses it, [`Error::NotWritable`] if it cannot be created or
+    /// written, [`Error::Newer`] if a later version of Warren has used it.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
         let not_writable = |source| Error::NotWritable { path: path.clone(), source };
@@ -54,17 +54,17 @@ impl DataDir {
         Ok(Self { path, lock })
     }
 
-    /// The directory.
+    /// Path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
 impl Drop for DataDir {
-    /// Closing the file is not enough: a child process that is between fork and exec has it open as well, and holds the
-    /// lock with it.
+    /// Closing the file is not enough: a child process between fork and exec has it open as well, and with
+    /// it the lock.
     fn drop(&mut self) {
-        // When this fails, the kernel releases the lock with the last descriptor.
+        // If this fails, the kernel releases the lock with the last descriptor.
         let _ = self.lock.unlock();
     }
 }
@@ -75,13 +75,13 @@ fn read_pid(lock: &mut File) -> Option<u32> {
     text.trim().parse().ok()
 }
 
-/// For people; the lock itself needs no room. So a full disk is no reason to fail: whoever is locked out is told less.
+/// The pid is only informative; the lock needs no disk space. A full disk is therefore no error here.
 fn write_pid(lock: &mut File) -> io::Result<()> {
     let pid = format!("{}\n", std::process::id());
-    // In place, since on a full disk what is given back cannot be had again.
+    // Written in place, since on a full disk released blocks may not be available again.
     let written = lock.write_all(pid.as_bytes()).and_then(|()| lock.set_len(pid.len() as u64));
     match written {
-        Err(error) if is_full(&error) => lock.set_len(0),
+        Err(error) if is_no_space(&error) => lock.set_len(0),
         written => written,
     }
 }
@@ -95,7 +95,7 @@ fn ensure_version(dir: &Path) -> Result<()> {
                 Err(Error::Newer { path, found, supported: DATA_DIR_VERSION })
             }
             Ok(_) => Ok(()),
-            Err(_) => Err(Error::Corrupt { path, what: format!("`{}` is no version", text.trim()) }),
+            Err(_) => Err(Error::Corrupt { path, what: format!("`{}` is not a version", text.trim()) }),
         },
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let temporary = dir.join("version.tmp");
@@ -117,10 +117,10 @@ mod tests {
     use super::DataDir;
 
     #[test]
-    fn dropped_directory_is_free_while_a_forked_child_has_the_lock_file_open() {
+    fn dropped_lock_is_free_despite_forked_child() {
         let dir = tempfile::tempdir().unwrap();
         let held = DataDir::open(dir.path()).unwrap();
-        // Another descriptor of the same open file, as a child has before it executes its program.
+        // Another descriptor of the same open file, like that of a child process before exec.
         let _of_child = held.lock.try_clone().unwrap();
         drop(held);
         DataDir::open(dir.path()).unwrap();

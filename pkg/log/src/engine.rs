@@ -1,4 +1,4 @@
-//! Which engine keeps a log, and opening the log of a directory.
+//! Selection of the storage engine, and opening the log of a directory.
 
 use std::{
     fmt::{self, Display},
@@ -6,83 +6,83 @@ use std::{
     str::FromStr,
 };
 
-use crate::{Error, LogStore, Owner, RedbLog, Result, SledLog};
+use crate::{Error, LogOwner, LogStore, RedbLog, Result, SledLog};
 
-/// What keeps a log on the disk.
+/// The storage engine of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Engine {
+pub enum LogEngine {
     /// One redb file.
     #[default]
     Redb,
-    /// A directory of sled's.
+    /// A sled directory.
     Sled,
 }
 
-impl Engine {
-    /// All of them.
-    pub const ALL: [Engine; 2] = [Engine::Redb, Engine::Sled];
+impl LogEngine {
+    /// All engines.
+    pub const ALL: [LogEngine; 2] = [LogEngine::Redb, LogEngine::Sled];
 
-    /// The word for it in settings.
+    /// Its name in settings.
     pub fn name(self) -> &'static str {
         match self {
-            Engine::Redb => "redb",
-            Engine::Sled => "sled",
+            LogEngine::Redb => "redb",
+            LogEngine::Sled => "sled",
         }
     }
 
-    /// Where its log is in the directory `dir`, or would be.
+    /// Path of its log in the directory `dir`, existing or not.
     pub fn path_in(self, dir: &Path) -> PathBuf {
         dir.join(match self {
-            Engine::Redb => "raft.redb",
-            Engine::Sled => "raft.sled",
+            LogEngine::Redb => "raft.redb",
+            LogEngine::Sled => "raft.sled",
         })
     }
 }
 
-impl Display for Engine {
+impl Display for LogEngine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-/// A word that names no engine.
+/// An unknown engine name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{found}` is no log engine: choose redb or sled")]
-pub struct UnknownEngine {
-    /// The word.
+#[error("unknown log engine `{found}`: use redb or sled")]
+pub struct UnknownLogEngine {
+    /// The rejected text.
     pub found: String,
 }
 
-impl FromStr for Engine {
-    type Err = UnknownEngine;
+impl FromStr for LogEngine {
+    type Err = UnknownLogEngine;
 
-    fn from_str(text: &str) -> Result<Self, UnknownEngine> {
-        let known = Engine::ALL.into_iter().find(|engine| engine.name() == text);
-        known.ok_or_else(|| UnknownEngine { found: text.into() })
+    fn from_str(text: &str) -> Result<Self, UnknownLogEngine> {
+        let known = LogEngine::ALL.into_iter().find(|engine| engine.name() == text);
+        known.ok_or_else(|| UnknownLogEngine { found: text.into() })
     }
 }
 
-/// The log in `dir`, whichever engine keeps it.
-pub fn log_in(dir: &Path) -> Option<PathBuf> {
-    Engine::ALL.into_iter().map(|engine| engine.path_in(dir)).find(|path| path.exists())
+/// Path of the log in `dir`, of any engine.
+pub fn find_log(dir: &Path) -> Option<PathBuf> {
+    LogEngine::ALL.into_iter().map(|engine| engine.path_in(dir)).find(|path| path.exists())
 }
 
 /// Opens the log of `owner` in `dir`, which must exist; creates it if there is none.
 ///
 /// # Errors
-/// [`Error::OtherEngine`] if another engine's log is there; [`Error::OtherOwner`] if it is another member's;
-/// [`Error::Newer`], [`Error::Older`], [`Error::Corrupt`], [`Error::InUse`] and [`Error::Full`] as they are described
-/// there.
-pub fn open(dir: &Path, engine: Engine, owner: Owner) -> Result<Box<dyn LogStore>> {
-    for found in Engine::ALL.into_iter().filter(|found| *found != engine) {
+/// [`Error::OtherEngine`] if a log of another engine exists; [`Error::OtherOwner`] if it belongs to another
+/// member; [`Error::Newer`], [`Error::Older`], [`Error::Corrupt`], [`Error::InUse`] and [`Error::Full`] as
+/// described there.
+pub fn open(dir: &Path, engine: LogEngine, owner: LogOwner) -> Result<Box<dyn LogStore>> {
+    for found in LogEngine::ALL.into_iter().filter(|found| *found != engine) {
         let path = found.path_in(dir);
         if path.try_exists().map_err(Error::io("look for", &path))? {
-            return Err(Error::OtherEngine { path, found, wanted: engine });
+            return Err(Error::OtherEngine { path, found, expected: engine });
         }
     }
     let path = engine.path_in(dir);
     Ok(match engine {
-        Engine::Redb => Box::new(RedbLog::open_of(path, owner)?),
-        Engine::Sled => Box::new(SledLog::open_of(path, owner)?),
+        LogEngine::Redb => Box::new(RedbLog::open_for(path, owner)?),
+        LogEngine::Sled => Box::new(SledLog::open_for(path, owner)?),
     })
 }

@@ -1,16 +1,16 @@
-//! What can go wrong on the disk, in words a person can act on.
+//! Errors of this crate, each with the remedy.
 
 use std::{
     io,
     path::{Path, PathBuf},
 };
 
-use crate::{Engine, Owner};
+use crate::{LogEngine, LogOwner};
 
-/// The result of everything in this crate.
+/// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why the disk could not do what was asked.
+/// A failed storage operation.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -22,12 +22,12 @@ pub enum Error {
     Newer {
         /// The file.
         path: PathBuf,
-        /// The version it says it has.
+        /// Its format version.
         found: u32,
-        /// The latest version this program reads.
+        /// The latest supported version.
         supported: u32,
     },
-    /// The file was written by an earlier version of Warren, whose files this one does not read.
+    /// The file was written by an earlier, unsupported version of Warren.
     #[error(
         "{} has format version {found}, this program reads version {supported}: run the Warren \
          version that wrote it, or remove this manager from the cluster, empty its data directory \
@@ -36,40 +36,41 @@ pub enum Error {
     Older {
         /// The file.
         path: PathBuf,
-        /// The version it says it has.
+        /// Its format version.
         found: u32,
-        /// The version this program reads.
+        /// The supported version.
         supported: u32,
     },
-    /// The directory holds the log of another engine.
+    /// The directory contains the log of another engine.
     #[error(
-        "{} was written by {found}, but the log engine is set to {wanted}: set it to {found} again; \
+        "{} was written by {found}, but the log engine is set to {expected}: set it to {found} again; \
          to change it, remove this manager from the cluster, empty its data directory and join it \
          again", path.display()
     )]
     OtherEngine {
-        /// The log that is there.
+        /// The existing log.
         path: PathBuf,
         /// The engine that wrote it.
-        found: Engine,
-        /// The engine that was to open it.
-        wanted: Engine,
+        found: LogEngine,
+        /// The configured engine.
+        expected: LogEngine,
     },
-    /// The log is another member's.
+    /// The log belongs to another member.
     #[error(
-        "{} is the log of {found}, and this is {wanted}: put this manager's own log back with its receipt, from a copy \
-         of this directory, or remove this manager from the cluster, empty its data directory and join again",
+        "{} is the log of {found}, and this is {expected}: restore this manager's own log with its .receipt \
+         file, from a copy of this directory, or remove this manager from the cluster, empty its data \
+         directory and join again",
         path.display()
     )]
     OtherOwner {
-        /// The log that is there.
+        /// The existing log.
         path: PathBuf,
-        /// Whose it is.
-        found: Owner,
-        /// Who opened it.
-        wanted: Owner,
+        /// Its owner.
+        found: LogOwner,
+        /// The member that opened it.
+        expected: LogOwner,
     },
-    /// The file's content is not what was written.
+    /// The content of the file does not match its checksums.
     #[error(
         "{} is damaged: {what}. Check the disk; then restore a backup, or remove this manager \
          from the cluster, empty its data directory and join it again", path.display()
@@ -77,7 +78,7 @@ pub enum Error {
     Corrupt {
         /// The file.
         path: PathBuf,
-        /// Which part of it, and what is wrong with it.
+        /// The damaged part, and how.
         what: String,
     },
     /// Another process uses the directory or file.
@@ -86,10 +87,10 @@ pub enum Error {
     InUse {
         /// What is in use.
         path: PathBuf,
-        /// The process that holds it, if it said so.
+        /// Pid of the process, if known.
         pid: Option<u32>,
     },
-    /// The directory cannot be created or written to.
+    /// The directory cannot be created or written.
     #[error(
         "data directory {} cannot be written: {source}. Choose another with --data-dir, \
          or give this user the right to write there", path.display()
@@ -97,102 +98,101 @@ pub enum Error {
     NotWritable {
         /// The directory.
         path: PathBuf,
-        /// What the system said.
+        /// The system error.
         source: io::Error,
     },
-    /// There is no room on the disk. Nothing that was acknowledged is lost; the write can be
-    /// repeated on the log when it was opened again.
+    /// The disk is full. No acknowledged write is lost; repeat the write after opening the log again.
     #[error(
         "cannot {operation} {}: {source}, {free} bytes are free. Make room on that disk; \
          nothing that was acknowledged is lost", path.display()
     )]
     Full {
-        /// What was attempted.
+        /// The failed operation.
         operation: &'static str,
-        /// On which file.
+        /// Its file.
         path: PathBuf,
-        /// What the file system has left for this user.
+        /// Free bytes of the file system for this user.
         free: u64,
-        /// What the system said.
+        /// The system error.
         source: io::Error,
     },
     /// A file operation failed.
     #[error("cannot {operation} {}: {source}", path.display())]
     Io {
-        /// What was attempted.
+        /// The failed operation.
         operation: &'static str,
-        /// On which file.
+        /// Its file.
         path: PathBuf,
-        /// What the system said.
+        /// The system error.
         source: io::Error,
     },
     /// The storage engine failed.
     #[error("cannot {operation} {}: {source}", path.display())]
     Engine {
-        /// What was attempted.
+        /// The failed operation.
         operation: &'static str,
-        /// On which file.
+        /// Its file.
         path: PathBuf,
-        /// What the engine said.
+        /// The engine error.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// A write failed, and the log was used again without opening it anew.
+    /// A write failed, and the log was used without opening it again.
     #[error("an earlier write to {} failed: close it and open it again", path.display())]
-    Failed {
+    AlreadyFailed {
         /// The log.
         path: PathBuf,
     },
-    /// Entries would leave a hole in the log.
+    /// Entries would leave a gap in the log.
     #[error("entry {found} does not follow the log: entry {expected} must come next")]
     Gap {
-        /// The index that may come next at most.
+        /// The highest valid next index.
         expected: u64,
-        /// The index that was to be written.
+        /// The rejected index.
         found: u64,
     },
-    /// Entries that a snapshot replaced would be overwritten.
+    /// Entries covered by a snapshot would be overwritten.
     #[error("entry {found} is covered by a snapshot: the log starts at entry {first}")]
     Compacted {
-        /// The lowest index that may be written.
+        /// The lowest writable index.
         first: u64,
-        /// The index that was to be written.
+        /// The rejected index.
         found: u64,
     },
-    /// A snapshot claims entries that are not in the log.
+    /// A snapshot is ahead of the log.
     #[error("a snapshot at entry {found} is ahead of the log, which ends at entry {last}")]
     SnapshotAhead {
-        /// The last entry in the log.
+        /// Index of the last entry in the log.
         last: u64,
-        /// The snapshot's index.
+        /// Index of the snapshot.
         found: u64,
     },
-    /// A snapshot is older than the one that is recorded.
+    /// A snapshot is older than the recorded one.
     #[error("a snapshot at entry {found} is older than the recorded one at entry {recorded}")]
     SnapshotBehind {
-        /// The recorded snapshot's index.
+        /// Index of the recorded snapshot.
         recorded: u64,
-        /// The index of the one that was to be recorded.
+        /// Index of the rejected snapshot.
         found: u64,
     },
-    /// Entries would be removed that no snapshot covers.
+    /// Compaction would remove entries that no snapshot covers.
     #[error("cannot compact up to entry {up_to}: the latest snapshot covers up to {covered}")]
     NotCovered {
-        /// The latest snapshot's index, 0 for none.
+        /// Index of the latest snapshot, 0 for none.
         covered: u64,
-        /// The index up to which entries were to be removed.
+        /// Last index to remove.
         up_to: u64,
     },
-    /// The simulated machine lost its power ([`crate::Disk::crash_at`]).
-    #[error("the simulated machine lost its power; open the disk again")]
+    /// The simulated machine lost power ([`crate::MemoryDisk::crash_at`]).
+    #[error("the simulated machine lost power; open the disk again")]
     Crashed,
 }
 
 impl Error {
-    /// Wraps an [`io::Error`] with what was attempted on which file; for `map_err`.
+    /// Adds the operation and the file to an [`io::Error`]; for `map_err`.
     pub fn io(operation: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Error {
         let path = path.into();
         move |source| {
-            if is_full(&source) {
+            if is_no_space(&source) {
                 let free = free_bytes(&path);
                 return Error::Full { operation, path, free, source };
             }
@@ -200,23 +200,23 @@ impl Error {
         }
     }
 
-    /// Whether making room on the disk is what helps.
+    /// Whether freeing disk space helps.
     pub fn is_out_of_space(&self) -> bool {
         match self {
             Error::Full { .. } => true,
-            Error::NotWritable { source, .. } => is_full(source),
+            Error::NotWritable { source, .. } => is_no_space(source),
             _ => false,
         }
     }
 }
 
-pub(crate) fn is_full(error: &io::Error) -> bool {
+pub(crate) fn is_no_space(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// What the file system of `path`, or of the directory it is to lie in, has left. 0 if it does not say.
+/// Free bytes of the file system of `path` or its directory; 0 if unknown.
 fn free_bytes(path: &Path) -> u64 {
     let ask = |path| nix::sys::statvfs::statvfs(path).ok();
-    let found = ask(path).or_else(|| path.parent().and_then(ask));
-    found.map_or(0, |found| found.blocks_available() * found.fragment_size())
+    let stats = ask(path).or_else(|| path.parent().and_then(ask));
+    stats.map_or(0, |stats| stats.blocks_available() * stats.fragment_size())
 }

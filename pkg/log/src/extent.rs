@@ -1,26 +1,26 @@
-//! Which indexes a log holds, and what may be done to it. Pure; every engine obeys it.
+//! The index range of a log, and the operations it permits. Pure; shared by all engines.
 
-use crate::{Batch, Error, Result, SnapshotMeta};
+use crate::{Error, Result, SnapshotMeta, WriteBatch};
 
-/// The indexes of a log. An empty log has `last + 1 == first`.
+/// Index range of a log. An empty log has `last + 1 == first`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Extent {
+pub(crate) struct LogExtent {
     /// Index of the latest snapshot, 0 for none.
     pub snapshot: u64,
-    /// Index of the first stored entry, or of the one that must come next.
+    /// Index of the first stored entry, or of the next entry if empty.
     pub first: u64,
-    /// Index of the last stored entry, or of the one before the log's start.
+    /// Index of the last stored entry, or the one before `first` if empty.
     pub last: u64,
 }
 
-impl Extent {
-    /// The extent of an empty log that goes on after a snapshot; 0 for none.
+impl LogExtent {
+    /// The extent of an empty log after a snapshot; 0 for none.
     pub fn empty(snapshot: u64) -> Self {
         Self { snapshot, first: snapshot + 1, last: snapshot }
     }
 
     /// The extent after `batch`.
-    pub fn append(self, batch: &Batch) -> Result<Self> {
+    pub fn append(self, batch: &WriteBatch) -> Result<Self> {
         let mut after = self;
         if let Some(snapshot) = &batch.snapshot {
             self.check_not_behind(snapshot)?;
@@ -43,7 +43,7 @@ impl Extent {
         Ok(after)
     }
 
-    /// The extent after a snapshot of the member's own state.
+    /// The extent after recording a snapshot of the member's own state.
     pub fn set_snapshot(self, snapshot: &SnapshotMeta) -> Result<Self> {
         self.check_not_behind(snapshot)?;
         if snapshot.index > self.last {

@@ -1,17 +1,19 @@
-//! Files with what each version wrote (`tests/golden/`): those of this version are read and written
-//! to the byte, older ones are known for what they are.
+//! Golden files of each format version (`tests/golden/`): those of this version are read and written byte
+//! for byte, older ones are recognised and rejected.
 
 use std::{fs, path::PathBuf};
 
 use bytes::Bytes;
-use warren_types::raft::{Acknowledged, ConfState, Entry, EntryKind, HardState, SnapshotMeta};
+use warren_types::raft::{AcknowledgedEntry, ConfState, EntryKind, HardState, RaftEntry, SnapshotMeta};
 use warren_types::{ClusterId, Id, ManagerId};
 
 use crate::{
-    Error, LOG_FORMAT, Owner, SNAPSHOT_FORMAT, Snapshots, codec, extent::Extent, head::Head, owner, receipt,
+    Error, LOG_FORMAT, LogOwner, SNAPSHOT_FORMAT, SnapshotDir, ack_watermark, codec, extent::LogExtent,
+    head::LogHead, owner,
 };
 
-const OWNER: Owner = Owner { cluster: ClusterId(Id(7)), manager: ManagerId(Id(1 << 64 | 8)), member: 3 };
+const OWNER: LogOwner =
+    LogOwner { cluster: ClusterId(Id(7)), manager: ManagerId(Id(1 << 64 | 8)), member: 3 };
 
 fn conf_state() -> ConfState {
     ConfState {
@@ -27,8 +29,8 @@ fn meta() -> SnapshotMeta {
     SnapshotMeta { index: 9, term: 3, conf_state: conf_state() }
 }
 
-fn entries() -> [(&'static str, Entry); 3] {
-    let entry = |index, kind, data| Entry { index, term: 2, kind, data: Bytes::from_static(data) };
+fn entries() -> [(&'static str, RaftEntry); 3] {
+    let entry = |index, kind, data| RaftEntry { index, term: 2, kind, data: Bytes::from_static(data) };
     [
         ("noop", entry(4, EntryKind::Noop, b"")),
         ("command", entry(5, EntryKind::Command, b"data")),
@@ -36,28 +38,28 @@ fn entries() -> [(&'static str, Entry); 3] {
     ]
 }
 
-fn heads() -> [(&'static str, Head); 2] {
-    let head = Head {
+fn heads() -> [(&'static str, LogHead); 2] {
+    let head = LogHead {
         number: 17,
-        extent: Extent { snapshot: 9, first: 5, last: 12 },
+        extent: LogExtent { snapshot: 9, first: 5, last: 12 },
         sum: 0x0123_4567_89AB_CDEF,
         hard_state: HardState { term: 3, vote: 2, commit: 11 },
         conf_state: conf_state(),
         snapshot: Some(meta()),
         acknowledged: vec![
-            Acknowledged { member: 1, index: 11, term: 3 },
-            Acknowledged { member: 2, index: 10, term: 2 },
+            AcknowledgedEntry { member: 1, index: 11, term: 3 },
+            AcknowledgedEntry { member: 2, index: 10, term: 2 },
         ],
     };
-    [("head-of-new-log", Head::default()), ("head", head)]
+    [("head-of-new-log", LogHead::default()), ("head", head)]
 }
 
-/// Every kind of record of the current version, under a name.
+/// Every kind of record of the current version, with a name.
 fn records() -> Vec<(&'static str, Vec<u8>)> {
     let format = codec::seal(b"format", &LOG_FORMAT.to_le_bytes());
     let entries = entries().map(|(name, entry)| (name, codec::encode_entry(&entry)));
     let heads = heads().map(|(name, head)| (name, codec::seal(b"head", &codec::encode_head(&head))));
-    let receipt = receipt::encode(17).to_vec();
+    let receipt = ack_watermark::encode(17).to_vec();
     let owner = codec::seal(b"owner", &owner::encode(&OWNER));
     let beside = [("receipt", receipt), ("owner", owner)];
     [("format", format)].into_iter().chain(entries).chain(heads).chain(beside).collect()
@@ -97,7 +99,7 @@ fn goldens(kind: &str, current: u32, content: &str) -> Vec<(u32, String)> {
 }
 
 #[test]
-fn records_are_written_as_in_the_golden_file() {
+fn records_match_golden_file() {
     let content: String = records().iter().map(|(name, value)| format!("{name} {}\n", hex(value))).collect();
     let goldens = goldens("log", LOG_FORMAT, &content);
     let (_, golden) = goldens.last().unwrap();
@@ -106,7 +108,7 @@ fn records_are_written_as_in_the_golden_file() {
 }
 
 #[test]
-fn records_of_every_version_are_read_or_known() {
+fn every_record_version_is_read_or_rejected() {
     for (version, golden) in goldens("log", LOG_FORMAT, "") {
         let value = |name: &str| {
             let line = golden.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
@@ -115,7 +117,7 @@ fn records_of_every_version_are_read_or_known() {
         // The one record that never changes.
         let format = value("format");
         let body = codec::unseal(b"format", &format).unwrap();
-        assert_eq!(codec::Fields(body).u32(), Some(version));
+        assert_eq!(codec::FieldDecoder(body).u32(), Some(version));
         if version < LOG_FORMAT {
             continue;
         }
@@ -129,14 +131,14 @@ fn records_of_every_version_are_read_or_known() {
         let owner = value("owner");
         assert_eq!(owner::decode(codec::unseal(b"owner", &owner).unwrap()), Some(OWNER));
         let receipt = value("receipt").try_into().unwrap();
-        assert_eq!(receipt::decode(&receipt), Some(17));
+        assert_eq!(ack_watermark::decode(&receipt), Some(17));
     }
 }
 
 #[test]
-fn snapshot_files_of_every_version_are_read_or_refused() {
+fn every_snapshot_version_is_read_or_rejected() {
     let scratch = tempfile::tempdir().unwrap();
-    let snapshots = Snapshots::open(scratch.path(), None).unwrap();
+    let snapshots = SnapshotDir::open(scratch.path(), None).unwrap();
     let path = snapshots.write(&meta(), |out| out.write_all(b"the state")).unwrap();
     let content = hex(&fs::read(&path).unwrap()) + "\n";
     for (version, golden) in goldens("snapshot", SNAPSHOT_FORMAT, &content) {

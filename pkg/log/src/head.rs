@@ -1,34 +1,34 @@
-//! All of a log but its entries: one record, rewritten by every write, that says what must be there.
+//! The head record: everything in a log except its entries, rewritten by every write.
 
-use warren_types::raft::{Acknowledged, ConfState, HardState, SnapshotMeta};
+use warren_types::raft::{AcknowledgedEntry, ConfState, HardState, SnapshotMeta};
 
-use crate::{Batch, extent::Extent};
+use crate::{WriteBatch, extent::LogExtent};
 
-/// The one record beside the entries. Because it tells how many entries there are and what their
-/// checksums add up to, an engine cannot hand out a lost, old or foreign entry unnoticed.
+/// The record next to the entries. It defines the range of entries and the sum of their checksums, so a
+/// lost, old or foreign entry returned by an engine is detected.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Head {
-    /// Number of the write that made it; the one that creates the log is 0.
+pub(crate) struct LogHead {
+    /// Number of the write; the one that creates the log is 0.
     pub number: u64,
-    /// The entries there are.
-    pub extent: Extent,
-    /// The wrapping sum of their checksums.
+    /// Range of the entries.
+    pub extent: LogExtent,
+    /// Wrapping sum of their checksums.
     pub sum: u64,
     /// The hard state.
     pub hard_state: HardState,
-    /// The members at the snapshot, or at the founding.
+    /// The members at the snapshot or the bootstrap.
     pub conf_state: ConfState,
     /// The latest snapshot.
     pub snapshot: Option<SnapshotMeta>,
-    /// What members are known to have acknowledged.
-    pub acknowledged: Vec<Acknowledged>,
+    /// Known acknowledgements of members.
+    pub acknowledged: Vec<AcknowledgedEntry>,
 }
 
-impl Default for Head {
+impl Default for LogHead {
     fn default() -> Self {
         Self {
             number: 0,
-            extent: Extent::empty(0),
+            extent: LogExtent::empty(0),
             sum: 0,
             hard_state: HardState::default(),
             conf_state: ConfState::default(),
@@ -38,20 +38,20 @@ impl Default for Head {
     }
 }
 
-impl Head {
-    /// The head of the next write, which leaves the entries `extent` with the sum `sum`.
-    pub fn next(&self, extent: Extent, sum: u64) -> Self {
+impl LogHead {
+    /// The head of the next write, with the given range and sum of the entries.
+    pub fn next(&self, extent: LogExtent, sum: u64) -> Self {
         Self { number: self.number + 1, extent, sum, ..self.clone() }
     }
 
-    /// Takes over a snapshot and its members.
+    /// Sets a snapshot and its members.
     pub fn set_snapshot(&mut self, snapshot: &SnapshotMeta) {
         self.conf_state.clone_from(&snapshot.conf_state);
         self.snapshot = Some(snapshot.clone());
     }
 
-    /// Takes over what a batch says besides its entries.
-    pub fn set(&mut self, batch: &Batch) {
+    /// Applies everything of a batch except its entries.
+    pub fn apply_batch(&mut self, batch: &WriteBatch) {
         if let Some(snapshot) = &batch.snapshot {
             self.set_snapshot(snapshot);
         }

@@ -1,47 +1,46 @@
-//! warren-log: everything a manager keeps on its disk, behind one door.
+//! warren-log: durable storage of a manager: raft log, snapshots, data directory.
 //!
-//! * [`LogStore`] holds the raft log: hard state, entries, members, and the pointer to the latest
-//!   snapshot. [`open`] opens the one of a directory with the [`Engine`] that is set: redb (the
-//!   default) or sled. [`MemoryLog`] is for tests; its [`Disk`] can lose power at every durable write.
+//! * [`LogStore`] stores the raft log: hard state, entries, members, and the pointer to the latest
+//!   snapshot. [`open`] opens the log of a directory with the configured [`LogEngine`]: redb (the
+//!   default) or sled. [`MemoryLog`] is for tests; its [`MemoryDisk`] can lose power at every durable write.
 //!   All pass one conformance suite (`tests/log/suite.rs`), and those on a disk one crash suite
 //!   (`src/crash.rs`).
-//! * [`Snapshots`] keeps state snapshots as plain checksummed files beside the log.
-//! * [`DataDir`] makes sure that one process uses a directory, and that it can read it.
+//! * [`SnapshotDir`] stores state snapshots as plain checksummed files next to the log.
+//! * [`DataDir`] ensures that one process uses a directory and that its version is supported.
 //!
-//! All of it is synchronous: the raft driver calls it from a thread of its own. When a call that
-//! writes returns `Ok`, the data is on stable storage. One append is one transaction of the engine,
-//! whatever is in it: redb makes it durable with one fdatasync, sled needs two.
+//! Everything is synchronous: the raft driver calls it from its own thread. When a write returns `Ok`, the
+//! data is on stable storage. One append is one engine transaction, whatever it contains: redb makes it
+//! durable with one fdatasync, sled needs two.
 //!
 //! # Damage
 //!
-//! A log is opened with exactly what was acknowledged (and all or nothing of the one write that was
-//! under way), or it is refused with the file, the entry or record, and what to do. Engines are not
-//! believed: each entry and record has a checksum over its key and content, the head record says which
-//! entries there are and what their checksums add up to, and the receipt (`receipt.rs`) beside the log says
-//! how far it must reach. So an engine that panics, hands out an old page, or silently falls back to an
-//! older state over a flipped bit is found out.
+//! Opening a log either returns exactly what was acknowledged (plus all or nothing of the one write in
+//! progress), or fails with the file, the entry or record, and the remedy. Engines are not trusted: each
+//! entry and record has a checksum over its key and content, the head record defines the range of entries
+//! and the sum of their checksums, and the acknowledgement watermark (`ack_watermark.rs`) next to the log
+//! defines how far it must reach. An engine that panics, returns an old page, or silently falls back to an
+//! older state after a flipped bit is therefore detected.
 //!
-//! **What is cut is what never finished, and only the engine cuts it.** It writes transactions as a
-//! whole; one that was under way when the power went is taken back at the next opening, which
-//! [`Loaded::recovered`] tells, to be logged as a warning. An entry with a bad checksum is never cut,
-//! not even at the end and above the commit index of the hard state: that index lags behind (a new one
-//! alone is not written), a single voter commits by its own acknowledgement, and a follower that
-//! forgets what it acknowledged may help to elect a leader that lacks a committed entry. A completed
-//! record that does not verify is therefore damage, wherever it stands.
+//! **Only unfinished writes are rolled back, and only by the engine.** It writes transactions atomically;
+//! one in progress at a power loss is rolled back at the next opening, reported as [`StoredLog::recovered`]
+//! for a warning in the log. An entry with a bad checksum is never truncated, not even at the end above the
+//! commit index of the hard state: that index lags (a new one alone is not written), a single voter commits
+//! by its own acknowledgement, and a follower that loses an acknowledged entry may help to elect a leader
+//! without a committed entry. A completed record that does not verify is therefore damage, wherever it is.
 //!
-//! One thing cannot be told apart: a *power cut* that loses the last receipts (redb's are not synced
-//! for every write), together with damage to just the last transaction, looks like a transaction that
-//! was under way. It is cut, with the warning. sled's receipts are synced, so there even that is
-//! refused.
+//! One case is ambiguous: a *power cut* that loses the last watermarks (redb's are not synced for every
+//! write), together with damage to just the last transaction, looks like a transaction in progress. It is
+//! rolled back, with the warning. sled's watermarks are synced, so there even this is an error.
 //!
-//! This crate must never know what an entry means, never depend on the raft implementation, and
-//! never answer a read with bytes whose checksum does not match.
+//! This crate must never interpret entries, never depend on the raft implementation, and never return bytes
+//! whose checksum does not match.
 //!
-//! Start reading at [`LogStore`] in `store.rs`; `extent.rs` has the rules all engines enforce,
-//! `disk_log.rs` what makes a log of an engine, `redb_table.rs` and `sled_table.rs` the engines.
+//! Start reading at [`LogStore`] in `store.rs`; `extent.rs` has the rules of all engines, `disk_log.rs`
+//! builds a log from an engine, `redb_table.rs` and `sled_table.rs` are the engines.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod ack_watermark;
 mod codec;
 #[cfg(test)]
 mod crash;
@@ -50,13 +49,12 @@ mod disk_log;
 mod engine;
 mod error;
 mod extent;
+mod fsync;
 #[cfg(test)]
 mod golden;
 mod head;
 mod memory;
-mod names;
 mod owner;
-mod receipt;
 mod redb_table;
 mod sled_table;
 mod snapshot;
@@ -65,16 +63,16 @@ mod table;
 
 pub use codec::LOG_FORMAT;
 pub use data_dir::{DATA_DIR_VERSION, DataDir};
-pub use engine::{Engine, UnknownEngine, log_in, open};
+pub use engine::{LogEngine, UnknownLogEngine, find_log, open};
 pub use error::{Error, Result};
-pub use memory::{CrashPoint, Disk, MemoryLog};
-pub use owner::Owner;
-pub use snapshot::{SNAPSHOT_FORMAT, Snapshots};
-pub use store::{Batch, Loaded, LogStore, Recovered, Stats};
-pub use warren_types::raft::{Acknowledged, ConfState, Entry, EntryKind, HardState, SnapshotMeta};
+pub use memory::{CrashPoint, MemoryDisk, MemoryLog};
+pub use owner::LogOwner;
+pub use snapshot::{SNAPSHOT_FORMAT, SnapshotDir};
+pub use store::{LogStore, Recovery, StoredLog, WriteBatch, WriteStats};
+pub use warren_types::raft::{AcknowledgedEntry, ConfState, EntryKind, HardState, RaftEntry, SnapshotMeta};
 
 /// A raft log in a redb file.
 pub type RedbLog = disk_log::DiskLog<redb_table::RedbTable>;
 
-/// A raft log in a directory of sled's.
+/// A raft log in a sled directory.
 pub type SledLog = disk_log::DiskLog<sled_table::SledTable>;

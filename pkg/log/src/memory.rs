@@ -1,5 +1,5 @@
-//! The engine without a disk, for tests and the simulator. Its [`Disk`] outlives a crash and can
-//! be told to lose power at any durable write.
+//! An in-memory engine for tests and the simulator. Its [`MemoryDisk`] survives a crash and can lose power at any
+//! durable write.
 
 use std::{
     collections::VecDeque,
@@ -7,50 +7,50 @@ use std::{
 };
 
 use crate::{
-    Acknowledged, Batch, ConfState, Entry, Error, HardState, Loaded, LogStore, Result, SnapshotMeta, Stats,
-    codec, extent::Extent,
+    AcknowledgedEntry, ConfState, Error, HardState, LogStore, RaftEntry, Result, SnapshotMeta, StoredLog,
+    WriteBatch, WriteStats, codec, extent::LogExtent,
 };
 
-/// On which side of a durable write the power goes.
+/// When the power fails, relative to a durable write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CrashPoint {
     /// The write is lost.
     Before,
-    /// The write is durable, but the caller is not told so.
+    /// The write is durable, but the caller receives an error.
     After,
 }
 
-/// What survives a crash. Clones are handles to the same disk.
+/// State that survives a crash. Clones are handles to the same disk.
 #[derive(Debug, Clone)]
-pub struct Disk(Arc<Mutex<Platter>>);
+pub struct MemoryDisk(Arc<Mutex<DiskState>>);
 
 #[derive(Debug, Clone)]
-struct Platter {
-    extent: Extent,
-    entries: VecDeque<Entry>,
+struct DiskState {
+    extent: LogExtent,
+    entries: VecDeque<RaftEntry>,
     hard_state: HardState,
     conf_state: ConfState,
     snapshot: Option<SnapshotMeta>,
-    acknowledged: Vec<Acknowledged>,
-    /// Raised by every opening, so that the writer of before the crash is shut out.
+    acknowledged: Vec<AcknowledgedEntry>,
+    /// Incremented by every opening, so that earlier writers are rejected.
     boot: u64,
     writes: u64,
-    /// The number of the write at which the power goes.
+    /// The number of the write at which the power fails.
     crash: Option<(u64, CrashPoint)>,
-    powered: bool,
+    is_powered: bool,
 }
 
-impl Default for Disk {
+impl Default for MemoryDisk {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Disk {
+impl MemoryDisk {
     /// An empty disk.
     pub fn new() -> Self {
-        Self(Arc::new(Mutex::new(Platter {
-            extent: Extent::empty(0),
+        Self(Arc::new(Mutex::new(DiskState {
+            extent: LogExtent::empty(0),
             entries: VecDeque::new(),
             hard_state: HardState::default(),
             conf_state: ConfState::default(),
@@ -59,50 +59,50 @@ impl Disk {
             boot: 0,
             writes: 0,
             crash: None,
-            powered: true,
+            is_powered: true,
         })))
     }
 
-    /// Opens the log on this disk, with the power on and no crash planned. A log that was opened
-    /// before can no longer be used.
+    /// Opens the log on this disk, with power on and no crash planned. Earlier handles of the log become
+    /// unusable.
     pub fn open(&self) -> MemoryLog {
-        let mut platter = self.platter();
+        let mut platter = self.state();
         platter.boot += 1;
         platter.crash = None;
-        platter.powered = true;
-        MemoryLog { disk: self.clone(), boot: platter.boot, stats: Stats::default() }
+        platter.is_powered = true;
+        MemoryLog { disk: self.clone(), boot: platter.boot, stats: WriteStats::default() }
     }
 
     /// Plans a crash at the `nth` durable write from now; 1 is the next one.
     pub fn crash_at(&self, nth: u64, point: CrashPoint) {
-        let mut platter = self.platter();
+        let mut platter = self.state();
         platter.crash = Some((platter.writes + nth, point));
     }
 
-    /// Switches the power off now. Everything durable stays.
+    /// Switches the power off now. Durable data is kept.
     pub fn power_off(&self) {
-        self.platter().powered = false;
+        self.state().is_powered = false;
     }
 
-    /// An independent disk with what is durable on this one now, as a backup of it or an image.
-    pub fn image(&self) -> Self {
-        let platter = Platter { crash: None, powered: true, ..self.platter().clone() };
+    /// An independent copy of what is durable on this disk now.
+    pub fn clone_durable(&self) -> Self {
+        let platter = DiskState { crash: None, is_powered: true, ..self.state().clone() };
         Self(Arc::new(Mutex::new(platter)))
     }
 
-    /// How many durable writes the disk has seen in its life.
+    /// Number of durable writes of the disk.
     pub fn durable_writes(&self) -> u64 {
-        self.platter().writes
+        self.state().writes
     }
 
-    fn platter(&self) -> MutexGuard<'_, Platter> {
-        // Nothing here panics between two changes, so a poisoned platter is still whole.
+    fn state(&self) -> MutexGuard<'_, DiskState> {
+        // Nothing here panics between two changes, so the state is consistent even if the lock is poisoned.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Platter {
-    /// Does `change` as one durable write, or crashes as planned.
+impl DiskState {
+    /// Applies `change` as one durable write, or crashes as planned.
     fn write(&mut self, change: impl FnOnce(&mut Self)) -> Result<()> {
         self.writes += 1;
         let crash = self.crash.filter(|(at, _)| *at == self.writes).map(|(_, point)| point);
@@ -110,13 +110,13 @@ impl Platter {
             change(self);
         }
         if crash.is_some() {
-            self.powered = false;
+            self.is_powered = false;
             return Err(Error::Crashed);
         }
         Ok(())
     }
 
-    fn apply(&mut self, batch: &Batch, after: Extent) {
+    fn apply(&mut self, batch: &WriteBatch, after: LogExtent) {
         if let Some(snapshot) = &batch.snapshot {
             self.entries.clear();
             self.conf_state = snapshot.conf_state.clone();
@@ -139,19 +139,19 @@ impl Platter {
     }
 }
 
-/// A raft log on a [`Disk`].
+/// A raft log on a [`MemoryDisk`].
 #[derive(Debug)]
 pub struct MemoryLog {
-    disk: Disk,
+    disk: MemoryDisk,
     boot: u64,
-    stats: Stats,
+    stats: WriteStats,
 }
 
 impl MemoryLog {
-    /// The disk, if this log is its current writer and has power.
-    fn platter(&self) -> Result<MutexGuard<'_, Platter>> {
-        let platter = self.disk.platter();
-        if !platter.powered || platter.boot != self.boot {
+    /// The disk state, if this log is its current writer and has power.
+    fn state(&self) -> Result<MutexGuard<'_, DiskState>> {
+        let platter = self.disk.state();
+        if !platter.is_powered || platter.boot != self.boot {
             return Err(Error::Crashed);
         }
         Ok(platter)
@@ -159,9 +159,9 @@ impl MemoryLog {
 }
 
 impl LogStore for MemoryLog {
-    fn load(&self) -> Result<Loaded> {
-        let platter = self.platter()?;
-        Ok(Loaded {
+    fn load(&self) -> Result<StoredLog> {
+        let platter = self.state()?;
+        Ok(StoredLog {
             hard_state: platter.hard_state,
             conf_state: platter.conf_state.clone(),
             snapshot: platter.snapshot.clone(),
@@ -171,8 +171,8 @@ impl LogStore for MemoryLog {
         })
     }
 
-    fn append(&mut self, batch: &Batch) -> Result<()> {
-        let mut platter = self.platter()?;
+    fn append(&mut self, batch: &WriteBatch) -> Result<()> {
+        let mut platter = self.state()?;
         if batch.is_empty() {
             return Ok(());
         }
@@ -185,7 +185,7 @@ impl LogStore for MemoryLog {
     }
 
     fn set_snapshot(&mut self, snapshot: &SnapshotMeta) -> Result<()> {
-        let mut platter = self.platter()?;
+        let mut platter = self.state()?;
         if platter.snapshot.as_ref() == Some(snapshot) {
             return Ok(());
         }
@@ -197,12 +197,12 @@ impl LogStore for MemoryLog {
         })?;
         drop(platter);
         self.stats.durable_writes += 1;
-        self.stats.bytes_appended += codec::snapshot_len(snapshot) as u64;
+        self.stats.bytes_appended += codec::snapshot_meta_len(snapshot) as u64;
         Ok(())
     }
 
     fn compact(&mut self, up_to: u64) -> Result<()> {
-        let mut platter = self.platter()?;
+        let mut platter = self.state()?;
         let after = platter.extent.compact(up_to)?;
         if after == platter.extent {
             return Ok(());
@@ -216,7 +216,7 @@ impl LogStore for MemoryLog {
         Ok(())
     }
 
-    fn stats(&self) -> Stats {
+    fn stats(&self) -> WriteStats {
         self.stats
     }
 }

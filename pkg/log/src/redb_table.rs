@@ -17,17 +17,17 @@ use redb::{
 };
 
 use crate::{
-    Error, Recovered, Result,
-    names::{beside, sync_parent},
-    table::{Change, Table},
+    Error, Recovery, Result,
+    fsync::{sync_parent, with_suffix},
+    table::{RecordTable, TableChange},
 };
 
-/// The log is read from memory, never from here, so the engine needs almost no cache.
+/// The log is read from memory only, so the engine needs almost no cache.
 const CACHE_BYTES: usize = 4 << 20;
 
-/// From this share of a repair on, the engine has taken back the latest transaction, because it did
-/// not find all of it. Without one to take back, the first sign of life comes later.
-const TAKEN_BACK: f64 = 0.3;
+/// From this repair progress on, the engine has rolled back the latest transaction because it was
+/// incomplete. Without a rollback, the first progress report comes later.
+const ROLLBACK_PROGRESS: f64 = 0.3;
 
 const ENTRIES: TableDefinition<u64, &[u8]> = TableDefinition::new("entries");
 const META: TableDefinition<&str, &[u8]> = TableDefinition::new("meta");
@@ -39,11 +39,11 @@ pub struct RedbTable {
 }
 
 impl RedbTable {
-    /// Opens what `open` makes of the engine's settings.
+    /// Opens the database with `open`, given the engine's settings.
     pub(crate) fn open_with(
         path: &Path,
         open: impl FnOnce(&mut Builder) -> Result<Database, DatabaseError>,
-    ) -> Result<(Self, Option<Recovered>)> {
+    ) -> Result<(Self, Option<Recovery>)> {
         let is_repaired = Arc::new(AtomicBool::new(false));
         let is_cut = Arc::new(AtomicBool::new(false));
         let mut builder = Database::builder();
@@ -51,18 +51,19 @@ impl RedbTable {
             let (is_repaired, is_cut) = (Arc::clone(&is_repaired), Arc::clone(&is_cut));
             move |session| {
                 is_repaired.store(true, Relaxed);
-                is_cut.fetch_or((session.progress() - TAKEN_BACK).abs() < 0.01, Relaxed);
+                is_cut.fetch_or((session.progress() - ROLLBACK_PROGRESS).abs() < 0.01, Relaxed);
             }
         });
         let mut db = open(&mut builder).map_err(|error| open_error(path, error))?;
-        // After an orderly end the engine trusts its pages; a flipped bit in one of them would be
-        // noticed late, or by giving away a page that is in use.
+        // After a clean shutdown the engine trusts its pages; a flipped bit would be noticed late, or by
+        // the reuse of a page in use.
         if !db.check_integrity().map_err(|error| open_error(path, error))? {
             let what = "the checksums of its pages do not match".to_owned();
             return Err(Error::Corrupt { path: path.into(), what });
         }
-        let recovered =
-            is_repaired.load(Relaxed).then(|| Recovered { path: path.into(), is_cut: is_cut.load(Relaxed) });
+        let recovered = is_repaired
+            .load(Relaxed)
+            .then(|| Recovery { path: path.into(), was_truncated: is_cut.load(Relaxed) });
         Ok((Self { db, path: path.into() }, recovered))
     }
 
@@ -75,11 +76,11 @@ impl RedbTable {
     }
 }
 
-impl Table for RedbTable {
-    // The engine takes back at most a transaction that was under way.
-    const RECEIPT_IS_DURABLE: bool = false;
+impl RecordTable for RedbTable {
+    // The engine rolls back at most a transaction in progress.
+    const ACK_WATERMARK_IS_DURABLE: bool = false;
 
-    fn open(path: &Path) -> Result<(Self, Option<Recovered>)> {
+    fn open(path: &Path) -> Result<(Self, Option<Recovery>)> {
         if !path.try_exists().map_err(Error::io("look for", path))? {
             create(path)?;
         }
@@ -112,7 +113,7 @@ impl Table for RedbTable {
         Ok(())
     }
 
-    fn commit(&mut self, operation: &'static str, change: &Change) -> Result<()> {
+    fn commit(&mut self, operation: &'static str, change: &TableChange) -> Result<()> {
         let run = || -> Result<(), redb::Error> {
             // The engine's default durability waits for the disk at commit.
             let transaction: WriteTransaction = self.db.begin_write()?;
@@ -135,10 +136,10 @@ impl Table for RedbTable {
     }
 }
 
-/// Makes an empty file. When this returns, it is durable; a crash before that leaves no file, or one
-/// under another name. (One that was not made to its end the engine would refuse.)
+/// Creates an empty file. When this returns, it is durable; a crash before that leaves no file, or one
+/// under a temporary name. (The engine rejects a partially created file.)
 pub(crate) fn create(path: &Path) -> Result<()> {
-    let temporary = beside(path, ".new");
+    let temporary = with_suffix(path, ".new");
     match fs::remove_file(&temporary) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             return Err(Error::io("remove", &temporary)(error));
@@ -156,9 +157,9 @@ fn open_error(path: &Path, error: DatabaseError) -> Error {
     match error {
         DatabaseError::DatabaseAlreadyOpen => Error::InUse { path, pid: None },
         DatabaseError::Storage(StorageError::Corrupted(what)) => Error::Corrupt { path, what },
-        // No log of ours was ever written by an earlier engine.
+        // No released log was written by an earlier engine.
         DatabaseError::UpgradeRequired(_) => Error::Corrupt { path, what: error.to_string() },
-        // redb reports a file that does not begin with its magic number, or ends early, this way.
+        // redb reports a file with a wrong magic number, or a truncated one, this way.
         DatabaseError::Storage(StorageError::Io(source))
             if matches!(source.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof) =>
         {

@@ -1,18 +1,17 @@
-//! sled 0.34, as a directory: selectable, but not the default. What its adapter adds is what the
-//! engine leaves out:
+//! sled 0.34, stored as a directory: selectable, but not the default. The adapter compensates for gaps of
+//! the engine:
 //!
 //! * `flush` starts the write-back of its pages (`sync_file_range`) but neither makes a grown file's
-//!   metadata durable nor empties the disk's write cache. So every commit ends with an fdatasync of
-//!   the engine's own data file, on a descriptor of ours.
-//! * It does not sync the files and names it makes. A new store is made under another name, synced
-//!   and renamed.
-//! * Pages with more than 128 KiB go into files of their own that are never synced. So values are cut
-//!   into parts that stay far below that, however many of them lie in one page.
-//! * After damage anywhere it may open with an older state and say nothing. So the receipt is made
-//!   durable with every commit (a second fdatasync), and what does not reach it is refused.
-//! * It takes back a batch that was under way without telling. So its logs never say that they had to
-//!   be recovered.
-//! * Its threads may hold the file for a moment after the store was dropped. Dropping waits for them.
+//!   metadata durable nor flushes the disk's write cache. So every commit ends with an fdatasync of
+//!   the engine's data file, on a separate descriptor.
+//! * It does not sync the files and names it creates. A new store is created under a temporary name,
+//!   synced and renamed.
+//! * Pages over 128 KiB go into separate files that are never synced. So values are split into
+//!   parts far below that, for any number of parts per page.
+//! * After damage it may silently open with an older state. So the watermark is made durable with
+//!   every commit (a second fdatasync), and a log that does not reach it is rejected.
+//! * It silently rolls back a batch in progress. So its logs never report a recovery.
+//! * Its threads may hold the file briefly after the store was dropped. Dropping waits for them.
 
 use std::{
     fs::{self, File, TryLockError},
@@ -26,34 +25,34 @@ use std::{
 use sled::{Batch, Config, Db};
 
 use crate::{
-    Error, Recovered, Result,
-    names::{beside, sync_dir, sync_parent},
-    table::{Change, Table},
+    Error, Recovery, Result,
+    fsync::{sync_dir, sync_parent, with_suffix},
+    table::{RecordTable, TableChange},
 };
 
-/// The log is read from memory, never from here, so the engine needs almost no cache.
+/// The log is read from memory only, so the engine needs almost no cache.
 const CACHE_BYTES: u64 = 16 << 20;
 
-/// Values are stored in parts of this length. A page holds up to about twenty of them.
-const PART: usize = 4096;
+/// Length of the stored parts of a value. A page holds up to about twenty of them.
+const PART_BYTES: usize = 4096;
 
-/// How long dropping waits for the engine to let go of its file.
-const RELEASE: Duration = Duration::from_secs(10);
+/// How long dropping waits for the engine to release its file.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The engine's data file, in its directory.
-const DATA: &str = "db";
+/// Name of the engine's data file.
+const DATA_FILE: &str = "db";
 
-/// How the names of the engine's unfinished files end.
+/// Suffix of the engine's unfinished files.
 const UNFINISHED: &str = "generating";
 
-/// Before the index of an entry, in its keys.
-const ENTRY: u8 = b'e';
-/// Before the name of a record, in its keys.
-const RECORD: u8 = b'm';
+/// Key prefix of entries.
+const ENTRY_PREFIX: u8 = b'e';
+/// Key prefix of records.
+const RECORD_PREFIX: u8 = b'm';
 
-/// Values in a directory of sled's.
+/// Values in a sled directory.
 pub struct SledTable {
-    /// There until the table is dropped.
+    /// Present until the table is dropped.
     db: Option<Db>,
     data: File,
     path: PathBuf,
@@ -64,8 +63,8 @@ impl SledTable {
         self.db.as_ref().expect("the engine is taken only by drop")
     }
 
-    /// Does all of `change`, or nothing, but leaves it to the caller to make it durable.
-    pub(crate) fn apply(&self, operation: &'static str, change: &Change) -> Result<()> {
+    /// Applies all of `change` atomically; the caller makes it durable.
+    pub(crate) fn apply(&self, operation: &'static str, change: &TableChange) -> Result<()> {
         // One tree and one batch: over two trees the engine's batches are not atomic.
         let mut batch = Batch::default();
         let mut remove = |keys: sled::Iter| -> Result<()> {
@@ -96,17 +95,17 @@ impl SledTable {
     }
 }
 
-impl Table for SledTable {
-    const RECEIPT_IS_DURABLE: bool = true;
+impl RecordTable for SledTable {
+    const ACK_WATERMARK_IS_DURABLE: bool = true;
 
-    fn open(path: &Path) -> Result<(Self, Option<Recovered>)> {
+    fn open(path: &Path) -> Result<(Self, Option<Recovery>)> {
         if !path.try_exists().map_err(Error::io("look for", path))? {
             create(path)?;
         }
         ensure_free(path)?;
         remove_unfinished(path)?;
         let db = open_engine(path)?;
-        let data = File::open(path.join(DATA)).map_err(Error::io("open", path))?;
+        let data = File::open(path.join(DATA_FILE)).map_err(Error::io("open", path))?;
         sync_all(path)?;
         Ok((Self { db: Some(db), data, path: path.into() }, None))
     }
@@ -130,7 +129,7 @@ impl Table for SledTable {
             let (key, part) = row.map_err(|error| self.error("read", error))?;
             let index = index_of(&key).ok_or_else(|| Error::Corrupt {
                 path: self.path.clone(),
-                what: format!("key {key:?} is no entry's"),
+                what: format!("key {key:?} is not an entry key"),
             })?;
             match &mut latest {
                 Some((latest, value)) if *latest == index => value.extend_from_slice(&part),
@@ -144,7 +143,7 @@ impl Table for SledTable {
         latest.map_or(Ok(()), |(index, value)| visit(index, &value))
     }
 
-    fn commit(&mut self, operation: &'static str, change: &Change) -> Result<()> {
+    fn commit(&mut self, operation: &'static str, change: &TableChange) -> Result<()> {
         self.apply(operation, change)?;
         self.data.sync_data().map_err(Error::io(operation, &self.path))
     }
@@ -153,7 +152,7 @@ impl Table for SledTable {
 impl Drop for SledTable {
     fn drop(&mut self) {
         drop(self.db.take());
-        let end = Instant::now() + RELEASE;
+        let end = Instant::now() + RELEASE_TIMEOUT;
         while matches!(ensure_free(&self.path), Err(Error::InUse { .. })) && Instant::now() < end {
             thread::sleep(Duration::from_millis(2));
         }
@@ -164,15 +163,15 @@ fn open_engine(path: &Path) -> Result<Db> {
     Config::new()
         .path(path)
         .cache_capacity(CACHE_BYTES)
-        // Every commit flushes; a thread that does it again would only keep an idle disk awake.
+        // Every commit flushes; a flush thread would only wake an idle disk.
         .flush_every_ms(None)
         .open()
         .map_err(|error| to_error(path, "open", error))
 }
 
-/// Makes an empty store. When this returns, all of it is durable.
+/// Creates an empty store. When this returns, all of it is durable.
 fn create(path: &Path) -> Result<()> {
-    let temporary = beside(path, ".new");
+    let temporary = with_suffix(path, ".new");
     match fs::remove_dir_all(&temporary) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             return Err(Error::io("remove", &temporary)(error));
@@ -181,7 +180,7 @@ fn create(path: &Path) -> Result<()> {
     }
     drop(SledTable {
         db: Some(open_engine(&temporary)?),
-        data: File::open(temporary.join(DATA)).map_err(Error::io("open", &temporary))?,
+        data: File::open(temporary.join(DATA_FILE)).map_err(Error::io("open", &temporary))?,
         path: temporary.clone(),
     });
     sync_all(&temporary)?;
@@ -189,8 +188,8 @@ fn create(path: &Path) -> Result<()> {
     sync_parent(path)
 }
 
-/// Removes what the engine was writing of its own snapshot when it ended or the disk was full. It takes such a file
-/// for a finished one, and so for damage.
+/// Removes unfinished snapshot files of the engine, left by a kill or a full disk. The engine would read
+/// them as finished files and report damage.
 fn remove_unfinished(dir: &Path) -> Result<()> {
     for file in fs::read_dir(dir).map_err(Error::io("list", dir))? {
         let path = file.map_err(Error::io("list", dir))?.path();
@@ -201,7 +200,7 @@ fn remove_unfinished(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Makes the files in a directory, and their names, durable; likewise below it.
+/// Syncs the files in a directory and their names, recursively.
 fn sync_all(dir: &Path) -> Result<()> {
     for file in fs::read_dir(dir).map_err(Error::io("list", dir))? {
         let path = file.map_err(Error::io("list", dir))?.path();
@@ -214,15 +213,15 @@ fn sync_all(dir: &Path) -> Result<()> {
     sync_dir(dir)
 }
 
-/// Refuses a store that somebody has open. The engine's own error for it has no kind.
+/// Rejects a store that is open elsewhere. The engine's own error for it has no kind.
 fn ensure_free(path: &Path) -> Result<()> {
-    let data = path.join(DATA);
+    let data = path.join(DATA_FILE);
     let file = match File::open(&data) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         file => file.map_err(Error::io("open", &data))?,
     };
     match file.try_lock() {
-        // Closing it is not enough: a child process that is between fork and exec has it open as well.
+        // Closing it is not enough: a child process between fork and exec has it open as well.
         Ok(()) => file.unlock().map_err(Error::io("unlock", &data)),
         Err(TryLockError::WouldBlock) => Err(Error::InUse { path: path.into(), pid: None }),
         Err(TryLockError::Error(error)) => Err(Error::io("lock", &data)(error)),
@@ -230,30 +229,30 @@ fn ensure_free(path: &Path) -> Result<()> {
 }
 
 fn entry_prefix(index: u64) -> [u8; 9] {
-    let mut key = [ENTRY; 9];
+    let mut key = [ENTRY_PREFIX; 9];
     key[1..].copy_from_slice(&index.to_be_bytes());
     key
 }
 
 fn record_prefix(name: &str) -> Vec<u8> {
-    // The end of the name, so that no name is another's beginning.
-    [&[RECORD], name.as_bytes(), &[0]].concat()
+    // The terminator prevents a name from being a prefix of another.
+    [&[RECORD_PREFIX], name.as_bytes(), &[0]].concat()
 }
 
 /// The keys of all parts of all entries of a range.
 fn entry_range(indexes: &RangeInclusive<u64>) -> std::ops::Range<Vec<u8>> {
-    let end = indexes.end().checked_add(1).map_or(vec![ENTRY + 1], |end| entry_prefix(end).to_vec());
+    let end = indexes.end().checked_add(1).map_or(vec![ENTRY_PREFIX + 1], |end| entry_prefix(end).to_vec());
     entry_prefix(*indexes.start()).to_vec()..end
 }
 
-/// The index in the key of an entry's part.
+/// The index in the key of an entry part.
 fn index_of(key: &[u8]) -> Option<u64> {
-    let (index, _part) = key.strip_prefix(&[ENTRY])?.split_first_chunk()?;
+    let (index, _part) = key.strip_prefix(&[ENTRY_PREFIX])?.split_first_chunk()?;
     Some(u64::from_be_bytes(*index))
 }
 
 fn put_parts(batch: &mut Batch, prefix: &[u8], value: &[u8]) {
-    for (part, bytes) in (0u32..).zip(value.chunks(PART)) {
+    for (part, bytes) in (0u32..).zip(value.chunks(PART_BYTES)) {
         batch.insert([prefix, &part.to_be_bytes()].concat(), bytes);
     }
 }
@@ -262,10 +261,10 @@ fn to_error(path: &Path, operation: &'static str, error: sled::Error) -> Error {
     let path = path.to_owned();
     match error {
         sled::Error::Corruption { at, .. } => {
-            let place = at.map_or(String::new(), |at| format!(" at {at}"));
-            Error::Corrupt { path, what: format!("its engine found a bad checksum{place}") }
+            let position = at.map_or(String::new(), |at| format!(" at {at}"));
+            Error::Corrupt { path, what: format!("its engine found a bad checksum{position}") }
         }
-        // That is what the engine says of settings it did not write.
+        // The engine returns this for settings it did not write.
         sled::Error::Unsupported(what) => Error::Corrupt { path, what },
         sled::Error::Io(source)
             if matches!(source.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof) =>

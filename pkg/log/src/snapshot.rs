@@ -1,4 +1,4 @@
-//! Snapshots of the state, one plain file each: `snapshot-<term>-<index>`, in hexadecimal.
+//! State snapshots, one plain file each: `snapshot-<term>-<index>`, in hexadecimal.
 //!
 //! | part    | content                                                                     |
 //! |---------|-----------------------------------------------------------------------------|
@@ -6,10 +6,9 @@
 //! | payload | the state, opaque here                                                      |
 //! | footer  | payload length u64, CRC32C u32 of everything before it                      |
 //!
-//! A file is written under a temporary name, synced, renamed, and its directory synced; so a file
-//! under its final name is complete. Recording it in the log ([`crate::LogStore::set_snapshot`])
-//! comes after that, and removing older ones after both: at every moment of a crash the log points
-//! to a file that is there.
+//! A file is written under a temporary name, synced, renamed, and its directory synced; a file under its
+//! final name is therefore complete. It is recorded in the log ([`crate::LogStore::set_snapshot`]) after
+//! that, and older ones are removed last: at every point of a crash the log refers to an existing file.
 
 use std::{
     cmp::Ordering,
@@ -20,10 +19,10 @@ use std::{
 
 use crate::{
     Error, Result, SnapshotMeta, codec,
-    names::{sync_dir, sync_parent},
+    fsync::{sync_dir, sync_parent},
 };
 
-/// The version of this page, which a file must have to be read.
+/// The version of this format; files of other versions are rejected.
 pub const SNAPSHOT_FORMAT: u32 = 2;
 
 const MAGIC: &[u8; 8] = b"WRNSNAP\n";
@@ -33,18 +32,18 @@ const TEMPORARY: &str = ".tmp";
 
 /// The snapshot files of one manager.
 #[derive(Debug, Clone)]
-pub struct Snapshots {
+pub struct SnapshotDir {
     dir: PathBuf,
 }
 
-impl Snapshots {
-    /// The snapshots in that directory, as they are: nothing is created or removed.
+impl SnapshotDir {
+    /// The snapshots in a directory; creates and removes nothing.
     pub fn at(dir: impl Into<PathBuf>) -> Self {
         Self { dir: dir.into() }
     }
 
-    /// Opens the directory, creates it if needed, and removes every snapshot file in it that is
-    /// not `current` (what [`crate::LogStore::load`] returned): what a crash left half-done.
+    /// Opens or creates the directory, and removes every snapshot file except `current` (from
+    /// [`crate::LogStore::load`]), such as leftovers of a crash.
     pub fn open(dir: impl Into<PathBuf>, current: Option<&SnapshotMeta>) -> Result<Self> {
         let snapshots = Self::at(dir);
         let dir = &snapshots.dir;
@@ -55,13 +54,13 @@ impl Snapshots {
         Ok(snapshots)
     }
 
-    /// Where the snapshot's file is, or would be.
+    /// Path of the snapshot file, existing or not.
     pub fn path(&self, meta: &SnapshotMeta) -> PathBuf {
         self.dir.join(file_name(meta.index, meta.term))
     }
 
-    /// Writes a snapshot; `payload` writes the state. When this returns, the file is durable.
-    /// An existing file of the same name is replaced.
+    /// Writes a snapshot; `payload` writes the state. When this returns, the file is durable. Replaces an
+    /// existing file of the same name.
     pub fn write(
         &self,
         meta: &SnapshotMeta,
@@ -83,16 +82,16 @@ impl Snapshots {
     pub fn load(&self, meta: &SnapshotMeta) -> Result<Vec<u8>> {
         let (found, payload) = self.load_at(meta.index, meta.term)?;
         if found != *meta {
-            let what = format!("it has other members: {:?}", found.conf_state);
+            let what = format!("it has different members: {:?}", found.conf_state);
             return Err(Error::Corrupt { path: self.path(meta), what });
         }
         Ok(payload)
     }
 
-    /// As [`Snapshots::load`], for whoever knows only where the snapshot ends; says what it covers.
+    /// As [`SnapshotDir::load`] by index and term only; also returns the metadata.
     ///
     /// # Errors
-    /// As [`Snapshots::load`].
+    /// As [`SnapshotDir::load`].
     pub fn load_at(&self, index: u64, term: u64) -> Result<(SnapshotMeta, Vec<u8>)> {
         let path = self.dir.join(file_name(index, term));
         let mut content = Vec::new();
@@ -113,7 +112,7 @@ impl Snapshots {
         Ok((found, content))
     }
 
-    /// Removes the files of snapshots older than `keep`, which the log must point to by now.
+    /// Removes the files of snapshots older than `keep`, which the log must already refer to.
     pub fn remove_older(&self, keep: &SnapshotMeta) -> Result<()> {
         self.remove_where(|name| parse_name(name).is_some_and(|(_, index)| index < keep.index))
     }
@@ -148,8 +147,8 @@ fn write_file(
     meta: &SnapshotMeta,
     payload: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> io::Result<()> {
-    let file = Steady { file: File::create(path)?, unsynced: 0 };
-    let mut out = Summed { file: BufWriter::new(file), crc: 0, length: 0 };
+    let file = PacedWriter { file: File::create(path)?, unsynced: 0 };
+    let mut out = ChecksumWriter { file: BufWriter::new(file), crc: 0, length: 0 };
     out.write_all(MAGIC)?;
     out.write_all(&SNAPSHOT_FORMAT.to_le_bytes())?;
     out.write_all(&codec::encode_snapshot(meta))?;
@@ -162,17 +161,16 @@ fn write_file(
     out.file.into_inner().map_err(io::IntoInnerError::into_error)?.file.sync_data()
 }
 
-/// Bytes that may wait for the disk.
+/// Maximum number of unsynced bytes.
 const SYNC_STEP: usize = 1 << 20;
 
-/// Hands the disk what is written step by step: a whole snapshot at once would keep it busy for so
-/// long that every write to the log behind it had to wait.
-struct Steady {
+/// Syncs written data step by step: syncing a whole snapshot at once would delay every log write behind it.
+struct PacedWriter {
     file: File,
     unsynced: usize,
 }
 
-impl Write for Steady {
+impl Write for PacedWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.unsynced >= SYNC_STEP {
             self.file.sync_data()?;
@@ -188,14 +186,14 @@ impl Write for Steady {
     }
 }
 
-/// Counts and sums what passes through.
-struct Summed {
-    file: BufWriter<Steady>,
+/// Counts and checksums what passes through.
+struct ChecksumWriter {
+    file: BufWriter<PacedWriter>,
     crc: u32,
     length: u64,
 }
 
-impl Write for Summed {
+impl Write for ChecksumWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.file.write(bytes)?;
         self.crc = crc32c::crc32c_append(self.crc, &bytes[..written]);
@@ -208,32 +206,32 @@ impl Write for Summed {
     }
 }
 
-/// The header's content and the payload's length of a file that is whole.
+/// The header and the payload length of a complete file.
 fn parse(path: &Path, content: &[u8]) -> Result<(SnapshotMeta, usize)> {
     let corrupt = |what: &str| Error::Corrupt { path: path.into(), what: what.into() };
-    let (magic, rest) = content.split_first_chunk().ok_or_else(|| corrupt("it is too short"))?;
+    let (magic, rest) = content.split_first_chunk().ok_or_else(|| corrupt("truncated"))?;
     if magic != MAGIC {
-        return Err(corrupt("it does not begin like a snapshot"));
+        return Err(corrupt("wrong magic"));
     }
-    let mut fields = codec::Fields(rest);
-    // The version comes before the checksum: a later version may sum differently.
-    let found = fields.u32().ok_or_else(|| corrupt("it is too short"))?;
+    let mut fields = codec::FieldDecoder(rest);
+    // The version comes before the checksum: a later version may use another checksum.
+    let found = fields.u32().ok_or_else(|| corrupt("truncated"))?;
     let (path, supported) = (path.to_owned(), SNAPSHOT_FORMAT);
     match found.cmp(&supported) {
         Ordering::Less => return Err(Error::Older { path, found, supported }),
         Ordering::Equal => {}
         Ordering::Greater => return Err(Error::Newer { path, found, supported }),
     }
-    let (summed, crc) = content.split_last_chunk().ok_or_else(|| corrupt("it is too short"))?;
+    let (summed, crc) = content.split_last_chunk().ok_or_else(|| corrupt("truncated"))?;
     if crc32c::crc32c(summed) != u32::from_le_bytes(*crc) {
         return Err(corrupt("its checksum does not match"));
     }
     let meta = fields.snapshot().ok_or_else(|| corrupt("its header is cut short"))?;
     let payload = fields.0.len().checked_sub(FOOTER_LEN);
     let payload = payload.ok_or_else(|| corrupt("it has no footer"))?;
-    let length = codec::Fields(&fields.0[payload..]).u64();
+    let length = codec::FieldDecoder(&fields.0[payload..]).u64();
     if length != Some(payload as u64) {
-        return Err(corrupt("its length is not the one in its footer"));
+        return Err(corrupt("its length differs from its footer"));
     }
     Ok((meta, payload))
 }

@@ -1,68 +1,70 @@
-//! What can go wrong with programs and files.
+//! Errors of output files and program installation.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Why output cannot be read, or a program not be installed.
+/// A failed read of output, or a failed installation of a program.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// There is no directory.
-    #[error("there is no output in {dir}: nothing was started with it, or it was removed since")]
+    /// The directory does not exist.
+    #[error("no output in {dir}: no container wrote to it, or it was removed")]
     NotFound {
-        /// The directory asked for.
+        /// Requested directory.
         dir: PathBuf,
     },
-    /// Another version of this program wrote the files.
+    /// The files have an unsupported format version.
     #[error(
         "{file} has format version {found}, and this program reads up to {known}: use the version that \
          wrote it"
     )]
     Version {
-        /// The file that says so.
+        /// The file with that version.
         file: PathBuf,
         /// Its version.
         found: u32,
-        /// The newest that can be read.
+        /// The newest supported version.
         known: u32,
     },
     /// A file or directory could not be read.
     #[error("cannot read {path}: {source}")]
     Read {
-        /// What was to be read.
+        /// What was read.
         path: PathBuf,
-        /// What the system said.
+        /// The system error.
         source: io::Error,
     },
     /// A directory could not be removed.
     #[error("cannot remove {dir}: {source}")]
     Remove {
-        /// What was to be removed.
+        /// The directory to remove.
         dir: PathBuf,
-        /// What the system said.
+        /// The system error.
         source: io::Error,
     },
     /// A program could not be written.
-    #[error("cannot write the program {path}: {source}; the directory must exist and have room for 2 MiB")]
+    #[error(
+        "cannot write the program {path}: {source}; the directory must exist and have 2 MiB of free space"
+    )]
     Install {
-        /// What was to be written.
+        /// Path of the program.
         path: PathBuf,
-        /// What the system said.
+        /// The system error.
         source: io::Error,
     },
-    /// A program was written and cannot be executed.
+    /// A program was written but cannot be executed.
     #[error(
-        "the program {path} cannot be executed: {reason}; its directory must be on a file system without the \
+        "cannot execute the program {path}: {reason}; its directory must be on a file system without the \
          mount option noexec"
     )]
     Execute {
         /// The program.
         path: PathBuf,
-        /// What came of trying.
+        /// Why the execution failed.
         reason: String,
     },
-    /// The reader was used on after an error or a panic in it.
+    /// The reader was used after an error or a panic.
     #[error("reading the output in {dir} ended early; open it again from the last line's time")]
-    Ended {
+    ReaderEnded {
         /// The directory.
         dir: PathBuf,
     },

@@ -1,12 +1,11 @@
-//! The programs that this library carries, written to where they can be executed.
+//! Writes the programs embedded in this library to an executable path.
 //!
-//! Linux refuses to execute a file that some process has open for writing (ETXTBSY). Two ways lead there, and
-//! both are closed. A program that runs is never written to: the new one gets a name of its own and then, by
-//! `rename`, that of the old one. And when another thread of this process starts a child while the new file
-//! is still open here, that child has the file open too until it executes something itself, which nobody can
-//! see or wait for. So the new program is executed before it gets its name, again and again until it can be.
-//! Then no process has it open for writing, and since nobody opens it so again, none will: every such file
-//! descended from the one that was closed.
+//! Linux refuses to execute a file that any process has open for writing (ETXTBSY). Both ways to reach that
+//! state are excluded. A running program is never written to: the new one is written under a temporary name
+//! and then renamed over the old one. And when another thread of this process starts a child while the new
+//! file is still open here, the child has the file open too until its own exec, which cannot be observed.
+//! So the new program is executed under its temporary name until that succeeds. Then no process has it open
+//! for writing, and none will: every writable descriptor descended from the closed one.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{ErrorKind, Read};
@@ -20,68 +19,72 @@ use sha2::{Digest, Sha256};
 
 use crate::error::Error;
 
-/// A program as it is carried.
-struct Carried {
+/// An embedded program.
+struct EmbeddedProgram {
     name: &'static str,
-    /// By zlib.
-    packed: &'static [u8],
-    /// SHA-256 of the program, by which one that is installed is known without unpacking this one.
+    /// zlib-compressed content.
+    compressed: &'static [u8],
+    /// SHA-256 of the program, to check an installed copy without unpacking this one.
     digest: &'static [u8; 32],
 }
 
-macro_rules! carried {
+macro_rules! embedded {
     ($name:literal) => {
-        Carried {
+        EmbeddedProgram {
             name: $name,
-            packed: include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".zlib")),
+            compressed: include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".zlib")),
             digest: include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".sha256")),
         }
     };
 }
 
-const LOGGER: Carried = carried!("warren-logger");
-const INIT: Carried = carried!("warren-init");
-const EXEC: Carried = carried!("warren-exec");
+const LOGGER: EmbeddedProgram = embedded!("warren-logger");
+const INIT: EmbeddedProgram = embedded!("warren-init");
+const EXEC: EmbeddedProgram = embedded!("warren-exec");
 
-/// Everybody may execute, nobody but the owner write: containers may run as any user.
-const MODE: u32 = 0o755;
-/// How long a child that was just started may take to execute what it was started for.
-const BUSY: Duration = Duration::from_secs(10);
-/// Between two tries to execute.
-const RETRY: Duration = Duration::from_millis(2);
+/// Executable by all, writable only by the owner: containers may run as any user.
+const FILE_MODE: u32 = 0o755;
+/// How long a child process may take until its exec.
+const MAX_BUSY: Duration = Duration::from_secs(10);
+/// Interval between attempts to execute.
+const RETRY_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Where the programs are.
+/// Paths of the installed programs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Programs {
-    /// To be named in the URI of a container's output, with its arguments as the query.
+pub struct ContainerPrograms {
+    /// For the URI of a container's output, with its arguments as the query.
     pub logger: PathBuf,
-    /// To be bound into a container, and run as `init -- PROGRAM ARGUMENT...`.
+    /// For a mount into a container, run as `init -- PROGRAM ARGUMENT...`.
     pub init: PathBuf,
-    /// To be started with a [`Plan`](crate::plan::Plan) on its standard input.
+    /// Started with an [`ExecPlan`](crate::plan::ExecPlan) on its standard input.
     pub exec: PathBuf,
 }
 
-/// Makes sure that `dir`, which must exist, has all programs as this version carries them, and that they can
-/// be executed. Programs that run on are left alone. Blocks for some milliseconds when something is to be
-/// written; processes that share a directory may do it at the same time.
+/// Ensures that `dir`, which must exist, has all programs of this version, and that they can be executed.
+/// Up-to-date programs are not written. Blocks for some milliseconds when it writes; processes that share a
+/// directory may call it concurrently.
 ///
 /// # Errors
 /// [`Error::Install`] and [`Error::Execute`].
-pub fn ensure_installed(dir: &Path) -> Result<Programs, Error> {
-    Ok(Programs { logger: ensure(dir, &LOGGER)?, init: ensure(dir, &INIT)?, exec: ensure(dir, &EXEC)? })
+pub fn ensure_installed(dir: &Path) -> Result<ContainerPrograms, Error> {
+    Ok(ContainerPrograms {
+        logger: ensure(dir, &LOGGER)?,
+        init: ensure(dir, &INIT)?,
+        exec: ensure(dir, &EXEC)?,
+    })
 }
 
-fn ensure(dir: &Path, program: &Carried) -> Result<PathBuf, Error> {
+fn ensure(dir: &Path, program: &EmbeddedProgram) -> Result<PathBuf, Error> {
     let name = program.name;
     let path = dir.join(name);
-    if is_there(&path, program) {
+    if is_installed(&path, program) {
         return Ok(path);
     }
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
     let new = dir.join(format!(".{name}.{}.{count}", std::process::id()));
     remove_leftovers(dir, name);
-    // An earlier process with the same id may have died before it could rename its own.
+    // A process with the same id may have died before its rename.
     let _ = std::fs::remove_file(&new);
     let failed = |source| Error::Install { path: path.clone(), source };
     let installed = write(&new, program.unpacked())
@@ -89,27 +92,28 @@ fn ensure(dir: &Path, program: &Carried) -> Result<PathBuf, Error> {
         .and_then(|()| wait_until_executable(&new))
         .and_then(|()| std::fs::rename(&new, &path).map_err(failed));
     if installed.is_err() {
-        // What is left is removed by the next one that installs.
+        // A leftover is removed by the next installation.
         let _ = std::fs::remove_file(&new);
     }
     installed.map(|()| path)
 }
 
-impl Carried {
+impl EmbeddedProgram {
     fn unpacked(&self) -> impl Read {
-        flate2::read::ZlibDecoder::new(self.packed)
+        flate2::read::ZlibDecoder::new(self.compressed)
     }
 }
 
-/// Whether the file has this content and mode. Whatever keeps it from being read is told when it is written.
-fn is_there(path: &Path, program: &Carried) -> bool {
-    let is_alike =
-        |metadata: std::fs::Metadata| metadata.is_file() && metadata.permissions().mode() & 0o7777 == MODE;
+/// Whether the file has this content and mode. Read errors are reported by the write that follows.
+fn is_installed(path: &Path, program: &EmbeddedProgram) -> bool {
+    let is_alike = |metadata: std::fs::Metadata| {
+        metadata.is_file() && metadata.permissions().mode() & 0o7777 == FILE_MODE
+    };
     std::fs::symlink_metadata(path).is_ok_and(is_alike)
         && digest(path).is_ok_and(|found| found == *program.digest)
 }
 
-/// In parts: a whole program would stay in this process' memory.
+/// Hashes in chunks, so that the whole program does not stay in memory.
 fn digest(path: &Path) -> std::io::Result<[u8; 32]> {
     let (mut file, mut hasher, mut part) = (File::open(path)?, Sha256::new(), [0; 8 << 10]);
     loop {
@@ -121,14 +125,14 @@ fn digest(path: &Path) -> std::io::Result<[u8; 32]> {
 }
 
 fn write(path: &Path, mut program: impl Read) -> std::io::Result<()> {
-    let mut file: File = OpenOptions::new().write(true).create_new(true).mode(MODE).open(path)?;
+    let mut file: File = OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(path)?;
     std::io::copy(&mut program, &mut file)?;
-    // The process's own mask may have taken something away.
-    file.set_permissions(Permissions::from_mode(MODE))
+    // The umask may have removed permissions.
+    file.set_permissions(Permissions::from_mode(FILE_MODE))
 }
 
 fn wait_until_executable(path: &Path) -> Result<(), Error> {
-    let deadline = Instant::now() + BUSY;
+    let deadline = Instant::now() + MAX_BUSY;
     let failed = |reason: String| Error::Execute { path: path.to_owned(), reason };
     loop {
         let mut command = Command::new(path);
@@ -137,15 +141,14 @@ fn wait_until_executable(path: &Path) -> Result<(), Error> {
             Ok(status) if status.success() => return Ok(()),
             Ok(status) => return Err(failed(format!("it ended with {status}"))),
             Err(error) if error.kind() == ErrorKind::ExecutableFileBusy && Instant::now() < deadline => {
-                std::thread::sleep(RETRY);
+                std::thread::sleep(RETRY_INTERVAL);
             }
             Err(error) => return Err(failed(error.to_string())),
         }
     }
 }
 
-/// Removes what processes that died in the middle left, and only that: one that lives may be about to rename
-/// its own.
+/// Removes leftovers of dead processes only: a living one may be about to rename its file.
 fn remove_leftovers(dir: &Path, name: &str) {
     let Ok(entries) = std::fs::read_dir(dir) else { return };
     for entry in entries.flatten() {
@@ -155,7 +158,7 @@ fn remove_leftovers(dir: &Path, name: &str) {
         let Some((pid, _)) = parts.and_then(|parts| parts.split_once('.')) else { continue };
         let is_number = !pid.is_empty() && pid.bytes().all(|byte| byte.is_ascii_digit());
         if is_number && !Path::new("/proc").join(pid).exists() {
-            // It is in nobody's way.
+            // A leftover does no harm.
             let _ = std::fs::remove_file(entry.path());
         }
     }
@@ -165,15 +168,15 @@ fn remove_leftovers(dir: &Path, name: &str) {
 mod tests {
     use super::*;
     use std::os::unix::fs::MetadataExt;
-    use warren_testkit::scratch::Scratch;
+    use warren_testkit::scratch::ScratchDir;
 
     fn inode(path: &Path) -> u64 {
         std::fs::metadata(path).unwrap().ino()
     }
 
     #[test]
-    fn the_second_time_nothing_is_written() {
-        let scratch = Scratch::new();
+    fn second_install_writes_nothing() {
+        let scratch = ScratchDir::new();
         let programs = ensure_installed(scratch.path()).unwrap();
         let before = (inode(&programs.logger), inode(&programs.init));
         assert_eq!(ensure_installed(scratch.path()).unwrap(), programs);
@@ -182,8 +185,8 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_is_replaced_also_while_it_runs() {
-        let scratch = Scratch::new();
+    fn changed_program_is_replaced_while_running() {
+        let scratch = ScratchDir::new();
         let path = scratch.path().join("warren-init");
         warren_testkit::scratch::install(&path, &std::fs::read("/bin/sleep").unwrap());
         let mut old = Command::new(&path).arg("60").spawn().unwrap();
@@ -195,12 +198,12 @@ mod tests {
 
         std::fs::set_permissions(&programs.logger, Permissions::from_mode(0o644)).unwrap();
         ensure_installed(scratch.path()).unwrap();
-        assert_eq!(std::fs::metadata(&programs.logger).unwrap().permissions().mode() & 0o7777, MODE);
+        assert_eq!(std::fs::metadata(&programs.logger).unwrap().permissions().mode() & 0o7777, FILE_MODE);
     }
 
     #[test]
-    fn only_what_the_dead_left_is_removed() {
-        let scratch = Scratch::new();
+    fn only_leftovers_of_dead_processes_are_removed() {
+        let scratch = ScratchDir::new();
         // No process can have this id: the kernel's limit is 2^22.
         let (dead, own) = (".warren-logger.99999999.0", format!(".warren-logger.{}.x", std::process::id()));
         for name in [dead, &own, ".warren-logger.other"] {
@@ -213,8 +216,8 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_does_not_fit_is_named() {
-        let scratch = Scratch::new();
+    fn unusable_dir_is_named() {
+        let scratch = ScratchDir::new();
         let error = ensure_installed(&scratch.path().join("none")).unwrap_err();
         assert!(matches!(error, Error::Install { .. }), "{error}");
 
@@ -228,8 +231,8 @@ mod tests {
     }
 
     #[test]
-    fn it_can_be_executed_while_other_threads_start_children() {
-        let scratch = Scratch::new();
+    fn install_succeeds_while_other_threads_fork() {
+        let scratch = ScratchDir::new();
         let is_done = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
             for _ in 0..4 {

@@ -1,25 +1,24 @@
-//! warren-logger: what containers write, kept on the node they run on, and read again.
+//! warren-logger: stores the output of containers on their node, and reads it back.
 //!
-//! * `warren-logger` (`program/logger.rs`) is the small program that containerd's shim starts beside each
+//! * `warren-logger` (`program/logger.rs`) is the small program that containerd's shim starts for each
 //!   container when its output is a URI such as
-//!   `binary:///PROGRAM?dir=/DIRECTORY&max-size=1000000&max-files=3`. It needs neither the agent nor
-//!   containerd to go on.
+//!   `binary:///PROGRAM?dir=/DIRECTORY&max-size=1000000&max-files=3`. It runs independently of the
+//!   agent and containerd.
 //! * `warren-init` (`program/init.rs`) is the first process of a container that asks for one.
-//! * `warren-exec` (`program/exec.rs`) runs a program inside a running container; [`plan`] is what it is told.
-//! * [`ensure_installed`] writes them, which are carried inside of this library, to where they can be
-//!   executed.
-//! * [`Reader`] reads the files, from the end, from a time, and while they are written. [`retained`] says how
-//!   much they take, [`remove`] removes them.
+//! * `warren-exec` (`program/exec.rs`) runs a program inside a running container; [`plan`] is its input.
+//! * [`ensure_installed`] writes these programs, embedded in this library, to an executable path.
+//! * [`OutputReader`] reads the files, from the end, from a time, and while they are written.
+//!   [`disk_usage`] returns their size, [`remove_dir`] removes them.
 //!
-//! The files are text, a record a line, described in [`record`]; they are rotated by size and bounded by
-//! count, and their names only rise ([`segment`]), so a reader finds the next one without being told. A file
-//! of a newer version is refused. A line is kept once the logger has read it from the pipe and written it:
-//! nothing is synced, so a power cut can take the last seconds, but what it leaves of a record is skipped and
-//! never stands before another one.
+//! The files are text with one record per line, described in [`record`]. They are rotated by size and
+//! limited by count, and their numbers only increase ([`segment`]), so a reader finds the next one by
+//! itself. Files of a newer version are rejected. A line is stored once the logger has read it from the
+//! pipe and written it: nothing is synced, so a power cut can lose the last seconds; the rest of a partial
+//! record is skipped and never precedes another record.
 //!
-//! The programs must never depend on anything but the standard library, and this library must never write to
-//! the files that it reads. Start reading at `program/logger.rs`, then `program/journal.rs`, and
-//! `reader/cursor.rs` for the other side.
+//! The programs must depend only on the standard library, and this library must never write to the files
+//! that it reads. Start reading at `program/logger.rs`, then `program/journal.rs`, and `reader/cursor.rs`
+//! for the read side.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod error;
@@ -29,7 +28,7 @@ mod reader;
 pub mod record;
 pub mod segment;
 
-// The parts of the logger that can be tested without being it.
+// The modules of the logger that can be unit-tested here.
 #[cfg(test)]
 #[path = "program/arguments.rs"]
 mod arguments;
@@ -44,25 +43,25 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 pub use error::Error;
-pub use install::{Programs, ensure_installed};
-pub use reader::{Entry, Line, Options, Reader};
-pub use record::Stream;
+pub use install::{ContainerPrograms, ensure_installed};
+pub use reader::{OutputEntry, OutputLine, OutputReader, ReadOptions};
+pub use record::OutputStream;
 
-/// How many bytes the files in `dir` take; 0 when there is no such directory.
+/// Total bytes of the files in `dir`; 0 when the directory does not exist.
 ///
 /// # Errors
-/// [`Error::Read`] when it cannot be looked at.
-pub fn retained(dir: &Path) -> Result<u64, Error> {
+/// [`Error::Read`] when it cannot be read.
+pub fn disk_usage(dir: &Path) -> Result<u64, Error> {
     let failed = |source| Error::Read { path: dir.to_owned(), source };
-    let numbers = match segment::numbers(dir) {
+    let numbers = match segment::list(dir) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(0),
         found => found.map_err(failed)?,
     };
     let mut sum = 0;
     for number in numbers {
-        match std::fs::metadata(segment::path(dir, number)) {
+        match std::fs::metadata(segment::segment_path(dir, number)) {
             Ok(metadata) => sum += metadata.len(),
-            // Rotated away meanwhile.
+            // Removed by rotation in the meantime.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => return Err(failed(error)),
         }
@@ -70,11 +69,11 @@ pub fn retained(dir: &Path) -> Result<u64, Error> {
     Ok(sum)
 }
 
-/// Removes `dir` and all that is in it. Harmless when it is gone.
+/// Removes `dir` and its content. Idempotent.
 ///
 /// # Errors
-/// [`Error::Remove`] when something stays.
-pub fn remove(dir: &Path) -> Result<(), Error> {
+/// [`Error::Remove`] when something could not be removed.
+pub fn remove_dir(dir: &Path) -> Result<(), Error> {
     match std::fs::remove_dir_all(dir) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
             Err(Error::Remove { dir: dir.to_owned(), source: error })
@@ -86,21 +85,21 @@ pub fn remove(dir: &Path) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use warren_testkit::scratch::Scratch;
+    use warren_testkit::scratch::ScratchDir;
 
     #[test]
-    fn what_is_kept_is_counted_and_removed() {
-        let scratch = Scratch::new();
+    fn disk_usage_is_counted_and_dir_removed() {
+        let scratch = ScratchDir::new();
         let dir = scratch.path().join("output");
-        assert_eq!(retained(&dir).unwrap(), 0);
-        remove(&dir).unwrap();
+        assert_eq!(disk_usage(&dir).unwrap(), 0);
+        remove_dir(&dir).unwrap();
         std::fs::create_dir(&dir).unwrap();
-        std::fs::write(segment::path(&dir, 1), "12345").unwrap();
-        std::fs::write(segment::path(&dir, 7), "123").unwrap();
+        std::fs::write(segment::segment_path(&dir, 1), "12345").unwrap();
+        std::fs::write(segment::segment_path(&dir, 7), "123").unwrap();
         std::fs::write(dir.join("other"), "1").unwrap();
-        assert_eq!(retained(&dir).unwrap(), 8);
-        remove(&dir).unwrap();
-        remove(&dir).unwrap();
+        assert_eq!(disk_usage(&dir).unwrap(), 8);
+        remove_dir(&dir).unwrap();
+        remove_dir(&dir).unwrap();
         assert!(!dir.exists());
     }
 }

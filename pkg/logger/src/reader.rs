@@ -1,7 +1,7 @@
-//! Reading what the logger wrote, in order, also while it is written and rotated.
+//! Reads the logger's files in order, also while they are written and rotated.
 
 mod cursor;
-mod place;
+mod position;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,79 +10,78 @@ use bytes::Bytes;
 use tokio::task::JoinHandle;
 
 use crate::error::Error;
-use crate::record::Stream;
-use cursor::{Cursor, Step};
+use crate::record::OutputStream;
+use cursor::{ReadStep, SegmentCursor};
 
-/// How soon a reader that follows looks again after it found something...
-const SOON: Duration = Duration::from_millis(5);
-/// ... and, doubling, after it found nothing for a while. Looking costs a handful of
-/// system calls. inotify would need one of the
-/// few instances that a user may have (128 by default) for every reader, and this anyway when there is none.
-const LATE: Duration = Duration::from_millis(100);
+/// Poll interval of a following reader after new data...
+const MIN_POLL: Duration = Duration::from_millis(5);
+/// ... and, doubling, its maximum without new data. A poll costs a few system calls. inotify would need one
+/// of the few instances per user (128 by default) for every reader, and polling anyway when none is left.
+const MAX_POLL: Duration = Duration::from_millis(100);
 
 /// What to read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Options {
-    /// Only so many lines before the end as of now. A line in pieces counts once; of one that another
-    /// stream's lines stand between, the first pieces may be missing.
+pub struct ReadOptions {
+    /// Only this many lines before the current end. A line in pieces counts once; if lines of the other
+    /// stream are between its pieces, the first pieces may be missing.
     pub tail: Option<u64>,
-    /// Only what was written at this time (nanoseconds since 1970) or later. Times are unique, so the time of
-    /// the last line plus one goes on after that line.
+    /// Only output from this time (nanoseconds since 1970) on. Times are unique, so the time of the last
+    /// line plus one continues after that line.
     pub since: Option<u64>,
-    /// Whether to wait for more at the end, instead of ending where the end was when the reader was opened.
+    /// Whether to wait for more at the end, instead of ending where the output ended at opening.
     pub follow: bool,
 }
 
-/// What a container wrote: a line, or a piece of one that is longer than 16 KiB.
+/// Output of a container: a line, or a piece of one that is longer than 16 KiB.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Line {
-    /// When, in nanoseconds since 1970; no two lines of a directory have the same.
+pub struct OutputLine {
+    /// Time in nanoseconds since 1970; unique within a directory.
     pub at: u64,
-    /// Where to.
-    pub stream: Stream,
-    /// Without the newline; any bytes. It shares its memory with the other lines of its batch.
+    /// Its stream.
+    pub stream: OutputStream,
+    /// Without the newline; any bytes. Shares memory with the other lines of its batch.
     pub text: Bytes,
-    /// Whether the line goes on in the next [`Line`] of this stream.
+    /// Whether the line continues in the next [`OutputLine`] of this stream.
     pub partial: bool,
 }
 
-/// What a reader comes across.
+/// An entry of the output.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Entry {
-    /// What a container wrote.
-    Line(Line),
-    /// From here on it is the container of this attempt.
+pub enum OutputEntry {
+    /// Output of a container.
+    Line(OutputLine),
+    /// What follows was written by the container of this attempt.
     Attempt {
-        /// When it began, in nanoseconds since 1970.
+        /// Start, in nanoseconds since 1970.
         at: u64,
-        /// Its number.
+        /// Attempt number.
         attempt: u64,
     },
-    /// The logger could not write here: the disk was full or broken.
+    /// The logger could not write: the disk was full or broken.
     Lost {
-        /// When writing worked again, in nanoseconds since 1970.
+        /// When writing succeeded again, in nanoseconds since 1970.
         at: u64,
-        /// How many lines and pieces.
+        /// Lost lines and pieces.
         lines: u64,
-        /// How much text, with newlines.
+        /// Lost text, with newlines.
         bytes: u64,
     },
-    /// The reader was slower than rotation: these files were removed before it came to them.
-    Missed {
-        /// How many.
+    /// The reader was slower than rotation: these files were removed before it read them.
+    RotatedAway {
+        /// Number of files.
         files: u64,
     },
-    /// Something that is no record: what a power cut left of one, or a file that was tampered with.
+    /// Bytes that are not a record: a partial record after a power cut, or a modified file.
     Damaged {
-        /// How long it is.
+        /// Length in bytes.
         bytes: u64,
     },
 }
 
-/// Reads the files of one directory on tokio's blocking threads, a piece of bounded size at a time. Needs a
-/// runtime with the time driver.
+/// Reads the files of one directory on tokio's blocking threads, in bounded chunks. Needs a runtime with
+/// the time driver.
 #[derive(Debug)]
-pub struct Reader {
+pub struct OutputReader {
     dir: PathBuf,
     state: State,
     pause: Duration,
@@ -90,47 +89,46 @@ pub struct Reader {
 
 #[derive(Debug)]
 enum State {
-    Waiting(Box<Cursor>),
-    /// It outlives a [`Reader::next`] that is given up.
-    Reading(JoinHandle<(Box<Cursor>, Result<Step, Error>)>),
+    Waiting(Box<SegmentCursor>),
+    /// Continues when a [`OutputReader::next`] is cancelled.
+    Reading(JoinHandle<(Box<SegmentCursor>, Result<ReadStep, Error>)>),
     Ended,
 }
 
-impl Reader {
-    /// Opens the output in `dir` at the place that `options` choose.
+impl OutputReader {
+    /// Opens the output in `dir` at the position given by `options`.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::Version`] and [`Error::Read`].
-    pub async fn open(dir: &Path, options: Options) -> Result<Reader, Error> {
+    pub async fn open(dir: &Path, options: ReadOptions) -> Result<OutputReader, Error> {
         let path = dir.to_owned();
-        let opening = tokio::task::spawn_blocking(move || Cursor::open(&path, options));
-        let cursor = opening.await.map_err(|_| Error::Ended { dir: dir.to_owned() })??;
-        Ok(Reader { dir: dir.to_owned(), state: State::Waiting(Box::new(cursor)), pause: SOON })
+        let opening = tokio::task::spawn_blocking(move || SegmentCursor::open(&path, options));
+        let cursor = opening.await.map_err(|_| Error::ReaderEnded { dir: dir.to_owned() })??;
+        Ok(OutputReader { dir: dir.to_owned(), state: State::Waiting(Box::new(cursor)), pause: MIN_POLL })
     }
 
-    /// The next entries, at least one, in order; at most about 256 KiB of them. `None` at the end: of what
-    /// there was when the reader was opened, or when it follows, when the directory is removed. May be given
-    /// up at any time without losing anything.
+    /// The next entries, at least one, in order; at most about 256 KiB of them. `None` at the end: the end
+    /// at opening, or when following, the removal of the directory. Cancel safe: no entry is lost.
     ///
     /// # Errors
-    /// [`Error::Version`] and [`Error::Read`]; after that [`Error::Ended`].
-    pub async fn next(&mut self) -> Result<Option<Vec<Entry>>, Error> {
+    /// [`Error::Version`] and [`Error::Read`]; after that [`Error::ReaderEnded`].
+    pub async fn next(&mut self) -> Result<Option<Vec<OutputEntry>>, Error> {
         loop {
-            match self.step().await? {
-                Step::Found(entries) => {
-                    self.pause = SOON;
+            match self.read_step().await? {
+                ReadStep::Found(entries) => {
+                    self.pause = MIN_POLL;
                     return Ok(Some(entries));
                 }
-                Step::End => return Ok(None),
-                Step::Nothing => {
+                ReadStep::End => return Ok(None),
+                ReadStep::Pending => {
                     tokio::time::sleep(self.pause).await;
-                    self.pause = (self.pause * 2).min(LATE);
+                    self.pause = (self.pause * 2).min(MAX_POLL);
                 }
             }
         }
     }
 
-    async fn step(&mut self) -> Result<Step, Error> {
+    async fn read_step(&mut self) -> Result<ReadStep, Error> {
         if let State::Waiting(_) = self.state
             && let State::Waiting(mut cursor) = std::mem::replace(&mut self.state, State::Ended)
         {
@@ -140,11 +138,11 @@ impl Reader {
             }));
         }
         let State::Reading(reading) = &mut self.state else {
-            return Err(Error::Ended { dir: self.dir.clone() });
+            return Err(Error::ReaderEnded { dir: self.dir.clone() });
         };
         let read = reading.await;
         self.state = State::Ended;
-        let (cursor, step) = read.map_err(|_| Error::Ended { dir: self.dir.clone() })?;
+        let (cursor, step) = read.map_err(|_| Error::ReaderEnded { dir: self.dir.clone() })?;
         if step.is_ok() {
             self.state = State::Waiting(cursor);
         }

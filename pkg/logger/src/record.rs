@@ -1,9 +1,9 @@
-//! The format of the files, version 1: lines that a person can read with `grep` and a program can find its
-//! place in.
+//! The file format, version 1: lines that can be searched with `grep` and by time.
 //!
-//! A file is `warren-logger 1\n` and then records. A record is one line, so that it is known to be whole when
-//! its newline is there, and a place in the middle of a file leads to the next record by the next newline:
-//!
+//! A file is `warren-logger 1
+//! A file is `warren-logger 1
+//! ` followed by records. A record is one line: its newline shows that it is complete, and the next newline
+//! leads to the next record from any position in a file:
 //! ```text
 //! 2026-11-20T20:14:25.123456789Z out: a whole line, or the last piece of one
 //! 2026-11-20T20:14:25.123456790Z err+ a piece of a line that goes on in the next record of the same stream
@@ -11,100 +11,101 @@
 //! 2026-11-20T20:14:25.123456792Z log# lost 12 lines 3456 bytes
 //! ```
 //!
-//! The head has a fixed width: RFC 3339 in UTC with nanoseconds, a space, source and kind, a space. The text
-//! is what the container wrote, byte by byte, without the newline; it is of at most [`LONGEST_TEXT`] bytes,
-//! whatever is longer comes in pieces. Times are unique and rise from record to record over all files of a
+//! The head has a fixed width: RFC 3339 in UTC with nanoseconds, a space, source and kind, a space. The
+//! text is the container's output, byte by byte, without the newline, at most [`MAX_TEXT`] bytes; longer
+//! lines are split into pieces. Times are unique and increase from record to record over all files of a
 //! directory, also when the clock is set back (then by one nanosecond each, until the clock has caught up).
-//! So a time is also a place.
+//! So a time also identifies a position.
 //!
-//! This module is compiled into the logger as well as into the library: it must use nothing but the standard
-//! library.
+//! This module is compiled into the logger and the library: it must use only the standard library.
 
 use std::io::BufRead;
 
-/// The version that this code writes, and the newest that it reads.
+/// The version that this code writes, and the newest it reads.
 pub const VERSION: u32 = 1;
-/// What a file of this version begins with.
-pub const HEADER: &[u8] = b"warren-logger 1\n";
-/// What comes before the number in the first line of a file of any version.
-const NAME: &[u8] = b"warren-logger ";
-/// Bytes of a time.
-const STAMP: usize = 30;
-/// Bytes before the text of a record.
-pub const HEAD: usize = STAMP + 6;
-/// The most bytes of text in one record.
-pub const LONGEST_TEXT: usize = 16 * 1024;
+/// First line of a file of this version.
+pub const FILE_HEADER: &[u8] = b"warren-logger 1\n";
+/// Prefix of the first line of a file of any version.
+const HEADER_PREFIX: &[u8] = b"warren-logger ";
+/// Length of a time.
+const STAMP_BYTES: usize = 30;
+/// Length of the head of a record.
+pub const RECORD_HEAD_BYTES: usize = STAMP_BYTES + 6;
+/// Limit of text in one record, in bytes.
+pub const MAX_TEXT: usize = 16 * 1024;
 
 const SECOND: u64 = 1_000_000_000;
 const DAY: u64 = 86_400;
 
-/// Where a container wrote a line to.
+/// The output stream of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Stream {
-    /// Its standard output; everything, when it has a terminal.
-    Out,
-    /// Its standard error.
-    Err,
+pub enum OutputStream {
+    /// Standard output; all output when it has a terminal.
+    Stdout,
+    /// Standard error.
+    Stderr,
 }
 
 /// One record. `at` is in nanoseconds since 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Record<'a> {
-    /// Something that the container wrote.
+pub enum OutputRecord<'a> {
+    /// Output of the container.
     Line {
         /// When it was read from the container.
         at: u64,
-        /// Where it was written to.
-        stream: Stream,
-        /// Whether the line goes on in the next record of the stream.
+        /// Its stream.
+        stream: OutputStream,
+        /// Whether the line continues in the next record of the stream.
         partial: bool,
         /// Without the newline.
         text: &'a [u8],
     },
-    /// A container was started that writes to the same files as those before it.
+    /// A container started that writes to the same files as earlier attempts.
     Attempt {
-        /// When.
+        /// Start time.
         at: u64,
-        /// Its number, from whoever started it.
+        /// Attempt number, from the agent.
         attempt: u64,
     },
-    /// The disk was full or broken; this is how much of what the container wrote meanwhile is missing here.
+    /// Output missing here because the disk was full or broken.
     Lost {
-        /// When writing worked again.
+        /// When writing succeeded again.
         at: u64,
-        /// Records of lines.
+        /// Lost records of lines.
         lines: u64,
-        /// Of text, with newlines.
+        /// Lost text, with newlines.
         bytes: u64,
     },
 }
 
-impl Record<'_> {
-    /// When it was made, in nanoseconds since 1970.
+impl OutputRecord<'_> {
+    /// Time of the record, in nanoseconds since 1970.
     #[must_use]
     pub fn at(&self) -> u64 {
         match self {
-            Record::Line { at, .. } | Record::Attempt { at, .. } | Record::Lost { at, .. } => *at,
+            OutputRecord::Line { at, .. }
+            | OutputRecord::Attempt { at, .. }
+            | OutputRecord::Lost { at, .. } => *at,
         }
     }
 
-    /// Appends the record with its newline to `out`. The text of a line must not have a newline in it.
+    /// Appends the record with its newline to `out`. The text of a line must not contain a newline.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        push_stamp(out, self.at());
+        push_time(out, self.at());
         match self {
-            Record::Line { stream, partial, text, .. } => {
+            OutputRecord::Line { stream, partial, text, .. } => {
                 out.extend_from_slice(match (stream, partial) {
-                    (Stream::Out, false) => b" out: ",
-                    (Stream::Out, true) => b" out+ ",
-                    (Stream::Err, false) => b" err: ",
-                    (Stream::Err, true) => b" err+ ",
+                    (OutputStream::Stdout, false) => b" out: ",
+                    (OutputStream::Stdout, true) => b" out+ ",
+                    (OutputStream::Stderr, false) => b" err: ",
+                    (OutputStream::Stderr, true) => b" err+ ",
                 });
                 out.extend_from_slice(text);
             }
-            Record::Attempt { attempt, .. } => {
+            OutputRecord::Attempt { attempt, .. } => {
                 out.extend_from_slice(format!(" log# attempt {attempt}").as_bytes());
             }
-            Record::Lost { lines, bytes, .. } => {
+            OutputRecord::Lost { lines, bytes, .. } => {
                 out.extend_from_slice(format!(" log# lost {lines} lines {bytes} bytes").as_bytes());
             }
         }
@@ -112,52 +113,52 @@ impl Record<'_> {
     }
 }
 
-/// Reads a record from a line without its newline; `None` when it is not one.
+/// Parses a record from a line without its newline; `None` when it is invalid.
 #[must_use]
-pub fn decode(line: &[u8]) -> Option<Record<'_>> {
-    let (head, text) = line.split_at_checked(HEAD)?;
-    let at = parse_stamp(head)?;
-    let (stream, partial) = match &head[STAMP..] {
-        b" out: " => (Stream::Out, false),
-        b" out+ " => (Stream::Out, true),
-        b" err: " => (Stream::Err, false),
-        b" err+ " => (Stream::Err, true),
-        b" log# " => return decode_note(at, text),
+pub fn decode(line: &[u8]) -> Option<OutputRecord<'_>> {
+    let (head, text) = line.split_at_checked(RECORD_HEAD_BYTES)?;
+    let at = parse_time(head)?;
+    let (stream, partial) = match &head[STAMP_BYTES..] {
+        b" out: " => (OutputStream::Stdout, false),
+        b" out+ " => (OutputStream::Stdout, true),
+        b" err: " => (OutputStream::Stderr, false),
+        b" err+ " => (OutputStream::Stderr, true),
+        b" log# " => return decode_meta(at, text),
         _ => return None,
     };
-    Some(Record::Line { at, stream, partial, text })
+    Some(OutputRecord::Line { at, stream, partial, text })
 }
 
-fn decode_note(at: u64, text: &[u8]) -> Option<Record<'static>> {
+fn decode_meta(at: u64, text: &[u8]) -> Option<OutputRecord<'static>> {
     let words: Vec<&str> = std::str::from_utf8(text).ok()?.split(' ').collect();
     match words[..] {
-        ["attempt", attempt] => Some(Record::Attempt { at, attempt: attempt.parse().ok()? }),
+        ["attempt", attempt] => Some(OutputRecord::Attempt { at, attempt: attempt.parse().ok()? }),
         ["lost", lines, "lines", bytes, "bytes"] => {
-            Some(Record::Lost { at, lines: lines.parse().ok()?, bytes: bytes.parse().ok()? })
+            Some(OutputRecord::Lost { at, lines: lines.parse().ok()?, bytes: bytes.parse().ok()? })
         }
         _ => None,
     }
 }
 
-/// The version that the first line of a file (without its newline) names; `None` when it is not such a line.
+/// The version in the first line of a file (without its newline); `None` when it is not such a line.
 #[must_use]
-pub fn version(first_line: &[u8]) -> Option<u32> {
-    std::str::from_utf8(first_line.strip_prefix(NAME)?).ok()?.parse().ok()
+pub fn header_version(first_line: &[u8]) -> Option<u32> {
+    std::str::from_utf8(first_line.strip_prefix(HEADER_PREFIX)?).ok()?.parse().ok()
 }
 
-/// Where the first newline is.
+/// Position of the first newline.
 #[must_use]
 pub fn line_end(bytes: &[u8]) -> Option<usize> {
-    // The standard library searches with the C library's `memchr` here, many bytes at a time.
+    // `skip_until` uses `memchr`, which checks many bytes at a time.
     let mut rest = bytes;
-    let taken = rest.skip_until(b'\n').expect("reading from memory does not fail");
-    (taken > 0 && bytes[taken - 1] == b'\n').then(|| taken - 1)
+    let skipped = rest.skip_until(b'\n').expect("reading from memory does not fail");
+    (skipped > 0 && bytes[skipped - 1] == b'\n').then(|| skipped - 1)
 }
 
-/// The time at the start of `bytes`; `None` when there is none.
+/// The time at the start of `bytes`; `None` if invalid.
 #[must_use]
-pub fn parse_stamp(bytes: &[u8]) -> Option<u64> {
-    let stamp = bytes.get(..STAMP)?;
+pub fn parse_time(bytes: &[u8]) -> Option<u64> {
+    let stamp = bytes.get(..STAMP_BYTES)?;
     for (index, mark) in [(4, b'-'), (7, b'-'), (10, b'T'), (13, b':'), (16, b':'), (19, b'.'), (29, b'Z')] {
         if stamp[index] != mark {
             return None;
@@ -177,7 +178,7 @@ pub fn parse_stamp(bytes: &[u8]) -> Option<u64> {
     seconds.checked_mul(SECOND)?.checked_add(number(20, 29)?)
 }
 
-fn push_stamp(out: &mut Vec<u8>, at: u64) {
+fn push_time(out: &mut Vec<u8>, at: u64) {
     let (seconds, nanoseconds) = (at / SECOND, at % SECOND);
     let (year, month, day) = civil_from_days(seconds / DAY);
     let second = seconds % DAY;
@@ -198,10 +199,10 @@ fn push_stamp(out: &mut Vec<u8>, at: u64) {
     out.extend_from_slice(&stamp);
 }
 
-// Both ways count in eras of 400 years that begin on the first of March, so that the day that a leap year
-// adds is the last one of its year.
+// Both conversions count in eras of 400 years that begin on 1 March, so that the leap day is the last day
+// of its year.
 const ERA: u64 = 146_097;
-/// Days from the first of March of the year 0 to 1970.
+/// Days from 1 March of year 0 to 1970.
 const EPOCH: u64 = 719_468;
 
 fn civil_from_days(days: u64) -> (u64, u64, u64) {
@@ -215,7 +216,7 @@ fn civil_from_days(days: u64) -> (u64, u64, u64) {
     (era * 400 + year_of_era + u64::from(month <= 2), month, day)
 }
 
-/// `None` for what is no date, or one before 1970.
+/// `None` for an invalid date, or one before 1970.
 fn days_from_civil(year: u64, month: u64, day: u64) -> Option<u64> {
     if !(1..=12).contains(&month) || !(1..=31).contains(&day) {
         return None;
@@ -233,27 +234,27 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn encoded(record: Record<'_>) -> Vec<u8> {
+    fn encoded(record: OutputRecord<'_>) -> Vec<u8> {
         let mut out = Vec::new();
         record.encode(&mut out);
         out
     }
 
     #[test]
-    fn it_looks_as_documented() {
+    fn record_format_matches_docs() {
         let at = 1_795_205_665_123_456_789;
-        let line = |stream, partial| encoded(Record::Line { at, stream, partial, text: b"some text" });
-        assert_eq!(line(Stream::Out, false), b"2026-11-20T20:14:25.123456789Z out: some text\n");
-        assert_eq!(line(Stream::Err, true), b"2026-11-20T20:14:25.123456789Z err+ some text\n");
-        let attempt = encoded(Record::Attempt { at, attempt: 3 });
+        let line = |stream, partial| encoded(OutputRecord::Line { at, stream, partial, text: b"some text" });
+        assert_eq!(line(OutputStream::Stdout, false), b"2026-11-20T20:14:25.123456789Z out: some text\n");
+        assert_eq!(line(OutputStream::Stderr, true), b"2026-11-20T20:14:25.123456789Z err+ some text\n");
+        let attempt = encoded(OutputRecord::Attempt { at, attempt: 3 });
         assert_eq!(attempt, b"2026-11-20T20:14:25.123456789Z log# attempt 3\n");
-        let lost = encoded(Record::Lost { at, lines: 12, bytes: 3456 });
+        let lost = encoded(OutputRecord::Lost { at, lines: 12, bytes: 3456 });
         assert_eq!(lost, b"2026-11-20T20:14:25.123456789Z log# lost 12 lines 3456 bytes\n");
-        assert_eq!(version(&HEADER[..HEADER.len() - 1]), Some(VERSION));
+        assert_eq!(header_version(&FILE_HEADER[..FILE_HEADER.len() - 1]), Some(VERSION));
     }
 
     #[test]
-    fn dates_are_those_of_the_calendar() {
+    fn dates_match_calendar() {
         let seconds = [
             (0, "1970-01-01T00:00:00"),
             (951_782_399, "2000-02-28T23:59:59"),
@@ -264,17 +265,17 @@ mod tests {
         ];
         for (second, text) in seconds {
             let mut out = Vec::new();
-            push_stamp(&mut out, second * SECOND + 7);
+            push_time(&mut out, second * SECOND + 7);
             assert_eq!(String::from_utf8(out.clone()).unwrap(), format!("{text}.000000007Z"));
-            assert_eq!(parse_stamp(&out), Some(second * SECOND + 7));
+            assert_eq!(parse_time(&out), Some(second * SECOND + 7));
         }
     }
 
     #[test]
-    fn what_is_no_record_is_none() {
+    fn invalid_record_is_none() {
         let good = b"2026-11-20T20:14:25.123456789Z out: text";
         assert!(decode(good).is_some());
-        for index in 0..HEAD {
+        for index in 0..RECORD_HEAD_BYTES {
             let mut bad = good.to_vec();
             bad[index] = b'x';
             assert_eq!(decode(&bad), None, "{}", String::from_utf8_lossy(&bad));
@@ -293,9 +294,9 @@ mod tests {
         ] {
             assert_eq!(decode(bad), None, "{}", String::from_utf8_lossy(bad));
         }
-        assert_eq!(version(b"warren-logger x"), None);
-        assert_eq!(version(b"warren-logger 2"), Some(2));
-        assert_eq!(version(b"something 1"), None);
+        assert_eq!(header_version(b"warren-logger x"), None);
+        assert_eq!(header_version(b"warren-logger 2"), Some(2));
+        assert_eq!(header_version(b"something 1"), None);
     }
 
     #[test]
@@ -308,18 +309,18 @@ mod tests {
 
     proptest! {
         #[test]
-        fn records_come_back(
+        fn records_round_trip(
             at: u64,
             is_out: bool,
             partial: bool,
             text in proptest::collection::vec(b'\n' + 1..=u8::MAX, 0..200),
             numbers: (u64, u64),
         ) {
-            let stream = if is_out { Stream::Out } else { Stream::Err };
+            let stream = if is_out { OutputStream::Stdout } else { OutputStream::Stderr };
             for record in [
-                Record::Line { at, stream, partial, text: &text },
-                Record::Attempt { at, attempt: numbers.0 },
-                Record::Lost { at, lines: numbers.0, bytes: numbers.1 },
+                OutputRecord::Line { at, stream, partial, text: &text },
+                OutputRecord::Attempt { at, attempt: numbers.0 },
+                OutputRecord::Lost { at, lines: numbers.0, bytes: numbers.1 },
             ] {
                 let out = encoded(record);
                 prop_assert_eq!(line_end(&out), Some(out.len() - 1));

@@ -1,50 +1,49 @@
-//! The files of a directory: `0000000001.log`, `0000000002.log`, ... A file is never renamed, and a number is
-//! used again only after a directory was emptied, so whoever reads can go on behind what was removed.
+//! The numbered files of an output directory: `0000000001.log`, `0000000002.log`, ... A file is never
+//! renamed, and a number is reused only in an emptied directory, so readers can skip removed files.
 //!
-//! This module is compiled into the logger as well as into the library: it must use nothing but the standard
-//! library.
+//! This module is compiled into the logger and the library: it must use only the standard library.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use crate::record::{HEADER, line_end};
+use crate::record::{FILE_HEADER, line_end};
 
-/// Digits of a number; more when it needs more.
+/// Minimum number of digits.
 const DIGITS: usize = 10;
-const ENDING: &str = ".log";
-/// What is read at once when going backwards: several records of the longest kind.
+const EXTENSION: &str = ".log";
+/// Chunk size of backward reads: several records of maximum length.
 const BLOCK: u64 = 64 * 1024;
-/// Nothing that was written is as long without a newline: from here on it counts as damaged.
-const LONGEST_BLOCK: u64 = 1024 * 1024;
+/// Written content without a newline is never this long: it counts as damaged.
+const MAX_BLOCK: u64 = 1024 * 1024;
 
-/// Where the file with this number is.
+/// Path of the file with this number.
 #[must_use]
-pub fn path(dir: &Path, number: u64) -> PathBuf {
-    dir.join(format!("{number:0DIGITS$}{ENDING}"))
+pub fn segment_path(dir: &Path, number: u64) -> PathBuf {
+    dir.join(format!("{number:0DIGITS$}{EXTENSION}"))
 }
 
-/// The numbers of the files in `dir`, rising. Other files are left out.
+/// The numbers of the files in `dir`, ascending. Other files are ignored.
 ///
 /// # Errors
 /// When the directory cannot be read.
-pub fn numbers(dir: &Path) -> io::Result<Vec<u64>> {
+pub fn list(dir: &Path) -> io::Result<Vec<u64>> {
     let mut numbers = Vec::new();
     for entry in std::fs::read_dir(dir)? {
-        numbers.extend(entry?.file_name().to_str().and_then(number));
+        numbers.extend(entry?.file_name().to_str().and_then(parse_name));
     }
     numbers.sort_unstable();
     Ok(numbers)
 }
 
-fn number(name: &str) -> Option<u64> {
-    let digits = name.strip_suffix(ENDING)?;
+fn parse_name(name: &str) -> Option<u64> {
+    let digits = name.strip_suffix(EXTENSION)?;
     let is_number = digits.len() >= DIGITS && digits.bytes().all(|byte| byte.is_ascii_digit());
     if is_number { digits.parse().ok() } else { None }
 }
 
-/// Reads until `into` is full or the file ends, from `offset` on; returns how much it was.
+/// Reads from `offset` until `into` is full or the file ends; returns the number of bytes.
 ///
 /// # Errors
 /// When the file cannot be read.
@@ -61,7 +60,7 @@ pub fn read_at(file: &File, into: &mut [u8], offset: u64) -> io::Result<usize> {
     Ok(done)
 }
 
-/// Where the last line that ends within the first `length` bytes ends.
+/// End of the last complete line within the first `length` bytes.
 ///
 /// # Errors
 /// When the file cannot be read.
@@ -80,13 +79,13 @@ pub fn last_line_end(file: &File, length: u64) -> io::Result<u64> {
     Ok(0)
 }
 
-/// Whole records that end at `end`, where one must end: the offset of the first, and their bytes. `None` at
-/// the start of the file.
+/// Complete records that end at `end`, a record boundary: the offset of the first, and their bytes. `None`
+/// at the start of the file.
 ///
 /// # Errors
-/// When the file cannot be read, or became shorter.
+/// When the file cannot be read, or was truncated.
 pub fn records_before(file: &File, end: u64) -> io::Result<Option<(u64, Vec<u8>)>> {
-    let first = HEADER.len() as u64;
+    let first = FILE_HEADER.len() as u64;
     if end <= first {
         return Ok(None);
     }
@@ -97,10 +96,10 @@ pub fn records_before(file: &File, end: u64) -> io::Result<Option<(u64, Vec<u8>)
         if read_at(file, &mut block, start)? < block.len() {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        if start == first || size >= LONGEST_BLOCK {
+        if start == first || size >= MAX_BLOCK {
             return Ok(Some((start, block)));
         }
-        // What comes before the first newline belongs to a record that begins earlier.
+        // Bytes before the first newline belong to a record that starts earlier.
         match line_end(&block) {
             Some(index) if index + 1 < block.len() => {
                 block.drain(..=index);
@@ -114,26 +113,26 @@ pub fn records_before(file: &File, end: u64) -> io::Result<Option<(u64, Vec<u8>)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::LONGEST_TEXT;
-    use warren_testkit::scratch::Scratch;
+    use crate::record::MAX_TEXT;
+    use warren_testkit::scratch::ScratchDir;
 
     #[test]
     fn names_are_numbers() {
-        let scratch = Scratch::new();
+        let scratch = ScratchDir::new();
         for name in
             ["0000000002.log", "0000000010.log", "12345678901.log", "1.log", "0000000003.tmp", "x.log"]
         {
             std::fs::write(scratch.path().join(name), "").unwrap();
         }
-        assert_eq!(numbers(scratch.path()).unwrap(), [2, 10, 12_345_678_901]);
-        assert_eq!(path(Path::new("/a"), 12_345_678_901), Path::new("/a/12345678901.log"));
-        assert_eq!(path(Path::new("/a"), 7), Path::new("/a/0000000007.log"));
-        assert_eq!(numbers(&scratch.path().join("none")).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert_eq!(list(scratch.path()).unwrap(), [2, 10, 12_345_678_901]);
+        assert_eq!(segment_path(Path::new("/a"), 12_345_678_901), Path::new("/a/12345678901.log"));
+        assert_eq!(segment_path(Path::new("/a"), 7), Path::new("/a/0000000007.log"));
+        assert_eq!(list(&scratch.path().join("none")).unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 
     #[test]
     fn a_torn_end_is_found() {
-        let scratch = Scratch::new();
+        let scratch = ScratchDir::new();
         let path = scratch.path().join("file");
         for (content, end) in [(String::new(), 0), ("ab".to_owned(), 0), ("ab\ncd\nef".to_owned(), 6)] {
             std::fs::write(&path, &content).unwrap();
@@ -146,12 +145,12 @@ mod tests {
     }
 
     #[test]
-    fn going_backwards_meets_every_record_once() {
-        let scratch = Scratch::new();
+    fn backward_read_visits_each_record_once() {
+        let scratch = ScratchDir::new();
         let path = scratch.path().join("file");
-        let mut content = HEADER.to_vec();
+        let mut content = FILE_HEADER.to_vec();
         for index in 0..40 {
-            content.extend(std::iter::repeat_n(b'a' + index % 26, LONGEST_TEXT - usize::from(index)));
+            content.extend(std::iter::repeat_n(b'a' + index % 26, MAX_TEXT - usize::from(index)));
             content.push(b'\n');
         }
         std::fs::write(&path, &content).unwrap();
@@ -166,17 +165,17 @@ mod tests {
         }
         assert!(blocks.len() > 5);
         blocks.reverse();
-        assert!(blocks.concat() == content[HEADER.len()..]);
+        assert!(blocks.concat() == content[FILE_HEADER.len()..]);
     }
 
     #[test]
-    fn a_block_without_a_newline_is_handed_out_as_it_is() {
-        let scratch = Scratch::new();
+    fn block_without_newline_is_returned() {
+        let scratch = ScratchDir::new();
         let path = scratch.path().join("file");
-        let content = [HEADER, &vec![0; 3 << 20][..], b"\n"].concat();
+        let content = [FILE_HEADER, &vec![0; 3 << 20][..], b"\n"].concat();
         std::fs::write(&path, &content).unwrap();
         let file = File::open(&path).unwrap();
         let (start, block) = records_before(&file, content.len() as u64).unwrap().unwrap();
-        assert_eq!((start + block.len() as u64, block.len()), (content.len() as u64, LONGEST_BLOCK as usize));
+        assert_eq!((start + block.len() as u64, block.len()), (content.len() as u64, MAX_BLOCK as usize));
     }
 }

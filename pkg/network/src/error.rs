@@ -1,4 +1,4 @@
-//! Everything that can go wrong, each with what was wanted, what was found and what to do.
+//! Errors of this crate, each with expected and actual state and the remedy.
 
 use std::fmt;
 use std::io;
@@ -10,7 +10,7 @@ use ipnet::Ipv4Net;
 
 use crate::model::{HostPort, TaskKey};
 
-/// The process that has a port.
+/// The process that has bound a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PortHolder {
     /// Process id.
@@ -25,21 +25,21 @@ impl fmt::Display for PortHolder {
     }
 }
 
-/// Names the holder in a sentence, also when nobody could be found.
-fn named(holder: &Option<PortHolder>) -> String {
+/// Describes the port holder, also when it is unknown.
+fn holder_text(holder: &Option<PortHolder>) -> String {
     match holder {
         Some(holder) => format!("process {holder}"),
         None => "another process".to_owned(),
     }
 }
 
-/// An operation on the node's network that did not work.
+/// A failed operation on the node's network.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The process lacks the rights for namespaces, links and rules.
+    /// The process lacks the privileges for namespaces, links and rules.
     #[error("container networks need root, but this process runs as uid {uid}; start the node as root")]
     NotRoot {
-        /// Effective user id found.
+        /// Effective user id of this process.
         uid: u32,
     },
     /// A program is not on the PATH.
@@ -48,31 +48,31 @@ pub enum Error {
         /// Name of the program.
         program: String,
     },
-    /// The installed iptables lacks options that are used.
-    #[error("iptables {needed} or newer is needed, found {found:?}; please upgrade it")]
+    /// The installed iptables lacks required options.
+    #[error("iptables {needed} or newer is needed, found {found:?}; upgrade it")]
     ProgramTooOld {
-        /// What `iptables --version` said.
+        /// Output of `iptables --version`.
         found: String,
-        /// Oldest version that works.
+        /// Oldest supported version.
         needed: &'static str,
     },
-    /// A program ran and refused.
+    /// A program failed.
     #[error("`{command}` failed: {detail}")]
     ProgramFailed {
-        /// The command line, and the offending rule where there is one.
+        /// The command line, and the rejected rule if any.
         command: String,
-        /// What it printed.
+        /// Its output.
         detail: String,
     },
-    /// Something took longer than it may.
+    /// An operation exceeded its deadline.
     #[error("{what} did not finish within {after:?}; the kernel or a lock holder is stuck")]
     Deadline {
         /// The operation.
         what: String,
-        /// The time it had.
+        /// The deadline.
         after: Duration,
     },
-    /// A thread that did the work died before it answered.
+    /// The worker thread died before it returned a result.
     #[error("{what} was interrupted before it finished; it is safe to try again")]
     Interrupted {
         /// The operation.
@@ -83,61 +83,59 @@ pub enum Error {
     Sysctl {
         /// Dotted name, as in `sysctl -a`.
         name: String,
-        /// Wanted value.
+        /// Desired value.
         value: String,
-        /// The kernel's answer.
+        /// The kernel error.
         source: io::Error,
     },
-    /// The kernel refused a change of links, addresses, routes or neighbours.
+    /// The kernel rejected a change of links, addresses, routes or neighbours.
     #[error("cannot {operation}: {source}")]
     Netlink {
-        /// What was to be done, to which object.
+        /// The failed operation and its object.
         operation: String,
-        /// The kernel's answer.
+        /// The kernel error.
         source: io::Error,
     },
-    /// A network namespace could not be made, entered or removed.
+    /// A network namespace could not be created, entered or removed.
     #[error("cannot {operation} network namespace {path:?}: {source}")]
     Namespace {
-        /// The step.
+        /// The failed step.
         operation: &'static str,
-        /// The namespace's file.
+        /// File of the namespace.
         path: PathBuf,
-        /// The kernel's answer.
+        /// The kernel error.
         source: io::Error,
     },
     /// Connection tracking entries could not be deleted.
     #[error("cannot delete the connection tracking entries of {address}: {source}")]
     Conntrack {
-        /// The address they mention.
+        /// The address of the entries.
         address: Ipv4Addr,
-        /// The kernel's answer.
+        /// The kernel error.
         source: io::Error,
     },
     /// A file could not be read or written.
     #[error("cannot {operation} {path:?}: {source}")]
     File {
-        /// The step.
+        /// The failed step.
         operation: &'static str,
         /// The file.
         path: PathBuf,
-        /// The system's answer.
+        /// The system error.
         source: io::Error,
     },
-    /// The node's settings are not known yet.
-    #[error("the node's subnet is not known yet; call ensure_node first")]
-    NoNode,
-    /// A task id that cannot name a file.
-    #[error(
-        "{id:?} cannot name a task's network: wanted 1..=128 of [A-Za-z0-9._-], the first not '.' or '-'"
-    )]
-    BadTaskKey {
-        /// What was given.
+    /// The node's settings are unknown.
+    #[error("the node network is not configured")]
+    NodeNotConfigured,
+    /// A task id that is not valid as a file name.
+    #[error("{id:?} is not a valid task id: expected 1 to 128 of [A-Za-z0-9._-], the first not '.' or '-'")]
+    InvalidTaskKey {
+        /// The rejected id.
         id: String,
     },
-    /// A subnet that is unusable for this node.
+    /// A subnet that is not usable for this node.
     #[error("subnet {subnet} cannot serve this node: {reason}")]
-    BadSubnet {
+    InvalidSubnet {
         /// The subnet.
         subnet: Ipv4Net,
         /// Why not.
@@ -155,34 +153,32 @@ pub enum Error {
         /// The node's subnet.
         subnet: Ipv4Net,
     },
-    /// Two tasks with one address.
-    #[error("task {task} cannot have address {address}: task {by} of this node has it")]
+    /// Two tasks with the same address.
+    #[error("task {task} cannot have address {address}: it belongs to task {by} of this node")]
     AddressTaken {
         /// The task.
         task: TaskKey,
         /// Its address.
         address: Ipv4Addr,
-        /// Who has it.
+        /// The task that has it.
         by: TaskKey,
     },
-    /// Two tasks whose ids hash to one link name.
-    #[error(
-        "task {task} needs link {link}, which task {by} has; replace one of them by a task with a new id"
-    )]
+    /// Two tasks whose ids hash to the same link name.
+    #[error("task {task} needs link {link}, which belongs to task {by}; replace one of them with a new task")]
     LinkNameTaken {
         /// The task.
         task: TaskKey,
         /// The link's name.
         link: String,
-        /// Who has it.
+        /// The task that has it.
         by: TaskKey,
     },
-    /// A host port that somebody else has.
-    #[error("port {port} is in use by {}; stop it or publish another port", named(.by))]
+    /// A host port that another process has bound.
+    #[error("port {port} is in use by {}; stop it or publish another port", holder_text(.by))]
     PortTaken {
-        /// The port that was wanted.
+        /// The requested port.
         port: HostPort,
-        /// Who has it, when that could be found out.
+        /// The process that has it, if known.
         by: Option<PortHolder>,
     },
     /// A bind address that this node does not have.
@@ -190,22 +186,22 @@ pub enum Error {
         "cannot publish {port}: this node has no such address; use one of its own, or none for all of them"
     )]
     HostIpMissing {
-        /// The port that was wanted.
+        /// The requested port.
         port: HostPort,
     },
     /// A host port that could not be bound for another reason.
     #[error("cannot bind port {port}: {source}")]
     BindPort {
-        /// The port that was wanted.
+        /// The requested port.
         port: HostPort,
-        /// The kernel's answer.
+        /// The kernel error.
         source: io::Error,
     },
     /// Another node runs in this network namespace.
     #[error("another warren node{} runs in this network namespace; stop it first", match .pid {
         Some(pid) => format!(" (pid {pid})"), None => String::new() })]
     NamespaceTaken {
-        /// Its process id, when it could be found out.
+        /// Its process id, if known.
         pid: Option<i32>,
     },
 }

@@ -1,5 +1,4 @@
-//! The door without a kernel: what was asked for, in memory. Held to the same conformance suite as the real
-//! one.
+//! An in-memory network backend without a kernel. Passes the same conformance suite as the real one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -9,42 +8,42 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 
 use crate::error::PortHolder;
-use crate::model::{HostPort, NodeNetwork, NodeSettings, PublishedPort, Repairs, TaskKey, TaskNetwork};
-use crate::{Error, Network};
+use crate::model::{HostPort, NodeNetwork, NodeNetworkSettings, PortMapping, Repairs, TaskKey, TaskNetwork};
+use crate::{Error, NetworkBackend};
 
 /// A network in memory.
 pub struct FakeNetwork {
     run_dir: PathBuf,
-    state: Mutex<State>,
+    state: Mutex<FakeNetworkState>,
 }
 
 #[derive(Default)]
-struct State {
-    asked: Option<NodeNetwork>,
-    /// What "is there": differs from `asked` after [`FakeNetwork::damage`].
+struct FakeNetworkState {
+    requested: Option<NodeNetwork>,
+    /// The existing state; differs from `requested` after [`FakeNetwork::detach_silently`].
     tasks: BTreeMap<TaskKey, Ipv4Addr>,
-    held: BTreeSet<HostPort>,
+    held_ports: BTreeSet<HostPort>,
     occupied: BTreeMap<HostPort, PortHolder>,
 }
 
 impl FakeNetwork {
-    /// A network whose namespaces are said to be below `run_dir`; nothing is made there.
+    /// A network with namespace paths below `run_dir`; creates no files.
     pub fn new(run_dir: impl Into<PathBuf>) -> Self {
         Self { run_dir: run_dir.into(), state: Mutex::default() }
     }
 
-    /// Lets a process that does not exist have a port, as if it listened there.
+    /// Simulates another process that has bound a port.
     pub fn occupy(&self, at: HostPort, by: PortHolder) {
         self.state().occupied.insert(at, by);
     }
 
-    /// Lets that process end.
+    /// Ends the simulated process.
     pub fn vacate(&self, at: HostPort) {
         self.state().occupied.remove(&at);
     }
 
-    /// Takes a task's network away without telling anybody.
-    pub fn damage(&self, task: &TaskKey) {
+    /// Removes a task's network without updating the request.
+    pub fn detach_silently(&self, task: &TaskKey) {
         self.state().tasks.remove(task);
     }
 
@@ -56,38 +55,38 @@ impl FakeNetwork {
     /// The ports that are held, with their backends.
     pub fn ports(&self) -> BTreeMap<HostPort, BTreeSet<SocketAddrV4>> {
         let state = self.state();
-        let asked = state.asked.iter().flat_map(|asked| asked.ports.clone());
-        asked.filter(|(at, _)| state.held.contains(at)).collect()
+        let asked = state.requested.iter().flat_map(|asked| asked.ports.clone());
+        asked.filter(|(at, _)| state.held_ports.contains(at)).collect()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, FakeNetworkState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl FakeNetworkState {
     fn asked(&mut self) -> Result<&mut NodeNetwork, Error> {
-        self.asked.as_mut().ok_or(Error::NoNode)
+        self.requested.as_mut().ok_or(Error::NodeNotConfigured)
     }
 
     fn hold(&mut self, at: HostPort) -> Result<(), Error> {
         let overlaps = |other: &HostPort| {
             other.port() == at.port() && (other.ip().is_none() || at.ip().is_none() || other.ip() == at.ip())
         };
-        if self.held.contains(&at) {
+        if self.held_ports.contains(&at) {
             return Ok(());
         }
         if let Some((_, by)) = self.occupied.iter().find(|(other, _)| overlaps(other)) {
             return Err(Error::PortTaken { port: at, by: Some(by.clone()) });
         }
-        if self.held.iter().any(overlaps) {
+        if self.held_ports.iter().any(overlaps) {
             return Err(Error::PortTaken { port: at, by: None });
         }
-        self.held.insert(at);
+        self.held_ports.insert(at);
         Ok(())
     }
 
-    fn make_true(&mut self) -> Result<Repairs, Error> {
+    fn reconcile(&mut self) -> Result<Repairs, Error> {
         let asked = self.asked()?.clone();
         let mut repairs = Repairs::default();
         for task in self.tasks.keys().filter(|task| !asked.tasks.contains_key(*task)) {
@@ -97,25 +96,25 @@ impl State {
             repairs.repaired.push(format!("attached task {task} again"));
         }
         self.tasks = asked.tasks;
-        self.held.retain(|at| asked.ports.contains_key(at));
+        self.held_ports.retain(|at| asked.ports.contains_key(at));
         for at in asked.ports.keys() {
-            repairs.note(self.hold(*at).map(|()| Vec::new()));
+            repairs.record(self.hold(*at).map(|()| Vec::new()));
         }
         Ok(repairs)
     }
 }
 
 #[async_trait]
-impl Network for FakeNetwork {
+impl NetworkBackend for FakeNetwork {
     async fn check(&self) -> Result<(), Error> {
         Ok(())
     }
 
-    async fn ensure_node(&self, node: &NodeSettings) -> Result<(), Error> {
+    async fn ensure_node(&self, node: &NodeNetworkSettings) -> Result<(), Error> {
         let mut state = self.state();
-        match &mut state.asked {
+        match &mut state.requested {
             Some(asked) => asked.settings = node.clone(),
-            None => state.asked = Some(NodeNetwork::new(node.clone())),
+            None => state.requested = Some(NodeNetwork::new(node.clone())),
         }
         Ok(())
     }
@@ -132,24 +131,24 @@ impl Network for FakeNetwork {
     async fn remove_task(&self, task: &TaskKey) -> Result<(), Error> {
         let mut state = self.state();
         state.tasks.remove(task);
-        if let Some(asked) = &mut state.asked {
+        if let Some(asked) = &mut state.requested {
             asked.tasks.remove(task);
         }
         Ok(())
     }
 
-    async fn ensure_port(&self, port: &PublishedPort) -> Result<(), Error> {
+    async fn ensure_port(&self, port: &PortMapping) -> Result<(), Error> {
         let mut state = self.state();
         state.asked()?;
-        state.hold(port.at)?;
-        state.asked()?.ports.insert(port.at, port.backends.clone());
+        state.hold(port.host_port)?;
+        state.asked()?.ports.insert(port.host_port, port.backends.clone());
         Ok(())
     }
 
     async fn remove_port(&self, at: HostPort) -> Result<(), Error> {
         let mut state = self.state();
-        state.held.remove(&at);
-        if let Some(asked) = &mut state.asked {
+        state.held_ports.remove(&at);
+        if let Some(asked) = &mut state.requested {
             asked.ports.remove(&at);
         }
         Ok(())
@@ -157,21 +156,21 @@ impl Network for FakeNetwork {
 
     async fn ensure(&self, all: &NodeNetwork) -> Result<Repairs, Error> {
         let mut state = self.state();
-        let (admitted, refused) = all.admitted();
-        state.asked = Some(admitted);
-        let mut repairs = state.make_true()?;
+        let (admitted, refused) = all.without_conflicts();
+        state.requested = Some(admitted);
+        let mut repairs = state.reconcile()?;
         repairs.failed.extend(refused);
         Ok(repairs)
     }
 
     async fn repair(&self) -> Result<Repairs, Error> {
-        self.state().make_true()
+        self.state().reconcile()
     }
 
     async fn remove_node(&self) -> Result<(), Error> {
         let mut state = self.state();
         let occupied = std::mem::take(&mut state.occupied);
-        *state = State { occupied, ..State::default() };
+        *state = FakeNetworkState { occupied, ..FakeNetworkState::default() };
         Ok(())
     }
 }

@@ -1,6 +1,5 @@
-//! The three files by which a container knows its own name and finds others: `/etc/resolv.conf`,
-//! `/etc/hosts` and `/etc/hostname`. Their contents are pure functions; [`ensure_files`] writes them for one
-//! task.
+//! The name resolution files of a container: `/etc/resolv.conf`, `/etc/hosts` and `/etc/hostname`. Their
+//! contents are pure functions; [`ensure_files`] writes them for one task.
 
 use std::fmt::Write;
 use std::io;
@@ -9,30 +8,30 @@ use std::path::{Path, PathBuf};
 
 use crate::Error;
 
-/// Used when the host names no resolver that a container could reach.
-const FALLBACK: [Ipv4Addr; 2] = [Ipv4Addr::new(8, 8, 8, 8), Ipv4Addr::new(1, 1, 1, 1)];
+/// Used when the host has no resolver that a container can reach.
+const FALLBACK_SERVERS: [Ipv4Addr; 2] = [Ipv4Addr::new(8, 8, 8, 8), Ipv4Addr::new(1, 1, 1, 1)];
 
-/// glibc reads no more (`MAXNS` in resolv.h).
-const MOST_SERVERS: usize = 3;
+/// Limit of glibc (`MAXNS` in resolv.h).
+const MAX_SERVERS: usize = 3;
 
-/// Where the host says which resolvers it uses.
+/// Paths of the host's resolver configuration.
 #[derive(Debug, Clone)]
-pub struct HostResolver {
+pub struct HostResolverPaths {
     /// `/etc/resolv.conf`.
     pub main: PathBuf,
     /// systemd-resolved's list of the real servers behind its stub.
     pub behind_stub: PathBuf,
 }
 
-impl Default for HostResolver {
+impl Default for HostResolverPaths {
     fn default() -> Self {
         Self { main: "/etc/resolv.conf".into(), behind_stub: "/run/systemd/resolve/resolv.conf".into() }
     }
 }
 
-/// Paths of the files of one task, to be bound into its container.
+/// Paths of the files of one task, to be mounted into its container.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TaskFiles {
+pub struct TaskNetworkFiles {
     /// For `/etc/resolv.conf`.
     pub resolv_conf: PathBuf,
     /// For `/etc/hosts`.
@@ -41,9 +40,9 @@ pub struct TaskFiles {
     pub hostname: PathBuf,
 }
 
-/// Writes the files of one task into `directory`, which is made. A file that is right already is left alone;
-/// one that is not is changed in place, because a running container sees only the file that was bound into
-/// it. `further` are names that the container knows beside its own.
+/// Writes the files of one task into `directory`, which is created if missing. An up-to-date file is not
+/// written; another is changed in place, because a running container sees only the mounted file. `further`
+/// are additional names for the container's hosts file.
 ///
 /// # Errors
 /// [`Error::File`] with the file that could not be read or written.
@@ -52,12 +51,12 @@ pub async fn ensure_files(
     hostname: &str,
     address: Ipv4Addr,
     further: &[(String, Ipv4Addr)],
-    host: &HostResolver,
-) -> Result<TaskFiles, Error> {
+    host: &HostResolverPaths,
+) -> Result<TaskNetworkFiles, Error> {
     let main = read(&host.main).await?.unwrap_or_default();
     let behind_stub = read(&host.behind_stub).await?;
-    tokio::fs::create_dir_all(directory).await.map_err(failed("make", directory))?;
-    let files = TaskFiles {
+    tokio::fs::create_dir_all(directory).await.map_err(file_error("create", directory))?;
+    let files = TaskNetworkFiles {
         resolv_conf: directory.join("resolv.conf"),
         hosts: directory.join("hosts"),
         hostname: directory.join("hostname"),
@@ -69,7 +68,7 @@ pub async fn ensure_files(
     ];
     for (path, content) in contents {
         if read(path).await?.as_ref() != Some(&content) {
-            tokio::fs::write(path, content).await.map_err(failed("write", path))?;
+            tokio::fs::write(path, content).await.map_err(file_error("write", path))?;
         }
     }
     Ok(files)
@@ -79,17 +78,17 @@ async fn read(path: &Path) -> Result<Option<String>, Error> {
     match tokio::fs::read(path).await {
         Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(failed("read", path)(source)),
+        Err(source) => Err(file_error("read", path)(source)),
     }
 }
 
-fn failed(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
+fn file_error(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
     let path = path.to_owned();
     move |source| Error::File { operation, path, source }
 }
 
-/// A container's `/etc/hosts`. IPv6 is off in a task's namespace, so that no name leads there.
-/// `further` names come after its own, in their order.
+/// Content of a container's `/etc/hosts`. IPv6 is off in a task's namespace, so no name has an IPv6
+/// address. `further` names follow its own, in their order.
 pub fn hosts(hostname: &str, address: Ipv4Addr, further: &[(String, Ipv4Addr)]) -> String {
     let mut text = format!("127.0.0.1\tlocalhost\n{address}\t{hostname}\n");
     for (name, address) in further {
@@ -98,30 +97,29 @@ pub fn hosts(hostname: &str, address: Ipv4Addr, further: &[(String, Ipv4Addr)]) 
     text
 }
 
-/// A container's `/etc/resolv.conf`: the servers that the host really asks. `main` is the host's own file;
-/// when it names only a stub on the host's loopback, which a container cannot reach, `behind_stub` is used,
-/// systemd-resolved's list of the real ones. Search domains and options come along from the file that was
-/// used.
+/// Content of a container's `/etc/resolv.conf`: the real servers of the host. `main` is the host's own
+/// file; when it names only a stub on the host's loopback, which a container cannot reach, `behind_stub` is
+/// used, systemd-resolved's list of the real servers. Search domains and options come from the same file.
 pub fn resolv_conf(main: &str, behind_stub: Option<&str>) -> String {
-    let main = Resolver::parse(main);
-    let behind = behind_stub.map(Resolver::parse).filter(|_| main.servers.is_empty());
+    let main = ResolvConf::parse(main);
+    let behind = behind_stub.map(ResolvConf::parse).filter(|_| main.servers.is_empty());
     let mut chosen = behind.filter(|behind| !behind.servers.is_empty()).unwrap_or(main);
     if chosen.servers.is_empty() {
-        chosen.servers = FALLBACK.to_vec();
+        chosen.servers = FALLBACK_SERVERS.to_vec();
     }
     chosen.text()
 }
 
-/// What a resolv.conf says that makes sense in a container.
+/// The settings of a resolv.conf that apply in a container.
 #[derive(Debug, Default)]
-struct Resolver {
+struct ResolvConf {
     servers: Vec<Ipv4Addr>,
     search: Vec<String>,
     options: Vec<String>,
 }
 
-impl Resolver {
-    /// Reads a file as resolv.conf(5) says: the last of `search` and `domain` counts, options add up.
+impl ResolvConf {
+    /// Parses a file as in resolv.conf(5): the last of `search` and `domain` wins, options add up.
     fn parse(text: &str) -> Self {
         let mut found = Self::default();
         for line in text.lines().filter(|line| !line.starts_with(['#', ';'])) {
@@ -132,8 +130,7 @@ impl Resolver {
                     found.search = words.filter(|domain| *domain != ".").map(str::to_owned).collect()
                 }
                 Some("domain") => found.search = words.take(1).map(str::to_owned).collect(),
-                // trust-ad vouches for the way to a resolver on the host itself; a container's way is
-                // another one.
+                // trust-ad trusts the path to a resolver on the host itself; a container uses another path.
                 Some("options") => {
                     found.options.extend(words.filter(|o| *o != "trust-ad").map(str::to_owned))
                 }
@@ -148,7 +145,7 @@ impl Resolver {
         let mut line = |name: &str, rest: String| {
             writeln!(text, "{name} {rest}").expect("writing to a string works");
         };
-        for server in self.servers.iter().take(MOST_SERVERS) {
+        for server in self.servers.iter().take(MAX_SERVERS) {
             line("nameserver", server.to_string());
         }
         if !self.search.is_empty() {
@@ -161,7 +158,7 @@ impl Resolver {
     }
 }
 
-/// A server that a container can ask: by IPv4, and not on the loopback, which is the container's own there.
+/// A server that a container can reach: IPv4, and not on the loopback, which is the container's own.
 fn reachable(server: &str) -> Option<Ipv4Addr> {
     match server.parse().ok()? {
         IpAddr::V4(ip) if !ip.is_loopback() && !ip.is_unspecified() => Some(ip),
@@ -174,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn resolvers_are_those_that_a_container_can_reach() {
+    fn unreachable_resolvers_are_dropped() {
         let stub = "nameserver 127.0.0.53\noptions edns0 trust-ad\nsearch .\n";
         let behind = "# comment\nnameserver 192.0.2.1\nnameserver fe80::1%2\nsearch lan example.org\n";
         let fallback = "nameserver 8.8.8.8\nnameserver 1.1.1.1\n";
@@ -215,7 +212,8 @@ mod tests {
     #[tokio::test]
     async fn files_are_written_once_and_corrected_in_place() {
         let run = tempfile::tempdir().unwrap();
-        let host = HostResolver { main: run.path().join("resolv"), behind_stub: run.path().join("none") };
+        let host =
+            HostResolverPaths { main: run.path().join("resolv"), behind_stub: run.path().join("none") };
         let directory = run.path().join("task");
         let further = [("db".to_owned(), Ipv4Addr::new(192, 0, 2, 7))];
         let ensure = || ensure_files(&directory, "web-1", Ipv4Addr::new(10, 210, 1, 2), &further, &host);

@@ -1,4 +1,4 @@
-//! The plain data that callers hand in: one node, its tasks, its published ports.
+//! The plain input data: a node, its tasks, its published ports.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -9,23 +9,23 @@ use ipnet::Ipv4Net;
 
 use crate::Error;
 
-/// Link MTU that fits an overlay (50 bytes of VXLAN, IP and UDP headers) over an Ethernet of 1500 bytes, so
-/// that containers need not be made anew when a node gets its first peer.
+/// Link MTU that fits an overlay (50 bytes of VXLAN, IP and UDP headers) on an Ethernet of 1500 bytes, so
+/// that containers need not be re-created when a node gets its first peer.
 pub const DEFAULT_MTU: u32 = 1450;
 
-/// A task's id in a form that can name a file: 1 to 128 of `[A-Za-z0-9._-]`, not starting with `.` or `-`.
+/// A task id that is valid as a file name: 1 to 128 of `[A-Za-z0-9._-]`, not starting with `.` or `-`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TaskKey(String);
 
 impl TaskKey {
-    /// Takes a task's id.
+    /// Parses a task id.
     ///
     /// # Errors
-    /// [`Error::BadTaskKey`] when it could not be a file's name.
+    /// [`Error::InvalidTaskKey`] when it is not valid as a file name.
     pub fn parse(id: &str) -> Result<Self, Error> {
         let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
         if id.is_empty() || id.len() > 128 || id.starts_with(['.', '-']) || !id.chars().all(allowed) {
-            return Err(Error::BadTaskKey { id: id.to_owned() });
+            return Err(Error::InvalidTaskKey { id: id.to_owned() });
         }
         Ok(Self(id.to_owned()))
     }
@@ -42,39 +42,39 @@ impl fmt::Display for TaskKey {
     }
 }
 
-/// What a node knows about its own place in the cluster's address plan.
+/// Address plan of the cluster as seen by one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NodeSettings {
-    cluster: Vec<Ipv4Net>,
+pub struct NodeNetworkSettings {
+    cluster_ranges: Vec<Ipv4Net>,
     subnet: Ipv4Net,
     mtu: u32,
 }
 
-impl NodeSettings {
-    /// Takes the cluster's ranges, the node's own subnet within one of them, and the MTU of task links in
+impl NodeNetworkSettings {
+    /// Validates the cluster's ranges, the node's subnet within one of them, and the MTU of task links in
     /// bytes ([`DEFAULT_MTU`] unless the underlay is smaller).
     ///
     /// # Errors
-    /// [`Error::BadSubnet`] when the subnet lies outside every range or has no room for a gateway and a
+    /// [`Error::InvalidSubnet`] when the subnet lies outside every range or is too small for a gateway and a
     /// task.
     pub fn new(cluster: Vec<Ipv4Net>, subnet: Ipv4Net, mtu: u32) -> Result<Self, Error> {
         let subnet = subnet.trunc();
         let mut cluster: Vec<Ipv4Net> = cluster.iter().map(Ipv4Net::trunc).collect();
         cluster.sort();
         cluster.dedup();
-        let refuse = |reason| Err(Error::BadSubnet { subnet, reason });
+        let refuse = |reason| Err(Error::InvalidSubnet { subnet, reason });
         if subnet.prefix_len() > 30 {
             return refuse("it is smaller than a /30, so that gateway and tasks do not fit");
         }
         if !cluster.iter().any(|range| range.contains(&subnet)) {
             return refuse("it lies outside every range of the cluster");
         }
-        Ok(Self { cluster, subnet, mtu })
+        Ok(Self { cluster_ranges: cluster, subnet, mtu })
     }
 
     /// The cluster's ranges, sorted.
     pub fn cluster(&self) -> &[Ipv4Net] {
-        &self.cluster
+        &self.cluster_ranges
     }
 
     /// This node's subnet.
@@ -87,24 +87,24 @@ impl NodeSettings {
         self.mtu
     }
 
-    /// The first address of the subnet: what tasks see as their gateway.
+    /// The first address of the subnet: the gateway of the tasks.
     pub fn gateway(&self) -> Ipv4Addr {
         Ipv4Addr::from(u32::from(self.subnet.network()) + 1)
     }
 
     /// Whether a task of this node can have the address.
-    pub fn can_give(&self, address: Ipv4Addr) -> bool {
+    pub fn is_assignable(&self, address: Ipv4Addr) -> bool {
         let reserved = [self.subnet.network(), self.gateway(), self.subnet.broadcast()];
         self.subnet.contains(&address) && !reserved.contains(&address)
     }
 }
 
-/// One task's part of the network.
+/// The network of one task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskNetwork {
     /// The task's id; names its namespace and its link.
     pub task: TaskKey,
-    /// Its one address, out of the node's subnet.
+    /// Its only address, from the node's subnet.
     pub address: Ipv4Addr,
 }
 
@@ -116,8 +116,7 @@ pub struct HostPort {
 }
 
 impl HostPort {
-    /// The port on one address of the node, or on all of them for `None` and for 0.0.0.0, which means the
-    /// same.
+    /// The port on one address of the node, or on all of them for `None` and 0.0.0.0, which are equivalent.
     pub fn new(ip: Option<Ipv4Addr>, port: NonZeroU16) -> Self {
         Self { ip: ip.filter(|ip| !ip.is_unspecified()), port }
     }
@@ -144,19 +143,19 @@ impl fmt::Display for HostPort {
 
 /// A host port, published in host mode by one service of this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PublishedPort {
+pub struct PortMapping {
     /// Where connections arrive.
-    pub at: HostPort,
-    /// Where they go: address and container port of each local task of the service that is ready; each gets
-    /// an equal share. With none, connections are refused.
+    pub host_port: HostPort,
+    /// Target of the connections: address and container port of each ready local task of the service, with
+    /// equal shares. With none, connections are refused.
     pub backends: BTreeSet<SocketAddrV4>,
 }
 
-/// Everything one node should have.
+/// The desired network of one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeNetwork {
-    /// The node's own part.
-    pub settings: NodeSettings,
+    /// Settings of the node itself.
+    pub settings: NodeNetworkSettings,
     /// Address of each task.
     pub tasks: BTreeMap<TaskKey, Ipv4Addr>,
     /// Backends of each published port.
@@ -165,32 +164,32 @@ pub struct NodeNetwork {
 
 impl NodeNetwork {
     /// A node with no tasks.
-    pub fn new(settings: NodeSettings) -> Self {
+    pub fn new(settings: NodeNetworkSettings) -> Self {
         Self { settings, tasks: BTreeMap::new(), ports: BTreeMap::new() }
     }
 
-    /// Says whether a task may have what it asks for on this node.
+    /// Checks whether a task can be added to this node.
     ///
     /// # Errors
     /// [`Error::AddressOutsideSubnet`], [`Error::AddressTaken`], [`Error::LinkNameTaken`].
     pub fn admit(&self, task: &TaskNetwork) -> Result<(), Error> {
         let TaskNetwork { task, address } = task.clone();
-        if !self.settings.can_give(address) {
+        if !self.settings.is_assignable(address) {
             return Err(Error::AddressOutsideSubnet { task, address, subnet: self.settings.subnet });
         }
         let mut others = self.tasks.iter().filter(|(other, _)| **other != task);
         if let Some((by, _)) = others.clone().find(|(_, taken)| **taken == address) {
             return Err(Error::AddressTaken { task, address, by: by.clone() });
         }
-        let link = crate::wanted::link_name(&task);
-        match others.find(|(other, _)| crate::wanted::link_name(other) == link) {
+        let link = crate::desired::link_name(&task);
+        match others.find(|(other, _)| crate::desired::link_name(other) == link) {
             Some((by, _)) => Err(Error::LinkNameTaken { task, link, by: by.clone() }),
             None => Ok(()),
         }
     }
 
-    /// The same without the tasks that cannot be had together, and an error for each of those.
-    pub(crate) fn admitted(&self) -> (Self, Vec<Error>) {
+    /// Removes tasks that conflict with each other, and returns an error for each of them.
+    pub(crate) fn without_conflicts(&self) -> (Self, Vec<Error>) {
         let mut refused = Vec::new();
         let mut admitted = Self { tasks: BTreeMap::new(), ..self.clone() };
         for (task, address) in self.tasks.clone() {
@@ -204,18 +203,18 @@ impl NodeNetwork {
     }
 }
 
-/// What a full pass over the node's network did.
+/// Result of a full reconciliation of the node's network.
 #[derive(Debug, Default)]
 pub struct Repairs {
-    /// One sentence for each thing that was missing, damaged or left over.
+    /// One sentence for each object that was missing, damaged or left over.
     pub repaired: Vec<String>,
-    /// What could not be made right; the next pass tries again.
+    /// What could not be repaired; the next reconciliation retries.
     pub failed: Vec<Error>,
 }
 
 impl Repairs {
-    /// Notes the outcome of one part of the pass.
-    pub(crate) fn note(&mut self, outcome: Result<Vec<String>, Error>) {
+    /// Adds the result of one part of the reconciliation.
+    pub(crate) fn record(&mut self, outcome: Result<Vec<String>, Error>) {
         match outcome {
             Ok(repaired) => self.repaired.extend(repaired),
             Err(error) => self.failed.push(error),
@@ -227,8 +226,8 @@ impl Repairs {
 mod tests {
     use super::*;
 
-    fn settings(subnet: &str) -> Result<NodeSettings, Error> {
-        NodeSettings::new(vec!["10.210.0.0/16".parse().unwrap()], subnet.parse().unwrap(), DEFAULT_MTU)
+    fn settings(subnet: &str) -> Result<NodeNetworkSettings, Error> {
+        NodeNetworkSettings::new(vec!["10.210.0.0/16".parse().unwrap()], subnet.parse().unwrap(), DEFAULT_MTU)
     }
 
     #[test]
@@ -237,12 +236,12 @@ mod tests {
             assert_eq!(TaskKey::parse(good).unwrap().as_str(), good);
         }
         for bad in ["", ".", "..", ".hidden", "-rf", "a/b", "a b", "a\0", "ä", &"x".repeat(129)] {
-            assert!(matches!(TaskKey::parse(bad), Err(Error::BadTaskKey { .. })), "{bad:?}");
+            assert!(matches!(TaskKey::parse(bad), Err(Error::InvalidTaskKey { .. })), "{bad:?}");
         }
     }
 
     #[test]
-    fn every_address_has_one_spelling() {
+    fn host_port_display_is_canonical() {
         let port = NonZeroU16::new(80).unwrap();
         assert_eq!(HostPort::new(Some(Ipv4Addr::UNSPECIFIED), port), HostPort::new(None, port));
         assert_eq!(HostPort::new(None, port).to_string(), "80/tcp");
@@ -261,10 +260,10 @@ mod tests {
             ([10, 210, 7, 255], false),
             ([10, 210, 8, 2], false),
         ] {
-            assert_eq!(node.can_give(Ipv4Addr::from(address)), fits, "{address:?}");
+            assert_eq!(node.is_assignable(Ipv4Addr::from(address)), fits, "{address:?}");
         }
         for bad in ["10.211.0.0/24", "10.210.0.0/31", "10.0.0.0/8"] {
-            assert!(matches!(settings(bad), Err(Error::BadSubnet { .. })), "{bad}");
+            assert!(matches!(settings(bad), Err(Error::InvalidSubnet { .. })), "{bad}");
         }
     }
 

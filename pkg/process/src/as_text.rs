@@ -1,14 +1,14 @@
-//! For `#[serde(with = "...")]`: an optional value as the text that people write for it.
+//! For `#[serde(with = "...")]`: an optional value in its text form (`Display`, `FromStr`).
 
 use std::fmt::Display;
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serializer, de};
 
-/// Writes the value's text.
+/// Writes the value as text.
 ///
 /// # Errors
-/// Those of `to`.
+/// Those of the serializer.
 pub fn serialize<T: Display, S: Serializer>(value: &Option<T>, to: S) -> Result<S::Ok, S::Error> {
     match value {
         Some(value) => to.collect_str(value),
@@ -16,10 +16,10 @@ pub fn serialize<T: Display, S: Serializer>(value: &Option<T>, to: S) -> Result<
     }
 }
 
-/// Reads a value from its text.
+/// Parses the value from text.
 ///
 /// # Errors
-/// Those of `from`, and what is wrong with the text.
+/// Those of the deserializer, and the error of `FromStr`.
 pub fn deserialize<'de, T, D>(from: D) -> Result<Option<T>, D::Error>
 where
     T: FromStr<Err: Display>,

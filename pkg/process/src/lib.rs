@@ -1,39 +1,39 @@
-//! What every program of Warren that people start has in common: how it ends and what it then says, what the
-//! machine calls itself, the signals that end it, its log, and the file that keeps what it was told.
+//! What the long-running programs of Warren share: exit codes and error output, host properties, shutdown
+//! signals, logging, metrics, joining, and the settings file of a node.
 //!
-//! It knows nothing of clusters and never decides what is started. Start reading at [`Failure`].
+//! It must not decide what is started. Start reading at [`CommandError`].
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod allocator;
 pub mod as_text;
-mod dumps;
-mod failure;
-pub mod joining;
+mod core_dumps;
+mod dirs;
+mod error;
+mod host;
+pub mod join;
 pub mod logging;
-mod machine;
-pub mod memory;
 mod metrics;
-mod place;
-pub mod settings;
+pub mod node_file;
 mod signals;
 
-pub use dumps::no_core_dumps;
-pub use failure::{Exit, Failure, chain};
-pub use machine::Machine;
+pub use core_dumps::disable_core_dumps;
+pub use dirs::{DirArgs, NodeSection, data_dir_flag};
+pub use error::{CommandError, ExitKind, error_chain};
+pub use host::HostInfo;
 pub use metrics::{MetricsArgs, MetricsListen};
-pub use place::{NodeSection, PlaceArgs, data_dir_flag};
-pub use signals::Signals;
+pub use signals::ShutdownSignals;
 
 use std::process::ExitCode;
 
-/// Runs a program that is a part of a node to its end: with a log, a thread for every core, and one place where its
-/// failure is told.
-pub fn main(log_filter: &str, program: impl Future<Output = Result<(), Failure>>) -> ExitCode {
-    let colours = logging::colours_wanted();
-    logging::start(log_filter, colours);
-    memory::keep_together();
-    no_core_dumps();
-    let failed = |error| Failure::new(Exit::Failed, "the program cannot run", error, "free some resources");
+/// Runs a program of a node to its end: with logging, one thread per core, and error output.
+pub fn main(log_filter: &str, program: impl Future<Output = Result<(), CommandError>>) -> ExitCode {
+    let colours = logging::use_colours();
+    logging::init(log_filter, colours);
+    allocator::limit_arenas();
+    disable_core_dumps();
+    let failed =
+        |error| CommandError::new(ExitKind::Failed, "the program cannot run", error, "free some resources");
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(failed);
     let ended = runtime.and_then(|runtime| {
         let ended = runtime.block_on(program);
@@ -42,11 +42,11 @@ pub fn main(log_filter: &str, program: impl Future<Output = Result<(), Failure>>
     });
     match ended {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.tell(colours),
+        Err(failure) => failure.print(colours),
     }
 }
 
-/// Where a node keeps what must survive, unless it is told otherwise.
+/// Default directory for persistent state.
 pub const DATA_DIR: &str = "/var/lib/warren";
-/// Where a node keeps sockets and what need not survive, unless it is told otherwise.
+/// Default directory for sockets and volatile state.
 pub const RUN_DIR: &str = "/run/warren";

@@ -1,4 +1,4 @@
-//! Where a node shows its metrics and whether it is well.
+//! The HTTP endpoint of a node for metrics and health.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -6,34 +6,34 @@ use std::str::FromStr;
 
 use clap::Args;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use warren_telemetry::{Server, Telemetry};
+use warren_telemetry::{MetricsServer, Telemetry};
 
-use crate::{Exit, Failure, chain};
+use crate::{CommandError, ExitKind, error_chain};
 
-/// On this machine only: whoever reads metrics sees what runs here.
-const DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9090);
+/// Only on this machine: metrics show what runs here.
+const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9090);
 
-/// Where metrics are served, as it is told.
+/// The metrics listener, from the command line.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Args)]
 #[group(skip)]
 pub struct MetricsArgs {
-    /// Where /metrics, /health and /ready are served by plain HTTP, or none [default: 127.0.0.1:9090]
+    /// Address for /metrics, /health and /ready over plain HTTP, or none [default: 127.0.0.1:9090]
     #[arg(long, env = "WARREN_METRICS_LISTEN", value_name = "IP:PORT")]
     pub metrics_listen: Option<MetricsListen>,
 }
 
-/// Where metrics are served, if anywhere: `127.0.0.1:9090` or `none`.
+/// Where metrics are served: `127.0.0.1:9090` or `none`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MetricsListen {
-    /// Nowhere.
+    /// No listener.
     None,
-    /// There. Port 0 takes any that is free; the log says which.
-    At(SocketAddr),
+    /// This address. With port 0 the kernel chooses the port; the log has it.
+    Address(SocketAddr),
 }
 
 impl Default for MetricsListen {
     fn default() -> Self {
-        Self::At(DEFAULT)
+        Self::Address(DEFAULT_LISTEN)
     }
 }
 
@@ -46,7 +46,7 @@ impl FromStr for MetricsListen {
             text => {
                 let address =
                     text.parse().map_err(|_| "give IP:PORT like 127.0.0.1:9090, or none".to_owned());
-                address.map(Self::At)
+                address.map(Self::Address)
             }
         }
     }
@@ -56,7 +56,7 @@ impl fmt::Display for MetricsListen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::None => f.write_str("none"),
-            Self::At(address) => address.fmt(f),
+            Self::Address(address) => address.fmt(f),
         }
     }
 }
@@ -74,20 +74,20 @@ impl<'de> Deserialize<'de> for MetricsListen {
 }
 
 impl MetricsListen {
-    /// Serves what `telemetry` has, for as long as the server is kept; `None` where nothing is to be served.
+    /// Serves `telemetry` until the returned server is dropped; `None` without a listener.
     ///
     /// # Errors
-    /// The address cannot be had.
-    pub async fn serve(self, telemetry: &Telemetry) -> Result<Option<Server>, Failure> {
-        let Self::At(address) = self else { return Ok(None) };
-        match Server::start(address, telemetry.clone()).await {
+    /// The address cannot be bound.
+    pub async fn serve(self, telemetry: &Telemetry) -> Result<Option<MetricsServer>, CommandError> {
+        let Self::Address(address) = self else { return Ok(None) };
+        match MetricsServer::start(address, telemetry.clone()).await {
             Ok(server) => Ok(Some(server)),
             Err(error) => {
                 let hint =
                     "choose another address with --metrics-listen IP:PORT, or give --metrics-listen none";
                 let taken = error.source.kind() == std::io::ErrorKind::AddrInUse;
-                let exit = if taken { Exit::Conflict } else { Exit::Failed };
-                Err(Failure::new(exit, "the node was not started", chain(&error), hint))
+                let exit = if taken { ExitKind::Conflict } else { ExitKind::Failed };
+                Err(CommandError::new(exit, "cannot start the node", error_chain(&error), hint))
             }
         }
     }
@@ -105,33 +105,33 @@ mod tests {
         metrics: MetricsArgs,
     }
 
-    fn said(value: &str) -> Result<Option<MetricsListen>, clap::Error> {
+    fn parse_args(value: &str) -> Result<Option<MetricsListen>, clap::Error> {
         Cli::try_parse_from(["warren", "--metrics-listen", value]).map(|cli| cli.metrics.metrics_listen)
     }
 
     #[test]
-    fn an_address_or_none_is_said_and_remembered_as_it_was_said() {
+    fn listen_address_or_none_round_trips() {
         for text in ["none", "127.0.0.1:9090", "0.0.0.0:0", "[::1]:9100"] {
-            let listen = said(text).unwrap().unwrap();
+            let listen = parse_args(text).unwrap().unwrap();
             let kept = toml::Value::try_from(listen).unwrap();
             assert_eq!((kept.as_str(), kept.clone().try_into::<MetricsListen>()), (Some(text), Ok(listen)));
         }
         assert_eq!(Cli::try_parse_from(["warren"]).unwrap().metrics, MetricsArgs::default());
         assert_eq!(MetricsListen::default().to_string(), "127.0.0.1:9090");
         for bad in ["", "9090", "localhost:9090", "None", "127.0.0.1", "127.0.0.1:70000"] {
-            let error = said(bad).unwrap_err().to_string();
+            let error = parse_args(bad).unwrap_err().to_string();
             assert!(error.contains("--metrics-listen") && error.contains("or none"), "{error}");
         }
     }
 
     #[tokio::test]
-    async fn an_address_in_use_is_refused_with_the_flags_name() {
-        let telemetry = Telemetry::of(&[]);
+    async fn address_in_use_error_names_flag() {
+        let telemetry = Telemetry::with_components(&[]);
         assert!(MetricsListen::None.serve(&telemetry).await.unwrap().is_none());
         let any: MetricsListen = "127.0.0.1:0".parse().unwrap();
         let server = any.serve(&telemetry).await.unwrap().unwrap();
-        let failure = MetricsListen::At(server.address()).serve(&telemetry).await.unwrap_err();
-        assert_eq!(failure.exit, Exit::Conflict);
+        let failure = MetricsListen::Address(server.address()).serve(&telemetry).await.unwrap_err();
+        assert_eq!(failure.kind, ExitKind::Conflict);
         assert!(failure.why.contains(&server.address().to_string()), "{failure}");
         assert!(failure.hint.contains("--metrics-listen"), "{failure}");
     }

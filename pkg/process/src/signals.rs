@@ -1,29 +1,29 @@
-//! What ends a program that stays in the foreground.
+//! Shutdown signals of a program that runs in the foreground.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::{Exit, Failure};
+use crate::{CommandError, ExitKind};
 
-/// SIGTERM and SIGINT, listened to from the moment it is made.
+/// Receives SIGTERM and SIGINT.
 #[derive(Debug)]
-pub struct Signals {
+pub struct ShutdownSignals {
     terminate: Signal,
     interrupt: Signal,
 }
 
-impl Signals {
-    /// Listens from now on: call it before anything is started, so that no signal finds nobody listening.
+impl ShutdownSignals {
+    /// Starts to receive signals. Call it before anything is started, so that no signal is lost.
     ///
     /// # Errors
-    /// The system has no room for it.
-    pub fn listen(what: &str) -> Result<Self, Failure> {
-        let failed = |error| Failure::new(Exit::Failed, what, error, "free some resources");
+    /// The system is out of resources.
+    pub fn listen(what: &str) -> Result<Self, CommandError> {
+        let failed = |error| CommandError::new(ExitKind::Failed, what, error, "free some resources");
         let terminate = signal(SignalKind::terminate()).map_err(failed)?;
         let interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
         Ok(Self { terminate, interrupt })
     }
 
-    /// Waits for the next one.
+    /// Waits for the next signal.
     pub async fn next(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}

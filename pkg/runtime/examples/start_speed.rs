@@ -1,6 +1,6 @@
-//! Measures what a container's life costs: create → running of this crate against `ctr run -d`, taking turns on one
-//! private containerd, and then SIGTERM → end told, and the clean-up. Ours have the logger beside them, `ctr`'s have
-//! none.
+//! Measures the time of a container's operations: create → running of this crate against `ctr run -d`,
+//! alternating on one private containerd, and then SIGTERM → reported exit, and the clean-up. Containers of
+//! this crate have the logger, those of `ctr` have none.
 //!
 //! `cargo run --release -p warren-runtime --features testing --example start_speed -- [ROUNDS]`
 
@@ -12,28 +12,29 @@ use std::time::{Duration, Instant};
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use warren_image::ImportOptions;
-use warren_image::build::Builder;
-use warren_runtime::containerd::Containerd;
+use warren_image::build::ImageBuilder;
+use warren_runtime::containerd::ContainerdRuntime;
 use warren_runtime::testing::PrivateContainerd;
 use warren_runtime::{
-    ContainerId, ContainerSpec, Log, Owner, Process, Reference, Runtime, RuntimeEvent, Seccomp, Signal,
+    ContainerId, ContainerOwner, ContainerSpec, OutputTarget, ProcessState, Reference, Runtime, RuntimeEvent,
+    SeccompPolicy, Signal,
 };
 use warren_types::Bytes;
 
 const IMAGE: &str = "docker.io/library/speed:1";
-/// Ends at once when asked to, as a first process does only by itself.
+/// Exits at once on SIGTERM, which a first process ignores by default.
 const WELL_BEHAVED: &str = "trap 'exit 0' TERM; while :; do /bin/busybox sleep 1000 & wait $!; done";
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 type Failure = Box<dyn Error>;
 
-/// One life of ours.
-struct Life {
+/// One container of this crate.
+struct ContainerRun {
     start: Duration,
-    /// From the signal until the end is told.
+    /// From the signal until the exit is reported.
     stop: Duration,
-    /// Process, record and file system.
+    /// Removal of process, record and file system.
     clean_up: Duration,
 }
 
@@ -41,9 +42,9 @@ struct Life {
 async fn main() -> Result<(), Failure> {
     let rounds: usize = std::env::args().nth(1).map_or(Ok(20), |text| text.parse())?;
     let containerd = PrivateContainerd::start().await;
-    let runtime = Containerd::new(containerd.settings())?;
+    let runtime = ContainerdRuntime::new(containerd.settings())?;
     let busybox = std::fs::read("/bin/busybox")?;
-    let image = Builder::new(IMAGE).dir("bin", 0o755).file("bin/busybox", 0o755, busybox);
+    let image = ImageBuilder::new(IMAGE).dir("bin", 0o755).file("bin/busybox", 0o755, busybox);
     let command = vec!["/bin/busybox", "sh", "-c", WELL_BEHAVED];
     let archive = image.config("Cmd", command).oci_archive()?;
     let options = ImportOptions { spool_dir: containerd.dir().to_owned(), max_bytes: 64 << 20, name: None };
@@ -52,15 +53,17 @@ async fn main() -> Result<(), Failure> {
     let (mut ours, mut silent, mut unconfined, mut theirs) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for round in 0..rounds {
         let log = log(&containerd, &logger, round)?;
-        ours.push(by_us(&runtime, &format!("ours-{round}"), log.clone(), Seccomp::Default).await?);
-        silent.push(by_us(&runtime, &format!("mute-{round}"), Log::Discard, Seccomp::Default).await?);
-        unconfined.push(by_us(&runtime, &format!("free-{round}"), log, Seccomp::Unconfined).await?);
+        ours.push(by_us(&runtime, &format!("ours-{round}"), log.clone(), SeccompPolicy::Default).await?);
+        silent.push(
+            by_us(&runtime, &format!("mute-{round}"), OutputTarget::Discard, SeccompPolicy::Default).await?,
+        );
+        unconfined.push(by_us(&runtime, &format!("free-{round}"), log, SeccompPolicy::Unconfined).await?);
         theirs.push(by_ctr(&containerd, &runtime, round).await?);
     }
     let theirs = median(theirs);
     println!("medians of {rounds}");
     for (name, lives) in [("ours", ours), ("without the logger", silent), ("without seccomp", unconfined)] {
-        let part = |pick: fn(&Life) -> Duration| median(lives.iter().map(pick).collect());
+        let part = |pick: fn(&ContainerRun) -> Duration| median(lives.iter().map(pick).collect());
         let (start, stop, clean_up) =
             (part(|life| life.start), part(|life| life.stop), part(|life| life.clean_up));
         println!("{name}: create to running {start:?}, SIGTERM to end told {stop:?}, clean-up {clean_up:?}");
@@ -69,14 +72,19 @@ async fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-fn log(at: &PrivateContainerd, program: &Path, round: usize) -> Result<Log, Failure> {
+fn log(at: &PrivateContainerd, program: &Path, round: usize) -> Result<OutputTarget, Failure> {
     let dir = at.dir().join(format!("log-{round}"));
     std::fs::create_dir_all(&dir)?;
-    Ok(Log::Binary { program: program.to_owned(), dir, max_size: Bytes(10 << 20), max_files: 3 })
+    Ok(OutputTarget::Binary { program: program.to_owned(), dir, max_size: Bytes(10 << 20), max_files: 3 })
 }
 
-async fn by_us(runtime: &Containerd, name: &str, log: Log, seccomp: Seccomp) -> Result<Life, Failure> {
-    let owner = Owner { task: "t".into(), attempt: 1, spec_hash: "h".into() };
+async fn by_us(
+    runtime: &ContainerdRuntime,
+    name: &str,
+    log: OutputTarget,
+    seccomp: SeccompPolicy,
+) -> Result<ContainerRun, Failure> {
+    let owner = ContainerOwner { task: "t".into(), attempt: 1, spec_hash: "h".into() };
     let spec = ContainerSpec {
         assignment: vec![0; 1024],
         log,
@@ -88,19 +96,19 @@ async fn by_us(runtime: &Containerd, name: &str, log: Log, seccomp: Seccomp) -> 
     runtime.ensure_created(&spec).await?;
     let pid = runtime.start(&spec.id).await?;
     let start = begin.elapsed();
-    tokio::time::timeout(PATIENCE, hears(pid, Signal::TERM)).await??;
+    tokio::time::timeout(TIMEOUT, wait_until_ready(pid, Signal::TERM)).await??;
     let begin = Instant::now();
     runtime.signal(&spec.id, Signal::TERM).await?;
-    tokio::time::timeout(PATIENCE, ended(&mut events, &spec.id)).await??;
+    tokio::time::timeout(TIMEOUT, ended(&mut events, &spec.id)).await??;
     let stop = begin.elapsed();
     let begin = Instant::now();
     runtime.remove(&spec.id).await?;
-    Ok(Life { start, stop, clean_up: begin.elapsed() })
+    Ok(ContainerRun { start, stop, clean_up: begin.elapsed() })
 }
 
-/// Until it has said so, the first process of a container does not hear a signal at all. Before that it is still
-/// runc, which hears it and does nothing.
-async fn hears(pid: u32, signal: Signal) -> Result<(), Failure> {
+/// A first process ignores signals until it has set its handlers. Before that it is still runc, which
+/// receives the signal and does nothing.
+async fn wait_until_ready(pid: u32, signal: Signal) -> Result<(), Failure> {
     let read = |file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}"));
     loop {
         let is_command = read("comm")?.trim() == "busybox";
@@ -122,7 +130,11 @@ async fn ended(events: &mut BoxStream<'static, RuntimeEvent>, id: &ContainerId) 
     }
 }
 
-async fn by_ctr(at: &PrivateContainerd, runtime: &Containerd, round: usize) -> Result<Duration, Failure> {
+async fn by_ctr(
+    at: &PrivateContainerd,
+    runtime: &ContainerdRuntime,
+    round: usize,
+) -> Result<Duration, Failure> {
     let settings = at.settings();
     let name = format!("ctr-{round}");
     let cgroup = format!("{}/{name}", settings.cgroup_parent);
@@ -138,7 +150,8 @@ async fn by_ctr(at: &PrivateContainerd, runtime: &Containerd, round: usize) -> R
     }
     let id = ContainerId::parse(&name)?;
     runtime.signal(&id, Signal::KILL).await?;
-    while matches!(runtime.inspect(&id).await?.map(|found| found.process), Some(Process::Running { .. })) {
+    while matches!(runtime.inspect(&id).await?.map(|found| found.process), Some(ProcessState::Running { .. }))
+    {
         tokio::task::yield_now().await;
     }
     runtime.remove(&id).await?;

@@ -1,10 +1,10 @@
-//! The nouns of the door: what a container shall be, what was found, what happened.
+//! Specification of a container.
 
-mod found;
 mod identity;
 mod output;
 mod resources;
 mod security;
+mod status;
 mod storage;
 
 use std::collections::BTreeMap;
@@ -16,30 +16,30 @@ use warren_types::Bytes;
 use crate::error::Error;
 use warren_types::Signal;
 
-pub use found::{Exit, Found, Info, Process, RuntimeEvent, Swept};
-pub use identity::{ContainerId, Owner};
-pub use output::Log;
-pub use resources::{Limits, MIN_CPU, MIN_MEMORY, Reservations, Ulimit};
-pub use security::{Access, Device, Network, Seccomp};
+pub use identity::{ContainerId, ContainerOwner};
+pub use output::OutputTarget;
+pub use resources::{ContainerLimits, ContainerReservations, ContainerUlimit, MIN_CPU, MIN_MEMORY};
+pub use security::{DevicePermissions, HostDevice, NetworkMode, SeccompPolicy};
+pub use status::{ContainerStatus, ProcessExit, ProcessState, RuntimeEvent, RuntimeInfo, SweepReport};
 pub(crate) use storage::INIT;
-pub use storage::{HostFile, Mount, MountSource, Propagation};
+pub use storage::{ContainerMount, ContainerMountSource, HostFile, MountPropagation};
 
-/// The largest assignment a container record carries. Larger ones would slow every listing down.
+/// Largest assignment in a container record. Larger ones would slow down every listing.
 pub const MAX_ASSIGNMENT: usize = 16 << 10;
-/// containerd refuses labels whose key and value together are longer.
+/// containerd rejects labels whose key and value together are longer.
 const MAX_LABEL: usize = 4096;
 const MAX_HOSTNAME: usize = 64;
 /// One page; the kernel rounds up to it.
 const MIN_SHM: Bytes = Bytes(4096);
 
-/// Everything a container is made from. Begin with [`ContainerSpec::new`].
+/// Specification of a container. Create it with [`ContainerSpec::new`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContainerSpec {
-    /// Its id, unique on the node.
+    /// Unique on the node.
     pub id: ContainerId,
-    /// Whose it is.
-    pub owner: Owner,
-    /// The image, which must be on the node.
+    /// The task of the container.
+    pub owner: ContainerOwner,
+    /// Must be on the node.
     pub image: Reference,
 
     /// Replaces the image's entrypoint, and drops its arguments.
@@ -48,75 +48,75 @@ pub struct ContainerSpec {
     pub args: Option<Vec<String>>,
     /// Environment; overrides the image's. Later entries win.
     pub env: Vec<(String, String)>,
-    /// The directory the command starts in: absolute, made if missing. `None` is the image's, or `/`.
+    /// Absolute working directory, created if missing. `None`: that of the image, or `/`.
     pub workdir: Option<String>,
-    /// Who it runs as: a name or number, optionally `:` and a group. Names are those of the image's
-    /// `/etc/passwd` and `/etc/group`. `None` is the image's, or root.
+    /// User name or number, optionally with `:` and a group. Names are those of the image's `/etc/passwd` and
+    /// `/etc/group`. `None`: the user of the image, or root.
     pub user: Option<String>,
-    /// Further groups, by name or number.
+    /// Additional groups, by name or number.
     pub groups: Vec<String>,
-    /// Standard input, output and error are a terminal. Needs [`Log::Binary`].
+    /// Standard input, output and error are a terminal. Needs [`OutputTarget::Binary`].
     pub tty: bool,
-    /// A static program on the host that runs as process 1: it starts the command that follows `--`, passes
-    /// signals on to it, reaps what it leaves behind, and ends as it ends. It then also says whether the
-    /// command can be run, by ending with code 127 or 126.
+    /// A static program on the host that runs as process 1: it starts the command that follows `--`, forwards
+    /// signals to it, reaps orphaned processes, and exits with the status of the command, or with 127 or 126
+    /// if the command cannot be executed.
     pub init: Option<PathBuf>,
-    /// What asks it to end; `None` takes the image's wish, or SIGTERM.
+    /// Signal that stops the container; `None`: that of the image, or SIGTERM.
     pub stop_signal: Option<Signal>,
 
-    /// The host name seen inside.
+    /// Host name in the container.
     pub hostname: String,
-    /// Which network it is in.
-    pub network: Network,
+    /// Network mode.
+    pub network: NetworkMode,
 
-    /// What the kernel enforces.
-    pub limits: Limits,
-    /// What it gets first.
-    pub reservations: Reservations,
-    /// Bounds on each process, each name once. Without them they are containerd's own.
-    pub ulimits: Vec<Ulimit>,
-    /// Kernel settings of its own namespaces.
+    /// Limits of the container.
+    pub limits: ContainerLimits,
+    /// Reserved resources.
+    pub reservations: ContainerReservations,
+    /// Limits of each process, each name once. Empty: containerd's defaults.
+    pub ulimits: Vec<ContainerUlimit>,
+    /// Kernel settings of the container's namespaces.
     pub sysctls: BTreeMap<String, String>,
     /// Size of `/dev/shm`; `None` is 64 MiB.
     pub shm_size: Option<Bytes>,
-    /// -1000 to 1000: the higher, the sooner the kernel ends it when the machine lacks memory. `None` is
-    /// containerd's own.
+    /// -1000 to 1000; the kernel kills processes with higher values first when memory runs out. `None`:
+    /// containerd's default.
     pub oom_score_adj: Option<i32>,
 
-    /// Every capability and device of the host, and no fence around the kernel's interfaces.
+    /// Every capability and device of the host, without masked paths and seccomp profile.
     pub privileged: bool,
-    /// Capabilities beyond Docker's 14: names with or without `CAP_`, in any case, or `ALL`.
+    /// Capabilities in addition to Docker's 14: names with or without `CAP_`, in any case, or `ALL`.
     pub cap_add: Vec<String>,
-    /// Capabilities taken away. With `ALL` only added ones are left.
+    /// Capabilities to drop. With `ALL`, only added ones remain.
     pub cap_drop: Vec<String>,
-    /// No program gets more rights than the one that started it.
+    /// No program gains privileges on execve(2).
     pub no_new_privileges: bool,
-    /// Which system calls it may make.
-    pub seccomp: Seccomp,
+    /// Allowed system calls.
+    pub seccomp: SeccompPolicy,
     /// Devices of the host.
-    pub devices: Vec<Device>,
+    pub devices: Vec<HostDevice>,
 
-    /// Its own file system cannot be written to.
+    /// The root file system is read-only.
     pub read_only_root: bool,
-    /// What was asked to be mounted.
-    pub mounts: Vec<Mount>,
-    /// The node's own files in it.
+    /// Mounts of the task.
+    pub mounts: Vec<ContainerMount>,
+    /// Files of the node, such as `/etc/hosts`.
     pub files: Vec<HostFile>,
-    /// Where its output goes.
-    pub log: Log,
+    /// Target of the output.
+    pub log: OutputTarget,
 
-    /// Opaque bytes for the caller, at most [`MAX_ASSIGNMENT`].
+    /// Opaque bytes of the caller, at most [`MAX_ASSIGNMENT`].
     pub assignment: Vec<u8>,
-    /// Further labels; keys that start with `warren.` are taken.
+    /// Additional labels; keys that start with `warren.` are reserved.
     pub labels: BTreeMap<String, String>,
 }
 
 impl ContainerSpec {
-    /// A container that is all its image says and nothing more: an isolated network, no limits, and its
-    /// output discarded. Its host name is its id.
-    pub fn new(id: ContainerId, owner: Owner, image: Reference) -> Self {
+    /// A container with the defaults of its image: an isolated network, no limits, discarded output, and its
+    /// id as host name.
+    pub fn new(id: ContainerId, owner: ContainerOwner, image: Reference) -> Self {
         Self {
-            // An id is longer than a host name may be, and all of its characters may be in one.
+            // An id may be longer than a host name; all of its characters are allowed in one.
             hostname: id.as_str().chars().take(MAX_HOSTNAME).collect(),
             id,
             owner,
@@ -130,9 +130,9 @@ impl ContainerSpec {
             tty: false,
             init: None,
             stop_signal: None,
-            network: Network::default(),
-            limits: Limits::default(),
-            reservations: Reservations::default(),
+            network: NetworkMode::default(),
+            limits: ContainerLimits::default(),
+            reservations: ContainerReservations::default(),
             ulimits: Vec::new(),
             sysctls: BTreeMap::new(),
             shm_size: None,
@@ -141,29 +141,29 @@ impl ContainerSpec {
             cap_add: Vec::new(),
             cap_drop: Vec::new(),
             no_new_privileges: false,
-            seccomp: Seccomp::default(),
+            seccomp: SeccompPolicy::default(),
             devices: Vec::new(),
             read_only_root: false,
             mounts: Vec::new(),
             files: Vec::new(),
-            log: Log::default(),
+            log: OutputTarget::default(),
             assignment: Vec::new(),
             labels: BTreeMap::new(),
         }
     }
 
-    /// Checks what can be checked without a runtime, an image and a machine.
+    /// Validates what does not depend on runtime, image and machine.
     ///
     /// # Errors
     /// [`Error::InvalidSpec`] with the path of the field.
-    pub fn check(&self) -> Result<(), Error> {
-        self.check_process()?;
+    pub fn validate(&self) -> Result<(), Error> {
+        self.check_process_fields()?;
         resources::check_limits(&self.limits, &self.reservations)?;
         resources::check_ulimits(&self.ulimits)?;
         resources::check_oom_score(self.oom_score_adj)?;
         if let Some(size) = self.shm_size.filter(|size| *size < MIN_SHM) {
             let reason = format!("{} bytes are less than a page of {}", size.0, MIN_SHM.0);
-            return Err(Error::invalid("shm_size", reason));
+            return Err(Error::invalid_field("shm_size", reason));
         }
         security::check_sysctls(&self.sysctls, &self.network)?;
         security::check_capabilities("cap_add", &self.cap_add)?;
@@ -171,14 +171,17 @@ impl ContainerSpec {
         security::check_devices(&self.devices)?;
         storage::check_mounts(self)?;
         self.log.check(self.tty)?;
-        self.check_notes()
+        self.check_metadata()
     }
 
-    fn check_process(&self) -> Result<(), Error> {
-        let invalid = |field: &str, reason: String| Err(Error::invalid(field, reason));
+    fn check_process_fields(&self) -> Result<(), Error> {
+        let invalid = |field: &str, reason: String| Err(Error::invalid_field(field, reason));
         for (name, value) in &self.env {
             if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
-                return invalid("env", format!("{name:?} is no name, or its value has a NUL character"));
+                return invalid(
+                    "env",
+                    format!("{name:?} is not a valid name, or its value has a NUL character"),
+                );
             }
         }
         let words = self.command.iter().chain(&self.args).flatten();
@@ -189,28 +192,28 @@ impl ContainerSpec {
             return invalid("workdir", format!("{dir:?} is not an absolute path"));
         }
         if self.user.as_ref().is_some_and(String::is_empty) {
-            return invalid("user", "it is empty; leave it out for the image's".to_owned());
+            return invalid("user", "must not be empty; leave it out for the user of the image".to_owned());
         }
-        if let Some(init) = self.init.as_ref().filter(|path| !storage::is_plain(path)) {
+        if let Some(init) = self.init.as_ref().filter(|path| !storage::is_normalized(path)) {
             return invalid("init", format!("{init:?} is not an absolute path in UTF-8"));
         }
         let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'.' || b == b'_';
         let hostname = &self.hostname;
         if hostname.is_empty() || hostname.len() > MAX_HOSTNAME || !hostname.bytes().all(plain) {
-            return invalid("hostname", format!("{hostname:?} is no host name"));
+            return invalid("hostname", format!("{hostname:?} is not a host name"));
         }
         Ok(())
     }
 
-    fn check_notes(&self) -> Result<(), Error> {
+    fn check_metadata(&self) -> Result<(), Error> {
         if self.assignment.len() > MAX_ASSIGNMENT {
-            let reason = format!("{} bytes, want at most {MAX_ASSIGNMENT}", self.assignment.len());
-            return Err(Error::invalid("assignment", reason));
+            let reason = format!("{} bytes exceed the maximum of {MAX_ASSIGNMENT}", self.assignment.len());
+            return Err(Error::invalid_field("assignment", reason));
         }
         for (key, value) in &self.labels {
             if key.starts_with("warren.") || key.len() + value.len() > MAX_LABEL {
                 let reason = format!("{key:?} is reserved, or too long with its value");
-                return Err(Error::invalid("labels", reason));
+                return Err(Error::invalid_field("labels", reason));
             }
         }
         Ok(())

@@ -1,136 +1,137 @@
-//! Why a container operation failed, and whether trying again can help.
+//! Errors of container operations, and whether a retry can help.
 
 mod create;
 
 use std::path::PathBuf;
 
 use tonic::Status;
-use warren_image::Fault;
+use warren_image::CallError;
 
-/// A failed operation. Each message says what was wanted, what was found and, where it is not plain, what to
-/// do.
+/// A failed operation.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The image is not on this node.
-    #[error("image {reference} is not on this node; import it first")]
+    #[error("image {reference} is not on this node; import it or allow pulls")]
     ImageMissing {
-        /// The image's normalised name.
+        /// Normalized name of the image.
         reference: String,
     },
-    /// The image is here but cannot be used.
+    /// The image is on this node but cannot be used.
     #[error("image {reference} cannot be used: {reason}")]
     ImageUnusable {
-        /// The image's normalised name.
+        /// Normalized name of the image.
         reference: String,
-        /// What is wrong with it.
+        /// The cause.
         reason: String,
     },
-    /// The command is not in the image, or not a program its user may run.
+    /// The command does not exist in the image, or its user may not execute it.
     #[error(
         "the command {command:?} cannot be run: {reason}; check the image's entrypoint, command and args"
     )]
     CommandNotFound {
-        /// The first word of the command.
+        /// First word of the command.
         command: String,
-        /// What the runtime said.
+        /// The message of the runtime.
         reason: String,
     },
-    /// A field of the container's spec is not acceptable.
-    #[error("{field} is refused: {reason}")]
+    /// A field of the container's spec is invalid.
+    #[error("invalid {field}: {reason}")]
     InvalidSpec {
-        /// The field's path.
+        /// Path of the field.
         field: String,
-        /// What is wrong with it.
+        /// The cause.
         reason: String,
     },
-    /// The program that makes containers is not on this node.
+    /// The OCI runtime is not installed on this node.
     #[error("{} is not a program on this node; install it, or name another runtime", program.display())]
-    NoOciRuntime {
-        /// Its name or path.
+    OciRuntimeMissing {
+        /// Name or path.
         program: PathBuf,
     },
-    /// The program that is to make containers does not answer like one that does.
+    /// The configured program does not respond like an OCI runtime.
     #[error(
-        "{} is no runtime that makes containers: wanted its name, version and spec or commit from `--version`, \
-         like runc, crun and youki say them, and {said}; name another runtime", program.display()
+        "{} is not an OCI runtime: expected name, version and spec or commit from `--version`, as of runc, crun \
+         and youki, but {output}; name another runtime", program.display()
     )]
-    NotOciRuntime {
-        /// Its path.
+    OciRuntimeInvalid {
+        /// Path of the program.
         program: PathBuf,
-        /// What it did instead.
-        said: String,
+        /// Its output.
+        output: String,
     },
-    /// There is no such container, or it has no process.
+    /// The container does not exist, or has no process.
     #[error("container {id} has no {what}")]
     NotFound {
         /// The container.
         id: String,
-        /// The part that is missing: `record` or `process`.
+        /// The missing part: `record` or `process`.
         what: &'static str,
     },
-    /// The container is in a state in which this cannot be done.
+    /// The operation is not possible in the state of the container.
     #[error("cannot {action} container {id}: {found}")]
     Conflict {
-        /// What was wanted.
+        /// The failed operation.
         action: &'static str,
         /// The container.
         id: String,
-        /// The state found, and what to do about it.
+        /// The actual state, and what to do about it.
         found: String,
     },
-    /// The runtime is away, or the connection broke: the operation may or may not have taken effect.
+    /// The runtime is not available, or the connection was lost: the operation may have taken effect.
     #[error("the container runtime is not available to {action}: {reason}")]
     Unavailable {
-        /// What was being done.
+        /// The failed operation.
         action: String,
-        /// What the connection said.
+        /// The error of the connection.
         reason: String,
     },
-    /// No answer in time: the operation may or may not have taken effect.
+    /// No answer in time: the operation may have taken effect.
     #[error("the container runtime did not answer in time to {action}: {reason}")]
     Timeout {
-        /// What was being done.
+        /// The failed operation.
         action: String,
-        /// Which deadline passed.
+        /// The deadline that passed.
         reason: String,
     },
-    /// The runtime tried and failed, for a reason this crate does not know.
+    /// The runtime failed for a cause that this crate does not classify.
     #[error("the container runtime failed to {action}: {reason}")]
     Failed {
-        /// What was being done.
+        /// The failed operation.
         action: String,
-        /// The runtime's words.
+        /// The message of the runtime.
         reason: String,
     },
 }
 
 impl Error {
-    /// Whether the same call may succeed later without anybody changing its input.
+    /// Whether the same call may succeed later with the same input.
     pub fn is_transient(&self) -> bool {
         matches!(self, Self::Unavailable { .. } | Self::Timeout { .. } | Self::Failed { .. })
     }
 
-    pub(crate) fn invalid(field: impl Into<String>, reason: impl Into<String>) -> Self {
+    pub(crate) fn invalid_field(field: impl Into<String>, reason: impl Into<String>) -> Self {
         Self::InvalidSpec { field: field.into(), reason: reason.into() }
     }
 
-    /// The error of a call whose `NotFound` and `AlreadyExists` the caller has dealt with.
-    pub(crate) fn of(action: impl Into<String>, status: &Status) -> Self {
+    /// The error of a call; the caller handles `NotFound` and `AlreadyExists`.
+    pub(crate) fn from_status(action: impl Into<String>, status: &Status) -> Self {
         let (action, reason) = (action.into(), status.message().to_owned());
-        match Fault::of(status) {
-            Fault::Unavailable => Self::Unavailable { action, reason },
-            Fault::Timeout => Self::Timeout { action, reason },
-            Fault::NotFound | Fault::AlreadyExists | Fault::Other => Self::Failed { action, reason },
+        match CallError::from_status(status) {
+            CallError::Unavailable => Self::Unavailable { action, reason },
+            CallError::Timeout => Self::Timeout { action, reason },
+            CallError::NotFound | CallError::AlreadyExists | CallError::Other => {
+                Self::Failed { action, reason }
+            }
         }
     }
 
-    pub(crate) fn of_image(reference: &str, error: warren_image::Error) -> Self {
+    pub(crate) fn from_image(reference: &str, error: warren_image::Error) -> Self {
         use warren_image::Error as E;
         match error {
             E::Unavailable { action, reason } => Self::Unavailable { action, reason },
             E::Timeout { action, reason } => Self::Timeout { action, reason },
             E::Refused { action, reason } => Self::Failed { action, reason },
-            // A full disk, above all: it says what to do, and passes when that was done.
+            // Above all a full disk: the message says what to do, and a retry can succeed.
             passing if passing.is_transient() => {
                 Self::Failed { action: format!("use image {reference}"), reason: passing.to_string() }
             }
@@ -144,24 +145,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_faults_of_the_moment_are_transient() {
+    fn only_temporary_errors_are_transient() {
         let status = Status::unknown("transport error");
-        assert!(Error::of("x", &status).is_transient());
-        assert!(!Error::NoOciRuntime { program: "crun".into() }.is_transient());
-        assert!(!Error::invalid("id", "x").is_transient());
+        assert!(Error::from_status("x", &status).is_transient());
+        assert!(!Error::OciRuntimeMissing { program: "crun".into() }.is_transient());
+        assert!(!Error::invalid_field("id", "x").is_transient());
         assert!(!Error::ImageMissing { reference: "x".into() }.is_transient());
     }
 
     #[test]
-    fn an_image_that_has_no_room_now_is_not_unusable() {
+    fn full_disk_does_not_make_image_unusable() {
         use warren_image::Error as E;
         let (action, reason) = ("unpack a layer".to_owned(), "no space left on device".to_owned());
-        let full = Error::of_image("demo:1", E::DiskFull { action, reason });
+        let full = Error::from_image("demo:1", E::DiskFull { action, reason });
         assert!(full.is_transient(), "{full:?}");
-        let said = full.to_string();
-        assert!(said.contains("demo:1") && said.contains("there is no room on the disk"), "{said}");
-        let foreign = E::Platform { what: "demo:1".into(), found: "linux/s390x".into() };
-        let foreign = Error::of_image("demo:1", foreign);
+        let message = full.to_string();
+        assert!(message.contains("demo:1") && message.contains("no space left on device"), "{message}");
+        let foreign = E::NoMatchingPlatform { what: "demo:1".into(), found: "linux/s390x".into() };
+        let foreign = Error::from_image("demo:1", foreign);
         assert!(matches!(&foreign, Error::ImageUnusable { .. }) && !foreign.is_transient(), "{foreign:?}");
     }
 }

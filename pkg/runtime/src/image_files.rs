@@ -1,4 +1,4 @@
-//! The files of an image, looked at without a container.
+//! Access to the files of an image without a container.
 
 use std::any::Any;
 use std::fs::File;
@@ -13,24 +13,24 @@ use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 
-/// Nothing on it can be changed, run with its owner's rights, or be a device.
+/// Read-only, nosuid, nodev.
 const FLAGS: MsFlags = MsFlags::MS_RDONLY
     .union(MsFlags::MS_NOSUID)
     .union(MsFlags::MS_NODEV)
     .union(MsFlags::MS_NOEXEC)
     .union(MsFlags::MS_NOATIME);
 
-/// The files of an image as a container of it would begin with them, read-only, for as long as this lives. Nobody else
-/// sees them: they are mounted nowhere, and go when this process ends, however it does.
+/// The files of an image as a new container of it has them, read-only, until this is dropped. They are
+/// mounted in no namespace that others can see, and are released when this process ends in any way.
 pub struct ImageFiles {
     root: OwnedFd,
     /// Dropped after the files are closed.
-    _held: Box<dyn Any + Send + Sync>,
+    _guard: Box<dyn Any + Send + Sync>,
 }
 
-/// Who the command of a container runs as.
+/// User and group of a container's command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RunsAs {
+pub struct ContainerUser {
     /// User.
     pub uid: u32,
     /// Primary group.
@@ -45,19 +45,18 @@ impl fmt::Debug for ImageFiles {
 
 impl ImageFiles {
     pub(crate) fn new(root: OwnedFd, held: impl Any + Send + Sync) -> Self {
-        Self { root, _held: Box::new(held) }
+        Self { root, _guard: Box::new(held) }
     }
 
-    /// The root directory.
     pub fn root(&self) -> BorrowedFd<'_> {
         self.root.as_fd()
     }
 
-    /// Opens the directory that a container sees at an absolute path: links are followed within the image only. `None`
-    /// when the image has none there.
+    /// Opens the directory at an absolute path of the image; links are followed within the image only. `None`
+    /// if it does not exist.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// The directory cannot be read.
     pub fn directory(&self, path: &Path) -> io::Result<Option<OwnedFd>> {
         let how = OpenHow::new()
             .flags(OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC)
@@ -70,24 +69,24 @@ impl ImageFiles {
     }
 }
 
-/// What a snapshot of an image would be whose files lie in a plain directory: for a fake.
+/// Mounts of a snapshot whose files are in a plain directory: for a fake.
 #[cfg(feature = "testing")]
-pub(crate) fn plain(dir: &Path) -> Vec<Mount> {
+pub(crate) fn bind_of(dir: &Path) -> Vec<Mount> {
     let source = dir.display().to_string();
     vec![Mount { r#type: "bind".to_owned(), source, ..Default::default() }]
 }
 
-/// Opens what the mounts of a snapshot show, which is a directory. `place` is any directory: in a mount namespace of a
-/// thread that ends at once the snapshot is mounted over it, so that nobody else sees that, and nothing is left to
-/// unmount. The mount itself lives as long as the open directory.
+/// Opens the root directory of a snapshot. `place` is any directory: the snapshot is mounted over it in a
+/// mount namespace of a short-lived thread, so that no other process sees the mount and nothing must be
+/// unmounted. The mount lives as long as the open directory.
 pub(crate) fn open(mounts: &[Mount], place: &Path) -> io::Result<OwnedFd> {
     let [found] = mounts else {
-        return Err(io::Error::other(format!("want one mount, found {}", mounts.len())));
+        return Err(io::Error::other(format!("expected one mount, found {}", mounts.len())));
     };
     let open = || {
         unshare(CloneFlags::CLONE_NEWNS)?;
         mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)?;
-        show(found, place)?;
+        mount_snapshot(found, place)?;
         Ok::<_, io::Error>(OwnedFd::from(File::open(place)?))
     };
     thread::scope(|scope| {
@@ -96,7 +95,7 @@ pub(crate) fn open(mounts: &[Mount], place: &Path) -> io::Result<OwnedFd> {
     })
 }
 
-fn show(found: &Mount, place: &Path) -> io::Result<()> {
+fn mount_snapshot(found: &Mount, place: &Path) -> io::Result<()> {
     match found.r#type.as_str() {
         "bind" => {
             mount(Some(Path::new(&found.source)), place, None::<&str>, MsFlags::MS_BIND, None::<&str>)?;
@@ -105,19 +104,19 @@ fn show(found: &Mount, place: &Path) -> io::Result<()> {
         }
         "overlay" => {
             let (common, options) = overlay(&found.options)?;
-            // Of this thread alone, which has file system attributes of its own.
+            // This thread has its own file system attributes.
             nix::unistd::chdir(&common)?;
             Ok(mount(Some("overlay"), place, Some("overlay"), FLAGS, Some(options.as_str()))?)
         }
         other => Err(io::Error::new(
             ErrorKind::Unsupported,
-            format!("snapshots of type {other:?} cannot be looked into; use the snapshotter overlayfs"),
+            format!("snapshots of type {other:?} cannot be opened; use the snapshotter overlayfs"),
         )),
     }
 }
 
-/// The options of a read-only overlay, with its layers named from a directory that they have in common: the kernel
-/// takes a page of options, which the full names of an image with many layers do not fit in.
+/// Options of a read-only overlay, with layers relative to their common directory: the kernel takes one page
+/// of options, which is too small for the full paths of many layers.
 fn overlay(options: &[String]) -> io::Result<(PathBuf, String)> {
     let missing = || io::Error::other("the snapshot has no layers");
     let lower = options.iter().find_map(|option| option.strip_prefix("lowerdir=")).ok_or_else(missing)?;
@@ -132,7 +131,7 @@ fn overlay(options: &[String]) -> io::Result<(PathBuf, String)> {
         Err(_) => layer.display().to_string(),
     });
     let lower = format!("lowerdir={}", names.collect::<Vec<_>>().join(":"));
-    // Flags are given apart, and nothing is written.
+    // Flags are passed separately, and nothing is written.
     let other = options.iter().filter(|option| {
         let name = option.split('=').next().unwrap_or_default();
         !["lowerdir", "upperdir", "workdir", "ro", "rw"].contains(&name)
@@ -152,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn layers_are_named_from_what_they_have_in_common() {
+    fn overlay_layers_use_common_prefix() {
         let of = |words: &[&str]| overlay(&strings(words)).unwrap();
         let (common, options) = of(&["index=off", "lowerdir=/c/snapshots/12/fs:/c/snapshots/1/fs", "ro"]);
         assert_eq!(
@@ -170,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn many_layers_are_seen_as_one_and_nobody_else_sees_them() {
+    fn layers_are_merged_and_mount_is_private() {
         let dir = tempfile::tempdir().unwrap();
         let layers: Vec<PathBuf> = (0..120)
             .map(|number| dir.path().join(format!("a-rather-long-name-of-a-layer-{number}")))
@@ -197,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn links_lead_to_places_in_the_image() {
+    fn links_resolve_within_image() {
         let dir = tempfile::tempdir().unwrap();
         let image = dir.path().join("image");
         fs::create_dir_all(image.join("data/sub")).unwrap();
@@ -222,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_looked_into_is_said() {
+    fn unsupported_mount_is_reported() {
         let dir = tempfile::tempdir().unwrap();
         let error = open(&mount_of("ext4", dir.path(), &[]), dir.path()).unwrap_err();
         assert!(error.to_string().contains("use the snapshotter overlayfs"), "{error}");

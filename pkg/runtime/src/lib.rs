@@ -1,16 +1,15 @@
-//! The door to containers: one small trait, [`Runtime`], for a worker that asks what to do and does one
-//! thing at a time.
+//! Containers for a worker, behind one small trait, [`Runtime`].
 //!
-//! [`containerd::Containerd`] drives containerd 1.6 and later; `fake::Fake` (feature `testing`) keeps
-//! containers in memory. One conformance suite holds both to the same behaviour. [`supervise`] runs a
-//! containerd of our own where the machine has none. containerd is the only ledger: nothing is remembered
-//! here that a restart would miss.
+//! [`containerd::ContainerdRuntime`] drives containerd 1.6 and later; `fake::FakeRuntime` (feature `testing`)
+//! keeps containers in memory. One conformance suite checks both for the same behaviour. [`supervise`] runs a
+//! private containerd on machines without one. containerd is the only store: this crate keeps no state that a
+//! restart would lose.
 //!
-//! It must never decide what should run, never report an exit that it did not see, and never remove what it
-//! did not make. Every call has a deadline, and every `ensure_*` and `remove` is harmless the second time.
+//! It must never decide what should run, never report an exit that it did not observe, and never remove what
+//! it did not create. Every call has a deadline; every `ensure_*` and `remove` is idempotent.
 //!
-//! Start reading at [`Runtime`] and [`ContainerSpec`], then `containerd/create.rs`: it asks `host.rs` what the names
-//! in a spec mean on this machine, and `spec.rs` for the document that makes them true.
+//! Start reading at [`Runtime`] and [`ContainerSpec`], then `containerd/create.rs`: `host_check.rs` resolves
+//! the names in a spec on this machine, and `spec.rs` builds the OCI document.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -20,12 +19,12 @@ pub mod containerd;
 mod error;
 #[cfg(feature = "testing")]
 pub mod fake;
-mod host;
+mod host_check;
 mod image_files;
 mod pidfd;
+mod process_setup;
 mod programs;
 mod rootfs;
-mod setup;
 mod spec;
 pub mod supervise;
 #[cfg(feature = "testing")]
@@ -36,109 +35,108 @@ use async_trait::async_trait;
 use futures::stream::BoxStream;
 
 pub use container::{
-    Access, ContainerId, ContainerSpec, Device, Exit, Found, HostFile, Info, Limits, Log, MAX_ASSIGNMENT,
-    MIN_CPU, MIN_MEMORY, Mount, MountSource, Network, Owner, Process, Propagation, Reservations,
-    RuntimeEvent, Seccomp, Swept, Ulimit,
+    ContainerId, ContainerLimits, ContainerMount, ContainerMountSource, ContainerOwner,
+    ContainerReservations, ContainerSpec, ContainerStatus, ContainerUlimit, DevicePermissions, HostDevice,
+    HostFile, MAX_ASSIGNMENT, MIN_CPU, MIN_MEMORY, MountPropagation, NetworkMode, OutputTarget, ProcessExit,
+    ProcessState, RuntimeEvent, RuntimeInfo, SeccompPolicy, SweepReport,
 };
 pub use error::Error;
-pub use image_files::{ImageFiles, RunsAs};
-pub use setup::ProcessSetup;
-pub use usage::Usage;
+pub use image_files::{ContainerUser, ImageFiles};
+pub use process_setup::ProcessSetup;
+pub use usage::ContainerUsage;
 pub use warren_image::Reference;
 pub use warren_types::Signal;
 
-/// What this crate's operations return.
+/// Result of the operations of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Containers as a worker sees them. All of one object's containers live in one namespace that nobody else
-/// uses.
+/// A container runtime. All containers of one runtime are in one namespace that has no other user.
 #[async_trait]
 pub trait Runtime: Send + Sync + 'static {
-    /// The runtime's name and version, which proves that it answers.
+    /// Name and version of the runtime, as proof that it answers.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] or [`Error::Timeout`] when it does not.
-    async fn info(&self) -> Result<Info>;
+    /// [`Error::Unavailable`] or [`Error::Timeout`] if it does not answer.
+    async fn info(&self) -> Result<RuntimeInfo>;
 
-    /// Every container of the namespace, also those that somebody else put there ([`Found::owner`] is then
-    /// `None`). A container whose process could not be asked about in time is listed as
-    /// [`Process::Unknown`].
-    async fn list(&self) -> Result<Vec<Found>>;
+    /// Every container of the namespace, including those that other clients created
+    /// ([`ContainerStatus::owner`] is then `None`). A container whose supervisor did not answer in time is
+    /// listed as [`ProcessState::Unknown`].
+    async fn list(&self) -> Result<Vec<ContainerStatus>>;
 
-    /// One container, or `None` when there is no record of it.
-    async fn inspect(&self, id: &ContainerId) -> Result<Option<Found>>;
+    /// One container, or `None` without a record.
+    async fn inspect(&self, id: &ContainerId) -> Result<Option<ContainerStatus>>;
 
-    /// Makes record, file system and process of a container, as far as they are missing; the process waits
-    /// for [`Runtime::start`]. A container that is created or running already is left as it is.
+    /// Creates the missing ones of record, file system and process of a container; the process waits for
+    /// [`Runtime::start`]. A created or running container is not changed.
     ///
     /// # Errors
-    /// [`Error::ImageMissing`], [`Error::CommandNotFound`] and [`Error::InvalidSpec`] are the spec's fault;
-    /// [`Error::Conflict`] when the id belongs to something else or its process has ended and was not
-    /// deleted.
+    /// [`Error::ImageMissing`], [`Error::CommandNotFound`] and [`Error::InvalidSpec`] for errors in the spec;
+    /// [`Error::Conflict`] if the id is taken, or its process has ended and was not deleted.
     async fn ensure_created(&self, spec: &ContainerSpec) -> Result<()>;
 
-    /// Starts a created process and returns its pid; the pid of a running one.
+    /// Starts a created process and returns its pid; returns the pid of a running one.
     ///
     /// # Errors
-    /// [`Error::NotFound`] without a process, [`Error::Conflict`] when it has ended.
+    /// [`Error::NotFound`] without a process, [`Error::Conflict`] if it has ended.
     async fn start(&self, id: &ContainerId) -> Result<u32>;
 
-    /// Sends a signal to the container's first process. `false`: there was no process to get it.
+    /// Sends a signal to the first process of the container. `false`: there is no process.
     async fn signal(&self, id: &ContainerId, signal: Signal) -> Result<bool>;
 
     /// Deletes an ended or never started process and keeps record and file system, so that
-    /// [`Runtime::ensure_created`] can make a new one in place. Returns how it ended; `None` without a
-    /// process.
+    /// [`Runtime::ensure_created`] can create a new process in place. Returns how the process ended; `None`
+    /// without a process.
     ///
     /// # Errors
-    /// [`Error::Conflict`] while it runs.
-    async fn delete_process(&self, id: &ContainerId) -> Result<Option<Exit>>;
+    /// [`Error::Conflict`] if the process runs.
+    async fn delete_process(&self, id: &ContainerId) -> Result<Option<ProcessExit>>;
 
-    /// Removes process, record and file system, in that order, and whatever a half-done creation or removal
-    /// left.
+    /// Removes process, record and file system, in that order, and leftovers of an interrupted creation or
+    /// removal.
     ///
     /// # Errors
-    /// [`Error::Conflict`] while its process runs: signal it first.
+    /// [`Error::Conflict`] if the process runs: signal it first.
     async fn remove(&self, id: &ContainerId) -> Result<()>;
 
-    /// Replaces the ledger, a short text of the caller's that outlives restarts of everything but the
-    /// container.
-    async fn set_ledger(&self, id: &ContainerId, ledger: &str) -> Result<()>;
+    /// Replaces the attempt history, a short text of the caller that is stored with the container.
+    async fn set_attempt_history(&self, id: &ContainerId, ledger: &str) -> Result<()>;
 
-    /// What the container's processes use; `None` when it has none, or where nobody counts. Reads a few small files
-    /// of the kernel, and asks no runtime.
-    fn usage(&self, _id: &ContainerId) -> Option<Usage> {
+    /// Resource usage of the container's processes; `None` without processes or accounting. Reads a few small
+    /// kernel files and does not call containerd.
+    fn usage(&self, _id: &ContainerId) -> Option<ContainerUsage> {
         None
     }
 
-    /// As whom and within which bounds the processes of a container run.
+    /// User, capabilities and limits that the processes of a container run with.
     ///
     /// # Errors
-    /// [`Error::NotFound`] without a record; [`Error::Failed`] for what a further process cannot take on.
+    /// [`Error::NotFound`] without a record; [`Error::Failed`] if a second process cannot get the same setup.
     async fn process_setup(&self, id: &ContainerId) -> Result<ProcessSetup>;
 
-    /// What happens from now on. Events are hints: they may come twice, late or not at all, so look before
-    /// acting. [`RuntimeEvent::Lost`] means that some may be missing, [`RuntimeEvent::Resumed`] that it is
-    /// time to list.
+    /// Events from now on. Events are hints: they may be duplicated, late or missing, so check before acting.
+    /// [`RuntimeEvent::Lost`] means that some may be missing, [`RuntimeEvent::Resumed`] that the caller must
+    /// list again.
     fn events(&self) -> BoxStream<'static, RuntimeEvent>;
 
-    /// Opens the files of an image that is on this node, without a container.
+    /// Opens the files of an image on this node, without a container.
     ///
     /// # Errors
-    /// [`Error::ImageMissing`]; [`Error::ImageUnusable`] when its files are kept in a way that nobody can look into.
+    /// [`Error::ImageMissing`]; [`Error::ImageUnusable`] if the snapshotter does not allow access to the
+    /// files.
     async fn image_files(&self, image: &Reference) -> Result<ImageFiles>;
 
-    /// Who a container of an image runs as that asks for `user` as [`ContainerSpec::user`] does.
+    /// Resolves `user` (as in [`ContainerSpec::user`]) for containers of an image.
     ///
     /// # Errors
-    /// [`Error::ImageMissing`]; [`Error::InvalidSpec`] for a name that the image does not have.
-    async fn runs_as(&self, image: &Reference, user: Option<&str>) -> Result<RunsAs>;
+    /// [`Error::ImageMissing`]; [`Error::InvalidSpec`] for a name that is not in the image.
+    async fn resolve_user(&self, image: &Reference, user: Option<&str>) -> Result<ContainerUser>;
 
-    /// Removes what a killed agent or runtime left behind and no container owns. What a call of this runtime
-    /// works on is never touched, and what is found must still be there some seconds later; so this is for any
-    /// time, is quick only when there is nothing to remove, and is harmless to drop half-way.
-    async fn sweep_strays(&self) -> Result<Swept>;
+    /// Removes leftovers of a killed agent or runtime that belong to no container. Objects that a call of
+    /// this runtime works on are not touched, and an orphan must exist for some seconds before it is removed.
+    /// So it is safe at any time, returns quickly only without orphans, and may be cancelled.
+    async fn sweep_orphans(&self) -> Result<SweepReport>;
 
-    /// Removes what all containers together stood in, once there is none left: for the end of a node.
+    /// Removes what all containers of the node share, after the last container: for a node that leaves.
     async fn remove_node(&self) -> Result<()>;
 }

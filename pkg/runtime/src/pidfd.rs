@@ -1,8 +1,8 @@
-//! Process handles that cannot come to mean another process.
+//! Process handles that are safe against reuse of process ids.
 //!
 //! `unsafe` because neither the standard library nor nix wraps the two system calls, which take and return
-//! plain integers and touch no memory of ours; and because tokio wants a promise that a descriptor stays
-//! what it is.
+//! plain integers and touch no memory of this process; and because tokio requires a promise that a descriptor
+//! stays the same.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -22,7 +22,7 @@ impl Pidfd {
     /// A handle to the process that has this id now.
     ///
     /// # Errors
-    /// `ESRCH` when there is none.
+    /// `ESRCH` without such a process.
     pub fn open(pid: u32) -> io::Result<Self> {
         let pid = libc::pid_t::try_from(pid).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
         // SAFETY: pidfd_open(2) reads two integers and returns a new descriptor or -1.
@@ -30,7 +30,7 @@ impl Pidfd {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor was just made for us and nobody else owns it.
+        // The descriptor is new and has no other owner.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd as RawFd) }))
     }
 
@@ -60,11 +60,11 @@ impl Pidfd {
     }
 }
 
-/// Waits for a process's end. One wait for each handle at a time.
+/// Waits for the end of a process. One wait per handle at a time.
 ///
 /// # Errors
-/// When the descriptor cannot be polled, as for a second wait.
-pub(crate) async fn ended(pidfd: &Pidfd) -> io::Result<()> {
+/// The descriptor cannot be polled, as for a second wait.
+pub(crate) async fn wait_for_exit(pidfd: &Pidfd) -> io::Result<()> {
     // SAFETY: the handle owns its descriptor and neither replaces nor closes it while it is borrowed.
     let registered = unsafe { AsyncFd::register_with_interest(Raw(pidfd.0.as_fd()), Interest::READABLE) };
     registered.map_err(io::Error::from)?.readable().await.map(|_| ())
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_handle_outlives_its_process() {
+    fn pidfd_outlives_process() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let pidfd = Pidfd::open(child.id()).unwrap();
         assert!(pidfd.is_alive());
@@ -95,10 +95,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_end_is_waited_for() {
+    async fn wait_for_exit_returns_on_exit() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let pidfd = Pidfd::open(child.id()).unwrap();
-        let mut waiting = Box::pin(ended(&pidfd));
+        let mut waiting = Box::pin(wait_for_exit(&pidfd));
         assert!(futures::poll!(&mut waiting).is_pending());
         child.kill().unwrap();
         waiting.await.unwrap();

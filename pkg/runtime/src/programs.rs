@@ -1,4 +1,4 @@
-//! Finding programs on this machine.
+//! Finds programs on this machine.
 
 use std::env;
 use std::ffi::OsString;
@@ -6,20 +6,20 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// Where distributions put what we run, also when a service's `PATH` is shorter.
-const USUAL: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// Usual directories of the needed programs, for services with a shorter `PATH`.
+const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Our own `PATH` and the usual directories after it.
+/// `PATH` of this process, followed by the usual directories.
 pub(crate) fn search_path() -> OsString {
     let mut path = env::var_os("PATH").unwrap_or_default();
     if !path.is_empty() {
         path.push(":");
     }
-    path.push(USUAL);
+    path.push(DEFAULT_PATH);
     path
 }
 
-/// The program of this name, or at this path.
+/// The program with this name, or at this path.
 pub(crate) fn find(name: &Path, path: &OsString) -> Option<PathBuf> {
     match name.components().count() {
         1 => env::split_paths(path).map(|folder| folder.join(name)).find(|file| is_program(file)),
@@ -27,7 +27,7 @@ pub(crate) fn find(name: &Path, path: &OsString) -> Option<PathBuf> {
     }
 }
 
-/// Whether it is a file that can be executed.
+/// Whether the file is executable.
 pub(crate) fn is_program(file: &Path) -> bool {
     fs::metadata(file).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }

@@ -1,4 +1,4 @@
-//! Reads single files out of a container's file system without mounting it: layer by layer, top first.
+//! Reads single files of a container's file system without mounting it: layer by layer, top first.
 //!
 //! A path is resolved within its layer alone, so that a link in an image cannot lead to a file of the host.
 
@@ -10,13 +10,13 @@ use std::path::{Path, PathBuf};
 use containerd_client::types::Mount;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 
-/// `/etc/passwd` and `/etc/group` of an honest image are far smaller.
+/// `/etc/passwd` and `/etc/group` of real images are far smaller.
 const MAX_FILE: u64 = 1 << 20;
 
-/// The text of a file, `None` when no layer has it.
+/// The text of a file; `None` if no layer has it.
 ///
 /// # Errors
-/// When the mounts are of a kind that has no layers on disk, or the file is not a small text file.
+/// The mounts have no layers on disk, or the file is not a small text file.
 pub(crate) fn read(mounts: &[Mount], path: &Path) -> io::Result<Option<String>> {
     for layer in layers(mounts)? {
         let root = File::open(&layer)?;
@@ -46,11 +46,11 @@ pub(crate) fn read(mounts: &[Mount], path: &Path) -> io::Result<Option<String>> 
     Ok(None)
 }
 
-/// The directories of the layers, top first. The container's own writable layer is left out: a user that a
-/// container added to its own files must not change who it runs as.
+/// Directories of the layers, top first. The writable layer is skipped: a user that a container added to its
+/// own files must not change the user that it runs as.
 fn layers(mounts: &[Mount]) -> io::Result<Vec<PathBuf>> {
     let [mount] = mounts else {
-        return Err(io::Error::other(format!("want one mount, found {}", mounts.len())));
+        return Err(io::Error::other(format!("expected one mount, found {}", mounts.len())));
     };
     match mount.r#type.as_str() {
         "overlay" => {
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn the_topmost_layer_that_has_the_file_wins() {
+    fn topmost_layer_with_file_wins() {
         let dir = tempfile::tempdir().unwrap();
         let (top, bottom) = (dir.path().join("top"), dir.path().join("bottom"));
         fs::create_dir_all(top.join("etc")).unwrap();
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_small_file_is_refused() {
+    fn large_or_special_file_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir_all(dir.path().join("etc/passwd")).unwrap();
         assert!(read(&overlay(&[dir.path()]), Path::new("etc/passwd")).is_err());

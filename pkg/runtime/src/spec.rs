@@ -1,7 +1,7 @@
-//! From a container's spec and its image's wishes to the document that runc reads. Pure.
+//! Builds the OCI document of a container from its spec and its image. Pure.
 //!
-//! The defaults are those that people know from Docker: its capabilities, masked paths, mounts and seccomp
-//! list. Source of the format: OCI runtime specification 1.0.2.
+//! The defaults are Docker's: capabilities, masked paths, mounts and seccomp list. Source of the format: OCI
+//! runtime specification 1.0.2.
 
 pub(crate) mod capabilities;
 pub(crate) mod command;
@@ -16,45 +16,45 @@ use std::path::{Path, PathBuf};
 use oci_spec::runtime as oci;
 use warren_image::RunConfig;
 
-use crate::container::{Access, ContainerId, ContainerSpec, INIT, Network, Seccomp};
+use crate::container::{ContainerId, ContainerSpec, DevicePermissions, INIT, NetworkMode, SeccompPolicy};
 use crate::error::Error;
 pub(crate) use capabilities::bits;
-pub use seccomp::Architectures;
+pub use seccomp::AllowedArchitectures;
 use user::User;
 
-/// What of the machine decides about a container's document.
+/// Properties of the machine that affect the document.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Host {
-    /// Containers live in cgroup version 2.
+pub(crate) struct HostFeatures {
+    /// Containers are in cgroup version 2.
     pub unified_cgroups: bool,
     /// The kernel can limit memory and swap together.
     pub limits_swap: bool,
-    /// The kernel can make a mount read-only together with those below it.
+    /// The kernel can make a mount read-only recursively.
     pub recursive_read_only: bool,
-    /// What can be given at all.
-    pub capabilities: capabilities::Set,
-    /// The programs that may run.
-    pub architectures: Architectures,
+    /// Capabilities that containers can get.
+    pub capabilities: capabilities::CapabilitySet,
+    /// Architectures of programs that may run.
+    pub architectures: AllowedArchitectures,
 }
 
-/// A device as the container gets it.
+/// A device in a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DeviceNode {
-    /// In the container.
+    /// Path in the container.
     pub path: PathBuf,
     pub kind: oci::LinuxDeviceType,
     pub major: i64,
     pub minor: i64,
-    /// Permission bits, owner and group: the host's.
+    /// Permission bits, owner and group of the host's device.
     pub mode: u32,
     pub uid: u32,
     pub gid: u32,
-    pub access: Access,
+    pub access: DevicePermissions,
 }
 
-/// What the names in a spec were found to mean.
+/// The names in a spec, resolved on this machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Meant {
+pub(crate) struct ResolvedSpec {
     pub user: User,
     pub devices: Vec<DeviceNode>,
 }
@@ -64,17 +64,17 @@ pub(crate) fn cgroup_path(parent: &str, id: &ContainerId) -> PathBuf {
     Path::new("/").join(parent.trim_matches('/')).join(id.as_str())
 }
 
-/// The whole document.
+/// Builds the document.
 ///
 /// # Errors
-/// [`Error::InvalidSpec`] when neither spec nor image name a command, the image's directory is relative, or what
-/// is asked for needs a capability that the machine cannot give.
+/// [`Error::InvalidSpec`] if neither spec nor image have a command, the image's working directory is
+/// relative, or the machine lacks a requested capability.
 pub(crate) fn document(
     spec: &ContainerSpec,
     image: &RunConfig,
-    meant: &Meant,
+    meant: &ResolvedSpec,
     cgroup_parent: &str,
-    host: Host,
+    host: HostFeatures,
 ) -> Result<oci::Spec, Error> {
     let granted = capabilities::granted(spec, host.capabilities)?;
     check_oom_score(spec, host)?;
@@ -91,13 +91,12 @@ pub(crate) fn document(
     Ok(document)
 }
 
-/// runc does not say why it fails at this.
-fn check_oom_score(spec: &ContainerSpec, host: Host) -> Result<(), Error> {
+/// runc reports no reason when this fails.
+fn check_oom_score(spec: &ContainerSpec, host: HostFeatures) -> Result<(), Error> {
     match spec.oom_score_adj {
         Some(score) if score < 0 && !host.capabilities.has(oci::Capability::SysResource) => {
-            let reason =
-                format!("{score} needs a node that has SYS_RESOURCE; without it only 0 and more can be set");
-            Err(Error::invalid("oom_score_adj", reason))
+            let reason = format!("{score} needs a node with SYS_RESOURCE; without it, set 0 or more");
+            Err(Error::invalid_field("oom_score_adj", reason))
         }
         _ => Ok(()),
     }
@@ -107,18 +106,21 @@ fn process(
     spec: &ContainerSpec,
     image: &RunConfig,
     user: &User,
-    granted: capabilities::Set,
+    granted: capabilities::CapabilitySet,
 ) -> Result<oci::Process, Error> {
     let directory = match (&spec.workdir, image.working_dir.as_str()) {
         (Some(directory), _) => directory,
         (None, "") => "/",
         (None, directory) if directory.starts_with('/') => directory,
         (None, relative) => {
-            return Err(Error::invalid("image", format!("its directory {relative:?} is relative")));
+            return Err(Error::invalid_field(
+                "image",
+                format!("its working directory {relative:?} is relative"),
+            ));
         }
     };
     let mut identity = oci::User::default();
-    // The primary group is also listed: a program that drops it must not gain what "everyone else" may do.
+    // The primary group is listed as well: a program that drops it must not gain the permissions of "others".
     let mut groups = vec![user.gid];
     for group in &user.groups {
         if !groups.contains(group) {
@@ -126,7 +128,7 @@ fn process(
         }
     }
     identity.set_uid(user.uid).set_gid(user.gid).set_additional_gids(Some(groups));
-    let mut words = command::words(spec, image)?;
+    let mut words = command::command_line(spec, image)?;
     if spec.init.is_some() {
         words.splice(..0, [INIT.to_owned(), "--".to_owned()]);
     }
@@ -138,7 +140,7 @@ fn process(
         .set_env(Some(command::environment(spec, image)))
         .set_cwd(directory.into())
         .set_no_new_privileges(Some(spec.no_new_privileges))
-        .set_capabilities(Some(capabilities::sets(granted)))
+        .set_capabilities(Some(capabilities::oci_sets(granted)))
         .set_oom_score_adj(spec.oom_score_adj)
         .set_rlimits(resources::rlimits(&spec.ulimits));
     Ok(process)
@@ -146,10 +148,10 @@ fn process(
 
 fn linux(
     spec: &ContainerSpec,
-    meant: &Meant,
-    granted: capabilities::Set,
+    meant: &ResolvedSpec,
+    granted: capabilities::CapabilitySet,
     cgroup_parent: &str,
-    host: Host,
+    host: HostFeatures,
 ) -> oci::Linux {
     let mut linux = oci::Linux::default();
     linux
@@ -164,7 +166,7 @@ fn linux(
         .set_masked_paths(fenced.then(defaults::masked_paths))
         .set_readonly_paths(fenced.then(defaults::readonly_paths))
         .set_seccomp(
-            (fenced && spec.seccomp == Seccomp::Default)
+            (fenced && spec.seccomp == SeccompPolicy::Default)
                 .then(|| seccomp::profile(granted, host.architectures)),
         );
     linux
@@ -183,15 +185,15 @@ fn device(node: &DeviceNode) -> oci::LinuxDevice {
     device
 }
 
-fn namespaces(network: &Network, host: Host) -> Vec<oci::LinuxNamespace> {
+fn namespaces(network: &NetworkMode, host: HostFeatures) -> Vec<oci::LinuxNamespace> {
     use oci::LinuxNamespaceType as Type;
     let mut kinds = vec![(Type::Pid, None), (Type::Ipc, None), (Type::Uts, None), (Type::Mount, None)];
     match network {
-        Network::Isolated => kinds.push((Type::Network, None)),
-        Network::Joined(path) => kinds.push((Type::Network, Some(path.clone()))),
-        Network::Host => {}
+        NetworkMode::Isolated => kinds.push((Type::Network, None)),
+        NetworkMode::Joined(path) => kinds.push((Type::Network, Some(path.clone()))),
+        NetworkMode::Host => {}
     }
-    // Version 1 has no use for it: its hierarchies are shown rooted at the container by bind mounts.
+    // Version 1 has no use for it: bind mounts show its hierarchies with the container as root.
     if host.unified_cgroups {
         kinds.push((Type::Cgroup, None));
     }
@@ -206,10 +208,10 @@ fn namespaces(network: &Network, host: Host) -> Vec<oci::LinuxNamespace> {
 /// The profile of a container without capabilities.
 #[cfg(test)]
 pub(crate) fn default_profile() -> oci::LinuxSeccomp {
-    seccomp::profile(capabilities::Set::from_mask(0), Architectures::Native)
+    seccomp::profile(capabilities::CapabilitySet::from_mask(0), AllowedArchitectures::Native)
 }
 
 #[cfg(test)]
-pub(crate) mod samples;
+pub(crate) mod fixtures;
 #[cfg(test)]
 mod tests;

@@ -1,9 +1,9 @@
-//! A containerd for this node: the one the machine runs, or one of our own.
+//! The containerd of this node: the machine's, or a private one.
 //!
-//! Our own runs in a session of its own, so that it and its containers outlive the agent that started it;
-//! the next agent adopts it. It is recognised by its command line, which names a configuration file only we
-//! write, so that there is no second record that could be stale. While an agent runs, a containerd of ours
-//! that dies is started again; containers do not notice.
+//! A private containerd runs in its own session, so that it and its containers outlive the agent that started
+//! it; the next agent adopts it. It is recognized by its command line with the path of a configuration file
+//! that only this crate writes, so there is no second record that could be stale. While an agent runs, a
+//! private containerd that dies is restarted; containers are not affected.
 
 mod configuration;
 mod detach;
@@ -15,93 +15,92 @@ use std::time::{Duration, Instant};
 use tokio::process::Child;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use warren_image::Connection;
+use warren_image::ContainerdConnection;
 
 use crate::pidfd::{self, Pidfd};
-use configuration::Files;
+use configuration::ContainerdPaths;
 use warren_types::Signal;
 
-/// Where a containerd installed by the distribution listens.
+/// Socket of a containerd that the distribution installed.
 pub const SYSTEM_SOCKET: &str = "/run/containerd/containerd.sock";
 
-const PROBE: Duration = Duration::from_secs(3);
-const START: Duration = Duration::from_secs(30);
-const STOP: Duration = Duration::from_secs(10);
-const POLL: Duration = Duration::from_millis(20);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(30));
-/// One that ran this long was healthy: the next failure is a new one.
-const HEALTHY: Duration = Duration::from_secs(60);
+/// A containerd that ran this long was healthy: its exit starts a new series of failures.
+const HEALTHY_AFTER: Duration = Duration::from_secs(60);
 
-/// What to use, and where our own containerd keeps its things if we need one.
+/// Choice of containerd, and directories of a private one.
 #[derive(Clone, Debug)]
-pub struct Options {
-    /// Use the containerd at this socket and no other. The socket of our own asks for one of our own,
-    /// whether the machine's answers or not.
+pub struct SupervisorOptions {
+    /// Use only the containerd at this socket. The socket of the private containerd selects that one, whether
+    /// the machine's answers or not.
     pub socket: Option<PathBuf>,
-    /// Where the machine's containerd would be; [`SYSTEM_SOCKET`] outside of tests.
+    /// Socket of the machine's containerd; [`SYSTEM_SOCKET`] outside of tests.
     pub system_socket: PathBuf,
-    /// Images and containers of our own containerd; on disk.
+    /// Images and containers of the private containerd; persistent.
     pub root: PathBuf,
-    /// Its socket, configuration and run-time state; lost with a reboot. A short path: sockets have at most
-    /// 107 bytes.
+    /// Socket, configuration and run-time state of the private containerd; volatile. Use a short path: socket
+    /// paths have at most 107 bytes.
     pub state: PathBuf,
-    /// The program; searched for in `PATH` and the usual directories if `None`.
+    /// Path of containerd; `None`: searched in `PATH` and the usual directories.
     pub binary: Option<PathBuf>,
 }
 
-impl Options {
-    /// The usual search: the machine's containerd if it answers, else one of our own below the two
-    /// directories.
+impl SupervisorOptions {
+    /// Defaults: the machine's containerd if it answers, else a private one below the two directories.
     pub fn new(root: impl Into<PathBuf>, state: impl Into<PathBuf>) -> Self {
         let (root, state) = (root.into(), state.into());
         Self { socket: None, system_socket: SYSTEM_SOCKET.into(), root, state, binary: None }
     }
 }
 
-/// The containerd to talk to.
+/// The containerd to use.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Endpoint {
+pub struct ContainerdEndpoint {
     /// Its socket.
     pub socket: PathBuf,
-    /// We started it, now or earlier, and keep it running.
-    pub ours: bool,
+    /// This process supervises it: started by this agent or an earlier one.
+    pub is_managed: bool,
 }
 
-/// How the containerd that we keep is doing.
+/// State of the supervised containerd.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Status {
-    /// It is not ours to keep.
-    Foreign,
+pub enum ContainerdStatus {
+    /// Not supervised by this process.
+    External,
     /// It runs.
     Running {
-        /// Its process id.
+        /// Process id.
         pid: u32,
     },
-    /// It died and is about to be started again.
+    /// It exited and is about to be restarted.
     Down {
-        /// Why the last attempt failed, or how it ended.
+        /// The last start error, or how it ended.
         reason: String,
     },
 }
 
-/// Why there is no containerd.
+/// No containerd can be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Starting one takes root.
-    #[error("no containerd answers and starting one needs root; run as root or start containerd yourself")]
+    /// Starting containerd needs root.
+    #[error("no containerd answers, and starting one needs root; run as root or start containerd")]
     NotRoot,
     /// A program is not installed.
     #[error("{program} is not installed; install it, on Debian by `apt-get install containerd runc`")]
     Missing {
-        /// Its name or path.
+        /// Name or path.
         program: String,
     },
-    /// The socket that was asked for does not answer.
+    /// The configured socket does not answer.
     #[error("no containerd answers at {}: {reason}", socket.display())]
     NotAnswering {
         /// The socket.
         socket: PathBuf,
-        /// What connecting said.
+        /// The connection error.
         reason: String,
     },
     /// A directory cannot be used.
@@ -109,37 +108,37 @@ pub enum Error {
     Path {
         /// The directory or file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The cause.
         reason: String,
     },
-    /// It was started and did not come up.
+    /// It was started and did not become ready.
     #[error("containerd did not start: {reason}; its log is {}", log.display())]
     Start {
-        /// What happened, with the end of its log.
+        /// The cause, with the end of its log.
         reason: String,
-        /// The whole log.
+        /// Path of the log.
         log: PathBuf,
     },
 }
 
-/// Keeps a containerd of ours running as long as it lives; dropping it leaves containerd as it is.
+/// Supervises a private containerd while it lives; dropping it leaves containerd running.
 #[derive(Debug)]
-pub struct Supervisor {
-    endpoint: Endpoint,
-    files: Files,
-    status: watch::Receiver<Status>,
-    keeper: Option<JoinHandle<()>>,
+pub struct ContainerdSupervisor {
+    endpoint: ContainerdEndpoint,
+    paths: ContainerdPaths,
+    status: watch::Receiver<ContainerdStatus>,
+    task: Option<JoinHandle<()>>,
 }
 
-impl Supervisor {
-    /// Finds a containerd that answers, or starts one. In this order: the socket given; our own, if it runs
-    /// or has run (its images and containers are there); the machine's; a new one of our own. A given socket
-    /// that is where our own has its socket asks for our own, whatever the machine has.
+impl ContainerdSupervisor {
+    /// Finds a containerd that answers, or starts one. In this order: the configured socket; the private
+    /// containerd, if it runs or has run (it has images and containers); the machine's; a new private one. A
+    /// configured socket that is the private containerd's selects that one, whatever the machine has.
     ///
     /// # Errors
     /// [`Error`] says what to install or to change.
-    pub async fn ensure(options: Options) -> Result<Self, Error> {
-        let files = Files::new(&options.root, &options.state)?;
+    pub async fn ensure(options: SupervisorOptions) -> Result<Self, Error> {
+        let files = ContainerdPaths::new(&options.root, &options.state)?;
         let own_wanted = options.socket.as_ref() == Some(&files.socket);
         if let Some(socket) = options.socket.as_ref().filter(|_| !own_wanted) {
             let reason = |status: tonic::Status| Error::NotAnswering {
@@ -147,7 +146,7 @@ impl Supervisor {
                 reason: status.message().to_owned(),
             };
             probe(socket).await.map_err(reason)?;
-            return Ok(Self::foreign(socket.clone(), files));
+            return Ok(Self::external(socket.clone(), files));
         }
         let running = program::find(&files.configuration);
         if !own_wanted
@@ -155,95 +154,99 @@ impl Supervisor {
             && !files.was_used()
             && probe(&options.system_socket).await.is_ok()
         {
-            return Ok(Self::foreign(options.system_socket, files));
+            return Ok(Self::external(options.system_socket, files));
         }
         let process = match running {
             Some(process) => adopt(process, &files, options.binary.as_deref()).await?,
             None => start(&files, options.binary.as_deref()).await?,
         };
-        let (report, status) = watch::channel(Status::Running { pid: process.pid });
-        let endpoint = Endpoint { socket: files.socket.clone(), ours: true };
-        let keeper = tokio::spawn(keep(process, files.clone(), options.binary, report));
-        Ok(Self { endpoint, files, status, keeper: Some(keeper) })
+        let (report, status) = watch::channel(ContainerdStatus::Running { pid: process.pid });
+        let endpoint = ContainerdEndpoint { socket: files.socket.clone(), is_managed: true };
+        let supervisor_task = tokio::spawn(supervise(process, files.clone(), options.binary, report));
+        Ok(Self { endpoint, paths: files, status, task: Some(supervisor_task) })
     }
 
-    fn foreign(socket: PathBuf, files: Files) -> Self {
-        let (_, status) = watch::channel(Status::Foreign);
-        Self { endpoint: Endpoint { socket, ours: false }, files, status, keeper: None }
+    fn external(socket: PathBuf, files: ContainerdPaths) -> Self {
+        let (_, status) = watch::channel(ContainerdStatus::External);
+        Self { endpoint: ContainerdEndpoint { socket, is_managed: false }, paths: files, status, task: None }
     }
 
-    /// The containerd to talk to.
-    pub fn endpoint(&self) -> &Endpoint {
+    pub fn endpoint(&self) -> &ContainerdEndpoint {
         &self.endpoint
     }
 
-    /// How it is doing, and every change of that.
-    pub fn status(&self) -> watch::Receiver<Status> {
+    /// The state of containerd, with every change.
+    pub fn status(&self) -> watch::Receiver<ContainerdStatus> {
         self.status.clone()
     }
 
-    /// Ends our containerd; somebody else's is left alone. Containers live on: remove them first if they
-    /// should not.
+    /// Stops the private containerd; an external one is not touched. Containers keep running: remove them
+    /// first if they should stop.
     ///
     /// # Errors
-    /// When it survives being killed.
+    /// It survives SIGKILL.
     pub async fn stop(mut self) -> Result<(), Error> {
-        let Some(keeper) = self.keeper.take() else { return Ok(()) };
-        keeper.abort();
-        // Only once the keeper is gone can it no longer start another.
-        let _ = keeper.await;
-        if let Some(process) = program::find(&self.files.configuration) {
-            end(process.pidfd, &self.files).await?;
+        let Some(supervisor_task) = self.task.take() else { return Ok(()) };
+        supervisor_task.abort();
+        // After the keeper ended, no other containerd can be started.
+        let _ = supervisor_task.await;
+        if let Some(process) = program::find(&self.paths.configuration) {
+            stop_process(process.pidfd, &self.paths).await?;
         }
-        self.files.remove_volatile();
+        self.paths.remove_volatile();
         Ok(())
     }
 }
 
-impl Drop for Supervisor {
+impl Drop for ContainerdSupervisor {
     fn drop(&mut self) {
-        if let Some(keeper) = &self.keeper {
-            keeper.abort();
+        if let Some(supervisor_task) = &self.task {
+            supervisor_task.abort();
         }
     }
 }
 
-/// A containerd of ours. The child is there to be reaped; one adopted from an earlier agent is nobody's
-/// child of ours.
+/// A private containerd. The child must be reaped; one adopted from an earlier agent is not a child of this
+/// process.
 #[derive(Debug)]
-struct Process {
+struct ContainerdProcess {
     pid: u32,
     pidfd: Pidfd,
     child: Option<Child>,
 }
 
-impl Process {
-    async fn ended(self) -> String {
+impl ContainerdProcess {
+    async fn wait(self) -> String {
         if let Some(mut child) = self.child {
             return match child.wait().await {
                 Ok(status) => status.to_string(),
                 Err(error) => error.to_string(),
             };
         }
-        match pidfd::ended(&self.pidfd).await {
-            Ok(()) => "it ended".to_owned(),
+        match pidfd::wait_for_exit(&self.pidfd).await {
+            Ok(()) => "it exited".to_owned(),
             Err(error) => error.to_string(),
         }
     }
 }
 
-async fn keep(process: Process, files: Files, binary: Option<PathBuf>, report: watch::Sender<Status>) {
+async fn supervise(
+    process: ContainerdProcess,
+    files: ContainerdPaths,
+    binary: Option<PathBuf>,
+    report: watch::Sender<ContainerdStatus>,
+) {
     let mut process = process;
     let mut pause = BACK_OFF.0;
     loop {
         let since = Instant::now();
-        let mut reason = process.ended().await;
-        if since.elapsed() > HEALTHY {
+        let mut reason = process.wait().await;
+        if since.elapsed() > HEALTHY_AFTER {
             pause = BACK_OFF.0;
         }
         process = loop {
-            tracing::warn!(reason, "containerd is down and will be started again");
-            report.send_replace(Status::Down { reason });
+            tracing::warn!(reason, "containerd is down; restarting it");
+            report.send_replace(ContainerdStatus::Down { reason });
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(BACK_OFF.1);
             match start(&files, binary.as_deref()).await {
@@ -251,78 +254,82 @@ async fn keep(process: Process, files: Files, binary: Option<PathBuf>, report: w
                 Err(error) => reason = error.to_string(),
             }
         };
-        report.send_replace(Status::Running { pid: process.pid });
+        report.send_replace(ContainerdStatus::Running { pid: process.pid });
     }
 }
 
-/// Takes over one that an earlier agent started. One that does not answer in time is replaced.
-async fn adopt(process: Process, files: &Files, binary: Option<&Path>) -> Result<Process, Error> {
-    match answers(files, || process.pidfd.is_alive()).await {
+/// Adopts a containerd that an earlier agent started. One that does not answer in time is replaced.
+async fn adopt(
+    process: ContainerdProcess,
+    files: &ContainerdPaths,
+    binary: Option<&Path>,
+) -> Result<ContainerdProcess, Error> {
+    match wait_until_ready(files, || process.pidfd.is_alive()).await {
         Ok(()) => Ok(process),
         Err(reason) => {
-            tracing::warn!(reason, pid = process.pid, "our containerd does not answer; replacing it");
-            end(process.pidfd, files).await?;
+            tracing::warn!(reason, pid = process.pid, "private containerd does not answer; replacing it");
+            stop_process(process.pidfd, files).await?;
             start(files, binary).await
         }
     }
 }
 
-async fn start(files: &Files, binary: Option<&Path>) -> Result<Process, Error> {
+async fn start(files: &ContainerdPaths, binary: Option<&Path>) -> Result<ContainerdProcess, Error> {
     let failed = |reason: String| Error::Start { reason, log: files.log.clone() };
     let command = program::command(files, binary)?;
     let mut child =
         tokio::process::Command::from(command).spawn().map_err(|error| failed(error.to_string()))?;
-    let pid = child.id().ok_or_else(|| failed("it ended at once".to_owned()))?;
+    let pid = child.id().ok_or_else(|| failed("it exited at once".to_owned()))?;
     let pidfd = Pidfd::open(pid).map_err(|error| failed(error.to_string()))?;
     let alive = || child.try_wait().is_ok_and(|ended| ended.is_none());
-    match answers(files, alive).await {
-        Ok(()) => Ok(Process { pid, pidfd, child: Some(child) }),
+    match wait_until_ready(files, alive).await {
+        Ok(()) => Ok(ContainerdProcess { pid, pidfd, child: Some(child) }),
         Err(reason) => {
-            end(pidfd, files).await?;
-            Err(failed(format!("{reason}; it said: {}", files.last_words())))
+            stop_process(pidfd, files).await?;
+            Err(failed(format!("{reason}; end of its log: {}", files.log_tail())))
         }
     }
 }
 
 /// Waits until containerd answers.
-async fn answers(files: &Files, mut alive: impl FnMut() -> bool) -> Result<(), String> {
-    let deadline = Instant::now() + START;
+async fn wait_until_ready(files: &ContainerdPaths, mut alive: impl FnMut() -> bool) -> Result<(), String> {
+    let deadline = Instant::now() + START_TIMEOUT;
     loop {
         let status = match probe(&files.socket).await {
             Ok(()) => return Ok(()),
             Err(status) => status,
         };
         if !alive() {
-            return Err("it ended".to_owned());
+            return Err("it exited".to_owned());
         }
         if Instant::now() > deadline {
-            return Err(format!("no answer within {START:?}: {}", status.message()));
+            return Err(format!("no answer within {START_TIMEOUT:?}: {}", status.message()));
         }
-        tokio::time::sleep(POLL).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
-async fn end(pidfd: Pidfd, files: &Files) -> Result<(), Error> {
+async fn stop_process(pidfd: Pidfd, files: &ContainerdPaths) -> Result<(), Error> {
     let failed = |reason: String| Error::Start { reason, log: files.log.clone() };
     for signal in [Signal::TERM, Signal::KILL] {
         pidfd.send(signal).map_err(|error| failed(error.to_string()))?;
-        let deadline = Instant::now() + STOP;
+        let deadline = Instant::now() + STOP_TIMEOUT;
         while pidfd.is_alive() && Instant::now() < deadline {
-            tokio::time::sleep(POLL).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         if !pidfd.is_alive() {
             return Ok(());
         }
     }
-    Err(failed("an earlier one cannot be killed".to_owned()))
+    Err(failed("cannot kill an earlier private containerd".to_owned()))
 }
 
-/// The process id of the containerd that was started with this configuration file.
+/// Process id of the containerd that was started with this configuration file.
 #[cfg(feature = "testing")]
 pub(crate) fn running_pid(configuration: &Path) -> Option<u32> {
     program::find(configuration).map(|process| process.pid)
 }
 
 async fn probe(socket: &Path) -> Result<(), tonic::Status> {
-    Connection::new(socket, "warren")?.version(PROBE).await.map(|_| ())
+    ContainerdConnection::new(socket, "warren")?.version(PROBE_TIMEOUT).await.map(|_| ())
 }

@@ -1,50 +1,51 @@
-//! What a container uses, from the kernel's own counters: its cgroups, version 1 and 2, and its network.
+//! Resource usage of a container, from the kernel's counters: its cgroups, version 1 and 2, and its network.
 //!
-//! Eight small files at most, which never block; asking containerd for the same costs thirty times as much.
+//! Reads at most eight small files, which never block; the same query to containerd costs thirty times as
+//! much.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::cgroup::place;
+use crate::cgroup::path_in_hierarchy;
 
-/// What a container uses now, or has used since its process was made.
+/// Current usage of a container, or totals since its process was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
-    /// Time on a CPU, of all its processes together.
+pub struct ContainerUsage {
+    /// CPU time of all processes.
     pub cpu: Duration,
-    /// Bytes of memory that it cannot do without: file pages that were not used lately are not counted.
+    /// Working set in bytes: memory without inactive file pages.
     pub memory: u64,
-    /// Bytes that came over its network.
+    /// Bytes received from the network.
     pub received: u64,
-    /// Bytes that went over its network.
+    /// Bytes sent to the network.
     pub sent: u64,
     /// Bytes read from block devices.
     pub read: u64,
-    /// Bytes written to block devices. Under version 1 only those that a process itself waited for.
+    /// Bytes written to block devices. With cgroup version 1 only synchronous writes.
     pub written: u64,
-    /// Processes and threads.
+    /// Number of processes and threads.
     pub pids: u32,
 }
 
-/// The hierarchies that have the counters.
+/// Hierarchies of the counters.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Meters {
+pub(crate) enum UsageCounters {
     V1 { memory: PathBuf, cpuacct: PathBuf, blkio: PathBuf, pids: PathBuf },
     V2(PathBuf),
 }
 
-impl Meters {
-    /// Reads the mount table of this process; `None` where the machine counts nothing.
+impl UsageCounters {
+    /// Reads the mount table of this process; `None` without the needed controllers.
     ///
     /// # Errors
-    /// When `/proc` is not mounted.
+    /// `/proc` is not mounted.
     pub fn read() -> io::Result<Option<Self>> {
         Ok(Self::parse(&fs::read_to_string("/proc/self/mounts")?))
     }
 
-    /// A machine that has both versions has its controllers in version 1.
+    /// A machine with both versions has its controllers in version 1.
     fn parse(table: &str) -> Option<Self> {
         let mounts: Vec<(&str, &str, &str)> = table
             .lines()
@@ -69,43 +70,43 @@ impl Meters {
         }
     }
 
-    /// What the container in `cgroup` uses; `None` when no process lives there. `proc` is where `/proc` is.
-    pub fn usage(&self, cgroup: &Path, proc: &Path) -> Option<Usage> {
+    /// Usage of the container in `cgroup`; `None` without processes. `proc` is the mount point of `/proc`.
+    pub fn usage(&self, cgroup: &Path, proc: &Path) -> Option<ContainerUsage> {
         let (procs, usage) = match self {
             Self::V1 { memory, cpuacct, blkio, pids } => {
-                let at = |mount: &Path, file: &str| place(mount, cgroup).join(file);
+                let at = |mount: &Path, file: &str| path_in_hierarchy(mount, cgroup).join(file);
                 let held = number(&at(memory, "memory.usage_in_bytes"))?;
                 let idle = field(&at(memory, "memory.stat"), "total_inactive_file ").unwrap_or(0);
-                let (read, written) = throttled(&at(blkio, "blkio.throttle.io_service_bytes"));
-                let usage = Usage {
+                let (read, written) = blkio_bytes(&at(blkio, "blkio.throttle.io_service_bytes"));
+                let usage = ContainerUsage {
                     cpu: Duration::from_nanos(number(&at(cpuacct, "cpuacct.usage")).unwrap_or(0)),
                     memory: held.saturating_sub(idle),
                     read,
                     written,
-                    pids: small(number(&at(pids, "pids.current"))),
-                    ..Usage::default()
+                    pids: saturate_u32(number(&at(pids, "pids.current"))),
+                    ..ContainerUsage::default()
                 };
                 (at(memory, "cgroup.procs"), usage)
             }
             Self::V2(mount) => {
-                let at = |file: &str| place(mount, cgroup).join(file);
+                let at = |file: &str| path_in_hierarchy(mount, cgroup).join(file);
                 let held = number(&at("memory.current"))?;
                 let idle = field(&at("memory.stat"), "inactive_file ").unwrap_or(0);
-                let (read, written) = devices(&at("io.stat"));
-                let usage = Usage {
+                let (read, written) = io_stat_bytes(&at("io.stat"));
+                let usage = ContainerUsage {
                     cpu: Duration::from_micros(field(&at("cpu.stat"), "usage_usec ").unwrap_or(0)),
                     memory: held.saturating_sub(idle),
                     read,
                     written,
-                    pids: small(number(&at("pids.current"))),
-                    ..Usage::default()
+                    pids: saturate_u32(number(&at("pids.current"))),
+                    ..ContainerUsage::default()
                 };
                 (at("cgroup.procs"), usage)
             }
         };
         let member: u32 = fs::read_to_string(procs).ok()?.lines().next()?.parse().ok()?;
         let (received, sent) = network(&proc.join(member.to_string()).join("net/dev"));
-        Some(Usage { received, sent, ..usage })
+        Some(ContainerUsage { received, sent, ..usage })
     }
 }
 
@@ -113,18 +114,19 @@ fn number(file: &Path) -> Option<u64> {
     fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 
-/// The number behind `name`, which begins a line.
+/// The number after `name` at the start of a line.
 fn field(file: &Path, name: &str) -> Option<u64> {
     let text = fs::read_to_string(file).ok()?;
     text.lines().find_map(|line| line.strip_prefix(name))?.trim().parse().ok()
 }
 
-fn small(number: Option<u64>) -> u32 {
+fn saturate_u32(number: Option<u64>) -> u32 {
     number.map_or(0, |number| u32::try_from(number).unwrap_or(u32::MAX))
 }
 
-/// Bytes read and written of all devices: `8:0 Read 4096` (Documentation/admin-guide/cgroup-v1/blkio-controller.rst).
-fn throttled(file: &Path) -> (u64, u64) {
+/// Bytes read and written of all devices: `8:0 Read 4096`
+/// (Documentation/admin-guide/cgroup-v1/blkio-controller.rst).
+fn blkio_bytes(file: &Path) -> (u64, u64) {
     let text = fs::read_to_string(file).unwrap_or_default();
     let sum = |operation: &str| {
         let lines = text.lines().filter_map(|line| {
@@ -137,7 +139,7 @@ fn throttled(file: &Path) -> (u64, u64) {
 }
 
 /// The same of version 2: `8:0 rbytes=4096 wbytes=0 rios=1 …` (Documentation/admin-guide/cgroup-v2.rst).
-fn devices(file: &Path) -> (u64, u64) {
+fn io_stat_bytes(file: &Path) -> (u64, u64) {
     let text = fs::read_to_string(file).unwrap_or_default();
     let sum = |key: &str| {
         let found = text.split_whitespace().filter_map(|word| word.strip_prefix(key)?.parse::<u64>().ok());
@@ -146,8 +148,8 @@ fn devices(file: &Path) -> (u64, u64) {
     (sum("rbytes="), sum("wbytes="))
 }
 
-/// Bytes received and sent over all interfaces but the loopback, from a process's `net/dev` (proc_pid_net(5)): the
-/// first and the ninth number behind the interface's name.
+/// Bytes received and sent on all interfaces except the loopback, from a process's `net/dev`
+/// (proc_pid_net(5)): the first and ninth number after the interface name.
 fn network(file: &Path) -> (u64, u64) {
     let text = fs::read_to_string(file).unwrap_or_default();
     let interfaces =
@@ -171,7 +173,7 @@ mod tests {
         eth0: 155 6 0 0 0 0 0 0 378 3 0 0 0 0 0 0\n  \
         eth1:1000 6 0 0 0 0 0 0 2000 3 0 0 0 0 0 0\n";
 
-    /// A machine made of files.
+    /// A fake machine of plain files.
     struct Machine(tempfile::TempDir);
 
     impl Machine {
@@ -189,14 +191,14 @@ mod tests {
             self.0.path().join(name)
         }
 
-        fn usage(&self, meters: &Meters) -> Option<Usage> {
+        fn usage(&self, meters: &UsageCounters) -> Option<ContainerUsage> {
             meters.usage(Path::new(CGROUP), &self.path("proc"))
         }
     }
 
-    fn used() -> Usage {
+    fn used() -> ContainerUsage {
         let (received, sent) = (1155, 2378);
-        Usage {
+        ContainerUsage {
             cpu: Duration::from_millis(1500),
             memory: 5000,
             received,
@@ -208,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn version_1_has_a_hierarchy_for_each_counter() {
+    fn version_1_reads_each_hierarchy() {
         let blkio =
             "8:0 Read 10\n8:0 Write 400\n8:0 Sync 410\n8:0 Async 0\n8:0 Total 410\n8:16 Read 20\nTotal 430\n";
         let machine = Machine::new(&[
@@ -225,7 +227,7 @@ mod tests {
         ]);
         let at = |name| machine.path(name);
         let (memory, cpuacct, blkio, pids) = (at("memory"), at("acct"), at("blkio"), at("pids"));
-        let meters = Meters::V1 { memory, cpuacct, blkio, pids };
+        let meters = UsageCounters::V1 { memory, cpuacct, blkio, pids };
         assert_eq!(machine.usage(&meters), Some(used()));
         fs::write(machine.path("memory/warren/n1/web/cgroup.procs"), "").unwrap();
         assert_eq!(machine.usage(&meters), None, "nothing lives there");
@@ -233,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn version_2_has_one_tree() {
+    fn version_2_reads_unified_tree() {
         let io = "8:16 rbytes=10 wbytes=400 rios=1 wios=2 dbytes=0 dios=0\n8:0 rbytes=20 wbytes=0 rios=1\n";
         let machine = Machine::new(&[
             ("cgroup/warren/n1/web/memory.current", "7000\n"),
@@ -247,23 +249,23 @@ mod tests {
             ("cgroup/warren/n1/web/pids.current", "3\n"),
             ("proc/71/net/dev", NET_DEV),
         ]);
-        let meters = Meters::V2(machine.path("cgroup"));
+        let meters = UsageCounters::V2(machine.path("cgroup"));
         assert_eq!(machine.usage(&meters), Some(used()));
         fs::remove_file(machine.path("cgroup/warren/n1/web/io.stat")).unwrap();
-        let without = Usage { read: 0, written: 0, ..used() };
+        let without = ContainerUsage { read: 0, written: 0, ..used() };
         assert_eq!(machine.usage(&meters), Some(without), "a counter that is not there counts nothing");
         assert_eq!(meters.usage(Path::new("/warren/n1/other"), &machine.path("proc")), None);
     }
 
     #[test]
-    fn the_mount_table_says_which_version_counts() {
+    fn mount_table_selects_version() {
         let v1 = "cgroup /s/cpu,cpuacct cgroup rw,cpu,cpuacct 0 0\ncgroup /s/memory cgroup rw,memory 0 0\n\
             cgroup /s/blkio cgroup rw,relatime,blkio 0 0\ncgroup /s/pids cgroup rw,pids 0 0\n";
         let v2 = "cgroup2 /sys/fs/cgroup cgroup2 rw,nosuid 0 0\n";
         let (memory, cpuacct) = ("/s/memory".into(), "/s/cpu,cpuacct".into());
-        let both = Meters::V1 { memory, cpuacct, blkio: "/s/blkio".into(), pids: "/s/pids".into() };
-        assert_eq!(Meters::parse(&format!("{v2}{v1}")), Some(both));
-        assert_eq!(Meters::parse(v2), Some(Meters::V2("/sys/fs/cgroup".into())));
-        assert_eq!(Meters::parse("tmpfs /tmp tmpfs rw 0 0\n"), None);
+        let both = UsageCounters::V1 { memory, cpuacct, blkio: "/s/blkio".into(), pids: "/s/pids".into() };
+        assert_eq!(UsageCounters::parse(&format!("{v2}{v1}")), Some(both));
+        assert_eq!(UsageCounters::parse(v2), Some(UsageCounters::V2("/sys/fs/cgroup".into())));
+        assert_eq!(UsageCounters::parse("tmpfs /tmp tmpfs rw 0 0\n"), None);
     }
 }

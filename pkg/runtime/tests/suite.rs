@@ -1,4 +1,4 @@
-//! The runtime on a real, private containerd, and its fake beside it. Needs root, containerd, runc and a
+//! Tests of the runtime on a real, private containerd, and of its fake. Needs root, containerd, runc and a
 //! static busybox.
 
 #![allow(clippy::unwrap_used)]

@@ -1,4 +1,4 @@
-//! The cluster's certificate authority: makes itself once, then issues certificates to identities.
+//! The certificate authority of a cluster: created once, issues certificates to identities.
 
 use std::fmt;
 use std::path::Path;
@@ -15,7 +15,7 @@ use x509_parser::oid_registry::OID_X509_ORGANIZATION_NAME;
 use zeroize::Zeroizing;
 
 use crate::identity::{parse_der, parse_part};
-use crate::pem::{self, Bundle};
+use crate::pem::{self, CertificateBundle};
 use crate::{
     CaDigest, CertificateRequest, Credentials, FileError, Identity, IdentityError, MANAGER_NAME,
     MaterialError, PrivateKey, Role, Roots, files,
@@ -23,43 +23,43 @@ use crate::{
 
 const AUTHORITY_NAME: &str = "warren-ca";
 const AUTHORITY_VALIDITY: Duration = Duration::from_secs(20 * 365 * 24 * 60 * 60);
-/// Certificates begin this long before they are made, for machines whose clocks are a little behind.
-pub(crate) const BACK_DATED: Duration = Duration::from_secs(5 * 60);
-/// 9999-12-31T23:59:59Z, the last moment X.509 can name (RFC 5280, 4.1.2.5).
-const LAST_MOMENT: Duration = Duration::from_secs(253_402_300_799);
+/// Certificates are valid from this long before their creation, for machines whose clocks are behind.
+pub(crate) const BACKDATE: Duration = Duration::from_secs(5 * 60);
+/// 9999-12-31T23:59:59Z, the last time X.509 can express (RFC 5280, 4.1.2.5).
+const MAX_NOT_AFTER: Duration = Duration::from_secs(253_402_300_799);
 
-/// Why a certificate could not be made.
+/// Why a certificate could not be issued.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthorityError {
     /// The identity is of another cluster.
-    #[error("asked to issue a certificate for cluster {wanted}, but this is the authority of {own}")]
+    #[error("cannot issue a certificate for cluster {wanted}: this is the authority of {own}")]
     OtherCluster {
         /// The cluster in the identity.
         wanted: String,
-        /// The authority's own.
+        /// The cluster of the authority.
         own: String,
     },
-    /// The authority is past its own end.
+    /// The authority has expired.
     #[error("the cluster's certificate authority expired: replace it, or set the machine's clock right")]
     Expired,
     /// The time is before 1970.
-    #[error("the machine's clock stands before 1970: set it right")]
+    #[error("the system clock is before 1970; correct it")]
     Clock,
-    /// The operating system gave no randomness.
-    #[error("the operating system gave no random bytes for a serial number")]
+    /// The operating system returned no random bytes.
+    #[error("no random bytes from the operating system for a serial number")]
     Randomness,
-    /// A name that certificates cannot carry.
+    /// A name that is not valid in certificates.
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    /// The authority's own certificate or key.
-    #[error("the authority's own certificate and key")]
+    /// The certificate or key of the authority.
+    #[error("the certificate or key of the authority is invalid")]
     Material(#[from] MaterialError),
-    /// Writing the certificate failed.
-    #[error("the certificate could not be written")]
+    /// Encoding the certificate failed.
+    #[error("cannot encode the certificate")]
     Certificate(#[from] rcgen::Error),
 }
 
-/// The cluster's authority with its key. Whoever has it can be anyone in the cluster.
+/// The certificate authority with its key, which can impersonate any identity of the cluster.
 pub struct CertificateAuthority {
     cluster: String,
     certificate_pem: String,
@@ -74,7 +74,7 @@ impl CertificateAuthority {
     pub fn create(cluster: &str, now: SystemTime) -> Result<Self, AuthorityError> {
         let cluster = parse_part("cluster", cluster.to_owned())?;
         let key = PrivateKey::generate()?;
-        let mut params = params(since_epoch(now)?, AUTHORITY_VALIDITY, LAST_MOMENT)?;
+        let mut params = params(since_epoch(now)?, AUTHORITY_VALIDITY, MAX_NOT_AFTER)?;
         params.distinguished_name.push(DnType::OrganizationName, cluster);
         params.distinguished_name.push(DnType::CommonName, AUTHORITY_NAME);
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
@@ -84,28 +84,29 @@ impl CertificateAuthority {
         Ok(Self::new(certificate.pem(), key)?)
     }
 
-    /// Puts an authority's certificate and key (both PEM) together again.
+    /// An authority from its certificate and key (both PEM).
     pub fn parse(certificate_pem: &str, key_pem: &str) -> Result<Self, MaterialError> {
         Self::new(certificate_pem.to_owned(), PrivateKey::parse(key_pem)?)
     }
 
-    /// Reads [`CertificateAuthority::to_pem`] back.
+    /// Parses [`CertificateAuthority::to_pem`].
     pub fn parse_pem(text: &str) -> Result<Self, MaterialError> {
-        Bundle::parse(text).and_then(|Bundle { certificates, key }| Self::new(certificates, key))
+        CertificateBundle::parse(text)
+            .and_then(|CertificateBundle { certificates, key }| Self::new(certificates, key))
     }
 
-    /// Certificate and key in one PEM text. Whoever has it can be anyone in the cluster.
+    /// Certificate and key in one PEM text. Secret: it can impersonate any identity of the cluster.
     pub fn to_pem(&self) -> Zeroizing<String> {
         pem::join(&self.certificate_pem, &self.key)
     }
 
-    /// Reads the file that [`CertificateAuthority::save`] wrote.
+    /// Reads a file written by [`CertificateAuthority::save`].
     pub fn load(path: &Path) -> Result<Self, FileError> {
         let text = files::read_private(path)?;
-        Self::parse_pem(&text).map_err(|source| FileError::Content { path: path.to_owned(), source })
+        Self::parse_pem(&text).map_err(|source| FileError::Material { path: path.to_owned(), source })
     }
 
-    /// Writes certificate and key into one file of mode 0600, replacing it as a whole.
+    /// Writes certificate and key atomically to one file of mode 0600.
     pub fn save(&self, path: &Path) -> Result<(), FileError> {
         files::write_private(path, self.to_pem().as_bytes())
     }
@@ -130,7 +131,7 @@ impl CertificateAuthority {
         Ok(Self { cluster, certificate_pem, certificate, expires, key, pair })
     }
 
-    /// The id of the cluster it issues for.
+    /// The id of its cluster.
     pub fn cluster(&self) -> &str {
         &self.cluster
     }
@@ -145,25 +146,25 @@ impl CertificateAuthority {
         &self.key
     }
 
-    /// What members of the cluster trust.
+    /// The trusted roots of the members.
     pub fn roots(&self) -> Roots {
         Roots::parse(&self.certificate_pem).expect("the certificate was read when the authority was")
     }
 
-    /// What a join token carries, so that a joiner knows this authority from another.
+    /// Digest of the certificate, which a join token contains.
     pub fn digest(&self) -> CaDigest {
         CaDigest::of(&self.certificate)
     }
 
-    /// A new key and a certificate for it. Validity begins five minutes before `now` and lasts
-    /// [`Role::validity`], at most as long as the authority.
+    /// A new key with a certificate, valid from five minutes before `now` for [`Role::validity`], at most as long as
+    /// the authority.
     pub fn issue(&self, identity: &Identity, now: SystemTime) -> Result<Credentials, AuthorityError> {
         let key = PrivateKey::generate()?;
         let certificate = self.certify(identity, &*key.pair()?, now, identity.role().validity())?;
         Ok(Credentials::new(certificate, key)?)
     }
 
-    /// A certificate (PEM) for the key of a request. Nothing else in the request has any influence.
+    /// A certificate (PEM) for the key of a request. Other fields of the request are ignored.
     pub fn sign(
         &self,
         identity: &Identity,
@@ -173,9 +174,9 @@ impl CertificateAuthority {
         self.certify(identity, request.public_key(), now, identity.role().validity())
     }
 
-    /// A certificate (PEM) for the node that made the request, under the id that its key gives it
-    /// ([`CertificateRequest::node_id`]). Harmless to repeat: the same key gets the same id again. It lasts for
-    /// `lifetime` from `now`, at most for [`Role::validity`] and as long as the authority.
+    /// A certificate (PEM) for the requesting node, with the id derived from its key ([`CertificateRequest::node_id`]).
+    /// Repeatable: the same key gets the same id. Valid for `lifetime` from `now`, at most for [`Role::validity`] and
+    /// as long as the authority.
     pub fn sign_node(
         &self,
         role: NodeRole,
@@ -227,26 +228,26 @@ impl fmt::Debug for CertificateAuthority {
     }
 }
 
-/// What every certificate has: a random serial number, an empty subject, and a validity from a little
-/// before `now` for `validity`, but not beyond `end`.
+/// Common parameters of certificates: a random serial number, an empty subject, and a validity from shortly before
+/// `now` for `validity`, but not beyond `end`.
 fn params(now: Duration, validity: Duration, end: Duration) -> Result<CertificateParams, AuthorityError> {
     let mut serial = [0u8; 16];
     let random = ring::default_provider().secure_random;
     random.fill(&mut serial).map_err(|_| AuthorityError::Randomness)?;
-    // A positive number without leading zeros, as DER wants it (RFC 5280, 4.1.2.2).
+    // A positive number without leading zeros, as DER requires (RFC 5280, 4.1.2.2).
     serial[0] = serial[0] & 0x7f | 0x40;
     let epoch = date_time_ymd(1970, 1, 1);
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     params.serial_number = Some(SerialNumber::from(serial.to_vec()));
-    params.not_before = epoch + now.saturating_sub(BACK_DATED);
+    params.not_before = epoch + now.saturating_sub(BACKDATE);
     params.not_after = epoch + (now + validity).min(end);
     Ok(params)
 }
 
 fn since_epoch(now: SystemTime) -> Result<Duration, AuthorityError> {
     let since = now.duration_since(UNIX_EPOCH).map_err(|_| AuthorityError::Clock)?;
-    Ok(Duration::from_secs(since.as_secs()).min(LAST_MOMENT))
+    Ok(Duration::from_secs(since.as_secs()).min(MAX_NOT_AFTER))
 }
 
 #[cfg(test)]

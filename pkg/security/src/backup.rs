@@ -1,4 +1,4 @@
-//! Backups: a stream that whoever knows the passphrase can open, and nobody else.
+//! The format of backups: a stream that is encrypted with a passphrase.
 //!
 //! | part   | content                                                             |
 //! |--------|---------------------------------------------------------------------|
@@ -6,9 +6,9 @@
 //! | chunk  | 1 if it is the last else 0 u8, length u32, ciphertext, tag of 16     |
 //!
 //! Integers are little-endian. The key is PBKDF2-HMAC-SHA256 (RFC 8018) of the passphrase and the salt. Since the
-//! salt is random, no two backups have a key in common, and the chunk's number serves as nonce of AES-256-GCM.
-//! Authenticated with a chunk: `warren backup`, the header, the chunk's number u64, whether it is the last u8. So a
-//! backup that was cut, changed or put together from two does not open.
+//! salt is random, no two backups share a key, and the number of the chunk is the nonce of AES-256-GCM.
+//! The AAD of a chunk: `warren backup`, the header, the number of the chunk u64, whether it is the last u8. So a
+//! truncated, changed or mixed backup does not open.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -22,62 +22,62 @@ use crate::cipher::{Cipher, KEY, TAG};
 
 /// The format version that this program writes, and the latest it reads.
 pub const BACKUP_FORMAT: u32 = 1;
-/// Fewer characters than this are guessed too soon.
-pub const SHORTEST_PASSPHRASE: usize = 8;
-/// A longer one is a file that was taken for a passphrase.
-pub const LONGEST_PASSPHRASE: usize = 1024;
+/// Minimum length in characters, against guessing.
+pub const MIN_PASSPHRASE: usize = 8;
+/// Maximum length in bytes; a longer text is probably a file.
+pub const MAX_PASSPHRASE: usize = 1024;
 
 const MAGIC: &[u8; 8] = b"WRNBACK\n";
 const SALT: usize = 16;
 const HEADER: usize = 8 + 4 + 4 + SALT;
-/// What a guess costs: as many rounds as OWASP recommends for PBKDF2-HMAC-SHA256.
+/// Rounds as recommended by OWASP for PBKDF2-HMAC-SHA256.
 const ROUNDS: u32 = 600_000;
-/// A header that asks for more would keep its reader busy for minutes.
-const MOST_ROUNDS: u32 = 10_000_000;
-/// Bytes of plain text in each chunk but the last.
+/// Maximum rounds that are accepted: more would take minutes.
+const MAX_ROUNDS: u32 = 10_000_000;
+/// Bytes of plaintext in each chunk except the last.
 const CHUNK: usize = 64 << 10;
-/// Before a chunk's text: whether it is the last, and its length.
+/// Header of a chunk: whether it is the last, and its length.
 const FRAME: usize = 5;
 const LAST_CHUNK: u8 = 1;
-const ABOUT: &[u8] = b"warren backup";
+const AAD: &[u8] = b"warren backup";
 
-/// Why a passphrase is none. Repeats nothing of it.
+/// Why a passphrase is refused. Contains nothing of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PassphraseError {
-    /// It would be guessed.
-    #[error("the passphrase has {found} characters; give at least {SHORTEST_PASSPHRASE}")]
+    /// Too short.
+    #[error("the passphrase has {found} characters; give at least {MIN_PASSPHRASE}")]
     Short {
         /// Its number of characters.
         found: usize,
     },
-    /// It is something else.
-    #[error("the passphrase has {found} bytes; give at most {LONGEST_PASSPHRASE}")]
+    /// Too long.
+    #[error("the passphrase has {found} bytes; give at most {MAX_PASSPHRASE}")]
     Long {
         /// Its number of bytes.
         found: usize,
     },
 }
 
-/// What a backup is encrypted with. `Debug` shows nothing of it, and it is wiped from memory in the end.
+/// Passphrase of a backup. `Debug` redacts it, and it is wiped on drop.
 pub struct Passphrase(Zeroizing<String>);
 
 impl Passphrase {
-    /// Takes a text for a passphrase, as it is.
+    /// Validates a passphrase; the text is not changed.
     ///
     /// # Errors
     /// [`PassphraseError`].
     pub fn parse(text: Zeroizing<String>) -> Result<Self, PassphraseError> {
         let found = text.chars().count();
-        if found < SHORTEST_PASSPHRASE {
+        if found < MIN_PASSPHRASE {
             return Err(PassphraseError::Short { found });
         }
-        if text.len() > LONGEST_PASSPHRASE {
+        if text.len() > MAX_PASSPHRASE {
             return Err(PassphraseError::Long { found: text.len() });
         }
         Ok(Self(text))
     }
 
-    /// The text. What is done with it must keep it from logs, errors and command lines.
+    /// The text, which must not get into logs, errors or command lines.
     pub fn reveal(&self) -> &str {
         &self.0
     }
@@ -92,46 +92,45 @@ impl fmt::Debug for Passphrase {
 /// Why a backup does not open.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BackupError {
-    /// It is something else.
-    #[error("it is no backup of a Warren manager: it does not begin like one")]
+    /// Wrong magic.
+    #[error("not a Warren backup: wrong magic")]
     NotABackup,
-    /// A later version wrote it.
+    /// Written by a later version.
     #[error(
         "the backup has format version {found}, and this version of Warren reads up to {BACKUP_FORMAT}: use the \
          version that wrote it"
     )]
-    Newer {
+    UnsupportedFormat {
         /// Its version.
         found: u32,
     },
-    /// Its header cannot be.
-    #[error("the backup's header is damaged: {0} rounds cannot be")]
+    /// The header is invalid.
+    #[error("the header of the backup is damaged: {0} PBKDF2 rounds are out of range")]
     Header(u32),
-    /// It ends too early.
-    #[error("the backup is cut short: it was not written to its end, or not copied whole")]
+    /// Truncated.
+    #[error("the backup is truncated")]
     Short,
-    /// Something follows after its end.
-    #[error("the backup is damaged: {0} bytes follow after its end")]
+    /// Trailing bytes.
+    #[error("the backup is damaged: {0} trailing bytes")]
     Trailing(usize),
-    /// The first chunk does not open.
-    #[error("the backup does not open: the passphrase is another one, or the file's beginning is damaged")]
+    /// The first chunk cannot be decrypted.
+    #[error("the backup cannot be decrypted: wrong passphrase, or the start of the file is damaged")]
     Passphrase,
-    /// A later chunk does not open.
-    #[error("the backup is damaged in its chunk {0}")]
+    /// A later chunk cannot be decrypted.
+    #[error("the backup is damaged in chunk {0}")]
     Damaged(u64),
 }
 
-/// Encrypts what is written to it. Only [`BackupWriter::finish`] makes it whole: what was written without it does not
-/// open.
+/// Encrypts a backup. It only opens after [`BackupWriter::finish`].
 pub struct BackupWriter<W> {
-    chunks: Chunks,
+    chunks: ChunkCipher,
     out: W,
-    /// The chunk that fills.
+    /// Plaintext of the current chunk.
     plain: Zeroizing<Vec<u8>>,
 }
 
 impl<W: Write> BackupWriter<W> {
-    /// Writes a backup to `out`. Finding the key takes some tenths of a second of a processor, on purpose.
+    /// Writes a backup to `out`. Deriving the key deliberately takes some tenths of a second.
     ///
     /// # Errors
     /// Those of `out`.
@@ -147,11 +146,11 @@ impl<W: Write> BackupWriter<W> {
         header[16..].copy_from_slice(&salt);
         out.write_all(&header)?;
         let rounds = NonZeroU32::new(rounds).expect("this program asks for some");
-        let chunks = Chunks::new(passphrase, &header, rounds);
+        let chunks = ChunkCipher::new(passphrase, &header, rounds);
         Ok(Self { chunks, out, plain: Zeroizing::new(Vec::with_capacity(CHUNK)) })
     }
 
-    /// Writes the last chunk, and returns what all went to.
+    /// Writes the last chunk and returns the inner writer.
     ///
     /// # Errors
     /// Those of the writer.
@@ -161,7 +160,7 @@ impl<W: Write> BackupWriter<W> {
     }
 
     fn seal_chunk(&mut self, last: u8) -> io::Result<()> {
-        let (number, about) = self.chunks.next(last);
+        let (number, about) = self.chunks.next_aad(last);
         let tag = self.chunks.cipher.seal(number, &about, &mut self.plain);
         let length = u32::try_from(self.plain.len()).expect("a chunk is short");
         let mut frame = [last; FRAME];
@@ -176,7 +175,7 @@ impl<W: Write> BackupWriter<W> {
 
 impl<W: Write> Write for BackupWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // A full chunk waits until it is known not to be the last.
+        // A full chunk is written once more data follows, since the last one is marked.
         if self.plain.len() == CHUNK && !bytes.is_empty() {
             self.seal_chunk(0)?;
         }
@@ -185,20 +184,20 @@ impl<W: Write> Write for BackupWriter<W> {
         Ok(taken)
     }
 
-    /// Does nothing for the chunk that is not full: a reader needs all of it anyway.
+    /// Does not write a partial chunk: a reader needs the whole backup anyway.
     fn flush(&mut self) -> io::Result<()> {
         self.out.flush()
     }
 }
 
-/// Opens all of a backup, in the memory that it came in. Every byte of it is checked.
+/// Decrypts and authenticates a whole backup in place.
 ///
 /// # Errors
 /// [`BackupError`].
 pub fn open_backup(passphrase: &Passphrase, sealed: Vec<u8>) -> Result<Zeroizing<Vec<u8>>, BackupError> {
     let mut sealed = Zeroizing::new(sealed);
     let (header, rounds) = parse_header(&sealed)?;
-    let mut chunks = Chunks::new(passphrase, &header, rounds);
+    let mut chunks = ChunkCipher::new(passphrase, &header, rounds);
     let (mut read, mut plain) = (HEADER, 0);
     loop {
         let (frame, rest) = sealed[read..].split_first_chunk_mut::<FRAME>().ok_or(BackupError::Short)?;
@@ -206,7 +205,7 @@ pub fn open_backup(passphrase: &Passphrase, sealed: Vec<u8>) -> Result<Zeroizing
         let length = u32::from_le_bytes(length) as usize;
         let (text, rest) = rest.split_at_mut_checked(length).ok_or(BackupError::Short)?;
         let tag = rest.first_chunk::<TAG>().ok_or(BackupError::Short)?;
-        let (number, about) = chunks.next(last);
+        let (number, about) = chunks.next_aad(last);
         if !chunks.cipher.open(number, &about, text, tag) {
             return Err(if number == 0 { BackupError::Passphrase } else { BackupError::Damaged(number) });
         }
@@ -220,7 +219,7 @@ pub fn open_backup(passphrase: &Passphrase, sealed: Vec<u8>) -> Result<Zeroizing
     if read < sealed.len() {
         return Err(BackupError::Trailing(sealed.len() - read));
     }
-    // What stands behind the text was text too.
+    // The bytes after the plaintext were plaintext too.
     sealed[plain..].zeroize();
     sealed.truncate(plain);
     Ok(sealed)
@@ -234,20 +233,20 @@ fn parse_header(sealed: &[u8]) -> Result<([u8; HEADER], NonZeroU32), BackupError
     let number = |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
     let (found, rounds) = (number(8), number(12));
     if found > BACKUP_FORMAT {
-        return Err(BackupError::Newer { found });
+        return Err(BackupError::UnsupportedFormat { found });
     }
-    let rounds = NonZeroU32::new(rounds).filter(|rounds| rounds.get() <= MOST_ROUNDS);
+    let rounds = NonZeroU32::new(rounds).filter(|rounds| rounds.get() <= MAX_ROUNDS);
     Ok((header, rounds.ok_or_else(|| BackupError::Header(number(12)))?))
 }
 
-/// What all chunks of a backup have in common, and the number of the next one.
-struct Chunks {
+/// Cipher and AAD of the chunks, and the number of the next one.
+struct ChunkCipher {
     cipher: Cipher,
     header: [u8; HEADER],
     number: u64,
 }
 
-impl Chunks {
+impl ChunkCipher {
     fn new(passphrase: &Passphrase, header: &[u8; HEADER], rounds: NonZeroU32) -> Self {
         let salt = &header[HEADER - SALT..];
         let mut key = Zeroizing::new([0; KEY]);
@@ -255,11 +254,11 @@ impl Chunks {
         Self { cipher: Cipher::new(&key), header: *header, number: 0 }
     }
 
-    /// The next chunk's number, and what is authenticated with it.
-    fn next(&mut self, last: u8) -> (u64, Vec<u8>) {
+    /// The number of the next chunk, and its AAD.
+    fn next_aad(&mut self, last: u8) -> (u64, Vec<u8>) {
         let number = self.number;
         self.number += 1;
-        (number, [ABOUT, &self.header, &number.to_le_bytes(), &[last]].concat())
+        (number, [AAD, &self.header, &number.to_le_bytes(), &[last]].concat())
     }
 }
 

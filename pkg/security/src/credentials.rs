@@ -1,4 +1,4 @@
-//! A certificate with its private key: what a node or a person shows to the other side.
+//! A certificate with its private key: the credentials of a node or a user.
 
 use std::fmt;
 use std::path::Path;
@@ -11,12 +11,12 @@ use rustls_pki_types::PrivateKeyDer;
 use rustls_pki_types::pem::PemObject;
 use zeroize::Zeroizing;
 
-use crate::authority::BACK_DATED;
+use crate::authority::BACKDATE;
 use crate::identity::parse_der;
-use crate::pem::{self, Bundle};
+use crate::pem::{self, CertificateBundle};
 use crate::{FileError, Identity, MaterialError, PrivateKey, files};
 
-/// A certificate issued by the cluster's authority and the key that belongs to it.
+/// A certificate issued by the cluster CA, and its key.
 #[derive(Clone)]
 pub struct Credentials {
     certificate_pem: String,
@@ -28,7 +28,7 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// Puts an issued certificate (PEM, the holder's first) and its key together.
+    /// Credentials from a certificate chain (PEM, the leaf first) and its key.
     pub fn new(certificate_pem: impl Into<String>, key: PrivateKey) -> Result<Self, MaterialError> {
         let certificate_pem = certificate_pem.into();
         let chain = pem::parse_certificates(&certificate_pem)?;
@@ -37,7 +37,7 @@ impl Credentials {
         let moment = |seconds: i64| UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
         let expires_at = moment(certificate.validity().not_after.timestamp());
         let begins_at = moment(certificate.validity().not_before.timestamp());
-        let issued_at = (begins_at + BACK_DATED).min(expires_at);
+        let issued_at = (begins_at + BACKDATE).min(expires_at);
         let der = PrivateKeyDer::from_pem_slice(key.pem().as_bytes());
         let der = der.map_err(|error| MaterialError::Key(error.to_string()))?;
         let signing = ring::sign::any_supported_type(&der);
@@ -49,19 +49,19 @@ impl Credentials {
         Ok(Self { certificate_pem, key, identity, issued_at, expires_at, certified })
     }
 
-    /// Reads [`Credentials::to_pem`] back.
+    /// Parses [`Credentials::to_pem`].
     pub fn parse(text: &str) -> Result<Self, MaterialError> {
-        let Bundle { certificates, key } = Bundle::parse(text)?;
+        let CertificateBundle { certificates, key } = CertificateBundle::parse(text)?;
         Self::new(certificates, key)
     }
 
-    /// Reads the file that [`Credentials::save`] wrote.
+    /// Reads a file written by [`Credentials::save`].
     pub fn load(path: &Path) -> Result<Self, FileError> {
         let text = files::read_private(path)?;
-        Self::parse(&text).map_err(|source| FileError::Content { path: path.to_owned(), source })
+        Self::parse(&text).map_err(|source| FileError::Material { path: path.to_owned(), source })
     }
 
-    /// Writes certificate and key into one file of mode 0600, replacing it as a whole.
+    /// Writes certificate and key atomically to one file of mode 0600.
     pub fn save(&self, path: &Path) -> Result<(), FileError> {
         files::write_private(path, self.to_pem().as_bytes())
     }
@@ -81,7 +81,7 @@ impl Credentials {
         &self.key
     }
 
-    /// Who the certificate says its holder is.
+    /// The identity in the certificate.
     pub fn identity(&self) -> &Identity {
         &self.identity
     }
@@ -91,29 +91,28 @@ impl Credentials {
         self.expires_at
     }
 
-    /// When the authority issued it. Its validity begins a little earlier.
+    /// Time of issue. Validity begins slightly earlier.
     pub fn issued_at(&self) -> SystemTime {
         self.issued_at
     }
 
-    /// When to ask for the next certificate: between two thirds and three quarters of its life, spread evenly by
-    /// `chance` (any number; the same one for as long as these credentials are shown), so that the nodes of a
-    /// cluster that was set up within a minute do not all ask within one.
+    /// Time of renewal: between two thirds and three quarters of the lifetime, spread by `chance` (any number, constant
+    /// for these credentials), so that nodes that joined within a minute do not renew at the same time.
     pub fn renew_at(&self, chance: u64) -> SystemTime {
-        let life = self.expires_at.duration_since(self.issued_at).unwrap_or_default();
+        let lifetime = self.expires_at.duration_since(self.issued_at).unwrap_or_default();
         let spread = chance as f64 / u64::MAX as f64;
-        self.issued_at + life.mul_f64(2.0 / 3.0 + spread / 12.0)
+        self.issued_at + lifetime.mul_f64(2.0 / 3.0 + spread / 12.0)
     }
 
     /// Whether [`Credentials::renew_at`] is past, or they are [early](Credentials::is_early).
-    pub fn due_for_renewal(&self, now: SystemTime, chance: u64) -> bool {
-        now >= self.renew_at(chance) || self.is_early(now)
+    pub fn is_renewal_due(&self, now: SystemTime, chance: u64) -> bool {
+        now >= self.renew_at(chance) || self.is_not_yet_valid(now)
     }
 
-    /// Whether their validity has not begun: they were issued under a clock that was ahead, by more than what
-    /// certificates are dated back for, and nobody whose clock is right takes them.
-    pub fn is_early(&self, now: SystemTime) -> bool {
-        now + BACK_DATED < self.issued_at
+    /// Whether the validity has not begun: the issuing clock was ahead by more than certificates are backdated, and
+    /// peers with a correct clock reject them.
+    pub fn is_not_yet_valid(&self, now: SystemTime) -> bool {
+        now + BACKDATE < self.issued_at
     }
 
     pub(crate) fn certified(&self) -> Arc<CertifiedKey> {

@@ -1,4 +1,4 @@
-//! Files with keys in them: written whole or not at all, readable by their owner only.
+//! Files with keys: written atomically, readable by their owner only.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
@@ -9,54 +9,54 @@ use zeroize::Zeroizing;
 
 use crate::MaterialError;
 
-/// Far more than any bundle of certificates or ring of keys needs.
-const LARGEST: u64 = 16 << 20;
+/// Maximum file size, far above any bundle of certificates or keyring.
+const MAX_FILE: u64 = 16 << 20;
 
 /// Why a file with certificates or keys could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// The operating system refused to read it.
+    /// Reading failed.
     #[error("cannot read {}: check that it exists and belongs to this user", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
-    /// The operating system refused to write it. What stood there before still does.
-    #[error("cannot write {}: check that its directory exists, is writable and has room", path.display())]
+    /// Writing failed. The old file is unchanged.
+    #[error("cannot write {}: check that its directory exists, is writable and has free space", path.display())]
     Write {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
     /// Others can read a private key.
     #[error(
         "{} holds a private key and others may read it (mode {mode:04o}): run `chmod 600 {}`, and replace \
-         the key if somebody may have seen it", path.display(), path.display()
+         the key if it may have been read", path.display(), path.display()
     )]
-    TooOpen {
+    InsecureMode {
         /// The file.
         path: PathBuf,
         /// Its permission bits.
         mode: u32,
     },
-    /// It holds something else.
+    /// The content is invalid.
     #[error(
         "{} is not the certificate and key that were written there: restore it from a backup",
         path.display()
     )]
-    Content {
+    Material {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error.
         source: MaterialError,
     },
 }
 
 impl FileError {
-    /// Whether making room on the disk is what helps.
+    /// Whether the disk is full.
     pub fn is_out_of_space(&self) -> bool {
         let full = |error: &io::Error| {
             matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
@@ -65,50 +65,49 @@ impl FileError {
     }
 }
 
-/// Writes a file of mode 0600, replacing it as a whole: a crash leaves the old content or the new, durably.
+/// Writes a file of mode 0600 atomically and durably: a crash leaves the old content or the new.
 pub fn write_private(path: &Path, content: &[u8]) -> Result<(), FileError> {
     write(path, content, 0o600).map_err(|source| FileError::Write { path: path.to_owned(), source })
 }
 
-/// Writes a file of mode 0644 in the same way, for what everybody may know.
+/// Writes a public file of mode 0644 in the same way.
 pub fn write_public(path: &Path, content: &[u8]) -> Result<(), FileError> {
     write(path, content, 0o644).map_err(|source| FileError::Write { path: path.to_owned(), source })
 }
 
-/// Makes a directory, and those above it that are missing, that only their owner may enter (mode 0700).
-/// One that is there already is left as it is.
+/// Creates a directory and its missing parents with mode 0700. Existing ones are not changed.
 pub fn ensure_private_dir(path: &Path) -> Result<(), FileError> {
     let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
     made.map_err(|source| FileError::Write { path: path.to_owned(), source })
 }
 
-/// Reads a text that nobody but its owner may read, and refuses one that others may.
+/// Reads a text file, and refuses one that others can read.
 pub fn read_private(path: &Path) -> Result<Zeroizing<String>, FileError> {
     let mut bytes = read_private_bytes(path)?;
     String::from_utf8(std::mem::take(&mut *bytes)).map(Zeroizing::new).map_err(|error| {
-        // The bytes go back into what wipes them.
+        // Return the bytes to a buffer that wipes them.
         *bytes = error.into_bytes();
-        let source = io::Error::new(io::ErrorKind::InvalidData, "it is not a text");
+        let source = io::Error::new(io::ErrorKind::InvalidData, "not valid UTF-8");
         FileError::Read { path: path.to_owned(), source }
     })
 }
 
-/// Reads bytes that nobody but their owner may read, and refuses those that others may.
+/// Reads a file, and refuses one that others can read.
 pub fn read_private_bytes(path: &Path) -> Result<Zeroizing<Vec<u8>>, FileError> {
     let read = |source| FileError::Read { path: path.to_owned(), source };
     let file = File::open(path).map_err(read)?;
     let metadata = file.metadata().map_err(read)?;
     let mode = metadata.mode() & 0o7777;
     if mode & 0o077 != 0 {
-        return Err(FileError::TooOpen { path: path.to_owned(), mode });
+        return Err(FileError::InsecureMode { path: path.to_owned(), mode });
     }
-    if metadata.len() > LARGEST {
+    if metadata.len() > MAX_FILE {
         return Err(read(io::Error::new(io::ErrorKind::FileTooLarge, "larger than 16 MiB")));
     }
-    // Room for all of it and the read that finds the end: growing would leave a copy in freed memory.
-    let room = usize::try_from(metadata.len()).expect("bounded above") + 32;
-    let mut bytes = Zeroizing::new(Vec::with_capacity(room));
-    file.take(LARGEST).read_to_end(&mut bytes).map_err(read)?;
+    // Capacity for the whole file and the final read: growing would leave a copy in freed memory.
+    let capacity = usize::try_from(metadata.len()).expect("bounded above") + 32;
+    let mut bytes = Zeroizing::new(Vec::with_capacity(capacity));
+    file.take(MAX_FILE).read_to_end(&mut bytes).map_err(read)?;
     Ok(bytes)
 }
 
@@ -125,9 +124,9 @@ fn write(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     let partial = directory.join(partial_name);
 
     let mut file = lock_partial(&partial)?;
-    let written = fill(&mut file, content, mode).and_then(|()| fs::rename(&partial, path));
+    let written = write_and_sync(&mut file, content, mode).and_then(|()| fs::rename(&partial, path));
     if written.is_err() {
-        // Still locked, so that it is ours to remove. What cannot be removed is reused by the next write.
+        // Still locked, so it can be removed safely. A remaining file is reused by the next write.
         let _ = fs::remove_file(&partial);
     }
     written?;
@@ -135,16 +134,15 @@ fn write(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
-fn fill(file: &mut File, content: &[u8], mode: u32) -> io::Result<()> {
+fn write_and_sync(file: &mut File, content: &[u8], mode: u32) -> io::Result<()> {
     file.set_len(0)?;
     file.set_permissions(Permissions::from_mode(mode))?;
     file.write_all(content)?;
     file.sync_all()
 }
 
-/// Opens the file that will take the place of the real one, alone. Its name is always the same, so that what
-/// a crash left behind is reused; the lock keeps two writers apart. A writer that waited for the lock holds
-/// a file that has meanwhile been renamed, and opens anew.
+/// Opens and locks the temporary file. Its name is fixed, so that the leftover of a crash is reused; the lock
+/// serializes writers. A writer that waited for the lock has a file that was renamed meanwhile, and opens it again.
 fn lock_partial(partial: &Path) -> io::Result<File> {
     loop {
         let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(partial)?;
@@ -175,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn private_files_are_the_owners_alone_even_over_an_open_one() {
+    fn private_file_replaces_a_readable_one() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("node.pem");
         fs::write(&path, "old").unwrap();
@@ -190,20 +188,20 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_others_may_read_is_refused_with_what_to_do() {
+    fn key_readable_by_others_is_refused_with_hint() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("node.pem");
         write_private(&path, b"secret").unwrap();
         for open in [0o640, 0o604, 0o620] {
             fs::set_permissions(&path, Permissions::from_mode(open)).unwrap();
             let refused = read_private(&path).unwrap_err();
-            assert!(matches!(refused, FileError::TooOpen { mode, .. } if mode == open));
+            assert!(matches!(refused, FileError::InsecureMode { mode, .. } if mode == open));
             assert!(refused.to_string().contains(&format!("chmod 600 {}", path.display())));
         }
     }
 
     #[test]
-    fn what_a_crash_left_behind_is_reused() {
+    fn leftover_partial_file_is_reused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("node.pem");
         fs::write(dir.path().join(".node.pem.partial"), "half of a longer text that a crash cut").unwrap();
@@ -213,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_write_leaves_what_stood_there_and_nothing_else() {
+    fn failed_write_keeps_the_old_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("taken");
         fs::create_dir_all(path.join("inside")).unwrap();
@@ -226,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn writers_at_once_leave_one_whole_content() {
+    fn concurrent_writers_leave_one_complete_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("contexts.toml");
         std::thread::scope(|scope| {

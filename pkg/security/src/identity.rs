@@ -18,7 +18,7 @@ use x509_parser::oid_registry::{
 pub const MANAGER_NAME: &str = "warren-manager";
 
 /// The bound X.520 sets on each part of the name (ub-common-name, ub-organization-name).
-const LONGEST_PART: usize = 64;
+const MAX_PART: usize = 64;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -95,10 +95,10 @@ impl fmt::Display for Role {
 pub enum IdentityError {
     /// A part would not be safe to show in a log line or is not what a name may be.
     #[error(
-        "the {part} {found:?} is not allowed in a certificate: use 1 to {LONGEST_PART} of the ASCII letters, \
+        "the {part} {found:?} is not allowed in a certificate: use 1 to {MAX_PART} of the ASCII letters, \
          digits and . _ - @ : +"
     )]
-    BadPart {
+    InvalidPart {
         /// `cluster` or `id`.
         part: &'static str,
         /// The refused text.
@@ -120,7 +120,7 @@ pub enum IdentityError {
         found: String,
     },
     /// The alternative names are not those of the role.
-    #[error("a {role} certificate must have {}, found [{found}]", names_wanted(*.role))]
+    #[error("a {role} certificate must have {}, found [{found}]", expected_names(*.role))]
     Names {
         /// The role in the subject.
         role: Role,
@@ -129,7 +129,7 @@ pub enum IdentityError {
     },
 }
 
-fn names_wanted(role: Role) -> String {
+fn expected_names(role: Role) -> String {
     match role {
         Role::Manager => format!("the alternative name {MANAGER_NAME} only"),
         Role::Worker | Role::Admin | Role::Viewer => "no alternative name".to_owned(),
@@ -206,10 +206,10 @@ pub(crate) fn parse_der(der: &[u8]) -> Result<X509Certificate<'_>, IdentityError
 
 pub(crate) fn parse_part(part: &'static str, found: String) -> Result<String, IdentityError> {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-@:+".contains(&byte);
-    if (1..=LONGEST_PART).contains(&found.len()) && found.bytes().all(allowed) {
+    if (1..=MAX_PART).contains(&found.len()) && found.bytes().all(allowed) {
         return Ok(found);
     }
-    Err(IdentityError::BadPart { part, found })
+    Err(IdentityError::InvalidPart { part, found })
 }
 
 fn subject_parts(certificate: &X509Certificate<'_>) -> Result<[String; 3], IdentityError> {

@@ -21,12 +21,12 @@ use crate::{CaDigest, ConnectError, Identity, Role, Roots, TlsError, connect};
 
 /// Why a token was not shown to the other side. Nothing secret was said.
 #[derive(Debug, thiserror::Error)]
-pub enum JoinError {
+pub enum JoinConnectError {
     /// Another cluster answers, or nobody of Warren.
     #[error(
         "another cluster's manager: the token is for the cluster with CA {wanted}, {} answers there; check \
          the address, or make a token in that cluster",
-        shown(found)
+        digest_text(found)
     )]
     AnotherCluster {
         /// The digest in the token.
@@ -48,10 +48,10 @@ pub enum JoinError {
     Connect(#[source] ConnectError),
     /// TLS could not be set up.
     #[error(transparent)]
-    Settings(#[from] TlsError),
+    TlsConfig(#[from] TlsError),
 }
 
-fn shown(found: &Option<CaDigest>) -> String {
+fn digest_text(found: &Option<CaDigest>) -> String {
     found.map_or_else(|| "somebody without a CA".to_owned(), |found| format!("one with CA {found}"))
 }
 
@@ -62,7 +62,7 @@ pub async fn connect_to_join<S>(
     stream: S,
     authority: CaDigest,
     deadline: Duration,
-) -> Result<(TlsStream<S>, Roots), JoinError>
+) -> Result<(TlsStream<S>, Roots), JoinConnectError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -75,32 +75,32 @@ where
         .with_no_client_auth();
     config.alpn_protocols = vec![HTTP_2.to_vec()];
     config.resumption = Resumption::disabled();
-    match (connect(stream, Arc::new(config), deadline).await, verifier.take_verdict()) {
+    match (connect(stream, Arc::new(config), deadline).await, verifier.take_outcome()) {
         (Ok(stream), Some(Ok(roots))) => Ok((stream, roots)),
         (_, Some(Err(refused))) => Err(refused),
         // The certificate was good, the proof that the other side has its key was not.
-        (Err(ConnectError::NotAManager(error)), _) => Err(JoinError::NotAManager(error.to_string())),
-        (Err(error), _) => Err(JoinError::Connect(error)),
-        (Ok(_), None) => Err(JoinError::NotAManager("it showed no certificate".to_owned())),
+        (Err(ConnectError::NotAManager(error)), _) => Err(JoinConnectError::NotAManager(error.to_string())),
+        (Err(error), _) => Err(JoinConnectError::Connect(error)),
+        (Ok(_), None) => Err(JoinConnectError::NotAManager("it showed no certificate".to_owned())),
     }
 }
 
 /// Trusts the one authority with this digest, and under it managers only. Keeps why it refused, since the library's
 /// error cannot say it.
 struct DigestVerifier {
-    wanted: CaDigest,
+    expected: CaDigest,
     algorithms: WebPkiSupportedAlgorithms,
-    verdict: Mutex<Option<Result<Roots, JoinError>>>,
+    outcome: Mutex<Option<Result<Roots, JoinConnectError>>>,
 }
 
 impl DigestVerifier {
     fn new(wanted: CaDigest) -> Self {
         let algorithms = provider().signature_verification_algorithms;
-        Self { wanted, algorithms, verdict: Mutex::new(None) }
+        Self { expected: wanted, algorithms, outcome: Mutex::new(None) }
     }
 
-    fn take_verdict(&self) -> Option<Result<Roots, JoinError>> {
-        self.verdict.lock().unwrap_or_else(PoisonError::into_inner).take()
+    fn take_outcome(&self) -> Option<Result<Roots, JoinConnectError>> {
+        self.outcome.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     fn verify(
@@ -109,11 +109,11 @@ impl DigestVerifier {
         beside: &[CertificateDer<'_>],
         name: &ServerName<'_>,
         now: UnixTime,
-    ) -> Result<Roots, JoinError> {
-        let not_a_manager = |why: &dyn fmt::Display| JoinError::NotAManager(why.to_string());
-        let authority = beside.iter().find(|shown| CaDigest::of(shown) == self.wanted);
-        let authority = authority.ok_or_else(|| JoinError::AnotherCluster {
-            wanted: self.wanted,
+    ) -> Result<Roots, JoinConnectError> {
+        let not_a_manager = |why: &dyn fmt::Display| JoinConnectError::NotAManager(why.to_string());
+        let authority = beside.iter().find(|shown| CaDigest::of(shown) == self.expected);
+        let authority = authority.ok_or_else(|| JoinConnectError::AnotherCluster {
+            wanted: self.expected,
             found: beside.last().map(CaDigest::of),
         })?;
         let roots = Roots::of(authority).map_err(|error| not_a_manager(&error))?;
@@ -129,19 +129,19 @@ impl DigestVerifier {
     }
 }
 
-fn refusal(error: rustls::Error) -> JoinError {
+fn refusal(error: rustls::Error) -> JoinConnectError {
     use CertificateError::{Expired, ExpiredContext, NotValidYet, NotValidYetContext};
     match error {
         rustls::Error::InvalidCertificate(
             reason @ (Expired | ExpiredContext { .. } | NotValidYet | NotValidYetContext { .. }),
-        ) => JoinError::Expired(reason),
-        other => JoinError::NotAManager(other.to_string()),
+        ) => JoinConnectError::Expired(reason),
+        other => JoinConnectError::NotAManager(other.to_string()),
     }
 }
 
 impl fmt::Debug for DigestVerifier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "DigestVerifier({})", self.wanted)
+        write!(f, "DigestVerifier({})", self.expected)
     }
 }
 
@@ -156,7 +156,7 @@ impl ServerCertVerifier for DigestVerifier {
     ) -> Result<ServerCertVerified, rustls::Error> {
         let verdict = self.verify(end_entity, intermediates, server_name, now);
         let good = verdict.is_ok();
-        *self.verdict.lock().unwrap_or_else(PoisonError::into_inner) = Some(verdict);
+        *self.outcome.lock().unwrap_or_else(PoisonError::into_inner) = Some(verdict);
         if !good {
             return Err(CertificateError::ApplicationVerificationFailure.into());
         }

@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_other_kinds_and_garbage_without_repeating_it() {
+    fn invalid_key_error_hides_the_input() {
         let other = KeyPair::generate_for(&rcgen::PKCS_ED25519).unwrap().serialize_pem();
         let body = other.lines().nth(1).unwrap().to_owned();
         for bad in [other.as_str(), "-----BEGIN PRIVATE KEY-----\nc2VjcmV0\n-----END PRIVATE KEY-----\n", ""]

@@ -40,7 +40,7 @@ pub enum KeyFileError {
         "{path} has format version {found}, and this version of Warren reads up to {supported}: \
          install the version that wrote it"
     )]
-    Newer {
+    UnsupportedFormat {
         /// The file.
         path: PathBuf,
         /// Its version.
@@ -52,16 +52,16 @@ pub enum KeyFileError {
 
 /// The first bytes of a hash of a key.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Fingerprint(pub(crate) [u8; 8]);
+pub struct KeyFingerprint(pub(crate) [u8; 8]);
 
 /// 16 lower-case hexadecimal digits.
-impl fmt::Display for Fingerprint {
+impl fmt::Display for KeyFingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         hex::digits(&self.0).try_for_each(|digit| f.write_char(digit))
     }
 }
 
-impl FromStr for Fingerprint {
+impl FromStr for KeyFingerprint {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -74,33 +74,33 @@ impl FromStr for Fingerprint {
     }
 }
 
-impl fmt::Debug for Fingerprint {
+impl fmt::Debug for KeyFingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Fingerprint({self})")
     }
 }
 
 /// What a key is for, as its file says it.
-pub(crate) struct Purpose {
+pub(crate) struct KeyPurpose {
     /// The first word of the line.
-    pub mark: &'static str,
+    pub magic: &'static str,
     /// What else is hashed with a key, so that no other use of the hash gives its fingerprint.
-    pub hashed: &'static [u8],
+    pub fingerprint_context: &'static [u8],
 }
 
 /// A key and what it is for; wiped from memory when it is dropped.
-pub(crate) struct FileKey {
-    purpose: &'static Purpose,
+pub(crate) struct StoredKey {
+    purpose: &'static KeyPurpose,
     bytes: Zeroizing<[u8; KEY]>,
 }
 
-impl FileKey {
-    pub(crate) fn new(purpose: &'static Purpose, bytes: [u8; KEY]) -> Self {
+impl StoredKey {
+    pub(crate) fn new(purpose: &'static KeyPurpose, bytes: [u8; KEY]) -> Self {
         Self { purpose, bytes: Zeroizing::new(bytes) }
     }
 
     /// The key in the file; `None` when there is no file.
-    pub(crate) fn load(purpose: &'static Purpose, path: &Path) -> Result<Option<Self>, KeyFileError> {
+    pub(crate) fn load(purpose: &'static KeyPurpose, path: &Path) -> Result<Option<Self>, KeyFileError> {
         match read_private(path) {
             Ok(text) => Self::parse(purpose, path, &text).map(Some),
             Err(FileError::Read { source, .. }) if source.kind() == ErrorKind::NotFound => Ok(None),
@@ -109,17 +109,17 @@ impl FileKey {
     }
 
     /// The key in a line that stands, or stood, in the file `path`.
-    pub(crate) fn parse(purpose: &'static Purpose, path: &Path, text: &str) -> Result<Self, KeyFileError> {
+    pub(crate) fn parse(purpose: &'static KeyPurpose, path: &Path, text: &str) -> Result<Self, KeyFileError> {
         parse(purpose, path, text)
     }
 
     /// A new key, which is in no file yet.
-    pub(crate) fn generate(purpose: &'static Purpose) -> Self {
+    pub(crate) fn generate(purpose: &'static KeyPurpose) -> Self {
         Self::new(purpose, Generate::generate())
     }
 
     /// A new key; it is durable in the file when this returns.
-    pub(crate) fn create(purpose: &'static Purpose, path: &Path) -> Result<Self, FileError> {
+    pub(crate) fn create(purpose: &'static KeyPurpose, path: &Path) -> Result<Self, FileError> {
         let key = Self::generate(purpose);
         key.save(path)?;
         Ok(key)
@@ -134,15 +134,18 @@ impl FileKey {
         &self.bytes
     }
 
-    pub(crate) fn fingerprint(&self) -> Fingerprint {
-        let hash = Sha256::new().chain_update(self.purpose.hashed).chain_update(&self.bytes[..]).finalize();
-        Fingerprint(*hash.first_chunk().expect("a hash has 32 bytes"))
+    pub(crate) fn fingerprint(&self) -> KeyFingerprint {
+        let hash = Sha256::new()
+            .chain_update(self.purpose.fingerprint_context)
+            .chain_update(&self.bytes[..])
+            .finalize();
+        KeyFingerprint(*hash.first_chunk().expect("a hash has 32 bytes"))
     }
 
     pub(crate) fn line(&self) -> Zeroizing<String> {
         // Room for all of it: growing would leave a copy in freed memory.
         let mut line = Zeroizing::new(String::with_capacity(128));
-        let written = write!(line, "{} {FORMAT} ", self.purpose.mark).and_then(|()| {
+        let written = write!(line, "{} {FORMAT} ", self.purpose.magic).and_then(|()| {
             hex::digits(&self.bytes[..]).try_for_each(|digit| line.write_char(digit))?;
             writeln!(line, " {}", self.fingerprint())
         });
@@ -151,16 +154,16 @@ impl FileKey {
     }
 }
 
-fn parse(purpose: &'static Purpose, path: &Path, text: &str) -> Result<FileKey, KeyFileError> {
+fn parse(purpose: &'static KeyPurpose, path: &Path, text: &str) -> Result<StoredKey, KeyFileError> {
     let damaged = |what: &str| KeyFileError::Damaged { path: path.to_owned(), what: what.into() };
     let mut words = text.split_ascii_whitespace();
-    if words.next() != Some(purpose.mark) {
-        return Err(damaged(&format!("it does not begin with `{}`", purpose.mark)));
+    if words.next() != Some(purpose.magic) {
+        return Err(damaged(&format!("it does not begin with `{}`", purpose.magic)));
     }
     match words.next().and_then(|version| version.parse().ok()) {
         None => return Err(damaged("it has no format version")),
         Some(found) if found > FORMAT => {
-            return Err(KeyFileError::Newer { path: path.to_owned(), found, supported: FORMAT });
+            return Err(KeyFileError::UnsupportedFormat { path: path.to_owned(), found, supported: FORMAT });
         }
         Some(_) => {}
     }
@@ -173,7 +176,7 @@ fn parse(purpose: &'static Purpose, path: &Path, text: &str) -> Result<FileKey, 
         return Err(wrong());
     }
     hex::parse(digits.as_bytes(), &mut bytes[..]).map_err(|_| wrong())?;
-    let key = FileKey { purpose, bytes };
+    let key = StoredKey { purpose, bytes };
     if key.fingerprint().to_string() != sum {
         return Err(damaged("the key and its fingerprint do not match"));
     }

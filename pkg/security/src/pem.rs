@@ -40,12 +40,12 @@ pub enum MaterialError {
 /// Certificates and the private key that belongs to the first of them, as one file holds them: in two
 /// files, a crash between two writes could leave a certificate beside another's key.
 #[derive(Debug)]
-pub(crate) struct Bundle {
+pub(crate) struct CertificateBundle {
     pub(crate) certificates: String,
     pub(crate) key: PrivateKey,
 }
 
-impl Bundle {
+impl CertificateBundle {
     pub(crate) fn parse(text: &str) -> Result<Self, MaterialError> {
         let mut certificates = String::new();
         // Never grows, so that no copy of the key is left behind in freed memory.

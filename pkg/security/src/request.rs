@@ -14,16 +14,17 @@ use x509_parser::prelude::FromDer;
 use crate::{AuthorityError, PrivateKey};
 
 /// A request with a key of an allowed kind takes less than a tenth of it.
-const LARGEST: usize = 8 << 10;
+const MAX_REQUEST: usize = 8 << 10;
 
 /// The kinds of keys that certificates are issued for.
-static KINDS: [&SignatureAlgorithm; 3] = [&PKCS_ECDSA_P256_SHA256, &PKCS_ECDSA_P384_SHA384, &PKCS_ED25519];
+static KEY_ALGORITHMS: [&SignatureAlgorithm; 3] =
+    [&PKCS_ECDSA_P256_SHA256, &PKCS_ECDSA_P384_SHA384, &PKCS_ED25519];
 
 /// Why no certificate can be issued for a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
     /// It is too long to be read.
-    #[error("the certificate request has {found} bytes, wanted at most {LARGEST}")]
+    #[error("the certificate request has {found} bytes, wanted at most {MAX_REQUEST}")]
     TooLarge {
         /// Its length in bytes.
         found: usize,
@@ -47,7 +48,7 @@ pub enum RequestError {
 /// A request of which only the public key counts, and which was signed by that key.
 #[derive(Clone, Debug)]
 pub struct CertificateRequest {
-    public_key: PublicKey,
+    public_key: RequestPublicKey,
 }
 
 impl CertificateRequest {
@@ -61,7 +62,7 @@ impl CertificateRequest {
     /// Reads a request and checks that it was signed by the key it asks for. Names and everything else in it
     /// are ignored: the authority decides them.
     pub fn parse(pem: &str) -> Result<Self, RequestError> {
-        if pem.len() > LARGEST {
+        if pem.len() > MAX_REQUEST {
             return Err(RequestError::TooLarge { found: pem.len() });
         }
         let der = CertificateSigningRequestDer::from_pem_slice(pem.as_bytes())
@@ -75,7 +76,7 @@ impl CertificateRequest {
         };
         let asked = &request.certification_request_info.subject_pki;
         // Said before the signature is looked at, which other kinds of keys make in other ways.
-        let public_key = PublicKey::parse(asked.raw, &asked.subject_public_key.data);
+        let public_key = RequestPublicKey::parse(asked.raw, &asked.subject_public_key.data);
         let found = || asked.algorithm.algorithm.to_id_string();
         let public_key = public_key.ok_or_else(|| RequestError::Key { found: found() })?;
         request.verify_signature().map_err(|_| RequestError::Signature)?;
@@ -104,26 +105,26 @@ pub(crate) fn node_id(key: &impl PublicKeyData) -> NodeId {
 /// The key in a request. The signing library names a key's kind after the signature beside it, which an
 /// attacker chooses; here it is what the key itself says, in its one spelling, so that no key has two ids.
 #[derive(Clone, Debug)]
-struct PublicKey {
-    kind: &'static SignatureAlgorithm,
+struct RequestPublicKey {
+    algorithm_kind: &'static SignatureAlgorithm,
     bits: Vec<u8>,
 }
 
-impl PublicKey {
+impl RequestPublicKey {
     /// `None` if it is none of [`KINDS`], exactly.
     fn parse(info: &[u8], bits: &[u8]) -> Option<Self> {
-        let keys = KINDS.iter().map(|kind| Self { kind, bits: bits.to_vec() });
+        let keys = KEY_ALGORITHMS.iter().map(|kind| Self { algorithm_kind: kind, bits: bits.to_vec() });
         keys.into_iter().find(|key| key.subject_public_key_info() == info)
     }
 }
 
-impl PublicKeyData for PublicKey {
+impl PublicKeyData for RequestPublicKey {
     fn der_bytes(&self) -> &[u8] {
         &self.bits
     }
 
     fn algorithm(&self) -> &'static SignatureAlgorithm {
-        self.kind
+        self.algorithm_kind
     }
 }
 

@@ -64,25 +64,25 @@ pub enum SealError {
     Refused(KeyId),
     /// No nonce is left.
     #[error("the data key {0} is used up: start the manager again, it makes a new one")]
-    UsedUp(KeyId),
+    CounterExhausted(KeyId),
 }
 
 /// Which key something is sealed with.
 ///
 /// # Errors
 /// [`SealError::Format`] and [`SealError::Short`]: it is nothing that was sealed.
-pub fn key_of(sealed: &[u8]) -> Result<KeyId, SealError> {
-    Ok(Header::parse(sealed)?.0.key)
+pub fn key_id_of(sealed: &[u8]) -> Result<KeyId, SealError> {
+    Ok(SealHeader::parse(sealed)?.0.key)
 }
 
 /// What both forms begin with.
 #[derive(Clone, Copy)]
-struct Header {
+struct SealHeader {
     key: KeyId,
     counter: u64,
 }
 
-impl Header {
+impl SealHeader {
     /// The header and what follows it.
     fn parse(sealed: &[u8]) -> Result<(Self, &[u8]), SealError> {
         match sealed.first() {
@@ -104,7 +104,7 @@ impl Header {
     }
 }
 
-fn about_value(header: Header, place: &[u8]) -> Vec<u8> {
+fn value_aad(header: SealHeader, place: &[u8]) -> Vec<u8> {
     let mut about = Vec::with_capacity(1 + HEADER + place.len());
     about.push(VALUE);
     about.extend_from_slice(&header.to_bytes());
@@ -118,12 +118,12 @@ impl Keyring {
     /// # Errors
     /// [`SealError::UsedUp`].
     pub fn seal(&self, place: &[u8], plain: &[u8]) -> Result<Vec<u8>, SealError> {
-        let header = Header { key: self.current(), counter: self.count()? };
+        let header = SealHeader { key: self.current(), counter: self.next_counter()? };
         let mut sealed = Vec::with_capacity(HEADER + plain.len() + TAG);
         sealed.extend_from_slice(&header.to_bytes());
         sealed.extend_from_slice(plain);
-        let about = about_value(header, place);
-        let tag = self.sealer().seal(header.counter, &about, &mut sealed[HEADER..]);
+        let about = value_aad(header, place);
+        let tag = self.current_cipher().seal(header.counter, &about, &mut sealed[HEADER..]);
         sealed.extend_from_slice(&tag);
         Ok(sealed)
     }
@@ -133,11 +133,11 @@ impl Keyring {
     /// # Errors
     /// All but [`SealError::UsedUp`].
     pub fn unseal(&self, place: &[u8], sealed: &[u8]) -> Result<Vec<u8>, SealError> {
-        let (header, body) = Header::parse(sealed)?;
+        let (header, body) = SealHeader::parse(sealed)?;
         let (text, tag) = body.split_last_chunk::<TAG>().ok_or(SealError::Short)?;
-        let cipher = self.opener(header.key)?;
+        let cipher = self.cipher_for(header.key)?;
         let mut plain = text.to_vec();
-        let opened = cipher.open(header.counter, &about_value(header, place), &mut plain, tag);
+        let opened = cipher.open(header.counter, &value_aad(header, place), &mut plain, tag);
         if opened { Ok(plain) } else { Err(SealError::Refused(header.key)) }
     }
 }

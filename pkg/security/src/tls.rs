@@ -26,7 +26,7 @@ pub(crate) const HTTP_2: &[u8] = b"h2";
 pub enum TlsError {
     /// The library refused the settings.
     #[error("TLS could not be set up")]
-    Settings(#[from] rustls::Error),
+    Config(#[from] rustls::Error),
     /// The trusted authorities cannot be used to verify clients.
     #[error("the trusted authorities cannot be used")]
     Roots(#[from] VerifierBuilderError),
@@ -34,30 +34,30 @@ pub enum TlsError {
 
 /// The certificate that is shown to the other side from the next handshake on; it can be replaced while
 /// connections are open.
-pub struct LiveCertificate {
-    current: ArcSwap<Shown>,
+pub struct ReloadableCertificate {
+    current: ArcSwap<CurrentCertificate>,
 }
 
-struct Shown {
+struct CurrentCertificate {
     identity: Identity,
     certified: Arc<CertifiedKey>,
 }
 
-impl Shown {
+impl CurrentCertificate {
     fn of(credentials: &Credentials) -> Arc<Self> {
         Arc::new(Self { identity: credentials.identity().clone(), certified: credentials.certified() })
     }
 }
 
-impl LiveCertificate {
+impl ReloadableCertificate {
     /// Shows these until they are replaced.
     pub fn new(credentials: &Credentials) -> Arc<Self> {
-        Arc::new(Self { current: ArcSwap::new(Shown::of(credentials)) })
+        Arc::new(Self { current: ArcSwap::new(CurrentCertificate::of(credentials)) })
     }
 
     /// Shows other credentials in all handshakes that begin from now on.
     pub fn replace(&self, credentials: &Credentials) {
-        self.current.store(Shown::of(credentials));
+        self.current.store(CurrentCertificate::of(credentials));
     }
 
     /// Whose certificate is shown.
@@ -65,20 +65,20 @@ impl LiveCertificate {
         self.current.load().identity.clone()
     }
 
-    fn certified(&self) -> Option<Arc<CertifiedKey>> {
+    fn current_key(&self) -> Option<Arc<CertifiedKey>> {
         Some(Arc::clone(&self.current.load().certified))
     }
 }
 
-impl fmt::Debug for LiveCertificate {
+impl fmt::Debug for ReloadableCertificate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "LiveCertificate({})", self.current.load().identity)
     }
 }
 
-impl ResolvesClientCert for LiveCertificate {
+impl ResolvesClientCert for ReloadableCertificate {
     fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
-        self.certified()
+        self.current_key()
     }
 
     fn has_certs(&self) -> bool {
@@ -88,14 +88,14 @@ impl ResolvesClientCert for LiveCertificate {
 
 /// What a manager shows: its certificate, and those of the authorities, by which a joiner knows the cluster.
 #[derive(Debug)]
-struct ServingChain {
-    own: Arc<LiveCertificate>,
+struct ServerCertificateChain {
+    own: Arc<ReloadableCertificate>,
     authorities: Vec<CertificateDer<'static>>,
 }
 
-impl ResolvesServerCert for ServingChain {
+impl ResolvesServerCert for ServerCertificateChain {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        let own = self.own.certified()?;
+        let own = self.own.current_key()?;
         let mut chain = own.cert.clone();
         chain.extend(self.authorities.iter().filter(|authority| !own.cert.contains(authority)).cloned());
         Some(Arc::new(CertifiedKey::new(chain, Arc::clone(&own.key))))
@@ -111,7 +111,7 @@ pub(crate) fn provider() -> Arc<CryptoProvider> {
 /// along, for those who know them by a digest only ([`crate::connect_to_join`]).
 pub fn server_config(
     roots: &Roots,
-    certificate: Arc<LiveCertificate>,
+    certificate: Arc<ReloadableCertificate>,
 ) -> Result<Arc<ServerConfig>, TlsError> {
     let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots.store()), provider())
         .allow_unauthenticated()
@@ -119,7 +119,7 @@ pub fn server_config(
     let mut config = ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .with_client_cert_verifier(verifier)
-        .with_cert_resolver(Arc::new(ServingChain {
+        .with_cert_resolver(Arc::new(ServerCertificateChain {
             own: certificate,
             authorities: roots.certificates().to_vec(),
         }));
@@ -135,7 +135,7 @@ pub fn server_config(
 /// verifies the one right name.
 pub fn client_config(
     roots: &Roots,
-    certificate: Option<Arc<LiveCertificate>>,
+    certificate: Option<Arc<ReloadableCertificate>>,
 ) -> Result<Arc<ClientConfig>, TlsError> {
     let builder = ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&rustls::version::TLS13])?

@@ -14,7 +14,7 @@ use zeroize::Zeroizing;
 
 use crate::{CaDigest, hex};
 
-const MARK: &str = "WRN-";
+const TOKEN_MAGIC: &str = "WRN-";
 const VERSION: u32 = 1;
 const PREFIX: &str = "WRN-1-";
 const DIGEST_DIGITS: usize = 64;
@@ -23,7 +23,7 @@ const SECRET: usize = 16;
 const TAIL_DIGITS: usize = 2 * (SECRET + 2);
 const LENGTH: usize = PREFIX.len() + DIGEST_DIGITS + 1 + TAIL_DIGITS;
 /// What else is hashed with a secret, so that no other use of the hash gives what is stored.
-const STORED: &[u8] = b"warren join token";
+const HASH_CONTEXT: &[u8] = b"warren join token";
 
 /// Why a text is not a token, or why none could be made. Repeats nothing of the text but its version.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -66,12 +66,12 @@ pub enum TokenError {
 
 /// A join token. `Debug` shows nothing of its secret, which is wiped from memory in the end.
 #[derive(Clone)]
-pub struct Token {
+pub struct JoinToken {
     authority: CaDigest,
     secret: Zeroizing<[u8; SECRET]>,
 }
 
-impl Token {
+impl JoinToken {
     /// A new token of the cluster with this authority; its secret has 128 bits from the operating system.
     pub fn generate(authority: CaDigest) -> Result<Self, TokenError> {
         let mut secret = Zeroizing::new([0; SECRET]);
@@ -134,7 +134,9 @@ impl Token {
     /// long a comparison of hashes takes, so that they may be keys of a map: whoever measured how many bytes of a
     /// stored hash its guess has in common learns bytes of a hash, from which no secret can be found.
     pub fn hash(&self) -> TokenHash {
-        TokenHash(Sha256::new().chain_update(STORED).chain_update(self.secret.as_slice()).finalize().into())
+        TokenHash(
+            Sha256::new().chain_update(HASH_CONTEXT).chain_update(self.secret.as_slice()).finalize().into(),
+        )
     }
 
     fn check(&self) -> [u8; 2] {
@@ -147,18 +149,18 @@ impl Token {
     }
 }
 
-impl fmt::Debug for Token {
+impl fmt::Debug for JoinToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Token({PREFIX}{}-redacted)", self.authority)
     }
 }
 
 fn check_version(text: &str) -> Result<(), TokenError> {
-    let marked = text.get(..MARK.len()).is_some_and(|mark| mark.eq_ignore_ascii_case(MARK));
-    let version = marked.then(|| &text[MARK.len()..]).and_then(|rest| rest.split('-').next());
+    let marked = text.get(..TOKEN_MAGIC.len()).is_some_and(|mark| mark.eq_ignore_ascii_case(TOKEN_MAGIC));
+    let version = marked.then(|| &text[TOKEN_MAGIC.len()..]).and_then(|rest| rest.split('-').next());
     let plain = |version: &&str| !version.is_empty() && version.bytes().all(|byte| byte.is_ascii_digit());
     match version.filter(plain).and_then(|version| version.parse().ok()) {
-        Some(VERSION) if text.get(MARK.len()..PREFIX.len()) == Some("1-") => Ok(()),
+        Some(VERSION) if text.get(TOKEN_MAGIC.len()..PREFIX.len()) == Some("1-") => Ok(()),
         // `WRN-1` alone, or `WRN-01-`.
         Some(VERSION) | None => Err(TokenError::NotAToken),
         Some(found) => Err(TokenError::Version { found }),

@@ -1,4 +1,4 @@
-//! Writing metrics that are computed at each scrape.
+//! Encodes metrics that are computed at each scrape.
 
 use std::fmt;
 
@@ -8,19 +8,19 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::histogram::exponential_buckets;
 
-/// Names and values of labels.
-pub type Labels = Vec<(&'static str, String)>;
+/// Label names and values.
+pub type MetricLabels = Vec<(&'static str, String)>;
 
-/// What a value means.
+/// Kind of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// Only rises while what it counts for lives. `_total` is added to its name.
+pub enum MetricKind {
+    /// Only increases. `_total` is appended to its name.
     Counter,
-    /// Goes up and down.
+    /// Increases and decreases.
     Gauge,
 }
 
-impl Kind {
+impl MetricKind {
     fn as_type(self) -> MetricType {
         match self {
             Self::Counter => MetricType::Counter,
@@ -36,15 +36,15 @@ impl Kind {
     }
 }
 
-/// Writes one metric with a value per set of labels; nothing at all without any.
+/// Writes a metric with a value per set of labels; writes nothing without values.
 ///
 /// # Errors
 /// Those of the encoder.
 pub fn write_series(
     encoder: &mut DescriptorEncoder<'_>,
-    kind: Kind,
+    kind: MetricKind,
     (name, help): (&str, &str),
-    series: impl IntoIterator<Item = (Labels, f64)>,
+    series: impl IntoIterator<Item = (MetricLabels, f64)>,
 ) -> fmt::Result {
     let mut series = series.into_iter().peekable();
     if series.peek().is_none() {
@@ -57,26 +57,26 @@ pub fn write_series(
     Ok(())
 }
 
-/// Writes one metric without labels.
+/// Writes a metric without labels.
 ///
 /// # Errors
 /// Those of the encoder.
 pub fn write_value(
     encoder: &mut DescriptorEncoder<'_>,
-    kind: Kind,
+    kind: MetricKind,
     (name, help): (&str, &str),
     value: f64,
 ) -> fmt::Result {
     kind.write(value, encoder.encode_descriptor(name, help, None, kind.as_type())?)
 }
 
-/// Bounds of a histogram of what people wait for: 10 ms to 164 s.
-pub fn seconds() -> impl Iterator<Item = f64> {
+/// Histogram buckets for user-visible durations: 10 ms to 164 s.
+pub fn latency_buckets() -> impl Iterator<Item = f64> {
     exponential_buckets(0.01, 2.0, 15)
 }
 
-/// Bounds of a histogram of what a machine waits for: 0.25 ms to 8 s.
-pub fn fractions_of_a_second() -> impl Iterator<Item = f64> {
+/// Histogram buckets for internal durations: 0.25 ms to 8 s.
+pub fn short_latency_buckets() -> impl Iterator<Item = f64> {
     exponential_buckets(0.000_25, 2.0, 16)
 }
 
@@ -96,9 +96,9 @@ mod tests {
             let hostile = vec![("service", "a\"b\\\n".to_owned())];
             let of = |slot: &str| vec![("service", "web".to_owned()), ("slot", slot.to_owned())];
             let series = [(of("1"), 1.5), (of("2"), 3e12), (hostile, 0.0)];
-            write_series(&mut encoder, Kind::Counter, ("cpu_seconds", "Time."), series)?;
-            write_series(&mut encoder, Kind::Gauge, ("nothing", "Is not shown."), [])?;
-            write_value(&mut encoder, Kind::Gauge, ("tasks", "How many."), 7.0)
+            write_series(&mut encoder, MetricKind::Counter, ("cpu_seconds", "Time."), series)?;
+            write_series(&mut encoder, MetricKind::Gauge, ("nothing", "Is not shown."), [])?;
+            write_value(&mut encoder, MetricKind::Gauge, ("tasks", "How many."), 7.0)
         }
     }
 
@@ -118,9 +118,9 @@ mod tests {
 
     #[test]
     fn bounds_rise_from_quick_to_slow() {
-        for bounds in [seconds().collect::<Vec<_>>(), fractions_of_a_second().collect()] {
+        for bounds in [latency_buckets().collect::<Vec<_>>(), short_latency_buckets().collect()] {
             assert!(bounds.windows(2).all(|pair| pair[0] < pair[1]));
         }
-        assert!((seconds().last().unwrap() - 163.84).abs() < 0.001);
+        assert!((latency_buckets().last().unwrap() - 163.84).abs() < 0.001);
     }
 }

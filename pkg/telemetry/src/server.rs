@@ -1,6 +1,6 @@
-//! The small HTTP/1.1 server: three paths, for reading only.
+//! The HTTP/1.1 server: three read-only paths.
 //!
-//! It must never take anything away from the node's work: few connections, each with one request and a short life.
+//! It must not affect the work of the node: few connections, each with one request and a short lifetime.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -18,59 +18,59 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet};
 
-use crate::part::Telemetry;
+use crate::component::Telemetry;
 
-/// Connections at once; further ones wait in the kernel.
+/// Maximum number of connections; further ones wait in the kernel.
 const CONNECTIONS: usize = 16;
-/// From a connection to its end. The probes take two seconds at most, a scrape of a large cluster some milliseconds.
-const LIFE: Duration = Duration::from_secs(10);
-/// For a request to arrive.
-const REQUEST: Duration = Duration::from_secs(5);
-/// The largest head of a request, in bytes.
-const HEAD: usize = 16 << 10;
-/// Before a connection is accepted again, when the system had none to give.
-const ACCEPT_AGAIN: Duration = Duration::from_millis(200);
+/// Maximum lifetime of a connection. Probes take at most two seconds, a scrape of a large cluster some milliseconds.
+const CONNECTION_LIFETIME: Duration = Duration::from_secs(10);
+/// Timeout of receiving a request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum size of the request head, in bytes.
+const MAX_HEADERS_SIZE: usize = 16 << 10;
+/// Delay after a failed accept.
+const ACCEPT_RETRY: Duration = Duration::from_millis(200);
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const PLAIN: &str = "text/plain; charset=utf-8";
 
-/// The address cannot be listened on.
+/// Error of listening on the address.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot serve metrics on {address}: {source}")]
-pub struct BindError {
-    /// As asked for.
+pub struct MetricsBindError {
+    /// Requested address.
     pub address: SocketAddr,
-    /// Why not.
+    /// Cause.
     pub source: std::io::Error,
 }
 
-/// Answers `/health`, `/ready` and `/metrics`. Dropping it ends that at once.
+/// Serves `/health`, `/ready` and `/metrics`. Dropping it stops the server.
 #[derive(Debug)]
-pub struct Server {
+pub struct MetricsServer {
     address: SocketAddr,
     accepting: JoinHandle<()>,
 }
 
-impl Server {
-    /// Listens on `address` and answers for `telemetry`. Port 0 asks for any.
+impl MetricsServer {
+    /// Listens on `address` and serves `telemetry`. Port 0 selects a free port.
     ///
     /// # Errors
-    /// [`BindError`].
-    pub async fn start(address: SocketAddr, telemetry: Telemetry) -> Result<Self, BindError> {
-        let failed = |source| BindError { address, source };
+    /// [`MetricsBindError`].
+    pub async fn start(address: SocketAddr, telemetry: Telemetry) -> Result<Self, MetricsBindError> {
+        let failed = |source| MetricsBindError { address, source };
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let bound = listener.local_addr().map_err(failed)?;
         tracing::info!(address = %bound, "serving /metrics, /health and /ready");
         Ok(Self { address: bound, accepting: tokio::spawn(accept(listener, telemetry)) })
     }
 
-    /// Where it listens.
+    /// Listen address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 }
 
-impl Drop for Server {
+impl Drop for MetricsServer {
     fn drop(&mut self) {
         self.accepting.abort();
     }
@@ -80,20 +80,20 @@ async fn accept(listener: TcpListener, telemetry: Telemetry) {
     let room = Arc::new(Semaphore::new(CONNECTIONS));
     let mut connections = JoinSet::new();
     loop {
-        let place = Arc::clone(&room).acquire_owned().await.expect("nobody closes the semaphore");
+        let permit = Arc::clone(&room).acquire_owned().await.expect("nobody closes the semaphore");
         while connections.try_join_next().is_some() {}
         match listener.accept().await {
             Ok((stream, _)) => {
                 let telemetry = telemetry.clone();
                 connections.spawn(async move {
-                    let _place = place;
-                    // Whoever takes too long is cut off.
-                    let _ = tokio::time::timeout(LIFE, serve(stream, telemetry)).await;
+                    let _permit = permit;
+                    // Slow connections are closed.
+                    let _ = tokio::time::timeout(CONNECTION_LIFETIME, serve(stream, telemetry)).await;
                 });
             }
             Err(error) => {
-                tracing::debug!(%error, "no connection for metrics");
-                tokio::time::sleep(ACCEPT_AGAIN).await;
+                tracing::debug!(%error, "failed to accept a metrics connection");
+                tokio::time::sleep(ACCEPT_RETRY).await;
             }
         }
     }
@@ -102,38 +102,38 @@ async fn accept(listener: TcpListener, telemetry: Telemetry) {
 async fn serve(stream: TcpStream, telemetry: Telemetry) {
     let service = service_fn(move |request: Request<_>| {
         let telemetry = telemetry.clone();
-        async move { Ok::<_, Infallible>(answer(request.method(), request.uri().path(), &telemetry).await) }
+        async move { Ok::<_, Infallible>(respond(request.method(), request.uri().path(), &telemetry).await) }
     });
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(REQUEST)
-        .max_buf_size(HEAD)
+        .header_read_timeout(REQUEST_TIMEOUT)
+        .max_buf_size(MAX_HEADERS_SIZE)
         .keep_alive(false)
         .serve_connection(TokioIo::new(stream), service);
     if let Err(error) = served.await {
-        tracing::debug!(%error, "a connection for metrics ended badly");
+        tracing::debug!(%error, "a metrics connection failed");
     }
 }
 
-async fn answer(method: &Method, path: &str, telemetry: &Telemetry) -> Response<Full<Bytes>> {
+async fn respond(method: &Method, path: &str, telemetry: &Telemetry) -> Response<Full<Bytes>> {
     if !matches!(path, "/health" | "/ready" | "/metrics") {
-        let text = "there is no such page; there are /metrics, /health and /ready\n";
+        let text = "not found; use /metrics, /health or /ready\n";
         return response(StatusCode::NOT_FOUND, PLAIN, text.to_owned());
     }
     if !matches!(*method, Method::GET | Method::HEAD) {
         let mut refused =
-            response(StatusCode::METHOD_NOT_ALLOWED, PLAIN, "this page can only be read\n".to_owned());
+            response(StatusCode::METHOD_NOT_ALLOWED, PLAIN, "only GET and HEAD are allowed\n".to_owned());
         refused.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
         return refused;
     }
     match path {
-        "/health" => verdict(telemetry.unhealthy().await),
-        "/ready" => verdict(telemetry.unready().await),
+        "/health" => status_response(telemetry.unhealthy().await),
+        "/ready" => status_response(telemetry.unready().await),
         _ => metrics(telemetry.clone()).await,
     }
 }
 
-fn verdict(wrong: Vec<String>) -> Response<Full<Bytes>> {
+fn status_response(wrong: Vec<String>) -> Response<Full<Bytes>> {
     match wrong.is_empty() {
         true => response(StatusCode::OK, PLAIN, "ok\n".to_owned()),
         false => response(StatusCode::SERVICE_UNAVAILABLE, PLAIN, wrong.join("\n") + "\n"),
@@ -141,7 +141,7 @@ fn verdict(wrong: Vec<String>) -> Response<Full<Bytes>> {
 }
 
 async fn metrics(telemetry: Telemetry) -> Response<Full<Bytes>> {
-    // Counting tasks may take some milliseconds, in which others shall go on.
+    // Off the runtime, since it may take some milliseconds.
     match tokio::task::spawn_blocking(move || telemetry.metrics()).await {
         Ok(Ok(text)) => response(StatusCode::OK, OPEN_METRICS, text),
         Ok(Err(error)) => failed(&error),

@@ -1,4 +1,4 @@
-//! What managers and workers tell each other, as data.
+//! The data that managers and workers exchange.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -8,125 +8,126 @@ use ipnet::Ipv4Net;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ClusterId, Desired, Exit, Health, ImageDigest, ManagerAddress, NodeId, NodeName, PublishedPort,
-    ServiceId, ServiceName, TaskId, TaskSpec, TaskState, Timestamp, VolumeName,
+    ClusterId, DesiredTaskState, Health, ImageDigest, ManagerAddress, NodeId, NodeName, PublishedPort,
+    ServiceId, ServiceName, TaskExit, TaskId, TaskSpec, TaskState, Timestamp, VolumeName,
 };
 
-/// Orders assignments: workers ignore what is not newer. The incarnation rises with restore and force-new-cluster.
+/// Orders assignments: workers ignore what is not newer. The incarnation rises with restore and
+/// force-new-cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct AssignmentVersion {
-    /// Life of the cluster.
+    /// Incarnation of the cluster.
     pub incarnation: u64,
-    /// Raft index of the last change to what the node should have.
+    /// Raft index of the last change to the node's assignment.
     pub index: u64,
 }
 
-/// Everything a node should have.
+/// The desired state of one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Assignment {
-    /// When this was true.
+    /// The version at which it was read.
     pub version: AssignmentVersion,
     /// Tasks that the node has not reported as removed.
     pub tasks: Vec<TaskAssignment>,
 }
 
-/// One task as its worker must know it. Self-contained, so that it survives in the container's record.
+/// One task, as its worker gets it. Self-contained, so that it survives in the container's record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TaskAssignment {
-    /// The task.
+    /// Id of the task.
     pub id: TaskId,
     /// Its service's name.
     pub service: ServiceName,
-    /// Its place in the service.
+    /// Its slot in the service.
     pub slot: u32,
-    /// Which version of the spec.
+    /// Number of the revision.
     pub revision: u64,
     /// What to run.
     pub spec: TaskSpec,
-    /// What the image is; `None` until a worker has said so ([`TaskReport::image`]).
+    /// The pinned image digest; `None` until a worker has reported it ([`TaskReport::image`]).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<ImageDigest>,
-    /// Ports to open on the node.
+    /// Ports to publish on the node.
     pub ports: Vec<PublishedPort>,
     /// Its address in the node's subnet.
     pub address: Ipv4Addr,
-    /// What managers want of it.
-    pub desired: Desired,
-    /// The labels of its service that its templates ask for.
+    /// Desired state, written by managers.
+    pub desired: DesiredTaskState,
+    /// The labels of its service that its templates use.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub service_labels: BTreeMap<String, String>,
-    /// What its mounts of volumes stand for here: one per such mount, in their order. Their names are not expanded
-    /// again, since a label of the node may have changed.
+    /// The volume of each volume mount, in the order of the mounts. Names are not expanded again, since a
+    /// label of the node may have changed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<VolumeAssignment>,
 }
 
-/// A volume that a task has mounted, as the worker must know it to make it.
+/// A volume that a task mounts, with what the worker needs to create it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct VolumeAssignment {
     /// The volume.
     pub name: VolumeName,
-    /// What its driver is told; see [`Volume::validate`](crate::Volume::validate).
+    /// Options for its driver; see [`Volume::validate`](crate::Volume::validate).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub options: BTreeMap<String, String>,
 }
 
-/// What a worker says of a task. Ordered by (attempt, state); `removed` is the last word.
+/// What a worker reports of a task. Ordered by (attempt, state); a report with `removed` is final.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskReport {
-    /// The task.
+    /// Id of the task.
     pub task: TaskId,
     /// How often the container has been started.
     pub attempt: u32,
-    /// How far it is.
+    /// Observed state.
     pub state: TaskState,
-    /// When it came there, by the worker's clock.
+    /// Since when it has been in this state, by the worker's clock.
     pub since: Timestamp,
-    /// Why it is not running, in words a person can act on.
+    /// Why it is not running, with what to do about it.
     pub reason: String,
-    /// Should get traffic now.
+    /// Receives traffic now.
     pub ready: bool,
-    /// The last end of its process.
-    pub exit: Option<Exit>,
+    /// How its process last exited.
+    pub exit: Option<TaskExit>,
     /// Nothing of it is left on the node.
     pub removed: bool,
-    /// When it is started again, while it waits for that.
+    /// When it is started again, during a restart delay.
     pub next_attempt: Option<Timestamp>,
-    /// What its image is here, while the assignment does not say.
+    /// The image digest on this node, while the assignment has none.
     pub image: Option<ImageDigest>,
-    /// What its checks say.
+    /// Result of its health checks.
     pub health: Health,
 }
 
-/// What a node must know that is not per task.
+/// Settings of a node that are not per task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeSettings {
     /// The cluster it belongs to.
     pub cluster: ClusterId,
-    /// The node's own id.
+    /// The id of the node.
     pub node: NodeId,
     /// Its name.
     pub name: NodeName,
-    /// Its labels: those of its description, and people's over them.
+    /// Its labels; the user's labels take precedence over those of the description.
     pub labels: BTreeMap<String, String>,
     /// Addresses of its tasks; the first host address is the gateway.
     pub subnet: Ipv4Net,
-    /// All address ranges of the cluster.
+    /// All task address ranges of the cluster.
     pub ranges: Vec<Ipv4Net>,
-    /// How often to send usage and conditions.
+    /// Interval of heartbeats with usage and conditions.
     pub heartbeat: Duration,
-    /// How often to ask whether the assignment is current.
+    /// Interval at which the node asks whether its assignment is current.
     pub sync: Duration,
-    /// Where managers are reached.
+    /// Addresses of the managers.
     #[serde(default)]
     pub managers: Vec<ManagerAddress>,
 }
 
 impl TaskAssignment {
-    /// The service that the task belongs to.
+    /// The service of the task.
     pub fn service_id(&self) -> ServiceId {
         self.id.service
     }

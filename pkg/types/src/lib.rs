@@ -1,20 +1,20 @@
-//! The nouns of Warren: identifiers, names, quantities, specs, and the objects a cluster holds.
+//! The domain types of Warren: identifiers, names, quantities, specs, and the objects that a cluster stores.
 //!
-//! Pure data: no IO, no clock, no randomness, and nothing of the wire (that is `warren-proto`).
-//! A value of these types is valid by construction or says why it is not ([`Violation`]).
-//! Start reading at [`spec`] (what a person asks for) and [`object`] (what the cluster holds).
+//! Pure data: no IO, no clock, no randomness, and nothing of the wire (that is `warren-proto`). A value of
+//! these types is valid by construction or has a list of [`Violation`]s. Start reading at [`spec`] (what a
+//! user sets) and [`object`] (what the cluster stores).
 
 #![cfg_attr(any(test, feature = "strategies"), allow(clippy::unwrap_used))]
 
 pub mod assignment;
-pub mod content;
+pub mod boxed_default;
 pub mod id;
 pub mod member;
 pub mod name;
 pub mod object;
 pub mod quantity;
 pub mod raft;
-pub mod seldom;
+pub mod secret_object;
 pub mod signal;
 pub mod spec;
 pub mod state;
@@ -30,24 +30,24 @@ pub mod volume;
 pub use assignment::{
     Assignment, AssignmentVersion, NodeSettings, TaskAssignment, TaskReport, VolumeAssignment,
 };
-pub use content::{Content, ContentKind, ContentUse, Login, SealedContent};
-pub use id::{ClusterId, ContentId, Id, ManagerId, NodeId, ServiceId, TaskId, TokenId, VolumeId};
-pub use member::{ManagerAddress, Member, MemberId, ParseAddressError, Suffrage};
-pub use name::{ContentName, ImageDigest, ImageReference, NodeName, ServiceName, VolumeName};
+pub use boxed_default::BoxedDefault;
+pub use id::{ClusterId, Id, ManagerId, NodeId, SecretObjectId, ServiceId, TaskId, TokenId, VolumeId};
+pub use member::{ManagerAddress, Member, MemberId, ParseManagerAddressError, Suffrage};
+pub use name::{ImageDigest, ImageReference, NodeName, SecretObjectName, ServiceName, VolumeName};
 pub use object::{
-    Availability, Node, NodeCondition, NodeDescription, NodeRole, NodeStatus, Observed, Revision, Service,
-    Special, Task, Trouble,
+    Availability, Node, NodeCondition, NodeDescription, NodeRole, NodeStatus, RareTaskFields, Revision,
+    Service, Task, TaskStatus, TaskStatusDetails,
 };
 pub use quantity::{Bytes, MilliCpu, Resources};
-pub use seldom::Seldom;
+pub use secret_object::{Login, SealedData, SecretObject, SecretObjectKind, SecretObjectVersion};
 pub use signal::Signal;
 pub use spec::{
-    Capability, Constraint, ContentMount, Device, DeviceAccess, EnvVar, HealthCheck, HostEntry, HttpHeader,
-    Limits, LogLimits, Mode, Mount, MountSource, OnDisconnect, Placement, Probe, Propagation, Protocol,
-    PublishMode, PublishedPort, PullPolicy, RestartCondition, RestartPolicy, Seccomp, ServiceSpec, TaskSpec,
-    Ulimit, UlimitName,
+    Capability, Constraint, Device, DeviceAccess, EnvVar, HealthCheck, HostEntry, HttpHeader, Limits,
+    LogLimits, Mount, MountSource, OnDisconnect, Placement, Probe, Propagation, Protocol, PublishMode,
+    PublishedPort, PullPolicy, RestartCondition, RestartPolicy, Seccomp, SecretObjectMount, ServiceMode,
+    ServiceSpec, TaskSpec, Ulimit, UlimitName,
 };
-pub use state::{Desired, Exit, Health, TaskState};
+pub use state::{DesiredTaskState, Health, TaskExit, TaskState};
 pub use template::{Template, TemplateValues};
 pub use time::Timestamp;
 pub use token::{Token, TokenHash};

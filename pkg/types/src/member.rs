@@ -7,30 +7,32 @@ use std::str::FromStr;
 use crate::text::serde_as_text;
 use crate::{ManagerId, NodeName, Timestamp};
 
-/// Longest host of an address: that of a name in the DNS.
-const LONGEST_HOST: usize = 253;
+/// The longest host of an address, in bytes: a name in the DNS.
+const MAX_HOST_LENGTH: usize = 253;
 
-/// A member's id in the raft group: given out by `apply` from a counter that only grows, and never again. 0 is nobody.
+/// A member's id in the raft group: allocated by `apply` from a counter that only grows, never reused. 0 is
+/// no member.
 pub type MemberId = u64;
 
-/// A manager as the cluster knows it.
+/// A manager, as the cluster stores it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
     /// Its id in the raft group.
-    pub member: MemberId,
-    /// In its certificate.
-    pub id: ManagerId,
-    /// For people; unique among managers.
+    pub member_id: MemberId,
+    /// The id in its certificate.
+    pub manager_id: ManagerId,
+    /// Human-readable; unique among managers.
     pub name: NodeName,
-    /// Where managers, workers and people reach it.
+    /// Where managers, workers and clients reach it.
     pub address: ManagerAddress,
-    /// What people want it to be. Whether it votes by now is raft's: the number of voters stays odd.
-    pub wanted: Suffrage,
-    /// It takes the place of this one, whose machine came back without its data.
+    /// Suffrage set by the user. Whether it votes at the moment is up to raft: the number of voters stays
+    /// odd.
+    pub desired_suffrage: Suffrage,
+    /// The member that it replaces, whose host returned without its data.
     pub replaces: Option<MemberId>,
-    /// Being removed: it leaves the group, then its record goes.
+    /// Being removed: it leaves the group, then its record is deleted.
     pub removing: bool,
-    /// Up to which level it understands commands.
+    /// The highest feature level whose commands it understands.
     pub level: u32,
     /// Raft index of the last change.
     pub version: u64,
@@ -38,17 +40,17 @@ pub struct Member {
     pub created_at: Timestamp,
 }
 
-/// What people want a manager to be.
+/// The desired suffrage of a manager.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Suffrage {
-    /// It votes, unless the number of voters would be even.
+    /// Votes, unless the number of voters would be even.
     Voter,
-    /// It keeps the state and serves, without a vote.
+    /// Stores the state and serves clients, without a vote.
     Learner,
 }
 
 impl Suffrage {
-    /// As people see it: `voter`.
+    /// Human-readable: `voter`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Voter => "voter",
@@ -57,17 +59,18 @@ impl Suffrage {
     }
 }
 
-/// Where a manager is reached: a host name or an address, and a port. Written `HOST:PORT`, IPv6 addresses in brackets.
+/// Address of a manager: a host name or an IP address, and a port. Written `HOST:PORT`, IPv6 addresses in
+/// brackets.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ManagerAddress {
     host: String,
     port: u16,
 }
 
-/// A text that is not where a manager can be reached.
+/// A text that is not the address of a manager.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{found:?} is not HOST:PORT, like 10.0.0.7:8080, [fd00::7]:8080 or n1.example.org:8080")]
-pub struct ParseAddressError {
+pub struct ParseManagerAddressError {
     found: String,
 }
 
@@ -91,10 +94,10 @@ impl fmt::Display for ManagerAddress {
 }
 
 impl FromStr for ManagerAddress {
-    type Err = ParseAddressError;
+    type Err = ParseManagerAddressError;
 
-    fn from_str(text: &str) -> Result<Self, ParseAddressError> {
-        let wrong = || ParseAddressError { found: text.chars().take(64).collect() };
+    fn from_str(text: &str) -> Result<Self, ParseManagerAddressError> {
+        let wrong = || ParseManagerAddressError { found: text.chars().take(64).collect() };
         let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
         let digits = !port.starts_with('+');
         let port = port.parse().ok().filter(|port| digits && *port != 0).ok_or_else(wrong)?;
@@ -110,13 +113,13 @@ impl FromStr for ManagerAddress {
 
 serde_as_text!(ManagerAddress);
 
-/// A name in the DNS, or an IPv4 address, which looks like one.
+/// A name in the DNS, or an IPv4 address, which has the same form.
 fn is_host(host: &str) -> bool {
     let is_label = |label: &str| {
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
         (1..=63).contains(&label.len()) && label.bytes().all(allowed) && !label.starts_with('-')
     };
-    host.len() <= LONGEST_HOST && host.split('.').all(is_label)
+    host.len() <= MAX_HOST_LENGTH && host.split('.').all(is_label)
 }
 
 #[cfg(test)]
@@ -124,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_what_can_be_dialled_and_come_back_as_they_were() {
+    fn manager_address_round_trip() {
         for text in ["10.0.0.7:8080", "[fd00::7]:8080", "n1.example.org:1", "n_1:65535"] {
             assert_eq!(text.parse::<ManagerAddress>().unwrap().to_string(), text);
         }

@@ -1,4 +1,4 @@
-//! Names that people give. Each is checked once, when it is parsed.
+//! Names set by users. Each is checked once, when it is parsed.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -7,22 +7,22 @@ use std::sync::Arc;
 
 use crate::text::serde_as_text;
 
-/// A text that is not a name of the wanted kind.
+/// A text that is not a name of the expected kind.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{found:?} is not {wanted}")]
+#[error("{found:?} is not {expected}")]
 pub struct ParseNameError {
-    wanted: &'static str,
+    expected: &'static str,
     found: String,
 }
 
 macro_rules! names {
-    ($($(#[$doc:meta])* $name:ident: $wanted:literal, $valid:path;)*) => {$(
+    ($($(#[$doc:meta])* $name:ident: $expected:literal, $valid:path;)*) => {$(
         $(#[$doc])*
         #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub struct $name(Arc<str>);
 
         impl $name {
-            /// The name as it was given.
+            /// The name as text.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -47,7 +47,7 @@ macro_rules! names {
                 if $valid(text) {
                     return Ok(Self(text.into()));
                 }
-                Err(ParseNameError { wanted: $wanted, found: text.chars().take(64).collect() })
+                Err(ParseNameError { expected: $expected, found: text.chars().take(64).collect() })
             }
         }
 
@@ -59,22 +59,22 @@ names! {
     /// A service's name: also its DNS name, so one DNS label (RFC 1123), lower case.
     ServiceName:
         "a service name (1 to 63 of a-z, 0-9 and '-', starting and ending with a letter or digit)", dns_label;
-    /// A node's name, by default the machine's host name.
+    /// A node's name, by default its host name.
     NodeName:
         "a node name (1 to 253 letters, digits, '.' and '-', starting and ending with a letter or digit)", host_name;
-    /// An image as a person writes it: `nginx:1.27`, `ghcr.io/org/app@sha256:...`.
-    /// The grammar in full, and what is left out, is the image store's to know.
+    /// An image reference: `nginx:1.27`, `ghcr.io/org/app@sha256:...`. The image store has the full grammar
+    /// and its limits.
     ImageReference:
         "an image reference (like nginx:1.27 or ghcr.io/org/app:2, at most 512 characters)", image_reference;
     /// Name of a secret or config, and of a credential the registry's host and port.
-    ContentName:
+    SecretObjectName:
         "a name (1 to 64 letters, digits, '.', '_', '-' and ':', starting and ending with a letter or digit)",
-        content_name;
+        secret_object_name;
     /// A volume's name: also the name of its directory.
     VolumeName:
         "a volume name (1 to 64 letters, digits, '.', '_' and '-', starting and ending with a letter or digit)",
         volume_name;
-    /// What an image is: the digest of its manifest or index, `sha256:` and 64 hexadecimal digits.
+    /// The digest of an image's manifest or index: `sha256:` and 64 hexadecimal digits.
     ImageDigest:
         "an image digest (sha256: and 64 of 0-9 and a-f)", image_digest;
 }
@@ -96,18 +96,18 @@ fn host_name(text: &str) -> bool {
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'.' || b == b'-')
 }
 
-fn content_name(text: &str) -> bool {
+fn secret_object_name(text: &str) -> bool {
     text.len() <= 64
         && ends_alphanumeric(text)
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-:".contains(&b))
 }
 
 fn volume_name(text: &str) -> bool {
-    content_name(text) && !text.contains(':')
+    secret_object_name(text) && !text.contains(':')
 }
 
 fn image_reference(text: &str) -> bool {
-    // A tag may end in a mark.
+    // A tag may end in a punctuation mark.
     text.len() <= 512
         && ends_alphanumeric(text.trim_end_matches(['.', '_', '-']))
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-/:@".contains(&b))
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn image_references_look_like_references() {
+    fn malformed_image_reference_is_refused() {
         for good in ["nginx", "nginx:1.27", "localhost:5000/a/b@sha256:0123abcd", "nginx:1_"] {
             assert!(good.parse::<ImageReference>().is_ok(), "{good}");
         }

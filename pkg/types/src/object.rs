@@ -1,4 +1,4 @@
-//! What a cluster holds. ARCHITECTURE.md has the table of who writes which field.
+//! The objects that a cluster stores. ARCHITECTURE.md has the table of who writes which field.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -8,35 +8,35 @@ use ipnet::Ipv4Net;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Bytes, ContentUse, Desired, Exit, Health, ImageDigest, MemberId, NodeId, NodeName, Placement,
-    PublishedPort, Resources, Seldom, ServiceId, ServiceSpec, TaskId, TaskSpec, TaskState, Timestamp,
-    VolumeName,
+    BoxedDefault, Bytes, DesiredTaskState, Health, ImageDigest, MemberId, NodeId, NodeName, Placement,
+    PublishedPort, Resources, SecretObjectVersion, ServiceId, ServiceSpec, TaskExit, TaskId, TaskSpec,
+    TaskState, Timestamp, VolumeName,
 };
 
-/// A service and where it stands.
+/// A service: its spec, its revisions and the counters of its tasks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Service {
-    /// Made by the client that created it.
+    /// Chosen by the client that created it.
     pub id: ServiceId,
     /// Raft index of the last change; updates compare against it.
     pub version: u64,
     /// When it was created.
     pub created_at: Timestamp,
-    /// When a person last changed it.
+    /// When a user last changed it.
     pub updated_at: Timestamp,
-    /// As wanted.
+    /// The desired state, set by the user.
     pub spec: Arc<ServiceSpec>,
-    /// The part of the spec that shapes tasks, shared by all of them.
+    /// The current revision: the part of the spec that shapes tasks, shared by all of them.
     pub revision: Arc<Revision>,
-    /// Earlier revisions that can be returned to or that tasks still run, oldest first.
+    /// Earlier revisions that a rollback can use or that tasks still run, oldest first.
     pub history: Vec<Arc<Revision>>,
-    /// What the image of a revision is, by its number: said by the first worker that knew, and from then on what
-    /// every task of the revision runs.
+    /// Image digest by revision number. The first worker that resolved the image reports it; from then on
+    /// every task of the revision runs that digest.
     pub pins: BTreeMap<u64, ImageDigest>,
-    /// Being removed: its tasks go, then the service.
+    /// Being removed: its tasks are removed first, then the service.
     pub removing: bool,
-    /// The number that the next task gets.
-    pub next_task: u64,
+    /// The number of the next task.
+    pub next_task_number: u64,
 }
 
 /// One immutable version of what a service's tasks run. Tasks share it.
@@ -44,135 +44,136 @@ pub struct Service {
 pub struct Revision {
     /// Counts up from 1 within the service.
     pub number: u64,
-    /// When a person made it.
+    /// When a user created it.
     pub created_at: Timestamp,
     /// What each task runs.
     pub task: TaskSpec,
-    /// Ports opened for the service.
+    /// Published ports of the service.
     pub ports: Vec<PublishedPort>,
-    /// Where tasks may run. A task that may stay where it is is not replaced because of it.
+    /// Placement rules. A task whose node still satisfies them is not replaced when they change.
     pub placement: Placement,
-    /// How often people asked for new tasks of an unchanged spec.
-    pub forced: u64,
-    /// Which versions of secrets and configs its tasks see, sorted.
-    pub contents: Vec<ContentUse>,
-    /// The labels of the service that templates ask for, as they were.
+    /// How often users requested new tasks for an unchanged spec.
+    pub force_count: u64,
+    /// Versions of the secrets and configs that its tasks mount, sorted.
+    pub secret_objects: Vec<SecretObjectVersion>,
+    /// The labels of the service that its templates use, as they were when the revision was created.
     pub labels: BTreeMap<String, String>,
 }
 
-/// One placement of a slot on a node. It is never moved, only replaced.
+/// One run of a slot on one node. A task is never moved, only replaced.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Task {
-    /// Never used again.
+    /// Never reused.
     pub id: TaskId,
-    /// Place in the service, 1 to replicas; survives replacement. In a global service the number of the node's
-    /// subnet, from 1.
+    /// Position in the service, 1 to replicas; survives replacement. In a global service the number of the
+    /// node's subnet, from 1.
     pub slot: u32,
     /// What it runs.
     pub revision: Arc<Revision>,
     /// When it was created.
     pub created_at: Timestamp,
-    /// Its node, once placed.
+    /// Its node, once assigned.
     pub node: Option<NodeId>,
     /// Its address, from the node's subnet, held until `observed.removed`.
     pub address: Option<Ipv4Addr>,
-    /// What managers want of it.
-    pub desired: Desired,
-    /// What the worker last said.
-    pub observed: Observed,
-    /// What only some tasks have.
-    pub special: Seldom<Special>,
+    /// Desired state, written by managers.
+    pub desired: DesiredTaskState,
+    /// Observed state, from the worker's last report.
+    pub observed: TaskStatus,
+    /// Fields that only some tasks have.
+    pub rare: BoxedDefault<RareTaskFields>,
 }
 
-/// What only some tasks have. [`Task`] has a method for each of it.
+/// Fields that only some tasks have. [`Task`] has an accessor for each.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Special {
-    /// Not placed before this (back-off of a slot that keeps failing).
+pub struct RareTaskFields {
+    /// Not assigned before this time (back-off of a slot that keeps failing).
     pub not_before: Option<Timestamp>,
-    /// It runs on this node or nowhere: the task of a global service.
+    /// The only node that may run it: set for tasks of a global service.
     pub bound_to: Option<NodeId>,
-    /// What its mounts of volumes stand for on its node, in their order; empty before it is placed.
+    /// The volume of each volume mount on its node, in the order of the mounts; empty before it is assigned.
     pub volumes: Vec<VolumeName>,
     /// Since when its node has been down; `None` while the node is up. Written by managers.
     pub lost_since: Option<Timestamp>,
 }
 
-/// What a worker said of a task. Never invented by a manager.
+/// What a worker reported of a task. Managers never make one up.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Observed {
-    /// How far it is.
+pub struct TaskStatus {
+    /// Observed state.
     pub state: TaskState,
     /// How often the worker has started the container; 0 before the first.
     pub attempt: u32,
     /// Since when it has been in this state.
     pub since: Timestamp,
-    /// Should get traffic now.
+    /// Receives traffic now.
     pub ready: bool,
     /// Nothing of it is left on the node: its address and ports are free.
     pub removed: bool,
-    /// What its checks say. A task that was told to stop while it was unhealthy stays that, so that its slot knows why.
+    /// Result of its health checks. A task that was stopped while unhealthy stays unhealthy: that is why its
+    /// slot failed.
     pub health: Health,
-    /// What is only said of tasks that do not just run.
-    pub trouble: Seldom<Trouble>,
+    /// Fields that only tasks with a problem have.
+    pub details: BoxedDefault<TaskStatusDetails>,
 }
 
-/// What a worker says of a task that does not just run. [`Observed`] has a method for each of it.
+/// What a worker reports only of tasks that do not simply run. [`TaskStatus`] has an accessor for each.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Trouble {
-    /// Why it is not running, in words a person can act on; empty when there is nothing to say.
+pub struct TaskStatusDetails {
+    /// Why it is not running, with what to do about it; empty when there is no reason.
     pub reason: Arc<str>,
-    /// The last end of its process.
-    pub exit: Option<Exit>,
+    /// How its process last exited.
+    pub exit: Option<TaskExit>,
     /// When the worker starts it again.
     pub next_attempt: Option<Timestamp>,
 }
 
-/// A machine with an agent.
+/// A host that runs an agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
-    /// In its certificate.
+    /// The id in its certificate.
     pub id: NodeId,
-    /// For people; unique in the cluster.
+    /// Human-readable; unique in the cluster.
     pub name: NodeName,
     /// Raft index of the last change.
     pub version: u64,
     /// When it joined.
     pub created_at: Timestamp,
-    /// What the machine is in the cluster, as in its certificates.
+    /// The role in its certificates.
     pub role: NodeRole,
-    /// Given by people; they win over those of the description.
+    /// Labels set by users; they take precedence over those of the description.
     pub labels: BTreeMap<String, String>,
-    /// What people want to run there.
+    /// Availability set by the user.
     pub availability: Availability,
-    /// What the agent measured.
+    /// Reported by the agent.
     pub description: NodeDescription,
     /// Addresses of its tasks; the first host address is the gateway.
     pub subnet: Ipv4Net,
-    /// Whether managers hear of it.
+    /// Whether the node has contact with the managers.
     pub status: NodeStatus,
-    /// Since when.
+    /// Since when it has had this status.
     pub status_since: Timestamp,
-    /// Number of its newest session; reports of older ones are dropped.
+    /// Number of its newest session; reports of older sessions are dropped.
     pub session: u64,
-    /// Raft index of the last change to what the node should have.
-    pub assignment: u64,
-    /// What is wrong with it, as its agent says.
+    /// Raft index of the last change to its assignment.
+    pub assignment_index: u64,
+    /// Conditions that its agent reports.
     pub conditions: BTreeSet<NodeCondition>,
-    /// The manager that holds its newest session, as a member; `None` before its first one.
+    /// The manager that holds its newest session; `None` before its first session.
     pub manager: Option<MemberId>,
 }
 
-/// What an agent says of its machine.
+/// What an agent reports about its host.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeDescription {
-    /// CPU and memory that tasks can have.
+    /// CPU and memory available to tasks.
     pub resources: Resources,
     /// Size of the file system that holds images and containers.
     pub disk: Bytes,
-    /// Operating system in OCI's words: `linux`.
+    /// Operating system, with the names of OCI: `linux`.
     pub os: String,
-    /// Machine architecture in OCI's words: `amd64`, `arm64`.
+    /// CPU architecture, with the names of OCI: `amd64`, `arm64`.
     pub architecture: String,
     /// Kernel release.
     pub kernel: String,
@@ -180,65 +181,73 @@ pub struct NodeDescription {
     pub runtime: String,
     /// Warren's version.
     pub version: String,
-    /// Where other machines reach it.
+    /// Address at which other hosts reach it.
     pub address: String,
-    /// Given where the agent was started.
+    /// Labels from the agent's configuration.
     pub labels: BTreeMap<String, String>,
 }
 
-/// What can be wrong with a node that is up.
+/// A problem of a node that is up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum NodeCondition {
     /// containerd does not answer.
-    RuntimeDown,
-    /// Its part of the network cannot be made.
-    NetworkBroken,
+    RuntimeUnavailable,
+    /// The network of the node cannot be set up.
+    NetworkUnavailable,
     /// The disk with images, containers and volumes is nearly full.
-    DiskLow,
-    /// Hardly any memory is left.
+    DiskPressure,
+    /// Almost no memory is free.
     MemoryPressure,
     /// Its clock differs from that of its manager.
-    ClockOff,
+    ClockSkew,
 }
 
 impl NodeCondition {
-    /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::RuntimeDown, Self::NetworkBroken, Self::DiskLow, Self::MemoryPressure, Self::ClockOff];
+    /// All conditions.
+    pub const ALL: [Self; 5] = [
+        Self::RuntimeUnavailable,
+        Self::NetworkUnavailable,
+        Self::DiskPressure,
+        Self::MemoryPressure,
+        Self::ClockSkew,
+    ];
 
-    /// No new task is placed on a node like that.
-    pub fn keeps_tasks_away(self) -> bool {
+    /// No new task is assigned to a node with this condition.
+    pub fn blocks_scheduling(self) -> bool {
         match self {
-            Self::RuntimeDown | Self::NetworkBroken | Self::DiskLow | Self::MemoryPressure => true,
-            Self::ClockOff => false,
+            Self::RuntimeUnavailable
+            | Self::NetworkUnavailable
+            | Self::DiskPressure
+            | Self::MemoryPressure => true,
+            Self::ClockSkew => false,
         }
     }
 
-    /// As people see it: `disk low`.
+    /// Human-readable: `disk pressure`.
     pub fn as_str(self) -> &'static str {
         match self {
-            Self::RuntimeDown => "containerd down",
-            Self::NetworkBroken => "network broken",
-            Self::DiskLow => "disk low",
+            Self::RuntimeUnavailable => "runtime unavailable",
+            Self::NetworkUnavailable => "network unavailable",
+            Self::DiskPressure => "disk pressure",
             Self::MemoryPressure => "memory pressure",
-            Self::ClockOff => "clock off",
+            Self::ClockSkew => "clock skew",
         }
     }
 }
 
-/// What a machine is in the cluster.
+/// The role of a host in the cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NodeRole {
     /// Runs tasks.
     Worker,
-    /// Keeps the cluster's state; a hybrid node runs tasks as well.
+    /// Stores the cluster's state; a hybrid node runs tasks as well.
     Manager,
 }
 
 impl NodeRole {
-    /// As people see it: `worker`.
+    /// Human-readable: `worker`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Worker => "worker",
@@ -247,23 +256,23 @@ impl NodeRole {
     }
 }
 
-/// What people want to run on a node.
+/// Whether a node accepts and keeps tasks, set by the user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Availability {
-    /// What fits.
+    /// Accepts new tasks.
     Active,
-    /// What runs there stays, nothing comes.
+    /// Keeps its tasks, accepts no new ones.
     Pause,
-    /// Nothing: what runs there is replaced elsewhere first.
+    /// Runs no tasks: each is first replaced on another node.
     Drain,
 }
 
 impl Availability {
-    /// All of them.
+    /// All values.
     pub const ALL: [Self; 3] = [Self::Active, Self::Pause, Self::Drain];
 
-    /// As people write it: `active`.
+    /// As in files and flags: `active`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Active => "active",
@@ -278,37 +287,37 @@ impl std::str::FromStr for Availability {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let known = Self::ALL.into_iter().find(|availability| availability.as_str() == text);
-        known.ok_or_else(|| format!("{text:?} is no availability; give active, pause or drain"))
+        known.ok_or_else(|| format!("{text:?} is not an availability; give active, pause or drain"))
     }
 }
 
 impl Node {
-    /// Its labels: those of its description, and people's over them.
+    /// The value of a label; the user's labels take precedence over those of the description.
     pub fn label(&self, key: &str) -> Option<&str> {
         self.labels.get(key).or_else(|| self.description.labels.get(key)).map(String::as_str)
     }
 
-    /// All of them, by key.
+    /// All labels by key.
     pub fn all_labels(&self) -> BTreeMap<String, String> {
         let own = self.description.labels.iter().chain(&self.labels);
         own.map(|(key, value)| (key.clone(), value.clone())).collect()
     }
 }
 
-/// Whether managers hear of a node.
+/// Whether a node has contact with the managers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum NodeStatus {
-    /// Has joined, has not opened a session yet.
+    /// Joined, but has not opened a session yet.
     Unknown,
     /// Has a session.
     Ready,
-    /// Silent for longer than `node-down-after`.
+    /// No contact for longer than `node-down-after`.
     Down,
 }
 
 impl NodeStatus {
-    /// As people see it: `READY`.
+    /// Human-readable: `READY`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Unknown => "UNKNOWN",
@@ -318,8 +327,8 @@ impl NodeStatus {
     }
 }
 
-impl Observed {
-    /// Of a task that was just created at `now`.
+impl TaskStatus {
+    /// The status of a task created at `now`.
     pub fn new(now: Timestamp) -> Self {
         Self {
             state: TaskState::New,
@@ -328,60 +337,60 @@ impl Observed {
             ready: false,
             removed: false,
             health: Health::None,
-            trouble: Seldom::default(),
+            details: BoxedDefault::default(),
         }
     }
 
-    /// See [`Trouble::reason`].
+    /// See [`TaskStatusDetails::reason`].
     pub fn reason(&self) -> &str {
-        self.trouble.get().map_or("", |trouble| &trouble.reason)
+        self.details.get().map_or("", |trouble| &trouble.reason)
     }
 
-    /// See [`Trouble::exit`].
-    pub fn exit(&self) -> Option<Exit> {
-        self.trouble.get().and_then(|trouble| trouble.exit)
+    /// See [`TaskStatusDetails::exit`].
+    pub fn exit(&self) -> Option<TaskExit> {
+        self.details.get().and_then(|trouble| trouble.exit)
     }
 
-    /// See [`Trouble::next_attempt`].
+    /// See [`TaskStatusDetails::next_attempt`].
     pub fn next_attempt(&self) -> Option<Timestamp> {
-        self.trouble.get().and_then(|trouble| trouble.next_attempt)
+        self.details.get().and_then(|trouble| trouble.next_attempt)
     }
 }
 
 impl Task {
-    /// See [`Special::not_before`].
+    /// See [`RareTaskFields::not_before`].
     pub fn not_before(&self) -> Option<Timestamp> {
-        self.special.get().and_then(|special| special.not_before)
+        self.rare.get().and_then(|special| special.not_before)
     }
 
-    /// See [`Special::bound_to`].
+    /// See [`RareTaskFields::bound_to`].
     pub fn bound_to(&self) -> Option<NodeId> {
-        self.special.get().and_then(|special| special.bound_to)
+        self.rare.get().and_then(|special| special.bound_to)
     }
 
-    /// See [`Special::volumes`].
+    /// See [`RareTaskFields::volumes`].
     pub fn volumes(&self) -> &[VolumeName] {
-        self.special.get().map_or(&[], |special| &special.volumes)
+        self.rare.get().map_or(&[], |special| &special.volumes)
     }
 
-    /// See [`Special::lost_since`].
+    /// See [`RareTaskFields::lost_since`].
     pub fn lost_since(&self) -> Option<Timestamp> {
-        self.special.get().and_then(|special| special.lost_since)
+        self.rare.get().and_then(|special| special.lost_since)
     }
 
-    /// Occupies its slot: wanted, and not ended.
+    /// Occupies its slot: desired, and not terminal.
     pub fn is_live(&self) -> bool {
-        self.desired <= Desired::Running && !self.observed.state.is_terminal()
+        self.desired <= DesiredTaskState::Running && !self.observed.state.is_terminal()
     }
 
-    /// How far it is, as people see it: before the worker's first word, what managers know of its placement.
+    /// The state that users see: before the worker's first report it follows from the task's assignment.
     pub fn state(&self) -> TaskState {
         let placed = if self.node.is_some() { TaskState::Assigned } else { TaskState::Pending };
         self.observed.state.max(placed)
     }
 
-    /// Holds what it was given on its node (address, ports, resources).
-    pub fn holds_node(&self) -> bool {
+    /// Holds resources on its node (address, ports, CPU and memory).
+    pub fn holds_resources(&self) -> bool {
         self.node.is_some() && !self.observed.removed
     }
 }
@@ -390,10 +399,11 @@ impl Task {
 mod tests {
     use super::*;
 
-    /// A manager holds one for each task that there is. With the counters of its `Arc` and the word of the allocator
-    /// it takes 144 bytes; a field that most tasks have no use for goes into [`Special`] or [`Trouble`].
+    /// A manager stores one for each task. With the counters of its `Arc` and the header of the allocator it
+    /// takes 144 bytes; a field that most tasks do not use goes into [`RareTaskFields`] or
+    /// [`TaskStatusDetails`].
     #[test]
-    fn a_task_is_small() {
+    fn task_fits_in_128_bytes() {
         assert_eq!(size_of::<Task>(), 120);
     }
 }

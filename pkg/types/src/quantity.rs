@@ -1,4 +1,4 @@
-//! Amounts of CPU and memory, as types and as people write them.
+//! Amounts of CPU and memory, and their text forms.
 
 use std::fmt;
 use std::str::FromStr;
@@ -29,9 +29,9 @@ pub struct Resources {
 
 /// A text that is not a quantity.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{found:?} is not {wanted}")]
+#[error("{found:?} is not {expected}")]
 pub struct ParseQuantityError {
-    wanted: &'static str,
+    expected: &'static str,
     found: String,
 }
 
@@ -61,16 +61,16 @@ impl FromStr for Bytes {
 
     /// Whole numbers with a suffix of any case: `1073741824`, `512MiB`, `256Mi`, `256M`, `1g`.
     fn from_str(text: &str) -> Result<Self, ParseQuantityError> {
-        let wrong = || ParseQuantityError {
-            wanted: "an amount of memory (a whole number with B, K, Ki, M, Mi, G, Gi, T or Ti: 512MiB)",
+        let invalid = || ParseQuantityError {
+            expected: "an amount of memory (a whole number with B, K, Ki, M, Mi, G, Gi, T or Ti: 512MiB)",
             found: text.chars().take(64).collect(),
         };
         let digits = text.bytes().take_while(u8::is_ascii_digit).count();
         let (number, suffix) = text.split_at(digits);
-        let number: u64 = number.parse().map_err(|_| wrong())?;
+        let number: u64 = number.parse().map_err(|_| invalid())?;
         let suffix = suffix.to_ascii_lowercase();
-        let (_, unit) = UNITS.iter().find(|(name, _)| *name == suffix).ok_or_else(wrong)?;
-        number.checked_mul(*unit).map(Self).ok_or_else(wrong)
+        let (_, unit) = UNITS.iter().find(|(name, _)| *name == suffix).ok_or_else(invalid)?;
+        number.checked_mul(*unit).map(Self).ok_or_else(invalid)
     }
 }
 
@@ -92,23 +92,23 @@ impl FromStr for MilliCpu {
 
     /// Cores with up to three decimals, or thousandths with `m`: `2`, `0.5`, `500m`.
     fn from_str(text: &str) -> Result<Self, ParseQuantityError> {
-        let wrong = || ParseQuantityError {
-            wanted: "an amount of CPU (cores with up to three decimals, or thousandths: 1.5, 500m)",
+        let invalid = || ParseQuantityError {
+            expected: "an amount of CPU (cores with up to three decimals, or thousandths: 1.5, 500m)",
             found: text.chars().take(64).collect(),
         };
         let number = |digits: &str| -> Option<u64> {
             (!digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit())).then(|| digits.parse().ok())?
         };
         if let Some(thousandths) = text.strip_suffix('m') {
-            return number(thousandths).map(Self).ok_or_else(wrong);
+            return number(thousandths).map(Self).ok_or_else(invalid);
         }
         let (cores, decimals) = text.split_once('.').unwrap_or((text, "0"));
         if decimals.is_empty() || decimals.len() > 3 {
-            return Err(wrong());
+            return Err(invalid());
         }
         let padded = format!("{decimals:0<3}");
-        let (cores, thousandths) = number(cores).zip(number(&padded)).ok_or_else(wrong)?;
-        cores.checked_mul(1000).and_then(|c| c.checked_add(thousandths)).map(Self).ok_or_else(wrong)
+        let (cores, thousandths) = number(cores).zip(number(&padded)).ok_or_else(invalid)?;
+        cores.checked_mul(1000).and_then(|c| c.checked_add(thousandths)).map(Self).ok_or_else(invalid)
     }
 }
 
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_read_as_people_write_it() {
+    fn bytes_are_parsed_with_suffixes() {
         let cases = [
             ("0", 0),
             ("512MiB", 512 << 20),
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn cpu_is_read_as_people_write_it() {
+    fn milli_cpu_is_parsed_with_suffixes() {
         let cases = [("2", 2000), ("0.5", 500), ("1.25", 1250), ("500m", 500), ("0.001", 1)];
         for (text, thousandths) in cases {
             assert_eq!(text.parse(), Ok(MilliCpu(thousandths)), "{text}");
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_can_be_read_again() {
+    fn displayed_quantity_parses_back() {
         for bytes in [0, 1, 1500, 1 << 10, 512 << 20, 3 << 40].map(Bytes) {
             assert_eq!(bytes.to_string().parse(), Ok(bytes));
         }

@@ -1,23 +1,22 @@
-//! What raft replicates and what a member must remember: the words that the raft machine, the log on the disk and
-//! whoever drives them share.
+//! The data of raft that the raft machine, the log on disk and the driver share.
 
 use ::bytes::Bytes;
 
 /// What an entry carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EntryKind {
-    /// Nothing: the entry with which a new leader begins its term.
+    /// Nothing: the first entry of a new leader's term.
     Noop,
     /// A command, in `data`.
     Command,
-    /// A change of the members, in `data`, in the raft machine's own words.
+    /// A membership change, in `data`, in the encoding of the raft machine.
     Membership,
 }
 
-/// One place in the raft log.
+/// One entry of the raft log.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Entry {
-    /// Position in the log; the first entry ever is 1.
+pub struct RaftEntry {
+    /// Position in the log; the first entry is 1.
     pub index: u64,
     /// The term of the leader that created it.
     pub term: u64,
@@ -27,7 +26,7 @@ pub struct Entry {
     pub data: Bytes,
 }
 
-/// What a member must remember besides its entries (Raft paper, figure 2).
+/// What a member must store besides its entries (Raft paper, figure 2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct HardState {
     /// The latest term the member has seen.
@@ -38,9 +37,9 @@ pub struct HardState {
     pub commit: u64,
 }
 
-/// What a member is known to have acknowledged: it had that entry, which was or became committed, on stable storage.
+/// What a member has acknowledged: it had that entry, which was or became committed, on stable storage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Acknowledged {
+pub struct AcknowledgedEntry {
     /// The member.
     pub member: u64,
     /// Index of the entry.
@@ -53,13 +52,13 @@ pub struct Acknowledged {
 /// must agree.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct ConfState {
-    /// Ids of the members that vote; in a joint change, of those that will.
+    /// Ids of the members that vote; in a joint change, of the incoming voters.
     pub voters: Vec<u64>,
     /// Ids of the members that only receive the log.
     pub learners: Vec<u64>,
-    /// Ids of those that voted before the joint change that is under way; empty when there is none.
+    /// Ids of the outgoing voters of a joint change; empty when there is none.
     pub voters_outgoing: Vec<u64>,
-    /// Ids of those that become learners when the joint change is over.
+    /// Ids of those that become learners when the joint change ends.
     pub learners_next: Vec<u64>,
     /// Whether the leader ends the joint change by itself.
     pub auto_leave: bool,
@@ -72,7 +71,7 @@ impl ConfState {
     }
 }
 
-/// What a snapshot of the state covers. Its bytes travel and rest elsewhere.
+/// What a snapshot of the state covers. Its bytes are sent and stored separately.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SnapshotMeta {
     /// The last entry whose effect is in the snapshot.

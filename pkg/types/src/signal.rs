@@ -1,4 +1,4 @@
-//! Signals by number or name, real-time ones included: images of init systems ask for `SIGRTMIN+3`.
+//! Signals by number or name, including real-time signals: images of init systems use `SIGRTMIN+3`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -48,9 +48,9 @@ const NAMES: [(&str, u8); 31] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Signal(u8);
 
-/// A text that is no signal.
+/// A text that is not a signal.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{found:?} is no signal; give a name like SIGTERM or RTMIN+3, or a number of 1 to 64")]
+#[error("{found:?} is not a signal; give a name like SIGTERM or RTMIN+3, or a number of 1 to 64")]
 pub struct ParseSignalError {
     found: String,
 }
@@ -58,7 +58,7 @@ pub struct ParseSignalError {
 impl Signal {
     /// Asks a process to end.
     pub const TERM: Self = Self(15);
-    /// Ends a process whatever it does.
+    /// Kills a process unconditionally.
     pub const KILL: Self = Self(9);
 
     /// A signal by its number on Linux, 1 to 64.
@@ -89,7 +89,7 @@ impl Signal {
     }
 }
 
-/// How far from the end of the real-time range: nothing, or `sign` and a number within the range.
+/// The distance from an end of the real-time range: empty, or `sign` and a number within the range.
 fn real_time_offset(text: &str, sign: char) -> Option<u8> {
     let offset = if text.is_empty() { 0 } else { text.strip_prefix(sign)?.parse().ok()? };
     (offset <= RTMAX - RTMIN).then_some(offset)
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn every_signal_has_one_spelling() {
+    fn signal_has_one_spelling() {
         for signal in (1..=64).filter_map(Signal::from_number) {
             assert_eq!(signal.to_string().parse(), Ok(signal));
         }

@@ -1,10 +1,11 @@
-//! What a person asks for. `validate` is the one list of what a spec may say; everything behind it may rely on it.
+//! Specs, written by users. `validate` is the only list of what a spec may contain; all code after it relies
+//! on it.
 
-mod content;
-mod disconnect;
 mod health;
+mod on_disconnect;
 mod placement;
 mod restart;
+mod secret_object;
 mod security;
 mod storage;
 mod task;
@@ -16,18 +17,17 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub use content::{ContentMount, MAX_CONTENTS};
-pub use disconnect::{MAX_DISCONNECT, MIN_STOP_AFTER, OnDisconnect};
 pub use health::{HealthCheck, HttpHeader, MIN_HEALTH_INTERVAL, MIN_HEALTH_TIMEOUT, Probe};
+pub use on_disconnect::{MAX_DISCONNECT_TIME, MIN_STOP_AFTER, OnDisconnect};
 pub use placement::{
-    Constraint, ConstraintKey, ConstraintTest, MAX_CONSTRAINTS, ParseConstraintError, Placement,
+    Constraint, ConstraintKey, ConstraintOperator, MAX_CONSTRAINTS, ParseConstraintError, Placement,
 };
 pub use restart::{
-    LONGEST_RESTART_DELAY, MAX_RESTART_WINDOW, MAX_RESTARTS, MIN_RESTART_DELAY, RestartCondition,
-    RestartPolicy,
+    MAX_RESTART_DELAY, MAX_RESTART_WINDOW, MAX_RESTARTS, MIN_RESTART_DELAY, RestartCondition, RestartPolicy,
 };
+pub use secret_object::{MAX_TASK_SECRET_OBJECTS, SecretObjectMount};
 pub use security::{Capability, Device, DeviceAccess, Seccomp, Ulimit, UlimitName};
-pub use storage::{MAX_MOUNTS, MIN_TMPFS, Mount, MountSource, Propagation, is_plain_relative};
+pub use storage::{MAX_MOUNTS, MIN_TMPFS, Mount, MountSource, Propagation, is_normalized_relative};
 pub use task::{
     DEFAULT_STOP_GRACE, EnvVar, HostEntry, Limits, LogLimits, MAX_STOP_GRACE, MIN_CPU_LIMIT,
     MIN_MEMORY_LIMIT, PullPolicy, TaskSpec, is_host_name,
@@ -35,56 +35,56 @@ pub use task::{
 
 use crate::{ServiceName, Violations};
 
-/// More replicas than this is a typing error.
+/// The most replicas; a larger number is a typing error.
 pub const MAX_REPLICAS: u32 = 1_000_000;
-/// How many host ports a service may publish.
+/// The most host ports of a service.
 pub const MAX_PORTS: usize = 64;
-/// How many labels an object may have.
+/// The most labels of an object.
 pub const MAX_LABELS: usize = 64;
 /// Task and ports as JSON: with the rest of an assignment they must fit in a container's 16 KiB extension.
-pub const MAX_TASK_TEXT: usize = 15 << 10;
-/// What an assignment adds for each volume at most: its name and the options of its driver, as JSON.
-const VOLUME_TEXT: usize = 160;
+pub const MAX_TASK_JSON_SIZE: usize = 15 << 10;
+/// The most bytes that an assignment adds for each volume: its name and the options of its driver, as JSON.
+const MAX_VOLUME_JSON_SIZE: usize = 160;
 
-/// A service as wanted: the part a person writes.
+/// The desired state of a service, written by the user.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ServiceSpec {
     /// Unique in the cluster.
     pub name: ServiceName,
-    /// Free key-value pairs for people and tools.
+    /// Labels for users and tools.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// How many tasks, and where.
-    pub mode: Mode,
+    /// How many tasks, and on which nodes.
+    pub mode: ServiceMode,
     /// What each task runs.
     pub task: TaskSpec,
-    /// Ports opened for the service.
+    /// Published ports of the service.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<PublishedPort>,
-    /// Where its tasks may run.
+    /// On which nodes its tasks may run.
     #[serde(default, skip_serializing_if = "task::is_default")]
     pub placement: Placement,
-    /// For how long a task may be lost before another takes its place: the node may come back. Says nothing about what
-    /// a task is, so it is no part of a revision.
+    /// How long a task may be lost before it is replaced: its node may return. It does not shape tasks, so it
+    /// is not part of a revision.
     #[serde(default, skip_serializing_if = "Duration::is_zero", with = "crate::text::duration")]
     pub replace_after: Duration,
 }
 
-/// How many tasks a service has.
+/// The number of tasks of a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Mode {
+pub enum ServiceMode {
     /// A number of interchangeable tasks in slots 1 to `replicas`.
     Replicated {
-        /// Wanted number of running tasks; 0 stops the service without removing it.
+        /// Desired number of running tasks; 0 stops the service without removing it.
         replicas: u32,
     },
-    /// One task on every node that may run it. A node is a slot.
+    /// One task on every node that may run it, with the node as its slot.
     Global,
 }
 
-/// A port of the nodes that leads to a port of the service's containers.
+/// A port of the nodes that is forwarded to a port of the service's containers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PublishedPort {
@@ -118,8 +118,8 @@ pub enum PublishMode {
 }
 
 impl PublishedPort {
-    /// Both would want the same port of the same address.
-    pub fn collides(&self, other: &PublishedPort) -> bool {
+    /// Whether both need the same port of the same address.
+    pub fn conflicts_with(&self, other: &PublishedPort) -> bool {
         let same_address = match (self.host_ip, other.host_ip) {
             (Some(a), Some(b)) => a == b,
             _ => true,
@@ -138,50 +138,52 @@ impl std::fmt::Display for PublishedPort {
 }
 
 impl ServiceSpec {
-    /// Wanted number of tasks; `None` where the nodes say how many.
+    /// Desired number of tasks; `None` if it depends on the nodes.
     pub fn replicas(&self) -> Option<u32> {
         match self.mode {
-            Mode::Replicated { replicas } => Some(replicas),
-            Mode::Global => None,
+            ServiceMode::Replicated { replicas } => Some(replicas),
+            ServiceMode::Global => None,
         }
     }
 
-    /// Everything wrong with the spec; paths are relative to it.
+    /// All violations of the spec; paths are relative to it.
     pub fn validate(&self) -> Violations {
         let mut wrong = Violations::default();
         if let Some(replicas) = self.replicas().filter(|replicas| *replicas > MAX_REPLICAS) {
             wrong.add("mode.replicated.replicas", format!("{replicas} is more than {MAX_REPLICAS}"));
         }
-        if self.mode == Mode::Global && self.placement.max_per_node.is_some() {
-            wrong.add("placement.maxPerNode", "a global service has one task per node anyway; leave it out");
+        if self.mode == ServiceMode::Global && self.placement.max_per_node.is_some() {
+            wrong.add("placement.maxPerNode", "a global service has one task per node; leave it out");
         }
         validate_labels(&self.labels, &mut wrong);
         wrong.nest("task", self.task.validate());
         wrong.nest("task", templates::validate(&self.task, &self.labels));
         self.validate_ports(&mut wrong);
         wrong.nest("placement", self.placement.validate());
-        if self.replace_after > MAX_DISCONNECT {
+        if self.replace_after > MAX_DISCONNECT_TIME {
             wrong.add("replaceAfter", "is longer than 30 days");
         }
-        if self.mode == Mode::Global && !self.replace_after.is_zero() {
-            wrong.add("replaceAfter", "a global service's tasks wait for their nodes anyway; leave it out");
+        if self.mode == ServiceMode::Global && !self.replace_after.is_zero() {
+            wrong.add("replaceAfter", "tasks of a global service always wait for their nodes; leave it out");
         }
         let texts = (&self.task, &self.ports, self.template_labels());
         let volume = |mount: &&Mount| matches!(mount.source, MountSource::Volume { .. });
-        let volumes = self.task.mounts.iter().filter(volume).count() * VOLUME_TEXT;
+        let volumes = self.task.mounts.iter().filter(volume).count() * MAX_VOLUME_JSON_SIZE;
         let text = serde_json::to_vec(&texts).map_or(usize::MAX, |text| text.len() + volumes);
-        if text > MAX_TASK_TEXT {
-            let message = format!("the task's texts have {text} bytes together, more than {MAX_TASK_TEXT}");
+        if text > MAX_TASK_JSON_SIZE {
+            let message =
+                format!("the texts of the task have {text} bytes in total, more than {MAX_TASK_JSON_SIZE}");
             wrong.add("task.env", message);
         }
         wrong
     }
 
-    /// The labels of the service that its tasks' templates ask for: they shape tasks, so they are part of a revision.
+    /// The labels of the service that its tasks' templates use: they shape tasks, so they are part of a
+    /// revision.
     pub fn template_labels(&self) -> BTreeMap<String, String> {
         let mut contents = self.task.secrets.iter().chain(&self.task.configs);
         if contents.any(|content| content.template) {
-            // What they ask for is known only where they are opened.
+            // Which labels templates in secret objects use is known only after they are unsealed.
             return self.labels.clone();
         }
         let asked = templates::service_labels(&self.task);
@@ -200,7 +202,7 @@ impl ServiceSpec {
             if port.container_port == 0 {
                 wrong.add(format!("ports[{i}].containerPort"), "0 is not a port; give one of 1 to 65535");
             }
-            if let Some(earlier) = self.ports[..i].iter().position(|other| other.collides(port)) {
+            if let Some(earlier) = self.ports[..i].iter().position(|other| other.conflicts_with(port)) {
                 let message =
                     format!("host port {} is already published by ports[{earlier}]", port.host_port);
                 wrong.add(format!("ports[{i}].hostPort"), message);
@@ -209,23 +211,23 @@ impl ServiceSpec {
     }
 }
 
-/// What a label may be, for people.
-pub const LABEL_FORM: &str =
+/// The format of a label, for messages.
+pub const LABEL_FORMAT: &str =
     "a label's key has 1 to 128 letters, digits, '.', '_', '-' or '/', its value at most 1024 bytes";
 
-/// What a label's key may be: 1 to 128 letters, digits, `.`, `_`, `-` and `/`.
+/// The format of a label's key: 1 to 128 letters, digits, `.`, `_`, `-` and `/`.
 pub fn is_label_key(key: &str) -> bool {
     (1..=128).contains(&key.len()) && key.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-/".contains(&b))
 }
 
-/// Notes every label that cannot be one; paths begin with `labels`.
+/// Adds every invalid label; paths begin with `labels`.
 pub fn validate_labels(labels: &BTreeMap<String, String>, wrong: &mut Violations) {
     if labels.len() > MAX_LABELS {
         wrong.add("labels", format!("{} labels are more than {MAX_LABELS}", labels.len()));
     }
     for (key, value) in labels {
         if !is_label_key(key) || value.len() > 1024 {
-            wrong.add(format!("labels[{key:?}]"), LABEL_FORM);
+            wrong.add(format!("labels[{key:?}]"), LABEL_FORMAT);
         }
     }
 }
@@ -239,7 +241,7 @@ mod tests {
         ServiceSpec {
             name: "web".parse().unwrap(),
             labels: BTreeMap::new(),
-            mode: Mode::Replicated { replicas: 2 },
+            mode: ServiceMode::Replicated { replicas: 2 },
             task: TaskSpec::new("nginx:1.27".parse().unwrap()),
             ports: Vec::new(),
             placement: Placement::default(),
@@ -261,9 +263,12 @@ mod tests {
     }
 
     #[test]
-    fn each_fault_names_its_field() {
+    fn violation_names_field_path() {
         check(|_| (), &[]);
-        check(|s| s.mode = Mode::Replicated { replicas: MAX_REPLICAS + 1 }, &["mode.replicated.replicas"]);
+        check(
+            |s| s.mode = ServiceMode::Replicated { replicas: MAX_REPLICAS + 1 },
+            &["mode.replicated.replicas"],
+        );
         check(|s| s.task.limits.memory = Some(Bytes(1 << 20)), &["task.limits.memory"]);
         check(|s| s.task.limits.cpu = Some(MilliCpu(1)), &["task.limits.cpu"]);
         check(|s| s.task.command = Some(vec![]), &["task.command"]);
@@ -274,7 +279,7 @@ mod tests {
             |s| s.task.env = vec![var("A"), var("A=B"), var("A")],
             &["task.env[1].name", "task.env[2].name"],
         );
-        let long = EnvVar { name: "A".into(), value: "v".repeat(MAX_TASK_TEXT) };
+        let long = EnvVar { name: "A".into(), value: "v".repeat(MAX_TASK_JSON_SIZE) };
         check(|s| s.task.env = vec![long], &["task.env"]);
         let volume = |number: usize| {
             let name = format!("{number:0>64}");
@@ -286,9 +291,9 @@ mod tests {
         check(|s| s.labels = BTreeMap::from([(String::new(), String::new())]), &["labels[\"\"]"]);
         let soon = OnDisconnect::StopAfter(Duration::from_secs(1));
         check(|s| s.task.on_disconnect = soon, &["task.onDisconnect.stopAfter"]);
-        check(|s| s.replace_after = MAX_DISCONNECT, &[]);
-        check(|s| s.replace_after = MAX_DISCONNECT * 2, &["replaceAfter"]);
-        check(|s| (s.mode, s.replace_after) = (Mode::Global, MAX_DISCONNECT), &["replaceAfter"]);
+        check(|s| s.replace_after = MAX_DISCONNECT_TIME, &[]);
+        check(|s| s.replace_after = MAX_DISCONNECT_TIME * 2, &["replaceAfter"]);
+        check(|s| (s.mode, s.replace_after) = (ServiceMode::Global, MAX_DISCONNECT_TIME), &["replaceAfter"]);
     }
 
     proptest::proptest! {
@@ -300,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reservation_above_the_limit_is_refused() {
+    fn reservation_above_limit_is_refused() {
         let reserve = Resources { cpu: MilliCpu(600), memory: Bytes(64 << 20) };
         check(|s| s.task.reservations = reserve, &[]);
         let limits = Limits { cpu: Some(MilliCpu(500)), memory: Some(Bytes(32 << 20)), pids: None };
@@ -309,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_host_port_collides_unless_the_addresses_differ() {
+    fn same_host_port_conflicts_unless_addresses_differ() {
         let (one, two) = (Some(Ipv4Addr::new(10, 0, 0, 1)), Some(Ipv4Addr::new(10, 0, 0, 2)));
         check(|s| s.ports = vec![port(one, 80), port(two, 80), port(None, 81)], &[]);
         check(|s| s.ports = vec![port(one, 80), port(one, 80)], &["ports[1].hostPort"]);

@@ -1,61 +1,62 @@
-//! The life of a task as two clocks that only go forward: what managers desire, what the worker observed.
+//! The desired state and the observed state of a task. Both only advance: managers write the first, the
+//! worker reports the second.
 
 use serde::{Deserialize, Serialize};
 
-/// How far a task has come, as its worker last said. The numbers leave gaps for states of later versions;
-/// within one attempt a task only moves to higher ones.
+/// Observed state of a task, as its worker last reported it. The numbers leave gaps for states of later
+/// versions; within one attempt a task only moves to higher ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 #[repr(u16)]
 pub enum TaskState {
     /// Just created.
     New = 0,
-    /// Waits for a node.
+    /// Not assigned to a node yet.
     Pending = 64,
-    /// Has a node, which has not answered yet.
+    /// Assigned to a node, which has not reported yet.
     Assigned = 192,
-    /// The worker took it on.
+    /// The worker accepted it.
     Accepted = 256,
-    /// Image, network and the container's record are being made.
+    /// Image, network and container record are being created.
     Preparing = 320,
-    /// Could start at once.
+    /// Can start immediately.
     Ready = 384,
     /// The process is being started, or waits for its next attempt.
     Starting = 448,
     /// The process runs.
     Running = 512,
-    /// The process ended by itself with success and is not started again.
+    /// The process exited with success and is not restarted.
     Complete = 576,
-    /// Stopped because the managers wanted it stopped.
+    /// Stopped by the managers.
     Shutdown = 640,
-    /// The worker gave up after its attempts.
+    /// The restart policy allows no further attempt.
     Failed = 704,
     /// Can never run on this node as specified.
     Rejected = 768,
 }
 
-/// What managers want of a task. Only managers write it, and it only goes forward.
+/// Desired state of a task. Only managers write it, and it only advances.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 #[repr(u16)]
-pub enum Desired {
+pub enum DesiredTaskState {
     /// Prepared (image, network, container), not started.
     Ready = 384,
     /// Running.
     Running = 512,
     /// Stopped, but kept for inspection.
     Shutdown = 640,
-    /// Stopped, and nothing of it left on the node.
+    /// Stopped, and removed from the node.
     Remove = 800,
 }
 
-/// How a process ended.
+/// How a process exited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Exit {
+pub struct TaskExit {
     /// Exit status; 128 + signal number when a signal ended it.
     pub code: i32,
-    /// The kernel killed something in the container for want of memory during this attempt.
+    /// The kernel killed a process of the container during this attempt because it was out of memory.
     pub out_of_memory: bool,
 }
 
@@ -76,12 +77,12 @@ impl TaskState {
         Self::Rejected,
     ];
 
-    /// The task will never run again.
+    /// Whether the task never runs again.
     pub fn is_terminal(self) -> bool {
         self > Self::Running
     }
 
-    /// As people see it: `RUNNING`.
+    /// Human-readable: `RUNNING`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::New => "NEW",
@@ -99,32 +100,32 @@ impl TaskState {
         }
     }
 
-    /// From its number, `None` for one this version does not know.
+    /// The state with this number; `None` if this version does not know it.
     pub fn from_number(number: u16) -> Option<Self> {
         Self::ALL.into_iter().find(|state| *state as u16 == number)
     }
 }
 
-/// What a task's checks say.
+/// Result of a task's health checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Health {
-    /// It has none, or does not run.
+    /// It has no health check, or does not run.
     #[default]
     None,
-    /// None has succeeded yet.
+    /// No check has succeeded yet.
     Starting,
-    /// The last ones succeeded, or not enough of them failed in a row.
+    /// The last check succeeded, or too few failed in a row.
     Healthy,
-    /// As many failed in a row as its spec allows: it gets no traffic, and is replaced.
+    /// As many checks in a row failed as its spec allows: it receives no traffic and is replaced.
     Unhealthy,
 }
 
 impl Health {
-    /// All of them.
+    /// All values.
     pub const ALL: [Self; 4] = [Self::None, Self::Starting, Self::Healthy, Self::Unhealthy];
 
-    /// As people see it: `healthy`; empty for none.
+    /// Human-readable: `healthy`; empty for none.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::None => "",
@@ -135,11 +136,11 @@ impl Health {
     }
 }
 
-impl Desired {
-    /// Every desire, in order.
-    pub const ALL: [Desired; 4] = [Self::Ready, Self::Running, Self::Shutdown, Self::Remove];
+impl DesiredTaskState {
+    /// Every desired state, in order.
+    pub const ALL: [DesiredTaskState; 4] = [Self::Ready, Self::Running, Self::Shutdown, Self::Remove];
 
-    /// As people see it: `RUNNING`.
+    /// Human-readable: `RUNNING`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Ready => "READY",
@@ -149,7 +150,7 @@ impl Desired {
         }
     }
 
-    /// From its number, `None` for one this version does not know.
+    /// The state with this number; `None` if this version does not know it.
     pub fn from_number(number: u16) -> Option<Self> {
         Self::ALL.into_iter().find(|desired| *desired as u16 == number)
     }

@@ -4,14 +4,14 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use crate::spec::{
-    LONGEST_RESTART_DELAY, MAX_DISCONNECT, MAX_RESTART_WINDOW, MAX_RESTARTS, MAX_STOP_GRACE,
+    MAX_DISCONNECT_TIME, MAX_RESTART_DELAY, MAX_RESTART_WINDOW, MAX_RESTARTS, MAX_STOP_GRACE,
     MIN_HEALTH_INTERVAL, MIN_HEALTH_TIMEOUT, MIN_RESTART_DELAY, MIN_STOP_AFTER,
 };
 use crate::{
-    Bytes, Capability, ContentMount, Device, DeviceAccess, EnvVar, HealthCheck, HostEntry, HttpHeader,
-    Limits, LogLimits, MilliCpu, Mode, Mount, MountSource, OnDisconnect, Placement, Probe, Propagation,
-    Protocol, PublishMode, PublishedPort, PullPolicy, Resources, RestartCondition, RestartPolicy, Seccomp,
-    ServiceSpec, Signal, TaskSpec, Ulimit, UlimitName,
+    Bytes, Capability, Device, DeviceAccess, EnvVar, HealthCheck, HostEntry, HttpHeader, Limits, LogLimits,
+    MilliCpu, Mount, MountSource, OnDisconnect, Placement, Probe, Propagation, Protocol, PublishMode,
+    PublishedPort, PullPolicy, Resources, RestartCondition, RestartPolicy, Seccomp, SecretObjectMount,
+    ServiceMode, ServiceSpec, Signal, TaskSpec, Ulimit, UlimitName,
 };
 use proptest::collection::{btree_map, vec};
 use proptest::option;
@@ -49,23 +49,23 @@ fn mounts() -> impl Strategy<Value = Vec<Mount>> {
     })
 }
 
-/// Each at a place of its own, below `dir` if it is not where its name says.
-fn contents(dir: &'static str) -> impl Strategy<Value = Vec<ContentMount>> {
+/// Each has its own target, below `dir` if not at its default.
+fn secret_object_mounts(dir: &'static str) -> impl Strategy<Value = Vec<SecretObjectMount>> {
     let owner = (option::of(any::<u32>()), option::of(any::<u32>()), option::of(0..=0o777u32));
     let one = ("[a-z]([a-z._:-]{0,4}[a-z])?", option::of(paths()), owner, any::<bool>());
     vec(one, 0..4).prop_map(move |all| {
         let mount =
             |(i, (name, target, (uid, gid, mode), template)): (usize, (String, Option<String>, _, _))| {
-                // No other mount has a digit, and no name one behind a mark.
+                // No other mount has a digit, and no name one after a punctuation mark.
                 let source = format!("{name}{i}").parse().unwrap();
                 let target = target.map(|path| format!("/{dir}-{i}{path}"));
-                ContentMount { source, target, uid, gid, mode, template }
+                SecretObjectMount { source, target, uid, gid, mode, template }
             };
         all.into_iter().enumerate().map(mount).collect()
     })
 }
 
-fn checks() -> impl Strategy<Value = HealthCheck> {
+fn health_checks() -> impl Strategy<Value = HealthCheck> {
     let header =
         ("x-[a-z]{1,4}", "([!-~]([ -~]{0,4}[!-~])?)?").prop_map(|(name, value)| HttpHeader { name, value });
     let http = (1..=u16::MAX, "/[a-z0-9:/?=&%.]{0,8}", vec(header, 0..3))
@@ -117,14 +117,14 @@ fn capabilities() -> impl Strategy<Value = Vec<Capability>> {
 }
 
 fn restarts() -> impl Strategy<Value = RestartPolicy> {
-    let delay = between(MIN_RESTART_DELAY, LONGEST_RESTART_DELAY);
+    let delay = between(MIN_RESTART_DELAY, MAX_RESTART_DELAY);
     let window = between(Duration::from_secs(1), MAX_RESTART_WINDOW);
     (select(RestartCondition::ALL.to_vec()), delay, 0..=MAX_RESTARTS, window)
         .prop_map(|(condition, delay, max, window)| RestartPolicy { condition, delay, max, window })
 }
 
 /// Limits, and reservations that do not exceed them.
-fn bounds() -> impl Strategy<Value = (Limits, Resources)> {
+fn limits_and_reservations() -> impl Strategy<Value = (Limits, Resources)> {
     let limits = (option::of(10..1u64 << 20), option::of(6u64 << 20..1 << 40), option::of(1..=u32::MAX));
     (limits, 0..1u64 << 21, 0..1u64 << 41).prop_map(|((cpu, memory, pids), reserved_cpu, reserved_memory)| {
         let cpu_reserved = MilliCpu(cpu.map_or(reserved_cpu, |limit| reserved_cpu.min(limit)));
@@ -154,13 +154,25 @@ pub fn task_specs() -> impl Strategy<Value = TaskSpec> {
     let user = option::of("[a-z0-9._]{1,8}(:[a-z0-9]{1,8})?");
     let process = (command, args, env, option::of(paths()), user, vec(names(), 0..3), option::of(names()));
     let grace = between(Duration::ZERO, MAX_STOP_GRACE);
-    let alone = between(MIN_STOP_AFTER, MAX_DISCONNECT);
+    let alone = between(MIN_STOP_AFTER, MAX_DISCONNECT_TIME);
     let alone = option::of(alone).prop_map(|time| time.map_or(OnDisconnect::Keep, OnDisconnect::StopAfter));
     let life = (vec(host, 0..3), signal, grace, restarts(), logs, alone);
     let sysctls = btree_map("[a-z]{1,4}[.][a-z_]{1,8}", "[^\0\n]{0,8}", 0..3);
-    let rest = (bounds(), ulimits(), sysctls, option::of(4096..1u64 << 40), option::of(-1000..=1000));
+    let rest = (
+        limits_and_reservations(),
+        ulimits(),
+        sysctls,
+        option::of(4096..1u64 << 40),
+        option::of(-1000..=1000),
+    );
     let seccomp = select(vec![Seccomp::Default, Seccomp::Unconfined]);
-    let storage = (devices(), mounts(), contents("s"), contents("c"), option::of(checks()));
+    let storage = (
+        devices(),
+        mounts(),
+        secret_object_mounts("s"),
+        secret_object_mounts("c"),
+        option::of(health_checks()),
+    );
     let rights = (any::<[bool; 5]>(), capabilities(), capabilities(), seccomp, storage);
     (image, select(PullPolicy::ALL.to_vec()), process, life, rest, rights).prop_map(
         |(image, pull, process, life, rest, rights)| {
@@ -215,8 +227,8 @@ pub fn task_specs() -> impl Strategy<Value = TaskSpec> {
 pub fn service_specs() -> impl Strategy<Value = ServiceSpec> {
     let name = "[a-z0-9]{1,8}".prop_map(|text| text.parse().unwrap());
     let mode = prop_oneof![
-        (0..=1_000_000u32).prop_map(|replicas| Mode::Replicated { replicas }),
-        Just(Mode::Global)
+        (0..=1_000_000u32).prop_map(|replicas| ServiceMode::Replicated { replicas }),
+        Just(ServiceMode::Global)
     ];
     let ports = btree_map(1..=u16::MAX, (option::of(any::<u32>()), 1..=u16::MAX), 0..4).prop_map(|ports| {
         let port = |(host_port, (ip, container_port)): (u16, (Option<u32>, u16))| PublishedPort {
@@ -232,14 +244,14 @@ pub fn service_specs() -> impl Strategy<Value = ServiceSpec> {
         "node[.]((name|arch) (==|!=) [a-z]{1,4}|labels[.][a-z]{1,4} (in|notin) [(]a,b[)]|labels[.]x exists)"
             .prop_map(|text| text.parse().unwrap());
     let labels = btree_map("[a-zA-Z0-9._/-]{1,8}", ".{0,8}", 0..4);
-    let later = between(Duration::ZERO, MAX_DISCONNECT);
+    let later = between(Duration::ZERO, MAX_DISCONNECT_TIME);
     let placed = (vec(constraint, 0..3), option::of(1..=u32::MAX), later);
     (name, labels, mode, task_specs(), ports, placed).prop_map(
         |(name, labels, mode, task, ports, (constraints, most, later))| {
             // A global service has one task per node anyway.
-            let max_per_node = most.filter(|_| mode != Mode::Global);
+            let max_per_node = most.filter(|_| mode != ServiceMode::Global);
             let placement = Placement { constraints, max_per_node };
-            let replace_after = if mode == Mode::Global { Duration::ZERO } else { later };
+            let replace_after = if mode == ServiceMode::Global { Duration::ZERO } else { later };
             ServiceSpec { name, labels, mode, task, ports, placement, replace_after }
         },
     )

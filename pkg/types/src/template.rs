@@ -1,7 +1,7 @@
-//! Texts of a spec that differ from task to task: `{{.Task.Slot}}` and what else a task knows of itself.
+//! Templates in a spec that are expanded per task, such as `{{.Task.Slot}}`.
 //!
-//! A text is literal but for actions in double braces: a field ([`Field`]) or a string in double quotes, which is
-//! how literal braces are written: `{{"{{"}}`. Blanks inside the braces do not matter.
+//! A text is literal except for actions in double braces: a field ([`TemplateField`]) or a string in double
+//! quotes, which is how literal braces are written: `{{"{{"}}`. Blanks inside the braces do not matter.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -11,17 +11,17 @@ use crate::spec::is_label_key;
 
 /// A parsed text.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Template(Vec<Part>);
+pub struct Template(Vec<TemplatePart>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Part {
+enum TemplatePart {
     Text(String),
-    Field(Field),
+    Field(TemplateField),
 }
 
-/// What a template may ask for.
+/// A field that a template may use.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Field {
+pub enum TemplateField {
     /// `.Service.ID`
     ServiceId,
     /// `.Service.Name`
@@ -42,49 +42,49 @@ pub enum Field {
     NodeLabel(String),
 }
 
-/// What fields stand for.
+/// The values of fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TemplateValues<'a> {
     /// The service's id.
     pub service_id: String,
     /// Its name.
     pub service_name: &'a str,
-    /// Its labels, at least those that are asked for.
+    /// Its labels, at least those that the templates use.
     pub service_labels: &'a BTreeMap<String, String>,
     /// The task's id.
     pub task_id: String,
     /// Its slot.
     pub slot: u32,
-    /// What is known of the node; `None` before there is one.
-    pub node: Option<NodeValues<'a>>,
+    /// Values of the node; `None` before the task has one.
+    pub node: Option<TemplateNodeValues<'a>>,
 }
 
-/// What fields of the node stand for.
+/// The values of a node's fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NodeValues<'a> {
+pub struct TemplateNodeValues<'a> {
     /// The node's id.
     pub id: String,
     /// Its name.
     pub hostname: &'a str,
-    /// Its labels, people's over its own.
+    /// Its labels; the user's labels take precedence over those of the description.
     pub labels: &'a BTreeMap<String, String>,
 }
 
-/// A text that is no template.
+/// A text that is not a template.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParseTemplateError {
     /// Braces that are not closed.
     #[error("{0:?} opens braces that are not closed; write {{{{\"{{{{\"}}}} for the braces themselves")]
-    Open(String),
+    UnclosedBraces(String),
     /// Not a field.
     #[error(
-        "{{{{{0}}}}} is no field; there are .Service.ID, .Service.Name, .Service.Labels.KEY, .Task.ID, .Task.Name, \
+        "{{{{{0}}}}} is not a field; there are .Service.ID, .Service.Name, .Service.Labels.KEY, .Task.ID, .Task.Name, \
          .Task.Slot, .Node.ID, .Node.Hostname and .Node.Labels.KEY"
     )]
-    Unknown(String),
+    UnknownField(String),
 }
 
-/// A field that stands for nothing.
+/// A field without a value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ExpandError {
     /// The service has no such label.
@@ -94,11 +94,11 @@ pub enum ExpandError {
     #[error("the node has no label {0}")]
     NoNodeLabel(String),
     /// The task has no node yet.
-    #[error("{{{{{0}}}}} is known only on a node")]
-    NoNode(Field),
+    #[error("{{{{{0}}}}} is only known on a node")]
+    NoNode(TemplateField),
 }
 
-impl fmt::Display for Field {
+impl fmt::Display for TemplateField {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::ServiceId => f.write_str(".Service.ID"),
@@ -114,7 +114,7 @@ impl fmt::Display for Field {
     }
 }
 
-impl FromStr for Field {
+impl FromStr for TemplateField {
     type Err = ParseTemplateError;
 
     fn from_str(text: &str) -> Result<Self, ParseTemplateError> {
@@ -131,66 +131,68 @@ impl FromStr for Field {
             _ => match (label(".Service.Labels."), label(".Node.Labels.")) {
                 (Some(key), _) => Self::ServiceLabel(key),
                 (None, Some(key)) => Self::NodeLabel(key),
-                (None, None) => return Err(ParseTemplateError::Unknown(text.chars().take(64).collect())),
+                (None, None) => {
+                    return Err(ParseTemplateError::UnknownField(text.chars().take(64).collect()));
+                }
             },
         })
     }
 }
 
-/// A part of a text as it stands there.
+/// A part of a template.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Piece<'a> {
-    /// Literal.
+pub enum TemplateSegment<'a> {
+    /// Literal text.
     Text(&'a str),
-    /// Stands for something.
-    Field(Field),
+    /// A field.
+    Field(TemplateField),
 }
 
-/// The parts of a text, without copies of it: for one that nobody may keep.
+/// The parts of a template, borrowed from its text.
 #[derive(Debug, Clone)]
-pub struct Pieces<'a> {
-    rest: &'a str,
+pub struct TemplateSegments<'a> {
+    remaining: &'a str,
 }
 
-impl<'a> Pieces<'a> {
-    /// Those of `text`.
-    pub fn of(text: &'a str) -> Self {
-        Self { rest: text }
+impl<'a> TemplateSegments<'a> {
+    /// The parts of `text`.
+    pub fn new(text: &'a str) -> Self {
+        Self { remaining: text }
     }
 
-    /// What was not looked at yet. After an error it begins with what is wrong.
-    pub fn rest(&self) -> &'a str {
-        self.rest
+    /// The text not parsed yet. After an error it begins with the invalid part.
+    pub fn remaining(&self) -> &'a str {
+        self.remaining
     }
 
-    /// The action that `self.rest` begins with, and what follows it.
-    fn action(&self) -> Result<(Piece<'a>, &'a str), ParseTemplateError> {
-        let open = || ParseTemplateError::Open(self.rest.chars().take(64).collect());
-        let inner = self.rest[2..].trim_start_matches([' ', '\t']);
+    /// The action at the start of `self.rest`, and the text after it.
+    fn action(&self) -> Result<(TemplateSegment<'a>, &'a str), ParseTemplateError> {
+        let open = || ParseTemplateError::UnclosedBraces(self.remaining.chars().take(64).collect());
+        let inner = self.remaining[2..].trim_start_matches([' ', '\t']);
         if let Some(quoted) = inner.strip_prefix('"') {
             let (quoted, after) = quoted.split_once('"').ok_or_else(open)?;
             let after = after.trim_start_matches([' ', '\t']).strip_prefix("}}").ok_or_else(open)?;
-            return Ok((Piece::Text(quoted), after));
+            return Ok((TemplateSegment::Text(quoted), after));
         }
         let (field, after) = inner.split_once("}}").ok_or_else(open)?;
-        Ok((Piece::Field(field.trim_end_matches([' ', '\t']).parse()?), after))
+        Ok((TemplateSegment::Field(field.trim_end_matches([' ', '\t']).parse()?), after))
     }
 }
 
-impl<'a> Iterator for Pieces<'a> {
-    type Item = Result<Piece<'a>, ParseTemplateError>;
+impl<'a> Iterator for TemplateSegments<'a> {
+    type Item = Result<TemplateSegment<'a>, ParseTemplateError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        match self.rest.find("{{") {
-            None if self.rest.is_empty() => None,
+        match self.remaining.find("{{") {
+            None if self.remaining.is_empty() => None,
             Some(0) => Some(self.action().map(|(piece, after)| {
-                self.rest = after;
+                self.remaining = after;
                 piece
             })),
             next => {
-                let (text, after) = self.rest.split_at(next.unwrap_or(self.rest.len()));
-                self.rest = after;
-                Some(Ok(Piece::Text(text)))
+                let (text, after) = self.remaining.split_at(next.unwrap_or(self.remaining.len()));
+                self.remaining = after;
+                Some(Ok(TemplateSegment::Text(text)))
             }
         }
     }
@@ -201,12 +203,12 @@ impl FromStr for Template {
 
     fn from_str(text: &str) -> Result<Self, ParseTemplateError> {
         let mut parts = Vec::new();
-        for piece in Pieces::of(text) {
+        for piece in TemplateSegments::new(text) {
             match (piece?, parts.last_mut()) {
-                (Piece::Text(""), _) => {}
-                (Piece::Text(text), Some(Part::Text(before))) => before.push_str(text),
-                (Piece::Text(text), _) => parts.push(Part::Text(text.to_owned())),
-                (Piece::Field(field), _) => parts.push(Part::Field(field)),
+                (TemplateSegment::Text(""), _) => {}
+                (TemplateSegment::Text(text), Some(TemplatePart::Text(before))) => before.push_str(text),
+                (TemplateSegment::Text(text), _) => parts.push(TemplatePart::Text(text.to_owned())),
+                (TemplateSegment::Field(field), _) => parts.push(TemplatePart::Field(field)),
             }
         }
         Ok(Self(parts))
@@ -214,53 +216,53 @@ impl FromStr for Template {
 }
 
 impl Template {
-    /// The fields that it asks for, each once.
-    pub fn fields(&self) -> BTreeSet<&Field> {
-        fn field(part: &Part) -> Option<&Field> {
+    /// The fields that it uses, each once.
+    pub fn fields(&self) -> BTreeSet<&TemplateField> {
+        fn field(part: &TemplatePart) -> Option<&TemplateField> {
             match part {
-                Part::Field(field) => Some(field),
-                Part::Text(_) => None,
+                TemplatePart::Field(field) => Some(field),
+                TemplatePart::Text(_) => None,
             }
         }
         self.0.iter().filter_map(field).collect()
     }
 
-    /// The text for one task.
+    /// Expands the template for one task.
     ///
     /// # Errors
-    /// A field that stands for nothing.
+    /// A field has no value.
     pub fn expand(&self, values: &TemplateValues<'_>) -> Result<String, ExpandError> {
         let mut text = String::new();
         for part in &self.0 {
             match part {
-                Part::Text(literal) => text.push_str(literal),
-                Part::Field(field) => text.push_str(&field.value(values)?),
+                TemplatePart::Text(literal) => text.push_str(literal),
+                TemplatePart::Field(field) => text.push_str(&field.value(values)?),
             }
         }
         Ok(text)
     }
 }
 
-impl Field {
-    /// What it stands for.
+impl TemplateField {
+    /// The value of the field.
     ///
     /// # Errors
-    /// It stands for nothing.
+    /// The field has no value.
     pub fn value(&self, values: &TemplateValues<'_>) -> Result<String, ExpandError> {
         let node = || values.node.as_ref().ok_or_else(|| ExpandError::NoNode(self.clone()));
         Ok(match self {
-            Field::ServiceId => values.service_id.clone(),
-            Field::ServiceName => values.service_name.to_owned(),
-            Field::ServiceLabel(key) => {
+            TemplateField::ServiceId => values.service_id.clone(),
+            TemplateField::ServiceName => values.service_name.to_owned(),
+            TemplateField::ServiceLabel(key) => {
                 let found = values.service_labels.get(key);
                 found.cloned().ok_or_else(|| ExpandError::NoServiceLabel(key.clone()))?
             }
-            Field::TaskId => values.task_id.clone(),
-            Field::TaskName => format!("{}.{}", values.service_name, values.slot),
-            Field::TaskSlot => values.slot.to_string(),
-            Field::NodeId => node()?.id.clone(),
-            Field::NodeHostname => node()?.hostname.to_owned(),
-            Field::NodeLabel(key) => {
+            TemplateField::TaskId => values.task_id.clone(),
+            TemplateField::TaskName => format!("{}.{}", values.service_name, values.slot),
+            TemplateField::TaskSlot => values.slot.to_string(),
+            TemplateField::NodeId => node()?.id.clone(),
+            TemplateField::NodeHostname => node()?.hostname.to_owned(),
+            TemplateField::NodeLabel(key) => {
                 let found = node()?.labels.get(key);
                 found.cloned().ok_or_else(|| ExpandError::NoNodeLabel(key.clone()))?
             }
@@ -268,7 +270,7 @@ impl Field {
     }
 }
 
-/// Whether the text has anything to expand; most do not, and need no values.
+/// Whether the text has anything to expand; most texts do not, and need no values.
 pub fn is_template(text: &str) -> bool {
     text.contains("{{")
 }
@@ -281,7 +283,7 @@ mod tests {
         let template: Template = text.parse().map_err(|e: ParseTemplateError| e.to_string())?;
         let labels = BTreeMap::from([("com.example/app".to_owned(), "shop".to_owned())]);
         let node_labels = BTreeMap::from([("zone".to_owned(), "a".to_owned())]);
-        let node = NodeValues { id: "n1".into(), hostname: "host-1", labels: &node_labels };
+        let node = TemplateNodeValues { id: "n1".into(), hostname: "host-1", labels: &node_labels };
         let values = TemplateValues {
             service_id: "s1".into(),
             service_name: "web",
@@ -305,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_stand_for_what_the_task_knows() {
+    fn fields_are_expanded() {
         check("plain } text {", "plain } text {");
         check("{{.Service.Name}}-{{ .Task.Slot }}", "web-3");
         check("{{.Service.ID}} {{.Task.ID}} {{.Task.Name}}", "s1 s1-7 web.3");
@@ -316,28 +318,39 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_for_nothing_is_named() {
-        refused("{{.Task.Slto}}", "{{.Task.Slto}} is no field; there are .Service.ID");
+    fn unknown_field_is_refused_by_name() {
+        refused("{{.Task.Slto}}", "{{.Task.Slto}} is not a field; there are .Service.ID");
         refused("a {{.Task.Slot", "opens braces that are not closed");
         refused(r#"{{"x"#, "opens braces");
-        refused("{{}}", "{{}} is no field");
+        refused("{{}}", "{{}} is not a field");
         refused("{{.Node.Labels.rack}}", "the node has no label rack");
         refused("{{.Service.Labels.x}}", "the service has no label x");
-        refused("{{.Service.Labels.}}", "is no field");
+        refused("{{.Service.Labels.}}", "is not a field");
     }
 
     #[test]
-    fn pieces_are_parts_of_the_text_and_stop_at_what_is_wrong() {
-        let pieces: Result<Vec<_>, _> = Pieces::of(r#"a{{.Task.Slot}}{{"{{"}}b"#).collect();
-        let slot = Piece::Field(Field::TaskSlot);
-        assert_eq!(pieces, Ok(vec![Piece::Text("a"), slot, Piece::Text("{{"), Piece::Text("b")]));
-        let mut pieces = Pieces::of("a{{.Task.ID}}b{{.Nope}}c");
+    fn segments_borrow_text_and_stop_at_error() {
+        let pieces: Result<Vec<_>, _> = TemplateSegments::new(r#"a{{.Task.Slot}}{{"{{"}}b"#).collect();
+        let slot = TemplateSegment::Field(TemplateField::TaskSlot);
+        assert_eq!(
+            pieces,
+            Ok(vec![
+                TemplateSegment::Text("a"),
+                slot,
+                TemplateSegment::Text("{{"),
+                TemplateSegment::Text("b")
+            ])
+        );
+        let mut pieces = TemplateSegments::new("a{{.Task.ID}}b{{.Nope}}c");
         let error = pieces.find_map(Result::err).unwrap();
-        assert_eq!((error, pieces.rest()), (ParseTemplateError::Unknown(".Nope".into()), "{{.Nope}}c"));
+        assert_eq!(
+            (error, pieces.remaining()),
+            (ParseTemplateError::UnknownField(".Nope".into()), "{{.Nope}}c")
+        );
     }
 
     #[test]
-    fn a_task_without_a_node_has_no_node_fields() {
+    fn node_field_without_node_fails() {
         let template: Template = "{{.Node.Hostname}}".parse().unwrap();
         let labels = BTreeMap::new();
         let values = TemplateValues {
@@ -349,7 +362,7 @@ mod tests {
             node: None,
         };
         let error = template.expand(&values).unwrap_err();
-        assert_eq!(error.to_string(), "{{.Node.Hostname}} is known only on a node");
+        assert_eq!(error.to_string(), "{{.Node.Hostname}} is only known on a node");
         assert_eq!(template.fields().len(), 1);
     }
 }

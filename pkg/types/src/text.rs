@@ -1,4 +1,4 @@
-//! Serde for values that documents show as people write them.
+//! Serde for values that documents contain as text.
 
 /// Serialises a type by its `Display` and deserialises it by its `FromStr`.
 macro_rules! serde_as_text {
@@ -57,7 +57,7 @@ pub(crate) mod octal {
     }
 }
 
-/// A bound as a number, or `unlimited` for `None`.
+/// A limit as a number, or `unlimited` for `None`.
 pub(crate) mod bound {
     use serde::{Deserialize, Deserializer, Serializer, de};
 

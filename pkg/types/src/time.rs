@@ -1,4 +1,4 @@
-//! Points in time as data. Nothing here reads a clock: the leader stamps, everything else is told.
+//! Points in time as data. Nothing here reads a clock: the leader sets timestamps, all others receive them.
 
 use std::fmt;
 use std::ops::Add;
@@ -13,7 +13,7 @@ pub struct Timestamp(pub u64);
 
 impl Timestamp {
     /// How long after `earlier` this is; zero when it is not after.
-    pub fn since(self, earlier: Timestamp) -> Duration {
+    pub fn saturating_since(self, earlier: Timestamp) -> Duration {
         Duration::from_millis(self.0.saturating_sub(earlier.0))
     }
 }

@@ -1,10 +1,11 @@
-//! What lets a machine join.
+//! Join tokens.
 
 use std::fmt;
 
 use crate::{NodeRole, Timestamp, TokenId};
 
-/// What of a token's secret is stored: its SHA-256. The secret is random and long, so that no slow hash is needed.
+/// The stored form of a token's secret: its SHA-256. The secret is random and long, so a slow hash is not
+/// needed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TokenHash(pub [u8; 32]);
 
@@ -14,35 +15,35 @@ impl fmt::Debug for TokenHash {
     }
 }
 
-/// A token that machines can join with. The token itself is known only to whoever it was given to.
+/// A token with which hosts join. The cluster stores only the hash of its secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Token {
-    /// Made by the client that created it.
+    /// Chosen by the client that created it.
     pub id: TokenId,
     /// Raft index of the last change.
     pub version: u64,
-    /// What the machine becomes.
+    /// The role of the node that joins.
     pub role: NodeRole,
-    /// Of its secret.
+    /// Hash of its secret.
     pub hash: TokenHash,
     /// When it was created.
     pub created_at: Timestamp,
-    /// From then on it is refused; `None` is never.
+    /// When it expires; `None` for never.
     pub expires_at: Option<Timestamp>,
-    /// How many machines joined with it.
+    /// How many hosts joined with it.
     pub uses: u32,
-    /// How many may; `None` is any number.
+    /// How many hosts may join with it; `None` for no limit.
     pub max_uses: Option<u32>,
 }
 
 impl Token {
-    /// Too old to be used.
+    /// Whether it has expired.
     pub fn is_expired(&self, now: Timestamp) -> bool {
         self.expires_at.is_some_and(|end| end <= now)
     }
 
-    /// No further machine may join with it.
-    pub fn is_used_up(&self) -> bool {
+    /// Whether no further host may join with it.
+    pub fn is_exhausted(&self) -> bool {
         self.max_uses.is_some_and(|most| self.uses >= most)
     }
 }

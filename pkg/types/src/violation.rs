@@ -1,18 +1,18 @@
-//! What is wrong with an input, and where: a field's path and one sentence.
+//! Invalid input: the path of a field and one sentence about it.
 
 use std::fmt;
 
-/// One thing wrong with one field. `path` is dotted from the root of the request, with list places in
-/// brackets: `spec.ports[1].hostPort`.
+/// One problem of one field. `path` is dotted from the root of the request, with list indexes in brackets:
+/// `spec.ports[1].hostPort`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
     /// Path of the field in the request, in the file format's camelCase.
     pub path: String,
-    /// What was found, what is wanted.
+    /// What is invalid and what is expected.
     pub message: String,
 }
 
-/// Everything wrong with an input, in field order. Never empty when returned as an error.
+/// All problems of an input, in field order. Never empty when returned as an error.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Violations(pub Vec<Violation>);
 
@@ -22,8 +22,8 @@ impl Violation {
         Self { path: path.into(), message: message.to_string() }
     }
 
-    /// The same violation seen from one level further out.
-    pub fn under(mut self, parent: &str) -> Self {
+    /// The same violation with its path prefixed with `parent`.
+    pub fn with_parent(mut self, parent: &str) -> Self {
         let joint = if self.path.is_empty() || self.path.starts_with('[') { "" } else { "." };
         self.path = format!("{parent}{joint}{}", self.path);
         self
@@ -36,12 +36,12 @@ impl Violations {
         self.0.push(Violation::new(path, message));
     }
 
-    /// Takes over all of `inner`, whose paths are relative to `parent`.
+    /// Adds all of `inner`, whose paths are relative to `parent`.
     pub fn nest(&mut self, parent: &str, inner: Violations) {
-        self.0.extend(inner.0.into_iter().map(|v| v.under(parent)));
+        self.0.extend(inner.0.into_iter().map(|v| v.with_parent(parent)));
     }
 
-    /// `Ok(value)` when nothing is wrong.
+    /// `Ok(value)` if there are no violations.
     pub fn into_result<T>(self, value: T) -> Result<T, Violations> {
         if self.0.is_empty() { Ok(value) } else { Err(self) }
     }
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_nest_from_the_inside_out() {
+    fn paths_are_nested() {
         let mut ports = Violations::default();
         ports.add("[1].hostPort", "0 is not a port");
         let mut spec = Violations::default();

@@ -1,4 +1,4 @@
-//! What every driver of volumes must do. For its tests: a failure panics.
+//! The behaviour that every volume backend must have, for its tests: a failure panics.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
@@ -9,56 +9,57 @@ use async_trait::async_trait;
 use warren_types::VolumeName;
 
 use crate::error::Error;
-use crate::{Driver, Opened, Options, Source, Unreadable};
+use crate::{ContentDir, ContentError, DriverOptions, InitialContent, VolumeBackend};
 
-/// Holds a driver that has no volume yet to what [`Driver`] says, and leaves none. Needs root.
+/// Checks a backend without volumes against the contract of [`VolumeBackend`], and leaves none. Needs
+/// root.
 ///
 /// # Panics
-/// When the driver does something else.
-pub async fn suite(driver: &dyn Driver) {
+/// On a violation of the contract.
+pub async fn suite(driver: &dyn VolumeBackend) {
     assert_eq!(list(driver).await, [] as [&str; 0]);
-    a_volume_is_made_once_and_keeps_what_it_has(driver).await;
-    options_say_owner_and_mode(driver).await;
-    an_empty_volume_gets_its_first_content_once(driver).await;
-    content_that_cannot_be_read_leaves_an_empty_volume(driver).await;
-    many_at_once_make_one(driver).await;
-    a_removed_volume_is_gone_and_links_in_it_are_not_followed(driver).await;
+    volume_is_created_once_and_keeps_data(driver).await;
+    options_set_owner_and_mode(driver).await;
+    empty_volume_is_filled_once(driver).await;
+    unreadable_content_leaves_volume_empty(driver).await;
+    concurrent_creates_make_one_volume(driver).await;
+    removal_does_not_follow_links(driver).await;
     driver.sweep().await.expect("there is nothing to do");
     assert_eq!(list(driver).await, [] as [&str; 0]);
 }
 
-/// A directory as content, which counts how often it was asked for.
-pub struct Directory {
-    /// Where.
+/// A directory as initial content that counts how often it was opened.
+pub struct DirContent {
+    /// Path of the directory.
     pub path: PathBuf,
-    /// How often it was opened.
-    pub opened: AtomicU32,
+    /// Number of calls to `open`.
+    pub open_count: AtomicU32,
 }
 
-impl Directory {
-    /// What is at `path`, or nothing.
+impl DirContent {
+    /// The content of the directory at `path`; a missing one is no content.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), opened: AtomicU32::new(0) }
+        Self { path: path.into(), open_count: AtomicU32::new(0) }
     }
 }
 
 #[async_trait]
-impl Source for Directory {
-    async fn open(&self) -> Result<Option<Opened>, Unreadable> {
-        self.opened.fetch_add(1, Ordering::Relaxed);
+impl InitialContent for DirContent {
+    async fn open(&self) -> Result<Option<ContentDir>, ContentError> {
+        self.open_count.fetch_add(1, Ordering::Relaxed);
         let directory = File::open(&self.path).ok();
-        Ok(directory.map(|directory| Opened { directory: directory.into(), held: Box::new(()) }))
+        Ok(directory.map(|directory| ContentDir { directory: directory.into(), guard: Box::new(()) }))
     }
 }
 
-struct Broken {
+struct BrokenContent {
     transient: bool,
 }
 
 #[async_trait]
-impl Source for Broken {
-    async fn open(&self) -> Result<Option<Opened>, Unreadable> {
-        Err(Unreadable { reason: "it is broken".to_owned(), transient: self.transient })
+impl InitialContent for BrokenContent {
+    async fn open(&self) -> Result<Option<ContentDir>, ContentError> {
+        Err(ContentError { reason: "it is broken".to_owned(), transient: self.transient })
     }
 }
 
@@ -66,24 +67,24 @@ fn name(text: &str) -> VolumeName {
     text.parse().expect("the suite's names are volume names")
 }
 
-fn options(pairs: &[(&str, &str)]) -> Options {
+fn options(pairs: &[(&str, &str)]) -> DriverOptions {
     pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
 }
 
-async fn list(driver: &dyn Driver) -> Vec<String> {
+async fn list(driver: &dyn VolumeBackend) -> Vec<String> {
     driver.list().await.expect("volumes can be listed").iter().map(ToString::to_string).collect()
 }
 
 async fn made(
-    driver: &dyn Driver,
+    driver: &dyn VolumeBackend,
     volume: &str,
     pairs: &[(&str, &str)],
-    first: Option<&dyn Source>,
+    first: Option<&dyn InitialContent>,
 ) -> PathBuf {
     driver.ensure(&name(volume), &options(pairs), first).await.expect("the volume can be made")
 }
 
-async fn removed(driver: &dyn Driver, volume: &str) {
+async fn removed(driver: &dyn VolumeBackend, volume: &str) {
     for _twice in 0..2 {
         driver.remove(&name(volume)).await.expect("the volume can be removed");
     }
@@ -114,7 +115,7 @@ fn image() -> tempfile::TempDir {
     dir
 }
 
-async fn a_volume_is_made_once_and_keeps_what_it_has(driver: &dyn Driver) {
+async fn volume_is_created_once_and_keeps_data(driver: &dyn VolumeBackend) {
     assert_eq!(driver.usage(&name("data")).await.expect("nothing is wrong"), None);
     let path = made(driver, "data", &[], None).await;
     assert!(path.is_absolute() && path.is_dir());
@@ -122,9 +123,9 @@ async fn a_volume_is_made_once_and_keeps_what_it_has(driver: &dyn Driver) {
     let before = driver.usage(&name("data")).await.expect("it is there").expect("it is there");
     write(path.join("file"), &"x".repeat(100_000));
     let image = image();
-    let first = Directory::new(image.path());
+    let first = DirContent::new(image.path());
     assert_eq!(made(driver, "data", &[("mode", "700")], Some(&first)).await, path);
-    assert_eq!(first.opened.load(Ordering::Relaxed), 0, "it is not empty");
+    assert_eq!(first.open_count.load(Ordering::Relaxed), 0, "it is not empty");
     assert_eq!(owned(&path).2, 0o755, "a volume that has something is as its tasks left it");
     assert_eq!(read(path.join("file")).len(), 100_000);
     assert!(!path.join("sub").exists());
@@ -136,12 +137,12 @@ async fn a_volume_is_made_once_and_keeps_what_it_has(driver: &dyn Driver) {
     removed(driver, "data").await;
 }
 
-async fn options_say_owner_and_mode(driver: &dyn Driver) {
+async fn options_set_owner_and_mode(driver: &dyn VolumeBackend) {
     let path = made(driver, "owned", &[("uid", "1000"), ("mode", "1770")], None).await;
     assert_eq!(owned(&path), (1000, 0, 0o1770));
     removed(driver, "owned").await;
     let image = image();
-    let first = Directory::new(image.path());
+    let first = DirContent::new(image.path());
     let path = made(driver, "owned", &[("gid", "9")], Some(&first)).await;
     assert_eq!(owned(&path), (70, 9, 0o2750), "what is not said is the image's");
     removed(driver, "owned").await;
@@ -150,13 +151,13 @@ async fn options_say_owner_and_mode(driver: &dyn Driver) {
     assert_eq!(list(driver).await, [] as [&str; 0], "a refusal makes nothing");
 }
 
-async fn an_empty_volume_gets_its_first_content_once(driver: &dyn Driver) {
+async fn empty_volume_is_filled_once(driver: &dyn VolumeBackend) {
     let image = image();
-    let absent = Directory::new(image.path().join("absent"));
+    let absent = DirContent::new(image.path().join("absent"));
     let path = made(driver, "first", &[], Some(&absent)).await;
-    assert_eq!((owned(&path), absent.opened.load(Ordering::Relaxed)), ((0, 0, 0o755), 1));
-    let first = Directory::new(image.path());
-    // Whoever has the empty volume sees what it gets.
+    assert_eq!((owned(&path), absent.open_count.load(Ordering::Relaxed)), ((0, 0, 0o755), 1));
+    let first = DirContent::new(image.path());
+    // An open directory sees the content that is added later.
     let held = File::open(&path).expect("it is there");
     assert_eq!(made(driver, "first", &[], Some(&first)).await, path);
     let same = |path: &Path| fs::metadata(path).expect("it is there").ino();
@@ -167,35 +168,39 @@ async fn an_empty_volume_gets_its_first_content_once(driver: &dyn Driver) {
     assert_eq!(fs::read_link(path.join("link")).expect("a link stays one"), Path::new("/etc/passwd"));
     write(path.join("sub/file"), "changed");
     assert_eq!(made(driver, "first", &[], Some(&first)).await, path);
-    assert_eq!((read(path.join("sub/file")).as_str(), first.opened.load(Ordering::Relaxed)), ("changed", 1));
+    assert_eq!(
+        (read(path.join("sub/file")).as_str(), first.open_count.load(Ordering::Relaxed)),
+        ("changed", 1)
+    );
     removed(driver, "first").await;
     assert_eq!(read(image.path().join("sub/file")), "from the image");
 }
 
-async fn content_that_cannot_be_read_leaves_an_empty_volume(driver: &dyn Driver) {
+async fn unreadable_content_leaves_volume_empty(driver: &dyn VolumeBackend) {
     for transient in [true, false] {
-        let error = driver.ensure(&name("broken"), &Options::new(), Some(&Broken { transient })).await;
+        let error =
+            driver.ensure(&name("broken"), &DriverOptions::new(), Some(&BrokenContent { transient })).await;
         let error = error.expect_err("its content cannot be read");
         assert!(matches!(error, Error::Content { .. }) && error.is_transient() == transient, "{error}");
     }
     let image = image();
-    let path = made(driver, "broken", &[], Some(&Directory::new(image.path()))).await;
+    let path = made(driver, "broken", &[], Some(&DirContent::new(image.path()))).await;
     assert_eq!(read(path.join("sub/file")), "from the image");
     removed(driver, "broken").await;
 }
 
-async fn many_at_once_make_one(driver: &dyn Driver) {
+async fn concurrent_creates_make_one_volume(driver: &dyn VolumeBackend) {
     let image = image();
-    let first = Directory::new(image.path());
+    let first = DirContent::new(image.path());
     let one = || made(driver, "many", &[], Some(&first));
     let (a, b, c, d) = tokio::join!(one(), one(), one(), one());
     assert!(a == b && b == c && c == d);
-    assert_eq!(first.opened.load(Ordering::Relaxed), 1);
+    assert_eq!(first.open_count.load(Ordering::Relaxed), 1);
     assert_eq!(read(a.join("sub/file")), "from the image");
     removed(driver, "many").await;
 }
 
-async fn a_removed_volume_is_gone_and_links_in_it_are_not_followed(driver: &dyn Driver) {
+async fn removal_does_not_follow_links(driver: &dyn VolumeBackend) {
     let outside = image();
     let path = made(driver, "gone", &[], None).await;
     symlink(outside.path(), path.join("out")).expect("it is empty");

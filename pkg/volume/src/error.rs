@@ -1,4 +1,4 @@
-//! Why something could not be done with a volume, and whether trying again can help.
+//! Errors of volume operations, and whether a retry can help.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,78 +9,78 @@ use warren_types::{Violations, VolumeName};
 /// A failed operation on a volume.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The disk is full, or the quota of it.
-    #[error("volume {volume}: there is no room on the disk to {action} {}; free some", path.display())]
+    /// The disk or its quota is full.
+    #[error("volume {volume}: no space left on disk to {action} {}; free some", path.display())]
     NoSpace {
         /// The volume.
         volume: VolumeName,
-        /// What was being done.
+        /// The failed step.
         action: &'static str,
-        /// Where.
+        /// The path of the step.
         path: PathBuf,
     },
-    /// The file system refused.
+    /// A file system operation failed.
     #[error("volume {volume}: cannot {action} {}: {source}", path.display())]
     Io {
         /// The volume.
         volume: VolumeName,
-        /// What was being done.
+        /// The failed step.
         action: &'static str,
-        /// Where.
+        /// The path of the step.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error of the kernel.
         source: io::Error,
     },
-    /// The directory in which all volumes or pins are cannot be used.
+    /// The directory of all volumes or subpath mounts cannot be used.
     #[error("cannot {action} {}: {source}", path.display())]
     Root {
-        /// What was being done.
+        /// The failed step.
         action: &'static str,
-        /// The directory, or what is in it.
+        /// The directory, or an entry of it.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error of the kernel.
         source: io::Error,
     },
-    /// The driver cannot be told this.
-    #[error("volume {volume} cannot be made: {wrong}")]
+    /// The options of the volume are invalid.
+    #[error("volume {volume} cannot be made: {violations}")]
     Options {
         /// The volume.
         volume: VolumeName,
-        /// Everything that is wrong.
-        wrong: Violations,
+        /// All invalid options.
+        violations: Violations,
     },
-    /// Something else is where the volume should be.
+    /// Another kind of file is at the path of the volume.
     #[error("volume {volume}: {} is not a directory; move it away", path.display())]
     NotADirectory {
         /// The volume.
         volume: VolumeName,
-        /// Where.
+        /// The path of the file.
         path: PathBuf,
     },
-    /// Something is mounted in the volume, so that it cannot be deleted.
+    /// The volume cannot be deleted because something is mounted in it.
     #[error("volume {volume} has something mounted at {}; unmount that first", path.display())]
     Mounted {
         /// The volume.
         volume: VolumeName,
-        /// Where.
+        /// The mount point.
         path: PathBuf,
     },
-    /// A part of the volume cannot be shown by itself.
-    #[error("volume {volume} has no directory {subpath:?} and none can be made: {reason}")]
+    /// A directory of the volume cannot be mounted by itself.
+    #[error("volume {volume}: cannot open or create directory {subpath:?}: {reason}")]
     Subpath {
         /// The volume.
         volume: VolumeName,
-        /// The path in it.
+        /// The path in the volume.
         subpath: String,
-        /// What was found.
+        /// The cause.
         reason: String,
     },
-    /// What the volume should begin with cannot be read.
-    #[error("volume {volume} cannot get its first content: {reason}")]
+    /// The initial content of the volume cannot be read.
+    #[error("volume {volume} cannot be filled with initial content: {reason}")]
     Content {
         /// The volume.
         volume: VolumeName,
-        /// Why not.
+        /// The cause.
         reason: String,
         /// It may be readable later.
         transient: bool,
@@ -88,7 +88,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the same call may succeed later without anybody changing its input.
+    /// Whether the same call may succeed later with the same input.
     pub fn is_transient(&self) -> bool {
         match self {
             Self::NoSpace { .. } | Self::Io { .. } | Self::Root { .. } | Self::Mounted { .. } => true,
@@ -97,11 +97,11 @@ impl Error {
         }
     }
 
-    pub(crate) fn of(volume: &VolumeName, failure: Failure) -> Self {
-        let (volume, Failure { action, path, errno }) = (volume.clone(), failure);
+    pub(crate) fn from_failure(volume: &VolumeName, failure: IoFailure) -> Self {
+        let (volume, IoFailure { action, path, errno }) = (volume.clone(), failure);
         match errno {
             Errno::ENOSPC | Errno::EDQUOT => Self::NoSpace { volume, action, path },
-            // A link or a file where a directory was wanted.
+            // A link or a file where a directory is expected.
             Errno::ENOTDIR | Errno::ELOOP => Self::NotADirectory { volume, path },
             Errno::EBUSY | Errno::EXDEV => Self::Mounted { volume, path },
             errno => Self::Io { volume, action, path, source: errno.into() },
@@ -113,21 +113,21 @@ impl Error {
     }
 }
 
-/// What the kernel refused, before it is known for which volume.
+/// A failed operation of the kernel, before the volume is added.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Failure {
+pub(crate) struct IoFailure {
     pub action: &'static str,
     pub path: PathBuf,
     pub errno: Errno,
 }
 
-impl Failure {
-    /// Makes the failure of `action` at a path.
+impl IoFailure {
+    /// Builds the failure of `action` at a path.
     pub fn at(action: &'static str, path: &Path) -> impl FnOnce(Errno) -> Self {
         move |errno| Self { action, path: path.to_owned(), errno }
     }
 
-    /// As [`Failure::at`], for what the standard library did.
+    /// As [`IoFailure::at`], for errors of the standard library.
     pub fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let from = |error: io::Error| Errno::from_raw(error.raw_os_error().unwrap_or(nix::libc::EIO));
         move |error| Self { action, path: path.to_owned(), errno: from(error) }
@@ -139,16 +139,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_says_decides_whether_waiting_helps() {
+    fn errno_decides_transience() {
         let volume: VolumeName = "data".parse().unwrap();
-        let of = |errno| Error::of(&volume, Failure::at("write", Path::new("/v/data/x"))(errno));
+        let of = |errno| Error::from_failure(&volume, IoFailure::at("write", Path::new("/v/data/x"))(errno));
         for full in [Errno::ENOSPC, Errno::EDQUOT] {
             let error = of(full);
             assert!(matches!(error, Error::NoSpace { .. }) && error.is_transient(), "{error}");
-            assert_eq!(
-                error.to_string(),
-                "volume data: there is no room on the disk to write /v/data/x; free some"
-            );
+            assert_eq!(error.to_string(), "volume data: no space left on disk to write /v/data/x; free some");
         }
         assert!(of(Errno::EIO).is_transient());
         assert!(!of(Errno::ENOTDIR).is_transient());

@@ -1,4 +1,4 @@
-//! Volumes in a temporary directory, for tests of other crates: the same behaviour, and faults on demand.
+//! Volumes in a temporary directory, for tests of other crates: the same behaviour, with injected faults.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -10,37 +10,37 @@ use async_trait::async_trait;
 use nix::sys::stat::Mode;
 use warren_types::{Bytes, VolumeName};
 
-use crate::error::{Error, Failure};
-use crate::options::{DEFAULT_MODE, Owned};
-use crate::{Driver, Options, Result, Source, Unreadable, tree};
+use crate::error::{Error, IoFailure};
+use crate::options::{DEFAULT_MODE, Ownership};
+use crate::{ContentError, DriverOptions, InitialContent, Result, VolumeBackend, tree};
 
-/// Volumes that go with the last clone. Nothing of it survives a crash, and nothing needs to.
+/// Volumes that are deleted with the last clone. Nothing survives a crash.
 #[derive(Clone)]
-pub struct Fake {
+pub struct FakeVolumeDriver {
     dir: Arc<tempfile::TempDir>,
-    turn: Arc<tokio::sync::Mutex<()>>,
+    lock: Arc<tokio::sync::Mutex<()>>,
     faults: Arc<Mutex<Vec<Error>>>,
 }
 
-impl Default for Fake {
+impl Default for FakeVolumeDriver {
     fn default() -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory can be made");
-        Self { dir: Arc::new(dir), turn: Arc::default(), faults: Arc::default() }
+        Self { dir: Arc::new(dir), lock: Arc::default(), faults: Arc::default() }
     }
 }
 
-impl Fake {
-    /// Without volumes.
+impl FakeVolumeDriver {
+    /// A driver without volumes.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Makes the next call about a volume fail before it does anything; several queue up.
+    /// Makes the next call fail before it does anything; several calls queue up.
     pub fn fail_next(&self, error: Error) {
         self.faults.lock().unwrap_or_else(PoisonError::into_inner).insert(0, error);
     }
 
-    /// Where a volume is, or would be.
+    /// The path at which a volume is created.
     pub fn path(&self, volume: &VolumeName) -> PathBuf {
         self.dir.path().join(volume.as_str())
     }
@@ -51,36 +51,37 @@ impl Fake {
 }
 
 #[async_trait]
-impl Driver for Fake {
+impl VolumeBackend for FakeVolumeDriver {
     async fn ensure(
         &self,
         volume: &VolumeName,
-        options: &Options,
-        first: Option<&dyn Source>,
+        options: &DriverOptions,
+        first: Option<&dyn InitialContent>,
     ) -> Result<PathBuf> {
-        let _turn = self.turn.lock().await;
+        let _turn = self.lock.lock().await;
         self.fault()?;
-        let owned = Owned::parse(volume, options)?;
+        let owned = Ownership::parse(volume, options)?;
         let path = self.path(volume);
-        let io = |error| Error::of(volume, Failure::io("make", &path)(error));
+        let io = |error| Error::from_failure(volume, IoFailure::io("make", &path)(error));
         let is_new = !path.exists();
         DirBuilder::new().recursive(true).create(&path).map_err(io)?;
         let directory = fs::File::open(&path).map_err(io)?;
-        let own = |owned: &Owned| tree::own(&directory, owned).map_err(|error| io(error.into()));
+        let own =
+            |owned: &Ownership| tree::set_ownership(&directory, owned).map_err(|error| io(error.into()));
         if is_new {
-            own(&Owned { mode: owned.mode.or(Some(Mode::from_bits_truncate(DEFAULT_MODE))), ..owned })?;
+            own(&Ownership { mode: owned.mode.or(Some(Mode::from_bits_truncate(DEFAULT_MODE))), ..owned })?;
         }
         if let Some(first) =
             first.filter(|_| fs::read_dir(&path).is_ok_and(|mut found| found.next().is_none()))
         {
-            let unreadable = |Unreadable { reason, transient }| Error::Content {
+            let unreadable = |ContentError { reason, transient }| Error::Content {
                 volume: volume.clone(),
                 reason,
                 transient,
             };
             if let Some(opened) = first.open().await.map_err(unreadable)? {
                 let copied = tree::copy(opened.directory.as_fd(), directory.as_fd());
-                copied.map_err(|failure| Error::of(volume, failure))?;
+                copied.map_err(|failure| Error::from_failure(volume, failure))?;
                 own(&owned)?;
             }
         }
@@ -88,11 +89,11 @@ impl Driver for Fake {
     }
 
     async fn remove(&self, volume: &VolumeName) -> Result<()> {
-        let _turn = self.turn.lock().await;
+        let _turn = self.lock.lock().await;
         self.fault()?;
         match fs::remove_dir_all(self.path(volume)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(Error::of(volume, Failure::io("delete", &self.path(volume))(error)))
+                Err(Error::from_failure(volume, IoFailure::io("delete", &self.path(volume))(error)))
             }
             _ => Ok(()),
         }
@@ -110,8 +111,8 @@ impl Driver for Fake {
     async fn usage(&self, volume: &VolumeName) -> Result<Option<Bytes>> {
         self.fault()?;
         let Ok(directory) = fs::File::open(self.path(volume)) else { return Ok(None) };
-        let measured = tree::measure(directory.as_fd(), &false.into());
-        measured.map(|bytes| bytes.map(Bytes)).map_err(|failure| Error::of(volume, failure))
+        let measured = tree::disk_usage(directory.as_fd(), &false.into());
+        measured.map(|bytes| bytes.map(Bytes)).map_err(|failure| Error::from_failure(volume, failure))
     }
 
     async fn sweep(&self) -> Result<()> {

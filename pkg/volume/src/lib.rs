@@ -1,14 +1,15 @@
-//! Volumes: data of tasks that outlives them.
+//! Volumes: data that outlives tasks.
 //!
-//! [`Driver`] is how they are kept: [`Local`] as directories of this node, `fake::Fake` (feature `testing`) for tests
-//! of other crates. `conformance::suite` holds every driver to the same behaviour. [`Pins`] show one directory of a
-//! volume to a container so that nobody can put another one in its place.
+//! [`VolumeBackend`] manages them: [`LocalVolumeDriver`] as directories of this node,
+//! `fake::FakeVolumeDriver` (feature `testing`) for tests of other crates. `conformance::suite` checks every
+//! backend for the same behaviour. [`SubpathMounts`] mounts one directory of a volume at a path that
+//! containers cannot replace.
 //!
-//! It must never delete data but by [`Driver::remove`], never follow a link that a container or an image made, and
-//! never show a volume that is half made: whatever a crash leaves is finished or taken back.
+//! It must never delete data except in [`VolumeBackend::remove`], never follow a link that a container or an
+//! image created, and never expose a partly created volume: leftovers of a crash are completed or removed.
 //!
-//! Start reading at [`Driver`], then `local/place.rs` (what happens on the disk, in which order) and `tree/` (how
-//! directories that nobody trusts are copied, measured and deleted).
+//! Start reading at [`VolumeBackend`], then `local/volume_root.rs` (the order of operations on disk) and
+//! `tree/` (how untrusted directories are copied, measured and deleted).
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -19,8 +20,8 @@ mod error;
 pub mod fake;
 mod local;
 mod options;
-mod pin;
 mod subpath;
+mod subpath_mount;
 mod tree;
 
 use std::any::Any;
@@ -32,74 +33,73 @@ use async_trait::async_trait;
 use warren_types::{Bytes, VolumeName};
 
 pub use error::Error;
-pub use local::Local;
-pub use pin::{Pin, Pins};
+pub use local::LocalVolumeDriver;
+pub use subpath_mount::{SubpathMount, SubpathMounts};
 
-/// What this crate's operations return.
+/// Result of the operations of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What a volume's driver is told, as people wrote it; see [`warren_types::Volume::validate`].
-pub type Options = BTreeMap<String, String>;
+/// Driver options of a volume as configured; see [`warren_types::Volume::validate`].
+pub type DriverOptions = BTreeMap<String, String>;
 
-/// How volumes are kept. Every call is harmless the second time, and several about one volume take turns.
+/// Manages volumes. Every call is idempotent; calls on the same volume are serialized.
 #[async_trait]
-pub trait Driver: Send + Sync + 'static {
-    /// Makes the volume where it is missing, and says where on this node it is: an absolute path that nobody but root
-    /// can replace. As long as it is empty, it gets what `first` has; owner and mode are then those of that directory,
-    /// but for what `options` say. What is in it already is never touched.
+pub trait VolumeBackend: Send + Sync + 'static {
+    /// Creates the volume if it does not exist and returns its absolute path on this node, which only root
+    /// can replace. An empty volume is filled with the content of `first` and gets the owner and mode of that
+    /// directory, except where `options` sets them. Existing content is never changed.
     ///
     /// # Errors
-    /// [`Error::NoSpace`] on a full disk, when what was begun is gone again; [`Error::Content`] when `first` cannot be
-    /// read; [`Error::Options`] for what no call will ever make.
+    /// [`Error::NoSpace`] on a full disk, after the partial copy was removed; [`Error::Content`] if `first`
+    /// cannot be read; [`Error::Options`] if the options are invalid.
     async fn ensure(
         &self,
         volume: &VolumeName,
-        options: &Options,
-        first: Option<&dyn Source>,
+        options: &DriverOptions,
+        first: Option<&dyn InitialContent>,
     ) -> Result<PathBuf>;
 
-    /// Deletes the volume with all that it holds. It is for the caller to know that nobody uses it.
+    /// Deletes the volume with its data. The caller ensures that no task uses it.
     ///
     /// # Errors
-    /// [`Error::Mounted`] before anything was deleted, when something is mounted in it.
+    /// [`Error::Mounted`] if something is mounted in the volume; nothing was deleted then.
     async fn remove(&self, volume: &VolumeName) -> Result<()>;
 
-    /// Every volume that is here, sorted by name.
+    /// All volumes of this node, sorted by name.
     async fn list(&self) -> Result<Vec<VolumeName>>;
 
-    /// What the volume takes on its disk, holes not counted; `None` when it is not here. Looks at every file, so it
-    /// may take long.
+    /// Bytes on disk of the volume, without holes; `None` if it does not exist. Reads the metadata of every
+    /// file, so it may take long.
     async fn usage(&self, volume: &VolumeName) -> Result<Option<Bytes>>;
 
-    /// Finishes or takes back what a killed process had begun. For any time: volumes that somebody works on are left
-    /// to them.
+    /// Completes or removes leftovers of a killed process. Safe at any time: volumes with an operation in
+    /// progress are skipped.
     async fn sweep(&self) -> Result<()>;
 }
 
-/// Where an empty volume gets its first content from. Asked only when that is needed, since to open it may cost a
-/// mount.
+/// Source of the initial content of an empty volume. Opened only when needed, since that may cost a mount.
 #[async_trait]
-pub trait Source: Send + Sync {
-    /// Opens the directory; `None` when there is none.
+pub trait InitialContent: Send + Sync {
+    /// Opens the directory; `None` if there is none.
     ///
     /// # Errors
-    /// Why it cannot be read.
-    async fn open(&self) -> std::result::Result<Option<Opened>, Unreadable>;
+    /// The directory cannot be read.
+    async fn open(&self) -> std::result::Result<Option<ContentDir>, ContentError>;
 }
 
-/// A directory that a volume may be filled from. Nothing in it is trusted, but it must not change meanwhile.
-pub struct Opened {
-    /// The directory.
+/// A directory to fill a volume from. It is untrusted, but must not change meanwhile.
+pub struct ContentDir {
+    /// The open directory.
     pub directory: OwnedFd,
-    /// Whatever keeps it there: dropped after it.
-    pub held: Box<dyn Any + Send>,
+    /// Keeps the directory in place; dropped after it.
+    pub guard: Box<dyn Any + Send>,
 }
 
-/// Why a source cannot be read.
+/// Initial content cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
-pub struct Unreadable {
-    /// In words for people.
+pub struct ContentError {
+    /// Human readable.
     pub reason: String,
     /// The same source may be readable later.
     pub transient: bool,

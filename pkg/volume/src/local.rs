@@ -1,7 +1,7 @@
 //! Volumes as directories of this node: `<root>/NAME`.
 
-mod place;
-mod turns;
+mod locks;
+mod volume_root;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,67 +12,68 @@ use tokio::task::spawn_blocking;
 use warren_types::{Bytes, VolumeName};
 
 use crate::error::Error;
-use crate::options::Owned;
-use crate::{Driver, Options, Result, Source, Unreadable};
-use place::{Filling, Place};
-use turns::Turns;
+use crate::options::Ownership;
+use crate::{ContentError, DriverOptions, InitialContent, Result, VolumeBackend};
+use locks::VolumeLocks;
+use volume_root::{InitialFill, VolumeRoot};
 
-/// Keeps volumes below one directory of this node's disk. Clones are the same driver.
+/// Stores volumes below one directory of this node's disk. Clones share it.
 #[derive(Clone)]
-pub struct Local {
-    place: Arc<Place>,
-    turns: Arc<Turns>,
+pub struct LocalVolumeDriver {
+    root: Arc<VolumeRoot>,
+    locks: Arc<VolumeLocks>,
 }
 
-impl Local {
-    /// Keeps volumes in `root`, an absolute path, which is made when it is first needed, for root alone. Nobody else
-    /// may have a driver on it.
+impl LocalVolumeDriver {
+    /// Stores volumes in `root`, an absolute path that is created when first needed, accessible to root
+    /// only. No other driver may use it.
     pub fn new(root: impl Into<PathBuf>) -> Self {
-        Self { place: Arc::new(Place::new(root.into())), turns: Arc::default() }
+        Self { root: Arc::new(VolumeRoot::new(root.into())), locks: Arc::default() }
     }
 
-    /// Works on the disk in a thread of its own, to the end even when nobody waits for it any more.
-    async fn work<T: Send + 'static>(
+    /// Runs blocking work in a thread, to its end even if the caller is cancelled.
+    async fn run_blocking<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Place) -> Result<T> + Send + 'static,
+        work: impl FnOnce(&VolumeRoot) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let place = Arc::clone(&self.place);
+        let place = Arc::clone(&self.root);
         spawn_blocking(move || work(&place)).await.expect("work on the disk does not panic")
     }
 }
 
 #[async_trait]
-impl Driver for Local {
+impl VolumeBackend for LocalVolumeDriver {
     async fn ensure(
         &self,
         volume: &VolumeName,
-        options: &Options,
-        first: Option<&dyn Source>,
+        options: &DriverOptions,
+        first: Option<&dyn InitialContent>,
     ) -> Result<PathBuf> {
-        let owned = Owned::parse(volume, options)?;
-        let turn = self.turns.take(volume).await;
+        let owned = Ownership::parse(volume, options)?;
+        let turn = self.locks.lock(volume).await;
         let name = volume.clone();
-        let (turn, is_empty) = self.work(move |place| Ok((turn, place.ensure(&name, &owned)?))).await?;
-        let Some(first) = first.filter(|_| is_empty) else { return Ok(self.place.path(volume)) };
-        let opened = first.open().await.map_err(|Unreadable { reason, transient }| Error::Content {
+        let (turn, is_empty) =
+            self.run_blocking(move |place| Ok((turn, place.ensure(&name, &owned)?))).await?;
+        let Some(first) = first.filter(|_| is_empty) else { return Ok(self.root.path(volume)) };
+        let opened = first.open().await.map_err(|ContentError { reason, transient }| Error::Content {
             volume: volume.clone(),
             reason,
             transient,
         })?;
-        let Some(opened) = opened else { return Ok(self.place.path(volume)) };
+        let Some(opened) = opened else { return Ok(self.root.path(volume)) };
         let name = volume.clone();
-        self.work(move |place| {
+        self.run_blocking(move |place| {
             let _turn = turn;
-            place.fill(&name, &Filling { from: &opened.directory, owned: &owned })
+            place.fill(&name, &InitialFill { source: &opened.directory, ownership: &owned })
         })
         .await?;
-        Ok(self.place.path(volume))
+        Ok(self.root.path(volume))
     }
 
     async fn remove(&self, volume: &VolumeName) -> Result<()> {
-        let turn = self.turns.take(volume).await;
+        let turn = self.locks.lock(volume).await;
         let volume = volume.clone();
-        self.work(move |place| {
+        self.run_blocking(move |place| {
             let _turn = turn;
             place.remove(&volume)
         })
@@ -80,27 +81,27 @@ impl Driver for Local {
     }
 
     async fn list(&self) -> Result<Vec<VolumeName>> {
-        self.work(Place::list).await
+        self.run_blocking(VolumeRoot::list).await
     }
 
     async fn usage(&self, volume: &VolumeName) -> Result<Option<Bytes>> {
         let volume = volume.clone();
-        let waiting = Waiting::default();
+        let waiting = CancelOnDrop::default();
         let stop = Arc::clone(&waiting.0);
-        self.work(move |place| place.usage(&volume, &stop)).await
+        self.run_blocking(move |place| place.usage(&volume, &stop)).await
     }
 
     async fn sweep(&self) -> Result<()> {
-        let turns = Arc::clone(&self.turns);
-        self.work(move |place| place.sweep(|volume| turns.try_take(volume))).await
+        let turns = Arc::clone(&self.locks);
+        self.run_blocking(move |place| place.sweep(|volume| turns.try_lock(volume))).await
     }
 }
 
-/// Tells a thread that nobody waits for it any more.
+/// Tells the thread that the caller was cancelled.
 #[derive(Default)]
-struct Waiting(Arc<AtomicBool>);
+struct CancelOnDrop(Arc<AtomicBool>);
 
-impl Drop for Waiting {
+impl Drop for CancelOnDrop {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }

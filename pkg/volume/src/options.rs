@@ -1,29 +1,29 @@
-//! What a local volume is told: who owns it, and who may do what with it.
+//! Options of a local volume: owner and permissions.
 
 use nix::sys::stat::Mode;
 use nix::unistd::{Gid, Uid};
 use warren_types::{Volume, VolumeDriver, VolumeName};
 
 use crate::error::Error;
-use crate::{Options, Result};
+use crate::{DriverOptions, Result};
 
-/// Permission bits of a volume that nobody says anything about.
+/// Permission bits of a volume without the option `mode`.
 pub(crate) const DEFAULT_MODE: u32 = 0o755;
 
-/// Owner and mode, as far as somebody wants them.
+/// Owner and mode, each if configured.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Owned {
+pub(crate) struct Ownership {
     pub uid: Option<Uid>,
     pub gid: Option<Gid>,
     pub mode: Option<Mode>,
 }
 
-impl Owned {
+impl Ownership {
     /// # Errors
-    /// [`Error::Options`] with all that is wrong.
-    pub fn parse(volume: &VolumeName, options: &Options) -> Result<Self> {
+    /// [`Error::Options`] with all violations.
+    pub fn parse(volume: &VolumeName, options: &DriverOptions) -> Result<Self> {
         let checked = Volume::validate(VolumeDriver::Local, options).into_result(());
-        checked.map_err(|wrong| Error::Options { volume: volume.clone(), wrong })?;
+        checked.map_err(|wrong| Error::Options { volume: volume.clone(), violations: wrong })?;
         let number =
             |key: &str, radix| options.get(key).and_then(|text| u32::from_str_radix(text, radix).ok());
         Ok(Self {
@@ -38,23 +38,23 @@ impl Owned {
 mod tests {
     use super::*;
 
-    fn parse(options: &[(&str, &str)]) -> Result<Owned> {
+    fn parse(options: &[(&str, &str)]) -> Result<Ownership> {
         let options = options.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-        Owned::parse(&"data".parse().unwrap(), &options)
+        Ownership::parse(&"data".parse().unwrap(), &options)
     }
 
     #[test]
-    fn owner_and_mode_are_read() {
-        assert_eq!(parse(&[]).unwrap(), Owned::default());
+    fn owner_and_mode_are_parsed() {
+        assert_eq!(parse(&[]).unwrap(), Ownership::default());
         let owned = parse(&[("uid", "1000"), ("gid", "7"), ("mode", "2750")]).unwrap();
         assert_eq!((owned.uid, owned.gid), (Some(Uid::from_raw(1000)), Some(Gid::from_raw(7))));
         assert_eq!(owned.mode.unwrap().bits(), 0o2750);
     }
 
     #[test]
-    fn what_is_no_option_is_refused_with_all_that_is_wrong() {
+    fn invalid_options_are_all_reported() {
         let error = parse(&[("size", "1"), ("mode", "9")]).unwrap_err();
-        assert!(matches!(&error, Error::Options { wrong, .. } if wrong.0.len() == 2), "{error}");
+        assert!(matches!(&error, Error::Options { violations, .. } if violations.0.len() == 2), "{error}");
         assert!(!error.is_transient() && error.to_string().contains("options[\"size\"]"), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! A directory in a volume, found without ever leaving the volume.
+//! Opens a directory within a volume without ever leaving the volume.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -8,21 +8,23 @@ use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use nix::sys::stat::{Mode, fchmod, fstat, mkdirat};
 use nix::unistd::{Gid, Uid, fchown};
 
-/// The kernel gives up when something is renamed while it looks `..` of a link up; containers can do that all the time.
-const TRIES: u32 = 100;
+/// The kernel fails when something is renamed while it resolves `..` of a link; containers can do that at
+/// any time.
+const MAX_RETRIES: u32 = 100;
 
-/// Opens `subpath` of the volume, making what is missing, with owner and mode of the directory it lies in. Links in the
-/// volume are followed as a container would that sees nothing but the volume: an absolute one begins at its root, and
-/// `..` ends there.
+/// Opens `subpath` of the volume and creates missing directories, with owner and mode of their parent.
+/// Links are followed as in a container whose root is the volume: an absolute link starts at the root,
+/// and `..` ends there.
 ///
 /// # Errors
-/// `ENOTDIR` for a file on the way; `ENOENT` for a link that leads nowhere.
+/// `ENOTDIR` for a file on the path; `ENOENT` for a dangling link.
 pub(crate) fn open(volume: impl AsFd, subpath: &Path) -> nix::Result<OwnedFd> {
     let mut directory = resolve(&volume, Path::new("."))?;
     let mut so_far = PathBuf::new();
     for part in subpath {
         so_far.push(part);
-        // From the root each time, so that a link further up is resolved within the volume as well.
+        // Resolves from the root each time, so that a link further up is resolved within the volume as
+        // well.
         directory = match resolve(&volume, &so_far) {
             Err(Errno::ENOENT) => make(&directory, Path::new(part))?,
             found => found?,
@@ -35,7 +37,7 @@ fn resolve(volume: impl AsFd, path: &Path) -> nix::Result<OwnedFd> {
     let how = OpenHow::new()
         .flags(OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC)
         .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-    for _ in 1..TRIES {
+    for _ in 1..MAX_RETRIES {
         match openat2(&volume, path, how) {
             Err(Errno::EAGAIN) => {}
             opened => return opened,
@@ -44,8 +46,8 @@ fn resolve(volume: impl AsFd, path: &Path) -> nix::Result<OwnedFd> {
     openat2(&volume, path, how)
 }
 
-/// Makes a directory in one that is open. What somebody else put there meanwhile is taken if it is a directory, and
-/// never followed.
+/// Creates a directory in an open one. A directory that another process created meanwhile is used; links
+/// are never followed.
 fn make(directory: &OwnedFd, name: &Path) -> nix::Result<OwnedFd> {
     let is_new = match mkdirat(directory, name, Mode::S_IRWXU) {
         Ok(()) => true,
@@ -56,7 +58,7 @@ fn make(directory: &OwnedFd, name: &Path) -> nix::Result<OwnedFd> {
         .flags(OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC)
         .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS);
     let made = match openat2(directory, name, how) {
-        // A link that leads nowhere: it was there all the time.
+        // A dangling link that existed before.
         Err(Errno::ELOOP) => Err(Errno::ENOENT),
         made => made,
     }?;
@@ -94,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn links_never_lead_out_of_the_volume() {
+    fn symlinks_never_escape_volume() {
         let (dir, volume) = world();
         let link = |to: &str, name: &str| symlink(to, volume.join(name)).unwrap();
         link("../outside", "up");
@@ -116,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_made_like_what_it_lies_in() {
+    fn missing_dirs_inherit_parent_attributes() {
         let (_dir, volume) = world();
         chown(volume.join("a"), Some(33), Some(44)).unwrap();
         fs::set_permissions(volume.join("a"), std::os::unix::fs::PermissionsExt::from_mode(0o2770)).unwrap();
@@ -132,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_becomes_a_link_and_back_all_the_time_never_leads_out() {
+    fn racing_symlink_never_escapes_volume() {
         use std::sync::atomic::{AtomicBool, Ordering};
         let (dir, volume) = world();
         let outside = dir.path().canonicalize().unwrap().join("outside");

@@ -1,7 +1,7 @@
-//! Directories that nobody trusts: an image or a container made them, and may have put anything in them.
+//! Untrusted directories: an image or a container created them and may have put anything in them.
 //!
-//! Everything is reached from an open directory, one that is known to be real, and no link is ever followed. How deep
-//! something lies costs neither stack nor open files.
+//! Every file is reached from an open directory, and links are never followed. The depth of a tree costs
+//! neither stack nor open files.
 
 mod attributes;
 mod copy;
@@ -19,17 +19,17 @@ use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat2};
 use nix::sys::stat::{FileStat, SFlag, fstatat};
 
-pub(crate) use attributes::{own, take_after};
+pub(crate) use attributes::{copy_attributes, set_ownership};
 pub(crate) use copy::copy;
-pub(crate) use measure::measure;
+pub(crate) use measure::disk_usage;
 pub(crate) use remove::remove;
 
 const DIRECTORY: OFlag = OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_CLOEXEC);
 
-/// Opens a real directory below `root`, whose path is relative and has no `..`; the empty one is `root` itself.
+/// Opens a directory below `root`. `path` is relative and has no `..`; an empty one is `root` itself.
 ///
 /// # Errors
-/// `ELOOP` for a link on the way, `EXDEV` where something is mounted.
+/// `ELOOP` for a link on the path, `EXDEV` for a mount point.
 pub(crate) fn open_directory(root: impl AsFd, path: &Path) -> nix::Result<OwnedFd> {
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     let resolve = ResolveFlag::RESOLVE_BENEATH
@@ -39,24 +39,23 @@ pub(crate) fn open_directory(root: impl AsFd, path: &Path) -> nix::Result<OwnedF
     openat2(root, path, OpenHow::new().flags(DIRECTORY).resolve(resolve))
 }
 
-/// What is in a directory, but for itself and the one it lies in.
-pub(crate) struct Entries(OwningIter);
+/// Entries of a directory without `.` and `..`.
+pub(crate) struct DirEntries(OwningIter);
 
-impl Entries {
+impl DirEntries {
     /// # Errors
-    /// When it cannot be read.
-    pub fn of(directory: impl AsFd) -> nix::Result<Self> {
-        // Of its own, since reading moves a place that duplicates share.
+    /// The directory cannot be read.
+    pub fn read(directory: impl AsFd) -> nix::Result<Self> {
+        // Opened again, since duplicates of a descriptor share the read position.
         Ok(Self(Dir::from_fd(open_directory(directory, Path::new(""))?)?.into_iter()))
     }
 
-    /// Whether there is none.
-    pub fn none(mut self) -> nix::Result<bool> {
+    pub fn is_empty(mut self) -> nix::Result<bool> {
         Ok(self.next().transpose()?.is_none())
     }
 }
 
-impl Iterator for Entries {
+impl Iterator for DirEntries {
     type Item = nix::Result<OsString>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -71,17 +70,17 @@ impl Iterator for Entries {
     }
 }
 
-/// What an entry is, links included.
-pub(crate) fn look(directory: impl AsFd, name: &OsStr) -> nix::Result<FileStat> {
+/// Metadata of an entry; links are not followed.
+pub(crate) fn stat_entry(directory: impl AsFd, name: &OsStr) -> nix::Result<FileStat> {
     fstatat(directory, name, AtFlags::AT_SYMLINK_NOFOLLOW)
 }
 
-/// The kind of file that a mode says.
-pub(crate) fn kind(stat: &FileStat) -> SFlag {
+/// File type in a mode.
+pub(crate) fn file_type(stat: &FileStat) -> SFlag {
     SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT
 }
 
-/// Whether an entry went or was replaced since it was listed.
+/// Whether the errno means that an entry was removed or replaced since it was listed.
 fn is_gone(errno: Errno) -> bool {
     matches!(errno, Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP)
 }

@@ -5,25 +5,25 @@
 use std::fs;
 
 use warren_volume::conformance::suite;
-use warren_volume::fake::Fake;
-use warren_volume::{Driver, Local};
+use warren_volume::fake::FakeVolumeDriver;
+use warren_volume::{LocalVolumeDriver, VolumeBackend};
 
 #[tokio::test]
-async fn the_local_driver_conforms() {
+async fn local_driver_passes_conformance() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("volumes");
-    suite(&Local::new(&root)).await;
+    suite(&LocalVolumeDriver::new(&root)).await;
     assert_eq!(fs::read_dir(&root).unwrap().count(), 0, "nothing is left beside the volumes either");
 }
 
 #[tokio::test]
-async fn the_fake_conforms() {
-    suite(&Fake::new()).await;
+async fn fake_driver_passes_conformance() {
+    suite(&FakeVolumeDriver::new()).await;
 }
 
 #[tokio::test]
-async fn the_fake_fails_when_told() {
-    let (fake, volume) = (Fake::new(), "data".parse().unwrap());
+async fn fake_fails_when_scripted() {
+    let (fake, volume) = (FakeVolumeDriver::new(), "data".parse().unwrap());
     let full = || warren_volume::Error::NoSpace {
         volume: "data".parse().unwrap(),
         action: "make",

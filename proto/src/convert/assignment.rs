@@ -1,4 +1,4 @@
-//! What a node should have, and what it must know to have it.
+//! Assignments and node settings.
 
 use std::time::Duration;
 
@@ -6,8 +6,8 @@ use warren_types::{
     Assignment, AssignmentVersion, NodeSettings, TaskAssignment, Violations, VolumeAssignment,
 };
 
-use super::fields::{Fields, text};
-use super::report::desired;
+use super::fields::{FieldReader, optional_text};
+use super::report::desired_task_state;
 use super::spec::millis;
 use crate::v1;
 
@@ -27,9 +27,9 @@ impl TryFrom<v1::Assignment> for Assignment {
     type Error = Violations;
 
     fn try_from(wire: v1::Assignment) -> Result<Self, Violations> {
-        let mut fields = Fields::default();
+        let mut fields = FieldReader::default();
         let version = wire.version.map(AssignmentVersion::from);
-        let version = version.or_else(|| fields.wrong("version", "is missing"));
+        let version = version.or_else(|| fields.add_violation("version", "is missing"));
         let tasks = fields.list("tasks", wire.tasks);
         let built = || Some(Self { version: version?, tasks: tasks? });
         fields.finish(built())
@@ -47,13 +47,13 @@ impl TryFrom<v1::TaskAssignment> for TaskAssignment {
     type Error = Violations;
 
     fn try_from(wire: v1::TaskAssignment) -> Result<Self, Violations> {
-        let mut fields = Fields::default();
+        let mut fields = FieldReader::default();
         let id = fields.parse("id", &wire.id);
         let service = fields.parse("service", &wire.service);
         let spec = fields.required("spec", wire.spec);
         let ports = fields.list("ports", wire.ports);
         let address = fields.parse("address", &wire.address);
-        let desired = fields.nest("desired", desired(wire.desired));
+        let desired = fields.nest("desired", desired_task_state(wire.desired));
         let digest = fields.parse_optional("digest", &wire.digest);
         let volumes = fields.list("volumes", wire.volumes);
         let built = || {
@@ -86,7 +86,7 @@ impl From<&TaskAssignment> for v1::TaskAssignment {
             ports: task.ports.iter().map(Into::into).collect(),
             address: task.address.to_string(),
             desired: v1::Desired::from(task.desired).into(),
-            digest: text(task.digest.as_ref()),
+            digest: optional_text(task.digest.as_ref()),
             service_labels: task.service_labels.clone(),
             volumes: task.volumes.iter().map(Into::into).collect(),
         }
@@ -97,7 +97,7 @@ impl TryFrom<v1::VolumeAssignment> for VolumeAssignment {
     type Error = Violations;
 
     fn try_from(wire: v1::VolumeAssignment) -> Result<Self, Violations> {
-        let mut fields = Fields::default();
+        let mut fields = FieldReader::default();
         let name = fields.parse("name", &wire.name);
         let built = || Some(Self { name: name?, options: wire.options });
         fields.finish(built())
@@ -114,7 +114,7 @@ impl TryFrom<v1::NodeSettings> for NodeSettings {
     type Error = Violations;
 
     fn try_from(wire: v1::NodeSettings) -> Result<Self, Violations> {
-        let mut fields = Fields::default();
+        let mut fields = FieldReader::default();
         let cluster = fields.parse("clusterId", &wire.cluster_id);
         let node = fields.parse("nodeId", &wire.node_id);
         let name = fields.parse("name", &wire.name);
@@ -141,9 +141,9 @@ impl TryFrom<v1::NodeSettings> for NodeSettings {
 }
 
 /// A period of zero would make the worker spin.
-fn period(fields: &mut Fields, path: &str, wire: u64) -> Option<Duration> {
+fn period(fields: &mut FieldReader, path: &str, wire: u64) -> Option<Duration> {
     match wire {
-        0 => fields.wrong(path, "is missing; a period has at least one millisecond"),
+        0 => fields.add_violation(path, "is missing; a period has at least one millisecond"),
         _ => Some(Duration::from_millis(wire)),
     }
 }
@@ -173,12 +173,12 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_assignment_needs_its_version() {
+    fn assignment_without_version_is_refused() {
         assert_eq!(paths(Assignment::try_from(v1::Assignment::default())), ["version"]);
     }
 
     #[test]
-    fn faults_of_tasks_have_their_place() {
+    fn task_violation_has_list_index() {
         let wire = v1::Assignment {
             version: Some(v1::AssignmentVersion::default()),
             tasks: vec![Default::default()],
@@ -188,9 +188,9 @@ mod tests {
     }
 
     #[test]
-    fn settings_name_each_fault() {
+    fn invalid_settings_name_each_field() {
         let wire = v1::NodeSettings { ranges: vec!["10.0.0.0/8".into(), "x".into()], ..Default::default() };
-        let wanted = ["clusterId", "nodeId", "name", "subnet", "ranges[1]", "heartbeatMs", "syncMs"];
-        assert_eq!(paths(NodeSettings::try_from(wire)), wanted);
+        let expected = ["clusterId", "nodeId", "name", "subnet", "ranges[1]", "heartbeatMs", "syncMs"];
+        assert_eq!(paths(NodeSettings::try_from(wire)), expected);
     }
 }

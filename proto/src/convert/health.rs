@@ -1,10 +1,10 @@
-//! How a task is found to be well.
+//! Health checks.
 
 use std::time::Duration;
 
 use warren_types::{HealthCheck, HttpHeader, Probe, Violations};
 
-use super::fields::Fields;
+use super::fields::FieldReader;
 use super::spec::millis;
 use crate::v1;
 
@@ -13,10 +13,10 @@ impl TryFrom<v1::HealthCheck> for HealthCheck {
 
     fn try_from(wire: v1::HealthCheck) -> Result<Self, Violations> {
         use v1::health_check::Probe as Wire;
-        let mut fields = Fields::default();
-        let port = |fields: &mut Fields, path: &str, port: u32| match u16::try_from(port) {
+        let mut fields = FieldReader::default();
+        let port = |fields: &mut FieldReader, path: &str, port: u32| match u16::try_from(port) {
             Ok(port) => Some(port),
-            Err(_) => fields.wrong(path, format!("{port} is not a port; give one of 1 to 65535")),
+            Err(_) => fields.add_violation(path, format!("{port} is not a port; give one of 1 to 65535")),
         };
         let probe = match wire.probe {
             Some(Wire::Http(v1::HttpProbe { port: number, path, headers })) => {
@@ -29,7 +29,7 @@ impl TryFrom<v1::HealthCheck> for HealthCheck {
                 port(&mut fields, "probe.tcp.port", number).map(|port| Probe::Tcp { port })
             }
             Some(Wire::Exec(v1::ExecProbe { command })) => Some(Probe::Exec { command }),
-            None => fields.wrong("probe", "is missing; give http, tcp or exec"),
+            None => fields.add_violation("probe", "is missing; give http, tcp or exec"),
         };
         let built = probe.map(|probe| {
             let given = Self::new(probe);

@@ -13,14 +13,14 @@ impl From<Suffrage> for v1::Suffrage {
     }
 }
 
-/// What people want a manager to be; `None` where nothing is said.
+/// The desired suffrage of a manager; `None` if unspecified.
 pub fn suffrage(wire: i32) -> Result<Option<Suffrage>, Violations> {
     match v1::Suffrage::try_from(wire) {
         Ok(v1::Suffrage::Unspecified) => Ok(None),
         Ok(v1::Suffrage::Voter) => Ok(Some(Suffrage::Voter)),
         Ok(v1::Suffrage::Learner) => Ok(Some(Suffrage::Learner)),
         Err(_) => {
-            let what = format!("{wire} is no suffrage that this version knows; give voter or learner");
+            let what = format!("{wire} is not a suffrage that this version supports; give voter or learner");
             Err(Violation::new("wanted", what).into())
         }
     }

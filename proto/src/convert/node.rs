@@ -1,19 +1,19 @@
-//! Machines with an agent.
+//! Nodes.
 
 use warren_types::{
     Availability, Bytes, NodeCondition, NodeDescription, NodeRole, NodeStatus, Resources, Violations,
 };
 
-use super::fields::{Fields, unknown_value};
+use super::fields::{FieldReader, unknown_enum_value};
 use crate::v1;
 
 impl TryFrom<v1::NodeDescription> for NodeDescription {
     type Error = Violations;
 
     fn try_from(wire: v1::NodeDescription) -> Result<Self, Violations> {
-        let mut fields = Fields::default();
+        let mut fields = FieldReader::default();
         let resources = wire.resources.map(Resources::from);
-        let resources = resources.or_else(|| fields.wrong("resources", "is missing"));
+        let resources = resources.or_else(|| fields.add_violation("resources", "is missing"));
         let built = resources.map(|resources| Self {
             resources,
             disk: Bytes(wire.disk_bytes),
@@ -45,16 +45,16 @@ impl From<&NodeDescription> for v1::NodeDescription {
     }
 }
 
-/// What is wrong with a node, from its number on the wire. The violation's path is empty: nest it.
+/// The condition of a node, from its number on the wire. The violation's path is empty: nest it.
 pub fn node_condition(wire: i32) -> Result<NodeCondition, Violations> {
     match v1::NodeCondition::try_from(wire) {
-        Ok(v1::NodeCondition::RuntimeDown) => Ok(NodeCondition::RuntimeDown),
-        Ok(v1::NodeCondition::NetworkBroken) => Ok(NodeCondition::NetworkBroken),
-        Ok(v1::NodeCondition::DiskLow) => Ok(NodeCondition::DiskLow),
+        Ok(v1::NodeCondition::RuntimeDown) => Ok(NodeCondition::RuntimeUnavailable),
+        Ok(v1::NodeCondition::NetworkBroken) => Ok(NodeCondition::NetworkUnavailable),
+        Ok(v1::NodeCondition::DiskLow) => Ok(NodeCondition::DiskPressure),
         Ok(v1::NodeCondition::MemoryPressure) => Ok(NodeCondition::MemoryPressure),
-        Ok(v1::NodeCondition::ClockOff) => Ok(NodeCondition::ClockOff),
+        Ok(v1::NodeCondition::ClockOff) => Ok(NodeCondition::ClockSkew),
         Ok(v1::NodeCondition::Unspecified) | Err(_) => {
-            Err(unknown_value(wire, "a condition that this version knows"))
+            Err(unknown_enum_value(wire, "a condition that this version knows"))
         }
     }
 }
@@ -62,22 +62,22 @@ pub fn node_condition(wire: i32) -> Result<NodeCondition, Violations> {
 impl From<NodeCondition> for v1::NodeCondition {
     fn from(condition: NodeCondition) -> Self {
         match condition {
-            NodeCondition::RuntimeDown => Self::RuntimeDown,
-            NodeCondition::NetworkBroken => Self::NetworkBroken,
-            NodeCondition::DiskLow => Self::DiskLow,
+            NodeCondition::RuntimeUnavailable => Self::RuntimeDown,
+            NodeCondition::NetworkUnavailable => Self::NetworkBroken,
+            NodeCondition::DiskPressure => Self::DiskLow,
             NodeCondition::MemoryPressure => Self::MemoryPressure,
-            NodeCondition::ClockOff => Self::ClockOff,
+            NodeCondition::ClockSkew => Self::ClockOff,
         }
     }
 }
 
-/// Whether managers hear of a node, from its number on the wire. The violation's path is empty: nest it.
+/// The status of a node, from its number on the wire. The violation's path is empty: nest it.
 pub fn node_status(wire: i32) -> Result<NodeStatus, Violations> {
     match v1::NodeStatus::try_from(wire) {
         Ok(v1::NodeStatus::Unknown) => Ok(NodeStatus::Unknown),
         Ok(v1::NodeStatus::Ready) => Ok(NodeStatus::Ready),
         Ok(v1::NodeStatus::Down) => Ok(NodeStatus::Down),
-        Err(_) => Err(unknown_value(wire, "UNKNOWN, READY or DOWN")),
+        Err(_) => Err(unknown_enum_value(wire, "UNKNOWN, READY or DOWN")),
     }
 }
 
@@ -91,12 +91,12 @@ impl From<NodeStatus> for v1::NodeStatus {
     }
 }
 
-/// What a machine is in the cluster, from its number on the wire; as [`node_status`].
+/// The role of a node, from its number on the wire; as [`node_status`].
 pub fn node_role(wire: i32) -> Result<NodeRole, Violations> {
     match v1::NodeRole::try_from(wire) {
         Ok(v1::NodeRole::Worker) => Ok(NodeRole::Worker),
         Ok(v1::NodeRole::Manager) => Ok(NodeRole::Manager),
-        Ok(v1::NodeRole::Unspecified) | Err(_) => Err(unknown_value(wire, "worker or manager")),
+        Ok(v1::NodeRole::Unspecified) | Err(_) => Err(unknown_enum_value(wire, "worker or manager")),
     }
 }
 
@@ -109,13 +109,13 @@ impl From<NodeRole> for v1::NodeRole {
     }
 }
 
-/// What people want to run on a node, from its number on the wire; as [`node_status`].
+/// The availability of a node, from its number on the wire; as [`node_status`].
 pub fn availability(wire: i32) -> Result<Availability, Violations> {
     match v1::Availability::try_from(wire) {
         Ok(v1::Availability::Active) => Ok(Availability::Active),
         Ok(v1::Availability::Pause) => Ok(Availability::Pause),
         Ok(v1::Availability::Drain) => Ok(Availability::Drain),
-        Ok(v1::Availability::Unspecified) | Err(_) => Err(unknown_value(wire, "active, pause or drain")),
+        Ok(v1::Availability::Unspecified) | Err(_) => Err(unknown_enum_value(wire, "active, pause or drain")),
     }
 }
 
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_status_survives_and_others_are_refused() {
+    fn node_status_round_trip() {
         for status in [NodeStatus::Unknown, NodeStatus::Ready, NodeStatus::Down] {
             assert_eq!(node_status(v1::NodeStatus::from(status).into()), Ok(status));
         }
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_description_without_resources_is_refused() {
+    fn description_without_resources_is_refused() {
         let wrong = NodeDescription::try_from(v1::NodeDescription::default()).unwrap_err();
         assert_eq!(wrong.to_string(), "resources: is missing");
     }

@@ -1,20 +1,20 @@
-//! What a worker says of a task, and the two clocks of a task's life.
+//! Reports of tasks, and their desired and observed states.
 
-use warren_types::{Desired, Exit, Health, TaskReport, TaskState, Timestamp, Violations};
+use warren_types::{DesiredTaskState, Health, TaskExit, TaskReport, TaskState, Timestamp, Violations};
 
-use super::fields::{Fields, text, unknown_value};
+use super::fields::{FieldReader, optional_text, unknown_enum_value};
 use crate::v1;
 
 /// A task's state from its number on the wire. The violation's path is empty: nest it under the field's.
 pub fn task_state(wire: i32) -> Result<TaskState, Violations> {
     let known = u16::try_from(wire).ok().and_then(TaskState::from_number);
-    known.ok_or_else(|| unknown_value(wire, "a state that this version knows"))
+    known.ok_or_else(|| unknown_enum_value(wire, "a state that this version knows"))
 }
 
-/// What managers want of a task, from its number on the wire; as [`task_state`].
-pub fn desired(wire: i32) -> Result<Desired, Violations> {
-    let known = u16::try_from(wire).ok().and_then(Desired::from_number);
-    known.ok_or_else(|| unknown_value(wire, "READY, RUNNING, SHUTDOWN or REMOVE"))
+/// The desired state of a task, from its number on the wire; as [`task_state`].
+pub fn desired_task_state(wire: i32) -> Result<DesiredTaskState, Violations> {
+    let known = u16::try_from(wire).ok().and_then(DesiredTaskState::from_number);
+    known.ok_or_else(|| unknown_enum_value(wire, "READY, RUNNING, SHUTDOWN or REMOVE"))
 }
 
 impl From<TaskState> for v1::TaskState {
@@ -36,25 +36,25 @@ impl From<TaskState> for v1::TaskState {
     }
 }
 
-impl From<Desired> for v1::Desired {
-    fn from(desired: Desired) -> Self {
+impl From<DesiredTaskState> for v1::Desired {
+    fn from(desired: DesiredTaskState) -> Self {
         match desired {
-            Desired::Ready => Self::Ready,
-            Desired::Running => Self::Running,
-            Desired::Shutdown => Self::Shutdown,
-            Desired::Remove => Self::Remove,
+            DesiredTaskState::Ready => Self::Ready,
+            DesiredTaskState::Running => Self::Running,
+            DesiredTaskState::Shutdown => Self::Shutdown,
+            DesiredTaskState::Remove => Self::Remove,
         }
     }
 }
 
-/// What a task's checks say, from its number on the wire; as [`task_state`].
+/// The health of a task, from its number on the wire; as [`task_state`].
 pub fn health(wire: i32) -> Result<Health, Violations> {
     match v1::Health::try_from(wire) {
         Ok(v1::Health::None) => Ok(Health::None),
         Ok(v1::Health::Starting) => Ok(Health::Starting),
         Ok(v1::Health::Healthy) => Ok(Health::Healthy),
         Ok(v1::Health::Unhealthy) => Ok(Health::Unhealthy),
-        Err(_) => Err(unknown_value(wire, "none, starting, healthy or unhealthy")),
+        Err(_) => Err(unknown_enum_value(wire, "none, starting, healthy or unhealthy")),
     }
 }
 
@@ -69,14 +69,14 @@ impl From<Health> for v1::Health {
     }
 }
 
-impl From<v1::Exit> for Exit {
+impl From<v1::Exit> for TaskExit {
     fn from(wire: v1::Exit) -> Self {
         Self { code: wire.code, out_of_memory: wire.out_of_memory }
     }
 }
 
-impl From<Exit> for v1::Exit {
-    fn from(exit: Exit) -> Self {
+impl From<TaskExit> for v1::Exit {
+    fn from(exit: TaskExit) -> Self {
         Self { code: exit.code, out_of_memory: exit.out_of_memory }
     }
 }
@@ -85,7 +85,7 @@ impl TryFrom<v1::TaskReport> for TaskReport {
     type Error = Violations;
 
     fn try_from(wire: v1::TaskReport) -> Result<Self, Violations> {
-        let mut fields = Fields::default();
+        let mut fields = FieldReader::default();
         let task = fields.parse("taskId", &wire.task_id);
         let state = fields.nest("state", task_state(wire.state));
         let image = fields.parse_optional("image", &wire.image);
@@ -121,7 +121,7 @@ impl From<&TaskReport> for v1::TaskReport {
             exit: report.exit.map(Into::into),
             removed: report.removed,
             next_attempt: report.next_attempt.map(|at| at.0),
-            image: text(report.image.as_ref()),
+            image: optional_text(report.image.as_ref()),
             health: v1::Health::from(report.health).into(),
         }
     }
@@ -132,32 +132,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_wire_has_the_numbers_of_the_clocks() {
+    fn wire_numbers_match_task_states() {
         for state in TaskState::ALL {
             assert_eq!(v1::TaskState::from(state) as i32, i32::from(state as u16));
             assert_eq!(task_state(v1::TaskState::from(state).into()), Ok(state));
         }
-        for wanted in Desired::ALL {
-            assert_eq!(v1::Desired::from(wanted) as i32, i32::from(wanted as u16));
-            assert_eq!(desired(v1::Desired::from(wanted).into()), Ok(wanted));
+        for expected in DesiredTaskState::ALL {
+            assert_eq!(v1::Desired::from(expected) as i32, i32::from(expected as u16));
+            assert_eq!(desired_task_state(v1::Desired::from(expected).into()), Ok(expected));
         }
     }
 
     #[test]
-    fn a_number_of_a_later_version_is_refused_not_guessed() {
+    fn unknown_state_number_is_refused() {
         let number = |wire| task_state(wire).unwrap_err().0.remove(0).message;
         assert_eq!(
             number(513),
             "value 513 is not known to this version; give a state that this version knows"
         );
         assert!(task_state(-1).is_err() && task_state(65_536 + 512).is_err());
-        let unset = desired(0).unwrap_err().0.remove(0).message;
+        let unset = desired_task_state(0).unwrap_err().0.remove(0).message;
         assert_eq!(unset, "is missing; give READY, RUNNING, SHUTDOWN or REMOVE");
-        assert!(desired(1).is_err());
+        assert!(desired_task_state(1).is_err());
     }
 
     #[test]
-    fn a_report_names_what_is_wrong_with_it() {
+    fn invalid_report_names_field() {
         let wire = v1::TaskReport { task_id: "x".into(), state: 1, ..Default::default() };
         let paths = TaskReport::try_from(wire).unwrap_err().0.into_iter().map(|v| v.path);
         assert_eq!(paths.collect::<Vec<_>>(), ["taskId", "state"]);

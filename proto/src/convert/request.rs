@@ -1,25 +1,24 @@
-//! Requests whose fields need more than one message's conversion.
+//! Requests whose conversion needs fields of several messages.
 
 use warren_types::{ServiceId, ServiceSpec, Violation, Violations};
 
-use super::fields::Fields;
+use super::fields::FieldReader;
 use crate::v1;
 
-/// What a create asks for; paths start at the request: `spec.task.limits.memory`.
+/// Id and spec of a create; paths start at the request: `spec.task.limits.memory`.
 impl TryFrom<v1::CreateServiceRequest> for (ServiceId, ServiceSpec) {
     type Error = Violations;
 
     fn try_from(wire: v1::CreateServiceRequest) -> Result<Self, Violations> {
-        let mut fields = Fields::default();
+        let mut fields = FieldReader::default();
         let id = fields.parse("id", &wire.id);
         let spec = fields.required("spec", wire.spec);
         fields.finish(id.zip(spec))
     }
 }
 
-/// A wanted number of replicas: signed on the wire so that a negative one can be refused instead of turning
-/// into a large one. The violation's path is `replicas`. Whether it is too many is for
-/// `ServiceSpec::validate`.
+/// A desired number of replicas: signed on the wire so that a negative one can be rejected instead of
+/// becoming a large one. The violation's path is `replicas`. `ServiceSpec::validate` checks the limit.
 pub fn replicas(wire: i64) -> Result<u32, Violations> {
     u32::try_from(wire).map_err(|_| {
         let problem = if wire < 0 { "is negative" } else { "is too many" };
@@ -43,9 +42,9 @@ mod tests {
             ..Default::default()
         };
         let request = v1::CreateServiceRequest { id: "1".into(), spec: Some(spec) };
-        let wrong = <(ServiceId, ServiceSpec)>::try_from(request).unwrap_err().to_string();
+        let violations = <(ServiceId, ServiceSpec)>::try_from(request).unwrap_err().to_string();
         assert_eq!(
-            wrong,
+            violations,
             "id: \"1\" is not an id of 25 base-36 digits; \
              spec.mode.replicated.replicas: -3 is negative; give 0 to 1000000"
         );
@@ -55,9 +54,9 @@ mod tests {
     fn id_above_128_bits_is_refused_with_its_field() {
         let id = "z".repeat(25);
         let request = v1::CreateServiceRequest { id: id.clone(), spec: None };
-        let wrong = <(ServiceId, ServiceSpec)>::try_from(request).unwrap_err().to_string();
+        let violations = <(ServiceId, ServiceSpec)>::try_from(request).unwrap_err().to_string();
         assert_eq!(
-            wrong,
+            violations,
             format!(
                 "id: \"{id}\" is too long: an id has 128 bits, which are 25 base-36 digits up to \
                  f5lxx1zz5pnorynqglhzmsp33; spec: is missing"
@@ -66,10 +65,10 @@ mod tests {
     }
 
     #[test]
-    fn replicas_keep_their_sign() {
+    fn negative_replicas_are_refused() {
         assert_eq!(replicas(0), Ok(0));
         assert_eq!(replicas(7), Ok(7));
-        let wrong = replicas(i64::from(u32::MAX) + 1).unwrap_err().to_string();
-        assert_eq!(wrong, "replicas: 4294967296 is too many; give 0 to 1000000");
+        let violations = replicas(i64::from(u32::MAX) + 1).unwrap_err().to_string();
+        assert_eq!(violations, "replicas: 4294967296 is too many; give 0 to 1000000");
     }
 }

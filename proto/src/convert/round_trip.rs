@@ -1,4 +1,4 @@
-//! Whatever is sent arrives: every value survives types → wire → bytes → wire → types.
+//! Every value survives types → wire → bytes → wire → types.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -10,16 +10,16 @@ use proptest::sample::select;
 use prost::Message;
 use warren_types::strategies::{service_specs, task_specs};
 use warren_types::{
-    Assignment, AssignmentVersion, Bytes, ClusterId, Desired, Exit, Health, Id, ImageDigest, MilliCpu,
-    NodeDescription, NodeId, NodeSettings, Resources, ServiceId, ServiceSpec, TaskAssignment, TaskId,
-    TaskReport, TaskState, Timestamp, VolumeAssignment,
+    Assignment, AssignmentVersion, Bytes, ClusterId, DesiredTaskState, Health, Id, ImageDigest, MilliCpu,
+    NodeDescription, NodeId, NodeSettings, Resources, ServiceId, ServiceSpec, TaskAssignment, TaskExit,
+    TaskId, TaskReport, TaskState, Timestamp, VolumeAssignment,
 };
 
 use super::stored_service_spec;
 use crate::v1;
 
-/// Through the bytes, not only through the structs: a field the encoding drops would show.
-fn over_the_wire<W: Message + Default>(wire: &W) -> W {
+/// Through the bytes, not only through the structs: a field that the encoding drops would be found.
+fn encode_and_decode<W: Message + Default>(wire: &W) -> W {
     W::decode(wire.encode_to_vec().as_slice()).unwrap()
 }
 
@@ -48,7 +48,7 @@ fn digests() -> impl Strategy<Value = ImageDigest> {
 }
 
 fn task_assignments() -> impl Strategy<Value = TaskAssignment> {
-    let desired = select(Desired::ALL.to_vec());
+    let desired = select(DesiredTaskState::ALL.to_vec());
     let service = "[a-z0-9]{1,8}".prop_map(|text| text.parse().unwrap());
     let place = (task_ids(), service, any::<u32>(), any::<u64>());
     let name = "[a-z0-9]{1,8}".prop_map(|text| text.parse().unwrap());
@@ -98,7 +98,7 @@ fn reports() -> impl Strategy<Value = TaskReport> {
             since: Timestamp(since),
             reason,
             ready,
-            exit: exit.map(|(code, out_of_memory)| Exit { code, out_of_memory }),
+            exit: exit.map(|(code, out_of_memory)| TaskExit { code, out_of_memory }),
             removed,
             next_attempt: next.map(Timestamp),
             image,
@@ -138,35 +138,35 @@ fn descriptions() -> impl Strategy<Value = NodeDescription> {
 
 proptest! {
     #[test]
-    fn service_specs_survive(spec in service_specs()) {
-        let wire = over_the_wire(&v1::ServiceSpec::from(&spec));
+    fn service_spec_round_trip(spec in service_specs()) {
+        let wire = encode_and_decode(&v1::ServiceSpec::from(&spec));
         prop_assert_eq!(stored_service_spec(wire.clone()), Ok(spec.clone()));
         prop_assert_eq!(ServiceSpec::try_from(wire), Ok(spec));
     }
 
     #[test]
-    fn assignments_survive(tasks in vec(task_assignments(), 0..4), version in any::<(u64, u64)>()) {
+    fn assignment_round_trip(tasks in vec(task_assignments(), 0..4), version in any::<(u64, u64)>()) {
         let version = AssignmentVersion { incarnation: version.0, index: version.1 };
         let assignment = Assignment { version, tasks };
-        let wire = over_the_wire(&v1::Assignment::from(&assignment));
+        let wire = encode_and_decode(&v1::Assignment::from(&assignment));
         prop_assert_eq!(Assignment::try_from(wire), Ok(assignment));
     }
 
     #[test]
-    fn reports_survive(report in reports()) {
-        let wire = over_the_wire(&v1::TaskReport::from(&report));
+    fn report_round_trip(report in reports()) {
+        let wire = encode_and_decode(&v1::TaskReport::from(&report));
         prop_assert_eq!(TaskReport::try_from(wire), Ok(report));
     }
 
     #[test]
-    fn settings_survive(settings in settings()) {
-        let wire = over_the_wire(&v1::NodeSettings::from(&settings));
+    fn node_settings_round_trip(settings in settings()) {
+        let wire = encode_and_decode(&v1::NodeSettings::from(&settings));
         prop_assert_eq!(NodeSettings::try_from(wire), Ok(settings));
     }
 
     #[test]
-    fn descriptions_survive(description in descriptions()) {
-        let wire = over_the_wire(&v1::NodeDescription::from(&description));
+    fn node_description_round_trip(description in descriptions()) {
+        let wire = encode_and_decode(&v1::NodeDescription::from(&description));
         prop_assert_eq!(NodeDescription::try_from(wire), Ok(description));
     }
 }

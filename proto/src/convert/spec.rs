@@ -1,13 +1,13 @@
-//! What a person asks for.
+//! Service specs.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use warren_types::{
-    Mode, Placement, Protocol, PublishMode, PublishedPort, ServiceSpec, Violation, Violations,
+    Placement, Protocol, PublishMode, PublishedPort, ServiceMode, ServiceSpec, Violation, Violations,
 };
 
-use super::fields::{Fields, unknown_value};
+use super::fields::{FieldReader, unknown_enum_value};
 use super::request::replicas;
 use crate::v1;
 
@@ -20,16 +20,16 @@ impl TryFrom<v1::ServiceSpec> for ServiceSpec {
     }
 }
 
-/// A spec that was valid when it was accepted: read, not validated again.
+/// A spec that was valid when it was accepted: converted, not validated again.
 pub fn stored_service_spec(wire: v1::ServiceSpec) -> Result<ServiceSpec, Violations> {
-    let mut fields = Fields::default();
+    let mut fields = FieldReader::default();
     let name = fields.parse("name", &wire.name);
     let mode = match wire.mode {
-        Some(v1::service_spec::Mode::Replicated(v1::Replicated { replicas: wanted })) => {
-            fields.nest("mode.replicated", replicas(wanted)).map(|replicas| Mode::Replicated { replicas })
-        }
-        Some(v1::service_spec::Mode::Global(v1::Global {})) => Some(Mode::Global),
-        None => fields.wrong("mode", "is missing; give replicated or global"),
+        Some(v1::service_spec::Mode::Replicated(v1::Replicated { replicas: wanted })) => fields
+            .nest("mode.replicated", replicas(wanted))
+            .map(|replicas| ServiceMode::Replicated { replicas }),
+        Some(v1::service_spec::Mode::Global(v1::Global {})) => Some(ServiceMode::Global),
+        None => fields.add_violation("mode", "is missing; give replicated or global"),
     };
     let task = fields.required("task", wire.task);
     let ports = fields.list("ports", wire.ports);
@@ -47,10 +47,10 @@ impl From<&ServiceSpec> for v1::ServiceSpec {
     fn from(spec: &ServiceSpec) -> Self {
         let ServiceSpec { name, labels, mode, task, ports, placement, replace_after } = spec;
         let mode = match *mode {
-            Mode::Replicated { replicas } => {
+            ServiceMode::Replicated { replicas } => {
                 v1::service_spec::Mode::Replicated(v1::Replicated { replicas: i64::from(replicas) })
             }
-            Mode::Global => v1::service_spec::Mode::Global(v1::Global {}),
+            ServiceMode::Global => v1::service_spec::Mode::Global(v1::Global {}),
         };
         Self {
             name: name.to_string(),
@@ -68,7 +68,7 @@ impl TryFrom<v1::Placement> for Placement {
     type Error = Violations;
 
     fn try_from(wire: v1::Placement) -> Result<Self, Violations> {
-        let mut fields = Fields::default();
+        let mut fields = FieldReader::default();
         let constraints = fields.parse_list("constraints", &wire.constraints);
         let max_per_node = wire.max_per_node;
         fields.finish(constraints.map(|constraints| Self { constraints, max_per_node }))
@@ -82,7 +82,7 @@ impl From<&Placement> for v1::Placement {
     }
 }
 
-/// Whole milliseconds; a shorter rest counts as one more, so that no period becomes zero on the way.
+/// Whole milliseconds, rounded up, so that no period becomes zero.
 pub(super) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
@@ -91,7 +91,7 @@ impl TryFrom<v1::PublishedPort> for PublishedPort {
     type Error = Violations;
 
     fn try_from(wire: v1::PublishedPort) -> Result<Self, Violations> {
-        let mut fields = Fields::default();
+        let mut fields = FieldReader::default();
         let host_ip = fields.parse_optional::<Ipv4Addr>("hostIp", &wire.host_ip);
         let host_port = fields.nest("hostPort", port_number(wire.host_port));
         let container_port = fields.nest("containerPort", port_number(wire.container_port));
@@ -113,14 +113,14 @@ fn port_number(wire: u32) -> Result<u16, Violations> {
 fn protocol(wire: i32) -> Result<Protocol, Violations> {
     match v1::Protocol::try_from(wire) {
         Ok(v1::Protocol::Tcp) => Ok(Protocol::Tcp),
-        Ok(v1::Protocol::Unspecified) | Err(_) => Err(unknown_value(wire, "tcp")),
+        Ok(v1::Protocol::Unspecified) | Err(_) => Err(unknown_enum_value(wire, "tcp")),
     }
 }
 
 fn publish_mode(wire: i32) -> Result<PublishMode, Violations> {
     match v1::PublishMode::try_from(wire) {
         Ok(v1::PublishMode::Host) => Ok(PublishMode::Host),
-        Ok(v1::PublishMode::Unspecified) | Err(_) => Err(unknown_value(wire, "host")),
+        Ok(v1::PublishMode::Unspecified) | Err(_) => Err(unknown_enum_value(wire, "host")),
     }
 }
 
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_wire_can_say_and_a_spec_cannot_is_refused_with_its_path() {
+    fn invalid_wire_value_is_refused_with_path() {
         check(|_| (), &[]);
         check(|s| s.name = "Web!".into(), &["name"]);
         check(|s| s.mode = None, &["mode"]);
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn all_faults_are_named_at_once_and_in_order() {
+    fn violations_are_complete_and_ordered() {
         let change = |s: &mut v1::ServiceSpec| {
             s.name = String::new();
             s.task = None;
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_spec_is_validated_and_a_stored_one_only_read() {
+    fn stored_spec_is_not_validated() {
         let mut spec = wire();
         spec.task.as_mut().unwrap().limits =
             Some(v1::Limits { cpu_milli: None, memory_bytes: Some(1), pids: None });
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unset_stop_grace_is_the_default_and_a_tiny_one_stays_more_than_nothing() {
+    fn stop_grace_defaults_and_rounds_up() {
         let read = |stop_grace_ms| {
             let wire = v1::TaskSpec { image: "a".into(), stop_grace_ms, ..Default::default() };
             TaskSpec::try_from(wire).unwrap().stop_grace

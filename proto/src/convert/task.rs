@@ -1,4 +1,4 @@
-//! What one task runs.
+//! Task specs.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use warren_types::{
     Violations,
 };
 
-use super::fields::{Fields, text, unknown_value};
+use super::fields::{FieldReader, optional_text, unknown_enum_value};
 use super::spec::millis;
 use crate::v1;
 
@@ -17,7 +17,7 @@ impl TryFrom<v1::TaskSpec> for TaskSpec {
     type Error = Violations;
 
     fn try_from(wire: v1::TaskSpec) -> Result<Self, Violations> {
-        let mut fields = Fields::default();
+        let mut fields = FieldReader::default();
         let image = fields.parse("image", &wire.image);
         let pull = fields.nest("pull", pull_policy(wire.pull));
         let env = wire.env.into_iter().map(|v1::EnvVar { name, value }| EnvVar { name, value }).collect();
@@ -80,7 +80,7 @@ impl TryFrom<v1::TaskSpec> for TaskSpec {
 
 impl From<&TaskSpec> for v1::TaskSpec {
     fn from(spec: &TaskSpec) -> Self {
-        // Named one by one, so that a field cannot be forgotten.
+        // All fields are named, so that none can be omitted.
         let TaskSpec {
             image,
             pull,
@@ -132,7 +132,7 @@ impl From<&TaskSpec> for v1::TaskSpec {
             hosts: hosts.iter().map(Into::into).collect(),
             tty: *tty,
             init: *init,
-            stop_signal: text(stop_signal.as_ref()),
+            stop_signal: optional_text(stop_signal.as_ref()),
             stop_grace_ms: (*stop_grace != DEFAULT_STOP_GRACE).then(|| millis(*stop_grace)),
             limits: (*limits != Limits::default()).then(|| (*limits).into()),
             reservations: (*reservations != Resources::default()).then(|| (*reservations).into()),
@@ -203,7 +203,7 @@ impl TryFrom<v1::HostEntry> for HostEntry {
     type Error = Violations;
 
     fn try_from(wire: v1::HostEntry) -> Result<Self, Violations> {
-        let mut fields = Fields::default();
+        let mut fields = FieldReader::default();
         let address = fields.parse("address", &wire.address);
         fields.finish(address.map(|address| Self { name: wire.name, address }))
     }
@@ -219,7 +219,7 @@ impl TryFrom<v1::Ulimit> for Ulimit {
     type Error = Violations;
 
     fn try_from(wire: v1::Ulimit) -> Result<Self, Violations> {
-        let mut fields = Fields::default();
+        let mut fields = FieldReader::default();
         let name = fields.parse("name", &wire.name);
         fields.finish(name.map(|name| Self { name, soft: wire.soft, hard: wire.hard }))
     }
@@ -235,7 +235,7 @@ impl TryFrom<v1::Device> for Device {
     type Error = Violations;
 
     fn try_from(wire: v1::Device) -> Result<Self, Violations> {
-        let mut fields = Fields::default();
+        let mut fields = FieldReader::default();
         let access = fields.parse("access", &wire.access);
         fields.finish(access.map(|access| Self { source: wire.source, target: wire.target, access }))
     }
@@ -252,7 +252,7 @@ impl TryFrom<v1::Mount> for Mount {
     type Error = Violations;
 
     fn try_from(wire: v1::Mount) -> Result<Self, Violations> {
-        let mut fields = Fields::default();
+        let mut fields = FieldReader::default();
         let source = match wire.source {
             Some(v1::mount::Source::Bind(v1::BindMount { path, propagation: wire, recursive })) => fields
                 .nest("source.bind.propagation", propagation(wire))
@@ -264,7 +264,7 @@ impl TryFrom<v1::Mount> for Mount {
                 let subpath = (!subpath.is_empty()).then_some(subpath);
                 Some(MountSource::Volume { name, subpath, no_copy })
             }
-            None => fields.wrong("source", "is missing; give bind, volume or tmpfs"),
+            None => fields.add_violation("source", "is missing; give bind, volume or tmpfs"),
         };
         fields.finish(source.map(|source| Self { target: wire.target, source, read_only: wire.read_only }))
     }
@@ -299,7 +299,7 @@ impl TryFrom<v1::RestartPolicy> for RestartPolicy {
 
     fn try_from(wire: v1::RestartPolicy) -> Result<Self, Violations> {
         let v1::RestartPolicy { condition, delay_ms, max, window_ms } = wire;
-        let mut fields = Fields::default();
+        let mut fields = FieldReader::default();
         let condition = fields.nest("condition", restart_condition(condition));
         let (delay, window) = (Duration::from_millis(delay_ms), Duration::from_millis(window_ms));
         fields.finish(condition.map(|condition| Self { condition, delay, max, window }))
@@ -323,7 +323,9 @@ fn restart_condition(wire: i32) -> Result<RestartCondition, Violations> {
         Ok(v1::RestartCondition::Any) => Ok(RestartCondition::Any),
         Ok(v1::RestartCondition::OnFailure) => Ok(RestartCondition::OnFailure),
         Ok(v1::RestartCondition::None) => Ok(RestartCondition::None),
-        Ok(v1::RestartCondition::Unspecified) | Err(_) => Err(unknown_value(wire, "any, on-failure or none")),
+        Ok(v1::RestartCondition::Unspecified) | Err(_) => {
+            Err(unknown_enum_value(wire, "any, on-failure or none"))
+        }
     }
 }
 
@@ -332,7 +334,7 @@ fn pull_policy(wire: i32) -> Result<PullPolicy, Violations> {
         Ok(v1::PullPolicy::Missing) => Ok(PullPolicy::Missing),
         Ok(v1::PullPolicy::Always) => Ok(PullPolicy::Always),
         Ok(v1::PullPolicy::Never) => Ok(PullPolicy::Never),
-        Err(_) => Err(unknown_value(wire, "missing, always or never")),
+        Err(_) => Err(unknown_enum_value(wire, "missing, always or never")),
     }
 }
 
@@ -350,7 +352,7 @@ fn seccomp(wire: i32) -> Result<Seccomp, Violations> {
     match v1::Seccomp::try_from(wire) {
         Ok(v1::Seccomp::Default) => Ok(Seccomp::Default),
         Ok(v1::Seccomp::Unconfined) => Ok(Seccomp::Unconfined),
-        Err(_) => Err(unknown_value(wire, "default or unconfined")),
+        Err(_) => Err(unknown_enum_value(wire, "default or unconfined")),
     }
 }
 
@@ -359,7 +361,7 @@ fn propagation(wire: i32) -> Result<Propagation, Violations> {
         Ok(v1::Propagation::Private) => Ok(Propagation::Private),
         Ok(v1::Propagation::Slave) => Ok(Propagation::Slave),
         Ok(v1::Propagation::Shared) => Ok(Propagation::Shared),
-        Err(_) => Err(unknown_value(wire, "rprivate, rslave or rshared")),
+        Err(_) => Err(unknown_enum_value(wire, "rprivate, rslave or rshared")),
     }
 }
 

@@ -1,23 +1,23 @@
-//! What the bench of the logger runs in a container: `flood LINES BYTES_PER_SECOND` writes numbered lines of 1 KiB at
-//! that pace, then one line that says how long it took, then it waits until it is ended. Standard library only: it
-//! is alone in its image.
+//! The container program of the log bench: `flood LINES BYTES_PER_SECOND` writes numbered lines of 1 KiB at
+//! that rate, then one line with the elapsed time, then waits for its termination. Standard library only,
+//! because its image contains nothing else.
 
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-/// With its newline.
+/// Includes the newline.
 const LINE: usize = 1024;
-/// As much as a pipe holds: so many lines are written at once.
+/// The capacity of a pipe: the number of lines per write.
 const BATCH: u64 = 64;
 
 fn main() -> io::Result<()> {
-    let number = |place: usize| std::env::args().nth(place).and_then(|word| word.parse::<u64>().ok());
+    let number = |place: usize| std::env::args().nth(place).and_then(|keyword| keyword.parse::<u64>().ok());
     let (Some(lines), Some(rate)) = (number(1), number(2)) else {
         return Err(io::Error::other("usage: flood LINES BYTES_PER_SECOND"));
     };
-    // Not through `Stdout`, which looks for newlines in all that is written.
+    // Not through `Stdout`, which searches all output for newlines.
     let mut out = File::from(io::stdout().as_fd().try_clone_to_owned()?);
     let mut batch = Vec::with_capacity(LINE * 64);
     let start = Instant::now();

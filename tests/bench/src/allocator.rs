@@ -1,4 +1,4 @@
-//! Counts what is allocated, to tell bytes per task.
+//! Counts allocations, to measure bytes per task.
 #![allow(unsafe_code, reason = "an allocator is an unsafe trait; this one only counts and passes on")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -8,10 +8,10 @@ static ALLOCATED: AtomicU64 = AtomicU64::new(0);
 static FREED: AtomicU64 = AtomicU64::new(0);
 
 /// The system's allocator with two counters.
-pub struct Counting;
+pub struct BenchAllocator;
 
 // SAFETY: every call is passed on to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
+unsafe impl GlobalAlloc for BenchAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATED.fetch_add(layout.size() as u64, Ordering::Relaxed);
         // SAFETY: the caller keeps the contract of `alloc`.
@@ -25,12 +25,12 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Bytes that were ever asked for.
+/// Bytes allocated in total.
 pub fn allocated() -> u64 {
     ALLOCATED.load(Ordering::Relaxed)
 }
 
-/// Bytes that are held now.
-pub fn held() -> u64 {
+/// Bytes in use now.
+pub fn in_use() -> u64 {
     allocated().saturating_sub(FREED.load(Ordering::Relaxed))
 }

@@ -1,11 +1,11 @@
-//! Durable commits: at the door of the raft driver, and through the API with mutual TLS.
+//! Durable commits: at the raft driver, and through the API with mutual TLS.
 //!
-//! Every store is on the disk that holds `target/`, one per engine, open side by side. A round measures the plain disk
-//! (append and fdatasync), then each engine in turn with each number of writers, so that whatever disturbs the
-//! machine disturbs all of them; ratios are taken within a round.
+//! Every store is on the disk that holds `target/`, one per engine, open at the same time. A round measures
+//! the plain disk (append and fdatasync), then each engine in turn with each number of writers, so that a
+//! disturbance of the machine affects all of them; ratios are taken within a round.
 
 mod api;
-pub mod door;
+pub mod driver;
 
 use std::fs::File;
 use std::io::Write;
@@ -15,51 +15,51 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
-use warren_log::Engine;
+use warren_log::LogEngine;
 
-use crate::figures::Figures;
+use crate::figures::BenchFigures;
 
-/// What is on the disk that is measured.
+/// The directory of the measured data.
 const DISK: &str = "target";
 const ROUNDS: usize = 7;
-/// How long one cell of one round is measured.
+/// The duration of one cell of one round.
 const SPAN: Duration = Duration::from_millis(700);
-/// How many write at once.
+/// The numbers of concurrent writers.
 const WRITERS: [usize; 3] = [1, 32, 256];
-/// What is appended for the plain disk's figure: about what one sealed command takes.
+/// The record for the figure of the plain disk: about the size of one encrypted command.
 const RECORD: usize = 300;
 
-/// What one cell of one round found.
-struct Sample {
+/// The result of one cell of one round.
+struct CommitSample {
     commits: usize,
     elapsed: Duration,
-    /// Durable writes of the log meanwhile.
+    /// Durable writes of the log in that time.
     writes: u64,
     /// Of each commit, sorted.
     latencies: Vec<Duration>,
 }
 
 /// Something that commits.
-trait Subject {
-    /// Commits with `writers` at once for [`SPAN`].
-    fn measure(&mut self, runtime: &Runtime, writers: usize) -> anyhow::Result<Sample>;
+trait CommitBenchmark {
+    /// Commits with `writers` concurrent writers for [`SPAN`].
+    fn measure(&mut self, runtime: &Runtime, writers: usize) -> anyhow::Result<CommitSample>;
 }
 
-pub fn measure(figures: &mut Figures) -> anyhow::Result<()> {
+pub fn measure(figures: &mut BenchFigures) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     println!("\ndurable commits, one manager, commands straight to the raft driver");
     let mut doors = Vec::new();
-    for engine in Engine::ALL {
-        doors.push((engine, door::Door::open(&runtime, &scratch()?, engine)?));
+    for engine in LogEngine::ALL {
+        doors.push((engine, driver::DriverBenchmark::open(&runtime, &scratch()?, engine)?));
     }
-    Table::fill(&runtime, &mut doors)?.show(figures, "door", Some("> 5000"));
+    CommitTable::fill(&runtime, &mut doors)?.show(figures, "door", Some("> 5000"));
     drop(doors);
     println!("\ndurable commits through the API: creating services, mutual TLS on loopback");
     let mut apis = Vec::new();
-    for engine in Engine::ALL {
-        apis.push((engine, api::Api::start(&runtime, scratch()?, engine)?));
+    for engine in LogEngine::ALL {
+        apis.push((engine, api::ApiBenchmark::start(&runtime, scratch()?, engine)?));
     }
-    Table::fill(&runtime, &mut apis)?.show(figures, "API", None);
+    CommitTable::fill(&runtime, &mut apis)?.show(figures, "API", None);
     Ok(())
 }
 
@@ -71,20 +71,20 @@ pub fn scratch() -> anyhow::Result<TempDir> {
 }
 
 /// All samples of one kind of subject.
-struct Table {
+struct CommitTable {
     /// fdatasyncs per second of the plain disk, by round.
     disk: Vec<f64>,
     /// By engine and number of writers: one sample per round.
-    cells: Vec<(Engine, usize, Vec<Sample>)>,
+    cells: Vec<(LogEngine, usize, Vec<CommitSample>)>,
 }
 
-impl Table {
-    fn fill<S: Subject>(runtime: &Runtime, subjects: &mut [(Engine, S)]) -> anyhow::Result<Self> {
+impl CommitTable {
+    fn fill<S: CommitBenchmark>(runtime: &Runtime, subjects: &mut [(LogEngine, S)]) -> anyhow::Result<Self> {
         let mut table = Self { disk: Vec::new(), cells: Vec::new() };
         for (engine, _) in subjects.iter() {
             table.cells.extend(WRITERS.map(|writers| (*engine, writers, Vec::new())));
         }
-        // The first round warms caches and is not kept.
+        // The first round warms caches and is discarded.
         for round in 0..=ROUNDS {
             let plain = plain_disk()?;
             let mut found = Vec::new();
@@ -95,40 +95,40 @@ impl Table {
             }
             if round > 0 {
                 table.disk.push(plain);
-                table.keep(found);
+                table.add_samples(found);
             }
         }
         Ok(table)
     }
 
-    fn keep(&mut self, found: Vec<(Engine, usize, Sample)>) {
+    fn add_samples(&mut self, found: Vec<(LogEngine, usize, CommitSample)>) {
         for (engine, writers, sample) in found {
             let cell = self.cells.iter_mut().find(|(e, w, _)| (*e, *w) == (engine, writers));
             cell.expect("there is a cell for every engine and number of writers").2.push(sample);
         }
     }
 
-    fn rates(&self, engine: Engine, writers: usize) -> Vec<f64> {
+    fn rates(&self, engine: LogEngine, writers: usize) -> Vec<f64> {
         let cell = self.cells.iter().find(|(e, w, _)| (*e, *w) == (engine, writers));
-        cell.map(|(_, _, samples)| samples.iter().map(Sample::rate).collect()).unwrap_or_default()
+        cell.map(|(_, _, samples)| samples.iter().map(CommitSample::rate).collect()).unwrap_or_default()
     }
 
-    fn show(&self, figures: &mut Figures, what: &str, aim_of_32: Option<&str>) {
+    fn show(&self, figures: &mut BenchFigures, what: &str, aim_of_32: Option<&str>) {
         let record = format!("plain file beside it: append {RECORD} bytes, fdatasync");
         figures.add_samples(&record, &self.disk, "per second", "");
         for (engine, writers, samples) in &self.cells {
             let name = |figure: &str| format!("{what}, {engine}, {writers} writers: {figure}");
-            let of = |figure: fn(&Sample) -> f64| samples.iter().map(figure).collect::<Vec<_>>();
+            let of = |figure: fn(&CommitSample) -> f64| samples.iter().map(figure).collect::<Vec<_>>();
             let aim = aim_of_32.filter(|_| *writers == 32).unwrap_or_default();
-            figures.add_samples(&name("commits"), &of(Sample::rate), "per second", aim);
-            let writes = of(Sample::writes_per_1000);
+            figures.add_samples(&name("commits"), &of(CommitSample::rate), "per second", aim);
+            let writes = of(CommitSample::writes_per_1000);
             figures.add_samples(&name("durable writes per 1000 commits"), &writes, "", "");
             let syncs: Vec<f64> = writes.iter().map(|writes| writes * syncs_per_write(*engine)).collect();
             figures.add_samples(&name("fdatasyncs per 1000 commits"), &syncs, "", "");
             figures.add_samples(&name("p50"), &of(|sample| sample.quantile(0.5)), "ms", "");
             figures.add_samples(&name("p99"), &of(|sample| sample.quantile(0.99)), "ms", "");
         }
-        for engine in Engine::ALL {
+        for engine in LogEngine::ALL {
             let pairs = self.rates(engine, 32).into_iter().zip(self.rates(engine, 1));
             let ratios: Vec<f64> = pairs.map(|(many, one)| many / one).collect();
             let aim = aim_of_32.map_or("", |_| ">= 5");
@@ -142,8 +142,8 @@ impl Table {
     }
 }
 
-impl Sample {
-    /// Of the latencies of all writers.
+impl CommitSample {
+    /// Over the latencies of all writers.
     fn new(elapsed: Duration, writes: u64, latencies: Vec<Vec<Duration>>) -> Self {
         let mut latencies = latencies.concat();
         latencies.sort_unstable();
@@ -166,12 +166,12 @@ impl Sample {
     }
 }
 
-/// fdatasyncs of one durable write, as `strace -f -e fdatasync` counts them beside `warren cluster info`: sled's data
-/// cannot be trusted to be as new as it looks, so its receipt is synced as well.
-fn syncs_per_write(engine: Engine) -> f64 {
+/// fdatasyncs of one durable write, as `strace -f -e fdatasync` counts them beside `warren cluster info`: the
+/// data file of sled may be older than it appears, so its receipt is synced as well.
+fn syncs_per_write(engine: LogEngine) -> f64 {
     match engine {
-        Engine::Redb => 1.0,
-        Engine::Sled => 2.0,
+        LogEngine::Redb => 1.0,
+        LogEngine::Sled => 2.0,
     }
 }
 

@@ -1,13 +1,13 @@
-//! Rows of figures: what was measured, what was found, what is aimed at.
+//! Rows of figures: the measurement, the result, the target.
 
 use serde_json::{Value, json};
 
 /// All figures of one run.
 #[derive(Default)]
-pub struct Figures(Vec<Value>);
+pub struct BenchFigures(Vec<Value>);
 
-impl Figures {
-    /// One figure, printed at once.
+impl BenchFigures {
+    /// Adds a figure and prints it.
     pub fn add(&mut self, what: &str, value: f64, unit: &str, aim: &str) {
         println!("{what:<72} {:>12} {unit:<10} {}", short(value), aimed(aim));
         self.0.push(json!({"what": what, "value": value, "unit": unit, "aim": aim}));
@@ -31,7 +31,7 @@ impl Figures {
     }
 }
 
-/// Least, middle and greatest of some samples.
+/// Minimum, median and maximum of some samples.
 struct Spread {
     least: f64,
     median: f64,

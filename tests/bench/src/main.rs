@@ -1,22 +1,23 @@
 //! Measures this machine: prints a row per figure and writes them all to `target/bench.json`.
 //!
-//! What has a peer is measured in turn with it in the same run, and the ratio is taken pair by pair, so that a noisy
-//! machine disturbs both. Nothing here judges; the aims stand beside the figures. Run by `make bench`.
-//! Start reading at [`figures`]; `deciding` measures the pure core, `commits` the log below the API, `snapshot` what a
-//! snapshot costs those who write meanwhile, `node` a real node on real containers, `worker` the agent of one:
-//! `worker-many`, `worker-stops`, `worker-logs`, `worker-checks` and `worker-contents` are its parts; `managers`
-//! several managers with workers that pretend: `managers-commits`, `managers-failover`, `managers-deploy`,
-//! `managers-memory`, `managers-idle` and `managers-losses`. Arguments choose what is measured; `quick` and `hybrid`
+//! What has a peer is measured alternately with it in the same run, and the ratio is taken pair by pair, so
+//! that a noisy machine affects both. The targets are printed beside the figures; no figure fails the run.
+//! Run by `make bench`. Start reading at [`figures`]; `scheduling` measures the pure core, `commits` the log
+//! below the API, `snapshot` the cost of a snapshot for concurrent writers, `node` a real node on real
+//! containers, `worker` its agent with the parts `worker-many`, `worker-stops`, `worker-logs`,
+//! `worker-checks` and `worker-secrets`; `managers` several managers with simulated workers:
+//! `managers-commits`, `managers-failover`, `managers-deploy`, `managers-memory`, `managers-idle` and
+//! `managers-losses`. Arguments select the parts; for `quick` and `hybrid` see [`worker`].
 //! say how, see [`worker`].
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod allocator;
 mod commits;
-mod deciding;
 mod figures;
-mod managers;
+mod multi_manager;
 mod node;
+mod scheduling;
 mod snapshot;
 mod worker;
 
@@ -24,14 +25,14 @@ use std::path::Path;
 
 use anyhow::{Context, ensure};
 
-use figures::Figures;
+use figures::BenchFigures;
 
 #[global_allocator]
-static COUNTING: allocator::Counting = allocator::Counting;
+static COUNTING: allocator::BenchAllocator = allocator::BenchAllocator;
 
-/// What can be measured by itself.
+/// The parts that can be measured separately.
 const PARTS: [&str; 17] = [
-    "deciding",
+    "scheduling",
     "commits",
     "snapshot",
     "node",
@@ -40,7 +41,7 @@ const PARTS: [&str; 17] = [
     "worker-stops",
     "worker-logs",
     "worker-checks",
-    "worker-contents",
+    "worker-secrets",
     "managers",
     "managers-commits",
     "managers-failover",
@@ -52,27 +53,27 @@ const PARTS: [&str; 17] = [
 
 fn main() -> anyhow::Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    if words.first().is_some_and(|word| word == managers::FAKE_WORKERS) {
-        return managers::fake::main(&words[1..]);
+    if words.first().is_some_and(|keyword| keyword == multi_manager::FAKE_WORKERS) {
+        return multi_manager::fake_worker_process::main(&words[1..]);
     }
     let (how, only): (Vec<String>, Vec<String>) =
-        words.into_iter().partition(|word| ["quick", "hybrid"].contains(&word.as_str()));
-    let unknown: Vec<&String> = only.iter().filter(|word| !PARTS.contains(&word.as_str())).collect();
+        words.into_iter().partition(|keyword| ["quick", "hybrid"].contains(&keyword.as_str()));
+    let unknown: Vec<&String> = only.iter().filter(|keyword| !PARTS.contains(&keyword.as_str())).collect();
     ensure!(unknown.is_empty(), "{unknown:?} cannot be measured; choose of {PARTS:?}, quick, hybrid");
-    let wanted = |name: &str| only.is_empty() || only.iter().any(|part| part == name);
-    let of_worker = |name: &str| wanted(name) || wanted("worker");
-    let scale = worker::Scale::of(&how);
-    let mut figures = Figures::default();
-    if wanted("deciding") {
-        deciding::measure(&mut figures);
+    let expected = |name: &str| only.is_empty() || only.iter().any(|part| part == name);
+    let of_worker = |name: &str| expected(name) || expected("worker");
+    let scale = worker::WorkerBenchScale::of(&how);
+    let mut figures = BenchFigures::default();
+    if expected("scheduling") {
+        scheduling::measure(&mut figures);
     }
-    if wanted("commits") {
+    if expected("commits") {
         commits::measure(&mut figures)?;
     }
-    if wanted("snapshot") {
+    if expected("snapshot") {
         snapshot::measure(&mut figures)?;
     }
-    if wanted("node") {
+    if expected("node") {
         node::measure(&mut figures)?;
     }
     if of_worker("worker-many") {
@@ -87,20 +88,20 @@ fn main() -> anyhow::Result<()> {
     if of_worker("worker-checks") {
         worker::measure_checks(&mut figures, scale)?;
     }
-    if of_worker("worker-contents") {
-        worker::measure_contents(&mut figures, scale)?;
+    if of_worker("worker-secrets") {
+        worker::measure_secrets(&mut figures, scale)?;
     }
-    let of_managers = |name: &str| wanted(name) || wanted("managers");
-    let scale = managers::Scale::of(&how);
+    let of_managers = |name: &str| expected(name) || expected("managers");
+    let scale = multi_manager::ManagerBenchScale::of(&how);
     if of_managers("managers-commits") {
-        managers::measure_commits(&mut figures)?;
+        multi_manager::measure_commits(&mut figures)?;
     }
     if of_managers("managers-failover") {
-        managers::measure_failover(&mut figures, scale)?;
+        multi_manager::measure_failover(&mut figures, scale)?;
     }
-    for part in managers::Load::ALL {
-        if of_managers(part.word()) {
-            managers::measure_load(&mut figures, part, scale)?;
+    for part in multi_manager::WorkerLoad::ALL {
+        if of_managers(part.name()) {
+            multi_manager::measure_load(&mut figures, part, scale)?;
         }
     }
     let path = Path::new("target/bench.json");

@@ -1,36 +1,36 @@
-//! A real node on real containers: how long a start takes beside `ctr run`, and what an idle node costs.
+//! A real node on real containers: the time of a start compared to `ctr run`, and the cost of an idle node.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use nix::unistd::{SysconfVar, sysconf};
-use warren_testkit::image::Image;
-use warren_testkit::netns::Lab;
-use warren_testkit::node::{Node, Settings};
+use warren_testkit::image::TestImage;
+use warren_testkit::netns::NetworkSwitch;
+use warren_testkit::node::{LabNode, NodeOptions};
 
-use crate::figures::Figures;
+use crate::figures::BenchFigures;
 
 const IMAGE: &str = "warren.local/bench:1";
 /// Pairs of starts.
 const ROUNDS: usize = 15;
-/// How long the idle node is watched: several heartbeats and a repair of its network.
+/// The observation time of the idle node: several heartbeats and a repair of its network.
 const IDLE: Duration = Duration::from_secs(40);
 
-pub fn measure(figures: &mut Figures) -> anyhow::Result<()> {
+pub fn measure(figures: &mut BenchFigures) -> anyhow::Result<()> {
     println!("\none node, real containers");
-    let lab = Lab::new();
-    let mut node = Node::start(lab.host(), Settings::default());
+    let lab = NetworkSwitch::new();
+    let mut node = LabNode::start(lab.add_host(), NodeOptions::default());
     let archive = node.scratch().join("bench.tar");
-    Image::busybox(IMAGE).arguments(["sleep", "100000"]).oci_archive().write(&archive)?;
+    TestImage::busybox(IMAGE).arguments(["sleep", "100000"]).oci_archive().write(&archive)?;
     let archive = archive.to_str().context("a path in UTF-8")?;
-    node.warren().ok(&["image", "import", archive]);
+    node.warren().run_ok(&["image", "import", archive]);
     node.ctr(["--namespace", "bench", "images", "import", archive]);
     starts(figures, &node);
     idle(figures, &mut node)
 }
 
-/// Pairs of `ctr run -d` and `warren service create`, in turn, each until the container runs.
-fn starts(figures: &mut Figures, node: &Node) {
+/// Pairs of `ctr run -d` and `warren service create`, alternating, each until the container runs.
+fn starts(figures: &mut BenchFigures, node: &LabNode) {
     let warren = node.warren();
     let (mut ctr, mut ours, mut ratio, mut inside) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for round in 0..=ROUNDS {
@@ -39,11 +39,11 @@ fn starts(figures: &mut Figures, node: &Node) {
         node.ctr(["--namespace", "bench", "run", "--detach", "--null-io", IMAGE, &name, "sleep", "100000"]);
         let theirs = start.elapsed().as_secs_f64();
         let start = Instant::now();
-        warren.ok(&["service", "create", &name, "--image", IMAGE, "--stop-grace", "0s"]);
+        warren.run_ok(&["service", "create", &name, "--image", IMAGE, "--stop-grace", "0s"]);
         let own = start.elapsed().as_secs_f64();
         let task = &warren.json(&["service", "ps", &name])[0];
         node.ctr(["--namespace", "bench", "task", "kill", "--signal", "9", &name]);
-        warren.ok(&["service", "rm", &name]);
+        warren.run_ok(&["service", "rm", &name]);
         node.ctr(["--namespace", "bench", "task", "delete", "--force", &name]);
         node.ctr(["--namespace", "bench", "container", "delete", &name]);
         // The first pair warms caches.
@@ -66,10 +66,10 @@ fn since_creation(task: &serde_json::Value) -> Option<f64> {
     Some((time("stateSince")?.as_millisecond() - time("createdAt")?.as_millisecond()) as f64 / 1000.0)
 }
 
-/// Memory, CPU and log of a hybrid node with nothing to do.
-fn idle(figures: &mut Figures, node: &mut Node) -> anyhow::Result<()> {
+/// Memory, CPU and log of an idle hybrid node.
+fn idle(figures: &mut BenchFigures, node: &mut LabNode) -> anyhow::Result<()> {
     let pid = node.process().pid();
-    let written = |node: &Node| node.warren().json(&["cluster", "info"])["logBytesWritten"].as_u64();
+    let written = |node: &LabNode| node.warren().json(&["cluster", "info"])["logBytesWritten"].as_u64();
     let before = (written(node).context("cluster info tells logBytesWritten")?, cpu_seconds(pid)?);
     // Not a wait for something: what is measured is this time itself.
     std::thread::sleep(IDLE);
@@ -95,12 +95,12 @@ pub fn cpu_seconds(pid: i32) -> anyhow::Result<f64> {
     cpu_ticks(pid, &[11, 12])
 }
 
-/// The same with that of all its children that have ended.
+/// The same, including all its children that have ended.
 pub fn cpu_seconds_with_children(pid: i32) -> anyhow::Result<f64> {
     cpu_ticks(pid, &[11, 12, 13, 14])
 }
 
-/// The sum of the fields of proc(5)'s `stat` at `places` behind the name, in seconds.
+/// The sum of the fields of proc(5)'s `stat` at `places` after the name, in seconds.
 fn cpu_ticks(pid: i32, places: &[usize]) -> anyhow::Result<f64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let (_, after_name) = stat.rsplit_once(')').context("a name in stat")?;

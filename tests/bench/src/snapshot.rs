@@ -1,8 +1,9 @@
-//! What a snapshot of a large state costs those who write meanwhile: the pauses between applied commands, with a
-//! snapshot and the compaction that follows it, and without.
+//! The cost of a snapshot of a large state for concurrent writers: the pauses between applied commands, with
+//! a snapshot and the compaction after it, and without.
 //!
-//! One cluster of [`TASKS`] tasks on a real log. Runs with and without a snapshot take turns on it, each with writers
-//! that report states of tasks without a break; a pause is the time between two answers, whoever got them.
+//! One cluster of [`TASKS`] tasks on a real log. Runs with and without a snapshot alternate, each with
+//! writers that report states of tasks continuously; a pause is the time between two consecutive answers of
+//! any writers.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -10,37 +11,37 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
-use warren_core::{Command, LEVEL, NewTask, schedule_up_to};
-use warren_log::{DataDir, Engine};
-use warren_manager::Tuning;
-use warren_manager::raft::restore::{Ended, Group, Opened, open_store};
-use warren_manager::raft::snapshot::Bounds;
+use warren_core::{Command, FEATURE_LEVEL, NewTask, schedule_with_limit};
+use warren_log::{DataDir, LogEngine};
+use warren_manager::ManagerTuning;
+use warren_manager::raft::open::{DriverExit, GroupConfig, OpenedStore, open_store};
+use warren_manager::raft::snapshot::SnapshotThresholds;
 use warren_manager::store::Store;
 use warren_types::{
-    Bytes, ClusterId, Desired, Health, Id, MilliCpu, Mode, NodeDescription, NodeId, NodeRole, Resources,
-    ServiceId, ServiceSpec, TaskId, TaskReport, TaskSpec, TaskState, Timestamp,
+    Bytes, ClusterId, DesiredTaskState, Health, Id, MilliCpu, NodeDescription, NodeId, NodeRole, Resources,
+    ServiceId, ServiceMode, ServiceSpec, TaskId, TaskReport, TaskSpec, TaskState, Timestamp,
 };
 
-use crate::commits::door::OWNER;
-use crate::figures::Figures;
+use crate::commits::driver::OWNER;
+use crate::figures::BenchFigures;
 
 const NODES: u32 = 1_000;
 const SERVICES: u32 = 100;
 const REPLICAS: u32 = 1_000;
 const TASKS: u32 = SERVICES * REPLICAS;
 const WRITERS: u32 = 32;
-/// Pairs of runs; the first warms caches and is not kept.
+/// Pairs of runs; the first warms caches and is discarded.
 const PAIRS: usize = 6;
-/// Commands of one run, and after how many of them the snapshot is due.
+/// Commands of one run, and the number of them after which the snapshot is due.
 const COMMANDS: usize = 60_000;
 const DUE: usize = 10_000;
 const NOW: Timestamp = Timestamp(1_000);
 
-pub fn measure(figures: &mut Figures) -> anyhow::Result<()> {
+pub fn measure(figures: &mut BenchFigures) -> anyhow::Result<()> {
     println!("\na snapshot of {TASKS} tasks while {WRITERS} writers go on");
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let directory = tempfile::Builder::new().prefix("bench-").tempdir_in("target")?;
-    let cluster = Cluster { runtime, directory: directory.path().to_owned() };
+    let cluster = SnapshotBench { runtime, directory: directory.path().to_owned() };
     cluster.build()?;
     let mut pairs = Vec::new();
     for _ in 0..PAIRS {
@@ -49,7 +50,7 @@ pub fn measure(figures: &mut Figures) -> anyhow::Result<()> {
     let pairs = &pairs[1..];
     let bytes = cluster.snapshots()?.first().map_or(0, |(_, bytes)| *bytes);
     figures.add("the snapshot, sealed", bytes as f64 / f64::from(1 << 20), "MiB", "");
-    for (name, of) in [("without", Side::Without), ("with", Side::With)] {
+    for (name, of) in [("without", SnapshotMode::Without), ("with", SnapshotMode::With)] {
         let all = |figure: fn(&Pauses) -> f64| {
             pairs.iter().map(|pair| figure(of.in_pair(pair))).collect::<Vec<_>>()
         };
@@ -74,12 +75,12 @@ pub fn measure(figures: &mut Figures) -> anyhow::Result<()> {
 }
 
 #[derive(Clone, Copy)]
-enum Side {
+enum SnapshotMode {
     Without,
     With,
 }
 
-impl Side {
+impl SnapshotMode {
     fn in_pair(self, pair: &(Pauses, Pauses)) -> &Pauses {
         match self {
             Self::Without => &pair.0,
@@ -88,10 +89,10 @@ impl Side {
     }
 }
 
-/// What one run found.
+/// The result of one run.
 struct Pauses {
     rate: f64,
-    /// Between one answer and the next; sorted.
+    /// Times between consecutive answers; sorted.
     sorted: Vec<Duration>,
 }
 
@@ -110,39 +111,45 @@ impl Pauses {
     }
 }
 
-struct Cluster {
+struct SnapshotBench {
     runtime: Runtime,
     directory: PathBuf,
 }
 
-/// A driver that runs.
-struct Running {
+/// A running driver.
+struct RunningDriver {
     store: Store,
     stop: CancellationToken,
-    ended: Ended,
+    ended: DriverExit,
 }
 
-impl Cluster {
-    /// Opens what is there; a snapshot is due `after` so many entries.
-    fn open(&self, after: usize) -> anyhow::Result<Running> {
+impl SnapshotBench {
+    /// Opens the existing data; a snapshot is due `after` this many entries.
+    fn open(&self, after: usize) -> anyhow::Result<RunningDriver> {
         let path = self.directory.join("manager");
         std::fs::create_dir_all(&path)?;
-        let snapshots = Bounds { bytes: usize::MAX, entries: after };
-        let tuning = Tuning { snapshots, ..Tuning::default() };
+        let snapshots = SnapshotThresholds { bytes: usize::MAX, entries: after };
+        let tuning = ManagerTuning { snapshot_thresholds: snapshots, ..ManagerTuning::default() };
         let (data_dir, stop) = (DataDir::open(&self.directory)?, CancellationToken::new());
-        let Opened { store, ended, .. } =
-            open_store(data_dir, &path, (Engine::Redb, OWNER), tuning, Group::of_one(), stop.clone())?;
+        let OpenedStore { store, driver_exit: ended, .. } = open_store(
+            data_dir,
+            &path,
+            (LogEngine::Redb, OWNER),
+            tuning,
+            GroupConfig::single(),
+            stop.clone(),
+        )?;
         self.runtime.block_on(async {
             let mut watch = store.watch(0);
-            while !store.read().role.may_plan {
-                // A missed change is as good a reason to look again as any.
+            while !store.read().role.can_plan {
+                // A missed change only causes another check.
                 let _ = watch.next().await;
             }
         });
-        Ok(Running { store, stop, ended })
+        Ok(RunningDriver { store, stop, ended })
     }
 
-    fn close(&self, running: Running) -> anyhow::Result<()> {
+    fn close(&self, running: RunningDriver) -> anyhow::Result<()> {
         running.stop.cancel();
         Ok(self.runtime.block_on(running.ended)??)
     }
@@ -163,9 +170,9 @@ impl Cluster {
         self.close(running)
     }
 
-    /// One run, on what the last one left.
+    /// One run, on the state of the previous one.
     fn run(&self, with_snapshot: bool) -> anyhow::Result<Pauses> {
-        // What is replayed at the start counts as well.
+        // Entries replayed at the start count as well.
         let running = self.open(usize::MAX)?;
         let index = usize::try_from(running.store.read().index)?;
         let covered = self.snapshots()?.iter().map(|(path, _)| covered(path)).max().unwrap_or_default();
@@ -192,7 +199,14 @@ fn covered(path: &Path) -> u64 {
 
 async fn build(store: &Store) -> anyhow::Result<()> {
     let ranges = vec!["10.0.0.0/8".parse()?];
-    store.propose(Command::CreateCluster { id: ClusterId(Id(1)), ranges, level: LEVEL, at: NOW }).await?;
+    store
+        .propose(Command::CreateCluster {
+            id: ClusterId(Id(1)),
+            ranges,
+            feature_level: FEATURE_LEVEL,
+            at: NOW,
+        })
+        .await?;
     for number in 1..=NODES {
         let (id, name, description) = (node(number), format!("node-{number}").parse()?, description());
         let role = NodeRole::Worker;
@@ -208,7 +222,7 @@ async fn build(store: &Store) -> anyhow::Result<()> {
         let slots = (1..=REPLICAS).map(new_task).collect();
         store.propose(Command::CreateTasks { term, service: id, revision: 1, slots, at: NOW }).await?;
     }
-    let placement = schedule_up_to(&store.read().state, NOW, usize::MAX);
+    let placement = schedule_with_limit(&store.read().state, NOW, usize::MAX);
     ensure!(placement.assignments.len() == TASKS as usize, "everything fits");
     for placements in placement.assignments.chunks(1_000) {
         store.propose(Command::AssignTasks { term, placements: placements.to_vec(), at: NOW }).await?;
@@ -220,13 +234,13 @@ async fn build(store: &Store) -> anyhow::Result<()> {
 async fn write(store: &Store) -> anyhow::Result<Vec<Instant>> {
     let tasks: Vec<(TaskId, NodeId)> =
         store.read().state.tasks().filter_map(|task| Some((task.id, task.node?))).collect();
-    // Attempts only rise; each run has its own.
+    // Attempts only increase; each run has its own.
     let attempt = 1 + store.read().state.tasks().map(|task| task.observed.attempt).max().unwrap_or_default();
     let writing = (0..WRITERS).map(|writer| {
         let (store, tasks) = (store.clone(), tasks.clone());
         tokio::spawn(async move {
             let mut answers = Vec::with_capacity(COMMANDS / WRITERS as usize);
-            // Neighbours in time are far apart in the tree.
+            // Consecutive reports are far apart in the tree.
             let mine = tasks.iter().skip(writer as usize).step_by(WRITERS as usize).cycle();
             for (task, node) in mine.take(COMMANDS / WRITERS as usize) {
                 store.propose(report(*task, *node, attempt)).await?;
@@ -243,7 +257,7 @@ async fn write(store: &Store) -> anyhow::Result<Vec<Instant>> {
 }
 
 fn new_task(slot: u32) -> NewTask {
-    NewTask { slot, not_before: None, desired: Desired::Running, replaces: None, bound_to: None }
+    NewTask { slot, not_before: None, desired: DesiredTaskState::Running, replaces: None, bound_to: None }
 }
 
 fn report(task: TaskId, node: NodeId, attempt: u32) -> Command {
@@ -273,7 +287,7 @@ fn spec(number: u32) -> anyhow::Result<ServiceSpec> {
     Ok(ServiceSpec {
         name: format!("service-{number}").parse()?,
         labels: Default::default(),
-        mode: Mode::Replicated { replicas: REPLICAS },
+        mode: ServiceMode::Replicated { replicas: REPLICAS },
         task,
         ports: Vec::new(),
         placement: Default::default(),

@@ -1,44 +1,45 @@
-//! End to end: the `warren` executable as a person starts it, on real containerd, containers and networks.
+//! End to end: the `warren` executable as a user starts it, on real containerd, containers and networks.
 //!
-//! Every test has a world of its own ([`world`]): a lab host that runs one node with its own directories and its
-//! own containerd, and a second host that looks at it from outside. Cases that need no node of their own share
-//! one and are rows of a table: `inside::FIELDS`, `refusals::REFUSED`, `refusals::BROKEN`, `starting::STARTS`.
-//! No test may look at what Warren believes where the machine itself can be asked.
+//! Every test has its own fixture ([`fixture`]): a lab host that runs one node with its own directories and
+//! its own containerd, and a second host as a client. Cases that need no separate node share one and are rows
+//! of a table: `container_fields::FIELDS`, `invalid_input::REFUSED`, `invalid_input::BROKEN`,
+//! `node_start::STARTS`.
+//! No test may rely on Warren's records where it can read the state of the machine itself.
 
 #![allow(clippy::unwrap_used)]
 
 mod e2e {
     pub mod chaos;
     pub mod cluster;
-    pub mod contents;
-    pub mod damage;
+    pub mod container_fields;
     pub mod demo;
     pub mod disconnected;
-    pub mod disks;
-    pub mod ending;
-    pub mod first_minutes;
-    pub mod full_disk;
+    pub mod fixture;
+    pub mod getting_started;
     pub mod health;
-    pub mod inside;
+    pub mod invalid_input;
     pub mod joining;
     pub mod logs;
-    pub mod losses;
+    pub mod lost_containerd;
     pub mod lost_machines;
+    pub mod manager_disk;
     pub mod managers;
-    pub mod probes;
+    pub mod network_repair;
+    pub mod node_cleanup;
+    pub mod node_restart;
+    pub mod node_start;
+    pub mod orphans;
     pub mod pulls;
     pub mod recovery;
-    pub mod refusals;
     pub mod removed;
-    pub mod restart;
-    pub mod restarts;
-    pub mod starting;
-    pub mod strays;
-    pub mod task;
+    pub mod restart_policy;
+    pub mod scheduling;
+    pub mod secrets;
+    pub mod task_document;
+    pub mod telemetry;
+    pub mod three_managers;
     pub mod traffic;
-    pub mod trio;
     pub mod updates;
     pub mod volumes;
-    pub mod workers;
-    pub mod world;
+    pub mod worker_disk;
 }

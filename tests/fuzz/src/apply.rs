@@ -1,25 +1,27 @@
-//! Arbitrary sequences of commands, planners' work among them, on a state and on a member that joined on the
-//! way.
+//! Arbitrary sequences of commands and plans, on a state and on a member that joined in between from a
+//! snapshot.
 
 mod input;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use warren_core::{Command, Outcome, State, reap, reap_tokens, reconcile_level, reconcile_service, schedule};
+use warren_core::{
+    ApplyOutcome, Command, State, reap, reap_tokens, reconcile_feature_level, reconcile_service, schedule,
+};
 use warren_manager::raft::codec::{CodecError, decode, encode};
 use warren_types::{Health, NodeId, NodeStatus, TaskReport, TaskState, Timestamp};
 
-use self::input::{Input, Step};
+use self::input::{FuzzInput, FuzzStep};
 use crate::snapshot::rewritten;
 
 /// Steps of one input: a longer one finds nothing that two shorter ones do not.
-const MOST_STEPS: usize = 80;
-/// Planners stop here, so that checking everything after each step stays quick.
+const MAX_STEPS: usize = 80;
+/// Planners stop above this size, so that the checks after each step stay fast.
 const MANY_TASKS: usize = 150;
 
-/// Whatever comes: the state never contradicts itself, nothing counts twice, and a member that joined from a
-/// snapshot has the same state.
+/// For any input: the state never contradicts itself, no command is applied twice, and a member that joined
+/// from a snapshot has the same state.
 pub fn run(bytes: &[u8]) {
     play(bytes);
 }
@@ -29,58 +31,70 @@ pub fn reached(bytes: &[u8]) -> BTreeSet<String> {
     play(bytes).reached
 }
 
-fn play(bytes: &[u8]) -> Cluster {
-    let mut cluster = Cluster::new();
-    let mut input = Input::new(bytes);
-    for _ in 0..MOST_STEPS {
+fn play(bytes: &[u8]) -> FuzzCluster {
+    let mut cluster = FuzzCluster::new();
+    let mut input = FuzzInput::new(bytes);
+    for _ in 0..MAX_STEPS {
         let Some(step) = input.step() else { break };
-        cluster.go(step);
+        cluster.step(step);
     }
     assert_eq!(cluster.joined, cluster.state);
     cluster
 }
 
-struct Cluster {
+struct FuzzCluster {
     state: State,
-    /// A member that was sent a snapshot, and the entries after it.
+    /// A member that received a snapshot, and the entries after it.
     joined: State,
     term: u64,
     reached: BTreeSet<String>,
 }
 
-impl Cluster {
+impl FuzzCluster {
     fn new() -> Self {
         Self { state: State::new(), joined: State::new(), term: 3, reached: BTreeSet::new() }
     }
 
-    fn go(&mut self, step: Step) {
+    fn step(&mut self, step: FuzzStep) {
         let busy = self.state.task_count() > MANY_TASKS;
         let now = self.state.clock() + Duration::from_secs(1);
         match step {
-            Step::Say(command) => self.say(&command),
-            Step::Elect { term } => self.term = self.term.max(term),
-            Step::Join => self.joined = rewritten(&self.state),
-            Step::Skip { index } => self.skip(index),
-            Step::Reconcile(id) if !busy => self.carry_out(reconcile_service(&self.state, &id, now).commands),
-            Step::Schedule if !busy => self.carry_out(schedule(&self.state, now).command(&self.state, now)),
-            Step::Reconcile(_) | Step::Schedule => {}
-            Step::Reap(id) => self.carry_out(reap(&self.state, &id).commands),
-            Step::Tokens => self.carry_out(reap_tokens(&self.state, now).commands),
-            Step::Level => self.carry_out(reconcile_level(&self.state).commands),
-            Step::Judge { node, down } => self.judge(node, down, now),
-            Step::Work { node, state, removed, health } => self.work(node, state, (removed, health), now),
+            FuzzStep::Propose(command) => self.propose(&command),
+            FuzzStep::Elect { term } => self.term = self.term.max(term),
+            FuzzStep::Join => self.joined = rewritten(&self.state),
+            FuzzStep::Skip { index } => self.skip(index),
+            FuzzStep::Reconcile(id) if !busy => {
+                self.apply_all(reconcile_service(&self.state, &id, now).commands)
+            }
+            FuzzStep::Schedule if !busy => {
+                self.apply_all(schedule(&self.state, now).command(&self.state, now))
+            }
+            FuzzStep::Reconcile(_) | FuzzStep::Schedule => {}
+            FuzzStep::Reap(id) => self.apply_all(reap(&self.state, &id).commands),
+            FuzzStep::ReapTokens => self.apply_all(reap_tokens(&self.state, now).commands),
+            FuzzStep::Level => self.apply_all(reconcile_feature_level(&self.state).commands),
+            FuzzStep::SetReachability { node, down } => self.set_reachability(node, down, now),
+            FuzzStep::ReportTasks { node, state, removed, health } => {
+                self.report_tasks(node, state, (removed, health), now)
+            }
         }
     }
 
-    /// What is said of the node's newest session; sessions that are over come from the commands.
-    fn judge(&mut self, id: NodeId, down: bool, at: Timestamp) {
+    /// Reports of the node's newest session; earlier sessions come from the commands.
+    fn set_reachability(&mut self, id: NodeId, down: bool, at: Timestamp) {
         let Some(session) = self.state.node(&id).map(|node| node.session) else { return };
         let status = if down { NodeStatus::Down } else { NodeStatus::Ready };
-        self.say(&Command::SetNodeStatus { term: self.term, node: id, session, status, at });
+        self.propose(&Command::SetNodeStatus { term: self.term, node: id, session, status, at });
     }
 
-    /// The worker of the node says that each of its tasks came to this state.
-    fn work(&mut self, id: NodeId, state: TaskState, (removed, health): (bool, Health), at: Timestamp) {
+    /// The worker of the node reports this state for each of its tasks.
+    fn report_tasks(
+        &mut self,
+        id: NodeId,
+        state: TaskState,
+        (removed, health): (bool, Health),
+        at: Timestamp,
+    ) {
         let Some(node) = self.state.node(&id) else { return };
         let say = |task: &std::sync::Arc<warren_types::Task>| TaskReport {
             task: task.id,
@@ -97,34 +111,34 @@ impl Cluster {
         };
         let reports = self.state.tasks_on(&id).map(say).collect();
         let command = Command::ReportTasks { node: id, session: node.session, reports, at };
-        self.say(&command);
+        self.propose(&command);
     }
 
-    fn carry_out(&mut self, commands: impl IntoIterator<Item = Command>) {
+    fn apply_all(&mut self, commands: impl IntoIterator<Item = Command>) {
         for command in commands {
-            self.say(&command);
+            self.propose(&command);
         }
     }
 
     /// Entries that carry no command.
     fn skip(&mut self, index: u64) {
-        let applied = warren_core::Applied { term: self.term, index };
-        self.state.advance(applied);
-        self.joined.advance(applied);
+        let applied = warren_core::AppliedIndex { term: self.term, index };
+        self.state.advance_to(applied);
+        self.joined.advance_to(applied);
     }
 
-    /// Takes the command through the log twice.
-    fn say(&mut self, command: &Command) {
+    /// Encodes and decodes the command twice.
+    fn propose(&mut self, command: &Command) {
         let bytes = encode(command);
         let command = match decode(&bytes) {
             Ok(read) => read,
             // The member stops.
-            Err(CodecError::Level { .. }) => return,
-            Err(refused) => panic!("{command:?} cannot be read again: {refused}"),
+            Err(CodecError::UnsupportedLevel { .. }) => return,
+            Err(refused) => panic!("{command:?} cannot be decoded: {refused}"),
         };
         assert_eq!(encode(&command), bytes, "{command:?}");
         let outcome = self.apply(&command);
-        if matches!(outcome, Some(Outcome::Applied { .. })) {
+        if matches!(outcome, Some(ApplyOutcome::Applied { .. })) {
             let name = format!("{command:?}");
             self.reached.insert(name.split([' ', '{']).next().unwrap_or_default().to_owned());
         }
@@ -132,11 +146,11 @@ impl Cluster {
         if !matches!(command, Command::OpenSession { .. }) {
             let before = self.state.digest().value;
             self.apply(&command);
-            assert_eq!(self.state.digest().value, before, "{command:?} was not harmless the second time");
+            assert_eq!(self.state.digest().value, before, "{command:?} is not idempotent");
         }
     }
 
-    fn apply(&mut self, command: &Command) -> Option<Outcome> {
+    fn apply(&mut self, command: &Command) -> Option<ApplyOutcome> {
         let before = self.state.clone();
         let index = before.applied().index.checked_add(1)?;
         let outcome = self.state.apply(self.term, index, command);
@@ -145,8 +159,8 @@ impl Cluster {
         assert_eq!(self.state.check(), Ok(()), "after {command:?}");
         assert_eq!(self.state.check_after(&before), Ok(()), "after {command:?}");
         let changed = self.state.digest().value != before.digest().value;
-        if changed && !matches!(outcome, Outcome::Applied { .. }) {
-            panic!("{command:?} left a trace: {outcome:?}");
+        if changed && !matches!(outcome, ApplyOutcome::Applied { .. }) {
+            panic!("{command:?} was rejected and changed the state: {outcome:?}");
         }
         Some(outcome)
     }

@@ -1,18 +1,18 @@
-//! Arbitrary bytes as what stands in an entry of the log.
+//! Arbitrary bytes as the payload of a log entry.
 
-use warren_consensus::Membership;
+use warren_consensus::MembershipEntry;
 use warren_core::State;
 use warren_manager::raft::codec::{decode, encode};
 
-/// Bytes are refused, or are a command that survives being written again and that any state takes.
+/// Bytes are rejected, or are a command that survives encoding and that every state can apply.
 pub fn run(bytes: &[u8]) {
-    if let Ok(membership) = Membership::parse(bytes) {
+    if let Ok(membership) = MembershipEntry::parse(bytes) {
         assert_eq!(membership.encode(), bytes);
     }
     let Ok(command) = decode(bytes) else { return };
     let again = encode(&command);
     assert_eq!(decode(&again).as_ref().ok(), Some(&command), "{again:02x?}");
-    assert_eq!(encode(&command), again, "one value has one spelling");
+    assert_eq!(encode(&command), again, "one value has one encoding");
     let mut state = State::new();
     state.apply(1, 1, &command);
     assert_eq!(state.check(), Ok(()));

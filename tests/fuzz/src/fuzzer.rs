@@ -1,16 +1,17 @@
-//! libFuzzer around one of the targets, which `WARREN_FUZZ_TARGET` names. `run.sh` builds and starts it.
+//! Runs libFuzzer with the target that `WARREN_FUZZ_TARGET` names. `run.sh` builds and starts it.
 #![no_main]
 #![allow(unsafe_code)] // libFuzzer is C++ and calls an exported function.
 
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use warren_test_fuzz::{Target, target};
+use warren_test_fuzz::{FuzzTarget, target};
 
-static TARGET: LazyLock<Target> = LazyLock::new(|| {
+static TARGET: LazyLock<FuzzTarget> = LazyLock::new(|| {
     let name = std::env::var("WARREN_FUZZ_TARGET").unwrap_or_default();
-    target(&name)
-        .unwrap_or_else(|| panic!("WARREN_FUZZ_TARGET is {name:?}; give codec, snapshot, apply or message"))
+    target(&name).unwrap_or_else(|| {
+        panic!("WARREN_FUZZ_TARGET is {name:?}; set it to codec, snapshot, apply or message")
+    })
 });
 
 fuzz_target!(|bytes: &[u8]| TARGET(bytes));

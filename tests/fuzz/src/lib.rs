@@ -1,10 +1,10 @@
-//! What a manager makes of bytes and commands that nobody would write: each target is a function of bytes
-//! that panics when something is found.
+//! Fuzz targets for a manager's input of bytes and commands: each target is a function of bytes that panics
+//! when it finds a defect.
 //!
-//! It must never pass over an input silently that a manager could be handed, and never depend on anything but
-//! the bytes, so that a finding stays one. `run.sh` lets libFuzzer look for inputs; the tests of this crate
-//! replay the kept ones in `corpus/<target>/`, on stable and with every other test. A finding is mended, and
-//! its input kept.
+//! It must never skip an input that a manager could receive, and never depend on anything but the bytes, so
+//! that a finding is reproducible. `run.sh` lets libFuzzer search for inputs; the tests of this crate replay
+//! the kept ones in `corpus/<target>/`, on stable and with all other tests. After a fix, the input of the
+//! finding is kept.
 //!
 //! Start reading at [`TARGETS`], then [`apply`].
 
@@ -15,15 +15,15 @@ pub mod codec;
 pub mod message;
 pub mod snapshot;
 
-/// A function of bytes that panics when something is found.
-pub type Target = fn(&[u8]);
+/// A function of bytes that panics when it finds a defect.
+pub type FuzzTarget = fn(&[u8]);
 
-/// The targets by name, which is also that of their corpus.
-pub const TARGETS: [(&str, Target); 4] =
+/// The targets by name, which is also the name of their corpus.
+pub const TARGETS: [(&str, FuzzTarget); 4] =
     [("codec", codec::run), ("snapshot", snapshot::run), ("apply", apply::run), ("message", message::run)];
 
 /// The target of that name.
-pub fn target(name: &str) -> Option<Target> {
+pub fn target(name: &str) -> Option<FuzzTarget> {
     TARGETS.into_iter().find(|(known, _)| *known == name).map(|(_, run)| run)
 }
 

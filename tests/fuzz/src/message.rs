@@ -1,17 +1,17 @@
-//! Arbitrary messages of other members, among ticks and proposals, to one member of three.
+//! Arbitrary messages of other members, mixed with ticks and proposals, to one member of three.
 
 use std::collections::VecDeque;
 
 use arbitrary::{Arbitrary, Result, Unstructured};
 use bytes::Bytes;
 use warren_consensus::{
-    Acknowledged, Config, Effect, Entry, EntryKind, Event, Machine, MemberChange, Message, MessageKind,
-    Proposal, Restored,
+    AcknowledgedEntry, Effect, EntryKind, Event, MemberChange, Message, MessageKind, PersistentState,
+    Proposal, RaftConfig, RaftEntry, RaftMachine,
 };
 use warren_types::raft::{ConfState, SnapshotMeta};
 
 /// Events of one input.
-const MOST_EVENTS: usize = 200;
+const MAX_EVENTS: usize = 200;
 const ME: u64 = 1;
 
 const KINDS: [MessageKind; 13] = [
@@ -27,44 +27,44 @@ const KINDS: [MessageKind; 13] = [
     MessageKind::ReadIndexResponse,
     MessageKind::PreVote,
     MessageKind::PreVoteResponse,
-    MessageKind::Status,
+    MessageKind::LogStatus,
 ];
 
-/// The member never panics, and what it applies has no gap and never goes back, until it says that it cannot
-/// go on.
+/// The member never panics, and its applied entries have no gap and never go back, until it reports that it
+/// cannot continue.
 pub fn run(bytes: &[u8]) {
     let mut input = Unstructured::new(bytes);
     let seed = u64::arbitrary(&mut input).unwrap_or_default();
-    let (machine, first) =
-        Machine::new(Config::new(ME, seed), Restored::founding([1, 2, 3])).expect("a valid configuration");
-    let mut member = Member { machine, applied: (0, 0), alive: true };
+    let (machine, first) = RaftMachine::new(RaftConfig::new(ME, seed), PersistentState::bootstrap([1, 2, 3]))
+        .expect("a valid configuration");
+    let mut member = FuzzMember { machine, applied: (0, 0), is_alive: true };
     member.settle(first);
-    for number in 0..MOST_EVENTS as u64 {
-        if input.is_empty() || !member.alive {
+    for number in 0..MAX_EVENTS as u64 {
+        if input.is_empty() || !member.is_alive {
             return;
         }
         let Ok(event) = event(&mut input, number + 1) else { return };
-        let effects = member.machine.on(event);
+        let effects = member.machine.handle(event);
         member.settle(effects);
     }
 }
 
-struct Member {
-    machine: Machine,
+struct FuzzMember {
+    machine: RaftMachine,
     /// Term and index of the last entry.
     applied: (u64, u64),
-    alive: bool,
+    is_alive: bool,
 }
 
-impl Member {
+impl FuzzMember {
     fn settle(&mut self, effects: Vec<Effect>) {
         let mut effects = VecDeque::from(effects);
         while let Some(effect) = effects.pop_front() {
-            assert!(self.alive, "{effect:?} after the end");
+            assert!(self.is_alive, "{effect:?} after the end");
             let event = match effect {
                 Effect::Persist(write) => {
                     if let Some(SnapshotMeta { index, term, .. }) = write.snapshot {
-                        assert!(index > self.applied.1, "a snapshot of the past");
+                        assert!(index > self.applied.1, "the snapshot is older than the applied index");
                         self.applied = (term, index);
                     }
                     Event::Persisted { number: write.number }
@@ -73,19 +73,19 @@ impl Member {
                     for committed in &entries {
                         let (term, index) = (committed.entry.term, committed.entry.index);
                         assert_eq!(index, self.applied.1 + 1, "a gap");
-                        assert!(term >= self.applied.0, "a term that went back");
+                        assert!(term >= self.applied.0, "the term decreased");
                         self.applied = (term, index);
                     }
                     Event::Applied { index: self.applied.1 }
                 }
                 Effect::Fatal(why) => {
                     assert!(!why.to_string().is_empty());
-                    self.alive = false;
+                    self.is_alive = false;
                     continue;
                 }
                 _ => continue,
             };
-            effects.extend(self.machine.on(event));
+            effects.extend(self.machine.handle(event));
         }
     }
 }
@@ -103,14 +103,16 @@ fn event(input: &mut Unstructured<'_>, number: u64) -> Result<Event> {
             ];
             Event::ChangeMembers { id: number, change: input.choose(&change)?.clone() }
         }
-        5 => Event::TransferLeader { to: if bool::arbitrary(input)? { Some(small(input)?) } else { None } },
+        5 => {
+            Event::TransferLeadership { to: if bool::arbitrary(input)? { Some(small(input)?) } else { None } }
+        }
         6 => Event::ReadIndex { ctx: number },
-        7 => Event::Unreachable { to: small(input)? },
-        _ => Event::Message(message(input)?),
+        7 => Event::PeerUnreachable { to: small(input)? },
+        _ => Event::MessageReceived(message(input)?),
     })
 }
 
-/// 0 to 7, rarely any.
+/// 0 to 7, rarely any value.
 fn small(input: &mut Unstructured<'_>) -> Result<u64> {
     match u8::arbitrary(input)? {
         255 => u64::arbitrary(input),
@@ -142,21 +144,21 @@ fn message(input: &mut Unstructured<'_>) -> Result<Message> {
     })
 }
 
-fn acknowledged(input: &mut Unstructured<'_>) -> Result<Vec<Acknowledged>> {
+fn acknowledged(input: &mut Unstructured<'_>) -> Result<Vec<AcknowledgedEntry>> {
     let one = |input: &mut Unstructured<'_>, member| {
-        Ok(Acknowledged { member, index: small(input)?, term: small(input)? })
+        Ok(AcknowledgedEntry { member, index: small(input)?, term: small(input)? })
     };
     (1..=u64::from(u8::arbitrary(input)? % 4)).map(|member| one(input, member)).collect()
 }
 
-fn entries(input: &mut Unstructured<'_>, before: u64) -> Result<Vec<Entry>> {
+fn entries(input: &mut Unstructured<'_>, before: u64) -> Result<Vec<RaftEntry>> {
     let count = input.int_in_range(0..=3)?;
     let mut entries = Vec::new();
     for number in 0..count {
         let follows = u8::arbitrary(input)? < 250;
         let index = if follows { before.wrapping_add(number + 1) } else { small(input)? };
         let kind = *input.choose(&[EntryKind::Command, EntryKind::Noop, EntryKind::Membership])?;
-        entries.push(Entry { index, term: small(input)?, kind, data: data(input)? });
+        entries.push(RaftEntry { index, term: small(input)?, kind, data: data(input)? });
     }
     Ok(entries)
 }

@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use warren_core::{State, reap, reap_tokens, reconcile_level, reconcile_service, schedule};
+use warren_core::{State, reap, reap_tokens, reconcile_feature_level, reconcile_service, schedule};
 use warren_manager::raft::codec::{read_snapshot, write_snapshot};
 
-/// Bytes are refused, or are a state that holds together, survives being written again, and can be planned on
-/// and changed.
+/// Bytes are rejected, or are a consistent state that survives encoding, and can be planned on and changed.
 pub fn run(bytes: &[u8]) {
     let Ok(state) = read_snapshot(bytes) else { return };
     assert_eq!(state.check(), Ok(()));
@@ -19,7 +18,7 @@ pub fn run(bytes: &[u8]) {
         commands.extend(reap(&state, &service.id).commands);
     }
     commands.extend(reap_tokens(&state, now).commands);
-    commands.extend(reconcile_level(&state).commands);
+    commands.extend(reconcile_feature_level(&state).commands);
     commands.extend(schedule(&state, now).command(&state, now));
     for command in commands {
         let Some(index) = next.applied().index.checked_add(1) else { return };
@@ -29,11 +28,11 @@ pub fn run(bytes: &[u8]) {
     assert_eq!(next.check_after(&state), Ok(()));
 }
 
-/// The state as a member has it that was sent its snapshot.
+/// The state of a member that received its snapshot.
 pub fn rewritten(state: &State) -> State {
     let mut bytes = Vec::new();
-    write_snapshot(state, &mut bytes).expect("a vector takes everything");
-    let read = read_snapshot(&bytes).expect("what was written can be read");
+    write_snapshot(state, &mut bytes).expect("a vector accepts every write");
+    let read = read_snapshot(&bytes).expect("a written snapshot is readable");
     assert_eq!(read.digest(), state.digest());
     read
 }

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use super::*;
 
-/// Corpora are read by every test run and carried in every checkout.
-const MOST_FILES: usize = 100;
-const MOST_BYTES: usize = 200 << 10;
+/// The size limit: corpora are read by every test run and are part of every checkout.
+const MAX_FILES: usize = 100;
+const MAX_BYTES: usize = 200 << 10;
 
 fn corpus(target: &str) -> Vec<(PathBuf, Vec<u8>)> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target);
@@ -18,7 +18,7 @@ fn corpus(target: &str) -> Vec<(PathBuf, Vec<u8>)> {
 }
 
 #[test]
-fn every_kept_input_passes() {
+fn every_corpus_input_passes() {
     let mut found = Vec::new();
     for (name, target) in TARGETS {
         for (path, bytes) in corpus(name) {
@@ -35,12 +35,12 @@ fn corpora_are_there_and_small() {
     let mut bytes = 0;
     for (name, _) in TARGETS {
         let files = corpus(name);
-        assert!((5..=MOST_FILES).contains(&files.len()), "{name} has {} files", files.len());
+        assert!((5..=MAX_FILES).contains(&files.len()), "{name} has {} files", files.len());
         let different: BTreeSet<_> = files.iter().map(|(_, content)| content).collect();
-        assert_eq!(different.len(), files.len(), "{name} keeps an input twice");
+        assert_eq!(different.len(), files.len(), "the corpus of {name} has a duplicate");
         bytes += files.iter().map(|(_, content)| content.len()).sum::<usize>();
     }
-    assert!(bytes <= MOST_BYTES, "{bytes} bytes in all");
+    assert!(bytes <= MAX_BYTES, "the corpora have {bytes} bytes");
 }
 
 #[test]
@@ -53,17 +53,17 @@ fn every_target_has_a_corpus_and_every_corpus_a_target() {
     assert!(target("apply").is_some() && target("").is_none());
 }
 
-/// A target that goes through with nothing would find nothing.
+/// A target that rejects every input finds nothing.
 #[test]
-fn kept_inputs_reach_what_they_are_for() {
+fn corpus_reaches_every_command() {
     let reads = |read: fn(&[u8]) -> bool, name| corpus(name).iter().filter(|(_, bytes)| read(bytes)).count();
     assert!(reads(|bytes| warren_manager::raft::codec::decode(bytes).is_ok(), "codec") >= 14);
     assert!(reads(|bytes| warren_manager::raft::codec::read_snapshot(bytes).is_ok(), "snapshot") >= 5);
     let applied: BTreeSet<_> = corpus("apply").iter().flat_map(|(_, bytes)| apply::reached(bytes)).collect();
-    let wanted = [
+    let expected = [
         "AssignTasks",
         "CreateCluster",
-        "CreateContent",
+        "CreateSecretObject",
         "CreateService",
         "CreateTasks",
         "CreateToken",
@@ -75,24 +75,24 @@ fn kept_inputs_reach_what_they_are_for() {
         "JoinManager",
         "JoinNode",
         "OpenSession",
-        "RaiseLevel",
+        "RaiseFeatureLevel",
         "RegisterMember",
         "RegisterNode",
-        "RemoveContent",
         "RemoveMember",
         "RemoveNode",
+        "RemoveSecretObject",
         "RemoveService",
         "RemoveToken",
         "RemoveVolume",
         "ReportTasks",
         "ScaleService",
-        "SetDesired",
+        "SetDesiredTaskState",
         "SetNodeConditions",
         "SetNodeStatus",
-        "UpdateContent",
         "UpdateMember",
         "UpdateNode",
+        "UpdateSecretObject",
         "UpdateService",
     ];
-    assert_eq!(applied.into_iter().collect::<Vec<_>>(), wanted, "commands that changed a state");
+    assert_eq!(applied.into_iter().collect::<Vec<_>>(), expected, "commands that changed a state");
 }

@@ -1,82 +1,91 @@
-//! What the answers of one key say by themselves: which versions there were, in which order, and who saw each.
+//! What the answers of one key show by themselves: the versions, their order, and the operations that saw
+//! each.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::record::{Acknowledgement, Conflict, Operation, Outcome, Record, Value, Version};
+use crate::record::{
+    Acknowledgement, Conflict, OperationOutcome, OperationRecord, RegisterOperation, RegisterValue,
+    RegisterVersion,
+};
 
-/// An operation by its place in the key's history.
-pub type Place = usize;
+/// An operation by its index in the key's history.
+pub type OperationIndex = usize;
 
 /// A version, from the write that made it to the next one.
 #[derive(Debug, Default)]
-pub struct Epoch {
-    pub version: Version,
-    /// The write that was confirmed with this version. Of the others somebody knows who made them, but not from an
-    /// answer.
-    pub made_by: Option<Place>,
-    /// The value that readers found, or that the confirmed write wrote, and who said so.
-    pub value: Option<(Value, Place)>,
+pub struct VersionEpoch {
+    pub version: RegisterVersion,
+    /// The write that was confirmed with this version. Other versions may have a known writer, but not from
+    /// an answer.
+    pub written_by: Option<OperationIndex>,
+    /// The value that readers found or that the confirmed write wrote, with the operation that shows it.
+    pub value: Option<(RegisterValue, OperationIndex)>,
     /// Answers that are right only during this version.
-    pub seen_by: Vec<Place>,
-    /// Whoever expected it succeeded, and so made the next version.
-    pub expected_by: Option<Place>,
+    pub readers: Vec<OperationIndex>,
+    /// The compare-and-set that expected it and succeeded, and so made the next version.
+    pub expected_by: Option<OperationIndex>,
 }
 
-impl Epoch {
-    /// Nobody's answer needs it: only a compare-and-set that may have happened expects it, and then it was there.
+impl VersionEpoch {
+    /// No answer needs it: only a compare-and-set of unknown outcome expects it.
     pub fn is_optional(&self) -> bool {
         self.version > 0 && self.witness().is_none()
     }
 
-    /// Somebody whose answer is right only if this version was there.
-    pub fn witness(&self) -> Option<Place> {
-        self.made_by.or(self.seen_by.first().copied()).or(self.expected_by)
+    /// An operation whose answer is right only if this version existed.
+    pub fn witness(&self) -> Option<OperationIndex> {
+        self.written_by.or(self.readers.first().copied()).or(self.expected_by)
     }
 }
 
-/// A write that may have happened.
+/// A write of unknown outcome.
 #[derive(Debug)]
-pub struct Candidate {
-    pub place: Place,
-    pub value: Value,
-    /// Of a compare-and-set.
-    pub expected: Option<Version>,
+pub struct CandidateWrite {
+    pub operation: OperationIndex,
+    pub value: RegisterValue,
+    /// The expected version of a compare-and-set.
+    pub expected: Option<RegisterVersion>,
 }
 
-/// The history of a key up to some moment, sorted by what it says.
+/// The history of a key up to some time, sorted by its evidence.
 #[derive(Debug)]
-pub struct Epochs {
-    /// By rising version. The first is 0: nothing was written yet.
-    pub epochs: Vec<Epoch>,
+pub struct VersionEpochs {
+    /// By increasing version. The first is 0: nothing was written yet.
+    pub epochs: Vec<VersionEpoch>,
     /// In the order of their calls.
-    pub candidates: Vec<Candidate>,
+    pub candidates: Vec<CandidateWrite>,
 }
 
-/// Why no order explains the answers. Names operations by their place.
+/// Why no order explains the answers. Operations are named by their index.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Why {
-    /// Somebody saw a version that no write can have made.
-    NeverWritten { version: Version, seen: Place },
+pub enum Contradiction {
+    /// An operation saw a version that no write can have made.
+    NeverWritten { version: RegisterVersion, seen: OperationIndex },
     /// Two answers give a version different values.
-    OtherValue { version: Version, one: Place, other: Place },
+    OtherValue { version: RegisterVersion, one: OperationIndex, other: OperationIndex },
     /// Two writes were answered with the same version.
-    Twice { version: Version, one: Place, other: Place },
-    /// The answer to a write shows a value that it did not write, and who wrote that.
-    ForeignValue { place: Place, shown: Value, written_by: Option<Place> },
-    /// A write was answered with a version at which somebody found what another write wrote.
-    ForeignVersion { version: Version, place: Place, found_by: Place, written_by: Place },
+    Twice { version: RegisterVersion, one: OperationIndex, other: OperationIndex },
+    /// The answer to a write shows a value that it did not write, and the operation that wrote it.
+    ForeignValue { place: OperationIndex, shown: RegisterValue, written_by: Option<OperationIndex> },
+    /// A write was answered with a version at which another operation found the value of a third.
+    ForeignVersion {
+        version: RegisterVersion,
+        place: OperationIndex,
+        found_by: OperationIndex,
+        written_by: OperationIndex,
+    },
     /// A compare-and-set succeeded, but the version before its own is not the one it expected.
-    Lost { place: Place, before: Version },
-    /// A compare-and-set was refused although it found what it expected.
-    NoConflict { place: Place },
-    /// It belongs behind something that was called only after it had been answered.
-    Stale { place: Place, behind: Place },
+    Lost { place: OperationIndex, before: RegisterVersion },
+    /// A compare-and-set was refused although its expected version was current.
+    NoConflict { place: OperationIndex },
+    /// It must come after an operation that was called only after its answer.
+    Stale { place: OperationIndex, behind: OperationIndex },
 }
 
-impl Why {
-    /// The operations it is about.
-    pub fn places(&self) -> Vec<Place> {
+impl Contradiction {
+    /// The operations in the contradiction.
+    pub fn operations(&self) -> Vec<OperationIndex> {
         match self {
             Self::NeverWritten { seen: place, .. }
             | Self::Lost { place, .. }
@@ -91,7 +100,7 @@ impl Why {
     }
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for Contradiction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NeverWritten { version, seen } => {
@@ -133,121 +142,154 @@ impl fmt::Display for Why {
     }
 }
 
-impl Epochs {
-    /// Sorts the operations of a key. What is not answered as of `is_answered` may still happen.
+impl VersionEpochs {
+    /// Sorts the operations of a key. Operations that are not answered as of `is_answered` may still take
+    /// effect.
     ///
     /// # Errors
-    /// Answers that contradict each other in whatever order they happened.
-    pub fn of(history: &[&Record], is_answered: impl Fn(Place) -> bool) -> Result<Self, Why> {
-        let mut drafts =
-            Drafts { history, epochs: BTreeMap::from([(0, Epoch::default())]), candidates: Vec::new() };
+    /// Answers that contradict each other in every order.
+    pub fn of(
+        history: &[&OperationRecord],
+        is_answered: impl Fn(OperationIndex) -> bool,
+    ) -> Result<Self, Contradiction> {
+        let mut drafts = EpochBuilder {
+            history,
+            epochs: BTreeMap::from([(0, VersionEpoch::default())]),
+            candidates: Vec::new(),
+        };
         for (place, record) in history.iter().enumerate() {
             drafts.add(place, &record.operation, is_answered(place))?;
         }
-        let Drafts { epochs, candidates, .. } = drafts;
+        let EpochBuilder { epochs, candidates, .. } = drafts;
         Ok(Self { epochs: epochs.into_values().collect(), candidates })
     }
 }
 
-struct Drafts<'a> {
-    history: &'a [&'a Record],
-    epochs: BTreeMap<Version, Epoch>,
-    candidates: Vec<Candidate>,
+struct EpochBuilder<'a> {
+    history: &'a [&'a OperationRecord],
+    epochs: BTreeMap<RegisterVersion, VersionEpoch>,
+    candidates: Vec<CandidateWrite>,
 }
 
-impl Drafts<'_> {
-    fn add(&mut self, place: Place, operation: &Operation, answered: bool) -> Result<(), Why> {
+impl EpochBuilder<'_> {
+    fn add(
+        &mut self,
+        place: OperationIndex,
+        operation: &RegisterOperation,
+        answered: bool,
+    ) -> Result<(), Contradiction> {
         match *operation {
-            Operation::Read { found: Outcome::Ok(found) } if answered => self.read(place, found),
-            Operation::Write { value, made: Outcome::Ok(shown) } if answered => {
-                self.made(place, value, shown)
+            RegisterOperation::Read { found: OperationOutcome::Ok(found) } if answered => {
+                self.read(place, found)
             }
-            Operation::Cas { expected, made: Outcome::Ok(Err(Conflict(found))), .. } if answered => {
+            RegisterOperation::Write { value, made: OperationOutcome::Ok(shown) } if answered => {
+                self.add_written(place, value, shown)
+            }
+            RegisterOperation::Cas { expected, made: OperationOutcome::Ok(Err(Conflict(found))), .. }
+                if answered =>
+            {
                 if found == expected {
-                    return Err(Why::NoConflict { place });
+                    return Err(Contradiction::NoConflict { place });
                 }
-                self.epoch(found).seen_by.push(place);
+                self.epoch(found).readers.push(place);
                 Ok(())
             }
-            Operation::Cas { expected, value, made: Outcome::Ok(Ok(shown)) } if answered => {
-                self.made(place, value, shown)?;
+            RegisterOperation::Cas { expected, value, made: OperationOutcome::Ok(Ok(shown)) } if answered => {
+                self.add_written(place, value, shown)?;
                 if expected >= shown.version {
-                    return Err(Why::Lost { place, before: expected });
+                    return Err(Contradiction::Lost { place, before: expected });
                 }
                 self.epoch(expected).expected_by = Some(place);
                 Ok(())
             }
-            Operation::Read { .. }
-            | Operation::Write { made: Outcome::Failed, .. }
-            | Operation::Cas { made: Outcome::Failed, .. } => Ok(()),
-            Operation::Write { value, .. } => {
-                self.candidates.push(Candidate { place, value, expected: None });
+            RegisterOperation::Read { .. }
+            | RegisterOperation::Write { made: OperationOutcome::Failed, .. }
+            | RegisterOperation::Cas { made: OperationOutcome::Failed, .. } => Ok(()),
+            RegisterOperation::Write { value, .. } => {
+                self.candidates.push(CandidateWrite { operation: place, value, expected: None });
                 Ok(())
             }
-            Operation::Cas { expected, value, .. } => {
+            RegisterOperation::Cas { expected, value, .. } => {
                 self.epoch(expected);
-                self.candidates.push(Candidate { place, value, expected: Some(expected) });
+                self.candidates.push(CandidateWrite { operation: place, value, expected: Some(expected) });
                 Ok(())
             }
         }
     }
 
-    fn read(&mut self, place: Place, found: Option<(Value, Version)>) -> Result<(), Why> {
+    fn read(
+        &mut self,
+        place: OperationIndex,
+        found: Option<(RegisterValue, RegisterVersion)>,
+    ) -> Result<(), Contradiction> {
         let version = found.map_or(0, |(_, version)| version);
         if let Some((value, version)) = found {
             if version == 0 {
-                return Err(Why::NeverWritten { version, seen: place });
+                return Err(Contradiction::NeverWritten { version, seen: place });
             }
             self.has_value(place, version, value)?;
         }
-        self.epoch(version).seen_by.push(place);
+        self.epoch(version).readers.push(place);
         Ok(())
     }
 
     /// A write that was answered: with its own value, and with a version that no other write has.
-    fn made(&mut self, place: Place, value: Value, shown: Acknowledgement) -> Result<(), Why> {
+    fn add_written(
+        &mut self,
+        place: OperationIndex,
+        value: RegisterValue,
+        shown: Acknowledgement,
+    ) -> Result<(), Contradiction> {
         let Acknowledgement { value: shown, version } = shown;
         if shown != value {
-            return Err(Why::ForeignValue { place, shown, written_by: self.writer_of(shown, place) });
+            return Err(Contradiction::ForeignValue {
+                place,
+                shown,
+                written_by: self.writer_of(shown, place),
+            });
         }
         if version == 0 {
-            return Err(Why::NeverWritten { version, seen: place });
+            return Err(Contradiction::NeverWritten { version, seen: place });
         }
-        if let Some(one) = self.epoch(version).made_by.replace(place) {
-            return Err(Why::Twice { version, one, other: place });
+        if let Some(one) = self.epoch(version).written_by.replace(place) {
+            return Err(Contradiction::Twice { version, one, other: place });
         }
         self.has_value(place, version, value)
     }
 
-    fn has_value(&mut self, place: Place, version: Version, value: Value) -> Result<(), Why> {
-        let Epoch { made_by, value: known, .. } = self.epoch(version);
+    fn has_value(
+        &mut self,
+        place: OperationIndex,
+        version: RegisterVersion,
+        value: RegisterValue,
+    ) -> Result<(), Contradiction> {
+        let VersionEpoch { written_by: made_by, value: known, .. } = self.epoch(version);
         let (made_by, (known, one)) = (*made_by, *known.get_or_insert((value, place)));
         if known == value {
             return Ok(());
         }
-        // Of two answers that differ one may be that of the write, and the other shows who has the version as well.
+        // If two answers differ, one may be of the write, and the other shows the real writer of the version.
         let found = if made_by == Some(one) { (place, value) } else { (one, known) };
         let foreign = made_by.and_then(|made_by| Some((made_by, self.writer_of(found.1, made_by)?)));
         Err(match foreign {
             Some((place, written_by)) => {
-                Why::ForeignVersion { version, place, found_by: found.0, written_by }
+                Contradiction::ForeignVersion { version, place, found_by: found.0, written_by }
             }
-            None => Why::OtherValue { version, one, other: place },
+            None => Contradiction::OtherValue { version, one, other: place },
         })
     }
 
     /// Another operation that writes this value.
-    fn writer_of(&self, value: Value, other_than: Place) -> Option<Place> {
-        let writes = |place: &Place| match self.history[*place].operation {
-            Operation::Write { value: written, .. } | Operation::Cas { value: written, .. } => {
-                written == value && *place != other_than
-            }
-            Operation::Read { .. } => false,
+    fn writer_of(&self, value: RegisterValue, other_than: OperationIndex) -> Option<OperationIndex> {
+        let writes = |place: &OperationIndex| match self.history[*place].operation {
+            RegisterOperation::Write { value: written, .. }
+            | RegisterOperation::Cas { value: written, .. } => written == value && *place != other_than,
+            RegisterOperation::Read { .. } => false,
         };
         (0..self.history.len()).find(writes)
     }
 
-    fn epoch(&mut self, version: Version) -> &mut Epoch {
-        self.epochs.entry(version).or_insert_with(|| Epoch { version, ..Epoch::default() })
+    fn epoch(&mut self, version: RegisterVersion) -> &mut VersionEpoch {
+        self.epochs.entry(version).or_insert_with(|| VersionEpoch { version, ..VersionEpoch::default() })
     }
 }

@@ -1,82 +1,82 @@
-//! What a client did and heard.
+//! One operation of a client: call, answer and times.
 
-/// What a register holds. A test that gives each write a value of its own makes the sharpest history.
-pub type Value = u64;
+/// The value of a register. A test that gives each write its own value detects most.
+pub type RegisterValue = u64;
 
-/// Rises with every write of the key. 0 is the version of a key that was never written.
-pub type Version = u64;
+/// Increases with every write of the key. 0 is the version of a key that was never written.
+pub type RegisterVersion = u64;
 
-/// How an operation ended.
+/// The outcome of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome<T> {
-    /// It happened, with this answer.
+pub enum OperationOutcome<T> {
+    /// It took effect, with this answer.
     Ok(T),
-    /// It certainly did not happen, now or later.
+    /// It certainly did not take effect, now or later.
     Failed,
     /// It may take effect once, at any time after its call, or never.
     Unknown,
 }
 
-/// What the answer to a write shows: the register as the write's own entry left it.
+/// The answer to a write: the register as the write's own entry left it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Acknowledgement {
-    /// The value it shows. Any other than the written one is a violation.
-    pub value: Value,
-    /// The version it shows. One that another write has is a violation.
-    pub version: Version,
+    /// The value in the answer. Any other than the written one is a violation.
+    pub value: RegisterValue,
+    /// The version in the answer. A version of another write is a violation.
+    pub version: RegisterVersion,
 }
 
-/// A compare-and-set was refused: the register had this version, which is another than the expected one.
+/// A compare-and-set was refused: the register had this version instead of the expected one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Conflict(pub Version);
+pub struct Conflict(pub RegisterVersion);
 
-/// What was asked of a register, and what came of it.
+/// An operation on a register, and its outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Operation {
-    /// What is there?
+pub enum RegisterOperation {
+    /// A read.
     Read {
         /// The value and its version, or nothing.
-        found: Outcome<Option<(Value, Version)>>,
+        found: OperationOutcome<Option<(RegisterValue, RegisterVersion)>>,
     },
-    /// Whatever is there, this is to be there now.
+    /// An unconditional write.
     Write {
-        /// What is written.
-        value: Value,
+        /// The written value.
+        value: RegisterValue,
         /// What its answer shows.
-        made: Outcome<Acknowledgement>,
+        made: OperationOutcome<Acknowledgement>,
     },
-    /// If the version is still the expected one, this is to be there now.
+    /// A write if the version is still the expected one.
     Cas {
         /// The version that is replaced.
-        expected: Version,
-        /// What is written.
-        value: Value,
-        /// What its answer shows, or which version was there instead.
-        made: Outcome<Result<Acknowledgement, Conflict>>,
+        expected: RegisterVersion,
+        /// The written value.
+        value: RegisterValue,
+        /// Its answer, or the version that was current instead.
+        made: OperationOutcome<Result<Acknowledgement, Conflict>>,
     },
 }
 
-impl Operation {
+impl RegisterOperation {
     /// Whether it was answered, so that its answer must be right.
     pub fn is_answered(&self) -> bool {
         match self {
-            Self::Read { found } => matches!(found, Outcome::Ok(_)),
-            Self::Write { made, .. } => matches!(made, Outcome::Ok(_)),
-            Self::Cas { made, .. } => matches!(made, Outcome::Ok(_)),
+            Self::Read { found } => matches!(found, OperationOutcome::Ok(_)),
+            Self::Write { made, .. } => matches!(made, OperationOutcome::Ok(_)),
+            Self::Cas { made, .. } => matches!(made, OperationOutcome::Ok(_)),
         }
     }
 }
 
-/// An operation with its place in time. Times are nanoseconds of one clock; two operations of which one was
-/// answered before the other was called have an order, all others none.
+/// An operation with its times, in nanoseconds of one clock. Two operations of which one was answered before
+/// the other was called have an order, all others none.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Record {
-    /// Who did it, for people.
+pub struct OperationRecord {
+    /// The client, for reports.
     pub client: u32,
-    /// Of which register.
+    /// The register.
     pub key: String,
-    /// What, and how it ended.
-    pub operation: Operation,
+    /// The operation and its outcome.
+    pub operation: RegisterOperation,
     /// When it was called.
     pub invoked: u64,
     /// When it was answered or given up; never before `invoked`.

@@ -1,34 +1,34 @@
-//! A violation in lines that a person can follow.
+//! Shows a violation as lines of text.
 
 use std::fmt::Write;
 
-use crate::epochs::{Place, Why};
-use crate::record::{Acknowledgement, Conflict, Operation, Outcome, Record};
+use crate::epochs::{Contradiction, OperationIndex};
+use crate::record::{Acknowledgement, Conflict, OperationOutcome, OperationRecord, RegisterOperation};
 
-/// So many of the last operations are shown beside the ones that it is about.
-const AROUND: usize = 12;
+/// The number of last operations that are shown besides those in the contradiction.
+const CONTEXT_OPERATIONS: usize = 12;
 
-/// What is wrong, then the operations around it in the order of their calls; `>` marks the last answer, which made
-/// it wrong.
+/// The contradiction, then the operations around it in the order of their calls; `>` marks the last answer,
+/// which is the first that cannot be right.
 pub fn render(
     key: &str,
-    history: &[&Record],
-    is_answered: impl Fn(Place) -> bool,
-    last: Place,
-    why: &Why,
+    history: &[&OperationRecord],
+    is_answered: impl Fn(OperationIndex) -> bool,
+    last: OperationIndex,
+    why: &Contradiction,
 ) -> String {
-    let mut shown: Vec<Place> = (0..history.len()).collect();
+    let mut shown: Vec<OperationIndex> = (0..history.len()).collect();
     shown.sort_by_key(|place| (is_answered(*place), history[*place].returned));
-    // Those without an answer are interesting only while they are few.
+    // Unanswered operations are shown only if they are few.
     let without = shown.iter().filter(|place| !is_answered(**place)).count();
-    let mut shown: Vec<Place> = shown[without..]
+    let mut shown: Vec<OperationIndex> = shown[without..]
         .iter()
         .rev()
-        .take(AROUND)
-        .chain(shown[..without].iter().rev().take(AROUND))
+        .take(CONTEXT_OPERATIONS)
+        .chain(shown[..without].iter().rev().take(CONTEXT_OPERATIONS))
         .copied()
         .collect();
-    shown.extend(why.places());
+    shown.extend(why.operations());
     shown.push(last);
     shown.sort_unstable();
     shown.dedup();
@@ -39,9 +39,9 @@ pub fn render(
         let mark = if *place == last { '>' } else { ' ' };
         let called = milliseconds(record.invoked);
         let (returned, what) = if is_answered(*place) {
-            (milliseconds(record.returned), words(&record.operation))
+            (milliseconds(record.returned), operation_text(&record.operation))
         } else {
-            ("...".to_owned(), words(&pending(record.operation)))
+            ("...".to_owned(), operation_text(&pending(record.operation)))
         };
         let client = record.client;
         let _ =
@@ -58,34 +58,34 @@ fn milliseconds(nanoseconds: u64) -> String {
     format!("{}.{:03}", nanoseconds / 1_000_000, nanoseconds / 1_000 % 1_000)
 }
 
-/// As it looked before its answer.
-fn pending(operation: Operation) -> Operation {
+/// The operation before its answer.
+fn pending(operation: RegisterOperation) -> RegisterOperation {
     match operation {
-        Operation::Read { .. } => Operation::Read { found: Outcome::Unknown },
-        Operation::Write { value, made: Outcome::Ok(_) } => {
-            Operation::Write { value, made: Outcome::Unknown }
+        RegisterOperation::Read { .. } => RegisterOperation::Read { found: OperationOutcome::Unknown },
+        RegisterOperation::Write { value, made: OperationOutcome::Ok(_) } => {
+            RegisterOperation::Write { value, made: OperationOutcome::Unknown }
         }
-        Operation::Cas { expected, value, made: Outcome::Ok(_) } => {
-            Operation::Cas { expected, value, made: Outcome::Unknown }
+        RegisterOperation::Cas { expected, value, made: OperationOutcome::Ok(_) } => {
+            RegisterOperation::Cas { expected, value, made: OperationOutcome::Unknown }
         }
         failed => failed,
     }
 }
 
-fn words(operation: &Operation) -> String {
+fn operation_text(operation: &RegisterOperation) -> String {
     let (call, came) = match operation {
-        Operation::Read { found } => {
+        RegisterOperation::Read { found } => {
             let found = outcome(found, |found| match found {
                 Some((value, version)) => format!("{value} at version {version}"),
                 None => "nothing".to_owned(),
             });
             ("read".to_owned(), found)
         }
-        Operation::Write { value, made } => (format!("write {value}"), outcome(made, shown)),
-        Operation::Cas { expected, value, made } => {
+        RegisterOperation::Write { value, made } => (format!("write {value}"), outcome(made, shown)),
+        RegisterOperation::Cas { expected, value, made } => {
             let made = outcome(made, |made| match made {
                 Ok(acknowledgement) => shown(acknowledgement),
-                Err(Conflict(found)) => format!("refused, it was version {found}"),
+                Err(Conflict(found)) => format!("refused, the version was {found}"),
             });
             (format!("write {value} over version {expected}"), made)
         }
@@ -97,10 +97,10 @@ fn shown(Acknowledgement { value, version }: &Acknowledgement) -> String {
     format!("{value} at version {version}")
 }
 
-fn outcome<T>(outcome: &Outcome<T>, words: impl Fn(&T) -> String) -> String {
+fn outcome<T>(outcome: &OperationOutcome<T>, words: impl Fn(&T) -> String) -> String {
     match outcome {
-        Outcome::Ok(answer) => words(answer),
-        Outcome::Failed => "did not happen".to_owned(),
-        Outcome::Unknown => "unknown".to_owned(),
+        OperationOutcome::Ok(answer) => words(answer),
+        OperationOutcome::Failed => "did not happen".to_owned(),
+        OperationOutcome::Unknown => "unknown".to_owned(),
     }
 }

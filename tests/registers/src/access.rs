@@ -1,4 +1,4 @@
-//! Bare connections to managers as an administrator: one call is one attempt, nothing is repeated behind it.
+//! Plain connections to managers as an administrator: one call is one attempt, without retries.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -7,55 +7,55 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tonic::transport::Channel;
-use warren_client::{Contexts, Identity, Target};
-use warren_process::joining::channel_over;
-use warren_security::{Credentials, LiveCertificate, PrivateKey, Roots, client_config, connect};
+use warren_client::{ClientIdentity, ClientTarget, Contexts};
+use warren_process::join::channel_over;
+use warren_security::{Credentials, PrivateKey, ReloadableCertificate, Roots, client_config, connect};
 
-/// For TCP and TLS each.
+/// The timeout for TCP and TLS each.
 const CONNECT: Duration = Duration::from_secs(1);
 
-/// Who asks, and whom it trusts.
+/// The client's credentials, and the CA it trusts.
 #[derive(Debug, Clone)]
-pub struct Access {
+pub struct AdminAccess {
     roots: Roots,
     credentials: Credentials,
 }
 
-impl Access {
-    /// As the current context of the contexts file `file` says.
+impl AdminAccess {
+    /// The credentials of the current context in the contexts file `file`.
     ///
     /// # Panics
-    /// There is none with a certificate.
+    /// If there is none with a certificate.
     #[must_use]
     #[track_caller]
     pub fn of_contexts(file: &Path) -> Self {
         let contexts = Contexts::load(file).expect("the contexts file can be read");
         let name = contexts.current.clone().expect("one of the contexts is the current one");
-        match &contexts.get(&name).expect("the current context is there").target {
-            Target::Tcp { identity, .. } => Self::new(identity),
-            Target::Unix { socket } => panic!("the current context is the socket {}", socket.display()),
+        match &contexts.get(&name).expect("the current context exists").target {
+            ClientTarget::Tcp { identity, .. } => Self::new(identity),
+            ClientTarget::Unix { socket } => panic!("the current context is the socket {}", socket.display()),
         }
     }
 
-    /// As `identity` says.
+    /// The credentials of `identity`.
     ///
     /// # Panics
-    /// It is not usable.
+    /// If it is not usable.
     #[must_use]
     #[track_caller]
-    pub fn new(identity: &Identity) -> Self {
+    pub fn new(identity: &ClientIdentity) -> Self {
         let key = PrivateKey::parse(&identity.key.0).expect("a context's key");
         let credentials =
             Credentials::new(identity.certificate.clone(), key).expect("a context's certificate");
         Self { roots: Roots::parse(&identity.ca).expect("a context's authority"), credentials }
     }
 
-    /// A connection to the manager at `address`, which is not made again when it is lost.
+    /// A connection to the manager at `address`, which is not re-established when it is lost.
     ///
     /// # Errors
-    /// In words: nothing was sent.
+    /// A description of the error; nothing was sent.
     pub async fn connect(&self, address: SocketAddr) -> Result<Channel, String> {
-        let config = client_config(&self.roots, Some(LiveCertificate::new(&self.credentials)));
+        let config = client_config(&self.roots, Some(ReloadableCertificate::new(&self.credentials)));
         let config = config.map_err(|error| error.to_string())?;
         let stream =
             timeout(CONNECT, TcpStream::connect(address)).await.map_err(|_| "no connection in time")?;

@@ -14,67 +14,72 @@ use tonic::transport::Channel;
 use warren_proto::Problem;
 use warren_proto::v1;
 use warren_proto::v1::services_client::ServicesClient;
-use warren_test_history::{Acknowledgement, Conflict, Invoked, Outcome, Recorder, Version};
+use warren_test_history::{
+    Acknowledgement, Conflict, HistoryRecorder, OperationOutcome, PendingOperation, RegisterVersion,
+};
 use warren_types::Id;
 
-use crate::progress::Progress;
-use crate::{Access, Plan};
+use crate::progress::WriteProgress;
+use crate::{AdminAccess, RegisterWorkloadConfig};
 
 /// A call that takes longer is given up; it may still take effect.
-const CALL: Duration = Duration::from_millis(1500);
+const CALL_TIMEOUT: Duration = Duration::from_millis(1500);
 /// The label that holds the value.
 const VALUE: &str = "value";
-/// What the version conflict of a compare-and-set is called.
+/// The reason code of a version conflict.
 const CONFLICT: &str = "VERSION_CONFLICT";
-/// How many calls in a row a client sends to one manager, on average.
+/// The average number of consecutive calls of a client to one manager.
 const CALLS_AT_ONE: u32 = 50;
-/// Between two tries to reach any manager at all.
-const AGAIN: Duration = Duration::from_millis(20);
+/// The delay between two attempts when no manager answers.
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
-/// The client that made the registers.
-const MAKER: u32 = u32::MAX;
+/// The client that created the registers.
+const SETUP_CLIENT: u32 = u32::MAX;
 
-type Parts = (Recorder, Arc<Progress>, Arc<AtomicBool>);
+type ClientParts = (HistoryRecorder, Arc<WriteProgress>, Arc<AtomicBool>);
 
 /// A write that was sent.
-enum Asked {
-    Write(Invoked<Acknowledgement>),
-    Cas(Invoked<Result<Acknowledgement, Conflict>>),
+enum SentWrite {
+    Write(PendingOperation<Acknowledgement>),
+    Cas(PendingOperation<Result<Acknowledgement, Conflict>>),
 }
 
-impl Asked {
-    /// It was acknowledged, with an answer that shows this. Whether that is right is for the checker.
+impl SentWrite {
+    /// It was acknowledged with this answer. Whether that is right is for the checker.
     fn acknowledged(self, shown: Acknowledgement) {
         match self {
-            Self::Write(invoked) => invoked.ended(Outcome::Ok(shown)),
-            Self::Cas(invoked) => invoked.ended(Outcome::Ok(Ok(shown))),
+            Self::Write(invoked) => invoked.finish(OperationOutcome::Ok(shown)),
+            Self::Cas(invoked) => invoked.finish(OperationOutcome::Ok(Ok(shown))),
         }
     }
 
-    /// It did not take place, since the version was another, and which if that is known.
-    fn refused(self, found: Option<Version>) {
+    /// It did not take effect because of another version, given if known.
+    fn refused(self, found: Option<RegisterVersion>) {
         match self {
-            Self::Write(invoked) => invoked.ended(Outcome::Failed),
+            Self::Write(invoked) => invoked.finish(OperationOutcome::Failed),
             Self::Cas(invoked) => {
-                invoked.ended(found.map_or(Outcome::Failed, |found| Outcome::Ok(Err(Conflict(found)))));
+                invoked
+                    .finish(found.map_or(OperationOutcome::Failed, |found| {
+                        OperationOutcome::Ok(Err(Conflict(found)))
+                    }));
             }
         }
     }
 }
 
-pub struct Client {
+pub struct RegisterClient {
     number: u32,
-    access: Access,
-    plan: Plan,
-    recorder: Recorder,
-    progress: Arc<Progress>,
+    access: AdminAccess,
+    plan: RegisterWorkloadConfig,
+    recorder: HistoryRecorder,
+    progress: Arc<WriteProgress>,
     stop: Arc<AtomicBool>,
-    chance: StdRng,
-    /// Which of the managers is asked.
-    turn: usize,
+    rng: StdRng,
+    /// The index of the manager in use.
+    manager_index: usize,
     services: Option<ServicesClient<Channel>>,
     /// The newest version of each register that it knows.
-    versions: BTreeMap<usize, Version>,
+    versions: BTreeMap<usize, RegisterVersion>,
     written: u64,
 }
 
@@ -82,7 +87,7 @@ fn name(register: usize) -> String {
     format!("register-{register}")
 }
 
-/// A service that wants no task, whose label is the register's value.
+/// A service without tasks, whose label is the register's value.
 fn spec(register: usize, value: u64) -> v1::ServiceSpec {
     v1::ServiceSpec {
         name: name(register),
@@ -99,42 +104,53 @@ fn value_of(service: &v1::Service) -> u64 {
     value.and_then(|value| value.parse().ok()).expect("a register has a number as its value")
 }
 
-fn shown_by(service: &v1::Service) -> Acknowledgement {
+fn acknowledgement_of(service: &v1::Service) -> Acknowledgement {
     Acknowledgement { value: value_of(service), version: service.version }
 }
 
-/// The version in the words of a conflict: `service register-1 is at version 7, not 5: ...`.
-fn found_version(message: &str) -> Option<Version> {
+/// The version in the message of a conflict: `service register-1 is at version 7, not 5: ...`.
+fn found_version(message: &str) -> Option<RegisterVersion> {
     let (_, rest) = message.split_once(" is at version ")?;
     rest.split_once(',')?.0.parse().ok()
 }
 
-/// Makes all registers with the value 0, at whichever manager answers.
-pub async fn make_registers(access: &Access, plan: &Plan, recorder: &Recorder, stop: &AtomicBool) {
+/// Creates all registers with the value 0, at any manager that answers.
+pub async fn make_registers(
+    access: &AdminAccess,
+    plan: &RegisterWorkloadConfig,
+    recorder: &HistoryRecorder,
+    stop: &AtomicBool,
+) {
     for register in 0..plan.registers {
         let id = Id(rand::rng().random()).to_string();
-        let invoked = recorder.write(MAKER, &name(register), 0);
+        let invoked = recorder.write(SETUP_CLIENT, &name(register), 0);
         let mut turns = (0..plan.managers.len()).cycle();
         let made = loop {
             let address = plan.managers[turns.next().expect("there are managers")];
             let request = v1::CreateServiceRequest { id: id.clone(), spec: Some(spec(register, 0)) };
             if let Ok(channel) = access.connect(address).await
-                && let Ok(Ok(answer)) = timeout(CALL, ServicesClient::new(channel).create(request)).await
+                && let Ok(Ok(answer)) =
+                    timeout(CALL_TIMEOUT, ServicesClient::new(channel).create(request)).await
             {
-                break Outcome::Ok(shown_by(answer.get_ref()));
+                break OperationOutcome::Ok(acknowledgement_of(answer.get_ref()));
             }
             if stop.load(Ordering::Relaxed) {
-                break Outcome::Unknown;
+                break OperationOutcome::Unknown;
             }
-            // Not a wait for something: nobody answers for now, and is asked again.
-            sleep(AGAIN).await;
+            // Not a wait for a condition: no manager answers now, and the next attempt follows.
+            sleep(RETRY_PAUSE).await;
         };
-        invoked.ended(made);
+        invoked.finish(made);
     }
 }
 
-impl Client {
-    pub fn new(number: u32, access: Access, plan: Plan, (recorder, progress, stop): Parts) -> Self {
+impl RegisterClient {
+    pub fn new(
+        number: u32,
+        access: AdminAccess,
+        plan: RegisterWorkloadConfig,
+        (recorder, progress, stop): ClientParts,
+    ) -> Self {
         let chance = StdRng::seed_from_u64(plan.seed ^ u64::from(number) << 32);
         let turn = number as usize % plan.managers.len();
         let versions = BTreeMap::new();
@@ -145,8 +161,8 @@ impl Client {
             recorder,
             progress,
             stop,
-            chance,
-            turn,
+            rng: chance,
+            manager_index: turn,
             services: None,
             versions,
             written: 0,
@@ -156,15 +172,15 @@ impl Client {
     pub async fn run(mut self) {
         while !self.stop.load(Ordering::Relaxed) {
             match self.connected().await {
-                Ok(services) => self.ask(services).await,
+                Ok(services) => self.run_operation(services).await,
                 Err((address, why)) => {
                     self.progress.fail(format!("{address}: {why}"));
-                    self.turn += 1;
-                    // Not a wait for something: nobody answers for now, and is asked again.
-                    sleep(AGAIN).await;
+                    self.manager_index += 1;
+                    // Not a wait for a condition: no manager answers now, and the next attempt follows.
+                    sleep(RETRY_PAUSE).await;
                 }
             }
-            // Not a wait for something: a client that never rests would leave no CPU to the managers.
+            // Not a wait for a condition: a client without a pause would leave no CPU to the managers.
             sleep(self.plan.pause).await;
         }
     }
@@ -173,19 +189,19 @@ impl Client {
         if let Some(services) = &self.services {
             return Ok(services.clone());
         }
-        let address = self.plan.managers[self.turn % self.plan.managers.len()];
+        let address = self.plan.managers[self.manager_index % self.plan.managers.len()];
         let channel = self.access.connect(address).await.map_err(|why| (address, why))?;
         Ok(self.services.insert(ServicesClient::new(channel)).clone())
     }
 
-    async fn ask(&mut self, services: ServicesClient<Channel>) {
-        if self.chance.random_ratio(1, CALLS_AT_ONE) {
-            // So that those who fled from a manager come back to it.
-            self.turn += 1;
+    async fn run_operation(&mut self, services: ServicesClient<Channel>) {
+        if self.rng.random_ratio(1, CALLS_AT_ONE) {
+            // So that clients that left a manager return to it.
+            self.manager_index += 1;
             self.services = None;
         }
-        let register = self.chance.random_range(0..self.plan.registers);
-        match self.chance.random_range(0..10) {
+        let register = self.rng.random_range(0..self.plan.registers);
+        match self.rng.random_range(0..10) {
             0..4 => self.read(services, register).await,
             4..7 => self.write(services, register, None).await,
             _ => {
@@ -197,34 +213,34 @@ impl Client {
 
     async fn read(&mut self, mut services: ServicesClient<Channel>, register: usize) {
         let invoked = self.recorder.read(self.number, &name(register));
-        let answer = timeout(CALL, services.get(v1::Reference { reference: name(register) })).await;
+        let answer = timeout(CALL_TIMEOUT, services.get(v1::Reference { reference: name(register) })).await;
         let failed = match answer {
             Ok(Ok(answer)) => {
                 let service = answer.into_inner();
                 self.versions.insert(register, service.version);
-                return invoked.ended(Outcome::Ok(Some((value_of(&service), service.version))));
+                return invoked.finish(OperationOutcome::Ok(Some((value_of(&service), service.version))));
             }
             Ok(Err(status)) => status.to_string(),
             Err(_) => "a read was not answered in time".into(),
         };
-        invoked.ended(Outcome::Failed);
-        self.elsewhere(failed);
+        invoked.finish(OperationOutcome::Failed);
+        self.switch_manager(failed);
     }
 
-    /// Writes a value that nobody else writes; with a version only if the register still has it.
+    /// Writes a unique value; with a version only if the register still has it.
     async fn write(&mut self, mut services: ServicesClient<Channel>, register: usize, version: Option<u64>) {
         self.written += 1;
         let value = (u64::from(self.number) + 1) << 32 | self.written;
         let (sent, key) = (Instant::now(), name(register));
         let asked = match version {
-            None => Asked::Write(self.recorder.write(self.number, &key, value)),
-            Some(expected) => Asked::Cas(self.recorder.cas(self.number, &key, expected, value)),
+            None => SentWrite::Write(self.recorder.write(self.number, &key, value)),
+            Some(expected) => SentWrite::Cas(self.recorder.cas(self.number, &key, expected, value)),
         };
         let spec = Some(spec(register, value));
         let request = v1::UpdateServiceRequest { reference: key, version, spec, force: false };
-        let failed = match timeout(CALL, services.update(request)).await {
+        let failed = match timeout(CALL_TIMEOUT, services.update(request)).await {
             Ok(Ok(answer)) => {
-                let shown = shown_by(answer.get_ref());
+                let shown = acknowledgement_of(answer.get_ref());
                 self.versions.insert(register, shown.version);
                 asked.acknowledged(shown);
                 self.progress.acknowledge(sent, Instant::now());
@@ -240,15 +256,15 @@ impl Client {
             Ok(Err(status)) => status.to_string(),
             Err(_) => "a write was not answered in time".into(),
         };
-        // What was asked is dropped: nobody knows what became of it.
-        self.elsewhere(failed);
+        // The call is dropped: its outcome is unknown.
+        self.switch_manager(failed);
     }
 
-    /// What this manager does not do, another one may.
-    fn elsewhere(&mut self, why: String) {
-        let address = self.plan.managers[self.turn % self.plan.managers.len()];
+    /// Errors of one manager for which another one may do better.
+    fn switch_manager(&mut self, why: String) {
+        let address = self.plan.managers[self.manager_index % self.plan.managers.len()];
         self.progress.fail(format!("{address}: {why}"));
-        self.turn += 1;
+        self.manager_index += 1;
         self.services = None;
     }
 }
@@ -258,8 +274,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_conflict_says_which_version_is_there() {
-        let words = "service register-1 is at version 7, not 5: it changed meanwhile; look again and repeat";
+    fn conflict_has_current_version() {
+        let words =
+            "service register-1 is at version 7, not 5: it changed meanwhile; read it again and retry";
         assert_eq!(found_version(words), Some(7));
         assert_eq!(found_version("something else"), None);
     }

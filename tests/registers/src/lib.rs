@@ -1,9 +1,9 @@
-//! Clients that use the services of a live cluster as registers: the value is a label, the version that of the service.
-//! What each asked and heard is recorded, for the checker of `warren-test-history`; and how soon writes are
-//! acknowledged again after something broke is told.
+//! Clients that use the services of a live cluster as registers: the value is a label, the version that of
+//! the service. All calls and answers are recorded for the checker of `warren-test-history`, and the time
+//! until writes are acknowledged again after a failure is measured.
 //!
-//! A call is one attempt at one manager. One that fails sends its client to the next manager.
-//! Start reading at [`Registers::start`]; `client` is what one of them does.
+//! A call is one attempt at one manager. After a failed call its client uses the next manager.
+//! Start reading at [`Registers::start`]; `client` is one client.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -20,51 +20,51 @@ use std::time::{Duration, Instant};
 
 use nix::sched::{CloneFlags, setns};
 use tokio::task::LocalSet;
-use warren_test_history::{Record, Recorder};
+use warren_test_history::{HistoryRecorder, OperationRecord};
 
-pub use access::Access;
-use client::Client;
-use progress::Progress;
+pub use access::AdminAccess;
+use client::RegisterClient;
+use progress::WriteProgress;
 
-/// What clients do, and where.
+/// The configuration of the clients.
 #[derive(Debug, Clone)]
-pub struct Plan {
-    /// The API of each manager.
+pub struct RegisterWorkloadConfig {
+    /// The API address of each manager.
     pub managers: Vec<SocketAddr>,
-    /// How many registers there are.
+    /// The number of registers.
     pub registers: usize,
-    /// How many clients.
+    /// The number of clients.
     pub clients: u32,
-    /// How long a client rests after each call.
+    /// The pause of a client after each call.
     pub pause: Duration,
-    /// The network namespace that they are in; `None`: that of the caller.
+    /// The network namespace of the clients; `None`: that of the caller.
     pub netns: Option<PathBuf>,
-    /// Decides what they do.
+    /// The seed of their choices.
     pub seed: u64,
 }
 
-/// Clients at work, all on one thread. Dropping it stops them.
-pub struct Registers {
-    recorder: Recorder,
-    progress: Arc<Progress>,
+/// Running clients, all on one thread. Dropping it stops them.
+pub struct RegisterWorkload {
+    recorder: HistoryRecorder,
+    progress: Arc<WriteProgress>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Registers {
-    /// Makes the registers, and starts.
+impl RegisterWorkload {
+    /// Creates the registers, and starts the clients.
     ///
     /// # Panics
-    /// They cannot be made within a minute.
+    /// If the registers cannot be created within a minute.
     #[must_use]
     #[track_caller]
-    pub fn start(access: Access, plan: Plan) -> Self {
-        let (recorder, progress) = (Recorder::default(), Arc::new(Progress::new()));
+    pub fn start(access: AdminAccess, plan: RegisterWorkloadConfig) -> Self {
+        let (recorder, progress) = (HistoryRecorder::default(), Arc::new(WriteProgress::new()));
         let stop = Arc::new(AtomicBool::new(false));
         let parts = (recorder.clone(), Arc::clone(&progress), Arc::clone(&stop));
         let run = move || {
             if let Some(netns) = &plan.netns {
-                let netns = std::fs::File::open(netns).expect("the network namespace is there");
+                let netns = std::fs::File::open(netns).expect("the network namespace exists");
                 setns(netns, CloneFlags::CLONE_NEWNET).expect("root can enter a network namespace");
             }
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -78,10 +78,10 @@ impl Registers {
         started
     }
 
-    /// How long after `moment` the first write was acknowledged that was sent after it.
+    /// The time from `moment` to the first acknowledgement of a write that was sent after it.
     ///
     /// # Panics
-    /// None was within `deadline`.
+    /// If there was none within `deadline`.
     #[track_caller]
     pub fn wait_for_write(&self, moment: Instant, deadline: Duration) -> Duration {
         match self.progress.acknowledged_after(moment, deadline) {
@@ -90,30 +90,30 @@ impl Registers {
         }
     }
 
-    /// Begins to watch for how long no write is acknowledged.
+    /// Begins to measure the longest time without an acknowledged write.
     pub fn watch(&self) {
         self.progress.watch(Instant::now());
     }
 
-    /// The longest time since [`Registers::watch`] for which none was.
+    /// The longest time without an acknowledged write since [`Registers::watch`].
     #[must_use]
     pub fn longest_silence(&self) -> Duration {
         self.progress.longest_silence(Instant::now())
     }
 
-    /// How many writes were acknowledged so far.
+    /// The number of acknowledged writes so far.
     #[must_use]
     pub fn acknowledged(&self) -> u64 {
         self.progress.acknowledged()
     }
 
-    /// Stops the clients, and gives what they asked and heard.
+    /// Stops the clients, and returns their history.
     ///
     /// # Panics
-    /// One of them panicked.
+    /// If one of them panicked.
     #[must_use]
     #[track_caller]
-    pub fn finish(mut self) -> Vec<Record> {
+    pub fn finish(mut self) -> Vec<OperationRecord> {
         self.stop.store(true, Ordering::Relaxed);
         let ended = self.thread.take().map(JoinHandle::join);
         assert!(matches!(ended, Some(Ok(()))), "a client of the registers panicked");
@@ -121,24 +121,24 @@ impl Registers {
     }
 }
 
-impl Drop for Registers {
+impl Drop for RegisterWorkload {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // A panic there has been reported by the runtime.
+        // The runtime has reported a panic there.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
 async fn work(
-    access: Access,
-    plan: Plan,
-    (recorder, progress, stop): (Recorder, Arc<Progress>, Arc<AtomicBool>),
+    access: AdminAccess,
+    plan: RegisterWorkloadConfig,
+    (recorder, progress, stop): (HistoryRecorder, Arc<WriteProgress>, Arc<AtomicBool>),
 ) {
     client::make_registers(&access, &plan, &recorder, &stop).await;
     let clients: Vec<_> = (0..plan.clients)
         .map(|number| {
             let parts = (recorder.clone(), Arc::clone(&progress), Arc::clone(&stop));
-            tokio::task::spawn_local(Client::new(number, access.clone(), plan.clone(), parts).run())
+            tokio::task::spawn_local(RegisterClient::new(number, access.clone(), plan.clone(), parts).run())
         })
         .collect();
     for client in clients {

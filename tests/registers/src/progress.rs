@@ -1,42 +1,42 @@
-//! When writes were acknowledged.
+//! The times of acknowledged writes.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Shared by the clients and whoever watches them.
+/// Shared by the clients and the observers.
 #[derive(Debug)]
-pub struct Progress {
-    state: Mutex<State>,
-    news: Condvar,
+pub struct WriteProgress {
+    state: Mutex<ProgressState>,
+    changed: Condvar,
 }
 
 #[derive(Debug)]
-struct State {
+struct ProgressState {
     acknowledged: u64,
-    /// When the newest one was answered, or watching began; and the longest time without one since then.
+    /// The time of the newest acknowledgement or of the start of the measurement; and the longest gap since.
     newest: Instant,
     longest: Duration,
-    /// Of acknowledged writes, those that nobody can be waiting for any more left out: when sent, when answered.
+    /// The acknowledged writes, without those that are too old to matter: when sent, when answered.
     recent: Vec<(Instant, Instant)>,
     last_failure: String,
 }
 
-/// Acknowledgements that are kept.
+/// The number of acknowledgements that are kept.
 const KEPT: usize = 4096;
 
-impl Progress {
+impl WriteProgress {
     pub fn new() -> Self {
-        let state = State {
+        let state = ProgressState {
             acknowledged: 0,
             newest: Instant::now(),
             longest: Duration::ZERO,
             recent: Vec::new(),
             last_failure: "nothing failed".into(),
         };
-        Self { state: Mutex::new(state), news: Condvar::new() }
+        Self { state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ProgressState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -50,7 +50,7 @@ impl Progress {
         }
         state.recent.push((sent, answered));
         drop(state);
-        self.news.notify_all();
+        self.changed.notify_all();
     }
 
     pub fn fail(&self, why: String) {
@@ -65,26 +65,26 @@ impl Progress {
         self.lock().acknowledged
     }
 
-    /// Forgets how long there was no acknowledgement before `now`.
+    /// Drops the gaps before `now`.
     pub fn watch(&self, now: Instant) {
         let mut state = self.lock();
         (state.newest, state.longest) = (now, Duration::ZERO);
     }
 
-    /// The longest time without an acknowledgement by `now`.
+    /// The longest gap by `now`.
     pub fn longest_silence(&self, now: Instant) -> Duration {
         let state = self.lock();
         state.longest.max(now.saturating_duration_since(state.newest))
     }
 
-    /// How long after `moment` the first one was answered that was sent after it.
+    /// The time from `moment` to the first answer to a write that was sent after it.
     pub fn acknowledged_after(&self, moment: Instant, deadline: Duration) -> Option<Duration> {
-        let found = |state: &State| {
+        let found = |state: &ProgressState| {
             let later = state.recent.iter().filter(|(sent, _)| *sent >= moment);
             later.map(|(_, answered)| answered.saturating_duration_since(moment)).min()
         };
-        let waiting = |state: &mut State| found(state).is_none();
-        let waited = self.news.wait_timeout_while(self.lock(), deadline, waiting);
+        let waiting = |state: &mut ProgressState| found(state).is_none();
+        let waited = self.changed.wait_timeout_while(self.lock(), deadline, waiting);
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         found(&state)
     }
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn only_writes_that_were_sent_after_the_moment_count() {
-        let progress = Progress::new();
+        let progress = WriteProgress::new();
         let start = Instant::now();
         let at = |millis| start + Duration::from_millis(millis);
         progress.acknowledge(at(1), at(30));
@@ -109,16 +109,16 @@ mod tests {
 
     #[test]
     fn the_longest_silence_is_between_two_answers_or_has_not_ended() {
-        let progress = Progress::new();
+        let progress = WriteProgress::new();
         let start = Instant::now();
         let at = |millis| start + Duration::from_millis(millis);
         progress.watch(at(100));
-        // Answers of several clients are told in any order.
+        // Answers of several clients are recorded in any order.
         for answered in [110, 150, 145, 160] {
             progress.acknowledge(at(90), at(answered));
         }
         assert_eq!(progress.longest_silence(at(170)), Duration::from_millis(40));
-        assert_eq!(progress.longest_silence(at(260)), Duration::from_millis(100), "it goes on");
+        assert_eq!(progress.longest_silence(at(260)), Duration::from_millis(100), "the gap still grows");
         progress.watch(at(300));
         assert_eq!(progress.longest_silence(at(305)), Duration::from_millis(5));
     }

@@ -1,127 +1,129 @@
-//! People who create, scale, update, roll back and remove services through any manager, make and renew the secrets and
-//! volumes of these, drain and label nodes, repeat what was not answered, and remember what was.
+//! Clients that create, scale, update, roll back and remove services through any manager, write the secrets
+//! and volumes of these, drain and label nodes, repeat unanswered requests, and record what was acknowledged.
 
-mod contents;
+mod generator;
 mod request;
-mod wishes;
+mod secrets;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use warren_core::{Answer, Outcome, Refusal, State};
-use warren_types::{ContentId, NodeId, ServiceId, ServiceSpec, VolumeId};
+use warren_core::{ApplyOutcome, CommandResponse, Refusal, State};
+use warren_types::{NodeId, SecretObjectId, ServiceId, ServiceSpec, VolumeId};
 
-use self::contents::{Kept, Uses};
-use self::request::Request;
+use self::request::ClientRequest;
+use self::secrets::{ExpectedSecret, SecretVersions};
 
-use crate::event::{Answered, Event, OnClient, OnManager, Unanswered};
-use crate::manager::Who;
-use crate::world::{Defect, World};
+use crate::event::{ClientEvent, ManagerEvent, SimEvent, WriteFailure, WriteResult};
+use crate::manager::WriteOrigin;
+use crate::simulation::{ClusterSimulation, PlantedDefect};
 
-/// How long a client waits for an answer. After that the request is void: no manager proposes it any more, so
-/// that a repetition never overtakes it.
-const PATIENCE: u64 = 2_000;
-/// An image whose processes exit soon, as long as there are faults.
-pub const CANNOT_LIVE: &str = "cannot-live:1";
-/// So many services at once.
+/// How long a client waits for an answer. After that the request has expired: no manager proposes it any
+/// more, so a repetition never races with it.
+const ANSWER_TIMEOUT: u64 = 2_000;
+/// An image whose processes exit soon while faults are on.
+pub const UNHEALTHY_IMAGE: &str = "cannot-live:1";
+/// Services of a client at the same time.
 const SERVICES: usize = 3;
 
-/// What a client was promised of a service.
+/// What was acknowledged to a client about a service.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Promise {
-    /// What was wanted, oldest first, as often as it made a revision; the last is wanted now. Nothing when the service
-    /// goes, or is gone.
-    wanted: Vec<Wish>,
-    /// The entry with which it became true.
+pub struct ExpectedService {
+    /// The acknowledged revisions, oldest first; the last is the desired one. Empty when the service is
+    /// removing or removed.
+    revisions: Vec<ExpectedRevision>,
+    /// The index at which it became true.
     pub since: u64,
-    /// The service's version then.
+    /// The version of the service at that index.
     version: u64,
 }
 
-impl Promise {
-    /// What is wanted; `None` when the service goes, or is gone.
-    pub fn wanted(&self) -> Option<&Arc<ServiceSpec>> {
-        self.wanted.last().map(|wish| &wish.spec)
+impl ExpectedService {
+    /// The desired spec; `None` when the service is removing or removed.
+    pub fn desired_spec(&self) -> Option<&Arc<ServiceSpec>> {
+        self.revisions.last().map(|wish| &wish.spec)
     }
 }
 
-/// What a revision is: the spec, and which version of each of the client's secrets it uses.
+/// A revision: the spec, and the version of each of the client's secrets it uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Wish {
+struct ExpectedRevision {
     spec: Arc<ServiceSpec>,
-    uses: Uses,
+    uses: SecretVersions,
 }
 
-/// One client's memory.
+/// The state of one client.
 #[derive(Debug)]
-pub struct Client {
+pub struct SimClient {
     number: usize,
-    pub promises: BTreeMap<ServiceId, Promise>,
-    contents: BTreeMap<ContentId, Kept>,
-    /// Those that it made and did not remove.
+    pub expected: BTreeMap<ServiceId, ExpectedService>,
+    secrets: BTreeMap<SecretObjectId, ExpectedSecret>,
+    /// Services that it created and did not remove.
     volumes: BTreeSet<VolumeId>,
-    /// Asked and not answered; it may have happened.
-    pending: Option<Request>,
-    /// The sending that is on its way, and until when it is waited for.
+    /// Requested and not answered; it may have been applied.
+    pending: Option<ClientRequest>,
+    /// The attempt in flight, and its deadline.
     sent: Option<(u64, u64)>,
-    sendings: u64,
+    send_count: u64,
     created: u64,
     pub acknowledged: u64,
 }
 
-impl Client {
+impl SimClient {
     pub fn new(number: usize) -> Self {
         Self {
             number,
-            promises: BTreeMap::new(),
-            contents: BTreeMap::new(),
+            expected: BTreeMap::new(),
+            secrets: BTreeMap::new(),
             volumes: BTreeSet::new(),
             pending: None,
             sent: None,
-            sendings: 0,
+            send_count: 0,
             created: 0,
             acknowledged: 0,
         }
     }
 
-    /// A request is under way.
+    /// A request is in flight.
     pub fn is_waiting(&self) -> bool {
         self.pending.is_some()
     }
 
-    /// The service that a request under way is about; nothing is promised of it now.
-    pub fn uncertain(&self) -> Option<ServiceId> {
-        self.pending.as_ref().and_then(Request::service)
+    /// The service of the request in flight; nothing is guaranteed about it now.
+    pub fn pending_service(&self) -> Option<ServiceId> {
+        self.pending.as_ref().and_then(ClientRequest::service)
     }
 
-    /// The cluster may have forgotten what it acknowledged, or be what it was before: the client takes for promised
-    /// what it finds of its own, and drops what it asked for last.
-    pub fn looks_again(&mut self, state: &State) {
+    /// The cluster may have lost acknowledged writes: the client takes its own objects as they are now for
+    /// acknowledged, and drops its last request.
+    pub fn resync(&mut self, state: &State) {
         (self.pending, self.sent) = (None, None);
         let since = state.applied().index;
-        self.contents_are(state, since);
+        self.resync_secrets(state, since);
         let own = |id: &ServiceId| usize::try_from((id.0.0 >> 64) as u64 & 0xff) == Ok(self.number);
         let found = state.services().map(|service| service.id).filter(own);
-        let all: BTreeSet<ServiceId> = self.promises.keys().copied().chain(found).collect();
+        let all: BTreeSet<ServiceId> = self.expected.keys().copied().chain(found).collect();
         for id in all {
             let service = state.service(&id).filter(|service| !service.removing);
-            let wanted =
-                service.map(|service| Wish { spec: service.spec.clone(), uses: self.uses(&service.spec) });
+            let desired = service.map(|service| ExpectedRevision {
+                spec: service.spec.clone(),
+                uses: self.secret_versions(&service.spec),
+            });
             let version = service.map_or(since, |service| service.version);
-            let wanted = wanted.into_iter().collect();
-            self.promises.insert(id, Promise { wanted, since, version });
+            let desired = desired.into_iter().collect();
+            self.expected.insert(id, ExpectedService { revisions: desired, since, version });
         }
     }
 
-    /// The answer to a sending shows what was asked for.
-    fn is_shown(&self, sending: u64, answer: &Answered) -> Result<(), String> {
+    /// Whether the answer to an attempt shows the request.
+    fn check_answer(&self, sending: u64, answer: &WriteResult) -> Result<(), String> {
         let waits = self.sent.is_some_and(|(waited, _)| waited == sending);
         let (Some(request), Ok((_, outcome))) = (self.pending.as_ref().filter(|_| waits), answer) else {
             return Ok(());
         };
         match &**outcome {
-            Outcome::Applied { answer, .. } | Outcome::Unchanged { answer }
-                if !request.is_shown_by(answer) =>
+            ApplyOutcome::Applied { response: answer, .. } | ApplyOutcome::Unchanged { answer }
+                if !request.matches_answer(answer) =>
             {
                 Err(format!("answers show the caller's own write: {request:?} was answered with {answer:?}"))
             }
@@ -129,16 +131,16 @@ impl Client {
         }
     }
 
-    /// A sending was answered. Tells of which service something was promised.
-    fn answered(&mut self, sending: u64, answer: Answered) -> Option<ServiceId> {
+    /// An attempt was answered. Returns the service whose acknowledged state changed.
+    fn handle_answer(&mut self, sending: u64, answer: WriteResult) -> Option<ServiceId> {
         if self.sent.is_none_or(|(waited, _)| waited != sending) {
             return None;
         }
         let (since, outcome) = match answer {
             Ok(applied) => applied,
-            // It may have happened: wait until it no longer can, then ask again.
-            Err(Unanswered::Unknown) => return None,
-            Err(Unanswered::NotProposed) => {
+            // It may have been applied: wait until it no longer can be, then repeat.
+            Err(WriteFailure::Indeterminate) => return None,
+            Err(WriteFailure::NotProposed) => {
                 self.sent = None;
                 return None;
             }
@@ -146,78 +148,85 @@ impl Client {
         self.sent = None;
         let request = self.pending.take()?;
         let version = match (&request, *outcome) {
-            (_, Outcome::Applied { answer, .. } | Outcome::Unchanged { answer }) => match answer {
-                Answer::Service(service) => service.version,
-                // What was removed shows the version that it had.
-                Answer::Content(content) if !matches!(request, Request::Forget(_)) => content.version,
-                _ => since,
-            },
-            // An earlier sending removed it, and its answer was lost.
+            (_, ApplyOutcome::Applied { response: answer, .. } | ApplyOutcome::Unchanged { answer }) => {
+                match answer {
+                    CommandResponse::Service(service) => service.version,
+                    // The answer to a removal shows the version before it.
+                    CommandResponse::SecretObject(content)
+                        if !matches!(request, ClientRequest::RemoveSecret(_)) =>
+                    {
+                        content.version
+                    }
+                    _ => since,
+                }
+            }
+            // An earlier attempt removed it, and its answer was lost.
             (
-                Request::Remove(..) | Request::Forget(_) | Request::Discard(..),
-                Outcome::Rejected(Refusal::NotFound { .. }),
+                ClientRequest::Remove(..) | ClientRequest::RemoveSecret(_) | ClientRequest::RemoveVolume(..),
+                ApplyOutcome::Rejected(Refusal::NotFound { .. }),
             ) => since,
-            // So it is here: nobody else changes the service, and these count each time.
+            // The service is in this state: no other client changes it, and each of these writes increases
+            // the version.
             (
-                Request::Rollback(..) | Request::Update(_, _, _, true),
-                Outcome::Rejected(Refusal::VersionConflict { found, .. }),
+                ClientRequest::Rollback(..) | ClientRequest::Update(_, _, _, true),
+                ApplyOutcome::Rejected(Refusal::VersionConflict { found, .. }),
             ) => found,
-            (_, Outcome::Rejected(_)) => return None,
+            (_, ApplyOutcome::Rejected(_)) => return None,
         };
         self.acknowledged += 1;
         let Some(service) = request.service() else {
-            self.stored(&request, version);
+            self.record_stored(&request, version);
             return None;
         };
-        let before = self.promises.remove(&service).map(|promise| promise.wanted).unwrap_or_default();
-        let wanted = request.fulfilled(before, |spec| self.uses(spec));
-        self.promises.insert(service, Promise { wanted, since, version });
+        let before = self.expected.remove(&service).map(|promise| promise.revisions).unwrap_or_default();
+        let desired = request.expected_after(before, |spec| self.secret_versions(spec));
+        self.expected.insert(service, ExpectedService { revisions: desired, since, version });
         Some(service)
     }
 }
 
-impl World {
-    pub(crate) fn client_event(&mut self, client: usize, what: OnClient) {
+impl ClusterSimulation {
+    pub(crate) fn client_event(&mut self, client: usize, what: ClientEvent) {
         match what {
-            OnClient::Acts => self.client_acts(client),
-            OnClient::Answer { sending, answer } => {
-                if self.defect != Some(Defect::AnswersEarly) {
-                    let held = self.clients[client].is_shown(sending, &answer);
-                    self.demand(held);
+            ClientEvent::Run => self.run_client(client),
+            ClientEvent::Answer { sending, answer } => {
+                if self.defect != Some(PlantedDefect::AnswerBeforeDurable) {
+                    let held = self.clients[client].check_answer(sending, &answer);
+                    self.check(held);
                 }
-                if let Some(service) = self.clients[client].answered(sending, answer) {
-                    self.oracle_promised(client, service);
+                if let Some(service) = self.clients[client].handle_answer(sending, answer) {
+                    self.oracle_acknowledged(client, service);
                 }
             }
         }
     }
 
-    /// Does something new, or repeats what was not answered. In peace nothing new is done but that nodes become
-    /// again what they were.
-    fn client_acts(&mut self, client: usize) {
-        let pause = self.chance.between(20, 700);
-        self.after(pause, Event::Client { client, what: OnClient::Acts });
-        let (now, faulty) = (self.now, self.faulty);
+    /// Sends a new request, or repeats an unanswered one. After the faults, the only new requests restore the
+    /// nodes to their original state.
+    fn run_client(&mut self, client: usize) {
+        let pause = self.rng.between(20, 700);
+        self.after(pause, SimEvent::Client { client, what: ClientEvent::Run });
+        let (now, faulty) = (self.now, self.has_faults);
         let nodes: Vec<NodeId> = self.workers.iter().map(|worker| worker.id).collect();
         let me = &mut self.clients[client];
         me.sent.take_if(|(_, deadline)| *deadline < now);
         if me.pending.is_none() {
             me.pending = match faulty {
-                true => me.think(&mut self.chance, &nodes),
-                false => me.tidy(&self.oracle.newest),
+                true => me.next_request(&mut self.rng, &nodes),
+                false => me.cleanup_request(&self.oracle.newest),
             };
         }
         let Some(request) = me.pending.clone().filter(|_| me.sent.is_none()) else { return };
         let running: Vec<usize> =
             (0..self.managers.len()).filter(|host| self.managers[*host].run.is_some()).collect();
-        let Some(host) = self.chance.pick(&running) else { return };
+        let Some(host) = self.rng.pick(&running) else { return };
         let me = &mut self.clients[client];
-        me.sendings += 1;
-        let (sending, deadline) = (me.sendings, now + PATIENCE);
+        me.send_count += 1;
+        let (sending, deadline) = (me.send_count, now + ANSWER_TIMEOUT);
         me.sent = Some((sending, deadline));
-        let command = Box::new(request.command(self.wall(0)));
-        let delay = self.chance.between(1, 5);
-        let who = Who::Client { client, sending };
-        self.at_manager(host, delay, OnManager::Request { who, command, deadline });
+        let command = Box::new(request.command(self.wall_clock(0)));
+        let delay = self.rng.between(1, 5);
+        let who = WriteOrigin::Client { client, sending };
+        self.at_manager(host, delay, ManagerEvent::Request { who, command, deadline });
     }
 }

@@ -1,188 +1,191 @@
-//! What can happen, and what members, workers and clients say to each other.
+//! The events, and the messages between members, workers and clients.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use warren_consensus::Message;
-use warren_core::session::Word as Told;
-use warren_core::state::Parts;
-use warren_core::{Command, Outcome};
+use warren_core::session::AssignmentUpdate as Told;
+use warren_core::state::StateParts;
+use warren_core::{ApplyOutcome, Command};
 use warren_task::Action;
 use warren_types::{AssignmentVersion, ManagerAddress, NodeCondition, TaskId, TaskReport};
 
-use crate::faults::Fault;
-use crate::manager::{Key, Who, Word};
-use crate::worker::Fate;
-use crate::writers::Reply;
+use crate::faults::SimFault;
+use crate::manager::{ManagerHello, PlannerKey, WriteOrigin};
+use crate::worker::ActionEnd;
+use crate::writers::WriterReply;
 
-/// One thing that happens. `boot` says in which life of a process; what is of another life is void.
+/// One event. `boot` is the run of the process that it is meant for; it has no effect on another run.
 #[derive(Debug, Clone)]
-pub enum Event {
+pub enum SimEvent {
     /// At a manager.
-    Manager { host: usize, boot: u64, what: OnManager },
-    /// A raft message arrives at whoever has the id of its receiver then.
-    /// With it comes up to which index it tells what is acknowledged.
+    Manager { host: usize, boot: u64, what: ManagerEvent },
+    /// A raft message arrives at the process that has its receiver's id at that time.
+    /// The index up to which the message reports entries as acknowledged.
     Raft(Box<Message>, u64),
-    /// The bytes of a snapshot arrive, with the message that announces them, and what that tells.
-    Snapshot(Box<Message>, Arc<Parts>, u64),
+    /// The bytes of a snapshot arrive, with the message that announces them and the acknowledged index of
+    /// that message.
+    Snapshot(Box<Message>, Arc<StateParts>, u64),
     /// At an agent.
-    Worker { worker: usize, boot: u64, what: OnWorker },
-    /// Something arrives at the manager's end of a connection.
-    Up { connection: u64, said: ToManager },
-    /// Something arrives at the worker's end of a connection.
-    Down { connection: u64, said: ToWorker },
+    Worker { worker: usize, boot: u64, what: WorkerEvent },
+    /// A message arrives at the manager's end of a connection.
+    ToManager { connection: u64, message: WorkerMessage },
+    /// A message arrives at the worker's end of a connection.
+    ToWorker { connection: u64, message: ManagerMessage },
     /// At a client.
-    Client { client: usize, what: OnClient },
+    Client { client: usize, what: ClientEvent },
     /// All writers write the same object.
-    WritersAct,
-    /// At one of them: a sending is answered.
-    Writer { writer: usize, sending: u64, reply: Arc<Reply> },
+    RunWriters,
+    /// An attempt of a writer is answered.
+    WriterReply { writer: usize, sending: u64, reply: Arc<WriterReply> },
     /// A manager's machine starts its manager, or asks to become one.
     ManagerStarts { host: usize },
-    /// A machine is told that it is a manager: its member's id, and where managers are. Void when it was wiped since.
+    /// A machine learns that it is a manager: its member id, and the addresses of managers. Without effect if
+    /// it was wiped since.
     Joined { host: usize, wiped: u64, member: u64, managers: Vec<ManagerAddress> },
     /// A worker's machine starts its agent.
     AgentStarts { worker: usize },
-    /// A process that cannot live exits.
-    Exits { worker: usize, task: TaskId },
-    /// A worker that reached nobody may be back.
-    Returns { worker: usize },
-    /// Something breaks.
-    Fault(Fault),
-    /// Faults are over.
-    Peace,
-    /// Is everything at rest?
-    Look,
+    /// The process of a broken image exits.
+    ProcessExits { worker: usize, task: TaskId },
+    /// A disconnected worker may be connected again.
+    WorkerReconnects { worker: usize },
+    /// A fault is injected.
+    InjectFault(SimFault),
+    /// Faults stop.
+    EndFaults,
+    /// Checks whether the cluster has converged.
+    CheckInvariants,
 }
 
-/// What happens at a manager.
+/// An event at a manager.
 #[derive(Debug, Clone)]
-pub enum OnManager {
+pub enum ManagerEvent {
     /// Raft's clock.
     Tick,
-    /// The driver takes what waits for it.
-    Turn,
-    /// Once a second: contacts are relayed, and what was waited for too long is given up.
-    Second,
-    /// The disk has done, or tried, the oldest write.
+    /// The driver takes its queued inputs.
+    DriverTurn,
+    /// Once a second: contacts are relayed, and expired waits end.
+    EverySecond,
+    /// The disk completed, or failed, the oldest write.
     Disk,
-    /// A snapshot of the state as of this index was written to a file.
-    SnapshotWritten { index: u64, parts: Arc<Parts> },
-    /// A snapshot from the leader is durable; now the message that announced it counts, and what that tells.
+    /// A snapshot of the state at this index was written to a file.
+    SnapshotWritten { index: u64, parts: Arc<StateParts> },
+    /// A snapshot from the leader is durable; now its announcing message and the acknowledged index in it
+    /// take effect.
     SnapshotReceived(Box<Message>, u64),
-    /// What became of a snapshot that was sent.
+    /// The result of sending a snapshot.
     SnapshotSent { to: u64, delivered: bool },
-    /// A member cannot be reached.
+    /// A member is unreachable.
     Unreachable { to: u64 },
-    /// A planner looks at a key.
-    Plan(Key),
-    /// A planner comes to propose a command of the plan that it made in that term.
-    Propose { key: Key, term: u64, command: Box<Command> },
-    /// A client or a writer asks.
-    Request { who: Who, command: Box<Command>, deadline: u64 },
+    /// A planner processes a key.
+    Plan(PlannerKey),
+    /// A planner proposes the next command of the plan that it computed in that term.
+    Propose { key: PlannerKey, term: u64, command: Box<Command> },
+    /// A client or a writer sends a request.
+    Request { who: WriteOrigin, command: Box<Command>, deadline: u64 },
     /// A machine asks to become a manager.
-    Join { from: usize, wiped: u64, word: Box<Word> },
-    /// Another manager speaks.
-    Peer { from: usize, from_boot: u64, said: ToPeer },
+    Join { from: usize, wiped: u64, word: Box<ManagerHello> },
+    /// A message of another manager arrives.
+    Peer { from: usize, from_boot: u64, message: PeerMessage },
 }
 
-/// Between managers, besides raft.
+/// Messages between managers, other than raft messages.
 #[derive(Debug, Clone)]
-pub enum ToPeer {
+pub enum PeerMessage {
     /// To the leader: propose this.
     Forward { request: u64, command: Box<Command>, deadline: u64 },
-    /// The answer.
-    Answer { request: u64, answer: Answered },
-    /// To all that it knows where to find: this is who I am, and where.
+    /// The leader's answer.
+    Answer { request: u64, answer: WriteResult },
+    /// To all members with a known address: the sender's id and address.
     Hello { id: u64, address: ManagerAddress },
-    /// The answer to one that was removed.
+    /// The answer to a member that was removed.
     Removed,
-    /// To all, from the leader: which workers are connected to you?
-    WhoIsThere { term: u64 },
-    /// The answer: workers, and how long ago each was heard, in milliseconds.
+    /// From the leader to all: which workers are connected to you?
+    ContactsRequest { term: u64 },
+    /// The answer: workers, and the age of the last message of each, in milliseconds.
     Contacts { term: u64, heard: Vec<(usize, u64)> },
 }
 
-/// What became of a write: the index at which it was applied and what came of it.
-pub type Answered = Result<(u64, Box<Outcome>), Unanswered>;
+/// The result of a write: the index at which it was applied and its outcome.
+pub type WriteResult = Result<(u64, Box<ApplyOutcome>), WriteFailure>;
 
-/// Why a write has no outcome.
+/// Why the outcome of a write is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unanswered {
-    /// It was not and will not be proposed.
+pub enum WriteFailure {
+    /// It was not proposed and will not be.
     NotProposed,
-    /// It may happen yet.
-    Unknown,
+    /// It may still be applied.
+    Indeterminate,
 }
 
-/// What happens at an agent.
+/// An event at an agent.
 #[derive(Debug, Clone)]
-pub enum OnWorker {
+pub enum WorkerEvent {
     /// It dials a manager.
-    Dials,
-    /// It tells how the node is.
+    Dial,
+    /// It sends a status report of the node.
     Heartbeat { connection: u64 },
-    /// It asks whether its assignment is current.
-    Syncs { connection: u64 },
-    /// Has the manager said anything since `heard`?
-    Listens { connection: u64, heard: u64 },
-    /// It notes when a manager was last heard.
-    Notes,
-    /// Its actor for a task looks what to do.
-    Steps(TaskId),
-    /// It is told that something happened to a task's container.
-    Looks(TaskId),
-    /// A check of the task's process is over.
-    Checks(TaskId),
-    /// What an actor did is done.
-    Acts(TaskId, Box<Action>, Fate),
+    /// It checks that its assignment is current.
+    Sync { connection: u64 },
+    /// Checks whether the manager sent anything since `heard`.
+    CheckSilence { connection: u64, heard: u64 },
+    /// It records the last contact with a manager.
+    PersistContact,
+    /// Its actor for a task chooses the next action.
+    StepTask(TaskId),
+    /// The runtime reports an event of a task's container.
+    InspectTask(TaskId),
+    /// A health check of the task's process is complete.
+    CheckEnded(TaskId),
+    /// An action of an actor is complete.
+    ActionEnded(TaskId, Box<Action>, ActionEnd),
 }
 
-/// What happens at a client.
+/// An event at a client.
 #[derive(Debug, Clone)]
-pub enum OnClient {
-    /// It does something, or repeats it.
-    Acts,
-    /// It is answered.
-    Answer { sending: u64, answer: Answered },
+pub enum ClientEvent {
+    /// It sends a request, or repeats one.
+    Run,
+    /// It gets an answer.
+    Answer { sending: u64, answer: WriteResult },
 }
 
-/// From an agent.
+/// A message from an agent.
 #[derive(Debug, Clone)]
-pub enum ToManager {
-    /// Before the first word, of a node that was removed: it joins again.
+pub enum WorkerMessage {
+    /// The first message of a node that was removed: it joins again.
     Join,
-    /// The first word, with the version of the assignment that the node has.
+    /// The first message otherwise, with the version of the node's assignments.
     Hello(AssignmentVersion),
-    /// With what is wrong with the node.
+    /// A status report with the conditions of the node.
     Heartbeat(BTreeSet<NodeCondition>),
     Sync(AssignmentVersion),
     Reports(u64, Vec<TaskReport>),
-    /// The other end is gone.
+    /// The connection was closed by the other end.
     Closed,
 }
 
-/// To an agent.
+/// A message to an agent.
 #[derive(Debug, Clone)]
-pub enum ToWorker {
+pub enum ManagerMessage {
     Welcome,
-    /// What it should have.
-    Told(Arc<Told>),
-    /// Where managers are reached.
+    /// The assignments of the node.
+    Assignment(Arc<Told>),
+    /// The addresses of managers.
     Managers(Arc<Vec<ManagerAddress>>),
-    Stored(u64),
-    /// This manager does not hear a leader, or knows less than the node; another one may.
-    Elsewhere,
+    ReportsStored(u64),
+    /// This manager has no contact with a leader, or is behind the node; another one may be better.
+    TryOtherManager,
     /// The node was removed from the cluster.
     Removed,
-    /// Nobody here knows the node.
+    /// This manager does not know the node.
     Unknown,
-    /// The other end is gone.
+    /// The connection was closed by the other end.
     Closed,
 }
 
-impl Event {
-    /// The manager's process that must run for it to happen, given who has which member's id.
+impl SimEvent {
+    /// The manager process that must run for the event to take effect, given the machine of each member id.
     pub fn needs_manager(&self, host_of: impl Fn(u64) -> Option<usize>) -> Option<usize> {
         match self {
             Self::Manager { host, .. } => Some(*host),
@@ -191,7 +194,7 @@ impl Event {
         }
     }
 
-    /// What goes into the trace: enough to tell two histories apart at their first difference.
+    /// The contribution to the trace: enough to find the first difference of two histories.
     pub fn mark(&self) -> [u64; 3] {
         let of = |kind: u64, place: usize, more: u64| [kind, place as u64, more];
         match self {
@@ -199,20 +202,20 @@ impl Event {
             Self::Raft(message, _) => raft_mark(2, message),
             Self::Snapshot(message, ..) => raft_mark(3, message),
             Self::Worker { worker, boot, what } => of(4, *worker, *boot << 32 | what.mark()),
-            Self::Up { connection, said } => of(5, 0, *connection << 16 | said.mark()),
-            Self::Down { connection, said } => of(6, 0, *connection << 16 | said.mark()),
-            Self::Client { client, what: OnClient::Acts } => of(7, *client, 0),
-            Self::Client { client, what: OnClient::Answer { sending, .. } } => of(8, *client, *sending),
+            Self::ToManager { connection, message } => of(5, 0, *connection << 16 | message.mark()),
+            Self::ToWorker { connection, message } => of(6, 0, *connection << 16 | message.mark()),
+            Self::Client { client, what: ClientEvent::Run } => of(7, *client, 0),
+            Self::Client { client, what: ClientEvent::Answer { sending, .. } } => of(8, *client, *sending),
             Self::ManagerStarts { host } => of(9, *host, 0),
             Self::AgentStarts { worker } => of(10, *worker, 0),
-            Self::Fault(fault) => of(11, 0, *fault as u64),
-            Self::Exits { worker, task } => of(14, *worker, task.number),
-            Self::Returns { worker } => of(16, *worker, 0),
+            Self::InjectFault(fault) => of(11, 0, *fault as u64),
+            Self::ProcessExits { worker, task } => of(14, *worker, task.number),
+            Self::WorkerReconnects { worker } => of(16, *worker, 0),
             Self::Joined { host, wiped, member, .. } => of(15, *host, *wiped << 32 | *member),
-            Self::WritersAct => of(17, 0, 0),
-            Self::Writer { writer, sending, .. } => of(18, *writer, *sending),
-            Self::Peace => of(12, 0, 0),
-            Self::Look => of(13, 0, 0),
+            Self::RunWriters => of(17, 0, 0),
+            Self::WriterReply { writer, sending, .. } => of(18, *writer, *sending),
+            Self::EndFaults => of(12, 0, 0),
+            Self::CheckInvariants => of(13, 0, 0),
         }
     }
 }
@@ -222,12 +225,12 @@ fn raft_mark(kind: u64, message: &Message) -> [u64; 3] {
     [kind, what, message.index << 16 | message.entries.len() as u64 | u64::from(message.reject) << 15]
 }
 
-impl OnManager {
+impl ManagerEvent {
     fn mark(&self) -> u64 {
         match self {
             Self::Tick => 0,
-            Self::Turn => 15,
-            Self::Second => 1,
+            Self::DriverTurn => 15,
+            Self::EverySecond => 1,
             Self::Disk => 2,
             Self::SnapshotWritten { .. } => 3,
             Self::SnapshotReceived(..) => 4,
@@ -237,37 +240,37 @@ impl OnManager {
             Self::Propose { term, .. } => 16 | *term << 8,
             Self::Request { .. } => 9,
             Self::Join { from, .. } => 17 | (*from as u64) << 8,
-            Self::Peer { said, .. } => match said {
-                ToPeer::Forward { .. } => 10,
-                ToPeer::Answer { .. } => 11,
-                ToPeer::WhoIsThere { .. } => 12,
-                ToPeer::Contacts { .. } => 13,
-                ToPeer::Hello { id, .. } => 14 | *id << 8,
-                ToPeer::Removed => 18,
+            Self::Peer { message, .. } => match message {
+                PeerMessage::Forward { .. } => 10,
+                PeerMessage::Answer { .. } => 11,
+                PeerMessage::ContactsRequest { .. } => 12,
+                PeerMessage::Contacts { .. } => 13,
+                PeerMessage::Hello { id, .. } => 14 | *id << 8,
+                PeerMessage::Removed => 18,
             },
         }
     }
 }
 
-impl OnWorker {
+impl WorkerEvent {
     fn mark(&self) -> u64 {
         match self {
-            Self::Dials => 0,
+            Self::Dial => 0,
             Self::Heartbeat { .. } => 1,
-            Self::Syncs { .. } => 2,
-            Self::Listens { .. } => 3,
-            Self::Steps(task) => 4 | task.number << 8,
-            Self::Looks(task) => 5 | task.number << 8,
-            Self::Checks(task) => 7 | task.number << 8,
-            Self::Notes => 8,
-            Self::Acts(task, action, fate) => {
-                6 | task.number << 8 | (action.verb() as u64) << 24 | (*fate as u64) << 29
+            Self::Sync { .. } => 2,
+            Self::CheckSilence { .. } => 3,
+            Self::StepTask(task) => 4 | task.number << 8,
+            Self::InspectTask(task) => 5 | task.number << 8,
+            Self::CheckEnded(task) => 7 | task.number << 8,
+            Self::PersistContact => 8,
+            Self::ActionEnded(task, action, fate) => {
+                6 | task.number << 8 | (action.kind() as u64) << 24 | (*fate as u64) << 29
             }
         }
     }
 }
 
-impl ToManager {
+impl WorkerMessage {
     fn mark(&self) -> u64 {
         match self {
             Self::Hello(_) => 0,
@@ -280,17 +283,17 @@ impl ToManager {
     }
 }
 
-impl ToWorker {
+impl ManagerMessage {
     fn mark(&self) -> u64 {
         match self {
             Self::Welcome => 0,
-            Self::Told(word) => match &**word {
+            Self::Assignment(word) => match &**word {
                 Told::Full(assignment) => 1 | (assignment.version.index & 0xfff) << 4,
                 Told::Diff(diff) => 9 | (diff.version.index & 0xfff) << 4,
                 Told::Current => 2,
             },
-            Self::Stored(number) => 3 | (*number & 0xfff) << 4,
-            Self::Elsewhere => 4,
+            Self::ReportsStored(number) => 3 | (*number & 0xfff) << 4,
+            Self::TryOtherManager => 4,
             Self::Closed => 5,
             Self::Managers(all) => 6 | (all.len() as u64) << 4,
             Self::Removed => 7,

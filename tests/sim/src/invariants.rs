@@ -1,272 +1,280 @@
-//! What must be true, one file per invariant. Each is checked where something changed that it looks at.
+//! The invariants, one file each. Each is checked when something that it looks at changed.
 //!
-//! The oracle remembers what no process can: what was applied first at each index, by whatever manager, is
-//! what every other one must apply there. Its newest state is the truth that machines are compared with.
+//! The oracle records what no process can: the first entry applied at each index, by any manager, is the one
+//! that all others must apply there. Its newest state is the reference for the machines.
 
-mod acknowledged;
+mod acknowledged_writes;
 mod addresses;
-mod alone;
-mod answers;
-mod at_home;
-mod contents;
-mod kept;
+mod assignment_version;
+pub mod convergence;
+mod disconnected;
+mod election_safety;
+mod idempotent_plans;
 mod leader_completeness;
-mod leaders;
-mod left_alone;
+pub mod linearizable_reads;
 mod membership;
 mod monotone;
-mod obeys;
+mod no_needless_replacement;
+mod no_needless_stop;
 mod one_image;
-mod planning;
-mod prefixes;
-pub mod reads;
 mod reasons;
-pub mod rest;
+mod secret_versions;
 mod slots;
-mod stale;
+mod stale_commands;
 mod start_first;
-pub mod state;
+pub mod state_consistency;
+mod state_machine_safety;
+mod volume_placement;
+mod write_answers;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-pub use leader_completeness::Vote;
+pub use leader_completeness::RecordedVote;
 use warren_consensus::{ConfState, MemberChange};
-use warren_core::{Change, Outcome, Plan, State};
+use warren_core::{ApplyOutcome, ReconcilePlan, State, StateChange};
 use warren_task::Action;
-use warren_types::{AssignmentVersion, Desired, NodeId, ServiceId, TaskId, Timestamp};
+use warren_types::{AssignmentVersion, DesiredTaskState, NodeId, ServiceId, TaskId, Timestamp};
 
-use crate::manager::{Key, WentBack};
-use crate::worker::Worker;
-use crate::world::World;
+use crate::manager::{PlannerKey, RestoredMember};
+use crate::simulation::ClusterSimulation;
+use crate::worker::SimWorker;
 
-/// The cluster's time jumped if it went on by so many milliseconds more than passed.
-const JUMP: u64 = 1_000;
-/// Every so many entries the whole state is checked, not only what changed.
-const WHOLE_EVERY: u64 = 32;
+/// The cluster clock jumped if it advanced by more than this many milliseconds over the elapsed time.
+const MAX_CLOCK_JUMP: u64 = 1_000;
+/// The whole state is checked every this many entries, otherwise only what changed.
+const FULL_CHECK_EVERY: u64 = 32;
 
-/// An invariant that did not hold, and how to see it again.
+/// A violated invariant, and how to reproduce it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Violation {
-    /// Gives the same history again.
+pub struct SimViolation {
+    /// The seed that reproduces the history.
     pub seed: u64,
     /// Milliseconds after the start.
     pub at: u64,
-    /// How many events had happened.
+    /// The number of events so far.
     pub events: u64,
-    /// What was wrong: the invariant, then what was found.
+    /// The invariant, then what was observed.
     pub what: String,
 }
 
-impl std::fmt::Display for Violation {
+impl std::fmt::Display for SimViolation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { seed, at, events, what } = self;
         writeln!(f, "seed {seed}, {at} ms, event {events}: {what}")?;
-        write!(f, "see it again: WARREN_SIM_SEED={seed} cargo test -p warren-test-sim replay")
+        write!(f, "reproduce it: WARREN_SIM_SEED={seed} cargo test -p warren-test-sim replay")
     }
 }
 
-/// What has become true, whoever has forgotten it meanwhile.
+/// Everything that became true, even if no process remembers it.
 #[derive(Default)]
-pub struct Oracle {
-    /// What was applied at each index of the cluster's life.
-    chosen: prefixes::Prefix,
-    /// As of the newest of them.
+pub struct InvariantOracle {
+    /// What was applied at each index of the current incarnation.
+    applied_log: state_machine_safety::AppliedLog,
+    /// The state after the newest of them.
     pub newest: State,
-    leaders: leaders::Leaders,
-    votes: leader_completeness::Votes,
-    /// The member whose disk was the last to go back.
-    pub went_back: Option<WentBack>,
-    /// The members, by the entry that made them so.
+    leaders: election_safety::TermLeaders,
+    votes: leader_completeness::VoteLog,
+    /// The member whose disk was the last to be restored from an older copy.
+    pub restored_member: Option<RestoredMember>,
+    /// The membership, by the index of the entry that made it.
     changes: BTreeMap<u64, ConfState>,
-    /// The highest number of a task that each service has had.
+    /// The highest task number of each service.
     numbers: BTreeMap<ServiceId, u64>,
-    /// Tasks of which a worker said that nothing is left there.
+    /// Tasks that a worker reported as fully removed.
     gone: BTreeSet<(NodeId, TaskId)>,
-    /// What the image of a revision was where it was first used.
-    images: one_image::Images,
-    /// Every version that secrets have had.
-    versions: contents::Versions,
-    /// What those were answered that write the same objects.
-    pub answers: answers::Answers,
-    /// When each worker last heard a manager.
-    heard: BTreeMap<usize, u64>,
-    /// Since when tasks are told to leave their nodes.
-    told_to_go: BTreeMap<TaskId, u64>,
-    /// When tasks were lost that are lost...
+    /// The image of each revision on the node that used it first.
+    images: one_image::RevisionImages,
+    /// Every version of every secret.
+    versions: secret_versions::SecretVersionSet,
+    /// The answers to writers of the shared objects.
+    pub answers: write_answers::WriteAnswers,
+    /// The last contact of each worker with a manager.
+    record_contact: BTreeMap<usize, u64>,
+    /// When tasks were ordered to leave their nodes.
+    stop_requested_at: BTreeMap<TaskId, u64>,
+    /// When the currently lost tasks were lost.
     lost: BTreeMap<TaskId, u64>,
-    /// ...and of those that were given up since.
+    /// The lost tasks that were replaced since.
     given_up_tasks: BTreeMap<TaskId, u64>,
-    /// When the cluster's time last went on by more than passed, and when it was seen.
+    /// When the cluster clock last jumped, and its last value with the time it was observed.
     jumped: u64,
     clock: (Timestamp, u64),
-    /// How many tasks their nodes stopped, as they had been without a manager for so long.
-    pub left_off: u64,
-    /// How many tasks got another one in their place when their node was lost.
-    pub given_up: u64,
-    /// How many tasks of lost nodes ran beside those in their place.
-    pub beside: u64,
-    /// How many times an unhealthy task got a replacement.
+    /// The number of tasks stopped by their nodes after the disconnect timeout.
+    pub stopped_disconnected: u64,
+    /// The number of lost tasks that were replaced.
+    pub tasks_replaced: u64,
+    /// The number of tasks of lost nodes that ran beside their replacements.
+    pub duplicate_tasks: u64,
+    /// The number of unhealthy tasks that were replaced.
     pub replaced: u64,
     /// How many revisions were made because a secret has a new version.
-    pub followed: u64,
-    /// How many volumes got their place with a task.
-    pub settled: u64,
-    /// How many nodes heard that they were removed.
+    pub secret_revisions: u64,
+    /// The number of volumes bound to a node with a task.
+    pub volumes_bound: u64,
+    /// The number of nodes that were told of their removal.
     pub nodes_removed: u64,
-    /// How many containers ran on through the end of a cluster's life.
-    pub kept: u64,
-    /// Terms that were led and changes of members in lives that are over.
-    lived: (u64, u64, u64),
-    /// The number of the life that this one goes on with, as far as it is not lost; 0 for the first.
+    /// The number of containers that kept running into a new incarnation.
+    pub surviving_containers: u64,
+    /// Terms led and membership changes in earlier incarnations.
+    earlier_counts: (u64, u64, u64),
+    /// The incarnation that the current one continues; 0 for the first.
     parent: u64,
 }
 
-impl Oracle {
-    /// Of a group that begins with these members.
+impl InvariantOracle {
+    /// The oracle of a group with these first members.
     pub fn new(founders: ConfState) -> Self {
         Self { changes: BTreeMap::from([(0, founders)]), ..Self::default() }
     }
 
-    /// As of the newest change.
+    /// The membership as of the newest change.
     pub fn members(&self) -> &ConfState {
-        self.changes.last_key_value().map(|(_, members)| members).expect("a group begins with some")
+        self.changes.last_key_value().map(|(_, members)| members).expect("a group has first members")
     }
 
-    /// Index of the entry that made them so; 0 for those that the group began with.
+    /// Index of the entry that made the current membership; 0 for the first members.
     pub fn newest_change(&self) -> u64 {
         self.changes.last_key_value().map_or(0, |(index, _)| *index)
     }
 
-    /// The number of the cluster's present life; 0 before the first.
-    pub fn life(&self) -> u64 {
+    /// The current incarnation; 0 before the first.
+    pub fn incarnation(&self) -> u64 {
         self.newest.cluster().map_or(0, |cluster| cluster.incarnation)
     }
 
-    /// The present life, and the one that it goes on with.
-    fn lives(&self) -> [u64; 2] {
-        [self.life(), self.parent]
+    /// The current incarnation, and the one that it continues.
+    fn incarnations(&self) -> [u64; 2] {
+        [self.incarnation(), self.parent]
     }
 
     pub fn entries(&self) -> u64 {
-        self.lived.0 + self.chosen.len()
+        self.earlier_counts.0 + self.applied_log.len()
     }
 
     pub fn membership_changes(&self) -> u64 {
-        self.lived.1 + self.changes.len() as u64 - 1
+        self.earlier_counts.1 + self.changes.len() as u64 - 1
     }
 
     pub fn terms_led(&self) -> u64 {
-        self.lived.2 + self.leaders.count()
+        self.earlier_counts.2 + self.leaders.count()
     }
 
-    /// A member votes for a candidate.
-    pub fn granted(&mut self, term: u64, candidate: u64, vote: Vote) {
+    /// A member granted its vote to a candidate.
+    pub fn record_vote(&mut self, term: u64, candidate: u64, vote: RecordedVote) {
         self.votes.granted(term, candidate, vote);
     }
 
-    /// That vote came there.
+    /// The vote arrived at the candidate.
     pub fn vote_arrived(&mut self, term: u64, candidate: u64, voter: u64) {
         self.votes.arrived(term, candidate, voter);
     }
 
-    /// The first entry of a term below `term` that was applied somewhere and is not in a log.
-    pub fn first_missing(&self, log: &warren_log::Loaded, term: u64) -> Option<u64> {
-        leader_completeness::first_missing(&self.chosen, log, term)
+    /// The first entry of a term below `term` that was applied by some manager and is not in a log.
+    pub fn first_missing(&self, log: &warren_log::StoredLog, term: u64) -> Option<u64> {
+        leader_completeness::first_missing(&self.applied_log, log, term)
     }
 
-    /// A manager was told that it is a member no more.
+    /// A manager was told that it is not a member any more.
     pub fn is_removed(&self, id: u64) -> Result<(), String> {
         match self.newest.member(id) {
             None => Ok(()),
-            Some(member) => Err(format!("only who was removed is told so: {member:?} is a member")),
+            Some(member) => {
+                Err(format!("only removed members and nodes are told of it: {member:?} is a member"))
+            }
         }
     }
 
-    /// The cluster's time stands there now.
-    fn sees_time(&mut self, clock: Timestamp, now: u64) {
+    /// The cluster clock advanced.
+    fn observe_clock(&mut self, clock: Timestamp, now: u64) {
         let (before, seen) = std::mem::replace(&mut self.clock, (clock, now));
-        if clock.0 > before.0 + (now - seen) + JUMP {
+        if clock.0 > before.0 + (now - seen) + MAX_CLOCK_JUMP {
             self.jumped = now;
         }
     }
 
-    /// A worker hears a manager that has welcomed it.
+    /// A worker received a message of a manager that accepted its session.
     pub fn heard(&mut self, worker: usize, now: u64) {
-        self.heard.insert(worker, now);
+        self.record_contact.insert(worker, now);
     }
 
-    /// For how long a worker has heard no manager; `None` if it never did.
+    /// How long a worker has had no contact with a manager; `None` if it never had any.
     fn silent_for(&self, worker: usize, now: u64) -> Option<u64> {
-        self.heard.get(&worker).map(|heard| now - heard)
+        self.record_contact.get(&worker).map(|heard| now - heard)
     }
 
-    /// Counts the containers that run and are wanted by the state with which the cluster goes on.
-    fn count_kept(&mut self, workers: &[Worker], state: &State) {
+    /// Counts the running containers that the state of the new incarnation desires.
+    fn count_surviving(&mut self, workers: &[SimWorker], state: &State) {
         for worker in workers {
             let wanted = |id: &TaskId| state.task(id).filter(|it| it.is_live() && it.node == Some(worker.id));
             let running = worker.machine.iter().filter(|(_, remains)| remains.container.is_running());
-            self.kept += running.filter(|(id, _)| wanted(id).is_some()).count() as u64;
+            self.surviving_containers += running.filter(|(id, _)| wanted(id).is_some()).count() as u64;
         }
     }
 
-    /// The cluster goes on with this state and these members. What it acknowledged before may be lost; the numbers of
-    /// its tasks are not given again.
-    pub fn begins_new_life(&mut self, workers: &[Worker], parent: u64, state: State, members: ConfState) {
-        self.count_kept(workers, &state);
+    /// A new incarnation begins with this state and these members. Acknowledged writes of the old one may be
+    /// lost; the numbers of its tasks are not used again.
+    pub fn begin_incarnation(
+        &mut self,
+        workers: &[SimWorker],
+        parent: u64,
+        state: State,
+        members: ConfState,
+    ) {
+        self.count_surviving(workers, &state);
         let lived = (self.entries(), self.membership_changes(), self.terms_led());
         let changes = BTreeMap::from([(state.applied().index, members)]);
-        let mut versions = contents::Versions::default();
-        state.contents().for_each(|content| versions.made(content));
-        // Those that are gone by now, and still used.
-        state.tasks().for_each(|task| versions.used(&task.revision));
+        let mut versions = secret_versions::SecretVersionSet::default();
+        state.secret_objects().for_each(|content| versions.record_object(content));
+        // Includes superseded versions that are still used.
+        state.tasks().for_each(|task| versions.record_revision(&task.revision));
         let revisions = state.services().flat_map(|it| it.history.iter().chain([&it.revision]));
-        revisions.for_each(|revision| versions.used(revision));
+        revisions.for_each(|revision| versions.record_revision(revision));
         *self = Self {
-            chosen: prefixes::Prefix::from(&state),
+            applied_log: state_machine_safety::AppliedLog::from(&state),
             newest: state,
             changes,
             numbers: std::mem::take(&mut self.numbers),
             versions,
             replaced: self.replaced,
-            followed: self.followed,
-            settled: self.settled,
+            secret_revisions: self.secret_revisions,
+            volumes_bound: self.volumes_bound,
             nodes_removed: self.nodes_removed,
-            kept: self.kept,
-            heard: std::mem::take(&mut self.heard),
-            left_off: self.left_off,
-            given_up: self.given_up,
-            beside: self.beside,
-            lived,
+            surviving_containers: self.surviving_containers,
+            record_contact: std::mem::take(&mut self.record_contact),
+            stopped_disconnected: self.stopped_disconnected,
+            tasks_replaced: self.tasks_replaced,
+            duplicate_tasks: self.duplicate_tasks,
+            earlier_counts: lived,
             parent,
             ..Self::default()
         };
     }
 }
 
-impl World {
+impl ClusterSimulation {
     /// A manager leads in a term.
     pub(crate) fn oracle_elected(&mut self, host: usize, term: u64) {
         let held = self.election(host, term);
-        self.excused |= matches!(held, Ok(leader_completeness::Election::Excused));
-        self.accepted |= matches!(held, Ok(leader_completeness::Election::Accepted));
-        self.demand(held.map(drop));
+        self.excused |= matches!(held, Ok(leader_completeness::ElectionVerdict::Excused));
+        self.accepted |= matches!(held, Ok(leader_completeness::ElectionVerdict::Accepted));
+        self.check(held.map(drop));
     }
 
-    /// A manager says who is in the group from an entry on.
+    /// A manager reports the membership from an entry on.
     pub(crate) fn oracle_members(&mut self, host: usize, index: u64, members: ConfState) {
         let own = self.managers[host].id;
-        let held = prefixes::members(&mut self.oracle.changes, index, members, own);
-        self.demand(held);
+        let held = state_machine_safety::check_members(&mut self.oracle.changes, index, members, own);
+        self.check(held);
     }
 
-    /// A leader is about to change the members.
+    /// A leader proposes a membership change.
     pub(crate) fn oracle_changes(&mut self, host: usize, change: &MemberChange) {
         let held = membership::may_change(self, host, change);
-        self.demand(held);
+        self.check(held);
     }
 
-    /// A node was told that it was removed, by a manager that lives or by one that died since, maybe with its cluster's
-    /// life.
+    /// A node was told of its removal, by a manager that runs or by one that failed since, perhaps in an
+    /// earlier incarnation.
     pub(crate) fn oracle_node_removed(&mut self, worker: usize, connection: u64) {
         self.oracle.nodes_removed += 1;
         let id = self.workers[worker].id;
@@ -274,104 +282,111 @@ impl World {
         let lives = line.is_some_and(|line| self.managers[line.host].boot() == Some(line.manager_boot));
         let held = match self.oracle.newest.node(&id) {
             Some(node) if lives && node.session > 0 => {
-                Err(format!("only who was removed is told so: {node:?} is there"))
+                Err(format!("only removed members and nodes are told of it: {node:?} is there"))
             }
             _ => Ok(()),
         };
-        self.demand(held);
+        self.check(held);
     }
 
-    /// An agent does something to a task.
-    pub(crate) fn oracle_acts(&mut self, worker: usize, task: TaskId, action: &Action) {
-        let held = kept::holds(&self.oracle, &self.workers[worker], task, action);
-        self.demand(held);
+    /// An agent acts on a task.
+    pub(crate) fn oracle_action_started(&mut self, worker: usize, task: TaskId, action: &Action) {
+        let held = no_needless_stop::holds(&self.oracle, &self.workers[worker], task, action);
+        self.check(held);
         if *action == Action::Start {
-            let held = alone::started(&self.oracle, &self.workers, task);
-            self.oracle.beside += held.as_ref().copied().unwrap_or_default();
-            self.demand(held.map(drop));
+            let held = disconnected::check_started(&self.oracle, &self.workers, task);
+            self.oracle.duplicate_tasks += held.as_ref().copied().unwrap_or_default();
+            self.check(held.map(drop));
         }
     }
 
-    /// An agent decides what to do to a task.
-    pub(crate) fn oracle_decides(&mut self, worker: usize, task: TaskId, action: &Action) {
-        let held = alone::decides(&self.oracle, worker, &self.workers[worker], task, action, self.now);
-        self.oracle.left_off += u64::from(held == Ok(true));
-        self.demand(held.map(drop));
+    /// An agent chose an action for a task.
+    pub(crate) fn oracle_action_decided(&mut self, worker: usize, task: TaskId, action: &Action) {
+        let held =
+            disconnected::check_action(&self.oracle, worker, &self.workers[worker], task, action, self.now);
+        self.oracle.stopped_disconnected += u64::from(held == Ok(true));
+        self.check(held.map(drop));
     }
 
-    /// An agent has been there for a while.
-    pub(crate) fn oracle_looks_at(&mut self, worker: usize) {
-        let held = alone::looks(&self.oracle, worker, &self.workers[worker], self.now);
-        self.demand(held);
+    /// An agent has run for a while.
+    pub(crate) fn oracle_agent_checked(&mut self, worker: usize) {
+        let held = disconnected::check_running(&self.oracle, worker, &self.workers[worker], self.now);
+        self.check(held);
     }
 
-    /// A worker takes over what it is told.
-    pub(crate) fn oracle_obeys(&mut self, worker: usize, had: AssignmentVersion, has: AssignmentVersion) {
-        let held = obeys::holds(self.workers[worker].id, had, has);
-        self.demand(held);
+    /// A worker accepted assignments.
+    pub(crate) fn oracle_assignment_applied(
+        &mut self,
+        worker: usize,
+        had: AssignmentVersion,
+        has: AssignmentVersion,
+    ) {
+        let held = assignment_version::holds(self.workers[worker].id, had, has);
+        self.check(held);
     }
 
-    /// A manager's state is that of a snapshot.
+    /// A manager loaded its state from a snapshot.
     pub(crate) fn oracle_restored(&mut self, host: usize) {
-        let Some(run) = self.life(host) else { return };
-        let held = prefixes::restored(&self.oracle.chosen, &run.state);
-        self.demand(held);
+        let Some(run) = self.process(host) else { return };
+        let held = state_machine_safety::check_restored(&self.oracle.applied_log, &run.state);
+        self.check(held);
     }
 
-    /// A manager applied an entry: the command at that place among all, or none.
-    pub(crate) fn oracle_applied(&mut self, host: usize, place: Option<u64>, outcome: Option<&Outcome>) {
-        let Some(run) = self.life(host) else { return };
+    /// A manager applied an entry: the command at that position among all proposals, or none.
+    pub(crate) fn oracle_applied(&mut self, host: usize, place: Option<u64>, outcome: Option<&ApplyOutcome>) {
+        let Some(run) = self.process(host) else { return };
         let state = run.state.clone();
         let applied = state.applied();
-        let found = prefixes::Chosen::of(&state, place);
+        let found = state_machine_safety::AppliedEntry::of(&state, place);
         let index = applied.index;
-        match prefixes::applied(&mut self.oracle.chosen, index, found) {
-            Err(what) => return self.demand(Err(what)),
+        match state_machine_safety::check_applied(&mut self.oracle.applied_log, index, found) {
+            Err(what) => return self.check(Err(what)),
             Ok(false) => return,
             Ok(true) => {}
         }
         self.trace(index ^ found.digest);
-        self.oracle.sees_time(state.clock(), self.now);
+        self.oracle.observe_clock(state.clock(), self.now);
         let before = std::mem::replace(&mut self.oracle.newest, state);
         if let Some(outcome) = outcome {
             let command = place.and_then(|place| self.commands.get(usize::try_from(place).ok()?));
-            let held = command.map_or(Ok(()), |command| stale::holds(command, outcome, &before, applied));
-            self.demand(held);
+            let held =
+                command.map_or(Ok(()), |command| stale_commands::holds(command, outcome, &before, applied));
+            self.check(held);
             let held = self.check_changes(&before, outcome);
-            self.demand(held);
+            self.check(held);
         }
-        if index.is_multiple_of(WHOLE_EVERY) {
-            let held = state::holds(&self.oracle.newest, &before);
-            self.demand(held);
+        if index.is_multiple_of(FULL_CHECK_EVERY) {
+            let held = state_consistency::holds(&self.oracle.newest, &before);
+            self.check(held);
         }
     }
 
-    /// Everything that looks at what an entry changed.
-    fn check_changes(&mut self, before: &State, outcome: &Outcome) -> Result<(), String> {
-        let Outcome::Applied { changes, .. } = outcome else { return Ok(()) };
-        let changes: BTreeSet<Change> = changes.iter().copied().collect();
-        if changes.iter().any(|change| matches!(change, Change::Content(_))) {
-            let follows = |change: &&Change| matches!(change, Change::Service(_));
-            self.oracle.followed += changes.iter().filter(follows).count() as u64;
+    /// Runs all checks that depend on what an entry changed.
+    fn check_changes(&mut self, before: &State, outcome: &ApplyOutcome) -> Result<(), String> {
+        let ApplyOutcome::Applied { changes, .. } = outcome else { return Ok(()) };
+        let changes: BTreeSet<StateChange> = changes.iter().copied().collect();
+        if changes.iter().any(|change| matches!(change, StateChange::SecretObject(_))) {
+            let follows = |change: &&StateChange| matches!(change, StateChange::Service(_));
+            self.oracle.secret_revisions += changes.iter().filter(follows).count() as u64;
         }
         for change in changes {
             match change {
-                Change::Task(id) => self.check_task(before, id)?,
-                Change::Node(id) => monotone::node(before, &self.oracle.newest, id)?,
-                Change::Content(id) => {
-                    let Oracle { newest, versions, .. } = &mut self.oracle;
-                    newest.content(&id).into_iter().for_each(|content| versions.made(content));
+                StateChange::Task(id) => self.check_task(before, id)?,
+                StateChange::Node(id) => monotone::node(before, &self.oracle.newest, id)?,
+                StateChange::SecretObject(id) => {
+                    let InvariantOracle { newest, versions, .. } = &mut self.oracle;
+                    newest.secret_object(&id).into_iter().for_each(|content| versions.record_object(content));
                 }
-                Change::Volume(id) => {
+                StateChange::Volume(id) => {
                     let place = |state: &State| state.volume(&id).and_then(|volume| volume.node);
                     let settled = place(before).is_none() && place(&self.oracle.newest).is_some();
-                    self.oracle.settled += u64::from(settled);
+                    self.oracle.volumes_bound += u64::from(settled);
                 }
-                Change::Service(_)
-                | Change::Assignment(_)
-                | Change::Cluster
-                | Change::Token(_)
-                | Change::Member(_) => {}
+                StateChange::Service(_)
+                | StateChange::Assignment(_)
+                | StateChange::Cluster
+                | StateChange::Token(_)
+                | StateChange::Member(_) => {}
             }
         }
         Ok(())
@@ -387,10 +402,12 @@ impl World {
             Some(old) => monotone::task(old, new)?,
             None => monotone::created(&mut oracle.numbers, id)?,
         }
-        if new.desired == Desired::Remove && old.is_some_and(|old| old.desired < Desired::Remove) {
-            oracle.told_to_go.insert(id, *now);
+        if new.desired == DesiredTaskState::Remove
+            && old.is_some_and(|old| old.desired < DesiredTaskState::Remove)
+        {
+            oracle.stop_requested_at.insert(id, *now);
             if let Some(lost) = oracle.lost.get(&id).filter(|_| new.lost_since().is_some()) {
-                oracle.given_up += 1;
+                oracle.tasks_replaced += 1;
                 oracle.given_up_tasks.insert(id, *lost);
             }
         }
@@ -399,64 +416,72 @@ impl World {
             None => drop((oracle.lost.remove(&id), oracle.given_up_tasks.remove(&id))),
         }
         slots::holds(&oracle.newest, new)?;
-        oracle.versions.known(new)?;
+        oracle.versions.check_task(new)?;
         reasons::holds(&oracle.newest, new)?;
-        // Nobody knows what is left on a node that was removed.
+        // It is unknown what is left on a removed node.
         let node = new.node.filter(|node| oracle.newest.node(node).is_some());
         let machine = node.and_then(|node| workers.iter().find(|worker| worker.id == node));
         let Some(machine) = machine.map(|worker| &worker.machine) else { return Ok(()) };
         if new.observed.removed {
             oracle.gone.extend(node.map(|node| (node, id)));
-            addresses::removed(machine, id)?;
+            addresses::check_removed(machine, id)?;
         } else if old.is_none_or(|old| old.address.is_none()) {
-            addresses::given(machine, new, oracle.lives())?;
+            addresses::check_assigned(machine, new, oracle.incarnations())?;
         }
         Ok(())
     }
 
     /// Something changed on a worker's machine.
     pub(crate) fn oracle_machine(&mut self, worker: usize, task: TaskId) {
-        let Worker { id, machine, .. } = &self.workers[worker];
+        let SimWorker { id, machine, .. } = &self.workers[worker];
         let is_gone = self.oracle.gone.contains(&(*id, task));
-        let mut held = addresses::on_machine(machine, task, is_gone, self.oracle.lives());
-        // What was made for a wish of a life that is over goes, if it is not wanted in this one too.
-        if let Some(remains) = machine.get(&task).filter(|remains| remains.life == self.oracle.life()) {
-            held = held.and_then(|()| self.oracle.images.used(task, remains));
-            // On a node that was removed, and does not know it, anything runs.
+        let mut held = addresses::check_machine(machine, task, is_gone, self.oracle.incarnations());
+        // A container of an earlier incarnation is removed unless the current one desires it too.
+        if let Some(remains) =
+            machine.get(&task).filter(|remains| remains.incarnation == self.oracle.incarnation())
+        {
+            held = held.and_then(|()| self.oracle.images.record(task, remains));
+            // A removed node that is not told yet may run anything.
             let newest = &self.oracle.newest;
             if newest.task(&task).is_some_and(|known| known.node == Some(*id) && !known.observed.removed) {
-                held = held.and_then(|()| at_home::holds(newest, *id, task, remains));
+                held = held.and_then(|()| volume_placement::holds(newest, *id, task, remains));
             }
         }
-        self.demand(held);
+        self.check(held);
     }
 
-    /// A leader planned.
-    pub(crate) fn oracle_planned(&mut self, host: usize, key: Key, now: Timestamp, plan: &Plan) {
-        let Some(run) = self.life(host) else { return };
-        let held = planning::again_is_empty(&run.state, key, now, plan);
+    /// A leader computed a plan.
+    pub(crate) fn oracle_planned(
+        &mut self,
+        host: usize,
+        key: PlannerKey,
+        now: Timestamp,
+        plan: &ReconcilePlan,
+    ) {
+        let Some(run) = self.process(host) else { return };
+        let held = idempotent_plans::again_is_empty(&run.state, key, now, plan);
         let held = held.and_then(|()| start_first::holds(&run.state, plan));
-        let left = left_alone::holds(&run.state, plan);
+        let left = no_needless_replacement::holds(&run.state, plan);
         self.oracle.replaced += left.as_ref().copied().unwrap_or_default();
-        self.demand(held.and(left.map(drop)));
+        self.check(held.and(left.map(drop)));
     }
 
-    /// A client was promised something: whoever has applied as much must hold it.
-    pub(crate) fn oracle_promised(&mut self, client: usize, service: ServiceId) {
-        let Some(promise) = self.clients[client].promises.get(&service).cloned() else { return };
+    /// A write of a client was acknowledged: every manager that has applied its index must hold it.
+    pub(crate) fn oracle_acknowledged(&mut self, client: usize, service: ServiceId) {
+        let Some(promise) = self.clients[client].expected.get(&service).cloned() else { return };
         for host in 0..self.managers.len() {
-            let state = self.life(host).map(|run| &run.state);
-            let held = state.map_or(Ok(()), |state| acknowledged::one(state, service, &promise));
-            self.demand(held);
+            let state = self.process(host).map(|run| &run.state);
+            let held = state.map_or(Ok(()), |state| acknowledged_writes::one(state, service, &promise));
+            self.check(held);
         }
-        let held = acknowledged::chosen(&self.oracle.newest, &promise);
-        self.demand(held);
+        let held = acknowledged_writes::chosen(&self.oracle.newest, &promise);
+        self.check(held);
     }
 
-    /// A manager applied something: it must hold what clients were promised.
-    pub(crate) fn oracle_keeps_promises(&mut self, host: usize) {
-        let Some(run) = self.life(host) else { return };
-        let held = self.clients.iter().try_for_each(|client| acknowledged::all(&run.state, client));
-        self.demand(held);
+    /// A manager applied an entry: it must hold the acknowledged writes.
+    pub(crate) fn oracle_check_acknowledged(&mut self, host: usize) {
+        let Some(run) = self.process(host) else { return };
+        let held = self.clients.iter().try_for_each(|client| acknowledged_writes::all(&run.state, client));
+        self.check(held);
     }
 }

@@ -1,145 +1,147 @@
-//! A manager: what survives a crash, one life of its process, and how raft's effects are executed.
+//! A manager: what survives a crash, one run of its process, and the execution of raft's effects.
 //!
-//! The parts of a life: `manager/disk.rs` (writes, and snapshots as files), `manager/apply.rs` (entries, and
-//! who is answered), `manager/writes.rs` (proposals, forwarded to the leader), `manager/joining.rs` (how a
-//! machine becomes a manager), `manager/members.rs` (who is in the group), `manager/reach.rs` (where the others
-//! are), `manager/people.rs` (what people do with managers and nodes), `manager/recovery.rs` (when most or all
-//! are lost), `manager/sessions.rs` (workers), `manager/contacts.rs` (who was heard when) and
+//! The modules of a run: `manager/disk.rs` (writes, and snapshots as files), `manager/apply.rs` (entries and
+//! answers), `manager/pending_writes.rs` (proposals, forwarded to the leader), `manager/joining.rs` (how a
+//! machine becomes a manager), `manager/members.rs` (group membership), `manager/addresses.rs` (addresses of
+//! members), `manager/operators.rs` (operations on managers and nodes), `manager/recovery.rs` (loss of most
+//! or all managers), `manager/sessions.rs` (workers), `manager/contacts.rs` (last contacts) and
 //! `manager/planner.rs` (controllers).
 
+mod addresses;
 mod apply;
 mod contacts;
 mod disk;
 mod joining;
 mod members;
-mod people;
+mod operators;
+mod pending_writes;
 mod planner;
-mod reach;
 mod reads;
 mod recovery;
 mod regression;
 mod sessions;
-mod writes;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use warren_consensus::{Config, Effect, Event as RaftEvent, Machine, MessageKind, Restored, Role};
-use warren_core::state::Parts;
-use warren_core::{State, Steady};
-use warren_log::{ConfState, Disk, LogStore, MemoryLog};
+use warren_consensus::{
+    Effect, Event as RaftEvent, MessageKind, PersistentState, RaftConfig, RaftMachine, RaftRole,
+};
+use warren_core::state::StateParts;
+use warren_core::{ClusterClock, State};
+use warren_log::{ConfState, LogStore, MemoryDisk, MemoryLog};
 use warren_types::{ManagerAddress, ManagerId, NodeName, Timestamp};
 
-use crate::event::{Event, OnManager};
-use crate::world::{Defect, World};
-use contacts::Listening;
-pub use joining::Word;
-use planner::Planning;
-pub use planner::{Key, ask};
-use reach::Told;
-pub use recovery::{Backup, Ghost};
+use crate::event::{ManagerEvent, SimEvent};
+use crate::simulation::{ClusterSimulation, PlantedDefect};
+use addresses::AdvertisedAddresses;
+use contacts::ContactCollection;
+pub use joining::ManagerHello;
+use pending_writes::ManagerWrites;
+pub use pending_writes::WriteOrigin;
+use planner::PlannerQueue;
+pub use planner::{PlannerKey, compute_plan};
+pub use recovery::{SimBackup, StaleManager};
 use regression::InformedIndex;
-pub use regression::{Image, WentBack};
-use sessions::Sessions;
-pub use writes::Who;
-use writes::Writing;
+pub use regression::{DiskImage, RestoredMember};
+use sessions::ManagerSessions;
 
 /// Raft's clock.
 const TICK: u64 = 50;
-/// A manager that has not heard of a leader for so long sends its workers elsewhere.
-const LEADERLESS: u64 = 2_000;
+/// A manager without contact with a leader for this long redirects its workers.
+const LEADERLESS_TIMEOUT: u64 = 2_000;
 
 /// A manager's machine.
-pub struct Manager {
-    /// Its member's id in the raft group; 0 before the machine is a manager.
+pub struct SimManager {
+    /// Its member id in the raft group; 0 before the machine is a manager.
     pub id: u64,
-    /// In its certificate, made from its key.
+    /// The manager id in its certificate, made from its key.
     pub key: ManagerId,
     pub name: NodeName,
-    /// Where it is reached now.
+    /// Its current address.
     pub address: ManagerAddress,
-    /// Where managers were when it became one.
-    introduced: Vec<ManagerAddress>,
-    pub disk: Disk,
-    /// Up to which index the disk knows what others acknowledged.
-    told_on_disk: u64,
-    /// People start it with `--accept-data-loss` next time.
+    /// The addresses of managers when it joined.
+    bootstrap_peers: Vec<ManagerAddress>,
+    pub disk: MemoryDisk,
+    /// The index up to which the disk records the acknowledgements of others.
+    informed_on_disk: u64,
+    /// The next start uses `--accept-data-loss`.
     accepts_loss: bool,
     /// Snapshot files, by index.
-    pub files: BTreeMap<u64, Arc<Parts>>,
-    /// How often the machine lost what it had; what was asked for before is void.
-    pub wiped: u64,
-    boots: u64,
-    /// The disk has no room until then.
+    pub files: BTreeMap<u64, Arc<StateParts>>,
+    /// How often the machine was wiped; earlier requests have no effect.
+    pub wipe_count: u64,
+    boot_count: u64,
+    /// The disk is full until then.
     pub full_until: u64,
-    /// Writes take long until then.
+    /// Writes are slow until then.
     pub slow_until: u64,
-    /// The process stands still until then.
+    /// The process is paused until then.
     pub stalled_until: u64,
-    /// How far the wall clock is off, in milliseconds.
+    /// Offset of the wall clock, in milliseconds.
     pub clock_off: i64,
-    pub run: Option<Run>,
+    pub run: Option<ManagerProcess>,
 }
 
-/// One life of the process.
-pub struct Run {
+/// One run of the process.
+pub struct ManagerProcess {
     pub boot: u64,
-    machine: Machine,
+    machine: RaftMachine,
     log: MemoryLog,
     informed: InformedIndex,
     accepts_loss: bool,
     pub state: State,
-    /// What the machine is yet to be told; it takes together what waits together.
+    /// Queued inputs of the raft machine, which it takes in one batch.
     inbox: Vec<RaftEvent>,
     turn_planned: bool,
-    /// What raft asked for and was not begun.
+    /// Effects that raft requested and that have not begun.
     effects: VecDeque<Effect>,
     executing: bool,
-    /// What the disk has to do, in this order.
-    disk: VecDeque<disk::Job>,
-    pub role: Standing,
-    /// Who is in the group, as of the newest change that was handed out.
+    /// The jobs of the disk, in order.
+    disk: VecDeque<disk::DiskJob>,
+    pub role: RaftStatus,
+    /// The membership as of the newest change that was emitted.
     members: ConfState,
-    /// Where other members said that they are.
-    told: Told,
-    /// When the leader was last heard.
-    leader_heard: u64,
-    clock: Steady,
-    writing: Writing,
-    pub sessions: Sessions,
-    listening: Listening,
-    planning: Planning,
-    /// Reads that wait for raft, each with the newest entry that was acknowledged when it was asked for.
+    /// The addresses that other members advertised.
+    advertised: AdvertisedAddresses,
+    /// The last contact with the leader.
+    leader_contact_at: u64,
+    clock: ClusterClock,
+    writes: ManagerWrites,
+    pub sessions: ManagerSessions,
+    contacts: ContactCollection,
+    planning: PlannerQueue,
+    /// Reads that wait for raft, each with the newest acknowledged entry at its request.
     reads: BTreeMap<u64, u64>,
     /// Index of the newest snapshot that was begun or installed.
     snapshot: u64,
 }
 
-/// What the manager is in the group, as its machine last said.
+/// The raft role that its machine last reported.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Standing {
+pub struct RaftStatus {
     pub term: u64,
-    pub leads: bool,
+    pub is_leader: bool,
     pub leader: Option<u64>,
-    /// Leads and has applied an entry of its own term.
+    /// It leads and has applied an entry of its own term.
     pub may_plan: bool,
 }
 
-impl Manager {
-    /// A machine without a manager's data, at its first address.
+impl SimManager {
+    /// A machine without manager data, at its first address.
     pub fn new(host: usize, key: ManagerId) -> Self {
         Self {
             id: 0,
             key,
-            name: reach::name(host, 0),
-            address: reach::address(host, 0),
-            introduced: Vec::new(),
-            disk: Disk::new(),
-            told_on_disk: 0,
+            name: addresses::name(host, 0),
+            address: addresses::address(host, 0),
+            bootstrap_peers: Vec::new(),
+            disk: MemoryDisk::new(),
+            informed_on_disk: 0,
             accepts_loss: false,
             files: BTreeMap::new(),
-            wiped: 0,
-            boots: 0,
+            wipe_count: 0,
+            boot_count: 0,
             full_until: 0,
             slow_until: 0,
             stalled_until: 0,
@@ -153,7 +155,7 @@ impl Manager {
     }
 }
 
-impl World {
+impl ClusterSimulation {
     pub(crate) fn manager_starts(&mut self, host: usize) {
         let (seed, now, elapsed) = (self.seed, self.now, self.elapsed());
         let manager = &mut self.managers[host];
@@ -161,13 +163,13 @@ impl World {
             return;
         }
         if manager.id == 0 {
-            return self.asks_to_join(host);
+            return self.request_join(host);
         }
-        manager.boots += 1;
-        let boot = manager.boots;
+        manager.boot_count += 1;
+        let boot = manager.boot_count;
         let log = manager.disk.open();
         let loaded = log.load().expect("a memory log loads");
-        let restored = Restored {
+        let restored = PersistentState {
             hard_state: loaded.hard_state,
             conf_state: loaded.conf_state,
             snapshot: loaded.snapshot,
@@ -175,24 +177,25 @@ impl World {
             acknowledged: loaded.acknowledged,
         };
         let snapshot = restored.snapshot.as_ref().map_or(0, |meta| meta.index);
-        // What a crash left behind: files that were never recorded, or are no longer needed.
+        // Left over by a crash: files that were never recorded, or are obsolete.
         manager.files.retain(|index, _| *index == snapshot);
         let state = match manager.files.get(&snapshot) {
-            Some(parts) => State::restore(Parts::clone(parts)).expect("a snapshot is whole"),
+            Some(parts) => State::restore(StateParts::clone(parts)).expect("a snapshot is complete"),
             None => State::new(),
         };
         let seed = seed ^ boot << 32 ^ manager.id << 48;
         let accepts_loss = std::mem::take(&mut manager.accepts_loss);
         let keep_entries = disk::KEEP_ENTRIES;
-        let config = Config { keep_entries, accept_data_loss: accepts_loss, ..Config::new(manager.id, seed) };
-        let (machine, effects) = Machine::new(config, restored).expect("what was stored is consistent");
-        let (mut clock, members) = (Steady::default(), machine.members().clone());
-        clock.saw(state.clock(), elapsed);
-        manager.run = Some(Run {
+        let config =
+            RaftConfig { keep_entries, accept_data_loss: accepts_loss, ..RaftConfig::new(manager.id, seed) };
+        let (machine, effects) = RaftMachine::new(config, restored).expect("what was stored is consistent");
+        let (mut clock, members) = (ClusterClock::default(), machine.members().clone());
+        clock.observe(state.clock(), elapsed);
+        manager.run = Some(ManagerProcess {
             boot,
             machine,
             log,
-            informed: InformedIndex::restored(manager.told_on_disk),
+            informed: InformedIndex::restored(manager.informed_on_disk),
             accepts_loss,
             state,
             inbox: Vec::new(),
@@ -200,21 +203,21 @@ impl World {
             effects: VecDeque::new(),
             executing: false,
             disk: VecDeque::new(),
-            role: Standing::default(),
+            role: RaftStatus::default(),
             members,
-            told: Told::default(),
-            leader_heard: now,
+            advertised: AdvertisedAddresses::default(),
+            leader_contact_at: now,
             clock,
-            writing: Writing::default(),
-            sessions: Sessions::default(),
-            listening: Listening::default(),
-            planning: Planning::default(),
+            writes: ManagerWrites::default(),
+            sessions: ManagerSessions::default(),
+            contacts: ContactCollection::default(),
+            planning: PlannerQueue::default(),
             reads: BTreeMap::new(),
             snapshot,
         });
-        let first = self.chance.between(1, TICK);
-        self.at_manager(host, first, OnManager::Tick);
-        self.at_manager(host, first, OnManager::Second);
+        let first = self.rng.between(1, TICK);
+        self.at_manager(host, first, ManagerEvent::Tick);
+        self.at_manager(host, first, ManagerEvent::EverySecond);
         self.execute(host, effects);
         self.oracle_restored(host);
     }
@@ -227,100 +230,102 @@ impl World {
         self.managers[host].run = None;
         self.managers[host].disk.power_off();
         self.forget_connections();
-        let longest = if self.faulty { 6_000 } else { 500 };
-        let pause = self.chance.between(50, longest);
-        self.after(pause, Event::ManagerStarts { host });
+        let longest = if self.has_faults { 6_000 } else { 500 };
+        let pause = self.rng.between(50, longest);
+        self.after(pause, SimEvent::ManagerStarts { host });
     }
 
-    /// The machine with the member of this id.
+    /// The machine of the member with this id.
     pub(crate) fn host_of(&self, id: u64) -> Option<usize> {
         self.managers.iter().position(|manager| manager.id == id && id != 0)
     }
 
-    /// The manager that leads and knows it, in the newest term.
+    /// The leader of the newest term, if it knows that it leads.
     pub(crate) fn leader(&self) -> Option<usize> {
-        let leads = |host: &usize| self.life(*host).is_some_and(|run| run.role.may_plan);
-        (0..self.managers.len()).filter(leads).max_by_key(|host| self.life(*host).map(|run| run.role.term))
+        let leads = |host: &usize| self.process(*host).is_some_and(|run| run.role.may_plan);
+        (0..self.managers.len()).filter(leads).max_by_key(|host| self.process(*host).map(|run| run.role.term))
     }
 
-    pub(crate) fn life(&self, host: usize) -> Option<&Run> {
+    pub(crate) fn process(&self, host: usize) -> Option<&ManagerProcess> {
         self.managers[host].run.as_ref()
     }
 
-    pub(crate) fn manager_event(&mut self, host: usize, boot: u64, what: OnManager) {
+    pub(crate) fn manager_event(&mut self, host: usize, boot: u64, what: ManagerEvent) {
         if self.managers[host].boot() != Some(boot) {
-            return self.void_event(host, what);
+            return self.drop_event(host, what);
         }
         match what {
-            OnManager::Tick => self.tick(host),
-            OnManager::Turn => self.turn(host),
-            OnManager::Second => self.second(host),
-            OnManager::Disk => self.disk_turns(host),
-            OnManager::SnapshotWritten { index, parts } => self.snapshot_written(host, index, parts),
-            OnManager::SnapshotReceived(message, told) => {
-                self.is_informed(host, told);
-                self.raft(host, RaftEvent::Message(*message));
+            ManagerEvent::Tick => self.tick(host),
+            ManagerEvent::DriverTurn => self.turn(host),
+            ManagerEvent::EverySecond => self.run_every_second(host),
+            ManagerEvent::Disk => self.finish_job(host),
+            ManagerEvent::SnapshotWritten { index, parts } => self.snapshot_written(host, index, parts),
+            ManagerEvent::SnapshotReceived(message, received) => {
+                self.receive_informed(host, received);
+                self.raft(host, RaftEvent::MessageReceived(*message));
             }
-            OnManager::SnapshotSent { to, delivered } => {
+            ManagerEvent::SnapshotSent { to, delivered } => {
                 self.raft(host, RaftEvent::SnapshotSent { to, delivered });
             }
-            OnManager::Unreachable { to } => self.raft(host, RaftEvent::Unreachable { to }),
-            OnManager::Plan(key) => self.plan(host, key),
-            OnManager::Propose { key, term, command } => self.propose_planned(host, key, term, *command),
-            OnManager::Request { who, command, deadline } => self.submit(host, who, *command, deadline),
-            OnManager::Join { from, wiped, word } => self.joins_through(host, from, wiped, &word),
-            OnManager::Peer { from, from_boot, said } => self.hears_peer(host, from, from_boot, said),
+            ManagerEvent::Unreachable { to } => self.raft(host, RaftEvent::PeerUnreachable { to }),
+            ManagerEvent::Plan(key) => self.plan(host, key),
+            ManagerEvent::Propose { key, term, command } => self.propose_planned(host, key, term, *command),
+            ManagerEvent::Request { who, command, deadline } => self.submit(host, who, *command, deadline),
+            ManagerEvent::Join { from, wiped, word } => self.handle_join(host, from, wiped, &word),
+            ManagerEvent::Peer { from, from_boot, message } => {
+                self.receive_from_peer(host, from, from_boot, message)
+            }
         }
     }
 
-    /// Whoever it was meant for is dead. A client notices that its connection is gone.
-    fn void_event(&mut self, host: usize, what: OnManager) {
-        if let OnManager::Request { who, .. } = what {
-            self.answer(host, who, Err(crate::event::Unanswered::Unknown));
+    /// The receiver has failed. A client notices that its connection was closed.
+    fn drop_event(&mut self, host: usize, what: ManagerEvent) {
+        if let ManagerEvent::Request { who, .. } = what {
+            self.answer(host, who, Err(crate::event::WriteFailure::Indeterminate));
         }
     }
 
     fn tick(&mut self, host: usize) {
-        self.at_manager(host, TICK, OnManager::Tick);
+        self.at_manager(host, TICK, ManagerEvent::Tick);
         self.raft(host, RaftEvent::Tick);
         let now = self.now;
         let Some(run) = &mut self.managers[host].run else { return };
-        if run.role.leads {
-            run.leader_heard = now;
-        } else if now - run.leader_heard > LEADERLESS {
-            self.send_workers_elsewhere(host);
+        if run.role.is_leader {
+            run.leader_contact_at = now;
+        } else if now - run.leader_contact_at > LEADERLESS_TIMEOUT {
+            self.redirect_workers(host);
         }
     }
 
-    pub(crate) fn raft_arrives(&mut self, message: warren_consensus::Message, told: u64) {
+    pub(crate) fn deliver_raft(&mut self, message: warren_consensus::Message, received: u64) {
         let Some(host) = self.host_of(message.to) else { return };
         let from = self.host_of(message.from);
         let now = self.now;
-        if !self.lets_in(host, message.from) {
+        if !self.accepts_member(host, message.from) {
             return;
         }
         let Some(run) = &mut self.managers[host].run else {
-            // Nothing listens there.
-            if let Some(from) = from.filter(|_| self.chance.one_in(4)) {
-                self.at_manager(from, 5, OnManager::Unreachable { to: message.to });
+            // No process listens at that address.
+            if let Some(from) = from.filter(|_| self.rng.one_in(4)) {
+                self.at_manager(from, 5, ManagerEvent::Unreachable { to: message.to });
             }
             return;
         };
         if matches!(message.kind, MessageKind::Append | MessageKind::Heartbeat)
             && message.term >= run.role.term
         {
-            run.leader_heard = now;
+            run.leader_contact_at = now;
         }
-        self.is_informed(host, told);
+        self.receive_informed(host, received);
         if message.kind == MessageKind::VoteResponse && !message.reject {
             self.oracle.vote_arrived(message.term, message.to, message.from);
         }
-        self.raft(host, RaftEvent::Message(message));
+        self.raft(host, RaftEvent::MessageReceived(message));
     }
 
-    /// Tells the machine what happened, at once or when the driver comes to it.
+    /// Queues an input for the machine, handled now or at the driver's next turn.
     pub(crate) fn raft(&mut self, host: usize, event: RaftEvent) {
-        let waits = self.chance.one_in(4);
+        let waits = self.rng.one_in(4);
         let Some(run) = &mut self.managers[host].run else { return };
         run.inbox.push(event);
         if run.executing || run.turn_planned {
@@ -328,13 +333,13 @@ impl World {
         }
         if waits {
             run.turn_planned = true;
-            let delay = self.chance.between(0, 4);
-            return self.at_manager(host, delay, OnManager::Turn);
+            let delay = self.rng.between(0, 4);
+            return self.at_manager(host, delay, ManagerEvent::DriverTurn);
         }
         self.turn(host);
     }
 
-    /// The driver's turn: the machine takes all that waits, and what it asks for is done.
+    /// The driver's turn: the machine takes all queued inputs, and its effects are executed.
     fn turn(&mut self, host: usize) {
         loop {
             let Some(run) = &mut self.managers[host].run else { return };
@@ -344,12 +349,12 @@ impl World {
                 return;
             }
             run.informed.take();
-            let effects = run.machine.on_all(waiting);
+            let effects = run.machine.handle_all(waiting);
             self.execute(host, effects);
         }
     }
 
-    /// Executes effects in order; those that come meanwhile come after them.
+    /// Executes effects in order; effects that arise meanwhile follow.
     fn execute(&mut self, host: usize, effects: Vec<Effect>) {
         let Some(run) = &mut self.managers[host].run else { return };
         run.effects.extend(effects);
@@ -366,41 +371,43 @@ impl World {
 
     fn execute_one(&mut self, host: usize, effect: Effect) {
         match effect {
-            Effect::Persist(persist) => self.ask_disk(host, disk::Job::Write(persist, self.informed(host))),
+            Effect::Persist(persist) => {
+                self.enqueue_job(host, disk::DiskJob::Write(persist, self.informed(host)))
+            }
             Effect::Compact { snapshot, up_to } => {
-                self.ask_disk(host, disk::Job::Compact { snapshot, up_to });
+                self.enqueue_job(host, disk::DiskJob::Compact { snapshot, up_to });
             }
             Effect::Send(messages) => self.send_raft(host, messages),
             Effect::Apply(entries) => self.apply(host, entries),
-            Effect::Role { term, role, leader } => {
+            Effect::RoleChanged { term, role, leader } => {
                 let Some(run) = &mut self.managers[host].run else { return };
-                let leads = role == Role::Leader;
+                let leads = role == RaftRole::Leader;
                 let may_plan = leads && run.role.may_plan && run.role.term == term;
-                run.role = Standing { term, leads, leader, may_plan };
+                run.role = RaftStatus { term, is_leader: leads, leader, may_plan };
                 if leads {
                     self.oracle_elected(host, term);
                 }
             }
-            Effect::Dropped { proposal, reason } => self.dropped(host, proposal, reason),
-            Effect::Durability(durability) => self.durability_is(host, durability),
-            Effect::Fatal(fatal) => self.demand(Err(format!("no manager ends: {fatal}"))),
-            Effect::Members { index, members } => self.members_are(host, index, members),
-            Effect::ReadReady { ctx, index } => self.read_is_ready(host, ctx, index),
+            Effect::ProposalDropped { proposal, reason } => self.proposal_dropped(host, proposal, reason),
+            Effect::DurabilityChanged(durability) => self.set_durability(host, durability),
+            Effect::Fatal(fatal) => self.check(Err(format!("no manager stops by itself: {fatal}"))),
+            Effect::MembersChanged { index, members } => self.update_members(host, index, members),
+            Effect::ReadReady { ctx, index } => self.finish_read(host, ctx, index),
         }
     }
 
-    /// The time that a manager puts into what it proposes.
-    pub(crate) fn stamp(&self, host: usize) -> Timestamp {
+    /// The timestamp that a manager puts into its proposals.
+    pub(crate) fn wall_time(&self, host: usize) -> Timestamp {
         let manager = &self.managers[host];
-        let own = self.wall(manager.clock_off);
+        let own = self.wall_clock(manager.clock_off);
         match &manager.run {
-            _ if self.defect == Some(Defect::TrustsItsClock) => own,
+            _ if self.defect == Some(PlantedDefect::TrustLocalClock) => own,
             Some(run) => run.clock.now(own, self.elapsed()),
             None => own,
         }
     }
 
-    /// Workers that are known by number here and by id there.
+    /// Maps worker numbers to node ids.
     pub(crate) fn worker_keys(&self) -> BTreeSet<usize> {
         (0..self.workers.len()).collect()
     }

@@ -1,18 +1,18 @@
-//! The proof that a seed gives one history: a hash over what happened, in order.
+//! The proof that a seed gives one history: a hash of all events, in order.
 
-/// Mixes words in, one after the other.
+/// Mixes in values, one after the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Trace(u64);
 
 impl Default for Trace {
     fn default() -> Self {
-        // The golden ratio, as in SplitMix64: any start but 0 will do.
+        // The golden ratio, as in SplitMix64; any start but 0 works.
         Self(0x9e37_79b9_7f4a_7c15)
     }
 }
 
 impl Trace {
-    /// One more word.
+    /// Adds a value.
     pub fn add(&mut self, word: u64) {
         // The finalizer of SplitMix64 (Steele, Lea, Flood 2014) spreads each word over all bits.
         let mut z = (self.0.rotate_left(23) ^ word).wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -1,7 +1,7 @@
 //! A worker: a machine with containers, and an agent on it that can be killed.
 //!
-//! `worker/session.rs` speaks to managers, `worker/actors.rs` asks `step` and does what it says, and
-//! `worker/machine.rs` is what is really there.
+//! `worker/session.rs` talks to managers, `worker/actors.rs` calls `step` and executes its actions, and
+//! `worker/machine.rs` holds the actual state of the machine.
 
 mod actors;
 mod health;
@@ -13,101 +13,108 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use warren_core::Command;
-use warren_task::{Action, Contact, Found, Outbox, Wishes};
+use warren_task::{Action, ConnectivityTracker, DesiredState, ObservedTask, Outbox};
 use warren_types::{
     AssignmentVersion, Bytes, Id, ImageDigest, ImageReference, ManagerAddress, MilliCpu, NodeCondition,
     NodeDescription, NodeId, NodeName, NodeRole, Resources, TaskAssignment, TaskId, Timestamp,
 };
 
-use crate::event::{Event, OnWorker};
-use crate::world::World;
-pub use machine::Remains;
+use crate::event::{SimEvent, WorkerEvent};
+use crate::simulation::ClusterSimulation;
+pub use machine::TaskOnMachine;
 
-/// How an action ends.
+/// The result of an action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fate {
+pub enum ActionEnd {
     Succeeds,
     /// It did not take effect.
     FailsBefore,
-    /// It took effect, but the agent is told that it failed.
+    /// It took effect, but the agent gets an error.
     FailsAfter,
     /// It did not take effect, and never will on this node.
     FailsForGood,
 }
 
 /// A node.
-pub struct Worker {
+pub struct SimWorker {
     pub id: NodeId,
-    /// What outlives the agent.
-    pub machine: BTreeMap<TaskId, Remains>,
-    /// The agent's file with what it was told last.
-    cache: Option<Wishes>,
-    /// Where managers are reached, as it was told last; kept apart from the cache, since without it the node is lost.
+    /// What survives the agent.
+    pub machine: BTreeMap<TaskId, TaskOnMachine>,
+    /// The agent's file with its last assignments.
+    cached_state: Option<DesiredState>,
+    /// The addresses of managers, as received last; stored apart from the cache, because without them the
+    /// node cannot reconnect.
     pub managers: Vec<ManagerAddress>,
-    /// The agent's file with the moment at which a manager was last heard, of this boot of the machine.
-    noted: Option<u64>,
-    /// It was removed from the cluster, and is to join again.
+    /// The agent's file with the time of the last contact with a manager, in this boot of the machine.
+    contact_noted_at: Option<u64>,
+    /// It was removed from the cluster, and must join again.
     was_removed: bool,
-    boots: u64,
-    /// How far the wall clock is off, in milliseconds.
+    boot_count: u64,
+    /// Offset of the wall clock, in milliseconds.
     pub clock_off: i64,
-    /// What is wrong with it.
+    /// The conditions of the node.
     conditions: BTreeSet<NodeCondition>,
-    /// It reaches nobody before this.
+    /// It is isolated until then.
     pub away_until: u64,
-    pub agent: Option<Agent>,
+    pub agent: Option<SimAgent>,
 }
 
-/// One life of the agent.
-pub struct Agent {
+/// One run of the agent.
+pub struct SimAgent {
     pub boot: u64,
     pub since: u64,
-    actors: BTreeMap<TaskId, Actor>,
-    wishes: Wishes,
-    pub contact: Contact<Duration>,
-    /// A manager did not know the node, and none has welcomed it since.
-    outcast: bool,
-    /// The connection in use, and how many words came over it.
+    actors: BTreeMap<TaskId, SimActor>,
+    desired: DesiredState,
+    pub contact: ConnectivityTracker<Duration>,
+    /// A manager did not know the node, and none has accepted its session since.
+    is_rejected: bool,
+    /// The connection in use, and the number of messages received on it.
     pub connection: Option<u64>,
-    heard: u64,
-    welcomed: bool,
-    /// The manager has said what it wants.
-    told: bool,
+    last_contact: u64,
+    is_welcome: bool,
+    /// A manager has sent the assignments.
+    has_assignment: bool,
     /// When.
     pub welcomed_at: u64,
     outbox: Outbox<Duration>,
 }
 
-struct Actor {
-    wanted: Option<Arc<TaskAssignment>>,
-    found: Found,
-    /// Nobody wants the task: the actor ends when nothing is left of it.
-    dismissed: bool,
-    /// What it does now.
-    doing: Option<(Action, Fate)>,
-    /// A check is to come.
+struct SimActor {
+    desired: Option<Arc<TaskAssignment>>,
+    observed: ObservedTask,
+    /// The task is not desired: the actor ends when nothing is left of it.
+    is_dropped: bool,
+    /// The action in progress.
+    current_action: Option<(Action, ActionEnd)>,
+    /// A health check is scheduled.
     is_checked: bool,
 }
 
-impl Agent {
-    /// What it knows of a task.
-    pub fn found(&self, task: &TaskId) -> Option<&Found> {
-        self.actors.get(task).map(|actor| &actor.found)
+impl SimAgent {
+    /// The observed state of a task.
+    pub fn observed(&self, task: &TaskId) -> Option<&ObservedTask> {
+        self.actors.get(task).map(|actor| &actor.observed)
     }
 
-    /// A manager has its session.
+    /// A manager has accepted its session.
     pub fn is_welcomed(&self) -> bool {
-        self.welcomed
+        self.is_welcome
     }
 }
 
-impl Actor {
-    fn new(wanted: Option<Arc<TaskAssignment>>, now: warren_types::Timestamp) -> Self {
-        Self { wanted, found: Found::new(now), dismissed: false, doing: None, is_checked: false }
+impl SimActor {
+    fn new(expected: Option<Arc<TaskAssignment>>, now: warren_types::Timestamp) -> Self {
+        Self {
+            desired: expected,
+            observed: ObservedTask::new(now),
+            is_dropped: false,
+            current_action: None,
+            is_checked: false,
+        }
     }
 }
 
-impl Worker {
+impl SimWorker {
     pub fn new(number: usize) -> Self {
         let id = NodeId(Id(100 + number as u128));
         let (machine, conditions, managers) = (BTreeMap::new(), BTreeSet::new(), Vec::new());
@@ -116,11 +123,11 @@ impl Worker {
         Self {
             id,
             machine,
-            cache,
+            cached_state: cache,
             managers,
-            noted,
+            contact_noted_at: noted,
             was_removed,
-            boots,
+            boot_count: boots,
             clock_off,
             conditions,
             away_until,
@@ -128,7 +135,7 @@ impl Worker {
         }
     }
 
-    /// How it becomes a node.
+    /// Its join request.
     pub fn registers(&self, at: Timestamp) -> Command {
         let (id, name, description) = (self.id, self.name(), self.description());
         Command::RegisterNode { id, name, role: NodeRole::Worker, description, at }
@@ -138,37 +145,37 @@ impl Worker {
         self.agent.as_ref().map(|agent| agent.boot)
     }
 
-    /// The number of the cluster's newest life that it has heard of; 0 before the first.
-    pub fn life(&self) -> u64 {
-        let wishes = self.agent.as_ref().map(|agent| &agent.wishes).or(self.cache.as_ref());
+    /// The newest incarnation of the cluster that it knows; 0 before the first.
+    pub fn incarnation(&self) -> u64 {
+        let wishes = self.agent.as_ref().map(|agent| &agent.desired).or(self.cached_state.as_ref());
         wishes.map_or(0, |wishes| wishes.version.incarnation)
     }
 
-    /// What the agent was told by a manager, this life of it or an earlier one.
-    pub fn told(&self) -> Option<AssignmentVersion> {
-        self.agent.as_ref().map(|agent| agent.wishes.version)
+    /// The assignments that a manager sent to this or an earlier run of the agent.
+    pub fn assignment_from_manager(&self) -> Option<AssignmentVersion> {
+        self.agent.as_ref().map(|agent| agent.desired.version)
     }
 
-    /// For how long no manager was heard, as far as is noted.
+    /// The recorded time without a manager.
     pub fn silent_for(&self, now: u64) -> Option<u64> {
-        self.noted.map(|noted| now - noted)
+        self.contact_noted_at.map(|noted| now - noted)
     }
 
-    /// What it remembers, should its agent be killed now.
-    fn remembers(&self) -> AssignmentVersion {
-        self.cache.as_ref().map(|wishes| wishes.version).unwrap_or_default()
+    /// What it remembers if its agent is killed now.
+    fn assignment_version(&self) -> AssignmentVersion {
+        self.cached_state.as_ref().map(|wishes| wishes.version).unwrap_or_default()
     }
 
     pub fn name(&self) -> NodeName {
         format!("node-{}", self.id.0.0 - 100).parse().expect("a valid name")
     }
 
-    /// Where its machine stands. A registry that it asks may mean another image by a tag than that of the other zone.
+    /// The zone of its machine. Registries of the two zones resolve a tag to different images.
     pub fn zone(&self) -> &'static str {
         if self.id.0.0.is_multiple_of(2) { "a" } else { "b" }
     }
 
-    /// What its registry means by a reference.
+    /// The digest that its registry gives for a reference.
     pub fn resolve(&self, image: &ImageReference) -> ImageDigest {
         let text = format!("{}{}", image.as_str(), self.zone());
         let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
@@ -192,116 +199,118 @@ impl Worker {
     }
 }
 
-impl World {
+impl ClusterSimulation {
     pub(crate) fn worker_of(&self, node: NodeId) -> Option<usize> {
         self.workers.iter().position(|worker| worker.id == node)
     }
 
     pub(crate) fn agent_starts(&mut self, number: usize) {
-        let (now, elapsed, since) = (self.wall(self.workers[number].clock_off), self.elapsed(), self.now);
-        let cache_is_lost = self.faulty && self.chance.one_in(4);
+        let (now, elapsed, since) =
+            (self.wall_clock(self.workers[number].clock_off), self.elapsed(), self.now);
+        let cache_is_lost = self.has_faults && self.rng.one_in(4);
         let worker = &mut self.workers[number];
         if worker.agent.is_some() {
             return;
         }
-        worker.boots += 1;
-        let boot = worker.boots;
-        worker.cache.take_if(|_| cache_is_lost);
-        let mut wishes = worker.cache.clone().unwrap_or_default();
-        wishes.confirmed = false;
-        let mut actors: BTreeMap<TaskId, Actor> = BTreeMap::new();
-        // What has no record is not found: nothing of it is there but what `step` makes or removes again.
+        worker.boot_count += 1;
+        let boot = worker.boot_count;
+        worker.cached_state.take_if(|_| cache_is_lost);
+        let mut wishes = worker.cached_state.clone().unwrap_or_default();
+        wishes.is_confirmed = false;
+        let mut actors: BTreeMap<TaskId, SimActor> = BTreeMap::new();
+        // A task without a record is not listed: all that may exist of it is what `step` makes or removes
+        // again.
         for (id, found) in worker.machine.iter().filter(|(_, found)| found.has_record()) {
-            actors.insert(*id, Actor::new(Some(found.assignment.clone()), now));
+            actors.insert(*id, SimActor::new(Some(found.assignment.clone()), now));
         }
-        for (id, wanted) in &wishes.tasks {
-            let actor = actors.entry(*id).or_insert_with(|| Actor::new(None, now));
-            actor.wanted = Some(wanted.clone());
+        for (id, expected) in &wishes.tasks {
+            let actor = actors.entry(*id).or_insert_with(|| SimActor::new(None, now));
+            actor.desired = Some(expected.clone());
         }
         let tasks: Vec<TaskId> = actors.keys().copied().collect();
-        let silent = worker.noted.map(|noted| Duration::from_millis(since - noted));
-        worker.agent = Some(Agent {
+        let silent = worker.contact_noted_at.map(|noted| Duration::from_millis(since - noted));
+        worker.agent = Some(SimAgent {
             boot,
             since,
             actors,
-            wishes,
-            contact: Contact::resume(elapsed, silent),
-            outcast: false,
+            desired: wishes,
+            contact: ConnectivityTracker::resume(elapsed, silent),
+            is_rejected: false,
             connection: None,
-            heard: 0,
-            welcomed: false,
-            told: false,
+            last_contact: 0,
+            is_welcome: false,
+            has_assignment: false,
             welcomed_at: 0,
             outbox: Outbox::default(),
         });
-        self.at_worker(number, 1, OnWorker::Notes);
+        self.at_worker(number, 1, WorkerEvent::PersistContact);
         for task in tasks {
-            self.soon_at_worker(number, OnWorker::Steps(task));
+            self.after_short_delay(number, WorkerEvent::StepTask(task));
         }
         self.dial_again(number);
     }
 
-    /// The agent is killed. What it was doing may have taken effect or not.
+    /// The agent is killed. The action in progress may have taken effect or not.
     pub(crate) fn agent_dies(&mut self, number: usize) {
         let Some(agent) = self.workers[number].agent.take() else { return };
         for (task, actor) in agent.actors {
-            if let Some((action, _)) = actor.doing
-                && self.chance.one_in(2)
+            if let Some((action, _)) = actor.current_action
+                && self.rng.one_in(2)
             {
-                self.take_effect(number, task, actor.wanted, &action);
+                self.take_effect(number, task, actor.desired, &action);
             }
         }
         let machine = &mut self.workers[number].machine;
-        machine.values_mut().for_each(Remains::lose_agent);
-        machine.retain(|_, remains| !remains.is_nothing());
+        machine.values_mut().for_each(TaskOnMachine::lose_agent);
+        machine.retain(|_, remains| !remains.is_empty());
         self.break_connections_of_worker(number);
-        let longest = if self.faulty { 9_000 } else { 500 };
-        let pause = self.chance.between(50, longest);
-        self.after(pause, Event::AgentStarts { worker: number });
+        let longest = if self.has_faults { 9_000 } else { 500 };
+        let pause = self.rng.between(50, longest);
+        self.after(pause, SimEvent::AgentStarts { worker: number });
     }
 
-    /// The machine loses its power: no process and no network is left, records and files are.
+    /// The machine loses power: processes and networks are gone, records and files stay.
     pub(crate) fn machine_reboots(&mut self, number: usize) {
         self.agent_dies(number);
         let worker = &mut self.workers[number];
-        worker.noted = None;
-        worker.machine.values_mut().for_each(Remains::lose_power);
-        worker.machine.retain(|_, remains| !remains.is_nothing());
+        worker.contact_noted_at = None;
+        worker.machine.values_mut().for_each(TaskOnMachine::lose_power);
+        worker.machine.retain(|_, remains| !remains.is_empty());
     }
 
-    /// The node is no part of the cluster any more: nothing of it is left, and it joins again.
+    /// The node is not part of the cluster any more: its machine is wiped, and it joins again.
     fn leaves_the_cluster(&mut self, number: usize) {
         self.agent_dies(number);
         let worker = &mut self.workers[number];
         worker.machine.clear();
-        (worker.cache, worker.noted, worker.was_removed) = (None, None, true);
+        (worker.cached_state, worker.contact_noted_at, worker.was_removed) = (None, None, true);
     }
 
-    pub(crate) fn at_worker(&mut self, worker: usize, delay: u64, what: OnWorker) {
+    pub(crate) fn at_worker(&mut self, worker: usize, delay: u64, what: WorkerEvent) {
         if let Some(boot) = self.workers[worker].boot() {
-            self.after(delay, Event::Worker { worker, boot, what });
+            self.after(delay, SimEvent::Worker { worker, boot, what });
         }
     }
 
-    fn soon_at_worker(&mut self, worker: usize, what: OnWorker) {
-        let delay = self.chance.between(0, 20);
+    fn after_short_delay(&mut self, worker: usize, what: WorkerEvent) {
+        let delay = self.rng.between(0, 20);
         self.at_worker(worker, delay, what);
     }
 
-    pub(crate) fn worker_event(&mut self, worker: usize, boot: u64, what: OnWorker) {
+    pub(crate) fn worker_event(&mut self, worker: usize, boot: u64, what: WorkerEvent) {
         if self.workers[worker].boot() != Some(boot) {
             return;
         }
         match what {
-            OnWorker::Dials => self.dials(worker),
-            OnWorker::Heartbeat { connection } => self.heartbeat(worker, connection),
-            OnWorker::Syncs { connection } => self.syncs(worker, connection),
-            OnWorker::Listens { connection, heard } => self.listens(worker, connection, heard),
-            OnWorker::Notes => self.notes(worker),
-            OnWorker::Steps(task) => self.steps(worker, task),
-            OnWorker::Looks(task) => self.looks(worker, task),
-            OnWorker::Checks(task) => self.checks(worker, task),
-            OnWorker::Acts(task, action, fate) => self.acts(worker, task, &action, fate),
+            WorkerEvent::Dial => self.dial(worker),
+            WorkerEvent::Heartbeat { connection } => self.heartbeat(worker, connection),
+            WorkerEvent::Sync { connection } => self.sync(worker, connection),
+            WorkerEvent::CheckSilence { connection, heard } => self.check_silence(worker, connection, heard),
+            WorkerEvent::PersistContact => self.persist_contact(worker),
+            WorkerEvent::StepTask(task) => self.step_task(worker, task),
+            WorkerEvent::InspectTask(task) => self.inspect_task(worker, task),
+            WorkerEvent::CheckEnded(task) => self.finish_check(worker, task),
+            WorkerEvent::ActionEnded(task, action, fate) => self.finish_action(worker, task, &action, fate),
         }
     }
 }

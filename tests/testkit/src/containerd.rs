@@ -1,50 +1,51 @@
-//! A containerd of the test's own: nothing it stores or runs is visible to another one on the machine.
+//! A private containerd of the test: other instances on the machine do not see what it stores or runs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use crate::process::Process;
-use crate::scratch::Scratch;
+use crate::process::ChildProcess;
+use crate::scratch::ScratchDir;
 use crate::tool;
-use crate::wait::reached;
+use crate::wait::try_eventually;
 
 /// Opening its database and loading its plugins takes a quarter of a second on an idle machine.
 const READY_DEADLINE: Duration = Duration::from_secs(60);
 
-/// A containerd with its own root, state and socket; dropping it ends it with every container it runs.
+/// A containerd with its own root, state and socket; dropping it ends it and every container it runs.
 ///
-/// One thing all containerds of a machine share: runc keeps its states by namespace and container id in one
-/// place, so tests that run at the same time have to give their containers different ids.
+/// All containerds of a machine share one thing: runc keeps its states by namespace and container id in one
+/// directory, so tests that run at the same time must use different container ids.
 #[derive(Debug)]
-pub struct Containerd {
-    // Declared before the directory: fields are dropped in order, and the directory ends what is left.
-    process: Process,
-    scratch: Scratch,
+pub struct TestContainerd {
+    // Declared before the directory: fields are dropped in order, and dropping the directory ends what is
+    // left.
+    process: ChildProcess,
+    scratch: ScratchDir,
     root: PathBuf,
 }
 
-impl Containerd {
+impl TestContainerd {
     /// Starts the machine's `containerd` and waits until it answers.
     #[must_use]
     #[track_caller]
-    pub fn start() -> Containerd {
-        let scratch = Scratch::new();
+    pub fn start() -> TestContainerd {
+        let scratch = ScratchDir::new();
         let root = scratch.path().join("root");
-        Containerd::start_in(scratch, root)
+        TestContainerd::start_in(scratch, root)
     }
 
-    /// As [`Containerd::start`], with what it stores in a directory of the caller's: on another disk.
+    /// As [`Containerd::start`], with its data in a directory of the caller, for example on another disk.
     #[must_use]
     #[track_caller]
-    pub fn start_on(root: &Path) -> Containerd {
-        Containerd::start_in(Scratch::new(), root.to_owned())
+    pub fn start_on(root: &Path) -> TestContainerd {
+        TestContainerd::start_in(ScratchDir::new(), root.to_owned())
     }
 
     #[track_caller]
-    fn start_in(scratch: Scratch, root: PathBuf) -> Containerd {
+    fn start_in(scratch: ScratchDir, root: PathBuf) -> TestContainerd {
         let process = spawn(scratch.path(), &root);
-        let containerd = Containerd { process, scratch, root };
+        let containerd = TestContainerd { process, scratch, root };
         containerd.wait_ready();
         containerd
     }
@@ -61,7 +62,7 @@ impl Containerd {
         self.scratch.path()
     }
 
-    /// Runs `ctr` with `arguments` on it; it must succeed.
+    /// Runs `ctr` with `arguments` on it; the command must succeed.
     #[track_caller]
     pub fn ctr<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> String {
         match tool::stdout(ctr(&self.socket(), arguments), tool::DEADLINE) {
@@ -73,15 +74,16 @@ impl Containerd {
     /// Runs `command` in a container of `image` in `namespace` and returns its standard output; it must exit with 0.
     /// The image needs a shell.
     ///
-    /// The container writes into files of a bind mount. `ctr run` and `ctr tasks exec` lose output: when the process
-    /// has ended, the client closes its end of the FIFO without reading to the end (`task.Delete` of containerd 1.6).
+    /// The container writes into files of a bind mount. `ctr run` and `ctr tasks exec` lose output: when the
+    /// process has ended, the client closes its end of the FIFO without reading to the end (`task.Delete` of
+    /// containerd 1.6).
     ///
     /// # Panics
     /// If the container cannot run, or exits with another status; with its standard error.
     #[must_use]
     #[track_caller]
     pub fn container_stdout(&self, namespace: &str, image: &str, id: &str, command: &[&str]) -> String {
-        let output = Scratch::new();
+        let output = ScratchDir::new();
         let mount = format!("type=bind,src={},dst=/output,options=rbind:rw", output.path().display());
         let run = ["--namespace", namespace, "run", "--rm", "--null-io", "--mount", &mount, image, id];
         let redirected = ["sh", "-c", "exec \"$@\" >/output/stdout 2>/output/stderr", "sh"];
@@ -99,8 +101,8 @@ impl Containerd {
         }
     }
 
-    /// The process, to pause, kill or ask for its log.
-    pub fn process(&mut self) -> &mut Process {
+    /// The process, to pause it, kill it or read its log.
+    pub fn process(&mut self) -> &mut ChildProcess {
         &mut self.process
     }
 
@@ -114,7 +116,7 @@ impl Containerd {
 
     #[track_caller]
     fn wait_ready(&self) {
-        let ready = reached(READY_DEADLINE, "containerd's first answer", || {
+        let ready = try_eventually(READY_DEADLINE, "containerd's first answer", || {
             tool::stdout(ctr(&self.socket(), ["version"]), tool::DEADLINE).map_err(|error| error.to_string())
         });
         if let Err(error) = ready {
@@ -123,7 +125,7 @@ impl Containerd {
     }
 }
 
-/// A command that will run `ctr` on the containerd behind `socket`.
+/// A command that runs `ctr` on the containerd behind `socket`.
 pub fn ctr<'a>(socket: &Path, arguments: impl IntoIterator<Item = &'a str>) -> Command {
     let mut command = Command::new("ctr");
     command.arg("--address").arg(socket).args(arguments);
@@ -134,7 +136,7 @@ fn socket_in(directory: &Path) -> PathBuf {
     directory.join("containerd.sock")
 }
 
-fn spawn(directory: &Path, root: &Path) -> Process {
+fn spawn(directory: &Path, root: &Path) -> ChildProcess {
     let config = format!(
         "version = 2\nroot = \"{2}\"\nstate = \"{0}/state\"\n\
          disabled_plugins = [\"io.containerd.grpc.v1.cri\", \"io.containerd.internal.v1.opt\"]\n\
@@ -147,16 +149,21 @@ fn spawn(directory: &Path, root: &Path) -> Process {
     std::fs::write(&path, config).unwrap_or_else(|error| panic!("cannot write {}: {error}", path.display()));
     let mut command = Command::new("containerd");
     command.arg("--config").arg(&path);
-    Process::spawn("containerd", command, &directory.join("containerd.log"))
+    ChildProcess::spawn("containerd", command, &directory.join("containerd.log"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::image::Image;
-    use crate::leftovers;
+    use crate::cleanup;
+    use crate::image::TestImage;
 
-    fn import(containerd: &Containerd, scratch: &Scratch, name: &str, archive: &crate::image::Archive) {
+    fn import(
+        containerd: &TestContainerd,
+        scratch: &ScratchDir,
+        name: &str,
+        archive: &crate::image::PackedImage,
+    ) {
         let path = scratch.path().join(name);
         archive.write(&path).unwrap();
         containerd.ctr(["images", "import", "--digests", path.to_str().unwrap()]);
@@ -164,10 +171,11 @@ mod tests {
 
     #[test]
     fn images_of_both_formats_run() {
-        let containerd = Containerd::start();
-        let scratch = Scratch::new();
-        let image =
-            |name: &str| Image::busybox(&format!("warren.local/{name}:1")).environment(["PATH=/bin", "A=b"]);
+        let containerd = TestContainerd::start();
+        let scratch = ScratchDir::new();
+        let image = |name: &str| {
+            TestImage::busybox(&format!("warren.local/{name}:1")).environment(["PATH=/bin", "A=b"])
+        };
         import(&containerd, &scratch, "oci.tar", &image("oci").oci_archive());
         import(&containerd, &scratch, "docker.tar", &image("docker").docker_archive());
         for name in ["oci", "docker"] {
@@ -180,9 +188,9 @@ mod tests {
 
     #[test]
     fn container_output_longer_than_a_pipe_is_returned_whole() {
-        let containerd = Containerd::start();
-        let scratch = Scratch::new();
-        import(&containerd, &scratch, "oci.tar", &Image::busybox("warren.local/b:1").oci_archive());
+        let containerd = TestContainerd::start();
+        let scratch = ScratchDir::new();
+        import(&containerd, &scratch, "oci.tar", &TestImage::busybox("warren.local/b:1").oci_archive());
         let numbers = containerd.container_stdout("default", "warren.local/b:1", "long", &["seq", "300000"]);
         assert!(
             numbers.lines().eq((1..=300_000).map(|number| number.to_string())),
@@ -194,18 +202,18 @@ mod tests {
     #[test]
     #[should_panic(expected = "no-such-file")]
     fn failed_container_is_reported_with_its_standard_error() {
-        let containerd = Containerd::start();
-        let scratch = Scratch::new();
-        import(&containerd, &scratch, "oci.tar", &Image::busybox("warren.local/b:1").oci_archive());
+        let containerd = TestContainerd::start();
+        let scratch = ScratchDir::new();
+        import(&containerd, &scratch, "oci.tar", &TestImage::busybox("warren.local/b:1").oci_archive());
         let _ =
             containerd.container_stdout("default", "warren.local/b:1", "failed", &["cat", "/no-such-file"]);
     }
 
     #[test]
     fn containers_survive_a_restart_and_end_with_the_guard() {
-        let mut containerd = Containerd::start();
-        let scratch = Scratch::new();
-        import(&containerd, &scratch, "oci.tar", &Image::busybox("warren.local/b:1").oci_archive());
+        let mut containerd = TestContainerd::start();
+        let scratch = ScratchDir::new();
+        import(&containerd, &scratch, "oci.tar", &TestImage::busybox("warren.local/b:1").oci_archive());
         containerd.ctr([
             "run",
             "--detach",
@@ -216,7 +224,7 @@ mod tests {
             "-f",
             "/dev/null",
         ]);
-        let pid = |containerd: &Containerd| {
+        let pid = |containerd: &TestContainerd| {
             let tasks = containerd.ctr(["tasks", "list"]);
             let line = tasks.lines().find(|line| line.starts_with("survivor ")).unwrap().to_owned();
             line.split_whitespace().nth(1).unwrap().parse::<i32>().unwrap()
@@ -227,13 +235,13 @@ mod tests {
             assert_eq!(pid(&containerd), before);
         }
         let directory = containerd.directory().to_owned();
-        let found = leftovers::processes(&directory);
-        assert_eq!(leftovers::runc_states(&directory).len(), 1);
+        let found = cleanup::processes(&directory);
+        assert_eq!(cleanup::runc_states(&directory).len(), 1);
         assert!(found.iter().any(|process| process.pid == before), "{found:?}");
-        assert!(!leftovers::mounts(&directory).is_empty());
+        assert!(!cleanup::mounts(&directory).is_empty());
         drop(containerd);
-        assert_eq!(leftovers::processes(&directory), []);
-        assert_eq!(leftovers::runc_states(&directory), Vec::<PathBuf>::new());
-        assert!(leftovers::mounts(&directory).is_empty() && !directory.exists());
+        assert_eq!(cleanup::processes(&directory), []);
+        assert_eq!(cleanup::runc_states(&directory), Vec::<PathBuf>::new());
+        assert!(cleanup::mounts(&directory).is_empty() && !directory.exists());
     }
 }

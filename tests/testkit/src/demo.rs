@@ -1,38 +1,38 @@
-//! The demo's web server and its image: what `make run` shows and what tests publish ports of.
+//! The demo's web server and its image, used by `make run` and by tests of published ports.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use crate::image::{Image, NotStatic};
+use crate::image::{StaticCheckError, TestImage};
 use crate::tool;
 
 /// The name under which the demo's image is imported.
 pub const REFERENCE: &str = "warren.local/demo:1";
 
-/// The port on which the server listens inside its container, unless `PORT` says otherwise.
+/// The port of the server inside its container, unless `PORT` is set.
 pub const PORT: u16 = 80;
 
-/// The compiler needs about a second; a machine that is busy with tests gets more.
+/// The compiler needs about a second; a busy machine gets more.
 const COMPILE_DEADLINE: Duration = Duration::from_secs(120);
 
-/// Why there is no demo image.
+/// Why the demo image could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The compiler did not make a program of the source.
+    /// The compiler failed.
     #[error("cannot compile {source_file}: {source}")]
     Compile {
         /// The server's source.
         source_file: String,
-        /// What the compiler said.
+        /// The compiler's output.
         source: tool::Error,
     },
-    /// A file or directory could not be read or made.
+    /// A file or directory could not be read or written.
     #[error("cannot read the compiled server: {0}")]
     Read(#[from] std::io::Error),
-    /// The program would not run without the machine's libraries.
+    /// The program would need the machine's libraries.
     #[error("the compiled server cannot run alone: {0}")]
-    NotStatic(#[from] NotStatic),
+    NotStatic(#[from] StaticCheckError),
 }
 
 /// The server's source file: one file, the standard library only.
@@ -41,9 +41,9 @@ pub fn source() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/demo/server.rs")
 }
 
-/// Compiles the server statically with the `rustc` that `RUSTC` names (cargo sets it), or the one on the path.
-/// The target directory of cargo is not involved: crt-static is a property of the whole program, and asking
-/// cargo for it would build every dependency of the workspace a second time.
+/// Compiles the server statically with the `rustc` that `RUSTC` names (cargo sets it), or the one on the
+/// path. Cargo's target directory is not used: crt-static is a property of the whole program, and with cargo
+/// it would rebuild every dependency of the workspace.
 pub fn compile() -> Result<Vec<u8>, Error> {
     let directory = tempfile::tempdir()?;
     let program = directory.path().join("server");
@@ -61,16 +61,16 @@ pub fn compile() -> Result<Vec<u8>, Error> {
 }
 
 /// The demo's image under `reference`, freshly compiled.
-pub fn image(reference: &str) -> Result<Image, Error> {
-    Ok(Image::of_executable(reference, "server", compile()?)?.exposed_port(&format!("{PORT}/tcp")))
+pub fn image(reference: &str) -> Result<TestImage, Error> {
+    Ok(TestImage::of_executable(reference, "server", compile()?)?.exposed_port(&format!("{PORT}/tcp")))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::containerd::Containerd;
-    use crate::process::Process;
-    use crate::scratch::{self, Scratch};
+    use crate::containerd::TestContainerd;
+    use crate::process::ChildProcess;
+    use crate::scratch::{self, ScratchDir};
     use crate::wait::eventually;
     use std::io::{Read, Write};
     use std::net::TcpStream;
@@ -87,13 +87,13 @@ mod tests {
 
     #[test]
     fn the_server_answers_counts_and_ends_at_sigterm() {
-        let scratch = Scratch::new();
+        let scratch = ScratchDir::new();
         let program = scratch.path().join("server");
         scratch::install(&program, &compile().unwrap());
-        let port = crate::ports::free();
+        let port = crate::ports::allocate();
         let mut command = Command::new(&program);
         command.env_clear().env("PORT", port.to_string()).env("WARREN_SERVICE", "a<b");
-        let mut server = Process::spawn("server", command, &scratch.path().join("server.log"));
+        let mut server = ChildProcess::spawn("server", command, &scratch.path().join("server.log"));
         let first = eventually(Duration::from_secs(10), "the first page", || get(port, "/"));
         assert!(first.starts_with("HTTP/1.1 200 OK\r\n"), "{first}");
         assert!(first.contains("WARREN_SERVICE") && first.contains("a&lt;b"), "{first}");
@@ -107,7 +107,7 @@ mod tests {
     /// The kernel ignores SIGTERM for the first process of a pid namespace that has no handler for it.
     #[test]
     fn the_first_process_of_a_container_ends_at_sigterm() {
-        let (containerd, scratch) = (Containerd::start(), Scratch::new());
+        let (containerd, scratch) = (TestContainerd::start(), ScratchDir::new());
         let archive = scratch.path().join("demo.tar");
         image(REFERENCE).unwrap().oci_archive().write(&archive).unwrap();
         containerd.ctr(["images", "import", archive.to_str().unwrap()]);

@@ -1,11 +1,11 @@
-//! Everything that a node may leave behind on a machine, listed by kind, to be compared before and after.
+//! Lists everything that a node may leave behind on a machine by kind, for a comparison before and after.
 //!
-//! It looks at what is there (containerd's own lists, the kernel's tables, the file system), never at what
-//! Warren believes, and it does not know Warren's names: a link is a leak whatever it is called.
+//! It reads the actual state (containerd's lists, the kernel's tables, the file system), never Warren's
+//! records, and does not depend on Warren's names: a link is a leak whatever its name is.
 
+mod containerd;
 mod files;
 mod kernel;
-mod stored;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -14,20 +14,20 @@ use std::time::Duration;
 
 use crate::wait::eventually;
 
-/// Where to look: one node's network namespace, containerd and directory.
+/// What to list: one node's network namespace, containerd and directory.
 #[derive(Debug, Clone, Copy)]
-pub struct Site<'a> {
+pub struct LeakScope<'a> {
     /// The file of the namespace that the node runs in.
     pub netns: &'a Path,
     /// The socket of the containerd that it uses.
     pub containerd_socket: &'a Path,
-    /// The directory under which it keeps everything.
+    /// The directory under which it keeps all files.
     pub directory: &'a Path,
-    /// What the path of each of its cgroups contains, and that of no other node's.
-    pub cgroup_mark: &'a str,
+    /// A part of the path of each of its cgroups that is not in the path of any other node's.
+    pub cgroup_pattern: &'a str,
 }
 
-/// What there is, by kind (`links`, `mounts` ...) and by name. Of two equal things the second one is called
+/// The resources by kind (`links`, `mounts` ...) and by name. The second of two equal names is listed as
 /// `name (2)`, so that none is lost.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Inventory {
@@ -35,46 +35,46 @@ pub struct Inventory {
 }
 
 impl Inventory {
-    /// Looks at everything of `site` once. Panics when one of the tools that list things fails.
+    /// Lists all resources of `site` once. Panics when one of the tools fails.
     #[must_use]
     #[track_caller]
-    pub fn take(site: &Site<'_>) -> Inventory {
+    pub fn take(site: &LeakScope<'_>) -> Inventory {
         let mut inventory = Inventory::default();
         kernel::list(site, &mut inventory);
-        stored::list(site, &mut inventory);
+        containerd::list(site, &mut inventory);
         files::list(site, &mut inventory);
         inventory
     }
 
-    /// Looks only at what the kernel has, for when no containerd answers any more.
+    /// Lists only kernel resources, for use after containerd has ended.
     #[must_use]
     #[track_caller]
-    pub fn of_kernel(site: &Site<'_>) -> Inventory {
+    pub fn of_kernel(site: &LeakScope<'_>) -> Inventory {
         let mut inventory = Inventory::default();
         kernel::list(site, &mut inventory);
         inventory
     }
 
-    /// How many things of `kind` there are.
+    /// The number of resources of `kind`.
     #[must_use]
     pub fn count(&self, kind: &str) -> usize {
         self.kinds.get(kind).map_or(0, BTreeSet::len)
     }
 
-    /// How many things there are of every kind that was looked for.
+    /// The number of resources of every kind that was listed.
     #[must_use]
     pub fn counts(&self) -> BTreeMap<&'static str, usize> {
         self.kinds.iter().map(|(kind, names)| (*kind, names.len())).collect()
     }
 
-    /// The names of the things of `kind`.
+    /// The names of the resources of `kind`.
     pub fn names(&self, kind: &str) -> impl Iterator<Item = &str> {
         self.kinds.get(kind).into_iter().flatten().map(String::as_str)
     }
 
-    /// What is different in `later`.
+    /// The differences in `later`.
     #[must_use]
-    pub fn difference(&self, later: &Inventory) -> Difference {
+    pub fn difference(&self, later: &Inventory) -> InventoryDiff {
         let mut lines = Vec::new();
         let kinds: BTreeSet<_> = self.kinds.keys().chain(later.kinds.keys()).collect();
         let nothing = BTreeSet::new();
@@ -84,10 +84,10 @@ impl Inventory {
             lines.extend(after.difference(before).map(|name| format!("+ {kind}: {name}")));
             lines.extend(before.difference(after).map(|name| format!("- {kind}: {name}")));
         }
-        Difference { lines }
+        InventoryDiff { lines }
     }
 
-    /// Notes that there are things of `kind` called `names`; without any, that it was looked for.
+    /// Adds resources of `kind` with `names`; without names, records that the kind was listed.
     fn add(&mut self, kind: &'static str, names: impl IntoIterator<Item = String>) {
         let known = self.kinds.entry(kind).or_default();
         for name in names {
@@ -101,13 +101,13 @@ impl Inventory {
     }
 }
 
-/// What one inventory has more (`+`) and less (`-`) than another.
+/// The additional (`+`) and missing (`-`) resources of one inventory compared to another.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Difference {
+pub struct InventoryDiff {
     lines: Vec<String>,
 }
 
-impl Difference {
+impl InventoryDiff {
     /// Whether both are the same.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -115,7 +115,7 @@ impl Difference {
     }
 }
 
-impl fmt::Display for Difference {
+impl fmt::Display for InventoryDiff {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_empty() {
             return formatter.write_str("no difference");
@@ -124,7 +124,7 @@ impl fmt::Display for Difference {
     }
 }
 
-/// Waits until `take` finds exactly what `before` had; what differs is shown when it does not.
+/// Waits until `take` returns the same as `before`; panics with the differences otherwise.
 #[track_caller]
 pub fn assert_returns_to(before: &Inventory, deadline: Duration, mut take: impl FnMut() -> Inventory) {
     eventually(deadline, "the machine to be as before", || {

@@ -1,7 +1,7 @@
-//! Hosts without machines: network namespaces, and a lab in which several of them share a switch.
+//! Network namespaces as hosts, and a lab in which several of them share a switch.
 //!
-//! Programs are put into a namespace by `nsenter --net`, not by `ip netns exec`: the latter mounts a new
-//! /sys and thereby hides /sys/fs/cgroup, after which no container starts.
+//! Programs run in a namespace by `nsenter --net`, not by `ip netns exec`: the latter mounts a new /sys and
+//! thereby hides /sys/fs/cgroup, after which no container starts.
 
 use std::ffi::OsStr;
 use std::net::Ipv4Addr;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::tool;
 
-/// The switch's own address in a [`Lab`], which is also every host's default gateway.
+/// The switch's address in a [`Lab`], which is also every host's default gateway.
 pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 254);
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -23,14 +23,14 @@ pub struct Netns {
 }
 
 impl Netns {
-    /// Makes a namespace with a name that no other process uses.
+    /// Creates a namespace with a name that no other process uses.
     #[must_use]
     #[track_caller]
     pub fn new() -> Netns {
         loop {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
             let name = format!("warren-test-{}-{number}", std::process::id());
-            // A killed test process leaves its namespaces behind, and its id may come again.
+            // A killed test process leaves its namespaces behind, and its process id may be reused.
             if path_of(&name).exists() {
                 continue;
             }
@@ -53,13 +53,12 @@ impl Netns {
         path_of(&self.name)
     }
 
-    /// A command that will run `program` inside. The child's process id is the program's: nsenter does not
-    /// fork.
+    /// A command that runs `program` inside. The child's process id is the program's: nsenter does not fork.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         enter(&self.path(), program)
     }
 
-    /// Runs `ip` with `arguments` on this namespace; it must succeed.
+    /// Runs `ip` with `arguments` in this namespace; the command must succeed.
     #[track_caller]
     pub fn ip<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> String {
         let arguments: Vec<&str> = arguments.into_iter().collect();
@@ -83,7 +82,7 @@ impl Drop for Netns {
     }
 }
 
-/// A command that will run `program` in the network namespace of the file `netns`.
+/// A command that runs `program` in the network namespace of the file `netns`.
 pub fn enter(netns: &Path, program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new("nsenter");
     command.arg(format!("--net={}", netns.display())).arg("--").arg(program);
@@ -94,30 +93,30 @@ fn path_of(name: &str) -> PathBuf {
     Path::new("/run/netns").join(name)
 }
 
-/// A switch (a bridge in a namespace of its own) and the addresses 10.77.0.0/24 behind it. Programs run by
-/// [`Lab::command`] are clients outside of every host.
+/// A switch (a bridge in its own namespace) with the addresses 10.77.0.0/24. Programs run by [`Lab::command`]
+/// are clients outside of every host.
 #[derive(Debug)]
-pub struct Lab {
+pub struct NetworkSwitch {
     switch: Netns,
     hosts: AtomicU32,
 }
 
-impl Lab {
+impl NetworkSwitch {
     /// A switch without hosts.
     #[must_use]
     #[track_caller]
-    pub fn new() -> Lab {
+    pub fn new() -> NetworkSwitch {
         let switch = Netns::new();
         switch.ip(["link", "add", "lab", "type", "bridge"]);
         switch.ip(["address", "add", &format!("{GATEWAY}/24"), "dev", "lab"]);
         switch.ip(["link", "set", "lab", "up"]);
-        Lab { switch, hosts: AtomicU32::new(0) }
+        NetworkSwitch { switch, hosts: AtomicU32::new(0) }
     }
 
-    /// One more host: 10.77.0.1 for the first one, at most 253 of them.
+    /// Adds a host: 10.77.0.1 for the first one, at most 253 of them.
     #[must_use]
     #[track_caller]
-    pub fn host(&self) -> Host {
+    pub fn add_host(&self) -> LabHost {
         let number = self.hosts.fetch_add(1, Ordering::Relaxed) + 1;
         let number =
             u8::try_from(number).ok().filter(|number| *number < 254).expect("a lab has 253 addresses");
@@ -132,31 +131,31 @@ impl Lab {
         netns.ip(["address", "add", &format!("{address}/24"), "dev", "eth0"]);
         netns.ip(["link", "set", "eth0", "up"]);
         netns.ip(["route", "add", "default", "via", &GATEWAY.to_string()]);
-        Host { netns, address, switch: switch.to_owned(), port }
+        LabHost { netns, address, switch: switch.to_owned(), port }
     }
 
-    /// A command that will run `program` at the switch, outside of every host.
+    /// A command that runs `program` at the switch, outside of every host.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         self.switch.command(program)
     }
 }
 
-impl Default for Lab {
-    fn default() -> Lab {
-        Lab::new()
+impl Default for NetworkSwitch {
+    fn default() -> NetworkSwitch {
+        NetworkSwitch::new()
     }
 }
 
 /// A host of a [`Lab`]: a namespace with an address on `eth0`.
 #[derive(Debug)]
-pub struct Host {
+pub struct LabHost {
     netns: Netns,
     address: Ipv4Addr,
     switch: String,
     port: String,
 }
 
-impl Host {
+impl LabHost {
     /// Its namespace.
     #[must_use]
     pub fn netns(&self) -> &Netns {
@@ -169,27 +168,27 @@ impl Host {
         self.address
     }
 
-    /// A command that will run `program` on this host.
+    /// A command that runs `program` on this host.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         self.netns.command(program)
     }
 
-    /// Pulls the host's cable out of the switch. Harmless twice.
+    /// Disconnects the host from the switch. Harmless twice.
     #[track_caller]
     pub fn disconnect(&self) {
         tool::run("ip", ["-n", &self.switch, "link", "set", &self.port, "down"]);
     }
 
-    /// Puts the cable back. Harmless twice.
+    /// Reconnects it. Harmless twice.
     #[track_caller]
     pub fn connect(&self) {
         tool::run("ip", ["-n", &self.switch, "link", "set", &self.port, "up"]);
     }
 
-    /// Whether this host is kept from all others that are kept apart; everybody else goes on to reach all of them.
-    /// Harmless twice.
+    /// Whether this host is isolated from all other isolated hosts; all others still reach them. Harmless
+    /// twice.
     #[track_caller]
-    pub fn keep_apart(&self, apart: bool) {
+    pub fn isolate(&self, apart: bool) {
         let isolated = if apart { "on" } else { "off" };
         let port = ["link", "set", "dev", &self.port, "type", "bridge_slave", "isolated", isolated];
         tool::run("ip", ["-n", &self.switch].iter().chain(&port));
@@ -199,8 +198,8 @@ impl Host {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::process::Process;
-    use crate::scratch::Scratch;
+    use crate::process::ChildProcess;
+    use crate::scratch::ScratchDir;
     use crate::wait::eventually;
     use std::time::Duration;
 
@@ -225,11 +224,11 @@ mod tests {
 
     #[test]
     fn the_child_is_the_program_itself() {
-        let scratch = Scratch::new();
+        let scratch = ScratchDir::new();
         let netns = Netns::new();
         let mut command = netns.command("sh");
         command.args(["-c", "echo $$; readlink /proc/self/ns/net"]);
-        let mut process = Process::spawn("a shell", command, &scratch.path().join("log"));
+        let mut process = ChildProcess::spawn("a shell", command, &scratch.path().join("log"));
         process.wait(SOON);
         let log = process.log();
         let mut lines = log.lines();
@@ -240,13 +239,13 @@ mod tests {
 
     #[test]
     fn hosts_of_a_lab_reach_each_other_until_the_cable_is_out() {
-        let lab = Lab::new();
-        let (one, two) = (lab.host(), lab.host());
-        let scratch = Scratch::new();
+        let lab = NetworkSwitch::new();
+        let (one, two) = (lab.add_host(), lab.add_host());
+        let scratch = ScratchDir::new();
         std::fs::write(scratch.path().join("index.html"), "here").unwrap();
         let mut server = one.command("/bin/busybox");
         server.args(["httpd", "-f", "-p", "80", "-h"]).arg(scratch.path());
-        let _server = Process::spawn("httpd", server, &scratch.path().join("log"));
+        let _server = ChildProcess::spawn("httpd", server, &scratch.path().join("log"));
         let url = format!("http://{}/", one.address());
         let answers = |command: Command| {
             let text = fetch(command, &url)?;
@@ -263,12 +262,12 @@ mod tests {
         }
         eventually(SOON, "an answer after the cut", || answers(two.command("curl")));
         for _ in 0..2 {
-            [&one, &two].into_iter().for_each(|host| host.keep_apart(true));
+            [&one, &two].into_iter().for_each(|host| host.isolate(true));
         }
         assert!(fetch(two.command("curl"), &url).is_err());
         answers(lab.command("curl")).unwrap();
         for _ in 0..2 {
-            one.keep_apart(false);
+            one.isolate(false);
         }
         eventually(SOON, "an answer to one that is apart alone", || answers(two.command("curl")));
     }

@@ -1,5 +1,5 @@
-//! A node in a world of its own: a lab host, directories, and a containerd that the node starts and supervises
-//! itself. Either a hybrid one (`warren manager init`, or `warren manager join`) or a worker of another one's cluster
+//! A node on a lab host with its own directories and a containerd that the node starts and supervises: either
+//! a hybrid one (`warren manager init` or `warren manager join`) or a worker of another node's cluster
 //! (`warren worker join`).
 
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -7,38 +7,38 @@ use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::Duration;
 
+use crate::cleanup;
+use crate::cli::WarrenCli;
 use crate::containerd::ctr;
-use crate::leaks::{Inventory, Site};
-use crate::leftovers;
-use crate::netns::Host;
-use crate::process::Process;
-use crate::scratch::Scratch;
+use crate::leaks::{Inventory, LeakScope};
+use crate::netns::LabHost;
+use crate::process::ChildProcess;
+use crate::scratch::ScratchDir;
 use crate::small_disk::SmallDisk;
 use crate::tool;
-use crate::wait::reached;
-use crate::warren::Warren;
+use crate::wait::try_eventually;
 
 /// The API's port on every lab host.
 pub const API_PORT: u16 = 8080;
 
-/// From nothing to a node that takes work takes a second or two; a busy machine gets more.
+/// A node takes a second or two until it is ready; a busy machine gets more.
 const READY_DEADLINE: Duration = Duration::from_secs(60);
 const STOP_DEADLINE: Duration = Duration::from_secs(30);
 
-/// What the node is in its cluster.
+/// The role of the node in its cluster.
 #[derive(Debug, Clone)]
-enum Part {
+enum NodeKind {
     /// A manager of the cluster, which runs tasks as well.
     Hybrid,
     /// A manager of the cluster that runs no tasks.
     Manager,
-    /// It joined the cluster whose command line this is, at that address.
-    Worker { cluster: Warren, manager: SocketAddrV4 },
+    /// It joined the cluster of this CLI, at that address.
+    Worker { cluster: WarrenCli, manager: SocketAddrV4 },
 }
 
-/// What a test wants to be different from a node that was given nothing but its directories.
+/// The options of a node that differ from the defaults.
 #[derive(Debug, Clone, Default)]
-pub struct Settings {
+pub struct NodeOptions {
     arguments: Vec<String>,
     environment: Vec<(String, String)>,
     containerd_socket: Option<PathBuf>,
@@ -46,51 +46,51 @@ pub struct Settings {
     own_program: bool,
 }
 
-impl Settings {
-    /// One more argument for `manager init` or `worker join`.
+impl NodeOptions {
+    /// Adds an argument for `manager init` or `worker join`.
     #[must_use]
-    pub fn argument(mut self, argument: &str) -> Settings {
+    pub fn argument(mut self, argument: &str) -> NodeOptions {
         self.arguments.push(argument.to_owned());
         self
     }
 
-    /// The value of the argument called `name`.
+    /// The value of the argument with this name.
     fn value(&self, name: &str) -> Option<&str> {
         let place = self.arguments.iter().position(|argument| argument == name)?;
         self.arguments.get(place + 1).map(String::as_str)
     }
 
-    /// One more variable in the node's environment.
+    /// Adds a variable to the node's environment.
     #[must_use]
-    pub fn environment(mut self, name: &str, value: &str) -> Settings {
+    pub fn environment(mut self, name: &str, value: &str) -> NodeOptions {
         self.environment.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// Uses the containerd behind `socket`, which the test started, instead of one the node starts.
+    /// Uses the containerd behind `socket`, which the test started, instead of starting one.
     #[must_use]
-    pub fn containerd(mut self, socket: &Path) -> Settings {
+    pub fn containerd(mut self, socket: &Path) -> NodeOptions {
         self.containerd_socket = Some(socket.to_owned());
         self
     }
 
-    /// Runs the node by its part's own program, `warren-worker` or `warren-manager`, instead of `warren`.
+    /// Runs the node with the program of its role, `warren-worker` or `warren-manager`, instead of `warren`.
     #[must_use]
-    pub fn own_program(mut self) -> Settings {
+    pub fn own_program(mut self) -> NodeOptions {
         self.own_program = true;
         self
     }
 
-    /// Has its data directory, and with it what a containerd of its own stores, on a disk of `mebibytes`.
+    /// Puts its data directory, and with it the data of its own containerd, on a disk of `mebibytes`.
     #[must_use]
-    pub fn small_disk(mut self, mebibytes: u64) -> Settings {
+    pub fn small_disk(mut self, mebibytes: u64) -> NodeOptions {
         self.small_disk = Some(mebibytes);
         self
     }
 }
 
-/// The cgroups of a node's containers, known by the node's id. Dropping it removes those that are empty: a node that
-/// is killed cannot.
+/// The cgroups of a node's containers, identified by the node's id. Dropping it removes the empty ones: a
+/// killed node cannot.
 #[derive(Debug)]
 struct Cgroups {
     node_id: String,
@@ -98,143 +98,149 @@ struct Cgroups {
 
 impl Drop for Cgroups {
     fn drop(&mut self) {
-        for problem in leftovers::remove_cgroups(&self.node_id) {
+        for problem in cleanup::remove_cgroups(&self.node_id) {
             eprintln!("{problem}");
         }
     }
 }
 
-/// A node on a lab host. Dropping it ends the node, its containerd and its containers, and removes
-/// everything it stored.
+/// A node on a lab host. Dropping it ends the node, its containerd and its containers, and removes all its
+/// data.
 #[derive(Debug)]
-pub struct Node {
-    // In this order: the process first, then what it left in its directories, then its network.
-    process: Process,
+pub struct LabNode {
+    // In this order: first the process, then its leftovers in its directories, then its network.
+    process: ChildProcess,
     disk: Option<SmallDisk>,
-    scratch: Scratch,
+    scratch: ScratchDir,
     cgroups: Cgroups,
-    host: Host,
-    settings: Settings,
-    part: Part,
-    /// `None` of a manager that runs no tasks.
+    host: LabHost,
+    settings: NodeOptions,
+    kind: NodeKind,
+    /// `None` for a manager that runs no tasks.
     name: Option<String>,
 }
 
-impl Node {
-    /// Makes a cluster of one node on `host` and waits until it takes work.
+impl LabNode {
+    /// Creates a cluster of one node on `host` and waits until it is ready.
     #[must_use]
     #[track_caller]
-    pub fn start(host: Host, settings: Settings) -> Node {
-        let scratch = Scratch::new();
+    pub fn start(host: LabHost, settings: NodeOptions) -> LabNode {
+        let scratch = ScratchDir::new();
         let (cluster, disk) = (cli(&host, &scratch), disk(&scratch, &settings));
-        let process = spawn(&host, &scratch, &settings, &Part::Hybrid, &["manager", "init"]);
-        Node::watch((process, disk), scratch, host, settings, Part::Hybrid, &cluster)
+        let process = spawn(&host, &scratch, &settings, &NodeKind::Hybrid, &["manager", "init"]);
+        LabNode::watch((process, disk), scratch, host, settings, NodeKind::Hybrid, &cluster)
     }
 
-    /// Makes a cluster on `host` whose manager runs no tasks, and waits until it answers.
+    /// Creates a cluster on `host` whose manager runs no tasks, and waits until it answers.
     #[must_use]
     #[track_caller]
-    pub fn start_manager(host: Host, settings: Settings) -> Node {
-        let scratch = Scratch::new();
+    pub fn start_manager(host: LabHost, settings: NodeOptions) -> LabNode {
+        let scratch = ScratchDir::new();
         let (cluster, disk) = (cli(&host, &scratch), disk(&scratch, &settings));
         let settings = settings.argument("--manager-only");
-        let process = spawn(&host, &scratch, &settings, &Part::Manager, &["manager", "init"]);
-        Node::watch((process, disk), scratch, host, settings, Part::Manager, &cluster)
+        let process = spawn(&host, &scratch, &settings, &NodeKind::Manager, &["manager", "init"]);
+        LabNode::watch((process, disk), scratch, host, settings, NodeKind::Manager, &cluster)
     }
 
-    /// Makes `host` one more manager of the cluster of `manager`, with a token of its own, and waits until the node
-    /// called `name`, which it is as well, takes work.
+    /// Joins `host` to the cluster of `manager` as a manager and node called `name`, with its own token, and
+    /// waits until the node is ready.
     #[must_use]
     #[track_caller]
-    pub fn join_manager(host: Host, settings: Settings, manager: &Node, name: &str) -> Node {
-        let scratch = Scratch::new();
+    pub fn join_manager(host: LabHost, settings: NodeOptions, manager: &LabNode, name: &str) -> LabNode {
+        let scratch = ScratchDir::new();
         let (cluster, disk) = (cli(&host, &scratch), disk(&scratch, &settings));
         let settings = settings.argument("--node-name").argument(name);
         let token = manager.manager_token();
         let words = ["manager", "join", &manager.api().to_string(), "--token", &token];
-        let process = spawn(&host, &scratch, &settings, &Part::Hybrid, &words);
-        Node::watch((process, disk), scratch, host, settings, Part::Hybrid, &cluster)
+        let process = spawn(&host, &scratch, &settings, &NodeKind::Hybrid, &words);
+        LabNode::watch((process, disk), scratch, host, settings, NodeKind::Hybrid, &cluster)
     }
 
-    /// A token with which one machine can become a manager.
+    /// A token that lets one machine join as a manager.
     #[must_use]
     #[track_caller]
     pub fn manager_token(&self) -> String {
         let words = ["token", "create", "--role", "manager", "--uses", "1", "--quiet"];
-        self.warren().ok(&words).trim().to_owned()
+        self.warren().run_ok(&words).trim().to_owned()
     }
 
-    /// What a new disk leaves of a manager: nothing. Ends it as [`Node::lose_power`] does and removes all that it
-    /// stored; then it joins the cluster of `manager` again, and is waited for until it takes work.
+    /// Simulates a new disk for a manager. Ends it as [`Node::lose_power`] does and removes all its data;
+    /// then joins it to the cluster of `manager` again, and waits until it is ready.
     #[track_caller]
-    pub fn lose_disk_and_join(&mut self, manager: &Node) {
+    pub fn lose_disk_and_join(&mut self, manager: &LabNode) {
         self.lose_power();
         let data = self.data_dir();
         std::fs::remove_dir_all(&data).unwrap_or_else(|error| panic!("{}: {error}", data.display()));
-        self.join_as_manager(manager);
+        self.rejoin_as_manager(manager);
     }
 
-    /// What a power cut leaves of its machine: what is on the disk. Ends the node by SIGKILL, and right behind it all
-    /// that it runs; `--run-dir` is gone. Its connections are closed by the kernel: for a machine that is not heard any
-    /// more its host is disconnected as well.
+    /// Simulates a power cut: only the disk is left. Ends the node by SIGKILL, and directly after that all
+    /// that it runs; `--run-dir` is removed. The kernel closes its connections: to simulate a silent machine,
+    /// disconnect its host as well.
     #[track_caller]
     pub fn lose_power(&mut self) {
         self.process.kill();
-        let problems = leftovers::remove(self.scratch.path());
+        let problems = cleanup::remove(self.scratch.path());
         assert!(problems.is_empty(), "{problems:?}");
         let directory = self.run_dir();
         std::fs::remove_dir_all(&directory)
             .unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
     }
 
-    /// Lets an ended node join the cluster of `manager` as a manager, with a token of its own, and waits until it takes
-    /// work.
+    /// Joins a stopped node to the cluster of `manager` as a manager, with its own token, and waits until it
+    /// is ready.
     #[track_caller]
-    pub fn join_as_manager(&mut self, manager: &Node) {
+    pub fn rejoin_as_manager(&mut self, manager: &LabNode) {
         let token = manager.manager_token();
         self.start_with(&["manager", "join", &manager.api().to_string(), "--token", &token]);
         let node_id = wait_ready(&self.warren(), &mut self.process, self.name.as_deref());
         self.cgroups = Cgroups { node_id };
     }
 
-    /// Makes `host` a worker called `name` of the cluster of `manager`, with a token of its own, and waits until it
-    /// takes work.
+    /// Joins `host` to the cluster of `manager` as a worker called `name`, with its own token, and waits
+    /// until it is ready.
     #[must_use]
     #[track_caller]
-    pub fn join(host: Host, settings: Settings, manager: &Node, name: &str) -> Node {
+    pub fn join(host: LabHost, settings: NodeOptions, manager: &LabNode, name: &str) -> LabNode {
         let words = ["token", "create", "--role", "worker", "--uses", "1", "--quiet"];
-        let token = manager.warren().ok(&words);
-        Node::join_with(host, settings, manager, name, token.trim())
+        let token = manager.warren().run_ok(&words);
+        LabNode::join_with(host, settings, manager, name, token.trim())
     }
 
-    /// As [`Node::join`], with a token that the test made.
+    /// As [`Node::join`], with a token that the test created.
     #[must_use]
     #[track_caller]
-    pub fn join_with(host: Host, settings: Settings, manager: &Node, name: &str, token: &str) -> Node {
-        let scratch = Scratch::new();
+    pub fn join_with(
+        host: LabHost,
+        settings: NodeOptions,
+        manager: &LabNode,
+        name: &str,
+        token: &str,
+    ) -> LabNode {
+        let scratch = ScratchDir::new();
         let (cluster, disk) = (manager.warren(), disk(&scratch, &settings));
         let settings = settings.argument("--node-name").argument(name);
-        let part = Part::Worker { cluster: cluster.clone(), manager: manager.api() };
+        let part = NodeKind::Worker { cluster: cluster.clone(), manager: manager.api() };
         let words = ["worker", "join", &manager.api().to_string(), "--token", token];
         let process = spawn(&host, &scratch, &settings, &part, &words);
-        Node::watch((process, disk), scratch, host, settings, part, &cluster)
+        LabNode::watch((process, disk), scratch, host, settings, part, &cluster)
     }
 
     #[track_caller]
     fn watch(
-        (mut process, disk): (Process, Option<SmallDisk>),
-        scratch: Scratch,
-        host: Host,
-        settings: Settings,
-        part: Part,
-        cluster: &Warren,
-    ) -> Node {
+        (mut process, disk): (ChildProcess, Option<SmallDisk>),
+        scratch: ScratchDir,
+        host: LabHost,
+        settings: NodeOptions,
+        part: NodeKind,
+        cluster: &WarrenCli,
+    ) -> LabNode {
         let name = match part {
-            Part::Manager => None,
+            NodeKind::Manager => None,
             _ => Some(settings.value("--node-name").map_or_else(own_name, str::to_owned)),
         };
         let node_id = wait_ready(cluster, &mut process, name.as_deref());
-        Node { process, disk, scratch, cgroups: Cgroups { node_id }, host, settings, part, name }
+        LabNode { process, disk, scratch, cgroups: Cgroups { node_id }, host, settings, kind: part, name }
     }
 
     /// Waits until the cluster answers and this node is READY.
@@ -249,40 +255,40 @@ impl Node {
         self.name.as_deref().unwrap_or_default()
     }
 
-    /// Where the API of its cluster listens, for `--manager` and for clients on other hosts.
+    /// The API address of its cluster, for `--manager` and for clients on other hosts.
     #[must_use]
     pub fn api(&self) -> SocketAddrV4 {
-        match &self.part {
-            Part::Hybrid | Part::Manager => SocketAddrV4::new(self.host.address(), API_PORT),
-            Part::Worker { manager, .. } => *manager,
+        match &self.kind {
+            NodeKind::Hybrid | NodeKind::Manager => SocketAddrV4::new(self.host.address(), API_PORT),
+            NodeKind::Worker { manager, .. } => *manager,
         }
     }
 
     /// The CLI with the cluster's admin context, on the host of its manager.
     #[must_use]
     #[track_caller]
-    pub fn warren(&self) -> Warren {
-        match &self.part {
-            Part::Hybrid | Part::Manager => cli(&self.host, &self.scratch),
-            Part::Worker { cluster, .. } => cluster.clone(),
+    pub fn warren(&self) -> WarrenCli {
+        match &self.kind {
+            NodeKind::Hybrid | NodeKind::Manager => cli(&self.host, &self.scratch),
+            NodeKind::Worker { cluster, .. } => cluster.clone(),
         }
     }
 
-    /// A command line on this node's own host, which knows no cluster.
+    /// A CLI on this node's own host, without a context.
     #[must_use]
     #[track_caller]
-    pub fn local(&self) -> Warren {
+    pub fn local(&self) -> WarrenCli {
         cli(&self.host, &self.scratch)
     }
 
     /// The lab host it runs on.
     #[must_use]
-    pub fn host(&self) -> &Host {
+    pub fn host(&self) -> &LabHost {
         &self.host
     }
 
     /// The process, to pause it, to signal it or to read its log.
-    pub fn process(&mut self) -> &mut Process {
+    pub fn process(&mut self) -> &mut ChildProcess {
         &mut self.process
     }
 
@@ -292,11 +298,11 @@ impl Node {
         data_dir(&self.scratch, &self.settings)
     }
 
-    /// The disk of its data directory, if it has one of its own ([`Settings::small_disk`]).
+    /// The disk of its data directory, if it has one of its own ([`NodeOptions::small_disk`]).
     #[must_use]
     #[track_caller]
     pub fn disk(&self) -> &SmallDisk {
-        self.disk.as_ref().expect("this node was given a small disk")
+        self.disk.as_ref().expect("the node was created with a small disk")
     }
 
     /// `--run-dir`.
@@ -305,7 +311,7 @@ impl Node {
         run_dir(&self.scratch)
     }
 
-    /// A directory that goes with the node, for archives and other files of the test.
+    /// A directory that is removed with the node, for archives and other files of the test.
     #[must_use]
     pub fn scratch(&self) -> &Path {
         self.scratch.path()
@@ -317,7 +323,7 @@ impl Node {
         containerd_socket(&self.scratch, &self.settings)
     }
 
-    /// Runs `ctr` with `arguments` on the node's containerd; it must succeed.
+    /// Runs `ctr` with `arguments` on the node's containerd; the command must succeed.
     #[track_caller]
     pub fn ctr<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> String {
         match tool::stdout(ctr(&self.containerd_socket(), arguments), tool::DEADLINE) {
@@ -326,31 +332,31 @@ impl Node {
         }
     }
 
-    /// Kills the node's process with SIGKILL; containerd and containers live on.
+    /// Kills the node's process with SIGKILL; containerd and containers keep running.
     #[track_caller]
     pub fn kill(&mut self) {
         self.process.kill();
     }
 
-    /// Asks the node to end by SIGTERM; containers live on.
+    /// Stops the node with SIGTERM; containers keep running.
     #[track_caller]
     pub fn stop(&mut self) -> ExitStatus {
         self.process.terminate(STOP_DEADLINE)
     }
 
-    /// Starts an ended node again on its directories (`manager run`, `worker run`) without waiting for it.
+    /// Starts a stopped node again on its directories (`manager run`, `worker run`) without waiting for it.
     #[track_caller]
     pub fn run_again(&mut self) {
         self.start_again("run");
     }
 
-    /// Starts an ended node again by `manager init`, which resumes what is there, without waiting for it.
+    /// Starts a stopped node again by `manager init`, which resumes existing data, without waiting for it.
     #[track_caller]
     pub fn init_again(&mut self) {
         self.start_again("init");
     }
 
-    /// Starts an ended worker again by `worker join`, which resumes what is there, without waiting for it.
+    /// Starts a stopped worker again by `worker join`, which resumes existing data, without waiting for it.
     #[track_caller]
     pub fn join_again(&mut self, token: &str) {
         let words = ["worker", "join", &self.api().to_string(), "--token", token];
@@ -359,9 +365,9 @@ impl Node {
 
     #[track_caller]
     fn start_again(&mut self, verb: &str) {
-        let noun = match self.part {
-            Part::Hybrid | Part::Manager => "manager",
-            Part::Worker { .. } => "worker",
+        let noun = match self.kind {
+            NodeKind::Hybrid | NodeKind::Manager => "manager",
+            NodeKind::Worker { .. } => "worker",
         };
         self.start_with(&[noun, verb]);
     }
@@ -369,10 +375,10 @@ impl Node {
     #[track_caller]
     fn start_with(&mut self, words: &[&str]) {
         assert!(!self.process.is_running(), "the node still runs: kill or stop it first");
-        self.process = spawn(&self.host, &self.scratch, &self.settings, &self.part, words);
+        self.process = spawn(&self.host, &self.scratch, &self.settings, &self.kind, words);
     }
 
-    /// Ends the node by SIGKILL, starts it again and waits until it takes work.
+    /// Ends the node by SIGKILL, starts it again and waits until it is ready.
     #[track_caller]
     pub fn crash_and_recover(&mut self) {
         self.kill();
@@ -386,24 +392,24 @@ impl Node {
         &self.cgroups.node_id
     }
 
-    /// Everything that the node has on the machine now. Its containerd has to answer.
+    /// All resources of the node on the machine now. Its containerd must answer.
     #[must_use]
     #[track_caller]
     pub fn inventory(&self) -> Inventory {
-        self.look(Inventory::take)
+        self.take_inventory(Inventory::take)
     }
 
-    /// What the kernel has of the node, whether anything of it still runs or not.
+    /// The kernel resources of the node, whether any of its processes run or not.
     #[must_use]
     #[track_caller]
     pub fn kernel_inventory(&self) -> Inventory {
-        self.look(Inventory::of_kernel)
+        self.take_inventory(Inventory::of_kernel)
     }
 
     #[track_caller]
-    fn look(&self, take: impl FnOnce(&Site<'_>) -> Inventory) -> Inventory {
-        take(&Site {
-            cgroup_mark: self.id(),
+    fn take_inventory(&self, take: impl FnOnce(&LeakScope<'_>) -> Inventory) -> Inventory {
+        take(&LeakScope {
+            cgroup_pattern: self.id(),
             netns: &self.host.netns().path(),
             containerd_socket: &self.containerd_socket(),
             directory: self.scratch.path(),
@@ -411,17 +417,17 @@ impl Node {
     }
 }
 
-/// The name of a node that was given none.
+/// The default name of a node.
 fn own_name() -> String {
     let name = nix::unistd::gethostname().expect("a machine has a name");
     name.to_string_lossy().into_owned()
 }
 
-/// Waits until the cluster answers and the node called `name`, if it is one, is READY; answers its id. Of a manager
-/// alone it is that of the cluster.
+/// Waits until the cluster answers and the node called `name`, if any, is READY; returns its id. Without a
+/// name, returns the cluster's id.
 #[track_caller]
-fn wait_ready(warren: &Warren, process: &mut Process, name: Option<&str>) -> String {
-    let looked = reached(READY_DEADLINE, "a node that is READY", || {
+fn wait_ready(warren: &WarrenCli, process: &mut ChildProcess, name: Option<&str>) -> String {
+    let looked = try_eventually(READY_DEADLINE, "a node that is READY", || {
         if !process.is_running() {
             return Ok(Err("the node's process has ended"));
         }
@@ -430,13 +436,14 @@ fn wait_ready(warren: &Warren, process: &mut Process, name: Option<&str>) -> Str
         if ran.code != 0 {
             return Err(ran.to_string());
         }
-        let said: serde_json::Value = serde_json::from_str(&ran.stdout).map_err(|error| error.to_string())?;
-        // One that is gone is READY until it was silent for too long, but tells nothing of what it uses.
+        let output: serde_json::Value =
+            serde_json::from_str(&ran.stdout).map_err(|error| error.to_string())?;
+        // A stopped node stays READY until its heartbeat timeout, but reports no usage.
         let is_heard = |node: &serde_json::Value| node["status"] == "READY" && !node["usage"].is_null();
         let is_ours = |node: &&serde_json::Value| node["name"].as_str() == name && is_heard(node);
         let ours = match name {
-            Some(_) => said.as_array().and_then(|nodes| nodes.iter().find(is_ours)),
-            None => Some(&said),
+            Some(_) => output.as_array().and_then(|nodes| nodes.iter().find(is_ours)),
+            None => Some(&output),
         };
         let id = ours.and_then(|found| found["id"].as_str());
         id.map(|id| Ok(id.to_owned())).ok_or_else(|| ran.to_string())
@@ -450,42 +457,48 @@ fn wait_ready(warren: &Warren, process: &mut Process, name: Option<&str>) -> Str
 }
 
 #[track_caller]
-fn disk(scratch: &Scratch, settings: &Settings) -> Option<SmallDisk> {
+fn disk(scratch: &ScratchDir, settings: &NodeOptions) -> Option<SmallDisk> {
     settings.small_disk.map(|mebibytes| SmallDisk::new(scratch.path(), mebibytes))
 }
 
-fn data_dir(scratch: &Scratch, settings: &Settings) -> PathBuf {
+fn data_dir(scratch: &ScratchDir, settings: &NodeOptions) -> PathBuf {
     let directory = scratch.path();
     match settings.small_disk {
-        Some(_) => SmallDisk::place(directory).join("data"),
+        Some(_) => SmallDisk::mount_point(directory).join("data"),
         None => directory.join("data"),
     }
 }
 
-fn run_dir(scratch: &Scratch) -> PathBuf {
+fn run_dir(scratch: &ScratchDir) -> PathBuf {
     scratch.path().join("run")
 }
 
-/// Unless told otherwise, the place where a containerd of the node's own listens: by naming it the test keeps
-/// the node from using the machine's.
-fn containerd_socket(scratch: &Scratch, settings: &Settings) -> PathBuf {
+/// The socket of the node's own containerd by default: naming it keeps the node from using the machine's
+/// containerd.
+fn containerd_socket(scratch: &ScratchDir, settings: &NodeOptions) -> PathBuf {
     settings.containerd_socket.clone().unwrap_or_else(|| run_dir(scratch).join("containerd/containerd.sock"))
 }
 
 #[track_caller]
-fn cli(host: &Host, scratch: &Scratch) -> Warren {
-    Warren::new(&scratch.path().join("contexts.toml")).inside(&host.netns().path())
+fn cli(host: &LabHost, scratch: &ScratchDir) -> WarrenCli {
+    WarrenCli::new(&scratch.path().join("contexts.toml")).in_netns(&host.netns().path())
 }
 
 #[track_caller]
-fn spawn(host: &Host, scratch: &Scratch, settings: &Settings, part: &Part, words: &[&str]) -> Process {
+fn spawn(
+    host: &LabHost,
+    scratch: &ScratchDir,
+    settings: &NodeOptions,
+    part: &NodeKind,
+    words: &[&str],
+) -> ChildProcess {
     // `warren-worker` and `warren-manager` have the verbs of `warren worker` and `warren manager`.
     let mut command = match settings.own_program {
-        true => cli(host, scratch).beside(&format!("warren-{}", words[0])).command(&words[1..]),
+        true => cli(host, scratch).with_program(&format!("warren-{}", words[0])).command(&words[1..]),
         false => cli(host, scratch).command(words),
     };
     command.arg("--data-dir").arg(data_dir(scratch, settings)).arg("--run-dir").arg(run_dir(scratch));
-    if !matches!(part, Part::Manager) {
+    if !matches!(part, NodeKind::Manager) {
         command.arg("--containerd-socket").arg(containerd_socket(scratch, settings));
     }
     let is_first = ["init", "join"].contains(&words[1]);
@@ -493,10 +506,10 @@ fn spawn(host: &Host, scratch: &Scratch, settings: &Settings, part: &Part, words
         let advertised = host.address().to_string();
         command.arg("--advertise").arg(advertised).args(&settings.arguments);
     }
-    if is_first && matches!(part, Part::Hybrid | Part::Manager) {
+    if is_first && matches!(part, NodeKind::Hybrid | NodeKind::Manager) {
         let listen = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, API_PORT);
         command.arg("--listen").arg(listen.to_string());
     }
     command.envs(settings.environment.iter().map(|(name, value)| (name, value)));
-    Process::spawn("the node", command, &scratch.path().join("node.log"))
+    ChildProcess::spawn("the node", command, &scratch.path().join("node.log"))
 }

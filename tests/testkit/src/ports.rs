@@ -1,4 +1,4 @@
-//! Ports of 127.0.0.1 that nobody uses.
+//! Unused ports of 127.0.0.1.
 
 use std::collections::BTreeMap;
 use std::net::TcpListener;
@@ -6,18 +6,18 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::sync::{Mutex, PoisonError};
 
-/// Below the ports that Linux gives to outgoing connections (`ip_local_port_range`, 32768 and up by default): one of
-/// those may be taken between the choice of a port and its use, or while a server is stopped.
+/// Below the ports that Linux uses for outgoing connections (`ip_local_port_range`, 32768 and up by default):
+/// one of those may be taken between the choice of a port and its use, or while a server is stopped.
 const PORTS: std::ops::Range<u16> = 10_000..32_000;
 
 /// The ports of this process, each with a lock that other test processes see.
-static GIVEN: Mutex<BTreeMap<u16, UnixListener>> = Mutex::new(BTreeMap::new());
+static ALLOCATED: Mutex<BTreeMap<u16, UnixListener>> = Mutex::new(BTreeMap::new());
 
-/// A TCP port that is free and that no test process is given while this one lives.
+/// A free TCP port that no other test process gets while this value exists.
 #[must_use]
-pub fn free() -> u16 {
-    let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
-    // Processes begin at different places, so that they seldom try the same port.
+pub fn allocate() -> u16 {
+    let mut given = ALLOCATED.lock().unwrap_or_else(PoisonError::into_inner);
+    // Processes begin at different ports, so that they seldom try the same one.
     let first = std::process::id().wrapping_mul(61);
     let size = u32::from(PORTS.end - PORTS.start);
     let candidates = (0..size).map(|step| PORTS.start + (first.wrapping_add(step) % size) as u16);
@@ -47,7 +47,7 @@ mod tests {
 
     #[test]
     fn ports_are_distinct_free_and_locked() {
-        let ports: BTreeSet<u16> = (0..50).map(|_| free()).collect();
+        let ports: BTreeSet<u16> = (0..50).map(|_| allocate()).collect();
         assert_eq!(ports.len(), 50);
         let held: Vec<_> =
             ports.iter().map(|port| TcpListener::bind(("127.0.0.1", *port)).unwrap()).collect();

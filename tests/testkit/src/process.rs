@@ -11,27 +11,27 @@ use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 
 use crate::tool::describe;
-use crate::wait::{NotReached, reached};
+use crate::wait::{WaitTimeout, try_eventually};
 
 /// How many lines of the log a failure shows.
 const TAIL: usize = 40;
-/// A killed process is gone as soon as the kernel gets to it.
+/// How long a killed process takes to exit.
 const KILL_DEADLINE: Duration = Duration::from_secs(10);
 
-/// A running program: leader of a process group of its own, with its output in a file. Dropping it kills what
-/// is left of that group, and nothing else.
+/// A running program: leader of its own process group, with its output in a file. Dropping it kills the
+/// remaining processes of that group, and no others.
 #[derive(Debug)]
-pub struct Process {
+pub struct ChildProcess {
     name: String,
     child: Child,
     log: PathBuf,
     ended: Option<ExitStatus>,
 }
 
-impl Process {
+impl ChildProcess {
     /// Starts `command` with nothing on its standard input; both outputs are appended to `log`.
     #[track_caller]
-    pub fn spawn(name: &str, mut command: Command, log: &Path) -> Process {
+    pub fn spawn(name: &str, mut command: Command, log: &Path) -> ChildProcess {
         let file = OpenOptions::new()
             .create(true)
             .append(true)
@@ -45,7 +45,7 @@ impl Process {
             .process_group(0)
             .spawn()
             .unwrap_or_else(|error| panic!("cannot start {name} by `{}`: {error}", describe(&command)));
-        Process { name: name.to_owned(), child, log: log.to_owned(), ended: None }
+        ChildProcess { name: name.to_owned(), child, log: log.to_owned(), ended: None }
     }
 
     /// The process id, which is also that of its group.
@@ -54,22 +54,22 @@ impl Process {
         self.child.id().cast_signed()
     }
 
-    /// Sends `signal` to the process alone; it must not have been seen to end.
+    /// Sends `signal` to the process alone, which must not have ended.
     #[track_caller]
     pub fn signal(&self, signal: Signal) {
-        assert!(self.ended.is_none(), "{} has ended: there is nothing to send {signal} to", self.name);
+        assert!(self.ended.is_none(), "{} has ended: cannot send {signal}", self.name);
         if let Err(error) = kill(Pid::from_raw(self.pid()), signal) {
             panic!("cannot send {signal} to {} ({}): {error}", self.name, self.pid());
         }
     }
 
-    /// Stops the process with SIGSTOP until [`Process::resume`].
+    /// Stops the process with SIGSTOP until [`ChildProcess::resume`].
     #[track_caller]
     pub fn pause(&self) {
         self.signal(Signal::SIGSTOP);
     }
 
-    /// Lets a paused process go on.
+    /// Resumes a paused process.
     #[track_caller]
     pub fn resume(&self) {
         self.signal(Signal::SIGCONT);
@@ -77,10 +77,10 @@ impl Process {
 
     /// Whether the process has not ended yet.
     pub fn is_running(&mut self) -> bool {
-        self.look().is_none()
+        self.try_wait().is_none()
     }
 
-    fn look(&mut self) -> Option<ExitStatus> {
+    fn try_wait(&mut self) -> Option<ExitStatus> {
         if self.ended.is_none() {
             self.ended = self.child.try_wait().expect("a child can be waited for");
         }
@@ -96,12 +96,14 @@ impl Process {
         }
     }
 
-    fn ended_within(&mut self, deadline: Duration) -> Result<ExitStatus, NotReached> {
+    fn ended_within(&mut self, deadline: Duration) -> Result<ExitStatus, WaitTimeout> {
         let what = format!("the end of {}", self.name);
-        reached(deadline, &what, || self.look().ok_or_else(|| format!("process {} still runs", self.pid())))
+        try_eventually(deadline, &what, || {
+            self.try_wait().ok_or_else(|| format!("process {} still runs", self.pid()))
+        })
     }
 
-    /// Asks the process to end by SIGTERM and waits until it did. Harmless when it already has.
+    /// Stops the process with SIGTERM and waits for its end. Harmless when it has ended.
     #[track_caller]
     pub fn terminate(&mut self, deadline: Duration) -> ExitStatus {
         if self.is_running() {
@@ -110,7 +112,7 @@ impl Process {
         self.wait(deadline)
     }
 
-    /// Kills the process (not its group: what it started lives on, as after a crash). Harmless when it has
+    /// Kills the process (not its group: its children keep running, as after a crash). Harmless when it has
     /// ended.
     #[track_caller]
     pub fn kill(&mut self) -> ExitStatus {
@@ -120,7 +122,7 @@ impl Process {
         self.wait(KILL_DEADLINE)
     }
 
-    /// Everything that was written so far.
+    /// The whole output so far.
     #[must_use]
     pub fn log(&self) -> String {
         std::fs::read(&self.log).map_or_else(
@@ -129,7 +131,7 @@ impl Process {
         )
     }
 
-    /// The last lines that were written.
+    /// The last lines of the output.
     #[must_use]
     pub fn log_tail(&self, lines: usize) -> String {
         let log = self.log();
@@ -138,9 +140,9 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for ChildProcess {
     fn drop(&mut self) {
-        // While a member of the group lives, or the leader is not reaped, nobody else can get this number.
+        // While a member of the group runs, or the leader is not reaped, the group id is not reused.
         match killpg(Pid::from_raw(self.pid()), Signal::SIGKILL) {
             Ok(()) | Err(Errno::ESRCH) => {}
             Err(error) => eprintln!("cannot kill the process group of {}: {error}", self.name),
@@ -154,16 +156,16 @@ impl Drop for Process {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scratch::Scratch;
+    use crate::scratch::ScratchDir;
     use crate::wait::eventually;
     use std::os::unix::process::ExitStatusExt;
 
     const SOON: Duration = Duration::from_secs(10);
 
-    fn shell(scratch: &Scratch, script: &str) -> Process {
+    fn shell(scratch: &ScratchDir, script: &str) -> ChildProcess {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
-        Process::spawn("a shell", command, &scratch.path().join("log"))
+        ChildProcess::spawn("a shell", command, &scratch.path().join("log"))
     }
 
     fn state(pid: i32) -> Result<char, String> {
@@ -173,8 +175,8 @@ mod tests {
     }
 
     #[test]
-    fn output_is_kept_and_the_status_told() {
-        let scratch = Scratch::new();
+    fn output_and_status_are_kept() {
+        let scratch = ScratchDir::new();
         let mut process = shell(&scratch, "echo one; echo two >&2; exit 3");
         assert_eq!(process.wait(SOON).code(), Some(3));
         assert_eq!(process.log(), "one\ntwo\n");
@@ -185,8 +187,8 @@ mod tests {
     }
 
     #[test]
-    fn it_ends_by_signals() {
-        let scratch = Scratch::new();
+    fn process_ends_by_signal() {
+        let scratch = ScratchDir::new();
         let mut process =
             shell(&scratch, "trap 'exit 5' TERM; echo ready; while :; do read -r x < /dev/zero; done");
         eventually(SOON, "the trap", || {
@@ -204,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_paused_process_goes_on_when_resumed() {
-        let scratch = Scratch::new();
+        let scratch = ScratchDir::new();
         let mut process = shell(&scratch, "while :; do :; done");
         let is = |wanted: char, found: char| if wanted == found { Ok(()) } else { Err(found.to_string()) };
         process.pause();
@@ -215,8 +217,8 @@ mod tests {
     }
 
     #[test]
-    fn dropping_it_takes_its_children_along() {
-        let scratch = Scratch::new();
+    fn drop_kills_children() {
+        let scratch = ScratchDir::new();
         let process = shell(&scratch, "tail -f /dev/null & echo $!; wait");
         let child: i32 =
             eventually(SOON, "the child's id", || process.log().trim().parse().map_err(|_| process.log()));
@@ -229,8 +231,8 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "the end of its log:\nworking")]
-    fn a_process_that_stays_is_shown_with_its_log() {
-        let scratch = Scratch::new();
+    fn stuck_process_panics_with_its_log() {
+        let scratch = ScratchDir::new();
         let mut process = shell(&scratch, "echo working; exec tail -f /dev/null");
         eventually(SOON, "the output", || {
             if process.log().is_empty() { Err("none") } else { Ok(()) }.map_err(str::to_owned)

@@ -1,7 +1,7 @@
-//! An image registry of the test's own: Debian's `docker-registry`, which is the distribution project's.
+//! An image registry of the test: Debian's `docker-registry`, which is the distribution project's.
 //!
-//! It is filled by writing its storage, so that no test depends on a pushing tool. Source of the layout:
-//! distribution 2.x, `registry/storage/paths.go`.
+//! Images are written directly into its storage, so that no test depends on a pushing tool. Source of the
+//! layout: distribution 2.x, `registry/storage/paths.go`.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -11,90 +11,94 @@ use std::time::Duration;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::image::Archive;
+use crate::image::PackedImage;
 use crate::ports;
-use crate::process::Process;
-use crate::scratch::Scratch;
-use crate::wait::reached;
+use crate::process::ChildProcess;
+use crate::scratch::ScratchDir;
+use crate::wait::try_eventually;
 
-/// The user of a registry with [`Registry::start_private`].
+/// The user of a registry with [`TestRegistry::start_private`].
 pub const USER: &str = "anna";
 /// The user's password.
 pub const PASSWORD: &str = "open sesame";
-/// The line of both for Apache's `htpasswd`, by bcrypt.
+/// The `htpasswd` line for both, with bcrypt.
 const HTPASSWD: &str = "anna:$2y$05$abcdefghijklmnopqrstuupx2xBUC4954936wVIjyyPHmUBFu0wCW\n";
 const READY_DEADLINE: Duration = Duration::from_secs(60);
-/// A port may be taken by another process between its choice and its use.
+/// Another process may take a port between its choice and its use.
 const TRIES: usize = 5;
 
-/// What makes a registry ask for a password.
+/// The configuration that makes a registry require a password.
 const PRIVATE: &str = "auth: {htpasswd: {realm: private, path: HTPASSWD}}\n";
 
-/// A registry over plain HTTP; dropping it ends it and removes what it holds.
+/// A registry over plain HTTP; dropping it ends it and removes its data.
 #[derive(Debug)]
-pub struct Registry {
+pub struct TestRegistry {
     // Declared before the directory: fields are dropped in order.
-    process: Process,
-    scratch: Scratch,
+    process: ChildProcess,
+    scratch: ScratchDir,
     address: SocketAddr,
 }
 
-impl Registry {
-    /// Starts one on loopback that anybody may pull from.
+impl TestRegistry {
+    /// Starts one on loopback that allows anonymous pulls.
     #[must_use]
     #[track_caller]
-    pub fn start() -> Registry {
-        Registry::on_loopback("")
+    pub fn start() -> TestRegistry {
+        TestRegistry::on_loopback("")
     }
 
     /// Starts one on loopback that only [`USER`] with [`PASSWORD`] may pull from.
     #[must_use]
     #[track_caller]
-    pub fn start_private() -> Registry {
-        Registry::on_loopback(PRIVATE)
+    pub fn start_private() -> TestRegistry {
+        TestRegistry::on_loopback(PRIVATE)
     }
 
-    /// Starts one at `address`, by the command that `program` makes of a program's name: on another host.
+    /// Starts one at `address`, with a command made by `program`: on another host.
     #[must_use]
     #[track_caller]
-    pub fn start_at(address: SocketAddr, program: impl FnOnce(&str) -> Command) -> Registry {
-        Registry::start_on(address, "", program)
+    pub fn start_at(address: SocketAddr, program: impl FnOnce(&str) -> Command) -> TestRegistry {
+        TestRegistry::start_on(address, "", program)
     }
 
-    /// As [`Registry::start_at`], for [`USER`] with [`PASSWORD`] only.
+    /// As [`TestRegistry::start_at`], for [`USER`] with [`PASSWORD`] only.
     #[must_use]
     #[track_caller]
-    pub fn start_private_at(address: SocketAddr, program: impl FnOnce(&str) -> Command) -> Registry {
-        Registry::start_on(address, PRIVATE, program)
+    pub fn start_private_at(address: SocketAddr, program: impl FnOnce(&str) -> Command) -> TestRegistry {
+        TestRegistry::start_on(address, PRIVATE, program)
     }
 
     #[track_caller]
-    fn start_on(address: SocketAddr, configuration: &str, program: impl FnOnce(&str) -> Command) -> Registry {
-        match Registry::try_start(address, configuration, program) {
+    fn start_on(
+        address: SocketAddr,
+        configuration: &str,
+        program: impl FnOnce(&str) -> Command,
+    ) -> TestRegistry {
+        match TestRegistry::try_start(address, configuration, program) {
             Ok(registry) => registry,
             Err(error) => panic!("{error}"),
         }
     }
 
     #[track_caller]
-    fn on_loopback(configuration: &str) -> Registry {
+    fn on_loopback(configuration: &str) -> TestRegistry {
         let mut problems = Vec::new();
         for _ in 0..TRIES {
-            let address = (Ipv4Addr::LOCALHOST, ports::free()).into();
-            match Registry::try_start(address, configuration, |name| Command::new(name)) {
+            let address = (Ipv4Addr::LOCALHOST, ports::allocate()).into();
+            match TestRegistry::try_start(address, configuration, |name| Command::new(name)) {
                 Ok(registry) => return registry,
                 Err(error) => problems.push(error),
             }
         }
-        panic!("no registry started: {problems:#?}");
+        panic!("the registry did not start: {problems:#?}");
     }
 
     fn try_start(
         address: SocketAddr,
         configuration: &str,
         program: impl FnOnce(&str) -> Command,
-    ) -> Result<Registry, String> {
-        let scratch = Scratch::new();
+    ) -> Result<TestRegistry, String> {
+        let scratch = ScratchDir::new();
         let passwords = scratch.path().join("htpasswd");
         let configuration = configuration.replace("HTPASSWD", &passwords.display().to_string());
         let text = format!(
@@ -109,14 +113,14 @@ impl Registry {
         }
         let mut command = program("docker-registry");
         command.arg("serve").arg(&path);
-        let mut process = Process::spawn("docker-registry", command, &scratch.path().join("log"));
-        let ready = reached(READY_DEADLINE, "the registry to listen", || {
+        let mut process = ChildProcess::spawn("docker-registry", command, &scratch.path().join("log"));
+        let ready = try_eventually(READY_DEADLINE, "the registry to listen", || {
             let is_up = process.log().contains("listening on");
-            // One that has ended will not listen any more, and that is said below.
+            // A registry that has ended will not listen any more; that is reported below.
             if is_up || !process.is_running() { Ok(is_up) } else { Err("nothing yet".to_owned()) }
         });
         match ready {
-            Ok(true) => Ok(Registry { process, scratch, address }),
+            Ok(true) => Ok(TestRegistry { process, scratch, address }),
             Ok(false) => Err(format!("the registry ended: {}", process.log_tail(5))),
             Err(error) => Err(format!("{error}: {}", process.log_tail(5))),
         }
@@ -128,20 +132,19 @@ impl Registry {
         self.address.to_string()
     }
 
-    /// The process, to pause, kill or ask for its log.
-    pub fn process(&mut self) -> &mut Process {
+    /// The process, to pause it, kill it or read its log.
+    pub fn process(&mut self) -> &mut ChildProcess {
         &mut self.process
     }
 
-    /// Stores the image of an OCI archive as `repository:tag` and returns the reference by which it can be
-    /// pulled.
+    /// Stores the image of an OCI archive as `repository:tag` and returns its reference for pulls.
     #[track_caller]
-    pub fn push(&self, repository: &str, tag: &str, archive: &Archive) -> String {
+    pub fn push(&self, repository: &str, tag: &str, archive: &PackedImage) -> String {
         let mut manifest = None;
         let mut tar = tar::Archive::new(&archive.bytes[..]);
         for entry in tar.entries().expect("an archive from memory can be read") {
             let mut entry = entry.expect("an archive from memory can be read");
-            let name = entry.path().expect("our names are plain").display().to_string();
+            let name = entry.path().expect("names of test archives are UTF-8").display().to_string();
             let mut bytes = Vec::new();
             std::io::copy(&mut entry, &mut bytes).expect("memory can be read");
             if !name.starts_with("blobs/sha256/") || bytes.is_empty() {
@@ -164,7 +167,7 @@ impl Registry {
         digest
     }
 
-    /// Stores a manifest or an index, under a tag or only by its digest, which is returned.
+    /// Stores a manifest or an index, under a tag or only by its digest. Returns the digest.
     #[track_caller]
     pub fn put_manifest(&self, repository: &str, tag: Option<&str>, bytes: &[u8]) -> String {
         let digest = self.put_data(bytes);
@@ -177,7 +180,7 @@ impl Registry {
         digest
     }
 
-    /// As [`Registry::put_manifest`] of a JSON value.
+    /// As [`TestRegistry::put_manifest`] of a JSON value.
     #[track_caller]
     pub fn put_json(&self, repository: &str, tag: Option<&str>, manifest: &Value) -> String {
         self.put_manifest(repository, tag, manifest.to_string().as_bytes())
@@ -222,7 +225,7 @@ fn write(path: &Path, bytes: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::image::{Image, Layer};
+    use crate::image::{ImageLayer, TestImage};
     use crate::tool;
 
     fn status(arguments: &[&str]) -> String {
@@ -232,10 +235,10 @@ mod tests {
     }
 
     #[test]
-    fn what_was_pushed_can_be_asked_for() {
-        let registry = Registry::start();
-        let layer = Layer::new().file("/data", vec![7; 1000], 0o644);
-        let archive = Image::new("warren.local/x:1").layer(layer).oci_archive();
+    fn pushed_image_can_be_fetched() {
+        let registry = TestRegistry::start();
+        let layer = ImageLayer::new().file("/data", vec![7; 1000], 0o644);
+        let archive = TestImage::new("warren.local/x:1").layer(layer).oci_archive();
         for _ in 0..2 {
             assert_eq!(registry.push("team/x", "1", &archive), format!("{}/team/x:1", registry.host()));
         }
@@ -249,8 +252,8 @@ mod tests {
     }
 
     #[test]
-    fn a_private_one_wants_its_user() {
-        let registry = Registry::start_private();
+    fn private_registry_needs_credentials() {
+        let registry = TestRegistry::start_private();
         let base = format!("http://{}/v2/", registry.host());
         assert!(status(&[&base]).starts_with("401 "));
         assert!(status(&["--user", &format!("{USER}:wrong"), &base]).starts_with("401 "));

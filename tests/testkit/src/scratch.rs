@@ -1,32 +1,32 @@
-//! A directory of one test, removed with everything that runs or is mounted in it.
+//! The directory of one test, removed with everything that runs or is mounted in it.
 
 use std::path::Path;
 use std::process::Command;
 
 use tempfile::TempDir;
 
-use crate::{leftovers, tool};
+use crate::{cleanup, tool};
 
-/// Set to keep the directories of tests (not their processes), to look at logs afterwards.
+/// Set this variable to keep the directories of tests (not their processes), to read logs afterwards.
 pub const KEEP: &str = "WARREN_TEST_KEEP";
 
-/// A fresh directory with a short path (a unix socket's path has at most 107 bytes). Dropping it ends every
-/// process that belongs to it, see [`crate::leftovers`], unmounts what is mounted in it and removes it.
+/// A new directory with a short path (a unix socket's path has at most 107 bytes). Dropping it ends every
+/// process that belongs to it, see [`crate::cleanup`], unmounts its mounts and removes it.
 #[derive(Debug)]
-pub struct Scratch {
+pub struct ScratchDir {
     directory: Option<TempDir>,
 }
 
-impl Scratch {
-    /// Makes a directory under the system's temporary directory.
+impl ScratchDir {
+    /// Creates a directory under the system's temporary directory.
     #[must_use]
     #[track_caller]
-    pub fn new() -> Scratch {
+    pub fn new() -> ScratchDir {
         let directory = tempfile::Builder::new()
             .prefix("warren-")
             .tempdir()
             .unwrap_or_else(|error| panic!("cannot make a temporary directory: {error}"));
-        Scratch { directory: Some(directory) }
+        ScratchDir { directory: Some(directory) }
     }
 
     /// Where it is.
@@ -36,8 +36,9 @@ impl Scratch {
     }
 }
 
-/// Writes a program to `path`. Another process does the last step: what this one has open for writing, a child that
-/// another test starts at that moment has too, and then the program is too busy to be run.
+/// Writes a program to `path`. Another process does the last step: a file that this process has open for
+/// writing is also open in a child that another test starts at that moment, and then the program cannot be
+/// executed (ETXTBSY).
 ///
 /// # Panics
 /// If it cannot be written.
@@ -50,16 +51,16 @@ pub fn install(path: &Path, content: &[u8]) {
     tool::stdout(install, tool::DEADLINE).unwrap_or_else(|error| panic!("{error}"));
 }
 
-impl Default for Scratch {
-    fn default() -> Scratch {
-        Scratch::new()
+impl Default for ScratchDir {
+    fn default() -> ScratchDir {
+        ScratchDir::new()
     }
 }
 
-impl Drop for Scratch {
+impl Drop for ScratchDir {
     fn drop(&mut self) {
         let Some(directory) = self.directory.take() else { return };
-        for problem in leftovers::remove(directory.path()) {
+        for problem in cleanup::remove(directory.path()) {
             eprintln!("{problem}");
         }
         if std::env::var_os(KEEP).is_some() {
@@ -75,8 +76,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_goes_with_its_content() {
-        let scratch = Scratch::new();
+    fn scratch_is_removed_with_content() {
+        let scratch = ScratchDir::new();
         let path = scratch.path().to_owned();
         std::fs::create_dir_all(path.join("a/b")).unwrap();
         crate::tool::run("mount", ["-t", "tmpfs", "none", path.join("a").to_str().unwrap()]);

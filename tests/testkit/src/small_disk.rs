@@ -1,4 +1,4 @@
-//! A disk with little room, which a test fills and frees.
+//! A small disk, which a test fills and frees.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -9,19 +9,20 @@ use nix::sys::statvfs::statvfs;
 
 use crate::tool;
 
-/// An ext4 file system in a file of the test's directory. Dropping it unmounts it; the file stays for the directory's
-/// owner to remove.
+/// An ext4 file system in a file of the test's directory. Dropping it unmounts it; the owner of the directory
+/// removes the file.
 #[derive(Debug)]
 pub struct SmallDisk {
     mounted: PathBuf,
 }
 
 impl SmallDisk {
-    /// Makes a file system of `mebibytes` in `directory` and mounts it there. Of its room, some is ext4's own.
+    /// Creates a file system of `mebibytes` in `directory` and mounts it there. Ext4 uses some of the space
+    /// itself.
     #[must_use]
     #[track_caller]
     pub fn new(directory: &Path, mebibytes: u64) -> SmallDisk {
-        let (image, mounted) = (directory.join("small-disk"), SmallDisk::place(directory));
+        let (image, mounted) = (directory.join("small-disk"), SmallDisk::mount_point(directory));
         let made = File::create(&image).and_then(|file| file.set_len(mebibytes << 20));
         made.and_then(|()| std::fs::create_dir(&mounted))
             .unwrap_or_else(|error| panic!("cannot make {}: {error}", image.display()));
@@ -31,9 +32,9 @@ impl SmallDisk {
         SmallDisk { mounted }
     }
 
-    /// Where one that was made in `directory` is mounted.
+    /// The mount point for a disk in `directory`.
     #[must_use]
-    pub fn place(directory: &Path) -> PathBuf {
+    pub fn mount_point(directory: &Path) -> PathBuf {
         directory.join("small")
     }
 
@@ -43,7 +44,7 @@ impl SmallDisk {
         &self.mounted
     }
 
-    /// Takes all the room there is.
+    /// Fills all free space.
     #[track_caller]
     pub fn fill(&self) {
         let path = self.filler();
@@ -61,11 +62,11 @@ impl SmallDisk {
         }
     }
 
-    /// Takes room until at most `left` bytes of it remain, but for a block or two.
+    /// Fills the disk until at most `left` bytes are free, plus or minus a block or two.
     #[track_caller]
     pub fn fill_until(&self, left: u64) {
         let path = self.filler();
-        let filled = self.room().and_then(|room| {
+        let filled = self.available().and_then(|room| {
             let mut file = OpenOptions::new().create(true).append(true).open(&path)?;
             let piece = vec![7; 1 << 16];
             for _ in 0..room.saturating_sub(left).div_ceil(1 << 16) {
@@ -76,13 +77,13 @@ impl SmallDisk {
         filled.unwrap_or_else(|error| panic!("cannot fill {}: {error}", path.display()));
     }
 
-    /// How many bytes can still be written.
-    pub fn room(&self) -> std::io::Result<u64> {
+    /// The number of free bytes.
+    pub fn available(&self) -> std::io::Result<u64> {
         let found = statvfs(&self.mounted)?;
         Ok(found.blocks_available() * found.fragment_size())
     }
 
-    /// Gives back what was taken. Harmless when it took nothing.
+    /// Frees the filled space. Harmless when there is none.
     #[track_caller]
     pub fn free(&self) {
         match std::fs::remove_file(self.filler()) {
@@ -108,11 +109,11 @@ impl Drop for SmallDisk {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scratch::Scratch;
+    use crate::scratch::ScratchDir;
 
     #[test]
     fn a_full_disk_takes_nothing_until_it_is_freed() {
-        let scratch = Scratch::new();
+        let scratch = ScratchDir::new();
         let disk = SmallDisk::new(scratch.path(), 4);
         let file = disk.path().join("file");
         for _ in 0..2 {
@@ -122,7 +123,7 @@ mod tests {
             disk.free();
             disk.free();
             disk.fill_until(1 << 20);
-            assert!((1 << 19..=1 << 20).contains(&disk.room().unwrap()), "{:?}", disk.room());
+            assert!((1 << 19..=1 << 20).contains(&disk.available().unwrap()), "{:?}", disk.available());
             disk.free();
             std::fs::write(&file, "something").unwrap();
             std::fs::remove_file(&file).unwrap();

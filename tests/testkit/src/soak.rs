@@ -1,9 +1,9 @@
-//! How often a test repeats itself: a few times in `make test`, very often in `make soak`.
+//! Repetitions of a test: few in `make test`, many in `make soak`.
 
 /// The environment variable that `make soak` sets.
 pub const VARIABLE: &str = "WARREN_SOAK";
 
-/// True under `make soak`: the variable is set to something other than nothing and `0`.
+/// True under `make soak`: the variable is set, and neither empty nor `0`.
 #[must_use]
 pub fn is_on() -> bool {
     std::env::var(VARIABLE).is_ok_and(|value| means_on(&value))

@@ -1,4 +1,4 @@
-//! Running a system program to its end, with a deadline and with its words in the error.
+//! Runs a system program to its end, with a deadline and with its output in the error.
 
 use std::ffi::OsStr;
 use std::process::{Command, Output, Stdio};
@@ -8,10 +8,10 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// Long enough for any of the small programs tests run, on a machine that is busy with other tests.
+/// Long enough for any of the small programs that tests run, on a busy machine.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Why a program did not do what it was asked.
+/// Why a program failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// It could not be started.
@@ -19,7 +19,7 @@ pub enum Error {
     Start {
         /// The command line.
         command: String,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// It did not end in time and was killed.
@@ -27,7 +27,7 @@ pub enum Error {
     Deadline {
         /// The command line.
         command: String,
-        /// How long it had.
+        /// The deadline.
         deadline: Duration,
     },
     /// It ended with another status than 0.
@@ -35,14 +35,14 @@ pub enum Error {
     Failed {
         /// The command line.
         command: String,
-        /// The exit status in words.
+        /// The exit status as text.
         status: String,
-        /// What it wrote to standard error, and to standard output when that is empty.
+        /// Its standard error, or its standard output when that is empty.
         stderr: String,
     },
 }
 
-/// Runs `command` to its end with nothing on its standard input, whatever its exit status; kills it at the
+/// Runs `command` to its end with nothing on its standard input, with any exit status; kills it at the
 /// deadline.
 pub fn output(mut command: Command, deadline: Duration) -> Result<Output, Error> {
     let line = describe(&command);
@@ -55,7 +55,7 @@ pub fn output(mut command: Command, deadline: Duration) -> Result<Output, Error>
     let pid = Pid::from_raw(child.id().cast_signed());
     let (sender, receiver) = channel();
     let waiter = std::thread::spawn(move || {
-        // The receiver is gone only after the deadline: then nobody needs the output.
+        // The receiver is dropped only after the deadline: then the output is not used.
         let _ = sender.send(child.wait_with_output());
     });
     match receiver.recv_timeout(deadline) {
@@ -94,12 +94,12 @@ pub fn run<S: AsRef<OsStr>>(program: &str, arguments: impl IntoIterator<Item = S
     }
 }
 
-/// The command line as a person would read it.
+/// The command line as a user would type it.
 #[must_use]
 pub fn describe(command: &Command) -> String {
     std::iter::once(command.get_program())
         .chain(command.get_args())
-        .map(|word| word.to_string_lossy().into_owned())
+        .map(|keyword| keyword.to_string_lossy().into_owned())
         .collect::<Vec<_>>()
         .join(" ")
 }
@@ -115,12 +115,12 @@ mod tests {
     }
 
     #[test]
-    fn returns_what_was_printed() {
+    fn stdout_is_returned() {
         assert_eq!(run("echo", ["a", "b"]), "a b\n");
     }
 
     #[test]
-    fn a_failure_carries_the_words_of_the_program() {
+    fn failure_has_stderr() {
         let error = stdout(shell("echo no such thing >&2; exit 3"), DEADLINE).unwrap_err().to_string();
         assert!(error.contains("exit status: 3") && error.ends_with("no such thing"), "{error}");
     }

@@ -1,45 +1,45 @@
-//! Waiting for a condition, with a deadline and with words. The only place in all tests that sleeps: it does
-//! so between two looks at the world, never instead of one.
+//! Waits for a condition, with a deadline and a description. The only place in all tests that sleeps: between
+//! two checks, never instead of one.
 
 use std::fmt::Debug;
 use std::future::Future;
 use std::panic::Location;
 use std::time::{Duration, Instant};
 
-/// One look at the world: `Ok` ends the waiting, `Err` says what was found instead.
-pub type Look<T> = Result<T, String>;
+/// The result of one check: `Ok` ends the wait, `Err` describes the observed state.
+pub type WaitResult<T> = Result<T, String>;
 
-/// The condition did not come true in time.
+/// The condition did not become true in time.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("waited {deadline:?} for {what}; last seen: {last}")]
-pub struct NotReached {
-    /// What was waited for.
+pub struct WaitTimeout {
+    /// The condition.
     pub what: String,
-    /// How long.
+    /// The deadline.
     pub deadline: Duration,
-    /// What the last look found.
+    /// The state observed by the last check.
     pub last: String,
 }
 
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
-/// Looks again and again until `look` answers `Ok`, and returns its value; panics at the caller's line with
-/// what was waited for and what was last seen when `deadline` passes. Looks at least once.
+/// Repeats `look` until it returns `Ok`, and returns its value. Panics at the caller's line with the
+/// condition and the last observed state when `deadline` passes. Checks at least once.
 #[track_caller]
-pub fn eventually<T>(deadline: Duration, what: &str, look: impl FnMut() -> Look<T>) -> T {
-    match reached(deadline, what, look) {
+pub fn eventually<T>(deadline: Duration, what: &str, look: impl FnMut() -> WaitResult<T>) -> T {
+    match try_eventually(deadline, what, look) {
         Ok(value) => value,
         Err(error) => panic!("{error}"),
     }
 }
 
-/// Like [`eventually`], for callers that have something to add to the error.
-pub fn reached<T>(
+/// Like [`eventually`], for callers that add context to the error.
+pub fn try_eventually<T>(
     deadline: Duration,
     what: &str,
-    mut look: impl FnMut() -> Look<T>,
-) -> Result<T, NotReached> {
+    mut look: impl FnMut() -> WaitResult<T>,
+) -> Result<T, WaitTimeout> {
     let end = Instant::now() + deadline;
     let mut pause = FIRST_PAUSE;
     loop {
@@ -49,14 +49,14 @@ pub fn reached<T>(
         };
         let now = Instant::now();
         if now >= end {
-            return Err(NotReached { what: what.to_owned(), deadline, last });
+            return Err(WaitTimeout { what: what.to_owned(), deadline, last });
         }
         std::thread::sleep(pause.min(end - now));
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }
 
-/// Like [`eventually`] for looks that are asynchronous. A look that hangs is given up at the deadline too.
+/// Like [`eventually`] for asynchronous checks. A check that hangs also ends at the deadline.
 #[track_caller]
 pub fn eventually_async<T, F>(
     deadline: Duration,
@@ -64,7 +64,7 @@ pub fn eventually_async<T, F>(
     mut look: impl FnMut() -> F,
 ) -> impl Future<Output = T>
 where
-    F: Future<Output = Look<T>>,
+    F: Future<Output = WaitResult<T>>,
 {
     let caller = Location::caller();
     async move {
@@ -75,10 +75,10 @@ where
             match tokio::time::timeout_at(end, look()).await {
                 Ok(Ok(value)) => return value,
                 Ok(Err(seen)) => last = seen,
-                Err(_) => last = format!("{last} (and then a look that did not return)"),
+                Err(_) => last = format!("{last} (and then a check that did not return)"),
             }
             if tokio::time::Instant::now() >= end {
-                let error = NotReached { what: what.to_owned(), deadline, last };
+                let error = WaitTimeout { what: what.to_owned(), deadline, last };
                 panic!("{error} (at {caller})");
             }
             tokio::time::sleep_until(end.min(tokio::time::Instant::now() + pause)).await;
@@ -87,10 +87,10 @@ where
     }
 }
 
-/// The opposite of [`eventually`]: `look` has to answer `Ok` every time during `span`, and the last value is
-/// returned. For "the process keeps its id while the manager is away".
+/// The opposite of [`eventually`]: `look` must return `Ok` every time during `span`, and the last value is
+/// returned. Example: "the process keeps its id while the manager is stopped".
 #[track_caller]
-pub fn throughout<T: Debug>(span: Duration, what: &str, mut look: impl FnMut() -> Look<T>) -> T {
+pub fn consistently<T: Debug>(span: Duration, what: &str, mut look: impl FnMut() -> WaitResult<T>) -> T {
     let begin = Instant::now();
     loop {
         match look() {
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn returns_the_first_good_look() {
+    fn first_ok_is_returned() {
         let mut looks = 0;
         let value = eventually(Duration::from_secs(5), "three looks", || {
             looks += 1;
@@ -116,19 +116,19 @@ mod tests {
     }
 
     #[test]
-    fn says_what_was_waited_for_and_what_was_seen() {
+    fn timeout_names_condition_and_last_result() {
         let error =
-            reached(Duration::from_millis(20), "rain", || Err::<(), _>("sun".to_owned())).unwrap_err();
+            try_eventually(Duration::from_millis(20), "rain", || Err::<(), _>("sun".to_owned())).unwrap_err();
         assert_eq!(error.to_string(), "waited 20ms for rain; last seen: sun");
     }
 
     #[test]
-    fn looks_once_even_without_time() {
-        assert_eq!(reached(Duration::ZERO, "anything", || Ok::<_, String>(7)), Ok(7));
+    fn zero_deadline_polls_once() {
+        assert_eq!(try_eventually(Duration::ZERO, "anything", || Ok::<_, String>(7)), Ok(7));
     }
 
     #[tokio::test]
-    async fn async_looks_wait_too() {
+    async fn async_condition_is_polled() {
         let mut looks = 0;
         let value = eventually_async(Duration::from_secs(5), "two looks", || {
             looks += 1;
@@ -141,15 +141,16 @@ mod tests {
 
     #[tokio::test]
     #[should_panic(expected = "did not return")]
-    async fn an_async_look_that_hangs_is_given_up() {
-        eventually_async(Duration::from_millis(20), "an answer", std::future::pending::<Look<()>>).await;
+    async fn hanging_async_condition_times_out() {
+        eventually_async(Duration::from_millis(20), "an answer", std::future::pending::<WaitResult<()>>)
+            .await;
     }
 
     #[test]
     #[should_panic(expected = "should hold for")]
-    fn throughout_notices_the_first_bad_look() {
+    fn consistently_fails_at_the_first_failure() {
         let mut looks = 0;
-        throughout(Duration::from_secs(5), "few looks", || {
+        consistently(Duration::from_secs(5), "few looks", || {
             looks += 1;
             if looks < 3 { Ok(looks) } else { Err("too many".to_owned()) }
         });

@@ -1,34 +1,34 @@
-//! Who may depend on whom, over the direct dependencies that `cargo metadata` tells.
+//! Allowed dependencies between crates, checked on the direct dependencies from `cargo metadata`.
 
 use cargo_metadata::{DependencyKind, Metadata, MetadataCommand};
 
 use crate::source::root;
 
-/// A workspace crate and what it names in its Cargo.toml.
+/// A workspace crate and the dependencies in its Cargo.toml.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Crate {
+pub struct WorkspaceCrate {
     /// Its name.
     pub name: String,
     /// Its directory from the repository's root.
     pub directory: String,
-    /// Dependencies of what ships, and of build scripts.
-    pub shipped: Vec<String>,
-    /// Dependencies of its tests.
-    pub tested_with: Vec<String>,
+    /// Normal and build dependencies.
+    pub dependencies: Vec<String>,
+    /// Dev-dependencies.
+    pub dev_dependencies: Vec<String>,
 }
 
-impl Crate {
+impl WorkspaceCrate {
     /// The crates under `tests/` never ship.
     fn is_test_crate(&self) -> bool {
         self.directory.starts_with("tests/")
     }
 }
 
-/// Crates that decide: no input but arguments, no output but results.
+/// Pure crates: no input but arguments, no output but results.
 pub const PURE: [&str; 4] = ["warren-types", "warren-core", "warren-consensus", "warren-task"];
 
-/// What pure crates may use besides each other: data structures, errors, serialisation of types, and strategies for
-/// tests.
+/// External dependencies that pure crates may use: data structures, errors, serialization of types, and
+/// strategies for property tests.
 const PURE_MAY_USE: [&str; 10] = [
     "bytes",
     "humantime",
@@ -42,10 +42,10 @@ const PURE_MAY_USE: [&str; 10] = [
     "xxhash-rust",
 ];
 
-/// The consensus machine is a shell around the raft crate, which wants a slog logger handed in.
+/// The consensus machine wraps the raft crate, which requires a slog logger as an argument.
 const CONSENSUS_MAY_USE: [&str; 2] = ["raft", "slog"];
 
-/// One side of the cluster must never link the other: they speak through the wire only.
+/// Managers and workers never link each other's crates: they communicate over the wire only.
 const MANAGER_SIDE: [&str; 4] = ["warren-manager", "warren-core", "warren-consensus", "warren-log"];
 const WORKER_SIDE: [&str; 8] = [
     "warren-worker",
@@ -58,7 +58,7 @@ const WORKER_SIDE: [&str; 8] = [
     "warren-health",
 ];
 
-/// Doors to the outside that one crate (or two) hold the key of. Tests may go through any door.
+/// External dependencies that only their owner crates may use. Tests may use any.
 const OWNERS: [(&str, &[&str]); 10] = [
     ("containerd-client", &["warren-runtime", "warren-image"]),
     ("rtnetlink", &["warren-network"]),
@@ -74,7 +74,7 @@ const OWNERS: [(&str, &[&str]); 10] = [
 
 /// The workspace's crates, read without the network.
 #[must_use]
-pub fn crates() -> Vec<Crate> {
+pub fn crates() -> Vec<WorkspaceCrate> {
     let root = root();
     metadata()
         .workspace_packages()
@@ -87,17 +87,17 @@ pub fn crates() -> Vec<Crate> {
             };
             let directory = package.manifest_path.parent().expect("a manifest lies in a directory");
             let directory = directory.as_std_path().strip_prefix(&root).expect("members lie below the root");
-            Crate {
+            WorkspaceCrate {
                 name: package.name.to_string(),
                 directory: directory.to_string_lossy().into_owned(),
-                shipped: of_kind(false),
-                tested_with: of_kind(true),
+                dependencies: of_kind(false),
+                dev_dependencies: of_kind(true),
             }
         })
         .collect()
 }
 
-/// `cargo metadata` without dependencies: only what the members say themselves.
+/// `cargo metadata` without dependencies: only the workspace members.
 #[must_use]
 pub fn metadata() -> Metadata {
     MetadataCommand::new()
@@ -110,10 +110,10 @@ pub fn metadata() -> Metadata {
 
 /// Pure crates depend on pure crates and a short list of others.
 #[must_use]
-pub fn impure_dependencies(crates: &[Crate]) -> Vec<String> {
+pub fn impure_dependencies(crates: &[WorkspaceCrate]) -> Vec<String> {
     let mut violations = Vec::new();
     for member in crates.iter().filter(|member| PURE.contains(&member.name.as_str())) {
-        for used in &member.shipped {
+        for used in &member.dependencies {
             let used = used.as_str();
             let is_allowed = PURE.contains(&used)
                 || PURE_MAY_USE.contains(&used)
@@ -129,16 +129,19 @@ pub fn impure_dependencies(crates: &[Crate]) -> Vec<String> {
     violations
 }
 
-/// Nothing of a manager depends on anything of a worker, nor the other way round, not even in tests.
+/// Crates of managers and workers never depend on each other, not even in tests.
 #[must_use]
-pub fn crossed_sides(crates: &[Crate]) -> Vec<String> {
+pub fn manager_worker_dependencies(crates: &[WorkspaceCrate]) -> Vec<String> {
     let mut violations = Vec::new();
     for member in crates {
         for (one, other) in [(&MANAGER_SIDE[..], &WORKER_SIDE[..]), (&WORKER_SIDE[..], &MANAGER_SIDE[..])] {
             if one.contains(&member.name.as_str()) {
-                let crossing = member.shipped.iter().chain(&member.tested_with);
+                let crossing = member.dependencies.iter().chain(&member.dev_dependencies);
                 violations.extend(crossing.filter(|used| other.contains(&used.as_str())).map(|used| {
-                    format!("{} must not depend on {used}: it is of the other side", member.name)
+                    format!(
+                        "{} must not depend on {used}: managers and workers share the wire only",
+                        member.name
+                    )
                 }));
             }
         }
@@ -146,13 +149,13 @@ pub fn crossed_sides(crates: &[Crate]) -> Vec<String> {
     violations
 }
 
-/// Doors to the outside are opened by their owners only.
+/// Restricted dependencies are used by their owners only.
 #[must_use]
-pub fn doors_without_key(crates: &[Crate]) -> Vec<String> {
+pub fn unowned_backends(crates: &[WorkspaceCrate]) -> Vec<String> {
     let mut violations = Vec::new();
     for member in crates.iter().filter(|member| !member.is_test_crate()) {
         for (door, owners) in OWNERS {
-            let uses = member.shipped.iter().any(|used| used == door);
+            let uses = member.dependencies.iter().any(|used| used == door);
             if uses && !owners.contains(&member.name.as_str()) {
                 let owners = owners.join(", ");
                 violations.push(format!("{} must not depend on {door}: only {owners} may", member.name));
@@ -162,14 +165,14 @@ pub fn doors_without_key(crates: &[Crate]) -> Vec<String> {
     violations
 }
 
-/// What ships does not contain what tests are made of.
+/// Crates that ship do not depend on test crates.
 #[must_use]
-pub fn shipped_tests(crates: &[Crate]) -> Vec<String> {
+pub fn test_crates_in_release(crates: &[WorkspaceCrate]) -> Vec<String> {
     let tests: Vec<&str> =
         crates.iter().filter(|member| member.is_test_crate()).map(|member| member.name.as_str()).collect();
     let shipping = crates.iter().filter(|member| !member.is_test_crate());
     shipping
-        .flat_map(|member| member.shipped.iter().map(move |used| (member, used)))
+        .flat_map(|member| member.dependencies.iter().map(move |used| (member, used)))
         .filter(|(_, used)| tests.contains(&used.as_str()))
         .map(|(member, used)| format!("{} ships and must not depend on {used}", member.name))
         .collect()
@@ -180,13 +183,13 @@ mod tests {
     use super::*;
     use crate::assert_none;
 
-    fn member(name: &str, directory: &str, shipped: &[&str], tested_with: &[&str]) -> Crate {
+    fn member(name: &str, directory: &str, shipped: &[&str], tested_with: &[&str]) -> WorkspaceCrate {
         let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
-        Crate {
+        WorkspaceCrate {
             name: name.to_owned(),
             directory: directory.to_owned(),
-            shipped: owned(shipped),
-            tested_with: owned(tested_with),
+            dependencies: owned(shipped),
+            dev_dependencies: owned(tested_with),
         }
     }
 
@@ -197,17 +200,17 @@ mod tests {
 
     #[test]
     fn manager_and_worker_stay_apart() {
-        assert_none(&crossed_sides(&crates()));
+        assert_none(&manager_worker_dependencies(&crates()));
     }
 
     #[test]
-    fn doors_have_owners() {
-        assert_none(&doors_without_key(&crates()));
+    fn backends_have_owners() {
+        assert_none(&unowned_backends(&crates()));
     }
 
     #[test]
     fn tests_do_not_ship() {
-        assert_none(&shipped_tests(&crates()));
+        assert_none(&test_crates_in_release(&crates()));
     }
 
     #[test]
@@ -215,7 +218,7 @@ mod tests {
         let pure = PURE.map(|name| member(name, "x", &[], &["tokio"]));
         assert_none(&impure_dependencies(&pure));
         let mut impure = pure.to_vec();
-        impure[1].shipped = vec!["imbl".to_owned(), "tokio".to_owned(), "raft".to_owned()];
+        impure[1].dependencies = vec!["imbl".to_owned(), "tokio".to_owned(), "raft".to_owned()];
         let expected = [
             "warren-core is pure and must not depend on tokio",
             "warren-core is pure and must not depend on raft",
@@ -228,17 +231,17 @@ mod tests {
     }
 
     #[test]
-    fn a_crossing_is_named_in_both_directions_and_in_tests() {
+    fn manager_worker_dependency_is_named() {
         let crates = [
             member("warren-manager", "manager", &["warren-runtime"], &[]),
             member("warren-task", "worker/core", &[], &["warren-core"]),
             member("warren", "cli", &["warren-manager", "warren-worker"], &[]),
         ];
-        assert_eq!(crossed_sides(&crates).len(), 2);
+        assert_eq!(manager_worker_dependencies(&crates).len(), 2);
     }
 
     #[test]
-    fn a_door_opened_by_a_stranger_is_named() {
+    fn unowned_backend_is_named() {
         let crates = [
             member("warren-worker", "worker", &["containerd-client"], &[]),
             member("warren-runtime", "pkg/runtime", &["containerd-client"], &[]),
@@ -246,7 +249,7 @@ mod tests {
         ];
         let expected =
             ["warren-worker must not depend on containerd-client: only warren-runtime, warren-image may"];
-        assert_eq!(doors_without_key(&crates), expected);
+        assert_eq!(unowned_backends(&crates), expected);
     }
 
     #[test]
@@ -256,6 +259,9 @@ mod tests {
             member("warren-log", "pkg/log", &["warren-testkit"], &[]),
             member("warren-image", "pkg/image", &[], &["warren-testkit"]),
         ];
-        assert_eq!(shipped_tests(&crates), ["warren-log ships and must not depend on warren-testkit"]);
+        assert_eq!(
+            test_crates_in_release(&crates),
+            ["warren-log ships and must not depend on warren-testkit"]
+        );
     }
 }

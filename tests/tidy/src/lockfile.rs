@@ -1,10 +1,10 @@
-//! What Cargo.lock may contain: one wire, one TLS, one crypto provider.
+//! Rules for Cargo.lock: one gRPC stack, one TLS stack, one crypto provider.
 
 use std::collections::BTreeMap;
 
 use toml::Table;
 
-/// Two versions of one of these would split the wire, TLS or the runtime in two.
+/// Two versions of one of these would be two incompatible gRPC, TLS or runtime stacks.
 const ONE_VERSION: [&str; 10] = [
     "containerd-client",
     "h2",
@@ -18,10 +18,10 @@ const ONE_VERSION: [&str; 10] = [
     "tower",
 ];
 
-/// Each of these means a second way of doing something, or a build tool that nobody should have to install.
-const UNWANTED: [&str; 6] = ["aws-lc-sys", "bindgen", "cmake", "native-tls", "openssl-sys", "zstd-sys"];
+/// Each of these is a second way of doing something, or needs a build tool that users would have to install.
+const FORBIDDEN: [&str; 6] = ["aws-lc-sys", "bindgen", "cmake", "native-tls", "openssl-sys", "zstd-sys"];
 
-/// Reads a Cargo.lock and says what is there more or less than once, and what should not be there.
+/// Reads a Cargo.lock and lists packages with a wrong number of versions, and unwanted packages.
 #[must_use]
 pub fn duplicates_and_unwanted(lock: &str) -> Vec<String> {
     let lock: Table = lock.parse().expect("Cargo.lock is TOML");
@@ -36,13 +36,13 @@ pub fn duplicates_and_unwanted(lock: &str) -> Vec<String> {
         match versions.get(name).map(Vec::as_slice) {
             Some([_]) => {}
             Some(several) => {
-                violations.push(format!("{name} is there more than once: {}", several.join(", ")))
+                violations.push(format!("{name} has more than one version: {}", several.join(", ")))
             }
-            None => violations.push(format!("{name} should be there exactly once, but is not there")),
+            None => violations.push(format!("{name} is missing; exactly one version is required")),
         }
     }
-    let unwanted = UNWANTED.iter().filter(|name| versions.contains_key(**name));
-    violations.extend(unwanted.map(|name| format!("{name} should not be there: see deny.toml for why")));
+    let unwanted = FORBIDDEN.iter().filter(|name| versions.contains_key(**name));
+    violations.extend(unwanted.map(|name| format!("{name} is not allowed; deny.toml has the reason")));
     violations
 }
 

@@ -1,14 +1,14 @@
-//! What pure crates may not touch even through the standard library, and the clippy bans that say the same.
+//! What pure crates may not use of the standard library, and the clippy bans for the same.
 
 use toml::Table;
 
-use crate::source::{Part, Source, lines};
+use crate::source::{LinePart, SourceFile, lines};
 
-/// Where the pure crates live.
+/// The directories of the pure crates.
 const DIRECTORIES: [&str; 4] =
     ["pkg/types/src/", "manager/core/src/", "manager/consensus/src/", "worker/core/src/"];
 
-/// Doors of the standard library to the machine, the clock and chance.
+/// Parts of the standard library that access the machine, the clock or randomness.
 const IMPURE: [&str; 14] = [
     "std::env",
     "std::fs",
@@ -26,7 +26,7 @@ const IMPURE: [&str; 14] = [
     "thread_rng",
 ];
 
-/// What clippy must ban in `manager/core`, where one member's answer has to be every member's answer.
+/// The bans that clippy must have for `manager/core`, where every member must compute the same result.
 const BANNED_TYPES: [&str; 6] = [
     "std::collections::HashMap",
     "std::collections::HashSet",
@@ -36,14 +36,16 @@ const BANNED_TYPES: [&str; 6] = [
     "f64",
 ];
 
-/// Uses of the machine, the clock or chance in what ships of the pure crates.
+/// Uses of the machine, the clock or randomness in non-test code of the pure crates.
 #[must_use]
-pub fn impure_uses(sources: &[Source]) -> Vec<String> {
+pub fn impure_uses(sources: &[SourceFile]) -> Vec<String> {
     let pure = sources.iter().filter(|source| DIRECTORIES.iter().any(|start| source.path.starts_with(start)));
     let mut violations = Vec::new();
     for source in pure {
         for (number, part, line) in lines(source) {
-            for impure in IMPURE.iter().filter(|impure| part == Part::Production && line.contains(**impure)) {
+            for impure in
+                IMPURE.iter().filter(|impure| part == LinePart::Production && line.contains(**impure))
+            {
                 violations.push(format!("{}:{number}: a pure crate must not use {impure}", source.path));
             }
         }
@@ -72,7 +74,7 @@ mod tests {
     use crate::source::{files, root, sample};
 
     #[test]
-    fn pure_crates_touch_nothing() {
+    fn pure_crates_use_no_io() {
         let sources = files(&[".rs"]);
         for start in DIRECTORIES {
             assert!(sources.iter().any(|source| source.path.starts_with(start)), "no file in {start}");

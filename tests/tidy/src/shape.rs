@@ -1,19 +1,19 @@
-//! The shape of files: how long, called what, lying where.
+//! Rules for files: length, names, and place.
 
-use crate::source::Source;
+use crate::source::SourceFile;
 
-/// Longer files are listed, so that somebody splits them before they have to.
-const LONG_FILE: usize = 400;
-/// Longer files are refused.
-const TOO_LONG_FILE: usize = 600;
-/// Longer lines are refused. rustfmt breaks code at 110, but neither comments nor strings, which may run over
-/// by a word.
-const TOO_LONG_LINE: usize = 120;
+/// Longer files are listed as candidates for a split.
+const WARN_FILE_LINES: usize = 400;
+/// Longer files are rejected.
+const MAX_FILE_LINES: usize = 600;
+/// Longer lines are rejected. rustfmt breaks code at 110, but neither comments nor strings, which may be
+/// longer by a word.
+const MAX_LINE: usize = 120;
 
-/// Names that say nothing about what is inside.
+/// Names that do not describe the contents.
 const EMPTY_NAMES: [&str; 5] = ["utils", "util", "common", "helpers", "misc"];
 
-/// All that may lie at the top besides files whose name starts with a dot.
+/// Allowed top-level entries, besides files whose name starts with a dot.
 const TOP: [&str; 16] = [
     "ARCHITECTURE.md",
     "CHANGELOG.md",
@@ -33,43 +33,45 @@ const TOP: [&str; 16] = [
     "tests",
 ];
 
-/// The top-level entries that have no place there; `worker` and what is built are the rest.
+/// Top-level entries that are not allowed.
 #[must_use]
-pub fn strangers_at_the_top(entries: &[String]) -> Vec<String> {
+pub fn unexpected_top_level_entries(entries: &[String]) -> Vec<String> {
     let known =
         |name: &str| TOP.contains(&name) || matches!(name, "worker" | "target") || name.starts_with('.');
     let strangers = entries.iter().filter(|name| !known(name));
-    strangers.map(|name| format!("{name} has no place at the top: put it into docs/ or tests/")).collect()
+    strangers
+        .map(|name| format!("{name} is not allowed at the top level: move it into docs/ or tests/"))
+        .collect()
 }
 
 /// Files that should be split soon.
 #[must_use]
-pub fn long_files(sources: &[Source]) -> Vec<String> {
-    longer_than(LONG_FILE, sources)
+pub fn long_files(sources: &[SourceFile]) -> Vec<String> {
+    longer_than(WARN_FILE_LINES, sources)
 }
 
-/// Files that must be split now.
+/// Files that must be split.
 #[must_use]
-pub fn too_long_files(sources: &[Source]) -> Vec<String> {
-    longer_than(TOO_LONG_FILE, sources)
+pub fn too_long_files(sources: &[SourceFile]) -> Vec<String> {
+    longer_than(MAX_FILE_LINES, sources)
 }
 
-fn longer_than(limit: usize, sources: &[Source]) -> Vec<String> {
+fn longer_than(limit: usize, sources: &[SourceFile]) -> Vec<String> {
     let counted = sources.iter().map(|source| (&source.path, source.text.lines().count()));
     let long = counted.filter(|(_, lines)| *lines > limit);
     long.map(|(path, lines)| format!("{path} has {lines} lines, more than {limit}: split it")).collect()
 }
 
-/// Lines that do not fit; one with an address in it cannot be broken.
+/// Lines that are too long; one with a URL cannot be broken.
 #[must_use]
-pub fn too_long_lines(sources: &[Source]) -> Vec<String> {
+pub fn too_long_lines(sources: &[SourceFile]) -> Vec<String> {
     let mut violations = Vec::new();
     for source in sources {
         for (index, line) in source.text.lines().enumerate() {
             let width = line.chars().count();
-            if width > TOO_LONG_LINE && !line.contains("://") {
+            if width > MAX_LINE && !line.contains("://") {
                 violations.push(format!(
-                    "{}:{}: {width} characters, more than {TOO_LONG_LINE}",
+                    "{}:{}: {width} characters, more than {MAX_LINE}",
                     source.path,
                     index + 1
                 ));
@@ -79,18 +81,23 @@ pub fn too_long_lines(sources: &[Source]) -> Vec<String> {
     violations
 }
 
-/// Files and directories whose names say nothing, and `mod.rs`, which hides the name of what it is.
+/// Files and directories whose names do not describe the contents, and `mod.rs`, which hides the module's
+/// name.
 #[must_use]
-pub fn bad_names(sources: &[Source]) -> Vec<String> {
+pub fn meaningless_names(sources: &[SourceFile]) -> Vec<String> {
     let mut violations = Vec::new();
     for source in sources {
         if source.path.ends_with("/mod.rs") {
-            violations.push(format!("{}: call it after its directory, beside it", source.path));
+            violations.push(format!(
+                "{}: rename it to the directory's name and move it beside the directory",
+                source.path
+            ));
         }
         let parts = source.path.split('/').map(|part| part.strip_suffix(".rs").unwrap_or(part));
         let empty = parts.filter(|part| EMPTY_NAMES.contains(part));
-        violations
-            .extend(empty.map(|part| format!("{}: {part} says nothing about what is inside", source.path)));
+        violations.extend(
+            empty.map(|part| format!("{}: the name {part} does not describe the contents", source.path)),
+        );
     }
     violations
 }
@@ -116,8 +123,8 @@ mod tests {
     }
 
     #[test]
-    fn names_say_something() {
-        assert_none(&bad_names(&files(&[".rs", ".proto", ".sh"])));
+    fn file_names_are_meaningful() {
+        assert_none(&meaningless_names(&files(&[".rs", ".proto", ".sh"])));
     }
 
     #[test]
@@ -125,15 +132,15 @@ mod tests {
         let entries = std::fs::read_dir(root()).unwrap();
         let names: Vec<String> =
             entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect();
-        assert_none(&strangers_at_the_top(&names));
+        assert_none(&unexpected_top_level_entries(&names));
     }
 
     #[test]
     fn long_files_and_lines_are_named() {
-        let text = "x\n".repeat(TOO_LONG_FILE);
+        let text = "x\n".repeat(MAX_FILE_LINES);
         let sources = [sample("a.rs", &text), sample("b.rs", &format!("{text}x\n"))];
         assert_eq!((long_files(&sources).len(), too_long_files(&sources).len()), (2, 1));
-        let (fits, not) = ("é".repeat(TOO_LONG_LINE), "é".repeat(TOO_LONG_LINE + 1));
+        let (fits, not) = ("é".repeat(MAX_LINE), "é".repeat(MAX_LINE + 1));
         let sources =
             [sample("a.rs", &fits), sample("b.rs", &not), sample("c.rs", &format!("{not} http://x"))];
         assert_eq!(too_long_lines(&sources).len(), 1);
@@ -143,8 +150,8 @@ mod tests {
     fn bad_names_are_named() {
         let sources = ["a/src/mod.rs", "a/src/utils.rs", "a/src/common/b.rs", "a/src/model.rs"]
             .map(|path| sample(path, ""));
-        assert_eq!(bad_names(&sources).len(), 3);
+        assert_eq!(meaningless_names(&sources).len(), 3);
         let entries = ["cli", ".ci", "scripts"].map(str::to_owned);
-        assert_eq!(strangers_at_the_top(&entries).len(), 1);
+        assert_eq!(unexpected_top_level_entries(&entries).len(), 1);
     }
 }

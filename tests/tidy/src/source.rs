@@ -4,15 +4,15 @@ use std::path::{Path, PathBuf};
 
 /// A text file by its path from the repository's root.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Source {
+pub struct SourceFile {
     /// With `/` between its parts.
     pub path: String,
-    /// All of it.
+    /// The whole text.
     pub text: String,
 }
 
-/// Directories that hold what is made, not what is written.
-const MADE: [&str; 3] = ["target", ".git", ".run"];
+/// Directories with generated files.
+const GENERATED_DIRS: [&str; 3] = ["target", ".git", ".run"];
 
 /// The repository's root.
 #[must_use]
@@ -23,7 +23,7 @@ pub fn root() -> PathBuf {
 
 /// All text files of the repository whose name ends with one of `endings`, by path.
 #[must_use]
-pub fn files(endings: &[&str]) -> Vec<Source> {
+pub fn files(endings: &[&str]) -> Vec<SourceFile> {
     let root = root();
     let mut found = Vec::new();
     let mut open = vec![root.clone()];
@@ -33,13 +33,13 @@ pub fn files(endings: &[&str]) -> Vec<Source> {
             let entry = entry.expect("directories of the repository can be read");
             let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
             let kind = entry.file_type().expect("entries of a directory have a type");
-            if kind.is_dir() && !MADE.contains(&name.as_str()) {
+            if kind.is_dir() && !GENERATED_DIRS.contains(&name.as_str()) {
                 open.push(path);
             } else if kind.is_file() && endings.iter().any(|ending| name.ends_with(ending)) {
-                // An editor's or another test's temporary file may be gone by now, or not be text.
+                // A temporary file of an editor or another test may be removed by now, or not be text.
                 let Ok(text) = std::fs::read_to_string(&path) else { continue };
                 let path = path.strip_prefix(&root).expect("the walk started there").to_string_lossy();
-                found.push(Source { path: path.into_owned(), text });
+                found.push(SourceFile { path: path.into_owned(), text });
             }
         }
     }
@@ -47,19 +47,19 @@ pub fn files(endings: &[&str]) -> Vec<Source> {
     found
 }
 
-/// What a line of a Rust file is for.
+/// Where a line of a Rust file is compiled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
-    /// Compiled into what ships.
+pub enum LinePart {
+    /// In normal builds.
     Production,
-    /// Only compiled into tests: the crates under `tests/`, files called `tests.rs` or below a `tests/`
-    /// directory, and what `#[cfg(test)]` at the start of a line stands before.
+    /// Only in tests: the crates under `tests/`, files called `tests.rs` or below a `tests/` directory, and
+    /// items after `#[cfg(test)]` at the start of a line.
     Test,
 }
 
-/// The lines of a Rust file with their numbers (from 1) and parts; comments are left out. Relies on rustfmt:
-/// an item that starts in the first column ends with a line that starts with `}` or ends with `;`.
-pub fn lines(source: &Source) -> Vec<(usize, Part, &str)> {
+/// The lines of a Rust file with their numbers (from 1) and parts, without comments. Relies on rustfmt: an
+/// item that starts in the first column ends with a line that starts with `}` or ends with `;`.
+pub fn lines(source: &SourceFile) -> Vec<(usize, LinePart, &str)> {
     let is_test_file = source.path.starts_with("tests/")
         || source.path.contains("/tests/")
         || source.path.ends_with("/tests.rs");
@@ -69,7 +69,7 @@ pub fn lines(source: &Source) -> Vec<(usize, Part, &str)> {
         if line.starts_with("#[cfg(test)]") {
             in_test_item = true;
         }
-        let part = if is_test_file || in_test_item { Part::Test } else { Part::Production };
+        let part = if is_test_file || in_test_item { LinePart::Test } else { LinePart::Production };
         if !line.trim_start().starts_with("//") {
             found.push((index + 1, part, line));
         }
@@ -83,8 +83,8 @@ pub fn lines(source: &Source) -> Vec<(usize, Part, &str)> {
 
 /// A Rust file for the tests of a rule.
 #[cfg(test)]
-pub(crate) fn sample(path: &str, text: &str) -> Source {
-    Source { path: path.to_owned(), text: text.to_owned() }
+pub(crate) fn sample(path: &str, text: &str) -> SourceFile {
+    SourceFile { path: path.to_owned(), text: text.to_owned() }
 }
 
 #[cfg(test)]
@@ -104,9 +104,9 @@ mod tests {
     fn test_items_end_where_they_end() {
         let text = "fn a() {}\n#[cfg(test)]\nmod tests {\n    // no\n    fn b() {}\n}\nfn c() {}\n\
                     #[cfg(test)]\nmod other;\nfn d() {}\n";
-        let parts: Vec<(usize, Part)> =
+        let parts: Vec<(usize, LinePart)> =
             lines(&sample("a/src/lib.rs", text)).iter().map(|(number, part, _)| (*number, *part)).collect();
-        use Part::{Production as P, Test as T};
+        use LinePart::{Production as P, Test as T};
         let expected = [(1, P), (2, T), (3, T), (5, T), (6, T), (7, P), (8, T), (9, T), (10, P)];
         assert_eq!(parts, expected);
     }
@@ -114,7 +114,7 @@ mod tests {
     #[test]
     fn some_files_are_tests_as_a_whole() {
         for path in ["tests/e2e/src/lib.rs", "pkg/a/tests/b.rs", "pkg/a/src/b/tests.rs"] {
-            assert_eq!(lines(&sample(path, "fn a() {}"))[0].1, Part::Test, "{path}");
+            assert_eq!(lines(&sample(path, "fn a() {}"))[0].1, LinePart::Test, "{path}");
         }
     }
 }

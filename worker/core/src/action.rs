@@ -1,129 +1,133 @@
-//! What the shell can be told to do for a task. Every action is harmless the second time.
+//! The actions that the driver executes for a task. Every action is idempotent.
 
 use std::fmt;
 
-use crate::Ledger;
+use crate::AttemptHistory;
 
-/// One thing to do for a task. The shell does it with a deadline and tells [`crate::Found`] how it went.
+/// One action for a task. The driver executes it with a deadline and records the result in
+/// [`crate::ObservedTask`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Look at the container's record and process.
+    /// Inspect the container's record and process.
     Inspect,
-    /// Make the image present on the node, bound to the digest that the assignment names, and say which digest
-    /// that is. Goes on for as long as a pull does: it is asked for again and again meanwhile, and a pull that
-    /// is not asked for any more is given up.
+    /// Pull the image that the assignment's digest names, if needed, and return its digest. Takes as long as
+    /// a pull does: the action is requested repeatedly meanwhile, and a pull that is not requested any more
+    /// is cancelled.
     EnsureImage,
-    /// Network namespace, link, address and routes of the task.
+    /// Set up network namespace, link, address and routes of the task.
     EnsureNetwork,
-    /// Directory with the files that the container sees and its log.
+    /// Create the directory with the files for the container and its log.
     EnsureFiles,
-    /// Make the volumes that the task mounts, and fill those that are empty from the image.
+    /// Create the volumes that the task mounts, and fill empty ones from the image.
     EnsureVolumes,
-    /// Files of the task's secrets and configs in memory. Needs a manager only where they are not there wholly.
-    EnsureContents,
-    /// Take the published host ports for this node, without sending the task any traffic; a task that was
-    /// served is withdrawn.
-    HoldPorts,
-    /// Take the published host ports and send the task its share of their traffic.
-    Serve,
-    /// Container record with the ledger, root filesystem and a process that is made but not started.
+    /// Create the files of the task's secrets and configs in memory. Needs a manager only if they are
+    /// incomplete.
+    EnsureSecretObjects,
+    /// Reserve the published host ports for this node, without routing traffic to the task; a task that
+    /// received traffic is withdrawn.
+    ReservePorts,
+    /// Reserve the published host ports and route the task's share of the traffic to it.
+    RouteTraffic,
+    /// Create the container record with the attempt history, the root filesystem and a process that is not
+    /// started.
     EnsureContainer,
-    /// Start the process that was made.
+    /// Start the created process.
     Start,
-    /// Write the ledger into the container's record; without a record it is kept in memory alone.
-    RecordLedger(Ledger),
-    /// Ask the process to stop.
+    /// Write the history into the container's record; without a record it is only kept in memory.
+    RecordHistory(AttemptHistory),
+    /// Send the stop signal to the process.
     SignalStop,
-    /// End every process of the container.
+    /// Kill every process of the container.
     Kill,
-    /// Forget the process that ended or was never started; record and root filesystem stay.
+    /// Delete the process that exited or was never started; record and root filesystem stay.
     DeleteProcess,
     /// Remove record and root filesystem.
     RemoveContainer,
     /// Undo [`Action::EnsureNetwork`].
     RemoveNetwork,
-    /// Undo [`Action::EnsureContents`]. Volumes outlive their tasks.
-    RemoveContents,
-    /// No traffic, and the host ports are free unless another task of the service holds them.
+    /// Undo [`Action::EnsureSecretObjects`]. Volumes outlive their tasks.
+    RemoveSecretObjects,
+    /// Stop the traffic and free the host ports, unless another task of the service holds them.
     ReleasePorts,
     /// Undo [`Action::EnsureFiles`].
     RemoveFiles,
 }
 
-/// The kind of an [`Action`], to remember which one failed.
+/// The kind of an [`Action`], the key of failures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs, reason = "each is the action of the same name")]
-pub enum Verb {
+pub enum ActionKind {
     Inspect,
     EnsureImage,
     EnsureNetwork,
     EnsureFiles,
     EnsureVolumes,
-    EnsureContents,
-    HoldPorts,
-    Serve,
+    EnsureSecretObjects,
+    ReservePorts,
+    RouteTraffic,
     EnsureContainer,
     Start,
-    RecordLedger,
+    RecordHistory,
     SignalStop,
     Kill,
     DeleteProcess,
     RemoveContainer,
     RemoveNetwork,
-    RemoveContents,
+    RemoveSecretObjects,
     ReleasePorts,
     RemoveFiles,
 }
 
 impl Action {
-    /// What kind of action it is.
-    pub fn verb(&self) -> Verb {
+    /// The kind of the action.
+    pub fn kind(&self) -> ActionKind {
         match self {
-            Self::Inspect => Verb::Inspect,
-            Self::EnsureImage => Verb::EnsureImage,
-            Self::EnsureNetwork => Verb::EnsureNetwork,
-            Self::EnsureFiles => Verb::EnsureFiles,
-            Self::EnsureVolumes => Verb::EnsureVolumes,
-            Self::EnsureContents => Verb::EnsureContents,
-            Self::HoldPorts => Verb::HoldPorts,
-            Self::Serve => Verb::Serve,
-            Self::EnsureContainer => Verb::EnsureContainer,
-            Self::Start => Verb::Start,
-            Self::RecordLedger(_) => Verb::RecordLedger,
-            Self::SignalStop => Verb::SignalStop,
-            Self::Kill => Verb::Kill,
-            Self::DeleteProcess => Verb::DeleteProcess,
-            Self::RemoveContainer => Verb::RemoveContainer,
-            Self::RemoveNetwork => Verb::RemoveNetwork,
-            Self::RemoveContents => Verb::RemoveContents,
-            Self::ReleasePorts => Verb::ReleasePorts,
-            Self::RemoveFiles => Verb::RemoveFiles,
+            Self::Inspect => ActionKind::Inspect,
+            Self::EnsureImage => ActionKind::EnsureImage,
+            Self::EnsureNetwork => ActionKind::EnsureNetwork,
+            Self::EnsureFiles => ActionKind::EnsureFiles,
+            Self::EnsureVolumes => ActionKind::EnsureVolumes,
+            Self::EnsureSecretObjects => ActionKind::EnsureSecretObjects,
+            Self::ReservePorts => ActionKind::ReservePorts,
+            Self::RouteTraffic => ActionKind::RouteTraffic,
+            Self::EnsureContainer => ActionKind::EnsureContainer,
+            Self::Start => ActionKind::Start,
+            Self::RecordHistory(_) => ActionKind::RecordHistory,
+            Self::SignalStop => ActionKind::SignalStop,
+            Self::Kill => ActionKind::Kill,
+            Self::DeleteProcess => ActionKind::DeleteProcess,
+            Self::RemoveContainer => ActionKind::RemoveContainer,
+            Self::RemoveNetwork => ActionKind::RemoveNetwork,
+            Self::RemoveSecretObjects => ActionKind::RemoveSecretObjects,
+            Self::ReleasePorts => ActionKind::ReleasePorts,
+            Self::RemoveFiles => ActionKind::RemoveFiles,
         }
     }
 }
 
-impl Verb {
-    /// It leads towards a running process, so its permanent failure means that the task can never run here.
-    pub fn brings_up(self) -> bool {
+impl ActionKind {
+    /// Whether a running process needs it, so that its permanent failure means that the task can never run
+    /// here.
+    pub fn is_required_to_run(self) -> bool {
         matches!(
             self,
             Self::EnsureImage
                 | Self::EnsureNetwork
                 | Self::EnsureFiles
                 | Self::EnsureVolumes
-                | Self::EnsureContents
-                | Self::HoldPorts
-                | Self::Serve
+                | Self::EnsureSecretObjects
+                | Self::ReservePorts
+                | Self::RouteTraffic
                 | Self::EnsureContainer
                 | Self::Start
         )
     }
 }
 
-impl Verb {
-    /// It changes the container's record or process, so that the container must be looked at after a
+impl ActionKind {
+    /// Whether it changes the container's record or process, so that the container must be inspected after a
     /// failure.
-    pub fn is_about_the_container(self) -> bool {
+    pub fn affects_container(self) -> bool {
         matches!(
             self,
             Self::EnsureContainer
@@ -136,29 +140,29 @@ impl Verb {
     }
 }
 
-impl fmt::Display for Verb {
-    /// What was being done, to go before the error: `making the network`.
+impl fmt::Display for ActionKind {
+    /// What was being done, as a prefix of the error: `creating network`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Inspect => "looking at the container",
-            Self::EnsureImage => "getting the image",
-            Self::EnsureNetwork => "making the network",
-            Self::EnsureFiles => "writing the task's files",
-            Self::EnsureVolumes => "making its volumes",
-            Self::EnsureContents => "getting its secrets and configs",
-            Self::HoldPorts => "taking the published ports",
-            Self::Serve => "publishing the ports",
-            Self::EnsureContainer => "making the container",
-            Self::Start => "starting the process",
-            Self::RecordLedger => "recording the task's history",
-            Self::SignalStop => "sending the stop signal",
-            Self::Kill => "killing the container",
-            Self::DeleteProcess => "clearing the ended process",
-            Self::RemoveContainer => "removing the container",
-            Self::RemoveNetwork => "removing the network",
-            Self::RemoveContents => "removing its secrets and configs",
-            Self::ReleasePorts => "releasing the published ports",
-            Self::RemoveFiles => "removing the task's files",
+            Self::Inspect => "inspecting container",
+            Self::EnsureImage => "pulling image",
+            Self::EnsureNetwork => "creating network",
+            Self::EnsureFiles => "writing task files",
+            Self::EnsureVolumes => "creating volumes",
+            Self::EnsureSecretObjects => "fetching secrets and configs",
+            Self::ReservePorts => "reserving published ports",
+            Self::RouteTraffic => "publishing ports",
+            Self::EnsureContainer => "creating container",
+            Self::Start => "starting process",
+            Self::RecordHistory => "recording attempt history",
+            Self::SignalStop => "sending stop signal",
+            Self::Kill => "killing container",
+            Self::DeleteProcess => "deleting exited process",
+            Self::RemoveContainer => "removing container",
+            Self::RemoveNetwork => "removing network",
+            Self::RemoveSecretObjects => "removing secrets and configs",
+            Self::ReleasePorts => "releasing published ports",
+            Self::RemoveFiles => "removing task files",
         })
     }
 }

@@ -1,32 +1,36 @@
-//! The life of one task on its node, as pure functions: what is wanted and what was found go in, the next
-//! action comes out.
+//! The lifecycle of one task on its node as pure functions: from desired state and observed state to the next
+//! action.
 //!
-//! Nothing here does IO, reads a clock or draws a random number: the shell (`warren-worker`) looks, acts,
-//! and writes what came of it into [`Found`]. One action at a time, each harmless the second time, so that
-//! a crash between any two of them only means that some action is done again. Start reading at [`step()`],
-//! then [`Found`]; [`Ledger`] is what survives the agent. Beside the tasks there are what a node was told
-//! ([`Wishes`]), what it is yet to say ([`Outbox`]) and for how long nobody spoke to it ([`Contact`]).
+//! Nothing here does IO, reads a clock or draws a random number: the driver (`warren-worker`) inspects, acts,
+//! and records the results in [`ObservedTask`]. It executes one action at a time, each idempotent, so that
+//! after a crash between two actions some action is only repeated. Start reading at [`step()`], then
+//! [`ObservedTask`]; [`AttemptHistory`] survives the agent. Next to the tasks there are the desired state of
+//! the node ([`DesiredState`]), the reports not acknowledged yet ([`Outbox`]) and the time without contact
+//! ([`ConnectivityTracker`]).
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod action;
-mod contact;
-mod found;
-mod ledger;
-mod order;
+mod attempt_history;
+mod connectivity;
+mod desired_state;
+mod display;
+mod observed_task;
 mod outbox;
 mod report;
+mod report_order;
 mod restart;
 mod step;
-mod wishes;
-mod words;
 
-pub use action::{Action, Verb};
-pub use contact::{Contact, START_GRACE, Standing};
-pub use found::{Checked, Container, Found, Image, Ports, Presence, Severity, Sight, StopSent, Trouble};
-pub use ledger::{DecodeLedgerError, Ledger, Phase, Verdict};
-pub use order::supersedes;
-pub use outbox::{BATCH, Batch, CONFIRMED_WITHIN, MAX_IN_FLIGHT, Outbox};
-pub use report::{is_worth_telling, report};
-pub use step::{Step, pin, step};
-pub use wishes::{Gap, Wishes};
+pub use action::{Action, ActionKind};
+pub use attempt_history::{AttemptHistory, AttemptPhase, ParseAttemptHistoryError, TerminalState};
+pub use connectivity::{Connectivity, ConnectivityTracker, START_GRACE};
+pub use desired_state::{BaseMismatch, DesiredState};
+pub use observed_task::{
+    ContainerState, FailedAction, Freshness, HealthObservation, ImageState, ObservedTask, PortState,
+    ResourceState, SentStop, Severity,
+};
+pub use outbox::{ACK_TIMEOUT, MAX_BATCH_REPORTS, MAX_BATCHES_IN_FLIGHT, Outbox, ReportBatch};
+pub use report::{build_report, should_report};
+pub use report_order::supersedes;
+pub use step::{NextStep, resolved_digest, step};

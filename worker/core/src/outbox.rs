@@ -1,6 +1,7 @@
-//! Which reports wait to be sent and confirmed: the newest word on each task, until a manager has stored it.
+//! Reports that wait to be sent and acknowledged: the newest report of each task, until a manager has stored
+//! it.
 //!
-//! `M` is a moment of a clock that nobody sets.
+//! `M` is a moment of a monotonic clock.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Sub;
@@ -8,36 +9,37 @@ use std::time::Duration;
 
 use warren_types::{TaskId, TaskReport};
 
-use crate::order::supersedes;
+use crate::report_order::supersedes;
 
-/// How many reports go in one message.
-pub const BATCH: usize = 256;
-/// How many messages may wait for their confirmation.
-pub const MAX_IN_FLIGHT: usize = 8;
-/// A message that is not confirmed after this is sent again.
-pub const CONFIRMED_WITHIN: Duration = Duration::from_secs(10);
+/// The most reports in one batch.
+pub const MAX_BATCH_REPORTS: usize = 256;
+/// The most batches that wait for their acknowledgement.
+pub const MAX_BATCHES_IN_FLIGHT: usize = 8;
+/// A batch that is not acknowledged after this time is sent again.
+pub const ACK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Between those who report and the session, which sends. At most one report per task is kept.
+/// The queue between the tasks, which report, and the session, which sends. At most one report per task is
+/// kept.
 #[derive(Debug)]
 pub struct Outbox<M> {
-    /// The newest report of each task that the node has.
-    newest: BTreeMap<TaskId, TaskReport>,
-    /// Those that are to be sent.
+    /// The newest report of each task of the node.
+    latest: BTreeMap<TaskId, TaskReport>,
+    /// Reports to send.
     unsent: BTreeSet<TaskId>,
-    in_flight: BTreeMap<u64, Flight<M>>,
+    in_flight: BTreeMap<u64, InFlightBatch<M>>,
     last_number: u64,
 }
 
 #[derive(Debug)]
-struct Flight<M> {
+struct InFlightBatch<M> {
     sent_at: M,
     reports: Vec<TaskReport>,
 }
 
 /// One message of reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Batch {
-    /// Counts up; the confirmation names it.
+pub struct ReportBatch {
+    /// Counts up; the acknowledgement repeats it.
     pub number: u64,
     /// At most one per task.
     pub reports: Vec<TaskReport>,
@@ -45,84 +47,84 @@ pub struct Batch {
 
 impl<M> Default for Outbox<M> {
     fn default() -> Self {
-        Self { newest: BTreeMap::new(), unsent: BTreeSet::new(), in_flight: BTreeMap::new(), last_number: 0 }
+        Self { latest: BTreeMap::new(), unsent: BTreeSet::new(), in_flight: BTreeMap::new(), last_number: 0 }
     }
 }
 
 impl<M: Copy + Ord + Sub<Output = Duration>> Outbox<M> {
-    /// Takes a report; false when it says nothing new, or less than an earlier one.
-    pub fn tell(&mut self, report: TaskReport) -> bool {
-        if let Some(last) = self.newest.get(&report.task)
+    /// Adds a report; false if it contains nothing new, or is older than an earlier one.
+    pub fn push(&mut self, report: TaskReport) -> bool {
+        if let Some(last) = self.latest.get(&report.task)
             && (*last == report || !supersedes(&report, last))
         {
             return false;
         }
         self.unsent.insert(report.task);
-        self.newest.insert(report.task, report);
+        self.latest.insert(report.task, report);
         true
     }
 
-    /// The task is no longer the node's: nobody wants to hear of it.
-    pub fn forget(&mut self, task: &TaskId) {
-        self.newest.remove(task);
+    /// The task no longer belongs to the node: no report of it is needed.
+    pub fn remove(&mut self, task: &TaskId) {
+        self.latest.remove(task);
         self.unsent.remove(task);
     }
 
-    /// The task is wanted again, in another life of the cluster. That nothing is left of it was said when nobody
-    /// wanted it, and would pass for its last word.
+    /// The task is desired again, in another incarnation of the cluster. Its removal was reported while it
+    /// was not desired, and would count as its final report.
     pub fn forget_removal(&mut self, task: &TaskId) {
-        if self.newest.get(task).is_some_and(|last| last.removed) {
-            self.forget(task);
+        if self.latest.get(task).is_some_and(|last| last.removed) {
+            self.remove(task);
         }
     }
 
-    /// A new session: everything is said again, since another manager may know less.
-    pub fn restart(&mut self) {
+    /// A new session: all reports are sent again, since another manager may know less.
+    pub fn resend_all(&mut self) {
         self.in_flight.clear();
-        self.unsent = self.newest.keys().copied().collect();
+        self.unsent = self.latest.keys().copied().collect();
     }
 
-    /// The next message at `now`; `None` while there is nothing to say or enough is on its way.
-    pub fn next_batch(&mut self, now: M) -> Option<Batch> {
-        self.return_late(now);
-        if self.unsent.is_empty() || self.in_flight.len() >= MAX_IN_FLIGHT {
+    /// The next batch at `now`; `None` while there is nothing to send or enough is in flight.
+    pub fn next_batch(&mut self, now: M) -> Option<ReportBatch> {
+        self.requeue_unacknowledged(now);
+        if self.unsent.is_empty() || self.in_flight.len() >= MAX_BATCHES_IN_FLIGHT {
             return None;
         }
-        let mut reports = Vec::with_capacity(self.unsent.len().min(BATCH));
-        while reports.len() < BATCH
+        let mut reports = Vec::with_capacity(self.unsent.len().min(MAX_BATCH_REPORTS));
+        while reports.len() < MAX_BATCH_REPORTS
             && let Some(id) = self.unsent.pop_first()
         {
-            reports.extend(self.newest.get(&id).cloned());
+            reports.extend(self.latest.get(&id).cloned());
         }
         self.last_number += 1;
-        let flight = Flight { sent_at: now, reports: reports.clone() };
+        let flight = InFlightBatch { sent_at: now, reports: reports.clone() };
         self.in_flight.insert(self.last_number, flight);
-        Some(Batch { number: self.last_number, reports })
+        Some(ReportBatch { number: self.last_number, reports })
     }
 
-    /// When the oldest message was sent that is not confirmed. [`CONFIRMED_WITHIN`] later it is to be sent again.
-    pub fn oldest_flight(&self) -> Option<M> {
+    /// When the oldest batch in flight was sent. It is sent again [`ACK_TIMEOUT`] later.
+    pub fn oldest_in_flight(&self) -> Option<M> {
         self.in_flight.values().map(|flight| flight.sent_at).min()
     }
 
-    /// The manager stored the message with this number.
-    pub fn stored(&mut self, number: u64) {
+    /// The manager stored the batch with this number.
+    pub fn acknowledge(&mut self, number: u64) {
         self.in_flight.remove(&number);
     }
 
-    /// What was last reported of a task.
-    pub fn newest(&self, task: &TaskId) -> Option<&TaskReport> {
-        self.newest.get(task)
+    /// The last report of a task.
+    pub fn latest_report(&self, task: &TaskId) -> Option<&TaskReport> {
+        self.latest.get(task)
     }
 
-    /// What was not confirmed in time is to be sent again, unless there is a newer word by now.
-    fn return_late(&mut self, now: M) {
-        let is_late = |flight: &Flight<M>| now - flight.sent_at >= CONFIRMED_WITHIN;
+    /// Queues reports that were not acknowledged in time again, unless there are newer ones by now.
+    fn requeue_unacknowledged(&mut self, now: M) {
+        let is_late = |flight: &InFlightBatch<M>| now - flight.sent_at >= ACK_TIMEOUT;
         let late: Vec<u64> =
             self.in_flight.iter().filter(|(_, flight)| is_late(flight)).map(|(number, _)| *number).collect();
         for number in late {
             let reports = self.in_flight.remove(&number).map(|flight| flight.reports).unwrap_or_default();
-            let same = |report: &TaskReport| self.newest.get(&report.task) == Some(report);
+            let same = |report: &TaskReport| self.latest.get(&report.task) == Some(report);
             let again: Vec<TaskId> = reports.iter().filter(|r| same(r)).map(|r| r.task).collect();
             self.unsent.extend(again);
         }
@@ -135,7 +137,7 @@ mod tests {
 
     use super::*;
 
-    fn said(number: u64, state: TaskState, removed: bool) -> TaskReport {
+    fn task_report(number: u64, state: TaskState, removed: bool) -> TaskReport {
         TaskReport {
             task: TaskId { service: ServiceId(Id(1)), number },
             attempt: 1,
@@ -152,46 +154,46 @@ mod tests {
     }
 
     #[test]
-    fn a_last_word_stands_until_the_task_is_forgotten() {
+    fn removed_report_is_final_until_task_is_removed() {
         let mut outbox = Outbox::<Duration>::default();
-        assert!(outbox.tell(said(1, TaskState::Shutdown, true)));
-        let anew = said(1, TaskState::Preparing, false);
-        assert!(!outbox.tell(anew.clone()), "it would pass for an older word");
-        outbox.forget(&anew.task);
-        assert!(outbox.tell(anew.clone()) && outbox.newest(&anew.task) == Some(&anew));
+        assert!(outbox.push(task_report(1, TaskState::Shutdown, true)));
+        let anew = task_report(1, TaskState::Preparing, false);
+        assert!(!outbox.push(anew.clone()), "it would pass for an older word");
+        outbox.remove(&anew.task);
+        assert!(outbox.push(anew.clone()) && outbox.latest_report(&anew.task) == Some(&anew));
     }
 
     #[test]
-    fn of_a_task_that_is_wanted_again_only_the_removal_is_forgotten() {
+    fn desired_again_task_forgets_only_removal() {
         let mut outbox = Outbox::<Duration>::default();
-        outbox.tell(said(1, TaskState::Shutdown, true));
-        outbox.tell(said(2, TaskState::Running, false));
-        outbox.tell(said(3, TaskState::Shutdown, true));
+        outbox.push(task_report(1, TaskState::Shutdown, true));
+        outbox.push(task_report(2, TaskState::Running, false));
+        outbox.push(task_report(3, TaskState::Shutdown, true));
         for number in [1, 2] {
-            outbox.forget_removal(&said(number, TaskState::Shutdown, true).task);
+            outbox.forget_removal(&task_report(number, TaskState::Shutdown, true).task);
         }
-        let left = [said(2, TaskState::Running, false), said(3, TaskState::Shutdown, true)];
+        let left = [task_report(2, TaskState::Running, false), task_report(3, TaskState::Shutdown, true)];
         assert_eq!(outbox.next_batch(Duration::ZERO).unwrap().reports, left);
-        let ended = said(1, TaskState::Shutdown, false);
-        assert!(outbox.tell(ended.clone()), "it is heard of what is there now");
-        assert_eq!(outbox.newest(&ended.task), Some(&ended));
+        let ended = task_report(1, TaskState::Shutdown, false);
+        assert!(outbox.push(ended.clone()), "it is heard of what is there now");
+        assert_eq!(outbox.latest_report(&ended.task), Some(&ended));
     }
 
     #[test]
-    fn what_is_late_is_said_again_unless_there_is_a_newer_word() {
+    fn unacknowledged_report_is_sent_again() {
         let mut outbox = Outbox::default();
-        let (start, late) = (Duration::ZERO, CONFIRMED_WITHIN);
-        outbox.tell(said(1, TaskState::Starting, false));
-        outbox.tell(said(2, TaskState::Starting, false));
+        let (start, late) = (Duration::ZERO, ACK_TIMEOUT);
+        outbox.push(task_report(1, TaskState::Starting, false));
+        outbox.push(task_report(2, TaskState::Starting, false));
         let first = outbox.next_batch(start).unwrap();
-        assert_eq!((first.number, first.reports.len(), outbox.oldest_flight()), (1, 2, Some(start)));
-        outbox.tell(said(2, TaskState::Running, false));
+        assert_eq!((first.number, first.reports.len(), outbox.oldest_in_flight()), (1, 2, Some(start)));
+        outbox.push(task_report(2, TaskState::Running, false));
         let second = outbox.next_batch(start).unwrap();
-        outbox.stored(second.number);
+        outbox.acknowledge(second.number);
         assert_eq!(outbox.next_batch(late - Duration::from_millis(1)), None);
         let again = outbox.next_batch(late).unwrap();
-        assert_eq!(again.reports, [said(1, TaskState::Starting, false)]);
-        outbox.stored(again.number);
-        assert_eq!((outbox.next_batch(late * 9), outbox.oldest_flight()), (None, None));
+        assert_eq!(again.reports, [task_report(1, TaskState::Starting, false)]);
+        outbox.acknowledge(again.number);
+        assert_eq!((outbox.next_batch(late * 9), outbox.oldest_in_flight()), (None, None));
     }
 }

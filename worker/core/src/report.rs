@@ -1,190 +1,215 @@
-//! What managers and people are told of a task.
+//! Reports of a task for managers and users.
 
 use warren_types::{
-    Bytes, Desired, Exit, Health, ImageDigest, TaskAssignment, TaskId, TaskReport, TaskState, Timestamp,
+    Bytes, DesiredTaskState, Health, ImageDigest, TaskAssignment, TaskExit, TaskId, TaskReport, TaskState,
+    Timestamp,
 };
 
-use crate::found::{Container, Found, Image, Ports, Presence, Sight};
-use crate::ledger::Phase;
-use crate::step::pin;
-use crate::words;
+use crate::attempt_history::AttemptPhase;
+use crate::display;
+use crate::observed_task::{ContainerState, Freshness, ImageState, ObservedTask, PortState, ResourceState};
+use crate::step::resolved_digest;
 
-/// The task as it stands. `wanted` is `None` when nobody knows of the task any more.
-pub fn report(task: TaskId, wanted: Option<&TaskAssignment>, found: &Found) -> TaskReport {
-    let going = wanted.is_none_or(|wanted| wanted.desired > Desired::Running);
-    let (state, since) = state(wanted, found, going);
-    let published = wanted.is_some_and(|wanted| wanted.ports.is_empty()) || found.ports == Ports::Serving;
-    let health = found.health(wanted);
+/// The current report of a task. `wanted` is `None` when the task is not assigned any more.
+pub fn build_report(task: TaskId, wanted: Option<&TaskAssignment>, observed: &ObservedTask) -> TaskReport {
+    let stopping = wanted.is_none_or(|wanted| wanted.desired > DesiredTaskState::Running);
+    let (state, since) = task_state(wanted, observed, stopping);
+    let published =
+        wanted.is_some_and(|wanted| wanted.ports.is_empty()) || observed.ports == PortState::Routed;
+    let health = observed.health(wanted);
     let well = matches!(health, Health::None | Health::Healthy);
-    let runs = state == TaskState::Running && found.container.is_running();
-    let ready = runs && published && well && !going;
+    let runs = state == TaskState::Running && observed.container.is_running();
+    let ready = runs && published && well && !stopping;
     TaskReport {
         task,
-        attempt: found.ledger.attempt,
+        attempt: observed.history.attempt,
         state,
         since,
-        reason: reason(wanted, found, ready),
+        reason: task_reason(wanted, observed, ready),
         ready,
-        exit: last_exit(found),
-        removed: going && is_gone(found) && wanted.is_none_or(|wanted| wanted.desired == Desired::Remove),
-        next_attempt: if going { None } else { next_attempt(found) },
-        image: if going { None } else { wanted.and_then(|wanted| unsettled_image(wanted, found)) },
+        exit: last_exit(observed),
+        removed: stopping
+            && is_fully_removed(observed)
+            && wanted.is_none_or(|wanted| wanted.desired == DesiredTaskState::Remove),
+        next_attempt: if stopping { None } else { next_attempt(observed) },
+        image: if stopping { None } else { wanted.and_then(|wanted| unresolved_image(wanted, observed)) },
         health,
     }
 }
 
-fn next_attempt(found: &Found) -> Option<Timestamp> {
-    match found.ledger.phase {
-        Phase::Waiting { until, .. } if !found.container.is_running() => Some(until),
+fn next_attempt(observed: &ObservedTask) -> Option<Timestamp> {
+    match observed.history.phase {
+        AttemptPhase::Waiting { until, .. } if !observed.container.is_running() => Some(until),
         _ => None,
     }
 }
 
-/// What the image is here, as long as managers have not settled what it is for the whole revision.
-fn unsettled_image(wanted: &TaskAssignment, found: &Found) -> Option<ImageDigest> {
-    if wanted.digest.is_some() || found.ledger.verdict().is_some() {
+/// The image digest on this node, as long as managers have not pinned one for the whole revision.
+fn unresolved_image(wanted: &TaskAssignment, observed: &ObservedTask) -> Option<ImageDigest> {
+    if wanted.digest.is_some() || observed.history.terminal_state().is_some() {
         return None;
     }
-    match (&found.image, found.container) {
-        (Image::Present(digest), _) => Some(digest.clone()),
-        // Managers that begin anew from a backup may not know any more what they had settled.
-        (_, container) if container != Container::Absent => found.made_from.clone(),
+    match (&observed.image, observed.container) {
+        (ImageState::Present(digest), _) => Some(digest.clone()),
+        // Managers that were restored from a backup may have lost the pinned digest.
+        (_, container) if container != ContainerState::Absent => observed.container_image.clone(),
         _ => None,
     }
 }
 
-/// Whether a report says anything: not about a process that an earlier agent started, before this one has found
-/// out whether it gets its traffic, and not that it is healthy or unhealthy before the next agent would know. Where
-/// that fails, the report says why.
-pub fn is_worth_telling(wanted: Option<&TaskAssignment>, found: &Found) -> bool {
+/// Whether the report can be sent: not of a process that an earlier agent started, before this agent knows
+/// whether it receives traffic, and not that it is healthy or unhealthy before the next agent would know. If
+/// recording that fails, the report has the reason.
+pub fn should_report(wanted: Option<&TaskAssignment>, observed: &ObservedTask) -> bool {
     let publishes =
-        wanted.is_some_and(|wanted| wanted.desired <= Desired::Running && !wanted.ports.is_empty());
-    let may_serve = publishes && found.container.is_running() && found.ports == Ports::Unknown;
-    let is_known = !may_serve && found.unrecorded_health(wanted).is_none();
-    is_known || !found.troubles.is_empty()
+        wanted.is_some_and(|wanted| wanted.desired <= DesiredTaskState::Running && !wanted.ports.is_empty());
+    let may_serve = publishes && observed.container.is_running() && observed.ports == PortState::Unknown;
+    let is_known = !may_serve && observed.unrecorded_health(wanted).is_none();
+    is_known || !observed.failures.is_empty()
 }
 
 /// Nothing of the task is left on the node.
-fn is_gone(found: &Found) -> bool {
-    found.sight == Sight::Fresh
-        && found.container == Container::Absent
-        && found.network == Presence::Absent
-        && found.files == Presence::Absent
-        && found.contents == Presence::Absent
-        && found.ports == Ports::Released
-        && found.ledger.verdict().is_some()
+fn is_fully_removed(observed: &ObservedTask) -> bool {
+    observed.freshness == Freshness::Fresh
+        && observed.container == ContainerState::Absent
+        && observed.network == ResourceState::Absent
+        && observed.files == ResourceState::Absent
+        && observed.secret_objects == ResourceState::Absent
+        && observed.ports == PortState::Released
+        && observed.history.terminal_state().is_some()
 }
 
-fn last_exit(found: &Found) -> Option<Exit> {
-    match found.container {
-        Container::Stopped { exit, .. } => Some(exit),
-        _ => found.ledger.exit,
+fn last_exit(observed: &ObservedTask) -> Option<TaskExit> {
+    match observed.container {
+        ContainerState::Stopped { exit, .. } => Some(exit),
+        _ => observed.history.exit,
     }
 }
 
-fn state(wanted: Option<&TaskAssignment>, found: &Found, going: bool) -> (TaskState, Timestamp) {
-    if let Container::Running { since } = found.container {
+fn task_state(
+    wanted: Option<&TaskAssignment>,
+    observed: &ObservedTask,
+    stopping: bool,
+) -> (TaskState, Timestamp) {
+    if let ContainerState::Running { since } = observed.container {
         return (TaskState::Running, since);
     }
-    match found.ledger.phase {
-        Phase::Ended { at, verdict, .. } => (verdict.state(), at),
-        // The end of its process is not recorded yet; the next step does that.
-        Phase::Started { at, .. } => (TaskState::Running, at),
-        Phase::Waiting { since, .. } => (TaskState::Starting, since),
-        Phase::Open => (opening(wanted, found, going), found.accepted_at),
+    match observed.history.phase {
+        AttemptPhase::Ended { at, terminal_state, .. } => (terminal_state.state(), at),
+        // The exit of its process is not recorded yet; the next step does that.
+        AttemptPhase::Started { at, .. } => (TaskState::Running, at),
+        AttemptPhase::Waiting { since, .. } => (TaskState::Starting, since),
+        AttemptPhase::Pending => (starting_state(wanted, observed, stopping), observed.accepted_at),
     }
 }
 
-fn opening(wanted: Option<&TaskAssignment>, found: &Found, going: bool) -> TaskState {
-    let later_attempt = found.ledger.attempt > 1;
-    match found.container {
+fn starting_state(wanted: Option<&TaskAssignment>, observed: &ObservedTask, stopping: bool) -> TaskState {
+    let later_attempt = observed.history.attempt > 1;
+    match observed.container {
         _ if later_attempt => TaskState::Starting,
-        Container::Stopped { .. } | Container::Running { .. } => TaskState::Running,
-        Container::Created if going => TaskState::Ready,
-        Container::Created if wanted.is_some_and(|wanted| wanted.desired == Desired::Ready) => {
+        ContainerState::Stopped { .. } | ContainerState::Running { .. } => TaskState::Running,
+        ContainerState::Created if stopping => TaskState::Ready,
+        ContainerState::Created if wanted.is_some_and(|wanted| wanted.desired == DesiredTaskState::Ready) => {
             TaskState::Ready
         }
-        Container::Created => TaskState::Starting,
-        Container::Absent | Container::Recorded if found.sight == Sight::Never => TaskState::Accepted,
-        Container::Absent | Container::Recorded => TaskState::Preparing,
+        ContainerState::Created => TaskState::Starting,
+        ContainerState::Absent | ContainerState::Recorded if observed.freshness == Freshness::Unknown => {
+            TaskState::Accepted
+        }
+        ContainerState::Absent | ContainerState::Recorded => TaskState::Preparing,
     }
 }
 
-/// Why the task does not run or gets no traffic; empty when it does.
-fn reason(wanted: Option<&TaskAssignment>, found: &Found, ready: bool) -> String {
-    if let (Phase::Ended { reason, .. }, false) = (&found.ledger.phase, found.container.is_running()) {
-        return with_trouble(reason.clone(), found);
+/// Why the task does not run or receives no traffic; empty when it does.
+fn task_reason(wanted: Option<&TaskAssignment>, observed: &ObservedTask, ready: bool) -> String {
+    if let (AttemptPhase::Ended { reason, .. }, false) =
+        (&observed.history.phase, observed.container.is_running())
+    {
+        return with_failure(reason.clone(), observed);
     }
     let limit = wanted.and_then(|wanted| wanted.spec.limits.memory);
-    let said = match found.container {
-        Container::Running { .. } if ready => String::new(),
-        Container::Running { .. } if found.stop.is_some() => stopping(wanted, found),
-        Container::Running { .. } => unwell(wanted, found),
-        Container::Stopped { exit, .. } => words::ending(Some(exit), limit),
-        Container::Absent | Container::Recorded | Container::Created => waiting(wanted, found, limit),
+    let text = match observed.container {
+        ContainerState::Running { .. } if ready => String::new(),
+        ContainerState::Running { .. } if observed.stop.is_some() => stopping_reason(wanted, observed),
+        ContainerState::Running { .. } => unhealthy_reason(wanted, observed),
+        ContainerState::Stopped { exit, .. } => display::format_exit(Some(exit), limit),
+        ContainerState::Absent | ContainerState::Recorded | ContainerState::Created => {
+            waiting_reason(wanted, observed, limit)
+        }
     };
-    with_trouble(said, found)
+    with_failure(text, observed)
 }
 
-/// Why a process that runs is not ready, as far as its checks say.
-fn unwell(wanted: Option<&TaskAssignment>, found: &Found) -> String {
-    match (&found.checked, found.health(wanted)) {
+/// Why a running process is not ready, as far as its health checks tell.
+fn unhealthy_reason(wanted: Option<&TaskAssignment>, observed: &ObservedTask) -> String {
+    match (&observed.observed_health, observed.health(wanted)) {
         (_, Health::None | Health::Healthy) => String::new(),
         (Some(checked), _) => checked.reason.clone(),
-        (None, Health::Starting) => "no check has succeeded yet".to_string(),
+        (None, Health::Starting) => "no health check has succeeded yet".to_string(),
         (None, Health::Unhealthy) => {
-            "unhealthy, as an earlier agent of the node found; it is asked again".to_string()
+            "unhealthy: reported before the agent restarted; checking again".to_string()
         }
     }
 }
 
-fn stopping(wanted: Option<&TaskAssignment>, found: &Found) -> String {
-    let Some(stop) = found.stop else { return String::new() };
+fn stopping_reason(wanted: Option<&TaskAssignment>, observed: &ObservedTask) -> String {
+    let Some(stop) = observed.stop else { return String::new() };
     let grace = wanted.map(|wanted| wanted.spec.stop_grace);
     match (stop.killed_at, grace) {
-        (Some(at), _) => format!("killed at {}, but it has not ended yet", words::time_of_day(at)),
+        (Some(at), _) => {
+            format!("stopping: sent SIGKILL at {}, process still running", display::format_time_of_day(at))
+        }
         (None, Some(grace)) => {
-            format!("stopping: has {} from {}", words::lasting(grace), words::time_of_day(stop.at))
+            format!(
+                "stopping: grace period of {} since {}",
+                display::format_duration(grace),
+                display::format_time_of_day(stop.at)
+            )
         }
-        (None, None) => format!("stopping since {}", words::time_of_day(stop.at)),
+        (None, None) => format!("stopping since {}", display::format_time_of_day(stop.at)),
     }
 }
 
-fn waiting(wanted: Option<&TaskAssignment>, found: &Found, limit: Option<Bytes>) -> String {
-    let attempt = found.ledger.attempt;
-    match found.ledger.phase {
-        Phase::Waiting { until, .. } => {
-            let ending = words::ending(found.ledger.exit, limit);
-            format!("{ending}; attempt {attempt} starts at {}", words::time_of_day(until))
+fn waiting_reason(wanted: Option<&TaskAssignment>, observed: &ObservedTask, limit: Option<Bytes>) -> String {
+    let attempt = observed.history.attempt;
+    match observed.history.phase {
+        AttemptPhase::Waiting { until, .. } => {
+            let ending = display::format_exit(observed.history.exit, limit);
+            format!("{ending}; attempt {attempt} starts at {}", display::format_time_of_day(until))
         }
-        Phase::Open if attempt > 1 => {
-            format!("{}; attempt {attempt} is being started", words::ending(found.ledger.exit, limit))
+        AttemptPhase::Pending if attempt > 1 => {
+            format!(
+                "{}; attempt {attempt} is being started",
+                display::format_exit(observed.history.exit, limit)
+            )
         }
-        Phase::Started { .. } => words::ending(None, limit),
-        Phase::Open if found.container == Container::Absent => preparing(wanted, found),
-        Phase::Open | Phase::Ended { .. } => String::new(),
+        AttemptPhase::Started { .. } => display::format_exit(None, limit),
+        AttemptPhase::Pending if observed.container == ContainerState::Absent => {
+            preparing_reason(wanted, observed)
+        }
+        AttemptPhase::Pending | AttemptPhase::Ended { .. } => String::new(),
     }
 }
 
-/// What a task that is on its way up waits for.
-fn preparing(wanted: Option<&TaskAssignment>, found: &Found) -> String {
-    let Some(wanted) = wanted.filter(|wanted| wanted.desired <= Desired::Running) else {
+/// What a task waits for before it starts.
+fn preparing_reason(wanted: Option<&TaskAssignment>, observed: &ObservedTask) -> String {
+    let Some(wanted) = wanted.filter(|wanted| wanted.desired <= DesiredTaskState::Running) else {
         return String::new();
     };
-    match &found.image {
-        Image::Arriving { said } => said.clone(),
-        Image::Present(_) if pin(wanted).is_none() => {
-            "has its image; waits until managers have noted which one the revision runs".to_string()
+    match &observed.image {
+        ImageState::Pulling { progress: text } => text.clone(),
+        ImageState::Present(_) if resolved_digest(wanted).is_none() => {
+            "waiting for the manager to pin the image digest".to_string()
         }
-        Image::Present(_) | Image::Unknown => String::new(),
+        ImageState::Present(_) | ImageState::Unknown => String::new(),
     }
 }
 
-/// Adds what failed. How often is not told: each try would be another report.
-fn with_trouble(said: String, found: &Found) -> String {
-    let Some((verb, trouble)) = found.troubles.first_key_value() else { return said };
-    let joint = if said.is_empty() { "" } else { "; " };
-    format!("{said}{joint}{verb}: {}", trouble.reason)
+/// Adds what failed. The number of tries is omitted: each try would be another report.
+fn with_failure(text: String, observed: &ObservedTask) -> String {
+    let Some((verb, failure)) = observed.failures.first_key_value() else { return text };
+    let joint = if text.is_empty() { "" } else { "; " };
+    format!("{text}{joint}{verb}: {}", failure.reason)
 }
 
 #[cfg(test)]

@@ -7,29 +7,29 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Response};
 use warren_control::{Shutdown, SystemClock};
-use warren_process::joining::channel_over;
+use warren_process::join::channel_over;
 use warren_proto::status::{NODE_REMOVED, Problem};
 use warren_proto::v1::membership_server::{Membership as MembershipService, MembershipServer};
 use warren_security::CertificateAuthority;
 use warren_types::NodeRole;
 
 use super::*;
-use crate::samples::settings;
-use crate::scripted::PATIENCE;
-use crate::session::Connected;
+use crate::fake_manager::TIMEOUT;
+use crate::fixtures::settings;
+use crate::session::ManagerConnection;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// A manager that gives out certificates for an hour, or fails as it is told.
+/// A manager that issues certificates for an hour, or fails as configured.
 #[derive(Clone)]
-struct Manager {
+struct RenewingManager {
     authority: Arc<CertificateAuthority>,
-    fails: Arc<Mutex<Vec<Problem>>>,
-    asked: Arc<Mutex<Vec<String>>>,
+    failures: Arc<Mutex<Vec<Problem>>>,
+    requests: Arc<Mutex<Vec<String>>>,
 }
 
 #[tonic::async_trait]
-impl MembershipService for Manager {
+impl MembershipService for RenewingManager {
     async fn join(&self, _: Request<v1::JoinRequest>) -> Result<Response<v1::JoinResponse>, Status> {
         Err(Status::unimplemented("join"))
     }
@@ -37,8 +37,8 @@ impl MembershipService for Manager {
     async fn renew(&self, request: Request<v1::RenewRequest>) -> Result<Response<v1::RenewResponse>, Status> {
         let request = CertificateRequest::parse(&request.into_inner().certificate_request);
         let request = request.map_err(|error| Status::invalid_argument(error.to_string()))?;
-        self.asked.lock().unwrap().push(request.node_id().to_string());
-        if let Some(problem) = self.fails.lock().unwrap().pop() {
+        self.requests.lock().unwrap().push(request.node_id().to_string());
+        if let Some(problem) = self.failures.lock().unwrap().pop() {
             return Err(problem.into());
         }
         let certificate =
@@ -53,8 +53,8 @@ impl MembershipService for Manager {
 
 struct Node {
     _dir: tempfile::TempDir,
-    manager: Manager,
-    renewal: Renewal,
+    manager: RenewingManager,
+    renewal: CertificateRenewal,
     server: tokio::task::JoinHandle<()>,
 }
 
@@ -65,7 +65,7 @@ impl Drop for Node {
 }
 
 impl Node {
-    /// A node whose certificate, good for an hour, was issued so long ago.
+    /// A node whose certificate, valid for an hour, was issued so long ago.
     fn new(age: Duration) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let now = SystemTime::now();
@@ -76,111 +76,112 @@ impl Node {
         let request = CertificateRequest::parse(&request).unwrap();
         let certificate = authority.sign_node(NodeRole::Worker, &request, now - age, HOUR).unwrap();
         let credentials = store.complete(&authority.roots(), &certificate).unwrap();
-        let manager = Manager { authority, fails: Arc::default(), asked: Arc::default() };
+        let manager = RenewingManager { authority, failures: Arc::default(), requests: Arc::default() };
         let (dialled, incoming) = mpsc::channel::<Result<DuplexStream, std::io::Error>>(8);
         let server = tonic::transport::Server::builder().add_service(MembershipServer::new(manager.clone()));
         let serve = server.serve_with_incoming(ReceiverStream::new(incoming));
         let server = tokio::spawn(async move { serve.await.unwrap() });
-        let dial: Dial = Arc::new(move || {
+        let dial: SharedDialer = Arc::new(move || {
             let dialled = dialled.clone();
             async move {
                 let (near, far) = tokio::io::duplex(1 << 16);
-                dialled.send(Ok(far)).await.map_err(|_| DialError::NoAddress)?;
+                dialled.send(Ok(far)).await.map_err(|_| ManagerDialError::NoAddress)?;
                 let channel = channel_over(near).await;
                 let memory = || "memory".to_owned();
-                let channel = channel.map_err(|source| DialError::Transport { manager: memory(), source })?;
-                Ok(Connected { manager: memory(), dialled_from: None, channel })
+                let channel =
+                    channel.map_err(|source| ManagerDialError::Transport { manager: memory(), source })?;
+                Ok(ManagerConnection { manager: memory(), dialled_from: None, channel })
             }
             .boxed()
         });
-        let live = LiveCertificate::new(&credentials);
+        let live = ReloadableCertificate::new(&credentials);
         let clock = Arc::new(SystemClock::new());
-        let renewal = Renewal { store, live, dial, chance: 0, clock };
+        let renewal = CertificateRenewal { store, live, dial, random: 0, clock };
         Self { _dir: dir, manager, renewal, server }
     }
 
-    /// The certificates on the disk and on the wire, which are to be the same.
-    async fn shown(&self) -> SystemTime {
+    /// The certificates on disk and on the wire, which must be equal.
+    async fn shown_expiry(&self) -> SystemTime {
         let (credentials, _) = self.renewal.load().await.unwrap();
         let live = self.renewal.live.resolve(&[], &[]).unwrap();
-        let of_disk = LiveCertificate::new(&credentials).resolve(&[], &[]).unwrap();
+        let of_disk = ReloadableCertificate::new(&credentials).resolve(&[], &[]).unwrap();
         assert_eq!(live.cert, of_disk.cert);
         credentials.expires_at()
     }
 
-    fn asked(&self) -> usize {
-        self.manager.asked.lock().unwrap().len()
+    fn request_count(&self) -> usize {
+        self.manager.requests.lock().unwrap().len()
     }
 }
 
 #[tokio::test]
-async fn a_certificate_is_renewed_when_it_is_due_and_not_before() {
+async fn certificate_is_renewed_only_when_due() {
     let (young, now) = (Node::new(HOUR / 2), SystemTime::now());
-    let before = young.shown().await;
+    let before = young.shown_expiry().await;
     let again = young.renewal.ensure(now).await.unwrap();
-    // Due after two thirds of its life.
+    // Due after two thirds of its lifetime.
     assert!(again <= HOUR / 6 && again >= HOUR / 6 - Duration::from_secs(5), "{again:?}");
-    assert_eq!((young.asked(), young.shown().await), (0, before));
+    assert_eq!((young.request_count(), young.shown_expiry().await), (0, before));
 
     let old = Node::new(HOUR * 5 / 6);
-    let (before, identity) = (old.shown().await, old.renewal.live.identity());
+    let (before, identity) = (old.shown_expiry().await, old.renewal.live.identity());
     for _ in 0..2 {
         let again = old.renewal.ensure(now).await.unwrap();
         assert!(again >= HOUR / 2 && again <= HOUR * 2 / 3, "{again:?}");
-        assert_eq!(old.asked(), 1, "the second time there is nothing to do");
+        assert_eq!(old.request_count(), 1, "the second time there is nothing to do");
     }
-    assert!(old.shown().await > before + HOUR / 2);
-    assert_eq!(*old.manager.asked.lock().unwrap(), [identity.id()], "with the same key");
+    assert!(old.shown_expiry().await > before + HOUR / 2);
+    assert_eq!(*old.manager.requests.lock().unwrap(), [identity.id()], "with the same key");
     assert_eq!(old.renewal.live.identity(), identity);
 }
 
 #[tokio::test]
-async fn what_cannot_be_renewed_says_why_and_stays() {
+async fn failed_renewal_keeps_old_certificate_and_reports_reason() {
     let node = Node::new(HOUR * 5 / 6);
-    let (before, now) = (node.shown().await, SystemTime::now());
-    node.manager.fails.lock().unwrap().push(Problem::new(Code::Unavailable, "NO_LEADER", "no leader"));
+    let (before, now) = (node.shown_expiry().await, SystemTime::now());
+    node.manager.failures.lock().unwrap().push(Problem::new(Code::Unavailable, "NO_LEADER", "no leader"));
     let error = node.renewal.ensure(now).await.unwrap_err();
     assert!(error.to_string().ends_with("no leader"), "{error}");
-    assert_eq!(node.shown().await, before);
+    assert_eq!(node.shown_expiry().await, before);
     let gone = Problem::new(Code::FailedPrecondition, NODE_REMOVED, "the node was removed");
-    node.manager.fails.lock().unwrap().push(gone);
+    node.manager.failures.lock().unwrap().push(gone);
     assert!(matches!(node.renewal.ensure(now).await, Err(RenewalError::Refused { .. })));
-    assert_eq!(node.shown().await, before);
+    assert_eq!(node.shown_expiry().await, before);
 
     let late = Node::new(HOUR * 2);
     assert!(matches!(late.renewal.ensure(now).await, Err(RenewalError::Expired)));
-    assert_eq!(late.asked(), 0, "no manager would talk to it");
+    assert_eq!(late.request_count(), 0, "no manager would talk to it");
     std::fs::remove_dir_all(late._dir.path().join("member")).unwrap();
-    assert!(matches!(late.renewal.ensure(now).await, Err(RenewalError::NoMember(_))));
+    assert!(matches!(late.renewal.ensure(now).await, Err(RenewalError::NotAMember(_))));
 }
 
 #[tokio::test(start_paused = true)]
-async fn failures_are_shown_and_tried_again() {
+async fn renewal_failure_is_reported_and_retried() {
     let mut node = Node::new(HOUR * 5 / 6);
     let problem = || Problem::new(Code::Unavailable, "NO_LEADER", "no leader");
-    node.manager.fails.lock().unwrap().extend([problem(), problem()]);
+    node.manager.failures.lock().unwrap().extend([problem(), problem()]);
     let (store, live) = (node.renewal.store.clone(), Arc::clone(&node.renewal.live));
     let dial = Arc::clone(&node.renewal.dial);
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-    let renewal = Renewal { store, live, dial, chance: 0, clock: Arc::clone(&clock) };
+    let renewal = CertificateRenewal { store, live, dial, random: 0, clock: Arc::clone(&clock) };
     let renewal = std::mem::replace(&mut node.renewal, renewal);
     let shutdown = Shutdown::new();
-    let loops = Loops::new(shutdown.clone(), clock, Arc::new(|| 0));
+    let background_tasks = BackgroundTasks::new(shutdown.clone(), clock, Arc::new(|| 0));
     let began = tokio::time::Instant::now();
-    renewal.start(&loops);
-    let status = || loops.snapshot().remove(0);
+    renewal.start(&background_tasks);
+    let status = || background_tasks.snapshot().remove(0);
     let renewed = async {
         while status().runs < 3 {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     };
-    timeout(PATIENCE, renewed).await.unwrap();
+    timeout(TIMEOUT, renewed).await.unwrap();
     // Half of 10 s, then half of 20 s.
     assert!(began.elapsed() >= Duration::from_secs(15), "{:?}", began.elapsed());
     let status = status();
-    assert_eq!((status.name, status.failures, status.failures_in_a_row), ("worker.certificate", 2, 0));
+    assert_eq!((status.name, status.failures, status.consecutive_failures), ("worker.certificate", 2, 0));
     let error = status.last_failure.unwrap().error;
-    assert!(error.contains("gave no new certificate: no leader"), "{error}");
-    assert!(node.shown().await > SystemTime::now() + HOUR / 2);
+    assert!(error.contains("did not renew the certificate: no leader"), "{error}");
+    assert!(node.shown_expiry().await > SystemTime::now() + HOUR / 2);
     shutdown.stop(Duration::from_secs(5)).await.unwrap();
 }

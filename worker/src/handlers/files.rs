@@ -1,41 +1,41 @@
-//! The directory of a task: the files by which its container knows names, and its log.
+//! The directory of a task: files for name resolution in its container, and its log.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-use warren_network::files::{HostResolver, TaskFiles, ensure_files};
+use warren_network::files::{HostResolverPaths, TaskNetworkFiles, ensure_files};
 use warren_types::{TaskAssignment, TaskId};
 
-/// Longest host name that Linux takes (`HOST_NAME_MAX`, uname(2)), less one to be a DNS label.
+/// Longest host name in Linux (`HOST_NAME_MAX`, uname(2)), less one to be a DNS label.
 const MAX_HOSTNAME: usize = 63;
 
-/// Directories that one sweep removes: a log may take a while to go, and the next sweep is soon.
-const SWEEP: usize = 100;
+/// Maximum removals of one sweep: a log may take a while to remove, and the next sweep is soon.
+const MAX_SWEEP: usize = 100;
 
 /// The directories of all tasks: `<root>/<task id>/`.
 #[derive(Debug, Clone)]
-pub(crate) struct Directories {
+pub(crate) struct TaskDirs {
     root: PathBuf,
-    resolver: HostResolver,
+    resolver: HostResolverPaths,
 }
 
-/// Why a task's directory could not be written or removed.
+/// The directory of a task could not be written or removed.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum FilesError {
+pub(crate) enum TaskDirError {
     #[error(transparent)]
     Write(#[from] warren_network::Error),
-    #[error("cannot make {path}: {source}")]
-    Make { path: PathBuf, source: io::Error },
+    #[error("cannot create {path}: {source}")]
+    Create { path: PathBuf, source: io::Error },
     #[error("cannot remove {path}: {source}")]
     Remove { path: PathBuf, source: io::Error },
     #[error("cannot list {path}: {source}")]
     List { path: PathBuf, source: io::Error },
 }
 
-impl Directories {
-    /// Below `root`, with the resolvers of this machine.
+impl TaskDirs {
+    /// Below `root`, with the DNS resolvers of this machine.
     pub fn new(root: PathBuf) -> Self {
-        Self { root, resolver: HostResolver::default() }
+        Self { root, resolver: HostResolverPaths::default() }
     }
 
     fn path(&self, task: &TaskId) -> PathBuf {
@@ -43,30 +43,29 @@ impl Directories {
     }
 
     /// The directory of the container's output.
-    pub fn log(&self, task: &TaskId) -> PathBuf {
+    pub fn log_dir(&self, task: &TaskId) -> PathBuf {
         self.path(task).join("output")
     }
 
-    /// Writes the task's files, as far as they are not right already.
-    pub async fn ensure(&self, task: &TaskAssignment) -> Result<TaskFiles, FilesError> {
+    /// Writes the task's files if they differ.
+    pub async fn ensure(&self, task: &TaskAssignment) -> Result<TaskNetworkFiles, TaskDirError> {
         let further = task.spec.hosts.iter().map(|host| (host.name.clone(), host.address));
         let (name, further) = (hostname(task), further.collect::<Vec<_>>());
-        let log = self.log(&task.id);
-        tokio::fs::create_dir_all(&log).await.map_err(|source| FilesError::Make { path: log, source })?;
+        let log = self.log_dir(&task.id);
+        tokio::fs::create_dir_all(&log).await.map_err(|source| TaskDirError::Create { path: log, source })?;
         let directory = self.path(&task.id);
         Ok(ensure_files(&directory, &name, task.address, &further, &self.resolver).await?)
     }
 
-    /// Removes everything of the task, its log included.
-    pub async fn remove(&self, task: &TaskId) -> Result<(), FilesError> {
+    /// Removes the task's directory with its log.
+    pub async fn remove(&self, task: &TaskId) -> Result<(), TaskDirError> {
         remove(&self.path(task)).await
     }
 
-    /// Removes the directories of tasks that the node does not have, some at a time; says how many that were.
-    /// `has` is asked for each directory that was found, so that a task must be known before its directory is
-    /// made. What is not named like a task is left alone.
-    pub async fn sweep(&self, has: impl Fn(&TaskId) -> bool) -> Result<usize, FilesError> {
-        let listing = |source| FilesError::List { path: self.root.clone(), source };
+    /// Removes a limited number of directories of unknown tasks; returns how many. `has` is called for each
+    /// directory found, so a task must be known before its directory is created. Other names are ignored.
+    pub async fn sweep(&self, has: impl Fn(&TaskId) -> bool) -> Result<usize, TaskDirError> {
+        let listing = |source| TaskDirError::List { path: self.root.clone(), source };
         let mut entries = match tokio::fs::read_dir(&self.root).await {
             Ok(entries) => entries,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
@@ -78,7 +77,7 @@ impl Directories {
             if task.is_some_and(|task| !has(&task)) {
                 remove(&entry.path()).await?;
                 removed += 1;
-                if removed == SWEEP {
+                if removed == MAX_SWEEP {
                     break;
                 }
             }
@@ -87,17 +86,17 @@ impl Directories {
     }
 }
 
-async fn remove(path: &Path) -> Result<(), FilesError> {
+async fn remove(path: &Path) -> Result<(), TaskDirError> {
     match tokio::fs::remove_dir_all(path).await {
         Err(source) if source.kind() != io::ErrorKind::NotFound => {
-            Err(FilesError::Remove { path: path.to_owned(), source })
+            Err(TaskDirError::Remove { path: path.to_owned(), source })
         }
         _ => Ok(()),
     }
 }
 
-/// The task's name inside its container: the wanted one, or `web-3`, where a service's name that is too long for
-/// that loses its end.
+/// Host name of the task's container: the configured one, or `web-3`, with the service's name truncated to
+/// fit.
 pub(crate) fn hostname(task: &TaskAssignment) -> String {
     if let Some(wanted) = &task.spec.hostname {
         return wanted.clone();
@@ -105,7 +104,7 @@ pub(crate) fn hostname(task: &TaskAssignment) -> String {
     let slot = format!("-{}", task.slot);
     let room = MAX_HOSTNAME - slot.len();
     let service = task.service.as_str();
-    // A service's name is ASCII, so that every place is a character's.
+    // A service's name is ASCII, so every index is a character boundary.
     let service = service[..service.len().min(room)].trim_end_matches('-');
     format!("{service}{slot}")
 }
@@ -115,12 +114,12 @@ mod tests {
     use warren_types::HostEntry;
 
     use super::*;
-    use crate::samples::{task, task_id};
+    use crate::fixtures::{task, task_id};
 
     #[tokio::test]
-    async fn a_directory_comes_and_goes_with_its_task() {
+    async fn task_dir_is_created_and_removed() {
         let dir = tempfile::tempdir().unwrap();
-        let directories = Directories::new(dir.path().join("tasks"));
+        let directories = TaskDirs::new(dir.path().join("tasks"));
         let mut wanted = task(1);
         wanted.spec.hosts = vec![HostEntry { name: "db".into(), address: [192, 0, 2, 7].into() }];
         let files = directories.ensure(&wanted).await.unwrap();
@@ -128,17 +127,17 @@ mod tests {
         let hosts = std::fs::read_to_string(&files.hosts).unwrap();
         assert!(hosts.ends_with("10.210.0.2\tweb-1\n192.0.2.7\tdb\n"), "{hosts}");
         assert_eq!(std::fs::read_to_string(&files.hostname).unwrap(), "web-1\n");
-        std::fs::write(directories.log(&task_id(1)).join("1"), "said").unwrap();
+        std::fs::write(directories.log_dir(&task_id(1)).join("1"), "said").unwrap();
         directories.remove(&task_id(1)).await.unwrap();
         directories.remove(&task_id(1)).await.unwrap();
         assert_eq!(std::fs::read_dir(dir.path().join("tasks")).unwrap().count(), 0);
     }
 
     #[tokio::test]
-    async fn a_sweep_removes_what_belongs_to_no_task_of_the_node() {
+    async fn sweep_removes_dirs_of_unknown_tasks() {
         let dir = tempfile::tempdir().unwrap();
-        let directories = Directories::new(dir.path().to_path_buf());
-        assert_eq!(Directories::new(dir.path().join("none")).sweep(|_| false).await.unwrap(), 0);
+        let directories = TaskDirs::new(dir.path().to_path_buf());
+        assert_eq!(TaskDirs::new(dir.path().join("none")).sweep(|_| false).await.unwrap(), 0);
         for number in [1, 2] {
             directories.ensure(&task(number)).await.unwrap();
         }
@@ -150,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn host_names_fit() {
+    fn long_hostname_is_shortened() {
         let of = |service: &str, slot| TaskAssignment { service: service.parse().unwrap(), slot, ..task(1) };
         let name = |service: &str, slot| hostname(&of(service, slot));
         assert_eq!(name("web", 3), "web-3");

@@ -1,7 +1,7 @@
-//! Which tasks of this node share which host port.
+//! Shares of this node's tasks in host ports.
 //!
 //! A port belongs to one service at a time. Many tasks change their shares at once when a service starts;
-//! the changes of one port that wait for each other are written as one.
+//! queued changes of one port are written as one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddrV4;
@@ -9,124 +9,124 @@ use std::num::NonZeroU16;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Mutex as AsyncMutex;
-use warren_network::{HostPort, Network, PublishedPort};
+use warren_network::{HostPort, NetworkBackend, PortMapping};
 use warren_types::{ServiceId, TaskAssignment, TaskId};
 
-/// The backends of each host port, as the network takes them.
-pub(crate) type Backends = BTreeMap<HostPort, BTreeSet<SocketAddrV4>>;
+/// The backends of each host port, as the network backend takes them.
+pub(crate) type PortBackends = BTreeMap<HostPort, BTreeSet<SocketAddrV4>>;
 
-/// The shares of all tasks, and the network that they are written to.
-pub(crate) struct Ports {
-    network: Arc<dyn Network>,
-    shares: Mutex<BTreeMap<HostPort, Share>>,
+/// The shares of all tasks, and the network backend that they are written to.
+pub(crate) struct HostPortShares {
+    network: Arc<dyn NetworkBackend>,
+    shares: Mutex<BTreeMap<HostPort, PortShare>>,
 }
 
 /// One host port.
-struct Share {
+struct PortShare {
     service: ServiceId,
-    /// The tasks that need the port; those that get traffic with their address.
+    /// The tasks that reserve the port; those with traffic have an address.
     tasks: BTreeMap<TaskId, Option<SocketAddrV4>>,
     /// Counts the changes of `tasks`.
     version: u64,
-    /// The version that the network has. Whoever holds it writes.
+    /// The written version. The holder of the lock writes.
     written: Arc<AsyncMutex<u64>>,
 }
 
-/// Why a task does not have its share.
+/// A task cannot get its share.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum PortsError {
+pub(crate) enum HostPortError {
     #[error(transparent)]
     Network(#[from] warren_network::Error),
     #[error("port {port} still belongs to service {service}, whose tasks on this node are being stopped")]
-    OfAnotherService { port: HostPort, service: ServiceId },
+    OwnedByOtherService { port: HostPort, service: ServiceId },
     #[error("0 is not a port; publish one of 1 to 65535")]
     Zero,
 }
 
-/// The ports that a task asks for, each with where its traffic goes.
-fn wanted(task: &TaskAssignment) -> Result<Vec<(HostPort, SocketAddrV4)>, PortsError> {
+/// The ports that a task publishes, each with the target of its traffic.
+fn requested_ports(task: &TaskAssignment) -> Result<Vec<(HostPort, SocketAddrV4)>, HostPortError> {
     let each = |port: &warren_types::PublishedPort| {
-        let number = NonZeroU16::new(port.host_port).ok_or(PortsError::Zero)?;
+        let number = NonZeroU16::new(port.host_port).ok_or(HostPortError::Zero)?;
         let at = HostPort::new(port.host_ip, number);
         Ok((at, SocketAddrV4::new(task.address, port.container_port)))
     };
     task.ports.iter().map(each).collect()
 }
 
-impl Ports {
-    /// Nobody has a share.
-    pub fn new(network: Arc<dyn Network>) -> Self {
+impl HostPortShares {
+    /// Without shares.
+    pub fn new(network: Arc<dyn NetworkBackend>) -> Self {
         Self { network, shares: Mutex::default() }
     }
 
-    fn shares(&self) -> MutexGuard<'_, BTreeMap<HostPort, Share>> {
+    fn shares(&self) -> MutexGuard<'_, BTreeMap<HostPort, PortShare>> {
         self.shares.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes over what an earlier agent served: the backends that the network should start with.
-    pub fn adopt(&self, serving: &[Arc<TaskAssignment>]) -> Backends {
+    /// Adopts the shares of an earlier agent; returns the initial backends of the network.
+    pub fn adopt(&self, serving: &[Arc<TaskAssignment>]) -> PortBackends {
         for task in serving {
-            for (at, backend) in wanted(task).unwrap_or_default() {
-                self.note(task, at, Some(backend)).ok();
+            for (at, backend) in requested_ports(task).unwrap_or_default() {
+                self.record(task, at, Some(backend)).ok();
             }
         }
         let shares = self.shares();
         shares.iter().map(|(at, share)| (*at, share.backends())).collect()
     }
 
-    /// Takes the task's ports without traffic for it.
-    pub async fn hold(&self, task: &TaskAssignment) -> Result<(), PortsError> {
+    /// Reserves the task's ports without traffic.
+    pub async fn reserve(&self, task: &TaskAssignment) -> Result<(), HostPortError> {
         self.set(task, false).await
     }
 
-    /// Takes the task's ports and sends it its share of their traffic.
-    pub async fn serve(&self, task: &TaskAssignment) -> Result<(), PortsError> {
+    /// Reserves the task's ports and routes its share of traffic.
+    pub async fn route(&self, task: &TaskAssignment) -> Result<(), HostPortError> {
         self.set(task, true).await
     }
 
-    async fn set(&self, task: &TaskAssignment, serving: bool) -> Result<(), PortsError> {
-        for (at, backend) in wanted(task)? {
-            let version = self.note(task, at, serving.then_some(backend))?;
+    async fn set(&self, task: &TaskAssignment, serving: bool) -> Result<(), HostPortError> {
+        for (at, backend) in requested_ports(task)? {
+            let version = self.record(task, at, serving.then_some(backend))?;
             if let Err(error) = self.write(at, version).await {
-                self.strike(&task.id, at);
+                self.withdraw(&task.id, at);
                 return Err(error.into());
             }
         }
         Ok(())
     }
 
-    /// Takes the task out of all ports; a port that nobody needs any more is free.
-    pub async fn release(&self, task: &TaskId) -> Result<(), PortsError> {
+    /// Removes the task from all ports; a port without tasks is free.
+    pub async fn release(&self, task: &TaskId) -> Result<(), HostPortError> {
         let held: Vec<HostPort> = {
             let shares = self.shares();
-            let has = |share: &Share| share.tasks.contains_key(task);
+            let has = |share: &PortShare| share.tasks.contains_key(task);
             shares.iter().filter(|(_, share)| has(share)).map(|(at, _)| *at).collect()
         };
         for at in held {
             let backend = self.shares().get(&at).and_then(|share| share.tasks.get(task).copied()).flatten();
-            let Some(version) = self.strike(task, at) else { continue };
+            let Some(version) = self.withdraw(task, at) else { continue };
             if let Err(error) = self.write(at, version).await {
-                // Still ours to release: the next try must find it.
-                self.put_back(task, at, backend);
+                // The share is kept, so that the retry finds it.
+                self.restore(task, at, backend);
                 return Err(error.into());
             }
         }
         Ok(())
     }
 
-    /// Notes the task's share and answers the version that has it.
-    fn note(
+    /// Records the task's share and returns the version that has it.
+    fn record(
         &self,
         task: &TaskAssignment,
         at: HostPort,
         backend: Option<SocketAddrV4>,
-    ) -> Result<u64, PortsError> {
+    ) -> Result<u64, HostPortError> {
         let mut shares = self.shares();
         let service = task.service_id();
-        let share = shares.entry(at).or_insert_with(|| Share::of(service));
+        let share = shares.entry(at).or_insert_with(|| PortShare::new(service));
         if share.service != service {
             if !share.tasks.is_empty() {
-                return Err(PortsError::OfAnotherService { port: at, service: share.service });
+                return Err(HostPortError::OwnedByOtherService { port: at, service: share.service });
             }
             share.service = service;
         }
@@ -135,7 +135,7 @@ impl Ports {
         Ok(share.version)
     }
 
-    fn strike(&self, task: &TaskId, at: HostPort) -> Option<u64> {
+    fn withdraw(&self, task: &TaskId, at: HostPort) -> Option<u64> {
         let mut shares = self.shares();
         let share = shares.get_mut(&at)?;
         share.tasks.remove(task)?;
@@ -143,17 +143,16 @@ impl Ports {
         Some(share.version)
     }
 
-    fn put_back(&self, task: &TaskId, at: HostPort, backend: Option<SocketAddrV4>) {
+    fn restore(&self, task: &TaskId, at: HostPort, backend: Option<SocketAddrV4>) {
         let mut shares = self.shares();
-        let share = shares.entry(at).or_insert_with(|| Share::of(task.service));
+        let share = shares.entry(at).or_insert_with(|| PortShare::new(task.service));
         if share.service == task.service {
             share.tasks.insert(*task, backend);
             share.version += 1;
         }
     }
 
-    /// Makes the network have at least `version` of the port. Whoever comes first writes what all want by
-    /// then.
+    /// Writes at least `version` of the port. The first caller writes the changes of all.
     async fn write(&self, at: HostPort, version: u64) -> Result<(), warren_network::Error> {
         let Some(written) = self.shares().get(&at).map(|share| Arc::clone(&share.written)) else {
             return Ok(());
@@ -168,15 +167,15 @@ impl Ports {
             self.network.remove_port(at).await?;
             self.shares().retain(|other, share| *other != at || share.version != version);
         } else {
-            self.network.ensure_port(&PublishedPort { at, backends }).await?;
+            self.network.ensure_port(&PortMapping { host_port: at, backends }).await?;
         }
         *written = version;
         Ok(())
     }
 }
 
-impl Share {
-    fn of(service: ServiceId) -> Self {
+impl PortShare {
+    fn new(service: ServiceId) -> Self {
         Self { service, tasks: BTreeMap::new(), version: 0, written: Arc::default() }
     }
 

@@ -1,6 +1,6 @@
-//! What the mounts of a task come from: paths of this node, and volumes, which are made where they are missing.
+//! Sources of a task's mounts: paths of this node, and volumes, which are created if missing.
 //!
-//! A volume outlives its tasks, so nothing here goes with a task; only a manager has one deleted.
+//! A volume outlives its tasks, so it is deleted only at the request of a manager, never with a task.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -9,45 +9,44 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use warren_image::{InvalidReference, Reference};
 use warren_runtime::{Error as RuntimeError, Runtime};
-use warren_task::Wishes;
-use warren_types::spec::{MountSource, is_plain_relative};
+use warren_task::DesiredState;
+use warren_types::spec::{MountSource, is_normalized_relative};
 use warren_types::template::{ExpandError, ParseTemplateError, Template, TemplateValues, is_template};
 use warren_types::{Bytes, TaskAssignment, VolumeAssignment, VolumeName};
-use warren_volume::{Driver, Opened, Pin, Pins, Source, Unreadable};
+use warren_volume::{ContentDir, ContentError, InitialContent, SubpathMount, SubpathMounts, VolumeBackend};
 
 use crate::handlers::images;
 
-/// How many of those who use a volume are named.
-const NAMED: usize = 5;
+/// Maximum number of users in a message.
+const MAX_NAMED_USERS: usize = 5;
 
-/// The volumes of the node, and who uses them.
-pub(crate) struct Volumes {
-    driver: Arc<dyn Driver>,
-    pins: Pins,
+/// The volumes of the node, and their users.
+pub(crate) struct TaskVolumes {
+    driver: Arc<dyn VolumeBackend>,
+    subpath_mounts: SubpathMounts,
     runtime: Arc<dyn Runtime>,
-    wishes: watch::Receiver<Wishes>,
+    desired_state: watch::Receiver<DesiredState>,
 }
 
-/// What a task's mounts come from on this node.
+/// Sources of a task's mounts on this node.
 #[derive(Debug)]
-pub(crate) struct Sources {
-    /// One per mount of the task, in their order; `None` for memory.
+pub(crate) struct MountSources {
+    /// One per mount of the task, in order; `None` for tmpfs.
     pub paths: Vec<Option<PathBuf>>,
-    /// Parts of volumes: their paths are good until this is dropped, and a container that is made has mounts of its
-    /// own.
-    _pins: Vec<Pin>,
+    /// Subpath mounts: their paths are valid until this is dropped; a created container has its own mounts.
+    _subpath_mounts: Vec<SubpathMount>,
 }
 
-/// Why a task's mounts have nothing to come from.
+/// A mount has no source.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum VolumesError {
+pub(crate) enum MountSourceError {
     #[error("{field}: {source}")]
     Parse { field: String, source: ParseTemplateError },
     #[error("{field}: {source}")]
     Expand { field: String, source: ExpandError },
-    #[error("{field} is {found:?} on this node, which is not {wanted}")]
-    Path { field: String, found: String, wanted: &'static str },
-    #[error("the manager did not say which volume {field} is; it may be of an older version")]
+    #[error("{field} expands to {found:?} on this node; expected {expected}")]
+    Path { field: String, found: String, expected: &'static str },
+    #[error("the assignment has no volume for {field}; the manager may run an older version")]
     Unassigned { field: String },
     #[error("task.image: {0}")]
     Image(#[from] InvalidReference),
@@ -55,25 +54,23 @@ pub(crate) enum VolumesError {
     Volume(#[from] warren_volume::Error),
 }
 
-/// Why a volume was not deleted.
+/// A volume was not deleted.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PurgeError {
-    #[error("no manager has said yet what this node should run; try again in a moment")]
+    #[error("this node has not received its assignments yet; try again in a moment")]
     Unconfirmed,
-    #[error("volume {volume} is still used on this node by {by}")]
+    #[error("volume {volume} is in use on this node by {by}")]
     InUse { volume: VolumeName, by: String },
-    #[error("containers cannot be listed, so nobody knows whether one has the volume: {0}")]
+    #[error("cannot list containers to find the users of the volume: {0}")]
     Containers(#[from] RuntimeError),
-    #[error(
-        "container {container} has a record that cannot be read, so it may have the volume; remove it first"
-    )]
+    #[error("container {container} has an unreadable record and may use the volume; remove it first")]
     Unreadable { container: String },
     #[error(transparent)]
     Volume(#[from] warren_volume::Error),
 }
 
-impl VolumesError {
-    /// Whether trying again can help.
+impl MountSourceError {
+    /// Whether a retry can help.
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Volume(error) => error.is_transient(),
@@ -83,24 +80,26 @@ impl VolumesError {
     }
 }
 
-impl Volumes {
-    /// Volumes that `driver` keeps, parts of which are shown by `pins`.
+impl TaskVolumes {
+    /// With a volume backend and its subpath mounts.
     pub fn new(
-        driver: Arc<dyn Driver>,
-        pins: Pins,
+        driver: Arc<dyn VolumeBackend>,
+        pins: SubpathMounts,
         runtime: Arc<dyn Runtime>,
-        wishes: watch::Receiver<Wishes>,
+        wishes: watch::Receiver<DesiredState>,
     ) -> Self {
-        Self { driver, pins, runtime, wishes }
+        Self { driver, subpath_mounts: pins, runtime, desired_state: wishes }
     }
 
-    /// Makes what the task's mounts come from: its image must be here. `values` are those of the task on this node.
+    /// Creates the sources of the task's mounts; its image must be on the node. `values` are the task's
+    /// template values on this node.
     pub async fn ensure(
         &self,
         task: &TaskAssignment,
         values: &TemplateValues<'_>,
-    ) -> Result<Sources, VolumesError> {
-        let mut sources = Sources { paths: Vec::with_capacity(task.spec.mounts.len()), _pins: Vec::new() };
+    ) -> Result<MountSources, MountSourceError> {
+        let mut sources =
+            MountSources { paths: Vec::with_capacity(task.spec.mounts.len()), _subpath_mounts: Vec::new() };
         let mut volumes = task.volumes.iter();
         for (place, mount) in task.spec.mounts.iter().enumerate() {
             let field = |name: &str| format!("task.mounts[{place}].source.{name}");
@@ -108,20 +107,20 @@ impl Volumes {
                 MountSource::Tmpfs { .. } => None,
                 MountSource::Bind { path, .. } => Some(bind_path(path, || field("bind.path"), values)?),
                 MountSource::Volume { subpath, no_copy, .. } => {
-                    let unassigned = || VolumesError::Unassigned { field: field("volume.name") };
+                    let unassigned = || MountSourceError::Unassigned { field: field("volume.name") };
                     let volume = volumes.next().ok_or_else(unassigned)?;
                     let subpath =
                         subpath.as_deref().map(|path| subpath_of(path, || field("volume.subpath"), values));
                     let subpath = subpath.transpose()?;
-                    // What the image has at the target is for the whole of the volume, not for a part of it.
+                    // The content of the image at the target is for the whole volume, not for a subpath.
                     let copies = !no_copy && subpath.is_none();
                     let whole = self.volume(task, volume, copies.then(|| Path::new(&mount.target))).await?;
                     Some(match subpath {
                         None => whole,
                         Some(subpath) => {
-                            let pin = self.pins.pin(&volume.name, &whole, &subpath).await?;
+                            let pin = self.subpath_mounts.mount(&volume.name, &whole, &subpath).await?;
                             let path = pin.path().to_owned();
-                            sources._pins.push(pin);
+                            sources._subpath_mounts.push(pin);
                             path
                         }
                     })
@@ -137,95 +136,95 @@ impl Volumes {
         task: &TaskAssignment,
         volume: &VolumeAssignment,
         copied: Option<&Path>,
-    ) -> Result<PathBuf, VolumesError> {
+    ) -> Result<PathBuf, MountSourceError> {
         let VolumeAssignment { name, options } = volume;
         let Some(target) = copied else { return Ok(self.driver.ensure(name, options, None).await?) };
-        let first = InImage { runtime: &*self.runtime, image: images::reference(task)?, target };
+        let first = ImageContent { runtime: &*self.runtime, image: images::image_reference(task)?, target };
         Ok(self.driver.ensure(name, options, Some(&first)).await?)
     }
 
-    /// The volumes of this node; only these, unless none is named.
+    /// The volumes of this node; only the named ones, unless `only` is empty.
     pub async fn list(&self, only: &BTreeSet<VolumeName>) -> Result<Vec<VolumeName>, warren_volume::Error> {
         let mut volumes = self.driver.list().await?;
         volumes.retain(|volume| only.is_empty() || only.contains(volume));
         Ok(volumes)
     }
 
-    /// What a volume takes on the disk; `None` when it is not here.
+    /// Disk usage of a volume; `None` if it is not on this node.
     pub async fn usage(&self, volume: &VolumeName) -> Result<Option<Bytes>, warren_volume::Error> {
         self.driver.usage(volume).await
     }
 
-    /// Deletes a volume that nobody on this node uses. Harmless the second time.
+    /// Deletes a volume without users on this node. Idempotent.
     pub async fn purge(&self, volume: &VolumeName) -> Result<(), PurgeError> {
-        if !self.wishes.borrow().confirmed {
+        if !self.desired_state.borrow().is_confirmed {
             return Err(PurgeError::Unconfirmed);
         }
         let mut by = BTreeSet::new();
         for found in self.runtime.list().await? {
-            // A container of somebody else has none of our volumes.
+            // Containers of other clients have no volumes of this node.
             let Some(owner) = found.owner else { continue };
             let Ok(task) = serde_json::from_slice::<TaskAssignment>(&found.assignment) else {
                 return Err(PurgeError::Unreadable { container: found.id.to_string() });
             };
-            if uses(&task, volume) {
+            if uses_volume(&task, volume) {
                 by.insert(owner.task);
             }
         }
-        // After the containers: a task that is wanted meanwhile is seen here.
-        let wanted = self.wishes.borrow().tasks.clone();
-        by.extend(wanted.values().filter(|task| uses(task, volume)).map(|task| task.id.to_string()));
+        // After the containers: a task that was assigned meanwhile is seen here.
+        let wanted = self.desired_state.borrow().tasks.clone();
+        by.extend(wanted.values().filter(|task| uses_volume(task, volume)).map(|task| task.id.to_string()));
         if !by.is_empty() {
-            return Err(PurgeError::InUse { volume: volume.clone(), by: named(&by) });
+            return Err(PurgeError::InUse { volume: volume.clone(), by: list_users(&by) });
         }
-        tracing::info!(%volume, "deleting a volume, as a manager wants");
+        tracing::info!(%volume, "deleting a volume at the request of a manager");
         Ok(self.driver.remove(volume).await?)
     }
 
-    /// Finishes or takes back what a killed agent had begun. For any time.
+    /// Completes or removes leftovers of a killed agent. Safe at any time.
     pub async fn sweep(&self) -> Result<(), warren_volume::Error> {
-        let pins = self.pins.sweep().await;
+        let pins = self.subpath_mounts.sweep().await;
         self.driver.sweep().await?;
         pins.map(|swept| {
             if swept > 0 {
-                tracing::info!(swept, "removed what showed parts of volumes")
+                tracing::info!(swept, "removed leftover subpath mounts")
             }
         })
     }
 }
 
-fn uses(task: &TaskAssignment, volume: &VolumeName) -> bool {
+fn uses_volume(task: &TaskAssignment, volume: &VolumeName) -> bool {
     task.volumes.iter().any(|used| used.name == *volume)
 }
 
-fn named(tasks: &BTreeSet<String>) -> String {
-    let shown: Vec<&str> = tasks.iter().map(String::as_str).take(NAMED).collect();
-    match tasks.len().saturating_sub(NAMED) {
+fn list_users(tasks: &BTreeSet<String>) -> String {
+    let shown: Vec<&str> = tasks.iter().map(String::as_str).take(MAX_NAMED_USERS).collect();
+    match tasks.len().saturating_sub(MAX_NAMED_USERS) {
         0 => shown.join(", "),
         more => format!("{} and {more} others", shown.join(", ")),
     }
 }
 
-/// What the task's image has at a path.
-struct InImage<'a> {
+/// Content of the task's image at a path.
+struct ImageContent<'a> {
     runtime: &'a dyn Runtime,
     image: Reference,
     target: &'a Path,
 }
 
 #[tonic::async_trait]
-impl Source for InImage<'_> {
-    async fn open(&self) -> Result<Option<Opened>, Unreadable> {
-        let files = self.runtime.image_files(&self.image).await.map_err(|error| Unreadable {
+impl InitialContent for ImageContent<'_> {
+    async fn open(&self) -> Result<Option<ContentDir>, ContentError> {
+        let files = self.runtime.image_files(&self.image).await.map_err(|error| ContentError {
             reason: error.to_string(),
-            // One that is gone is looked for again before the next try.
+            // A removed image is pulled again before the next try.
             transient: error.is_transient() || matches!(error, RuntimeError::ImageMissing { .. }),
         })?;
-        let directory = files.directory(self.target).map_err(|error| Unreadable {
+        let directory = files.directory(self.target).map_err(|error| ContentError {
             reason: format!("{} in image {}: {error}", self.target.display(), self.image),
             transient: true,
         })?;
-        Ok(directory.map(|directory| Opened { directory, held: Box::new(files) }))
+        Ok(directory.map(|directory| ContentDir { directory, guard: Box::new(files) }))
     }
 }
 
@@ -233,24 +232,25 @@ fn expanded(
     text: &str,
     field: impl Fn() -> String,
     values: &TemplateValues<'_>,
-) -> Result<String, VolumesError> {
+) -> Result<String, MountSourceError> {
     if !is_template(text) {
         return Ok(text.to_owned());
     }
-    let template: Template = text.parse().map_err(|source| VolumesError::Parse { field: field(), source })?;
-    template.expand(values).map_err(|source| VolumesError::Expand { field: field(), source })
+    let template: Template =
+        text.parse().map_err(|source| MountSourceError::Parse { field: field(), source })?;
+    template.expand(values).map_err(|source| MountSourceError::Expand { field: field(), source })
 }
 
 fn bind_path(
     text: &str,
     field: impl Fn() -> String,
     values: &TemplateValues<'_>,
-) -> Result<PathBuf, VolumesError> {
+) -> Result<PathBuf, MountSourceError> {
     let found = expanded(text, &field, values)?;
     let is_plain = found.split('/').all(|part| part != "." && part != "..") && !found.contains('\0');
     if !found.starts_with('/') || !is_plain {
         let wanted = "an absolute path without '.' and '..'";
-        return Err(VolumesError::Path { field: field(), found, wanted });
+        return Err(MountSourceError::Path { field: field(), found, expected: wanted });
     }
     Ok(found.into())
 }
@@ -259,18 +259,18 @@ fn subpath_of(
     text: &str,
     field: impl Fn() -> String,
     values: &TemplateValues<'_>,
-) -> Result<String, VolumesError> {
+) -> Result<String, MountSourceError> {
     let found = expanded(text, &field, values)?;
-    match is_plain_relative(&found) {
+    match is_normalized_relative(&found) {
         true => Ok(found),
         false => {
             let wanted = "a relative path without '.', '..' and empty parts";
-            Err(VolumesError::Path { field: field(), found, wanted })
+            Err(MountSourceError::Path { field: field(), found, expected: wanted })
         }
     }
 }
 
 #[cfg(test)]
-mod real;
+mod containerd_tests;
 #[cfg(test)]
 mod tests;

@@ -1,54 +1,58 @@
-//! The end of a manager's own node: nobody tells it that it was removed, but the manager beside it hears so of
-//! itself.
+//! Cleans up the node of a removed manager: it gets no removal by a session; the manager next to it learns of
+//! the removal.
 
-use warren_process::{Exit, Failure, Signals, chain};
+use warren_process::{CommandError, ExitKind, ShutdownSignals, error_chain};
 
-use super::run::{Returned, cleared, not_cleared, open};
-use super::{Setup, failed};
-use crate::session::{Removal, RemovalNote};
-use crate::worker::identity;
+use super::run::{ContainerReappeared, cleanup_failure, cleared_message, open};
+use super::{WorkerSetup, failed};
+use crate::session::{Removal, RemovalRecord};
+use crate::worker::node_identity;
 
-/// What happened, for who reads why it failed.
-const WHAT: &str =
-    "this machine is not a manager of its cluster any more, and not everything that it ran is gone";
-/// What finishes it.
-const AGAIN: &str = "warren manager run";
+/// Error summary of an incomplete clean-up.
+const NODE_REMOVED: &str =
+    "this manager was removed from its cluster, but some local state could not be removed";
+/// Command that completes the clean-up.
+const RESUME_COMMAND: &str = "warren manager run";
 
-/// Has everything stopped and removed that the node of a manager ran which its cluster removed, and says in words what
-/// that was. Harmless to repeat: what a process did not finish the next one does, and what is done is said again.
+/// Stops and removes all containers of a manager's node that was removed, and returns a summary. Idempotent:
+/// a later process completes the rest, and the summary is the same.
 ///
 /// # Errors
-/// Not everything is gone, or a signal came before it was.
-pub async fn clear(setup: Setup, reason: &str, signals: &mut Signals) -> Result<String, Failure> {
+/// The clean-up is incomplete, or was interrupted by a signal.
+pub async fn clear(
+    setup: WorkerSetup,
+    reason: &str,
+    signals: &mut ShutdownSignals,
+) -> Result<String, CommandError> {
     let certified = setup.certificate.identity();
-    let (cluster, node) = identity(&certified).map_err(|error| failed(WHAT, &error, ""))?;
-    let note = RemovalNote::new(&setup.data_dir, cluster, node);
+    let (cluster, node) = node_identity(&certified).map_err(|error| failed(NODE_REMOVED, &error, ""))?;
+    let note = RemovalRecord::new(&setup.data_dir, cluster, node);
     match note.load() {
-        Some(removal) if removal.cleared => return Ok(cleared(&removal)),
+        Some(removal) if removal.cleared => return Ok(cleared_message(&removal)),
         Some(_) => {}
         None => {
             let removal = Removal { reason: reason.to_owned(), containers: 0, cleared: false };
-            let hint = format!("free some disk space, then let `{AGAIN}` finish it");
-            note.store(&removal).map_err(|error| failed(WHAT, &error, &hint))?;
+            let hint = format!("free some disk space, then complete it with `{RESUME_COMMAND}`");
+            note.store(&removal).map_err(|error| failed(NODE_REMOVED, &error, &hint))?;
         }
     }
-    tracing::warn!(reason, "everything that this node runs is stopped and removed");
+    tracing::warn!(reason, "stopping and removing all containers of this node");
     let worker = open(setup).await?;
     let gone = tokio::select! {
-        gone = worker.cleared() => Some(gone),
+        gone = worker.wait_for_cleanup() => Some(gone),
         () = signals.next() => None,
     };
     let stopped = worker.stop().await.inspect_err(|error| {
-        tracing::warn!(error = chain(error), "the worker did not stop in an orderly way");
+        tracing::warn!(error = error_chain(error), "worker did not stop cleanly");
     });
     let Some(gone) = gone else {
-        let hint = format!("let `{AGAIN}` finish it");
-        return Err(Failure::new(Exit::Failed, WHAT, "it was interrupted", hint));
+        let hint = format!("complete it with `{RESUME_COMMAND}`");
+        return Err(CommandError::new(ExitKind::Failed, NODE_REMOVED, "interrupted", hint));
     };
-    gone.map_err(|error| not_cleared(&error, AGAIN))?;
-    stopped.map_err(|error| not_cleared(&error, AGAIN))?;
+    gone.map_err(|error| cleanup_failure(&error, RESUME_COMMAND))?;
+    stopped.map_err(|error| cleanup_failure(&error, RESUME_COMMAND))?;
     match note.load() {
-        Some(removal) if removal.cleared => Ok(cleared(&removal)),
-        _ => Err(not_cleared(&Returned, AGAIN)),
+        Some(removal) if removal.cleared => Ok(cleared_message(&removal)),
+        _ => Err(cleanup_failure(&ContainerReappeared, RESUME_COMMAND)),
     }
 }

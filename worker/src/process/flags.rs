@@ -1,4 +1,4 @@
-//! What a worker can be told.
+//! Flags of the worker.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,57 +8,58 @@ use std::time::Duration;
 
 use clap::Args;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use warren_image::Registries;
+use warren_image::RegistrySettings;
 use warren_process::as_text;
 use warren_types::quantity::ParseQuantityError;
-use warren_types::spec::{LABEL_FORM, is_label_key};
+use warren_types::spec::{LABEL_FORMAT, is_label_key};
 use warren_types::{Bytes, MilliCpu, NodeName};
 
-/// Less than this is no use to any task, and a slip: `--cpus 0`, or cores taken for thousandths.
+/// Less is useless for tasks and probably a mistake: `--cpus 0`, or cores instead of thousandths.
 const MIN_CPU: MilliCpu = MilliCpu(100);
-/// Likewise: `--memory 1`, or bytes taken for mebibytes.
+/// Likewise: `--memory 1`, or bytes instead of mebibytes.
 const MIN_MEMORY: Bytes = Bytes(64 << 20);
 
-/// What is remembered of a worker's flags. `None` was not said.
+/// Flags of a worker as stored in `node.toml`. `None`: not set.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 #[group(skip)]
-pub struct Flags {
-    /// The containerd to use [default: found at /run/containerd/containerd.sock, else started by us]
+pub struct WorkerFlags {
+    /// Socket of containerd [default: /run/containerd/containerd.sock if present, else a containerd started
+    /// by the node]
     #[arg(long, env = "WARREN_CONTAINERD_SOCKET", value_name = "PATH")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub containerd_socket: Option<PathBuf>,
-    /// What runs containers: runc, crun, or the path of such a program [default: runc]
+    /// OCI runtime: runc, crun, or a path [default: runc]
     #[arg(long, env = "WARREN_RUNTIME", value_name = "RUNTIME")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub runtime: Option<String>,
-    /// CPU that tasks can have, like 1.5 or 1500m, at least 0.1 [default: all cores]
-    #[arg(long, env = "WARREN_CPUS", value_name = "CPUS", value_parser = cpus)]
+    /// CPU available for tasks, like 1.5 or 1500m, at least 0.1 [default: all cores]
+    #[arg(long, env = "WARREN_CPUS", value_name = "CPUS", value_parser = parse_cpus)]
     #[serde(skip_serializing_if = "Option::is_none", with = "as_text")]
     pub cpus: Option<MilliCpu>,
-    /// Memory that tasks can have, like 2GiB, at least 64MiB [default: all of it]
-    #[arg(long, env = "WARREN_MEMORY", value_name = "BYTES", value_parser = memory)]
+    /// Memory available for tasks, like 2GiB, at least 64MiB [default: all memory]
+    #[arg(long, env = "WARREN_MEMORY", value_name = "BYTES", value_parser = parse_memory)]
     #[serde(skip_serializing_if = "Option::is_none", with = "as_text")]
     pub memory: Option<Bytes>,
-    /// The node's name [default: the host name]
+    /// Node name [default: the host name]
     #[arg(long, env = "WARREN_NODE_NAME", value_name = "NAME")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node_name: Option<NodeName>,
-    /// A label of the node, for constraints (repeatable)
+    /// Set a node label (repeatable)
     #[arg(long, env = "WARREN_LABEL", value_name = "KEY=VALUE", value_delimiter = ',')]
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub label: Vec<Label>,
-    /// A registry that is spoken to by plain HTTP (repeatable)
+    pub label: Vec<LabelArg>,
+    /// Allow plain HTTP to this registry (repeatable)
     #[arg(long, env = "WARREN_INSECURE_REGISTRY", value_name = "HOST:PORT", value_delimiter = ',')]
-    #[arg(value_parser = registry)]
+    #[arg(value_parser = parse_registry)]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub insecure_registry: Vec<String>,
 }
 
-impl Flags {
-    /// What is said now counts, else what was said before.
+impl WorkerFlags {
+    /// These flags, and those of `old` where this has none.
     #[must_use]
-    pub fn over(self, old: Self) -> Self {
+    pub fn or(self, old: Self) -> Self {
         let list = |said: Vec<_>, old| if said.is_empty() { old } else { said };
         Self {
             containerd_socket: self.containerd_socket.or(old.containerd_socket),
@@ -71,53 +72,53 @@ impl Flags {
         }
     }
 
-    /// The labels by key; a later one of the same key wins.
+    /// The labels by key; the last one with the same key wins.
     pub fn labels(&self) -> BTreeMap<String, String> {
-        self.label.iter().map(|Label { key, value }| (key.clone(), value.clone())).collect()
+        self.label.iter().map(|LabelArg { key, value }| (key.clone(), value.clone())).collect()
     }
 }
 
-/// A label as people write it: `zone=a`.
+/// A label in its text form: `zone=a`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Label {
-    /// What it is called.
+pub struct LabelArg {
+    /// Label key.
     pub key: String,
-    /// May be empty.
+    /// Label value; may be empty.
     pub value: String,
 }
 
-impl FromStr for Label {
+impl FromStr for LabelArg {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (key, value) = text.split_once('=').ok_or("give KEY=VALUE")?;
         if !is_label_key(key) || value.len() > 1024 {
-            return Err(LABEL_FORM.to_owned());
+            return Err(LABEL_FORMAT.to_owned());
         }
         Ok(Self { key: key.to_owned(), value: value.to_owned() })
     }
 }
 
-impl fmt::Display for Label {
+impl fmt::Display for LabelArg {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}={}", self.key, self.value)
     }
 }
 
-impl Serialize for Label {
+impl Serialize for LabelArg {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
 }
 
-impl<'de> Deserialize<'de> for Label {
+impl<'de> Deserialize<'de> for LabelArg {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
     }
 }
 
-/// `host:port`, as a socket can be connected to.
-pub(super) fn manager(text: &str) -> Result<String, String> {
+/// Validates `host:port` as a dial address.
+pub(super) fn parse_manager(text: &str) -> Result<String, String> {
     let (host, port) = text.rsplit_once(':').ok_or("give HOST:PORT, like 10.0.0.7:8080")?;
     let port = port.parse::<u16>().ok().filter(|port| *port > 0);
     let bare_v6 = host.contains(':') && !(host.starts_with('[') && host.ends_with(']'));
@@ -127,12 +128,12 @@ pub(super) fn manager(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-fn cpus(text: &str) -> Result<MilliCpu, String> {
+fn parse_cpus(text: &str) -> Result<MilliCpu, String> {
     let cpus: MilliCpu = text.parse().map_err(|error: ParseQuantityError| error.to_string())?;
     if cpus < MIN_CPU { Err(format!("a node needs at least {MIN_CPU} CPUs for its tasks")) } else { Ok(cpus) }
 }
 
-fn memory(text: &str) -> Result<Bytes, String> {
+fn parse_memory(text: &str) -> Result<Bytes, String> {
     let memory: Bytes = text.parse().map_err(|error: ParseQuantityError| error.to_string())?;
     if memory < MIN_MEMORY {
         Err(format!("a node needs at least {MIN_MEMORY} for its tasks"))
@@ -141,13 +142,13 @@ fn memory(text: &str) -> Result<Bytes, String> {
     }
 }
 
-fn registry(text: &str) -> Result<String, String> {
-    let mut registries = Registries::default();
+fn parse_registry(text: &str) -> Result<String, String> {
+    let mut registries = RegistrySettings::default();
     registries.allow_plain_http(text).map_err(|error| error.to_string())?;
     Ok(text.to_owned())
 }
 
-pub(super) fn duration(text: &str) -> Result<Duration, String> {
+pub(super) fn parse_timeout(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|_| "give a duration like 90s or 10m".to_owned())
 }
 
@@ -158,30 +159,30 @@ mod tests {
     #[test]
     fn managers_have_a_host_and_a_port() {
         for good in ["10.0.0.7:8080", "[fd00::1]:8080", "m1.example:1"] {
-            assert_eq!(manager(good), Ok(good.to_owned()));
+            assert_eq!(parse_manager(good), Ok(good.to_owned()));
         }
         for bad in ["", "10.0.0.7", ":8080", "a:0", "a:x", "fd00::1:8080", "a b:1"] {
-            assert!(manager(bad).is_err(), "{bad}");
+            assert!(parse_manager(bad).is_err(), "{bad}");
         }
     }
 
     #[test]
     fn labels_have_a_key() {
-        let label: Label = "zone=a=b".parse().unwrap();
+        let label: LabelArg = "zone=a=b".parse().unwrap();
         assert_eq!((label.key.as_str(), label.value.as_str()), ("zone", "a=b"));
         for bad in ["zone", "=a", "a b=c"] {
-            assert!(bad.parse::<Label>().is_err(), "{bad}");
+            assert!(bad.parse::<LabelArg>().is_err(), "{bad}");
         }
     }
 
     #[derive(Debug, clap::Parser)]
     struct Cli {
         #[command(flatten)]
-        flags: Flags,
+        flags: WorkerFlags,
     }
 
     #[test]
-    fn what_no_node_can_be_given_is_refused_with_the_flags_name() {
+    fn invalid_value_is_refused_with_flag_name() {
         use clap::Parser;
         for (flag, bad) in [
             ("--cpus", &["0", "99m", "many"][..]),
@@ -200,16 +201,21 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_now_wins_and_the_rest_stays() {
-        let old = Flags { runtime: Some("crun".into()), cpus: Some(MilliCpu(500)), ..Flags::default() };
+    fn given_flags_override_saved_ones() {
+        let old =
+            WorkerFlags { runtime: Some("crun".into()), cpus: Some(MilliCpu(500)), ..WorkerFlags::default() };
         let label = vec!["a=b".parse().unwrap()];
-        let said = Flags { cpus: Some(MilliCpu(1000)), label: label.clone(), ..Flags::default() };
-        let both = said.over(old);
-        let wanted =
-            Flags { runtime: Some("crun".into()), cpus: Some(MilliCpu(1000)), label, ..Flags::default() };
+        let said = WorkerFlags { cpus: Some(MilliCpu(1000)), label: label.clone(), ..WorkerFlags::default() };
+        let both = said.or(old);
+        let wanted = WorkerFlags {
+            runtime: Some("crun".into()),
+            cpus: Some(MilliCpu(1000)),
+            label,
+            ..WorkerFlags::default()
+        };
         assert_eq!(both, wanted);
-        assert_eq!(Flags::default().over(both.clone()), both);
+        assert_eq!(WorkerFlags::default().or(both.clone()), both);
         let text = toml::to_string(&both).unwrap();
-        assert_eq!(toml::from_str::<Flags>(&text).unwrap(), both);
+        assert_eq!(toml::from_str::<WorkerFlags>(&text).unwrap(), both);
     }
 }

@@ -1,158 +1,164 @@
-//! Leaving the cluster: the node is drained, then forgotten, then everything that it still runs is stopped, and last
-//! what made it a member is removed here. A machine whose cluster is gone for good can be told to do the latter two
-//! alone: it would stay the node of a cluster that nobody can ask.
+//! Leaves the cluster: drains the node, removes it from the cluster, stops its containers, and finally
+//! removes the local membership. With `--offline`, for a cluster that no longer exists, only the latter two.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
 use warren_network::NamespaceLock;
-use warren_process::{Exit, Failure, Machine, MetricsArgs};
+use warren_process::{CommandError, ExitKind, HostInfo, MetricsArgs};
 use warren_proto::v1;
 use warren_proto::v1::membership_client::MembershipClient;
-use warren_security::{LiveCertificate, client_config};
+use warren_security::{ReloadableCertificate, client_config};
 
-use super::run::{Ended, Occasion};
-use super::{Flags, LeaveArgs, Shown, Told, failed, join, no_worker, run};
-use crate::session::{Connected, Dial, Dialer, Removal, RemovalNote};
-use crate::worker::identity;
+use super::run::{WorkerEnd, WorkerStartReason};
+use super::{WorkerFlags, WorkerLeaveArgs, WorkerSettings, WorkerTelemetry, failed, join, not_a_worker, run};
+use crate::session::{ManagerConnection, Removal, RemovalRecord, SharedDialer, TlsDialer};
+use crate::worker::node_identity;
 
-const WHAT: &str = "this machine did not leave";
-const REASON: &str = "it left the cluster";
-/// What happened to the cluster's side of it, for who reads why it failed here.
-const LEFT: &str = "this machine left its cluster, and not everything that it ran is gone";
-/// Between two looks at how many tasks are left.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const NOT_LEFT: &str = "cannot leave the cluster";
+const REASON: &str = "node left the cluster";
+/// Error summary when the cluster part is done and the local part failed.
+const LEFT_INCOMPLETE: &str = "left the cluster, but some local state could not be removed";
+/// Interval between queries of the remaining tasks.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
 
-pub(super) async fn leave(args: LeaveArgs) -> Result<(), Failure> {
-    let LeaveArgs { place, force, offline, deadline } = args;
+pub(super) async fn leave(args: WorkerLeaveArgs) -> Result<(), CommandError> {
+    let WorkerLeaveArgs { dirs: place, force, offline, deadline } = args;
     let data_dir = place.data_dir.clone();
-    let told =
-        Told::load(place, MetricsArgs::default(), Flags::default())?.ok_or_else(|| no_worker(&data_dir))?;
-    Machine::look()?.must_be_root("run it as root")?;
-    let (credentials, roots) = told.member()?;
-    let note = told.note(&credentials)?;
-    // A removed node has left, and its managers may be gone.
+    let settings = WorkerSettings::load(place, MetricsArgs::default(), WorkerFlags::default())?
+        .ok_or_else(|| not_a_worker(&data_dir))?;
+    HostInfo::detect()?.ensure_root("run it as root")?;
+    let (credentials, roots) = settings.load_membership()?;
+    let removal_record = settings.removal_record(&credentials)?;
+    // A removed node has left, and its managers may not exist any more.
     if offline {
-        must_not_run()?;
-    } else if note.load().is_none() {
-        let tls = client_config(&roots, Some(LiveCertificate::new(&credentials)));
-        let tls = tls.map_err(|error| failed(WHAT, &error, ""))?;
-        let (_, node) = identity(credentials.identity()).map_err(|error| failed(WHAT, &error, ""))?;
-        let dial: Dial = Arc::new(Dialer::new(node, told.managers(), tls));
-        be_forgotten(&dial, force, deadline).await?;
+        ensure_not_running()?;
+    } else if removal_record.load().is_none() {
+        let tls = client_config(&roots, Some(ReloadableCertificate::new(&credentials)));
+        let tls = tls.map_err(|error| failed(NOT_LEFT, &error, ""))?;
+        let (_, node) =
+            node_identity(credentials.identity()).map_err(|error| failed(NOT_LEFT, &error, ""))?;
+        let dial: SharedDialer = Arc::new(TlsDialer::new(node, settings.managers(), tls));
+        leave_cluster(&dial, force, deadline).await?;
     }
-    let removal = clear(&told, &note, deadline).await?;
-    let undone = |error: &dyn std::error::Error| failed(WHAT, error, "remove the data directory by hand");
-    told.membership().remove().map_err(|error| undone(&error))?;
-    join::forget_earlier(&told).map_err(|error| undone(&error))?;
-    let mut text = format!("this machine left its cluster: {}\n", run::cleared(&removal));
+    let removal = clear(&settings, &removal_record, deadline).await?;
+    let undone = |error: &dyn std::error::Error| failed(NOT_LEFT, error, "remove the data directory by hand");
+    settings.membership().remove().map_err(|error| undone(&error))?;
+    join::clear_earlier_membership(&settings).map_err(|error| undone(&error))?;
+    let mut text = format!("left the cluster: {}\n", run::cleared_message(&removal));
     if offline {
-        text += "its cluster was not told: if there is one, it keeps the node until `warren node rm`\n";
+        text +=
+            "the cluster was not informed; if it still exists, remove the node there with `warren node rm`\n";
     }
-    // Whoever closed the output knows by the exit code.
+    // If stdout is closed, the exit code is sufficient.
     let _ = std::io::Write::write_all(&mut std::io::stdout(), text.as_bytes());
     Ok(())
 }
 
-/// Nobody would tell a worker that runs here to stop what it runs.
-fn must_not_run() -> Result<(), Failure> {
-    let taken = NamespaceLock::take().map(drop);
+/// An offline removal would not reach a running worker.
+fn ensure_not_running() -> Result<(), CommandError> {
+    let taken = NamespaceLock::acquire().map(drop);
     taken.map_err(|error| {
-        Failure::new(Exit::Conflict, WHAT, error, "then repeat `warren worker leave --offline`")
+        CommandError::new(ExitKind::Conflict, NOT_LEFT, error, "then repeat `warren worker leave --offline`")
     })
 }
 
-/// Asks until the cluster has forgotten this node.
-async fn be_forgotten(dial: &Dial, force: bool, deadline: Duration) -> Result<(), Failure> {
+/// Requests removal until the cluster has removed this node.
+async fn leave_cluster(dial: &SharedDialer, force: bool, deadline: Duration) -> Result<(), CommandError> {
     let until = Instant::now() + deadline;
     let mut said = 0;
     loop {
-        let left = ask(dial, force).await?;
+        let left = request_leave(dial, force).await?;
         if left == 0 {
             return Ok(());
         }
         if Instant::now() >= until {
-            let why = format!("{left} of its tasks could not be replaced elsewhere within {deadline:?}");
+            let why = format!("{left} tasks could not be moved to other nodes within {deadline:?}");
             let hint = "see `warren node ps`, make room elsewhere, or give them up with --force; \
                         it stays drained until `warren node update NODE --availability active`";
-            return Err(Failure::new(Exit::TimedOut, WHAT, why, hint));
+            return Err(CommandError::new(ExitKind::TimedOut, NOT_LEFT, why, hint));
         }
         if left != said {
-            tracing::info!(tasks = left, "waiting until the tasks of this node run elsewhere");
+            tracing::info!(tasks = left, "waiting until the tasks of this node run on other nodes");
             said = left;
         }
-        sleep(LOOK_EVERY).await;
+        sleep(POLL_INTERVAL).await;
     }
 }
 
-/// Asks one manager after the other, until one answers.
-async fn ask(dial: &Dial, force: bool) -> Result<u32, Failure> {
+/// Asks one manager after another, until one answers.
+async fn request_leave(dial: &SharedDialer, force: bool) -> Result<u32, CommandError> {
     let mut asked = 0;
     loop {
         asked += 1;
         let failure = match dial.dial().await {
-            Ok(connected) => match ask_one(connected, force).await {
+            Ok(connected) => match request_leave_from(connected, force).await {
                 Ok(left) => return Ok(left),
                 Err(failure) => failure,
             },
             Err(error) => {
                 let hint = "check that a manager runs, then try again; if its cluster is gone for good, \
                             `warren worker leave --offline` clears this machine";
-                Failure::new(Exit::Unreachable, WHAT, error, hint)
+                CommandError::new(ExitKind::Unreachable, NOT_LEFT, error, hint)
             }
         };
-        if asked >= dial.known() || failure.exit != Exit::Unreachable {
+        if asked >= dial.manager_count() || failure.kind != ExitKind::Unreachable {
             return Err(failure);
         }
     }
 }
 
-async fn ask_one(connected: Connected, force: bool) -> Result<u32, Failure> {
+async fn request_leave_from(connected: ManagerConnection, force: bool) -> Result<u32, CommandError> {
     let mut client = MembershipClient::new(connected.channel);
     let answer = timeout(ANSWER_DEADLINE, client.leave(v1::LeaveRequest { force })).await;
     let answer = answer.map_err(|_| {
         let why = format!("no answer within {ANSWER_DEADLINE:?}");
-        Failure::new(Exit::Unreachable, WHAT, why, "try again in a moment")
+        CommandError::new(ExitKind::Unreachable, NOT_LEFT, why, "try again in a moment")
     })?;
-    let answer = answer.map_err(|status| Failure { what: WHAT.to_owned(), ..join::refused(&status) })?;
+    let answer =
+        answer.map_err(|status| CommandError { what: NOT_LEFT.to_owned(), ..join::join_failure(&status) })?;
     Ok(answer.into_inner().tasks)
 }
 
-/// Has everything stopped that this node runs: by the worker that runs here, which hears of the removal as well, or
-/// else by itself.
-async fn clear(told: &Told, note: &RemovalNote, deadline: Duration) -> Result<Removal, Failure> {
+/// Has all containers of this node stopped: by the running worker, which gets the removal as well, or else by
+/// this process.
+async fn clear(
+    settings: &WorkerSettings,
+    removal_record: &RemovalRecord,
+    deadline: Duration,
+) -> Result<Removal, CommandError> {
     let until = Instant::now() + deadline;
-    if note.load().is_none() {
-        // Whatever happens to this process, the next `worker run` or `worker leave` goes on from here.
+    if removal_record.load().is_none() {
+        // If this process is killed, the next `worker run` or `worker leave` continues from here.
         let removal = Removal { reason: REASON.to_owned(), containers: 0, cleared: false };
         let hint = "free some disk space, then repeat `warren worker leave`";
-        note.store(&removal).map_err(|error| failed(LEFT, &error, hint))?;
+        removal_record.store(&removal).map_err(|error| failed(LEFT_INCOMPLETE, &error, hint))?;
     }
     let mut waits = false;
-    // Dropped at once: it is only asked whether another process holds it.
-    while let Err(error) = NamespaceLock::take() {
+    // Dropped at once: this only tests whether another process holds the lock.
+    while let Err(error) = NamespaceLock::acquire() {
         if Instant::now() >= until {
-            let why = format!("the worker that runs here did not end within {deadline:?}: {error}");
-            return Err(Failure::new(
-                Exit::TimedOut,
-                LEFT,
+            let why = format!("the running worker did not stop within {deadline:?}: {error}");
+            return Err(CommandError::new(
+                ExitKind::TimedOut,
+                LEFT_INCOMPLETE,
                 why,
                 "stop it, then repeat `warren worker leave`",
             ));
         }
         if !waits {
-            tracing::info!("waiting until the worker that runs here has stopped its containers");
+            tracing::info!("waiting until the running worker has stopped its containers");
             waits = true;
         }
-        sleep(LOOK_EVERY).await;
+        sleep(POLL_INTERVAL).await;
     }
-    match run::run_joined(told, Occasion::Run, &Shown::to_nobody()).await? {
-        Ended::Removed { removal, .. } => Ok(removal),
-        Ended::Told | Ended::Unknown => {
+    match run::run_joined(settings, WorkerStartReason::Run, &WorkerTelemetry::disabled()).await? {
+        WorkerEnd::Removed { removal, .. } => Ok(removal),
+        WorkerEnd::Stopped | WorkerEnd::UnknownNode => {
             let hint = "repeat `warren worker leave`";
-            Err(Failure::new(Exit::Failed, LEFT, "it was interrupted", hint))
+            Err(CommandError::new(ExitKind::Failed, LEFT_INCOMPLETE, "interrupted", hint))
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Running a worker until a signal, or until its cluster removed it: then everything that it runs is stopped first.
+//! Runs a worker until a signal, or until it was removed from its cluster: then its containers are stopped
+//! first.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -6,263 +7,280 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
-use warren_process::{Exit, Failure, Machine, Signals, chain};
-use warren_security::{LiveCertificate, MembershipStore, Roots};
-use warren_task::Wishes;
+use warren_process::{CommandError, ExitKind, HostInfo, ShutdownSignals, error_chain};
+use warren_security::{MembershipStore, ReloadableCertificate, Roots};
+use warren_task::DesiredState;
 
-use super::{Flags, MAX_ARCHIVE, Shown, Told, WHAT, failed};
-use crate::doors::{Doors, Place};
+use super::{MAX_ARCHIVE, NOT_STARTED, WorkerFlags, WorkerSettings, WorkerTelemetry, failed};
+use crate::backends::{BackendConfig, HostBackends};
 use crate::node::NodeOverrides;
-use crate::session::{Outcast, Removal, removal_file};
-use crate::worker::{Config, Worker};
+use crate::session::{Removal, SessionRejection, removal_file};
+use crate::worker::{Worker, WorkerConfig};
 
-/// From nothing to a session takes well under a second; a containerd that starts with it some more.
-const READY_WITHIN: Duration = Duration::from_secs(60);
-const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// What finishes a removal that was not finished.
-const AGAIN: &str = "warren worker run";
+/// A session takes well under a second; a containerd that starts with it takes longer.
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Command that completes an incomplete removal.
+const RESUME_COMMAND: &str = "warren worker run";
 
-/// Everything that a worker is started with.
+/// Everything needed to start a worker.
 #[derive(Debug)]
-pub struct Setup {
-    /// Holds everything that must survive.
+pub struct WorkerSetup {
+    /// Directory for persistent state.
     pub data_dir: PathBuf,
-    /// Holds sockets and what need not survive.
+    /// Directory for sockets and volatile state.
     pub run_dir: PathBuf,
-    /// Managers that it knows, each `host:port`.
+    /// Known managers, each `host:port`.
     pub managers: Vec<String>,
-    /// Who this node is, as long as it runs.
-    pub certificate: Arc<LiveCertificate>,
-    /// Whom it trusts.
+    /// Certificate and key of this node.
+    pub certificate: Arc<ReloadableCertificate>,
+    /// Trusted roots.
     pub roots: Roots,
-    /// Where renewed certificates go; `None` where somebody else renews them.
+    /// Store for renewed certificates; `None` if the manager of this node renews them.
     pub membership: Option<MembershipStore>,
-    /// Where other machines reach this one; `None` is the address from which it reaches its manager.
+    /// Address for other machines; `None`: the source address of the connection to the manager.
     pub address: Option<String>,
-    /// What a person said.
-    pub flags: Flags,
+    /// Flags of the worker.
+    pub flags: WorkerFlags,
 }
 
-fn place(data_dir: &Path, run_dir: &Path, flags: &Flags) -> Place {
-    Place {
+fn backend_config(data_dir: &Path, run_dir: &Path, flags: &WorkerFlags) -> BackendConfig {
+    BackendConfig {
         containerd_socket: flags.containerd_socket.clone(),
         runtime: flags.runtime.clone(),
         insecure_registries: flags.insecure_registry.clone(),
-        ..Place::new(data_dir, run_dir)
+        ..BackendConfig::new(data_dir, run_dir)
     }
 }
 
-/// What this machine lacks to be a worker; changes nothing.
+/// Checks the requirements of a worker; changes nothing.
 ///
 /// # Errors
-/// What it lacks.
-pub async fn check(data_dir: &Path, run_dir: &Path, flags: &Flags) -> Result<(), Failure> {
-    let place = place(data_dir, run_dir, flags);
-    Doors::check(&place).await.map_err(|error| failed(WHAT, &error, ""))
+/// A requirement is missing.
+pub async fn check(data_dir: &Path, run_dir: &Path, flags: &WorkerFlags) -> Result<(), CommandError> {
+    let place = backend_config(data_dir, run_dir, flags);
+    HostBackends::check(&place).await.map_err(|error| failed(NOT_STARTED, &error, ""))
 }
 
-/// Takes over what runs on this machine and looks for a manager. Returns at once: see [`ready`].
+/// Adopts the containers on this machine and connects to a manager. Returns at once: see [`ready`].
 ///
 /// # Errors
-/// Why it cannot.
-pub async fn start(setup: Setup) -> Result<Worker, Failure> {
+/// The worker cannot start.
+pub async fn start(setup: WorkerSetup) -> Result<Worker, CommandError> {
     if setup.membership.is_none() {
-        // The machine is a manager: that it was removed is of an earlier life as one.
-        super::forget(&removal_file(&setup.data_dir)).map_err(|error| failed(WHAT, &error, ""))?;
+        // The machine is a manager: a removal record is from an earlier membership.
+        super::remove_if_present(&removal_file(&setup.data_dir))
+            .map_err(|error| failed(NOT_STARTED, &error, ""))?;
     }
     open(setup).await
 }
 
-/// As [`start`]; one that is written down to be removed only clears what it ran.
-pub(super) async fn open(setup: Setup) -> Result<Worker, Failure> {
-    let Setup { data_dir, run_dir, managers, certificate, roots, membership, address, flags } = setup;
+/// As [`start`]; with a removal record the worker only removes its containers.
+pub(super) async fn open(setup: WorkerSetup) -> Result<Worker, CommandError> {
+    let WorkerSetup { data_dir, run_dir, managers, certificate, roots, membership, address, flags } = setup;
     // Nodes on one machine must not sweep each other's cgroups.
     let cgroup_parent = format!("/warren/{}", certificate.identity().id());
-    let doors = Doors::open(&Place { cgroup_parent, ..place(&data_dir, &run_dir, &flags) }).await;
-    let doors = doors.map_err(|error| failed(WHAT, &error, ""))?;
+    let backends =
+        HostBackends::open(&BackendConfig { cgroup_parent, ..backend_config(&data_dir, &run_dir, &flags) })
+            .await;
+    let backends = backends.map_err(|error| failed(NOT_STARTED, &error, ""))?;
     let labels = flags.labels();
-    let config = Config {
+    let config = WorkerConfig {
         data_dir,
         run_dir,
         managers,
         certificate,
         roots,
         overrides: NodeOverrides { cpu: flags.cpus, memory: flags.memory, address, labels },
-        max_archive: MAX_ARCHIVE,
+        max_archive_bytes: MAX_ARCHIVE,
         membership,
     };
-    Worker::start(config, doors).await.map_err(|error| failed(WHAT, &error, ""))
+    Worker::start(config, backends).await.map_err(|error| failed(NOT_STARTED, &error, ""))
 }
 
-/// Waits until the worker takes tasks.
+/// Waits until the worker can run tasks.
 ///
 /// # Errors
-/// What it still lacks when it takes too long, in words.
+/// The missing condition, after a timeout.
 pub async fn ready(worker: &Worker) -> Result<(), String> {
-    let deadline = Instant::now() + READY_WITHIN;
+    let deadline = Instant::now() + READY_TIMEOUT;
     loop {
         match worker.ready() {
             Ok(()) => return Ok(()),
             Err(lacks) if Instant::now() >= deadline => return Err(lacks.to_string()),
-            Err(_) => sleep(LOOK_EVERY).await,
+            Err(_) => sleep(POLL_INTERVAL).await,
         }
     }
 }
 
-/// How a worker ended that did what it should.
+/// How a worker ended without an error.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Ended {
-    /// It was told to.
-    Told,
-    /// Its cluster removed it, and nothing of what it ran is left.
+pub(super) enum WorkerEnd {
+    /// By a signal.
+    Stopped,
+    /// It was removed from its cluster, and all its containers are removed.
     Removed {
-        /// What is known of it.
+        /// Record of the removal.
         removal: Removal,
-        /// It had been removed before this process ran it.
-        before: bool,
+        /// It was removed before this process started.
+        before_start: bool,
     },
-    /// It was to resume what it was, and no manager knows it.
-    Unknown,
+    /// It tried to resume, and no manager knows it.
+    UnknownNode,
 }
 
-/// Why a worker is run.
+/// Why the worker is started.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Occasion {
-    /// It just joined: what to say once it takes tasks.
+pub(super) enum WorkerStartReason {
+    /// It just joined: message to print when it can run tasks.
     Joined(String),
-    /// A person said `join` on a machine that is a member already.
+    /// `join` on a machine that is a member already.
     Resumed,
-    /// A person said `run`, or what is left of it is to be cleared.
+    /// `run`, or a clean-up.
     Run,
 }
 
-/// Runs the worker that joined.
-pub(super) async fn run_joined(told: &Told, occasion: Occasion, shown: &Shown) -> Result<Ended, Failure> {
-    // Before anything is started, so that no signal finds nobody listening.
-    let mut signals = Signals::listen(WHAT)?;
-    Machine::look()?.must_be_root("run it as root")?;
-    let (credentials, roots) = told.member()?;
-    let note = told.note(&credentials)?;
-    if let Some(removal) = note.load().filter(|removal| removal.cleared) {
-        return Ok(Ended::Removed { removal, before: true });
+/// Runs a worker that has joined.
+pub(super) async fn run_joined(
+    told: &WorkerSettings,
+    occasion: WorkerStartReason,
+    shown: &WorkerTelemetry,
+) -> Result<WorkerEnd, CommandError> {
+    // Before anything is started, so that no signal is lost.
+    let mut signals = ShutdownSignals::listen(NOT_STARTED)?;
+    HostInfo::detect()?.ensure_root("run it as root")?;
+    let (credentials, roots) = told.load_membership()?;
+    let removal_record = told.removal_record(&credentials)?;
+    if let Some(removal) = removal_record.load().filter(|removal| removal.cleared) {
+        return Ok(WorkerEnd::Removed { removal, before_start: true });
     }
-    let worker = open(Setup {
+    let worker = open(WorkerSetup {
         data_dir: told.data_dir.clone(),
         run_dir: told.run_dir(),
         managers: told.managers(),
-        certificate: LiveCertificate::new(&credentials),
+        certificate: ReloadableCertificate::new(&credentials),
         roots,
         membership: Some(told.membership()),
         address: told.joined.advertise.clone(),
         flags: told.flags.clone(),
     })
     .await?;
-    shown.show(&worker);
+    shown.register(&worker);
     let ended = tokio::select! {
         () = signals.next() => {
             tracing::info!("stopping; containers keep running");
-            Ok(Ended::Told)
+            Ok(WorkerEnd::Stopped)
         }
-        ended = attend(&worker, occasion) => ended,
-        never = keep_known(told, worker.wishes()) => match never {},
+        ended = run_to_end(&worker, occasion) => ended,
+        never = watch_known_managers(told, worker.desired_state()) => match never {},
     };
     let stopped = worker.stop().await.inspect_err(|error| {
-        tracing::warn!(error = chain(error), "the worker did not stop in an orderly way");
+        tracing::warn!(error = error_chain(error), "worker did not stop cleanly");
     });
     match ended {
-        Ok(Ended::Removed { removal, before }) => {
-            stopped.map_err(|error| not_cleared(&error, AGAIN))?;
-            // Without a note, which a full disk may have prevented, it is not known how many containers there were.
-            let removal = note.load().unwrap_or(removal);
+        Ok(WorkerEnd::Removed { removal, before_start: before }) => {
+            stopped.map_err(|error| cleanup_failure(&error, RESUME_COMMAND))?;
+            // Without a record, which a full disk may have prevented, the number of containers is unknown.
+            let removal = removal_record.load().unwrap_or(removal);
             if !removal.cleared {
-                return Err(not_cleared(&Returned, AGAIN));
+                return Err(cleanup_failure(&ContainerReappeared, RESUME_COMMAND));
             }
             tracing::info!(
                 containers = removal.containers,
-                "everything that ran here is stopped and removed"
+                "all containers of this node are stopped and removed"
             );
-            Ok(Ended::Removed { removal, before })
+            Ok(WorkerEnd::Removed { removal, before_start: before })
         }
         other => other,
     }
 }
 
-/// Writes down which managers there are, whenever there are others: what else knows them is a cache.
-async fn keep_known(told: &Told, mut wishes: watch::Receiver<Wishes>) -> std::convert::Infallible {
-    let mut kept = told.joined.known.clone();
+/// Saves the known managers whenever they change: other copies are only caches.
+async fn watch_known_managers(
+    told: &WorkerSettings,
+    mut desired_state: watch::Receiver<DesiredState>,
+) -> std::convert::Infallible {
+    let mut kept = told.joined.known_managers.clone();
     loop {
-        let settings = wishes.borrow_and_update().settings.clone();
+        let settings = desired_state.borrow_and_update().settings.clone();
         let known = settings.map(|settings| settings.managers).unwrap_or_default();
         if !known.is_empty() && known != kept {
             kept.clone_from(&known);
             let data_dir = told.data_dir.clone();
-            let remember = move || super::remember_known(&data_dir, known);
+            let remember = move || super::save_known_managers(&data_dir, known);
             let remembered = tokio::task::spawn_blocking(remember).await;
             if let Err(failure) = remembered.expect("writing a file does not panic") {
-                tracing::warn!(why = failure.why, "could not write down which managers there are");
+                tracing::warn!(why = failure.why, "cannot save known managers");
             }
         }
-        if wishes.changed().await.is_err() {
+        if desired_state.changed().await.is_err() {
             std::future::pending::<()>().await;
         }
     }
 }
 
-/// A container was there again when the worker ended: its creation was under way.
+/// A container existed again when the worker ended: its creation was in progress.
 #[derive(Debug, thiserror::Error)]
-#[error("a container came while the others were removed")]
-pub(super) struct Returned;
+#[error("a container reappeared during removal")]
+pub(super) struct ContainerReappeared;
 
-/// Waits until the worker shall end; a signal may come first.
-async fn attend(worker: &Worker, occasion: Occasion) -> Result<Ended, Failure> {
-    let resumed = occasion == Occasion::Resumed;
+/// Waits until the worker ends; a signal may come first.
+async fn run_to_end(worker: &Worker, occasion: WorkerStartReason) -> Result<WorkerEnd, CommandError> {
+    let resumed = occasion == WorkerStartReason::Resumed;
     let greet = async {
-        if let Occasion::Joined(mut text) = occasion {
+        if let WorkerStartReason::Joined(mut text) = occasion {
             if let Err(lacks) = ready(worker).await {
-                text += &format!("this machine takes no tasks yet: {lacks}\n");
+                text += &format!("this node cannot run tasks yet: {lacks}\n");
             }
-            // Whoever started it may not read what it says, and it has other work than that.
+            // The reader of stdout may be gone, which must not stop the worker.
             let _ = std::io::Write::write_all(&mut std::io::stdout(), text.as_bytes());
         }
         std::future::pending::<std::convert::Infallible>().await
     };
-    let outcast = async {
+    let rejection = async {
         let mut known = None;
         loop {
-            match worker.outcast(known).await {
-                Outcast::Removed { reason, before } => return Some((reason, before)),
-                Outcast::Unknown { before: true, .. } if resumed => return None,
-                // It may be known again: a manager that was restored from too old a backup, for one.
-                unknown @ Outcast::Unknown { .. } => known = Some(unknown),
+            match worker.wait_for_rejection(known).await {
+                SessionRejection::Removed { reason, never_connected: before } => {
+                    return Some((reason, before));
+                }
+                SessionRejection::Unknown { before: true, .. } if resumed => return None,
+                // The node may become known again, for example after a restore from a newer backup.
+                unknown @ SessionRejection::Unknown { .. } => known = Some(unknown),
             }
         }
     };
-    let outcast = tokio::select! {
+    let rejection = tokio::select! {
         never = greet => match never {},
-        outcast = outcast => outcast,
+        rejection = rejection => rejection,
     };
-    let Some((reason, before)) = outcast else { return Ok(Ended::Unknown) };
-    worker.cleared().await.map_err(|error| not_cleared(&error, AGAIN))?;
-    Ok(Ended::Removed { removal: Removal { reason, containers: 0, cleared: true }, before })
+    let Some((reason, before)) = rejection else { return Ok(WorkerEnd::UnknownNode) };
+    worker.wait_for_cleanup().await.map_err(|error| cleanup_failure(&error, RESUME_COMMAND))?;
+    Ok(WorkerEnd::Removed { removal: Removal { reason, containers: 0, cleared: true }, before_start: before })
 }
 
-/// What a person hears whose machine was removed, and is cleared.
-pub(super) fn removed(removal: &Removal) -> Failure {
-    let why = format!("{}; {}", removal.reason, cleared(removal));
-    let hint = "to make it one again: `warren worker join HOST:PORT --token TOKEN`";
-    Failure::new(Exit::NotFound, "this machine is not a node of its cluster any more", why, hint)
+/// The error for a node that was removed and cleaned up.
+pub(super) fn removed_failure(removal: &Removal) -> CommandError {
+    let why = format!("{}; {}", removal.reason, cleared_message(removal));
+    let hint = "join again with `warren worker join HOST:PORT --token TOKEN`";
+    CommandError::new(ExitKind::NotFound, "this node was removed from its cluster", why, hint)
 }
 
-/// What was done, in words.
-pub(super) fn cleared(removal: &Removal) -> String {
+/// Summary of the clean-up.
+pub(super) fn cleared_message(removal: &Removal) -> String {
     match removal.containers {
-        0 => "nothing ran here that had to be stopped".to_owned(),
+        0 => "it had no containers".to_owned(),
         1 => "its container was stopped and removed".to_owned(),
         containers => format!("its {containers} containers were stopped and removed"),
     }
 }
 
-pub(super) fn not_cleared(error: &dyn std::error::Error, again: &str) -> Failure {
-    let what = "this machine was removed from its cluster, and not everything that it ran is gone";
-    Failure::new(Exit::Failed, what, chain(error), format!("see to it, then let `{again}` finish it"))
+pub(super) fn cleanup_failure(error: &dyn std::error::Error, again: &str) -> CommandError {
+    let what = "this node was removed from its cluster, but some local state could not be removed";
+    CommandError::new(
+        ExitKind::Failed,
+        what,
+        error_chain(error),
+        format!("fix the cause, then complete it with `{again}`"),
+    )
 }

@@ -1,6 +1,6 @@
-//! Opens a connection to one of the managers that this node knows, one after the other.
+//! Connects to one of the known managers, in turn.
 
-mod roster;
+mod manager_list;
 
 use std::io;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -12,117 +12,118 @@ use rustls::ClientConfig;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tonic::transport::Channel;
-use warren_process::joining::channel_over;
+use warren_process::join::channel_over;
 use warren_security::ConnectError;
 use warren_types::{ManagerAddress, NodeId};
 
-use roster::Roster;
+use manager_list::ManagerList;
 
-/// For the TCP connection, and for the TLS handshake after it.
+/// Time limit of the TCP connection, and of the TLS handshake after it.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(3);
-/// For the TCP connection where there are others: a machine that is gone must not keep a node from those that are left.
-const DEADLINE_AMONG_OTHERS: Duration = Duration::from_secs(1);
+/// Time limit of the TCP connection with several managers: a lost machine must not keep a node from the
+/// others.
+const FAILOVER_CONNECT_DEADLINE: Duration = Duration::from_secs(1);
 
-/// The way to managers.
-pub(crate) trait Dialling: Send + Sync {
-    /// Connects to the next of them.
-    fn dial(&self) -> BoxFuture<'static, Result<Connected, DialError>>;
+/// Connects to managers.
+pub(crate) trait ManagerDialer: Send + Sync {
+    /// Connects to the next manager.
+    fn dial(&self) -> BoxFuture<'static, Result<ManagerConnection, ManagerDialError>>;
 
-    /// How many there are.
-    fn known(&self) -> usize {
+    /// Number of known managers.
+    fn manager_count(&self) -> usize {
         1
     }
 
-    /// These are the managers by now.
-    fn learn(&self, _managers: &[ManagerAddress]) {}
+    /// Replaces the list of managers.
+    fn set_managers(&self, _managers: &[ManagerAddress]) {}
 
-    /// A session with this one was a good one, and is over.
-    fn lasted(&self, _manager: &str) {}
+    /// Records the end of a good session with this manager.
+    fn record_good_session(&self, _manager: &str) {}
 }
 
-/// The way to managers, as all that need one share it.
-pub(crate) type Dial = Arc<dyn Dialling>;
+/// A dialer that all its users share.
+pub(crate) type SharedDialer = Arc<dyn ManagerDialer>;
 
-/// The way to the only manager there is.
-impl<F> Dialling for F
+/// A dialer with a single manager.
+impl<F> ManagerDialer for F
 where
-    F: Fn() -> BoxFuture<'static, Result<Connected, DialError>> + Send + Sync,
+    F: Fn() -> BoxFuture<'static, Result<ManagerConnection, ManagerDialError>> + Send + Sync,
 {
-    fn dial(&self) -> BoxFuture<'static, Result<Connected, DialError>> {
+    fn dial(&self) -> BoxFuture<'static, Result<ManagerConnection, ManagerDialError>> {
         self()
     }
 }
 
 /// A connection to a manager.
-pub(crate) struct Connected {
-    /// For people and logs.
+pub(crate) struct ManagerConnection {
+    /// Name for messages and logs.
     pub manager: String,
-    /// This end's address, when it has one.
+    /// Local address, if it has one.
     pub dialled_from: Option<String>,
-    /// The one connection; it is not opened again by itself.
+    /// The only connection; it is not re-established by itself.
     pub channel: Channel,
 }
 
-/// Why no connection came about.
+/// No connection was established.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum DialError {
-    #[error("this node knows no manager's address; give at least one")]
+pub(crate) enum ManagerDialError {
+    #[error("no manager address is known; configure at least one")]
     NoAddress,
     #[error("cannot reach manager {manager}: {source}; is it running, and is the address right?")]
     Unreachable { manager: String, source: io::Error },
     #[error("manager {manager} did not accept the connection within {deadline:?}")]
     Timeout { manager: String, deadline: Duration },
-    #[error("no secure connection to {manager}: {source}")]
+    #[error("TLS handshake with manager {manager} failed: {source}")]
     Insecure { manager: String, source: ConnectError },
-    #[error("cannot talk to manager {manager}: {source}")]
+    #[error("cannot open an HTTP/2 connection to manager {manager}: {source}")]
     Transport { manager: String, source: tonic::transport::Error },
 }
 
-/// Knows the managers and this node's identity.
+/// Dials managers over TLS as this node.
 #[derive(Debug)]
-pub(crate) struct Dialer {
-    roster: std::sync::Mutex<Roster>,
+pub(crate) struct TlsDialer {
+    managers: std::sync::Mutex<ManagerList>,
     tls: Arc<ClientConfig>,
 }
 
-impl Dialer {
-    /// Dials `managers` (each `host:port`) for this node, and those that it learns of, in turn.
+impl TlsDialer {
+    /// Dials `managers` (each `host:port`), and those that they announce, in turn.
     pub fn new(node: NodeId, managers: Vec<String>, tls: Arc<ClientConfig>) -> Self {
-        Self { roster: std::sync::Mutex::new(Roster::new(node, managers)), tls }
+        Self { managers: std::sync::Mutex::new(ManagerList::new(node, managers)), tls }
     }
 
-    /// The same for a manager's own node: what it was told is that manager.
-    pub fn of_manager(self) -> Self {
-        let roster = self.roster.into_inner().unwrap_or_else(PoisonError::into_inner);
-        Self { roster: std::sync::Mutex::new(roster.of_manager()), ..self }
+    /// The same for a manager's own node: the configured address is that manager.
+    pub fn for_manager_node(self) -> Self {
+        let roster = self.managers.into_inner().unwrap_or_else(PoisonError::into_inner);
+        Self { managers: std::sync::Mutex::new(roster.for_manager_node()), ..self }
     }
 
-    fn roster(&self) -> MutexGuard<'_, Roster> {
-        self.roster.lock().unwrap_or_else(PoisonError::into_inner)
+    fn managers(&self) -> MutexGuard<'_, ManagerList> {
+        self.managers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Dialling for Dialer {
-    fn dial(&self) -> BoxFuture<'static, Result<Connected, DialError>> {
+impl ManagerDialer for TlsDialer {
+    fn dial(&self) -> BoxFuture<'static, Result<ManagerConnection, ManagerDialError>> {
         let (next, known) = {
-            let mut roster = self.roster();
+            let mut roster = self.managers();
             (roster.next(), roster.len())
         };
         let tls = Arc::clone(&self.tls);
-        let deadline = if known > 1 { DEADLINE_AMONG_OTHERS } else { CONNECT_DEADLINE };
-        async move { connect(next.ok_or(DialError::NoAddress)?, tls, deadline).await }.boxed()
+        let deadline = if known > 1 { FAILOVER_CONNECT_DEADLINE } else { CONNECT_DEADLINE };
+        async move { connect(next.ok_or(ManagerDialError::NoAddress)?, tls, deadline).await }.boxed()
     }
 
-    fn known(&self) -> usize {
-        self.roster().len()
+    fn manager_count(&self) -> usize {
+        self.managers().len()
     }
 
-    fn learn(&self, managers: &[ManagerAddress]) {
-        self.roster().learn(managers);
+    fn set_managers(&self, managers: &[ManagerAddress]) {
+        self.managers().set_discovered(managers);
     }
 
-    fn lasted(&self, manager: &str) {
-        self.roster().lasted(manager);
+    fn record_good_session(&self, manager: &str) {
+        self.managers().record_good_session(manager);
     }
 }
 
@@ -130,19 +131,20 @@ async fn connect(
     manager: String,
     tls: Arc<ClientConfig>,
     deadline: Duration,
-) -> Result<Connected, DialError> {
-    let late = |_| DialError::Timeout { manager: manager.clone(), deadline };
-    let unreachable = |source| DialError::Unreachable { manager: manager.clone(), source };
+) -> Result<ManagerConnection, ManagerDialError> {
+    let late = |_| ManagerDialError::Timeout { manager: manager.clone(), deadline };
+    let unreachable = |source| ManagerDialError::Unreachable { manager: manager.clone(), source };
     let stream = timeout(deadline, TcpStream::connect(&manager)).await.map_err(late)?;
     let stream = stream.map_err(unreachable)?;
-    // Reports and acknowledgements are small and waited for.
+    // Reports and acknowledgements are small and latency-bound.
     stream.set_nodelay(true).map_err(unreachable)?;
     let dialled_from = stream.local_addr().ok().map(|address| address.ip().to_string());
     let secure = warren_security::connect(stream, tls, CONNECT_DEADLINE).await;
-    let secure = secure.map_err(|source| DialError::Insecure { manager: manager.clone(), source })?;
+    let secure = secure.map_err(|source| ManagerDialError::Insecure { manager: manager.clone(), source })?;
     let channel = channel_over(secure).await;
-    let channel = channel.map_err(|source| DialError::Transport { manager: manager.clone(), source })?;
-    Ok(Connected { manager, dialled_from, channel })
+    let channel =
+        channel.map_err(|source| ManagerDialError::Transport { manager: manager.clone(), source })?;
+    Ok(ManagerConnection { manager, dialled_from, channel })
 }
 
 #[cfg(test)]

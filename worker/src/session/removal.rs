@@ -1,22 +1,23 @@
-//! How a node learns that it is none of its cluster any more, and what it writes down of that.
+//! How a node learns that it was removed from its cluster, and the record of it.
 //!
-//! A node that believes it stops everything it runs, so nothing but a manager that knows for sure may say it:
+//! A node that accepts a removal stops all its containers, so only a manager with certain knowledge may send
+//! it:
 //!
-//! * The word is a typed reason, not a code or a text, in the answer to a session. What a broken connection, a proxy
-//!   or a manager that cannot be reached leaves behind has no reason, and means nothing here.
-//! * A session is only asked for over a connection whose other end showed a certificate of a manager, issued by the
-//!   authority of this node's own cluster. A manager of another cluster, or one that lost its data directory and made
-//!   a cluster anew, has another authority: no connection comes about.
-//! * The manager says it after an entry for this session was committed and applied, so it is neither an old leader
-//!   nor one that is still reading its log. Answers that are read from a copy which may be old, like that to the
-//!   renewal of a certificate, are not believed.
-//! * It says it only if its state remembers the removal, and what the node says that it has seen lies before that. A
-//!   manager that was restored from before the node joined remembers nothing of the kind, and says [`NODE_UNKNOWN`]:
-//!   the node keeps what it runs and asks again, seldom.
-//! * A node that heard that it is unknown takes the other word for the same, until a manager welcomes it or the agent
-//!   starts again: managers that contradict each other are not believed.
-//! * A manager's own node is removed by no manager's word, and takes that for "unknown". It gets a [`RemovalNote`] from
-//!   its own process, once the manager in it has heard that it was removed itself.
+//! - The removal is a typed reason, not a code or a text, in the answer to a session request. Errors of a
+//!   broken connection, a proxy or an unreachable manager have no such reason and do not count.
+//! - A session is only requested over a connection whose peer has a manager certificate, issued by the CA of
+//!   this node's own cluster. A manager of another cluster, or one that lost its data directory and created a
+//!   new cluster, has another CA: no connection is established.
+//! - The manager sends it after an entry for this session was committed and applied, so it is neither an old
+//!   leader nor one that still replays its log. Answers from a possibly stale copy, as to the renewal of a
+//!   certificate, are not accepted.
+//! - It sends it only if its state has the removal, and the state that the node has seen is older. A manager
+//!   restored from a backup of before the node joined has no such record, and answers [`NODE_UNKNOWN`]: the
+//!   node keeps its containers and retries at long intervals.
+//! - A node that was unknown treats a later removal as "unknown" too, until a manager accepts it or the agent
+//!   restarts: contradicting managers are not trusted.
+//! - No manager removes a manager's own node, which treats a removal as "unknown". It gets a
+//!   [`RemovalRecord`] from its own process, after the manager in it has learned of its own removal.
 
 use std::path::{Path, PathBuf};
 
@@ -26,50 +27,50 @@ use warren_proto::status::{NODE_REMOVED, NODE_UNKNOWN, Problem};
 use warren_security::files::{FileError, ensure_private_dir, read_private_bytes, write_private};
 use warren_types::{ClusterId, NodeId};
 
-/// Of the file's content; another number is not read.
+/// Format version of the file; other versions are ignored.
 const FORMAT: u32 = 1;
 
-/// What a manager of its own cluster says of a node that gets no session.
+/// Rejection of a session by a manager of the node's own cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Outcast {
-    /// The cluster removed it: nothing is wanted of it any more.
+pub(crate) enum SessionRejection {
+    /// The node was removed from the cluster.
     Removed {
-        /// Why, for people.
+        /// Human readable reason.
         reason: String,
-        /// It was removed before this agent started: no manager ever welcomed this one.
-        before: bool,
+        /// It was removed before this agent started: no manager ever accepted this agent.
+        never_connected: bool,
     },
-    /// The manager does not know it, and nothing follows from that.
+    /// The manager does not know the node; this has no consequence.
     Unknown {
-        /// The manager's words.
+        /// The manager's message.
         reason: String,
-        /// No manager ever welcomed this agent.
+        /// No manager ever accepted this agent.
         before: bool,
     },
 }
 
-impl Outcast {
-    /// Reads a manager's refusal of a session; `None` when it is about something else. `can_be_removed` is not said
-    /// of a manager's own node.
-    pub fn read(status: &Status, before: bool, can_be_removed: bool) -> Option<Self> {
+impl SessionRejection {
+    /// Parses a manager's rejection of a session; `None` for other errors. `can_be_removed` is false on a
+    /// manager's own node.
+    pub fn from_status(status: &Status, before: bool, can_be_removed: bool) -> Option<Self> {
         let Problem { reason: word, message: reason, .. } = Problem::from(status);
         match word.as_str() {
-            NODE_REMOVED if can_be_removed => Some(Self::Removed { reason, before }),
+            NODE_REMOVED if can_be_removed => Some(Self::Removed { reason, never_connected: before }),
             NODE_REMOVED | NODE_UNKNOWN => Some(Self::Unknown { reason, before }),
             _ => None,
         }
     }
 }
 
-/// That the node was removed, and how far it is with what follows.
+/// The removal of the node, and the progress of the clean-up.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Removal {
-    /// Why, for people.
+    /// Human readable reason.
     pub reason: String,
-    /// How many containers it had to stop and remove.
+    /// Number of containers to stop and remove.
     pub containers: usize,
-    /// Nothing of what it ran is left.
+    /// The clean-up is complete.
     pub cleared: bool,
 }
 
@@ -83,37 +84,36 @@ struct Stored {
     removal: Removal,
 }
 
-/// The file that remembers a removal, so that an agent that is killed before everything is cleared goes on with it
-/// when it starts again, also if no manager can be reached by then.
+/// File that records a removal, so that a restarted agent continues the clean-up, even without a manager.
 #[derive(Debug, Clone)]
-pub(crate) struct RemovalNote {
+pub(crate) struct RemovalRecord {
     path: PathBuf,
     cluster: ClusterId,
     node: NodeId,
 }
 
-/// The file could not be written.
+/// The record could not be written.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum NoteError {
-    #[error("the note of the removal cannot be encoded")]
+pub(crate) enum RemovalRecordError {
+    #[error("cannot encode the removal record")]
     Encode(#[from] serde_json::Error),
-    #[error("the note of the removal cannot be written; free some disk space")]
+    #[error("cannot write the removal record; free some disk space")]
     Write(#[from] FileError),
 }
 
-/// The note's place in the data directory.
+/// Path of the record in the data directory.
 pub(crate) fn removal_file(data_dir: &Path) -> PathBuf {
     data_dir.join("worker").join("removed.json")
 }
 
-impl RemovalNote {
-    /// The note of this node of this cluster.
+impl RemovalRecord {
+    /// The record of this node of this cluster.
     pub fn new(data_dir: &Path, cluster: ClusterId, node: NodeId) -> Self {
         Self { path: removal_file(data_dir), cluster, node }
     }
 
-    /// What was written down; nothing when there is no note, or none about this node of this cluster. What cannot be
-    /// read is not believed either: the managers will say it again.
+    /// Loads the record; `None` if there is none for this node of this cluster. An unreadable record is
+    /// ignored: the managers will answer again.
     pub fn load(&self) -> Option<Removal> {
         let bytes = match read_private_bytes(&self.path) {
             Ok(bytes) => bytes,
@@ -121,7 +121,7 @@ impl RemovalNote {
                 return None;
             }
             Err(error) => {
-                tracing::warn!(%error, "cannot read whether this node was removed, asking the managers");
+                tracing::warn!(%error, "cannot read the removal record; asking the managers");
                 return None;
             }
         };
@@ -133,14 +133,14 @@ impl RemovalNote {
             }
             Ok(_) => None,
             Err(error) => {
-                tracing::warn!(path = %self.path.display(), %error, "the note of a removal is of no use");
+                tracing::warn!(path = %self.path.display(), %error, "removal record is not usable");
                 None
             }
         }
     }
 
-    /// Writes it down, durably.
-    pub fn store(&self, removal: &Removal) -> Result<(), NoteError> {
+    /// Writes the record durably.
+    pub fn store(&self, removal: &Removal) -> Result<(), RemovalRecordError> {
         let (cluster, node, removal) = (self.cluster, self.node, removal.clone());
         let bytes = serde_json::to_vec(&Stored { format: FORMAT, cluster, node, removal })?;
         self.path.parent().map_or(Ok(()), ensure_private_dir)?;
@@ -154,15 +154,15 @@ mod tests {
     use warren_types::Id;
 
     use super::*;
-    use crate::samples::settings;
+    use crate::fixtures::settings;
 
     #[test]
-    fn only_the_typed_word_of_a_manager_removes_a_node_and_never_a_managers_own() {
+    fn only_removal_detail_removes_node_and_never_manager_node() {
         let said = |word| Problem::new(Code::FailedPrecondition, word, "words").into();
         let reason = || "words".to_owned();
-        let removed = Some(Outcast::Removed { reason: reason(), before: true });
-        let unknown = Some(Outcast::Unknown { reason: reason(), before: true });
-        let table: [(Status, bool, &Option<Outcast>); 8] = [
+        let removed = Some(SessionRejection::Removed { reason: reason(), never_connected: true });
+        let unknown = Some(SessionRejection::Unknown { reason: reason(), before: true });
+        let table: [(Status, bool, &Option<SessionRejection>); 8] = [
             (said(NODE_REMOVED), true, &removed),
             (said(NODE_REMOVED), false, &unknown),
             (said(NODE_UNKNOWN), true, &unknown),
@@ -173,23 +173,23 @@ mod tests {
             (Status::unavailable("connection refused"), true, &None),
         ];
         for (status, can_be_removed, wanted) in table {
-            assert_eq!(&Outcast::read(&status, true, can_be_removed), wanted, "{status:?}");
+            assert_eq!(&SessionRejection::from_status(&status, true, can_be_removed), wanted, "{status:?}");
         }
     }
 
     #[test]
-    fn a_note_is_read_by_the_node_that_it_is_about_and_by_nobody_else() {
+    fn removal_record_of_other_node_is_ignored() {
         let dir = tempfile::tempdir().unwrap();
         let (cluster, node) = (settings().cluster, settings().node);
-        let note = RemovalNote::new(dir.path(), cluster, node);
+        let note = RemovalRecord::new(dir.path(), cluster, node);
         assert_eq!(note.load(), None);
         let removal = Removal { reason: "words".into(), containers: 2, cleared: false };
         for _ in 0..2 {
             note.store(&removal).unwrap();
             assert_eq!(note.load(), Some(removal.clone()));
         }
-        assert_eq!(RemovalNote::new(dir.path(), cluster, NodeId(Id(99))).load(), None);
-        assert_eq!(RemovalNote::new(dir.path(), ClusterId(Id(99)), node).load(), None);
+        assert_eq!(RemovalRecord::new(dir.path(), cluster, NodeId(Id(99))).load(), None);
+        assert_eq!(RemovalRecord::new(dir.path(), ClusterId(Id(99)), node).load(), None);
         let text = std::fs::read_to_string(&note.path).unwrap();
         for spoilt in [text.replacen("\"format\":1", "\"format\":2", 1), "{".to_owned()] {
             std::fs::write(&note.path, spoilt).unwrap();

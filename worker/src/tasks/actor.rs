@@ -1,4 +1,5 @@
-//! The loop around `step` for one task: look at the orders, ask, do one action, note what came of it.
+//! The actor of one task: the loop that reads the inputs, calls `step`, executes one action, and records the
+//! outcome.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -10,165 +11,164 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use warren_control::Clock;
-use warren_health::Target;
-use warren_task::{Action, Container, Found, Step, is_worth_telling, report, step};
-use warren_types::{Desired, TaskAssignment, TaskId, TaskReport, Timestamp};
+use warren_health::ProbeTarget;
+use warren_task::{Action, ContainerState, NextStep, ObservedTask, build_report, should_report, step};
+use warren_types::{DesiredTaskState, TaskAssignment, TaskId, TaskReport, Timestamp};
 
-use crate::session::Standing;
-use crate::tasks::checks::{Checks, Subject};
+use crate::session::NodeConnectivity;
+use crate::tasks::checks::{CheckSubject, HealthChecker};
 use crate::tasks::container;
-use crate::tasks::driver::{Done, Driver, Job, Surroundings};
-use crate::tasks::failure::Failure;
-use crate::tasks::reporter::Reporter;
+use crate::tasks::executor::{ActionExecutor, ActionOutcome, ActionRequest, PreparedResources};
+use crate::tasks::failure::ActionFailure;
+use crate::tasks::reporter::TaskReporter;
 
-/// What an action may take in all, above the deadlines of the calls it is made of. One that is still at work
-/// then is reported; no other is begun for the task before it ends.
+/// Timeout of an action, above the deadlines of its calls. An action that still runs then is reported; no
+/// other starts for the task before it ends.
 const ACTION_DEADLINE: Duration = Duration::from_secs(120);
 
-/// What the supervisor tells an actor. The counters only rise: an actor that missed one change sees the
-/// next.
+/// Inputs of an actor, set by the supervisor. The counters only increase: an actor that missed one change
+/// sees the next.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Orders {
-    /// `None` when nobody knows what the task is.
-    pub wanted: Option<Arc<TaskAssignment>>,
-    /// Nobody wants the task: the actor ends when nothing is left of it.
-    pub dismissed: bool,
-    /// Something may have happened to the container.
-    pub looks: u64,
+pub(super) struct ActorInputs {
+    /// `None` if the task is unknown.
+    pub desired: Option<Arc<TaskAssignment>>,
+    /// The task is not desired: the actor ends when nothing is left of it.
+    pub is_dismissed: bool,
+    /// The container may have changed.
+    pub inspect_requests: u64,
     /// The task's network or files may have been damaged.
-    pub doubts: u64,
-    /// What made actions fail may be over.
-    pub retries: u64,
-    /// Whether the node has a manager. Who does not mind is not woken by it.
-    pub standing: Standing,
+    pub verify_requests: u64,
+    /// The cause of failed actions may be gone.
+    pub retry_requests: u64,
+    /// Connectivity of the node to managers. Wakes only tasks that stop on disconnect.
+    pub connectivity: NodeConnectivity,
 }
 
-impl Orders {
-    /// Nothing is to be left of the task, which ends with the word that nothing is.
-    fn want_nothing(&self) -> bool {
-        self.wanted.as_ref().is_none_or(|wanted| wanted.desired == Desired::Remove)
+impl ActorInputs {
+    /// The task must be removed completely; the last report says so.
+    fn wants_removal(&self) -> bool {
+        self.desired.as_ref().is_none_or(|wanted| wanted.desired == DesiredTaskState::Remove)
     }
 
-    /// The task is stopped when the node has no manager for too long.
-    pub fn minds(&self) -> bool {
-        self.wanted.as_ref().is_some_and(|wanted| !wanted.spec.on_disconnect.is_keep())
+    /// The task is stopped if the node has no manager for too long.
+    pub fn stops_when_disconnected(&self) -> bool {
+        self.desired.as_ref().is_some_and(|wanted| !wanted.spec.on_disconnect.is_keep())
     }
 }
 
 /// The supervisor's end of an actor.
 #[derive(Debug)]
-pub(super) struct Handle {
-    orders: watch::Sender<Orders>,
-    kind: Arc<AtomicU8>,
+pub(super) struct ActorHandle {
+    inputs: watch::Sender<ActorInputs>,
+    phase: Arc<AtomicU8>,
 }
 
-/// A container without its times, to compare with a listing.
-pub(super) fn kind(container: &Container) -> u8 {
+/// The container's phase, to compare with a listing.
+pub(super) fn container_phase(container: &ContainerState) -> u8 {
     match container {
-        Container::Absent => 0,
-        Container::Recorded => 1,
-        Container::Created => 2,
-        Container::Running { .. } => 3,
-        Container::Stopped { .. } => 4,
+        ContainerState::Absent => 0,
+        ContainerState::Recorded => 1,
+        ContainerState::Created => 2,
+        ContainerState::Running { .. } => 3,
+        ContainerState::Stopped { .. } => 4,
     }
 }
 
-impl Handle {
-    /// Changes the orders; the actor is woken when `change` says that they are other ones.
-    pub fn order(&self, change: impl FnOnce(&mut Orders) -> bool) {
-        self.orders.send_if_modified(change);
+impl ActorHandle {
+    /// Changes the inputs; the actor is woken if `change` returns true.
+    pub fn update(&self, change: impl FnOnce(&mut ActorInputs) -> bool) {
+        self.inputs.send_if_modified(change);
     }
 
-    /// The [`kind`] of container that the actor last saw.
-    pub fn kind(&self) -> u8 {
-        self.kind.load(Ordering::Relaxed)
+    /// The [`container_phase`] that the actor last saw.
+    pub fn container_phase(&self) -> u8 {
+        self.phase.load(Ordering::Relaxed)
     }
 }
 
-/// An [`Action::EnsureImage`] under way, which may take hours. Dropping it gives it up.
-struct Getting {
-    work: BoxFuture<'static, Result<Done, Failure>>,
-    said: watch::Receiver<String>,
-    begun: tokio::time::Instant,
+/// An [`Action::EnsureImage`] in progress, which may take hours. Dropping it cancels the pull.
+struct ImageFetch {
+    work: BoxFuture<'static, Result<ActionOutcome, ActionFailure>>,
+    progress: watch::Receiver<String>,
+    started_at: tokio::time::Instant,
 }
 
-/// One task's actor.
-pub(super) struct Actor {
+pub(super) struct TaskActor {
     task: TaskId,
-    driver: Arc<Driver>,
-    reporter: Arc<Reporter>,
+    executor: Arc<ActionExecutor>,
+    reporter: Arc<TaskReporter>,
     clock: Arc<dyn Clock>,
     stop: CancellationToken,
-    orders: watch::Receiver<Orders>,
-    obeyed: Orders,
-    kind: Arc<AtomicU8>,
-    found: Found,
-    surroundings: Surroundings,
+    inputs: watch::Receiver<ActorInputs>,
+    applied: ActorInputs,
+    phase: Arc<AtomicU8>,
+    observed: ObservedTask,
+    prepared: PreparedResources,
     /// Held from the creation of a process to its start.
     start_permit: Option<OwnedSemaphorePermit>,
-    late: Option<JoinHandle<Result<Done, Failure>>>,
-    /// The image that is being got, for as long as `step` asks for it.
-    getting: Option<Getting>,
-    /// The checks of its process, while it runs and is to run.
-    checks: Option<Checks>,
-    /// Something about the container failed. What that left may show only once the container is gone.
-    botched: bool,
+    overdue_action: Option<JoinHandle<Result<ActionOutcome, ActionFailure>>>,
+    /// The image pull, while `step` requests it.
+    image_fetch: Option<ImageFetch>,
+    /// Health checks of the process, while it runs and should run.
+    checks: Option<HealthChecker>,
+    /// A container operation failed. Its leftovers may be visible only after the container is removed.
+    needs_sweep: bool,
 }
 
-impl Actor {
-    /// An actor that knows nothing of its container yet, and the supervisor's end of it.
+impl TaskActor {
+    /// An actor without knowledge of its container, and the supervisor's end of it.
     pub fn new(
         task: TaskId,
-        orders: Orders,
-        driver: Arc<Driver>,
-        reporter: Arc<Reporter>,
+        orders: ActorInputs,
+        driver: Arc<ActionExecutor>,
+        reporter: Arc<TaskReporter>,
         clock: Arc<dyn Clock>,
         stop: CancellationToken,
-    ) -> (Self, Handle) {
-        let found = Found::new(Timestamp(clock.unix_millis()));
-        let kind = Arc::new(AtomicU8::new(kind(&found.container)));
+    ) -> (Self, ActorHandle) {
+        let found = ObservedTask::new(Timestamp(clock.unix_millis()));
+        let kind = Arc::new(AtomicU8::new(container_phase(&found.container)));
         let (sender, receiver) = watch::channel(orders.clone());
         let actor = Self {
             task,
-            driver,
+            executor: driver,
             reporter,
             clock,
             stop,
-            orders: receiver,
-            obeyed: orders,
-            kind: Arc::clone(&kind),
-            found,
-            surroundings: Surroundings::default(),
+            inputs: receiver,
+            applied: orders,
+            phase: Arc::clone(&kind),
+            observed: found,
+            prepared: PreparedResources::default(),
             start_permit: None,
-            late: None,
-            getting: None,
+            overdue_action: None,
+            image_fetch: None,
             checks: None,
-            botched: false,
+            needs_sweep: false,
         };
-        (actor, Handle { orders: sender, kind })
+        (actor, ActorHandle { inputs: sender, phase: kind })
     }
 
-    /// Works until the agent stops, or until nothing is left of a task that nobody wants.
+    /// Runs until the agent stops, or until nothing is left of an undesired task.
     pub async fn run(mut self) {
         while !self.stop.is_cancelled() {
-            self.obey();
-            self.tend_checks();
+            self.apply_inputs();
+            self.update_checks();
             let now = self.now();
-            self.found.alone_for = self.obeyed.standing.alone_for(self.clock.instant());
-            let answer = step(self.obeyed.wanted.as_deref(), &self.found, now);
-            let said = self.tell();
-            if said.removed && std::mem::take(&mut self.botched) {
-                self.driver.botched.notify_one();
+            self.observed.disconnected_for = self.applied.connectivity.disconnected_for(self.clock.instant());
+            let answer = step(self.applied.desired.as_deref(), &self.observed, now);
+            let said = self.send_report();
+            if said.removed && std::mem::take(&mut self.needs_sweep) {
+                self.executor.sweep_needed.notify_one();
             }
-            if !matches!(answer, Step::Do(Action::EnsureImage | Action::Inspect)) {
-                self.getting = None;
+            if !matches!(answer, NextStep::Do(Action::EnsureImage | Action::Inspect)) {
+                self.image_fetch = None;
             }
             match answer {
-                Step::Do(Action::EnsureImage) => self.get_image().await,
-                Step::Do(action) => self.act(action).await,
-                Step::WaitUntil(moment) => self.wait(Some(moment.since(now))).await,
-                Step::Settled if said.removed && self.obeyed.dismissed => return,
-                Step::Settled => self.wait(None).await,
+                NextStep::Do(Action::EnsureImage) => self.advance_image_fetch().await,
+                NextStep::Do(action) => self.execute(action).await,
+                NextStep::WaitUntil(moment) => self.wait(Some(moment.saturating_since(now))).await,
+                NextStep::Settled if said.removed && self.applied.is_dismissed => return,
+                NextStep::Settled => self.wait(None).await,
             }
         }
     }
@@ -177,57 +177,63 @@ impl Actor {
         Timestamp(self.clock.unix_millis())
     }
 
-    fn obey(&mut self) {
-        let orders = self.orders.borrow_and_update().clone();
-        if orders.looks != self.obeyed.looks {
-            self.found.overtaken();
+    fn apply_inputs(&mut self) {
+        let orders = self.inputs.borrow_and_update().clone();
+        if orders.inspect_requests != self.applied.inspect_requests {
+            self.observed.mark_stale();
         }
-        if orders.doubts != self.obeyed.doubts {
-            self.found.distrust_surroundings();
+        if orders.verify_requests != self.applied.verify_requests {
+            self.observed.invalidate_resources();
         }
-        if orders.retries != self.obeyed.retries {
-            self.found.forget_delays();
+        if orders.retry_requests != self.applied.retry_requests {
+            self.observed.reset_retry_delays();
         }
-        if self.obeyed.want_nothing() && !orders.want_nothing() {
+        if self.applied.wants_removal() && !orders.wants_removal() {
             self.reporter.forget_removal(&self.task);
         }
-        self.obeyed = orders;
+        self.applied = orders;
     }
 
-    /// Takes over what the checks found, and has them only while there is something to check.
-    fn tend_checks(&mut self) {
-        if let Some(found) = self.checks.as_mut().and_then(Checks::news) {
-            self.found.checked(found);
+    /// Applies check results, and starts or stops the checks as needed.
+    fn update_checks(&mut self) {
+        if let Some(found) = self.checks.as_mut().and_then(HealthChecker::take_change) {
+            self.observed.record_health(found);
         }
-        let subject = self.subject();
+        let subject = self.check_subject();
         if subject.is_none() {
             self.checks = None;
         } else if self.checks.is_none() {
-            let start =
-                |subject| Checks::start(subject, Arc::clone(&self.driver.checking), Arc::clone(&self.clock));
+            let start = |subject| {
+                HealthChecker::start(
+                    subject,
+                    Arc::clone(&self.executor.check_context),
+                    Arc::clone(&self.clock),
+                )
+            };
             self.checks = subject.map(start);
         }
     }
 
-    /// What is to be checked now.
-    fn subject(&self) -> Option<Subject> {
-        let wanted = self.obeyed.wanted.as_deref().filter(|wanted| wanted.desired <= Desired::Running)?;
-        let Container::Running { since } = self.found.container else { return None };
-        let (check, health) = (wanted.spec.health.clone()?, self.found.health(Some(wanted)));
-        let target = Target {
+    /// The process to check, if any.
+    fn check_subject(&self) -> Option<CheckSubject> {
+        let wanted =
+            self.applied.desired.as_deref().filter(|wanted| wanted.desired <= DesiredTaskState::Running)?;
+        let ContainerState::Running { since } = self.observed.container else { return None };
+        let (check, health) = (wanted.spec.health.clone()?, self.observed.health(Some(wanted)));
+        let target = ProbeTarget {
             container: container::id(&self.task).to_string(),
-            pid: self.surroundings.pid?,
-            netns: self.surroundings.netns.clone()?,
+            pid: self.prepared.pid?,
+            netns: self.prepared.netns.clone()?,
             address: wanted.address,
         };
-        Some(Subject { task: self.task, check, target, since, health })
+        Some(CheckSubject { task: self.task, check, target, since, health })
     }
 
-    fn tell(&self) -> TaskReport {
-        self.kind.store(kind(&self.found.container), Ordering::Relaxed);
-        let said = report(self.task, self.obeyed.wanted.as_deref(), &self.found);
-        if is_worth_telling(self.obeyed.wanted.as_deref(), &self.found) {
-            self.reporter.tell(said.clone());
+    fn send_report(&self) -> TaskReport {
+        self.phase.store(container_phase(&self.observed.container), Ordering::Relaxed);
+        let said = build_report(self.task, self.applied.desired.as_deref(), &self.observed);
+        if should_report(self.applied.desired.as_deref(), &self.observed) {
+            self.reporter.report(said.clone());
         }
         said
     }
@@ -243,9 +249,9 @@ impl Actor {
         tokio::select! {
             () = pause => {}
             () = self.stop.cancelled() => {}
-            () = news(&mut self.checks) => {}
-            changed = self.orders.changed() => {
-                // Without a supervisor nobody will ever order anything again.
+            () = next_check_result(&mut self.checks) => {}
+            changed = self.inputs.changed() => {
+                // Without a supervisor there is no further input.
                 if changed.is_err() {
                     self.stop.cancelled().await;
                 }
@@ -253,46 +259,46 @@ impl Actor {
         }
     }
 
-    async fn act(&mut self, action: Action) {
+    async fn execute(&mut self, action: Action) {
         let begun = self.clock.instant();
         if matches!(action, Action::EnsureContainer | Action::Start) && self.start_permit.is_none() {
-            let permit = Arc::clone(&self.driver.starts).acquire_owned().await;
+            let permit = Arc::clone(&self.executor.start_permits).acquire_owned().await;
             self.start_permit = permit.ok();
         }
         let result = self.perform(&action).await;
-        let goes_on = action == Action::EnsureContainer && result.is_ok() && self.wants_start();
+        let goes_on = action == Action::EnsureContainer && result.is_ok() && self.is_start_desired();
         if !goes_on {
             self.start_permit = None;
         }
         let took = self.clock.instant().duration_since(begun);
-        self.learn(&action, took, result);
+        self.record_result(&action, took, result);
     }
 
-    /// Goes on with getting the image until something is to be told, or may be wanted otherwise.
-    async fn get_image(&mut self) {
-        let getting = match self.getting.take() {
+    /// Continues the image pull until there is progress to report or the inputs change.
+    async fn advance_image_fetch(&mut self) {
+        let getting = match self.image_fetch.take() {
             Some(getting) => getting,
             None => {
                 let (sender, said) = watch::channel(String::new());
-                let job = Job { said: Some(sender), ..self.job(&Action::EnsureImage) };
-                let driver = Arc::clone(&self.driver);
+                let job = ActionRequest { progress: Some(sender), ..self.request(&Action::EnsureImage) };
+                let driver = Arc::clone(&self.executor);
                 let work = async move { driver.perform(job).await }.boxed();
-                Getting { work, said, begun: self.clock.instant() }
+                ImageFetch { work, progress: said, started_at: self.clock.instant() }
             }
         };
-        let getting = self.getting.insert(getting);
+        let getting = self.image_fetch.insert(getting);
         tokio::select! {
             result = &mut getting.work => {
-                let took = self.clock.instant().duration_since(getting.begun);
-                self.getting = None;
-                self.learn(&Action::EnsureImage, took, result);
+                let took = self.clock.instant().duration_since(getting.started_at);
+                self.image_fetch = None;
+                self.record_result(&Action::EnsureImage, took, result);
             }
-            Ok(()) = getting.said.changed() => {
-                let said = getting.said.borrow_and_update().clone();
-                self.found.arriving(said);
+            Ok(()) = getting.progress.changed() => {
+                let said = getting.progress.borrow_and_update().clone();
+                self.observed.record_pull_progress(said);
             }
             () = self.stop.cancelled() => {}
-            changed = self.orders.changed() => {
+            changed = self.inputs.changed() => {
                 if changed.is_err() {
                     self.stop.cancelled().await;
                 }
@@ -300,85 +306,96 @@ impl Actor {
         }
     }
 
-    fn learn(&mut self, action: &Action, took: Duration, result: Result<Done, Failure>) {
+    fn record_result(
+        &mut self,
+        action: &Action,
+        took: Duration,
+        result: Result<ActionOutcome, ActionFailure>,
+    ) {
         match result {
             Ok(done) => {
-                tracing::debug!(task = %self.task, verb = ?action.verb(), ?took, "done");
-                self.note(action, done);
+                tracing::debug!(task = %self.task, verb = ?action.kind(), ?took, "done");
+                self.record_done(action, done);
             }
-            Err(Failure { severity, reason }) => {
-                self.botched |= action.verb().is_about_the_container();
-                tracing::info!(task = %self.task, verb = ?action.verb(), ?severity, reason, "action failed");
-                self.found.failed(action, severity, reason, self.now());
+            Err(ActionFailure { severity, reason }) => {
+                self.needs_sweep |= action.kind().affects_container();
+                tracing::info!(task = %self.task, verb = ?action.kind(), ?severity, reason, "action failed");
+                self.observed.record_failure(action, severity, reason, self.now());
             }
         }
     }
 
-    fn wants_start(&self) -> bool {
-        self.obeyed.wanted.as_ref().is_some_and(|wanted| wanted.desired == Desired::Running)
+    fn is_start_desired(&self) -> bool {
+        self.applied.desired.as_ref().is_some_and(|wanted| wanted.desired == DesiredTaskState::Running)
     }
 
-    /// Does the action in a task of its own: a call that is cut off half-way (a container that is being
-    /// made) leaves behind what nobody finds again.
-    async fn perform(&mut self, action: &Action) -> Result<Done, Failure> {
-        let slow = || Failure::transient(format!("still at work after {}s", ACTION_DEADLINE.as_secs()));
-        if let Some(mut late) = self.late.take()
+    /// Executes the action in its own task: cancelling a call half-way (such as a creation) leaves orphans.
+    async fn perform(&mut self, action: &Action) -> Result<ActionOutcome, ActionFailure> {
+        let slow =
+            || ActionFailure::transient(format!("action still running after {}s", ACTION_DEADLINE.as_secs()));
+        if let Some(mut late) = self.overdue_action.take()
             && tokio::time::timeout(ACTION_DEADLINE, &mut late).await.is_err()
         {
-            self.late = Some(late);
+            self.overdue_action = Some(late);
             return Err(slow());
         }
-        let job = self.job(action);
-        let driver = Arc::clone(&self.driver);
+        let job = self.request(action);
+        let driver = Arc::clone(&self.executor);
         let mut work = tokio::spawn(async move { driver.perform(job).await });
         match tokio::time::timeout(ACTION_DEADLINE, &mut work).await {
             Ok(Ok(result)) => result,
-            Ok(Err(broken)) => Err(Failure::transient(format!("the action broke off: {broken}"))),
+            Ok(Err(broken)) => Err(ActionFailure::transient(format!("action aborted: {broken}"))),
             Err(_) => {
-                self.late = Some(work);
+                self.overdue_action = Some(work);
                 Err(slow())
             }
         }
     }
 
-    fn job(&self, action: &Action) -> Job {
-        Job {
+    fn request(&self, action: &Action) -> ActionRequest {
+        ActionRequest {
             task: self.task,
-            assignment: self.obeyed.wanted.clone(),
-            attempt: self.found.ledger.attempt,
-            surroundings: self.surroundings.clone(),
+            assignment: self.applied.desired.clone(),
+            attempt: self.observed.history.attempt,
+            prepared: self.prepared.clone(),
             action: action.clone(),
             now: self.now(),
-            said: None,
+            progress: None,
         }
     }
 
-    fn note(&mut self, action: &Action, done: Done) {
+    fn record_done(&mut self, action: &Action, done: ActionOutcome) {
         match done {
-            Done::Saw { container, made_from, ledger, stop_signal, pid } => {
-                self.surroundings.stop_signal = stop_signal;
-                self.surroundings.pid = pid;
-                self.found.inspected(container, ledger);
-                self.found.is_made_from(made_from);
+            ActionOutcome::Inspected {
+                container,
+                container_image: made_from,
+                history: ledger,
+                stop_signal,
+                pid,
+            } => {
+                self.prepared.stop_signal = stop_signal;
+                self.prepared.pid = pid;
+                self.observed.record_inspection(container, ledger);
+                self.observed.record_container_image(made_from);
                 return;
             }
-            Done::Obtained(digest) => {
-                self.found.obtained(digest);
+            ActionOutcome::ImageReady(digest) => {
+                self.observed.record_image(digest);
                 return;
             }
-            Done::Attached(netns) => self.surroundings.netns = Some(netns),
-            Done::Wrote(files) => self.surroundings.files = Some(files),
-            Done::Brought(mounts) => self.surroundings.contents = Some(mounts),
-            Done::Started(pid) => self.surroundings.pid = Some(pid),
-            Done::NothingToSignal => self.found.overtaken(),
-            Done::Plainly => (),
+            ActionOutcome::NetworkAttached(netns) => self.prepared.netns = Some(netns),
+            ActionOutcome::FilesWritten(files) => self.prepared.files = Some(files),
+            ActionOutcome::SecretObjectsMounted(mounts) => self.prepared.secret_objects = Some(mounts),
+            ActionOutcome::Started(pid) => self.prepared.pid = Some(pid),
+            ActionOutcome::NoProcess => self.observed.mark_stale(),
+            ActionOutcome::Completed => (),
         }
-        self.found.succeeded(action, self.now());
+        self.observed.record_success(action, self.now());
     }
 }
 
-/// Waits for news of the checks; for ever where there are none.
-async fn news(checks: &mut Option<Checks>) {
+/// Waits for a change of the check result; forever without checks.
+async fn next_check_result(checks: &mut Option<HealthChecker>) {
     match checks {
         Some(checks) => checks.changed().await,
         None => std::future::pending().await,

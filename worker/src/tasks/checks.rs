@@ -1,4 +1,4 @@
-//! The checks of a task whose process runs, beside its actor: they go on while the actor works.
+//! Health checks of a running task, next to its actor: they continue while the actor executes actions.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,81 +7,81 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use warren_control::Clock;
-use warren_health::{CheckResult, Prober, Target, Tracker};
-use warren_task::Checked;
+use warren_health::{CheckResult, HealthTracker, ProbeTarget, Prober};
+use warren_task::HealthObservation;
 use warren_types::spec::HealthCheck;
 use warren_types::{Health, TaskId, Timestamp};
 
 use crate::node::metrics::WorkerMetrics;
 
-/// How many results of a task are kept for managers.
-const KEPT: usize = 5;
+/// Number of results per task that are kept for managers.
+const MAX_RESULTS: usize = 5;
 
-/// What checks are made with, and where their results go; shared by all tasks.
-pub(crate) struct Checking {
+/// Shared context of all checks.
+pub(crate) struct CheckContext {
     pub prober: Prober,
-    pub results: Results,
+    pub results: CheckResults,
     pub metrics: WorkerMetrics,
 }
 
-/// What is checked.
-pub(super) struct Subject {
+/// The process to check.
+pub(super) struct CheckSubject {
     pub task: TaskId,
     pub check: HealthCheck,
-    pub target: Target,
-    /// When its process was started.
+    pub target: ProbeTarget,
+    /// Start time of its process.
     pub since: Timestamp,
-    /// What was last found, if anything: it stays that until checks say otherwise.
+    /// The last known health, which remains until a check changes it.
     pub health: Health,
 }
 
 /// The checks of one process. They end when this is dropped.
-pub(super) struct Checks {
+pub(super) struct HealthChecker {
     work: JoinHandle<()>,
-    found: watch::Receiver<Option<Checked>>,
+    latest: watch::Receiver<Option<HealthObservation>>,
 }
 
-impl Drop for Checks {
+impl Drop for HealthChecker {
     fn drop(&mut self) {
         self.work.abort();
     }
 }
 
-impl Checks {
-    /// Checks the task again and again.
-    pub fn start(subject: Subject, checking: Arc<Checking>, clock: Arc<dyn Clock>) -> Self {
+impl HealthChecker {
+    /// Checks the task periodically.
+    pub fn start(subject: CheckSubject, checking: Arc<CheckContext>, clock: Arc<dyn Clock>) -> Self {
         let (sender, found) = watch::channel(None);
-        Self { work: tokio::spawn(run(subject, checking, clock, sender)), found }
+        Self { work: tokio::spawn(run(subject, checking, clock, sender)), latest: found }
     }
 
-    /// What was found since the last call.
-    pub fn news(&mut self) -> Option<Checked> {
-        if !self.found.has_changed().unwrap_or_default() {
+    /// The change since the last call, if any.
+    pub fn take_change(&mut self) -> Option<HealthObservation> {
+        if !self.latest.has_changed().unwrap_or_default() {
             return None;
         }
-        self.found.borrow_and_update().clone()
+        self.latest.borrow_and_update().clone()
     }
 
-    /// Waits until something else is found than before.
+    /// Waits for a change.
     pub async fn changed(&mut self) {
-        if self.found.changed().await.is_err() {
-            // They broke off; the actor looks at them again with whatever comes next.
+        if self.latest.changed().await.is_err() {
+            // The checks were aborted; the actor restarts them with its next input.
             std::future::pending().await
         }
-        self.found.mark_changed();
+        self.latest.mark_changed();
     }
 }
 
 async fn run(
-    subject: Subject,
-    checking: Arc<Checking>,
+    subject: CheckSubject,
+    checking: Arc<CheckContext>,
     clock: Arc<dyn Clock>,
-    found: watch::Sender<Option<Checked>>,
+    found: watch::Sender<Option<HealthObservation>>,
 ) {
-    let Subject { task, check, target, since, health } = subject;
-    let (started, before) = (Instant::now(), Timestamp(clock.unix_millis()).since(since));
+    let CheckSubject { task, check, target, since, health } = subject;
+    let (started, before) = (Instant::now(), Timestamp(clock.unix_millis()).saturating_since(since));
     let age = || before + started.elapsed();
-    let mut tracker = Tracker::adopted(&check, seed(&task), before, health);
+    let mut tracker = HealthTracker::adopted(&check, seed(&task), before, health);
     loop {
         let due = tracker.due().unwrap_or_default();
         tokio::time::sleep(due.saturating_sub(age())).await;
@@ -90,70 +90,73 @@ async fn run(
         let outcome = checking.prober.check(&check, &target).await;
         let verdict = tracker.end(&outcome, age());
         let took = begun.elapsed();
-        tracing::debug!(%task, good = outcome.good, said = outcome.said, ?took, "checked");
-        if outcome.asked {
-            checking.metrics.checked(task, outcome.good);
+        tracing::debug!(%task, good = outcome.succeeded, said = outcome.summary, ?took, "checked");
+        if outcome.is_conclusive {
+            checking.metrics.record_check(task, outcome.succeeded);
         }
-        checking.results.note(task, CheckResult { at, took, good: outcome.good, output: outcome.output() });
-        let checked = Some(Checked { health: verdict.health, reason: verdict.reason });
+        checking.results.record(
+            task,
+            CheckResult { at, duration: took, succeeded: outcome.succeeded, output: outcome.output() },
+        );
+        let checked = Some(HealthObservation { health: verdict.health, reason: verdict.reason });
         found.send_if_modified(|found| std::mem::replace(found, checked.clone()) != checked);
     }
 }
 
-/// Differs from task to task.
+/// Differs per task.
 fn seed(task: &TaskId) -> u64 {
     let TaskId { service, number } = task;
     let folded = (service.0.0 >> 64) as u64 ^ service.0.0 as u64;
     folded.wrapping_add(*number)
 }
 
-/// The newest results of each task, until a manager was told.
+/// The newest results of each task that were not sent to a manager.
 #[derive(Debug, Default)]
-pub(crate) struct Results {
-    tasks: Mutex<BTreeMap<TaskId, Kept>>,
+pub(crate) struct CheckResults {
+    tasks: Mutex<BTreeMap<TaskId, TaskResults>>,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct TaskResults {
     newest: VecDeque<CheckResult>,
-    /// How many of the last ones no manager was told.
-    untold: usize,
+    /// Number of unsent results at the end.
+    unreported: usize,
 }
 
-impl Results {
-    fn tasks(&self) -> MutexGuard<'_, BTreeMap<TaskId, Kept>> {
+impl CheckResults {
+    fn tasks(&self) -> MutexGuard<'_, BTreeMap<TaskId, TaskResults>> {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn note(&self, task: TaskId, result: CheckResult) {
+    fn record(&self, task: TaskId, result: CheckResult) {
         let mut tasks = self.tasks();
         let kept = tasks.entry(task).or_default();
         kept.newest.push_back(result);
-        if kept.newest.len() > KEPT {
+        if kept.newest.len() > MAX_RESULTS {
             kept.newest.pop_front();
         }
-        kept.untold = (kept.untold + 1).min(KEPT);
+        kept.unreported = (kept.unreported + 1).min(MAX_RESULTS);
     }
 
-    /// What was not taken before, oldest first; at most [`KEPT`] of a task.
-    pub fn take(&self) -> Vec<(TaskId, Vec<CheckResult>)> {
+    /// Results that were not taken before, oldest first; at most [`MAX_RESULTS`] per task.
+    pub fn take_unreported(&self) -> Vec<(TaskId, Vec<CheckResult>)> {
         let mut tasks = self.tasks();
-        let untold = tasks.iter_mut().filter(|(_, kept)| kept.untold > 0);
-        let take = |(task, kept): (&TaskId, &mut Kept)| {
-            let told = kept.newest.len() - std::mem::take(&mut kept.untold);
-            (*task, kept.newest.iter().skip(told).cloned().collect())
+        let untold = tasks.iter_mut().filter(|(_, kept)| kept.unreported > 0);
+        let take = |(task, kept): (&TaskId, &mut TaskResults)| {
+            let reported = kept.newest.len() - std::mem::take(&mut kept.unreported);
+            (*task, kept.newest.iter().skip(reported).cloned().collect())
         };
         untold.map(take).collect()
     }
 
-    /// A new session: its manager knows none of them.
-    pub fn restart(&self) {
+    /// A new session: its manager has none of them.
+    pub fn reset_for_session(&self) {
         for kept in self.tasks().values_mut() {
-            kept.untold = kept.newest.len();
+            kept.unreported = kept.newest.len();
         }
     }
 
-    /// The task is no longer the node's.
+    /// Removes the results of a task that was removed from the node.
     pub fn forget(&self, task: &TaskId) {
         self.tasks().remove(task);
     }
@@ -164,36 +167,36 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::samples::task_id;
+    use crate::fixtures::task_id;
 
     fn result(at: u64) -> CheckResult {
-        CheckResult { at: Timestamp(at), took: Duration::ZERO, good: true, output: String::new() }
+        CheckResult { at: Timestamp(at), duration: Duration::ZERO, succeeded: true, output: String::new() }
     }
 
-    fn taken(results: &Results) -> Vec<(u64, Vec<u64>)> {
+    fn taken(results: &CheckResults) -> Vec<(u64, Vec<u64>)> {
         let times = |results: Vec<CheckResult>| results.into_iter().map(|result| result.at.0).collect();
-        results.take().into_iter().map(|(task, results)| (task.number, times(results))).collect()
+        results.take_unreported().into_iter().map(|(task, results)| (task.number, times(results))).collect()
     }
 
     #[test]
-    fn results_are_told_once_to_each_manager() {
-        let results = Results::default();
+    fn results_are_sent_once_per_session() {
+        let results = CheckResults::default();
         assert_eq!(taken(&results), []);
         for at in 1..=7 {
-            results.note(task_id(1), result(at));
+            results.record(task_id(1), result(at));
         }
-        results.note(task_id(2), result(8));
+        results.record(task_id(2), result(8));
         assert_eq!(taken(&results), [(1, vec![3, 4, 5, 6, 7]), (2, vec![8])]);
         assert_eq!(taken(&results), []);
-        results.note(task_id(1), result(9));
+        results.record(task_id(1), result(9));
         assert_eq!(taken(&results), [(1, vec![9])]);
         results.forget(&task_id(2));
-        results.restart();
+        results.reset_for_session();
         assert_eq!(taken(&results), [(1, vec![4, 5, 6, 7, 9])]);
     }
 
     #[test]
-    fn tasks_have_seeds_of_their_own() {
+    fn seeds_differ_between_tasks() {
         let seeds: std::collections::BTreeSet<u64> = (0..100).map(|number| seed(&task_id(number))).collect();
         assert_eq!(seeds.len(), 100);
     }

@@ -1,47 +1,47 @@
-//! Why an action did not work, and whether trying again can help.
+//! Failures of actions, and whether a retry can help.
 
 use warren_runtime::Error as RuntimeError;
 use warren_task::Severity;
 
-use crate::handlers::files::FilesError;
-use crate::handlers::images::ImageError;
-use crate::handlers::ports::PortsError;
-use crate::handlers::volumes::VolumesError;
-use crate::tasks::container::field;
+use crate::handlers::files::TaskDirError;
+use crate::handlers::images::TaskImageError;
+use crate::handlers::ports::HostPortError;
+use crate::handlers::volumes::MountSourceError;
+use crate::tasks::container::spec_path;
 
-/// Why an action did not work.
+/// A failed action.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Failure {
+pub(crate) struct ActionFailure {
     pub severity: Severity,
-    /// What went wrong and what to do, in words.
+    /// Human readable: what failed and what to do.
     pub reason: String,
 }
 
-impl Failure {
-    /// Something was not reachable, took too long, or failed without saying why.
+impl ActionFailure {
+    /// Something was unreachable, timed out, or failed for an unknown cause.
     pub fn transient(reason: impl Into<String>) -> Self {
         Self { severity: Severity::Transient, reason: reason.into() }
     }
 
-    /// It will not work as long as neither the spec nor the node changes.
+    /// A retry cannot help as long as neither the spec nor the node changes.
     pub fn permanent(reason: impl Into<String>) -> Self {
         Self { severity: Severity::Permanent, reason: reason.into() }
     }
 }
 
-impl From<RuntimeError> for Failure {
+impl From<RuntimeError> for ActionFailure {
     fn from(error: RuntimeError) -> Self {
         match error {
-            // These only mean that the container is not as it was last seen.
+            // These only mean that the container changed since it was observed.
             RuntimeError::Conflict { .. } | RuntimeError::NotFound { .. } => {
                 Self::transient(error.to_string())
             }
-            // It went since it was looked for, and is looked for again.
+            // The image was removed meanwhile; it is pulled again.
             RuntimeError::ImageMissing { .. } => Self::transient(error.to_string()),
-            RuntimeError::InvalidSpec { field: name, reason } => match field::path(&name) {
+            RuntimeError::InvalidSpec { field: name, reason } => match spec_path::spec_path(&name) {
                 Some(path) => Self::permanent(format!("{path}: {reason}")),
-                // What the node adds itself is made again.
-                None => Self::transient(format!("{name} is refused: {reason}")),
+                // Resources that the node adds are re-created.
+                None => Self::transient(format!("invalid {name}: {reason}")),
             },
             error if error.is_transient() => Self::transient(error.to_string()),
             error => Self::permanent(error.to_string()),
@@ -49,8 +49,8 @@ impl From<RuntimeError> for Failure {
     }
 }
 
-impl From<ImageError> for Failure {
-    fn from(error: ImageError) -> Self {
+impl From<TaskImageError> for ActionFailure {
+    fn from(error: TaskImageError) -> Self {
         match error.is_transient() {
             true => Self::transient(error.to_string()),
             false => Self::permanent(error.to_string()),
@@ -58,7 +58,7 @@ impl From<ImageError> for Failure {
     }
 }
 
-impl From<warren_network::Error> for Failure {
+impl From<warren_network::Error> for ActionFailure {
     fn from(error: warren_network::Error) -> Self {
         use warren_network::Error as E;
         match error {
@@ -66,30 +66,30 @@ impl From<warren_network::Error> for Failure {
             | E::HostIpMissing { .. }
             | E::AddressOutsideSubnet { .. }
             | E::LinkNameTaken { .. }
-            | E::BadTaskKey { .. } => Self::permanent(error.to_string()),
+            | E::InvalidTaskKey { .. } => Self::permanent(error.to_string()),
             error => Self::transient(error.to_string()),
         }
     }
 }
 
-impl From<PortsError> for Failure {
-    fn from(error: PortsError) -> Self {
+impl From<HostPortError> for ActionFailure {
+    fn from(error: HostPortError) -> Self {
         match error {
-            PortsError::Network(error) => error.into(),
-            PortsError::OfAnotherService { .. } => Self::transient(error.to_string()),
-            PortsError::Zero => Self::permanent(error.to_string()),
+            HostPortError::Network(error) => error.into(),
+            HostPortError::OwnedByOtherService { .. } => Self::transient(error.to_string()),
+            HostPortError::Zero => Self::permanent(error.to_string()),
         }
     }
 }
 
-impl From<FilesError> for Failure {
-    fn from(error: FilesError) -> Self {
+impl From<TaskDirError> for ActionFailure {
+    fn from(error: TaskDirError) -> Self {
         Self::transient(error.to_string())
     }
 }
 
-impl From<VolumesError> for Failure {
-    fn from(error: VolumesError) -> Self {
+impl From<MountSourceError> for ActionFailure {
+    fn from(error: MountSourceError) -> Self {
         match error.is_transient() {
             true => Self::transient(error.to_string()),
             false => Self::permanent(error.to_string()),

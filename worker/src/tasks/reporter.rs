@@ -1,24 +1,24 @@
-//! Keeps the newest word on each task until a manager has stored it.
+//! Keeps the newest report of each task until a manager has stored it.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
-use warren_task::{Batch, CONFIRMED_WITHIN, Outbox};
+use warren_task::{ACK_TIMEOUT, Outbox, ReportBatch};
 use warren_types::{TaskId, TaskReport};
 
 use crate::node::metrics::WorkerMetrics;
 
-/// Between the actors, which report, and the session, which sends.
+/// Connects the actors, which report, with the session, which sends.
 #[derive(Default)]
-pub(crate) struct Reporter {
+pub(crate) struct TaskReporter {
     outbox: Mutex<Outbox<Instant>>,
     changed: Notify,
     metrics: WorkerMetrics,
 }
 
-impl Reporter {
-    /// Without a word yet. What the words tell is counted in `metrics`.
+impl TaskReporter {
+    /// Without reports. Events in reports are counted in `metrics`.
     pub fn new(metrics: WorkerMetrics) -> Self {
         Self { metrics, ..Self::default() }
     }
@@ -27,62 +27,62 @@ impl Reporter {
         self.outbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a report. One that says nothing new, or less than an earlier one, is dropped.
-    pub fn tell(&self, report: TaskReport) {
-        if self.outbox().tell(report.clone()) {
-            self.metrics.saw(&report, Instant::now());
+    /// Accepts a report. One without changes, or older than an earlier one, is dropped.
+    pub fn report(&self, report: TaskReport) {
+        if self.outbox().push(report.clone()) {
+            self.metrics.record_report(&report, Instant::now());
             self.changed.notify_one();
         }
     }
 
-    /// The task is no longer the node's: nobody wants to hear of it.
+    /// Removes the reports of a task that was removed from the node.
     pub fn forget(&self, task: &TaskId) {
-        self.outbox().forget(task);
+        self.outbox().remove(task);
         self.metrics.forget(task);
     }
 
-    /// The task is wanted again: see [`Outbox::forget_removal`].
+    /// The task is desired again: see [`Outbox::forget_removal`].
     pub fn forget_removal(&self, task: &TaskId) {
         self.outbox().forget_removal(task);
     }
 
-    /// A new session: everything is said again, since another manager may know less.
-    pub fn restart(&self) {
-        self.outbox().restart();
+    /// A new session: every report is sent again, since another manager may have fewer.
+    pub fn resend_all(&self) {
+        self.outbox().resend_all();
         self.changed.notify_one();
     }
 
-    /// The next message, as soon as there is something to say and few enough are on their way. Dropping the
-    /// future loses nothing.
-    pub async fn next_batch(&self) -> Batch {
+    /// The next batch, as soon as there are reports and few enough batches are in flight. Dropping the future
+    /// loses nothing.
+    pub async fn next_batch(&self) -> ReportBatch {
         loop {
             let wait_until = {
                 let mut outbox = self.outbox();
                 match outbox.next_batch(Instant::now()) {
                     Some(batch) => return batch,
-                    None => outbox.oldest_flight().map(|sent_at| sent_at + CONFIRMED_WITHIN),
+                    None => outbox.oldest_in_flight().map(|sent_at| sent_at + ACK_TIMEOUT),
                 }
             };
             tokio::select! {
                 () = self.changed.notified() => {}
-                () = until(wait_until) => {}
+                () = wait_until_due(wait_until) => {}
             }
         }
     }
 
-    /// The manager stored the message with this number.
-    pub fn stored(&self, number: u64) {
-        self.outbox().stored(number);
+    /// The manager stored the batch with this number.
+    pub fn acknowledge(&self, number: u64) {
+        self.outbox().acknowledge(number);
         self.changed.notify_one();
     }
 
-    /// What was last reported of a task.
-    pub fn newest(&self, task: &TaskId) -> Option<TaskReport> {
-        self.outbox().newest(task).cloned()
+    /// The last report of a task.
+    pub fn latest(&self, task: &TaskId) -> Option<TaskReport> {
+        self.outbox().latest_report(task).cloned()
     }
 }
 
-async fn until(moment: Option<Instant>) {
+async fn wait_until_due(moment: Option<Instant>) {
     match moment {
         Some(moment) => tokio::time::sleep_until(moment).await,
         None => std::future::pending().await,
@@ -92,11 +92,11 @@ async fn until(moment: Option<Instant>) {
 #[cfg(test)]
 mod tests {
     use futures::FutureExt;
-    use warren_task::{BATCH, MAX_IN_FLIGHT};
+    use warren_task::{MAX_BATCH_REPORTS, MAX_BATCHES_IN_FLIGHT};
     use warren_types::{Health, TaskState, Timestamp};
 
     use super::*;
-    use crate::samples::task_id;
+    use crate::fixtures::task_id;
 
     fn report(number: u64, state: TaskState) -> TaskReport {
         TaskReport {
@@ -114,71 +114,71 @@ mod tests {
         }
     }
 
-    fn states(batch: &Batch) -> Vec<(u64, TaskState)> {
+    fn states(batch: &ReportBatch) -> Vec<(u64, TaskState)> {
         batch.reports.iter().map(|report| (report.task.number, report.state)).collect()
     }
 
     #[tokio::test(start_paused = true)]
-    async fn only_the_newest_word_is_sent() {
-        let reporter = Reporter::default();
-        reporter.tell(report(1, TaskState::Preparing));
-        reporter.tell(report(1, TaskState::Running));
-        reporter.tell(report(1, TaskState::Starting));
-        reporter.tell(report(2, TaskState::Accepted));
+    async fn only_latest_report_is_sent() {
+        let reporter = TaskReporter::default();
+        reporter.report(report(1, TaskState::Preparing));
+        reporter.report(report(1, TaskState::Running));
+        reporter.report(report(1, TaskState::Starting));
+        reporter.report(report(2, TaskState::Accepted));
         let batch = reporter.next_batch().await;
         assert_eq!(states(&batch), [(1, TaskState::Running), (2, TaskState::Accepted)]);
-        reporter.tell(report(1, TaskState::Running));
+        reporter.report(report(1, TaskState::Running));
         assert!(reporter.next_batch().now_or_never().is_none(), "nothing new");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn unconfirmed_reports_are_sent_again_and_confirmed_ones_are_not() {
-        let reporter = Reporter::default();
-        reporter.tell(report(1, TaskState::Running));
+    async fn only_unacknowledged_reports_are_resent() {
+        let reporter = TaskReporter::default();
+        reporter.report(report(1, TaskState::Running));
         let first = reporter.next_batch().await;
-        reporter.tell(report(2, TaskState::Running));
+        reporter.report(report(2, TaskState::Running));
         let second = reporter.next_batch().await;
-        reporter.stored(second.number);
-        reporter.stored(second.number);
+        reporter.acknowledge(second.number);
+        reporter.acknowledge(second.number);
         let started = Instant::now();
         let again = reporter.next_batch().await;
         assert_eq!(again.reports, first.reports);
-        assert!(again.number > second.number && started.elapsed() >= CONFIRMED_WITHIN);
-        reporter.stored(again.number);
-        let quiet = tokio::time::timeout(CONFIRMED_WITHIN * 5, reporter.next_batch()).await;
+        assert!(again.number > second.number && started.elapsed() >= ACK_TIMEOUT);
+        reporter.acknowledge(again.number);
+        let quiet = tokio::time::timeout(ACK_TIMEOUT * 5, reporter.next_batch()).await;
         assert!(quiet.is_err(), "all is stored");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_new_session_hears_everything() {
-        let reporter = Reporter::default();
+    async fn new_session_resends_everything() {
+        let reporter = TaskReporter::default();
         for number in 1..=3 {
-            reporter.tell(report(number, TaskState::Running));
+            reporter.report(report(number, TaskState::Running));
         }
-        reporter.stored(reporter.next_batch().await.number);
+        reporter.acknowledge(reporter.next_batch().await.number);
         reporter.forget(&task_id(2));
-        reporter.restart();
-        reporter.restart();
+        reporter.resend_all();
+        reporter.resend_all();
         let batch = reporter.next_batch().await;
         assert_eq!(states(&batch), [(1, TaskState::Running), (3, TaskState::Running)]);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn batches_and_flights_are_bounded() {
-        let reporter = Reporter::default();
+    async fn batches_and_unconfirmed_reports_are_bounded() {
+        let reporter = TaskReporter::default();
         let mut numbers = Vec::new();
-        for flight in 0..MAX_IN_FLIGHT as u64 {
-            reporter.tell(report(flight + 1, TaskState::Running));
+        for flight in 0..MAX_BATCHES_IN_FLIGHT as u64 {
+            reporter.report(report(flight + 1, TaskState::Running));
             numbers.push(reporter.next_batch().await.number);
         }
-        reporter.tell(report(100, TaskState::Running));
+        reporter.report(report(100, TaskState::Running));
         assert!(reporter.next_batch().now_or_never().is_none());
-        reporter.stored(numbers[0]);
+        reporter.acknowledge(numbers[0]);
         assert_eq!(states(&reporter.next_batch().await), [(100, TaskState::Running)]);
-        reporter.restart();
-        for number in 1..=(BATCH as u64 + 1) {
-            reporter.tell(report(number % 250 + 1, TaskState::Failed));
+        reporter.resend_all();
+        for number in 1..=(MAX_BATCH_REPORTS as u64 + 1) {
+            reporter.report(report(number % 250 + 1, TaskState::Failed));
         }
-        assert!(reporter.next_batch().await.reports.len() <= BATCH);
+        assert!(reporter.next_batch().await.reports.len() <= MAX_BATCH_REPORTS);
     }
 }

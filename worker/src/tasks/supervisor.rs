@@ -1,7 +1,7 @@
-//! Who has an actor, and what each is told.
+//! Manages the actors of tasks and their inputs.
 //!
-//! The supervisor looks at two truths, what managers want and what containerd lists, and compares them with
-//! its actors. It never acts on a container itself. Events only say which actor should look sooner.
+//! The supervisor compares the desired state from managers and the list of containers from containerd with
+//! its actors. It never acts on a container itself. Events only select the actors that should inspect sooner.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,227 +9,245 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use tokio::sync::watch;
-use warren_control::{Chance, Clock, LoopHandle, Loops, Shutdown};
+use warren_control::{BackgroundTaskHandle, BackgroundTasks, Clock, RandomSource, Shutdown};
 use warren_runtime::RuntimeEvent;
-use warren_task::Wishes;
-use warren_types::{Desired, NodeCondition, NodeSettings, TaskAssignment, TaskId};
+use warren_task::DesiredState;
+use warren_types::{DesiredTaskState, NodeCondition, NodeSettings, TaskAssignment, TaskId};
 
-use crate::node::health::Health;
+use crate::node::conditions::NodeConditions;
 use crate::node::metrics::WorkerMetrics;
-use crate::session::Standing;
-use crate::tasks::actor::{Actor, Handle, Orders, kind};
-use crate::tasks::container::{self, Listed};
-use crate::tasks::driver::Driver;
-use crate::tasks::failure::Failure;
-use crate::tasks::ground::Ground;
-use crate::tasks::reporter::Reporter;
+use crate::session::NodeConnectivity;
+use crate::tasks::actor::{ActorHandle, ActorInputs, TaskActor, container_phase};
+use crate::tasks::container::{self, ListedContainer};
+use crate::tasks::executor::ActionExecutor;
+use crate::tasks::failure::ActionFailure;
+use crate::tasks::node_network::NodeNetworkState;
+use crate::tasks::reporter::TaskReporter;
 
-/// The loop that asks containerd for everything.
-pub(crate) const RELIST: &str = "worker.relist";
-/// How often containerd is asked for everything, whatever its events said.
-const RELIST_EVERY: Duration = Duration::from_secs(20);
-/// How often what nobody owns is looked for, whatever was heard.
-const SWEEP_EVERY: Duration = Duration::from_secs(15);
-/// How often the node's network is compared with what it should be.
-const REPAIR_EVERY: Duration = Duration::from_secs(30);
-/// Before the events are subscribed to again, should their stream end.
-const RESUBSCRIBE_AFTER: Duration = Duration::from_secs(1);
+/// Background task that lists all containers.
+pub(crate) const RELIST_TASK: &str = "worker.relist";
+/// Interval of complete listings, independent of events.
+const RELIST_INTERVAL: Duration = Duration::from_secs(20);
+/// Interval of orphan sweeps, independent of events.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(15);
+/// Interval of repairs of the node network.
+const NETWORK_REPAIR_INTERVAL: Duration = Duration::from_secs(30);
+/// Delay before the events are subscribed again after their stream ended.
+const RESUBSCRIBE_DELAY: Duration = Duration::from_secs(1);
 
-/// What a supervisor works with.
-pub(crate) struct Parts {
-    pub driver: Driver,
+/// Dependencies of a supervisor.
+pub(crate) struct TaskSupervisorParts {
+    pub executor: ActionExecutor,
     pub clock: Arc<dyn Clock>,
     pub shutdown: Shutdown,
-    pub wishes: watch::Receiver<Wishes>,
-    pub health: Arc<Health>,
+    pub desired_state: watch::Receiver<DesiredState>,
+    pub conditions: Arc<NodeConditions>,
     pub metrics: WorkerMetrics,
-    /// The sender of what [`Driver::ground`] receives.
-    pub ground: watch::Sender<Ground>,
-    /// Whether the node has a manager.
-    pub standing: watch::Receiver<Standing>,
+    /// Sender for the executor's node network state.
+    pub node_network: watch::Sender<NodeNetworkState>,
+    /// Connectivity of the node to managers.
+    pub connectivity: watch::Receiver<NodeConnectivity>,
 }
 
-/// The actors, and what they are compared with.
-pub(crate) struct Supervisor {
-    pub(super) driver: Arc<Driver>,
-    pub(super) wishes: watch::Receiver<Wishes>,
-    pub(super) health: Arc<Health>,
-    pub(super) ground: watch::Sender<Ground>,
-    /// The settings that the node's network was made with.
-    pub(super) made_with: Mutex<Option<NodeSettings>>,
-    reporter: Arc<Reporter>,
+/// The actors, and the state that they are compared with.
+pub(crate) struct TaskSupervisor {
+    pub(super) executor: Arc<ActionExecutor>,
+    pub(super) desired_state: watch::Receiver<DesiredState>,
+    pub(super) conditions: Arc<NodeConditions>,
+    pub(super) node_network: watch::Sender<NodeNetworkState>,
+    /// The settings with which the node network was set up.
+    pub(super) network_settings: Mutex<Option<NodeSettings>>,
+    reporter: Arc<TaskReporter>,
     clock: Arc<dyn Clock>,
-    standing: watch::Receiver<Standing>,
+    connectivity: watch::Receiver<NodeConnectivity>,
     pub(super) shutdown: Shutdown,
-    actors: Mutex<BTreeMap<TaskId, Handle>>,
+    actors: Mutex<BTreeMap<TaskId, ActorHandle>>,
 }
 
-/// Takes an actor that ended off the list, also when it panicked.
-struct Listing {
-    supervisor: Arc<Supervisor>,
+/// Removes an actor that ended, also after a panic, from the list.
+struct ActorRegistration {
+    supervisor: Arc<TaskSupervisor>,
     task: TaskId,
 }
 
-impl Drop for Listing {
+impl Drop for ActorRegistration {
     fn drop(&mut self) {
-        self.supervisor.ended(&self.task);
+        self.supervisor.remove_actor(&self.task);
     }
 }
 
-impl Supervisor {
-    /// A supervisor without actors.
-    pub fn new(parts: Parts) -> Arc<Self> {
-        let Parts { driver, clock, shutdown, wishes, health, metrics, ground, standing } = parts;
+impl TaskSupervisor {
+    pub fn new(parts: TaskSupervisorParts) -> Arc<Self> {
+        let TaskSupervisorParts {
+            executor: driver,
+            clock,
+            shutdown,
+            desired_state: wishes,
+            conditions: health,
+            metrics,
+            node_network: ground,
+            connectivity: standing,
+        } = parts;
         let (actors, made_with) = (Mutex::default(), Mutex::default());
-        let reporter = Arc::new(Reporter::new(metrics));
+        let reporter = Arc::new(TaskReporter::new(metrics));
         let driver = Arc::new(driver);
         Arc::new(Self {
-            driver,
-            wishes,
-            health,
-            ground,
-            made_with,
+            executor: driver,
+            desired_state: wishes,
+            conditions: health,
+            node_network: ground,
+            network_settings: made_with,
             reporter,
             clock,
-            standing,
+            connectivity: standing,
             shutdown,
             actors,
         })
     }
 
-    /// Where the actors report to.
-    pub fn reporter(&self) -> Arc<Reporter> {
+    /// The reporter of the actors.
+    pub fn reporter(&self) -> Arc<TaskReporter> {
         Arc::clone(&self.reporter)
     }
 
-    /// Starts everything: the lists, the sweeps, the network, the events, and the actors as tasks become known.
-    pub fn start(self: &Arc<Self>, loops: &Loops, chance: &Chance) {
+    /// Starts the lists, the sweeps, the network, the events, and the actors as tasks become known.
+    pub fn start(self: &Arc<Self>, background_tasks: &BackgroundTasks, random: &RandomSource) {
         let supervisor = Arc::clone(self);
-        let network = loops.spawn("worker.network", jittered(REPAIR_EVERY, chance()), move || {
-            let supervisor = Arc::clone(&supervisor);
-            async move { supervisor.tend_ground().await }
-        });
+        let network = background_tasks.spawn(
+            "worker.network",
+            jittered(NETWORK_REPAIR_INTERVAL, random()),
+            move || {
+                let supervisor = Arc::clone(&supervisor);
+                async move { supervisor.reconcile_network().await }
+            },
+        );
         let supervisor = Arc::clone(self);
-        let relist = loops.spawn(RELIST, jittered(RELIST_EVERY, chance()), move || {
+        let relist = background_tasks.spawn(RELIST_TASK, jittered(RELIST_INTERVAL, random()), move || {
             let supervisor = Arc::clone(&supervisor);
             async move { supervisor.relist().await }
         });
         let supervisor = Arc::clone(self);
-        let sweep = loops.spawn("worker.sweep", jittered(SWEEP_EVERY, chance()), move || {
+        let sweep = background_tasks.spawn("worker.sweep", jittered(SWEEP_INTERVAL, random()), move || {
             let supervisor = Arc::clone(&supervisor);
             async move { supervisor.sweep().await }
         });
-        let follow = Arc::clone(self).follow_wishes(network.clone(), relist.clone());
+        let follow = Arc::clone(self).watch_desired_state(network.clone(), relist.clone());
         self.shutdown.spawn("worker.assignments", follow);
-        self.shutdown.spawn("worker.standing", Arc::clone(self).follow_standing());
-        let follow = Arc::clone(self).follow_events(network, relist, sweep);
+        self.shutdown.spawn("worker.standing", Arc::clone(self).watch_connectivity());
+        let follow = Arc::clone(self).watch_events(network, relist, sweep);
         self.shutdown.spawn("worker.events", follow);
     }
 
-    fn actors(&self) -> MutexGuard<'_, BTreeMap<TaskId, Handle>> {
+    fn actors(&self) -> MutexGuard<'_, BTreeMap<TaskId, ActorHandle>> {
         self.actors.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells every actor that what made its actions fail may be over.
+    /// Signals every actor that the cause of failed actions may be gone.
     pub(super) fn retry_all(&self) {
         for handle in self.actors().values() {
-            handle.order(|orders| {
-                orders.retries += 1;
+            handle.update(|orders| {
+                orders.retry_requests += 1;
                 true
             });
         }
     }
 
-    /// Makes the actors' orders those of the wishes. Does nothing the second time.
+    /// Updates the inputs of the actors from the desired state. Idempotent.
     fn reconcile(self: &Arc<Self>) {
-        let wishes = self.wishes.borrow().clone();
+        let wishes = self.desired_state.borrow().clone();
         let mut actors = self.actors();
-        for (id, wanted) in &wishes.tasks {
-            let handle = actors.entry(*id).or_insert_with(|| self.hire(*id, Some(Arc::clone(wanted))));
-            handle.order(|orders| {
-                let same = orders.wanted.as_ref() == Some(wanted) && !orders.dismissed;
-                orders.wanted = Some(Arc::clone(wanted));
-                orders.dismissed = false;
+        for (id, desired) in &wishes.tasks {
+            let handle =
+                actors.entry(*id).or_insert_with(|| self.spawn_actor(*id, Some(Arc::clone(desired))));
+            handle.update(|orders| {
+                let same = orders.desired.as_ref() == Some(desired) && !orders.is_dismissed;
+                orders.desired = Some(Arc::clone(desired));
+                orders.is_dismissed = false;
                 !same
             });
         }
-        if wishes.confirmed {
+        if wishes.is_confirmed {
             for (_, handle) in actors.iter().filter(|(id, _)| !wishes.tasks.contains_key(id)) {
-                handle.order(dismiss);
+                handle.update(dismiss);
             }
         }
     }
 
-    /// Looks at every container of ours: takes over those without an actor, wakes actors that saw another
-    /// state.
+    /// Lists all managed containers: adopts those without an actor, and wakes actors that saw another state.
     async fn relist(self: &Arc<Self>) -> Result<(), warren_runtime::Error> {
         let listed = self.list().await?;
-        self.compare(&listed);
+        self.reconcile_listed(&listed);
         self.reconcile();
-        if self.wishes.borrow().confirmed {
-            let swept = self.driver.directories.sweep(|task| self.actors().contains_key(task)).await;
+        if self.desired_state.borrow().is_confirmed {
+            let swept = self.executor.task_dirs.sweep(|task| self.actors().contains_key(task)).await;
             match swept {
                 Ok(0) => (),
-                Ok(removed) => tracing::info!(removed, "removed directories that no task owned"),
-                Err(error) => tracing::warn!(%error, "could not sweep the directories of tasks"),
+                Ok(removed) => tracing::info!(removed, "removed orphaned task directories"),
+                Err(error) => tracing::warn!(%error, "cannot sweep the directories of tasks"),
             }
-            let swept = self.driver.contents.sweep(&|task| self.actors().contains_key(task)).await;
+            let swept = self.executor.secret_objects.sweep(&|task| self.actors().contains_key(task)).await;
             match swept {
                 Ok(0) => (),
-                Ok(removed) => tracing::info!(removed, "removed secrets and configs that no task owned"),
-                Err(Failure { reason, .. }) => tracing::warn!(reason, "could not sweep secrets and configs"),
+                Ok(removed) => tracing::info!(removed, "removed orphaned secrets and configs"),
+                Err(ActionFailure { reason, .. }) => {
+                    tracing::warn!(reason, "cannot sweep secrets and configs")
+                }
             }
         }
         Ok(())
     }
 
-    /// The containers that agents of this cluster made; whether containerd answers becomes the node's
-    /// condition.
-    pub(super) async fn list(&self) -> Result<Vec<Listed>, warren_runtime::Error> {
-        match self.driver.runtime.list().await {
+    /// The containers that agents of this cluster created; whether containerd answers sets a node condition.
+    pub(super) async fn list(&self) -> Result<Vec<ListedContainer>, warren_runtime::Error> {
+        match self.executor.runtime.list().await {
             Ok(found) => {
-                if self.health.note(NodeCondition::RuntimeDown, None) {
+                if self.conditions.set(NodeCondition::RuntimeUnavailable, None) {
                     self.retry_all();
                 }
-                Ok(found.iter().filter_map(|found| container::listed(found, self.driver.cluster)).collect())
+                Ok(found
+                    .iter()
+                    .filter_map(|found| container::parse_listed(found, self.executor.cluster))
+                    .collect())
             }
             Err(error) => {
                 let sentence = format!("containerd does not answer ({error}); tasks keep their state");
-                self.health.note(NodeCondition::RuntimeDown, Some(sentence));
+                self.conditions.set(NodeCondition::RuntimeUnavailable, Some(sentence));
                 Err(error)
             }
         }
     }
 
-    fn compare(self: &Arc<Self>, listed: &[Listed]) {
-        let confirmed = self.wishes.borrow().confirmed;
+    fn reconcile_listed(self: &Arc<Self>, listed: &[ListedContainer]) {
+        let confirmed = self.desired_state.borrow().is_confirmed;
         let mut actors = self.actors();
         for found in listed {
             match actors.get(&found.task) {
-                Some(handle) if looks_like(found) == Some(handle.kind()) => (),
-                Some(handle) => handle.order(look),
-                // What cannot be read is removed once it is known that nobody wants it.
+                Some(handle) if listed_phase(found) == Some(handle.container_phase()) => (),
+                Some(handle) => handle.update(request_inspect),
+                // An unreadable record is removed once it is known that the task is not desired.
                 None if found.assignment.is_none() && !confirmed => (),
                 None => {
-                    let wanted = found.assignment.clone().map(Arc::new);
-                    actors.insert(found.task, self.hire(found.task, wanted));
+                    let desired = found.assignment.clone().map(Arc::new);
+                    actors.insert(found.task, self.spawn_actor(found.task, desired));
                 }
             }
         }
         let there: BTreeSet<TaskId> = listed.iter().map(|found| found.task).collect();
-        let absent = kind(&warren_task::Container::Absent);
-        for (_, handle) in actors.iter().filter(|(id, handle)| !there.contains(id) && handle.kind() != absent)
+        let absent = container_phase(&warren_task::ContainerState::Absent);
+        for (_, handle) in
+            actors.iter().filter(|(id, handle)| !there.contains(id) && handle.container_phase() != absent)
         {
-            handle.order(look);
+            handle.update(request_inspect);
         }
     }
 
-    fn hire(self: &Arc<Self>, task: TaskId, wanted: Option<Arc<TaskAssignment>>) -> Handle {
-        let orders = Orders { wanted, standing: *self.standing.borrow(), ..Orders::default() };
-        let (driver, reporter) = (Arc::clone(&self.driver), Arc::clone(&self.reporter));
+    fn spawn_actor(self: &Arc<Self>, task: TaskId, desired: Option<Arc<TaskAssignment>>) -> ActorHandle {
+        let orders =
+            ActorInputs { desired, connectivity: *self.connectivity.borrow(), ..ActorInputs::default() };
+        let (driver, reporter) = (Arc::clone(&self.executor), Arc::clone(&self.reporter));
         let (clock, stop) = (Arc::clone(&self.clock), self.shutdown.token());
-        let (actor, handle) = Actor::new(task, orders, driver, reporter, clock, stop);
-        let listing = Listing { supervisor: Arc::clone(self), task };
+        let (actor, handle) = TaskActor::new(task, orders, driver, reporter, clock, stop);
+        let listing = ActorRegistration { supervisor: Arc::clone(self), task };
         self.shutdown.spawn(format!("task {task}"), async move {
             let _listing = listing;
             actor.run().await;
@@ -237,24 +255,29 @@ impl Supervisor {
         handle
     }
 
-    /// An actor that panicked gets a successor at the next re-list. So does one that ended just when its task was
-    /// wanted again, in the cluster's next life: what that one said last would pass for the last word of its successor.
-    fn ended(&self, task: &TaskId) {
+    /// An actor that panicked is replaced at the next listing. So is one that ended just when its task was
+    /// desired again, in the next cluster incarnation: its final report would count as the final report of
+    /// its successor.
+    fn remove_actor(&self, task: &TaskId) {
         self.actors().remove(task);
-        let is_gone = self.reporter.newest(task).is_some_and(|last| last.removed);
-        if is_gone || !self.wishes.borrow().tasks.contains_key(task) {
-            self.driver.checking.results.forget(task);
+        let is_gone = self.reporter.latest(task).is_some_and(|last| last.removed);
+        if is_gone || !self.desired_state.borrow().tasks.contains_key(task) {
+            self.executor.check_context.results.forget(task);
             self.reporter.forget(task);
         }
     }
 
-    async fn follow_wishes(self: Arc<Self>, network: LoopHandle, relist: LoopHandle) {
-        let (mut wishes, stop) = (self.wishes.clone(), self.shutdown.token());
+    async fn watch_desired_state(
+        self: Arc<Self>,
+        network: BackgroundTaskHandle,
+        relist: BackgroundTaskHandle,
+    ) {
+        let (mut wishes, stop) = (self.desired_state.clone(), self.shutdown.token());
         let mut was_confirmed = false;
         loop {
-            let confirmed = wishes.borrow_and_update().confirmed;
+            let confirmed = wishes.borrow_and_update().is_confirmed;
             self.reconcile();
-            network_if_other_settings(&self, &network);
+            trigger_network_on_new_settings(&self, &network);
             if confirmed && !was_confirmed {
                 relist.wake();
             }
@@ -266,16 +289,16 @@ impl Supervisor {
         }
     }
 
-    /// Tells those who mind that managers went or came.
-    async fn follow_standing(self: Arc<Self>) {
-        let (mut standing, stop) = (self.standing.clone(), self.shutdown.token());
+    /// Informs tasks that stop on disconnect about changes of the connectivity.
+    async fn watch_connectivity(self: Arc<Self>) {
+        let (mut standing, stop) = (self.connectivity.clone(), self.shutdown.token());
         loop {
             for handle in self.actors().values() {
                 let now = *standing.borrow_and_update();
-                handle.order(|orders| {
-                    let news = orders.standing != now;
-                    orders.standing = now;
-                    news && orders.minds()
+                handle.update(|orders| {
+                    let news = orders.connectivity != now;
+                    orders.connectivity = now;
+                    news && orders.stops_when_disconnected()
                 });
             }
             tokio::select! {
@@ -285,14 +308,19 @@ impl Supervisor {
         }
     }
 
-    async fn follow_events(self: Arc<Self>, network: LoopHandle, relist: LoopHandle, sweep: LoopHandle) {
+    async fn watch_events(
+        self: Arc<Self>,
+        network: BackgroundTaskHandle,
+        relist: BackgroundTaskHandle,
+        sweep: BackgroundTaskHandle,
+    ) {
         let stop = self.shutdown.token();
         loop {
-            let mut events = self.driver.runtime.events();
+            let mut events = self.executor.runtime.events();
             loop {
                 let event = tokio::select! {
                     () = stop.cancelled() => return,
-                    () = self.driver.botched.notified() => {
+                    () = self.executor.sweep_needed.notified() => {
                         sweep.wake();
                         continue;
                     }
@@ -301,7 +329,9 @@ impl Supervisor {
                 match event {
                     Some(RuntimeEvent::Exited { id, .. } | RuntimeEvent::OutOfMemory { id }) => {
                         let task = id.as_str().parse().ok();
-                        task.and_then(|task: TaskId| self.actors().get(&task).map(|h| h.order(look)));
+                        task.and_then(|task: TaskId| {
+                            self.actors().get(&task).map(|h| h.update(request_inspect))
+                        });
                     }
                     Some(RuntimeEvent::Lost) => relist.wake(),
                     Some(RuntimeEvent::Resumed) => {
@@ -314,47 +344,50 @@ impl Supervisor {
             }
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = tokio::time::sleep(RESUBSCRIBE_AFTER) => relist.wake(),
+                () = tokio::time::sleep(RESUBSCRIBE_DELAY) => relist.wake(),
             }
         }
     }
 }
 
-fn network_if_other_settings(supervisor: &Supervisor, network: &LoopHandle) {
-    let made_with = supervisor.made_with.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    if supervisor.wishes.borrow().settings != made_with {
+fn trigger_network_on_new_settings(supervisor: &TaskSupervisor, network: &BackgroundTaskHandle) {
+    let made_with = supervisor.network_settings.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    if supervisor.desired_state.borrow().settings != made_with {
         network.wake();
     }
 }
 
-/// The kind of container that an actor should have seen; `None` when the runtime did not say.
-fn looks_like(found: &Listed) -> Option<u8> {
-    use warren_runtime::Process;
+/// The container phase that an actor should have seen; `None` if the runtime did not answer.
+fn listed_phase(found: &ListedContainer) -> Option<u8> {
+    use warren_runtime::ProcessState;
     Some(match found.process {
-        Process::Unknown { .. } => return None,
-        Process::None => 1,
-        Process::Created { .. } => 2,
-        Process::Running { .. } => 3,
-        Process::Stopped(_) => 4,
+        ProcessState::Unknown { .. } => return None,
+        ProcessState::Absent => 1,
+        ProcessState::Created { .. } => 2,
+        ProcessState::Running { .. } => 3,
+        ProcessState::Stopped(_) => 4,
     })
 }
 
-fn look(orders: &mut Orders) -> bool {
-    orders.looks += 1;
+fn request_inspect(orders: &mut ActorInputs) -> bool {
+    orders.inspect_requests += 1;
     true
 }
 
-fn dismiss(orders: &mut Orders) -> bool {
-    let news = !orders.dismissed;
-    orders.dismissed = true;
-    if let Some(wanted) = orders.wanted.as_ref().filter(|wanted| wanted.desired != Desired::Remove) {
-        orders.wanted = Some(Arc::new(TaskAssignment { desired: Desired::Remove, ..(**wanted).clone() }));
+fn dismiss(orders: &mut ActorInputs) -> bool {
+    let news = !orders.is_dismissed;
+    orders.is_dismissed = true;
+    if let Some(desired) =
+        orders.desired.as_ref().filter(|desired| desired.desired != DesiredTaskState::Remove)
+    {
+        orders.desired =
+            Some(Arc::new(TaskAssignment { desired: DesiredTaskState::Remove, ..(**desired).clone() }));
     }
     news
 }
 
-/// A period spread by a tenth to either side, so that nodes that started together drift apart.
-fn jittered(period: Duration, chance: u64) -> Duration {
-    let tenths = u128::from(chance) * 200 / u128::from(u64::MAX);
+/// The period with a jitter of a tenth, so that nodes that started together drift apart.
+fn jittered(period: Duration, random: u64) -> Duration {
+    let tenths = u128::from(random) * 200 / u128::from(u64::MAX);
     period * (900 + u32::try_from(tenths).expect("at most 200")) / 1000
 }

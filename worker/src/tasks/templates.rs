@@ -1,26 +1,26 @@
-//! The texts of a task that differ from those of the other tasks of its service. Paths of mounts are expanded where
-//! they are made.
+//! Expands templates in the environment and host name of a task. Paths of mounts are expanded where the
+//! mounts are created.
 
 use std::fmt::Display;
 
 use warren_types::spec::is_host_name;
-use warren_types::template::{NodeValues, is_template};
+use warren_types::template::{TemplateNodeValues, is_template};
 use warren_types::{NodeSettings, TaskAssignment, Template, TemplateValues};
 
-use crate::tasks::failure::Failure;
+use crate::tasks::failure::ActionFailure;
 
-/// The longest host name that Linux takes (`HOST_NAME_MAX`, uname(2)).
+/// Longest host name in Linux (`HOST_NAME_MAX`, uname(2)).
 const MAX_HOSTNAME: usize = 64;
 
-/// What the task's templates stand for on this node.
-pub(crate) fn values<'a>(task: &'a TaskAssignment, node: &'a NodeSettings) -> TemplateValues<'a> {
+/// Template values of the task on this node.
+pub(crate) fn template_values<'a>(task: &'a TaskAssignment, node: &'a NodeSettings) -> TemplateValues<'a> {
     TemplateValues {
         service_id: task.id.service.to_string(),
         service_name: task.service.as_str(),
         service_labels: &task.service_labels,
         task_id: task.id.to_string(),
         slot: task.slot,
-        node: Some(NodeValues {
+        node: Some(TemplateNodeValues {
             id: node.node.to_string(),
             hostname: node.name.as_str(),
             labels: &node.labels,
@@ -28,42 +28,42 @@ pub(crate) fn values<'a>(task: &'a TaskAssignment, node: &'a NodeSettings) -> Te
     }
 }
 
-/// The task with its environment and its host name expanded. What a field stands for may change, so this is done anew
-/// each time that a container is made.
-pub(super) fn expand(task: &TaskAssignment, node: &NodeSettings) -> Result<TaskAssignment, Failure> {
-    let values = values(task, node);
+/// The task with its environment and host name expanded. Values may change, so this is repeated for each
+/// created container.
+pub(super) fn expand(task: &TaskAssignment, node: &NodeSettings) -> Result<TaskAssignment, ActionFailure> {
+    let values = template_values(task, node);
     let mut expanded = task.clone();
     for (i, var) in expanded.spec.env.iter_mut().enumerate() {
-        fill(&mut var.value, &values, || format!("env[{i}].value"), ANYTHING)?;
+        expand_text(&mut var.value, &values, || format!("env[{i}].value"), ANY_TEXT)?;
     }
     if let Some(hostname) = &mut expanded.spec.hostname {
-        fill(hostname, &values, || "hostname".to_owned(), HOST_NAME)?;
+        expand_text(hostname, &values, || "hostname".to_owned(), HOST_NAME_RULE)?;
     }
     Ok(expanded)
 }
 
-/// What an expanded text must be, and that in words.
-type Form = (fn(&str) -> bool, &'static str);
+/// A rule for expanded text, with its description.
+type TextRule = (fn(&str) -> bool, &'static str);
 
-const ANYTHING: Form = (|_| true, "");
-const HOST_NAME: Form =
+const ANY_TEXT: TextRule = (|_| true, "");
+const HOST_NAME_RULE: TextRule =
     (|name| is_host_name(name, MAX_HOSTNAME), "a host name of at most 64 letters, digits, '.' and '-'");
 
-/// Puts in place of a template what it stands for. Other texts were looked at when the spec was.
-fn fill(
+/// Expands a template. Plain text was validated with the spec.
+fn expand_text(
     text: &mut String,
     values: &TemplateValues<'_>,
     field: impl Fn() -> String,
-    (fits, form): Form,
-) -> Result<(), Failure> {
+    (fits, form): TextRule,
+) -> Result<(), ActionFailure> {
     if !is_template(text) {
         return Ok(());
     }
-    let refused = |why: &dyn Display| Failure::permanent(format!("task.{}: {why}", field()));
+    let refused = |why: &dyn Display| ActionFailure::permanent(format!("task.{}: {why}", field()));
     let template: Template = text.parse().map_err(|error| refused(&error))?;
     let expanded = template.expand(values).map_err(|error| refused(&error))?;
     if !fits(&expanded) {
-        return Err(refused(&format_args!("{text} stands for {expanded:?} here, which is not {form}")));
+        return Err(refused(&format_args!("{text} expands to {expanded:?} on this node; expected {form}")));
     }
     *text = expanded;
     Ok(())
@@ -77,7 +77,7 @@ mod tests {
     use warren_types::TaskSpec;
 
     use super::*;
-    use crate::samples::{settings, task};
+    use crate::fixtures::{settings, task};
 
     fn var(name: &str, value: &str) -> EnvVar {
         EnvVar { name: name.into(), value: value.into() }
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_for_nothing_or_does_not_fit_is_refused_by_its_path() {
+    fn empty_or_invalid_expansion_is_refused_by_path() {
         let check = |change: &dyn Fn(&mut TaskSpec), wanted: &str| {
             let (mut task, mut node) = (task(1), settings());
             change(&mut task.spec);
@@ -115,7 +115,7 @@ mod tests {
         let wanted = "task.hostname: the service has no label x";
         check(&|spec| spec.hostname = hostname("{{.Service.Labels.x}}"), wanted);
         let stands = |field| {
-            format!("task.{field}: {{{{.Node.Labels.zone}}}} stands for \"../etc\" here, which is not a")
+            format!("task.{field}: {{{{.Node.Labels.zone}}}} expands to \"../etc\" on this node; expected a")
         };
         check(&|spec| spec.hostname = hostname("{{.Node.Labels.zone}}"), &stands("hostname"));
     }

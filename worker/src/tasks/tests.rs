@@ -1,13 +1,13 @@
 //! Agents on a machine that outlives them: fake containers, fake network, a real directory.
 
-mod alone;
-mod around;
+mod crash_injection;
 mod crashes;
+mod disconnected;
+mod fakes;
 mod health;
 mod image;
-mod life;
-mod mortal;
-mod strays;
+mod lifecycle;
+mod orphans;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,128 +16,146 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tokio::sync::{Notify, RwLock, Semaphore, watch};
 use tokio::time::{sleep, timeout};
-use warren_control::{Loops, Shutdown, SystemClock};
-use warren_health::{Limits, Prober};
-use warren_logger::Programs;
+use warren_control::{BackgroundTasks, Shutdown, SystemClock};
+use warren_health::{ProbeLimits, Prober};
+use warren_logger::ContainerPrograms;
 use warren_network::fake::FakeNetwork;
-use warren_runtime::fake::Fake;
-use warren_runtime::{Process, Runtime};
-use warren_task::Wishes;
+use warren_runtime::fake::FakeRuntime;
+use warren_runtime::{ProcessState, Runtime};
+use warren_task::DesiredState;
 use warren_types::{TaskAssignment, TaskReport};
-use warren_volume::Pins;
-use warren_volume::fake::Fake as FakeVolumes;
+use warren_volume::SubpathMounts;
+use warren_volume::fake::FakeVolumeDriver as FakeVolumes;
 
-use crate::handlers::contents::courier::fake::FakeCourier;
-use crate::handlers::files::Directories;
+use crate::fake_manager::{TIMEOUT, at};
+use crate::fixtures::{image, images, settings, task_id};
+use crate::handlers::files::TaskDirs;
 use crate::handlers::images::fake::FakeImages;
-use crate::handlers::ports::Ports;
-use crate::handlers::volumes::Volumes;
-use crate::node::health::Health;
+use crate::handlers::ports::HostPortShares;
+use crate::handlers::secret_objects::fetcher::fake::FakeSecretFetcher;
+use crate::handlers::volumes::TaskVolumes;
+use crate::node::conditions::NodeConditions;
 use crate::node::metrics::WorkerMetrics;
-use crate::samples::{image, images, settings, task_id};
-use crate::scripted::{PATIENCE, at};
-use crate::session::Standing;
-use crate::tasks::checks::{Checking, Results};
-use crate::tasks::reporter::Reporter;
-use crate::tasks::supervisor::{Parts, Supervisor};
-use crate::tasks::{Driver, Ground};
-use around::{FakeContents, FakeExec};
-use mortal::{Life, Mortal};
+use crate::session::NodeConnectivity;
+use crate::tasks::checks::{CheckContext, CheckResults};
+use crate::tasks::reporter::TaskReporter;
+use crate::tasks::supervisor::{TaskSupervisor, TaskSupervisorParts};
+use crate::tasks::{ActionExecutor, NodeNetworkState};
+use crash_injection::{CrashPlan, CrashingBackend};
+use fakes::{FakeContainerExec, FakeSecretObjects};
 
-/// What an agent's death leaves.
+/// What remains after an agent was killed.
 struct Machine {
-    runtime: Fake,
+    runtime: FakeRuntime,
     images: FakeImages,
-    courier: FakeCourier,
+    secret_fetcher: FakeSecretFetcher,
     network: Arc<FakeNetwork>,
-    contents: FakeContents,
+    secret_objects: FakeSecretObjects,
     volumes: Arc<FakeVolumes>,
-    exec: Arc<FakeExec>,
+    exec: Arc<FakeContainerExec>,
     dir: TempDir,
 }
 
-/// One life of an agent.
+/// One run of an agent.
 struct Agent {
-    life: Arc<Life>,
+    crash_plan: Arc<CrashPlan>,
     shutdown: Shutdown,
-    wishes: watch::Sender<Wishes>,
-    standing: watch::Sender<Standing>,
-    reporter: Arc<Reporter>,
-    health: Arc<Health>,
-    loops: Loops,
-    checking: Arc<Checking>,
+    desired_state: watch::Sender<DesiredState>,
+    connectivity: watch::Sender<NodeConnectivity>,
+    reporter: Arc<TaskReporter>,
+    conditions: Arc<NodeConditions>,
+    background_tasks: BackgroundTasks,
+    check_context: Arc<CheckContext>,
 }
 
 impl Machine {
     fn new() -> Self {
-        let runtime = Fake::new();
+        let runtime = FakeRuntime::new();
         runtime.add_image(&image());
         let network = Arc::new(FakeNetwork::new("/run/none"));
         let (contents, volumes, exec) =
-            (FakeContents::default(), Arc::new(FakeVolumes::new()), Arc::default());
+            (FakeSecretObjects::default(), Arc::new(FakeVolumes::new()), Arc::default());
         let dir = tempfile::tempdir().unwrap();
-        let courier = FakeCourier::default();
-        Self { runtime, images: images(), courier, network, contents, volumes, exec, dir }
+        let courier = FakeSecretFetcher::default();
+        Self {
+            runtime,
+            images: images(),
+            secret_fetcher: courier,
+            network,
+            secret_objects: contents,
+            volumes,
+            exec,
+            dir,
+        }
     }
 
-    /// An agent that knows `wishes` and dies as `life` says.
-    fn agent(&self, wishes: Wishes, life: Arc<Life>) -> Agent {
+    /// An agent that knows `wishes` and is killed by the plan `crash_plan`.
+    fn agent(&self, wishes: DesiredState, crash_plan: Arc<CrashPlan>) -> Agent {
         let shutdown = Shutdown::new();
         let (wishes, wanted) = watch::channel(wishes);
-        let (ground, laid) = watch::channel(Ground::Awaited);
-        let standing = watch::Sender::new(Standing::Attended);
-        let network = Arc::new(Mortal::new(Arc::clone(&self.network), &life));
-        let health = Arc::<Health>::default();
+        let (ground, laid) = watch::channel(NodeNetworkState::Pending);
+        let standing = watch::Sender::new(NodeConnectivity::Connected);
+        let network = Arc::new(CrashingBackend::new(Arc::clone(&self.network), &crash_plan));
+        let health = Arc::<NodeConditions>::default();
         let clock = Arc::new(SystemClock::new());
         let metrics = WorkerMetrics::default();
-        let pins = Pins::new(self.dir.path().join("pins"));
+        let pins = SubpathMounts::new(self.dir.path().join("pins"));
         let volumes =
-            Volumes::new(self.volumes.clone(), pins, Arc::new(self.runtime.clone()), wanted.clone());
-        let prober = Prober::new(self.exec.clone(), Limits::of(1));
-        let results = Results::default();
-        let checking = Arc::new(Checking { prober, results, metrics: metrics.clone() });
-        let driver = Driver {
-            runtime: Arc::new(Mortal::new(self.runtime.clone(), &life)),
+            TaskVolumes::new(self.volumes.clone(), pins, Arc::new(self.runtime.clone()), wanted.clone());
+        let prober = Prober::new(self.exec.clone(), ProbeLimits::for_cores(1));
+        let results = CheckResults::default();
+        let checking = Arc::new(CheckContext { prober, results, metrics: metrics.clone() });
+        let driver = ActionExecutor {
+            runtime: Arc::new(CrashingBackend::new(self.runtime.clone(), &crash_plan)),
             network: network.clone(),
             images: Arc::new(self.images.clone()),
-            courier: Arc::new(self.courier.clone()),
-            programs: Programs {
+            secret_fetcher: Arc::new(self.secret_fetcher.clone()),
+            programs: ContainerPrograms {
                 logger: "/none/logger".into(),
                 init: "/none/init".into(),
                 exec: "/none/exec".into(),
             },
-            directories: Directories::new(self.dir.path().join("tasks")),
-            ports: Ports::new(network),
-            contents: Arc::new(Mortal::new(self.contents.clone(), &life)),
+            task_dirs: TaskDirs::new(self.dir.path().join("tasks")),
+            ports: HostPortShares::new(network),
+            secret_objects: Arc::new(CrashingBackend::new(self.secret_objects.clone(), &crash_plan)),
             volumes: Arc::new(volumes),
-            checking: Arc::clone(&checking),
-            wishes: wanted.clone(),
+            check_context: Arc::clone(&checking),
+            desired_state: wanted.clone(),
             cluster: settings().cluster,
-            ground: laid,
-            starts: Arc::new(Semaphore::new(4)),
-            laying: RwLock::default(),
-            botched: Notify::new(),
+            node_network: laid,
+            start_permits: Arc::new(Semaphore::new(4)),
+            setup_lock: RwLock::default(),
+            sweep_needed: Notify::new(),
         };
-        let supervisor = Supervisor::new(Parts {
-            driver,
+        let supervisor = TaskSupervisor::new(TaskSupervisorParts {
+            executor: driver,
             clock: clock.clone(),
             shutdown: shutdown.clone(),
-            wishes: wanted,
-            health: Arc::clone(&health),
+            desired_state: wanted,
+            conditions: Arc::clone(&health),
             metrics,
-            ground,
-            standing: standing.subscribe(),
+            node_network: ground,
+            connectivity: standing.subscribe(),
         });
-        let chance: warren_control::Chance = Arc::new(|| u64::MAX / 2);
-        let loops = Loops::new(shutdown.clone(), clock, Arc::clone(&chance));
-        supervisor.start(&loops, &chance);
+        let random: warren_control::RandomSource = Arc::new(|| u64::MAX / 2);
+        let loops = BackgroundTasks::new(shutdown.clone(), clock, Arc::clone(&random));
+        supervisor.start(&loops, &random);
         let reporter = supervisor.reporter();
-        Agent { life, shutdown, wishes, standing, reporter, health, loops, checking }
+        Agent {
+            crash_plan,
+            shutdown,
+            desired_state: wishes,
+            connectivity: standing,
+            reporter,
+            conditions: health,
+            background_tasks: loops,
+            check_context: checking,
+        }
     }
 
-    /// An agent that lives until it is killed.
-    fn immortal(&self, wishes: Wishes) -> Agent {
-        self.agent(wishes, Life::endless())
+    /// An agent that runs until it is killed.
+    fn agent_without_crash(&self, wishes: DesiredState) -> Agent {
+        self.agent(wishes, CrashPlan::never())
     }
 
     /// The pid of a task's running process.
@@ -145,13 +163,13 @@ impl Machine {
         let found = self.runtime.list().await.unwrap();
         let of_task = found.into_iter().find(|found| found.id.as_str() == task_id(number).to_string())?;
         match of_task.process {
-            Process::Running { pid } => Some(pid),
+            ProcessState::Running { pid } => Some(pid),
             _ => None,
         }
     }
 
     /// Everything that is left of tasks.
-    async fn left(&self) -> Vec<String> {
+    async fn leftovers(&self) -> Vec<String> {
         let mut left: Vec<String> = Vec::new();
         left.extend(self.runtime.list().await.unwrap().iter().map(|found| format!("container {}", found.id)));
         left.extend(self.runtime.orphans().iter().map(|id| format!("orphan {id}")));
@@ -159,7 +177,7 @@ impl Machine {
         left.extend(self.network.ports().keys().map(|port| format!("port {port}")));
         let entries = std::fs::read_dir(self.dir.path().join("tasks"));
         let names = entries.into_iter().flatten().map(|entry| entry.unwrap().file_name());
-        left.extend(self.contents.tasks().iter().map(|task| format!("contents of {task}")));
+        left.extend(self.secret_objects.tasks().iter().map(|task| format!("contents of {task}")));
         left.extend(names.map(|name| format!("directory {}", name.display())));
         left
     }
@@ -167,33 +185,33 @@ impl Machine {
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        self.life.end();
+        self.crash_plan.crash();
         self.shutdown.token().cancel();
     }
 }
 
 impl Agent {
-    /// Ends the agent at once, whatever it is doing.
+    /// Kills the agent at once, whatever it is doing.
     async fn kill(self) {
-        self.life.end();
+        self.crash_plan.crash();
         self.shutdown.stop(Duration::ZERO).await.ok();
     }
 
-    /// Tells it what managers want now.
-    fn want(&self, tasks: Vec<TaskAssignment>) {
-        self.wishes.send_modify(|wishes| *wishes = wishing(tasks));
+    /// Sends the agent a new desired state.
+    fn assign(&self, tasks: Vec<TaskAssignment>) {
+        self.desired_state.send_modify(|wishes| *wishes = assigned(tasks));
     }
 
-    /// The first report of a task that is as wanted.
-    async fn until(&self, number: u64, wanted: impl Fn(&TaskReport) -> bool) -> TaskReport {
+    /// The first report of a task that matches.
+    async fn wait_for_report(&self, number: u64, wanted: impl Fn(&TaskReport) -> bool) -> TaskReport {
         let mut last = None;
-        let found = timeout(PATIENCE * 10, async {
+        let found = timeout(TIMEOUT * 10, async {
             loop {
-                last = self.reporter.newest(&task_id(number));
+                last = self.reporter.latest(&task_id(number));
                 if let Some(report) = last.as_ref().filter(|report| wanted(report)) {
                     return report.clone();
                 }
-                // Between two looks; the loop has a deadline.
+                // Between two checks; the loop has a deadline.
                 sleep(Duration::from_millis(5)).await;
             }
         });
@@ -201,33 +219,33 @@ impl Agent {
         found.unwrap_or_else(|_| panic!("the last report was {last:?}"))
     }
 
-    async fn ready(&self, number: u64) -> TaskReport {
-        self.until(number, |report| report.ready).await
+    async fn wait_ready(&self, number: u64) -> TaskReport {
+        self.wait_for_report(number, |report| report.ready).await
     }
 
-    async fn removed(&self, number: u64) -> TaskReport {
-        self.until(number, |report| report.removed).await
+    async fn wait_removed(&self, number: u64) -> TaskReport {
+        self.wait_for_report(number, |report| report.removed).await
     }
 }
 
-/// What a manager said.
-fn wishing(tasks: Vec<TaskAssignment>) -> Wishes {
+/// A desired state from a manager.
+fn assigned(tasks: Vec<TaskAssignment>) -> DesiredState {
     let tasks: BTreeMap<_, _> = tasks.into_iter().map(|task| (task.id, Arc::new(task))).collect();
-    Wishes { settings: Some(settings()), version: at(1), tasks, confirmed: true }
+    DesiredState { settings: Some(settings()), version: at(1), tasks, is_confirmed: true }
 }
 
-/// What the cache knew, before any manager was heard.
-fn cached(tasks: Vec<TaskAssignment>) -> Wishes {
-    Wishes { confirmed: false, ..wishing(tasks) }
+/// A desired state from the cache, before any manager.
+fn cached(tasks: Vec<TaskAssignment>) -> DesiredState {
+    DesiredState { is_confirmed: false, ..assigned(tasks) }
 }
 
-/// Waits until something is so.
+/// Waits for a condition.
 async fn eventually<F: Future<Output = bool>>(what: &str, so: impl Fn() -> F) {
     let waiting = async {
         while !so().await {
-            // Between two looks; the loop has a deadline.
+            // Between two checks; the loop has a deadline.
             sleep(Duration::from_millis(5)).await;
         }
     };
-    timeout(PATIENCE * 10, waiting).await.unwrap_or_else(|_| panic!("never {what}"));
+    timeout(TIMEOUT * 10, waiting).await.unwrap_or_else(|_| panic!("never {what}"));
 }

@@ -1,64 +1,65 @@
-//! What a worker shows to monitoring, and the questions that tell whether it works.
+//! Telemetry of a worker: metrics, health and readiness.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use warren_process::chain;
-use warren_telemetry::{Part, Probe, loop_probe};
+use warren_process::error_chain;
+use warren_telemetry::{StatusProbe, TelemetryComponent, background_task_probe};
 
 use super::Worker;
-use crate::node::metrics::{Sources, register};
-use crate::node::watch::VITALS;
-use crate::tasks::supervisor::RELIST;
-use crate::tasks::{Ground, NOT_YET};
+use crate::node::metrics::{MetricSources, register};
+use crate::node::monitor::MONITOR;
+use crate::tasks::supervisor::RELIST_TASK;
+use crate::tasks::{NETWORK_PENDING, NodeNetworkState};
 
-/// How long a loop may go without a new run. A list of the containers is asked for every 20 seconds, and may take 30
-/// and some for those whose supervisor does not answer.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Time without a run after which a background task is unhealthy. Containers are listed every 20 seconds,
+/// which may take 30 and more if a supervisor does not answer.
+const STALE_AFTER: Duration = Duration::from_secs(120);
 
 impl Worker {
-    /// Its metrics; whether its loops go round (health); and whether it can take tasks: it has a session and a network,
-    /// and containerd, which is asked each time, answers (readiness).
-    pub fn telemetry(&self) -> Part {
-        let (loops, clock) = (self.loops.clone(), Arc::clone(&self.clock));
-        let goes_round = |name| loop_probe(name, loops.clone(), Arc::clone(&clock), PATIENCE);
-        let sources = Sources {
+    /// Metrics; health: all background tasks run; readiness: there is a session and a network, and containerd
+    /// answers, which is checked each time.
+    pub fn telemetry(&self) -> TelemetryComponent {
+        let (background_tasks, clock) = (self.background_tasks.clone(), Arc::clone(&self.clock));
+        let goes_round =
+            |name| background_task_probe(name, background_tasks.clone(), Arc::clone(&clock), STALE_AFTER);
+        let sources = MetricSources {
             stats: Arc::clone(&self.stats),
             meter: Arc::clone(&self.meter),
-            wishes: self.wishes.clone(),
-            loops: loops.clone(),
+            desired_state: self.desired_state.clone(),
+            background_tasks: background_tasks.clone(),
         };
-        Part {
+        TelemetryComponent {
             metrics: register(&self.metrics, sources),
-            health: vec![goes_round(RELIST), goes_round(VITALS)],
+            health: vec![goes_round(RELIST_TASK), goes_round(MONITOR)],
             readiness: vec![self.session_probe(), self.runtime_probe(), self.network_probe()],
         }
     }
 
-    fn session_probe(&self) -> Probe {
-        let connected = self.connected.clone();
-        Probe::new("session", move || {
+    fn session_probe(&self) -> StatusProbe {
+        let connected = self.is_connected.clone();
+        StatusProbe::new("session", move || {
             let connected = *connected.borrow();
-            let none = || "there is none with a manager".to_owned();
+            let none = || "not connected to a manager".to_owned();
             std::future::ready(connected.then_some(()).ok_or_else(none))
         })
     }
 
-    fn runtime_probe(&self) -> Probe {
-        let runtime = Arc::clone(&self.doors.runtime);
-        Probe::new("containerd", move || {
+    fn runtime_probe(&self) -> StatusProbe {
+        let runtime = Arc::clone(&self.backends.runtime);
+        StatusProbe::new("containerd", move || {
             let runtime = Arc::clone(&runtime);
-            async move { runtime.info().await.map(drop).map_err(|error| chain(&error)) }
+            async move { runtime.info().await.map(drop).map_err(|error| error_chain(&error)) }
         })
     }
 
-    fn network_probe(&self) -> Probe {
-        let ground = self.ground.clone();
-        Probe::new("network", move || {
+    fn network_probe(&self) -> StatusProbe {
+        let ground = self.node_network.clone();
+        StatusProbe::new("network", move || {
             let ready = match &*ground.borrow() {
-                Ground::Laid => Ok(()),
-                Ground::Awaited => Err(NOT_YET.to_owned()),
-                Ground::Missing(reason) => Err(reason.clone()),
+                NodeNetworkState::Ready => Ok(()),
+                NodeNetworkState::Pending => Err(NETWORK_PENDING.to_owned()),
+                NodeNetworkState::NotReady(reason) => Err(reason.clone()),
             };
             std::future::ready(ready)
         })

@@ -1,17 +1,17 @@
-//! What a container gets beside its image, and what a machine becomes, as people write it.
+//! Parsers for settings of containers, and for roles.
 
 use std::net::Ipv4Addr;
 
 use warren_types::{Device, DeviceAccess, HostEntry, NodeRole, Ulimit};
 
-use super::parts::parts;
+use super::split::split_colons;
 
-/// How tasks are spread. Which modes a service can have is known here, how many tasks it has is not.
+/// Scheduling mode of a service, without the number of replicas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ModeName {
-    /// As many as are wanted.
+    /// A number of replicas.
     Replicated,
-    /// One per node.
+    /// One task per eligible node.
     Global,
 }
 
@@ -26,7 +26,7 @@ pub fn mode(text: &str) -> Result<ModeName, String> {
     }
 }
 
-/// What a token lets somebody become.
+/// Role that a join token grants.
 pub fn role(text: &str) -> Result<NodeRole, String> {
     match text {
         "worker" => Ok(NodeRole::Worker),
@@ -46,7 +46,7 @@ pub fn host(text: &str) -> Result<HostEntry, String> {
     Ok(HostEntry { name: name.to_owned(), address })
 }
 
-/// Lines of `/etc/hosts` to take away: all of a name, or one.
+/// Entries of `/etc/hosts` to remove: all of a name, or one.
 pub fn host_removal(text: &str) -> Result<(String, Option<Ipv4Addr>), String> {
     match text.contains(':') {
         true => host(text).map(|entry| (entry.name, Some(entry.address))),
@@ -55,37 +55,37 @@ pub fn host_removal(text: &str) -> Result<(String, Option<Ipv4Addr>), String> {
     }
 }
 
-/// `SOURCE[:TARGET][:rwm]`; without a target it is where it is on the node.
+/// `SOURCE[:TARGET][:rwm]`; the target defaults to the source.
 pub fn device(text: &str) -> Result<Device, String> {
-    let parts = parts(text);
+    let parts = split_colons(text);
     let (source, target, access) = match parts.as_slice() {
         [source] => (source, source, None),
         [source, target] if target.starts_with('/') => (source, target, None),
         [source, access] => (source, source, Some(access)),
         [source, target, access] => (source, target, Some(access)),
-        _ => return Err("has too many colons; write \\: for one that belongs to a path".to_owned()),
+        _ => return Err("has too many colons; escape a colon in a path as \\:".to_owned()),
     };
     if source.is_empty() {
-        return Err("give a device's path, like /dev/fuse".to_owned());
+        return Err("give the path of a device, like /dev/fuse".to_owned());
     }
     let access = access.map_or(Ok(DeviceAccess::FULL), |access| access.parse())?;
     Ok(Device { source: source.clone(), target: target.clone(), access })
 }
 
-/// `NAME=SOFT[:HARD]`; a single number is both. `unlimited` is no bound.
+/// `NAME=SOFT[:HARD]`; a single number is both. `unlimited` is no limit.
 pub fn ulimit(text: &str) -> Result<Ulimit, String> {
     let (name, bounds) = text.split_once('=').ok_or("give NAME=SOFT[:HARD], like nofile=1024:4096")?;
     let (soft, hard) = bounds.split_once(':').unwrap_or((bounds, bounds));
-    Ok(Ulimit { name: name.parse()?, soft: bound(soft)?, hard: bound(hard)? })
+    Ok(Ulimit { name: name.parse()?, soft: ulimit_bound(soft)?, hard: ulimit_bound(hard)? })
 }
 
-fn bound(text: &str) -> Result<Option<u64>, String> {
+fn ulimit_bound(text: &str) -> Result<Option<u64>, String> {
     match text {
         "unlimited" | "-1" => Ok(None),
         number => number
             .parse()
             .map(Some)
-            .map_err(|_| format!("{number:?} is not a bound; give a number, or unlimited")),
+            .map_err(|_| format!("{number:?} is not a limit; give a number, or unlimited")),
     }
 }
 
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn modes_and_roles_of_later_versions_are_told_from_typing_errors() {
+    fn unknown_modes_and_roles_are_refused() {
         assert_eq!(mode("replicated"), Ok(ModeName::Replicated));
         assert_eq!(mode("global"), Ok(ModeName::Global));
         let later = "job is not supported by this version; replicated and global are";
@@ -146,10 +146,10 @@ mod tests {
         check("/dev/sda:/dev/xvda:rw", "/dev/sda", "/dev/xvda", "rw");
         check(r"/dev/a\:b", "/dev/a:b", "/dev/a:b", "rwm");
         for (bad, why) in [
-            ("", "give a device's path"),
-            ("/dev/sda:x", "is no device access"),
+            ("", "give the path of a device"),
+            ("/dev/sda:x", "is not a device access"),
             ("/dev/sda:/dev/xvda:", "no access at all"),
-            ("/dev/sda:/dev/xvda:rr", "says r twice"),
+            ("/dev/sda:/dev/xvda:rr", "repeats r"),
             ("a:b:c:d", "too many colons"),
         ] {
             let found = device(bad).unwrap_err();
@@ -168,10 +168,10 @@ mod tests {
         check("nofile=-1", None, None);
         for (bad, why) in [
             ("nofile", "give NAME=SOFT[:HARD]"),
-            ("files=1", "\"files\" is no ulimit; give one of as,"),
-            ("nofile=", "\"\" is not a bound"),
-            ("nofile=1:", "\"\" is not a bound"),
-            ("nofile=-2", "\"-2\" is not a bound"),
+            ("files=1", "\"files\" is not a ulimit; give one of as,"),
+            ("nofile=", "\"\" is not a limit"),
+            ("nofile=1:", "\"\" is not a limit"),
+            ("nofile=-2", "\"-2\" is not a limit"),
         ] {
             let found = ulimit(bad).unwrap_err();
             assert!(found.contains(why), "{bad}: {found}");

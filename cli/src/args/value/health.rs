@@ -1,15 +1,15 @@
-//! What a health check asks, as people write it.
+//! Parsers for health checks.
 
 use warren_types::HttpHeader;
 
 use super::port;
 
-/// Where an HTTP check goes.
+/// Target of an HTTP check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpTarget {
     /// `None` is the lowest container port that the service publishes.
     pub port: Option<u16>,
-    /// Begins with `/`.
+    /// Starts with `/`.
     pub path: String,
 }
 
@@ -17,28 +17,28 @@ pub struct HttpTarget {
 pub fn http_target(text: &str) -> Result<HttpTarget, String> {
     let slash = text
         .find('/')
-        .ok_or("give [:PORT]/PATH, like :8080/healthz (an update takes the check away with --no-health)")?;
+        .ok_or("give [:PORT]/PATH, like :8080/healthz (--no-health removes the check in an update)")?;
     let (before, path) = text.split_at(slash);
     let port = match before.strip_prefix(':') {
         None if before.is_empty() => None,
         Some(number) => Some(port(number)?),
         None => {
-            let why = "the check goes to the task itself; give [:PORT]/PATH, like :8080/healthz";
+            let why = "the check always connects to the task; give [:PORT]/PATH, like :8080/healthz";
             return Err(format!("{before:?} is not a port: {why}"));
         }
     };
     Ok(HttpTarget { port, path: path.to_owned() })
 }
 
-/// What a shell runs.
+/// A shell command.
 pub fn shell_words(text: &str) -> Result<String, String> {
     match text.trim().is_empty() {
-        true => Err("is empty; give a command (an update takes the check away with --no-health)".to_owned()),
+        true => Err("is empty; give a command (--no-health removes the check in an update)".to_owned()),
         false => Ok(text.to_owned()),
     }
 }
 
-/// `NAME=VALUE`; what either may be is for the spec's own check to say.
+/// `NAME=VALUE`; validated with the spec.
 pub fn header(text: &str) -> Result<HttpHeader, String> {
     let (name, value) = text.split_once('=').ok_or("give NAME=VALUE, like Host=shop.example")?;
     Ok(HttpHeader { name: name.to_owned(), value: value.to_owned() })
@@ -57,7 +57,7 @@ mod tests {
         for (bad, why) in [
             ("", "give [:PORT]/PATH"),
             (":8080", "give [:PORT]/PATH"),
-            ("8080/", "\"8080\" is not a port: the check goes to the task itself"),
+            ("8080/", "\"8080\" is not a port: the check always connects to the task"),
             ("http://web/", "\"http:\" is not a port"),
             (":0/", "\"0\" is not a port; give one of 1 to 65535"),
             (":/", "\"\" is not a port"),
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_are_pairs_and_commands_say_something() {
+    fn headers_and_commands_parse() {
         assert_eq!(shell_words("test -e /ok"), Ok("test -e /ok".to_owned()));
         assert!(shell_words(" ").is_err());
         let pair = |name: &str, value: &str| Ok(HttpHeader { name: name.into(), value: value.into() });

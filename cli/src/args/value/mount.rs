@@ -1,24 +1,24 @@
-//! What is mounted in a container, as people write it.
+//! Parsers for mounts.
 
 use warren_types::{Bytes, Mount, MountSource, Propagation};
 
-use super::parts::{escaped_fields, once, parts, permissions};
+use super::split::{permissions, set_once, split_colons, split_colons_and_options};
 
 /// `SOURCE:TARGET[:ro|rw,rprivate|rslave|rshared,nonrecursive]`.
 pub fn bind(text: &str) -> Result<Mount, String> {
-    let parts = parts(text);
+    let parts = split_colons(text);
     let [path, target, options @ ..] = parts.as_slice() else {
         return Err("give SOURCE:TARGET, like /srv/data:/data".to_owned());
     };
     let (mut read_only, mut propagation, mut alone) = (None, None, None);
     for option in options_of(options)? {
         match option {
-            "ro" | "rw" => once(option, &mut read_only, option == "ro")?,
-            "nonrecursive" => once(option, &mut alone, true)?,
+            "ro" | "rw" => set_once(option, &mut read_only, option == "ro")?,
+            "nonrecursive" => set_once(option, &mut alone, true)?,
             other => {
                 let known = "ro, rw, nonrecursive, rprivate, rslave and rshared";
                 let unknown = |_| format!("{other:?} is not known; there are {known}");
-                once(option, &mut propagation, other.parse::<Propagation>().map_err(unknown)?)?;
+                set_once(option, &mut propagation, other.parse::<Propagation>().map_err(unknown)?)?;
             }
         }
     }
@@ -30,22 +30,22 @@ pub fn bind(text: &str) -> Result<Mount, String> {
     Ok(Mount { target: target.clone(), source, read_only: read_only.unwrap_or_default() })
 }
 
-/// `NAME:TARGET[:ro|rw][,subpath=PATH][,nocopy]`; options may begin behind a colon or a comma.
+/// `NAME:TARGET[:ro|rw][,subpath=PATH][,nocopy]`; options may start after a colon or a comma.
 pub fn volume(text: &str) -> Result<Mount, String> {
-    let (head, rest) = escaped_fields(text);
+    let (head, rest) = split_colons_and_options(text);
     let (name, target, first) = match head.as_slice() {
         [name, target] => (name, target, None),
         [name, target, option] if !option.is_empty() => (name, target, Some(option)),
-        [_, _, _] => return Err("nothing stands behind the last colon; leave it out".to_owned()),
+        [_, _, _] => return Err("nothing follows the last colon; leave it out".to_owned()),
         [_] => return Err("give NAME:TARGET, like data:/var/lib/data".to_owned()),
-        _ => return Err("has too many colons; write \\: for one that belongs to a path".to_owned()),
+        _ => return Err("has too many colons; escape a colon in a path as \\:".to_owned()),
     };
     let (mut read_only, mut subpath, mut no_copy) = (None, None, None);
     for option in first.into_iter().chain(&rest) {
         match option.split_once('=') {
-            Some(("subpath", path)) => once(option, &mut subpath, path.to_owned())?,
-            None if option == "ro" || option == "rw" => once(option, &mut read_only, option == "ro")?,
-            None if option == "nocopy" => once(option, &mut no_copy, true)?,
+            Some(("subpath", path)) => set_once(option, &mut subpath, path.to_owned())?,
+            None if option == "ro" || option == "rw" => set_once(option, &mut read_only, option == "ro")?,
+            None if option == "nocopy" => set_once(option, &mut no_copy, true)?,
             _ => return Err(format!("{option:?} is not known; there are ro, rw, subpath=PATH and nocopy")),
         }
     }
@@ -55,18 +55,18 @@ pub fn volume(text: &str) -> Result<Mount, String> {
 
 /// `TARGET[:size=BYTES,mode=OCTAL,exec,ro]`.
 pub fn tmpfs(text: &str) -> Result<Mount, String> {
-    let parts = parts(text);
+    let parts = split_colons(text);
     let [target, options @ ..] = parts.as_slice() else { return Err("give a path, like /tmp".to_owned()) };
     let (mut size, mut mode, mut exec, mut read_only) = (None, None, None, None);
     for option in options_of(options)? {
         match option.split_once('=') {
             Some(("size", bytes)) => {
                 let bytes: Bytes = bytes.parse().map_err(|why| format!("size: {why}"))?;
-                once(option, &mut size, bytes)?;
+                set_once(option, &mut size, bytes)?;
             }
-            Some(("mode", bits)) => once(option, &mut mode, permissions(bits)?)?,
-            None if option == "exec" || option == "noexec" => once(option, &mut exec, option == "exec")?,
-            None if option == "ro" || option == "rw" => once(option, &mut read_only, option == "ro")?,
+            Some(("mode", bits)) => set_once(option, &mut mode, permissions(bits)?)?,
+            None if option == "exec" || option == "noexec" => set_once(option, &mut exec, option == "exec")?,
+            None if option == "ro" || option == "rw" => set_once(option, &mut read_only, option == "ro")?,
             _ => {
                 let known = "size=BYTES, mode=OCTAL, exec, noexec, ro and rw";
                 return Err(format!("{option:?} is not known; there are {known}"));
@@ -77,13 +77,13 @@ pub fn tmpfs(text: &str) -> Result<Mount, String> {
     Ok(Mount { target: target.clone(), source, read_only: read_only.unwrap_or_default() })
 }
 
-/// The options behind the last colon, if there are any.
+/// The options after the last colon, if any.
 fn options_of(parts: &[String]) -> Result<Vec<&str>, String> {
     match parts {
         [] => Ok(Vec::new()),
         [options] if !options.is_empty() => Ok(options.split(',').collect()),
-        [_] => Err("nothing stands behind the last colon; leave it out".to_owned()),
-        _ => Err("has too many colons; write \\: for one that belongs to a path".to_owned()),
+        [_] => Err("nothing follows the last colon; leave it out".to_owned()),
+        _ => Err("has too many colons; escape a colon in a path as \\:".to_owned()),
     }
 }
 
@@ -110,11 +110,11 @@ mod tests {
         for (bad, why) in [
             ("", "give SOURCE:TARGET"),
             ("/srv", "give SOURCE:TARGET"),
-            ("/srv:/data:", "nothing stands behind the last colon"),
+            ("/srv:/data:", "nothing follows the last colon"),
             ("/srv:/data:ro:x", "too many colons"),
             ("/srv:/data:slave", "\"slave\" is not known; there are ro, rw, nonrecursive, rprivate"),
-            ("/srv:/data:ro,rw", "\"rw\" says again"),
-            ("/srv:/data:rslave,rshared", "\"rshared\" says again"),
+            ("/srv:/data:ro,rw", "option \"rw\" is given twice"),
+            ("/srv:/data:rslave,rshared", "option \"rshared\" is given twice"),
             ("/srv:/data:,", "\"\" is not known"),
         ] {
             let found = bind(bad).unwrap_err();
@@ -132,11 +132,11 @@ mod tests {
         check("/tmp:size=64Mi,mode=0700,exec", Some(64 << 20), Some(0o700), true, false);
         check("/tmp:ro,noexec", None, None, false, true);
         for (bad, why) in [
-            ("/tmp:", "nothing stands behind"),
+            ("/tmp:", "nothing follows"),
             ("/tmp:size=x", "size: \"x\" is not an amount of memory"),
-            ("/tmp:mode=9", "\"9\" are no permission bits"),
-            ("/tmp:mode=+7", "are no permission bits"),
-            ("/tmp:size=1Mi,size=2Mi", "\"size=2Mi\" says again"),
+            ("/tmp:mode=9", "\"9\" is not a mode"),
+            ("/tmp:mode=+7", "is not a mode"),
+            ("/tmp:size=1Mi,size=2Mi", "option \"size=2Mi\" is given twice"),
             ("/tmp:uid=1", "\"uid=1\" is not known"),
             ("/tmp:suid", "\"suid\" is not known"),
             ("/tmp:exec:ro", "too many colons"),
@@ -163,11 +163,11 @@ mod tests {
         for (bad, why) in [
             ("", "give NAME:TARGET"),
             ("data", "give NAME:TARGET"),
-            ("data:/data:", "nothing stands behind the last colon"),
+            ("data:/data:", "nothing follows the last colon"),
             ("data:/data:ro:x", "too many colons"),
             ("data:/data,", "\"\" is not known"),
-            ("data:/data:rw,ro", "\"ro\" says again"),
-            ("data:/data,subpath=a,subpath=b", "\"subpath=b\" says again"),
+            ("data:/data:rw,ro", "option \"ro\" is given twice"),
+            ("data:/data,subpath=a,subpath=b", "option \"subpath=b\" is given twice"),
             ("data:/data,nocopy=1", "\"nocopy=1\" is not known; there are ro, rw, subpath=PATH and nocopy"),
         ] {
             let found = volume(bad).unwrap_err();

@@ -2,34 +2,34 @@
 
 use std::time::Duration;
 
-use super::{answered, told};
-use crate::args::Global;
+use super::{require_no_failures, split_results};
+use crate::args::GlobalArgs;
 use crate::command::confirm::confirm;
 use crate::connect::connect;
-use crate::failure::Failure;
+use crate::failure::CommandError;
 use crate::output;
 use crate::view::image::ImageView;
-use crate::view::{about, duration, now};
+use crate::view::{duration, now, rounded_bytes};
 
 const WHAT: &str = "no image was removed";
 
 pub async fn run(
-    global: &Global,
+    global: &GlobalArgs,
     nodes: Vec<String>,
     unused_for: Duration,
     force: bool,
-) -> Result<(), Failure> {
+) -> Result<(), CommandError> {
     if !force {
         confirm(&question(&nodes, unused_for), WHAT)?;
     }
     let client = connect(global, WHAT).await?;
     let nodes = client.images().prune(nodes, unused_for).await;
-    let (images, failed) = told(nodes.map_err(|error| crate::failure::of_client(WHAT, error))?);
+    let (images, failed) = split_results(nodes.map_err(|error| crate::failure::from_client(WHAT, error))?);
     let bytes: u64 = images.iter().map(ImageView::bytes).sum();
     let count = images.len();
-    eprintln!("{count} {} removed, {}", if count == 1 { "image" } else { "images" }, about(bytes));
-    output::list(global.output, &images, now())?;
-    answered("not every node removed its images", failed)
+    eprintln!("{count} {} removed, {}", if count == 1 { "image" } else { "images" }, rounded_bytes(bytes));
+    output::print_list(global.output, &images, now())?;
+    require_no_failures("not every node removed its images", failed)
 }
 
 fn question(nodes: &[String], unused_for: Duration) -> String {
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_goes_is_said_before() {
+    fn question_names_nodes_and_age() {
         let all = "This removes every image that no task uses from all nodes.";
         assert_eq!(question(&[], Duration::ZERO), all);
         let some = "This removes every image that no task used for 1day from n1, n2.";

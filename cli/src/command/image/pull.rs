@@ -2,45 +2,45 @@
 
 use std::time::Duration;
 
-use warren_client::{Error, PullWish, Pulls};
+use warren_client::{Error, ImagePulls, PullOptions};
 use warren_proto::v1::pull_progress::Event;
 use warren_types::ImageReference;
 
-use super::outcome::{BroughtView, Outcome};
-use crate::args::Global;
+use super::result::{NodeImageView, NodeResults};
+use crate::args::GlobalArgs;
 use crate::connect::connect;
-use crate::failure::{Exit, Failure};
+use crate::failure::{CommandError, ExitKind};
 use crate::output;
-use crate::progress::Progress;
+use crate::progress::ProgressOutput;
 use crate::view::now;
 
 pub async fn run(
-    global: &Global,
+    global: &GlobalArgs,
     reference: &ImageReference,
     nodes: Vec<String>,
     always: bool,
-) -> Result<(), Failure> {
+) -> Result<(), CommandError> {
     let what = format!("the image {reference} was not pulled");
     let client = connect(global, &what).await?;
     let summary = format!("pulling {reference}");
     let reference = reference.to_string();
-    let brought = in_time(&what, global.timeout, async {
-        let mut pulls = client.images().pull(PullWish { reference, nodes, always }).await?;
+    let brought = with_timeout(&what, global.timeout, async {
+        let mut pulls = client.images().pull(PullOptions { reference, nodes, always }).await?;
         follow(&mut pulls, &summary).await
     });
-    output::list(global.output, &brought.await?, now())
+    output::print_list(global.output, &brought.await?, now())
 }
 
-async fn follow(pulls: &mut Pulls, summary: &str) -> Result<Outcome, Error> {
-    let (mut outcome, mut progress) = (Outcome::default(), Progress::new());
-    while let Some(told) = pulls.next().await? {
-        match told.event {
-            Some(Event::Progress(line)) => outcome.progress(told.node, line),
+async fn follow(pulls: &mut ImagePulls, summary: &str) -> Result<NodeResults, Error> {
+    let (mut outcome, mut progress) = (NodeResults::default(), ProgressOutput::new());
+    while let Some(update) = pulls.next().await? {
+        match update.event {
+            Some(Event::Progress(line)) => outcome.set_progress(update.node, line),
             Some(Event::Pulled(image)) => {
-                outcome.brought(told.node.clone(), image);
-                outcome.done(&told.node);
+                outcome.brought(update.node.clone(), image);
+                outcome.set_done(&update.node);
             }
-            Some(Event::Failed(why)) => outcome.failed(told.node, &why),
+            Some(Event::Failed(why)) => outcome.failed(update.node, &why),
             None => {}
         }
         progress.show(summary, &outcome.lines());
@@ -48,16 +48,21 @@ async fn follow(pulls: &mut Pulls, summary: &str) -> Result<Outcome, Error> {
     Ok(outcome)
 }
 
-/// What `bring` brought, if that does not take too long.
-pub async fn in_time(
+/// Runs an import or pull with a time limit.
+pub async fn with_timeout(
     what: &str,
     timeout: Duration,
-    bring: impl Future<Output = Result<Outcome, Error>>,
-) -> Result<Vec<BroughtView>, Failure> {
+    bring: impl Future<Output = Result<NodeResults, Error>>,
+) -> Result<Vec<NodeImageView>, CommandError> {
     let late = |_| {
         let what = format!("{what} after {}", crate::view::duration(timeout));
-        Failure::new(Exit::TimedOut, what, "the nodes are not through", "give more time with --timeout")
+        CommandError::new(
+            ExitKind::TimedOut,
+            what,
+            "not every node has finished",
+            "use --timeout to wait longer",
+        )
     };
     let outcome = tokio::time::timeout(timeout, bring).await.map_err(late)?;
-    outcome.map_err(|error| crate::failure::of_client(what, error))?.into_result(what)
+    outcome.map_err(|error| crate::failure::from_client(what, error))?.into_result(what)
 }

@@ -1,75 +1,75 @@
-//! Writes log entries: what was written to stdout there to stdout here, the rest to stderr, bytes as they are.
+//! Writes log entries to stdout or stderr, by their stream, with unchanged bytes.
 
 use std::io::{self, Write};
 
 use warren_proto::v1;
 use warren_proto::v1::log_entry::Entry;
 
-/// Bytes that are kept until they are written in one go.
+/// Buffered bytes before a write.
 const BUFFER: usize = 64 << 10;
 
-/// What stands before each line.
+/// The prefix of each line.
 #[derive(Debug, Clone, Copy)]
-pub struct Style {
-    /// Whose it is: `web.1@node-1 | `.
+pub struct LineStyle {
+    /// Task and node: `web.1@node-1 | `.
     pub names: bool,
-    /// When it was written.
+    /// Time of the line.
     pub timestamps: bool,
 }
 
-/// One of the two outputs. A line that comes in parts stays open between them.
-struct Output<W> {
-    to: W,
+/// One of the two outputs. A partial line stays open until its next part.
+struct LineWriter<W> {
+    writer: W,
     buffer: Vec<u8>,
-    /// Whose line is open.
-    open: Option<(String, i32)>,
+    /// Task and stream of the open line.
+    open_line: Option<(String, i32)>,
 }
 
-impl<W: Write> Output<W> {
+impl<W: Write> LineWriter<W> {
     fn new(to: W) -> Self {
-        Self { to, buffer: Vec::new(), open: None }
+        Self { writer: to, buffer: Vec::new(), open_line: None }
     }
 
-    fn line(&mut self, whose: (String, i32), start: &str, line: &v1::LogLine) -> io::Result<()> {
-        if self.open.as_ref() != Some(&whose) {
+    fn line(&mut self, source: (String, i32), start: &str, line: &v1::LogLine) -> io::Result<()> {
+        if self.open_line.as_ref() != Some(&source) {
             self.close();
             self.buffer.extend_from_slice(start.as_bytes());
         }
         self.buffer.extend_from_slice(&line.text);
-        self.open = line.partial.then_some(whose);
+        self.open_line = line.partial.then_some(source);
         if !line.partial {
             self.buffer.push(b'\n');
         }
         if self.buffer.len() >= BUFFER { self.flush() } else { Ok(()) }
     }
 
-    /// Ends a line whose rest has not come, before something else is said.
+    /// Ends an open line before other output.
     fn close(&mut self) {
-        if self.open.take().is_some() {
+        if self.open_line.take().is_some() {
             self.buffer.push(b'\n');
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        let written = self.to.write_all(&self.buffer).and_then(|()| self.to.flush());
+        let written = self.writer.write_all(&self.buffer).and_then(|()| self.writer.flush());
         self.buffer.clear();
         written
     }
 }
 
-/// Prints entries as they come.
-pub struct Printer<O, E> {
-    style: Style,
-    out: Output<O>,
-    err: Output<E>,
+/// Prints entries in order of arrival.
+pub struct LogPrinter<O, E> {
+    style: LineStyle,
+    out: LineWriter<O>,
+    err: LineWriter<E>,
     lines: u64,
-    troubles: u64,
+    warnings: u64,
 }
 
-impl<O: Write, E: Write> Printer<O, E> {
-    /// Nothing is written before the first flush, or before there is a lot.
-    pub fn new(out: O, err: E, style: Style) -> Self {
-        Self { style, out: Output::new(out), err: Output::new(err), lines: 0, troubles: 0 }
+impl<O: Write, E: Write> LogPrinter<O, E> {
+    /// Output is buffered until a flush.
+    pub fn new(out: O, err: E, style: LineStyle) -> Self {
+        Self { style, out: LineWriter::new(out), err: LineWriter::new(err), lines: 0, warnings: 0 }
     }
 
     pub fn print(&mut self, entry: v1::LogEntry) -> io::Result<()> {
@@ -82,41 +82,41 @@ impl<O: Write, E: Write> Printer<O, E> {
                 if self.style.timestamps {
                     start += &format!("{} ", time(line.at_ns));
                 }
-                let whose = (task_id, line.stream);
+                let source = (task_id, line.stream);
                 match line.stream() {
                     v1::LogStream::Err => {
-                        // Where both go to one place, what came first stands first.
+                        // Keeps the order if both outputs are the same file.
                         self.out.flush()?;
-                        self.err.line(whose, &start, &line)
+                        self.err.line(source, &start, &line)
                     }
                     v1::LogStream::Out | v1::LogStream::Unspecified => {
                         self.err.flush()?;
-                        self.out.line(whose, &start, &line)
+                        self.out.line(source, &start, &line)
                     }
                 }
             }
             Some(Entry::Trouble(why)) => {
-                self.troubles += 1;
+                self.warnings += 1;
                 self.out.flush()?;
                 self.err.close();
-                let whose = if service_name.is_empty() { node_name } else { name };
-                self.err.buffer.extend_from_slice(format!("warning: {whose}: {why}\n").as_bytes());
+                let source = if service_name.is_empty() { node_name } else { name };
+                self.err.buffer.extend_from_slice(format!("warning: {source}: {why}\n").as_bytes());
                 self.err.flush()
             }
-            // Something that later versions say.
+            // An entry kind of a later version.
             None => Ok(()),
         }
     }
 
-    /// Writes out all that was printed.
+    /// Writes the buffers.
     pub fn flush(&mut self) -> io::Result<()> {
         self.out.flush()?;
         self.err.flush()
     }
 
-    /// Nothing could be read, and something was wrong.
-    pub fn only_troubles(&self) -> bool {
-        self.lines == 0 && self.troubles > 0
+    /// Whether there were warnings but no lines.
+    pub fn has_only_warnings(&self) -> bool {
+        self.lines == 0 && self.warnings > 0
     }
 }
 
@@ -146,53 +146,53 @@ mod tests {
         }
     }
 
-    fn printed(style: Style, entries: Vec<v1::LogEntry>) -> (String, String, bool) {
+    fn printed(style: LineStyle, entries: Vec<v1::LogEntry>) -> (String, String, bool) {
         let (mut out, mut err) = (Vec::new(), Vec::new());
-        let mut printer = Printer::new(&mut out, &mut err, style);
+        let mut printer = LogPrinter::new(&mut out, &mut err, style);
         entries.into_iter().for_each(|entry| printer.print(entry).unwrap());
         printer.flush().unwrap();
-        let only_troubles = printer.only_troubles();
+        let only_warnings = printer.has_only_warnings();
         let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
-        (text(&out), text(&err), only_troubles)
+        (text(&out), text(&err), only_warnings)
     }
 
-    const PLAIN: Style = Style { names: false, timestamps: false };
-    const NAMES: Style = Style { names: true, timestamps: false };
+    const PLAIN: LineStyle = LineStyle { names: false, timestamps: false };
+    const NAMES: LineStyle = LineStyle { names: true, timestamps: false };
 
     #[test]
-    fn lines_go_where_they_were_written_and_say_whose_they_are() {
+    fn lines_keep_stream_and_prefix() {
         let (out, err) = (v1::LogStream::Out, v1::LogStream::Err);
         let entries = || vec![line(1, out, b"a", false), line(2, err, b"b", false), line(2, out, b"", false)];
         let (stdout, stderr, _) = printed(PLAIN, entries());
         assert_eq!((stdout.as_str(), stderr.as_str()), ("a\n\n", "b\n"));
         let (stdout, stderr, _) = printed(NAMES, entries());
         assert_eq!((stdout.as_str(), stderr.as_str()), ("web.1@n1 | a\nweb.2@n1 | \n", "web.2@n1 | b\n"));
-        let (stdout, ..) = printed(Style { names: true, timestamps: true }, entries());
+        let (stdout, ..) = printed(LineStyle { names: true, timestamps: true }, entries());
         assert!(stdout.starts_with("web.1@n1 | 2026-11-20T14:18:00.120000001Z a\n"), "{stdout}");
     }
 
     #[test]
-    fn parts_of_a_line_are_put_together_unless_another_comes_between() {
+    fn partial_lines_join_unless_interleaved() {
         let out = v1::LogStream::Out;
         let parts = vec![line(1, out, b"lo", true), line(1, out, b"ng", false), line(1, out, b"x", false)];
         assert_eq!(printed(NAMES, parts).0, "web.1@n1 | long\nweb.1@n1 | x\n");
         let between = vec![line(1, out, b"lo", true), line(2, out, b"x", false), line(1, out, b"ng", false)];
         assert_eq!(printed(NAMES, between).0, "web.1@n1 | lo\nweb.2@n1 | x\nweb.1@n1 | ng\n");
-        // The other stream has a place of its own.
+        // Each stream has its own open line.
         let streams = vec![
             line(1, out, b"lo", true),
             line(1, v1::LogStream::Err, b"x", false),
             line(1, out, b"ng", false),
         ];
         assert_eq!(printed(NAMES, streams).0, "web.1@n1 | long\n");
-        // The end of what is there may be the middle of a line.
+        // The last line may be partial.
         assert_eq!(printed(PLAIN, vec![line(1, out, b"lo", true)]).0, "lo");
     }
 
     #[test]
-    fn bytes_stay_what_they_are() {
+    fn bytes_are_unchanged() {
         let mut out = Vec::new();
-        let mut printer = Printer::new(&mut out, Vec::new(), PLAIN);
+        let mut printer = LogPrinter::new(&mut out, Vec::new(), PLAIN);
         printer.print(line(1, v1::LogStream::Out, b"\xff\x00\x1b[1m", false)).unwrap();
         printer.flush().unwrap();
         drop(printer);
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn troubles_are_told_beside_the_lines() {
+    fn warnings_go_to_stderr() {
         let trouble = || v1::LogEntry {
             service_name: "web".into(),
             slot: 1,
@@ -208,11 +208,11 @@ mod tests {
             entry: Some(Entry::Trouble("the node is down".into())),
             ..Default::default()
         };
-        let (stdout, stderr, only_troubles) = printed(NAMES, vec![trouble()]);
+        let (stdout, stderr, only_warnings) = printed(NAMES, vec![trouble()]);
         assert_eq!((stdout.as_str(), stderr.as_str()), ("", "warning: web.1@n1: the node is down\n"));
-        assert!(only_troubles);
+        assert!(only_warnings);
         let some = vec![line(1, v1::LogStream::Out, b"a", false), trouble()];
         assert!(!printed(NAMES, some).2);
-        assert!(!printed(NAMES, vec![]).2, "no lines are no trouble");
+        assert!(!printed(NAMES, vec![]).2, "no lines are no warning");
     }
 }

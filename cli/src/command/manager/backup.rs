@@ -1,4 +1,4 @@
-//! `warren manager backup`: writes what a manager sends into a file, and reads it back before it gets its name.
+//! `warren manager backup`: writes a backup to a temporary file, verifies it, then renames it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -7,83 +7,93 @@ use std::path::{Path, PathBuf};
 
 use rand::RngExt;
 use warren_client::Client;
-use warren_manager::recovery::backup::{self, Backup};
+use warren_manager::bootstrap::backup::{self, Backup};
 use warren_security::Passphrase;
 
-use crate::args::{Global, PassphraseArgs};
+use crate::args::{GlobalArgs, PassphraseArgs};
 use crate::connect::connect;
-use crate::failure::{Exit, Failure, of_client};
-use crate::view::about;
+use crate::failure::{CommandError, ExitKind, from_client};
+use crate::view::rounded_bytes;
 use crate::{input, output};
 
 const WHAT: &str = "no backup was written";
 
-pub async fn backup(global: &Global, file: &Path, passphrase: &PassphraseArgs) -> Result<(), Failure> {
+pub async fn backup(
+    global: &GlobalArgs,
+    file: &Path,
+    passphrase: &PassphraseArgs,
+) -> Result<(), CommandError> {
     if file.exists() {
         let why = format!("{} exists", file.display());
-        return Err(Failure::new(Exit::Conflict, WHAT, why, "choose another file, or remove that one first"));
+        return Err(CommandError::new(
+            ExitKind::Conflict,
+            WHAT,
+            why,
+            "choose another file, or remove the existing one",
+        ));
     }
-    let passphrase = input::passphrase(passphrase.passphrase_file.as_deref(), input::Times::Twice, WHAT)?;
+    let passphrase =
+        input::read_passphrase(passphrase.passphrase_file.as_deref(), input::PromptCount::Twice, WHAT)?;
     let client = connect(global, WHAT).await?;
-    let unfinished = Unfinished::beside(file);
+    let unfinished = PartialFile::next_to(file);
     let read = fetch(&client, &passphrase, &unfinished, file).await?;
     let (bytes, text) = check(passphrase, read, &unfinished).await?;
     unfinished.finish(file).map_err(|error| failed(file, &error))?;
-    eprintln!("{text} ({}); keep the passphrase apart from it", about(bytes));
+    eprintln!("{text} ({}); store the passphrase separately", rounded_bytes(bytes));
     output::print(&format!("{}\n", file.display()))
 }
 
-/// A file that is not whole yet; removed when it is dropped before it is.
-struct Unfinished {
+/// A temporary file that is removed on drop unless it was finished.
+struct PartialFile {
     path: PathBuf,
-    kept: bool,
+    is_complete: bool,
 }
 
-impl Unfinished {
-    fn beside(file: &Path) -> Self {
+impl PartialFile {
+    fn next_to(file: &Path) -> Self {
         let mut name = file.file_name().unwrap_or_default().to_owned();
-        // Of its own, so that two that write to one file at the same time do not mix.
+        // Unique, so that concurrent backups to one file do not mix.
         name.push(format!(".{:016x}.tmp", rand::rng().random::<u64>()));
-        Self { path: file.with_file_name(name), kept: false }
+        Self { path: file.with_file_name(name), is_complete: false }
     }
 
     fn create(&self) -> io::Result<File> {
-        // Nothing that stands there is written to, nor what a link leads to.
+        // Never opens an existing file or follows a link.
         OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&self.path)
     }
 
     fn finish(mut self, file: &Path) -> io::Result<()> {
-        // Nothing that came to be there meanwhile is replaced.
+        // A file created in the meantime is not replaced.
         fs::hard_link(&self.path, file)?;
         fs::remove_file(&self.path)?;
-        self.kept = true;
+        self.is_complete = true;
         let directory = file.parent().filter(|above| *above != Path::new(""));
         File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
     }
 }
 
-impl Drop for Unfinished {
+impl Drop for PartialFile {
     fn drop(&mut self) {
-        if !self.kept {
-            // There may be none.
+        if !self.is_complete {
+            // The file may be missing.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// Writes what the manager sends; durable when this returns. Answers the file's bytes as they are read back.
+/// Writes the backup durably and returns the bytes as read back from the file.
 async fn fetch(
     client: &Client,
     passphrase: &Passphrase,
-    to: &Unfinished,
+    to: &PartialFile,
     file: &Path,
-) -> Result<Vec<u8>, Failure> {
-    // In the words of whoever named it, who knows nothing of the name that it has until it is whole.
+) -> Result<Vec<u8>, CommandError> {
+    // Errors name the final file, not the temporary one.
     let unwritten = |error: io::Error| failed(file, &error);
     let mut writing = to.create().map_err(unwritten)?;
     let started = client.managers().backup(passphrase.reveal()).await;
-    let mut chunks = started.map_err(|error| of_client(WHAT, error))?;
-    while let Some(chunk) = chunks.next().await.map_err(|error| of_client(WHAT, error))? {
+    let mut chunks = started.map_err(|error| from_client(WHAT, error))?;
+    while let Some(chunk) = chunks.next().await.map_err(|error| from_client(WHAT, error))? {
         writing.write_all(&chunk).map_err(unwritten)?;
     }
     writing.sync_all().map_err(unwritten)?;
@@ -92,22 +102,27 @@ async fn fetch(
     Ok(sealed)
 }
 
-/// Opens the backup as a restore would, and says what is in it.
-async fn check(passphrase: Passphrase, sealed: Vec<u8>, from: &Unfinished) -> Result<(u64, String), Failure> {
+/// Opens the backup as a restore would, and describes it.
+async fn check(
+    passphrase: Passphrase,
+    sealed: Vec<u8>,
+    from: &PartialFile,
+) -> Result<(u64, String), CommandError> {
     let bytes = sealed.len() as u64;
     let opened = tokio::task::spawn_blocking(move || backup::read(&passphrase, sealed)).await;
     let Backup { state, .. } = opened.expect("reading a backup does not panic").map_err(|error| {
-        let why = format!("{} does not read back as it should: {error}", from.path.display());
-        let hint = "check the disk, and that this program's version is the managers'; then try again";
-        Failure::new(Exit::Failed, WHAT, why, hint)
+        let why = format!("{} cannot be verified: {error}", from.path.display());
+        let hint = "check the disk and that this program has the version of the managers, then retry";
+        CommandError::new(ExitKind::Failed, WHAT, why, hint)
     })?;
     let cluster = state.cluster().map(|cluster| cluster.id.to_string()).unwrap_or_default();
-    Ok((bytes, format!("a backup of cluster {cluster} is written and was read back")))
+    Ok((bytes, format!("backup of cluster {cluster} written and verified")))
 }
 
-fn failed(path: &Path, error: &io::Error) -> Failure {
-    let exit = if error.kind() == io::ErrorKind::AlreadyExists { Exit::Conflict } else { Exit::Failed };
-    Failure::new(exit, WHAT, format!("{}: {error}", path.display()), "check the path, and that there is room")
+fn failed(path: &Path, error: &io::Error) -> CommandError {
+    let exit =
+        if error.kind() == io::ErrorKind::AlreadyExists { ExitKind::Conflict } else { ExitKind::Failed };
+    CommandError::new(exit, WHAT, format!("{}: {error}", path.display()), "check the path and the free space")
 }
 
 #[cfg(test)]
@@ -115,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_gets_its_name_last_and_replaces_none() {
+    fn backup_file_is_renamed_last_and_never_overwrites() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("b");
         let names = || {
@@ -125,7 +140,7 @@ mod tests {
             names
         };
         let write = |text: &[u8]| {
-            let unfinished = Unfinished::beside(&file);
+            let unfinished = PartialFile::next_to(&file);
             unfinished.create().unwrap().write_all(text).unwrap();
             unfinished
         };
@@ -138,7 +153,7 @@ mod tests {
         assert!(name.starts_with("b.") && name.ends_with(".tmp"), "{name}");
         // What follows a link, or what stands there, is refused.
         assert_eq!(unfinished.create().unwrap_err().kind(), io::ErrorKind::AlreadyExists);
-        let other = Unfinished::beside(&file);
+        let other = PartialFile::next_to(&file);
         std::os::unix::fs::symlink(dir.path().join("elsewhere"), &other.path).unwrap();
         assert_eq!(other.create().unwrap_err().kind(), io::ErrorKind::AlreadyExists);
         drop(other);

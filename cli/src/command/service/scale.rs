@@ -2,51 +2,54 @@
 
 use warren_proto::convert::replicas;
 
-use crate::args::{Format, Global, ScaleArgs};
+use crate::args::{GlobalArgs, OutputFormat, ServiceScaleArgs};
 use crate::connect::connect;
-use crate::failure::{Exit, Failure};
+use crate::failure::{CommandError, ExitKind};
 use crate::output;
 use crate::view::now;
 use crate::view::service::ServiceView;
-use crate::wait::{Goal, Wanted, until_done};
+use crate::wait::{ServiceGoal, WaitGoal, wait_all};
 
-pub async fn run(global: &Global, args: ScaleArgs) -> Result<(), Failure> {
+pub async fn run(global: &GlobalArgs, args: ServiceScaleArgs) -> Result<(), CommandError> {
     let what = "nothing was scaled";
-    let mut wishes = Vec::new();
-    for wish in &args.wishes {
-        let wanted = replicas(wish.replicas.0);
-        wishes.push((&wish.service, wanted.map_err(|fields| Failure::invalid(what, fields))?));
+    let mut requests = Vec::new();
+    for target in &args.targets {
+        let wanted = replicas(target.replicas.0);
+        requests
+            .push((&target.service, wanted.map_err(|fields| CommandError::invalid_fields(what, fields))?));
     }
     let client = connect(global, what).await?;
-    // All of them are found before any is changed.
+    // Every service is fetched before any is scaled.
     let mut found = Vec::new();
-    for (service, replicas) in wishes {
-        let service = super::find(&client, service, what).await?;
-        if found.iter().any(|(_, earlier): &(u32, Wanted)| earlier.id == service.id) {
-            let why = format!("service {} is named twice", Wanted::new(&service, Goal::Running).name);
-            return Err(Failure::new(Exit::Usage, what, why, "name each service once"));
+    for (service, replicas) in requests {
+        let service = super::fetch_service(&client, service, what).await?;
+        if found.iter().any(|(_, earlier): &(u32, ServiceGoal)| earlier.id == service.id) {
+            let why =
+                format!("service {} is named twice", ServiceGoal::new(&service, WaitGoal::Running).name);
+            return Err(CommandError::new(ExitKind::Usage, what, why, "name each service only once"));
         }
-        let wanted = Wanted::of_old(&client, &service, Goal::Scaled).await;
-        found.push((replicas, wanted.map_err(|error| crate::failure::of_client(what, error))?));
+        let wanted = ServiceGoal::of_existing(&client, &service, WaitGoal::Scaled).await;
+        found.push((replicas, wanted.map_err(|error| crate::failure::from_client(what, error))?));
     }
     let mut wanted = Vec::new();
     for (replicas, one) in found {
         let (name, scaled) = (&one.name, client.services().scale(&one.id, replicas, None).await);
         let what = || format!("service {name} was not scaled");
-        let scaled = scaled.map_err(|error| crate::failure::of_client(what(), error))?;
+        let scaled = scaled.map_err(|error| crate::failure::from_client(what(), error))?;
         eprintln!("service {name} scaled to {replicas}");
-        wanted.push(one.made_by(&scaled));
+        wanted.push(one.after_write(&scaled));
     }
     if !args.detach {
-        until_done(&client, &wanted, global.timeout).await?;
+        wait_all(&client, &wanted, global.timeout).await?;
     }
-    if matches!(global.output, Format::Table | Format::Wide) {
+    if matches!(global.output, OutputFormat::Table | OutputFormat::Wide) {
         return Ok(());
     }
     let mut shown = Vec::new();
     for one in &wanted {
-        let service = super::find(&client, &one.id, "the services are scaled, but cannot be shown").await?;
+        let service =
+            super::fetch_service(&client, &one.id, "the services are scaled, but cannot be shown").await?;
         shown.push(ServiceView::try_from(service)?);
     }
-    output::list(global.output, &shown, now())
+    output::print_list(global.output, &shown, now())
 }

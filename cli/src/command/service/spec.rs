@@ -1,5 +1,4 @@
-//! From flags to a spec: a new one, or an old one with changes. Pure; whoever calls has read the files and
-//! the environment that variables come from.
+//! Builds a spec from flags: a new one, or a changed one. Pure; the caller has read files and the environment.
 
 mod health;
 #[cfg(test)]
@@ -13,52 +12,64 @@ use std::time::Duration;
 use warren_proto::convert::replicas;
 use warren_types::spec::DEFAULT_STOP_GRACE;
 use warren_types::{
-    Capability, ContentMount, EnvVar, LogLimits, MilliCpu, Mode, MountSource, OnDisconnect, Placement,
-    PullPolicy, Resources, RestartPolicy, Seccomp, ServiceSpec, TaskSpec, Violations,
+    Capability, EnvVar, LogLimits, MilliCpu, MountSource, OnDisconnect, Placement, PullPolicy, Resources,
+    RestartPolicy, Seccomp, SecretObjectMount, ServiceMode, ServiceSpec, TaskSpec, Violations,
 };
 
-use crate::args::lists::{Additions, Mounts, Removals};
-use crate::args::spec::{BoundFlags, LifeFlags, ProcessFlags, RightFlags, ScaleFlags, SpecArgs};
+use crate::args::lists::{ListAdditions, ListRemovals, MountArgs};
+use crate::args::spec::{LifecycleFlags, PrivilegeFlags, ProcessFlags, ResourceFlags, ScaleFlags, SpecArgs};
 use crate::args::value::{ModeName, Setting};
-use crate::args::{CreateArgs, UpdateArgs};
+use crate::args::{ServiceCreateArgs, ServiceUpdateArgs};
 
-/// The spec of a new service, or everything that is wrong with it; paths are those of a request. `env` is what
-/// files and flags say together.
-pub fn create(name: &str, args: &CreateArgs, env: &[EnvVar]) -> Result<ServiceSpec, Violations> {
-    let CreateArgs { positional_name: _, name: _, mode, spec: settings, lists, detach: _ } = args;
+/// The spec of a new service, or all violations with request paths. `env` merges files and flags.
+pub fn create(name: &str, args: &ServiceCreateArgs, env: &[EnvVar]) -> Result<ServiceSpec, Violations> {
+    let ServiceCreateArgs { positional_name: _, name: _, mode, spec: settings, additions: lists, detach: _ } =
+        args;
     let mut wrong = Violations::default();
     let name = name.parse().map_err(|why| wrong.add("spec.name", why));
     let blank = ServiceSpec {
-        // A name that cannot be read is in `wrong`, and the image is among the flags.
+        // An invalid name is in `wrong`; the image is set by a flag.
         name: name.unwrap_or_else(|()| "unreadable".parse().expect("it is a name")),
         labels: BTreeMap::new(),
         mode: match mode {
-            ModeName::Replicated => Mode::Replicated { replicas: 1 },
-            ModeName::Global => Mode::Global,
+            ModeName::Replicated => ServiceMode::Replicated { replicas: 1 },
+            ModeName::Global => ServiceMode::Global,
         },
         task: TaskSpec::new("unreadable".parse().expect("it is a reference")),
         ports: Vec::new(),
         placement: Placement::default(),
         replace_after: Duration::ZERO,
     };
-    let mut draft = Draft { spec: blank, emptied: Emptied::default(), wrong };
+    let mut draft = SpecDraft { spec: blank, resets: ResetFlags::default(), violations: wrong };
     draft.settings(settings);
     draft.add(lists, env);
     draft.health(&settings.health, &lists.health_header);
-    for flag in std::mem::take(&mut draft.emptied.0) {
-        draft.wrong.add(flag, "is empty; leave it out for the default");
+    for flag in std::mem::take(&mut draft.resets.0) {
+        draft.violations.add(flag, "is empty; leave it out for the default");
     }
     draft.finish()
 }
 
-/// `spec` as `args` change it, or everything that is wrong with it then. What lists lose is taken away first.
-pub fn change(spec: &ServiceSpec, args: &UpdateArgs, env: &[EnvVar]) -> Result<ServiceSpec, Violations> {
-    let UpdateArgs { service: _, force: _, spec: settings, added, removed, detach: _ } = args;
-    let mut draft = Draft { spec: spec.clone(), emptied: Emptied::default(), wrong: Violations::default() };
-    let Additions { cap_add, cap_drop, .. } = &added.0;
+/// `spec` with the changes of `args`, or all violations. Removals come before additions.
+pub fn change(
+    spec: &ServiceSpec,
+    args: &ServiceUpdateArgs,
+    env: &[EnvVar],
+) -> Result<ServiceSpec, Violations> {
+    let ServiceUpdateArgs {
+        service: _,
+        force: _,
+        spec: settings,
+        additions: added,
+        removals: removed,
+        detach: _,
+    } = args;
+    let mut draft =
+        SpecDraft { spec: spec.clone(), resets: ResetFlags::default(), violations: Violations::default() };
+    let ListAdditions { cap_add, cap_drop, .. } = &added.0;
     if let Some(both) = cap_add.iter().find(|capability| cap_drop.contains(capability)) {
-        let message = format!("{both} is to be added and to be dropped; give one of the two");
-        draft.wrong.add("spec.task.capAdd", message);
+        let message = format!("{both} is both added and dropped; give one of the two");
+        draft.violations.add("spec.task.capAdd", message);
     }
     draft.settings(settings);
     draft.remove(removed);
@@ -67,81 +78,90 @@ pub fn change(spec: &ServiceSpec, args: &UpdateArgs, env: &[EnvVar]) -> Result<S
     draft.finish()
 }
 
-/// A spec that is being written.
-struct Draft {
+/// A spec under construction.
+struct SpecDraft {
     spec: ServiceSpec,
-    emptied: Emptied,
-    wrong: Violations,
+    resets: ResetFlags,
+    violations: Violations,
 }
 
-/// Flags whose value was empty: what they set is the default again.
+/// Flags with an empty value, which reset a setting to its default.
 #[derive(Default)]
-struct Emptied(Vec<&'static str>);
+struct ResetFlags(Vec<&'static str>);
 
-impl Emptied {
-    /// A setting that always has a value.
-    fn put<T: Clone>(&mut self, flag: &'static str, given: &Option<Setting<T>>, place: &mut T, default: T) {
+impl ResetFlags {
+    /// Sets a required setting.
+    fn set<T: Clone>(&mut self, flag: &'static str, given: &Option<Setting<T>>, target: &mut T, default: T) {
         match given {
             None => {}
-            Some(Setting::To(value)) => *place = value.clone(),
+            Some(Setting::Set(value)) => *target = value.clone(),
             Some(Setting::Default) => {
                 self.0.push(flag);
-                *place = default;
+                *target = default;
             }
         }
     }
 
-    /// A setting that may have none.
-    fn optional<T: Clone>(&mut self, flag: &'static str, given: &Option<Setting<T>>, place: &mut Option<T>) {
+    /// Sets an optional setting.
+    fn set_optional<T: Clone>(
+        &mut self,
+        flag: &'static str,
+        given: &Option<Setting<T>>,
+        target: &mut Option<T>,
+    ) {
         match given {
             None => {}
-            Some(Setting::To(value)) => *place = Some(value.clone()),
+            Some(Setting::Set(value)) => *target = Some(value.clone()),
             Some(Setting::Default) => {
                 self.0.push(flag);
-                *place = None;
+                *target = None;
             }
         }
     }
 
-    /// A list of words: one that is empty and alone stands for what the image says.
-    fn words(&mut self, flag: &'static str, given: &[String], place: &mut Option<Vec<String>>) {
+    /// Sets a list of words; a single empty word resets it to that of the image.
+    fn set_words(&mut self, flag: &'static str, given: &[String], target: &mut Option<Vec<String>>) {
         match given {
             [] => {}
             [word] if word.is_empty() => {
                 self.0.push(flag);
-                *place = None;
+                *target = None;
             }
-            words => *place = Some(words.to_vec()),
+            words => *target = Some(words.to_vec()),
         }
     }
 }
 
-impl Draft {
+impl SpecDraft {
     fn finish(mut self) -> Result<ServiceSpec, Violations> {
-        self.wrong.nest("spec", self.spec.validate());
-        self.wrong.into_result(self.spec)
+        self.violations.nest("spec", self.spec.validate());
+        self.violations.into_result(self.spec)
     }
 
     fn settings(&mut self, args: &SpecArgs) {
-        // The health check comes after the lists, since its port may be one that they publish.
-        let SpecArgs { scale, process, bounds, rights, health: _, life } = args;
+        // The health check follows the lists, since its port may be one that they publish.
+        let SpecArgs { scale, process, resources, privileges, health: _, lifecycle } = args;
         self.scale(scale);
         self.process(process);
-        self.bounds(bounds);
-        self.rights(rights);
-        self.life(life);
+        self.resources(resources);
+        self.privileges(privileges);
+        self.lifecycle(lifecycle);
     }
 
     fn scale(&mut self, args: &ScaleFlags) {
         let ScaleFlags { replicas: wanted, max_per_node } = args;
-        self.emptied.optional("--max-per-node", max_per_node, &mut self.spec.placement.max_per_node);
+        self.resets.set_optional("--max-per-node", max_per_node, &mut self.spec.placement.max_per_node);
         let Some(wanted) = wanted else { return };
         match (self.spec.mode, replicas(wanted.0)) {
-            (Mode::Replicated { .. }, Ok(replicas)) => self.spec.mode = Mode::Replicated { replicas },
-            (Mode::Replicated { .. }, Err(wrong)) => self.wrong.nest("spec.mode.replicated", wrong),
-            (Mode::Global, _) => {
+            (ServiceMode::Replicated { .. }, Ok(replicas)) => {
+                self.spec.mode = ServiceMode::Replicated { replicas }
+            }
+            (ServiceMode::Replicated { .. }, Err(wrong)) => {
+                self.violations.nest("spec.mode.replicated", wrong)
+            }
+            (ServiceMode::Global, _) => {
                 let message = "a global service has one task per node; leave --replicas out";
-                self.wrong.add("spec.mode", message);
+                self.violations.add("spec.mode", message);
             }
         }
     }
@@ -162,51 +182,52 @@ impl Draft {
             stop_signal,
             stop_grace,
         } = flags;
-        let (task, emptied) = (&mut self.spec.task, &mut self.emptied);
+        let (task, emptied) = (&mut self.spec.task, &mut self.resets);
         match image.as_ref().map(|image| image.parse()) {
             Some(Ok(image)) => task.image = image,
-            Some(Err(why)) => self.wrong.add("spec.task.image", why),
+            Some(Err(why)) => self.violations.add("spec.task.image", why),
             None => {}
         }
-        emptied.put("--pull", pull, &mut task.pull, PullPolicy::default());
-        emptied.words("--command", command, &mut task.command);
-        emptied.words("--arg", arg, &mut task.args);
+        emptied.set("--pull", pull, &mut task.pull, PullPolicy::default());
+        emptied.set_words("--command", command, &mut task.command);
+        emptied.set_words("--arg", arg, &mut task.args);
         if *no_args || !args.is_empty() {
             task.args = Some(args.clone());
         }
-        emptied.optional("--workdir", workdir, &mut task.workdir);
-        emptied.optional("--user", user, &mut task.user);
-        emptied.optional("--hostname", hostname, &mut task.hostname);
+        emptied.set_optional("--workdir", workdir, &mut task.workdir);
+        emptied.set_optional("--user", user, &mut task.user);
+        emptied.set_optional("--hostname", hostname, &mut task.hostname);
         task.tty = tty.unwrap_or(task.tty);
         task.init = init.unwrap_or(task.init);
-        emptied.optional("--stop-signal", stop_signal, &mut task.stop_signal);
-        emptied.put("--stop-grace", stop_grace, &mut task.stop_grace, DEFAULT_STOP_GRACE);
+        emptied.set_optional("--stop-signal", stop_signal, &mut task.stop_signal);
+        emptied.set("--stop-grace", stop_grace, &mut task.stop_grace, DEFAULT_STOP_GRACE);
     }
 
-    fn bounds(&mut self, flags: &BoundFlags) {
-        let BoundFlags { cpus, memory, pids, reserve_cpus, reserve_memory, shm_size, oom_score_adj } = flags;
-        let (task, emptied) = (&mut self.spec.task, &mut self.emptied);
-        emptied.optional("--cpus", cpus, &mut task.limits.cpu);
-        emptied.optional("--memory", memory, &mut task.limits.memory);
-        emptied.optional("--pids", pids, &mut task.limits.pids);
+    fn resources(&mut self, flags: &ResourceFlags) {
+        let ResourceFlags { cpus, memory, pids, reserve_cpus, reserve_memory, shm_size, oom_score_adj } =
+            flags;
+        let (task, emptied) = (&mut self.spec.task, &mut self.resets);
+        emptied.set_optional("--cpus", cpus, &mut task.limits.cpu);
+        emptied.set_optional("--memory", memory, &mut task.limits.memory);
+        emptied.set_optional("--pids", pids, &mut task.limits.pids);
         let Resources { cpu, memory } = &mut task.reservations;
-        emptied.put("--reserve-cpus", reserve_cpus, cpu, MilliCpu::default());
-        emptied.put("--reserve-memory", reserve_memory, memory, Resources::default().memory);
-        emptied.optional("--shm-size", shm_size, &mut task.shm_size);
-        emptied.optional("--oom-score-adj", oom_score_adj, &mut task.oom_score_adj);
+        emptied.set("--reserve-cpus", reserve_cpus, cpu, MilliCpu::default());
+        emptied.set("--reserve-memory", reserve_memory, memory, Resources::default().memory);
+        emptied.set_optional("--shm-size", shm_size, &mut task.shm_size);
+        emptied.set_optional("--oom-score-adj", oom_score_adj, &mut task.oom_score_adj);
     }
 
-    fn rights(&mut self, flags: &RightFlags) {
-        let RightFlags { privileged, no_new_privileges, seccomp, read_only } = flags;
+    fn privileges(&mut self, flags: &PrivilegeFlags) {
+        let PrivilegeFlags { privileged, no_new_privileges, seccomp, read_only } = flags;
         let task = &mut self.spec.task;
         task.privileged = privileged.unwrap_or(task.privileged);
         task.no_new_privileges = no_new_privileges.unwrap_or(task.no_new_privileges);
-        self.emptied.put("--seccomp", seccomp, &mut task.seccomp, Seccomp::default());
+        self.resets.set("--seccomp", seccomp, &mut task.seccomp, Seccomp::default());
         task.read_only = read_only.unwrap_or(task.read_only);
     }
 
-    fn life(&mut self, flags: &LifeFlags) {
-        let LifeFlags {
+    fn lifecycle(&mut self, flags: &LifecycleFlags) {
+        let LifecycleFlags {
             restart,
             restart_delay,
             restart_max,
@@ -217,22 +238,22 @@ impl Draft {
             replace_after,
         } = flags;
         let (policy, default) = (&mut self.spec.task.restart, RestartPolicy::default());
-        self.emptied.put("--restart", restart, &mut policy.condition, default.condition);
-        self.emptied.put("--restart-delay", restart_delay, &mut policy.delay, default.delay);
-        self.emptied.put("--restart-max", restart_max, &mut policy.max, default.max);
-        self.emptied.put("--restart-window", restart_window, &mut policy.window, default.window);
+        self.resets.set("--restart", restart, &mut policy.condition, default.condition);
+        self.resets.set("--restart-delay", restart_delay, &mut policy.delay, default.delay);
+        self.resets.set("--restart-max", restart_max, &mut policy.max, default.max);
+        self.resets.set("--restart-window", restart_window, &mut policy.window, default.window);
         let (logs, default) = (&mut self.spec.task.logs, LogLimits::default());
-        self.emptied.put("--log-max-size", log_max_size, &mut logs.max_size, default.max_size);
-        self.emptied.put("--log-files", log_files, &mut logs.max_files, default.max_files);
+        self.resets.set("--log-max-size", log_max_size, &mut logs.max_size, default.max_size);
+        self.resets.set("--log-files", log_files, &mut logs.max_files, default.max_files);
         let policy = &mut self.spec.task.on_disconnect;
-        self.emptied.put("--on-disconnect", on_disconnect, policy, OnDisconnect::default());
-        self.emptied.put("--replace-after", replace_after, &mut self.spec.replace_after, Duration::ZERO);
+        self.resets.set("--on-disconnect", on_disconnect, policy, OnDisconnect::default());
+        self.resets.set("--replace-after", replace_after, &mut self.spec.replace_after, Duration::ZERO);
     }
 
-    /// Puts items into the lists. One with the key of another that is there takes its place; two of a command
-    /// line with one key are for the spec's own check to refuse.
-    fn add(&mut self, lists: &Additions, env: &[EnvVar]) {
-        let Additions {
+    /// Adds items to the lists. An item replaces the one with the same key; two with one key on the command line are
+    /// refused by the validation of the spec.
+    fn add(&mut self, lists: &ListAdditions, env: &[EnvVar]) {
+        let ListAdditions {
             label,
             env: _,
             env_file: _,
@@ -240,7 +261,7 @@ impl Draft {
             publish,
             host,
             group,
-            mounts: Mounts(mounts),
+            mounts: MountArgs(mounts),
             secret,
             config,
             health_header: _,
@@ -251,23 +272,22 @@ impl Draft {
             cap_drop,
         } = lists;
         let ServiceSpec { labels, task, ports, placement, .. } = &mut self.spec;
-        pairs("spec.labels", labels, label, &mut self.wrong);
-        pairs("spec.task.sysctls", &mut task.sysctls, sysctl, &mut self.wrong);
+        pairs("spec.labels", labels, label, &mut self.violations);
+        pairs("spec.task.sysctls", &mut task.sysctls, sysctl, &mut self.violations);
         merge(&mut task.env, env, |var| var.name.clone());
         merge(&mut placement.constraints, constraint, Clone::clone);
         merge(ports, publish, |port| *port);
         merge(&mut task.hosts, host, Clone::clone);
         merge(&mut task.groups, group, Clone::clone);
         merge(&mut task.mounts, mounts, |mount| mount.target.trim_end_matches('/').to_owned());
-        merge(&mut task.secrets, secret, ContentMount::secret_target);
-        merge(&mut task.configs, config, ContentMount::config_target);
+        merge(&mut task.secrets, secret, SecretObjectMount::secret_target);
+        merge(&mut task.configs, config, SecretObjectMount::config_target);
         merge(&mut task.devices, device, |device| device.target.clone());
         merge(&mut task.ulimits, ulimit, |ulimit| ulimit.name);
         self.capabilities(cap_add, cap_drop);
     }
 
-    /// As in Docker, a capability that the service has dropped is not dropped any more when it is added, and the
-    /// other way round: it is among the default ones again, or not.
+    /// As in Docker, adding a dropped capability, or dropping an added one, restores the default.
     fn capabilities(&mut self, add: &[Capability], drop: &[Capability]) {
         let TaskSpec { cap_add: added, cap_drop: dropped, .. } = &mut self.spec.task;
         let (had, lacked) = (added.clone(), dropped.clone());
@@ -281,9 +301,9 @@ impl Draft {
         dropped.extend(new(&lacked, &had, drop));
     }
 
-    /// Takes items out of the lists; what is not there is gone already.
-    fn remove(&mut self, lists: &Removals) {
-        let Removals {
+    /// Removes items from the lists; missing items are ignored.
+    fn remove(&mut self, lists: &ListRemovals) {
+        let ListRemovals {
             label_rm,
             env_rm,
             constraint_rm,
@@ -304,7 +324,7 @@ impl Draft {
         labels.retain(|key, _| !label_rm.contains(key));
         task.env.retain(|var| !env_rm.contains(&var.name));
         placement.constraints.retain(|constraint| !constraint_rm.contains(constraint));
-        ports.retain(|port| !publish_rm.iter().any(|unwanted| unwanted.is(port)));
+        ports.retain(|port| !publish_rm.iter().any(|unwanted| unwanted.matches(port)));
         task.hosts.retain(|entry| {
             let is = |address| address == entry.address;
             !host_rm.iter().any(|(name, address)| *name == entry.name && address.is_none_or(is))
@@ -313,37 +333,41 @@ impl Draft {
         let path = |path: &str| path.trim_end_matches('/').to_owned();
         task.mounts.retain(|mount| !mount_rm.iter().any(|target| path(target) == path(&mount.target)));
         task.mounts.retain(|mount| match &mount.source {
-            MountSource::Volume { name, .. } => !names(volume_rm, name, &path(&mount.target)),
+            MountSource::Volume { name, .. } => {
+                !matches_name_or_target(volume_rm, name, &path(&mount.target))
+            }
             MountSource::Bind { .. } | MountSource::Tmpfs { .. } => true,
         });
-        task.secrets.retain(|one| !names(secret_rm, one.source.as_str(), &one.secret_target()));
-        task.configs.retain(|one| !names(config_rm, one.source.as_str(), &one.config_target()));
-        health::remove(&mut task.health, *no_health, health_header_rm);
+        task.secrets
+            .retain(|one| !matches_name_or_target(secret_rm, one.source.as_str(), &one.secret_target()));
+        task.configs
+            .retain(|one| !matches_name_or_target(config_rm, one.source.as_str(), &one.config_target()));
+        health::remove_from_check(&mut task.health, *no_health, health_header_rm);
         task.devices.retain(|device| !device_rm.contains(&device.target));
         task.ulimits.retain(|ulimit| !ulimit_rm.contains(&ulimit.name));
         task.sysctls.retain(|key, _| !sysctl_rm.contains(key));
     }
 }
 
-/// Whether one of the `unwanted` is this name, or this path in the container.
-fn names(unwanted: &[String], name: &str, target: &str) -> bool {
+/// Whether `unwanted` contains this name, or this path in the container.
+fn matches_name_or_target(unwanted: &[String], name: &str, target: &str) -> bool {
     unwanted.iter().any(|one| one == name || one.trim_end_matches('/') == target)
 }
 
-/// Items in place of those that the list had under their key, or at its end.
+/// Replaces items with the same key, and appends the others.
 fn merge<T: Clone, K: PartialEq>(list: &mut Vec<T>, items: &[T], key: impl Fn(&T) -> K) {
     let old = list.len();
     for (i, item) in items.iter().enumerate() {
         let key_of = key(item);
         let again = items[..i].iter().any(|earlier| key(earlier) == key_of);
         match list[..old].iter_mut().find(|known| key(known) == key_of) {
-            Some(place) if !again => *place = item.clone(),
+            Some(target) if !again => *target = item.clone(),
             _ => list.push(item.clone()),
         }
     }
 }
 
-/// As [`merge`], for what can hold each key only once: a command line that says one twice is refused here.
+/// As [`merge`] for a map; duplicate keys on the command line are violations.
 fn pairs(path: &str, map: &mut BTreeMap<String, String>, items: &[(String, String)], wrong: &mut Violations) {
     for (i, (key, value)) in items.iter().enumerate() {
         if items[..i].iter().any(|(earlier, _)| earlier == key) {

@@ -8,61 +8,62 @@ use tokio::time::sleep;
 use warren_client::{Client, Error, TaskFilter};
 use warren_proto::v1;
 
-use crate::args::{Format, Global};
+use crate::args::{GlobalArgs, OutputFormat};
 use crate::connect::connect;
-use crate::failure::{Failure, of_client};
+use crate::failure::{CommandError, from_client};
 use crate::output;
 use crate::view::now;
-use crate::view::top::TopView;
-use crate::wait::passes;
+use crate::view::top::TaskUsageRow;
+use crate::wait::is_transient;
 
-const WHAT: &str = "what the tasks use was not found";
+const WHAT: &str = "cannot read the resource usage";
 
-/// Nodes say what their tasks use every five seconds, each at its own time.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// Nodes report usage every five seconds, each at its own time.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(2);
 
-pub async fn run(global: &Global, services: &[String], once: bool) -> Result<(), Failure> {
+pub async fn run(global: &GlobalArgs, services: &[String], once: bool) -> Result<(), CommandError> {
     let client = connect(global, WHAT).await?;
     let mut ids = Vec::new();
     for service in services {
-        // Found first, so that one that does not exist is told from one without tasks.
-        ids.push(super::find(&client, service, WHAT).await?.id);
+        // Fetched first, so that a missing service is an error.
+        ids.push(super::fetch_service(&client, service, WHAT).await?.id);
     }
     ids.sort();
     ids.dedup();
-    let live = matches!(global.output, Format::Table | Format::Wide) && std::io::stdout().is_terminal();
-    let tasks = tasks(&client, &ids).await.map_err(|error| of_client(WHAT, error))?;
+    let live =
+        matches!(global.output, OutputFormat::Table | OutputFormat::Wide) && std::io::stdout().is_terminal();
+    let tasks = tasks(&client, &ids).await.map_err(|error| from_client(WHAT, error))?;
     if once || !live {
-        return output::list(global.output, &TopView::all(tasks)?, now());
+        return output::print_list(global.output, &TaskUsageRow::all(tasks)?, now());
     }
     follow(global.output, &client, &ids, tasks).await
 }
 
-/// Redraws the table until it is interrupted.
+/// Redraws the table until interrupted.
 async fn follow(
-    format: Format,
+    format: OutputFormat,
     client: &Client,
     services: &[String],
     mut found: Vec<v1::Task>,
-) -> Result<(), Failure> {
+) -> Result<(), CommandError> {
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stdout());
     bar.set_style(ProgressStyle::with_template("{msg}").expect("the template is valid"));
-    let mut trouble = String::new();
+    let mut warning = String::new();
     loop {
-        let table = output::drawn(format, &TopView::all(found.clone())?, now());
-        bar.set_message(format!("{table}{trouble}"));
+        let table = output::table_text(format, &TaskUsageRow::all(found.clone())?, now());
+        bar.set_message(format!("{table}{warning}"));
         bar.tick();
-        sleep(LOOK_EVERY).await;
+        sleep(REFRESH_INTERVAL).await;
         match tasks(client, services).await {
-            Ok(tasks) => (found, trouble) = (tasks, String::new()),
-            // What was last heard stays, with the reason why it is not newer.
-            Err(error) if passes(&error) => trouble = format!("not up to date: {error}"),
-            Err(error) => return Err(of_client(WHAT, error)),
+            Ok(tasks) => (found, warning) = (tasks, String::new()),
+            // Keeps the last table and adds the reason.
+            Err(error) if is_transient(&error) => warning = format!("not up to date: {error}"),
+            Err(error) => return Err(from_client(WHAT, error)),
         }
     }
 }
 
-/// Of all services if none is named. One that went away meanwhile has none.
+/// Tasks of the services; of all services if none is named. A removed service has none.
 async fn tasks(client: &Client, services: &[String]) -> Result<Vec<v1::Task>, Error> {
     if services.is_empty() {
         return client.tasks().list(TaskFilter::default()).await;

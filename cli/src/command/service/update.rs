@@ -5,97 +5,98 @@ use warren_proto::convert::stored_service_spec;
 use warren_proto::v1;
 
 use super::{environment, spec};
-use crate::args::{Format, Global, RollbackArgs, UpdateArgs};
+use crate::args::{GlobalArgs, OutputFormat, ServiceRollbackArgs, ServiceUpdateArgs};
 use crate::connect::connect;
-use crate::failure::{Exit, Failure};
+use crate::failure::{CommandError, ExitKind};
 use crate::output;
 use crate::view::now;
 use crate::view::revision::RevisionView;
 use crate::view::service::ServiceView;
-use crate::wait::{Goal, Wanted, until_done};
+use crate::wait::{ServiceGoal, WaitGoal, wait_all};
 
-pub async fn run(global: &Global, args: UpdateArgs) -> Result<(), Failure> {
+pub async fn run(global: &GlobalArgs, args: ServiceUpdateArgs) -> Result<(), CommandError> {
     let what = format!("service {} was not updated", args.service);
-    let env = environment::read(&args.added.0, &what)?;
+    let env = environment::read(&args.additions.0, &what)?;
     let client = connect(global, &what).await?;
-    let found = super::find(&client, &args.service, &what).await?;
-    let old = found.spec.clone().ok_or_else(|| Failure::not_understood(&what, "it has no spec"))?;
-    let old = stored_service_spec(old).map_err(|fields| Failure::not_understood(&what, fields))?;
-    let new = spec::change(&old, &args, &env).map_err(|fields| Failure::invalid(&what, fields))?;
+    let found = super::fetch_service(&client, &args.service, &what).await?;
+    let old = found.spec.clone().ok_or_else(|| CommandError::unreadable_answer(&what, "it has no spec"))?;
+    let old = stored_service_spec(old).map_err(|fields| CommandError::unreadable_answer(&what, fields))?;
+    let new =
+        spec::change(&old, &args, &env).map_err(|fields| CommandError::invalid_fields(&what, fields))?;
     if new == old && !args.force {
-        eprintln!("service {} is like that already (--force makes new tasks)", old.name);
-        return show(global, &client, &found.id).await;
+        eprintln!("service {} is unchanged (--force replaces all tasks)", old.name);
+        return print_service(global, &client, &found.id).await;
     }
-    let wanted = wanted(&client, &found, args.detach, &what).await?;
+    let wanted = apply_change(&client, &found, args.detach, &what).await?;
     let updated = client.services().update(&found.id, &new, Some(found.version), args.force).await;
-    let updated =
-        updated.map_err(|error| in_the_way(crate::failure::of_client(&what, error), &args.service))?;
+    let updated = updated
+        .map_err(|error| with_conflict_hint(crate::failure::from_client(&what, error), &args.service))?;
     eprintln!("service {} updated: revision {}", new.name, updated.revision);
-    settle(global, &client, &updated, wanted).await
+    wait_and_print(global, &client, &updated, wanted).await
 }
 
-pub async fn rollback(global: &Global, args: RollbackArgs) -> Result<(), Failure> {
+pub async fn rollback(global: &GlobalArgs, args: ServiceRollbackArgs) -> Result<(), CommandError> {
     let what = format!("service {} was not rolled back", args.service);
     let client = connect(global, &what).await?;
-    let found = super::find(&client, &args.service, &what).await?;
-    let wanted = wanted(&client, &found, args.detach, &what).await?;
+    let found = super::fetch_service(&client, &args.service, &what).await?;
+    let wanted = apply_change(&client, &found, args.detach, &what).await?;
     let back = client.services().rollback(&found.id, args.to, Some(found.version)).await;
-    let back = back.map_err(|error| in_the_way(crate::failure::of_client(&what, error), &args.service))?;
+    let back =
+        back.map_err(|error| with_conflict_hint(crate::failure::from_client(&what, error), &args.service))?;
     let name = back.spec.as_ref().map_or(args.service.as_str(), |spec| &spec.name);
     eprintln!("service {name} rolled back: revision {}", back.revision);
-    settle(global, &client, &back, wanted).await
+    wait_and_print(global, &client, &back, wanted).await
 }
 
-pub async fn history(global: &Global, service: &str) -> Result<(), Failure> {
+pub async fn history(global: &GlobalArgs, service: &str) -> Result<(), CommandError> {
     let what = format!("the history of service {service} was not found");
     let client = connect(global, &what).await?;
     let revisions = client.services().history(service).await;
-    let revisions = revisions.map_err(|error| crate::failure::of_client(what, error))?;
-    output::list(global.output, &RevisionView::all(revisions)?, now())
+    let revisions = revisions.map_err(|error| crate::failure::from_client(what, error))?;
+    output::print_list(global.output, &RevisionView::all(revisions)?, now())
 }
 
-/// What to do when somebody else was faster, or the service does not let itself be changed.
-fn in_the_way(failure: Failure, service: &str) -> Failure {
-    let hint = format!("look at it with `warren service inspect {service}`, then try again");
-    match failure.exit {
-        Exit::Conflict => Failure { hint, ..failure },
+/// Replaces the hint of a conflict.
+fn with_conflict_hint(failure: CommandError, service: &str) -> CommandError {
+    let hint = format!("check it with `warren service inspect {service}`, then retry");
+    match failure.kind {
+        ExitKind::Conflict => CommandError { hint, ..failure },
         _ => failure,
     }
 }
 
-/// What is waited for when the service has changed, unless nobody waits. Asked before, so that what went wrong
-/// then is told from what goes wrong because of the change.
-async fn wanted(
+/// The goal of an update; `None` with `--detach`. Created before the write, so that earlier failures are not counted.
+async fn apply_change(
     client: &Client,
     service: &v1::Service,
     detach: bool,
     what: &str,
-) -> Result<Option<Wanted>, Failure> {
+) -> Result<Option<ServiceGoal>, CommandError> {
     if detach {
         return Ok(None);
     }
-    let wanted = Wanted::of_old(client, service, Goal::Updated).await;
-    wanted.map(Some).map_err(|error| crate::failure::of_client(what, error))
+    let wanted = ServiceGoal::of_existing(client, service, WaitGoal::Updated).await;
+    wanted.map(Some).map_err(|error| crate::failure::from_client(what, error))
 }
 
-/// Waits until the tasks run what the service is now.
-async fn settle(
-    global: &Global,
+/// Waits for the goal, then prints the service.
+async fn wait_and_print(
+    global: &GlobalArgs,
     client: &Client,
     service: &v1::Service,
-    wanted: Option<Wanted>,
-) -> Result<(), Failure> {
+    wanted: Option<ServiceGoal>,
+) -> Result<(), CommandError> {
     if let Some(wanted) = wanted {
-        let wanted = wanted.made_by(service);
-        until_done(client, &[wanted], global.timeout).await?;
+        let wanted = wanted.after_write(service);
+        wait_all(client, &[wanted], global.timeout).await?;
     }
-    show(global, client, &service.id).await
+    print_service(global, client, &service.id).await
 }
 
-async fn show(global: &Global, client: &Client, id: &str) -> Result<(), Failure> {
-    if matches!(global.output, Format::Table | Format::Wide) {
+async fn print_service(global: &GlobalArgs, client: &Client, id: &str) -> Result<(), CommandError> {
+    if matches!(global.output, OutputFormat::Table | OutputFormat::Wide) {
         return output::print(&format!("{id}\n"));
     }
-    let shown = super::find(client, id, "the service is updated, but cannot be shown").await?;
-    output::document(global.output, &ServiceView::try_from(shown)?)
+    let shown = super::fetch_service(client, id, "the service is updated, but cannot be shown").await?;
+    output::print_document(global.output, &ServiceView::try_from(shown)?)
 }

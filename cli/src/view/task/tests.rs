@@ -1,6 +1,6 @@
 use super::*;
-use crate::args::Format;
-use crate::output::tests::{rendered, shown, upright};
+use crate::args::OutputFormat;
+use crate::output::tests::{rendered, table_text_of, vertical};
 
 const AT: u64 = 1_795_184_280_120;
 
@@ -26,7 +26,7 @@ fn wire(number: u64, slot: u32, state: TaskState) -> v1::Task {
 }
 
 #[test]
-fn tasks_say_where_they_are_and_why_they_do_not_run() {
+fn tasks_show_node_and_reason() {
     let mut starting = wire(2, 1, TaskState::Starting);
     (starting.attempt, starting.reason) = (3, "exited with 1".into());
     starting.exit = Some(v1::Exit { code: 1, out_of_memory: false });
@@ -45,8 +45,8 @@ fn tasks_say_where_they_are_and_why_they_do_not_run() {
     first.exit = Some(v1::Exit { code: 137, out_of_memory: true });
     let tasks = [first, lost, starting, waiting, failed_on_lost, unready];
     let mut tasks = tasks.map(|task| TaskView::try_from(task).unwrap());
-    tasks.sort_by_key(TaskView::order);
-    insta::assert_snapshot!(shown(&tasks, false, Timestamp(AT + 90_000)), @r"
+    tasks.sort_by_key(TaskView::sort_key);
+    insta::assert_snapshot!(table_text_of(&tasks, false, Timestamp(AT + 90_000)), @r"
     NAME    STATE                 SINCE   NODE     ADDRESS      ATTEMPT   REASON
     web.1   STARTING              1m30s   node-1   10.210.1.2   3         exited with 1; restarts in 4s
     web.1   FAILED                1m30s   node-1   10.210.1.2   1         ended by SIGKILL, out of memory
@@ -55,7 +55,7 @@ fn tasks_say_where_they_are_and_why_they_do_not_run() {
     web.4   FAILED                1m30s   node-1   10.210.1.2   1
     web.5   RUNNING (not ready)   1m30s   node-1   10.210.1.2   1
     ");
-    insta::assert_snapshot!(upright(&tasks[0], Timestamp(AT + 90_000)), @r"
+    insta::assert_snapshot!(vertical(&tasks[0], Timestamp(AT + 90_000)), @r"
     NAME web.1
     STATE STARTING
     SINCE 1m30s
@@ -92,7 +92,7 @@ fn documents_have_everything_and_keep_their_shape() {
     task.contents = vec![v1::ContentUse { kind, name: "db".into(), id: "1c".into(), number: 3 }];
     task.usage =
         Some(v1::TaskUsage { cpu_milli: 120, memory_bytes: 12 << 20, pids: 7, ..Default::default() });
-    insta::assert_snapshot!(rendered(Format::Yaml, &TaskView::try_from(task).unwrap()), @r#"
+    insta::assert_snapshot!(rendered(OutputFormat::Yaml, &TaskView::try_from(task).unwrap()), @r#"
     id: 3k2v9x0000000000000000abc-1
     name: web.1
     serviceId: 3k2v9x0000000000000000abc
@@ -163,10 +163,10 @@ fn documents_have_everything_and_keep_their_shape() {
 }
 
 #[test]
-fn what_runs_and_does_not_serve_says_why() {
+fn running_task_that_is_not_ready_shows_reason() {
     let standing = |ready, health: v1::Health| {
         let task = v1::Task { ready, health: health.into(), ..wire(1, 1, TaskState::Running) };
-        TaskView::try_from(task).unwrap().standing()
+        TaskView::try_from(task).unwrap().status_text()
     };
     assert_eq!(standing(true, v1::Health::Healthy), "RUNNING");
     assert_eq!(standing(false, v1::Health::None), "RUNNING (not ready)");
@@ -176,7 +176,18 @@ fn what_runs_and_does_not_serve_says_why() {
 }
 
 #[test]
-fn a_state_of_a_later_version_is_not_misread() {
+fn undesired_task_is_stopping_until_it_ends() {
+    let status = |state, desired: v1::Desired| {
+        let task = v1::Task { desired: desired.into(), ready: false, ..wire(1, 1, state) };
+        TaskView::try_from(task).unwrap().status_text()
+    };
+    assert_eq!(status(TaskState::Running, v1::Desired::Shutdown), "STOPPING");
+    assert_eq!(status(TaskState::Preparing, v1::Desired::Remove), "STOPPING");
+    assert_eq!(status(TaskState::Failed, v1::Desired::Shutdown), "FAILED");
+}
+
+#[test]
+fn unknown_state_is_refused() {
     let task = v1::Task { state: 513, ..wire(1, 1, TaskState::Running) };
     let failure = TaskView::try_from(task).unwrap_err().to_string();
     assert!(failure.contains("state: value 513 is not known to this version"), "{failure}");

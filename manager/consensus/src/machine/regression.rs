@@ -1,60 +1,62 @@
-//! A member whose data is older than what it acknowledged: restored from a backup, or from an image of its disk.
+//! A member whose data is older than what it acknowledged: restored from a backup, or from an image of its
+//! disk.
 //!
-//! Until its log holds what it is known to have acknowledged, it neither campaigns nor votes for a candidate that
-//! lacks that, since a majority with it might elect a leader without acknowledged entries. Whoever asks for its vote,
-//! or answers when it asks, says in the same message what is known of it, so nobody waits for anything. Nobody else
-//! campaigns either who knows of an acknowledged entry that it lacks. See `acknowledgements.rs`.
+//! Until its log holds what it is known to have acknowledged, it neither campaigns nor votes for a candidate
+//! that lacks it, since a majority with it might elect a leader without acknowledged entries. A member that
+//! asks it for a vote, or that responds to its request for one, sends what is known of it in the same
+//! message, so no member waits. A member that knows of any acknowledged entry that it lacks does not campaign
+//! either. See `acknowledgements.rs`.
 
 use raft::{INVALID_ID, StateRole};
-use warren_types::raft::Acknowledged;
+use warren_types::raft::AcknowledgedEntry;
 
-use crate::{ConfState, Effect, Machine, Message, MessageKind, Position, members, screen};
+use crate::{ConfState, Effect, LogPosition, Message, MessageKind, RaftMachine, members, validation};
 
-/// What is wrong with the entries that members acknowledged, as far as this member knows.
+/// Which acknowledged entries are missing or lost, as far as this member knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct Durability {
-    /// This member acknowledged this entry, and its log does not hold it. Until it does, it does not campaign, and
-    /// votes for nobody without that entry.
-    pub regressed: Option<Position>,
-    /// The highest entry that was acknowledged, and that the group replaced by another one. Nothing takes that back, so
-    /// it stays until the process ends. After that it is found again only where a member is still known to have
+pub struct DurabilityStatus {
+    /// This member acknowledged this entry, and its log does not hold it. Until it does, the member does not
+    /// campaign, and votes only for candidates that have the entry.
+    pub missing_entry: Option<LogPosition>,
+    /// The highest entry that was acknowledged and then replaced by another one. This is permanent, so it
+    /// stays until the process ends. After a restart it is detected only if a member is still known to have
     /// acknowledged nothing later, and the log still reaches back to it.
-    pub lost: Option<u64>,
+    pub lost_entry: Option<u64>,
 }
 
-impl Machine {
+impl RaftMachine {
     /// The entry that this member is known to have acknowledged, if its log does not hold it.
-    pub(super) fn regressed(&self) -> Option<Position> {
-        let known = self.acknowledgements.of(self.config.id)?;
+    pub(super) fn missing_entry(&self) -> Option<LogPosition> {
+        let known = self.acknowledgements.get(self.config.id)?;
         let log = &self.node.raft.raft_log;
         let holds = known.index <= log.committed || self.term_of(known.index) == Some(known.term);
         (!holds).then_some(known)
     }
 
-    /// Whether it lacks what it acknowledged, or what it knows anybody else to have acknowledged, and people do not
-    /// give that up. Whoever elected it would lose a committed entry.
+    /// Whether it lacks an entry that it, or any other member as far as it knows, acknowledged, unless the
+    /// user accepted the data loss. As the leader it would lose a committed entry.
     pub(super) fn must_not_lead(&self) -> bool {
         let log = &self.node.raft.raft_log;
-        let last = Position { term: log.last_term(), index: log.last_index() };
+        let last = LogPosition { term: log.last_term(), index: log.last_index() };
         let is_behind = self.acknowledgements.newest().is_some_and(|known| known > last);
-        !self.config.accept_data_loss && (is_behind || self.regressed().is_some())
+        !self.config.accept_data_loss && (is_behind || self.missing_entry().is_some())
     }
 
-    /// Whether it can vote for this candidate, as far as it is known what it acknowledged. Then it votes as it would if
-    /// it still had that.
+    /// Whether it can vote for this candidate, as far as it is known what it acknowledged. It then votes as
+    /// if it still had those entries.
     pub(super) fn may_vote_for(&self, candidate: &Message) -> bool {
-        let has = Position { term: candidate.log_term, index: candidate.index };
-        !self.must_not_lead() || self.regressed().is_none_or(|acknowledged| has >= acknowledged)
+        let has = LogPosition { term: candidate.log_term, index: candidate.index };
+        !self.must_not_lead() || self.missing_entry().is_none_or(|acknowledged| has >= acknowledged)
     }
 
-    /// The term of an entry in the log, if it is there.
+    /// The term of an entry, if the log has it.
     fn term_of(&self, index: u64) -> Option<u64> {
-        // The raft crate answers 0 for an entry that it does not have.
+        // The raft crate returns 0 for an entry that it does not have.
         self.node.raft.raft_log.term(index).ok().filter(|term| *term > 0)
     }
 
-    /// A leader knows what members acknowledged, and everybody what it did itself.
-    pub(super) fn note_acknowledgements(&mut self) {
+    /// Records acknowledgements: a leader those of all members, every member its own.
+    pub(super) fn record_acknowledgements(&mut self) {
         let raft = &self.node.raft;
         let (own, committed) = (self.config.id, raft.raft_log.committed);
         let mut matched = vec![(own, raft.raft_log.persisted)];
@@ -64,13 +66,13 @@ impl Machine {
         for (member, matched) in matched {
             let index = matched.min(committed);
             if let Some(term) = self.term_of(index) {
-                self.acknowledgements.learn(Acknowledged { member, index, term });
+                self.acknowledgements.record(AcknowledgedEntry { member, index, term });
             }
         }
     }
 
-    /// A tick of a member that must not lead, which raft's own tick might make a candidate. Raft answers no candidate
-    /// as long as it counts on a leader, and only ticks tell it that this one is silent.
+    /// A tick of a member that must not lead, which raft's own tick might make a candidate. Raft responds to
+    /// no candidate as long as it believes in a leader, and only ticks expire that.
     pub(super) fn expire_leader(&mut self) {
         let raft = &mut self.node.raft;
         raft.election_elapsed += 1;
@@ -80,30 +82,30 @@ impl Machine {
         }
     }
 
-    /// These are the members from now on; nothing need be known of those that left.
-    pub(super) fn forget_who_left(&mut self, before: &ConfState, members: &ConfState) {
+    /// Removes what is known of members that left.
+    pub(super) fn forget_departed_members(&mut self, before: &ConfState, members: &ConfState) {
         let ConfState { voters, learners, voters_outgoing, .. } = before;
         for id in voters.iter().chain(learners).chain(voters_outgoing) {
-            if *id != self.config.id && !members::include(members, *id) {
-                self.acknowledgements.forget(*id);
+            if *id != self.config.id && !members::contains_member(members, *id) {
+                self.acknowledgements.remove(*id);
             }
         }
     }
 
-    /// Learns what a message says of members, this one among them. A candidate that learns of an acknowledged entry
-    /// which it lacks gives up with the votes that it counted, since one of those may be of a member that has gone
-    /// back.
+    /// Merges what a message reports about members, including this one. A candidate that learns of an
+    /// acknowledged entry which it lacks discards the votes that it counted, since one of them may be of a
+    /// member that has regressed.
     ///
-    /// A leader that learns it goes on, before its first commit as well: whoever accepted its first entry has a log
-    /// that wins over those with the lost entry, so the group might elect nobody then, or the same log again. The
-    /// loss is told.
-    pub(super) fn learn_acknowledgements(&mut self, message: &mut Message) {
+    /// A leader that learns it continues, also before its first commit: every member that accepted its first
+    /// entry has a log that wins over those with the lost entry, so the group might elect no member then, or
+    /// the same log again. The loss is reported.
+    pub(super) fn merge_acknowledgements(&mut self, message: &mut Message) {
         for known in std::mem::take(&mut message.acknowledged) {
-            let Acknowledged { member, index, term } = known;
-            match member == self.config.id || members::include(self.members(), member) {
-                true => self.acknowledgements.learn(known),
+            let AcknowledgedEntry { member, index, term } = known;
+            match member == self.config.id || members::contains_member(self.members(), member) {
+                true => self.acknowledgements.record(known),
                 // It left, or is too new to be known here.
-                false => self.acknowledgements.watch(Position { term, index }),
+                false => self.acknowledgements.record_committed(LogPosition { term, index }),
             }
         }
         let asks = matches!(self.node.raft.state, StateRole::Candidate | StateRole::PreCandidate);
@@ -113,9 +115,9 @@ impl Machine {
         }
     }
 
-    /// Says what is known of members in the messages that may decide an election, in those of a leader, and in what it
-    /// hears first of a member that returns.
-    pub(super) fn tell_acknowledgements(&self, messages: &mut [Message]) {
+    /// Adds what is known of members to messages that may decide an election, to those of a leader, and to
+    /// the first ones for a member that returns.
+    pub(super) fn attach_acknowledgements(&self, messages: &mut [Message]) {
         for message in messages {
             message.acknowledged = match message.kind {
                 MessageKind::AppendResponse
@@ -130,34 +132,34 @@ impl Machine {
                 | MessageKind::HeartbeatResponse
                 | MessageKind::PreVote
                 | MessageKind::PreVoteResponse
-                | MessageKind::Status => self.acknowledgements.all(),
+                | MessageKind::LogStatus => self.acknowledgements.to_vec(),
             };
-            // Nobody takes more.
-            message.acknowledged.truncate(screen::MOST_MEMBERS);
+            // Receivers reject more.
+            message.acknowledged.truncate(validation::MAX_MEMBERS);
         }
     }
 
-    /// What this member's log holds.
-    pub(super) fn status(&self, to: u64) -> Message {
+    /// A message with the end of this member's log.
+    pub(super) fn log_status_message(&self, to: u64) -> Message {
         let raft = &self.node.raft;
         let mut message = Message {
             term: raft.term,
             index: raft.raft_log.last_index(),
             log_term: raft.raft_log.last_term(),
             commit: raft.raft_log.committed,
-            reject: self.regressed().is_some(),
-            ..Message::new(MessageKind::Status, self.config.id, to)
+            reject: self.missing_entry().is_some(),
+            ..Message::new(MessageKind::LogStatus, self.config.id, to)
         };
-        self.tell_acknowledgements(std::slice::from_mut(&mut message));
+        self.attach_acknowledgements(std::slice::from_mut(&mut message));
         message
     }
 
-    /// A member lacks what it acknowledged to this leader, and gets it again.
-    pub(super) fn receive_status(&mut self, message: &Message) {
+    /// A member lacks entries that it acknowledged to this leader: sends them again.
+    pub(super) fn receive_log_status(&mut self, message: &Message) {
         if !self.is_leader() {
             return;
         }
-        let known = self.acknowledgements.of(message.from).unwrap_or_default();
+        let known = self.acknowledgements.get(message.from).unwrap_or_default();
         let last = self.node.raft.raft_log.last_index();
         let Some(progress) = self.node.raft.mut_prs().get_mut(message.from) else { return };
         let is_shorter = message.index < progress.matched;
@@ -170,32 +172,33 @@ impl Machine {
         }
     }
 
-    /// A leader that counts on more than is here does not know yet. What it takes for committed here is not, until it
-    /// has sent that again.
+    /// Caps the commit index of a leader that does not know yet that this log is shorter. An entry is
+    /// committed here only after the leader has sent it again.
     pub(super) fn correct_heartbeat(&self, message: &mut Message, effects: &mut Vec<Effect>) {
         let log = &self.node.raft.raft_log;
-        if self.regressed().is_none() && message.commit <= log.last_index() {
+        if self.missing_entry().is_none() && message.commit <= log.last_index() {
             return;
         }
         message.commit = message.commit.min(log.committed);
-        super::send(vec![self.status(message.from)], effects);
+        super::send(vec![self.log_status_message(message.from)], effects);
     }
 
-    /// Says what is wrong, when that changed.
+    /// Reports the durability status if it changed.
     pub(super) fn report_durability(&mut self, effects: &mut Vec<Effect>) {
-        let mut now = Durability { regressed: self.regressed(), lost: self.durability.lost };
+        let mut now =
+            DurabilityStatus { missing_entry: self.missing_entry(), lost_entry: self.durability.lost_entry };
         let log = &self.node.raft.raft_log;
         let term_of = |index| log.term(index).ok().filter(|term| *term > 0);
         if let Some(term) = term_of(log.committed) {
-            let committed = Position { term, index: log.committed };
-            now.lost = now.lost.max(self.acknowledgements.find_lost(committed, term_of));
+            let committed = LogPosition { term, index: log.committed };
+            now.lost_entry = now.lost_entry.max(self.acknowledgements.find_lost(committed, term_of));
         }
         if now != self.durability {
-            // A restart must not forget it, even of a member that nobody sends anything to write.
+            // It must survive a restart, even for a member that gets no new entries to write.
             self.regression_unwritten |=
-                now.regressed > self.durability.regressed && self.acknowledgements.is_changed();
+                now.missing_entry > self.durability.missing_entry && self.acknowledgements.is_changed();
             self.durability = now;
-            effects.push(Effect::Durability(now));
+            effects.push(Effect::DurabilityChanged(now));
         }
     }
 }

@@ -1,18 +1,18 @@
-//! Faults while the members change all the time: anyone asks for anything, and a part of it works.
+//! Faults while the members change all the time: any member proposes any change, and some succeed.
 //!
 //! A failing seed is replayed with `WARREN_SEED=<seed> cargo test -p warren-consensus churn`.
 
 use warren_consensus::{DropReason, Event, MemberChange, MemberStep};
 
 use crate::{
-    dice::Dice,
-    faults::{STEPS, Tally, recover, replayable, seeds, step},
-    network::Network,
+    faults::{RunStats, STEPS, recover, replayable, seeds, step},
+    network::TestNetwork,
+    rng::Rng,
 };
 
 const MACHINES: u64 = 5;
 
-fn any_change(dice: &mut Dice) -> MemberChange {
+fn any_change(dice: &mut Rng) -> MemberChange {
     let steps = 1 + dice.below(3);
     let step = |_| {
         let id = 1 + dice.below(MACHINES as usize) as u64;
@@ -22,16 +22,16 @@ fn any_change(dice: &mut Dice) -> MemberChange {
             _ => MemberStep::Remove(id),
         }
     };
-    MemberChange::of((0..steps).map(step).collect::<Vec<_>>())
+    MemberChange::new((0..steps).map(step).collect::<Vec<_>>())
 }
 
-fn run(voters: u64, seed: u64) -> (Tally, Network) {
-    let mut dice = Dice(seed);
-    let mut tally = Tally::default();
-    let mut network = Network::with_joiners(voters, MACHINES - voters, seed);
+fn run(voters: u64, seed: u64) -> (RunStats, TestNetwork) {
+    let mut dice = Rng(seed);
+    let mut tally = RunStats::default();
+    let mut network = TestNetwork::with_joiners(voters, MACHINES - voters, seed);
     for _ in 0..STEPS {
         let any = 1 + dice.below(MACHINES as usize) as u64;
-        let id = if dice.one_in(4) { any } else { network.truth.latest_leader().unwrap_or(any) };
+        let id = if dice.one_in(4) { any } else { network.oracle.latest_leader().unwrap_or(any) };
         match dice.below(30) {
             0..2 => {
                 let change = any_change(&mut dice);
@@ -39,14 +39,14 @@ fn run(voters: u64, seed: u64) -> (Tally, Network) {
             }
             2 if dice.one_in(3) => {
                 let to = dice.one_in(2).then(|| 1 + dice.below(MACHINES as usize) as u64);
-                network.with(id, |member| member.on(Event::TransferLeader { to }));
+                network.with(id, |member| member.handle(Event::TransferLeadership { to }));
             }
             3 => network.with(any, |member| member.begin_snapshot()),
             _ => step(&mut network, &mut dice, &mut tally),
         }
     }
     recover(&mut network, &mut tally);
-    let members = network.truth.members().clone();
+    let members = network.oracle.members().clone();
     assert!(members.voters_outgoing.is_empty(), "a joint phase that does not end: {members:?}");
     let in_group: Vec<_> = members.voters.iter().chain(&members.learners).collect();
     for pair in in_group.windows(2) {
@@ -60,15 +60,15 @@ fn run(voters: u64, seed: u64) -> (Tally, Network) {
 
 #[test]
 fn groups_of_any_members_survive_faults() {
-    let mut sum = Tally::default();
+    let mut sum = RunStats::default();
     let (mut joint, mut invalid, mut pending, mut handed_over) = (0, 0, 0, 0);
     let seeds = seeds(200);
     for seed in &seeds {
         replayable(*seed, |seed| {
             let (tally, network) = run(1 + seed % 3, seed);
-            let history = network.truth.history();
+            let history = network.oracle.history();
             joint += history.iter().filter(|members| !members.voters_outgoing.is_empty()).count();
-            for reason in &network.truth.reasons {
+            for reason in &network.oracle.reasons {
                 match reason {
                     DropReason::InvalidChange(_) => invalid += 1,
                     DropReason::ChangePending => pending += 1,

@@ -1,36 +1,35 @@
-//! A group grows from one voter to three, or replaces a member that is lost: while one machine
-//! loses its power at one durable write (every machine, every write, on both sides of it), and
-//! while chance breaks everything.
+//! A group grows from one voter to three, or replaces a lost member: while one machine loses power at one
+//! durable write (every machine, every write, on both sides of it), and with random faults.
 
 use warren_consensus::{ConfState, MemberChange};
 use warren_log::CrashPoint;
 
 use crate::{
-    dice::Dice,
-    faults::{STEPS, Tally, recover, replayable, seeds, step},
-    network::Network,
+    faults::{RunStats, STEPS, recover, replayable, seeds, step},
+    network::TestNetwork,
+    rng::Rng,
 };
 
-/// What is asked for, and who the members are then.
+/// A membership change, and the members after it.
 type Goal = (MemberChange, ConfState);
 
 fn members(voters: &[u64], learners: &[u64]) -> ConfState {
     ConfState { voters: voters.to_vec(), learners: learners.to_vec(), ..ConfState::default() }
 }
 
-/// A lone voter, two machines beside it, and the way to a group of three.
-fn growth(seed: u64) -> (Network, Vec<Goal>) {
+/// A single voter, two more machines, and the changes to a group of three.
+fn growth(seed: u64) -> (TestNetwork, Vec<Goal>) {
     let goals = vec![
         (MemberChange::add_learner(2), members(&[1], &[2])),
         (MemberChange::add_learner(3), members(&[1], &[2, 3])),
         (MemberChange::promote([2, 3]), members(&[1, 2, 3], &[])),
     ];
-    (Network::with_joiners(1, 2, seed), goals)
+    (TestNetwork::with_joiners(1, 2, seed), goals)
 }
 
-/// Three voters of which one is lost, a new machine, and the way to three again.
-fn replacement(seed: u64) -> (Network, Vec<Goal>) {
-    let mut network = Network::with_joiners(3, 1, seed);
+/// Three voters of which one is lost, a new machine, and the changes to three voters again.
+fn replacement(seed: u64) -> (TestNetwork, Vec<Goal>) {
+    let mut network = TestNetwork::with_joiners(3, 1, seed);
     network.elect();
     network.lose_member(3);
     let goals = vec![
@@ -41,34 +40,34 @@ fn replacement(seed: u64) -> (Network, Vec<Goal>) {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Plan {
-    /// Who crashes at which of its writes from now on, and where.
+struct CrashSchedule {
+    /// Which member crashes at which of its next writes, and on which side of it.
     crash: Option<(u64, u64, CrashPoint)>,
-    /// Whether everybody takes snapshots all the time, also within joint phases.
+    /// Whether all members take snapshots all the time, also within joint phases.
     snapshots: bool,
 }
 
-/// Works on the goals until the group has reached them all, and is at rest.
-fn reach(network: &mut Network, goals: &[Goal], plan: Plan) {
+/// Proposes the goals until the group has reached them all and has settled.
+fn reach(network: &mut TestNetwork, goals: &[Goal], plan: CrashSchedule) {
     if let Some((id, nth, point)) = plan.crash {
         network.member(id).disk.crash_at(nth, point);
     }
     for (change, expected) in goals {
         let mut tries = 0;
-        while network.truth.members() != expected {
+        while network.oracle.members() != expected {
             tries += 1;
-            assert!(tries < 200, "{plan:?}: stuck at {:?} before {expected:?}", network.truth.members());
+            assert!(tries < 200, "{plan:?}: stuck at {:?} before {expected:?}", network.oracle.members());
             for id in network.ids() {
                 network.start(id);
                 if plan.snapshots {
                     network.with(id, |member| member.snapshot());
                 }
             }
-            network.pass(1);
+            network.tick(1);
             let Some(leader) = network.leader() else { continue };
             network.change(leader, change.clone());
             if plan.snapshots {
-                // In a joint phase, if this is one.
+                // In a joint phase, if this change has one.
                 network.with(leader, |member| {
                     member.write_one();
                     member.snapshot();
@@ -77,35 +76,35 @@ fn reach(network: &mut Network, goals: &[Goal], plan: Plan) {
             network.settle();
         }
     }
-    let voters = network.truth.members().voters.clone();
-    // The crash can come in the end; it comes once.
+    let voters = network.oracle.members().voters.clone();
+    // The crash can come at the end; it comes once.
     loop {
         voters.iter().for_each(|id| network.start(*id));
         let leader = network.elect();
         network.propose(leader);
-        network.pass(40);
+        network.tick(40);
         if voters.iter().all(|id| network.member(*id).run.is_some()) {
             break;
         }
     }
-    network.truth.check_answers();
+    network.oracle.check_answers();
     let states: Vec<_> = voters.iter().map(|id| network.member(*id).state().to_vec()).collect();
     assert!(states.windows(2).all(|pair| pair[0] == pair[1]), "{plan:?}: members differ at rest");
 }
 
 /// Runs it without a crash to count the writes, then with a crash at each of them.
-fn at_every_write(ids: &[u64], begin: fn(u64) -> (Network, Vec<Goal>)) {
+fn at_every_write(ids: &[u64], begin: fn(u64) -> (TestNetwork, Vec<Goal>)) {
     for snapshots in [false, true] {
         let (mut whole, goals) = begin(1);
         let before: Vec<_> = ids.iter().map(|id| whole.member(*id).disk.durable_writes()).collect();
-        reach(&mut whole, &goals, Plan { crash: None, snapshots });
+        reach(&mut whole, &goals, CrashSchedule { crash: None, snapshots });
         for (id, before) in ids.iter().zip(before) {
             let writes = whole.member(*id).disk.durable_writes() - before;
             assert!(writes >= 5, "member {id} wrote {writes} times");
             for nth in 1..=writes {
                 for point in [CrashPoint::Before, CrashPoint::After] {
                     let (mut network, goals) = begin(1);
-                    reach(&mut network, &goals, Plan { crash: Some((*id, nth, point)), snapshots });
+                    reach(&mut network, &goals, CrashSchedule { crash: Some((*id, nth, point)), snapshots });
                 }
             }
         }
@@ -118,35 +117,35 @@ fn growing_survives_a_crash_at_every_write() {
 }
 
 #[test]
-fn replacing_a_lost_member_survives_a_crash_at_every_write() {
+fn replacement_survives_crash_at_every_write() {
     at_every_write(&[1, 2, 4], replacement);
 }
 
-/// Asks the leader for the next goal from time to time, among all the faults there are. What is
-/// left is reached when they end.
-fn pursue(begin: fn(u64) -> (Network, Vec<Goal>), seed: u64, reached: &mut usize) -> Tally {
+/// Proposes the next goal from time to time, among all kinds of faults. Remaining goals are reached after the
+/// faults.
+fn pursue(begin: fn(u64) -> (TestNetwork, Vec<Goal>), seed: u64, reached: &mut usize) -> RunStats {
     let (mut network, goals) = begin(seed);
-    let mut dice = Dice(seed);
-    let mut tally = Tally::default();
+    let mut rng = Rng(seed);
+    let mut stats = RunStats::default();
     let mut next = 0;
     for _ in 0..STEPS {
-        step(&mut network, &mut dice, &mut tally);
+        step(&mut network, &mut rng, &mut stats);
         let Some((change, expected)) = goals.get(next) else { continue };
-        if network.truth.members() == expected {
+        if network.oracle.members() == expected {
             next += 1;
-        } else if dice.one_in(20)
-            && let Some(leader) = network.truth.latest_leader()
+        } else if rng.one_in(20)
+            && let Some(leader) = network.oracle.latest_leader()
         {
             network.change(leader, change.clone());
         }
     }
     *reached += next;
-    recover(&mut network, &mut tally);
-    while next < goals.len() && network.truth.members() == &goals[next].1 {
+    recover(&mut network, &mut stats);
+    while next < goals.len() && network.oracle.members() == &goals[next].1 {
         next += 1;
     }
-    reach(&mut network, &goals[next..], Plan { crash: None, snapshots: false });
-    tally
+    reach(&mut network, &goals[next..], CrashSchedule { crash: None, snapshots: false });
+    stats
 }
 
 #[test]
@@ -156,9 +155,9 @@ fn growing_and_replacing_survive_faults() {
         let seeds = seeds(60);
         for seed in &seeds {
             replayable(*seed, |seed| {
-                let tally = pursue(begin, seed, &mut reached);
-                crashes += tally.crashes;
-                tally
+                let stats = pursue(begin, seed, &mut reached);
+                crashes += stats.crashes;
+                stats
             });
         }
         println!("{crashes} crashes, {reached} goals of {} reached among faults", goals * seeds.len());

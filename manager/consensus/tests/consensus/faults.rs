@@ -1,4 +1,4 @@
-//! Chance breaks everything at once; the invariants in `network.rs` are checked at every step.
+//! Random faults of all kinds; the invariants in `network.rs` are checked at every step.
 //!
 //! A failing seed is replayed with `WARREN_SEED=<seed> cargo test -p warren-consensus`; more seeds
 //! are tried with `WARREN_SEEDS=<count>`.
@@ -6,28 +6,28 @@
 use warren_consensus::Event;
 use warren_log::CrashPoint;
 
-use crate::{dice::Dice, network::Network};
+use crate::{network::TestNetwork, rng::Rng};
 
-/// What a run did, to show that it was not a quiet one.
+/// Counts of a run, to show that it had faults and progress.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct RunStats {
     pub trace: Vec<u64>,
     pub crashes: usize,
     pub acknowledged: usize,
     pub terms: usize,
     pub reads: usize,
     pub snapshots_sent: usize,
-    /// Changes of the members that were applied.
+    /// Membership changes that were applied.
     pub changes: usize,
 }
 
 pub const STEPS: usize = 3_000;
 
-pub fn step(network: &mut Network, dice: &mut Dice, tally: &mut Tally) {
-    let id = 1 + dice.below(network.members.len()) as u64;
-    match dice.below(100) {
-        0..45 => carry(network, dice, tally),
-        45..65 => network.with(id, |member| member.on(Event::Tick)),
+pub fn step(network: &mut TestNetwork, rng: &mut Rng, stats: &mut RunStats) {
+    let id = 1 + rng.below(network.members.len()) as u64;
+    match rng.below(100) {
+        0..45 => carry(network, rng, stats),
+        45..65 => network.with(id, |member| member.handle(Event::Tick)),
         65..80 => network.with(id, |member| {
             member.write_one();
         }),
@@ -37,66 +37,66 @@ pub fn step(network: &mut Network, dice: &mut Dice, tally: &mut Tally) {
         90..93 => network.read(id),
         93..95 => network.with(id, |member| member.snapshot()),
         95 => {
-            let other = 1 + dice.below(network.members.len()) as u64;
+            let other = 1 + rng.below(network.members.len()) as u64;
             network.cut.insert((id, other));
         }
         96 => network.cut.clear(),
         97 => {
-            let point = if dice.one_in(2) { CrashPoint::Before } else { CrashPoint::After };
-            network.member(id).disk.crash_at(1 + dice.below(5) as u64, point);
+            let point = if rng.one_in(2) { CrashPoint::Before } else { CrashPoint::After };
+            network.member(id).disk.crash_at(1 + rng.below(5) as u64, point);
         }
-        98 if dice.one_in(3) => network.with(id, |member| member.crash()),
+        98 if rng.one_in(3) => network.with(id, |member| member.crash()),
         _ => {
             if network.member(id).run.is_none() {
-                tally.crashes += 1;
+                stats.crashes += 1;
                 network.start(id);
             }
         }
     }
 }
 
-/// Moves some messages to one member: late, twice, in another order, or not at all.
-fn carry(network: &mut Network, dice: &mut Dice, tally: &mut Tally) {
-    if network.flying.is_empty() {
+/// Delivers some messages to one member: late, twice, reordered, or not at all.
+fn carry(network: &mut TestNetwork, rng: &mut Rng, stats: &mut RunStats) {
+    if network.in_flight.is_empty() {
         return;
     }
-    let picked = dice.below(network.flying.len());
-    let to = network.flying[picked].message.to;
-    let mut batch = vec![take(network, dice, picked)];
-    if dice.one_in(4)
-        && let Some(more) = network.flying.iter().position(|flying| flying.message.to == to)
+    let picked = rng.below(network.in_flight.len());
+    let to = network.in_flight[picked].message.to;
+    let mut batch = vec![take(network, rng, picked)];
+    if rng.one_in(4)
+        && let Some(more) = network.in_flight.iter().position(|in_flight| in_flight.message.to == to)
     {
-        batch.push(take(network, dice, more));
+        batch.push(take(network, rng, more));
     }
-    if dice.one_in(12) {
-        for flying in batch {
-            network.lose(flying, dice.one_in(2));
+    if rng.one_in(12) {
+        for in_flight in batch {
+            network.drop_message(in_flight, rng.one_in(2));
         }
         return;
     }
-    tally.snapshots_sent += batch.iter().filter(|flying| flying.message.snapshot.is_some()).count();
+    stats.snapshots_sent += batch.iter().filter(|in_flight| in_flight.message.snapshot.is_some()).count();
     network.deliver(to, batch);
 }
 
-fn take(network: &mut Network, dice: &mut Dice, at: usize) -> crate::network::Flying {
-    if dice.one_in(10) { network.flying[at].clone() } else { network.flying.swap_remove(at) }
+fn take(network: &mut TestNetwork, rng: &mut Rng, at: usize) -> crate::network::InFlightMessage {
+    if rng.one_in(10) { network.in_flight[at].clone() } else { network.in_flight.swap_remove(at) }
 }
 
-fn run(size: u64, seed: u64) -> Tally {
-    let mut dice = Dice(seed);
-    let mut tally = Tally::default();
-    let mut network = Network::new(size, seed);
+fn run(size: u64, seed: u64) -> RunStats {
+    let mut rng = Rng(seed);
+    let mut stats = RunStats::default();
+    let mut network = TestNetwork::new(size, seed);
     for _ in 0..STEPS {
-        step(&mut network, &mut dice, &mut tally);
+        step(&mut network, &mut rng, &mut stats);
     }
-    recover(&mut network, &mut tally);
+    recover(&mut network, &mut stats);
     let states: Vec<_> = network.members.iter().map(|member| member.state()).collect();
     assert!(states.windows(2).all(|pair| pair[0] == pair[1]), "members differ at rest");
-    tally
+    stats
 }
 
-/// The faults end: everyone comes back, and the group must agree and go on.
-pub fn recover(network: &mut Network, tally: &mut Tally) {
+/// The faults end: all members return, and the group must agree and continue.
+pub fn recover(network: &mut TestNetwork, stats: &mut RunStats) {
     network.cut.clear();
     for id in network.ids() {
         network.with(id, |member| member.crash());
@@ -104,17 +104,17 @@ pub fn recover(network: &mut Network, tally: &mut Tally) {
     }
     let leader = network.elect();
     network.propose(leader);
-    network.pass(100);
-    network.truth.check_answers();
-    tally.acknowledged = network.truth.acknowledged.len();
-    tally.terms = network.truth.terms_with_leaders();
-    tally.reads = network.truth.reads_answered;
-    tally.changes = network.truth.history().len() - 1;
-    tally.trace = network.trace();
+    network.tick(100);
+    network.oracle.check_answers();
+    stats.acknowledged = network.oracle.acknowledged.len();
+    stats.terms = network.oracle.terms_with_leaders();
+    stats.reads = network.oracle.reads_answered;
+    stats.changes = network.oracle.history().len() - 1;
+    stats.trace = network.trace();
 }
 
-/// Runs a seed, and says which one it was if it fails.
-pub fn replayable(seed: u64, run: impl FnOnce(u64) -> Tally) -> Tally {
+/// Runs a seed, and prints it if the run fails.
+pub fn replayable(seed: u64, run: impl FnOnce(u64) -> RunStats) -> RunStats {
     struct OnPanic(u64);
     impl Drop for OnPanic {
         fn drop(&mut self) {
@@ -139,15 +139,15 @@ pub fn seeds(count: u64) -> Vec<u64> {
 
 #[test]
 fn three_voters_survive_faults() {
-    let mut sum = Tally::default();
+    let mut sum = RunStats::default();
     let seeds = seeds(150);
     for seed in &seeds {
-        let tally = replayable(*seed, |seed| run(3, seed));
-        sum.crashes += tally.crashes;
-        sum.acknowledged += tally.acknowledged;
-        sum.terms += tally.terms;
-        sum.reads += tally.reads;
-        sum.snapshots_sent += tally.snapshots_sent;
+        let stats = replayable(*seed, |seed| run(3, seed));
+        sum.crashes += stats.crashes;
+        sum.acknowledged += stats.acknowledged;
+        sum.terms += stats.terms;
+        sum.reads += stats.reads;
+        sum.snapshots_sent += stats.snapshots_sent;
     }
     println!("{sum:?}");
     let runs = seeds.len();

@@ -1,20 +1,20 @@
-//! A machine together with a disk that can lose its power, alone and in a hostile network.
+//! A machine together with a disk that can lose power, alone and in a faulty network.
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
-mod alone;
-mod changes;
 mod churn;
 mod crashes;
-mod dice;
+mod fatal_errors;
 mod faults;
 mod group;
-mod hostile;
+mod malformed_messages;
 mod member;
+mod membership_changes;
 mod network;
+mod persistent_state;
 mod reads;
 mod regression;
-mod restored;
+mod rng;
+mod single_voter;
 mod slow_disk;
-mod stopped;
 mod transfer;

@@ -1,4 +1,4 @@
-//! One member: a machine, its disk, and a state that is just the list of what was applied.
+//! One member: a machine, its disk, and a state that is the list of what was applied.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -7,38 +7,39 @@ use std::{
 
 use bytes::Bytes;
 use warren_consensus::{
-    Committed, ConfState, Config, DropReason, Durability, Effect, EntryKind, Event, Fatal, Machine,
-    MemberChange, Message, Persist, Proposal, Restored, Role, SnapshotMeta,
+    CommittedEntry, ConfState, DropReason, DurabilityStatus, DurableWrite, Effect, EntryKind, Event,
+    FatalError, MemberChange, Message, PersistentState, Proposal, RaftConfig, RaftMachine, RaftRole,
+    SnapshotMeta,
 };
-use warren_log::{Batch, Disk, LogStore, MemoryLog};
+use warren_log::{LogStore, MemoryDisk, MemoryLog, WriteBatch};
 
 /// Index, term and data of everything applied.
-pub type State = Vec<(u64, u64, Bytes)>;
+pub type AppliedEntries = Vec<(u64, u64, Bytes)>;
 
-/// What a member did that others look at.
+/// Output of a member that the oracle checks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
-    Role { term: u64, role: Role, leader: Option<u64> },
+pub enum MemberOutput {
+    Role { term: u64, role: RaftRole, leader: Option<u64> },
     Applied { index: u64, term: u64, data: Bytes, proposal: Option<u64> },
     Members { index: u64, members: ConfState },
     Dropped { proposal: u64, reason: DropReason },
     ReadReady { ctx: u64, index: u64 },
-    Fatal(Fatal),
+    Fatal(FatalError),
 }
 
-pub struct Member {
+pub struct TestMember {
     pub id: u64,
-    pub disk: Disk,
+    pub disk: MemoryDisk,
     /// The snapshots on its disk, by index.
-    pub snapshots: BTreeMap<u64, State>,
-    pub run: Option<Run>,
-    /// What it sent and did; a crash cannot take it back.
+    pub snapshots: BTreeMap<u64, AppliedEntries>,
+    pub run: Option<MemberProcess>,
+    /// What it sent and did; a crash does not revert it.
     pub outbox: Vec<Message>,
-    /// What it last said is wrong with acknowledged entries.
-    pub durability: Durability,
+    /// The last reported durability status.
+    pub durability: DurabilityStatus,
     pub accept_data_loss: bool,
-    outcomes: Vec<Outcome>,
-    /// Its state applies, and says so later: [`Member::report_applied`].
+    outcomes: Vec<MemberOutput>,
+    /// Its state applies immediately, and reports it later: [`TestMember::report_applied`].
     pub slow_state: bool,
     boots: u64,
     /// Hash of every effect so far.
@@ -46,21 +47,21 @@ pub struct Member {
 }
 
 /// What a crash destroys.
-pub struct Run {
-    machine: Machine,
+pub struct MemberProcess {
+    machine: RaftMachine,
     log: MemoryLog,
-    pub state: State,
-    writes: VecDeque<Persist>,
-    /// A snapshot that is being written beside, and what its machine said it covers.
+    pub state: AppliedEntries,
+    writes: VecDeque<DurableWrite>,
+    /// The snapshot that is being written, with its metadata.
     snapshot: Option<SnapshotMeta>,
 }
 
-impl Member {
-    /// A member of a group that begins with these voters, not running yet.
-    pub fn found(id: u64, voters: &[u64]) -> Self {
-        let disk = Disk::new();
+impl TestMember {
+    /// A member of a group with these initial voters, not running yet.
+    pub fn bootstrap(id: u64, voters: &[u64]) -> Self {
+        let disk = MemoryDisk::new();
         let conf_state = ConfState::of_voters(voters);
-        let batch = Batch { conf_state: Some(conf_state), ..Batch::default() };
+        let batch = WriteBatch { conf_state: Some(conf_state), ..WriteBatch::default() };
         disk.open().append(&batch).unwrap();
         Self {
             id,
@@ -68,7 +69,7 @@ impl Member {
             snapshots: BTreeMap::new(),
             run: None,
             outbox: Vec::new(),
-            durability: Durability::default(),
+            durability: DurabilityStatus::default(),
             accept_data_loss: false,
             outcomes: Vec::new(),
             slow_state: false,
@@ -83,64 +84,64 @@ impl Member {
         let log = self.disk.open();
         let restored = restore(&log);
         let base = restored.snapshot.as_ref().map_or(0, |snapshot| snapshot.index);
-        let state = if base == 0 { State::new() } else { self.snapshots[&base].clone() };
+        let state = if base == 0 { AppliedEntries::new() } else { self.snapshots[&base].clone() };
         // A snapshot that the log does not point to was written by a run that crashed.
         self.snapshots.retain(|index, _| *index == base);
-        let config = Config {
+        let config = RaftConfig {
             keep_entries: 5,
             max_message_bytes: 200,
             accept_data_loss: self.accept_data_loss,
-            ..Config::new(self.id, seed ^ (self.boots << 32))
+            ..RaftConfig::new(self.id, seed ^ (self.boots << 32))
         };
-        let (machine, effects) = Machine::new(config, restored).unwrap();
-        self.durability = Durability::default();
-        self.run = Some(Run { machine, log, state, writes: VecDeque::new(), snapshot: None });
+        let (machine, effects) = RaftMachine::new(config, restored).unwrap();
+        self.durability = DurabilityStatus::default();
+        self.run = Some(MemberProcess { machine, log, state, writes: VecDeque::new(), snapshot: None });
         self.execute(effects);
     }
 
-    /// The power goes; what was not written is lost.
+    /// Power loss: what was not written is lost.
     pub fn crash(&mut self) {
         self.disk.power_off();
         self.run = None;
     }
 
-    pub fn on(&mut self, event: Event) {
-        self.on_all([event]);
+    pub fn handle(&mut self, event: Event) {
+        self.handle_all([event]);
     }
 
-    pub fn on_all(&mut self, events: impl IntoIterator<Item = Event>) {
+    pub fn handle_all(&mut self, events: impl IntoIterator<Item = Event>) {
         if let Some(run) = &mut self.run {
-            let effects = run.machine.on_all(events);
+            let effects = run.machine.handle_all(events);
             self.execute(effects);
         }
     }
 
     pub fn propose(&mut self, id: u64) {
         let data = Bytes::from(format!("command {id}"));
-        self.on(Event::Propose(vec![Proposal { id, data }]));
+        self.handle(Event::Propose(vec![Proposal { id, data }]));
     }
 
     pub fn change(&mut self, id: u64, change: MemberChange) {
-        self.on(Event::ChangeMembers { id, change });
+        self.handle(Event::ChangeMembers { id, change });
     }
 
-    pub fn machine(&self) -> Option<&Machine> {
+    pub fn machine(&self) -> Option<&RaftMachine> {
         self.run.as_ref().map(|run| &run.machine)
     }
 
-    /// Stores the content that comes with a snapshot message, before the machine hears of it.
-    pub fn store_snapshot(&mut self, index: u64, content: State) {
+    /// Stores the data that comes with a snapshot message, before the machine receives the message.
+    pub fn store_snapshot(&mut self, index: u64, content: AppliedEntries) {
         if self.run.is_some() {
             self.snapshots.insert(index, content);
         }
     }
 
-    /// Does all writes that wait, and those they lead to.
+    /// Does all pending writes, and those that they lead to.
     pub fn write_all(&mut self) {
         while self.write_one() {}
     }
 
-    /// Does the oldest write that waits. False if there is none. Crashes where the disk does.
+    /// Does the oldest pending write. False if there is none. Crashes where the disk does.
     pub fn write_one(&mut self) -> bool {
         let Some(run) = &mut self.run else { return false };
         let Some(persist) = run.writes.pop_front() else { return false };
@@ -151,7 +152,7 @@ impl Member {
         if let Some(meta) = &persist.snapshot {
             run.state = self.snapshots[&meta.index].clone();
         }
-        self.on(Event::Persisted { number: persist.number });
+        self.handle(Event::Persisted { number: persist.number });
         true
     }
 
@@ -163,7 +164,7 @@ impl Member {
         self.run.as_ref().map_or(&[], |run| run.state.as_slice())
     }
 
-    pub fn take_outcomes(&mut self) -> Vec<Outcome> {
+    pub fn take_outcomes(&mut self) -> Vec<MemberOutput> {
         std::mem::take(&mut self.outcomes)
     }
 
@@ -173,14 +174,14 @@ impl Member {
         self.end_snapshot();
     }
 
-    /// Begins to write a snapshot of everything applied, beside all that follows.
+    /// Begins to write a snapshot of everything applied, while the machine continues.
     pub fn begin_snapshot(&mut self) {
         let Some(run) = &mut self.run else { return };
         let Some((index, ..)) = run.state.last() else { return };
         if run.snapshot.is_some() || self.snapshots.contains_key(index) {
             return;
         }
-        // There is none if one that the leader sent waits to be loaded.
+        // There is none if a snapshot from the leader waits to be loaded.
         let Some(meta) = run.machine.snapshot_meta(*index) else { return };
         self.snapshots.insert(meta.index, run.state.clone());
         run.snapshot = Some(meta);
@@ -189,7 +190,7 @@ impl Member {
     /// The snapshot that was begun is on stable storage.
     pub fn end_snapshot(&mut self) {
         let Some(meta) = self.run.as_ref().and_then(|run| run.snapshot.clone()) else { return };
-        self.on(Event::Snapshotted { index: meta.index });
+        self.handle(Event::Snapshotted { index: meta.index });
         if let Some(run) = &mut self.run {
             run.snapshot = None;
         }
@@ -201,11 +202,11 @@ impl Member {
         for effect in effects {
             let Some(run) = &mut self.run else { return };
             match effect {
-                Effect::Role { term, role, leader } => {
-                    self.outcomes.push(Outcome::Role { term, role, leader });
+                Effect::RoleChanged { term, role, leader } => {
+                    self.outcomes.push(MemberOutput::Role { term, role, leader });
                 }
-                Effect::Members { index, members } => {
-                    self.outcomes.push(Outcome::Members { index, members });
+                Effect::MembersChanged { index, members } => {
+                    self.outcomes.push(MemberOutput::Members { index, members });
                 }
                 Effect::Send(messages) => self.outbox.extend(messages),
                 Effect::Apply(committed) => applied = Some(self.apply(committed)),
@@ -215,44 +216,44 @@ impl Member {
                     run.writes.push_back(persist);
                 }
                 Effect::Compact { snapshot, up_to } => self.compact(&snapshot, up_to),
-                Effect::Dropped { proposal, reason } => {
-                    self.outcomes.push(Outcome::Dropped { proposal, reason });
+                Effect::ProposalDropped { proposal, reason } => {
+                    self.outcomes.push(MemberOutput::Dropped { proposal, reason });
                 }
                 Effect::ReadReady { ctx, index } => {
-                    self.outcomes.push(Outcome::ReadReady { ctx, index });
+                    self.outcomes.push(MemberOutput::ReadReady { ctx, index });
                 }
-                Effect::Durability(durability) => self.durability = durability,
+                Effect::DurabilityChanged(durability) => self.durability = durability,
                 Effect::Fatal(fatal) => {
-                    self.outcomes.push(Outcome::Fatal(fatal));
+                    self.outcomes.push(MemberOutput::Fatal(fatal));
                     self.run = None;
                 }
             }
         }
-        // Only now: what it leads to comes after everything that was asked for here.
+        // Only now: its effects come after everything that was requested here.
         if let Some(index) = applied.filter(|_| !self.slow_state) {
-            self.on(Event::Applied { index });
+            self.handle(Event::Applied { index });
         }
     }
 
-    /// Says what its slow state has applied.
+    /// Reports what its slow state has applied.
     pub fn report_applied(&mut self) {
         if let Some((index, ..)) = self.state().last() {
-            self.on(Event::Applied { index: *index });
+            self.handle(Event::Applied { index: *index });
         }
     }
 
-    /// Applies entries; the index of the last one.
-    fn apply(&mut self, committed: Vec<Committed>) -> u64 {
+    /// Applies entries; returns the index of the last one.
+    fn apply(&mut self, committed: Vec<CommittedEntry>) -> u64 {
         let run = self.run.as_mut().unwrap();
         let mut last = 0;
-        for Committed { entry, proposal } in committed {
+        for CommittedEntry { entry, proposal } in committed {
             assert_eq!(entry.kind == EntryKind::Noop, entry.data.is_empty());
             let before = run.state.last().map_or(0, |(index, ..)| *index);
             assert_eq!(entry.index, before + 1, "member {} applies without a hole", self.id);
             last = entry.index;
             let (index, term, data) = (entry.index, entry.term, entry.data);
             run.state.push((index, term, data.clone()));
-            self.outcomes.push(Outcome::Applied { index, term, data, proposal });
+            self.outcomes.push(MemberOutput::Applied { index, term, data, proposal });
         }
         last
     }
@@ -269,14 +270,14 @@ impl Member {
 }
 
 /// A write as the log store takes it.
-fn batch(persist: &Persist) -> Batch {
-    let Persist { number: _, snapshot, entries, hard_state, acknowledged } = persist.clone();
-    Batch { snapshot, entries, hard_state, conf_state: None, acknowledged }
+fn batch(persist: &DurableWrite) -> WriteBatch {
+    let DurableWrite { number: _, snapshot, entries, hard_state, acknowledged } = persist.clone();
+    WriteBatch { snapshot, entries, hard_state, conf_state: None, acknowledged }
 }
 
-/// What a member finds on its disk.
-pub fn restore(log: &MemoryLog) -> Restored {
-    let warren_log::Loaded { hard_state, conf_state, snapshot, entries, acknowledged, .. } =
+/// The state that a member reads from its disk.
+pub fn restore(log: &MemoryLog) -> PersistentState {
+    let warren_log::StoredLog { hard_state, conf_state, snapshot, entries, acknowledged, .. } =
         log.load().unwrap();
-    Restored { hard_state, conf_state, snapshot, entries, acknowledged }
+    PersistentState { hard_state, conf_state, snapshot, entries, acknowledged }
 }

@@ -1,23 +1,23 @@
-//! When a task whose node is down is given up, and another takes its place.
+//! When a task whose node is down is replaced.
 
-use warren_types::{Mode, Service, Task, Timestamp};
+use warren_types::{Service, ServiceMode, Task, Timestamp};
 
-/// When another task takes the place of a lost one; `None` for one that is not lost, and for those of a global
-/// service, which wait for their nodes.
+/// When a lost task is replaced; `None` for one that is not lost, and for those of a global service, which
+/// wait for their nodes.
 ///
-/// A task that stops by itself is given up only when it has done so, so that its slot does not run twice.
-pub(crate) fn given_up_at(service: &Service, task: &Task) -> Option<Timestamp> {
-    let since = task.lost_since().filter(|_| service.spec.mode != Mode::Global)?;
-    Some(since + service.spec.replace_after.max(task.revision.task.stopped_by_itself_after()))
+/// A task that stops by itself is replaced only when it has done so, so that its slot does not run twice.
+pub(crate) fn replace_at(service: &Service, task: &Task) -> Option<Timestamp> {
+    let since = task.lost_since().filter(|_| service.spec.mode != ServiceMode::Global)?;
+    Some(since + service.spec.replace_after.max(task.revision.task.self_stop_delay()))
 }
 
-/// What a task is waited for that is lost and not given up yet, in words: `it gets another task at ...`.
-pub(crate) fn awaited(service: &Service, task: &Task, now: Timestamp) -> Option<String> {
-    let until = given_up_at(service, task).filter(|until| *until > now && task.is_live())?;
-    let by_itself = task.revision.task.stopped_by_itself_after();
+/// When a lost task will be replaced, as text: `it gets another task at ...`.
+pub(crate) fn explain_wait(service: &Service, task: &Task, now: Timestamp) -> Option<String> {
+    let until = replace_at(service, task).filter(|until| *until > now && task.is_live())?;
+    let by_itself = task.revision.task.self_stop_delay();
     let why = match by_itself > service.spec.replace_after {
-        true => "when this one has stopped by itself for sure (--on-disconnect)",
-        false => "unless its node is back before (--replace-after)",
+        true => "when it has certainly stopped by itself (--on-disconnect)",
+        false => "unless its node returns before (--replace-after)",
     };
-    Some(format!("another takes its place at {until}, {why}"))
+    Some(format!("it is replaced at {until}, {why}"))
 }

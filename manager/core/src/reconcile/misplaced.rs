@@ -1,66 +1,69 @@
-//! Which tasks must leave their nodes: the node is drained, a constraint is not met any more, or there are more of them
-//! than one node may have.
+//! Which tasks must leave their nodes: the node is drained, a constraint is not met any more, or the service
+//! exceeds `max_per_node` there.
 
 use std::collections::BTreeSet;
 
-use warren_types::{Desired, Mode, Node, Service, Task, TaskId};
+use warren_types::{DesiredTaskState, Node, Service, ServiceMode, Task, TaskId};
 
-use crate::state::{Claim, State, claim, same_shape};
+use crate::state::{NodeEligibility, State, eligibility, is_equivalent};
 
-/// Live tasks of the service that must leave their nodes. None of a global service: there a node that may not have a
-/// task is no slot.
-pub(super) fn of(state: &State, service: &Service) -> BTreeSet<TaskId> {
-    if service.spec.mode == Mode::Global || service.removing {
+/// Live tasks of the service that must leave their nodes. None of a global service: there a node that may not
+/// have a task is not a slot.
+pub(super) fn misplaced_tasks(state: &State, service: &Service) -> BTreeSet<TaskId> {
+    if service.spec.mode == ServiceMode::Global || service.removing {
         return BTreeSet::new();
     }
     let placement = &service.revision.placement;
     let id = service.id;
     let mut misplaced = BTreeSet::new();
     if placement.constraints.is_empty() && placement.max_per_node.is_none() {
-        // Nothing but a drain can move them: only drained nodes are looked at.
-        let drained = state.index().drained.iter().filter(|node| state.has_task_on(&id, node));
+        // Only a drain can move them: only drained nodes are checked.
+        let drained = state.index().drained_nodes.iter().filter(|node| state.has_task_on(&id, node));
         for node in drained.filter_map(|node| state.node(node)) {
-            misplaced.extend(on(state, service, node).map(|task| task.id));
+            misplaced.extend(tasks_on(state, service, node).map(|task| task.id));
         }
         return misplaced;
     }
-    for (node, tasks) in state.index().spread.range(id, ..) {
+    for (node, tasks) in state.index().tasks_per_node.range(id, ..) {
         let Some(node) = state.node(node) else { continue };
         let most = placement.max_per_node.unwrap_or(u32::MAX);
-        if claim(service, node) == Claim::Nothing {
-            misplaced.extend(on(state, service, node).map(|task| task.id));
+        if eligibility(service, node) == NodeEligibility::Excluded {
+            misplaced.extend(tasks_on(state, service, node).map(|task| task.id));
         } else if *tasks > most {
-            misplaced.extend(crowding(state, service, node, most));
+            misplaced.extend(excess_tasks(state, service, node, most));
         }
     }
     misplaced
 }
 
-fn on<'a>(state: &'a State, service: &'a Service, node: &Node) -> impl Iterator<Item = &'a Task> {
+fn tasks_on<'a>(state: &'a State, service: &'a Service, node: &Node) -> impl Iterator<Item = &'a Task> {
     let tasks = state.tasks_on(&node.id).map(AsRef::as_ref);
     tasks.filter(|task: &&Task| task.id.service == service.id && task.is_live())
 }
 
-/// The newest tasks beyond `most`. Each slot counts once, with the task that stays whatever this plan does: so what is
-/// decided here does not depend on what else is.
-fn crowding(state: &State, service: &Service, node: &Node, most: u32) -> impl Iterator<Item = TaskId> {
-    let mut counted: Vec<TaskId> =
-        on(state, service, node).filter(|task| stays(state, service, task)).map(|task| task.id).collect();
+/// The newest tasks beyond `most`. Each slot counts once, with the task that stays whatever this plan does:
+/// so the result does not depend on other decisions.
+fn excess_tasks(state: &State, service: &Service, node: &Node, most: u32) -> impl Iterator<Item = TaskId> {
+    let mut counted: Vec<TaskId> = tasks_on(state, service, node)
+        .filter(|task| is_retained(state, service, task))
+        .map(|task| task.id)
+        .collect();
     counted.sort_unstable();
     counted.into_iter().skip(usize::try_from(most).unwrap_or(usize::MAX))
 }
 
 /// It is the task of its slot: of two the second as soon as it runs, or when the first is lost.
-fn stays(state: &State, service: &Service, task: &Task) -> bool {
+fn is_retained(state: &State, service: &Service, task: &Task) -> bool {
     let wanted = service.spec.replicas().is_some_and(|replicas| task.slot <= replicas);
     let lost = |task: &Task| task.lost_since().is_some();
-    let runs = |task: &Task| task.desired == Desired::Running && task.observed.ready && !lost(task);
+    let runs = |task: &Task| task.desired == DesiredTaskState::Running && task.observed.ready && !lost(task);
     let mut live = state.live_tasks(&service.id, task.slot).map(AsRef::as_ref);
     let (first, second): (Option<&Task>, Option<&Task>) = (live.next(), live.next());
     let occupant = match (first, second) {
         (Some(first), Some(second)) if runs(second) || lost(first) => Some(second),
         _ => first,
     };
-    let given_up = task.desired == Desired::Ready && !same_shape(&task.revision, &service.revision);
+    let given_up =
+        task.desired == DesiredTaskState::Ready && !is_equivalent(&task.revision, &service.revision);
     wanted && !lost(task) && !given_up && occupant.is_some_and(|occupant| occupant.id == task.id)
 }

@@ -1,98 +1,113 @@
-//! What one slot needs: the one rule for creation, update, drain, loss, health and completion.
+//! What one slot needs: the single rule for creation, update, drain, loss, health and completion.
 //!
-//! A slot has no live task, one, or two of which the second is there to replace the first. The first stays until the
-//! second runs: it is created to be prepared only, told to run when it is ready, and the first goes when it runs. The
-//! rule looks only at what is, so it does not matter why there are two, nor what was planned before.
+//! A slot has no live task, one, or two of which the second replaces the first. The first stays until the
+//! second runs: the second is created to be prepared only, is set to run when it is ready, and the first is
+//! removed when it runs. The rule depends only on the current state, not on why there are two, nor on earlier
+//! plans.
 //!
-//! Where both write to volumes, the first goes when the second is prepared, and the second is told to run when the
-//! first has ended: two processes must not have the same data. Where the first is unhealthy, the second is there as
-//! long as the first does not recover; a second that is unhealthy goes, and is tried again later.
+//! If both write to volumes, the first is removed when the second is prepared, and the second is set to run
+//! when the first is terminal: two processes must not have the same data. If the first is unhealthy, the
+//! second exists as long as the first does not recover; a second that is unhealthy is removed, and created
+//! again later.
 //!
-//! One that is lost stays in its slot until it is given up (`super::lost`): until then nothing is done in its place.
+//! A lost task stays in its slot until it is considered lost for good (`super::lost`): until then it is not
+//! replaced.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use smallvec::SmallVec;
 use warren_types::{
-    Desired, Health, Mount, MountSource, NodeId, Revision, Service, Task, TaskId, TaskState, Timestamp,
+    DesiredTaskState, Health, Mount, MountSource, NodeId, Revision, Service, Task, TaskId, TaskState,
+    Timestamp,
 };
 
-use super::service::must_leave;
+use super::service::needs_removal;
 use super::{backoff, lost, rollout};
-use crate::state::{Claim, NewTask, State, claim, finishes, same_shape};
+use crate::state::{NewTask, NodeEligibility, State, eligibility, is_equivalent, is_final};
 
-/// How long a task must have run before the one that it replaces goes: a program that ends at once has not taken over.
-pub(crate) const SETTLED_AFTER: Duration = Duration::from_secs(2);
+/// How long a task must have run before the one that it replaces is removed: a program that exits immediately
+/// has not taken over.
+pub(crate) const MIN_RUNNING_TIME: Duration = Duration::from_secs(2);
 
 /// What is to be done in one slot.
 #[derive(Default)]
-pub(super) struct Step {
-    /// They are to leave their nodes.
+pub(super) struct SlotPlan {
+    /// Tasks to remove from their nodes.
     pub remove: SmallVec<[TaskId; 2]>,
-    /// It is to run.
+    /// The task to run.
     pub promote: Option<TaskId>,
     pub create: Option<NewTask>,
     /// An older revision's task is being replaced here.
-    pub updating: bool,
-    /// When to look again, though nothing changed.
+    pub is_updating: bool,
+    /// When to plan again if nothing changes.
     pub recheck_after: Option<Duration>,
-    /// There is one live task, and it is left as it is.
-    pub quiet: bool,
+    /// There is one live task, and it stays as it is.
+    pub is_unchanged: bool,
 }
 
-/// Judges the slots of one service, as of one state.
-pub(super) struct Judge<'a> {
+/// Plans the slots of one service, as of one state.
+pub(super) struct SlotPlanner<'a> {
     pub state: &'a State,
     service: &'a Service,
     now: Timestamp,
-    /// The numbers of the revisions whose tasks are as good as those of the current one.
-    alike: BTreeSet<u64>,
+    /// The numbers of the revisions whose tasks are equivalent to those of the current one.
+    equivalent_revisions: BTreeSet<u64>,
     /// Live tasks that must leave their nodes.
     misplaced: BTreeSet<TaskId>,
     /// The slots' tasks that are not live, oldest first.
     ended: BTreeMap<u32, SmallVec<[&'a Task; 4]>>,
-    /// A task of the current revision failed, so that no further one replaces one of an older revision.
-    stopped: bool,
+    /// A task of the current revision failed, so that no further task of an older revision is replaced.
+    is_rollout_stopped: bool,
     /// There are tasks of older revisions.
-    behind: bool,
+    has_outdated_tasks: bool,
 }
 
-/// The slot that is decided.
+/// The slot that is planned.
 #[derive(Clone, Copy)]
-struct Place {
+struct SlotContext {
     slot: u32,
-    claim: Claim,
+    eligibility: NodeEligibility,
     node: Option<NodeId>,
-    /// A task of an older revision may be replaced because of that.
-    turn: bool,
+    /// A task of an older revision may be replaced by the update.
+    may_update: bool,
 }
 
-impl<'a> Judge<'a> {
+impl<'a> SlotPlanner<'a> {
     pub fn new(state: &'a State, service: &'a Service, misplaced: BTreeSet<TaskId>, now: Timestamp) -> Self {
         let current = &service.revision;
         let known = service.history.iter().chain([current]);
-        let alike = known.filter(|known| same_shape(known, current)).map(|known| known.number).collect();
+        let alike = known.filter(|known| is_equivalent(known, current)).map(|known| known.number).collect();
         let mut ended: BTreeMap<u32, SmallVec<[&Task; 4]>> = BTreeMap::new();
-        for task in state.unsettled_of(&service.id).filter(|task| !task.is_live()) {
+        for task in state.unsettled_tasks_of(&service.id).filter(|task| !task.is_live()) {
             ended.entry(task.slot).or_default().push(task);
         }
         let behind = rollout::outdated_revisions(state, service).next().is_some();
-        let stopped = behind && rollout::failure(state, service).is_some();
-        Self { state, service, now, alike, misplaced, ended, stopped, behind }
+        let stopped = behind && rollout::first_failed_task(state, service).is_some();
+        Self {
+            state,
+            service,
+            now,
+            equivalent_revisions: alike,
+            misplaced,
+            ended,
+            is_rollout_stopped: stopped,
+            has_outdated_tasks: behind,
+        }
     }
 
-    /// Slots in which something may have to be done, other than those without a live task and those that an update
-    /// has not come to.
-    pub fn slots_to_look_at(&self) -> BTreeSet<u32> {
+    /// Slots in which something may have to be done, other than those without a live task and those that an
+    /// update has not reached.
+    pub fn unsettled_slots(&self) -> BTreeSet<u32> {
         let id = self.service.id;
-        let happened = self.state.unsettled_of(&id).filter(|task| task.is_live() || must_leave(task));
+        let happened =
+            self.state.unsettled_tasks_of(&id).filter(|task| task.is_live() || needs_removal(task));
         let mut slots: BTreeSet<u32> = happened.map(|task| task.slot).collect();
-        slots.extend(self.state.index().paired.range((id, 0)..=(id, u32::MAX)).map(|(_, slot)| *slot));
+        slots.extend(self.state.index().paired_slots.range((id, 0)..=(id, u32::MAX)).map(|(_, slot)| *slot));
         slots.extend(self.misplaced.iter().filter_map(|id| self.state.task(id)).map(|task| task.slot));
-        slots.extend(self.state.unhealthy_of(&id).map(|task| task.slot));
-        if self.behind {
-            let waiting = self.state.index().waiting.range(crate::state::numbers(id));
+        slots.extend(self.state.unhealthy_tasks_of(&id).map(|task| task.slot));
+        if self.has_outdated_tasks {
+            let waiting = self.state.index().pending.range(crate::state::task_id_range(id));
             let waiting = waiting.filter_map(|id| self.state.task(id));
             slots.extend(waiting.filter(|task| self.is_outdated(task)).map(|task| task.slot));
         }
@@ -102,28 +117,31 @@ impl<'a> Judge<'a> {
     /// Live tasks of older revisions, oldest first.
     pub fn outdated_tasks(&self) -> impl Iterator<Item = &'a Task> {
         let (state, service) = (self.state, self.service.id);
-        let outdated = rollout::outdated_revisions(state, self.service).filter(|_| !self.stopped);
-        let numbers = outdated.flat_map(move |revision| state.index().of_revision(service, revision));
+        let outdated = rollout::outdated_revisions(state, self.service).filter(|_| !self.is_rollout_stopped);
+        let numbers =
+            outdated.flat_map(move |revision| state.index().live_tasks_of_revision(service, revision));
         numbers.filter_map(move |number| state.task(&TaskId { service, number })).map(AsRef::as_ref)
     }
 
-    /// Where the first goes before the second runs, a slot is not seen to be updated any more while the second begins:
-    /// it is still that slot's turn, for so long if that is known. `leaving` are tasks that are told to go anyway.
+    /// If the first is removed before the second runs, the slot does not count as updating while the second
+    /// starts: no other slot is updated meanwhile; returns the remaining time, as far as known. `leaving` are
+    /// tasks that are removed anyway.
     #[expect(clippy::option_option, reason = "outside: is it so; inside: is it known for how long")]
-    pub fn taking_over(&self, leaving: &[TaskId]) -> Option<Option<Duration>> {
+    pub fn takeover_wait(&self, leaving: &[TaskId]) -> Option<Option<Duration>> {
         let revision = &self.service.revision;
-        if !self.behind || self.stopped || !writes_to_volumes(revision) {
+        if !self.has_outdated_tasks || self.is_rollout_stopped || !writes_to_volumes(revision) {
             return None;
         }
         let id = self.service.id;
         let index = self.state.index();
-        let numbers = self.alike.iter().flat_map(|revision| index.of_revision(id, *revision));
+        let numbers =
+            self.equivalent_revisions.iter().flat_map(|revision| index.live_tasks_of_revision(id, *revision));
         let tasks = numbers.filter_map(|number| self.state.task(&TaskId { service: id, number }));
         let begins = tasks.filter(|task| task.node.is_some() && !self.is_lost(task) && !is_unhealthy(task));
         let begins = begins.filter(|task| !leaving.contains(&task.id));
         let waits = begins.filter_map(|task| {
-            let settling = SETTLED_AFTER.saturating_sub(self.now.since(task.observed.since));
-            match task.desired == Desired::Running && task.observed.ready {
+            let settling = MIN_RUNNING_TIME.saturating_sub(self.now.saturating_since(task.observed.since));
+            match task.desired == DesiredTaskState::Running && task.observed.ready {
                 true => (!settling.is_zero()).then_some(Some(settling)),
                 false => Some(None),
             }
@@ -131,65 +149,65 @@ impl<'a> Judge<'a> {
         waits.reduce(|one, other| one.into_iter().chain(other).min())
     }
 
-    /// What is to be done in the slot. `turn`: it may begin to be updated.
-    pub fn decide(&self, slot: u32, claim: Claim, node: Option<NodeId>, turn: bool) -> Step {
-        let place = Place { slot, claim, node, turn };
-        let mut step = Step::default();
+    /// What is to be done in the slot. `turn`: it may be updated.
+    pub fn plan(&self, slot: u32, claim: NodeEligibility, node: Option<NodeId>, turn: bool) -> SlotPlan {
+        let place = SlotContext { slot, eligibility: claim, node, may_update: turn };
+        let mut step = SlotPlan::default();
         let mut live = self.state.live_tasks(&self.service.id, slot).map(AsRef::as_ref);
         match (live.next(), live.next()) {
-            (None, _) => self.fill(&mut step, place),
-            (Some(task), None) => self.one(&mut step, place, task),
-            (Some(older), Some(newer)) => self.two(&mut step, place, older, newer),
+            (None, _) => self.plan_vacant(&mut step, place),
+            (Some(task), None) => self.plan_single(&mut step, place, task),
+            (Some(older), Some(newer)) => self.plan_pair(&mut step, place, older, newer),
         }
         let in_slot = self.state.live_tasks(&self.service.id, slot).map(AsRef::as_ref);
         let in_slot = in_slot.chain(self.ended(slot).iter().copied());
-        let given_up = in_slot.filter_map(|task| lost::given_up_at(self.service, task));
-        let later = given_up.filter(|at| *at > self.now).min().map(|at| at.since(self.now));
+        let given_up = in_slot.filter_map(|task| lost::replace_at(self.service, task));
+        let later = given_up.filter(|at| *at > self.now).min().map(|at| at.saturating_since(self.now));
         step.recheck_after = step.recheck_after.into_iter().chain(later).min();
-        step.quiet = self.state.live_tasks(&self.service.id, slot).count() == 1
+        step.is_unchanged = self.state.live_tasks(&self.service.id, slot).count() == 1
             && step.remove.is_empty()
             && step.promote.is_none()
             && step.create.is_none();
-        let over = self.ended(slot).iter().filter(|task| must_leave(task) && !self.is_kept(task));
+        let over = self.ended(slot).iter().filter(|task| needs_removal(task) && !self.is_retained(task));
         step.remove.extend(over.map(|task| task.id));
         step
     }
 
     /// No task is live.
-    fn fill(&self, step: &mut Step, place: Place) {
+    fn plan_vacant(&self, step: &mut SlotPlan, place: SlotContext) {
         let finished = self.ended(place.slot).iter().any(|task| self.is_finished(task));
-        let waits = writes_to_volumes(&self.service.revision) && self.has_one_that_writes(place.slot);
-        if place.claim == Claim::New && !finished && !waits {
+        let waits = writes_to_volumes(&self.service.revision) && self.has_volume_writer(place.slot);
+        if place.eligibility == NodeEligibility::Eligible && !finished && !waits {
             step.create = Some(self.new_task(place, None));
         }
     }
 
     /// One task is live.
-    fn one(&self, step: &mut Step, place: Place, task: &Task) {
+    fn plan_single(&self, step: &mut SlotPlan, place: SlotContext, task: &Task) {
         let (misplaced, outdated) = (self.misplaced.contains(&task.id), self.is_outdated(task));
         let must_go = misplaced || is_unhealthy(task);
         let finished =
             |after| self.ended(place.slot).iter().any(|it| it.id.number > after && self.is_finished(it));
-        let anew = |step: &mut Step| {
+        let anew = |step: &mut SlotPlan| {
             step.remove.push(task.id);
-            self.fill(step, place);
+            self.plan_vacant(step, place);
         };
-        if self.is_given_up(task) {
+        if self.is_replaceable(task) {
             return anew(step);
         }
         if self.is_lost(task) {
             return;
         }
-        if task.desired == Desired::Ready {
-            // What it should have replaced is gone.
-            let waits = writes_to_volumes(&task.revision) && self.has_one_that_writes(place.slot);
+        if task.desired == DesiredTaskState::Ready {
+            // The task that it should have replaced is gone.
+            let waits = writes_to_volumes(&task.revision) && self.has_volume_writer(place.slot);
             match finished(0) || misplaced || outdated {
                 true => anew(step),
                 false => step.promote = (!waits).then_some(task.id),
             }
             return;
         }
-        let may_stay = !outdated || self.stopped;
+        let may_stay = !outdated || self.is_rollout_stopped;
         if !must_go && may_stay {
             return;
         }
@@ -197,56 +215,58 @@ impl<'a> Judge<'a> {
             step.remove.push(task.id);
         } else if task.node.is_none() {
             anew(step);
-        } else if place.claim == Claim::New && (must_go || place.turn) {
+        } else if place.eligibility == NodeEligibility::Eligible && (must_go || place.may_update) {
             step.create = Some(self.new_task(place, Some(task)));
-            step.updating = !must_go;
+            step.is_updating = !must_go;
         }
     }
 
     /// Two tasks are live.
-    fn two(&self, step: &mut Step, place: Place, older: &Task, newer: &Task) {
-        // Whatever becomes of the second, the slot is the one whose turn it is.
-        let place = Place { turn: true, ..place };
+    fn plan_pair(&self, step: &mut SlotPlan, place: SlotContext, older: &Task, newer: &Task) {
+        // Whatever the state of the second, this slot is the one being updated.
+        let place = SlotContext { may_update: true, ..place };
         let outdated = self.is_outdated(older);
         let must_go = self.misplaced.contains(&older.id) || is_unhealthy(older);
-        let runs = newer.desired == Desired::Running && newer.observed.ready;
-        let settling = SETTLED_AFTER.saturating_sub(self.now.since(newer.observed.since));
-        let may_stay = !outdated || self.stopped;
+        let runs = newer.desired == DesiredTaskState::Running && newer.observed.ready;
+        let settling = MIN_RUNNING_TIME.saturating_sub(self.now.saturating_since(newer.observed.since));
+        let may_stay = !outdated || self.is_rollout_stopped;
         let misfit = self.misplaced.contains(&newer.id) || is_unhealthy(newer);
-        let unfit = self.is_given_up(newer) || misfit || self.is_outdated(newer);
-        // Where the older one serves nobody, or the newer one will go as well, there is nothing to wait for.
+        let unfit = self.is_replaceable(newer) || misfit || self.is_outdated(newer);
+        // If the older one receives no traffic, or the newer one will be removed as well, there is nothing to
+        // wait for.
         let has_taken_over = runs && (settling.is_zero() || !older.observed.ready || unfit);
-        if self.is_given_up(older) || (has_taken_over && !self.is_lost(newer)) {
+        if self.is_replaceable(older) || (has_taken_over && !self.is_lost(newer)) {
             step.remove.push(older.id);
-            self.one(step, place, newer);
-        } else if self.is_lost(newer) && !self.is_given_up(newer) {
-            // Another beside it would be a third.
+            self.plan_single(step, place, newer);
+        } else if self.is_lost(newer) && !self.is_replaceable(newer) {
+            // A further replacement would be a third.
         } else if unfit {
             step.remove.push(newer.id);
-            self.one(step, place, older);
+            self.plan_single(step, place, older);
         } else if !must_go && may_stay && !runs {
             step.remove.push(newer.id);
         } else {
-            let prepared = newer.desired == Desired::Ready && newer.observed.state >= TaskState::Ready;
+            let prepared =
+                newer.desired == DesiredTaskState::Ready && newer.observed.state >= TaskState::Ready;
             if prepared && writes_to_volumes(&older.revision) && writes_to_volumes(&newer.revision) {
                 step.remove.push(older.id);
             } else {
                 step.promote = prepared.then_some(newer.id);
             }
-            step.updating = outdated && !must_go;
+            step.is_updating = outdated && !must_go;
             step.recheck_after = runs.then_some(settling);
         }
     }
 
-    /// One that is there to take over from `replaced`, if there is such a task.
-    fn new_task(&self, place: Place, replaced: Option<&Task>) -> NewTask {
-        let Place { slot, node: bound_to, .. } = place;
+    /// A task that replaces `replaced`, if there is such a task.
+    fn new_task(&self, place: SlotContext, replaced: Option<&Task>) -> NewTask {
+        let SlotContext { slot, node: bound_to, .. } = place;
         let alike = |task: &&Task| !self.is_outdated(task);
         let live = self.state.live_tasks(&self.service.id, slot).map(AsRef::as_ref);
         let live = live.filter(|task| !self.is_lost(task));
         let tasks = live.chain(self.ended(slot).iter().copied()).filter(alike);
         let not_before = backoff::not_before(tasks, self.now);
-        let desired = if replaced.is_some() { Desired::Ready } else { Desired::Running };
+        let desired = if replaced.is_some() { DesiredTaskState::Ready } else { DesiredTaskState::Running };
         NewTask { slot, not_before, desired, replaces: replaced.map(|task| task.id.number), bound_to }
     }
 
@@ -254,40 +274,41 @@ impl<'a> Judge<'a> {
         self.ended.get(&slot).map_or(&[], |ended| ended)
     }
 
-    /// A task of the slot that was told to go may still write to its volumes.
-    fn has_one_that_writes(&self, slot: u32) -> bool {
+    /// A task of the slot that is being stopped may still write to its volumes.
+    fn has_volume_writer(&self, slot: u32) -> bool {
         self.ended(slot).iter().any(|task| {
             let ends = task.observed.state.is_terminal() || task.observed.removed || task.node.is_none();
-            !ends && !self.is_given_up(task) && writes_to_volumes(&task.revision)
+            !ends && !self.is_replaceable(task) && writes_to_volumes(&task.revision)
         })
     }
 
     fn is_outdated(&self, task: &Task) -> bool {
-        !self.alike.contains(&task.revision.number)
+        !self.equivalent_revisions.contains(&task.revision.number)
     }
 
-    /// It cannot be reached.
+    /// Its node is down.
     fn is_lost(&self, task: &Task) -> bool {
-        lost::given_up_at(self.service, task).is_some()
+        lost::replace_at(self.service, task).is_some()
     }
 
-    /// It cannot be reached, and need not be waited for any more.
-    fn is_given_up(&self, task: &Task) -> bool {
-        lost::given_up_at(self.service, task).is_some_and(|at| at <= self.now)
+    /// Its node is down, and the wait for it is over.
+    fn is_replaceable(&self, task: &Task) -> bool {
+        lost::replace_at(self.service, task).is_some_and(|at| at <= self.now)
     }
 
-    /// After it the slot wants no further task.
+    /// After it the slot needs no further task.
     fn is_finished(&self, task: &Task) -> bool {
-        finishes(task) && !self.is_outdated(task)
+        is_final(task) && !self.is_outdated(task)
     }
 
-    /// What finished stays on its node, with its output, until the slot gets another task or the node must be left.
-    fn is_kept(&self, task: &Task) -> bool {
+    /// A completed task stays on its node, with its output, until the slot gets another task or the node must
+    /// be left.
+    fn is_retained(&self, task: &Task) -> bool {
         let node = task.node.and_then(|id| self.state.node(&id));
-        let may_stay = node.is_some_and(|node| claim(self.service, node) != Claim::Nothing);
+        let may_stay = node.is_some_and(|node| eligibility(self.service, node) != NodeEligibility::Excluded);
         let followed = || {
             let mut live = self.state.live_tasks(&self.service.id, task.slot);
-            live.any(|other| other.id > task.id && other.desired == Desired::Running)
+            live.any(|other| other.id > task.id && other.desired == DesiredTaskState::Running)
         };
         may_stay && self.is_finished(task) && !followed()
     }

@@ -1,16 +1,19 @@
-//! Forgetting join tokens.
+//! Deletes join tokens.
 
 use warren_types::{Timestamp, TokenId};
 
-use super::Plan;
-use crate::state::{Command, State, forgotten_at};
+use super::ReconcilePlan;
+use crate::state::{Command, State, delete_at};
 
-/// Forgets join tokens a day after they expired.
-pub fn reap_tokens(state: &State, now: Timestamp) -> Plan {
-    let times = || state.tokens().filter_map(|token| Some((token.id, forgotten_at(token)?)));
+/// Deletes join tokens a day after they expired.
+pub fn reap_tokens(state: &State, now: Timestamp) -> ReconcilePlan {
+    let times = || state.tokens().filter_map(|token| Some((token.id, delete_at(token)?)));
     let over: Vec<TokenId> = times().filter(|(_, time)| *time <= now).map(|(id, _)| id).collect();
     let next = times().map(|(_, time)| time).filter(|time| *time > now).min();
     let term = state.applied().term;
     let delete = (!over.is_empty()).then_some(Command::DeleteTokens { term, tokens: over, at: now });
-    Plan { commands: delete.into_iter().collect(), recheck_after: next.map(|time| time.since(now)) }
+    ReconcilePlan {
+        commands: delete.into_iter().collect(),
+        recheck_after: next.map(|time| time.saturating_since(now)),
+    }
 }

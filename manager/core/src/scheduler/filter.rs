@@ -1,4 +1,4 @@
-//! Which nodes a task cannot go to, one reason per file.
+//! Which nodes are not suitable for a task, one reason per file.
 
 mod addresses;
 mod availability;
@@ -10,66 +10,65 @@ mod resources;
 mod status;
 mod volumes;
 
-use super::Group;
-use super::view::{Candidate, View};
+use super::TaskGroup;
+use super::view::{NodeInfo, NodeSet};
 
-/// The filters, cheapest first. A node is counted under the first that refuses it, so volumes come before all: where
-/// the data is matters more than what else is wrong with a node that does not have it.
+/// The filters, cheapest first. A node is counted under the first filter that rejects it, so volumes come
+/// before all: the node of the data matters more than the problems of a node that does not have it.
 ///
-/// What a filter protects must also be looked at when a placement is applied (`state/apply/placement.rs`)
-/// if it must hold whatever happens between plan and application, like memory; a wish, like a constraint,
-/// need not.
+/// A limit that must hold even if the state changes between plan and apply, like memory, must also be checked
+/// when an assignment is applied (`state/apply/placement.rs`); a preference, like a constraint, need not.
 const FILTERS: [&dyn Filter; 9] = [
-    &volumes::Volumes,
-    &status::Status,
-    &availability::Available,
-    &conditions::Conditions,
-    &constraints::Constraints,
-    &max_per_node::MaxPerNode,
-    &resources::FreeResources,
-    &addresses::FreeAddresses,
-    &host_ports::HostPorts,
+    &volumes::VolumeFilter,
+    &status::StatusFilter,
+    &availability::AvailabilityFilter,
+    &conditions::ConditionFilter,
+    &constraints::ConstraintFilter,
+    &max_per_node::MaxPerNodeFilter,
+    &resources::ResourceFilter,
+    &addresses::AddressFilter,
+    &host_ports::HostPortFilter,
 ];
 
-/// One reason why a node does not fit.
+/// One reason why a node is not suitable.
 trait Filter: Sync {
-    /// Whether a task of the group may go there. Asked for every node and placement: must be cheap.
-    fn admits(&self, group: &Group<'_>, node: &Candidate<'_>) -> bool;
+    /// Whether a task of the group may go there. Called for every node and placement: must be cheap.
+    fn admits(&self, group: &TaskGroup<'_>, node: &NodeInfo<'_>) -> bool;
 
-    /// The refused nodes in words. Asked only when a task goes nowhere.
-    fn explain(&self, group: &Group<'_>, refused: &[&Candidate<'_>]) -> Vec<Phrase>;
+    /// Describes the rejected nodes. Called only when a task cannot be placed.
+    fn explain(&self, group: &TaskGroup<'_>, refused: &[&NodeInfo<'_>]) -> Vec<FilterExplanation>;
 }
 
-/// Some nodes, and what is wrong with them.
-struct Phrase {
+/// A number of nodes and their problem.
+struct FilterExplanation {
     nodes: usize,
     /// Follows the number: `lack memory`.
-    words: String,
+    text: String,
 }
 
-impl Phrase {
-    /// `singular` and `plural` are the verb, `rest` what follows it. Nothing for no nodes.
-    fn of(nodes: usize, singular: &str, plural: &str, rest: impl std::fmt::Display) -> Option<Self> {
+impl FilterExplanation {
+    /// `singular` and `plural` are the verb, `rest` what follows it. `None` for no nodes.
+    fn new(nodes: usize, singular: &str, plural: &str, rest: impl std::fmt::Display) -> Option<Self> {
         let verb = if nodes == 1 { singular } else { plural };
-        (nodes > 0).then(|| Self { nodes, words: format!("{verb} {rest}") })
+        (nodes > 0).then(|| Self { nodes, text: format!("{verb} {rest}") })
     }
 }
 
 /// Whether every filter admits it.
-pub(super) fn admits(group: &Group<'_>, node: &Candidate<'_>) -> bool {
+pub(super) fn admits(group: &TaskGroup<'_>, node: &NodeInfo<'_>) -> bool {
     FILTERS.iter().all(|filter| filter.admits(group, node))
 }
 
-/// Why no node fits: `0 of 5 nodes fit: 3 lack memory (need 512MiB, best has 300MiB), 2 are down`.
-pub(super) fn explain(view: &View<'_>, group: &Group<'_>) -> String {
-    if view.candidates.is_empty() {
+/// Why no node is suitable: `0 of 5 nodes fit: 3 lack memory (need 512MiB, best has 300MiB), 2 are down`.
+pub(super) fn explain(view: &NodeSet<'_>, group: &TaskGroup<'_>) -> String {
+    if view.nodes.is_empty() {
         return "no node has joined yet".into();
     }
-    let asked = |node: &&Candidate<'_>| group.bound_to.is_none_or(|bound| bound == node.node.id);
-    let mut remaining: Vec<&Candidate<'_>> = view.candidates.iter().filter(asked).collect();
+    let asked = |node: &&NodeInfo<'_>| group.bound_to.is_none_or(|bound| bound == node.node.id);
+    let mut remaining: Vec<&NodeInfo<'_>> = view.nodes.iter().filter(asked).collect();
     let total = remaining.len();
     if total == 0 {
-        return "the node that it is for was removed".into();
+        return "its node was removed from the cluster".into();
     }
     let mut phrases = Vec::new();
     for filter in FILTERS {
@@ -80,6 +79,6 @@ pub(super) fn explain(view: &View<'_>, group: &Group<'_>) -> String {
     }
     // The sort is stable: equal counts stay in the order of the filters.
     phrases.sort_by_key(|phrase| std::cmp::Reverse(phrase.nodes));
-    let phrases: Vec<_> = phrases.iter().map(|phrase| format!("{} {}", phrase.nodes, phrase.words)).collect();
+    let phrases: Vec<_> = phrases.iter().map(|phrase| format!("{} {}", phrase.nodes, phrase.text)).collect();
     format!("{} of {total} nodes fit: {}", remaining.len(), phrases.join(", "))
 }

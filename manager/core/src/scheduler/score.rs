@@ -1,29 +1,29 @@
-//! Which of the nodes that fit is best.
+//! Which of the suitable nodes is best.
 
-use super::view::Candidate;
+use super::view::NodeInfo;
 
-/// The lesser is the better; fields count in this order, and equals go to the lower node id.
+/// Lower is better; fields are compared in this order, and ties go to the lower node id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Score {
-    /// Tasks of the service that are there and stay. A recent failure of the revision weighs as much as two, so
-    /// that a slot that failed on a node tries its luck on one with a task more, but not at any price.
-    crowd: u32,
-    /// Tasks of all services.
+    /// Live tasks of the service on the node that stay. A recent failure of the revision counts as two, so
+    /// that a slot that failed on a node prefers one with one task more, but not with many more.
+    service_tasks: u32,
+    /// Live tasks of all services.
     tasks: u32,
     /// How much of its scarcer resource is reserved, in thousandths.
-    load: u32,
+    reserved_thousandths: u32,
 }
 
 impl Score {
-    pub(super) fn of(candidate: &Candidate<'_>) -> Self {
-        let reserved = candidate.usage.reserved;
+    pub(super) fn of(candidate: &NodeInfo<'_>) -> Self {
+        let reserved = candidate.allocation.reserved;
         let total = candidate.node.description.resources;
         let cpu = thousandths(reserved.cpu.0, total.cpu.0);
         let memory = thousandths(reserved.memory.0, total.memory.0);
         Self {
-            crowd: candidate.of_service.saturating_add(candidate.failures.saturating_mul(2)),
-            tasks: candidate.usage.tasks,
-            load: cpu.max(memory),
+            service_tasks: candidate.service_tasks.saturating_add(candidate.failures.saturating_mul(2)),
+            tasks: candidate.allocation.tasks,
+            reserved_thousandths: cpu.max(memory),
         }
     }
 }
@@ -38,14 +38,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_task_of_the_same_service_counts_before_all_else() {
-        let score = |crowd, tasks, load| Score { crowd, tasks, load };
+    fn tasks_of_service_outweigh_other_scores() {
+        let score = |crowd, tasks, load| Score { service_tasks: crowd, tasks, reserved_thousandths: load };
         let sorted = [score(0, 9, 900), score(1, 0, 900), score(1, 1, 0), score(1, 1, 1)];
         assert!(sorted.is_sorted());
     }
 
     #[test]
-    fn shares_of_anything_can_be_told() {
+    fn thousandths_never_overflow() {
         assert_eq!(thousandths(1, 4), 250);
         assert_eq!(thousandths(0, 0), 0);
         assert_eq!(thousandths(u64::MAX, u64::MAX), 1000);

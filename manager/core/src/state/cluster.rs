@@ -1,4 +1,4 @@
-//! What is true for the whole cluster.
+//! Settings of the whole cluster.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -6,34 +6,34 @@ use std::time::Duration;
 use ipnet::Ipv4Net;
 use warren_types::{ClusterId, Timestamp, Violations};
 
-/// Prefix length of a node's subnet when nothing else is said: 253 tasks per node.
-const NODE_PREFIX: u8 = 24;
+/// Default prefix length of a node's subnet: 253 tasks per node.
+const DEFAULT_NODE_PREFIX: u8 = 24;
 /// The longest prefix that leaves an address for a task.
 const MAX_NODE_PREFIX: u8 = 30;
-/// Silence after which a node is down: two lost syncs and slack.
-const NODE_DOWN_AFTER: Duration = Duration::from_secs(8);
-/// How many ended tasks are kept per slot.
-const HISTORY: u32 = 5;
-/// How many address ranges a cluster may have.
+/// Default time without contact after which a node is down: two lost syncs and slack.
+const DEFAULT_NODE_DOWN_AFTER: Duration = Duration::from_secs(8);
+/// Default number of terminal tasks kept per slot.
+const DEFAULT_TASK_HISTORY_LIMIT: u32 = 5;
+/// The most address ranges of a cluster.
 const MAX_RANGES: usize = 64;
 
 /// Settings of the cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cluster {
-    /// Given at creation.
+    /// Fixed at creation.
     pub id: ClusterId,
-    /// Life of the cluster; rises with a restore and with a forced new cluster.
+    /// Incarnation of the cluster; rises with a restore and with a forced new cluster.
     pub incarnation: u64,
     /// When it was created.
     pub created_at: Timestamp,
-    /// Where the nodes' subnets come from, used in this order.
+    /// The ranges of the nodes' subnets, used in this order.
     pub ranges: Vec<Ipv4Net>,
     /// Prefix length of a node's subnet.
     pub node_prefix: u8,
-    /// A node that is silent for longer is down.
+    /// A node without contact for longer is down.
     pub node_down_after: Duration,
-    /// How many ended tasks are kept per slot.
-    pub history: u32,
+    /// How many terminal tasks are kept per slot.
+    pub task_history_limit: u32,
 }
 
 impl Cluster {
@@ -43,13 +43,13 @@ impl Cluster {
             incarnation: 1,
             created_at,
             ranges,
-            node_prefix: NODE_PREFIX,
-            node_down_after: NODE_DOWN_AFTER,
-            history: HISTORY,
+            node_prefix: DEFAULT_NODE_PREFIX,
+            node_down_after: DEFAULT_NODE_DOWN_AFTER,
+            task_history_limit: DEFAULT_TASK_HISTORY_LIMIT,
         }
     }
 
-    /// The node subnet of that number, counted from 0 through all ranges; `None` beyond the last.
+    /// The node subnet with that number, counted from 0 through all ranges; `None` beyond the last.
     pub(super) fn subnet(&self, number: u64) -> Option<Ipv4Net> {
         let mut number = number;
         for range in &self.ranges {
@@ -64,8 +64,8 @@ impl Cluster {
         None
     }
 
-    /// The number of that node subnet; `None` for anything else. The inverse of [`Self::subnet`].
-    pub(super) fn number_of(&self, subnet: &Ipv4Net) -> Option<u64> {
+    /// The number of that node subnet; `None` for any other subnet. The inverse of [`Self::subnet`].
+    pub(super) fn subnet_number(&self, subnet: &Ipv4Net) -> Option<u64> {
         let mut before = 0;
         for range in &self.ranges {
             if range.contains(subnet) {
@@ -82,33 +82,33 @@ impl Cluster {
         self.node_prefix.checked_sub(range.prefix_len()).map_or(0, |bits| 1 << bits)
     }
 
-    /// Everything that is wrong with the address ranges; paths are relative to the request.
+    /// All violations of the address ranges; paths are relative to the request.
     pub(super) fn validate(&self) -> Violations {
         let (ranges, prefix) = (&self.ranges, self.node_prefix);
-        let mut wrong = Violations::default();
+        let mut violations = Violations::default();
         if !(1..=MAX_NODE_PREFIX).contains(&prefix) {
-            wrong
+            violations
                 .add("nodePrefix", format!("/{prefix} has no room for tasks; give /1 to /{MAX_NODE_PREFIX}"));
         }
         if ranges.is_empty() || ranges.len() > MAX_RANGES {
-            wrong.add("ranges", format!("{} ranges; give 1 to {MAX_RANGES}", ranges.len()));
+            violations.add("ranges", format!("{} ranges; give 1 to {MAX_RANGES}", ranges.len()));
         }
         for (i, range) in ranges.iter().enumerate() {
             if range.prefix_len() == 0 || range.prefix_len() > prefix {
                 let message =
                     format!("{range} cannot be cut into node subnets of /{prefix}; give a /1 to /{prefix}");
-                wrong.add(format!("ranges[{i}]"), message);
+                violations.add(format!("ranges[{i}]"), message);
             }
             if *range != range.trunc() {
                 let message = format!("{range} has host bits; the range is {}", range.trunc());
-                wrong.add(format!("ranges[{i}]"), message);
+                violations.add(format!("ranges[{i}]"), message);
             }
             let overlaps = |other: &Ipv4Net| other.contains(range) || range.contains(other);
             if let Some(earlier) = ranges[..i].iter().find(|other| overlaps(other)) {
-                wrong.add(format!("ranges[{i}]"), format!("{range} overlaps {earlier}"));
+                violations.add(format!("ranges[{i}]"), format!("{range} overlaps {earlier}"));
             }
         }
-        wrong
+        violations
     }
 }
 
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn subnets_come_from_all_ranges_in_order() {
+    fn subnets_are_allocated_in_range_order() {
         let ranges = ranges(&["10.0.0.0/23", "172.16.5.0/24"]);
         let cluster = Cluster::new(ClusterId(Id(1)), ranges, Timestamp(0));
         let subnets: Vec<_> = (0..5).map(|n| cluster.subnet(n).map(|net| net.to_string())).collect();
@@ -130,15 +130,15 @@ mod tests {
         assert_eq!(subnets, wanted.map(|net| net.map(String::from)));
         assert_eq!(cluster.subnet(u64::MAX), None);
         for number in 0..3 {
-            assert_eq!(cluster.number_of(&cluster.subnet(number).unwrap()), Some(number));
+            assert_eq!(cluster.subnet_number(&cluster.subnet(number).unwrap()), Some(number));
         }
         for other in ["10.0.2.0/24", "10.0.0.0/23", "10.0.1.0/25", "10.0.1.7/24", "172.16.0.0/16"] {
-            assert_eq!(cluster.number_of(&other.parse().unwrap()), None, "{other}");
+            assert_eq!(cluster.subnet_number(&other.parse().unwrap()), None, "{other}");
         }
     }
 
     #[test]
-    fn ranges_that_cannot_be_used_are_refused() {
+    fn invalid_ranges_are_refused() {
         let faults =
             |texts: &[&str]| Cluster::new(ClusterId(Id(1)), ranges(texts), Timestamp(0)).validate().0.len();
         assert_eq!(faults(&["10.0.0.0/8", "192.168.0.0/24"]), 0);

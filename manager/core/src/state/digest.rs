@@ -1,68 +1,76 @@
-//! One number for everything a state holds, so that members can be compared without sending their states.
+//! A digest of the whole state, so that members can be compared without sending their states.
 //!
-//! It is kept along with every change: each object adds the hash of its content to a sum, and a change takes
-//! the old hash out and puts the new one in. So it costs what the change costs, it depends on what the state
-//! holds and not on the way there, and it can be computed anew: [`State::check`] does, and a snapshot whose
-//! objects do not give its digest is refused.
+//! It is updated with every change: each object adds the hash of its fields to a sum, and a change subtracts
+//! the old hash and adds the new one. So it costs what the change costs, it depends on the state and not on
+//! its history, and it can be recomputed: [`State::check`] does, and a snapshot whose objects do not match
+//! its digest is rejected.
 //!
-//! The hash is XXH3 over 64-bit words, whose output is fixed by its specification on every machine. Which
-//! words is fixed here and never changes, since members of different versions compare their digests: a field
-//! that a later version adds is put behind the last word, after a number of its own, and left out while it
-//! has the value that it had before it was there.
+//! The hash is XXH3 over 64-bit words, whose output is fixed by its specification on every platform. The list
+//! of words is fixed here and never changes, since members of different versions compare their digests: a
+//! field that a later version adds is appended after the last word, with a number of its own, and omitted
+//! while it has the value that it had before it existed.
 
-mod machine;
+mod node;
 mod storage;
 
 use std::collections::BTreeMap;
 
 use ipnet::Ipv4Net;
 use serde::Serialize;
-use warren_types::{Exit, Health, Id, Observed, Revision, Service, Special, Task, TaskId, Trouble};
+use warren_types::{
+    Health, Id, RareTaskFields, Revision, Service, Task, TaskExit, TaskId, TaskStatus, TaskStatusDetails,
+};
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 
-use self::storage::content_use;
+use self::storage::secret_object_version;
 use super::{Cluster, State};
 
-pub(super) use self::machine::{cursor, departed, member, node, removed, token};
-pub(super) use self::storage::{content, volume};
+pub(super) use self::node::{cursor, departed_manager, member, node, removed_node, token};
+pub(super) use self::storage::{secret_object, volume};
 
-/// What a state held after the entry at `index`, as one number.
+/// The digest of a state after the entry at `index`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Digest {
+pub struct StateDigest {
     /// The newest entry that it contains.
     pub index: u64,
-    /// Of all it holds.
+    /// The digest of all objects.
     pub value: u64,
 }
 
-impl Digest {
-    /// The two are of one index and differ: one of the members that they come from is wrong.
-    pub fn contradicts(&self, other: &Self) -> bool {
+impl StateDigest {
+    /// Whether the two have the same index and differ: then one of their members is wrong.
+    pub fn conflicts_with(&self, other: &Self) -> bool {
         self.index == other.index && self.value != other.value
     }
 }
 
-impl std::fmt::Display for Digest {
+impl std::fmt::Display for StateDigest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:016x} at entry {}", self.value, self.index)
     }
 }
 
 impl State {
-    /// The digest of everything the state holds now.
-    pub fn digest(&self) -> Digest {
-        let Sum(objects) = self.sum;
-        let known = hash([Kind::State as u64, objects, self.clock.0, self.level.into(), self.subnets]);
-        Digest { index: self.applied.index, value: later(known, 1, self.next_member) }
+    /// The digest of the current state.
+    pub fn digest(&self) -> StateDigest {
+        let DigestSum(objects) = self.digest_sum;
+        let known = hash([
+            HashKind::State as u64,
+            objects,
+            self.clock.0,
+            self.feature_level.into(),
+            self.allocated_subnets,
+        ]);
+        StateDigest { index: self.applied.index, value: extension(known, 1, self.next_member_id) }
     }
 }
 
 /// Sum of the hashes of all objects of a state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Sum(u64);
+pub(super) struct DigestSum(u64);
 
-impl Sum {
-    /// Of everything the state holds, computed anew.
+impl DigestSum {
+    /// Recomputes the sum of the whole state.
     pub fn of(state: &State) -> Self {
         let mut sum = Self::default();
         state.cluster().into_iter().for_each(|held| sum.add(cluster(held)));
@@ -70,34 +78,34 @@ impl Sum {
         state.tasks().for_each(|held| sum.add(task(held)));
         state.nodes().for_each(|held| sum.add(node(held)));
         state.tokens().for_each(|held| sum.add(token(held)));
-        state.contents().for_each(|held| sum.add(content(held)));
+        state.secret_objects().for_each(|held| sum.add(secret_object(held)));
         state.volumes().for_each(|held| sum.add(volume(held)));
         state.members().for_each(|held| sum.add(member(held)));
-        state.removed_nodes.iter().for_each(|(node, index)| sum.add(removed(*node, *index)));
-        state.all_departed().for_each(|(manager, left)| sum.add(departed(manager, left)));
-        state.cursors.iter().for_each(|(node, place)| sum.add(cursor(*node, *place)));
+        state.removed_nodes.iter().for_each(|(node, index)| sum.add(removed_node(*node, *index)));
+        state.departed_managers().for_each(|(manager, left)| sum.add(departed_manager(manager, left)));
+        state.address_cursors.iter().for_each(|(node, place)| sum.add(cursor(*node, *place)));
         sum
     }
 
-    /// An object, or a part of one, is there now.
+    /// An object, or a part of one, was added.
     pub fn add(&mut self, hash: u64) {
         self.0 = self.0.wrapping_add(hash);
     }
 
-    /// It is not there any more.
+    /// It was removed.
     pub fn remove(&mut self, hash: u64) {
         self.0 = self.0.wrapping_sub(hash);
     }
 }
 
-/// The first word of whatever is hashed, so that no two kinds of object are taken for one another.
+/// The first word of every hash, so that objects of different kinds never have the same words.
 #[repr(u64)]
-enum Kind {
+enum HashKind {
     State = 1,
     Cluster = 2,
     Service = 3,
-    /// What changes of a service without a person: apart, since most commands touch only that.
-    Standing = 4,
+    /// The fields of a service that are not set by users: separate, since most commands touch only them.
+    ServiceStatus = 4,
     Revision = 5,
     Task = 6,
     Node = 7,
@@ -107,20 +115,28 @@ enum Kind {
     List = 12,
     NodeDescription = 13,
     Token = 14,
-    Later = 16,
-    Content = 17,
+    Extension = 16,
+    SecretObject = 17,
     Volume = 18,
     Member = 19,
-    Removed = 20,
-    Departed = 21,
+    RemovedNode = 20,
+    DepartedManager = 21,
 }
 
 /// The cluster's settings.
 pub(super) fn cluster(cluster: &Cluster) -> u64 {
-    let Cluster { id, incarnation, created_at, ranges, node_prefix, node_down_after, history } = cluster;
+    let Cluster {
+        id,
+        incarnation,
+        created_at,
+        ranges,
+        node_prefix,
+        node_down_after,
+        task_history_limit: history,
+    } = cluster;
     let [high, low] = halves(id.0);
     hash([
-        Kind::Cluster as u64,
+        HashKind::Cluster as u64,
         high,
         low,
         *incarnation,
@@ -139,21 +155,30 @@ pub(super) fn service(service: &Service) -> u64 {
     let Service { spec, revision: current, history, pins, .. } = service;
     let history = list(history.iter().map(|earlier| revision(earlier)));
     let pins = list(pins.iter().flat_map(|(number, pin)| [*number, text(pin.as_str())]));
-    let kind = Kind::Service as u64;
-    hash([kind, high, low, self::spec(Kind::ServiceSpec, &**spec), revision(current), history, pins])
-        .wrapping_add(standing(service))
+    let kind = HashKind::Service as u64;
+    hash([kind, high, low, self::spec(HashKind::ServiceSpec, &**spec), revision(current), history, pins])
+        .wrapping_add(service_status(service))
 }
 
 fn revision(revision: &Revision) -> u64 {
-    let Revision { number, created_at, task, ports, placement, forced, contents, labels: asked } = revision;
-    let contents = list(contents.iter().flat_map(content_use));
-    let runs = spec(Kind::TaskSpec, &(task, ports, placement));
-    let known = hash([Kind::Revision as u64, *number, created_at.0, runs, *forced]);
-    later(later(known, 1, contents), 2, labels(asked))
+    let Revision {
+        number,
+        created_at,
+        task,
+        ports,
+        placement,
+        force_count: forced,
+        secret_objects: contents,
+        labels: asked,
+    } = revision;
+    let contents = list(contents.iter().flat_map(secret_object_version));
+    let runs = spec(HashKind::TaskSpec, &(task, ports, placement));
+    let known = hash([HashKind::Revision as u64, *number, created_at.0, runs, *forced]);
+    extension(extension(known, 1, contents), 2, labels(asked))
 }
 
-/// A service but for its spec and its revisions.
-pub(super) fn standing(service: &Service) -> u64 {
+/// A service without its spec and its revisions.
+pub(super) fn service_status(service: &Service) -> u64 {
     let Service {
         id,
         version,
@@ -164,23 +189,23 @@ pub(super) fn standing(service: &Service) -> u64 {
         history: _,
         pins: _,
         removing,
-        next_task,
+        next_task_number: next_task,
     } = service;
     let [high, low] = halves(id.0);
-    let kind = Kind::Standing as u64;
+    let kind = HashKind::ServiceStatus as u64;
     hash([kind, high, low, *version, created_at.0, updated_at.0, u64::from(*removing), *next_task])
 }
 
-/// A task. Its revision never changes, so that its number says all.
+/// A task. Its revision never changes, so that its number is enough.
 pub(super) fn task(task: &Task) -> u64 {
-    let Task { id, slot, revision, created_at, node, address, desired, observed, special } = task;
-    let usual = Special::default();
-    let Special { not_before, bound_to, volumes, lost_since } = special.get().unwrap_or(&usual);
-    let Observed { state, attempt, since, ready, removed, health, trouble } = observed;
-    let none = Trouble::default();
-    let Trouble { reason, exit, next_attempt } = trouble.get().unwrap_or(&none);
+    let Task { id, slot, revision, created_at, node, address, desired, observed, rare: special } = task;
+    let usual = RareTaskFields::default();
+    let RareTaskFields { not_before, bound_to, volumes, lost_since } = special.get().unwrap_or(&usual);
+    let TaskStatus { state, attempt, since, ready, removed, health, details: trouble } = observed;
+    let none = TaskStatusDetails::default();
+    let TaskStatusDetails { reason, exit, next_attempt } = trouble.get().unwrap_or(&none);
     let TaskId { service, number } = id;
-    let Exit { code, out_of_memory } = exit.unwrap_or(Exit { code: 0, out_of_memory: false });
+    let TaskExit { code, out_of_memory } = exit.unwrap_or(TaskExit { code: 0, out_of_memory: false });
     let given = [
         not_before.is_some(),
         node.is_some(),
@@ -195,7 +220,7 @@ pub(super) fn task(task: &Task) -> u64 {
     let [node_high, node_low] = halves(node.map_or(Id(0), |node| node.0));
     let [bound_high, bound_low] = halves(bound_to.map_or(Id(0), |node| node.0));
     let known = hash([
-        Kind::Task as u64,
+        HashKind::Task as u64,
         service_high,
         service_low,
         *number,
@@ -221,16 +246,16 @@ pub(super) fn task(task: &Task) -> u64 {
         Health::Healthy => 2,
         Health::Unhealthy => 3,
     };
-    later(later(known, 1, list(volumes.iter().map(|name| text(name.as_str())))), 2, health)
+    extension(extension(known, 1, list(volumes.iter().map(|name| text(name.as_str())))), 2, health)
 }
 
 fn labels(labels: &BTreeMap<String, String>) -> u64 {
     list(labels.iter().flat_map(|(key, value)| [text(key), text(value)]))
 }
 
-/// A spec by its JSON, so that every field counts. A field that a later version adds must be skipped while it has its
-/// default.
-fn spec(kind: Kind, spec: &impl Serialize) -> u64 {
+/// A spec by its JSON, so that every field counts. A field that a later version adds must be skipped while it
+/// has its default.
+fn spec(kind: HashKind, spec: &impl Serialize) -> u64 {
     let json = serde_json::to_vec(spec).expect("the keys of a spec's maps are text");
     hash([kind as u64, xxh3_64(&json)])
 }
@@ -243,14 +268,14 @@ fn text(text: &str) -> u64 {
     if text.is_empty() { 0 } else { xxh3_64(text.as_bytes()) }
 }
 
-/// Of any length; the order counts.
+/// A list of any length; the order counts.
 fn list(words: impl Iterator<Item = u64>) -> u64 {
     let mut hasher = None;
     for word in words {
         let hasher = hasher.get_or_insert_with(Xxh3Default::new);
         hasher.update(&word.to_le_bytes());
     }
-    hasher.map_or(0, |hasher| hash([Kind::List as u64, hasher.digest()]))
+    hasher.map_or(0, |hasher| hash([HashKind::List as u64, hasher.digest()]))
 }
 
 fn hash<const N: usize>(words: [u64; N]) -> u64 {
@@ -258,10 +283,10 @@ fn hash<const N: usize>(words: [u64; N]) -> u64 {
     xxh3_64(bytes.as_flattened())
 }
 
-/// A field that came later, behind all before it, with a number of its own within the object. Left out while it has the
-/// value that it had before it was there, which is 0 here.
-fn later(known: u64, number: u64, word: u64) -> u64 {
-    if word == 0 { known } else { hash([Kind::Later as u64, known, number, word]) }
+/// A field that was added later, after all earlier ones, with a number of its own within the object. Omitted
+/// while it has the value that it had before it existed, which is 0 here.
+fn extension(known: u64, number: u64, word: u64) -> u64 {
+    if word == 0 { known } else { hash([HashKind::Extension as u64, known, number, word]) }
 }
 
 fn halves(id: Id) -> [u64; 2] {

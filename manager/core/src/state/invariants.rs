@@ -1,4 +1,4 @@
-//! What is true of every state, in one place: used by tests, the simulator, and when a snapshot is restored.
+//! The invariants of every state: used by tests, the simulator, and when a snapshot is restored.
 
 mod members;
 mod storage;
@@ -6,67 +6,75 @@ mod storage;
 use std::collections::{BTreeMap, BTreeSet};
 
 use warren_types::{
-    Desired, Health, Mode, Node, NodeStatus, PublishedPort, Service, ServiceId, Task, TaskState, Token,
+    DesiredTaskState, Health, Node, NodeStatus, PublishedPort, Service, ServiceId, ServiceMode, Task,
+    TaskState, Token,
 };
 
-use super::digest::Sum;
-use super::{HISTORY, Index, MAX_TOKENS, State, address};
+use super::digest::DigestSum;
+use super::{MAX_TOKENS, REVISION_HISTORY_LIMIT, State, StateIndex, address};
 
-/// An invariant that does not hold. Always a defect, never something a person did.
+/// An invariant that does not hold. Always a defect, never caused by a user.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the state contradicts itself: {0}")]
-pub struct Broken(pub String);
+#[error("state invariant violated: {0}")]
+pub struct InvariantViolation(pub String);
 
 /// Fails with the message unless the condition holds.
-fn ensure(holds: bool, message: impl FnOnce() -> String) -> Result<(), Broken> {
-    if holds { Ok(()) } else { Err(Broken(message())) }
+fn ensure(holds: bool, message: impl FnOnce() -> String) -> Result<(), InvariantViolation> {
+    if holds { Ok(()) } else { Err(InvariantViolation(message())) }
 }
 
 impl State {
-    /// Checks everything that must hold of a state by itself. Takes time proportional to the state.
+    /// Checks the invariants of a single state. Takes time proportional to the state.
     ///
     /// # Errors
     /// The first invariant that does not hold.
-    pub fn check(&self) -> Result<(), Broken> {
+    pub fn check(&self) -> Result<(), InvariantViolation> {
         self.check_objects()?;
-        let rebuilt = Index::of(self);
+        let rebuilt = StateIndex::of(self);
         ensure(rebuilt == self.index, || format!("index {:?} should be {rebuilt:?}", self.index))?;
-        self.check_removing()?;
-        let summed = Sum::of(self);
-        ensure(summed == self.sum, || format!("the digest's {:?} should be {summed:?}", self.sum))
+        self.check_removing_volumes()?;
+        let summed = DigestSum::of(self);
+        ensure(summed == self.digest_sum, || {
+            format!("the digest's {:?} should be {summed:?}", self.digest_sum)
+        })
     }
 
-    /// Checks that this state can follow `before`, the state one entry earlier: what must never go back has
-    /// not.
+    /// Checks that this state can follow `before`, the state one entry earlier: monotonic fields have not
+    /// decreased.
     ///
     /// # Errors
     /// The first invariant that does not hold.
-    pub fn check_after(&self, before: &State) -> Result<(), Broken> {
+    pub fn check_after(&self, before: &State) -> Result<(), InvariantViolation> {
         ensure(self.applied >= before.applied, || format!("applied {:?} went back", before.applied))?;
         ensure(self.clock >= before.clock, || format!("the clock went back from {}", before.clock))?;
-        ensure(self.level >= before.level, || format!("level {} was lowered", before.level))?;
-        ensure(self.subnets >= before.subnets, || format!("{} subnets became fewer", before.subnets))?;
+        ensure(self.feature_level >= before.feature_level, || {
+            format!("level {} was lowered", before.feature_level)
+        })?;
+        ensure(self.allocated_subnets >= before.allocated_subnets, || {
+            format!("{} subnets became fewer", before.allocated_subnets)
+        })?;
         for old in before.tasks() {
             match self.task(&old.id) {
-                Some(new) => check_life(old, new)?,
-                None => ensure(!old.is_live() && !old.holds_node(), || {
-                    format!("task {} was forgotten while it was wanted or held its node", old.id)
+                Some(new) => check_task_transition(old, new)?,
+                None => ensure(!old.is_live() && !old.holds_resources(), || {
+                    format!("task {} was deleted while desired or holding resources", old.id)
                 })?,
             }
         }
         for task in self.tasks().filter(|task| before.task(&task.id).is_none()) {
-            let next = before.service(&task.id.service).map_or(0, |service| service.next_task);
+            let next = before.service(&task.id.service).map_or(0, |service| service.next_task_number);
             ensure(task.id.number >= next, || format!("the number of task {} was given before", task.id))?;
         }
         for old in before.nodes() {
             let Some(new) = self.node(&old.id) else { continue };
-            // A node that was removed and joined again in one step is another: see the subnets.
-            let forward = new.session >= old.session && new.assignment >= old.assignment;
+            // A node that was removed and joined again in one step is a different one: see the subnets.
+            let forward = new.session >= old.session && new.assignment_index >= old.assignment_index;
             ensure(forward && new.subnet == old.subnet, || format!("node {} went back to {new:?}", old.id))?;
         }
-        for (old, new) in before.contents().filter_map(|old| Some((old, self.content(&old.id)?))) {
+        for (old, new) in before.secret_objects().filter_map(|old| Some((old, self.secret_object(&old.id)?)))
+        {
             let kept = |(number, version)| new.versions.get(number).is_none_or(|now| now == version);
-            let forward = new.number() >= old.number() && old.versions.iter().all(kept);
+            let forward = new.current_version() >= old.current_version() && old.versions.iter().all(kept);
             ensure(forward, || format!("content {} went back to {new:?}", old.id))?;
         }
         for (old, new) in before.volumes().filter_map(|old| Some((old, self.volume(&old.id)?))) {
@@ -76,15 +84,15 @@ impl State {
         self.check_members_after(before)
     }
 
-    pub(super) fn check_objects(&self) -> Result<(), Broken> {
+    pub(super) fn check_objects(&self) -> Result<(), InvariantViolation> {
         if let Some(cluster) = &self.cluster {
-            cluster.validate().into_result(()).map_err(|wrong| Broken(wrong.to_string()))?;
+            cluster.validate().into_result(()).map_err(|wrong| InvariantViolation(wrong.to_string()))?;
         }
         self.check_services()?;
         self.check_nodes()?;
         self.check_tokens()?;
         self.check_members()?;
-        self.check_contents()?;
+        self.check_secret_objects()?;
         let volumes = self.check_volumes()?;
         let mut slots: BTreeMap<_, u32> = BTreeMap::new();
         let mut addresses = BTreeMap::new();
@@ -93,9 +101,9 @@ impl State {
             self.check_mounts(task, &volumes)?;
             let live = slots.entry((task.id.service, task.slot)).or_default();
             *live += u32::from(task.is_live());
-            // Only a replacement waits: whatever comes beside another is not told to run at first.
+            // Only a replacement waits: a task next to another one is not desired to run at first.
             ensure(*live <= 2, || format!("task {} is the third live one of slot {}", task.id, task.slot))?;
-            if let Some(address) = task.address.filter(|_| task.holds_node()) {
+            if let Some(address) = task.address.filter(|_| task.holds_resources()) {
                 let other = addresses.insert(address, task.id);
                 ensure(other.is_none(), || format!("{address} is held by {} and {other:?}", task.id))?;
             }
@@ -103,14 +111,14 @@ impl State {
         self.check_opened_ports()
     }
 
-    fn check_services(&self) -> Result<(), Broken> {
+    fn check_services(&self) -> Result<(), InvariantViolation> {
         let mut names = BTreeSet::new();
         let mut published: BTreeMap<u16, Vec<(PublishedPort, ServiceId)>> = BTreeMap::new();
         for service in self.services() {
             let Service { id, spec, revision, version, .. } = &**service;
             ensure(names.insert(&spec.name), || format!("two services are called {}", spec.name))?;
             self.check_history(service)?;
-            self.check_uses(service)?;
+            self.check_secret_object_versions(service)?;
             let current = revision.task == spec.task
                 && revision.ports == spec.ports
                 && revision.placement == spec.placement;
@@ -119,7 +127,7 @@ impl State {
             ensure(self.cluster.is_some(), || format!("service {id} without a cluster"))?;
             for port in &spec.ports {
                 let same = published.entry(port.host_port).or_default();
-                let owner = same.iter().find(|(other, _)| other.collides(port));
+                let owner = same.iter().find(|(other, _)| other.conflicts_with(port));
                 ensure(owner.is_none(), || format!("port {port} of service {id} is also of {owner:?}"))?;
                 same.push((*port, *id));
             }
@@ -127,36 +135,36 @@ impl State {
         self.check_earlier_ports(&published)
     }
 
-    /// Ports of tasks of earlier revisions are still those of their service.
+    /// Ports of tasks of earlier revisions still belong to their service.
     fn check_earlier_ports(
         &self,
         published: &BTreeMap<u16, Vec<(PublishedPort, ServiceId)>>,
-    ) -> Result<(), Broken> {
-        for task in self.tasks().filter(|task| task.is_live() || task.holds_node()) {
+    ) -> Result<(), InvariantViolation> {
+        for task in self.tasks().filter(|task| task.is_live() || task.holds_resources()) {
             for port in &task.revision.ports {
                 let mut others = published.get(&port.host_port).into_iter().flatten();
-                let other = others.find(|(other, id)| *id != task.id.service && other.collides(port));
+                let other = others.find(|(other, id)| *id != task.id.service && other.conflicts_with(port));
                 ensure(other.is_none(), || format!("port {port} of task {} is also of {other:?}", task.id))?;
             }
         }
         Ok(())
     }
 
-    /// Earlier revisions count up to the current one; there are as many as can be returned to, and those that
-    /// tasks have; and only what is there is pinned.
-    fn check_history(&self, service: &Service) -> Result<(), Broken> {
+    /// Revisions are numbered up to the current one; the kept ones are those for rollbacks and those that
+    /// tasks have; and only kept ones are pinned.
+    fn check_history(&self, service: &Service) -> Result<(), InvariantViolation> {
         let Service { id, history, revision, pins, .. } = service;
         let all: Vec<u64> = history.iter().chain([revision]).map(|revision| revision.number).collect();
         ensure(all.is_sorted_by(|a, b| a < b), || format!("service {id} has the revisions {all:?}"))?;
         let strange = pins.keys().find(|number| !all.contains(number));
         ensure(strange.is_none(), || format!("service {id} pins {strange:?}, of which it knows nothing"))?;
-        let beyond = &history[..history.len().saturating_sub(HISTORY)];
+        let beyond = &history[..history.len().saturating_sub(REVISION_HISTORY_LIMIT)];
         let used = |number| self.tasks_of(id).any(|task| task.revision.number == number);
         let unused = beyond.iter().find(|revision| !used(revision.number));
         ensure(unused.is_none(), || format!("service {id} keeps {unused:?}, which nothing needs"))
     }
 
-    fn check_tokens(&self) -> Result<(), Broken> {
+    fn check_tokens(&self) -> Result<(), InvariantViolation> {
         let mut hashes = BTreeSet::new();
         for token in self.tokens() {
             let Token { id, version, uses, max_uses, .. } = **token;
@@ -168,35 +176,38 @@ impl State {
         ensure(count <= MAX_TOKENS, || format!("there are {count} tokens"))
     }
 
-    fn check_nodes(&self) -> Result<(), Broken> {
+    fn check_nodes(&self) -> Result<(), InvariantViolation> {
         let mut names = BTreeSet::new();
         let mut subnets = BTreeSet::new();
         for node in self.nodes() {
             let Node { id, name, subnet, status, session, .. } = &**node;
             ensure(names.insert(name), || format!("two nodes are called {name}"))?;
             ensure(subnets.insert(*subnet), || format!("subnet {subnet} was given twice"))?;
-            let number = self.cluster.as_ref().and_then(|cluster| cluster.number_of(subnet));
-            ensure(number.is_some_and(|number| number < self.subnets), || {
+            let number = self.cluster.as_ref().and_then(|cluster| cluster.subnet_number(subnet));
+            ensure(number.is_some_and(|number| number < self.allocated_subnets), || {
                 format!("subnet {subnet} of node {id} was never given")
             })?;
             let connected = *status != NodeStatus::Unknown;
             ensure(connected == (*session > 0), || format!("node {id} is {status:?} in session {session}"))?;
-            let newest = node.version.max(node.assignment);
+            let newest = node.version.max(node.assignment_index);
             ensure(newest <= self.applied.index, || format!("node {id} is of a later entry"))?;
         }
         Ok(())
     }
 
-    fn check_task(&self, task: &Task) -> Result<(), Broken> {
+    fn check_task(&self, task: &Task) -> Result<(), InvariantViolation> {
         let Task { id, slot, observed, .. } = task;
-        let service =
-            self.service(&id.service).ok_or_else(|| Broken(format!("task {id} without a service")))?;
-        ensure(id.number < service.next_task && id.number > 0, || format!("task {id} has a number to come"))?;
+        let service = self
+            .service(&id.service)
+            .ok_or_else(|| InvariantViolation(format!("task {id} without a service")))?;
+        ensure(id.number < service.next_task_number && id.number > 0, || {
+            format!("task {id} has a number to come")
+        })?;
         let mut known = service.history.iter().chain([&service.revision]);
         ensure(known.any(|known| *known == task.revision), || {
             format!("task {id} is of revision {}, which its service does not know", task.revision.number)
         })?;
-        let global = service.spec.mode == Mode::Global;
+        let global = service.spec.mode == ServiceMode::Global;
         ensure(global == task.bound_to().is_some(), || {
             format!("task {id} is bound to {:?}", task.bound_to())
         })?;
@@ -211,22 +222,22 @@ impl State {
             Health::None => true,
             Health::Healthy => observed.state == TaskState::Running,
             Health::Starting => observed.state == TaskState::Running && !observed.ready,
-            // What it was when it was told to stop, it stays.
+            // Its health when it was stopped stays.
             Health::Unhealthy => {
-                let stopped = task.desired > Desired::Running;
+                let stopped = task.desired > DesiredTaskState::Running;
                 (observed.state == TaskState::Running || stopped) && !observed.ready
             }
         };
         ensure(well, || format!("task {id} is {:?} and {:?}", observed.state, observed.health))?;
         let ended = !observed.removed || observed.state.is_terminal();
         ensure(ended, || format!("task {id} is removed and {:?}", observed.state))?;
-        let why = crate::reason(self, None, task, self.clock);
+        let why = crate::explain_task(self, None, task, self.clock);
         let explained = task.state() == TaskState::Running || !why.is_empty();
         ensure(explained, || format!("task {id} does not say why it is {:?}", observed.state))?;
-        self.check_place(task)
+        self.check_placement(task)
     }
 
-    fn check_place(&self, task: &Task) -> Result<(), Broken> {
+    fn check_placement(&self, task: &Task) -> Result<(), InvariantViolation> {
         let id = task.id;
         let (node, address) = match (task.node, task.address) {
             (Some(node), Some(address)) => (node, address),
@@ -234,32 +245,34 @@ impl State {
                 let untouched = task.observed.state < TaskState::Accepted && task.lost_since().is_none();
                 return ensure(untouched, || format!("task {id} has no node, and {:?}", task.observed));
             }
-            (node, address) => return Err(Broken(format!("task {id} is on {node:?} with {address:?}"))),
+            (node, address) => {
+                return Err(InvariantViolation(format!("task {id} is on {node:?} with {address:?}")));
+            }
         };
         let Some(node) = self.node(&node) else {
             let gone = task.observed.removed && task.lost_since().is_none();
             return ensure(gone, || format!("task {id} holds something on a node that was removed"));
         };
-        // Of a node that was removed and joined again, what it had before is gone.
+        // If a node was removed and joined again, its earlier resources are gone.
         if task.observed.removed {
             return ensure(task.lost_since().is_none(), || format!("task {id} is lost and removed"));
         }
-        let inside = address::is_for_tasks(node.subnet, address);
+        let inside = address::is_task_address(node.subnet, address);
         ensure(inside, || format!("{address} of task {id} is not for tasks of {}", node.subnet))?;
-        let lost = task.holds_node() && node.status == NodeStatus::Down;
+        let lost = task.holds_resources() && node.status == NodeStatus::Down;
         ensure(lost == task.lost_since().is_some(), || {
             format!("task {id} is lost since {:?} on a node that is {:?}", task.lost_since(), node.status)
         })
     }
 
     /// On each node, a host port belongs to one service.
-    fn check_opened_ports(&self) -> Result<(), Broken> {
+    fn check_opened_ports(&self) -> Result<(), InvariantViolation> {
         let mut opened: BTreeMap<_, BTreeMap<PublishedPort, ServiceId>> = BTreeMap::new();
-        for task in self.tasks().filter(|task| task.holds_node()) {
+        for task in self.tasks().filter(|task| task.holds_resources()) {
             for port in &task.revision.ports {
                 let here = opened.entry((task.node, port.host_port)).or_default();
                 let mut others = here.iter().filter(|(_, service)| **service != task.id.service);
-                let other = others.find(|(other, _)| other.collides(port));
+                let other = others.find(|(other, _)| other.conflicts_with(port));
                 ensure(other.is_none(), || format!("{port} of task {} is open for {other:?}", task.id))?;
                 here.insert(*port, task.id.service);
             }
@@ -268,8 +281,8 @@ impl State {
     }
 }
 
-/// What a task was is never taken back.
-fn check_life(old: &Task, new: &Task) -> Result<(), Broken> {
+/// A task's fields never revert.
+fn check_task_transition(old: &Task, new: &Task) -> Result<(), InvariantViolation> {
     let (was, is) = (&old.observed, &new.observed);
     let same = old.slot == new.slot && old.revision == new.revision && old.created_at == new.created_at;
     ensure(same, || format!("task {} became another: {new:?}", old.id))?;
@@ -279,5 +292,5 @@ fn check_life(old: &Task, new: &Task) -> Result<(), Broken> {
     let forward = (is.attempt, is.state) >= (was.attempt, was.state) && is.since >= was.since;
     ensure(forward, || format!("task {} went from {was:?} back to {is:?}", old.id))?;
     let revived = was.state.is_terminal() && !is.state.is_terminal();
-    ensure(!revived && is.removed >= was.removed, || format!("task {} came back to life", old.id))
+    ensure(!revived && is.removed >= was.removed, || format!("task {} left a terminal state", old.id))
 }

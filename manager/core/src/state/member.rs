@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use warren_types::{ManagerAddress, ManagerId, Member, MemberId, Node, NodeId, NodeName, NodeRole, Suffrage};
 
-use super::{Kind, Refusal, State, digest};
+use super::{ObjectKind, Refusal, State, digest};
 
-/// How many members there may be, those that are being removed or replaced included.
+/// The most members, those that are being removed or replaced included.
 pub const MAX_MEMBERS: usize = 16;
-/// How many of the nodes that were removed last are remembered.
-pub const MAX_REMOVED: usize = 1024;
+/// How many removed nodes are recorded.
+pub const MAX_REMOVED_NODES: usize = 1024;
 
 impl State {
     /// All managers, by their id in the raft group.
@@ -23,40 +23,40 @@ impl State {
     }
 
     /// The manager with that id in its certificate, if it is a member.
-    pub fn member_of(&self, id: &ManagerId) -> Option<&Arc<Member>> {
-        self.members().find(|member| member.id == *id)
+    pub fn member_of_manager(&self, id: &ManagerId) -> Option<&Arc<Member>> {
+        self.members().find(|member| member.manager_id == *id)
     }
 
-    /// The id in the raft group that the next manager gets: above all that were ever given. 0 before the first manager
-    /// is known.
-    pub fn next_member(&self) -> MemberId {
-        self.next_member
+    /// The id in the raft group that the next manager gets: above all earlier ones. 0 before the first
+    /// manager is registered.
+    pub fn next_member_id(&self) -> MemberId {
+        self.next_member_id
     }
 
-    /// The node of managers that has this name, be it of that machine or of another one.
+    /// The manager node with this name, whether it is on that host or another one.
     pub fn node_of_manager(&self, name: &NodeName) -> Option<&Arc<Node>> {
         let node = self.index.node_names.get(name).and_then(|id| self.nodes.get(id));
         node.filter(|node| node.role == NodeRole::Manager)
     }
 
-    /// Whether a manager at `host` with the name of `node`, which takes the place of the manager `replaces`, is on that
-    /// node's machine: the node is at that host, or the manager in whose place it comes had that name. A machine that
-    /// only got the name of a removed manager is another one, and the node may still run what it ran.
+    /// Whether a manager at `host` with the name of `node`, which replaces the manager `replaces`, is on that
+    /// node's host: the node is at that host, or the replaced manager had that name. A host that only got the
+    /// name of a removed manager is a different one, and the node may still run its tasks.
     pub fn is_node_at(&self, node: &Node, host: &str, replaces: Option<MemberId>) -> bool {
         let replaced = replaces.and_then(|replaced| self.member(replaced));
         node.description.address == host || replaced.is_some_and(|replaced| replaced.name == node.name)
     }
 
-    /// At which entry the node was removed; `None` for one that is there, that never was, or of which too many others
+    /// The entry at which the node was removed; `None` if it exists, never existed, or if too many others
     /// were removed since.
-    pub fn removed_at(&self, node: &NodeId) -> Option<u64> {
+    pub fn node_removed_at(&self, node: &NodeId) -> Option<u64> {
         self.removed_nodes.get(node).copied()
     }
 
-    /// Where managers are reached: the addresses of those that are to stay, each once.
+    /// The addresses of managers that are not being removed, each once.
     pub(crate) fn manager_addresses(&self) -> Vec<ManagerAddress> {
         let mut addresses = Vec::new();
-        for Member { address, .. } in self.staying_members() {
+        for Member { address, .. } in self.remaining_members() {
             // A manager and the one that it replaces have one address.
             if !addresses.contains(address) {
                 addresses.push(address.clone());
@@ -66,59 +66,63 @@ impl State {
     }
 
     /// Those that are not being removed.
-    pub(super) fn staying_members(&self) -> impl Iterator<Item = &Member> {
+    pub(super) fn remaining_members(&self) -> impl Iterator<Item = &Member> {
         self.members().map(|member| &**member).filter(|member| !member.removing)
     }
 
-    /// The one that takes the place of `member`.
+    /// The replacement of `member`.
     pub(super) fn replacement_of(&self, member: MemberId) -> Option<&Arc<Member>> {
         self.members().find(|other| other.replaces == Some(member))
     }
 
     /// It is to vote, now and later: neither removed, nor replaced, nor a learner.
-    pub(super) fn stands(&self, member: &Member) -> bool {
-        let votes = member.wanted == Suffrage::Voter && !member.removing;
-        votes && self.replacement_of(member.member).is_none()
+    pub(super) fn is_desired_voter(&self, member: &Member) -> bool {
+        let votes = member.desired_suffrage == Suffrage::Voter && !member.removing;
+        votes && self.replacement_of(member.member_id).is_none()
     }
 
-    /// Refuses to go on without this one where no other is to vote.
-    pub(super) fn others_stand(&self, member: &Member) -> Result<(), Refusal> {
-        let other = self.members().any(|other| other.member != member.member && self.stands(other));
+    /// Rejects the removal of this voter if no other one is to vote.
+    pub(super) fn check_other_voters(&self, member: &Member) -> Result<(), Refusal> {
+        let other =
+            self.members().any(|other| other.member_id != member.member_id && self.is_desired_voter(other));
         if other { Ok(()) } else { Err(Refusal::LastManager { manager: member.name.clone() }) }
     }
 
-    /// Refuses a name or an address that another manager has. One that is being removed has given up its own, and
-    /// `except` may share it: a manager and the one that it replaces.
+    /// Rejects a name or an address that another manager has. One that is being removed has released its own,
+    /// and `except` may share it: a manager and the one that it replaces.
     pub(super) fn check_unique_member(
         &self,
         name: &NodeName,
         address: &ManagerAddress,
         except: &[MemberId],
     ) -> Result<(), Refusal> {
-        for other in self.staying_members().filter(|other| !except.contains(&other.member)) {
+        for other in self.remaining_members().filter(|other| !except.contains(&other.member_id)) {
             if other.name == *name {
-                return Err(Refusal::AlreadyExists { kind: Kind::Manager, name: name.to_string() });
+                return Err(Refusal::AlreadyExists { kind: ObjectKind::Manager, name: name.to_string() });
             }
             if other.address == *address {
-                return Err(Refusal::AddressTaken { address: address.clone(), owner: other.name.clone() });
+                return Err(Refusal::ManagerAddressTaken {
+                    address: address.clone(),
+                    owner: other.name.clone(),
+                });
             }
         }
         Ok(())
     }
 
-    /// A node is there, so it is not one that was removed.
+    /// The node exists again, so it is not recorded as removed.
     pub(super) fn forget_removal(&mut self, node: NodeId) {
         if let Some(index) = self.removed_nodes.remove(&node) {
-            self.sum.remove(digest::removed(node, index));
+            self.digest_sum.remove(digest::removed_node(node, index));
         }
     }
 
-    /// A node was removed at that entry. Of too many, the one that was removed first is forgotten.
-    pub(super) fn remember_removal(&mut self, node: NodeId, index: u64) {
+    /// Records that a node was removed at that entry. Beyond the limit the oldest record is deleted.
+    pub(super) fn record_removal(&mut self, node: NodeId, index: u64) {
         self.forget_removal(node);
-        self.sum.add(digest::removed(node, index));
+        self.digest_sum.add(digest::removed_node(node, index));
         self.removed_nodes.insert(node, index);
-        if self.removed_nodes.len() > MAX_REMOVED {
+        if self.removed_nodes.len() > MAX_REMOVED_NODES {
             let oldest = self.removed_nodes.iter().min_by_key(|(node, index)| (**index, **node));
             if let Some(node) = oldest.map(|(node, _)| *node) {
                 self.forget_removal(node);

@@ -1,67 +1,68 @@
-//! The answer to a command, and what it altered.
+//! The outcome of a command, and what it changed.
 
 use std::sync::Arc;
 
 use warren_types::{
-    Content, ContentId, Member, MemberId, Node, NodeId, Service, ServiceId, TaskId, Token, TokenId, Volume,
-    VolumeId,
+    Member, MemberId, Node, NodeId, SecretObject, SecretObjectId, Service, ServiceId, TaskId, Token, TokenId,
+    Volume, VolumeId,
 };
 
 use super::Refusal;
 
-/// The answer to a command.
+/// The outcome of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
+pub enum ApplyOutcome {
     /// Something changed.
     Applied {
         /// For the caller.
-        answer: Answer,
-        /// Keys of what changed, for watchers; a key may occur more than once, and what it named may be gone.
-        changes: Vec<Change>,
+        response: CommandResponse,
+        /// Keys of what changed, for watchers; a key may occur more than once, and its object may have been
+        /// deleted.
+        changes: Vec<StateChange>,
     },
-    /// It was already so.
+    /// It was already set.
     Unchanged {
         /// The object as it is.
-        answer: Answer,
+        answer: CommandResponse,
     },
     /// Nothing was changed, and why.
     Rejected(Refusal),
 }
 
-/// What a caller learns from a command that was applied: the object as the command's own entry left it or found it, or
-/// as it was before, if the entry deleted it. Later entries do not show in it.
+/// The response to an applied command: the object as the command's own entry left it or found it, or as it
+/// was before, if the entry deleted it. Later entries are not visible in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
-    /// There is nothing to say.
+pub enum CommandResponse {
+    /// No object.
     Done,
-    /// Of commands on a service.
+    /// Response to commands on a service.
     Service(Arc<Service>),
-    /// Of commands on a node.
+    /// Response to commands on a node.
     Node(Arc<Node>),
-    /// Of commands on a join token.
+    /// Response to commands on a join token.
     Token(Arc<Token>),
-    /// Of commands on a content.
-    Content(Arc<Content>),
-    /// Of commands on a volume.
+    /// Response to commands on a secret object.
+    SecretObject(Arc<SecretObject>),
+    /// Response to commands on a volume.
     Volume(Arc<Volume>),
-    /// Of commands on a manager.
+    /// Response to commands on a manager.
     Member(Arc<Member>),
-    /// Of a new session.
+    /// Response to a new session.
     Session {
-        /// Higher than any before it on this node.
+        /// Higher than that of any earlier session of this node.
         number: u64,
     },
 }
 
-macro_rules! object_of_answer {
+macro_rules! object_of_response {
     ($($object:ident),*) => {$(
-        impl TryFrom<Answer> for Arc<$object> {
-            /// The answer, which has no such object.
-            type Error = Answer;
+        impl TryFrom<CommandResponse> for Arc<$object> {
+            /// The response, which has no such object.
+            type Error = CommandResponse;
 
-            fn try_from(answer: Answer) -> Result<Self, Answer> {
+            fn try_from(answer: CommandResponse) -> Result<Self, CommandResponse> {
                 match answer {
-                    Answer::$object(object) => Ok(object),
+                    CommandResponse::$object(object) => Ok(object),
                     other => Err(other),
                 }
             }
@@ -69,12 +70,12 @@ macro_rules! object_of_answer {
     )*};
 }
 
-object_of_answer!(Service, Node, Token, Content, Volume, Member);
+object_of_response!(Service, Node, Token, SecretObject, Volume, Member);
 
-/// The key of something that changed. Look it up in the state: when it is not there, it was deleted.
+/// The key of something that changed. Look it up in the state: if it does not exist, it was deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Change {
-    /// The cluster's settings, or its level.
+pub enum StateChange {
+    /// The cluster's settings, or its feature level.
     Cluster,
     /// A service.
     Service(ServiceId),
@@ -82,12 +83,12 @@ pub enum Change {
     Task(TaskId),
     /// A node's own fields.
     Node(NodeId),
-    /// What a node should have.
+    /// The assignment of a node.
     Assignment(NodeId),
     /// A join token.
     Token(TokenId),
     /// A secret, a config or a credential.
-    Content(ContentId),
+    SecretObject(SecretObjectId),
     /// A volume.
     Volume(VolumeId),
     /// A manager.

@@ -1,4 +1,4 @@
-//! Questions to a state. None of them scans more than it answers.
+//! Queries on a state. None of them scans more than it returns.
 
 mod resolve;
 mod storage;
@@ -9,19 +9,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use warren_types::{
-    Assignment, AssignmentVersion, Id, Mode, Node, NodeId, NodeName, NodeSettings, Service, ServiceId,
+    Assignment, AssignmentVersion, Id, Node, NodeId, NodeName, NodeSettings, Service, ServiceId, ServiceMode,
     ServiceName, Task, TaskAssignment, TaskId, Token, TokenHash, TokenId, VolumeAssignment, VolumeName,
 };
 
-use super::{Claim, Counts, State, Usage, claim};
+use super::{NodeAllocation, NodeEligibility, State, TaskCounts, eligibility};
 
 /// How often a worker sends usage and conditions.
-pub const HEARTBEAT: Duration = Duration::from_secs(5);
+pub const HEARTBEAT_PERIOD: Duration = Duration::from_secs(5);
 /// How often a worker asks whether its assignment is current.
-pub const SYNC: Duration = Duration::from_secs(3);
+pub const SYNC_PERIOD: Duration = Duration::from_secs(3);
 
 impl State {
-    /// Services by name, from the first after `last`; all of them for `None`. `take` a page, and ask on
+    /// Services by name, from the first after `last`; all of them for `None`. `take` a page, and continue
     /// from its last name.
     pub fn services_after<'a>(
         &'a self,
@@ -48,7 +48,7 @@ impl State {
         self.tasks.after(last.unwrap_or(TaskId { service: ServiceId(Id(0)), number: 0 }))
     }
 
-    /// Tasks of a service by number, records of ended ones included. The iterator can be reversed.
+    /// Tasks of a service by number, records of terminal ones included. The iterator can be reversed.
     pub fn tasks_of<'a>(
         &'a self,
         service: &ServiceId,
@@ -63,7 +63,7 @@ impl State {
     }
 
     /// The token with that secret's hash.
-    pub fn token_of(&self, hash: &TokenHash) -> Option<&Arc<Token>> {
+    pub fn token_by_hash(&self, hash: &TokenHash) -> Option<&Arc<Token>> {
         self.index.token_hashes.get(hash).and_then(|id| self.tokens.get(id))
     }
 
@@ -73,7 +73,7 @@ impl State {
         service: &ServiceId,
         slot: u32,
     ) -> impl Iterator<Item = &'a Arc<Task>> + use<'a> {
-        self.index.occupants(*service, slot).filter_map(|id| self.tasks.get(&id))
+        self.index.slot_tasks(*service, slot).filter_map(|id| self.tasks.get(&id))
     }
 
     /// The task that occupies the slot; of two the one that is replaced, since it is the one that serves.
@@ -81,78 +81,79 @@ impl State {
         self.live_tasks(service, slot).next()
     }
 
-    /// The live task that this one is there to replace.
+    /// The live task that this one replaces.
     pub fn predecessor(&self, task: &Task) -> Option<&Arc<Task>> {
         self.live_task(&task.id.service, task.slot).filter(|other| other.id.number < task.id.number)
     }
 
-    /// The slot that a node is in global services: the number of its subnet, from 1. `None` where it is too large
-    /// for one.
+    /// The slot of a node in global services: the number of its subnet, from 1. `None` if it is too large for
+    /// one.
     pub fn slot_of(&self, node: &Node) -> Option<u32> {
-        let number = self.cluster.as_ref()?.number_of(&node.subnet)?;
+        let number = self.cluster.as_ref()?.subnet_number(&node.subnet)?;
         u32::try_from(number).ok()?.checked_add(1)
     }
 
-    /// How many tasks a service should have: its replicas, or the nodes that it has or should have a task on or for.
-    /// Nothing for one that is being removed.
-    pub fn wanted(&self, service: &Service) -> u32 {
+    /// The desired number of tasks: its replicas, or the nodes that have or should have a task. Zero for a
+    /// service that is being removed.
+    pub fn desired_tasks(&self, service: &Service) -> u32 {
         match service.spec.mode {
             _ if service.removing => 0,
-            Mode::Replicated { replicas } => replicas,
-            Mode::Global => {
-                let wanted = self.nodes().filter(|node| match claim(service, node) {
-                    Claim::New => true,
-                    Claim::Keep => self.has_slot(&service.id, node),
-                    Claim::Nothing => false,
+            ServiceMode::Replicated { replicas } => replicas,
+            ServiceMode::Global => {
+                let wanted = self.nodes().filter(|node| match eligibility(service, node) {
+                    NodeEligibility::Eligible => true,
+                    NodeEligibility::KeepOnly => self.has_task_for(&service.id, node),
+                    NodeEligibility::Excluded => false,
                 });
                 u32::try_from(wanted.count()).unwrap_or(u32::MAX)
             }
         }
     }
 
-    /// The services whose tasks may have to change because the node did: those that have a task there, and the
-    /// global ones.
-    pub fn services_concerned(&self, node: &NodeId) -> BTreeSet<ServiceId> {
-        let global = self.services().filter(|service| service.spec.mode == Mode::Global);
+    /// The services whose tasks may have to change because the node did: those that have a task there, and
+    /// the global ones.
+    pub fn affected_services(&self, node: &NodeId) -> BTreeSet<ServiceId> {
+        let global = self.services().filter(|service| service.spec.mode == ServiceMode::Global);
         self.tasks_on(node).map(|task| task.id.service).chain(global.map(|service| service.id)).collect()
     }
 
-    /// A live task of the service is on the node.
+    /// Whether a live task of the service is on the node.
     pub(crate) fn has_task_on(&self, service: &ServiceId, node: &NodeId) -> bool {
-        self.index.spread.get(&(*service, *node)).is_some()
+        self.index.tasks_per_node.get(&(*service, *node)).is_some()
     }
 
-    /// A live task of the global service is on the node, or waits to come to it.
-    fn has_slot(&self, service: &ServiceId, node: &Node) -> bool {
+    /// Whether a live task of the global service is on the node, or waits to be assigned to it.
+    fn has_task_for(&self, service: &ServiceId, node: &Node) -> bool {
         self.slot_of(node).is_some_and(|slot| self.live_task(service, slot).is_some())
     }
 
     /// How many live tasks of the task's service the node has, without the one that it replaces.
-    pub(crate) fn crowd(&self, task: &Task, node: NodeId) -> u32 {
-        let here = self.index.spread.get(&(task.id.service, node)).copied().unwrap_or(0);
+    pub(crate) fn count_other_tasks_on(&self, task: &Task, node: NodeId) -> u32 {
+        let here = self.index.tasks_per_node.get(&(task.id.service, node)).copied().unwrap_or(0);
         let replaced = self.predecessor(task).is_some_and(|other| other.node == Some(node));
         here.saturating_sub(u32::from(replaced))
     }
 
-    /// Tasks that hold the node: not yet reported as removed. In order of their addresses.
+    /// Tasks that hold the node: not yet reported as removed. Ordered by address.
     pub fn tasks_on<'a>(&'a self, node: &NodeId) -> impl Iterator<Item = &'a Arc<Task>> + use<'a> {
         let subnet = self.nodes.get(node).map(|node| node.subnet);
-        let held = subnet
-            .map(|subnet| self.index.addresses.range(subnet.network().into()..=subnet.broadcast().into()));
+        let held = subnet.map(|subnet| {
+            self.index.tasks_by_address.range(subnet.network().into()..=subnet.broadcast().into())
+        });
         held.into_iter().flatten().filter_map(|(_, task)| self.tasks.get(task))
     }
 
-    /// How many tasks a service has; nothing for one that does not exist.
-    pub fn counts(&self, service: &ServiceId) -> Counts {
+    /// Numbers of a service's tasks; zero if it does not exist.
+    pub fn task_counts(&self, service: &ServiceId) -> TaskCounts {
         self.index.counts.get(service).copied().unwrap_or_default()
     }
 
-    /// What is taken of a node; nothing for one that does not exist.
-    pub fn usage(&self, node: &NodeId) -> Usage {
-        self.index.usage.get(node).copied().unwrap_or_default()
+    /// What is allocated on a node; zero if it does not exist.
+    pub fn node_allocation(&self, node: &NodeId) -> NodeAllocation {
+        self.index.allocations.get(node).copied().unwrap_or_default()
     }
 
-    /// Everything the node should have. `None` if there is no such node.
+    /// The assignment of the node. `None` if the node does not exist.
     pub fn assignment(&self, node: &NodeId) -> Option<Assignment> {
         let version = self.assignment_version(node)?;
         let mut tasks: Vec<_> = self.tasks_on(node).filter_map(|task| self.task_assignment(task)).collect();
@@ -160,14 +161,13 @@ impl State {
         Some(Assignment { version, tasks })
     }
 
-    /// Version of what the node should have; it rises with every change of that. `None` if there is no such
-    /// node.
+    /// Version of the node's assignment; it rises with every change of it. `None` if the node does not exist.
     pub fn assignment_version(&self, node: &NodeId) -> Option<AssignmentVersion> {
         let incarnation = self.cluster.as_ref()?.incarnation;
-        Some(AssignmentVersion { incarnation, index: self.nodes.get(node)?.assignment })
+        Some(AssignmentVersion { incarnation, index: self.nodes.get(node)?.assignment_index })
     }
 
-    /// A task as its worker must know it. `None` until it has an address.
+    /// The assignment of a task for its worker. `None` until it has an address.
     pub fn task_assignment(&self, task: &Task) -> Option<TaskAssignment> {
         let service = self.services.get(&task.id.service)?;
         Some(TaskAssignment {
@@ -186,11 +186,11 @@ impl State {
     }
 
     fn volume_assignment(&self, name: &VolumeName) -> VolumeAssignment {
-        let options = self.volume_named(name).map(|volume| volume.options.clone());
+        let options = self.volume_by_name(name).map(|volume| volume.options.clone());
         VolumeAssignment { name: name.clone(), options: options.unwrap_or_default() }
     }
 
-    /// What the node must know that is not per task. `None` if there is no such node.
+    /// The settings of the node that are not per task. `None` if the node does not exist.
     pub fn node_settings(&self, node: &NodeId) -> Option<NodeSettings> {
         let cluster = self.cluster.as_ref()?;
         let node = self.nodes.get(node)?;
@@ -201,23 +201,23 @@ impl State {
             labels: node.all_labels(),
             subnet: node.subnet,
             ranges: cluster.ranges.clone(),
-            heartbeat: HEARTBEAT,
-            sync: SYNC,
+            heartbeat: HEARTBEAT_PERIOD,
+            sync: SYNC_PERIOD,
             managers: self.manager_addresses(),
         })
     }
 
-    /// Tasks of a service that are not live any more, on a node that is down, or waiting to replace another, oldest
-    /// first.
-    pub(crate) fn unsettled_of<'a>(
+    /// Tasks of a service that are not live any more, on a node that is down, or waiting to replace another,
+    /// oldest first.
+    pub(crate) fn unsettled_tasks_of<'a>(
         &'a self,
         service: &ServiceId,
     ) -> impl DoubleEndedIterator<Item = &'a Arc<Task>> + use<'a> {
-        self.index.unsettled.range(numbers(*service)).filter_map(|id| self.tasks.get(id))
+        self.index.unsettled.range(task_id_range(*service)).filter_map(|id| self.tasks.get(id))
     }
 }
 
-/// Every task id that the service can give.
-pub(crate) fn numbers(service: ServiceId) -> std::ops::RangeInclusive<TaskId> {
+/// Every possible task id of the service.
+pub(crate) fn task_id_range(service: ServiceId) -> std::ops::RangeInclusive<TaskId> {
     TaskId { service, number: 0 }..=TaskId { service, number: u64::MAX }
 }

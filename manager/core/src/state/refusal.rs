@@ -1,76 +1,78 @@
-//! Why a command or a question was refused: what was wanted, what was found, what to do.
+//! Why a command or a query was rejected: what was expected, what was found, what to do.
 
 mod kind;
 
 use warren_types::{
-    ClusterId, ContentKind, ContentName, ManagerAddress, NodeName, NodeRole, NodeStatus, PublishedPort,
-    ServiceName, Violations, VolumeName,
+    ClusterId, ManagerAddress, NodeName, NodeRole, NodeStatus, PublishedPort, SecretObjectKind,
+    SecretObjectName, ServiceName, Violations, VolumeName,
 };
 
-pub use self::kind::Kind;
-use super::{MAX_CONTENT_BYTES, MAX_MEMBERS};
+pub use self::kind::ObjectKind;
+use super::{MAX_MEMBERS, MAX_SECRET_OBJECTS_SIZE};
 
 /// Why nothing was changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// It does not exist, or not any more.
-    #[error("{kind} {reference:?} does not exist; `warren {}` shows what does", kind.list())]
+    #[error("{kind} {reference:?} does not exist; `warren {}` lists the existing ones", kind.list_command())]
     NotFound {
-        /// What was looked for.
-        kind: Kind,
-        /// As it was given.
+        /// The kind of the object.
+        kind: ObjectKind,
+        /// The reference in the request.
         reference: String,
     },
-    /// An id prefix fits more than one.
-    #[error("{reference:?} begins more than one {kind} id ({}); give more of it", matches.join(", "))]
+    /// An id prefix matches more than one object.
+    #[error("{reference:?} is a prefix of more than one {kind} id ({}); give a longer prefix", matches.join(", "))]
     Ambiguous {
-        /// What was looked for.
-        kind: Kind,
-        /// As it was given.
+        /// The kind of the object.
+        kind: ObjectKind,
+        /// The reference in the request.
         reference: String,
-        /// Some ids that begin so.
+        /// Some of the matching ids.
         matches: Vec<String>,
     },
-    /// The name, or the id with other content, is taken.
+    /// The name, or the id with other fields, is taken.
     #[error("{kind} {name} already exists; choose another name or remove it first")]
     AlreadyExists {
-        /// What should have been created.
-        kind: Kind,
-        /// Name of what is there.
+        /// The kind of the object to create.
+        kind: ObjectKind,
+        /// Name of the existing object.
         name: String,
     },
-    /// An earlier request with this id created it, and somebody has changed it since.
+    /// An earlier request with this id created it, and it was changed since.
     #[error(
-        "an earlier request with this id created {kind} {name}, and somebody changed it after that (it is at version \
-         {found}): this request changes nothing; see what it is now with `warren {}`",
-        kind.show(name)
+        "an earlier request with this id created {kind} {name}, which was changed since (it is at version \
+         {found}): this request changes nothing; see its current state with `warren {}`",
+        kind.show_command(name)
     )]
     ChangedSinceCreated {
-        /// What should have been created.
-        kind: Kind,
+        /// The kind of the object to create.
+        kind: ObjectKind,
         /// Its name.
         name: String,
-        /// As it is.
+        /// Its current version.
         found: u64,
     },
     /// Another service publishes the host port.
     #[error("host port {} is already published by service {owner}; choose another port", port.host_port)]
     PortTaken {
-        /// The port that was asked for.
+        /// The requested port.
         port: PublishedPort,
-        /// Who has it.
+        /// The service that publishes it.
         owner: ServiceName,
     },
     /// It changed since it was read.
-    #[error("{kind} {name} is at version {found}, not {wanted}: it changed meanwhile; look again and repeat")]
+    #[error(
+        "{kind} {name} is at version {found}, not {expected}: it changed meanwhile; read it again and retry"
+    )]
     VersionConflict {
-        /// What should have been changed.
-        kind: Kind,
+        /// The kind of the object to change.
+        kind: ObjectKind,
         /// Its name.
         name: String,
-        /// As the caller knew it.
-        wanted: u64,
-        /// As it is.
+        /// The version in the request.
+        expected: u64,
+        /// The current version.
         found: u64,
     },
     /// The tasks to create are of a revision that is not the current one.
@@ -78,26 +80,26 @@ pub enum Refusal {
     StaleRevision {
         /// The service.
         service: ServiceName,
-        /// As the planner knew it.
+        /// The revision in the plan.
         wanted: u64,
-        /// As it is.
+        /// The current revision.
         found: u64,
     },
-    /// Fields that say something impossible.
+    /// Invalid fields.
     #[error("{0}")]
     Invalid(Violations),
-    /// The service is on its way out.
-    #[error("service {service} is being removed; wait until it is gone")]
-    Removing {
+    /// The service is being removed.
+    #[error("service {service} is being removed; wait until it is removed")]
+    ServiceRemoving {
         /// The service.
         service: ServiceName,
     },
-    /// The service cannot be forgotten yet.
+    /// The service cannot be deleted yet.
     #[error("service {service} still has {tasks} task records or is not being removed; remove it first")]
-    InUse {
+    ServiceInUse {
         /// The service.
         service: ServiceName,
-        /// Records it has.
+        /// The number of its task records.
         tasks: u32,
     },
     /// There is no cluster yet.
@@ -105,10 +107,10 @@ pub enum Refusal {
     NoCluster,
     /// There is a cluster, with another id.
     #[error("this manager belongs to cluster {found}, not {wanted}; use another data directory")]
-    OtherCluster {
-        /// The id that was asked for.
+    ClusterMismatch {
+        /// The id in the request.
         wanted: ClusterId,
-        /// The id it has.
+        /// The id of the cluster.
         found: ClusterId,
     },
     /// Planned by an earlier leader.
@@ -119,148 +121,147 @@ pub enum Refusal {
         /// Term of the entry.
         current: u64,
     },
-    /// Said in a session that is not the node's newest.
+    /// Sent in a session that is not the node's newest.
     #[error("node {node} is in session {current}, this is of session {sent}; open a new session")]
     StaleSession {
         /// The node.
         node: NodeName,
-        /// Number that came with it.
+        /// Number of the session in the request.
         sent: u64,
         /// Number of the newest session.
         current: u64,
     },
     /// The service has no such revision.
     #[error(
-        "service {service} has no revision {wanted} to return to; `warren service history {service}` shows those it has"
+        "service {service} has no revision {wanted}; list its revisions with `warren service history {service}`"
     )]
-    NoRevision {
+    RevisionNotFound {
         /// The service.
         service: ServiceName,
-        /// As it was asked for.
+        /// The requested revision.
         wanted: u64,
     },
     /// The service was never changed.
-    #[error("service {service} has only its first revision; there is nothing to return to")]
-    NothingBefore {
+    #[error("service {service} has only its first revision; a rollback is not possible")]
+    NoEarlierRevision {
         /// The service.
         service: ServiceName,
     },
-    /// The node cannot be forgotten yet.
+    /// The node cannot be deleted yet.
     #[error(
-        "node {node} is {status} and has {tasks} tasks; drain it or stop it first, or force it and lose them",
+        "node {node} is {status} and has {tasks} tasks; drain it or stop it first, or use force to give up its tasks",
         status = status.as_str()
     )]
     NodeInUse {
         /// The node.
         node: NodeName,
-        /// Whether managers hear of it.
+        /// Its status.
         status: NodeStatus,
-        /// How many tasks hold something there.
+        /// How many tasks hold resources there.
         tasks: u32,
     },
     /// There is no token with that secret, or not any more.
-    #[error(
-        "the token is not known: it was removed, or its end is missing; make a new one with `warren token create`"
-    )]
-    TokenUnknown,
-    /// The token is too old.
-    #[error("the token expired; make a new one with `warren token create`")]
+    #[error("unknown token: it was removed or is incomplete; create a new one with `warren token create`")]
+    TokenNotFound,
+    /// The token has expired.
+    #[error("the token has expired; create a new one with `warren token create`")]
     TokenExpired,
-    /// The token has been used as often as it may.
+    /// The token has reached its limit of uses.
     #[error(
-        "the token has been used {uses} times, as often as it may; make a new one with `warren token create`"
+        "the token has been used {uses} times, which is its limit; create a new one with `warren token create`"
     )]
-    TokenUsedUp {
-        /// How often.
+    TokenExhausted {
+        /// The number of uses.
         uses: u32,
     },
-    /// The token is for machines of another role.
+    /// The token is for another role.
     #[error(
-        "the token is for a {found}, not for a {wanted}: join with `warren {found} join`, or make another one with \
+        "the token is for a {found}, not for a {wanted}: join with `warren {found} join`, or create one with \
          `warren token create --role {wanted}`",
         wanted = wanted.as_str(),
         found = found.as_str()
     )]
-    TokenRole {
-        /// What the machine wants to be.
+    TokenRoleMismatch {
+        /// The role of the host that joins.
         wanted: NodeRole,
-        /// What the token makes it.
+        /// The role of the token.
         found: NodeRole,
     },
-    /// There are as many tokens as there may be.
+    /// The limit of tokens is reached.
     #[error("there are {found} tokens already; remove some first (`warren token ls`)")]
     TooManyTokens {
-        /// How many.
+        /// The number of tokens.
         found: u32,
     },
-    /// Services or tasks use the content.
-    #[error("{kind} {name} is used by {}; remove or update that first", some(by))]
-    ContentInUse {
-        /// What it is for.
-        kind: ContentKind,
+    /// Services or tasks use the secret object.
+    #[error("{kind} {name} is used by {}; remove or update that first", join_names(users))]
+    SecretObjectInUse {
+        /// The kind of the secret object.
+        kind: SecretObjectKind,
         /// Its name.
-        name: ContentName,
-        /// Names of the services, all of them.
-        by: Vec<String>,
+        name: SecretObjectName,
+        /// Names of all services that use it.
+        users: Vec<String>,
     },
-    /// There are as many contents as there may be.
+    /// The limit of secret objects is reached.
     #[error(
         "there are {found} secrets, configs and credentials already; remove some first (`warren secret ls`, \
          `warren config ls`)"
     )]
-    TooManyContents {
-        /// How many.
+    TooManySecretObjects {
+        /// The number of secret objects.
         found: u32,
     },
-    /// There is no room for the content's bytes.
+    /// The limit of the total size of secret objects is reached.
     #[error(
-        "all secrets, configs and credentials would have {wanted} bytes and may have {MAX_CONTENT_BYTES}; remove \
-         some first (`warren secret ls`, `warren config ls`)"
+        "all secrets, configs and credentials would have {wanted} bytes; the limit is {MAX_SECRET_OBJECTS_SIZE}; \
+         remove some first (`warren secret ls`, `warren config ls`)"
     )]
-    ContentsTooLarge {
-        /// Of all of them, their kept versions too, sealed.
+    SecretObjectsTooLarge {
+        /// Bytes of all of them, their kept versions too, sealed.
         wanted: u64,
     },
-    /// A revision cannot be returned to, since a secret or config that it uses is gone.
+    /// A rollback is impossible, since a secret or config that the revision uses is deleted.
     #[error(
-        "revision {revision} of service {service} uses version {number} of {kind} {name}, which is not kept any more; \
+        "revision {revision} of service {service} uses version {number} of {kind} {name}, which has been deleted; \
          update the service instead"
     )]
-    ContentGone {
+    SecretObjectVersionGone {
         /// The service.
         service: ServiceName,
-        /// The revision that was asked for.
+        /// The requested revision.
         revision: u64,
-        /// What the content was for.
-        kind: ContentKind,
+        /// Secret or config.
+        kind: SecretObjectKind,
         /// Its name.
-        name: ContentName,
-        /// Of its version.
+        name: SecretObjectName,
+        /// The number of its version.
         number: u64,
     },
     /// Services or tasks use the volume.
-    #[error("volume {name} is used by {}; remove or update that first", some(by))]
+    #[error("volume {name} is used by {}; remove or update that first", join_names(by))]
     VolumeInUse {
         /// The volume.
         name: VolumeName,
-        /// Names of tasks, and of services that no task is known of, all of them.
+        /// Names of all its tasks, and of services without a task that has it.
         by: Vec<String>,
     },
-    /// The volume is on its way out.
+    /// The volume is being removed.
     #[error(
-        "volume {name} is being removed; wait until it is gone (`warren volume rm --purge {name}` goes on with it)"
+        "volume {name} is being removed; wait until it is removed \
+         (`warren volume rm --purge {name}` continues the removal)"
     )]
     VolumeRemoving {
         /// The volume.
         name: VolumeName,
     },
-    /// The volume was not marked for removal.
+    /// The volume is not marked for removal.
     #[error("volume {name} is not being removed; remove it first (`warren volume rm --purge {name}`)")]
-    VolumeStays {
+    VolumeNotRemoving {
         /// The volume.
         name: VolumeName,
     },
-    /// The data cannot be deleted, since its node cannot be asked.
+    /// The data cannot be deleted, since its node is not reachable.
     #[error(
         "the data of volume {name} is on node {node}, which is {status}; wait for the node, or forget the volume and \
          leave its data (`warren volume rm {name}`)",
@@ -269,94 +270,96 @@ pub enum Refusal {
     VolumeUnreachable {
         /// The volume.
         name: VolumeName,
-        /// Where its data is.
+        /// The node of its data.
         node: NodeName,
-        /// Whether managers hear of it.
+        /// Its status.
         status: NodeStatus,
     },
     /// The data cannot be deleted, since its node is not a member any more.
-    #[error("the data of volume {name} is on a node that was removed; `warren volume rm {name}` forgets it")]
+    #[error(
+        "the data of volume {name} is on a node that was removed; delete its record with `warren volume rm {name}`"
+    )]
     VolumeLost {
         /// The volume.
         name: VolumeName,
     },
-    /// There are as many volumes as there may be.
+    /// The limit of volumes is reached.
     #[error("there are {found} volumes already; remove some first (`warren volume ls`)")]
     TooManyVolumes {
-        /// How many.
+        /// The number of volumes.
         found: u32,
     },
-    /// Another manager is reached there.
-    #[error(
-        "{address} is the address of manager {owner}; give this one's own address, or remove {owner} first"
-    )]
-    AddressTaken {
-        /// Where the manager was to be reached.
+    /// Another manager has the address.
+    #[error("{address} is the address of manager {owner}; use another address, or remove {owner} first")]
+    ManagerAddressTaken {
+        /// The requested address.
         address: ManagerAddress,
-        /// Who is reached there.
+        /// The manager that has it.
         owner: NodeName,
     },
-    /// Without this manager nobody would be left to decide.
+    /// No voter would be left without this manager.
     #[error(
-        "manager {manager} is the last one that is to vote; add or promote another one first (`warren manager join`, \
+        "manager {manager} is the last desired voter; add or promote another one first (`warren manager join`, \
          `warren manager promote`)"
     )]
     LastManager {
         /// The manager.
         manager: NodeName,
     },
-    /// The manager is on its way out.
-    #[error("manager {manager} is being removed; wait until it is gone (`warren manager ls`)")]
+    /// The manager is being removed.
+    #[error("manager {manager} is being removed; wait until it is removed (`warren manager ls`)")]
     ManagerRemoving {
         /// The manager.
         manager: NodeName,
     },
-    /// The manager can only be forgotten when it is not wanted any more.
+    /// The manager can only be deleted when it is being removed or replaced.
     #[error(
-        "manager {manager} is neither being removed nor replaced; remove it first (`warren manager rm {manager}`)"
+        "manager {manager} is not being removed or replaced; remove it first (`warren manager rm {manager}`)"
     )]
-    ManagerStays {
+    ManagerNotRemoving {
         /// The manager.
         manager: NodeName,
     },
-    /// The managers there are have not said who they are.
-    #[error("the first manager has not said who it is yet; repeat this in a moment")]
-    NoManagers,
-    /// There are as many managers as there may be.
-    #[error("there are {found} managers and may be {MAX_MEMBERS}; remove one first (`warren manager ls`)")]
+    /// No manager has registered itself yet.
+    #[error("no manager has registered yet; try again shortly")]
+    NoRegisteredManager,
+    /// The limit of managers is reached.
+    #[error(
+        "there are {found} managers, which is the limit of {MAX_MEMBERS}; remove one first (`warren manager ls`)"
+    )]
     TooManyManagers {
-        /// How many, those that are being removed included.
+        /// The number of managers, those that are being removed included.
         found: u32,
     },
-    /// The manager would not understand the cluster's commands.
+    /// The manager does not support the cluster's feature level.
     #[error(
-        "the cluster is at level {wanted} and this manager's version of Warren supports levels up to {found}; install \
-         the version that the other managers have"
+        "the cluster is at feature level {wanted} and this manager's version of Warren supports feature levels up to \
+         {found}; install the version that the other managers have"
     )]
-    LevelTooLow {
-        /// The cluster's.
+    FeatureLevelTooLow {
+        /// The cluster's feature level.
         wanted: u32,
-        /// Up to which the manager understands commands.
+        /// The highest feature level that the manager supports.
         found: u32,
     },
     /// No node subnet is left.
-    #[error("all {given} node subnets of the cluster's address ranges are given out; add a range")]
-    Exhausted {
-        /// How many there are.
-        given: u64,
+    #[error("all {allocated} node subnets of the cluster's address ranges are allocated; add a range")]
+    SubnetsExhausted {
+        /// The number of allocated subnets.
+        allocated: u64,
     },
-    /// The entry is not newer than what the state contains.
+    /// The entry is not newer than the state.
     #[error("entry {index} is not newer than the applied {applied}; replay only what follows the snapshot")]
     AlreadyApplied {
-        /// Of the entry.
+        /// Index of the entry.
         index: u64,
-        /// Of the state.
+        /// Index of the state.
         applied: u64,
     },
 }
 
 /// The first names of a list, and how many more there are: `web, api and 3 others`.
-fn some(names: &[String]) -> String {
+fn join_names(names: &[String]) -> String {
     const SHOWN: usize = 5;
     match names.len() {
         0 => "nothing".into(),
@@ -370,7 +373,7 @@ fn some(names: &[String]) -> String {
 }
 
 impl Refusal {
-    pub(crate) fn not_found(kind: Kind, reference: impl ToString) -> Self {
+    pub(crate) fn not_found(kind: ObjectKind, reference: impl ToString) -> Self {
         Self::NotFound { kind, reference: reference.to_string() }
     }
 }

@@ -1,32 +1,32 @@
-//! Tasks that end for good are not replaced.
+//! Completed tasks are not replaced.
 
 use warren_types::*;
 
-use crate::world::*;
+use crate::test_cluster::*;
 
-/// A service of `replicas` that are not started again after such ends.
-fn ending(replicas: u32, condition: RestartCondition) -> World {
-    let mut world = World::with_nodes(2);
-    let mut wanted = spec("job", replicas);
-    wanted.task.restart.condition = condition;
-    wanted.task.reservations = resources(0, 600);
-    world.service(1, wanted);
-    world.settle();
-    world
+/// A service of `replicas` with this restart condition.
+fn ending(replicas: u32, condition: RestartCondition) -> TestCluster {
+    let mut cluster = TestCluster::with_nodes(2);
+    let mut expected = spec("job", replicas);
+    expected.task.restart.condition = condition;
+    expected.task.reservations = resources(0, 600);
+    cluster.service(1, expected);
+    cluster.settle();
+    cluster
 }
 
-/// Whether a task that ended so is replaced.
+/// Whether a task with this end is replaced.
 #[track_caller]
 fn check(condition: RestartCondition, end: TaskState, replaced: bool) {
-    let mut world = ending(2, condition);
-    world.observe(task_id(1, 1), end);
-    world.settle();
+    let mut cluster = ending(2, condition);
+    cluster.observe(task_id(1, 1), end);
+    cluster.settle();
     let live = if replaced { vec![(1, 3), (2, 2)] } else { vec![(2, 2)] };
-    assert_eq!(world.live(1), live, "{condition:?} {end:?}");
+    assert_eq!(cluster.live(1), live, "{condition:?} {end:?}");
 }
 
 #[test]
-fn which_ends_are_for_good() {
+fn final_end_is_not_replaced() {
     use RestartCondition as On;
     use TaskState as End;
     check(On::None, End::Complete, false);
@@ -39,68 +39,68 @@ fn which_ends_are_for_good() {
 }
 
 #[test]
-fn what_finished_stays_with_its_output_and_needs_no_memory() {
-    let mut world = ending(2, RestartCondition::None);
-    let node = world.task(1, 1).node.unwrap();
-    assert_eq!(world.state.usage(&node).reserved, resources(0, 600));
-    world.observe(task_id(1, 1), TaskState::Complete);
-    assert!(world.reconcile(1).is_empty());
-    assert_eq!(world.state.tasks_on(&node).count(), 1);
-    assert_eq!(world.state.usage(&node).reserved, resources(0, 0));
-    world.reap(1);
-    assert!(world.state.task(&task_id(1, 1)).is_some());
-    world.scale(1, 0);
-    world.reconcile(1);
-    assert_eq!(world.task(1, 1).desired, Desired::Remove, "the slot is gone");
+fn completed_task_keeps_output_and_frees_memory() {
+    let mut cluster = ending(2, RestartCondition::None);
+    let node = cluster.task(1, 1).node.unwrap();
+    assert_eq!(cluster.state.node_allocation(&node).reserved, resources(0, 600));
+    cluster.observe(task_id(1, 1), TaskState::Complete);
+    assert!(cluster.reconcile(1).is_empty());
+    assert_eq!(cluster.state.tasks_on(&node).count(), 1);
+    assert_eq!(cluster.state.node_allocation(&node).reserved, resources(0, 0));
+    cluster.reap(1);
+    assert!(cluster.state.task(&task_id(1, 1)).is_some());
+    cluster.scale(1, 0);
+    cluster.reconcile(1);
+    assert_eq!(cluster.task(1, 1).desired, DesiredTaskState::Remove, "the slot is gone");
 }
 
 #[test]
 fn a_drained_node_keeps_nothing() {
-    let mut world = ending(2, RestartCondition::None);
-    world.observe(task_id(1, 1), TaskState::Complete);
-    let node = world.task(1, 1).node.unwrap();
-    world.availability(node.0.0, Availability::Drain);
-    world.reconcile(1);
-    assert_eq!((world.task(1, 1).desired, world.live(1)), (Desired::Remove, vec![(2, 2)]));
+    let mut cluster = ending(2, RestartCondition::None);
+    cluster.observe(task_id(1, 1), TaskState::Complete);
+    let node = cluster.task(1, 1).node.unwrap();
+    cluster.availability(node.0.0, Availability::Drain);
+    cluster.reconcile(1);
+    assert_eq!((cluster.task(1, 1).desired, cluster.live(1)), (DesiredTaskState::Remove, vec![(2, 2)]));
 }
 
 #[test]
-fn lost_with_its_node_it_is_replaced() {
-    let mut world = ending(1, RestartCondition::None);
-    world.down(world.task(1, 1).node.unwrap().0.0);
-    world.settle();
-    assert_eq!(world.live(1), [(1, 2)]);
+fn completed_task_of_lost_node_is_replaced() {
+    let mut cluster = ending(1, RestartCondition::None);
+    cluster.set_down(cluster.task(1, 1).node.unwrap().0.0);
+    cluster.settle();
+    assert_eq!(cluster.live(1), [(1, 2)]);
 }
 
 #[test]
-fn a_new_revision_runs_it_again_once() {
-    let mut world = ending(1, RestartCondition::None);
-    world.observe(task_id(1, 1), TaskState::Complete);
-    world.update_image(1, "demo:2");
-    world.settle();
-    assert_eq!((world.live(1), world.task(1, 1).desired), (vec![(1, 2)], Desired::Remove));
-    world.observe(task_id(1, 2), TaskState::Complete);
-    assert!(world.reconcile(1).is_empty());
+fn new_revision_runs_completed_task_once() {
+    let mut cluster = ending(1, RestartCondition::None);
+    cluster.observe(task_id(1, 1), TaskState::Complete);
+    cluster.update_image(1, "demo:2");
+    cluster.settle();
+    assert_eq!((cluster.live(1), cluster.task(1, 1).desired), (vec![(1, 2)], DesiredTaskState::Remove));
+    cluster.observe(task_id(1, 2), TaskState::Complete);
+    assert!(cluster.reconcile(1).is_empty());
 }
 
 #[test]
-fn a_replacement_that_finishes_before_it_was_seen_running_is_the_end() {
-    let mut world = ending(1, RestartCondition::OnFailure);
-    world.availability(world.task(1, 1).node.unwrap().0.0, Availability::Drain);
-    world.settle();
-    world.reconcile(1);
-    assert_eq!(world.task(1, 2).desired, Desired::Running);
-    world.observe(task_id(1, 2), TaskState::Complete);
-    world.reconcile(1);
-    assert_eq!((world.live(1), world.task(1, 1).desired), (vec![], Desired::Remove));
+fn replacement_completed_early_is_final() {
+    let mut cluster = ending(1, RestartCondition::OnFailure);
+    cluster.availability(cluster.task(1, 1).node.unwrap().0.0, Availability::Drain);
+    cluster.settle();
+    cluster.reconcile(1);
+    assert_eq!(cluster.task(1, 2).desired, DesiredTaskState::Running);
+    cluster.observe(task_id(1, 2), TaskState::Complete);
+    cluster.reconcile(1);
+    assert_eq!((cluster.live(1), cluster.task(1, 1).desired), (vec![], DesiredTaskState::Remove));
 }
 
 #[test]
-fn a_replacement_is_not_needed_once_its_predecessor_finished() {
-    let mut world = ending(1, RestartCondition::None);
-    world.availability(world.task(1, 1).node.unwrap().0.0, Availability::Drain);
-    world.settle();
-    world.observe(task_id(1, 1), TaskState::Complete);
-    world.reconcile(1);
-    assert_eq!((world.live(1), world.task(1, 2).desired), (vec![], Desired::Remove));
+fn replacement_is_dropped_when_predecessor_completes() {
+    let mut cluster = ending(1, RestartCondition::None);
+    cluster.availability(cluster.task(1, 1).node.unwrap().0.0, Availability::Drain);
+    cluster.settle();
+    cluster.observe(task_id(1, 1), TaskState::Complete);
+    cluster.reconcile(1);
+    assert_eq!((cluster.live(1), cluster.task(1, 2).desired), (vec![], DesiredTaskState::Remove));
 }

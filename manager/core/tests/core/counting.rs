@@ -1,5 +1,5 @@
-//! Counts what a thread allocates, so that tests that run beside each other do not see each other.
-#![allow(unsafe_code)] // The only way to see allocations is to be the allocator.
+//! Counts the allocations of one thread, so that parallel tests do not affect each other.
+#![allow(unsafe_code)] // An allocator is the only way to observe allocations.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -9,14 +9,14 @@ thread_local! {
     static ALLOCATED: Cell<i64> = const { Cell::new(0) };
 }
 
-struct Counting;
+struct CountingAllocator;
 
 #[global_allocator]
-static COUNTING: Counting = Counting;
+static COUNTING: CountingAllocator = CountingAllocator;
 
 // SAFETY: every call goes to the system allocator unchanged; counting touches only thread-local cells without
 // destructors.
-unsafe impl GlobalAlloc for Counting {
+unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let size = layout.size() as i64;
         HELD.set(HELD.get() + size);
@@ -32,7 +32,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// What `work` gives, how many bytes are held because of it, and how many it allocated on the way.
+/// The result of `work`, how many bytes it keeps allocated, and how many it allocated in total.
 pub fn count<T>(work: impl FnOnce() -> T) -> (T, i64, i64) {
     let (held, allocated) = (HELD.get(), ALLOCATED.get());
     let value = work();

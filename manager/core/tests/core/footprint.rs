@@ -1,10 +1,10 @@
-//! What a task costs in memory.
+//! The memory of a task.
 
-use warren_core::{Command, State, schedule_up_to};
+use warren_core::{Command, State, schedule_with_limit};
 use warren_types::*;
 
 use crate::counting::count;
-use crate::world::*;
+use crate::test_cluster::*;
 
 const NODES: u128 = 200;
 const SERVICES: u128 = 20;
@@ -12,7 +12,7 @@ const TASKS_EACH: u32 = 1000;
 
 fn run(state: &mut State, command: &Command) {
     let outcome = state.apply(TERM, state.applied().index + 1, command);
-    assert!(matches!(outcome, warren_core::Outcome::Applied { .. }), "{command:?}: {outcome:?}");
+    assert!(matches!(outcome, warren_core::ApplyOutcome::Applied { .. }), "{command:?}: {outcome:?}");
 }
 
 /// Without the invariants after each entry, which would take most of the time.
@@ -35,16 +35,16 @@ fn start_tasks(state: &mut State, at: Timestamp) {
 
 #[test]
 fn a_running_task_costs_less_than_a_kilobyte() {
-    let World { mut state, now } = World::with_nodes(NODES);
+    let TestCluster { mut state, now } = TestCluster::with_nodes(NODES);
     let tasks = i64::from(TASKS_EACH) * SERVICES as i64;
     let ((), created, _) = count(|| create_tasks(&mut state, now));
-    let (placement, _, scheduling) = count(|| schedule_up_to(&state, now, usize::MAX));
+    let (placement, _, scheduling) = count(|| schedule_with_limit(&state, now, usize::MAX));
     assert_eq!(placement.assignments.len() as i64, tasks);
     let command = placement.command(&state, now).unwrap();
     let ((), placed, _) = count(|| run(&mut state, &command));
     let ((), started, _) = count(|| start_tasks(&mut state, now));
     state.check().unwrap();
-    assert_eq!(state.counts(&service_id(1)).ready, TASKS_EACH);
+    assert_eq!(state.task_counts(&service_id(1)).ready, TASKS_EACH);
 
     let held = (created + placed + started) / tasks;
     println!("{held} bytes held per task, {} allocated per task to schedule", scheduling / tasks);

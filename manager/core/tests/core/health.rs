@@ -1,4 +1,4 @@
-//! Tasks whose checks fail: replaced beside them, ever later, and left alone when they recover.
+//! Unhealthy tasks: replaced next to them, with growing delays, and kept when they recover.
 
 mod served;
 
@@ -8,21 +8,21 @@ use warren_core::{Rollout, rollout};
 use warren_types::Health::{Healthy, Starting, Unhealthy};
 use warren_types::*;
 
-use crate::world::*;
+use crate::test_cluster::*;
 
-const WHY: &str = "unhealthy: HTTP 404 from :80/ (3 failures in a row)";
+const WHY: &str = "unhealthy: HTTP 404 from :80/ (3 consecutive failures)";
 
 fn checked(mut spec: ServiceSpec) -> ServiceSpec {
     spec.task.health = Some(HealthCheck::new(Probe::Tcp { port: 80 }));
     spec
 }
 
-/// The task runs, and its checks say so.
+/// The task runs and reports this health.
 #[track_caller]
-fn check(world: &mut World, number: u64, health: Health) {
+fn check(world: &mut TestCluster, number: u64, health: Health) {
     let reason = match health {
         Unhealthy => WHY.to_string(),
-        Starting => "no check has succeeded yet".to_string(),
+        Starting => "no health check has succeeded yet".to_string(),
         Healthy | Health::None => String::new(),
     };
     let attempt = world.task(1, number).observed.attempt.max(1);
@@ -30,63 +30,63 @@ fn check(world: &mut World, number: u64, health: Health) {
     world.report(TaskReport { health, reason, ready: health == Healthy, ..said });
 }
 
-/// Whoever runs and is told nothing else is healthy.
-fn all_healthy(world: &mut World) {
+/// Running tasks without a report are healthy.
+fn all_healthy(world: &mut TestCluster) {
     let runs = |task: &&std::sync::Arc<Task>| task.is_live() && task.observed.state == TaskState::Running;
     let numbers: Vec<u64> = world.state.tasks().filter(runs).map(|task| task.id.number).collect();
     numbers.into_iter().for_each(|number| check(world, number, Healthy));
 }
 
 /// A service of healthy tasks.
-fn healthy(nodes: u128, spec: ServiceSpec) -> World {
-    let mut world = World::with_nodes(nodes);
+fn healthy(nodes: u128, spec: ServiceSpec) -> TestCluster {
+    let mut world = TestCluster::with_nodes(nodes);
     world.service(1, checked(spec));
     world.settle();
     all_healthy(&mut world);
     world
 }
 
-/// Seconds that the task has to wait before it is placed.
-fn waits(world: &World, number: u64) -> u64 {
-    world.task(1, number).not_before().map_or(0, |time| time.since(world.now).as_secs())
+/// Seconds that the task has to wait before it is assigned.
+fn waits(world: &TestCluster, number: u64) -> u64 {
+    world.task(1, number).not_before().map_or(0, |time| time.saturating_since(world.now).as_secs())
 }
 
-/// Brings the new task of slot 1 so far.
+/// Advances the new task of slot 1 to the state.
 #[track_caller]
-fn bring(world: &mut World, number: u64, state: TaskState) {
-    world.wait(Duration::from_secs(waits(world, number)));
+fn bring(world: &mut TestCluster, number: u64, state: TaskState) {
+    world.advance_time(Duration::from_secs(waits(world, number)));
     world.schedule();
     assert!(world.task(1, number).node.is_some());
     world.report(report(task_id(1, number), 0, TaskState::Ready));
     if state > TaskState::Ready {
         world.reconcile(1);
-        assert_eq!(world.task(1, number).desired, Desired::Running);
+        assert_eq!(world.task(1, number).desired, DesiredTaskState::Running);
         check(world, number, Starting);
     }
 }
 
 #[test]
-fn an_unhealthy_task_stays_until_its_replacement_is_ready() {
+fn unhealthy_task_is_kept_until_replacement_is_ready() {
     let mut world = healthy(2, spec("web", 1));
     check(&mut world, 1, Unhealthy);
     world.reconcile(1);
     assert_eq!((world.live(1), waits(&world, 2)), (vec![(1, 1), (1, 2)], 5));
-    let held = "held back until 2026-11-20T14:30:05Z: slot web.1 was unhealthy";
-    assert_eq!((world.task(1, 2).desired, world.reason(1, 2).as_str()), (Desired::Ready, held));
+    let held = "back-off until 2026-11-20T14:30:05Z: slot web.1 was unhealthy";
+    assert_eq!((world.task(1, 2).desired, world.reason(1, 2).as_str()), (DesiredTaskState::Ready, held));
     bring(&mut world, 2, TaskState::Running);
     assert_ne!(world.task(1, 2).node, world.task(1, 1).node, "it tries its luck elsewhere");
     assert!(world.reconcile(1).is_empty(), "it is not ready yet");
-    assert_eq!(world.task(1, 1).desired, Desired::Running);
+    assert_eq!(world.task(1, 1).desired, DesiredTaskState::Running);
     check(&mut world, 2, Healthy);
     world.reconcile(1);
     assert_eq!(world.live(1), [(1, 2)], "the old one serves nobody: there is nothing to wait for");
-    assert_eq!(world.task(1, 1).desired, Desired::Remove);
+    assert_eq!(world.task(1, 1).desired, DesiredTaskState::Remove);
     assert_eq!(world.reason(1, 1), WHY);
 }
 
 #[test]
-fn a_task_that_recovers_keeps_its_place() {
-    let steps: [fn(&mut World); 3] =
+fn recovered_task_is_not_replaced() {
+    let steps: [fn(&mut TestCluster); 3] =
         [|_| (), |world| bring(world, 2, TaskState::Ready), |world| bring(world, 2, TaskState::Running)];
     for step in steps {
         let mut world = healthy(2, spec("web", 1));
@@ -95,35 +95,35 @@ fn a_task_that_recovers_keeps_its_place() {
         step(&mut world);
         check(&mut world, 1, Healthy);
         world.reconcile(1);
-        assert_eq!((world.live(1), world.task(1, 2).desired), (vec![(1, 1)], Desired::Remove));
+        assert_eq!((world.live(1), world.task(1, 2).desired), (vec![(1, 1)], DesiredTaskState::Remove));
         world.clean_up();
-        world.wait(Duration::from_secs(3600));
+        world.advance_time(Duration::from_secs(3600));
         assert!(world.reconcile(1).is_empty(), "nothing is held against it");
     }
-    // Too late: another one serves.
+    // Too late: another one receives traffic.
     let mut world = healthy(2, spec("web", 1));
     check(&mut world, 1, Unhealthy);
     world.reconcile(1);
     bring(&mut world, 2, TaskState::Running);
     check(&mut world, 2, Healthy);
     check(&mut world, 1, Healthy);
-    world.wait(SETTLED);
+    world.advance_time(SETTLED);
     world.reconcile(1);
     assert_eq!(world.live(1), [(1, 2)]);
 }
 
 #[test]
-fn what_was_unhealthy_when_it_was_stopped_stays_so() {
+fn stopped_task_stays_unhealthy() {
     let mut world = healthy(1, spec("web", 1));
     check(&mut world, 1, Unhealthy);
     world.scale(1, 0);
     world.reconcile(1);
     let stopping = |state| TaskReport {
-        reason: "stopping: has 10s".into(),
+        reason: "stopping: grace period of 10s".into(),
         ready: false,
         ..report(task_id(1, 1), 1, state)
     };
-    // A process that ended by itself before the worker heard of it is about to be started again.
+    // A process that exited by itself before the worker received the stop is about to be started again.
     let again = |state| TaskReport { attempt: 2, ..stopping(state) };
     let said = [stopping(TaskState::Running), again(TaskState::Starting), again(TaskState::Shutdown)];
     for said in said {
@@ -131,11 +131,15 @@ fn what_was_unhealthy_when_it_was_stopped_stays_so() {
         world.report(said);
         let observed = &world.task(1, 1).observed;
         assert_eq!((observed.state, observed.health, observed.reason()), (state, Unhealthy, WHY));
-        assert_eq!(world.state.unhealthy_of(&service_id(1)).count(), 0, "nothing is to be done about it");
+        assert_eq!(
+            world.state.unhealthy_tasks_of(&service_id(1)).count(),
+            0,
+            "nothing is to be done about it"
+        );
     }
     world.clean_up();
     assert_eq!((world.task(1, 1).observed.health, world.task(1, 1).observed.removed), (Unhealthy, true));
-    // One that was well is not ill because it is stopped.
+    // A healthy task does not become unhealthy because it is stopped.
     let mut world = healthy(1, spec("web", 1));
     world.scale(1, 0);
     world.reconcile(1);
@@ -144,9 +148,10 @@ fn what_was_unhealthy_when_it_was_stopped_stays_so() {
     assert_eq!(world.task(1, 1).observed.health, Health::None);
 }
 
-/// A service whose checks fail a second after the start, for `seconds`: when each of its tasks was started.
+/// A service whose checks fail a second after the start, for `seconds`: returns the start time of each of its
+/// tasks.
 fn starts_of_a_bad_check(spec: ServiceSpec, seconds: u64) -> Vec<u64> {
-    let mut world = World::with_nodes(3);
+    let mut world = TestCluster::with_nodes(3);
     world.service(1, checked(spec));
     let begin = world.now;
     let mut starts = Vec::new();
@@ -158,7 +163,7 @@ fn starts_of_a_bad_check(spec: ServiceSpec, seconds: u64) -> Vec<u64> {
             let tasks: Vec<_> = world.state.tasks().filter(|task| task.is_live()).cloned().collect();
             for task in tasks.iter().filter(|task| task.node.is_some()) {
                 let Task { id, desired, observed, .. } = &**task;
-                if *desired == Desired::Ready {
+                if *desired == DesiredTaskState::Ready {
                     world.report(report(*id, 0, TaskState::Ready));
                 } else if observed.state < TaskState::Running {
                     check(&mut world, id.number, Starting);
@@ -177,17 +182,17 @@ fn starts_of_a_bad_check(spec: ServiceSpec, seconds: u64) -> Vec<u64> {
 }
 
 #[test]
-fn a_bad_check_is_tried_ever_more_slowly() {
+fn failing_health_check_backs_off() {
     let wanted = [0, 6, 17, 38, 79, 160, 321, 622, 923, 1224];
     assert_eq!(starts_of_a_bad_check(spec("web", 1), 1500), wanted);
     assert_eq!(starts_of_a_bad_check(constrained("web", 1, &["node.name == node-1"]), 1500), wanted);
 }
 
 #[test]
-fn trouble_of_long_ago_delays_nothing() {
+fn old_unhealthiness_does_not_delay() {
     let mut world = healthy(2, spec("web", 1));
     for (number, pause, wanted) in [(1, 1, 5), (2, 1, 10), (3, 300, 5), (4, 1, 10), (5, 3600, 5)] {
-        world.wait(Duration::from_secs(pause));
+        world.advance_time(Duration::from_secs(pause));
         check(&mut world, number, Unhealthy);
         world.reconcile(1);
         assert_eq!(waits(&world, number + 1), wanted, "after {number}");
@@ -201,7 +206,7 @@ fn trouble_of_long_ago_delays_nothing() {
 }
 
 #[test]
-fn a_task_that_recovered_begins_a_new_row() {
+fn recovery_resets_streak() {
     let mut world = healthy(2, spec("web", 1));
     check(&mut world, 1, Unhealthy);
     world.reconcile(1);
@@ -212,7 +217,7 @@ fn a_task_that_recovered_begins_a_new_row() {
     world.reconcile(1);
     world.clean_up();
     for (pause, wanted) in [(60, 10), (300, 5)] {
-        world.wait(Duration::from_secs(pause));
+        world.advance_time(Duration::from_secs(pause));
         check(&mut world, 1, Unhealthy);
         world.reconcile(1);
         let newest = world.live(1)[1].1;
@@ -223,62 +228,62 @@ fn a_task_that_recovered_begins_a_new_row() {
 }
 
 #[test]
-fn a_replacement_that_is_unhealthy_goes_and_is_tried_again() {
+fn unhealthy_replacement_is_retried() {
     let mut world = healthy(2, spec("web", 1));
     check(&mut world, 1, Unhealthy);
     world.reconcile(1);
     bring(&mut world, 2, TaskState::Running);
     check(&mut world, 2, Unhealthy);
     world.reconcile(1);
-    assert_eq!((world.live(1), world.task(1, 2).desired), (vec![(1, 1), (1, 3)], Desired::Remove));
+    assert_eq!((world.live(1), world.task(1, 2).desired), (vec![(1, 1), (1, 3)], DesiredTaskState::Remove));
     assert_eq!(waits(&world, 3), 10);
     assert!(world.reason(1, 3).ends_with("slot web.1 was unhealthy 2 times in a row"));
     check(&mut world, 1, Healthy);
     world.reconcile(1);
     assert_eq!(world.live(1), [(1, 1)], "it may still recover");
-    // Failures of both kinds are one row.
+    // Failures of both kinds count as one streak.
     world.observe(task_id(1, 1), TaskState::Failed);
     world.reconcile(1);
     assert_eq!(waits(&world, 4), 10);
 }
 
 #[test]
-fn an_update_that_is_unhealthy_stops_and_the_old_tasks_go_on() {
+fn unhealthy_update_stops() {
     let mut world = healthy(2, spec("web", 3));
     world.update_image(1, "demo:2");
     world.reconcile(1);
     bring(&mut world, 4, TaskState::Running);
-    let progress = |world: &World| rollout(&world.state, world.state.service(&service_id(1)).unwrap());
-    let waiting = "web.1 runs, and is not ready yet: no check has succeeded yet";
-    assert_eq!(progress(&world).waiting.as_deref(), Some(waiting));
+    let progress = |world: &TestCluster| rollout(&world.state, world.state.service(&service_id(1)).unwrap());
+    let waiting = "web.1 is running but not ready: no health check has succeeded yet";
+    assert_eq!(progress(&world).waiting_reason.as_deref(), Some(waiting));
     check(&mut world, 4, Unhealthy);
     let wanted = format!(
         "web.1 is {WHY}; the update stopped: fix it with `warren service update web`, or go back with \
          `warren service rollback web`"
     );
-    assert_eq!(progress(&world).stopped.as_ref(), Some(&wanted));
+    assert_eq!(progress(&world).stop_reason.as_ref(), Some(&wanted));
     for _ in 0..3 {
         world.settle();
         world.clean_up();
         world.reap(1);
-        world.wait(Duration::from_secs(3600));
+        world.advance_time(Duration::from_secs(3600));
     }
     assert!(world.reconcile(1).is_empty());
     assert_eq!(world.live(1), [(1, 1), (2, 2), (3, 3)]);
-    let stopped = Rollout { updated: 0, total: 3, stopped: Some(wanted), waiting: None };
+    let stopped = Rollout { updated: 0, total: 3, stop_reason: Some(wanted), waiting_reason: None };
     assert_eq!(progress(&world), stopped);
-    // An old task that becomes unhealthy meanwhile has no better chance than the current revision.
+    // An old task that becomes unhealthy meanwhile is not replaced by the failing revision either.
     check(&mut world, 2, Unhealthy);
     world.reconcile(1);
     assert_eq!(world.live(1), [(1, 1), (2, 2), (2, 5), (3, 3)]);
     world.rollback(1, None);
     world.reconcile(1);
     assert_eq!(world.task(1, 6).revision.number, 3);
-    assert_eq!((progress(&world).updated, progress(&world).stopped), (3, None));
+    assert_eq!((progress(&world).updated, progress(&world).stop_reason), (3, None));
 }
 
 #[test]
-fn an_update_that_recovers_goes_on() {
+fn recovered_update_continues() {
     let mut world = healthy(2, spec("web", 2));
     world.update_image(1, "demo:2");
     for _ in 0..4 {
@@ -286,20 +291,20 @@ fn an_update_that_recovers_goes_on() {
         world.settle();
         all_healthy(&mut world);
     }
-    world.wait(SETTLED);
+    world.advance_time(SETTLED);
     world.reconcile(1);
     assert_eq!(world.task(1, 3).revision.number, 2);
     check(&mut world, 3, Unhealthy);
     assert!(
-        rollout(&world.state, world.state.service(&service_id(1)).unwrap()).stopped.is_some()
-            || world.task(1, 2).desired > Desired::Running
+        rollout(&world.state, world.state.service(&service_id(1)).unwrap()).stop_reason.is_some()
+            || world.task(1, 2).desired > DesiredTaskState::Running
     );
     check(&mut world, 3, Healthy);
-    assert_eq!(rollout(&world.state, world.state.service(&service_id(1)).unwrap()).stopped, None);
+    assert_eq!(rollout(&world.state, world.state.service(&service_id(1)).unwrap()).stop_reason, None);
 }
 
 #[test]
-fn a_fix_reaches_every_unhealthy_task_at_once() {
+fn fixed_spec_replaces_all_unhealthy_tasks() {
     let mut world = healthy(2, spec("web", 3));
     [1, 3].into_iter().for_each(|number| check(&mut world, number, Unhealthy));
     world.reconcile(1);
@@ -314,22 +319,22 @@ fn a_fix_reaches_every_unhealthy_task_at_once() {
         world.clean_up();
     }
     let progress = rollout(&world.state, world.state.service(&service_id(1)).unwrap());
-    assert_eq!(progress, Rollout { updated: 3, total: 3, stopped: None, waiting: None });
+    assert_eq!(progress, Rollout { updated: 3, total: 3, stop_reason: None, waiting_reason: None });
 }
 
 #[test]
-fn a_node_with_room_for_one_waits_and_says_so() {
+fn replacement_waits_for_free_resources() {
     let mut world = healthy(1, reserving("web", 1, resources(0, 600)));
     check(&mut world, 1, Unhealthy);
     world.reconcile(1);
-    world.wait(Duration::from_secs(5));
+    world.advance_time(Duration::from_secs(5));
     world.schedule();
     assert_eq!(world.reason(1, 2), "0 of 1 nodes fit: 1 lacks memory (need 600MiB, best has 424MiB)");
     assert!(world.reconcile(1).is_empty(), "the old one may recover");
 }
 
 #[test]
-fn one_task_per_node_and_global_services_are_replaced_where_they_are() {
+fn max_per_node_task_is_replaced_in_place() {
     let mut one = spec("web", 1);
     one.placement.max_per_node = Some(1);
     for spec in [one, global("web")] {
@@ -341,7 +346,7 @@ fn one_task_per_node_and_global_services_are_replaced_where_they_are() {
         world.reconcile(1);
         assert_eq!((world.live(1), world.task(1, 2).node), (vec![(1, 2)], Some(node_id(1))));
     }
-    // A node that takes nothing new keeps what it has.
+    // A paused node keeps its task.
     let mut world = healthy(1, global("web"));
     world.availability(1, Availability::Pause);
     check(&mut world, 1, Unhealthy);

@@ -1,11 +1,11 @@
-//! What is done about tasks whose nodes are down, and when.
+//! What happens with tasks whose nodes are down, and when.
 
 use std::time::Duration;
 
-use warren_core::Plan;
+use warren_core::ReconcilePlan;
 use warren_types::*;
 
-use crate::world::*;
+use crate::test_cluster::*;
 
 const SEC: Duration = Duration::from_secs(1);
 
@@ -18,22 +18,22 @@ fn patient(spec: ServiceSpec, replace_after: Duration) -> ServiceSpec {
     ServiceSpec { replace_after, ..spec }
 }
 
-/// A service of one task that is lost, and the node that it is on.
-fn lost(spec: ServiceSpec) -> (World, u128) {
-    let mut world = World::with_nodes(2);
+/// A service with one task that is lost, and its node.
+fn lost(spec: ServiceSpec) -> (TestCluster, u128) {
+    let mut world = TestCluster::with_nodes(2);
     world.service(1, spec);
     world.settle();
     let node = world.task(1, 1).node.unwrap().0.0;
-    world.down(node);
+    world.set_down(node);
     (world, node)
 }
 
-fn again(plan: &Plan) -> (usize, Option<Duration>) {
+fn again(plan: &ReconcilePlan) -> (usize, Option<Duration>) {
     (plan.commands.len(), plan.recheck_after)
 }
 
 #[test]
-fn a_lost_task_is_replaced_when_it_is_given_up_and_not_before() {
+fn lost_task_is_replaced_at_deadline() {
     let web = || spec("web", 1);
     let graceful = |grace| {
         let mut spec = stopping(web(), 30 * SEC);
@@ -53,30 +53,34 @@ fn a_lost_task_is_replaced_when_it_is_given_up_and_not_before() {
         let moment = Duration::from_millis(1);
         if wanted > 0 {
             assert_eq!(again(&world.reconcile(1)), (0, Some(wanted * SEC)), "{spec:?}");
-            world.wait(wanted * SEC - moment);
+            world.advance_time(wanted * SEC - moment);
             assert_eq!(again(&world.reconcile(1)), (0, Some(moment)), "{spec:?}");
-            world.wait(moment);
+            world.advance_time(moment);
         }
         world.settle();
-        assert_eq!((world.live(1), world.task(1, 1).desired), (vec![(1, 2)], Desired::Remove), "{spec:?}");
+        assert_eq!(
+            (world.live(1), world.task(1, 1).desired),
+            (vec![(1, 2)], DesiredTaskState::Remove),
+            "{spec:?}"
+        );
     }
 }
 
 #[test]
-fn one_whose_node_comes_back_in_time_stays() {
+fn task_of_returned_node_is_kept() {
     let (mut world, node) = lost(patient(spec("web", 1), 60 * SEC));
-    world.wait(59 * SEC);
+    world.advance_time(59 * SEC);
     world.settle();
     world.connect(node);
-    world.wait(60 * SEC);
+    world.advance_time(60 * SEC);
     world.settle();
     assert_eq!((world.live(1), world.reason(1, 1)), (vec![(1, 1)], String::new()));
 }
 
 #[test]
-fn one_that_stopped_by_itself_is_replaced_as_soon_as_its_node_says_so() {
+fn self_stopped_task_is_replaced_on_report() {
     let (mut world, node) = lost(stopping(spec("web", 1), 30 * SEC));
-    world.wait(35 * SEC);
+    world.advance_time(35 * SEC);
     world.connect(node);
     world.observe(task_id(1, 1), TaskState::Shutdown);
     world.settle();
@@ -85,32 +89,29 @@ fn one_that_stopped_by_itself_is_replaced_as_soon_as_its_node_says_so() {
 }
 
 #[test]
-fn while_it_is_waited_for_it_says_why_and_until_when() {
+fn lost_task_shows_reason_and_deadline() {
     let (world, _) = lost(spec("web", 1));
     let down = world.reason(1, 1);
     assert!(down.starts_with("node node-") && !down.contains("place"), "{down}");
     for (spec, why) in [
-        (patient(spec("web", 1), 60 * SEC), "unless its node is back before (--replace-after)"),
-        (
-            stopping(spec("web", 1), 50 * SEC),
-            "when this one has stopped by itself for sure (--on-disconnect)",
-        ),
+        (patient(spec("web", 1), 60 * SEC), "unless its node returns before (--replace-after)"),
+        (stopping(spec("web", 1), 50 * SEC), "when it has certainly stopped by itself (--on-disconnect)"),
     ] {
         let (mut world, _) = lost(spec);
         let until = world.task(1, 1).lost_since().unwrap() + 60 * SEC;
         let said = world.reason(1, 1);
-        assert!(said.ends_with(&format!("; another takes its place at {until}, {why}")), "{said}");
-        world.wait(60 * SEC);
+        assert!(said.ends_with(&format!("; it is replaced at {until}, {why}")), "{said}");
+        world.advance_time(60 * SEC);
         assert_eq!(world.reason(1, 1), down, "it is about to be replaced");
     }
 }
 
 #[test]
-fn a_slot_that_is_not_wanted_and_a_service_that_goes_do_not_wait() {
+fn removed_slot_does_not_wait() {
     let (mut world, _) = lost(patient(spec("web", 1), 60 * SEC));
     world.scale(1, 0);
     world.settle();
-    assert_eq!(world.task(1, 1).desired, Desired::Remove);
+    assert_eq!(world.task(1, 1).desired, DesiredTaskState::Remove);
     let (mut world, node) = lost(patient(spec("web", 1), 60 * SEC));
     world.remove_node(node);
     world.settle();
@@ -118,7 +119,7 @@ fn a_slot_that_is_not_wanted_and_a_service_that_goes_do_not_wait() {
 }
 
 #[test]
-fn how_long_to_wait_can_be_changed_while_it_is_waited() {
+fn replace_after_can_be_changed_while_waiting() {
     let (mut world, _) = lost(patient(spec("web", 1), 60 * SEC));
     let before = world.state.service(&service_id(1)).unwrap().revision.number;
     world.update(1, spec("web", 1));
@@ -128,13 +129,13 @@ fn how_long_to_wait_can_be_changed_while_it_is_waited() {
 }
 
 #[test]
-fn an_update_passes_by_a_slot_that_waits() {
-    let mut world = World::with_nodes(2);
+fn update_skips_waiting_slot() {
+    let mut world = TestCluster::with_nodes(2);
     world.service(1, patient(spec("web", 2), 600 * SEC));
     world.settle();
     let node = world.task(1, 1).node.unwrap().0.0;
     assert_ne!(world.task(1, 2).node, Some(node_id(node)));
-    world.down(node);
+    world.set_down(node);
     world.update(1, {
         let mut spec = patient(spec("web", 2), 600 * SEC);
         spec.task.init = true;
@@ -144,7 +145,7 @@ fn an_update_passes_by_a_slot_that_waits() {
         world.settle();
     }
     assert_eq!(world.live(1), [(1, 1), (2, 3)], "the other slot is updated");
-    world.wait(600 * SEC);
+    world.advance_time(600 * SEC);
     for _ in 0..6 {
         world.settle();
     }
@@ -152,8 +153,8 @@ fn an_update_passes_by_a_slot_that_waits() {
 }
 
 #[test]
-fn of_two_in_a_slot_a_lost_second_gets_no_third_beside_it() {
-    let mut world = World::with_nodes(3);
+fn lost_replacement_gets_no_third_task() {
+    let mut world = TestCluster::with_nodes(3);
     world.service(1, stopping(spec("web", 1), 30 * SEC));
     world.settle();
     world.update(1, {
@@ -165,10 +166,10 @@ fn of_two_in_a_slot_a_lost_second_gets_no_third_beside_it() {
     world.schedule();
     let second = world.task(1, 2).node.unwrap();
     assert_ne!(world.task(1, 1).node, Some(second));
-    world.down(second.0.0);
+    world.set_down(second.0.0);
     assert_eq!(again(&world.reconcile(1)), (0, Some(40 * SEC)));
     assert_eq!(world.live(1), [(1, 1), (1, 2)]);
-    world.wait(40 * SEC);
+    world.advance_time(40 * SEC);
     for _ in 0..4 {
         world.settle();
     }
@@ -176,12 +177,12 @@ fn of_two_in_a_slot_a_lost_second_gets_no_third_beside_it() {
 }
 
 #[test]
-fn data_is_not_written_by_two_before_the_first_is_given_up() {
-    let mut world = World::with_nodes(2);
+fn volume_has_one_writer_until_deadline() {
+    let mut world = TestCluster::with_nodes(2);
     world.service(1, stopping(with_volumes("web", 1, &["data"]), 30 * SEC));
     world.settle();
     let node = world.task(1, 1).node.unwrap().0.0;
-    world.down(node);
+    world.set_down(node);
     world.scale(1, 0);
     world.settle();
     world.scale(1, 1);
@@ -190,17 +191,17 @@ fn data_is_not_written_by_two_before_the_first_is_given_up() {
         (0, Some(40 * SEC)),
         "the one that was told to go may still write"
     );
-    world.wait(40 * SEC);
+    world.advance_time(40 * SEC);
     assert_eq!(world.reconcile(1).commands.len(), 1);
 }
 
 #[test]
-fn tasks_of_a_global_service_wait_for_their_nodes() {
-    let mut world = World::with_nodes(2);
+fn global_task_waits_for_its_node() {
+    let mut world = TestCluster::with_nodes(2);
     world.service(1, stopping(global("agent"), 30 * SEC));
     world.settle();
-    world.down(1);
-    world.wait(600 * SEC);
+    world.set_down(1);
+    world.advance_time(600 * SEC);
     world.settle();
     assert_eq!(world.live(1).len(), 2);
     assert!(!world.reason(1, 1).contains("place"), "{}", world.reason(1, 1));

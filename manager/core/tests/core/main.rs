@@ -1,37 +1,37 @@
-//! The deciding half of the manager from outside: through commands, plans and questions only.
+//! The deciding part of the manager from outside: only commands, plans and queries.
 
 #![allow(clippy::unwrap_used)]
 
 mod backoff;
-mod chance;
 mod completion;
 mod conditions;
-mod contents;
 mod counting;
 mod digest;
 mod drain;
-mod following;
+mod feature_level;
 mod footprint;
-mod globals;
+mod global_services;
 mod health;
+mod image_pins;
 mod joining;
-mod level;
 mod liveness;
 mod lost;
 mod members;
 mod nodes;
-mod pins;
 mod queries;
+mod random_commands;
 mod reconciling;
 mod refusals;
 mod removal;
 mod reports;
 mod revisions;
 mod scheduling;
+mod secret_object_updates;
+mod secret_objects;
+mod sent_assignment;
 mod services;
 mod snapshots;
 mod tasks;
-mod told;
+mod test_cluster;
 mod updates;
 mod volumes;
-mod world;

@@ -1,12 +1,12 @@
-//! What people mean by a name.
+//! References by name and id.
 
 use warren_types::*;
 
-use crate::world::*;
+use crate::test_cluster::*;
 
 /// Ids that begin with `1a`, `1b`, `2`.
-fn world() -> World {
-    let mut world = World::new();
+fn world() -> TestCluster {
+    let mut world = TestCluster::new();
     for (id, name) in [("1a", "web"), ("1b", "api"), ("2", "db")] {
         let id: ServiceId = format!("{id:0<25}").parse().unwrap();
         world.accept(warren_core::Command::CreateService { id, spec: spec(name, 2), at: world.now });
@@ -29,7 +29,7 @@ fn world() -> World {
 }
 
 #[test]
-fn services_are_found_by_name_id_and_beginning() {
+fn services_are_found_by_name_id_and_prefix() {
     let world = world();
     let find = |text: &str| match world.state.find_service(text) {
         Ok(service) => service.spec.name.to_string(),
@@ -41,8 +41,8 @@ fn services_are_found_by_name_id_and_beginning() {
     assert_eq!(find("2"), "db");
     assert_eq!(
         find("1"),
-        "\"1\" begins more than one service id \
-         (1a00000000000000000000000, 1b00000000000000000000000); give more of it"
+        "\"1\" is a prefix of more than one service id \
+         (1a00000000000000000000000, 1b00000000000000000000000); give a longer prefix"
     );
     for missing in ["", "nope", "zzz", "1A", "3", &"1".repeat(26)] {
         assert!(find(missing).starts_with(&format!("service {missing:?} does not exist")), "{missing}");
@@ -50,7 +50,7 @@ fn services_are_found_by_name_id_and_beginning() {
 }
 
 #[test]
-fn a_name_wins_over_the_beginning_of_an_id() {
+fn name_wins_over_id_prefix() {
     let mut world = world();
     world.service(7, spec("1b", 1));
     assert_eq!(world.state.find_service("1b").unwrap().id, service_id(7));
@@ -58,12 +58,12 @@ fn a_name_wins_over_the_beginning_of_an_id() {
 }
 
 #[test]
-fn nodes_are_found_by_name_and_beginning() {
+fn nodes_are_found_by_name_and_prefix() {
     let world = world();
     assert_eq!(world.state.find_node("db.example").unwrap().id.to_string(), format!("{:0<25}", "2"));
     assert_eq!(world.state.find_node("1a").unwrap().name.as_str(), "web.example");
     let missing = world.state.find_node("db").unwrap_err().to_string();
-    assert_eq!(missing, "node \"db\" does not exist; `warren node ls` shows what does");
+    assert_eq!(missing, "node \"db\" does not exist; `warren node ls` lists the existing ones");
 }
 
 #[test]
@@ -71,14 +71,14 @@ fn tasks_are_found_by_slot_and_id() {
     let mut world = world();
     world.schedule();
     let web = world.state.find_service("web").unwrap().id.0.0;
-    let find = |world: &World, text: &str| {
+    let find = |world: &TestCluster, text: &str| {
         world.state.find_task(text).map(|task| task.id.number).map_err(|e| e.to_string())
     };
     assert_eq!(find(&world, "web.2"), Ok(2));
     assert_eq!(find(&world, "1a.1"), Ok(1));
     assert_eq!(find(&world, "1a-2"), Ok(2));
     assert_eq!(find(&world, &format!("{}-1", service_id(web))), Ok(1));
-    assert!(find(&world, "1-2").unwrap_err().contains("begins more than one task id (1a00"));
+    assert!(find(&world, "1-2").unwrap_err().contains("is a prefix of more than one task id (1a00"));
     for missing in ["web.3", "web.x", "web", "web-1", "1a-9", "1a-x", "-1", ""] {
         assert!(find(&world, missing).unwrap_err().starts_with(&format!("task {missing:?} does not exist")));
     }
@@ -90,7 +90,7 @@ fn tasks_are_found_by_slot_and_id() {
 }
 
 #[test]
-fn lists_go_on_after_a_key() {
+fn list_continues_after_key() {
     let world = world();
     let names = |last: Option<&str>| -> Vec<String> {
         let last = last.map(|name| name.parse().unwrap());

@@ -1,21 +1,21 @@
-//! Why a task goes nowhere, in words.
+//! Why a task cannot be placed, as text.
 
 use std::time::Duration;
 
 use warren_core::{Command, schedule};
 use warren_types::*;
 
-use crate::world::*;
+use crate::test_cluster::*;
 
-/// The first task of `spec`, and why it waits, on nodes of so much CPU and memory of which the last `down`
-/// are down.
+/// The first task of `spec`, and why it is pending, on nodes with this CPU and memory of which the last
+/// `down` are down.
 #[track_caller]
 fn check(nodes: &[(u64, u64)], down: usize, spec: ServiceSpec, wanted: &str) {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     for (number, (cpu, memory)) in (1..).zip(nodes) {
         world.node(number, resources(*cpu, *memory));
     }
-    (nodes.len() - down + 1..=nodes.len()).for_each(|number| world.down(number as u128));
+    (nodes.len() - down + 1..=nodes.len()).for_each(|number| world.set_down(number as u128));
     world.service(1, spec);
     world.reconcile(1);
     world.schedule();
@@ -45,12 +45,12 @@ fn refusals_count_nodes_per_reason() {
         "0 of 4 nodes fit: 2 lack CPU (need 2, best has 1.5), 1 is down, \
          1 lacks memory (need 512MiB, best has 100MiB)",
     );
-    check(&[(1000, 512)], 0, memory(512), "waits for node node-1 to take it on");
+    check(&[(1000, 512)], 0, memory(512), "waiting for node node-1");
 }
 
 #[test]
-fn nodes_that_never_connected_are_told_apart() {
-    let mut world = World::new();
+fn never_connected_nodes_are_listed_separately() {
+    let mut world = TestCluster::new();
     world.service(1, spec("web", 1));
     world.reconcile(1);
     let (id, at) = (node_id(1), world.now);
@@ -60,9 +60,9 @@ fn nodes_that_never_connected_are_told_apart() {
 }
 
 #[test]
-fn what_people_said_of_nodes_and_services_is_a_reason() {
+fn availability_and_constraints_are_reasons() {
     let check = |constraints: &[&str], most: Option<u32>, wanted: &str| {
-        let mut world = World::with_nodes(5);
+        let mut world = TestCluster::with_nodes(5);
         world.label(1, "zone", Some("a"));
         world.availability(2, Availability::Drain);
         world.availability(3, Availability::Drain);
@@ -90,10 +90,10 @@ fn what_people_said_of_nodes_and_services_is_a_reason() {
     check(&[], None, "");
 }
 
-/// Why the first task waits that has `volumes`, on three nodes after `happened`.
+/// Why the first task is pending that has `volumes`, on three nodes after `happened`.
 #[track_caller]
-fn check_volumes(volumes: &[&str], happened: fn(&mut World), wanted: &str) {
-    let mut world = World::with_nodes(3);
+fn check_volumes(volumes: &[&str], happened: fn(&mut TestCluster), wanted: &str) {
+    let mut world = TestCluster::with_nodes(3);
     happened(&mut world);
     world.service(1, with_volumes("web", 1, volumes));
     world.reconcile(1);
@@ -102,19 +102,19 @@ fn check_volumes(volumes: &[&str], happened: fn(&mut World), wanted: &str) {
 }
 
 #[test]
-fn where_volumes_are_is_a_reason() {
+fn volume_location_is_a_reason() {
     check_volumes(
         &["data"],
         |world| {
             world.volume(1, "data", Some(3));
         },
-        "waits for node node-3 to take it on",
+        "waiting for node node-3",
     );
     check_volumes(
         &["data"],
         |world| {
             world.volume(1, "data", Some(2));
-            world.down(2);
+            world.set_down(2);
         },
         "0 of 3 nodes fit: 2 do not have the volume data, which is on node-2 (DOWN), 1 is down",
     );
@@ -123,7 +123,7 @@ fn where_volumes_are_is_a_reason() {
         |world| {
             world.volume(1, "data-1", Some(2));
             world.availability(2, Availability::Drain);
-            world.down(3);
+            world.set_down(3);
         },
         "0 of 3 nodes fit: 2 do not have the volume data-1, which is on node-2 (drained), 1 is drained",
     );
@@ -139,9 +139,9 @@ fn where_volumes_are_is_a_reason() {
         &["data"],
         |world| {
             world.volume(1, "data", Some(1));
-            world.conditions(1, &[NodeCondition::DiskLow]);
+            world.conditions(1, &[NodeCondition::DiskPressure]);
         },
-        "0 of 3 nodes fit: 2 do not have the volume data, which is on node-1 (disk low), 1 is low on disk",
+        "0 of 3 nodes fit: 2 do not have the volume data, which is on node-1 (disk pressure), 1 is under disk pressure",
     );
     check_volumes(
         &["data"],
@@ -150,7 +150,7 @@ fn where_volumes_are_is_a_reason() {
             world.remove_node(2);
         },
         "0 of 2 nodes fit: 2 do not have its data: the volume data is on a node that was removed; \
-         `warren volume rm data` forgets it",
+         delete its record with `warren volume rm data`",
     );
     check_volumes(
         &["data", "logs", "new"],
@@ -176,8 +176,8 @@ fn where_volumes_are_is_a_reason() {
 }
 
 #[test]
-fn a_volume_that_is_being_removed_is_a_reason() {
-    let mut world = World::with_nodes(1);
+fn removing_volume_is_a_reason() {
+    let mut world = TestCluster::with_nodes(1);
     world.service(1, with_volumes("web", 2, &["data-{{.Task.Slot}}"]));
     world.volume(1, "data-1", Some(1));
     world.accept(Command::RemoveVolume { id: volume_id(1), purge: true, at: world.now });
@@ -187,10 +187,10 @@ fn a_volume_that_is_being_removed_is_a_reason() {
 }
 
 #[test]
-fn what_is_wrong_with_nodes_is_a_reason() {
-    use NodeCondition::{ClockOff, DiskLow, MemoryPressure, NetworkBroken, RuntimeDown};
+fn node_condition_is_a_reason() {
+    use NodeCondition::{ClockSkew, DiskPressure, MemoryPressure, NetworkUnavailable, RuntimeUnavailable};
     let check = |conditions: &[&[NodeCondition]], wanted: &str| {
-        let mut world = World::with_nodes(conditions.len() as u128);
+        let mut world = TestCluster::with_nodes(conditions.len() as u128);
         for (number, conditions) in (1..).zip(conditions) {
             world.conditions(number, conditions);
         }
@@ -198,15 +198,18 @@ fn what_is_wrong_with_nodes_is_a_reason() {
         world.settle();
         assert_eq!(world.reason(1, 1), wanted, "{conditions:?}");
     };
-    check(&[&[RuntimeDown]], "0 of 1 nodes fit: 1 has containerd down");
-    check(&[&[RuntimeDown, DiskLow], &[RuntimeDown]], "0 of 2 nodes fit: 2 have containerd down");
-    check(&[&[ClockOff, DiskLow], &[DiskLow]], "0 of 2 nodes fit: 2 are low on disk");
+    check(&[&[RuntimeUnavailable]], "0 of 1 nodes fit: 1 has containerd unavailable");
     check(
-        &[&[MemoryPressure], &[NetworkBroken], &[DiskLow]],
-        "0 of 3 nodes fit: 1 has a broken network, 1 is low on disk, 1 is under memory pressure",
+        &[&[RuntimeUnavailable, DiskPressure], &[RuntimeUnavailable]],
+        "0 of 2 nodes fit: 2 have containerd unavailable",
     );
-    check(&[&[ClockOff]], "");
-    check(&[&[RuntimeDown], &[]], "");
+    check(&[&[ClockSkew, DiskPressure], &[DiskPressure]], "0 of 2 nodes fit: 2 are under disk pressure");
+    check(
+        &[&[MemoryPressure], &[NetworkUnavailable], &[DiskPressure]],
+        "0 of 3 nodes fit: 1 has no working network, 1 is under disk pressure, 1 is under memory pressure",
+    );
+    check(&[&[ClockSkew]], "");
+    check(&[&[RuntimeUnavailable], &[]], "");
 }
 
 #[test]
@@ -225,7 +228,7 @@ fn every_key_of_a_constraint_is_honoured() {
         ("node.labels.zone == a", true),
         ("node.labels.disk exists", false),
     ] {
-        let mut world = World::with_nodes(1);
+        let mut world = TestCluster::with_nodes(1);
         world.label(1, "zone", Some("a"));
         world.service(1, constrained("web", 1, &[constraint]));
         world.settle();
@@ -234,8 +237,8 @@ fn every_key_of_a_constraint_is_honoured() {
 }
 
 #[test]
-fn free_memory_is_told_in_whole_units() {
-    let mut world = World::new();
+fn free_memory_is_shown_in_whole_units() {
+    let mut world = TestCluster::new();
     world.node(1, Resources { cpu: MilliCpu(1000), memory: Bytes((300 << 20) + 12_345) });
     world.service(1, reserving("web", 1, resources(0, 512)));
     world.reconcile(1);
@@ -244,7 +247,7 @@ fn free_memory_is_told_in_whole_units() {
 
 #[test]
 fn a_full_subnet_is_a_reason() {
-    let mut world = World::with_nodes(1);
+    let mut world = TestCluster::with_nodes(1);
     world.service(1, spec("web", 254));
     world.settle();
     assert_eq!(
@@ -254,8 +257,8 @@ fn a_full_subnet_is_a_reason() {
 }
 
 #[test]
-fn what_this_plan_takes_is_no_longer_there() {
-    let mut world = World::with_nodes(2);
+fn resources_taken_by_plan_are_unavailable() {
+    let mut world = TestCluster::with_nodes(2);
     world.service(1, reserving("web", 4, resources(0, 600)));
     world.reconcile(1);
     let placement = schedule(&world.state, world.now);
@@ -265,41 +268,44 @@ fn what_this_plan_takes_is_no_longer_there() {
 }
 
 #[test]
-fn a_slot_that_keeps_failing_says_until_when_it_waits() {
-    let mut world = World::with_nodes(1);
+fn failing_slot_shows_backoff_deadline() {
+    let mut world = TestCluster::with_nodes(1);
     world.service(1, spec("web", 3));
     world.settle();
     for (number, wait) in [(3, 5), (4, 10), (5, 0)] {
         world.observe(task_id(1, number), TaskState::Failed);
         world.reconcile(1);
-        world.wait(Duration::from_secs(wait));
+        world.advance_time(Duration::from_secs(wait));
         if wait > 0 {
             world.settle();
         }
     }
     let placement = schedule(&world.state, world.now);
     assert_eq!((placement.assignments.len(), placement.recheck_after), (0, Some(Duration::from_secs(20))));
-    let wanted = "held back until 2026-11-20T14:30:35Z: slot web.3 failed 3 times in a row";
+    let wanted = "back-off until 2026-11-20T14:30:35Z: slot web.3 failed 3 times in a row";
     assert_eq!(world.reason(1, 6), wanted);
-    world.wait(Duration::from_secs(20));
+    world.advance_time(Duration::from_secs(20));
     world.settle();
     assert_eq!(world.reason(1, 6), "");
 }
 
 #[test]
-fn each_state_says_why_it_is_not_running() {
-    let mut world = World::with_nodes(1);
+fn each_state_has_a_reason() {
+    let mut world = TestCluster::with_nodes(1);
     world.service(1, spec("web", 1));
     world.reconcile(1);
-    assert_eq!(warren_core::reason(&world.state, None, world.task(1, 1), world.now), "waits for a node");
+    assert_eq!(
+        warren_core::explain_task(&world.state, None, world.task(1, 1), world.now),
+        "no suitable node yet"
+    );
     world.schedule();
     let steps = [
-        (TaskState::Accepted, "is being prepared on node node-1"),
-        (TaskState::Preparing, "is being prepared on node node-1"),
-        (TaskState::Ready, "is being started on node node-1"),
-        (TaskState::Starting, "is being started on node node-1"),
+        (TaskState::Accepted, "preparing on node node-1"),
+        (TaskState::Preparing, "preparing on node node-1"),
+        (TaskState::Ready, "starting on node node-1"),
+        (TaskState::Starting, "starting on node node-1"),
         (TaskState::Running, ""),
-        (TaskState::Complete, "its process ended with success"),
+        (TaskState::Complete, "exited with code 0"),
     ];
     for (state, wanted) in steps {
         world.observe(task_id(1, 1), state);
@@ -308,14 +314,14 @@ fn each_state_says_why_it_is_not_running() {
 }
 
 #[test]
-fn tasks_that_are_not_wanted_say_so() {
-    let mut world = World::with_nodes(1);
+fn undesired_task_has_a_reason() {
+    let mut world = TestCluster::with_nodes(1);
     world.service(1, reserving("web", 2, resources(0, 600)));
     world.settle();
     world.scale(1, 0);
     world.reconcile(1);
-    assert_eq!(world.reason(1, 1), "is being stopped on node node-1");
-    assert_eq!(world.reason(1, 2), "was not wanted any more before it had a node");
+    assert_eq!(world.reason(1, 1), "stopping on node node-1");
+    assert_eq!(world.reason(1, 2), "stopped before it was assigned to a node");
     world.clean_up();
-    assert_eq!(world.reason(1, 1), "stopped, as it was not wanted any more");
+    assert_eq!(world.reason(1, 1), "stopped by the manager");
 }

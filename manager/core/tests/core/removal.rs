@@ -1,17 +1,17 @@
-//! Nodes: what people change of them, and removing one.
+//! Nodes: changes by users, and removal.
 
-use warren_core::state::MAX_REMOVED;
-use warren_core::{Answer, Command, Outcome};
+use warren_core::state::MAX_REMOVED_NODES;
+use warren_core::{ApplyOutcome, Command, CommandResponse};
 use warren_types::*;
 
-use crate::world::*;
+use crate::test_cluster::*;
 
 fn remove(number: u128, force: bool) -> Command {
     Command::RemoveNode { id: node_id(number), force, at: Timestamp(0) }
 }
 
-fn running() -> World {
-    let mut world = World::with_nodes(2);
+fn running() -> TestCluster {
+    let mut world = TestCluster::with_nodes(2);
     world.service(1, spec("web", 4));
     world.settle();
     world
@@ -21,14 +21,15 @@ fn running() -> World {
 fn a_node_in_use_is_removed_only_by_force() {
     let mut world = running();
     let refusal = world.refuse(remove(1, false));
-    let wanted = "node node-1 is READY and has 2 tasks; drain it or stop it first, or force it and lose them";
+    let wanted =
+        "node node-1 is READY and has 2 tasks; drain it or stop it first, or use force to give up its tasks";
     assert_eq!(refusal, wanted);
     world.accept(remove(1, true));
-    assert_eq!(world.run(&remove(1, true)), Outcome::Unchanged { answer: Answer::Done });
+    assert_eq!(world.apply(&remove(1, true)), ApplyOutcome::Unchanged { answer: CommandResponse::Done });
     let lost = world.task(1, 1);
     assert!(lost.observed.removed && !lost.observed.ready);
     assert_eq!((lost.observed.state, lost.lost_since()), (TaskState::Shutdown, None));
-    assert_eq!(world.reason(1, 1), "its node node-1 was removed from the cluster");
+    assert_eq!(world.reason(1, 1), "node node-1 was removed from the cluster");
     world.settle();
     assert_eq!(world.live(1).len(), 4);
     assert_eq!(world.state.tasks_on(&node_id(2)).count(), 4);
@@ -41,7 +42,7 @@ fn a_node_that_is_down_or_empty_needs_no_force() {
     let mut world = running();
     world.node(3, resources(1000, 512));
     world.accept(remove(3, false));
-    world.down(1);
+    world.set_down(1);
     world.accept(remove(1, false));
     assert_eq!(world.state.nodes().count(), 1);
     world.settle();
@@ -49,12 +50,12 @@ fn a_node_that_is_down_or_empty_needs_no_force() {
 }
 
 #[test]
-fn nobody_hears_of_a_removed_node() {
+fn removed_node_disappears_everywhere() {
     let mut world = running();
     world.accept(remove(1, true));
     let (node, at) = (node_id(1), world.now);
     let reports = vec![report(task_id(1, 1), 1, TaskState::Running)];
-    let missing = "does not exist; `warren node ls` shows what does";
+    let missing = "does not exist; `warren node ls` lists the existing ones";
     assert!(world.refuse(Command::ReportTasks { node, session: 1, reports, at }).ends_with(missing));
     let description = description(resources(1000, 512));
     assert!(world.refuse(Command::OpenSession { node, description, manager: 1, at }).ends_with(missing));
@@ -62,7 +63,7 @@ fn nobody_hears_of_a_removed_node() {
 }
 
 #[test]
-fn what_joins_again_is_another_node() {
+fn rejoined_node_is_a_new_node() {
     let mut world = running();
     let before = world.state.node(&node_id(1)).unwrap().subnet;
     world.accept(remove(1, true));
@@ -70,40 +71,40 @@ fn what_joins_again_is_another_node() {
     let node = world.state.node(&node_id(1)).unwrap();
     assert_ne!(node.subnet, before, "an address of before may still be in use");
     assert_eq!(world.state.tasks_on(&node_id(1)).count(), 0);
-    // What its agent says of tasks of before changes nothing.
+    // Reports of earlier tasks change nothing.
     world.report(report(task_id(1, 1), 2, TaskState::Running));
     assert!(world.task(1, 1).observed.removed);
     assert_eq!(warren_core::State::restore(world.state.export()).unwrap(), world.state);
 }
 
 #[test]
-fn a_removed_node_is_remembered_until_it_is_there_again() {
+fn removed_node_is_recorded_until_it_rejoins() {
     let mut world = running();
     world.accept(remove(1, true));
     let index = world.state.applied().index;
-    assert_eq!(world.state.removed_at(&node_id(1)), Some(index));
+    assert_eq!(world.state.node_removed_at(&node_id(1)), Some(index));
     world.accept(remove(1, true));
     world.accept(remove(9, true));
-    assert_eq!(world.state.removed_at(&node_id(1)), Some(index), "it was not there any more");
-    assert_eq!(world.state.removed_at(&node_id(9)), None, "it never was");
+    assert_eq!(world.state.node_removed_at(&node_id(1)), Some(index), "it was not there any more");
+    assert_eq!(world.state.node_removed_at(&node_id(9)), None, "it never was");
     assert_eq!(warren_core::State::restore(world.state.export()).unwrap(), world.state);
     world.node(1, resources(4000, 1024));
-    assert_eq!(world.state.removed_at(&node_id(1)), None);
+    assert_eq!(world.state.node_removed_at(&node_id(1)), None);
 }
 
 #[test]
-fn of_too_many_removed_nodes_the_first_are_forgotten() {
-    let mut world = World::new();
-    let most = MAX_REMOVED as u128;
+fn removed_nodes_are_bounded() {
+    let mut world = TestCluster::new();
+    let most = MAX_REMOVED_NODES as u128;
     // Not in the order of their ids.
     for number in (1..=most + 2).rev() {
         world.state.apply(TERM, world.state.applied().index + 1, &registration(number));
         world.state.apply(TERM, world.state.applied().index + 1, &remove(number, true));
     }
     world.state.check().unwrap();
-    let known = |number| world.state.removed_at(&node_id(number)).is_some();
+    let known = |number| world.state.node_removed_at(&node_id(number)).is_some();
     assert_eq!([most + 2, most + 1, most, 1].map(known), [false, false, true, true]);
-    assert_eq!(world.state.export().removed_nodes.len(), MAX_REMOVED);
+    assert_eq!(world.state.export().removed_nodes.len(), MAX_REMOVED_NODES);
 }
 
 fn registration(number: u128) -> Command {
@@ -117,8 +118,8 @@ fn registration(number: u128) -> Command {
 }
 
 #[test]
-fn people_change_labels_and_availability() {
-    let mut world = World::with_nodes(1);
+fn update_node_changes_labels_and_availability() {
+    let mut world = TestCluster::with_nodes(1);
     let update = |version, add: &[(&str, &str)], rm: &[&str], availability| Command::UpdateNode {
         id: node_id(1),
         version,
@@ -128,8 +129,8 @@ fn people_change_labels_and_availability() {
         at: Timestamp(0),
     };
     world.accept(update(None, &[("zone", "a"), ("disk", "ssd")], &[], Some(Availability::Pause)));
-    let again = world.run(&update(Some(1), &[("zone", "a")], &["gpu"], None));
-    assert!(matches!(again, Outcome::Unchanged { .. }), "{again:?}");
+    let again = world.apply(&update(Some(1), &[("zone", "a")], &["gpu"], None));
+    assert!(matches!(again, ApplyOutcome::Unchanged { .. }), "{again:?}");
     assert!(world.refuse(update(Some(1), &[], &["zone"], None)).starts_with("node node-1 is at version"));
     world.accept(update(None, &[], &["zone"], None));
     let node = world.state.node(&node_id(1)).unwrap();
@@ -139,8 +140,8 @@ fn people_change_labels_and_availability() {
 }
 
 #[test]
-fn labels_of_people_win_over_those_of_the_agent() {
-    let mut world = World::new();
+fn user_labels_override_agent_labels() {
+    let mut world = TestCluster::new();
     world.node(1, resources(4000, 1024));
     let mut described = description(resources(4000, 1024));
     described.labels = [("zone".to_string(), "a".to_string())].into();

@@ -1,31 +1,31 @@
 //! Commands that change a service: update, rollback, their history, and the ports of an update.
 
-use warren_core::state::HISTORY;
-use warren_core::{Command, Outcome};
+use warren_core::state::REVISION_HISTORY_LIMIT;
+use warren_core::{ApplyOutcome, Command};
 use warren_types::*;
 
-use crate::world::*;
+use crate::test_cluster::*;
 
 fn update(version: Option<u64>, spec: ServiceSpec) -> Command {
     Command::UpdateService { id: service_id(1), version, spec, force: false, at: Timestamp(0) }
 }
 
-/// As of the version that the service has.
-fn rollback(world: &World, revision: Option<u64>) -> Command {
+/// At the service's current version.
+fn rollback(world: &TestCluster, revision: Option<u64>) -> Command {
     let version = Some(world.version(1));
     Command::RollbackService { id: service_id(1), version, revision, at: Timestamp(0) }
 }
 
-fn refuse_rollback(world: &mut World, revision: Option<u64>) -> String {
+fn refuse_rollback(world: &mut TestCluster, revision: Option<u64>) -> String {
     world.refuse(rollback(world, revision))
 }
 
-fn run_rollback(world: &mut World, revision: Option<u64>) -> Outcome {
-    world.run(&rollback(world, revision))
+fn run_rollback(world: &mut TestCluster, revision: Option<u64>) -> ApplyOutcome {
+    world.apply(&rollback(world, revision))
 }
 
 #[track_caller]
-fn accept_rollback(world: &mut World, revision: Option<u64>) {
+fn accept_rollback(world: &mut TestCluster, revision: Option<u64>) {
     world.accept(rollback(world, revision));
 }
 
@@ -35,20 +35,20 @@ fn image(number: u32) -> ServiceSpec {
     spec
 }
 
-fn known(world: &World) -> (Vec<u64>, u64) {
+fn known(world: &TestCluster) -> (Vec<u64>, u64) {
     let service = world.state.service(&service_id(1)).unwrap();
     (service.history.iter().map(|revision| revision.number).collect(), service.revision.number)
 }
 
 #[test]
-fn only_what_shapes_tasks_makes_a_revision() {
-    let mut world = World::new();
+fn only_task_changes_make_revision() {
+    let mut world = TestCluster::new();
     world.service(1, spec("web", 1));
     let mut wanted = spec("web", 3);
     wanted.labels = [("tier".to_string(), "front".to_string())].into();
     let answer = world.accept(update(Some(2), wanted.clone()));
     assert_eq!((&answer, known(&world)), (&world.service_answer(1, 3), (vec![], 1)));
-    assert_eq!(world.run(&update(Some(2), wanted.clone())), Outcome::Unchanged { answer });
+    assert_eq!(world.apply(&update(Some(2), wanted.clone())), ApplyOutcome::Unchanged { answer });
     wanted.task.tty = true;
     assert!(world.refuse(update(Some(2), wanted.clone())).contains("is at version 3, not 2"));
     world.accept(update(Some(3), wanted.clone()));
@@ -59,13 +59,14 @@ fn only_what_shapes_tasks_makes_a_revision() {
 }
 
 #[test]
-fn what_cannot_be_changed_is_refused() {
-    let mut world = World::new();
+fn immutable_field_change_is_refused() {
+    let mut world = TestCluster::new();
     world.service(1, spec("web", 1));
     let refusal = world.refuse(update(None, spec("api", 1)));
     assert_eq!(refusal, "spec.name: the service is called web; a name cannot be changed");
     let refusal = world.refuse(update(None, global("web")));
-    let wanted = "spec.mode: a replicated service stays replicated and a global one global; make a new one";
+    let wanted =
+        "spec.mode: a replicated service stays replicated and a global one global; create a new service";
     assert_eq!(refusal, wanted);
     let mut wrong = spec("web", 1);
     wrong.task.limits.memory = Some(Bytes(1));
@@ -77,14 +78,17 @@ fn what_cannot_be_changed_is_refused() {
 
 #[test]
 fn a_rollback_makes_an_earlier_revision_the_current_one() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.service(1, image(1));
     assert!(refuse_rollback(&mut world, None).contains("has only its first revision"));
     world.accept(update(None, image(2)));
     world.accept(update(None, image(3)));
     let refusal = refuse_rollback(&mut world, Some(9));
-    assert!(refusal.starts_with("service web has no revision 9 to return to"), "{refusal}");
-    assert!(matches!(run_rollback(&mut world, Some(3)), Outcome::Unchanged { .. }), "it is the current one");
+    assert!(refusal.starts_with("service web has no revision 9;"), "{refusal}");
+    assert!(
+        matches!(run_rollback(&mut world, Some(3)), ApplyOutcome::Unchanged { .. }),
+        "it is the current one"
+    );
     accept_rollback(&mut world, Some(1));
     let service = world.state.service(&service_id(1)).unwrap();
     assert_eq!(*service.spec, image(1));
@@ -94,15 +98,15 @@ fn a_rollback_makes_an_earlier_revision_the_current_one() {
 }
 
 #[test]
-fn the_history_is_bounded_but_for_what_tasks_run() {
-    let mut world = World::with_nodes(1);
+fn history_is_bounded_except_used_revisions() {
+    let mut world = TestCluster::with_nodes(1);
     world.service(1, image(1));
     world.settle();
     for number in 2..=15 {
         world.accept(update(None, image(number)));
     }
     assert_eq!(known(&world), ([1].into_iter().chain(5..15).collect(), 15), "task 1 runs revision 1");
-    assert_eq!(known(&world).0.len(), HISTORY + 1);
+    assert_eq!(known(&world).0.len(), REVISION_HISTORY_LIMIT + 1);
     for _ in 0..5 {
         world.settle();
         world.clean_up();
@@ -115,8 +119,8 @@ fn the_history_is_bounded_but_for_what_tasks_run() {
 }
 
 #[test]
-fn a_port_is_given_up_with_the_last_task_that_has_it() {
-    let mut world = World::with_nodes(1);
+fn port_is_released_with_last_task() {
+    let mut world = TestCluster::with_nodes(1);
     world.service(1, publishing("web", 1, 80));
     world.settle();
     world.accept(update(None, publishing("web", 1, 81)));
@@ -136,8 +140,8 @@ fn a_port_is_given_up_with_the_last_task_that_has_it() {
 }
 
 #[test]
-fn a_rollback_finds_its_port_while_tasks_have_it() {
-    let mut world = World::with_nodes(1);
+fn rollback_keeps_port_while_tasks_hold_it() {
+    let mut world = TestCluster::with_nodes(1);
     world.service(1, publishing("web", 1, 80));
     world.settle();
     world.accept(update(None, spec("web", 1)));

@@ -1,23 +1,26 @@
 //! Commands on the cluster and on services.
 
-use warren_core::{Answer, Change, Command, LEVEL, Outcome, State};
+use warren_core::{ApplyOutcome, Command, CommandResponse, FEATURE_LEVEL, State, StateChange};
 use warren_types::*;
 
-use crate::world::*;
+use crate::test_cluster::*;
 
 #[test]
 fn a_cluster_is_created_once() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     let create = |id, range: &str| Command::CreateCluster {
         id: ClusterId(Id(id)),
         ranges: vec![range.parse().unwrap()],
-        level: LEVEL,
+        feature_level: FEATURE_LEVEL,
         at: Timestamp(1),
     };
-    assert_eq!(world.run(&create(9, "10.0.0.0/8")), Outcome::Unchanged { answer: Answer::Done });
+    assert_eq!(
+        world.apply(&create(9, "10.0.0.0/8")),
+        ApplyOutcome::Unchanged { answer: CommandResponse::Done }
+    );
     assert!(world.refuse(create(8, "10.0.0.0/8")).starts_with("this manager belongs to cluster 0"));
 
-    let mut world = World { state: State::new(), now: Timestamp(1) };
+    let mut world = TestCluster { state: State::new(), now: Timestamp(1) };
     assert_eq!(
         world.refuse(create(9, "10.0.0.7/8")),
         "ranges[0]: 10.0.0.7/8 has host bits; the range is 10.0.0.0/8"
@@ -28,26 +31,28 @@ fn a_cluster_is_created_once() {
 
 #[test]
 fn a_repeated_create_gets_the_same_answer() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     let create = Command::CreateService { id: service_id(1), spec: spec("web", 2), at: world.now };
-    let Outcome::Applied { answer, changes } = world.run(&create) else { panic!("it is new") };
-    assert_eq!((&answer, changes), (&world.service_answer(1, 2), vec![Change::Service(service_id(1))]));
-    assert_eq!(world.run(&create), Outcome::Unchanged { answer });
+    let ApplyOutcome::Applied { response: answer, changes } = world.apply(&create) else {
+        panic!("it is new")
+    };
+    assert_eq!((&answer, changes), (&world.service_answer(1, 2), vec![StateChange::Service(service_id(1))]));
+    assert_eq!(world.apply(&create), ApplyOutcome::Unchanged { answer });
 }
 
 #[test]
-fn repeated_create_of_a_service_that_others_changed_is_rejected() {
-    let mut world = World::new();
+fn repeated_create_of_changed_service_is_refused() {
+    let mut world = TestCluster::new();
     let create = Command::CreateService { id: service_id(1), spec: spec("web", 2), at: world.now };
     world.accept(create.clone());
-    let scale = |world: &World, replicas| {
+    let scale = |world: &TestCluster, replicas| {
         let (id, version, at) = (service_id(1), None, world.now);
         Command::ScaleService { id, version, replicas, at }
     };
     let changed = |version: u64| {
         format!(
-            "an earlier request with this id created service web, and somebody changed it after that (it is at \
-             version {version}): this request changes nothing; see what it is now with `warren service inspect web`"
+            "an earlier request with this id created service web, which was changed since (it is at \
+             version {version}): this request changes nothing; see its current state with `warren service inspect web`"
         )
     };
     world.accept(scale(&world, 3));
@@ -65,19 +70,23 @@ fn repeated_create_of_a_service_that_others_changed_is_rejected() {
 
 #[test]
 fn an_answer_has_the_object_as_of_its_entry() {
-    let mut world = World::with_nodes(1);
+    let mut world = TestCluster::with_nodes(1);
     let created = world.service(1, spec("web", 2));
     let before = world.state.service(&service_id(1)).unwrap().clone();
     world.settle();
     let scale = Command::ScaleService { id: service_id(1), version: None, replicas: 3, at: world.now };
     let scaled = world.accept(scale);
-    assert_eq!(created, Answer::Service(before), "neither planners nor people change what was answered");
-    assert_eq!(scaled, Answer::Service(world.state.service(&service_id(1)).unwrap().clone()));
+    assert_eq!(
+        created,
+        CommandResponse::Service(before),
+        "neither planners nor people change what was answered"
+    );
+    assert_eq!(scaled, CommandResponse::Service(world.state.service(&service_id(1)).unwrap().clone()));
 }
 
 #[test]
-fn names_ids_and_ports_are_taken_once() {
-    let mut world = World::new();
+fn name_id_and_port_are_unique() {
+    let mut world = TestCluster::new();
     world.service(1, publishing("web", 2, 8080));
     let create = |id, spec| Command::CreateService { id: service_id(id), spec, at: Timestamp(0) };
     let taken = "service web already exists; choose another name or remove it first";
@@ -89,8 +98,8 @@ fn names_ids_and_ports_are_taken_once() {
 }
 
 #[test]
-fn one_port_of_two_addresses_is_two_ports() {
-    let mut world = World::new();
+fn same_port_on_two_addresses_is_allowed() {
+    let mut world = TestCluster::new();
     let on = |name: &str, ip: Option<[u8; 4]>| {
         let mut spec = publishing(name, 1, 80);
         spec.ports[0].host_ip = ip.map(Into::into);
@@ -106,8 +115,8 @@ fn one_port_of_two_addresses_is_two_ports() {
 }
 
 #[test]
-fn a_spec_is_checked_again_where_it_is_applied() {
-    let mut world = World::new();
+fn invalid_spec_is_refused_on_apply() {
+    let mut world = TestCluster::new();
     let mut wrong = spec("web", 1);
     wrong.task.limits.memory = Some(Bytes(1 << 20));
     let refusal = world.refuse(Command::CreateService { id: service_id(1), spec: wrong, at: world.now });
@@ -116,31 +125,31 @@ fn a_spec_is_checked_again_where_it_is_applied() {
 
 #[test]
 fn scaling_compares_versions_and_can_be_repeated() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.service(1, spec("web", 2));
     let scale =
         |version, replicas| Command::ScaleService { id: service_id(1), version, replicas, at: Timestamp(0) };
     let answer = world.accept(scale(Some(2), 5));
     assert_eq!(answer, world.service_answer(1, 3));
-    assert!(matches!(world.run(&scale(Some(2), 5)), Outcome::Unchanged { .. }));
-    let conflict = "service web is at version 3, not 2: it changed meanwhile; look again and repeat";
+    assert!(matches!(world.apply(&scale(Some(2), 5)), ApplyOutcome::Unchanged { .. }));
+    let conflict = "service web is at version 3, not 2: it changed meanwhile; read it again and retry";
     assert_eq!(world.refuse(scale(Some(2), 6)), conflict);
     assert_eq!(world.refuse(scale(None, 2_000_000)), "replicas: 2000000 is more than 1000000");
     let service = world.state.service(&service_id(1)).unwrap();
     assert_eq!((service.spec.replicas(), service.revision.number), (Some(5), 1));
     let missing = Command::ScaleService { id: service_id(7), version: None, replicas: 1, at: Timestamp(0) };
-    assert!(world.refuse(missing).ends_with("does not exist; `warren service ls` shows what does"));
+    assert!(world.refuse(missing).ends_with("does not exist; `warren service ls` lists the existing ones"));
 }
 
 #[test]
-fn a_service_on_its_way_out_takes_no_changes_and_keeps_its_name() {
-    let mut world = World::new();
+fn removing_service_refuses_changes() {
+    let mut world = TestCluster::new();
     world.service(1, publishing("web", 2, 8080));
     world.remove(1);
     let again = Command::RemoveService { id: service_id(1), version: Some(1), at: world.now };
-    let answer = Answer::Service(world.state.service(&service_id(1)).unwrap().clone());
-    assert_eq!(world.run(&again), Outcome::Unchanged { answer });
-    let leaving = "service web is being removed; wait until it is gone";
+    let answer = CommandResponse::Service(world.state.service(&service_id(1)).unwrap().clone());
+    assert_eq!(world.apply(&again), ApplyOutcome::Unchanged { answer });
+    let leaving = "service web is being removed; wait until it is removed";
     let scale = Command::ScaleService { id: service_id(1), version: None, replicas: 3, at: world.now };
     assert_eq!(world.refuse(scale), leaving);
     let create = |id| Command::CreateService {
@@ -153,13 +162,13 @@ fn a_service_on_its_way_out_takes_no_changes_and_keeps_its_name() {
 
     let delete = Command::DeleteService { term: TERM, id: service_id(1) };
     world.accept(delete.clone());
-    assert_eq!(world.run(&delete), Outcome::Unchanged { answer: Answer::Done });
+    assert_eq!(world.apply(&delete), ApplyOutcome::Unchanged { answer: CommandResponse::Done });
     world.accept(create(2));
 }
 
 #[test]
 fn a_service_with_tasks_cannot_be_forgotten() {
-    let mut world = World::with_nodes(1);
+    let mut world = TestCluster::with_nodes(1);
     world.service(1, spec("web", 1));
     let delete = Command::DeleteService { term: TERM, id: service_id(1) };
     assert!(world.refuse(delete.clone()).contains("is not being removed"));
@@ -169,8 +178,8 @@ fn a_service_with_tasks_cannot_be_forgotten() {
 }
 
 #[test]
-fn time_never_goes_back_and_entries_count_once() {
-    let mut world = World::new();
+fn clock_and_index_never_go_back() {
+    let mut world = TestCluster::new();
     world.service(1, spec("web", 1));
     let late = Command::CreateService { id: service_id(2), spec: spec("api", 1), at: Timestamp(5) };
     world.accept(late.clone());
@@ -178,21 +187,28 @@ fn time_never_goes_back_and_entries_count_once() {
     assert_eq!(world.state.clock(), world.now);
     let index = world.state.applied().index;
     match world.state.apply(TERM, index, &late) {
-        Outcome::Rejected(refusal) => assert!(refusal.to_string().contains("is not newer than the applied")),
+        ApplyOutcome::Rejected(refusal) => {
+            assert!(refusal.to_string().contains("is not newer than the applied"))
+        }
         other => panic!("{other:?}"),
     }
 }
 
 #[test]
 fn plans_of_another_term_are_refused() {
-    let mut world = World::with_nodes(1);
+    let mut world = TestCluster::with_nodes(1);
     world.service(1, spec("web", 1));
     for term in [TERM - 1, TERM + 1] {
         let service = service_id(1);
         let plans = [
             Command::CreateTasks { term, service, revision: 1, slots: vec![], at: world.now },
             Command::AssignTasks { term, placements: vec![], at: world.now },
-            Command::SetDesired { term, tasks: vec![], desired: Desired::Remove, at: world.now },
+            Command::SetDesiredTaskState {
+                term,
+                tasks: vec![],
+                desired: DesiredTaskState::Remove,
+                at: world.now,
+            },
             Command::DeleteTasks { term, tasks: vec![] },
             Command::DeleteService { term, id: service },
             Command::SetNodeStatus {

@@ -1,15 +1,15 @@
-//! What a codec takes apart can be put together again, and nonsense cannot.
+//! An exported state can be restored, and invalid parts are rejected.
 
 use std::sync::Arc;
 
-use warren_core::state::{MAX_MEMBERS, MAX_REMOVED, Parts};
-use warren_core::{Command, LEVEL, State};
+use warren_core::state::{MAX_MEMBERS, MAX_REMOVED_NODES, StateParts};
+use warren_core::{Command, FEATURE_LEVEL, State};
 use warren_types::*;
 
-use crate::world::*;
+use crate::test_cluster::*;
 
-fn parts() -> Parts {
-    let mut world = World::with_nodes(2);
+fn parts() -> StateParts {
+    let mut world = TestCluster::with_nodes(2);
     world.service(1, publishing("web", 3, 8080));
     world.service(2, reserving("api", 2, resources(100, 64)));
     world.secret(1, "key", 1);
@@ -22,7 +22,7 @@ fn parts() -> Parts {
     world.service(3, db);
     world.settle();
     world.observe(task_id(1, 2), TaskState::Failed);
-    world.down(2);
+    world.set_down(2);
     world.settle();
     world.node(3, resources(1, 1));
     world.remove_node(3);
@@ -30,14 +30,14 @@ fn parts() -> Parts {
     world.state.export()
 }
 
-/// 1 and 3, 2 that is replaced by 4, 5 on its way out, and 6 that left.
-fn managers(world: &mut World) {
+/// 1 and 3, 2 that is replaced by 4, 5 that is being removed, and 6 that left.
+fn managers(world: &mut TestCluster) {
     let (role, hash, at) = (NodeRole::Manager, TokenHash([1; 32]), world.now);
     let (expires_at, max_uses) = (None, None);
     world.accept(Command::CreateToken { id: TokenId(Id(1)), role, hash, expires_at, max_uses, at });
     for (number, host) in [(1, 1), (2, 2), (3, 3), (4, 2), (5, 5), (6, 6)] {
         let (id, name) = (ManagerId(Id(number)), format!("m{number}").parse().unwrap());
-        let (level, address) = (LEVEL, format!("10.0.0.{host}:8080").parse().unwrap());
+        let (level, address) = (FEATURE_LEVEL, format!("10.0.0.{host}:8080").parse().unwrap());
         world.accept(match number {
             1 => Command::RegisterMember { member: 1, id, name, address, level, at },
             _ => Command::JoinManager { hash, id, name, address, level, at },
@@ -57,7 +57,7 @@ fn a_restored_state_is_the_same() {
 }
 
 #[test]
-fn tasks_share_their_revision_again() {
+fn restored_tasks_share_revision() {
     let mut parts = parts();
     for task in &mut parts.tasks {
         let copy = Revision::clone(&task.revision);
@@ -70,9 +70,9 @@ fn tasks_share_their_revision_again() {
     }
 }
 
-/// A damaged snapshot is refused.
+/// A damaged snapshot is rejected.
 #[track_caller]
-fn check(damage: impl FnOnce(&mut Parts), wanted: &str) {
+fn check(damage: impl FnOnce(&mut StateParts), wanted: &str) {
     let mut parts = parts();
     damage(&mut parts);
     let broken = State::restore(parts).unwrap_err().to_string();
@@ -80,26 +80,26 @@ fn check(damage: impl FnOnce(&mut Parts), wanted: &str) {
 }
 
 #[test]
-fn contradictions_are_found() {
-    fn task(parts: &mut Parts) -> &mut Task {
+fn inconsistent_snapshot_is_refused() {
+    fn task(parts: &mut StateParts) -> &mut Task {
         Arc::make_mut(&mut parts.tasks[0])
     }
-    fn node(parts: &mut Parts) -> &mut Node {
+    fn node(parts: &mut StateParts) -> &mut Node {
         Arc::make_mut(&mut parts.nodes[0].0)
     }
     check(|parts| parts.cluster = None, "without a cluster");
     check(|parts| drop(parts.services.remove(0)), "without a service");
     check(|parts| drop(parts.nodes.remove(0)), "on a node that was removed");
-    check(|parts| parts.subnets = 0, "was never given");
+    check(|parts| parts.allocated_subnets = 0, "was never given");
     check(|parts| parts.applied.index = 0, "is of a later entry");
     check(|parts| parts.clock = Timestamp(0), "in the future");
-    let crowd = |parts: &mut Parts| parts.tasks.iter_mut().for_each(|task| Arc::make_mut(task).slot = 2);
+    let crowd = |parts: &mut StateParts| parts.tasks.iter_mut().for_each(|task| Arc::make_mut(task).slot = 2);
     check(crowd, "is the third live one of slot 2");
     check(|parts| task(parts).slot = 0, "has slot 0");
     check(|parts| task(parts).address = Some([10, 0, 0, 1].into()), "is not for tasks of");
     check(|parts| task(parts).address = None, "with None");
     check(
-        |parts| task(parts).special.change(|special| special.lost_since = Some(Timestamp(1))),
+        |parts| task(parts).rare.update(|special| special.lost_since = Some(Timestamp(1))),
         "is lost since",
     );
     check(|parts| task(parts).observed.removed = true, "is removed and");
@@ -113,7 +113,7 @@ fn contradictions_are_found() {
     check(|parts| node(parts).subnet = "10.0.1.0/24".parse().unwrap(), "was given twice");
     check(|parts| node(parts).name = "node-2".parse().unwrap(), "two nodes are called node-2");
     check(|parts| node(parts).session = 0, "in session 0");
-    let taken = |parts: &mut Parts| {
+    let taken = |parts: &mut StateParts| {
         let address =
             parts.tasks.iter().filter_map(|t| t.address.filter(|a| a.octets()[2] == 0)).collect::<Vec<_>>();
         for shared in &mut parts.tasks {
@@ -127,25 +127,28 @@ fn contradictions_are_found() {
 }
 
 #[test]
-fn contradictions_about_contents_and_volumes_are_found() {
-    fn content(parts: &mut Parts) -> &mut Content {
-        Arc::make_mut(&mut parts.contents[1])
+fn inconsistent_storage_snapshot_is_refused() {
+    fn content(parts: &mut StateParts) -> &mut SecretObject {
+        Arc::make_mut(&mut parts.secret_objects[1])
     }
-    fn volume<'a>(parts: &'a mut Parts, name: &str) -> &'a mut Volume {
+    fn volume<'a>(parts: &'a mut StateParts, name: &str) -> &'a mut Volume {
         let found = parts.volumes.iter_mut().find(|volume| volume.name.as_str() == name);
         Arc::make_mut(found.unwrap())
     }
-    fn user(parts: &mut Parts) -> &mut Task {
+    fn user(parts: &mut StateParts) -> &mut Task {
         Arc::make_mut(parts.tasks.iter_mut().find(|task| task.id.service == service_id(3)).unwrap())
     }
-    fn db(parts: &mut Parts) -> &mut Service {
+    fn db(parts: &mut StateParts) -> &mut Service {
         Arc::make_mut(&mut parts.services[2])
     }
-    check(|parts| parts.contents.clear(), "which is gone");
+    check(|parts| parts.secret_objects.clear(), "which is gone");
     check(|parts| content(parts).versions.clear(), "keeps 0 versions");
-    check(|parts| drop(Arc::make_mut(&mut parts.contents[0]).versions.remove(&2)), "which is gone");
-    check(|parts| Arc::make_mut(&mut parts.contents[0]).kind = ContentKind::Config, "which is gone");
-    let shift = |parts: &mut Parts| {
+    check(|parts| drop(Arc::make_mut(&mut parts.secret_objects[0]).versions.remove(&2)), "which is gone");
+    check(
+        |parts| Arc::make_mut(&mut parts.secret_objects[0]).kind = SecretObjectKind::Config,
+        "which is gone",
+    );
+    let shift = |parts: &mut StateParts| {
         let versions = &mut content(parts).versions;
         let first = versions[&1].clone();
         versions.insert(7, first);
@@ -164,32 +167,33 @@ fn contradictions_about_contents_and_volumes_are_found() {
     check(|parts| volume(parts, "data").node = Some(node_id(9)), "has not its volume");
     check(|parts| volume(parts, "spare").name = "data".parse().unwrap(), "two volumes are called data");
     check(|parts| volume(parts, "spare").removing = true, "waits for its end");
-    check(|parts| volume(parts, "spare").options = [("x".into(), "y".into())].into(), "is no option");
+    check(|parts| volume(parts, "spare").options = [("x".into(), "y".into())].into(), "is not an option");
     check(|parts| volume(parts, "spare").version = 1 << 40, "is of a later entry");
-    check(|parts| user(parts).special.change(|special| special.volumes.clear()), "has the volumes []");
+    check(|parts| user(parts).rare.update(|special| special.volumes.clear()), "has the volumes []");
     check(|parts| Arc::make_mut(&mut db(parts).spec).task.secrets.clear(), "and should use {}");
     check(|parts| user(parts).observed.health = Health::Unhealthy, "is Running and Unhealthy");
 }
 
 #[test]
-fn contradictions_about_managers_and_removed_nodes_are_found() {
-    fn member(parts: &mut Parts, number: usize) -> &mut Member {
+fn inconsistent_member_snapshot_is_refused() {
+    fn member(parts: &mut StateParts, number: usize) -> &mut Member {
         Arc::make_mut(&mut parts.members[number - 1])
     }
-    let add = |parts: &mut Parts, number: usize| {
+    let add = |parts: &mut StateParts, number: usize| {
         let id = ManagerId(Id(number as u128 * 1000));
         let (name, address) = (format!("n{number}"), format!("n{number}:1"));
         let (name, address) = (name.parse().unwrap(), address.parse().unwrap());
-        let like = Member { member: number as u64, id, name, address, ..(*parts.members[0]).clone() };
+        let like =
+            Member { member_id: number as u64, manager_id: id, name, address, ..(*parts.members[0]).clone() };
         parts.members.push(Arc::new(like));
-        parts.next_member = number as u64 + 1;
+        parts.next_member_id = number as u64 + 1;
     };
-    check(|parts| parts.next_member = 5, "member 5 was never given");
-    check(|parts| parts.next_member = 0, "there are 5 managers, and the next is 0");
+    check(|parts| parts.next_member_id = 5, "member 5 was never given");
+    check(|parts| parts.next_member_id = 0, "there are 5 managers, and the next is 0");
     check(|parts| parts.members.clear(), "there are 0 managers, and the next is 7");
-    check(|parts| member(parts, 1).member = 0, "member 0 was never given");
+    check(|parts| member(parts, 1).member_id = 0, "member 0 was never given");
     check(|parts| (6..=MAX_MEMBERS + 1).for_each(|number| add(parts, number)), "there are 17 managers");
-    check(|parts| member(parts, 1).id = ManagerId(Id(5)), "two managers are");
+    check(|parts| member(parts, 1).manager_id = ManagerId(Id(5)), "two managers are");
     check(|parts| member(parts, 1).version = 1 << 40, "member 1 is of a later entry");
     check(|parts| member(parts, 1).created_at = Timestamp(u64::MAX), "member 1 joined in the future");
     check(|parts| member(parts, 3).name = "m1".parse().unwrap(), "are both called m1");
@@ -200,22 +204,22 @@ fn contradictions_about_managers_and_removed_nodes_are_found() {
     check(|parts| member(parts, 4).removing = true, "member 4 cannot replace 2");
     check(|parts| member(parts, 3).replaces = Some(2), "member 2 is replaced by 4 and Some(3)");
     check(|parts| member(parts, 2).replaces = Some(1), "member 4 cannot replace 2");
-    let demote = |parts: &mut Parts, number| member(parts, number).wanted = Suffrage::Learner;
+    let demote = |parts: &mut StateParts, number| member(parts, number).desired_suffrage = Suffrage::Learner;
     check(|parts| [1, 3, 4].into_iter().for_each(|number| demote(parts, number)), "no manager is to vote");
     check(|parts| parts.removed_nodes[0].0 = node_id(1), "was removed and is there");
     check(|parts| parts.removed_nodes[0].1 = 1 << 40, "was removed by a later entry");
-    let many = (0..=MAX_REMOVED as u128).map(|number| (node_id(1000 + number), 1));
+    let many = (0..=MAX_REMOVED_NODES as u128).map(|number| (node_id(1000 + number), 1));
     check(|parts| parts.removed_nodes = many.collect(), "1025 removed nodes are remembered");
     check(|parts| parts.removed_nodes.clear(), "the digest of its content");
-    check(|parts| parts.departed[0].0 = ManagerId(Id(1)), "left and is there");
-    check(|parts| parts.departed[0].1.member = 1, "which another one was or is");
-    check(|parts| parts.departed[0].1.member = 99, "which another one was or is");
+    check(|parts| parts.departed_managers[0].0 = ManagerId(Id(1)), "left and is there");
+    check(|parts| parts.departed_managers[0].1.member = 1, "which another one was or is");
+    check(|parts| parts.departed_managers[0].1.member = 99, "which another one was or is");
     check(
-        |parts| parts.departed.push((ManagerId(Id(7)), parts.departed[0].1)),
+        |parts| parts.departed_managers.push((ManagerId(Id(7)), parts.departed_managers[0].1)),
         "which another one was or is",
     );
-    check(|parts| parts.departed[0].1.index = 1 << 40, "left with a later entry");
-    check(|parts| parts.departed.clear(), "the digest of its content");
-    check(|parts| parts.next_member = 8, "the digest of its content");
+    check(|parts| parts.departed_managers[0].1.index = 1 << 40, "left with a later entry");
+    check(|parts| parts.departed_managers.clear(), "the digest of its content");
+    check(|parts| parts.next_member_id = 8, "the digest of its content");
     check(|parts| member(parts, 1).level = 9, "the digest of its content");
 }

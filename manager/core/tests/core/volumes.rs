@@ -1,11 +1,11 @@
-//! Commands on volumes, and where the tasks that have them can be.
+//! Commands on volumes, and on which nodes their tasks can run.
 
 use std::collections::BTreeMap;
 
-use warren_core::{Answer, Change, Command, Outcome};
+use warren_core::{ApplyOutcome, Command, CommandResponse, StateChange};
 use warren_types::*;
 
-use crate::world::*;
+use crate::test_cluster::*;
 
 fn create(number: u128, name: &str, options: &[(&str, &str)], node: Option<u128>) -> Command {
     let (id, name, node) = (volume_id(number), name.parse().unwrap(), node.map(node_id));
@@ -14,7 +14,7 @@ fn create(number: u128, name: &str, options: &[(&str, &str)], node: Option<u128>
     Command::CreateVolume { id, name, driver, options, labels, node, at: Timestamp(0) }
 }
 
-fn remove(world: &World, name: &str, purge: bool) -> Command {
+fn remove(world: &TestCluster, name: &str, purge: bool) -> Command {
     Command::RemoveVolume { id: volume(world, name).id, purge, at: Timestamp(0) }
 }
 
@@ -22,21 +22,21 @@ fn delete(number: u128) -> Command {
     Command::DeleteVolume { id: volume_id(number), at: Timestamp(0) }
 }
 
-fn volume<'a>(world: &'a World, name: &str) -> &'a Volume {
+fn volume<'a>(world: &'a TestCluster, name: &str) -> &'a Volume {
     world.state.find_volume(name).unwrap()
 }
 
-fn names(world: &World) -> Vec<&str> {
+fn names(world: &TestCluster) -> Vec<&str> {
     world.state.volumes_after(None).map(|volume| volume.name.as_str()).collect()
 }
 
-fn users(world: &World, name: &str) -> String {
+fn users(world: &TestCluster, name: &str) -> String {
     world.state.volume_users(&name.parse().unwrap()).join(" ")
 }
 
-/// Puts tasks on nodes, whatever a planner says.
+/// Assigns tasks to nodes, regardless of the scheduler.
 #[track_caller]
-fn assign(world: &mut World, placements: &[(u64, u128)]) -> Vec<Option<u128>> {
+fn assign(world: &mut TestCluster, placements: &[(u64, u128)]) -> Vec<Option<u128>> {
     let to = |(task, node): &(u64, u128)| (task_id(1, *task), node_id(*node));
     let placements_of = placements.iter().map(to).collect();
     world.accept(Command::AssignTasks { term: TERM, placements: placements_of, at: world.now });
@@ -45,23 +45,28 @@ fn assign(world: &mut World, placements: &[(u64, u128)]) -> Vec<Option<u128>> {
 
 #[test]
 fn a_repeated_request_is_recognised() {
-    let mut world = World::with_nodes(1);
+    let mut world = TestCluster::with_nodes(1);
     let command = create(1, "data", &[("uid", "1000")], None);
-    let Outcome::Applied { answer, changes } = world.run(&command) else { panic!("it is new") };
+    let ApplyOutcome::Applied { response: answer, changes } = world.apply(&command) else {
+        panic!("it is new")
+    };
     let made = world.state.volume(&volume_id(1)).unwrap().clone();
-    assert_eq!((made.version, changes), (4, vec![Change::Volume(volume_id(1))]));
-    assert_eq!(answer, Answer::Volume(made));
-    assert_eq!(world.run(&command), Outcome::Unchanged { answer });
+    assert_eq!((made.version, changes), (4, vec![StateChange::Volume(volume_id(1))]));
+    assert_eq!(answer, CommandResponse::Volume(made));
+    assert_eq!(world.apply(&command), ApplyOutcome::Unchanged { answer });
     world.service(1, with_volumes("web", 1, &["data"]));
     world.settle();
     assert_eq!(volume(&world, "data").node, Some(node_id(1)));
-    assert!(matches!(world.run(&command), Outcome::Unchanged { .. }), "it has found its place since");
+    assert!(matches!(world.apply(&command), ApplyOutcome::Unchanged { .. }), "it has found its place since");
     for (other, wanted) in [
         (create(1, "data", &[], None), "volume data already exists"),
         (create(2, "data", &[("uid", "1000")], None), "volume data already exists"),
         (create(1, "data", &[("uid", "1000")], Some(2)), "volume data already exists"),
         (create(2, "more", &[], Some(2)), "node \"0000000000000000000000002\" does not exist"),
-        (create(2, "more", &[("size", "1G")], None), "options[\"size\"]: is no option of the driver local"),
+        (
+            create(2, "more", &[("size", "1G")], None),
+            "options[\"size\"]: is not an option of the driver local",
+        ),
     ] {
         let refusal = world.refuse(other);
         assert!(refusal.starts_with(wanted), "{refusal}");
@@ -69,8 +74,8 @@ fn a_repeated_request_is_recognised() {
 }
 
 #[test]
-fn the_first_task_makes_its_volume_and_the_others_come_to_it() {
-    let mut world = World::with_nodes(2);
+fn first_task_creates_volume_and_others_follow() {
+    let mut world = TestCluster::with_nodes(2);
     world.service(1, with_volumes("web", 3, &["data", "cache"]));
     world.reconcile(1);
     assert_eq!(names(&world), [""; 0]);
@@ -88,7 +93,7 @@ fn the_first_task_makes_its_volume_and_the_others_come_to_it() {
 
 #[test]
 fn options_reach_the_worker() {
-    let mut world = World::with_nodes(1);
+    let mut world = TestCluster::with_nodes(1);
     world.accept(create(1, "data", &[("uid", "1000"), ("mode", "0750")], None));
     world.service(1, with_volumes("web", 1, &["data"]));
     world.settle();
@@ -98,8 +103,8 @@ fn options_reach_the_worker() {
 }
 
 #[test]
-fn a_volume_has_one_place() {
-    let mut world = World::with_nodes(2);
+fn volume_has_one_node() {
+    let mut world = TestCluster::with_nodes(2);
     world.volume(1, "data", Some(2));
     world.service(1, with_volumes("web", 1, &["data"]));
     world.reconcile(1);
@@ -111,8 +116,8 @@ fn a_volume_has_one_place() {
 }
 
 #[test]
-fn names_are_expanded_where_the_task_goes() {
-    let mut world = World::with_nodes(2);
+fn volume_name_is_expanded_on_placement() {
+    let mut world = TestCluster::with_nodes(2);
     world.label(2, "rack", Some("r2"));
     let mut spec = with_volumes("web", 2, &["{{.Service.Name}}-{{.Task.Slot}}", "x-{{.Node.Labels.rack}}"]);
     spec.labels = [("tier".into(), "front".into())].into();
@@ -130,8 +135,8 @@ fn names_are_expanded_where_the_task_goes() {
 }
 
 #[test]
-fn a_name_that_cannot_be_one_keeps_the_task_away() {
-    let mut world = World::with_nodes(1);
+fn invalid_volume_name_blocks_placement() {
+    let mut world = TestCluster::with_nodes(1);
     world.label(1, "rack", Some("a/b"));
     world.service(1, with_volumes("web", 1, &["{{.Node.Labels.rack}}"]));
     world.reconcile(1);
@@ -143,8 +148,8 @@ fn a_name_that_cannot_be_one_keeps_the_task_away() {
 }
 
 #[test]
-fn what_is_used_is_not_removed() {
-    let mut world = World::with_nodes(1);
+fn used_volume_is_not_removed() {
+    let mut world = TestCluster::with_nodes(1);
     world.volume(1, "data", None);
     world.service(1, with_volumes("web", 0, &["data"]));
     let used = |by: &str| format!("volume data is used by {by}; remove or update that first");
@@ -163,12 +168,12 @@ fn what_is_used_is_not_removed() {
     world.accept(remove(&world, "data", false));
     assert_eq!(names(&world), [""; 0]);
     let gone = Command::RemoveVolume { id: volume_id(1), purge: false, at: Timestamp(0) };
-    assert!(world.refuse(gone).contains("`warren volume ls` shows what does"));
+    assert!(world.refuse(gone).contains("`warren volume ls` lists the existing ones"));
 }
 
 #[test]
-fn a_slot_that_waits_wants_its_volume() {
-    let mut world = World::with_nodes(1);
+fn pending_slot_uses_its_volume() {
+    let mut world = TestCluster::with_nodes(1);
     world.service(1, with_volumes("web", 2, &["data-{{.Task.Slot}}"]));
     world.settle();
     world.availability(1, Availability::Pause);
@@ -186,7 +191,7 @@ fn a_slot_that_waits_wants_its_volume() {
 
 #[test]
 fn a_purge_takes_two_steps() {
-    let mut world = World::with_nodes(1);
+    let mut world = TestCluster::with_nodes(1);
     world.volume(1, "data", Some(1));
     assert_eq!(
         world.refuse(delete(1)),
@@ -194,8 +199,8 @@ fn a_purge_takes_two_steps() {
     );
     world.accept(remove(&world, "data", true));
     assert!(volume(&world, "data").removing);
-    assert!(matches!(world.run(&remove(&world, "data", true)), Outcome::Unchanged { .. }));
-    let removing = "volume data is being removed; wait until it is gone";
+    assert!(matches!(world.apply(&remove(&world, "data", true)), ApplyOutcome::Unchanged { .. }));
+    let removing = "volume data is being removed; wait until it is removed";
     let user =
         Command::CreateService { id: service_id(1), spec: with_volumes("web", 1, &["data"]), at: world.now };
     assert!(world.refuse(user.clone()).starts_with(removing));
@@ -205,13 +210,13 @@ fn a_purge_takes_two_steps() {
     world.reconcile(1);
     assert_eq!(assign(&mut world, &[(1, 1)]), [Some(1)], "that is another one");
     world.accept(delete(1));
-    assert!(matches!(world.run(&delete(1)), Outcome::Unchanged { .. }));
+    assert!(matches!(world.apply(&delete(1)), ApplyOutcome::Unchanged { .. }));
     assert_eq!(names(&world), ["frontx"]);
 }
 
 #[test]
-fn a_task_does_not_go_to_a_volume_that_is_being_removed() {
-    let mut world = World::with_nodes(1);
+fn removing_volume_blocks_placement() {
+    let mut world = TestCluster::with_nodes(1);
     world.volume(1, "data-1", Some(1));
     world.accept(remove(&world, "data-1", true));
     world.service(1, with_volumes("web", 1, &["data-{{.Task.Slot}}"]));
@@ -222,13 +227,13 @@ fn a_task_does_not_go_to_a_volume_that_is_being_removed() {
 }
 
 #[test]
-fn data_that_cannot_be_reached_is_not_purged() {
-    let mut world = World::with_nodes(2);
+fn purge_of_unreachable_volume_is_refused() {
+    let mut world = TestCluster::with_nodes(2);
     world.volume(1, "data", Some(1));
     world.volume(2, "none", None);
     world.accept(remove(&world, "none", true));
     assert_eq!(names(&world), ["data"], "there was nothing to delete");
-    world.down(1);
+    world.set_down(1);
     let refusal = world.refuse(remove(&world, "data", true));
     let wanted = "the data of volume data is on node node-1, which is DOWN; wait for the node, or forget the volume \
                   and leave its data (`warren volume rm data`)";
@@ -237,14 +242,14 @@ fn data_that_cannot_be_reached_is_not_purged() {
     let refusal = world.refuse(remove(&world, "data", true));
     assert_eq!(
         refusal,
-        "the data of volume data is on a node that was removed; `warren volume rm data` forgets it"
+        "the data of volume data is on a node that was removed; delete its record with `warren volume rm data`"
     );
     world.accept(remove(&world, "data", false));
 }
 
 #[test]
 fn a_removed_node_keeps_its_volumes() {
-    let mut world = World::with_nodes(2);
+    let mut world = TestCluster::with_nodes(2);
     world.volume(1, "data", Some(1));
     world.service(1, with_volumes("web", 1, &["data"]));
     world.reconcile(1);
@@ -259,8 +264,8 @@ fn a_removed_node_keeps_its_volumes() {
 }
 
 #[test]
-fn a_volume_whose_node_was_removed_can_be_forgotten_while_tasks_wait_for_it() {
-    let mut world = World::with_nodes(2);
+fn lost_volume_can_be_removed_while_tasks_wait() {
+    let mut world = TestCluster::with_nodes(2);
     world.volume(1, "data", Some(1));
     world.service(1, with_volumes("web", 1, &["data"]));
     world.reconcile(1);
@@ -273,28 +278,28 @@ fn a_volume_whose_node_was_removed_can_be_forgotten_while_tasks_wait_for_it() {
     assert_eq!(volume(&world, "data").node, Some(node_id(2)));
 }
 
-/// An update of a service whose tasks write to a volume: the new one is made ready beside the old one, but runs only
-/// when that has ended.
+/// An update of a service whose tasks write to a volume: the new one is prepared next to the old one, but
+/// runs only when that is terminal.
 #[test]
 fn no_two_tasks_of_a_slot_write_to_a_volume() {
-    let mut world = World::with_nodes(1);
+    let mut world = TestCluster::with_nodes(1);
     world.service(1, with_volumes("db", 1, &["data"]));
     world.settle();
     world.update_image(1, "db:2");
     world.reconcile(1);
-    assert_eq!((world.live(1), world.task(1, 2).desired), (vec![(1, 1), (1, 2)], Desired::Ready));
+    assert_eq!((world.live(1), world.task(1, 2).desired), (vec![(1, 1), (1, 2)], DesiredTaskState::Ready));
     world.schedule();
     assert!(world.reconcile(1).is_empty(), "the old one stays until the new one is prepared");
     world.observe(task_id(1, 2), TaskState::Ready);
     world.reconcile(1);
     assert_eq!(world.live(1), [(1, 2)]);
-    assert!(world.task(1, 1).desired > Desired::Running);
+    assert!(world.task(1, 1).desired > DesiredTaskState::Running);
     assert!(world.reconcile(1).is_empty(), "the old one still ends");
-    assert_eq!(world.task(1, 2).desired, Desired::Ready);
+    assert_eq!(world.task(1, 2).desired, DesiredTaskState::Ready);
     world.observe(task_id(1, 1), TaskState::Shutdown);
     world.reconcile(1);
-    assert_eq!(world.task(1, 2).desired, Desired::Running);
-    // Scaled down and up again while it ends: as well.
+    assert_eq!(world.task(1, 2).desired, DesiredTaskState::Running);
+    // Also after scaling down and up again while it ends.
     world.observe(task_id(1, 2), TaskState::Running);
     world.scale(1, 0);
     world.reconcile(1);
@@ -304,7 +309,7 @@ fn no_two_tasks_of_a_slot_write_to_a_volume() {
     world.observe(task_id(1, 2), TaskState::Shutdown);
     world.reconcile(1);
     assert_eq!(world.live(1), [(1, 3)]);
-    // Who only reads is replaced as always.
+    // Read-only users are replaced as usual.
     let mut reading = with_volumes("db", 1, &["data"]);
     reading.task.mounts[0].read_only = true;
     world.service(2, ServiceSpec { name: "reader".parse().unwrap(), ..reading });
@@ -314,17 +319,24 @@ fn no_two_tasks_of_a_slot_write_to_a_volume() {
     world.schedule();
     world.observe(task_id(2, 2), TaskState::Ready);
     world.reconcile(2);
-    assert_eq!((world.live(2), world.task(2, 2).desired), (vec![(1, 1), (1, 2)], Desired::Running));
+    assert_eq!((world.live(2), world.task(2, 2).desired), (vec![(1, 1), (1, 2)], DesiredTaskState::Running));
 }
 
 #[test]
 fn references_find_volumes() {
-    let mut world = World::new();
+    let mut world = TestCluster::new();
     world.volume(1, "b", None);
     world.volume(2, "a", None);
     assert_eq!(names(&world), ["a", "b"]);
     assert_eq!(volume(&world, "0000000000000000000000002").name.as_str(), "a");
-    assert!(world.state.find_volume("0").unwrap_err().to_string().contains("begins more than one volume id"));
+    assert!(
+        world
+            .state
+            .find_volume("0")
+            .unwrap_err()
+            .to_string()
+            .contains("is a prefix of more than one volume id")
+    );
     let after: Vec<_> = world.state.volumes_after(Some(&"a".parse().unwrap())).collect();
     assert_eq!(after.len(), 1);
 }

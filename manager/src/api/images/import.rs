@@ -1,4 +1,4 @@
-//! An archive on its way from the client to the workers that shall have it.
+//! Sends an image archive from the client to the target workers.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,30 +16,30 @@ use warren_proto::v1::open::Purpose;
 use warren_proto::v1::stream_frame::Frame;
 use warren_types::NodeId;
 
-use super::{ATTACH, Api, STEP, WORD};
-use crate::session::streams::Attached;
+use super::{ATTACH_TIMEOUT, Api, STEP_TIMEOUT, WORKER_REPLY_TIMEOUT};
+use crate::session::worker_streams::WorkerStream;
 
-/// How long we look for why a worker closed its stream.
-const LAST_WORD: Duration = Duration::from_secs(1);
-/// Chunks that may wait for one worker.
-pub(super) const CHUNKS: usize = 8;
+/// How long to wait for the failure message of a worker that closed its stream.
+const CLOSE_REASON_TIMEOUT: Duration = Duration::from_secs(1);
+/// Chunks that may be queued for one worker.
+pub(super) const MAX_QUEUED_CHUNKS: usize = 8;
 
-type Progress = mpsc::Sender<Result<v1::ImportProgress, Status>>;
+type ImportProgressSender = mpsc::Sender<Result<v1::ImportProgress, Status>>;
 
 impl Api {
-    /// Passes the archive on to all nodes at once. Without its end no worker imports anything.
-    pub(super) async fn relay(
+    /// Sends the archive to all nodes in parallel. A worker imports nothing before it has received the end.
+    pub(super) async fn relay_archive(
         &self,
         nodes: BTreeMap<NodeId, String>,
         mut archive: Streaming<v1::ImportRequest>,
-        progress: &Progress,
+        progress: &ImportProgressSender,
     ) -> Result<(), Status> {
         let mut feeds = Vec::with_capacity(nodes.len());
         let mut relays = JoinSet::new();
         for (node, name) in nodes {
-            let (feed, chunks) = mpsc::channel(CHUNKS);
+            let (feed, chunks) = mpsc::channel(MAX_QUEUED_CHUNKS);
             feeds.push(feed);
-            relays.spawn(Relay { node, name, progress: progress.clone() }.run(self.clone(), chunks));
+            relays.spawn(ImportRelay { node, name, progress: progress.clone() }.run(self.clone(), chunks));
         }
         let distributed = distribute(&mut archive, feeds).await;
         while relays.join_next().await.is_some() {}
@@ -47,30 +47,30 @@ impl Api {
     }
 }
 
-/// One piece of the archive, or its end. A channel that closes without the end means that the client broke off.
-enum Piece {
+/// One chunk of the archive, or its end. A channel that closes without the end means that the client aborted.
+enum ArchiveChunk {
     Data(Bytes),
     End,
 }
 
-/// The slowest worker sets the pace; one that is gone no longer counts.
+/// The slowest worker sets the pace; workers whose stream closed are skipped.
 async fn distribute(
     archive: &mut Streaming<v1::ImportRequest>,
-    mut feeds: Vec<mpsc::Sender<Piece>>,
+    mut feeds: Vec<mpsc::Sender<ArchiveChunk>>,
 ) -> Result<(), Status> {
     loop {
-        let late = |_| Status::deadline_exceeded("the archive stopped arriving");
-        match tokio::time::timeout(STEP, archive.next()).await.map_err(late)?.transpose()? {
+        let late = |_| Status::deadline_exceeded("timeout: the client sent no more of the archive");
+        match tokio::time::timeout(STEP_TIMEOUT, archive.next()).await.map_err(late)?.transpose()? {
             None => break,
             Some(v1::ImportRequest { message: Some(Message::Chunk(chunk)) }) => {
                 let mut alive = Vec::with_capacity(feeds.len());
                 for feed in feeds {
-                    if feed.send(Piece::Data(chunk.clone())).await.is_ok() {
+                    if feed.send(ArchiveChunk::Data(chunk.clone())).await.is_ok() {
                         alive.push(feed);
                     }
                 }
                 if alive.is_empty() {
-                    // All of them said why.
+                    // Each worker has reported its own failure.
                     return Ok(());
                 }
                 feeds = alive;
@@ -79,94 +79,95 @@ async fn distribute(
         }
     }
     for feed in feeds {
-        // A worker that failed has said so itself.
-        let _ = feed.send(Piece::End).await;
+        // A failed worker has reported its failure itself.
+        let _ = feed.send(ArchiveChunk::End).await;
     }
     Ok(())
 }
 
-/// A worker that closes its stream has often said why, and we have not read it yet.
-async fn last_word(stream: &mut Attached) -> Option<String> {
+/// The failure message of a worker that closed its stream; it is often sent before and not read yet.
+async fn close_reason(stream: &mut WorkerStream) -> Option<String> {
     let failed = async {
-        while let Some(Ok(word)) = stream.inbound.next().await {
-            if let Some(Frame::Failed(why)) = word.frame {
+        while let Some(Ok(message)) = stream.inbound.next().await {
+            if let Some(Frame::Failed(why)) = message.frame {
                 return Some(why);
             }
         }
         None
     };
-    tokio::time::timeout(LAST_WORD, failed).await.ok().flatten()
+    tokio::time::timeout(CLOSE_REASON_TIMEOUT, failed).await.ok().flatten()
 }
 
-/// One worker's share of an import.
-struct Relay {
+/// The import on one worker.
+struct ImportRelay {
     node: NodeId,
     name: String,
-    progress: Progress,
+    progress: ImportProgressSender,
 }
 
-impl Relay {
-    async fn run(self, api: Api, mut chunks: mpsc::Receiver<Piece>) {
+impl ImportRelay {
+    async fn run(self, api: Api, mut chunks: mpsc::Receiver<ArchiveChunk>) {
         if let Err(why) = self.import(&api, &mut chunks).await {
-            self.tell(Event::Failed(why)).await;
+            self.send_progress(Event::Failed(why)).await;
         }
     }
 
-    async fn tell(&self, event: Event) {
-        // The client may have left; the workers finish what they began.
-        let _ = self.progress.send_timeout(Ok(self.progress(event)), STEP).await;
+    async fn send_progress(&self, event: Event) {
+        // The client may have disconnected; the workers finish the import.
+        let _ = self.progress.send_timeout(Ok(self.progress_message(event)), STEP_TIMEOUT).await;
     }
 
-    fn try_tell(&self, event: Event) {
-        let _ = self.progress.try_send(Ok(self.progress(event)));
+    fn try_send_progress(&self, event: Event) {
+        let _ = self.progress.try_send(Ok(self.progress_message(event)));
     }
 
-    fn progress(&self, event: Event) -> v1::ImportProgress {
+    fn progress_message(&self, event: Event) -> v1::ImportProgress {
         v1::ImportProgress { node: self.name.clone(), event: Some(event) }
     }
 
-    async fn import(&self, api: &Api, chunks: &mut mpsc::Receiver<Piece>) -> Result<(), String> {
+    async fn import(&self, api: &Api, chunks: &mut mpsc::Receiver<ArchiveChunk>) -> Result<(), String> {
         let purpose = Purpose::ImportImage(v1::ImportImage {});
-        let mut stream = api.open(self.node, purpose, ATTACH).await?;
+        let mut stream = api.open_stream(self.node, purpose, ATTACH_TIMEOUT).await?;
         let mut complete = false;
         loop {
-            let word = tokio::select! {
+            let message = tokio::select! {
                 piece = chunks.recv(), if !complete => {
-                    complete = matches!(piece, Some(Piece::End));
-                    if let Err(why) = self.pass_on(&stream, piece).await {
-                        return Err(last_word(&mut stream).await.unwrap_or(why));
+                    complete = matches!(piece, Some(ArchiveChunk::End));
+                    if let Err(why) = self.forward_chunk(&stream, piece).await {
+                        return Err(close_reason(&mut stream).await.unwrap_or(why));
                     }
                     continue;
                 }
-                word = tokio::time::timeout(WORD, stream.inbound.next()) => word,
+                message = tokio::time::timeout(WORKER_REPLY_TIMEOUT, stream.inbound.next()) => message,
             };
-            let word = word.map_err(|_| "the worker said nothing for too long")?;
-            let word = word.transpose().map_err(|status| status.message().to_string())?;
-            match word.and_then(|frame| frame.frame) {
-                // A client that does not keep up learns the next number.
-                Some(Frame::ReceivedBytes(bytes)) => self.try_tell(Event::ReceivedBytes(bytes)),
-                Some(Frame::Imported(found)) => {
-                    let v1::ImportedImageFrame { reference, digest, size_bytes } = found;
-                    self.tell(Event::Imported(v1::ImportedImage { reference, digest, size_bytes })).await;
+            let message = message.map_err(|_| "timeout: no response from worker")?;
+            let message = message.transpose().map_err(|status| status.message().to_string())?;
+            match message.and_then(|frame| frame.frame) {
+                // A slow client skips this number and receives the next one.
+                Some(Frame::ReceivedBytes(bytes)) => self.try_send_progress(Event::ReceivedBytes(bytes)),
+                Some(Frame::Imported(image)) => {
+                    let v1::ImportedImageFrame { reference, digest, size_bytes } = image;
+                    self.send_progress(Event::Imported(v1::ImportedImage { reference, digest, size_bytes }))
+                        .await;
                 }
                 Some(Frame::Failed(why)) => return Err(why),
                 Some(Frame::Done(_)) => {
-                    self.tell(Event::Done(v1::Done {})).await;
+                    self.send_progress(Event::Done(v1::Done {})).await;
                     return Ok(());
                 }
-                Some(_) | None => return Err("the worker broke off the import".into()),
+                Some(_) | None => return Err("the worker closed the stream during the import".into()),
             }
         }
     }
 
-    async fn pass_on(&self, stream: &Attached, piece: Option<Piece>) -> Result<(), String> {
+    async fn forward_chunk(&self, stream: &WorkerStream, piece: Option<ArchiveChunk>) -> Result<(), String> {
         let frame = match piece {
-            Some(Piece::Data(data)) => Frame::Data(data),
-            Some(Piece::End) => Frame::End(v1::EndOfData {}),
-            None => return Err("the client broke off before the end of the archive".into()),
+            Some(ArchiveChunk::Data(data)) => Frame::Data(data),
+            Some(ArchiveChunk::End) => Frame::End(v1::EndOfData {}),
+            None => return Err("the client closed the stream before the end of the archive".into()),
         };
         let frame = Ok(v1::StreamFrame { frame: Some(frame) });
-        stream.outbound.send_timeout(frame, STEP).await.map_err(|error| match error {
+        stream.outbound.send_timeout(frame, STEP_TIMEOUT).await.map_err(|error| match error {
             SendTimeoutError::Timeout(_) => "the worker reads too slowly".to_string(),
             SendTimeoutError::Closed(_) => "the worker closed the stream".to_string(),
         })

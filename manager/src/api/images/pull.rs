@@ -1,4 +1,4 @@
-//! Has nodes pull an image, and tells how they get on.
+//! Pulls an image on nodes and reports their progress.
 
 use std::collections::BTreeMap;
 
@@ -13,69 +13,70 @@ use warren_proto::v1::pull_progress::Event;
 use warren_proto::v1::stream_frame::Frame;
 use warren_types::NodeId;
 
-use super::{ATTACH, Api, STEP, WORD};
+use super::{ATTACH_TIMEOUT, Api, STEP_TIMEOUT, WORKER_REPLY_TIMEOUT};
 
-type Progress = mpsc::Sender<Result<v1::PullProgress, Status>>;
+type PullProgressSender = mpsc::Sender<Result<v1::PullProgress, Status>>;
 
 impl Api {
-    /// Until all nodes are through.
-    pub(super) async fn pull_on(
+    /// Returns when all nodes have finished.
+    pub(super) async fn pull_on_nodes(
         &self,
         nodes: BTreeMap<NodeId, String>,
         pull: &v1::PullImage,
-        progress: &Progress,
+        progress: &PullProgressSender,
     ) {
         let mut pulls = JoinSet::new();
         for (node, name) in nodes {
-            let one = Pull { api: self.clone(), node, name, progress: progress.clone() };
+            let one = NodePull { api: self.clone(), node, name, progress: progress.clone() };
             pulls.spawn(one.run(pull.clone()));
         }
         pulls.join_all().await;
     }
 }
 
-/// One node's share.
-struct Pull {
+/// The pull on one node.
+struct NodePull {
     api: Api,
     node: NodeId,
     name: String,
-    progress: Progress,
+    progress: PullProgressSender,
 }
 
-impl Pull {
+impl NodePull {
     async fn run(self, pull: v1::PullImage) {
         if let Err(why) = self.pull(pull).await {
-            self.tell(Event::Failed(why)).await;
+            self.send_progress(Event::Failed(why)).await;
         }
     }
 
-    fn progress(&self, event: Event) -> Result<v1::PullProgress, Status> {
+    fn progress_message(&self, event: Event) -> Result<v1::PullProgress, Status> {
         Ok(v1::PullProgress { node: self.name.clone(), event: Some(event) })
     }
 
-    async fn tell(&self, event: Event) {
-        // Whoever asked may have left; then all of this ends.
-        let _ = self.progress.send_timeout(self.progress(event), STEP).await;
+    async fn send_progress(&self, event: Event) {
+        // The client may have disconnected; then the pull is cancelled as a whole.
+        let _ = self.progress.send_timeout(self.progress_message(event), STEP_TIMEOUT).await;
     }
 
     async fn pull(&self, pull: v1::PullImage) -> Result<(), String> {
-        let mut stream = self.api.open(self.node, Purpose::PullImage(pull), ATTACH).await?;
+        let mut stream = self.api.open_stream(self.node, Purpose::PullImage(pull), ATTACH_TIMEOUT).await?;
         loop {
-            let word = timeout(WORD, stream.inbound.next()).await;
-            let word = word.map_err(|_| "the worker said nothing for too long")?;
-            let word = word.transpose().map_err(|status| status.message().to_owned())?;
-            match word.and_then(|frame| frame.frame) {
-                // A client that does not keep up learns the next words.
-                Some(Frame::Progress(words)) => {
-                    let _ = self.progress.try_send(self.progress(Event::Progress(words)));
+            let message = timeout(WORKER_REPLY_TIMEOUT, stream.inbound.next()).await;
+            let message = message.map_err(|_| "timeout: no response from worker")?;
+            let message = message.transpose().map_err(|status| status.message().to_owned())?;
+            match message.and_then(|frame| frame.frame) {
+                // A slow client skips this update and receives the next one.
+                Some(Frame::Progress(update)) => {
+                    let _ = self.progress.try_send(self.progress_message(Event::Progress(update)));
                 }
-                Some(Frame::Imported(found)) => {
-                    let v1::ImportedImageFrame { reference, digest, size_bytes } = found;
-                    self.tell(Event::Pulled(v1::ImportedImage { reference, digest, size_bytes })).await;
+                Some(Frame::Imported(image)) => {
+                    let v1::ImportedImageFrame { reference, digest, size_bytes } = image;
+                    self.send_progress(Event::Pulled(v1::ImportedImage { reference, digest, size_bytes }))
+                        .await;
                 }
                 Some(Frame::Failed(why)) => return Err(why),
                 Some(Frame::Done(_)) => return Ok(()),
-                Some(_) | None => return Err("the worker broke off the pull".into()),
+                Some(_) | None => return Err("the worker closed the stream during the pull".into()),
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What tasks write from now on, as it arrives, also of tasks that come later.
+//! Follows the logs of tasks as they are written, including tasks created later.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,60 +10,67 @@ use warren_proto::v1::log_entry::Entry;
 use warren_types::{NodeId, TaskId};
 
 use super::super::Api;
-use super::reader::End;
-use super::source::Of;
-use super::{Entries, MAX_SOURCES, Said, Sink, Source, Wish, tell};
+use super::reader::LogReadEnd;
+use super::source::LogSelector;
+use super::{BatchSender, EntrySender, LogQuery, LogSource, MAX_SOURCES, SourceBatch, send_entry};
 
-/// Batches of all tasks that may wait for the client.
-const BATCHES: usize = 4;
-/// A node that was lost is tried again after this.
-const AGAIN: Duration = Duration::from_secs(2);
+/// Batches of all tasks that may be queued for the client.
+const MAX_QUEUED_BATCHES: usize = 4;
+/// Delay before a lost node is tried again.
+const RETRY_DELAY: Duration = Duration::from_secs(2);
 
 impl Api {
-    /// Gives out what is said until there can be no more of it, or the client leaves. Changes after `index` are
-    /// watched for tasks that come later.
-    pub(super) async fn follow_logs(&self, of: Of, wish: Wish, index: u64, entries: &Entries) {
-        let (sink, mut said) = mpsc::channel(BATCHES);
-        // Takes the receiver with it, so that readers see that nobody listens any more.
-        let give_out = async move {
-            while let Some((source, said)) = said.recv().await {
-                let entries_of = match said {
-                    Said::Lines(lines) => lines.into_iter().map(Entry::Line).collect(),
-                    Said::Trouble(words) => vec![Entry::Trouble(words)],
+    /// Sends batches until no more can follow or the client disconnects. Changes after `index` are watched
+    /// for new tasks.
+    pub(super) async fn follow_logs(
+        &self,
+        selector: LogSelector,
+        query: LogQuery,
+        index: u64,
+        entries: &EntrySender,
+    ) {
+        let (sink, mut batches) = mpsc::channel(MAX_QUEUED_BATCHES);
+        // Owns the receiver, so that readers notice when the client is gone.
+        let forward = async move {
+            while let Some((source, batch)) = batches.recv().await {
+                let entries_of = match batch {
+                    SourceBatch::Lines(lines) => lines.into_iter().map(Entry::Line).collect(),
+                    SourceBatch::Failure(message) => vec![Entry::Trouble(message)],
                 };
                 for entry in entries_of {
-                    if !tell(entries, &source, entry).await {
+                    if !send_entry(entries, &source, entry).await {
                         return;
                     }
                 }
             }
         };
-        tokio::join!(self.read_all(of, wish, index, sink), give_out);
+        tokio::join!(self.read_all(selector, query, index, sink), forward);
     }
 
-    /// One reader for each task. Those that are there at first begin as asked for, later ones with their first line.
-    async fn read_all(&self, of: Of, wish: Wish, index: u64, sink: Sink) {
+    /// One reader per task. Readers of existing tasks start as requested, those of later tasks at their first
+    /// line.
+    async fn read_all(&self, selector: LogSelector, query: LogQuery, index: u64, sink: BatchSender) {
         let mut watch = self.store.watch(index);
         let mut known: BTreeSet<(TaskId, NodeId)> = BTreeSet::new();
         let mut readers = JoinSet::new();
-        let mut begin = wish;
+        let mut begin = query;
         loop {
             let published = self.store.read();
-            let sources = of.sources(&published.state);
-            let there: BTreeSet<_> = sources.iter().map(|source| (source.task, source.node)).collect();
-            known.retain(|read| there.contains(read));
+            let sources = selector.sources(&published.state);
+            let present: BTreeSet<_> = sources.iter().map(|source| (source.task, source.node)).collect();
+            known.retain(|read| present.contains(read));
             for source in sources {
-                // What finds no room comes when another has ended.
+                // A task above the limit gets its reader when another one ends.
                 if readers.len() < MAX_SOURCES && known.insert((source.task, source.node)) {
                     readers.spawn(self.clone().follow_task(source, begin, sink.clone()));
                 }
             }
-            if readers.is_empty() && of.is_over(&published.state) {
+            if readers.is_empty() && selector.is_finished(&published.state) {
                 return;
             }
-            begin = Wish { tail: None, ..wish };
+            begin = LogQuery { tail: None, ..query };
             tokio::select! {
-                // What was missed is seen by looking at everything again.
+                // Missed changes do not matter: each pass looks at the whole state.
                 _ = watch.next() => {}
                 Some(_) = readers.join_next() => {}
                 () = sink.closed() => return,
@@ -71,36 +78,38 @@ impl Api {
         }
     }
 
-    /// Follows one task; a node that was lost is asked again from where it broke off, as long as it has the task.
-    async fn follow_task(self, source: Source, mut wish: Wish, sink: Sink) {
-        let mut last_words = String::new();
+    /// Follows one task. A lost node is tried again from the last line while the task is on it.
+    async fn follow_task(self, source: LogSource, mut query: LogQuery, sink: BatchSender) {
+        let mut last_failure = String::new();
         loop {
             let mut last_ns = None;
-            let end = self.read_task(&source, wish, &sink, &mut last_ns).await;
+            let end = self.read_task(&source, query, &sink, &mut last_ns).await;
             if let Some(last) = last_ns {
-                (wish.tail, wish.since_ns) = (None, Some(last.saturating_add(1)));
-                last_words.clear();
+                (query.tail, query.since_ns) = (None, Some(last.saturating_add(1)));
+                last_failure.clear();
             }
             let (again, why) = match end {
-                End::Complete | End::Unwanted => return,
-                End::Refused(why) => (false, why),
-                End::Lost(why) => (true, why),
+                LogReadEnd::Complete | LogReadEnd::Cancelled => return,
+                LogReadEnd::Refused(why) => (false, why),
+                LogReadEnd::Lost(why) => (true, why),
             };
-            // Said once, however often it stays so.
-            if why != last_words && sink.send((source.clone(), Said::Trouble(why.clone()))).await.is_err() {
+            // Each failure is reported once.
+            if why != last_failure
+                && sink.send((source.clone(), SourceBatch::Failure(why.clone()))).await.is_err()
+            {
                 return;
             }
-            last_words = why;
-            if !again || !self.still_has(&source) {
+            last_failure = why;
+            if !again || !self.is_still_on_node(&source) {
                 return;
             }
-            sleep(AGAIN).await;
+            sleep(RETRY_DELAY).await;
         }
     }
 
-    fn still_has(&self, source: &Source) -> bool {
+    fn is_still_on_node(&self, source: &LogSource) -> bool {
         let state = &self.store.read().state;
         let task = state.task(&source.task).filter(|task| task.node == Some(source.node));
-        task.is_some_and(|task| task.holds_node())
+        task.is_some_and(|task| task.holds_resources())
     }
 }

@@ -1,4 +1,4 @@
-//! What is already written, of several tasks, in the order of time.
+//! Reads the existing log lines of several tasks, ordered by time.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -9,26 +9,26 @@ use warren_proto::v1;
 use warren_proto::v1::log_entry::Entry;
 
 use super::super::Api;
-use super::reader::End;
-use super::{Entries, Said, Source, Wish, tell};
+use super::reader::LogReadEnd;
+use super::{EntrySender, LogQuery, LogSource, SourceBatch, send_entry};
 
-/// Batches of one task that may wait beside the one that is being given out.
-const BATCHES: usize = 1;
+/// Batches of one task that may be queued beside the current one.
+const MAX_QUEUED_BATCHES: usize = 1;
 
 impl Api {
-    /// Gives out everything of these tasks. Each task's lines stay in the order in which it wrote them.
-    pub(super) async fn merge_logs(&self, sources: Vec<Source>, wish: Wish, entries: &Entries) {
+    /// Sends all lines of these tasks. Lines of one task keep the order in which they were written.
+    pub(super) async fn merge_logs(&self, sources: Vec<LogSource>, query: LogQuery, entries: &EntrySender) {
         let mut readers = JoinSet::new();
         let mut inputs = Vec::with_capacity(sources.len());
         for source in sources {
-            let (sink, said) = mpsc::channel(BATCHES);
-            inputs.push(said);
+            let (sink, batches) = mpsc::channel(MAX_QUEUED_BATCHES);
+            inputs.push(batches);
             let api = self.clone();
             readers.spawn(async move {
-                let end = api.read_task(&source, wish, &sink, &mut None).await;
-                if let End::Refused(why) | End::Lost(why) = end {
-                    // The client may have left.
-                    let _ = sink.send((source, Said::Trouble(why))).await;
+                let end = api.read_task(&source, query, &sink, &mut None).await;
+                if let LogReadEnd::Refused(why) | LogReadEnd::Lost(why) = end {
+                    // The client may have disconnected.
+                    let _ = sink.send((source, SourceBatch::Failure(why))).await;
                 }
             });
         }
@@ -36,25 +36,25 @@ impl Api {
     }
 }
 
-/// One task's lines.
-struct Input {
-    said: mpsc::Receiver<(Source, Said)>,
-    source: Option<Source>,
+/// The lines of one task.
+struct MergeInput {
+    batches: mpsc::Receiver<(LogSource, SourceBatch)>,
+    source: Option<LogSource>,
     lines: VecDeque<v1::LogLine>,
 }
 
-impl Input {
-    /// Waits until there is a line, and answers its time; `None` when there are no more. Says what is wrong at once.
-    async fn ready(&mut self, entries: &Entries) -> Option<u64> {
+impl MergeInput {
+    /// Waits for the next line and returns its time; `None` at the end. Failures are sent at once.
+    async fn next_time(&mut self, entries: &EntrySender) -> Option<u64> {
         loop {
             if let Some(line) = self.lines.front() {
                 return Some(line.at_ns);
             }
-            let (source, said) = self.said.recv().await?;
-            match said {
-                Said::Lines(lines) => self.lines = lines.into(),
-                Said::Trouble(words) => {
-                    tell(entries, &source, Entry::Trouble(words)).await.then_some(())?;
+            let (source, batch) = self.batches.recv().await?;
+            match batch {
+                SourceBatch::Lines(lines) => self.lines = lines.into(),
+                SourceBatch::Failure(message) => {
+                    send_entry(entries, &source, Entry::Trouble(message)).await.then_some(())?;
                 }
             }
             self.source = Some(source);
@@ -62,23 +62,23 @@ impl Input {
     }
 }
 
-/// The oldest of all next lines, again and again. A line that is older than one before it in its task waits for that
-/// one, so each input is waited for before anything later is given out.
-async fn merge(inputs: Vec<mpsc::Receiver<(Source, Said)>>, entries: &Entries) {
-    let input = |said| Input { said, source: None, lines: VecDeque::new() };
-    let mut inputs: Vec<Input> = inputs.into_iter().map(input).collect();
+/// Repeatedly sends the oldest of all next lines. A line that is older than its predecessor in the same task
+/// comes after it, so each input must have a line before a later line is sent.
+async fn merge(inputs: Vec<mpsc::Receiver<(LogSource, SourceBatch)>>, entries: &EntrySender) {
+    let input = |batches| MergeInput { batches, source: None, lines: VecDeque::new() };
+    let mut inputs: Vec<MergeInput> = inputs.into_iter().map(input).collect();
     let mut next = BinaryHeap::with_capacity(inputs.len());
-    for (place, input) in inputs.iter_mut().enumerate() {
-        next.extend(input.ready(entries).await.map(|at| Reverse((at, place))));
+    for (input_index, input) in inputs.iter_mut().enumerate() {
+        next.extend(input.next_time(entries).await.map(|at| Reverse((at, input_index))));
     }
-    while let Some(Reverse((_, place))) = next.pop() {
-        let input = &mut inputs[place];
+    while let Some(Reverse((_, input_index))) = next.pop() {
+        let input = &mut inputs[input_index];
         if let (Some(source), Some(line)) = (&input.source, input.lines.pop_front())
-            && !tell(entries, source, Entry::Line(line)).await
+            && !send_entry(entries, source, Entry::Line(line)).await
         {
             return;
         }
-        next.extend(input.ready(entries).await.map(|at| Reverse((at, place))));
+        next.extend(input.next_time(entries).await.map(|at| Reverse((at, input_index))));
     }
 }
 
@@ -87,8 +87,8 @@ mod tests {
     use super::*;
     use warren_types::{Id, NodeId, ServiceId, TaskId};
 
-    fn source(number: u64) -> Source {
-        Source {
+    fn source(number: u64) -> LogSource {
+        LogSource {
             task: TaskId { service: ServiceId(Id(1)), number },
             service: "web".parse().unwrap(),
             slot: 1,
@@ -97,13 +97,15 @@ mod tests {
         }
     }
 
-    fn lines(times: &[u64]) -> Said {
-        Said::Lines(times.iter().map(|at_ns| v1::LogLine { at_ns: *at_ns, ..Default::default() }).collect())
+    fn lines(times: &[u64]) -> SourceBatch {
+        SourceBatch::Lines(
+            times.iter().map(|at_ns| v1::LogLine { at_ns: *at_ns, ..Default::default() }).collect(),
+        )
     }
 
-    /// An input that says all this and ends.
-    fn input(number: u64, all: Vec<Said>) -> mpsc::Receiver<(Source, Said)> {
-        let (sink, said) = mpsc::channel(BATCHES);
+    /// An input with these batches.
+    fn input(number: u64, all: Vec<SourceBatch>) -> mpsc::Receiver<(LogSource, SourceBatch)> {
+        let (sink, said) = mpsc::channel(MAX_QUEUED_BATCHES);
         tokio::spawn(async move {
             for one in all {
                 if sink.send((source(number), one)).await.is_err() {
@@ -114,8 +116,8 @@ mod tests {
         said
     }
 
-    /// `time@task` for each line, words for trouble.
-    async fn merged(inputs: Vec<mpsc::Receiver<(Source, Said)>>) -> Vec<String> {
+    /// `time@task` for each line, the message for failures.
+    async fn merged(inputs: Vec<mpsc::Receiver<(LogSource, SourceBatch)>>) -> Vec<String> {
         let (entries, mut stream) = mpsc::channel(1);
         tokio::spawn(async move { merge(inputs, &entries).await });
         let mut seen = Vec::new();
@@ -131,7 +133,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn lines_come_in_the_order_of_time_whatever_the_batches() {
+    async fn lines_are_merged_by_time() {
         let one = input(1, vec![lines(&[1, 4]), lines(&[]), lines(&[5, 9])]);
         let two = input(2, vec![lines(&[2, 3, 6]), lines(&[7])]);
         let none = input(3, Vec::new());
@@ -142,16 +144,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_tasks_own_order_stays_when_its_clock_went_back() {
+    async fn clock_set_back_keeps_task_order() {
         let one = input(1, vec![lines(&[5, 1, 6])]);
         let two = input(2, vec![lines(&[4, 7])]);
         assert_eq!(merged(vec![one, two]).await, ["4@2", "5@1", "1@1", "6@1", "7@2"]);
     }
 
     #[tokio::test]
-    async fn trouble_with_one_does_not_stop_the_others() {
-        let one = input(1, vec![Said::Trouble("node n1 is down".into())]);
-        let two = input(2, vec![lines(&[1]), Said::Trouble("lines are missing".into()), lines(&[2])]);
+    async fn failed_source_does_not_stop_others() {
+        let one = input(1, vec![SourceBatch::Failure("node n1 is down".into())]);
+        let two = input(2, vec![lines(&[1]), SourceBatch::Failure("lines are missing".into()), lines(&[2])]);
         assert_eq!(merged(vec![one, two]).await, ["node n1 is down", "1@2", "lines are missing", "2@2"]);
     }
 }

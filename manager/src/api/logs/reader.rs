@@ -1,4 +1,4 @@
-//! Reads one task's lines from its node.
+//! Reads the log lines of one task from its node.
 
 use std::time::Duration;
 
@@ -10,67 +10,72 @@ use warren_proto::v1::stream_frame::Frame;
 use warren_types::NodeStatus;
 
 use super::super::Api;
-use super::{Said, Sink, Source, Wish};
+use super::{BatchSender, LogQuery, LogSource, SourceBatch};
 
-/// How long a node may take to dial in; the others go on without it then.
-const ATTACH: Duration = Duration::from_secs(5);
-/// How long a node may say nothing of what is already written. While it follows, silence is usual.
-const WORD: Duration = Duration::from_secs(30);
+/// How long a node may take to open the stream; the others continue without it then.
+const ATTACH_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a node may send nothing while it reads existing lines. When it follows, silence is normal.
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How reading came to its end.
+/// How a read ended.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum End {
-    /// The node has said everything.
+pub(super) enum LogReadEnd {
+    /// The node has sent all lines.
     Complete,
-    /// The node cannot say it.
+    /// The node cannot read the log.
     Refused(String),
-    /// The node cannot be reached, or cannot any more.
+    /// The node is unreachable, or the connection broke.
     Lost(String),
-    /// Nobody listens.
-    Unwanted,
+    /// The client disconnected.
+    Cancelled,
 }
 
 impl Api {
-    /// Reads until the end; `last_ns` becomes the time of the last line that was given on.
+    /// Reads until the end; `last_ns` is set to the time of the last line that was passed on.
     pub(super) async fn read_task(
         &self,
-        source: &Source,
-        wish: Wish,
-        sink: &Sink,
+        source: &LogSource,
+        query: LogQuery,
+        sink: &BatchSender,
         last_ns: &mut Option<u64>,
-    ) -> End {
+    ) -> LogReadEnd {
         let node = self.store.read().state.node(&source.node).cloned();
         if node.is_none_or(|node| node.status == NodeStatus::Down) {
-            return End::Lost(format!("node {} is down", source.node_name));
+            return LogReadEnd::Lost(format!("node {} is down", source.node_name));
         }
-        let Wish { follow, tail, since_ns } = wish;
+        let LogQuery { follow, tail, since_ns } = query;
         let task_id = source.task.to_string();
         let purpose = Purpose::ReadLogs(v1::ReadTaskLogs { task_id, follow, tail, since_ns });
-        let mut stream = match self.open(source.node, purpose, ATTACH).await {
+        let mut stream = match self.open_stream(source.node, purpose, ATTACH_TIMEOUT).await {
             Ok(stream) => stream,
-            Err(why) => return End::Lost(why),
+            Err(why) => return LogReadEnd::Lost(why),
         };
         loop {
-            let word = match follow {
+            let message = match follow {
                 true => stream.inbound.next().await,
-                false => match timeout(WORD, stream.inbound.next()).await {
-                    Ok(word) => word,
-                    Err(_) => return End::Lost("the node said nothing for too long".to_owned()),
+                false => match timeout(READ_TIMEOUT, stream.inbound.next()).await {
+                    Ok(message) => message,
+                    Err(_) => return LogReadEnd::Lost("timeout: no response from node".to_owned()),
                 },
             };
-            let said = match word.transpose().map(|word| word.and_then(|frame| frame.frame)) {
+            let batch = match message.transpose().map(|message| message.and_then(|frame| frame.frame)) {
                 Ok(Some(Frame::Lines(lines))) => {
                     *last_ns = lines.lines.last().map(|line| line.at_ns).or(*last_ns);
-                    Said::Lines(lines.lines)
+                    SourceBatch::Lines(lines.lines)
                 }
-                Ok(Some(Frame::Missed(words))) => Said::Trouble(words),
-                Ok(Some(Frame::Done(_))) => return End::Complete,
-                Ok(Some(Frame::Failed(why))) => return End::Refused(why),
-                Ok(_) => return End::Lost("the node broke off".to_owned()),
-                Err(status) => return End::Lost(format!("the node broke off: {}", status.message())),
+                Ok(Some(Frame::Missed(words))) => SourceBatch::Failure(words),
+                Ok(Some(Frame::Done(_))) => return LogReadEnd::Complete,
+                Ok(Some(Frame::Failed(why))) => return LogReadEnd::Refused(why),
+                Ok(_) => return LogReadEnd::Lost("the stream from the node ended".to_owned()),
+                Err(status) => {
+                    return LogReadEnd::Lost(format!(
+                        "the stream from the node failed: {}",
+                        status.message()
+                    ));
+                }
             };
-            if sink.send((source.clone(), said)).await.is_err() {
-                return End::Unwanted;
+            if sink.send((source.clone(), batch)).await.is_err() {
+                return LogReadEnd::Cancelled;
             }
         }
     }

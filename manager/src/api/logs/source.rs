@@ -1,4 +1,4 @@
-//! Whose lines: a service's or a task's, and where they are.
+//! Selects the log sources of a service or task, and their nodes.
 
 use tonic::Status;
 use warren_core::State;
@@ -7,16 +7,16 @@ use warren_types::{NodeId, ServiceId, ServiceName, Task, TaskId, Violation};
 
 use super::super::problem::status_of;
 
-/// What was asked for.
+/// The requested service or task.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Of {
+pub(super) enum LogSelector {
     Service(ServiceId),
     Task(TaskId),
 }
 
-/// A task with a node, which has what it wrote.
+/// A task and the node that stores its log.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Source {
+pub(super) struct LogSource {
     pub task: TaskId,
     pub service: ServiceName,
     pub slot: u32,
@@ -24,7 +24,7 @@ pub(super) struct Source {
     pub node_name: String,
 }
 
-impl Of {
+impl LogSelector {
     pub fn parse(state: &State, request: &v1::ReadLogsRequest) -> Result<Self, Status> {
         match (request.service.as_str(), request.task.as_str()) {
             ("", "") => Err(status_of(Violation::new("service", "is missing; give it, or task"))),
@@ -32,24 +32,24 @@ impl Of {
                 state.find_service(service).map(|found| Self::Service(found.id)).map_err(status_of)
             }
             ("", task) => state.find_task(task).map(|found| Self::Task(found.id)).map_err(status_of),
-            _ => Err(status_of(Violation::new("task", "cannot be given beside service; give one of them"))),
+            _ => Err(status_of(Violation::new("task", "cannot be combined with service; give one of them"))),
         }
     }
 
-    /// The tasks that have a node which has something of them.
-    pub fn sources(self, state: &State) -> Vec<Source> {
+    /// Tasks with a node that may store their log.
+    pub fn sources(self, state: &State) -> Vec<LogSource> {
         match self {
             Self::Service(id) => state
                 .tasks_of(&id)
-                .filter(|task| task.holds_node())
+                .filter(|task| task.holds_resources())
                 .filter_map(|t| source(state, t))
                 .collect(),
             Self::Task(id) => state.task(&id).and_then(|task| source(state, task)).into_iter().collect(),
         }
     }
 
-    /// There will be no further lines of it: it is gone, or it has ended.
-    pub fn is_over(self, state: &State) -> bool {
+    /// Whether no further lines can follow: the object is removed or the task has ended.
+    pub fn is_finished(self, state: &State) -> bool {
         match self {
             Self::Service(id) => state.service(&id).is_none(),
             Self::Task(id) => {
@@ -59,9 +59,9 @@ impl Of {
     }
 }
 
-fn source(state: &State, task: &Task) -> Option<Source> {
+fn source(state: &State, task: &Task) -> Option<LogSource> {
     let node = task.node?;
-    Some(Source {
+    Some(LogSource {
         task: task.id,
         service: state.service(&task.id.service)?.spec.name.clone(),
         slot: task.slot,

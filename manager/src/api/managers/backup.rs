@@ -1,4 +1,4 @@
-//! Writes a backup while it is sent: a caller that reads slowly holds back its writer, and nothing else.
+//! Writes a backup while it is sent: a slow caller only slows down the writer of its own backup.
 
 use std::io::{self, Write};
 
@@ -12,64 +12,65 @@ use zeroize::Zeroizing;
 
 use crate::api::Api;
 use crate::api::problem::status_of;
-use crate::recovery::backup::{self, Writer};
+use crate::bootstrap::backup::{self, BackupAuthor};
 
-/// Bytes in a message.
-const CHUNK: usize = 256 << 10;
-/// Messages that may wait for the caller.
-const WAITING: usize = 4;
+/// Bytes per message.
+const CHUNK_BYTES: usize = 256 << 10;
+/// Messages that may be queued for the caller.
+const MAX_QUEUED_CHUNKS: usize = 4;
 
-/// A backup on its way.
+/// The messages of a backup.
 pub type BackupStream = ReceiverStream<Result<v1::BackupChunk, Status>>;
 
-type Chunks = mpsc::Sender<Result<v1::BackupChunk, Status>>;
+type ChunkSender = mpsc::Sender<Result<v1::BackupChunk, Status>>;
 
 impl Api {
-    /// Writes a backup of everything that was acknowledged by now.
+    /// Writes a backup that contains all writes acknowledged so far.
     pub(super) async fn write_backup(&self, request: v1::BackupRequest) -> Result<BackupStream, Status> {
         let passphrase = Passphrase::parse(Zeroizing::new(request.passphrase));
         let passphrase = passphrase.map_err(|why| status_of(Violation::new("passphrase", why)))?;
-        let (state, now) = (self.newest().await?.state.clone(), self.clock.now());
-        let (authority, content_key) = (self.authority.clone(), self.content_key.clone());
-        let own = state.member(self.member).map(|own| own.name.clone());
-        let writer = own.map(|name| Writer { name, manager_only: self.manager_only });
-        let (chunks, stream) = mpsc::channel(WAITING);
-        // It ends with its caller, who is gone at the latest when the manager stops.
+        let (state, now) = (self.read_latest().await?.state.clone(), self.clock.now());
+        let (authority, content_key) = (self.authority.clone(), self.secret_object_key.clone());
+        let own = state.member(self.member_id).map(|own| own.name.clone());
+        let writer = own.map(|name| BackupAuthor { name, is_manager_only: self.is_manager_only });
+        let (chunks, stream) = mpsc::channel(MAX_QUEUED_CHUNKS);
+        // The task ends with its caller, whose connection closes when the manager stops.
         tokio::task::spawn_blocking(move || {
-            let mut out = Outgoing { chunks: chunks.clone(), chunk: Vec::with_capacity(CHUNK) };
+            let mut out = ChunkWriter { chunks: chunks.clone(), chunk: Vec::with_capacity(CHUNK_BYTES) };
             let (state, writer) = ((&state, now), writer.as_ref());
             let written = backup::write(&passphrase, &authority, &content_key, state, writer, &mut out);
             if let Err(error) = written.and_then(|()| out.flush()) {
-                // Whoever has gone does not need it.
-                let _ = chunks.blocking_send(Err(Status::internal(format!("the backup broke off: {error}"))));
+                // The caller may have disconnected.
+                let _ = chunks
+                    .blocking_send(Err(Status::internal(format!("writing the backup failed: {error}"))));
             }
         });
         Ok(ReceiverStream::new(stream))
     }
 }
 
-/// Sends what is written to it.
-struct Outgoing {
-    chunks: Chunks,
+/// Sends the bytes written to it as messages.
+struct ChunkWriter {
+    chunks: ChunkSender,
     chunk: Vec<u8>,
 }
 
-impl Write for Outgoing {
+impl Write for ChunkWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.chunk.len() == CHUNK {
+        if self.chunk.len() == CHUNK_BYTES {
             self.flush()?;
         }
-        let taken = bytes.len().min(CHUNK - self.chunk.len());
-        self.chunk.extend_from_slice(&bytes[..taken]);
-        Ok(taken)
+        let length = bytes.len().min(CHUNK_BYTES - self.chunk.len());
+        self.chunk.extend_from_slice(&bytes[..length]);
+        Ok(length)
     }
 
     fn flush(&mut self) -> io::Result<()> {
         if self.chunk.is_empty() {
             return Ok(());
         }
-        let data = std::mem::replace(&mut self.chunk, Vec::with_capacity(CHUNK));
-        let gone = |_| io::Error::new(io::ErrorKind::BrokenPipe, "the caller is gone");
+        let data = std::mem::replace(&mut self.chunk, Vec::with_capacity(CHUNK_BYTES));
+        let gone = |_| io::Error::new(io::ErrorKind::BrokenPipe, "the caller disconnected");
         self.chunks.blocking_send(Ok(v1::BackupChunk { data: data.into() })).map_err(gone)
     }
 }
@@ -80,10 +81,10 @@ mod tests {
     use tokio_stream::StreamExt;
 
     #[tokio::test]
-    async fn everything_arrives_in_its_order() {
-        let (chunks, stream) = mpsc::channel(WAITING);
+    async fn backup_chunks_arrive_in_order() {
+        let (chunks, stream) = mpsc::channel(MAX_QUEUED_CHUNKS);
         let writer = tokio::task::spawn_blocking(move || {
-            let mut out = Outgoing { chunks, chunk: Vec::new() };
+            let mut out = ChunkWriter { chunks, chunk: Vec::new() };
             for byte in 0..100u8 {
                 out.write_all(&vec![byte; 10_000]).unwrap();
             }
@@ -94,7 +95,7 @@ mod tests {
         let mut stream = ReceiverStream::new(stream);
         while let Some(chunk) = stream.next().await {
             let data = chunk.unwrap().data;
-            assert!(!data.is_empty() && data.len() <= CHUNK);
+            assert!(!data.is_empty() && data.len() <= CHUNK_BYTES);
             all.extend_from_slice(&data);
         }
         writer.await.unwrap();
@@ -103,12 +104,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_caller_that_is_gone_ends_the_writer() {
-        let (chunks, stream) = mpsc::channel(WAITING);
+    async fn disconnected_caller_stops_backup() {
+        let (chunks, stream) = mpsc::channel(MAX_QUEUED_CHUNKS);
         drop(stream);
         let written = tokio::task::spawn_blocking(move || {
-            let mut out = Outgoing { chunks, chunk: Vec::new() };
-            out.write_all(&vec![0; 2 * CHUNK])
+            let mut out = ChunkWriter { chunks, chunk: Vec::new() };
+            out.write_all(&vec![0; 2 * CHUNK_BYTES])
         });
         assert_eq!(written.await.unwrap().unwrap_err().kind(), io::ErrorKind::BrokenPipe);
     }

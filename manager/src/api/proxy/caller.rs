@@ -1,4 +1,5 @@
-//! Who makes a call that another manager relays: what that one says of its caller, and whose word is taken.
+//! Encodes and decodes the original caller of a call that another manager forwards, and checks who may
+//! forward.
 
 use std::sync::Arc;
 
@@ -7,16 +8,16 @@ use warren_proto::Problem;
 use warren_security::{Identity, Peer, Role};
 
 use crate::peers::Peers;
-use crate::peers::roster::manager_of;
+use crate::peers::member_directory::manager_id;
 
-/// Metadata of a relayed call: who called the manager that relays it, as [`encode`] writes it. Of others than managers
-/// it is worth nothing.
-pub const CALLER: &str = "warren-caller";
-/// Reason of a refusal of a relayed call without a caller.
+/// Metadata of a forwarded call: the original caller as written by [`encode`]. It is ignored unless a manager
+/// sends it.
+pub const CALLER_METADATA: &str = "warren-caller";
+/// Reason of the rejection of a forwarded call without a caller.
 pub const CALLER_MISSING: &str = "CALLER_MISSING";
 
-/// `certificate ROLE ID ADDRESS`, `local UID GID` or `anonymous ADDRESS`; none has spaces in it. Nothing for whom no
-/// manager relays calls.
+/// `certificate ROLE ID ADDRESS`, `local UID GID` or `anonymous ADDRESS`; no part contains spaces. `None` for
+/// callers whose calls are not forwarded.
 pub fn encode(peer: &Peer) -> Option<String> {
     match peer {
         Peer::Certificate { identity, address } if identity.role() != Role::Manager => {
@@ -28,10 +29,10 @@ pub fn encode(peer: &Peer) -> Option<String> {
     }
 }
 
-/// What [`encode`] wrote in the cluster with that id.
+/// Parses the output of [`encode`] in the cluster with that id.
 fn decode(text: &str, cluster: &str) -> Option<Peer> {
-    let words: Vec<&str> = text.split(' ').collect();
-    match words[..] {
+    let parts: Vec<&str> = text.split(' ').collect();
+    match parts[..] {
         ["certificate", role, id, address] => {
             let role =
                 Role::ALL.into_iter().find(|known| known.as_str() == role && *known != Role::Manager)?;
@@ -44,23 +45,22 @@ fn decode(text: &str, cluster: &str) -> Option<Peer> {
     }
 }
 
-/// Whose request this is, if a manager relays it. Whether that one may make it is decided here once more.
+/// The original caller of a request that a manager forwards. The caller's permission is checked here again.
 ///
 /// # Errors
-/// The manager is no member, or does not say who calls.
+/// The forwarding manager is not a member, or names no caller.
 pub fn relayed_caller<B>(peers: &Peers, request: &http::Request<B>) -> Result<Option<Peer>, Status> {
-    let Some(text) = request.headers().get(CALLER) else { return Ok(None) };
+    let Some(text) = request.headers().get(CALLER_METADATA) else { return Ok(None) };
     let Some(Peer::Certificate { identity, .. }) = request.extensions().get::<Peer>() else {
         return Ok(None);
     };
     if identity.role() != Role::Manager {
         return Ok(None);
     }
-    let (cluster, directory) = (peers.shared.dialer.cluster(), &peers.shared.directory);
-    manager_of(identity, cluster).and_then(|id| directory.caller(id))?;
+    let (cluster, directory) = (peers.shared.dialer.cluster(), &peers.shared.addresses);
+    manager_id(identity, cluster).and_then(|id| directory.identify_caller(id))?;
     let caller = text.to_str().ok().and_then(|text| decode(text, cluster));
-    let unknown =
-        || Problem::new(Code::InvalidArgument, CALLER_MISSING, "the relayed call does not say who makes it");
+    let unknown = || Problem::new(Code::InvalidArgument, CALLER_MISSING, "the forwarded call has no caller");
     let caller = Arc::new(caller.ok_or_else(unknown)?);
     Ok(Some(Peer::Relayed { caller, by: identity.clone() }))
 }
@@ -71,19 +71,19 @@ mod tests {
 
     const CLUSTER: &str = "00000000000000000000000000000001";
 
-    fn certified(role: Role) -> Peer {
+    fn certificate_peer(role: Role) -> Peer {
         let identity = Identity::new(CLUSTER, role, "alice").unwrap();
         Peer::Certificate { identity, address: "[fd00::7]:40112".parse().unwrap() }
     }
 
     #[test]
-    fn a_caller_is_read_back_as_it_was_written() {
+    fn caller_round_trips() {
         let address = "10.0.0.7:40112".parse().unwrap();
         let local = Peer::Local { uid: 1000, gid: 7 };
         for peer in [
-            certified(Role::Admin),
-            certified(Role::Viewer),
-            certified(Role::Worker),
+            certificate_peer(Role::Admin),
+            certificate_peer(Role::Viewer),
+            certificate_peer(Role::Worker),
             local.clone(),
             Peer::Anonymous { address },
         ] {
@@ -96,8 +96,8 @@ mod tests {
     }
 
     #[test]
-    fn nobody_speaks_for_a_manager() {
-        assert_eq!(encode(&certified(Role::Manager)), None);
+    fn relayed_manager_caller_is_rejected() {
+        assert_eq!(encode(&certificate_peer(Role::Manager)), None);
         for text in [
             "certificate manager m1 10.0.0.7:1",
             "certificate root alice 10.0.0.7:1",

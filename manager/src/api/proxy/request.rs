@@ -1,4 +1,4 @@
-//! The body of a request that may have to be sent to another manager after a handler has read of it.
+//! Records the body of a request so that it can be sent to another manager after a handler has read it.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -10,74 +10,75 @@ use http_body::{Frame, SizeHint};
 use tonic::Status;
 use tonic::body::Body;
 
-/// So much is kept of one request; the largest message that is taken is smaller. What is longer is not relayed.
-const MOST: usize = 5 << 20;
+/// Maximum recorded bytes of a request; the largest accepted message is smaller. A longer request is not
+/// forwarded.
+const MAX_RECORDED_BYTES: usize = 5 << 20;
 
-/// What was read of a body, and what was not.
+/// The read and the unread part of a body.
 #[derive(Default)]
-struct Read {
+struct RecordedFrames {
     frames: VecDeque<Bytes>,
     bytes: usize,
-    /// What the reader left, if it did not read to the end.
+    /// The unread part, if the reader stopped before the end.
     rest: Option<Body>,
-    /// Nobody reads it any more.
-    is_over: bool,
-    /// It is too long, or nobody wants it any more.
-    forgotten: bool,
+    /// The reader was dropped.
+    is_reader_gone: bool,
+    /// The body is too long, or is not needed any more.
+    is_discarded: bool,
 }
 
-impl Read {
-    fn forget(&mut self) {
-        *self = Self { forgotten: true, ..Self::default() };
+impl RecordedFrames {
+    fn discard(&mut self) {
+        *self = Self { is_discarded: true, ..Self::default() };
     }
 }
 
-/// Keeps what is read of `body`, until it is taken.
-pub(super) fn keep(body: Body) -> (Recorder, Recording) {
-    let read = Arc::new(Mutex::new(Read::default()));
-    (Recorder { inner: Some(body), read: read.clone() }, Recording(read))
+/// Records what is read of `body` until the recording is taken.
+pub(super) fn record_body(body: Body) -> (RecordingBody, BodyRecording) {
+    let read = Arc::new(Mutex::new(RecordedFrames::default()));
+    (RecordingBody { inner: Some(body), recorded: read.clone() }, BodyRecording(read))
 }
 
-/// The end that is taken from.
-pub(super) struct Recording(Arc<Mutex<Read>>);
+/// The recording's side.
+pub(super) struct BodyRecording(Arc<Mutex<RecordedFrames>>);
 
-impl Recording {
-    /// What was read so far and what is left of it. From now on nothing is kept.
-    pub(super) fn take(self) -> Option<Kept> {
+impl BodyRecording {
+    /// Takes the recorded and the unread part. Recording ends.
+    pub(super) fn take(self) -> Option<ReplayableBody> {
         let mut read = lock(&self.0);
-        let Read { frames, rest, is_over, forgotten, .. } = std::mem::take(&mut *read);
-        read.forget();
-        (is_over && !forgotten).then_some(Kept { frames, rest, is_spent: false })
+        let RecordedFrames { frames, rest, is_reader_gone, is_discarded, .. } = std::mem::take(&mut *read);
+        read.discard();
+        (is_reader_gone && !is_discarded).then_some(ReplayableBody { frames, rest, is_spent: false })
     }
 }
 
-/// A request's body, to be sent elsewhere.
-pub(super) struct Kept {
+/// A request body to be sent to another manager.
+pub(super) struct ReplayableBody {
     frames: VecDeque<Bytes>,
     rest: Option<Body>,
     is_spent: bool,
 }
 
-impl Kept {
-    /// The body once more; nothing if a part of it, which was not kept, has been sent already.
-    pub(super) fn next(&mut self) -> Option<Body> {
+impl ReplayableBody {
+    /// The body again; `None` if a part that was not recorded has been sent already.
+    pub(super) fn next_body(&mut self) -> Option<Body> {
         if self.is_spent {
             return None;
         }
         let rest = self.rest.take();
         self.is_spent = rest.is_some();
-        Some(Body::new(Replayed { frames: self.frames.clone(), rest }))
+        Some(Body::new(ReplayBody { frames: self.frames.clone(), rest }))
     }
 }
 
-/// The end that is read.
-pub(super) struct Recorder {
-    /// `None` once it ended.
+/// The reader's side.
+pub(super) struct RecordingBody {
+    /// `None` at the end.
     inner: Option<Body>,
-    read: Arc<Mutex<Read>>,
+    recorded: Arc<Mutex<RecordedFrames>>,
 }
 
-impl http_body::Body for Recorder {
+impl http_body::Body for RecordingBody {
     type Data = Bytes;
     type Error = Status;
 
@@ -89,17 +90,17 @@ impl http_body::Body for Recorder {
         let frame = ready!(Pin::new(inner).poll_frame(context));
         match &frame {
             Some(Ok(frame)) => {
-                let mut read = lock(&self.read);
-                if let Some(data) = frame.data_ref().filter(|_| !read.forgotten) {
+                let mut read = lock(&self.recorded);
+                if let Some(data) = frame.data_ref().filter(|_| !read.is_discarded) {
                     read.bytes += data.len();
                     read.frames.push_back(data.clone());
-                    if read.bytes > MOST {
-                        read.forget();
+                    if read.bytes > MAX_RECORDED_BYTES {
+                        read.discard();
                     }
                 }
             }
-            // Half a request is none.
-            Some(Err(_)) => lock(&self.read).forget(),
+            // A partial request cannot be forwarded.
+            Some(Err(_)) => lock(&self.recorded).discard(),
             None => self.inner = None,
         }
         Poll::Ready(frame)
@@ -114,28 +115,28 @@ impl http_body::Body for Recorder {
     }
 }
 
-impl Drop for Recorder {
+impl Drop for RecordingBody {
     fn drop(&mut self) {
-        let mut read = lock(&self.read);
-        if !read.forgotten {
-            read.is_over = true;
+        let mut read = lock(&self.recorded);
+        if !read.is_discarded {
+            read.is_reader_gone = true;
             read.rest = self.inner.take();
         }
     }
 }
 
-fn lock(read: &Mutex<Read>) -> MutexGuard<'_, Read> {
-    // Nothing here panics between two changes, so a poisoned one is still whole.
+fn lock(read: &Mutex<RecordedFrames>) -> MutexGuard<'_, RecordedFrames> {
+    // No update can panic halfway, so a poisoned value is still consistent.
     read.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What was read, then the rest.
-struct Replayed {
+/// The recorded part, then the rest.
+struct ReplayBody {
     frames: VecDeque<Bytes>,
     rest: Option<Body>,
 }
 
-impl http_body::Body for Replayed {
+impl http_body::Body for ReplayBody {
     type Data = Bytes;
     type Error = Status;
 

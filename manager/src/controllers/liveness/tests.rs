@@ -1,15 +1,15 @@
-//! Contacts of all managers, and when a leader's clocks start.
+//! Contacts of all managers, and the start of a leader's timeouts.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::mpsc;
-use warren_core::liveness::JUST_HEARD;
-use warren_core::{Command, LEVEL, State};
+use warren_core::liveness::RECENT_CONTACT;
+use warren_core::{Command, FEATURE_LEVEL, State};
 use warren_types::{ClusterId, Id, ManagerId, NodeDescription, NodeRole, NodeStatus, TokenHash, TokenId};
 
 use super::*;
-use crate::session::registry::Registered;
-use crate::store::Role;
+use crate::session::registry::RegisteredSession;
+use crate::store::ReplicaRole;
 
 const AT: Timestamp = Timestamp(1);
 /// As the cluster has it.
@@ -25,7 +25,7 @@ fn state() -> State {
         id: ManagerId(Id(11)),
         name: "m1".parse().unwrap(),
         address: "10.0.0.1:8080".parse().unwrap(),
-        level: LEVEL,
+        level: FEATURE_LEVEL,
         at: AT,
     };
     let join = Command::JoinManager {
@@ -33,14 +33,14 @@ fn state() -> State {
         id: ManagerId(Id(12)),
         name: "m2".parse().unwrap(),
         address: "10.0.0.2:8080".parse().unwrap(),
-        level: LEVEL,
+        level: FEATURE_LEVEL,
         at: AT,
     };
     let (id, ranges) = (ClusterId(Id(1)), vec!["10.0.0.0/8".parse().unwrap()]);
     let (role, token) = (NodeRole::Manager, TokenId(Id(5)));
     let name = "n7".parse().unwrap();
     let commands = [
-        Command::CreateCluster { id, ranges, level: LEVEL, at: AT },
+        Command::CreateCluster { id, ranges, feature_level: FEATURE_LEVEL, at: AT },
         register,
         Command::CreateToken { id: token, role, hash, expires_at: None, max_uses: None, at: AT },
         join,
@@ -55,32 +55,32 @@ fn state() -> State {
     ];
     for (index, command) in (1..).zip(&commands) {
         let outcome = state.apply(1, index, command);
-        assert!(!matches!(outcome, warren_core::Outcome::Rejected(_)), "{command:?}: {outcome:?}");
+        assert!(!matches!(outcome, warren_core::ApplyOutcome::Rejected(_)), "{command:?}: {outcome:?}");
     }
     assert_eq!(state.node(&NODE).unwrap().status, NodeStatus::Ready);
     state
 }
 
-fn leads(term: u64) -> Published {
-    let role = Role { leader: true, leader_id: Some(1), term, may_plan: true };
-    Published { role, ..Published::first(state()) }
+fn leader_state(term: u64) -> PublishedState {
+    let role = ReplicaRole { is_leader: true, leader_id: Some(1), term, can_plan: true };
+    PublishedState { role, ..PublishedState::initial(state()) }
 }
 
-/// The other manager, as the leader hears it: the age of its contact with the node.
-struct Other(Arc<AtomicU64>);
+/// The other manager: the age of its contact with the node.
+struct ScriptedManager(Arc<AtomicU64>);
 
 const SILENT: u64 = u64::MAX;
 
-impl Other {
+impl ScriptedManager {
     fn new(age: u64) -> Self {
         Self(Arc::new(AtomicU64::new(age)))
     }
 
-    fn says(&self, age: Duration) {
+    fn set_contact_age(&self, age: Duration) {
         self.0.store(u64::try_from(age.as_millis()).unwrap(), Ordering::Relaxed);
     }
 
-    fn ask(&self) -> AskContacts {
+    fn fetch_contacts(&self) -> FetchContacts {
         let age = self.0.clone();
         Arc::new(move |member, _| {
             assert_eq!(member, 2, "nobody asks itself");
@@ -95,20 +95,24 @@ impl Other {
     }
 }
 
-async fn looks(listening: &Listening, published: &Published) -> Vec<Command> {
-    let told = listening.ask(published, 1).await;
-    listening.judge(published, told, AT).commands
+async fn check(listening: &LivenessMonitor, published: &PublishedState) -> Vec<Command> {
+    let told = listening.fetch(published, 1).await;
+    listening.plan(published, told, AT).commands
 }
 
-/// Looks every second, for so long; what was planned the last time.
-async fn looks_for(listening: &Listening, published: &Published, how_long: Duration) -> Vec<Command> {
+/// Evaluates every second for this time; returns the last plan.
+async fn check_for(
+    listening: &LivenessMonitor,
+    published: &PublishedState,
+    how_long: Duration,
+) -> Vec<Command> {
     let end = Instant::now() + how_long;
     loop {
-        let commands = looks(listening, published).await;
+        let commands = check(listening, published).await;
         if Instant::now() >= end {
             return commands;
         }
-        tokio::time::advance(LISTEN).await;
+        tokio::time::advance(CHECK_INTERVAL).await;
     }
 }
 
@@ -117,70 +121,74 @@ fn is_down(commands: &[Command]) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_another_manager_hears_is_not_silent() {
-    let other = Other::new(0);
-    let listening = Listening::new(Registry::default(), other.ask());
-    let published = leads(1);
-    assert!(looks_for(&listening, &published, 3 * LIMIT).await.is_empty());
-    other.says(LIMIT + Duration::from_secs(1));
-    assert!(looks(&listening, &published).await.is_empty(), "a word that is older says nothing");
-    let commands = looks_for(&listening, &published, LIMIT + LISTEN).await;
+async fn node_seen_by_other_manager_is_live() {
+    let other = ScriptedManager::new(0);
+    let listening = LivenessMonitor::new(SessionRegistry::default(), other.fetch_contacts());
+    let published = leader_state(1);
+    assert!(check_for(&listening, &published, 3 * LIMIT).await.is_empty());
+    other.set_contact_age(LIMIT + Duration::from_secs(1));
+    assert!(check(&listening, &published).await.is_empty(), "a word that is older says nothing");
+    let commands = check_for(&listening, &published, LIMIT + CHECK_INTERVAL).await;
     assert!(is_down(&commands), "that one has not heard it any more either");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_is_down_when_its_last_word_is_too_old() {
-    let other = Other::new(0);
-    let listening = Listening::new(Registry::default(), other.ask());
-    let published = leads(1);
-    assert!(looks_for(&listening, &published, LIMIT).await.is_empty());
+async fn node_is_down_after_contact_limit() {
+    let other = ScriptedManager::new(0);
+    let listening = LivenessMonitor::new(SessionRegistry::default(), other.fetch_contacts());
+    let published = leader_state(1);
+    assert!(check_for(&listening, &published, LIMIT).await.is_empty());
     for age in 0..=9 {
-        other.says(LISTEN * age);
-        assert_eq!(is_down(&looks(&listening, &published).await), LISTEN * age > LIMIT, "after {age} s");
-        tokio::time::advance(LISTEN).await;
+        other.set_contact_age(CHECK_INTERVAL * age);
+        assert_eq!(
+            is_down(&check(&listening, &published).await),
+            CHECK_INTERVAL * age > LIMIT,
+            "after {age} s"
+        );
+        tokio::time::advance(CHECK_INTERVAL).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_silence_of_nodes_begins_with_that_of_their_manager() {
-    for (age, has_missed_a_sync) in [(JUST_HEARD, false), (JUST_HEARD + LISTEN, true)] {
-        let other = Other::new(0);
-        other.says(age);
-        let listening = Listening::new(Registry::default(), other.ask());
-        let published = leads(1);
-        assert!(looks_for(&listening, &published, LIMIT).await.is_empty());
+async fn node_silence_starts_with_its_manager() {
+    for (age, has_missed_a_sync) in [(RECENT_CONTACT, false), (RECENT_CONTACT + CHECK_INTERVAL, true)] {
+        let other = ScriptedManager::new(0);
+        other.set_contact_age(age);
+        let listening = LivenessMonitor::new(SessionRegistry::default(), other.fetch_contacts());
+        let published = leader_state(1);
+        assert!(check_for(&listening, &published, LIMIT).await.is_empty());
         other.0.store(SILENT, Ordering::Relaxed);
-        let early = looks_for(&listening, &published, LIMIT - JUST_HEARD).await;
+        let early = check_for(&listening, &published, LIMIT - RECENT_CONTACT).await;
         assert_eq!(is_down(&early), has_missed_a_sync, "its last word was {age:?} before its manager's");
-        assert!(is_down(&looks_for(&listening, &published, JUST_HEARD + LISTEN).await));
+        assert!(is_down(&check_for(&listening, &published, RECENT_CONTACT + CHECK_INTERVAL).await));
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_new_leader_waits_for_everybodys_word_and_gives_nodes_their_time() {
-    let other = Other::new(SILENT);
-    let listening = Listening::new(Registry::default(), other.ask());
-    let published = leads(1);
+async fn new_leader_waits_for_reports_before_judging() {
+    let other = ScriptedManager::new(SILENT);
+    let listening = LivenessMonitor::new(SessionRegistry::default(), other.fetch_contacts());
+    let published = leader_state(1);
     let began = Instant::now();
-    assert!(looks(&listening, &published).await.is_empty());
-    assert_eq!(began.elapsed(), FIRST_WORD, "before it started any clock");
-    looks(&listening, &published).await;
-    assert_eq!(began.elapsed(), FIRST_WORD + WORD, "later it does not wait for long");
-    assert!(is_down(&looks_for(&listening, &published, LIMIT).await));
-    // Elected again, it knows nothing of before.
-    assert!(looks(&listening, &leads(2)).await.is_empty());
+    assert!(check(&listening, &published).await.is_empty());
+    assert_eq!(began.elapsed(), FIRST_REPLY_TIMEOUT, "before it started any clock");
+    check(&listening, &published).await;
+    assert_eq!(began.elapsed(), FIRST_REPLY_TIMEOUT + REPLY_TIMEOUT, "later it does not wait for long");
+    assert!(is_down(&check_for(&listening, &published, LIMIT).await));
+    // After its re-election the leader starts without history.
+    assert!(check(&listening, &leader_state(2)).await.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_manager_that_stood_still_declares_nobody_dead() {
-    let (other, registry) = (Other::new(SILENT), Registry::default());
-    let session: Registered = registry.register(NODE, 1, mpsc::channel(1).0, Instant::now()).unwrap();
-    let listening = Listening::new(registry.clone(), other.ask());
-    let published = leads(1);
-    assert!(looks(&listening, &published).await.is_empty());
+async fn paused_manager_marks_no_node_down() {
+    let (other, registry) = (ScriptedManager::new(SILENT), SessionRegistry::default());
+    let session: RegisteredSession = registry.register(NODE, 1, mpsc::channel(1).0, Instant::now()).unwrap();
+    let listening = LivenessMonitor::new(registry.clone(), other.fetch_contacts());
+    let published = leader_state(1);
+    assert!(check(&listening, &published).await.is_empty());
     tokio::time::advance(10 * LIMIT).await;
-    assert!(looks(&listening, &published).await.is_empty(), "what was said meanwhile is yet to be read");
-    session.contact(Instant::now());
-    assert!(looks_for(&listening, &published, LIMIT / 2).await.is_empty());
-    assert!(is_down(&looks_for(&listening, &published, LIMIT).await));
+    assert!(check(&listening, &published).await.is_empty(), "what was said meanwhile is yet to be read");
+    session.record_contact(Instant::now());
+    assert!(check_for(&listening, &published, LIMIT / 2).await.is_empty());
+    assert!(is_down(&check_for(&listening, &published, LIMIT).await));
 }

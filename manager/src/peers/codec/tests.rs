@@ -5,14 +5,10 @@ use prost::Message as _;
 
 use super::*;
 
-fn entry() -> impl Strategy<Value = Entry> {
+fn entry() -> impl Strategy<Value = RaftEntry> {
     let kind = prop_oneof![Just(EntryKind::Noop), Just(EntryKind::Command), Just(EntryKind::Membership)];
-    (any::<u64>(), any::<u64>(), kind, vec(any::<u8>(), 0..64)).prop_map(|(index, term, kind, data)| Entry {
-        index,
-        term,
-        kind,
-        data: Bytes::from(data),
-    })
+    (any::<u64>(), any::<u64>(), kind, vec(any::<u8>(), 0..64))
+        .prop_map(|(index, term, kind, data)| RaftEntry { index, term, kind, data: Bytes::from(data) })
 }
 
 fn snapshot() -> impl Strategy<Value = SnapshotMeta> {
@@ -28,7 +24,7 @@ fn snapshot() -> impl Strategy<Value = SnapshotMeta> {
 fn message() -> impl Strategy<Value = Message> {
     let numbers = any::<[u64; 9]>();
     let acknowledged =
-        any::<[u64; 3]>().prop_map(|[member, index, term]| Acknowledged { member, index, term });
+        any::<[u64; 3]>().prop_map(|[member, index, term]| AcknowledgedEntry { member, index, term });
     let rest = (any::<bool>(), vec(any::<u8>(), 0..16), any::<i64>(), vec(acknowledged, 0..4));
     (0..KINDS.len(), numbers, vec(entry(), 0..4), proptest::option::of(snapshot()), rest).prop_map(
         |(kind, numbers, entries, snapshot, (reject, context, priority, acknowledged))| {
@@ -58,15 +54,15 @@ fn message() -> impl Strategy<Value = Message> {
 
 proptest! {
     #[test]
-    fn what_is_sent_arrives(message in message()) {
+    fn message_round_trips(message in message()) {
         let bytes = to_wire(message.clone()).encode_to_vec();
-        prop_assert!(bytes.len() <= cost(&message), "{} > {}", bytes.len(), cost(&message));
+        prop_assert!(bytes.len() <= wire_size(&message), "{} > {}", bytes.len(), wire_size(&message));
         let wire = v1::RaftMessage::decode(bytes.as_slice()).unwrap();
         prop_assert_eq!(from_wire(wire), Ok(message));
     }
 
     #[test]
-    fn whatever_arrives_is_a_message_or_an_error(bytes in vec(any::<u8>(), 0..200)) {
+    fn arbitrary_bytes_never_panic(bytes in vec(any::<u8>(), 0..200)) {
         if let Ok(wire) = v1::RaftMessage::decode(bytes.as_slice()) {
             // Either is fine, as long as it is one of the two.
             let _ = from_wire(wire);
@@ -75,14 +71,17 @@ proptest! {
 }
 
 #[test]
-fn what_is_no_message_is_refused_with_what_is_wrong() {
+fn invalid_message_is_refused_with_reason() {
     let good = v1::RaftMessage { kind: v1::RaftMessageKind::Append as i32, ..Default::default() };
     assert!(from_wire(good.clone()).is_ok());
     for kind in [0, 14, -1] {
-        assert_eq!(from_wire(v1::RaftMessage { kind, ..good.clone() }), Err(WireError::Kind(kind)));
+        assert_eq!(
+            from_wire(v1::RaftMessage { kind, ..good.clone() }),
+            Err(WireError::UnknownMessageKind(kind))
+        );
     }
     let entries = vec![v1::RaftEntry { kind: 3, ..Default::default() }];
-    assert_eq!(from_wire(v1::RaftMessage { entries, ..good.clone() }), Err(WireError::EntryKind(3)));
+    assert_eq!(from_wire(v1::RaftMessage { entries, ..good.clone() }), Err(WireError::UnknownEntryKind(3)));
     let snapshot = Some(v1::RaftSnapshot { index: 1, term: 1, members: None });
     assert_eq!(from_wire(v1::RaftMessage { snapshot, ..good }), Err(WireError::SnapshotWithoutMembers));
 }

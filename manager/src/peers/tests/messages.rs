@@ -1,21 +1,21 @@
-//! Raft's messages arrive, in order, and nobody's trouble is another's.
+//! Raft messages arrive in order, and a slow peer does not affect the others.
 
 use std::net::TcpListener;
 use std::time::Instant;
 
 use super::super::*;
-use super::gate::Gate;
-use super::world::{World, all_connected, id, message, until};
-use crate::store::Heard;
+use super::fixture::{PeersFixture, all_connected, id, message, until};
+use super::proxy::TestProxy;
+use crate::store::RaftInput;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn messages_arrive_in_order_at_everybody() {
-    let (_world, mut nodes) = World::of(3).await;
+async fn messages_arrive_in_order() {
+    let (_world, mut nodes) = PeersFixture::of(3).await;
     let messages = (1..=1000).flat_map(|index| [message(1, 2, index, 1000), message(1, 3, index, 1000)]);
     nodes[0].outgoing.send(messages.collect());
     nodes[1].outgoing.send(vec![message(2, 1, 7, 0)]);
     for node in &mut nodes[1..] {
-        let own = node.peers.own();
+        let own = node.peers.own_id();
         for index in 1..=1000 {
             assert_eq!(node.message().await, message(1, own, index, 1000));
         }
@@ -24,12 +24,12 @@ async fn messages_arrive_in_order_at_everybody() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_manager_that_was_killed_is_reached_as_soon_as_it_is_back() {
-    let (world, mut nodes) = World::of(3).await;
+async fn restarted_manager_is_reconnected() {
+    let (world, mut nodes) = PeersFixture::of(3).await;
     let killed = nodes.remove(1);
     let listens = killed.listens;
     killed.kill().await;
-    while !matches!(nodes[0].next().await, Heard::Unreachable(2)) {}
+    while !matches!(nodes[0].next().await, RaftInput::PeerUnreachable(2)) {}
     nodes[0].outgoing.send(vec![message(1, 2, 1, 1), message(1, 3, 1, 1)]);
     assert_eq!(nodes[1].message().await.index, 1, "the third one is as ever");
     until("the line to close", || nodes[0].peers.client(2).is_none()).await;
@@ -39,18 +39,18 @@ async fn a_manager_that_was_killed_is_reached_as_soon_as_it_is_back() {
     let elapsed = back.elapsed();
     nodes[0].outgoing.send(vec![message(1, 2, 2, 1)]);
     assert_eq!(nodes[2].message().await.index, 2, "what was sent meanwhile is gone");
-    // It dials, and is dialled when it does: the longest pause is not waited for.
+    // Both sides dial as soon as the peer is up: the longest backoff is not waited for.
     assert!(elapsed < Duration::from_secs(2), "{elapsed:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_that_hangs_holds_up_nobody_and_is_noticed() {
-    let mut world = World::new();
+async fn frozen_peer_blocks_no_other() {
+    let mut world = PeersFixture::new();
     let mut listeners = Vec::new();
     for member in 1..=3 {
         listeners.push(world.listen(member));
     }
-    let gate = Gate::before(world.addresses[&2]).await;
+    let gate = TestProxy::in_front_of(world.addresses[&2]).await;
     world.addresses.insert(2, gate.address);
     let mut nodes = Vec::new();
     for (member, listener) in (1..).zip(listeners) {
@@ -62,7 +62,7 @@ async fn one_that_hangs_holds_up_nobody_and_is_noticed() {
     let mut index = 0;
     while nodes[0].peers.client(2).is_some() {
         index += 1;
-        // Far more than is kept for one that takes nothing.
+        // Far more than is queued for a peer that reads nothing.
         nodes[0].outgoing.send(vec![message(1, 2, index, 256 << 10), message(1, 3, index, 1)]);
         assert_eq!(nodes[2].message().await.index, index);
         assert!(frozen.elapsed() < Duration::from_secs(20), "nobody noticed");
@@ -76,10 +76,10 @@ async fn one_that_hangs_holds_up_nobody_and_is_noticed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_manager_that_knows_nobody_answers_whoever_dials_it() {
-    let (mut world, mut nodes) = World::of(2).await;
+async fn new_manager_answers_inbound_peer() {
+    let (mut world, mut nodes) = PeersFixture::of(2).await;
     let listener = world.listen(3);
-    // It has applied nothing yet, and the second one has not applied that it joined.
+    // It has applied nothing yet, and the second manager has not applied its join.
     nodes.push(world.start(3, listener, State::new()));
     nodes[0].publish(1, world.state());
     until("the new one to know the first", || nodes[2].peers.client(1).is_some()).await;
@@ -89,14 +89,14 @@ async fn a_manager_that_knows_nobody_answers_whoever_dials_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_that_moved_says_so_itself() {
-    let (mut world, mut nodes) = World::of(2).await;
+async fn moved_manager_reports_its_address() {
+    let (mut world, mut nodes) = PeersFixture::of(2).await;
     nodes.pop().unwrap().kill().await;
     let before = world.state();
     let listener = world.listen(2);
     nodes.push(world.start(2, listener, before));
     all_connected(&nodes).await;
-    let way = || nodes[0].peers.shared.directory.way(2).unwrap();
+    let way = || nodes[0].peers.shared.addresses.route(2).unwrap();
     until("its word, which the state does not know yet", || way().addresses.len() == 2).await;
     assert_eq!(way().id, id(2));
     all_connected(&nodes).await;

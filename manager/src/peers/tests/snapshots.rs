@@ -1,9 +1,9 @@
-//! Snapshots arrive, however often their connection breaks.
+//! Snapshots arrive despite broken connections.
 
 use super::super::*;
-use super::gate::Gate;
-use super::world::{World, all_connected, message, snapshot, until};
-use crate::store::Heard;
+use super::fixture::{PeersFixture, all_connected, message, snapshot, until};
+use super::proxy::TestProxy;
+use crate::store::RaftInput;
 
 const SIZE: usize = 20 << 20;
 
@@ -11,19 +11,19 @@ fn bytes() -> Bytes {
     (0..SIZE).map(|at| (at % 251) as u8).collect::<Vec<_>>().into()
 }
 
-async fn sent(node: &mut super::world::Node) -> (MemberId, bool) {
+async fn sent(node: &mut super::fixture::TestManager) -> (MemberId, bool) {
     loop {
-        if let Heard::SnapshotSent { to, delivered } = node.next().await {
+        if let RaftInput::SnapshotSent { to, delivered } = node.next().await {
             return (to, delivered);
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_snapshot_whose_connection_breaks_goes_on_where_it_was() {
-    let mut world = World::new();
+async fn broken_snapshot_transfer_resumes() {
+    let mut world = PeersFixture::new();
     let (first, second) = (world.listen(1), world.listen(2));
-    let gate = Gate::before(world.addresses[&2]).await;
+    let gate = TestProxy::in_front_of(world.addresses[&2]).await;
     world.addresses.insert(2, gate.address);
     let mut nodes = vec![world.start(1, first, world.state()), world.start(2, second, world.state())];
     all_connected(&nodes).await;
@@ -41,8 +41,8 @@ async fn a_snapshot_whose_connection_breaks_goes_on_where_it_was() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn raft_hears_of_every_snapshot_that_cannot_be_sent() {
-    let (_world, mut nodes) = World::of(2).await;
+async fn failed_snapshot_is_reported_to_raft() {
+    let (_world, mut nodes) = PeersFixture::of(2).await;
     nodes[0].outgoing.send(vec![snapshot(1, 2, 9)]);
     assert_eq!(sent(&mut nodes[0]).await, (2, false), "it is not there any more");
     nodes[0].outgoing.send(vec![snapshot(1, 7, 9)]);
@@ -54,43 +54,46 @@ async fn raft_hears_of_every_snapshot_that_cannot_be_sent() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_snapshot_of_nothing_arrives_as_well() {
-    let (_world, mut nodes) = World::of(2).await;
+async fn empty_snapshot_arrives() {
+    let (_world, mut nodes) = PeersFixture::of(2).await;
     nodes[0].files.own.lock().unwrap().insert(9, Bytes::new());
     nodes[0].outgoing.send(vec![snapshot(1, 2, 9)]);
     assert_eq!(sent(&mut nodes[0]).await, (2, true));
     assert_eq!(nodes[1].files.received.lock().unwrap().len(), 1);
 }
 
-/// A disk that takes longer than the sender would wait for a word.
+/// A disk that takes longer than the sender's timeout.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_snapshot_that_is_made_durable_slowly_is_sent_once() {
-    let mut world = World::new();
+async fn slow_install_sends_snapshot_once() {
+    let mut world = PeersFixture::new();
     let (first, second) = (world.listen(1), world.listen(2));
-    let gate = Gate::before(world.addresses[&2]).await;
+    let gate = TestProxy::in_front_of(world.addresses[&2]).await;
     world.addresses.insert(2, gate.address);
     let mut nodes = vec![world.start(1, first, world.state()), world.start(2, second, world.state())];
     all_connected(&nodes).await;
     nodes[0].files.own.lock().unwrap().insert(9, bytes());
-    nodes[1].files.hold.send_replace(true);
+    nodes[1].files.is_held.send_replace(true);
     nodes[0].outgoing.send(vec![snapshot(1, 2, 9)]);
     let received = || nodes[1].files.received.lock().unwrap().len();
     until("all of it to be there", || received() == 1).await;
     let began = std::time::Instant::now();
-    until("the sender's patience to be over", || began.elapsed() > 2 * super::super::install::PATIENCE).await;
+    until("the sender's patience to be over", || {
+        began.elapsed() > 2 * super::super::snapshot_send::PEER_TIMEOUT
+    })
+    .await;
     assert_eq!(received(), 1);
-    nodes[1].files.hold.send_replace(false);
+    nodes[1].files.is_held.send_replace(false);
     assert_eq!(sent(&mut nodes[0]).await, (2, true));
     let more = gate.passed() - SIZE as u64;
     assert!(more < 4 << 20, "{more} bytes were sent twice");
 }
 
-/// The leader dies while its snapshot is on its way, and the next one has the same.
+/// The leader dies while it sends its snapshot, and the next leader has the same one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_next_leader_goes_on_with_the_same_snapshot() {
-    let mut world = World::new();
+async fn next_leader_resumes_snapshot() {
+    let mut world = PeersFixture::new();
     let (first, second, third) = (world.listen(1), world.listen(2), world.listen(3));
-    let gate = Gate::before(world.addresses[&3]).await;
+    let gate = TestProxy::in_front_of(world.addresses[&3]).await;
     world.addresses.insert(3, gate.address);
     let listeners = (1..).zip([first, second, third]);
     let mut nodes: Vec<_> =

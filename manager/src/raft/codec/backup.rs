@@ -1,4 +1,4 @@
-//! What a backup holds once it is decrypted: a manifest with its length before it, then the state as in a snapshot.
+//! The decrypted content of a backup: a length-delimited manifest, then the state as in a snapshot.
 
 use std::io::{self, Write};
 
@@ -10,47 +10,47 @@ use zeroize::Zeroize;
 
 use super::{CodecError, read_snapshot, write_snapshot};
 
-const WHAT: &str = "a backup";
+const BACKUP: &str = "a backup";
 
-/// What a backup says before the state. Secret: it holds the cluster's keys.
+/// The manifest before the state. Secret: it has the cluster's keys.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Manifest {
+pub struct BackupManifest {
     /// The cluster's id.
     pub cluster: String,
-    /// The authority's certificate and key, PEM.
+    /// The CA's certificate and key, PEM.
     pub authority: String,
-    /// What contents are sealed with, as its file holds it.
-    pub content_key: String,
+    /// The key that seals the secret objects, in its file format.
+    pub secret_object_key: String,
     /// Warren's version on the manager that wrote it.
     pub version: String,
-    /// When it was written.
+    /// Time of writing.
     pub created_at: Timestamp,
-    /// Which manager wrote it; empty where an earlier version did.
+    /// Name of the manager that wrote it; empty in backups of earlier versions.
     pub manager_name: String,
-    /// That manager runs no tasks.
-    pub manager_only: bool,
+    /// Whether that manager runs without a worker.
+    pub is_manager_only: bool,
 }
 
-impl Drop for Manifest {
+impl Drop for BackupManifest {
     fn drop(&mut self) {
         self.authority.zeroize();
-        self.content_key.zeroize();
+        self.secret_object_key.zeroize();
     }
 }
 
-/// Writes a backup's content.
+/// Writes the content of a backup.
 ///
 /// # Errors
-/// Those of `out`.
-pub fn write_backup(manifest: &Manifest, state: &State, out: &mut dyn Write) -> io::Result<()> {
+/// Errors of `out`.
+pub fn write_backup(manifest: &BackupManifest, state: &State, out: &mut dyn Write) -> io::Result<()> {
     let mut stored = v1::BackupManifest {
         cluster_id: manifest.cluster.clone(),
         authority: manifest.authority.clone(),
-        content_key: manifest.content_key.clone(),
+        content_key: manifest.secret_object_key.clone(),
         warren_version: manifest.version.clone(),
         created_at: manifest.created_at.0,
         manager_name: manifest.manager_name.clone(),
-        manager_only: manifest.manager_only,
+        manager_only: manifest.is_manager_only,
     };
     let mut bytes = stored.encode_length_delimited_to_vec();
     let written = out.write_all(&bytes);
@@ -62,33 +62,40 @@ pub fn write_backup(manifest: &Manifest, state: &State, out: &mut dyn Write) -> 
     write_snapshot(state, out)
 }
 
-/// What [`write_backup`] wrote.
+/// Reads the output of [`write_backup`].
 ///
 /// # Errors
-/// [`CodecError`] when it cannot be read, holds what this version does not know, or contradicts itself.
-pub fn read_backup(bytes: &[u8]) -> Result<(Manifest, State), CodecError> {
+/// [`CodecError`] if it is invalid, inconsistent, or has fields unknown to this version.
+pub fn read_backup(bytes: &[u8]) -> Result<(BackupManifest, State), CodecError> {
     let mut rest = bytes;
     let stored = v1::BackupManifest::decode_length_delimited(&mut rest)
-        .map_err(|source| CodecError::Damaged { what: WHAT, source })?;
+        .map_err(|source| CodecError::Malformed { what: BACKUP, source })?;
     let mut again = stored.encode_length_delimited_to_vec();
     let same = bytes.starts_with(&again);
     again.zeroize();
     if !same {
-        return Err(CodecError::Unknown(WHAT));
+        return Err(CodecError::UnknownRecord(BACKUP));
     }
     let v1::BackupManifest { cluster_id, authority, content_key, warren_version, created_at, .. } = stored;
     let v1::BackupManifest { manager_name, manager_only, .. } = stored;
     let (cluster, version, created_at) = (cluster_id, warren_version, Timestamp(created_at));
-    let manifest =
-        Manifest { cluster, authority, content_key, version, created_at, manager_name, manager_only };
+    let manifest = BackupManifest {
+        cluster,
+        authority,
+        secret_object_key: content_key,
+        version,
+        created_at,
+        manager_name,
+        is_manager_only: manager_only,
+    };
     let state = read_snapshot(rest)?;
     match state.cluster() {
         Some(cluster) if cluster.id.to_string() == manifest.cluster => Ok((manifest, state)),
         found => {
             let found = found.map_or_else(|| "none".to_owned(), |cluster| cluster.id.to_string());
-            let message = format!("is {}, and the state is of {found}", manifest.cluster);
+            let message = format!("is {}, but the state has cluster {found}", manifest.cluster);
             let violations = Violations::from(Violation::new("clusterId", message));
-            Err(CodecError::Field { what: WHAT, violations })
+            Err(CodecError::InvalidField { what: BACKUP, violations })
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Snapshots: a sequence of length-delimited records, the cluster first.
 
-mod machine;
 mod member;
+mod node;
 mod service;
 mod storage;
 mod task;
@@ -12,29 +12,29 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prost::Message;
-use warren_core::state::Parts;
-use warren_core::{Applied, Cluster, State};
+use warren_core::state::StateParts;
+use warren_core::{AppliedIndex, Cluster, State};
 use warren_proto::v1;
 use warren_proto::v1::snapshot_record::Record;
 use warren_types::{Revision, ServiceId, Violation, Violations};
 
-use self::machine::{node, stored_node, stored_token, token};
 use self::member::{departed, member, stored_departed, stored_member};
+use self::node::{node, stored_node, stored_token, token};
 use self::service::{service, stored_service};
-use self::storage::{content, stored_content, stored_volume, volume};
+use self::storage::{secret_object, stored_secret_object, stored_volume, volume};
 use self::task::{stored_task, task};
-use super::read::{at, text, texts};
-use super::{CodecError, supported};
+use super::read::{parse, parse_all, timestamp};
+use super::{CodecError, check_level};
 
-pub(super) use self::machine::{conditions, wire_conditions};
-pub(super) use self::storage::{sealed, sealed_content};
+pub(super) use self::node::{conditions, wire_conditions};
+pub(super) use self::storage::{sealed_version, stored_sealed_version};
 
-const WHAT: &str = "a snapshot";
+const SNAPSHOT: &str = "a snapshot";
 
-/// Writes all of `state`.
+/// Writes the whole `state`.
 ///
 /// # Errors
-/// Those of `out`.
+/// Errors of `out`.
 pub fn write_snapshot(state: &State, out: &mut dyn Write) -> io::Result<()> {
     let parts = state.export();
     let mut buffer = Vec::new();
@@ -50,47 +50,52 @@ pub fn write_snapshot(state: &State, out: &mut dyn Write) -> io::Result<()> {
     parts.nodes.iter().try_for_each(|(node, cursor)| put(Record::Node(stored_node(node, *cursor))))?;
     parts.tasks.iter().try_for_each(|task| put(Record::Task(stored_task(task))))?;
     parts.tokens.iter().try_for_each(|token| put(Record::Token(stored_token(token))))?;
-    parts.contents.iter().try_for_each(|content| put(Record::Content(stored_content(content))))?;
+    parts
+        .secret_objects
+        .iter()
+        .try_for_each(|content| put(Record::Content(stored_secret_object(content))))?;
     parts.volumes.iter().try_for_each(|volume| put(Record::Volume(stored_volume(volume))))?;
     parts.members.iter().try_for_each(|member| put(Record::Member(stored_member(member))))
 }
 
-/// The state that [`write_snapshot`] wrote.
+/// Reads the output of [`write_snapshot`].
 ///
 /// # Errors
-/// [`CodecError`] when it cannot be read, holds what this version does not know, or contradicts itself.
+/// [`CodecError`] if it is invalid, inconsistent, or has fields unknown to this version.
 pub fn read_snapshot(bytes: &[u8]) -> Result<State, CodecError> {
-    let mut reader = Reader::default();
+    let mut reader = SnapshotReader::default();
     let mut rest = bytes;
     while !rest.is_empty() {
         let (before, unread) = (rest, rest.len());
         let record = v1::SnapshotRecord::decode_length_delimited(&mut rest)
-            .map_err(|source| CodecError::Damaged { what: WHAT, source })?;
-        let taken = reader.take(record.record.ok_or(CodecError::Unknown(WHAT))?).map_err(field)?;
+            .map_err(|source| CodecError::Malformed { what: SNAPSHOT, source })?;
+        let taken = reader
+            .add_record(record.record.ok_or(CodecError::UnknownRecord(SNAPSHOT))?)
+            .map_err(invalid_field)?;
         let taken = v1::SnapshotRecord { record: Some(taken) };
         if taken.encode_length_delimited_to_vec() != before[..unread - rest.len()] {
-            return Err(CodecError::Unknown(WHAT));
+            return Err(CodecError::UnknownRecord(SNAPSHOT));
         }
     }
-    let parts = reader.parts.ok_or_else(|| field(Violation::new("cluster", "is missing").into()))?;
-    supported(WHAT, parts.level)?;
-    State::restore(parts).map_err(|broken| field(Violation::new("", broken).into()))
+    let parts = reader.parts.ok_or_else(|| invalid_field(Violation::new("cluster", "is missing").into()))?;
+    check_level(SNAPSHOT, parts.feature_level)?;
+    State::restore(parts).map_err(|broken| invalid_field(Violation::new("", broken).into()))
 }
 
-fn field(violations: Violations) -> CodecError {
-    CodecError::Field { what: WHAT, violations }
+fn invalid_field(violations: Violations) -> CodecError {
+    CodecError::InvalidField { what: SNAPSHOT, violations }
 }
 
-/// Collects records. Tasks name their revision by number, so services come before them.
+/// Collects records. Tasks refer to revisions by number, so services precede them.
 #[derive(Default)]
-struct Reader {
-    parts: Option<Parts>,
+struct SnapshotReader {
+    parts: Option<StateParts>,
     revisions: BTreeMap<(ServiceId, u64), Arc<Revision>>,
 }
 
-impl Reader {
-    /// Takes a record for what it says, and answers how that is written.
-    fn take(&mut self, record: Record) -> Result<Record, Violations> {
+impl SnapshotReader {
+    /// Adds a record and returns its re-encoded form.
+    fn add_record(&mut self, record: Record) -> Result<Record, Violations> {
         let Some(parts) = &mut self.parts else {
             let Record::Cluster(stored) = record else {
                 return Err(Violation::new("", "the first record is not the cluster's").into());
@@ -99,7 +104,7 @@ impl Reader {
             return Ok(Record::Cluster(stored_cluster(parts)));
         };
         Ok(match record {
-            Record::Cluster(_) => return Err(Violation::new("cluster", "is there twice").into()),
+            Record::Cluster(_) => return Err(Violation::new("cluster", "is present twice").into()),
             Record::Service(stored) => {
                 let service = service(stored)?;
                 let revisions = service.history.iter().chain([&service.revision]);
@@ -129,9 +134,9 @@ impl Reader {
                 taken
             }
             Record::Content(stored) => {
-                let content = content(stored)?;
-                let taken = Record::Content(stored_content(&content));
-                parts.contents.push(Arc::new(content));
+                let content = secret_object(stored)?;
+                let taken = Record::Content(stored_secret_object(&content));
+                parts.secret_objects.push(Arc::new(content));
                 taken
             }
             Record::Volume(stored) => {
@@ -150,17 +155,17 @@ impl Reader {
     }
 }
 
-fn stored_cluster(parts: &Parts) -> v1::StoredCluster {
+fn stored_cluster(parts: &StateParts) -> v1::StoredCluster {
     let mut stored = v1::StoredCluster {
-        level: parts.level,
+        level: parts.feature_level,
         applied_term: parts.applied.term,
         applied_index: parts.applied.index,
         last_timestamp: parts.clock.0,
-        subnets: parts.subnets,
+        subnets: parts.allocated_subnets,
         digest: parts.digest,
-        next_member: parts.next_member,
+        next_member: parts.next_member_id,
         removed_nodes: parts.removed_nodes.iter().map(|(node, index)| (node.to_string(), *index)).collect(),
-        departed: parts.departed.iter().map(stored_departed).collect(),
+        departed: parts.departed_managers.iter().map(stored_departed).collect(),
         ..v1::StoredCluster::default()
     };
     if let Some(cluster) = &parts.cluster {
@@ -170,45 +175,45 @@ fn stored_cluster(parts: &Parts) -> v1::StoredCluster {
         stored.ranges = cluster.ranges.iter().map(ToString::to_string).collect();
         stored.node_prefix = cluster.node_prefix.into();
         stored.node_down_after_ms = u64::try_from(cluster.node_down_after.as_millis()).unwrap_or(u64::MAX);
-        stored.history = cluster.history;
+        stored.history = cluster.task_history_limit;
     }
     stored
 }
 
-fn parts(stored: v1::StoredCluster) -> Result<Parts, Violations> {
+fn parts(stored: v1::StoredCluster) -> Result<StateParts, Violations> {
     let cluster = if stored.id.is_empty() {
         None
     } else {
         let prefix = u8::try_from(stored.node_prefix);
         Some(Arc::new(Cluster {
-            id: text("cluster.id", &stored.id)?,
+            id: parse("cluster.id", &stored.id)?,
             incarnation: stored.incarnation,
-            created_at: at(stored.created_at),
-            ranges: texts("cluster.ranges", &stored.ranges)?,
+            created_at: timestamp(stored.created_at),
+            ranges: parse_all("cluster.ranges", &stored.ranges)?,
             node_prefix: prefix.map_err(|why| Violation::new("cluster.nodePrefix", why))?,
             node_down_after: Duration::from_millis(stored.node_down_after_ms),
-            history: stored.history,
+            task_history_limit: stored.history,
         }))
     };
-    let removed = |(node, index): (&String, &u64)| Ok((text("cluster.removedNodes", node)?, *index));
+    let removed = |(node, index): (&String, &u64)| Ok((parse("cluster.removedNodes", node)?, *index));
     let removed_nodes = stored.removed_nodes.iter().map(removed).collect::<Result<_, Violations>>()?;
     let departed = stored.departed.iter().map(departed).collect::<Result<_, Violations>>()?;
-    Ok(Parts {
-        applied: Applied { term: stored.applied_term, index: stored.applied_index },
-        clock: at(stored.last_timestamp),
-        level: stored.level,
+    Ok(StateParts {
+        applied: AppliedIndex { term: stored.applied_term, index: stored.applied_index },
+        clock: timestamp(stored.last_timestamp),
+        feature_level: stored.level,
         digest: stored.digest,
         cluster,
-        subnets: stored.subnets,
+        allocated_subnets: stored.subnets,
         services: Vec::new(),
         nodes: Vec::new(),
         tasks: Vec::new(),
         tokens: Vec::new(),
-        contents: Vec::new(),
+        secret_objects: Vec::new(),
         volumes: Vec::new(),
         members: Vec::new(),
-        next_member: stored.next_member,
+        next_member_id: stored.next_member,
         removed_nodes,
-        departed,
+        departed_managers: departed,
     })
 }

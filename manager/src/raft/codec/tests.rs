@@ -7,22 +7,22 @@ use warren_types::Timestamp;
 
 use super::*;
 
-/// Puts a field of a later version behind a message.
+/// Appends a field of a later version to a message.
 fn with_field(mut bytes: Vec<u8>, number: u32) -> Vec<u8> {
     prost::encoding::uint64::encode(number, &7, &mut bytes);
     bytes
 }
 
 #[test]
-fn every_command_survives_the_log() {
+fn command_round_trips() {
     for (name, command) in sample::commands() {
         assert_eq!(decode(&encode(&command)).unwrap(), command, "{name}");
     }
 }
 
-/// What a leader does to a command of another manager: in the log it has the leader's time.
+/// A leader stores a forwarded command with its own time.
 #[test]
-fn every_command_takes_the_time_of_who_proposes_it() {
+fn command_takes_proposal_time() {
     let late = Timestamp(u64::MAX);
     for (name, command) in sample::commands() {
         let mut stamped = command.clone();
@@ -37,7 +37,7 @@ fn every_command_takes_the_time_of_who_proposes_it() {
 }
 
 #[test]
-fn a_state_survives_a_snapshot_after_every_command() {
+fn state_round_trips_through_snapshot() {
     for state in sample::states() {
         let restored = read_snapshot(&sample::snapshot(&state)).unwrap();
         assert_eq!(restored, state);
@@ -46,37 +46,37 @@ fn a_state_survives_a_snapshot_after_every_command() {
 }
 
 #[test]
-fn what_is_no_command_is_refused() {
-    assert!(matches!(decode(b"\xff\xff"), Err(CodecError::Damaged { .. })));
-    assert!(matches!(decode(b""), Err(CodecError::Unknown(_))));
+fn malformed_command_is_refused() {
+    assert!(matches!(decode(b"\xff\xff"), Err(CodecError::Malformed { .. })));
+    assert!(matches!(decode(b""), Err(CodecError::UnknownRecord(_))));
     let cut = |bytes: &[u8]| decode(&bytes[..bytes.len() - 1]).is_err();
     assert!(sample::commands().iter().all(|(_, command)| cut(&encode(command))));
 }
 
 #[test]
-fn a_command_of_a_later_version_is_refused_and_never_skipped() {
+fn unknown_command_is_refused() {
     let unknown = decode(&with_field(Vec::new(), 1000)).unwrap_err();
-    assert!(matches!(unknown, CodecError::Unknown(_)));
+    assert!(matches!(unknown, CodecError::UnknownRecord(_)));
     let message = unknown.to_string();
-    assert!(message.contains("a newer one wrote it; install that version"), "{message}");
+    assert!(message.contains("has unknown fields; install that version"), "{message}");
 }
 
-/// Protobuf itself would skip it without a word.
+/// Protobuf itself would silently skip it.
 #[test]
-fn a_later_versions_field_within_a_known_command_is_refused() {
+fn unknown_command_field_is_refused() {
     for (name, command) in sample::commands() {
         let bytes = encode(&command);
         let beside = with_field(bytes.clone(), 1000);
         assert!(v1::Command::decode(&beside[..]).is_ok(), "protobuf takes it");
-        assert!(matches!(decode(&beside), Err(CodecError::Unknown(_))), "beside {name}");
+        assert!(matches!(decode(&beside), Err(CodecError::UnknownRecord(_))), "beside {name}");
         let within = schema::with_inner_field(&bytes, |inner| with_field(inner, 1000));
         assert!(v1::Command::decode(&within[..]).is_ok(), "protobuf takes it");
-        assert!(matches!(decode(&within), Err(CodecError::Unknown(_))), "within {name}");
+        assert!(matches!(decode(&within), Err(CodecError::UnknownRecord(_))), "within {name}");
     }
 }
 
 #[test]
-fn a_value_that_only_a_later_version_knows_is_refused() {
+fn unknown_enum_value_is_refused() {
     let scale = v1::SetDesired { term: 1, task_ids: vec![], desired: 700, at: 1 };
     let status = v1::SetNodeStatus { status: 3, node_id: "0".repeat(25), ..Default::default() };
     let report = v1::TaskReport { task_id: format!("{}-1", "0".repeat(25)), state: 9, ..Default::default() };
@@ -89,36 +89,36 @@ fn a_value_that_only_a_later_version_knows_is_refused() {
     ] {
         let refused = decode(&v1::Command { command: Some(wire) }.encode_to_vec()).unwrap_err();
         assert!(
-            matches!(refused, CodecError::Field { .. }) && refused.to_string().contains(wanted),
+            matches!(refused, CodecError::InvalidField { .. }) && refused.to_string().contains(wanted),
             "{refused}"
         );
     }
 }
 
 #[test]
-fn a_level_that_came_after_this_version_is_refused() {
-    let found = LEVEL + 1;
+fn unsupported_level_is_refused() {
+    let found = FEATURE_LEVEL + 1;
     let create = match sample::commands().swap_remove(0).1 {
         Command::CreateCluster { id, ranges, at, .. } => {
-            Command::CreateCluster { id, ranges, level: found, at }
+            Command::CreateCluster { id, ranges, feature_level: found, at }
         }
         other => panic!("{other:?}"),
     };
-    for command in [create, Command::RaiseLevel { term: 1, level: found }] {
+    for command in [create, Command::RaiseFeatureLevel { term: 1, level: found }] {
         let refused = decode(&encode(&command)).unwrap_err();
         assert_eq!(
             refused.to_string(),
-            "a command in the log is of level 3 and this version of Warren supports levels up to 2; install a \
-             newer version and start again"
+            "a command in the log is of level 3 and this version of Warren supports feature levels up to 2; \
+             install a newer version and start again"
         );
     }
     // Before there are managers, whose level is known.
     let mut state = sample::states().swap_remove(0);
     let index = state.applied().index + 1;
-    state.apply(1, index, &Command::RaiseLevel { term: 1, level: found });
-    assert_eq!(state.level(), found);
+    state.apply(1, index, &Command::RaiseFeatureLevel { term: 1, level: found });
+    assert_eq!(state.feature_level(), found);
     let refused = read_snapshot(&sample::snapshot(&state)).unwrap_err();
-    assert!(matches!(refused, CodecError::Level { what: "a snapshot", .. }), "{refused}");
+    assert!(matches!(refused, CodecError::UnsupportedLevel { what: "a snapshot", .. }), "{refused}");
 }
 
 /// A snapshot with one record replaced by what `change` makes of it.
@@ -130,37 +130,37 @@ fn damaged(number: usize, change: impl FnOnce(Vec<u8>) -> Vec<u8>) -> Vec<u8> {
 }
 
 #[test]
-fn what_a_later_version_put_into_a_snapshot_is_refused() {
+fn unknown_snapshot_record_is_refused() {
     let records = schema::records(&sample::snapshot(&sample::state())).len();
     for number in 0..records {
         read_snapshot(&damaged(number, |record| record)).unwrap();
         let beside = read_snapshot(&damaged(number, |record| with_field(record, 1000)));
-        assert!(matches!(beside, Err(CodecError::Unknown(_))), "beside record {number}");
+        assert!(matches!(beside, Err(CodecError::UnknownRecord(_))), "beside record {number}");
         let within = |record: Vec<u8>| schema::with_inner_field(&record, |inner| with_field(inner, 1000));
         let within = read_snapshot(&damaged(number, within));
-        assert!(matches!(within, Err(CodecError::Unknown(_))), "within record {number}");
+        assert!(matches!(within, Err(CodecError::UnknownRecord(_))), "within record {number}");
     }
     let instead = read_snapshot(&damaged(1, |_| with_field(Vec::new(), 1000)));
-    assert!(matches!(instead, Err(CodecError::Unknown(_))));
+    assert!(matches!(instead, Err(CodecError::UnknownRecord(_))));
 }
 
 #[test]
-fn a_snapshot_that_lacks_something_is_refused() {
+fn incomplete_snapshot_is_refused() {
     let whole = sample::snapshot(&sample::state());
     for cut in 0..whole.len() {
         let refused = read_snapshot(&whole[..cut]);
         assert!(refused.is_err(), "cut at {cut} of {}: the digest does not fit any more", whole.len());
     }
     let twice = read_snapshot(&[&whole[..], &whole[..]].concat()).unwrap_err().to_string();
-    assert!(twice.contains("cluster: is there twice"), "{twice}");
+    assert!(twice.contains("cluster: is present twice"), "{twice}");
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// A flipped bit is refused, or gives a state that holds together and says that it is another one.
+    /// A flipped bit is rejected, or gives a consistent state with another digest.
     #[test]
-    fn no_bit_of_a_snapshot_flips_unseen(bit in 0..sample::snapshot(&sample::state()).len() * 8) {
+    fn snapshot_bit_flip_is_detected(bit in 0..sample::snapshot(&sample::state()).len() * 8) {
         let state = sample::state();
         let mut bytes = sample::snapshot(&state);
         bytes[bit / 8] ^= 1 << (bit % 8);

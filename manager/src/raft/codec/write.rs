@@ -1,4 +1,4 @@
-//! Commands to the wire, by noun.
+//! Encodes commands, grouped by object kind.
 
 use bytes::Bytes;
 use warren_core::{Command, NewTask};
@@ -6,17 +6,19 @@ use warren_proto::v1;
 use warren_proto::v1::command::Command as Wire;
 use warren_types::{NodeId, TaskId, TokenHash};
 
-use super::object::{sealed_content, wire_conditions};
+use super::object::{stored_sealed_version, wire_conditions};
 
 pub(super) fn command(command: &Command) -> Wire {
     match command {
-        Command::CreateCluster { id, ranges, level, at } => Wire::CreateCluster(v1::CreateCluster {
-            id: id.to_string(),
-            ranges: ranges.iter().map(ToString::to_string).collect(),
-            level: *level,
-            at: at.0,
-        }),
-        Command::RaiseLevel { term, level } => {
+        Command::CreateCluster { id, ranges, feature_level: level, at } => {
+            Wire::CreateCluster(v1::CreateCluster {
+                id: id.to_string(),
+                ranges: ranges.iter().map(ToString::to_string).collect(),
+                level: *level,
+                at: at.0,
+            })
+        }
+        Command::RaiseFeatureLevel { term, level } => {
             Wire::RaiseLevel(v1::RaiseLevel { term: *term, level: *level })
         }
         Command::CreateService { .. }
@@ -27,7 +29,7 @@ pub(super) fn command(command: &Command) -> Wire {
         | Command::DeleteService { .. } => service(command),
         Command::CreateTasks { .. }
         | Command::AssignTasks { .. }
-        | Command::SetDesired { .. }
+        | Command::SetDesiredTaskState { .. }
         | Command::DeleteTasks { .. }
         | Command::ReportTasks { .. } => task(command),
         Command::RegisterNode { .. }
@@ -40,9 +42,9 @@ pub(super) fn command(command: &Command) -> Wire {
         | Command::RemoveToken { .. }
         | Command::DeleteTokens { .. }
         | Command::JoinNode { .. } => token(command),
-        Command::CreateContent { .. } | Command::UpdateContent { .. } | Command::RemoveContent { .. } => {
-            content(command)
-        }
+        Command::CreateSecretObject { .. }
+        | Command::UpdateSecretObject { .. }
+        | Command::RemoveSecretObject { .. } => secret_object(command),
         Command::CreateVolume { .. } | Command::RemoveVolume { .. } | Command::DeleteVolume { .. } => {
             volume(command)
         }
@@ -100,7 +102,7 @@ fn task(command: &Command) -> Wire {
             placements: placements.iter().map(placement).collect(),
             at: at.0,
         }),
-        Command::SetDesired { term, tasks, desired, at } => Wire::SetDesired(v1::SetDesired {
+        Command::SetDesiredTaskState { term, tasks, desired, at } => Wire::SetDesired(v1::SetDesired {
             term: *term,
             task_ids: texts(tasks),
             desired: v1::Desired::from(*desired).into(),
@@ -174,7 +176,7 @@ fn token(command: &Command) -> Wire {
             Wire::CreateToken(v1::CreateToken {
                 id: id.to_string(),
                 role: v1::NodeRole::from(*role).into(),
-                hash: bytes(hash),
+                hash: hash_bytes(hash),
                 expires_at: expires_at.map(|at| at.0),
                 max_uses: *max_uses,
                 at: at.0,
@@ -187,7 +189,7 @@ fn token(command: &Command) -> Wire {
             Wire::DeleteTokens(v1::DeleteTokens { term: *term, token_ids: texts(tokens), at: at.0 })
         }
         Command::JoinNode { hash, id, name, description, at } => Wire::JoinNode(v1::JoinNode {
-            hash: bytes(hash),
+            hash: hash_bytes(hash),
             id: id.to_string(),
             name: name.to_string(),
             description: Some(description.into()),
@@ -197,25 +199,25 @@ fn token(command: &Command) -> Wire {
     }
 }
 
-fn content(command: &Command) -> Wire {
+fn secret_object(command: &Command) -> Wire {
     match command {
-        Command::CreateContent { id, kind, name, labels, content, at } => {
+        Command::CreateSecretObject { id, kind, name, labels, data: content, at } => {
             Wire::CreateContent(v1::CreateContent {
                 id: id.to_string(),
                 kind: v1::ContentKind::from(*kind).into(),
                 name: name.to_string(),
                 labels: labels.clone(),
-                content: Some(sealed_content(content)),
+                content: Some(stored_sealed_version(content)),
                 at: at.0,
             })
         }
-        Command::UpdateContent { id, version, content, at } => Wire::UpdateContent(v1::UpdateContent {
+        Command::UpdateSecretObject { id, version, content, at } => Wire::UpdateContent(v1::UpdateContent {
             id: id.to_string(),
             version: *version,
-            content: Some(sealed_content(content)),
+            content: Some(stored_sealed_version(content)),
             at: at.0,
         }),
-        Command::RemoveContent { id, at } => {
+        Command::RemoveSecretObject { id, at } => {
             Wire::RemoveContent(v1::RemoveContent { id: id.to_string(), at: at.0 })
         }
         other => unreachable!("sorted by `command`: {other:?}"),
@@ -258,14 +260,14 @@ fn member(command: &Command) -> Wire {
             })
         }
         Command::JoinManager { hash, id, name, address, level, at } => Wire::JoinManager(v1::JoinManager {
-            hash: bytes(hash),
+            hash: hash_bytes(hash),
             id: id.to_string(),
             name: name.to_string(),
             address: address.to_string(),
             level: *level,
             at: at.0,
         }),
-        Command::UpdateMember { member, version, wanted, address, at } => {
+        Command::UpdateMember { member, version, desired_suffrage: wanted, address, at } => {
             let wanted = wanted.map_or(v1::Suffrage::Unspecified, v1::Suffrage::from);
             let address = address.as_ref().map(ToString::to_string).unwrap_or_default();
             let (member, version, wanted) = (*member, *version, wanted.into());
@@ -281,7 +283,7 @@ fn member(command: &Command) -> Wire {
     }
 }
 
-pub(super) fn bytes(TokenHash(hash): &TokenHash) -> Bytes {
+pub(super) fn hash_bytes(TokenHash(hash): &TokenHash) -> Bytes {
     Bytes::copy_from_slice(hash)
 }
 

@@ -1,19 +1,19 @@
-//! Removing the entries that a snapshot covers, a few at a time.
+//! Removes log entries covered by a snapshot in small steps.
 //!
-//! All of them in one write would keep everybody waiting who wants to write meanwhile. Nothing is lost when the manager
-//! ends in between: the next snapshot's compaction begins where this one ended.
+//! Removing all of them in one write would block other writes. An interruption is harmless: the compaction
+//! after the next snapshot continues where this one ended.
 
 use warren_log::SnapshotMeta;
 
-use super::keeper::Write;
+use super::log_writer::LogWrite;
 
-/// Entries that one write removes at least: both engines do it within a millisecond or few.
-const STEP: u64 = 200;
-/// And of those beyond, one in so many: the more are left, the larger the step, so that writers who add more than
-/// [`STEP`] with each write do not outrun it.
-const SHARE: u64 = 200;
+/// Minimum entries per step: both engines remove them within a few milliseconds.
+const MIN_STEP_ENTRIES: u64 = 200;
+/// Plus this fraction of the remaining entries: larger steps keep up with writers that append more than
+/// [`MIN_STEP_ENTRIES`] per write.
+const STEP_DIVISOR: u64 = 200;
 
-/// What is still to be removed.
+/// The remaining compaction.
 #[derive(Debug)]
 pub struct Compaction {
     snapshot: SnapshotMeta,
@@ -21,17 +21,17 @@ pub struct Compaction {
 }
 
 impl Compaction {
-    /// Records `snapshot` in the log, and removes the entries up to `up_to`; 0 for none.
+    /// Records `snapshot` in the log and removes the entries up to `up_to`; 0: none.
     pub fn new(snapshot: SnapshotMeta, up_to: u64) -> Self {
         Self { snapshot, up_to }
     }
 
-    /// The next write, for a log whose first entry is `first`; and what is left after it, if anything is.
-    pub fn next(self, first: u64) -> (Write, Option<Self>) {
+    /// The next write, for a log whose first entry is `first`, and the remaining compaction, if any.
+    pub fn next_write(self, first: u64) -> (LogWrite, Option<Self>) {
         let removed = first.saturating_sub(1);
         let left = self.up_to.saturating_sub(removed);
-        let up_to = self.up_to.min(removed + STEP + left / SHARE);
-        let write = Write::Compact { snapshot: self.snapshot.clone(), up_to };
+        let up_to = self.up_to.min(removed + MIN_STEP_ENTRIES + left / STEP_DIVISOR);
+        let write = LogWrite::Compact { snapshot: self.snapshot.clone(), up_to };
         (write, (up_to < self.up_to).then_some(self))
     }
 }
@@ -42,14 +42,14 @@ mod tests {
 
     use super::*;
 
-    /// Where the log begins after each write.
-    fn steps(mut first: u64, up_to: u64) -> Vec<u64> {
+    /// The first index of the log after each write.
+    fn compact_steps(mut first: u64, up_to: u64) -> Vec<u64> {
         let snapshot = SnapshotMeta { index: 10_000, term: 1, conf_state: ConfState::of_voters(vec![1]) };
         let mut left = Some(Compaction::new(snapshot.clone(), up_to));
         let mut steps = Vec::new();
         while let Some(compaction) = left {
-            let (write, rest) = compaction.next(first);
-            let Write::Compact { snapshot: recorded, up_to } = write else { panic!("{write:?}") };
+            let (write, rest) = compaction.next_write(first);
+            let LogWrite::Compact { snapshot: recorded, up_to } = write else { panic!("{write:?}") };
             assert_eq!(recorded, snapshot, "the snapshot is recorded before anything is removed");
             first = first.max(up_to + 1);
             steps.push(first);
@@ -59,14 +59,14 @@ mod tests {
     }
 
     #[test]
-    fn the_log_is_cut_in_steps_and_to_the_end() {
-        assert_eq!(steps(1, 500), [203, 404, 501]);
-        assert_eq!(steps(1, 200), [201]);
-        assert_eq!(steps(2_001, 2_002), [2_003]);
-        let many = steps(1, 50_000);
+    fn log_is_compacted_in_steps() {
+        assert_eq!(compact_steps(1, 500), [203, 404, 501]);
+        assert_eq!(compact_steps(1, 200), [201]);
+        assert_eq!(compact_steps(2_001, 2_002), [2_003]);
+        let many = compact_steps(1, 50_000);
         assert_eq!((many[0], many.last()), (451, Some(&50_001)), "a larger step while much is left");
         assert!(many.len() < 200, "{}", many.len());
-        assert_eq!(steps(1, 0), [1], "nothing is removed, but the snapshot is recorded");
-        assert_eq!(steps(501, 300), [501], "it is done already");
+        assert_eq!(compact_steps(1, 0), [1], "nothing is removed, but the snapshot is recorded");
+        assert_eq!(compact_steps(501, 300), [501], "it is done already");
     }
 }

@@ -1,36 +1,36 @@
-//! What the machine asks for, done.
+//! Executes the effects of the raft machine.
 
 use std::sync::Arc;
 
-use warren_consensus::{Committed, ConfState, Durability, Effect, EntryKind, Event, Role as RaftRole};
-use warren_core::{Applied, Outcome};
+use warren_consensus::{CommittedEntry, ConfState, DurabilityStatus, Effect, EntryKind, Event, RaftRole};
+use warren_core::{AppliedIndex, ApplyOutcome};
 use warren_log::SnapshotMeta;
 
 use super::compaction::Compaction;
-use super::keeper::Write;
-use super::{Driver, DriverError, News, Waiting};
+use super::log_writer::LogWrite;
+use super::{DriverError, PendingPublication, RaftDriver, Waiter};
 use crate::durability;
-use crate::raft::{codec, disk};
-use crate::store::{self, Batch, Published, Role, Written};
+use crate::raft::{codec, sealing};
+use crate::store::{self, AppliedWrite, ChangeBatch, PublishedState, ReplicaRole};
 
-impl Driver {
-    /// Does one thing; the answer is what the machine has to be told of it, when nothing holds it up.
+impl RaftDriver {
+    /// Executes one effect and returns the resulting event for the machine, unless the write stalled.
     pub(super) fn execute(&mut self, effect: Effect) -> Result<Option<Event>, DriverError> {
         match effect {
             Effect::Persist(persist) => {
-                // Nobody who has an answer to come waits for the next write.
-                if self.news.is_awaited() {
+                // Pending responses do not wait for the next write.
+                if self.pending_publication.is_awaited() {
                     self.publish();
                 }
-                self.appended = true;
+                self.has_appended = true;
                 let number = persist.number;
-                self.write(Write::Append { number, batch: disk::batch(persist, &self.keyring)? })
+                self.write(LogWrite::Append { number, batch: sealing::seal_batch(persist, &self.keyring)? })
             }
             Effect::Apply(entries) => {
                 let last = entries.last().map(|committed| committed.entry.index);
                 for committed in entries {
                     self.apply(committed)?;
-                    self.publisher.passed(&self.state);
+                    self.publisher.record_checkpoint(&self.state);
                 }
                 Ok(last.map(|index| Event::Applied { index }))
             }
@@ -38,80 +38,80 @@ impl Driver {
                 self.compaction = Some(Compaction::new(snapshot, up_to));
                 self.compact()
             }
-            Effect::Role { term, role, leader } => {
-                self.take_role(term, role == RaftRole::Leader, leader);
+            Effect::RoleChanged { term, role, leader } => {
+                self.set_role(term, role == RaftRole::Leader, leader);
                 Ok(None)
             }
-            Effect::Dropped { proposal, reason } => {
-                self.dropped(proposal, reason);
+            Effect::ProposalDropped { proposal, reason } => {
+                self.fail_proposal(proposal, reason);
                 Ok(None)
             }
             Effect::ReadReady { ctx, index } => {
-                self.reads.answered(ctx, index);
+                self.pending_reads.on_read_index(ctx, index);
                 Ok(None)
             }
             Effect::Send(messages) => {
-                self.wire.send(messages);
+                self.transport.send(messages);
                 Ok(None)
             }
-            Effect::Members { members, .. } => {
-                self.take_members(members);
+            Effect::MembersChanged { members, .. } => {
+                self.set_members(members);
                 Ok(None)
             }
-            Effect::Durability(durability) => {
-                self.take_durability(durability);
+            Effect::DurabilityChanged(durability) => {
+                self.set_durability(durability);
                 Ok(None)
             }
             Effect::Fatal(fatal) => Err(DriverError::Raft(Box::new(fatal))),
         }
     }
 
-    fn take_role(&mut self, term: u64, leader: bool, leader_id: Option<u64>) {
-        let may_plan = leader && self.role.may_plan && self.role.term == term;
-        self.role = Role { leader, leader_id, term, may_plan };
-        self.news.changed = true;
-        self.reads.ask_again();
-        self.know_peers();
+    fn set_role(&mut self, term: u64, leader: bool, leader_id: Option<u64>) {
+        let may_plan = leader && self.role.can_plan && self.role.term == term;
+        self.role = ReplicaRole { is_leader: leader, leader_id, term, can_plan: may_plan };
+        self.pending_publication.has_changes = true;
+        self.pending_reads.retry();
+        self.refresh_peers();
         if leader_id.is_some() {
-            self.publisher.heard_leader();
+            self.publisher.record_leader_seen();
         }
     }
 
-    fn take_durability(&mut self, durability: Durability) {
-        match durability::problem(durability) {
+    fn set_durability(&mut self, durability: DurabilityStatus) {
+        match durability::describe_problem(durability) {
             Some(problem) => tracing::error!("{problem}"),
-            None => tracing::info!("this manager has what it acknowledged again, and votes"),
+            None => tracing::info!("all acknowledged entries are present again; this manager votes"),
         }
         self.durability = durability;
-        self.news.changed = true;
+        self.pending_publication.has_changes = true;
     }
 
-    pub(super) fn take_members(&mut self, members: ConfState) {
-        self.wire.members(&members);
+    pub(super) fn set_members(&mut self, members: ConfState) {
+        self.transport.set_members(&members);
         self.members = Arc::new(members);
-        self.news.changed = true;
+        self.pending_publication.has_changes = true;
     }
 
-    fn write(&mut self, write: Write) -> Result<Option<Event>, DriverError> {
-        match self.log.write(write)? {
-            Some(write) => self.written(write),
+    fn write(&mut self, write: LogWrite) -> Result<Option<Event>, DriverError> {
+        match self.log_writer.write(write)? {
+            Some(write) => self.finish_write(write),
             None => {
-                self.news.changed = true;
+                self.pending_publication.has_changes = true;
                 Ok(None)
             }
         }
     }
 
-    /// A write is durable.
-    pub(super) fn written(&mut self, write: Write) -> Result<Option<Event>, DriverError> {
+    /// Handles a durable write.
+    pub(super) fn finish_write(&mut self, write: LogWrite) -> Result<Option<Event>, DriverError> {
         match write {
-            Write::Append { number, batch } => {
+            LogWrite::Append { number, batch } => {
                 if let Some(meta) = batch.snapshot {
                     self.install(meta)?;
                 }
                 Ok(Some(Event::Persisted { number }))
             }
-            Write::Compact { snapshot, .. } => {
+            LogWrite::Compact { snapshot, .. } => {
                 if self.compaction.is_none() {
                     self.snapshotter.remove_older(snapshot);
                 }
@@ -120,116 +120,128 @@ impl Driver {
         }
     }
 
-    /// The state becomes that of a snapshot from the leader, which the log points to by now.
+    /// Replaces the state by that of the leader's snapshot, which the log points to.
     fn install(&mut self, meta: SnapshotMeta) -> Result<(), DriverError> {
         let (index, term) = (meta.index, meta.term);
-        let (state, bytes) = self.arrivals.take((index, term)).ok_or(DriverError::NoSnapshot(index))?;
-        tracing::info!(index, term, bytes, "a snapshot of the leader took the place of the state");
+        let (state, bytes) =
+            self.received_snapshots.take((index, term)).ok_or(DriverError::SnapshotMissing(index))?;
+        tracing::info!(index, term, bytes, "installed snapshot from the leader");
         self.state = state;
         self.applied = (term, index);
-        self.news.replace();
-        // What it would remove is not there any more.
+        self.pending_publication.reset_to_snapshot();
+        // The entries to remove do not exist any more.
         self.compaction = None;
-        self.snapshotter.installed(meta, bytes);
+        self.snapshotter.record_installed(meta, bytes);
         Ok(())
     }
 
-    /// Does the next part of the compaction, if one is under way.
+    /// Executes the next step of the compaction, if one is in progress.
     fn compact(&mut self) -> Result<Option<Event>, DriverError> {
         let Some(compaction) = self.compaction.take() else { return Ok(None) };
-        let (write, rest) = compaction.next(self.log.first());
+        let (write, rest) = compaction.next_write(self.log_writer.first_index());
         self.compaction = rest;
         self.write(write)
     }
 
-    /// One part more of the compaction, unless the disk does not take it; then it is held like any other write.
-    pub(super) fn go_on_compacting(&mut self) -> Result<(), DriverError> {
-        if self.compaction.is_some() && self.log.held().is_none() {
+    /// Executes the next step of the compaction; a failure stalls it like any other write.
+    pub(super) fn continue_compaction(&mut self) -> Result<(), DriverError> {
+        if self.compaction.is_some() && self.log_writer.stall().is_none() {
             let event = self.compact()?;
-            self.done.extend(event);
+            self.pending_events.extend(event);
         }
         Ok(())
     }
 
-    fn apply(&mut self, committed: Committed) -> Result<(), DriverError> {
+    fn apply(&mut self, committed: CommittedEntry) -> Result<(), DriverError> {
         let (index, term) = (committed.entry.index, committed.entry.term);
         self.applied = (term, index);
-        self.news.changed = true;
-        if self.role.leader && term == self.role.term && !self.role.may_plan {
-            self.role.may_plan = true;
-            self.reads.ask_again();
+        self.pending_publication.has_changes = true;
+        if self.role.is_leader && term == self.role.term && !self.role.can_plan {
+            self.role.can_plan = true;
+            self.pending_reads.retry();
         }
-        self.snapshotter.count(committed.entry.data.len());
-        let place = Applied { term, index };
-        let waiting = committed.proposal.and_then(|id| self.waiting.remove(&id));
+        self.snapshotter.record_applied(committed.entry.data.len());
+        let position = AppliedIndex { term, index };
+        let waiting = committed.proposal.and_then(|id| self.waiters.remove(&id));
         if committed.entry.kind != EntryKind::Command {
-            self.state.advance(place);
-            if let Some(Waiting::Change(reply)) = waiting {
-                self.news.changes.push((reply, Ok(())));
+            self.state.advance_to(position);
+            if let Some(Waiter::Change(reply)) = waiting {
+                self.pending_publication.member_changes.push((reply, Ok(())));
             }
             return Ok(());
         }
-        let command =
-            codec::decode(&committed.entry.data).map_err(|source| DriverError::Entry { index, source })?;
+        let command = codec::decode(&committed.entry.data)
+            .map_err(|source| DriverError::UnreadableEntry { index, source })?;
         let outcome = self.state.apply(term, index, &command);
-        if let Outcome::Applied { changes, .. } = &outcome {
-            self.news.batches.push(Batch { index, changes: changes.as_slice().into() });
+        if let ApplyOutcome::Applied { changes, .. } = &outcome {
+            self.pending_publication.batches.push(ChangeBatch { index, changes: changes.as_slice().into() });
         }
-        if self.has_others() {
-            self.news.verdicts.push((place, verdict(&outcome)));
+        if self.has_other_members() {
+            self.pending_publication.results.push((position, command_result(&outcome)));
         }
-        if let Some(Waiting::Write(reply)) = waiting {
-            self.news.answers.push((reply, Ok(Written { place, outcome })));
+        if let Some(Waiter::Write(reply)) = waiting {
+            self.pending_publication.answers.push((reply, Ok(AppliedWrite { position, outcome })));
         }
         Ok(())
     }
 
-    fn has_others(&self) -> bool {
+    fn has_other_members(&self) -> bool {
         let ConfState { voters, learners, voters_outgoing, .. } = &*self.members;
-        let is_other = |id: &u64| *id != self.own;
+        let is_other = |id: &u64| *id != self.own_id;
         voters.iter().any(is_other) || learners.iter().any(is_other) || voters_outgoing.iter().any(is_other)
     }
 
-    /// Publishes what is new, then answers whoever waited for it.
+    /// Publishes pending changes, then answers the waiting callers.
     pub(super) fn publish(&mut self) {
-        let News { changed, replaced, batches, verdicts, answers, changes } = std::mem::take(&mut self.news);
+        let PendingPublication {
+            has_changes: changed,
+            is_replaced: replaced,
+            batches,
+            results: verdicts,
+            answers,
+            member_changes: changes,
+        } = std::mem::take(&mut self.pending_publication);
         if changed {
-            let published = Published {
+            let published = PublishedState {
                 state: self.state.clone(),
                 index: self.applied.1,
                 role: self.role,
-                log: self.log.cost(),
-                held: self.log.held().cloned(),
+                log: self.log_writer.cost(),
+                write_stall: self.log_writer.stall().cloned(),
                 members: self.members.clone(),
                 durability: self.durability,
             };
-            let old = self.publisher.publish(published, store::News { batches, verdicts, replaced });
-            // A full queue gives the state back, and it is dropped here.
-            let _ = self.graveyard.try_send(old);
+            let old = self
+                .publisher
+                .publish(published, store::Publication { batches, results: verdicts, is_replaced: replaced });
+            // A full queue returns the state, which is dropped here.
+            let _ = self.deferred_drop.try_send(old);
         }
-        // The callers may have given up waiting.
+        // The callers may have given up.
         for (reply, answer) in answers {
             let _ = reply.send(answer);
         }
         for (reply, answer) in changes {
             let _ = reply.send(answer);
         }
-        self.reads.published(self.applied.1);
+        self.pending_reads.on_published(self.applied.1);
     }
 
-    /// Refreshes what is known of the others.
-    pub(super) fn know_peers(&mut self) {
+    /// Publishes the leader's progress view of its peers.
+    pub(super) fn refresh_peers(&mut self) {
         let peers = self.machine.peers();
-        if !peers.is_empty() || self.knows_peers {
-            self.knows_peers = !peers.is_empty();
-            self.publisher.know(peers.into());
+        if !peers.is_empty() || self.is_peer_progress_current {
+            self.is_peer_progress_current = !peers.is_empty();
+            self.publisher.set_peers(peers.into());
         }
     }
 }
 
-fn verdict(outcome: &Outcome) -> store::Verdict {
+fn command_result(outcome: &ApplyOutcome) -> store::CommandResult {
     match outcome {
-        Outcome::Applied { answer, .. } | Outcome::Unchanged { answer } => Ok(answer.clone()),
-        Outcome::Rejected(refusal) => Err(refusal.clone()),
+        ApplyOutcome::Applied { response: answer, .. } | ApplyOutcome::Unchanged { answer } => {
+            Ok(answer.clone())
+        }
+        ApplyOutcome::Rejected(refusal) => Err(refusal.clone()),
     }
 }

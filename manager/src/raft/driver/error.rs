@@ -1,48 +1,46 @@
-//! Why a manager cannot go on.
+//! Why a manager cannot continue.
 
-use warren_consensus::Fatal;
+use warren_consensus::FatalError;
 use warren_security::seal::SealError;
 
-use super::known::Known;
+use super::log_summary::LogSummary;
 use crate::raft::codec::CodecError;
 
-/// Why a driver ended other than by being told to.
+/// Why a driver ended other than by a stop.
 #[derive(Debug, thiserror::Error)]
 pub enum DriverError {
-    /// The log is damaged, or does not take what must come next. What was acknowledged before is safe.
-    #[error("the log cannot be used any more, so this manager stops: {0}")]
+    /// The log is damaged or inconsistent with the next write. Writes acknowledged before are safe.
+    #[error("manager stopped: log unusable: {0}")]
     Log(#[from] warren_log::Error),
-    /// The log was opened again after an error, and is another one.
+    /// The log reopened after an error has another content.
     #[error(
-        "after an error the log does not continue what was there, so this manager stops: it held {known}; \
-         now it holds {found}"
+        "manager stopped: the log changed after an error: expected {known}; \
+         found {found}"
     )]
-    Discontinued {
-        /// What the last write that was confirmed had left.
-        known: Box<Known>,
-        /// What was read.
-        found: Box<Known>,
+    LogReplaced {
+        /// The content after the last confirmed write.
+        known: Box<LogSummary>,
+        /// The content found.
+        found: Box<LogSummary>,
     },
-    /// The log holds what this version cannot read.
+    /// The log has an entry that this version cannot decode.
     #[error("entry {index} of the log: {source}")]
-    Entry {
+    UnreadableEntry {
         /// The entry.
         index: u64,
-        /// What is wrong with it.
+        /// The cause.
         source: CodecError,
     },
-    /// What is written can no longer be sealed.
-    #[error("the log cannot be sealed any more, so this manager stops: {0}")]
+    /// The log can no longer be sealed.
+    #[error("manager stopped: sealing the log failed: {0}")]
     Seal(#[from] SealError),
-    /// The machine stopped for good.
-    #[error("this manager stops: {0}")]
-    Raft(Box<Fatal>),
-    /// A bug: raft takes over a snapshot whose state did not come with it.
-    #[error("raft takes over a snapshot at entry {0} whose state is not there, so this manager stops")]
-    NoSnapshot(u64),
-    /// A bug, or a log that contradicts itself.
-    #[error(
-        "the raft thread ended by a panic, a bug of Warren, so this manager stops; standard error has its message"
-    )]
+    /// The raft machine failed.
+    #[error("manager stopped: {0}")]
+    Raft(Box<FatalError>),
+    /// A bug: raft installs a snapshot whose state was not received.
+    #[error("manager stopped: state of snapshot at index {0} is missing")]
+    SnapshotMissing(u64),
+    /// A bug, or an inconsistent log.
+    #[error("manager stopped: the raft thread panicked, which is a bug of Warren; the message is on stderr")]
     Panicked,
 }

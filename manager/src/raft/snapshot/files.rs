@@ -1,110 +1,110 @@
-//! Snapshots as sealed files: the manager's own, and those that came from another one.
+//! Sealed snapshot files: the manager's own, and received ones.
 
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use warren_core::State;
-use warren_log::{ConfState, Error, SnapshotMeta, Snapshots};
+use warren_log::{ConfState, Error, SnapshotDir, SnapshotMeta};
 use warren_security::seal::{Keyring, SealError, SealingWriter};
 
-use super::Written;
+use super::WrittenSnapshot;
 use crate::raft::codec;
 use crate::raft::sealed_log::save_key;
 
 /// The files of one manager. Cheap to clone; all clones write one file at a time.
 #[derive(Clone)]
 pub struct SnapshotFiles {
-    files: Snapshots,
+    files: SnapshotDir,
     keyring: Arc<Keyring>,
     writing: Arc<Mutex<()>>,
 }
 
 impl SnapshotFiles {
-    /// Files in `files`, sealed by `keyring`.
-    pub fn new(files: Snapshots, keyring: Arc<Keyring>) -> Self {
+    /// Files in `files`, sealed with `keyring`.
+    pub fn new(files: SnapshotDir, keyring: Arc<Keyring>) -> Self {
         Self { files, keyring, writing: Arc::default() }
     }
 
-    /// Clones of this, one of them of each snapshot that is being written.
+    /// The number of clones; each snapshot in progress has one.
     #[cfg(test)]
     pub fn clones(&self) -> usize {
         Arc::strong_count(&self.writing)
     }
 
-    /// Where the snapshot is, or would be.
+    /// The path of the snapshot, whether it exists or not.
     pub fn path(&self, meta: &SnapshotMeta) -> std::path::PathBuf {
         self.files.path(meta)
     }
 
-    /// Writes `state`, unless told to `stop`.
+    /// Writes `state`, unless `stop` is set.
     ///
     /// # Errors
-    /// It is not durable.
+    /// Writing failed or was cancelled.
     pub(super) fn write(
         &self,
         state: &State,
         meta: &SnapshotMeta,
         stop: &AtomicBool,
-    ) -> Result<Written, Error> {
-        let _alone = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+    ) -> Result<WrittenSnapshot, Error> {
+        let _guard = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         save_key(&self.keyring)?;
         let mut bytes = 0;
         self.files.write(meta, |out| {
-            let sealed = SealingWriter::new(&self.keyring, &place(meta), out)?;
-            let mut out = Stoppable { out: sealed, stop, written: 0 };
+            let sealed = SealingWriter::new(&self.keyring, &snapshot_aad(meta), out)?;
+            let mut out = CancellableWriter { out: sealed, stop, written: 0 };
             codec::write_snapshot(state, &mut out)?;
             bytes = out.written;
             out.out.finish().map(drop)
         })?;
-        Ok(Written { index: meta.index, bytes })
+        Ok(WrittenSnapshot { index: meta.index, bytes })
     }
 
-    /// Writes a state that came as `plain` bytes, if it is `wanted` by then: a snapshot of the manager's own that ends
-    /// at the same entry may have other members in it, and must not be replaced.
+    /// Writes a received state, if `is_needed` at that time: the manager's own snapshot at the same index may
+    /// have other members, and must not be replaced.
     ///
     /// # Errors
-    /// It is not durable.
-    pub(super) fn keep(
+    /// Writing failed.
+    pub(super) fn store_received(
         &self,
         meta: &SnapshotMeta,
         plain: &[u8],
-        wanted: impl FnOnce() -> bool,
+        is_needed: impl FnOnce() -> bool,
     ) -> Result<(), Error> {
-        let _alone = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        if !wanted() {
+        let _guard = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        if !is_needed() {
             return Ok(());
         }
         save_key(&self.keyring)?;
         let write = |out: &mut dyn Write| {
-            let mut sealed = SealingWriter::new(&self.keyring, &place(meta), out)?;
+            let mut sealed = SealingWriter::new(&self.keyring, &snapshot_aad(meta), out)?;
             sealed.write_all(plain)?;
             sealed.finish().map(drop)
         };
         self.files.write(meta, write).map(drop)
     }
 
-    /// The plain bytes of the state in the snapshot that ends there.
+    /// The plain bytes of the snapshot at that position.
     ///
     /// # Errors
-    /// There is none, or it is damaged; the inner error: it cannot be unsealed.
+    /// It is missing or damaged; the inner error: it cannot be decrypted.
     pub(super) fn read(&self, index: u64, term: u64) -> Result<Result<Vec<u8>, SealError>, Error> {
         let (meta, sealed) = self.files.load_at(index, term)?;
-        Ok(self.keyring.unseal_stream(&place(&meta), sealed))
+        Ok(self.keyring.unseal_stream(&snapshot_aad(&meta), sealed))
     }
 
-    /// Removes what nothing points to any more.
+    /// Removes snapshots that are not referenced any more.
     ///
     /// # Errors
-    /// A file stays; the next snapshot or the next start removes it.
+    /// A file remains; the next snapshot or the next start removes it.
     pub(super) fn remove_older(&self, keep: &SnapshotMeta) -> Result<(), Error> {
         self.files.remove_older(keep)
     }
 }
 
-/// What a snapshot's bytes are bound to: index u64, term u64, then of each list of members how many u32 and the ids
-/// u64, and whether a joint change ends by itself u8; little-endian.
-pub fn place(meta: &SnapshotMeta) -> Vec<u8> {
+/// The associated data of a snapshot: index u64, term u64, then for each list of members its length u32 and
+/// the ids u64, then whether the joint configuration ends automatically u8; little-endian.
+pub fn snapshot_aad(meta: &SnapshotMeta) -> Vec<u8> {
     let SnapshotMeta { index, term, conf_state } = meta;
     let ConfState { voters, learners, voters_outgoing, learners_next, auto_leave } = conf_state;
     let mut place = [index.to_le_bytes(), term.to_le_bytes()].concat();
@@ -117,17 +117,17 @@ pub fn place(meta: &SnapshotMeta) -> Vec<u8> {
     place
 }
 
-/// Fails when it is told to, so that a manager with a large state need not wait for its snapshot to stop.
-struct Stoppable<'a, W> {
+/// A writer that fails when it is cancelled, so that a stop need not wait for the snapshot of a large state.
+struct CancellableWriter<'a, W> {
     out: W,
     stop: &'a AtomicBool,
     written: u64,
 }
 
-impl<W: Write> Write for Stoppable<'_, W> {
+impl<W: Write> Write for CancellableWriter<'_, W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.stop.load(Ordering::Relaxed) {
-            return Err(io::Error::other("the manager stops"));
+            return Err(io::Error::other("the manager is stopping"));
         }
         let written = self.out.write(bytes)?;
         self.written += written as u64;

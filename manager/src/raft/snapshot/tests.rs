@@ -1,8 +1,8 @@
 use std::collections::BTreeSet;
 
 use tempfile::TempDir;
-use warren_core::{Command, LEVEL};
-use warren_log::{ConfState, Snapshots};
+use warren_core::{Command, FEATURE_LEVEL};
+use warren_log::{ConfState, SnapshotDir};
 use warren_security::seal::Keyring;
 use warren_types::{ClusterId, Id, Timestamp};
 
@@ -17,7 +17,12 @@ fn state() -> State {
     state.apply(
         1,
         1,
-        &Command::CreateCluster { id: ClusterId(Id(1)), ranges, level: LEVEL, at: Timestamp(1) },
+        &Command::CreateCluster {
+            id: ClusterId(Id(1)),
+            ranges,
+            feature_level: FEATURE_LEVEL,
+            at: Timestamp(1),
+        },
     );
     state
 }
@@ -26,19 +31,19 @@ fn meta(index: u64) -> SnapshotMeta {
     SnapshotMeta { index, term: 1, conf_state: ConfState::of_voters(vec![1]) }
 }
 
-fn rig(dir: &TempDir) -> (Snapshots, Arc<Keyring>, Snapshotter) {
-    let files = Snapshots::open(dir.path().join("snapshots"), None).unwrap();
+fn rig(dir: &TempDir) -> (SnapshotDir, Arc<Keyring>, Snapshotter) {
+    let files = SnapshotDir::open(dir.path().join("snapshots"), None).unwrap();
     let keyring = Arc::new(Keyring::open(dir.path(), &BTreeSet::new()).unwrap());
     let sealed = SnapshotFiles::new(files.clone(), keyring.clone());
-    let snapshotter = Snapshotter::new(sealed, Bounds { bytes: 100, entries: 3 }, 0);
+    let snapshotter = Snapshotter::new(sealed, SnapshotThresholds { bytes: 100, entries: 3 }, 0);
     (files, keyring, snapshotter)
 }
 
 #[test]
-fn what_may_pass_between_two_grows_with_the_state() {
-    let bounds = Bounds::default();
+fn threshold_grows_with_state() {
+    let bounds = SnapshotThresholds::default();
     let due = |mib: u64, entries, last: u64| {
-        bounds.are_passed(Bounds { bytes: (mib * MIB) as usize, entries }, last * MIB)
+        bounds.are_exceeded(SnapshotThresholds { bytes: (mib * MIB) as usize, entries }, last * MIB)
     };
     for (mib, entries, last, wanted) in [
         (15, 49_999, 0, false),
@@ -51,37 +56,40 @@ fn what_may_pass_between_two_grows_with_the_state() {
     ] {
         assert_eq!(due(mib, entries, last), wanted, "{mib} MiB, {entries} entries after {last} MiB");
     }
-    let never = Bounds { bytes: usize::MAX, entries: usize::MAX };
-    assert!(!never.are_passed(Bounds { bytes: 1 << 40, entries: 1 << 40 }, u64::MAX));
-    assert!(Bounds { bytes: 0, entries: 0 }.are_passed(Bounds { bytes: 0, entries: 1 }, MIB));
+    let never = SnapshotThresholds { bytes: usize::MAX, entries: usize::MAX };
+    assert!(!never.are_exceeded(SnapshotThresholds { bytes: 1 << 40, entries: 1 << 40 }, u64::MAX));
+    assert!(
+        SnapshotThresholds { bytes: 0, entries: 0 }
+            .are_exceeded(SnapshotThresholds { bytes: 0, entries: 1 }, MIB)
+    );
 }
 
 #[tokio::test]
-async fn it_is_due_after_enough_and_not_while_one_is_written() {
+async fn snapshot_is_due_after_threshold() {
     let dir = tempfile::tempdir().unwrap();
     let (_, _, mut snapshotter) = rig(&dir);
-    snapshotter.count(40);
-    snapshotter.count(40);
+    snapshotter.record_applied(40);
+    snapshotter.record_applied(40);
     assert!(!snapshotter.is_due());
-    snapshotter.count(40);
+    snapshotter.record_applied(40);
     assert!(snapshotter.is_due(), "by its entries, and by its bytes");
     snapshotter.start(state(), meta(3)).unwrap();
     for _ in 0..3 {
-        snapshotter.count(40);
+        snapshotter.record_applied(40);
     }
     assert!(!snapshotter.is_due());
-    snapshotter.written().await.unwrap();
+    snapshotter.next_result().await.unwrap();
     assert!(snapshotter.is_due());
 }
 
 #[tokio::test]
-async fn it_opens_for_what_it_covers_and_for_nothing_else() {
+async fn snapshot_is_bound_to_its_position() {
     let dir = tempfile::tempdir().unwrap();
     let (files, keyring, mut snapshotter) = rig(&dir);
     snapshotter.start(state(), meta(5)).unwrap();
-    let Written { index, bytes } = snapshotter.written().await.unwrap();
+    let WrittenSnapshot { index, bytes } = snapshotter.next_result().await.unwrap();
     let sealed = files.load(&meta(5)).unwrap();
-    let plain = keyring.unseal_stream(&place(&meta(5)), sealed.clone()).unwrap();
+    let plain = keyring.unseal_stream(&snapshot_aad(&meta(5)), sealed.clone()).unwrap();
     assert_eq!((index, bytes), (5, plain.len() as u64));
     assert_eq!(codec::read_snapshot(&plain).unwrap(), state());
     let others = [
@@ -90,21 +98,21 @@ async fn it_opens_for_what_it_covers_and_for_nothing_else() {
         SnapshotMeta { conf_state: ConfState::of_voters(vec![1, 2]), ..meta(5) },
     ];
     for other in others {
-        assert!(keyring.unseal_stream(&place(&other), sealed.clone()).is_err(), "{other:?}");
+        assert!(keyring.unseal_stream(&snapshot_aad(&other), sealed.clone()).is_err(), "{other:?}");
     }
 }
 
 #[tokio::test]
-async fn older_ones_go_and_doing_it_twice_is_harmless() {
+async fn remove_older_is_idempotent() {
     let dir = tempfile::tempdir().unwrap();
     let (files, _, mut snapshotter) = rig(&dir);
     for index in [1, 2, 3] {
         snapshotter.start(state(), meta(index)).unwrap();
-        snapshotter.written().await.unwrap();
+        snapshotter.next_result().await.unwrap();
     }
     snapshotter.remove_older(meta(3));
     snapshotter.remove_older(meta(3));
-    // It waits for whatever it began.
+    // Dropping waits for the running threads.
     drop(snapshotter);
     let there = [1, 2, 3].map(|index| files.path(&meta(index)).exists());
     assert_eq!(there, [false, false, true]);

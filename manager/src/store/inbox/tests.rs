@@ -1,10 +1,10 @@
-use warren_consensus::{Entry, EntryKind};
+use warren_consensus::{EntryKind, RaftEntry};
 
 use super::*;
 
 fn message(kind: MessageKind, bytes: usize) -> Message {
     let data = Bytes::from(vec![1; bytes]);
-    let entries = vec![Entry { index: 1, term: 1, kind: EntryKind::Command, data }];
+    let entries = vec![RaftEntry { index: 1, term: 1, kind: EntryKind::Command, data }];
     Message {
         kind,
         to: 1,
@@ -25,32 +25,32 @@ fn message(kind: MessageKind, bytes: usize) -> Message {
     }
 }
 
-fn take(inbox: &mut Inbox) -> usize {
+fn take(inbox: &mut DriverInbox) -> usize {
     let mut taken = 0;
-    while let Ok(heard) = inbox.heard.try_recv() {
-        let Heard::Message(message) = heard else { panic!("a message") };
-        inbox.took(&message);
+    while let Ok(heard) = inbox.inputs.try_recv() {
+        let RaftInput::Message(message) = heard else { panic!("a message") };
+        inbox.release(&message);
         taken += 1;
     }
     taken
 }
 
 #[test]
-fn what_is_too_much_is_dropped_and_there_is_room_again_later() {
-    let (outbox, mut inbox) = Outbox::new(1);
+fn input_over_limit_is_dropped_until_drained() {
+    let (outbox, mut inbox) = DriverSender::new(1);
     for _ in 0..2 {
-        (0..2 * HEARD).for_each(|_| outbox.deliver(message(MessageKind::Append, 1)));
-        assert_eq!(take(&mut inbox), HEARD);
-        (0..200).for_each(|_| outbox.deliver(message(MessageKind::Append, 1 << 20)));
+        (0..2 * MAX_QUEUED_INPUTS).for_each(|_| outbox.send_message(message(MessageKind::Append, 1)));
+        assert_eq!(take(&mut inbox), MAX_QUEUED_INPUTS);
+        (0..200).for_each(|_| outbox.send_message(message(MessageKind::Append, 1 << 20)));
         let taken = take(&mut inbox);
-        assert_eq!(taken, HEARD_BYTES / (1 << 20) + 1, "by their size");
+        assert_eq!(taken, MAX_QUEUED_BYTES / (1 << 20) + 1, "by their size");
     }
-    assert_eq!(outbox.waiting.load(Ordering::Relaxed), 0);
+    assert_eq!(outbox.queued_bytes.load(Ordering::Relaxed), 0);
 }
 
 #[test]
-fn a_snapshot_never_comes_without_its_state() {
-    let (outbox, mut inbox) = Outbox::new(1);
-    outbox.deliver(message(MessageKind::Snapshot, 1));
+fn snapshot_message_without_state_is_dropped() {
+    let (outbox, mut inbox) = DriverSender::new(1);
+    outbox.send_message(message(MessageKind::Snapshot, 1));
     assert_eq!(take(&mut inbox), 0);
 }

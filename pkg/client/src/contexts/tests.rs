@@ -3,18 +3,22 @@ use std::os::unix::fs::PermissionsExt;
 
 use super::*;
 
-fn tcp(name: &str, address: &str) -> Context {
-    let identity = Identity {
+fn tcp(name: &str, address: &str) -> ClientContext {
+    let identity = ClientIdentity {
         ca: "-----BEGIN CERTIFICATE-----\nca\n".into(),
         certificate: "certificate".into(),
-        key: PrivateKey("SECRET".into()),
+        key: PrivateKeyPem("SECRET".into()),
     };
     let addresses = address.split(',').map(|address| address.parse().unwrap()).collect();
-    Context { name: name.into(), target: Target::Tcp { addresses, identity }, life: 0 }
+    ClientContext { name: name.into(), target: ClientTarget::Tcp { addresses, identity }, incarnation: 0 }
 }
 
-fn unix(name: &str) -> Context {
-    Context { name: name.into(), target: Target::Unix { socket: "/run/warren/warren.sock".into() }, life: 0 }
+fn unix(name: &str) -> ClientContext {
+    ClientContext {
+        name: name.into(),
+        target: ClientTarget::Unix { socket: "/run/warren/warren.sock".into() },
+        incarnation: 0,
+    }
 }
 
 fn written(file: &Path, text: &str) {
@@ -23,7 +27,7 @@ fn written(file: &Path, text: &str) {
 }
 
 #[test]
-fn the_file_is_found_as_the_environment_says() {
+fn contexts_path_follows_environment() {
     let path = |set: &[(&str, &str)]| {
         let find = |name: &str| set.iter().find(|(known, _)| *known == name);
         Contexts::path(|name| find(name).map(|(_, value)| value.into()))
@@ -33,16 +37,16 @@ fn the_file_is_found_as_the_environment_says() {
     assert_eq!(path(&[home]), Some("/home/a/.config/warren/contexts.toml".into()));
     assert_eq!(path(&[home, ("XDG_CONFIG_HOME", "/x")]), Some("/x/warren/contexts.toml".into()));
     assert_eq!(path(&[home, ("XDG_CONFIG_HOME", "x")]), path(&[home]));
-    assert_eq!(path(&[home, (FILE_VARIABLE, "/c.toml")]), Some("/c.toml".into()));
-    assert_eq!(path(&[home, (FILE_VARIABLE, "")]), path(&[home]));
+    assert_eq!(path(&[home, (CONTEXTS_VARIABLE, "/c.toml")]), Some("/c.toml".into()));
+    assert_eq!(path(&[home, (CONTEXTS_VARIABLE, "")]), path(&[home]));
 }
 
 #[test]
-fn a_context_that_is_written_is_read_again_also_when_written_twice() {
+fn context_round_trips_twice() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("new/contexts.toml");
     for context in [tcp("a", "10.0.0.7:8080"), unix("b"), unix("b"), tcp("a", "[::1]:9")] {
-        Contexts::ensure(&file, context).unwrap();
+        Contexts::upsert(&file, context).unwrap();
     }
     let found = Contexts::load(&file).unwrap();
     assert_eq!(found.current.as_deref(), Some("a"));
@@ -63,7 +67,7 @@ fn writers_at_the_same_time_lose_nothing() {
     std::thread::scope(|scope| {
         for i in 0..8 {
             let file = &file;
-            scope.spawn(move || Contexts::ensure(file, unix(&format!("c{i}"))).unwrap());
+            scope.spawn(move || Contexts::upsert(file, unix(&format!("c{i}"))).unwrap());
         }
     });
     assert_eq!(Contexts::load(&file).unwrap().names().count(), 8);
@@ -77,22 +81,22 @@ fn the_current_context_is_used_unless_another_is_asked_for() {
     let other = || vec!["other:1".parse().unwrap(), "another:2".parse().unwrap()];
     let empty = Contexts::load(&file).unwrap();
 
-    let error = empty.select(Wish::default()).unwrap_err().to_string();
+    let error = empty.select(TargetSelection::default()).unwrap_err().to_string();
     let wanted = "no cluster context: run `warren manager init` on this machine or pass --manager/--context";
     assert!(error.starts_with(wanted), "{error}");
-    let here = empty.select(Wish { socket: socket(), ..Wish::default() }).unwrap();
-    assert_eq!(here, Target::Unix { socket: "/s".into() });
+    let here = empty.select(TargetSelection { socket: socket(), ..TargetSelection::default() }).unwrap();
+    assert_eq!(here, ClientTarget::Unix { socket: "/s".into() });
     // An address alone does not say who we are.
     assert!(matches!(
-        empty.select(Wish { managers: other(), socket: socket(), context: None }),
+        empty.select(TargetSelection { managers: other(), socket: socket(), context: None }),
         Err(Error::NoContext { .. })
     ));
 
-    Contexts::ensure(&file, unix("here")).unwrap();
-    Contexts::ensure(&file, tcp("far", "far:8080")).unwrap();
+    Contexts::upsert(&file, unix("here")).unwrap();
+    Contexts::upsert(&file, tcp("far", "far:8080")).unwrap();
     let contexts = Contexts::load(&file).unwrap();
     let select = |context: Option<&str>, managers| {
-        contexts.select(Wish { context: context.map(str::to_owned), managers, socket: socket() })
+        contexts.select(TargetSelection { context: context.map(str::to_owned), managers, socket: socket() })
     };
     assert_eq!(select(None, vec![]).unwrap(), tcp("far", "far:8080").target);
     assert_eq!(select(Some("here"), vec![]).unwrap(), unix("here").target);
@@ -104,7 +108,7 @@ fn the_current_context_is_used_unless_another_is_asked_for() {
 }
 
 #[test]
-fn a_file_that_is_not_one_is_refused_without_showing_its_text() {
+fn invalid_file_is_refused_without_its_content() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("contexts.toml");
     let check = |text: &str, wanted: &str| {
@@ -112,7 +116,7 @@ fn a_file_that_is_not_one_is_refused_without_showing_its_text() {
         let error = Contexts::load(&file).unwrap_err().to_string();
         assert!(error.contains(wanted) && !error.contains("SECRET"), "{error}");
         // What cannot be understood is not overwritten either.
-        assert!(Contexts::ensure(&file, unix("b")).is_err());
+        assert!(Contexts::upsert(&file, unix("b")).is_err());
         assert_eq!(fs::read_to_string(&file).unwrap(), text);
     };
     check("current = 1", "line 1");
@@ -122,7 +126,7 @@ fn a_file_that_is_not_one_is_refused_without_showing_its_text() {
     check("[[contexts]]\nname = \"a\"\nkey = \"SECRET\"", needs);
     check("[[contexts]]\nname = \"a\"\nsocket = \"/s\"\nkey = \"SECRET\"", needs);
     let twice = "[[contexts]]\nname = \"a\"\nsocket = \"/s\"\n".repeat(2);
-    check(&twice, "two contexts of the name \"a\"");
+    check(&twice, "two contexts with the name \"a\"");
 }
 
 #[test]
@@ -141,7 +145,7 @@ fn keys_are_not_shown() {
 }
 
 #[test]
-fn a_file_of_before_is_read_and_written_anew() {
+fn old_file_format_is_read_and_rewritten() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("contexts.toml");
     let identity = "ca = \"\"\"\n-----BEGIN CERTIFICATE-----\nca\n\"\"\"\n\
@@ -150,8 +154,8 @@ fn a_file_of_before_is_read_and_written_anew() {
     written(&file, &old);
     assert_eq!(Contexts::load(&file).unwrap().get("a"), Some(&tcp("a", "10.0.0.7:8080")));
     let more: Vec<_> = ["10.0.0.8:8080", "10.0.0.7:8080"].map(|address| address.parse().unwrap()).into();
-    let Target::Tcp { identity, .. } = tcp("a", "a:1").target else { panic!() };
-    assert!(Contexts::follow(&file, "a", &identity, (&more, 0)).unwrap());
+    let ClientTarget::Tcp { identity, .. } = tcp("a", "a:1").target else { panic!() };
+    assert!(Contexts::update_addresses(&file, "a", &identity, (&more, 0)).unwrap());
     let text = fs::read_to_string(&file).unwrap();
     assert!(text.contains("addresses = [\"10.0.0.8:8080\", \"10.0.0.7:8080\"]"), "{text}");
     assert!(!text.contains("address ="), "{text}");
@@ -162,21 +166,21 @@ fn a_file_of_before_is_read_and_written_anew() {
 }
 
 #[test]
-fn only_what_managers_say_otherwise_is_written() {
+fn only_changed_addresses_are_written() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("contexts.toml");
     let managers = |text: &str| -> Vec<ManagerAddress> {
         text.split(',').filter(|text| !text.is_empty()).map(|text| text.parse().unwrap()).collect()
     };
-    let Target::Tcp { identity, .. } = tcp("a", "a:1").target else { panic!() };
-    let follow = |name: &str, identity: &Identity, text: &str| {
-        Contexts::follow(&file, name, identity, (&managers(text), 1)).unwrap()
+    let ClientTarget::Tcp { identity, .. } = tcp("a", "a:1").target else { panic!() };
+    let follow = |name: &str, identity: &ClientIdentity, text: &str| {
+        Contexts::update_addresses(&file, name, identity, (&managers(text), 1)).unwrap()
     };
     assert!(!follow("a", &identity, "a:1") && !file.exists());
-    Contexts::ensure(&file, tcp("a", "a:1,b:2,c:3")).unwrap();
-    Contexts::ensure(&file, unix("u")).unwrap();
+    Contexts::upsert(&file, tcp("a", "a:1,b:2,c:3")).unwrap();
+    Contexts::upsert(&file, unix("u")).unwrap();
     let before = fs::read_to_string(&file).unwrap();
-    let other = Identity { ca: "of another cluster".into(), ..identity.clone() };
+    let other = ClientIdentity { ca: "of another cluster".into(), ..identity.clone() };
     for (name, identity, text) in [
         ("a", &identity, "a:1,c:3,b:2"),
         ("a", &identity, ""),
@@ -200,15 +204,25 @@ fn only_what_managers_say_otherwise_is_written() {
 }
 
 #[test]
-fn the_latest_life_of_the_cluster_is_kept() {
+fn latest_incarnation_is_kept() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("contexts.toml");
-    let Target::Tcp { identity, .. } = tcp("a", "a:1").target else { panic!() };
-    Contexts::ensure(&file, tcp("a", "a:1")).unwrap();
-    assert!(!fs::read_to_string(&file).unwrap().contains("life"), "nothing is known of it");
-    for (life, changed, kept) in [(1, false, 0), (7, true, 7), (7, false, 7), (5, false, 7), (0, false, 7)] {
-        assert_eq!(Contexts::follow(&file, "a", &identity, (&[], life)).unwrap(), changed, "{life}");
+    let ClientTarget::Tcp { identity, .. } = tcp("a", "a:1").target else { panic!() };
+    Contexts::upsert(&file, tcp("a", "a:1")).unwrap();
+    assert!(!fs::read_to_string(&file).unwrap().contains("incarnation"), "it is unknown");
+    for (incarnation, changed, kept) in
+        [(1, false, 0), (7, true, 7), (7, false, 7), (5, false, 7), (0, false, 7)]
+    {
+        assert_eq!(
+            Contexts::update_addresses(&file, "a", &identity, (&[], incarnation)).unwrap(),
+            changed,
+            "{incarnation}"
+        );
         let known = Contexts::load(&file).unwrap();
-        assert_eq!(known.get("a"), Some(&Context { life: kept, ..tcp("a", "a:1") }), "{life}");
+        assert_eq!(
+            known.get("a"),
+            Some(&ClientContext { incarnation: kept, ..tcp("a", "a:1") }),
+            "{incarnation}"
+        );
     }
 }

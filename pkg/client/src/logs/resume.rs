@@ -1,44 +1,49 @@
-//! Which lines were read already, when they are read again.
+//! Skips lines that were already returned when a log stream resumes.
 
 use std::collections::BTreeMap;
 
 use warren_proto::v1;
 use warren_proto::v1::log_entry::Entry;
 
-/// What was read of each task.
+/// The position in each task.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Seen(BTreeMap<String, Place>);
+pub(super) struct LogPositions(BTreeMap<String, TaskLogPosition>);
 
-/// How far one task's lines were read.
+/// The position in the log of a task.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Place {
-    /// The newest line's time, in nanoseconds.
+struct TaskLogPosition {
+    /// Time of the newest line, in nanoseconds.
     at: u64,
-    /// How many lines of that time there were.
+    /// Number of lines with that time.
     lines: u64,
-    /// How many of them still come again.
-    again: u64,
-    /// Everything is read again up to there.
-    repeating: bool,
-    /// What was said last instead of lines, since the newest of them, and how often.
-    trouble: String,
-    times: u64,
-    /// How many of those times still come again.
-    times_again: u64,
+    /// Number of those lines that are still repeated.
+    repeated_lines: u64,
+    /// Lines up to the position are repeated.
+    is_replaying: bool,
+    /// The last warning since the newest line, and its count.
+    warning: String,
+    warning_count: u64,
+    /// Number of those warnings that are still repeated.
+    repeated_warnings: u64,
 }
 
-impl Seen {
-    /// The stream begins anew; lines come again.
-    pub fn begin_again(&mut self) {
-        for place in self.0.values_mut() {
-            (place.again, place.repeating) = (place.lines, place.lines > 0);
-            place.times_again = place.times;
+impl LogPositions {
+    /// A new stream repeats lines.
+    pub fn start_replay(&mut self) {
+        for position in self.0.values_mut() {
+            (position.repeated_lines, position.is_replaying) = (position.lines, position.lines > 0);
+            position.repeated_warnings = position.warning_count;
         }
     }
 
-    /// What to ask for to get the rest of `message`: all tasks from where the one that is furthest behind is.
-    pub fn rest_of(&self, message: &v1::ReadLogsRequest) -> v1::ReadLogsRequest {
-        let behind = self.0.values().filter(|place| place.lines > 0).map(|place| place.at / 1_000_000).min();
+    /// The request for the rest of `message`: all tasks from the oldest position.
+    pub fn remaining_request(&self, message: &v1::ReadLogsRequest) -> v1::ReadLogsRequest {
+        let behind = self
+            .0
+            .values()
+            .filter(|position| position.lines > 0)
+            .map(|position| position.at / 1_000_000)
+            .min();
         match behind {
             None => message.clone(),
             Some(behind) => {
@@ -48,47 +53,47 @@ impl Seen {
         }
     }
 
-    /// Notes an entry. `false` if it was read before.
-    pub fn take(&mut self, entry: &v1::LogEntry) -> bool {
-        let place = self.0.entry(entry.task_id.clone()).or_default();
+    /// Records an entry. `false` if it is a repetition.
+    pub fn accept(&mut self, entry: &v1::LogEntry) -> bool {
+        let position = self.0.entry(entry.task_id.clone()).or_default();
         match &entry.entry {
             None => true,
-            Some(Entry::Trouble(trouble)) => place.hear(trouble),
-            Some(Entry::Line(line)) => place.take(line.at_ns),
+            Some(Entry::Trouble(trouble)) => position.accept_warning(trouble),
+            Some(Entry::Line(line)) => position.accept_line(line.at_ns),
         }
     }
 }
 
-impl Place {
-    fn take(&mut self, at: u64) -> bool {
-        if self.repeating {
+impl TaskLogPosition {
+    fn accept_line(&mut self, at: u64) -> bool {
+        if self.is_replaying {
             if at < self.at {
                 return false;
             }
-            if at == self.at && self.again > 0 {
-                self.again -= 1;
+            if at == self.at && self.repeated_lines > 0 {
+                self.repeated_lines -= 1;
                 return false;
             }
-            self.repeating = false;
+            self.is_replaying = false;
         }
         self.lines = if at == self.at { self.lines + 1 } else { 1 };
         self.at = at;
-        // What is said after this line is about something else, though it may be the same words.
-        (self.times, self.times_again) = (0, 0);
-        self.trouble.clear();
+        // A warning after this line is new, even with the same text.
+        (self.warning_count, self.repeated_warnings) = (0, 0);
+        self.warning.clear();
         true
     }
 
-    fn hear(&mut self, trouble: &str) -> bool {
-        if self.trouble != trouble {
-            (self.times, self.times_again) = (0, 0);
-            trouble.clone_into(&mut self.trouble);
+    fn accept_warning(&mut self, trouble: &str) -> bool {
+        if self.warning != trouble {
+            (self.warning_count, self.repeated_warnings) = (0, 0);
+            trouble.clone_into(&mut self.warning);
         }
-        if self.times_again > 0 {
-            self.times_again -= 1;
+        if self.repeated_warnings > 0 {
+            self.repeated_warnings -= 1;
             return false;
         }
-        self.times += 1;
+        self.warning_count += 1;
         true
     }
 }
@@ -107,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_does_not_come_again_and_nothing_else_is_lost() {
+    fn replayed_entries_are_skipped_and_none_is_lost() {
         let all = [
             line("a", 1, "1"),
             line("b", 2, "2"),
@@ -118,11 +123,11 @@ mod tests {
         ];
         for broken in 0..=all.len() {
             for twice in 0..=all.len() {
-                let mut seen = Seen::default();
-                let mut read: Vec<_> = all[..broken].iter().filter(|entry| seen.take(entry)).collect();
+                let mut seen = LogPositions::default();
+                let mut read: Vec<_> = all[..broken].iter().filter(|entry| seen.accept(entry)).collect();
                 for until in [twice, all.len()] {
-                    seen.begin_again();
-                    read.extend(all[..until].iter().filter(|entry| seen.take(entry)));
+                    seen.start_replay();
+                    read.extend(all[..until].iter().filter(|entry| seen.accept(entry)));
                 }
                 assert_eq!(read, all.iter().collect::<Vec<_>>(), "broken after {broken}, then {twice}");
             }
@@ -130,40 +135,40 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_goes_back_hides_nothing_in_an_unbroken_stream() {
-        let mut seen = Seen::default();
-        assert!([5, 4, 6].iter().all(|at| seen.take(&line("a", *at, ""))));
+    fn clock_step_back_hides_no_line() {
+        let mut seen = LogPositions::default();
+        assert!([5, 4, 6].iter().all(|at| seen.accept(&line("a", *at, ""))));
     }
 
     #[test]
-    fn the_rest_is_asked_for_from_where_the_last_task_is() {
+    fn remaining_request_starts_at_the_slowest_task() {
         let message = v1::ReadLogsRequest { tail: Some(5), since: Some(7), ..Default::default() };
-        let mut seen = Seen::default();
-        assert_eq!(seen.rest_of(&message), message, "nothing came yet");
-        seen.take(&trouble("c", "its node is down"));
-        assert_eq!(seen.rest_of(&message), message);
-        seen.take(&line("a", 20_999_999, ""));
-        seen.take(&line("b", 9_000_000, ""));
+        let mut seen = LogPositions::default();
+        assert_eq!(seen.remaining_request(&message), message, "nothing came yet");
+        seen.accept(&trouble("c", "its node is down"));
+        assert_eq!(seen.remaining_request(&message), message);
+        seen.accept(&line("a", 20_999_999, ""));
+        seen.accept(&line("b", 9_000_000, ""));
         let rest = v1::ReadLogsRequest { tail: None, since: Some(9), ..message.clone() };
-        assert_eq!(seen.rest_of(&message), rest);
+        assert_eq!(seen.remaining_request(&message), rest);
         let later = v1::ReadLogsRequest { since: Some(30), ..message };
-        assert_eq!(seen.rest_of(&later).since, Some(30));
+        assert_eq!(seen.remaining_request(&later).since, Some(30));
     }
 
     #[test]
-    fn the_same_trouble_is_said_as_often_as_it_was() {
-        let mut seen = Seen::default();
+    fn repeated_warning_is_kept() {
+        let mut seen = LogPositions::default();
         // Twice nine lines were lost: each is told.
         for entry in
             [line("a", 1, ""), trouble("a", "x"), line("a", 2, ""), trouble("a", "x"), trouble("a", "x")]
         {
-            assert!(seen.take(&entry), "{entry:?}");
+            assert!(seen.accept(&entry), "{entry:?}");
         }
-        seen.begin_again();
-        assert!(!seen.take(&line("a", 2, "")));
-        assert!(!seen.take(&trouble("a", "x")) && !seen.take(&trouble("a", "x")));
-        assert!(seen.take(&trouble("a", "x")) && seen.take(&trouble("a", "y")));
-        seen.begin_again();
-        assert!(!seen.take(&trouble("a", "y")) && seen.take(&trouble("a", "x")));
+        seen.start_replay();
+        assert!(!seen.accept(&line("a", 2, "")));
+        assert!(!seen.accept(&trouble("a", "x")) && !seen.accept(&trouble("a", "x")));
+        assert!(seen.accept(&trouble("a", "x")) && seen.accept(&trouble("a", "y")));
+        seen.start_replay();
+        assert!(!seen.accept(&trouble("a", "y")) && seen.accept(&trouble("a", "x")));
     }
 }

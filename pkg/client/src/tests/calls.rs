@@ -3,32 +3,33 @@
 use tonic::{Code, Status};
 use warren_proto::{Problem, v1};
 use warren_security::CaDigest;
-use warren_types::{ContentId, ContentKind, Id, NodeRole, TokenId, Violation, Violations};
+use warren_types::{Id, NodeRole, SecretObjectId, SecretObjectKind, TokenId, Violation, Violations};
 
-use super::fake::{Manager, Script, service};
-use crate::{Client, Error, LogsOf, LogsWish, NewContent, TokenWish};
+use super::scripted_server::{FakeScript, ScriptedApiServer, service};
+use crate::{Client, Error, LogOptions, LogTarget, NewSecretObject, TokenOptions};
 
 #[tokio::test]
 async fn a_manager_that_is_unavailable_for_a_moment_is_asked_again() {
     let gone = || Status::unavailable("no leader yet");
-    let manager = Manager::new(Script { gets: [gone(), gone()].into(), ..Script::default() });
+    let manager =
+        ScriptedApiServer::new(FakeScript { gets: [gone(), gone()].into(), ..FakeScript::default() });
     let (target, _serving) = manager.serve_socket();
     let client = Client::connect(&target).await.unwrap();
     let found = client.services().get("web").await.unwrap();
     assert_eq!(found.spec.unwrap().name, "web");
-    assert_eq!(manager.asked(), ["web", "web", "web"]);
+    assert_eq!(manager.requests(), ["web", "web", "web"]);
 }
 
 #[tokio::test]
-async fn retries_end_and_the_managers_words_stay() {
+async fn last_manager_error_is_returned_after_retries() {
     let problem = Problem::new(Code::Unavailable, "DISK_FAILS", "the log cannot be written");
     let gone = std::iter::repeat_with(|| Status::from(problem.clone())).take(100);
-    let manager = Manager::new(Script { gets: gone.collect(), ..Script::default() });
+    let manager = ScriptedApiServer::new(FakeScript { gets: gone.collect(), ..FakeScript::default() });
     let (target, _serving) = manager.serve_socket();
     let client = Client::connect(&target).await.unwrap();
     let error = client.services().get("web").await.unwrap_err();
     assert!(matches!(&error, Error::Refused { problem: found } if *found == problem), "{error:?}");
-    assert_eq!(manager.asked().len(), 6);
+    assert_eq!(manager.requests().len(), 6);
 }
 
 #[tokio::test]
@@ -37,44 +38,45 @@ async fn a_refusal_arrives_with_its_fields_and_is_not_repeated() {
     violations.add("spec.task.limits.memory", "1MiB is below the runtime's minimum of 6MiB");
     violations.0.push(Violation::new("spec.name", "is missing"));
     let problem = Problem::from(violations);
-    let manager = Manager::new(Script { gets: [problem.clone().into()].into(), ..Script::default() });
+    let manager =
+        ScriptedApiServer::new(FakeScript { gets: [problem.clone().into()].into(), ..FakeScript::default() });
     let (target, _serving) = manager.serve_socket();
     let client = Client::connect(&target).await.unwrap();
     match client.services().get("web").await.unwrap_err() {
         Error::Refused { problem: found } => assert_eq!(found, problem),
         other => panic!("{other:?}"),
     }
-    assert_eq!(manager.asked().len(), 1);
+    assert_eq!(manager.requests().len(), 1);
 }
 
 #[tokio::test]
-async fn contents_that_no_manager_would_take_are_not_sent_and_never_shown() {
+async fn oversized_secret_is_not_sent() {
     // It serves no contents: whatever is sent is answered with `Unimplemented`.
-    let (target, _serving) = Manager::default().serve_socket();
+    let (target, _serving) = ScriptedApiServer::default().serve_socket();
     let client = Client::connect(&target).await.unwrap();
     let data = b"hunter2".to_vec().into();
     let name = "db".parse().unwrap();
-    let wish = NewContent { id: ContentId(Id(7)), name, labels: Default::default(), data };
+    let wish = NewSecretObject { id: SecretObjectId(Id(7)), name, labels: Default::default(), data };
     assert!(!format!("{wish:?}").contains("hunter2") && format!("{wish:?}").contains("7 bytes"), "{wish:?}");
     let refusal = |error| match error {
         Error::Refused { problem } => problem,
         other => panic!("{other:?}"),
     };
-    let secrets = client.contents(ContentKind::Secret);
+    let secrets = client.secret_objects(SecretObjectKind::Secret);
     assert_eq!(refusal(secrets.create(wish.clone()).await.unwrap_err()).code, Code::Unimplemented, "sent");
     let large = secrets.update("db", vec![0; 5 << 20].into(), None).await.unwrap_err();
     assert_eq!(refusal(large).violations.0[0].path, "data");
-    let credentials = client.contents(ContentKind::Credential);
+    let credentials = client.secret_objects(SecretObjectKind::Credential);
     let no_login = refusal(credentials.create(wish).await.unwrap_err());
     assert_eq!((no_login.code, no_login.violations.0[0].path.as_str()), (Code::InvalidArgument, "data"));
     assert!(!format!("{no_login:?}").contains("hunter2"), "{no_login:?}");
 }
 
 #[tokio::test]
-async fn what_is_not_there_and_what_is_not_allowed_are_told_apart() {
+async fn not_found_and_denied_differ() {
     let gets =
         [Status::not_found("there is no service web"), Status::permission_denied("needs the role Admin")];
-    let manager = Manager::new(Script { gets: gets.into(), ..Script::default() });
+    let manager = ScriptedApiServer::new(FakeScript { gets: gets.into(), ..FakeScript::default() });
     let (target, _serving) = manager.serve_socket();
     let client = Client::connect(&target).await.unwrap();
     assert!(client.services().get("web").await.unwrap_err().is_not_found());
@@ -84,7 +86,7 @@ async fn what_is_not_there_and_what_is_not_allowed_are_told_apart() {
 
 #[tokio::test]
 async fn a_call_without_an_answer_ends_at_its_deadline() {
-    let manager = Manager::default();
+    let manager = ScriptedApiServer::default();
     let (target, _serving) = manager.serve_socket();
     let client = Client::connect(&target).await.unwrap();
     // Only now: with the clock paused from the start, the connection itself would time out.
@@ -96,50 +98,50 @@ async fn a_call_without_an_answer_ends_at_its_deadline() {
 #[tokio::test]
 async fn all_pages_of_a_list_are_fetched() {
     let pages = [(vec!["a", "b"], "b"), (vec!["c"], "c"), (vec!["d"], "")];
-    let manager = Manager::new(Script { pages: pages.into(), ..Script::default() });
+    let manager = ScriptedApiServer::new(FakeScript { pages: pages.into(), ..FakeScript::default() });
     let (target, _serving) = manager.serve_socket();
     let client = Client::connect(&target).await.unwrap();
     let names = client.services().list().await.unwrap().into_iter().map(|s| s.spec.unwrap().name);
     assert_eq!(names.collect::<Vec<_>>(), ["a", "b", "c", "d"]);
-    assert_eq!(manager.asked(), ["", "b", "c"]);
+    assert_eq!(manager.requests(), ["", "b", "c"]);
 }
 
 #[tokio::test]
 async fn a_list_that_does_not_advance_ends() {
     let pages = [(vec!["a"], "a"), (vec!["a"], "a")];
-    let manager = Manager::new(Script { pages: pages.into(), ..Script::default() });
+    let manager = ScriptedApiServer::new(FakeScript { pages: pages.into(), ..FakeScript::default() });
     let (target, _serving) = manager.serve_socket();
     let client = Client::connect(&target).await.unwrap();
     assert_eq!(client.services().list().await.unwrap().len(), 2);
 }
 
 #[tokio::test]
-async fn going_back_one_is_not_done_twice_when_its_answer_was_lost() {
+async fn rollback_with_lost_answer_is_not_repeated() {
     let lost = Err(Status::unavailable("the manager stops"));
     let writes = [lost, Ok(service("web")), Ok(service("web"))];
-    let manager = Manager::new(Script { writes: writes.into(), ..Script::default() });
+    let manager = ScriptedApiServer::new(FakeScript { writes: writes.into(), ..FakeScript::default() });
     let (target, _serving) = manager.serve_socket();
     let client = Client::connect(&target).await.unwrap();
     client.services().rollback("web", None, None).await.unwrap();
     client.services().rollback("web", Some(3), None).await.unwrap();
-    assert_eq!(manager.asked(), ["web", "web Some(0) None", "web Some(0) None", "web None Some(3)"]);
+    assert_eq!(manager.requests(), ["web", "web Some(0) None", "web Some(0) None", "web None Some(3)"]);
 }
 
 #[tokio::test]
 async fn a_tokens_secret_stays_here() {
     let digest = CaDigest::from_bytes([5; 32]);
     let info = v1::InfoResponse { ca_digest: digest.to_string(), ..Default::default() };
-    let manager = Manager::new(Script { info: Some(info), ..Script::default() });
+    let manager = ScriptedApiServer::new(FakeScript { info: Some(info), ..FakeScript::default() });
     let (target, _serving) = manager.serve_socket();
     let client = Client::connect(&target).await.unwrap();
     let ttl = Some(std::time::Duration::from_micros(1));
-    let wish = TokenWish { role: NodeRole::Worker, ttl, max_uses: Some(1) };
+    let wish = TokenOptions { role: NodeRole::Worker, ttl, max_uses: Some(1) };
     let id = TokenId(Id(9));
     let made = client.tokens().create(id, &wish).await.unwrap();
     assert_eq!((&made.token.id, made.secret.authority()), (&id.to_string(), digest));
     let sent = manager.0.lock().unwrap().tokens.remove(0);
     assert_eq!(sent.hash[..], made.secret.hash().0);
-    assert_eq!((sent.ttl_ms, sent.max_uses), (1, Some(1)), "a short life is not taken for an endless one");
+    assert_eq!((sent.ttl_ms, sent.max_uses), (1, Some(1)), "a short lifetime is not unlimited");
     assert!(!format!("{made:?}").contains(&made.secret.reveal()[71..]));
 }
 
@@ -148,15 +150,16 @@ async fn lines_arrive_until_they_end_or_are_refused() {
     let entry = |slot| v1::LogEntry { slot, ..Default::default() };
     let refused = Status::from(Problem::new(Code::FailedPrecondition, "GONE", "the task is gone"));
     let logs = [vec![Ok(entry(1)), Ok(entry(2))], vec![Ok(entry(3)), Err(refused)]];
-    let manager = Manager::new(Script { logs: logs.into(), ..Script::default() });
+    let manager = ScriptedApiServer::new(FakeScript { logs: logs.into(), ..FakeScript::default() });
     let (target, _serving) = manager.serve_socket();
     let client = Client::connect(&target).await.unwrap();
-    let mut entries = client.logs().read(LogsOf::Task("web.1".into()), LogsWish::default()).await.unwrap();
+    let mut entries =
+        client.logs().read(LogTarget::Task("web.1".into()), LogOptions::default()).await.unwrap();
     assert_eq!(entries.next().await.unwrap(), Some(entry(1)));
     assert_eq!(entries.next().await.unwrap(), Some(entry(2)));
     assert_eq!(entries.next().await.unwrap(), None);
-    let wish = LogsWish { follow: true, tail: Some(7), since: Some(warren_types::Timestamp(8)) };
-    let mut entries = client.logs().read(LogsOf::Service("web".into()), wish).await.unwrap();
+    let wish = LogOptions { follow: true, tail: Some(7), since: Some(warren_types::Timestamp(8)) };
+    let mut entries = client.logs().read(LogTarget::Service("web".into()), wish).await.unwrap();
     assert_eq!(entries.next().await.unwrap(), Some(entry(3)));
     let error = entries.next().await.unwrap_err();
     assert!(matches!(&error, Error::Refused { problem } if problem.reason == "GONE"), "{error:?}");
@@ -167,5 +170,5 @@ async fn lines_arrive_until_they_end_or_are_refused() {
         since: Some(8),
         ..Default::default()
     };
-    assert_eq!(manager.asked()[1], format!("{wanted:?}"));
+    assert_eq!(manager.requests()[1], format!("{wanted:?}"));
 }

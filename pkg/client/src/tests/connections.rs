@@ -3,17 +3,17 @@
 use tokio::net::TcpListener;
 use warren_security::Role;
 
-use super::fake::{Manager, admin, authority};
-use crate::contexts::{Identity, PrivateKey, Target};
+use super::scripted_server::{ScriptedApiServer, admin, authority};
+use crate::contexts::{ClientIdentity, ClientTarget, PrivateKeyPem};
 use crate::{Client, Error};
 
-fn tcp(address: &str, identity: Identity) -> Target {
-    Target::Tcp { addresses: vec![address.parse().unwrap()], identity }
+fn tcp(address: &str, identity: ClientIdentity) -> ClientTarget {
+    ClientTarget::Tcp { addresses: vec![address.parse().unwrap()], identity }
 }
 
 #[tokio::test]
 async fn an_admin_reaches_a_manager_of_the_cluster() {
-    let (ours, manager) = (authority(), Manager::default());
+    let (ours, manager) = (authority(), ScriptedApiServer::default());
     let (address, _serving) = manager.serve_port(&ours, Role::Manager);
     let client = Client::connect(&tcp(&address, admin(&ours, &ours))).await.unwrap();
     client.services().get("web").await.unwrap();
@@ -21,20 +21,20 @@ async fn an_admin_reaches_a_manager_of_the_cluster() {
 }
 
 #[tokio::test]
-async fn whoever_cannot_prove_to_be_a_manager_is_not_talked_to() {
-    let (ours, theirs, manager) = (authority(), authority(), Manager::default());
+async fn server_without_manager_certificate_is_refused() {
+    let (ours, theirs, manager) = (authority(), authority(), ScriptedApiServer::default());
     // Of another cluster; and of ours, but only a worker.
     for (signer, role) in [(&theirs, Role::Manager), (&ours, Role::Worker)] {
         let (address, _serving) = manager.serve_port(signer, role);
         let error = Client::connect(&tcp(&address, admin(&ours, &ours))).await.unwrap_err();
         assert!(matches!(&error, Error::Untrusted { .. }), "{error:?}");
     }
-    assert_eq!(manager.asked(), [""; 0]);
+    assert_eq!(manager.requests(), [""; 0]);
 }
 
 #[tokio::test]
 async fn a_certificate_of_another_cluster_is_denied() {
-    let (ours, theirs, manager) = (authority(), authority(), Manager::default());
+    let (ours, theirs, manager) = (authority(), authority(), ScriptedApiServer::default());
     let (address, _serving) = manager.serve_port(&theirs, Role::Manager);
     // The refusal comes after the handshake (TLS 1.3): when connecting, or with the first call.
     let error = match Client::connect(&tcp(&address, admin(&theirs, &ours))).await {
@@ -45,7 +45,7 @@ async fn a_certificate_of_another_cluster_is_denied() {
 }
 
 #[tokio::test]
-async fn nobody_at_the_address_is_unreachable_and_says_why() {
+async fn closed_port_is_unreachable() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     drop(listener);
@@ -56,7 +56,7 @@ async fn nobody_at_the_address_is_unreachable_and_says_why() {
 }
 
 #[tokio::test]
-async fn somebody_who_says_nothing_is_unreachable_after_a_while() {
+async fn silent_server_is_unreachable_after_timeout() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let ours = authority();
@@ -67,53 +67,53 @@ async fn somebody_who_says_nothing_is_unreachable_after_a_while() {
 }
 
 #[tokio::test]
-async fn sockets_say_whether_nobody_made_them_or_nobody_serves_them() {
+async fn missing_and_unserved_sockets_differ() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("s");
     let connect = async |socket: &std::path::Path| {
-        let target = Target::Unix { socket: socket.to_owned() };
+        let target = ClientTarget::Unix { socket: socket.to_owned() };
         Client::connect(&target).await.unwrap_err().to_string()
     };
     let error = connect(&socket).await;
     assert!(error.ends_with("does not exist; no manager runs here"), "{error}");
     drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
     let error = connect(&socket).await;
-    assert!(error.ends_with("the manager that made the socket is gone"), "{error}");
+    assert!(error.ends_with("the manager that created the socket does not run"), "{error}");
 }
 
 #[tokio::test]
 async fn a_connection_that_was_lost_is_made_again() {
     let dir = tempfile::tempdir().unwrap();
-    let (socket, manager) = (dir.path().join("s"), Manager::default());
+    let (socket, manager) = (dir.path().join("s"), ScriptedApiServer::default());
     let serving = manager.serve_socket_at(&socket);
-    let client = Client::connect(&Target::Unix { socket: socket.clone() }).await.unwrap();
+    let client = Client::connect(&ClientTarget::Unix { socket: socket.clone() }).await.unwrap();
     client.services().get("a").await.unwrap();
     drop(serving);
     let _serving = manager.serve_socket_at(&socket);
     client.services().get("b").await.unwrap();
-    assert_eq!(manager.asked(), ["a", "b"]);
+    assert_eq!(manager.requests(), ["a", "b"]);
 }
 
 #[tokio::test]
 async fn a_manager_that_stays_away_is_unreachable() {
     let dir = tempfile::tempdir().unwrap();
-    let (socket, manager) = (dir.path().join("s"), Manager::default());
+    let (socket, manager) = (dir.path().join("s"), ScriptedApiServer::default());
     let serving = manager.serve_socket_at(&socket);
-    let client = Client::connect(&Target::Unix { socket: socket.clone() }).await.unwrap();
+    let client = Client::connect(&ClientTarget::Unix { socket: socket.clone() }).await.unwrap();
     drop(serving);
     let error = client.services().get("a").await.unwrap_err();
     assert!(matches!(&error, Error::Unreachable { .. }), "{error:?}");
 }
 
 #[tokio::test]
-async fn broken_certificates_are_told_before_anything_is_sent() {
+async fn invalid_certificate_is_refused_before_dialing() {
     let ours = authority();
     let good = admin(&ours, &ours);
     let broken = [
-        Identity { ca: "x".into(), ..good.clone() },
-        Identity { certificate: "x".into(), ..good.clone() },
-        Identity { key: PrivateKey("SECRET".into()), ..good.clone() },
-        Identity { key: admin(&ours, &ours).key, ..good },
+        ClientIdentity { ca: "x".into(), ..good.clone() },
+        ClientIdentity { certificate: "x".into(), ..good.clone() },
+        ClientIdentity { key: PrivateKeyPem("SECRET".into()), ..good.clone() },
+        ClientIdentity { key: admin(&ours, &ours).key, ..good },
     ];
     for identity in broken {
         let error = Client::connect(&tcp("127.0.0.1:1", identity)).await.unwrap_err();

@@ -8,7 +8,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 use tonic::{Code, Status};
 use warren_proto::{Problem, v1};
 
-use super::fake::{Manager, Script, service};
+use super::scripted_server::{FakeScript, ScriptedApiServer, service};
 use crate::{Change, Client, Error};
 
 type Event = Result<v1::WatchEvent, Status>;
@@ -31,7 +31,7 @@ fn short(change: Change) -> String {
 }
 
 #[tokio::test]
-async fn a_watch_goes_on_where_it_broke_off() {
+async fn broken_watch_resumes_at_its_index() {
     let watches = [
         vec![resync(5), changed(7, "a")],
         vec![Err(Status::unavailable("the manager stops"))],
@@ -45,7 +45,7 @@ async fn a_watch_goes_on_where_it_broke_off() {
         vec![Ok(v1::WatchEvent { index: 30, change: None })],
         vec![Err(Problem::new(Code::PermissionDenied, "DENIED", "no longer").into())],
     ];
-    let manager = Manager::new(Script { watches: watches.into(), ..Script::default() });
+    let manager = ScriptedApiServer::new(FakeScript { watches: watches.into(), ..FakeScript::default() });
     let (target, _serving) = manager.serve_socket();
     let client = Client::connect(&target).await.unwrap();
     let mut watch = client.cluster().watch("");
@@ -57,19 +57,19 @@ async fn a_watch_goes_on_where_it_broke_off() {
         }
     };
     assert_eq!(seen, ["-", "a", "b", "-", "c", "d", "-"]);
-    assert_eq!(manager.asked(), ["0", "7", "7", "9", "21", "22", "30"]);
+    assert_eq!(manager.requests(), ["0", "7", "7", "9", "21", "22", "30"]);
     assert!(matches!(&error, Error::Denied { .. }), "{error:?}");
 }
 
 #[tokio::test]
-async fn watch_resumed_at_a_manager_that_lags_goes_on_at_the_next_one() {
+async fn watch_skips_lagging_manager() {
     let lags = Problem::new(Code::Unavailable, "BEHIND", "entry 23207 is not applied here");
     let watches = [
         vec![resync(23_000), changed(23_207, "a")],
         vec![Err(lags.into())],
         vec![resync(23_207), changed(23_208, "b")],
     ];
-    let manager = Manager::new(Script { watches: watches.into(), ..Script::default() });
+    let manager = ScriptedApiServer::new(FakeScript { watches: watches.into(), ..FakeScript::default() });
     let (target, _serving) = manager.serve_socket();
     let client = Client::connect(&target).await.unwrap();
     let mut watch = client.cluster().watch("");
@@ -78,28 +78,33 @@ async fn watch_resumed_at_a_manager_that_lags_goes_on_at_the_next_one() {
         seen.push(short(watch.next().await.unwrap()));
     }
     assert_eq!(seen, ["-", "a", "b"]);
-    assert_eq!(manager.asked(), ["0", "23207", "23207"]);
+    assert_eq!(manager.requests(), ["0", "23207", "23207"]);
 }
 
 /// A restore has given the same index to another change.
 #[tokio::test]
-async fn watch_resumed_in_another_life_of_the_cluster_says_to_list_again() {
+async fn watch_resumed_in_other_incarnation_resyncs() {
     let watches = [vec![resync(5), changed(7, "a")], vec![resync(7), changed(8, "b")]];
-    let manager = Manager::new(Script { watches: watches.into(), life: 1, ..Script::default() });
+    let manager = ScriptedApiServer::new(FakeScript {
+        watches: watches.into(),
+        incarnation: 1,
+        ..FakeScript::default()
+    });
     let (target, _serving) = manager.serve_socket();
     let client = Client::connect(&target).await.unwrap();
     let mut watch = client.cluster().watch("");
     let mut seen = Vec::new();
     for _ in 0..4 {
         seen.push(short(watch.next().await.unwrap()));
-        manager.0.lock().unwrap().life = if seen.len() < 2 { 1 } else { 2 };
+        manager.0.lock().unwrap().incarnation = if seen.len() < 2 { 1 } else { 2 };
     }
     assert_eq!(seen, ["-", "a", "-", "b"]);
 }
 
 #[tokio::test]
 async fn a_watch_that_cannot_go_on_ends_in_time() {
-    let manager = Manager::new(Script { watches: [vec![resync(1)]].into(), ..Script::default() });
+    let manager =
+        ScriptedApiServer::new(FakeScript { watches: [vec![resync(1)]].into(), ..FakeScript::default() });
     let (target, (dir, serving)) = manager.serve_socket();
     let client = Client::connect(&target).await.unwrap();
     let mut watch = client.cluster().watch("");
@@ -112,7 +117,7 @@ async fn a_watch_that_cannot_go_on_ends_in_time() {
 
 #[tokio::test]
 async fn an_archive_arrives_whole() {
-    let manager = Manager::default();
+    let manager = ScriptedApiServer::default();
     let (target, _serving) = manager.serve_socket();
     let client = Client::connect(&target).await.unwrap();
     let archive: Vec<u8> = (0..3_000_000_u32).map(|i| (i % 251) as u8).collect();
@@ -123,13 +128,13 @@ async fn an_archive_arrives_whole() {
     assert_eq!(import.next().await.unwrap(), None);
     let script = manager.0.lock().unwrap();
     assert!(script.archive == archive && script.archive_ended);
-    assert_eq!(script.asked, ["n1"]);
+    assert_eq!(script.requests, ["n1"]);
 }
 
 /// Bytes until the manager has some of them, then an error.
-struct Broken(tokio::sync::oneshot::Receiver<()>);
+struct FailingReader(tokio::sync::oneshot::Receiver<()>);
 
-impl AsyncRead for Broken {
+impl AsyncRead for FailingReader {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -144,18 +149,18 @@ impl AsyncRead for Broken {
 }
 
 #[tokio::test]
-async fn a_part_of_an_archive_is_never_taken_for_the_whole() {
+async fn partial_archive_is_not_accepted() {
     let (first_piece, arrived) = tokio::sync::oneshot::channel();
-    let (import_over, over) = tokio::sync::oneshot::channel();
-    let (first_piece, import_over) = (Some(first_piece), Some(import_over));
-    let manager = Manager::new(Script { first_piece, import_over, ..Script::default() });
+    let (import_ended, over) = tokio::sync::oneshot::channel();
+    let (first_piece, import_ended) = (Some(first_piece), Some(import_ended));
+    let manager = ScriptedApiServer::new(FakeScript { first_piece, import_ended, ..FakeScript::default() });
     let (target, _serving) = manager.serve_socket();
     let client = Client::connect(&target).await.unwrap();
-    let error = match client.images().import(Vec::new(), Broken(arrived)).await {
+    let error = match client.images().import(Vec::new(), FailingReader(arrived)).await {
         Ok(mut import) => import.next().await.unwrap_err(),
         Err(error) => error,
     };
-    assert_eq!(error.to_string(), "cannot read what is to be sent: the disk is broken");
+    assert_eq!(error.to_string(), "cannot read the input: the disk is broken");
     over.await.unwrap();
     assert!(!manager.0.lock().unwrap().archive_ended);
 }

@@ -6,8 +6,8 @@ use warren_proto::{Problem, v1};
 use warren_security::Role;
 use warren_types::ServiceSpec;
 
-use super::fake::{Manager, Script, admin, authority, service};
-use crate::contexts::Target;
+use super::scripted_server::{FakeScript, ScriptedApiServer, admin, authority, service};
+use crate::contexts::ClientTarget;
 use crate::{Client, Error};
 
 fn problem(code: Code, reason: &str) -> Status {
@@ -45,14 +45,14 @@ fn spec() -> ServiceSpec {
 }
 
 /// A client of one manager that answers writes like this, and what keeps the manager there.
-async fn asking(script: Script) -> (Client, Manager, impl Sized) {
-    let manager = Manager::new(script);
+async fn asking(script: FakeScript) -> (Client, ScriptedApiServer, impl Sized) {
+    let manager = ScriptedApiServer::new(script);
     let (target, serving) = manager.serve_socket();
     (Client::connect(&target).await.unwrap(), manager, serving)
 }
 
 #[tokio::test]
-async fn refusal_after_an_attempt_without_an_answer_says_that_it_may_have_been_applied() {
+async fn refusal_after_unanswered_attempt_is_indeterminate() {
     let lost = || Status::unavailable("a proxy gave up");
     for first in [lost(), problem(Code::Unavailable, "UNCONFIRMED")] {
         for refusal in [
@@ -62,16 +62,16 @@ async fn refusal_after_an_attempt_without_an_answer_says_that_it_may_have_been_a
             problem(Code::FailedPrecondition, "REMOVING"),
         ] {
             let writes = [Err(first.clone()), Err(refusal.clone())].into();
-            let (client, manager, _serving) = asking(Script { writes, ..Script::default() }).await;
+            let (client, manager, _serving) = asking(FakeScript { writes, ..FakeScript::default() }).await;
             let error = client.services().rollback("web", None, Some(4)).await.unwrap_err();
             let (end, address) = unconfirmed(error);
             assert_eq!((reason(&end), address), (Problem::from(&refusal).reason.as_str(), client.address()));
-            assert_eq!(manager.asked().len(), 2);
+            assert_eq!(manager.requests().len(), 2);
         }
     }
     // A read changes nothing, whatever became of it.
     let gets = [lost(), problem(Code::NotFound, "NOT_FOUND")].into();
-    let (client, _, _serving) = asking(Script { gets, ..Script::default() }).await;
+    let (client, _, _serving) = asking(FakeScript { gets, ..FakeScript::default() }).await;
     assert_eq!(reason(&client.services().get("web").await.unwrap_err()), "NOT_FOUND");
 }
 
@@ -85,7 +85,7 @@ async fn attempt_that_a_manager_says_did_nothing_leaves_no_doubt() {
         (Code::ResourceExhausted, "BUSY"),
     ] {
         let writes = [Err(problem(code, said)), Err(conflict())].into();
-        let (client, _, _serving) = asking(Script { writes, ..Script::default() }).await;
+        let (client, _, _serving) = asking(FakeScript { writes, ..FakeScript::default() }).await;
         let error = client.services().rollback("web", None, Some(4)).await.unwrap_err();
         assert!(!error.is_unconfirmed());
         assert_eq!(reason(&error), "VERSION_CONFLICT", "{said}");
@@ -93,15 +93,16 @@ async fn attempt_that_a_manager_says_did_nothing_leaves_no_doubt() {
 }
 
 #[tokio::test]
-async fn connection_that_breaks_before_the_answer_leaves_the_write_unconfirmed() {
+async fn broken_connection_leaves_write_unconfirmed() {
     let (sender, unanswered) = tokio::sync::oneshot::channel();
-    let first = Manager::new(Script { unanswered: Some(sender), ..Script::default() });
-    let second = Manager::new(Script { writes: [Err(conflict())].into(), ..Script::default() });
+    let first = ScriptedApiServer::new(FakeScript { unanswered: Some(sender), ..FakeScript::default() });
+    let second =
+        ScriptedApiServer::new(FakeScript { writes: [Err(conflict())].into(), ..FakeScript::default() });
     let ours = authority();
     let (lost, serving) = first.serve_port(&ours, Role::Manager);
     let (other, _other) = second.serve_port(&ours, Role::Manager);
     let addresses = [&lost, &other].map(|address| address.parse().unwrap()).into();
-    let target = Target::Tcp { addresses, identity: admin(&ours, &ours) };
+    let target = ClientTarget::Tcp { addresses, identity: admin(&ours, &ours) };
     let client = Client::connect(&target).await.unwrap();
     let ending = async {
         unanswered.await.unwrap();
@@ -116,7 +117,7 @@ async fn connection_that_breaks_before_the_answer_leaves_the_write_unconfirmed()
 
 #[tokio::test]
 async fn write_that_finds_no_connection_leaves_no_doubt() {
-    let (client, _, serving) = asking(Script::default()).await;
+    let (client, _, serving) = asking(FakeScript::default()).await;
     drop(serving);
     // After this it is known that the connection is lost, and each attempt begins with a new one.
     client.services().get("web").await.unwrap_err();
@@ -131,7 +132,7 @@ async fn deadline_without_an_answer_leaves_the_write_unconfirmed() {
     for writes in [vec![], vec![leaderless()]] {
         let is_first = writes.is_empty();
         let (sender, unanswered) = tokio::sync::oneshot::channel();
-        let script = Script { writes: writes.into(), unanswered: Some(sender), ..Script::default() };
+        let script = FakeScript { writes: writes.into(), unanswered: Some(sender), ..FakeScript::default() };
         let (client, _, _serving) = asking(script).await;
         // Only when it waits for nothing but the deadline: what else it waits for takes real time.
         let pausing = async {
@@ -152,20 +153,20 @@ async fn deadline_without_an_answer_leaves_the_write_unconfirmed() {
 async fn removal_whose_answer_was_lost_is_done_once_nothing_is_there() {
     let gone = Err(problem(Code::NotFound, "NOT_FOUND"));
     let writes = [Err(Status::unavailable("a proxy gave up")), gone].into();
-    let (client, _, _serving) = asking(Script { writes, ..Script::default() }).await;
+    let (client, _, _serving) = asking(FakeScript { writes, ..FakeScript::default() }).await;
     assert!(client.services().remove("web", None).await.unwrap().removing);
 }
 
 #[tokio::test]
-async fn forced_update_without_a_version_sends_the_newest_one_with_each_attempt() {
+async fn forced_update_sends_newest_version_each_attempt() {
     let lost = Err(Status::unavailable("a proxy gave up"));
     let writes = [lost, Err(conflict()), Ok(service("web"))].into();
-    let (client, manager, _serving) = asking(Script { writes, ..Script::default() }).await;
+    let (client, manager, _serving) = asking(FakeScript { writes, ..FakeScript::default() }).await;
     let client = client.stale(true);
     let (spec, services) = (spec(), client.services());
     let refused = unconfirmed(services.update("web", &spec, None, true).await.unwrap_err());
     assert_eq!(reason(&refused.0), "VERSION_CONFLICT", "it is not forced twice");
     services.update("web", &spec, None, false).await.unwrap();
-    assert_eq!(manager.asked(), ["web", "web Some(0) true", "web Some(0) true", "web None false"]);
+    assert_eq!(manager.requests(), ["web", "web Some(0) true", "web Some(0) true", "web None false"]);
     assert_eq!(manager.0.lock().unwrap().stale, 0);
 }

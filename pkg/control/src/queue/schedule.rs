@@ -1,40 +1,39 @@
-//! Which key may run next: the rules of the queue as plain data, without a clock and without waiting.
+//! The rules of the queue as plain data, without a clock or waiting.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::QueueFull;
+use super::WorkQueueFull;
 
-/// Keys that wait for their moment `T` and keys that run. A key is in one of the two, once.
+/// Keys that wait for their time `T` and keys that run. A key is in one of the two, once.
 #[derive(Debug)]
-pub(super) struct Schedule<K, T> {
+pub(super) struct KeySchedule<K, T> {
     capacity: usize,
     waiting: BTreeMap<K, T>,
-    /// The same pairs as `waiting`, by moment.
+    /// The same pairs as `waiting`, by time.
     order: BTreeSet<(T, K)>,
-    /// What runs, and when it was asked to run again meanwhile.
+    /// Running keys, and the requested time of their next run.
     running: BTreeMap<K, Option<T>>,
 }
 
-impl<K: Ord + Clone, T: Ord + Copy> Schedule<K, T> {
+impl<K: Ord + Clone, T: Ord + Copy> KeySchedule<K, T> {
     pub(super) fn new(capacity: usize) -> Self {
         Self { capacity, waiting: BTreeMap::new(), order: BTreeSet::new(), running: BTreeMap::new() }
     }
 
-    /// Asks for a run that starts at `due` or later, or as soon as the present run of the key ends.
-    /// A key already asked for keeps the earlier of its two moments.
-    pub(super) fn wake_at(&mut self, key: K, due: T) -> Result<(), QueueFull> {
+    /// Schedules a run at `due`, or after the current run of the key. A scheduled key keeps the earlier time.
+    pub(super) fn wake_at(&mut self, key: K, due: T) -> Result<(), WorkQueueFull> {
         if let Some(again) = self.running.get_mut(&key) {
             *again = Some(again.map_or(due, |already| already.min(due)));
             return Ok(());
         }
         if !self.waiting.contains_key(&key) && self.len() >= self.capacity {
-            return Err(QueueFull { capacity: self.capacity });
+            return Err(WorkQueueFull { capacity: self.capacity });
         }
         self.wait(key, due);
         Ok(())
     }
 
-    /// Takes the key that is due the longest, if any is due at `now`. It runs until [`Schedule::finish`].
+    /// Takes the key with the earliest due time, if one is due at `now`. It runs until [`KeySchedule::finish`].
     pub(super) fn take_due(&mut self, now: T) -> Option<K> {
         if self.next_due()? > now {
             return None;
@@ -45,7 +44,7 @@ impl<K: Ord + Clone, T: Ord + Copy> Schedule<K, T> {
         Some(key)
     }
 
-    /// Ends the run of a key; it waits again if it was woken meanwhile or wants to be looked at `again`.
+    /// Ends the run of a key; it waits again if it was scheduled meanwhile, or is to run `again`.
     pub(super) fn finish(&mut self, key: &K, again: Option<T>) {
         let woken = self.running.remove(key).flatten();
         let due = match (woken, again) {
@@ -57,12 +56,12 @@ impl<K: Ord + Clone, T: Ord + Copy> Schedule<K, T> {
         }
     }
 
-    /// The moment at which the next key may be taken.
+    /// Due time of the next key.
     pub(super) fn next_due(&self) -> Option<T> {
         self.order.first().map(|(due, _)| *due)
     }
 
-    /// Keys that wait or run.
+    /// Number of waiting and running keys.
     pub(super) fn len(&self) -> usize {
         self.waiting.len() + self.running.len()
     }
@@ -91,7 +90,7 @@ mod tests {
     #[test]
     fn equal_keys_collapse_and_the_earlier_moment_wins() {
         for (first, second) in [(5, 3), (3, 5)] {
-            let mut schedule = Schedule::new(10);
+            let mut schedule = KeySchedule::new(10);
             schedule.wake_at("a", first).unwrap();
             schedule.wake_at("a", second).unwrap();
             assert_eq!(schedule.len(), 1);
@@ -104,7 +103,7 @@ mod tests {
 
     #[test]
     fn a_key_woken_while_it_runs_waits_for_its_end() {
-        let mut schedule = Schedule::new(10);
+        let mut schedule = KeySchedule::new(10);
         schedule.wake_at("a", 0).unwrap();
         assert_eq!(schedule.take_due(0), Some("a"));
         schedule.wake_at("a", 1).unwrap();
@@ -115,7 +114,7 @@ mod tests {
 
     #[test]
     fn the_longest_due_goes_first() {
-        let mut schedule = Schedule::new(10);
+        let mut schedule = KeySchedule::new(10);
         for (key, due) in [("c", 1), ("a", 3), ("b", 2)] {
             schedule.wake_at(key, due).unwrap();
         }
@@ -125,15 +124,15 @@ mod tests {
 
     #[test]
     fn a_full_queue_refuses_new_keys_only() {
-        let mut schedule = Schedule::new(2);
+        let mut schedule = KeySchedule::new(2);
         schedule.wake_at("a", 0).unwrap();
         schedule.wake_at("b", 0).unwrap();
         assert_eq!(schedule.take_due(0), Some("a"));
-        assert_eq!(schedule.wake_at("c", 0), Err(QueueFull { capacity: 2 }));
+        assert_eq!(schedule.wake_at("c", 0), Err(WorkQueueFull { capacity: 2 }));
         schedule.wake_at("a", 0).unwrap();
         schedule.wake_at("b", 0).unwrap();
         schedule.finish(&"a", Some(7));
-        assert_eq!(schedule.wake_at("c", 0), Err(QueueFull { capacity: 2 }));
+        assert_eq!(schedule.wake_at("c", 0), Err(WorkQueueFull { capacity: 2 }));
         assert_eq!(schedule.take_due(0), Some("a"));
         schedule.finish(&"a", None);
         schedule.wake_at("c", 0).unwrap();
@@ -159,10 +158,10 @@ mod tests {
     proptest! {
         /// Against the plainest model: per key, the earliest moment owed, and whether it runs.
         #[test]
-        fn owes_each_key_its_earliest_moment_and_never_runs_one_twice(
+        fn earliest_moment_wins_and_no_key_runs_twice(
             ops in proptest::collection::vec(op(), 1..120),
         ) {
-            let (mut schedule, mut now) = (Schedule::new(6), 0u64);
+            let (mut schedule, mut now) = (KeySchedule::new(6), 0u64);
             let mut owed: BTreeMap<u8, u64> = BTreeMap::new();
             let mut running = BTreeSet::new();
             for op in ops {

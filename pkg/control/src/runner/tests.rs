@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use tokio::sync::{Notify, mpsc};
 
 use super::*;
-use crate::{LoopState, Loops, ManualClock, QueueHandle, Shutdown};
+use crate::{BackgroundTaskState, BackgroundTasks, ManualClock, Shutdown, WorkQueueHandle};
 
 const LONG: Duration = Duration::from_secs(3600);
 
@@ -16,9 +16,9 @@ async fn next<T>(reports: &mut mpsc::UnboundedReceiver<T>) -> Option<T> {
 }
 
 /// With a chance that always gives the shortest delay, so that moments can be told exactly.
-fn loops() -> (Loops, Shutdown) {
+fn background_tasks() -> (BackgroundTasks, Shutdown) {
     let shutdown = Shutdown::new();
-    (Loops::new(shutdown.clone(), Arc::new(ManualClock::new(0)), Arc::new(|| 0)), shutdown)
+    (BackgroundTasks::new(shutdown.clone(), Arc::new(ManualClock::new(0)), Arc::new(|| 0)), shutdown)
 }
 
 fn settings(concurrency: usize) -> RunnerSettings {
@@ -26,12 +26,15 @@ fn settings(concurrency: usize) -> RunnerSettings {
 }
 
 /// Starts a runner whose work reports (key, milliseconds since the start) and then does as `outcome` says.
-fn reporting<F>(loops: &Loops, outcome: F) -> (QueueHandle<u32>, mpsc::UnboundedReceiver<(u32, u128)>)
+fn reporting<F>(
+    loops: &BackgroundTasks,
+    outcome: F,
+) -> (WorkQueueHandle<u32>, mpsc::UnboundedReceiver<(u32, u128)>)
 where
-    F: Fn(u32, usize) -> Outcome + Send + Sync + 'static,
+    F: Fn(u32, usize) -> RunOutcome + Send + Sync + 'static,
 {
     let (started, starts) = mpsc::unbounded_channel();
-    let (queue, begin, turns) = (Queue::new(100), Instant::now(), Mutex::new(BTreeMap::new()));
+    let (queue, begin, turns) = (WorkQueue::new(100), Instant::now(), Mutex::new(BTreeMap::new()));
     let (handle, outcome) = (queue.handle(), Arc::new(outcome));
     loops.spawn_queue("tests", queue, settings(2), move |key| {
         started.send((key, begin.elapsed().as_millis())).unwrap();
@@ -44,10 +47,10 @@ where
 
 #[tokio::test(start_paused = true)]
 async fn keys_run_when_due_and_again_when_they_ask() {
-    let (loops, shutdown) = loops();
+    let (loops, shutdown) = background_tasks();
     let (handle, mut starts) = reporting(&loops, |_, turn| match turn {
-        1 => Outcome::RecheckAfter(Duration::from_secs(5)),
-        _ => Outcome::Done,
+        1 => RunOutcome::RequeueAfter(Duration::from_secs(5)),
+        _ => RunOutcome::Done,
     });
     let begin = Instant::now();
     handle.wake(1).unwrap();
@@ -63,14 +66,14 @@ async fn keys_run_when_due_and_again_when_they_ask() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failing_key_backs_off_until_it_works_and_blinds_no_other() {
-    let (loops, shutdown) = loops();
+async fn failing_key_backs_off_alone() {
+    let (loops, shutdown) = background_tasks();
     let (handle, mut starts) = reporting(&loops, |key, turn| match (key, turn) {
-        (1, 1 | 3) => Outcome::from(Err(io::Error::other("store is away"))),
+        (1, 1 | 3) => RunOutcome::from(Err(io::Error::other("store is away"))),
         (1, 2) => panic!("on purpose"),
-        (1, 4) => Outcome::RecheckAfter(Duration::from_secs(1)),
-        (1, 5) => Outcome::Failed("again".into()),
-        _ => Outcome::from(Ok::<_, io::Error>(())),
+        (1, 4) => RunOutcome::RequeueAfter(Duration::from_secs(1)),
+        (1, 5) => RunOutcome::Failed("again".into()),
+        _ => RunOutcome::from(Ok::<_, io::Error>(())),
     });
     handle.wake(1).unwrap();
     handle.wake(2).unwrap();
@@ -80,17 +83,17 @@ async fn a_failing_key_backs_off_until_it_works_and_blinds_no_other() {
     }
     shutdown.stop(LONG).await.unwrap();
     let [status] = loops.snapshot().try_into().unwrap();
-    assert_eq!((status.runs, status.failures, status.failures_in_a_row), (7, 4, 0));
+    assert_eq!((status.runs, status.failures, status.consecutive_failures), (7, 4, 0));
     assert_eq!(status.last_failure.unwrap().error, "again");
-    assert_eq!((status.state, status.interval), (LoopState::Stopped, None));
+    assert_eq!((status.state, status.interval), (BackgroundTaskState::Stopped, None));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_wake_cuts_a_back_off_short() {
-    let (loops, shutdown) = loops();
+    let (loops, shutdown) = background_tasks();
     let (handle, mut starts) = reporting(&loops, |_, turn| match turn {
-        1 => Outcome::Failed("not yet".into()),
-        _ => Outcome::Done,
+        1 => RunOutcome::Failed("not yet".into()),
+        _ => RunOutcome::Done,
     });
     handle.wake(1).unwrap();
     assert_eq!(next(&mut starts).await.unwrap(), (1, 0));
@@ -101,9 +104,9 @@ async fn a_wake_cuts_a_back_off_short() {
 
 #[tokio::test(start_paused = true)]
 async fn a_run_past_its_deadline_is_dropped_and_retried() {
-    let (loops, shutdown) = loops();
+    let (loops, shutdown) = background_tasks();
     let (started, mut starts) = mpsc::unbounded_channel();
-    let (queue, begin) = (Queue::new(1), Instant::now());
+    let (queue, begin) = (WorkQueue::new(1), Instant::now());
     let handle = queue.handle();
     loops.spawn_queue("hangs", queue, settings(1), move |()| {
         started.send(begin.elapsed().as_millis()).unwrap();
@@ -119,9 +122,9 @@ async fn a_run_past_its_deadline_is_dropped_and_retried() {
 
 #[tokio::test(start_paused = true)]
 async fn stopping_starts_nothing_new_and_lets_a_run_finish() {
-    let (loops, shutdown) = loops();
+    let (loops, shutdown) = background_tasks();
     let (reports, mut reported) = mpsc::unbounded_channel();
-    let (queue, gate) = (Queue::new(10), Arc::new(Notify::new()));
+    let (queue, gate) = (WorkQueue::new(10), Arc::new(Notify::new()));
     let (handle, opened) = (queue.handle(), Arc::clone(&gate));
     loops.spawn_queue("slow", queue, settings(1), move |key: u32| {
         let (reports, opened) = (reports.clone(), Arc::clone(&opened));
@@ -129,7 +132,7 @@ async fn stopping_starts_nothing_new_and_lets_a_run_finish() {
             reports.send((key, "started")).unwrap();
             opened.notified().await;
             reports.send((key, "ended")).unwrap();
-            Outcome::Done
+            RunOutcome::Done
         }
     });
     handle.wake(1).unwrap();
@@ -145,7 +148,7 @@ async fn stopping_starts_nothing_new_and_lets_a_run_finish() {
 
 /// What the runs of one property case saw.
 #[derive(Default)]
-struct Seen {
+struct RunLog {
     tick: u64,
     running: BTreeSet<u8>,
     most_at_once: usize,
@@ -154,7 +157,7 @@ struct Seen {
     overlaps: u32,
 }
 
-impl Seen {
+impl RunLog {
     fn tick(&mut self) -> u64 {
         self.tick += 1;
         self.tick
@@ -173,10 +176,10 @@ fn wakes() -> impl Strategy<Value = Vec<Wake>> {
     proptest::collection::vec(wake, 1..60)
 }
 
-async fn churn(wakes: Vec<Wake>, concurrency: usize, failing: u8) -> Arc<Mutex<Seen>> {
-    let (loops, shutdown) = loops();
-    let seen = Arc::new(Mutex::new(Seen::default()));
-    let (queue, inside) = (Queue::new(5), Arc::clone(&seen));
+async fn churn(wakes: Vec<Wake>, concurrency: usize, failing: u8) -> Arc<Mutex<RunLog>> {
+    let (loops, shutdown) = background_tasks();
+    let seen = Arc::new(Mutex::new(RunLog::default()));
+    let (queue, inside) = (WorkQueue::new(5), Arc::clone(&seen));
     let handle = queue.handle();
     loops.spawn_queue("churn", queue, settings(concurrency), move |key: u8| {
         let inside = Arc::clone(&inside);
@@ -193,9 +196,9 @@ async fn churn(wakes: Vec<Wake>, concurrency: usize, failing: u8) -> Arc<Mutex<S
             inside.lock().unwrap().running.remove(&key);
             match turn % 7 {
                 0 if key == failing => panic!("on purpose"),
-                1 if key == failing => Outcome::Failed("on purpose".into()),
-                2 => Outcome::RecheckAfter(Duration::from_millis(turn % 11)),
-                _ => Outcome::Done,
+                1 if key == failing => RunOutcome::Failed("on purpose".into()),
+                2 => RunOutcome::RequeueAfter(Duration::from_millis(turn % 11)),
+                _ => RunOutcome::Done,
             }
         }
     });
@@ -221,7 +224,7 @@ async fn churn(wakes: Vec<Wake>, concurrency: usize, failing: u8) -> Arc<Mutex<S
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn no_key_runs_twice_at_once_and_every_wake_is_followed_by_a_run(
+    fn no_key_overlaps_and_every_wake_runs(
         wakes in wakes(), concurrency in 1usize..4, failing in 0u8..5,
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread()

@@ -1,7 +1,7 @@
-//! An HTTP/1.1 GET that is answered with a status of 200 to 399.
+//! An HTTP check: an HTTP/1.1 GET that succeeds with a status of 200 to 399.
 //!
-//! Status and headers decide. Redirects are followed as long as they stay on the host and port that was asked; one that
-//! leads elsewhere, or says nothing of where, is a good answer by itself, since the server that gave it works.
+//! Status and headers decide. Redirects are followed on the same host and port; a redirect to another host
+//! or without a valid target counts as success, since the server that sent it works.
 
 mod redirect;
 
@@ -18,24 +18,24 @@ use tokio::time::timeout;
 use warren_types::spec::HttpHeader;
 
 use super::connect;
-use crate::namespace::Sockets;
-use crate::{MAX_OUTPUT, Outcome, Target};
+use crate::namespace::SocketFactory;
+use crate::{MAX_OUTPUT, ProbeOutcome, ProbeTarget};
 
-/// Redirects that are followed one after the other.
+/// Limit of consecutive redirects.
 const MAX_REDIRECTS: usize = 5;
-/// The most bytes that status line and headers may have.
-const MAX_HEAD: usize = 16 << 10;
-/// How long the beginning of a bad answer's body is waited for: it is only shown.
-const BODY_WITHIN: Duration = Duration::from_millis(250);
+/// Limit of status line and headers, in bytes.
+const MAX_HEADERS_SIZE: usize = 16 << 10;
+/// How long to wait for the body of a failed answer, which is only shown.
+const BODY_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// Asks for `path`, and for what it redirects to.
+/// Requests `path` and the targets of its redirects.
 pub(super) async fn get(
-    sockets: &Sockets,
-    target: &Target,
+    sockets: &SocketFactory,
+    target: &ProbeTarget,
     port: u16,
     path: &str,
     headers: &[HttpHeader],
-) -> Outcome {
+) -> ProbeOutcome {
     let headers = match all_headers(port, headers) {
         Ok(headers) => headers,
         Err(outcome) => return outcome,
@@ -44,30 +44,32 @@ pub(super) async fn get(
     let mut path = path.to_owned();
     for _ in 0..=MAX_REDIRECTS {
         let Ok(uri) = path.parse::<Uri>() else {
-            return Outcome::bad(format!("{path:?} is no path that can be asked for"));
+            return ProbeOutcome::failure(format!("{path:?} is not a valid path"));
         };
         let stream = match connect(sockets, target, port).await {
             Ok(stream) => stream,
             Err(error) => return error.into_outcome(),
         };
-        let response = match ask(TokioIo::new(stream), uri, &headers).await {
+        let response = match send_request(TokioIo::new(stream), uri, &headers).await {
             Ok(response) => response,
-            Err(error) => return Outcome::bad(format!("no HTTP from :{port}{path}: {}", words(&error))),
+            Err(error) => {
+                return ProbeOutcome::failure(format!("no HTTP from :{port}{path}: {}", error_text(&error)));
+            }
         };
         match redirect::of(&response, &host, port, &path) {
             Some(next) => path = next,
             None => return outcome_of(response, port, &path).await,
         }
     }
-    Outcome::bad(format!("redirected more than {MAX_REDIRECTS} times, at last to :{port}{path}"))
+    ProbeOutcome::failure(format!("redirected more than {MAX_REDIRECTS} times, at last to :{port}{path}"))
 }
 
-fn all_headers(port: u16, wanted: &[HttpHeader]) -> Result<HeaderMap, Outcome> {
+fn all_headers(port: u16, extra: &[HttpHeader]) -> Result<HeaderMap, ProbeOutcome> {
     let mut headers = HeaderMap::new();
-    for HttpHeader { name, value } in wanted {
+    for HttpHeader { name, value } in extra {
         let pair = (HeaderName::try_from(name.as_str()), HeaderValue::try_from(value.as_str()));
         let (Ok(name), Ok(value)) = pair else {
-            return Err(Outcome::bad(format!("{name:?} with {value:?} is no header")));
+            return Err(ProbeOutcome::failure(format!("{name:?} with {value:?} is not a valid header")));
         };
         headers.append(name, value);
     }
@@ -82,45 +84,45 @@ fn all_headers(port: u16, wanted: &[HttpHeader]) -> Result<HeaderMap, Outcome> {
     Ok(headers)
 }
 
-/// One request on a connection of its own, which ends when the response is dropped.
-async fn ask(
+/// One request on its own connection, which closes when the response is dropped.
+async fn send_request(
     io: TokioIo<tokio::net::TcpStream>,
     uri: Uri,
     headers: &HeaderMap,
-) -> Result<Answer, hyper::Error> {
-    let (mut sender, connection) = http1::Builder::new().max_buf_size(MAX_HEAD).handshake(io).await?;
+) -> Result<HttpResponse, hyper::Error> {
+    let (mut sender, connection) = http1::Builder::new().max_buf_size(MAX_HEADERS_SIZE).handshake(io).await?;
     let mut request = Request::new(Empty::<Bytes>::new());
     *request.method_mut() = Method::GET;
     *request.uri_mut() = uri;
     *request.headers_mut() = headers.clone();
-    let driver = Driver(tokio::spawn(async move {
-        // What went wrong is told to whoever waits for the response.
+    let driver = ConnectionTask(tokio::spawn(async move {
+        // Its error is returned by the pending response.
         connection.await.ok();
     }));
     let response = sender.send_request(request).await?;
-    Ok(Answer { response, _driver: driver })
+    Ok(HttpResponse { response, _driver: driver })
 }
 
-/// A response, and what reads its connection.
-struct Answer {
+/// A response, and the task that reads its connection.
+struct HttpResponse {
     response: Response<Incoming>,
-    _driver: Driver,
+    _driver: ConnectionTask,
 }
 
-/// Reads and writes a connection until it is dropped.
-struct Driver(tokio::task::JoinHandle<()>);
+/// Drives a connection until it is dropped.
+struct ConnectionTask(tokio::task::JoinHandle<()>);
 
-impl Drop for Driver {
+impl Drop for ConnectionTask {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
-async fn outcome_of(mut answer: Answer, port: u16, path: &str) -> Outcome {
+async fn outcome_of(mut answer: HttpResponse, port: u16, path: &str) -> ProbeOutcome {
     let status = answer.response.status();
-    let said = format!("HTTP {} from :{port}{path}", status.as_u16());
+    let summary = format!("HTTP {} from :{port}{path}", status.as_u16());
     if (StatusCode::OK.as_u16()..400).contains(&status.as_u16()) {
-        return Outcome::good(said);
+        return ProbeOutcome::success(summary);
     }
     let mut body = Vec::new();
     let read = async {
@@ -131,12 +133,12 @@ async fn outcome_of(mut answer: Answer, port: u16, path: &str) -> Outcome {
             body.extend_from_slice(&data[..data.len().min(MAX_OUTPUT - body.len())]);
         }
     };
-    timeout(BODY_WITHIN, read).await.ok();
-    Outcome::bad(said).with_detail(&String::from_utf8_lossy(&body))
+    timeout(BODY_TIMEOUT, read).await.ok();
+    ProbeOutcome::failure(summary).with_detail(&String::from_utf8_lossy(&body))
 }
 
-/// The error with its cause, for people.
-fn words(error: &hyper::Error) -> String {
+/// The error with its cause.
+fn error_text(error: &hyper::Error) -> String {
     match std::error::Error::source(error) {
         Some(cause) => format!("{error}: {cause}"),
         None => error.to_string(),

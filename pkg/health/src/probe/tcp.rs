@@ -1,12 +1,12 @@
-//! A connection that is accepted, and nothing is said on it.
+//! A TCP check: succeeds when the port accepts a connection.
 
 use super::connect as dial;
-use crate::namespace::Sockets;
-use crate::{Outcome, Target};
+use crate::namespace::SocketFactory;
+use crate::{ProbeOutcome, ProbeTarget};
 
-pub(super) async fn connect(sockets: &Sockets, target: &Target, port: u16) -> Outcome {
+pub(super) async fn connect(sockets: &SocketFactory, target: &ProbeTarget, port: u16) -> ProbeOutcome {
     match dial(sockets, target, port).await {
-        Ok(_) => Outcome::good(format!("port {port} accepts connections")),
+        Ok(_) => ProbeOutcome::success(format!("port {port} accepts connections")),
         Err(error) => error.into_outcome(),
     }
 }

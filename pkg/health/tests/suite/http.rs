@@ -1,4 +1,4 @@
-//! What servers can answer to a GET.
+//! Possible server answers to a GET.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,57 +8,57 @@ use tokio::io::AsyncWriteExt;
 use tokio::time::Instant;
 use warren_health::MAX_OUTPUT;
 
-use super::world::{World, get, get_with};
+use super::fixture::{ProbeFixture, get, get_with};
 
 #[tokio::test]
 async fn the_status_decides() {
-    let world = World::new();
+    let world = ProbeFixture::new();
     for (status, good) in [(200, true), (204, true), (301, true), (399, true), (400, false), (500, false)] {
-        let port = world.says(format!("HTTP/1.1 {status} Whatever\r\nContent-Length: 0\r\n\r\n"));
+        let port = world.serve_bytes(format!("HTTP/1.1 {status} Whatever\r\nContent-Length: 0\r\n\r\n"));
         let outcome = world.probe(get(port, "/live?x=1")).await;
-        let said = format!("HTTP {status} from :{port}/live?x=1");
-        assert_eq!((outcome.good, outcome.output()), (good, said));
+        let expected = format!("HTTP {status} from :{port}/live?x=1");
+        assert_eq!((outcome.succeeded, outcome.output()), (good, expected));
     }
-    let port = world.says("HTTP/1.0 200 OK\r\n\r\nold");
-    assert!(world.probe(get(port, "/")).await.good, "an old server");
+    let port = world.serve_bytes("HTTP/1.0 200 OK\r\n\r\nold");
+    assert!(world.probe(get(port, "/")).await.succeeded, "an old server");
 }
 
 #[tokio::test]
 async fn the_beginning_of_a_bad_answer_is_kept() {
-    let world = World::new();
+    let world = ProbeFixture::new();
     let body = format!("no database\n{}", "x".repeat(4000));
     let length = body.len();
-    let port = world.says(format!("HTTP/1.1 503 Sorry\r\nContent-Length: {length}\r\n\r\n{body}"));
+    let port = world.serve_bytes(format!("HTTP/1.1 503 Sorry\r\nContent-Length: {length}\r\n\r\n{body}"));
     let outcome = world.probe(get(port, "/")).await;
-    assert!(!outcome.good);
-    assert_eq!(outcome.said, format!("HTTP 503 from :{port}/"));
+    assert!(!outcome.succeeded);
+    assert_eq!(outcome.summary, format!("HTTP 503 from :{port}/"));
     assert!(outcome.output().starts_with(&format!("HTTP 503 from :{port}/: no database\nxxx")));
     assert_eq!(outcome.output().len(), MAX_OUTPUT);
 }
 
 #[tokio::test]
-async fn the_request_says_what_it_was_told() {
-    let world = World::new();
+async fn request_has_configured_headers() {
+    let world = ProbeFixture::new();
     let port = world.serve(|head, mut stream| async move {
         let text = head.to_ascii_lowercase();
-        let as_told = text.starts_with("get /x?y http/1.1\r\n")
+        let as_requested = text.starts_with("get /x?y http/1.1\r\n")
             && text.contains("\r\nhost: web.example\r\n")
             && text.contains("\r\nx-key: a b\r\n")
             && text.contains("\r\nconnection: close\r\n");
-        let status = if as_told { 200 } else { 500 };
+        let status = if as_requested { 200 } else { 500 };
         stream.write_all(format!("HTTP/1.1 {status} x\r\n\r\n{head}").as_bytes()).await.ok();
     });
-    let told = get_with(port, "/x?y", &[("Host", "web.example"), ("X-Key", "a b")]);
-    let outcome = world.probe(told).await;
-    assert!(outcome.good, "{}", outcome.output());
+    let check = get_with(port, "/x?y", &[("Host", "web.example"), ("X-Key", "a b")]);
+    let outcome = world.probe(check).await;
+    assert!(outcome.succeeded, "{}", outcome.output());
     let outcome = world.probe(get(port, "/")).await;
     let shown = outcome.output().to_ascii_lowercase();
     assert!(shown.contains(&format!("host: localhost:{port}")), "{shown}");
 }
 
 #[tokio::test]
-async fn redirects_are_followed_where_they_stay() {
-    let world = World::new();
+async fn same_host_redirects_are_followed() {
+    let world = ProbeFixture::new();
     let port = world.serve(|head, mut stream| async move {
         let path = head.split(' ').nth(1).unwrap().to_owned();
         let answer = match path.as_str() {
@@ -72,7 +72,7 @@ async fn redirects_are_followed_where_they_stay() {
         };
         stream.write_all(format!("HTTP/1.1 {answer}\r\nContent-Length: 0\r\n\r\n").as_bytes()).await.ok();
     });
-    for (path, good, said) in [
+    for (path, good, expected) in [
         ("/good", true, "HTTP 200 from :{port}/fine"),
         ("/bad", false, "HTTP 500 from :{port}/broken"),
         ("/away", true, "HTTP 302 from :{port}/away"),
@@ -80,13 +80,16 @@ async fn redirects_are_followed_where_they_stay() {
         ("/loop", false, "redirected more than 5 times, at last to :{port}/loop"),
     ] {
         let outcome = world.probe(get(port, path)).await;
-        assert_eq!((outcome.good, outcome.said), (good, said.replace("{port}", &port.to_string())));
+        assert_eq!(
+            (outcome.succeeded, outcome.summary),
+            (good, expected.replace("{port}", &port.to_string()))
+        );
     }
 }
 
 #[tokio::test]
 async fn slow_and_endless_answers_take_no_more_than_they_may() {
-    let world = World::new();
+    let world = ProbeFixture::new();
     let endless = |status: &'static str| {
         world.serve(move |_, mut stream| async move {
             let head = format!("HTTP/1.1 {status} x\r\nTransfer-Encoding: chunked\r\n\r\n");
@@ -95,25 +98,25 @@ async fn slow_and_endless_answers_take_no_more_than_they_may() {
             while stream.write_all(chunk.as_bytes()).await.is_ok() {}
         })
     };
-    assert!(world.probe(get(endless("200"), "/")).await.good, "the body is not waited for");
+    assert!(world.probe(get(endless("200"), "/")).await.succeeded, "the body is not waited for");
     let outcome = world.probe(get(endless("500"), "/")).await;
-    assert!(!outcome.good && outcome.output().len() == MAX_OUTPUT);
+    assert!(!outcome.succeeded && outcome.output().len() == MAX_OUTPUT);
 
     let silent = world.serve(|_, stream| async move {
         let _held = stream;
         std::future::pending().await
     });
     let begun = Instant::now();
-    let outcome = world.within(get(silent, "/"), Duration::from_millis(300)).await;
+    let outcome = world.probe_with_timeout(get(silent, "/"), Duration::from_millis(300)).await;
     assert_eq!(outcome.output(), "no answer within 300ms");
     let drip = world.serve(|_, mut stream| async move {
         while stream.write_all(b"H").await.is_ok() {
-            // Not a wait: how slow it is.
+            // Not a wait: the delay of the server.
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     });
-    let outcome = world.within(get(drip, "/"), Duration::from_millis(300)).await;
-    assert!(!outcome.good, "{outcome:?}");
+    let outcome = world.probe_with_timeout(get(drip, "/"), Duration::from_millis(300)).await;
+    assert!(!outcome.succeeded, "{outcome:?}");
     let stuck = world.serve(|_, mut stream| async move {
         stream.write_all(b"HTTP/1.1 500 x\r\nContent-Length: 100\r\n\r\nhalf").await.ok();
         std::future::pending::<()>().await;
@@ -124,29 +127,29 @@ async fn slow_and_endless_answers_take_no_more_than_they_may() {
 }
 
 #[tokio::test]
-async fn what_is_no_http_says_so() {
-    let world = World::new();
+async fn non_http_answer_is_reported() {
+    let world = ProbeFixture::new();
     for answer in ["", "SSH-2.0-OpenSSH\r\n", "HTTP/1.1 abc\r\n\r\n"] {
-        let port = world.says(answer);
+        let port = world.serve_bytes(answer);
         let outcome = world.probe(get(port, "/")).await;
         let begins = format!("no HTTP from :{port}/: ");
-        assert!(!outcome.good && outcome.said.starts_with(&begins), "{answer:?}: {outcome:?}");
+        assert!(!outcome.succeeded && outcome.summary.starts_with(&begins), "{answer:?}: {outcome:?}");
     }
-    let port = world.says(format!("HTTP/1.1 200 OK\r\nX: {}\r\n\r\n", "x".repeat(64 << 10)));
+    let port = world.serve_bytes(format!("HTTP/1.1 200 OK\r\nX: {}\r\n\r\n", "x".repeat(64 << 10)));
     let outcome = world.probe(get(port, "/")).await;
-    assert!(!outcome.good && outcome.said.contains("too large"), "{outcome:?}");
+    assert!(!outcome.succeeded && outcome.summary.contains("too large"), "{outcome:?}");
 }
 
 #[tokio::test]
-async fn only_so_many_checks_are_under_way_and_the_others_do_not_lose_their_time() {
-    let world = Arc::new(World::with_permits(2));
+async fn queued_checks_keep_their_timeout() {
+    let world = Arc::new(ProbeFixture::with_permits(2));
     let (busy, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let seen = Arc::clone(&most);
     let port = world.serve(move |_, mut stream| {
         let (busy, most) = (Arc::clone(&busy), Arc::clone(&most));
         async move {
             most.fetch_max(busy.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-            // Not a wait: how long an answer takes.
+            // Not a wait: the duration of an answer.
             tokio::time::sleep(Duration::from_millis(100)).await;
             busy.fetch_sub(1, Ordering::SeqCst);
             stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.ok();
@@ -154,7 +157,9 @@ async fn only_so_many_checks_are_under_way_and_the_others_do_not_lose_their_time
     });
     let one = |_| {
         let world = Arc::clone(&world);
-        tokio::spawn(async move { world.within(get(port, "/"), Duration::from_millis(2000)).await.good })
+        tokio::spawn(async move {
+            world.probe_with_timeout(get(port, "/"), Duration::from_millis(2000)).await.succeeded
+        })
     };
     let all: Vec<_> = (0..20).map(one).collect();
     for check in all {

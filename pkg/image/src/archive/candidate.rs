@@ -1,83 +1,88 @@
-//! One image ready to be ingested: its documents in memory, its layers as places in the archive.
+//! One image of an archive: its documents in memory, its layers as spans of the archive.
 
 use crate::digest::Digest;
-use crate::document::{Configuration, Descriptor, Manifest};
+use crate::document::{Descriptor, ImageConfiguration, ImageManifest};
 use crate::error::Error;
-use crate::parts::Parts;
+use crate::image_parts::ImageParts;
 use crate::reference::Reference;
 
-use super::{Archive, Span, parse};
+use super::{IndexedArchive, Span, parse};
 
-/// An image for this machine's platform, found complete in an archive.
+/// A complete image for this machine's platform in an archive.
 #[derive(Debug)]
-pub(crate) struct Candidate {
-    /// The names it shall get.
+pub(crate) struct ImageCandidate {
+    /// The names to set.
     pub names: Vec<Reference>,
-    /// A tag without a repository, if that is all the archive says.
+    /// A tag without a repository, if the archive has no full name.
     pub bare_tag: Option<String>,
     /// The image itself.
-    pub parts: Parts,
-    /// Where each layer's bytes lie, lowest first.
+    pub parts: ImageParts,
+    /// Position of each layer, lowest first.
     pub spans: Vec<Span>,
 }
 
-impl Candidate {
-    /// Puts the checked parts together.
+impl ImageCandidate {
+    /// Combines the checked parts.
     ///
     /// # Errors
-    /// When configuration and layers contradict each other or the platform is another one.
-    pub fn assemble(
+    /// When configuration and layers do not match, or the platform is another one.
+    pub fn new(
         manifest: (Descriptor, Vec<u8>),
         config: (Descriptor, Vec<u8>),
         layers: Vec<(Descriptor, Span)>,
     ) -> Result<Self, Error> {
         let name = config.0.digest.to_string();
-        let configuration: Configuration = parse(&name, &config.1)?;
+        let configuration: ImageConfiguration = parse(&name, &config.1)?;
         let (layers, spans): (Vec<_>, Vec<_>) = layers.into_iter().unzip();
-        let parts = Parts::new(manifest, config, configuration, layers)?;
+        let parts = ImageParts::new(manifest, config, configuration, layers)?;
         Ok(Self { names: Vec::new(), bare_tag: None, parts, spans })
     }
 
     /// Reads what a manifest in an OCI layout refers to.
-    pub fn from_layout(archive: &Archive, manifest: (Descriptor, Vec<u8>)) -> Result<Self, Error> {
+    pub fn from_layout(archive: &IndexedArchive, manifest: (Descriptor, Vec<u8>)) -> Result<Self, Error> {
         let name = manifest.0.digest.to_string();
-        let parsed: Manifest = parse(&name, &manifest.1)?;
-        let config = blob(archive, &parsed.config, &name)?;
+        let parsed: ImageManifest = parse(&name, &manifest.1)?;
+        let config = read_blob(archive, &parsed.config, &name)?;
         let mut layers = Vec::with_capacity(parsed.layers.len());
         for layer in parsed.layers {
-            let span = place(archive, &layer, &name)?;
+            let span = locate_blob(archive, &layer, &name)?;
             layers.push((layer, span));
         }
-        Self::assemble(manifest, (parsed.config, config), layers)
+        Self::new(manifest, (parsed.config, config), layers)
     }
 }
 
-/// The bytes of a document blob, its digest checked.
-pub(super) fn blob(archive: &Archive, descriptor: &Descriptor, wanted_by: &str) -> Result<Vec<u8>, Error> {
-    place(archive, descriptor, wanted_by)?;
-    let bytes = archive.document(&path(&descriptor.digest), wanted_by)?;
+/// The bytes of a document blob, with a verified digest.
+pub(super) fn read_blob(
+    archive: &IndexedArchive,
+    descriptor: &Descriptor,
+    referrer: &str,
+) -> Result<Vec<u8>, Error> {
+    locate_blob(archive, descriptor, referrer)?;
+    let bytes = archive.document(&blob_path(&descriptor.digest), referrer)?;
     match Digest::of(&bytes) == descriptor.digest {
         true => Ok(bytes),
-        false => {
-            Err(Error::DigestMismatch { what: path(&descriptor.digest), wanted: descriptor.digest.clone() })
-        }
+        false => Err(Error::DigestMismatch {
+            what: blob_path(&descriptor.digest),
+            expected: descriptor.digest.clone(),
+        }),
     }
 }
 
-/// Where a blob lies, its size checked.
-fn place(archive: &Archive, descriptor: &Descriptor, wanted_by: &str) -> Result<Span, Error> {
+/// The position of a blob, with a verified size.
+fn locate_blob(archive: &IndexedArchive, descriptor: &Descriptor, referrer: &str) -> Result<Span, Error> {
     let missing =
-        || Error::MissingBlob { blob: descriptor.digest.to_string(), wanted_by: wanted_by.to_owned() };
-    let span = archive.span(&path(&descriptor.digest)).ok_or_else(missing)?;
+        || Error::MissingBlob { blob: descriptor.digest.to_string(), referrer: referrer.to_owned() };
+    let span = archive.span(&blob_path(&descriptor.digest)).ok_or_else(missing)?;
     match span.size == descriptor.size {
         true => Ok(span),
         false => {
-            let reason = format!("it has {} bytes, {wanted_by} says {}", span.size, descriptor.size);
-            Err(Error::entry(path(&descriptor.digest), reason))
+            let reason = format!("it has {} bytes, {referrer} declares {}", span.size, descriptor.size);
+            Err(Error::entry(blob_path(&descriptor.digest), reason))
         }
     }
 }
 
-fn path(digest: &Digest) -> String {
+fn blob_path(digest: &Digest) -> String {
     format!("blobs/sha256/{}", digest.hex())
 }

@@ -1,4 +1,4 @@
-//! The table of contents of a tar file: safe names and where their bytes lie. No byte of content is read.
+//! The index of a tar file: safe names and the positions of their bytes. Reads headers only.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -13,7 +13,7 @@ const MAX_NAME: u64 = 4096;
 const MAX_EXTENSION: u64 = 1 << 20;
 const MAX_LINKS: usize = 8;
 
-/// Where an entry's bytes lie in the tar file.
+/// Position of an entry's bytes in the tar file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
     pub offset: u64,
@@ -21,54 +21,54 @@ pub(crate) struct Span {
 }
 
 #[derive(Debug)]
-enum Target {
+enum EntryTarget {
     File(Span),
     Link(String),
 }
 
 /// Names of regular files, and links between them, resolved within the archive only.
 #[derive(Debug, Default)]
-pub(super) struct Index {
-    entries: BTreeMap<String, Target>,
+pub(super) struct TarIndex {
+    entries: BTreeMap<String, EntryTarget>,
 }
 
-/// Why an index could not be made.
-pub(super) enum Failure {
-    /// The bytes are no tar file.
+/// Why the index could not be built.
+pub(super) enum TarIndexError {
+    /// The bytes are not a tar file.
     Io(std::io::Error),
-    /// They are, with an entry that is refused.
+    /// The tar file has an invalid entry.
     Entry(Error),
 }
 
-impl From<std::io::Error> for Failure {
+impl From<std::io::Error> for TarIndexError {
     fn from(error: std::io::Error) -> Self {
         Self::Io(error)
     }
 }
 
-impl From<Error> for Failure {
+impl From<Error> for TarIndexError {
     fn from(error: Error) -> Self {
         Self::Entry(error)
     }
 }
 
-/// What an extension entry says about the one that follows it.
+/// Data of an extension entry for the entry that follows it.
 #[derive(Default)]
-struct Ahead {
+struct PendingExtension {
     name: Option<String>,
     link: Option<String>,
 }
 
-impl Index {
-    /// Walks the headers. Extension entries are read here rather than by the tar crate, which would read
-    /// them whole however large they claim to be.
-    pub fn read(file: &File) -> Result<Self, Failure> {
+impl TarIndex {
+    /// Reads the headers. Extension entries are read here rather than by the tar crate, which would read
+    /// them whole without a size limit.
+    pub fn read(file: &File) -> Result<Self, TarIndexError> {
         let length = file.metadata()?.len();
         let mut file = file;
         file.rewind()?;
         let mut archive = tar::Archive::new(file);
         let mut index = Self::default();
-        let mut ahead = Ahead::default();
+        let mut ahead = PendingExtension::default();
         for (count, entry) in archive.entries_with_seek()?.raw(true).enumerate() {
             let mut entry = entry?;
             if count >= MAX_ENTRIES {
@@ -77,20 +77,24 @@ impl Index {
             }
             let kind = entry.header().entry_type();
             match kind {
-                EntryType::GNULongName => ahead.name = Some(text(extension(&mut entry, MAX_NAME)?)?),
-                EntryType::GNULongLink => ahead.link = Some(text(extension(&mut entry, MAX_NAME)?)?),
-                EntryType::XHeader => ahead.read_pax(&extension(&mut entry, MAX_EXTENSION)?)?,
+                EntryType::GNULongName => {
+                    ahead.name = Some(parse_text(read_extension(&mut entry, MAX_NAME)?)?)
+                }
+                EntryType::GNULongLink => {
+                    ahead.link = Some(parse_text(read_extension(&mut entry, MAX_NAME)?)?)
+                }
+                EntryType::XHeader => ahead.read_pax(&read_extension(&mut entry, MAX_EXTENSION)?)?,
                 EntryType::XGlobalHeader => {}
                 _ => {
-                    let Ahead { name, link } = std::mem::take(&mut ahead);
+                    let PendingExtension { name, link } = std::mem::take(&mut ahead);
                     let name = match name {
                         Some(name) => name,
-                        None => text(entry.path_bytes().into_owned())?,
+                        None => parse_text(entry.path_bytes().into_owned())?,
                     };
                     let span = Span { offset: entry.raw_file_position(), size: entry.size() };
                     let link = || match link {
                         Some(link) => Ok(link),
-                        None => text(entry.link_name_bytes().unwrap_or_default().into_owned()),
+                        None => parse_text(entry.link_name_bytes().unwrap_or_default().into_owned()),
                     };
                     index.insert(&name, kind, span, length, link)?;
                 }
@@ -107,22 +111,22 @@ impl Index {
         length: u64,
         link: impl FnOnce() -> Result<String, Error>,
     ) -> Result<(), Error> {
-        let Some(clean) = clean(name)? else { return Ok(()) };
+        let Some(clean) = normalize_name(name)? else { return Ok(()) };
         let target = match kind {
             EntryType::Directory => return Ok(()),
             EntryType::Regular | EntryType::Continuous => {
                 if span.offset.checked_add(span.size).is_none_or(|end| end > length) {
-                    let reason = format!("it claims {} bytes, more than the archive has", span.size);
+                    let reason = format!("its size of {} bytes exceeds the archive", span.size);
                     return Err(Error::entry(name, reason));
                 }
-                Target::File(span)
+                EntryTarget::File(span)
             }
-            EntryType::Link => Target::Link(clean_link(name, "", &link()?)?),
+            EntryType::Link => EntryTarget::Link(normalize_link(name, "", &link()?)?),
             EntryType::Symlink => {
                 let parent = clean.rsplit_once('/').map_or("", |(parent, _)| parent);
-                Target::Link(clean_link(name, parent, &link()?)?)
+                EntryTarget::Link(normalize_link(name, parent, &link()?)?)
             }
-            other => return Err(Error::entry(name, format!("entries of type {other:?} have no place here"))),
+            other => return Err(Error::entry(name, format!("entries of type {other:?} are not supported"))),
         };
         match self.entries.insert(clean, target) {
             None => Ok(()),
@@ -130,13 +134,13 @@ impl Index {
         }
     }
 
-    /// The bytes of a file, links followed.
+    /// The bytes of a file; follows links.
     pub fn get(&self, name: &str) -> Option<Span> {
         let mut name = name;
         for _ in 0..MAX_LINKS {
             match self.entries.get(name)? {
-                Target::File(span) => return Some(*span),
-                Target::Link(next) => name = next,
+                EntryTarget::File(span) => return Some(*span),
+                EntryTarget::Link(next) => name = next,
             }
         }
         None
@@ -148,14 +152,14 @@ impl Index {
     }
 }
 
-impl Ahead {
+impl PendingExtension {
     fn read_pax(&mut self, records: &[u8]) -> Result<(), Error> {
         for record in tar::PaxExtensions::new(records) {
             let record =
                 record.map_err(|error| Error::entry("", format!("a pax header is malformed: {error}")))?;
             match record.key_bytes() {
-                b"path" => self.name = Some(text(record.value_bytes().to_vec())?),
-                b"linkpath" => self.link = Some(text(record.value_bytes().to_vec())?),
+                b"path" => self.name = Some(parse_text(record.value_bytes().to_vec())?),
+                b"linkpath" => self.link = Some(parse_text(record.value_bytes().to_vec())?),
                 b"size" => return Err(Error::entry("", "files over 8 GiB are not supported")),
                 _ => {}
             }
@@ -164,7 +168,7 @@ impl Ahead {
     }
 }
 
-fn extension(entry: &mut impl Read, limit: u64) -> Result<Vec<u8>, Failure> {
+fn read_extension(entry: &mut impl Read, limit: u64) -> Result<Vec<u8>, TarIndexError> {
     let mut bytes = Vec::new();
     entry.take(limit + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > limit {
@@ -173,7 +177,7 @@ fn extension(entry: &mut impl Read, limit: u64) -> Result<Vec<u8>, Failure> {
     Ok(bytes)
 }
 
-fn text(mut bytes: Vec<u8>) -> Result<String, Error> {
+fn parse_text(mut bytes: Vec<u8>) -> Result<String, Error> {
     while bytes.last() == Some(&0) {
         bytes.pop();
     }
@@ -184,7 +188,7 @@ fn text(mut bytes: Vec<u8>) -> Result<String, Error> {
 }
 
 /// A relative name without `.` and `..`; `None` for the archive's root itself.
-fn clean(name: &str) -> Result<Option<String>, Error> {
+fn normalize_name(name: &str) -> Result<Option<String>, Error> {
     if name.starts_with('/') {
         return Err(Error::entry(name, "its name is absolute"));
     }
@@ -193,13 +197,13 @@ fn clean(name: &str) -> Result<Option<String>, Error> {
     }
     let parts: Vec<&str> = name.split('/').filter(|part| !matches!(*part, "" | ".")).collect();
     match parts.contains(&"..") {
-        true => Err(Error::entry(name, "its name leaves the archive")),
+        true => Err(Error::entry(name, "its name points outside the archive")),
         false => Ok(Some(parts.join("/")).filter(|joined| !joined.is_empty())),
     }
 }
 
-/// Where a link found in folder `parent` leads, which must be inside the archive.
-fn clean_link(name: &str, parent: &str, link: &str) -> Result<String, Error> {
+/// Target of a link in directory `parent`, which must be inside the archive.
+fn normalize_link(name: &str, parent: &str, link: &str) -> Result<String, Error> {
     let escapes = || Error::entry(name, format!("it links to {link:?}, outside the archive"));
     if link.starts_with('/') || link.contains('\0') {
         return Err(escapes());

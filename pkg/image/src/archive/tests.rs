@@ -1,27 +1,27 @@
-//! Archives, honest and hostile, without containerd.
+//! Valid and hostile archives, without containerd.
 
 use super::*;
-use crate::build::{Builder, gzip, pack};
-use crate::document::Saved;
+use crate::build::{ImageBuilder, gzip, pack};
+use crate::document::DockerSaveEntry;
 
 const NAME: &str = "docker.io/library/tiny:1";
 
-fn tiny() -> Builder {
-    Builder::new(NAME).file("hello", 0o755, "x".repeat(3000)).config("Entrypoint", vec!["/hello"])
+fn tiny_image() -> ImageBuilder {
+    ImageBuilder::new(NAME).file("hello", 0o755, "x".repeat(3000)).config("Entrypoint", vec!["/hello"])
 }
 
-fn open(bytes: &[u8]) -> Result<Archive, Error> {
+fn open(bytes: &[u8]) -> Result<IndexedArchive, Error> {
     let dir = tempfile::tempdir().unwrap();
-    let mut file = nameless(dir.path()).unwrap();
+    let mut file = unnamed_file(dir.path()).unwrap();
     file.write_all(bytes).unwrap();
-    Archive::open(file, dir.path(), 1 << 20)
+    IndexedArchive::open(file, dir.path(), 1 << 20)
 }
 
-fn candidates(bytes: &[u8]) -> Result<Vec<Candidate>, Error> {
+fn candidates(bytes: &[u8]) -> Result<Vec<ImageCandidate>, Error> {
     open(bytes)?.candidates(None)
 }
 
-/// Takes an archive apart, lets `change` alter name or bytes of each file, and packs it again.
+/// Unpacks an archive, lets `change` alter name or bytes of each file, and packs it again.
 fn tamper(archive: &[u8], mut change: impl FnMut(&mut String, &mut Vec<u8>)) -> Vec<u8> {
     let mut files = Vec::new();
     for entry in tar::Archive::new(archive).entries().unwrap() {
@@ -44,15 +44,15 @@ fn replace(bytes: &mut Vec<u8>, from: &str, to: &str) {
 }
 
 #[track_caller]
-fn refused(bytes: &[u8], reason: &str) {
+fn assert_rejected(bytes: &[u8], reason: &str) {
     let error = candidates(bytes).expect_err("must be refused");
     assert!(error.is_bad_input() && !error.is_transient(), "{error:?}");
     assert!(error.to_string().contains(reason), "{error}");
 }
 
 #[test]
-fn both_formats_plain_and_gzip_give_the_same_image() {
-    let (oci, docker) = (tiny().oci_archive().unwrap(), tiny().docker_archive().unwrap());
+fn all_archive_formats_give_same_image() {
+    let (oci, docker) = (tiny_image().oci_archive().unwrap(), tiny_image().docker_archive().unwrap());
     for bytes in [&oci, &docker, &gzip(&oci).unwrap(), &gzip(&docker).unwrap()] {
         let found = candidates(bytes).unwrap();
         assert_eq!(found.len(), 1);
@@ -68,31 +68,31 @@ fn both_formats_plain_and_gzip_give_the_same_image() {
 }
 
 #[test]
-fn a_given_name_replaces_the_archives() {
-    let archive = open(&tiny().oci_archive().unwrap()).unwrap();
+fn given_name_overrides_archive_name() {
+    let archive = open(&tiny_image().oci_archive().unwrap()).unwrap();
     let name = Reference::parse("other:2").unwrap();
     assert_eq!(archive.candidates(Some(&name)).unwrap()[0].names, [name]);
 }
 
 #[test]
-fn an_archive_without_a_name_needs_one() {
-    let bytes = tamper(&tiny().oci_archive().unwrap(), |name, bytes| {
+fn unnamed_archive_needs_name() {
+    let bytes = tamper(&tiny_image().oci_archive().unwrap(), |name, bytes| {
         if name == "index.json" {
             replace(bytes, "io.containerd.image.name", "org.opencontainers.image.ref.name");
             replace(bytes, NAME, "v7");
         }
     });
-    refused(&bytes, "tag: v7");
+    assert_rejected(&bytes, "tag: v7");
     let name = Reference::parse("tiny:7").unwrap();
     assert!(open(&bytes).unwrap().candidates(Some(&name)).is_ok());
 }
 
 #[test]
-fn one_name_for_two_images_is_refused() {
-    let bytes = tamper(&tiny().docker_archive().unwrap(), |name, bytes| {
+fn one_name_for_two_images_is_rejected() {
+    let bytes = tamper(&tiny_image().docker_archive().unwrap(), |name, bytes| {
         if name == "manifest.json" {
-            let mut saved: Vec<Saved> = serde_json::from_slice(bytes).unwrap();
-            let mut second: Vec<Saved> = serde_json::from_slice(bytes).unwrap();
+            let mut saved: Vec<DockerSaveEntry> = serde_json::from_slice(bytes).unwrap();
+            let mut second: Vec<DockerSaveEntry> = serde_json::from_slice(bytes).unwrap();
             second[0].repo_tags = vec!["second:1".to_owned()];
             saved.append(&mut second);
             *bytes = serde_json::to_vec(&saved).unwrap();
@@ -105,15 +105,15 @@ fn one_name_for_two_images_is_refused() {
 }
 
 #[test]
-fn what_is_no_archive_says_so() {
-    refused(b"", "0 files");
-    refused(b"hello, this is not a tar file", "not an image archive");
-    refused(&vec![7; 4096], "not an image archive");
-    refused(&pack(&[("readme".into(), b"x".to_vec())]).unwrap(), "1 files without index.json");
-    refused(&gzip(b"x").unwrap(), "not an image archive");
-    refused(&[0x1f, 0x8b, 9, 9, 9], "damaged gzip");
-    refused(&[0x28, 0xb5, 0x2f, 0xfd, 0, 0], "zstd");
-    let half = tiny().oci_archive().unwrap();
+fn non_archive_is_reported() {
+    assert_rejected(b"", "0 files");
+    assert_rejected(b"hello, this is not a tar file", "not an image archive");
+    assert_rejected(&vec![7; 4096], "not an image archive");
+    assert_rejected(&pack(&[("readme".into(), b"x".to_vec())]).unwrap(), "1 files without index.json");
+    assert_rejected(&gzip(b"x").unwrap(), "not an image archive");
+    assert_rejected(&[0x1f, 0x8b, 9, 9, 9], "damaged gzip");
+    assert_rejected(&[0x28, 0xb5, 0x2f, 0xfd, 0, 0], "zstd");
+    let half = tiny_image().oci_archive().unwrap();
     assert!(candidates(&half[..half.len() / 2]).unwrap_err().is_bad_input());
 }
 
@@ -121,10 +121,10 @@ fn what_is_no_archive_says_so() {
 fn unpacked_size_is_bounded() {
     let bomb = gzip(&vec![0; 4 << 20]).unwrap();
     assert!(bomb.len() < 1 << 20);
-    refused(&bomb, "larger than the limit of 1048576 bytes");
+    assert_rejected(&bomb, "larger than the limit of 1048576 bytes");
 }
 
-/// A tar header written by hand: the tar crate refuses to write hostile ones.
+/// A tar header written by hand: the tar crate does not write hostile ones.
 fn raw_entry(name: &[u8], kind: tar::EntryType, link: &[u8], size: u64) -> Vec<u8> {
     let mut header = tar::Header::new_gnu();
     header.set_entry_type(kind);
@@ -140,31 +140,31 @@ fn raw_entry(name: &[u8], kind: tar::EntryType, link: &[u8], size: u64) -> Vec<u
 }
 
 #[test]
-fn hostile_entries_are_refused() {
+fn hostile_entries_are_rejected() {
     use tar::EntryType as T;
     for (name, kind, link, size, reason) in [
         (&b"/etc/passwd"[..], T::Regular, &b""[..], 0, "absolute"),
-        (b"a/../../b", T::Regular, b"", 0, "leaves the archive"),
+        (b"a/../../b", T::Regular, b"", 0, "points outside the archive"),
         (b"link", T::Symlink, b"/etc/shadow", 0, "outside the archive"),
         (b"a/link", T::Symlink, b"../../x", 0, "outside the archive"),
         (b"hard", T::Link, b"/etc/shadow", 0, "outside the archive"),
-        (b"dev", T::Block, b"", 0, "no place here"),
-        (b"fifo", T::Fifo, b"", 0, "no place here"),
-        (b"huge", T::Regular, b"", 8 << 30, "more than the archive has"),
+        (b"dev", T::Block, b"", 0, "are not supported"),
+        (b"fifo", T::Fifo, b"", 0, "are not supported"),
+        (b"huge", T::Regular, b"", 8 << 30, "exceeds the archive"),
         (b"\xff\xfe", T::Regular, b"", 0, "UTF-8"),
         (b"long", T::GNULongName, b"", 1 << 20, "not an image archive"),
     ] {
-        refused(&raw_entry(name, kind, link, size), reason);
+        assert_rejected(&raw_entry(name, kind, link, size), reason);
     }
     let mut long = raw_entry(b"x", T::GNULongName, b"", 8192);
     long.resize(512 + 8192, b'a');
-    refused(&long, "longer than 4096");
+    assert_rejected(&long, "longer than 4096");
     let twice = [("index.json".to_owned(), b"{}".to_vec()), ("./index.json".to_owned(), b"{}".to_vec())];
-    refused(&pack(&twice).unwrap(), "twice");
+    assert_rejected(&pack(&twice).unwrap(), "twice");
 }
 
 #[test]
-fn a_link_inside_the_archive_is_followed_and_a_loop_is_not() {
+fn inner_link_is_followed_and_loop_is_rejected() {
     let mut bytes = raw_entry(b"a/index.json", tar::EntryType::Symlink, b"../real", 0)[..512].to_vec();
     bytes.extend(&raw_entry(b"loop", tar::EntryType::Symlink, b"loop", 0)[..512]);
     bytes.extend(pack(&[("real".to_owned(), b"x".to_vec())]).unwrap());
@@ -175,18 +175,18 @@ fn a_link_inside_the_archive_is_followed_and_a_loop_is_not() {
 
 #[test]
 fn damaged_oci_layouts_are_refused() {
-    let good = tiny().oci_archive().unwrap();
+    let good = tiny_image().oci_archive().unwrap();
     let config = candidates(&good).unwrap()[0].parts.config.0.digest.hex().to_owned();
     let is_config = |name: &str| name.ends_with(&config);
     let mut missing = 0;
-    let gone = tamper(&good, |name, _| {
+    let incomplete = tamper(&good, |name, _| {
         if is_config(name) {
             name.clear();
             missing += 1;
         }
     });
     assert_eq!(missing, 1);
-    refused(&gone, "lacks");
+    assert_rejected(&incomplete, "has no");
     let config_with = |change: fn(&mut Vec<u8>)| {
         tamper(&good, |name, bytes| {
             if is_config(name) {
@@ -194,8 +194,8 @@ fn damaged_oci_layouts_are_refused() {
             }
         })
     };
-    refused(&config_with(|bytes| bytes[5] ^= 1), "another digest");
-    refused(&config_with(|bytes| bytes.push(0)), "bytes");
+    assert_rejected(&config_with(|bytes| bytes[5] ^= 1), "digest or size mismatch");
+    assert_rejected(&config_with(|bytes| bytes.push(0)), "bytes");
     let index = |from: &'static str, to: &'static str| {
         tamper(&good, move |name, bytes| {
             if name == "index.json" {
@@ -203,28 +203,28 @@ fn damaged_oci_layouts_are_refused() {
             }
         })
     };
-    refused(&index("sha256:", "sha256:../../"), "64 hexadecimal digits");
-    refused(&index(NAME, "Not A Name"), "not an image reference");
-    refused(&index("image.manifest.v1", "artifact.v1"), "not supported");
-    refused(&index("{", "["), "index.json is refused");
+    assert_rejected(&index("sha256:", "sha256:../../"), "64 hexadecimal digits");
+    assert_rejected(&index(NAME, "Not A Name"), "not an image reference");
+    assert_rejected(&index("image.manifest.v1", "artifact.v1"), "not supported");
+    assert_rejected(&index("{", "["), "index.json is invalid");
 }
 
 #[test]
-fn another_platform_is_refused_by_name() {
-    let foreign = Builder::new(NAME).architecture("s390x").file("x", 0o644, "x");
-    refused(&foreign.oci_archive().unwrap(), "linux/s390x");
-    refused(&foreign.docker_archive().unwrap(), "linux/s390x");
+fn other_platform_is_rejected_by_name() {
+    let foreign = ImageBuilder::new(NAME).architecture("s390x").file("x", 0o644, "x");
+    assert_rejected(&foreign.oci_archive().unwrap(), "linux/s390x");
+    assert_rejected(&foreign.docker_archive().unwrap(), "linux/s390x");
 }
 
 #[test]
-fn among_several_platforms_ours_is_taken() {
+fn matching_platform_is_chosen() {
     let (ours, foreign) =
-        (tiny().oci_archive().unwrap(), tiny().architecture("s390x").oci_archive().unwrap());
+        (tiny_image().oci_archive().unwrap(), tiny_image().architecture("s390x").oci_archive().unwrap());
     let mut foreign_index = None;
     let mut files = Vec::new();
     tamper(&foreign, |name, bytes| match name.as_str() {
         "index.json" => {
-            foreign_index = Some(serde_json::from_slice::<crate::document::Index>(bytes).unwrap())
+            foreign_index = Some(serde_json::from_slice::<crate::document::ImageIndex>(bytes).unwrap())
         }
         name if name.starts_with("blobs") => files.push((name.to_owned(), bytes.clone())),
         _ => {}
@@ -232,7 +232,7 @@ fn among_several_platforms_ours_is_taken() {
     let have: Vec<String> = files.iter().map(|(name, _)| name.clone()).collect();
     let both = tamper(&ours, |name, bytes| {
         if name == "index.json" {
-            let mut index: crate::document::Index = serde_json::from_slice(bytes).unwrap();
+            let mut index: crate::document::ImageIndex = serde_json::from_slice(bytes).unwrap();
             index.manifests.splice(0..0, foreign_index.take().unwrap().manifests);
             *bytes = serde_json::to_vec(&index).unwrap();
         }
@@ -250,7 +250,7 @@ fn among_several_platforms_ours_is_taken() {
 
 #[test]
 fn damaged_docker_archives_are_refused() {
-    let good = tiny().docker_archive().unwrap();
+    let good = tiny_image().docker_archive().unwrap();
     let layer = |change: fn(&mut String, &mut Vec<u8>)| {
         tamper(&good, move |name, bytes| {
             if name.ends_with("layer.tar") {
@@ -258,8 +258,8 @@ fn damaged_docker_archives_are_refused() {
             }
         })
     };
-    refused(&layer(|_, bytes| bytes[0] ^= 1), "another digest");
-    refused(&layer(|name, _| name.clear()), "lacks layer/layer.tar");
+    assert_rejected(&layer(|_, bytes| bytes[0] ^= 1), "digest or size mismatch");
+    assert_rejected(&layer(|name, _| name.clear()), "has no layer/layer.tar");
     let manifest = |from: &'static str, to: &'static str| {
         tamper(&good, move |name, bytes| {
             if name == "manifest.json" {
@@ -267,13 +267,13 @@ fn damaged_docker_archives_are_refused() {
             }
         })
     };
-    refused(&manifest("layer/layer.tar", "../../etc/passwd"), "lacks ../../etc/passwd");
-    refused(&manifest("\"layer/layer.tar\"", ""), "layers");
-    refused(&manifest(NAME, ""), "not an image reference");
+    assert_rejected(&manifest("layer/layer.tar", "../../etc/passwd"), "has no ../../etc/passwd");
+    assert_rejected(&manifest("\"layer/layer.tar\"", ""), "layers");
+    assert_rejected(&manifest(NAME, ""), "not an image reference");
 }
 
 #[tokio::test]
-async fn a_spool_is_bounded_and_leaves_no_name() {
+async fn spool_is_bounded_and_unlinked() {
     let dir = tempfile::tempdir().unwrap();
     let bytes = vec![1u8; 1 << 20];
     let file = spool(&bytes[..], dir.path(), 1 << 20).await.unwrap();
@@ -285,7 +285,7 @@ async fn a_spool_is_bounded_and_leaves_no_name() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sender_that_falls_silent_is_given_up() {
+async fn silent_sender_times_out() {
     let dir = tempfile::tempdir().unwrap();
     let (mut sender, receiver) = tokio::io::duplex(64);
     sender.write_all(b"start").await.unwrap();

@@ -1,28 +1,28 @@
-//! What an import and a pull share: from parts whose layers arrive to an image that can be run.
+//! Shared by import and pull: turns image parts and arriving layers into a runnable image.
 
 use std::collections::HashMap;
 
 use futures::channel::mpsc;
 use futures::{Stream, TryStreamExt};
 
-use super::Images;
+use super::ImageStore;
 use crate::digest::Digest;
 use crate::error::Error;
-use crate::parts::Parts;
+use crate::image_parts::ImageParts;
 use crate::store::Lease;
 
 const REF_CONFIG: &str = "containerd.io/gc.ref.content.config";
 const REF_LAYER: &str = "containerd.io/gc.ref.content.l.";
 const REF_SNAPSHOT: &str = "containerd.io/gc.ref.snapshot.";
 
-impl Images {
-    /// Stores the documents and unpacks each layer as soon as `arriving` has yielded for it and all below it
-    /// (one item per layer, lowest first, when the layer is in the content store). `unpacked` hears of
-    /// every layer that is done, by position. Without a name for the image it all goes with the lease.
+impl ImageStore {
+    /// Stores the documents and unpacks each layer once `arriving` has yielded for it and all below it (one
+    /// item per layer, lowest first, when the layer is in the content store). `unpacked` receives the
+    /// position of every finished layer. Without an image name everything is removed with the lease.
     pub(crate) async fn assemble(
         &self,
         lease: &Lease,
-        parts: &Parts,
+        parts: &ImageParts,
         arriving: impl Stream<Item = Result<(), Error>>,
         unpacked: impl FnMut(usize),
     ) -> Result<(), Error> {
@@ -31,7 +31,7 @@ impl Images {
         let receive = async {
             let sender = sender;
             let pass_on = async |()| {
-                // Whoever no longer listens has failed, and says so below.
+                // A receiver that was dropped has failed; its error is returned below.
                 let _ = sender.unbounded_send(());
                 Ok(())
             };
@@ -45,12 +45,12 @@ impl Images {
             references.insert(format!("{REF_LAYER}{position}"), layer.digest.to_string());
         }
         self.store.write_document(lease, &parts.manifest.1, references).await?;
-        self.hold_snapshots(&parts.config.0.digest, &chain_id).await
+        self.reference_snapshots(&parts.config.0.digest, &chain_id).await
     }
 
-    /// From here on the image record holds the snapshots too: record -> manifest -> configuration -> top
+    /// From here on the image record also retains the snapshots: record -> manifest -> configuration -> top
     /// snapshot.
-    pub(super) async fn hold_snapshots(&self, config: &Digest, chain_id: &Digest) -> Result<(), Error> {
+    pub(super) async fn reference_snapshots(&self, config: &Digest, chain_id: &Digest) -> Result<(), Error> {
         let key = format!("{REF_SNAPSHOT}{}", self.unpacker.snapshotter);
         self.store.label(config, &key, chain_id.to_string()).await
     }

@@ -1,4 +1,4 @@
-//! From an archive to images.
+//! Imports archives as images.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -6,45 +6,45 @@ use std::sync::Arc;
 use futures::stream;
 use tokio::io::AsyncRead;
 
-use super::Images;
-use crate::archive::{Archive, Candidate, spool};
+use super::ImageStore;
+use crate::archive::{ImageCandidate, IndexedArchive, spool};
 use crate::digest::Digest;
 use crate::error::Error;
 use crate::reference::Reference;
 use crate::store::Lease;
 
-/// Where an archive is spooled, how large it may be, what its image shall be called.
+/// Spool directory, size limit and image name of an import.
 #[derive(Clone, Debug)]
 pub struct ImportOptions {
-    /// A directory on a disk with room for the archive twice. Nothing is left in it.
+    /// A directory on a disk with room for twice the archive. No file remains in it.
     pub spool_dir: PathBuf,
-    /// The largest archive accepted, in bytes, packed and unpacked each.
+    /// The largest accepted archive in bytes, packed and unpacked each.
     pub max_bytes: u64,
-    /// The name for the archive's only image. Without it the archive must name its images.
+    /// Name for the only image of the archive. Without it the archive must name its images.
     pub name: Option<Reference>,
 }
 
-/// One name that an import created or moved.
+/// One image name that an import created or moved.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Imported {
-    /// The image's name from now on.
+pub struct ImportedName {
+    /// Name of the image.
     pub reference: Reference,
-    /// The digest of its manifest.
+    /// Digest of its manifest.
     pub digest: Digest,
-    /// Bytes of its layers and configuration as stored.
+    /// Stored bytes of its layers and configuration.
     pub size: u64,
 }
 
-impl Images {
-    /// Imports every image of an OCI-layout or docker-save archive, plain or gzip, told apart by content.
-    /// Importing the same archive again changes nothing; a name that exists moves to the new image.
+impl ImageStore {
+    /// Imports every image of an OCI-layout or docker-save archive, plain or gzip, detected by content.
+    /// Importing the same archive again changes nothing; an existing name moves to the new image.
     ///
-    /// Once the archive is received the import runs to its end even if this future is dropped, and releases
-    /// its lease. Names appear last: an import that fails leaves none.
+    /// After the archive is received the import completes even if this future is dropped, and releases its
+    /// lease. Names are set last: a failed import leaves none.
     ///
     /// # Errors
-    /// [`Error::is_bad_input`] tells a bad archive from a failing node.
-    pub async fn import<R>(&self, archive: R, options: ImportOptions) -> Result<Vec<Imported>, Error>
+    /// [`Error::is_bad_input`] distinguishes a bad archive from a failing node.
+    pub async fn import<R>(&self, archive: R, options: ImportOptions) -> Result<Vec<ImportedName>, Error>
     where
         R: AsyncRead + Unpin + Send,
     {
@@ -52,24 +52,27 @@ impl Images {
         let images = self.clone();
         let work = async move {
             let opened = tokio::task::spawn_blocking(move || {
-                let archive = Archive::open(spooled, &options.spool_dir, options.max_bytes)?;
+                let archive = IndexedArchive::open(spooled, &options.spool_dir, options.max_bytes)?;
                 let candidates = archive.candidates(options.name.as_ref())?;
                 let file = archive.file().map_err(|error| Error::spool(&options.spool_dir, error))?;
                 Ok::<_, Error>((Arc::new(file), candidates))
             });
             let (file, candidates) = opened.await.expect("reading an archive does not panic")?;
-            images.store.under_lease(async |lease| images.take_in(&lease, &file, &candidates).await).await
+            images
+                .store
+                .under_lease(async |lease| images.store_candidate(&lease, &file, &candidates).await)
+                .await
         };
         tokio::spawn(work).await.expect("an import is neither cancelled nor panics")
     }
 
-    async fn take_in(
+    async fn store_candidate(
         &self,
         lease: &Lease,
         file: &Arc<std::fs::File>,
-        candidates: &[Candidate],
-    ) -> Result<Vec<Imported>, Error> {
-        for Candidate { parts, spans, .. } in candidates {
+        candidates: &[ImageCandidate],
+    ) -> Result<Vec<ImportedName>, Error> {
+        for ImageCandidate { parts, spans, .. } in candidates {
             let next = async |position: usize| {
                 let (Some(layer), Some(span)) = (parts.layers.get(position), spans.get(position)) else {
                     return Ok(None);
@@ -84,9 +87,9 @@ impl Images {
         for candidate in candidates {
             let (manifest, size) = (&candidate.parts.manifest.0, candidate.parts.size());
             for name in &candidate.names {
-                self.point(name, manifest).await?;
+                self.set_target(name, manifest).await?;
                 let (reference, digest) = (name.clone(), manifest.digest.clone());
-                imported.push(Imported { reference, digest, size });
+                imported.push(ImportedName { reference, digest, size });
             }
         }
         Ok(imported)

@@ -1,55 +1,55 @@
-//! What images there are, and what each takes on disk.
+//! Lists images and their disk usage.
 
 use std::collections::BTreeMap;
 
 use warren_types::Timestamp;
 
-use super::Images;
-use super::record::Record;
+use super::ImageStore;
+use super::record::ImageRecord;
 use crate::digest::Digest;
 use crate::error::Error;
 use crate::reference::Reference;
 
-/// Sizes kept in memory; when there are more, all are forgotten, and asked for again.
-const SIZES: usize = 16_384;
+/// Limit of cached sizes; at the limit the cache is cleared and filled again.
+const MAX_CACHED_SIZES: usize = 16_384;
 
-/// One row of the list of images.
+/// One row of the image list.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listed {
-    /// The name as containerd keeps it: `REPOSITORY:TAG`, `REPOSITORY@DIGEST` for an image that was pulled by
-    /// digest or that its tag left, or what another tool wrote.
+pub struct ListedImage {
+    /// Name in containerd: `REPOSITORY:TAG`, `REPOSITORY@DIGEST` for an image pulled by digest or whose tag
+    /// moved, or the format of another tool.
     pub reference: String,
-    /// What it points to: a manifest, or an index of them. The digest to bind tasks to.
+    /// Target of the name: a manifest or an index. The digest to bind tasks to.
     pub digest: Digest,
-    /// When the name was made.
+    /// When the name was created.
     pub created: Timestamp,
-    /// When the name was last made, moved or marked as used.
-    pub changed: Timestamp,
-    /// When it was used last. When it was made, if nobody ever used it.
+    /// When the name was last created, moved or marked as used.
+    pub updated: Timestamp,
+    /// Last use, or the creation time of an image that was never used.
     pub last_used: Timestamp,
-    /// What it consists of, with bytes on disk. Images have parts in common. Empty when its documents cannot
-    /// be read or are for other machines.
-    pub parts: BTreeMap<Part, u64>,
+    /// Its parts with bytes on disk. Images may share parts. Empty when its documents are unreadable or for
+    /// other platforms.
+    pub parts: BTreeMap<ImagePart, u64>,
 }
 
-/// A part of an image that takes room on disk.
+/// A part of an image that uses disk space.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Part {
-    /// Bytes as the registry gave them.
+pub enum ImagePart {
+    /// A blob as stored by the registry.
     Blob(Digest),
     /// An unpacked layer.
     Layer(Digest),
 }
 
-impl Listed {
-    /// Bytes on disk of all its parts, packed and unpacked, also of those that other images have.
+impl ListedImage {
+    /// Bytes on disk of all its parts, packed and unpacked, including parts shared with other images.
     pub fn size(&self) -> u64 {
         self.parts.values().fold(0, |sum, bytes| sum.saturating_add(*bytes))
     }
 
-    /// Whether a reference that a task has stands for this image.
-    pub fn is(&self, reference: &Reference) -> bool {
-        if self.reference == reference.record() {
+    /// Whether the reference of a task resolves to this image.
+    pub fn matches(&self, reference: &Reference) -> bool {
+        if self.reference == reference.record_name() {
             return true;
         }
         reference.digest() == Some(&self.digest)
@@ -57,46 +57,53 @@ impl Listed {
     }
 }
 
-impl Images {
-    /// Every image name of the namespace, whoever made it, in the order of names.
+impl ImageStore {
+    /// Every image name of the namespace, including those of other tools, sorted by name.
     ///
     /// # Errors
     /// When containerd fails.
-    pub async fn list(&self) -> Result<Vec<Listed>, Error> {
+    pub async fn list(&self) -> Result<Vec<ListedImage>, Error> {
         let mut rows = Vec::new();
         for record in self.records(Vec::new()).await? {
             let parts = self.parts(&record).await?;
             let last_used = self.last_used(&record);
-            let Record { name: reference, target, created, changed, .. } = record;
-            rows.push(Listed { reference, digest: target.digest, created, changed, last_used, parts });
+            let ImageRecord { name: reference, target, created, updated: changed, .. } = record;
+            rows.push(ListedImage {
+                reference,
+                digest: target.digest,
+                created,
+                updated: changed,
+                last_used,
+                parts,
+            });
         }
         rows.sort_by(|a, b| a.reference.cmp(&b.reference));
         Ok(rows)
     }
 
-    async fn parts(&self, record: &Record) -> Result<BTreeMap<Part, u64>, Error> {
+    async fn parts(&self, record: &ImageRecord) -> Result<BTreeMap<ImagePart, u64>, Error> {
         let mut parts = BTreeMap::new();
         let info = match self.info(&record.target).await {
             Ok(Some(info)) => info,
             Ok(None) => return Ok(parts),
             Err(error) if error.is_bad_input() => {
-                tracing::debug!(image = record.name, %error, "listed without a size: it cannot be run");
+                tracing::debug!(image = record.name, %error, "cannot determine image size; the image cannot run");
                 return Ok(parts);
             }
             Err(error) => return Err(error),
         };
         for blob in info.blobs().chain([&record.target]) {
-            parts.insert(Part::Blob(blob.digest.clone()), blob.size);
+            parts.insert(ImagePart::Blob(blob.digest.clone()), blob.size);
         }
         for chain_id in info.chain() {
             if let Some(bytes) = self.unpacked_size(&chain_id).await? {
-                parts.insert(Part::Layer(chain_id), bytes);
+                parts.insert(ImagePart::Layer(chain_id), bytes);
             }
         }
         Ok(parts)
     }
 
-    /// What an unpacked layer takes; `None` when it is not unpacked.
+    /// Disk usage of an unpacked layer; `None` when it is not unpacked.
     async fn unpacked_size(&self, chain_id: &Digest) -> Result<Option<u64>, Error> {
         if let Some(known) = self.sizes.lock().expect("no holder panics").get(chain_id) {
             return Ok(Some(*known));
@@ -104,7 +111,7 @@ impl Images {
         let found = self.unpacker.committed_size(chain_id).await?;
         if let Some(bytes) = found {
             let mut sizes = self.sizes.lock().expect("no holder panics");
-            if sizes.len() >= SIZES {
+            if sizes.len() >= MAX_CACHED_SIZES {
                 sizes.clear();
             }
             sizes.insert(chain_id.clone(), bytes);

@@ -1,31 +1,31 @@
-//! From a name to what running the image needs.
+//! Resolves an image name to what a container start needs.
 
 use std::sync::Arc;
 
 use futures::stream;
 
-use super::Images;
+use super::ImageStore;
 use crate::digest::Digest;
-use crate::document::{Configuration, Descriptor, Index, Manifest, RunConfig};
+use crate::document::{Descriptor, ImageConfiguration, ImageIndex, ImageManifest, RunConfig};
 use crate::error::Error;
-use crate::platform::Host;
+use crate::platform::HostPlatform;
 use crate::reference::Reference;
 use crate::store::Lease;
 
-/// Parsed images kept in memory; the cache is emptied when it is full.
-const CACHED: usize = 256;
+/// Limit of parsed images in memory; the cache is cleared at the limit.
+const MAX_CACHED_IMAGES: usize = 256;
 
-/// What running an image needs.
+/// What a container start needs of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageInfo {
-    /// What its name points to, an index or a manifest. Bound to this digest, a reference gives the same
-    /// image on every node.
+    /// Target of the name, an index or a manifest. A reference with this digest gives the same image on
+    /// every node.
     pub digest: Digest,
-    /// The digest of the manifest for this platform.
+    /// Digest of the manifest for this platform.
     pub manifest: Digest,
-    /// The name of the committed snapshot that holds its file system.
+    /// Name of the committed snapshot that holds its file system.
     pub chain_id: Digest,
-    /// How it wants to be run.
+    /// Run configuration of the image.
     pub config: RunConfig,
     layers: Vec<Descriptor>,
     diff_ids: Vec<Digest>,
@@ -34,7 +34,7 @@ pub struct ImageInfo {
 }
 
 impl ImageInfo {
-    /// Bytes of its layers and configuration as stored; `u64::MAX` when the sum is larger.
+    /// Stored bytes of its layers and configuration; saturates at `u64::MAX`.
     pub fn size(&self) -> u64 {
         let layers = self.layers.iter().map(|layer| layer.size);
         layers.fold(self.config_blob.size, u64::saturating_add)
@@ -45,20 +45,19 @@ impl ImageInfo {
         self.layers.iter().chain([&self.config_blob, &self.manifest_blob])
     }
 
-    /// The names of its committed snapshots, lowest first.
+    /// Names of its committed snapshots, lowest first.
     pub(crate) fn chain(&self) -> Vec<Digest> {
-        Digest::chain(&self.diff_ids)
+        Digest::chain_ids(&self.diff_ids)
     }
 }
 
-impl Images {
-    /// Looks an image up in the store, never in a registry; `None` when it is not here or not complete.
+impl ImageStore {
+    /// Looks an image up in the local store; `None` when it does not exist or is incomplete.
     ///
-    /// A reference with a digest means that content alone: it is found whatever its tag points to now, and
-    /// when only other content is here under its tag, it is not here.
+    /// A reference with a digest matches only that digest, whatever its tag points to now.
     ///
     /// # Errors
-    /// When containerd fails, or the image's documents are unusable or for another platform.
+    /// When containerd fails, or the image's documents are invalid or for another platform.
     pub async fn get(&self, reference: &Reference) -> Result<Option<Arc<ImageInfo>>, Error> {
         match self.find(reference).await? {
             Some(record) => self.info(&record.target).await,
@@ -66,37 +65,37 @@ impl Images {
         }
     }
 
-    /// What running an image needs, by what its record points to.
+    /// Returns what running an image needs, by the target of its record.
     pub(crate) async fn info(&self, target: &Descriptor) -> Result<Option<Arc<ImageInfo>>, Error> {
         if let Some(info) = self.parsed.lock().expect("no holder panics").get(&target.digest) {
             return Ok(Some(info.clone()));
         }
         let Some(info) = self.read(target.clone()).await?.map(Arc::new) else { return Ok(None) };
         let mut parsed = self.parsed.lock().expect("no holder panics");
-        if parsed.len() >= CACHED {
+        if parsed.len() >= MAX_CACHED_IMAGES {
             parsed.clear();
         }
         parsed.insert(target.digest.clone(), info.clone());
         Ok(Some(info))
     }
 
-    /// Reads an image's documents from the store. One index is followed, as other tools record it.
+    /// Reads an image's documents from the store. Follows one level of index, as other tools record it.
     async fn read(&self, target: Descriptor) -> Result<Option<ImageInfo>, Error> {
         let digest = target.digest.clone();
         let manifest = match target.is_index() {
             false => target,
             true => {
-                let Some(index) = self.document::<Index>(&target.digest).await? else { return Ok(None) };
-                let missing = |found| Error::Platform { what: target.digest.to_string(), found };
-                Host::native().choose(&index.manifests).map_err(missing)?.clone()
+                let Some(index) = self.document::<ImageIndex>(&target.digest).await? else { return Ok(None) };
+                let missing = |found| Error::NoMatchingPlatform { what: target.digest.to_string(), found };
+                HostPlatform::native().choose(&index.manifests).map_err(missing)?.clone()
             }
         };
-        let Some(parsed) = self.document::<Manifest>(&manifest.digest).await? else { return Ok(None) };
-        let Some(configuration) = self.document::<Configuration>(&parsed.config.digest).await? else {
+        let Some(parsed) = self.document::<ImageManifest>(&manifest.digest).await? else { return Ok(None) };
+        let Some(configuration) = self.document::<ImageConfiguration>(&parsed.config.digest).await? else {
             return Ok(None);
         };
         let diff_ids = configuration.rootfs.diff_ids;
-        let chain = Digest::chain(&diff_ids);
+        let chain = Digest::chain_ids(&diff_ids);
         match chain.into_iter().next_back() {
             Some(chain_id) if diff_ids.len() == parsed.layers.len() => Ok(Some(ImageInfo {
                 digest,
@@ -108,9 +107,10 @@ impl Images {
                 manifest_blob: manifest,
                 config_blob: parsed.config,
             })),
-            _ => {
-                Err(Error::document(manifest.digest.to_string(), "its layers and configuration do not agree"))
-            }
+            _ => Err(Error::document(
+                manifest.digest.to_string(),
+                "the layer count differs from the configuration",
+            )),
         }
     }
 
@@ -127,12 +127,12 @@ impl Images {
                 return Ok(false);
             }
         }
-        // A committed snapshot has all those below it.
+        // A committed snapshot includes all snapshots below it.
         Ok(self.unpacker.committed_size(&image.chain_id).await?.is_some())
     }
 
-    /// Unpacks an image whose content is stored but whose snapshots are not there: another tool pulled it
-    /// without unpacking, or they were deleted by hand. Harmless when they are there.
+    /// Unpacks an image that is stored without snapshots: another tool pulled it without unpacking, or the
+    /// snapshots were deleted by hand. Idempotent.
     ///
     /// # Errors
     /// As for an import.
@@ -141,7 +141,7 @@ impl Images {
         let stored = stream::repeat(());
         let unpack = async |lease: Lease| {
             let chain_id = self.unpacker.ensure_unpacked(&lease, layers, diff_ids, stored, |_| ()).await?;
-            self.hold_snapshots(&image.config_blob.digest, &chain_id).await
+            self.reference_snapshots(&image.config_blob.digest, &chain_id).await
         };
         self.store.under_lease(unpack).await
     }

@@ -1,114 +1,113 @@
-//! The layers of an image on their way from the registry into the content store.
+//! Downloads the layers of an image from the registry into the content store.
 
 use std::collections::HashMap;
 
 use futures::{Stream, StreamExt, stream};
 
-use super::progress::Reporter;
-use super::rest;
+use super::progress::ProgressSender;
+use super::wait_for_retry;
 use crate::document::Descriptor;
 use crate::error::Error;
-use crate::registry::{Failure, Repository, Tries};
-use crate::store::{Ingest, Lease, Opened, Store};
+use crate::registry::{AttemptFailure, Repository, RetryCounter};
+use crate::store::{ContentStore, Ingest, IngestTarget, Lease};
 
-/// Layers of one image that are fetched at the same time.
-const AT_ONCE: usize = 4;
-/// Bytes are passed on in pieces of about this size.
-const PIECE: usize = 256 << 10;
+/// Concurrent layer downloads of one image.
+const MAX_CONCURRENT_LAYERS: usize = 4;
+/// Approximate size of the chunks written to the store.
+const CHUNK_BYTES: usize = 256 << 10;
 
-/// Fetches layers, several at a time, and yields for each, lowest first, when it is stored. A layer that
-/// the store has is not fetched.
+/// Fetches layers concurrently and yields for each, lowest first, when it is stored. A layer that the store
+/// has is not fetched.
 pub(super) fn fetch<'a>(
-    store: &'a Store,
+    store: &'a ContentStore,
     lease: &'a Lease,
     repository: &'a Repository,
     layers: &'a [Descriptor],
-    reporter: &'a Reporter,
+    reporter: &'a ProgressSender,
 ) -> impl Stream<Item = Result<(), Error>> + 'a {
     let one = move |(position, layer): (usize, &'a Descriptor)| async move {
         match store.ingest(lease, &layer.digest, layer.size).await? {
-            Opened::Present => reporter.received(position, layer.size),
-            Opened::Absent(ingest) => {
+            IngestTarget::Present => reporter.add_received(position, layer.size),
+            IngestTarget::Absent(ingest) => {
                 let _permit = repository.transfers.acquire().await.expect("it is never closed");
-                Layer { repository, layer, position, reporter, ingest, received: 0 }.store().await?;
+                LayerFetch { repository, layer, position, reporter, ingest, received: 0 }.store().await?;
             }
         }
-        reporter.fetched(position);
+        reporter.set_fetched(position);
         Ok(())
     };
-    // `buffered` begins them in order and lets a layer whose turn has not come yet go on.
-    stream::iter(layers.iter().enumerate()).map(one).buffered(AT_ONCE)
+    // `buffered` starts layers in order and keeps later ones running while earlier ones are pending.
+    stream::iter(layers.iter().enumerate()).map(one).buffered(MAX_CONCURRENT_LAYERS)
 }
 
-/// A layer that is being fetched.
-struct Layer<'a> {
+struct LayerFetch<'a> {
     repository: &'a Repository,
     layer: &'a Descriptor,
     position: usize,
-    reporter: &'a Reporter,
+    reporter: &'a ProgressSender,
     ingest: Box<Ingest>,
-    /// Bytes handed on to the store.
+    /// Bytes written to the store.
     received: u64,
 }
 
-/// Why a layer did not come.
-enum Trouble {
-    /// The registry's doing, which another attempt may mend.
-    Registry(Failure),
-    /// Ours or the store's.
-    Own(Error),
+/// Why a layer could not be fetched.
+enum LayerError {
+    /// A registry failure, which another attempt may repair.
+    Registry(AttemptFailure),
+    /// A failure of this node or its store.
+    Local(Error),
 }
 
-impl From<Failure> for Trouble {
-    fn from(failure: Failure) -> Self {
+impl From<AttemptFailure> for LayerError {
+    fn from(failure: AttemptFailure) -> Self {
         Self::Registry(failure)
     }
 }
 
-impl From<Error> for Trouble {
+impl From<Error> for LayerError {
     fn from(error: Error) -> Self {
-        Self::Own(error)
+        Self::Local(error)
     }
 }
 
-impl Layer<'_> {
-    /// Fetches all of it, going on where a connection broke, and commits it.
+impl LayerFetch<'_> {
+    /// Fetches the whole layer, resumes after broken connections, and commits it.
     async fn store(mut self) -> Result<(), Error> {
-        let mut tries = Tries::new(&self.repository.patience);
+        let mut tries = RetryCounter::new(&self.repository.policy);
         while self.received < self.layer.size {
             let before = self.received;
-            match self.stretch().await {
-                Ok(()) => self.reporter.troubled(None),
-                Err(Trouble::Own(error)) => return Err(error),
-                Err(Trouble::Registry(failure)) => {
+            match self.fetch_rest().await {
+                Ok(()) => self.reporter.set_retry_reason(None),
+                Err(LayerError::Local(error)) => return Err(error),
+                Err(LayerError::Registry(failure)) => {
                     if self.received > before {
-                        tries.progressed();
+                        tries.reset();
                     }
-                    rest(&mut tries, failure, self.reporter).await?;
+                    wait_for_retry(&mut tries, failure, self.reporter).await?;
                 }
             }
         }
         self.ingest.commit(HashMap::new()).await
     }
 
-    /// Takes what one connection gives. All of the layer is there when it ends well.
-    async fn stretch(&mut self) -> Result<(), Trouble> {
+    /// Reads from one connection. The layer is complete when this returns `Ok`.
+    async fn fetch_rest(&mut self) -> Result<(), LayerError> {
         let size = self.layer.size;
         let mut blob = self.repository.blob(self.layer, self.received).await?;
-        let mut piece = Vec::with_capacity(PIECE);
+        let mut piece = Vec::with_capacity(CHUNK_BYTES);
         loop {
             let more = blob.read(&mut piece).await;
             let is_over = !matches!(more, Ok(true));
             let coming = self.received + piece.len() as u64;
             if coming > size {
-                let reason = format!("it goes on after the {size} bytes that its manifest says");
-                return Err(Failure::from(self.repository.nonsense(blob.what(), reason)).into());
+                let reason = format!("it is longer than the {size} bytes in its manifest");
+                return Err(AttemptFailure::from(self.repository.invalid_answer(blob.what(), reason)).into());
             }
-            // What came before the connection broke need not come again.
-            if !piece.is_empty() && (piece.len() >= PIECE || is_over || coming == size) {
-                self.ingest.write(std::mem::replace(&mut piece, Vec::with_capacity(PIECE))).await?;
+            // Received bytes survive a broken connection.
+            if !piece.is_empty() && (piece.len() >= CHUNK_BYTES || is_over || coming == size) {
+                self.ingest.write(std::mem::replace(&mut piece, Vec::with_capacity(CHUNK_BYTES))).await?;
                 self.received = coming;
-                self.reporter.received(self.position, coming);
+                self.reporter.add_received(self.position, coming);
             }
             match more? {
                 true => {}

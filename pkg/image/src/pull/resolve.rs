@@ -1,134 +1,139 @@
-//! From a name to the documents of the image for this machine, each checked before the next is asked for.
+//! Resolves a name to the documents of the image for this machine; checks each before it requests the next.
 
 use serde::de::DeserializeOwned;
 
-use super::persist;
-use super::progress::Reporter;
+use super::progress::ProgressSender;
+use super::retry;
 use crate::digest::Digest;
 use crate::document::{
-    Configuration, DOCKER_LIST, Descriptor, Index, MAX_DOCUMENT, Manifest, OCI_INDEX, OCI_MANIFEST,
+    DOCKER_LIST, Descriptor, ImageConfiguration, ImageIndex, ImageManifest, MAX_DOCUMENT, OCI_INDEX,
+    OCI_MANIFEST,
 };
 use crate::error::Error;
-use crate::parts::Parts;
-use crate::platform::Host;
+use crate::image_parts::ImageParts;
+use crate::platform::HostPlatform;
 use crate::reference::Reference;
-use crate::registry::{Found, Named, Repository};
-use crate::store::Store;
+use crate::registry::{FetchedManifest, ManifestSelector, Repository};
+use crate::store::ContentStore;
 
-/// What a name stands for.
-pub(super) struct Resolved {
+/// Documents of a resolved name.
+pub(super) struct ResolvedImage {
     /// The index, when the image has one.
     pub index: Option<(Descriptor, Vec<u8>)>,
     /// The image for this machine.
-    pub parts: Parts,
+    pub parts: ImageParts,
 }
 
 /// Fetches and checks all documents of an image.
 ///
 /// # Errors
-/// A registry that does not give them, documents that are not of an image, another platform.
+/// A registry that does not provide them, invalid documents, or another platform.
 pub(super) async fn resolve(
-    store: &Store,
+    store: &ContentStore,
     repository: &Repository,
     reference: &Reference,
-    reporter: &Reporter,
-) -> Result<Resolved, Error> {
-    let (descriptor, bytes) = manifest(repository, Named::of(reference), reporter).await?;
+    reporter: &ProgressSender,
+) -> Result<ResolvedImage, Error> {
+    let (descriptor, bytes) =
+        manifest(repository, ManifestSelector::from_reference(reference), reporter).await?;
     if !descriptor.is_index() {
         let parts = parts(store, repository, (descriptor, bytes), reporter).await?;
-        return Ok(Resolved { index: None, parts });
+        return Ok(ResolvedImage { index: None, parts });
     }
     let name = descriptor.digest.to_string();
-    let index: Index = parse(&name, &bytes)?;
-    let missing = |found| Error::Platform { what: reference.to_string(), found };
-    let chosen = Host::native().choose(&index.manifests).map_err(missing)?;
+    let index: ImageIndex = parse(&name, &bytes)?;
+    let missing = |found| Error::NoMatchingPlatform { what: reference.to_string(), found };
+    let chosen = HostPlatform::native().choose(&index.manifests).map_err(missing)?;
     if !chosen.is_manifest() {
         let what = format!("media type {:?} in index {name}", chosen.media_type);
-        return Err(Error::Unsupported { what, advice: "want an image manifest for each platform" });
+        return Err(Error::Unsupported { what, advice: "use an image manifest for each platform" });
     }
-    let manifest = manifest(repository, Named::Digest(&chosen.digest), reporter).await?;
+    let manifest = manifest(repository, ManifestSelector::Digest(&chosen.digest), reporter).await?;
     if manifest.0.is_index() {
         let what = format!("the index {} in index {name}", chosen.digest);
-        return Err(Error::Unsupported { what, advice: "want an image manifest for each platform" });
+        return Err(Error::Unsupported { what, advice: "use an image manifest for each platform" });
     }
     let parts = parts(store, repository, manifest, reporter).await?;
-    Ok(Resolved { index: Some((descriptor, bytes)), parts })
+    Ok(ResolvedImage { index: Some((descriptor, bytes)), parts })
 }
 
-/// Fetches a manifest or an index and says which it is.
+/// Fetches a manifest or an index and returns which it is.
 pub(super) async fn manifest(
     repository: &Repository,
-    named: Named<'_>,
-    reporter: &Reporter,
+    named: ManifestSelector<'_>,
+    reporter: &ProgressSender,
 ) -> Result<(Descriptor, Vec<u8>), Error> {
-    let Found { media_type, bytes } = persist(repository, reporter, || repository.manifest(named)).await?;
+    let FetchedManifest { media_type, bytes } =
+        retry(repository, reporter, || repository.manifest(named)).await?;
     let digest = Digest::of(&bytes);
-    if let Named::Digest(wanted) = named
-        && *wanted != digest
+    if let ManifestSelector::Digest(expected) = named
+        && *expected != digest
     {
-        return Err(Error::DigestMismatch { what: "the manifest".to_owned(), wanted: wanted.clone() });
+        return Err(Error::DigestMismatch { what: "the manifest".to_owned(), expected: expected.clone() });
     }
-    let media_type = kind(&digest, &media_type, &bytes)?;
+    let media_type = effective_media_type(&digest, &media_type, &bytes)?;
     Ok((Descriptor::new(media_type, digest, bytes.len() as u64), bytes))
 }
 
-/// The media type of a manifest: what it says of itself, or else what the registry says. Both must agree, so
-/// that nobody takes it for something else than we do.
-fn kind(digest: &Digest, said: &str, bytes: &[u8]) -> Result<&'static str, Error> {
+/// Media type of a manifest: its own field, or else the registry's header. If both exist they must agree,
+/// so that other tools read it the same way.
+fn effective_media_type(digest: &Digest, header: &str, bytes: &[u8]) -> Result<&'static str, Error> {
     #[derive(serde::Deserialize)]
     #[serde(rename_all = "camelCase")]
-    struct Kind {
+    struct MediaTypeHint {
         schema_version: u32,
         #[serde(default)]
         media_type: Option<String>,
     }
-    let Kind { schema_version, media_type } = parse(digest.as_str(), bytes)?;
+    let MediaTypeHint { schema_version, media_type } = parse(digest.as_str(), bytes)?;
     if schema_version != 2 {
         let what = format!("an image manifest of schema version {schema_version}");
-        return Err(Error::Unsupported { what, advice: "push it again with a tool of this decade" });
+        return Err(Error::Unsupported { what, advice: "push it again with a current tool" });
     }
-    let own = media_type.as_deref().unwrap_or(said);
-    const KNOWN: [&str; 4] = [OCI_INDEX, OCI_MANIFEST, DOCKER_LIST, crate::document::DOCKER_MANIFEST];
-    match KNOWN.into_iter().find(|known| *known == own) {
-        Some(known) if known == said => Ok(known),
+    let own = media_type.as_deref().unwrap_or(header);
+    const KNOWN_MEDIA_TYPES: [&str; 4] =
+        [OCI_INDEX, OCI_MANIFEST, DOCKER_LIST, crate::document::DOCKER_MANIFEST];
+    match KNOWN_MEDIA_TYPES.into_iter().find(|known| *known == own) {
+        Some(known) if known == header => Ok(known),
         Some(known) => {
-            let reason = format!("the registry calls it {said:?}, itself {known:?}");
+            let reason = format!("the registry reports {header:?}, the document {known:?}");
             Err(Error::document(digest.to_string(), reason))
         }
         None => {
             let what = format!("manifest media type {own:?}");
-            Err(Error::Unsupported { what, advice: "want an OCI or Docker image manifest" })
+            Err(Error::Unsupported { what, advice: "use an OCI or Docker image manifest" })
         }
     }
 }
 
-/// Fetches what a manifest refers to, but for its layers.
+/// Fetches what a manifest refers to, except its layers.
 async fn parts(
-    store: &Store,
+    store: &ContentStore,
     repository: &Repository,
     manifest: (Descriptor, Vec<u8>),
-    reporter: &Reporter,
-) -> Result<Parts, Error> {
+    reporter: &ProgressSender,
+) -> Result<ImageParts, Error> {
     let name = manifest.0.digest.to_string();
-    let parsed: Manifest = parse(&name, &manifest.1)?;
+    let parsed: ImageManifest = parse(&name, &manifest.1)?;
     let config = parsed.config;
     if !config.is_configuration() {
-        let what = format!("what {name} holds, {:?},", config.media_type);
-        return Err(Error::Unsupported { what, advice: "want a container image" });
+        let what = format!("content of type {:?} in {name}", config.media_type);
+        return Err(Error::Unsupported { what, advice: "use a container image" });
     }
     if config.size > MAX_DOCUMENT {
-        let reason = format!("its configuration has {} bytes, want at most {MAX_DOCUMENT}", config.size);
+        let reason =
+            format!("its configuration has {} bytes, at most {MAX_DOCUMENT} are allowed", config.size);
         return Err(Error::document(name, reason));
     }
     let bytes = match store.read_document(&config.digest).await? {
         Some(bytes) => bytes,
-        None => persist(repository, reporter, || repository.document(&config)).await?,
+        None => retry(repository, reporter, || repository.document(&config)).await?,
     };
     if Digest::of(&bytes) != config.digest || bytes.len() as u64 != config.size {
-        return Err(Error::DigestMismatch { what: "the configuration".to_owned(), wanted: config.digest });
+        return Err(Error::DigestMismatch { what: "the configuration".to_owned(), expected: config.digest });
     }
-    let configuration: Configuration = parse(config.digest.as_str(), &bytes)?;
-    Parts::new(manifest, (config, bytes), configuration, parsed.layers)
+    let configuration: ImageConfiguration = parse(config.digest.as_str(), &bytes)?;
+    ImageParts::new(manifest, (config, bytes), configuration, parsed.layers)
 }
 
 fn parse<T: DeserializeOwned>(name: &str, bytes: &[u8]) -> Result<T, Error> {

@@ -1,23 +1,23 @@
-//! What a registry demands in `WWW-Authenticate`. Source: RFC 9110, section 11, and RFC 6750, section 3.
+//! Parses the `WWW-Authenticate` header. Source: RFC 9110, section 11, and RFC 6750, section 3.
 
-/// How a registry wants its visitors to prove themselves.
+/// An authentication scheme demanded by a registry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Challenge {
+pub(super) enum AuthChallenge {
     /// User and password with each request.
     Basic,
     /// A token, to be fetched at `realm` for `service`.
     Bearer { realm: String, service: Option<String> },
 }
 
-impl Challenge {
-    /// The best challenge among those of the given headers; `None` when there is none that is understood.
+impl AuthChallenge {
+    /// The best supported challenge among the given headers.
     pub fn parse<'a>(headers: impl IntoIterator<Item = &'a str>) -> Option<Self> {
         let all: Vec<_> = headers.into_iter().flat_map(schemes).collect();
         let named = |name: &str| all.iter().find(|(scheme, _)| scheme.eq_ignore_ascii_case(name));
         if let Some((_, parameters)) = named("bearer") {
             let value = |key: &str| {
-                let found = parameters.iter().find(|(name, _)| name.eq_ignore_ascii_case(key));
-                found.map(|(_, value)| value.clone())
+                let value = parameters.iter().find(|(name, _)| name.eq_ignore_ascii_case(key));
+                value.map(|(_, value)| value.clone())
             };
             if let Some(realm) = value("realm") {
                 return Some(Self::Bearer { realm, service: value("service") });
@@ -27,11 +27,11 @@ impl Challenge {
     }
 }
 
-type Scheme = (String, Vec<(String, String)>);
+type SchemeParams = (String, Vec<(String, String)>);
 
-/// Splits one header into schemes with their parameters. What cannot be read ends it.
-fn schemes(header: &str) -> Vec<Scheme> {
-    let mut found: Vec<Scheme> = Vec::new();
+/// Splits one header into schemes with their parameters. Stops at malformed text.
+fn schemes(header: &str) -> Vec<SchemeParams> {
+    let mut found: Vec<SchemeParams> = Vec::new();
     let mut rest = header;
     loop {
         rest = rest.trim_start_matches([' ', '\t', ',']);
@@ -57,7 +57,7 @@ fn schemes(header: &str) -> Vec<Scheme> {
     }
 }
 
-/// A token or a quoted string, and what follows it.
+/// A token or a quoted string, and the rest of the text.
 fn value_of(text: &str) -> Option<(String, &str)> {
     let Some(quoted) = text.strip_prefix('"') else {
         let end = text.find([' ', '\t', ',']).unwrap_or(text.len());
@@ -79,19 +79,19 @@ fn value_of(text: &str) -> Option<(String, &str)> {
 mod tests {
     use super::*;
 
-    fn bearer(realm: &str, service: Option<&str>) -> Option<Challenge> {
-        Some(Challenge::Bearer { realm: realm.into(), service: service.map(str::to_owned) })
+    fn bearer(realm: &str, service: Option<&str>) -> Option<AuthChallenge> {
+        Some(AuthChallenge::Bearer { realm: realm.into(), service: service.map(str::to_owned) })
     }
 
     #[test]
-    fn challenges_are_read_as_registries_write_them() {
+    fn challenge_headers_are_parsed() {
         for (headers, want) in [
             (
                 &[r#"Bearer realm="https://auth.docker.io/token",service="docker.io",scope="a:b:pull""#][..],
                 bearer("https://auth.docker.io/token", Some("docker.io")),
             ),
-            (&[r#"Basic realm="private", charset="UTF-8""#], Some(Challenge::Basic)),
-            (&["basic"], Some(Challenge::Basic)),
+            (&[r#"Basic realm="private", charset="UTF-8""#], Some(AuthChallenge::Basic)),
+            (&["basic"], Some(AuthChallenge::Basic)),
             (&[r#"Basic realm="a", Bearer realm=https://b/t"#], bearer("https://b/t", None)),
             (&["Basic", r#"bearer realm="say \"x\", y""#], bearer(r#"say "x", y"#, None)),
             (&[r#"Bearer service="no realm""#], None),
@@ -100,7 +100,7 @@ mod tests {
             (&["", "=", "==,,= ", r#"="x""#], None),
             (&[], None),
         ] {
-            assert_eq!(Challenge::parse(headers.iter().copied()), want, "{headers:?}");
+            assert_eq!(AuthChallenge::parse(headers.iter().copied()), want, "{headers:?}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Why a registry did not give what was wanted.
+//! Errors of requests to a registry.
 
 use std::time::Duration;
 
@@ -6,154 +6,154 @@ use reqwest::StatusCode;
 
 use crate::digest::Digest;
 
-/// A registry that did not give what was wanted.
+/// A failed request to a registry.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RegistryError {
     /// The registry has no such image.
-    #[error("the registry {registry} has no image {image}; look at its name and tag, or push it first")]
+    #[error("registry {registry} has no image {image}; check its name and tag, or push it first")]
     UnknownImage {
-        /// The registry, as image names name it.
+        /// Registry host, as in image references.
         registry: String,
         /// Repository and tag or digest.
         image: String,
     },
-    /// The registry has a manifest but not all it consists of.
-    #[error("the registry {registry} lacks blob {digest} of its own image {image}; push the image again")]
+    /// The registry has a manifest but not every blob of it.
+    #[error("registry {registry} has no blob {digest} of its image {image}; push the image again")]
     UnknownBlob {
-        /// The registry.
+        /// Registry host.
         registry: String,
         /// Repository and tag or digest.
         image: String,
         /// The blob.
         digest: Digest,
     },
-    /// The registry lets nobody in without credentials, and none were given.
+    /// The registry requires credentials, and none were given.
     #[error(
-        "the registry {registry} does not give {image} to the public: {said}; \
-         if it exists, it needs credentials: give them with `warren registry login {registry}`"
+        "registry {registry} denies anonymous access to {image}: {message}; \
+         if the image exists, it needs credentials: add them with `warren registry login {registry}`"
     )]
     NeedsCredentials {
-        /// The registry.
+        /// Registry host.
         registry: String,
         /// Repository and tag or digest.
         image: String,
-        /// The registry's own words.
-        said: String,
+        /// Message of the registry.
+        message: String,
     },
-    /// The registry knows the user not, the password not, or gives him no access to the image.
+    /// The registry rejects the user or password, or denies access to the image.
     #[error(
-        "the registry {registry} refuses {image} to user {user:?}: {said}; \
-         its credentials are wrong, and `warren registry login {registry}` replaces them, or the user lacks the right"
+        "registry {registry} denies {image} to user {user:?}: {message}; \
+         correct the credentials with `warren registry login {registry}`, or grant the user access"
     )]
     Denied {
-        /// The registry.
+        /// Registry host.
         registry: String,
         /// Repository and tag or digest.
         image: String,
-        /// Whom it refused.
+        /// The rejected user.
         user: String,
-        /// The registry's own words.
-        said: String,
+        /// Message of the registry.
+        message: String,
     },
-    /// No connection could be made.
-    #[error("the registry {registry} cannot be reached: {reason}")]
+    /// The connection failed.
+    #[error("cannot reach registry {registry}: {reason}")]
     Unreachable {
-        /// The registry.
+        /// Registry host.
         registry: String,
-        /// Name resolution's or the connection's words.
+        /// Error of name resolution or the connection.
         reason: String,
     },
-    /// TLS failed, which trying again does not change.
-    #[error("no TLS connection with the registry {registry}: {reason}; {advice}")]
+    /// TLS failed; a retry does not help.
+    #[error("TLS connection to registry {registry} failed: {reason}; {advice}")]
     Tls {
-        /// The registry.
+        /// Registry host.
         registry: String,
-        /// What was wrong.
+        /// What failed.
         reason: String,
         /// What to do.
         advice: &'static str,
     },
-    /// Nothing came for too long.
-    #[error("the registry {registry} stalled: not one byte of {what} for {silence:?}")]
+    /// No data arrived within the stall timeout.
+    #[error("registry {registry} stalled: no data for {what} in {silence:?}")]
     Stalled {
-        /// The registry.
+        /// Registry host.
         registry: String,
-        /// What was asked for.
+        /// What was requested.
         what: String,
-        /// How long nothing came.
+        /// Time without data.
         silence: Duration,
     },
     /// The connection broke.
-    #[error("the connection with the registry {registry} broke during {what}: {reason}")]
+    #[error("connection to registry {registry} broke during {what}: {reason}")]
     Broken {
-        /// The registry.
+        /// Registry host.
         registry: String,
-        /// What was asked for.
+        /// What was requested.
         what: String,
-        /// What broke it.
+        /// Why it broke.
         reason: String,
     },
-    /// The registry has troubles of its own, or asks to come later.
-    #[error("the registry {registry} answers {status} to {what}: {said}")]
+    /// The registry has an internal error or limits the request rate.
+    #[error("registry {registry} returned {status} for {what}: {message}")]
     Busy {
-        /// The registry.
+        /// Registry host.
         registry: String,
-        /// What was asked for.
+        /// What was requested.
         what: String,
         /// 429 or 5xx.
         status: StatusCode,
-        /// The registry's own words.
-        said: String,
+        /// Message of the registry.
+        message: String,
     },
-    /// The registry understood and does not want to.
-    #[error("the registry {registry} refuses {what} with {status}: {said}")]
+    /// The registry rejected the request.
+    #[error("registry {registry} rejected {what} with {status}: {message}")]
     Refused {
-        /// The registry.
+        /// Registry host.
         registry: String,
-        /// What was asked for.
+        /// What was requested.
         what: String,
-        /// The status.
+        /// HTTP status.
         status: StatusCode,
-        /// The registry's own words.
-        said: String,
+        /// Message of the registry.
+        message: String,
     },
-    /// An answer that no registry gives.
-    #[error("the registry {registry} does not answer {what} as registries do: {reason}")]
-    Nonsense {
-        /// The registry.
+    /// The answer does not follow the registry protocol.
+    #[error("invalid response from registry {registry} to {what}: {reason}")]
+    InvalidAnswer {
+        /// Registry host.
         registry: String,
-        /// What was asked for.
+        /// What was requested.
         what: String,
-        /// What was wrong with the answer.
+        /// What is invalid in the answer.
         reason: String,
     },
 }
 
 impl RegistryError {
-    /// Whether the same request may succeed later without anybody changing anything.
+    /// Whether the same request may succeed later unchanged.
     pub fn is_transient(&self) -> bool {
         use RegistryError as E;
         matches!(self, E::Unreachable { .. } | E::Stalled { .. } | E::Broken { .. } | E::Busy { .. })
     }
 }
 
-/// The words of a registry as they may be shown: one line, bounded, without control characters.
-pub(super) fn said(body: &[u8]) -> String {
-    const LONGEST: usize = 200;
+/// The message of a registry, made printable: one line, bounded, without control characters.
+pub(super) fn error_message(body: &[u8]) -> String {
+    const MAX_MESSAGE: usize = 200;
     #[derive(serde::Deserialize)]
-    struct Envelope {
-        errors: Vec<Complaint>,
+    struct ErrorBody {
+        errors: Vec<ErrorDetail>,
     }
     #[derive(serde::Deserialize)]
-    struct Complaint {
+    struct ErrorDetail {
         #[serde(default)]
         code: String,
         #[serde(default)]
         message: String,
     }
-    let text = match serde_json::from_slice::<Envelope>(body) {
-        Ok(Envelope { errors }) => {
-            let words = |each: &Complaint| match each.message.is_empty() {
+    let text = match serde_json::from_slice::<ErrorBody>(body) {
+        Ok(ErrorBody { errors }) => {
+            let words = |each: &ErrorDetail| match each.message.is_empty() {
                 true => each.code.clone(),
                 false => each.message.clone(),
             };
@@ -163,11 +163,11 @@ pub(super) fn said(body: &[u8]) -> String {
     };
     let plain = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>();
     let mut words = plain.split_whitespace().collect::<Vec<_>>().join(" ");
-    if let Some((end, _)) = words.char_indices().nth(LONGEST) {
+    if let Some((end, _)) = words.char_indices().nth(MAX_MESSAGE) {
         words.truncate(end);
         words.push_str(" ...");
     }
-    if words.is_empty() { "it gives no reason".to_owned() } else { words }
+    if words.is_empty() { "no reason given".to_owned() } else { words }
 }
 
 #[cfg(test)]
@@ -175,17 +175,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_registrys_words_are_shown_plain_and_short() {
+    fn registry_message_is_sanitized_and_bounded() {
         let envelope =
             br#"{"errors":[{"code":"DENIED","message":"no access"},{"code":"TOOMANYREQUESTS","detail":{}}]}"#;
-        assert_eq!(said(envelope), "no access, TOOMANYREQUESTS");
-        assert_eq!(said(b"<h1>Bad\r\n\x1b[31mGateway</h1>"), "<h1>Bad [31mGateway</h1>");
-        assert_eq!(said(b""), "it gives no reason");
-        assert_eq!(said("\u{e9}".repeat(5000).as_bytes()).chars().count(), 204);
+        assert_eq!(error_message(envelope), "no access, TOOMANYREQUESTS");
+        assert_eq!(error_message(b"<h1>Bad\r\n\x1b[31mGateway</h1>"), "<h1>Bad [31mGateway</h1>");
+        assert_eq!(error_message(b""), "no reason given");
+        assert_eq!(error_message("\u{e9}".repeat(5000).as_bytes()).chars().count(), 204);
     }
 
     #[test]
-    fn only_faults_of_the_moment_are_transient() {
+    fn only_temporary_errors_are_transient() {
         let registry = || "r.io".to_owned();
         assert!(RegistryError::Unreachable { registry: registry(), reason: String::new() }.is_transient());
         assert!(!RegistryError::UnknownImage { registry: registry(), image: "a:1".into() }.is_transient());

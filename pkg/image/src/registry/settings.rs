@@ -1,4 +1,4 @@
-//! How registries are reached: which of them speak plain HTTP, whom TLS trusts, and how long to wait.
+//! Registry settings: plain HTTP, trusted CAs, credentials, timeouts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -6,94 +6,95 @@ use std::time::Duration;
 
 use rustls::pki_types::CertificateDer;
 
-use super::access::Credentials;
-use crate::reference::{check_domain, normal_domain};
+use super::auth::RegistryCredentials;
+use crate::reference::{check_domain, normalize_domain};
 
-/// How long a registry may take, and how often it is asked.
+/// Timeouts and retry limits of a registry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Patience {
-    /// For a connection, its TLS handshake included.
-    pub connect: Duration,
-    /// Without one byte, after which the connection is given up and made anew.
-    pub stall: Duration,
-    /// How often in a row the registry may fail; each new byte of a layer starts the count again.
-    pub tries: u32,
-    /// Before the second try; each further pause is twice as long.
-    pub pause: Duration,
-    /// No pause is longer, also when the registry asks for it.
-    pub longest_pause: Duration,
-    /// For a whole pull, from its first request until the image can be run.
-    pub pull: Duration,
+pub struct RegistryPolicy {
+    /// For a connection, including its TLS handshake.
+    pub connect_timeout: Duration,
+    /// Without data, after which the connection is replaced.
+    pub stall_timeout: Duration,
+    /// Consecutive failures allowed; each new byte of a layer resets the count.
+    pub max_tries: u32,
+    /// Delay before the first retry; each further delay doubles.
+    pub min_backoff: Duration,
+    /// Limit of the delay, also of one requested by the registry.
+    pub max_backoff: Duration,
+    /// For a whole pull, from its first request until the image is runnable.
+    pub pull_timeout: Duration,
 }
 
-impl Default for Patience {
+impl Default for RegistryPolicy {
     fn default() -> Self {
         Self {
-            connect: Duration::from_secs(10),
-            stall: Duration::from_secs(30),
-            tries: 5,
-            pause: Duration::from_millis(500),
-            longest_pause: Duration::from_secs(30),
-            pull: Duration::from_secs(3600),
+            connect_timeout: Duration::from_secs(10),
+            stall_timeout: Duration::from_secs(30),
+            max_tries: 5,
+            min_backoff: Duration::from_millis(500),
+            max_backoff: Duration::from_secs(30),
+            pull_timeout: Duration::from_secs(3600),
         }
     }
 }
 
-/// What a person says of registries. Without a word every registry is reached over TLS, trusted by the
-/// machine's certificates, and those on loopback over plain HTTP.
+/// Registry configuration of this node. By default registries are accessed over TLS with the system
+/// certificates, and those on loopback over plain HTTP.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Registries {
+pub struct RegistrySettings {
     plain_http: BTreeSet<String>,
     pub(super) authorities: Vec<CertificateDer<'static>>,
-    users: BTreeMap<String, Credentials>,
-    /// How long to wait.
-    pub patience: Patience,
+    credentials: BTreeMap<String, RegistryCredentials>,
+    /// Timeouts and retry limits.
+    pub policy: RegistryPolicy,
 }
 
-/// A text that names no registry.
+/// A text that is not a registry host.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is not a registry: {reason}; want HOST or HOST:PORT")]
+#[error("{text:?} is not a registry: {reason}; expected HOST or HOST:PORT")]
 pub struct InvalidHost {
     text: String,
     reason: &'static str,
 }
 
-/// Bytes that are no certificate of an authority.
+/// Bytes that are not a CA certificate.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not the certificate of an authority in DER: {reason}")]
+#[error("not a CA certificate in DER: {reason}")]
 pub struct InvalidAuthority {
     reason: String,
 }
 
-impl Registries {
-    /// Reaches `host`, written as in image names (`HOST` or `HOST:PORT`), over plain HTTP from now on.
+impl RegistrySettings {
+    /// Uses plain HTTP for `host`, written as in image names (`HOST` or `HOST:PORT`).
     ///
     /// # Errors
-    /// [`InvalidHost`] when image names cannot name it.
+    /// [`InvalidHost`] when it is not valid in an image name.
     pub fn allow_plain_http(&mut self, host: &str) -> Result<(), InvalidHost> {
-        self.plain_http.insert(checked(host)?);
+        self.plain_http.insert(normalize_host(host)?);
         Ok(())
     }
 
-    /// Says who this node is to the registry `host`, written as in image names, unless a pull says otherwise.
+    /// Sets this node's credentials for the registry `host`, written as in image names. A pull may override
+    /// them.
     ///
     /// # Errors
-    /// [`InvalidHost`] when image names cannot name it.
-    pub fn log_in(&mut self, host: &str, user: Credentials) -> Result<(), InvalidHost> {
-        self.users.insert(checked(host)?, user);
+    /// [`InvalidHost`] when it is not valid in an image name.
+    pub fn set_credentials(&mut self, host: &str, user: RegistryCredentials) -> Result<(), InvalidHost> {
+        self.credentials.insert(normalize_host(host)?, user);
         Ok(())
     }
 
-    /// Who this node is to the registry of that name.
-    pub(crate) fn user(&self, domain: &str) -> Option<&Credentials> {
-        self.users.get(&domain.to_ascii_lowercase())
+    /// The credentials of this node for a registry.
+    pub(crate) fn credentials_for(&self, domain: &str) -> Option<&RegistryCredentials> {
+        self.credentials.get(&domain.to_ascii_lowercase())
     }
 
-    /// Trusts a certificate authority, given in DER, besides those of the machine.
+    /// Trusts a certificate authority, given in DER, in addition to those of the system.
     ///
     /// # Errors
-    /// [`InvalidAuthority`] when it is no certificate.
-    pub fn trust(&mut self, authority: Vec<u8>) -> Result<(), InvalidAuthority> {
+    /// [`InvalidAuthority`] when it is not a certificate.
+    pub fn trust_authority(&mut self, authority: Vec<u8>) -> Result<(), InvalidAuthority> {
         let authority = CertificateDer::from(authority);
         let added = rustls::RootCertStore::empty().add(authority.clone());
         added.map_err(|error| InvalidAuthority { reason: error.to_string() })?;
@@ -101,19 +102,19 @@ impl Registries {
         Ok(())
     }
 
-    /// Whether the registry of that name is spoken to without TLS.
-    pub(crate) fn is_plain(&self, domain: &str) -> bool {
+    /// Whether plain HTTP is used for the registry.
+    pub(crate) fn uses_plain_http(&self, domain: &str) -> bool {
         is_loopback(domain) || self.plain_http.contains(&domain.to_ascii_lowercase())
     }
 }
 
-fn checked(host: &str) -> Result<String, InvalidHost> {
+fn normalize_host(host: &str) -> Result<String, InvalidHost> {
     let invalid = |reason| InvalidHost { text: host.chars().take(300).collect(), reason };
     check_domain(host).map_err(invalid)?;
-    Ok(normal_domain(&host.to_ascii_lowercase()).to_owned())
+    Ok(normalize_domain(&host.to_ascii_lowercase()).to_owned())
 }
 
-/// Whether a registry is on this machine. Its traffic leaves the machine by no way, not by a proxy either.
+/// Whether a registry is on this machine. Its traffic must not leave the machine, not even through a proxy.
 pub(crate) fn is_loopback(domain: &str) -> bool {
     let host = domain.split(':').next().unwrap_or(domain);
     host.eq_ignore_ascii_case("localhost") || host.parse().is_ok_and(|ip: Ipv4Addr| ip.is_loopback())
@@ -124,8 +125,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loopback_and_what_was_named_is_plain() {
-        let mut registries = Registries::default();
+    fn loopback_and_listed_hosts_use_plain_http() {
+        let mut registries = RegistrySettings::default();
         registries.allow_plain_http("10.0.0.1:5000").unwrap();
         registries.allow_plain_http("Registry.Lan").unwrap();
         registries.allow_plain_http("registry.lan").unwrap();
@@ -143,40 +144,40 @@ mod tests {
             ("128.0.0.1:5000", false),
             ("localhost.example.com", false),
         ] {
-            assert_eq!(registries.is_plain(domain), plain, "{domain}");
+            assert_eq!(registries.uses_plain_http(domain), plain, "{domain}");
         }
     }
 
     #[test]
-    fn each_registry_has_its_user() {
-        let user = |name: &str| Credentials { user: name.into(), password: "hush".into() };
-        let mut registries = Registries::default();
-        registries.log_in("Registry.Lan:5000", user("bob")).unwrap();
-        registries.log_in("registry.lan:5000", user("anna")).unwrap();
-        registries.log_in("index.docker.io", user("carl")).unwrap();
+    fn credentials_are_per_registry() {
+        let user = |name: &str| RegistryCredentials { user: name.into(), password: "hush".into() };
+        let mut registries = RegistrySettings::default();
+        registries.set_credentials("Registry.Lan:5000", user("bob")).unwrap();
+        registries.set_credentials("registry.lan:5000", user("anna")).unwrap();
+        registries.set_credentials("index.docker.io", user("carl")).unwrap();
         for (domain, want) in [
             ("registry.lan:5000", Some("anna")),
             ("REGISTRY.lan:5000", Some("anna")),
             ("registry.lan", None),
             ("docker.io", Some("carl")),
         ] {
-            assert_eq!(registries.user(domain).map(|user| user.user.as_str()), want, "{domain}");
+            assert_eq!(registries.credentials_for(domain).map(|user| user.user.as_str()), want, "{domain}");
         }
-        assert!(registries.log_in("https://x", user("x")).is_err());
+        assert!(registries.set_credentials("https://x", user("x")).is_err());
         assert!(!format!("{registries:?}").contains("hush"));
     }
 
     #[test]
     fn only_certificates_are_trusted() {
         let key = rcgen::generate_simple_self_signed(["r.test".to_owned()]).unwrap();
-        let mut registries = Registries::default();
-        registries.trust(key.cert.der().to_vec()).unwrap();
-        assert!(registries.trust(b"-----BEGIN".to_vec()).is_err());
+        let mut registries = RegistrySettings::default();
+        registries.trust_authority(key.cert.der().to_vec()).unwrap();
+        assert!(registries.trust_authority(b"-----BEGIN".to_vec()).is_err());
         assert_eq!(registries.authorities.len(), 1);
     }
 
     #[test]
-    fn what_no_image_can_name_is_refused() {
+    fn invalid_host_is_rejected() {
         for (text, reason) in [
             ("", "host"),
             ("http://x", "port"),
@@ -185,7 +186,7 @@ mod tests {
             ("a b", "host"),
             ("10.0.0.0/8", "host"),
         ] {
-            let error = Registries::default().allow_plain_http(text).unwrap_err().to_string();
+            let error = RegistrySettings::default().allow_plain_http(text).unwrap_err().to_string();
             assert!(error.contains(reason) && error.contains("HOST:PORT"), "{text}: {error}");
         }
     }

@@ -1,29 +1,31 @@
-//! Manifests, indexes and configurations that no honest tool writes.
+//! Malformed manifests, indexes and configurations.
 
 use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use crate::scripted::{LONG, Reply, Request, Sample, Scripted, Then};
-use crate::world::World;
+use crate::scripted::{
+    AfterBody, LONGER_THAN_TIMEOUT, SampleImage, ScriptedReply, ScriptedRequest, ScriptedServer,
+};
+use crate::world::ImageFixture;
 
-fn sample() -> Sample {
-    Sample::new(2, &[1000, 2000])
+fn sample() -> SampleImage {
+    SampleImage::new(2, &[1000, 2000])
 }
 
-/// Pulls from a registry that serves `sample` and returns why that failed.
-async fn refusal(world: &World, sample: Sample) -> String {
-    let server = Scripted::start(move |request| sample.answer(request)).await;
+/// Pulls from a registry that serves `sample` and returns the error text.
+async fn refusal(world: &ImageFixture, sample: SampleImage) -> String {
+    let server = ScriptedServer::start(move |request| sample.answer(request)).await;
     let begun = Instant::now();
-    let error = world.pull(&format!("{}/x:1", server.host())).await.expect_err("it must be refused");
-    assert!(begun.elapsed() < LONG, "{error}");
+    let error = world.pull(&format!("{}/x:1", server.host())).await.expect_err("the image must be rejected");
+    assert!(begun.elapsed() < LONGER_THAN_TIMEOUT, "{error}");
     assert!(!error.is_transient(), "another try cannot help: {error}");
     error.to_string()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn hostile_manifests_are_refused_by_name() {
-    let world = World::start();
+async fn hostile_manifests_are_rejected() {
+    let world = ImageFixture::start();
     const SIGNED: &str = "application/vnd.docker.distribution.manifest.v1+prettyjws";
     const CHART: &str = "application/vnd.cncf.helm.config.v1+json";
     const FOREIGN: &str = "application/vnd.docker.image.rootfs.foreign.diff.tar.gzip";
@@ -37,11 +39,11 @@ async fn hostile_manifests_are_refused_by_name() {
         ("missing field `schemaVersion`", |m| drop(m.as_object_mut().unwrap().remove("schemaVersion"))),
         ("manifest media type \"text/plain\"", |m| m["mediaType"] = "text/plain".into()),
         ("missing field `config`", |m| drop(m.as_object_mut().unwrap().remove("config"))),
-        ("want a container image", |m| m["config"]["mediaType"] = CHART.into()),
+        ("use a container image", |m| m["config"]["mediaType"] = CHART.into()),
         ("64 hexadecimal digits", |m| m["config"]["digest"] = "sha256:../../../etc/passwd".into()),
-        ("want at most 4194304", |m| m["config"]["size"] = 5_000_000_000u64.into()),
+        ("at most 4194304", |m| m["config"]["size"] = 5_000_000_000u64.into()),
         ("invalid value: integer `-1`", |m| m["config"]["size"] = (-1).into()),
-        ("its manifest says 7", |m| m["config"]["size"] = 7.into()),
+        ("expected 7", |m| m["config"]["size"] = 7.into()),
         ("lists 2 layers, the manifest 0", |m| m["layers"] = json!([])),
         ("lists 2 layers, the manifest 0", |m| drop(m.as_object_mut().unwrap().remove("layers"))),
         ("lists 2 layers, the manifest 1", |m| drop(m["layers"].as_array_mut().unwrap().pop())),
@@ -63,8 +65,8 @@ async fn hostile_manifests_are_refused_by_name() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn hostile_configurations_are_refused_by_name() {
-    let world = World::start();
+async fn hostile_configurations_are_rejected() {
+    let world = ImageFixture::start();
     type Change = fn(&mut Value);
     let cases: [(&str, Change); 6] = [
         ("only for linux/s390x", |c| c["architecture"] = "s390x".into()),
@@ -72,7 +74,9 @@ async fn hostile_configurations_are_refused_by_name() {
         ("lists 0 layers, the manifest 2", |c| c["rootfs"]["diff_ids"] = Value::Null),
         ("64 hexadecimal digits", |c| c["rootfs"]["diff_ids"][0] = "sha256:x".into()),
         ("missing field `rootfs`", |c| drop(c.as_object_mut().unwrap().remove("rootfs"))),
-        ("another digest", |c| c["rootfs"]["diff_ids"][1] = format!("sha256:{}", "0".repeat(64)).into()),
+        ("digest or size mismatch", |c| {
+            c["rootfs"]["diff_ids"][1] = format!("sha256:{}", "0".repeat(64)).into()
+        }),
     ];
     for (want, change) in cases {
         let mut sample = sample();
@@ -85,13 +89,13 @@ async fn hostile_configurations_are_refused_by_name() {
     many.manifest["layers"] = vec![layer; 128].into();
     many.reconfigure(|c| c["rootfs"]["diff_ids"] = vec![id; 128].into());
     let found = refusal(&world, many).await;
-    assert!(found.contains("128 layers; want 1 to 127"), "{found}");
+    assert!(found.contains("128 layers; expected 1 to 127"), "{found}");
     world.assert_nothing().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn hostile_indexes_are_refused_by_name() {
-    let world = World::start();
+async fn hostile_indexes_are_rejected() {
+    let world = ImageFixture::start();
     let good = sample();
     let text = good.manifest.to_string();
     let platform = json!({"os": "linux", "architecture": warren_image::native_architecture()});
@@ -110,51 +114,54 @@ async fn hostile_indexes_are_refused_by_name() {
         ("a manifest for each", listed(&text, "application/json", None)),
         ("a manifest for each", listed(&nested.to_string(), "application/vnd.oci.image.index.v1+json", None)),
         ("the index sha256:", listed(&nested.to_string(), MANIFEST, None)),
-        // The registry answers with its one manifest to a digest that it does not know.
-        ("the manifest has another digest", listed(&text, MANIFEST, Some(&zero))),
+        // The registry answers an unknown digest with its one manifest.
+        ("digest or size mismatch for the manifest", listed(&text, MANIFEST, Some(&zero))),
     ];
     for (want, index) in cases {
         let mut sample = good.clone();
         sample.add(text.as_bytes());
         sample.add(nested.to_string().as_bytes());
-        let server = Scripted::start(move |request: &Request| match request.path.ends_with("/1") {
-            true => Reply::new(200, index.to_string())
-                .header("Content-Type", "application/vnd.oci.image.index.v1+json"),
-            false => sample.answer(request),
-        });
+        let server =
+            ScriptedServer::start(move |request: &ScriptedRequest| match request.path.ends_with("/1") {
+                true => ScriptedReply::new(200, index.to_string())
+                    .header("Content-Type", "application/vnd.oci.image.index.v1+json"),
+                false => sample.answer(request),
+            });
         let server = server.await;
         let error = world.pull(&format!("{}/x:1", server.host())).await.expect_err(want).to_string();
-        let want = want.replace("a manifest for each", "want an image manifest for each platform");
+        let want = want.replace("a manifest for each", "use an image manifest for each platform");
         assert!(error.contains(&want), "want {want:?}, found: {error}");
     }
     world.assert_nothing().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn answers_that_are_no_manifest_are_refused_in_bounded_memory() {
-    let world = World::start();
+async fn non_manifest_answers_are_rejected_in_bounded_memory() {
+    let world = ImageFixture::start();
     let json = "application/vnd.oci.image.manifest.v1+json";
     let chunk = vec![b' '; 1 << 20];
     for (want, reply) in [
-        ("more than 4194304 bytes", Reply::new(200, chunk).then(Then::Repeat)),
-        ("more than 4194304 bytes", Reply::new(200, vec![b'['; 5 << 20])),
-        ("is refused", Reply::new(200, "<html>welcome to our hotel</html>")),
-        ("is refused", Reply::new(200, "")),
-        ("is refused", Reply::new(200, "[".repeat(1 << 20))),
-        ("refuses the manifest with 418", Reply::new(418, "\u{1b}[2Jtea\r\n".repeat(10_000))),
+        ("more than 4194304 bytes", ScriptedReply::new(200, chunk).after_body(AfterBody::Repeat)),
+        ("more than 4194304 bytes", ScriptedReply::new(200, vec![b'['; 5 << 20])),
+        ("is invalid", ScriptedReply::new(200, "<html>welcome to our hotel</html>")),
+        ("is invalid", ScriptedReply::new(200, "")),
+        ("is invalid", ScriptedReply::new(200, "[".repeat(1 << 20))),
+        ("rejected the manifest with 418", ScriptedReply::new(418, "\u{1b}[2Jtea\r\n".repeat(10_000))),
     ] {
-        let server = Scripted::start(move |_| reply.clone().header("Content-Type", json)).await;
+        let server = ScriptedServer::start(move |_| reply.clone().header("Content-Type", json)).await;
         let error = world.pull(&format!("{}/x:1", server.host())).await.expect_err(want).to_string();
         assert!(error.contains(want), "want {want:?}, found: {error}");
         assert!(error.len() < 600 && !error.contains(['\u{1b}', '\n']), "{error:?}");
     }
     let lying = sample();
-    let server = Scripted::start(move |request| match request.path.contains("manifests") {
-        true => Reply::new(200, lying.manifest.to_string()).header("Content-Type", "text/html; charset=x"),
+    let server = ScriptedServer::start(move |request| match request.path.contains("manifests") {
+        true => {
+            ScriptedReply::new(200, lying.manifest.to_string()).header("Content-Type", "text/html; charset=x")
+        }
         false => lying.answer(request),
     });
     let server = server.await;
     let error = world.pull(&format!("{}/x:1", server.host())).await.unwrap_err().to_string();
-    assert!(error.contains("the registry calls it \"text/html\""), "{error}");
+    assert!(error.contains("the registry reports \"text/html\""), "{error}");
     world.assert_nothing().await;
 }

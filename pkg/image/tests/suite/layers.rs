@@ -1,4 +1,4 @@
-//! Layers that want more than their own directory, or are no layers at all.
+//! Layers that try to escape their directory, or are invalid.
 
 use std::path::Path;
 
@@ -8,14 +8,14 @@ use serde_json::json;
 use std::io::Write;
 use tar::{EntryType, Header};
 use warren_image::{Digest, Error};
-use warren_testkit::scratch::Scratch;
+use warren_testkit::scratch::ScratchDir;
 
-use crate::scripted::{Sample, Scripted};
-use crate::world::World;
+use crate::scripted::{SampleImage, ScriptedServer};
+use crate::world::ImageFixture;
 
 const TAR: &str = "application/vnd.oci.image.layer.v1.tar";
 
-/// An entry as nobody's library would write it.
+/// An entry with fields that tar libraries refuse to write.
 fn entry(kind: EntryType, name: &str, link: &str, content: &[u8]) -> Vec<u8> {
     let mut header = Header::new_gnu();
     header.set_entry_type(kind);
@@ -35,9 +35,9 @@ fn layer(entries: &[Vec<u8>]) -> Vec<u8> {
     [entries.concat(), vec![0; 1024]].concat()
 }
 
-/// An image of one layer, honest about its digests.
-fn image(media_type: &str, layer: &[u8], plain: &[u8]) -> Sample {
-    let mut sample = Sample::new(60, &[10]);
+/// An image of one layer with correct digests.
+fn image(media_type: &str, layer: &[u8], plain: &[u8]) -> SampleImage {
+    let mut sample = SampleImage::new(60, &[10]);
     let digest = sample.add(layer);
     sample.manifest["layers"] = json!([{"mediaType": media_type, "digest": digest, "size": layer.len()}]);
     let diff_id = Digest::of(plain);
@@ -45,31 +45,31 @@ fn image(media_type: &str, layer: &[u8], plain: &[u8]) -> Sample {
     sample
 }
 
-async fn pull(world: &World, sample: Sample) -> Result<warren_image::Pulled, Error> {
-    let server = Scripted::start(move |request| sample.answer(request)).await;
+async fn pull(world: &ImageFixture, sample: SampleImage) -> Result<warren_image::PulledImage, Error> {
+    let server = ScriptedServer::start(move |request| sample.answer(request)).await;
     world.pull(&format!("{}/x:1", server.host())).await
 }
 
-/// Everything below a directory, links not followed.
+/// Everything below a directory; does not follow links.
 fn below(directory: &Path) -> Vec<String> {
-    let mut found = Vec::new();
+    let mut paths = Vec::new();
     for entry in std::fs::read_dir(directory).unwrap() {
         let entry = entry.unwrap();
-        found.push(entry.path().display().to_string());
+        paths.push(entry.path().display().to_string());
         if entry.file_type().unwrap().is_dir() {
-            found.extend(below(&entry.path()));
+            paths.extend(below(&entry.path()));
         }
     }
-    found.sort();
-    found
+    paths.sort();
+    paths
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_layer_reaches_out_of_its_directory() {
+async fn layer_cannot_escape_its_directory() {
     use EntryType as T;
-    let world = World::start();
+    let world = ImageFixture::start();
     // Deep enough that some of the ways up end in it, from wherever containerd unpacks.
-    let outside = Scratch::new();
+    let outside = ScratchDir::new();
     let secret = outside.path().join("secret");
     std::fs::write(&secret, "untouched").unwrap();
     let there = outside.path().to_str().unwrap();
@@ -116,7 +116,7 @@ async fn no_layer_reaches_out_of_its_directory() {
         assert_eq!(below(outside.path()), [secret.display().to_string()], "{what}: {outcome:?}");
         assert_eq!(std::fs::read_to_string(&secret).unwrap(), "untouched", "{what}: {outcome:?}");
         match outcome {
-            // What stays within its own directory may be called as it likes.
+            // Names inside the own directory are unrestricted.
             Ok(pulled) => assert!(world.images.remove(&pulled.reference).await.unwrap()),
             Err(error) => assert!(matches!(error, Error::BadLayer { .. }), "{what}: {error:?}"),
         }
@@ -125,8 +125,8 @@ async fn no_layer_reaches_out_of_its_directory() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_unpacked_is_refused_by_name() {
-    let world = World::start();
+async fn invalid_layer_is_rejected_by_digest() {
+    let world = ImageFixture::start();
     let gzip = |bytes: &[u8]| {
         let mut writer = GzEncoder::new(Vec::new(), Compression::fast());
         writer.write_all(bytes).unwrap();
@@ -162,8 +162,8 @@ async fn what_cannot_be_unpacked_is_refused_by_name() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_layer_may_occur_twice() {
-    let world = World::start();
+async fn repeated_layer_is_accepted() {
+    let world = ImageFixture::start();
     let bytes = layer(&[entry(EntryType::Regular, "file", "", b"seven")]);
     let mut sample = image(TAR, &bytes, &bytes);
     let (once, id) = (sample.manifest["layers"][0].clone(), Digest::of(&bytes));

@@ -9,22 +9,23 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::json;
 use warren_image::{Digest, Error, ImportOptions};
-use warren_testkit::scratch::Scratch;
+use warren_testkit::scratch::ScratchDir;
 
-use crate::scripted::{LONG, Sample, Scripted};
-use crate::world::World;
+use crate::scripted::{LONGER_THAN_TIMEOUT, SampleImage, ScriptedServer};
+use crate::world::ImageFixture;
 
 const LIMIT: u64 = 16 << 20;
 
 /// A layer whose tar is written by `fill`, compressed, in an image of its own.
-fn image_of(fill: impl FnOnce(&mut tar::Builder<&mut Hashed>)) -> Sample {
-    let mut out = Hashed { packed: GzEncoder::new(Vec::new(), Compression::fast()), plain: Vec::new() };
+fn image_of(fill: impl FnOnce(&mut tar::Builder<&mut HashingEncoder>)) -> SampleImage {
+    let mut out =
+        HashingEncoder { packed: GzEncoder::new(Vec::new(), Compression::fast()), plain: Vec::new() };
     let mut tar = tar::Builder::new(&mut out);
     fill(&mut tar);
     tar.into_inner().unwrap();
-    let Hashed { packed, plain } = out;
+    let HashingEncoder { packed, plain } = out;
     let (layer, diff_id) = (packed.finish().unwrap(), Digest::of(&plain));
-    let mut sample = Sample::new(3, &[10]);
+    let mut sample = SampleImage::new(3, &[10]);
     sample.manifest["layers"] = json!([{
         "mediaType": "application/vnd.oci.image.layer.v1.tar+gzip",
         "digest": sample.add(&layer), "size": layer.len()}]);
@@ -32,13 +33,13 @@ fn image_of(fill: impl FnOnce(&mut tar::Builder<&mut Hashed>)) -> Sample {
     sample
 }
 
-/// Compresses what is written and keeps it to be hashed.
-struct Hashed {
+/// Compresses what is written and retains it for hashing.
+struct HashingEncoder {
     packed: GzEncoder<Vec<u8>>,
     plain: Vec<u8>,
 }
 
-impl Write for Hashed {
+impl Write for HashingEncoder {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.plain.extend_from_slice(bytes);
         self.packed.write_all(bytes).map(|()| bytes.len())
@@ -57,7 +58,7 @@ fn header(size: u64) -> tar::Header {
 }
 
 /// One file of zeros in a layer of a thousandth of its size: gzip takes one stream after the other for one.
-fn bomb(bytes: usize) -> Sample {
+fn bomb(bytes: usize) -> SampleImage {
     const BLOCK: usize = 1 << 20;
     let member = |bytes: &[u8]| {
         let mut writer = GzEncoder::new(Vec::new(), Compression::best());
@@ -73,17 +74,17 @@ fn bomb(bytes: usize) -> Sample {
         layer.extend_from_slice(&zeros);
     }
     layer.extend_from_slice(&end);
-    let mut sample = Sample::new(3, &[10]);
+    let mut sample = SampleImage::new(3, &[10]);
     sample.manifest["layers"] = json!([{
         "mediaType": "application/vnd.oci.image.layer.v1.tar+gzip",
         "digest": sample.add(&layer), "size": layer.len()}]);
     sample
 }
 
-/// What the files below a directory take on disk.
+/// Disk usage of the files below a directory.
 fn disk_use(directory: &Path) -> u64 {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
-    // What is gone between two looks takes nothing.
+    // Files removed during the walk count as zero.
     let size = |entry: std::fs::DirEntry| match entry.metadata() {
         Ok(data) if data.is_dir() => disk_use(&entry.path()),
         Ok(data) => data.blocks() * 512,
@@ -92,7 +93,7 @@ fn disk_use(directory: &Path) -> u64 {
     entries.map(size).sum()
 }
 
-fn archive_of(sample: &Sample) -> Vec<u8> {
+fn archive_of(sample: &SampleImage) -> Vec<u8> {
     let manifest = sample.manifest.to_string().into_bytes();
     let mut files = vec![("oci-layout".to_owned(), br#"{"imageLayoutVersion":"1.0.0"}"#.to_vec())];
     let index = json!({"schemaVersion": 2, "manifests": [{
@@ -114,14 +115,14 @@ fn archive_of(sample: &Sample) -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_bomb_is_stopped_while_it_goes_off() {
+async fn decompression_bomb_is_stopped() {
     const WHOLE: usize = 8 << 30;
-    let world = World::start();
+    let world = ImageFixture::start();
     let images = world.images.clone().with_limit(LIMIT);
     let sample = bomb(WHOLE);
     assert!((sample.layer(0).1.len() as u64) < LIMIT);
     let archive = archive_of(&sample);
-    let server = Scripted::start(move |request| sample.answer(request)).await;
+    let server = ScriptedServer::start(move |request| sample.answer(request)).await;
     let reference = format!("{}/bomb:1", server.host()).parse().unwrap();
     let pull = images.pull(&reference, None);
     let outcome = pull.outcome();
@@ -130,7 +131,7 @@ async fn a_bomb_is_stopped_while_it_goes_off() {
     let error = loop {
         tokio::select! {
             outcome = &mut outcome => break outcome.unwrap_err(),
-            // Between two looks; the pull has a deadline.
+            // Between two checks; the pull has a deadline.
             () = tokio::time::sleep(Duration::from_millis(5)) => most = most.max(disk_use(world.directory())),
         }
     };
@@ -138,25 +139,25 @@ async fn a_bomb_is_stopped_while_it_goes_off() {
     assert!(most < WHOLE as u64 / 4, "{most} bytes were written");
     world.assert_nothing().await;
 
-    let spool = Scratch::new();
+    let spool = ScratchDir::new();
     let options = ImportOptions { spool_dir: spool.path().to_owned(), max_bytes: 1 << 30, name: None };
     let begun = Instant::now();
     let error = images.import(&archive[..], options).await.unwrap_err();
     assert!(matches!(error, Error::ImageTooLarge { limit: LIMIT, .. }), "{error}");
-    assert!(begun.elapsed() < LONG, "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < LONGER_THAN_TIMEOUT, "{:?}", begun.elapsed());
     world.assert_nothing().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn empty_files_are_not_free() {
-    let world = World::start();
+async fn empty_files_count_against_limit() {
+    let world = ImageFixture::start();
     let images = world.images.clone().with_limit(LIMIT);
     let sample = image_of(|tar| {
         for number in 0..20_000 {
             tar.append_data(&mut header(0), format!("empty{number}"), std::io::empty()).unwrap();
         }
     });
-    let server = Scripted::start(move |request| sample.answer(request)).await;
+    let server = ScriptedServer::start(move |request| sample.answer(request)).await;
     let reference = format!("{}/files:1", server.host()).parse().unwrap();
     let error = images.pull(&reference, None).outcome().await.unwrap_err();
     assert!(matches!(error, Error::ImageTooLarge { .. }), "{error}");
@@ -164,16 +165,16 @@ async fn empty_files_are_not_free() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_limit_counts_all_layers_together_packed_and_unpacked() {
-    let world = World::start();
-    let sample = Sample::new(4, &[6 << 20, 6 << 20]);
+async fn size_limit_covers_all_layers_packed_and_unpacked() {
+    let world = ImageFixture::start();
+    let sample = SampleImage::new(4, &[6 << 20, 6 << 20]);
     let size = sample.layer(0).1.len() as u64;
-    let server = Scripted::start(move |request| sample.answer(request)).await;
+    let server = ScriptedServer::start(move |request| sample.answer(request)).await;
     let reference = format!("{}/two:1", server.host()).parse().unwrap();
-    // Neither layer alone is over it.
+    // Neither layer alone exceeds the limit.
     let error = world.images.clone().with_limit(2 * size).pull(&reference, None).outcome().await.unwrap_err();
     assert!(error.to_string().starts_with(&reference.to_string()), "packed: {error}");
-    assert_eq!(server.seen("blobs").len(), 1, "no layer is fetched of an image that is too large");
+    assert_eq!(server.requests("blobs").len(), 1, "no layer is fetched of an image that is too large");
 
     let zeros = image_of(|tar| {
         tar.append_data(&mut header(10 << 20), "zeros", &vec![0; 10 << 20][..]).unwrap();
@@ -191,7 +192,7 @@ async fn the_limit_counts_all_layers_together_packed_and_unpacked() {
     let id = config["rootfs"]["diff_ids"][0].clone();
     both.reconfigure(|config| config["rootfs"]["diff_ids"].as_array_mut().unwrap().push(id));
     for (sample, fits) in [(zeros, true), (both, false)] {
-        let server = Scripted::start(move |request| sample.answer(request)).await;
+        let server = ScriptedServer::start(move |request| sample.answer(request)).await;
         let reference = format!("{}/sum:1", server.host()).parse().unwrap();
         let images = world.images.clone().with_limit(LIMIT);
         let outcome = images.pull(&reference, None).outcome().await;

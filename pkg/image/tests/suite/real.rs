@@ -1,31 +1,31 @@
-//! From the registry that people run.
+//! Pulls from the reference registry implementation.
 
 use serde_json::{Value, json};
-use warren_image::{Credentials, Error, Reference, RegistryError, Stage, native_architecture};
-use warren_testkit::image::{Image, Layer};
-use warren_testkit::registry::{PASSWORD, Registry, USER};
+use warren_image::{Error, LayerStage, Reference, RegistryCredentials, RegistryError, native_architecture};
+use warren_testkit::image::{ImageLayer, TestImage};
+use warren_testkit::registry::{PASSWORD, TestRegistry, USER};
 
-use crate::world::{World, noise};
+use crate::world::{ImageFixture, random_bytes};
 
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 
 /// busybox below five more layers.
-fn layered(note: &str) -> Image {
-    (0..5).fold(Image::busybox("warren.local/web:1"), |image, number| {
-        let layer = Layer::new().file(&format!("/layer{number}"), noise(number, 100_000), 0o644);
+fn layered(note: &str) -> TestImage {
+    (0..5).fold(TestImage::busybox("warren.local/web:1"), |image, number| {
+        let layer = ImageLayer::new().file(&format!("/layer{number}"), random_bytes(number, 100_000), 0o644);
         image.layer(layer.file("/note", note, 0o644))
     })
 }
 
-/// How often blobs or manifests were asked for.
-fn requests(registry: &mut Registry, method: &str, kind: &str) -> usize {
+/// Number of requests for blobs or manifests.
+fn requests(registry: &mut TestRegistry, method: &str, kind: &str) -> usize {
     registry.process().log().matches(&format!("{method} /v2/team/web/{kind}")).count()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_image_is_pulled_runs_and_goes_without_a_trace() {
-    let (world, mut registry) = (World::start(), Registry::start());
+async fn image_is_pulled_run_and_removed() {
+    let (world, mut registry) = (ImageFixture::start(), TestRegistry::start());
     let archive = layered("first").oci_archive();
     let name = registry.push("team/web", "1", &archive);
     let reference = Reference::parse(&name).unwrap();
@@ -37,42 +37,45 @@ async fn an_image_is_pulled_runs_and_goes_without_a_trace() {
     assert_eq!(Some(pulled.digest.to_string()), archive.manifest_digest);
     assert_eq!((&pulled.reference, &pulled.manifest), (&reference, &pulled.digest));
     let last = progress.borrow_and_update().clone();
-    assert_eq!((last.layers.len(), last.at(Stage::Unpacked), last.trouble.clone()), (6, 6, None));
+    assert_eq!(
+        (last.layers.len(), last.count_at_least(LayerStage::Unpacked), last.retry_reason.clone()),
+        (6, 6, None)
+    );
     let (received, total) = last.bytes();
     assert!(received == total && total < pulled.size && pulled.size < total + 10_000, "{pulled:?} {last:?}");
     let info = world.images.get(&reference).await.unwrap().expect("it was just pulled");
     assert_eq!((&info.digest, &info.manifest), (&pulled.digest, &pulled.manifest));
     assert_eq!((info.size(), &info.config.cmd[..]), (pulled.size, &["sh".to_owned()][..]));
-    let said = world.says(&name, &["sh", "-c", "cat /note; ls -d /layer*"]);
-    assert!(said.starts_with("first") && said.matches("/layer").count() == 5, "{said}");
+    let output = world.run_output(&name, &["sh", "-c", "cat /note; ls -d /layer*"]);
+    assert!(output.starts_with("first") && output.matches("/layer").count() == 5, "{output}");
 
-    // The second time nothing is fetched that is here.
-    let stored = world.stored();
+    // A second pull fetches nothing that is present.
+    let stored = world.stored_objects();
     assert_eq!(requests(&mut registry, "GET", "blobs"), 7, "a configuration and six layers");
     assert_eq!(world.pull(&name).await.unwrap(), pulled);
-    assert_eq!(world.stored(), stored);
+    assert_eq!(world.stored_objects(), stored);
     assert_eq!(requests(&mut registry, "GET", "blobs"), 7);
     assert_eq!(requests(&mut registry, "GET", "manifests"), 1);
     assert_eq!(requests(&mut registry, "HEAD", "manifests"), 1, "which it stands for is always asked");
 
-    // The tag moves, and the layers that both have in common are not fetched again.
+    // The tag moves; layers in common are not fetched again.
     registry.push("team/web", "1", &layered("second").oci_archive());
     let moved = world.pull(&name).await.unwrap();
     assert_ne!(moved.digest, pulled.digest);
     assert_eq!(requests(&mut registry, "GET", "blobs"), 7 + 1 + 5, "all but busybox have the note");
-    let said = world.says(&name, &["cat", "/note"]);
-    assert_eq!(said, "second");
+    let output = world.run_output(&name, &["cat", "/note"]);
+    assert_eq!(output, "second");
 
     for _ in 0..2 {
         world.images.remove(&reference).await.unwrap();
-        world.images.remove(&reference.pinned(&pulled.digest)).await.unwrap();
+        world.images.remove(&reference.with_digest(&pulled.digest)).await.unwrap();
     }
     world.assert_nothing().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn dockers_own_media_types_are_understood() {
-    let (world, registry) = (World::start(), Registry::start());
+async fn docker_media_types_are_supported() {
+    let (world, registry) = (ImageFixture::start(), TestRegistry::start());
     let archive = layered("docker").oci_archive();
     registry.push("team/web", "oci", &archive);
     let stored = std::fs::read(registry.data(archive.manifest_digest.as_ref().unwrap())).unwrap();
@@ -88,12 +91,12 @@ async fn dockers_own_media_types_are_understood() {
     let digest = registry.put_manifest("team/web", Some("docker"), docker.as_bytes());
     let pulled = world.pull(&format!("{}/team/web:docker", registry.host())).await.unwrap();
     assert_eq!(pulled.digest.to_string(), digest);
-    let said = world.says(&pulled.reference.to_string(), &["cat", "/note"]);
-    assert_eq!(said, "docker");
+    let output = world.run_output(&pulled.reference.to_string(), &["cat", "/note"]);
+    assert_eq!(output, "docker");
 }
 
 /// Stores an index of `(platform, manifest)` and returns its digest.
-fn index(registry: &Registry, tag: &str, listed: &[(Value, &str)]) -> String {
+fn index(registry: &TestRegistry, tag: &str, listed: &[(Value, &str)]) -> String {
     let entry = |(platform, digest): &(Value, &str)| {
         let size = std::fs::metadata(registry.data(digest)).unwrap().len();
         json!({"mediaType": MANIFEST, "digest": digest, "size": size, "platform": platform})
@@ -104,15 +107,15 @@ fn index(registry: &Registry, tag: &str, listed: &[(Value, &str)]) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_several_platforms_ours_is_pulled() {
-    let (world, registry) = (World::start(), Registry::start());
+async fn matching_platform_is_pulled() {
+    let (world, registry) = (ImageFixture::start(), TestRegistry::start());
     let archive = layered("ours").oci_archive();
     registry.push("team/web", "ours", &archive);
     let ours = archive.manifest_digest.as_deref().unwrap();
     let foreign = json!({"os": "linux", "architecture": "s390x"});
     let other = json!({"os": "linux", "architecture": "arm", "variant": "v7"});
     let native = json!({"os": "linux", "architecture": native_architecture()});
-    // Only ours is there to be fetched at all.
+    // Only the manifest of this platform exists in the registry.
     let all = [
         (foreign.clone(), ours),
         (native, ours),
@@ -123,20 +126,20 @@ async fn of_several_platforms_ours_is_pulled() {
     let pulled = world.pull(&format!("{host}/team/web:all")).await.unwrap();
     assert_eq!((pulled.digest.to_string(), pulled.manifest.as_str()), (digest.clone(), ours));
 
-    // The digest stands for the same on every node.
+    // The digest identifies the same image on every node.
     let pinned = Reference::parse(&format!("{host}/team/web@{digest}")).unwrap();
     let again = world.pull(&pinned.to_string()).await.unwrap();
     assert_eq!((&again.digest, &again.manifest), (&pulled.digest, &pulled.manifest));
     assert_eq!(world.images.get(&pinned).await.unwrap().unwrap().manifest, pulled.manifest);
-    let said = world.says(&pulled.reference.to_string(), &["cat", "/note"]);
-    assert_eq!(said, "ours");
+    let output = world.run_output(&pulled.reference.to_string(), &["cat", "/note"]);
+    assert_eq!(output, "ours");
     assert!(world.images.remove(&pulled.reference).await.unwrap());
     world.assert_nothing().await;
 
     index(&registry, "none", &[(foreign, ours), (other, ours)]);
     let error = world.pull(&format!("{host}/team/web:none")).await.unwrap_err();
     let want = format!("no image for linux/{}, only for linux/arm/v7, linux/s390x", native_architecture());
-    assert!(matches!(error, Error::Platform { .. }) && !error.is_transient(), "{error}");
+    assert!(matches!(error, Error::NoMatchingPlatform { .. }) && !error.is_transient(), "{error}");
     assert!(error.to_string().ends_with(&want), "{error}");
     world.assert_nothing().await;
     index(&registry, "none", &all);
@@ -144,8 +147,8 @@ async fn of_several_platforms_ours_is_pulled() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_registry_does_not_have_is_named() {
-    let (world, registry) = (World::start(), Registry::start());
+async fn missing_image_is_named() {
+    let (world, registry) = (ImageFixture::start(), TestRegistry::start());
     let archive = layered("lost").oci_archive();
     let name = registry.push("team/web", "1", &archive);
     let host = registry.host();
@@ -165,8 +168,8 @@ async fn what_the_registry_does_not_have_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_layer_that_rotted_in_the_registry_is_refused() {
-    let (world, registry) = (World::start(), Registry::start());
+async fn corrupt_registry_layer_is_rejected() {
+    let (world, registry) = (ImageFixture::start(), TestRegistry::start());
     let archive = layered("rotten").oci_archive();
     let name = registry.push("team/web", "1", &archive);
     let manifest = std::fs::read(registry.data(archive.manifest_digest.as_ref().unwrap())).unwrap();
@@ -184,11 +187,11 @@ async fn a_layer_that_rotted_in_the_registry_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_private_registry_lets_its_user_in() {
-    let (world, registry) = (World::start(), Registry::start_private());
+async fn private_registry_accepts_credentials() {
+    let (world, registry) = (ImageFixture::start(), TestRegistry::start_private());
     let name = registry.push("team/web", "1", &layered("private").oci_archive());
     let as_user = |user: &str, password: &str| {
-        Some(Credentials { user: user.to_owned(), password: password.to_owned() })
+        Some(RegistryCredentials { user: user.to_owned(), password: password.to_owned() })
     };
     let error = world.pull(&name).await.unwrap_err();
     assert!(matches!(&error, Error::Registry(RegistryError::NeedsCredentials { .. })), "{error}");
@@ -205,18 +208,18 @@ async fn a_private_registry_lets_its_user_in() {
     let error = world.images.resolve(&reference, as_user(USER, "wrong")).await.unwrap_err();
     assert!(matches!(&error, Error::Registry(RegistryError::Denied { .. })), "{error}");
 
-    // A node that has a user of its own for this registry needs none with the pull.
+    // A node with credentials for this registry needs none in the pull.
     let mut registries = crate::world::registries();
-    registries.log_in(&registry.host(), as_user(USER, PASSWORD).unwrap()).unwrap();
-    let world = World::with(registries);
+    registries.set_credentials(&registry.host(), as_user(USER, PASSWORD).unwrap()).unwrap();
+    let world = ImageFixture::with(registries);
     assert_eq!(world.images.resolve(&reference, None).await.unwrap(), pulled.digest);
     assert_eq!(world.pull(&name).await.unwrap(), pulled);
     world.pull_as(&name, as_user(USER, "wrong")).await.expect_err("what a pull says counts more");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_registry_that_is_away_says_so() {
-    let (world, mut registry) = (World::start(), Registry::start());
+async fn unreachable_registry_is_reported() {
+    let (world, mut registry) = (ImageFixture::start(), TestRegistry::start());
     let name = registry.push("team/web", "1", &layered("away").oci_archive());
     registry.process().pause();
     let error = world.pull(&name).await.unwrap_err();

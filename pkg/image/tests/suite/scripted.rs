@@ -1,4 +1,4 @@
-//! A registry that does what it is told: one HTTP answer per connection, however wrong.
+//! A scripted registry: one HTTP answer per connection, however invalid.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -12,52 +12,52 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 use warren_image::Digest;
-use warren_testkit::image::{Archive, Compression, Image, Layer};
+use warren_testkit::image::{Compression, ImageLayer, PackedImage, TestImage};
 
-use crate::world::noise;
+use crate::world::random_bytes;
 
-/// What a client asked for.
+/// A request.
 #[derive(Clone, Debug, Default)]
-pub struct Request {
+pub struct ScriptedRequest {
     /// Path and query.
     pub path: String,
-    /// Whether only the head of the answer is wanted.
+    /// Whether it is a HEAD request.
     pub is_head: bool,
-    /// The first byte that it wants, when it wants a part.
+    /// First requested byte of a range request.
     pub from: Option<usize>,
     pub authorization: Option<String>,
-    /// How often the same path was asked for before.
+    /// Number of earlier requests for the same path.
     pub before: usize,
 }
 
-/// What happens after the body, or the part of it that is sent.
+/// What happens after the sent part of the body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Then {
-    /// The connection ends.
+pub enum AfterBody {
+    /// The connection closes.
     Close,
-    /// Nothing, for as long as the client waits.
+    /// Nothing; the connection stays open.
     Stall,
-    /// The body again, for ever.
+    /// The body is repeated endlessly.
     Repeat,
 }
 
 /// One answer.
 #[derive(Clone, Debug)]
-pub struct Reply {
+pub struct ScriptedReply {
     pub status: u16,
     pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
-    /// Bytes of the body that are really sent, `None` for all.
+    /// Limit of sent body bytes, `None` for all.
     pub sent: Option<usize>,
-    /// Whether the length of the body is told. The end of the connection tells it otherwise.
-    pub told: bool,
-    pub then: Then,
+    /// Whether the body length is sent. Otherwise the end of the connection marks it.
+    pub has_length: bool,
+    pub after_body: AfterBody,
 }
 
-impl Reply {
+impl ScriptedReply {
     pub fn new(status: u16, body: impl Into<Vec<u8>>) -> Self {
         let (headers, body) = (Vec::new(), body.into());
-        Self { status, headers, body, sent: None, told: true, then: Then::Close }
+        Self { status, headers, body, sent: None, has_length: true, after_body: AfterBody::Close }
     }
 
     pub fn header(mut self, name: &str, value: &str) -> Self {
@@ -65,57 +65,57 @@ impl Reply {
         self
     }
 
-    /// Sends only so many bytes of the body.
+    /// Sends only this many bytes of the body.
     pub fn cut(mut self, sent: usize) -> Self {
         self.sent = Some(sent.min(self.body.len()));
         self
     }
 
-    pub fn then(mut self, then: Then) -> Self {
-        self.then = then;
+    pub fn after_body(mut self, then: AfterBody) -> Self {
+        self.after_body = then;
         self
     }
 
-    pub fn untold(mut self) -> Self {
-        self.told = false;
+    pub fn without_length(mut self) -> Self {
+        self.has_length = false;
         self
     }
 }
 
 /// A scripted server on loopback. Dropping it ends it.
-pub struct Scripted {
+pub struct ScriptedServer {
     address: SocketAddr,
-    seen: Arc<Mutex<Vec<Request>>>,
+    requests: Arc<Mutex<Vec<ScriptedRequest>>>,
     task: JoinHandle<()>,
 }
 
-impl Scripted {
-    pub async fn start(answer: impl Fn(&Request) -> Reply + Send + Sync + 'static) -> Self {
+impl ScriptedServer {
+    pub async fn start(answer: impl Fn(&ScriptedRequest) -> ScriptedReply + Send + Sync + 'static) -> Self {
         Self::start_with(None, answer).await
     }
 
     /// As [`Scripted::start`], behind TLS.
     pub async fn start_tls(
         acceptor: TlsAcceptor,
-        answer: impl Fn(&Request) -> Reply + Send + Sync + 'static,
+        answer: impl Fn(&ScriptedRequest) -> ScriptedReply + Send + Sync + 'static,
     ) -> Self {
         Self::start_with(Some(acceptor), answer).await
     }
 
     async fn start_with(
         acceptor: Option<TlsAcceptor>,
-        answer: impl Fn(&Request) -> Reply + Send + Sync + 'static,
+        answer: impl Fn(&ScriptedRequest) -> ScriptedReply + Send + Sync + 'static,
     ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let seen: Arc<Mutex<Vec<Request>>> = Arc::default();
+        let seen: Arc<Mutex<Vec<ScriptedRequest>>> = Arc::default();
         let (log, answer) = (seen.clone(), Arc::new(answer));
         let task = tokio::spawn(async move {
             let mut connections = tokio::task::JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
                 let (log, answer, acceptor) = (log.clone(), answer.clone(), acceptor.clone());
                 connections.spawn(async move {
-                    // A client that goes away is its own business.
+                    // A client may disconnect at any time.
                     let _ = match acceptor {
                         None => serve(stream, &log, &*answer).await,
                         Some(acceptor) => serve_tls(acceptor, stream, &log, &*answer).await,
@@ -123,7 +123,7 @@ impl Scripted {
                 });
             }
         });
-        Self { address, seen, task }
+        Self { address, requests: seen, task }
     }
 
     pub fn host(&self) -> String {
@@ -135,13 +135,13 @@ impl Scripted {
     }
 
     /// All requests so far whose path contains `part`.
-    pub fn seen(&self, part: &str) -> Vec<Request> {
-        let seen = self.seen.lock().unwrap();
+    pub fn requests(&self, part: &str) -> Vec<ScriptedRequest> {
+        let seen = self.requests.lock().unwrap();
         seen.iter().filter(|request| request.path.contains(part)).cloned().collect()
     }
 }
 
-impl Drop for Scripted {
+impl Drop for ScriptedServer {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -150,23 +150,23 @@ impl Drop for Scripted {
 async fn serve_tls(
     acceptor: TlsAcceptor,
     stream: TcpStream,
-    log: &Mutex<Vec<Request>>,
-    answer: &(dyn Fn(&Request) -> Reply + Send + Sync),
+    log: &Mutex<Vec<ScriptedRequest>>,
+    answer: &(dyn Fn(&ScriptedRequest) -> ScriptedReply + Send + Sync),
 ) -> std::io::Result<()> {
     serve(acceptor.accept(stream).await?, log, answer).await
 }
 
 async fn serve(
     stream: impl AsyncRead + AsyncWrite + Unpin,
-    log: &Mutex<Vec<Request>>,
-    answer: &(dyn Fn(&Request) -> Reply + Send + Sync),
+    log: &Mutex<Vec<ScriptedRequest>>,
+    answer: &(dyn Fn(&ScriptedRequest) -> ScriptedReply + Send + Sync),
 ) -> std::io::Result<()> {
     let mut stream = BufReader::new(stream);
-    // What servers of HTTP say to those who begin a TLS handshake.
+    // What HTTP servers answer to a TLS handshake.
     if stream.fill_buf().await?.first() == Some(&0x16) {
-        return send(&mut stream, false, Reply::new(400, "this is HTTP")).await;
+        return send(&mut stream, false, ScriptedReply::new(400, "this is HTTP")).await;
     }
-    let mut request = Request::default();
+    let mut request = ScriptedRequest::default();
     let mut line = String::new();
     loop {
         line.clear();
@@ -198,9 +198,13 @@ async fn serve(
     send(&mut stream, request.is_head, answer(&request)).await
 }
 
-async fn send(stream: &mut (impl AsyncWrite + Unpin), is_head: bool, reply: Reply) -> std::io::Result<()> {
+async fn send(
+    stream: &mut (impl AsyncWrite + Unpin),
+    is_head: bool,
+    reply: ScriptedReply,
+) -> std::io::Result<()> {
     let mut head = format!("HTTP/1.1 {} Scripted\r\nConnection: close\r\n", reply.status);
-    if reply.told && reply.then != Then::Repeat {
+    if reply.has_length && reply.after_body != AfterBody::Repeat {
         head += &format!("Content-Length: {}\r\n", reply.body.len());
     }
     for (name, value) in &reply.headers {
@@ -213,17 +217,17 @@ async fn send(stream: &mut (impl AsyncWrite + Unpin), is_head: bool, reply: Repl
     }
     stream.write_all(&reply.body[..reply.sent.unwrap_or(reply.body.len())]).await?;
     stream.flush().await?;
-    match reply.then {
-        Then::Close => stream.shutdown().await,
-        Then::Stall => std::future::pending().await,
-        Then::Repeat => loop {
+    match reply.after_body {
+        AfterBody::Close => stream.shutdown().await,
+        AfterBody::Stall => std::future::pending().await,
+        AfterBody::Repeat => loop {
             stream.write_all(&reply.body).await?;
         },
     }
 }
 
-/// A server that accepts connections and never says a word.
-pub async fn mute() -> (String, JoinHandle<()>) {
+/// A server that accepts connections and never responds.
+pub async fn silent_server() -> (String, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let host = listener.local_addr().unwrap().to_string();
     let task = tokio::spawn(async move {
@@ -235,25 +239,26 @@ pub async fn mute() -> (String, JoinHandle<()>) {
     (host, task)
 }
 
-/// An image in pieces, to be served whole or damaged.
+/// The parts of an image, to be served unchanged or damaged.
 #[derive(Clone, Debug)]
-pub struct Sample {
+pub struct SampleImage {
     pub manifest: Value,
     pub blobs: BTreeMap<String, Vec<u8>>,
 }
 
-impl Sample {
+impl SampleImage {
     /// An image with one layer of incompressible bytes for each length.
     pub fn new(seed: u64, layers: &[usize]) -> Self {
-        let mut image = Image::new("warren.local/sample:1").compression(Compression::None).arguments(["/x"]);
+        let mut image =
+            TestImage::new("warren.local/sample:1").compression(Compression::None).arguments(["/x"]);
         for (position, length) in layers.iter().enumerate() {
-            let bytes = noise(seed * 1000 + position as u64, *length);
-            image = image.layer(Layer::new().file(&format!("/data{position}"), bytes, 0o644));
+            let bytes = random_bytes(seed * 1000 + position as u64, *length);
+            image = image.layer(ImageLayer::new().file(&format!("/data{position}"), bytes, 0o644));
         }
         Self::of(&image.oci_archive())
     }
 
-    pub fn of(archive: &Archive) -> Self {
+    pub fn of(archive: &PackedImage) -> Self {
         let mut blobs = BTreeMap::new();
         for entry in tar::Archive::new(&archive.bytes[..]).entries().unwrap() {
             let mut entry = entry.unwrap();
@@ -272,7 +277,7 @@ impl Sample {
         digest
     }
 
-    /// Replaces the configuration by what `change` makes of it.
+    /// Replaces the configuration with the result of `change`.
     pub fn reconfigure(&mut self, change: impl FnOnce(&mut Value)) {
         let old = self.manifest["config"]["digest"].as_str().unwrap();
         let mut config: Value = serde_json::from_slice(&self.blobs[old]).unwrap();
@@ -289,9 +294,9 @@ impl Sample {
         (digest, bytes)
     }
 
-    /// What an honest registry answers that has only this image, under every name.
-    pub fn answer(&self, request: &Request) -> Reply {
-        let Some((_, name)) = request.path.rsplit_once('/') else { return Reply::new(404, "") };
+    /// The answer of a correct registry that serves only this image, under every name.
+    pub fn answer(&self, request: &ScriptedRequest) -> ScriptedReply {
+        let Some((_, name)) = request.path.rsplit_once('/') else { return ScriptedReply::new(404, "") };
         if request.path.contains("/manifests/") {
             let bytes = match self.blobs.get(name) {
                 Some(bytes) => bytes.clone(),
@@ -300,21 +305,21 @@ impl Sample {
             let parsed: Value = serde_json::from_slice(&bytes).unwrap();
             let media_type = parsed["mediaType"].as_str().unwrap_or("application/json");
             let digest = Digest::of(&bytes);
-            return Reply::new(200, bytes)
+            return ScriptedReply::new(200, bytes)
                 .header("Content-Type", media_type)
                 .header("Docker-Content-Digest", digest.as_str());
         }
         match (self.blobs.get(name), request.from) {
-            (None, _) => Reply::new(404, r#"{"errors":[{"code":"BLOB_UNKNOWN"}]}"#),
-            (Some(bytes), None) => Reply::new(200, bytes.clone()),
-            (Some(bytes), Some(from)) if from >= bytes.len() => Reply::new(416, ""),
+            (None, _) => ScriptedReply::new(404, r#"{"errors":[{"code":"BLOB_UNKNOWN"}]}"#),
+            (Some(bytes), None) => ScriptedReply::new(200, bytes.clone()),
+            (Some(bytes), Some(from)) if from >= bytes.len() => ScriptedReply::new(416, ""),
             (Some(bytes), Some(from)) => {
                 let range = format!("bytes {from}-{}/{}", bytes.len() - 1, bytes.len());
-                Reply::new(206, &bytes[from..]).header("Content-Range", &range)
+                ScriptedReply::new(206, &bytes[from..]).header("Content-Range", &range)
             }
         }
     }
 }
 
-/// Longer than a pull is patient.
-pub const LONG: Duration = Duration::from_secs(20);
+/// Longer than the timeout of a pull.
+pub const LONGER_THAN_TIMEOUT: Duration = Duration::from_secs(20);

@@ -1,5 +1,5 @@
-//! Registries behind TLS. Those on loopback are plain by default, so they are called 0.0.0.0 here, which
-//! Linux takes for this machine too.
+//! Registries with TLS. Loopback names default to plain HTTP, so the tests use 0.0.0.0, which Linux routes
+//! to this machine.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use rustls::pki_types::PrivateKeyDer;
 use tokio_rustls::TlsAcceptor;
 use warren_image::{Error, RegistryError};
 
-use crate::scripted::{Reply, Sample, Scripted};
-use crate::world::{World, registries};
+use crate::scripted::{SampleImage, ScriptedReply, ScriptedServer};
+use crate::world::{ImageFixture, registries};
 
 fn certified(name: &str) -> CertifiedKey<KeyPair> {
     rcgen::generate_simple_self_signed([name.to_owned()]).unwrap()
@@ -27,11 +27,11 @@ fn acceptor(key: &CertifiedKey<KeyPair>) -> TlsAcceptor {
     Arc::new(config).into()
 }
 
-fn name(server: &Scripted) -> String {
+fn name(server: &ScriptedServer) -> String {
     format!("0.0.0.0:{}/x:1", server.port())
 }
 
-async fn tls_error(world: &World, server: &Scripted) -> String {
+async fn tls_error(world: &ImageFixture, server: &ScriptedServer) -> String {
     let error = world.pull(&name(server)).await.unwrap_err();
     assert!(matches!(&error, Error::Registry(RegistryError::Tls { .. })), "{error}");
     assert!(!error.is_transient());
@@ -39,55 +39,56 @@ async fn tls_error(world: &World, server: &Scripted) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tls_is_spoken_with_those_who_are_trusted() {
+async fn only_trusted_tls_registry_is_used() {
     let key = certified("0.0.0.0");
-    let sample = Sample::new(30, &[100_000]);
+    let sample = SampleImage::new(30, &[100_000]);
     let honest = sample.clone();
-    let server = Scripted::start_tls(acceptor(&key), move |request| honest.answer(request)).await;
-    let stranger = World::start();
+    let server = ScriptedServer::start_tls(acceptor(&key), move |request| honest.answer(request)).await;
+    let stranger = ImageFixture::start();
     let error = tls_error(&stranger, &server).await;
-    assert!(error.contains("UnknownIssuer") && error.contains("install its authority"), "{error}");
-    assert!(server.seen("").is_empty());
+    assert!(error.contains("UnknownIssuer") && error.contains("install its CA certificate"), "{error}");
+    assert!(server.requests("").is_empty());
     stranger.assert_nothing().await;
 
     let mut trusting = registries();
-    trusting.trust(key.cert.der().to_vec()).unwrap();
-    let world = World::with(trusting);
+    trusting.trust_authority(key.cert.der().to_vec()).unwrap();
+    let world = ImageFixture::with(trusting);
     world.pull(&name(&server)).await.unwrap();
 
-    // Another name's certificate is not good enough, whoever signed it.
-    let other = Scripted::start_tls(acceptor(&certified("other.test")), move |r| sample.answer(r)).await;
-    assert!(tls_error(&world, &other).await.contains("install its authority"));
+    // A certificate for another name is rejected, even with a trusted issuer.
+    let other =
+        ScriptedServer::start_tls(acceptor(&certified("other.test")), move |r| sample.answer(r)).await;
+    assert!(tls_error(&world, &other).await.contains("install its CA certificate"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn plain_http_is_spoken_only_with_those_who_were_named() {
-    let sample = Sample::new(31, &[1000]);
-    let server = Scripted::start(move |request| sample.answer(request)).await;
-    let world = World::start();
+async fn plain_http_needs_explicit_host() {
+    let sample = SampleImage::new(31, &[1000]);
+    let server = ScriptedServer::start(move |request| sample.answer(request)).await;
+    let world = ImageFixture::start();
     let error = tls_error(&world, &server).await;
     assert!(error.contains("insecure registry"), "{error}");
     let mut plain = registries();
     plain.allow_plain_http(&format!("0.0.0.0:{}", server.port())).unwrap();
-    World::with(plain).pull(&name(&server)).await.unwrap();
+    ImageFixture::with(plain).pull(&name(&server)).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_leads_out_of_tls() {
+async fn tls_is_never_downgraded() {
     let key = certified("0.0.0.0");
     let mut trusting = registries();
-    trusting.trust(key.cert.der().to_vec()).unwrap();
-    let world = World::with(trusting);
-    let elsewhere = Scripted::start(|_| Reply::new(200, "here is your token")).await;
+    trusting.trust_authority(key.cert.der().to_vec()).unwrap();
+    let world = ImageFixture::with(trusting);
+    let elsewhere = ScriptedServer::start(|_| ScriptedReply::new(200, "here is your token")).await;
     for reply in [
-        Reply::new(307, "").header("Location", &format!("http://{}/", elsewhere.host())),
-        Reply::new(401, "")
+        ScriptedReply::new(307, "").header("Location", &format!("http://{}/", elsewhere.host())),
+        ScriptedReply::new(401, "")
             .header("WWW-Authenticate", &format!("Bearer realm=\"http://{}/\"", elsewhere.host())),
     ] {
-        let server = Scripted::start_tls(acceptor(&key), move |_| reply.clone()).await;
+        let server = ScriptedServer::start_tls(acceptor(&key), move |_| reply.clone()).await;
         let error = world.pull(&name(&server)).await.unwrap_err();
-        assert!(matches!(&error, Error::Registry(RegistryError::Nonsense { .. })), "{error}");
+        assert!(matches!(&error, Error::Registry(RegistryError::InvalidAnswer { .. })), "{error}");
         assert!(error.to_string().contains("TLS"), "{error}");
-        assert!(elsewhere.seen("").is_empty());
+        assert!(elsewhere.requests("").is_empty());
     }
 }

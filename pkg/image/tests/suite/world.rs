@@ -1,4 +1,4 @@
-//! What the tests share: a containerd to pull into, and a look at what is left in it.
+//! Shared fixture: a private containerd and checks of its remaining content.
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -6,80 +6,81 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use warren_image::{
-    Connection, Credentials, Error, Images, ImportOptions, Imported, Patience, Pulled, Reference, Registries,
+    ContainerdConnection, Error, ImageStore, ImportOptions, ImportedName, PulledImage, Reference,
+    RegistryCredentials, RegistryPolicy, RegistrySettings,
 };
-use warren_testkit::containerd::Containerd;
-use warren_testkit::image::Archive;
-use warren_testkit::process::Process;
-use warren_testkit::scratch::Scratch;
+use warren_testkit::containerd::TestContainerd;
+use warren_testkit::image::PackedImage;
+use warren_testkit::process::ChildProcess;
+use warren_testkit::scratch::ScratchDir;
 use warren_testkit::wait::eventually_async;
 
 const NAMESPACE: &str = "pull";
 const SOON: Duration = Duration::from_secs(60);
 
 /// A store without images.
-pub struct World {
-    pub images: Images,
-    containerd: Containerd,
+pub struct ImageFixture {
+    pub images: ImageStore,
+    containerd: TestContainerd,
     root: PathBuf,
 }
 
-fn images(containerd: &Containerd, namespace: &str) -> Images {
-    Images::new(Connection::new(containerd.socket(), namespace).unwrap(), "overlayfs")
+fn images(containerd: &TestContainerd, namespace: &str) -> ImageStore {
+    ImageStore::new(ContainerdConnection::new(containerd.socket(), namespace).unwrap(), "overlayfs")
 }
 
-/// Registries that are given up soon.
-pub fn registries() -> Registries {
-    let patience = Patience {
-        connect: Duration::from_secs(5),
-        stall: Duration::from_millis(700),
-        tries: 3,
-        pause: Duration::from_millis(10),
-        longest_pause: Duration::from_millis(50),
-        pull: Duration::from_secs(60),
+/// Registry settings with short timeouts.
+pub fn registries() -> RegistrySettings {
+    let patience = RegistryPolicy {
+        connect_timeout: Duration::from_secs(5),
+        stall_timeout: Duration::from_millis(700),
+        max_tries: 3,
+        min_backoff: Duration::from_millis(10),
+        max_backoff: Duration::from_millis(50),
+        pull_timeout: Duration::from_secs(60),
     };
-    let mut registries = Registries::default();
-    registries.patience = patience;
+    let mut registries = RegistrySettings::default();
+    registries.policy = patience;
     registries
 }
 
-impl World {
+impl ImageFixture {
     pub fn start() -> Self {
         Self::with(registries())
     }
 
-    pub fn with(registries: Registries) -> Self {
-        let containerd = Containerd::start();
+    pub fn with(registries: RegistrySettings) -> Self {
+        let containerd = TestContainerd::start();
         let root = containerd.directory().join("root");
-        Self::around(containerd, root, registries)
+        Self::new(containerd, root, registries)
     }
 
-    /// What is stored lies in `root`.
+    /// `root` is the storage directory.
     pub fn on(root: &Path) -> Self {
-        Self::around(Containerd::start_on(root), root.to_owned(), registries())
+        Self::new(TestContainerd::start_on(root), root.to_owned(), registries())
     }
 
-    fn around(containerd: Containerd, root: PathBuf, registries: Registries) -> Self {
+    fn new(containerd: TestContainerd, root: PathBuf, registries: RegistrySettings) -> Self {
         Self { images: images(&containerd, NAMESPACE).with_registries(registries), containerd, root }
     }
 
-    /// The same images as an agent sees them that was just started.
-    pub fn again(&self) -> Images {
+    /// The same images with the state of a freshly started agent.
+    pub fn reopened(&self) -> ImageStore {
         images(&self.containerd, NAMESPACE).with_registries(registries())
     }
 
     /// The images of another namespace of the same containerd.
-    pub fn neighbour(&self) -> Images {
+    pub fn other_namespace(&self) -> ImageStore {
         images(&self.containerd, "neighbour").with_registries(registries())
     }
 
-    /// What containerd stores lies below this.
+    /// Storage directory of containerd.
     pub fn directory(&self) -> &Path {
         self.containerd.directory()
     }
 
-    /// containerd, to pause it.
-    pub fn process(&mut self) -> &mut Process {
+    /// Process of containerd, to pause it.
+    pub fn process(&mut self) -> &mut ChildProcess {
         self.containerd.process()
     }
 
@@ -87,24 +88,28 @@ impl World {
         self.containerd.ctr(["--namespace", NAMESPACE].iter().chain(arguments).copied())
     }
 
-    pub async fn pull(&self, name: &str) -> Result<Pulled, Error> {
+    pub async fn pull(&self, name: &str) -> Result<PulledImage, Error> {
         self.pull_as(name, None).await
     }
 
-    pub async fn pull_as(&self, name: &str, credentials: Option<Credentials>) -> Result<Pulled, Error> {
+    pub async fn pull_as(
+        &self,
+        name: &str,
+        credentials: Option<RegistryCredentials>,
+    ) -> Result<PulledImage, Error> {
         self.images.pull(&Reference::parse(name).unwrap(), credentials).outcome().await
     }
 
-    /// What `command` says in a container of the image.
-    pub fn says(&self, image: &str, command: &[&str]) -> String {
+    /// Output of `command` in a container of the image.
+    pub fn run_output(&self, image: &str, command: &[&str]) -> String {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let id = format!("says-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         self.containerd.container_stdout(NAMESPACE, image, &id, command)
     }
 
-    /// Imports an archive under the name that it gives, or another one.
-    pub async fn import(&self, archive: &Archive, name: Option<&str>) -> Result<Imported, Error> {
-        let spool = Scratch::new();
+    /// Imports an archive under its own name, or another one.
+    pub async fn import(&self, archive: &PackedImage, name: Option<&str>) -> Result<ImportedName, Error> {
+        let spool = ScratchDir::new();
         let options = ImportOptions {
             spool_dir: spool.path().to_owned(),
             max_bytes: 1 << 30,
@@ -121,7 +126,7 @@ impl World {
     }
 
     /// Blobs, snapshots, half-written blobs and leases, one per line.
-    pub fn stored(&self) -> Vec<String> {
+    pub fn stored_objects(&self) -> Vec<String> {
         let lists: [&[&str]; 4] = [
             &["content", "ls", "--quiet"],
             &["snapshots", "ls"],
@@ -129,15 +134,15 @@ impl World {
             &["leases", "ls", "--quiet"],
         ];
         let lines = |arguments: &&[&str]| {
-            let said = self.ctr(arguments);
+            let output = self.ctr(arguments);
             let is_head = |line: &str| line.starts_with("KEY") || line.starts_with("REF");
-            said.lines().filter(|line| !is_head(line)).map(str::to_owned).collect::<Vec<_>>()
+            output.lines().filter(|line| !is_head(line)).map(str::to_owned).collect::<Vec<_>>()
         };
         lists.iter().flat_map(lines).collect()
     }
 
-    /// Files and directories of blobs, half-written blobs, layers and mounts, whether containerd knows them
-    /// or not.
+    /// Files and directories of blobs, partial blobs, layers and mounts, including those unknown to
+    /// containerd.
     fn files(&self) -> Vec<String> {
         let content = "io.containerd.content.v1.content";
         let places = [
@@ -151,7 +156,7 @@ impl World {
         places.iter().flat_map(entries).map(|entry| entry.path().display().to_string()).collect()
     }
 
-    /// Nothing is left of any image.
+    /// Checks that nothing of any image remains.
     #[track_caller]
     pub fn assert_nothing(&self) -> impl Future<Output = ()> + '_ {
         let place = std::panic::Location::caller();
@@ -159,7 +164,7 @@ impl World {
             let images = self.images.list().await.unwrap();
             assert!(images.is_empty(), "{place}: {images:?}");
             self.eventually("an empty store", || async {
-                let stored = [self.stored(), self.files()].concat();
+                let stored = [self.stored_objects(), self.files()].concat();
                 if stored.is_empty() { Ok(()) } else { Err(format!("{place}: {stored:#?}")) }
             })
             .await;
@@ -175,7 +180,7 @@ impl World {
 }
 
 /// Bytes that do not compress, the same for the same seed.
-pub fn noise(seed: u64, length: usize) -> Vec<u8> {
+pub fn random_bytes(seed: u64, length: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
         state ^= state << 13;

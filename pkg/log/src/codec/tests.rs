@@ -1,4 +1,4 @@
-//! Whatever is written is read back, and nothing that was not written is read.
+//! Written values decode to the same value, and damaged values are rejected.
 
 use proptest::prelude::*;
 
@@ -28,28 +28,28 @@ fn snapshot() -> impl Strategy<Value = SnapshotMeta> {
     })
 }
 
-fn entry() -> impl Strategy<Value = Entry> {
+fn entry() -> impl Strategy<Value = RaftEntry> {
     let kind = prop_oneof![Just(EntryKind::Noop), Just(EntryKind::Command), Just(EntryKind::Membership)];
     let data = prop::collection::vec(any::<u8>(), 0..300);
     (any::<u64>(), any::<u64>(), kind, data).prop_map(|(index, term, kind, data)| {
         let data = if kind == EntryKind::Noop { Bytes::new() } else { data.into() };
-        Entry { index, term, kind, data }
+        RaftEntry { index, term, kind, data }
     })
 }
 
-fn head() -> impl Strategy<Value = Head> {
+fn head() -> impl Strategy<Value = LogHead> {
     let hard_state = any::<[u64; 3]>().prop_map(|[term, vote, commit]| HardState { term, vote, commit });
     let numbers = (any::<[u64; 2]>(), any::<prop::sample::Index>(), 0..1000u64);
     let acknowledged =
-        any::<[u64; 3]>().prop_map(|[member, index, term]| Acknowledged { member, index, term });
+        any::<[u64; 3]>().prop_map(|[member, index, term]| AcknowledgedEntry { member, index, term });
     let acknowledged = prop::collection::vec(acknowledged, 0..4);
     (numbers, hard_state, conf_state(), prop::option::of(snapshot()), acknowledged).prop_map(
         |(([number, sum], first, length), hard_state, conf_state, snapshot, acknowledged)| {
             let covered = snapshot.as_ref().map_or(0, |snapshot| snapshot.index);
             let first = 1 + first.index(usize::try_from(covered).unwrap().max(1)) as u64;
             let last = (first - 1).saturating_add(length);
-            let extent = Extent { snapshot: covered, first, last };
-            Head { number, extent, sum, hard_state, conf_state, snapshot, acknowledged }
+            let extent = LogExtent { snapshot: covered, first, last };
+            LogHead { number, extent, sum, hard_state, conf_state, snapshot, acknowledged }
         },
     )
 }
@@ -58,19 +58,19 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
 
     #[test]
-    fn an_entry_is_read_as_it_was_written(entry in entry()) {
+    fn entry_round_trips(entry in entry()) {
         let value = encode_entry(&entry);
         prop_assert_eq!(value.len(), entry_len(&entry));
         prop_assert_eq!(decode_entry(entry.index, &value), Ok(entry.clone()));
         prop_assert!(decode_entry(entry.index ^ 1, &value).is_err());
-        prop_assert_eq!(addend(&value), u64::from(checksum(&entry.index.to_le_bytes(), &value[4..])));
+        prop_assert_eq!(entry_checksum(&value), u64::from(checksum(&entry.index.to_le_bytes(), &value[4..])));
     }
 
     #[test]
-    fn a_head_is_read_as_it_was_written(head in head()) {
+    fn head_round_trips(head in head()) {
         let body = encode_head(&head);
         prop_assert_eq!(decode_head(&body), Some(head.clone()));
-        // All or nothing, wherever it is cut.
+        // All or nothing at every truncation point.
         for end in 0..body.len() {
             prop_assert_eq!(decode_head(&body[..end]), None);
         }
@@ -80,16 +80,16 @@ proptest! {
     }
 
     #[test]
-    fn a_snapshot_pointer_is_read_as_it_was_written(snapshot in snapshot()) {
+    fn snapshot_meta_round_trips(snapshot in snapshot()) {
         let body = encode_snapshot(&snapshot);
-        prop_assert_eq!(body.len(), snapshot_len(&snapshot));
-        let mut fields = Fields(&body);
+        prop_assert_eq!(body.len(), snapshot_meta_len(&snapshot));
+        let mut fields = FieldDecoder(&body);
         prop_assert_eq!(fields.snapshot(), Some(snapshot));
         prop_assert!(fields.0.is_empty());
     }
 
     #[test]
-    fn anything_else_is_refused_without_a_panic(
+    fn invalid_bytes_are_rejected_without_panic(
         index in any::<u64>(),
         bytes in prop::collection::vec(any::<u8>(), 0..200),
     ) {

@@ -1,5 +1,4 @@
-//! Flipped bits and cut files: a log is opened with exactly what was in it, or refused. It is never
-//! opened with something else.
+//! Flipped bits and truncated files: a log opens with exactly its acknowledged content, or opening fails.
 
 use std::{
     fs,
@@ -12,13 +11,13 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 use warren_testkit::soak;
 
 use super::open;
-use crate::{Engine, Error, Loaded, LogStore, crash::workload::Workload};
+use crate::{Error, LogEngine, LogStore, StoredLog, crash::workload::Workload};
 
 const STEPS: usize = 14;
 
-/// How a log came to its end.
+/// How a log was left.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum End {
+enum ShutdownKind {
     /// It was closed.
     Closed,
     /// Its process was killed after the last acknowledgement.
@@ -26,15 +25,15 @@ enum End {
 }
 
 /// A log, and the bytes of all its files.
-struct Sample {
-    engine: Engine,
-    end: End,
-    expected: Loaded,
+struct DamageSample {
+    engine: LogEngine,
+    end: ShutdownKind,
+    expected: StoredLog,
     files: Vec<(PathBuf, Vec<u8>)>,
 }
 
-impl Sample {
-    fn new(engine: Engine, end: End, seed: u64) -> Self {
+impl DamageSample {
+    fn new(engine: LogEngine, end: ShutdownKind, seed: u64) -> Self {
         let workload = Workload::new(seed, STEPS);
         let dir = memory_dir();
         let mut log = open(dir.path(), engine).unwrap();
@@ -43,33 +42,33 @@ impl Sample {
         }
         let killed = files(dir.path());
         drop(log);
-        let files = if end == End::Killed { killed } else { files(dir.path()) };
+        let files = if end == ShutdownKind::Killed { killed } else { files(dir.path()) };
         Self { engine, end, expected: workload.states[STEPS].clone(), files }
     }
 
     /// Opens the log after `change` to one of its files.
-    fn check(&self, file: usize, change: impl FnOnce(&mut Vec<u8>), what: &str) -> Outcome {
+    fn check(&self, file: usize, change: impl FnOnce(&mut Vec<u8>), what: &str) -> DamageOutcome {
         let dir = memory_dir();
-        put(dir.path(), &self.files);
+        restore_files(dir.path(), &self.files);
         let (name, content) = &self.files[file];
         let mut content = content.clone();
         change(&mut content);
         fs::write(dir.path().join(name), content).unwrap();
-        self.judge(dir.path(), &format!("{} {:?}, {}: {what}", self.engine, self.end, name.display()))
+        self.reopen_twice(dir.path(), &format!("{} {:?}, {}: {what}", self.engine, self.end, name.display()))
     }
 
-    /// Twice, because a refused log must not be accepted at the next attempt with less in it.
-    fn judge(&self, dir: &Path, what: &str) -> Outcome {
-        let mut outcome = Outcome::Refused;
+    /// Twice, because a rejected log must not be accepted with less content at the next attempt.
+    fn reopen_twice(&self, dir: &Path, what: &str) -> DamageOutcome {
+        let mut outcome = DamageOutcome::Refused;
         for attempt in 1..=2 {
             match open_free(dir, self.engine).and_then(|log| log.load()) {
                 Ok(loaded) => {
-                    let loaded = Loaded { recovered: None, ..loaded };
+                    let loaded = StoredLog { recovered: None, ..loaded };
                     assert!(
                         loaded == self.expected,
                         "{what}: opened with another content at attempt {attempt}"
                     );
-                    outcome = Outcome::Exact;
+                    outcome = DamageOutcome::Intact;
                 }
                 Err(error) => {
                     let known =
@@ -82,12 +81,12 @@ impl Sample {
     }
 }
 
-/// Opens the log once it is free: sled's own threads may still hold the one that was closed before.
-fn open_free(dir: &Path, engine: Engine) -> Result<Box<dyn LogStore>, Error> {
+/// Opens the log once its file is released: sled's threads may still hold it.
+fn open_free(dir: &Path, engine: LogEngine) -> Result<Box<dyn LogStore>, Error> {
     let end = Instant::now() + Duration::from_secs(20);
     loop {
         match open(dir, engine) {
-            // Between two looks at whether it is free.
+            // Between two checks of the file lock.
             Err(Error::InUse { .. }) if Instant::now() < end => std::thread::sleep(Duration::from_millis(5)),
             opened => return opened,
         }
@@ -95,8 +94,8 @@ fn open_free(dir: &Path, engine: Engine) -> Result<Box<dyn LogStore>, Error> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Outcome {
-    Exact,
+enum DamageOutcome {
+    Intact,
     Refused,
 }
 
@@ -105,7 +104,7 @@ pub fn memory_dir() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
-/// All files below a directory, by their path in it.
+/// All files below a directory, by relative path.
 pub fn files(top: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let (mut dirs, mut files) = (vec![top.to_owned()], Vec::new());
     while let Some(dir) = dirs.pop() {
@@ -123,7 +122,7 @@ pub fn files(top: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 }
 
 /// Writes files into a directory.
-pub fn put(top: &Path, files: &[(PathBuf, Vec<u8>)]) {
+pub fn restore_files(top: &Path, files: &[(PathBuf, Vec<u8>)]) {
     for (name, content) in files {
         let path = top.join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -131,8 +130,8 @@ pub fn put(top: &Path, files: &[(PathBuf, Vec<u8>)]) {
     }
 }
 
-/// The parts of a file that are not empty; of the rest, a page before and after is enough.
-fn used(content: &[u8]) -> Vec<Range<usize>> {
+/// The non-empty parts of a file, and one page before and after each.
+fn used_ranges(content: &[u8]) -> Vec<Range<usize>> {
     let mut used: Vec<Range<usize>> = Vec::new();
     for (number, page) in content.chunks(512).enumerate() {
         if page.iter().any(|byte| *byte != 0) {
@@ -146,14 +145,13 @@ fn used(content: &[u8]) -> Vec<Range<usize>> {
     used
 }
 
-/// Flips single bits: `count` all over the files, and all of those where redb's header and the
-/// receipt's numbers are.
-fn flip(engine: Engine, end: End, seed: u64, count: usize) {
-    let sample = Sample::new(engine, end, seed);
-    assert_eq!(sample.check(0, |_| {}, "unharmed"), Outcome::Exact);
+/// Flips single bits: `count` across the files, and all bits of redb's header and the watermark's numbers.
+fn flip_bits(engine: LogEngine, end: ShutdownKind, seed: u64, count: usize) {
+    let sample = DamageSample::new(engine, end, seed);
+    assert_eq!(sample.check(0, |_| {}, "unharmed"), DamageOutcome::Intact);
     let mut chance = StdRng::seed_from_u64(seed);
     let places: Vec<(usize, usize)> = (0..sample.files.len())
-        .flat_map(|file| used(&sample.files[file].1).into_iter().flatten().map(move |at| (file, at)))
+        .flat_map(|file| used_ranges(&sample.files[file].1).into_iter().flatten().map(move |at| (file, at)))
         .collect();
     let step = (places.len() / count).max(1);
     let important = |at: usize| at % 4096 < 320 && at < 8192;
@@ -164,36 +162,36 @@ fn flip(engine: Engine, end: End, seed: u64, count: usize) {
         }
         let bit = 1u8 << chance.random_range(0..8);
         match sample.check(file, |content| content[at] ^= bit, &format!("byte {at} ^ {bit:#x}")) {
-            Outcome::Exact => exact += 1,
-            Outcome::Refused => refused += 1,
+            DamageOutcome::Intact => exact += 1,
+            DamageOutcome::Refused => refused += 1,
         }
     }
     println!("{engine} {end:?}: of {} used bytes {exact} flipped unharmed, {refused} refused", places.len());
     assert!(exact > 0 && refused > 0 && exact + refused >= count.min(places.len()));
 }
 
-fn flip_all_ends(engine: Engine, count: usize) {
-    for end in [End::Closed, End::Killed] {
+fn flip_bits_after_each_shutdown(engine: LogEngine, count: usize) {
+    for end in [ShutdownKind::Closed, ShutdownKind::Killed] {
         for seed in 0..soak::count(1, 8) as u64 {
-            flip(engine, end, seed, count);
+            flip_bits(engine, end, seed, count);
         }
     }
 }
 
 #[test]
-fn a_flipped_bit_in_redb_is_harmless_or_refused() {
-    flip_all_ends(Engine::Redb, soak::count(250, 5000));
+fn flipped_bit_in_redb_is_harmless_or_detected() {
+    flip_bits_after_each_shutdown(LogEngine::Redb, soak::count(250, 5000));
 }
 
 #[test]
-fn a_flipped_bit_in_sled_is_harmless_or_refused() {
-    flip_all_ends(Engine::Sled, soak::count(60, 5000));
+fn flipped_bit_in_sled_is_harmless_or_detected() {
+    flip_bits_after_each_shutdown(LogEngine::Sled, soak::count(60, 5000));
 }
 
 #[test]
-fn a_file_that_was_cut_is_refused_or_whole() {
-    for engine in Engine::ALL {
-        let sample = Sample::new(engine, End::Closed, 5);
+fn truncated_file_is_detected_or_intact() {
+    for engine in LogEngine::ALL {
+        let sample = DamageSample::new(engine, ShutdownKind::Closed, 5);
         let mut chance = StdRng::seed_from_u64(5);
         for file in 0..sample.files.len() {
             let length = sample.files[file].1.len();

@@ -1,32 +1,32 @@
-//! A file system of a test's own: ext4 in a file, so that the file can be looked at from outside.
+//! A private file system: ext4 in a file, so that its content can be inspected from outside.
 
 use std::{
     fs::{self, File},
     path::{Path, PathBuf},
 };
 
-use warren_testkit::{scratch::Scratch, tool};
+use warren_testkit::{scratch::ScratchDir, tool};
 
 /// A mounted file system. Dropping it unmounts it and removes everything.
-pub struct Device {
-    scratch: Scratch,
+pub struct LoopDevice {
+    scratch: ScratchDir,
 }
 
-impl Device {
-    /// Makes and mounts an empty file system of so many MiB.
+impl LoopDevice {
+    /// Creates and mounts an empty file system of the given size in MiB.
     pub fn new(mebibytes: u64) -> Self {
-        let device = Self { scratch: Scratch::new() };
+        let device = Self { scratch: ScratchDir::new() };
         File::create(device.backing()).unwrap().set_len(mebibytes << 20).unwrap();
         tool::run("mkfs.ext4", ["-q", "-F", "-m", "0", "-J", "size=4", &text(&device.backing())]);
         device.mount();
         device
     }
 
-    /// Mounts what another device has on its platter at this moment. What its file system still has
-    /// in memory only, above the loop device, is not in the backing file: as after a power cut.
-    pub fn cut(other: &Device) -> Self {
-        let device = Self { scratch: Scratch::new() };
-        // A commit of the journal in the midst of the copy would make a picture of no moment.
+    /// Mounts a copy of another device's current backing file. Data in the memory of its file system, above
+    /// the loop device, is not in the backing file, as after a power cut.
+    pub fn snapshot_of(other: &LoopDevice) -> Self {
+        let device = Self { scratch: ScratchDir::new() };
+        // A journal commit during the copy would make the copy inconsistent.
         while {
             fs::copy(other.backing(), device.backing()).unwrap();
             fs::read(other.backing()).unwrap() != fs::read(device.backing()).unwrap()
@@ -37,7 +37,7 @@ impl Device {
 
     fn mount(&self) {
         fs::create_dir(self.path()).unwrap();
-        // The journal is committed when somebody syncs, not meanwhile.
+        // The journal is committed by syncs only.
         let options = "loop,commit=900";
         tool::run("mount", ["-t", "ext4", "-o", options, &text(&self.backing()), &text(&self.path())]);
     }
@@ -57,8 +57,8 @@ fn text(path: &Path) -> String {
 }
 
 #[test]
-fn a_device_shows_what_was_synced_and_nothing_else() {
-    let device = Device::new(16);
+fn device_keeps_only_synced_data() {
+    let device = LoopDevice::new(16);
     let write = |name: &str| {
         let mut file = File::create(device.path().join(name)).unwrap();
         std::io::Write::write_all(&mut file, b"content").unwrap();
@@ -66,7 +66,7 @@ fn a_device_shows_what_was_synced_and_nothing_else() {
     };
     write("synced").sync_all().unwrap();
     write("lost");
-    let cut = Device::cut(&device);
+    let cut = LoopDevice::snapshot_of(&device);
     assert_eq!(fs::read(cut.path().join("synced")).unwrap(), b"content");
     assert!(!cut.path().join("lost").exists());
     let (one, other) = (device.scratch.path().to_owned(), cut.scratch.path().to_owned());

@@ -1,20 +1,22 @@
-//! A disk that is full, and one that fails: a clear error, nothing acknowledged is lost, and the same
-//! batch goes through when there is room again.
+//! Full and failing disks: a clear error, no acknowledged write is lost, and the same batch succeeds when
+//! there is space again.
 
 use std::{fs, path::Path};
 
 use warren_testkit::tool;
 
 use super::open;
-use crate::{Batch, Engine, Entry, EntryKind, Error, LogStore, Snapshots, crash::device::Device};
+use crate::{
+    EntryKind, Error, LogEngine, LogStore, RaftEntry, SnapshotDir, WriteBatch, crash::device::LoopDevice,
+};
 
-fn batch(index: u64) -> Batch {
+fn batch(index: u64) -> WriteBatch {
     let data = vec![index as u8; 20_000].into();
-    let entries = vec![Entry { index, term: 1, kind: EntryKind::Command, data }];
-    Batch { entries, ..Batch::default() }
+    let entries = vec![RaftEntry { index, term: 1, kind: EntryKind::Command, data }];
+    WriteBatch { entries, ..WriteBatch::default() }
 }
 
-/// Appends until it fails; the answer is the index that failed, and the error.
+/// Appends until it fails; returns the index that failed, and the error.
 fn fill(log: &mut dyn LogStore, from: u64) -> (u64, Error) {
     for index in from..10_000 {
         if let Err(error) = log.append(&batch(index)) {
@@ -29,11 +31,11 @@ fn indexes(log: &dyn LogStore) -> Vec<u64> {
 }
 
 /// Opens a log again, as the raft driver does after an error: it may fail while the disk is full.
-fn reopen(dir: &Path, engine: Engine, acknowledged: u64) -> Option<Box<dyn LogStore>> {
+fn reopen(dir: &Path, engine: LogEngine, acknowledged: u64) -> Option<Box<dyn LogStore>> {
     match open(dir, engine) {
         Ok(log) => {
             let found = indexes(&*log);
-            // The write that failed may be there or not.
+            // The failed write may be present or absent.
             let all = |last: u64| (1..=last).collect::<Vec<_>>();
             assert!(
                 found == all(acknowledged) || found == all(acknowledged + 1),
@@ -50,9 +52,9 @@ fn reopen(dir: &Path, engine: Engine, acknowledged: u64) -> Option<Box<dyn LogSt
 }
 
 #[test]
-fn a_full_disk_refuses_and_goes_on_when_there_is_room() {
-    for engine in Engine::ALL {
-        let device = Device::new(16);
+fn full_disk_fails_writes_until_space_is_free() {
+    for engine in LogEngine::ALL {
+        let device = LoopDevice::new(16);
         let dir = device.path();
         fs::write(dir.join("filler"), vec![1; 6 << 20]).unwrap();
         let mut log = open(&dir, engine).unwrap();
@@ -61,9 +63,9 @@ fn a_full_disk_refuses_and_goes_on_when_there_is_room() {
         assert!(error.is_out_of_space(), "{engine}: {text}");
         assert!(matches!(&error, Error::Full { free, .. } if *free < 2 << 20), "{engine}: {text}");
         assert!(text.contains(&format!("raft.{engine}")) && text.contains("Make room"), "{text}");
-        assert!(matches!(log.append(&batch(failed)), Err(Error::Failed { .. })), "{engine}");
+        assert!(matches!(log.append(&batch(failed)), Err(Error::AlreadyFailed { .. })), "{engine}");
         assert!(failed > 10, "{engine}: {failed}");
-        // Still full, twice: whatever happens, nothing is lost.
+        // Still full, twice: nothing is lost.
         drop(log);
         let mut acknowledged = failed - 1;
         for _ in 0..2 {
@@ -85,9 +87,9 @@ fn a_full_disk_refuses_and_goes_on_when_there_is_room() {
 }
 
 #[test]
-fn a_log_cannot_be_made_on_a_full_disk_and_can_be_later() {
-    for engine in Engine::ALL {
-        let device = Device::new(16);
+fn log_creation_on_full_disk_can_be_retried() {
+    for engine in LogEngine::ALL {
+        let device = LoopDevice::new(16);
         let dir = device.path();
         let filler = dir.join("filler");
         let mut size = 16 << 20;
@@ -104,7 +106,7 @@ fn a_log_cannot_be_made_on_a_full_disk_and_can_be_later() {
             let error = open(&dir, engine).err().unwrap();
             assert!(error.is_out_of_space(), "{engine}: {error}");
         }
-        let snapshots = Snapshots::open(dir.join("snapshots"), None);
+        let snapshots = SnapshotDir::open(dir.join("snapshots"), None);
         assert!(snapshots.is_err_and(|error| error.is_out_of_space()) || size > 0);
         fs::remove_file(&filler).unwrap();
         open(&dir, engine).unwrap().append(&batch(1)).unwrap();
@@ -113,9 +115,9 @@ fn a_log_cannot_be_made_on_a_full_disk_and_can_be_later() {
 }
 
 #[test]
-fn a_disk_that_became_read_only_refuses_and_goes_on_when_it_is_back() {
-    for engine in Engine::ALL {
-        let device = Device::new(16);
+fn read_only_disk_fails_writes_until_writable() {
+    for engine in LogEngine::ALL {
+        let device = LoopDevice::new(16);
         let dir = device.path();
         let mut log = open(&dir, engine).unwrap();
         log.append(&batch(1)).unwrap();

@@ -1,12 +1,12 @@
-//! A log that is compacted does not fill the disk.
+//! A compacted log does not fill the disk.
 
 use std::{fs, path::Path};
 
 use warren_testkit::soak;
-use warren_types::raft::{ConfState, Entry, EntryKind, SnapshotMeta};
+use warren_types::raft::{ConfState, EntryKind, RaftEntry, SnapshotMeta};
 
 use super::open;
-use crate::{Batch, Engine};
+use crate::{LogEngine, WriteBatch};
 
 fn size(path: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
@@ -19,20 +19,20 @@ fn size(path: &Path) -> u64 {
 
 #[test]
 fn a_compacted_log_stays_small() {
-    for engine in Engine::ALL {
+    for engine in LogEngine::ALL {
         let dir = tempfile::tempdir_in("/dev/shm").unwrap();
         let mut log = open(dir.path(), engine).unwrap();
         let mut largest = 0;
         for round in 0..soak::count(30, 300) as u64 {
             for number in 0..100 {
                 let first = round * 1000 + number * 10 + 1;
-                let entries = (first..first + 10).map(|index| Entry {
+                let entries = (first..first + 10).map(|index| RaftEntry {
                     index,
                     term: 1,
                     kind: EntryKind::Command,
                     data: vec![index as u8; 250].into(),
                 });
-                log.append(&Batch { entries: entries.collect(), ..Batch::default() }).unwrap();
+                log.append(&WriteBatch { entries: entries.collect(), ..WriteBatch::default() }).unwrap();
             }
             let index = (round + 1) * 1000;
             let conf_state = ConfState::of_voters(vec![1]);

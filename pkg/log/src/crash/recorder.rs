@@ -1,4 +1,4 @@
-//! A disk for redb that remembers what was asked of it, and what may be on it when the power goes.
+//! A disk for redb that records its operations, and derives its possible content after a power cut.
 
 use std::{
     cell::RefCell,
@@ -14,35 +14,35 @@ use rand::{RngExt, rngs::StdRng, seq::SliceRandom};
 use redb::StorageBackend;
 
 use crate::{
-    Recovered, Result,
+    Recovery, Result,
     redb_table::{RedbTable, create},
-    table::{Change, Table},
+    table::{RecordTable, TableChange},
 };
 
-/// What a disk writes whole or not at all.
+/// Unit of atomic disk writes.
 const SECTOR: usize = 512;
 
 #[derive(Debug, Clone)]
-pub enum Operation {
+pub enum DiskOperation {
     Write(u64, Vec<u8>),
     Grow(u64),
     Shrink(u64),
     Sync,
 }
 
-/// What was on the disk, and what was asked of it, in order.
+/// Initial content of the disk, and its operations in order.
 #[derive(Debug, Clone, Default)]
-pub struct History {
+pub struct DiskHistory {
     pub image: Vec<u8>,
-    pub operations: Vec<Operation>,
+    pub operations: Vec<DiskOperation>,
 }
 
-/// A history that is being made. Clones are handles to the same one.
+/// A history in progress. Clones are handles to the same one.
 #[derive(Debug, Clone, Default)]
-pub struct Recording(Arc<Mutex<History>>);
+pub struct DiskRecording(Arc<Mutex<DiskHistory>>);
 
-impl Recording {
-    pub fn history(&self) -> History {
+impl DiskRecording {
+    pub fn history(&self) -> DiskHistory {
         self.0.lock().unwrap().clone()
     }
 
@@ -51,24 +51,24 @@ impl Recording {
         self.0.lock().unwrap().operations.len()
     }
 
-    /// Makes the tables that this thread opens next record here.
+    /// Records the tables that this thread opens next.
     pub fn start(&self) {
         CURRENT.with(|current| *current.borrow_mut() = self.clone());
     }
 }
 
 thread_local! {
-    static CURRENT: RefCell<Recording> = RefCell::default();
+    static CURRENT: RefCell<DiskRecording> = RefCell::default();
 }
 
-/// The engine over a file, recording. With `HONEST` off, the file is never synced, though the engine
-/// is told so.
-pub struct Recorded<const HONEST: bool>(RedbTable);
+/// The engine over a recorded file. With `HONEST` off, the file is never synced, though syncs report
+/// success.
+pub struct RecordedTable<const HONEST: bool>(RedbTable);
 
-impl<const HONEST: bool> Table for Recorded<HONEST> {
-    const RECEIPT_IS_DURABLE: bool = false;
+impl<const HONEST: bool> RecordTable for RecordedTable<HONEST> {
+    const ACK_WATERMARK_IS_DURABLE: bool = false;
 
-    fn open(path: &Path) -> Result<(Self, Option<Recovered>)> {
+    fn open(path: &Path) -> Result<(Self, Option<Recovery>)> {
         if !path.exists() {
             create(path)?;
         }
@@ -92,7 +92,7 @@ impl<const HONEST: bool> Table for Recorded<HONEST> {
         self.0.scan(indexes, visit)
     }
 
-    fn commit(&mut self, operation: &'static str, change: &Change) -> Result<()> {
+    fn commit(&mut self, operation: &'static str, change: &TableChange) -> Result<()> {
         self.0.commit(operation, change)
     }
 }
@@ -100,12 +100,12 @@ impl<const HONEST: bool> Table for Recorded<HONEST> {
 #[derive(Debug)]
 struct Backend {
     file: File,
-    recording: Recording,
+    recording: DiskRecording,
     is_honest: bool,
 }
 
 impl Backend {
-    fn record(&self, operation: Operation) {
+    fn record(&self, operation: DiskOperation) {
         self.recording.0.lock().unwrap().operations.push(operation);
     }
 }
@@ -121,61 +121,61 @@ impl StorageBackend for Backend {
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         let is_growth = len > self.len()?;
-        self.record(if is_growth { Operation::Grow(len) } else { Operation::Shrink(len) });
+        self.record(if is_growth { DiskOperation::Grow(len) } else { DiskOperation::Shrink(len) });
         self.file.set_len(len)
     }
 
     fn sync_data(&self) -> io::Result<()> {
         if self.is_honest {
-            self.record(Operation::Sync);
+            self.record(DiskOperation::Sync);
             self.file.sync_data()?;
         }
         Ok(())
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.record(Operation::Write(offset, data.to_vec()));
+        self.record(DiskOperation::Write(offset, data.to_vec()));
         self.file.write_all_at(data, offset)
     }
 }
 
-impl History {
-    /// What may be on the disk if the power goes after the first `at` operations: all up to the last
+impl DiskHistory {
+    /// Possible disk content after a power cut following the first `at` operations: all up to the last
     /// sync, and of the rest any part in any order.
-    pub fn survivors(&self, at: usize, chance: &mut StdRng) -> Vec<u8> {
+    pub fn survivors(&self, at: usize, rng: &mut StdRng) -> Vec<u8> {
         let mut image = self.image.clone();
         let operations = &self.operations[..at];
-        let synced = operations.iter().rposition(|operation| matches!(operation, Operation::Sync));
+        let synced = operations.iter().rposition(|operation| matches!(operation, DiskOperation::Sync));
         let (durable, pending) = operations.split_at(synced.map_or(0, |at| at + 1));
         for operation in durable {
             apply(&mut image, operation, |_| true);
         }
-        let mut pending: Vec<&Operation> = pending.iter().collect();
-        match chance.random_range(0..4) {
+        let mut pending: Vec<&DiskOperation> = pending.iter().collect();
+        match rng.random_range(0..4) {
             // A prefix.
-            0 => pending.truncate(chance.random_range(0..=pending.len())),
-            // All in order; what is torn below is torn.
+            0 => pending.truncate(rng.random_range(0..=pending.len())),
+            // All in order; sectors may be torn below.
             1 => {}
-            _ => pending.shuffle(chance),
+            _ => pending.shuffle(rng),
         }
-        // Of everything little, about half, nearly all, or all.
-        let share = [0.1, 0.5, 0.95, 1.0][chance.random_range(0..4)];
+        // Keep few, about half, nearly all, or all.
+        let share = [0.1, 0.5, 0.95, 1.0][rng.random_range(0..4)];
         for operation in pending {
-            if matches!(operation, Operation::Write(..)) || chance.random_bool(share) {
-                apply(&mut image, operation, |_| chance.random_bool(share));
+            if matches!(operation, DiskOperation::Write(..)) || rng.random_bool(share) {
+                apply(&mut image, operation, |_| rng.random_bool(share));
             }
         }
         image
     }
 }
 
-/// Sectors of a write for which `keep` says no stay as they were. What lies beyond the end of the
-/// file is not reached: growing it is an operation of its own.
-fn apply(image: &mut Vec<u8>, operation: &Operation, mut keep: impl FnMut(usize) -> bool) {
+/// Sectors of a write that `keep` rejects stay unchanged. Sectors beyond the end of the file are not
+/// written: growing it is a separate operation.
+fn apply(image: &mut Vec<u8>, operation: &DiskOperation, mut keep: impl FnMut(usize) -> bool) {
     match operation {
-        Operation::Sync => {}
-        Operation::Grow(len) | Operation::Shrink(len) => image.resize(*len as usize, 0),
-        Operation::Write(offset, data) => {
+        DiskOperation::Sync => {}
+        DiskOperation::Grow(len) | DiskOperation::Shrink(len) => image.resize(*len as usize, 0),
+        DiskOperation::Write(offset, data) => {
             let mut start = *offset as usize;
             let end = (start + data.len()).min(image.len());
             while start < end {

@@ -1,5 +1,5 @@
-//! sled with a write that only half arrived: what was acknowledged before is there, and of the write
-//! all or nothing; or the log is refused.
+//! sled with a torn write: earlier acknowledged writes are present, and of the torn write all or nothing;
+//! or opening fails.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use warren_testkit::soak;
 use crate::{
     Error, LogStore, SledLog,
     crash::{
-        damage::{files, memory_dir, put},
+        damage::{files, memory_dir, restore_files},
         workload::Workload,
     },
 };
@@ -17,7 +17,7 @@ use crate::{
 const SECTOR: usize = 512;
 
 #[test]
-fn sled_with_a_torn_write_has_all_that_was_acknowledged() {
+fn torn_sled_write_keeps_acknowledged_data() {
     let (mut before, mut after, mut refused) = (0, 0, 0);
     for seed in 0..soak::count(2, 60) as u64 {
         let workload = Workload::new(seed, 20);
@@ -29,7 +29,7 @@ fn sled_with_a_torn_write_has_all_that_was_acknowledged() {
             step.apply(&mut log).unwrap();
             let new = files(dir.path());
             for _ in 0..soak::count(3, 30) {
-                // The receipt, which is written last, did not arrive; of the rest any sectors did.
+                // The watermark, which is written last, is lost; of the rest any sectors were written.
                 let mut torn = old.clone();
                 let share = [0.1, 0.5, 0.9][chance.random_range(0..3)];
                 let name = std::path::Path::new("log/db");
@@ -42,7 +42,7 @@ fn sled_with_a_torn_write_has_all_that_was_acknowledged() {
                     }
                 }
                 let dir = memory_dir();
-                put(dir.path(), &torn);
+                restore_files(dir.path(), &torn);
                 match SledLog::open(dir.path().join("log")).and_then(|log| log.load()) {
                     Ok(loaded) => match workload.steps_in(&loaded) {
                         Some(steps) if steps == done => before += 1,

@@ -1,11 +1,11 @@
-//! The data directory: one process, a known version, a place one can write to.
+//! The data directory: single process, supported version, writable path.
 
 use std::{fs, os::unix::fs::PermissionsExt};
 
 use warren_log::{DATA_DIR_VERSION, DataDir, Error};
 
 #[test]
-fn a_directory_is_held_once_and_again_after_release() {
+fn directory_is_locked_once_until_release() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("warren/data");
     for _ in 0..2 {
@@ -35,15 +35,15 @@ fn a_damaged_version_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("version"), "one").unwrap();
     let error = DataDir::open(dir.path()).unwrap_err();
-    assert!(error.to_string().contains("`one` is no version"), "{error}");
+    assert!(error.to_string().contains("`one` is not a version"), "{error}");
 }
 
 #[test]
-fn a_place_that_cannot_be_written_is_refused() {
+fn read_only_directory_is_rejected() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("file");
     fs::write(&file, "").unwrap();
-    // Nobody, not even root, can make a directory under a file or in sysfs.
+    // Not even root can create a directory under a file or in sysfs.
     for path in [file.join("data"), "/sys/kernel/warren-test".into()] {
         let error = DataDir::open(&path).unwrap_err();
         assert!(matches!(error, Error::NotWritable { .. }), "{error}");

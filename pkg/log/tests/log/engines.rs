@@ -1,9 +1,11 @@
-//! Every engine on a disk: the suite, one engine to a directory, damage, versions, locks.
+//! On-disk engines: the suite, one engine per directory, damage, versions, locks.
 
 use std::{fs, path::Path};
 
 use redb::{Database, TableDefinition, WriteTransaction};
-use warren_log::{Batch, Engine, Error, LOG_FORMAT, LogStore, Owner, RedbLog, SledLog, Stats};
+use warren_log::{
+    Error, LOG_FORMAT, LogEngine, LogOwner, LogStore, RedbLog, SledLog, WriteBatch, WriteStats,
+};
 use warren_types::{ClusterId, Id, ManagerId};
 
 use crate::{OWNER, entries, entry, hard_state, open, suite::suite};
@@ -11,7 +13,7 @@ use crate::{OWNER, entries, entry, hard_state, open, suite::suite};
 const ENTRIES: TableDefinition<u64, &[u8]> = TableDefinition::new("entries");
 const META: TableDefinition<&str, &[u8]> = TableDefinition::new("meta");
 
-fn engine_passes_the_suite(engine: Engine) {
+fn engine_passes_the_suite(engine: LogEngine) {
     let dir = tempfile::tempdir().unwrap();
     let mut stores = 0;
     suite(|| {
@@ -24,26 +26,26 @@ fn engine_passes_the_suite(engine: Engine) {
 
 #[test]
 fn redb_passes_the_suite() {
-    engine_passes_the_suite(Engine::Redb);
+    engine_passes_the_suite(LogEngine::Redb);
 }
 
 #[test]
 fn sled_passes_the_suite() {
-    engine_passes_the_suite(Engine::Sled);
+    engine_passes_the_suite(LogEngine::Sled);
 }
 
 #[test]
 fn an_engine_has_a_name() {
-    for engine in Engine::ALL {
+    for engine in LogEngine::ALL {
         assert_eq!(engine.to_string().parse(), Ok(engine));
     }
-    let unknown = "rocksdb".parse::<Engine>().unwrap_err();
-    assert_eq!(unknown.to_string(), "`rocksdb` is no log engine: choose redb or sled");
+    let unknown = "rocksdb".parse::<LogEngine>().unwrap_err();
+    assert_eq!(unknown.to_string(), "unknown log engine `rocksdb`: use redb or sled");
 }
 
 #[test]
-fn a_directory_holds_the_log_of_one_engine() {
-    for (wrote, other) in [(Engine::Redb, Engine::Sled), (Engine::Sled, Engine::Redb)] {
+fn directory_with_log_of_other_engine_is_rejected() {
+    for (wrote, other) in [(LogEngine::Redb, LogEngine::Sled), (LogEngine::Sled, LogEngine::Redb)] {
         let dir = tempfile::tempdir().unwrap();
         three_entries(dir.path(), wrote);
         for _ in 0..2 {
@@ -57,14 +59,17 @@ fn a_directory_holds_the_log_of_one_engine() {
 }
 
 /// A log of three entries, closed.
-fn three_entries(dir: &Path, engine: Engine) {
+fn three_entries(dir: &Path, engine: LogEngine) {
     let mut log = open(dir, engine).unwrap();
-    let batch =
-        Batch { entries: entries(1..=3, 1), hard_state: Some(hard_state(1, 1, 3)), ..Batch::default() };
+    let batch = WriteBatch {
+        entries: entries(1..=3, 1),
+        hard_state: Some(hard_state(1, 1, 3)),
+        ..WriteBatch::default()
+    };
     log.append(&batch).unwrap();
 }
 
-/// Changes a closed redb file behind the log's back, with all checksums of redb's own.
+/// Changes a closed redb file directly, with valid redb checksums.
 fn tamper(dir: &Path, change: impl FnOnce(&WriteTransaction)) {
     let db = Database::open(dir.join("raft.redb")).unwrap();
     let transaction = db.begin_write().unwrap();
@@ -72,19 +77,19 @@ fn tamper(dir: &Path, change: impl FnOnce(&WriteTransaction)) {
     transaction.commit().unwrap();
 }
 
-fn refused(dir: &Path, engine: Engine) -> Error {
+fn refused(dir: &Path, engine: LogEngine) -> Error {
     match open(dir, engine).and_then(|log| log.load()) {
         Ok(loaded) => panic!("opened: {loaded:?}"),
         Err(error) => error,
     }
 }
 
-/// The text of the refusal after `change`; it names the file and says what to do.
+/// The error text after `change`; it has the file and the remedy.
 fn refused_after(change: impl FnOnce(&WriteTransaction)) -> String {
     let dir = tempfile::tempdir().unwrap();
-    three_entries(dir.path(), Engine::Redb);
+    three_entries(dir.path(), LogEngine::Redb);
     tamper(dir.path(), change);
-    let error = refused(dir.path(), Engine::Redb);
+    let error = refused(dir.path(), LogEngine::Redb);
     let text = error.to_string();
     assert!(matches!(error, Error::Corrupt { .. }), "{text}");
     assert!(text.contains("raft.redb") && text.contains("restore a backup"), "{text}");
@@ -98,7 +103,7 @@ fn value(transaction: &WriteTransaction, index: u64) -> Vec<u8> {
 }
 
 #[test]
-fn the_damaged_entry_is_named() {
+fn damaged_entry_is_named() {
     let text = refused_after(|transaction| {
         let mut value = value(transaction, 2);
         *value.last_mut().unwrap() ^= 1;
@@ -108,7 +113,7 @@ fn the_damaged_entry_is_named() {
 }
 
 #[test]
-fn an_entry_under_another_index_is_noticed() {
+fn entry_under_wrong_index_is_detected() {
     let text = refused_after(|transaction| {
         let value = value(transaction, 1);
         transaction.open_table(ENTRIES).unwrap().insert(2, value.as_slice()).unwrap();
@@ -117,7 +122,7 @@ fn an_entry_under_another_index_is_noticed() {
 }
 
 #[test]
-fn missing_entries_are_noticed_wherever_they_were() {
+fn missing_entries_are_detected() {
     for missing in 1..=3 {
         let text = refused_after(|transaction| {
             transaction.open_table(ENTRIES).unwrap().remove(missing).unwrap();
@@ -127,18 +132,18 @@ fn missing_entries_are_noticed_wherever_they_were() {
 }
 
 #[test]
-fn an_old_entry_that_is_whole_is_noticed() {
+fn stale_entry_is_detected() {
     let dir = tempfile::tempdir().unwrap();
-    three_entries(dir.path(), Engine::Redb);
+    three_entries(dir.path(), LogEngine::Redb);
     let mut old = Vec::new();
     tamper(dir.path(), |transaction| old = value(transaction, 3));
-    let newer = Batch { entries: entries(3..=3, 2), ..Batch::default() };
-    open(dir.path(), Engine::Redb).unwrap().append(&newer).unwrap();
+    let newer = WriteBatch { entries: entries(3..=3, 2), ..WriteBatch::default() };
+    open(dir.path(), LogEngine::Redb).unwrap().append(&newer).unwrap();
     tamper(dir.path(), |transaction| {
         transaction.open_table(ENTRIES).unwrap().insert(3, old.as_slice()).unwrap();
     });
-    let error = refused(dir.path(), Engine::Redb);
-    assert!(error.to_string().contains("is not what was written last"), "{error}");
+    let error = refused(dir.path(), LogEngine::Redb);
+    assert!(error.to_string().contains("is not the last written version"), "{error}");
 }
 
 #[test]
@@ -157,8 +162,8 @@ fn a_damaged_or_missing_head_is_named() {
 fn another_format_is_refused() {
     let as_version = |version: u32| {
         let dir = tempfile::tempdir().unwrap();
-        three_entries(dir.path(), Engine::Redb);
-        // The first format had no receipt.
+        three_entries(dir.path(), LogEngine::Redb);
+        // The first format had no watermark.
         fs::remove_file(dir.path().join("raft.redb.receipt")).unwrap();
         tamper(dir.path(), |transaction| {
             let body = version.to_le_bytes();
@@ -166,7 +171,7 @@ fn another_format_is_refused() {
             let value = [crc, body].concat();
             transaction.open_table(META).unwrap().insert("format", value.as_slice()).unwrap();
         });
-        refused(dir.path(), Engine::Redb)
+        refused(dir.path(), LogEngine::Redb)
     };
     let error = as_version(LOG_FORMAT + 1);
     assert!(matches!(error, Error::Newer { found: 4, supported: 3, .. }), "{error}");
@@ -178,27 +183,27 @@ fn another_format_is_refused() {
 
 #[test]
 fn log_of_another_member_is_refused() {
-    for engine in Engine::ALL {
+    for engine in LogEngine::ALL {
         let dir = tempfile::tempdir().unwrap();
         three_entries(dir.path(), engine);
-        let Owner { cluster, manager, member } = OWNER;
+        let LogOwner { cluster, manager, member } = OWNER;
         let (other_cluster, other_manager) = (ClusterId(Id(8)), ManagerId(Id(9)));
-        for wanted in [
-            Owner { cluster: other_cluster, ..OWNER },
-            Owner { manager: other_manager, ..OWNER },
-            Owner { member: member + 1, ..OWNER },
+        for owner in [
+            LogOwner { cluster: other_cluster, ..OWNER },
+            LogOwner { manager: other_manager, ..OWNER },
+            LogOwner { member: member + 1, ..OWNER },
         ] {
-            let error = warren_log::open(dir.path(), engine, wanted).err().unwrap();
+            let error = warren_log::open(dir.path(), engine, owner).err().unwrap();
             assert!(matches!(error, Error::OtherOwner { found, .. } if found == OWNER), "{error}");
             let text = format!(
                 "raft.{engine} is the log of member {member} of cluster {cluster} (manager {manager})"
             );
             assert!(error.to_string().contains(&text), "{error}");
         }
-        // Without its receipt it is another member's all the same.
+        // Another member's log is rejected even without its watermark.
         fs::remove_file(dir.path().join(format!("raft.{engine}.receipt"))).unwrap();
-        let wanted = Owner { member: member + 1, ..OWNER };
-        let error = warren_log::open(dir.path(), engine, wanted).err().unwrap();
+        let owner = LogOwner { member: member + 1, ..OWNER };
+        let error = warren_log::open(dir.path(), engine, owner).err().unwrap();
         assert!(matches!(error, Error::OtherOwner { .. }), "{error}");
     }
 }
@@ -206,30 +211,30 @@ fn log_of_another_member_is_refused() {
 #[test]
 fn log_without_an_owner_is_refused() {
     let dir = tempfile::tempdir().unwrap();
-    three_entries(dir.path(), Engine::Redb);
+    three_entries(dir.path(), LogEngine::Redb);
     tamper(dir.path(), |transaction| {
         transaction.open_table(META).unwrap().remove("owner").unwrap();
     });
-    let error = refused(dir.path(), Engine::Redb);
+    let error = refused(dir.path(), LogEngine::Redb);
     assert!(error.to_string().contains("its record `owner` is missing"), "{error}");
 }
 
 #[test]
-fn an_older_state_than_was_acknowledged_is_refused() {
-    for engine in Engine::ALL {
+fn state_older_than_acknowledged_is_rejected() {
+    for engine in LogEngine::ALL {
         let dir = tempfile::tempdir().unwrap();
         three_entries(dir.path(), engine);
         let old = tempfile::tempdir().unwrap();
         copy(dir.path(), old.path());
         let mut log = open(dir.path(), engine).unwrap();
         for index in 4..=7 {
-            log.append(&one(index)).unwrap();
+            log.append(&one_entry(index)).unwrap();
         }
         drop(log);
-        // The log of before, beside the receipt of now.
+        // An older log with the current watermark.
         let receipt = format!("raft.{engine}.receipt");
         fs::copy(dir.path().join(&receipt), old.path().join(&receipt)).unwrap();
-        // However often it is tried.
+        // Every attempt fails.
         for _ in 0..6 {
             let error = refused(old.path(), engine);
             let text = "it ends with write 1, but write 5 was acknowledged";
@@ -239,29 +244,29 @@ fn an_older_state_than_was_acknowledged_is_refused() {
     }
 }
 
-/// A log whose format record is lost is not taken for a new one.
+/// A log without its format record is not treated as new.
 #[test]
-fn a_log_that_looks_new_but_is_not_is_left_alone() {
+fn log_without_format_record_is_not_recreated() {
     let dir = tempfile::tempdir().unwrap();
-    three_entries(dir.path(), Engine::Redb);
+    three_entries(dir.path(), LogEngine::Redb);
     let mut format = Vec::new();
     tamper(dir.path(), |transaction| {
         let mut table = transaction.open_table(META).unwrap();
         format = table.remove("format").unwrap().unwrap().value().to_vec();
     });
     for _ in 0..2 {
-        let error = refused(dir.path(), Engine::Redb);
+        let error = refused(dir.path(), LogEngine::Redb);
         assert!(error.to_string().contains("but write 1 was acknowledged"), "{error}");
     }
     tamper(dir.path(), |transaction| {
         transaction.open_table(META).unwrap().insert("format", format.as_slice()).unwrap();
     });
-    assert_eq!(open(dir.path(), Engine::Redb).unwrap().load().unwrap().entries, entries(1..=3, 1));
+    assert_eq!(open(dir.path(), LogEngine::Redb).unwrap().load().unwrap().entries, entries(1..=3, 1));
 }
 
 #[test]
-fn a_lost_log_or_receipt_is_noticed() {
-    for engine in Engine::ALL {
+fn lost_log_or_watermark_is_detected() {
+    for engine in LogEngine::ALL {
         for lost in ["", ".receipt"] {
             let dir = tempfile::tempdir().unwrap();
             three_entries(dir.path(), engine);
@@ -274,8 +279,8 @@ fn a_lost_log_or_receipt_is_noticed() {
     }
 }
 
-fn one(index: u64) -> Batch {
-    Batch { entries: vec![entry(index, 1)], ..Batch::default() }
+fn one_entry(index: u64) -> WriteBatch {
+    WriteBatch { entries: vec![entry(index, 1)], ..WriteBatch::default() }
 }
 
 fn copy(from: &Path, to: &Path) {
@@ -292,27 +297,27 @@ fn copy(from: &Path, to: &Path) {
 }
 
 #[test]
-fn what_is_no_log_is_refused() {
+fn foreign_file_is_rejected() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("raft.redb"), vec![b'x'; 1 << 20]).unwrap();
-    let error = refused(dir.path(), Engine::Redb);
+    let error = refused(dir.path(), LogEngine::Redb);
     assert!(matches!(error, Error::Corrupt { .. }), "{error}");
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("raft.sled")).unwrap();
     fs::write(dir.path().join("raft.sled/conf"), vec![b'x'; 1 << 10]).unwrap();
-    let error = refused(dir.path(), Engine::Sled);
+    let error = refused(dir.path(), LogEngine::Sled);
     assert!(matches!(error, Error::Corrupt { .. }), "{error}");
 }
 
 #[test]
-fn a_log_is_opened_once_and_free_when_it_was_dropped() {
-    for engine in Engine::ALL {
+fn log_is_locked_until_dropped() {
+    for engine in LogEngine::ALL {
         let dir = tempfile::tempdir().unwrap();
         three_entries(dir.path(), engine);
         for _ in 0..5 {
             let mut first = open(dir.path(), engine).unwrap();
             assert!(matches!(open(dir.path(), engine).err(), Some(Error::InUse { .. })), "{engine}");
-            first.append(&one(4)).unwrap();
+            first.append(&one_entry(4)).unwrap();
             assert_eq!(first.load().unwrap().entries, entries(1..=4, 1));
         }
     }
@@ -322,14 +327,14 @@ fn a_log_is_opened_once_and_free_when_it_was_dropped() {
 fn opening_and_reading_write_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let new = RedbLog::open(dir.path().join("new.redb")).unwrap();
-    assert_eq!(new.stats(), Stats::default());
+    assert_eq!(new.stats(), WriteStats::default());
     let new = SledLog::open(dir.path().join("new.sled")).unwrap();
-    assert_eq!(new.stats(), Stats::default());
-    for engine in Engine::ALL {
+    assert_eq!(new.stats(), WriteStats::default());
+    for engine in LogEngine::ALL {
         let dir = tempfile::tempdir().unwrap();
         three_entries(dir.path(), engine);
         let log = open(dir.path(), engine).unwrap();
         log.load().unwrap();
-        assert_eq!(log.stats(), Stats::default());
+        assert_eq!(log.stats(), WriteStats::default());
     }
 }

@@ -1,4 +1,4 @@
-//! The log, snapshot and data directory tests: one suite for all engines, then what is special.
+//! Tests of log, snapshots and data directory: one suite for all engines, then specific tests.
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
@@ -12,23 +12,25 @@ mod suite;
 use std::path::Path;
 
 use bytes::Bytes;
-use warren_log::{ConfState, Engine, Entry, EntryKind, HardState, LogStore, Owner, Result, SnapshotMeta};
+use warren_log::{
+    ConfState, EntryKind, HardState, LogEngine, LogOwner, LogStore, RaftEntry, Result, SnapshotMeta,
+};
 use warren_types::{ClusterId, Id, ManagerId};
 
-/// Whose logs these are.
-const OWNER: Owner = Owner { cluster: ClusterId(Id(6)), manager: ManagerId(Id(7)), member: 3 };
+/// Owner of the test logs.
+const OWNER: LogOwner = LogOwner { cluster: ClusterId(Id(6)), manager: ManagerId(Id(7)), member: 3 };
 
-fn open(dir: &Path, engine: Engine) -> Result<Box<dyn LogStore>> {
+fn open(dir: &Path, engine: LogEngine) -> Result<Box<dyn LogStore>> {
     warren_log::open(dir, engine, OWNER)
 }
 
-/// A command whose data tells its index and term apart from any other's.
-fn entry(index: u64, term: u64) -> Entry {
+/// A command with unique data per index and term.
+fn entry(index: u64, term: u64) -> RaftEntry {
     let data = Bytes::from(format!("{index}@{term}"));
-    Entry { index, term, kind: EntryKind::Command, data }
+    RaftEntry { index, term, kind: EntryKind::Command, data }
 }
 
-fn entries(indexes: std::ops::RangeInclusive<u64>, term: u64) -> Vec<Entry> {
+fn entries(indexes: std::ops::RangeInclusive<u64>, term: u64) -> Vec<RaftEntry> {
     indexes.map(|index| entry(index, term)).collect()
 }
 
@@ -40,7 +42,7 @@ fn members(voters: &[u64], learners: &[u64]) -> ConfState {
     ConfState { voters: voters.to_vec(), learners: learners.to_vec(), ..ConfState::default() }
 }
 
-/// In the middle of a joint change.
+/// Members during a joint configuration change.
 fn joint_members() -> ConfState {
     ConfState {
         voters_outgoing: vec![1],

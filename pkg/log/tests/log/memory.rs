@@ -1,26 +1,26 @@
-//! The disk of tests and simulation: it passes the suite, and crashes where it is told.
+//! The in-memory disk for tests and simulation: it passes the suite, and crashes as planned.
 
-use warren_log::{Batch, CrashPoint, Disk, Error, LogStore};
+use warren_log::{CrashPoint, Error, LogStore, MemoryDisk, WriteBatch};
 
 use crate::{entries, hard_state, suite::suite};
 
 #[test]
 fn memory_passes_the_suite() {
     suite(|| {
-        let disk = Disk::new();
+        let disk = MemoryDisk::new();
         Box::new(move || Box::new(disk.open()))
     });
 }
 
 #[test]
-fn memory_crashes_where_it_is_told() {
+fn memory_crashes_at_planned_write() {
     for (point, survives) in [(CrashPoint::Before, false), (CrashPoint::After, true)] {
-        let disk = Disk::new();
+        let disk = MemoryDisk::new();
         let mut log = disk.open();
-        log.append(&Batch { entries: entries(1..=1, 1), ..Batch::default() }).unwrap();
+        log.append(&WriteBatch { entries: entries(1..=1, 1), ..WriteBatch::default() }).unwrap();
         disk.crash_at(2, point);
-        log.append(&Batch { hard_state: Some(hard_state(1, 1, 1)), ..Batch::default() }).unwrap();
-        let crashed = log.append(&Batch { entries: entries(2..=3, 1), ..Batch::default() });
+        log.append(&WriteBatch { hard_state: Some(hard_state(1, 1, 1)), ..WriteBatch::default() }).unwrap();
+        let crashed = log.append(&WriteBatch { entries: entries(2..=3, 1), ..WriteBatch::default() });
         assert!(matches!(crashed, Err(Error::Crashed)));
         assert!(matches!(log.load(), Err(Error::Crashed)), "no reading without power");
         let reopened = disk.open();
@@ -34,10 +34,10 @@ fn memory_crashes_where_it_is_told() {
 
 #[test]
 fn memory_loses_power_between_writes() {
-    let disk = Disk::new();
+    let disk = MemoryDisk::new();
     let mut log = disk.open();
-    log.append(&Batch { entries: entries(1..=2, 1), ..Batch::default() }).unwrap();
+    log.append(&WriteBatch { entries: entries(1..=2, 1), ..WriteBatch::default() }).unwrap();
     disk.power_off();
-    assert!(matches!(log.append(&Batch::default()), Err(Error::Crashed)));
+    assert!(matches!(log.append(&WriteBatch::default()), Err(Error::Crashed)));
     assert_eq!(disk.open().load().unwrap().entries, entries(1..=2, 1));
 }

@@ -1,14 +1,14 @@
-//! The engines stay equal under any sequence of operations, refused ones included.
+//! All engines behave equally under any sequence of operations, including rejected ones.
 
 use proptest::prelude::*;
-use warren_log::{Batch, Disk, Engine, LogStore};
+use warren_log::{LogEngine, LogStore, MemoryDisk, WriteBatch};
 use warren_testkit::soak;
 
 use crate::{entries, hard_state, members, open, snapshot};
 
 #[derive(Debug, Clone)]
-enum Operation {
-    /// Entries from `start` on, and maybe a hard state and members.
+enum ModelOperation {
+    /// Entries from `start` on, and possibly a hard state and members.
     Append {
         start: u64,
         count: u64,
@@ -30,9 +30,9 @@ enum Operation {
     Reopen,
 }
 
-fn operation() -> impl Strategy<Value = Operation> {
+fn operation() -> impl Strategy<Value = ModelOperation> {
     let append = (0..20u64, 0..5u64, 1..4u64, any::<bool>(), any::<bool>()).prop_map(
-        |(start, count, term, hard_state, conf_state)| Operation::Append {
+        |(start, count, term, hard_state, conf_state)| ModelOperation::Append {
             start,
             count,
             term,
@@ -40,7 +40,7 @@ fn operation() -> impl Strategy<Value = Operation> {
             conf_state,
         },
     );
-    let install = (0..20u64, 1..4u64, 0..3u64).prop_map(|(index, term, entries)| Operation::Install {
+    let install = (0..20u64, 1..4u64, 0..3u64).prop_map(|(index, term, entries)| ModelOperation::Install {
         index,
         term,
         entries,
@@ -48,18 +48,18 @@ fn operation() -> impl Strategy<Value = Operation> {
     prop_oneof![
         6 => append,
         1 => install,
-        2 => (0..20u64).prop_map(|index| Operation::SetSnapshot { index }),
-        2 => (0..20u64).prop_map(|up_to| Operation::Compact { up_to }),
-        1 => Just(Operation::Reopen),
+        2 => (0..20u64).prop_map(|index| ModelOperation::SetSnapshot { index }),
+        2 => (0..20u64).prop_map(|up_to| ModelOperation::Compact { up_to }),
+        1 => Just(ModelOperation::Reopen),
     ]
 }
 
-/// Does the operation; the answer is what a caller could see.
-fn run(store: &mut dyn LogStore, operation: &Operation) -> Result<(), String> {
+/// Runs the operation; returns its observable result.
+fn run(store: &mut dyn LogStore, operation: &ModelOperation) -> Result<(), String> {
     let done = match *operation {
-        Operation::Append { start, count, term, hard_state: hard, conf_state } => {
+        ModelOperation::Append { start, count, term, hard_state: hard, conf_state } => {
             let entries = (count > 0).then(|| entries(start..=start + count - 1, term));
-            store.append(&Batch {
+            store.append(&WriteBatch {
                 snapshot: None,
                 entries: entries.unwrap_or_default(),
                 hard_state: hard.then(|| hard_state(term, 1, start)),
@@ -67,26 +67,26 @@ fn run(store: &mut dyn LogStore, operation: &Operation) -> Result<(), String> {
                 acknowledged: hard.then(|| crate::suite::acknowledged(start)),
             })
         }
-        Operation::Install { index, term, entries: count } => store.append(&Batch {
+        ModelOperation::Install { index, term, entries: count } => store.append(&WriteBatch {
             snapshot: Some(snapshot(index, term)),
             entries: (0..count).flat_map(|n| entries(index + 1 + n..=index + 1 + n, term)).collect(),
-            ..Batch::default()
+            ..WriteBatch::default()
         }),
-        Operation::SetSnapshot { index } => store.set_snapshot(&snapshot(index, 1)),
-        Operation::Compact { up_to } => store.compact(up_to),
-        Operation::Reopen => Ok(()),
+        ModelOperation::SetSnapshot { index } => store.set_snapshot(&snapshot(index, 1)),
+        ModelOperation::Compact { up_to } => store.compact(up_to),
+        ModelOperation::Reopen => Ok(()),
     };
     done.map_err(|error| error.to_string())
 }
 
-/// Does the same to an engine and to memory, and compares after each step.
-fn check(engine: Engine, operations: &[Operation]) -> Result<(), TestCaseError> {
+/// Runs the same operations on an engine and in memory, and compares after each.
+fn check(engine: LogEngine, operations: &[ModelOperation]) -> Result<(), TestCaseError> {
     let dir = tempfile::tempdir().unwrap();
-    let disk = Disk::new();
+    let disk = MemoryDisk::new();
     let mut stored = Some(open(dir.path(), engine).unwrap());
     let mut memory = disk.open();
     for operation in operations {
-        if matches!(operation, Operation::Reopen) {
+        if matches!(operation, ModelOperation::Reopen) {
             drop(stored.take());
             memory = disk.open();
         }
@@ -104,11 +104,11 @@ proptest! {
 
     #[test]
     fn redb_equals_memory(operations in prop::collection::vec(operation(), 1..24)) {
-        check(Engine::Redb, &operations)?;
+        check(LogEngine::Redb, &operations)?;
     }
 
     #[test]
     fn sled_equals_memory(operations in prop::collection::vec(operation(), 1..24)) {
-        check(Engine::Sled, &operations)?;
+        check(LogEngine::Sled, &operations)?;
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{fs, io, path::Path};
 
-use warren_log::{Error, SNAPSHOT_FORMAT, Snapshots};
+use warren_log::{Error, SNAPSHOT_FORMAT, SnapshotDir};
 
 use crate::snapshot;
 
@@ -13,14 +13,14 @@ fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-fn write(snapshots: &Snapshots, index: u64, payload: &[u8]) {
+fn write(snapshots: &SnapshotDir, index: u64, payload: &[u8]) {
     snapshots.write(&snapshot(index, 1), |out| out.write_all(payload)).unwrap();
 }
 
 #[test]
-fn a_snapshot_is_read_as_it_was_written() {
+fn snapshot_round_trips() {
     let dir = tempfile::tempdir().unwrap();
-    let snapshots = Snapshots::open(dir.path().join("new/dir"), None).unwrap();
+    let snapshots = SnapshotDir::open(dir.path().join("new/dir"), None).unwrap();
     for payload in [&b""[..], b"state", &vec![7; 300_000]] {
         for _ in 0..2 {
             let path = snapshots
@@ -30,14 +30,14 @@ fn a_snapshot_is_read_as_it_was_written() {
             assert_eq!(snapshots.load(&snapshot(5, 1)).unwrap(), payload);
         }
     }
-    let reopened = Snapshots::open(dir.path().join("new/dir"), Some(&snapshot(5, 1))).unwrap();
+    let reopened = SnapshotDir::open(dir.path().join("new/dir"), Some(&snapshot(5, 1))).unwrap();
     assert_eq!(reopened.load(&snapshot(5, 1)).unwrap().len(), 300_000);
 }
 
 #[test]
-fn every_damaged_byte_and_every_cut_is_noticed() {
+fn every_damaged_byte_and_truncation_is_detected() {
     let dir = tempfile::tempdir().unwrap();
-    let snapshots = Snapshots::open(dir.path(), None).unwrap();
+    let snapshots = SnapshotDir::open(dir.path(), None).unwrap();
     write(&snapshots, 9, b"the state of the cluster");
     let path = snapshots.path(&snapshot(9, 1));
     let whole = fs::read(&path).unwrap();
@@ -60,7 +60,7 @@ fn every_damaged_byte_and_every_cut_is_noticed() {
 #[test]
 fn another_format_is_refused_by_version() {
     let dir = tempfile::tempdir().unwrap();
-    let snapshots = Snapshots::open(dir.path(), None).unwrap();
+    let snapshots = SnapshotDir::open(dir.path(), None).unwrap();
     write(&snapshots, 9, b"state");
     let path = snapshots.path(&snapshot(9, 1));
     let load_as = |version: u32| {
@@ -77,9 +77,9 @@ fn another_format_is_refused_by_version() {
 }
 
 #[test]
-fn another_snapshot_under_the_name_is_refused() {
+fn snapshot_of_other_index_is_rejected() {
     let dir = tempfile::tempdir().unwrap();
-    let snapshots = Snapshots::open(dir.path(), None).unwrap();
+    let snapshots = SnapshotDir::open(dir.path(), None).unwrap();
     write(&snapshots, 8, b"state");
     fs::rename(snapshots.path(&snapshot(8, 1)), snapshots.path(&snapshot(9, 1))).unwrap();
     let error = snapshots.load(&snapshot(9, 1)).unwrap_err();
@@ -88,21 +88,21 @@ fn another_snapshot_under_the_name_is_refused() {
 }
 
 #[test]
-fn whoever_knows_only_where_it_ends_learns_what_it_covers() {
+fn load_by_index_and_term_returns_metadata() {
     let dir = tempfile::tempdir().unwrap();
-    let snapshots = Snapshots::open(dir.path(), None).unwrap();
+    let snapshots = SnapshotDir::open(dir.path(), None).unwrap();
     write(&snapshots, 9, b"state");
     assert_eq!(snapshots.load_at(9, 1).unwrap(), (snapshot(9, 1), b"state".to_vec()));
     let mut other = snapshot(9, 1);
     other.conf_state.learners.push(77);
-    assert!(snapshots.load(&other).unwrap_err().to_string().contains("it has other members"));
+    assert!(snapshots.load(&other).unwrap_err().to_string().contains("it has different members"));
     assert!(matches!(snapshots.load_at(9, 2), Err(Error::Corrupt { .. })));
 }
 
 #[test]
-fn a_failed_write_leaves_the_old_file() {
+fn failed_write_keeps_old_file() {
     let dir = tempfile::tempdir().unwrap();
-    let snapshots = Snapshots::open(dir.path(), None).unwrap();
+    let snapshots = SnapshotDir::open(dir.path(), None).unwrap();
     write(&snapshots, 9, b"good");
     let failed = snapshots.write(&snapshot(9, 1), |out| {
         out.write_all(b"bad")?;
@@ -113,9 +113,9 @@ fn a_failed_write_leaves_the_old_file() {
 }
 
 #[test]
-fn older_files_go_and_leftovers_go_at_the_next_start() {
+fn older_files_and_leftovers_are_removed() {
     let dir = tempfile::tempdir().unwrap();
-    let snapshots = Snapshots::open(dir.path(), None).unwrap();
+    let snapshots = SnapshotDir::open(dir.path(), None).unwrap();
     for index in [3, 7, 9] {
         write(&snapshots, index, b"state");
     }
@@ -127,14 +127,14 @@ fn older_files_go_and_leftovers_go_at_the_next_start() {
         assert_eq!(snapshots.load(&snapshot(7, 1)).unwrap(), b"state");
     }
     for _ in 0..2 {
-        Snapshots::open(dir.path(), Some(&snapshot(7, 1))).unwrap();
+        SnapshotDir::open(dir.path(), Some(&snapshot(7, 1))).unwrap();
         assert_eq!(names(dir.path()), ["log.redb", "snapshot-0000000000000001-0000000000000007"]);
     }
 }
 
 #[test]
-fn a_missing_file_says_so_and_the_way_back() {
+fn missing_file_error_names_recovery() {
     let dir = tempfile::tempdir().unwrap();
-    let error = Snapshots::open(dir.path(), None).unwrap().load(&snapshot(1, 1)).unwrap_err();
+    let error = SnapshotDir::open(dir.path(), None).unwrap().load(&snapshot(1, 1)).unwrap_err();
     assert!(error.to_string().contains("it is missing. Check the disk; then restore a backup"), "{error}");
 }

@@ -1,16 +1,16 @@
-//! What every engine must do. Each case gets a store of its own that it can close and reopen.
+//! The conformance suite of all engines. Each case gets its own store that it can close and reopen.
 
-use warren_log::{Acknowledged, Batch, Entry, EntryKind, Error, Loaded, LogStore};
+use warren_log::{AcknowledgedEntry, EntryKind, Error, LogStore, RaftEntry, StoredLog, WriteBatch};
 
 use crate::{entries, entry, hard_state, joint_members, members, snapshot};
 
-/// Opens one and the same store every time it is called, after the previous one was dropped.
-pub type Open = Box<dyn FnMut() -> Box<dyn LogStore>>;
+/// Opens the same store at every call, after the previous handle was dropped.
+pub type OpenStore = Box<dyn FnMut() -> Box<dyn LogStore>>;
 
 /// Runs every case on a new store of `new_store`.
-pub fn suite(mut new_store: impl FnMut() -> Open) {
-    type Case = (&'static str, fn(Open));
-    let cases: [Case; 12] = [
+pub fn suite(mut new_store: impl FnMut() -> OpenStore) {
+    type SuiteCase = (&'static str, fn(OpenStore));
+    let cases: [SuiteCase; 12] = [
         ("a new store is empty", new_is_empty),
         ("a batch survives reopening", batch_survives),
         ("an empty batch writes nothing", empty_batch),
@@ -18,7 +18,7 @@ pub fn suite(mut new_store: impl FnMut() -> Open) {
         ("a conflicting suffix is replaced", conflicting_suffix),
         ("the latest batch can be repeated", repeat_batch),
         ("entries of every kind and size survive", kinds_and_sizes),
-        ("entries that do not fit are refused", misfits),
+        ("entries that do not fit are refused", invalid_writes_are_rejected),
         ("own snapshots and compaction", own_snapshot),
         ("members are those of the snapshot", members_of_snapshot),
         ("a received snapshot replaces the log", received_snapshot),
@@ -30,26 +30,26 @@ pub fn suite(mut new_store: impl FnMut() -> Open) {
     }
 }
 
-/// What two members acknowledged.
-pub fn acknowledged(index: u64) -> Vec<Acknowledged> {
-    [1, 2].map(|member| Acknowledged { member, index, term: 1 }).to_vec()
+/// Acknowledgements of two members.
+pub fn acknowledged(index: u64) -> Vec<AcknowledgedEntry> {
+    [1, 2].map(|member| AcknowledgedEntry { member, index, term: 1 }).to_vec()
 }
 
-fn append(entries: Vec<Entry>) -> Batch {
-    Batch { entries, ..Batch::default() }
+fn append(entries: Vec<RaftEntry>) -> WriteBatch {
+    WriteBatch { entries, ..WriteBatch::default() }
 }
 
-fn new_is_empty(mut open: Open) {
+fn new_is_empty(mut open: OpenStore) {
     let store = open();
-    assert_eq!(store.load().unwrap(), Loaded::default());
+    assert_eq!(store.load().unwrap(), StoredLog::default());
     drop(store);
-    assert_eq!(open().load().unwrap(), Loaded::default());
+    assert_eq!(open().load().unwrap(), StoredLog::default());
 }
 
-fn batch_survives(mut open: Open) {
+fn batch_survives(mut open: OpenStore) {
     let mut log = entries(1..=3, 1);
-    log[0] = Entry { kind: EntryKind::Noop, data: Default::default(), ..log[0].clone() };
-    let batch = Batch {
+    log[0] = RaftEntry { kind: EntryKind::Noop, data: Default::default(), ..log[0].clone() };
+    let batch = WriteBatch {
         snapshot: None,
         entries: log.clone(),
         hard_state: Some(hard_state(1, 1, 2)),
@@ -58,7 +58,7 @@ fn batch_survives(mut open: Open) {
     };
     let mut store = open();
     store.append(&batch).unwrap();
-    let expected = Loaded {
+    let expected = StoredLog {
         hard_state: hard_state(1, 1, 2),
         conf_state: joint_members(),
         snapshot: None,
@@ -71,16 +71,16 @@ fn batch_survives(mut open: Open) {
     assert_eq!(open().load().unwrap(), expected);
 }
 
-fn kinds_and_sizes(mut open: Open) {
+fn kinds_and_sizes(mut open: OpenStore) {
     let kinds = [EntryKind::Command, EntryKind::Membership];
     let sizes = [1, 4086, 4087, 4088, 10_000, 300_000, 2_000_000];
-    let noop = Entry { index: 1, term: 1, kind: EntryKind::Noop, data: Default::default() };
-    let of_size = |(index, size): (u64, usize)| Entry {
+    let noop = RaftEntry { index: 1, term: 1, kind: EntryKind::Noop, data: Default::default() };
+    let of_size = |(index, size): (u64, usize)| RaftEntry {
         data: vec![index as u8; size].into(),
         kind: kinds[index as usize % 2],
         ..entry(index, 1)
     };
-    let log: Vec<Entry> =
+    let log: Vec<RaftEntry> =
         std::iter::once(noop).chain((2..).zip(sizes).map(of_size)).chain([entry(9, 1)]).collect();
     let mut store = open();
     store.append(&append(log.clone())).unwrap();
@@ -95,9 +95,9 @@ fn kinds_and_sizes(mut open: Open) {
     assert_eq!(open().load().unwrap().entries, shorter);
 }
 
-fn members_of_snapshot(mut open: Open) {
+fn members_of_snapshot(mut open: OpenStore) {
     let mut store = open();
-    let founding = Batch { conf_state: Some(members(&[1], &[])), ..append(entries(1..=5, 1)) };
+    let founding = WriteBatch { conf_state: Some(members(&[1], &[])), ..append(entries(1..=5, 1)) };
     store.append(&founding).unwrap();
     let mut meta = snapshot(4, 1);
     meta.conf_state = joint_members();
@@ -111,17 +111,17 @@ fn members_of_snapshot(mut open: Open) {
     assert_eq!((loaded.conf_state, loaded.snapshot), (joint_members(), Some(meta)));
 }
 
-fn empty_batch(mut open: Open) {
+fn empty_batch(mut open: OpenStore) {
     let mut store = open();
     let before = store.stats();
-    store.append(&Batch::default()).unwrap();
+    store.append(&WriteBatch::default()).unwrap();
     assert_eq!(store.stats(), before);
-    assert_eq!(store.load().unwrap(), Loaded::default());
+    assert_eq!(store.load().unwrap(), StoredLog::default());
 }
 
-fn one_write(mut open: Open) {
+fn one_write(mut open: OpenStore) {
     let mut store = open();
-    let batch = Batch { hard_state: Some(hard_state(1, 1, 0)), ..append(entries(1..=100, 1)) };
+    let batch = WriteBatch { hard_state: Some(hard_state(1, 1, 0)), ..append(entries(1..=100, 1)) };
     let before = store.stats();
     store.append(&batch).unwrap();
     let after = store.stats();
@@ -131,7 +131,7 @@ fn one_write(mut open: Open) {
     assert!(batch.stored_bytes() as usize > data + 100);
 }
 
-fn conflicting_suffix(mut open: Open) {
+fn conflicting_suffix(mut open: OpenStore) {
     let mut store = open();
     store.append(&append(entries(1..=5, 1))).unwrap();
     store.append(&append(entries(3..=4, 2))).unwrap();
@@ -145,10 +145,10 @@ fn conflicting_suffix(mut open: Open) {
     assert_eq!(store.load().unwrap().entries, [entry(1, 4)]);
 }
 
-fn repeat_batch(mut open: Open) {
+fn repeat_batch(mut open: OpenStore) {
     let mut store = open();
     store.append(&append(entries(1..=2, 1))).unwrap();
-    let batch = Batch { hard_state: Some(hard_state(2, 3, 1)), ..append(entries(2..=4, 2)) };
+    let batch = WriteBatch { hard_state: Some(hard_state(2, 3, 1)), ..append(entries(2..=4, 2)) };
     store.append(&batch).unwrap();
     let once = store.load().unwrap();
     store.append(&batch).unwrap();
@@ -159,7 +159,7 @@ fn repeat_batch(mut open: Open) {
     assert_eq!(store.load().unwrap(), once);
 }
 
-fn misfits(mut open: Open) {
+fn invalid_writes_are_rejected(mut open: OpenStore) {
     let mut store = open();
     store.append(&append(entries(1..=3, 1))).unwrap();
     let before = (store.load().unwrap(), store.stats());
@@ -172,7 +172,7 @@ fn misfits(mut open: Open) {
     assert_eq!((store.load().unwrap(), store.stats()), before);
 }
 
-fn own_snapshot(mut open: Open) {
+fn own_snapshot(mut open: OpenStore) {
     let mut store = open();
     store.append(&append(entries(1..=10, 1))).unwrap();
     store.set_snapshot(&snapshot(6, 1)).unwrap();
@@ -202,10 +202,10 @@ fn own_snapshot(mut open: Open) {
     assert_eq!(store.load().unwrap().entries, [entry(11, 2)]);
 }
 
-fn received_snapshot(mut open: Open) {
+fn received_snapshot(mut open: OpenStore) {
     let mut store = open();
     store.append(&append(entries(1..=10, 1))).unwrap();
-    let batch = Batch {
+    let batch = WriteBatch {
         snapshot: Some(snapshot(8, 2)),
         hard_state: Some(hard_state(3, 0, 8)),
         ..append(entries(9..=9, 3))
@@ -220,7 +220,7 @@ fn received_snapshot(mut open: Open) {
         assert_eq!(loaded.entries, entries(9..=9, 3));
     }
     assert_eq!(store.stats().durable_writes, before.durable_writes + 2);
-    let far = Batch { snapshot: Some(snapshot(100, 3)), ..Batch::default() };
+    let far = WriteBatch { snapshot: Some(snapshot(100, 3)), ..WriteBatch::default() };
     store.append(&far).unwrap();
     drop(store);
     let mut store = open();
@@ -229,7 +229,7 @@ fn received_snapshot(mut open: Open) {
     store.append(&append(vec![entry(101, 3)])).unwrap();
 }
 
-fn snapshot_bounds(mut open: Open) {
+fn snapshot_bounds(mut open: OpenStore) {
     let mut store = open();
     store.append(&append(entries(1..=5, 1))).unwrap();
     store.set_snapshot(&snapshot(3, 1)).unwrap();
@@ -238,7 +238,7 @@ fn snapshot_bounds(mut open: Open) {
     assert!(matches!(ahead, Err(Error::SnapshotAhead { last: 5, found: 6 })), "{ahead:?}");
     let behind = store.set_snapshot(&snapshot(2, 1));
     assert!(matches!(behind, Err(Error::SnapshotBehind { recorded: 3, found: 2 })), "{behind:?}");
-    let older = store.append(&Batch { snapshot: Some(snapshot(2, 1)), ..Batch::default() });
+    let older = store.append(&WriteBatch { snapshot: Some(snapshot(2, 1)), ..WriteBatch::default() });
     assert!(matches!(older, Err(Error::SnapshotBehind { recorded: 3, found: 2 })), "{older:?}");
     let uncovered = store.compact(4);
     assert!(matches!(uncovered, Err(Error::NotCovered { covered: 3, up_to: 4 })), "{uncovered:?}");

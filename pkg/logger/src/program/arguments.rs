@@ -1,30 +1,30 @@
-//! What the logger is told: pairs of a key and a value in any order, as containerd's shim makes them of a
+//! The arguments of the logger: key and value pairs in any order, as containerd's shim derives them from a
 //! URI's query.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
-use crate::journal::Limits;
+use crate::journal::RotationLimits;
 
-/// All that may be set.
+/// Parsed arguments.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Arguments {
-    /// Where the files are.
+pub struct LoggerArgs {
+    /// Directory of the files.
     pub dir: PathBuf,
-    /// How much is kept.
-    pub limits: Limits,
-    /// The number of the attempt that begins.
+    /// Rotation limits.
+    pub limits: RotationLimits,
+    /// Number of the attempt that begins.
     pub attempt: Option<u64>,
 }
 
-impl Arguments {
-    /// Reads what comes after the program's name. The error says which argument is wrong and what it should
-    /// be.
-    pub fn parse(words: &[OsString]) -> Result<Arguments, String> {
+impl LoggerArgs {
+    /// Parses the arguments after the program name. The error has the invalid argument and the expected
+    /// form.
+    pub fn parse(words: &[OsString]) -> Result<LoggerArgs, String> {
         let (mut dir, mut max_size, mut max_files, mut attempt) = (None, None, None, None);
         let (pairs, rest) = words.as_chunks::<2>();
         if let [alone] = rest {
-            return Err(format!("{alone:?} stands alone: arguments are pairs of a key and a value"));
+            return Err(format!("{alone:?} has no value: arguments are pairs of a key and a value"));
         }
         for [key, value] in pairs {
             let is_second = match key.to_str() {
@@ -32,21 +32,21 @@ impl Arguments {
                 Some("max-size") => max_size.replace(number(key, value, 1)?).is_some(),
                 Some("max-files") => max_files.replace(number(key, value, 1)?).is_some(),
                 Some("attempt") => attempt.replace(number(key, value, 0)?).is_some(),
-                _ => return Err(format!("there is no argument {key:?}: {KNOWN}")),
+                _ => return Err(format!("unknown argument {key:?}: {KNOWN_KEYS}")),
             };
             if is_second {
                 return Err(format!("{key:?} is given twice"));
             }
         }
-        let missing = |key: &str| format!("{key:?} is missing: {KNOWN}");
+        let missing = |key: &str| format!("{key:?} is missing: {KNOWN_KEYS}");
         let max_size = max_size.ok_or_else(|| missing("max-size"))?;
         let max_files = max_files.ok_or_else(|| missing("max-files"))?;
-        let limits = Limits { max_size, max_files };
-        Ok(Arguments { dir: dir.ok_or_else(|| missing("dir"))?, limits, attempt })
+        let limits = RotationLimits { max_size, max_files };
+        Ok(LoggerArgs { dir: dir.ok_or_else(|| missing("dir"))?, limits, attempt })
     }
 }
 
-const KNOWN: &str = "there must be `dir DIRECTORY`, `max-size BYTES` and `max-files COUNT`, and there may be \
+const KNOWN_KEYS: &str = "required are `dir DIRECTORY`, `max-size BYTES` and `max-files COUNT`; optional is \
                      `attempt NUMBER`";
 
 fn directory(value: &OsStr) -> Result<PathBuf, String> {
@@ -67,15 +67,18 @@ fn number(key: &OsStr, value: &OsStr, least: u64) -> Result<u64, String> {
 mod tests {
     use super::*;
 
-    fn parse(line: &str) -> Result<Arguments, String> {
+    fn parse(line: &str) -> Result<LoggerArgs, String> {
         let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
-        Arguments::parse(&words)
+        LoggerArgs::parse(&words)
     }
 
     #[test]
     fn pairs_come_in_any_order() {
-        let expected =
-            Arguments { dir: "/a/b".into(), limits: Limits { max_size: 10, max_files: 3 }, attempt: Some(7) };
+        let expected = LoggerArgs {
+            dir: "/a/b".into(),
+            limits: RotationLimits { max_size: 10, max_files: 3 },
+            attempt: Some(7),
+        };
         for line in [
             "dir /a/b max-size 10 max-files 3 attempt 7",
             "max-files 3 attempt 7 dir /a/b max-size 10",
@@ -84,11 +87,11 @@ mod tests {
             assert_eq!(parse(line), Ok(expected.clone()), "{line}");
         }
         let without = parse("dir /a/b max-size 10 max-files 3").unwrap();
-        assert_eq!(without, Arguments { attempt: None, ..expected });
+        assert_eq!(without, LoggerArgs { attempt: None, ..expected });
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn invalid_argument_is_named() {
         for (line, words) in [
             ("dir /a max-size 10", "\"max-files\" is missing"),
             ("max-files 1 max-size 10", "\"dir\" is missing"),
@@ -98,8 +101,8 @@ mod tests {
             ("dir /a max-size 10 max-files 0", "\"max-files\" is \"0\""),
             ("dir /a max-size 10 max-files -1", "\"max-files\" is \"-1\""),
             ("dir /a max-size 10 max-files 1 attempt ", "\"attempt\" is \"\""),
-            ("dir /a max-size 10 max-files 1 colour blue", "no argument \"colour\""),
-            ("dir /a max-size 10 max-files", "\"max-files\" stands alone"),
+            ("dir /a max-size 10 max-files 1 colour blue", "unknown argument \"colour\""),
+            ("dir /a max-size 10 max-files", "\"max-files\" has no value"),
             ("dir /a max-size 10 max-files 1 dir /a", "\"dir\" is given twice"),
         ] {
             let error = parse(line).unwrap_err();

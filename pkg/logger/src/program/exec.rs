@@ -1,19 +1,19 @@
-//! warren-exec: runs a program inside a container that runs already, for a check.
+//! warren-exec: runs a program inside a running container, for a health check.
 //!
 //! ```text
 //! warren-exec sealed        with a plan on its standard input: see `plan.rs`
 //! ```
 //!
-//! It joins the container's cgroups, so that what the program uses is the container's, then its namespaces, starts a
-//! child there with the container's user, rights and filters, and waits for it. What the program writes comes out of
-//! the standard output; what came of it is said in one line on the standard error.
+//! It joins the container's cgroups, so that resource usage is charged to the container, then its
+//! namespaces, starts a child there with the container's user, privileges and filters, and waits for it.
+//! The program's output goes to standard output; the result is one line on standard error.
 //!
-//! When its time is over, or when whoever started this closes the standard input, the program and its process group are
-//! killed; what had left the group is the container's own, as after `docker exec`.
+//! At the timeout, or when its parent closes the standard input, the program and its process group are
+//! killed; processes that left the group belong to the container, as after `docker exec`.
 //!
-//! A container must never get hold of a file that the node runs (CVE-2019-5736: an image whose program is
-//! `/proc/self/exe`): so the first thing done is to run again from a copy in sealed memory. It is one thread without
-//! dependencies. Start reading at `run`; `inside.rs` has the system calls.
+//! A container must never get write access to a file of the node (CVE-2019-5736: an image whose program is
+//! `/proc/self/exe`): so it first re-executes itself from a copy in sealed memory. It is single-threaded
+//! without dependencies. Start reading at `run`; `inside.rs` has the system calls.
 #![allow(dead_code)] // The shared module also has what only the agent needs.
 
 use std::fs::{File, OpenOptions};
@@ -27,10 +27,10 @@ mod inside;
 #[path = "../plan.rs"]
 mod plan;
 
-use plan::{Answer, Plan};
+use plan::{ExecOutcome, ExecPlan};
 
-/// A plan has an environment and filters; more than this is not one.
-const LARGEST_PLAN: usize = 16 << 20;
+/// Limit of a plan, which has an environment and filters.
+const MAX_PLAN_BYTES: usize = 16 << 20;
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -42,55 +42,56 @@ fn main() -> ExitCode {
         }
         [] => match inside::run_from_sealed_memory() {
             Ok(never) => match never {},
-            Err(why) => Answer::Failed(format!("cannot run from sealed memory: {why}")),
+            Err(why) => ExecOutcome::Failed(format!("cannot run from sealed memory: {why}")),
         },
-        ["sealed"] => run().unwrap_or_else(Answer::Failed),
-        _ => Answer::Failed("must be called without arguments".to_owned()),
+        ["sealed"] => run().unwrap_or_else(ExecOutcome::Failed),
+        _ => ExecOutcome::Failed("must be called without arguments".to_owned()),
     };
-    // Whoever does not read it does not want it.
+    // A parent that does not read the result does not need it.
     let _ = writeln!(std::io::stderr(), "{}", answer.to_line());
     ExitCode::SUCCESS
 }
 
-fn run() -> Result<Answer, String> {
-    inside::hide().map_err(|error| format!("cannot hide from the container: {error}"))?;
-    let plan = read_plan().ok_or("was told nothing that makes sense")?;
+fn run() -> Result<ExecOutcome, String> {
+    inside::make_undumpable().map_err(|error| format!("cannot become undumpable: {error}"))?;
+    let plan = read_plan().ok_or("invalid plan on standard input")?;
     let container = inside::open_process(plan.pid).map_err(|_| "the container has ended".to_owned())?;
-    let cgroups = cgroups(&plan)?;
-    // Whoever joins a paused container stops as well, and cannot even be killed before that goes on.
+    let cgroups = cgroup_files(&plan)?;
+    // A process that joins a paused container stops as well, and cannot be killed before it resumes.
     if cgroups.iter().any(|cgroup| is_paused(cgroup)) {
         return Err("the container is paused".to_owned());
     }
-    take_its_oom_score(&plan);
+    copy_oom_score(&plan);
     for cgroup in cgroups {
         let joined = OpenOptions::new().write(true).open(&cgroup).and_then(|mut file| file.write_all(b"0"));
         joined.map_err(|error| format!("cannot join {}: {error}", cgroup.display()))?;
     }
     let nothing = File::open("/dev/null").map_err(|error| format!("/dev/null: {error}"))?;
-    inside::enter(container.as_fd()).map_err(|error| format!("cannot enter the container: {error}"))?;
-    let child = inside::start(&plan, nothing.as_fd())?;
+    inside::join_namespaces(container.as_fd())
+        .map_err(|error| format!("cannot enter the container: {error}"))?;
+    let child = inside::spawn(&plan, nothing.as_fd())?;
     match child.wait(Duration::from_millis(plan.timeout_ms)) {
-        Some(code) => Ok(Answer::Exited(code)),
-        None => Ok(Answer::Late),
+        Some(code) => Ok(ExecOutcome::Exited(code)),
+        None => Ok(ExecOutcome::TimedOut),
     }
 }
 
-fn read_plan() -> Option<Plan> {
+fn read_plan() -> Option<ExecPlan> {
     let mut input = std::io::stdin().lock();
     let mut length = [0; 4];
     input.read_exact(&mut length).ok()?;
     let length = u32::from_le_bytes(length) as usize;
-    if length > LARGEST_PLAN {
+    if length > MAX_PLAN_BYTES {
         return None;
     }
     let mut body = vec![0; length];
     input.read_exact(&mut body).ok()?;
-    Plan::decode(&body)
+    ExecPlan::decode(&body)
 }
 
-/// The files by which its cgroups are joined. The process id may be another process's by now, whose cgroups are not the
-/// container's: what was opened before is that process then, and is not entered.
-fn cgroups(plan: &Plan) -> Result<Vec<PathBuf>, String> {
+/// The `cgroup.procs` files of its cgroups. The pid may have been reused by a process outside the
+/// container: then the pidfd opened before refers to that process, which is not entered.
+fn cgroup_files(plan: &ExecPlan) -> Result<Vec<PathBuf>, String> {
     let path = format!("/proc/{}/cgroup", plan.pid);
     let text = std::fs::read_to_string(&path).map_err(|_| "the container has ended".to_owned())?;
     let is_unified = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
@@ -111,12 +112,12 @@ fn cgroups(plan: &Plan) -> Result<Vec<PathBuf>, String> {
         };
         files.push(PathBuf::from(format!("/sys/fs/cgroup{hierarchy}{path}/cgroup.procs")));
     }
-    // A hierarchy that is not mounted here bounds nothing.
+    // A hierarchy that is not mounted has no limits.
     files.retain(|file| file.exists());
     if is_its { Ok(files) } else { Err("the container has ended".to_owned()) }
 }
 
-/// What the freezer's files beside the one that is joined say: `freezer.state` of version 1, `cgroup.events` of
+/// Reads the freezer state next to the joined file: `freezer.state` of version 1, `cgroup.events` of
 /// version 2.
 fn is_paused(cgroup: &Path) -> bool {
     let says = |name: &str, paused: &[&str]| {
@@ -126,8 +127,8 @@ fn is_paused(cgroup: &Path) -> bool {
     says("freezer.state", &["FROZEN", "FREEZING"]) || says("cgroup.events", &["frozen 1"])
 }
 
-/// Else it would be ended when the node lacks memory before or after what it belongs to.
-fn take_its_oom_score(plan: &Plan) {
+/// Otherwise the OOM killer would rank it differently from its container.
+fn copy_oom_score(plan: &ExecPlan) {
     if let Ok(score) = std::fs::read_to_string(format!("/proc/{}/oom_score_adj", plan.pid)) {
         let _ = std::fs::write("/proc/self/oom_score_adj", score);
     }

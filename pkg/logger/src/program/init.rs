@@ -1,17 +1,16 @@
-//! warren-init: the first process of a container that asks for one.
+//! warren-init: the optional first process of a container.
 //!
 //! ```text
 //! warren-init -- PROGRAM [ARGUMENT...]
 //! ```
 //!
-//! It starts the program (searched in PATH as `execvp` does) in a process group of its own, which has the
-//! terminal when there is one, sends it every signal that it gets itself, reaps whatever ends in the
-//! container, and ends as the program did: with its status, or 128 plus the number of the signal that ended
-//! it. Status 127 is a program that is not there, 126 one that cannot be run, 125 a fault of warren-init or
-//! of how it was called.
+//! It starts the program (searched in PATH like `execvp`) in its own process group, which gets the terminal
+//! if there is one, forwards every signal to it, reaps all processes that end in the container, and exits
+//! like the program: with its status, or 128 plus the number of the signal that ended it. Status 127 means
+//! the program does not exist, 126 that it cannot be run, 125 a failure or invalid call of warren-init.
 //!
-//! It must never write anything but why it cannot do its work, and never need a file of the image. Start
-//! reading at `main`; `process.rs` has what the standard library does not offer.
+//! It must never print anything but its errors, and never need a file of the image. Start reading at
+//! `main`; `process.rs` has what the standard library lacks.
 
 use std::ffi::OsString;
 use std::io::ErrorKind;
@@ -20,9 +19,9 @@ use std::process::{Command, ExitCode, ExitStatus};
 
 mod process;
 
-/// Of a fault that is not the program's.
-const OWN_FAULT: u8 = 125;
-const CANNOT_RUN: u8 = 126;
+/// Exit code of a failure of warren-init itself.
+const INTERNAL_ERROR: u8 = 125;
+const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
 fn main() -> ExitCode {
@@ -42,31 +41,30 @@ fn main() -> ExitCode {
         }
         _ => {
             eprintln!("warren-init: must be called as: warren-init -- PROGRAM [ARGUMENT...]");
-            OWN_FAULT
+            INTERNAL_ERROR
         }
     };
     ExitCode::from(code)
 }
 
-/// Runs the program to its end.
+/// Runs the program until it exits.
 fn run(mut command: Command) -> Result<u8, (u8, String)> {
-    // Signals wait from here on until `next_signal` takes them: none can come before there is somebody to
-    // send it to, and none has the effect on this process that it usually has. The program starts with none
-    // held back.
-    process::hold_signals().map_err(|error| (OWN_FAULT, format!("cannot hold signals: {error}")))?;
-    process::prepare(&mut command);
+    // Signals stay blocked until `next_signal` takes them: none is lost before the program exists, and none
+    // has its default effect on this process. The program starts with none blocked.
+    process::block_signals().map_err(|error| (INTERNAL_ERROR, format!("cannot block signals: {error}")))?;
+    process::prepare_child(&mut command);
     let child = command.spawn().map_err(|error| {
-        let code = if error.kind() == ErrorKind::NotFound { NOT_FOUND } else { CANNOT_RUN };
+        let code = if error.kind() == ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE };
         (code, format!("cannot run {:?}: {error}", command.get_program()))
     })?;
     let program = child.id().cast_signed();
     loop {
         let signal = process::next_signal();
         if signal != process::SIGCHLD {
-            process::send(program, signal);
+            process::send_signal(program, signal);
             continue;
         }
-        // One signal may stand for many ends, in which that of the program may be anywhere.
+        // One signal may stand for several exits, including that of the program.
         let mut ended = None;
         while let Some((pid, status)) = process::reap() {
             if pid == program {
@@ -74,13 +72,13 @@ fn run(mut command: Command) -> Result<u8, (u8, String)> {
             }
         }
         if let Some(status) = ended {
-            return Ok(code(status));
+            return Ok(exit_code(status));
         }
     }
 }
 
-/// As a shell tells how a program ended.
-fn code(status: ExitStatus) -> u8 {
+/// The exit code, following the shell convention.
+fn exit_code(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
-    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(OWN_FAULT)
+    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(INTERNAL_ERROR)
 }

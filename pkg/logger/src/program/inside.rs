@@ -1,4 +1,4 @@
-//! The system calls by which a process becomes one of a container's: what the standard library does not offer.
+//! The system calls that move a process into a container, which the standard library lacks.
 //!
 //! Sources: setns(2), capabilities(7), seccomp(2), prctl(2), memfd_create(2), clone(2); numbers from the kernel's
 //! headers.
@@ -11,7 +11,7 @@ use std::io::{Error, Read, Result, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use crate::plan::{Capabilities, Plan};
+use crate::plan::{CapabilityMasks, ExecPlan};
 
 /// New mount, cgroup, UTS, IPC, PID and network namespaces: what runc gives a container.
 const NAMESPACES: c_int = 0x0002_0000 | 0x0200_0000 | 0x0400_0000 | 0x0800_0000 | 0x2000_0000 | 0x4000_0000;
@@ -27,7 +27,7 @@ const SECCOMP_SET_MODE_FILTER: c_uint = 1;
 const CAPABILITY_VERSION_3: u32 = 0x2008_0522;
 const MFD_CLOEXEC: c_uint = 1;
 const MFD_ALLOW_SEALING: c_uint = 2;
-/// Since Linux 6.3: without it, a node with `vm.memfd_noexec` gives out files that cannot be executed.
+/// Since Linux 6.3: without it, a node with `vm.memfd_noexec` creates files that cannot be executed.
 const MFD_EXEC: c_uint = 0x10;
 const EINVAL: i32 = 22;
 const F_ADD_SEALS: c_int = 1033;
@@ -55,7 +55,7 @@ mod number {
     pub const CAPSET: i64 = 91;
     pub const EXECVEAT: i64 = 281;
 }
-/// The same on all machines.
+/// Equal on all architectures.
 const SYS_PIDFD_OPEN: c_long = 434;
 const SYS_CLOSE_RANGE: c_long = 436;
 
@@ -87,7 +87,7 @@ struct CapabilityHalf {
 
 #[repr(C)]
 struct FilterProgram {
-    /// Instructions of eight bytes.
+    /// Number of instructions, eight bytes each.
     length: u16,
     instructions: *const c_void,
 }
@@ -127,20 +127,20 @@ fn checked(result: impl Into<i64>) -> Result<c_int> {
     }
 }
 
-/// A file that a call just made, as its number.
+/// Takes ownership of a file descriptor returned by a call.
 fn owned(fd: c_int) -> OwnedFd {
-    // SAFETY: the kernel just gave out the number, and nobody else knows it.
+    // SAFETY: the kernel just returned the descriptor, and it has no other owner.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
-/// Goes on as the same program in memory that nobody can change, so that no container can change the file.
+/// Re-executes this program from sealed memory, so that no container can change the file.
 pub fn run_from_sealed_memory() -> Result<Infallible> {
     let name = c"warren-exec";
     // SAFETY: the name is a string that ends with NUL.
     let create =
         |flags| checked(unsafe { memfd_create(name.as_ptr(), MFD_CLOEXEC | MFD_ALLOW_SEALING | flags) });
     let memory = match create(MFD_EXEC) {
-        // Older kernels do not know the flag.
+        // Older kernels do not support the flag.
         Err(error) if error.raw_os_error() == Some(EINVAL) => create(0),
         other => other,
     };
@@ -150,7 +150,7 @@ pub fn run_from_sealed_memory() -> Result<Infallible> {
     checked(unsafe { fcntl(memory.as_raw_fd(), F_ADD_SEALS, ALL_SEALS) })?;
     let arguments = [name.as_ptr(), c"sealed".as_ptr(), std::ptr::null()];
     let environment: [*const c_char; 1] = [std::ptr::null()];
-    // SAFETY: all lists and strings end as they must, and outlive the call, which does not return when it succeeds.
+    // SAFETY: all lists and strings are terminated, and outlive the call, which does not return on success.
     let result = unsafe {
         syscall(
             number::EXECVEAT,
@@ -167,8 +167,8 @@ pub fn run_from_sealed_memory() -> Result<Infallible> {
     }
 }
 
-/// Nobody in the container looks into this process, and it hands on no file.
-pub fn hide() -> Result<()> {
+/// Prevents access to this process from the container, and inheritance of its files.
+pub fn make_undumpable() -> Result<()> {
     // SAFETY: both calls take numbers only.
     unsafe {
         checked(prctl(PR_SET_DUMPABLE, 0 as c_ulong, 0 as c_ulong, 0 as c_ulong, 0 as c_ulong))?;
@@ -177,66 +177,66 @@ pub fn hide() -> Result<()> {
     Ok(())
 }
 
-/// Holds on to a process by its id.
+/// Opens a pidfd of a process.
 pub fn open_process(pid: u32) -> Result<OwnedFd> {
     // SAFETY: it takes numbers only.
     checked(unsafe { syscall(SYS_PIDFD_OPEN, c_long::from(pid), 0 as c_long) }).map(owned)
 }
 
 /// Joins the namespaces of `process`; the PID namespace only for children.
-pub fn enter(process: BorrowedFd<'_>) -> Result<()> {
+pub fn join_namespaces(process: BorrowedFd<'_>) -> Result<()> {
     // SAFETY: the file is open, and this process has one thread.
     checked(unsafe { setns(process.as_raw_fd(), NAMESPACES) }).map(drop)
 }
 
 /// The program, as a child that leads a process group.
-pub struct Child {
+pub struct ExecChild {
     pid: c_int,
 }
 
-/// Why the child could not become the program: what it did, and the kernel's number.
-struct Refusal {
-    stage: &'static str,
+/// Why the child could not execute the program: the failed stage, and the errno.
+struct ExecStartError {
+    step: &'static str,
     errno: i32,
 }
 
-/// What the child says before it ends: the place of the stage in this list, then the number.
-const STAGES: [&str; 10] = [
-    "cannot take its standard input and output",
-    "cannot enter its directory",
-    "cannot take its limits",
-    "cannot take its filters",
-    "cannot take its capabilities",
-    "cannot take its groups",
-    "cannot take its user",
-    "cannot give up new privileges",
+/// Stages sent by the child before it exits: the index in this list, then the errno.
+const STEPS: [&str; 10] = [
+    "cannot set its standard input and output",
+    "cannot change to its directory",
+    "cannot set its resource limits",
+    "cannot install its seccomp filters",
+    "cannot set its capabilities",
+    "cannot set its groups",
+    "cannot set its user",
+    "cannot set no_new_privs",
     "no such program",
     "cannot be executed",
 ];
 
-/// Starts the program of `plan` with `nothing` as its input. Answers when it runs.
-pub fn start(plan: &Plan, nothing: BorrowedFd<'_>) -> std::result::Result<Child, String> {
+/// Starts the program of `plan` with `nothing` as its standard input. Returns after its exec.
+pub fn spawn(plan: &ExecPlan, nothing: BorrowedFd<'_>) -> std::result::Result<ExecChild, String> {
     let mut ends = [-1; 2];
     // SAFETY: there is room for both numbers.
     checked(unsafe { pipe2(ends.as_mut_ptr(), O_CLOEXEC) }).map_err(|error| format!("pipe: {error}"))?;
     let (mut read, mut write) = (File::from(owned(ends[0])), File::from(owned(ends[1])));
-    // SAFETY: this process has one thread, so the child may do whatever this one may.
+    // SAFETY: this process has one thread, so the child is not restricted after the fork.
     let pid = checked(unsafe { fork() }).map_err(|error| format!("fork: {error}"))?;
     if pid == 0 {
-        let Refusal { stage, errno } = become_program(plan, nothing);
-        let place = STAGES.iter().position(|known| *known == stage).unwrap_or(0) as u8;
-        let _ = write.write_all(&[&[place][..], &errno.to_le_bytes()].concat());
-        // SAFETY: ends the child without running what the parent would have run at its end.
+        let ExecStartError { step: stage, errno } = exec_in_container(plan, nothing);
+        let position = STEPS.iter().position(|known| *known == stage).unwrap_or(0) as u8;
+        let _ = write.write_all(&[&[position][..], &errno.to_le_bytes()].concat());
+        // SAFETY: exits the child without running exit handlers of the parent.
         unsafe { _exit(125) };
     }
     drop(write);
-    let child = Child { pid };
-    let mut said = Vec::new();
+    let child = ExecChild { pid };
+    let mut message = Vec::new();
     // The other end closes when the program is executed.
-    let _ = read.read_to_end(&mut said);
-    let Some((place, errno)) = said.split_first() else { return Ok(child) };
+    let _ = read.read_to_end(&mut message);
+    let Some((position, errno)) = message.split_first() else { return Ok(child) };
     child.reap();
-    let stage = STAGES.get(usize::from(*place)).copied().unwrap_or("failed");
+    let stage = STEPS.get(usize::from(*position)).copied().unwrap_or("failed");
     let errno = errno.try_into().map_or(0, i32::from_le_bytes);
     let program = String::from_utf8_lossy(&plan.arguments[0]).into_owned();
     Err(match stage {
@@ -246,73 +246,79 @@ pub fn start(plan: &Plan, nothing: BorrowedFd<'_>) -> std::result::Result<Child,
     })
 }
 
-fn become_program(plan: &Plan, nothing: BorrowedFd<'_>) -> Refusal {
-    match try_to_become(plan, nothing) {
+fn exec_in_container(plan: &ExecPlan, nothing: BorrowedFd<'_>) -> ExecStartError {
+    match apply_plan_and_exec(plan, nothing) {
         Ok(never) => match never {},
         Err(refusal) => refusal,
     }
 }
 
-fn at<T>(stage: usize, result: Result<T>) -> std::result::Result<T, Refusal> {
+fn step_result<T>(stage: usize, result: Result<T>) -> std::result::Result<T, ExecStartError> {
     let errno = |error: Error| error.raw_os_error().unwrap_or(0);
-    result.map_err(|error| Refusal { stage: STAGES[stage], errno: errno(error) })
+    result.map_err(|error| ExecStartError { step: STEPS[stage], errno: errno(error) })
 }
 
-fn string(bytes: &[u8]) -> Result<CString> {
+fn c_string(bytes: &[u8]) -> Result<CString> {
     CString::new(bytes).map_err(|_| Error::from_raw_os_error(22))
 }
 
-/// In the order in which each step still has the rights that it needs.
-fn try_to_become(plan: &Plan, nothing: BorrowedFd<'_>) -> std::result::Result<Infallible, Refusal> {
+/// Ordered so that each step still has the privileges that it needs.
+fn apply_plan_and_exec(
+    plan: &ExecPlan,
+    nothing: BorrowedFd<'_>,
+) -> std::result::Result<Infallible, ExecStartError> {
     // SAFETY: they take numbers of files that are open, and numbers.
-    at(0, unsafe {
+    step_result(0, unsafe {
         setsid();
         umask(0o022);
         signal(SIGPIPE, SIG_DFL);
         checked(dup2(nothing.as_raw_fd(), 0)).and_then(|_| checked(dup2(1, 2)))
     })?;
-    let directory = at(1, string(&plan.directory))?;
+    let directory = step_result(1, c_string(&plan.directory))?;
     // SAFETY: the path ends with NUL.
-    at(1, checked(unsafe { chdir(directory.as_ptr()) }))?;
-    for (resource, soft, hard) in &plan.limits {
+    step_result(1, checked(unsafe { chdir(directory.as_ptr()) }))?;
+    for (resource, soft, hard) in &plan.rlimits {
         let limit = Limit { soft: *soft, hard: *hard };
         // SAFETY: the limit outlives the call.
-        at(2, checked(unsafe { setrlimit(*resource, &raw const limit) }))?;
+        step_result(2, checked(unsafe { setrlimit(*resource, &raw const limit) }))?;
     }
-    // Without "no new privileges" a filter needs rights that are given up below.
+    // Without no_new_privs, installing a filter needs privileges that are dropped below.
     if !plan.no_new_privileges {
-        at(3, filter(plan))?;
+        step_result(3, install_filters(plan))?;
     }
-    at(4, bound(plan.capabilities.bounding))?;
+    step_result(4, drop_bounding_set(plan.capabilities.bounding))?;
     // SAFETY: the list outlives the call; the others take numbers.
     unsafe {
-        at(5, checked(setgroups(plan.groups.len(), plan.groups.as_ptr())))?;
-        at(4, checked(prctl(PR_SET_KEEPCAPS, 1 as c_ulong, 0 as c_ulong, 0 as c_ulong, 0 as c_ulong)))?;
-        at(5, checked(setresgid(plan.gid, plan.gid, plan.gid)))?;
-        at(6, checked(setresuid(plan.uid, plan.uid, plan.uid)))?;
+        step_result(5, checked(setgroups(plan.groups.len(), plan.groups.as_ptr())))?;
+        step_result(
+            4,
+            checked(prctl(PR_SET_KEEPCAPS, 1 as c_ulong, 0 as c_ulong, 0 as c_ulong, 0 as c_ulong)),
+        )?;
+        step_result(5, checked(setresgid(plan.gid, plan.gid, plan.gid)))?;
+        step_result(6, checked(setresuid(plan.uid, plan.uid, plan.uid)))?;
     }
-    at(4, capabilities(&plan.capabilities))?;
-    // SAFETY: they take numbers only. Changing the user forgets the first, so it comes behind that.
+    step_result(4, set_capabilities(&plan.capabilities))?;
+    // SAFETY: they take numbers only. Changing the user clears the first, so it comes after that.
     unsafe {
-        at(
+        step_result(
             0,
             checked(prctl(PR_SET_PDEATHSIG, SIGKILL as c_ulong, 0 as c_ulong, 0 as c_ulong, 0 as c_ulong)),
         )?;
         if plan.no_new_privileges {
-            at(
+            step_result(
                 7,
                 checked(prctl(PR_SET_NO_NEW_PRIVS, 1 as c_ulong, 0 as c_ulong, 0 as c_ulong, 0 as c_ulong)),
             )?;
         }
     }
     if plan.no_new_privileges {
-        at(3, filter(plan))?;
+        step_result(3, install_filters(plan))?;
     }
-    Err(execute(plan))
+    Err(exec_program(plan))
 }
 
-/// Takes everything else out of the bounding set.
-fn bound(kept: u64) -> Result<()> {
+/// Drops all other capabilities from the bounding set.
+fn drop_bounding_set(kept: u64) -> Result<()> {
     for capability in 0..64 as c_ulong {
         if kept & (1 << capability) != 0 {
             continue;
@@ -320,7 +326,7 @@ fn bound(kept: u64) -> Result<()> {
         // SAFETY: it takes numbers only.
         let dropped = unsafe { prctl(PR_CAPBSET_DROP, capability, 0 as c_ulong, 0 as c_ulong, 0 as c_ulong) };
         match checked(dropped) {
-            // The kernel has no capability of this number, nor any above it.
+            // The kernel has no capability with this or a higher number.
             Err(error) if error.raw_os_error() == Some(22) => break,
             other => other?,
         };
@@ -328,7 +334,7 @@ fn bound(kept: u64) -> Result<()> {
     Ok(())
 }
 
-fn capabilities(sets: &Capabilities) -> Result<()> {
+fn set_capabilities(sets: &CapabilityMasks) -> Result<()> {
     let header = CapabilityHeader { version: CAPABILITY_VERSION_3, pid: 0 };
     let half = |shift: u32| CapabilityHalf {
         effective: (sets.effective >> shift) as u32,
@@ -348,11 +354,11 @@ fn capabilities(sets: &Capabilities) -> Result<()> {
     Ok(())
 }
 
-fn filter(plan: &Plan) -> Result<()> {
-    for instructions in &plan.filters {
+fn install_filters(plan: &ExecPlan) -> Result<()> {
+    for instructions in &plan.seccomp_filters {
         let length = u16::try_from(instructions.len() / 8).map_err(|_| Error::from_raw_os_error(22))?;
         let program = FilterProgram { length, instructions: instructions.as_ptr().cast() };
-        // SAFETY: program and instructions outlive the call, and the length is theirs.
+        // SAFETY: program and instructions outlive the call, and the length matches.
         checked(unsafe {
             syscall(number::SECCOMP, SECCOMP_SET_MODE_FILTER, 0 as c_uint, &raw const program)
         })?;
@@ -360,11 +366,11 @@ fn filter(plan: &Plan) -> Result<()> {
     Ok(())
 }
 
-/// Executes the program, which is looked for in the PATH of the container's environment.
-fn execute(plan: &Plan) -> Refusal {
-    let strings = |list: &[Vec<u8>]| list.iter().map(|item| string(item)).collect::<Result<Vec<_>>>();
+/// Executes the program, searched in the PATH of the container's environment.
+fn exec_program(plan: &ExecPlan) -> ExecStartError {
+    let strings = |list: &[Vec<u8>]| list.iter().map(|item| c_string(item)).collect::<Result<Vec<_>>>();
     let (Ok(arguments), Ok(environment)) = (strings(&plan.arguments), strings(&plan.environment)) else {
-        return Refusal { stage: STAGES[9], errno: 22 };
+        return ExecStartError { step: STEPS[9], errno: 22 };
     };
     let pointers = |list: &[CString]| -> Vec<*const c_char> {
         list.iter().map(|item| item.as_ptr()).chain([std::ptr::null()]).collect()
@@ -382,40 +388,41 @@ fn execute(plan: &Plan) -> Refusal {
     };
     let mut worst = ENOENT;
     for candidate in candidates {
-        let Ok(candidate) = string(&candidate) else { continue };
-        // SAFETY: all lists and strings end as they must, and outlive the call.
+        let Ok(candidate) = c_string(&candidate) else { continue };
+        // SAFETY: all lists and strings are terminated, and outlive the call.
         unsafe { execve(candidate.as_ptr(), argument_list.as_ptr(), environment_list.as_ptr()) };
         match Error::last_os_error().raw_os_error().unwrap_or(0) {
             ENOENT | ENOTDIR => {}
             EACCES => worst = EACCES,
-            other => return Refusal { stage: STAGES[9], errno: other },
+            other => return ExecStartError { step: STEPS[9], errno: other },
         }
     }
-    Refusal { stage: STAGES[if worst == ENOENT { 8 } else { 9 }], errno: worst }
+    ExecStartError { step: STEPS[if worst == ENOENT { 8 } else { 9 }], errno: worst }
 }
 
-impl Child {
-    /// Waits for its end: its status, or 128 and the number of the signal that ended it. `None`: it was killed, since
-    /// its time was over or nobody wants the answer.
+impl ExecChild {
+    /// Waits for its exit: its status, or 128 and the number of the signal that ended it. `None`: it was
+    /// killed at the timeout, or because the parent closed the standard input.
     pub fn wait(self, within: Duration) -> Option<i32> {
         let end = Instant::now() + within;
         let process = open_process(self.pid.cast_unsigned()).ok();
         let process = process.as_ref().map_or(-1, |process| process.as_fd().as_raw_fd());
         loop {
             let rest = end.saturating_duration_since(Instant::now());
-            // Rounded up, so that it does not wake just before the end.
+            // Rounded up, so that it does not wake just before the deadline.
             let millis = c_int::try_from(rest.as_millis().saturating_add(1)).unwrap_or(c_int::MAX);
             let mut polled = [
                 PollFd { fd: process, events: POLLIN, revents: 0 },
                 PollFd { fd: 0, events: POLLIN, revents: 0 },
             ];
             // SAFETY: pointer and count describe `polled`, which outlives the call.
-            let found = unsafe { poll(polled.as_mut_ptr(), polled.len() as c_ulong, millis) };
-            if found > 0 && polled[0].revents != 0 {
+            let ready = unsafe { poll(polled.as_mut_ptr(), polled.len() as c_ulong, millis) };
+            if ready > 0 && polled[0].revents != 0 {
                 return Some(self.reap());
             }
-            if rest.is_zero() || (found > 0 && polled[1].revents != 0) {
-                // SAFETY: it takes numbers only. The child leads this group and was not reaped, so the number is its.
+            if rest.is_zero() || (ready > 0 && polled[1].revents != 0) {
+                // SAFETY: it takes numbers only. The child leads this group and was not reaped, so the
+                // number is not reused.
                 unsafe { kill(-self.pid, SIGKILL) };
                 self.reap();
                 return None;

@@ -1,20 +1,20 @@
-//! warren-logger: what containerd's shim starts beside each container to keep what it writes.
+//! warren-logger: started by containerd's shim for each container to store its output.
 //!
 //! ```text
 //! warren-logger dir DIRECTORY max-size BYTES max-files COUNT [attempt NUMBER]     (pairs in any order)
 //! ```
 //!
-//! The shim hands over the container's standard output as file 3, its standard error as 4, and 5 to be closed
-//! when the logger is ready: until then the container is not created, however long it takes. So 5 is closed
-//! before anything is asked of the disk. The shim also holds the other ends of 3 and 4, and sends SIGTERM
-//! right after it closed them: the logger ignores it, writes what is still in the pipes, and ends at the end
-//! of both. After 12 seconds the shim kills.
+//! The shim passes the container's standard output as descriptor 3, its standard error as 4, and 5 to be
+//! closed when the logger is ready: the container is not created before that. So 5 is closed before any
+//! disk access. The shim also holds the other ends of 3 and 4, and sends SIGTERM right after it closed
+//! them: the logger ignores it, writes what is still in the pipes, and exits at the end of both. After 12
+//! seconds the shim kills it.
 //!
-//! It must never make the container wait for anything but the disk's own pace, and never end while the
-//! container may still write: that would be a broken pipe, and the end of most programs. A disk that is full
-//! or broken, or a directory that is not there, loses lines, and says how many as soon as it can. Only
-//! arguments that make no sense end it, with status 2. It is one thread without dependencies, since there is
-//! one per container. Start reading at `run`.
+//! It must never delay the container beyond the speed of the disk, and never exit while the container may
+//! still write: that would be a broken pipe, which ends most programs. A full or broken disk, or a missing
+//! directory, loses lines, and their number is recorded as soon as possible. Only invalid arguments end it,
+//! with status 2. It is single-threaded without dependencies, since there is one per container. Start
+//! reading at `run`.
 #![allow(dead_code)] // The shared modules also have what only the reader needs.
 
 use std::ffi::{OsString, c_int};
@@ -34,15 +34,15 @@ mod journal;
 mod splitter;
 mod system;
 
-use arguments::Arguments;
-use journal::Journal;
-use record::Stream;
-use splitter::Splitter;
+use arguments::LoggerArgs;
+use journal::SegmentWriter;
+use record::OutputStream;
+use splitter::LineSplitter;
 
-/// As much as a pipe holds.
-const CHUNK: usize = 64 * 1024;
-/// How often writing is tried again while there is a loss to tell and the container is silent.
-const RETRY: Duration = Duration::from_secs(1);
+/// The capacity of a pipe.
+const CHUNK_BYTES: usize = 64 * 1024;
+/// Retry interval of writes while a loss is unrecorded and the container is silent.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
@@ -50,7 +50,7 @@ fn main() -> ExitCode {
         println!("warren-logger {}", record::VERSION);
         return ExitCode::SUCCESS;
     }
-    let arguments = match Arguments::parse(&words) {
+    let arguments = match LoggerArgs::parse(&words) {
         Ok(arguments) => arguments,
         Err(wrong) => {
             eprintln!("warren-logger: {wrong}");
@@ -58,59 +58,65 @@ fn main() -> ExitCode {
         }
     };
     system::ignore_signals();
-    let mut inputs = [Input::new(3, Stream::Out), Input::new(4, Stream::Err)];
+    let mut inputs = [Input::new(3, OutputStream::Stdout), Input::new(4, OutputStream::Stderr)];
     system::close_inherited(5);
-    close_strays();
-    // The directory it was started in is the container's, which is to be removed some day.
+    close_inherited_fds();
+    // The current directory is the container's, which will be removed.
     if let Err(error) = std::env::set_current_dir("/") {
         eprintln!("warren-logger: cannot leave the working directory: {error}");
     }
-    let mut journal = Journal::new(arguments.dir, arguments.limits);
+    let mut journal = SegmentWriter::new(arguments.dir, arguments.limits);
     if let Some(attempt) = arguments.attempt {
-        journal.attempt(now(), attempt);
+        journal.write_attempt(now(), attempt);
     }
     journal.flush(now());
-    if let Some(error) = journal.trouble() {
-        eprintln!("warren-logger: cannot write, and drops lines until it can: {error}");
+    if let Some(error) = journal.last_error() {
+        eprintln!("warren-logger: cannot write; lines are lost until it can: {error}");
     }
     run(&mut inputs, &mut journal);
     ExitCode::SUCCESS
 }
 
-/// Closes what the shim had open by accident; the writing end of a pipe among it would keep the pipe from
-/// ending.
-fn close_strays() {
+/// Closes descriptors inherited from the shim by accident; the writing end of a pipe among them would keep
+/// the pipe open.
+fn close_inherited_fds() {
     let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return };
     let numbers = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    // The list is complete, and the directory closed, before the first file is.
-    let strays: Vec<c_int> = numbers.filter(|number| *number > 5).collect();
-    strays.into_iter().for_each(system::close_inherited);
+    // The list is complete, and the directory closed, before the first descriptor is closed.
+    let inherited: Vec<c_int> = numbers.filter(|number| *number > 5).collect();
+    inherited.into_iter().for_each(system::close_inherited);
 }
 
-/// One of the container's outputs.
+/// One output of the container.
 struct Input {
     fd: c_int,
     file: ManuallyDrop<File>,
-    stream: Stream,
-    splitter: Splitter,
+    stream: OutputStream,
+    splitter: LineSplitter,
     has_ended: bool,
 }
 
 impl Input {
-    fn new(fd: c_int, stream: Stream) -> Input {
-        Input { fd, file: system::inherited(fd), stream, splitter: Splitter::default(), has_ended: false }
+    fn new(fd: c_int, stream: OutputStream) -> Input {
+        Input {
+            fd,
+            file: system::inherited_file(fd),
+            stream,
+            splitter: LineSplitter::default(),
+            has_ended: false,
+        }
     }
 
-    /// Moves what there is, at most a chunk, into the journal.
-    fn pass(&mut self, chunk: &mut [u8], journal: &mut Journal) {
+    /// Moves available data, at most a chunk, into the writer.
+    fn forward(&mut self, chunk: &mut [u8], journal: &mut SegmentWriter) {
         let read = match self.file.read(chunk) {
             Ok(read) => read,
             Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock) => return,
-            // A pipe does not break for its reader: this is a file that was not handed over.
+            // Reading a pipe does not fail: this descriptor was not passed.
             Err(_) => 0,
         };
         let (stream, at) = (self.stream, now());
-        let emit = |text: &[u8], partial: bool| journal.line(at, stream, partial, text);
+        let emit = |text: &[u8], partial: bool| journal.write_line(at, stream, partial, text);
         if read == 0 {
             self.has_ended = true;
             self.splitter.finish(emit);
@@ -120,15 +126,15 @@ impl Input {
     }
 }
 
-/// Moves all that comes from `inputs` into the journal until both have ended.
-fn run(inputs: &mut [Input; 2], journal: &mut Journal) {
-    let mut chunk = vec![0; CHUNK];
+/// Moves all data from `inputs` into the writer until both have ended.
+fn run(inputs: &mut [Input; 2], journal: &mut SegmentWriter) {
+    let mut chunk = vec![0; CHUNK_BYTES];
     while inputs.iter().any(|input| !input.has_ended) {
-        let timeout = journal.has_loss_to_tell().then_some(RETRY);
+        let timeout = journal.has_unrecorded_loss().then_some(RETRY_INTERVAL);
         let open = [&inputs[0], &inputs[1]].map(|input| (!input.has_ended).then_some(input.fd));
-        let is_ready = system::wait(open, timeout);
+        let is_ready = system::poll_readable(open, timeout);
         for (input, _) in inputs.iter_mut().zip(is_ready).filter(|(_, is_ready)| *is_ready) {
-            input.pass(&mut chunk, journal);
+            input.forward(&mut chunk, journal);
         }
         journal.flush(now());
     }
@@ -136,7 +142,7 @@ fn run(inputs: &mut [Input; 2], journal: &mut Journal) {
 
 /// Nanoseconds since 1970.
 fn now() -> u64 {
-    // A clock before 1970 is as good as none.
+    // A clock before 1970 is treated as 1970.
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }

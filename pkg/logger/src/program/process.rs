@@ -1,5 +1,5 @@
-//! Signals, process groups and reaping: what the standard library does not offer the first process of a
-//! container.
+//! Signals, process groups and reaping for the first process of a container, which the standard library
+//! lacks.
 #![allow(unsafe_code)] // Foreign functions are unsafe to call; each call says why it may be made.
 
 use std::ffi::c_int;
@@ -7,15 +7,15 @@ use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus};
 
-/// A child has ended.
+/// Sent when a child has ended.
 pub const SIGCHLD: c_int = 17;
 const SIGTTIN: c_int = 21;
 const SIGTTOU: c_int = 22;
-/// Those that a fault of the program itself raises (ILL, TRAP, ABRT, BUS, FPE, SEGV, SYS): here they are
-/// faults of this process, which must end by them, and holding them back has no defined effect.
-const FAULTS: [c_int; 7] = [4, 5, 6, 7, 8, 11, 31];
-/// Those that a terminal sends to whoever reads or writes it out of turn: they are about this process alone.
-const OF_TERMINAL: [c_int; 2] = [SIGTTIN, SIGTTOU];
+/// Fault signals (ILL, TRAP, ABRT, BUS, FPE, SEGV, SYS): they concern this process, which must end by
+/// them, and blocking them is undefined.
+const FAULT_SIGNALS: [c_int; 7] = [4, 5, 6, 7, 8, 11, 31];
+/// Sent to background processes that use the terminal: they concern this process only.
+const TERMINAL_SIGNALS: [c_int; 2] = [SIGTTIN, SIGTTOU];
 
 const SIG_DFL: usize = 0;
 const SIG_SETMASK: c_int = 2;
@@ -25,7 +25,7 @@ const WNOHANG: c_int = 1;
 #[repr(C, align(8))]
 struct SignalSet([u64; 16]);
 
-/// Of all that the kernel has.
+/// The highest signal number of the kernel.
 const LAST_SIGNAL: c_int = 64;
 
 unsafe extern "C" {
@@ -42,26 +42,25 @@ unsafe extern "C" {
 }
 
 /// Every signal but faults.
-fn held() -> SignalSet {
+fn blocked_signals() -> SignalSet {
     let mut set = SignalSet([0; 16]);
-    // SAFETY: the set is large enough, and lives on; the numbers are those of signals.
+    // SAFETY: the set is large enough and outlives the call; the numbers are valid signals.
     unsafe {
         sigfillset(&raw mut set);
-        for fault in FAULTS {
+        for fault in FAULT_SIGNALS {
             sigdelset(&raw mut set, fault);
         }
     }
     set
 }
 
-/// Holds all signals back for [`next_signal`], as long as this process runs. A program that it starts has to
-/// be [`prepare`]d.
-pub fn hold_signals() -> io::Result<()> {
-    // SAFETY: the default action is no handler; whoever started this process may have set another, and then
-    // children would be reaped by the kernel.
+/// Blocks all signals for [`next_signal`]. A program started later must be [`prepare_child`]d.
+pub fn block_signals() -> io::Result<()> {
+    // SAFETY: the default action is no handler; the parent may have set another one, with which the kernel
+    // would reap children.
     unsafe { signal(SIGCHLD, SIG_DFL) };
-    let set = held();
-    // SAFETY: the set outlives the call, and the old one is not asked for.
+    let set = blocked_signals();
+    // SAFETY: the set outlives the call, and the old one is not requested.
     match unsafe { sigprocmask(SIG_SETMASK, &raw const set, std::ptr::null_mut()) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
@@ -70,24 +69,24 @@ pub fn hold_signals() -> io::Result<()> {
 
 /// Waits for the next signal.
 pub fn next_signal() -> c_int {
-    let set = held();
+    let set = blocked_signals();
     loop {
         let mut number = 0;
         // SAFETY: both outlive the call.
         let error = unsafe { sigwait(&raw const set, &raw mut number) };
-        if error == 0 && !OF_TERMINAL.contains(&number) {
+        if error == 0 && !TERMINAL_SIGNALS.contains(&number) {
             return number;
         }
     }
 }
 
-/// Sends a signal; a process that has ended meanwhile gets none.
-pub fn send(pid: c_int, number: c_int) {
-    // SAFETY: it only takes numbers. The process is a child that was not reaped, so no other has its id.
+/// Sends a signal; ignored for a process that has ended.
+pub fn send_signal(pid: c_int, number: c_int) {
+    // SAFETY: it takes numbers only. The process is a child that was not reaped, so its pid is not reused.
     unsafe { kill(pid, number) };
 }
 
-/// Takes note of one child that has ended, if there is one.
+/// Reaps one child that has ended, if any.
 pub fn reap() -> Option<(c_int, ExitStatus)> {
     let mut status = 0;
     // SAFETY: the status outlives the call.
@@ -95,18 +94,19 @@ pub fn reap() -> Option<(c_int, ExitStatus)> {
     (pid > 0).then(|| (pid, ExitStatus::from_raw(status)))
 }
 
-/// Makes the program the leader of a process group, which gets the terminal's signals, and its input when
-/// there is one; and lets signals through to it.
-pub fn prepare(command: &mut Command) {
+/// Makes the program the leader of a process group, which gets the terminal's signals and input if there is
+/// one; and unblocks its signals.
+pub fn prepare_child(command: &mut Command) {
     let none = SignalSet([0; 16]);
     let prepare = move || {
         // SAFETY: these take numbers, or a set that outlives the call, and are allowed between fork and exec.
-        // Without a terminal the second one fails, as it may. With one, it would stop a process that takes it
-        // over from the background, were that signal not held back until after it.
+        // Without a terminal the second one fails, which is allowed. With one, it would stop a process that
+        // takes it over from the background, were that signal not blocked until then.
         unsafe {
             setpgid(0, 0);
             tcsetpgrp(0, getpgrp());
-            // What whoever started this one ignores, the program shall not: it could not even trap it.
+            // Signals ignored by the parent must not be ignored by the program: it could not even trap
+            // them.
             for number in 1..=LAST_SIGNAL {
                 signal(number, SIG_DFL);
             }

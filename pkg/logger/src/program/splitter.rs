@@ -1,16 +1,15 @@
-//! From pieces of a stream to lines of bounded length. What has no newline yet waits for it, or for the end.
+//! Splits a stream into lines of bounded length. An incomplete line is held until its newline or the end.
 
-use crate::record::{LONGEST_TEXT, line_end};
+use crate::record::{MAX_TEXT, line_end};
 
-/// What came of a line whose end has not come yet; never more than a record can hold.
+/// The pending part of an incomplete line; at most the length of a record.
 #[derive(Debug, Default)]
-pub struct Splitter {
-    held: Vec<u8>,
+pub struct LineSplitter {
+    pending: Vec<u8>,
 }
 
-impl Splitter {
-    /// Takes the next bytes of the stream and hands out what is complete: a text, and whether its line goes
-    /// on.
+impl LineSplitter {
+    /// Consumes the next bytes of the stream and emits complete texts, with a flag that the line continues.
     pub fn feed(&mut self, mut bytes: &[u8], mut emit: impl FnMut(&[u8], bool)) {
         while let Some(end) = line_end(bytes) {
             self.take(&bytes[..end], true, &mut emit);
@@ -19,35 +18,35 @@ impl Splitter {
         self.take(bytes, false, &mut emit);
     }
 
-    /// The stream has ended: hands out a last line that had no newline.
+    /// Ends the stream: emits a last line without a newline.
     pub fn finish(&mut self, mut emit: impl FnMut(&[u8], bool)) {
-        if !self.held.is_empty() {
-            emit(&self.held, false);
-            self.held.clear();
+        if !self.pending.is_empty() {
+            emit(&self.pending, false);
+            self.pending.clear();
         }
     }
 
     fn take(&mut self, mut text: &[u8], is_end: bool, emit: &mut impl FnMut(&[u8], bool)) {
-        while self.held.len() + text.len() > LONGEST_TEXT {
-            let (now, rest) = text.split_at(LONGEST_TEXT - self.held.len());
+        while self.pending.len() + text.len() > MAX_TEXT {
+            let (now, rest) = text.split_at(MAX_TEXT - self.pending.len());
             self.emit(now, true, emit);
             text = rest;
         }
         if is_end {
             self.emit(text, false, emit);
         } else {
-            self.held.extend_from_slice(text);
+            self.pending.extend_from_slice(text);
         }
     }
 
-    /// Hands out what is held and `text` as one.
+    /// Emits pending data and `text` as one.
     fn emit(&mut self, text: &[u8], partial: bool, emit: &mut impl FnMut(&[u8], bool)) {
-        if self.held.is_empty() {
+        if self.pending.is_empty() {
             emit(text, partial);
         } else {
-            self.held.extend_from_slice(text);
-            emit(&self.held, partial);
-            self.held.clear();
+            self.pending.extend_from_slice(text);
+            emit(&self.pending, partial);
+            self.pending.clear();
         }
     }
 }
@@ -58,13 +57,13 @@ mod tests {
     use proptest::prelude::*;
 
     fn split(chunks: &[&[u8]]) -> Vec<(Vec<u8>, bool)> {
-        let (mut splitter, mut found) = (Splitter::default(), Vec::new());
+        let (mut splitter, mut lines) = (LineSplitter::default(), Vec::new());
         for chunk in chunks {
-            splitter.feed(chunk, |text, partial| found.push((text.to_vec(), partial)));
+            splitter.feed(chunk, |text, partial| lines.push((text.to_vec(), partial)));
         }
-        splitter.finish(|text, partial| found.push((text.to_vec(), partial)));
+        splitter.finish(|text, partial| lines.push((text.to_vec(), partial)));
         splitter.finish(|_, _| panic!("a stream ends once"));
-        found
+        lines
     }
 
     #[test]
@@ -78,8 +77,8 @@ mod tests {
     }
 
     #[test]
-    fn only_a_line_that_is_too_long_comes_in_pieces() {
-        let fits = vec![b'x'; LONGEST_TEXT];
+    fn only_too_long_lines_are_split() {
+        let fits = vec![b'x'; MAX_TEXT];
         assert_eq!(split(&[&fits, b"\n"]), [(fits.clone(), false)]);
         assert_eq!(split(&[&fits]), [(fits.clone(), false)]);
         assert_eq!(split(&[&fits, b"y\n"]), [(fits.clone(), true), (b"y".to_vec(), false)]);
@@ -90,9 +89,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_is_lost_and_no_piece_too_long(
-            lines in proptest::collection::vec((b'\n' + 1..=u8::MAX, 0..3 * LONGEST_TEXT), 0..8),
-            cuts in proptest::collection::vec(1..2 * LONGEST_TEXT, 1..40),
+        fn no_byte_is_lost_and_pieces_are_bounded(
+            lines in proptest::collection::vec((b'\n' + 1..=u8::MAX, 0..3 * MAX_TEXT), 0..8),
+            cuts in proptest::collection::vec(1..2 * MAX_TEXT, 1..40),
         ) {
             let written: Vec<Vec<u8>> = lines.iter().map(|(byte, length)| vec![*byte; *length]).collect();
             let stream: Vec<u8> = written.iter().flat_map(|line| [&line[..], b"\n"].concat()).collect();
@@ -107,7 +106,7 @@ mod tests {
             }
             let mut joined = vec![Vec::new()];
             for (text, partial) in split(&chunks) {
-                prop_assert!(text.len() <= LONGEST_TEXT && (!partial || text.len() == LONGEST_TEXT));
+                prop_assert!(text.len() <= MAX_TEXT && (!partial || text.len() == MAX_TEXT));
                 joined.last_mut().unwrap().extend(text);
                 if !partial {
                     joined.push(Vec::new());

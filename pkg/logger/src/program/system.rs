@@ -1,5 +1,5 @@
-//! The calls that the standard library does not offer the logger: waiting for one of several files, ignoring
-//! signals, and closing files that it did not open itself.
+//! Calls that the standard library lacks: waiting for one of several descriptors, ignoring signals, and
+//! closing inherited descriptors.
 #![allow(unsafe_code)] // Foreign functions are unsafe to call; each call says why it may be made.
 
 use std::ffi::{c_int, c_short, c_ulong};
@@ -29,8 +29,8 @@ unsafe extern "C" {
     fn close(fd: c_int) -> c_int;
 }
 
-/// Nothing but the end of its input ends the logger. Beside the signals that ask a process to end, this is
-/// the one for files over the size limit: the write then fails, which the journal can handle.
+/// Only the end of its input ends the logger. In addition to termination signals, SIGXFSZ for files over
+/// the size limit is ignored: the write then fails, which the writer handles.
 pub fn ignore_signals() {
     for number in [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGXFSZ] {
         // SAFETY: ignoring a signal installs no handler.
@@ -38,26 +38,26 @@ pub fn ignore_signals() {
     }
 }
 
-/// Closes a file that whoever started this process left open. Harmless when it is not open.
+/// Closes a descriptor inherited from the parent. Ignored when it is not open.
 pub fn close_inherited(fd: c_int) {
     // SAFETY: nothing in this program owns a file with this number: `main` closes before it opens anything.
     unsafe { close(fd) };
 }
 
-/// A file that whoever started this process left open, and that stays open until the process ends.
-pub fn inherited(fd: c_int) -> ManuallyDrop<File> {
-    // SAFETY: nobody else owns it, and when it is not open, reading says so.
+/// A descriptor inherited from the parent, which stays open until the process ends.
+pub fn inherited_file(fd: c_int) -> ManuallyDrop<File> {
+    // SAFETY: it has no other owner, and when it is not open, reading returns an error.
     ManuallyDrop::new(unsafe { File::from_raw_fd(fd) })
 }
 
-/// Waits until one of `fds` can be read or has ended, or the timeout has passed; tells which. Those that are
-/// `None` are not looked at.
-pub fn wait(fds: [Option<c_int>; 2], timeout: Option<Duration>) -> [bool; 2] {
-    // The kernel leaves out negative numbers.
+/// Waits until one of `fds` is readable or has ended, or until the timeout; returns which. `None` entries
+/// are ignored.
+pub fn poll_readable(fds: [Option<c_int>; 2], timeout: Option<Duration>) -> [bool; 2] {
+    // The kernel ignores negative descriptors.
     let mut polled = fds.map(|fd| PollFd { fd: fd.unwrap_or(-1), events: POLLIN, revents: 0 });
     let timeout = timeout.map_or(-1, |timeout| c_int::try_from(timeout.as_millis()).unwrap_or(c_int::MAX));
     // SAFETY: the pointer and the count describe `polled`, which outlives the call.
-    let found = unsafe { poll(polled.as_mut_ptr(), polled.len() as c_ulong, timeout) };
-    // After an interruption what the kernel wrote is not defined; the caller asks again.
-    polled.map(|polled| found > 0 && polled.revents != 0)
+    let ready = unsafe { poll(polled.as_mut_ptr(), polled.len() as c_ulong, timeout) };
+    // After an interruption the result is undefined; the caller polls again.
+    polled.map(|polled| ready > 0 && polled.revents != 0)
 }

@@ -1,21 +1,20 @@
-//! 1 KiB lines at 100 MB/s: every one is found once and in order, also by a reader that is dropped and opened
-//! again.
+//! 1 KiB lines at 100 MB/s: each is read once and in order, also by a reader that is dropped and reopened.
 
 use std::io::{PipeWriter, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use warren_logger::{Entry, Options, Reader};
-use warren_testkit::scratch::Scratch;
+use warren_logger::{OutputEntry, OutputReader, ReadOptions};
+use warren_testkit::scratch::ScratchDir;
 
-use crate::shim::{Logger, runtime};
+use crate::shim::{RunningLogger, runtime};
 
-/// With its newline.
+/// Including its newline.
 const LINE: usize = 1024;
 /// Of a second.
 const LINES: u64 = 100_000_000 / LINE as u64;
 
-/// Writes numbered lines, one call each, as evenly as the machine can; returns how long it took.
+/// Writes numbered lines, one call each, as evenly as possible; returns the duration.
 fn feed(mut out: PipeWriter, count: u64) -> Duration {
     let start = Instant::now();
     let mut line = [b'.'; LINE];
@@ -23,7 +22,7 @@ fn feed(mut out: PipeWriter, count: u64) -> Duration {
     for index in 0..count {
         line[..10].copy_from_slice(format!("{index:010}").as_bytes());
         out.write_all(&line).unwrap();
-        // Ahead of the pace it waits, by doing nothing: a nap would be longer than a hundred lines take.
+        // Busy-waits when ahead of the rate: a sleep would be longer than a hundred lines take.
         while index % 64 == 0 && start.elapsed().as_micros() < u128::from(index * 1_000_000 / LINES) {
             std::thread::yield_now();
         }
@@ -31,18 +30,18 @@ fn feed(mut out: PipeWriter, count: u64) -> Duration {
     start.elapsed()
 }
 
-/// Follows until `count` lines were read, checks each, and starts anew after every `piece` lines.
+/// Follows until `count` lines were read, checks each, and reopens after every `piece` lines.
 async fn follow(dir: &Path, count: u64, piece: u64) -> u32 {
     let (mut next, mut last, mut times) = (0, 0, 0);
     while next < count {
-        let options = Options { since: Some(last + 1), follow: true, tail: None };
-        let mut reader = Reader::open(dir, options).await.unwrap();
+        let options = ReadOptions { since: Some(last + 1), follow: true, tail: None };
+        let mut reader = OutputReader::open(dir, options).await.unwrap();
         times += 1;
         let target = (next + piece).min(count);
         while next < target {
             for entry in reader.next().await.unwrap().unwrap() {
-                let Entry::Line(line) = entry else {
-                    assert!(matches!(entry, Entry::Attempt { .. }), "{entry:?}");
+                let OutputEntry::Line(line) = entry else {
+                    assert!(matches!(entry, OutputEntry::Attempt { .. }), "{entry:?}");
                     continue;
                 };
                 assert_eq!(line.text.len(), LINE - 1);
@@ -57,15 +56,15 @@ async fn follow(dir: &Path, count: u64, piece: u64) -> u32 {
 }
 
 #[test]
-fn every_line_of_a_fast_container_is_found_once() {
+fn fast_output_is_read_once_per_line() {
     let seconds = warren_testkit::soak::count(1, 10) as u64;
     let count = seconds * LINES;
-    let scratch = Scratch::new();
+    let scratch = ScratchDir::new();
     let dir = scratch.path().join("dir");
     std::fs::create_dir(&dir).unwrap();
     // Room for twice as much, in files of 32 MiB.
-    let mut logger = Logger::ready(&scratch, &dir, 32 << 20, seconds * 2 * 100 / 32 + 2);
-    let at_rest = logger.kibibytes("VmRSS");
+    let mut logger = RunningLogger::start_and_wait(&scratch, &dir, 32 << 20, seconds * 2 * 100 / 32 + 2);
+    let at_rest = logger.status_kib("VmRSS");
     let out = logger.out.take().unwrap();
     let (fed, opened) = std::thread::scope(|scope| {
         let feeding = scope.spawn(|| feed(out, count));
@@ -73,8 +72,8 @@ fn every_line_of_a_fast_container_is_found_once() {
         (feeding.join().unwrap(), opened)
     });
     assert_eq!(opened, 5);
-    let (processor, memory) = (logger.processor_time(), logger.kibibytes("VmRSS"));
-    let kept = warren_logger::retained(&dir).unwrap();
+    let (processor, memory) = (logger.processor_time(), logger.status_kib("VmRSS"));
+    let kept = warren_logger::disk_usage(&dir).unwrap();
     println!(
         "{count} lines of 1 KiB in {:.2} s ({:.0} MB/s); the logger took {:.2} s of a processor, {at_rest} KiB \
          at rest and {memory} KiB under load; {} MB kept; read by {opened} readers, one after the other",
@@ -85,5 +84,5 @@ fn every_line_of_a_fast_container_is_found_once() {
     );
     assert!(memory < 2500, "{memory} KiB");
     logger.err = None;
-    assert!(logger.ended().success());
+    assert!(logger.wait().success());
 }

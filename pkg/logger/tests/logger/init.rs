@@ -1,4 +1,4 @@
-//! The first process of a container, in a PID namespace of its own.
+//! The first process of a container, in its own PID namespace.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -6,14 +6,14 @@ use std::process::{Child, Command, Output, Stdio};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use warren_testkit::scratch::Scratch;
+use warren_testkit::scratch::ScratchDir;
 use warren_testkit::wait::eventually;
 
-use crate::shim::SOON;
+use crate::shim::TIMEOUT;
 
-/// `unshare` is the parent of the first process: it hands on how that ended, and takes it along when it is
-/// killed.
-fn first(scratch: &Scratch, words: &[&str]) -> Command {
+/// `unshare` is the parent of the first process: it forwards its exit status, and kills it when killed
+/// itself.
+fn first(scratch: &ScratchDir, words: &[&str]) -> Command {
     let init = warren_logger::ensure_installed(scratch.path()).unwrap().init;
     let mut command = Command::new("unshare");
     command.args(["--pid", "--fork", "--mount-proc", "--kill-child"]).arg(init).args(words);
@@ -21,7 +21,7 @@ fn first(scratch: &Scratch, words: &[&str]) -> Command {
 }
 
 fn output(words: &[&str]) -> Output {
-    first(&Scratch::new(), words).output().unwrap()
+    first(&ScratchDir::new(), words).output().unwrap()
 }
 
 fn code(script: &str) -> Option<i32> {
@@ -31,27 +31,27 @@ fn code(script: &str) -> Option<i32> {
 /// An init that runs a script.
 struct Running {
     unshare: Child,
-    words: PathBuf,
+    output: PathBuf,
 }
 
 impl Running {
-    fn start(scratch: &Scratch, script: &str) -> Running {
+    fn start(scratch: &ScratchDir, script: &str) -> Running {
         let words = scratch.path().join("words");
         let mut command = first(scratch, &["--", "sh", "-c", script]);
         command.stdin(Stdio::null()).stdout(File::create(&words).unwrap());
-        Running { unshare: command.spawn().unwrap(), words }
+        Running { unshare: command.spawn().unwrap(), output: words }
     }
 
-    fn words(&self) -> String {
-        std::fs::read_to_string(&self.words).unwrap()
+    fn output(&self) -> String {
+        std::fs::read_to_string(&self.output).unwrap()
     }
 
     #[track_caller]
     fn wait_for(&self, word: &str) {
-        eventually(SOON, word, || if self.words().contains(word) { Ok(()) } else { Err(self.words()) });
+        eventually(TIMEOUT, word, || if self.output().contains(word) { Ok(()) } else { Err(self.output()) });
     }
 
-    /// As this test sees it.
+    /// Its pid in the namespace of the test.
     fn init(&self) -> Pid {
         let id = self.unshare.id();
         let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
@@ -59,7 +59,8 @@ impl Running {
     }
 
     fn end(&mut self) -> Option<i32> {
-        eventually(SOON, "the end", || self.unshare.try_wait().unwrap().ok_or_else(|| self.words())).code()
+        eventually(TIMEOUT, "the end", || self.unshare.try_wait().unwrap().ok_or_else(|| self.output()))
+            .code()
     }
 }
 
@@ -72,7 +73,7 @@ impl Drop for Running {
 }
 
 #[test]
-fn it_ends_as_the_program_does() {
+fn exit_status_is_that_of_program() {
     assert_eq!(code("exit 0"), Some(0));
     assert_eq!(code("exit 42"), Some(42));
     assert_eq!(code("kill -KILL $$"), Some(137));
@@ -82,11 +83,11 @@ fn it_ends_as_the_program_does() {
 }
 
 #[test]
-fn a_program_that_cannot_run_is_named() {
-    let scratch = Scratch::new();
+fn missing_program_is_named() {
+    let scratch = ScratchDir::new();
     let plain = scratch.path().join("plain");
     std::fs::write(&plain, "text").unwrap();
-    for (words, code, told) in [
+    for (words, code, expected) in [
         (&["--", "no-such-program"][..], 127, "cannot run \"no-such-program\""),
         (&["--", "/no/such/program"], 127, "cannot run \"/no/such/program\""),
         (&["--", plain.to_str().unwrap()], 126, "cannot run"),
@@ -95,21 +96,21 @@ fn a_program_that_cannot_run_is_named() {
         (&["sh"], 125, "must be called as"),
     ] {
         let output = output(words);
-        let told_is = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(code), "{words:?}: {told_is}");
-        assert!(told_is.starts_with("warren-init: ") && told_is.contains(told), "{words:?}: {told_is}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {stderr}");
+        assert!(stderr.starts_with("warren-init: ") && stderr.contains(expected), "{words:?}: {stderr}");
     }
 }
 
 #[test]
-fn what_nobody_waits_for_is_reaped() {
-    // Each of these is given to the first process when the shell between ends.
+fn orphans_are_reaped() {
+    // Each of these is sent to the first process when the shell in between exits.
     let script = "for i in $(seq 200); do (true &); done; echo started; exec tail -f /dev/null";
-    let scratch = Scratch::new();
+    let scratch = ScratchDir::new();
     let mut running = Running::start(&scratch, script);
     running.wait_for("started");
     let init = running.init();
-    eventually(SOON, "the end of all orphans", || {
+    eventually(TIMEOUT, "the end of all orphans", || {
         let children = std::fs::read_to_string(format!("/proc/{init}/task/{init}/children")).unwrap();
         if children.split_whitespace().count() == 1 { Ok(()) } else { Err(children) }
     });
@@ -118,14 +119,14 @@ fn what_nobody_waits_for_is_reaped() {
 }
 
 #[test]
-fn signals_are_handed_on() {
+fn signals_are_forwarded() {
     let script = "for s in HUP INT QUIT USR1 USR2 WINCH CONT TSTP RTMIN; do trap \"echo got $s.\" $s; done
         trap 'echo got TERM.; exit 7' TERM; echo ready;
         tail -f /dev/null & while :; do wait; done";
-    let scratch = Scratch::new();
+    let scratch = ScratchDir::new();
     let words = scratch.path().join("script");
     std::fs::write(&words, script).unwrap();
-    // dash knows no real-time signals.
+    // dash does not support real-time signals.
     let mut running = Running::start(&scratch, &format!("exec bash {}", words.display()));
     running.wait_for("ready");
     let init = running.init();
@@ -142,11 +143,11 @@ fn signals_are_handed_on() {
 }
 
 #[test]
-fn a_signal_that_comes_first_is_not_lost() {
+fn early_signal_is_not_lost() {
     for _ in 0..warren_testkit::soak::count(20, 500) {
-        let scratch = Scratch::new();
+        let scratch = ScratchDir::new();
         let mut running = Running::start(&scratch, "exec tail -f /dev/null");
-        let init = eventually(SOON, "the first process", || {
+        let init = eventually(TIMEOUT, "the first process", || {
             let id = running.unshare.id();
             let path = format!("/proc/{id}/task/{id}/children");
             let child = std::fs::read_to_string(path).unwrap_or_default();
@@ -159,8 +160,8 @@ fn a_signal_that_comes_first_is_not_lost() {
     }
 }
 
-/// Whether the process holds SIGTERM back. While it waits for signals, which it does as soon as it has a
-/// child, the kernel does not show it.
+/// Whether the process blocks SIGTERM. While it waits for signals, that is as soon as it has a child, the
+/// kernel does not show it.
 fn is_prepared(pid: i32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap_or("0");
@@ -170,7 +171,7 @@ fn is_prepared(pid: i32) -> bool {
 }
 
 #[test]
-fn the_program_starts_with_clean_signals() {
+fn program_starts_with_default_signals() {
     let output = output(&["--", "grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status"]);
     let text = String::from_utf8(output.stdout).unwrap();
     let set = |name: &str| {
@@ -178,19 +179,18 @@ fn the_program_starts_with_clean_signals() {
         u64::from_str_radix(line.trim(), 16).unwrap()
     };
     assert_eq!(set("SigBlk:"), 0);
-    // What whoever runs this test ignores stays ignored, but these are what the programs on the way there
-    // change.
+    // Signals ignored by the parent of this test stay ignored, but these are changed by the programs in
+    // between.
     for signal in [Signal::SIGPIPE, Signal::SIGTTOU, Signal::SIGCHLD] {
         assert_eq!(set("SigIgn:") & (1 << (signal as i32 - 1)), 0, "{signal} is ignored");
     }
 }
 
 #[test]
-fn the_program_has_the_terminal() {
-    let scratch = Scratch::new();
+fn program_gets_terminal() {
+    let scratch = ScratchDir::new();
     let init = warren_logger::ensure_installed(scratch.path()).unwrap().init;
-    // `script` gives it a terminal of its own; the numbers of a process and of the terminal's group are
-    // fields 5 and 8.
+    // `script` creates a terminal; the process group of a process and of the terminal are fields 5 and 8.
     let stat = "read -r line < /proc/self/stat; set -- ${line##*)}; echo group $3 terminal $6 mine $$";
     let inner = format!("{} -- sh -c '{stat}'", init.display());
     let transcript = scratch.path().join("transcript");

@@ -1,48 +1,51 @@
-//! The logger: ready before anything else, never in the way, and to the end of its input.
+//! The logger: ready first, never blocking the container, and complete to the end of its input.
 
 use std::io::Write;
 
 use nix::sys::signal::Signal;
-use warren_logger::{Entry, Stream};
-use warren_testkit::scratch::Scratch;
+use warren_logger::{OutputEntry, OutputStream};
+use warren_testkit::scratch::ScratchDir;
 use warren_testkit::small_disk::SmallDisk;
 use warren_testkit::wait::eventually;
 
-use crate::shim::{Logger, SOON, everything, texts};
+use crate::shim::{RunningLogger, TIMEOUT, read_all, texts};
 
 #[test]
-fn it_keeps_what_is_written_and_ends_with_its_input() {
-    let scratch = Scratch::new();
+fn output_is_kept_until_input_ends() {
+    let scratch = ScratchDir::new();
     let dir = scratch.path().join("a dir");
     std::fs::create_dir(&dir).unwrap();
     for attempt in 1..=2 {
-        let mut logger = Logger::ready(&scratch, &dir, 1 << 20, 3);
+        let mut logger = RunningLogger::start_and_wait(&scratch, &dir, 1 << 20, 3);
         logger.out.as_ref().unwrap().write_all(b"to out\nand ").unwrap();
-        eventually(SOON, "the first line", || {
-            let found = texts(&everything(&dir));
+        eventually(TIMEOUT, "the first line", || {
+            let found = texts(&read_all(&dir));
             if found.ends_with(&["to out".to_owned()]) { Ok(()) } else { Err(format!("{found:?}")) }
         });
         logger.err.as_ref().unwrap().write_all(b"to err\n").unwrap();
         logger.err = None;
-        eventually(SOON, "the second line", || {
-            let found = texts(&everything(&dir));
+        eventually(TIMEOUT, "the second line", || {
+            let found = texts(&read_all(&dir));
             if found.ends_with(&["to err".to_owned()]) { Ok(()) } else { Err(format!("{found:?}")) }
         });
         logger.out.as_ref().unwrap().write_all(b"no newline").unwrap();
         assert!(logger.is_running());
         logger.out = None;
-        assert!(logger.ended().success());
-        assert_eq!(logger.words(), "");
-        let found = everything(&dir);
+        assert!(logger.wait().success());
+        assert_eq!(logger.stderr(), "");
+        let found = read_all(&dir);
         let expected = ["<attempt 1>", "to out", "to err", "and no newline"].repeat(attempt);
         assert_eq!(texts(&found), expected);
-        let streams: Vec<Stream> = found
+        let streams: Vec<OutputStream> = found
             .iter()
-            .filter_map(|entry| if let Entry::Line(line) = entry { Some(line.stream) } else { None })
+            .filter_map(|entry| if let OutputEntry::Line(line) = entry { Some(line.stream) } else { None })
             .collect();
-        assert_eq!(streams, [Stream::Out, Stream::Err, Stream::Out].repeat(attempt));
+        assert_eq!(
+            streams,
+            [OutputStream::Stdout, OutputStream::Stderr, OutputStream::Stdout].repeat(attempt)
+        );
     }
-    // One that was there continued the first file.
+    // An existing logger continues the first file.
     assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 1);
 }
 
@@ -50,44 +53,43 @@ fn it_keeps_what_is_written_and_ends_with_its_input() {
 fn arguments_come_in_any_order() {
     let pairs = [["dir", ""], ["max-size", "100000"], ["max-files", "2"], ["attempt", "9"]];
     for turn in 0..pairs.len() {
-        let scratch = Scratch::new();
+        let scratch = ScratchDir::new();
         let mut words = pairs;
         words[0][1] = scratch.path().to_str().unwrap();
         words.rotate_left(turn);
-        let mut logger = Logger::start(&scratch, &words.concat());
+        let mut logger = RunningLogger::start(&scratch, &words.concat());
         logger.wait_ready();
         (logger.out, logger.err) = (None, None);
-        assert!(logger.ended().success());
-        assert_eq!(texts(&everything(scratch.path())), ["<attempt 9>"]);
+        assert!(logger.wait().success());
+        assert_eq!(texts(&read_all(scratch.path())), ["<attempt 9>"]);
     }
 }
 
 #[test]
-fn bad_arguments_end_it_with_words_and_never_hold_the_container_back() {
-    let scratch = Scratch::new();
-    for (words, told) in [
+fn invalid_arguments_exit_without_blocking_container() {
+    let scratch = ScratchDir::new();
+    for (words, expected) in [
         (&[][..], "\"max-size\" is missing"),
         (&["dir", "relative", "max-size", "1", "max-files", "1"], "absolute"),
         (&["dir", "/", "max-size", "1", "max-files", "0"], "\"max-files\" is \"0\""),
-        (&["dir", "/", "max-size", "1", "max-files", "1", "x", ""], "no argument \"x\""),
-        (&["--help"], "stands alone"),
+        (&["dir", "/", "max-size", "1", "max-files", "1", "x", ""], "unknown argument \"x\""),
+        (&["--help"], "has no value"),
     ] {
-        let mut logger = Logger::start(&scratch, words);
+        let mut logger = RunningLogger::start(&scratch, words);
         logger.wait_ready();
-        assert_eq!(logger.ended().code(), Some(2));
-        let found = logger.words();
-        assert!(found.starts_with("warren-logger: ") && found.contains(told), "{words:?}: {found}");
+        assert_eq!(logger.wait().code(), Some(2));
+        let found = logger.stderr();
+        assert!(found.starts_with("warren-logger: ") && found.contains(expected), "{words:?}: {found}");
     }
 }
 
 #[test]
-fn signals_do_not_end_it_before_its_input_does() {
-    let scratch = Scratch::new();
+fn signals_are_ignored_until_input_ends() {
+    let scratch = ScratchDir::new();
     let dir = scratch.path().join("dir");
     std::fs::create_dir(&dir).unwrap();
-    let mut logger = Logger::ready(&scratch, &dir, 1 << 30, 3);
-    // Stopped, it reads nothing: all of this waits in the pipe when the shim closes it and asks the logger to
-    // end.
+    let mut logger = RunningLogger::start_and_wait(&scratch, &dir, 1 << 30, 3);
+    // Stopped, it reads nothing: all of this waits in the pipe when the shim closes it and sends SIGTERM.
     logger.signal(Signal::SIGSTOP);
     let lines: Vec<String> = (0..5000).map(|index| format!("line {index}")).collect();
     let text = lines.join("\n") + "\n";
@@ -98,18 +100,18 @@ fn signals_do_not_end_it_before_its_input_does() {
         logger.signal(signal);
     }
     logger.signal(Signal::SIGCONT);
-    assert!(logger.ended().success());
-    assert_eq!(texts(&everything(&dir))[1..], lines);
+    assert!(logger.wait().success());
+    assert_eq!(texts(&read_all(&dir))[1..], lines);
 }
 
 #[test]
-fn nothing_stays_open_but_what_it_needs() {
-    let scratch = Scratch::new();
+fn inherited_fds_are_closed() {
+    let scratch = ScratchDir::new();
     let dir = scratch.path().join("dir");
     std::fs::create_dir(&dir).unwrap();
-    let logger = Logger::ready(&scratch, &dir, 1 << 20, 3);
-    // Ready is told first, so the rest of the start may still be under way.
-    eventually(SOON, "strays to be closed", || {
+    let logger = RunningLogger::start_and_wait(&scratch, &dir, 1 << 20, 3);
+    // Readiness comes first, so the rest of the start may still be in progress.
+    eventually(TIMEOUT, "strays to be closed", || {
         let mut open = Vec::new();
         for entry in std::fs::read_dir(format!("/proc/{}/fd", logger.pid())).unwrap() {
             // Closed since it was listed.
@@ -124,40 +126,40 @@ fn nothing_stays_open_but_what_it_needs() {
 }
 
 #[test]
-fn a_directory_that_is_not_there_does_not_break_the_pipe() {
-    let scratch = Scratch::new();
+fn missing_directory_keeps_pipe_open() {
+    let scratch = ScratchDir::new();
     let dir = scratch.path().join("later");
-    let mut logger = Logger::ready(&scratch, &dir, 1 << 20, 3);
+    let mut logger = RunningLogger::start_and_wait(&scratch, &dir, 1 << 20, 3);
     logger.out.as_ref().unwrap().write_all(b"gone\n").unwrap();
-    eventually(SOON, "words about it", || {
-        let words = logger.words();
-        if words.contains("drops lines until it can") { Ok(()) } else { Err(words) }
+    eventually(TIMEOUT, "words about it", || {
+        let words = logger.stderr();
+        if words.contains("lines are lost until it can") { Ok(()) } else { Err(words) }
     });
     std::fs::create_dir(&dir).unwrap();
     // Without another line.
-    eventually(SOON, "words about the loss", || {
-        let found = texts(&everything(&dir));
+    eventually(TIMEOUT, "words about the loss", || {
+        let found = texts(&read_all(&dir));
         if found == ["<lost 1>"] { Ok(()) } else { Err(format!("{found:?}")) }
     });
     logger.out.as_ref().unwrap().write_all(b"kept\n").unwrap();
     (logger.out, logger.err) = (None, None);
-    assert!(logger.ended().success());
-    assert_eq!(texts(&everything(&dir)), ["<lost 1>", "kept"]);
+    assert!(logger.wait().success());
+    assert_eq!(texts(&read_all(&dir)), ["<lost 1>", "kept"]);
 }
 
 #[test]
-fn a_full_disk_neither_blocks_nor_ends_the_container() {
-    let scratch = Scratch::new();
+fn full_disk_does_not_block_container() {
+    let scratch = ScratchDir::new();
     let disk = SmallDisk::new(scratch.path(), 4);
-    let mut logger = Logger::ready(&scratch, disk.path(), 64 << 20, 2);
+    let mut logger = RunningLogger::start_and_wait(&scratch, disk.path(), 64 << 20, 2);
     let mut out = logger.out.take().unwrap();
     out.write_all(b"before\n").unwrap();
-    eventually(SOON, "the first line", || {
-        let found = texts(&everything(disk.path()));
+    eventually(TIMEOUT, "the first line", || {
+        let found = texts(&read_all(disk.path()));
         if found.len() == 2 { Ok(()) } else { Err(format!("{found:?}")) }
     });
     disk.fill();
-    // Far more than fits into the pipe: this returns only because somebody reads it.
+    // Far more than fits into the pipe: this returns only because the logger reads it.
     let line = [&[b'x'; 1023][..], b"\n"].concat();
     let written = 4096;
     for _ in 0..written {
@@ -165,13 +167,13 @@ fn a_full_disk_neither_blocks_nor_ends_the_container() {
     }
     assert!(logger.is_running());
     disk.free();
-    // What was still in the pipe by then is kept.
+    // What was still in the pipe is stored.
     let sum = || {
-        let found = everything(disk.path());
+        let found = read_all(disk.path());
         let kept = texts(&found).iter().filter(|text| text.len() == 1023).count() as u64;
         (found.iter().map(lost).sum::<u64>(), kept)
     };
-    eventually(SOON, "words about the loss", || {
+    eventually(TIMEOUT, "words about the loss", || {
         let (lost, kept) = sum();
         if lost + kept == written { Ok(()) } else { Err(format!("{lost} lost, {kept} kept")) }
     });
@@ -179,36 +181,36 @@ fn a_full_disk_neither_blocks_nor_ends_the_container() {
     out.write_all(b"after\n").unwrap();
     drop(out);
     logger.err = None;
-    assert!(logger.ended().success());
-    let texts = texts(&everything(disk.path()));
+    assert!(logger.wait().success());
+    let texts = texts(&read_all(disk.path()));
     assert_eq!((texts[1].as_str(), texts.last().unwrap().as_str()), ("before", "after"));
 }
 
-fn lost(entry: &Entry) -> u64 {
-    if let Entry::Lost { lines, .. } = entry { *lines } else { 0 }
+fn lost(entry: &OutputEntry) -> u64 {
+    if let OutputEntry::Lost { lines, .. } = entry { *lines } else { 0 }
 }
 
 #[test]
-fn a_flood_stays_within_its_bounds() {
-    let scratch = Scratch::new();
+fn flood_stays_within_limits() {
+    let scratch = ScratchDir::new();
     let dir = scratch.path().join("dir");
     std::fs::create_dir(&dir).unwrap();
     let (max_size, max_files) = (300_000, 4);
-    let mut logger = Logger::ready(&scratch, &dir, max_size, max_files);
+    let mut logger = RunningLogger::start_and_wait(&scratch, &dir, max_size, max_files);
     let out = logger.out.take().unwrap();
     let mut flood = std::io::BufWriter::with_capacity(60_000, out);
     for index in 0..200_000 {
         writeln!(flood, "line {index} of a flood").unwrap();
         if index % 1000 == 0 {
-            let kept = warren_logger::retained(&dir).unwrap();
+            let kept = warren_logger::disk_usage(&dir).unwrap();
             assert!(kept <= max_size * max_files + 16 * 1024, "{kept}");
         }
     }
     drop(flood);
     logger.err = None;
-    assert!(logger.ended().success());
+    assert!(logger.wait().success());
     assert_eq!(std::fs::read_dir(&dir).unwrap().count() as u64, max_files);
-    let found = texts(&everything(&dir));
+    let found = texts(&read_all(&dir));
     let first = 200_000 - found.len();
     assert!(found.len() > 10_000);
     for (index, text) in (first..).zip(&found) {
@@ -217,17 +219,17 @@ fn a_flood_stays_within_its_bounds() {
 }
 
 #[test]
-fn a_killed_logger_leaves_nothing_that_stands_in_the_way() {
-    let scratch = Scratch::new();
+fn killed_logger_does_not_block_next_one() {
+    let scratch = ScratchDir::new();
     let dir = scratch.path().join("dir");
     std::fs::create_dir(&dir).unwrap();
     let mut next = 0_u64;
     for _ in 0..5 {
-        let mut logger = Logger::ready(&scratch, &dir, 200_000, 1000);
+        let mut logger = RunningLogger::start_and_wait(&scratch, &dir, 200_000, 1000);
         let mut out = logger.out.take().unwrap();
-        let before = warren_logger::retained(&dir).unwrap();
-        // The second half is on its way when the logger dies; then nobody reads the pipe any more.
-        while warren_logger::retained(&dir).unwrap() < before + 500_000 {
+        let before = warren_logger::disk_usage(&dir).unwrap();
+        // The second half is in transit when the logger dies; then the pipe has no reader.
+        while warren_logger::disk_usage(&dir).unwrap() < before + 500_000 {
             for _ in 0..100 {
                 writeln!(out, "line {next} that is kept or not").unwrap();
                 next += 1;
@@ -235,18 +237,18 @@ fn a_killed_logger_leaves_nothing_that_stands_in_the_way() {
         }
         logger.signal(Signal::SIGKILL);
         logger.err = None;
-        assert!(!logger.ended().success());
+        assert!(!logger.wait().success());
     }
-    let mut logger = Logger::ready(&scratch, &dir, 200_000, 1000);
+    let mut logger = RunningLogger::start_and_wait(&scratch, &dir, 200_000, 1000);
     (logger.out, logger.err) = (None, None);
-    assert!(logger.ended().success());
-    let found = texts(&everything(&dir));
+    assert!(logger.wait().success());
+    let found = texts(&read_all(&dir));
     assert_eq!(found.iter().filter(|text| *text == "<attempt 1>").count(), 6);
     let number =
         |text: &String| text.strip_prefix("line ")?.strip_suffix(" that is kept or not")?.parse().ok();
     let numbers: Vec<u64> = found.iter().filter_map(number).collect();
     assert_eq!(numbers.len() + 6, found.len(), "everything else is an attempt");
     assert!(numbers.windows(2).all(|pair| pair[0] < pair[1]));
-    // Of each attempt at most what was in the pipe is gone.
+    // At most the pipe content of each attempt is lost.
     assert!(numbers.len() as u64 > next - 5 * 5000, "{} of {next}", numbers.len());
 }

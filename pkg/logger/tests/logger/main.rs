@@ -1,4 +1,4 @@
-//! The programs as they ship, given what containerd and runc give them.
+//! Tests of the shipped programs, called like containerd and runc do.
 
 #![allow(clippy::unwrap_used)]
 

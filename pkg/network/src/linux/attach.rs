@@ -1,30 +1,30 @@
-//! One task's namespace and the cable to it.
+//! The namespace and the veth pair of one task.
 //!
-//! All of this is blocking and moves its thread between namespaces: see [`super::process::on_thread`].
+//! Everything here blocks and moves its thread between namespaces: see [`super::process::run_on_thread`].
 
 use std::net::Ipv4Addr;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
-use super::message::{self, FoundLink};
-use super::netlink::{Change, Netlink};
+use super::message::{self, LinkState};
+use super::netlink::{Netlink, NetlinkChange};
 use super::{conntrack, namespace, sysctl};
 use crate::Error;
+use crate::desired::{GATEWAY_MAC, TaskLink, is_link_name, link_name};
 use crate::model::TaskKey;
-use crate::wanted::{GATEWAY_MAC, TaskLink, is_link_name, link_name};
 
 /// The loopback device is the first of every namespace.
 const LOOPBACK: u32 = 1;
 
 /// File of a task's namespace within the directory of namespaces.
-pub(super) fn path(directory: &Path, task: &TaskKey) -> PathBuf {
+pub(super) fn namespace_path(directory: &Path, task: &TaskKey) -> PathBuf {
     directory.join(task.as_str())
 }
 
-/// Makes the task's namespace and link, or completes or replaces what is there. Returns the namespace's
+/// Creates the task's namespace and link, or completes or replaces existing ones. Returns the namespace's
 /// path.
 pub(super) fn ensure(directory: &Path, link: &TaskLink) -> Result<PathBuf, Error> {
-    let path = path(directory, &link.task);
+    let path = namespace_path(directory, &link.task);
     let home = namespace::current()?;
     let mut outside = Netlink::open()?;
     let space = namespace::ensure(&path)?;
@@ -32,34 +32,40 @@ pub(super) fn ensure(directory: &Path, link: &TaskLink) -> Result<PathBuf, Error
     for setting in link.task_sysctls() {
         sysctl::ensure(&setting)?;
     }
-    let (host, task) = cable(link, space.as_raw_fd(), &mut outside, &mut inside)?;
+    let (host, task) = create_veth(link, space.as_raw_fd(), &mut outside, &mut inside)?;
     namespace::enter(&home, &path)?;
     for setting in link.host_sysctls() {
         sysctl::ensure(&setting)?;
     }
     let TaskLink { name, address, gateway, .. } = link;
-    outside.make(vec![
-        Change::set(format!("bring up link {name}"), message::link_up_for(host, link)),
-        Change::replace(
+    outside.submit(vec![
+        NetlinkChange::set(format!("bring up link {name}"), message::link_up_for(host, link)),
+        NetlinkChange::replace(
             format!("route {address} to link {name} from {gateway}"),
             message::route_to_link(*address, host, Some(*gateway)),
         ),
-        Change::replace(
+        NetlinkChange::replace(
             format!("set neighbour {address} on {name}"),
             message::neighbour(host, *address, link.mac),
         ),
     ])?;
     let within = format!("in the namespace of task {}", link.task);
-    inside.make(vec![
-        Change::set(format!("bring up lo {within}"), message::link_up(LOOPBACK)),
-        Change::replace(format!("add address {address} {within}"), message::address(task, *address, None)),
-        Change::set(format!("bring up eth0 {within}"), message::link_up(task)),
-        Change::replace(
+    inside.submit(vec![
+        NetlinkChange::set(format!("bring up lo {within}"), message::link_up(LOOPBACK)),
+        NetlinkChange::replace(
+            format!("add address {address} {within}"),
+            message::address(task, *address, None),
+        ),
+        NetlinkChange::set(format!("bring up eth0 {within}"), message::link_up(task)),
+        NetlinkChange::replace(
             format!("route {gateway} to eth0 {within}"),
             message::route_to_link(*gateway, task, None),
         ),
-        Change::replace(format!("route all to {gateway} {within}"), message::default_route(*gateway, task)),
-        Change::replace(
+        NetlinkChange::replace(
+            format!("route all to {gateway} {within}"),
+            message::default_route(*gateway, task),
+        ),
+        NetlinkChange::replace(
             format!("set neighbour {gateway} {within}"),
             message::neighbour(task, *gateway, GATEWAY_MAC),
         ),
@@ -67,10 +73,10 @@ pub(super) fn ensure(directory: &Path, link: &TaskLink) -> Result<PathBuf, Error
     Ok(path)
 }
 
-/// Makes sure that the veth pair joins the two namespaces; returns the indexes of its outer and its inner
-/// end. A pair that is not exactly as wanted is replaced: it may lead elsewhere, or belong to an earlier
-/// address of the task.
-fn cable(
+/// Ensures that the veth pair joins the two namespaces; returns the indexes of its outer and its inner end.
+/// A pair with any deviation is replaced: it may lead elsewhere, or belong to an earlier address of the
+/// task.
+fn create_veth(
     link: &TaskLink,
     space: i32,
     outside: &mut Netlink,
@@ -79,27 +85,28 @@ fn cable(
     let host = message::fetch_link(outside, &link.name)?;
     let task = message::fetch_link(inside, "eth0")?;
     if let (Some(host), Some(task)) = (&host, &task)
-        && joined(link, host, task)
+        && is_connected(link, host, task)
     {
         return Ok((host.index, task.index));
     }
     let name = &link.name;
-    let left = |found: &Option<FoundLink>, what: &str| -> Vec<Change> {
-        let remove =
-            |found: &FoundLink| Change::remove(format!("remove {what}"), message::link_removed(found.index));
+    let left = |found: &Option<LinkState>, what: &str| -> Vec<NetlinkChange> {
+        let remove = |found: &LinkState| {
+            NetlinkChange::remove(format!("remove {what}"), message::link_removed(found.index))
+        };
         found.iter().map(remove).collect()
     };
-    outside.make(left(&host, &format!("link {name}")))?;
-    inside.make(left(&task, &format!("eth0 of task {}", link.task)))?;
-    outside.make(vec![Change::create(format!("create veth {name}"), message::veth(link, space))])?;
+    outside.submit(left(&host, &format!("link {name}")))?;
+    inside.submit(left(&task, &format!("eth0 of task {}", link.task)))?;
+    outside.submit(vec![NetlinkChange::create(format!("create veth {name}"), message::veth(link, space))])?;
     let host = message::fetch_link(outside, name)?;
     let task = message::fetch_link(inside, "eth0")?;
     host.zip(task).map(|(host, task)| (host.index, task.index)).ok_or_else(|| Error::Interrupted {
-        what: format!("creating veth {name} (somebody else removed it at once)"),
+        what: format!("creating veth {name} (removed by another process)"),
     })
 }
 
-fn joined(link: &TaskLink, host: &FoundLink, task: &FoundLink) -> bool {
+fn is_connected(link: &TaskLink, host: &LinkState, task: &LinkState) -> bool {
     let ends = host.peer == Some(task.index) && task.peer == Some(host.index);
     let macs = host.mac == GATEWAY_MAC && task.mac == link.mac;
     ends && macs && host.veth && [host.mtu, task.mtu] == [link.mtu; 2]
@@ -108,10 +115,10 @@ fn joined(link: &TaskLink, host: &FoundLink, task: &FoundLink) -> bool {
 /// Removes the task's link, its namespace, and the connection tracking entries of its address.
 pub(super) fn remove(directory: &Path, task: &TaskKey, address: Option<Ipv4Addr>) -> Result<(), Error> {
     remove_link(&link_name(task), address)?;
-    namespace::remove(&path(directory, task))
+    namespace::remove(&namespace_path(directory, task))
 }
 
-/// Removes a link of ours and the connection tracking entries of the addresses that are routed to it.
+/// Removes a task link and the connection tracking entries of the addresses that are routed to it.
 pub(super) fn remove_link(name: &str, address: Option<Ipv4Addr>) -> Result<(), Error> {
     let mut outside = Netlink::open()?;
     let mut addresses: Vec<Ipv4Addr> = address.into_iter().collect();
@@ -121,16 +128,18 @@ pub(super) fn remove_link(name: &str, address: Option<Ipv4Addr>) -> Result<(), E
         }
         addresses.sort();
         addresses.dedup();
-        // Once before the link goes, because its routes are the only record of the address for the next
-        // agent if this one is killed here; and once after, when nothing can make new entries.
+        // Once before the link is removed, because its routes are the only record of the address for the
+        // next agent if this one is killed here; and once after, when no new entries can appear.
         addresses.iter().try_for_each(|address| conntrack::remove(*address))?;
-        outside
-            .make(vec![Change::remove(format!("remove link {name}"), message::link_removed(host.index))])?;
+        outside.submit(vec![NetlinkChange::remove(
+            format!("remove link {name}"),
+            message::link_removed(host.index),
+        )])?;
     }
     addresses.iter().try_for_each(|address| conntrack::remove(*address))
 }
 
-/// Looks at every task's network without changing it and says which are not as wanted, and why.
+/// Inspects every task's network without changing it; returns deviating tasks and the reasons.
 pub(super) fn inspect(directory: &Path, links: &[TaskLink]) -> Result<Vec<(TaskKey, String)>, Error> {
     let home = namespace::current()?;
     let mut outside = Netlink::open()?;
@@ -146,7 +155,7 @@ pub(super) fn inspect(directory: &Path, links: &[TaskLink]) -> Result<Vec<(TaskK
                 to && route.device == Some(host.index) && route.source == Some(link.gateway)
             });
             let known = neighbours.contains(&(host.index, link.address, link.mac.to_vec()));
-            let set = link.host_sysctls().iter().all(sysctl::holds);
+            let set = link.host_sysctls().iter().all(sysctl::is_set);
             match (host.up, routed, known, set) {
                 (false, ..) => Err(format!("link {} is down", link.name)),
                 (_, false, ..) => Err(format!("the route to {} is missing", link.address)),
@@ -165,16 +174,17 @@ pub(super) fn inspect(directory: &Path, links: &[TaskLink]) -> Result<Vec<(TaskK
     Ok(broken)
 }
 
-/// Looks at the task's side of its link; leaves the thread in the task's namespace.
-fn inspect_inside(directory: &Path, link: &TaskLink, host: &FoundLink) -> Result<Result<(), String>, Error> {
-    let path = path(directory, &link.task);
+/// Inspects the task's side of its link; leaves the thread in the task's namespace.
+fn inspect_inside(directory: &Path, link: &TaskLink, host: &LinkState) -> Result<Result<(), String>, Error> {
+    let path = namespace_path(directory, &link.task);
     if !namespace::is_bound(&path) {
-        return Ok(Err("its namespace is gone".to_owned()));
+        return Ok(Err("its namespace is missing".to_owned()));
     }
     namespace::ensure(&path)?;
     let mut inside = Netlink::open()?;
-    let Some(task) = message::fetch_link(&mut inside, "eth0")?.filter(|task| joined(link, host, task)) else {
-        return Ok(Err("its eth0 is missing or leads elsewhere".to_owned()));
+    let Some(task) = message::fetch_link(&mut inside, "eth0")?.filter(|task| is_connected(link, host, task))
+    else {
+        return Ok(Err("its eth0 is missing or connected elsewhere".to_owned()));
     };
     let addressed =
         message::fetch_addresses(&mut inside, task.index)?.iter().any(|found| found.address == link.address);
@@ -188,27 +198,27 @@ fn inspect_inside(directory: &Path, link: &TaskLink, host: &FoundLink) -> Result
     })
 }
 
-/// Links of ours that belong to none of the tasks.
-pub(super) fn stray_links(wanted: &[TaskLink]) -> Result<Vec<String>, Error> {
+/// Links of this crate that belong to none of the tasks.
+pub(super) fn orphan_links(desired: &[TaskLink]) -> Result<Vec<String>, Error> {
     let found = message::fetch_links(&mut Netlink::open()?)?;
     let ours = found.into_iter().filter(|link| link.veth && is_link_name(&link.name)).map(|link| link.name);
-    Ok(ours.filter(|name| wanted.iter().all(|link| link.name != *name)).collect())
+    Ok(ours.filter(|name| desired.iter().all(|link| link.name != *name)).collect())
 }
 
-/// Tasks that have a namespace file but are not among the wanted.
-pub(super) fn stray_tasks(directory: &Path, wanted: &[TaskLink]) -> Result<Vec<TaskKey>, Error> {
+/// Tasks that have a namespace file but are not desired.
+pub(super) fn orphan_tasks(directory: &Path, desired: &[TaskLink]) -> Result<Vec<TaskKey>, Error> {
     let failed = |source| Error::File { operation: "list", path: directory.to_owned(), source };
     let entries = match std::fs::read_dir(directory) {
         Ok(entries) => entries,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(source) => return Err(failed(source)),
     };
-    let mut strays = Vec::new();
+    let mut orphans = Vec::new();
     for entry in entries {
         let name = entry.map_err(failed)?.file_name();
         let task = name.to_str().and_then(|name| TaskKey::parse(name).ok());
-        strays.extend(task.filter(|task| wanted.iter().all(|link| link.task != *task)));
+        orphans.extend(task.filter(|task| desired.iter().all(|link| link.task != *task)));
     }
-    strays.sort();
-    Ok(strays)
+    orphans.sort();
+    Ok(orphans)
 }

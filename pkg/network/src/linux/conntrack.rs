@@ -1,7 +1,6 @@
-//! Deleting the connection tracking entries of an address, so that nothing stale is left for who gets it
-//! next.
+//! Deletes the connection tracking entries of an address, so that its next user finds none.
 //!
-//! Speaks the kernel's ctnetlink directly (`linux/netfilter/nfnetlink_conntrack.h`); no tool has to be
+//! Uses the kernel's ctnetlink directly (`linux/netfilter/nfnetlink_conntrack.h`); no tool needs to be
 //! installed.
 
 use std::io;
@@ -33,31 +32,31 @@ const FILTER_REPLY_FLAGS: u16 = 2;
 const BY_SOURCE: u32 = 1; // CTA_FILTER_FLAG(CTA_IP_SRC)
 const HEADER: usize = 20; // struct nlmsghdr and struct nfgenmsg
 
-/// Deletes every entry of which the address is an end.
+/// Deletes every entry with the address at either end.
 pub(super) fn remove(address: Ipv4Addr) -> Result<(), Error> {
     let work = || -> io::Result<()> {
-        let mut wire = Wire { socket: netlink::open(NETLINK_NETFILTER)?, sequence: 0 };
+        let mut wire = ConntrackSocket { socket: netlink::open(NETLINK_NETFILTER)?, sequence: 0 };
         match wire.delete_filtered(address) {
-            // Older kernels cannot delete by a filter; how they say so has changed over time.
-            Err(error) if refused_filter(&error) => wire.delete_one_by_one(address),
+            // Older kernels cannot delete by a filter; their error for it has changed over time.
+            Err(error) if is_filter_unsupported(&error) => wire.delete_one_by_one(address),
             outcome => outcome,
         }
     };
     work().map_err(|source| Error::Conntrack { address, source })
 }
 
-fn refused_filter(error: &io::Error) -> bool {
+fn is_filter_unsupported(error: &io::Error) -> bool {
     let refusals = [Errno::EOPNOTSUPP, Errno::EINVAL];
     error.raw_os_error().is_some_and(|code| refusals.contains(&Errno::from_raw(code)))
 }
 
-struct Wire {
+struct ConntrackSocket {
     socket: Socket,
     sequence: u32,
 }
 
-impl Wire {
-    /// Lets the kernel find and delete them: connections that the address began, and those that it answers.
+impl ConntrackSocket {
+    /// Deletes entries by a kernel filter: connections from the address, and connections to it.
     fn delete_filtered(&mut self, address: Ipv4Addr) -> io::Result<()> {
         for (tuple, flags) in [(TUPLE_ORIG, FILTER_ORIG_FLAGS), (TUPLE_REPLY, FILTER_REPLY_FLAGS)] {
             let other = FILTER_ORIG_FLAGS + FILTER_REPLY_FLAGS - flags;
@@ -66,9 +65,9 @@ impl Wire {
             both.extend(attribute(other, &0_u32.to_ne_bytes()));
             let mut body = attribute(tuple | NESTED, &ip);
             body.extend(attribute(FILTER | NESTED, &both));
-            // Version 1 makes the kernel heed the address family; with 0 the filter would be ignored.
+            // Version 1 makes the kernel respect the address family; with 0 the filter would be ignored.
             self.send(DELETE, REQUEST_ACK, 1, &body)?;
-            self.answers()?;
+            self.receive_all()?;
         }
         Ok(())
     }
@@ -76,7 +75,7 @@ impl Wire {
     /// Reads all entries and deletes those with the address at either end.
     fn delete_one_by_one(&mut self, address: Ipv4Addr) -> io::Result<()> {
         self.send(GET, REQUEST_DUMP, 0, &[])?;
-        for entry in self.answers()? {
+        for entry in self.receive_all()? {
             let ends =
                 [TUPLE_ORIG, TUPLE_REPLY].iter().filter_map(|tuple| find(&entry, *tuple)).flat_map(|tuple| {
                     let ip = find(tuple, TUPLE_IP).unwrap_or_default();
@@ -86,14 +85,14 @@ impl Wire {
                 continue;
             }
             let mut body = Vec::new();
-            // The id keeps a new connection safe that has taken the same addresses and ports meanwhile.
+            // The id protects a new connection that reuses the same addresses and ports.
             for (kind, nested) in [(TUPLE_ORIG, NESTED), (ID, 0), (ZONE, 0)] {
                 body.extend(
                     find(&entry, kind).map(|value| attribute(kind | nested, value)).unwrap_or_default(),
                 );
             }
             self.send(DELETE, REQUEST_ACK, 0, &body)?;
-            match self.answers() {
+            match self.receive_all() {
                 Err(error) if error.raw_os_error() == Some(Errno::ENOENT as i32) => {}
                 outcome => drop(outcome?),
             }
@@ -116,7 +115,7 @@ impl Wire {
     }
 
     /// Reads up to the end of a dump or the answer to a request; returns the attributes of each entry.
-    fn answers(&self) -> io::Result<Vec<Vec<u8>>> {
+    fn receive_all(&self) -> io::Result<Vec<Vec<u8>>> {
         let mut entries = Vec::new();
         loop {
             let datagram = netlink::receive(&self.socket)?;

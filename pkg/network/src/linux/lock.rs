@@ -1,4 +1,4 @@
-//! One node per network namespace: two would take each other's chains, links and routes for their own
+//! Allows one node per network namespace: two nodes would remove each other's chains, links and routes as
 //! leftovers.
 
 use std::io;
@@ -9,21 +9,21 @@ use nix::sys::socket::{getsockopt, sockopt};
 
 use crate::Error;
 
-/// Abstract socket names belong to the network namespace and go with the process, however it ends.
+/// Abstract socket names belong to the network namespace and are released when the process ends.
 const NAME: &[u8] = b"warren-node";
 
-/// Proof that this process is the node of its network namespace, until it is dropped.
+/// The lock on the network namespace, held until it is dropped.
 #[derive(Debug)]
 pub struct NamespaceLock {
     _listener: UnixListener,
 }
 
 impl NamespaceLock {
-    /// Becomes the node of the calling thread's network namespace.
+    /// Locks the network namespace of the calling thread.
     ///
     /// # Errors
-    /// [`Error::NamespaceTaken`] when another process is it already.
-    pub fn take() -> Result<Self, Error> {
+    /// [`Error::NamespaceTaken`] when another process holds the lock.
+    pub fn acquire() -> Result<Self, Error> {
         let failed = |source| Error::Netlink { operation: "claim the network namespace".to_owned(), source };
         let address = SocketAddr::from_abstract_name(NAME).map_err(failed)?;
         match UnixListener::bind_addr(&address) {
@@ -36,7 +36,7 @@ impl NamespaceLock {
     }
 }
 
-/// The kernel tells who listens to whoever connects.
+/// Connecting reveals the pid of the listener.
 fn holder(address: &SocketAddr) -> Option<i32> {
     let stream = UnixStream::connect_addr(address).ok()?;
     getsockopt(&stream, sockopt::PeerCredentials).ok().map(|peer| peer.pid())
@@ -54,14 +54,14 @@ mod tests {
     fn a_namespace_has_one_node() {
         let own_namespace = || {
             unshare(CloneFlags::CLONE_NEWNET).unwrap();
-            let first = NamespaceLock::take().unwrap();
-            let second = NamespaceLock::take().unwrap_err();
+            let first = NamespaceLock::acquire().unwrap();
+            let second = NamespaceLock::acquire().unwrap_err();
             let me = i32::try_from(std::process::id()).unwrap();
             assert!(matches!(second, Error::NamespaceTaken { pid: Some(pid) } if pid == me), "{second}");
             drop(first);
-            NamespaceLock::take().unwrap()
+            NamespaceLock::acquire().unwrap()
         };
-        // Two at once: namespaces do not see each other's locks.
+        // Two concurrent locks: abstract names are per namespace.
         let (a, b) = (thread::spawn(own_namespace), thread::spawn(own_namespace));
         a.join().unwrap();
         b.join().unwrap();

@@ -1,4 +1,4 @@
-//! The netlink messages that are used here, and reading what the kernel answers.
+//! The netlink messages in use, and the parsing of kernel answers.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -18,11 +18,11 @@ use rtnetlink::{AddressMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder
 
 use super::netlink::Netlink;
 use crate::Error;
-use crate::wanted::{GATEWAY_MAC, ROUTE_PROTOCOL, TaskLink};
+use crate::desired::{GATEWAY_MAC, ROUTE_PROTOCOL, TaskLink};
 
-/// A link as the kernel shows it.
+/// A link as reported by the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct FoundLink {
+pub(super) struct LinkState {
     pub name: String,
     pub index: u32,
     /// Index of the other end of a veth, in the other end's namespace.
@@ -33,9 +33,9 @@ pub(super) struct FoundLink {
     pub up: bool,
 }
 
-/// A route of ours as the kernel shows it.
+/// A route of this crate as reported by the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct FoundRoute {
+pub(super) struct RouteState {
     pub destination: Ipv4Net,
     pub device: Option<u32>,
     pub gateway: Option<Ipv4Addr>,
@@ -45,9 +45,9 @@ pub(super) struct FoundRoute {
     message: RouteMessage,
 }
 
-/// An IPv4 address of a device as the kernel shows it.
+/// An IPv4 address of a device as reported by the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct FoundAddress {
+pub(super) struct AddressState {
     pub address: Ipv4Addr,
     pub label: Option<String>,
     message: AddressMessage,
@@ -72,7 +72,7 @@ pub(super) fn link_up(index: u32) -> RouteNetlinkMessage {
     RouteNetlinkMessage::SetLink(LinkUnspec::new_with_index(index).up().build())
 }
 
-/// Brings the host's end up and writes the task's id beside it, for people who look with `ip link`.
+/// Brings the host's end up and stores the task id as its alias, visible in `ip link`.
 pub(super) fn link_up_for(index: u32, link: &TaskLink) -> RouteNetlinkMessage {
     let message = LinkUnspec::new_with_index(index).up().alias(format!("warren task {}", link.task));
     RouteNetlinkMessage::SetLink(message.build())
@@ -88,7 +88,7 @@ pub(super) fn address(index: u32, address: Ipv4Addr, label: Option<&str>) -> Rou
     RouteNetlinkMessage::NewAddress(message)
 }
 
-pub(super) fn address_removed(found: &FoundAddress) -> RouteNetlinkMessage {
+pub(super) fn address_removed(found: &AddressState) -> RouteNetlinkMessage {
     RouteNetlinkMessage::DelAddress(found.message.clone())
 }
 
@@ -117,7 +117,7 @@ pub(super) fn unreachable(destination: Ipv4Net, metric: u32) -> RouteNetlinkMess
     RouteNetlinkMessage::NewRoute(route.build())
 }
 
-pub(super) fn route_removed(found: &FoundRoute) -> RouteNetlinkMessage {
+pub(super) fn route_removed(found: &RouteState) -> RouteNetlinkMessage {
     RouteNetlinkMessage::DelRoute(found.message.clone())
 }
 
@@ -133,21 +133,20 @@ pub(super) fn neighbour(device: u32, address: Ipv4Addr, mac: [u8; 6]) -> RouteNe
     RouteNetlinkMessage::NewNeighbour(message)
 }
 
-/// Looks a link up by its name.
-pub(super) fn fetch_link(netlink: &mut Netlink, name: &str) -> Result<Option<FoundLink>, Error> {
+pub(super) fn fetch_link(netlink: &mut Netlink, name: &str) -> Result<Option<LinkState>, Error> {
     let message = LinkUnspec::new_with_name(name).build();
     let found = netlink.fetch(&format!("look up link {name}"), RouteNetlinkMessage::GetLink(message))?;
     Ok(found.and_then(read_link))
 }
 
 /// All links of the namespace.
-pub(super) fn fetch_links(netlink: &mut Netlink) -> Result<Vec<FoundLink>, Error> {
+pub(super) fn fetch_links(netlink: &mut Netlink) -> Result<Vec<LinkState>, Error> {
     let found = netlink.fetch_all("list links", RouteNetlinkMessage::GetLink(LinkMessage::default()))?;
     Ok(found.into_iter().filter_map(read_link).collect())
 }
 
-/// All routes of ours in the main table, of one device or of all.
-pub(super) fn fetch_routes(netlink: &mut Netlink, device: Option<u32>) -> Result<Vec<FoundRoute>, Error> {
+/// All routes of this crate in the main table, of one device or of all.
+pub(super) fn fetch_routes(netlink: &mut Netlink, device: Option<u32>) -> Result<Vec<RouteState>, Error> {
     let mut message = RouteMessage::default();
     message.header.address_family = AddressFamily::Inet;
     message.header.table = RouteHeader::RT_TABLE_MAIN;
@@ -158,7 +157,7 @@ pub(super) fn fetch_routes(netlink: &mut Netlink, device: Option<u32>) -> Result
 }
 
 /// All IPv4 addresses of a device.
-pub(super) fn fetch_addresses(netlink: &mut Netlink, device: u32) -> Result<Vec<FoundAddress>, Error> {
+pub(super) fn fetch_addresses(netlink: &mut Netlink, device: u32) -> Result<Vec<AddressState>, Error> {
     let mut message = AddressMessage::default();
     message.header.family = AddressFamily::Inet;
     message.header.index = device;
@@ -174,9 +173,9 @@ pub(super) fn fetch_neighbours(netlink: &mut Netlink) -> Result<Vec<(u32, Ipv4Ad
     Ok(found.into_iter().filter_map(read_neighbour).collect())
 }
 
-fn read_link(message: RouteNetlinkMessage) -> Option<FoundLink> {
+fn read_link(message: RouteNetlinkMessage) -> Option<LinkState> {
     let RouteNetlinkMessage::NewLink(message) = message else { return None };
-    let mut found = FoundLink {
+    let mut found = LinkState {
         name: String::new(),
         index: message.header.index,
         peer: None,
@@ -200,7 +199,7 @@ fn read_link(message: RouteNetlinkMessage) -> Option<FoundLink> {
     Some(found)
 }
 
-fn read_route(message: RouteNetlinkMessage) -> Option<FoundRoute> {
+fn read_route(message: RouteNetlinkMessage) -> Option<RouteState> {
     let RouteNetlinkMessage::NewRoute(message) = message else { return None };
     let header = &message.header;
     if header.protocol != RouteProtocol::Other(ROUTE_PROTOCOL) {
@@ -219,10 +218,10 @@ fn read_route(message: RouteNetlinkMessage) -> Option<FoundRoute> {
         }
     }
     let destination = Ipv4Net::new(to, header.destination_prefix_length).ok()?;
-    Some(FoundRoute { destination, device, gateway, source, metric, kind: header.kind, message })
+    Some(RouteState { destination, device, gateway, source, metric, kind: header.kind, message })
 }
 
-fn read_address(message: RouteNetlinkMessage) -> Option<FoundAddress> {
+fn read_address(message: RouteNetlinkMessage) -> Option<AddressState> {
     let RouteNetlinkMessage::NewAddress(message) = message else { return None };
     let mut local = None;
     let mut label = None;
@@ -233,7 +232,7 @@ fn read_address(message: RouteNetlinkMessage) -> Option<FoundAddress> {
             _ => {}
         }
     }
-    // The kernel refuses to be asked to remove an address by the figures of its life time and flags.
+    // The kernel rejects the removal of an address if lifetime or flags are included.
     let mut bare = AddressMessage::default();
     bare.header = message.header.clone();
     let keep = |attribute: &&AddressAttribute| {
@@ -243,7 +242,7 @@ fn read_address(message: RouteNetlinkMessage) -> Option<FoundAddress> {
         )
     };
     bare.attributes = message.attributes.iter().filter(keep).cloned().collect();
-    Some(FoundAddress { address: local?, label, message: bare })
+    Some(AddressState { address: local?, label, message: bare })
 }
 
 fn read_neighbour(message: RouteNetlinkMessage) -> Option<(u32, Ipv4Addr, Vec<u8>)> {

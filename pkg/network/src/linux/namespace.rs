@@ -1,7 +1,7 @@
-//! Named network namespaces: a namespace bound to a file, which keeps it alive without a process.
+//! Named network namespaces, bound to a file, which keeps them alive without a process.
 //!
-//! Everything here that enters a namespace moves the calling *thread* and does not bring it back: call it on
-//! a thread that ends afterwards.
+//! Functions that enter a namespace move the calling *thread* and do not move it back: call them on a
+//! thread that ends afterwards.
 
 use std::fs::{self, File};
 use std::io;
@@ -14,10 +14,10 @@ use nix::sys::statfs::{NSFS_MAGIC, statfs};
 
 use crate::Error;
 
-/// The namespace of the calling thread, which is not always that of the process.
+/// The namespace of the calling thread, which may differ from that of the process.
 const OWN: &str = "/proc/thread-self/ns/net";
 
-/// The namespace that the calling thread is in, to come back to it by [`enter`].
+/// The current namespace of the calling thread, to return to by [`enter`].
 pub(super) fn current() -> Result<File, Error> {
     let path = Path::new(OWN);
     File::open(path).map_err(|source| failed("open", path, source))
@@ -33,8 +33,7 @@ pub(super) fn is_bound(path: &Path) -> bool {
     statfs(path).is_ok_and(|found| found.filesystem_type() == NSFS_MAGIC)
 }
 
-/// Opens the namespace bound to the file, which is made when it is not there, and moves the calling thread
-/// into it.
+/// Opens the namespace bound to the file, creates it if missing, and moves the calling thread into it.
 pub(super) fn ensure(path: &Path) -> Result<File, Error> {
     if is_bound(path) {
         let found = File::open(path).map_err(|source| failed("open", path, source))?;
@@ -42,21 +41,20 @@ pub(super) fn ensure(path: &Path) -> Result<File, Error> {
         return Ok(found);
     }
     if let Some(parent) = path.parent() {
-        fs::create_dir_all(parent).map_err(|source| failed("make the directory of", path, source))?;
+        fs::create_dir_all(parent).map_err(|source| failed("create the directory of", path, source))?;
     }
-    // A file without a namespace is what a kill at this point, or a reboot, leaves behind: it serves as
-    // well.
-    File::create(path).map_err(|source| failed("make the file of", path, source))?;
-    unshare(CloneFlags::CLONE_NEWNET).map_err(|errno| failed("make", path, errno.into()))?;
+    // A file without a namespace is left by a kill at this point or a reboot, and is reused.
+    File::create(path).map_err(|source| failed("create the file of", path, source))?;
+    unshare(CloneFlags::CLONE_NEWNET).map_err(|errno| failed("create", path, errno.into()))?;
     mount(Some(OWN), path, None::<&str>, MsFlags::MS_BIND, None::<&str>)
         .map_err(|errno| failed("bind", path, errno.into()))?;
     File::open(path).map_err(|source| failed("open", path, source))
 }
 
-/// Unbinds the namespace and removes its file. The kernel takes the namespace down when its last process is
-/// gone.
+/// Unbinds the namespace and removes its file. The kernel removes the namespace after its last process
+/// ended.
 pub(super) fn remove(path: &Path) -> Result<(), Error> {
-    // Two agents that were killed half-way may have bound it twice.
+    // Two killed agents may have bound it twice.
     loop {
         match umount2(path, MntFlags::MNT_DETACH) {
             Ok(()) => {}

@@ -1,7 +1,7 @@
-//! A blocking netlink socket that sends many changes in one message and waits for all their answers.
+//! A blocking netlink socket that sends many changes in one message and waits for all answers.
 //!
-//! It stays in the namespace in which it was opened, wherever its thread goes later. The asynchronous handle
-//! of the `rtnetlink` crate would need a runtime inside each task's namespace; only its message builders are
+//! It stays in the namespace in which it was opened, even when its thread moves. The asynchronous handle of
+//! the `rtnetlink` crate would need a runtime inside each task's namespace; only its message builders are
 //! used.
 
 use std::collections::BTreeMap;
@@ -20,37 +20,37 @@ use rtnetlink::sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use super::process::DEADLINE;
 use crate::Error;
 
-/// Room for one answer of the kernel; dumps come in pieces of at most 32 KiB.
+/// Size of one kernel answer; dumps arrive in parts of at most 32 KiB.
 const BUFFER: usize = 64 * 1024;
 
-/// One change, what it is for in words, and the refusals that mean it is so already.
-pub(super) struct Change {
-    pub what: String,
+/// One change, its description for errors, and the error codes that mean it is already done.
+pub(super) struct NetlinkChange {
+    pub description: String,
     pub message: RouteNetlinkMessage,
     pub flags: u16,
-    pub harmless: &'static [Errno],
+    pub ignored_errors: &'static [Errno],
 }
 
-impl Change {
-    /// Adds an object that must not be there yet.
+impl NetlinkChange {
+    /// Adds an object that must not exist yet.
     pub fn create(what: String, message: RouteNetlinkMessage) -> Self {
-        Self { what, message, flags: NLM_F_CREATE | NLM_F_EXCL, harmless: &[] }
+        Self { description: what, message, flags: NLM_F_CREATE | NLM_F_EXCL, ignored_errors: &[] }
     }
 
-    /// Adds an object, or makes the one that is there like it.
+    /// Adds an object, or updates the existing one.
     pub fn replace(what: String, message: RouteNetlinkMessage) -> Self {
-        Self { what, message, flags: NLM_F_CREATE | NLM_F_REPLACE, harmless: &[] }
+        Self { description: what, message, flags: NLM_F_CREATE | NLM_F_REPLACE, ignored_errors: &[] }
     }
 
-    /// Changes an object that is there.
+    /// Changes an existing object.
     pub fn set(what: String, message: RouteNetlinkMessage) -> Self {
-        Self { what, message, flags: 0, harmless: &[] }
+        Self { description: what, message, flags: 0, ignored_errors: &[] }
     }
 
-    /// Removes an object if it is there.
+    /// Removes an object if it exists.
     pub fn remove(what: String, message: RouteNetlinkMessage) -> Self {
         let harmless = &[Errno::ENODEV, Errno::ESRCH, Errno::ENOENT, Errno::EADDRNOTAVAIL];
-        Self { what, message, flags: 0, harmless }
+        Self { description: what, message, flags: 0, ignored_errors: harmless }
     }
 }
 
@@ -65,20 +65,20 @@ impl Netlink {
     pub fn open() -> Result<Self, Error> {
         let socket = open(NETLINK_ROUTE).map_err(|source| failed("open a netlink socket", source))?;
         // Without it the kernel ignores the filters of a dump and sends everything.
-        socket
-            .set_netlink_get_strict_chk(true)
-            .map_err(|source| failed("have netlink dumps filtered (needs Linux 4.20 or newer)", source))?;
+        socket.set_netlink_get_strict_chk(true).map_err(|source| {
+            failed("enable strict netlink dump filters (needs Linux 4.20 or newer)", source)
+        })?;
         Ok(Self { socket, sequence: 0 })
     }
 
-    /// Makes all changes, in order, in one send. All are tried; the first that failed is reported.
-    pub fn make(&mut self, changes: Vec<Change>) -> Result<(), Error> {
+    /// Submits all changes, in order, in one send. All are tried; the first failure is returned.
+    pub fn submit(&mut self, changes: Vec<NetlinkChange>) -> Result<(), Error> {
         let mut buffer = Vec::new();
         let mut open = BTreeMap::new();
         for change in changes {
             let flags = NLM_F_REQUEST | NLM_F_ACK | change.flags;
             let sequence = self.append(&mut buffer, change.message, flags);
-            open.insert(sequence, (change.what, change.harmless));
+            open.insert(sequence, (change.description, change.ignored_errors));
         }
         if open.is_empty() {
             return Ok(());
@@ -100,7 +100,7 @@ impl Netlink {
         first_failure
     }
 
-    /// Asks for one object; `None` when there is no such link.
+    /// Fetches one object; `None` when there is no such link.
     pub fn fetch(
         &mut self,
         what: &str,
@@ -124,7 +124,7 @@ impl Netlink {
         }
     }
 
-    /// Asks for all objects that match; the kernel filters by the fields set in `message`.
+    /// Fetches all objects that match; the kernel filters by the fields set in `message`.
     pub fn fetch_all(
         &mut self,
         what: &str,
@@ -173,7 +173,7 @@ impl Netlink {
             let length = head.length() as usize;
             match NetlinkMessage::deserialize(&rest[..length]) {
                 Ok(message) => messages.push(message),
-                // A link type newer than the decoder is not one of ours.
+                // Link types unknown to the decoder are never created by this crate.
                 Err(error) => tracing::debug!(%error, "skipped a netlink message"),
             }
             rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
@@ -182,7 +182,7 @@ impl Netlink {
     }
 }
 
-/// Opens a netlink socket to the kernel on which nothing waits longer than the deadline.
+/// Opens a netlink socket to the kernel with send and receive timeouts.
 pub(super) fn open(protocol: isize) -> io::Result<Socket> {
     let mut socket = Socket::new(protocol)?;
     socket.bind_auto()?;
@@ -195,19 +195,19 @@ pub(super) fn open(protocol: isize) -> io::Result<Socket> {
 
 /// Sends a whole message.
 pub(super) fn send(socket: &Socket, message: &[u8]) -> io::Result<()> {
-    uninterrupted(|| socket.send(message, 0)).map(drop)
+    retry_interrupted(|| socket.send(message, 0)).map(drop)
 }
 
 /// Receives one datagram.
 pub(super) fn receive(socket: &Socket) -> io::Result<Vec<u8>> {
     let mut datagram = Vec::with_capacity(BUFFER);
-    uninterrupted(|| socket.recv(&mut datagram, 0))?;
+    retry_interrupted(|| socket.recv(&mut datagram, 0))?;
     Ok(datagram)
 }
 
-/// A socket with a time limit is interrupted by any signal of the process, for instance that a child ended,
-/// even if the signal's handler asks for restarts (signal(7)).
-fn uninterrupted(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
+/// A socket with a timeout is interrupted by any signal of the process, for instance the exit of a child,
+/// even if the signal's handler restarts system calls (signal(7)).
+fn retry_interrupted(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
     loop {
         match call() {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

@@ -3,22 +3,22 @@
 use rtnetlink::packet_route::route::RouteType;
 
 use super::message;
-use super::netlink::{Change, Netlink};
+use super::netlink::{Netlink, NetlinkChange};
 use super::sysctl;
 use crate::Error;
-use crate::wanted::{GATEWAY_LABEL, GatewayAddress, Wanted};
+use crate::desired::{DesiredNetwork, GATEWAY_LABEL, GatewayAddress};
 
-/// Makes the node's part so; returns what had to be done, in words.
-pub(super) fn ensure(wanted: &Wanted) -> Result<Vec<String>, Error> {
+/// Reconciles the node itself; returns the changes made, as text.
+pub(super) fn ensure(desired: &DesiredNetwork) -> Result<Vec<String>, Error> {
     let mut repaired = Vec::new();
-    for setting in &wanted.sysctls {
+    for setting in &desired.sysctls {
         if sysctl::ensure(setting)? {
             repaired.push(format!("set {} to {}", setting.path.replace('/', "."), setting.value));
         }
     }
     let mut netlink = Netlink::open()?;
-    ensure_gateway(&mut netlink, &wanted.gateway, &mut repaired)?;
-    ensure_routes(&mut netlink, wanted, &mut repaired)?;
+    ensure_gateway(&mut netlink, &desired.gateway, &mut repaired)?;
+    ensure_routes(&mut netlink, desired, &mut repaired)?;
     Ok(repaired)
 }
 
@@ -47,53 +47,57 @@ fn ensure_gateway(
         }
         repaired.push(format!("removed the former gateway address {} from {device}", found.address));
         let what = format!("remove address {} from {device}", found.address);
-        changes.push(Change::remove(what, message::address_removed(&found)));
+        changes.push(NetlinkChange::remove(what, message::address_removed(&found)));
     }
     if !there {
         repaired.push(format!("added gateway address {address} to {device}"));
         let what = format!("add address {address} to {device}");
-        changes.push(Change::replace(what, message::address(link.index, *address, Some(label))));
+        changes.push(NetlinkChange::replace(what, message::address(link.index, *address, Some(label))));
     }
-    netlink.make(changes)
+    netlink.submit(changes)
 }
 
-fn ensure_routes(netlink: &mut Netlink, wanted: &Wanted, repaired: &mut Vec<String>) -> Result<(), Error> {
+fn ensure_routes(
+    netlink: &mut Netlink,
+    desired: &DesiredNetwork,
+    repaired: &mut Vec<String>,
+) -> Result<(), Error> {
     let mut changes = Vec::new();
-    // Routes of task links have a device, and go with it; only the others can be left over.
+    // Routes of task links have a device and disappear with it; only the others can be left over.
     let found: Vec<_> =
         message::fetch_routes(netlink, None)?.into_iter().filter(|route| route.device.is_none()).collect();
-    let is = |found: &message::FoundRoute, wanted: &crate::wanted::UnreachableRoute| {
-        let to = (found.destination, found.metric) == (wanted.destination, wanted.metric);
+    let is = |found: &message::RouteState, desired: &crate::desired::UnreachableRoute| {
+        let to = (found.destination, found.metric) == (desired.destination, desired.metric);
         to && found.kind == RouteType::Unreachable
     };
-    for route in found.iter().filter(|found| !wanted.routes.iter().any(|wanted| is(found, wanted))) {
+    for route in found.iter().filter(|found| !desired.routes.iter().any(|desired| is(found, desired))) {
         repaired.push(format!("removed the former route of {}", route.destination));
         let what = format!("remove the route of {}", route.destination);
-        changes.push(Change::remove(what, message::route_removed(route)));
+        changes.push(NetlinkChange::remove(what, message::route_removed(route)));
     }
-    for route in wanted.routes.iter().filter(|wanted| !found.iter().any(|found| is(found, wanted))) {
+    for route in desired.routes.iter().filter(|desired| !found.iter().any(|found| is(found, desired))) {
         repaired.push(format!("added unreachable route {}", route.destination));
         let what = format!("add unreachable route {}", route.destination);
-        changes.push(Change::replace(what, message::unreachable(route.destination, route.metric)));
+        changes.push(NetlinkChange::replace(what, message::unreachable(route.destination, route.metric)));
     }
-    netlink.make(changes)
+    netlink.submit(changes)
 }
 
-/// Removes addresses and routes of ours, whoever made them.
+/// Removes all addresses and routes of this crate.
 pub(super) fn remove() -> Result<(), Error> {
     let mut netlink = Netlink::open()?;
     let mut changes = Vec::new();
     for route in message::fetch_routes(&mut netlink, None)? {
         let what = format!("remove the route of {}", route.destination);
-        changes.push(Change::remove(what, message::route_removed(&route)));
+        changes.push(NetlinkChange::remove(what, message::route_removed(&route)));
     }
     if let Some(link) = message::fetch_link(&mut netlink, "lo")? {
         for found in message::fetch_addresses(&mut netlink, link.index)? {
             if found.label.as_deref() == Some(GATEWAY_LABEL) {
                 let what = format!("remove address {}", found.address);
-                changes.push(Change::remove(what, message::address_removed(&found)));
+                changes.push(NetlinkChange::remove(what, message::address_removed(&found)));
             }
         }
     }
-    netlink.make(changes)
+    netlink.submit(changes)
 }

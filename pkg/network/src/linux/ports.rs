@@ -1,5 +1,5 @@
-//! Holding host ports: a socket bound to each, never listening, so that no other program can take the port
-//! and another program's port is noticed. Connections are translated before they would reach the socket.
+//! Holds host ports: a bound, never listening socket for each, so that no other program can bind the port
+//! and conflicts are detected. Connections are translated before they would reach the socket.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,37 +13,36 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, sets
 use crate::error::{Error, PortHolder};
 use crate::model::HostPort;
 
-/// Inode of sockets that no process has open any more: connections that are being closed, or are only
-/// remembered for late packets.
-const NOBODYS: u64 = 0;
+/// Inode of sockets without an owner: closing connections, or those in TIME_WAIT.
+const NO_INODE: u64 = 0;
 
-/// The ports that are held.
+/// The held ports.
 #[derive(Debug, Default)]
-pub(super) struct Ports {
+pub(super) struct HeldPorts {
     held: BTreeMap<HostPort, OwnedFd>,
 }
 
-impl Ports {
-    /// Takes the port, if it is not held already.
+impl HeldPorts {
+    /// Binds the port, unless it is held already.
     pub fn ensure(&mut self, at: HostPort) -> Result<(), Error> {
-        if let Entry::Vacant(place) = self.held.entry(at) {
-            place.insert(hold(at)?);
+        if let Entry::Vacant(entry) = self.held.entry(at) {
+            entry.insert(hold(at)?);
         }
         Ok(())
     }
 
-    /// Lets go of the port.
+    /// Releases the port.
     pub fn remove(&mut self, at: HostPort) {
         self.held.remove(&at);
     }
 
-    /// Lets go of all ports but these.
-    pub fn keep(&mut self, wanted: &BTreeSet<HostPort>) {
-        self.held.retain(|at, _| wanted.contains(at));
+    /// Releases all ports but these.
+    pub fn retain(&mut self, desired: &BTreeSet<HostPort>) {
+        self.held.retain(|at, _| desired.contains(at));
     }
 
     /// Whether the port is held.
-    pub fn has(&self, at: &HostPort) -> bool {
+    pub fn is_held(&self, at: &HostPort) -> bool {
         self.held.contains_key(at)
     }
 }
@@ -56,12 +55,12 @@ fn hold(at: HostPort) -> Result<OwnedFd, Error> {
         Err(Errno::EADDRINUSE) => {}
         Err(errno) => return Err(refused(errno)),
     }
-    let users = users(at);
-    let nobodys = !users.is_empty() && users.iter().all(|inode| *inode == NOBODYS);
+    let users = socket_inodes(at);
+    let nobodys = !users.is_empty() && users.iter().all(|inode| *inode == NO_INODE);
     if nobodys {
-        // Closed connections of a server that is gone: only a socket that may reuse addresses can be bound
-        // beside them. The permission is taken back at once, so that a stranger who asks for the same cannot
-        // listen beside us.
+        // Closed connections of a previous server: only a socket with SO_REUSEADDR can be bound in this
+        // case. The option is cleared immediately, so that no other process with the option can listen on
+        // the port.
         match try_bind(at, true)
             .and_then(|socket| setsockopt(&socket, sockopt::ReuseAddr, &false).map(|()| socket))
         {
@@ -73,11 +72,13 @@ fn hold(at: HostPort) -> Result<OwnedFd, Error> {
     Err(Error::PortTaken { port: at, by: None })
 }
 
-/// Finds out who has a port that was taken, and adds it to the error. Reads what files every process has
-/// open, which takes a while.
+/// Finds the process that has a port, and adds it to the error. Reads the open files of every process,
+/// which takes a while.
 pub(super) fn with_holder(error: Error) -> Error {
     match error {
-        Error::PortTaken { port, by: None } => Error::PortTaken { port, by: owner(&users(port)) },
+        Error::PortTaken { port, by: None } => {
+            Error::PortTaken { port, by: process_of(&socket_inodes(port)) }
+        }
         other => other,
     }
 }
@@ -92,15 +93,15 @@ fn try_bind(at: HostPort, reuse: bool) -> Result<OwnedFd, Errno> {
     Ok(socket)
 }
 
-/// Inodes of the sockets of this network namespace that use the port, as `/proc/net/tcp` lists them: those
-/// that listen, and connections.
-fn users(at: HostPort) -> BTreeSet<u64> {
-    // The lists of the thread, because the process may be in another namespace.
+/// Inodes of the sockets of this network namespace that use the port, from `/proc/net/tcp`: listeners and
+/// connections.
+fn socket_inodes(at: HostPort) -> BTreeSet<u64> {
+    // The tables of the thread, because the process may be in another namespace.
     let read = |name| fs::read_to_string(format!("/proc/thread-self/net/{name}")).unwrap_or_default();
-    [read("tcp"), read("tcp6")].iter().flat_map(|table| parse_users(table, at)).collect()
+    [read("tcp"), read("tcp6")].iter().flat_map(|table| parse_socket_inodes(table, at)).collect()
 }
 
-fn parse_users(table: &str, at: HostPort) -> Vec<u64> {
+fn parse_socket_inodes(table: &str, at: HostPort) -> Vec<u64> {
     let user = |line: &str| {
         let fields: Vec<&str> = line.split_whitespace().collect();
         let (local, inode) = (fields.get(1)?, fields.get(9)?);
@@ -108,7 +109,7 @@ fn parse_users(table: &str, at: HostPort) -> Vec<u64> {
         if u16::from_str_radix(port, 16).ok()? != at.port() {
             return None;
         }
-        // The last 32 bits are the IPv4 address, also of a mapped one, in the machine's byte order.
+        // The last 32 bits are the IPv4 address, also of a mapped one, in native byte order.
         let tail = u32::from_str_radix(address.get(address.len().checked_sub(8)?..)?, 16).ok()?;
         let found = Ipv4Addr::from(tail.to_ne_bytes());
         let overlaps = found.is_unspecified() || at.ip().is_none_or(|ip| ip == found);
@@ -118,8 +119,8 @@ fn parse_users(table: &str, at: HostPort) -> Vec<u64> {
 }
 
 /// The process that has one of the sockets open.
-fn owner(inodes: &BTreeSet<u64>) -> Option<PortHolder> {
-    let owned = inodes.iter().filter(|inode| **inode != NOBODYS);
+fn process_of(inodes: &BTreeSet<u64>) -> Option<PortHolder> {
+    let owned = inodes.iter().filter(|inode| **inode != NO_INODE);
     let links: BTreeSet<String> = owned.map(|inode| format!("socket:[{inode}]")).collect();
     let holds = |pid: &u32| {
         let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();

@@ -1,15 +1,15 @@
-//! Looking whether this machine can be a node, before anything is changed.
+//! Checks the requirements of this machine before anything is changed.
 
 use nix::unistd::geteuid;
 
 use super::process::run;
 use super::sysctl;
 use crate::Error;
-use crate::wanted::Sysctl;
+use crate::desired::Sysctl;
 
-/// `iptables-restore -w` and `MASQUERADE --random-fully` came with this version.
-const OLDEST: (u32, u32, u32) = (1, 6, 2);
-const OLDEST_TEXT: &str = "1.6.2";
+/// First version with `iptables-restore -w` and `MASQUERADE --random-fully`.
+const MIN_IPTABLES: (u32, u32, u32) = (1, 6, 2);
+const MIN_IPTABLES_TEXT: &str = "1.6.2";
 
 pub(super) async fn check() -> Result<(), Error> {
     let uid = geteuid();
@@ -17,12 +17,12 @@ pub(super) async fn check() -> Result<(), Error> {
         return Err(Error::NotRoot { uid: uid.as_raw() });
     }
     let found = run("iptables", &["--version"], "").await?;
-    if parse_version(&found).is_none_or(|version| version < OLDEST) {
-        return Err(Error::ProgramTooOld { found: found.trim().to_owned(), needed: OLDEST_TEXT });
+    if parse_version(&found).is_none_or(|version| version < MIN_IPTABLES) {
+        return Err(Error::ProgramTooOld { found: found.trim().to_owned(), needed: MIN_IPTABLES_TEXT });
     }
     run("iptables-restore", &["--version"], "").await?;
     run("iptables-save", &["--version"], "").await?;
-    // Listing a table shows whether the kernel has what this iptables speaks to.
+    // Listing a table shows whether the kernel supports this iptables variant.
     for table in ["raw", "filter", "nat"] {
         run("iptables", &["-w", "-t", table, "-S"], "").await?;
     }
@@ -51,8 +51,8 @@ mod tests {
         ] {
             assert_eq!(parse_version(text), version, "{text}");
         }
-        assert!(parse_version("iptables v1.4.21").unwrap() < OLDEST);
-        assert!(parse_version("iptables v1.10.0").unwrap() > OLDEST);
+        assert!(parse_version("iptables v1.4.21").unwrap() < MIN_IPTABLES);
+        assert!(parse_version("iptables v1.10.0").unwrap() > MIN_IPTABLES);
     }
 
     #[tokio::test]
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_program_that_fails_says_its_own_words() {
+    async fn failed_program_shows_its_stderr() {
         let failed = run("iptables", &["-t", "nonsense", "-S"], "").await.unwrap_err();
         assert!(failed.to_string().contains("iptables -t nonsense -S"), "{failed}");
         assert!(failed.to_string().contains("does not exist"), "{failed}");

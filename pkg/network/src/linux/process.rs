@@ -1,4 +1,4 @@
-//! Running the iptables programs, and running blocking work on threads of its own. Both with a deadline.
+//! Runs the iptables programs, and blocking work on dedicated threads. Both with a deadline.
 
 use std::io;
 use std::process::Stdio;
@@ -11,11 +11,11 @@ use tokio::time::timeout;
 
 use crate::Error;
 
-/// How long one program or one piece of kernel work may take. They take milliseconds; only a held lock or a
-/// sick kernel brings them here.
+/// Deadline of one program or one piece of kernel work. They take milliseconds; only a held lock or a
+/// broken kernel exceeds it.
 pub(super) const DEADLINE: Duration = Duration::from_secs(10);
 
-/// Runs a program to its end and returns what it printed. It is killed when it takes too long.
+/// Runs a program and returns its output. It is killed at the deadline.
 pub(super) async fn run(program: &str, args: &[&str], input: &str) -> Result<String, Error> {
     let command = [&[program], args].concat().join(" ");
     let mut child = Command::new(program)
@@ -26,12 +26,12 @@ pub(super) async fn run(program: &str, args: &[&str], input: &str) -> Result<Str
         .stderr(Stdio::piped())
         .kill_on_drop(true)
         .spawn()
-        .map_err(|source| could_not_start(program, &command, &source))?;
+        .map_err(|source| start_error(program, &command, &source))?;
     let mut stdin = child.stdin.take();
     let talk = async {
         if let Some(mut pipe) = stdin.take() {
-            // A program that refuses its first line closes the pipe; its own words say more than the broken
-            // pipe.
+            // A program that rejects its first line closes the pipe; its output explains more than the
+            // broken pipe.
             let _ = pipe.write_all(input.as_bytes()).await;
         }
         child.wait_with_output().await
@@ -39,7 +39,7 @@ pub(super) async fn run(program: &str, args: &[&str], input: &str) -> Result<Str
     let output = timeout(DEADLINE, talk)
         .await
         .map_err(|_| Error::Deadline { what: format!("`{command}`"), after: DEADLINE })?
-        .map_err(|source| could_not_start(program, &command, &source))?;
+        .map_err(|source| start_error(program, &command, &source))?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
@@ -47,16 +47,16 @@ pub(super) async fn run(program: &str, args: &[&str], input: &str) -> Result<Str
     Err(Error::ProgramFailed { command, detail })
 }
 
-fn could_not_start(program: &str, command: &str, source: &io::Error) -> Error {
+fn start_error(program: &str, command: &str, source: &io::Error) -> Error {
     match source.kind() {
         io::ErrorKind::NotFound => Error::ProgramMissing { program: program.to_owned() },
         _ => Error::ProgramFailed { command: command.to_owned(), detail: source.to_string() },
     }
 }
 
-/// Runs blocking work on a thread that ends with it. The work may enter other network namespaces: the thread
-/// is never used again. It keeps running when the caller stops waiting.
-pub(super) async fn on_thread<T, W>(what: &str, work: W) -> Result<T, Error>
+/// Runs blocking work on a dedicated thread. The work may enter other network namespaces: the thread is
+/// never reused. It keeps running when the caller is dropped.
+pub(super) async fn run_on_thread<T, W>(what: &str, work: W) -> Result<T, Error>
 where
     T: Send + 'static,
     W: FnOnce() -> Result<T, Error> + Send + 'static,

@@ -1,17 +1,17 @@
-//! Kernel settings below `/proc/sys`, of the network namespace that the calling thread is in.
+//! Kernel settings below `/proc/sys`, in the network namespace of the calling thread.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::Error;
-use crate::wanted::Sysctl;
+use crate::desired::Sysctl;
 
-/// Makes the setting so. Returns whether it had to be changed; a setting that is right already is not
-/// written, which also works where `/proc/sys` is read-only.
+/// Applies the setting. Returns whether it was changed; a correct setting is not written, which also works
+/// where `/proc/sys` is read-only.
 pub(super) fn ensure(setting: &Sysctl) -> Result<bool, Error> {
     match std::fs::read_to_string(file(setting)) {
         Ok(found) if found.trim() == setting.value => return Ok(false),
-        // A kernel without IPv6 has nothing to turn off.
+        // A kernel without IPv6 has nothing to disable.
         Err(error) if error.kind() == io::ErrorKind::NotFound && setting.path.starts_with("net/ipv6/") => {
             return Ok(false);
         }
@@ -41,8 +41,8 @@ fn failed(setting: &Sysctl, source: io::Error) -> Error {
     Error::Sysctl { name: setting.path.replace('/', "."), value: setting.value.to_owned(), source }
 }
 
-/// Whether the setting is so already.
-pub(super) fn holds(setting: &Sysctl) -> bool {
+/// Whether the setting has the desired value.
+pub(super) fn is_set(setting: &Sysctl) -> bool {
     match std::fs::read_to_string(file(setting)) {
         Ok(found) => found.trim() == setting.value,
         Err(error) => error.kind() == io::ErrorKind::NotFound && setting.path.starts_with("net/ipv6/"),

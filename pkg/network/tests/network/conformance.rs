@@ -1,35 +1,35 @@
-//! What every implementation of the door must do.
+//! The conformance suite of network backends.
 
 use std::net::Ipv4Addr;
 
 use warren_network::fake::FakeNetwork;
-use warren_network::{Error, Network, NodeSettings, PortHolder};
+use warren_network::{Error, NetworkBackend, NodeNetworkSettings, PortHolder};
 
-use crate::lab::{Space, address, all, host_port, key, on_node, published, settings, task};
+use crate::lab::{NetworkNamespace, address, all, host_port, key, published, run_on_node, settings, task};
 
-/// The suite. `occupy` lets a stranger take TCP port 8088 and returns what gives it back when dropped.
-async fn suite(network: &dyn Network, occupy: impl Fn() -> Box<dyn Send>) {
+/// The suite. `occupy` binds TCP port 8088 as another process; dropping its result releases the port.
+async fn suite(network: &dyn NetworkBackend, occupy: impl Fn() -> Box<dyn Send>) {
     network.check().await.unwrap();
-    nothing_works_without_a_node(network).await;
+    operations_need_a_node(network).await;
     network.ensure_node(&settings()).await.unwrap();
     network.ensure_node(&settings()).await.unwrap();
     tasks(network).await;
     ports(network, occupy).await;
-    passes(network).await;
+    reconciliation(network).await;
     network.remove_node().await.unwrap();
     network.remove_node().await.unwrap();
-    nothing_works_without_a_node(network).await;
+    operations_need_a_node(network).await;
 }
 
-async fn nothing_works_without_a_node(network: &dyn Network) {
-    assert!(matches!(network.ensure_task(&task(2)).await, Err(Error::NoNode)));
-    assert!(matches!(network.ensure_port(&published(None, 8080, &[])).await, Err(Error::NoNode)));
-    assert!(matches!(network.repair().await, Err(Error::NoNode)));
+async fn operations_need_a_node(network: &dyn NetworkBackend) {
+    assert!(matches!(network.ensure_task(&task(2)).await, Err(Error::NodeNotConfigured)));
+    assert!(matches!(network.ensure_port(&published(None, 8080, &[])).await, Err(Error::NodeNotConfigured)));
+    assert!(matches!(network.repair().await, Err(Error::NodeNotConfigured)));
     network.remove_task(&key(2)).await.unwrap();
     network.remove_port(host_port(None, 8080)).await.unwrap();
 }
 
-async fn tasks(network: &dyn Network) {
+async fn tasks(network: &dyn NetworkBackend) {
     let first = network.ensure_task(&task(2)).await.unwrap();
     assert_eq!(network.ensure_task(&task(2)).await.unwrap(), first, "the second time is the same");
     assert!(first.ends_with("netns/web.2"), "{first:?}");
@@ -50,7 +50,7 @@ async fn tasks(network: &dyn Network) {
     network.remove_task(&key(3)).await.unwrap();
 }
 
-async fn ports(network: &dyn Network, occupy: impl Fn() -> Box<dyn Send>) {
+async fn ports(network: &dyn NetworkBackend, occupy: impl Fn() -> Box<dyn Send>) {
     let port = published(None, 8088, &[(2, 80)]);
     let stranger = occupy();
     for _ in 0..2 {
@@ -62,24 +62,24 @@ async fn ports(network: &dyn Network, occupy: impl Fn() -> Box<dyn Send>) {
     network.ensure_port(&port).await.unwrap();
     network.ensure_port(&port).await.unwrap();
     network.ensure_port(&published(None, 8088, &[])).await.unwrap();
-    network.remove_port(port.at).await.unwrap();
-    network.remove_port(port.at).await.unwrap();
+    network.remove_port(port.host_port).await.unwrap();
+    network.remove_port(port.host_port).await.unwrap();
     drop(occupy());
 }
 
-async fn passes(network: &dyn Network) {
+async fn reconciliation(network: &dyn NetworkBackend) {
     let port = published(None, 8080, &[(2, 80), (3, 80)]);
     network.ensure_task(&task(9)).await.unwrap();
-    let wanted = all([2, 3], &port);
-    let made = network.ensure(&wanted).await.unwrap();
+    let desired = all([2, 3], &port);
+    let made = network.ensure(&desired).await.unwrap();
     assert!(made.failed.is_empty(), "{:?}", made.failed);
     assert!(made.repaired.iter().any(|what| what.contains("web.9")), "the task that nobody wants is removed");
     assert!(made.repaired.iter().any(|what| what.contains("web.2")), "the missing one is made");
-    for pass in [network.ensure(&wanted).await.unwrap(), network.repair().await.unwrap()] {
+    for pass in [network.ensure(&desired).await.unwrap(), network.repair().await.unwrap()] {
         assert!(pass.failed.is_empty() && pass.repaired.is_empty(), "{pass:?}");
     }
-    // Tasks that cannot be had do not stop the others.
-    let mut clash = wanted.clone();
+    // Tasks with conflicts do not stop the others.
+    let mut clash = desired.clone();
     clash.tasks.insert(key(7), address(3));
     clash.tasks.insert(key(8), [10, 210, 2, 8].into());
     let pass = network.ensure(&clash).await.unwrap();
@@ -87,22 +87,23 @@ async fn passes(network: &dyn Network) {
         panic!("{:?}", pass.failed)
     };
     assert!(pass.repaired.is_empty(), "{:?}", pass.repaired);
-    // What was asked for since counts as well.
+    // Later requests count as well.
     network.ensure_task(&task(4)).await.unwrap();
     network.remove_task(&key(2)).await.unwrap();
     network.ensure_port(&published(None, 8081, &[(4, 80)])).await.unwrap();
     let pass = network.repair().await.unwrap();
     assert!(pass.failed.is_empty() && pass.repaired.is_empty(), "{pass:?}");
-    // Another subnet makes the tasks' addresses wrong for new ones, but keeps the old until they are
+    // Another subnet makes the addresses invalid for new tasks, but keeps existing tasks until they are
     // replaced.
     let moved =
-        NodeSettings::new(settings().cluster().to_vec(), "10.210.7.0/24".parse().unwrap(), 1400).unwrap();
+        NodeNetworkSettings::new(settings().cluster().to_vec(), "10.210.7.0/24".parse().unwrap(), 1400)
+            .unwrap();
     network.ensure_node(&moved).await.unwrap();
     assert!(matches!(network.ensure_task(&task(5)).await, Err(Error::AddressOutsideSubnet { .. })));
 }
 
 #[tokio::test]
-async fn the_fake_conforms() {
+async fn fake_driver_passes_conformance() {
     let network = std::sync::Arc::new(FakeNetwork::new("/run/fake"));
     let at = host_port(None, 8088);
     struct Stranger(std::sync::Arc<FakeNetwork>, warren_network::HostPort);
@@ -121,18 +122,18 @@ async fn the_fake_conforms() {
 }
 
 #[tokio::test]
-async fn the_fake_repairs_what_was_damaged() {
+async fn fake_repairs_damage() {
     let network = FakeNetwork::new("/run/fake");
     network.ensure(&all([2], &published(None, 8080, &[(2, 80)]))).await.unwrap();
-    network.damage(&key(2));
+    network.detach_silently(&key(2));
     assert!(network.tasks().is_empty());
     assert_eq!(network.repair().await.unwrap().repaired.len(), 1);
     assert_eq!(network.tasks()[&key(2)], address(2));
     assert_eq!(network.ports().len(), 1);
 }
 
-/// A listener on the node, gone for good when it is dropped.
-struct Listener(Option<std::net::TcpListener>, Space);
+/// A listener on the node, closed when it is dropped.
+struct Listener(Option<std::net::TcpListener>, NetworkNamespace);
 
 impl Drop for Listener {
     fn drop(&mut self) {
@@ -143,7 +144,7 @@ impl Drop for Listener {
 
 #[test]
 fn linux_conforms() {
-    on_node(|lab| async move {
+    run_on_node(|lab| async move {
         let occupy = || -> Box<dyn Send> {
             let listener = lab.node.listen(Ipv4Addr::UNSPECIFIED, 8088);
             Box::new(Listener(Some(listener), lab.node.clone()))

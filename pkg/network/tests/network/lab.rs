@@ -1,4 +1,4 @@
-//! A node and a client outside of it, each a network namespace that goes with the test, joined by a veth.
+//! A node and an external client, each a network namespace of the test, joined by a veth.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -17,43 +17,43 @@ use nix::mount::{MntFlags, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 use tempfile::TempDir;
 use warren_network::{
-    DEFAULT_MTU, HostPort, LinuxNetwork, Network, NodeNetwork, NodeSettings, PublishedPort, TaskKey,
-    TaskNetwork,
+    DEFAULT_MTU, HostPort, LinuxNetwork, NetworkBackend, NodeNetwork, NodeNetworkSettings, PortMapping,
+    TaskKey, TaskNetwork,
 };
 
-/// The node's addresses on its link to the outside.
+/// Addresses of the node on its link to the outside.
 pub const NODE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
-pub const NODE_TOO: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
-/// The client's.
+pub const NODE_SECOND: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
+/// Address of the client.
 pub const CLIENT: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 100);
 pub const LOCALHOST: Ipv4Addr = Ipv4Addr::LOCALHOST;
 pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 210, 1, 1);
 
-/// Longer than anything here takes, so that a hang becomes a failure.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Longer than any operation here, so that a hang becomes a failure.
+const WAIT_DEADLINE: Duration = Duration::from_secs(5);
 
-pub struct Lab {
+pub struct NetworkLab {
     pub network: LinuxNetwork,
     pub run: Arc<RunDir>,
-    pub node: Space,
-    pub client: Space,
+    pub node: NetworkNamespace,
+    pub client: NetworkNamespace,
 }
 
-/// Runs a test on a node of its own: on a thread, and with a runtime, that live in the node's namespace.
-pub fn on_node<T, F>(test: T)
+/// Runs a test on its own node: on a thread, and with a runtime, in the node's namespace.
+pub fn run_on_node<T, F>(test: T)
 where
-    T: FnOnce(Lab) -> F + Send + 'static,
+    T: FnOnce(NetworkLab) -> F + Send + 'static,
     F: Future<Output = ()>,
 {
     let node = thread::spawn(move || {
-        let node = Space::enter_new();
-        let client = thread::spawn(Space::enter_new).join().unwrap();
+        let node = NetworkNamespace::enter_new();
+        let client = thread::spawn(NetworkNamespace::enter_new).join().unwrap();
         node.join_to(&client);
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        // Kept here as well: a test that names only some fields of its lab drops the others at once.
+        // Kept here as well: a test that destructures only some fields drops the others immediately.
         let run = Arc::new(RunDir(tempfile::tempdir().unwrap()));
-        let lab = Lab { network: LinuxNetwork::new(run.path()), run: Arc::clone(&run), node, client };
+        let lab = NetworkLab { network: LinuxNetwork::new(run.path()), run: Arc::clone(&run), node, client };
         runtime.block_on(test(lab));
     });
     if let Err(panic) = node.join() {
@@ -61,14 +61,14 @@ where
     }
 }
 
-impl Lab {
-    /// A node with the given last bytes of tasks' addresses, attached and ready.
-    pub async fn with_tasks(&self, tasks: impl IntoIterator<Item = u8>) -> Vec<Space> {
+impl NetworkLab {
+    /// A node with attached tasks, given the last bytes of their addresses.
+    pub async fn with_tasks(&self, tasks: impl IntoIterator<Item = u8>) -> Vec<NetworkNamespace> {
         self.network.ensure_node(&settings()).await.unwrap();
         let mut spaces = Vec::new();
         for last in tasks {
             let path = self.network.ensure_task(&task(last)).await.unwrap();
-            spaces.push(Space::open(&path));
+            spaces.push(NetworkNamespace::open(&path));
         }
         spaces
     }
@@ -77,13 +77,13 @@ impl Lab {
         self.network.ensure_port(&published(ip, host_port, backends)).await.unwrap();
     }
 
-    /// Waits until no process but this one is left in the node's namespace: an iptables that a killed agent
-    /// started goes on without it for some milliseconds.
+    /// Waits until only this process is left in the node's namespace: an iptables started by a killed agent
+    /// continues for some milliseconds.
     pub async fn wait_for_orphans(&self) {
         let inode =
             |path: &Path| std::fs::metadata(path).map(|found| std::os::unix::fs::MetadataExt::ino(&found));
         let own = std::os::unix::fs::MetadataExt::ino(&self.node.0.metadata().unwrap());
-        let limit = Instant::now() + PATIENCE;
+        let limit = Instant::now() + WAIT_DEADLINE;
         let is_orphan = |process: &Path| {
             let pid = process.file_name().unwrap().to_str().and_then(|name| name.parse::<u32>().ok());
             let other = pid.is_some_and(|pid| pid != std::process::id());
@@ -95,8 +95,7 @@ impl Lab {
         }
     }
 
-    /// Everything that the kernel holds for the node, as text: links, addresses, routes, rules, chains,
-    /// namespaces.
+    /// The kernel state of the node as text: links, addresses, routes, rules, chains, namespaces.
     pub fn inventory(&self) -> BTreeSet<String> {
         let shown = [
             ("ip", &["-o", "-4", "addr"] as &[&str]),
@@ -108,14 +107,14 @@ impl Lab {
         let mut lines = BTreeSet::new();
         for (program, args) in shown {
             let mut section = String::new();
-            // Order counts within a chain, so each line is noted with its table and place.
+            // Order matters within a chain, so each line has its table and position.
             for line in self.node.command(program, args).lines().filter(|line| !line.starts_with('#')) {
                 if line.starts_with('*') {
                     line.clone_into(&mut section);
                 }
                 let line = if line.starts_with(':') { line.split(" [").next().unwrap() } else { line };
-                // The kernel notices a moment after a link is made that it has a carrier: not part of the
-                // picture.
+                // The kernel detects the carrier shortly after the creation of a link: not part of the
+                // state.
                 let words: Vec<&str> = line.split_whitespace().collect();
                 let line =
                     if args.contains(&"-br") { words[0].to_owned() } else { line.replace(" linkdown", "") };
@@ -132,9 +131,13 @@ impl Lab {
     }
 }
 
-pub fn settings() -> NodeSettings {
-    NodeSettings::new(vec!["10.210.0.0/16".parse().unwrap()], "10.210.1.0/24".parse().unwrap(), DEFAULT_MTU)
-        .unwrap()
+pub fn settings() -> NodeNetworkSettings {
+    NodeNetworkSettings::new(
+        vec!["10.210.0.0/16".parse().unwrap()],
+        "10.210.1.0/24".parse().unwrap(),
+        DEFAULT_MTU,
+    )
+    .unwrap()
 }
 
 pub fn address(last: u8) -> Ipv4Addr {
@@ -153,25 +156,25 @@ pub fn host_port(ip: Option<Ipv4Addr>, port: u16) -> HostPort {
     HostPort::new(ip, NonZeroU16::new(port).unwrap())
 }
 
-pub fn published(ip: Option<Ipv4Addr>, port: u16, backends: &[(u8, u16)]) -> PublishedPort {
+pub fn published(ip: Option<Ipv4Addr>, port: u16, backends: &[(u8, u16)]) -> PortMapping {
     let backends = backends.iter().map(|(last, port)| SocketAddrV4::new(address(*last), *port)).collect();
-    PublishedPort { at: host_port(ip, port), backends }
+    PortMapping { host_port: host_port(ip, port), backends }
 }
 
 /// The node with some tasks and one published port.
-pub fn all(tasks: impl IntoIterator<Item = u8>, port: &PublishedPort) -> NodeNetwork {
+pub fn all(tasks: impl IntoIterator<Item = u8>, port: &PortMapping) -> NodeNetwork {
     let mut all = NodeNetwork::new(settings());
     all.tasks = tasks.into_iter().map(|last| (key(last), address(last))).collect();
-    all.ports.insert(port.at, port.backends.clone());
+    all.ports.insert(port.host_port, port.backends.clone());
     all
 }
 
 /// The name of a task's link on the node.
 pub fn link(last: u8) -> String {
-    warren_network::wanted::link_name(&key(last))
+    warren_network::desired::link_name(&key(last))
 }
 
-/// A directory whose mounts are undone before it is removed, also when the test failed.
+/// A directory whose mounts are removed before it is, also after a failed test.
 pub struct RunDir(TempDir);
 
 impl RunDir {
@@ -190,9 +193,9 @@ impl Drop for RunDir {
 
 /// A network namespace.
 #[derive(Clone)]
-pub struct Space(Arc<File>);
+pub struct NetworkNamespace(Arc<File>);
 
-impl Space {
+impl NetworkNamespace {
     /// Moves the calling thread into a new namespace, with its loopback up.
     fn enter_new() -> Self {
         unshare(CloneFlags::CLONE_NEWNET).unwrap();
@@ -205,21 +208,21 @@ impl Space {
         Self(Arc::new(File::open(path).unwrap()))
     }
 
-    /// Lays the cable between the node and the client; the client does not know the node's tasks.
+    /// Creates the veth pair between the node and the client; the client has no route to the node's tasks.
     fn join_to(&self, client: &Self) {
         let theirs = format!("/proc/{}/fd/{}", std::process::id(), client.0.as_raw_fd());
         let ip = |space: &Self, line: &str| {
             space.command("ip", &line.split(' ').collect::<Vec<_>>());
         };
         ip(self, &format!("link add ext type veth peer name ext netns {theirs}"));
-        for (space, own) in [(self, NODE), (self, NODE_TOO), (client, CLIENT)] {
+        for (space, own) in [(self, NODE), (self, NODE_SECOND), (client, CLIENT)] {
             ip(space, &format!("addr add {own}/24 dev ext"));
             ip(space, "link set ext up");
         }
         ip(self, &format!("route add default via {CLIENT}"));
     }
 
-    /// Runs something on a thread in this namespace.
+    /// Runs a closure on a thread in this namespace.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         let inside = || {
             setns(&*self.0, CloneFlags::CLONE_NEWNET).unwrap();
@@ -228,7 +231,7 @@ impl Space {
         thread::scope(|scope| scope.spawn(inside).join()).unwrap()
     }
 
-    /// Runs a program in this namespace and returns what it printed; it must succeed.
+    /// Runs a program in this namespace and returns its output; it must succeed.
     pub fn command(&self, program: &str, args: &[&str]) -> String {
         let output = self.run(|| Command::new(program).args(args).output().unwrap());
         let errors = String::from_utf8_lossy(&output.stderr);
@@ -236,21 +239,21 @@ impl Space {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// Connects and reads everything: the server's name and the address that it saw the client under.
-    pub fn ask(&self, ip: Ipv4Addr, port: u16) -> io::Result<String> {
+    /// Connects and reads everything: the server's name and the client address it reports.
+    pub fn fetch(&self, ip: Ipv4Addr, port: u16) -> io::Result<String> {
         self.run(|| {
-            let mut stream = TcpStream::connect_timeout(&SocketAddrV4::new(ip, port).into(), PATIENCE)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
+            let mut stream = TcpStream::connect_timeout(&SocketAddrV4::new(ip, port).into(), WAIT_DEADLINE)?;
+            stream.set_read_timeout(Some(WAIT_DEADLINE))?;
             let mut answer = String::new();
             stream.read_to_string(&mut answer)?;
             Ok(answer)
         })
     }
 
-    /// Listens on a port, as soon as nobody has it any more: a program that is just being started, by any
-    /// other test, has copies of this process's sockets for a moment.
+    /// Listens on a port once it is free: a program just started by another test briefly holds copies of
+    /// this process's sockets.
     pub fn listen(&self, ip: Ipv4Addr, port: u16) -> TcpListener {
-        let limit = Instant::now() + PATIENCE;
+        let limit = Instant::now() + WAIT_DEADLINE;
         self.run(|| {
             loop {
                 match TcpListener::bind((ip, port)) {
@@ -262,9 +265,9 @@ impl Space {
         })
     }
 
-    /// Waits until nobody listens on a port, see [`Space::listen`].
+    /// Waits until the port has no listener, see [`NetworkNamespace::listen`].
     pub fn wait_closed(&self, port: u16) {
-        let limit = Instant::now() + PATIENCE;
+        let limit = Instant::now() + WAIT_DEADLINE;
         let local = format!(":{port:04X} ");
         let listens = |line: &str| line.contains(&local) && line.contains(" 0A ");
         let table = || std::fs::read_to_string("/proc/thread-self/net/tcp").unwrap();
@@ -274,16 +277,16 @@ impl Space {
     }
 
     /// Serves on a port until the server is dropped.
-    pub fn serve(&self, ip: Ipv4Addr, port: u16, name: &'static str) -> Server {
+    pub fn serve(&self, ip: Ipv4Addr, port: u16, name: &'static str) -> EchoServer {
         let listener = Arc::new(self.listen(ip, port));
         let accepting = Arc::clone(&listener);
         let thread = thread::spawn(move || {
             while let Ok((mut stream, peer)) = accepting.accept() {
-                // A client that went away is not the server's business.
+                // A client may disconnect at any time.
                 let _ = write!(stream, "{name} {}", peer.ip());
             }
         });
-        Server { listener, thread: Some(thread) }
+        EchoServer { listener, thread: Some(thread) }
     }
 
     /// Number of connection tracking entries.
@@ -293,48 +296,48 @@ impl Space {
     }
 }
 
-pub struct Server {
+pub struct EchoServer {
     listener: Arc<TcpListener>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Drop for Server {
+impl Drop for EchoServer {
     fn drop(&mut self) {
-        // A listening socket that is shut down makes accept() return.
+        // Shutting down a listening socket makes accept() return.
         let _ = nix::sys::socket::shutdown(self.listener.as_raw_fd(), nix::sys::socket::Shutdown::Both);
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
-/// A connection that is kept open.
-pub fn connect(space: &Space, ip: Ipv4Addr, port: u16) -> TcpStream {
+/// An open connection.
+pub fn connect(space: &NetworkNamespace, ip: Ipv4Addr, port: u16) -> TcpStream {
     let stream =
-        space.run(|| TcpStream::connect_timeout(&SocketAddrV4::new(ip, port).into(), PATIENCE).unwrap());
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        space.run(|| TcpStream::connect_timeout(&SocketAddrV4::new(ip, port).into(), WAIT_DEADLINE).unwrap());
+    stream.set_read_timeout(Some(WAIT_DEADLINE)).unwrap();
     stream
 }
 
-/// Asserts that a connection is refused, and at once.
-pub fn assert_refused(space: &Space, ip: Ipv4Addr, port: u16) {
+/// Asserts that a connection is refused immediately.
+pub fn assert_refused(space: &NetworkNamespace, ip: Ipv4Addr, port: u16) {
     let start = Instant::now();
-    let refused = space.ask(ip, port).unwrap_err();
+    let refused = space.fetch(ip, port).unwrap_err();
     assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused, "{ip}:{port}: {refused}");
     assert!(start.elapsed() < Duration::from_millis(900), "refused only after a second attempt");
 }
 
-/// Asserts that two inventories are the same, and shows only what differs.
+/// Asserts that two inventories are equal, and shows only the differences.
 pub fn assert_same(found: &BTreeSet<String>, expected: &BTreeSet<String>, when: &str) {
     let extra: Vec<_> = found.difference(expected).collect();
     let missing: Vec<_> = expected.difference(found).collect();
     assert!(extra.is_empty() && missing.is_empty(), "{when}: too much: {extra:#?}, missing: {missing:#?}");
 }
 
-/// Without the lines that show indexes of links, which are new after a link was made anew.
+/// Drops lines with link indexes, which change when a link is re-created.
 pub fn without_indexes(inventory: &BTreeSet<String>) -> BTreeSet<String> {
     inventory.iter().map(|line| line.split("@if").next().unwrap().to_owned()).collect()
 }
 
-/// Closes both ways of a connection.
+/// Shuts down both directions of a connection.
 pub fn close(stream: &TcpStream) {
     stream.shutdown(Shutdown::Both).unwrap();
 }

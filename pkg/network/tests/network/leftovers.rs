@@ -1,21 +1,21 @@
-//! Nothing is left: after removal, after a kill at any point, after an agent that forgot everything.
+//! Nothing remains after removal, after a kill at any point, or after an agent lost its state.
 
 use std::collections::BTreeSet;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use warren_network::{LinuxNetwork, Network};
+use warren_network::{LinuxNetwork, NetworkBackend};
 
 use crate::lab::{
-    CLIENT, Lab, NODE, Space, all, assert_same, host_port, key, link, on_node, published, settings, task,
-    without_indexes,
+    CLIENT, NODE, NetworkLab, NetworkNamespace, all, assert_same, host_port, key, link, published,
+    run_on_node, settings, task, without_indexes,
 };
 
-/// Set for a process that shall work in a given run directory until it is killed.
+/// Set for a process that works in a given run directory until it is killed.
 const VICTIM: &str = "WARREN_NETWORK_TEST_VICTIM";
 
-/// Rules of others, so that all tables exist before we come, and can be seen untouched after we went.
-fn rules_of_others(lab: &Lab) {
+/// Foreign rules, so that all tables exist beforehand, and can be compared afterwards.
+fn rules_of_others(lab: &NetworkLab) {
     for rule in [
         "-t raw -A PREROUTING -s 198.51.100.0/24 -j DROP",
         "-t nat -A POSTROUTING -s 172.17.0.0/16 -j MASQUERADE",
@@ -30,7 +30,7 @@ fn rules_of_others(lab: &Lab) {
 
 #[test]
 fn removal_leaves_the_node_as_it_was() {
-    on_node(|lab| async move {
+    run_on_node(|lab| async move {
         rules_of_others(&lab);
         let before = lab.inventory();
         let tasks = lab.with_tasks([2, 3]).await;
@@ -39,7 +39,7 @@ fn removal_leaves_the_node_as_it_was() {
         lab.publish(None, 8081, &[(2, 80)]).await;
         lab.publish(Some(NODE), 8082, &[]).await;
         let with_two = lab.inventory();
-        assert_eq!(lab.client.ask(NODE, 8081).unwrap(), format!("two {CLIENT}"));
+        assert_eq!(lab.client.fetch(NODE, 8081).unwrap(), format!("two {CLIENT}"));
         lab.network.ensure_task(&task(4)).await.unwrap();
         lab.publish(None, 8083, &[(4, 80)]).await;
         for _ in 0..2 {
@@ -59,14 +59,14 @@ fn removal_leaves_the_node_as_it_was() {
 }
 
 #[test]
-fn an_agent_that_remembers_nothing_removes_everything() {
-    on_node(|lab| async move {
+fn agent_without_state_removes_everything() {
+    run_on_node(|lab| async move {
         let before = lab.inventory();
         lab.with_tasks([2]).await;
         lab.publish(None, 8080, &[(2, 80)]).await;
         lab.node.command("ip", &["link", "add", "wc0123456789abc", "type", "veth", "peer", "name", "x"]);
         LinuxNetwork::new(lab.run.path()).remove_node().await.unwrap();
-        // The base chains of the tables that did not exist before stay, empty.
+        // The base chains of tables that did not exist before remain, empty.
         let base = |line: &String| {
             line.contains("iptables-save") && !line.contains("-A ") && !line.contains("WARREN")
         };
@@ -77,7 +77,7 @@ fn an_agent_that_remembers_nothing_removes_everything() {
 
 #[test]
 fn half_made_tasks_are_completed() {
-    on_node(|lab| async move {
+    run_on_node(|lab| async move {
         lab.with_tasks([]).await;
         let (name, file) = (link(2), lab.run.path().join("netns/web.2"));
         let path = file.to_str().unwrap();
@@ -96,8 +96,8 @@ fn half_made_tasks_are_completed() {
             let state = state.replace("/proc/thread-self", "/proc/self");
             lab.node.command("sh", &["-c", &state]);
             let path = lab.network.ensure_task(&task(2)).await.unwrap();
-            let _server = Space::open(&path).serve([0, 0, 0, 0].into(), 80, "two");
-            assert_eq!(lab.node.ask(task(2).address, 80).unwrap(), "two 10.210.1.1", "{state}");
+            let _server = NetworkNamespace::open(&path).serve([0, 0, 0, 0].into(), 80, "two");
+            assert_eq!(lab.node.fetch(task(2).address, 80).unwrap(), "two 10.210.1.1", "{state}");
             lab.network.remove_task(&key(2)).await.unwrap();
             assert!(!file.exists() && !lab.inventory().iter().any(|line| line.contains(&name)), "{state}");
         }
@@ -106,18 +106,18 @@ fn half_made_tasks_are_completed() {
 
 #[test]
 fn a_task_may_change_its_address() {
-    on_node(|lab| async move {
+    run_on_node(|lab| async move {
         lab.with_tasks([2]).await;
         let moved = warren_network::TaskNetwork { task: key(2), address: task(3).address };
         let path = lab.network.ensure_task(&moved).await.unwrap();
-        let _server = Space::open(&path).serve([0, 0, 0, 0].into(), 80, "two");
-        assert_eq!(lab.node.ask(moved.address, 80).unwrap(), "two 10.210.1.1");
-        assert!(lab.node.ask(task(2).address, 80).is_err());
+        let _server = NetworkNamespace::open(&path).serve([0, 0, 0, 0].into(), 80, "two");
+        assert_eq!(lab.node.fetch(moved.address, 80).unwrap(), "two 10.210.1.1");
+        assert!(lab.node.fetch(task(2).address, 80).is_err());
         assert!(!lab.inventory().iter().any(|line| line.contains("10.210.1.2 ")));
     });
 }
 
-/// Makes and removes tasks and ports: some rounds, or without end.
+/// Creates and removes tasks and ports, for a number of rounds or endlessly.
 async fn work(network: &LinuxNetwork, rounds: usize) {
     for _ in 0..rounds {
         network.ensure_node(&settings()).await.unwrap();
@@ -140,7 +140,7 @@ fn work_in_rounds_leaves_nothing() {
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         return runtime.block_on(work(&LinuxNetwork::new(directory), usize::MAX));
     }
-    on_node(|lab| async move {
+    run_on_node(|lab| async move {
         rules_of_others(&lab);
         let before = lab.inventory();
         work(&lab.network, 2).await;
@@ -148,11 +148,11 @@ fn work_in_rounds_leaves_nothing() {
     });
 }
 
-/// A process that is killed at the latest when the test ends.
-struct Victim(Child);
+/// A process that is killed when the test ends.
+struct KilledProcess(Child);
 
-impl Victim {
-    fn start(lab: &Lab) -> Self {
+impl KilledProcess {
+    fn start(lab: &NetworkLab) -> Self {
         let program = std::env::current_exe().unwrap();
         let spawn = || {
             Command::new(program)
@@ -167,7 +167,7 @@ impl Victim {
     }
 }
 
-impl Drop for Victim {
+impl Drop for KilledProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -176,24 +176,24 @@ impl Drop for Victim {
 
 #[test]
 fn a_kill_at_any_point_is_repaired_and_removed() {
-    on_node(|lab| async move {
+    run_on_node(|lab| async move {
         rules_of_others(&lab);
         let before = lab.inventory();
-        let wanted = all([2], &published(None, 8080, &[(2, 80)]));
-        lab.network.ensure(&wanted).await.unwrap();
+        let desired = all([2], &published(None, 8080, &[(2, 80)]));
+        lab.network.ensure(&desired).await.unwrap();
         let whole = lab.inventory();
         lab.network.remove_node().await.unwrap();
         let mut half_done = 0;
         for kill in 0..12_u64 {
-            let victim = Victim::start(&lab);
-            // Not a wait for anything: the moments of the kills, spread over more than one round.
+            let victim = KilledProcess::start(&lab);
+            // Not a wait: the times of the kills, spread over more than one round.
             tokio::time::sleep(Duration::from_millis(40 + kill * 37)).await;
             drop(victim);
             lab.wait_for_orphans().await;
             half_done += usize::from(lab.inventory() != before);
             let network = LinuxNetwork::new(lab.run.path());
             if kill % 2 == 0 {
-                let pass = network.ensure(&wanted).await.unwrap();
+                let pass = network.ensure(&desired).await.unwrap();
                 assert!(pass.failed.is_empty(), "{:?}", pass.failed);
                 assert_same(&without_indexes(&lab.inventory()), &without_indexes(&whole), "after a repair");
             }

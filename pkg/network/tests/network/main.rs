@@ -1,4 +1,4 @@
-//! The network against a real kernel, in network namespaces of its own: nothing outside them is touched.
+//! Tests against a real kernel, in private network namespaces: nothing outside them is touched.
 #![allow(clippy::unwrap_used)]
 
 mod conformance;

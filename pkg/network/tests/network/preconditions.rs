@@ -1,27 +1,27 @@
-//! What is missing on a machine is said before anything is changed. Each case is a process of its own,
-//! because user, PATH and mounts belong to a process.
+//! Missing requirements are reported before anything is changed. Each case is a separate process, because
+//! user, PATH and mounts belong to a process.
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use warren_network::{LinuxNetwork, Network};
+use warren_network::{LinuxNetwork, NetworkBackend};
 
-use crate::lab::{assert_same, on_node};
+use crate::lab::{assert_same, run_on_node};
 
-/// Set for a process that shall only check and print what is missing.
+/// Set for a process that only checks and prints what is missing.
 const CHECK: &str = "WARREN_NETWORK_TEST_CHECK";
 
 #[test]
-fn a_machine_that_can_is_not_changed() {
+fn check_changes_nothing() {
     if std::env::var_os(CHECK).is_some() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let missing = runtime.block_on(LinuxNetwork::new("/nonexistent").check()).unwrap_err();
         return println!("<{missing}>");
     }
-    on_node(|lab| async move {
-        // A new namespace has what the machine has, and that may forward already.
+    run_on_node(|lab| async move {
+        // A new namespace inherits the machine's setting, which may be on already.
         lab.node.run(|| std::fs::write("/proc/sys/net/ipv4/ip_forward", "0").unwrap());
         let before = lab.inventory();
         lab.network.check().await.unwrap();
@@ -32,9 +32,9 @@ fn a_machine_that_can_is_not_changed() {
     });
 }
 
-/// Runs the check in a namespace of its own and returns what it says is missing.
+/// Runs the check in its own namespace and returns what is missing.
 fn missing(prepare: impl FnOnce(&mut Command)) -> String {
-    let check = "a_machine_that_can_is_not_changed";
+    let check = "check_changes_nothing";
     let mut command = Command::new("/usr/bin/unshare");
     command.args(["--net", "--mount", "sh", "-c", "eval \"$PREPARE\"; exec \"$@\"", "sh"]);
     command.arg(std::env::current_exe().unwrap());
@@ -42,32 +42,32 @@ fn missing(prepare: impl FnOnce(&mut Command)) -> String {
     prepare(&mut command);
     let output = command.output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
-    let said = text.split_once('<').and_then(|(_, rest)| rest.split_once('>'));
-    said.unwrap_or_else(|| panic!("{text} {}", String::from_utf8_lossy(&output.stderr))).0.to_owned()
+    let report = text.split_once('<').and_then(|(_, rest)| rest.split_once('>'));
+    report.unwrap_or_else(|| panic!("{text} {}", String::from_utf8_lossy(&output.stderr))).0.to_owned()
 }
 
-/// Writes a program that prints a line and ends with a status.
+/// Writes a program that prints a line and exits with a status.
 fn program(directory: &Path, name: &str, line: &str, status: i32) {
     let text = directory.join(format!("{name}.text"));
     std::fs::write(&text, format!("#!/bin/sh\necho '{line}'\nexit {status}\n")).unwrap();
     install(&text, &directory.join(name));
 }
 
-/// Makes `path` an executable copy of `source`. Another process does it: what this one has open for writing, a child
-/// that another test starts at that moment has too, and then the copy is too busy to be run.
+/// Makes `path` an executable copy of `source`. Another process copies it: a descriptor open for writing
+/// here would be inherited by a child of another test, and the copy would be busy.
 fn install(source: &Path, path: &Path) {
     assert!(Command::new("install").args(["-m", "755"]).arg(source).arg(path).status().unwrap().success());
 }
 
 #[test]
-fn who_is_not_root_is_told_so() {
-    // The test binary may lie where only root can read.
+fn non_root_is_refused() {
+    // The test binary may be in a directory that only root can read.
     let copy =
         tempfile::Builder::new().permissions(std::fs::Permissions::from_mode(0o755)).tempdir().unwrap();
     let path = copy.path().join("check");
     install(&std::env::current_exe().unwrap(), &path);
     let output = Command::new(&path)
-        .args(["--exact", "preconditions::a_machine_that_can_is_not_changed", "--nocapture"])
+        .args(["--exact", "preconditions::check_changes_nothing", "--nocapture"])
         .env(CHECK, "1")
         .uid(65534)
         .output()
@@ -83,28 +83,28 @@ fn missing_and_old_programs_are_named() {
         let path = path.path().display().to_string();
         command.env("PREPARE", format!("export PATH={path}"));
     };
-    let said = missing(with_path);
+    let report = missing(with_path);
     assert!(
-        said.contains("\"iptables\" was not found") && said.contains("apt-get install iptables"),
-        "{said}"
+        report.contains("\"iptables\" was not found") && report.contains("apt-get install iptables"),
+        "{report}"
     );
     program(path.path(), "iptables", "iptables v1.4.21", 0);
-    let said = missing(with_path);
-    assert!(said.contains("iptables 1.6.2 or newer is needed, found \"iptables v1.4.21\""), "{said}");
+    let report = missing(with_path);
+    assert!(report.contains("iptables 1.6.2 or newer is needed, found \"iptables v1.4.21\""), "{report}");
     program(path.path(), "iptables", "iptables v1.8.9", 0);
-    let said = missing(with_path);
-    assert!(said.contains("\"iptables-restore\" was not found"), "{said}");
+    let report = missing(with_path);
+    assert!(report.contains("\"iptables-restore\" was not found"), "{report}");
     program(path.path(), "iptables", "iptables v1.8.9", 1);
-    let said = missing(with_path);
-    assert!(said.contains("`iptables --version` failed"), "{said}");
+    let report = missing(with_path);
+    assert!(report.contains("`iptables --version` failed"), "{report}");
 }
 
 #[test]
 fn settings_that_cannot_be_written_are_named() {
-    let said = missing(|command| {
+    let report = missing(|command| {
         let off = "echo 0 >/proc/sys/net/ipv4/ip_forward";
         let locked = "mount --bind /proc/sys /proc/sys; mount -o remount,ro,bind /proc/sys";
         command.env("PREPARE", format!("{off}; {locked}"));
     });
-    assert!(said.contains("cannot set sysctl net.ipv4.ip_forward to 1"), "{said}");
+    assert!(report.contains("cannot set sysctl net.ipv4.ip_forward to 1"), "{report}");
 }

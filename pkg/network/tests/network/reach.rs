@@ -1,4 +1,4 @@
-//! Who reaches whom, and who must not.
+//! Reachability between tasks, node and outside, and its limits.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -6,17 +6,17 @@ use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::time::{Duration, Instant};
 
 use crate::lab::{
-    CLIENT, GATEWAY, LOCALHOST, Lab, NODE, NODE_TOO, Server, Space, address, all, assert_refused, close,
-    connect, host_port, key, on_node, published, task,
+    CLIENT, EchoServer, GATEWAY, LOCALHOST, NODE, NODE_SECOND, NetworkLab, NetworkNamespace, address, all,
+    assert_refused, close, connect, host_port, key, published, run_on_node, task,
 };
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use warren_network::{Network, NodeNetwork};
+use warren_network::{NetworkBackend, NodeNetwork};
 
 const ANY: Ipv4Addr = Ipv4Addr::UNSPECIFIED;
 
-/// Two tasks that serve on port 80, published together on 8080, and the second's other port on one address
-/// only.
-async fn shop(lab: &Lab) -> (Vec<Space>, Vec<Server>) {
+/// Two tasks that serve on port 80, published together on 8080, and another port of the second task on one
+/// address only.
+async fn publish_two_tasks(lab: &NetworkLab) -> (Vec<NetworkNamespace>, Vec<EchoServer>) {
     let tasks = lab.with_tasks([2, 3]).await;
     let servers = vec![tasks[0].serve(ANY, 80, "two"), tasks[1].serve(ANY, 80, "three")];
     lab.publish(None, 8080, &[(2, 80), (3, 80)]).await;
@@ -25,29 +25,35 @@ async fn shop(lab: &Lab) -> (Vec<Space>, Vec<Server>) {
 
 #[test]
 fn a_published_port_answers_from_everywhere() {
-    everywhere(&[]);
+    assert_reachable_everywhere(&[]);
 }
 
 #[test]
 fn a_published_port_answers_on_strict_hosts() {
-    // As Docker and cautious distributions leave them.
-    everywhere(&["echo 1 > /proc/sys/net/ipv4/conf/all/rp_filter", "iptables -P FORWARD DROP"]);
-    everywhere(&["echo 2 > /proc/sys/net/ipv4/conf/all/rp_filter", "echo 1 > /proc/sys/net/ipv4/ip_forward"]);
+    // The settings of Docker and hardened distributions.
+    assert_reachable_everywhere(&[
+        "echo 1 > /proc/sys/net/ipv4/conf/all/rp_filter",
+        "iptables -P FORWARD DROP",
+    ]);
+    assert_reachable_everywhere(&[
+        "echo 2 > /proc/sys/net/ipv4/conf/all/rp_filter",
+        "echo 1 > /proc/sys/net/ipv4/ip_forward",
+    ]);
 }
 
-fn everywhere(host: &'static [&'static str]) {
-    on_node(move |lab| async move {
+fn assert_reachable_everywhere(host: &'static [&'static str]) {
+    run_on_node(move |lab| async move {
         for setting in host {
             lab.node.command("sh", &["-c", setting]);
         }
-        let (tasks, _servers) = shop(&lab).await;
+        let (tasks, _servers) = publish_two_tasks(&lab).await;
         lab.publish(None, 8082, &[(2, 80)]).await;
-        // Where from, where to, and as whom the task sees the client: unchanged wherever it can answer to.
+        // Source, target, and the client address that the task sees: unchanged wherever it can reply to it.
         let cases = [
             (&lab.client, NODE, CLIENT),
-            (&lab.client, NODE_TOO, CLIENT),
+            (&lab.client, NODE_SECOND, CLIENT),
             (&lab.node, NODE, NODE),
-            (&lab.node, NODE_TOO, NODE),
+            (&lab.node, NODE_SECOND, NODE),
             (&lab.node, GATEWAY, GATEWAY),
             (&lab.node, LOCALHOST, GATEWAY),
             (&tasks[1], NODE, address(3)),
@@ -56,85 +62,85 @@ fn everywhere(host: &'static [&'static str]) {
             (&tasks[0], GATEWAY, GATEWAY),
         ];
         for (from, to, seen_as) in cases {
-            assert_eq!(from.ask(to, 8082).unwrap(), format!("two {seen_as}"), "{to}");
+            assert_eq!(from.fetch(to, 8082).unwrap(), format!("two {seen_as}"), "{to}");
         }
     });
 }
 
 #[test]
 fn connections_are_shared_out_evenly() {
-    on_node(|lab| async move {
-        let (_tasks, _servers) = shop(&lab).await;
+    run_on_node(|lab| async move {
+        let (_tasks, _servers) = publish_two_tasks(&lab).await;
         let mut counts = BTreeMap::new();
         for _ in 0..200 {
-            let answer = lab.client.ask(NODE, 8080).unwrap();
+            let answer = lab.client.fetch(NODE, 8080).unwrap();
             *counts.entry(answer.split(' ').next().unwrap().to_owned()).or_insert(0) += 1;
         }
-        // With equal shares, 60 or less of 200 has a chance of 1 in 100 million.
+        // With equal shares, 60 or less of 200 has a probability of 1 in 100 million.
         assert!(counts.len() == 2 && counts.values().all(|count| *count > 60), "{counts:?}");
     });
 }
 
 #[test]
 fn tasks_reach_each_other_and_the_outside() {
-    on_node(|lab| async move {
-        let (tasks, _servers) = shop(&lab).await;
-        assert_eq!(tasks[0].ask(address(3), 80).unwrap(), format!("three {}", address(2)));
-        assert_eq!(lab.node.ask(address(3), 80).unwrap(), format!("three {GATEWAY}"));
+    run_on_node(|lab| async move {
+        let (tasks, _servers) = publish_two_tasks(&lab).await;
+        assert_eq!(tasks[0].fetch(address(3), 80).unwrap(), format!("three {}", address(2)));
+        assert_eq!(lab.node.fetch(address(3), 80).unwrap(), format!("three {GATEWAY}"));
         let _outside = lab.client.serve(ANY, 7000, "outside");
-        assert_eq!(tasks[0].ask(CLIENT, 7000).unwrap(), format!("outside {NODE}"), "masqueraded");
+        assert_eq!(tasks[0].fetch(CLIENT, 7000).unwrap(), format!("outside {NODE}"), "masqueraded");
         let _node = lab.node.serve(NODE, 7001, "node");
-        assert_eq!(tasks[0].ask(NODE, 7001).unwrap(), format!("node {}", address(2)));
+        assert_eq!(tasks[0].fetch(NODE, 7001).unwrap(), format!("node {}", address(2)));
     });
 }
 
 #[test]
 fn a_port_bound_to_one_address_answers_only_there() {
-    on_node(|lab| async move {
-        let (_tasks, _servers) = shop(&lab).await;
-        lab.publish(Some(NODE_TOO), 8083, &[(2, 80)]).await;
+    run_on_node(|lab| async move {
+        let (_tasks, _servers) = publish_two_tasks(&lab).await;
+        lab.publish(Some(NODE_SECOND), 8083, &[(2, 80)]).await;
         lab.publish(Some(LOCALHOST), 8084, &[(3, 80)]).await;
         lab.publish(Some(NODE), 8085, &[(2, 80)]).await;
         lab.publish(Some(LOCALHOST), 8085, &[(3, 80)]).await;
-        assert_eq!(lab.client.ask(NODE_TOO, 8083).unwrap(), format!("two {CLIENT}"));
+        assert_eq!(lab.client.fetch(NODE_SECOND, 8083).unwrap(), format!("two {CLIENT}"));
         assert_refused(&lab.client, NODE, 8083);
         assert_refused(&lab.node, LOCALHOST, 8083);
-        assert_eq!(lab.node.ask(LOCALHOST, 8084).unwrap(), format!("three {GATEWAY}"));
+        assert_eq!(lab.node.fetch(LOCALHOST, 8084).unwrap(), format!("three {GATEWAY}"));
         assert_refused(&lab.client, NODE, 8084);
         // One port, two addresses, two services.
-        assert_eq!(lab.client.ask(NODE, 8085).unwrap(), format!("two {CLIENT}"));
-        assert_eq!(lab.node.ask(LOCALHOST, 8085).unwrap(), format!("three {GATEWAY}"));
+        assert_eq!(lab.client.fetch(NODE, 8085).unwrap(), format!("two {CLIENT}"));
+        assert_eq!(lab.node.fetch(LOCALHOST, 8085).unwrap(), format!("three {GATEWAY}"));
     });
 }
 
 #[test]
 fn ports_follow_their_backends() {
-    on_node(|lab| async move {
-        let (tasks, _servers) = shop(&lab).await;
+    run_on_node(|lab| async move {
+        let (tasks, _servers) = publish_two_tasks(&lab).await;
         lab.publish(None, 8080, &[]).await;
         for (from, to) in
             [(&lab.client, NODE), (&lab.node, NODE), (&lab.node, LOCALHOST), (&tasks[0], GATEWAY)]
         {
             assert_refused(from, to, 8080);
         }
-        // Also where the host's own firewall drops what it does not know.
+        // Also when the host's own firewall drops by default.
         lab.node.command("iptables", &["-A", "INPUT", "-j", "DROP"]);
         assert_refused(&lab.client, NODE, 8080);
         lab.publish(None, 8080, &[(3, 80)]).await;
         for _ in 0..10 {
-            assert_eq!(lab.client.ask(NODE, 8080).unwrap(), format!("three {CLIENT}"));
+            assert_eq!(lab.client.fetch(NODE, 8080).unwrap(), format!("three {CLIENT}"));
         }
         lab.network.remove_port(host_port(None, 8080)).await.unwrap();
         lab.node.command("iptables", &["-D", "INPUT", "-j", "DROP"]);
         assert_refused(&lab.client, NODE, 8080);
         let _stranger = lab.node.serve(NODE, 8080, "stranger");
-        assert_eq!(lab.client.ask(NODE, 8080).unwrap(), format!("stranger {CLIENT}"));
+        assert_eq!(lab.client.fetch(NODE, 8080).unwrap(), format!("stranger {CLIENT}"));
     });
 }
 
 #[test]
-fn established_connections_outlive_the_withdrawal_but_not_the_task() {
-    on_node(|lab| async move {
+fn established_connections_outlive_unpublish_but_not_the_task() {
+    run_on_node(|lab| async move {
         let tasks = lab.with_tasks([2]).await;
         let listener = tasks[0].run(|| std::net::TcpListener::bind("0.0.0.0:80").unwrap());
         lab.publish(None, 8080, &[(2, 80)]).await;
@@ -152,16 +158,16 @@ fn established_connections_outlive_the_withdrawal_but_not_the_task() {
     });
 }
 
-/// Whether a connection comes about within a time that is long for one that works.
-fn connects(from: &Space, to: Ipv4Addr, port: u16) -> bool {
+/// Whether a connection succeeds within a generous time.
+fn connects(from: &NetworkNamespace, to: Ipv4Addr, port: u16) -> bool {
     let to = SocketAddrV4::new(to, port).into();
     from.run(|| TcpStream::connect_timeout(&to, Duration::from_millis(300)).is_ok())
 }
 
 #[test]
-fn the_nodes_loopback_is_its_own() {
-    on_node(|lab| async move {
-        let (tasks, _servers) = shop(&lab).await;
+fn node_loopback_is_not_reachable() {
+    run_on_node(|lab| async move {
+        let (tasks, _servers) = publish_two_tasks(&lab).await;
         let _on_loopback = lab.node.serve(LOCALHOST, 7002, "private");
         lab.publish(Some(LOCALHOST), 8084, &[(3, 80)]).await;
         // A hostile task and a hostile neighbour send packets for 127.0.0.1 to the node.
@@ -182,13 +188,13 @@ fn the_nodes_loopback_is_its_own() {
 }
 
 #[test]
-fn nobody_speaks_for_others() {
-    on_node(|lab| async move {
-        let (tasks, _servers) = shop(&lab).await;
-        // Straight to a task's address from the outside.
+fn spoofed_packets_are_dropped() {
+    run_on_node(|lab| async move {
+        let (tasks, _servers) = publish_two_tasks(&lab).await;
+        // Directly to a task's address from the outside.
         lab.client.command("ip", &["route", "add", "10.210.0.0/16", "via", "192.0.2.1"]);
         assert!(!connects(&lab.client, address(2), 80));
-        // With the address of another task as the source.
+        // With the source address of another task.
         tasks[0].command("ip", &["addr", "add", "10.210.1.77/32", "dev", "eth0"]);
         tasks[0].command("sh", &["-c", "ip route add 10.210.1.3 via 10.210.1.1 dev eth0 src 10.210.1.77"]);
         assert_eq!(dropped_as_spoofed(&lab.node), 0);
@@ -197,8 +203,8 @@ fn nobody_speaks_for_others() {
     });
 }
 
-/// Packets that the rule against false source addresses dropped.
-fn dropped_as_spoofed(node: &Space) -> u64 {
+/// Packets dropped by the rule against spoofed source addresses.
+fn dropped_as_spoofed(node: &NetworkNamespace) -> u64 {
     let chain = node.command("iptables", &["-t", "raw", "-nvxL", "WARREN-RAW-C"]);
     let rule = chain.lines().find(|line| line.contains("rpfilter")).unwrap();
     rule.split_whitespace().next().unwrap().parse().unwrap()
@@ -206,7 +212,7 @@ fn dropped_as_spoofed(node: &Space) -> u64 {
 
 #[test]
 fn fifty_tasks_at_once_with_a_port_each() {
-    on_node(|lab| async move {
+    run_on_node(|lab| async move {
         lab.with_tasks([]).await;
         let starts = (10..60_u8).map(|last| {
             let network = lab.network.clone();
@@ -225,9 +231,9 @@ fn fifty_tasks_at_once_with_a_port_each() {
         }
         println!("attach and publish of 50 at once: {:?}", start.elapsed());
         for (last, path) in (10..60_u8).zip(paths) {
-            let space = Space::open(&path);
+            let space = NetworkNamespace::open(&path);
             let _server = space.serve(ANY, 80, "one");
-            assert_eq!(lab.client.ask(NODE, 9000 + u16::from(last)).unwrap(), format!("one {CLIENT}"));
+            assert_eq!(lab.client.fetch(NODE, 9000 + u16::from(last)).unwrap(), format!("one {CLIENT}"));
         }
         let pass = lab.network.repair().await.unwrap();
         assert!(pass.repaired.is_empty() && pass.failed.is_empty(), "{pass:?}");
@@ -244,30 +250,30 @@ fn fifty_tasks_at_once_with_a_port_each() {
 }
 
 #[test]
-fn five_thousand_ports_cost_a_connection_no_more_than_one() {
-    on_node(|lab| async move {
+fn connection_time_is_independent_of_port_count() {
+    run_on_node(|lab| async move {
         // Each held port is an open file.
         let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
         setrlimit(Resource::RLIMIT_NOFILE, most, most).unwrap();
-        let (_tasks, _servers) = shop(&lab).await;
+        let (_tasks, _servers) = publish_two_tasks(&lab).await;
         let mut all = all([2, 3], &published(None, 24_999, &[(2, 80)]));
         let few = connection_time(&lab, all.clone(), 24_999).await;
         for port in 20_000..24_999 {
             let more = published(None, port, &[(2, 80)]);
-            all.ports.insert(more.at, more.backends);
+            all.ports.insert(more.host_port, more.backends);
         }
         let many = connection_time(&lab, all, 24_999).await;
         let start = Instant::now();
         lab.publish(None, 22_222, &[(3, 80)]).await;
         println!("connection with 1 port {few:?}, with 5000 {many:?}; change of one: {:?}", start.elapsed());
-        assert_eq!(lab.client.ask(NODE, 22_222).unwrap(), format!("three {CLIENT}"));
-        // Without the tree it would be 100 microseconds more; half of it is noise enough.
+        assert_eq!(lab.client.fetch(NODE, 22_222).unwrap(), format!("three {CLIENT}"));
+        // Without the tree it would be 100 microseconds more; the limit allows half of that as noise.
         assert!(many < few + Duration::from_micros(50), "{few:?} {many:?}");
     });
 }
 
 /// The fastest of many connections to a published port.
-async fn connection_time(lab: &Lab, all: NodeNetwork, port: u16) -> Duration {
+async fn connection_time(lab: &NetworkLab, all: NodeNetwork, port: u16) -> Duration {
     let pass = lab.network.ensure(&all).await.unwrap();
     assert!(pass.failed.is_empty(), "{:?}", pass.failed);
     let to = SocketAddrV4::new(NODE, port).into();
@@ -281,7 +287,7 @@ async fn connection_time(lab: &Lab, all: NodeNetwork, port: u16) -> Duration {
 
 #[test]
 fn attaching_is_quick() {
-    on_node(|lab| async move {
+    run_on_node(|lab| async move {
         lab.with_tasks([]).await;
         let mut times = Vec::new();
         for last in 10..50 {
@@ -299,7 +305,7 @@ fn attaching_is_quick() {
         removals.sort();
         println!("attach: median {:?}, worst {:?}", times[20], times[39]);
         println!("detach: median {:?}, worst {:?}", removals[20], removals[39]);
-        // A few milliseconds on a quiet machine; the limit is for one that is busy with other tests.
+        // A few milliseconds on a quiet machine; the limit allows for concurrent tests.
         assert!(times[20] < Duration::from_millis(100), "{times:?}");
     });
 }

@@ -1,49 +1,50 @@
-//! Damage of every kind, done behind the node's back, and what a pass makes of it.
+//! External damage of every kind, and its repair by a reconciliation.
 
 use std::net::Ipv4Addr;
 
-use warren_network::{Error, LinuxNetwork, Network};
+use warren_network::{Error, LinuxNetwork, NetworkBackend};
 
 use crate::lab::{
-    CLIENT, Lab, NODE, Server, Space, all, assert_same, key, link, on_node, published, without_indexes,
+    CLIENT, EchoServer, NODE, NetworkLab, NetworkNamespace, all, assert_same, key, link, published,
+    run_on_node, without_indexes,
 };
 
 const ANY: Ipv4Addr = Ipv4Addr::UNSPECIFIED;
 
-/// A node with one task that serves, published on 8080, after a first pass.
-async fn shop(lab: &Lab) -> Server {
+/// A node with one serving task, published on 8080, after a first reconciliation.
+async fn publish_one_task(lab: &NetworkLab) -> EchoServer {
     let made = lab.network.ensure(&all([2], &published(None, 8080, &[(2, 80)]))).await.unwrap();
     assert!(made.failed.is_empty(), "{:?}", made.failed);
     serve(lab)
 }
 
-fn serve(lab: &Lab) -> Server {
-    Space::open(&lab.run.path().join("netns").join(key(2).as_str())).serve(ANY, 80, "two")
+fn serve(lab: &NetworkLab) -> EchoServer {
+    NetworkNamespace::open(&lab.run.path().join("netns").join(key(2).as_str())).serve(ANY, 80, "two")
 }
 
 #[test]
-fn passing_twice_changes_nothing() {
-    on_node(|lab| async move {
-        let _server = shop(&lab).await;
+fn second_pass_changes_nothing() {
+    run_on_node(|lab| async move {
+        let _server = publish_one_task(&lab).await;
         let before = lab.inventory();
         for _ in 0..2 {
             let pass = lab.network.repair().await.unwrap();
             assert!(pass.repaired.is_empty() && pass.failed.is_empty(), "{pass:?}");
             assert_same(&lab.inventory(), &before, "after a second pass");
         }
-        // An agent that starts anew on the same node finds all as it is, and the container keeps its
+        // A restarted agent on the same node finds everything in place, and the container keeps its
         // namespace.
         let restarted = LinuxNetwork::new(lab.run.path());
         let pass = restarted.ensure(&all([2], &published(None, 8081, &[]))).await.unwrap();
         assert!(!pass.repaired.iter().any(|what| what.contains("attached")), "{pass:?}");
-        assert_eq!(lab.node.ask(crate::lab::address(2), 80).unwrap(), "two 10.210.1.1");
+        assert_eq!(lab.node.fetch(crate::lab::address(2), 80).unwrap(), "two 10.210.1.1");
     });
 }
 
 #[test]
 fn damage_on_the_node_is_repaired() {
-    on_node(|lab| async move {
-        let _server = shop(&lab).await;
+    run_on_node(|lab| async move {
+        let _server = publish_one_task(&lab).await;
         let whole = lab.inventory();
         let (link, ns) = (link(2), lab.run.path().join("netns/web.2"));
         let inside = format!("nsenter --net={}", ns.display());
@@ -76,10 +77,9 @@ fn damage_on_the_node_is_repaired() {
             lab.node.command("sh", &["-c", &damage]);
             let pass = lab.network.repair().await.unwrap();
             assert!(!pass.repaired.is_empty() && pass.failed.is_empty(), "{damage}: {pass:?}");
-            // Forwarding and the loopback switch are not part of the inventory; reaching the task shows
-            // them.
-            assert_eq!(lab.client.ask(NODE, 8080).unwrap(), format!("two {CLIENT}"), "{damage}");
-            assert_eq!(lab.node.ask(Ipv4Addr::LOCALHOST, 8080).unwrap(), "two 10.210.1.1", "{damage}");
+            // Forwarding and route_localnet are not part of the inventory; reaching the task verifies them.
+            assert_eq!(lab.client.fetch(NODE, 8080).unwrap(), format!("two {CLIENT}"), "{damage}");
+            assert_eq!(lab.node.fetch(Ipv4Addr::LOCALHOST, 8080).unwrap(), "two 10.210.1.1", "{damage}");
             assert_same(&without_indexes(&lab.inventory()), &without_indexes(&whole), &damage);
             let again = lab.network.repair().await.unwrap();
             assert!(again.repaired.is_empty() && again.failed.is_empty(), "{damage}: {again:?}");
@@ -88,9 +88,9 @@ fn damage_on_the_node_is_repaired() {
 }
 
 #[test]
-fn a_lost_namespace_is_made_anew() {
-    on_node(|lab| async move {
-        let server = shop(&lab).await;
+fn lost_namespace_is_recreated() {
+    run_on_node(|lab| async move {
+        let server = publish_one_task(&lab).await;
         drop(server);
         let file = lab.run.path().join("netns/web.2");
         lab.node.command("umount", &[file.to_str().unwrap()]);
@@ -100,43 +100,42 @@ fn a_lost_namespace_is_made_anew() {
             "{pass:?}"
         );
         let _server = serve(&lab);
-        assert_eq!(lab.client.ask(NODE, 8080).unwrap(), format!("two {CLIENT}"));
+        assert_eq!(lab.client.fetch(NODE, 8080).unwrap(), format!("two {CLIENT}"));
     });
 }
 
 #[test]
 fn publishing_works_on_damaged_chains() {
-    on_node(|lab| async move {
-        let _server = shop(&lab).await;
+    run_on_node(|lab| async move {
+        let _server = publish_one_task(&lab).await;
         lab.node.command("nft", &["flush", "ruleset"]);
-        // The write that this needs drops a chain that is gone, and must notice that all the others are as
-        // well.
+        // The write that this causes drops a missing chain, and must detect that all the others are missing
+        // too.
         lab.publish(None, 8080, &[]).await;
         lab.publish(None, 8080, &[(2, 80)]).await;
         lab.network.repair().await.unwrap();
-        assert_eq!(lab.client.ask(NODE, 8080).unwrap(), format!("two {CLIENT}"));
+        assert_eq!(lab.client.fetch(NODE, 8080).unwrap(), format!("two {CLIENT}"));
     });
 }
 
 #[test]
 fn a_port_that_was_lost_is_reported_and_taken_again() {
-    on_node(|lab| async move {
+    run_on_node(|lab| async move {
         let stranger = lab.node.serve(NODE, 8080, "stranger");
-        let wanted = all([2], &published(None, 8080, &[(2, 80)]));
-        let pass = lab.network.ensure(&wanted).await.unwrap();
+        let desired = all([2], &published(None, 8080, &[(2, 80)]));
+        let pass = lab.network.ensure(&desired).await.unwrap();
         let [Error::PortTaken { by: Some(by), .. }] = pass.failed.as_slice() else {
             panic!("{:?}", pass.failed)
         };
         assert_eq!(by.pid, std::process::id());
-        // A port that somebody else has is not translated away from under them, and the rest is made all the
-        // same.
-        assert_eq!(lab.client.ask(NODE, 8080).unwrap(), format!("stranger {CLIENT}"));
+        // A port of another process is not translated, and everything else is created nevertheless.
+        assert_eq!(lab.client.fetch(NODE, 8080).unwrap(), format!("stranger {CLIENT}"));
         let _server = serve(&lab);
-        assert_eq!(lab.node.ask(crate::lab::address(2), 80).unwrap(), "two 10.210.1.1");
+        assert_eq!(lab.node.fetch(crate::lab::address(2), 80).unwrap(), "two 10.210.1.1");
         drop(stranger);
         lab.node.wait_closed(8080);
         let pass = lab.network.repair().await.unwrap();
         assert!(pass.failed.is_empty(), "{:?}", pass.failed);
-        assert_eq!(lab.client.ask(NODE, 8080).unwrap(), format!("two {CLIENT}"));
+        assert_eq!(lab.client.fetch(NODE, 8080).unwrap(), format!("two {CLIENT}"));
     });
 }

@@ -1,14 +1,14 @@
-//! What a container is called, and whose it is.
+//! Id and owner of a container.
 
 use std::fmt;
 
 use crate::error::Error;
 
-/// containerd refuses longer identifiers.
+/// containerd rejects longer identifiers.
 const MAX_ID: usize = 76;
 
-/// A container's name: letters and digits, with single `.`, `_` or `-` between them, at most 76. Safe in a
-/// path.
+/// Container id: letters and digits, with single `.`, `_` or `-` between them, at most 76 bytes. Safe as a
+/// path component.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ContainerId(String);
 
@@ -24,7 +24,7 @@ impl ContainerId {
             .all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric()));
         match valid && text.len() <= MAX_ID {
             true => Ok(Self(text.to_owned())),
-            false => Err(Error::invalid(
+            false => Err(Error::invalid_field(
                 "id",
                 format!(
                     "{text:?} is not made of letters and digits with single . _ - between, at most {MAX_ID}"
@@ -33,7 +33,7 @@ impl ContainerId {
         }
     }
 
-    /// The text.
+    /// The id as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -45,14 +45,14 @@ impl fmt::Display for ContainerId {
     }
 }
 
-/// Whose container it is.
+/// The task that a container belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Owner {
-    /// The task's id.
+pub struct ContainerOwner {
+    /// Id of the task.
     pub task: String,
-    /// How often the worker has started this task's container.
+    /// Number of starts of this task's container by the worker.
     pub attempt: u32,
-    /// A hash of everything that, when changed, makes it another container.
+    /// Hash of all fields whose change requires a new container.
     pub spec_hash: String,
 }
 

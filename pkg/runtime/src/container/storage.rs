@@ -1,4 +1,4 @@
-//! What a container sees mounted, beside its own file system.
+//! Mounts of a container in addition to its root file system.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -7,14 +7,14 @@ use warren_types::Bytes;
 use super::ContainerSpec;
 use crate::error::Error;
 
-/// Where the init is seen in a container that has one.
+/// Path of the init program in containers that have one.
 pub(crate) const INIT: &str = "/dev/init";
-/// The smallest file system in memory: one page.
+/// Smallest tmpfs: one page.
 const MIN_TMPFS: Bytes = Bytes(4096);
 const MAX_MODE: u32 = 0o7777;
-/// What every container has and cannot do without; below the latter two is free.
-const KERNELS: [&str; 3] = ["/proc", "/sys", "/dev"];
-/// Mount options that a file system in memory takes as they are.
+/// Mounts that every container needs; paths below the latter two are allowed.
+const RESERVED_TARGETS: [&str; 3] = ["/proc", "/sys", "/dev"];
+/// Mount options of a tmpfs without value.
 const TMPFS_FLAGS: [&str; 13] = [
     "noexec",
     "exec",
@@ -30,66 +30,64 @@ const TMPFS_FLAGS: [&str; 13] = [
     "noswap",
     "ro",
 ];
-/// And those that it takes with a number.
-const TMPFS_NUMBERS: [&str; 3] = ["uid", "gid", "nr_inodes"];
+/// Mount options of a tmpfs with a number.
+const TMPFS_NUMBER_OPTIONS: [&str; 3] = ["uid", "gid", "nr_inodes"];
 
-/// Something mounted because it was asked for.
+/// A mount of the task.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mount {
-    /// Absolute path in the container, without `..`; made if missing. Each once.
+pub struct ContainerMount {
+    /// Absolute path in the container, without `..`, created if missing. Each target once.
     pub target: PathBuf,
-    /// What.
-    pub source: MountSource,
-    /// The container cannot write to it.
+    /// Source.
+    pub source: ContainerMountSource,
+    /// The mount is read-only.
     pub read_only: bool,
 }
 
-/// What is mounted.
+/// Source of a mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum MountSource {
+pub enum ContainerMountSource {
     /// A file or directory of the host.
     Bind {
-        /// Absolute path on the host. Must exist when the process is created; it is never made.
+        /// Absolute path on the host. Must exist when the process is created; it is never created.
         path: PathBuf,
-        /// Mounts below it are seen as well, and read-only if it is (from Linux 5.12 on).
+        /// Includes mounts below it, read-only if this one is (Linux 5.12 and later).
         recursive: bool,
-        /// Which mounts made later are seen on the other side.
-        propagation: Propagation,
+        /// Propagation of later mounts.
+        propagation: MountPropagation,
     },
-    /// A file of the host that is only read: nothing on it can be executed, is set-user-id or a device. Must be mounted
-    /// read-only.
+    /// A file of the host, read-only, with noexec, nosuid and nodev. Requires `read_only`.
     File {
         /// Absolute path on the host. Must exist when the process is created.
         path: PathBuf,
     },
-    /// Memory of the container's own, gone with its process. By default nothing on it can be executed, is
-    /// set-user-id or a device.
+    /// A tmpfs that is lost with the process. By default noexec, nosuid and nodev.
     Tmpfs {
-        /// At most so much; `None` is half of the machine's memory, bounded by the container's limit.
+        /// Maximum size; `None`: half of the machine's memory, and at most the container's limit.
         size: Option<Bytes>,
-        /// Permission bits of its root; `None` is 1777.
+        /// Permission bits of its root; `None`: 1777.
         mode: Option<u32>,
-        /// Further mount options: `exec`, `suid`, `dev`, `noatime`, `noswap`, `uid=1000`, `gid=1000` and the
-        /// like.
+        /// Additional mount options: `exec`, `suid`, `dev`, `noatime`, `noswap`, `uid=1000`, `gid=1000` and
+        /// similar.
         options: Vec<String>,
     },
 }
 
-/// Which mounts made later are seen on the other side of a bind mount.
+/// Propagation of later mounts through a bind mount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Propagation {
-    /// None.
+pub enum MountPropagation {
+    /// No propagation.
     #[default]
     Private,
-    /// Those of the host in the container. The path must lie on a shared or slave mount.
+    /// From the host to the container. The path must be on a shared or slave mount.
     Slave,
-    /// Both ways. The path must lie on a shared mount.
+    /// In both directions. The path must be on a shared mount.
     Shared,
 }
 
-impl Propagation {
-    /// As mount(8) calls it, with all mounts below.
-    pub(crate) fn option(self) -> &'static str {
+impl MountPropagation {
+    /// As in mount(8), recursive.
+    pub(crate) fn mount_option(self) -> &'static str {
         match self {
             Self::Private => "rprivate",
             Self::Slave => "rslave",
@@ -98,73 +96,79 @@ impl Propagation {
     }
 }
 
-/// A file or directory of the node's own, such as `/etc/hosts`, shown read-only, and nothing on it can be
-/// executed, is set-user-id or a device. A [`Mount`] at the same target takes its place.
+/// A file or directory of the node, such as `/etc/hosts`, mounted read-only with noexec, nosuid and nodev. A
+/// [`ContainerMount`] with the same target replaces it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostFile {
     /// Absolute path on the host; must exist when the process is created.
     pub source: PathBuf,
-    /// Absolute path in the container; made if missing.
+    /// Absolute path in the container; created if missing.
     pub target: PathBuf,
 }
 
-/// An absolute path in UTF-8 that says where it leads.
-pub(super) fn is_plain(path: &Path) -> bool {
+/// Whether the path is absolute, in UTF-8, and without `..`.
+pub(super) fn is_normalized(path: &Path) -> bool {
     let text = path.to_str().is_some_and(|text| !text.contains('\0'));
     text && path.is_absolute() && !path.components().any(|part| part == Component::ParentDir)
 }
 
 pub(super) fn check_mounts(spec: &ContainerSpec) -> Result<(), Error> {
     for (place, file) in spec.files.iter().enumerate() {
-        if !is_plain(&file.source) || !is_plain(&file.target) {
+        if !is_normalized(&file.source) || !is_normalized(&file.target) {
             let reason = format!("{file:?} has a path that is not absolute, or has '..'");
-            return Err(Error::invalid(format!("files[{place}]"), reason));
+            return Err(Error::invalid_field(format!("files[{place}]"), reason));
         }
     }
     for (place, mount) in spec.mounts.iter().enumerate() {
-        let wrong = |part: &str, reason: String| Error::invalid(format!("mounts[{place}].{part}"), reason);
+        let wrong =
+            |part: &str, reason: String| Error::invalid_field(format!("mounts[{place}].{part}"), reason);
         let target = &mount.target;
-        if !is_plain(target) || target == Path::new("/") {
+        if !is_normalized(target) || target == Path::new("/") {
             let reason = format!("{target:?} is not an absolute path below / without '..'");
             return Err(wrong("target", reason));
         }
-        if KERNELS.iter().any(|own| target == Path::new(own)) || target.starts_with("/proc") {
-            return Err(wrong("target", format!("{target:?} is the kernel's part of the container")));
+        if RESERVED_TARGETS.iter().any(|own| target == Path::new(own)) || target.starts_with("/proc") {
+            return Err(wrong("target", format!("{target:?} is reserved for a kernel file system")));
         }
         let taken = spec.mounts[..place].iter().any(|earlier| earlier.target == *target);
         if taken || (spec.init.is_some() && target == Path::new(INIT)) {
-            return Err(wrong("target", format!("{target:?} has something mounted already")));
+            return Err(wrong("target", format!("{target:?} is the target of another mount")));
         }
-        if matches!(mount.source, MountSource::File { .. }) && !mount.read_only {
-            return Err(wrong("read_only", "a file is only read; set it".to_owned()));
+        if matches!(mount.source, ContainerMountSource::File { .. }) && !mount.read_only {
+            return Err(wrong("read_only", "must be set for a file".to_owned()));
         }
         check_source(&mount.source, wrong)?;
     }
     Ok(())
 }
 
-fn check_source(source: &MountSource, wrong: impl Fn(&str, String) -> Error) -> Result<(), Error> {
+fn check_source(source: &ContainerMountSource, wrong: impl Fn(&str, String) -> Error) -> Result<(), Error> {
     match source {
-        MountSource::Bind { path, .. } | MountSource::File { path } if !is_plain(path) => {
+        ContainerMountSource::Bind { path, .. } | ContainerMountSource::File { path }
+            if !is_normalized(path) =>
+        {
             Err(wrong("source", format!("{path:?} is not an absolute path without '..'")))
         }
-        MountSource::Bind { .. } | MountSource::File { .. } => Ok(()),
-        MountSource::Tmpfs { size: Some(size), .. } if *size < MIN_TMPFS => {
+        ContainerMountSource::Bind { .. } | ContainerMountSource::File { .. } => Ok(()),
+        ContainerMountSource::Tmpfs { size: Some(size), .. } if *size < MIN_TMPFS => {
             Err(wrong("size", format!("{} bytes are less than a page of {}", size.0, MIN_TMPFS.0)))
         }
-        MountSource::Tmpfs { mode: Some(mode), .. } if *mode > MAX_MODE => {
+        ContainerMountSource::Tmpfs { mode: Some(mode), .. } if *mode > MAX_MODE => {
             Err(wrong("mode", format!("{mode:o} has more than the permission bits {MAX_MODE:o}")))
         }
-        MountSource::Tmpfs { options, .. } => match options.iter().find(|option| !is_tmpfs_option(option)) {
+        ContainerMountSource::Tmpfs { options, .. } => match options
+            .iter()
+            .find(|option| !is_tmpfs_option(option))
+        {
             None => Ok(()),
-            Some(unknown) => Err(wrong("options", format!("{unknown:?} is no option of a tmpfs"))),
+            Some(unknown) => Err(wrong("options", format!("{unknown:?} is not a mount option of a tmpfs"))),
         },
     }
 }
 
 fn is_tmpfs_option(option: &str) -> bool {
     let numbered = |(name, value): (&str, &str)| {
-        TMPFS_NUMBERS.contains(&name) && !value.starts_with('+') && value.parse::<u32>().is_ok()
+        TMPFS_NUMBER_OPTIONS.contains(&name) && !value.starts_with('+') && value.parse::<u32>().is_ok()
     };
     TMPFS_FLAGS.contains(&option) || option.split_once('=').is_some_and(numbered)
 }

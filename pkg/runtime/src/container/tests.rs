@@ -1,11 +1,11 @@
-//! What a spec is refused for, without a machine.
+//! Validation of a spec without a machine.
 
 use warren_types::MilliCpu;
 
 use super::*;
 
 fn spec() -> ContainerSpec {
-    let owner = Owner { task: "t".into(), attempt: 1, spec_hash: "h".into() };
+    let owner = ContainerOwner { task: "t".into(), attempt: 1, spec_hash: "h".into() };
     let new = ContainerSpec::new(ContainerId::parse("a").unwrap(), owner, Reference::parse("x").unwrap());
     ContainerSpec { assignment: vec![0; MAX_ASSIGNMENT], hostname: "web-1".into(), ..new }
 }
@@ -13,7 +13,7 @@ fn spec() -> ContainerSpec {
 fn refused(field: &str, change: impl FnOnce(&mut ContainerSpec)) {
     let mut spec = spec();
     change(&mut spec);
-    let error = spec.check().expect_err(field);
+    let error = spec.validate().expect_err(field);
     assert!(matches!(&error, Error::InvalidSpec { field: f, .. } if f == field), "{field}: {error}");
     assert!(!error.is_transient());
 }
@@ -21,30 +21,30 @@ fn refused(field: &str, change: impl FnOnce(&mut ContainerSpec)) {
 fn accepted(change: impl FnOnce(&mut ContainerSpec)) {
     let mut spec = spec();
     change(&mut spec);
-    spec.check().unwrap();
+    spec.validate().unwrap();
 }
 
-fn words(list: &[&str]) -> Vec<String> {
+fn strings(list: &[&str]) -> Vec<String> {
     list.iter().map(|word| (*word).to_owned()).collect()
 }
 
-fn logger() -> Log {
-    Log::Binary { program: "/l".into(), dir: "/d".into(), max_size: Bytes(1), max_files: 1 }
+fn logger() -> OutputTarget {
+    OutputTarget::Binary { program: "/l".into(), dir: "/d".into(), max_size: Bytes(1), max_files: 1 }
 }
 
 #[test]
-fn the_least_spec_is_good_whatever_its_id() {
+fn minimal_spec_is_valid() {
     let spec = ContainerSpec::new(
         ContainerId::parse(&"a".repeat(76)).unwrap(),
-        Owner { task: "t".into(), attempt: 1, spec_hash: "h".into() },
+        ContainerOwner { task: "t".into(), attempt: 1, spec_hash: "h".into() },
         Reference::parse("x").unwrap(),
     );
-    spec.check().unwrap();
+    spec.validate().unwrap();
     assert_eq!(spec.hostname.len(), 64);
 }
 
 #[test]
-fn a_bad_process_is_refused_by_field() {
+fn invalid_process_is_rejected_by_field() {
     refused("env", |s| s.env.push((String::new(), "x".into())));
     refused("env", |s| s.env.push(("A=B".into(), "x".into())));
     refused("command", |s| s.args = Some(vec!["a\0b".into()]));
@@ -58,8 +58,8 @@ fn a_bad_process_is_refused_by_field() {
 }
 
 #[test]
-fn bad_resources_are_refused_by_field() {
-    accepted(|s| s.limits = Limits { cpu: Some(MIN_CPU), memory: Some(MIN_MEMORY), pids: Some(1) });
+fn invalid_resources_are_rejected_by_field() {
+    accepted(|s| s.limits = ContainerLimits { cpu: Some(MIN_CPU), memory: Some(MIN_MEMORY), pids: Some(1) });
     refused("limits.cpu", |s| s.limits.cpu = Some(MilliCpu(9)));
     refused("limits.memory", |s| s.limits.memory = Some(Bytes(1 << 20)));
     refused("limits.pids", |s| s.limits.pids = Some(0));
@@ -67,8 +67,8 @@ fn bad_resources_are_refused_by_field() {
         s.limits.memory = Some(Bytes(8 << 20));
         s.reservations.memory = Some(Bytes(9 << 20));
     });
-    let ulimit = |name: &str, soft, hard| Ulimit { name: name.into(), soft, hard };
-    accepted(|s| s.ulimits = vec![ulimit("nofile", 1, Ulimit::UNLIMITED), ulimit("core", 0, 0)]);
+    let ulimit = |name: &str, soft, hard| ContainerUlimit { name: name.into(), soft, hard };
+    accepted(|s| s.ulimits = vec![ulimit("nofile", 1, ContainerUlimit::UNLIMITED), ulimit("core", 0, 0)]);
     refused("ulimits[0].name", |s| s.ulimits = vec![ulimit("files", 1, 2)]);
     refused("ulimits[1].name", |s| s.ulimits = vec![ulimit("core", 1, 2), ulimit("core", 1, 2)]);
     refused("ulimits[0].soft", |s| s.ulimits = vec![ulimit("core", 3, 2)]);
@@ -77,7 +77,7 @@ fn bad_resources_are_refused_by_field() {
 }
 
 #[test]
-fn only_settings_of_the_containers_own_namespaces_are_taken() {
+fn only_namespaced_sysctls_are_accepted() {
     let set = |key: &str, value: &str| BTreeMap::from([(key.to_owned(), value.to_owned())]);
     for key in ["net.core.somaxconn", "kernel.sem", "fs.mqueue.msg_max", "kernel.domainname"] {
         accepted(|s| s.sysctls = set(key, "1"));
@@ -88,45 +88,49 @@ fn only_settings_of_the_containers_own_namespaces_are_taken() {
     refused("sysctls[\"kernel.sem\"]", |s| s.sysctls = set("kernel.sem", "1\n2"));
     refused("sysctls[\"net.core.somaxconn\"]", |s| {
         s.sysctls = set("net.core.somaxconn", "1");
-        s.network = Network::Host;
+        s.network = NetworkMode::Host;
     });
 }
 
 #[test]
-fn bad_rights_are_refused_by_field() {
-    accepted(|s| s.cap_add = words(&["NET_ADMIN", "cap_sys_time", "all"]));
-    refused("cap_add[1]", |s| s.cap_add = words(&["CHOWN", "FLY"]));
-    refused("cap_drop[0]", |s| s.cap_drop = words(&[""]));
-    let device = |source: &str, target: &str| Device {
+fn invalid_security_options_are_rejected_by_field() {
+    accepted(|s| s.cap_add = strings(&["NET_ADMIN", "cap_sys_time", "all"]));
+    refused("cap_add[1]", |s| s.cap_add = strings(&["CHOWN", "FLY"]));
+    refused("cap_drop[0]", |s| s.cap_drop = strings(&[""]));
+    let device = |source: &str, target: &str| HostDevice {
         source: source.into(),
         target: target.into(),
-        access: Access::FULL,
+        access: DevicePermissions::FULL,
     };
     accepted(|s| s.devices = vec![device("/dev/null", "/dev/x"), device("/dev/null", "/dev/y")]);
     refused("devices[0].source", |s| s.devices = vec![device("null", "/dev/x")]);
     refused("devices[0].target", |s| s.devices = vec![device("/dev/null", "/dev/../x")]);
     refused("devices[1].target", |s| s.devices = vec![device("/dev/null", "/x"), device("/dev/zero", "/x")]);
     refused("devices[0].access", |s| {
-        let access = Access { read: false, write: false, mknod: false };
-        s.devices = vec![Device { access, ..device("/dev/null", "/x") }];
+        let access = DevicePermissions { read: false, write: false, mknod: false };
+        s.devices = vec![HostDevice { access, ..device("/dev/null", "/x") }];
     });
 }
 
 #[test]
-fn bad_mounts_are_refused_by_field() {
-    let bind = |path: &str, target: &str| Mount {
+fn invalid_mounts_are_rejected_by_field() {
+    let bind = |path: &str, target: &str| ContainerMount {
         target: target.into(),
-        source: MountSource::Bind { path: path.into(), recursive: true, propagation: Propagation::default() },
+        source: ContainerMountSource::Bind {
+            path: path.into(),
+            recursive: true,
+            propagation: MountPropagation::default(),
+        },
         read_only: false,
     };
-    let tmpfs = |size, mode, options: &[&str]| Mount {
+    let tmpfs = |size, mode, options: &[&str]| ContainerMount {
         target: "/t".into(),
-        source: MountSource::Tmpfs { size, mode, options: words(options) },
+        source: ContainerMountSource::Tmpfs { size, mode, options: strings(options) },
         read_only: false,
     };
-    let file = |path: &str, read_only| Mount {
+    let file = |path: &str, read_only| ContainerMount {
         target: "/f".into(),
-        source: MountSource::File { path: path.into() },
+        source: ContainerMountSource::File { path: path.into() },
         read_only,
     };
     accepted(|s| s.mounts = vec![file("/secrets/db", true)]);
@@ -153,10 +157,14 @@ fn bad_mounts_are_refused_by_field() {
 }
 
 #[test]
-fn bad_logs_and_notes_are_refused_by_field() {
+fn invalid_logs_and_metadata_are_rejected_by_field() {
     let log = |program: &str, dir: &str, max_size, max_files| {
-        let log =
-            Log::Binary { program: program.into(), dir: dir.into(), max_size: Bytes(max_size), max_files };
+        let log = OutputTarget::Binary {
+            program: program.into(),
+            dir: dir.into(),
+            max_size: Bytes(max_size),
+            max_files,
+        };
         move |s: &mut ContainerSpec| s.log = log
     };
     accepted(log("/l", "/d", 1, 1));

@@ -1,4 +1,4 @@
-//! Which program makes containers of what containerd's supervisor tells it: a setting of the node.
+//! The OCI runtime that containerd's supervisor uses: a setting of the node.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -13,16 +13,16 @@ use tokio::time::timeout;
 use crate::error::Error;
 use crate::programs;
 
-/// How containerd calls the message by which its supervisor of runc is set up, which serves every program with
-/// runc's command line.
+/// Type of the message that configures the supervisor of runc, which works with every program that has runc's
+/// command line.
 const OPTIONS: &str = "containerd.runc.v1.Options";
 
-/// For its version, which it only has to print.
+/// Deadline of the version query.
 const VERSION_DEADLINE: Duration = Duration::from_secs(10);
-/// How much of an answer that was not expected is repeated, in characters.
-const MAX_SAID: usize = 80;
+/// Maximum length of a quoted output, in characters.
+const MAX_QUOTED_OUTPUT: usize = 80;
 
-/// A program with the command line of runc. A container keeps the one that it was made with.
+/// A program with the command line of runc. A container keeps the one that it was created with.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum OciRuntime {
     /// `runc`.
@@ -35,7 +35,7 @@ pub enum OciRuntime {
 }
 
 impl OciRuntime {
-    /// Reads `runc`, `crun` or an absolute path.
+    /// Parses `runc`, `crun` or an absolute path.
     ///
     /// # Errors
     /// [`Error::InvalidSpec`] with the field `runtime` for anything else.
@@ -46,15 +46,15 @@ impl OciRuntime {
             path if path.starts_with('/') => Ok(Self::Path(path.into())),
             other => {
                 let reason = format!("{other:?} is neither runc, crun nor an absolute path");
-                Err(Error::invalid("runtime", reason))
+                Err(Error::invalid_field("runtime", reason))
             }
         }
     }
 
-    /// Where the program is now.
+    /// Path of the program.
     ///
     /// # Errors
-    /// [`Error::NoOciRuntime`] when it is not there or cannot be executed.
+    /// [`Error::OciRuntimeMissing`] if it does not exist or is not executable.
     pub fn find(&self) -> Result<PathBuf, Error> {
         let name = match self {
             Self::Runc => Path::new("runc"),
@@ -62,40 +62,42 @@ impl OciRuntime {
             Self::Path(path) => path,
         };
         let found = programs::find(name, &programs::search_path());
-        // containerd is told the path in UTF-8.
+        // containerd takes the path in UTF-8.
         found
             .filter(|path| path.to_str().is_some())
-            .ok_or_else(|| Error::NoOciRuntime { program: name.to_owned() })
+            .ok_or_else(|| Error::OciRuntimeMissing { program: name.to_owned() })
     }
 
-    /// Asks the program for its version, so that a wrong one is known before the first container. Changes nothing.
+    /// Asks the program for its version, so that a wrong one is found before the first container. Changes
+    /// nothing.
     ///
     /// # Errors
-    /// [`Error::NoOciRuntime`] when it is not there; [`Error::NotOciRuntime`] when it answers in another way.
+    /// [`Error::OciRuntimeMissing`] if it does not exist; [`Error::OciRuntimeInvalid`] if its output is unexpected.
     pub async fn check(&self) -> Result<(), Error> {
         let program = self.find()?;
         let mut command = Command::new(&program);
         command.arg("--version").stdin(Stdio::null()).kill_on_drop(true);
         let said = match timeout(VERSION_DEADLINE, command.output()).await {
-            Err(_) => format!("it did not answer within {VERSION_DEADLINE:?}"),
-            Ok(Err(error)) => format!("it cannot be run ({error})"),
-            Ok(Ok(output)) if !output.status.success() => format!("it ended with {}", output.status),
+            Err(_) => format!("no answer within {VERSION_DEADLINE:?}"),
+            Ok(Err(error)) => format!("cannot execute it ({error})"),
+            Ok(Ok(output)) if !output.status.success() => format!("exited with {}", output.status),
             Ok(Ok(output)) => {
                 let text = String::from_utf8_lossy(&output.stdout);
-                if is_version(&text) {
+                if is_version_output(&text) {
                     return Ok(());
                 }
-                let first: String = text.lines().next().unwrap_or_default().chars().take(MAX_SAID).collect();
-                format!("it said {first:?}")
+                let first: String =
+                    text.lines().next().unwrap_or_default().chars().take(MAX_QUOTED_OUTPUT).collect();
+                format!("its output was {first:?}")
             }
         };
-        Err(Error::NotOciRuntime { program, said })
+        Err(Error::OciRuntimeInvalid { program, output: said })
     }
 }
 
-/// Whether a runtime says its version like this: `NAME version X`, and a line with the version of the specification
-/// (runc, crun) or the commit that it was built from (youki, which says no specification).
-fn is_version(text: &str) -> bool {
+/// Whether the output is the version of an OCI runtime: `NAME version X`, and a line with the version of the
+/// specification (runc, crun) or the commit (youki, which prints no specification).
+fn is_version_output(text: &str) -> bool {
     let mut lines = text.lines();
     let named = lines.next().is_some_and(|first| first.split_whitespace().nth(1) == Some("version"));
     named && lines.any(|line| line.starts_with("spec:") || line.starts_with("commit:"))
@@ -111,15 +113,15 @@ impl fmt::Display for OciRuntime {
     }
 }
 
-/// The one field of that message that we set. Source: containerd's `runtime/v2/runc/options/oci.proto`, the same
-/// in 1.6, 1.7 and 2.
+/// The field of that message that is set here. Source: containerd's `runtime/v2/runc/options/oci.proto`, the
+/// same in 1.6, 1.7 and 2.
 #[derive(Clone, PartialEq, Message)]
 struct Options {
     #[prost(string, tag = "6")]
     binary_name: String,
 }
 
-/// Tells the supervisor to use this program.
+/// Options that select this program.
 pub(super) fn options(program: &Path) -> Any {
     let options = Options { binary_name: program.to_string_lossy().into_owned() };
     Any { type_url: OPTIONS.to_owned(), value: options.encode_to_vec() }
@@ -130,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_read_and_shown_alike() {
+    fn parse_and_display_round_trip() {
         for text in ["runc", "crun", "/opt/bin/youki"] {
             assert_eq!(OciRuntime::parse(text).unwrap().to_string(), text);
         }
@@ -146,7 +148,7 @@ mod tests {
         for path in ["/no/such/runc", "/etc/passwd", "/bin"] {
             let error = OciRuntime::Path(path.into()).find().unwrap_err();
             assert!(
-                matches!(error, Error::NoOciRuntime { .. }) && error.to_string().contains(path),
+                matches!(error, Error::OciRuntimeMissing { .. }) && error.to_string().contains(path),
                 "{error}"
             );
             assert!(!error.is_transient());
@@ -154,25 +156,25 @@ mod tests {
     }
 
     #[test]
-    fn runtimes_are_known_by_what_they_say_of_their_version() {
+    fn oci_runtime_is_recognized_by_version_output() {
         for text in [
             "runc version 1.1.5+ds1\ncommit: 1.1.5+ds1-1+deb12u1\nspec: 1.0.2-dev\ngo: go1.19.8\n",
             "runc version 1.2.0\nspec: 1.2.0\n",
             "crun version 1.8.1\ncommit: f8a096be\nrundir: /run/user/0/crun\nspec: 1.0.0\n+SYSTEMD +SECCOMP\n",
             "youki version 0.3.3\ncommit: 0.3.3-0-4f3c8307\n",
         ] {
-            assert!(is_version(text), "{text}");
+            assert!(is_version_output(text), "{text}");
         }
         for text in ["", "true (GNU coreutils) 9.1\n", "git version 2.39.5\n", "commit: 1\nspec: 1\n"] {
-            assert!(!is_version(text), "{text}");
+            assert!(!is_version_output(text), "{text}");
         }
     }
 
     #[tokio::test]
-    async fn a_program_that_is_no_runtime_is_refused_with_what_it_said() {
+    async fn non_runtime_is_rejected_with_its_output() {
         OciRuntime::Runc.check().await.unwrap();
         for (path, said) in
-            [("/bin/true", "true (GNU"), ("/bin/false", "it ended with"), ("/no/such", "not a program")]
+            [("/bin/true", "true (GNU"), ("/bin/false", "exited with"), ("/no/such", "not a program")]
         {
             let error = OciRuntime::Path(path.into()).check().await.unwrap_err();
             let text = error.to_string();
@@ -181,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn the_message_is_what_containerd_reads() {
+    fn options_message_is_decodable_by_containerd() {
         // Field 6, length 9.
         assert_eq!(options(Path::new("/bin/runc")).value, b"\x32\x09/bin/runc");
     }

@@ -1,4 +1,4 @@
-//! The container record: how a spec is written into it and read back.
+//! Container records: written from a spec and read back.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -10,7 +10,7 @@ use prost_types::Any;
 use warren_image::RunConfig;
 
 use super::oci_runtime;
-use crate::container::{ContainerId, ContainerSpec, Found, Owner, Process};
+use crate::container::{ContainerId, ContainerOwner, ContainerSpec, ContainerStatus, ProcessState};
 use crate::error::Error;
 use warren_types::Signal;
 
@@ -18,35 +18,35 @@ const RUNTIME: &str = "io.containerd.runc.v2";
 pub(super) const TASK: &str = "warren.task";
 pub(super) const ATTEMPT: &str = "warren.attempt";
 const SPEC_HASH: &str = "warren.spec-hash";
-pub(super) const LEDGER: &str = "warren.ledger";
+pub(super) const ATTEMPT_HISTORY: &str = "warren.ledger";
 const STOP_SIGNAL: &str = "warren.stop-signal";
 pub(super) const ASSIGNMENT: &str = "warren.assignment";
-/// Marks a [`stand_in`], so that it is found again by who comes after one that was killed.
-pub(super) const STAND_IN: &str = "warren.stand-in";
-/// On snapshots: the container that owns it.
+/// Label of a [`placeholder_record`], so that a later sweep finds it after a crash.
+pub(super) const PLACEHOLDER: &str = "warren.stand-in";
+/// On snapshots: the container of the snapshot.
 pub(super) const CONTAINER: &str = "warren.container";
 const PREFIX: &str = "warren.";
 const SPEC_TYPE: &str = "types.containerd.io/opencontainers/runtime-spec/1/Spec";
 
-/// What of containerd keeps our containers.
-pub(super) struct Keeper<'a> {
+/// Plugins of containerd for containers.
+pub(super) struct RecordPlugins<'a> {
     pub snapshotter: &'a str,
-    /// The program that makes them.
+    /// Path of the OCI runtime.
     pub program: &'a Path,
 }
 
-impl Keeper<'_> {
+impl RecordPlugins<'_> {
     fn runtime(&self) -> RecordRuntime {
         RecordRuntime { name: RUNTIME.to_owned(), options: Some(oci_runtime::options(self.program)) }
     }
 }
 
-/// The record of a container that does not exist yet.
-pub(super) fn new(
+/// The record of a new container.
+pub(super) fn new_record(
     spec: &ContainerSpec,
     image: &RunConfig,
     document: &oci::Spec,
-    keeper: &Keeper<'_>,
+    plugins: &RecordPlugins<'_>,
 ) -> Result<Container, Error> {
     let mut labels: HashMap<String, String> = spec.labels.clone().into_iter().collect();
     labels.insert(TASK.to_owned(), spec.owner.task.clone());
@@ -57,24 +57,24 @@ pub(super) fn new(
         id: spec.id.to_string(),
         labels,
         image: spec.image.to_string(),
-        runtime: Some(keeper.runtime()),
+        runtime: Some(plugins.runtime()),
         spec: Some(Any { type_url: SPEC_TYPE.to_owned(), value: to_json(document) }),
-        snapshotter: keeper.snapshotter.to_owned(),
+        snapshotter: plugins.snapshotter.to_owned(),
         snapshot_key: spec.id.to_string(),
         extensions: [(ASSIGNMENT.to_owned(), assignment(spec))].into(),
         ..Default::default()
     })
 }
 
-/// A record for a process that lost its own: enough for containerd to speak of the process again.
-pub(super) fn stand_in(id: &ContainerId, keeper: &Keeper<'_>) -> Container {
+/// A record for a process that lost its own: enough for containerd to return the process again.
+pub(super) fn placeholder_record(id: &ContainerId, plugins: &RecordPlugins<'_>) -> Container {
     Container {
         id: id.to_string(),
-        labels: [(STAND_IN.to_owned(), "true".to_owned())].into(),
-        runtime: Some(keeper.runtime()),
-        // containerd insists on a document and does not read it.
+        labels: [(PLACEHOLDER.to_owned(), "true".to_owned())].into(),
+        runtime: Some(plugins.runtime()),
+        // containerd requires a document and does not read it.
         spec: Some(Any { type_url: SPEC_TYPE.to_owned(), value: b"{}".to_vec() }),
-        snapshotter: keeper.snapshotter.to_owned(),
+        snapshotter: plugins.snapshotter.to_owned(),
         snapshot_key: id.to_string(),
         ..Default::default()
     }
@@ -85,7 +85,8 @@ fn stop_signal(spec: &ContainerSpec, image: &RunConfig) -> Result<Signal, Error>
         (Some(signal), _) => Ok(signal),
         (None, "") => Ok(Signal::TERM),
         (None, text) => {
-            let unknown = || Error::invalid("image", format!("its stop signal {text:?} is not a signal"));
+            let unknown =
+                || Error::invalid_field("image", format!("its stop signal {text:?} is not a signal"));
             Signal::parse(text).ok_or_else(unknown)
         }
     }
@@ -99,14 +100,14 @@ fn to_json(document: &oci::Spec) -> Vec<u8> {
     serde_json::to_vec(document).expect("the runtime document has string keys only")
 }
 
-/// What of an existing record a wanted one changes: the record to send, and the paths to take from it.
-pub(super) fn update(existing: &Container, wanted: &Container) -> Option<(Container, Vec<String>)> {
+/// What the wanted record changes in the existing one: the record to send, and the paths to update.
+pub(super) fn record_update(existing: &Container, wanted: &Container) -> Option<(Container, Vec<String>)> {
     let mut paths = Vec::new();
     let document = |record: &Container| {
         let any = record.spec.as_ref()?;
         serde_json::from_slice::<oci::Spec>(&any.value).ok()
     };
-    // Read, not compared byte by byte: sets inside are written in any order.
+    // Compared after parsing: sets in it are written in any order.
     if document(existing) != document(wanted) {
         paths.push("spec".to_owned());
     }
@@ -121,8 +122,8 @@ pub(super) fn update(existing: &Container, wanted: &Container) -> Option<(Contai
     (!paths.is_empty()).then(|| (wanted.clone(), paths))
 }
 
-/// Why an existing record is not the wanted container, if it is not.
-pub(super) fn conflict(existing: &Container, wanted: &Container) -> Option<String> {
+/// Why an existing record is of another container, if it is.
+pub(super) fn conflict_reason(existing: &Container, wanted: &Container) -> Option<String> {
     for key in [TASK, SPEC_HASH] {
         let (found, want) = (existing.labels.get(key), wanted.labels.get(key));
         if found != want {
@@ -130,26 +131,39 @@ pub(super) fn conflict(existing: &Container, wanted: &Container) -> Option<Strin
             return Some(format!("the id is taken by a container with {key} {found:?}; remove it first"));
         }
     }
-    (existing.snapshotter != wanted.snapshotter).then(|| {
-        format!("its file system is kept by {:?}, not {:?}", existing.snapshotter, wanted.snapshotter)
-    })
+    (existing.snapshotter != wanted.snapshotter)
+        .then(|| format!("its snapshotter is {:?}, not {:?}", existing.snapshotter, wanted.snapshotter))
 }
 
-/// A record read back. `None` for an id that this crate would not accept: nothing can be asked about it.
-pub(super) fn read(record: Container, process: Process, snapshot: bool) -> Option<Found> {
+/// Parses a record. `None` for an id that this crate does not accept: it cannot be inspected.
+pub(super) fn parse_record(
+    record: Container,
+    process: ProcessState,
+    snapshot: bool,
+) -> Option<ContainerStatus> {
     let id = ContainerId::parse(&record.id).ok()?;
     let mut labels: BTreeMap<String, String> = record.labels.into_iter().collect();
     let owner = owner(&labels);
-    let ledger = labels.remove(LEDGER).unwrap_or_default();
+    let ledger = labels.remove(ATTEMPT_HISTORY).unwrap_or_default();
     let stop_signal = labels.get(STOP_SIGNAL).and_then(|text| Signal::parse(text)).unwrap_or(Signal::TERM);
     labels.retain(|key, _| !key.starts_with(PREFIX));
     let mut extensions = record.extensions;
     let assignment = extensions.remove(ASSIGNMENT).map(|any| any.value).unwrap_or_default();
-    Some(Found { id, owner, image: record.image, assignment, ledger, labels, stop_signal, process, snapshot })
+    Some(ContainerStatus {
+        id,
+        owner,
+        image: record.image,
+        assignment,
+        attempt_history: ledger,
+        labels,
+        stop_signal,
+        process,
+        has_snapshot: snapshot,
+    })
 }
 
-fn owner(labels: &BTreeMap<String, String>) -> Option<Owner> {
-    Some(Owner {
+fn owner(labels: &BTreeMap<String, String>) -> Option<ContainerOwner> {
+    Some(ContainerOwner {
         task: labels.get(TASK)?.clone(),
         attempt: labels.get(ATTEMPT)?.parse().ok()?,
         spec_hash: labels.get(SPEC_HASH)?.clone(),

@@ -1,31 +1,31 @@
-//! Removing a container, whole or half-made.
+//! Removes a container, complete or partly created.
 
 use containerd_client::services::v1::snapshots as snap;
 use containerd_client::services::v1::{
     CreateContainerRequest, DeleteContainerRequest, ListTasksRequest, WaitRequest,
 };
-use warren_image::{Fault, within};
+use warren_image::{CallError, with_deadline};
 
-use super::{LIST, RECORD, Shared, TURN, record};
+use super::{DELETE_TIMEOUT, Inner, LIST_TIMEOUT, RECORD_TIMEOUT, record};
 use crate::Result;
-use crate::container::{ContainerId, Process};
+use crate::container::{ContainerId, ProcessState};
 use crate::error::Error;
 use crate::spec::cgroup_path;
 use warren_types::Signal;
 
-impl Shared {
+impl Inner {
     pub(super) async fn remove(&self, id: &ContainerId) -> Result<()> {
-        // Most processes have ended before, and those need no place among the ones that are ended: where many are
-        // removed at once, the first is gone before the last has ended.
+        // Ended processes need no permit: of many removals at once, the first completes before the last
+        // process has ended.
         match self.process(id).await? {
-            Process::None => self.end_process(id).await?,
+            ProcessState::Absent => self.end_process(id).await?,
             _ => self.delete_process(id).await?,
         };
         if !self.delete_record(id).await?
             && self.has_cgroup(id)
             && self.task_ids().await?.contains(id.as_str())
         {
-            self.end_orphan(id).await?;
+            self.remove_orphan_process(id).await?;
         }
         if self.remove_snapshot(id.as_str()).await? {
             self.removed.notify_one();
@@ -34,56 +34,60 @@ impl Shared {
         Ok(())
     }
 
-    /// Says whether there was a record.
+    /// Returns whether a record existed.
     async fn delete_record(&self, id: &ContainerId) -> Result<bool> {
         let request = self.connection.request(DeleteContainerRequest { id: id.to_string() });
-        match within(RECORD, self.connection.containers().delete(request)).await {
+        match with_deadline(RECORD_TIMEOUT, self.connection.containers().delete(request)).await {
             Ok(()) => Ok(true),
-            Err(status) if Fault::of(&status) == Fault::NotFound => Ok(false),
-            Err(status) => Err(Error::of(format!("delete the record of container {id}"), &status)),
+            Err(status) if CallError::from_status(&status) == CallError::NotFound => Ok(false),
+            Err(status) => Err(Error::from_status(format!("delete the record of container {id}"), &status)),
         }
     }
 
-    /// Says whether there was such a snapshot.
+    /// Returns whether the snapshot existed.
     pub(super) async fn remove_snapshot(&self, key: &str) -> Result<bool> {
         let snapshotter = self.settings.snapshotter.clone();
         let request =
             self.connection.request(snap::RemoveSnapshotRequest { snapshotter, key: key.to_owned() });
-        match within(TURN, self.connection.snapshots().remove(request)).await {
+        match with_deadline(DELETE_TIMEOUT, self.connection.snapshots().remove(request)).await {
             Ok(()) => Ok(true),
-            Err(status) if Fault::of(&status) == Fault::NotFound => Ok(false),
-            Err(status) => Err(Error::of(format!("remove the file system of container {key}"), &status)),
+            Err(status) if CallError::from_status(&status) == CallError::NotFound => Ok(false),
+            Err(status) => {
+                Err(Error::from_status(format!("remove the file system of container {key}"), &status))
+            }
         }
     }
 
-    /// Every process that containerd supervises in our namespace, with a record or without.
+    /// Every process in the namespace, with or without a record.
     pub(super) async fn task_ids(&self) -> Result<std::collections::BTreeSet<String>> {
         let request = self.connection.request(ListTasksRequest { filter: String::new() });
-        let reply = within(LIST, self.connection.tasks().list(request)).await;
-        let tasks = reply.map_err(|status| Error::of("list processes", &status))?.tasks;
-        // containerd names the container in the field `id` here.
+        let reply = with_deadline(LIST_TIMEOUT, self.connection.tasks().list(request)).await;
+        let tasks = reply.map_err(|status| Error::from_status("list processes", &status))?.tasks;
+        // containerd has the container's name in the field `id` here.
         Ok(tasks
             .into_iter()
             .map(|task| if task.id.is_empty() { task.container_id } else { task.id })
             .collect())
     }
 
-    /// Ends a process whose record was deleted under it. containerd answers nothing about it until it has
-    /// one again.
-    pub(super) async fn end_orphan(&self, id: &ContainerId) -> Result<()> {
-        let container = record::stand_in(id, &self.keeper());
+    /// Ends a process whose record was deleted. containerd returns nothing about it until it has a record
+    /// again.
+    pub(super) async fn remove_orphan_process(&self, id: &ContainerId) -> Result<()> {
+        let container = record::placeholder_record(id, &self.plugins());
         let request = self.connection.request(CreateContainerRequest { container: Some(container) });
-        match within(RECORD, self.connection.containers().create(request)).await {
-            Err(status) if Fault::of(&status) != Fault::AlreadyExists => {
-                return Err(Error::of(format!("adopt the orphaned process {id}"), &status));
+        match with_deadline(RECORD_TIMEOUT, self.connection.containers().create(request)).await {
+            Err(status) if CallError::from_status(&status) != CallError::AlreadyExists => {
+                return Err(Error::from_status(format!("adopt the orphaned process {id}"), &status));
             }
             _ => {}
         }
         self.kill(id, Signal::KILL).await?;
         let message = WaitRequest { container_id: id.to_string(), exec_id: String::new() };
-        match within(TURN, self.connection.tasks().wait(self.connection.request(message))).await {
-            Err(status) if Fault::of(&status) != Fault::NotFound => {
-                return Err(Error::of(format!("wait for the orphaned process {id}"), &status));
+        match with_deadline(DELETE_TIMEOUT, self.connection.tasks().wait(self.connection.request(message)))
+            .await
+        {
+            Err(status) if CallError::from_status(&status) != CallError::NotFound => {
+                return Err(Error::from_status(format!("wait for the orphaned process {id}"), &status));
             }
             _ => {}
         }

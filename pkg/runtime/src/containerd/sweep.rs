@@ -1,10 +1,10 @@
-//! What a killed agent or containerd can leave behind, found by comparing what exists with what is recorded,
+//! Finds and removes leftovers of a killed agent or containerd, by comparing existing objects with records,
 //! at any time.
 //!
-//! Three things keep what is in the making or on its way out from being taken for it. Whatever is being made
-//! has a record first, so existence is looked at before the records. What nobody owns must be seen twice,
-//! some seconds apart, since containerd may still be at work for somebody who was killed. And a container that
-//! this process works on is left out of each look, and kept from being worked on while its rest is removed.
+//! Three rules protect objects in creation or removal. Objects in creation have a record first, so objects
+//! are listed before records. An orphan must be seen twice, some seconds apart, since containerd may still
+//! work for a killed caller. And containers that this process works on are skipped in each scan, and locked
+//! while their leftovers are removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,94 +14,93 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
+use super::locks::ExclusiveLock;
 use super::shim::{self, Shim};
-use super::turns::Alone;
-use super::{RECORD, Shared, folders, record, watch};
+use super::{Inner, RECORD_TIMEOUT, orphan_dirs, process_watcher, record};
 use crate::Result;
-use crate::container::{ContainerId, Swept};
+use crate::container::{ContainerId, SweepReport};
 use crate::error::Error;
 use crate::pidfd::{self, Pidfd};
 use crate::spec::cgroup_path;
 use warren_types::Signal;
 
-/// Between the two looks. What containerd does on its own after somebody was killed is done by then: making a
-/// process takes it some 50 ms, and clearing one away 30 ms.
-const SECOND_LOOK: Duration = Duration::from_secs(5);
+/// Delay between the two scans. Work of containerd after its caller was killed is done by then: creating a
+/// process takes some 50 ms, cleaning one up 30 ms.
+const SECOND_SCAN_DELAY: Duration = Duration::from_secs(5);
 
-/// What nobody owns, as far as a look can tell.
+/// Objects without an owner, as of one scan.
 #[derive(Default)]
-struct Strays {
-    /// Processes that containerd has, without a record of ours.
+struct Orphans {
+    /// Processes of containerd without a record.
     tasks: BTreeSet<ContainerId>,
-    /// Supervisors that containerd does not know either.
+    /// Shims that containerd does not know either.
     shims: Vec<Shim>,
-    /// File systems, with whose they were.
+    /// Snapshots, with their former container.
     snapshots: BTreeMap<String, ContainerId>,
     cgroups: BTreeSet<ContainerId>,
-    /// Folders that a process was made in, with whose they were.
-    folders: BTreeMap<PathBuf, ContainerId>,
+    /// Process directories, with their former container.
+    bundle_dirs: BTreeMap<PathBuf, ContainerId>,
 }
 
-impl Strays {
+impl Orphans {
     fn is_empty(&self) -> bool {
-        self.shims.is_empty() && self.have_only_shims()
+        self.shims.is_empty() && self.has_only_shims()
     }
 
-    fn have_only_shims(&self) -> bool {
+    fn has_only_shims(&self) -> bool {
         self.tasks.is_empty()
             && self.snapshots.is_empty()
             && self.cgroups.is_empty()
-            && self.folders.is_empty()
+            && self.bundle_dirs.is_empty()
     }
 
-    /// Those that were seen before, too.
-    fn seen_in(mut self, before: &Self) -> Self {
+    /// The orphans that were in the earlier scan as well.
+    fn confirmed_by(mut self, before: &Self) -> Self {
         self.tasks.retain(|id| before.tasks.contains(id));
-        self.shims.retain(|shim| before.shims.iter().any(|other| other.is(shim)));
+        self.shims.retain(|shim| before.shims.iter().any(|other| other.is_same_process(shim)));
         self.snapshots.retain(|name, owner| before.snapshots.get(name) == Some(owner));
         self.cgroups.retain(|id| before.cgroups.contains(id));
-        self.folders.retain(|path, owner| before.folders.get(path) == Some(owner));
+        self.bundle_dirs.retain(|path, owner| before.bundle_dirs.get(path) == Some(owner));
         self
     }
 
-    /// Waits until it is time for the second look, or until that cannot find any of these: supervisors that
-    /// were on their way out.
-    async fn settle(&self) {
-        let ends = futures::future::join_all(self.shims.iter().map(|shim| pidfd::ended(&shim.pidfd)));
-        match self.have_only_shims() {
-            true => drop(timeout(SECOND_LOOK, ends).await),
-            false => tokio::time::sleep(SECOND_LOOK).await,
+    /// Waits until the second scan is due, or until it cannot find any of these: shims that were exiting.
+    async fn wait_for_second_scan(&self) {
+        let ends = futures::future::join_all(self.shims.iter().map(|shim| pidfd::wait_for_exit(&shim.pidfd)));
+        match self.has_only_shims() {
+            true => drop(timeout(SECOND_SCAN_DELAY, ends).await),
+            false => tokio::time::sleep(SECOND_SCAN_DELAY).await,
         }
     }
 }
 
-impl Shared {
-    pub(super) async fn sweep_strays(&self) -> Result<Swept> {
-        let suspected = self.look().await?;
+impl Inner {
+    pub(super) async fn sweep_orphans(&self) -> Result<SweepReport> {
+        let suspected = self.scan().await?;
         if suspected.is_empty() {
-            return Ok(Swept::default());
+            return Ok(SweepReport::default());
         }
-        suspected.settle().await;
-        let strays = self.look().await?.seen_in(&suspected);
-        Ok(self.end(strays).await)
+        suspected.wait_for_second_scan().await;
+        let orphans = self.scan().await?.confirmed_by(&suspected);
+        Ok(self.remove_orphans(orphans).await)
     }
 
-    async fn look(&self) -> Result<Strays> {
+    async fn scan(&self) -> Result<Orphans> {
         let cgroups = self.cgroups.children(Path::new(&self.settings.cgroup_parent));
-        let shims = shim::all(self.connection.socket(), self.connection.namespace());
-        let folders = self.folders().await?;
+        let shims = shim::find_all(self.connection.socket(), self.connection.namespace());
+        let folders = self.bundle_dirs().await?;
         let snapshots = self.list_snapshots().await?;
         let (mut owners, mut tasks) = (BTreeSet::new(), BTreeSet::new());
         for record in self.records().await? {
             let Ok(id) = ContainerId::parse(&record.id) else { continue };
-            // A sweep that was cut short may have left the record that it made for an orphan.
-            let is_stand_in = record.labels.contains_key(record::STAND_IN);
+            // An interrupted sweep may have left its placeholder record.
+            let is_stand_in = record.labels.contains_key(record::PLACEHOLDER);
             if is_stand_in { &mut tasks } else { &mut owners }.insert(id);
         }
-        let is_stray = |id: &ContainerId| !owners.contains(id) && self.turns.alone(id).is_some();
+        let is_stray = |id: &ContainerId| !owners.contains(id) && self.locks.try_lock_exclusive(id).is_some();
         let mut shims: Vec<Shim> = shims.into_iter().filter(|shim| is_stray(&shim.id)).collect();
         if !shims.is_empty() {
-            let supervised = self.supervised().await?;
+            let supervised = self.supervised_ids().await?;
             tasks.extend(shims.iter().map(|shim| shim.id.clone()).filter(|id| supervised.contains(id)));
             shims.retain(|shim| !tasks.contains(&shim.id));
         }
@@ -111,95 +110,97 @@ impl Shared {
             is_stray(&owner).then_some((snapshot.name, owner))
         });
         let cgroups = cgroups.iter().filter_map(|name| ContainerId::parse(name).ok());
-        Ok(Strays {
+        Ok(Orphans {
             tasks,
             shims,
             snapshots: snapshots.collect(),
             cgroups: cgroups.filter(is_stray).collect(),
-            folders: folders.into_iter().filter(|(_, owner)| is_stray(owner)).collect(),
+            bundle_dirs: folders.into_iter().filter(|(_, owner)| is_stray(owner)).collect(),
         })
     }
 
-    /// The processes that containerd has. Asking takes it longer than anything else here, so it is asked only
-    /// when there is a supervisor whose container is not known.
-    async fn supervised(&self) -> Result<BTreeSet<ContainerId>> {
+    /// The processes that containerd has. This is its slowest query, so it is made only if there is a shim of
+    /// an unknown container.
+    async fn supervised_ids(&self) -> Result<BTreeSet<ContainerId>> {
         match self.task_ids().await {
             Ok(ids) => Ok(ids.iter().filter_map(|id| ContainerId::parse(id).ok()).collect()),
-            // A supervisor that does not answer holds up the list. It may be the very one that nobody
-            // wants; those are killed then, and containerd clears away what it had of them.
+            // A shim that does not answer blocks the list. It may itself be an orphan; those are killed then,
+            // and containerd cleans up after them.
             Err(Error::Timeout { action, reason }) => {
-                tracing::warn!(action, reason, "cannot tell which supervisors containerd knows");
+                tracing::warn!(action, reason, "cannot list the supervisors that containerd knows");
                 Ok(BTreeSet::new())
             }
             Err(error) => Err(error),
         }
     }
 
-    /// Removes each of them; one that cannot be removed does not hold up the others.
-    async fn end(&self, strays: Strays) -> Swept {
-        let mut swept = Swept::default();
-        for id in strays.tasks {
-            let ended = self.end_task(&id).await;
-            note(&mut swept.tasks, &mut swept.failed, id.to_string(), ended);
+    /// Removes each of them; a failure does not stop the others.
+    async fn remove_orphans(&self, orphans: Orphans) -> SweepReport {
+        let mut swept = SweepReport::default();
+        for id in orphans.tasks {
+            let ended = self.remove_orphan_task(&id).await;
+            record_result(&mut swept.tasks, &mut swept.failed, id.to_string(), ended);
         }
-        for shim in strays.shims {
-            let ended = self.end_shim(&shim).await;
-            note(&mut swept.shims, &mut swept.failed, shim.id.to_string(), ended);
+        for shim in orphans.shims {
+            let ended = self.remove_orphan_shim(&shim).await;
+            record_result(&mut swept.shims, &mut swept.failed, shim.id.to_string(), ended);
         }
-        for (name, owner) in strays.snapshots {
-            let ended = self.end_snapshot(&name, &owner).await;
-            note(&mut swept.snapshots, &mut swept.failed, name, ended);
+        for (name, owner) in orphans.snapshots {
+            let ended = self.remove_orphan_snapshot(&name, &owner).await;
+            record_result(&mut swept.snapshots, &mut swept.failed, name, ended);
         }
-        for id in strays.cgroups {
+        for id in orphans.cgroups {
             let path = cgroup_path(&self.settings.cgroup_parent, &id);
-            let ended =
-                self.unowned(&id).await.map(|alone| alone.is_some() && self.cgroups.remove_empty(&path));
-            note(&mut swept.cgroups, &mut swept.failed, path.display().to_string(), ended);
+            let ended = self
+                .try_lock_unowned(&id)
+                .await
+                .map(|alone| alone.is_some() && self.cgroups.remove_empty(&path));
+            record_result(&mut swept.cgroups, &mut swept.failed, path.display().to_string(), ended);
         }
         if !swept.shims.is_empty() {
-            folders::cleared(strays.folders.keys()).await;
+            orphan_dirs::wait_until_cleared(orphans.bundle_dirs.keys()).await;
         }
-        for (path, owner) in strays.folders {
-            let ended = self.end_folder(&path, &owner).await;
-            note(&mut swept.folders, &mut swept.failed, path.display().to_string(), ended);
+        for (path, owner) in orphans.bundle_dirs {
+            let ended = self.remove_bundle_dir(&path, &owner).await;
+            record_result(&mut swept.bundle_dirs, &mut swept.failed, path.display().to_string(), ended);
         }
         swept
     }
 
-    /// Keeps work on a container from beginning; `None` when some is under way, or was done since the last
-    /// look and the container has a record now.
-    pub(super) async fn unowned(&self, id: &ContainerId) -> Result<Option<Alone>> {
-        let Some(alone) = self.turns.alone(id) else { return Ok(None) };
+    /// Locks a container; `None` if a call works on it, or it has got a record since the last scan.
+    pub(super) async fn try_lock_unowned(&self, id: &ContainerId) -> Result<Option<ExclusiveLock>> {
+        let Some(alone) = self.locks.try_lock_exclusive(id) else { return Ok(None) };
         let record = self.get_record(id).await?;
-        let has_owner = record.is_some_and(|record| !record.labels.contains_key(record::STAND_IN));
+        let has_owner = record.is_some_and(|record| !record.labels.contains_key(record::PLACEHOLDER));
         Ok((!has_owner).then_some(alone))
     }
 
-    async fn end_task(&self, id: &ContainerId) -> Result<bool> {
-        let Some(_alone) = self.unowned(id).await? else { return Ok(false) };
-        self.end_orphan(id).await.map(|()| true)
+    async fn remove_orphan_task(&self, id: &ContainerId) -> Result<bool> {
+        let Some(_alone) = self.try_lock_unowned(id).await? else { return Ok(false) };
+        self.remove_orphan_process(id).await.map(|()| true)
     }
 
-    async fn end_shim(&self, shim: &Shim) -> Result<bool> {
-        let Some(_alone) = self.unowned(&shim.id).await? else { return Ok(false) };
+    async fn remove_orphan_shim(&self, shim: &Shim) -> Result<bool> {
+        let Some(_alone) = self.try_lock_unowned(&shim.id).await? else { return Ok(false) };
         self.kill_shim(shim).await.map(|()| true)
     }
 
-    /// Kills a supervisor and what it may have made, and removes its socket: nobody else would find these any
-    /// more. For one that containerd does not know.
+    /// Kills a shim that containerd does not know, with the processes it may have created, and removes its
+    /// socket: these would never be found again.
     async fn kill_shim(&self, shim: &Shim) -> Result<()> {
         let failed = |reason: String| Error::Failed {
             action: format!("kill the supervisor of {}, which containerd forgot", shim.id),
             reason,
         };
-        let members = self.cgroups.members(&cgroup_path(&self.settings.cgroup_parent, &shim.id));
-        let made: Vec<Pidfd> = members.into_iter().filter_map(|pid| watch::open(&shim.id, pid)).collect();
+        let members = self.cgroups.processes(&cgroup_path(&self.settings.cgroup_parent, &shim.id));
+        let made: Vec<Pidfd> =
+            members.into_iter().filter_map(|pid| process_watcher::open_pidfd(&shim.id, pid)).collect();
         for process in made.iter().chain([&shim.pidfd]) {
             process.send(Signal::KILL).map_err(|error| failed(error.to_string()))?;
         }
-        let ends = futures::future::join_all(made.iter().chain([&shim.pidfd]).map(pidfd::ended));
-        if timeout(RECORD, ends).await.is_err() {
-            return Err(failed(format!("process {} lives on after {RECORD:?}", shim.pid)));
+        let ends = futures::future::join_all(made.iter().chain([&shim.pidfd]).map(pidfd::wait_for_exit));
+        if timeout(RECORD_TIMEOUT, ends).await.is_err() {
+            return Err(failed(format!("process {} is still alive after {RECORD_TIMEOUT:?}", shim.pid)));
         }
         match fs::remove_file(&shim.socket) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(failed(error.to_string())),
@@ -207,32 +208,32 @@ impl Shared {
         }
     }
 
-    /// Kills every supervisor of a container of which containerd knows none.
-    pub(super) async fn kill_supervisors(&self, id: &ContainerId) -> Result<()> {
-        let shims = shim::all(self.connection.socket(), self.connection.namespace());
+    /// Kills every shim of a container that containerd does not know.
+    pub(super) async fn kill_unknown_shims(&self, id: &ContainerId) -> Result<()> {
+        let shims = shim::find_all(self.connection.socket(), self.connection.namespace());
         for shim in shims.iter().filter(|shim| shim.id == *id) {
             self.kill_shim(shim).await?;
         }
         Ok(())
     }
 
-    async fn end_snapshot(&self, name: &str, owner: &ContainerId) -> Result<bool> {
-        let Some(_alone) = self.unowned(owner).await? else { return Ok(false) };
+    async fn remove_orphan_snapshot(&self, name: &str, owner: &ContainerId) -> Result<bool> {
+        let Some(_alone) = self.try_lock_unowned(owner).await? else { return Ok(false) };
         self.remove_snapshot(name).await
     }
 
-    /// Kills the supervisor of a container, and with it the process; containerd then clears what is left. For
-    /// one that does not answer any more.
-    pub(super) fn end_supervisor(&self, id: &ContainerId) {
-        let shims = shim::all(self.connection.socket(), self.connection.namespace());
+    /// Kills the supervisor of a container, and with it the process; containerd then cleans up. For one that
+    /// does not answer any more.
+    pub(super) fn kill_supervisor(&self, id: &ContainerId) {
+        let shims = shim::find_all(self.connection.socket(), self.connection.namespace());
         for shim in shims.iter().filter(|shim| shim.id == *id) {
             let ended = shim.pidfd.send(Signal::KILL);
-            tracing::warn!(%id, ?ended, "a container's supervisor did not answer and was killed");
+            tracing::warn!(%id, ?ended, "killed a container's supervisor that did not answer");
         }
     }
 }
 
-fn note(done: &mut Vec<String>, failed: &mut Vec<String>, name: String, ended: Result<bool>) {
+fn record_result(done: &mut Vec<String>, failed: &mut Vec<String>, name: String, ended: Result<bool>) {
     match ended {
         Ok(true) => done.push(name),
         Ok(false) => {}
@@ -265,39 +266,39 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_seen_twice_counts() {
+    fn only_orphans_seen_twice_are_removed() {
         let (stays, before, after) = (sleeper(), sleeper(), sleeper());
-        let seen = |tasks: [&str; 2], other: &Child, owner: &str| Strays {
+        let seen = |tasks: [&str; 2], other: &Child, owner: &str| Orphans {
             tasks: tasks.map(id).into(),
             shims: vec![shim("a", &stays), shim("b", other)],
             snapshots: [("a".to_owned(), id("a")), ("b".to_owned(), id(owner))].into(),
             cgroups: tasks.map(id).into(),
-            folders: [("/a".into(), id("a")), ("/b".into(), id(owner))].into(),
+            bundle_dirs: [("/a".into(), id("a")), ("/b".into(), id(owner))].into(),
         };
-        let strays = seen(["a", "new"], &after, "c").seen_in(&seen(["a", "old"], &before, "b"));
-        assert_eq!(strays.tasks, [id("a")].into());
-        assert_eq!(strays.shims.iter().map(|shim| shim.pid).collect::<Vec<_>>(), [stays.id()]);
-        assert_eq!(strays.snapshots, [("a".to_owned(), id("a"))].into());
-        assert_eq!(strays.cgroups, [id("a")].into());
-        assert_eq!(strays.folders, [("/a".into(), id("a"))].into());
-        assert!(strays.seen_in(&Strays::default()).is_empty());
+        let orphans = seen(["a", "new"], &after, "c").confirmed_by(&seen(["a", "old"], &before, "b"));
+        assert_eq!(orphans.tasks, [id("a")].into());
+        assert_eq!(orphans.shims.iter().map(|shim| shim.pid).collect::<Vec<_>>(), [stays.id()]);
+        assert_eq!(orphans.snapshots, [("a".to_owned(), id("a"))].into());
+        assert_eq!(orphans.cgroups, [id("a")].into());
+        assert_eq!(orphans.bundle_dirs, [("/a".into(), id("a"))].into());
+        assert!(orphans.confirmed_by(&Orphans::default()).is_empty());
         [stays, before, after].into_iter().for_each(end);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn supervisors_on_their_way_out_are_not_waited_for_long() {
+    async fn exiting_shims_shorten_the_wait() {
         let process = sleeper();
-        let mut strays = Strays { shims: vec![shim("a", &process)], ..Strays::default() };
+        let mut orphans = Orphans { shims: vec![shim("a", &process)], ..Orphans::default() };
         let begun = tokio::time::Instant::now();
-        strays.settle().await;
-        assert_eq!(begun.elapsed(), SECOND_LOOK);
+        orphans.wait_for_second_scan().await;
+        assert_eq!(begun.elapsed(), SECOND_SCAN_DELAY);
         end(process);
         let begun = tokio::time::Instant::now();
-        strays.settle().await;
-        assert!(begun.elapsed() < SECOND_LOOK);
-        strays.cgroups.insert(id("a"));
+        orphans.wait_for_second_scan().await;
+        assert!(begun.elapsed() < SECOND_SCAN_DELAY);
+        orphans.cgroups.insert(id("a"));
         let begun = tokio::time::Instant::now();
-        strays.settle().await;
-        assert_eq!(begun.elapsed(), SECOND_LOOK, "nothing tells when a cgroup goes");
+        orphans.wait_for_second_scan().await;
+        assert_eq!(begun.elapsed(), SECOND_SCAN_DELAY, "nothing tells when a cgroup goes");
     }
 }

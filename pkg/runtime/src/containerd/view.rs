@@ -1,5 +1,5 @@
-//! Looking into an image without making a container of it: a read-only snapshot on the image's, which holds the layers
-//! as long as it is there.
+//! Access to the files of an image without a container: a read-only snapshot of the image, which holds the
+//! layers while it exists.
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -12,39 +12,39 @@ use containerd_client::types::Mount;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tonic::Status;
-use warren_image::{Fault, ImageInfo, Reference, within};
+use warren_image::{CallError, ImageInfo, Reference, with_deadline};
 
-use super::create::resolve;
-use super::{LIST, RECORD, Shared};
+use super::create::resolve_user;
+use super::{Inner, LIST_TIMEOUT, RECORD_TIMEOUT};
 use crate::Result;
-use crate::container::Swept;
+use crate::container::SweepReport;
 use crate::error::Error;
-use crate::image_files::{self, ImageFiles, RunsAs};
-use crate::spec::user::Wanted;
+use crate::image_files::{self, ContainerUser, ImageFiles};
+use crate::spec::user::RequestedUser;
 
-/// A snapshot that is only looked at has this label, and its name begins with it.
-const VIEW: &str = "warren.view";
-/// containerd keeps what has this label although nothing refers to it.
-const ROOT: &str = "containerd.io/gc.root";
+/// Label and name prefix of a snapshot that is only read.
+const VIEW_LABEL: &str = "warren.view";
+/// containerd keeps objects with this label although nothing refers to them.
+const GC_ROOT_LABEL: &str = "containerd.io/gc.root";
 
 /// The views of this process.
 #[derive(Default)]
-pub(super) struct Views(Mutex<Held>);
+pub(super) struct Views(Mutex<HeldViews>);
 
 #[derive(Default)]
-struct Held {
+struct HeldViews {
     keys: BTreeSet<String>,
-    count: u64,
+    next_number: u64,
 }
 
 /// A snapshot of this process, until it is dropped.
 struct View {
-    shared: Arc<Shared>,
+    shared: Arc<Inner>,
     key: String,
 }
 
 impl Views {
-    fn held(&self) -> MutexGuard<'_, Held> {
+    fn lock(&self) -> MutexGuard<'_, HeldViews> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -52,21 +52,21 @@ impl Views {
 impl Drop for View {
     fn drop(&mut self) {
         let (shared, key) = (Arc::clone(&self.shared), std::mem::take(&mut self.key));
-        // Without a runtime, or when it ends first, the next sweep removes it.
+        // Without a runtime, or if it ends first, the next sweep removes it.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
-            shared.views.held().keys.remove(&key);
+            shared.views.lock().keys.remove(&key);
             return;
         };
         runtime.spawn(async move {
             if let Err(error) = shared.remove_view(&key).await {
-                tracing::debug!(key, %error, "an image's view stays until the next sweep");
+                tracing::debug!(key, %error, "view of an image is kept until the next sweep");
             }
-            shared.views.held().keys.remove(&key);
+            shared.views.lock().keys.remove(&key);
         });
     }
 }
 
-impl Shared {
+impl Inner {
     pub(super) async fn image_files(self: &Arc<Self>, image: &Reference) -> Result<ImageFiles> {
         let info = self.image(image).await?;
         let (view, mounts) = self.view(&info, image).await?;
@@ -79,37 +79,45 @@ impl Shared {
             ErrorKind::Unsupported => {
                 Error::ImageUnusable { reference: image.to_string(), reason: error.to_string() }
             }
-            _ => Error::Failed { action: format!("look into image {image}"), reason: error.to_string() },
+            _ => Error::Failed {
+                action: format!("open the files of image {image}"),
+                reason: error.to_string(),
+            },
         })?;
         Ok(ImageFiles::new(root, view))
     }
 
-    pub(super) async fn runs_as(self: &Arc<Self>, image: &Reference, user: Option<&str>) -> Result<RunsAs> {
+    pub(super) async fn resolve_user(
+        self: &Arc<Self>,
+        image: &Reference,
+        user: Option<&str>,
+    ) -> Result<ContainerUser> {
         let info = self.image(image).await?;
-        let wanted = Wanted::new(user, Vec::new(), &info.config);
+        let wanted = RequestedUser::new(user, Vec::new(), &info.config);
         let user = match wanted.numeric() {
             Some(user) => user,
             None => {
                 let (_view, mounts) = self.view(&info, image).await?;
-                resolve(wanted, mounts).await?
+                resolve_user(wanted, mounts).await?
             }
         };
-        Ok(RunsAs { uid: user.uid, gid: user.gid })
+        Ok(ContainerUser { uid: user.uid, gid: user.gid })
     }
 
     async fn view(self: &Arc<Self>, image: &ImageInfo, reference: &Reference) -> Result<(View, Vec<Mount>)> {
-        let failed = |status: &Status| Error::of(format!("look into image {reference}"), status);
+        let failed =
+            |status: &Status| Error::from_status(format!("open the files of image {reference}"), status);
         loop {
-            // Held before it is there, so that no sweep takes it for a stray.
+            // Recorded before it exists, so that no sweep treats it as an orphan.
             let view = self.take_view();
             let first = self.send_view(&view.key, image).await;
-            let made = match first.as_ref().map_err(Fault::of) {
-                // A process before this one had the same number, and left it.
-                Err(Fault::AlreadyExists) => continue,
-                // The image's own snapshots are gone or were never made; its content is there.
-                Err(Fault::NotFound) => {
+            let made = match first.as_ref().map_err(CallError::from_status) {
+                // A killed process had the same pid, and left it.
+                Err(CallError::AlreadyExists) => continue,
+                // The image's snapshots were removed or never created; its content is there.
+                Err(CallError::NotFound) => {
                     let unpacked = self.images.ensure_unpacked(image).await;
-                    unpacked.map_err(|error| Error::of_image(&reference.to_string(), error))?;
+                    unpacked.map_err(|error| Error::from_image(&reference.to_string(), error))?;
                     self.send_view(&view.key, image).await
                 }
                 _ => first,
@@ -119,41 +127,46 @@ impl Shared {
     }
 
     fn take_view(self: &Arc<Self>) -> View {
-        let mut held = self.views.held();
-        held.count += 1;
-        let key = format!("{VIEW}-{}-{}", std::process::id(), held.count);
+        let mut held = self.views.lock();
+        held.next_number += 1;
+        let key = format!("{VIEW_LABEL}-{}-{}", std::process::id(), held.next_number);
         held.keys.insert(key.clone());
         View { shared: Arc::clone(self), key }
     }
 
     async fn send_view(&self, key: &str, image: &ImageInfo) -> std::result::Result<Vec<Mount>, Status> {
-        let labels = [(VIEW.to_owned(), "1".to_owned()), (ROOT.to_owned(), "1".to_owned())];
+        let labels = [(VIEW_LABEL.to_owned(), "1".to_owned()), (GC_ROOT_LABEL.to_owned(), "1".to_owned())];
         let request = self.connection.request(snap::ViewSnapshotRequest {
             snapshotter: self.settings.snapshotter.clone(),
             key: key.to_owned(),
             parent: image.chain_id.to_string(),
             labels: labels.into(),
         });
-        Ok(within(RECORD, self.connection.snapshots().view(request)).await?.mounts)
+        Ok(with_deadline(RECORD_TIMEOUT, self.connection.snapshots().view(request)).await?.mounts)
     }
 
     async fn remove_view(&self, key: &str) -> Result<bool> {
         let snapshotter = self.settings.snapshotter.clone();
         let message = snap::RemoveSnapshotRequest { snapshotter, key: key.to_owned() };
-        match within(RECORD, self.connection.snapshots().remove(self.connection.request(message))).await {
+        match with_deadline(
+            RECORD_TIMEOUT,
+            self.connection.snapshots().remove(self.connection.request(message)),
+        )
+        .await
+        {
             Ok(()) => {
                 self.removed.notify_one();
                 Ok(true)
             }
-            Err(status) if Fault::of(&status) == Fault::NotFound => Ok(false),
-            Err(status) => Err(Error::of(format!("remove {key}"), &status)),
+            Err(status) if CallError::from_status(&status) == CallError::NotFound => Ok(false),
+            Err(status) => Err(Error::from_status(format!("remove {key}"), &status)),
         }
     }
 
-    /// Removes the views that a killed process left. Those of this one are known, so nothing is waited for.
-    pub(super) async fn sweep_views(&self, swept: &mut Swept) -> Result<()> {
+    /// Removes the views of a killed process. Those of this process are known, so there is no delay.
+    pub(super) async fn sweep_views(&self, swept: &mut SweepReport) -> Result<()> {
         for key in self.list_views().await? {
-            if self.views.held().keys.contains(&key) {
+            if self.views.lock().keys.contains(&key) {
                 continue;
             }
             match self.remove_view(&key).await {
@@ -166,10 +179,10 @@ impl Shared {
     }
 
     async fn list_views(&self) -> Result<Vec<String>> {
-        let failed = |status: Status| Error::of("list views of images", &status);
+        let failed = |status: Status| Error::from_status("list views of images", &status);
         let request = self.connection.request(snap::ListSnapshotsRequest {
             snapshotter: self.settings.snapshotter.clone(),
-            filters: vec![format!("labels.{VIEW:?}==1")],
+            filters: vec![format!("labels.{VIEW_LABEL:?}==1")],
         });
         let call = async {
             let mut replies = self.connection.snapshots().list(request).await?.into_inner();
@@ -179,9 +192,9 @@ impl Shared {
             }
             Ok(keys)
         };
-        match timeout(LIST, call).await {
+        match timeout(LIST_TIMEOUT, call).await {
             Ok(keys) => keys.map_err(failed),
-            Err(_) => Err(failed(Status::deadline_exceeded(format!("no list within {LIST:?}")))),
+            Err(_) => Err(failed(Status::deadline_exceeded(format!("no list within {LIST_TIMEOUT:?}")))),
         }
     }
 }

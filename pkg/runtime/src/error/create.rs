@@ -1,33 +1,33 @@
-//! What a failed creation of a process was about: the command, a field of the spec, or none of them.
+//! Classifies a failed creation of a process: the command, a field of the spec, or neither.
 //!
-//! runc and crun have no codes for this, only words.
+//! runc and crun report no codes for this, only messages.
 
 use tonic::Status;
-use warren_image::Fault;
+use warren_image::CallError;
 
 use super::Error;
 use crate::container::ContainerSpec;
 
 impl Error {
-    /// The error of a failed process creation: recognises what runc and crun say about a command that they cannot
-    /// run, and about what they cannot do for the container.
-    pub(crate) fn of_create(spec: &ContainerSpec, command: &str, status: &Status) -> Self {
+    /// The error of a failed process creation: recognizes messages of runc and crun about a command that
+    /// cannot be executed and about unsupported fields.
+    pub(crate) fn from_create(spec: &ContainerSpec, command: &str, status: &Status) -> Self {
         let message = status.message();
-        if Fault::of(status) == Fault::Other {
-            if let Some(reason) = unrunnable(message) {
+        if CallError::from_status(status) == CallError::Other {
+            if let Some(reason) = exec_error(message) {
                 return Self::CommandNotFound { command: command.to_owned(), reason };
             }
-            if let Some(field) = blamed(spec, message) {
-                return Self::invalid(field, said(message));
+            if let Some(field) = field_at_fault(spec, message) {
+                return Self::invalid_field(field, root_cause(message));
             }
         }
-        Self::of(format!("create the process of container {}", spec.id), status)
+        Self::from_status(format!("create the process of container {}", spec.id), status)
     }
 }
 
-/// The field that asked for what the runtime could not do, if the message is about one.
-fn blamed(spec: &ContainerSpec, message: &str) -> Option<String> {
-    // The file that runc writes, and the words of its own check.
+/// The field that the message is about, if any.
+fn field_at_fault(spec: &ContainerSpec, message: &str) -> Option<String> {
+    // The file that runc writes, and the message of its own check.
     let sysctl = |key: &&String| {
         message.contains(&format!("/proc/sys/{}:", key.replace('.', "/")))
             || message.contains(&format!("sysctl {key:?} "))
@@ -48,19 +48,19 @@ fn blamed(spec: &ContainerSpec, message: &str) -> Option<String> {
     spec.workdir.as_ref().filter(|dir| made(dir)).map(|_| "workdir".to_owned())
 }
 
-/// The end of a long chain of words, which is where the reason is.
-fn said(message: &str) -> &str {
+/// The last part of a chain of messages, which has the cause.
+fn root_cause(message: &str) -> &str {
     const CHAIN: [&str; 3] = ["error during container init: ", "container process: ", "runc create failed: "];
     let message = message.trim_end_matches(": unknown");
     CHAIN.iter().find_map(|link| Some(message.split_once(link)?.1)).unwrap_or(message)
 }
 
-/// The part of a runtime's message that says why a command cannot be run, if that is what it is about.
+/// The part of a runtime's message that says why a command cannot be executed, if the message is about that.
 ///
 /// runc: `... unable to start container process: exec: "/x": stat /x: no such file or directory: unknown`.
 /// crun: `... executable file `/x` not found: No such file or directory: unknown` or `... open executable:
 /// ...`.
-fn unrunnable(message: &str) -> Option<String> {
+fn exec_error(message: &str) -> Option<String> {
     let start = ["exec: \"", "executable file `", "open executable: "]
         .iter()
         .filter_map(|marker| message.find(marker))
@@ -88,14 +88,14 @@ mod tests {
     use warren_types::Bytes;
 
     use super::*;
-    use crate::container::{Mount, MountSource, Ulimit};
-    use crate::spec::samples::spec;
+    use crate::container::{ContainerMount, ContainerMountSource, ContainerUlimit};
+    use crate::spec::fixtures::spec;
 
     const RUNC: &str = "failed to create shim task: OCI runtime create failed: runc create failed: \
                         unable to start container process: ";
 
     #[test]
-    fn an_unrunnable_command_is_told_from_other_failures() {
+    fn exec_errors_are_distinguished() {
         for (message, want) in [
             (
                 format!("{RUNC}exec: \"/nope\": stat /nope: no such file or directory: unknown"),
@@ -115,19 +115,23 @@ mod tests {
             (format!("{RUNC}error mounting \"/x\" to rootfs at \"/y\": no such file or directory"), None),
             ("failed to mount rootfs component: no such file or directory".to_owned(), None),
         ] {
-            assert_eq!(unrunnable(&message).as_deref(), want, "{message}");
+            assert_eq!(exec_error(&message).as_deref(), want, "{message}");
         }
     }
 
     #[test]
-    fn what_cannot_be_done_for_a_field_is_that_fields_error() {
+    fn runtime_error_is_mapped_to_field() {
         let asked = ContainerSpec {
             sysctls: [("net.ipv4.nope".to_owned(), "1".to_owned())].into(),
-            ulimits: vec![Ulimit { name: "core".into(), soft: 1, hard: 1 }],
+            ulimits: vec![ContainerUlimit { name: "core".into(), soft: 1, hard: 1 }],
             workdir: Some("/etc/passwd".into()),
-            mounts: vec![Mount {
+            mounts: vec![ContainerMount {
                 target: "/etc/data".into(),
-                source: MountSource::Tmpfs { size: Some(Bytes(4096)), mode: None, options: Vec::new() },
+                source: ContainerMountSource::Tmpfs {
+                    size: Some(Bytes(4096)),
+                    mode: None,
+                    options: Vec::new(),
+                },
                 read_only: false,
             }],
             ..spec()
@@ -142,7 +146,7 @@ mod tests {
             ("mkdir /etc/passwd: not a directory", Some("workdir")),
             ("device busy", None),
         ] {
-            let error = Error::of_create(&asked, "/x", &Status::unknown(format!("{init}{words}: unknown")));
+            let error = Error::from_create(&asked, "/x", &Status::unknown(format!("{init}{words}: unknown")));
             match (&error, want) {
                 (Error::InvalidSpec { field, reason }, Some(want)) => {
                     assert_eq!((field.as_str(), reason.as_str()), (want, words));
@@ -150,8 +154,9 @@ mod tests {
                 (Error::Failed { .. }, None) => assert!(error.is_transient()),
                 other => panic!("{words}: {other:?}"),
             }
-            let plain = Error::of_create(&spec(), "/x", &Status::unknown(format!("{init}{words}: unknown")));
-            assert!(matches!(plain, Error::Failed { .. }), "nobody asked: {plain}");
+            let plain =
+                Error::from_create(&spec(), "/x", &Status::unknown(format!("{init}{words}: unknown")));
+            assert!(matches!(plain, Error::Failed { .. }), "not configured: {plain}");
         }
     }
 }

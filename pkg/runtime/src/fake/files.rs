@@ -1,4 +1,4 @@
-//! Images with files, which lie in a plain directory.
+//! Images with files, which are in a plain directory.
 
 use std::fs::File;
 use std::io;
@@ -6,14 +6,14 @@ use std::path::PathBuf;
 
 use warren_image::RunConfig;
 
-use super::{Fake, State};
+use super::{FakeRuntime, State};
 use crate::error::Error;
-use crate::image_files::{ImageFiles, RunsAs, plain};
-use crate::spec::user::Wanted;
+use crate::image_files::{ContainerUser, ImageFiles, bind_of};
+use crate::spec::user::RequestedUser;
 use crate::{Reference, Result};
 
-impl Fake {
-    /// Makes an image exist whose files are those in a directory. Without, it has none.
+impl FakeRuntime {
+    /// Adds an image with the files of a directory; other images have no files.
     pub fn add_image_files(&self, image: &Reference, dir: impl Into<PathBuf>) {
         let (mut state, image) = (self.state(), image.to_string());
         state.images.insert(image.clone());
@@ -22,7 +22,7 @@ impl Fake {
 }
 
 impl State {
-    /// The directory, and what keeps it there.
+    /// The directory, and the guard that keeps it.
     fn files_of(&self, image: &Reference) -> Result<(PathBuf, Option<tempfile::TempDir>)> {
         let reference = image.to_string();
         if !self.images.contains(&reference) {
@@ -31,22 +31,22 @@ impl State {
         if let Some(dir) = self.image_files.get(&reference) {
             return Ok((dir.clone(), None));
         }
-        let empty = tempfile::tempdir().map_err(unopened)?;
+        let empty = tempfile::tempdir().map_err(open_error)?;
         Ok((empty.path().to_owned(), Some(empty)))
     }
 
     pub(super) fn image_files(&self, image: &Reference) -> Result<ImageFiles> {
         let (dir, kept) = self.files_of(image)?;
-        Ok(ImageFiles::new(File::open(dir).map_err(unopened)?.into(), kept))
+        Ok(ImageFiles::new(File::open(dir).map_err(open_error)?.into(), kept))
     }
 
-    pub(super) fn runs_as(&self, image: &Reference, user: Option<&str>) -> Result<RunsAs> {
+    pub(super) fn resolve_user(&self, image: &Reference, user: Option<&str>) -> Result<ContainerUser> {
         let (dir, _kept) = self.files_of(image)?;
-        let user = Wanted::new(user, Vec::new(), &RunConfig::default()).resolve_in(&plain(&dir))?;
-        Ok(RunsAs { uid: user.uid, gid: user.gid })
+        let user = RequestedUser::new(user, Vec::new(), &RunConfig::default()).resolve_in(&bind_of(&dir))?;
+        Ok(ContainerUser { uid: user.uid, gid: user.gid })
     }
 }
 
-fn unopened(error: io::Error) -> Error {
+fn open_error(error: io::Error) -> Error {
     Error::Failed { action: "open the files of an image".to_owned(), reason: error.to_string() }
 }

@@ -1,4 +1,4 @@
-//! How a fake container behaves, and how a fake runtime fails.
+//! Scripted behaviour of fake containers, and injected faults.
 
 use std::time::Duration;
 
@@ -6,25 +6,25 @@ use crate::error::Error;
 
 /// The behaviour of a fake container. The default runs until a signal ends it.
 #[derive(Clone, Debug, Default)]
-pub struct Script {
-    /// How long making its process takes.
+pub struct ContainerScript {
+    /// Duration of the creation of its process.
     pub create_latency: Duration,
-    /// How long starting it takes.
+    /// Duration of its start.
     pub start_latency: Duration,
-    /// Why its process cannot be made.
-    pub create_error: Option<Failure>,
-    /// Ends by itself: how long after its start, and with which code.
+    /// Error of the creation of its process.
+    pub create_error: Option<FakeFailure>,
+    /// Exits by itself: time after the start, and exit code.
     pub exit_after: Option<(Duration, u32)>,
-    /// That end is a kill for want of memory.
+    /// That exit is an OOM kill.
     pub out_of_memory: bool,
-    /// Does not end on any signal but SIGKILL.
+    /// Ignores all signals but SIGKILL.
     pub ignores_signals: bool,
 }
 
 /// A call of the runtime.
 #[allow(missing_docs, reason = "each is the method of the same name")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Operation {
+pub enum RuntimeOperation {
     Info,
     List,
     Inspect,
@@ -33,36 +33,36 @@ pub enum Operation {
     Signal,
     DeleteProcess,
     Remove,
-    SetLedger,
+    SetAttemptHistory,
     ImageFiles,
-    RunsAs,
-    SweepStrays,
+    ResolveUser,
+    SweepOrphans,
 }
 
-/// When a call fails.
+/// Time of an injected fault.
 #[derive(Clone, Debug)]
-pub enum Fault {
-    /// Before it took effect.
-    Before(Failure),
-    /// After it took effect: the answer got lost.
-    After(Failure),
+pub enum FaultPoint {
+    /// Before the call took effect.
+    Before(FakeFailure),
+    /// After the call took effect: the answer is lost.
+    After(FakeFailure),
 }
 
-/// How a call fails.
+/// Kind of an injected fault.
 #[derive(Clone, Debug)]
-pub enum Failure {
-    /// The runtime is away.
+pub enum FakeFailure {
+    /// The runtime is unavailable.
     Unavailable,
     /// No answer in time.
     Timeout,
-    /// Any other failure, with its text.
+    /// Any other failure, with its message.
     Failed(String),
-    /// The image does not have this command.
+    /// The command is not in the image.
     CommandNotFound(String),
 }
 
-impl Failure {
-    pub(super) fn into_error(self, operation: Operation) -> Error {
+impl FakeFailure {
+    pub(super) fn into_error(self, operation: RuntimeOperation) -> Error {
         let action = format!("{operation:?}");
         match self {
             Self::Unavailable => Error::Unavailable { action, reason: "set to be away".to_owned() },

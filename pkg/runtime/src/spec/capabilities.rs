@@ -1,4 +1,4 @@
-//! Which capabilities a container has: Docker's default ones, and what is added and dropped.
+//! Capabilities of a container: Docker's defaults, additions and drops.
 
 use oci_spec::runtime as oci;
 use oci_spec::runtime::Capability as Cap;
@@ -6,8 +6,8 @@ use oci_spec::runtime::Capability as Cap;
 use crate::container::ContainerSpec;
 use crate::error::Error;
 
-/// Let ordinary server software run as root of its container and no more.
-const DEFAULT: [Cap; 14] = [
+/// Docker's defaults: enough for ordinary server software as root of its container.
+const DEFAULT_CAPABILITIES: [Cap; 14] = [
     Cap::Chown,
     Cap::DacOverride,
     Cap::Fsetid,
@@ -71,14 +71,14 @@ const BY_NUMBER: [Cap; 41] = [
 
 /// One entry of a list of capabilities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wish {
-    /// Every capability that can be given.
+pub(crate) enum CapabilityEntry {
+    /// All capabilities that the machine can give.
     All,
     One(Cap),
 }
 
-impl Wish {
-    /// Reads a name with or without `CAP_`, in any case, or `ALL`.
+impl CapabilityEntry {
+    /// Parses a name with or without `CAP_`, in any case, or `ALL`.
     pub fn parse(text: &str) -> Option<Self> {
         let upper = text.to_ascii_uppercase();
         if upper == "ALL" {
@@ -88,20 +88,20 @@ impl Wish {
     }
 }
 
-/// Capabilities of one process, ordered by their numbers so that a document is always written alike.
+/// Capabilities ordered by number, so that equal sets give equal documents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Set(u64);
+pub(crate) struct CapabilitySet(u64);
 
-impl Set {
-    /// Every capability that this crate knows.
-    pub const EVERY: Self = Self((1 << BY_NUMBER.len()) - 1);
+impl CapabilitySet {
+    /// All capabilities known to this crate.
+    pub const ALL: Self = Self((1 << BY_NUMBER.len()) - 1);
 
-    /// The set that the kernel writes as this mask; numbers it may learn later are left out.
+    /// Parses a kernel mask; unknown numbers are ignored.
     pub fn from_mask(mask: u64) -> Self {
-        Self(mask & Self::EVERY.0)
+        Self(mask & Self::ALL.0)
     }
 
-    /// What `CapBnd:` says in a `/proc/PID/status`: what the process, and so a container, can have at most.
+    /// `CapBnd:` of a `/proc/PID/status`: the maximum of the process, and so of its containers.
     pub fn bounding(status: &str) -> Option<Self> {
         let mask = status.lines().find_map(|line| line.strip_prefix("CapBnd:"))?;
         u64::from_str_radix(mask.trim(), 16).ok().map(Self::from_mask)
@@ -120,7 +120,7 @@ impl Set {
     }
 }
 
-/// The numbers of a list of capabilities, a bit each.
+/// A list of capabilities as one bit per number.
 pub(crate) fn bits(list: &oci::Capabilities) -> u64 {
     list.iter().map(|cap| bit(*cap)).fold(0, |all, bit| all | bit)
 }
@@ -130,39 +130,40 @@ fn bit(cap: Cap) -> u64 {
     1 << number.expect("every capability has a number")
 }
 
-/// What the container gets. `most` is what the machine can give, and what `ALL` means.
+/// The capabilities of the container. `most` is the maximum of the machine, and the meaning of `ALL`.
 ///
 /// # Errors
-/// [`Error::InvalidSpec`] when one is asked for by name that the machine cannot give.
-pub(super) fn granted(spec: &ContainerSpec, most: Set) -> Result<Set, Error> {
+/// [`Error::InvalidSpec`] for a capability added by name that the machine lacks.
+pub(super) fn granted(spec: &ContainerSpec, most: CapabilitySet) -> Result<CapabilitySet, Error> {
     if spec.privileged {
         return Ok(most);
     }
     let named = |names: &[String]| -> (bool, Vec<(usize, Cap)>) {
-        let wishes: Vec<Option<Wish>> = names.iter().map(|name| Wish::parse(name)).collect();
-        let one = |(place, wish): (usize, &Option<Wish>)| match wish {
-            Some(Wish::One(cap)) => Some((place, *cap)),
-            Some(Wish::All) | None => None,
+        let entries: Vec<Option<CapabilityEntry>> =
+            names.iter().map(|name| CapabilityEntry::parse(name)).collect();
+        let one = |(place, wish): (usize, &Option<CapabilityEntry>)| match wish {
+            Some(CapabilityEntry::One(cap)) => Some((place, *cap)),
+            Some(CapabilityEntry::All) | None => None,
         };
-        (wishes.contains(&Some(Wish::All)), wishes.iter().enumerate().filter_map(one).collect())
+        (entries.contains(&Some(CapabilityEntry::All)), entries.iter().enumerate().filter_map(one).collect())
     };
     let ((add_all, added), (drop_all, dropped)) = (named(&spec.cap_add), named(&spec.cap_drop));
     if let Some((place, cap)) = added.iter().find(|(_, cap)| !most.has(*cap)) {
-        let reason = format!("this node cannot give {cap}, which it does not have itself");
-        return Err(Error::invalid(format!("cap_add[{place}]"), reason));
+        let reason = format!("this node does not have {cap}");
+        return Err(Error::invalid_field(format!("cap_add[{place}]"), reason));
     }
     let sum = |caps: &[(usize, Cap)]| caps.iter().fold(0, |mask, (_, cap)| mask | bit(*cap));
     let (added, dropped) = (sum(&added), sum(&dropped));
-    Ok(Set(match (add_all, drop_all) {
+    Ok(CapabilitySet(match (add_all, drop_all) {
         (true, _) => most.0 & !dropped,
         (false, true) => added,
-        // A default that a nested machine cannot give was not asked for by anybody.
-        (false, false) => (Set::of(&DEFAULT).0 & most.0 & !dropped) | added,
+        // Missing defaults are ignored: on a nested machine they were not requested.
+        (false, false) => (CapabilitySet::of(&DEFAULT_CAPABILITIES).0 & most.0 & !dropped) | added,
     }))
 }
 
-/// The sets of the first process. None is inherited: a program gets them by being root, or by its file.
-pub(super) fn sets(granted: Set) -> oci::LinuxCapabilities {
+/// The sets of the first process. None is inheritable: a program gets them as root, or by its file.
+pub(super) fn oci_sets(granted: CapabilitySet) -> oci::LinuxCapabilities {
     let set = granted.to_oci();
     let mut capabilities = oci::LinuxCapabilities::default();
     capabilities
@@ -179,38 +180,44 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::spec::samples::spec;
+    use crate::spec::fixtures::spec;
 
     #[test]
-    fn every_capability_has_one_number_and_a_name() {
+    fn capability_numbers_and_names_are_unique() {
         let unique: BTreeSet<u64> = BY_NUMBER.iter().map(|cap| bit(*cap)).collect();
         assert_eq!(unique.len(), BY_NUMBER.len());
         for cap in BY_NUMBER {
-            assert_eq!(Wish::parse(&format!("cap_{cap}")), Some(Wish::One(cap)), "{cap}");
+            assert_eq!(
+                CapabilityEntry::parse(&format!("cap_{cap}")),
+                Some(CapabilityEntry::One(cap)),
+                "{cap}"
+            );
         }
-        assert_eq!(Wish::parse("sys_admin"), Some(Wish::One(Cap::SysAdmin)));
+        assert_eq!(CapabilityEntry::parse("sys_admin"), Some(CapabilityEntry::One(Cap::SysAdmin)));
         for unknown in ["", "CAP_", "FLY", "CAP_CAP_CHOWN", "CAP_ALL"] {
-            assert_eq!(Wish::parse(unknown), None, "{unknown}");
+            assert_eq!(CapabilityEntry::parse(unknown), None, "{unknown}");
         }
-        assert!(Set(1 << 12).has(Cap::NetAdmin) && Set(1 << 40).has(Cap::CheckpointRestore));
+        assert!(
+            CapabilitySet(1 << 12).has(Cap::NetAdmin) && CapabilitySet(1 << 40).has(Cap::CheckpointRestore)
+        );
     }
 
     #[test]
-    fn the_bounding_set_is_read_from_the_kernels_words() {
+    fn bounding_set_is_parsed() {
         let status = "CapEff:\t0000000000000000\nCapBnd:\t000001fffeffffff\n";
-        let most = Set::bounding(status).unwrap();
+        let most = CapabilitySet::bounding(status).unwrap();
         assert!(most.has(Cap::SysAdmin) && !most.has(Cap::SysResource));
-        assert_eq!(Set::bounding("CapBnd:\tfffffffffffffffff"), None);
-        assert_eq!(Set::bounding(""), None);
+        assert_eq!(CapabilitySet::bounding("CapBnd:\tfffffffffffffffff"), None);
+        assert_eq!(CapabilitySet::bounding(""), None);
     }
 
     #[test]
     fn adding_and_dropping_follow_dockers_table() {
-        const MOST: Set = Set((1 << 41) - 1 - (1 << 24));
+        const MOST: CapabilitySet = CapabilitySet((1 << 41) - 1 - (1 << 24));
         let check = |add: &[&str], drop: &[&str], want: u64| {
             let words = |list: &[&str]| list.iter().map(|word| (*word).to_owned()).collect();
             let spec = ContainerSpec { cap_add: words(add), cap_drop: words(drop), ..spec() };
-            assert_eq!(granted(&spec, MOST).unwrap(), Set(want), "+{add:?} -{drop:?}");
+            assert_eq!(granted(&spec, MOST).unwrap(), CapabilitySet(want), "+{add:?} -{drop:?}");
         };
         let default = 0xa804_25fb;
         check(&[], &[], default);
@@ -222,8 +229,8 @@ mod tests {
         check(&["ALL"], &["CHOWN"], MOST.0 & !1);
         let privileged = ContainerSpec { privileged: true, cap_drop: vec!["ALL".into()], ..spec() };
         assert_eq!(granted(&privileged, MOST).unwrap(), MOST);
-        let poor = Set(MOST.0 & !1);
-        assert_eq!(granted(&spec(), poor).unwrap(), Set(default & !1));
+        let poor = CapabilitySet(MOST.0 & !1);
+        assert_eq!(granted(&spec(), poor).unwrap(), CapabilitySet(default & !1));
         let beyond = ContainerSpec { cap_add: vec!["CHOWN".into(), "SYS_RESOURCE".into()], ..spec() };
         let error = granted(&beyond, MOST).unwrap_err();
         assert!(matches!(&error, Error::InvalidSpec { field, .. } if field == "cap_add[1]"), "{error}");

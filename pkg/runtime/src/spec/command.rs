@@ -1,4 +1,4 @@
-//! What a container runs, and its environment: the spec's wishes over the image's, by Docker's rules.
+//! Command and environment of a container: the spec's over the image's, by Docker's rules.
 
 use warren_image::RunConfig;
 
@@ -6,15 +6,15 @@ use crate::container::ContainerSpec;
 use crate::error::Error;
 
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// What programs in a terminal may expect of it.
-const TERMINAL: &str = "xterm";
+/// Value of `TERM` in a terminal.
+const TERM_VALUE: &str = "xterm";
 
-/// The words of the command. Replacing the entrypoint drops the image's arguments: they were meant for the
+/// The command with its arguments. Replacing the entrypoint drops the image's arguments, which belong to the
 /// old one.
 ///
 /// # Errors
-/// [`Error::InvalidSpec`] when nothing is left to run.
-pub(crate) fn words(spec: &ContainerSpec, image: &RunConfig) -> Result<Vec<String>, Error> {
+/// [`Error::InvalidSpec`] if the command is empty.
+pub(crate) fn command_line(spec: &ContainerSpec, image: &RunConfig) -> Result<Vec<String>, Error> {
     let (entrypoint, inherited) = match &spec.command {
         Some(command) => (command, &Vec::new()),
         None => (&image.entrypoint, &image.cmd),
@@ -23,14 +23,14 @@ pub(crate) fn words(spec: &ContainerSpec, image: &RunConfig) -> Result<Vec<Strin
     let words: Vec<String> = entrypoint.iter().chain(arguments).cloned().collect();
     match words.first() {
         Some(first) if !first.is_empty() => Ok(words),
-        _ => Err(Error::invalid("command", "it is empty and the image does not name one")),
+        _ => Err(Error::invalid_field("command", "empty, and the image has no command")),
     }
 }
 
-/// `NAME=value` pairs, each name once, in the order in which names first appear.
+/// `NAME=value` pairs, each name once, in the order of first appearance.
 pub(super) fn environment(spec: &ContainerSpec, image: &RunConfig) -> Vec<String> {
     let own = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-    let terminal = spec.tty.then(|| own("TERM", TERMINAL));
+    let terminal = spec.tty.then(|| own("TERM", TERM_VALUE));
     let defaults = [own("PATH", DEFAULT_PATH), own("HOSTNAME", &spec.hostname)];
     let of_image = image.env.iter().filter_map(|pair| pair.split_once('='));
     let of_image = of_image.map(|(name, value)| own(name, value));

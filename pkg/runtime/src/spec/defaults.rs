@@ -1,10 +1,10 @@
-//! What every container gets unless it asks otherwise. Source: the documented defaults of Docker Engine.
+//! Defaults of all containers. Source: the documented defaults of Docker Engine.
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::container::{ContainerSpec, Network};
+use crate::container::{ContainerSpec, NetworkMode};
 
-/// Kernel interfaces that tell about other containers or the host.
+/// Kernel interfaces that expose other containers or the host.
 const MASKED: [&str; 11] = [
     "/proc/acpi",
     "/proc/asound",
@@ -22,14 +22,14 @@ const MASKED: [&str; 11] = [
 /// Kernel interfaces that change the host when written.
 const READONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
-/// Let a user without privileges serve low ports and ping within the container's own network.
+/// Let unprivileged users bind low ports and ping within the container's own network.
 const SYSCTLS: [(&str, &str); 2] =
     [("net.ipv4.ip_unprivileged_port_start", "0"), ("net.ipv4.ping_group_range", "0 2147483647")];
 
-/// The default settings and those asked for over them. The host's network is not changed.
+/// The defaults and the spec's settings over them. The settings of the host network are not changed.
 pub(super) fn sysctls(spec: &ContainerSpec) -> HashMap<String, String> {
     let own = SYSCTLS.map(|(key, value)| (key.to_owned(), value.to_owned()));
-    let own = own.into_iter().filter(|_| spec.network != Network::Host);
+    let own = own.into_iter().filter(|_| spec.network != NetworkMode::Host);
     let asked: &BTreeMap<String, String> = &spec.sysctls;
     own.chain(asked.clone()).collect()
 }

@@ -1,23 +1,25 @@
-//! What is mounted in a container: the kernel's file systems, then what was asked for, then the node's files.
+//! Mounts of a container: kernel file systems, then the spec's mounts, then files of the node.
 
 use std::path::{Path, PathBuf};
 
 use oci_spec::runtime as oci;
 use warren_types::Bytes;
 
-use super::Host;
-use crate::container::{ContainerSpec, HostFile, INIT, Mount, MountSource, Propagation};
+use super::HostFeatures;
+use crate::container::{
+    ContainerMount, ContainerMountSource, ContainerSpec, HostFile, INIT, MountPropagation,
+};
 
 const SHM_SIZE: Bytes = Bytes(64 << 20);
 
-/// All of them, each after those that it lies in.
-pub(super) fn mounts(spec: &ContainerSpec, host: Host) -> Vec<oci::Mount> {
+/// All mounts, parents before children.
+pub(super) fn mounts(spec: &ContainerSpec, host: HostFeatures) -> Vec<oci::Mount> {
     let asked = |target: &Path| spec.mounts.iter().any(|mount| mount.target == target);
-    let mut mounts = kernels(spec);
+    let mut mounts = default_mounts(spec);
     mounts.retain(|mount| !asked(mount.destination()));
-    let mut wanted: Vec<&Mount> = spec.mounts.iter().collect();
+    let mut wanted: Vec<&ContainerMount> = spec.mounts.iter().collect();
     wanted.sort_by_key(|mount| mount.target.components().count());
-    mounts.extend(wanted.into_iter().map(|wanted| self::wanted(wanted, host)));
+    mounts.extend(wanted.into_iter().map(|wanted| self::requested_mount(wanted, host)));
     let nodes = spec.files.iter().filter(|file| !asked(&file.target));
     mounts.extend(nodes.map(|HostFile { source, target }| file(source, target)));
     if let Some(init) = &spec.init {
@@ -27,23 +29,23 @@ pub(super) fn mounts(spec: &ContainerSpec, host: Host) -> Vec<oci::Mount> {
     mounts
 }
 
-/// What the container's own root must be for mounts to pass between it and the host.
+/// Propagation that the container's root needs for the propagation of its mounts.
 pub(super) fn root_propagation(spec: &ContainerSpec) -> Option<String> {
-    let asks = |wanted: Propagation| {
+    let asks = |wanted: MountPropagation| {
         let mut binds = spec.mounts.iter().filter_map(|mount| match &mount.source {
-            MountSource::Bind { propagation, .. } => Some(*propagation),
-            MountSource::File { .. } | MountSource::Tmpfs { .. } => None,
+            ContainerMountSource::Bind { propagation, .. } => Some(*propagation),
+            ContainerMountSource::File { .. } | ContainerMountSource::Tmpfs { .. } => None,
         });
         binds.any(|propagation| propagation == wanted)
     };
-    if asks(Propagation::Shared) {
+    if asks(MountPropagation::Shared) {
         return Some("shared".to_owned());
     }
-    asks(Propagation::Slave).then(|| "rslave".to_owned())
+    asks(MountPropagation::Slave).then(|| "rslave".to_owned())
 }
 
-/// Those that every container has. Source: the documented defaults of Docker Engine.
-fn kernels(spec: &ContainerSpec) -> Vec<oci::Mount> {
+/// Mounts of every container. Source: the documented defaults of Docker Engine.
+fn default_mounts(spec: &ContainerSpec) -> Vec<oci::Mount> {
     let kernel = |target: &str, kind: &str, source: &str, options: &[&str]| {
         let options = options.iter().map(|option| (*option).to_owned());
         mount(Path::new(target), kind, Path::new(source), options)
@@ -66,25 +68,25 @@ fn kernels(spec: &ContainerSpec) -> Vec<oci::Mount> {
     ]
 }
 
-fn wanted(wanted: &Mount, host: Host) -> oci::Mount {
+fn requested_mount(wanted: &ContainerMount, host: HostFeatures) -> oci::Mount {
     let own = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<String>>();
     match &wanted.source {
-        MountSource::Bind { path, recursive, propagation } => {
-            let mut options = own(&[if *recursive { "rbind" } else { "bind" }, propagation.option()]);
+        ContainerMountSource::Bind { path, recursive, propagation } => {
+            let mut options = own(&[if *recursive { "rbind" } else { "bind" }, propagation.mount_option()]);
             match wanted.read_only {
-                // The first covers the mount itself, also where the kernel does not know the second.
+                // `ro` covers the mount itself, also on kernels without `rro`.
                 true if *recursive && host.recursive_read_only => options.extend(own(&["ro", "rro"])),
                 true => options.push("ro".to_owned()),
                 false => options.push("rw".to_owned()),
             }
             mount(&wanted.target, "bind", path, options)
         }
-        MountSource::File { path } => file(path, &wanted.target),
-        MountSource::Tmpfs { size, mode, options: asked } => {
+        ContainerMountSource::File { path } => file(path, &wanted.target),
+        ContainerMountSource::Tmpfs { size, mode, options: asked } => {
             let mut options = own(&["nosuid", "nodev", "noexec"]);
             options.push(format!("mode={:o}", mode.unwrap_or(0o1777)));
             options.extend(size.map(|size| format!("size={}", size.0)));
-            // What comes later wins.
+            // Later mounts win.
             options.extend(asked.iter().cloned());
             if wanted.read_only {
                 options.push("ro".to_owned());

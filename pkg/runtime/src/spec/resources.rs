@@ -1,23 +1,29 @@
-//! What the kernel enforces on a container and on each of its processes.
+//! Resource limits of a container and of its processes.
 //!
-//! The document has one set of words, those of cgroup version 1. On version 2 runc and crun translate them
-//! (runc's `libcontainer/cgroups/fs2`): shares to a weight, the limit of memory and swap together to one of
-//! swap alone, the reservation to `memory.low`. So nothing needs version 2's own keys.
+//! The document uses the terms of cgroup version 1. On version 2 runc and crun translate them (runc's
+//! `libcontainer/cgroups/fs2`): shares to a weight, the limit of memory and swap together to one of swap
+//! alone, the reservation to `memory.low`. So version 2's own keys are not needed.
 
 use oci_spec::runtime as oci;
 use oci_spec::runtime::PosixRlimitType as Kind;
 
-use super::{DeviceNode, Host};
-use crate::container::{Access, ContainerSpec, Limits, Reservations, Ulimit};
+use super::{DeviceNode, HostFeatures};
+use crate::container::{
+    ContainerLimits, ContainerReservations, ContainerSpec, ContainerUlimit, DevicePermissions,
+};
 
-/// The period of CPU limits in microseconds, and the shares that one whole CPU weighs.
+/// Period of CPU limits in microseconds, and the shares of one CPU.
 const CPU_PERIOD: u64 = 100_000;
 const SHARES_PER_CPU: u64 = 1024;
-/// The kernel's bounds.
+/// Bounds of the kernel.
 const MIN_SHARES: u64 = 2;
 const MAX_SHARES: u64 = 262_144;
 
-pub(super) fn resources(spec: &ContainerSpec, devices: &[DeviceNode], host: Host) -> oci::LinuxResources {
+pub(super) fn resources(
+    spec: &ContainerSpec,
+    devices: &[DeviceNode],
+    host: HostFeatures,
+) -> oci::LinuxResources {
     let mut resources = oci::LinuxResources::default();
     resources
         .set_devices(Some(device_rules(spec, devices)))
@@ -31,10 +37,10 @@ pub(super) fn resources(spec: &ContainerSpec, devices: &[DeviceNode], host: Host
     resources
 }
 
-/// runc adds the few devices every container has after these.
+/// runc appends the default devices of every container.
 fn device_rules(spec: &ContainerSpec, devices: &[DeviceNode]) -> Vec<oci::LinuxDeviceCgroup> {
     let mut rule = oci::LinuxDeviceCgroup::default();
-    rule.set_allow(spec.privileged).set_access(Some(Access::FULL.letters()));
+    rule.set_allow(spec.privileged).set_access(Some(DevicePermissions::FULL.as_rwm()));
     let mut rules = vec![rule];
     if !spec.privileged {
         rules.extend(devices.iter().map(|device| {
@@ -43,14 +49,14 @@ fn device_rules(spec: &ContainerSpec, devices: &[DeviceNode]) -> Vec<oci::LinuxD
                 .set_typ(Some(device.kind))
                 .set_major(Some(device.major))
                 .set_minor(Some(device.minor))
-                .set_access(Some(device.access.letters()));
+                .set_access(Some(device.access.as_rwm()));
             rule
         }));
     }
     rules
 }
 
-fn cpu(limits: &Limits, reservations: &Reservations) -> Option<oci::LinuxCpu> {
+fn cpu(limits: &ContainerLimits, reservations: &ContainerReservations) -> Option<oci::LinuxCpu> {
     let weight = reservations.cpu.or(limits.cpu)?;
     let mut cpu = oci::LinuxCpu::default();
     cpu.set_shares(Some((weight.0 * SHARES_PER_CPU / 1000).clamp(MIN_SHARES, MAX_SHARES)));
@@ -61,7 +67,11 @@ fn cpu(limits: &Limits, reservations: &Reservations) -> Option<oci::LinuxCpu> {
     Some(cpu)
 }
 
-fn memory(limits: &Limits, reservations: &Reservations, host: Host) -> Option<oci::LinuxMemory> {
+fn memory(
+    limits: &ContainerLimits,
+    reservations: &ContainerReservations,
+    host: HostFeatures,
+) -> Option<oci::LinuxMemory> {
     if limits.memory.is_none() && reservations.memory.is_none() {
         return None;
     }
@@ -70,13 +80,13 @@ fn memory(limits: &Limits, reservations: &Reservations, host: Host) -> Option<oc
     let mut memory = oci::LinuxMemory::default();
     memory
         .set_limit(limit)
-        // The same for both together: no swap at all.
+        // Equal to the memory limit: no swap.
         .set_swap(limit.filter(|_| host.limits_swap))
         .set_reservation(reservations.memory.map(bytes));
     Some(memory)
 }
 
-/// The limit that Docker and `ulimit` know by this name.
+/// The limit with this name in Docker and `ulimit`.
 pub(crate) fn ulimit_kind(name: &str) -> Option<Kind> {
     Some(match name {
         "as" => Kind::RlimitAs,
@@ -99,9 +109,9 @@ pub(crate) fn ulimit_kind(name: &str) -> Option<Kind> {
     })
 }
 
-/// `None`: containerd's own. runc may lower those, but raise them only with the right capability.
-pub(super) fn rlimits(ulimits: &[Ulimit]) -> Option<Vec<oci::PosixRlimit>> {
-    let limit = |ulimit: &Ulimit| {
+/// `None`: containerd's defaults. runc may lower those, but needs a capability to raise them.
+pub(super) fn rlimits(ulimits: &[ContainerUlimit]) -> Option<Vec<oci::PosixRlimit>> {
+    let limit = |ulimit: &ContainerUlimit| {
         let limit = oci::PosixRlimitBuilder::default().typ(ulimit_kind(&ulimit.name)?);
         let limit = limit.soft(ulimit.soft).hard(ulimit.hard).build();
         Some(limit.expect("kind, soft and hard are set"))

@@ -1,5 +1,4 @@
-//! The system calls a container may make: what Docker's default profile allows, which depends on the
-//! container's capabilities.
+//! The seccomp profile of a container: Docker's default profile for the container's capabilities.
 
 mod calls;
 
@@ -8,30 +7,30 @@ use std::collections::BTreeSet;
 use oci_spec::runtime as oci;
 use oci_spec::runtime::{LinuxSeccompAction as Action, LinuxSeccompOperator as Operator};
 
-use super::capabilities::Set;
+use super::capabilities::CapabilitySet;
 
 const EPERM: u32 = 1;
 const ENOSYS: u32 = 38;
-/// `clone` flags that make namespaces: NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET.
+/// `clone` flags that create namespaces: NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET.
 const NAMESPACE_FLAGS: u64 = 0x7E02_0000;
-/// `personality` values that are harmless: Linux, 32-bit addresses, UNAME26 and both, and the question.
+/// Harmless values of `personality`: Linux, 32-bit addresses, UNAME26, both, and the query.
 const PERSONALITIES: [u64; 5] = [0x0, 0x8, 0x2_0000, 0x2_0008, 0xffff_ffff];
 /// Sockets to the hypervisor are not namespaced.
 const AF_VSOCK: u64 = 40;
 
-/// Whose programs run in containers under the default profile. libseccomp compiles the list of calls at every
-/// start, and each further architecture costs as much again.
+/// Architectures of programs in containers under the default profile. libseccomp compiles the list of calls
+/// at every start, and each additional architecture costs the same again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Architectures {
+pub enum AllowedArchitectures {
     /// The machine's own; 32-bit programs on a 64-bit machine are killed.
     #[default]
     Native,
-    /// Also those that its processor can run beside: 32-bit ones.
+    /// Also the compatible 32-bit architectures of the processor.
     Compatible,
 }
 
-/// The profile of a container with these capabilities.
-pub(super) fn profile(granted: Set, architectures: Architectures) -> oci::LinuxSeccomp {
+/// The profile for these capabilities.
+pub(super) fn profile(granted: CapabilitySet, architectures: AllowedArchitectures) -> oci::LinuxSeccomp {
     let mut rules = vec![allow(names(granted, architectures), None)];
     for personality in PERSONALITIES {
         rules.push(allow(["personality"], Some(argument(personality, None, Operator::ScmpCmpEq))));
@@ -39,8 +38,7 @@ pub(super) fn profile(granted: Set, architectures: Architectures) -> oci::LinuxS
     rules.push(allow(["socket"], Some(argument(AF_VSOCK, None, Operator::ScmpCmpNe))));
     if !granted.has(oci::Capability::SysAdmin) {
         rules.push(allow(["clone"], Some(argument(NAMESPACE_FLAGS, Some(0), Operator::ScmpCmpMaskedEq))));
-        // Its flags lie in memory, which a filter cannot read. "Not implemented" makes programs fall back to
-        // clone.
+        // Its flags are in memory, which a filter cannot read. With ENOSYS programs fall back to clone.
         let mut clone3 = oci::LinuxSyscall::default();
         clone3
             .set_names(vec!["clone3".to_owned()])
@@ -57,28 +55,28 @@ pub(super) fn profile(granted: Set, architectures: Architectures) -> oci::LinuxS
     profile
 }
 
-/// What is allowed whatever the arguments are.
-fn names(granted: Set, architectures: Architectures) -> BTreeSet<&'static str> {
-    use calls::{ARM, BY_CAPABILITY, CLOCKS_AND_IPC, EVENTS, FILES, MEMORY, NETWORK, OF_32_BITS, PROCESSES};
+/// Calls that are allowed with any arguments.
+fn names(granted: CapabilitySet, architectures: AllowedArchitectures) -> BTreeSet<&'static str> {
+    use calls::{ARM, BY_CAPABILITY, CLOCKS_AND_IPC, EVENTS, FILES, MEMORY, NETWORK, ONLY_32_BIT, PROCESSES};
     let mut lists = vec![FILES, EVENTS, MEMORY, PROCESSES, CLOCKS_AND_IPC, NETWORK];
     if cfg!(target_arch = "aarch64") {
         lists.push(ARM);
     }
-    if architectures == Architectures::Compatible {
-        lists.push(OF_32_BITS);
+    if architectures == AllowedArchitectures::Compatible {
+        lists.push(ONLY_32_BIT);
     }
     lists.extend(BY_CAPABILITY.iter().filter(|(cap, _)| granted.has(*cap)).map(|(_, names)| *names));
     lists.into_iter().flatten().copied().collect()
 }
 
-fn list(architectures: Architectures) -> Option<Vec<oci::Arch>> {
+fn list(architectures: AllowedArchitectures) -> Option<Vec<oci::Arch>> {
     let mut list = match std::env::consts::ARCH {
         "x86_64" => vec![oci::Arch::ScmpArchX86_64, oci::Arch::ScmpArchX86, oci::Arch::ScmpArchX32],
         "aarch64" => vec![oci::Arch::ScmpArchAarch64, oci::Arch::ScmpArchArm],
-        // Without a list libseccomp takes the architecture it runs on.
+        // Without a list libseccomp uses its own architecture.
         _ => return None,
     };
-    if architectures == Architectures::Native {
+    if architectures == AllowedArchitectures::Native {
         list.truncate(1);
     }
     Some(list)
@@ -95,7 +93,7 @@ fn allow(
     rule
 }
 
-/// A test on the call's first argument.
+/// A condition on the call's first argument.
 fn argument(value: u64, masked: Option<u64>, operator: Operator) -> oci::LinuxSeccompArg {
     let mut argument = oci::LinuxSeccompArgBuilder::default().index(0usize).value(value).op(operator);
     if let Some(masked) = masked {
@@ -112,13 +110,14 @@ mod tests {
     const SYS_ADMIN: u64 = 1 << 21;
 
     fn allowed(mask: u64) -> Vec<String> {
-        let rules = profile(Set::from_mask(mask), Architectures::Native).syscalls().clone().unwrap();
+        let rules =
+            profile(CapabilitySet::from_mask(mask), AllowedArchitectures::Native).syscalls().clone().unwrap();
         rules.iter().filter(|r| r.action() == Action::ScmpActAllow).flat_map(|r| r.names().clone()).collect()
     }
 
     #[test]
     #[rustfmt::skip]
-    fn what_reaches_out_of_a_container_needs_its_capability() {
+    fn privileged_syscalls_need_capability() {
         let reaching = [
             (&["mount", "umount2", "unshare", "setns", "fsopen", "sethostname", "quotactl"][..], 21),
             (&["open_by_handle_at"], 2), (&["init_module", "finit_module", "delete_module"], 16),
@@ -136,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_is_allowed() {
+    fn dangerous_syscalls_are_never_allowed() {
         let all = allowed(u64::MAX);
         for call in [
             "pivot_root",
@@ -154,8 +153,10 @@ mod tests {
     }
 
     #[test]
-    fn namespaces_are_made_only_with_the_capability_to_make_them() {
-        let rules = |mask| profile(Set::from_mask(mask), Architectures::Native).syscalls().clone().unwrap();
+    fn namespace_flags_need_capability() {
+        let rules = |mask| {
+            profile(CapabilitySet::from_mask(mask), AllowedArchitectures::Native).syscalls().clone().unwrap()
+        };
         let of = |mask: u64, call: &str| {
             let mut rules = rules(mask).into_iter();
             rules.find(|rule| rule.names().iter().any(|name| name == call)).unwrap()
@@ -169,9 +170,10 @@ mod tests {
     }
 
     #[test]
-    fn other_architectures_come_only_when_asked_for() {
-        let profile = |architectures| profile(Set::from_mask(DEFAULT), architectures);
-        let (native, compatible) = (profile(Architectures::Native), profile(Architectures::Compatible));
+    fn other_architectures_are_opt_in() {
+        let profile = |architectures| profile(CapabilitySet::from_mask(DEFAULT), architectures);
+        let (native, compatible) =
+            (profile(AllowedArchitectures::Native), profile(AllowedArchitectures::Compatible));
         let count = |profile: &oci::LinuxSeccomp| profile.architectures().as_ref().map_or(0, Vec::len);
         assert!(count(&native) <= 1 && count(&compatible) >= count(&native));
         let knows = |profile: &oci::LinuxSeccomp| {
@@ -182,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn no_call_is_listed_twice_but_personality() {
+    fn syscalls_are_listed_once() {
         let calls = allowed(DEFAULT);
         let unique: BTreeSet<&String> = calls.iter().collect();
         assert_eq!(calls.len() - unique.len(), PERSONALITIES.len() - 1);

@@ -1,29 +1,32 @@
-//! The document, field by field.
+//! Each field of the document.
 
 use warren_types::{Bytes, MilliCpu};
 
-use super::samples::{HOST, build, build_with, image, spec, words};
+use super::fixtures::{HOST, build, build_with, image, spec, strings};
 use super::*;
-use crate::container::{HostFile, Limits, Log, Mount, MountSource, Propagation, Reservations, Ulimit};
+use crate::container::{
+    ContainerLimits, ContainerMount, ContainerMountSource, ContainerReservations, ContainerUlimit, HostFile,
+    MountPropagation, OutputTarget,
+};
 
-const UNIFIED: Host = Host { unified_cgroups: true, ..HOST };
+const UNIFIED: HostFeatures = HostFeatures { unified_cgroups: true, ..HOST };
 
 #[test]
 fn command_and_args_follow_dockers_table() {
     for (command, args, want) in [
-        (None, None, words(&["/entry", "one"])),
-        (None, words(&["two"]), words(&["/entry", "two"])),
-        (None, words(&[]), words(&["/entry"])),
-        (words(&["/own"]), None, words(&["/own"])),
-        (words(&["/own", "x"]), words(&["y"]), words(&["/own", "x", "y"])),
-        (words(&[]), words(&["/y"]), words(&["/y"])),
+        (None, None, strings(&["/entry", "one"])),
+        (None, strings(&["two"]), strings(&["/entry", "two"])),
+        (None, strings(&[]), strings(&["/entry"])),
+        (strings(&["/own"]), None, strings(&["/own"])),
+        (strings(&["/own", "x"]), strings(&["y"]), strings(&["/own", "x", "y"])),
+        (strings(&[]), strings(&["/y"]), strings(&["/y"])),
     ] {
         let spec = ContainerSpec { command, args, ..spec() };
-        assert_eq!(Some(command::words(&spec, &image()).unwrap()), want);
+        assert_eq!(Some(command::command_line(&spec, &image()).unwrap()), want);
     }
-    let nothing = ContainerSpec { command: words(&[]), ..spec() };
-    let error = command::words(&nothing, &image()).unwrap_err().to_string();
-    assert!(error.contains("does not name one"), "{error}");
+    let nothing = ContainerSpec { command: strings(&[]), ..spec() };
+    let error = command::command_line(&nothing, &image()).unwrap_err().to_string();
+    assert!(error.contains("the image has no command"), "{error}");
 }
 
 #[test]
@@ -31,20 +34,24 @@ fn environment_merges_by_name_and_later_wins() {
     let env = [("A", "spec"), ("B", "x=y"), ("B", "last")].map(|(n, v)| (n.to_owned(), v.to_owned()));
     let asked = ContainerSpec { env: env.into(), ..spec() };
     let merged = command::environment(&asked, &image());
-    assert_eq!(Some(merged), words(&["PATH=/bin", "HOSTNAME=web-1", "A=spec", "B=last"]));
+    assert_eq!(Some(merged), strings(&["PATH=/bin", "HOSTNAME=web-1", "A=spec", "B=last"]));
     let bare = command::environment(&ContainerSpec { tty: true, ..spec() }, &RunConfig::default());
     assert!(bare[0].starts_with("PATH=/usr/local/sbin:") && bare[2] == "TERM=xterm", "{bare:?}");
 }
 
-fn resources_of(limits: Limits, reservations: Reservations, host: Host) -> oci::LinuxResources {
+fn resources_of(
+    limits: ContainerLimits,
+    reservations: ContainerReservations,
+    host: HostFeatures,
+) -> oci::LinuxResources {
     let spec = ContainerSpec { limits, reservations, ..spec() };
     resources::resources(&spec, &[], host)
 }
 
 #[test]
-fn limits_and_reservations_become_what_both_versions_of_cgroups_take() {
-    let limits = Limits { cpu: Some(MilliCpu(250)), memory: Some(Bytes(64 << 20)), pids: Some(50) };
-    let reservations = Reservations { cpu: Some(MilliCpu(100)), memory: Some(Bytes(32 << 20)) };
+fn limits_map_to_both_cgroup_versions() {
+    let limits = ContainerLimits { cpu: Some(MilliCpu(250)), memory: Some(Bytes(64 << 20)), pids: Some(50) };
+    let reservations = ContainerReservations { cpu: Some(MilliCpu(100)), memory: Some(Bytes(32 << 20)) };
     let all = resources_of(limits, reservations, HOST);
     insta::assert_json_snapshot!(all, @r#"
     {
@@ -69,20 +76,20 @@ fn limits_and_reservations_become_what_both_versions_of_cgroups_take() {
       }
     }
     "#);
-    // runc and crun translate the same words, so nothing is said in version 2's own.
+    // runc and crun translate the same document, so it has no keys of version 2.
     assert_eq!(resources_of(limits, reservations, UNIFIED), all);
     assert!(all.unified().is_none());
-    let without_swap = resources_of(limits, reservations, Host { limits_swap: false, ..HOST });
+    let without_swap = resources_of(limits, reservations, HostFeatures { limits_swap: false, ..HOST });
     assert_eq!(without_swap.memory().unwrap().swap(), None);
 }
 
 #[test]
-fn what_is_not_asked_for_is_not_limited() {
-    let none = resources_of(Limits::default(), Reservations::default(), HOST);
+fn unset_limits_are_unlimited() {
+    let none = resources_of(ContainerLimits::default(), ContainerReservations::default(), HOST);
     assert!(none.cpu().is_none() && none.memory().is_none() && none.pids().is_none());
     let shares = |limit: Option<u64>, reserved: Option<u64>| {
-        let limits = Limits { cpu: limit.map(MilliCpu), ..Limits::default() };
-        let reservations = Reservations { cpu: reserved.map(MilliCpu), memory: None };
+        let limits = ContainerLimits { cpu: limit.map(MilliCpu), ..ContainerLimits::default() };
+        let reservations = ContainerReservations { cpu: reserved.map(MilliCpu), memory: None };
         let cpu = resources_of(limits, reservations, HOST).cpu().clone().unwrap();
         (cpu.shares(), cpu.quota())
     };
@@ -90,14 +97,14 @@ fn what_is_not_asked_for_is_not_limited() {
     assert_eq!(shares(None, Some(2000)), (Some(2048), None));
     assert_eq!(shares(Some(1), None).0, Some(2), "the kernel takes no fewer shares");
     assert_eq!(shares(None, Some(1 << 40)).0, Some(262_144), "and no more");
-    let reservations = Reservations { cpu: None, memory: Some(Bytes(7)) };
-    let memory = resources_of(Limits::default(), reservations, HOST).memory().unwrap();
+    let reservations = ContainerReservations { cpu: None, memory: Some(Bytes(7)) };
+    let memory = resources_of(ContainerLimits::default(), reservations, HOST).memory().unwrap();
     assert_eq!((memory.limit(), memory.swap(), memory.reservation()), (None, None, Some(7)));
 }
 
 #[test]
 fn namespaces_follow_network_and_cgroup_version() {
-    let kinds = |network: Network, host| {
+    let kinds = |network: NetworkMode, host| {
         let built = build(&ContainerSpec { network, ..spec() }, host);
         built.linux().clone().unwrap().namespaces().clone().unwrap()
     };
@@ -105,15 +112,15 @@ fn namespaces_follow_network_and_cgroup_version() {
         let found = list.iter().find(|n| n.typ() == oci::LinuxNamespaceType::Network);
         found.map(|found| found.path().clone())
     };
-    assert_eq!(network(&kinds(Network::Isolated, HOST)), Some(None));
-    let joined = Network::Joined("/run/netns/x".into());
+    assert_eq!(network(&kinds(NetworkMode::Isolated, HOST)), Some(None));
+    let joined = NetworkMode::Joined("/run/netns/x".into());
     assert_eq!(network(&kinds(joined, HOST)), Some(Some("/run/netns/x".into())));
-    assert_eq!(network(&kinds(Network::Host, HOST)), None);
-    let count = |host| kinds(Network::Isolated, host).len();
+    assert_eq!(network(&kinds(NetworkMode::Host, HOST)), None);
+    let count = |host| kinds(NetworkMode::Isolated, host).len();
     assert_eq!((count(HOST), count(UNIFIED)), (5, 6));
 }
 
-fn mounts_of(spec: &ContainerSpec, host: Host) -> Vec<(String, Vec<String>)> {
+fn mounts_of(spec: &ContainerSpec, host: HostFeatures) -> Vec<(String, Vec<String>)> {
     let mounts = build(spec, host).mounts().clone().unwrap();
     let shown = |mount: &oci::Mount| {
         (mount.destination().display().to_string(), mount.options().clone().unwrap_or_default())
@@ -121,14 +128,14 @@ fn mounts_of(spec: &ContainerSpec, host: Host) -> Vec<(String, Vec<String>)> {
     mounts.iter().map(shown).collect()
 }
 
-fn bind(target: &str, read_only: bool, recursive: bool, propagation: Propagation) -> Mount {
-    let source = MountSource::Bind { path: "/host".into(), recursive, propagation };
-    Mount { target: target.into(), source, read_only }
+fn bind(target: &str, read_only: bool, recursive: bool, propagation: MountPropagation) -> ContainerMount {
+    let source = ContainerMountSource::Bind { path: "/host".into(), recursive, propagation };
+    ContainerMount { target: target.into(), source, read_only }
 }
 
 #[test]
-fn mounts_lie_in_the_order_in_which_they_hide_each_other() {
-    let tmpfs = MountSource::Tmpfs {
+fn mounts_are_ordered_parent_first() {
+    let tmpfs = ContainerMountSource::Tmpfs {
         size: Some(Bytes(8192)),
         mode: Some(0o700),
         options: vec!["exec".into(), "uid=5".into()],
@@ -137,13 +144,13 @@ fn mounts_lie_in_the_order_in_which_they_hide_each_other() {
     let spec = ContainerSpec {
         init: Some("/opt/init".into()),
         mounts: vec![
-            bind("/data/deep", true, true, Propagation::Slave),
-            Mount { target: "/data".into(), source: tmpfs, read_only: true },
-            bind("/dev/shm", false, false, Propagation::Private),
-            bind("/etc/hosts", false, true, Propagation::Shared),
-            Mount {
+            bind("/data/deep", true, true, MountPropagation::Slave),
+            ContainerMount { target: "/data".into(), source: tmpfs, read_only: true },
+            bind("/dev/shm", false, false, MountPropagation::Private),
+            bind("/etc/hosts", false, true, MountPropagation::Shared),
+            ContainerMount {
                 target: "/run/secrets/db".into(),
-                source: MountSource::File { path: "/s".into() },
+                source: ContainerMountSource::File { path: "/s".into() },
                 read_only: true,
             },
         ],
@@ -164,42 +171,43 @@ fn mounts_lie_in_the_order_in_which_they_hide_each_other() {
     for file in ["/etc/resolv.conf", "/run/secrets/db"] {
         assert_eq!(options(file), "rbind,ro,rprivate,nosuid,nodev,noexec");
     }
-    let old = mounts_of(&spec, Host { recursive_read_only: false, ..HOST });
+    let old = mounts_of(&spec, HostFeatures { recursive_read_only: false, ..HOST });
     assert_eq!(old[7].1.join(","), "rbind,rslave,ro", "an old kernel cannot do better");
 }
 
 #[test]
-fn the_root_passes_mounts_on_only_when_asked_to() {
-    let propagation = |wanted: Propagation| {
+fn root_propagation_is_set_only_when_needed() {
+    let propagation = |wanted: MountPropagation| {
         let spec = ContainerSpec { mounts: vec![bind("/x", false, true, wanted)], ..spec() };
         build(&spec, HOST).linux().clone().unwrap().rootfs_propagation().clone()
     };
-    assert_eq!(propagation(Propagation::Private), None);
-    assert_eq!(propagation(Propagation::Slave).as_deref(), Some("rslave"));
-    assert_eq!(propagation(Propagation::Shared).as_deref(), Some("shared"));
+    assert_eq!(propagation(MountPropagation::Private), None);
+    assert_eq!(propagation(MountPropagation::Slave).as_deref(), Some("rslave"));
+    assert_eq!(propagation(MountPropagation::Shared).as_deref(), Some("shared"));
 }
 
 #[test]
-fn the_process_is_as_asked() {
-    let log = Log::Binary { program: "/l".into(), dir: "/d".into(), max_size: Bytes(1), max_files: 1 };
+fn process_matches_spec() {
+    let log =
+        OutputTarget::Binary { program: "/l".into(), dir: "/d".into(), max_size: Bytes(1), max_files: 1 };
     let asked = ContainerSpec {
         workdir: Some("/own".into()),
         tty: true,
         init: Some("/opt/init".into()),
         no_new_privileges: true,
         oom_score_adj: Some(-5),
-        ulimits: vec![Ulimit { name: "nofile".into(), soft: 10, hard: Ulimit::UNLIMITED }],
+        ulimits: vec![ContainerUlimit { name: "nofile".into(), soft: 10, hard: ContainerUlimit::UNLIMITED }],
         read_only_root: true,
         log,
         ..spec()
     };
-    let meant = Meant { user: User { uid: 5, gid: 6, groups: vec![7, 6, 7] }, devices: Vec::new() };
+    let meant = ResolvedSpec { user: User { uid: 5, gid: 6, groups: vec![7, 6, 7] }, devices: Vec::new() };
     let built = build_with(&asked, &meant, HOST);
     let process = built.process().clone().unwrap();
     assert_eq!(process.cwd(), Path::new("/own"));
     assert_eq!((process.terminal(), process.no_new_privileges()), (Some(true), Some(true)));
     assert_eq!(process.oom_score_adj(), Some(-5));
-    assert_eq!(*process.args(), words(&["/dev/init", "--", "/entry", "one"]));
+    assert_eq!(*process.args(), strings(&["/dev/init", "--", "/entry", "one"]));
     assert_eq!(*process.user().additional_gids(), Some(vec![6, 7]), "each once, the primary one first");
     let limit = process.rlimits().clone().unwrap()[0];
     assert_eq!((limit.soft(), limit.hard()), (10, u64::MAX));
@@ -210,11 +218,11 @@ fn the_process_is_as_asked() {
 }
 
 #[test]
-fn a_machine_that_cannot_protect_a_process_says_so() {
-    let weak = Host { capabilities: capabilities::Set::from_mask(0), ..HOST };
+fn oom_protection_without_capability_is_rejected() {
+    let weak = HostFeatures { capabilities: capabilities::CapabilitySet::from_mask(0), ..HOST };
     let document = |score, host| {
         let spec = ContainerSpec { oom_score_adj: Some(score), ..spec() };
-        document(&spec, &image(), &Meant::default(), "/warren", host)
+        document(&spec, &image(), &ResolvedSpec::default(), "/warren", host)
     };
     let error = document(-1, weak).unwrap_err();
     assert!(matches!(&error, Error::InvalidSpec { field, .. } if field == "oom_score_adj"), "{error}");
@@ -223,8 +231,8 @@ fn a_machine_that_cannot_protect_a_process_says_so() {
 }
 
 #[test]
-fn devices_come_with_a_rule_each() {
-    let access = Access { read: true, write: false, mknod: false };
+fn each_device_has_a_cgroup_rule() {
+    let access = DevicePermissions { read: true, write: false, mknod: false };
     let node = DeviceNode {
         path: "/dev/x".into(),
         kind: oci::LinuxDeviceType::C,
@@ -235,7 +243,7 @@ fn devices_come_with_a_rule_each() {
         gid: 44,
         access,
     };
-    let meant = Meant { devices: vec![node], ..Meant::default() };
+    let meant = ResolvedSpec { devices: vec![node], ..ResolvedSpec::default() };
     let linux = build_with(&spec(), &meant, HOST).linux().clone().unwrap();
     insta::assert_json_snapshot!((linux.devices(), linux.resources().clone().unwrap().devices()), @r#"
     [
@@ -268,7 +276,7 @@ fn devices_come_with_a_rule_each() {
 }
 
 #[test]
-fn privileged_means_no_fences() {
+fn privileged_removes_all_restrictions() {
     let built = build(&ContainerSpec { privileged: true, ..spec() }, HOST);
     let linux = built.linux().clone().unwrap();
     assert!(linux.masked_paths().is_none() && linux.readonly_paths().is_none() && linux.seccomp().is_none());
@@ -279,27 +287,27 @@ fn privileged_means_no_fences() {
     }
     let capabilities = built.process().clone().unwrap().capabilities().clone().unwrap();
     assert_eq!(capabilities.bounding().as_ref().map(|set| set.len()), Some(41));
-    let unconfined = build(&ContainerSpec { seccomp: Seccomp::Unconfined, ..spec() }, HOST);
+    let unconfined = build(&ContainerSpec { seccomp: SeccompPolicy::Unconfined, ..spec() }, HOST);
     let linux = unconfined.linux().clone().unwrap();
     assert!(linux.seccomp().is_none() && linux.masked_paths().is_some());
     assert!(build(&spec(), HOST).linux().clone().unwrap().seccomp().is_some());
 }
 
 #[test]
-fn sysctls_are_those_asked_for_over_the_default_ones() {
+fn requested_sysctls_override_defaults() {
     let key = "net.ipv4.ip_unprivileged_port_start";
     let set = |network, sysctls: &[(&str, &str)]| {
         let sysctls = sysctls.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
         let spec = ContainerSpec { network, sysctls, ..spec() };
         build(&spec, HOST).linux().clone().unwrap().sysctl().clone().unwrap()
     };
-    let own = set(Network::Isolated, &[(key, "80"), ("kernel.sem", "1 2 3 4")]);
+    let own = set(NetworkMode::Isolated, &[(key, "80"), ("kernel.sem", "1 2 3 4")]);
     assert_eq!((own[key].as_str(), own["kernel.sem"].as_str(), own.len()), ("80", "1 2 3 4", 3));
-    assert!(set(Network::Host, &[]).is_empty(), "the host's are not touched");
+    assert!(set(NetworkMode::Host, &[]).is_empty(), "the host's are not touched");
 }
 
 #[test]
-fn the_document_is_the_same_every_time_and_reads_back() {
+fn document_is_deterministic_and_round_trips() {
     let first = build(&spec(), HOST);
     let text = serde_json::to_vec(&first).unwrap();
     assert_eq!(serde_json::from_slice::<oci::Spec>(&text).unwrap(), first);
@@ -312,9 +320,9 @@ fn the_document_is_the_same_every_time_and_reads_back() {
 }
 
 #[test]
-fn a_relative_directory_in_the_image_is_refused_unless_it_is_replaced() {
+fn relative_image_workdir_is_rejected() {
     let image = RunConfig { working_dir: "srv".into(), ..image() };
-    let document = |spec: &ContainerSpec| document(spec, &image, &Meant::default(), "/warren", HOST);
+    let document = |spec: &ContainerSpec| document(spec, &image, &ResolvedSpec::default(), "/warren", HOST);
     assert!(document(&spec()).is_err());
     document(&ContainerSpec { workdir: Some("/srv".into()), ..spec() }).unwrap();
 }

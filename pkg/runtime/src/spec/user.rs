@@ -1,7 +1,7 @@
-//! Who the command runs as: the spec's user or the image's `USER`, resolved by the image's own passwd and group
+//! User of the command: the spec's user or the image's `USER`, resolved with the image's passwd and group
 //! files.
 //!
-//! Source: the rules of Docker: a name or number, optionally `:` and a group; a number need not be listed.
+//! Source: Docker's rules: a name or number, optionally with `:` and a group; a number need not be listed.
 
 use std::path::Path;
 
@@ -23,29 +23,29 @@ pub(crate) struct User {
     pub groups: Vec<u32>,
 }
 
-/// Whom a container asks for, in its own words.
+/// The requested user, unresolved.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct RequestedUser {
     user: String,
-    /// Whose words they are: `user`, or `image`.
+    /// Field of origin: `user`, or `image`.
     field: &'static str,
-    /// Further groups.
+    /// Additional groups.
     groups: Vec<String>,
 }
 
-impl Wanted {
-    /// The spec's words over the image's.
-    pub fn of(spec: &ContainerSpec, image: &RunConfig) -> Self {
+impl RequestedUser {
+    /// The spec's user, else the image's.
+    pub fn from_spec(spec: &ContainerSpec, image: &RunConfig) -> Self {
         Self::new(spec.user.as_deref(), spec.groups.clone(), image)
     }
 
-    /// As [`Wanted::of`], before there is a spec.
+    /// As [`RequestedUser::from_spec`], without a spec.
     pub fn new(user: Option<&str>, groups: Vec<String>, image: &RunConfig) -> Self {
         let (user, field) = user.map_or((image.user.as_str(), "image"), |user| (user, "user"));
         Self { user: user.to_owned(), field, groups }
     }
 
-    /// Whom it means when no file is needed to say so: root, or two numbers, and no group by name.
+    /// The identity if no file is needed: root, or two numbers, and no group by name.
     pub fn numeric(&self) -> Option<User> {
         let user = self.numeric_user()?;
         let groups = self.groups.iter().map(|group| id(group)).collect::<Option<_>>()?;
@@ -60,28 +60,29 @@ impl Wanted {
         Some(User { uid, gid, groups: Vec::new() })
     }
 
-    /// Whom it means by the text of the two files, each empty when the image has none.
+    /// Resolves the user with the text of the two files, each empty if the image has none.
     ///
     /// # Errors
-    /// [`Error::InvalidSpec`] with the field that has a name that is not listed.
+    /// [`Error::InvalidSpec`] with the field of the name that is not listed.
     pub fn resolve(&self, passwd: &str, group: &str) -> Result<User, Error> {
         let mut user = match self.numeric_user() {
             Some(user) => user,
             None => self.resolve_user(passwd, group)?,
         };
         for (place, name) in self.groups.iter().enumerate() {
-            let gid = gid(name, group).ok_or_else(|| unknown(&format!("groups[{place}]"), "group", name))?;
+            let gid =
+                gid(name, group).ok_or_else(|| unknown_name(&format!("groups[{place}]"), "group", name))?;
             user.groups.push(gid);
         }
         Ok(user)
     }
 
-    /// As [`Wanted::resolve`], with the files of the image that a snapshot lies on.
+    /// As [`RequestedUser::resolve`], with the files of the image below a snapshot.
     pub fn resolve_in(&self, mounts: &[Mount]) -> Result<User, Error> {
         let read = |path| {
             let unreadable = |error| {
-                let (field, user) = self.said();
-                Error::invalid(field, format!("the user {user:?} is unknown: {error}"))
+                let (field, user) = self.source();
+                Error::invalid_field(field, format!("cannot look up user {user:?}: {error}"))
             };
             Ok::<_, Error>(rootfs::read(mounts, Path::new(path)).map_err(unreadable)?.unwrap_or_default())
         };
@@ -94,40 +95,40 @@ impl Wanted {
             None => (self.user.as_str(), None),
         };
         let account =
-            entries(passwd).find(|entry| field(entry, 0) == wanted || same_id(field(entry, 2), wanted));
+            parse_entries(passwd).find(|entry| field(entry, 0) == wanted || same_id(field(entry, 2), wanted));
         let (name, uid, primary) = match &account {
             Some(entry) => (field(entry, 0), id(field(entry, 2)), id(field(entry, 3))),
             None => ("", id(wanted), Some(0)),
         };
         let (Some(uid), Some(primary)) = (uid, primary) else {
-            return Err(unknown(self.field, "passwd", wanted));
+            return Err(unknown_name(self.field, "passwd", wanted));
         };
         if let Some(wanted) = wanted_group {
-            let gid = gid(wanted, group).ok_or_else(|| unknown(self.field, "group", wanted))?;
+            let gid = gid(wanted, group).ok_or_else(|| unknown_name(self.field, "group", wanted))?;
             return Ok(User { uid, gid, groups: Vec::new() });
         }
         let member =
             |entry: &Vec<&str>| !name.is_empty() && field(entry, 3).split(',').any(|member| member == name);
-        let groups = entries(group).filter(member).filter_map(|entry| id(field(&entry, 2))).collect();
+        let groups = parse_entries(group).filter(member).filter_map(|entry| id(field(&entry, 2))).collect();
         Ok(User { uid, gid: primary, groups })
     }
 
-    /// The words, and the field they come from.
-    pub fn said(&self) -> (&'static str, &str) {
+    /// Text and field of origin.
+    pub fn source(&self) -> (&'static str, &str) {
         (self.field, &self.user)
     }
 }
 
-fn unknown(of: &str, what: &str, name: &str) -> Error {
-    Error::invalid(of, format!("{name:?} is neither a number nor in the image's /etc/{what}"))
+fn unknown_name(of: &str, what: &str, name: &str) -> Error {
+    Error::invalid_field(of, format!("{name:?} is neither a number nor in the image's /etc/{what}"))
 }
 
 fn gid(wanted: &str, group: &str) -> Option<u32> {
-    let listed = entries(group).find(|entry| field(entry, 0) == wanted);
+    let listed = parse_entries(group).find(|entry| field(entry, 0) == wanted);
     listed.and_then(|entry| id(field(&entry, 2))).or_else(|| id(wanted))
 }
 
-fn entries(text: &str) -> impl Iterator<Item = Vec<&str>> {
+fn parse_entries(text: &str) -> impl Iterator<Item = Vec<&str>> {
     text.lines()
         .map(str::trim)
         .filter(|line| !line.is_empty() && !line.starts_with('#'))
@@ -154,16 +155,16 @@ mod tests {
     const PASSWD: &str = "root:x:0:0::/root:/bin/sh\n# comment\nweb:x:33:44::/:/bin/false\nodd:x:no:1::/:\n";
     const GROUP: &str = "root:x:0:\nweb:x:44:\nlogs:x:55:web,root\nvideo:x:66:web\n";
 
-    fn wanted(user: &str, groups: &[&str]) -> Wanted {
+    fn requested(user: &str, groups: &[&str]) -> RequestedUser {
         let groups = groups.iter().map(|group| (*group).to_owned()).collect();
-        Wanted { user: user.to_owned(), field: "image", groups }
+        RequestedUser { user: user.to_owned(), field: "image", groups }
     }
 
     #[test]
-    fn users_resolve_as_in_docker() {
+    fn users_resolve_like_docker() {
         let check = |text: &str, further: &[&str], uid, gid, groups: &[u32]| {
             let want = User { uid, gid, groups: groups.to_vec() };
-            assert_eq!(wanted(text, further).resolve(PASSWD, GROUP).unwrap(), want, "{text} {further:?}");
+            assert_eq!(requested(text, further).resolve(PASSWD, GROUP).unwrap(), want, "{text} {further:?}");
         };
         check("", &[], 0, 0, &[]);
         check("root", &[], 0, 0, &[]);
@@ -191,31 +192,31 @@ mod tests {
             ("4294967295", PASSWD, "4294967295"),
             ("1:99999999999", PASSWD, "99999999999"),
         ] {
-            let error = wanted(user, &[]).resolve(passwd, GROUP).unwrap_err().to_string();
+            let error = requested(user, &[]).resolve(passwd, GROUP).unwrap_err().to_string();
             assert!(error.contains(names), "{user}: {error}");
         }
-        let error = wanted("root", &["video", "nogroup"]).resolve(PASSWD, GROUP).unwrap_err();
+        let error = requested("root", &["video", "nogroup"]).resolve(PASSWD, GROUP).unwrap_err();
         assert!(matches!(&error, Error::InvalidSpec { field, .. } if field == "groups[1]"), "{error}");
         assert!(error.to_string().contains("nogroup"), "{error}");
     }
 
     #[test]
-    fn the_specs_user_replaces_the_images() {
+    fn spec_user_overrides_image() {
         let image = RunConfig { user: "web".into(), ..RunConfig::default() };
-        let spec = crate::spec::samples::spec();
-        assert_eq!(Wanted::of(&spec, &image).said(), ("image", "web"));
+        let spec = crate::spec::fixtures::spec();
+        assert_eq!(RequestedUser::from_spec(&spec, &image).source(), ("image", "web"));
         let spec = ContainerSpec { user: Some("5".into()), ..spec };
-        assert_eq!(Wanted::of(&spec, &image).said(), ("user", "5"));
+        assert_eq!(RequestedUser::from_spec(&spec, &image).source(), ("user", "5"));
     }
 
     #[test]
     fn only_plain_numbers_and_root_need_no_file() {
         for user in ["", "0", "root", "5:6"] {
-            assert!(wanted(user, &["7"]).numeric().is_some(), "{user}");
-            assert!(wanted(user, &["video"]).numeric().is_none(), "{user}");
+            assert!(requested(user, &["7"]).numeric().is_some(), "{user}");
+            assert!(requested(user, &["video"]).numeric().is_none(), "{user}");
         }
         for user in ["5", "web", "web:5", "5:web", ":", "5:"] {
-            assert!(wanted(user, &[]).numeric().is_none(), "{user}");
+            assert!(requested(user, &[]).numeric().is_none(), "{user}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The files of our own containerd.
+//! Files of the private containerd.
 
 use std::fs;
 use std::io::{Read, Seek, SeekFrom};
@@ -10,13 +10,13 @@ use super::Error;
 /// The kernel's limit for the path of a socket, without its closing zero byte.
 const MAX_SOCKET: usize = 107;
 /// containerd derives a second socket from the first.
-const SECOND_SOCKET: &str = ".ttrpc";
-/// A log that has grown beyond this is begun anew at the next start.
+const TTRPC_SUFFIX: &str = ".ttrpc";
+/// A larger log is truncated at the next start.
 const MAX_LOG: u64 = 16 << 20;
-const LAST_WORDS: u64 = 1000;
-/// What we do not use. Kubernetes' part alone doubles the memory. Names of several versions; unknown ones
-/// are ignored.
-const DISABLED: [&str; 11] = [
+const LOG_TAIL_BYTES: u64 = 1000;
+/// Unused plugins. The CRI plugin alone doubles the memory. Names of several versions; containerd ignores
+/// unknown ones.
+const DISABLED_PLUGINS: [&str; 11] = [
     "io.containerd.grpc.v1.cri",
     "io.containerd.cri.v1.images",
     "io.containerd.cri.v1.runtime",
@@ -30,9 +30,9 @@ const DISABLED: [&str; 11] = [
     "io.containerd.nri.v1.nri",
 ];
 
-/// Paths of our containerd's files.
+/// Paths of the private containerd's files.
 #[derive(Clone, Debug)]
-pub(super) struct Files {
+pub(super) struct ContainerdPaths {
     root: PathBuf,
     state: PathBuf,
     pub socket: PathBuf,
@@ -40,7 +40,7 @@ pub(super) struct Files {
     pub log: PathBuf,
 }
 
-impl Files {
+impl ContainerdPaths {
     pub fn new(root: &Path, state: &Path) -> Result<Self, Error> {
         let bad =
             |path: &Path, reason: &str| Error::Path { path: path.to_owned(), reason: reason.to_owned() };
@@ -49,15 +49,15 @@ impl Files {
             if !path.is_absolute() || !path.to_str().is_some_and(plain) {
                 return Err(bad(
                     path,
-                    "want an absolute path in UTF-8 without quotes, colons and backslashes",
+                    "must be an absolute path in UTF-8 without quotes, colons and backslashes",
                 ));
             }
         }
         let socket = state.join("containerd.sock");
-        if socket.as_os_str().len() + SECOND_SOCKET.len() > MAX_SOCKET {
+        if socket.as_os_str().len() + TTRPC_SUFFIX.len() > MAX_SOCKET {
             return Err(bad(
                 &socket,
-                "the path of a socket has at most 101 bytes here; choose a shorter directory",
+                "the path of its socket is longer than 101 bytes; choose a shorter directory",
             ));
         }
         Ok(Self {
@@ -69,22 +69,22 @@ impl Files {
         })
     }
 
-    /// Whether a containerd of ours has kept images or containers here.
+    /// Whether a private containerd has stored images or containers here.
     pub fn was_used(&self) -> bool {
         self.root.join("io.containerd.metadata.v1.bolt/meta.db").exists()
     }
 
-    /// Makes directories and configuration, and opens the log.
+    /// Creates directories and configuration, and opens the log.
     pub fn ensure(&self) -> Result<fs::File, Error> {
         let failed = |path: &Path| {
             let path = path.to_owned();
             move |error: std::io::Error| Error::Path { path, reason: error.to_string() }
         };
         for folder in [&self.root, &self.state] {
-            // Users in containers reach their files through here; nobody else lists it.
+            // User namespaces of containers reach their files through this directory; others cannot list it.
             fs::DirBuilder::new().recursive(true).mode(0o711).create(folder).map_err(failed(folder))?;
         }
-        fs::write(&self.configuration, self.text()).map_err(failed(&self.configuration))?;
+        fs::write(&self.configuration, self.render()).map_err(failed(&self.configuration))?;
         let large = fs::metadata(&self.log).is_ok_and(|log| log.len() > MAX_LOG);
         if large {
             fs::remove_file(&self.log).map_err(failed(&self.log))?;
@@ -92,9 +92,9 @@ impl Files {
         fs::File::options().create(true).append(true).open(&self.log).map_err(failed(&self.log))
     }
 
-    fn text(&self) -> String {
+    fn render(&self) -> String {
         let quoted = |path: &Path| format!("\"{}\"", path.display());
-        let disabled = DISABLED.map(|plugin| format!("  \"{plugin}\",\n")).concat();
+        let disabled = DISABLED_PLUGINS.map(|plugin| format!("  \"{plugin}\",\n")).concat();
         format!(
             "# Written by warren at every start of its containerd; changes are lost.\n\
              version = 2\nroot = {}\nstate = {}\ndisabled_plugins = [\n{disabled}]\n\n\
@@ -106,11 +106,11 @@ impl Files {
     }
 
     /// The end of the log, in one line.
-    pub fn last_words(&self) -> String {
+    pub fn log_tail(&self) -> String {
         let read = || {
             let mut log = fs::File::open(&self.log)?;
             let length = log.metadata()?.len();
-            log.seek(SeekFrom::Start(length.saturating_sub(LAST_WORDS)))?;
+            log.seek(SeekFrom::Start(length.saturating_sub(LOG_TAIL_BYTES)))?;
             let mut bytes = Vec::new();
             log.read_to_end(&mut bytes)?;
             Ok::<_, std::io::Error>(String::from_utf8_lossy(&bytes).trim().replace('\n', " | "))
@@ -118,12 +118,12 @@ impl Files {
         read().unwrap_or_else(|error| error.to_string())
     }
 
-    /// Removes what a stopped containerd leaves of its sockets and our configuration.
+    /// Removes the sockets and the configuration of a stopped containerd.
     pub fn remove_volatile(&self) {
         let mut second = self.socket.clone().into_os_string();
-        second.push(SECOND_SOCKET);
+        second.push(TTRPC_SUFFIX);
         for path in [self.socket.clone(), second.into(), self.configuration.clone()] {
-            // Gone already is what was wanted, and the next start replaces them anyway.
+            // A missing file is fine, and the next start replaces them.
             let _ = fs::remove_file(path);
         }
     }
@@ -134,22 +134,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_configuration_names_our_paths_and_no_kubernetes() {
-        let files = Files::new(Path::new("/var/lib/w"), Path::new("/run/w")).unwrap();
-        let text = files.text();
+    fn configuration_has_our_paths_and_disables_cri() {
+        let files = ContainerdPaths::new(Path::new("/var/lib/w"), Path::new("/run/w")).unwrap();
+        let text = files.render();
         for line in ["root = \"/var/lib/w\"", "address = \"/run/w/containerd.sock\"", "v1.cri\""] {
             assert!(text.contains(line), "{text}");
         }
     }
 
     #[test]
-    fn paths_that_cannot_work_are_refused() {
+    fn invalid_paths_are_rejected() {
         let long = format!("/{}", "a".repeat(100));
         for (root, state) in
             [("relative", "/run/w"), ("/a\"b", "/run/w"), ("/var", &long), ("/a:b", "/run/w")]
         {
             assert!(
-                matches!(Files::new(Path::new(root), Path::new(state)), Err(Error::Path { .. })),
+                matches!(ContainerdPaths::new(Path::new(root), Path::new(state)), Err(Error::Path { .. })),
                 "{root}"
             );
         }

@@ -1,13 +1,12 @@
-//! Starting a program that shall outlive us and our terminal.
+//! Starts a program that outlives this process and its terminal.
 //!
-//! `unsafe` because code between fork and exec may only do what is safe in a signal handler; one system call
-//! is.
+//! `unsafe` because code between fork and exec must be async-signal-safe; the one system call here is.
 #![allow(unsafe_code)]
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Gives the program a session of its own: no terminal's hang-up or interrupt reaches it.
+/// Runs the program in its own session: no hang-up or interrupt of a terminal reaches it.
 pub(super) fn into_own_session(command: &mut Command) {
     // SAFETY: setsid(2) is async-signal-safe and touches no memory.
     unsafe {

@@ -1,17 +1,17 @@
-//! The command that starts containerd, and a running one of ours among the processes.
+//! The command that starts the private containerd, and the search for its process.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use super::configuration::Files;
-use super::{Error, Process, detach};
+use super::configuration::ContainerdPaths;
+use super::{ContainerdProcess, Error, detach};
 use crate::pidfd::Pidfd;
 use crate::programs;
 
-/// The command that starts containerd, everything it needs in place.
-pub(super) fn command(files: &Files, binary: Option<&Path>) -> Result<Command, Error> {
+/// Builds the command and the files that it needs.
+pub(super) fn command(files: &ContainerdPaths, binary: Option<&Path>) -> Result<Command, Error> {
     if !nix::unistd::geteuid().is_root() {
         return Err(Error::NotRoot);
     }
@@ -26,7 +26,7 @@ pub(super) fn command(files: &Files, binary: Option<&Path>) -> Result<Command, E
     let second = log.try_clone().map_err(unusable)?;
     let mut command = Command::new(containerd);
     command.arg("--config").arg(&files.configuration).current_dir("/");
-    // Nothing of the agent's environment is meant for it, least of all systemd's notification socket.
+    // The agent's environment is not passed on, least of all systemd's notification socket.
     command.env_clear().env("PATH", path);
     command.stdin(Stdio::null()).stdout(Stdio::from(log)).stderr(Stdio::from(second));
     detach::into_own_session(&mut command);
@@ -34,17 +34,17 @@ pub(super) fn command(files: &Files, binary: Option<&Path>) -> Result<Command, E
 }
 
 /// The process that was started with this configuration file.
-pub(super) fn find(configuration: &Path) -> Option<Process> {
+pub(super) fn find(configuration: &Path) -> Option<ContainerdProcess> {
     let processes = fs::read_dir("/proc").ok()?.flatten();
     let mut pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     pids.find_map(|pid| {
-        // As long as the handle's process is alive afterwards, what was read in between is about it.
+        // If the handle's process is alive afterwards, what was read in between belongs to it.
         let pidfd = Pidfd::open(pid).ok()?;
         let words = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
         let mut words = words.split(|byte| *byte == 0);
         let is_ours = words.any(|word| word == b"--config")
             && words.next().is_some_and(|word| word == configuration.as_os_str().as_bytes());
-        (is_ours && pidfd.is_alive()).then_some(Process { pid, pidfd, child: None })
+        (is_ours && pidfd.is_alive()).then_some(ContainerdProcess { pid, pidfd, child: None })
     })
 }
 
@@ -55,7 +55,7 @@ mod tests {
     #[test]
     fn a_missing_program_is_named() {
         let dir = tempfile::tempdir().unwrap();
-        let files = Files::new(&dir.path().join("root"), &dir.path().join("state")).unwrap();
+        let files = ContainerdPaths::new(&dir.path().join("root"), &dir.path().join("state")).unwrap();
         let error = command(&files, Some(Path::new("/no/containerd"))).unwrap_err();
         let text = error.to_string();
         assert!(text.contains("/no/containerd") && text.contains("apt-get install"), "{text}");

@@ -1,71 +1,74 @@
-//! Programs that are run beside the first process of a container, as checks are: they are what that one is.
+//! Programs that run next to the first process of a container, such as checks, have its setup.
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use warren_health::{Ending, Exec, InContainers, Ran, Setups, Target};
-use warren_logger::plan::{Capabilities, Plan};
-use warren_runtime::containerd::Containerd;
-use warren_runtime::{ContainerId, ContainerSpec, Runtime, Seccomp};
+use warren_health::{ContainerExec, Exec, ExecPlanSource, ExecResult, ExecStatus, ProbeTarget};
+use warren_logger::plan::{CapabilityMasks, ExecPlan};
+use warren_runtime::containerd::ContainerdRuntime;
+use warren_runtime::{ContainerId, ContainerSpec, Runtime, SeccompPolicy};
 
 use warren_testkit::containerd::ctr;
 use warren_testkit::tool;
 
-use crate::world::{World, end, run, spec};
+use crate::world::{RuntimeFixture, end, run, spec};
 
 /// Asks the runtime each time.
-struct Asks(Containerd);
+struct UncachedPlans(ContainerdRuntime);
 
 #[async_trait::async_trait]
-impl Setups for Asks {
-    async fn setup(&self, container: &str) -> Result<Plan, String> {
+impl ExecPlanSource for UncachedPlans {
+    async fn exec_plan(&self, container: &str) -> Result<ExecPlan, String> {
         let id = ContainerId::parse(container).map_err(|error| error.to_string())?;
         let setup = self.0.process_setup(&id).await.map_err(|error| error.to_string())?;
         let [bounding, effective, permitted, inheritable, ambient] = setup.capabilities;
-        Ok(Plan {
+        Ok(ExecPlan {
             cgroup: setup.cgroup,
             environment: setup.environment.into_iter().map(String::into_bytes).collect(),
             directory: setup.directory.into_bytes(),
             uid: setup.uid,
             gid: setup.gid,
             groups: setup.groups,
-            capabilities: Capabilities { bounding, effective, permitted, inheritable, ambient },
+            capabilities: CapabilityMasks { bounding, effective, permitted, inheritable, ambient },
             no_new_privileges: setup.no_new_privileges,
-            limits: setup.limits,
-            filters: setup.filters,
-            ..Plan::default()
+            rlimits: setup.limits,
+            seccomp_filters: setup.filters,
+            ..ExecPlan::default()
         })
     }
 }
 
-fn exec(world: &World) -> InContainers {
+fn exec(world: &RuntimeFixture) -> ContainerExec {
     let programs = warren_logger::ensure_installed(world.containerd.dir()).unwrap();
-    InContainers::new(programs.exec, Arc::new(Asks(Containerd::new(world.containerd.settings()).unwrap())))
+    ContainerExec::new(
+        programs.exec,
+        Arc::new(UncachedPlans(ContainerdRuntime::new(world.containerd.settings()).unwrap())),
+    )
 }
 
-fn target(name: &str, pid: u32) -> Target {
+fn target(name: &str, pid: u32) -> ProbeTarget {
     let netns = Path::new("/nowhere").to_owned();
-    Target { container: name.to_owned(), pid, netns, address: "10.0.0.1".parse().unwrap() }
+    ProbeTarget { container: name.to_owned(), pid, netns, address: "10.0.0.1".parse().unwrap() }
 }
 
-fn words(script: &str) -> Vec<String> {
+fn shell_command(script: &str) -> Vec<String> {
     ["sh", "-c", script].map(str::to_owned).to_vec()
 }
 
 const LONG: Duration = Duration::from_secs(20);
 
-/// What makes a container different.
+/// The varying part of a container.
 type Change = fn(&mut ContainerSpec);
 
-/// What each line of the container's own output says of itself, and what a program beside it must say too.
-const LOOK: &str = "id; hostname; pwd; echo $OWN; grep -e Cap -e NoNewPrivs -e Seccomp: /proc/self/status; \
+/// What each line of the container's output reports, and what a program next to it must report too.
+const REPORT_SCRIPT: &str = "id; hostname; pwd; echo $OWN; grep -e Cap -e NoNewPrivs -e Seccomp: /proc/self/status; \
                     ulimit -n; cat /proc/self/oom_score_adj; unshare -m true 2>&1 | grep -c permitted; \
                     cat /proc/self/cgroup; umask; cat /proc/1/cmdline | grep -c sleeping";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_program_beside_the_first_one_is_what_that_is() {
-    let world = World::start().await;
+async fn exec_has_identity_of_first_process() {
+    let world = RuntimeFixture::start().await;
     let exec = exec(&world);
     let cases: [(&str, Change); 5] = [
         ("plain", |_| ()),
@@ -78,12 +81,12 @@ async fn a_program_beside_the_first_one_is_what_that_is() {
             spec.cap_drop = vec!["ALL".into()];
             spec.user = Some("33:44".into());
         }),
-        ("open", |spec| (spec.seccomp, spec.oom_score_adj) = (Seccomp::Unconfined, Some(500))),
+        ("open", |spec| (spec.seccomp, spec.oom_score_adj) = (SeccompPolicy::Unconfined, Some(500))),
         ("privileged", |spec| spec.privileged = true),
     ];
     for (name, change) in cases {
         let (log, dir) = world.log(name);
-        let script = format!("{LOOK}; echo that is all; : sleeping; sleep 1000");
+        let script = format!("{REPORT_SCRIPT}; echo that is all; : sleeping; sleep 1000");
         let mut spec = ContainerSpec { log, ..spec(name, &["sh", "-c", &script]) };
         spec.env.push(("OWN".into(), "of the container".into()));
         change(&mut spec);
@@ -93,9 +96,9 @@ async fn a_program_beside_the_first_one_is_what_that_is() {
             || async { std::fs::read_to_string(&own).is_ok_and(|text| text.ends_with("that is all\n")) };
         crate::world::eventually("the container's own words", is_written).await;
         let own = std::fs::read_to_string(&own).unwrap();
-        // More than is kept of an output would be cut on one side only.
-        for line in LOOK.split("; ") {
-            let ran = exec.run(&target(name, pid), &words(line), LONG).await;
+        // A larger output would be truncated on one side only.
+        for line in REPORT_SCRIPT.split("; ") {
+            let ran = exec.run(&target(name, pid), &shell_command(line), LONG).await;
             assert!(own.contains(&ran.output), "{name}: {line}: {ran:?} instead of {own}");
             assert!(!ran.output.is_empty(), "{name}: {line}: {ran:?}");
         }
@@ -105,33 +108,36 @@ async fn a_program_beside_the_first_one_is_what_that_is() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_end_is_told_and_nothing_is_left() {
-    let world = World::start().await;
+async fn exec_end_is_reported_and_nothing_is_left() {
+    let world = RuntimeFixture::start().await;
     let exec = exec(&world);
     let spec = spec("holds", &["sh", "-c", "sleep 100000"]);
     let pid = run(&world.runtime, &spec).await;
     let at = target("holds", pid);
     let ran = |script: &'static str, within| {
         let (exec, at) = (&exec, &at);
-        async move { exec.run(at, &words(script), within).await }
+        async move { exec.run(at, &shell_command(script), within).await }
     };
-    let exited = |code, output: &str| Ran { ending: Ending::Exited(code), output: output.into() };
+    let exited = |code, output: &str| ExecResult { status: ExecStatus::Exited(code), output: output.into() };
     assert_eq!(ran("echo out; echo err >&2; exit 3", LONG).await, exited(3, "out\nerr\n"));
     assert_eq!(ran("kill -9 $$", LONG).await, exited(137, ""));
-    assert_eq!(ran("/no/such/program", LONG).await.ending, Ending::Exited(127));
+    assert_eq!(ran("/no/such/program", LONG).await.status, ExecStatus::Exited(127));
     let long = ran("i=0; while [ $i -lt 9999 ]; do i=$((i+1)); echo 0123456789; done", LONG).await;
-    assert_eq!((long.ending, long.output.len()), (Ending::Exited(0), 512));
+    assert_eq!((long.status, long.output.len()), (ExecStatus::Exited(0), 512));
     let missing = exec.run(&at, &["no-such-program".into()], LONG).await;
-    assert_eq!(missing.ending, Ending::Failed("no such program in the container: no-such-program".into()));
+    assert_eq!(
+        missing.status,
+        ExecStatus::Failed("no such program in the container: no-such-program".into())
+    );
     let directory = exec.run(&at, &["/etc".into()], LONG).await;
-    assert!(matches!(&directory.ending, Ending::Failed(why) if why.contains("denied")), "{directory:?}");
+    assert!(matches!(&directory.status, ExecStatus::Failed(why) if why.contains("denied")), "{directory:?}");
 
-    // What goes on in the background, and writes, holds up nothing.
+    // Background processes that write do not delay the result.
     let begin = Instant::now();
-    assert_eq!(ran("yes 6666 & exit 0", LONG).await.ending, Ending::Exited(0));
+    assert_eq!(ran("yes 6666 & exit 0", LONG).await.status, ExecStatus::Exited(0));
     assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
 
-    // What is late goes with all that it started; so does what nobody waits for any more.
+    // A timeout ends all processes of the program; so does a cancellation.
     let sleepers = || {
         let all = std::fs::read_dir("/proc").unwrap().flatten();
         let line = |entry: std::fs::DirEntry| std::fs::read(entry.path().join("cmdline")).ok();
@@ -140,20 +146,20 @@ async fn each_end_is_told_and_nothing_is_left() {
     let before = sleepers();
     let begin = Instant::now();
     let late = ran("echo begun; sleep 7777 & sleep 7777", Duration::from_millis(300)).await;
-    assert_eq!(late, Ran { ending: Ending::TimedOut, output: "begun\n".into() });
+    assert_eq!(late, ExecResult { status: ExecStatus::TimedOut, output: "begun\n".into() });
     assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
     let dropped = tokio::time::timeout(Duration::from_millis(300), ran("sleep 7777", LONG)).await;
     assert!(dropped.is_err());
     crate::world::eventually("the programs are gone", || async { sleepers() == before }).await;
 
-    // A paused container answers at once, and goes on afterwards.
+    // A paused container fails at once, and continues afterwards.
     let settings = world.containerd.settings();
     let tell = |verb: &str| {
         let words = ["--namespace", &settings.namespace, "tasks", verb, "holds"];
         tool::stdout(ctr(&settings.socket, words), tool::DEADLINE).unwrap();
     };
     tell("pause");
-    assert_eq!(ran("true", LONG).await.ending, Ending::Failed("the container is paused".into()));
+    assert_eq!(ran("true", LONG).await.status, ExecStatus::Failed("the container is paused".into()));
     tell("resume");
     assert_eq!(ran("true", LONG).await, exited(0, ""));
 
@@ -164,19 +170,19 @@ async fn each_end_is_told_and_nothing_is_left() {
     }
     crate::world::eventually("no file stays open", || async { descriptors() <= open }).await;
 
-    // Its process id may be anybody's by now.
-    let another = exec.run(&target("holds", std::process::id()), &words("true"), LONG).await;
-    assert_eq!(another.ending, Ending::Failed("the container has ended".into()));
+    // Its process id may be reused now.
+    let another = exec.run(&target("holds", std::process::id()), &shell_command("true"), LONG).await;
+    assert_eq!(another.status, ExecStatus::Failed("the container has ended".into()));
     end(&world.runtime, &spec).await;
-    let gone = exec.run(&at, &words("true"), LONG).await;
-    assert!(matches!(gone.ending, Ending::Unable(_)), "{gone:?}");
+    let gone = exec.run(&at, &shell_command("true"), LONG).await;
+    assert!(matches!(gone.status, ExecStatus::NotStarted(_)), "{gone:?}");
     world.assert_clean().await;
 }
 
-/// An image whose program is the one that executes it: it must not get hold of the node's file.
+/// An image whose program executes it: it must not get access to the node's file.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_container_does_not_get_the_nodes_own_program() {
-    let world = World::start().await;
+async fn container_cannot_open_host_program() {
+    let world = RuntimeFixture::start().await;
     let exec = exec(&world);
     let spec = spec("thief", &["sh", "-c", "sleep 100000"]);
     let pid = run(&world.runtime, &spec).await;
@@ -185,15 +191,15 @@ async fn a_container_does_not_get_the_nodes_own_program() {
     let thief = "for i in 1 2 3 4 5 6 7 8 9 10; do for p in /proc/[0-9]*; do \
                  (echo stolen >$p/exe) 2>/dev/null; done; done; true";
     let (robbed, ran) =
-        tokio::join!(async { exec.run(&target("thief", pid), &words(thief), LONG).await }, async {
+        tokio::join!(async { exec.run(&target("thief", pid), &shell_command(thief), LONG).await }, async {
             let mut last = None;
             for _ in 0..20 {
                 last = Some(exec.run(&target("thief", pid), &["/proc/self/exe".into()], LONG).await);
             }
             last.unwrap()
         });
-    assert_eq!(robbed.ending, Ending::Exited(0), "{robbed:?}");
-    assert_ne!(ran.ending, Ending::TimedOut);
+    assert_eq!(robbed.status, ExecStatus::Exited(0), "{robbed:?}");
+    assert_ne!(ran.status, ExecStatus::TimedOut);
     assert!(std::fs::read(&installed).unwrap() == before, "the node's own program was changed");
     end(&world.runtime, &spec).await;
     world.assert_clean().await;

@@ -1,26 +1,27 @@
-//! One suite for every implementation of the door.
+//! One suite for every implementation of [`Runtime`].
 
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use warren_runtime::fake::{Failure, Fake, Fault, Operation, Script};
+use warren_runtime::fake::{ContainerScript, FakeFailure, FakeRuntime, FaultPoint, RuntimeOperation};
 use warren_runtime::{
-    ContainerSpec, Error, Owner, Process, Reference, RunsAs, Runtime, RuntimeEvent, Signal,
+    ContainerOwner, ContainerSpec, ContainerUser, Error, ProcessState, Reference, Runtime, RuntimeEvent,
+    Signal,
 };
 use warren_types::MilliCpu;
 
-use crate::world::{self, IMAGE, World, event, eventually, exited, id, process, spec, stopped};
+use crate::world::{self, IMAGE, RuntimeFixture, event, eventually, exited, id, process, spec, stopped};
 
-/// What a container of the suite does once started.
+/// Behaviour of a container of the suite.
 #[derive(Clone, Copy)]
 enum Program {
-    /// Runs until asked to end, then ends with 143.
+    /// Runs until SIGTERM, then exits with 143.
     Sleeps,
     /// Runs until killed.
-    Stubborn,
-    /// Ends at once with this code.
+    IgnoresSignals,
+    /// Exits at once with this code.
     Ends(u32),
     /// Is not in the image.
     Missing,
@@ -30,14 +31,14 @@ enum Program {
 #[async_trait]
 trait Subject: Sync {
     fn runtime(&self) -> &dyn Runtime;
-    /// A spec whose container behaves as `program` says.
+    /// A spec whose container behaves like `program`.
     fn spec(&self, name: &str, program: Program) -> ContainerSpec;
-    /// Waits until a started program is ready to be asked to end.
+    /// Waits until a started program handles SIGTERM.
     async fn ready(&self, spec: &ContainerSpec);
 }
 
 #[async_trait]
-impl Subject for World {
+impl Subject for RuntimeFixture {
     fn runtime(&self) -> &dyn Runtime {
         &self.runtime
     }
@@ -46,7 +47,7 @@ impl Subject for World {
         let ends;
         let script = match program {
             Program::Sleeps => "trap 'exit 143' TERM; echo ready; while :; do sleep 100 & wait $!; done",
-            Program::Stubborn => "trap '' TERM; echo ready; while :; do sleep 100; done",
+            Program::IgnoresSignals => "trap '' TERM; echo ready; while :; do sleep 100; done",
             Program::Ends(code) => {
                 ends = format!("exit {code}");
                 &ends
@@ -56,7 +57,7 @@ impl Subject for World {
         ContainerSpec { log: self.log(name).0, ..spec(name, &["sh", "-c", script]) }
     }
 
-    /// Until its traps are set, the first process of a container does not hear SIGTERM at all.
+    /// Until its traps are set, the first process of a container ignores SIGTERM.
     async fn ready(&self, spec: &ContainerSpec) {
         let log = self.log(spec.id.as_str()).1.join("stdout");
         let said = || async { std::fs::read_to_string(&log).is_ok_and(|text| text.contains("ready")) };
@@ -66,19 +67,23 @@ impl Subject for World {
 }
 
 #[async_trait]
-impl Subject for Fake {
+impl Subject for FakeRuntime {
     fn runtime(&self) -> &dyn Runtime {
         self
     }
 
     fn spec(&self, name: &str, program: Program) -> ContainerSpec {
         let script = match program {
-            Program::Sleeps => Script::default(),
-            Program::Stubborn => Script { ignores_signals: true, ..Script::default() },
-            Program::Ends(code) => Script { exit_after: Some((Duration::ZERO, code)), ..Script::default() },
+            Program::Sleeps => ContainerScript::default(),
+            Program::IgnoresSignals => {
+                ContainerScript { ignores_signals: true, ..ContainerScript::default() }
+            }
+            Program::Ends(code) => {
+                ContainerScript { exit_after: Some((Duration::ZERO, code)), ..ContainerScript::default() }
+            }
             Program::Missing => {
-                let create_error = Some(Failure::CommandNotFound("/no/such/program".into()));
-                Script { create_error, ..Script::default() }
+                let create_error = Some(FakeFailure::CommandNotFound("/no/such/program".into()));
+                ContainerScript { create_error, ..ContainerScript::default() }
             }
         };
         self.script_container(&id(name), script);
@@ -89,44 +94,44 @@ impl Subject for Fake {
 }
 
 async fn suite(subject: &dyn Subject) {
-    a_life_twice_over(subject).await;
-    ends_are_told(subject).await;
-    bad_specs_are_refused(subject).await;
-    states_that_do_not_fit_are_conflicts(subject).await;
-    a_stubborn_program_is_killed(subject).await;
-    what_was_given_comes_back(subject).await;
-    an_image_can_be_looked_into(subject).await;
+    lifecycle_is_idempotent(subject).await;
+    exits_are_reported(subject).await;
+    invalid_specs_are_rejected(subject).await;
+    wrong_state_is_conflict(subject).await;
+    program_ignoring_sigterm_is_killed(subject).await;
+    metadata_round_trips(subject).await;
+    image_files_are_readable(subject).await;
     assert_eq!(subject.runtime().list().await.unwrap(), []);
-    assert!(subject.runtime().sweep_strays().await.unwrap().is_empty());
+    assert!(subject.runtime().sweep_orphans().await.unwrap().is_empty());
     for _twice in 0..2 {
         subject.runtime().remove_node().await.unwrap();
     }
 }
 
-async fn a_life_twice_over(subject: &dyn Subject) {
+async fn lifecycle_is_idempotent(subject: &dyn Subject) {
     let runtime = subject.runtime();
     let spec = subject.spec("life", Program::Sleeps);
     let mut events = runtime.events();
     for attempt in [1, 2] {
-        let owner = Owner { attempt, ..spec.owner.clone() };
+        let owner = ContainerOwner { attempt, ..spec.owner.clone() };
         let spec = ContainerSpec { owner: owner.clone(), ..spec.clone() };
         for _twice in 0..2 {
             runtime.ensure_created(&spec).await.unwrap();
-            assert!(matches!(process(runtime, &spec.id).await, Process::Created { .. }));
+            assert!(matches!(process(runtime, &spec.id).await, ProcessState::Created { .. }));
         }
         let pid = runtime.start(&spec.id).await.unwrap();
         assert_eq!(runtime.start(&spec.id).await.unwrap(), pid, "starting twice is starting once");
         runtime.ensure_created(&spec).await.unwrap();
         let found = runtime.inspect(&spec.id).await.unwrap().unwrap();
-        assert_eq!(found.process, Process::Running { pid });
+        assert_eq!(found.process, ProcessState::Running { pid });
         assert_eq!(found.owner, Some(owner));
         assert_eq!(
-            found.ledger,
+            found.attempt_history,
             if attempt == 1 { "" } else { "restarts=1" },
             "the ledger outlives the process"
         );
         assert_eq!(runtime.list().await.unwrap(), [found]);
-        runtime.set_ledger(&spec.id, "restarts=1").await.unwrap();
+        runtime.set_attempt_history(&spec.id, "restarts=1").await.unwrap();
 
         subject.ready(&spec).await;
         assert!(runtime.signal(&spec.id, Signal::TERM).await.unwrap());
@@ -138,7 +143,7 @@ async fn a_life_twice_over(subject: &dyn Subject) {
         assert_eq!(runtime.delete_process(&spec.id).await.unwrap().unwrap().code, 143);
         assert_eq!(runtime.delete_process(&spec.id).await.unwrap(), None);
         let found = runtime.inspect(&spec.id).await.unwrap().unwrap();
-        assert!(found.process == Process::None && found.snapshot);
+        assert!(found.process == ProcessState::Absent && found.has_snapshot);
     }
     for _twice in 0..2 {
         runtime.remove(&spec.id).await.unwrap();
@@ -146,7 +151,7 @@ async fn a_life_twice_over(subject: &dyn Subject) {
     }
 }
 
-async fn ends_are_told(subject: &dyn Subject) {
+async fn exits_are_reported(subject: &dyn Subject) {
     let runtime = subject.runtime();
     let mut events = runtime.events();
     for code in [0, 7] {
@@ -161,7 +166,7 @@ async fn ends_are_told(subject: &dyn Subject) {
     assert!(!again.iter().any(|event| matches!(event, RuntimeEvent::Exited { .. })), "each end is told once");
 }
 
-async fn bad_specs_are_refused(subject: &dyn Subject) {
+async fn invalid_specs_are_rejected(subject: &dyn Subject) {
     let runtime = subject.runtime();
     let image = Reference::parse("nothere:1").unwrap();
     let absent = ContainerSpec { image, ..subject.spec("absent", Program::Sleeps) };
@@ -189,12 +194,12 @@ async fn bad_specs_are_refused(subject: &dyn Subject) {
             "{error}"
         );
     }
-    assert_eq!(process(runtime, &missing.id).await, Process::None);
+    assert_eq!(process(runtime, &missing.id).await, ProcessState::Absent);
     assert!(matches!(runtime.start(&missing.id).await.unwrap_err(), Error::NotFound { what: "process", .. }));
     runtime.remove(&missing.id).await.unwrap();
 }
 
-async fn states_that_do_not_fit_are_conflicts(subject: &dyn Subject) {
+async fn wrong_state_is_conflict(subject: &dyn Subject) {
     let runtime = subject.runtime();
     let spec = subject.spec("fits", Program::Sleeps);
     let conflict = |result: Result<(), Error>| {
@@ -204,18 +209,22 @@ async fn states_that_do_not_fit_are_conflicts(subject: &dyn Subject) {
     assert!(!runtime.signal(&spec.id, Signal::TERM).await.unwrap());
     assert_eq!(runtime.delete_process(&spec.id).await.unwrap(), None);
     assert!(matches!(runtime.start(&spec.id).await.unwrap_err(), Error::NotFound { .. }));
-    let error = runtime.set_ledger(&spec.id, "x").await.unwrap_err();
+    let error = runtime.set_attempt_history(&spec.id, "x").await.unwrap_err();
     assert!(matches!(error, Error::NotFound { what: "record", .. }), "{error}");
 
     runtime.ensure_created(&spec).await.unwrap();
-    let stranger = Owner { task: "another".into(), ..spec.owner.clone() };
+    let stranger = ContainerOwner { task: "another".into(), ..spec.owner.clone() };
     conflict(runtime.ensure_created(&ContainerSpec { owner: stranger, ..spec.clone() }).await);
-    let changed = Owner { spec_hash: "changed".into(), ..spec.owner.clone() };
+    let changed = ContainerOwner { spec_hash: "changed".into(), ..spec.owner.clone() };
     conflict(runtime.ensure_created(&ContainerSpec { owner: changed, ..spec.clone() }).await);
     let pid = runtime.start(&spec.id).await.unwrap();
     conflict(runtime.delete_process(&spec.id).await.map(|_| ()));
     conflict(runtime.remove(&spec.id).await);
-    assert_eq!(process(runtime, &spec.id).await, Process::Running { pid }, "a refused removal harms nothing");
+    assert_eq!(
+        process(runtime, &spec.id).await,
+        ProcessState::Running { pid },
+        "a refused removal harms nothing"
+    );
     runtime.signal(&spec.id, Signal::KILL).await.unwrap();
     assert_eq!(stopped(runtime, &spec.id).await.code, 137);
     conflict(runtime.ensure_created(&spec).await);
@@ -227,21 +236,21 @@ async fn states_that_do_not_fit_are_conflicts(subject: &dyn Subject) {
     assert_eq!(runtime.inspect(&spec.id).await.unwrap(), None);
 }
 
-async fn a_stubborn_program_is_killed(subject: &dyn Subject) {
+async fn program_ignoring_sigterm_is_killed(subject: &dyn Subject) {
     let runtime = subject.runtime();
     let (stubborn, meek) =
-        (subject.spec("stubborn", Program::Stubborn), subject.spec("meek", Program::Sleeps));
+        (subject.spec("stubborn", Program::IgnoresSignals), subject.spec("meek", Program::Sleeps));
     for spec in [&stubborn, &meek] {
         runtime.ensure_created(spec).await.unwrap();
         runtime.start(&spec.id).await.unwrap();
         subject.ready(spec).await;
     }
-    // By the time that the meek one has ended, the other has had the same time to do so.
+    // When the first one has ended, the other has had the same time.
     for spec in [&stubborn, &meek] {
         assert!(runtime.signal(&spec.id, Signal::TERM).await.unwrap());
     }
     stopped(runtime, &meek.id).await;
-    assert!(matches!(process(runtime, &stubborn.id).await, Process::Running { .. }));
+    assert!(matches!(process(runtime, &stubborn.id).await, ProcessState::Running { .. }));
     assert!(runtime.signal(&stubborn.id, Signal::KILL).await.unwrap());
     assert_eq!(stopped(runtime, &stubborn.id).await.signal(), Some(Signal::KILL));
     for spec in [&stubborn, &meek] {
@@ -249,7 +258,7 @@ async fn a_stubborn_program_is_killed(subject: &dyn Subject) {
     }
 }
 
-async fn what_was_given_comes_back(subject: &dyn Subject) {
+async fn metadata_round_trips(subject: &dyn Subject) {
     let runtime = subject.runtime();
     let labels = [("cluster".to_owned(), "blue".to_owned())].into();
     let stop_signal = Signal::parse("QUIT");
@@ -264,7 +273,7 @@ async fn what_was_given_comes_back(subject: &dyn Subject) {
     runtime.remove(&spec.id).await.unwrap();
 }
 
-async fn an_image_can_be_looked_into(subject: &dyn Subject) {
+async fn image_files_are_readable(subject: &dyn Subject) {
     let (runtime, image) = (subject.runtime(), Reference::parse(IMAGE).unwrap());
     for _twice in 0..2 {
         let files = runtime.image_files(&image).await.unwrap();
@@ -282,13 +291,13 @@ async fn an_image_can_be_looked_into(subject: &dyn Subject) {
         (Some("7:9"), 7, 9),
         (Some("7:web"), 7, 44),
     ] {
-        assert_eq!(runtime.runs_as(&image, user).await.unwrap(), RunsAs { uid, gid }, "{user:?}");
+        assert_eq!(runtime.resolve_user(&image, user).await.unwrap(), ContainerUser { uid, gid }, "{user:?}");
     }
-    let error = runtime.runs_as(&image, Some("nobody")).await.unwrap_err();
+    let error = runtime.resolve_user(&image, Some("nobody")).await.unwrap_err();
     assert!(matches!(&error, Error::InvalidSpec { field, .. } if field == "user"), "{error}");
     let absent = Reference::parse("nothere:1").unwrap();
     for error in [
-        runtime.runs_as(&absent, None).await.unwrap_err(),
+        runtime.resolve_user(&absent, None).await.unwrap_err(),
         runtime.image_files(&absent).await.map(drop).unwrap_err(),
     ] {
         assert!(matches!(error, Error::ImageMissing { .. }), "{error}");
@@ -296,8 +305,8 @@ async fn an_image_can_be_looked_into(subject: &dyn Subject) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn containerd_conforms() {
-    let world = World::start().await;
+async fn containerd_passes_conformance() {
+    let world = RuntimeFixture::start().await;
     let info = world.runtime.info().await.unwrap();
     assert!(info.name == "containerd" && !info.version.is_empty(), "{info:?}");
     suite(&world).await;
@@ -305,8 +314,8 @@ async fn containerd_conforms() {
 }
 
 #[tokio::test]
-async fn the_fake_conforms() {
-    let (fake, dir) = (Fake::new(), tempfile::tempdir().unwrap());
+async fn fake_passes_conformance() {
+    let (fake, dir) = (FakeRuntime::new(), tempfile::tempdir().unwrap());
     std::fs::create_dir(dir.path().join("etc")).unwrap();
     std::fs::write(dir.path().join("etc/passwd"), world::PASSWD).unwrap();
     std::fs::write(dir.path().join("etc/group"), world::GROUP).unwrap();
@@ -315,19 +324,22 @@ async fn the_fake_conforms() {
 }
 
 #[tokio::test]
-async fn the_fakes_faults_come_as_ordered() {
-    let fake = Fake::new();
+async fn fake_faults_occur_as_scripted() {
+    let fake = FakeRuntime::new();
     fake.add_image(&Reference::parse(IMAGE).unwrap());
     let mut events = fake.events();
     let spec = Subject::spec(&fake, "a", Program::Sleeps);
-    fake.fail_next(Operation::EnsureCreated, Fault::Before(Failure::Timeout));
-    fake.fail_next(Operation::EnsureCreated, Fault::After(Failure::Unavailable));
+    fake.fail_next(RuntimeOperation::EnsureCreated, FaultPoint::Before(FakeFailure::Timeout));
+    fake.fail_next(RuntimeOperation::EnsureCreated, FaultPoint::After(FakeFailure::Unavailable));
     assert!(fake.ensure_created(&spec).await.unwrap_err().is_transient());
     assert_eq!(fake.inspect(&spec.id).await.unwrap(), None, "it failed before it took effect");
     assert!(matches!(fake.ensure_created(&spec).await.unwrap_err(), Error::Unavailable { .. }));
-    assert!(matches!(process(&fake, &spec.id).await, Process::Created { .. }), "only its answer was lost");
+    assert!(
+        matches!(process(&fake, &spec.id).await, ProcessState::Created { .. }),
+        "only its answer was lost"
+    );
     fake.ensure_created(&spec).await.unwrap();
-    assert_eq!(fake.calls(Operation::EnsureCreated), 3);
+    assert_eq!(fake.call_count(RuntimeOperation::EnsureCreated), 3);
 
     fake.start(&spec.id).await.unwrap();
     fake.set_reachable(false);
@@ -339,7 +351,7 @@ async fn the_fakes_faults_come_as_ordered() {
     assert!(exited(&mut events, &spec.id).await.out_of_memory);
     event(&mut events, |event| (event == RuntimeEvent::Resumed).then_some(())).await;
     assert!(fake.clone().lose_process(&spec.id));
-    assert_eq!(process(&fake, &spec.id).await, Process::None);
-    assert!(fake.orphan(&spec.id));
-    assert_eq!(fake.sweep_strays().await.unwrap().tasks, ["a"]);
+    assert_eq!(process(&fake, &spec.id).await, ProcessState::Absent);
+    assert!(fake.make_orphan(&spec.id));
+    assert_eq!(fake.sweep_orphans().await.unwrap().tasks, ["a"]);
 }

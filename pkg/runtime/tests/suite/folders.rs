@@ -1,5 +1,4 @@
-//! The folders that containerd makes for processes: none stays for ever when somebody was killed, and none goes that
-//! somebody owns.
+//! Process directories of containerd: none is left for ever after a kill, and none in use is removed.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -9,32 +8,32 @@ use std::time::Duration;
 
 use nix::mount::{MsFlags, mount};
 use nix::sys::stat::Mode;
-use warren_runtime::containerd::{Containerd, Settings};
+use warren_runtime::containerd::{ContainerdRuntime, ContainerdSettings};
 use warren_runtime::testing::PrivateContainerd;
-use warren_runtime::{ContainerId, ContainerSpec, Process, Runtime, Signal};
+use warren_runtime::{ContainerId, ContainerSpec, ProcessState, Runtime, Signal};
 use warren_testkit::scratch::install;
 
 use crate::strays::{connection, delete_record, make, record};
-use crate::world::{World, end, eventually, process, run, sleeper};
+use crate::world::{RuntimeFixture, end, eventually, process, run, sleeper};
 
-/// Where bundles lie, and where the folders lie that they point to.
-fn places(world: &World) -> [PathBuf; 2] {
+/// Directory of bundles, and of the directories that they link to.
+fn bundle_roots(world: &RuntimeFixture) -> [PathBuf; 2] {
     let namespace = world.containerd.settings().namespace;
     ["state", "root"].map(|place| {
         world.containerd.dir().join(place).join("io.containerd.runtime.v2.task").join(&namespace)
     })
 }
 
-fn folders(world: &World) -> Vec<PathBuf> {
-    let entries = places(world).into_iter().flat_map(|place| fs::read_dir(place).into_iter().flatten());
+fn bundle_dirs(world: &RuntimeFixture) -> Vec<PathBuf> {
+    let entries = bundle_roots(world).into_iter().flat_map(|place| fs::read_dir(place).into_iter().flatten());
     let mut found: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
     found.sort();
     found
 }
 
-/// Both folders, as containerd leaves them when it has started a supervisor.
-fn lay(world: &World, name: &str) -> PathBuf {
-    let [bundle, work] = places(world).map(|place| place.join(name));
+/// Both directories, as containerd leaves them after starting a supervisor.
+fn make_bundle_dirs(world: &RuntimeFixture, name: &str) -> PathBuf {
+    let [bundle, work] = bundle_roots(world).map(|place| place.join(name));
     fs::create_dir_all(bundle.join("rootfs")).unwrap();
     fs::create_dir_all(&work).unwrap();
     for file in ["address", "config.json", "shim-binary-path"] {
@@ -51,47 +50,47 @@ fn mount_on(place: &Path) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_nobody_owns_goes_and_nothing_else() {
-    let world = World::start().await;
+async fn only_orphan_dirs_are_removed() {
+    let world = RuntimeFixture::start().await;
     let connection = connection(&world);
     let kept = sleeper("kept");
     let pid = run(&world.runtime, &kept).await;
-    let before = folders(&world);
+    let before = bundle_dirs(&world);
     assert_eq!(before.len(), 2);
 
-    let plain = lay(&world, "plain");
-    // The process had been made; its file system is still mounted.
-    let made = lay(&world, "made");
+    let plain = make_bundle_dirs(&world, "plain");
+    // The process was created; its file system is still mounted.
+    let made = make_bundle_dirs(&world, "made");
     fs::write(made.join("init.pid"), "1").unwrap();
     mount_on(&made.join("rootfs"));
     mount_on(&made.join("rootfs"));
-    // The low-level runtime was late, and made what it mounts on where the file system had been.
+    // The OCI runtime was late, and created mount points where the file system had been.
     fs::create_dir_all(plain.join("rootfs/dev/pts")).unwrap();
     fs::create_dir(plain.join("rootfs/etc")).unwrap();
     fs::write(plain.join("rootfs/etc/hosts"), "").unwrap();
-    // One was on its way out, and kept the next one from going the same way.
-    let [again, dying] = ["again", ".again"].map(|name| places(&world)[0].join(name));
+    // One in removal that blocks the removal of the next one.
+    let [again, dying] = ["again", ".again"].map(|name| bundle_roots(&world)[0].join(name));
     fs::create_dir_all(again.join("rootfs")).unwrap();
     fs::create_dir(&dying).unwrap();
     fs::write(dying.join("runtime"), "x").unwrap();
-    let alone = places(&world)[1].join("alone");
+    let alone = bundle_roots(&world)[1].join("alone");
     fs::create_dir(&alone).unwrap();
     let mut gone = vec![again, dying, alone];
-    gone.extend(["plain", "made"].iter().flat_map(|name| places(&world).map(|place| place.join(name))));
+    gone.extend(["plain", "made"].iter().flat_map(|name| bundle_roots(&world).map(|place| place.join(name))));
 
-    let recorded = lay(&world, "recorded");
+    let recorded = make_bundle_dirs(&world, "recorded");
     make(&connection, record("recorded")).await;
-    // Of another containerd, and with something in it that containerd did not put there.
-    let foreign = lay(&world, "foreign");
+    // Of another containerd, and with content that containerd did not create.
+    let foreign = make_bundle_dirs(&world, "foreign");
     fs::remove_file(foreign.join("work")).unwrap();
     symlink("/elsewhere/foreign", foreign.join("work")).unwrap();
-    fs::remove_dir(places(&world)[1].join("foreign")).unwrap();
-    let full = lay(&world, "full");
+    fs::remove_dir(bundle_roots(&world)[1].join("foreign")).unwrap();
+    let full = make_bundle_dirs(&world, "full");
     fs::write(full.join("rootfs/file"), "x").unwrap();
 
-    let swept = world.runtime.sweep_strays().await.unwrap();
-    let mut names: Vec<PathBuf> = swept.folders.iter().map(PathBuf::from).collect();
-    names.retain(|path| *path != places(&world)[1].join("full"));
+    let swept = world.runtime.sweep_orphans().await.unwrap();
+    let mut names: Vec<PathBuf> = swept.bundle_dirs.iter().map(PathBuf::from).collect();
+    names.retain(|path| *path != bundle_roots(&world)[1].join("full"));
     names.sort();
     gone.sort();
     assert_eq!(names, gone, "{swept:?}");
@@ -99,28 +98,32 @@ async fn what_nobody_owns_goes_and_nothing_else() {
     assert!(recorded.join("rootfs").exists() && foreign.join("rootfs").exists());
     assert!(full.join("rootfs/file").exists());
     assert!(matches!(&swept.failed[..], [reason] if reason.contains("full")), "{swept:?}");
-    assert_eq!(process(&world.runtime, &kept.id).await, Process::Running { pid });
+    assert_eq!(process(&world.runtime, &kept.id).await, ProcessState::Running { pid });
 
     for path in [&foreign, &full] {
         fs::remove_dir_all(path).unwrap();
     }
     delete_record(&connection, "recorded").await;
-    assert_eq!(world.runtime.sweep_strays().await.unwrap().folders.len(), 2, "it has no record any more");
-    assert_eq!(folders(&world), before);
+    assert_eq!(
+        world.runtime.sweep_orphans().await.unwrap().bundle_dirs.len(),
+        2,
+        "it has no record any more"
+    );
+    assert_eq!(bundle_dirs(&world), before);
     end(&world.runtime, &kept).await;
-    assert_eq!(folders(&world), Vec::<PathBuf>::new());
+    assert_eq!(bundle_dirs(&world), Vec::<PathBuf>::new());
     world.assert_clean().await;
 }
 
-/// An agent that is killed after this time, at work on all of `specs`.
-fn killed_agent(settings: Settings, specs: Vec<ContainerSpec>, life: Duration) {
-    // Not a wait: the moment of the kill.
+/// An agent that works on all of `specs` and is killed after this time.
+fn killed_agent(settings: ContainerdSettings, specs: Vec<ContainerSpec>, life: Duration) {
+    // Not a wait: the time of the kill.
     agent_killed_after(settings, specs, async move { tokio::time::sleep(life).await });
 }
 
-/// An agent that is killed then, at work on all of `specs`.
+/// An agent that works on all of `specs` and is killed then.
 fn agent_killed_after(
-    settings: Settings,
+    settings: ContainerdSettings,
     specs: Vec<ContainerSpec>,
     moment: impl Future<Output = ()> + Send + 'static,
 ) {
@@ -128,28 +131,28 @@ fn agent_killed_after(
         let agent =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         agent.block_on(async {
-            let runtime = Containerd::new(settings).unwrap();
+            let runtime = ContainerdRuntime::new(settings).unwrap();
             for spec in specs {
                 let runtime = runtime.clone();
                 tokio::spawn(async move {
                     while runtime.ensure_created(&spec).await.is_err()
                         || runtime.start(&spec.id).await.is_err()
                     {
-                        // Not a wait: as an agent does it, a moment before it tries again.
+                        // Not a wait: the delay of an agent before its retry.
                         tokio::time::sleep(Duration::from_millis(20)).await;
                     }
                 });
             }
             moment.await;
         });
-        // Every call is cut off where it is.
+        // Every call is interrupted where it is.
         agent.shutdown_timeout(Duration::ZERO);
     };
     thread::spawn(agent).join().unwrap();
 }
 
-/// A containerd whose supervisors are frozen as soon as they run, before they are told what to make.
-async fn freezing() -> World {
+/// A containerd whose supervisors are stopped as soon as they run, before they are told what to create.
+async fn with_frozen_shims() -> RuntimeFixture {
     let containerd = PrivateContainerd::start_with(|options, dir| {
         let programs = dir.join("programs");
         fs::create_dir(&programs).unwrap();
@@ -174,7 +177,7 @@ async fn freezing() -> World {
         program("containerd-shim-runc-v2", script);
         options.binary = Some(programs.join("containerd"));
     });
-    World::start_on(containerd.await, |_, _| {}).await
+    RuntimeFixture::start_on(containerd.await, |_, _| {}).await
 }
 
 /// A program of this machine.
@@ -183,17 +186,17 @@ fn which(name: &str) -> PathBuf {
     std::env::split_paths(&path).map(|place| place.join(name)).find(|program| program.exists()).unwrap()
 }
 
-/// containerd clears the creation away that was cut off, gives up, and leaves both folders for ever.
+/// containerd cleans up the interrupted creation, fails, and leaves both directories for ever.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_creation_that_containerd_cannot_clear_away_is_swept() {
-    let world = freezing().await;
+async fn uncleared_creation_is_swept() {
+    let world = with_frozen_shims().await;
     let spec = sleeper("stuck");
     let name = spec.id.to_string();
     // The agent is killed while containerd waits for the supervisor's answer.
-    let work = places(&world)[1].join(&name);
+    let work = bundle_roots(&world)[1].join(&name);
     agent_killed_after(world.containerd.settings(), vec![spec], async move {
         eventually("there is a supervisor", || async { work.exists() }).await;
-        // Not a wait: the moment of the kill.
+        // Not a wait: the time of the kill.
         tokio::time::sleep(Duration::from_secs(3)).await;
     });
     eventually("containerd gives up", || async {
@@ -205,24 +208,24 @@ async fn a_creation_that_containerd_cannot_clear_away_is_swept() {
         world.runtime.signal(&found.id, Signal::KILL).await.unwrap();
         eventually("it is removed", || async { world.runtime.remove(&found.id).await.is_ok() }).await;
     }
-    let both: Vec<PathBuf> = places(&world).map(|place| place.join(&name)).into();
-    assert!(both.iter().all(|path| path.exists()), "{:?}", folders(&world));
-    let swept = world.runtime.sweep_strays().await.unwrap();
+    let both: Vec<PathBuf> = bundle_roots(&world).map(|place| place.join(&name)).into();
+    assert!(both.iter().all(|path| path.exists()), "{:?}", bundle_dirs(&world));
+    let swept = world.runtime.sweep_orphans().await.unwrap();
     assert!(swept.shims.contains(&name) && swept.failed.is_empty(), "{swept:?}");
     assert!(both.iter().all(|path| !path.exists()), "{swept:?}");
-    assert_eq!(folders(&world), Vec::<PathBuf>::new());
+    assert_eq!(bundle_dirs(&world), Vec::<PathBuf>::new());
     world.assert_clean().await;
 }
 
-/// Ends and removes it; whether nothing is left of it. An error of either is one that trying again mends.
-async fn is_removed(world: &World, id: &ContainerId) -> bool {
+/// Ends and removes it; returns whether nothing is left of it. Errors of either are transient.
+async fn is_removed(world: &RuntimeFixture, id: &ContainerId) -> bool {
     let _ = world.runtime.signal(id, Signal::KILL).await;
     world.runtime.remove(id).await.is_ok() && world.runtime.inspect(id).await.unwrap().is_none()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn agents_killed_one_after_the_other_leave_nothing_that_a_sweep_does_not_remove() {
-    let world = World::start().await;
+async fn sweep_removes_leftovers_of_killed_agents() {
+    let world = RuntimeFixture::start().await;
     for round in 0..8u64 {
         let specs: Vec<ContainerSpec> = (0..4).map(|n| sleeper(&format!("r{round}-{n}"))).collect();
         for life in 0..3 {
@@ -233,11 +236,11 @@ async fn agents_killed_one_after_the_other_leave_nothing_that_a_sweep_does_not_r
             eventually("it is removed", || async { is_removed(&world, &spec.id).await }).await;
         }
     }
-    // containerd may still be at work in a folder: what one sweep cannot remove a later one can.
+    // containerd may still work in a directory: a later sweep can remove it.
     eventually("nothing is left to sweep", || async {
-        let swept = world.runtime.sweep_strays().await.unwrap();
+        let swept = world.runtime.sweep_orphans().await.unwrap();
         println!("{swept:?}");
-        // What a killed agent asked for may be done after all that was done since.
+        // A request of a killed agent may be executed after all later ones.
         let late = world.runtime.list().await.unwrap();
         for found in &late {
             is_removed(&world, &found.id).await;
@@ -245,6 +248,6 @@ async fn agents_killed_one_after_the_other_leave_nothing_that_a_sweep_does_not_r
         late.is_empty() && swept.is_empty() && swept.failed.is_empty()
     })
     .await;
-    assert_eq!(folders(&world), Vec::<PathBuf>::new());
+    assert_eq!(bundle_dirs(&world), Vec::<PathBuf>::new());
     world.assert_clean().await;
 }

@@ -4,25 +4,25 @@ use std::time::Duration;
 
 use containerd_client::services::v1::{CreateRequest, ListRequest};
 use warren_image::build::{gzip, pack};
-use warren_image::{Connection, Error, ImportOptions, Reference, within};
+use warren_image::{ContainerdConnection, Error, ImportOptions, Reference, with_deadline};
 use warren_runtime::Runtime;
-use warren_runtime::containerd::Containerd;
+use warren_runtime::containerd::ContainerdRuntime;
 use warren_runtime::testing::PrivateContainerd;
 
 use crate::world::{IMAGE, import, spec, stopped, tiny};
 
 struct Store {
-    runtime: Containerd,
+    runtime: ContainerdRuntime,
     containerd: PrivateContainerd,
 }
 
 impl Store {
     async fn start() -> Self {
         let containerd = PrivateContainerd::start().await;
-        Self { runtime: Containerd::new(containerd.settings()).unwrap(), containerd }
+        Self { runtime: ContainerdRuntime::new(containerd.settings()).unwrap(), containerd }
     }
 
-    async fn import(&self, archive: Vec<u8>) -> Result<Vec<warren_image::Imported>, Error> {
+    async fn import(&self, archive: Vec<u8>) -> Result<Vec<warren_image::ImportedName>, Error> {
         let spool = self.containerd.dir().join("spool");
         std::fs::create_dir_all(&spool).unwrap();
         let result = import(&self.runtime, &spool, archive).await;
@@ -30,15 +30,15 @@ impl Store {
         result
     }
 
-    fn connection(&self) -> Connection {
+    fn connection(&self) -> ContainerdConnection {
         let settings = self.containerd.settings();
-        Connection::new(&settings.socket, &settings.namespace).unwrap()
+        ContainerdConnection::new(&settings.socket, &settings.namespace).unwrap()
     }
 
     async fn leases(&self) -> usize {
         let connection = self.connection();
         let request = connection.request(ListRequest { filters: Vec::new() });
-        within(Duration::from_secs(5), connection.leases().list(request)).await.unwrap().leases.len()
+        with_deadline(Duration::from_secs(5), connection.leases().list(request)).await.unwrap().leases.len()
     }
 
     /// Committed snapshots, which are the unpacked layers.
@@ -54,7 +54,7 @@ impl Store {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn both_formats_import_twice_and_go_without_a_trace() {
+async fn both_formats_import_twice_and_are_removed() {
     let store = Store::start().await;
     let images = store.runtime.images();
     let (oci, docker) = (tiny(IMAGE).oci_archive().unwrap(), tiny("docker:1").docker_archive().unwrap());
@@ -91,7 +91,7 @@ async fn both_formats_import_twice_and_go_without_a_trace() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_damaged_archive_leaves_nothing() {
     let store = Store::start().await;
-    // The last blob is the layer. Its bytes change, its size and everything said about it do not.
+    // The last blob is the layer. Its bytes change; its size and all descriptors do not.
     let mut bytes = tiny(IMAGE).oci_archive().unwrap();
     let middle = bytes.len() - 100_000;
     bytes[middle] ^= 1;
@@ -104,10 +104,10 @@ async fn a_damaged_archive_leaves_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_layer_that_unpacks_to_something_else_is_refused() {
+async fn layer_with_wrong_diff_id_is_rejected() {
     let store = Store::start().await;
-    // A docker archive says of a compressed layer only what it unpacks to, so that is where the lie is
-    // found.
+    // A docker archive describes only the unpacked form of a compressed layer, so the mismatch is found
+    // there.
     let honest = tiny(IMAGE).docker_archive().unwrap();
     let mut files = Vec::new();
     for entry in tar::Archive::new(&honest[..]).entries().unwrap() {
@@ -126,7 +126,7 @@ async fn a_layer_that_unpacks_to_something_else_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_import_that_nobody_waits_for_ends_by_itself() {
+async fn abandoned_import_ends() {
     let store = Store::start().await;
     let archive = tiny(IMAGE).oci_archive().unwrap();
     let images = store.runtime.images().clone();
@@ -146,19 +146,19 @@ async fn an_import_that_nobody_waits_for_ends_by_itself() {
     let images = store.runtime.images();
     assert_eq!(images.sweep_leases().await.unwrap(), Vec::<String>::new());
 
-    // What an import leaves that was killed, and what is not an import's.
+    // Leftovers of a killed import, and objects that are not an import's.
     for (id, label) in [("stray", "warren.import"), ("foreign", "somebody.else")] {
         let labels = [(label.to_owned(), "1".to_owned())].into();
         let connection = store.connection();
         let request = connection.request(CreateRequest { id: id.to_owned(), labels });
-        within(Duration::from_secs(5), connection.leases().create(request)).await.unwrap();
+        with_deadline(Duration::from_secs(5), connection.leases().create(request)).await.unwrap();
     }
     assert_eq!(images.sweep_leases().await.unwrap(), ["stray"]);
     assert_eq!(store.leases().await, 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn imports_at_once_and_lost_snapshots_are_mended() {
+async fn concurrent_imports_repair_lost_snapshots() {
     let store = Store::start().await;
     let archive = tiny(IMAGE).oci_archive().unwrap();
     let imports = (0..4).map(|_| store.import_only(archive.clone()));
@@ -181,7 +181,7 @@ async fn imports_at_once_and_lost_snapshots_are_mended() {
 }
 
 impl Store {
-    async fn import_only(&self, archive: Vec<u8>) -> Result<Vec<warren_image::Imported>, Error> {
+    async fn import_only(&self, archive: Vec<u8>) -> Result<Vec<warren_image::ImportedName>, Error> {
         import(&self.runtime, self.containerd.dir(), archive).await
     }
 }

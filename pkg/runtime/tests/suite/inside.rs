@@ -1,19 +1,20 @@
-//! What a container sees of the fields of its spec.
+//! Effects of the spec's fields in a container.
 
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
 use warren_runtime::{
-    ContainerSpec, Error, HostFile, Limits, Log, Network, Reservations, Runtime, RuntimeEvent, Signal, Ulimit,
+    ContainerLimits, ContainerReservations, ContainerSpec, ContainerUlimit, Error, HostFile, NetworkMode,
+    OutputTarget, Runtime, RuntimeEvent, Signal,
 };
 use warren_types::{Bytes, MilliCpu};
 
-use crate::world::{World, event, eventually, exited, id, import, spec, stopped, tiny};
+use crate::world::{RuntimeFixture, event, eventually, exited, id, import, spec, stopped, tiny};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_field_is_seen_from_inside() {
-    let world = World::start().await;
+async fn every_field_is_visible_inside() {
+    let world = RuntimeFixture::start().await;
     let show = "echo $FROM_IMAGE $OWN; hostname; id; pwd; echo \"$0 $1\" >&2";
     let printed = world
         .output(
@@ -46,8 +47,8 @@ async fn every_field_is_seen_from_inside() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_images_user_and_directory_are_kept() {
-    let world = World::start().await;
+async fn image_user_and_workdir_are_kept() {
+    let world = RuntimeFixture::start().await;
     let image = |user: &str| tiny("user:1").config("User", user).config("WorkingDir", "/etc");
     let reference = warren_runtime::Reference::parse("user:1").unwrap();
     for (user, want) in [
@@ -68,12 +69,12 @@ async fn the_images_user_and_directory_are_kept() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_process_is_as_asked() {
-    let world = World::start().await;
+async fn process_matches_spec() {
+    let world = RuntimeFixture::start().await;
     let show = "pwd; id -u; id -G; ulimit -Sn; ulimit -Hn; ulimit -c; cat /proc/self/oom_score_adj; \
                 grep NoNewPrivs /proc/self/status; cat /proc/sys/net/core/somaxconn; \
                 cat /proc/sys/kernel/msgmax; cat /proc/sys/kernel/domainname";
-    let ulimit = |name: &str, soft, hard| Ulimit { name: name.into(), soft, hard };
+    let ulimit = |name: &str, soft, hard| ContainerUlimit { name: name.into(), soft, hard };
     let printed = world
         .output(
             |spec| {
@@ -92,19 +93,19 @@ async fn the_process_is_as_asked() {
         .await;
     let want = "/made/here 33 44 7 55 100 200 0 300 NoNewPrivs: 1 123 9000 x.y";
     assert_eq!(printed.split_whitespace().collect::<Vec<_>>(), want.split(' ').collect::<Vec<_>>());
-    let network = |network: Network| {
+    let network = |network: NetworkMode| {
         let world = &world;
         async move { world.output(|spec| spec.network = network, "cat /proc/net/dev | grep -c :").await }
     };
     let devices = |text: &str| text.lines().filter(|line| line.contains(':')).count();
     let host = devices(&fs::read_to_string("/proc/net/dev").unwrap());
-    assert_eq!(network(Network::Host).await.trim(), host.to_string());
+    assert_eq!(network(NetworkMode::Host).await.trim(), host.to_string());
     world.assert_clean().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_init_is_process_one_also_without_a_root_to_write_to() {
-    let world = World::start().await;
+async fn init_is_pid_one_with_read_only_root() {
+    let world = RuntimeFixture::start().await;
     let programs = warren_logger::ensure_installed(world.containerd.dir()).unwrap();
     let (log, dir) = world.log("tended");
     let script = "grep -q init /proc/1/comm && echo $PPID; trap 'echo passed on; exit 3' TERM; \
@@ -124,7 +125,8 @@ async fn an_init_is_process_one_also_without_a_root_to_write_to() {
     world.runtime.remove(&spec.id).await.unwrap();
     assert_eq!(read("stdout"), "1\npassed on\n");
 
-    let nothing = ContainerSpec { command: Some(vec!["/no/such".into()]), log: Log::Discard, ..spec };
+    let nothing =
+        ContainerSpec { command: Some(vec!["/no/such".into()]), log: OutputTarget::Discard, ..spec };
     world.runtime.ensure_created(&nothing).await.expect("the init is what is run");
     world.runtime.start(&nothing.id).await.unwrap();
     assert_eq!(stopped(&world.runtime, &nothing.id).await.code, 127);
@@ -133,8 +135,8 @@ async fn an_init_is_process_one_also_without_a_root_to_write_to() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_terminal_is_one() {
-    let world = World::start().await;
+async fn tty_is_a_terminal() {
+    let world = RuntimeFixture::start().await;
     let (log, dir) = world.log("terminal");
     let script = "tty; [ -t 0 ] && [ -t 2 ] && echo all $TERM; echo error >&2";
     let spec = ContainerSpec { tty: true, log, ..spec("terminal", &["sh", "-c", script]) };
@@ -142,7 +144,7 @@ async fn a_terminal_is_one() {
     world.runtime.start(&spec.id).await.unwrap();
     assert_eq!(stopped(&world.runtime, &spec.id).await.code, 0);
     world.runtime.remove(&spec.id).await.unwrap();
-    // A terminal's logger is not waited for.
+    // Deleting does not wait for a terminal's logger.
     eventually("the logger has ended", || async { dir.join("stderr.end").exists() }).await;
     let read = |stream: &str| fs::read_to_string(dir.join(stream)).unwrap();
     assert_eq!(read("stdout"), "/dev/pts/0\r\nall xterm\r\nerror\r\n");
@@ -151,12 +153,12 @@ async fn a_terminal_is_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn limits_reach_the_kernel_and_its_kills_are_told() {
-    let world = World::start().await;
+async fn limits_are_enforced_and_oom_kills_are_reported() {
+    let world = RuntimeFixture::start().await;
     let mut events = world.runtime.events();
     let hog = "x=aaaaaaaaaaaaaaaa; while :; do x=$x$x; done";
-    let limits = Limits { cpu: Some(MilliCpu(500)), memory: Some(Bytes(16 << 20)), pids: Some(7) };
-    let reservations = Reservations { cpu: Some(MilliCpu(250)), memory: Some(Bytes(8 << 20)) };
+    let limits = ContainerLimits { cpu: Some(MilliCpu(500)), memory: Some(Bytes(16 << 20)), pids: Some(7) };
+    let reservations = ContainerReservations { cpu: Some(MilliCpu(250)), memory: Some(Bytes(8 << 20)) };
     let spec = ContainerSpec { limits, reservations, ..spec("limited", &["sh", "-c", hog]) };
     world.runtime.ensure_created(&spec).await.unwrap();
     let cgroup = |one, two| world.cgroup("limited", [one, two]);
@@ -166,7 +168,7 @@ async fn limits_reach_the_kernel_and_its_kills_are_told() {
     assert_eq!(reserved, (8 << 20).to_string());
     let quota = cgroup(("cpu", "cpu.cfs_quota_us"), ("", "cpu.max"));
     assert!(quota == "50000" || quota == "50000 100000", "{quota}");
-    // Version 2 counts from 1 to 10000 what version 1 counts from 2 to 262144.
+    // Version 2 scales 1 to 10000 to version 1's 2 to 262144.
     let weight = cgroup(("cpu", "cpu.shares"), ("", "cpu.weight"));
     assert!(weight == "256" || weight == "10", "{weight}");
     assert_eq!(cgroup(("pids", "pids.max"), ("", "pids.max")), "7");
@@ -184,7 +186,7 @@ async fn limits_reach_the_kernel_and_its_kills_are_told() {
     world.assert_clean().await;
 }
 
-/// A network namespace that goes with the test.
+/// A network namespace that is removed with the test.
 struct Netns(String);
 
 impl Netns {
@@ -205,15 +207,17 @@ impl Drop for Netns {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_given_network_namespace_is_joined_and_a_missing_one_is_an_error() {
-    let world = World::start().await;
+async fn network_namespace_is_joined_or_missing_is_error() {
+    let world = RuntimeFixture::start().await;
     let netns = Netns::new();
     let path = PathBuf::from("/run/netns").join(&netns.0);
     let show = "cat /proc/net/fib_trie | grep -c 127.0.0.1";
-    let printed = world.output(|spec| spec.network = Network::Joined(path.clone()), show).await;
+    let printed = world.output(|spec| spec.network = NetworkMode::Joined(path.clone()), show).await;
     assert_ne!(printed.trim(), "0", "its loopback device is up");
-    let missing =
-        ContainerSpec { network: Network::Joined("/run/netns/no-such".into()), ..spec("nonet", &["true"]) };
+    let missing = ContainerSpec {
+        network: NetworkMode::Joined("/run/netns/no-such".into()),
+        ..spec("nonet", &["true"])
+    };
     let error = world.runtime.ensure_created(&missing).await.unwrap_err();
     assert!(matches!(error, Error::Failed { .. }) && error.to_string().contains("no-such"), "{error}");
     world.runtime.remove(&missing.id).await.unwrap();
@@ -221,8 +225,8 @@ async fn a_given_network_namespace_is_joined_and_a_missing_one_is_an_error() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn commands_that_cannot_run_are_named() {
-    let world = World::start().await;
+async fn command_that_cannot_run_is_named() {
+    let world = RuntimeFixture::start().await;
     for (command, reason) in [
         ("/no/such/program", "no such file"),
         ("nosuch", "not found"),

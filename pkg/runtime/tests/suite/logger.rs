@@ -1,21 +1,21 @@
-//! Output through a program that outlives everybody.
+//! Output through a logger program.
 
 use std::fs;
 use std::time::Duration;
 
-use warren_runtime::containerd::Containerd;
-use warren_runtime::{ContainerSpec, Error, Log, Runtime, Signal};
+use warren_runtime::containerd::ContainerdRuntime;
+use warren_runtime::{ContainerSpec, Error, OutputTarget, Runtime, Signal};
 
-use crate::world::{World, end, eventually, process, spec, stopped};
+use crate::world::{RuntimeFixture, end, eventually, process, spec, stopped};
 
 const LINES: usize = 1000;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn deleting_waits_until_the_logger_has_read_everything() {
-    let world = World::start().await;
+async fn delete_waits_for_logger() {
+    let world = RuntimeFixture::start().await;
     let (log, dir) = world.log("prints");
     fs::write(dir.join("stall"), "").unwrap();
-    // Less than a pipe holds, so that it can end before anybody reads.
+    // Less than the capacity of a pipe, so that it can exit before anything is read.
     let script = format!("i=0; while [ $i -lt {LINES} ]; do echo line $i; i=$((i+1)); done; echo last >&2");
     let container = ContainerSpec { log, ..spec("prints", &["sh", "-c", &script]) };
     world.runtime.ensure_created(&container).await.unwrap();
@@ -27,7 +27,7 @@ async fn deleting_waits_until_the_logger_has_read_everything() {
         let (runtime, id) = (world.runtime.clone(), container.id.clone());
         tokio::spawn(async move { runtime.delete_process(&id).await })
     };
-    // Not a wait: a moment in which the deletion could end if it did not wait.
+    // Not a wait: a time in which the deletion could end if it did not wait.
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert!(!deletion.is_finished());
     fs::remove_file(dir.join("stall")).unwrap();
@@ -41,8 +41,8 @@ async fn deleting_waits_until_the_logger_has_read_everything() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn output_goes_on_without_agent_and_containerd() {
-    let world = World::start().await;
+async fn output_survives_agent_and_containerd_exit() {
+    let world = RuntimeFixture::start().await;
     let (log, dir) = world.log("talks");
     let script = "i=0; while :; do echo $i; i=$((i+1)); sleep 0.01; done";
     let container = ContainerSpec { log, ..spec("talks", &["sh", "-c", script]) };
@@ -54,12 +54,13 @@ async fn output_goes_on_without_agent_and_containerd() {
         eventually(what, || async { lines() > before + 10 }).await;
     };
     grows("it talks").await;
-    let World { runtime, containerd } = world;
+    let RuntimeFixture { runtime, containerd } = world;
     drop(runtime);
     grows("it talks without an agent").await;
     containerd.kill_and_wait().await;
     grows("it talks to the same logger after containerd's death").await;
-    let world = World { runtime: Containerd::new(containerd.settings()).unwrap(), containerd };
+    let world =
+        RuntimeFixture { runtime: ContainerdRuntime::new(containerd.settings()).unwrap(), containerd };
     end(&world.runtime, &container).await;
     let printed = fs::read_to_string(dir.join("stdout")).unwrap();
     assert!(
@@ -70,13 +71,13 @@ async fn output_goes_on_without_agent_and_containerd() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_missing_logger_is_an_error_before_anything_is_made() {
-    let world = World::start().await;
+async fn missing_logger_is_rejected_early() {
+    let world = RuntimeFixture::start().await;
     let (log, dir) = world.log("silent");
-    let Log::Binary { program, .. } = &log else { panic!("{log:?}") };
+    let OutputTarget::Binary { program, .. } = &log else { panic!("{log:?}") };
     let missing = dir.join("missing");
     for (field, program, dir) in [("log.program", &missing, &dir), ("log.dir", program, &missing)] {
-        let log = Log::Binary {
+        let log = OutputTarget::Binary {
             program: program.clone(),
             dir: dir.clone(),
             max_size: warren_types::Bytes(1),
@@ -93,7 +94,7 @@ async fn a_missing_logger_is_an_error_before_anything_is_made() {
     assert!(world.runtime.signal(&container.id, Signal::KILL).await.unwrap());
     stopped(&world.runtime, &container.id).await;
     let found = process(&world.runtime, &container.id).await;
-    assert!(matches!(found, warren_runtime::Process::Stopped(_)), "{found:?}");
+    assert!(matches!(found, warren_runtime::ProcessState::Stopped(_)), "{found:?}");
     world.runtime.remove(&container.id).await.unwrap();
     world.assert_clean().await;
 }

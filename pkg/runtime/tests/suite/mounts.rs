@@ -1,15 +1,15 @@
-//! What a container sees mounted, and where it cannot write.
+//! Mounts in a container, and where it cannot write.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use warren_runtime::{ContainerSpec, Mount, MountSource, Propagation, Runtime};
+use warren_runtime::{ContainerMount, ContainerMountSource, ContainerSpec, MountPropagation, Runtime};
 use warren_types::Bytes;
 
-use crate::world::{World, eventually, spec, stopped};
+use crate::world::{RuntimeFixture, eventually, spec, stopped};
 
-/// Mounts in the test's own directory; whatever happens, they go with its containerd.
+/// Mounts in the test's own directory; they are removed with its containerd.
 fn mount(arguments: &[&str], at: &Path) {
     let status = Command::new("mount").args(arguments).arg(at).status().unwrap();
     assert!(status.success(), "mount {arguments:?} {}", at.display());
@@ -19,19 +19,23 @@ fn umount(at: &Path) {
     assert!(Command::new("umount").arg(at).status().unwrap().success(), "umount {}", at.display());
 }
 
-fn bind(path: &Path, target: &str, read_only: bool, propagation: Propagation) -> Mount {
-    let source = MountSource::Bind { path: path.to_owned(), recursive: true, propagation };
-    Mount { target: target.into(), source, read_only }
+fn bind(path: &Path, target: &str, read_only: bool, propagation: MountPropagation) -> ContainerMount {
+    let source = ContainerMountSource::Bind { path: path.to_owned(), recursive: true, propagation };
+    ContainerMount { target: target.into(), source, read_only }
 }
 
-fn tmpfs(target: &str, size: Option<Bytes>, mode: Option<u32>, options: &[&str]) -> Mount {
+fn tmpfs(target: &str, size: Option<Bytes>, mode: Option<u32>, options: &[&str]) -> ContainerMount {
     let options = options.iter().map(|option| (*option).to_owned()).collect();
-    Mount { target: target.into(), source: MountSource::Tmpfs { size, mode, options }, read_only: false }
+    ContainerMount {
+        target: target.into(),
+        source: ContainerMountSource::Tmpfs { size, mode, options },
+        read_only: false,
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn mounts_are_as_asked_and_nothing_else_can_be_written() {
-    let world = World::start().await;
+async fn mounts_match_spec_and_rest_is_read_only() {
+    let world = RuntimeFixture::start().await;
     let dir = world.containerd.dir();
     let [read, write, below] = ["read", "write", "read/below"].map(|name| dir.join(name));
     for folder in [&read, &write, &below] {
@@ -39,11 +43,15 @@ async fn mounts_are_as_asked_and_nothing_else_can_be_written() {
     }
     fs::write(read.join("file"), "of the host\n").unwrap();
     mount(&["-t", "tmpfs", "none"], &below);
-    let flat = MountSource::Bind { path: read.clone(), recursive: false, propagation: Propagation::Private };
+    let flat = ContainerMountSource::Bind {
+        path: read.clone(),
+        recursive: false,
+        propagation: MountPropagation::Private,
+    };
     let mounts = vec![
-        bind(&read, "/read", true, Propagation::Private),
-        bind(&write, "/write", false, Propagation::Private),
-        Mount { target: "/flat".into(), source: flat, read_only: true },
+        bind(&read, "/read", true, MountPropagation::Private),
+        bind(&write, "/write", false, MountPropagation::Private),
+        ContainerMount { target: "/flat".into(), source: flat, read_only: true },
         tmpfs("/scratch", Some(Bytes(1 << 20)), Some(0o700), &["exec", "uid=33"]),
         tmpfs("/plain", None, None, &[]),
     ];
@@ -72,8 +80,8 @@ async fn mounts_are_as_asked_and_nothing_else_can_be_written() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn later_mounts_are_seen_on_the_other_side_as_asked() {
-    let world = World::start().await;
+async fn later_mounts_propagate_as_configured() {
+    let world = RuntimeFixture::start().await;
     let [shared, slave] = ["shared", "slave"].map(|name| world.containerd.dir().join(name));
     for folder in [&shared, &slave] {
         fs::create_dir(folder).unwrap();
@@ -87,8 +95,8 @@ async fn later_mounts_are_seen_on_the_other_side_as_asked() {
     let mut container = spec("mounts", &["sh", "-c", script]);
     container.cap_add = vec!["SYS_ADMIN".into()];
     container.mounts = vec![
-        bind(&shared, "/shared", false, Propagation::Shared),
-        bind(&slave, "/slave", false, Propagation::Slave),
+        bind(&shared, "/shared", false, MountPropagation::Shared),
+        bind(&slave, "/slave", false, MountPropagation::Slave),
     ];
     world.runtime.ensure_created(&container).await.unwrap();
     world.runtime.start(&container.id).await.unwrap();

@@ -1,20 +1,20 @@
-//! The program that makes containers is the node's choice.
+//! The OCI runtime is a setting of the node.
 
-use warren_runtime::containerd::{Containerd, OciRuntime, Settings};
-use warren_runtime::{Error, Process};
+use warren_runtime::containerd::{ContainerdRuntime, ContainerdSettings, OciRuntime};
+use warren_runtime::{Error, ProcessState};
 use warren_testkit::scratch::install;
 
-use crate::world::{World, end, process, run, sleeper};
+use crate::world::{RuntimeFixture, end, process, run, sleeper};
 
-/// Notes what it is asked for and leaves the work to runc.
+/// Records its arguments and calls runc.
 const WRAPPER: &[u8] = b"#!/bin/sh
 echo \"$@\" >>\"$0.asked\"
 exec runc \"$@\"
 ";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn containers_are_made_by_the_program_that_the_node_names() {
-    let world = World::start_with(|settings, dir| {
+async fn configured_oci_runtime_is_used() {
+    let world = RuntimeFixture::start_with(|settings, dir| {
         let wrapper = dir.join("my runc");
         install(&wrapper, WRAPPER);
         settings.runtime = OciRuntime::Path(wrapper);
@@ -24,19 +24,21 @@ async fn containers_are_made_by_the_program_that_the_node_names() {
     let spec = sleeper("wrapped");
     let pid = run(&world.runtime, &spec).await;
     assert!(asked().contains(" create ") && asked().contains(" start wrapped"), "{}", asked());
-    // Another agent with another setting lives with what it finds.
-    let other = Containerd::new(world.containerd.settings()).unwrap();
-    assert_eq!(process(&other, &spec.id).await, Process::Running { pid });
+    // Another agent with another setting handles existing containers.
+    let other = ContainerdRuntime::new(world.containerd.settings()).unwrap();
+    assert_eq!(process(&other, &spec.id).await, ProcessState::Running { pid });
     end(&other, &spec).await;
     assert!(asked().contains(" delete "), "a container keeps the program that made it: {}", asked());
     world.assert_clean().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_missing_program_is_an_error_at_the_beginning() {
-    let settings =
-        Settings { runtime: OciRuntime::parse("/no/such/runc").unwrap(), ..Settings::new("/run/no.sock") };
-    let error = Containerd::new(settings).map(|_| ()).unwrap_err();
-    assert!(matches!(error, Error::NoOciRuntime { .. }) && !error.is_transient(), "{error}");
+async fn missing_oci_runtime_is_rejected_at_start() {
+    let settings = ContainerdSettings {
+        runtime: OciRuntime::parse("/no/such/runc").unwrap(),
+        ..ContainerdSettings::new("/run/no.sock")
+    };
+    let error = ContainerdRuntime::new(settings).map(|_| ()).unwrap_err();
+    assert!(matches!(error, Error::OciRuntimeMissing { .. }) && !error.is_transient(), "{error}");
     assert!(error.to_string().contains("/no/such/runc"), "{error}");
 }

@@ -1,12 +1,13 @@
-//! What cannot be made is refused by the field that asked for it, and leaves nothing behind.
+//! An invalid spec is rejected with its field, and leaves nothing behind.
 
 use warren_runtime::{
-    Access, ContainerSpec, Device, Error, Mount, MountSource, Process, Propagation, Runtime, Ulimit,
+    ContainerMount, ContainerMountSource, ContainerSpec, ContainerUlimit, DevicePermissions, Error,
+    HostDevice, MountPropagation, ProcessState, Runtime,
 };
 
-use crate::world::{World, process, spec};
+use crate::world::{RuntimeFixture, process, spec};
 
-async fn refused(world: &World, field: &str, words: &str, change: impl FnOnce(&mut ContainerSpec)) {
+async fn refused(world: &RuntimeFixture, field: &str, words: &str, change: impl FnOnce(&mut ContainerSpec)) {
     let mut asked = spec("refused", &["true"]);
     change(&mut asked);
     for _twice in 0..2 {
@@ -15,25 +16,32 @@ async fn refused(world: &World, field: &str, words: &str, change: impl FnOnce(&m
         assert!(error.to_string().contains(words) && !error.is_transient(), "{field}: {error}");
     }
     if world.runtime.inspect(&asked.id).await.unwrap().is_some() {
-        assert_eq!(process(&world.runtime, &asked.id).await, Process::None);
+        assert_eq!(process(&world.runtime, &asked.id).await, ProcessState::Absent);
     }
     world.runtime.remove(&asked.id).await.unwrap();
 }
 
-fn bind(path: &str, target: &str) -> Mount {
-    let source = MountSource::Bind { path: path.into(), recursive: true, propagation: Propagation::Private };
-    Mount { target: target.into(), source, read_only: false }
+fn bind(path: &str, target: &str) -> ContainerMount {
+    let source = ContainerMountSource::Bind {
+        path: path.into(),
+        recursive: true,
+        propagation: MountPropagation::Private,
+    };
+    ContainerMount { target: target.into(), source, read_only: false }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refusal_names_the_field_and_what_was_looked_for() {
-    let world = World::start().await;
+async fn error_names_field_and_value() {
+    let world = RuntimeFixture::start().await;
     let world = &world;
     refused(world, "user", "\"nobody\"", |s| s.user = Some("nobody".into())).await;
     refused(world, "user", "\"nogroup\"", |s| s.user = Some("web:nogroup".into())).await;
     refused(world, "groups[1]", "\"nogroup\"", |s| s.groups = vec!["logs".into(), "nogroup".into()]).await;
-    let device =
-        |source: &str| Device { source: source.into(), target: "/dev/x".into(), access: Access::FULL };
+    let device = |source: &str| HostDevice {
+        source: source.into(),
+        target: "/dev/x".into(),
+        access: DevicePermissions::FULL,
+    };
     refused(world, "devices[0].source", "/dev/no-such", |s| s.devices = vec![device("/dev/no-such")]).await;
     refused(world, "devices[0].source", "not a device", |s| s.devices = vec![device("/etc/passwd")]).await;
     refused(world, "mounts[0].source", "/no/such", |s| s.mounts = vec![bind("/no/such", "/x")]).await;
@@ -49,7 +57,7 @@ async fn a_refusal_names_the_field_and_what_was_looked_for() {
     refused(world, "sysctls[\"net.core.somaxconn\"]", "invalid", |s| s.sysctls = sysctl(key, "many")).await;
     refused(world, "workdir", "not a directory", |s| s.workdir = Some("/etc/data".into())).await;
     refused(world, "ulimits[0].hard", "fs.nr_open", |s| {
-        s.ulimits = vec![Ulimit { name: "nofile".into(), soft: 1, hard: 1 << 40 }];
+        s.ulimits = vec![ContainerUlimit { name: "nofile".into(), soft: 1, hard: 1 << 40 }];
     })
     .await;
     refused(world, "init", "/etc/passwd", |s| s.init = Some("/etc/passwd".into())).await;
@@ -58,16 +66,16 @@ async fn a_refusal_names_the_field_and_what_was_looked_for() {
 
 /// On a machine that withholds a capability even from root, as virtual machines and containers do.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_this_machine_cannot_give_is_refused_by_field() {
+async fn unavailable_capability_is_rejected_by_field() {
     const SYS_RESOURCE: u64 = 1 << 24;
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let mask = status.lines().find_map(|line| line.strip_prefix("CapBnd:\t")).unwrap();
     let is_withheld = u64::from_str_radix(mask, 16).unwrap() & SYS_RESOURCE == 0;
-    let world = World::start().await;
+    let world = RuntimeFixture::start().await;
     let adds = |s: &mut ContainerSpec| s.cap_add = vec!["SYS_RESOURCE".into()];
     let score = |s: &mut ContainerSpec| s.oom_score_adj = Some(-1000);
     let ulimit = |s: &mut ContainerSpec| {
-        s.ulimits = vec![Ulimit { name: "msgqueue".into(), soft: 1 << 30, hard: 1 << 30 }];
+        s.ulimits = vec![ContainerUlimit { name: "msgqueue".into(), soft: 1 << 30, hard: 1 << 30 }];
     };
     if is_withheld {
         refused(&world, "cap_add[0]", "SYS_RESOURCE", adds).await;

@@ -1,33 +1,33 @@
-//! What a container may do beyond, or less than, every other.
+//! Privileges of containers beyond, or below, the defaults.
 
 use std::path::PathBuf;
 
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
-use warren_runtime::containerd::Architectures;
-use warren_runtime::{Access, ContainerSpec, Device, Runtime, Seccomp};
+use warren_runtime::containerd::AllowedArchitectures;
+use warren_runtime::{ContainerSpec, DevicePermissions, HostDevice, Runtime, SeccompPolicy};
 
-use crate::world::{World, import, spec, stopped, tiny};
+use crate::world::{RuntimeFixture, import, spec, stopped, tiny};
 
-/// The kernel's major number of small drivers; those that the tests use are nobody's default.
-const MISC: u64 = 10;
+/// The kernel's major number of small drivers; those that the tests use are no default.
+const MISC_MAJOR: u64 = 10;
 
-fn device(source: PathBuf, target: &str, access: Access) -> Device {
-    Device { source, target: target.into(), access }
+fn device(source: PathBuf, target: &str, access: DevicePermissions) -> HostDevice {
+    HostDevice { source, target: target.into(), access }
 }
 
-const READ: Access = Access { read: true, write: false, mknod: false };
+const READ: DevicePermissions = DevicePermissions { read: true, write: false, mknod: false };
 
-/// A shell's function that says whether the kernel lets a device be opened. Whether there is a device behind the
-/// node is another question.
-const TRY: &str =
+/// A shell function that tests whether the kernel allows a device to be opened, whether the device exists or
+/// not.
+const TRY_OPEN_SCRIPT: &str =
     "try() { (eval \"true $1\") 2>&1 | grep -q 'not permitted' && echo \"$1 no\" || echo \"$1 yes\"; }; ";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn capabilities_devices_and_system_calls_are_as_asked() {
-    let world = World::start().await;
+async fn capabilities_devices_and_seccomp_match_spec() {
+    let world = RuntimeFixture::start().await;
     let make = |name: &str, minor| {
         let path = world.containerd.dir().join(name);
-        mknod(&path, SFlag::S_IFCHR, Mode::S_IRWXU, makedev(MISC, minor)).unwrap();
+        mknod(&path, SFlag::S_IFCHR, Mode::S_IRWXU, makedev(MISC_MAJOR, minor)).unwrap();
         path
     };
     let (full, read) = (make("full", 183), make("read", 184));
@@ -37,9 +37,10 @@ async fn capabilities_devices_and_system_calls_are_as_asked() {
     let change = |spec: &mut ContainerSpec| {
         spec.cap_add = vec!["SYS_ADMIN".into(), "cap_net_admin".into()];
         spec.cap_drop = vec!["CAP_CHOWN".into()];
-        spec.devices = vec![device(full, "/dev/full", Access::FULL), device(read, "/dev/read", READ)];
+        spec.devices =
+            vec![device(full, "/dev/full", DevicePermissions::FULL), device(read, "/dev/read", READ)];
     };
-    let printed = world.output(change, &format!("{TRY}{script}")).await;
+    let printed = world.output(change, &format!("{TRY_OPEN_SCRIPT}{script}")).await;
     let mask = 0xa804_25fb_u64 & !1 | 1 << 21 | 1 << 12;
     let said: Vec<&str> = printed.lines().filter(|line| !line.starts_with("chown: ")).collect();
     let want = [
@@ -52,15 +53,15 @@ async fn capabilities_devices_and_system_calls_are_as_asked() {
         ">/dev/full yes",
         "</dev/read yes",
         ">/dev/read no",
-        // Another node for the same device is subject to the same rule.
+        // Another node for the same device has the same rule.
         ">/again no",
-        // Nobody has asked for this one.
+        // This one was not requested.
         "</own no",
     ];
     assert_eq!(said, want, "{printed}");
 
     let change = |spec: &mut ContainerSpec| {
-        (spec.seccomp, spec.cap_drop) = (Seccomp::Unconfined, vec!["ALL".into()]);
+        (spec.seccomp, spec.cap_drop) = (SeccompPolicy::Unconfined, vec!["ALL".into()]);
     };
     let printed = world.output(change, "grep -e CapEff -e Seccomp: /proc/self/status").await;
     assert_eq!(printed, "CapEff:\t0000000000000000\nSeccomp:\t0\n");
@@ -68,14 +69,14 @@ async fn capabilities_devices_and_system_calls_are_as_asked() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_privileged_container_is_fenced_by_nothing() {
-    let world = World::start().await;
+async fn privileged_container_has_no_restrictions() {
+    let world = RuntimeFixture::start().await;
     let script = "grep -e CapEff -e Seccomp: /proc/self/status; [ -c /dev/kmsg ] && echo kmsg; \
                   mknod /own c 10 185; try '</own'; \
                   mkdir /m && mount -t tmpfs x /m && echo mounted; grep -c ' /proc/' /proc/mounts; \
                   grep -c -e ' /sys sysfs ro' -e ' /sys/fs/cgroup[^ ]* cgroup ro' /proc/mounts; \
                   mkdir /sys/fs/cgroup/*/child 2>/dev/null || mkdir /sys/fs/cgroup/child; echo child";
-    let printed = world.output(|spec| spec.privileged = true, &format!("{TRY}{script}")).await;
+    let printed = world.output(|spec| spec.privileged = true, &format!("{TRY_OPEN_SCRIPT}{script}")).await;
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let ours = status.lines().find_map(|line| line.strip_prefix("CapBnd:\t")).unwrap();
     let want = format!("CapEff:\t{ours}\nSeccomp:\t0\nkmsg\n</own yes\nmounted\n0\n0\nchild\n");
@@ -85,7 +86,7 @@ async fn a_privileged_container_is_fenced_by_nothing() {
 
 /// A program of 32 bits that ends with code 42: an ELF header, a program header, and
 /// `mov eax, 1; mov ebx, 42; int 0x80`.
-fn program_of_32_bits() -> Vec<u8> {
+fn elf32_program() -> Vec<u8> {
     const BASE: u32 = 0x0804_8000;
     let code = b"\xb8\x01\x00\x00\x00\xbb\x2a\x00\x00\x00\xcd\x80";
     let size = 84 + u32::try_from(code.len()).unwrap();
@@ -105,20 +106,20 @@ fn program_of_32_bits() -> Vec<u8> {
 
 #[cfg(target_arch = "x86_64")]
 #[tokio::test(flavor = "multi_thread")]
-async fn programs_of_32_bits_run_only_where_the_node_lets_them() {
-    for architectures in [Architectures::Native, Architectures::Compatible] {
-        let world = World::start_with(|settings, _| settings.architectures = architectures).await;
+async fn compat_programs_run_only_when_allowed() {
+    for architectures in [AllowedArchitectures::Native, AllowedArchitectures::Compatible] {
+        let world = RuntimeFixture::start_with(|settings, _| settings.architectures = architectures).await;
         let program = world.containerd.dir().join("small");
-        warren_testkit::scratch::install(&program, &program_of_32_bits());
+        warren_testkit::scratch::install(&program, &elf32_program());
         let here = std::process::Command::new(program).status().ok().and_then(|status| status.code());
         let code = match (architectures, here) {
-            // A kernel without such programs cannot even begin.
+            // A kernel without 32-bit support cannot start it.
             (_, None) => 126,
             // 128 + 31: killed by SIGSYS.
-            (Architectures::Native, Some(_)) => 159,
-            (Architectures::Compatible, Some(_)) => 42,
+            (AllowedArchitectures::Native, Some(_)) => 159,
+            (AllowedArchitectures::Compatible, Some(_)) => 42,
         };
-        let image = tiny("small:1").file("bin/small", 0o755, program_of_32_bits());
+        let image = tiny("small:1").file("bin/small", 0o755, elf32_program());
         import(&world.runtime, world.containerd.dir(), image.oci_archive().unwrap()).await.unwrap();
         let container = ContainerSpec {
             image: warren_runtime::Reference::parse("small:1").unwrap(),

@@ -1,4 +1,4 @@
-//! What nobody owns is removed at any time, and nothing that somebody works on.
+//! Orphans are removed at any time, and objects in use are not.
 
 use std::fs::File;
 use std::os::unix::fs::symlink;
@@ -10,18 +10,18 @@ use std::time::Duration;
 use containerd_client::services::v1::snapshots::{PrepareSnapshotRequest, RemoveSnapshotRequest};
 use containerd_client::services::v1::{Container, CreateContainerRequest, DeleteContainerRequest, container};
 use nix::sys::stat::Mode;
-use warren_image::{Connection, within};
-use warren_runtime::{ContainerSpec, Process, Runtime, Swept};
+use warren_image::{ContainerdConnection, with_deadline};
+use warren_runtime::{ContainerSpec, ProcessState, Runtime, SweepReport};
 
-use crate::world::{World, end, eventually, id, process, run, sleeper};
+use crate::world::{RuntimeFixture, end, eventually, id, process, run, sleeper};
 
 const RECORD: Duration = Duration::from_secs(10);
 
 /// A process with a supervisor's name and command line.
-struct Stray(Child);
+struct OrphanShim(Child);
 
-impl Stray {
-    fn spawn(world: &World, of: &str) -> Self {
+impl OrphanShim {
+    fn spawn(world: &RuntimeFixture, of: &str) -> Self {
         let settings = world.containerd.settings();
         let program = world.containerd.dir().join(of).join("containerd-shim-runc-v2");
         std::fs::create_dir(program.parent().unwrap()).unwrap();
@@ -36,9 +36,9 @@ impl Stray {
     }
 }
 
-impl Drop for Stray {
+impl Drop for OrphanShim {
     fn drop(&mut self) {
-        // Its sleep outlives it, and keeps the group's number from being given again.
+        // Its sleep outlives it, and prevents reuse of the process group id.
         let group = nix::unistd::Pid::from_raw(self.0.id().cast_signed());
         let _ = nix::sys::signal::killpg(group, nix::sys::signal::SIGKILL);
         let _ = self.0.wait();
@@ -46,12 +46,12 @@ impl Drop for Stray {
 }
 
 /// Whether the process table has a supervisor of this container.
-fn is_supervised(world: &World, name: &str) -> bool {
+fn is_supervised(world: &RuntimeFixture, name: &str) -> bool {
     let mark = format!(" -id {name} ");
     world.containerd.leftovers().iter().any(|line| line.contains(&mark))
 }
 
-fn make_cgroup(world: &World, name: &str) -> PathBuf {
+fn make_cgroup(world: &RuntimeFixture, name: &str) -> PathBuf {
     let parent = world.containerd.settings().cgroup_parent;
     let places = ["memory", ""]
         .map(|controller| Path::new("/sys/fs/cgroup").join(controller).join(parent.trim_matches('/')));
@@ -60,9 +60,9 @@ fn make_cgroup(world: &World, name: &str) -> PathBuf {
     cgroup
 }
 
-pub fn connection(world: &World) -> Connection {
+pub fn connection(world: &RuntimeFixture) -> ContainerdConnection {
     let settings = world.containerd.settings();
-    Connection::new(&settings.socket, &settings.namespace).unwrap()
+    ContainerdConnection::new(&settings.socket, &settings.namespace).unwrap()
 }
 
 pub fn record(name: &str) -> Container {
@@ -74,35 +74,35 @@ pub fn record(name: &str) -> Container {
     }
 }
 
-pub async fn make(connection: &Connection, record: Container) {
+pub async fn make(connection: &ContainerdConnection, record: Container) {
     let request = connection.request(CreateContainerRequest { container: Some(record) });
-    within(RECORD, connection.containers().create(request)).await.unwrap();
+    with_deadline(RECORD, connection.containers().create(request)).await.unwrap();
 }
 
-pub async fn delete_record(connection: &Connection, name: &str) {
+pub async fn delete_record(connection: &ContainerdConnection, name: &str) {
     let request = connection.request(DeleteContainerRequest { id: name.to_owned() });
-    within(RECORD, connection.containers().delete(request)).await.unwrap();
+    with_deadline(RECORD, connection.containers().delete(request)).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn strays_are_swept_and_nothing_else() {
-    let world = World::start().await;
+async fn only_orphans_are_swept() {
+    let world = RuntimeFixture::start().await;
     let settings = world.containerd.settings();
     let connection = connection(&world);
     let kept = sleeper("kept");
     let pid = run(&world.runtime, &kept).await;
 
-    // A process whose record was deleted under it, with a supervisor that really supervises.
+    // A process whose record was deleted, with a real supervisor.
     for name in ["orphan", "orphan2", "orphan3"] {
         run(&world.runtime, &sleeper(name)).await;
         delete_record(&connection, name).await;
         assert_eq!(world.runtime.inspect(&id(name)).await.unwrap(), None);
     }
     world.runtime.remove(&id("orphan2")).await.expect("removal mends this too");
-    // An earlier sweep was killed when it had made the record by which it ends an orphan.
+    // An earlier sweep was killed after it had created its placeholder record.
     let labels = [("warren.stand-in".to_owned(), "true".to_owned())].into();
     make(&connection, Container { labels, ..record("orphan3") }).await;
-    // A file system without a container, held against containerd's own garbage collector.
+    // A file system without a container, protected from containerd's garbage collector.
     let request = connection.request(PrepareSnapshotRequest {
         snapshotter: settings.snapshotter.clone(),
         key: "lonely".into(),
@@ -111,20 +111,20 @@ async fn strays_are_swept_and_nothing_else() {
             .into(),
         ..Default::default()
     });
-    within(RECORD, connection.snapshots().prepare(request)).await.unwrap();
-    // Somebody else's, which is not for us to remove.
+    with_deadline(RECORD, connection.snapshots().prepare(request)).await.unwrap();
+    // Of another client, so it must not be removed.
     let request = connection.request(PrepareSnapshotRequest {
         snapshotter: settings.snapshotter.clone(),
         key: "foreign".into(),
         labels: [("containerd.io/gc.root".to_owned(), "x".to_owned())].into(),
         ..Default::default()
     });
-    within(RECORD, connection.snapshots().prepare(request)).await.unwrap();
-    // A supervisor of nothing, one of a living container, and an empty cgroup.
-    let (mut stray, mut decoy) = (Stray::spawn(&world, "nobody"), Stray::spawn(&world, "kept"));
+    with_deadline(RECORD, connection.snapshots().prepare(request)).await.unwrap();
+    // A supervisor without container, one of a running container, and an empty cgroup.
+    let (mut stray, mut decoy) = (OrphanShim::spawn(&world, "nobody"), OrphanShim::spawn(&world, "kept"));
     let empty = make_cgroup(&world, "empty");
 
-    let swept = world.runtime.sweep_strays().await.unwrap();
+    let swept = world.runtime.sweep_orphans().await.unwrap();
     assert_eq!(swept.tasks, ["orphan", "orphan3"]);
     assert_eq!(swept.shims, ["nobody"]);
     assert!(swept.snapshots.contains(&"lonely".to_owned()), "{swept:?}");
@@ -133,33 +133,33 @@ async fn strays_are_swept_and_nothing_else() {
     assert!(!empty.exists());
     assert!(!stray.0.wait().unwrap().success());
     assert!(decoy.is_alive(), "the supervisor of a living container is left alone");
-    assert_eq!(process(&world.runtime, &kept.id).await, Process::Running { pid });
-    assert!(world.runtime.sweep_strays().await.unwrap().is_empty(), "the second sweep finds nothing");
+    assert_eq!(process(&world.runtime, &kept.id).await, ProcessState::Running { pid });
+    assert!(world.runtime.sweep_orphans().await.unwrap().is_empty(), "the second sweep finds nothing");
 
     drop((stray, decoy));
     let request = connection
         .request(RemoveSnapshotRequest { snapshotter: settings.snapshotter, key: "foreign".into() });
-    within(RECORD, connection.snapshots().remove(request)).await.unwrap();
+    with_deadline(RECORD, connection.snapshots().remove(request)).await.unwrap();
     end(&world.runtime, &kept).await;
     world.assert_clean().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_has_an_owner_at_the_second_look_stays() {
-    let world = World::start().await;
+async fn owned_at_second_scan_is_kept() {
+    let world = RuntimeFixture::start().await;
     let connection = connection(&world);
     run(&world.runtime, &sleeper("first")).await;
-    let mut stray = Stray::spawn(&world, "late");
+    let mut stray = OrphanShim::spawn(&world, "late");
     let cgroup = make_cgroup(&world, "late");
     let runtime = world.runtime.clone();
-    let sweep = tokio::spawn(async move { runtime.sweep_strays().await });
-    // Not a wait: a moment between the two looks.
+    let sweep = tokio::spawn(async move { runtime.sweep_orphans().await });
+    // Not a wait: a time between the two scans.
     tokio::time::sleep(Duration::from_secs(2)).await;
     make(&connection, record("late")).await;
-    assert_eq!(sweep.await.unwrap().unwrap(), Swept::default());
+    assert_eq!(sweep.await.unwrap().unwrap(), SweepReport::default());
     assert!(stray.is_alive() && cgroup.exists());
     delete_record(&connection, "late").await;
-    let swept = world.runtime.sweep_strays().await.unwrap();
+    let swept = world.runtime.sweep_orphans().await.unwrap();
     assert_eq!((&swept.shims[..], swept.cgroups.len()), (&["late".to_owned()][..], 1), "{swept:?}");
     assert!(!stray.is_alive() && !cgroup.exists());
     end(&world.runtime, &sleeper("first")).await;
@@ -167,14 +167,14 @@ async fn what_has_an_owner_at_the_second_look_stays() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_supervisor_of_nothing_has_made_goes_with_it() {
-    let world = World::start().await;
+async fn orphan_shim_is_removed_with_its_resources() {
+    let world = RuntimeFixture::start().await;
     run(&world.runtime, &sleeper("first")).await;
-    let mut stray = Stray::spawn(&world, "nobody");
+    let mut stray = OrphanShim::spawn(&world, "nobody");
     let cgroup = make_cgroup(&world, "nobody");
     let mut made = Command::new("sleep").arg("1000").spawn().unwrap();
     std::fs::write(cgroup.join("cgroup.procs"), made.id().to_string()).unwrap();
-    let swept = world.runtime.sweep_strays().await.unwrap();
+    let swept = world.runtime.sweep_orphans().await.unwrap();
     let alive = stray.is_alive() || made.try_wait().unwrap().is_none();
     made.kill().unwrap();
     made.wait().unwrap();
@@ -183,21 +183,21 @@ async fn what_a_supervisor_of_nothing_has_made_goes_with_it() {
     world.assert_clean().await;
 }
 
-/// The record goes while the process is being made, as when a removal overtakes a creation. containerd finishes
-/// the process all the same.
+/// The record is deleted while the process is created, as when a removal overtakes a creation. containerd
+/// still completes the process.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_creation_under_way_is_left_alone_and_swept_once_it_has_ended() {
-    let world = World::start().await;
+async fn running_creation_is_not_swept_before_it_ends() {
+    let world = RuntimeFixture::start().await;
     let (connection, snapshotter) = (connection(&world), world.containerd.settings().snapshotter);
     for (name, is_abandoned) in [("slow", false), ("abandoned", true)] {
-        // The supervisor waits until the logger says that it is ready.
+        // The supervisor waits until the logger is ready.
         let (log, dir) = world.log(name);
         std::fs::write(dir.join("hold"), "").unwrap();
         let spec = ContainerSpec { log, ..sleeper(name) };
         let runtime = world.runtime.clone();
         let creation = tokio::spawn(async move { runtime.ensure_created(&spec).await });
         eventually("a supervisor is there", || async { is_supervised(&world, name) }).await;
-        // Without any record containerd would take the file system away from it.
+        // Without any record containerd would remove its file system.
         let record =
             Container { snapshotter: snapshotter.clone(), snapshot_key: name.into(), ..record("holder") };
         make(&connection, record).await;
@@ -205,7 +205,7 @@ async fn a_creation_under_way_is_left_alone_and_swept_once_it_has_ended() {
         if is_abandoned {
             creation.abort();
         }
-        assert_eq!(world.runtime.sweep_strays().await.unwrap(), Swept::default());
+        assert_eq!(world.runtime.sweep_orphans().await.unwrap(), SweepReport::default());
         assert!(is_supervised(&world, name));
         std::fs::remove_file(dir.join("hold")).unwrap();
         match creation.await {
@@ -213,7 +213,7 @@ async fn a_creation_under_way_is_left_alone_and_swept_once_it_has_ended() {
             Err(aborted) => assert!(is_abandoned && aborted.is_cancelled()),
         }
         eventually("the next sweep removes it", || async {
-            let swept = world.runtime.sweep_strays().await.unwrap();
+            let swept = world.runtime.sweep_orphans().await.unwrap();
             assert!(swept.failed.is_empty(), "{swept:?}");
             swept.tasks == [name]
         })
@@ -224,11 +224,11 @@ async fn a_creation_under_way_is_left_alone_and_swept_once_it_has_ended() {
     world.assert_clean().await;
 }
 
-/// What containerd leaves when it is killed right after it started a supervisor: a folder that it does not load,
-/// does not remove, and that keeps it from making the process again.
+/// What containerd leaves when it is killed right after starting a supervisor: a bundle that it does not
+/// load, does not remove, and that blocks the next creation of the process.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_folder_with_a_forgotten_supervisor_does_not_stand_in_the_way_for_ever() {
-    let world = World::start().await;
+async fn dir_of_unknown_shim_does_not_block_creation() {
+    let world = RuntimeFixture::start().await;
     let spec = sleeper("again");
     run(&world.runtime, &sleeper("first")).await;
     let namespace = world.containerd.settings().namespace;
@@ -238,7 +238,7 @@ async fn a_folder_with_a_forgotten_supervisor_does_not_stand_in_the_way_for_ever
     std::fs::write(folder.join("config.json"), "{}").unwrap();
     std::fs::write(folder.join("address"), "unix:///none").unwrap();
     nix::unistd::mkfifo(&folder.join("log"), Mode::S_IRWXU).unwrap();
-    let mut forgotten = Stray::spawn(&world, "again");
+    let mut forgotten = OrphanShim::spawn(&world, "again");
     let refused = world.runtime.ensure_created(&spec).await.unwrap_err();
     assert!(refused.is_transient() && refused.to_string().contains("file exists"), "{refused}");
     assert!(forgotten.is_alive() && folder.exists(), "containerd may be at work in a young one");
@@ -246,7 +246,7 @@ async fn a_folder_with_a_forgotten_supervisor_does_not_stand_in_the_way_for_ever
     File::open(&folder).unwrap().set_modified(long_ago).unwrap();
     let pid = run(&world.runtime, &spec).await;
     assert!(!forgotten.is_alive());
-    assert_eq!(process(&world.runtime, &spec.id).await, Process::Running { pid });
+    assert_eq!(process(&world.runtime, &spec.id).await, ProcessState::Running { pid });
     for spec in [spec, sleeper("first")] {
         end(&world.runtime, &spec).await;
     }

@@ -1,18 +1,18 @@
-//! What a real container uses, as the kernel of this machine counts it.
+//! Resource usage of a real container.
 
 use std::time::{Duration, Instant};
 
-use warren_runtime::{Limits, Runtime};
+use warren_runtime::{ContainerLimits, Runtime};
 use warren_types::Bytes;
 
-use crate::world::{World, end, eventually, id, run, sleeper, spec};
+use crate::world::{RuntimeFixture, end, eventually, id, run, sleeper, spec};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_container_uses_is_counted_until_its_process_ends() {
-    let world = World::start().await;
+async fn usage_is_counted_until_process_ends() {
+    let world = RuntimeFixture::start().await;
     let usage = |name: &str| world.runtime.usage(&id(name));
     assert_eq!(usage("busy"), None, "there is none");
-    let limits = Limits { memory: Some(Bytes(64 << 20)), ..Limits::default() };
+    let limits = ContainerLimits { memory: Some(Bytes(64 << 20)), ..ContainerLimits::default() };
     let script = "sleep 100000 & while :; do :; done";
     let busy = warren_runtime::ContainerSpec { limits, ..spec("busy", &["sh", "-c", script]) };
     let idle = sleeper("idle");
@@ -31,7 +31,7 @@ async fn what_a_container_uses_is_counted_until_its_process_ends() {
     for _ in 0..100 {
         usage("idle").unwrap();
     }
-    // A few files of the kernel each; a second for a hundred would be too much every five.
+    // A few kernel files each; a second for a hundred containers would be too much every five seconds.
     assert!(began.elapsed() < Duration::from_secs(1), "100 looks took {:?}", began.elapsed());
     end(&world.runtime, &busy).await;
     end(&world.runtime, &idle).await;

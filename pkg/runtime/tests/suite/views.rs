@@ -1,18 +1,20 @@
-//! Looking into images, what is left of it, and what a killed agent leaves.
+//! Views of images, and their leftovers.
 
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 use std::process::Command;
 
-use warren_image::build::Builder;
-use warren_runtime::containerd::Containerd;
-use warren_runtime::{ContainerSpec, Mount, MountSource, Propagation, Reference, Runtime};
+use warren_image::build::ImageBuilder;
+use warren_runtime::containerd::ContainerdRuntime;
+use warren_runtime::{
+    ContainerMount, ContainerMountSource, ContainerSpec, MountPropagation, Reference, Runtime,
+};
 
-use crate::world::{World, eventually, import, tiny};
+use crate::world::{RuntimeFixture, eventually, import, tiny};
 
 /// Names of snapshots in the test's namespace, by containerd's own client.
-fn snapshots(world: &World) -> String {
+fn snapshots(world: &RuntimeFixture) -> String {
     let settings = world.containerd.settings();
     let output = Command::new("ctr")
         .args(["-a", settings.socket.to_str().unwrap(), "-n", &settings.namespace, "snapshots", "ls"])
@@ -22,17 +24,17 @@ fn snapshots(world: &World) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-async fn no_views(world: &World) {
+async fn no_views(world: &RuntimeFixture) {
     eventually("no view is left", || async { !snapshots(world).contains("warren.view") }).await;
 }
 
-fn layered(name: &str) -> Builder {
+fn layered(name: &str) -> ImageBuilder {
     tiny(name).dir("data", 0o750).file("data/file", 0o640, "from the image").link("to-data", "/data")
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_left_of_a_view_and_its_files_are_read_only() {
-    let world = World::start().await;
+async fn view_is_read_only_and_removed() {
+    let world = RuntimeFixture::start().await;
     let image = Reference::parse("docker.io/library/views:1").unwrap();
     import(&world.runtime, world.containerd.dir(), layered(&image.to_string()).oci_archive().unwrap())
         .await
@@ -48,33 +50,33 @@ async fn nothing_is_left_of_a_view_and_its_files_are_read_only() {
     let seen = format!("/proc/self/fd/{}/file", data.as_fd().as_raw_fd());
     assert_eq!(fs::read_to_string(&seen).unwrap(), "from the image");
     assert!(fs::write(&seen, "x").is_err());
-    // One that is in use is nobody's stray.
-    assert!(world.runtime.sweep_strays().await.unwrap().is_empty());
+    // A view in use is not an orphan.
+    assert!(world.runtime.sweep_orphans().await.unwrap().is_empty());
     assert_eq!(fs::read_to_string(&seen).unwrap(), "from the image");
     drop((data, files));
     no_views(&world).await;
-    world.runtime.runs_as(&image, Some("web")).await.unwrap();
+    world.runtime.resolve_user(&image, Some("web")).await.unwrap();
     no_views(&world).await;
     world.assert_clean().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_killed_agent_was_looking_at_is_swept() {
-    let world = World::start().await;
+async fn view_of_killed_agent_is_swept() {
+    let world = RuntimeFixture::start().await;
     let image = Reference::parse(crate::world::IMAGE).unwrap();
-    // An agent that ends at once drops nothing.
-    let killed = Containerd::new(world.containerd.settings()).unwrap();
+    // An agent that is killed drops nothing.
+    let killed = ContainerdRuntime::new(world.containerd.settings()).unwrap();
     std::mem::forget(killed.image_files(&image).await.unwrap());
-    let swept = world.runtime.sweep_strays().await.unwrap();
+    let swept = world.runtime.sweep_orphans().await.unwrap();
     assert!(matches!(&swept.snapshots[..], [view] if view.starts_with("warren.view-")), "{swept:?}");
     no_views(&world).await;
-    assert!(world.runtime.sweep_strays().await.unwrap().is_empty());
+    assert!(world.runtime.sweep_orphans().await.unwrap().is_empty());
     world.assert_clean().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn single_files_and_volumes_are_seen_as_they_should() {
-    let world = World::start().await;
+async fn files_and_volumes_are_mounted() {
+    let world = RuntimeFixture::start().await;
     let dir = world.containerd.dir();
     let (secrets, volume) = (dir.join("secrets"), dir.join("volume"));
     for folder in [&secrets, &volume] {
@@ -85,15 +87,18 @@ async fn single_files_and_volumes_are_seen_as_they_should() {
     std::os::unix::fs::chown(secrets.join("db"), Some(33), Some(44)).unwrap();
     fs::set_permissions(secrets.join("db"), std::os::unix::fs::PermissionsExt::from_mode(0o400)).unwrap();
     std::os::unix::fs::chown(&volume, Some(33), Some(44)).unwrap();
-    let source =
-        MountSource::Bind { path: volume.clone(), recursive: true, propagation: Propagation::Private };
+    let source = ContainerMountSource::Bind {
+        path: volume.clone(),
+        recursive: true,
+        propagation: MountPropagation::Private,
+    };
     let change = |spec: &mut ContainerSpec| {
         spec.user = Some("web".into());
         spec.read_only_root = true;
-        spec.mounts = vec![Mount { target: "/data".into(), source, read_only: false }];
-        spec.mounts.extend(["/run/secrets/db", "/data/sub/db"].map(|target| Mount {
+        spec.mounts = vec![ContainerMount { target: "/data".into(), source, read_only: false }];
+        spec.mounts.extend(["/run/secrets/db", "/data/sub/db"].map(|target| ContainerMount {
             target: target.into(),
-            source: MountSource::File { path: secrets.join("db") },
+            source: ContainerMountSource::File { path: secrets.join("db") },
             read_only: true,
         }));
     };

@@ -1,16 +1,17 @@
-//! What the tests share: a tiny image, specs, waiting for conditions.
+//! Shared by the tests: a tiny image, specs, waiting for conditions.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt};
-use warren_image::build::Builder;
-use warren_image::{ImportOptions, Imported};
-use warren_runtime::containerd::{Containerd, Settings};
+use warren_image::build::ImageBuilder;
+use warren_image::{ImportOptions, ImportedName};
+use warren_runtime::containerd::{ContainerdRuntime, ContainerdSettings};
 use warren_runtime::testing::PrivateContainerd;
 use warren_runtime::{
-    ContainerId, ContainerSpec, Exit, Log, Owner, Process, Reference, Runtime, RuntimeEvent, Signal,
+    ContainerId, ContainerOwner, ContainerSpec, OutputTarget, ProcessExit, ProcessState, Reference, Runtime,
+    RuntimeEvent, Signal,
 };
 use warren_testkit::scratch::install;
 use warren_types::Bytes;
@@ -18,54 +19,61 @@ use warren_types::Bytes;
 pub const IMAGE: &str = "docker.io/library/tiny:1";
 pub const PASSWD: &str = "root:x:0:0::/:/bin/sh\nweb:x:33:44::/:/bin/sh\n";
 pub const GROUP: &str = "root:x:0:\nweb:x:44:\nlogs:x:55:web\n";
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 const APPLETS: [&str; 20] = [
     "sh", "sleep", "cat", "id", "env", "hostname", "tail", "unshare", "echo", "pwd", "grep", "ls", "mount",
     "touch", "true", "nslookup", "tty", "mknod", "mkdir", "chown",
 ];
 
 /// A private containerd with the tiny image and a runtime on it.
-pub struct World {
-    pub runtime: Containerd,
+pub struct RuntimeFixture {
+    pub runtime: ContainerdRuntime,
     pub containerd: PrivateContainerd,
 }
 
-impl World {
+impl RuntimeFixture {
     pub async fn start() -> Self {
         Self::start_with(|_, _| {}).await
     }
 
-    /// With other settings; the directory is for what they need.
-    pub async fn start_with(change: impl FnOnce(&mut Settings, &Path)) -> Self {
+    /// With other settings; the directory is for their files.
+    pub async fn start_with(change: impl FnOnce(&mut ContainerdSettings, &Path)) -> Self {
         Self::start_on(PrivateContainerd::start().await, change).await
     }
 
-    /// On a containerd that is there.
-    pub async fn start_on(containerd: PrivateContainerd, change: impl FnOnce(&mut Settings, &Path)) -> Self {
+    /// On an existing containerd.
+    pub async fn start_on(
+        containerd: PrivateContainerd,
+        change: impl FnOnce(&mut ContainerdSettings, &Path),
+    ) -> Self {
         let mut settings = containerd.settings();
         change(&mut settings, containerd.dir());
-        let runtime = Containerd::new(settings).unwrap();
+        let runtime = ContainerdRuntime::new(settings).unwrap();
         import(&runtime, containerd.dir(), tiny(IMAGE).oci_archive().unwrap()).await.unwrap();
         install(&containerd.dir().join("logger"), LOGGER);
         Self { runtime, containerd }
     }
 
-    /// A log by the stand-in of a logger, and the directory it writes to.
-    pub fn log(&self, name: &str) -> (Log, PathBuf) {
+    /// A log target with the fake logger, and its directory.
+    pub fn log(&self, name: &str) -> (OutputTarget, PathBuf) {
         let dir = self.containerd.dir().join("logs of a test & more=1+%").join(name);
         std::fs::create_dir_all(&dir).unwrap();
         let program = self.containerd.dir().join("logger");
-        (Log::Binary { program, dir: dir.clone(), max_size: Bytes(1 << 20), max_files: 3 }, dir)
+        (OutputTarget::Binary { program, dir: dir.clone(), max_size: Bytes(1 << 20), max_files: 3 }, dir)
     }
 
-    /// Runs a shell script to its end and returns what it printed, standard output first.
+    /// Runs a shell script to its end and returns its output, standard output first.
     pub async fn output(&self, change: impl FnOnce(&mut ContainerSpec), script: &str) -> String {
         let (exit, printed) = self.try_output(change, script).await;
         assert_eq!(exit.code, 0, "{script} printed: {printed}");
         printed
     }
 
-    pub async fn try_output(&self, change: impl FnOnce(&mut ContainerSpec), script: &str) -> (Exit, String) {
+    pub async fn try_output(
+        &self,
+        change: impl FnOnce(&mut ContainerSpec),
+        script: &str,
+    ) -> (ProcessExit, String) {
         let (log, dir) = self.log("prints");
         let mut spec = ContainerSpec { log, ..spec("prints", &["sh", "-c", script]) };
         change(&mut spec);
@@ -84,7 +92,7 @@ impl World {
     pub async fn assert_clean(&self) {
         assert_eq!(self.runtime.list().await.unwrap(), []);
         eventually("nothing is left", || async { self.containerd.leftovers().is_empty() }).await;
-        let swept = self.runtime.sweep_strays().await.unwrap();
+        let swept = self.runtime.sweep_orphans().await.unwrap();
         assert!(swept.is_empty(), "{swept:?}");
     }
 
@@ -99,8 +107,8 @@ impl World {
     }
 }
 
-/// Stands in for the logger, by its rules: says that it is ready by closing 5, ignores SIGTERM and reads to the
-/// end. Files in its directory make it late: `hold` in getting ready, `stall` in reading.
+/// A fake logger with the same contract: closes 5 when ready, ignores SIGTERM and reads to the end. Files in
+/// its directory delay it: `hold` its readiness, `stall` its reading.
 const LOGGER: &[u8] = b"#!/bin/sh
 trap '' TERM
 while [ $# -gt 0 ]; do
@@ -121,11 +129,11 @@ while [ -e \"$dir/stall\" ]; do sleep 0.01; done
 wait
 ";
 
-/// busybox and the files that tests look at.
-pub fn tiny(name: &str) -> Builder {
+/// busybox and the files that tests use.
+pub fn tiny(name: &str) -> ImageBuilder {
     let busybox = std::fs::read("/bin/busybox").expect("package busybox-static is installed");
     let mut image =
-        Builder::new(name).dir("bin", 0o755).dir("etc", 0o755).file("bin/busybox", 0o755, busybox);
+        ImageBuilder::new(name).dir("bin", 0o755).dir("etc", 0o755).file("bin/busybox", 0o755, busybox);
     for applet in APPLETS {
         image = image.link(&format!("bin/{applet}"), "busybox");
     }
@@ -138,10 +146,10 @@ pub fn tiny(name: &str) -> Builder {
 }
 
 pub async fn import(
-    runtime: &Containerd,
+    runtime: &ContainerdRuntime,
     spool_dir: &Path,
     archive: Vec<u8>,
-) -> Result<Vec<Imported>, warren_image::Error> {
+) -> Result<Vec<ImportedName>, warren_image::Error> {
     let options = ImportOptions { spool_dir: spool_dir.to_owned(), max_bytes: 64 << 20, name: None };
     runtime.images().import(&archive[..], options).await
 }
@@ -151,7 +159,7 @@ pub fn id(text: &str) -> ContainerId {
 }
 
 pub fn spec(name: &str, command: &[&str]) -> ContainerSpec {
-    let owner = Owner { task: format!("task-{name}"), attempt: 1, spec_hash: "hash".into() };
+    let owner = ContainerOwner { task: format!("task-{name}"), attempt: 1, spec_hash: "hash".into() };
     ContainerSpec {
         command: Some(command.iter().map(|word| (*word).to_owned()).collect()),
         hostname: "inside".into(),
@@ -174,13 +182,16 @@ pub async fn run(runtime: &dyn Runtime, spec: &ContainerSpec) -> u32 {
 pub async fn end(runtime: &dyn Runtime, spec: &ContainerSpec) {
     runtime.signal(&spec.id, Signal::KILL).await.unwrap();
     eventually("it ends", || async {
-        !matches!(process(runtime, &spec.id).await, Process::Running { .. } | Process::Created { .. })
+        !matches!(
+            process(runtime, &spec.id).await,
+            ProcessState::Running { .. } | ProcessState::Created { .. }
+        )
     })
     .await;
     runtime.remove(&spec.id).await.unwrap();
 }
 
-pub async fn process(runtime: &dyn Runtime, id: &ContainerId) -> Process {
+pub async fn process(runtime: &dyn Runtime, id: &ContainerId) -> ProcessState {
     runtime.inspect(id).await.unwrap().expect("there is a record").process
 }
 
@@ -191,29 +202,29 @@ where
     F: Fn() -> Fut,
     Fut: Future<Output = bool>,
 {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let place = std::panic::Location::caller();
     async move {
         while !condition().await {
             assert!(Instant::now() < deadline, "{place}: still waiting until {what}");
-            // Between two looks; the loop has a deadline.
+            // Between two checks; the loop has a deadline.
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
 }
 
-pub async fn stopped(runtime: &dyn Runtime, id: &ContainerId) -> Exit {
+pub async fn stopped(runtime: &dyn Runtime, id: &ContainerId) -> ProcessExit {
     eventually(&format!("{id} has stopped"), || async {
-        matches!(process(runtime, id).await, Process::Stopped(_))
+        matches!(process(runtime, id).await, ProcessState::Stopped(_))
     })
     .await;
     match process(runtime, id).await {
-        Process::Stopped(exit) => exit,
+        ProcessState::Stopped(exit) => exit,
         other => panic!("{id} was stopped and is now {other:?}"),
     }
 }
 
-/// Waits for an event that `pick` wants; others pass by.
+/// Waits for an event that matches `pick`; others are skipped.
 pub async fn event<T>(
     events: &mut BoxStream<'static, RuntimeEvent>,
     pick: impl Fn(RuntimeEvent) -> Option<T>,
@@ -226,10 +237,10 @@ pub async fn event<T>(
             }
         }
     };
-    tokio::time::timeout(PATIENCE, wanted).await.expect("the event comes in time")
+    tokio::time::timeout(TIMEOUT, wanted).await.expect("the event comes in time")
 }
 
-pub async fn exited(events: &mut BoxStream<'static, RuntimeEvent>, wanted: &ContainerId) -> Exit {
+pub async fn exited(events: &mut BoxStream<'static, RuntimeEvent>, wanted: &ContainerId) -> ProcessExit {
     let pick = |event| match event {
         RuntimeEvent::Exited { id, exit } if id == *wanted => Some(exit),
         _ => None,
@@ -237,7 +248,7 @@ pub async fn exited(events: &mut BoxStream<'static, RuntimeEvent>, wanted: &Cont
     event(events, pick).await
 }
 
-/// The events that have already come.
+/// The received events.
 pub fn drain(events: &mut BoxStream<'static, RuntimeEvent>) -> Vec<RuntimeEvent> {
     std::iter::from_fn(|| events.next().now_or_never().flatten()).collect()
 }

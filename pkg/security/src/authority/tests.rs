@@ -35,7 +35,7 @@ fn validity(pem: &str) -> (i64, i64) {
 }
 
 #[test]
-fn certificates_say_who_for_how_long_and_for_what() {
+fn certificate_has_identity_validity_and_usages() {
     let authority = authority();
     for (role, days, server) in [
         (Role::Manager, 90, true),
@@ -99,7 +99,7 @@ fn a_node_gets_the_id_of_its_key_again_and_again() {
 }
 
 #[test]
-fn a_certificate_is_renewed_in_the_last_third_of_its_life_but_not_by_all_at_once() {
+fn renewal_is_spread_over_the_last_third() {
     let authority = authority();
     let issued = authority.issue(&identity(Role::Worker), at(NOW)).unwrap();
     assert_eq!(issued.renew_at(0), at(NOW + 60 * DAY));
@@ -108,17 +108,17 @@ fn a_certificate_is_renewed_in_the_last_third_of_its_life_but_not_by_all_at_once
     assert!(at(NOW + 67 * DAY) < last && last < at(NOW + 68 * DAY), "{last:?}");
     for chance in [0, 1, u64::MAX / 3, u64::MAX] {
         let due = issued.renew_at(chance);
-        assert!(!issued.due_for_renewal(due - Duration::from_secs(1), chance));
-        assert!(issued.due_for_renewal(due, chance));
+        assert!(!issued.is_renewal_due(due - Duration::from_secs(1), chance));
+        assert!(issued.is_renewal_due(due, chance));
     }
     // Issued under a clock that was ahead: nobody takes it before its validity begins.
     for (now, early) in [(NOW - 301, true), (NOW - 300, false), (NOW, false)] {
-        assert_eq!((issued.is_early(at(now)), issued.due_for_renewal(at(now), 0)), (early, early));
+        assert_eq!((issued.is_not_yet_valid(at(now)), issued.is_renewal_due(at(now), 0)), (early, early));
     }
 }
 
 #[test]
-fn a_short_life_is_not_over_when_it_begins() {
+fn short_validity_has_not_ended_at_issue() {
     let (authority, key) = (authority(), PrivateKey::generate().unwrap());
     let request = CertificateRequest::parse(&CertificateRequest::create(&key).unwrap()).unwrap();
     let pem = authority.sign_node(NodeRole::Worker, &request, at(NOW), Duration::from_secs(30)).unwrap();
@@ -127,7 +127,7 @@ fn a_short_life_is_not_over_when_it_begins() {
 }
 
 #[test]
-fn what_another_authority_issued_is_not_ours() {
+fn foreign_certificate_is_not_ours() {
     let (ours, theirs) = (authority(), authority());
     let issued = theirs.issue(&identity(Role::Worker), at(NOW)).unwrap();
     let refused = ours.roots().check_issued(&issued).unwrap_err();
@@ -140,7 +140,7 @@ fn what_another_authority_issued_is_not_ours() {
 }
 
 #[test]
-fn issues_for_its_own_cluster_and_in_its_own_time_only() {
+fn issues_only_for_its_cluster_and_validity() {
     let authority = authority();
     let foreign = Identity::new("c2x", Role::Admin, "eve").unwrap();
     let refused = authority.issue(&foreign, at(NOW)).unwrap_err();
@@ -158,9 +158,9 @@ fn issues_for_its_own_cluster_and_in_its_own_time_only() {
 }
 
 #[test]
-fn times_beyond_what_certificates_can_name_are_capped() {
-    let authority = CertificateAuthority::create(CLUSTER, at(LAST_MOMENT.as_secs() + DAY)).unwrap();
-    assert_eq!(validity(authority.certificate_pem()).1, LAST_MOMENT.as_secs() as i64);
+fn validity_is_capped_at_the_format_limit() {
+    let authority = CertificateAuthority::create(CLUSTER, at(MAX_NOT_AFTER.as_secs() + DAY)).unwrap();
+    assert_eq!(validity(authority.certificate_pem()).1, MAX_NOT_AFTER.as_secs() as i64);
 }
 
 #[test]
@@ -184,7 +184,7 @@ fn an_authority_survives_its_file() {
 }
 
 #[test]
-fn credentials_survive_their_file_and_a_wrong_one_is_named() {
+fn credentials_round_trip_and_wrong_file_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("node.pem");
     let authority = authority();
@@ -212,7 +212,7 @@ fn credentials_survive_their_file_and_a_wrong_one_is_named() {
 fn nothing_secret_is_shown() {
     let authority = authority();
     let issued = authority.issue(&identity(Role::Admin), at(NOW)).unwrap();
-    let shown = format!("{authority:?} {issued:?} {:?}", Bundle::parse(&issued.to_pem()).unwrap());
+    let shown = format!("{authority:?} {issued:?} {:?}", CertificateBundle::parse(&issued.to_pem()).unwrap());
     for secret in [authority.key(), issued.key()] {
         let body = secret.pem().lines().nth(1).unwrap();
         assert!(body.len() > 20 && !shown.contains(body));

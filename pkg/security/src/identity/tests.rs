@@ -4,7 +4,7 @@ use rcgen::{CertificateParams, KeyPair, SanType};
 use super::*;
 
 /// A self-signed certificate with this subject and these DNS names: what somebody else may hand us.
-fn foreign(subject: &[(DnType, &str)], dns: &[&str]) -> Vec<u8> {
+fn foreign_certificate(subject: &[(DnType, &str)], dns: &[&str]) -> Vec<u8> {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     for (kind, value) in subject {
@@ -20,11 +20,11 @@ fn named(role: &str) -> [(DnType, &str); 3] {
 
 #[test]
 fn reads_the_three_parts() {
-    let worker = Identity::from_der(&foreign(&named("worker"), &[])).unwrap();
+    let worker = Identity::from_der(&foreign_certificate(&named("worker"), &[])).unwrap();
     assert_eq!(worker, Identity::new("c1", Role::Worker, "n1").unwrap());
     assert_eq!((worker.cluster(), worker.role(), worker.id()), ("c1", Role::Worker, "n1"));
     assert_eq!(worker.to_string(), "worker n1");
-    let manager = Identity::from_der(&foreign(&named("manager"), &[MANAGER_NAME])).unwrap();
+    let manager = Identity::from_der(&foreign_certificate(&named("manager"), &[MANAGER_NAME])).unwrap();
     assert_eq!(manager.role(), Role::Manager);
 }
 
@@ -38,7 +38,7 @@ fn refuses_names_that_do_not_belong_to_the_role() {
         ("manager", &[MANAGER_NAME, "example.com"]),
     ];
     for (role, dns) in cases {
-        let refused = Identity::from_der(&foreign(&named(role), dns)).unwrap_err();
+        let refused = Identity::from_der(&foreign_certificate(&named(role), dns)).unwrap_err();
         assert!(matches!(refused, IdentityError::Names { .. }), "{role} {dns:?}: {refused}");
     }
 }
@@ -46,17 +46,17 @@ fn refuses_names_that_do_not_belong_to_the_role() {
 #[test]
 fn refuses_subjects_that_are_not_ours() {
     let [cluster, role, id] = named("worker");
-    let short = foreign(&[cluster.clone(), role.clone()], &[]);
+    let short = foreign_certificate(&[cluster.clone(), role.clone()], &[]);
     assert!(matches!(Identity::from_der(&short), Err(IdentityError::Subject { .. })));
-    let long = foreign(&[cluster, role, id, (DnType::CountryName, "DE")], &[]);
+    let long = foreign_certificate(&[cluster, role, id, (DnType::CountryName, "DE")], &[]);
     assert!(matches!(Identity::from_der(&long), Err(IdentityError::Subject { .. })));
-    let role = foreign(&named("root"), &[]);
+    let role = foreign_certificate(&named("root"), &[]);
     assert_eq!(Identity::from_der(&role), Err(IdentityError::Role { found: "root".to_owned() }));
 }
 
 #[test]
-fn refuses_what_is_no_certificate_or_more_than_one() {
-    let mut der = foreign(&named("worker"), &[]);
+fn input_that_is_not_one_certificate_is_refused() {
+    let mut der = foreign_certificate(&named("worker"), &[]);
     assert!(matches!(Identity::from_der(&der[1..]), Err(IdentityError::NotACertificate(_))));
     der.push(0);
     let refused = Identity::from_der(&der).unwrap_err();
@@ -67,7 +67,7 @@ fn refuses_what_is_no_certificate_or_more_than_one() {
 fn refuses_parts_that_could_forge_a_log_line() {
     for bad in ["", "a b", "a\nb", "a,OU=admin", "é", &"x".repeat(65)] {
         let refused = Identity::new("c1", Role::Admin, bad).unwrap_err();
-        assert_eq!(refused, IdentityError::BadPart { part: "id", found: bad.to_owned() });
+        assert_eq!(refused, IdentityError::InvalidPart { part: "id", found: bad.to_owned() });
         assert!(Identity::new(bad, Role::Admin, "n1").is_err());
     }
 }
@@ -89,7 +89,7 @@ proptest! {
     /// Certificates with one bit turned over are read or refused, but never with another's shape.
     #[test]
     fn never_panics_on_damaged_certificates(at in 0usize..300, bit in 0u8..8) {
-        let mut der = foreign(&named("manager"), &[MANAGER_NAME]);
+        let mut der = foreign_certificate(&named("manager"), &[MANAGER_NAME]);
         let at = at % der.len();
         der[at] ^= 1 << bit;
         if let Ok(identity) = Identity::from_der(&der) {

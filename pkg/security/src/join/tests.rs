@@ -9,7 +9,9 @@ use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 
 use super::*;
-use crate::{CertificateAuthority, Credentials, LiveCertificate, Token, client_config, pem, server_config};
+use crate::{
+    CertificateAuthority, Credentials, JoinToken, ReloadableCertificate, client_config, pem, server_config,
+};
 
 const SOON: Duration = Duration::from_secs(10);
 const TWO_YEARS: Duration = Duration::from_secs(2 * 365 * 24 * 60 * 60);
@@ -27,11 +29,11 @@ fn issue(authority: &CertificateAuthority, role: Role) -> Credentials {
 }
 
 fn config_of(authority: &CertificateAuthority, shown: &Credentials) -> Arc<ServerConfig> {
-    server_config(&authority.roots(), LiveCertificate::new(shown)).unwrap()
+    server_config(&authority.roots(), ReloadableCertificate::new(shown)).unwrap()
 }
 
 /// A server that shows this chain, with this key, whatever belongs to it.
-fn posing(chain: Vec<CertificateDer<'static>>, key: &Credentials) -> Arc<ServerConfig> {
+fn impostor_config(chain: Vec<CertificateDer<'static>>, key: &Credentials) -> Arc<ServerConfig> {
     let shown = CertifiedKey::new(chain, Arc::clone(&key.certified().key));
     let mut config = ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&rustls::version::TLS13])
@@ -62,12 +64,15 @@ async fn serve_one(config: Arc<ServerConfig>) -> (SocketAddr, JoinHandle<std::io
     (address, heard)
 }
 
-async fn join(address: SocketAddr, authority: CaDigest) -> Result<(TlsStream<TcpStream>, Roots), JoinError> {
+async fn join(
+    address: SocketAddr,
+    authority: CaDigest,
+) -> Result<(TlsStream<TcpStream>, Roots), JoinConnectError> {
     connect_to_join(TcpStream::connect(address).await.unwrap(), authority, SOON).await
 }
 
 /// Why the server was refused, having heard nothing.
-async fn refusal(config: Arc<ServerConfig>, wanted: CaDigest) -> JoinError {
+async fn refusal(config: Arc<ServerConfig>, wanted: CaDigest) -> JoinConnectError {
     let (address, heard) = serve_one(config).await;
     let refused = join(address, wanted).await.expect_err("it is not a manager of the token's cluster");
     let heard = tokio::time::timeout(SOON, heard).await.unwrap().unwrap();
@@ -76,10 +81,10 @@ async fn refusal(config: Arc<ServerConfig>, wanted: CaDigest) -> JoinError {
 }
 
 #[tokio::test]
-async fn a_token_is_enough_to_know_the_manager() {
+async fn token_authenticates_the_manager() {
     let authority = authority();
     let manager = issue(&authority, Role::Manager);
-    let token = Token::parse(&Token::generate(authority.digest()).unwrap().reveal()).unwrap();
+    let token = JoinToken::parse(&JoinToken::generate(authority.digest()).unwrap().reveal()).unwrap();
     for _ in 0..2 {
         let (address, heard) = serve_one(config_of(&authority, &manager)).await;
         let (mut stream, roots) = join(address, token.authority()).await.unwrap();
@@ -99,14 +104,14 @@ async fn a_token_is_enough_to_know_the_manager() {
 async fn one_of_two_authorities_is_found_by_its_digest() {
     let (old, new) = (authority(), authority());
     let both = Roots::parse(&format!("{}{}", old.certificate_pem(), new.certificate_pem())).unwrap();
-    let shown = LiveCertificate::new(&issue(&new, Role::Manager));
+    let shown = ReloadableCertificate::new(&issue(&new, Role::Manager));
     let (address, _heard) = serve_one(server_config(&both, shown).unwrap()).await;
     let (_, roots) = join(address, new.digest()).await.unwrap();
     assert_eq!(roots.digests(), [new.digest()]);
 }
 
 #[tokio::test]
-async fn another_clusters_manager_hears_nothing_and_is_named() {
+async fn other_cluster_gets_no_token_and_is_named() {
     let (ours, theirs) = (authority(), authority());
     let refused = refusal(config_of(&theirs, &issue(&theirs, Role::Manager)), ours.digest()).await;
     let text = refused.to_string();
@@ -114,54 +119,56 @@ async fn another_clusters_manager_hears_nothing_and_is_named() {
     assert!(text.contains(&ours.digest().to_string()) && text.contains(&theirs.digest().to_string()));
     assert!(matches!(
         refused,
-        JoinError::AnotherCluster { wanted, found } if wanted == ours.digest() && found == Some(theirs.digest())
+        JoinConnectError::AnotherCluster { wanted, found } if wanted == ours.digest() && found == Some(theirs.digest())
     ));
     // Somebody who shows nothing but itself.
     let alone = issue(&theirs, Role::Manager);
-    let refused = refusal(posing(alone.certified().cert.clone(), &alone), ours.digest()).await;
-    assert!(matches!(refused, JoinError::AnotherCluster { found: None, .. }), "{refused}");
+    let refused = refusal(impostor_config(alone.certified().cert.clone(), &alone), ours.digest()).await;
+    assert!(matches!(refused, JoinConnectError::AnotherCluster { found: None, .. }), "{refused}");
 }
 
 #[tokio::test]
-async fn showing_the_right_authority_beside_a_wrong_certificate_is_not_enough() {
+async fn right_authority_with_wrong_leaf_is_refused() {
     let (ours, theirs) = (authority(), authority());
     let attacker = issue(&theirs, Role::Manager);
-    let refused = refusal(posing(leaf_and_authority(&attacker, &ours), &attacker), ours.digest()).await;
-    assert!(matches!(refused, JoinError::NotAManager(_)), "{refused}");
+    let refused =
+        refusal(impostor_config(leaf_and_authority(&attacker, &ours), &attacker), ours.digest()).await;
+    assert!(matches!(refused, JoinConnectError::NotAManager(_)), "{refused}");
     // Nor is showing all of what a manager shows without having its key.
     let manager = issue(&ours, Role::Manager);
-    let refused = refusal(posing(leaf_and_authority(&manager, &ours), &attacker), ours.digest()).await;
-    assert!(matches!(refused, JoinError::NotAManager(_)), "{refused}");
+    let refused =
+        refusal(impostor_config(leaf_and_authority(&manager, &ours), &attacker), ours.digest()).await;
+    assert!(matches!(refused, JoinConnectError::NotAManager(_)), "{refused}");
     // Nor is being the authority's own certificate, which everybody has.
     let authority_twice =
         [leaf_and_authority(&manager, &ours)[1].clone(), leaf_and_authority(&manager, &ours)[1].clone()];
-    let refused = refusal(posing(authority_twice.to_vec(), &attacker), ours.digest()).await;
-    assert!(matches!(refused, JoinError::NotAManager(_)), "{refused}");
+    let refused = refusal(impostor_config(authority_twice.to_vec(), &attacker), ours.digest()).await;
+    assert!(matches!(refused, JoinConnectError::NotAManager(_)), "{refused}");
 }
 
 #[tokio::test]
-async fn other_members_of_the_cluster_are_not_taken_for_managers() {
+async fn non_manager_certificate_is_refused() {
     let authority = authority();
     for role in [Role::Worker, Role::Admin, Role::Viewer] {
         let refused = refusal(config_of(&authority, &issue(&authority, role)), authority.digest()).await;
-        assert!(matches!(refused, JoinError::NotAManager(_)), "{role}: {refused}");
+        assert!(matches!(refused, JoinConnectError::NotAManager(_)), "{role}: {refused}");
     }
 }
 
 #[tokio::test]
-async fn a_manager_whose_certificate_is_past_or_to_come_is_refused_as_such() {
+async fn expired_or_future_certificate_is_refused() {
     let authority = authority();
     let now = SystemTime::now();
     for at in [now - TWO_YEARS, now + TWO_YEARS] {
         let manager = issue_at(&authority, Role::Manager, at);
         let refused = refusal(config_of(&authority, &manager), authority.digest()).await;
-        assert!(matches!(refused, JoinError::Expired(_)), "{refused}");
+        assert!(matches!(refused, JoinConnectError::Expired(_)), "{refused}");
         assert!(refused.to_string().contains("set the clocks"), "{refused}");
     }
 }
 
 #[tokio::test]
-async fn what_is_no_tls_server_is_a_failed_connection() {
+async fn non_tls_server_fails_the_connection() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let digest = authority().digest();
@@ -171,8 +178,8 @@ async fn what_is_no_tls_server_is_a_failed_connection() {
         stream
     };
     let (refused, _stream) = tokio::join!(join(address, digest), talk);
-    assert!(matches!(refused, Err(JoinError::Connect(ConnectError::Handshake(_)))), "{refused:?}");
+    assert!(matches!(refused, Err(JoinConnectError::Connect(ConnectError::Handshake(_)))), "{refused:?}");
     let silent = TcpStream::connect(address).await.unwrap();
     let refused = connect_to_join(silent, digest, Duration::from_millis(50)).await;
-    assert!(matches!(refused, Err(JoinError::Connect(ConnectError::TimedOut(_)))), "{refused:?}");
+    assert!(matches!(refused, Err(JoinConnectError::Connect(ConnectError::TimedOut(_)))), "{refused:?}");
 }

@@ -16,9 +16,9 @@ fn pem_of(der: &[u8]) -> String {
 }
 
 /// Says of a P-384 key that it is one of P-256, as the name of its signature and of itself.
-struct Misnamed(KeyPair);
+struct MislabeledKey(KeyPair);
 
-impl PublicKeyData for Misnamed {
+impl PublicKeyData for MislabeledKey {
     fn der_bytes(&self) -> &[u8] {
         self.0.der_bytes()
     }
@@ -28,7 +28,7 @@ impl PublicKeyData for Misnamed {
     }
 }
 
-impl SigningKey for Misnamed {
+impl SigningKey for MislabeledKey {
     fn sign(&self, message: &[u8]) -> Result<Vec<u8>, rcgen::Error> {
         self.0.sign(message)
     }
@@ -54,7 +54,7 @@ fn the_id_is_that_of_the_key_whatever_else_is_in_the_request() {
 fn keys_of_the_three_kinds_get_certificates_that_verify() {
     let now = SystemTime::now();
     let authority = CertificateAuthority::create("c1x", now).unwrap();
-    for kind in KINDS {
+    for kind in KEY_ALGORITHMS {
         let key = KeyPair::generate_for(kind).unwrap();
         let request = CertificateRequest::parse(&request_of(&key).pem().unwrap()).unwrap();
         let pem = authority.sign_node(NodeRole::Worker, &request, now, Role::Worker.validity()).unwrap();
@@ -66,7 +66,7 @@ fn keys_of_the_three_kinds_get_certificates_that_verify() {
 }
 
 #[test]
-fn a_request_that_is_damaged_anywhere_is_refused_or_of_the_same_key() {
+fn damaged_request_is_refused_or_has_the_same_key() {
     let key = PrivateKey::generate().unwrap();
     let request = request_of(&key.pair().unwrap());
     let mut signature_refused = 0;
@@ -96,8 +96,8 @@ fn a_request_signed_by_another_key_is_refused() {
 }
 
 #[test]
-fn a_key_is_what_it_says_itself_not_what_its_signature_is_called() {
-    let misnamed = Misnamed(KeyPair::generate_for(&PKCS_ECDSA_P384_SHA384).unwrap());
+fn key_algorithm_comes_from_the_key() {
+    let misnamed = MislabeledKey(KeyPair::generate_for(&PKCS_ECDSA_P384_SHA384).unwrap());
     let request = CertificateParams::default().serialize_request(&misnamed).unwrap();
     let refused = CertificateRequest::parse(&request.pem().unwrap()).unwrap_err();
     assert!(matches!(refused, RequestError::Signature | RequestError::Key { .. }), "{refused}");
@@ -122,7 +122,7 @@ fn other_keys_and_other_texts_are_refused_by_name() {
         assert!(matches!(refused, RequestError::NotARequest(_)), "{refused}");
         assert!(!refused.to_string().contains(key.pem().lines().nth(1).unwrap()));
     }
-    let long = good.pem().unwrap() + &"#".repeat(LARGEST);
+    let long = good.pem().unwrap() + &"#".repeat(MAX_REQUEST);
     let refused = CertificateRequest::parse(&long).unwrap_err();
     assert_eq!(refused, RequestError::TooLarge { found: long.len() });
 }

@@ -24,15 +24,15 @@ use super::SealError;
 use super::member::MemberKey;
 use crate::cipher::{Cipher, KEY, NONCE, TAG};
 use crate::files::{FileError, read_private_bytes, write_private};
-use crate::key_file::{Fingerprint, KeyFileError};
+use crate::key_file::{KeyFileError, KeyFingerprint};
 
 /// The format version of the file that this program writes, and the latest it reads.
 const FORMAT: u32 = 1;
 const MAGIC: &[u8; 8] = b"WRNKEYS\n";
-const SUM: usize = 32;
+const CHECKSUM: usize = 32;
 /// How many keys are kept that nothing needs.
-const SPARE: usize = 64;
-const WRAPPED: &[u8] = b"warren data key";
+const MAX_RETIRED_KEYS: usize = 64;
+const WRAP_AAD: &[u8] = b"warren data key";
 /// File names in the manager's directory.
 const MEMBER_FILE: &str = "member.key";
 const FILE: &str = "keyring";
@@ -66,7 +66,7 @@ pub enum KeyringError {
         "{path} has format version {found}, and this version of Warren reads up to {supported}: \
          install the version that wrote it"
     )]
-    Newer {
+    UnsupportedFormat {
         /// The file.
         path: PathBuf,
         /// Its version.
@@ -79,7 +79,7 @@ pub enum KeyringError {
         "{member} is missing, and without it nothing that this manager stored can be read: \
          restore it from a backup of this manager"
     )]
-    MemberMissing {
+    MemberKeyMissing {
         /// Where it should be.
         member: PathBuf,
     },
@@ -99,15 +99,15 @@ pub enum KeyringError {
         "{member} is the member key {found}, but {path} was written with {wanted}: put the two that belong \
          together back, from a backup of this manager"
     )]
-    OtherMember {
+    MemberKeyMismatch {
         /// The file of the member key.
         member: PathBuf,
         /// The keyring.
         path: PathBuf,
         /// What wrapped the keyring's keys.
-        wanted: Fingerprint,
+        wanted: KeyFingerprint,
         /// What is there.
-        found: Fingerprint,
+        found: KeyFingerprint,
     },
     /// The keyring is older or newer than what is stored.
     #[error(
@@ -127,7 +127,9 @@ impl From<KeyFileError> for KeyringError {
         match error {
             KeyFileError::File(error) => Self::File(error),
             KeyFileError::Damaged { path, what } => Self::Damaged { path, what },
-            KeyFileError::Newer { path, found, supported } => Self::Newer { path, found, supported },
+            KeyFileError::UnsupportedFormat { path, found, supported } => {
+                Self::UnsupportedFormat { path, found, supported }
+            }
         }
     }
 }
@@ -139,7 +141,7 @@ pub struct Keyring {
     /// The next nonce under the current key.
     counter: AtomicU64,
     /// The file that does not hold the current key yet, and its content.
-    unsaved: Mutex<Option<(PathBuf, Vec<u8>)>>,
+    pending_save: Mutex<Option<(PathBuf, Vec<u8>)>>,
 }
 
 impl fmt::Debug for Keyring {
@@ -174,13 +176,13 @@ impl Keyring {
         let is_new = member.is_none();
         let (member, mut stored) = match (load(&path)?, member, in_use.last()) {
             (None, _, Some(&key)) => return Err(KeyringError::Missing { path, key }),
-            (Some(_), None, _) => return Err(KeyringError::MemberMissing { member: member_path }),
-            (None, None, None) => (MemberKey::generate(), Stored::default()),
-            (None, Some(member), None) => (member, Stored::default()),
+            (Some(_), None, _) => return Err(KeyringError::MemberKeyMissing { member: member_path }),
+            (None, None, None) => (MemberKey::generate(), KeyringFile::default()),
+            (None, Some(member), None) => (member, KeyringFile::default()),
             (Some((wanted, stored)), Some(member), _) => {
                 let found = member.fingerprint();
                 if found != wanted {
-                    return Err(KeyringError::OtherMember { member: member_path, path, wanted, found });
+                    return Err(KeyringError::MemberKeyMismatch { member: member_path, path, wanted, found });
                 }
                 (member, stored)
             }
@@ -197,17 +199,17 @@ impl Keyring {
             let key = key.ok_or_else(|| damaged(format!("the data key {id} does not open")))?;
             ciphers.insert(*id, Cipher::new(&key));
         }
-        let last = in_use.last().copied().max(Some(stored.last));
+        let last = in_use.last().copied().max(Some(stored.last_id));
         let next = last.and_then(|KeyId(last)| last.checked_add(1).map(KeyId));
         let current = next.ok_or_else(|| damaged("its last data key has the highest id there is".into()))?;
         let key = Zeroizing::new(<[u8; KEY]>::generate());
         ciphers.insert(current, Cipher::new(&key));
-        stored.last = current;
-        stored.wrapped.insert(current, Wrapped::seal(&wrapping, current, &key, Generate::generate()));
+        stored.last_id = current;
+        stored.wrapped.insert(current, WrappedKey::seal(&wrapping, current, &key, Generate::generate()));
         let unsaved = Mutex::new(Some((path, stored.encode(member.fingerprint()))));
         let member = is_new.then_some((member_path, member));
-        let keyring = Self { ciphers, current, counter: AtomicU64::new(1), unsaved };
-        Ok(PreparedKeyring { keyring, member, opens_something: !in_use.is_empty() })
+        let keyring = Self { ciphers, current, counter: AtomicU64::new(1), pending_save: unsaved };
+        Ok(PreparedKeyring { keyring, member, has_live_keys: !in_use.is_empty() })
     }
 
     /// Makes the current key durable, if it is not yet. Nothing that is sealed with it may reach the disk before.
@@ -215,7 +217,7 @@ impl Keyring {
     /// # Errors
     /// [`FileError::Write`]; the key can be used all the same once this was repeated.
     pub fn save(&self) -> Result<(), FileError> {
-        let mut unsaved = self.unsaved.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut unsaved = self.pending_save.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((path, content)) = &*unsaved {
             write_private(path, content)?;
             *unsaved = None;
@@ -228,26 +230,26 @@ impl Keyring {
         self.current
     }
 
-    pub(super) fn sealer(&self) -> &Cipher {
+    pub(super) fn current_cipher(&self) -> &Cipher {
         &self.ciphers[&self.current]
     }
 
-    pub(super) fn opener(&self, key: KeyId) -> Result<&Cipher, SealError> {
+    pub(super) fn cipher_for(&self, key: KeyId) -> Result<&Cipher, SealError> {
         self.ciphers.get(&key).ok_or(SealError::UnknownKey(key))
     }
 
     /// A number that was never used under the current key.
-    pub(super) fn count(&self) -> Result<u64, SealError> {
+    pub(super) fn next_counter(&self) -> Result<u64, SealError> {
         let counted =
             self.counter.try_update(Ordering::Relaxed, Ordering::Relaxed, |last| last.checked_add(1));
-        counted.map_err(|_| SealError::UsedUp(self.current))
+        counted.map_err(|_| SealError::CounterExhausted(self.current))
     }
 
     /// A keyring with one key that a test chose, so that what it writes can be foretold.
     #[cfg(test)]
     pub(super) fn of(current: KeyId, key: &[u8; KEY], counter: u64) -> Self {
         let ciphers = BTreeMap::from([(current, Cipher::new(key))]);
-        Self { ciphers, current, counter: AtomicU64::new(counter), unsaved: Mutex::default() }
+        Self { ciphers, current, counter: AtomicU64::new(counter), pending_save: Mutex::default() }
     }
 }
 
@@ -257,12 +259,12 @@ pub struct PreparedKeyring {
     /// The member key and its file, if it is new.
     member: Option<(PathBuf, MemberKey)>,
     /// The log or a snapshot is sealed with one of the keys.
-    opens_something: bool,
+    has_live_keys: bool,
 }
 
 impl PreparedKeyring {
     /// To open what is sealed, before it is clear that it is this manager's. Nothing must be sealed with it.
-    pub fn opener(&self) -> &Keyring {
+    pub fn keyring(&self) -> &Keyring {
         &self.keyring
     }
 
@@ -276,7 +278,7 @@ impl PreparedKeyring {
             member.save(path)?;
         }
         match self.keyring.save() {
-            Err(error) if error.is_out_of_space() && self.opens_something => {}
+            Err(error) if error.is_out_of_space() && self.has_live_keys => {}
             saved => saved?,
         }
         Ok(self.keyring)
@@ -284,42 +286,42 @@ impl PreparedKeyring {
 }
 
 /// The file's content.
-pub(super) struct Stored {
-    pub(super) last: KeyId,
-    pub(super) wrapped: BTreeMap<KeyId, Wrapped>,
+pub(super) struct KeyringFile {
+    pub(super) last_id: KeyId,
+    pub(super) wrapped: BTreeMap<KeyId, WrappedKey>,
 }
 
-impl Default for Stored {
+impl Default for KeyringFile {
     fn default() -> Self {
-        Self { last: KeyId(0), wrapped: BTreeMap::new() }
+        Self { last_id: KeyId(0), wrapped: BTreeMap::new() }
     }
 }
 
 /// A data key under the member key.
-pub(super) struct Wrapped {
+pub(super) struct WrappedKey {
     nonce: [u8; NONCE],
     text: [u8; KEY],
     tag: [u8; TAG],
 }
 
-impl Wrapped {
+impl WrappedKey {
     pub(super) fn seal(member: &Cipher, id: KeyId, key: &[u8; KEY], nonce: [u8; NONCE]) -> Self {
         let mut text = *key;
-        let tag = member.seal_under(&nonce, &about(id), &mut text);
+        let tag = member.seal_under(&nonce, &aad(id), &mut text);
         Self { nonce, text, tag }
     }
 
     fn open(&self, member: &Cipher, id: KeyId) -> Option<Zeroizing<[u8; KEY]>> {
         let mut key = Zeroizing::new(self.text);
-        member.open_under(&self.nonce, &about(id), &mut key[..], &self.tag).then_some(key)
+        member.open_under(&self.nonce, &aad(id), &mut key[..], &self.tag).then_some(key)
     }
 }
 
-fn about(id: KeyId) -> Vec<u8> {
-    [WRAPPED, &id.0.to_le_bytes()].concat()
+fn aad(id: KeyId) -> Vec<u8> {
+    [WRAP_AAD, &id.0.to_le_bytes()].concat()
 }
 
-impl Stored {
+impl KeyringFile {
     /// Removes keys that nothing needs, but for some: a log that was moved away, or replaced by an older one, can
     /// still be put back. Where nothing needs any key, they are the oldest, since a manager that is started over and
     /// over without its log makes only new ones that it never uses.
@@ -328,21 +330,21 @@ impl Stored {
         if !in_use.is_empty() {
             spare.reverse();
         }
-        for id in spare.into_iter().skip(SPARE) {
+        for id in spare.into_iter().skip(MAX_RETIRED_KEYS) {
             self.wrapped.remove(&id);
         }
     }
 
-    pub(super) fn encode(&self, member: Fingerprint) -> Vec<u8> {
+    pub(super) fn encode(&self, member: KeyFingerprint) -> Vec<u8> {
         let count =
             u32::try_from(self.wrapped.len()).expect("ids are of 32 bits, and the highest is not given out");
         let mut bytes = Vec::new();
         bytes.extend_from_slice(MAGIC);
         bytes.extend_from_slice(&FORMAT.to_le_bytes());
         bytes.extend_from_slice(&member.0);
-        bytes.extend_from_slice(&self.last.0.to_le_bytes());
+        bytes.extend_from_slice(&self.last_id.0.to_le_bytes());
         bytes.extend_from_slice(&count.to_le_bytes());
-        for (id, Wrapped { nonce, text, tag }) in &self.wrapped {
+        for (id, WrappedKey { nonce, text, tag }) in &self.wrapped {
             bytes.extend_from_slice(&id.0.to_le_bytes());
             for part in [&nonce[..], text, tag] {
                 bytes.extend_from_slice(part);
@@ -355,57 +357,57 @@ impl Stored {
 }
 
 /// What the file holds; `None` when there is none.
-fn load(path: &Path) -> Result<Option<(Fingerprint, Stored)>, KeyringError> {
+fn load(path: &Path) -> Result<Option<(KeyFingerprint, KeyringFile)>, KeyringError> {
     let bytes = match read_private_bytes(path) {
         Ok(bytes) => bytes,
         Err(FileError::Read { source, .. }) if source.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error.into()),
     };
     let damaged = |what: &str| KeyringError::Damaged { path: path.to_owned(), what: what.into() };
-    let mut fields = Fields(&bytes);
-    if fields.take() != Some(MAGIC) {
+    let mut fields = KeyringReader(&bytes);
+    if fields.read_bytes() != Some(MAGIC) {
         return Err(damaged("it does not begin like a keyring"));
     }
     // The version comes before the checksum: a later version may sum differently.
-    match fields.number() {
+    match fields.read_u32() {
         None => return Err(damaged("it is too short")),
         Some(found) if found > FORMAT => {
-            return Err(KeyringError::Newer { path: path.to_owned(), found, supported: FORMAT });
+            return Err(KeyringError::UnsupportedFormat { path: path.to_owned(), found, supported: FORMAT });
         }
         Some(_) => {}
     }
-    let (summed, sum) = bytes.split_last_chunk::<SUM>().ok_or_else(|| damaged("it is too short"))?;
+    let (summed, sum) = bytes.split_last_chunk::<CHECKSUM>().ok_or_else(|| damaged("it is too short"))?;
     if Sha256::digest(summed)[..] != sum[..] {
         return Err(damaged("its checksum does not match"));
     }
-    let mut fields = Fields(&summed[MAGIC.len() + size_of_val(&FORMAT)..]);
+    let mut fields = KeyringReader(&summed[MAGIC.len() + size_of_val(&FORMAT)..]);
     parse(&mut fields).map(Some).ok_or_else(|| damaged("its length is not the one it says"))
 }
 
-fn parse(fields: &mut Fields<'_>) -> Option<(Fingerprint, Stored)> {
-    let member = Fingerprint(*fields.take()?);
-    let last = KeyId(fields.number()?);
-    let count = fields.number()?;
+fn parse(fields: &mut KeyringReader<'_>) -> Option<(KeyFingerprint, KeyringFile)> {
+    let member = KeyFingerprint(*fields.read_bytes()?);
+    let last = KeyId(fields.read_u32()?);
+    let count = fields.read_u32()?;
     let mut wrapped = BTreeMap::new();
     for _ in 0..count {
-        let id = KeyId(fields.number()?);
-        let (nonce, text, tag) = (*fields.take()?, *fields.take()?, *fields.take()?);
-        wrapped.insert(id, Wrapped { nonce, text, tag });
+        let id = KeyId(fields.read_u32()?);
+        let (nonce, text, tag) = (*fields.read_bytes()?, *fields.read_bytes()?, *fields.read_bytes()?);
+        wrapped.insert(id, WrappedKey { nonce, text, tag });
     }
-    fields.0.is_empty().then_some((member, Stored { last, wrapped }))
+    fields.0.is_empty().then_some((member, KeyringFile { last_id: last, wrapped }))
 }
 
 /// What is left to be read.
-struct Fields<'a>(&'a [u8]);
+struct KeyringReader<'a>(&'a [u8]);
 
-impl<'a> Fields<'a> {
-    fn take<const N: usize>(&mut self) -> Option<&'a [u8; N]> {
+impl<'a> KeyringReader<'a> {
+    fn read_bytes<const N: usize>(&mut self) -> Option<&'a [u8; N]> {
         let (taken, rest) = self.0.split_first_chunk()?;
         self.0 = rest;
         Some(taken)
     }
 
-    fn number(&mut self) -> Option<u32> {
-        self.take().map(|bytes| u32::from_le_bytes(*bytes))
+    fn read_u32(&mut self) -> Option<u32> {
+        self.read_bytes().map(|bytes| u32::from_le_bytes(*bytes))
     }
 }

@@ -4,21 +4,22 @@ use std::path::Path;
 
 use super::keyring::KeyringError;
 use crate::cipher::Cipher;
-use crate::key_file::{FileKey, Fingerprint, Purpose};
+use crate::key_file::{KeyFingerprint, KeyPurpose, StoredKey};
 
-const PURPOSE: Purpose = Purpose { mark: "warren-member-key", hashed: b"warren member key" };
+const PURPOSE: KeyPurpose =
+    KeyPurpose { magic: "warren-member-key", fingerprint_context: b"warren member key" };
 
-pub(super) struct MemberKey(FileKey);
+pub(super) struct MemberKey(StoredKey);
 
 impl MemberKey {
     /// The key in the file; `None` when there is no file.
     pub(super) fn load(path: &Path) -> Result<Option<Self>, KeyringError> {
-        Ok(FileKey::load(&PURPOSE, path)?.map(Self))
+        Ok(StoredKey::load(&PURPOSE, path)?.map(Self))
     }
 
     /// A new key, which is in no file yet.
     pub(super) fn generate() -> Self {
-        Self(FileKey::generate(&PURPOSE))
+        Self(StoredKey::generate(&PURPOSE))
     }
 
     /// Writes the key to its file; it is durable there when this returns.
@@ -30,14 +31,14 @@ impl MemberKey {
         Cipher::new(self.0.bytes())
     }
 
-    pub(super) fn fingerprint(&self) -> Fingerprint {
+    pub(super) fn fingerprint(&self) -> KeyFingerprint {
         self.0.fingerprint()
     }
 
     /// A key that a test chose.
     #[cfg(test)]
     pub(super) fn new(key: [u8; crate::cipher::KEY]) -> Self {
-        Self(FileKey::new(&PURPOSE, key))
+        Self(StoredKey::new(&PURPOSE, key))
     }
 
     #[cfg(test)]

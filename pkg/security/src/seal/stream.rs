@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use super::{HEADER, Header, Keyring, STREAM, SealError};
+use super::{HEADER, Keyring, STREAM, SealError, SealHeader};
 use crate::cipher::TAG;
 
 /// Bytes of plain text in each chunk but the last.
@@ -16,7 +16,7 @@ const LAST_CHUNK: u8 = 1;
 pub struct SealingWriter<'a, W> {
     keyring: &'a Keyring,
     out: W,
-    about: About,
+    aad: ChunkAad,
     /// Bytes of plain text in each chunk but the last.
     chunk: usize,
     /// The chunk that fills.
@@ -39,10 +39,10 @@ impl<'a, W: Write> SealingWriter<'a, W> {
         mut out: W,
         chunk: usize,
     ) -> io::Result<Self> {
-        let counter = keyring.count().map_err(io::Error::other)?;
-        let header = Header { key: keyring.current(), counter };
+        let counter = keyring.next_counter().map_err(io::Error::other)?;
+        let header = SealHeader { key: keyring.current(), counter };
         out.write_all(&header.to_bytes())?;
-        Ok(Self { keyring, out, about: About::new(header, place), chunk, plain: Vec::with_capacity(chunk) })
+        Ok(Self { keyring, out, aad: ChunkAad::new(header, place), chunk, plain: Vec::with_capacity(chunk) })
     }
 
     /// Writes the last chunk, and returns what all went to.
@@ -55,8 +55,8 @@ impl<'a, W: Write> SealingWriter<'a, W> {
     }
 
     fn seal_chunk(&mut self, last: u8) -> io::Result<()> {
-        let counter = self.keyring.count().map_err(io::Error::other)?;
-        let tag = self.keyring.sealer().seal(counter, self.about.next(last), &mut self.plain);
+        let counter = self.keyring.next_counter().map_err(io::Error::other)?;
+        let tag = self.keyring.current_cipher().seal(counter, self.aad.next(last), &mut self.plain);
         let length = u32::try_from(self.plain.len()).expect("a chunk is short");
         let mut frame = [last; FRAME];
         frame[1..5].copy_from_slice(&length.to_le_bytes());
@@ -87,7 +87,7 @@ impl<W: Write> Write for SealingWriter<'_, W> {
 }
 
 /// What is authenticated with the next chunk: `S`, the header, the chunk's number, whether it is the last, the place.
-struct About {
+struct ChunkAad {
     bytes: Vec<u8>,
     number: u64,
 }
@@ -95,8 +95,8 @@ struct About {
 const NUMBER: usize = 1 + HEADER;
 const LAST: usize = NUMBER + size_of::<u64>();
 
-impl About {
-    fn new(header: Header, place: &[u8]) -> Self {
+impl ChunkAad {
+    fn new(header: SealHeader, place: &[u8]) -> Self {
         let mut bytes = vec![STREAM];
         bytes.extend_from_slice(&header.to_bytes());
         bytes.resize(LAST + 1, 0);
@@ -118,9 +118,9 @@ impl Keyring {
     /// # Errors
     /// All but [`SealError::UsedUp`].
     pub fn unseal_stream(&self, place: &[u8], mut sealed: Vec<u8>) -> Result<Vec<u8>, SealError> {
-        let (header, _) = Header::parse(&sealed)?;
-        let cipher = self.opener(header.key)?;
-        let mut about = About::new(header, place);
+        let (header, _) = SealHeader::parse(&sealed)?;
+        let cipher = self.cipher_for(header.key)?;
+        let mut about = ChunkAad::new(header, place);
         let (mut read, mut plain) = (HEADER, 0);
         loop {
             let (frame, rest) = sealed[read..].split_first_chunk_mut::<FRAME>().ok_or(SealError::Short)?;

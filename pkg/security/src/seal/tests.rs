@@ -45,7 +45,7 @@ proptest! {
         let keyring = ring();
         let sealed = keyring.seal(&place, &plain).unwrap();
         prop_assert_eq!(sealed.len(), plain.len() + 29);
-        prop_assert_eq!(key_of(&sealed).unwrap(), ID);
+        prop_assert_eq!(key_id_of(&sealed).unwrap(), ID);
         prop_assert_eq!(&keyring.unseal(&place, &sealed).unwrap(), &plain);
         prop_assert_ne!(&keyring.seal(&place, &plain).unwrap(), &sealed, "each time with another nonce");
         if place != other {
@@ -91,7 +91,7 @@ fn every_damage_to_a_value_is_refused() {
 }
 
 #[test]
-fn what_was_never_sealed_is_told_apart() {
+fn unsealed_input_is_refused() {
     for first in [0x0a, 0x12, 0x08, 0xff] {
         let error = ring().unseal(b"", &[first; 64]).unwrap_err();
         assert!(matches!(error, SealError::Format(found) if found == first));
@@ -162,7 +162,7 @@ fn a_stream_that_was_not_finished_does_not_open() {
 }
 
 #[test]
-fn a_value_does_not_pass_for_a_stream_nor_a_stream_for_a_value() {
+fn value_and_stream_are_not_interchangeable() {
     let keyring = ring();
     let value = keyring.seal(b"here", &[0; 40]).unwrap();
     assert!(keyring.unseal_stream(b"here", value).is_err());
@@ -170,7 +170,7 @@ fn a_value_does_not_pass_for_a_stream_nor_a_stream_for_a_value() {
 }
 
 #[test]
-fn nothing_of_the_text_is_left_in_what_was_sealed() {
+fn ciphertext_contains_no_plaintext() {
     let keyring = ring();
     let plain = b"a name that tells much".repeat(10_000);
     let tells = |sealed: &[u8]| sealed.windows(8).any(|window| window == &plain[2..10]);
@@ -180,10 +180,10 @@ fn nothing_of_the_text_is_left_in_what_was_sealed() {
 }
 
 #[test]
-fn threads_never_share_a_nonce_and_the_last_one_stops() {
+fn nonces_are_unique_and_exhaustion_stops() {
     let keyring = ring();
     let used = std::thread::scope(|scope| {
-        let count = || (0..1_000).map(|_| keyring.count().unwrap()).collect::<Vec<_>>();
+        let count = || (0..1_000).map(|_| keyring.next_counter().unwrap()).collect::<Vec<_>>();
         let threads: Vec<_> = (0..4).map(|_| scope.spawn(count)).collect();
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect::<BTreeSet<_>>()
     });
@@ -191,7 +191,7 @@ fn threads_never_share_a_nonce_and_the_last_one_stops() {
     let spent = Keyring::of(ID, &KEY, u64::MAX - 1);
     spent.seal(b"", b"last").unwrap();
     for _ in 0..2 {
-        assert!(matches!(spent.seal(b"", b"one more"), Err(SealError::UsedUp(ID))));
+        assert!(matches!(spent.seal(b"", b"one more"), Err(SealError::CounterExhausted(ID))));
     }
     let Err(error) = SealingWriter::new(&spent, b"", Vec::new()) else { panic!("there is no nonce left") };
     assert!(error.to_string().contains("used up"), "{error}");

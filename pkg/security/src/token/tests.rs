@@ -2,8 +2,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn token() -> Token {
-    Token::generate(CaDigest::from_bytes([0xa5; 32])).unwrap()
+fn token() -> JoinToken {
+    JoinToken::generate(CaDigest::from_bytes([0xa5; 32])).unwrap()
 }
 
 /// The form is a promise to people who keep tokens in scripts: this one was written by the first version.
@@ -14,19 +14,19 @@ const GOLDEN: &str = "WRN-1-000102030405060708090a0b0c0d0e0f10111213141516171819
 fn the_form_never_changes() {
     let authority = CaDigest::from_bytes(std::array::from_fn(|at| at as u8));
     let secret = Zeroizing::new(std::array::from_fn(|at| 0xf0 + at as u8));
-    let token = Token { authority, secret };
+    let token = JoinToken { authority, secret };
     assert_eq!(token.reveal().as_str(), GOLDEN);
     assert_eq!(token.hash().0[..4], [0x1a, 0x47, 0x58, 0x81]);
-    assert_eq!(Token::parse(GOLDEN).unwrap().hash(), token.hash());
+    assert_eq!(JoinToken::parse(GOLDEN).unwrap().hash(), token.hash());
 }
 
 #[test]
-fn reads_back_what_it_wrote_in_any_case_and_with_space_around() {
+fn token_parses_in_any_case_with_whitespace() {
     let token = token();
     let text = token.reveal();
     assert_eq!((text.len(), text.capacity()), (LENGTH, LENGTH));
     for typed in [text.to_string(), text.to_uppercase(), text.to_lowercase(), format!("\t {}\r\n", *text)] {
-        let again = Token::parse(&typed).unwrap();
+        let again = JoinToken::parse(&typed).unwrap();
         assert_eq!((again.authority(), again.hash()), (token.authority(), token.hash()));
         assert_eq!(again.reveal(), text);
     }
@@ -38,7 +38,7 @@ fn no_two_tokens_are_the_same() {
 }
 
 #[test]
-fn what_is_wrong_with_a_pasted_token_is_said() {
+fn invalid_token_error_names_the_cause() {
     let text = token().reveal().to_string();
     let replaced = |at: usize, by: &str| format!("{}{by}{}", &text[..at], &text[at + 1..]);
     let cases = [
@@ -61,7 +61,7 @@ fn what_is_wrong_with_a_pasted_token_is_said() {
         (replaced(LENGTH - 1, " "), TokenError::Length { found: LENGTH - 1 }),
     ];
     for (typed, wanted) in cases {
-        assert_eq!(Token::parse(&typed).unwrap_err(), wanted, "{typed}");
+        assert_eq!(JoinToken::parse(&typed).unwrap_err(), wanted, "{typed}");
     }
 }
 
@@ -71,7 +71,7 @@ fn every_mistyped_digit_is_noticed() {
     for at in (PREFIX.len()..LENGTH).filter(|at| GOLDEN.as_bytes()[*at] != b'-') {
         let digit = if GOLDEN.as_bytes()[at] == b'3' { "4" } else { "3" };
         let typed = format!("{}{digit}{}", &GOLDEN[..at], &GOLDEN[at + 1..]);
-        assert_eq!(Token::parse(&typed).unwrap_err(), TokenError::Check, "{typed}");
+        assert_eq!(JoinToken::parse(&typed).unwrap_err(), TokenError::Check, "{typed}");
     }
 }
 
@@ -84,7 +84,7 @@ fn neither_debug_texts_nor_errors_repeat_the_secret() {
     let spoilt =
         [format!("{}z", *text), text.replace("WRN-1-", "WRN-2-"), secret.to_owned(), text[1..].to_owned()];
     for bad in spoilt {
-        let refused = Token::parse(&bad).unwrap_err();
+        let refused = JoinToken::parse(&bad).unwrap_err();
         assert!(!format!("{refused} {refused:?}").contains(&secret[..8]), "{refused}");
     }
 }
@@ -92,9 +92,9 @@ fn neither_debug_texts_nor_errors_repeat_the_secret() {
 proptest! {
     #[test]
     fn never_panics_on_any_text(text in any::<String>(), near in "(?i)WRN-[0-9]{0,12}-?[0-9a-f-]{0,110}\\PC?") {
-        prop_assert!(Token::parse(&text).is_err());
+        prop_assert!(JoinToken::parse(&text).is_err());
         // A check of 16 bits lets a random text through now and then; it must then read back.
-        if let Ok(token) = Token::parse(&near) {
+        if let Ok(token) = JoinToken::parse(&near) {
             prop_assert!(token.reveal().eq_ignore_ascii_case(near.trim()));
         }
     }
@@ -103,9 +103,9 @@ proptest! {
     #[test]
     fn never_panics_on_damaged_tokens(at in 0..LENGTH, by in any::<char>(), cut in 0..=LENGTH) {
         let damaged = format!("{}{by}{}", &GOLDEN[..at], &GOLDEN[at + 1..]);
-        if let Ok(token) = Token::parse(&damaged) {
+        if let Ok(token) = JoinToken::parse(&damaged) {
             prop_assert!(token.reveal().eq_ignore_ascii_case(GOLDEN));
         }
-        prop_assert_eq!(Token::parse(&GOLDEN[..cut]).is_ok(), cut == LENGTH);
+        prop_assert_eq!(JoinToken::parse(&GOLDEN[..cut]).is_ok(), cut == LENGTH);
     }
 }

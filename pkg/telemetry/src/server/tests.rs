@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
-use crate::{Counter, Part, Probe};
+use crate::{Counter, StatusProbe, TelemetryComponent};
 
 const ANY_PORT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 /// What came back: the status, the head in lower case, the body.
-async fn ask(server: &Server, request: &str) -> (u16, String, String) {
+async fn ask(server: &MetricsServer, request: &str) -> (u16, String, String) {
     let mut stream = TcpStream::connect(server.address()).await.unwrap();
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut text = String::new();
@@ -21,24 +21,27 @@ async fn ask(server: &Server, request: &str) -> (u16, String, String) {
     (status, head.to_lowercase(), body.to_owned())
 }
 
-async fn get(server: &Server, path: &str) -> (u16, String, String) {
+async fn get(server: &MetricsServer, path: &str) -> (u16, String, String) {
     ask(server, &format!("GET {path} HTTP/1.1\r\nHost: node\r\n\r\n")).await
 }
 
-async fn node() -> (Server, Telemetry, Arc<AtomicBool>) {
+async fn node() -> (MetricsServer, Telemetry, Arc<AtomicBool>) {
     let works = Arc::new(AtomicBool::new(true));
     let seen = Arc::clone(&works);
     let check = move || {
         let works = seen.load(Ordering::Relaxed);
         async move { works.then_some(()).ok_or_else(|| "no session with a manager".to_owned()) }
     };
-    let mut part = Part { readiness: vec![Probe::new("session", check)], ..Part::default() };
+    let mut part = TelemetryComponent {
+        readiness: vec![StatusProbe::new("session", check)],
+        ..TelemetryComponent::default()
+    };
     let counter = Counter::<u64>::default();
     counter.inc();
     part.metrics.register("worker_task_failures", "Tasks that failed", counter);
-    let telemetry = Telemetry::of(&["worker"]);
+    let telemetry = Telemetry::with_components(&["worker"]);
     telemetry.add("worker", part);
-    (Server::start(ANY_PORT, telemetry.clone()).await.unwrap(), telemetry, works)
+    (MetricsServer::start(ANY_PORT, telemetry.clone()).await.unwrap(), telemetry, works)
 }
 
 #[tokio::test]
@@ -62,7 +65,7 @@ async fn three_pages_are_served_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_told_with_the_status_of_it() {
+async fn failed_probe_sets_status_and_body() {
     let (server, _, works) = node().await;
     works.store(false, Ordering::Relaxed);
     let (status, _, body) = get(&server, "/ready").await;
@@ -76,13 +79,13 @@ async fn what_is_wrong_is_told_with_the_status_of_it() {
 async fn an_address_in_use_is_an_error_and_is_free_again_after_a_drop() {
     let (server, telemetry, _) = node().await;
     let address = server.address();
-    let error = Server::start(address, telemetry.clone()).await.unwrap_err();
+    let error = MetricsServer::start(address, telemetry.clone()).await.unwrap_err();
     assert!(error.to_string().starts_with(&format!("cannot serve metrics on {address}: ")), "{error}");
     drop(server);
     // The task that listened ends at its next turn.
     let again = async {
         loop {
-            match Server::start(address, telemetry.clone()).await {
+            match MetricsServer::start(address, telemetry.clone()).await {
                 Ok(server) => return server,
                 Err(_) => tokio::task::yield_now().await,
             }
@@ -96,13 +99,13 @@ async fn an_address_in_use_is_an_error_and_is_free_again_after_a_drop() {
 async fn a_request_that_is_no_http_or_too_large_is_refused() {
     let (server, ..) = node().await;
     assert_eq!(ask(&server, "what is this\r\n\r\n").await.0, 400);
-    let long = format!("GET /{} HTTP/1.1\r\nHost: node\r\n\r\n", "a".repeat(2 * HEAD));
+    let long = format!("GET /{} HTTP/1.1\r\nHost: node\r\n\r\n", "a".repeat(2 * MAX_HEADERS_SIZE));
     let (status, ..) = ask(&server, &long).await;
     assert!([414, 431].contains(&status), "{status}");
 }
 
 #[tokio::test]
-async fn silent_connections_only_delay_others() {
+async fn idle_connections_are_bounded() {
     let (server, ..) = node().await;
     let mut silent = Vec::new();
     for _ in 0..CONNECTIONS {
@@ -111,7 +114,7 @@ async fn silent_connections_only_delay_others() {
         silent.push(stream);
     }
     // All places are taken; the request that waits is answered when the silent ones are cut off.
-    let answered = tokio::time::timeout(LIFE * 2, get(&server, "/health")).await.unwrap();
+    let answered = tokio::time::timeout(CONNECTION_LIFETIME * 2, get(&server, "/health")).await.unwrap();
     assert_eq!(answered.0, 200);
     let mut rest = Vec::new();
     silent[0].read_to_end(&mut rest).await.unwrap();

@@ -1,4 +1,4 @@
-//! Where the tasks of a service may run.
+//! Placement rules: on which nodes the tasks of a service may run.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,67 +13,67 @@ pub const MAX_CONSTRAINTS: usize = 32;
 /// How many values one constraint may list.
 const MAX_VALUES: usize = 64;
 
-/// Where the tasks of a service may run.
+/// On which nodes the tasks of a service may run.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Placement {
-    /// A node must fulfil all of them.
+    /// A node must satisfy all of them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub constraints: Vec<Constraint>,
-    /// At most so many tasks of the service on one node.
+    /// The most tasks of the service on one node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_per_node: Option<u32>,
 }
 
-/// What a node must be: `node.labels.zone in (a,b)`. Written and sent as its text.
+/// A condition on a node: `node.labels.zone in (a,b)`. Stored and sent as text.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Constraint {
-    /// Of which the node's value is compared.
+    /// The compared value of the node.
     pub key: ConstraintKey,
-    /// With what.
-    pub test: ConstraintTest,
+    /// The comparison and its operands.
+    pub operator: ConstraintOperator,
 }
 
-/// Which value of a node a [`Constraint`] looks at.
+/// The value of a node that a [`Constraint`] compares.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ConstraintKey {
     /// Its id.
     Id,
     /// Its name.
     Name,
-    /// The address where other machines reach it.
+    /// The address at which other hosts reach it.
     Ip,
     /// `manager` or `worker`.
     Role,
-    /// Its architecture, in OCI's words.
+    /// Its architecture, with the names of OCI.
     Arch,
-    /// Its operating system, in OCI's words.
+    /// Its operating system, with the names of OCI.
     Os,
     /// One of its labels.
     Label(String),
 }
 
-/// What a [`Constraint`] wants of the value.
+/// The comparison of a [`Constraint`].
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum ConstraintTest {
-    /// It is this.
-    Is(String),
-    /// It is another, or there is none.
-    IsNot(String),
-    /// It is one of these.
+pub enum ConstraintOperator {
+    /// The value equals this one.
+    Equals(String),
+    /// The value is a different one or missing.
+    NotEquals(String),
+    /// The value is one of these.
     In(Vec<String>),
-    /// It is none of these, or there is none.
+    /// The value is none of these or missing.
     NotIn(Vec<String>),
-    /// There is one.
+    /// The node has a value.
     Exists,
 }
 
-impl ConstraintTest {
-    /// Whether a node with this value (`None`: it has none) fulfils it.
-    pub fn admits(&self, value: Option<&str>) -> bool {
+impl ConstraintOperator {
+    /// Whether a node with this value satisfies it; `None` is a missing value.
+    pub fn matches(&self, value: Option<&str>) -> bool {
         match self {
-            Self::Is(wanted) => value == Some(wanted),
-            Self::IsNot(unwanted) => value != Some(unwanted),
+            Self::Equals(wanted) => value == Some(wanted),
+            Self::NotEquals(unwanted) => value != Some(unwanted),
             Self::In(wanted) => value.is_some_and(|value| wanted.iter().any(|one| one == value)),
             Self::NotIn(unwanted) => value.is_none_or(|value| unwanted.iter().all(|one| one != value)),
             Self::Exists => value.is_some(),
@@ -81,12 +81,12 @@ impl ConstraintTest {
     }
 }
 
-/// A text that is no constraint.
+/// A text that is not a constraint.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{found:?} is no constraint: {why}")]
+#[error("{found:?} is not a constraint: {reason}")]
 pub struct ParseConstraintError {
     found: String,
-    why: String,
+    reason: String,
 }
 
 fn parse_key(text: &str) -> Result<ConstraintKey, String> {
@@ -101,7 +101,7 @@ fn parse_key(text: &str) -> Result<ConstraintKey, String> {
             Some(label) => ConstraintKey::Label(label.to_string()),
             None => {
                 let known = "node.id, node.name, node.ip, node.role, node.arch, node.os and node.labels.KEY";
-                return Err(format!("{text:?} cannot be compared; there are {known}"));
+                return Err(format!("{text:?} cannot be compared; use {known}"));
             }
         },
     })
@@ -112,13 +112,13 @@ fn parse_value(text: &str) -> Result<String, String> {
     let plain = |c: char| !c.is_whitespace() && !c.is_control() && !matches!(c, '(' | ')' | ',' | '=' | '!');
     match !text.is_empty() && text.len() <= 1024 && text.chars().all(plain) {
         true => Ok(text.to_string()),
-        false => Err(format!("{text:?} is no value: one word without ( ) , = !")),
+        false => Err(format!("{text:?} is not a value: one word without ( ) , = !")),
     }
 }
 
 fn parse_list(text: &str) -> Result<Vec<String>, String> {
     let inner = text.trim().strip_prefix('(').and_then(|rest| rest.strip_suffix(')'));
-    let inner = inner.ok_or("in and notin want a list in brackets: in (a,b)")?;
+    let inner = inner.ok_or("in and notin need a list in brackets: in (a,b)")?;
     let values: Vec<String> = inner.split(',').map(parse_value).collect::<Result<_, _>>()?;
     match values.len() <= MAX_VALUES {
         true => Ok(values),
@@ -128,22 +128,25 @@ fn parse_list(text: &str) -> Result<Vec<String>, String> {
 
 fn parse(text: &str) -> Result<Constraint, String> {
     let text = text.trim();
-    let with = |key: &str, test| Ok(Constraint { key: parse_key(key.trim())?, test });
+    let with = |key: &str, test| Ok(Constraint { key: parse_key(key.trim())?, operator: test });
     if let Some((key, value)) = text.split_once("==") {
-        return with(key, ConstraintTest::Is(parse_value(value)?));
+        return with(key, ConstraintOperator::Equals(parse_value(value)?));
     }
     if let Some((key, value)) = text.split_once("!=") {
-        return with(key, ConstraintTest::IsNot(parse_value(value)?));
+        return with(key, ConstraintOperator::NotEquals(parse_value(value)?));
     }
     let end = text.find([' ', '\t', '(']).unwrap_or(text.len());
     let (key, rest) = text.split_at(end);
     let rest = rest.trim_start();
     let word = rest.find([' ', '\t', '(']).unwrap_or(rest.len());
     match rest.split_at(word) {
-        ("in", list) => with(key, ConstraintTest::In(parse_list(list)?)),
-        ("notin", list) => with(key, ConstraintTest::NotIn(parse_list(list)?)),
-        ("exists", "") => with(key, ConstraintTest::Exists),
-        _ => Err("want KEY == VALUE, KEY != VALUE, KEY in (A,B), KEY notin (A,B) or KEY exists".to_string()),
+        ("in", list) => with(key, ConstraintOperator::In(parse_list(list)?)),
+        ("notin", list) => with(key, ConstraintOperator::NotIn(parse_list(list)?)),
+        ("exists", "") => with(key, ConstraintOperator::Exists),
+        _ => {
+            Err("expected KEY == VALUE, KEY != VALUE, KEY in (A,B), KEY notin (A,B) or KEY exists"
+                .to_string())
+        }
     }
 }
 
@@ -152,7 +155,7 @@ impl FromStr for Constraint {
 
     fn from_str(text: &str) -> Result<Self, ParseConstraintError> {
         let found = || text.chars().take(64).collect();
-        parse(text).map_err(|why| ParseConstraintError { found: found(), why })
+        parse(text).map_err(|why| ParseConstraintError { found: found(), reason: why })
     }
 }
 
@@ -171,15 +174,15 @@ impl fmt::Display for ConstraintKey {
 }
 
 impl fmt::Display for Constraint {
-    /// The one spelling of it.
+    /// The canonical spelling.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { key, test } = self;
+        let Self { key, operator: test } = self;
         match test {
-            ConstraintTest::Is(value) => write!(f, "{key} == {value}"),
-            ConstraintTest::IsNot(value) => write!(f, "{key} != {value}"),
-            ConstraintTest::In(values) => write!(f, "{key} in ({})", values.join(",")),
-            ConstraintTest::NotIn(values) => write!(f, "{key} notin ({})", values.join(",")),
-            ConstraintTest::Exists => write!(f, "{key} exists"),
+            ConstraintOperator::Equals(value) => write!(f, "{key} == {value}"),
+            ConstraintOperator::NotEquals(value) => write!(f, "{key} != {value}"),
+            ConstraintOperator::In(values) => write!(f, "{key} in ({})", values.join(",")),
+            ConstraintOperator::NotIn(values) => write!(f, "{key} notin ({})", values.join(",")),
+            ConstraintOperator::Exists => write!(f, "{key} exists"),
         }
     }
 }
@@ -187,7 +190,7 @@ impl fmt::Display for Constraint {
 serde_as_text!(Constraint);
 
 impl Placement {
-    /// Everything wrong with it; paths are relative to it.
+    /// All violations of the rules; paths are relative to them.
     pub fn validate(&self) -> Violations {
         let mut wrong = Violations::default();
         if self.constraints.len() > MAX_CONSTRAINTS {
@@ -195,7 +198,7 @@ impl Placement {
             wrong.add("constraints", message);
         }
         if self.max_per_node == Some(0) {
-            wrong.add("maxPerNode", "0 admits no task anywhere; leave it out, or set replicas to 0");
+            wrong.add("maxPerNode", "0 allows no task on any node; leave it out, or set replicas to 0");
         }
         wrong
     }
@@ -206,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_spelling_and_back() {
+    fn constraint_round_trip() {
         for (given, wanted) in [
             ("node.labels.zone==a", "node.labels.zone == a"),
             (" node.name != n-1 ", "node.name != n-1"),
@@ -223,18 +226,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_constraint_says_why() {
+    fn malformed_constraint_is_refused_with_reason() {
         for (given, part) in [
-            ("", "want KEY == VALUE"),
-            ("node.labels.zone", "want KEY == VALUE"),
+            ("", "expected KEY == VALUE"),
+            ("node.labels.zone", "expected KEY == VALUE"),
             ("node.label.zone == a", "\"node.label.zone\" cannot be compared"),
             ("node.labels. == a", "cannot be compared"),
-            ("node.name ==", "is no value"),
-            ("node.name == a b", "is no value"),
-            ("node.name = a", "want KEY == VALUE"),
+            ("node.name ==", "is not a value"),
+            ("node.name == a b", "is not a value"),
+            ("node.name = a", "expected KEY == VALUE"),
             ("node.name in a", "in brackets"),
-            ("node.name in ()", "is no value"),
-            ("node.name exists now", "want KEY == VALUE"),
+            ("node.name in ()", "is not a value"),
+            ("node.name exists now", "expected KEY == VALUE"),
         ] {
             let error = given.parse::<Constraint>().unwrap_err().to_string();
             assert!(error.contains(part), "{given}: {error}");
@@ -242,10 +245,10 @@ mod tests {
     }
 
     #[test]
-    fn each_test_admits_what_it_says() {
+    fn operators_match_expected_values() {
         let check = |text: &str, value: Option<&str>, wanted: bool| {
             let constraint: Constraint = format!("node.labels.z {text}").parse().unwrap();
-            assert_eq!(constraint.test.admits(value), wanted, "{text} of {value:?}");
+            assert_eq!(constraint.operator.matches(value), wanted, "{text} of {value:?}");
         };
         for (text, of_a, of_c, of_none) in [
             ("== a", true, false, false),

@@ -1,4 +1,4 @@
-//! When a worker starts a task's container again.
+//! When a worker restarts a task's container.
 
 use std::time::Duration;
 
@@ -6,41 +6,42 @@ use serde::{Deserialize, Serialize};
 
 use crate::Violations;
 
-/// The longest delay between two attempts, whatever it doubled to.
-pub const LONGEST_RESTART_DELAY: Duration = Duration::from_secs(5 * 60);
-/// The shortest delay: without one, a program that fails at once would keep the node busy.
+/// The longest delay between two attempts; doubling stops here.
+pub const MAX_RESTART_DELAY: Duration = Duration::from_secs(5 * 60);
+/// The shortest delay: without one, a program that fails immediately would keep the node busy.
 pub const MIN_RESTART_DELAY: Duration = Duration::from_millis(100);
 /// The longest window in which restarts are counted.
 pub const MAX_RESTART_WINDOW: Duration = Duration::from_secs(24 * 3600);
 /// The most restarts within a window. The agent keeps a start time for each.
 pub const MAX_RESTARTS: u32 = 32;
 
-/// How a worker restarts a task in place. When it gives up, the task is FAILED and managers replace it.
+/// How a worker restarts a task in place. When the policy allows no further restart, the task is FAILED and
+/// managers replace it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct RestartPolicy {
-    /// After which ends.
+    /// Which exits lead to a restart.
     pub condition: RestartCondition,
-    /// Before the first restart; doubles with each further one up to [`LONGEST_RESTART_DELAY`], and begins anew
+    /// Before the first restart; doubles with each further one up to [`MAX_RESTART_DELAY`], and is reset
     /// after an attempt that ran for longer than `window`.
     #[serde(with = "crate::text::duration")]
     pub delay: Duration,
-    /// More restarts than this within `window` make the task FAILED; 0 restarts never.
+    /// More restarts than this within `window` make the task FAILED; 0 disables restarts.
     pub max: u32,
     /// The time in which restarts are counted.
     #[serde(with = "crate::text::duration")]
     pub window: Duration,
 }
 
-/// After which ends a task is started again.
+/// Which exits lead to a restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RestartCondition {
-    /// Whatever the end was.
+    /// Every exit.
     Any,
-    /// After an exit code other than 0, a signal, or running out of memory.
+    /// An exit code other than 0, a signal, or running out of memory.
     OnFailure,
-    /// Never, and managers do not replace it either: the task is COMPLETE or FAILED for good.
+    /// None, and managers do not replace the task either: it stays COMPLETE or FAILED.
     None,
 }
 
@@ -52,10 +53,10 @@ impl Default for RestartPolicy {
 }
 
 impl RestartCondition {
-    /// All of them.
+    /// All values.
     pub const ALL: [Self; 3] = [Self::Any, Self::OnFailure, Self::None];
 
-    /// As people write it: `on-failure`.
+    /// As in files and flags: `on-failure`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Any => "any",
@@ -70,24 +71,24 @@ impl std::str::FromStr for RestartCondition {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let known = Self::ALL.into_iter().find(|condition| condition.as_str() == text);
-        known.ok_or_else(|| format!("{text:?} is no restart condition; give any, on-failure or none"))
+        known.ok_or_else(|| format!("{text:?} is not a restart condition; give any, on-failure or none"))
     }
 }
 
 impl RestartPolicy {
-    /// Everything wrong with the policy; paths are relative to it.
+    /// All violations of the policy; paths are relative to it.
     pub fn validate(&self) -> Violations {
         let Self { condition: _, delay, max, window } = *self;
-        let mut wrong = Violations::default();
-        if !(MIN_RESTART_DELAY..=LONGEST_RESTART_DELAY).contains(&delay) {
-            wrong.add("delay", "is not between 100 ms and 5 minutes");
+        let mut violations = Violations::default();
+        if !(MIN_RESTART_DELAY..=MAX_RESTART_DELAY).contains(&delay) {
+            violations.add("delay", "is not between 100 ms and 5 minutes");
         }
         if max > MAX_RESTARTS {
-            wrong.add("max", format!("{max} is more than {MAX_RESTARTS}"));
+            violations.add("max", format!("{max} is more than {MAX_RESTARTS}"));
         }
         if window < Duration::from_secs(1) || window > MAX_RESTART_WINDOW {
-            wrong.add("window", "is not between 1 second and 24 hours");
+            violations.add("window", "is not between 1 second and 24 hours");
         }
-        wrong
+        violations
     }
 }

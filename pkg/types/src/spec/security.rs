@@ -1,19 +1,19 @@
-//! What a task may do beyond, or less than, what every container may.
+//! Privileges of a task: capabilities, devices, ulimits and seccomp.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::storage::is_plain_absolute;
+use super::storage::is_normalized_absolute;
 use crate::Violations;
 use crate::text::serde_as_text;
 
-/// A capability of Linux, or all of them.
+/// A Linux capability, or all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Capability(&'static str);
 
-/// Every capability there is, as of Linux 5.9, and `ALL`.
+/// Every capability as of Linux 5.9, and `ALL`.
 const CAPABILITIES: [&str; 42] = [
     "ALL",
     "AUDIT_CONTROL",
@@ -61,14 +61,14 @@ const CAPABILITIES: [&str; 42] = [
 
 impl Capability {
     /// Every capability.
-    pub const EVERY: Self = Self("ALL");
+    pub const ALL: Self = Self("ALL");
 
     /// Without `CAP_`: `NET_ADMIN`, or `ALL`.
     pub fn as_str(self) -> &'static str {
         self.0
     }
 
-    /// All names there are, sorted.
+    /// All names, sorted.
     pub fn names() -> &'static [&'static str] {
         &CAPABILITIES
     }
@@ -84,7 +84,7 @@ impl FromStr for Capability {
         let place = CAPABILITIES.binary_search(&name);
         place
             .map(|place| Self(CAPABILITIES[place]))
-            .map_err(|_| format!("{text:?} is no capability of Linux; give a name like NET_ADMIN, or ALL"))
+            .map_err(|_| format!("{text:?} is not a Linux capability; give a name like NET_ADMIN, or ALL"))
     }
 }
 
@@ -104,7 +104,7 @@ pub struct Device {
     pub source: String,
     /// Absolute path in the container.
     pub target: String,
-    /// What the container may do with it.
+    /// What the container may do with the device.
     pub access: DeviceAccess,
 }
 
@@ -115,12 +115,12 @@ pub struct DeviceAccess {
     pub read: bool,
     /// Write to it.
     pub write: bool,
-    /// Make another node for it.
+    /// Make another device node for it.
     pub mknod: bool,
 }
 
 impl DeviceAccess {
-    /// Everything.
+    /// All access.
     pub const FULL: Self = Self { read: true, write: true, mknod: true };
 }
 
@@ -135,10 +135,10 @@ impl FromStr for DeviceAccess {
                 'r' => &mut access.read,
                 'w' => &mut access.write,
                 'm' => &mut access.mknod,
-                _ => return Err(format!("{text:?} is no device access; give some of the letters rwm")),
+                _ => return Err(format!("{text:?} is not a device access; give some of the letters rwm")),
             };
             if std::mem::replace(flag, true) {
-                return Err(format!("{text:?} says {letter} twice"));
+                return Err(format!("{text:?} repeats {letter}"));
             }
         }
         let nothing = || "no access at all; give some of the letters rwm".to_string();
@@ -154,11 +154,11 @@ impl fmt::Display for DeviceAccess {
 }
 
 impl Device {
-    /// Everything wrong with the device; paths are relative to it.
+    /// All violations of the device; paths are relative to it.
     pub fn validate(&self) -> Violations {
         let mut wrong = Violations::default();
         for (path, text) in [("source", &self.source), ("target", &self.target)] {
-            if !is_plain_absolute(text) || text.len() < 2 {
+            if !is_normalized_absolute(text) || text.len() < 2 {
                 wrong.add(path, format!("{text:?} is not an absolute path without '..'"));
             }
         }
@@ -166,21 +166,21 @@ impl Device {
     }
 }
 
-/// A bound of the kernel on each process.
+/// A limit that the kernel enforces on each process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Ulimit {
-    /// On what.
+    /// The limited resource.
     pub name: UlimitName,
-    /// Where it begins; `None` is unlimited.
+    /// The initial limit; `None` is unlimited.
     #[serde(with = "crate::text::bound")]
     pub soft: Option<u64>,
-    /// What the process may raise it to; `None` is unlimited.
+    /// The limit to which the process may raise it; `None` is unlimited.
     #[serde(with = "crate::text::bound")]
     pub hard: Option<u64>,
 }
 
-/// What an [`Ulimit`] bounds, in the words of `setrlimit(2)`.
+/// The resource that a [`Ulimit`] limits, with the names of `setrlimit(2)`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UlimitName(&'static str);
 
@@ -209,7 +209,7 @@ impl UlimitName {
         self.0
     }
 
-    /// All names there are, sorted.
+    /// All names, sorted.
     pub fn names() -> &'static [&'static str] {
         &ULIMITS
     }
@@ -222,7 +222,7 @@ impl FromStr for UlimitName {
         let place = ULIMITS.binary_search(&text);
         place
             .map(|place| Self(ULIMITS[place]))
-            .map_err(|_| format!("{text:?} is no ulimit; give one of {}", ULIMITS.join(", ")))
+            .map_err(|_| format!("{text:?} is not a ulimit; give one of {}", ULIMITS.join(", ")))
     }
 }
 
@@ -250,7 +250,7 @@ impl FromStr for Seccomp {
         match text {
             "default" => Ok(Self::Default),
             "unconfined" => Ok(Self::Unconfined),
-            _ => Err(format!("{text:?} is no seccomp profile; give default or unconfined")),
+            _ => Err(format!("{text:?} is not a seccomp profile; give default or unconfined")),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a task sees mounted.
+//! Mounts of a task.
 
 use std::str::FromStr;
 
@@ -12,13 +12,13 @@ pub const MAX_MOUNTS: usize = 64;
 /// The smallest tmpfs: one page.
 pub const MIN_TMPFS: Bytes = Bytes(4096);
 
-/// Something mounted in a container, beside its own file system.
+/// A mount in a container, in addition to its own file system.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Mount {
-    /// Where in the container: absolute.
+    /// Absolute path in the container.
     pub target: String,
-    /// What.
+    /// What is mounted there.
     pub source: MountSource,
     /// The container cannot write to it.
     #[serde(default)]
@@ -29,44 +29,45 @@ pub struct Mount {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum MountSource {
-    /// A file or directory of the node, which must be there.
+    /// A file or directory of the node, which must exist.
     #[serde(rename_all = "camelCase")]
     Bind {
         /// Absolute path on the node.
         path: String,
-        /// Which mounts made later are seen on the other side.
+        /// Which later mounts are visible on the other side.
         propagation: Propagation,
-        /// Mounts below it are seen as well.
+        /// Mounts below the path are included.
         recursive: bool,
     },
-    /// A volume, made where its first task comes to a node. It gets what the image has at the target while it is
-    /// empty.
+    /// A volume, created on the node of its first task. While it is empty it gets the files of the image at
+    /// the target.
     #[serde(rename_all = "camelCase")]
     Volume {
         /// Name of the volume: a [`Template`](crate::Template).
         name: String,
-        /// Only this directory of it, made if missing: relative, a template too. It gets nothing of the image.
+        /// Only this directory of the volume, created if missing: relative, a template too. It gets no files
+        /// of the image.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         subpath: Option<String>,
-        /// It stays empty.
+        /// Files of the image are not copied into it.
         #[serde(default)]
         no_copy: bool,
     },
-    /// Memory of the container's own, gone with it.
+    /// Memory of the container, deleted with it.
     #[serde(rename_all = "camelCase")]
     Tmpfs {
-        /// At most so much; `None` is half of the node's memory, bounded by the container's memory limit.
+        /// Maximum size; `None` is half of the node's memory, bounded by the container's memory limit.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         size: Option<Bytes>,
         /// Permission bits of its root; `None` is 1777.
         #[serde(default, skip_serializing_if = "Option::is_none", with = "crate::text::octal")]
         mode: Option<u32>,
-        /// Programs on it can be run.
+        /// Programs on it can be executed.
         exec: bool,
     },
 }
 
-/// Which mounts made later are seen on the other side of a bind mount.
+/// Which later mounts are visible on the other side of a bind mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Propagation {
@@ -74,19 +75,19 @@ pub enum Propagation {
     #[default]
     #[serde(rename = "rprivate")]
     Private,
-    /// Those of the node in the container.
+    /// Later mounts of the node are visible in the container.
     #[serde(rename = "rslave")]
     Slave,
-    /// Both ways.
+    /// Later mounts are visible in both directions.
     #[serde(rename = "rshared")]
     Shared,
 }
 
 impl Propagation {
-    /// All of them.
+    /// All values.
     pub const ALL: [Self; 3] = [Self::Private, Self::Slave, Self::Shared];
 
-    /// As people write it: `rslave`.
+    /// As in files and flags: `rslave`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Private => "rprivate",
@@ -101,62 +102,63 @@ impl FromStr for Propagation {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let known = Self::ALL.into_iter().find(|propagation| propagation.as_str() == text);
-        known.ok_or_else(|| format!("{text:?} is no propagation; give rprivate, rslave or rshared"))
+        known.ok_or_else(|| format!("{text:?} is not a propagation; give rprivate, rslave or rshared"))
     }
 }
 
-/// An absolute path without `.` and `..`, so that it says where it leads.
-pub(super) fn is_plain_absolute(path: &str) -> bool {
+/// An absolute path without `.` and `..`, so that the text shows where it leads.
+pub(super) fn is_normalized_absolute(path: &str) -> bool {
     let mut parts = path.split('/');
     parts.next() == Some("") && parts.all(|part| part != "." && part != "..") && !path.contains('\0')
 }
 
-/// What a volume's name is, for people.
-const VOLUME_NAME: &str =
+/// The format of a volume's name, for messages.
+const VOLUME_NAME_FORMAT: &str =
     "a volume name: 1 to 64 letters, digits, '.', '_' and '-', ending with a letter or digit";
 
 /// A relative path without `.`, `..` and empty parts.
-pub fn is_plain_relative(path: &str) -> bool {
+pub fn is_normalized_relative(path: &str) -> bool {
     path.len() <= 1024 && !path.contains('\0') && path.split('/').all(|part| !["", ".", ".."].contains(&part))
 }
 
 impl Mount {
-    /// Everything wrong with the mount; paths are relative to it.
+    /// All violations of the mount; paths are relative to it.
     pub fn validate(&self) -> Violations {
-        let mut wrong = Violations::default();
+        let mut violations = Violations::default();
         let target = self.target.trim_end_matches('/');
-        if !is_plain_absolute(&self.target) || target.is_empty() {
+        if !is_normalized_absolute(&self.target) || target.is_empty() {
             let message = format!("{:?} is not an absolute path below / without '..'", self.target);
-            wrong.add("target", message);
+            violations.add("target", message);
         }
         if ["/proc", "/sys", "/dev"].contains(&target) {
-            wrong.add("target", format!("{target} is the container's own; mount below it"));
+            violations.add("target", format!("{target} is reserved for the container; mount below it"));
         }
         match &self.source {
-            MountSource::Bind { path, .. } if !is_plain_absolute(path) => {
-                wrong.add("source.bind.path", format!("{path:?} is not an absolute path without '..'"));
+            MountSource::Bind { path, .. } if !is_normalized_absolute(path) => {
+                violations.add("source.bind.path", format!("{path:?} is not an absolute path without '..'"));
             }
             MountSource::Tmpfs { size: Some(size), .. } if *size < MIN_TMPFS => {
-                wrong.add("source.tmpfs.size", format!("{size} is less than a page of {MIN_TMPFS}"));
+                violations.add("source.tmpfs.size", format!("{size} is less than a page of {MIN_TMPFS}"));
             }
             MountSource::Tmpfs { mode: Some(mode), .. } if *mode > 0o7777 => {
-                wrong.add("source.tmpfs.mode", format!("{mode:o} has more than the permission bits 7777"));
+                violations
+                    .add("source.tmpfs.mode", format!("{mode:o} has more than the permission bits 7777"));
             }
             MountSource::Volume { name, subpath, .. } => {
                 if !is_template(name) && name.parse::<VolumeName>().is_err() {
-                    let message = format!("{name:?} is not {VOLUME_NAME}");
-                    wrong.add("source.volume.name", message);
+                    let message = format!("{name:?} is not {VOLUME_NAME_FORMAT}");
+                    violations.add("source.volume.name", message);
                 }
                 if let Some(path) =
-                    subpath.as_ref().filter(|path| !is_template(path) && !is_plain_relative(path))
+                    subpath.as_ref().filter(|path| !is_template(path) && !is_normalized_relative(path))
                 {
                     let message =
                         format!("{path:?} is not a relative path without '.', '..' and empty parts");
-                    wrong.add("source.volume.subpath", message);
+                    violations.add("source.volume.subpath", message);
                 }
             }
             MountSource::Bind { .. } | MountSource::Tmpfs { .. } => {}
         }
-        wrong
+        violations
     }
 }

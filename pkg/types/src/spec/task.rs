@@ -1,4 +1,4 @@
-//! What one task runs, and within which bounds.
+//! The spec of one task: what it runs, with which limits.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -7,35 +7,35 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::RestartPolicy;
-use super::content::{ContentMount, MAX_CONTENTS};
-use super::disconnect::OnDisconnect;
 use super::health::HealthCheck;
+use super::on_disconnect::OnDisconnect;
+use super::secret_object::{MAX_TASK_SECRET_OBJECTS, SecretObjectMount};
 use super::security::{Capability, Device, Seccomp, Ulimit};
-use super::storage::{MAX_MOUNTS, Mount, is_plain_absolute};
+use super::storage::{MAX_MOUNTS, Mount, is_normalized_absolute};
 use crate::{Bytes, ImageReference, MilliCpu, Resources, Signal, Violations};
 
 /// runc does not start a container with less memory than this.
 pub const MIN_MEMORY_LIMIT: Bytes = Bytes(6 << 20);
 /// The kernel's smallest CFS quota (1 ms of a 100 ms period).
 pub const MIN_CPU_LIMIT: MilliCpu = MilliCpu(10);
-/// Grace between the stop signal and SIGKILL when none is given.
+/// Default grace between the stop signal and SIGKILL.
 pub const DEFAULT_STOP_GRACE: Duration = Duration::from_secs(10);
-/// Longest grace: what stops longer holds up drains and updates for too long.
+/// Longest grace: a longer one would delay drains and updates too much.
 pub const MAX_STOP_GRACE: Duration = Duration::from_secs(24 * 3600);
-/// How many of a kind (groups, hosts, devices, ulimits, sysctls) a task may have.
+/// The most items of one list (groups, hosts, devices, ulimits, sysctls) of a task.
 const MAX_ITEMS: usize = 64;
 /// The smallest and largest size of one log file.
 const LOG_SIZES: std::ops::RangeInclusive<Bytes> = Bytes(64 << 10)..=Bytes(1 << 40);
-/// The most log files that are kept.
+/// The most log files of a task.
 const MAX_LOG_FILES: u32 = 1000;
 
-/// What one task runs, and within which bounds.
+/// What one task runs, with which limits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TaskSpec {
     /// The image.
     pub image: ImageReference,
-    /// When a registry is asked for it.
+    /// When the image is pulled.
     #[serde(default)]
     pub pull: PullPolicy,
     /// Replaces the image's ENTRYPOINT. The image's CMD is then dropped too, as in Docker.
@@ -47,40 +47,40 @@ pub struct TaskSpec {
     /// Added to the image's environment; each name once.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<EnvVar>,
-    /// Working directory, absolute, made if missing; `None` is the image's.
+    /// Working directory, absolute, created if missing; `None` is the image's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workdir: Option<String>,
-    /// `user[:group]`, names of the container's own files or numbers; `None` is the image's.
+    /// `user[:group]`, names from the container's own files or numbers; `None` is the image's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// Further groups, by name or number.
+    /// Additional groups, by name or number.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<String>,
-    /// Host name seen inside; `None` is made from service and slot.
+    /// Host name inside the container; `None` is made from service and slot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hostname: Option<String>,
-    /// Further lines of `/etc/hosts`.
+    /// Additional lines of `/etc/hosts`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<HostEntry>,
     /// A terminal for standard input and output.
     #[serde(default)]
     pub tty: bool,
-    /// A small init is process 1: it forwards signals and reaps what the program leaves behind.
+    /// Runs a small init as process 1, which forwards signals and reaps orphaned processes.
     #[serde(default)]
     pub init: bool,
-    /// Asks the process to end; `None` is the image's, or SIGTERM.
+    /// The first signal of a stop; `None` is the image's, or SIGTERM.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_signal: Option<Signal>,
     /// Time between the stop signal and SIGKILL.
     #[serde(default = "default_stop_grace", with = "crate::text::duration")]
     pub stop_grace: Duration,
-    /// What the kernel enforces.
+    /// Limits that the kernel enforces.
     #[serde(default, skip_serializing_if = "is_default")]
     pub limits: Limits,
-    /// What the scheduler sets aside on the node.
+    /// What the scheduler reserves on the node.
     #[serde(default, skip_serializing_if = "is_default")]
     pub reservations: Resources,
-    /// Bounds on each process; each name once.
+    /// Limits on each process; each name once.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ulimits: Vec<Ulimit>,
     /// Kernel settings of the container's own namespaces: `net.core.somaxconn`.
@@ -89,19 +89,19 @@ pub struct TaskSpec {
     /// Size of `/dev/shm`; `None` is 64 MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shm_size: Option<Bytes>,
-    /// -1000 to 1000: the higher, the sooner the kernel ends it when the node lacks memory.
+    /// -1000 to 1000: the higher, the sooner the kernel kills it when the node is out of memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oom_score_adj: Option<i32>,
-    /// Everything that root of the node may do.
+    /// Gives all privileges of root on the node.
     #[serde(default)]
     pub privileged: bool,
-    /// Beyond the default ones.
+    /// Capabilities added to the default ones.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cap_add: Vec<Capability>,
-    /// Taken from the default ones.
+    /// Capabilities removed from the default ones.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cap_drop: Vec<Capability>,
-    /// No program gets more rights than the one that started it.
+    /// No program gets more privileges than the one that started it.
     #[serde(default)]
     pub no_new_privileges: bool,
     /// Which system calls it may make.
@@ -110,22 +110,22 @@ pub struct TaskSpec {
     /// Devices of the node.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<Device>,
-    /// The container's own file system cannot be written to.
+    /// The container's own file system is read-only.
     #[serde(default)]
     pub read_only: bool,
     /// What is mounted; each target once.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mounts: Vec<Mount>,
-    /// Secrets that it sees as files.
+    /// Secrets that it gets as files.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub secrets: Vec<ContentMount>,
-    /// Configs that it sees as files.
+    pub secrets: Vec<SecretObjectMount>,
+    /// Configs that it gets as files.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub configs: Vec<ContentMount>,
-    /// How it is found to be well; `None`: while it runs.
+    pub configs: Vec<SecretObjectMount>,
+    /// Its health check; with `None` it is healthy while it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<HealthCheck>,
-    /// When the worker starts it again.
+    /// When the worker restarts it.
     #[serde(default)]
     pub restart: RestartPolicy,
     /// What the node does with it while it reaches no manager.
@@ -136,7 +136,7 @@ pub struct TaskSpec {
     pub logs: LogLimits,
 }
 
-/// A field that later versions add is skipped while it has its default, so that digests stay equal.
+/// A field added by a later version is skipped while it has its default, so that digests stay equal.
 pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
@@ -145,24 +145,24 @@ fn default_stop_grace() -> Duration {
     DEFAULT_STOP_GRACE
 }
 
-/// When a registry is asked for an image.
+/// When an image is pulled from its registry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum PullPolicy {
-    /// When the node does not have it.
+    /// If the node does not have it.
     #[default]
     Missing,
-    /// For every new revision, so that a tag means what it means then.
+    /// For every new revision, so that it gets the current image of a tag.
     Always,
-    /// Never: the node has it, or the task is rejected there.
+    /// Never: if the node does not have it, the task is rejected there.
     Never,
 }
 
 impl PullPolicy {
-    /// All of them.
+    /// All values.
     pub const ALL: [Self; 3] = [Self::Missing, Self::Always, Self::Never];
 
-    /// As people write it: `missing`.
+    /// As in files and flags: `missing`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Missing => "missing",
@@ -177,7 +177,7 @@ impl std::str::FromStr for PullPolicy {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let known = Self::ALL.into_iter().find(|policy| policy.as_str() == text);
-        known.ok_or_else(|| format!("{text:?} is no pull policy; give missing, always or never"))
+        known.ok_or_else(|| format!("{text:?} is not a pull policy; give missing, always or never"))
     }
 }
 
@@ -196,11 +196,11 @@ pub struct EnvVar {
 pub struct HostEntry {
     /// A host name.
     pub name: String,
-    /// Where it leads.
+    /// Its address.
     pub address: Ipv4Addr,
 }
 
-/// Bounds that the kernel enforces on a container. `None` is unlimited.
+/// Limits that the kernel enforces on a container. `None` is unlimited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Limits {
@@ -219,9 +219,9 @@ pub struct Limits {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct LogLimits {
-    /// Of one file.
+    /// Size of one file.
     pub max_size: Bytes,
-    /// How many of them; the oldest goes when a further one begins.
+    /// Number of files; the oldest is deleted when a further one is started.
     pub max_files: u32,
 }
 
@@ -232,7 +232,7 @@ impl Default for LogLimits {
 }
 
 impl TaskSpec {
-    /// A task of `image` with nothing else said.
+    /// A task of `image` with defaults for everything else.
     pub fn new(image: ImageReference) -> Self {
         Self {
             image,
@@ -272,7 +272,7 @@ impl TaskSpec {
         }
     }
 
-    /// Everything wrong with the spec; paths are relative to it.
+    /// All violations of the spec; paths are relative to it.
     pub fn validate(&self) -> Violations {
         let mut wrong = Violations::default();
         self.validate_process(&mut wrong);
@@ -315,7 +315,7 @@ impl TaskSpec {
         if self.stop_grace > MAX_STOP_GRACE {
             wrong.add("stopGrace", "is longer than 24 hours");
         }
-        if let Some(workdir) = self.workdir.as_ref().filter(|path| !is_plain_absolute(path)) {
+        if let Some(workdir) = self.workdir.as_ref().filter(|path| !is_normalized_absolute(path)) {
             wrong.add("workdir", format!("{workdir:?} is not an absolute path without '..'"));
         }
     }
@@ -332,7 +332,7 @@ impl TaskSpec {
                 wrong.add("user", message);
             }
         }
-        bounded("groups", self.groups.len(), wrong);
+        check_count("groups", self.groups.len(), wrong);
         for (i, group) in self.groups.iter().enumerate().filter(|(_, group)| !account(group)) {
             wrong.add(format!("groups[{i}]"), format!("{group:?} is not a group's name or number"));
         }
@@ -342,7 +342,7 @@ impl TaskSpec {
                 format!("{hostname:?} is not a host name of at most 64 letters, digits, '.' and '-'");
             wrong.add("hostname", message);
         }
-        bounded("hosts", self.hosts.len(), wrong);
+        check_count("hosts", self.hosts.len(), wrong);
         for (i, HostEntry { name, .. }) in self.hosts.iter().enumerate() {
             if !is_host_name(name, 253) {
                 wrong.add(format!("hosts[{i}].name"), format!("{name:?} is not a host name"));
@@ -368,7 +368,7 @@ impl TaskSpec {
         if self.limits.memory.is_some_and(|limit| memory > limit) {
             wrong.add("reservations.memory", "is more than limits.memory, so it could never be used");
         }
-        bounded("ulimits", self.ulimits.len(), wrong);
+        check_count("ulimits", self.ulimits.len(), wrong);
         let mut seen = BTreeSet::new();
         for (i, Ulimit { name, soft, hard }) in self.ulimits.iter().enumerate() {
             if !seen.insert(*name) {
@@ -378,7 +378,7 @@ impl TaskSpec {
                 wrong.add(format!("ulimits[{i}].soft"), "is more than the hard limit");
             }
         }
-        bounded("sysctls", self.sysctls.len(), wrong);
+        check_count("sysctls", self.sysctls.len(), wrong);
         for (key, value) in &self.sysctls {
             let plain = |b: u8| b.is_ascii_alphanumeric() || b"._-/".contains(&b);
             if !key.contains('.') || !key.bytes().all(plain) || value.contains(['\0', '\n']) {
@@ -392,7 +392,7 @@ impl TaskSpec {
         if let Some(score) = self.oom_score_adj.filter(|score| !(-1000..=1000).contains(score)) {
             wrong.add("oomScoreAdj", format!("{score} is not between -1000 and 1000"));
         }
-        bounded("devices", self.devices.len(), wrong);
+        check_count("devices", self.devices.len(), wrong);
         for (i, device) in self.devices.iter().enumerate() {
             wrong.nest(&format!("devices[{i}]"), device.validate());
         }
@@ -410,24 +410,24 @@ impl TaskSpec {
                 wrong.add(format!("mounts[{i}].target"), message);
             }
         }
-        let targets = self.secrets.iter().map(ContentMount::secret_target);
+        let targets = self.secrets.iter().map(SecretObjectMount::secret_target);
         let secrets: Vec<String> = targets.collect();
-        let configs: Vec<String> = self.configs.iter().map(ContentMount::config_target).collect();
+        let configs: Vec<String> = self.configs.iter().map(SecretObjectMount::config_target).collect();
         for (path, contents, targets) in
             [("secrets", &self.secrets, &secrets), ("configs", &self.configs, &configs)]
         {
-            if contents.len() > MAX_CONTENTS {
-                wrong.add(path, format!("{} are more than {MAX_CONTENTS}", contents.len()));
+            if contents.len() > MAX_TASK_SECRET_OBJECTS {
+                wrong.add(path, format!("{} are more than {MAX_TASK_SECRET_OBJECTS}", contents.len()));
             }
             for (i, (content, target)) in contents.iter().zip(targets).enumerate() {
                 wrong.nest(&format!("{path}[{i}]"), content.validate());
                 if !seen.insert(target) {
-                    let message = format!("{target} is the target of something else as well");
+                    let message = format!("{target} is the target of another mount too");
                     wrong.add(format!("{path}[{i}].target"), message);
                 }
             }
         }
-        // A file cannot be a directory as well; for mounts, one below another is how they are used.
+        // A file cannot also be a directory; mounts below other mounts are allowed.
         for (path, targets) in [("secrets", &secrets), ("configs", &configs)] {
             for (i, file) in targets.iter().enumerate() {
                 let below =
@@ -441,8 +441,8 @@ impl TaskSpec {
     }
 }
 
-/// How many of a kind there may be.
-fn bounded(path: &str, count: usize, wrong: &mut Violations) {
+/// Checks the number of items of a list.
+fn check_count(path: &str, count: usize, wrong: &mut Violations) {
     if count > MAX_ITEMS {
         wrong.add(path, format!("{count} are more than {MAX_ITEMS}"));
     }

@@ -1,32 +1,37 @@
-//! Which texts of a task are templates, and what they may ask for.
+//! Which texts of a task are templates, and which fields they may use.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{MountSource, TaskSpec};
 use crate::Violations;
-use crate::template::{Field, Template, is_template};
+use crate::template::{Template, TemplateField, is_template};
 
-/// What a template is for.
+/// What a template is used for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Purpose {
+enum TemplatePurpose {
     Text,
-    /// A volume outlives tasks, so it cannot be called by one.
+    /// A volume outlives its tasks, so its name cannot contain a field of one.
     VolumeName,
 }
 
-/// Every text of the task that is expanded, with its path; contents are not among them.
-fn texts(task: &TaskSpec) -> Vec<(String, &str, Purpose)> {
-    let env =
-        task.env.iter().enumerate().map(|(i, var)| (format!("env[{i}].value"), &*var.value, Purpose::Text));
-    let hostname = task.hostname.iter().map(|name| ("hostname".to_owned(), &**name, Purpose::Text));
+/// Every text of the task that is expanded, with its path; data of secret objects is not expanded.
+fn template_texts(task: &TaskSpec) -> Vec<(String, &str, TemplatePurpose)> {
+    let env = task
+        .env
+        .iter()
+        .enumerate()
+        .map(|(i, var)| (format!("env[{i}].value"), &*var.value, TemplatePurpose::Text));
+    let hostname = task.hostname.iter().map(|name| ("hostname".to_owned(), &**name, TemplatePurpose::Text));
     let mut texts: Vec<_> = env.chain(hostname).collect();
     for (i, mount) in task.mounts.iter().enumerate() {
         let at = |field: &str| format!("mounts[{i}].source.{field}");
         match &mount.source {
-            MountSource::Bind { path, .. } => texts.push((at("bind.path"), path, Purpose::Text)),
+            MountSource::Bind { path, .. } => texts.push((at("bind.path"), path, TemplatePurpose::Text)),
             MountSource::Volume { name, subpath, .. } => {
-                texts.push((at("volume.name"), name, Purpose::VolumeName));
-                texts.extend(subpath.iter().map(|path| (at("volume.subpath"), &**path, Purpose::Text)));
+                texts.push((at("volume.name"), name, TemplatePurpose::VolumeName));
+                texts.extend(
+                    subpath.iter().map(|path| (at("volume.subpath"), &**path, TemplatePurpose::Text)),
+                );
             }
             MountSource::Tmpfs { .. } => {}
         }
@@ -35,24 +40,26 @@ fn texts(task: &TaskSpec) -> Vec<(String, &str, Purpose)> {
     texts
 }
 
-/// Everything that cannot be expanded, as far as it is known before there is a node. Paths are relative to the task.
+/// Every template that cannot be expanded, as far as that is known before a node is assigned. Paths are
+/// relative to the task.
 pub(super) fn validate(task: &TaskSpec, labels: &BTreeMap<String, String>) -> Violations {
-    let mut wrong = Violations::default();
-    for (path, text, purpose) in texts(task) {
+    let mut violations = Violations::default();
+    for (path, text, purpose) in template_texts(task) {
         let template: Template = match text.parse() {
             Ok(template) => template,
             Err(error) => {
-                wrong.add(path, error);
+                violations.add(path, error);
                 continue;
             }
         };
         for field in template.fields() {
             match field {
-                Field::ServiceLabel(key) if !labels.contains_key(key) => {
-                    wrong.add(&*path, format!("asks for the label {key}, which the service does not have"));
+                TemplateField::ServiceLabel(key) if !labels.contains_key(key) => {
+                    violations.add(&*path, format!("uses the label {key}, which the service does not have"));
                 }
-                Field::TaskId if purpose == Purpose::VolumeName => {
-                    wrong.add(&*path, "would be a new volume for each task; .Task.Slot survives replacement");
+                TemplateField::TaskId if purpose == TemplatePurpose::VolumeName => {
+                    violations
+                        .add(&*path, "would be a new volume for each task; .Task.Slot survives replacement");
                 }
                 _ => {}
             }
@@ -60,17 +67,20 @@ pub(super) fn validate(task: &TaskSpec, labels: &BTreeMap<String, String>) -> Vi
     }
     for (i, mount) in task.mounts.iter().enumerate() {
         if is_template(&mount.target) {
-            wrong.add(format!("mounts[{i}].target"), "is the same in all tasks: nothing is expanded there");
+            violations.add(
+                format!("mounts[{i}].target"),
+                "is the same in all tasks: templates are not allowed there",
+            );
         }
     }
-    wrong
+    violations
 }
 
-/// The labels of the service that its tasks ask for.
+/// The labels of the service that its tasks' templates use.
 pub(super) fn service_labels(task: &TaskSpec) -> BTreeSet<String> {
-    let templates = texts(task).into_iter().filter_map(|(_, text, _)| text.parse::<Template>().ok());
-    let label = |field: &Field| match field {
-        Field::ServiceLabel(key) => Some(key.clone()),
+    let templates = template_texts(task).into_iter().filter_map(|(_, text, _)| text.parse::<Template>().ok());
+    let label = |field: &TemplateField| match field {
+        TemplateField::ServiceLabel(key) => Some(key.clone()),
         _ => None,
     };
     templates

@@ -1,7 +1,7 @@
-//! Copies a directory with all that it holds, as it is: owners, modes, times, links, holes, attributes.
+//! Copies a directory tree with owners, modes, times, links, holes and extended attributes.
 //!
-//! Devices are left out. No image needs one in a volume (a container is given devices by its own list), and a node of
-//! the machine's disk would be one in every container that has the volume.
+//! Devices are skipped. No image needs one in a volume (a container gets devices by its own list), and a
+//! device node of the machine's disk would be in every container that has the volume.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -15,57 +15,56 @@ use nix::fcntl::{AtFlags, OFlag, openat, readlinkat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, mkdirat, mknodat};
 use nix::unistd::{Whence, linkat, lseek, symlinkat};
 
-use super::attributes::{take_after, take_after_unopened};
-use super::{Entries, kind, look, open_directory};
-use crate::error::Failure;
+use super::attributes::{copy_attributes, copy_attributes_at};
+use super::{DirEntries, file_type, open_directory, stat_entry};
+use crate::error::IoFailure;
 
-/// What was copied.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Copied {
-    /// Devices that were left out.
-    pub devices: u64,
+pub(crate) struct CopyStats {
+    /// Number of devices that were skipped.
+    pub skipped_devices: u64,
 }
 
-/// Makes the empty directory `to` all that `from` is and has. Nobody else may know of `to`, and `from` must not change
-/// meanwhile. What was begun stays when it fails.
-pub(crate) fn copy(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> Result<Copied, Failure> {
-    let mut copy = Copy { from, to, links: HashMap::new(), copied: Copied::default() };
-    // The deepest first: what is made in a directory changes its times.
-    let mut steps = vec![Step::Enter(PathBuf::new())];
+/// Copies the content and metadata of `from` to the empty directory `to`. `to` must be private, and
+/// `from` must not change meanwhile. A failed copy leaves its partial result.
+pub(crate) fn copy(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> Result<CopyStats, IoFailure> {
+    let mut copy = TreeCopy { from, to, links: HashMap::new(), copied: CopyStats::default() };
+    // Deepest first: creating an entry changes the times of its directory.
+    let mut steps = vec![CopyStep::Enter(PathBuf::new())];
     while let Some(step) = steps.pop() {
         match step {
-            Step::Enter(path) => {
+            CopyStep::Enter(path) => {
                 let below = copy.enter(&path)?;
-                steps.push(Step::Leave(path));
-                steps.extend(below.into_iter().map(Step::Enter));
+                steps.push(CopyStep::Leave(path));
+                steps.extend(below.into_iter().map(CopyStep::Enter));
             }
-            Step::Leave(path) => copy.leave(&path).map_err(Failure::at("copy directory", &path))?,
+            CopyStep::Leave(path) => copy.leave(&path).map_err(IoFailure::at("copy directory", &path))?,
         }
     }
     Ok(copy.copied)
 }
 
-enum Step {
+enum CopyStep {
     Enter(PathBuf),
     Leave(PathBuf),
 }
 
-struct Copy<'a> {
+struct TreeCopy<'a> {
     from: BorrowedFd<'a>,
     to: BorrowedFd<'a>,
-    /// Where the first name of a file with several was copied to.
+    /// Target path of the first name of each file with several names.
     links: HashMap<(u64, u64), PathBuf>,
-    copied: Copied,
+    copied: CopyStats,
 }
 
-impl Copy<'_> {
-    /// Copies what is in a directory, and returns the directories in it, which are made but empty.
-    fn enter(&mut self, path: &Path) -> Result<Vec<PathBuf>, Failure> {
+impl TreeCopy<'_> {
+    /// Copies the entries of a directory, and returns its subdirectories, which are created empty.
+    fn enter(&mut self, path: &Path) -> Result<Vec<PathBuf>, IoFailure> {
         let open = || Ok::<_, Errno>((open_directory(self.from, path)?, open_directory(self.to, path)?));
-        let (from, to) = open().map_err(Failure::at("open", path))?;
+        let (from, to) = open().map_err(IoFailure::at("open", path))?;
         let mut below = Vec::new();
-        for name in Entries::of(&from).map_err(Failure::at("list", path))? {
-            let name = name.map_err(Failure::at("list", path))?;
+        for name in DirEntries::read(&from).map_err(IoFailure::at("list", path))? {
+            let name = name.map_err(IoFailure::at("list", path))?;
             let at = path.join(&name);
             if self.entry(from.as_fd(), to.as_fd(), &name, &at)? {
                 below.push(at);
@@ -76,26 +75,26 @@ impl Copy<'_> {
 
     fn leave(&self, path: &Path) -> nix::Result<()> {
         let from = open_directory(self.from, path)?;
-        take_after(&from, &fstat(&from)?, open_directory(self.to, path)?)
+        copy_attributes(&from, &fstat(&from)?, open_directory(self.to, path)?)
     }
 
-    /// Copies one entry; says whether it is a directory.
+    /// Copies one entry; returns whether it is a directory.
     fn entry(
         &mut self,
         from: BorrowedFd<'_>,
         to: BorrowedFd<'_>,
         name: &OsStr,
         at: &Path,
-    ) -> Result<bool, Failure> {
-        let failed = || Failure::at("copy", at);
-        let stat = look(from, name).map_err(failed())?;
-        let kind = kind(&stat);
+    ) -> Result<bool, IoFailure> {
+        let failed = || IoFailure::at("copy", at);
+        let stat = stat_entry(from, name).map_err(failed())?;
+        let kind = file_type(&stat);
         if kind == SFlag::S_IFDIR {
             mkdirat(to, name, Mode::S_IRWXU).map_err(failed())?;
             return Ok(true);
         }
         if kind == SFlag::S_IFBLK || kind == SFlag::S_IFCHR {
-            self.copied.devices += 1;
+            self.copied.skipped_devices += 1;
             return Ok(false);
         }
         let id = (stat.st_dev, stat.st_ino);
@@ -107,14 +106,14 @@ impl Copy<'_> {
             self.links.insert(id, at.to_owned());
         }
         if kind == SFlag::S_IFREG {
-            return file(from, to, name, &stat).map(|()| false).map_err(Failure::io("copy", at));
+            return copy_file(from, to, name, &stat).map(|()| false).map_err(IoFailure::io("copy", at));
         }
-        special(from, to, name, &stat, kind).map(|()| false).map_err(failed())
+        copy_special(from, to, name, &stat, kind).map(|()| false).map_err(failed())
     }
 }
 
-/// A link, a pipe or a socket, as what it is: nothing is behind it until somebody uses it.
-fn special(
+/// Copies a link, a pipe or a socket.
+fn copy_special(
     from: BorrowedFd<'_>,
     to: BorrowedFd<'_>,
     name: &OsStr,
@@ -125,27 +124,27 @@ fn special(
         SFlag::S_IFLNK => symlinkat(&*readlinkat(from, name)?, to, name)?,
         kind => mknodat(to, name, kind, Mode::S_IRUSR | Mode::S_IWUSR, 0)?,
     }
-    take_after_unopened(stat, to, name)
+    copy_attributes_at(stat, to, name)
 }
 
-fn file(from: BorrowedFd<'_>, to: BorrowedFd<'_>, name: &OsStr, stat: &FileStat) -> io::Result<()> {
+fn copy_file(from: BorrowedFd<'_>, to: BorrowedFd<'_>, name: &OsStr, stat: &FileStat) -> io::Result<()> {
     let reading = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
     let making = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let from = File::from(openat(from, name, reading, Mode::empty())?);
     let to = File::from(openat(to, name, making, Mode::S_IRUSR | Mode::S_IWUSR)?);
-    content(&from, &to, u64::try_from(stat.st_size).unwrap_or(0))?;
-    Ok(take_after(&from, stat, &to)?)
+    copy_content(&from, &to, u64::try_from(stat.st_size).unwrap_or(0))?;
+    Ok(copy_attributes(&from, stat, &to)?)
 }
 
-/// Copies what is written in a file and leaves its holes.
-fn content(from: &File, to: &File, size: u64) -> io::Result<()> {
+/// Copies the data of a file and keeps its holes.
+fn copy_content(from: &File, to: &File, size: u64) -> io::Result<()> {
     let place = |at: u64| i64::try_from(at).map_err(|_| io::Error::from(Errno::EFBIG));
     let mut at = 0;
     while at < size {
         let begin = match lseek(from, place(at)?, Whence::SeekData) {
             Ok(begin) => u64::try_from(begin).unwrap_or(at),
             Err(Errno::ENXIO) => break,
-            // A file system that does not tell is one long piece.
+            // A file system without SEEK_DATA: the file is one segment.
             Err(Errno::EINVAL | Errno::ENOTSUP) => at,
             Err(error) => return Err(error.into()),
         };
@@ -153,7 +152,7 @@ fn content(from: &File, to: &File, size: u64) -> io::Result<()> {
         let end = end.filter(|end| *end > begin).unwrap_or(size);
         lseek(from, place(begin)?, Whence::SeekSet)?;
         lseek(to, place(begin)?, Whence::SeekSet)?;
-        // The standard library has the kernel do it, without the bytes passing through here.
+        // The standard library uses a system call that copies within the kernel.
         let copied = io::copy(&mut from.take(end - begin), &mut &*to)?;
         if copied == 0 {
             break;

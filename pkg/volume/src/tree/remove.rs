@@ -1,7 +1,8 @@
-//! Deletes a directory with all that it holds.
+//! Deletes a directory tree.
 //!
-//! A container can nest directories deeper than a path may be long. So what lies deeper than one level is moved up
-//! before it is deleted, which costs a rename for each directory and never more than three open ones.
+//! A container can nest directories deeper than the longest path. So directories below the first level
+//! are moved up before they are deleted, which costs one rename per directory and at most three open
+//! directories.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -11,15 +12,16 @@ use nix::errno::Errno;
 use nix::fcntl::{RenameFlags, renameat2};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
-use super::{Entries, is_gone, open_directory};
-use crate::error::Failure;
+use super::{DirEntries, is_gone, open_directory};
+use crate::error::IoFailure;
 
-/// Deletes `name` of `parent`, whatever it is; nothing to do is fine. Links are deleted, not followed.
+/// Deletes `name` of `parent`, of any file type; a missing entry is fine. Links are deleted, not
+/// followed.
 ///
 /// # Errors
-/// `EBUSY` or `EXDEV` where something is mounted; what lies before it may be deleted by then.
-pub(crate) fn remove(parent: BorrowedFd<'_>, name: &OsStr) -> Result<(), Failure> {
-    let failed = || Failure::at("delete", Path::new(name));
+/// `EBUSY` or `EXDEV` for a mount point; entries before it may be deleted already.
+pub(crate) fn remove(parent: BorrowedFd<'_>, name: &OsStr) -> Result<(), IoFailure> {
+    let failed = || IoFailure::at("delete", Path::new(name));
     let top = match open_directory(parent, Path::new(name)) {
         Ok(top) => top,
         Err(Errno::ENOENT) => return Ok(()),
@@ -27,11 +29,12 @@ pub(crate) fn remove(parent: BorrowedFd<'_>, name: &OsStr) -> Result<(), Failure
         Err(errno) => return Err(failed()(errno)),
     };
     let mut moved = 0;
-    // Each round deletes what lies directly in it, and brings what lies a level deeper there.
-    while !Entries::of(&top).and_then(Entries::none).map_err(failed())? {
-        for entry in Entries::of(&top).map_err(failed())? {
+    // Each round deletes the entries of this level and moves those one level deeper up.
+    while !DirEntries::read(&top).and_then(DirEntries::is_empty).map_err(failed())? {
+        for entry in DirEntries::read(&top).map_err(failed())? {
             let entry = entry.map_err(failed())?;
-            level(top.as_fd(), &entry, &mut moved).map_err(Failure::at("delete", Path::new(&entry)))?;
+            remove_level(top.as_fd(), &entry, &mut moved)
+                .map_err(IoFailure::at("delete", Path::new(&entry)))?;
         }
     }
     match unlinkat(parent, name, UnlinkatFlags::RemoveDir) {
@@ -40,8 +43,8 @@ pub(crate) fn remove(parent: BorrowedFd<'_>, name: &OsStr) -> Result<(), Failure
     }
 }
 
-/// Deletes an entry of `top`, or moves the directories in it up there.
-fn level(top: BorrowedFd<'_>, name: &OsStr, moved: &mut u64) -> nix::Result<()> {
+/// Deletes an entry of `top`, or moves the directories in it to `top`.
+fn remove_level(top: BorrowedFd<'_>, name: &OsStr, moved: &mut u64) -> nix::Result<()> {
     if unlink(top, name)? || rmdir(top, name)? {
         return Ok(());
     }
@@ -49,13 +52,13 @@ fn level(top: BorrowedFd<'_>, name: &OsStr, moved: &mut u64) -> nix::Result<()> 
         Err(errno) if is_gone(errno) => return Ok(()),
         directory => directory?,
     };
-    for entry in Entries::of(&directory)? {
+    for entry in DirEntries::read(&directory)? {
         let entry = entry?;
         if !unlink(directory.as_fd(), &entry)? && !rmdir(directory.as_fd(), &entry)? {
             move_up(directory.as_fd(), &entry, top, moved)?;
         }
     }
-    // One that somebody filled meanwhile is met again in the next round.
+    // A directory that was filled meanwhile is handled in the next round.
     rmdir(top, name).map(drop)
 }
 
@@ -71,7 +74,7 @@ fn move_up(from: BorrowedFd<'_>, name: &OsStr, top: BorrowedFd<'_>, moved: &mut 
     }
 }
 
-/// Deletes what is no directory; `false` for one. What is gone is deleted.
+/// Deletes a file; returns `false` for a directory. A missing entry counts as deleted.
 fn unlink(directory: BorrowedFd<'_>, name: &OsStr) -> nix::Result<bool> {
     match unlinkat(directory, name, UnlinkatFlags::NoRemoveDir) {
         Ok(()) | Err(Errno::ENOENT) => Ok(true),
@@ -80,7 +83,7 @@ fn unlink(directory: BorrowedFd<'_>, name: &OsStr) -> nix::Result<bool> {
     }
 }
 
-/// Deletes an empty directory; `false` when it is not empty.
+/// Deletes an empty directory; returns `false` if it is not empty.
 fn rmdir(directory: BorrowedFd<'_>, name: &OsStr) -> nix::Result<bool> {
     match unlinkat(directory, name, UnlinkatFlags::RemoveDir) {
         Ok(()) | Err(Errno::ENOENT) => Ok(true),

@@ -8,11 +8,11 @@ use std::os::fd::{AsFd, AsRawFd};
 use nix::errno::Errno;
 use nix::libc;
 
-/// No name list and no value is larger (`XATTR_LIST_MAX`, `XATTR_SIZE_MAX`).
-const MOST: usize = 64 << 10;
+/// Limit of name lists and of values (`XATTR_LIST_MAX`, `XATTR_SIZE_MAX`).
+const MAX_SIZE: usize = 64 << 10;
 
-/// Those that mean the same on another file: what programs noted, what a program may do beyond its user's rights, and
-/// finer rights. The others are labels of the machine that an image was made on, or the file system's own notes.
+/// Whether an attribute means the same on another file: user attributes, file capabilities, and POSIX
+/// ACLs. The others are labels of the machine that built the image, or internal to the file system.
 fn is_portable(name: &CStr) -> bool {
     let name = name.to_bytes();
     name.starts_with(b"user.")
@@ -21,7 +21,8 @@ fn is_portable(name: &CStr) -> bool {
         || name == b"system.posix_acl_default"
 }
 
-/// Copies the portable attributes of one open file to another. A file system that has no such attribute goes without.
+/// Copies the portable attributes of one open file to another. Skips those that the file system does not
+/// support.
 pub(super) fn copy(from: impl AsFd, to: impl AsFd) -> nix::Result<()> {
     let names = match list(&from) {
         Err(Errno::ENOTSUP) => return Ok(()),
@@ -41,7 +42,7 @@ pub(super) fn copy(from: impl AsFd, to: impl AsFd) -> nix::Result<()> {
 }
 
 fn list(file: impl AsFd) -> nix::Result<Vec<CString>> {
-    let mut names = vec![0u8; MOST];
+    let mut names = vec![0u8; MAX_SIZE];
     // SAFETY: the kernel writes at most `names.len()` bytes to the buffer, which outlives the call.
     let length =
         unsafe { libc::flistxattr(file.as_fd().as_raw_fd(), names.as_mut_ptr().cast(), names.len()) };
@@ -51,7 +52,7 @@ fn list(file: impl AsFd) -> nix::Result<Vec<CString>> {
 }
 
 fn get(file: impl AsFd, name: &CStr) -> nix::Result<Vec<u8>> {
-    let mut value = vec![0u8; MOST];
+    let mut value = vec![0u8; MAX_SIZE];
     // SAFETY: the name ends with a NUL, and the kernel writes at most `value.len()` bytes to the buffer.
     let length = unsafe {
         let buffer = value.as_mut_ptr().cast();
@@ -76,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_means_the_same_elsewhere_is_copied() {
+    fn only_portable_xattrs_are_copied() {
         let dir = tempfile::tempdir().unwrap();
         let make = |name: &str| std::fs::File::create(dir.path().join(name)).unwrap();
         let (from, to) = (make("from"), make("to"));

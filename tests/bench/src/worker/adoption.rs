@@ -1,9 +1,9 @@
-//! An agent that was killed takes its containers over.
+//! A killed agent adopts its containers.
 //!
-//! Seen from outside by the agent's own log at debug level, whose times are compared with the moment before its process
-//! was started: a container is known when the agent has inspected it, for from then on it holds its process and
-//! notices its end; all is settled at the last action, after network and ports of each were looked at. That the words
-//! are true is tried each time: a container that is killed right after is started again.
+//! Measured from the agent's own log at debug level, whose times are compared with the time before its
+//! process started: a container is adopted when the agent has inspected it, for from then on it holds its
+//! process and notices its end; all is settled at the last action, after network and ports of each were
+//! checked. Each run verifies the log: a container that is killed directly afterwards is restarted.
 
 use std::collections::BTreeSet;
 
@@ -11,14 +11,18 @@ use anyhow::{Context, ensure};
 use jiff::Timestamp;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use warren_testkit::wait::reached;
+use warren_testkit::wait::try_eventually;
 
-use super::Scale;
+use super::WorkerBenchScale;
+use super::fixture::{SOON, WorkerBench};
 use super::idle::SERVICE;
-use super::world::{SOON, World};
-use crate::figures::Figures;
+use crate::figures::BenchFigures;
 
-pub fn measure(figures: &mut Figures, world: &mut World, scale: Scale) -> anyhow::Result<()> {
+pub fn measure(
+    figures: &mut BenchFigures,
+    world: &mut WorkerBench,
+    scale: WorkerBenchScale,
+) -> anyhow::Result<()> {
     let (mut known, mut settled) = (Vec::new(), Vec::new());
     for round in 0..scale.adoptions {
         let before = world.pids()?;
@@ -27,9 +31,9 @@ pub fn measure(figures: &mut Figures, world: &mut World, scale: Scale) -> anyhow
         world.worker.kill();
         let start = Timestamp::now();
         world.worker.run_again();
-        let all = reached(SOON, "an agent that knows all its containers", || {
+        let all = try_eventually(SOON, "the adoption of all containers", || {
             let log = world.worker.process().log();
-            let done = Done::of(log.get(read..).unwrap_or_default());
+            let done = AdoptionLog::of(log.get(read..).unwrap_or_default());
             if done.inspected.len() == before.len() {
                 Ok(())
             } else {
@@ -38,10 +42,10 @@ pub fn measure(figures: &mut Figures, world: &mut World, scale: Scale) -> anyhow
         });
         all.with_context(|| world.worker.process().log_tail(20))?;
         world.worker.wait_ready();
-        // Not a wait: an agent that does nothing for so long is done.
+        // Not a wait: an agent without actions for this long is settled.
         std::thread::sleep(std::time::Duration::from_secs(3));
         let log = world.worker.process().log();
-        let done = Done::of(log.get(read..).unwrap_or_default());
+        let done = AdoptionLog::of(log.get(read..).unwrap_or_default());
         known.push(seconds(start, done.known.context("an inspection has a time")?));
         settled.push(seconds(start, done.last.context("an action has a time")?));
         ensure!(world.pids()? == before, "a container got another process when its agent was killed");
@@ -58,21 +62,21 @@ fn seconds(from: Timestamp, to: Timestamp) -> f64 {
     (to.as_microsecond() - from.as_microsecond()) as f64 / 1e6
 }
 
-/// What an agent's log says that it finished.
+/// The finished actions in an agent's log.
 #[derive(Default)]
-struct Done<'a> {
+struct AdoptionLog<'a> {
     inspected: BTreeSet<&'a str>,
     /// When the last container was inspected for the first time.
     known: Option<Timestamp>,
     last: Option<Timestamp>,
 }
 
-impl<'a> Done<'a> {
+impl<'a> AdoptionLog<'a> {
     fn of(log: &'a str) -> Self {
-        let mut done = Done::default();
+        let mut done = AdoptionLog::default();
         for line in log.lines().filter(|line| line.contains(": done ")) {
-            let field = |name| line.split(' ').find_map(|word| word.strip_prefix(name));
-            let at = line.split(' ').next().and_then(|word| word.parse::<Timestamp>().ok());
+            let field = |name| line.split(' ').find_map(|keyword| keyword.strip_prefix(name));
+            let at = line.split(' ').next().and_then(|keyword| keyword.parse::<Timestamp>().ok());
             done.last = at.or(done.last);
             let inspected = field("task=").filter(|_| field("verb=") == Some("Inspect"));
             if inspected.is_some_and(|task| done.inspected.insert(task)) {
@@ -83,13 +87,13 @@ impl<'a> Done<'a> {
     }
 }
 
-/// Kills one container and waits until the agent started it again. Each round has its own one: nothing is started
-/// again for ever.
-fn notices(world: &World, round: usize) -> anyhow::Result<()> {
+/// Kills one container and waits until the agent restarted it. Each round uses another one, because restarts
+/// are limited.
+fn notices(world: &WorkerBench, round: usize) -> anyhow::Result<()> {
     let pids = world.pids()?;
     let (id, pid) = pids.iter().nth(round).context("a container for each round")?;
     kill(Pid::from_raw(*pid), Signal::SIGKILL)?;
-    reached(SOON, "the container's next process", || {
+    try_eventually(SOON, "the container's next process", || {
         let now = world.pids().map_err(|error| error.to_string())?;
         let is_new = now.get(id).is_some_and(|found| found != pid);
         let task = world.task(SERVICE, id).ok_or("no such task")?;

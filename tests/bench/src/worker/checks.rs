@@ -1,61 +1,68 @@
-//! What checks cost: the agent's CPU with many HTTP checks, and one exec check beside `ctr task exec`.
+//! The cost of health checks: the agent's CPU with many HTTP checks, and one exec check compared to `ctr task
+//! exec`.
 
 use std::time::Instant;
 
 use anyhow::{Context, ensure};
 use warren_testkit::containerd::ctr;
 use warren_testkit::tool;
-use warren_testkit::wait::reached;
+use warren_testkit::wait::try_eventually;
 
-use super::Scale;
+use super::WorkerBenchScale;
+use super::fixture::{BOX, SOON, WorkerBench, image};
 use super::processes::{self, CONTAINERD, SHIM};
-use super::world::{BOX, SOON, World, image};
-use crate::figures::Figures;
+use crate::figures::BenchFigures;
 use crate::node::{cpu_seconds, cpu_seconds_with_children};
 
 const HTTP: &str = "checked";
 const EXEC: &str = "executed";
 
-pub fn measure(figures: &mut Figures, world: &mut World, scale: Scale) -> anyhow::Result<()> {
+pub fn measure(
+    figures: &mut BenchFigures,
+    world: &mut WorkerBench,
+    scale: WorkerBenchScale,
+) -> anyhow::Result<()> {
     world.import(&image())?;
     http(figures, world, scale)?;
     exec(figures, world, scale)
 }
 
-fn http(figures: &mut Figures, world: &mut World, scale: Scale) -> anyhow::Result<()> {
+fn http(figures: &mut BenchFigures, world: &mut WorkerBench, scale: WorkerBenchScale) -> anyhow::Result<()> {
     let count = scale.containers.to_string();
     let words = ["service", "create", HTTP, "--image", BOX, "--stop-grace", "0s", "--replicas", &count];
     let serve =
         ["--command", "httpd", "--arg", "-f", "--arg", "-p", "--arg", "80", "--arg", "-h", "--arg", "/etc"];
     let check = ["--health-http", ":80/passwd", "--health-interval", "5s"];
-    world.warren().ok(&[&words[..], &check, &serve].concat());
+    world.warren().run_ok(&[&words[..], &check, &serve].concat());
     let agent = world.agent();
-    std::thread::sleep(scale.watched / 3);
+    std::thread::sleep(scale.observed_for / 3);
     let before = cpu_seconds(agent)?;
     // Not a wait for something: what is measured is this time itself.
-    std::thread::sleep(scale.watched);
-    let share = (cpu_seconds(agent)? - before) / scale.watched.as_secs_f64() * 100.0;
-    let what =
-        format!("{count} containers with an HTTP check every 5 s, {:?}: CPU of the agent", scale.watched);
+    std::thread::sleep(scale.observed_for);
+    let share = (cpu_seconds(agent)? - before) / scale.observed_for.as_secs_f64() * 100.0;
+    let what = format!(
+        "{count} containers with an HTTP check every 5 s, {:?}: CPU of the agent",
+        scale.observed_for
+    );
     figures.add(&what, share, "% of core", "< 1");
     let tasks = world.warren().json(&["service", "ps", HTTP]);
     let ready =
         tasks.as_array().map(Vec::as_slice).unwrap_or_default().iter().filter(|task| task["ready"] == true);
     ensure!(ready.count() == scale.containers, "all are healthy after it: {tasks}");
-    world.warren().ok(&["service", "rm", HTTP]);
+    world.warren().run_ok(&["service", "rm", HTTP]);
     Ok(())
 }
 
 /// The same command, `true`, in the same container.
-fn exec(figures: &mut Figures, world: &mut World, scale: Scale) -> anyhow::Result<()> {
+fn exec(figures: &mut BenchFigures, world: &mut WorkerBench, scale: WorkerBenchScale) -> anyhow::Result<()> {
     let words = ["service", "create", EXEC, "--image", BOX, "--stop-grace", "0s"];
     let check = ["--health-cmd", "true", "--health-interval", "100ms"];
-    world.warren().ok(&[&words[..], &check].concat());
+    world.warren().run_ok(&[&words[..], &check].concat());
     let (id, _) = world.only_task(EXEC)?;
     let agent = world.agent();
-    let done = |world: &World| -> anyhow::Result<f64> { world.metric("health_checks_total") };
+    let done = |world: &WorkerBench| -> anyhow::Result<f64> { world.metric("health_checks_total") };
     let (checks, spent) = (done(world)?, cpu_seconds_with_children(agent)?);
-    std::thread::sleep(scale.watched / 3);
+    std::thread::sleep(scale.observed_for / 3);
     let checks = done(world)? - checks;
     ensure!(checks > 10.0, "only {checks} checks were done");
     let cost = (cpu_seconds_with_children(agent)? - spent) / checks * 1000.0;
@@ -65,7 +72,7 @@ fn exec(figures: &mut Figures, world: &mut World, scale: Scale) -> anyhow::Resul
     let walls: Vec<f64> =
         results.iter().filter_map(|check| check["durationUs"].as_f64()).map(|us| us / 1000.0).collect();
     figures.add_samples("an exec check: from start to end", &walls, "ms", "");
-    world.warren().ok(&["service", "update", EXEC, "--no-health"]);
+    world.warren().run_ok(&["service", "update", EXEC, "--no-health"]);
     let (id, _) = world.only_serving(EXEC)?;
     let mut parts = processes::of_kind(&world.worker, CONTAINERD);
     parts.extend(processes::of_kind(&world.worker, SHIM));
@@ -85,8 +92,8 @@ fn exec(figures: &mut Figures, world: &mut World, scale: Scale) -> anyhow::Resul
     figures.add_samples("`ctr task exec`: from start to end", &walls, "ms", "");
     let each = (clients + parts) / walls.len() as f64 * 1000.0;
     figures.add("`ctr task exec`: CPU of ctr, containerd and shim, without runc", each, "ms", "");
-    world.warren().ok(&["service", "rm", EXEC]);
-    reached(SOON, "no container", || {
+    world.warren().run_ok(&["service", "rm", EXEC]);
+    try_eventually(SOON, "no container", || {
         let left = world.pids().map_err(|error| error.to_string())?;
         if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
     })?;

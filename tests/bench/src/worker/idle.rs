@@ -1,17 +1,21 @@
-//! What an agent costs: memory with and without tasks, CPU while nothing changes.
+//! The cost of an idle agent: memory with and without tasks, CPU while nothing changes.
 
 use anyhow::ensure;
 
-use super::Scale;
+use super::WorkerBenchScale;
+use super::fixture::{WorkerBench, image};
 use super::processes::{self, CONTAINERD, LOGGER, SHIM};
-use super::world::{World, image};
-use crate::figures::Figures;
+use crate::figures::BenchFigures;
 use crate::node::cpu_seconds;
 
-/// The service of all containers; none has a check.
+/// The service of all containers, which have no checks.
 pub const SERVICE: &str = "idle";
 
-pub fn measure(figures: &mut Figures, world: &mut World, scale: Scale) -> anyhow::Result<()> {
+pub fn measure(
+    figures: &mut BenchFigures,
+    world: &mut WorkerBench,
+    scale: WorkerBenchScale,
+) -> anyhow::Result<()> {
     let agent = world.agent();
     let (kind, aim) = if scale.is_hybrid { ("hybrid node", "") } else { ("agent", "< 15") };
     let fresh = processes::memory(agent)?;
@@ -27,13 +31,13 @@ pub fn measure(figures: &mut Figures, world: &mut World, scale: Scale) -> anyhow
     );
     let count = scale.containers;
     let replicas = count.to_string();
-    let words = ["service", "create", SERVICE, "--image", super::world::BOX, "--stop-grace", "0s"];
-    world.warren().ok(&[&words[..], &["--replicas", &replicas]].concat());
+    let words = ["service", "create", SERVICE, "--image", super::fixture::BOX, "--stop-grace", "0s"];
+    world.warren().run_ok(&[&words[..], &["--replicas", &replicas]].concat());
     let running = world.pids()?.len();
     ensure!(running == count, "{count} containers should run, found {running}");
     cpu(figures, world, scale)?;
     let full = processes::memory(agent)?;
-    // After the watch: what the starts needed for a moment is given back by then, or it is kept.
+    // After the observation, when temporary memory of the starts is returned.
     let growth = (full.resident - empty.resident) / count as f64;
     figures.add(&format!("{kind} with {count} tasks, RSS"), full.resident / 1024.0, "MiB", "");
     figures.add(&format!("growth per task, RSS of the {kind}"), growth, "KiB", "< 100");
@@ -48,21 +52,21 @@ pub fn measure(figures: &mut Figures, world: &mut World, scale: Scale) -> anyhow
 }
 
 /// While nothing changes.
-fn cpu(figures: &mut Figures, world: &mut World, scale: Scale) -> anyhow::Result<()> {
+fn cpu(figures: &mut BenchFigures, world: &mut WorkerBench, scale: WorkerBenchScale) -> anyhow::Result<()> {
     let agent = world.agent();
     let containerd = processes::of_kind(&world.worker, CONTAINERD);
     ensure!(containerd.len() == 1, "one containerd of the worker, found {containerd:?}");
     let before = world.pids()?;
-    // What followed the starts is over after the next list and sweep.
-    std::thread::sleep(scale.watched / 3);
+    // Work after the starts is complete after the next list and sweep.
+    std::thread::sleep(scale.observed_for / 3);
     let spent = (cpu_seconds(agent)?, cpu_seconds(containerd[0])?);
     // Not a wait for something: what is measured is this time itself.
-    std::thread::sleep(scale.watched);
+    std::thread::sleep(scale.observed_for);
     let later = (cpu_seconds(agent)?, cpu_seconds(containerd[0])?);
     ensure!(world.pids()? == before, "containers changed while nothing should");
-    let share = |from: f64, to: f64| (to - from) / scale.watched.as_secs_f64() * 100.0;
-    let what = format!("{} containers, nothing changes, {:?}", before.len(), scale.watched);
-    // A hybrid node's manager spends as well.
+    let share = |from: f64, to: f64| (to - from) / scale.observed_for.as_secs_f64() * 100.0;
+    let what = format!("{} containers, nothing changes, {:?}", before.len(), scale.observed_for);
+    // A hybrid node's manager uses CPU as well.
     let aim = if scale.is_hybrid { "" } else { "< 0.5" };
     figures.add(&format!("{what}: CPU of the agent"), share(spent.0, later.0), "% of core", aim);
     figures.add(&format!("{what}: CPU of containerd"), share(spent.1, later.1), "% of core", "");

@@ -1,4 +1,5 @@
-//! A container that writes lines of 1 KiB at 100 MB/s while its agent is killed: every line is there once, in order.
+//! A container writes lines of 1 KiB at 100 MB/s while its agent is killed: every line is stored once, in
+//! order.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -6,37 +7,41 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, bail, ensure};
-use warren_testkit::image::Image;
+use warren_testkit::image::TestImage;
 use warren_testkit::tool;
-use warren_testkit::wait::reached;
+use warren_testkit::wait::try_eventually;
 
-use super::Scale;
+use super::WorkerBenchScale;
+use super::fixture::{SOON, WorkerBench};
 use super::processes::{self, LOGGER};
-use super::world::{SOON, World};
-use crate::figures::Figures;
+use crate::figures::BenchFigures;
 
 const IMAGE: &str = "warren.local/flood:1";
-/// With its newline.
+/// Includes the newline.
 const LINE: u64 = 1024;
-/// Bytes per second that the container tries to write.
+/// The target rate of the container in bytes per second.
 const RATE: u64 = 100_000_000;
 
-pub fn measure(figures: &mut Figures, world: &mut World, scale: Scale) -> anyhow::Result<()> {
-    world.import(&Image::of_executable(IMAGE, "flood", compile(world.worker.scratch())?)?)?;
+pub fn measure(
+    figures: &mut BenchFigures,
+    world: &mut WorkerBench,
+    scale: WorkerBenchScale,
+) -> anyhow::Result<()> {
+    world.import(&TestImage::of_executable(IMAGE, "flood", compile(world.worker.scratch())?)?)?;
     let lines = RATE * scale.writing.as_secs() / LINE;
     let volume = lines * LINE;
-    // Two files' worth of room above the volume and what stands before each line.
+    // Room for two files above the volume and the prefix of each line.
     let (size, files) = (128 << 20, (volume / (128 << 20) + 4).to_string());
     let words = ["service", "create", "flood", "--image", IMAGE, "--stop-grace", "0s"];
     let limits = ["--log-max-size", &format!("{size}"), "--log-files", &files];
     let what = ["--arg", &lines.to_string(), "--arg", &RATE.to_string()];
-    world.warren().ok(&[&words[..], &limits, &what].concat());
+    world.warren().run_ok(&[&words[..], &limits, &what].concat());
     let (task, pid) = world.only_task("flood")?;
     let loggers = processes::of_kind(&world.worker, LOGGER);
     ensure!(loggers.len() == 1, "one logger for one container, found {loggers:?}");
     let directory = world.directory(&task);
     let until = |share: u64| {
-        reached(SOON, "a part of the volume", || {
+        try_eventually(SOON, "a part of the volume", || {
             let written = bytes_in(&directory).map_err(|error| error.to_string())?;
             if written >= volume / 100 * share { Ok(written) } else { Err(format!("{written} of {volume}")) }
         })
@@ -48,12 +53,12 @@ pub fn measure(figures: &mut Figures, world: &mut World, scale: Scale) -> anyhow
     let at_restart = until((at_kill * 100 / volume + 15).min(90))?;
     world.worker.run_again();
     world.worker.wait_ready();
-    let said = reached(2 * SOON, "the line that says that all are written", || {
+    let said = try_eventually(2 * SOON, "the last line of the container", || {
         let ran = world.warren().run(&["task", "logs", &task, "--tail", "1"]);
         if ran.stdout.contains(" lines took ") { Ok(ran.stdout) } else { Err(ran.to_string()) }
     })?;
     let cpu = processes::cpu_of_all(&loggers)?;
-    let took = said.trim().strip_prefix(&format!("{lines} lines took ")).context("the writer's own words")?;
+    let took = said.trim().strip_prefix(&format!("{lines} lines took ")).context("the writer's last line")?;
     let took = took.trim_end_matches(" us").parse::<f64>()? / 1e6;
     ensure!(world.only_task("flood")? == (task.clone(), pid), "the container got another process");
     let start = Instant::now();
@@ -75,7 +80,7 @@ pub fn measure(figures: &mut Figures, world: &mut World, scale: Scale) -> anyhow
     Ok(())
 }
 
-/// The writer as a program that needs no libraries.
+/// The writer as a static program.
 fn compile(directory: &Path) -> anyhow::Result<Vec<u8>> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/flood.rs");
     let program = directory.join("flood");
@@ -87,7 +92,7 @@ fn compile(directory: &Path) -> anyhow::Result<Vec<u8>> {
     Ok(std::fs::read(program)?)
 }
 
-/// What the files below `directory` hold.
+/// The size of the files below `directory`.
 fn bytes_in(directory: &Path) -> std::io::Result<u64> {
     let mut sum = 0;
     for entry in std::fs::read_dir(directory)? {
@@ -98,14 +103,14 @@ fn bytes_in(directory: &Path) -> std::io::Result<u64> {
     Ok(sum)
 }
 
-/// Reads all that the task wrote, which is `lines` numbered lines and one more.
-fn count(world: &World, task: &str, lines: u64) -> anyhow::Result<()> {
+/// Reads all output of the task, which is `lines` numbered lines and one more.
+fn count(world: &WorkerBench, task: &str, lines: u64) -> anyhow::Result<()> {
     let mut command = world.warren().command(&["task", "logs", task]);
     let mut reading = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
     let output = reading.stdout.take().context("its output was asked for")?;
     let counted = count_lines(BufReader::with_capacity(1 << 20, output), lines);
     if counted.is_err() {
-        // It writes to nobody any more; that it has ended already is as good.
+        // It does not write any more; it may even have ended.
         let _ = reading.kill();
     }
     let status = reading.wait()?;
@@ -122,7 +127,7 @@ fn count_lines(mut output: impl BufRead, lines: u64) -> anyhow::Result<()> {
         let number = line.get(..12).and_then(|number| std::str::from_utf8(number).ok());
         if number.and_then(|number| number.parse().ok()) != Some(expected) || line.len() as u64 != LINE {
             let found = String::from_utf8_lossy(&line[..line.len().min(40)]).into_owned();
-            bail!("line {expected} of {lines} should be here, found {:?} of {} bytes", found, line.len());
+            bail!("line {expected} of {lines} is missing, found {:?} of {} bytes", found, line.len());
         }
     }
     let mut rest = String::new();

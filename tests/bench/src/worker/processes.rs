@@ -1,21 +1,21 @@
-//! What the processes of one node take, by kind.
+//! The memory and CPU of one node's processes, by kind.
 
 use std::path::Path;
 
 use anyhow::Context;
-use warren_testkit::leftovers;
-use warren_testkit::node::Node;
+use warren_testkit::cleanup;
+use warren_testkit::node::LabNode;
 
 /// A kind of process beside a container.
 pub const SHIM: &str = "containerd-shim-runc-v2";
 /// A kind of process beside a container.
 pub const LOGGER: &str = "warren-logger";
-/// What starts containers.
+/// The process that starts containers.
 pub const CONTAINERD: &str = "containerd";
 
-/// The processes of `node` that run the program called `name`, and of no other node.
-pub fn of_kind(node: &Node, name: &str) -> Vec<i32> {
-    let found = leftovers::processes(node.scratch());
+/// The processes of `node`, and of no other node, that run the program called `name`.
+pub fn of_kind(node: &LabNode, name: &str) -> Vec<i32> {
+    let found = cleanup::processes(node.scratch());
     let is_kind = |command: &str| {
         let program = command.split(' ').next().map(Path::new);
         program.and_then(Path::file_name).is_some_and(|found| found == name)
@@ -25,30 +25,30 @@ pub fn of_kind(node: &Node, name: &str) -> Vec<i32> {
 
 /// Of one process or the sum of several, in KiB.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Memory {
-    /// Pages that it has, shared ones too.
+pub struct ProcessMemory {
+    /// Resident pages, including shared ones.
     pub resident: f64,
-    /// A page that several share counts in parts.
+    /// Each shared page is divided among its processes.
     pub proportional: f64,
 }
 
-/// What the kernel says of `pid`.
-pub fn memory(pid: i32) -> anyhow::Result<Memory> {
+/// The values in `/proc` for `pid`.
+pub fn memory(pid: i32) -> anyhow::Result<ProcessMemory> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
     let field = |name: &str| -> anyhow::Result<f64> {
         let line =
             text.lines().find_map(|line| line.strip_prefix(name)).context("a field of smaps_rollup")?;
         Ok(line.trim().trim_end_matches(" kB").parse()?)
     };
-    Ok(Memory { resident: field("Rss:")?, proportional: field("Pss:")? })
+    Ok(ProcessMemory { resident: field("Rss:")?, proportional: field("Pss:")? })
 }
 
 /// The sum of `pids`.
-pub fn memory_of_all(pids: &[i32]) -> anyhow::Result<Memory> {
-    pids.iter().try_fold(Memory::default(), |sum, pid| {
+pub fn memory_of_all(pids: &[i32]) -> anyhow::Result<ProcessMemory> {
+    pids.iter().try_fold(ProcessMemory::default(), |sum, pid| {
         let one = memory(*pid)?;
         let proportional = sum.proportional + one.proportional;
-        Ok(Memory { resident: sum.resident + one.resident, proportional })
+        Ok(ProcessMemory { resident: sum.resident + one.resident, proportional })
     })
 }
 

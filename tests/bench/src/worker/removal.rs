@@ -1,19 +1,23 @@
-//! All containers of an agent are removed at once: what is waited for in turns shows here.
+//! All containers of an agent are removed at once: shows where removals wait for each other.
 
 use std::time::Instant;
 
 use anyhow::{Context, ensure};
 use jiff::Timestamp;
 
-use super::Scale;
+use super::WorkerBenchScale;
+use super::fixture::WorkerBench;
 use super::idle::SERVICE;
-use super::world::World;
-use crate::figures::Figures;
+use crate::figures::BenchFigures;
 
-pub fn measure(figures: &mut Figures, world: &mut World, scale: Scale) -> anyhow::Result<()> {
+pub fn measure(
+    figures: &mut BenchFigures,
+    world: &mut WorkerBench,
+    scale: WorkerBenchScale,
+) -> anyhow::Result<()> {
     let read = world.worker.process().log().len();
-    let (start, said) = (Instant::now(), Timestamp::now());
-    world.warren().ok(&["service", "rm", SERVICE]);
+    let (start, started_at) = (Instant::now(), Timestamp::now());
+    world.warren().run_ok(&["service", "rm", SERVICE]);
     let took = start.elapsed().as_secs_f64();
     let left = world.pids()?;
     ensure!(left.is_empty(), "no container should be left, found {left:?}");
@@ -21,7 +25,7 @@ pub fn measure(figures: &mut Figures, world: &mut World, scale: Scale) -> anyhow
     let lines = log.get(read..).unwrap_or_default().lines();
     let removed = lines.filter(|line| line.contains(": done ") && line.contains(" verb=RemoveContainer "));
     let times = removed.filter_map(|line| line.split(' ').next()?.parse::<Timestamp>().ok());
-    let times: Vec<i64> = times.map(|time| time.as_microsecond() - said.as_microsecond()).collect();
+    let times: Vec<i64> = times.map(|time| time.as_microsecond() - started_at.as_microsecond()).collect();
     ensure!(times.len() == scale.containers, "{} containers were removed, says the agent", times.len());
     let first = times.iter().min().context("a container was removed")?;
     let what = format!("service rm of {} tasks", scale.containers);

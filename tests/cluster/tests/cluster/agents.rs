@@ -1,4 +1,4 @@
-//! The real agent beside the real manager: only containers and the kernel's network are fakes.
+//! The real agent and the real manager: only containers and the kernel's network are fakes.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -6,95 +6,96 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use warren_client::TaskFilter;
-use warren_image::{Connection, Digest, Images};
+use warren_image::{ContainerdConnection, Digest, ImageStore};
 use warren_network::fake::FakeNetwork;
 use warren_proto::v1;
-use warren_runtime::fake::Fake;
-use warren_runtime::{Process, Reference, Runtime};
-use warren_security::{Credentials, LiveCertificate, Roots};
+use warren_runtime::fake::FakeRuntime;
+use warren_runtime::{ProcessState, Reference, Runtime};
+use warren_security::{Credentials, ReloadableCertificate, Roots};
 use warren_testkit::wait::eventually_async;
 use warren_types::Timestamp;
-use warren_worker::{Config, Doors, FakeImages, ImageSource, NodeOverrides, Worker};
+use warren_worker::{FakeImages, HostBackends, ImageSource, NodeOverrides, Worker, WorkerConfig};
 
+use crate::fixture::{ManagerFixture, WAIT_DEADLINE, new_id, spec};
 use crate::worker::DIGEST;
-use crate::world::{PATIENCE, World, new_id, spec};
 
-/// What outlives an agent: its machine.
-pub struct Machine {
+/// The machine of an agent, which survives it.
+pub struct AgentMachine {
     directory: tempfile::TempDir,
-    pub runtime: Fake,
+    pub runtime: FakeRuntime,
     images: FakeImages,
     network: Arc<FakeNetwork>,
 }
 
-impl Machine {
+impl AgentMachine {
     pub async fn new() -> Self {
-        let (runtime, images) = (Fake::new(), FakeImages::default());
+        let (runtime, images) = (FakeRuntime::new(), FakeImages::default());
         let (tag, digest) = (Reference::parse("web:1").unwrap(), Digest::parse(DIGEST).unwrap());
-        runtime.add_image(&tag.pinned(&digest));
-        images.has(&tag, digest);
-        // One that nobody used for long would be removed.
+        runtime.add_image(&tag.with_digest(&digest));
+        images.add(&tag, digest);
+        // An image that was unused for long would be removed.
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-        images.touch(&tag, Timestamp(now.as_millis() as u64)).await.unwrap();
+        images.mark_used(&tag, Timestamp(now.as_millis() as u64)).await.unwrap();
         let network = Arc::new(FakeNetwork::new("/run/none"));
         Self { directory: tempfile::tempdir().unwrap(), runtime, images, network }
     }
 
-    async fn agent(&self, world: &World) -> Worker {
+    async fn agent(&self, world: &ManagerFixture) -> Worker {
         let manager = world.manager();
         self.agent_of(vec![manager.address()], &manager.node().unwrap().1, manager.roots()).await
     }
 
-    /// The agent of the node that these credentials are of. It is told of these managers, and hears of others.
+    /// The agent of the node with these credentials. It starts with these managers, and learns of others.
     pub async fn agent_of(&self, managers: Vec<SocketAddr>, node: &Credentials, roots: Roots) -> Worker {
-        let config = Config {
+        let config = WorkerConfig {
             data_dir: self.directory.path().to_owned(),
             run_dir: self.directory.path().join("run"),
             managers: managers.iter().map(SocketAddr::to_string).collect(),
-            certificate: LiveCertificate::new(node),
+            certificate: ReloadableCertificate::new(node),
             roots,
             overrides: NodeOverrides::default(),
-            max_archive: 1 << 30,
+            max_archive_bytes: 1 << 30,
             membership: None,
         };
-        let connection = Connection::new(self.directory.path().join("none.sock"), "warren").unwrap();
-        let doors = Doors {
+        let connection =
+            ContainerdConnection::new(self.directory.path().join("none.sock"), "warren").unwrap();
+        let doors = HostBackends {
             runtime: Arc::new(self.runtime.clone()),
             network: self.network.clone(),
-            images: Images::new(connection, "overlayfs"),
-            source: Arc::new(self.images.clone()),
+            images: ImageStore::new(connection, "overlayfs"),
+            image_source: Arc::new(self.images.clone()),
             containerd: None,
             namespace: None,
         };
         Worker::start(config, doors).await.unwrap()
     }
 
-    /// Processes that run, by container.
+    /// Running processes, by container.
     pub async fn processes(&self) -> BTreeMap<String, u32> {
         let found = self.runtime.list().await.unwrap().into_iter();
         let running = found.filter_map(|found| match found.process {
-            Process::Running { pid } => Some((found.id.to_string(), pid)),
+            ProcessState::Running { pid } => Some((found.id.to_string(), pid)),
             _ => None,
         });
         running.collect()
     }
 }
 
-/// Waits until so many tasks are RUNNING and no others are left.
-async fn running(world: &World, wanted: usize) {
+/// Waits until that many tasks are RUNNING and no others are left.
+async fn running(world: &ManagerFixture, expected: usize) {
     let client = world.local().await;
-    eventually_async(PATIENCE, "tasks to run", || async {
+    eventually_async(WAIT_DEADLINE, "tasks to run", || async {
         let filter = TaskFilter { current: true, ..TaskFilter::default() };
         let tasks = client.tasks().list(filter).await.map_err(|error| error.to_string())?;
         let run = tasks.iter().filter(|task| task.state() == v1::TaskState::Running).count();
-        if (run, tasks.len()) == (wanted, wanted) { Ok(()) } else { Err(format!("{tasks:#?}")) }
+        if (run, tasks.len()) == (expected, expected) { Ok(()) } else { Err(format!("{tasks:#?}")) }
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_service_runs_survives_its_agent_and_leaves_nothing() {
-    let (mut world, machine) = (World::new().await, Machine::new().await);
+async fn service_survives_its_agent_and_leaves_nothing() {
+    let (mut world, machine) = (ManagerFixture::new().await, AgentMachine::new().await);
     let agent = machine.agent(&world).await;
     let client = world.local().await;
     client.services().create(new_id(), &spec("web", 3)).await.unwrap();
@@ -105,7 +106,7 @@ async fn a_service_runs_survives_its_agent_and_leaves_nothing() {
     agent.stop().await.unwrap();
     assert_eq!(machine.processes().await, processes, "containers outlive the agent");
     let agent = machine.agent(&world).await;
-    eventually_async(PATIENCE, "the new agent to be ready", || async {
+    eventually_async(WAIT_DEADLINE, "the new agent to be ready", || async {
         agent.ready().map_err(|missing| missing.to_string())
     })
     .await;
@@ -124,7 +125,7 @@ async fn a_service_runs_survives_its_agent_and_leaves_nothing() {
     running(&world, 1).await;
     client.services().remove("web", None).await.unwrap();
     running(&world, 0).await;
-    eventually_async(PATIENCE, "everything to be gone", || async {
+    eventually_async(WAIT_DEADLINE, "everything to be gone", || async {
         let left = (machine.runtime.list().await.unwrap().len(), machine.network.tasks().len());
         let services = client.services().list().await.unwrap().len();
         if (left, services) == ((0, 0), 0) { Ok(()) } else { Err(format!("{left:?}, {services} services")) }

@@ -1,30 +1,31 @@
-//! How a machine becomes a node: tokens, and who is let in with them.
+//! How a machine becomes a node: tokens, and which requests are accepted with them.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::net::TcpStream;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
-use warren_client::{JoinToken, NewToken, TokenWish};
+use warren_client::{JoinToken, NewToken, TokenOptions};
 use warren_proto::v1::membership_client::MembershipClient;
 use warren_proto::v1::tokens_client::TokensClient;
 use warren_proto::{Problem, v1};
 use warren_security::{
-    CertificateAuthority, CertificateRequest, Credentials, JoinError, PrivateKey, Role, connect_to_join,
+    CertificateAuthority, CertificateRequest, Credentials, JoinConnectError, PrivateKey, Role,
+    connect_to_join,
 };
 use warren_testkit::wait::eventually_async;
 use warren_types::{Id, NodeRole, TokenId};
 
-use crate::worker::Worker;
-use crate::world::{Caller, PATIENCE, World, description};
+use crate::fixture::{CallerKind, ManagerFixture, WAIT_DEADLINE, description};
+use crate::worker::ScriptedWorker;
 
-/// A machine that wants to be a node.
-pub struct Machine {
+/// A machine that is not a node yet.
+pub struct JoiningMachine {
     pub key: PrivateKey,
     pub name: String,
 }
 
-impl Machine {
+impl JoiningMachine {
     pub fn new(name: &str) -> Self {
         Self { key: PrivateKey::generate().unwrap(), name: name.to_owned() }
     }
@@ -43,8 +44,8 @@ impl Machine {
     }
 
     /// Joins as agents do, over a connection without a certificate.
-    pub async fn join(&self, world: &World, token: &JoinToken) -> Result<Credentials, Status> {
-        let credentials = self.join_over(world.channel(Caller::Anonymous).await, token).await?;
+    pub async fn join(&self, world: &ManagerFixture, token: &JoinToken) -> Result<Credentials, Status> {
+        let credentials = self.join_over(world.channel(CallerKind::Anonymous).await, token).await?;
         assert_eq!(credentials.identity().cluster(), world.manager().cluster().to_string());
         world.manager().roots().check_issued(&credentials).unwrap();
         Ok(credentials)
@@ -62,19 +63,19 @@ impl Machine {
     }
 }
 
-async fn stranger(world: &World) -> MembershipClient<Channel> {
-    MembershipClient::new(world.channel(Caller::Anonymous).await)
+async fn anonymous_client(world: &ManagerFixture) -> MembershipClient<Channel> {
+    MembershipClient::new(world.channel(CallerKind::Anonymous).await)
 }
 
-pub async fn token(world: &World, ttl: Option<Duration>, max_uses: Option<u32>) -> NewToken {
-    let wish = TokenWish { role: NodeRole::Worker, ttl, max_uses };
-    world.admin().await.tokens().create(TokenId(Id(rand::random())), &wish).await.unwrap()
+pub async fn token(world: &ManagerFixture, ttl: Option<Duration>, max_uses: Option<u32>) -> NewToken {
+    let options = TokenOptions { role: NodeRole::Worker, ttl, max_uses };
+    world.admin().await.tokens().create(TokenId(Id(rand::random())), &options).await.unwrap()
 }
 
-/// A further node of the cluster.
-pub async fn joined(world: &World, name: &str) -> Credentials {
+/// Another node of the cluster.
+pub async fn joined(world: &ManagerFixture, name: &str) -> Credentials {
     let NewToken { secret, .. } = token(world, None, None).await;
-    Machine::new(name).join(world, &secret).await.unwrap()
+    JoiningMachine::new(name).join(world, &secret).await.unwrap()
 }
 
 fn reason(refused: Result<Credentials, Status>) -> (Code, String) {
@@ -83,60 +84,63 @@ fn reason(refused: Result<Credentials, Status>) -> (Code, String) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_machine_with_a_token_becomes_a_node_and_uses_it_once() {
-    let world = World::new().await;
+async fn token_admits_a_node_once() {
+    let world = ManagerFixture::new().await;
     let client = world.admin().await;
     let NewToken { token: made, secret } = token(&world, Some(Duration::from_secs(3600)), Some(2)).await;
-    let machine = Machine::new("n2");
+    let machine = JoiningMachine::new("n2");
     let credentials = machine.join(&world, &secret).await.unwrap();
     machine.join(&world, &secret).await.unwrap();
     let [shown] = &client.tokens().list().await.unwrap()[..] else { panic!("one token") };
     assert_eq!((&shown.id, shown.uses, shown.max_uses), (&made.id, 1, Some(2)), "the same machine again");
-    let worker = Worker::dial_as(&world, &credentials).await;
+    let worker = ScriptedWorker::dial_as(&world, &credentials).await;
     assert_eq!(worker.welcome.settings.unwrap().node_id, credentials.identity().id());
     let node = client.nodes().get("n2").await.unwrap();
     assert_eq!((node.role(), node.id.as_str()), (v1::NodeRole::Worker, credentials.identity().id()));
     assert_eq!(client.nodes().get("n1").await.unwrap().role(), v1::NodeRole::Manager);
 
-    Machine::new("").join(&world, &secret).await.unwrap();
+    JoiningMachine::new("").join(&world, &secret).await.unwrap();
     let names: Vec<String> = client.nodes().list().await.unwrap().into_iter().map(|node| node.name).collect();
     assert!(names.len() == 3 && names.iter().any(|name| name.starts_with("node-")), "{names:?}");
-    let used_up = Machine::new("n4").join(&world, &secret).await;
+    let used_up = JoiningMachine::new("n4").join(&world, &secret).await;
     assert_eq!(reason(used_up), (Code::PermissionDenied, "TOKEN_USED_UP".into()));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_has_no_good_token_stays_outside() {
-    let world = World::new().await;
+async fn invalid_token_is_refused() {
+    let world = ManagerFixture::new().await;
     let client = world.admin().await;
     let denied = |reason: &str| (Code::PermissionDenied, reason.to_owned());
     let short = token(&world, Some(Duration::from_millis(500)), None).await;
     let end = UNIX_EPOCH + Duration::from_millis(short.token.expires_at.unwrap());
-    eventually_async(PATIENCE, "the token to expire", || async {
+    eventually_async(WAIT_DEADLINE, "the token to expire", || async {
         if SystemTime::now() > end { Ok(()) } else { Err("it holds".to_owned()) }
     })
     .await;
     let writes = client.cluster().info().await.unwrap().log_writes;
-    assert_eq!(reason(Machine::new("n2").join(&world, &short.secret).await), denied("TOKEN_EXPIRED"));
+    assert_eq!(reason(JoiningMachine::new("n2").join(&world, &short.secret).await), denied("TOKEN_EXPIRED"));
     let invented = JoinToken::generate(short.secret.authority()).unwrap();
-    assert_eq!(reason(Machine::new("n2").join(&world, &invented).await), denied("TOKEN_UNKNOWN"));
-    assert_eq!(client.cluster().info().await.unwrap().log_writes, writes, "strangers write nothing");
+    assert_eq!(reason(JoiningMachine::new("n2").join(&world, &invented).await), denied("TOKEN_UNKNOWN"));
+    assert_eq!(client.cluster().info().await.unwrap().log_writes, writes, "rejected machines write nothing");
     let removed = token(&world, None, None).await;
     client.tokens().remove(&removed.token.id).await.unwrap();
     assert!(client.tokens().remove(&removed.token.id).await.unwrap_err().is_not_found());
-    assert_eq!(reason(Machine::new("n2").join(&world, &removed.secret).await), denied("TOKEN_UNKNOWN"));
+    assert_eq!(
+        reason(JoiningMachine::new("n2").join(&world, &removed.secret).await),
+        denied("TOKEN_UNKNOWN")
+    );
     let other = CertificateAuthority::create("0000000000000000000000001", SystemTime::now()).unwrap();
     let foreign = JoinToken::generate(other.digest()).unwrap();
-    assert_eq!(reason(Machine::new("n2").join(&world, &foreign).await), denied("OTHER_CLUSTER"));
-    // Who asks as agents do does not even say it.
+    assert_eq!(reason(JoiningMachine::new("n2").join(&world, &foreign).await), denied("OTHER_CLUSTER"));
+    // An agent does not even send its request then.
     let stream = TcpStream::connect(world.manager().address()).await.unwrap();
-    let refused = connect_to_join(stream, foreign.authority(), PATIENCE).await.unwrap_err();
-    assert!(matches!(refused, JoinError::AnotherCluster { .. }), "{refused}");
+    let refused = connect_to_join(stream, foreign.authority(), WAIT_DEADLINE).await.unwrap_err();
+    assert!(matches!(refused, JoinConnectError::AnotherCluster { .. }), "{refused}");
     let good = token(&world, None, None).await.secret;
     let stream = TcpStream::connect(world.manager().address()).await.unwrap();
-    connect_to_join(stream, good.authority(), PATIENCE).await.unwrap();
+    connect_to_join(stream, good.authority(), WAIT_DEADLINE).await.unwrap();
     assert_eq!(
-        reason(Machine::new("n1").join(&world, &good).await),
+        reason(JoiningMachine::new("n1").join(&world, &good).await),
         (Code::AlreadyExists, "NODE_EXISTS".into()),
         "that name is taken"
     );
@@ -145,11 +149,11 @@ async fn who_has_no_good_token_stays_outside() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_stranger_says_is_checked_field_by_field() {
-    let world = World::new().await;
+async fn join_request_is_validated_by_field() {
+    let world = ManagerFixture::new().await;
     let token = token(&world, None, None).await.secret;
-    let good = Machine::new("n2").join_request(&token);
-    let mut stranger = stranger(&world).await;
+    let good = JoiningMachine::new("n2").join_request(&token);
+    let mut stranger = anonymous_client(&world).await;
     let long = "-".repeat(9 << 10);
     let wrong = v1::JoinRequest {
         token: "WRN-1-12".into(),
@@ -164,11 +168,11 @@ async fn what_a_stranger_says_is_checked_field_by_field() {
     let refused = Problem::from(&stranger.join(nothing).await.unwrap_err());
     assert_eq!(refused.violations.0[0].path, "description");
     assert!(!refused.to_string().contains(&*token.reveal()));
-    // More than a stranger's whole connection may send.
+    // More than the limit of a connection without a certificate.
     let mut flood = good.clone();
     flood.name = "n".repeat(1 << 20);
     assert!(stranger.join(flood).await.is_err());
-    let mut member = MembershipClient::new(world.channel(Caller::Certified(Role::Worker)).await);
+    let mut member = MembershipClient::new(world.channel(CallerKind::Certified(Role::Worker)).await);
     let refused = member.join(good).await.unwrap_err();
     assert_eq!(refused.code(), Code::PermissionDenied);
     assert!(refused.message().contains("without a certificate"), "{}", refused.message());
@@ -176,8 +180,8 @@ async fn what_a_stranger_says_is_checked_field_by_field() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_are_made_once_and_listed_in_pages() {
-    let world = World::new().await;
-    let mut raw = TokensClient::new(world.channel(Caller::Local).await);
+    let world = ManagerFixture::new().await;
+    let mut raw = TokensClient::new(world.channel(CallerKind::Local).await);
     let request = |number: u8| v1::CreateTokenRequest {
         id: Id(u128::from(number)).to_string(),
         role: v1::NodeRole::Worker.into(),

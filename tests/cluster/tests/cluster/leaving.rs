@@ -1,4 +1,4 @@
-//! Staying a node, and how a machine ceases to be one.
+//! Certificates of nodes, and how a machine leaves the cluster.
 
 use std::collections::BTreeMap;
 
@@ -10,24 +10,24 @@ use warren_proto::{Problem, v1};
 use warren_security::{Credentials, Role};
 use warren_testkit::wait::eventually_async;
 
-use crate::joining::{Machine, joined, token};
-use crate::worker::Worker;
-use crate::world::{Caller, PATIENCE, World, new_id, spec};
+use crate::fixture::{CallerKind, ManagerFixture, WAIT_DEADLINE, new_id, spec};
+use crate::joining::{JoiningMachine, joined, token};
+use crate::worker::ScriptedWorker;
 
 fn removed(status: &Status) {
     let problem = Problem::from(status);
     assert_eq!((problem.code, problem.reason.as_str()), (Code::FailedPrecondition, "NODE_REMOVED"));
 }
 
-async fn leave(world: &World, node: &Credentials, force: bool) -> u32 {
+async fn leave(world: &ManagerFixture, node: &Credentials, force: bool) -> u32 {
     let mut member = MembershipClient::new(world.channel_as(Some(node)).await);
     member.leave(v1::LeaveRequest { force }).await.unwrap().into_inner().tasks
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_renews_its_certificate_under_its_own_name() {
-    let world = World::new().await;
-    let machine = Machine::new("n2");
+    let world = ManagerFixture::new().await;
+    let machine = JoiningMachine::new("n2");
     let before = machine.join(&world, &token(&world, None, None).await.secret).await.unwrap();
     let mut member = MembershipClient::new(world.channel_as(Some(&before)).await);
     let request = v1::RenewRequest { certificate_request: machine.request() };
@@ -35,44 +35,44 @@ async fn a_node_renews_its_certificate_under_its_own_name() {
     let after = Credentials::new(certificate, machine.key.clone()).unwrap();
     assert_eq!(after.identity(), before.identity());
     assert_ne!(after.certificate_pem(), before.certificate_pem());
-    Worker::dial_as(&world, &after).await;
+    ScriptedWorker::dial_as(&world, &after).await;
     let wrong = v1::RenewRequest { certificate_request: "none".into() };
     let refused = Problem::from(&member.renew(wrong).await.unwrap_err());
     assert_eq!(refused.violations.0[0].path, "certificateRequest");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_removed_node_is_told_so_wherever_it_asks() {
-    let world = World::new().await;
+async fn removed_node_is_refused_by_every_call() {
+    let world = ManagerFixture::new().await;
     let client = world.admin().await;
-    let machine = Machine::new("n2");
+    let machine = JoiningMachine::new("n2");
     let node = machine.join(&world, &token(&world, None, None).await.secret).await.unwrap();
-    let mut worker = Worker::dial_as(&world, &node).await;
+    let mut worker = ScriptedWorker::dial_as(&world, &node).await;
     worker.sync().await;
     let seen = worker.version.expect("an assignment has a version");
-    let gone = client.nodes().remove("n2", false).await.unwrap();
-    assert_eq!(gone.id, node.identity().id());
+    let missing = client.nodes().remove("n2", false).await.unwrap();
+    assert_eq!(missing.id, node.identity().id());
     removed(&worker.end().await);
-    let again = Worker::greet(world.channel_as(Some(&node)).await, Some(seen)).await;
+    let again = ScriptedWorker::connect(world.channel_as(Some(&node)).await, Some(seen)).await;
     removed(&again.end().await);
     let mut member = MembershipClient::new(world.channel_as(Some(&node)).await);
     let request = v1::RenewRequest { certificate_request: machine.request() };
     removed(&member.renew(request).await.unwrap_err());
-    assert_eq!(leave(&world, &node, false).await, 0, "it is gone already");
+    assert_eq!(leave(&world, &node, false).await, 0, "it was removed before");
     assert!(client.nodes().remove("n2", false).await.unwrap_err().is_not_found());
     machine.join(&world, &token(&world, None, None).await.secret).await.unwrap();
-    Worker::dial_as(&world, &node).await;
+    ScriptedWorker::dial_as(&world, &node).await;
 }
 
-/// A manager that was restored from before the node joined must not have it stop what it runs: only one that has seen
-/// all that the node has may say that it was removed.
+/// A manager that was restored from before the node joined must not make it stop its tasks: only a manager
+/// that has seen all that the node has may report it as removed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_knows_more_than_the_manager_is_unknown_and_not_removed() {
-    let world = World::new().await;
+async fn node_ahead_of_manager_is_unknown() {
+    let world = ManagerFixture::new().await;
     let client = world.admin().await;
-    let machine = Machine::new("n2");
+    let machine = JoiningMachine::new("n2");
     let node = machine.join(&world, &token(&world, None, None).await.secret).await.unwrap();
-    let mut worker = Worker::dial_as(&world, &node).await;
+    let mut worker = ScriptedWorker::dial_as(&world, &node).await;
     worker.sync().await;
     let seen = worker.version.expect("an assignment has a version");
     client.nodes().remove("n2", false).await.unwrap();
@@ -81,7 +81,7 @@ async fn a_node_that_knows_more_than_the_manager_is_unknown_and_not_removed() {
     let other_life = v1::AssignmentVersion { incarnation: seen.incarnation + 1, ..seen };
     let earlier_life = v1::AssignmentVersion { incarnation: seen.incarnation - 1, ..seen };
     let unknown = (Code::FailedPrecondition, "NODE_UNKNOWN");
-    // A manager of the later life may know it.
+    // A manager of the later incarnation may know it.
     let elsewhere = (Code::Unavailable, "OTHER_LIFE");
     let cases = [
         (None, unknown),
@@ -90,7 +90,7 @@ async fn a_node_that_knows_more_than_the_manager_is_unknown_and_not_removed() {
         (Some(earlier_life), unknown),
     ];
     for (has, expected) in cases {
-        let stranger = Worker::greet(world.channel_as(Some(&node)).await, has).await;
+        let stranger = ScriptedWorker::connect(world.channel_as(Some(&node)).await, has).await;
         let problem = Problem::from(&stranger.end().await);
         assert_eq!((problem.code, problem.reason.as_str()), expected, "{has:?}");
     }
@@ -98,27 +98,27 @@ async fn a_node_that_knows_more_than_the_manager_is_unknown_and_not_removed() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_leaves_waits_for_its_tasks() {
-    let world = World::new().await;
+    let world = ManagerFixture::new().await;
     let client = world.admin().await;
     let node = joined(&world, "n2").await;
-    let mut leaving = Worker::dial_as(&world, &node).await;
+    let mut leaving = ScriptedWorker::dial_as(&world, &node).await;
     client.services().create(new_id(), &spec("web", 2)).await.unwrap();
     leaving.has("both tasks", |tasks| tasks.len() == 2).await;
-    leaving.obey().await;
+    leaving.apply_assignment().await;
     let in_use = client.nodes().remove("n2", false).await.unwrap_err();
     assert!(matches!(&in_use, Error::Refused { problem } if problem.reason == "NODE_IN_USE"), "{in_use}");
     assert_eq!(leave(&world, &node, false).await, 2);
-    // Where they go to comes only now.
-    let mut staying = Worker::dial(&world).await;
+    // The replacement node comes only now.
+    let mut staying = ScriptedWorker::dial(&world).await;
     let left = async {
         while leave(&world, &node, false).await > 0 {
-            staying.obey().await;
-            leaving.obey().await;
+            staying.apply_assignment().await;
+            leaving.apply_assignment().await;
         }
     };
-    tokio::time::timeout(PATIENCE, left).await.expect("its tasks are replaced elsewhere");
+    tokio::time::timeout(WAIT_DEADLINE, left).await.expect("its tasks get replacements on other nodes");
     removed(&leaving.end().await);
-    eventually_async(PATIENCE, "both to run on n1", || async {
+    eventually_async(WAIT_DEADLINE, "both to run on n1", || async {
         let running = client.services().get("web").await.unwrap().running;
         if running == 2 { Ok(()) } else { Err(running.to_string()) }
     })
@@ -129,58 +129,58 @@ async fn a_node_that_leaves_waits_for_its_tasks() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_managers_own_node_stays() {
-    let world = World::new().await;
+    let world = ManagerFixture::new().await;
     let client = world.admin().await;
     let refused = client.nodes().remove("n1", true).await.unwrap_err();
     assert!(
         matches!(&refused, Error::Refused { problem } if problem.reason == "NODE_IS_MANAGER"),
         "{refused}"
     );
-    let mut member = MembershipClient::new(world.channel(Caller::Certified(Role::Worker)).await);
+    let mut member = MembershipClient::new(world.channel(CallerKind::Certified(Role::Worker)).await);
     let refused = member.leave(v1::LeaveRequest { force: true }).await.unwrap_err();
     assert_eq!(Problem::from(&refused).reason, "NODE_IS_MANAGER");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn agents_tell_of_their_loops() {
-    let world = World::new().await;
+async fn agents_report_background_tasks() {
+    let world = ManagerFixture::new().await;
     let client = world.admin().await;
     let node = joined(&world, "n2").await;
-    let workers = [Worker::dial(&world).await, Worker::dial_as(&world, &node).await];
+    let workers = [ScriptedWorker::dial(&world).await, ScriptedWorker::dial_as(&world, &node).await];
     for mut worker in workers.into_iter() {
         worker.heartbeat().await;
         worker.sync().await;
-        let loops = client.cluster().loops().await.unwrap().loops;
+        let loops = client.cluster().background_tasks().await.unwrap().loops;
         let mut of: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        loops.iter().for_each(|told| of.entry(told.node.clone()).or_default().push(told.name.clone()));
+        loops.iter().for_each(|task| of.entry(task.node.clone()).or_default().push(task.name.clone()));
         assert!(of[""].contains(&"planner".to_owned()), "{of:?}");
         let settings = worker.welcome.settings.clone().unwrap();
         let name = if settings.node_id == node.identity().id() { "n2" } else { "n1" };
         assert_eq!(of[name], ["worker.relist"]);
-        // A session that ends takes what was told in it along.
+        // The end of a session drops its unwritten reports.
         drop(worker);
-        eventually_async(PATIENCE, "the loops to go", || async {
-            let left = client.cluster().loops().await.unwrap().loops;
-            if left.iter().all(|told| told.node != name) { Ok(()) } else { Err("they are shown".to_owned()) }
+        eventually_async(WAIT_DEADLINE, "the removal of its background tasks", || async {
+            let left = client.cluster().background_tasks().await.unwrap().loops;
+            if left.iter().all(|task| task.node != name) { Ok(()) } else { Err("they are shown".to_owned()) }
         })
         .await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_is_removed_by_force_gives_its_tasks_up() {
-    let world = World::new().await;
+async fn forced_removal_orphans_tasks() {
+    let world = ManagerFixture::new().await;
     let client = world.admin().await;
     let node = joined(&world, "n2").await;
-    let mut worker = Worker::dial_as(&world, &node).await;
+    let mut worker = ScriptedWorker::dial_as(&world, &node).await;
     client.services().create(new_id(), &spec("web", 1)).await.unwrap();
     worker.has("the task", |tasks| tasks.len() == 1).await;
-    worker.obey().await;
+    worker.apply_assignment().await;
     client.nodes().remove("n2", true).await.unwrap();
-    let mut other = Worker::dial(&world).await;
+    let mut other = ScriptedWorker::dial(&world).await;
     other.has("its replacement", |tasks| tasks.len() == 1).await;
     loop {
-        match worker.try_hear().await {
+        match worker.try_receive().await {
             Ok(Some(Frame::Diff(_) | Frame::Assignment(_) | Frame::Current(_))) => {}
             Ok(other) => panic!("not the end: {other:?}"),
             Err(status) => return removed(&status),

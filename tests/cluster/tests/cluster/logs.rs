@@ -1,10 +1,10 @@
-//! What tasks wrote, on its way through a manager: order, back-pressure, and what happens when a part of it is gone.
+//! Task logs through a manager: order, back-pressure, and missing parts.
 
 use std::time::Duration;
 
 use tokio::time::timeout;
 use tonic::Code;
-use warren_client::{Client, Error, LogEntries, LogsOf, LogsWish};
+use warren_client::{Client, Error, LogOptions, LogStream, LogTarget};
 use warren_proto::v1::log_entry::Entry;
 use warren_proto::v1::logs_client::LogsClient;
 use warren_proto::v1::open::Purpose;
@@ -12,45 +12,45 @@ use warren_proto::v1::stream_frame::Frame;
 use warren_proto::{Problem, v1};
 use warren_types::Timestamp;
 
+use crate::fixture::{CallerKind, ManagerFixture, WAIT_DEADLINE, new_id, spec};
 use crate::joining::joined;
-use crate::worker::{Stream, Worker};
-use crate::world::{Caller, PATIENCE, World, new_id, spec};
+use crate::worker::{ScriptedStream, ScriptedWorker};
 
-/// A batch is sent within this, unless nobody takes it.
+/// A batch is sent within this time, unless no client reads it.
 const STALLED: Duration = Duration::from_secs(2);
 /// Lines of a batch, each of 1 KiB.
 const BATCH: u64 = 64;
 
-fn web() -> LogsOf {
-    LogsOf::Service("web".into())
+fn web() -> LogTarget {
+    LogTarget::Service("web".into())
 }
 
-fn follow() -> LogsWish {
-    LogsWish { follow: true, ..LogsWish::default() }
+fn follow() -> LogOptions {
+    LogOptions { follow: true, ..LogOptions::default() }
 }
 
 /// A service whose tasks run on these workers.
-async fn running(client: &Client, workers: &mut [&mut Worker], replicas: u32) {
+async fn running(client: &Client, workers: &mut [&mut ScriptedWorker], replicas: u32) {
     client.services().create(new_id(), &spec("web", replicas)).await.unwrap();
-    come_to_run(client, workers, replicas).await;
+    wait_running(client, workers, replicas).await;
 }
 
-async fn come_to_run(client: &Client, workers: &mut [&mut Worker], replicas: u32) {
+async fn wait_running(client: &Client, workers: &mut [&mut ScriptedWorker], replicas: u32) {
     let done = async {
         while client.services().get("web").await.unwrap().running < replicas {
             for worker in workers.iter_mut() {
-                worker.obey().await;
+                worker.apply_assignment().await;
             }
         }
     };
-    timeout(PATIENCE, done).await.expect("the tasks run");
+    timeout(WAIT_DEADLINE, done).await.expect("the tasks run");
 }
 
-/// The stream of a task's lines that the manager asks for next, and what exactly it asks for.
-async fn reader(worker: &mut Worker) -> (v1::ReadTaskLogs, Stream) {
-    let asked = timeout(PATIENCE, worker.asked()).await.expect("lines are asked for");
-    let Some(Purpose::ReadLogs(wanted)) = asked.purpose else { panic!("not for lines: {asked:?}") };
-    (wanted, worker.attach_to(asked.stream_id).await)
+/// The next log stream that the manager requests, and its parameters.
+async fn reader(worker: &mut ScriptedWorker) -> (v1::ReadTaskLogs, ScriptedStream) {
+    let asked = timeout(WAIT_DEADLINE, worker.next_stream_request()).await.expect("lines are asked for");
+    let Some(Purpose::ReadLogs(expected)) = asked.purpose else { panic!("not for lines: {asked:?}") };
+    (expected, worker.attach_to(asked.stream_id).await)
 }
 
 fn lines(times: impl IntoIterator<Item = u64>) -> Frame {
@@ -63,9 +63,9 @@ fn lines(times: impl IntoIterator<Item = u64>) -> Frame {
     Frame::Lines(v1::LogLines { lines: times.into_iter().map(line).collect() })
 }
 
-/// `slot@node time` of a line, `slot@node words` of what is missing.
-async fn next(entries: &mut LogEntries) -> Option<String> {
-    let entry = timeout(PATIENCE, entries.next()).await.expect("something is said").unwrap()?;
+/// `slot@node time` for a line, `slot@node reason` for missing output.
+async fn next(entries: &mut LogStream) -> Option<String> {
+    let entry = timeout(WAIT_DEADLINE, entries.next()).await.expect("the stream has an entry").unwrap()?;
     assert_eq!(entry.service_name, "web");
     let said = match entry.entry.unwrap() {
         Entry::Line(line) => {
@@ -79,120 +79,125 @@ async fn next(entries: &mut LogEntries) -> Option<String> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lines_of_several_tasks_come_in_the_order_of_time() {
-    let world = World::new().await;
+    let world = ManagerFixture::new().await;
     let client = world.admin().await;
-    let mut worker = Worker::dial(&world).await;
+    let mut worker = ScriptedWorker::dial(&world).await;
     running(&client, &mut [&mut worker], 2).await;
-    let wish = LogsWish { tail: Some(5), since: Some(Timestamp(7)), ..LogsWish::default() };
-    let mut entries = client.logs().read(web(), wish).await.unwrap();
+    let options = LogOptions { tail: Some(5), since: Some(Timestamp(7)), ..LogOptions::default() };
+    let mut entries = client.logs().read(web(), options).await.unwrap();
     let readers = [reader(&mut worker).await, reader(&mut worker).await];
-    for (wanted, stream) in &readers {
-        assert_eq!((wanted.follow, wanted.tail, wanted.since_ns), (false, Some(5), Some(7_000_000)));
-        let first = client.tasks().get(&wanted.task_id).await.unwrap().slot == 1;
+    for (expected, stream) in &readers {
+        assert_eq!((expected.follow, expected.tail, expected.since_ns), (false, Some(5), Some(7_000_000)));
+        let first = client.tasks().get(&expected.task_id).await.unwrap().slot == 1;
         if first {
-            stream.say(lines([10, 40])).await;
+            stream.send(lines([10, 40])).await;
         } else {
-            stream.say(Frame::Missed("3 lines were not kept".into())).await;
-            stream.say(lines([20])).await;
-            stream.say(lines([30, 50])).await;
+            stream.send(Frame::Missed("3 lines were not kept".into())).await;
+            stream.send(lines([20])).await;
+            stream.send(lines([30, 50])).await;
         }
-        stream.say(Frame::Done(v1::StreamDone {})).await;
+        stream.send(Frame::Done(v1::StreamDone {})).await;
     }
     let mut seen = Vec::new();
     while let Some(entry) = next(&mut entries).await {
         seen.push(entry);
     }
-    let wanted = ["2@n1 3 lines were not kept", "1@n1 10", "2@n1 20", "2@n1 30", "1@n1 40", "2@n1 50"];
-    assert_eq!(seen, wanted);
+    let expected = ["2@n1 3 lines were not kept", "1@n1 10", "2@n1 20", "2@n1 30", "1@n1 40", "2@n1 50"];
+    assert_eq!(seen, expected);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_does_not_read_slows_the_reader_and_nobody_else() {
-    let world = World::new().await;
+async fn slow_client_delays_only_its_own_stream() {
+    let world = ManagerFixture::new().await;
     let client = world.admin().await;
-    let mut worker = Worker::dial(&world).await;
+    let mut worker = ScriptedWorker::dial(&world).await;
     running(&client, &mut [&mut worker], 1).await;
-    let mut entries = client.logs().read(LogsOf::Task("web.1".into()), follow()).await.unwrap();
+    let mut entries = client.logs().read(LogTarget::Task("web.1".into()), follow()).await.unwrap();
     let (_, stream) = reader(&mut worker).await;
     let mut sent = 0;
     let batch = |from: u64| v1::StreamFrame { frame: Some(lines(from..from + BATCH)) };
     while timeout(STALLED, stream.frames.send(batch(sent))).await.is_ok() {
         sent += BATCH;
-        assert!(sent < 64 << 10, "64 MiB were taken that nobody has read");
+        assert!(sent < 64 << 10, "the manager buffered 64 MiB for a client that does not read");
     }
     assert!(sent > BATCH, "some of it is on its way");
-    timeout(PATIENCE, worker.sync()).await.expect("the session goes on beside it");
-    for wanted in 0..sent {
-        assert_eq!(next(&mut entries).await.unwrap(), format!("1@n1 {wanted}"), "each line once, in order");
+    timeout(WAIT_DEADLINE, worker.sync()).await.expect("the session continues meanwhile");
+    for expected in 0..sent {
+        assert_eq!(next(&mut entries).await.unwrap(), format!("1@n1 {expected}"), "each line once, in order");
     }
-    stream.say(lines([sent])).await;
+    stream.send(lines([sent])).await;
     assert_eq!(next(&mut entries).await.unwrap(), format!("1@n1 {sent}"));
     drop(entries);
-    timeout(PATIENCE, stream.ended()).await.expect("the worker's stream ends with its client");
+    timeout(WAIT_DEADLINE, stream.wait_closed()).await.expect("the worker's stream ends with its client");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn following_takes_up_later_tasks_and_outlives_a_lost_node() {
-    let world = World::new().await;
+    let world = ManagerFixture::new().await;
     let client = world.admin().await;
     let node = joined(&world, "n2").await;
-    let mut first = Worker::dial(&world).await;
+    let mut first = ScriptedWorker::dial(&world).await;
     running(&client, &mut [&mut first], 1).await;
     let mut entries = client.logs().read(web(), follow()).await.unwrap();
-    let (wanted, stream) = reader(&mut first).await;
-    assert!(wanted.follow);
-    stream.say(lines([10])).await;
+    let (expected, stream) = reader(&mut first).await;
+    assert!(expected.follow);
+    stream.send(lines([10])).await;
     assert_eq!(next(&mut entries).await.unwrap(), "1@n1 10");
 
-    let mut second = Worker::dial_as(&world, &node).await;
+    let mut second = ScriptedWorker::dial_as(&world, &node).await;
     client.services().scale("web", 2, None).await.unwrap();
     second.has("the second task", |tasks| tasks.len() == 1).await;
     let (_, later) = reader(&mut second).await;
-    later.say(lines([20])).await;
+    later.send(lines([20])).await;
     assert_eq!(next(&mut entries).await.unwrap(), "2@n2 20");
 
     drop((stream, first));
     let trouble = next(&mut entries).await.unwrap();
-    assert!(trouble.starts_with("1@n1 the node broke off"), "{trouble}");
-    later.say(lines([30])).await;
-    // Until it is back, it may be said once more that it is not.
+    assert!(trouble.starts_with("1@n1 the stream from the node"), "{trouble}");
+    later.send(lines([30])).await;
+    // Until it is back, it may be reported as missing again.
     let mut said = next(&mut entries).await.unwrap();
     if said.starts_with("1@n1 ") {
         said = next(&mut entries).await.unwrap();
     }
     assert_eq!(said, "2@n2 30");
-    let mut first = Worker::dial(&world).await;
+    let mut first = ScriptedWorker::dial(&world).await;
     let (again, stream) = reader(&mut first).await;
-    assert_eq!((again.task_id, again.since_ns), (wanted.task_id, Some(11)), "it goes on where it broke off");
-    stream.say(lines([40])).await;
+    assert_eq!(
+        (again.task_id, again.since_ns),
+        (expected.task_id, Some(11)),
+        "it continues after the last line"
+    );
+    stream.send(lines([40])).await;
     while next(&mut entries).await.unwrap() != "1@n1 40" {}
-    // What is removed is over.
+    // A removed task has no more output.
     client.services().remove("web", None).await.unwrap();
     for stream in [stream, later] {
-        stream.say(Frame::Done(v1::StreamDone {})).await;
-        stream.ended().await;
+        stream.send(Frame::Done(v1::StreamDone {})).await;
+        stream.wait_closed().await;
     }
     let end = async {
         while client.services().get("web").await.is_ok() {
-            first.obey().await;
-            second.obey().await;
+            first.apply_assignment().await;
+            second.apply_assignment().await;
         }
         while next(&mut entries).await.is_some() {}
     };
-    timeout(PATIENCE, end).await.expect("the entries end with the service");
+    timeout(WAIT_DEADLINE, end).await.expect("the entries end with the service");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_does_not_answer_holds_up_nobody_for_long() {
-    let world = World::new().await;
+async fn unresponsive_node_delays_logs_only_briefly() {
+    let world = ManagerFixture::new().await;
     let client = world.admin().await;
     let node = joined(&world, "n2").await;
-    let (mut mute, mut good) = (Worker::dial(&world).await, Worker::dial_as(&world, &node).await);
+    let (mut mute, mut good) =
+        (ScriptedWorker::dial(&world).await, ScriptedWorker::dial_as(&world, &node).await);
     running(&client, &mut [&mut mute, &mut good], 2).await;
-    let mut entries = client.logs().read(web(), LogsWish::default()).await.unwrap();
+    let mut entries = client.logs().read(web(), LogOptions::default()).await.unwrap();
     let (_, stream) = reader(&mut good).await;
-    stream.say(lines([10])).await;
-    stream.say(Frame::Done(v1::StreamDone {})).await;
+    stream.send(lines([10])).await;
+    stream.send(Frame::Done(v1::StreamDone {})).await;
     let mut seen = vec![next(&mut entries).await.unwrap(), next(&mut entries).await.unwrap()];
     assert_eq!(next(&mut entries).await, None);
     seen.sort();
@@ -201,23 +206,23 @@ async fn a_node_that_does_not_answer_holds_up_nobody_for_long() {
     assert!(seen.iter().any(|said| said.ends_with("@n2 10")), "{seen:?}");
 
     drop(mute);
-    let mut entries = client.logs().read(web(), LogsWish::default()).await.unwrap();
+    let mut entries = client.logs().read(web(), LogOptions::default()).await.unwrap();
     let (_, stream) = reader(&mut good).await;
-    stream.say(Frame::Failed("its files are gone".into())).await;
+    stream.send(Frame::Failed("its files are gone".into())).await;
     let mut seen = vec![next(&mut entries).await.unwrap(), next(&mut entries).await.unwrap()];
     assert_eq!(next(&mut entries).await, None);
     seen.sort_by_key(|said| said.contains("@n2 "));
-    // Whether its session has ended by then or not, it is told which node is missing.
-    let gone = ["no session", "is down", "did not open the stream", "session ended"];
-    assert!(seen[0].contains("@n1 ") && gone.iter().any(|words| seen[0].contains(words)), "{seen:?}");
+    // Whether its session has ended by then or not, the client learns which node is missing.
+    let removed = ["no session", "is down", "did not open the stream", "session ended"];
+    assert!(seen[0].contains("@n1 ") && removed.iter().any(|words| seen[0].contains(words)), "{seen:?}");
     assert!(seen[1].ends_with("@n2 its files are gone"), "{seen:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_has_no_lines_is_refused_or_waited_for() {
-    let world = World::new().await;
+async fn task_without_lines_is_refused_or_awaited() {
+    let world = ManagerFixture::new().await;
     let client = world.admin().await;
-    let mut raw = LogsClient::new(world.channel(Caller::Local).await);
+    let mut raw = LogsClient::new(world.channel(CallerKind::Local).await);
     let request = |service: &str, task: &str| v1::ReadLogsRequest {
         service: service.into(),
         task: task.into(),
@@ -227,12 +232,12 @@ async fn what_has_no_lines_is_refused_or_waited_for() {
         let refused = Problem::from(&raw.read(wrong).await.unwrap_err());
         assert_eq!((refused.code, refused.violations.0[0].path.as_str()), (Code::InvalidArgument, path));
     }
-    let unknown = client.logs().read(web(), LogsWish::default()).await.unwrap_err();
+    let unknown = client.logs().read(web(), LogOptions::default()).await.unwrap_err();
     assert!(unknown.is_not_found());
     client.services().create(new_id(), &spec("web", 1)).await.unwrap();
-    let task = || LogsOf::Task("web.1".into());
-    let no_node = warren_testkit::wait::eventually_async(PATIENCE, "the task to be there", || async {
-        match client.logs().read(task(), LogsWish::default()).await {
+    let task = || LogTarget::Task("web.1".into());
+    let no_node = warren_testkit::wait::eventually_async(WAIT_DEADLINE, "the task to be there", || async {
+        match client.logs().read(task(), LogOptions::default()).await {
             Err(Error::Refused { problem }) if problem.reason == "NOT_FOUND" => Err(problem.to_string()),
             other => Ok(other.unwrap_err()),
         }
@@ -240,9 +245,9 @@ async fn what_has_no_lines_is_refused_or_waited_for() {
     .await;
     assert!(matches!(&no_node, Error::Refused { problem } if problem.reason == "NOT_PLACED"), "{no_node}");
     let mut entries = client.logs().read(task(), follow()).await.unwrap();
-    let mut worker = Worker::dial(&world).await;
+    let mut worker = ScriptedWorker::dial(&world).await;
     worker.has("the task", |tasks| tasks.len() == 1).await;
     let (_, stream) = reader(&mut worker).await;
-    stream.say(lines([10])).await;
+    stream.send(lines([10])).await;
     assert_eq!(next(&mut entries).await.unwrap(), "1@n1 10");
 }

@@ -1,30 +1,31 @@
-//! Real managers (raft, disk, TLS on loopback, unix socket), spoken to as a person, a stranger and a worker would.
+//! Real managers (raft, disk, TLS on loopback, unix socket), used by administrators, unknown clients and
+//! workers.
 //!
-//! Nothing here looks into a manager beyond what its API and its files show. Workers are scripted frame by frame
-//! ([`worker`]), so that each side of the session can be late, old or gone exactly when a test wants it.
-//! Start reading at [`world`].
+//! Nothing here uses more of a manager than its API and its files. Workers are scripted frame by frame
+//! ([`worker`]), so that each side of the session can be late, outdated or lost exactly when a test needs it.
+//! Start reading at [`fixture`].
 #![allow(clippy::unwrap_used)]
 
 mod access;
 mod agents;
-mod contents;
-mod door;
-mod engines;
+mod dial;
+mod encryption_at_rest;
+mod fixture;
 mod full_disk;
+mod heartbeats;
 mod images;
 mod joining;
 mod leaving;
+mod log_engines;
 mod logs;
 mod managers;
-mod placing;
+mod placement;
 mod restart;
-mod sealed;
+mod secrets;
 mod services;
 mod sessions;
 mod updates;
-mod vitals;
 mod volumes;
 mod watch;
 mod worker;
-mod world;
 mod writers;

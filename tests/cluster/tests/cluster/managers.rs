@@ -1,20 +1,20 @@
-//! Several managers of one cluster, and what is left of it when some of them are gone.
+//! Clusters of several managers, and the loss of some of them.
 //!
 //! Start reading at [`group`].
 
 mod answers;
-mod away;
-mod calls;
+mod any_manager;
+mod calls_during_failover;
 mod certificates;
-mod elsewhere;
-mod everywhere;
-mod forming;
+mod disaster_recovery;
 mod full_disk;
 mod group;
+mod growth;
 mod host;
 mod identity;
 mod leaving;
-mod recovery;
 mod registers;
-mod watching;
+mod rejoining;
+mod remote_sessions;
+mod watch_failover;
 mod workers;

@@ -1,80 +1,80 @@
-//! What is left after a manager ended, in order or not, and what it refuses to start on.
+//! Restarts of a manager after a shutdown or a crash, and the data on which it refuses to start.
 
 use std::path::PathBuf;
 
-use warren_manager::config::CERTIFICATES;
-use warren_manager::manager::StartError;
-use warren_manager::raft::snapshot::Bounds;
-use warren_manager::{Manager, Tuning};
+use warren_manager::config::CERTIFICATE_CHECK_INTERVAL;
+use warren_manager::manager::ManagerStartError;
+use warren_manager::raft::snapshot::SnapshotThresholds;
+use warren_manager::{Manager, ManagerTuning};
 
-use crate::worker::Worker;
-use crate::world::{World, new_id, spec};
+use crate::fixture::{ManagerFixture, new_id, spec};
+use crate::worker::ScriptedWorker;
 
-/// A snapshot after every few entries, and hardly any log behind it.
-const EAGER: Tuning = Tuning {
-    snapshots: Bounds { bytes: 1 << 20, entries: 5 },
-    keep_entries: 2,
-    history: 1 << 16,
-    certificates: CERTIFICATES,
+/// A snapshot after every few entries, and a short log after it.
+const SMALL_SNAPSHOTS: ManagerTuning = ManagerTuning {
+    snapshot_thresholds: SnapshotThresholds { bytes: 1 << 20, entries: 5 },
+    kept_entries: 2,
+    history_changes: 1 << 16,
+    certificate_check_interval: CERTIFICATE_CHECK_INTERVAL,
 };
 
-async fn create(world: &World, names: &[&str]) {
+async fn create(world: &ManagerFixture, names: &[&str]) {
     for name in names {
         world.local().await.services().create(new_id(), &spec(name, 1)).await.unwrap();
     }
 }
 
-async fn names(world: &World) -> Vec<String> {
+async fn names(world: &ManagerFixture) -> Vec<String> {
     let services = world.admin().await.services().list().await.unwrap();
     services.into_iter().map(|service| service.spec.unwrap().name).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn everything_acknowledged_is_there_again() {
-    let mut world = World::new().await;
+async fn acknowledged_writes_survive_restart() {
+    let mut world = ManagerFixture::new().await;
     let cluster = world.manager().cluster();
     create(&world, &["a", "b"]).await;
-    let worker = Worker::dial(&world).await;
+    let worker = ScriptedWorker::dial(&world).await;
     world.stop().await;
-    assert_eq!(worker.end().await.code(), tonic::Code::Unavailable, "workers are told");
+    assert_eq!(worker.end().await.code(), tonic::Code::Unavailable, "the session ends with a status");
     world.start(false).await.unwrap();
     assert_eq!((names(&world).await, world.manager().cluster()), (vec!["a".into(), "b".into()], cluster));
     create(&world, &["c"]).await;
     world.drop_manager().await;
     world.start(true).await.unwrap();
     assert_eq!(names(&world).await, ["a", "b", "c"]);
-    assert_eq!(Worker::dial(&world).await.welcome.session, 2, "numbers of sessions rise for ever");
+    assert_eq!(ScriptedWorker::dial(&world).await.welcome.session, 2, "numbers of sessions rise for ever");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn snapshots_replace_the_log_and_lose_nothing() {
-    let mut world = World::tuned(EAGER).await;
-    let mut wanted = Vec::new();
+    let mut world = ManagerFixture::tuned(SMALL_SNAPSHOTS).await;
+    let mut expected = Vec::new();
     for round in 0..4 {
         for number in 0..10 {
-            wanted.push(format!("s{round}{number}"));
-            create(&world, &[wanted.last().unwrap()]).await;
+            expected.push(format!("s{round}{number}"));
+            create(&world, &[expected.last().unwrap()]).await;
         }
         if round % 2 == 0 {
             world.stop().await
         } else {
             world.drop_manager().await
         }
-        // The current one, and one that the log did not know of when the manager ended.
+        // The current one, and one that the log did not know when the manager ended.
         assert!((1..=2).contains(&snapshots(&world).len()), "{:?}", snapshots(&world));
         world.start(false).await.unwrap();
-        assert_eq!(names(&world).await, wanted);
+        assert_eq!(names(&world).await, expected);
     }
 }
 
-fn snapshots(world: &World) -> Vec<PathBuf> {
+fn snapshots(world: &ManagerFixture) -> Vec<PathBuf> {
     let files = std::fs::read_dir(world.data_dir().join("manager/snapshots")).unwrap();
     let files = files.map(|file| file.unwrap().path());
     files.filter(|path| path.extension().is_none()).collect()
 }
 
-/// Starting fails, its message names the file, and the directory is free for the next try.
-pub async fn refuses(world: &World, create: bool, named: &str) -> StartError {
+/// The start fails, its error names the file, and the directory is unlocked for the next attempt.
+pub async fn refuses(world: &ManagerFixture, create: bool, named: &str) -> ManagerStartError {
     let refused = || async { Manager::start(world.config(), create).await.err().expect("a refusal") };
     for _ in 0..2 {
         let error = refused().await;
@@ -85,7 +85,7 @@ pub async fn refuses(world: &World, create: bool, named: &str) -> StartError {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_damaged_file_is_named() {
-    let mut world = World::tuned(EAGER).await;
+    let mut world = ManagerFixture::tuned(SMALL_SNAPSHOTS).await;
     create(&world, &["a", "b", "c", "d", "e", "f"]).await;
     world.stop().await;
     let good: Vec<_> =
@@ -108,11 +108,11 @@ async fn a_damaged_file_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_not_this_managers_is_left_alone() {
-    let mut world = World::new().await;
+async fn foreign_files_are_kept() {
+    let mut world = ManagerFixture::new().await;
     create(&world, &["a"]).await;
     let error = refuses(&world, true, "is in use by process").await;
-    assert!(matches!(error, StartError::Log(_)), "{error}");
+    assert!(matches!(error, ManagerStartError::Log(_)), "{error}");
     assert_eq!(names(&world).await, ["a"], "the one that runs is not disturbed");
     world.stop().await;
 

@@ -1,4 +1,4 @@
-//! What people ask for, and how they are told that it cannot be.
+//! Requests about services, and the errors for invalid ones.
 
 use tonic::Code;
 use warren_client::Error;
@@ -7,11 +7,11 @@ use warren_proto::v1::services_client::ServicesClient;
 use warren_proto::{Problem, v1};
 use warren_types::{Id, Protocol, PublishMode, PublishedPort, ServiceId};
 
-use crate::world::{Caller, World, new_id, spec};
+use crate::fixture::{CallerKind, ManagerFixture, new_id, spec};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_service_lives_through_both_doors() {
-    let world = World::new().await;
+async fn service_is_managed_over_tls_and_socket() {
+    let world = ManagerFixture::new().await;
     for (client, name) in [(world.local().await, "local"), (world.admin().await, "remote")] {
         let (services, id) = (client.services(), new_id());
         let made = services.create(id, &spec(name, 2)).await.unwrap();
@@ -25,13 +25,17 @@ async fn a_service_lives_through_both_doors() {
         check(&problem(conflict), Code::Aborted, "VERSION_CONFLICT", &[]);
         let removed = services.remove(name, None).await.unwrap();
         assert!(removed.removing);
-        // No worker ever had its tasks, so nothing holds it.
-        warren_testkit::wait::eventually_async(crate::world::PATIENCE, "the service to go", || async {
-            match services.get(name).await {
-                Err(error) if error.is_not_found() => Ok(()),
-                other => Err(format!("{other:?}")),
-            }
-        })
+        // No worker ever had its tasks, so nothing delays the removal.
+        warren_testkit::wait::eventually_async(
+            crate::fixture::WAIT_DEADLINE,
+            "the service to go",
+            || async {
+                match services.get(name).await {
+                    Err(error) if error.is_not_found() => Ok(()),
+                    other => Err(format!("{other:?}")),
+                }
+            },
+        )
         .await;
     }
     let info = world.local().await.cluster().info().await.unwrap();
@@ -40,14 +44,14 @@ async fn a_service_lives_through_both_doors() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lists_come_in_pages() {
-    let world = World::new().await;
-    let mut wanted = Vec::new();
+    let world = ManagerFixture::new().await;
+    let mut expected = Vec::new();
     for number in 0..5 {
         let name = format!("s{number}");
         world.local().await.services().create(new_id(), &spec(&name, 0)).await.unwrap();
-        wanted.push(name);
+        expected.push(name);
     }
-    let mut raw = ServicesClient::new(world.channel(Caller::Local).await);
+    let mut raw = ServicesClient::new(world.channel(CallerKind::Local).await);
     let (mut page_token, mut found, mut pages) = (String::new(), Vec::new(), 0);
     loop {
         let request = v1::ListRequest { page_size: 2, page_token };
@@ -59,18 +63,18 @@ async fn lists_come_in_pages() {
             break;
         }
     }
-    assert_eq!((found, pages), (wanted, 3));
+    assert_eq!((found, pages), (expected, 3));
     let request = v1::ListRequest { page_size: 2, page_token: "No Name".into() };
     let refused = Problem::from(&raw.list(request).await.unwrap_err());
     check(&refused, Code::InvalidArgument, "INVALID_ARGUMENT", &["pageToken"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_cannot_be_is_refused_with_its_fields() {
-    let world = World::new().await;
+async fn invalid_spec_is_refused_with_fields() {
+    let world = ManagerFixture::new().await;
     let client = world.admin().await;
     let services = client.services();
-    let mut raw = ServicesClient::new(world.channel(Caller::Local).await);
+    let mut raw = ServicesClient::new(world.channel(CallerKind::Local).await);
 
     let mut wrong: v1::ServiceSpec = (&spec("web", 1)).into();
     wrong.name = "Web!".into();

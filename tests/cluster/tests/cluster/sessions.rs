@@ -9,25 +9,25 @@ use warren_proto::v1::manager_frame::Frame;
 use warren_proto::v1::worker_frame::Frame as Say;
 use warren_testkit::wait::eventually_async;
 
-use crate::worker::{Worker, report};
-use crate::world::{PATIENCE, World, new_id, spec};
+use crate::fixture::{ManagerFixture, WAIT_DEADLINE, new_id, spec};
+use crate::worker::{ScriptedWorker, report};
 
 const RUNNING: v1::TaskState = v1::TaskState::Running;
 
-/// All tasks of the service, as soon as `wanted` holds of them.
-async fn tasks(client: &Client, what: &str, wanted: impl Fn(&[v1::Task]) -> bool) -> Vec<v1::Task> {
-    eventually_async(PATIENCE, what, || async {
+/// All tasks of the service, as soon as `expected` is true for them.
+async fn tasks(client: &Client, what: &str, expected: impl Fn(&[v1::Task]) -> bool) -> Vec<v1::Task> {
+    eventually_async(WAIT_DEADLINE, what, || async {
         let tasks = client.tasks().list(TaskFilter::default()).await.map_err(|error| error.to_string())?;
-        if wanted(&tasks) { Ok(tasks) } else { Err(format!("{tasks:?}")) }
+        if expected(&tasks) { Ok(tasks) } else { Err(format!("{tasks:?}")) }
     })
     .await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tasks_go_to_the_worker_and_its_words_to_the_people() {
-    let world = World::new().await;
+async fn assignments_reach_worker_and_reports_reach_api() {
+    let world = ManagerFixture::new().await;
     let client = world.local().await;
-    let mut worker = Worker::dial(&world).await;
+    let mut worker = ScriptedWorker::dial(&world).await;
     assert_eq!(worker.welcome.session, 1);
     assert_eq!(worker.welcome.settings.as_ref().unwrap().subnet, "10.210.0.0/24");
     client.services().create(new_id(), &spec("web", 2)).await.unwrap();
@@ -59,8 +59,8 @@ async fn tasks_go_to_the_worker_and_its_words_to_the_people() {
     client.services().remove("web", None).await.unwrap();
     let stopping = |task: &v1::TaskAssignment| task.desired() > v1::Desired::Running;
     worker.has("all to be stopped", |tasks| tasks.values().all(stopping)).await;
-    let gone = |id: &String| v1::TaskReport { removed: true, ..report(id, v1::TaskState::Shutdown) };
-    let reports = worker.tasks.keys().map(gone).collect();
+    let missing = |id: &String| v1::TaskReport { removed: true, ..report(id, v1::TaskState::Shutdown) };
+    let reports = worker.tasks.keys().map(missing).collect();
     worker.report(reports).await;
     worker.has("nothing", |tasks| tasks.is_empty()).await;
     tasks(&client, "no record", |tasks| tasks.is_empty()).await;
@@ -68,18 +68,18 @@ async fn tasks_go_to_the_worker_and_its_words_to_the_people() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_the_newest_session_counts() {
-    let world = World::new().await;
+    let world = ManagerFixture::new().await;
     let client = world.local().await;
     client.services().create(new_id(), &spec("web", 1)).await.unwrap();
-    let mut first = Worker::dial(&world).await;
+    let mut first = ScriptedWorker::dial(&world).await;
     first.has("a task", |tasks| tasks.len() == 1).await;
-    let mut second = Worker::dial_with(&world, first.version).await;
+    let mut second = ScriptedWorker::dial_with(&world, first.version).await;
     assert_eq!(second.welcome.session, 2);
-    assert!(matches!(second.hear().await, Frame::Current(_)), "it has everything of its earlier session");
+    assert!(matches!(second.receive().await, Frame::Current(_)), "it has everything of its earlier session");
     let failed = first.tasks.keys().map(|id| report(id, v1::TaskState::Failed)).collect();
-    // The first session may be gone already; what it says must not count either way.
+    // The first session may have ended already; in both cases its reports must not be applied.
     let late = v1::Reports { number: 1, reports: failed };
-    first.mutter(Say::Reports(late)).await;
+    first.send_if_open(Say::Reports(late)).await;
     assert_eq!(first.end().await.code(), Code::Aborted);
     second.sync().await;
     let [task] = client.tasks().list(TaskFilter::default()).await.unwrap().try_into().unwrap();
@@ -87,11 +87,11 @@ async fn only_the_newest_session_counts() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_silent_node_goes_down_and_its_tasks_with_it_until_it_is_back() {
-    let world = World::new().await;
+async fn silent_node_is_down_until_it_returns() {
+    let world = ManagerFixture::new().await;
     let client = world.local().await;
     client.services().create(new_id(), &spec("web", 1)).await.unwrap();
-    let mut worker = Worker::dial(&world).await;
+    let mut worker = ScriptedWorker::dial(&world).await;
     worker.has("a task", |tasks| tasks.len() == 1).await;
     worker.run_all().await;
     let version = worker.version;
@@ -101,7 +101,7 @@ async fn a_silent_node_goes_down_and_its_tasks_with_it_until_it_is_back() {
     let lost = down.iter().find(|task| task.lost_since.is_some()).unwrap();
     assert!(lost.reason.contains("node n1 has been down since"), "{}", lost.reason);
     assert_eq!(client.nodes().get("n1").await.unwrap().status(), v1::NodeStatus::Down);
-    let worker = Worker::dial_with(&world, version).await;
+    let worker = ScriptedWorker::dial_with(&world, version).await;
     worker.heartbeat().await;
     assert_eq!(client.nodes().get("n1").await.unwrap().status(), v1::NodeStatus::Ready);
     tasks(&client, "no task to be lost", |tasks| tasks.iter().all(|task| task.lost_since.is_none())).await;
@@ -109,10 +109,10 @@ async fn a_silent_node_goes_down_and_its_tasks_with_it_until_it_is_back() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_idle_cluster_writes_nothing() {
-    let world = World::new().await;
+    let world = ManagerFixture::new().await;
     let client = world.local().await;
     client.services().create(new_id(), &spec("web", 3)).await.unwrap();
-    let mut worker = Worker::dial(&world).await;
+    let mut worker = ScriptedWorker::dial(&world).await;
     worker.has("three tasks", |tasks| tasks.len() == 3).await;
     worker.run_all().await;
     worker.sync().await;
@@ -127,12 +127,12 @@ async fn an_idle_cluster_writes_nothing() {
     assert_eq!((after.log_bytes_written, after.log_writes), (before.log_bytes_written, before.log_writes));
     assert_eq!(after.applied_index, before.applied_index);
     let usage = client.nodes().get("n1").await.unwrap().usage;
-    assert_eq!(usage.map(|usage| usage.cpu_milli), Some(7), "heartbeats were heard");
+    assert_eq!(usage.map(|usage| usage.cpu_milli), Some(7), "heartbeats were received");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_worker_may_not_say_ends_its_session() {
-    let world = World::new().await;
+async fn invalid_worker_frame_ends_the_session() {
+    let world = ManagerFixture::new().await;
     for (frame, code) in [
         (Some(Say::Hello(v1::Hello::default())), Code::InvalidArgument),
         (None, Code::Unimplemented),
@@ -145,10 +145,10 @@ async fn what_a_worker_may_not_say_ends_its_session() {
             Code::InvalidArgument,
         ),
     ] {
-        let worker = Worker::dial(&world).await;
+        let worker = ScriptedWorker::dial(&world).await;
         match frame {
-            Some(frame) => worker.say(frame).await,
-            None => worker.say_nothing().await,
+            Some(frame) => worker.send(frame).await,
+            None => worker.send_unknown_frame().await,
         }
         assert_eq!(worker.end().await.code(), code);
     }

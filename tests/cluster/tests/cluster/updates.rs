@@ -1,4 +1,4 @@
-//! What a service's tasks run, changed and taken back while they run.
+//! Rolling updates and rollbacks of services with running tasks.
 
 use tonic::Code;
 use warren_client::{Client, Error, TaskFilter};
@@ -6,8 +6,8 @@ use warren_proto::{Problem, v1};
 use warren_testkit::wait::eventually_async;
 use warren_types::ServiceSpec;
 
-use crate::worker::{DIGEST, Worker, report};
-use crate::world::{PATIENCE, World, new_id, spec};
+use crate::fixture::{ManagerFixture, WAIT_DEADLINE, new_id, spec};
+use crate::worker::{DIGEST, ScriptedWorker, report};
 
 pub fn problem(error: Error) -> Problem {
     match error {
@@ -26,17 +26,17 @@ async fn service(client: &Client) -> v1::Service {
     client.services().get("web").await.unwrap()
 }
 
-/// Has the worker do what is wanted until `reached`; the service never has fewer ready tasks than `least`.
+/// The worker executes its assignments until `reached`; the service never has fewer ready tasks than `least`.
 async fn obeyed(
     client: &Client,
-    worker: &mut Worker,
+    worker: &mut ScriptedWorker,
     what: &str,
     least: u32,
     reached: impl Fn(&v1::Service) -> bool,
 ) -> v1::Service {
     let done = async {
         loop {
-            worker.obey().await;
+            worker.apply_assignment().await;
             let service = service(client).await;
             assert!(service.running >= least, "{what}: {} of {least} run", service.running);
             if reached(&service) {
@@ -44,7 +44,7 @@ async fn obeyed(
             }
         }
     };
-    tokio::time::timeout(PATIENCE, done).await.unwrap_or_else(|_| panic!("never came to be: {what}"))
+    tokio::time::timeout(WAIT_DEADLINE, done).await.unwrap_or_else(|_| panic!("never came to be: {what}"))
 }
 
 fn updated(service: &v1::Service) -> bool {
@@ -52,7 +52,7 @@ fn updated(service: &v1::Service) -> bool {
     service.running == rollout.total && rollout.updated == rollout.total
 }
 
-/// Images of the tasks that shall run, by slot.
+/// Images of the desired tasks, by slot.
 async fn images(client: &Client) -> Vec<String> {
     let filter = TaskFilter { service: "web".into(), current: true, ..TaskFilter::default() };
     let mut tasks = client.tasks().list(filter).await.unwrap();
@@ -62,10 +62,10 @@ async fn images(client: &Client) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_update_replaces_one_slot_after_the_other_and_is_taken_back() {
-    let world = World::new().await;
+async fn rolling_update_and_rollback() {
+    let world = ManagerFixture::new().await;
     let client = world.admin().await;
-    let mut worker = Worker::dial(&world).await;
+    let mut worker = ScriptedWorker::dial(&world).await;
     let services = client.services();
     services.create(new_id(), &of_image(2, "web:1")).await.unwrap();
     let first = obeyed(&client, &mut worker, "both run", 0, |service| service.running == 2).await;
@@ -82,9 +82,9 @@ async fn an_update_replaces_one_slot_after_the_other_and_is_taken_back() {
     obeyed(&client, &mut worker, "both are replaced, one after the other", 2, is_updated).await;
     assert_eq!(images(&client).await, ["web:2", "web:2"]);
     let history = services.history("web").await.unwrap();
-    // The last one of before may still be on its way out.
-    let told: Vec<_> = history.iter().map(|r| (r.number, r.current, r.digest.as_str())).collect();
-    assert_eq!((told, history[0].running), (vec![(2, true, DIGEST), (1, false, DIGEST)], 2));
+    // The last task of the old revision may still be stopping.
+    let received: Vec<_> = history.iter().map(|r| (r.number, r.current, r.digest.as_str())).collect();
+    assert_eq!((received, history[0].running), (vec![(2, true, DIGEST), (1, false, DIGEST)], 2));
 
     let back = services.rollback("web", None, None).await.unwrap();
     assert_eq!((back.revision, back.digest.as_str()), (3, DIGEST), "its image is known already");
@@ -98,10 +98,10 @@ async fn an_update_replaces_one_slot_after_the_other_and_is_taken_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_update_whose_task_fails_stops_and_says_why() {
-    let world = World::new().await;
+async fn update_with_failing_task_stops_with_reason() {
+    let world = ManagerFixture::new().await;
     let client = world.admin().await;
-    let mut worker = Worker::dial(&world).await;
+    let mut worker = ScriptedWorker::dial(&world).await;
     client.services().create(new_id(), &of_image(1, "web:1")).await.unwrap();
     obeyed(&client, &mut worker, "it runs", 0, |service| service.running == 1).await;
     client.services().update("web", &of_image(1, "web:2"), None, false).await.unwrap();
@@ -112,7 +112,7 @@ async fn an_update_whose_task_fails_stops_and_says_why() {
     let failed =
         v1::TaskReport { reason, ready: false, ..report(&newer.id.clone(), v1::TaskState::Rejected) };
     worker.report(vec![failed]).await;
-    let stopped = eventually_async(PATIENCE, "the update to stop", || async {
+    let stopped = eventually_async(WAIT_DEADLINE, "the update to stop", || async {
         let service = service(&client).await;
         let stopped = service.rollout.clone().unwrap().stopped;
         if stopped.is_empty() { Err(format!("{service:?}")) } else { Ok(stopped) }
@@ -124,8 +124,8 @@ async fn an_update_whose_task_fails_stops_and_says_why() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_an_update_cannot_do_is_refused_with_its_field() {
-    let world = World::new().await;
+async fn invalid_update_is_refused_with_field() {
+    let world = ManagerFixture::new().await;
     let client = world.admin().await;
     let services = client.services();
     services.create(new_id(), &of_image(1, "web:1")).await.unwrap();
@@ -144,10 +144,10 @@ async fn what_an_update_cannot_do_is_refused_with_its_field() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_the_first_worker_says_an_image_is_holds_for_all() {
-    let world = World::new().await;
+async fn first_reported_digest_applies_to_all_tasks() {
+    let world = ManagerFixture::new().await;
     let client = world.admin().await;
-    let mut worker = Worker::dial(&world).await;
+    let mut worker = ScriptedWorker::dial(&world).await;
     client.services().create(new_id(), &of_image(2, "web:1")).await.unwrap();
     worker.has("two tasks", |tasks| tasks.len() == 2).await;
     assert!(worker.tasks.values().all(|task| task.digest.is_empty()));
@@ -160,15 +160,15 @@ async fn what_the_first_worker_says_an_image_is_holds_for_all() {
     worker.has("the digest", |tasks| tasks.values().all(|task| task.digest == DIGEST)).await;
     worker.report(vec![image(&DIGEST.replace("00", "11"))]).await;
     worker.sync().await;
-    assert!(worker.tasks.values().all(|task| task.digest == DIGEST), "what was said first stays");
+    assert!(worker.tasks.values().all(|task| task.digest == DIGEST), "the first report of the digest stays");
     assert_eq!(client.tasks().get("web.2").await.unwrap().digest, DIGEST);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn when_a_task_is_started_again_is_shown_and_not_written() {
-    let world = World::new().await;
+    let world = ManagerFixture::new().await;
     let client = world.admin().await;
-    let mut worker = Worker::dial(&world).await;
+    let mut worker = ScriptedWorker::dial(&world).await;
     client.services().create(new_id(), &of_image(1, "web:1")).await.unwrap();
     obeyed(&client, &mut worker, "it runs", 0, |service| service.running == 1).await;
     let id = worker.tasks.keys().next().unwrap().clone();
@@ -177,7 +177,7 @@ async fn when_a_task_is_started_again_is_shown_and_not_written() {
         next_attempt: Some(next_attempt),
         ..report(&id, v1::TaskState::Starting)
     };
-    // That it does not run any more is a fact.
+    // Its end is stored.
     worker.report(vec![waits(5_000, 2)]).await;
     let writes = client.cluster().info().await.unwrap().log_writes;
     worker.report(vec![waits(9_000, 2)]).await;

@@ -1,4 +1,4 @@
-//! Volumes: made, looked at, and forgotten with their data or without.
+//! Volumes: creation, inspection, and removal with or without their data.
 
 use tonic::Code;
 use warren_client::{Client, NewVolume};
@@ -8,9 +8,9 @@ use warren_proto::v1::stream_frame::Frame;
 use warren_testkit::wait::eventually_async;
 use warren_types::{Mount, MountSource, ServiceSpec, VolumeId};
 
+use crate::fixture::{ManagerFixture, WAIT_DEADLINE, new_id, spec};
 use crate::updates::problem;
-use crate::worker::Worker;
-use crate::world::{PATIENCE, World, new_id, spec};
+use crate::worker::ScriptedWorker;
 
 fn volume(name: &str, node: &str) -> NewVolume {
     NewVolume {
@@ -24,21 +24,21 @@ fn volume(name: &str, node: &str) -> NewVolume {
 }
 
 /// A service called `web` whose task has the volume.
-fn having(name: &str) -> ServiceSpec {
+fn spec_with_volume(name: &str) -> ServiceSpec {
     let mut spec = spec("web", 1);
     let source = MountSource::Volume { name: name.to_owned(), subpath: None, no_copy: false };
     spec.task.mounts = vec![Mount { target: "/data".into(), source, read_only: false }];
     spec
 }
 
-/// The worker is asked for something, and answers so.
-async fn answers(worker: &mut Worker, frames: Vec<Frame>) -> Purpose {
-    let open = worker.asked().await;
+/// The worker gets a request, and answers it.
+async fn answer_volume_request(worker: &mut ScriptedWorker, frames: Vec<Frame>) -> Purpose {
+    let open = worker.next_stream_request().await;
     let stream = worker.attach_to(open.stream_id).await;
     for frame in frames {
-        stream.say(frame).await;
+        stream.send(frame).await;
     }
-    stream.ended().await;
+    stream.wait_closed().await;
     open.purpose.expect("it is asked for something")
 }
 
@@ -51,7 +51,7 @@ fn done() -> Frame {
 }
 
 async fn down(client: &Client) {
-    eventually_async(PATIENCE, "the node to be down", || async {
+    eventually_async(WAIT_DEADLINE, "the node to be down", || async {
         let node = client.nodes().get("n1").await.map_err(|error| error.to_string())?;
         if node.status() == v1::NodeStatus::Down { Ok(()) } else { Err(format!("{:?}", node.status())) }
     })
@@ -59,29 +59,30 @@ async fn down(client: &Client) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_volume_is_made_where_its_first_task_goes_and_stays_with_its_users() {
-    let world = World::new().await;
-    let (client, mut worker) = (world.local().await, Worker::dial(&world).await);
+async fn volume_binds_to_the_first_task_node() {
+    let world = ManagerFixture::new().await;
+    let (client, mut worker) = (world.local().await, ScriptedWorker::dial(&world).await);
     let volumes = client.volumes();
     let made = volumes.create(volume("data", "")).await.unwrap();
     assert_eq!((made.driver.as_str(), made.node_name.as_str(), made.users.len()), ("local", "", 0));
-    client.services().create(new_id(), &having("data")).await.unwrap();
+    client.services().create(new_id(), &spec_with_volume("data")).await.unwrap();
     worker.has("a task", |tasks| tasks.len() == 1).await;
     let assigned = worker.tasks.values().next().unwrap();
     assert_eq!(assigned.volumes.iter().map(|it| it.name.as_str()).collect::<Vec<_>>(), ["data"]);
 
     let [listed] = &volumes.list(false).await.unwrap()[..] else { panic!("one volume") };
     assert_eq!((listed.node_name.as_str(), listed.users.as_slice()), ("n1", &["web.1".to_owned()][..]));
-    assert_eq!(listed.size_bytes, None, "nobody was asked");
-    let serve = answers(&mut worker, vec![size("data", 7), size("another", 9), done()]);
+    assert_eq!(listed.size_bytes, None, "no worker was asked");
+    let serve = answer_volume_request(&mut worker, vec![size("data", 7), size("another", 9), done()]);
     let (shown, purpose) = tokio::join!(volumes.get("data"), serve);
     assert_eq!(shown.unwrap().size_bytes, Some(7));
     assert_eq!(purpose, Purpose::ListVolumes(v1::ListVolumes { names: vec!["data".into()] }));
-    let (listed, _) = tokio::join!(volumes.list(true), answers(&mut worker, vec![size("data", 8), done()]));
+    let (listed, _) =
+        tokio::join!(volumes.list(true), answer_volume_request(&mut worker, vec![size("data", 8), done()]));
     assert_eq!(listed.unwrap()[0].size_bytes, Some(8));
-    let silent = answers(&mut worker, vec![Frame::Failed("the disk does not work".into())]);
+    let silent = answer_volume_request(&mut worker, vec![Frame::Failed("the disk does not work".into())]);
     let (shown, _) = tokio::join!(volumes.get("data"), silent);
-    assert_eq!(shown.unwrap().size_bytes, None, "what is not known is left out");
+    assert_eq!(shown.unwrap().size_bytes, None, "an unknown size is omitted");
 
     for purge in [false, true] {
         let used = problem(volumes.remove("data", purge).await.unwrap_err());
@@ -92,11 +93,11 @@ async fn a_volume_is_made_where_its_first_task_goes_and_stays_with_its_users() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_volume_goes_with_its_data_when_its_node_has_deleted_that() {
-    let world = World::new().await;
-    let (client, mut worker) = (world.local().await, Worker::dial(&world).await);
+    let world = ManagerFixture::new().await;
+    let (client, mut worker) = (world.local().await, ScriptedWorker::dial(&world).await);
     let volumes = client.volumes();
     volumes.create(volume("data", "n1")).await.unwrap();
-    let fails = answers(&mut worker, vec![Frame::Failed("it is busy".into())]);
+    let fails = answer_volume_request(&mut worker, vec![Frame::Failed("it is busy".into())]);
     let (refused, purpose) = tokio::join!(volumes.remove("data", true), fails);
     assert_eq!(purpose, Purpose::PurgeVolume(v1::PurgeVolume { name: "data".into() }));
     let refused = problem(refused.unwrap_err());
@@ -104,19 +105,20 @@ async fn a_volume_goes_with_its_data_when_its_node_has_deleted_that() {
     assert!(refused.message.contains("it is busy") && refused.message.contains("--purge data"), "{refused}");
     let marked = &volumes.list(false).await.unwrap()[0];
     assert!(marked.removing);
-    let users = problem(client.services().create(new_id(), &having("data")).await.unwrap_err());
+    let users = problem(client.services().create(new_id(), &spec_with_volume("data")).await.unwrap_err());
     assert_eq!(users.reason, "VOLUME_REMOVING", "it gets no new users");
 
-    let (removed, _) = tokio::join!(volumes.remove("data", true), answers(&mut worker, vec![done()]));
+    let (removed, _) =
+        tokio::join!(volumes.remove("data", true), answer_volume_request(&mut worker, vec![done()]));
     assert_eq!(removed.unwrap().name, "data");
     assert!(volumes.get("data").await.unwrap_err().is_not_found());
     assert!(volumes.remove("data", true).await.unwrap_err().is_not_found());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_volume_can_be_forgotten_but_not_purged_while_its_node_is_away() {
-    let world = World::new().await;
-    let (client, worker) = (world.local().await, Worker::dial(&world).await);
+async fn volume_of_down_node_is_removed_but_not_purged() {
+    let world = ManagerFixture::new().await;
+    let (client, worker) = (world.local().await, ScriptedWorker::dial(&world).await);
     let volumes = client.volumes();
     volumes.create(volume("data", "n1")).await.unwrap();
     volumes.create(volume("empty", "")).await.unwrap();
@@ -131,8 +133,8 @@ async fn a_volume_can_be_forgotten_but_not_purged_while_its_node_is_away() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_cannot_be_a_volume_is_named() {
-    let world = World::new().await;
+async fn invalid_volume_is_refused() {
+    let world = ManagerFixture::new().await;
     let client = world.local().await;
     let volumes = client.volumes();
     let path = |refused: warren_client::Error| problem(refused).violations.0[0].path.clone();

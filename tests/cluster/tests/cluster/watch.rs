@@ -1,38 +1,38 @@
-//! What watchers see, and how they come back.
+//! Events of watches, and how watches resume.
 
 use tonic::Streaming;
-use warren_manager::Tuning;
+use warren_manager::ManagerTuning;
 use warren_proto::v1;
 use warren_proto::v1::cluster_client::ClusterClient;
 use warren_proto::v1::watch_event::Change;
 
-use crate::worker::{Worker, report};
-use crate::world::{Caller, PATIENCE, World, new_id, spec};
+use crate::fixture::{CallerKind, ManagerFixture, WAIT_DEADLINE, new_id, spec};
+use crate::worker::{ScriptedWorker, report};
 
-async fn watch(world: &World, service: &str, resume_index: u64) -> Streaming<v1::WatchEvent> {
+async fn watch(world: &ManagerFixture, service: &str, resume_index: u64) -> Streaming<v1::WatchEvent> {
     let request = v1::WatchRequest { service: service.into(), resume_index };
-    ClusterClient::new(world.channel(Caller::Local).await).watch(request).await.unwrap().into_inner()
+    ClusterClient::new(world.channel(CallerKind::Local).await).watch(request).await.unwrap().into_inner()
 }
 
 async fn next(stream: &mut Streaming<v1::WatchEvent>) -> (u64, Change) {
-    let event = tokio::time::timeout(PATIENCE, stream.message()).await.expect("an event in time");
-    let event = event.unwrap().expect("the stream goes on");
+    let event = tokio::time::timeout(WAIT_DEADLINE, stream.message()).await.expect("an event in time");
+    let event = event.unwrap().expect("the stream continues");
     (event.index, event.change.unwrap())
 }
 
-/// Reads until `wanted` says so of a change.
-async fn until(stream: &mut Streaming<v1::WatchEvent>, wanted: impl Fn(&Change) -> bool) -> u64 {
+/// Reads until `expected` is true for a change.
+async fn until(stream: &mut Streaming<v1::WatchEvent>, expected: impl Fn(&Change) -> bool) -> u64 {
     loop {
         let (index, change) = next(stream).await;
-        if wanted(&change) {
+        if expected(&change) {
             return index;
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn changes_come_in_order_and_a_watch_goes_on_where_it_was() {
-    let world = World::new().await;
+async fn watch_is_ordered_and_resumable() {
+    let world = ManagerFixture::new().await;
     let client = world.local().await;
     let mut stream = watch(&world, "", 0).await;
     let (start, first) = next(&mut stream).await;
@@ -49,15 +49,15 @@ async fn changes_come_in_order_and_a_watch_goes_on_where_it_was() {
 
     let mut again = watch(&world, "", start).await;
     assert_eq!(next(&mut again).await, (start, Change::Resync(v1::Resync {})));
-    assert_eq!(until(&mut again, is_gone).await, removed, "as objects are now: only that it is gone");
+    assert_eq!(until(&mut again, is_gone).await, removed, "the current state: only the removal");
     let mut beyond = watch(&world, "", removed + 1000).await;
     let (index, change) = next(&mut beyond).await;
-    assert!(matches!(change, Change::Resync(_)) && index < removed + 1000, "of another life of the cluster");
+    assert!(matches!(change, Change::Resync(_)) && index < removed + 1000, "of another incarnation");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_missed_too_much_lists_again() {
-    let world = World::tuned(Tuning { history: 4, ..Tuning::default() }).await;
+async fn compacted_watch_resyncs() {
+    let world = ManagerFixture::tuned(ManagerTuning { history_changes: 4, ..ManagerTuning::default() }).await;
     let client = world.local().await;
     let (start, _) = next(&mut watch(&world, "", 0).await).await;
     for number in 0..8 {
@@ -72,11 +72,11 @@ async fn who_missed_too_much_lists_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn progress_is_seen_although_it_is_not_written() {
-    let world = World::new().await;
+async fn unreplicated_progress_is_watched() {
+    let world = ManagerFixture::new().await;
     let client = world.local().await;
     client.services().create(new_id(), &spec("web", 1)).await.unwrap();
-    let mut worker = Worker::dial(&world).await;
+    let mut worker = ScriptedWorker::dial(&world).await;
     worker.has("a task", |tasks| tasks.len() == 1).await;
     let mut stream = watch(&world, "web", 0).await;
     next(&mut stream).await;

@@ -1,4 +1,4 @@
-//! A worker whose every frame a test says itself.
+//! A scripted worker: a test sends and receives its frames.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -13,53 +13,53 @@ use warren_proto::v1::fetch_request::Need;
 use warren_proto::v1::manager_frame::Frame;
 use warren_proto::v1::sessions_client::SessionsClient;
 use warren_proto::v1::worker_frame::Frame as Say;
-use warren_security::delivery::{Delivery, Requester};
+use warren_security::delivery::{DeliveryRequester, SealedDelivery};
 use warren_security::{Credentials, Role};
 use warren_types::NodeId;
 
-use crate::world::{Caller, PATIENCE, World, description};
+use crate::fixture::{CallerKind, ManagerFixture, WAIT_DEADLINE, description};
 
-/// What every image is.
+/// The digest of every image.
 pub const DIGEST: &str = "sha256:00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 
-pub struct Worker {
+pub struct ScriptedWorker {
     client: SessionsClient<Channel>,
     frames: mpsc::Sender<v1::WorkerFrame>,
     inbound: Streaming<v1::ManagerFrame>,
     pub welcome: v1::Welcome,
-    /// What it should have, as told so far.
+    /// Its assignments as received so far.
     pub version: Option<v1::AssignmentVersion>,
     pub tasks: BTreeMap<String, v1::TaskAssignment>,
-    /// Streams that were asked for while it waited for something else.
-    opens: VecDeque<v1::Open>,
+    /// Streams that were requested while it waited for something else.
+    pending_streams: VecDeque<v1::Open>,
     reports: u64,
 }
 
 /// The worker's end of an attached stream.
-pub struct Stream {
+pub struct ScriptedStream {
     pub frames: mpsc::Sender<v1::StreamFrame>,
     pub inbound: Streaming<v1::StreamFrame>,
 }
 
-impl Worker {
-    /// Opens a session, with nothing of an earlier one.
-    pub async fn dial(world: &World) -> Self {
+impl ScriptedWorker {
+    /// Opens a session without earlier state.
+    pub async fn dial(world: &ManagerFixture) -> Self {
         Self::dial_with(world, None).await
     }
 
-    /// Opens a session, with what it has of an earlier one.
-    pub async fn dial_with(world: &World, version: Option<v1::AssignmentVersion>) -> Self {
-        let channel = world.channel(Caller::Certified(Role::Worker)).await;
-        Self::greet(channel, version).await.welcomed().await
+    /// Opens a session with the state of an earlier one.
+    pub async fn dial_with(world: &ManagerFixture, version: Option<v1::AssignmentVersion>) -> Self {
+        let channel = world.channel(CallerKind::Certified(Role::Worker)).await;
+        Self::connect(channel, version).await.welcomed().await
     }
 
-    /// Opens a session of the node that these are of.
-    pub async fn dial_as(world: &World, node: &Credentials) -> Self {
-        Self::greet(world.channel_as(Some(node)).await, None).await.welcomed().await
+    /// Opens a session with these credentials.
+    pub async fn dial_as(world: &ManagerFixture, node: &Credentials) -> Self {
+        Self::connect(world.channel_as(Some(node)).await, None).await.welcomed().await
     }
 
-    /// Says hello, and has heard nothing yet.
-    pub async fn greet(channel: Channel, version: Option<v1::AssignmentVersion>) -> Self {
+    /// Sends its hello without reading an answer.
+    pub async fn connect(channel: Channel, version: Option<v1::AssignmentVersion>) -> Self {
         let mut client = SessionsClient::new(channel);
         let (frames, queue) = mpsc::channel(64);
         let hello = v1::Hello { description: Some((&description()).into()), version };
@@ -67,52 +67,53 @@ impl Worker {
         let inbound = client.establish(ReceiverStream::new(queue)).await.unwrap().into_inner();
         let (welcome, tasks) = (v1::Welcome::default(), BTreeMap::new());
         let opens = VecDeque::new();
-        Self { client, frames, inbound, welcome, version, tasks, opens, reports: 0 }
+        Self { client, frames, inbound, welcome, version, tasks, pending_streams: opens, reports: 0 }
     }
 
-    /// Hears its welcome, which comes first.
+    /// Reads the welcome message, which is the first one.
     pub async fn welcomed(mut self) -> Self {
-        let Frame::Welcome(welcome) = self.hear().await else { panic!("no welcome first") };
+        let Frame::Welcome(welcome) = self.receive().await else { panic!("no welcome first") };
         self.welcome = welcome;
         self
     }
 
-    pub async fn say(&self, frame: Say) {
+    pub async fn send(&self, frame: Say) {
         self.frames.send(v1::WorkerFrame { frame: Some(frame) }).await.unwrap();
     }
 
-    /// Says something in a session that may have ended.
-    pub async fn mutter(&self, frame: Say) {
+    /// Sends a frame in a session that may have ended.
+    pub async fn send_if_open(&self, frame: Say) {
         let _ = self.frames.send(v1::WorkerFrame { frame: Some(frame) }).await;
     }
 
-    /// A frame of a later version, as this one sees it.
-    pub async fn say_nothing(&self) {
+    /// A frame of a later protocol version, as this version decodes it.
+    pub async fn send_unknown_frame(&self) {
         self.frames.send(v1::WorkerFrame { frame: None }).await.unwrap();
     }
 
-    pub async fn try_hear(&mut self) -> Result<Option<Frame>, Status> {
-        let frame = timeout(PATIENCE, self.inbound.message()).await.expect("the manager says something")?;
-        Ok(frame.map(|frame| frame.frame.expect("a frame says something")))
+    pub async fn try_receive(&mut self) -> Result<Option<Frame>, Status> {
+        let frame =
+            timeout(WAIT_DEADLINE, self.inbound.message()).await.expect("the manager sends a frame")?;
+        Ok(frame.map(|frame| frame.frame.expect("a frame has a content")))
     }
 
-    pub async fn hear(&mut self) -> Frame {
-        self.try_hear().await.unwrap().expect("the session goes on")
+    pub async fn receive(&mut self) -> Frame {
+        self.try_receive().await.unwrap().expect("the session continues")
     }
 
-    /// Reads until the session has ended, and says why it did.
+    /// Reads until the session has ended, and returns the status.
     pub async fn end(mut self) -> Status {
         loop {
-            match self.try_hear().await {
+            match self.try_receive().await {
                 Ok(Some(_)) => {}
-                Ok(None) => panic!("the session ended without a word"),
+                Ok(None) => panic!("the session ended without a status"),
                 Err(status) => return status,
             }
         }
     }
 
-    /// Takes over an assignment and acknowledges it, or settings; any other frame is given back.
-    async fn take(&mut self, frame: Frame) -> Option<Frame> {
+    /// Applies an assignment update or settings and acknowledges them; returns any other frame.
+    async fn accept_update(&mut self, frame: Frame) -> Option<Frame> {
         match frame {
             Frame::Assignment(full) => {
                 self.version = full.version;
@@ -130,42 +131,46 @@ impl Worker {
             }
             other => return Some(other),
         }
-        self.say(Say::Ack(v1::Ack { version: self.version })).await;
+        self.send(Say::Ack(v1::Ack { version: self.version })).await;
         None
     }
 
-    /// The next frame that is no assignment.
-    pub async fn answer(&mut self) -> Frame {
+    /// The next frame that is not an assignment update.
+    pub async fn receive_other(&mut self) -> Frame {
         loop {
-            let frame = self.hear().await;
-            if let Some(other) = self.take(frame).await {
+            let frame = self.receive().await;
+            if let Some(other) = self.accept_update(frame).await {
                 return other;
             }
         }
     }
 
-    /// Takes over assignments until they are as `wanted`, by asking again and again.
-    pub async fn has(&mut self, what: &str, wanted: impl Fn(&BTreeMap<String, v1::TaskAssignment>) -> bool) {
+    /// Applies assignment updates until they are as `expected`, by repeated requests.
+    pub async fn has(
+        &mut self,
+        what: &str,
+        expected: impl Fn(&BTreeMap<String, v1::TaskAssignment>) -> bool,
+    ) {
         let mut pace = tokio::time::interval(Duration::from_millis(10));
         let reached = async {
-            while !wanted(&self.tasks) {
+            while !expected(&self.tasks) {
                 pace.tick().await;
                 self.sync().await;
             }
         };
-        timeout(PATIENCE, reached).await.unwrap_or_else(|_| panic!("never assigned: {what}"));
+        timeout(WAIT_DEADLINE, reached).await.unwrap_or_else(|_| panic!("never assigned: {what}"));
     }
 
-    /// Says what it has until that is current.
+    /// Reports its version until that is current.
     pub async fn sync(&mut self) {
         loop {
-            self.say(Say::Sync(v1::Sync { version: self.version })).await;
-            let frame = self.hear().await;
-            match self.take(frame).await {
+            self.send(Say::Sync(v1::Sync { version: self.version })).await;
+            let frame = self.receive().await;
+            match self.accept_update(frame).await {
                 Some(Frame::Current(_)) => return,
-                // A full assignment is an answer as well; then it asks again.
+                // A full update is an answer as well; then it reports again.
                 None => {}
-                Some(Frame::Open(open)) => self.opens.push_back(open),
+                Some(Frame::Open(open)) => self.pending_streams.push_back(open),
                 Some(other) => panic!("no answer to a sync: {other:?}"),
             }
         }
@@ -174,7 +179,7 @@ impl Worker {
     pub async fn heartbeat(&self) {
         let usage = v1::NodeUsage { cpu_milli: 7, ..Default::default() };
         let loops = vec![v1::Loop { name: "worker.relist".into(), runs: 3, ..Default::default() }];
-        self.say(Say::Heartbeat(v1::Heartbeat { usage: Some(usage), loops, tasks: Vec::new() })).await;
+        self.send(Say::Heartbeat(v1::Heartbeat { usage: Some(usage), loops, tasks: Vec::new() })).await;
     }
 
     /// The node that it is the agent of.
@@ -182,31 +187,31 @@ impl Worker {
         self.welcome.settings.as_ref().unwrap().node_id.parse().unwrap()
     }
 
-    /// Name, number and bytes of the contents that it gets for what it needs.
+    /// Name, number and bytes of the secrets and configs that it gets for its assignments.
     pub async fn fetch(&self, need: Need) -> Result<Vec<(String, u64, Vec<u8>)>, Status> {
-        let mut requester = Requester::new(self.node()).unwrap();
+        let mut requester = DeliveryRequester::new(self.node()).unwrap();
         let key = requester.public_key().to_vec().into();
         let request = v1::FetchRequest { key, need: Some(need) };
         let mut answers = self.client.clone().fetch(request).await?.into_inner();
         let mut fetched = Vec::new();
         while let Some(v1::SealedDelivery { key, name, id, number, sealed, .. }) = answers.message().await? {
             let id = id.parse().unwrap();
-            let delivery = Delivery { key: &key, id, number, sealed: &sealed };
+            let delivery = SealedDelivery { key: &key, id, number, sealed: &sealed };
             fetched.push((name, number, requester.open(&delivery).unwrap().to_vec()));
         }
         Ok(fetched)
     }
 
-    /// Reports, and waits for the confirmation.
+    /// Sends reports, and waits for the confirmation.
     pub async fn report(&mut self, reports: Vec<v1::TaskReport>) {
         self.reports += 1;
         let number = self.reports;
-        self.say(Say::Reports(v1::Reports { number, reports })).await;
+        self.send(Say::Reports(v1::Reports { number, reports })).await;
         loop {
-            match self.answer().await {
+            match self.receive_other().await {
                 Frame::Stored(stored) => return assert_eq!(stored.number, number),
                 Frame::Current(_) => {}
-                Frame::Open(open) => self.opens.push_back(open),
+                Frame::Open(open) => self.pending_streams.push_back(open),
                 other => panic!("not a confirmation: {other:?}"),
             }
         }
@@ -218,52 +223,52 @@ impl Worker {
         self.report(reports).await;
     }
 
-    /// Does what is wanted of each task, as far as one step goes: prepares, runs or removes it. What the image is, is
-    /// said until the assignment says so.
-    pub async fn obey(&mut self) {
+    /// Executes one step for each assigned task: prepares, runs or removes it. It reports the image digest
+    /// until the assignment contains it.
+    pub async fn apply_assignment(&mut self) {
         self.sync().await;
         let mut reports = Vec::new();
         for (id, task) in &self.tasks {
             let image = if task.digest.is_empty() { DIGEST.to_owned() } else { String::new() };
-            let told = match task.desired() {
+            let received = match task.desired() {
                 v1::Desired::Ready => report(id, v1::TaskState::Ready),
                 v1::Desired::Running => report(id, v1::TaskState::Running),
                 _ => v1::TaskReport { removed: true, ..report(id, v1::TaskState::Shutdown) },
             };
-            reports.push(v1::TaskReport { image, ..told });
+            reports.push(v1::TaskReport { image, ..received });
         }
         if !reports.is_empty() {
             self.report(reports).await;
         }
     }
 
-    /// Attaches the stream that the manager asks for next.
-    pub async fn attach(&mut self) -> Stream {
-        let open = self.asked().await;
+    /// Attaches the stream that the manager requests next.
+    pub async fn attach(&mut self) -> ScriptedStream {
+        let open = self.next_stream_request().await;
         self.attach_to(open.stream_id).await
     }
 
     /// Attaches the stream of this name.
-    pub async fn attach_to(&mut self, id: String) -> Stream {
+    pub async fn attach_to(&mut self, id: String) -> ScriptedStream {
         let (frames, queue) = mpsc::channel(8);
         let first = v1::stream_frame::Frame::StreamId(id);
         frames.send(v1::StreamFrame { frame: Some(first) }).await.unwrap();
         let inbound = self.client.attach(ReceiverStream::new(queue)).await.unwrap().into_inner();
-        Stream { frames, inbound }
+        ScriptedStream { frames, inbound }
     }
 
-    /// The name of the stream that the manager asks for next.
+    /// The name of the stream that the manager requests next.
     pub async fn open(&mut self) -> String {
-        self.asked().await.stream_id
+        self.next_stream_request().await.stream_id
     }
 
-    /// The stream that the manager asks for next, and for what.
-    pub async fn asked(&mut self) -> v1::Open {
-        if let Some(open) = self.opens.pop_front() {
+    /// The stream that the manager requests next, and its purpose.
+    pub async fn next_stream_request(&mut self) -> v1::Open {
+        if let Some(open) = self.pending_streams.pop_front() {
             return open;
         }
         loop {
-            match self.answer().await {
+            match self.receive_other().await {
                 Frame::Open(open) => return open,
                 Frame::Current(_) => {}
                 other => panic!("not open: {other:?}"),
@@ -272,26 +277,28 @@ impl Worker {
     }
 }
 
-impl Stream {
-    pub async fn say(&self, frame: v1::stream_frame::Frame) {
+impl ScriptedStream {
+    pub async fn send(&self, frame: v1::stream_frame::Frame) {
         self.frames.send(v1::StreamFrame { frame: Some(frame) }).await.unwrap();
     }
 
-    pub async fn hear(&mut self) -> Result<Option<v1::stream_frame::Frame>, Status> {
-        let frame = timeout(PATIENCE, self.inbound.message()).await.expect("the manager goes on")?;
+    pub async fn receive(&mut self) -> Result<Option<v1::stream_frame::Frame>, Status> {
+        let frame = timeout(WAIT_DEADLINE, self.inbound.message())
+            .await
+            .expect("the stream of the manager continues")?;
         Ok(frame.and_then(|frame| frame.frame))
     }
 
-    /// Waits until the manager has let go of it: what was said before is heard then.
-    pub async fn ended(mut self) {
-        while let Ok(Some(_)) = self.hear().await {}
+    /// Waits until the manager has closed it: everything that was sent before has been read then.
+    pub async fn wait_closed(mut self) {
+        while let Ok(Some(_)) = self.receive().await {}
     }
 
-    /// Everything up to the end of the archive; `None` when it broke off before.
+    /// All data up to the end of the archive; `None` if it ended too early.
     pub async fn archive(&mut self) -> Option<Vec<u8>> {
         let mut archive = Vec::new();
         loop {
-            match self.hear().await.ok()?? {
+            match self.receive().await.ok()?? {
                 v1::stream_frame::Frame::Data(data) => archive.extend(&data[..]),
                 v1::stream_frame::Frame::End(_) => return Some(archive),
                 other => panic!("no part of an archive: {other:?}"),

@@ -1,15 +1,15 @@
-//! Many at once: they share writes to the disk.
+//! Concurrent writers: they share writes to the disk.
 
 use futures::future::join_all;
 
-use crate::world::{World, new_id, spec};
+use crate::fixture::{ManagerFixture, new_id, spec};
 
 const WRITERS: usize = 32;
 const EACH: usize = 8;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn writers_share_durable_writes() {
-    let world = World::new().await;
+    let world = ManagerFixture::new().await;
     let client = world.admin().await;
     let before = client.cluster().info().await.unwrap();
     join_all((0..WRITERS).map(|writer| {
@@ -18,7 +18,7 @@ async fn writers_share_durable_writes() {
             for number in 0..EACH {
                 let name = format!("s-{writer}-{number}");
                 let made = client.services().create(new_id(), &spec(&name, 0)).await.unwrap();
-                // Whoever has an answer sees its effect.
+                // A client with an answer sees its effect.
                 assert_eq!(client.services().get(&name).await.unwrap().id, made.id);
             }
         }

@@ -1,23 +1,24 @@
-//! The script behind `make run` and `make stop`, twice, on a lab host and with the executables of this build.
+//! The script of `make run` and `make stop`, each twice, on a lab host and with the executables of this
+//! build.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use warren_testkit::leaks::{Inventory, Site};
-use warren_testkit::leftovers;
-use warren_testkit::netns::Lab;
-use warren_testkit::scratch::Scratch;
+use warren_testkit::cleanup;
+use warren_testkit::cli::{WarrenCli, binary};
+use warren_testkit::leaks::{Inventory, LeakScope};
+use warren_testkit::netns::NetworkSwitch;
+use warren_testkit::scratch::ScratchDir;
 use warren_testkit::tool;
-use warren_testkit::warren::{Warren, binary};
 
-/// A node, an image and a service on a machine that is busy with other tests.
+/// The deadline for a node, an image and a service on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(180);
 
 #[test]
 fn the_demo_runs_and_stops_twice() {
-    let lab = Lab::new();
-    let (host, scratch) = (lab.host(), Scratch::new());
+    let lab = NetworkSwitch::new();
+    let (host, scratch) = (lab.add_host(), ScratchDir::new());
     let directory = scratch.path().join("run");
     let demo = |verb: &str| {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/demo/demo.sh");
@@ -25,26 +26,26 @@ fn the_demo_runs_and_stops_twice() {
         command.arg(verb).env("WARREN_RUN", &directory).env("DEMO_PORT", "8088");
         command.env("WARREN_PROGRAMS", binary().parent().unwrap());
         let ended = tool::output(command, DEADLINE).unwrap_or_else(|error| panic!("{error}"));
-        let said = String::from_utf8_lossy(&[ended.stdout, ended.stderr].concat()).into_owned();
-        assert!(ended.status.success(), "demo.sh {verb}:\n{said}");
-        said
+        let text = String::from_utf8_lossy(&[ended.stdout, ended.stderr].concat()).into_owned();
+        assert!(ended.status.success(), "demo.sh {verb}:\n{text}");
+        text
     };
-    let site = Site {
+    let site = LeakScope {
         netns: &host.netns().path(),
         containerd_socket: &directory.join("node/containerd/containerd.sock"),
         directory: scratch.path(),
-        cgroup_mark: "warren-demo",
+        cgroup_pattern: "warren-demo",
     };
     let before = Inventory::of_kernel(&site);
     for _ in 0..2 {
         // Each verb is harmless the second time.
         for _ in 0..2 {
-            let said = demo("run");
-            assert!(said.contains("host name: demo-") && said.contains("make stop"), "{said}");
+            let text = demo("run");
+            assert!(text.contains("host name: demo-") && text.contains("make stop"), "{text}");
         }
-        let warren = Warren::new(&directory.join("contexts.toml")).inside(&host.netns().path());
+        let warren = WarrenCli::new(&directory.join("contexts.toml")).in_netns(&host.netns().path());
         let node = warren.json(&["node", "ls"])[0]["id"].as_str().unwrap().to_owned();
-        assert!(!leftovers::cgroups(&node).is_empty());
+        assert!(!cleanup::cgroups(&node).is_empty());
         let mut curl: Command = host.command("curl");
         curl.args(["--silent", "--fail", "--max-time", "5", "http://127.0.0.1:8088/healthz"]);
         assert_eq!(tool::stdout(curl, tool::DEADLINE).unwrap(), "ok\n");
@@ -52,8 +53,8 @@ fn the_demo_runs_and_stops_twice() {
             demo("stop");
         }
         assert!(!directory.exists());
-        assert_eq!(leftovers::processes(scratch.path()), []);
-        assert_eq!(leftovers::cgroups(&node), Vec::<PathBuf>::new());
+        assert_eq!(cleanup::processes(scratch.path()), []);
+        assert_eq!(cleanup::cgroups(&node), Vec::<PathBuf>::new());
         let difference = before.difference(&Inventory::of_kernel(&site));
         assert!(difference.is_empty(), "{difference}");
     }

@@ -1,23 +1,24 @@
-//! Checks: what makes a task ready, what takes it out of traffic, and what replaces it.
+//! Health checks: readiness of a task, its traffic, and its replacement.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use warren_testkit::image::{Image, Layer};
+use warren_testkit::image::{ImageLayer, TestImage};
 use warren_testkit::wait::eventually;
 
-use crate::e2e::task::{self, Task};
-use crate::e2e::world::{BOX, SOON, World};
+use crate::e2e::fixture::{BOX, NodeFixture, SOON};
+use crate::e2e::task_document::{self, TaskDocument};
 
 const FAILED: i32 = 1;
 const USAGE: i32 = 2;
 
-/// A web server whose every answer is decided by a file of the node, per slot: see [`Shop::tell`].
+/// A web server whose answers are controlled by a file of the node, per slot: see [`Shop::set_answer`].
 const SERVER: &str = "warren.local/told:1";
 
-/// What the server does for a request, by the word in its file; without one it answers 200 and says its host name.
+/// What the server does for a request, by the command in its file; without one it answers 200 with its host
+/// name.
 const ANSWER: &str = r#"#!/bin/sh
 read -r who word </told/word 2>/dev/null
 [ "$who" = all ] || [ "$who" = "$ME" ] || word=
@@ -32,34 +33,35 @@ case $word in
 esac
 "#;
 
-/// A node with the server's image, and the files that tell its tasks what to do.
-struct Shop {
-    world: World,
+/// A node with the server's image, and the files that control its tasks.
+struct HealthFixture {
+    world: NodeFixture,
 }
 
-impl Shop {
-    fn open() -> Shop {
-        let world = World::new();
-        let layer = Layer::new().directory("/www", 0o755).directory("/www/cgi-bin", 0o755);
+impl HealthFixture {
+    fn start() -> HealthFixture {
+        let world = NodeFixture::new();
+        let layer = ImageLayer::new().directory("/www", 0o755).directory("/www/cgi-bin", 0o755);
         let layer = layer.file("/www/cgi-bin/answer", ANSWER, 0o755).file("/www/index.html", "hello", 0o644);
-        let image = Image::busybox(SERVER).layer(layer).entrypoint(["httpd", "-f", "-p", "80", "-h", "/www"]);
+        let image =
+            TestImage::busybox(SERVER).layer(layer).entrypoint(["httpd", "-f", "-p", "80", "-h", "/www"]);
         world.import("told.tar", &image.oci_archive());
         for slot in 1..=2 {
             fs::create_dir(world.node.scratch().join(format!("told-{slot}"))).unwrap();
         }
-        Shop { world }
+        HealthFixture { world }
     }
 
     fn file(&self, slot: u32) -> PathBuf {
         self.world.node.scratch().join(format!("told-{slot}/word"))
     }
 
-    /// What the tasks of `slot` do from now on: all of them, or the one with that id.
-    fn tell(&self, slot: u32, who: &str, word: &str) {
-        fs::write(self.file(slot), format!("{who} {word}\n")).unwrap();
+    /// Sets what the tasks of `slot` do: all of them, or the one with that id.
+    fn set_answer(&self, slot: u32, who: &str, keyword: &str) {
+        fs::write(self.file(slot), format!("{who} {keyword}\n")).unwrap();
     }
 
-    /// A service of the server, checked every 200 ms by what `flags` say; does not wait for it.
+    /// A service of the server, checked every 200 ms with `flags`; does not wait for it.
     #[track_caller]
     fn create(&self, name: &str, flags: &[&str]) {
         let bind = format!("{}/told-{{{{.Task.Slot}}}}:/told", self.world.node.scratch().display());
@@ -77,15 +79,17 @@ impl Shop {
         ];
         let often =
             ["--health-interval", "200ms", "--health-timeout", "500ms", "--health-start-interval", "100ms"];
-        self.world.warren().ok(&[&words[..], &often, flags].concat());
+        self.world.warren().run_ok(&[&words[..], &often, flags].concat());
     }
 
-    /// Waits until a task of `name` is unhealthy or was replaced because it was, for a reason with `mentions`.
+    /// Waits until a task of `name` is unhealthy or was replaced because of that, for a reason that contains
+    /// `mentions`.
     #[track_caller]
     fn unhealthy(&self, name: &str, mentions: &str) {
         eventually(SOON, &format!("{name} to be unhealthy: {mentions}"), || {
-            let tasks = task::of_service(&self.world.node, name);
-            let is_told = |task: &Task| task.reason.contains("unhealthy") && task.reason.contains(mentions);
+            let tasks = task_document::of_service(&self.world.node, name);
+            let is_told =
+                |task: &TaskDocument| task.reason.contains("unhealthy") && task.reason.contains(mentions);
             if tasks.iter().any(is_told) { Ok(()) } else { Err(format!("{tasks:#?}")) }
         });
     }
@@ -94,12 +98,12 @@ impl Shop {
 const HTTP: [&str; 2] = ["--health-http", ":80/cgi-bin/answer"];
 
 #[test]
-fn a_task_is_ready_when_its_check_says_so_and_create_waits_for_that() {
-    let shop = Shop::open();
-    shop.tell(1, "all", "500");
+fn create_waits_for_a_passing_check() {
+    let shop = HealthFixture::start();
+    shop.set_answer(1, "all", "500");
     shop.create("late", &[&HTTP[..], &["--health-start-period", "60s"]].concat());
     eventually(SOON, "the task to run, not ready", || {
-        let tasks = task::of_service(&shop.world.node, "late");
+        let tasks = task_document::of_service(&shop.world.node, "late");
         let waits = tasks.len() == 1 && tasks[0].state == "RUNNING" && !tasks[0].ready;
         if waits { Ok(()) } else { Err(format!("{tasks:#?}")) }
     });
@@ -109,74 +113,74 @@ fn a_task_is_ready_when_its_check_says_so_and_create_waits_for_that() {
     });
     assert_eq!(shown["health"], "starting", "{shown}");
     fs::remove_file(shop.file(1)).unwrap();
-    let task = shop.world.serving("late", 1).remove(0);
+    let task = shop.world.wait_serving("late", 1).remove(0);
     assert_eq!(task.attempt, 1, "failures within the start period are no reason to start again");
-    // A tcp check, and one by a program in the container, that see what the container is.
+    // A TCP check, and an exec check that runs inside the container.
     shop.world.ok(&format!("service create tcp --image {SERVER} --health-tcp 80 --health-interval 1s"));
     let cmd =
         "test $(id -u) = 7 && test $(hostname) = exec-1 && test $PPID != 1 && wget -q -O- http://127.0.0.1/";
     let words = ["service", "create", "exec", "--image", SERVER, "--env", "X=y", "--health-interval", "1s"];
     let user = ["--user", "7", "--sysctl", "net.ipv4.ip_unprivileged_port_start=0"];
-    shop.world.warren().ok(&[&words[..], &user, &["--health-cmd", cmd]].concat());
+    shop.world.warren().run_ok(&[&words[..], &user, &["--health-cmd", cmd]].concat());
     for name in ["tcp", "exec"] {
-        shop.world.serving(name, 1);
+        shop.world.wait_serving(name, 1);
         let shown = shop.world.warren().json(&["task", "inspect", &format!("{name}.1")]);
         assert_eq!(shown["health"], "healthy", "{shown}");
     }
 }
 
 #[test]
-fn a_server_that_dies_hangs_or_fails_is_withdrawn_and_replaced_and_clients_do_not_notice() {
-    let shop = Shop::open();
+fn failed_server_is_replaced_without_client_errors() {
+    let shop = HealthFixture::start();
     let world = &shop.world;
     shop.create("web", &[&HTTP[..], &["--replicas", "2", "--publish", "8088:80"]].concat());
-    let mut tasks = world.serving("web", 2);
-    for word in ["500", "hang"] {
+    let mut tasks = world.wait_serving("web", 2);
+    for keyword in ["500", "hang"] {
         let sick = tasks.iter().find(|task| task.slot == 1).unwrap().clone();
         let begin = Instant::now();
-        shop.tell(1, &sick.id, word);
+        shop.set_answer(1, &sick.id, keyword);
         let mut detected = None;
         tasks = loop {
-            // A client that asks once more when it got no answer always gets one.
+            // A client that retries once always gets an answer.
             let ask = || {
-                let mut curl = world.neighbour.command("curl");
+                let mut curl = world.client_host.command("curl");
                 let own = world.node.host().address();
                 curl.args(["-sf", "--max-time", "1", &format!("http://{own}:8088/cgi-bin/answer")]);
                 curl.output().unwrap().status.success()
             };
-            assert!(ask() || ask(), "no answer {:?} after slot 1 began to {word}", begin.elapsed());
-            let now = task::of_service(&world.node, "web");
+            assert!(ask() || ask(), "no answer {:?} after slot 1 began to {keyword}", begin.elapsed());
+            let now = task_document::of_service(&world.node, "web");
             let old = now.iter().find(|task| task.id == sick.id);
             if detected.is_none() && old.is_none_or(|task| !task.ready) {
                 detected = Some(begin.elapsed());
             }
-            if let Ok(tasks) = task::serving(&world.node, "web", 2)
+            if let Ok(tasks) = task_document::serving(&world.node, "web", 2)
                 && tasks.iter().all(|task| task.id != sick.id)
             {
                 break tasks;
             }
-            assert!(begin.elapsed() < 2 * SOON, "{word}: not replaced: {now:#?}");
+            assert!(begin.elapsed() < 2 * SOON, "{keyword}: not replaced: {now:#?}");
         };
         // Three checks, each 200 ms after the last or as late as its timeout; and a busy machine.
-        let detected = detected.unwrap_or_else(|| panic!("{word}: never seen as not ready"));
-        assert!(detected < Duration::from_secs(8), "{word} was noticed after {detected:?}");
-        println!("{word}: detected after {detected:?}, replaced after {:?}", begin.elapsed());
-        shop.unhealthy("web", if word == "500" { "HTTP 500" } else { "no answer" });
+        let detected = detected.unwrap_or_else(|| panic!("{keyword}: never seen as not ready"));
+        assert!(detected < Duration::from_secs(8), "{keyword} was noticed after {detected:?}");
+        println!("{keyword}: detected after {detected:?}, replaced after {:?}", begin.elapsed());
+        shop.unhealthy("web", if keyword == "500" { "HTTP 500" } else { "no answer" });
     }
-    // Killed: the worker starts it again by itself, and nothing is replaced.
+    // Killed: the worker restarts it by itself, and nothing is replaced.
     let victim = tasks.iter().find(|task| task.slot == 2).unwrap().clone();
-    let pid = task::pids(&world.node)[&victim.id];
+    let pid = task_document::pids(&world.node)[&victim.id];
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL).unwrap();
     eventually(SOON, "the next attempt to serve", || {
-        let tasks = task::serving(&world.node, "web", 2)?;
+        let tasks = task_document::serving(&world.node, "web", 2)?;
         let again = tasks.iter().find(|task| task.id == victim.id).ok_or("replaced")?;
         if again.attempt == 2 { Ok(()) } else { Err(format!("{again:#?}")) }
     });
 }
 
 #[test]
-fn each_way_to_fail_is_told_apart() {
-    let shop = Shop::open();
+fn failure_kinds_have_distinct_reasons() {
+    let shop = HealthFixture::start();
     let port = ["--health-http", ":81/"];
     let missing = ["--health-cmd", "/no/such/program"];
     let says = ["--health-cmd", "echo something is wrong >&2; exit 3"];
@@ -194,39 +198,40 @@ fn each_way_to_fail_is_told_apart() {
         shop.unhealthy(name, mentions);
         shop.world.ok(&format!("service rm {name}"));
     }
-    // What an attacker's server would do is only a bad or a good answer.
-    for (word, mentions) in [("loop", "redirect"), ("hang", "no answer")] {
-        shop.tell(1, "all", word);
-        shop.create(word, &HTTP);
-        shop.unhealthy(word, mentions);
-        shop.world.ok(&format!("service rm {word}"));
+    // Responses of a malicious server are only bad or good answers.
+    for (keyword, mentions) in [("loop", "redirect"), ("hang", "no answer")] {
+        shop.set_answer(1, "all", keyword);
+        shop.create(keyword, &HTTP);
+        shop.unhealthy(keyword, mentions);
+        shop.world.ok(&format!("service rm {keyword}"));
     }
-    for word in ["away", "slow", "endless"] {
-        shop.tell(1, "all", word);
-        shop.create(word, &HTTP);
-        shop.world.serving(word, 1);
-        shop.world.ok(&format!("service rm {word}"));
+    for keyword in ["away", "slow", "endless"] {
+        shop.set_answer(1, "all", keyword);
+        shop.create(keyword, &HTTP);
+        shop.world.wait_serving(keyword, 1);
+        shop.world.ok(&format!("service rm {keyword}"));
     }
 }
 
 #[test]
-fn an_update_to_something_unhealthy_stops_and_a_bad_check_makes_no_storm() {
-    let shop = Shop::open();
+fn update_to_unhealthy_image_stops_without_restart_storm() {
+    let shop = HealthFixture::start();
     let world = &shop.world;
     shop.create("web", &[&HTTP[..], &["--replicas", "2"]].concat());
-    let before: BTreeSet<String> = world.serving("web", 2).into_iter().map(|task| task.id).collect();
-    let said = world.warren().refused(&["service", "update", "web", "--health-http", ":80/absent"], FAILED);
-    assert!(said.contains("unhealthy") && said.contains("HTTP 404"), "{said}");
-    let still: BTreeSet<String> = world.serving("web", 2).into_iter().map(|task| task.id).collect();
+    let before: BTreeSet<String> = world.wait_serving("web", 2).into_iter().map(|task| task.id).collect();
+    let text =
+        world.warren().run_refused(&["service", "update", "web", "--health-http", ":80/absent"], FAILED);
+    assert!(text.contains("unhealthy") && text.contains("HTTP 404"), "{text}");
+    let still: BTreeSet<String> = world.wait_serving("web", 2).into_iter().map(|task| task.id).collect();
     assert_eq!(before, still, "healthy tasks were replaced by unhealthy ones");
     world.ok("service rollback web");
-    // One that can never be well is replaced again and again, ever more slowly.
+    // One that can never be healthy is replaced repeatedly with growing delays.
     shop.create("never", &["--health-http", ":80/absent"]);
     shop.unhealthy("never", "HTTP 404");
     let begin = Instant::now();
     let (mut seen, mut ids) = (0, BTreeSet::new());
     while begin.elapsed() < Duration::from_secs(12) {
-        ids.extend(task::of_service(&world.node, "never").into_iter().map(|task| task.id));
+        ids.extend(task_document::of_service(&world.node, "never").into_iter().map(|task| task.id));
         seen += 1;
     }
     assert!(seen > 3 && ids.len() >= 2, "it was never replaced: {ids:?}");
@@ -234,20 +239,20 @@ fn an_update_to_something_unhealthy_stops_and_a_bad_check_makes_no_storm() {
 }
 
 #[test]
-fn an_agent_that_starts_again_disturbs_no_healthy_task() {
-    let mut shop = Shop::open();
+fn restarted_agent_keeps_healthy_tasks() {
+    let mut shop = HealthFixture::start();
     shop.create("web", &[&HTTP[..], &["--publish", "8088:80"]].concat());
-    let before = shop.world.serving("web", 1).remove(0);
+    let before = shop.world.wait_serving("web", 1).remove(0);
     shop.world.node.crash_and_recover();
-    let after = shop.world.serving("web", 1).remove(0);
+    let after = shop.world.wait_serving("web", 1).remove(0);
     assert_eq!((before.id, before.attempt, before.state_since), (after.id, after.attempt, after.state_since));
-    shop.tell(1, "all", "500");
+    shop.set_answer(1, "all", "500");
     shop.unhealthy("web", "HTTP 500");
 }
 
 #[test]
 fn bad_checks_are_refused() {
-    let world = World::new();
+    let world = NodeFixture::new();
     for (flags, reason) in [
         ("--health-http nothing", "/PATH"),
         ("--health-http /", "port"),
@@ -260,8 +265,8 @@ fn bad_checks_are_refused() {
         ("--health-http :80/ --health-header a:b=c", "header"),
     ] {
         let line = format!("service create new --image {BOX} {flags}");
-        let said = world.warren().refused(&line.split(' ').collect::<Vec<_>>(), USAGE);
-        assert!(said.contains(reason), "{flags}: {said}");
+        let text = world.warren().run_refused(&line.split(' ').collect::<Vec<_>>(), USAGE);
+        assert!(text.contains(reason), "{flags}: {text}");
     }
     assert_eq!(world.warren().json(&["service", "ls"]), serde_json::json!([]));
 }

@@ -1,17 +1,17 @@
-//! How a machine becomes a worker, and what keeps it from becoming one.
+//! How a machine becomes a worker, and the errors on the way.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use warren_testkit::netns::{Host, Lab};
-use warren_testkit::node::{Node, Settings};
-use warren_testkit::scratch::Scratch;
+use warren_testkit::cli::{CommandOutput, WarrenCli};
+use warren_testkit::netns::{LabHost, NetworkSwitch};
+use warren_testkit::node::{LabNode, NodeOptions};
+use warren_testkit::scratch::ScratchDir;
 use warren_testkit::wait::eventually;
-use warren_testkit::warren::{Ran, Warren};
 
-use crate::e2e::cluster::Cluster;
-use crate::e2e::task;
-use crate::e2e::world::{BOX, SOON};
+use crate::e2e::cluster::WorkerCluster;
+use crate::e2e::fixture::{BOX, SOON};
+use crate::e2e::task_document;
 
 const FAILED: i32 = 1;
 const USAGE: i32 = 2;
@@ -21,52 +21,60 @@ const DENIED: i32 = 6;
 const NOT_FOUND: i32 = 3;
 
 /// A machine that is not a member yet.
-struct Stranger {
-    host: Host,
-    scratch: Scratch,
+struct UnjoinedMachine {
+    host: LabHost,
+    scratch: ScratchDir,
 }
 
-impl Stranger {
-    fn new(lab: &Lab) -> Stranger {
-        Stranger { host: lab.host(), scratch: Scratch::new() }
+impl UnjoinedMachine {
+    fn new(lab: &NetworkSwitch) -> UnjoinedMachine {
+        UnjoinedMachine { host: lab.add_host(), scratch: ScratchDir::new() }
     }
 
-    /// Runs `warren worker join` to the end, which must not be a worker that runs.
+    /// Runs `warren worker join` to its end, which must not be a running worker.
     #[track_caller]
-    fn join(&self, manager: &str, token: &str, flags: &[&str]) -> Ran {
+    fn join(&self, manager: &str, token: &str, flags: &[&str]) -> CommandOutput {
         let data = self.scratch.path().join("data").display().to_string();
         let run = self.scratch.path().join("run").display().to_string();
         let socket = self.scratch.path().join("run/containerd/containerd.sock").display().to_string();
         let words = ["worker", "join", manager, "--token", token, "--data-dir", &data, "--run-dir", &run];
         let words = [&words[..], &["--containerd-socket", &socket], flags].concat();
-        let warren = Warren::new(&self.scratch.path().join("contexts")).inside(&self.host.netns().path());
+        let warren =
+            WarrenCli::new(&self.scratch.path().join("contexts")).in_netns(&self.host.netns().path());
         warren.run(&words)
     }
 
     #[track_caller]
-    fn refused(&self, manager: &str, token: &str, flags: &[&str], code: i32, mentions: &str) -> Ran {
+    fn refused(
+        &self,
+        manager: &str,
+        token: &str,
+        flags: &[&str],
+        code: i32,
+        mentions: &str,
+    ) -> CommandOutput {
         let ran = self.join(manager, token, flags);
         assert_eq!(ran.code, code, "{ran}");
         assert!(ran.stderr.contains(mentions), "should mention {mentions:?}: {ran}");
         let secret = token.rsplit('-').next().unwrap_or_default();
-        assert!(secret.len() < 16 || !ran.stderr.contains(secret), "the secret was said: {ran}");
+        assert!(secret.len() < 16 || !ran.stderr.contains(secret), "the secret was printed: {ran}");
         ran
     }
 }
 
 #[track_caller]
-fn token(cluster: &Warren, flags: &str) -> String {
+fn token(cluster: &WarrenCli, flags: &str) -> String {
     let line = format!("token create --role worker --quiet {flags}");
-    cluster.ok(&line.split_whitespace().collect::<Vec<_>>()).trim().to_owned()
+    cluster.run_ok(&line.split_whitespace().collect::<Vec<_>>()).trim().to_owned()
 }
 
 #[test]
-fn a_token_lets_in_whom_it_was_made_for_and_nobody_else() {
-    let lab = Lab::new();
-    let manager = Node::start_manager(lab.host(), Settings::default());
-    let other = Node::start_manager(lab.host(), Settings::default());
+fn token_admits_only_its_role() {
+    let lab = NetworkSwitch::new();
+    let manager = LabNode::start_manager(lab.add_host(), NodeOptions::default());
+    let other = LabNode::start_manager(lab.add_host(), NodeOptions::default());
     let (warren, api) = (manager.warren(), manager.api().to_string());
-    let stranger = Stranger::new(&lab);
+    let stranger = UnjoinedMachine::new(&lab);
 
     let good = token(&warren, "");
     let cut = &good[..good.len() - 3];
@@ -76,7 +84,7 @@ fn a_token_lets_in_whom_it_was_made_for_and_nobody_else() {
     let foreign = token(&other.warren(), "");
     stranger.refused(&api, &foreign, &[], DENIED, "another cluster");
     for (flags, code, mentions) in [
-        (&["--runtime", "/bin/true"], FAILED, "/bin/true is no runtime"),
+        (&["--runtime", "/bin/true"], FAILED, "/bin/true is not an OCI runtime"),
         (&["--insecure-registry", "a b"], USAGE, "--insecure-registry"),
         (&["--cpus", "0"], USAGE, "--cpus"),
         (&["--memory", "1"], USAGE, "--memory"),
@@ -93,8 +101,8 @@ fn a_token_lets_in_whom_it_was_made_for_and_nobody_else() {
     };
     let before = ids();
     let removed = token(&warren, "");
-    warren.ok(&["token", "rm", ids().difference(&before).next().unwrap()]);
-    stranger.refused(&api, &removed, &[], DENIED, "not known");
+    warren.run_ok(&["token", "rm", ids().difference(&before).next().unwrap()]);
+    stranger.refused(&api, &removed, &[], DENIED, "unknown token");
     let short = token(&warren, "--ttl 1s");
     let made = Instant::now();
     eventually(SOON, "the token's end", || {
@@ -103,18 +111,18 @@ fn a_token_lets_in_whom_it_was_made_for_and_nobody_else() {
     });
     stranger.refused(&api, &short, &[], DENIED, "expired");
 
-    // Once is once; the name belongs to the first.
-    let mut first = Node::join(lab.host(), Settings::default(), &manager, "w1");
+    // A token for one use works once; the name belongs to the first node.
+    let mut first = LabNode::join(lab.add_host(), NodeOptions::default(), &manager, "w1");
     let once = token(&warren, "--uses 1");
-    let second = Node::join_with(lab.host(), Settings::default(), &manager, "w2", &once);
+    let second = LabNode::join_with(lab.add_host(), NodeOptions::default(), &manager, "w2", &once);
     let used_up = stranger.refused(&api, &once, &["--node-name", "w3"], DENIED, "used 1 times");
-    assert_eq!(used_up.stderr.matches("token create").count(), 1, "what to do is said once: {used_up}");
+    assert_eq!(used_up.stderr.matches("token create").count(), 1, "the hint is printed once: {used_up}");
     let more = token(&warren, "--uses 1");
-    let taken = stranger.refused(&api, &more, &["--node-name", "w1"], CONFLICT, "another node is called w1");
-    assert_eq!(taken.stderr.matches("--node-name").count(), 1, "what to do is said once: {taken}");
+    let taken = stranger.refused(&api, &more, &["--node-name", "w1"], CONFLICT, "node w1 already exists");
+    assert_eq!(taken.stderr.matches("--node-name").count(), 1, "the hint is printed once: {taken}");
     drop(second);
 
-    // It resumes as the node it was, also if it is told to join once more with a token that is used up.
+    // It resumes as the same node, also if it is started again with `join` and an exhausted token.
     let id = first.id().to_owned();
     first.kill();
     first.join_again(&more);
@@ -126,23 +134,23 @@ fn a_token_lets_in_whom_it_was_made_for_and_nobody_else() {
 
 #[test]
 fn a_worker_leaves_when_its_tasks_run_elsewhere() {
-    let mut cluster = Cluster::new(2);
+    let mut cluster = WorkerCluster::new(2);
     let line = format!(
         "service create web --replicas 4 --image {BOX} --command sleep --arg 1000 --stop-grace 100ms"
     );
     cluster.ok(&line);
-    cluster.spread("web", &[("w1", 2), ("w2", 2)]);
+    cluster.wait_spread("web", &[("w1", 2), ("w2", 2)]);
     let mut leaving = cluster.workers.pop().unwrap();
     let data = leaving.data_dir().display().to_string();
-    leaving.local().ok(&["worker", "leave", "--data-dir", &data]);
-    cluster.spread("web", &[("w1", 4)]);
+    leaving.local().run_ok(&["worker", "leave", "--data-dir", &data]);
+    cluster.wait_spread("web", &[("w1", 4)]);
     let status = leaving.process().wait(Duration::from_secs(30));
     assert_eq!(status.code(), Some(NOT_FOUND), "{}", leaving.process().log_tail(20));
     let nodes = cluster.warren().json(&["node", "ls"]);
     let names: Vec<_> = nodes.as_array().unwrap().iter().map(|node| node["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["w1"]);
-    assert!(task::pids(&cluster.workers[0]).len() == 4);
-    // Nothing of it is left to run, and it says so.
-    let refused = leaving.local().refused(&["worker", "run", "--data-dir", &data], NOT_FOUND);
-    assert!(refused.contains("holds no worker"), "{refused}");
+    assert!(task_document::pids(&cluster.workers[0]).len() == 4);
+    // None of its processes is left, and it reports that.
+    let refused = leaving.local().run_refused(&["worker", "run", "--data-dir", &data], NOT_FOUND);
+    assert!(refused.contains("has no worker"), "{refused}");
 }

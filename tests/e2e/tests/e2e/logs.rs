@@ -1,4 +1,4 @@
-//! What containers write, as people read it: through the manager, whole, in order, also of agents that were away.
+//! Container logs through the manager: complete, in order, also during restarts of agents.
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
@@ -6,17 +6,17 @@ use std::time::Duration;
 
 use warren_testkit::wait::eventually;
 
-use crate::e2e::cluster::Cluster;
-use crate::e2e::task;
-use crate::e2e::world::{BOX, SOON, World};
+use crate::e2e::cluster::WorkerCluster;
+use crate::e2e::fixture::{BOX, NodeFixture, SOON};
+use crate::e2e::task_document;
 
 const NOT_FOUND: i32 = 3;
 
 #[test]
 fn lines_are_read_through_the_manager() {
-    let world = World::new();
+    let world = NodeFixture::new();
     world.create_script("web", &[], "for i in 1 2 3 4 5; do echo out $i; echo err $i >&2; done; sleep 1000");
-    world.serving("web", 1);
+    world.wait_serving("web", 1);
     let read = |flags: &[&str]| world.warren().run(&[&["task", "logs", "web.1"][..], flags].concat());
     let whole = eventually(SOON, "all lines", || {
         let ran = read(&[]);
@@ -42,24 +42,24 @@ fn lines_are_read_through_the_manager() {
         of_service.lines().all(|line| line.starts_with("web.1@") && line.contains("out")),
         "{of_service}"
     );
-    world.warren().refused(&["service", "logs", "nobody"], NOT_FOUND);
-    world.warren().refused(&["task", "logs", "web.9"], NOT_FOUND);
+    world.warren().run_refused(&["service", "logs", "nobody"], NOT_FOUND);
+    world.warren().run_refused(&["task", "logs", "web.9"], NOT_FOUND);
 }
 
 #[test]
-fn following_sees_every_line_of_every_task_also_when_the_agent_is_killed() {
-    let mut cluster = Cluster::new(2);
+fn follow_sees_every_line_across_agent_kill() {
+    let mut cluster = WorkerCluster::new(2);
     let script = "i=0; while [ $i -lt 100 ]; do i=$((i+1)); echo line $i; sleep 0.05; done; sleep 1000";
     let words =
         ["service", "create", "web", "--image", BOX, "--replicas", "2", "--command", "sh", "--arg", "-c"];
-    cluster.warren().ok(&[&words[..], &["--arg", script]].concat());
+    cluster.warren().run_ok(&[&words[..], &["--arg", script]].concat());
     let mut command = cluster.warren().command(&["service", "logs", "-f", "web"]);
     let mut following = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let reader = BufReader::new(following.stdout.take().unwrap());
     let (send, lines) = std::sync::mpsc::channel();
     let thread =
         std::thread::spawn(move || reader.lines().map_while(Result::ok).try_for_each(|line| send.send(line)));
-    // One of the agents dies in the middle and comes back.
+    // One of the agents is killed in the middle and restarted.
     cluster.workers[0].kill();
     cluster.workers[0].run_again();
     cluster.workers[0].wait_ready();
@@ -77,18 +77,18 @@ fn following_sees_every_line_of_every_task_also_when_the_agent_is_killed() {
 }
 
 #[test]
-fn a_flood_is_bounded_and_the_newest_lines_stay() {
-    let world = World::new();
+fn log_size_is_bounded_and_newest_lines_stay() {
+    let world = NodeFixture::new();
     let script = "i=0; while [ $i -lt 60000 ]; do i=$((i+1)); echo $i xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx; done; \
                   sleep 1000";
     world.create_script("flood", &["--log-max-size", "256Ki", "--log-files", "3"], script);
-    let task = world.serving("flood", 1).remove(0);
+    let task = world.wait_serving("flood", 1).remove(0);
     let last = eventually(2 * SOON, "the last line", || {
-        let said = world.warren().ok(&["task", "logs", &task.id, "--tail", "1"]);
-        if said.starts_with("60000 ") { Ok(said) } else { Err(said) }
+        let text = world.warren().run_ok(&["task", "logs", &task.id, "--tail", "1"]);
+        if text.starts_with("60000 ") { Ok(text) } else { Err(text) }
     });
     assert_eq!(last.lines().count(), 1);
-    let kept = task::output(&world.node, &task);
+    let kept = task_document::output(&world.node, &task);
     let numbers: Vec<u32> =
         kept.lines().map(|line| line.split(' ').next().unwrap().parse().unwrap()).collect();
     assert!(numbers.len() > 1000 && numbers.len() < 60_000, "{} lines are kept", numbers.len());
@@ -109,27 +109,27 @@ fn walk(directory: &std::path::Path) -> u64 {
 }
 
 #[test]
-fn what_was_written_while_the_agent_was_down_is_kept() {
-    let mut world = World::new();
+fn lines_written_without_agent_are_kept() {
+    let mut world = NodeFixture::new();
     world.create_script("web", &[], "i=0; while true; do i=$((i+1)); echo $i; sleep 0.02; done");
-    let task = world.serving("web", 1).remove(0);
-    // As long as nobody answers, what comes are words of the command line.
-    let last = |world: &World| {
-        let said = task::output(&world.node, &task);
-        said.lines().last().and_then(|line| line.parse::<u32>().ok()).unwrap_or(0)
+    let task = world.wait_serving("web", 1).remove(0);
+    // Without an answer, the output is text of the CLI.
+    let last = |world: &NodeFixture| {
+        let text = task_document::output(&world.node, &task);
+        text.lines().last().and_then(|line| line.parse::<u32>().ok()).unwrap_or(0)
     };
     eventually(SOON, "the first lines", || if last(&world) > 10 { Ok(()) } else { Err("few".to_owned()) });
     let before = last(&world);
     world.node.kill();
-    // Not a wait: for this long nobody reads what the container writes.
+    // Not a wait: for this long no client reads the container's output.
     std::thread::sleep(Duration::from_secs(2));
     world.node.run_again();
     world.node.wait_ready();
-    let said = eventually(SOON, "lines of the time without an agent", || {
+    let text = eventually(SOON, "lines of the time without an agent", || {
         let ran = world.warren().run(&["task", "logs", &task.id]);
         if ran.code == 0 && last(&world) > before + 50 { Ok(ran.stdout) } else { Err(ran.to_string()) }
     });
-    for (line, wanted) in said.lines().zip(1_u32..) {
-        assert_eq!(line, wanted.to_string(), "a line is missing or came twice");
+    for (line, expected) in text.lines().zip(1_u32..) {
+        assert_eq!(line, expected.to_string(), "a line is missing or came twice");
     }
 }

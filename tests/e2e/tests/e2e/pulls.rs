@@ -1,73 +1,74 @@
-//! Images from a registry on another host: pulled once, pinned, listed, removed; and every way in which it fails.
+//! Images from a registry on another host: pulled once, pinned to a digest, listed, removed; and every way to
+//! fail.
 
 use std::net::SocketAddr;
 
-use warren_testkit::image::{Image, Layer};
-use warren_testkit::node::Settings;
-use warren_testkit::registry::{PASSWORD, Registry, USER};
+use warren_testkit::image::{ImageLayer, TestImage};
+use warren_testkit::node::NodeOptions;
+use warren_testkit::registry::{PASSWORD, TestRegistry, USER};
 use warren_testkit::wait::eventually;
 
-use crate::e2e::task;
-use crate::e2e::world::{SOON, World};
+use crate::e2e::fixture::{NodeFixture, SOON};
+use crate::e2e::task_document;
 
 const FAILED: i32 = 1;
 const USAGE: i32 = 2;
 const PORT: u16 = 5000;
-/// Nothing listens there.
-const NOBODY: u16 = 5007;
+/// No process listens there.
+const CLOSED_PORT: u16 = 5007;
 
 /// A node that trusts the registry of the host beside it, and that registry.
-struct Shop {
-    registry: Registry,
-    world: World,
+struct RegistryFixture {
+    registry: TestRegistry,
+    world: NodeFixture,
 }
 
-/// The first host of a lab is the node's, the second its neighbour.
-fn trusting() -> Settings {
-    let hosts = format!("10.77.0.2:{PORT},10.77.0.2:{NOBODY}");
-    Settings::default().argument("--insecure-registry").argument(&hosts)
+/// The first host of a lab is the node's, the second the registry's.
+fn trusting() -> NodeOptions {
+    let hosts = format!("10.77.0.2:{PORT},10.77.0.2:{CLOSED_PORT}");
+    NodeOptions::default().argument("--insecure-registry").argument(&hosts)
 }
 
-impl Shop {
-    fn open() -> Shop {
-        let world = World::with(trusting());
-        let address = SocketAddr::new(world.neighbour.address().into(), PORT);
-        let registry = Registry::start_at(address, |program| world.neighbour.command(program));
-        Shop { registry, world }
+impl RegistryFixture {
+    fn start() -> RegistryFixture {
+        let world = NodeFixture::with(trusting());
+        let address = SocketAddr::new(world.client_host.address().into(), PORT);
+        let registry = TestRegistry::start_at(address, |program| world.client_host.command(program));
+        RegistryFixture { registry, world }
     }
 
     fn push(&self, name: &str, text: &str) -> String {
-        let image = Image::busybox("warren.local/x:1").entrypoint(["sh", "-c"]);
+        let image = TestImage::busybox("warren.local/x:1").entrypoint(["sh", "-c"]);
         let image = image.arguments([format!("echo {text}; trap exit TERM; sleep 1000 & wait")]);
-        let image = image.layer(Layer::new().file("/ballast", vec![7; 200_000], 0o644));
+        let image = image.layer(ImageLayer::new().file("/ballast", vec![7; 200_000], 0o644));
         self.registry.push(name, "1", &image.oci_archive())
     }
 
-    fn says(&self, service: &str, wanted: &str) {
-        let task = self.world.serving(service, 1).remove(0);
-        eventually(SOON, &format!("{service} to say {wanted:?}"), || {
-            let said = task::output(&self.world.node, &task);
-            if said.trim_end() == wanted { Ok(()) } else { Err(said) }
+    fn wait_for_output(&self, service: &str, expected: &str) {
+        let task = self.world.wait_serving(service, 1).remove(0);
+        eventually(SOON, &format!("the output {expected:?} of {service}"), || {
+            let said = task_document::output(&self.world.node, &task);
+            if said.trim_end() == expected { Ok(()) } else { Err(said) }
         });
     }
 }
 
 #[test]
 fn an_image_is_pulled_listed_pruned_and_pulled_again() {
-    let shop = Shop::open();
+    let shop = RegistryFixture::start();
     let (world, reference) = (&shop.world, shop.push("shop/web", "one"));
     world.ok(&format!("service create web --image {reference}"));
-    shop.says("web", "one");
+    shop.wait_for_output("web", "one");
     let images = || world.warren().json(&["image", "ls"]).to_string();
     assert!(images().contains(&reference), "{}", images());
-    // The tag moves; what is here is enough, unless it is told to ask.
+    // The tag moves; the local image is used, unless the registry must be asked.
     shop.push("shop/web", "two");
     world.ok(&format!("service create same --image {reference}"));
-    shop.says("same", "one");
+    shop.wait_for_output("same", "one");
     world.ok(&format!("service create newer --image {reference} --pull always"));
-    shop.says("newer", "two");
+    shop.wait_for_output("newer", "two");
     world.ok("service update web --force --pull always");
-    shop.says("web", "two");
+    shop.wait_for_output("web", "two");
     // Used images stay, unused ones go.
     let other = shop.push("shop/other", "other");
     world.ok(&format!("image pull {other}"));
@@ -80,18 +81,18 @@ fn an_image_is_pulled_listed_pruned_and_pulled_again() {
         if images().contains(&reference) { Err(images()) } else { Ok(()) }
     });
     world.ok(&format!("service create web --image {reference}"));
-    shop.says("web", "two");
+    shop.wait_for_output("web", "two");
 }
 
 #[test]
-fn a_pull_that_cannot_be_says_why_and_one_that_can_later_is_done_later() {
-    let mut shop = Shop::open();
+fn failed_pull_shows_reason_and_is_retried() {
+    let mut shop = RegistryFixture::start();
     let reference = shop.push("shop/web", "here");
     let host = shop.registry.host();
     let world = &shop.world;
     let why = |name: &str, state: &str, mentions: &str| {
         eventually(SOON, &format!("{name} to be {state} and to mention {mentions:?}"), || {
-            let tasks = task::of_service(&world.node, name);
+            let tasks = task_document::of_service(&world.node, name);
             let is_told = tasks.iter().any(|task| task.state == state && task.reason.contains(mentions));
             if is_told { Ok(()) } else { Err(format!("{tasks:#?}")) }
         });
@@ -99,56 +100,56 @@ fn a_pull_that_cannot_be_says_why_and_one_that_can_later_is_done_later() {
     let create = |name: &str, image: &str, flags: &str| {
         world.ok(format!("service create {name} --detach --image {image} {flags}").trim_end());
     };
-    // For good.
+    // Permanent errors.
     create("absent", &format!("{host}/shop/absent:1"), "");
     why("absent", "REJECTED", "shop/absent:1");
     create("never", &reference, "--pull never");
     why("never", "REJECTED", "never");
-    let foreign = Image::busybox("warren.local/x:1").architecture("s390x");
+    let foreign = TestImage::busybox("warren.local/x:1").architecture("s390x");
     let foreign = shop.registry.push("shop/foreign", "1", &foreign.oci_archive());
     create("foreign", &foreign, "");
     why("foreign", "REJECTED", "s390x");
-    // Not for good: tried again until somebody is there.
+    // Temporary errors: retried until the registry answers.
     create("nobody", "10.77.0.2:5007/shop/web:1", "");
     why("nobody", "PREPARING", "10.77.0.2:5007");
-    // A registry that says nothing any more, in the middle of it all.
+    // A registry that stops answering in the middle of a pull.
     shop.registry.process().pause();
     let world = &shop.world;
     world.ok(&format!("service create stalled --detach --image {reference}"));
     eventually(SOON, "the pull to be told", || {
-        let tasks = task::of_service(&world.node, "stalled");
-        let told = tasks.iter().any(|task| task.state == "PREPARING" && !task.reason.is_empty());
-        if told { Ok(()) } else { Err(format!("{tasks:#?}")) }
+        let tasks = task_document::of_service(&world.node, "stalled");
+        let reported = tasks.iter().any(|task| task.state == "PREPARING" && !task.reason.is_empty());
+        if reported { Ok(()) } else { Err(format!("{tasks:#?}")) }
     });
     shop.registry.process().resume();
-    shop.says("stalled", "here");
+    shop.wait_for_output("stalled", "here");
     let world = &shop.world;
-    world.warren().refused(&["image", "pull", "Not/A:Reference!"], USAGE);
-    let said = world.warren().refused(&["image", "pull", &format!("{host}/shop/absent:1")], FAILED);
+    world.warren().run_refused(&["image", "pull", "Not/A:Reference!"], USAGE);
+    let said = world.warren().run_refused(&["image", "pull", &format!("{host}/shop/absent:1")], FAILED);
     assert!(said.contains("shop/absent"), "{said}");
-    // Nothing of what failed is kept.
+    // No data of failed pulls is kept.
     let images = world.warren().json(&["image", "ls"]).to_string();
     assert!(!images.contains("absent") && !images.contains("foreign"), "{images}");
 }
 
 #[test]
-fn a_private_registry_is_told_from_one_that_is_not_there() {
-    let world = World::with(trusting());
-    let address = SocketAddr::new(world.neighbour.address().into(), PORT);
-    let registry = Registry::start_private_at(address, |program| world.neighbour.command(program));
-    let reference = registry.push("shop/web", "1", &Image::busybox("warren.local/x:1").oci_archive());
+fn private_and_missing_registry_errors_differ() {
+    let world = NodeFixture::with(trusting());
+    let address = SocketAddr::new(world.client_host.address().into(), PORT);
+    let registry = TestRegistry::start_private_at(address, |program| world.client_host.command(program));
+    let reference = registry.push("shop/web", "1", &TestImage::busybox("warren.local/x:1").oci_archive());
     world.ok(&format!("service create web --detach --image {reference}"));
     eventually(SOON, "the refusal", || {
-        let tasks = task::of_service(&world.node, "web");
+        let tasks = task_document::of_service(&world.node, "web");
         let refused =
             tasks.iter().any(|task| task.state == "REJECTED" && task.reason.contains("credentials"));
         if refused { Ok(()) } else { Err(format!("{tasks:#?}")) }
     });
 }
 
-/// Has the cluster know `user` at the registry.
+/// Stores a credential of `user` for the registry.
 #[track_caller]
-fn log_in(world: &World, registry: &Registry, user: &str, password: &str) {
+fn log_in(world: &NodeFixture, registry: &TestRegistry, user: &str, password: &str) {
     let warren = world.warren();
     let mut command =
         warren.command(&["registry", "login", &registry.host(), "-u", user, "--password-stdin"]);
@@ -160,18 +161,18 @@ fn log_in(world: &World, registry: &Registry, user: &str, password: &str) {
 }
 
 #[test]
-fn a_private_registry_gives_images_to_whom_the_cluster_knows_there() {
-    let world = World::with(trusting());
-    let address = SocketAddr::new(world.neighbour.address().into(), PORT);
-    let registry = Registry::start_private_at(address, |program| world.neighbour.command(program));
-    let image = Image::busybox("warren.local/x:1").entrypoint(["sleep", "1000"]);
+fn stored_credential_pulls_from_private_registry() {
+    let world = NodeFixture::with(trusting());
+    let address = SocketAddr::new(world.client_host.address().into(), PORT);
+    let registry = TestRegistry::start_private_at(address, |program| world.client_host.command(program));
+    let image = TestImage::busybox("warren.local/x:1").entrypoint(["sleep", "1000"]);
     let reference = registry.push("shop/web", "1", &image.oci_archive());
     let create =
         |name: &str| world.ok(&format!("service create {name} --detach --image {reference} --stop-grace 0s"));
     let rejected = |name: &str, words: [&str; 2]| {
         eventually(SOON, "the refusal", || {
-            let tasks = task::of_service(&world.node, name);
-            let is_it = |task: &task::Task| {
+            let tasks = task_document::of_service(&world.node, name);
+            let is_it = |task: &task_document::TaskDocument| {
                 task.state == "REJECTED" && words.iter().all(|words| task.reason.contains(words))
             };
             if tasks.iter().any(is_it) { Ok(()) } else { Err(format!("{tasks:#?}")) }
@@ -183,10 +184,10 @@ fn a_private_registry_gives_images_to_whom_the_cluster_knows_there() {
     log_in(&world, &registry, USER, "wrong");
     create("wrong");
     rejected("wrong", ["user \"anna\"", &login]);
-    let said = world.warren().refused(&["image", "pull", &reference], FAILED);
+    let said = world.warren().run_refused(&["image", "pull", &reference], FAILED);
     assert!(said.contains("user \"anna\"") && !said.contains("wrong password"), "{said}");
     log_in(&world, &registry, USER, PASSWORD);
     world.ok(&format!("image pull {reference}"));
     create("known");
-    world.serving("known", 1);
+    world.wait_serving("known", 1);
 }

@@ -1,23 +1,23 @@
-//! A cluster whose manager is lost for good comes back, and what runs does not notice.
+//! A cluster is restored after the permanent loss of its manager, and running tasks are not disturbed.
 
 use warren_testkit::wait::eventually;
 
-use crate::e2e::cluster::Cluster;
-use crate::e2e::world::{BOX, SOON};
+use crate::e2e::cluster::WorkerCluster;
+use crate::e2e::fixture::{BOX, SOON};
 
 const CONFLICT: i32 = 4;
 const FAILED: i32 = 1;
 
 #[track_caller]
-fn create(cluster: &Cluster, name: &str) {
+fn create(cluster: &WorkerCluster, name: &str) {
     cluster.ok(&format!(
         "service create {name} --replicas 2 --image {BOX} --command sleep --arg 100000 --stop-grace 0s"
     ));
 }
 
 #[test]
-fn a_restored_manager_takes_over_the_workers_and_no_container_notices() {
-    let mut cluster = Cluster::new(2);
+fn restored_manager_keeps_running_containers() {
+    let mut cluster = WorkerCluster::new(2);
     create(&cluster, "kept");
     cluster.ok("node update w1 --label-add place=first");
     let backup = cluster.manager.scratch().join("backup");
@@ -27,12 +27,12 @@ fn a_restored_manager_takes_over_the_workers_and_no_container_notices() {
     cluster.ok(&format!("manager backup {backup} --passphrase-file {phrase}"));
     let text = std::fs::read(&backup).unwrap();
     let contains = |what: &str| text.windows(what.len()).any(|window| window == what.as_bytes());
-    assert!(!contains("kept") && !contains("PRIVATE KEY"), "a backup shows nothing of what is in it");
-    // What came after the backup is lost with the manager.
+    assert!(!contains("kept") && !contains("PRIVATE KEY"), "a backup is encrypted");
+    // Changes after the backup are lost with the manager.
     create(&cluster, "later");
     cluster.ok("node update w1 --label-add place=second");
     let before = cluster.pids();
-    let kept: Vec<String> = cluster.serving("kept", 2).into_iter().map(|task| task.id).collect();
+    let kept: Vec<String> = cluster.wait_serving("kept", 2).into_iter().map(|task| task.id).collect();
 
     cluster.manager.kill();
     let data = cluster.manager.data_dir();
@@ -69,7 +69,7 @@ fn a_restored_manager_takes_over_the_workers_and_no_container_notices() {
     for worker in &mut cluster.workers {
         worker.wait_ready();
     }
-    let again: Vec<String> = cluster.serving("kept", 2).into_iter().map(|task| task.id).collect();
+    let again: Vec<String> = cluster.wait_serving("kept", 2).into_iter().map(|task| task.id).collect();
     assert_eq!(again, kept, "the same tasks");
     eventually(2 * SOON, "the end of what came after the backup", || {
         let now = cluster.pids();
@@ -80,11 +80,11 @@ fn a_restored_manager_takes_over_the_workers_and_no_container_notices() {
     let node = cluster.warren().json(&["node", "inspect", "w1"]);
     assert_eq!(node["labels"]["place"], "first", "{node}");
 
-    // It is a cluster like any other: writes, workers that come and go, another restart.
+    // It is a cluster like any other: writes, joining and leaving workers, another restart.
     create(&cluster, "new");
-    cluster.serving("new", 2);
+    cluster.wait_serving("new", 2);
     cluster.manager.crash_and_recover();
-    cluster.serving("kept", 2);
+    cluster.wait_serving("kept", 2);
     let services = cluster.warren().json(&["service", "ls"]);
     let names: Vec<_> = services.as_array().unwrap().iter().map(|service| &service["name"]).collect();
     assert_eq!(names, ["kept", "new"], "the later one is not known any more");

@@ -1,18 +1,18 @@
-//! Pages of published ports, from everywhere a client can be.
+//! Requests to published ports, from every possible client location.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use warren_testkit::process::Process;
+use warren_testkit::process::ChildProcess;
 use warren_testkit::tool;
-use warren_testkit::wait::{Look, eventually};
+use warren_testkit::wait::{WaitResult, eventually};
 
-use crate::e2e::world::{SOON, World};
+use crate::e2e::fixture::{NodeFixture, SOON};
 
-/// Where a client is, and by which address it asks.
+/// The location of a client, and the address it uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
+pub enum ClientLocation {
     /// On the node, by 127.0.0.1.
     Loopback,
     /// On the node, by the node's own address.
@@ -22,14 +22,15 @@ pub enum Way {
 }
 
 /// All of them.
-pub const WAYS: [Way; 3] = [Way::Loopback, Way::OwnAddress, Way::Outside];
+pub const CLIENT_LOCATIONS: [ClientLocation; 3] =
+    [ClientLocation::Loopback, ClientLocation::OwnAddress, ClientLocation::Outside];
 
-impl World {
-    /// The host name of the container that answers on `port`; else what went wrong.
-    pub fn who_answers(&self, way: Way, port: u16) -> Look<String> {
+impl NodeFixture {
+    /// The host name of the container that answers on `port`, or the error.
+    pub fn answering_host(&self, way: ClientLocation, port: u16) -> WaitResult<String> {
         let mut curl = match way {
-            Way::Loopback | Way::OwnAddress => self.node.host().command("curl"),
-            Way::Outside => self.neighbour.command("curl"),
+            ClientLocation::Loopback | ClientLocation::OwnAddress => self.node.host().command("curl"),
+            ClientLocation::Outside => self.client_host.command("curl"),
         };
         curl.args(["--silent", "--show-error", "--fail", "--max-time", "2", &self.url(way, port)]);
         let page = tool::stdout(curl, tool::DEADLINE).map_err(|error| format!("{way:?}: {error}"))?;
@@ -37,29 +38,29 @@ impl World {
         Ok(rest.split('<').next().unwrap_or_default().to_owned())
     }
 
-    fn url(&self, way: Way, port: u16) -> String {
+    fn url(&self, way: ClientLocation, port: u16) -> String {
         let own = self.node.host().address().to_string();
-        let address = if way == Way::Loopback { "127.0.0.1" } else { &own };
+        let address = if way == ClientLocation::Loopback { "127.0.0.1" } else { &own };
         format!("http://{address}:{port}/")
     }
 
-    /// Waits until `port` was answered by each of `hosts`, and fails if anybody else answers.
+    /// Waits until each of `hosts` has answered on `port`; fails if another host answers.
     #[track_caller]
-    pub fn assert_answered_by(&self, way: Way, port: u16, hosts: &[&str]) {
-        let wanted: BTreeSet<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
+    pub fn assert_answered_by(&self, way: ClientLocation, port: u16, hosts: &[&str]) {
+        let expected: BTreeSet<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
         let mut seen = BTreeSet::new();
-        eventually(SOON, &format!("answers of {wanted:?} on {port} ({way:?})"), || {
-            seen.insert(self.who_answers(way, port)?);
-            assert!(seen.is_subset(&wanted), "wanted {wanted:?} to answer, found {seen:?}");
-            if seen == wanted { Ok(()) } else { Err(format!("{seen:?}")) }
+        eventually(SOON, &format!("answers of {expected:?} on {port} ({way:?})"), || {
+            seen.insert(self.answering_host(way, port)?);
+            assert!(seen.is_subset(&expected), "expected answers of {expected:?}, got {seen:?}");
+            if seen == expected { Ok(()) } else { Err(format!("{seen:?}")) }
         });
     }
 
-    /// Waits until nobody answers on `port`, and sees that the client is told so at once.
+    /// Waits until `port` is closed, and checks that the connection is refused at once.
     #[track_caller]
-    pub fn assert_refused(&self, way: Way, port: u16) {
+    pub fn assert_refused(&self, way: ClientLocation, port: u16) {
         eventually(SOON, &format!("port {port} to be closed ({way:?})"), || {
-            match self.who_answers(way, port) {
+            match self.answering_host(way, port) {
                 Ok(host) => Err(format!("{host} answers")),
                 Err(why) if why.contains("Connection refused") || why.contains("Couldn't connect") => Ok(()),
                 Err(why) => Err(why),
@@ -68,22 +69,22 @@ impl World {
     }
 }
 
-/// A client on another host that asks for a page again and again.
-pub struct Asker {
-    process: Process,
+/// A client on another host that requests a page in a loop.
+pub struct PageClient {
+    process: ChildProcess,
 }
 
-impl Asker {
-    /// Starts asking for the page of `port`.
+impl PageClient {
+    /// Starts requests to `port`.
     #[track_caller]
-    pub fn start(world: &World, port: u16) -> Asker {
-        let url = world.url(Way::Outside, port);
+    pub fn start(world: &NodeFixture, port: u16) -> PageClient {
+        let url = world.url(ClientLocation::Outside, port);
         let script = "while :; do curl -sSf --max-time 5 -o /dev/null \"$0\" && echo answered; \
                       sleep 0.05; done";
-        let mut bash = world.neighbour.command("bash");
+        let mut bash = world.client_host.command("bash");
         bash.args(["-c", script, &url]);
         let log: PathBuf = world.node.scratch().join(format!("asker-{port}.log"));
-        let asker = Asker { process: Process::spawn("the asking client", bash, &log) };
+        let asker = PageClient { process: ChildProcess::spawn("the asking client", bash, &log) };
         asker.assert_progress(Duration::from_secs(10));
         asker
     }
@@ -91,17 +92,17 @@ impl Asker {
     /// Waits for further answers.
     #[track_caller]
     pub fn assert_progress(&self, deadline: Duration) {
-        let before = self.answers();
+        let before = self.answer_count();
         eventually(deadline, "further answers", || {
-            if self.answers() >= before + 3 { Ok(()) } else { Err(self.process.log_tail(5)) }
+            if self.answer_count() >= before + 3 { Ok(()) } else { Err(self.process.log_tail(5)) }
         });
     }
 
-    fn answers(&self) -> usize {
+    fn answer_count(&self) -> usize {
         self.process.log().lines().filter(|line| *line == "answered").count()
     }
 
-    /// Sees that every single question was answered.
+    /// Asserts that every request was answered.
     #[track_caller]
     pub fn assert_never_refused(self) {
         let log = self.process.log();

@@ -1,33 +1,34 @@
-//! Changing a service that runs: slot by slot, without a gap, and never further than to the first failure.
+//! Updates of a running service: slot by slot, without an interruption, and never further than the first
+//! failure.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
 
 use serde_json::Value;
-use warren_testkit::image::Image;
+use warren_testkit::image::TestImage;
 use warren_testkit::wait::eventually;
 
-use crate::e2e::task;
-use crate::e2e::traffic::Way;
-use crate::e2e::world::{BOX, SOON, WEB, World};
+use crate::e2e::fixture::{BOX, NodeFixture, SOON, WEB};
+use crate::e2e::task_document;
+use crate::e2e::traffic::ClientLocation;
 
 const FAILED: i32 = 1;
 const USAGE: i32 = 2;
 const NOT_FOUND: i32 = 3;
 const CONFLICT: i32 = 4;
 
-fn service(world: &World, name: &str) -> Value {
+fn service(world: &NodeFixture, name: &str) -> Value {
     world.warren().json(&["service", "inspect", name])
 }
 
 /// The ids of the tasks that serve.
-fn ids(world: &World, name: &str, count: usize) -> BTreeSet<String> {
-    world.serving(name, count).into_iter().map(|task| task.id).collect()
+fn ids(world: &NodeFixture, name: &str, count: usize) -> BTreeSet<String> {
+    world.wait_serving(name, count).into_iter().map(|task| task.id).collect()
 }
 
 #[test]
-fn tasks_are_replaced_one_after_the_other_while_the_port_answers() {
-    let world = World::new();
+fn rolling_update_keeps_the_port_available() {
+    let world = NodeFixture::new();
     world.ok(&format!("service create web --image {WEB} --replicas 3 --publish 8088:80"));
     let before = ids(&world, "web", 3);
     let mut updating =
@@ -36,12 +37,12 @@ fn tasks_are_replaced_one_after_the_other_while_the_port_answers() {
     let begin = Instant::now();
     let mut answers = 0;
     let status = loop {
-        let answered = world.who_answers(Way::Outside, 8088);
-        assert!(answered.is_ok(), "nobody answered during the update: {answered:?}");
+        let answered = world.answering_host(ClientLocation::Outside, 8088);
+        assert!(answered.is_ok(), "a request failed during the update: {answered:?}");
         answers += 1;
-        let tasks = task::of_service(&world.node, "web");
+        let tasks = task_document::of_service(&world.node, "web");
         let serving: BTreeSet<u32> =
-            tasks.iter().filter(|task| task.serves()).map(|task| task.slot).collect();
+            tasks.iter().filter(|task| task.is_serving()).map(|task| task.slot).collect();
         assert_eq!(serving.len(), 3, "a slot was empty during the update: {tasks:#?}");
         assert!(
             tasks.iter().filter(|task| task.is_live()).count() <= 4,
@@ -56,12 +57,12 @@ fn tasks_are_replaced_one_after_the_other_while_the_port_answers() {
     let after = ids(&world, "web", 3);
     assert!(before.is_disjoint(&after), "{before:?} {after:?}");
 
-    // The same again changes nothing; forced it does.
+    // The same spec again changes nothing; `--force` does.
     world.ok("service update web --env-add A=b");
     assert_eq!(ids(&world, "web", 3), after);
     world.ok("service update web --force");
     assert!(ids(&world, "web", 3).is_disjoint(&after));
-    // What is not about the tasks leaves them alone.
+    // Changes that do not affect tasks leave them running.
     let now = ids(&world, "web", 3);
     world.ok("service update web --label-add team=shop");
     assert_eq!(ids(&world, "web", 3), now);
@@ -69,35 +70,35 @@ fn tasks_are_replaced_one_after_the_other_while_the_port_answers() {
 }
 
 #[test]
-fn an_update_that_fails_stops_and_what_ran_before_goes_on() {
-    let world = World::new();
+fn failed_update_keeps_old_tasks() {
+    let world = NodeFixture::new();
     world.create_script(
         "web",
         &["--replicas", "3", "--restart-max", "1", "--restart-delay", "100ms"],
         "sleep 1000",
     );
     let before = ids(&world, "web", 3);
-    let said = world.warren().refused(&["service", "update", "web", "--command", "false"], FAILED);
+    let said = world.warren().run_refused(&["service", "update", "web", "--command", "false"], FAILED);
     assert!(said.contains("exited with code 1") && said.contains("rollback"), "{said}");
     let still: BTreeSet<String> = ids(&world, "web", 3).into_iter().collect();
     assert_eq!(still, before, "tasks that ran were replaced by ones that fail");
-    // It stays stopped, says so to whoever looks, and tries no more.
-    let tasks = task::of_service(&world.node, "web").len();
+    // It stays stopped, shows the reason, and does not try again.
+    let tasks = task_document::of_service(&world.node, "web").len();
     let listed = world.ok("service ls");
     assert!(listed.contains("stopped"), "{listed}");
     assert!(service(&world, "web").to_string().contains("exited with code 1"));
     world.run_and_remove_something();
-    assert_eq!(task::of_service(&world.node, "web").len(), tasks);
+    assert_eq!(task_document::of_service(&world.node, "web").len(), tasks);
 
     let history = world.warren().json(&["service", "history", "web"]);
     let numbers: Vec<u64> =
         history.as_array().unwrap().iter().map(|one| one["number"].as_u64().unwrap()).collect();
     assert_eq!(numbers, [2, 1]);
     world.ok("service rollback web");
-    assert_eq!(ids(&world, "web", 3), before, "what ran all the time need not be replaced");
-    // A missing image is a failure too, and the reason is told.
+    assert_eq!(ids(&world, "web", 3), before, "tasks that kept running are not replaced");
+    // A missing image is a failure too, with its reason.
     let update = ["service", "update", "web", "--image", "warren.local/none:1", "--pull", "never"];
-    let said = world.warren().refused(&update, FAILED);
+    let said = world.warren().run_refused(&update, FAILED);
     assert!(said.contains("warren.local/none:1"), "{said}");
     assert_eq!(ids(&world, "web", 3), before);
     world.ok("service rollback web --to 1");
@@ -105,13 +106,13 @@ fn an_update_that_fails_stops_and_what_ran_before_goes_on() {
 }
 
 #[test]
-fn a_revision_can_be_returned_to_as_it_was() {
-    let world = World::new();
+fn rollback_restores_the_revision() {
+    let world = NodeFixture::new();
     world.create_script("web", &["--env", "A=1"], "echo $A $B; sleep 1000");
     let says = |wanted: &str| {
-        eventually(SOON, &format!("a task that says {wanted:?}"), || {
-            let task = task::serving(&world.node, "web", 1)?.remove(0);
-            let said = task::output(&world.node, &task);
+        eventually(SOON, &format!("a task with the reason {wanted:?}"), || {
+            let task = task_document::serving(&world.node, "web", 1)?.remove(0);
+            let said = task_document::output(&world.node, &task);
             if said.trim_end() == wanted { Ok(()) } else { Err(said) }
         });
     };
@@ -121,53 +122,53 @@ fn a_revision_can_be_returned_to_as_it_was() {
     world.ok("service update web --env-rm B");
     says("2");
     let history = world.ok("service history web");
-    assert!(history.contains("env"), "it says what changed: {history}");
+    assert!(history.contains("env"), "it shows what changed: {history}");
     world.ok("service rollback web --to 2");
     says("2 x");
     world.ok("service rollback web --to 1");
     says("1");
-    world.warren().refused(&["service", "rollback", "web", "--to", "77"], NOT_FOUND);
-    world.warren().refused(&["service", "rollback", "nobody"], NOT_FOUND);
+    world.warren().run_refused(&["service", "rollback", "web", "--to", "77"], NOT_FOUND);
+    world.warren().run_refused(&["service", "rollback", "nobody"], NOT_FOUND);
     world.create_script("new", &[], "sleep 1000");
-    world.warren().refused(&["service", "rollback", "new"], CONFLICT);
-    world.warren().refused(&["service", "history", "nobody"], NOT_FOUND);
-    world.warren().refused(&["service", "update", "web", "--mode", "global"], USAGE);
-    world.warren().refused(&["service", "update", "web", "--memory", "1Mi"], USAGE);
-    world.warren().refused(&["service", "update", "web", "--update-parallelism", "2"], USAGE);
+    world.warren().run_refused(&["service", "rollback", "new"], CONFLICT);
+    world.warren().run_refused(&["service", "history", "nobody"], NOT_FOUND);
+    world.warren().run_refused(&["service", "update", "web", "--mode", "global"], USAGE);
+    world.warren().run_refused(&["service", "update", "web", "--memory", "1Mi"], USAGE);
+    world.warren().run_refused(&["service", "update", "web", "--update-parallelism", "2"], USAGE);
 }
 
 #[test]
 fn every_task_of_a_revision_runs_the_same_image() {
-    let world = World::new();
+    let world = NodeFixture::new();
     let tagged = "warren.local/moving:1";
     let says = |text: &'static str| {
-        let image = Image::busybox(tagged).entrypoint(["sh", "-c"]);
+        let image = TestImage::busybox(tagged).entrypoint(["sh", "-c"]);
         image.arguments([format!("echo {text}; trap exit TERM; sleep 1000 & wait")])
     };
     world.import("one.tar", &says("one").oci_archive());
     world.ok(&format!("service create web --image {tagged} --replicas 1"));
     let pinned = service(&world, "web")["digest"].as_str().unwrap().to_owned();
     assert!(pinned.starts_with("sha256:"), "{pinned}");
-    // The tag moves on; the revision does not.
+    // The tag moves; the revision does not.
     world.import("two.tar", &says("two").oci_archive());
     world.ok("service scale web=2");
-    let told = |count: usize| {
-        let tasks = world.serving("web", count);
-        tasks.iter().map(|task| task::output(&world.node, task)).collect::<BTreeSet<_>>()
+    let reported = |count: usize| {
+        let tasks = world.wait_serving("web", count);
+        tasks.iter().map(|task| task_document::output(&world.node, task)).collect::<BTreeSet<_>>()
     };
     eventually(SOON, "two of the same", || {
-        let found = told(2);
+        let found = reported(2);
         if found == BTreeSet::from(["one\n".to_owned()]) { Ok(()) } else { Err(format!("{found:?}")) }
     });
-    // A new revision means what the tag means now, and the old one can still be returned to.
+    // A new revision uses the tag's present digest, and a rollback to the old one is still possible.
     world.ok("service update web --force");
     eventually(SOON, "two of the new", || {
-        let found = told(2);
+        let found = reported(2);
         if found == BTreeSet::from(["two\n".to_owned()]) { Ok(()) } else { Err(format!("{found:?}")) }
     });
     world.ok("service rollback web --to 1");
     eventually(SOON, "two of the old", || {
-        let found = told(2);
+        let found = reported(2);
         if found == BTreeSet::from(["one\n".to_owned()]) { Ok(()) } else { Err(format!("{found:?}")) }
     });
     assert_eq!(service(&world, "web")["digest"], pinned.as_str());

@@ -1,26 +1,26 @@
-//! Data that outlives tasks: where it is, who sees it, what it begins with, and when it goes.
+//! Data that outlives tasks: its node, its users, its initial contents, and its removal.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use serde_json::{Value, json};
-use warren_testkit::image::{Image, Layer};
+use warren_testkit::image::{ImageLayer, TestImage};
 use warren_testkit::wait::eventually;
 
-use crate::e2e::cluster::Cluster;
-use crate::e2e::task;
-use crate::e2e::world::{BOX, SOON, World};
+use crate::e2e::cluster::WorkerCluster;
+use crate::e2e::fixture::{BOX, NodeFixture, SOON};
+use crate::e2e::task_document;
 
 const USAGE: i32 = 2;
 const NOT_FOUND: i32 = 3;
 const CONFLICT: i32 = 4;
 
-/// Prints what `script` prints, then ends when asked.
+/// Prints the output of `script`, then ends on its stop signal.
 fn holding(script: &str) -> String {
     format!("{script}; trap exit TERM; sleep 1000 & wait")
 }
 
-/// The words of a service of the busybox image that runs `script`.
+/// The arguments for a service of the busybox image that runs `script`.
 fn words<'a>(name: &'a str, flags: &[&'a str], script: &'a str) -> Vec<&'a str> {
     let words =
         ["service", "create", name, "--image", BOX, "--command", "sh", "--arg", "-c", "--arg", script];
@@ -28,114 +28,119 @@ fn words<'a>(name: &'a str, flags: &[&'a str], script: &'a str) -> Vec<&'a str> 
 }
 
 #[track_caller]
-fn says(world: &World, name: &str, wanted: &str) {
-    let task = world.serving(name, 1).remove(0);
-    eventually(SOON, &format!("the words of {name}"), || {
-        let said = task::output(&world.node, &task);
-        if said.trim_end() == wanted { Ok(()) } else { Err(format!("{said:?} instead of {wanted:?}")) }
+fn wait_for_output(world: &NodeFixture, name: &str, expected: &str) {
+    let task = world.wait_serving(name, 1).remove(0);
+    eventually(SOON, &format!("the output of {name}"), || {
+        let text = task_document::output(&world.node, &task);
+        if text.trim_end() == expected { Ok(()) } else { Err(format!("{text:?} instead of {expected:?}")) }
     });
 }
 
 #[test]
 fn data_outlives_tasks_services_and_the_node() {
-    let mut world = World::new();
+    let mut world = NodeFixture::new();
     let script = holding("echo line >>/data/log; wc -l </data/log");
-    world.warren().ok(&words("first", &["--volume", "data:/data"], &script));
-    says(&world, "first", "1");
+    world.warren().run_ok(&words("first", &["--volume", "data:/data"], &script));
+    wait_for_output(&world, "first", "1");
     world.ok("service update first --force");
-    says(&world, "first", "2");
+    wait_for_output(&world, "first", "2");
     world.node.crash_and_recover();
     let show = holding("cat /data/log; touch /data/x 2>&1 | grep -o 'Read-only'");
-    world.warren().ok(&words("reader", &["--volume", "data:/data:ro"], &show));
-    says(&world, "reader", "line\nline\nRead-only");
+    world.warren().run_ok(&words("reader", &["--volume", "data:/data:ro"], &show));
+    wait_for_output(&world, "reader", "line\nline\nRead-only");
     let sub = holding("echo sub >/here/file; ls -a /here");
-    world.warren().ok(&words("sub", &["--volume", "data:/here,subpath=a/b"], &sub));
-    says(&world, "sub", ".\n..\nfile");
+    world.warren().run_ok(&words("sub", &["--volume", "data:/here,subpath=a/b"], &sub));
+    wait_for_output(&world, "sub", ".\n..\nfile");
     let directory = world.node.data_dir().join("volumes/data");
     assert_eq!(fs::read_to_string(directory.join("a/b/file")).unwrap(), "sub\n");
-    // Its users are named, by ls, inspect and refusals.
+    // Its users are named, by ls, inspect and errors.
     let volume = world.warren().json(&["volume", "inspect", "data"]);
     let users = volume["users"].to_string();
     assert!(["first.1", "reader.1", "sub.1"].iter().all(|user| users.contains(user)), "{volume}");
     assert!(volume["size"].as_str().is_some_and(|size| size != "0B"), "{volume}");
-    let said = world.warren().refused(&["volume", "rm", "data"], CONFLICT);
-    assert!(said.contains("first"), "{said}");
-    world.warren().refused(&["volume", "rm", "data", "--purge"], CONFLICT);
+    let text = world.warren().run_refused(&["volume", "rm", "data"], CONFLICT);
+    assert!(text.contains("first"), "{text}");
+    world.warren().run_refused(&["volume", "rm", "data", "--purge"], CONFLICT);
     world.ok("service rm first reader sub");
-    // Removed, its data stays, and a volume of that name finds it.
+    // After a removal its data stays, and a new volume of that name has it.
     world.ok("volume rm data");
     assert_eq!(world.warren().json(&["volume", "ls"]), json!([]));
-    world.warren().ok(&words("again", &["--volume", "data:/data"], &holding("wc -l </data/log")));
-    says(&world, "again", "2");
+    world.warren().run_ok(&words("again", &["--volume", "data:/data"], &holding("wc -l </data/log")));
+    wait_for_output(&world, "again", "2");
     world.ok("service rm again");
     world.ok("volume rm data --purge");
     assert!(!directory.exists());
-    world.warren().refused(&["volume", "rm", "data"], NOT_FOUND);
+    world.warren().run_refused(&["volume", "rm", "data"], NOT_FOUND);
 }
 
 #[test]
-fn an_empty_volume_gets_what_the_image_has_there() {
-    let world = World::new();
-    let layer = Layer::new()
+fn empty_volume_is_filled_from_image() {
+    let world = NodeFixture::new();
+    let layer = ImageLayer::new()
         .directory("/seed", 0o750)
         .file("/seed/config", "from the image\n", 0o640)
         .directory("/seed/deep", 0o711)
         .symlink("/seed/link", "/etc/passwd");
-    let image = Image::busybox("warren.local/seeded:1").layer(layer);
+    let image = TestImage::busybox("warren.local/seeded:1").layer(layer);
     world.import("seeded.tar", &image.oci_archive());
     let create = |name: &str, flags: &[&str], script: &str| {
         let script = holding(script);
         let words = ["service", "create", name, "--image", "warren.local/seeded:1", "--command", "sh"];
-        world.warren().ok(&[&words[..], &["--arg", "-c", "--arg", &script], flags].concat());
+        world.warren().run_ok(&[&words[..], &["--arg", "-c", "--arg", &script], flags].concat());
     };
     let look = "stat -c %a /seed /seed/config /seed/deep; readlink /seed/link; cat /seed/config";
     create("one", &["--volume", "seeded:/seed"], &format!("{look}; echo changed >/seed/config"));
-    says(&world, "one", "750\n640\n711\n/etc/passwd\nfrom the image");
+    wait_for_output(&world, "one", "750\n640\n711\n/etc/passwd\nfrom the image");
     world.ok("service rm one");
     create("two", &["--volume", "seeded:/seed"], "cat /seed/config");
-    says(&world, "two", "changed");
+    wait_for_output(&world, "two", "changed");
     create("three", &["--volume", "bare:/seed,nocopy"], "ls /seed | wc -l");
-    says(&world, "three", "0");
-    // The link of the image was copied as a link; nothing of the node was read or written through it.
+    wait_for_output(&world, "three", "0");
+    // The symlink of the image was copied as a link; no file of the node was read or written through it.
     let directory = world.node.data_dir().join("volumes/seeded");
     assert!(fs::symlink_metadata(directory.join("link")).unwrap().is_symlink());
-    // A volume of somebody's own.
+    // A volume with its own uid.
     world.ok("volume create owned --opt uid=1234 --opt gid=77 --opt mode=0700 --label team=shop");
     create(
         "four",
         &["--volume", "owned:/seed", "--user", "1234:77"],
         "id -u; touch /seed/mine && ls /seed/mine",
     );
-    says(&world, "four", "1234\n/seed/mine");
+    wait_for_output(&world, "four", "1234\n/seed/mine");
     let owned = fs::metadata(world.node.data_dir().join("volumes/owned")).unwrap();
     assert_eq!((owned.uid(), owned.gid(), owned.permissions().mode() & 0o7777), (1234, 77, 0o700));
 }
 
 #[test]
-fn a_link_in_a_volume_leads_nowhere_outside() {
-    let world = World::new();
+fn symlink_in_volume_cannot_escape() {
+    let world = NodeFixture::new();
     let outside = world.node.scratch().join("outside");
     fs::create_dir(&outside).unwrap();
     fs::write(outside.join("precious"), "of the host").unwrap();
     let script =
         holding(&format!("ln -s {} /data/out; ln -s /etc /data/etc; echo linked", outside.display()));
-    world.warren().ok(&words("first", &["--volume", "data:/data"], &script));
-    says(&world, "first", "linked");
+    world.warren().run_ok(&words("first", &["--volume", "data:/data"], &script));
+    wait_for_output(&world, "first", "linked");
     for (name, subpath) in [("out", "out"), ("etc", "etc/x")] {
         let volume = format!("data:/here,subpath={subpath}");
         let flags =
             [&words(name, &["--volume", &volume], "ls /here; exec tail -f /dev/null")[..], &["--detach"]];
-        world.warren().ok(&flags.concat());
+        world.warren().run_ok(&flags.concat());
     }
     for name in ["out", "etc"] {
         eventually(SOON, "a refusal or a directory of the volume itself", || {
-            let tasks = task::of_service(&world.node, name);
+            let tasks = task_document::of_service(&world.node, name);
             let refused =
                 tasks.iter().any(|task| task.state == "REJECTED" && task.reason.contains("volume data"));
-            let said = || tasks.iter().find(|task| task.serves()).map(|task| task::output(&world.node, task));
-            match refused || said() == Some(String::new()) {
+            let text = || {
+                tasks
+                    .iter()
+                    .find(|task| task.is_serving())
+                    .map(|task| task_document::output(&world.node, task))
+            };
+            match refused || text() == Some(String::new()) {
                 true => Ok(()),
-                false => Err(format!("{tasks:#?} {:?}", said())),
+                false => Err(format!("{tasks:#?} {:?}", text())),
             }
         });
     }
@@ -145,16 +150,16 @@ fn a_link_in_a_volume_leads_nowhere_outside() {
 }
 
 #[test]
-fn a_task_goes_where_its_volume_is_or_says_why_it_cannot() {
-    let cluster = Cluster::new(2);
+fn task_follows_its_volume_or_stays_pending() {
+    let cluster = WorkerCluster::new(2);
     let sleep = holding("true");
     let slotted = "data-{{.Task.Slot}}:/data";
-    cluster.warren().ok(&words(
+    cluster.warren().run_ok(&words(
         "db",
         &["--replicas", "2", "--volume", slotted, "--max-per-node", "1"],
         &sleep,
     ));
-    cluster.spread("db", &[("w1", 1), ("w2", 1)]);
+    cluster.wait_spread("db", &[("w1", 1), ("w2", 1)]);
     let volumes = cluster.warren().json(&["volume", "ls"]);
     let place = |name: &str| -> String {
         let all = volumes.as_array().unwrap();
@@ -163,25 +168,25 @@ fn a_task_goes_where_its_volume_is_or_says_why_it_cannot() {
     };
     let (first, second) = (place("data-1"), place("data-2"));
     assert_ne!(first, second);
-    // Whoever uses it goes there.
+    // Tasks that use it are placed there.
     let flags = ["--replicas", "3", "--volume", "data-1:/data"];
-    cluster.warren().ok(&words("follower", &flags, &sleep));
-    cluster.spread("follower", &[(&first, 3)]);
+    cluster.warren().run_ok(&words("follower", &flags, &sleep));
+    cluster.wait_spread("follower", &[(&first, 3)]);
     let impossible = ["--detach", "--volume", "data-1:/a", "--volume", "data-2:/b"];
-    cluster.warren().ok(&words("both", &impossible, &sleep));
+    cluster.warren().run_ok(&words("both", &impossible, &sleep));
     let says = |service: &str, parts: &[&str]| {
         eventually(SOON, &format!("the reason of {service}"), || {
-            let tasks = task::of_service(&cluster.manager, service);
-            let told = tasks.iter().any(|task| parts.iter().all(|part| task.reason.contains(part)));
-            if told { Ok(()) } else { Err(format!("{parts:?} not in {tasks:#?}")) }
+            let tasks = task_document::of_service(&cluster.manager, service);
+            let reported = tasks.iter().any(|task| parts.iter().all(|part| task.reason.contains(part)));
+            if reported { Ok(()) } else { Err(format!("{parts:?} not in {tasks:#?}")) }
         });
     };
     says("both", &["0 of 2 nodes fit", "data-1", "data-2"]);
-    // A drained node keeps its volumes, so what needs them waits.
+    // A drained node keeps its volumes, so tasks that need them wait.
     cluster.ok(&format!("node update {first} --availability drain --detach"));
     says("follower", &["data-1", &first, "drained"]);
     cluster.ok(&format!("node update {first} --availability active"));
-    cluster.spread("follower", &[(&first, 3)]);
+    cluster.wait_spread("follower", &[(&first, 3)]);
     cluster.ok("service rm both follower");
     // A lost node too.
     let mut workers = cluster.workers;
@@ -189,16 +194,17 @@ fn a_task_goes_where_its_volume_is_or_says_why_it_cannot() {
     lost.kill();
     let manager = &cluster.manager;
     eventually(3 * SOON, "the reason of the lost one", || {
-        let tasks = task::of_service(manager, "db");
-        let told = tasks.iter().any(|task| task.reason.contains("data-1") && task.reason.contains(&first));
-        if told { Ok(()) } else { Err(format!("{tasks:#?}")) }
+        let tasks = task_document::of_service(manager, "db");
+        let reported =
+            tasks.iter().any(|task| task.reason.contains("data-1") && task.reason.contains(&first));
+        if reported { Ok(()) } else { Err(format!("{tasks:#?}")) }
     });
-    manager.warren().refused(&["volume", "rm", "data-1", "--purge"], CONFLICT);
+    manager.warren().run_refused(&["volume", "rm", "data-1", "--purge"], CONFLICT);
 }
 
 #[test]
 fn bad_volumes_are_refused_with_the_reason() {
-    let world = World::new();
+    let world = NodeFixture::new();
     world.ok("volume create data");
     let new = "service create new --image warren.local/box:1";
     let cases: [(String, i32, &str); 13] = [
@@ -217,12 +223,12 @@ fn bad_volumes_are_refused_with_the_reason() {
         (format!("{new} --volume x-{{{{.Task.ID}}}}:/d"), USAGE, "new volume for each task"),
     ];
     for (line, code, reason) in &cases {
-        let said = world.warren().refused(&line.split(' ').collect::<Vec<_>>(), *code);
-        assert!(said.contains(reason), "{line}: {said}");
+        let text = world.warren().run_refused(&line.split(' ').collect::<Vec<_>>(), *code);
+        assert!(text.contains(reason), "{line}: {text}");
     }
     assert_eq!(world.warren().json(&["volume", "ls"]).as_array().map(Vec::len), Some(1));
-    // Prune takes what nobody uses, and leaves the rest.
-    world.warren().ok(&words("user", &["--volume", "used:/data"], &holding("true")));
+    // Prune removes unused volumes, and keeps the others.
+    world.warren().run_ok(&words("user", &["--volume", "used:/data"], &holding("true")));
     let pruned = world.ok("volume prune --force");
     assert!(pruned.contains("data") && !pruned.contains("used"), "{pruned}");
     let left: Vec<Value> = world.warren().json(&["volume", "ls"]).as_array().unwrap().clone();

@@ -1,5 +1,5 @@
-//! Steps from bytes. Ids, names and numbers come from small sets, so that commands meet, and now and then
-//! from everywhere.
+//! Decodes steps from bytes. Ids, names and numbers come from small sets, so that commands refer to the same
+//! objects; sometimes from the whole range.
 
 mod managers;
 mod storage;
@@ -10,21 +10,21 @@ use arbitrary::{Arbitrary, Result, Unstructured};
 use ipnet::Ipv4Net;
 use warren_core::{Command, NewTask};
 use warren_types::{
-    Availability, Bytes, ClusterId, Desired, EnvVar, Exit, Health, Id, ImageDigest, Limits, MilliCpu, Mode,
+    Availability, Bytes, ClusterId, DesiredTaskState, EnvVar, Health, Id, ImageDigest, Limits, MilliCpu,
     NodeDescription, NodeId, NodeRole, NodeStatus, Placement, Protocol, PublishMode, PublishedPort,
-    Resources, ServiceId, ServiceSpec, TaskId, TaskReport, TaskSpec, TaskState, Timestamp, TokenHash,
-    TokenId,
+    Resources, ServiceId, ServiceMode, ServiceSpec, TaskExit, TaskId, TaskReport, TaskSpec, TaskState,
+    Timestamp, TokenHash, TokenId,
 };
 
-/// What happens next.
-pub enum Step {
-    /// Somebody proposes.
-    Say(Box<Command>),
+/// One step.
+pub enum FuzzStep {
+    /// A command is proposed.
+    Propose(Box<Command>),
     /// A leader of this or a later term.
     Elect {
         term: u64,
     },
-    /// A member is sent a snapshot.
+    /// A member receives a snapshot.
     Join,
     /// Entries without a command, up to this one.
     Skip {
@@ -34,15 +34,15 @@ pub enum Step {
     Reconcile(ServiceId),
     Reap(ServiceId),
     Schedule,
-    Tokens,
+    ReapTokens,
     Level,
-    /// A leader finds the node silent, or hears of it again.
-    Judge {
+    /// A leader finds the node down, or up again.
+    SetReachability {
         node: NodeId,
         down: bool,
     },
     /// A worker reports all its tasks.
-    Work {
+    ReportTasks {
         node: NodeId,
         state: TaskState,
         removed: bool,
@@ -51,71 +51,72 @@ pub enum Step {
 }
 
 /// Bytes, read from the front.
-pub struct Input<'a>(Unstructured<'a>);
+pub struct FuzzInput<'a>(Unstructured<'a>);
 
 const TERM: u64 = 3;
 const NOW: u64 = 1_795_185_000_000;
-/// From this byte on a step is one of the later kinds, so that inputs that were kept before these mean the same.
+/// From this byte on a step is one of the later kinds, so that inputs kept before these decode the same.
 const LATER: u8 = 240;
-/// Of the later kinds the last is for what came later still.
+/// The last of the later kinds stands for even later ones.
 const STORAGE: u8 = 15;
-/// And of those, from this byte on, what came after that.
+/// And from this byte on, for those after that.
 const MANAGERS: u8 = 240;
 
-impl<'a> Input<'a> {
+impl<'a> FuzzInput<'a> {
     pub fn new(bytes: &'a [u8]) -> Self {
         Self(Unstructured::new(bytes))
     }
 
     /// `None` at the end.
-    pub fn step(&mut self) -> Option<Step> {
+    pub fn step(&mut self) -> Option<FuzzStep> {
         if self.0.is_empty() { None } else { self.next().ok() }
     }
 
-    fn next(&mut self) -> Result<Step> {
+    fn next(&mut self) -> Result<FuzzStep> {
         let kind = self.byte()?;
         if kind >= LATER {
             return self.later(kind - LATER);
         }
         Ok(match kind % 24 {
-            0 => Step::Elect { term: self.number(TERM, 4)? },
-            1 => Step::Join,
-            2 if self.sometimes()? => Step::Skip { index: self.number(0, 200)? },
-            2 => Step::Judge { node: self.node()?, down: self.sometimes()? },
-            3 | 4 => Step::Reconcile(self.service()?),
-            5 => Step::Reap(self.service()?),
-            6 | 7 => Step::Schedule,
+            0 => FuzzStep::Elect { term: self.number(TERM, 4)? },
+            1 => FuzzStep::Join,
+            2 if self.sometimes()? => FuzzStep::Skip { index: self.number(0, 200)? },
+            2 => FuzzStep::SetReachability { node: self.node()?, down: self.sometimes()? },
+            3 | 4 => FuzzStep::Reconcile(self.service()?),
+            5 => FuzzStep::Reap(self.service()?),
+            6 | 7 => FuzzStep::Schedule,
             8 => {
-                // Levels of members, when they were not in the state.
+                // Feature levels of members, before they were in the state.
                 self.byte()?;
                 self.byte()?;
-                Step::Level
+                FuzzStep::Level
             }
             9 | 10 => {
                 let (node, state) = (self.node()?, *self.0.choose(&TaskState::ALL)?);
-                // Of two bits of the byte that says whether they are removed, so that earlier inputs read on alike.
+                // Two bits of the byte that says whether they are removed, so that earlier inputs decode the
+                // same.
                 let byte = self.byte()?;
                 let (removed, health) = (byte % 4 == 0, Health::ALL[usize::from(byte / 4 % 4)]);
-                Step::Work { node, state, removed, health }
+                FuzzStep::ReportTasks { node, state, removed, health }
             }
-            kind => Step::Say(Box::new(self.command(kind)?)),
+            kind => FuzzStep::Propose(Box::new(self.command(kind)?)),
         })
     }
 
-    fn later(&mut self, kind: u8) -> Result<Step> {
+    fn later(&mut self, kind: u8) -> Result<FuzzStep> {
         if kind == STORAGE {
             let (at, kind) = (self.time()?, self.byte()?);
             let later = kind >= MANAGERS;
             let command = if later { self.manager_command(kind, at) } else { self.storage(kind, at) };
-            return Ok(Step::Say(Box::new(command?)));
+            return Ok(FuzzStep::Propose(Box::new(command?)));
         }
         let at = self.time()?;
         let command = match kind % 9 {
-            0 => return Ok(Step::Tokens),
+            0 => return Ok(FuzzStep::ReapTokens),
             1 => {
                 let (id, version, mut spec) = (self.service()?, self.version()?, self.spec()?);
                 spec.placement = self.placement()?;
-                spec.mode = if self.sometimes()? { Mode::Global } else { spec.mode };
+                spec.mode = if self.sometimes()? { ServiceMode::Global } else { spec.mode };
                 Command::UpdateService { id, version, spec, force: self.sometimes()?, at }
             }
             2 => {
@@ -125,7 +126,7 @@ impl<'a> Input<'a> {
             }
             3 => {
                 let (id, version, label_add) = (self.node()?, self.version()?, self.labels()?);
-                let label_rm = self.list(2, Self::word)?.into_iter().collect();
+                let label_rm = self.list(2, Self::short_text)?.into_iter().collect();
                 let all = [Availability::Active, Availability::Pause, Availability::Drain];
                 let availability = if self.sometimes()? { Some(*self.0.choose(&all)?) } else { None };
                 Command::UpdateNode { id, version, label_add, label_rm, availability, at }
@@ -140,7 +141,7 @@ impl<'a> Input<'a> {
             6 => Command::RemoveToken { id: self.token()?, at },
             7 => {
                 let (hash, id, name) = (self.hash()?, self.node()?, self.name()?);
-                let (name, description) = (name.parse().expect("names are names"), self.description()?);
+                let (name, description) = (name.parse().expect("the name is valid"), self.description()?);
                 Command::JoinNode { hash, id, name, description, at }
             }
             _ => {
@@ -148,7 +149,7 @@ impl<'a> Input<'a> {
                 Command::DeleteTokens { term, tokens: self.list(3, Self::token)?, at }
             }
         };
-        Ok(Step::Say(Box::new(command)))
+        Ok(FuzzStep::Propose(Box::new(command)))
     }
 
     fn command(&mut self, kind: u8) -> Result<Command> {
@@ -157,7 +158,7 @@ impl<'a> Input<'a> {
         Ok(match kind {
             11 => {
                 let ranges = self.list(3, Self::range)?;
-                Command::CreateCluster { id: ClusterId(self.id()?), ranges, level: self.level()?, at }
+                Command::CreateCluster { id: ClusterId(self.id()?), ranges, feature_level: self.level()?, at }
             }
             12 | 13 => Command::CreateService { id: self.service()?, spec: self.spec()?, at },
             14 => {
@@ -174,19 +175,19 @@ impl<'a> Input<'a> {
                 Command::AssignTasks { term, placements, at }
             }
             18 => {
-                let (tasks, desired) = (self.list(6, Self::task)?, *self.0.choose(&Desired::ALL)?);
-                Command::SetDesired { term, tasks, desired, at }
+                let (tasks, desired) = (self.list(6, Self::task)?, *self.0.choose(&DesiredTaskState::ALL)?);
+                Command::SetDesiredTaskState { term, tasks, desired, at }
             }
             19 if self.sometimes()? => Command::DeleteTasks { term, tasks: self.list(6, Self::task)? },
             19 => Command::DeleteService { term, id: self.service()? },
-            20 if self.sometimes()? => Command::RaiseLevel { term, level: self.level()? },
+            20 if self.sometimes()? => Command::RaiseFeatureLevel { term, level: self.level()? },
             20 => {
                 let statuses = [NodeStatus::Unknown, NodeStatus::Ready, NodeStatus::Down];
                 let (node, session) = (self.node()?, self.number(1, 4)?);
                 Command::SetNodeStatus { term, node, session, status: *self.0.choose(&statuses)?, at }
             }
             21 => {
-                let (id, name) = (self.node()?, self.name()?.parse().expect("names are names"));
+                let (id, name) = (self.node()?, self.name()?.parse().expect("the name is valid"));
                 let (description, role) = (self.description()?, self.role()?);
                 Command::RegisterNode { id, name, role, description, at }
             }
@@ -209,12 +210,12 @@ impl<'a> Input<'a> {
         Ok(self.byte()? % 4 == 0)
     }
 
-    /// One time in 16.
+    /// With a chance of one in 16.
     fn rarely(&mut self) -> Result<bool> {
         Ok(self.byte()? % 16 == 15)
     }
 
-    /// `from` to `from + most`; rarely any.
+    /// `from` to `from + most`; rarely any value.
     fn number(&mut self, from: u64, most: u64) -> Result<u64> {
         if self.rarely()? { u64::arbitrary(&mut self.0) } else { self.0.int_in_range(from..=from + most) }
     }
@@ -249,7 +250,7 @@ impl<'a> Input<'a> {
     }
 
     fn task(&mut self) -> Result<TaskId> {
-        // A task's number counts from 1, and 0 has no spelling.
+        // A task's number starts at 1; 0 cannot be encoded.
         Ok(TaskId { service: self.service()?, number: self.number(1, 11)?.max(1) })
     }
 
@@ -267,17 +268,17 @@ impl<'a> Input<'a> {
 
     fn digest(&mut self) -> Result<ImageDigest> {
         let letter = *self.0.choose(&["a", "b"])?;
-        Ok(format!("sha256:{}", letter.repeat(64)).parse().expect("digests are digests"))
+        Ok(format!("sha256:{}", letter.repeat(64)).parse().expect("the digest is valid"))
     }
 
     fn labels(&mut self) -> Result<BTreeMap<String, String>> {
-        Ok(self.list(2, |input| Ok((input.word()?, input.word()?)))?.into_iter().collect())
+        Ok(self.list(2, |input| Ok((input.short_text()?, input.short_text()?)))?.into_iter().collect())
     }
 
     fn placement(&mut self) -> Result<Placement> {
         let given = ["node.labels.a == a", "node.name in (a,b)", "node.role != manager", "node.id == 1"];
         let constraint =
-            |input: &mut Self| Ok(input.0.choose(&given)?.parse().expect("constraints are constraints"));
+            |input: &mut Self| Ok(input.0.choose(&given)?.parse().expect("the constraint is valid"));
         let constraints = self.list(2, constraint)?;
         let max_per_node = if self.sometimes()? { Some(self.small()?) } else { None };
         Ok(Placement { constraints, max_per_node })
@@ -291,7 +292,7 @@ impl<'a> Input<'a> {
         self.0.choose(&["a", "b", "c", "web", "node-1"]).copied()
     }
 
-    fn word(&mut self) -> Result<String> {
+    fn short_text(&mut self) -> Result<String> {
         Ok(self.0.choose(&["", "a", "b=c", "\u{1f98a}", "a longer text with more words"])?.to_string())
     }
 
@@ -301,7 +302,7 @@ impl<'a> Input<'a> {
             let (address, length) = (u32::arbitrary(&mut self.0)?, self.byte()? % 33);
             return Ok(Ipv4Net::new(address.into(), length).expect("a length of 0 to 32"));
         }
-        Ok(self.0.choose(&given)?.parse().expect("ranges are ranges"))
+        Ok(self.0.choose(&given)?.parse().expect("the range is valid"))
     }
 
     fn resources(&mut self) -> Result<Resources> {
@@ -314,29 +315,30 @@ impl<'a> Input<'a> {
             resources: Resources { cpu: MilliCpu(total), memory: Bytes(total << 20) },
             disk: Bytes(total << 30),
             os: "linux".into(),
-            architecture: self.word()?,
+            architecture: self.short_text()?,
             kernel: String::new(),
             runtime: String::new(),
             version: "1".into(),
-            address: self.word()?,
+            address: self.short_text()?,
             labels: self.labels()?,
         })
     }
 
     fn spec(&mut self) -> Result<ServiceSpec> {
-        let mut task = TaskSpec::new("demo:1".parse().expect("references are references"));
+        let mut task = TaskSpec::new("demo:1".parse().expect("the reference is valid"));
         task.reservations = self.resources()?;
         if self.sometimes()? {
-            task.command = Some(self.list(3, Self::word)?);
-            task.args = Some(self.list(3, Self::word)?);
-            task.env = self.list(3, |input| Ok(EnvVar { name: input.word()?, value: input.word()? }))?;
+            task.command = Some(self.list(3, Self::short_text)?);
+            task.args = Some(self.list(3, Self::short_text)?);
+            task.env =
+                self.list(3, |input| Ok(EnvVar { name: input.short_text()?, value: input.short_text()? }))?;
             task.limits = Limits { cpu: Some(MilliCpu(self.number(10, 500)?)), memory: None, pids: Some(64) };
             task.stop_grace = std::time::Duration::from_millis(self.number(0, 20_000)?);
         }
         Ok(ServiceSpec {
-            name: self.name()?.parse().expect("names are names"),
+            name: self.name()?.parse().expect("the name is valid"),
             labels: self.labels()?,
-            mode: Mode::Replicated { replicas: self.small()? },
+            mode: ServiceMode::Replicated { replicas: self.small()? },
             task,
             ports: self.list(2, Self::port)?,
             placement: Placement::default(),
@@ -354,7 +356,7 @@ impl<'a> Input<'a> {
     fn new_task(&mut self) -> Result<NewTask> {
         let not_before = if self.sometimes()? { Some(self.time()?) } else { None };
         let slot = self.small()?;
-        let desired = if self.sometimes()? { Desired::Ready } else { Desired::Running };
+        let desired = if self.sometimes()? { DesiredTaskState::Ready } else { DesiredTaskState::Running };
         let replaces = if self.sometimes()? { Some(self.number(1, 11)?) } else { None };
         let bound_to = if self.sometimes()? { Some(self.node()?) } else { None };
         Ok(NewTask { slot, not_before, desired, replaces, bound_to })
@@ -368,9 +370,9 @@ impl<'a> Input<'a> {
             attempt: self.small()?,
             state: *self.0.choose(&TaskState::ALL)?,
             since: self.time()?,
-            reason: self.word()?.repeat(1 + usize::from(self.byte()?)),
+            reason: self.short_text()?.repeat(1 + usize::from(self.byte()?)),
             ready: self.sometimes()?,
-            exit: self.sometimes()?.then_some(Exit { code, out_of_memory }),
+            exit: self.sometimes()?.then_some(TaskExit { code, out_of_memory }),
             removed: self.sometimes()?,
             health,
             next_attempt: if self.sometimes()? { Some(self.time()?) } else { None },

@@ -1,9 +1,9 @@
-//! The checker finds everything that is wrong, and nothing that is not.
+//! The checker rejects every invalid history and accepts every valid one.
 
 #![allow(clippy::unwrap_used)]
 
-mod brute;
-mod known;
-mod large;
+mod brute_force;
+mod known_histories;
+mod large_histories;
+mod random_histories;
 mod recording;
-mod small;

@@ -1,13 +1,16 @@
-//! What a recorder makes of clients on several threads.
+//! The recorder with clients on several threads.
 
 use std::sync::Mutex;
 use std::thread;
 
-use warren_test_history::{Acknowledgement, Conflict, Limit, Operation, Outcome, Recorder, Verdict, check};
+use warren_test_history::{
+    Acknowledgement, Conflict, HistoryRecorder, LinearizabilityVerdict, OperationOutcome, RegisterOperation,
+    SearchLimit, check,
+};
 
 #[test]
-fn clients_on_threads_make_one_history() {
-    let (recorder, register) = (Recorder::default(), Mutex::new((0, 0)));
+fn threads_share_one_history() {
+    let (recorder, register) = (HistoryRecorder::default(), Mutex::new((0, 0)));
     thread::scope(|scope| {
         for client in 0..8 {
             let (recorder, register) = (recorder.clone(), &register);
@@ -16,7 +19,7 @@ fn clients_on_threads_make_one_history() {
                     let value = u64::from(client) * 1_000 + number;
                     let asked = recorder.read(client, "a");
                     let (found, version) = *register.lock().unwrap();
-                    asked.ended(Outcome::Ok((version > 0).then_some((found, version))));
+                    asked.finish(OperationOutcome::Ok((version > 0).then_some((found, version))));
                     let asked = recorder.cas(client, "a", version, value);
                     let mut there = register.lock().unwrap();
                     let made = match there.1 == version {
@@ -27,25 +30,25 @@ fn clients_on_threads_make_one_history() {
                         *there = (value, version + 1);
                     }
                     drop(there);
-                    asked.ended(Outcome::Ok(made));
+                    asked.finish(OperationOutcome::Ok(made));
                 }
             });
         }
     });
     let history = recorder.history();
     assert_eq!(history.len(), 1_600);
-    assert_eq!(check(&history, Limit::default()), Verdict::Linearizable);
+    assert_eq!(check(&history, SearchLimit::default()), LinearizabilityVerdict::Linearizable);
 }
 
 #[test]
-fn who_is_cut_off_may_have_written() {
-    let recorder = Recorder::default();
+fn dropped_write_is_indeterminate() {
+    let recorder = HistoryRecorder::default();
     drop(recorder.write(1, "a", 7));
-    recorder.write(1, "a", 8).ended(Outcome::Failed);
-    recorder.read(2, "a").ended(Outcome::Ok(Some((7, 1))));
+    recorder.write(1, "a", 8).finish(OperationOutcome::Failed);
+    recorder.read(2, "a").finish(OperationOutcome::Ok(Some((7, 1))));
     let history = recorder.history();
-    assert_eq!(history[0].operation, Operation::Write { value: 7, made: Outcome::Unknown });
-    assert_eq!(history[1].operation, Operation::Write { value: 8, made: Outcome::Failed });
+    assert_eq!(history[0].operation, RegisterOperation::Write { value: 7, made: OperationOutcome::Unknown });
+    assert_eq!(history[1].operation, RegisterOperation::Write { value: 8, made: OperationOutcome::Failed });
     assert!(history.windows(2).all(|pair| pair[0].returned <= pair[1].invoked));
-    assert_eq!(check(&history, Limit::default()), Verdict::Linearizable);
+    assert_eq!(check(&history, SearchLimit::default()), LinearizabilityVerdict::Linearizable);
 }

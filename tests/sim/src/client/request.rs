@@ -1,41 +1,41 @@
-//! What a client can ask for, and what it is promised when that was done.
+//! The requests of clients, and what is acknowledged with each.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use warren_core::{Answer, Command};
+use warren_core::{Command, CommandResponse};
 use warren_types::{
-    Availability, ContentId, ContentKind, ContentName, Mode, NodeId, ServiceId, ServiceSpec, Timestamp,
-    VolumeDriver, VolumeId, VolumeName,
+    Availability, NodeId, SecretObjectId, SecretObjectKind, SecretObjectName, ServiceId, ServiceMode,
+    ServiceSpec, Timestamp, VolumeDriver, VolumeId, VolumeName,
 };
 
-use super::Wish;
-use super::contents::{Uses, sealed};
+use super::ExpectedRevision;
+use super::secrets::{SecretVersions, sealed};
 
-/// One request. Those that are about a service are refused if it changed since the client's last request.
+/// One request. Requests about a service are rejected if it changed since the client's last request.
 #[derive(Debug, Clone)]
-pub(super) enum Request {
+pub(super) enum ClientRequest {
     Create(ServiceId, Arc<ServiceSpec>),
     Scale(ServiceId, u64, u32),
     Update(ServiceId, u64, Arc<ServiceSpec>, bool),
     Rollback(ServiceId, u64),
     Remove(ServiceId, u64),
-    Availability(NodeId, Availability),
-    /// The zone that a person says; `None` leaves it to the machine.
-    Zone(NodeId, Option<&'static str>),
-    /// Makes a secret of that byte.
-    Keep(ContentId, ContentName, u8),
-    /// Gives it another byte, if it has not changed.
-    Renew(ContentId, u64, u8),
-    Forget(ContentId),
-    Volume(VolumeId, VolumeName, Option<NodeId>),
+    SetAvailability(NodeId, Availability),
+    /// The zone label that an operator sets; `None` leaves it to the machine.
+    SetZone(NodeId, Option<&'static str>),
+    /// Creates a secret of that byte.
+    CreateSecret(SecretObjectId, SecretObjectName, u8),
+    /// Updates it to another byte, if it has not changed.
+    UpdateSecret(SecretObjectId, u64, u8),
+    RemoveSecret(SecretObjectId),
+    CreateVolume(VolumeId, VolumeName, Option<NodeId>),
     /// Removes a volume; with its data, or without.
-    Discard(VolumeId, bool),
-    /// The data of a volume is gone.
-    Purged(VolumeId),
+    RemoveVolume(VolumeId, bool),
+    /// The data of a volume is lost.
+    ConfirmPurge(VolumeId),
 }
 
-impl Request {
+impl ClientRequest {
     pub(super) fn service(&self) -> Option<ServiceId> {
         match self {
             Self::Create(id, _)
@@ -43,21 +43,21 @@ impl Request {
             | Self::Update(id, ..)
             | Self::Rollback(id, _)
             | Self::Remove(id, _) => Some(*id),
-            Self::Availability(..)
-            | Self::Zone(..)
-            | Self::Keep(..)
-            | Self::Renew(..)
-            | Self::Forget(_)
-            | Self::Volume(..)
-            | Self::Discard(..)
-            | Self::Purged(_) => None,
+            Self::SetAvailability(..)
+            | Self::SetZone(..)
+            | Self::CreateSecret(..)
+            | Self::UpdateSecret(..)
+            | Self::RemoveSecret(_)
+            | Self::CreateVolume(..)
+            | Self::RemoveVolume(..)
+            | Self::ConfirmPurge(_) => None,
         }
     }
 
-    /// The secret that it is about.
-    pub(super) fn content(&self) -> Option<ContentId> {
+    /// The secret of the request.
+    pub(super) fn secret(&self) -> Option<SecretObjectId> {
         match self {
-            Self::Keep(id, ..) | Self::Renew(id, ..) | Self::Forget(id) => Some(*id),
+            Self::CreateSecret(id, ..) | Self::UpdateSecret(id, ..) | Self::RemoveSecret(id) => Some(*id),
             _ => None,
         }
     }
@@ -82,94 +82,101 @@ impl Request {
                 Command::RollbackService { id, version: Some(version), revision: None, at }
             }
             Self::Remove(id, version) => Command::RemoveService { id, version: Some(version), at },
-            Self::Availability(id, availability) => node(id, None, Some(availability)),
-            Self::Zone(id, zone) => node(id, Some(zone), None),
-            Self::Keep(id, name, byte) => {
-                let (kind, labels, content) = (ContentKind::Secret, BTreeMap::new(), sealed(byte));
-                Command::CreateContent { id, kind, name, labels, content, at }
+            Self::SetAvailability(id, availability) => node(id, None, Some(availability)),
+            Self::SetZone(id, zone) => node(id, Some(zone), None),
+            Self::CreateSecret(id, name, byte) => {
+                let (kind, labels, content) = (SecretObjectKind::Secret, BTreeMap::new(), sealed(byte));
+                Command::CreateSecretObject { id, kind, name, labels, data: content, at }
             }
-            Self::Renew(id, version, byte) => {
-                Command::UpdateContent { id, version: Some(version), content: sealed(byte), at }
+            Self::UpdateSecret(id, version, byte) => {
+                Command::UpdateSecretObject { id, version: Some(version), content: sealed(byte), at }
             }
-            Self::Forget(id) => Command::RemoveContent { id, at },
-            Self::Volume(id, name, node) => {
+            Self::RemoveSecret(id) => Command::RemoveSecretObject { id, at },
+            Self::CreateVolume(id, name, node) => {
                 let (driver, options, labels) = (VolumeDriver::Local, BTreeMap::new(), BTreeMap::new());
                 Command::CreateVolume { id, name, driver, options, labels, node, at }
             }
-            Self::Discard(id, purge) => Command::RemoveVolume { id, purge, at },
-            Self::Purged(id) => Command::DeleteVolume { id, at },
+            Self::RemoveVolume(id, purge) => Command::RemoveVolume { id, purge, at },
+            Self::ConfirmPurge(id) => Command::DeleteVolume { id, at },
         }
     }
 
-    /// Whether the answer shows what was asked for, and not what came of it since.
-    pub(super) fn is_shown_by(&self, answer: &Answer) -> bool {
+    /// Whether the answer shows the request itself, and not a later write.
+    pub(super) fn matches_answer(&self, answer: &CommandResponse) -> bool {
         match (self, answer) {
-            (Self::Create(id, spec) | Self::Update(id, _, spec, _), Answer::Service(found)) => {
+            (Self::Create(id, spec) | Self::Update(id, _, spec, _), CommandResponse::Service(found)) => {
                 found.id == *id && found.spec == *spec && !found.removing
             }
-            (Self::Scale(id, _, replicas), Answer::Service(found)) => {
+            (Self::Scale(id, _, replicas), CommandResponse::Service(found)) => {
                 found.id == *id && found.spec.replicas() == Some(*replicas)
             }
-            (Self::Rollback(id, version), Answer::Service(found)) => {
+            (Self::Rollback(id, version), CommandResponse::Service(found)) => {
                 found.id == *id && found.version >= *version && !found.removing
             }
-            (Self::Remove(id, _), Answer::Service(found)) => found.id == *id && found.removing,
-            (Self::Availability(id, wanted), Answer::Node(found)) => {
-                found.id == *id && found.availability == *wanted
+            (Self::Remove(id, _), CommandResponse::Service(found)) => found.id == *id && found.removing,
+            (Self::SetAvailability(id, desired), CommandResponse::Node(found)) => {
+                found.id == *id && found.availability == *desired
             }
-            (Self::Zone(id, zone), Answer::Node(found)) => {
+            (Self::SetZone(id, zone), CommandResponse::Node(found)) => {
                 found.id == *id && found.labels.get("zone").map(String::as_str) == *zone
             }
-            (Self::Keep(id, _, byte) | Self::Renew(id, _, byte), Answer::Content(found)) => {
+            (
+                Self::CreateSecret(id, _, byte) | Self::UpdateSecret(id, _, byte),
+                CommandResponse::SecretObject(found),
+            ) => {
                 let newest = found.versions.values().next_back();
                 found.id == *id && newest.is_some_and(|newest| newest.fingerprint == [*byte; 32])
             }
-            (Self::Forget(id), Answer::Content(found)) => found.id == *id,
-            (Self::Volume(id, name, node), Answer::Volume(found)) => {
+            (Self::RemoveSecret(id), CommandResponse::SecretObject(found)) => found.id == *id,
+            (Self::CreateVolume(id, name, node), CommandResponse::Volume(found)) => {
                 (found.id, &found.name) == (*id, name) && node.is_none_or(|node| found.node == Some(node))
             }
-            (Self::Discard(id, _), Answer::Volume(found)) => found.id == *id,
-            (Self::Purged(_), _) => true,
+            (Self::RemoveVolume(id, _), CommandResponse::Volume(found)) => found.id == *id,
+            (Self::ConfirmPurge(_), _) => true,
             _ => false,
         }
     }
 
-    /// What is promised of the service now, given what was.
-    pub(super) fn fulfilled(&self, before: Vec<Wish>, uses: impl Fn(&ServiceSpec) -> Uses) -> Vec<Wish> {
-        let mut wanted = before;
-        let wish = |spec: &Arc<ServiceSpec>| Wish { uses: uses(spec), spec: spec.clone() };
-        let Some(current) = wanted.last().cloned() else {
+    /// The acknowledged revisions after the request, given those before.
+    pub(super) fn expected_after(
+        &self,
+        before: Vec<ExpectedRevision>,
+        uses: impl Fn(&ServiceSpec) -> SecretVersions,
+    ) -> Vec<ExpectedRevision> {
+        let mut desired = before;
+        let wish = |spec: &Arc<ServiceSpec>| ExpectedRevision { uses: uses(spec), spec: spec.clone() };
+        let Some(current) = desired.last().cloned() else {
             return match self {
                 Self::Create(_, spec) => vec![wish(spec)],
-                _ => wanted,
+                _ => desired,
             };
         };
-        let shape = |Wish { spec, uses }: &Wish| {
+        let shape = |ExpectedRevision { spec, uses }: &ExpectedRevision| {
             (spec.task.clone(), spec.ports.clone(), spec.placement.clone(), uses.clone())
         };
         match self {
             Self::Create(_, spec) => return vec![wish(spec)],
-            Self::Remove(..) => wanted.clear(),
+            Self::Remove(..) => desired.clear(),
             Self::Scale(_, _, replicas) => {
-                let mode = Mode::Replicated { replicas: *replicas };
+                let mode = ServiceMode::Replicated { replicas: *replicas };
                 let spec = Arc::new(ServiceSpec { mode, ..(*current.spec).clone() });
-                wanted.pop();
-                wanted.push(Wish { spec, ..current });
+                desired.pop();
+                desired.push(ExpectedRevision { spec, ..current });
             }
             Self::Update(_, _, spec, force) => {
                 let next = wish(spec);
                 if !*force && shape(&next) == shape(&current) {
-                    wanted.pop();
+                    desired.pop();
                 }
-                wanted.push(next);
+                desired.push(next);
             }
             Self::Rollback(..) => {
-                let (task, ports, placement, uses) = shape(&wanted[wanted.len().saturating_sub(2)]);
+                let (task, ports, placement, uses) = shape(&desired[desired.len().saturating_sub(2)]);
                 let spec = Arc::new(ServiceSpec { task, ports, placement, ..(*current.spec).clone() });
-                wanted.push(Wish { spec, uses });
+                desired.push(ExpectedRevision { spec, uses });
             }
             _ => {}
         }
-        wanted
+        desired
     }
 }

@@ -1,52 +1,62 @@
-//! No address and no port is given twice before its first holder is gone from the machine.
+//! No address and no port is allocated again before its first owner is removed from the machine.
 
 use std::collections::BTreeMap;
 
 use warren_types::{PublishedPort, Task, TaskId};
 
-use crate::worker::Remains;
+use crate::worker::TaskOnMachine;
 
-type Machine = BTreeMap<TaskId, Remains>;
+type Machine = BTreeMap<TaskId, TaskOnMachine>;
 
-/// A task was given its address: nothing on the machine may still have it, or another service its ports. What was made
-/// in a life of the cluster that this one does not go on with may have any address; what was made in any that is over
-/// holds its ports until it is gone, and the task waits for them.
-pub fn given(machine: &Machine, task: &Task, lives: [u64; 2]) -> Result<(), String> {
+/// A task got its address: no other task on the machine may have it, and no other service its ports. A task
+/// of an incarnation that this one does not continue may have any address; a task of an older incarnation
+/// keeps its ports until it is removed, and the new task waits for them.
+pub fn check_assigned(machine: &Machine, task: &Task, lives: [u64; 2]) -> Result<(), String> {
     for (id, remains) in machine.iter().filter(|(id, _)| **id != task.id) {
-        if lives.contains(&remains.life)
-            && remains.network
+        if lives.contains(&remains.incarnation)
+            && remains.has_network
             && Some(remains.assignment.address) == task.address
         {
             let address = remains.assignment.address;
-            return Err(format!("nothing is given twice: {address} to {}, {id} still has it", task.id));
+            return Err(format!(
+                "addresses and ports have one owner: {address} to {}, {id} still has it",
+                task.id
+            ));
         }
-        if remains.life == lives[0] {
+        if remains.incarnation == lives[0] {
             no_port_twice(*id, remains, task.id, &task.revision.ports)?;
         }
     }
     Ok(())
 }
 
-/// A worker said that nothing is left of a task.
-pub fn removed(machine: &Machine, task: TaskId) -> Result<(), String> {
+/// A worker reported a task as fully removed.
+pub fn check_removed(machine: &Machine, task: TaskId) -> Result<(), String> {
     match machine.get(&task) {
         None => Ok(()),
-        Some(remains) => {
-            Err(format!("nothing is given twice: {task} is said to be removed, found {remains:?}"))
-        }
+        Some(remains) => Err(format!(
+            "addresses and ports have one owner: {task} was reported as removed, observed {remains:?}"
+        )),
     }
 }
 
-/// What is on a machine after something was done there for `task`.
-pub fn on_machine(machine: &Machine, task: TaskId, is_gone: bool, lives: [u64; 2]) -> Result<(), String> {
+/// Checks a machine after an action on `task`.
+pub fn check_machine(machine: &Machine, task: TaskId, is_gone: bool, lives: [u64; 2]) -> Result<(), String> {
     let Some(mine) = machine.get(&task) else { return Ok(()) };
     if is_gone {
-        return removed(machine, task);
+        return check_removed(machine, task);
     }
     for (id, remains) in machine.iter().filter(|(id, _)| **id != task) {
-        let both = [mine, remains].iter().all(|remains| lives.contains(&remains.life));
-        if both && mine.network && remains.network && mine.assignment.address == remains.assignment.address {
-            return Err(format!("nothing is given twice: {task} and {id} have {}", mine.assignment.address));
+        let both = [mine, remains].iter().all(|remains| lives.contains(&remains.incarnation));
+        if both
+            && mine.has_network
+            && remains.has_network
+            && mine.assignment.address == remains.assignment.address
+        {
+            return Err(format!(
+                "addresses and ports have one owner: {task} and {id} have {}",
+                mine.assignment.address
+            ));
         }
         if mine.holds_ports {
             no_port_twice(*id, remains, task, &mine.assignment.ports)?;
@@ -55,12 +65,17 @@ pub fn on_machine(machine: &Machine, task: TaskId, is_gone: bool, lives: [u64; 2
     Ok(())
 }
 
-/// Tasks of one service share its ports on a node; those of two never do.
-fn no_port_twice(id: TaskId, remains: &Remains, task: TaskId, ports: &[PublishedPort]) -> Result<(), String> {
+/// Tasks of one service share its ports on a node; tasks of two services never do.
+fn no_port_twice(
+    id: TaskId,
+    remains: &TaskOnMachine,
+    task: TaskId,
+    ports: &[PublishedPort],
+) -> Result<(), String> {
     let foreign = remains.holds_ports && id.service != task.service;
     for port in ports.iter().filter(|_| foreign) {
-        if remains.assignment.ports.iter().any(|held| held.collides(port)) {
-            return Err(format!("nothing is given twice: {port} to {task}, {id} still holds it"));
+        if remains.assignment.ports.iter().any(|held| held.conflicts_with(port)) {
+            return Err(format!("addresses and ports have one owner: {port} to {task}, {id} still holds it"));
         }
     }
     Ok(())

@@ -1,40 +1,41 @@
-//! A leader has every entry that was ever committed in a term before its own. (Raft paper, figure 3.)
+//! A leader has every entry that was committed in a term before its own. (Raft paper, figure 3.)
 //!
-//! Where a member's disk went back, raft alone cannot promise that. What can be: no majority elects such a leader in
-//! which anybody was told of the entry. If nobody in the majority could know, or people said that they accept the loss,
-//! that is excused, and the history ends there.
+//! Raft alone cannot promise this when a member's disk was restored from an older copy. What holds then: no
+//! majority elects a leader without the entry if a member of that majority knows of the entry. If no member
+//! could know, or an operator accepted the loss, the loss is excused and the history ends there.
 
 use std::collections::BTreeMap;
 
-use warren_log::{Loaded, LogStore};
+use warren_log::{LogStore, StoredLog};
 
-use super::prefixes::Prefix;
-use crate::world::World;
+use super::state_machine_safety::AppliedLog;
+use crate::simulation::ClusterSimulation;
 
-/// A vote, and what was true of the voter then.
+/// A vote, and the state of the voter when it voted.
 #[derive(Debug, Clone, Copy)]
-pub struct Vote {
+pub struct RecordedVote {
     pub id: u64,
-    /// Up to which index it knew what others had acknowledged.
-    pub told: u64,
-    /// Its disk went back and lacks something committed; what it had reached up to here, 0 if that is not so.
+    /// The index up to which the voter knew the acknowledgements of others.
+    pub informed_index: u64,
+    /// The last index the voter had reached, if its disk was restored and lacks something committed;
+    /// otherwise 0.
     pub had: u64,
-    /// It was started so that it votes nevertheless.
+    /// The voter was started with data loss accepted.
     pub accepts_loss: bool,
-    /// The newest term of the disk that went back; what it voted then is forgotten.
-    pub forgot_term: u64,
+    /// The newest term on the disk before it was restored; votes of that term are forgotten.
+    pub lost_term: u64,
 }
 
-/// Who voted for whom, by term and candidate, and whose votes came there, in this order.
+/// Granted votes by term and candidate, and the votes that arrived, in order of arrival.
 #[derive(Debug, Default)]
-pub struct Votes {
-    granted: BTreeMap<(u64, u64), Vec<Vote>>,
+pub struct VoteLog {
+    record: BTreeMap<(u64, u64), Vec<RecordedVote>>,
     arrived: BTreeMap<(u64, u64), Vec<u64>>,
 }
 
-impl Votes {
-    pub fn granted(&mut self, term: u64, candidate: u64, vote: Vote) {
-        self.granted.entry((term, candidate)).or_default().push(vote);
+impl VoteLog {
+    pub fn granted(&mut self, term: u64, candidate: u64, vote: RecordedVote) {
+        self.record.entry((term, candidate)).or_default().push(vote);
     }
 
     pub fn arrived(&mut self, term: u64, candidate: u64, voter: u64) {
@@ -44,61 +45,61 @@ impl Votes {
         }
     }
 
-    /// The votes that came first, so many of them: nobody waits for more.
-    fn counted(&self, term: u64, candidate: u64, most: usize) -> Vec<Vote> {
-        let (granted, arrived) = (self.granted.get(&(term, candidate)), self.arrived.get(&(term, candidate)));
+    /// The first votes up to a quorum; a candidate does not wait for more.
+    fn counted(&self, term: u64, candidate: u64, most: usize) -> Vec<RecordedVote> {
+        let (granted, arrived) = (self.record.get(&(term, candidate)), self.arrived.get(&(term, candidate)));
         let of = |id: &u64| granted?.iter().find(|vote| vote.id == *id).copied();
         arrived.into_iter().flatten().take(most).filter_map(of).collect()
     }
 }
 
-/// What becomes of an election.
-pub enum Election {
+/// The outcome of an election.
+pub enum ElectionVerdict {
     Sound,
-    /// Something is lost, and nobody could know.
+    /// An entry is lost, and no member could know of it.
     Excused,
-    /// Something is lost, and people accept that.
+    /// An entry is lost, and an operator accepted that.
     Accepted,
 }
 
-impl World {
+impl ClusterSimulation {
     /// A member was elected.
     ///
     /// # Errors
-    /// It lacks a committed entry, or is the second one of its term.
-    pub(super) fn election(&mut self, host: usize, term: u64) -> Result<Election, String> {
+    /// The leader lacks a committed entry, or is the second one of its term.
+    pub(super) fn election(&mut self, host: usize, term: u64) -> Result<ElectionVerdict, String> {
         let own = self.own_vote(host);
         let members = self.oracle.members();
         let most = if members.voters_outgoing.is_empty() { members.voters.len() / 2 } else { usize::MAX };
         let mut votes = self.oracle.votes.counted(term, own.id, most);
         votes.push(own);
-        if let Err(what) = self.oracle.leaders.elected(term, own.id) {
-            // A vote was forgotten, so who of the others voted in this term cannot matter.
-            let forgotten = votes.iter().any(|vote| vote.forgot_term >= term);
-            return if forgotten { Ok(Election::Excused) } else { Err(what) };
+        if let Err(what) = self.oracle.leaders.record(term, own.id) {
+            // A vote was forgotten, so the other votes of this term prove nothing.
+            let forgotten = votes.iter().any(|vote| vote.lost_term >= term);
+            return if forgotten { Ok(ElectionVerdict::Excused) } else { Err(what) };
         }
-        let Some(run) = self.life(host) else { return Ok(Election::Sound) };
+        let Some(run) = self.process(host) else { return Ok(ElectionVerdict::Sound) };
         let loaded = run.log().load().map_err(|error| format!("the leader's log: {error}"))?;
-        let Some(lacks) = self.oracle.first_missing(&loaded, term) else { return Ok(Election::Sound) };
+        let Some(lacks) = self.oracle.first_missing(&loaded, term) else { return Ok(ElectionVerdict::Sound) };
         let regressed = votes.iter().any(|vote| vote.had >= lacks);
         let accepted = votes.iter().any(|vote| vote.accepts_loss);
-        let knew = votes.iter().find(|vote| vote.told >= lacks);
+        let knew = votes.iter().find(|vote| vote.informed_index >= lacks);
         match (regressed, knew) {
-            (true, _) if accepted => Ok(Election::Accepted),
-            (true, None) => Ok(Election::Excused),
+            (true, _) if accepted => Ok(ElectionVerdict::Accepted),
+            (true, None) => Ok(ElectionVerdict::Excused),
             (_, knew) => Err(format!(
                 "acknowledged entries are kept: {} leads in term {term} without {lacks}, elected by {votes:?}, \
-                 of whom {knew:?} knew",
+                 of which {knew:?} knew of it",
                 own.id
             )),
         }
     }
 }
 
-/// The first entry of a term below `term` that was applied somewhere and is not in a log.
-pub fn first_missing(chosen: &Prefix, log: &Loaded, term: u64) -> Option<u64> {
+/// The first entry of a term below `term` that was applied by some manager and is not in a log.
+pub fn first_missing(chosen: &AppliedLog, log: &StoredLog, term: u64) -> Option<u64> {
     let covered = log.snapshot.as_ref().map_or(0, |meta| meta.index);
     let terms: BTreeMap<u64, u64> = log.entries.iter().map(|entry| (entry.index, entry.term)).collect();
     let lacks = |(index, term): &(u64, u64)| *index > covered && terms.get(index) != Some(term);
-    chosen.places().filter(|(_, of)| *of < term).find(lacks).map(|(index, _)| index)
+    chosen.positions().filter(|(_, of)| *of < term).find(lacks).map(|(index, _)| index)
 }

@@ -1,11 +1,11 @@
-//! What was is never taken back: states, wishes, places and numbers only go forward.
+//! States, desired states, placements and numbers only go forward.
 
 use std::collections::BTreeMap;
 
 use warren_core::State;
 use warren_types::{NodeId, ServiceId, Task, TaskId};
 
-/// A task that was there before.
+/// A task changed.
 pub fn task(old: &Task, new: &Task) -> Result<(), String> {
     let (was, is) = (&old.observed, &new.observed);
     let forward = (is.attempt, is.state) >= (was.attempt, was.state) && is.removed >= was.removed;
@@ -17,30 +17,31 @@ pub fn task(old: &Task, new: &Task) -> Result<(), String> {
     Err(format!("states are monotone: {old:?} became {new:?}"))
 }
 
-/// A task that was not there before.
+/// A task was created.
 pub fn created(numbers: &mut BTreeMap<ServiceId, u64>, id: TaskId) -> Result<(), String> {
     let highest = numbers.entry(id.service).or_default();
     let before = std::mem::replace(highest, id.number.max(*highest));
     if id.number > before {
         return Ok(());
     }
-    Err(format!("states are monotone: the number of task {id} was given before"))
+    Err(format!("states are monotone: the number of task {id} was used before"))
 }
 
-/// A task that is not there any more.
+/// A task was deleted.
 pub fn forgotten(old: Option<&Task>, id: TaskId) -> Result<(), String> {
     match old {
-        Some(old) if old.is_live() || old.holds_node() => {
-            Err(format!("states are monotone: task {id} was forgotten as {old:?}"))
+        Some(old) if old.is_live() || old.holds_resources() => {
+            Err(format!("states are monotone: task {id} was deleted as {old:?}"))
         }
         _ => Ok(()),
     }
 }
 
-/// A node that changed.
+/// A node changed.
 pub fn node(before: &State, after: &State, id: NodeId) -> Result<(), String> {
     let (Some(old), Some(new)) = (before.node(&id), after.node(&id)) else { return Ok(()) };
-    if new.session >= old.session && new.assignment >= old.assignment && new.subnet == old.subnet {
+    if new.session >= old.session && new.assignment_index >= old.assignment_index && new.subnet == old.subnet
+    {
         return Ok(());
     }
     Err(format!("states are monotone: {old:?} became {new:?}"))

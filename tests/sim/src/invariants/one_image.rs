@@ -1,18 +1,18 @@
-//! Every task of a revision runs the same image, whatever its tag means where it runs.
+//! Every task of a revision runs the same image, even if the tag resolves differently on its node.
 
 use std::collections::BTreeMap;
 
 use warren_types::{ImageDigest, ServiceId, TaskId};
 
-use crate::worker::Remains;
+use crate::worker::TaskOnMachine;
 
-/// What the image of a revision was where its first container was made.
+/// The image of each revision on the node where its first container was created.
 #[derive(Debug, Default)]
-pub struct Images(BTreeMap<(ServiceId, u64), ImageDigest>);
+pub struct RevisionImages(BTreeMap<(ServiceId, u64), ImageDigest>);
 
-impl Images {
-    /// What is there for a task now.
-    pub fn used(&mut self, task: TaskId, remains: &Remains) -> Result<(), String> {
+impl RevisionImages {
+    /// Compares the image of a task's container with the first one of its revision.
+    pub fn record(&mut self, task: TaskId, remains: &TaskOnMachine) -> Result<(), String> {
         let Some(image) = &remains.image else { return Ok(()) };
         let revision = remains.assignment.revision;
         let first = self.0.entry((task.service, revision)).or_insert_with(|| image.clone());

@@ -1,4 +1,4 @@
-//! A slot has at most one task that should run, and one that is there to replace it.
+//! A slot has at most one task that should run, and one that replaces it.
 
 use warren_core::State;
 use warren_types::Task;

@@ -1,18 +1,21 @@
-//! A task that serves is not told to leave a slot that is wanted before another one serves there. What is wanted of a
-//! global service is its node's to say, and a node that is drained wants nothing. Where both write to volumes, the
-//! other one is prepared instead.
+//! A serving task gets no order to leave a slot that is still desired before its replacement serves. Tasks of
+//! global services are exempt, because their node decides, and so are tasks of drained nodes. Where both
+//! tasks write to volumes, the replacement is prepared but not started.
 
 use std::sync::Arc;
 
-use warren_core::{Command, Plan, State};
-use warren_types::{Desired, Mount, MountSource, Task, TaskState};
+use warren_core::{Command, ReconcilePlan, State};
+use warren_types::{DesiredTaskState, Mount, MountSource, Task, TaskState};
 
-/// `state` is the one that was planned on.
-pub fn holds(state: &State, plan: &Plan) -> Result<(), String> {
+/// `state` is the state the plan was computed from.
+pub fn holds(state: &State, plan: &ReconcilePlan) -> Result<(), String> {
     for command in &plan.commands {
-        let Command::SetDesired { tasks, desired: Desired::Remove, .. } = command else { continue };
-        // Who is only to be prepared serves after the part of a life was lost in which it was told to run.
-        let is_told_to = |task: &&Arc<Task>| serves(task) && task.desired == Desired::Running;
+        let Command::SetDesiredTaskState { tasks, desired: DesiredTaskState::Remove, .. } = command else {
+            continue;
+        };
+        // A task that is only to be prepared may serve when the order to run it was in the lost part of an
+        // incarnation.
+        let is_told_to = |task: &&Arc<Task>| serves(task) && task.desired == DesiredTaskState::Running;
         for task in tasks.iter().filter_map(|id| state.task(id)).filter(is_told_to) {
             let Some(service) = state.service(&task.id.service) else { continue };
             let replicas = service.spec.replicas().filter(|_| !service.removing);
@@ -24,7 +27,7 @@ pub fn holds(state: &State, plan: &Plan) -> Result<(), String> {
                 |other: &Task| serves(other) || (is_prepared(other) && writes(other) && writes(task));
             if !others.any(|other| is_next(other) && !tasks.contains(&other.id)) {
                 return Err(format!(
-                    "the replacement comes first: {task:?} shall go, and nothing serves instead"
+                    "the replacement starts first: {task:?} is removed, and no replacement serves"
                 ));
             }
         }
@@ -32,13 +35,13 @@ pub fn holds(state: &State, plan: &Plan) -> Result<(), String> {
     Ok(())
 }
 
-/// Waits to be told to run.
+/// It is prepared and waits for the order to run.
 fn is_prepared(task: &Task) -> bool {
     let state = task.observed.state;
-    task.desired == Desired::Ready && state >= TaskState::Ready && !state.is_terminal()
+    task.desired == DesiredTaskState::Ready && state >= TaskState::Ready && !state.is_terminal()
 }
 
-/// Two that write to volumes never run at the same time.
+/// Two tasks that write to volumes never run at the same time.
 fn writes(task: &Task) -> bool {
     let is_written = |mount: &Mount| matches!(mount.source, MountSource::Volume { .. }) && !mount.read_only;
     task.revision.task.mounts.iter().any(is_written)

@@ -1,76 +1,76 @@
-//! Entries are applied: the state changes, whoever waits is answered, planners and workers are woken.
+//! Applies entries: the state changes, pending requests are answered, planners and workers are notified.
 
 use std::collections::BTreeSet;
 
-use warren_consensus::{Committed, EntryKind, Event as RaftEvent};
-use warren_core::{Applied, Change, Outcome};
+use warren_consensus::{CommittedEntry, EntryKind, Event as RaftEvent};
+use warren_core::{AppliedIndex, ApplyOutcome, StateChange};
 
-use super::Who;
-use crate::world::World;
+use super::WriteOrigin;
+use crate::simulation::ClusterSimulation;
 
-/// What a row of entries changed, by who must hear of it.
+/// The changes of a batch of entries, by their recipients.
 #[derive(Default)]
-struct News {
-    changes: Vec<Change>,
-    answers: Vec<(Who, u64, Outcome)>,
+struct AppliedChanges {
+    changes: Vec<StateChange>,
+    answers: Vec<(WriteOrigin, u64, ApplyOutcome)>,
 }
 
-impl World {
-    pub(super) fn apply(&mut self, host: usize, entries: Vec<Committed>) {
+impl ClusterSimulation {
+    pub(super) fn apply(&mut self, host: usize, entries: Vec<CommittedEntry>) {
         let Some(last) = entries.last().map(|committed| committed.entry.index) else { return };
-        let could_plan = self.life(host).is_some_and(|run| run.role.may_plan);
-        let mut news = News::default();
+        let could_plan = self.process(host).is_some_and(|run| run.role.may_plan);
+        let mut applied_changes = AppliedChanges::default();
         for committed in entries {
-            self.apply_one(host, committed, &mut news);
+            self.apply_one(host, committed, &mut applied_changes);
         }
         self.raft(host, RaftEvent::Applied { index: last });
-        self.tell(host, news);
-        self.oracle_keeps_promises(host);
-        if !could_plan && self.life(host).is_some_and(|run| run.role.may_plan) {
-            self.begins_to_lead(host);
+        self.notify(host, applied_changes);
+        self.oracle_check_acknowledged(host);
+        if !could_plan && self.process(host).is_some_and(|run| run.role.may_plan) {
+            self.become_leader(host);
         }
         self.maybe_snapshot(host);
     }
 
-    fn apply_one(&mut self, host: usize, committed: Committed, news: &mut News) {
+    fn apply_one(&mut self, host: usize, committed: CommittedEntry, applied_changes: &mut AppliedChanges) {
         let (index, term) = (committed.entry.index, committed.entry.term);
         let elapsed = self.elapsed();
         let Some(run) = &mut self.managers[host].run else { return };
-        run.role.may_plan |= run.role.leads && term == run.role.term;
+        run.role.may_plan |= run.role.is_leader && term == run.role.term;
         let place = match committed.entry.kind {
             EntryKind::Command => committed.entry.data.as_ref().try_into().map_or(0, u64::from_be_bytes),
             EntryKind::Noop | EntryKind::Membership => {
-                run.state.advance(Applied { term, index });
+                run.state.advance_to(AppliedIndex { term, index });
                 return self.oracle_applied(host, None, None);
             }
         };
         let command = &self.commands[usize::try_from(place).unwrap_or(0)];
         let outcome = run.state.apply(term, index, command);
-        run.clock.saw(run.state.clock(), elapsed);
-        if let Outcome::Applied { changes, .. } = &outcome {
-            news.changes.extend(changes);
+        run.clock.observe(run.state.clock(), elapsed);
+        if let ApplyOutcome::Applied { changes, .. } = &outcome {
+            applied_changes.changes.extend(changes);
         }
-        let who = committed.proposal.and_then(|id| run.writing.take_proposed(id));
+        let who = committed.proposal.and_then(|id| run.writes.take_proposed(id));
         self.oracle_applied(host, Some(place), Some(&outcome));
         if let Some(who) = who {
-            news.answers.push((who, index, outcome));
+            applied_changes.answers.push((who, index, outcome));
         }
     }
 
-    fn tell(&mut self, host: usize, news: News) {
-        self.wake(host, &news.changes);
-        for (who, index, outcome) in news.answers {
+    fn notify(&mut self, host: usize, applied_changes: AppliedChanges) {
+        self.wake(host, &applied_changes.changes);
+        for (who, index, outcome) in applied_changes.answers {
             self.answer(host, who, Ok((index, Box::new(outcome))));
         }
-        self.answer_what_was_applied(host);
-        if news.changes.iter().any(|change| matches!(change, Change::Member(_))) {
+        self.answer_applied(host);
+        if applied_changes.changes.iter().any(|change| matches!(change, StateChange::Member(_))) {
             self.managers_changed(host);
         }
-        if news.changes.iter().any(|change| matches!(change, Change::Node(_))) {
+        if applied_changes.changes.iter().any(|change| matches!(change, StateChange::Node(_))) {
             self.end_old_sessions(host);
         }
         self.open_sessions(host);
-        let nodes: BTreeSet<_> = news.changes.iter().filter_map(assigned).collect();
+        let nodes: BTreeSet<_> = applied_changes.changes.iter().filter_map(assigned_node).collect();
         for node in nodes {
             if let Some(worker) = self.worker_of(node) {
                 self.push_assignment(host, worker);
@@ -78,21 +78,21 @@ impl World {
         }
     }
 
-    /// The state is another one at once: it was taken over from the leader.
-    pub(super) fn installed(&mut self, host: usize) {
-        self.answer_what_was_applied(host);
+    /// The state was replaced by a snapshot from the leader.
+    pub(super) fn snapshot_installed(&mut self, host: usize) {
+        self.answer_applied(host);
         self.end_old_sessions(host);
         self.managers_changed(host);
         for worker in self.worker_keys() {
             self.push_assignment(host, worker);
         }
-        self.oracle_keeps_promises(host);
+        self.oracle_check_acknowledged(host);
     }
 }
 
-fn assigned(change: &Change) -> Option<warren_types::NodeId> {
+fn assigned_node(change: &StateChange) -> Option<warren_types::NodeId> {
     match change {
-        Change::Assignment(node) => Some(*node),
+        StateChange::Assignment(node) => Some(*node),
         _ => None,
     }
 }

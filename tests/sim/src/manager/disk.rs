@@ -1,120 +1,121 @@
-//! The manager's disk: one write after the other, slow, full, or cut off by the power; and snapshots as
-//! files.
+//! The manager's disk: sequential writes, slow, full, or cut off by a power loss; and snapshots as files.
 
 use std::sync::Arc;
 
-use warren_consensus::{Event as RaftEvent, Message, Persist, SnapshotMeta};
+use warren_consensus::{DurableWrite, Event as RaftEvent, Message, SnapshotMeta};
 use warren_core::State;
-use warren_core::state::Parts;
-use warren_log::{Batch, Error, LogStore};
+use warren_core::state::StateParts;
+use warren_log::{Error, LogStore, WriteBatch};
 
-use crate::event::OnManager;
-use crate::network::End;
-use crate::world::World;
+use crate::event::ManagerEvent;
+use crate::network::SimHost;
+use crate::simulation::ClusterSimulation;
 
-/// A snapshot is taken after so many entries.
+/// Entries between snapshots.
 const SNAPSHOT_EVERY: u64 = 40;
 /// Entries before a snapshot that are kept.
 pub const KEEP_ENTRIES: u64 = 10;
-/// After so many milliseconds a write that found no room is tried again.
-const TRY_AGAIN: u64 = 150;
+/// Milliseconds before a write to a full disk is retried.
+const RETRY_AFTER: u64 = 150;
 
-/// One thing the disk has to do.
+/// One job of the disk.
 #[derive(Debug, Clone)]
-pub enum Job {
-    /// And up to which index is known what others acknowledged.
-    Write(Persist, u64),
+pub enum DiskJob {
+    /// The index up to which acknowledgements of others are recorded.
+    Write(DurableWrite, u64),
     Compact {
         snapshot: SnapshotMeta,
         up_to: u64,
     },
 }
 
-impl World {
-    pub(super) fn ask_disk(&mut self, host: usize, job: Job) {
+impl ClusterSimulation {
+    pub(super) fn enqueue_job(&mut self, host: usize, job: DiskJob) {
         let Some(run) = &mut self.managers[host].run else { return };
         run.disk.push_back(job);
         let idle = run.disk.len() == 1;
-        if self.defect == Some(crate::world::Defect::AnswersEarly) {
+        if self.defect == Some(crate::simulation::PlantedDefect::AnswerBeforeDurable) {
             self.answer_early(host);
         }
         if idle {
-            self.disk_begins(host);
+            self.start_job(host);
         }
     }
 
-    fn disk_begins(&mut self, host: usize) {
+    fn start_job(&mut self, host: usize) {
         let slow = self.now < self.managers[host].slow_until;
-        let delay = if slow { self.chance.between(100, 900) } else { self.chance.between(0, 4) };
-        self.at_manager(host, delay, OnManager::Disk);
+        let delay = if slow { self.rng.between(100, 900) } else { self.rng.between(0, 4) };
+        self.at_manager(host, delay, ManagerEvent::Disk);
     }
 
-    /// The oldest job's turn. When there is no room, everything waits: the log is opened again, and the same
-    /// is tried later. What the failed write left behind may be all of it or nothing.
-    pub(super) fn disk_turns(&mut self, host: usize) {
+    /// Runs the oldest job. When the disk is full, all jobs wait: the log is reopened, and the job is retried
+    /// later. The failed write may have left all of its bytes or none.
+    pub(super) fn finish_job(&mut self, host: usize) {
         let full = self.now < self.managers[host].full_until;
-        let written_nevertheless = full && self.chance.one_in(2);
+        let written_nevertheless = full && self.rng.one_in(2);
         let manager = &mut self.managers[host];
         let Some(run) = &mut manager.run else { return };
         let Some(job) = run.disk.front() else { return };
-        let done = if full && !written_nevertheless { Ok(()) } else { do_job(&mut run.log, job) };
+        let done = if full && !written_nevertheless { Ok(()) } else { execute_job(&mut run.log, job) };
         match done {
-            Err(Error::Crashed) => return self.disk_died(host),
+            Err(Error::Crashed) => return self.crash_at_write(host),
             Err(error) => {
-                let told = format!("manager {host} could not do {job:?}: {error}");
-                return self.demand(Err(told));
+                let failure = format!("manager {host} could not do {job:?}: {error}");
+                return self.check(Err(failure));
             }
             Ok(()) if full => {
                 run.log = manager.disk.open();
-                return self.at_manager(host, TRY_AGAIN, OnManager::Disk);
+                return self.at_manager(host, RETRY_AFTER, ManagerEvent::Disk);
             }
             Ok(()) => {}
         }
         let job = run.disk.pop_front();
         let more = !run.disk.is_empty();
         match job {
-            Some(Job::Write(persist, told)) => {
-                manager.told_on_disk = told;
+            Some(DiskJob::Write(persist, received)) => {
+                manager.informed_on_disk = received;
                 self.written(host, &persist);
             }
-            Some(Job::Compact { snapshot, .. }) => manager.files.retain(|index, _| *index >= snapshot.index),
+            Some(DiskJob::Compact { snapshot, .. }) => {
+                manager.files.retain(|index, _| *index >= snapshot.index)
+            }
             None => {}
         }
         if more {
-            self.disk_begins(host);
+            self.start_job(host);
         }
     }
 
-    /// The power went at the write.
-    fn disk_died(&mut self, host: usize) {
+    /// Power was lost at the write.
+    fn crash_at_write(&mut self, host: usize) {
         self.faults += 1;
         self.manager_dies(host);
     }
 
-    fn written(&mut self, host: usize, persist: &Persist) {
+    fn written(&mut self, host: usize, persist: &DurableWrite) {
         if let Some(meta) = &persist.snapshot {
             self.install(host, meta);
         }
         self.raft(host, RaftEvent::Persisted { number: persist.number });
         if persist.snapshot.is_some() {
-            self.installed(host);
+            self.snapshot_installed(host);
         }
     }
 
-    /// The state becomes that of a snapshot from the leader.
+    /// Replaces the state by a snapshot from the leader.
     fn install(&mut self, host: usize, meta: &SnapshotMeta) {
         let elapsed = self.elapsed();
         let manager = &mut self.managers[host];
         let Some(run) = &mut manager.run else { return };
         let parts = manager.files.get(&meta.index).expect("its bytes are durable before it counts");
-        run.state = State::restore(Parts::clone(parts)).expect("a snapshot is whole");
+        run.state = State::restore(StateParts::clone(parts)).expect("a snapshot is complete");
         run.snapshot = run.snapshot.max(meta.index);
-        run.clock.saw(run.state.clock(), elapsed);
+        run.clock.observe(run.state.clock(), elapsed);
         self.installed_snapshots += 1;
         self.oracle_restored(host);
     }
 
-    /// A snapshot is written beside everything else when enough was applied.
+    /// Writes a snapshot in the background when enough entries were applied.
     pub(super) fn maybe_snapshot(&mut self, host: usize) {
         let Some(run) = &mut self.managers[host].run else { return };
         let index = run.state.applied().index;
@@ -122,53 +123,54 @@ impl World {
             return;
         }
         run.snapshot = index;
-        // A later snapshot may have come from the leader, and not be installed yet.
+        // A later snapshot from the leader may be received but not installed yet.
         if run.machine.snapshot_meta(index).is_none() {
             return;
         }
         let parts = Arc::new(run.state.export());
-        let delay = self.chance.between(5, 200);
-        self.at_manager(host, delay, OnManager::SnapshotWritten { index, parts });
+        let delay = self.rng.between(5, 200);
+        self.at_manager(host, delay, ManagerEvent::SnapshotWritten { index, parts });
     }
 
-    pub(super) fn snapshot_written(&mut self, host: usize, index: u64, parts: Arc<Parts>) {
+    pub(super) fn snapshot_written(&mut self, host: usize, index: u64, parts: Arc<StateParts>) {
         if self.now < self.managers[host].full_until {
-            return self.at_manager(host, TRY_AGAIN, OnManager::SnapshotWritten { index, parts });
+            return self.at_manager(host, RETRY_AFTER, ManagerEvent::SnapshotWritten { index, parts });
         }
         self.managers[host].files.insert(index, parts);
         self.raft(host, RaftEvent::Snapshotted { index });
     }
 
-    /// The bytes of a snapshot have arrived. Once they are durable, the receiver hears of it and the sender
-    /// is told.
-    pub(crate) fn snapshot_arrives(&mut self, message: Message, parts: Arc<Parts>, told: u64) {
+    /// The bytes of a snapshot have arrived. Once they are durable, the receiver gets the message and the
+    /// sender is told.
+    pub(crate) fn snapshot_arrives(&mut self, message: Message, parts: Arc<StateParts>, received: u64) {
         let (to, index) = (message.to, message.snapshot.as_ref().map_or(0, |meta| meta.index));
         let from = self.host_of(message.from);
         let receiver = self.host_of(to).filter(|host| {
-            let open = from.is_some_and(|from| self.ways.is_open(End::Manager(from), End::Manager(*host)));
+            let open =
+                from.is_some_and(|from| self.links.is_open(SimHost::Manager(from), SimHost::Manager(*host)));
             let room = self.now >= self.managers[*host].full_until;
             open && room && self.managers[*host].run.is_some()
         });
         let delivered = receiver.is_some();
         if let Some(host) = receiver {
             self.managers[host].files.insert(index, parts);
-            let delay = self.chance.between(1, 50);
-            self.at_manager(host, delay, OnManager::SnapshotReceived(Box::new(message), told));
+            let delay = self.rng.between(1, 50);
+            self.at_manager(host, delay, ManagerEvent::SnapshotReceived(Box::new(message), received));
         }
         if let Some(from) = from {
-            let delay = self.chance.between(51, 120);
-            self.at_manager(from, delay, OnManager::SnapshotSent { to, delivered });
+            let delay = self.rng.between(51, 120);
+            self.at_manager(from, delay, ManagerEvent::SnapshotSent { to, delivered });
         }
     }
 }
 
-fn do_job(log: &mut impl LogStore, job: &Job) -> Result<(), Error> {
+fn execute_job(log: &mut impl LogStore, job: &DiskJob) -> Result<(), Error> {
     match job {
-        Job::Write(persist, _) => {
-            let Persist { number: _, snapshot, entries, hard_state, acknowledged } = persist.clone();
-            log.append(&Batch { snapshot, entries, hard_state, conf_state: None, acknowledged })
+        DiskJob::Write(persist, _) => {
+            let DurableWrite { number: _, snapshot, entries, hard_state, acknowledged } = persist.clone();
+            log.append(&WriteBatch { snapshot, entries, hard_state, conf_state: None, acknowledged })
         }
-        Job::Compact { snapshot, up_to } => {
+        DiskJob::Compact { snapshot, up_to } => {
             log.set_snapshot(snapshot)?;
             log.compact(*up_to)
         }

@@ -1,32 +1,32 @@
-//! How a machine becomes a manager: with a token, through any manager. It repeats that until it is answered, with the
-//! same key, so that it becomes one member; only then it has data and starts.
+//! How a machine becomes a manager: with a token, through any manager. It repeats the request with the same
+//! key until it is answered, so it becomes one member; only then it has data and starts.
 
-use warren_core::{Answer, Command, LEVEL, Outcome, State};
-use warren_log::{Batch, ConfState, LogStore};
+use warren_core::{ApplyOutcome, Command, CommandResponse, FEATURE_LEVEL, State};
+use warren_log::{ConfState, LogStore, WriteBatch};
 use warren_types::{Id, ManagerAddress, ManagerId, NodeName, NodeRole, TokenHash, TokenId};
 
-use super::writes::PATIENCE;
-use super::{Manager, Who, reach};
-use crate::event::{Answered, Event, OnManager};
-use crate::world::World;
+use super::pending_writes::WRITE_TIMEOUT;
+use super::{SimManager, WriteOrigin, addresses};
+use crate::event::{ManagerEvent, SimEvent, WriteResult};
+use crate::simulation::ClusterSimulation;
 
 /// The voters that the group was founded with.
 pub const FOUNDERS: [u64; 1] = [1];
 
-/// What a manager says of itself.
+/// The identity and address that a manager advertises.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Word {
+pub struct ManagerHello {
     pub id: ManagerId,
     pub name: NodeName,
     pub address: ManagerAddress,
 }
 
-/// Of the token's secret.
+/// The hash of the token's secret.
 fn hash() -> TokenHash {
     TokenHash([7; 32])
 }
 
-/// The token for managers, unless there is one.
+/// Creates the token for managers, unless it exists.
 pub(super) fn token(state: &State) -> Option<Command> {
     let (id, role, hash) = (TokenId(Id(7)), NodeRole::Manager, hash());
     let at = state.clock();
@@ -34,104 +34,104 @@ pub(super) fn token(state: &State) -> Option<Command> {
     state.token(&id).is_none().then_some(create)
 }
 
-impl Manager {
-    /// What it has when it became a manager: the members that the group began with, whether it is one of them or not.
-    pub fn becomes(&mut self, member: u64) {
+impl SimManager {
+    /// Its data after the join: the first members of the group, whether it is one of them or not.
+    pub fn become_member(&mut self, member: u64) {
         self.id = member;
         let conf_state = Some(ConfState::of_voters(FOUNDERS));
-        let founding = Batch { conf_state, ..Batch::default() };
-        self.disk.open().append(&founding).expect("no crash is planned before the first start");
+        let founding = WriteBatch { conf_state, ..WriteBatch::default() };
+        self.disk.open().append(&founding).expect("no crash is scheduled before the first start");
     }
 
-    fn word(&self) -> Word {
-        Word { id: self.key, name: self.name.clone(), address: self.address.clone() }
+    fn hello(&self) -> ManagerHello {
+        ManagerHello { id: self.key, name: self.name.clone(), address: self.address.clone() }
     }
 
-    /// The machine without what it had: another key, no data.
+    /// Wipes the machine: another key, no data.
     fn wiped(&self, host: usize, key: ManagerId) -> Self {
-        let Self { name, address, boots, clock_off, wiped, .. } = self;
+        let Self { name, address, boot_count: boots, clock_off, wipe_count: wiped, .. } = self;
         let (name, address) = (name.clone(), address.clone());
         let (boots, clock_off, wiped) = (*boots, *clock_off, wiped + 1);
-        Self { name, address, boots, clock_off, wiped, ..Self::new(host, key) }
+        Self { name, address, boot_count: boots, clock_off, wipe_count: wiped, ..Self::new(host, key) }
     }
 }
 
-impl World {
+impl ClusterSimulation {
     /// A key that no machine had before.
     pub(super) fn new_key(&mut self) -> ManagerId {
-        ManagerId(Id(u128::from(self.chance.next()) << 64 | u128::from(self.chance.next())))
+        ManagerId(Id(u128::from(self.rng.next()) << 64 | u128::from(self.rng.next())))
     }
 
-    /// A machine loses all that its manager had. When it starts next, it asks to become one again.
+    /// A machine loses all manager data. At its next start it asks to join again.
     pub(super) fn wipe(&mut self, host: usize) {
         self.manager_dies(host);
         let key = self.new_key();
         self.managers[host] = self.managers[host].wiped(host, key);
     }
 
-    /// Another machine takes the place of one that is lost: another name and another address.
-    pub(super) fn is_another_machine(&mut self, host: usize) {
+    /// A new machine replaces a lost one: another name and another address.
+    pub(super) fn replace_machine(&mut self, host: usize) {
         let manager = &mut self.managers[host];
-        manager.name = reach::name(host, manager.wiped);
-        manager.address = reach::address(host, 100 + manager.wiped);
+        manager.name = addresses::name(host, manager.wipe_count);
+        manager.address = addresses::address(host, 100 + manager.wipe_count);
     }
 
-    /// A machine that is no manager asks one that runs, and again until it is one.
-    pub(super) fn asks_to_join(&mut self, host: usize) {
-        let Manager { id, wiped, .. } = self.managers[host];
+    /// A machine that is not a manager asks a running one, and repeats that until it is one.
+    pub(super) fn request_join(&mut self, host: usize) {
+        let SimManager { id, wipe_count: wiped, .. } = self.managers[host];
         if id != 0 {
             return;
         }
-        let again = self.chance.between(300, 1_500);
-        self.after(again, Event::ManagerStarts { host });
+        let again = self.rng.between(300, 1_500);
+        self.after(again, SimEvent::ManagerStarts { host });
         let others = (0..self.managers.len()).filter(|other| *other != host);
-        let others: Vec<usize> = others.filter(|other| self.both_ways_are_open(host, *other)).collect();
-        let word = Box::new(self.managers[host].word());
-        if let Some(other) = self.chance.pick(&others) {
-            self.at_manager(other, 3, OnManager::Join { from: host, wiped, word });
+        let others: Vec<usize> = others.filter(|other| self.is_link_open(host, *other)).collect();
+        let word = Box::new(self.managers[host].hello());
+        if let Some(other) = self.rng.pick(&others) {
+            self.at_manager(other, 3, ManagerEvent::Join { from: host, wiped, word });
         }
     }
 
-    /// A manager answers a machine that wants to become one.
-    pub(super) fn joins_through(&mut self, host: usize, from: usize, wiped: u64, word: &Word) {
-        let at = self.stamp(host);
-        let Word { id, name, address } = word.clone();
-        let join = Command::JoinManager { hash: hash(), id, name, address, level: LEVEL, at };
-        self.submit(host, Who::Joiner { host: from, wiped }, join, self.now + PATIENCE);
+    /// A manager answers a join request.
+    pub(super) fn handle_join(&mut self, host: usize, from: usize, wiped: u64, word: &ManagerHello) {
+        let at = self.wall_time(host);
+        let ManagerHello { id, name, address } = word.clone();
+        let join = Command::JoinManager { hash: hash(), id, name, address, level: FEATURE_LEVEL, at };
+        self.submit(host, WriteOrigin::Joiner { host: from, wiped }, join, self.now + WRITE_TIMEOUT);
     }
 
-    pub(super) fn join_answered(&mut self, host: usize, from: usize, wiped: u64, answer: Answered) {
+    pub(super) fn join_answered(&mut self, host: usize, from: usize, wiped: u64, answer: WriteResult) {
         let joined = match answer.as_ref().map(|(_, outcome)| &**outcome) {
-            Ok(Outcome::Applied { answer, .. } | Outcome::Unchanged { answer }) => answer,
+            Ok(ApplyOutcome::Applied { response: answer, .. } | ApplyOutcome::Unchanged { answer }) => answer,
             _ => return,
         };
-        let lost = self.faulty && self.chance.one_in(self.climate.lost_one_in);
-        if let (Answer::Member(joined), false) = (joined, lost || !self.both_ways_are_open(host, from)) {
-            let member = joined.member;
-            let delay = self.chance.between(1, 200);
-            let managers = self.life(host).map_or_else(Vec::new, |run| {
+        let lost = self.has_faults && self.rng.one_in(self.fault_rates.lost_one_in);
+        if let (CommandResponse::Member(joined), false) = (joined, lost || !self.is_link_open(host, from)) {
+            let member = joined.member_id;
+            let delay = self.rng.between(1, 200);
+            let managers = self.process(host).map_or_else(Vec::new, |run| {
                 run.state.members().map(|member| member.address.clone()).collect()
             });
-            self.after(delay, Event::Joined { host: from, wiped, member, managers });
+            self.after(delay, SimEvent::Joined { host: from, wiped, member, managers });
         }
     }
 
-    /// The machine has its answer, and starts.
+    /// The machine gets its answer, and starts.
     pub(crate) fn joined(&mut self, host: usize, wiped: u64, member: u64, managers: Vec<ManagerAddress>) {
         let manager = &mut self.managers[host];
-        if manager.wiped != wiped || manager.id != 0 {
+        if manager.wipe_count != wiped || manager.id != 0 {
             return;
         }
-        manager.becomes(member);
-        manager.introduced = managers;
+        manager.become_member(member);
+        manager.bootstrap_peers = managers;
         self.manager_starts(host);
     }
 
-    /// A manager says at its start what it is, and again until the state has it.
-    pub(super) fn registers(&mut self, host: usize) {
-        let (at, word) = (self.stamp(host), self.managers[host].word());
+    /// A manager advertises itself at its start, and again until the state contains it.
+    pub(super) fn register_manager(&mut self, host: usize) {
+        let (at, word) = (self.wall_time(host), self.managers[host].hello());
         let member = self.managers[host].id;
-        let Some(run) = self.life(host) else { return };
+        let Some(run) = self.process(host) else { return };
         let known = match run.state.member(member) {
             Some(known) => known.name == word.name && known.address == word.address,
             None => run.state.members().next().is_some(),
@@ -139,8 +139,8 @@ impl World {
         if known || run.role.leader.is_none() {
             return;
         }
-        let Word { id, name, address } = word;
-        let register = Command::RegisterMember { member, id, name, address, level: LEVEL, at };
-        self.submit(host, Who::Nobody, register, self.now + PATIENCE);
+        let ManagerHello { id, name, address } = word;
+        let register = Command::RegisterMember { member, id, name, address, level: FEATURE_LEVEL, at };
+        self.submit(host, WriteOrigin::Nobody, register, self.now + WRITE_TIMEOUT);
     }
 }

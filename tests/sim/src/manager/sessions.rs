@@ -3,49 +3,51 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use warren_core::session::{Told, contains, is_old, is_pinned, must_replicate, was_removed};
-use warren_core::{Answer, Command, Outcome, Refusal, State};
+use warren_core::session::{
+    SentAssignment, contains_version, is_duplicate, is_pinned, must_replicate, was_removed,
+};
+use warren_core::{ApplyOutcome, Command, CommandResponse, Refusal, State};
 use warren_types::{AssignmentVersion, NodeCondition, NodeId, TaskReport};
 
-use super::Who;
-use super::writes::PATIENCE;
-use crate::event::{Answered, ToManager, ToWorker};
-use crate::world::World;
+use super::WriteOrigin;
+use super::pending_writes::WRITE_TIMEOUT;
+use crate::event::{ManagerMessage, WorkerMessage, WriteResult};
+use crate::simulation::ClusterSimulation;
 
-/// Silence after which a session is given up.
+/// A session without messages for this long is closed.
 const SILENCE: u64 = 12_000;
-/// So long a worker that knows more than this manager waits until it knows as much.
-const CATCHES_UP_WITHIN: u64 = 5_000;
+/// How long a worker that is ahead of this manager waits for it to catch up.
+const CATCH_UP_DEADLINE: u64 = 5_000;
 
 /// The sessions of one manager, by worker.
 #[derive(Debug, Default)]
-pub struct Sessions(BTreeMap<usize, Session>);
+pub struct ManagerSessions(BTreeMap<usize, SimWorkerSession>);
 
 /// One worker's session.
 #[derive(Debug)]
-struct Session {
-    /// As the state counts them.
+struct SimWorkerSession {
+    /// The session number in the state.
     number: u64,
     connection: u64,
     since: u64,
-    heard: u64,
-    /// What the worker had when it came. It hears nothing before this manager has applied as much.
-    has: AssignmentVersion,
-    /// It did hear something.
+    last_contact: u64,
+    /// The version of the worker at its start. It gets no update before this manager has applied as much.
+    version: AssignmentVersion,
+    /// It got an update.
     opened: bool,
-    told: Told,
-    /// Reports in the order in which they came; of the first it is tried to make facts.
+    sent: SentAssignment,
+    /// Reports in the order of arrival; the first is being written.
     reports: VecDeque<(u64, Vec<TaskReport>)>,
-    storing: bool,
+    is_storing: bool,
 }
 
-impl Sessions {
+impl ManagerSessions {
     /// The worker's session runs over this connection.
     pub fn holds(&self, worker: usize, connection: u64) -> bool {
         self.0.get(&worker).is_some_and(|session| session.connection == connection)
     }
 
-    fn of(&mut self, worker: usize, connection: u64) -> Option<&mut Session> {
+    fn of(&mut self, worker: usize, connection: u64) -> Option<&mut SimWorkerSession> {
         self.0.get_mut(&worker).filter(|session| session.connection == connection)
     }
 
@@ -55,42 +57,52 @@ impl Sessions {
         }
     }
 
-    /// Each worker, and how long ago it was heard.
+    /// Each worker, and the age of its last message.
     pub fn ages(&self, now: u64) -> impl Iterator<Item = (usize, u64)> {
-        self.0.iter().map(move |(worker, session)| (*worker, now - session.heard))
+        self.0.iter().map(move |(worker, session)| (*worker, now - session.last_contact))
     }
 }
 
-impl World {
-    pub(crate) fn manager_hears(&mut self, host: usize, worker: usize, connection: u64, said: ToManager) {
+impl ClusterSimulation {
+    pub(crate) fn receive_from_worker(
+        &mut self,
+        host: usize,
+        worker: usize,
+        connection: u64,
+        message: WorkerMessage,
+    ) {
         let now = self.now;
         let Some(run) = &mut self.managers[host].run else { return };
         if let Some(session) = run.sessions.of(worker, connection) {
-            session.heard = now;
+            session.last_contact = now;
         }
-        match said {
-            ToManager::Join => {
-                let join = self.workers[worker].registers(self.stamp(host));
-                self.submit(host, Who::Nobody, join, now + PATIENCE);
+        match message {
+            WorkerMessage::Join => {
+                let join = self.workers[worker].registers(self.wall_time(host));
+                self.submit(host, WriteOrigin::Nobody, join, now + WRITE_TIMEOUT);
             }
-            ToManager::Hello(has) => self.welcome(host, worker, connection, has),
-            ToManager::Closed => run.sessions.end(worker, connection),
-            ToManager::Heartbeat(conditions) => self.note_conditions(host, worker, connection, conditions),
-            ToManager::Sync(version) => self.answer_sync(host, worker, connection, version),
-            ToManager::Reports(number, reports) => self.store(host, worker, connection, number, reports),
+            WorkerMessage::Hello(has) => self.welcome(host, worker, connection, has),
+            WorkerMessage::Closed => run.sessions.end(worker, connection),
+            WorkerMessage::Heartbeat(conditions) => {
+                self.note_conditions(host, worker, connection, conditions)
+            }
+            WorkerMessage::Sync(version) => self.handle_sync(host, worker, connection, version),
+            WorkerMessage::Reports(number, reports) => {
+                self.enqueue_reports(host, worker, connection, number, reports)
+            }
         }
     }
 
     fn welcome(&mut self, host: usize, worker: usize, connection: u64, has: AssignmentVersion) {
-        let leader_heard = self.life(host).map_or(0, |run| run.leader_heard);
-        if self.now - leader_heard > super::LEADERLESS {
-            return self.say_down(connection, ToWorker::Elsewhere);
+        let leader_heard = self.process(host).map_or(0, |run| run.leader_contact_at);
+        if self.now - leader_heard > super::LEADERLESS_TIMEOUT {
+            return self.send_to_worker(connection, ManagerMessage::TryOtherManager);
         }
-        let (node, at) = (self.workers[worker].id, self.stamp(host));
+        let (node, at) = (self.workers[worker].id, self.wall_time(host));
         let manager = self.managers[host].id;
         let description = self.workers[worker].description();
         let open = Command::OpenSession { node, description, manager, at };
-        self.submit(host, Who::Hello { connection, has }, open, self.now + PATIENCE);
+        self.submit(host, WriteOrigin::Hello { connection, has }, open, self.now + WRITE_TIMEOUT);
     }
 
     pub(super) fn session_opened(
@@ -98,11 +110,11 @@ impl World {
         host: usize,
         connection: u64,
         has: AssignmentVersion,
-        answer: Answered,
+        answer: WriteResult,
     ) {
         let opened = match answer.as_ref().map(|(_, outcome)| &**outcome) {
-            Ok(Outcome::Applied { answer: Answer::Session { number }, .. }) => Ok(*number),
-            Ok(Outcome::Rejected(Refusal::NotFound { .. })) => Err(true),
+            Ok(ApplyOutcome::Applied { response: CommandResponse::Session { number }, .. }) => Ok(*number),
+            Ok(ApplyOutcome::Rejected(Refusal::NotFound { .. })) => Err(true),
             _ => Err(false),
         };
         let since = self.now;
@@ -110,96 +122,110 @@ impl World {
         let number = match opened {
             Ok(number) => number,
             Err(is_unknown) => {
-                let said = self.why_no_session(host, worker, has, is_unknown);
-                return self.say_down(connection, said);
+                let message = self.why_no_session(host, worker, has, is_unknown);
+                return self.send_to_worker(connection, message);
             }
         };
         let Some(run) = &mut self.managers[host].run else { return };
-        // Two that are opened at once may be answered in any order.
+        // Two sessions that are opened at once may be answered in any order.
         let newer = run.sessions.0.get(&worker).filter(|session| session.number > number);
         if newer.is_some() {
-            return self.say_down(connection, ToWorker::Closed);
+            return self.send_to_worker(connection, ManagerMessage::Closed);
         }
-        let (opened, told, reports, storing) = (false, Told::default(), VecDeque::new(), false);
+        let (opened, sent_assignment, reports, storing) =
+            (false, SentAssignment::default(), VecDeque::new(), false);
         let heard = since;
-        let session = Session { number, connection, since, heard, has, opened, told, reports, storing };
+        let session = SimWorkerSession {
+            number,
+            connection,
+            since,
+            last_contact: heard,
+            version: has,
+            opened,
+            sent: sent_assignment,
+            reports,
+            is_storing: storing,
+        };
         run.sessions.0.insert(worker, session);
         self.sessions_opened += 1;
-        self.say_down(connection, ToWorker::Welcome);
+        self.send_to_worker(connection, ManagerMessage::Welcome);
         self.push_managers(host, worker);
         self.push_assignment(host, worker);
     }
 
-    /// Only a node of which it is known that it was removed is told so: another one may be new, or older than a backup
-    /// that was restored.
+    /// Only a node that is known to be removed is told so: an unknown one may be new, or older than a
+    /// restored backup.
     fn why_no_session(
         &self,
         host: usize,
         worker: usize,
         has: AssignmentVersion,
         is_unknown: bool,
-    ) -> ToWorker {
+    ) -> ManagerMessage {
         let node = self.workers[worker].id;
-        let state = self.life(host).map(|run| &run.state);
+        let state = self.process(host).map(|run| &run.state);
         match state.filter(|_| is_unknown) {
-            Some(state) if was_removed(state, &node, has) => ToWorker::Removed,
-            Some(_) => ToWorker::Unknown,
-            None => ToWorker::Closed,
+            Some(state) if was_removed(state, &node, has) => ManagerMessage::Removed,
+            Some(_) => ManagerMessage::Unknown,
+            None => ManagerMessage::Closed,
         }
     }
 
-    /// Tells a worker where managers are reached, if it has a session here.
+    /// Sends a worker the addresses of managers, if it has a session here.
     fn push_managers(&mut self, host: usize, worker: usize) {
         let node = self.workers[worker].id;
         let Some(run) = &self.managers[host].run else { return };
         let Some(session) = run.sessions.0.get(&worker) else { return };
         let Some(settings) = run.state.node_settings(&node) else { return };
-        self.say_down(session.connection, ToWorker::Managers(Arc::new(settings.managers)));
+        self.send_to_worker(session.connection, ManagerMessage::Managers(Arc::new(settings.managers)));
     }
 
-    /// Managers come, go or move: everybody with a session here is told.
+    /// Managers were added, removed or moved: every session here gets the addresses.
     pub(super) fn managers_changed(&mut self, host: usize) {
         for worker in self.worker_keys() {
             self.push_managers(host, worker);
         }
     }
 
-    /// Sessions whose node has a newer one elsewhere, or is gone, are over.
+    /// Closes sessions of nodes that have a newer session elsewhere, or are removed.
     pub(super) fn end_old_sessions(&mut self, host: usize) {
         let ids: Vec<_> = self.workers.iter().map(|worker| worker.id).collect();
         let Some(run) = &mut self.managers[host].run else { return };
         let newest = |worker: &usize| run.state.node(&ids[*worker]).map(|node| node.session);
-        let is_over =
-            |(worker, session): (&usize, &Session)| newest(worker).is_none_or(|it| it > session.number);
+        let is_over = |(worker, session): (&usize, &SimWorkerSession)| {
+            newest(worker).is_none_or(|it| it > session.number)
+        };
         let over: Vec<usize> =
             run.sessions.0.iter().filter(|it| is_over(*it)).map(|(worker, _)| *worker).collect();
         for worker in over {
             let session = self.managers[host].run.as_mut().and_then(|run| run.sessions.0.remove(&worker));
-            session.into_iter().for_each(|session| self.say_down(session.connection, ToWorker::Closed));
+            session
+                .into_iter()
+                .for_each(|session| self.send_to_worker(session.connection, ManagerMessage::Closed));
         }
     }
 
-    /// Tells a worker what changed of what it should have, if it has a session here; in the beginning everything, once
-    /// this manager has applied what the worker has seen.
+    /// Sends a worker the changes of its assignments, if it has a session here; at first all of them, once
+    /// this manager has applied the worker's version.
     pub(super) fn push_assignment(&mut self, host: usize, worker: usize) {
         let node = self.workers[worker].id;
         let Some(run) = &mut self.managers[host].run else { return };
         let Some(session) = run.sessions.0.get_mut(&worker) else { return };
         let word = if session.opened {
-            session.told.news(&run.state, &node).flatten()
-        } else if contains(&run.state, session.has) {
+            session.sent.update_if_changed(&run.state, &node).flatten()
+        } else if contains_version(&run.state, session.version) {
             session.opened = true;
-            session.told.open(&run.state, &node, session.has)
+            session.sent.first_update(&run.state, &node, session.version)
         } else {
             None
         };
         let connection = session.connection;
         if let Some(word) = word {
-            self.say_down(connection, ToWorker::Told(Arc::new(word)));
+            self.send_to_worker(connection, ManagerMessage::Assignment(Arc::new(word)));
         }
     }
 
-    /// Those that know more than this manager did hear something as soon as it has applied as much.
+    /// Workers that are ahead of this manager get an update as soon as it has caught up.
     pub(super) fn open_sessions(&mut self, host: usize) {
         let Some(run) = &self.managers[host].run else { return };
         let waiting = run.sessions.0.iter().filter(|(_, session)| !session.opened);
@@ -208,23 +234,23 @@ impl World {
         }
     }
 
-    fn answer_sync(&mut self, host: usize, worker: usize, connection: u64, version: AssignmentVersion) {
+    fn handle_sync(&mut self, host: usize, worker: usize, connection: u64, version: AssignmentVersion) {
         let node = self.workers[worker].id;
         let Some(run) = &mut self.managers[host].run else { return };
         let Some(session) = run.sessions.of(worker, connection) else {
-            return self.say_down(connection, ToWorker::Closed);
+            return self.send_to_worker(connection, ManagerMessage::Closed);
         };
-        // Before that nothing is read.
+        // The log is not loaded before that.
         if !session.opened {
             return;
         }
-        let word = session.told.answer(&run.state, &node, version);
+        let word = session.sent.next_update(&run.state, &node, version);
         if let Some(word) = word {
-            self.say_down(connection, ToWorker::Told(Arc::new(word)));
+            self.send_to_worker(connection, ManagerMessage::Assignment(Arc::new(word)));
         }
     }
 
-    /// What is wrong with a node becomes a fact when it changes.
+    /// The conditions of a node are written to the state when they change.
     fn note_conditions(
         &mut self,
         host: usize,
@@ -232,91 +258,107 @@ impl World {
         connection: u64,
         conditions: BTreeSet<NodeCondition>,
     ) {
-        let (node, at) = (self.workers[worker].id, self.stamp(host));
+        let (node, at) = (self.workers[worker].id, self.wall_time(host));
         let Some(run) = &mut self.managers[host].run else { return };
         let Some(session) = run.sessions.of(worker, connection).map(|session| session.number) else { return };
         if run.state.node(&node).is_some_and(|known| known.conditions != conditions) {
-            let said = Command::SetNodeConditions { node, session, conditions, at };
-            self.submit(host, Who::Nobody, said, self.now + PATIENCE);
+            let command = Command::SetNodeConditions { node, session, conditions, at };
+            self.submit(host, WriteOrigin::Nobody, command, self.now + WRITE_TIMEOUT);
         }
     }
 
-    /// Reports are taken in the order in which they come, one frame after the other.
-    fn store(&mut self, host: usize, worker: usize, connection: u64, number: u64, reports: Vec<TaskReport>) {
+    /// Reports are handled in the order of arrival, one frame after the other.
+    fn enqueue_reports(
+        &mut self,
+        host: usize,
+        worker: usize,
+        connection: u64,
+        number: u64,
+        reports: Vec<TaskReport>,
+    ) {
         let Some(run) = &mut self.managers[host].run else { return };
         let Some(session) = run.sessions.of(worker, connection) else { return };
         session.reports.push_back((number, reports));
-        self.store_next(host, worker);
+        self.propose_reports(host, worker);
     }
 
-    /// What must survive a failover becomes a fact through raft, and is confirmed when it is; the rest at once.
-    fn store_next(&mut self, host: usize, worker: usize) {
+    /// Reports that must survive a failover are written through raft and confirmed then; the rest is
+    /// confirmed at once.
+    fn propose_reports(&mut self, host: usize, worker: usize) {
         loop {
-            let (node, at) = (self.workers[worker].id, self.stamp(host));
+            let (node, at) = (self.workers[worker].id, self.wall_time(host));
             let Some(run) = &mut self.managers[host].run else { return };
-            let Some(session) = run.sessions.0.get_mut(&worker).filter(|session| !session.storing) else {
+            let Some(session) = run.sessions.0.get_mut(&worker).filter(|session| !session.is_storing) else {
                 return;
             };
             let Some((number, reports)) = session.reports.pop_front() else { return };
             let (connection, session_number) = (session.connection, session.number);
-            let facts = facts(&run.state, node, reports);
+            let facts = reports_to_store(&run.state, node, reports);
             if facts.is_empty() {
-                self.say_down(connection, ToWorker::Stored(number));
+                self.send_to_worker(connection, ManagerMessage::ReportsStored(number));
                 continue;
             }
-            session.storing = true;
+            session.is_storing = true;
             let report = Command::ReportTasks { node, session: session_number, reports: facts, at };
-            return self.submit(host, Who::Reports { connection, number }, report, self.now + PATIENCE);
+            return self.submit(
+                host,
+                WriteOrigin::Reports { connection, number },
+                report,
+                self.now + WRITE_TIMEOUT,
+            );
         }
     }
 
-    pub(super) fn reports_stored(&mut self, host: usize, connection: u64, number: u64, answer: Answered) {
-        let stored = matches!(&answer, Ok((_, outcome)) if !matches!(**outcome, Outcome::Rejected(_)));
+    pub(super) fn reports_stored(&mut self, host: usize, connection: u64, number: u64, answer: WriteResult) {
+        let stored = matches!(&answer, Ok((_, outcome)) if !matches!(**outcome, ApplyOutcome::Rejected(_)));
         let worker = self.connections.get(connection).map(|line| line.worker);
         let run = self.managers[host].run.as_mut();
         if let (Some(worker), Some(run)) = (worker, run) {
             if let Some(session) = run.sessions.of(worker, connection) {
-                session.storing = false;
+                session.is_storing = false;
             }
             if stored {
-                self.say_down(connection, ToWorker::Stored(number));
-                return self.store_next(host, worker);
+                self.send_to_worker(connection, ManagerMessage::ReportsStored(number));
+                return self.propose_reports(host, worker);
             }
             run.sessions.end(worker, connection);
-            self.say_down(connection, ToWorker::Closed);
+            self.send_to_worker(connection, ManagerMessage::Closed);
         }
     }
 
-    /// No leader is heard: another manager may hear one.
-    pub(super) fn send_workers_elsewhere(&mut self, host: usize) {
+    /// Without contact with a leader: another manager may have contact.
+    pub(super) fn redirect_workers(&mut self, host: usize) {
         let Some(run) = &mut self.managers[host].run else { return };
         for session in std::mem::take(&mut run.sessions.0).into_values() {
-            self.say_down(session.connection, ToWorker::Elsewhere);
+            self.send_to_worker(session.connection, ManagerMessage::TryOtherManager);
         }
     }
 
-    pub(super) fn give_up_silent_workers(&mut self, host: usize) {
+    pub(super) fn close_silent_sessions(&mut self, host: usize) {
         let now = self.now;
         let Some(run) = &mut self.managers[host].run else { return };
-        run.sessions.0.retain(|_, session| now - session.heard <= SILENCE);
-        let lacks =
-            |(_, session): &(&usize, &Session)| !session.opened && now - session.since > CATCHES_UP_WITHIN;
+        run.sessions.0.retain(|_, session| now - session.last_contact <= SILENCE);
+        let lacks = |(_, session): &(&usize, &SimWorkerSession)| {
+            !session.opened && now - session.since > CATCH_UP_DEADLINE
+        };
         let late: Vec<usize> = run.sessions.0.iter().filter(lacks).map(|(worker, _)| *worker).collect();
         for worker in late {
             let session = self.managers[host].run.as_mut().and_then(|run| run.sessions.0.remove(&worker));
-            session.into_iter().for_each(|session| self.say_down(session.connection, ToWorker::Elsewhere));
+            session
+                .into_iter()
+                .for_each(|session| self.send_to_worker(session.connection, ManagerMessage::TryOtherManager));
         }
     }
 }
 
-/// Those of the reports that are to be kept.
-fn facts(state: &State, node: NodeId, reports: Vec<TaskReport>) -> Vec<TaskReport> {
+/// The reports that must be stored.
+fn reports_to_store(state: &State, node: NodeId, reports: Vec<TaskReport>) -> Vec<TaskReport> {
     let is_fact = |report: &TaskReport| {
         let Some(task) = state.task(&report.task).filter(|task| task.node == Some(node)) else {
             return false;
         };
         let pins = report.image.is_some() && !is_pinned(state, task);
-        pins || (!is_old(&task.observed, report) && must_replicate(task, report))
+        pins || (!is_duplicate(&task.observed, report) && must_replicate(task, report))
     };
     reports.into_iter().filter(is_fact).collect()
 }

@@ -1,167 +1,175 @@
-//! One actor per task: asks `step`, does one action, and tells what came of it.
+//! One actor per task: calls `step`, executes one action, and reports the result.
 
-use warren_task::{Action, Container, Severity, Step, is_worth_telling, pin, report, step};
-use warren_types::{Desired, Exit, TaskId};
+use warren_task::{
+    Action, ContainerState, NextStep, Severity, build_report, resolved_digest, should_report, step,
+};
+use warren_types::{DesiredTaskState, TaskExit, TaskId};
 
-use super::{Fate, Remains};
-use crate::event::OnWorker;
-use crate::world::{Defect, World};
+use super::{ActionEnd, TaskOnMachine};
+use crate::event::WorkerEvent;
+use crate::simulation::{ClusterSimulation, PlantedDefect};
 
-impl World {
-    /// Asks what to do for a task, and begins it.
-    pub(super) fn steps(&mut self, worker: usize, task: TaskId) {
-        let (now, elapsed) = (self.wall(self.workers[worker].clock_off), self.elapsed());
+impl ClusterSimulation {
+    /// Chooses the next action for a task and begins it.
+    pub(super) fn step_task(&mut self, worker: usize, task: TaskId) {
+        let (now, elapsed) = (self.wall_clock(self.workers[worker].clock_off), self.elapsed());
         let Some(agent) = &mut self.workers[worker].agent else { return };
-        let standing = agent.contact.standing();
-        let Some(actor) = agent.actors.get_mut(&task).filter(|actor| actor.doing.is_none()) else { return };
-        actor.found.alone_for = match self.defect {
-            Some(Defect::NeverAlone) => None,
-            Some(Defect::SoonAlone) => standing.alone_for(elapsed).map(|alone| alone.saturating_mul(2)),
-            _ => standing.alone_for(elapsed),
+        let standing = agent.contact.connectivity();
+        let Some(actor) = agent.actors.get_mut(&task).filter(|actor| actor.current_action.is_none()) else {
+            return;
         };
-        match step(actor.wanted.as_deref(), &actor.found, now) {
-            Step::Do(action) => {
-                let fate = match self.chance.next() % self.climate.action_fails_one_in {
-                    0 if self.faulty => Fate::FailsBefore,
-                    1 if self.faulty => Fate::FailsAfter,
-                    2 if self.faulty && action.verb().brings_up() => Fate::FailsForGood,
-                    _ => Fate::Succeeds,
+        actor.observed.disconnected_for = match self.defect {
+            Some(PlantedDefect::IgnoreDisconnect) => None,
+            Some(PlantedDefect::DisconnectTooEarly) => {
+                standing.disconnected_for(elapsed).map(|alone| alone.saturating_mul(2))
+            }
+            _ => standing.disconnected_for(elapsed),
+        };
+        match step(actor.desired.as_deref(), &actor.observed, now) {
+            NextStep::Do(action) => {
+                let fate = match self.rng.next() % self.fault_rates.action_fails_one_in {
+                    0 if self.has_faults => ActionEnd::FailsBefore,
+                    1 if self.has_faults => ActionEnd::FailsAfter,
+                    2 if self.has_faults && action.kind().is_required_to_run() => ActionEnd::FailsForGood,
+                    _ => ActionEnd::Succeeds,
                 };
-                actor.doing = Some((action.clone(), fate));
-                self.faults += u64::from(fate != Fate::Succeeds);
-                self.oracle_decides(worker, task, &action);
-                let lasts = self.chance.between(1, 40);
-                self.at_worker(worker, lasts, OnWorker::Acts(task, Box::new(action), fate));
+                actor.current_action = Some((action.clone(), fate));
+                self.faults += u64::from(fate != ActionEnd::Succeeds);
+                self.oracle_action_decided(worker, task, &action);
+                let lasts = self.rng.between(1, 40);
+                self.at_worker(worker, lasts, WorkerEvent::ActionEnded(task, Box::new(action), fate));
             }
-            Step::WaitUntil(moment) => {
+            NextStep::WaitUntil(moment) => {
                 let wait = moment.0.saturating_sub(now.0).max(1);
-                self.at_worker(worker, wait, OnWorker::Steps(task));
+                self.at_worker(worker, wait, WorkerEvent::StepTask(task));
             }
-            Step::Settled => {}
+            NextStep::Settled => {}
         }
-        self.begins_checks(worker, task);
-        self.says(worker, task);
+        self.schedule_check(worker, task);
+        self.report_task(worker, task);
     }
 
-    /// The runtime told that something happened to the task's container.
-    pub(super) fn looks(&mut self, worker: usize, task: TaskId) {
+    /// The runtime reported an event of the task's container.
+    pub(super) fn inspect_task(&mut self, worker: usize, task: TaskId) {
         let Some(agent) = &mut self.workers[worker].agent else { return };
         if let Some(actor) = agent.actors.get_mut(&task) {
-            actor.found.overtaken();
-            self.steps(worker, task);
+            actor.observed.mark_stale();
+            self.step_task(worker, task);
         }
     }
 
-    /// The end of an action: its effect on the machine, and what the agent is told of it.
-    pub(super) fn acts(&mut self, worker: usize, task: TaskId, action: &Action, fate: Fate) {
-        let now = self.wall(self.workers[worker].clock_off);
+    /// Completes an action: its effect on the machine, and the result that the agent gets.
+    pub(super) fn finish_action(&mut self, worker: usize, task: TaskId, action: &Action, fate: ActionEnd) {
+        let now = self.wall_clock(self.workers[worker].clock_off);
         let place = &mut self.workers[worker];
-        let welcomed = place.agent.as_ref().is_some_and(|agent| agent.welcomed);
+        let welcomed = place.agent.as_ref().is_some_and(|agent| agent.is_welcome);
         let Some(actor) = place.agent.as_mut().and_then(|agent| agent.actors.get_mut(&task)) else { return };
-        actor.doing = None;
-        let wanted = actor.wanted.clone();
-        // What is not in memory any more has to come from a manager.
-        let there = place.machine.get(&task).is_some_and(|remains| remains.contents);
-        // What holds a port since a life of the cluster that is over may be no task that managers know.
-        let life = self.oracle.life();
-        let is_old = place.machine.get(&task).is_some_and(|remains| remains.life != life);
-        let holds = |other: &Remains| other.holds_ports && (is_old || other.life != life);
-        let ports = wanted.as_ref().map(|wanted| &wanted.ports);
-        let collides = |other: &Remains| {
+        actor.current_action = None;
+        let expected = actor.desired.clone();
+        // What is not in memory any more must come from a manager.
+        let there = place.machine.get(&task).is_some_and(|remains| remains.has_secrets);
+        // A port may be held since an earlier incarnation by a task that managers do not know.
+        let life = self.oracle.incarnation();
+        let is_old = place.machine.get(&task).is_some_and(|remains| remains.incarnation != life);
+        let holds = |other: &TaskOnMachine| other.holds_ports && (is_old || other.incarnation != life);
+        let ports = expected.as_ref().map(|expected| &expected.ports);
+        let collides = |other: &TaskOnMachine| {
             let mut pairs = other
                 .assignment
                 .ports
                 .iter()
                 .flat_map(|held| ports.into_iter().flatten().map(move |port| (held, port)));
-            pairs.any(|(held, port)| held.collides(port))
+            pairs.any(|(held, port)| held.conflicts_with(port))
         };
         let others = place.machine.iter().filter(|(id, _)| id.service != task.service);
         let taken = others.into_iter().any(|(_, other)| holds(other) && collides(other));
         let fate = match action {
-            Action::HoldPorts | Action::Serve if taken => Fate::FailsBefore,
-            Action::EnsureContents if !there && !welcomed => Fate::FailsBefore,
+            Action::ReservePorts | Action::RouteTraffic if taken => ActionEnd::FailsBefore,
+            Action::EnsureSecretObjects if !there && !welcomed => ActionEnd::FailsBefore,
             _ => fate,
         };
-        if let (Action::Inspect, Fate::Succeeds) = (action, fate) {
+        if let (Action::Inspect, ActionEnd::Succeeds) = (action, fate) {
             let remains = place.machine.get(&task);
-            let container = remains.map_or(Container::Absent, |remains| remains.container);
-            actor.found.inspected(container, remains.and_then(|remains| remains.ledger.clone()));
+            let container = remains.map_or(ContainerState::Absent, |remains| remains.container);
+            actor.observed.record_inspection(container, remains.and_then(|remains| remains.attempts.clone()));
         } else {
             let ran = place.machine.get(&task).is_some_and(|remains| remains.container.is_running());
-            let has_effect = matches!(fate, Fate::Succeeds | Fate::FailsAfter);
-            // By its digest every registry has it; by its tag each has its own.
-            let image = wanted.as_deref().map(|wanted| {
-                pin(wanted).unwrap_or_else(|| self.workers[worker].resolve(&wanted.spec.image))
+            let has_effect = matches!(fate, ActionEnd::Succeeds | ActionEnd::FailsAfter);
+            // A digest names the same image in every registry; a tag does not.
+            let image = expected.as_deref().map(|expected| {
+                resolved_digest(expected)
+                    .unwrap_or_else(|| self.workers[worker].resolve(&expected.spec.image))
             });
-            if has_effect && self.take_effect(worker, task, wanted, action) {
+            if has_effect && self.take_effect(worker, task, expected, action) {
                 self.exit_event(worker, task);
             }
             let Some(agent) = &mut self.workers[worker].agent else { return };
             let Some(actor) = agent.actors.get_mut(&task) else { return };
-            if let (Action::EnsureImage, Fate::Succeeds, Some(image)) = (action, fate, image) {
-                actor.found.obtained(image);
-            } else if fate == Fate::Succeeds {
-                actor.found.succeeded(action, now);
-                // There was nothing to signal.
+            if let (Action::EnsureImage, ActionEnd::Succeeds, Some(image)) = (action, fate, image) {
+                actor.observed.record_image(image);
+            } else if fate == ActionEnd::Succeeds {
+                actor.observed.record_success(action, now);
+                // The process had already ended.
                 if *action == Action::SignalStop && !ran {
-                    actor.found.overtaken();
+                    actor.observed.mark_stale();
                 }
             } else {
-                let for_good = fate == Fate::FailsForGood;
+                let for_good = fate == ActionEnd::FailsForGood;
                 let severity = if for_good { Severity::Permanent } else { Severity::Transient };
-                actor.found.failed(action, severity, "simulated".into(), now);
+                actor.observed.record_failure(action, severity, "simulated".into(), now);
             }
         }
-        self.soon_at_worker(worker, OnWorker::Steps(task));
-        self.says(worker, task);
+        self.after_short_delay(worker, WorkerEvent::StepTask(task));
+        self.report_task(worker, task);
     }
 
-    /// A process that was picked by chance exits by itself.
-    pub(crate) fn some_process_exits(&mut self) -> bool {
+    /// A random process exits.
+    pub(crate) fn exit_some_process(&mut self) -> bool {
         let running: Vec<(usize, TaskId)> = (0..self.workers.len())
             .flat_map(|worker| {
                 let running = self.workers[worker].machine.iter();
                 running.filter(|(_, found)| found.container.is_running()).map(move |(id, _)| (worker, *id))
             })
             .collect();
-        let picked = self.chance.pick(&running);
-        picked.is_some_and(|(worker, task)| self.process_exits(worker, task))
+        let picked = self.rng.pick(&running);
+        picked.is_some_and(|(worker, task)| self.exit_process(worker, task))
     }
 
     /// The task's process exits, if it runs.
-    pub(crate) fn process_exits(&mut self, worker: usize, task: TaskId) -> bool {
-        let code = i32::try_from(self.chance.between(0, 2)).unwrap_or(0);
-        let at = self.wall(self.workers[worker].clock_off);
+    pub(crate) fn exit_process(&mut self, worker: usize, task: TaskId) -> bool {
+        let code = i32::try_from(self.rng.between(0, 2)).unwrap_or(0);
+        let at = self.wall_clock(self.workers[worker].clock_off);
         let remains = self.workers[worker].machine.get_mut(&task);
         let Some(remains) = remains.filter(|remains| remains.container.is_running()) else { return false };
-        remains.container = Container::Stopped { exit: Exit { code, out_of_memory: false }, at };
+        remains.container = ContainerState::Stopped { exit: TaskExit { code, out_of_memory: false }, at };
         self.exit_event(worker, task);
         true
     }
 
-    /// The runtime tells of an exit. One event in eight is lost, and found by the next list of all
+    /// The runtime reports an exit. One event in eight is lost, and noticed at the next list of all
     /// containers.
     fn exit_event(&mut self, worker: usize, task: TaskId) {
-        let lost = self.faulty && self.chance.one_in(8);
-        let late = if lost { self.chance.between(1_000, 10_000) } else { 1 };
-        self.at_worker(worker, late, OnWorker::Looks(task));
+        let lost = self.has_faults && self.rng.one_in(8);
+        let late = if lost { self.rng.between(1_000, 10_000) } else { 1 };
+        self.at_worker(worker, late, WorkerEvent::InspectTask(task));
     }
 
-    /// Notes what is to be said of a task, and says it.
-    fn says(&mut self, worker: usize, task: TaskId) {
-        let lies = self.defect == Some(Defect::SaysRemovedEarly);
+    /// Queues the report of a task, and sends it.
+    fn report_task(&mut self, worker: usize, task: TaskId) {
+        let lies = self.defect == Some(PlantedDefect::ReportRemovedEarly);
         let Some(agent) = &mut self.workers[worker].agent else { return };
         let Some(actor) = agent.actors.get_mut(&task) else { return };
-        let mut said = report(task, actor.wanted.as_deref(), &actor.found);
-        said.removed |= lies && actor.wanted.as_ref().is_some_and(|wanted| wanted.desired == Desired::Remove);
-        let ended = said.removed && actor.dismissed && actor.doing.is_none();
-        let told = is_worth_telling(actor.wanted.as_deref(), &actor.found);
-        if told {
-            agent.outbox.tell(said);
+        let mut report = build_report(task, actor.desired.as_deref(), &actor.observed);
+        report.removed |= lies
+            && actor.desired.as_ref().is_some_and(|expected| expected.desired == DesiredTaskState::Remove);
+        let ended = report.removed && actor.is_dropped && actor.current_action.is_none();
+        let is_reported = should_report(actor.desired.as_deref(), &actor.observed);
+        if is_reported {
+            agent.outbox.push(report);
         }
         if ended {
             agent.actors.remove(&task);
-            agent.outbox.forget(&task);
+            agent.outbox.remove(&task);
         }
         self.send_reports(worker);
     }

@@ -1,111 +1,113 @@
-//! The agent's end of a session: dial any manager, take over what it wants, say what is, leave it when it is
-//! silent.
+//! The agent's end of a session: dial any manager, apply its assignments, report the observed state, and
+//! leave a manager that does not answer.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use warren_core::session::{Diff, Told, Word, contains};
-use warren_task::{Batch, Gap};
-use warren_types::{AssignmentVersion, Desired, NodeCondition, TaskAssignment, Timestamp};
+use warren_core::session::{AssignmentDiff, AssignmentUpdate, SentAssignment, contains_version};
+use warren_task::{BaseMismatch, ReportBatch};
+use warren_types::{AssignmentVersion, DesiredTaskState, NodeCondition, TaskAssignment, Timestamp};
 
-use super::{Actor, Agent, Worker};
-use crate::event::{OnWorker, ToManager, ToWorker};
-use crate::network::End;
-use crate::world::{Defect, World};
+use super::{SimActor, SimAgent, SimWorker};
+use crate::event::{ManagerMessage, WorkerEvent, WorkerMessage};
+use crate::network::SimHost;
+use crate::simulation::{ClusterSimulation, PlantedDefect};
 
-/// How often the agent tells how the node is.
+/// Interval of status reports.
 const HEARTBEAT: u64 = 5_000;
-/// How often it asks whether its assignment is current.
+/// Interval of checks that the assignment is current.
 const SYNC: u64 = 3_000;
-/// A manager that does not answer within this is left.
+/// A manager that does not answer within this time is left.
 const SILENCE: u64 = 3_000;
-/// How often the agent notes when a manager was last heard.
-const NOTE_EVERY: u64 = 2_000;
-/// Longest wait of a node that the managers do not know.
-const OUTCAST_WAIT: u64 = 30_000;
+/// Interval at which the last contact with a manager is recorded.
+const CONTACT_NOTE_EVERY: u64 = 2_000;
+/// Longest back-off of a node that managers do not know.
+const REJECTED_WAIT: u64 = 30_000;
 
-/// What became of a word on the node's assignment.
-enum Taken {
-    /// Its tasks are to be looked at.
-    Yes,
-    /// It says nothing new.
-    No,
-    /// It lacks what came before.
-    Lacks,
+/// The result of an assignment update.
+enum UpdateResult {
+    /// Its tasks must be reconciled.
+    Applied,
+    /// It changes nothing.
+    Ignored,
+    /// It lacks an earlier update.
+    NeedsSync,
 }
 
-impl Agent {
-    /// Takes over what a manager wants, unless it has seen something newer.
-    fn take(&mut self, word: &Word) -> Taken {
-        let yes = |yes| if yes { Taken::Yes } else { Taken::No };
+impl SimAgent {
+    /// Applies a manager's update, unless the node has seen a newer one.
+    fn apply_update(&mut self, word: &AssignmentUpdate) -> UpdateResult {
+        let yes = |yes| if yes { UpdateResult::Applied } else { UpdateResult::Ignored };
         match word {
-            Word::Full(assignment) => yes(self.wishes.take_full(assignment.clone())),
-            Word::Current => yes(self.wishes.confirm()),
-            Word::Diff(Diff { base, version, changed, removed }) => {
-                match self.wishes.take_diff(*base, *version, changed.clone(), removed) {
+            AssignmentUpdate::Full(assignment) => yes(self.desired.apply_full(assignment.clone())),
+            AssignmentUpdate::Current => yes(self.desired.confirm()),
+            AssignmentUpdate::Diff(AssignmentDiff { base, version, changed, removed }) => {
+                match self.desired.apply_update(*base, *version, changed.clone(), removed) {
                     Ok(taken) => yes(taken),
-                    Err(Gap) => Taken::Lacks,
+                    Err(BaseMismatch) => UpdateResult::NeedsSync,
                 }
             }
         }
     }
 
-    /// Makes what the actors are told what is wanted. What a manager does not want is wanted by nobody.
+    /// Passes the assignments to the actors. Tasks without an assignment are not desired.
     fn reconcile(&mut self, now: Timestamp) {
-        for (id, wanted) in &self.wishes.tasks {
-            let actor = self.actors.entry(*id).or_insert_with(|| Actor::new(None, now));
-            let is_wanted = |task: &TaskAssignment| task.desired != Desired::Remove;
-            if is_wanted(wanted) && !actor.wanted.as_deref().is_some_and(is_wanted) {
+        for (id, expected) in &self.desired.tasks {
+            let actor = self.actors.entry(*id).or_insert_with(|| SimActor::new(None, now));
+            let is_wanted = |task: &TaskAssignment| task.desired != DesiredTaskState::Remove;
+            if is_wanted(expected) && !actor.desired.as_deref().is_some_and(is_wanted) {
                 self.outbox.forget_removal(id);
             }
-            actor.wanted = Some(wanted.clone());
-            actor.dismissed = false;
+            actor.desired = Some(expected.clone());
+            actor.is_dropped = false;
         }
-        let confirmed = self.wishes.confirmed;
+        let confirmed = self.desired.is_confirmed;
         for (id, actor) in self.actors.iter_mut().filter(|_| confirmed) {
-            if self.wishes.tasks.contains_key(id) {
+            if self.desired.tasks.contains_key(id) {
                 continue;
             }
-            actor.dismissed = true;
-            if let Some(wanted) = actor.wanted.as_mut().filter(|wanted| wanted.desired != Desired::Remove) {
-                Arc::make_mut(wanted).desired = Desired::Remove;
+            actor.is_dropped = true;
+            if let Some(expected) =
+                actor.desired.as_mut().filter(|expected| expected.desired != DesiredTaskState::Remove)
+            {
+                Arc::make_mut(expected).desired = DesiredTaskState::Remove;
             }
         }
     }
 }
 
-impl World {
+impl ClusterSimulation {
     pub(super) fn dial_again(&mut self, worker: usize) {
-        let pause = self.chance.between(50, 700);
-        self.at_worker(worker, pause, OnWorker::Dials);
+        let pause = self.rng.between(50, 700);
+        self.at_worker(worker, pause, WorkerEvent::Dial);
     }
 
-    pub(super) fn dials(&mut self, worker: usize) {
+    pub(super) fn dial(&mut self, worker: usize) {
         let connected = self.workers[worker].agent.as_ref().is_some_and(|agent| agent.connection.is_some());
         if connected {
             return;
         }
-        // It never forgets the first machine, whatever it was told.
+        // It always keeps the address of the first machine.
         let known = self.workers[worker].managers.iter();
         let known = known.filter_map(|address| self.managers.iter().position(|it| it.address == *address));
         let known: Vec<usize> = known.chain([0]).collect();
-        let host = self.chance.pick(&known);
-        if host.is_some_and(|host| self.speaks_of_a_life_that_is_over(worker, host)) {
+        let host = self.rng.pick(&known);
+        if host.is_some_and(|host| self.is_superseded(worker, host)) {
             return;
         }
         let connection = host.and_then(|host| self.connect(worker, host));
         let Some(connection) = connection else {
-            self.stands(worker, false);
+            self.update_connectivity(worker, false);
             return self.dial_again(worker);
         };
         if self.workers[worker].was_removed {
-            self.say_up(connection, ToManager::Join);
+            self.send_to_manager(connection, WorkerMessage::Join);
         }
         let Some(agent) = &mut self.workers[worker].agent else { return };
-        (agent.connection, agent.welcomed, agent.told) = (Some(connection), false, false);
-        let (has, heard) = (agent.wishes.version, agent.heard);
-        self.say_up(connection, ToManager::Hello(has));
-        self.at_worker(worker, SILENCE, OnWorker::Listens { connection, heard });
+        (agent.connection, agent.is_welcome, agent.has_assignment) = (Some(connection), false, false);
+        let (has, heard) = (agent.desired.version, agent.last_contact);
+        self.send_to_manager(connection, WorkerMessage::Hello(has));
+        self.at_worker(worker, SILENCE, WorkerEvent::CheckSilence { connection, heard });
     }
 
     fn is_current(&self, worker: usize, connection: u64) -> bool {
@@ -115,17 +117,17 @@ impl World {
     pub(super) fn heartbeat(&mut self, worker: usize, connection: u64) {
         if self.is_current(worker, connection) {
             let conditions = self.conditions(worker);
-            self.say_up(connection, ToManager::Heartbeat(conditions));
-            self.at_worker(worker, HEARTBEAT, OnWorker::Heartbeat { connection });
+            self.send_to_manager(connection, WorkerMessage::Heartbeat(conditions));
+            self.at_worker(worker, HEARTBEAT, WorkerEvent::Heartbeat { connection });
         }
     }
 
-    /// What is wrong with the node now; nothing in peace.
+    /// The conditions of the node now; none after the faults.
     fn conditions(&mut self, worker: usize) -> BTreeSet<NodeCondition> {
-        if !self.faulty {
+        if !self.has_faults {
             self.workers[worker].conditions.clear();
-        } else if self.chance.one_in(3) {
-            let picked = self.chance.pick(&NodeCondition::ALL).unwrap_or(NodeCondition::ClockOff);
+        } else if self.rng.one_in(3) {
+            let picked = self.rng.pick(&NodeCondition::ALL).unwrap_or(NodeCondition::ClockSkew);
             let conditions = &mut self.workers[worker].conditions;
             if !conditions.remove(&picked) {
                 conditions.insert(picked);
@@ -134,122 +136,124 @@ impl World {
         self.workers[worker].conditions.clone()
     }
 
-    pub(super) fn syncs(&mut self, worker: usize, connection: u64) {
+    pub(super) fn sync(&mut self, worker: usize, connection: u64) {
         if !self.is_current(worker, connection) {
             return;
         }
         let Some(agent) = &self.workers[worker].agent else { return };
-        let (version, heard) = (agent.wishes.version, agent.heard);
-        self.say_up(connection, ToManager::Sync(version));
-        self.at_worker(worker, SILENCE, OnWorker::Listens { connection, heard });
-        self.at_worker(worker, SYNC, OnWorker::Syncs { connection });
+        let (version, heard) = (agent.desired.version, agent.last_contact);
+        self.send_to_manager(connection, WorkerMessage::Sync(version));
+        self.at_worker(worker, SILENCE, WorkerEvent::CheckSilence { connection, heard });
+        self.at_worker(worker, SYNC, WorkerEvent::Sync { connection });
         self.send_reports(worker);
     }
 
-    /// A manager that said nothing since is left for another one.
-    pub(super) fn listens(&mut self, worker: usize, connection: u64, heard: u64) {
-        let silent = self.workers[worker].agent.as_ref().is_some_and(|agent| agent.heard == heard);
+    /// A manager that sent nothing since then is left for another one.
+    pub(super) fn check_silence(&mut self, worker: usize, connection: u64, heard: u64) {
+        let silent = self.workers[worker].agent.as_ref().is_some_and(|agent| agent.last_contact == heard);
         if silent && self.is_current(worker, connection) {
-            self.say_up(connection, ToManager::Closed);
+            self.send_to_manager(connection, WorkerMessage::Closed);
             self.leave(worker);
         }
     }
 
     fn leave(&mut self, worker: usize) {
-        self.leave_for(worker, 700);
+        self.leave_with_delay(worker, 700);
     }
 
-    fn leave_for(&mut self, worker: usize, longest: u64) {
-        self.stands(worker, false);
+    fn leave_with_delay(&mut self, worker: usize, longest: u64) {
+        self.update_connectivity(worker, false);
         if let Some(agent) = &mut self.workers[worker].agent {
-            (agent.connection, agent.welcomed) = (None, false);
+            (agent.connection, agent.is_welcome) = (None, false);
             self.forget_connections();
-            let pause = self.chance.between(50, longest);
-            self.at_worker(worker, pause, OnWorker::Dials);
+            let pause = self.rng.between(50, longest);
+            self.at_worker(worker, pause, WorkerEvent::Dial);
         }
     }
 
-    /// A manager was heard, or there is none. Tasks that mind look when that is news.
-    fn stands(&mut self, worker: usize, heard: bool) {
+    /// The contact with managers changed. Tasks with a disconnect timeout are reconciled.
+    fn update_connectivity(&mut self, worker: usize, heard: bool) {
         let elapsed = self.elapsed();
         let Some(agent) = &mut self.workers[worker].agent else { return };
-        let before = agent.contact.standing();
+        let before = agent.contact.connectivity();
         match heard {
-            true => agent.contact.heard(elapsed),
-            false => agent.contact.lost(),
+            true => agent.contact.record_contact(elapsed),
+            false => agent.contact.record_disconnect(),
         }
-        if before != agent.contact.standing() {
-            self.those_who_mind_step(worker);
+        if before != agent.contact.connectivity() {
+            self.step_disconnect_policies(worker);
         }
     }
 
-    fn those_who_mind_step(&mut self, worker: usize) {
+    fn step_disconnect_policies(&mut self, worker: usize) {
         let Some(agent) = &self.workers[worker].agent else { return };
-        let minds =
-            |actor: &Actor| actor.wanted.as_ref().is_some_and(|wanted| !wanted.spec.on_disconnect.is_keep());
+        let minds = |actor: &SimActor| {
+            actor.desired.as_ref().is_some_and(|expected| !expected.spec.on_disconnect.is_keep())
+        };
         let minding = agent.actors.iter().filter(|(_, actor)| minds(actor));
         for task in minding.map(|(task, _)| *task).collect::<Vec<_>>() {
-            self.soon_at_worker(worker, OnWorker::Steps(task));
+            self.after_short_delay(worker, WorkerEvent::StepTask(task));
         }
     }
 
-    /// Keeps the file while a task minds, and sees when a start is over that found no manager.
-    pub(super) fn notes(&mut self, worker: usize) {
-        self.at_worker(worker, NOTE_EVERY, OnWorker::Notes);
+    /// Keeps the contact file while a task has a disconnect timeout, and ends the start period without a
+    /// manager.
+    pub(super) fn persist_contact(&mut self, worker: usize) {
+        self.at_worker(worker, CONTACT_NOTE_EVERY, WorkerEvent::PersistContact);
         let (now, elapsed) = (self.now, self.elapsed());
         let place = &mut self.workers[worker];
         let Some(agent) = &mut place.agent else { return };
-        let before = agent.contact.standing();
-        agent.contact.look(elapsed);
-        let minds = agent.wishes.tasks.values().any(|task| !task.spec.on_disconnect.is_keep());
-        if let Some(word) = agent.contact.last_word().filter(|_| minds) {
+        let before = agent.contact.connectivity();
+        agent.contact.update(elapsed);
+        let minds = agent.desired.tasks.values().any(|task| !task.spec.on_disconnect.is_keep());
+        if let Some(word) = agent.contact.last_contact().filter(|_| minds) {
             let ago = u64::try_from((elapsed - word).as_millis()).unwrap_or(u64::MAX);
-            place.noted = Some(now - ago);
+            place.contact_noted_at = Some(now - ago);
         }
-        if before != agent.contact.standing() {
-            self.those_who_mind_step(worker);
+        if before != agent.contact.connectivity() {
+            self.step_disconnect_policies(worker);
         }
-        self.oracle_looks_at(worker);
+        self.oracle_agent_checked(worker);
     }
 
-    pub(crate) fn agent_hears(&mut self, worker: usize, connection: u64, said: ToWorker) {
+    pub(crate) fn receive_from_manager(&mut self, worker: usize, connection: u64, message: ManagerMessage) {
         if !self.is_current(worker, connection) {
             return;
         }
         let Some(agent) = &mut self.workers[worker].agent else { return };
-        agent.heard += 1;
-        if agent.welcomed || matches!(said, ToWorker::Welcome) {
-            self.stands(worker, true);
+        agent.last_contact += 1;
+        if agent.is_welcome || matches!(message, ManagerMessage::Welcome) {
+            self.update_connectivity(worker, true);
             self.oracle.heard(worker, self.now);
         }
         let now = self.now;
         let Some(agent) = &mut self.workers[worker].agent else { return };
-        match said {
-            ToWorker::Welcome => {
-                (agent.welcomed, agent.welcomed_at, agent.outcast) = (true, now, false);
-                agent.outbox.restart();
+        match message {
+            ManagerMessage::Welcome => {
+                (agent.is_welcome, agent.welcomed_at, agent.is_rejected) = (true, now, false);
+                agent.outbox.resend_all();
                 self.workers[worker].was_removed = false;
                 self.heartbeat(worker, connection);
-                self.at_worker(worker, SYNC, OnWorker::Syncs { connection });
+                self.at_worker(worker, SYNC, WorkerEvent::Sync { connection });
             }
-            ToWorker::Stored(number) => agent.outbox.stored(number),
-            ToWorker::Told(word) => self.is_told(worker, connection, &word),
-            ToWorker::Managers(all) => self.workers[worker].managers = all.to_vec(),
-            ToWorker::Elsewhere | ToWorker::Closed => self.leave(worker),
-            // Whoever does not know the node may be wrong: it keeps what it has. So may whoever says that it was
-            // removed, behind that.
-            ToWorker::Removed if !agent.outcast && !self.workers[worker].was_removed => {
+            ManagerMessage::ReportsStored(number) => agent.outbox.acknowledge(number),
+            ManagerMessage::Assignment(word) => self.receive_assignment(worker, connection, &word),
+            ManagerMessage::Managers(all) => self.workers[worker].managers = all.to_vec(),
+            ManagerMessage::TryOtherManager | ManagerMessage::Closed => self.leave(worker),
+            // A manager that does not know the node, or took it for removed, may be behind: the node keeps
+            // its data.
+            ManagerMessage::Removed if !agent.is_rejected && !self.workers[worker].was_removed => {
                 self.oracle_node_removed(worker, connection);
                 return self.leaves_the_cluster(worker);
             }
-            ToWorker::Unknown | ToWorker::Removed => return self.is_outcast(worker),
+            ManagerMessage::Unknown | ManagerMessage::Removed => return self.reject_session(worker),
         }
         self.send_reports(worker);
     }
 
-    /// No manager gives the node a session before it joins again. In the end somebody makes it do that.
-    fn is_outcast(&mut self, worker: usize) {
-        let is_noticed = !self.faulty && self.chance.one_in(3);
+    /// No manager accepts the node's session before it joins again. An operator eventually makes it join.
+    fn reject_session(&mut self, worker: usize) {
+        let is_noticed = !self.has_faults && self.rng.one_in(3);
         let place = &mut self.workers[worker];
         if place.was_removed {
             return self.leave(worker);
@@ -258,87 +262,91 @@ impl World {
             return self.leaves_the_cluster(worker);
         }
         if let Some(agent) = &mut place.agent {
-            agent.outcast = true;
+            agent.is_rejected = true;
         }
-        self.leave_for(worker, OUTCAST_WAIT);
+        self.leave_with_delay(worker, REJECTED_WAIT);
     }
 
-    /// One of the managers of a life that was given up is where the worker looks for one, and goes on with the others
-    /// that were. Its session is over as soon as it began.
-    fn speaks_of_a_life_that_is_over(&mut self, worker: usize, host: usize) -> bool {
+    /// A superseded manager is at an address that the worker dials, and still works with its own group. Its
+    /// session ends as soon as it began.
+    fn is_superseded(&mut self, worker: usize, host: usize) -> bool {
         let (now, id) = (self.now, self.workers[worker].id);
-        let ghost = self.ghost.clone().filter(|ghost| ghost.host == host && now < ghost.until);
-        let open = self.ways.is_open(End::Worker(worker), End::Manager(host));
+        let ghost = self.stale_manager.clone().filter(|ghost| ghost.host == host && now < ghost.until);
+        let open = self.links.is_open(SimHost::Worker(worker), SimHost::Manager(host));
         let Some(ghost) = ghost.filter(|ghost| open && ghost.state.node(&id).is_some()) else { return false };
-        // Who remembers no life at all obeys anybody.
-        if self.workers[worker].life() == 0 {
+        // A worker without a recorded incarnation accepts any.
+        if self.workers[worker].incarnation() == 0 {
             return false;
         }
-        if !self.chance.one_in(2) {
+        if !self.rng.one_in(2) {
             return false;
         }
-        self.ghosts_dialled += 1;
-        let forgets = self.defect == Some(Defect::ObeysAnybody);
-        let has = self.workers[worker].told().filter(|_| !forgets).unwrap_or_default();
-        self.stands(worker, true);
+        self.stale_managers_dialled += 1;
+        let forgets = self.defect == Some(PlantedDefect::IgnoreAssignmentVersion);
+        let has = self.workers[worker].assignment_from_manager().filter(|_| !forgets).unwrap_or_default();
+        self.update_connectivity(worker, true);
         self.oracle.heard(worker, now);
-        let word = contains(&ghost.state, has).then(|| Told::default().open(&ghost.state, &id, has));
+        let word = contains_version(&ghost.state, has)
+            .then(|| SentAssignment::default().first_update(&ghost.state, &id, has));
         if let Some(word) = word.flatten() {
-            self.ghosts_obeyed += 1;
-            self.is_told(worker, 0, &word);
+            self.stale_managers_obeyed += 1;
+            self.receive_assignment(worker, 0, &word);
         }
         self.leave(worker);
         true
     }
 
-    /// A manager says what the node should have.
-    fn is_told(&mut self, worker: usize, connection: u64, word: &Word) {
-        let now = self.wall(self.workers[worker].clock_off);
+    /// A manager sent assignments.
+    fn receive_assignment(&mut self, worker: usize, connection: u64, word: &AssignmentUpdate) {
+        let now = self.wall_clock(self.workers[worker].clock_off);
         let place = &mut self.workers[worker];
-        let had = place.remembers();
+        let had = place.assignment_version();
         let Some(agent) = &mut place.agent else { return };
-        if self.defect == Some(Defect::ObeysAnybody) {
-            agent.wishes.version = AssignmentVersion::default();
+        if self.defect == Some(PlantedDefect::IgnoreAssignmentVersion) {
+            agent.desired.version = AssignmentVersion::default();
         }
-        let taken = agent.take(word);
-        agent.told |= matches!(word, Word::Current) || matches!(taken, Taken::Yes);
+        let taken = agent.apply_update(word);
+        agent.has_assignment |=
+            matches!(word, AssignmentUpdate::Current) || matches!(taken, UpdateResult::Applied);
         match taken {
-            Taken::Yes => {
+            UpdateResult::Applied => {
                 agent.reconcile(now);
-                let has = agent.wishes.version;
-                place.cache = Some(agent.wishes.clone());
-                self.differences += u64::from(matches!(word, Word::Diff(_)));
-                self.oracle_obeys(worker, had, has);
-                self.everybody_steps(worker);
+                let has = agent.desired.version;
+                place.cached_state = Some(agent.desired.clone());
+                self.differences += u64::from(matches!(word, AssignmentUpdate::Diff(_)));
+                self.oracle_assignment_applied(worker, had, has);
+                self.step_all_tasks(worker);
             }
-            Taken::No => {}
-            Taken::Lacks => {
-                let version = agent.wishes.version;
-                self.say_up(connection, ToManager::Sync(version));
+            UpdateResult::Ignored => {}
+            UpdateResult::NeedsSync => {
+                let version = agent.desired.version;
+                self.send_to_manager(connection, WorkerMessage::Sync(version));
             }
         }
     }
 
-    /// Every task is looked at, once it is known what is wanted. What is left without a record, of a task that nobody
-    /// knows, goes.
-    fn everybody_steps(&mut self, worker: usize) {
-        let Worker { agent, machine, .. } = &mut self.workers[worker];
+    /// Reconciles every task once the assignments are known. Leftovers of unknown tasks without a record are
+    /// removed.
+    fn step_all_tasks(&mut self, worker: usize) {
+        let SimWorker { agent, machine, .. } = &mut self.workers[worker];
         let Some(agent) = agent else { return };
         machine.retain(|task, remains| remains.has_record() || agent.actors.contains_key(task));
         for task in agent.actors.keys().copied().collect::<Vec<_>>() {
-            self.soon_at_worker(worker, OnWorker::Steps(task));
+            self.after_short_delay(worker, WorkerEvent::StepTask(task));
         }
     }
 
     pub(super) fn send_reports(&mut self, worker: usize) {
         let elapsed = self.elapsed();
-        let Some(agent) = self.workers[worker].agent.as_mut().filter(|agent| agent.told) else { return };
+        let Some(agent) = self.workers[worker].agent.as_mut().filter(|agent| agent.has_assignment) else {
+            return;
+        };
         let Some(connection) = agent.connection else { return };
-        let batches: Vec<Batch> = std::iter::from_fn(|| agent.outbox.next_batch(elapsed)).collect();
-        let wishes = agent.wishes.clone();
-        for Batch { number, mut reports } in batches {
-            reports.retain(|report| !wishes.contradict(report));
-            self.say_up(connection, ToManager::Reports(number, reports));
+        let batches: Vec<ReportBatch> = std::iter::from_fn(|| agent.outbox.next_batch(elapsed)).collect();
+        let wishes = agent.desired.clone();
+        for ReportBatch { number, mut reports } in batches {
+            reports.retain(|report| !wishes.contradicts(report));
+            self.send_to_manager(connection, WorkerMessage::Reports(number, reports));
         }
     }
 }

@@ -1,17 +1,17 @@
-//! The simulator at work: histories from seeds, and proof that it finds what is wrong.
+//! Runs the simulator: histories from seeds, and the proof that it finds defects.
 
 #![allow(clippy::unwrap_used)]
 
+mod batch;
 mod bugs;
 mod histories;
-mod many;
 mod workspace;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 static CORES: Mutex<()> = Mutex::new(());
 
-/// Whoever uses every core for minutes does so alone, so that what it measures is its own.
+/// A test that uses every core for minutes runs alone, so that its measurements are valid.
 fn all_cores() -> MutexGuard<'static, ()> {
     CORES.lock().unwrap_or_else(PoisonError::into_inner)
 }

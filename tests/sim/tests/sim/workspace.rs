@@ -1,4 +1,4 @@
-//! A copy of the workspace to break on purpose, beside the builds of the real one.
+//! A copy of the workspace for planted defects, with its own build directory.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,26 +8,26 @@ use std::time::Duration;
 
 use warren_testkit::tool;
 
-/// Directories that hold what is made, not what is written.
-const MADE: [&str; 3] = ["target", ".git", ".run"];
-/// For tools that only read and write a few files.
+/// Directories with generated files.
+const GENERATED_DIRS: [&str; 3] = ["target", ".git", ".run"];
+/// Timeout of tools that only read and write a few files.
 const QUICK: Duration = Duration::from_secs(60);
-/// A build from nothing on a machine that does other things too.
+/// Timeout of a full build on a busy machine.
 const BUILD: Duration = Duration::from_secs(45 * 60);
 
 /// The repository's root.
 pub fn root() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    root.canonicalize().expect("the crate lies two directories below the root")
+    root.canonicalize().expect("the crate is two directories below the root")
 }
 
-/// Every file below a directory that is written, not made; paths are relative to it.
+/// Every source file below a directory; paths are relative to it.
 fn files(top: &Path) -> BTreeSet<PathBuf> {
     let (mut found, mut open) = (BTreeSet::new(), vec![top.to_path_buf()]);
     while let Some(directory) = open.pop() {
         for entry in fs::read_dir(&directory).unwrap().map(Result::unwrap) {
             let (path, kind) = (entry.path(), entry.file_type().unwrap());
-            let made = directory == top && MADE.iter().any(|name| entry.file_name() == *name);
+            let made = directory == top && GENERATED_DIRS.iter().any(|name| entry.file_name() == *name);
             if kind.is_dir() && !made {
                 open.push(path);
             } else if kind.is_file() {
@@ -38,33 +38,34 @@ fn files(top: &Path) -> BTreeSet<PathBuf> {
     found
 }
 
-/// Runs `git apply` on a directory, whatever repository that may lie in. Answers what it complained of.
+/// Runs `git apply` in a directory, whatever repository contains it. Returns its error output.
 pub fn git_apply(directory: &Path, patch: &Path, arguments: &[&str]) -> Result<(), String> {
     let mut command = Command::new("git");
     command.arg("apply").args(arguments).arg(patch).current_dir(directory);
-    // Inside a repository git takes a patch's paths from that repository's top, and skips what is not below.
+    // Inside a repository git takes a patch's paths from that repository's top, and skips files outside of
+    // the directory.
     command.env("GIT_CEILING_DIRECTORIES", directory.parent().unwrap());
     tool::stdout(command, QUICK).map(|_| ()).map_err(|error| error.to_string())
 }
 
-/// The copy, with builds of its own that are kept for the next time.
-pub struct Copy {
+/// The copy, whose build directory is kept for the next run.
+pub struct WorkspaceCopy {
     sources: PathBuf,
     builds: PathBuf,
 }
 
-impl Copy {
-    /// The copy below `target/`, as the workspace is now. A file that is the same keeps its time, so that
-    /// what does not depend on a change is not built again.
+impl WorkspaceCopy {
+    /// The copy below `target/`, synchronized with the workspace. An unchanged file keeps its time, so that
+    /// its dependents are not rebuilt.
     pub fn current() -> Self {
         let home = root().join("target/broken-on-purpose");
         let copy = Self { sources: home.join("sources"), builds: home.join("builds") };
         fs::create_dir_all(&copy.sources).unwrap();
-        let wanted = files(&root());
-        for stranger in files(&copy.sources).difference(&wanted) {
+        let expected = files(&root());
+        for stranger in files(&copy.sources).difference(&expected) {
             fs::remove_file(copy.sources.join(stranger)).unwrap();
         }
-        for path in &wanted {
+        for path in &expected {
             let (from, to) = (root().join(path), copy.sources.join(path));
             let bytes = fs::read(&from).unwrap();
             if fs::read(&to).ok().as_ref() != Some(&bytes) {
@@ -75,7 +76,7 @@ impl Copy {
         copy
     }
 
-    /// Breaks it.
+    /// Applies a patch.
     pub fn apply(&self, patch: &Path) {
         git_apply(&self.sources, patch, &[]).unwrap_or_else(|error| panic!("{error}"));
     }
@@ -85,7 +86,7 @@ impl Copy {
         tool::stdout(self.cargo(&["--no-run"], 0), BUILD).unwrap_or_else(|error| panic!("{error}"));
     }
 
-    /// Runs so many histories in the copy.
+    /// Runs that many histories in the copy.
     pub fn histories(&self, count: u64) -> Output {
         let test = ["histories_keep_every_invariant", "--", "--nocapture"];
         tool::output(self.cargo(&test, count), BUILD).unwrap_or_else(|error| panic!("{error}"))

@@ -1,4 +1,4 @@
-//! Packing an image into the two archive formats that people pass around.
+//! Packs an image into the two common archive formats.
 
 use std::fs::Permissions;
 use std::io::{self, Write};
@@ -10,10 +10,10 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use tar::{Builder, EntryType};
 
-use super::Image;
+use super::TestImage;
 use super::layer::header;
 
-/// How layers are stored in an OCI layout.
+/// The format of layers in an OCI layout.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Compression {
     /// As plain tar.
@@ -23,12 +23,12 @@ pub enum Compression {
     Gzip,
 }
 
-/// A finished archive and the digests by which its content is known.
+/// A finished archive and its digests.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Archive {
-    /// The name that the archive gives to the image.
+pub struct PackedImage {
+    /// The image name in the archive.
     pub reference: String,
-    /// `sha256:…` of the OCI manifest. A docker archive has none: who imports it makes one.
+    /// `sha256:…` of the OCI manifest. A docker archive has none; its importer makes one.
     pub manifest_digest: Option<String>,
     /// `sha256:…` of the image's configuration (Docker's image id).
     pub config_digest: String,
@@ -36,8 +36,8 @@ pub struct Archive {
     pub bytes: Vec<u8>,
 }
 
-impl Archive {
-    /// Writes the tar to `path`, complete or not at all, for everyone to read.
+impl PackedImage {
+    /// Writes the tar to `path`, complete or not at all, readable by all users.
     pub fn write(&self, path: &Path) -> io::Result<()> {
         let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
         let mut file = tempfile::Builder::new()
@@ -49,11 +49,11 @@ impl Archive {
     }
 }
 
-impl Image {
+impl TestImage {
     /// Packs an OCI image layout. The index names the image twice, as image builders do:
     /// `io.containerd.image.name` with the full reference, `org.opencontainers.image.ref.name` with the tag.
     #[must_use]
-    pub fn oci_archive(&self) -> Archive {
+    pub fn oci_archive(&self) -> PackedImage {
         let mut blobs = Blobs::default();
         let mut layers = Vec::new();
         let mut diff_ids = Vec::new();
@@ -93,7 +93,7 @@ impl Image {
             ("index.json".to_owned(), json_bytes(&index)),
         ];
         files.extend(blobs.0.into_iter().map(|(hex, blob)| (format!("blobs/sha256/{hex}"), blob)));
-        Archive {
+        PackedImage {
             reference: self.reference.clone(),
             manifest_digest: Some(manifest_digest),
             config_digest,
@@ -104,7 +104,7 @@ impl Image {
     /// Packs the archive that `docker save` wrote up to Docker 24: a `manifest.json`, a configuration and one
     /// directory with a plain tar per layer.
     #[must_use]
-    pub fn docker_archive(&self) -> Archive {
+    pub fn docker_archive(&self) -> PackedImage {
         let tars: Vec<Vec<u8>> =
             self.layers.iter().map(|layer| layer.tar().expect("memory takes any tar")).collect();
         let diff_ids: Vec<String> = tars.iter().map(|tar| digest(tar)).collect();
@@ -126,7 +126,7 @@ impl Image {
             }
         }
         files.push(("manifest.json".to_owned(), json_bytes(&manifest)));
-        Archive {
+        PackedImage {
             reference: self.reference.clone(),
             manifest_digest: None,
             config_digest,
@@ -141,8 +141,8 @@ impl Image {
         }
     }
 
-    /// The image configuration of OCI `config.md`. Fields that nobody set are left out: an empty list would
-    /// mean the same, but real builders do not write one.
+    /// The image configuration of OCI `config.md`. Unset fields are omitted: an empty list would mean the
+    /// same, but real builders do not write one.
     fn configuration(&self, diff_ids: &[String]) -> Value {
         let mut config = Map::new();
         let lists = [("Cmd", &self.arguments), ("Entrypoint", &self.entrypoint), ("Env", &self.environment)];
@@ -179,7 +179,7 @@ impl Image {
     }
 }
 
-impl Image {
+impl TestImage {
     fn machine(&self) -> &str {
         self.architecture.as_deref().unwrap_or_else(|| native())
     }
@@ -237,7 +237,7 @@ fn text(value: &Value) -> String {
     value.as_str().expect("descriptors carry their digest as text").to_owned()
 }
 
-/// The machine's architecture by its name in Go, which is what images use.
+/// The machine's architecture by its name in Go, which images use.
 fn native() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",

@@ -7,10 +7,10 @@ use sha2::{Digest, Sha256};
 
 use super::*;
 
-fn small() -> Image {
-    let lower = Layer::new().file("/etc/motd", "hello", 0o644).directory("/tmp", 0o1777);
-    let upper = Layer::new().symlink("/etc/greeting", "motd").removed("/tmp");
-    Image::new("warren.local/small:7")
+fn small() -> TestImage {
+    let lower = ImageLayer::new().file("/etc/motd", "hello", 0o644).directory("/tmp", 0o1777);
+    let upper = ImageLayer::new().symlink("/etc/greeting", "motd").removed("/tmp");
+    TestImage::new("warren.local/small:7")
         .layer(lower)
         .layer(upper)
         .entrypoint(["/server"])
@@ -39,7 +39,7 @@ fn parse(bytes: &[u8]) -> Value {
     serde_json::from_slice(bytes).unwrap()
 }
 
-/// Reads the blob that `descriptor` names, and holds it to its own digest and size.
+/// Reads the blob of `descriptor`, and checks its digest and size.
 fn blob<'a>(files: &'a BTreeMap<String, Vec<u8>>, descriptor: &Value) -> &'a [u8] {
     let hex = descriptor["digest"].as_str().unwrap().strip_prefix("sha256:").unwrap();
     let blob = &files[&format!("blobs/sha256/{hex}")];
@@ -50,7 +50,7 @@ fn blob<'a>(files: &'a BTreeMap<String, Vec<u8>>, descriptor: &Value) -> &'a [u8
 }
 
 #[test]
-fn an_oci_layout_hangs_together() {
+fn oci_layout_is_consistent() {
     let archive = small().oci_archive();
     let files = files(&archive.bytes);
     assert_eq!(parse(&files["oci-layout"])["imageLayoutVersion"], "1.0.0");
@@ -79,7 +79,7 @@ fn an_oci_layout_hangs_together() {
 
 #[test]
 fn a_layer_keeps_modes_links_and_whiteouts() {
-    let layer = Layer::new()
+    let layer = ImageLayer::new()
         .file("/a/b/c", "text", 0o4755)
         .directory("/a", 0o700)
         .symlink("/a/link", "b/c")
@@ -106,7 +106,7 @@ fn a_layer_keeps_modes_links_and_whiteouts() {
 }
 
 #[test]
-fn a_docker_archive_hangs_together() {
+fn docker_archive_is_consistent() {
     let archive = small().docker_archive();
     let files = files(&archive.bytes);
     let manifest = parse(&files["manifest.json"])[0].clone();
@@ -128,16 +128,16 @@ fn the_same_image_twice_is_the_same_bytes() {
     assert_eq!(small().docker_archive(), small().docker_archive());
     assert_ne!(small().oci_archive().manifest_digest, small().user("0").oci_archive().manifest_digest);
     // The order in which files were named does not matter.
-    let one = Layer::new().file("/a", "1", 0o644).file("/b", "2", 0o644);
-    let other = Layer::new().file("/b", "2", 0o644).file("/a", "1", 0o644);
+    let one = ImageLayer::new().file("/a", "1", 0o644).file("/b", "2", 0o644);
+    let other = ImageLayer::new().file("/b", "2", 0o644).file("/a", "1", 0o644);
     assert_eq!(one.tar().unwrap(), other.tar().unwrap());
 }
 
 #[test]
 fn equal_layers_are_packed_once() {
     let twice = |name| {
-        let layer = Layer::new().file("/a", "1", 0o644);
-        Image::new(name).layer(layer.clone()).layer(layer)
+        let layer = ImageLayer::new().file("/a", "1", 0o644);
+        TestImage::new(name).layer(layer.clone()).layer(layer)
     };
     files(&twice("warren.local/twice:1").oci_archive().bytes);
     files(&twice("warren.local/twice:1").docker_archive().bytes);
@@ -156,19 +156,19 @@ fn layers_may_stay_uncompressed() {
 
 #[test]
 fn references_without_a_tag_mean_latest() {
-    assert_eq!(Image::new("localhost:5000/demo").tag(), "latest");
-    assert_eq!(Image::new("localhost:5000/demo:2").tag(), "2");
+    assert_eq!(TestImage::new("localhost:5000/demo").tag(), "latest");
+    assert_eq!(TestImage::new("localhost:5000/demo:2").tag(), "2");
 }
 
 #[test]
 #[should_panic(expected = "plain components")]
 fn a_path_cannot_leave_its_layer() {
-    let _ = Layer::new().file("/../etc/passwd", "", 0o644);
+    let _ = ImageLayer::new().file("/../etc/passwd", "", 0o644);
 }
 
 #[test]
 fn busybox_comes_with_its_applets() {
-    let image = Image::busybox("warren.local/busybox:1");
+    let image = TestImage::busybox("warren.local/busybox:1");
     let tar = image.layers[0].tar().unwrap();
     let names = files(&tar);
     assert!(
@@ -190,5 +190,5 @@ fn an_archive_is_written_whole_and_twice() {
 #[test]
 fn an_executable_that_needs_a_loader_is_no_image() {
     let dynamic = std::fs::read(std::env::current_exe().unwrap()).unwrap();
-    assert!(matches!(Image::of_executable("a/b:1", "x", dynamic), Err(NotStatic::Dynamic { .. })));
+    assert!(matches!(TestImage::of_executable("a/b:1", "x", dynamic), Err(StaticCheckError::Dynamic { .. })));
 }

@@ -1,22 +1,22 @@
-//! What lies in the node's directory: logs, sockets, namespace files, bundles, whatever it is.
+//! All files in the node's directory: logs, sockets, namespace files, bundles.
 
 use std::fs::FileType;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-use super::{Inventory, Site};
+use super::{Inventory, LeakScope};
 
 /// Directories whose content belongs to images and to containerd's stores, which are listed by name
 /// elsewhere, and would otherwise be walked file by file.
-const CLOSED: [&str; 4] = ["fs", "rootfs", "blobs", "ingest"];
+const SKIPPED_DIRS: [&str; 4] = ["fs", "rootfs", "blobs", "ingest"];
 
-/// containerd keeps a directory per namespace in here, once used; what is in that is a container's.
+/// containerd keeps one directory per used namespace here; its content belongs to containers.
 const BUNDLES: &str = "io.containerd.runtime.v2.task";
 
-/// Snapshots of the manager's state come and go with the length of its log, not with tasks.
+/// Snapshots of the manager's state depend on the length of its log, not on tasks.
 const MANAGER_SNAPSHOT: &str = "snapshot-";
 
-pub(super) fn list(site: &Site<'_>, inventory: &mut Inventory) {
+pub(super) fn list(site: &LeakScope<'_>, inventory: &mut Inventory) {
     let mut files = Vec::new();
     walk(site.directory, site.directory, &mut files);
     inventory.add("log files", []);
@@ -29,13 +29,14 @@ pub(super) fn list(site: &Site<'_>, inventory: &mut Inventory) {
 }
 
 fn walk(root: &Path, directory: &Path, found: &mut Vec<(String, FileType)>) {
-    // What disappears while it is looked at is not there.
+    // A file that is removed during the walk is not listed.
     let Ok(entries) = std::fs::read_dir(directory) else { return };
     for entry in entries.flatten() {
         let Ok(kind) = entry.file_type() else { continue };
         let path = entry.path();
         let relative = path.strip_prefix(root).unwrap_or(&path).display().to_string();
-        // containerd renames a bundle to `.name` and removes it; killed in between, it never looks at it again.
+        // containerd renames a bundle to `.name` before it removes it; after a kill in between it never
+        // removes it.
         let is_dying = directory.parent().is_some_and(|parent| parent.ends_with(BUNDLES))
             && entry.file_name().to_string_lossy().starts_with('.');
         if is_dying {
@@ -45,7 +46,7 @@ fn walk(root: &Path, directory: &Path, found: &mut Vec<(String, FileType)>) {
         if !directory.ends_with(BUNDLES) && !is_snapshot {
             found.push((relative, kind));
         }
-        let is_closed = CLOSED.iter().any(|name| entry.file_name() == **name);
+        let is_closed = SKIPPED_DIRS.iter().any(|name| entry.file_name() == **name);
         if kind.is_dir() && !is_closed {
             walk(root, &path, found);
         }

@@ -1,4 +1,4 @@
-//! What the kernel has: links, addresses, routes, rules, sockets of the node's network namespace; mounts,
+//! Kernel resources: links, addresses, routes, rules and sockets of the node's network namespace; mounts,
 //! cgroups and processes that carry its directory.
 
 use std::path::Path;
@@ -6,12 +6,12 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::netns::enter;
-use crate::{leftovers, tool};
+use crate::{cleanup, tool};
 
-use super::{Inventory, Site};
+use super::{Inventory, LeakScope};
 
 #[track_caller]
-pub(super) fn list(site: &Site<'_>, inventory: &mut Inventory) {
+pub(super) fn list(site: &LeakScope<'_>, inventory: &mut Inventory) {
     inventory.add("links", links(site));
     let lines =
         |words: &[&str]| inside(site, words).lines().map(|line| line.trim().to_owned()).collect::<Vec<_>>();
@@ -25,16 +25,16 @@ pub(super) fn list(site: &Site<'_>, inventory: &mut Inventory) {
     inventory.add("nft tables", tables.into_iter().filter(|table| !belongs_to_iptables(table)));
     inventory.add("listening sockets", sockets(&inside(site, &["ss", "-Hlntu"])));
     inventory
-        .add("mounts", leftovers::mounts(site.directory).into_iter().map(|path| path.display().to_string()));
-    let cgroups = leftovers::cgroups(site.cgroup_mark);
+        .add("mounts", cleanup::mounts(site.directory).into_iter().map(|path| path.display().to_string()));
+    let cgroups = cleanup::cgroups(site.cgroup_pattern);
     inventory.add("cgroups", cgroups.into_iter().map(|path| path.display().to_string()));
     inventory.add("processes", processes(site));
-    let states = leftovers::runc_states(site.directory);
+    let states = cleanup::runc_states(site.directory);
     inventory.add("runc states", states.into_iter().map(|path| path.display().to_string()));
 }
 
 #[track_caller]
-fn inside(site: &Site<'_>, words: &[&str]) -> String {
+fn inside(site: &LeakScope<'_>, words: &[&str]) -> String {
     let mut command = enter(site.netns, words[0]);
     command.args(&words[1..]);
     match tool::stdout(command, tool::DEADLINE) {
@@ -43,24 +43,24 @@ fn inside(site: &Site<'_>, words: &[&str]) -> String {
     }
 }
 
-/// By type and name: `veth eth0`; links without a type (loopback) are called by their link layer.
+/// By type and name: `veth eth0`; links without a type (loopback) are listed by their link layer.
 #[track_caller]
-fn links(site: &Site<'_>) -> Vec<String> {
+fn links(site: &LeakScope<'_>) -> Vec<String> {
     let text = inside(site, &["ip", "-details", "-json", "link", "show"]);
     let value: Value = serde_json::from_str(&text).expect("ip prints JSON when asked to");
     let links = value.as_array().expect("ip prints a list of links");
-    let word = |value: &Value| value.as_str().unwrap_or("?").to_owned();
+    let keyword = |value: &Value| value.as_str().unwrap_or("?").to_owned();
     links
         .iter()
         .map(|link| {
             let kind = Some(&link["linkinfo"]["info_kind"]).filter(|kind| kind.is_string());
-            format!("{} {}", word(kind.unwrap_or(&link["link_type"])), word(&link["ifname"]))
+            format!("{} {}", keyword(kind.unwrap_or(&link["link_type"])), keyword(&link["ifname"]))
         })
         .collect()
 }
 
-/// Chains and rules with their table, without counters. A chain that is built in and accepts is left out: it
-/// appears when its table is first looked at and never goes.
+/// Chains and rules with their table, without counters. A built-in chain with the policy ACCEPT is left out:
+/// it appears when its table is first listed and never disappears.
 fn iptables_lines(saved: &str) -> Vec<String> {
     let mut table = "?";
     let mut lines = Vec::new();
@@ -78,13 +78,13 @@ fn iptables_lines(saved: &str) -> Vec<String> {
     lines
 }
 
-/// iptables on top of nf_tables keeps its tables there, once used; what is in them is listed by iptables-save.
+/// iptables on top of nf_tables keeps its tables there once used; iptables-save lists their contents.
 fn belongs_to_iptables(table: &str) -> bool {
     let tables = ["filter", "nat", "mangle", "raw", "security"];
     table.strip_prefix("table ip ").is_some_and(|name| tables.contains(&name))
 }
 
-/// Protocol and local address; queue lengths change all the time.
+/// Protocol and local address; queue lengths change constantly.
 fn sockets(listed: &str) -> Vec<String> {
     let fields = listed.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
     fields.filter(|fields| fields.len() > 4).map(|fields| format!("{} {}", fields[0], fields[4])).collect()
@@ -94,13 +94,13 @@ fn squeeze(line: &str) -> String {
     line.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Shims, loggers, containers. The node itself and its containerd are not what a task leaves behind.
-fn processes(site: &Site<'_>) -> Vec<String> {
+/// Shims, loggers, containers. The node and its containerd are not leftovers of a task.
+fn processes(site: &LeakScope<'_>) -> Vec<String> {
     let program = |command: &str| {
         let first = command.split(' ').next().unwrap_or("").to_owned();
         Path::new(&first).file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
     };
-    leftovers::processes(site.directory)
+    cleanup::processes(site.directory)
         .into_iter()
         .map(|process| process.command)
         .filter(|command| !matches!(program(command).as_str(), "warren" | "containerd" | ""))

@@ -1,9 +1,9 @@
 use super::*;
-use crate::containerd::Containerd;
-use crate::image::Image;
+use crate::containerd::TestContainerd;
+use crate::image::TestImage;
 use crate::netns::Netns;
-use crate::process::Process;
-use crate::scratch::Scratch;
+use crate::process::ChildProcess;
+use crate::scratch::ScratchDir;
 
 fn inventory(entries: &[(&'static str, &str)]) -> Inventory {
     let mut inventory = Inventory::default();
@@ -23,7 +23,7 @@ fn equal_things_are_counted_each() {
 }
 
 #[test]
-fn a_difference_says_what_came_and_what_went() {
+fn diff_lists_added_and_removed() {
     let before = inventory(&[("links", "veth a"), ("mounts", "/x")]);
     let after = inventory(&[("links", "veth a"), ("links", "veth b")]);
     assert_eq!(before.difference(&after).to_string(), "+ links: veth b\n- mounts: /x");
@@ -32,12 +32,12 @@ fn a_difference_says_what_came_and_what_went() {
 
 #[test]
 #[should_panic(expected = "+ links: veth b")]
-fn what_stays_is_named() {
+fn remaining_resource_is_named() {
     let before = inventory(&[]);
     assert_returns_to(&before, Duration::ZERO, || inventory(&[("links", "veth b")]));
 }
 
-/// Kinds of which the test makes one more each.
+/// Kinds of which the test creates one each.
 const MADE: [&str; 14] = [
     "addresses",
     "cgroups",
@@ -63,7 +63,7 @@ fn change_rule(netns: &Netns, action: &str) {
     crate::tool::stdout(command, crate::tool::DEADLINE).unwrap();
 }
 
-fn make(netns: &Netns, containerd: &Containerd, log: &Path, mark: &str) -> Process {
+fn make(netns: &Netns, containerd: &TestContainerd, log: &Path, mark: &str) -> ChildProcess {
     let cgroup = format!("/default/{mark}");
     let run = "run --detach --null-io --cgroup";
     let program = "warren.local/b:1 leaky tail -f /dev/null";
@@ -74,10 +74,10 @@ fn make(netns: &Netns, containerd: &Containerd, log: &Path, mark: &str) -> Proce
     change_rule(netns, "-A");
     let mut listener = netns.command("/bin/busybox");
     listener.args("nc -l -p 81 -e true".split(' '));
-    Process::spawn("nc", listener, log)
+    ChildProcess::spawn("nc", listener, log)
 }
 
-fn unmake(netns: &Netns, containerd: &Containerd, log: &Path, listener: Process) {
+fn unmake(netns: &Netns, containerd: &TestContainerd, log: &Path, listener: ChildProcess) {
     drop(listener);
     std::fs::remove_file(log).unwrap();
     containerd.ctr("tasks kill --signal 9 leaky".split(' '));
@@ -93,14 +93,14 @@ fn unmake(netns: &Netns, containerd: &Containerd, log: &Path, listener: Process)
 }
 
 #[test]
-fn everything_a_container_has_is_seen_and_seen_gone() {
-    let (netns, containerd, scratch) = (Netns::new(), Containerd::start(), Scratch::new());
+fn container_resources_appear_and_disappear() {
+    let (netns, containerd, scratch) = (Netns::new(), TestContainerd::start(), ScratchDir::new());
     let archive = scratch.path().join("image.tar");
-    Image::busybox("warren.local/b:1").oci_archive().write(&archive).unwrap();
+    TestImage::busybox("warren.local/b:1").oci_archive().write(&archive).unwrap();
     containerd.ctr(["images", "import", archive.to_str().unwrap()]);
     let (path, socket, directory) = (netns.path(), containerd.socket(), containerd.directory());
     let mark = directory.file_name().unwrap().to_str().unwrap();
-    let site = Site { netns: &path, containerd_socket: &socket, directory, cgroup_mark: mark };
+    let site = LeakScope { netns: &path, containerd_socket: &socket, directory, cgroup_pattern: mark };
     let before = Inventory::take(&site);
     assert_eq!(before.count("images"), 1);
     assert_eq!(before.count("containers") + before.count("tasks") + before.count("processes"), 0);

@@ -1,16 +1,16 @@
-mod alone;
+mod disconnected;
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 use warren_types::spec::{
-    ContentMount, HealthCheck, Mount, MountSource, Probe, RestartCondition, RestartPolicy,
+    HealthCheck, Mount, MountSource, Probe, RestartCondition, RestartPolicy, SecretObjectMount,
 };
 use warren_types::{Id, Protocol, PublishMode, PublishedPort, ServiceId, TaskId, TaskSpec};
 
 use super::*;
-use crate::action::Verb;
-use crate::found::{Checked, Severity, StopSent, Trouble};
+use crate::action::ActionKind;
+use crate::observed_task::{FailedAction, HealthObservation, SentStop, Severity};
 
 const NOW: Timestamp = Timestamp(1_000_000);
 
@@ -18,11 +18,11 @@ fn digest(digit: char) -> ImageDigest {
     format!("sha256:{}", digit.to_string().repeat(64)).parse().unwrap()
 }
 
-fn ago(seconds: u64) -> Timestamp {
+fn seconds_ago(seconds: u64) -> Timestamp {
     Timestamp(NOW.0 - seconds * 1000)
 }
 
-fn task(desired: Desired) -> TaskAssignment {
+fn task(desired: DesiredTaskState) -> TaskAssignment {
     let port = PublishedPort {
         host_ip: None,
         host_port: 8080,
@@ -45,273 +45,292 @@ fn task(desired: Desired) -> TaskAssignment {
     }
 }
 
-/// A running task with everything in place.
-fn up() -> Found {
-    Found {
-        sight: Sight::Fresh,
-        container: Container::Running { since: ago(100) },
-        image: Image::Present(digest('a')),
-        made_from: None,
-        network: Presence::Present,
-        files: Presence::Present,
-        volumes: Presence::Present,
-        contents: Presence::Present,
-        checked: None,
-        ports: Ports::Serving,
-        ledger: Ledger::first().started(ago(100), 4),
+/// A running task with all its resources.
+fn running_task() -> ObservedTask {
+    ObservedTask {
+        freshness: Freshness::Fresh,
+        container: ContainerState::Running { since: seconds_ago(100) },
+        image: ImageState::Present(digest('a')),
+        container_image: None,
+        network: ResourceState::Present,
+        files: ResourceState::Present,
+        volumes: ResourceState::Present,
+        secret_objects: ResourceState::Present,
+        observed_health: None,
+        ports: PortState::Routed,
+        history: AttemptHistory::new().with_start(seconds_ago(100), 4),
         stop: None,
-        troubles: BTreeMap::new(),
-        accepted_at: ago(200),
-        alone_for: None,
+        failures: BTreeMap::new(),
+        accepted_at: seconds_ago(200),
+        disconnected_for: None,
     }
 }
 
-fn fresh(container: Container, ledger: Ledger) -> Found {
-    Found { sight: Sight::Fresh, container, ledger, ..Found::new(ago(200)) }
+fn fresh(container: ContainerState, history: AttemptHistory) -> ObservedTask {
+    ObservedTask { freshness: Freshness::Fresh, container, history, ..ObservedTask::new(seconds_ago(200)) }
 }
 
-fn exited(code: i32) -> Container {
-    Container::Stopped { exit: Exit { code, out_of_memory: false }, at: NOW }
+fn exited(code: i32) -> ContainerState {
+    ContainerState::Stopped { exit: TaskExit { code, out_of_memory: false }, at: NOW }
 }
 
-fn trouble(verb: Verb, severity: Severity, failures: u32) -> BTreeMap<Verb, Trouble> {
-    [(verb, Trouble { severity, reason: "no".into(), failures, at: NOW })].into()
+fn trouble(verb: ActionKind, severity: Severity, failures: u32) -> BTreeMap<ActionKind, FailedAction> {
+    [(verb, FailedAction { severity, reason: "no".into(), consecutive: failures, at: NOW })].into()
 }
 
 #[track_caller]
-fn check(desired: Option<Desired>, found: &Found, wanted: Step) {
+fn check(desired: Option<DesiredTaskState>, found: &ObservedTask, wanted: NextStep) {
     let task = desired.map(task);
     let answer = step(task.as_ref(), found, NOW);
     assert_eq!(answer, wanted);
     assert_eq!(step(task.as_ref(), found, NOW), answer, "asking twice");
 }
 
-/// The verbs that lead from `found` to rest when every action succeeds at once.
-fn path(desired: Option<Desired>, found: Found) -> Vec<Verb> {
+/// The actions from `found` until the task settles when every action succeeds immediately.
+fn path(desired: Option<DesiredTaskState>, found: ObservedTask) -> Vec<ActionKind> {
     path_of(desired.map(task).as_ref(), found)
 }
 
-/// As [`path`]; an image whose digest is not settled is `a`.
-fn path_of(task: Option<&TaskAssignment>, mut found: Found) -> Vec<Verb> {
+/// As [`path`]; an image whose digest is not pinned is `a`.
+fn path_of(task: Option<&TaskAssignment>, mut found: ObservedTask) -> Vec<ActionKind> {
     let mut verbs = Vec::new();
-    while let Step::Do(action) = step(task, &found, NOW) {
-        verbs.push(action.verb());
+    while let NextStep::Do(action) = step(task, &found, NOW) {
+        verbs.push(action.kind());
         assert!(verbs.len() < 32, "no end: {verbs:?}");
         let container = match (&action, found.container) {
             (Action::SignalStop | Action::Kill, _) => exited(143),
             (_, container) => container,
         };
         match action {
-            Action::Inspect => found.inspected(container, None),
-            Action::EnsureImage => found.obtained(task.and_then(pin).unwrap_or_else(|| digest('a'))),
+            Action::Inspect => found.record_inspection(container, None),
+            Action::EnsureImage => {
+                found.record_image(task.and_then(resolved_digest).unwrap_or_else(|| digest('a')))
+            }
             action => {
                 found.container = container;
-                found.succeeded(&action, NOW);
+                found.record_success(&action, NOW);
             }
         }
     }
     verbs
 }
 
-const RUN: Option<Desired> = Some(Desired::Running);
-const STOP: Option<Desired> = Some(Desired::Shutdown);
-const REMOVE: Option<Desired> = Some(Desired::Remove);
+const RUN: Option<DesiredTaskState> = Some(DesiredTaskState::Running);
+const STOP: Option<DesiredTaskState> = Some(DesiredTaskState::Shutdown);
+const REMOVE: Option<DesiredTaskState> = Some(DesiredTaskState::Remove);
 
 #[test]
-fn a_task_is_brought_up_in_order() {
-    use Verb::*;
-    let preparing = [Inspect, EnsureImage, EnsureNetwork, EnsureFiles, HoldPorts, EnsureContainer];
-    assert_eq!(path(Some(Desired::Ready), Found::new(NOW)), preparing);
-    let running = [&preparing[..], &[Start, Serve, RecordLedger]].concat();
-    assert_eq!(path(RUN, Found::new(NOW)), running);
-    assert_eq!(path(RUN, up()), []);
+fn start_actions_are_ordered() {
+    use ActionKind::*;
+    let preparing = [Inspect, EnsureImage, EnsureNetwork, EnsureFiles, ReservePorts, EnsureContainer];
+    assert_eq!(path(Some(DesiredTaskState::Ready), ObservedTask::new(NOW)), preparing);
+    let running = [&preparing[..], &[Start, RouteTraffic, RecordHistory]].concat();
+    assert_eq!(path(RUN, ObservedTask::new(NOW)), running);
+    assert_eq!(path(RUN, running_task()), []);
 }
 
 #[test]
-fn nothing_is_made_of_an_image_before_it_is_settled_what_it_is() {
-    use Verb::*;
+fn container_waits_for_resolved_digest() {
+    use ActionKind::*;
     let unsettled = |desired| TaskAssignment { digest: None, ..task(desired) };
-    for desired in [Desired::Ready, Desired::Running] {
-        let prepared = [Inspect, EnsureImage, EnsureNetwork, EnsureFiles, HoldPorts];
-        assert_eq!(path_of(Some(&unsettled(desired)), Found::new(NOW)), prepared);
+    for desired in [DesiredTaskState::Ready, DesiredTaskState::Running] {
+        let prepared = [Inspect, EnsureImage, EnsureNetwork, EnsureFiles, ReservePorts];
+        assert_eq!(path_of(Some(&unsettled(desired)), ObservedTask::new(NOW)), prepared);
     }
-    let prepared = Found {
-        network: Presence::Present,
-        files: Presence::Present,
-        ports: Ports::Held,
-        image: Image::Present(digest('a')),
-        ..fresh(Container::Absent, Ledger::first())
+    let prepared = ObservedTask {
+        network: ResourceState::Present,
+        files: ResourceState::Present,
+        ports: PortState::Reserved,
+        image: ImageState::Present(digest('a')),
+        ..fresh(ContainerState::Absent, AttemptHistory::new())
     };
-    assert_eq!(step(Some(&unsettled(Desired::Running)), &prepared, NOW), Step::Settled);
-    check(RUN, &prepared, Step::Do(Action::EnsureContainer));
-    let another = Found { image: Image::Present(digest('b')), ..prepared.clone() };
-    check(RUN, &another, Step::Do(Action::EnsureImage));
-    let arriving = Found { image: Image::Arriving { said: "1 of 2".into() }, ..prepared.clone() };
-    check(RUN, &arriving, Step::Do(Action::EnsureImage));
+    assert_eq!(step(Some(&unsettled(DesiredTaskState::Running)), &prepared, NOW), NextStep::Settled);
+    check(RUN, &prepared, NextStep::Do(Action::EnsureContainer));
+    let another = ObservedTask { image: ImageState::Present(digest('b')), ..prepared.clone() };
+    check(RUN, &another, NextStep::Do(Action::EnsureImage));
+    let arriving =
+        ObservedTask { image: ImageState::Pulling { progress: "1 of 2".into() }, ..prepared.clone() };
+    check(RUN, &arriving, NextStep::Do(Action::EnsureImage));
     let named = format!("demo@{}", digest('a'));
-    let mut by_itself = unsettled(Desired::Running);
+    let mut by_itself = unsettled(DesiredTaskState::Running);
     by_itself.spec = TaskSpec::new(named.parse().unwrap());
-    assert_eq!(step(Some(&by_itself), &prepared, NOW), Step::Do(Action::EnsureContainer));
+    assert_eq!(step(Some(&by_itself), &prepared, NOW), NextStep::Do(Action::EnsureContainer));
 }
 
 #[test]
-fn a_container_that_is_there_needs_no_image() {
-    let unsettled = TaskAssignment { digest: None, ..task(Desired::Running) };
-    let found = |container, ledger: Ledger| Found {
-        image: Image::Unknown,
-        ports: Ports::Held,
-        ..Found { network: Presence::Present, files: Presence::Present, ..fresh(container, ledger) }
+fn existing_container_needs_no_image() {
+    let unsettled = TaskAssignment { digest: None, ..task(DesiredTaskState::Running) };
+    let found = |container, history: AttemptHistory| ObservedTask {
+        image: ImageState::Unknown,
+        ports: PortState::Reserved,
+        ..ObservedTask {
+            network: ResourceState::Present,
+            files: ResourceState::Present,
+            ..fresh(container, history)
+        }
     };
-    let created = found(Container::Created, Ledger::first());
-    assert_eq!(step(Some(&unsettled), &created, NOW), Step::Do(Action::Start));
-    let again = Ledger { attempt: 2, ..Ledger::first() };
-    let mut recorded = found(Container::Recorded, again);
-    assert_eq!(step(Some(&unsettled), &recorded, NOW), Step::Do(Action::EnsureContainer));
-    recorded.failed(&Action::EnsureContainer, Severity::Transient, "no image".into(), NOW);
-    recorded.inspected(Container::Recorded, None);
-    assert_eq!(step(Some(&unsettled), &recorded, NOW), Step::Do(Action::EnsureImage), "it may have gone");
-    recorded.obtained(digest('a'));
-    let retry = Step::WaitUntil(NOW + Duration::from_millis(250));
+    let created = found(ContainerState::Created, AttemptHistory::new());
+    assert_eq!(step(Some(&unsettled), &created, NOW), NextStep::Do(Action::Start));
+    let again = AttemptHistory { attempt: 2, ..AttemptHistory::new() };
+    let mut recorded = found(ContainerState::Recorded, again);
+    assert_eq!(step(Some(&unsettled), &recorded, NOW), NextStep::Do(Action::EnsureContainer));
+    recorded.record_failure(&Action::EnsureContainer, Severity::Transient, "no image".into(), NOW);
+    recorded.record_inspection(ContainerState::Recorded, None);
+    assert_eq!(step(Some(&unsettled), &recorded, NOW), NextStep::Do(Action::EnsureImage), "it may have gone");
+    recorded.record_image(digest('a'));
+    let retry = NextStep::WaitUntil(NOW + Duration::from_millis(250));
     assert_eq!(step(Some(&unsettled), &recorded, NOW), retry, "having it again is no progress yet");
 }
 
 #[test]
-fn a_process_that_did_its_work_is_not_started_again() {
+fn completed_task_is_not_restarted() {
     for (condition, code, wanted) in [
-        (RestartCondition::None, 0, Verdict::Completed),
-        (RestartCondition::OnFailure, 0, Verdict::Completed),
-        (RestartCondition::None, 3, Verdict::Failed),
+        (RestartCondition::None, 0, TerminalState::Completed),
+        (RestartCondition::OnFailure, 0, TerminalState::Completed),
+        (RestartCondition::None, 3, TerminalState::Failed),
     ] {
-        let mut task = task(Desired::Running);
+        let mut task = task(DesiredTaskState::Running);
         task.spec.restart = RestartPolicy { condition, ..RestartPolicy::default() };
-        let found = Found { container: exited(code), ports: Ports::Held, ..up() };
-        let Step::Do(Action::RecordLedger(ledger)) = step(Some(&task), &found, NOW) else {
+        let found = ObservedTask { container: exited(code), ports: PortState::Reserved, ..running_task() };
+        let NextStep::Do(Action::RecordHistory(history)) = step(Some(&task), &found, NOW) else {
             panic!("the end is not recorded");
         };
-        assert_eq!(ledger.verdict(), Some(wanted));
-        use Verb::{DeleteProcess, RecordLedger, ReleasePorts, RemoveContents, RemoveNetwork};
-        let rest = [RecordLedger, DeleteProcess, ReleasePorts, RemoveContents, RemoveNetwork];
+        assert_eq!(history.terminal_state(), Some(wanted));
+        use ActionKind::{DeleteProcess, RecordHistory, ReleasePorts, RemoveNetwork, RemoveSecretObjects};
+        let rest = [RecordHistory, DeleteProcess, ReleasePorts, RemoveSecretObjects, RemoveNetwork];
         assert_eq!(path_of(Some(&task), found), rest);
     }
 }
 
 #[test]
-fn a_task_is_taken_down_in_order() {
-    use Verb::*;
-    let stopped = [ReleasePorts, SignalStop, RecordLedger, DeleteProcess, RemoveContents, RemoveNetwork];
-    assert_eq!(path(STOP, up()), stopped);
+fn stop_actions_are_ordered() {
+    use ActionKind::*;
+    let stopped =
+        [ReleasePorts, SignalStop, RecordHistory, DeleteProcess, RemoveSecretObjects, RemoveNetwork];
+    assert_eq!(path(STOP, running_task()), stopped);
     let removed = [
         ReleasePorts,
         SignalStop,
-        RecordLedger,
+        RecordHistory,
         DeleteProcess,
         RemoveContainer,
-        RemoveContents,
+        RemoveSecretObjects,
         RemoveNetwork,
         RemoveFiles,
     ];
-    assert_eq!(path(REMOVE, up()), removed);
-    assert_eq!(path(None, up()), removed);
-    let never_made = [Inspect, RecordLedger, ReleasePorts, RemoveContents, RemoveNetwork, RemoveFiles];
-    assert_eq!(path(REMOVE, Found::new(NOW)), never_made);
+    assert_eq!(path(REMOVE, running_task()), removed);
+    assert_eq!(path(None, running_task()), removed);
+    let never_made = [Inspect, RecordHistory, ReleasePorts, RemoveSecretObjects, RemoveNetwork, RemoveFiles];
+    assert_eq!(path(REMOVE, ObservedTask::new(NOW)), never_made);
 }
 
 #[test]
-fn a_new_agent_keeps_what_runs_and_makes_its_surroundings_again() {
-    use Verb::*;
-    let found = fresh(Container::Running { since: ago(5) }, Ledger::first().started(ago(5), 4));
-    assert_eq!(path(RUN, found.clone()), [EnsureNetwork, EnsureFiles, Serve]);
-    let unrecorded = Found { ledger: Ledger::first(), ..found };
-    assert_eq!(path(RUN, unrecorded), [EnsureNetwork, EnsureFiles, Serve, RecordLedger]);
+fn restarted_agent_keeps_process_and_ensures_resources() {
+    use ActionKind::*;
+    let found = fresh(
+        ContainerState::Running { since: seconds_ago(5) },
+        AttemptHistory::new().with_start(seconds_ago(5), 4),
+    );
+    assert_eq!(path(RUN, found.clone()), [EnsureNetwork, EnsureFiles, RouteTraffic]);
+    let unrecorded = ObservedTask { history: AttemptHistory::new(), ..found };
+    assert_eq!(path(RUN, unrecorded), [EnsureNetwork, EnsureFiles, RouteTraffic, RecordHistory]);
 }
 
-/// Everything that a task can have around it.
-fn full() -> TaskAssignment {
-    let mut task = task(Desired::Running);
+/// A task with every kind of resource.
+fn full_task() -> TaskAssignment {
+    let mut task = task(DesiredTaskState::Running);
     let source = MountSource::Volume { name: "data".into(), subpath: None, no_copy: false };
     task.spec.mounts = vec![Mount { target: "/data".into(), source, read_only: false }];
-    task.spec.secrets = vec![ContentMount::new("db".parse().unwrap())];
+    task.spec.secrets = vec![SecretObjectMount::new("db".parse().unwrap())];
     task.spec.health = Some(HealthCheck::new(Probe::Tcp { port: 80 }));
     task
 }
 
 #[test]
-fn volumes_come_after_the_image_is_settled_and_secrets_last() {
-    use Verb::*;
-    let task = full();
+fn volumes_follow_image_and_secrets_come_last() {
+    use ActionKind::*;
+    let task = full_task();
     let up = [
         EnsureImage,
         EnsureNetwork,
         EnsureFiles,
-        HoldPorts,
+        ReservePorts,
         EnsureVolumes,
-        EnsureContents,
+        EnsureSecretObjects,
         EnsureContainer,
         Start,
-        RecordLedger,
+        RecordHistory,
     ];
-    assert_eq!(path_of(Some(&task), fresh(Container::Absent, Ledger::first())), up);
+    assert_eq!(path_of(Some(&task), fresh(ContainerState::Absent, AttemptHistory::new())), up);
     let unsettled = TaskAssignment { digest: None, ..task.clone() };
-    assert_eq!(path_of(Some(&unsettled), fresh(Container::Absent, Ledger::first())), up[..4]);
-    // A restart in place needs both again, since they may be gone; a process that runs needs neither.
-    let again = Ledger { attempt: 2, ..Ledger::first() };
-    assert_eq!(path_of(Some(&task), fresh(Container::Recorded, again)), up[1..]);
-    let adopted = fresh(Container::Running { since: ago(5) }, Ledger::first().started(ago(5), 4));
-    assert_eq!(path_of(Some(&task), adopted), [EnsureNetwork, EnsureFiles, HoldPorts]);
+    assert_eq!(path_of(Some(&unsettled), fresh(ContainerState::Absent, AttemptHistory::new())), up[..4]);
+    // A restart in place needs both again, since they may be gone; a running process needs neither.
+    let again = AttemptHistory { attempt: 2, ..AttemptHistory::new() };
+    assert_eq!(path_of(Some(&task), fresh(ContainerState::Recorded, again)), up[1..]);
+    let adopted = fresh(
+        ContainerState::Running { since: seconds_ago(5) },
+        AttemptHistory::new().with_start(seconds_ago(5), 4),
+    );
+    assert_eq!(path_of(Some(&task), adopted), [EnsureNetwork, EnsureFiles, ReservePorts]);
 }
 
-fn checked(health: Health) -> Option<Checked> {
-    Some(Checked { health, reason: "why".into() })
+fn checked(health: Health) -> Option<HealthObservation> {
+    Some(HealthObservation { health, reason: "why".into() })
 }
 
 #[test]
-fn a_task_gets_traffic_only_while_its_checks_succeed() {
+fn traffic_is_routed_only_while_healthy() {
     use Health::{Healthy, Starting, Unhealthy};
-    let task = full();
-    let recorded = |health| Ledger::first().started(ago(100), 4).found_to_be(health);
-    let (serve, hold) = (Some(Action::Serve), Some(Action::HoldPorts));
-    let record = |health| Some(Action::RecordLedger(recorded(health)));
+    let task = full_task();
+    let recorded = |health| AttemptHistory::new().with_start(seconds_ago(100), 4).with_health(health);
+    let (serve, hold) = (Some(Action::RouteTraffic), Some(Action::ReservePorts));
+    let record = |health| Some(Action::RecordHistory(recorded(health)));
     for (ports, of_ledger, found, wanted) in [
-        (Ports::Held, Health::None, None, None),
-        (Ports::Held, Health::None, checked(Starting), None),
-        (Ports::Held, Health::None, checked(Healthy), serve.clone()),
-        (Ports::Serving, Health::None, checked(Healthy), record(Healthy)),
-        (Ports::Serving, Healthy, checked(Healthy), None),
-        (Ports::Serving, Healthy, checked(Unhealthy), hold.clone()),
-        (Ports::Held, Healthy, checked(Unhealthy), record(Unhealthy)),
-        (Ports::Held, Unhealthy, checked(Unhealthy), None),
-        (Ports::Held, Unhealthy, checked(Healthy), serve.clone()),
+        (PortState::Reserved, Health::None, None, None),
+        (PortState::Reserved, Health::None, checked(Starting), None),
+        (PortState::Reserved, Health::None, checked(Healthy), serve.clone()),
+        (PortState::Routed, Health::None, checked(Healthy), record(Healthy)),
+        (PortState::Routed, Healthy, checked(Healthy), None),
+        (PortState::Routed, Healthy, checked(Unhealthy), hold.clone()),
+        (PortState::Reserved, Healthy, checked(Unhealthy), record(Unhealthy)),
+        (PortState::Reserved, Unhealthy, checked(Unhealthy), None),
+        (PortState::Reserved, Unhealthy, checked(Healthy), serve.clone()),
         // What an earlier agent knew.
-        (Ports::Unknown, Health::None, None, hold.clone()),
-        (Ports::Unknown, Healthy, None, serve.clone()),
-        (Ports::Unknown, Unhealthy, None, hold.clone()),
+        (PortState::Unknown, Health::None, None, hold.clone()),
+        (PortState::Unknown, Healthy, None, serve.clone()),
+        (PortState::Unknown, Unhealthy, None, hold.clone()),
     ] {
-        let said = format!("{ports:?} {of_ledger:?} {found:?}");
-        let found = Found { ports, ledger: recorded(of_ledger), checked: found, ..up() };
+        let text = format!("{ports:?} {of_ledger:?} {found:?}");
+        let found =
+            ObservedTask { ports, history: recorded(of_ledger), observed_health: found, ..running_task() };
         let answer = step(Some(&task), &found, NOW);
-        assert_eq!(answer, wanted.map_or(Step::Settled, Step::Do), "{said}");
+        assert_eq!(answer, wanted.map_or(NextStep::Settled, NextStep::Do), "{text}");
     }
-    // Neither damage nor a containerd that does not answer holds up what withdraws it.
-    let failing = Found { checked: checked(Unhealthy), network: Presence::Unknown, ..up() };
-    assert_eq!(step(Some(&task), &failing, NOW), Step::Do(Action::HoldPorts));
-    let unseen = Found { sight: Sight::Stale, ..failing };
-    assert_eq!(step(Some(&task), &unseen, NOW), Step::Do(Action::HoldPorts));
-    let held = Found { ports: Ports::Held, ..unseen };
-    assert_eq!(step(Some(&task), &held, NOW), Step::Do(Action::Inspect));
+    // Neither damaged resources nor an unavailable containerd delay the withdrawal.
+    let failing = ObservedTask {
+        observed_health: checked(Unhealthy),
+        network: ResourceState::Unknown,
+        ..running_task()
+    };
+    assert_eq!(step(Some(&task), &failing, NOW), NextStep::Do(Action::ReservePorts));
+    let unseen = ObservedTask { freshness: Freshness::Stale, ..failing };
+    assert_eq!(step(Some(&task), &unseen, NOW), NextStep::Do(Action::ReservePorts));
+    let held = ObservedTask { ports: PortState::Reserved, ..unseen };
+    assert_eq!(step(Some(&task), &held, NOW), NextStep::Do(Action::Inspect));
 }
 
 #[test]
-fn what_checks_said_of_a_process_ends_with_it() {
-    let task = full();
-    let mut found = Found { checked: checked(Health::Unhealthy), ..up() };
-    found.inspected(Container::Running { since: NOW }, None);
+fn health_is_reset_with_new_process() {
+    let task = full_task();
+    let mut found = ObservedTask { observed_health: checked(Health::Unhealthy), ..running_task() };
+    found.record_inspection(ContainerState::Running { since: NOW }, None);
     assert_eq!(found.health(Some(&task)), Health::Unhealthy);
-    found.inspected(exited(1), None);
-    assert_eq!((found.health(Some(&task)), found.checked.clone()), (Health::None, None));
-    found.checked(Checked { health: Health::Healthy, reason: String::new() });
-    assert_eq!(found.checked, None, "it came too late");
-    found.succeeded(&Action::Start, NOW);
-    found.ledger = found.ledger.opened().started(NOW, 4);
+    found.record_inspection(exited(1), None);
+    assert_eq!((found.health(Some(&task)), found.observed_health.clone()), (Health::None, None));
+    found.record_health(HealthObservation { health: Health::Healthy, reason: String::new() });
+    assert_eq!(found.observed_health, None, "it came too late");
+    found.record_success(&Action::Start, NOW);
+    found.history = found.history.with_pending().with_start(NOW, 4);
     assert_eq!(found.health(Some(&task)), Health::Starting, "a restart begins anew");
     assert_eq!(found.health(None), Health::None);
     let plain = TaskAssignment { spec: TaskSpec::new("demo:1".parse().unwrap()), ..task };
@@ -319,132 +338,166 @@ fn what_checks_said_of_a_process_ends_with_it() {
 }
 
 #[test]
-fn what_a_container_could_not_be_made_of_is_made_again() {
-    let mut found = Found { container: Container::Recorded, ledger: Ledger::first(), ..up() };
-    found.failed(&Action::EnsureContainer, Severity::Transient, "no such file".into(), ago(60));
-    found.sight = Sight::Fresh;
-    found.ports = Ports::Held;
-    use Verb::*;
-    let again = [EnsureImage, EnsureVolumes, EnsureContents, EnsureContainer, Start, RecordLedger];
-    assert_eq!(path_of(Some(&full()), found), again);
-}
-
-#[test]
-fn an_exit_is_recorded_then_cleared_then_waited_for() {
-    let found = Found { container: exited(1), ..up() };
-    check(RUN, &found, Step::Do(Action::HoldPorts));
-    let held = Found { ports: Ports::Held, ..found };
-    let until = NOW + Duration::from_secs(1);
-    let ledger = Ledger {
-        attempt: 2,
-        phase: Phase::Waiting { since: NOW, until },
-        exit: Some(Exit { code: 1, out_of_memory: false }),
-        delay: Duration::from_secs(1),
-        ..held.ledger.clone()
+fn failed_container_creation_ensures_resources_again() {
+    let mut found = ObservedTask {
+        container: ContainerState::Recorded,
+        history: AttemptHistory::new(),
+        ..running_task()
     };
-    check(RUN, &held, Step::Do(Action::RecordLedger(ledger.clone())));
-    let recorded = Found { ledger: ledger.clone(), ..held };
-    check(RUN, &recorded, Step::Do(Action::DeleteProcess));
-    let waiting = Found { container: Container::Recorded, ..recorded };
-    check(RUN, &waiting, Step::WaitUntil(until));
-    let due = step(Some(&task(Desired::Running)), &waiting, until);
-    assert_eq!(due, Step::Do(Action::RecordLedger(ledger.opened())));
-    let opened = Found { ledger: ledger.opened(), ..waiting };
-    check(RUN, &opened, Step::Do(Action::EnsureContainer));
+    found.record_failure(
+        &Action::EnsureContainer,
+        Severity::Transient,
+        "no such file".into(),
+        seconds_ago(60),
+    );
+    found.freshness = Freshness::Fresh;
+    found.ports = PortState::Reserved;
+    use ActionKind::*;
+    let again = [EnsureImage, EnsureVolumes, EnsureSecretObjects, EnsureContainer, Start, RecordHistory];
+    assert_eq!(path_of(Some(&full_task()), found), again);
 }
 
 #[test]
-fn a_process_that_vanished_is_another_attempt() {
-    let found = Found { container: Container::Recorded, ports: Ports::Held, ..up() };
-    let Step::Do(Action::RecordLedger(ledger)) = step(Some(&task(Desired::Running)), &found, NOW) else {
+fn exit_is_recorded_before_process_is_deleted() {
+    let found = ObservedTask { container: exited(1), ..running_task() };
+    check(RUN, &found, NextStep::Do(Action::ReservePorts));
+    let held = ObservedTask { ports: PortState::Reserved, ..found };
+    let until = NOW + Duration::from_secs(1);
+    let history = AttemptHistory {
+        attempt: 2,
+        phase: AttemptPhase::Waiting { since: NOW, until },
+        exit: Some(TaskExit { code: 1, out_of_memory: false }),
+        delay: Duration::from_secs(1),
+        ..held.history.clone()
+    };
+    check(RUN, &held, NextStep::Do(Action::RecordHistory(history.clone())));
+    let recorded = ObservedTask { history: history.clone(), ..held };
+    check(RUN, &recorded, NextStep::Do(Action::DeleteProcess));
+    let waiting = ObservedTask { container: ContainerState::Recorded, ..recorded };
+    check(RUN, &waiting, NextStep::WaitUntil(until));
+    let due = step(Some(&task(DesiredTaskState::Running)), &waiting, until);
+    assert_eq!(due, NextStep::Do(Action::RecordHistory(history.with_pending())));
+    let opened = ObservedTask { history: history.with_pending(), ..waiting };
+    check(RUN, &opened, NextStep::Do(Action::EnsureContainer));
+}
+
+#[test]
+fn vanished_process_counts_as_failed_attempt() {
+    let found =
+        ObservedTask { container: ContainerState::Recorded, ports: PortState::Reserved, ..running_task() };
+    let NextStep::Do(Action::RecordHistory(history)) =
+        step(Some(&task(DesiredTaskState::Running)), &found, NOW)
+    else {
         panic!("the loss is not recorded");
     };
-    assert_eq!((ledger.attempt, ledger.exit), (2, None));
-    assert!(matches!(ledger.phase, Phase::Waiting { .. }));
+    assert_eq!((history.attempt, history.exit), (2, None));
+    assert!(matches!(history.phase, AttemptPhase::Waiting { .. }));
 }
 
 #[test]
-fn what_has_ended_is_not_started_again() {
-    for verdict in [Verdict::Completed, Verdict::Failed, Verdict::Shutdown, Verdict::Rejected] {
-        let ledger = Ledger::first().ended(ago(5), verdict, "why".into());
-        let found = fresh(Container::Recorded, ledger);
-        let rest = [Verb::ReleasePorts, Verb::RemoveContents, Verb::RemoveNetwork];
-        assert_eq!(path(RUN, found.clone()), rest, "{verdict:?}");
-        let absent = Found { container: Container::Absent, ..found };
-        assert_eq!(path(RUN, absent), rest, "{verdict:?}");
+fn terminal_task_is_not_restarted() {
+    for terminal_state in
+        [TerminalState::Completed, TerminalState::Failed, TerminalState::Shutdown, TerminalState::Rejected]
+    {
+        let history = AttemptHistory::new().with_end(seconds_ago(5), terminal_state, "why".into());
+        let found = fresh(ContainerState::Recorded, history);
+        let rest = [ActionKind::ReleasePorts, ActionKind::RemoveSecretObjects, ActionKind::RemoveNetwork];
+        assert_eq!(path(RUN, found.clone()), rest, "{terminal_state:?}");
+        let absent = ObservedTask { container: ContainerState::Absent, ..found };
+        assert_eq!(path(RUN, absent), rest, "{terminal_state:?}");
     }
 }
 
 #[test]
-fn a_process_gets_its_grace_and_is_killed_after_it() {
-    let stopping =
-        |at, killed_at| Found { ports: Ports::Released, stop: Some(StopSent { at, killed_at }), ..up() };
-    check(STOP, &stopping(ago(4), None), Step::WaitUntil(NOW + Duration::from_secs(6)));
-    check(STOP, &stopping(ago(10), None), Step::Do(Action::Kill));
-    check(STOP, &stopping(ago(13), Some(ago(3))), Step::WaitUntil(NOW + Duration::from_secs(7)));
-    check(STOP, &stopping(ago(20), Some(ago(10))), Step::Do(Action::Kill));
+fn process_is_killed_after_stop_grace() {
+    let stopping = |at, killed_at| ObservedTask {
+        ports: PortState::Released,
+        stop: Some(SentStop { at, killed_at }),
+        ..running_task()
+    };
+    check(STOP, &stopping(seconds_ago(4), None), NextStep::WaitUntil(NOW + Duration::from_secs(6)));
+    check(STOP, &stopping(seconds_ago(10), None), NextStep::Do(Action::Kill));
+    check(
+        STOP,
+        &stopping(seconds_ago(13), Some(seconds_ago(3))),
+        NextStep::WaitUntil(NOW + Duration::from_secs(7)),
+    );
+    check(STOP, &stopping(seconds_ago(20), Some(seconds_ago(10))), NextStep::Do(Action::Kill));
     let set_back = NOW + Duration::from_secs(3600);
-    check(STOP, &stopping(set_back, None), Step::Do(Action::Kill));
+    check(STOP, &stopping(set_back, None), NextStep::Do(Action::Kill));
 }
 
 #[test]
-fn transient_failures_are_tried_again_with_growing_delays() {
-    let failing = |failures| Found {
-        troubles: trouble(Verb::EnsureNetwork, Severity::Transient, failures),
-        image: Image::Present(digest('a')),
-        ..fresh(Container::Absent, Ledger::first())
+fn transient_failure_is_retried_with_backoff() {
+    let failing = |failures| ObservedTask {
+        failures: trouble(ActionKind::EnsureNetwork, Severity::Transient, failures),
+        image: ImageState::Present(digest('a')),
+        ..fresh(ContainerState::Absent, AttemptHistory::new())
     };
     for (failures, delay) in [(1, 250), (2, 500), (3, 1000), (7, 10_000), (1000, 10_000)] {
-        let wanted = Step::WaitUntil(NOW + Duration::from_millis(delay));
+        let wanted = NextStep::WaitUntil(NOW + Duration::from_millis(delay));
         check(RUN, &failing(failures), wanted);
     }
     let mut over = failing(3);
-    over.forget_delays();
-    check(RUN, &over, Step::Do(Action::EnsureNetwork));
+    over.reset_retry_delays();
+    check(RUN, &over, NextStep::Do(Action::EnsureNetwork));
 }
 
 #[test]
-fn permanent_failures_reject_what_does_not_run() {
-    let failing = |container| Found {
-        troubles: trouble(Verb::HoldPorts, Severity::Permanent, 1),
-        ..fresh(container, Ledger::first())
+fn permanent_failure_rejects_unstarted_task() {
+    let failing = |container| ObservedTask {
+        failures: trouble(ActionKind::ReservePorts, Severity::Permanent, 1),
+        ..fresh(container, AttemptHistory::new())
     };
-    let reason = "taking the published ports: no".to_string();
-    let rejected = Ledger::first().ended(NOW, Verdict::Rejected, reason);
-    check(RUN, &failing(Container::Absent), Step::Do(Action::RecordLedger(rejected)));
-    let running =
-        Found { troubles: trouble(Verb::Serve, Severity::Permanent, 1), ports: Ports::Held, ..up() };
-    check(RUN, &running, Step::WaitUntil(NOW + Duration::from_millis(250)));
+    let reason = "reserving published ports: no".to_string();
+    let rejected = AttemptHistory::new().with_end(NOW, TerminalState::Rejected, reason);
+    check(RUN, &failing(ContainerState::Absent), NextStep::Do(Action::RecordHistory(rejected)));
+    let running = ObservedTask {
+        failures: trouble(ActionKind::RouteTraffic, Severity::Permanent, 1),
+        ports: PortState::Reserved,
+        ..running_task()
+    };
+    check(RUN, &running, NextStep::WaitUntil(NOW + Duration::from_millis(250)));
 }
 
 #[test]
-fn failing_to_withdraw_traffic_does_not_keep_a_process_running() {
-    let found = Found { troubles: trouble(Verb::ReleasePorts, Severity::Transient, 1), ..up() };
-    check(REMOVE, &found, Step::Do(Action::SignalStop));
-    let signalled = Found { stop: Some(StopSent { at: NOW, killed_at: None }), ..found };
-    check(REMOVE, &signalled, Step::WaitUntil(NOW + Duration::from_millis(250)));
+fn stop_proceeds_when_traffic_removal_fails() {
+    let found = ObservedTask {
+        failures: trouble(ActionKind::ReleasePorts, Severity::Transient, 1),
+        ..running_task()
+    };
+    check(REMOVE, &found, NextStep::Do(Action::SignalStop));
+    let signalled = ObservedTask { stop: Some(SentStop { at: NOW, killed_at: None }), ..found };
+    check(REMOVE, &signalled, NextStep::WaitUntil(NOW + Duration::from_millis(250)));
 }
 
 #[test]
-fn removal_goes_on_whatever_failed_for_good() {
-    for verb in [Verb::RemoveNetwork, Verb::EnsureContainer] {
-        let found = Found {
-            troubles: trouble(verb, Severity::Permanent, 1),
-            ports: Ports::Released,
-            ..fresh(Container::Absent, Ledger::first().ended(NOW, Verdict::Shutdown, String::new()))
+fn removal_continues_after_permanent_failure() {
+    for verb in [ActionKind::RemoveNetwork, ActionKind::EnsureContainer] {
+        let found = ObservedTask {
+            failures: trouble(verb, Severity::Permanent, 1),
+            ports: PortState::Released,
+            ..fresh(
+                ContainerState::Absent,
+                AttemptHistory::new().with_end(NOW, TerminalState::Shutdown, String::new()),
+            )
         };
-        let answer = step(Some(&task(Desired::Remove)), &found, NOW);
-        assert!(matches!(answer, Step::Do(Action::RemoveContents)), "{answer:?}");
-        let later = Found { contents: Presence::Absent, ..found };
-        let answer = step(Some(&task(Desired::Remove)), &later, NOW);
-        assert!(matches!(answer, Step::Do(Action::RemoveNetwork | Action::RemoveFiles)), "{answer:?}");
+        let answer = step(Some(&task(DesiredTaskState::Remove)), &found, NOW);
+        assert!(matches!(answer, NextStep::Do(Action::RemoveSecretObjects)), "{answer:?}");
+        let later = ObservedTask { secret_objects: ResourceState::Absent, ..found };
+        let answer = step(Some(&task(DesiredTaskState::Remove)), &later, NOW);
+        assert!(matches!(answer, NextStep::Do(Action::RemoveNetwork | Action::RemoveFiles)), "{answer:?}");
     }
 }
 
 #[test]
-fn a_clock_set_back_does_not_stop_restarts() {
+fn clock_set_back_does_not_block_restart() {
     let until = NOW + Duration::from_secs(86_400);
-    let ledger = Ledger { attempt: 2, phase: Phase::Waiting { since: NOW, until }, ..Ledger::first() };
-    let found = fresh(Container::Recorded, ledger.clone());
-    check(RUN, &found, Step::Do(Action::RecordLedger(ledger.opened())));
+    let history = AttemptHistory {
+        attempt: 2,
+        phase: AttemptPhase::Waiting { since: NOW, until },
+        ..AttemptHistory::new()
+    };
+    let found = fresh(ContainerState::Recorded, history.clone());
+    check(RUN, &found, NextStep::Do(Action::RecordHistory(history.with_pending())));
 }

@@ -1,53 +1,54 @@
-//! Drives `step` against a model of a node whose actions fail, half-succeed and are cut short by crashes of
-//! the agent, while processes end by themselves and managers change their minds.
+//! Drives `step` against a model of a node whose actions fail, half-succeed and are interrupted by crashes of
+//! the agent, while processes exit by themselves and the desired state changes.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod chance;
+mod strategies;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use proptest::prelude::*;
 use warren_task::{
-    Action, Checked, Container, Found, Ledger, Phase, Presence, Severity, Sight, Step, Verdict,
-    is_worth_telling, report, step, supersedes,
+    Action, AttemptHistory, AttemptPhase, ContainerState, Freshness, HealthObservation, NextStep,
+    ObservedTask, ResourceState, Severity, TerminalState, build_report, should_report, step, supersedes,
 };
 use warren_types::spec::{
-    ContentMount, HealthCheck, Mount, MountSource, Probe, RestartCondition, RestartPolicy,
+    HealthCheck, Mount, MountSource, Probe, RestartCondition, RestartPolicy, SecretObjectMount,
 };
 use warren_types::{
-    Desired, Exit, Health, Id, ImageDigest, OnDisconnect, Protocol, PublishMode, PublishedPort, ServiceId,
-    TaskAssignment, TaskId, TaskReport, TaskSpec, TaskState, Timestamp,
+    DesiredTaskState, Health, Id, ImageDigest, OnDisconnect, Protocol, PublishMode, PublishedPort, ServiceId,
+    TaskAssignment, TaskExit, TaskId, TaskReport, TaskSpec, TaskState, Timestamp,
 };
 
-use crate::chance::{condition, event, lasting_health};
+use crate::strategies::{condition, event, lasting_health};
 
-/// How long a task that has everything runs on without a manager.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a task with all features keeps running while disconnected.
+const DISCONNECT_LIMIT: Duration = Duration::from_secs(60);
 
-/// What is really there. It outlives the agent, but for the ports, which the agent's own process holds.
+/// The real state of the node. It survives the agent, except for the ports, which the agent's own process
+/// holds.
 #[derive(Debug)]
-struct World {
-    container: Container,
-    label: Option<Ledger>,
-    /// What the image is that is here.
+struct NodeModel {
+    container: ContainerState,
+    stored_history: Option<AttemptHistory>,
+    /// The digest of the image on the node.
     image: Option<ImageDigest>,
-    /// What the registry says now.
+    /// The digest in the registry.
     registry: ImageDigest,
-    /// What the container was made of.
-    made_of: Option<ImageDigest>,
+    /// The image of the container.
+    container_image: Option<ImageDigest>,
     network: bool,
     files: bool,
     volumes: bool,
-    contents: bool,
+    secret_objects: bool,
     serving: bool,
-    deaf: bool,
+    ignores_stop: bool,
     starts: u32,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Fate {
+enum InjectedOutcome {
     Succeeds,
     FailsBefore,
     FailsAfter,
@@ -58,58 +59,58 @@ enum Fate {
 
 #[derive(Debug, Clone)]
 enum Event {
-    Acts(Fate),
+    Acts(InjectedOutcome),
     Exits(i32),
-    Desires(Desired),
+    Desires(DesiredTaskState),
     Passes(u64),
     LosesProcess,
-    Stumbles,
+    Interrupted,
     /// The image is deleted from the node.
     LosesImage,
-    /// The tmpfs with its secrets is gone.
-    LosesContents,
-    /// A check is over.
+    /// The tmpfs with its secrets is lost.
+    LosesSecretObjects,
+    /// A check has ended.
     Checks(Health),
-    /// The tag gets another meaning.
+    /// The tag gets another digest.
     Moves,
-    /// Managers settle what the image is: what this node said, or what another did.
+    /// Managers pin the image digest: the one that this node reported, or another.
     Settles(bool),
-    /// The node finds a manager, or loses all of them.
+    /// The node connects to a manager, or loses all of them.
     Finds(bool),
 }
 
-struct Play {
-    world: World,
-    found: Found,
+struct Simulation {
+    world: NodeModel,
+    observed: ObservedTask,
     task: TaskAssignment,
     now: Timestamp,
     highest: Option<TaskReport>,
-    /// Since when there has been no manager.
-    alone_since: Option<Timestamp>,
+    /// Since when the node has been disconnected.
+    disconnected_since: Option<Timestamp>,
 }
 
-impl Play {
+impl Simulation {
     fn new(deaf: bool, condition: RestartCondition, has_more: bool) -> Self {
         let now = Timestamp(1_000_000);
-        let world = World {
-            container: Container::Absent,
-            label: None,
+        let world = NodeModel {
+            container: ContainerState::Absent,
+            stored_history: None,
             image: None,
             registry: digest('a'),
-            made_of: None,
+            container_image: None,
             network: false,
             files: false,
             volumes: false,
-            contents: false,
+            secret_objects: false,
             serving: false,
-            deaf,
+            ignores_stop: deaf,
             starts: 0,
         };
         let task = task(condition, has_more);
-        Self { world, found: Found::new(now), task, now, highest: None, alone_since: None }
+        Self { world, observed: ObservedTask::new(now), task, now, highest: None, disconnected_since: None }
     }
 
-    /// Does the effect of `action`; the asserts are what must never be asked of a node.
+    /// Applies the effect of `action`; the asserts are actions that must never be requested.
     fn effect(&mut self, action: &Action) {
         let world = &mut self.world;
         match action {
@@ -119,57 +120,58 @@ impl Play {
             }
             Action::EnsureNetwork => world.network = true,
             Action::EnsureFiles => world.files = true,
-            Action::HoldPorts | Action::ReleasePorts => world.serving = false,
+            Action::ReservePorts | Action::ReleasePorts => world.serving = false,
             Action::EnsureVolumes => {
                 assert!(world.volumes || world.image.is_some(), "filled from nothing");
                 world.volumes = true;
             }
-            Action::EnsureContents => world.contents = true,
-            Action::RemoveContents => {
+            Action::EnsureSecretObjects => world.secret_objects = true,
+            Action::RemoveSecretObjects => {
                 assert!(!world.container.is_running(), "the secrets of a running process");
-                world.contents = false;
+                world.secret_objects = false;
             }
-            Action::Serve => {
+            Action::RouteTraffic => {
                 assert!(world.network, "traffic for a task without a network");
-                let health = self.found.health(Some(&self.task));
+                let health = self.observed.health(Some(&self.task));
                 assert!(matches!(health, Health::None | Health::Healthy), "traffic while {health:?}");
                 world.serving = true;
             }
             Action::EnsureContainer => {
                 assert!(world.network && world.files, "a container without its surroundings");
                 assert!(!world.container.is_running(), "made while it runs");
-                if matches!(world.container, Container::Absent) {
+                if matches!(world.container, ContainerState::Absent) {
                     let settled = self.task.digest.clone();
                     assert!(settled.is_some(), "made before it was settled of what");
-                    (world.label, world.made_of) = (Some(Ledger::first()), settled);
+                    (world.stored_history, world.container_image) = (Some(AttemptHistory::new()), settled);
                 }
-                world.container = Container::Created;
+                world.container = ContainerState::Created;
             }
             Action::Start => {
-                assert_eq!(world.container, Container::Created, "started twice, or before it was made");
-                assert_eq!(self.task.desired, Desired::Running, "started although not wanted");
+                assert_eq!(world.container, ContainerState::Created, "started twice, or before it was made");
+                assert_eq!(self.task.desired, DesiredTaskState::Running, "started although not wanted");
                 let patience = self.task.spec.on_disconnect.stop_after();
-                let over =
-                    patience.zip(self.found.alone_for).is_some_and(|(patience, alone)| alone >= patience);
+                let over = patience
+                    .zip(self.observed.disconnected_for)
+                    .is_some_and(|(patience, alone)| alone >= patience);
                 assert!(!over, "started without a manager, when another may run in its place");
-                world.container = Container::Running { since: self.now };
+                world.container = ContainerState::Running { since: self.now };
                 world.starts += 1;
             }
-            Action::RecordLedger(ledger) => {
-                if world.label.is_some() {
-                    world.label = Some(ledger.to_string().parse().unwrap());
+            Action::RecordHistory(history) => {
+                if world.stored_history.is_some() {
+                    world.stored_history = Some(history.to_string().parse().unwrap());
                 }
             }
-            Action::SignalStop if world.deaf => (),
-            Action::SignalStop => self.exits(143),
-            Action::Kill => self.exits(137),
+            Action::SignalStop if world.ignores_stop => (),
+            Action::SignalStop => self.exit_process(143),
+            Action::Kill => self.exit_process(137),
             Action::DeleteProcess => {
                 assert!(!world.container.is_running(), "cleared while it runs");
-                world.container = Container::Recorded;
+                world.container = ContainerState::Recorded;
             }
             Action::RemoveContainer => {
-                assert_eq!(world.container, Container::Recorded, "removed with its process");
-                (world.container, world.label) = (Container::Absent, None);
+                assert_eq!(world.container, ContainerState::Recorded, "removed with its process");
+                (world.container, world.stored_history) = (ContainerState::Absent, None);
             }
             Action::RemoveNetwork => {
                 assert!(!world.container.is_running(), "the network of a running process");
@@ -179,84 +181,94 @@ impl Play {
         }
     }
 
-    fn exits(&mut self, code: i32) {
+    fn exit_process(&mut self, code: i32) {
         if self.world.container.is_running() {
-            let exit = Exit { code, out_of_memory: false };
-            self.world.container = Container::Stopped { exit, at: self.now };
-            self.found.overtaken();
+            let exit = TaskExit { code, out_of_memory: false };
+            self.world.container = ContainerState::Stopped { exit, at: self.now };
+            self.observed.mark_stale();
         }
     }
 
     fn crash(&mut self) {
         self.world.serving = false;
-        self.found = Found::new(self.now);
+        self.observed = ObservedTask::new(self.now);
     }
 
-    /// Asks `step` once and lets the answer meet its fate.
-    fn act(&mut self, fate: Fate) -> Step {
-        self.found.alone_for = self.alone_since.map(|since| self.now.since(since));
-        let answer = step(Some(&self.task), &self.found, self.now);
-        let Step::Do(action) = &answer else {
-            assert_eq!(step(Some(&self.task), &self.found, self.now), answer, "asked twice");
+    /// Calls `step` once and applies the injected outcome.
+    fn run_step(&mut self, fate: InjectedOutcome) -> NextStep {
+        self.observed.disconnected_for =
+            self.disconnected_since.map(|since| self.now.saturating_since(since));
+        let answer = step(Some(&self.task), &self.observed, self.now);
+        let NextStep::Do(action) = &answer else {
+            assert_eq!(step(Some(&self.task), &self.observed, self.now), answer, "asked twice");
             return answer;
         };
         let fate = match (action, fate) {
-            // Nothing can be made of what is not here.
-            (Action::EnsureContainer, Fate::Succeeds | Fate::FailsAfter) if self.lacks() => Fate::FailsBefore,
-            (Action::EnsureContainer, Fate::CrashesAfter) if self.lacks() => Fate::CrashesBefore,
+            // Nothing can be created from a missing image.
+            (Action::EnsureContainer, InjectedOutcome::Succeeds | InjectedOutcome::FailsAfter)
+                if self.lacks() =>
+            {
+                InjectedOutcome::FailsBefore
+            }
+            (Action::EnsureContainer, InjectedOutcome::CrashesAfter) if self.lacks() => {
+                InjectedOutcome::CrashesBefore
+            }
             (Action::EnsureVolumes, fate) if !self.world.volumes && self.world.image.is_none() => {
                 match fate {
-                    Fate::Succeeds | Fate::FailsAfter => Fate::FailsBefore,
-                    Fate::CrashesAfter => Fate::CrashesBefore,
+                    InjectedOutcome::Succeeds | InjectedOutcome::FailsAfter => InjectedOutcome::FailsBefore,
+                    InjectedOutcome::CrashesAfter => InjectedOutcome::CrashesBefore,
                     fate => fate,
                 }
             }
             (_, fate) => fate,
         };
-        if matches!(fate, Fate::Succeeds | Fate::FailsAfter | Fate::CrashesAfter) {
+        if matches!(
+            fate,
+            InjectedOutcome::Succeeds | InjectedOutcome::FailsAfter | InjectedOutcome::CrashesAfter
+        ) {
             self.effect(action);
         }
         let severity = match fate {
-            Fate::Refused if action.verb().brings_up() => Severity::Permanent,
+            InjectedOutcome::Refused if action.kind().is_required_to_run() => Severity::Permanent,
             _ => Severity::Transient,
         };
         match fate {
-            Fate::Succeeds if *action == Action::Inspect => {
-                self.found.inspected(self.world.container, self.world.label.clone());
+            InjectedOutcome::Succeeds if *action == Action::Inspect => {
+                self.observed.record_inspection(self.world.container, self.world.stored_history.clone());
             }
-            Fate::Succeeds if *action == Action::EnsureImage => {
-                self.found.obtained(self.world.image.clone().unwrap());
+            InjectedOutcome::Succeeds if *action == Action::EnsureImage => {
+                self.observed.record_image(self.world.image.clone().unwrap());
             }
-            Fate::Succeeds => {
-                let stale = self.found.sight != Sight::Fresh;
-                self.found.succeeded(action, self.now);
-                if stale || self.found.container != self.world.container {
-                    self.found.overtaken();
+            InjectedOutcome::Succeeds => {
+                let stale = self.observed.freshness != Freshness::Fresh;
+                self.observed.record_success(action, self.now);
+                if stale || self.observed.container != self.world.container {
+                    self.observed.mark_stale();
                 }
             }
-            Fate::FailsBefore | Fate::FailsAfter | Fate::Refused => {
-                self.found.failed(action, severity, "no".into(), self.now);
+            InjectedOutcome::FailsBefore | InjectedOutcome::FailsAfter | InjectedOutcome::Refused => {
+                self.observed.record_failure(action, severity, "no".into(), self.now);
             }
-            Fate::CrashesBefore | Fate::CrashesAfter => self.crash(),
+            InjectedOutcome::CrashesBefore | InjectedOutcome::CrashesAfter => self.crash(),
         }
-        self.tell();
+        self.report();
         answer
     }
 
-    /// What the container is made of, or what it mounts, is not here.
+    /// The image of the container, or what it mounts, is missing.
     fn lacks(&self) -> bool {
         let mounts = !self.task.spec.secrets.is_empty();
-        self.lacks_image() || mounts && !(self.world.contents && self.world.volumes)
+        self.lacks_image() || mounts && !(self.world.secret_objects && self.world.volumes)
     }
 
     fn lacks_image(&self) -> bool {
-        let wanted = self.world.made_of.as_ref().or(self.task.digest.as_ref());
+        let wanted = self.world.container_image.as_ref().or(self.task.digest.as_ref());
         wanted.is_none() || self.world.image.as_ref() != wanted
     }
 
     /// Keeps the highest report, as a manager does.
-    fn tell(&mut self) {
-        let said = report(self.task.id, Some(&self.task), &self.found);
+    fn report(&mut self) {
+        let said = build_report(self.task.id, Some(&self.task), &self.observed);
         assert!(!said.ready || matches!(said.health, Health::None | Health::Healthy), "{said:?}");
         if said.removed {
             assert!(self.is_empty(), "said removed, but {:?}", self.world);
@@ -267,41 +279,50 @@ impl Play {
     }
 
     fn is_empty(&self) -> bool {
-        let World { container, label, network, files, contents, serving, .. } = &self.world;
-        *container == Container::Absent && label.is_none() && !network && !files && !contents && !serving
+        let NodeModel {
+            container,
+            stored_history: label,
+            network,
+            files,
+            secret_objects: contents,
+            serving,
+            ..
+        } = &self.world;
+        *container == ContainerState::Absent && label.is_none() && !network && !files && !contents && !serving
     }
 
-    fn meet(&mut self, event: &Event) {
+    fn handle(&mut self, event: &Event) {
         match event {
             Event::Acts(fate) => {
-                self.act(*fate);
+                self.run_step(*fate);
             }
-            Event::Exits(code) => self.exits(*code),
+            Event::Exits(code) => self.exit_process(*code),
             Event::Desires(desired) => self.task.desired = self.task.desired.max(*desired),
             Event::Passes(seconds) => self.now = self.now + Duration::from_secs(*seconds),
             Event::LosesProcess => {
                 if self.world.container.is_running() {
-                    self.world.container = Container::Recorded;
-                    self.found.overtaken();
+                    self.world.container = ContainerState::Recorded;
+                    self.observed.mark_stale();
                 }
             }
-            Event::Stumbles => {
-                self.found.overtaken();
-                self.found.distrust_surroundings();
+            Event::Interrupted => {
+                self.observed.mark_stale();
+                self.observed.invalidate_resources();
             }
             Event::LosesImage => self.world.image = None,
-            Event::LosesContents => {
+            Event::LosesSecretObjects => {
                 if !self.world.container.is_running() {
-                    self.world.contents = false;
+                    self.world.secret_objects = false;
                 }
             }
             Event::Checks(health) => {
                 if self.world.container.is_running() && self.task.spec.health.is_some() {
-                    self.found.checked(Checked { health: *health, reason: "it said".into() });
+                    self.observed
+                        .record_health(HealthObservation { health: *health, reason: "it said".into() });
                 }
             }
-            Event::Finds(true) => self.alone_since = None,
-            Event::Finds(false) => self.alone_since = self.alone_since.or(Some(self.now)),
+            Event::Finds(true) => self.disconnected_since = None,
+            Event::Finds(false) => self.disconnected_since = self.disconnected_since.or(Some(self.now)),
             Event::Moves => self.world.registry = digest('b'),
             Event::Settles(by_another) => {
                 let said = self.highest.as_ref().and_then(|said| said.image.clone());
@@ -313,64 +334,66 @@ impl Play {
 
     /// Managers and checks do their part.
     fn settles(&mut self) -> bool {
-        let before = (self.task.digest.clone(), self.found.health(Some(&self.task)));
-        self.meet(&Event::Settles(false));
+        let before = (self.task.digest.clone(), self.observed.health(Some(&self.task)));
+        self.handle(&Event::Settles(false));
         if !matches!(before.1, Health::None | Health::Healthy) {
-            self.meet(&Event::Checks(Health::Healthy));
+            self.handle(&Event::Checks(Health::Healthy));
         }
-        before != (self.task.digest.clone(), self.found.health(Some(&self.task)))
+        before != (self.task.digest.clone(), self.observed.health(Some(&self.task)))
     }
 
-    /// Without further faults the task comes to rest; time passes only as far as `step` asks for.
+    /// Without further faults the task settles; time passes only as far as `step` needs.
     fn settle(&mut self) {
-        self.meet(&Event::Finds(true));
+        self.handle(&Event::Finds(true));
         for _ in 0..200 {
-            match self.act(Fate::Succeeds) {
-                Step::Do(_) => (),
-                Step::WaitUntil(moment) => {
+            match self.run_step(InjectedOutcome::Succeeds) {
+                NextStep::Do(_) => (),
+                NextStep::WaitUntil(moment) => {
                     assert!(moment > self.now, "waits for what is past");
                     self.now = moment;
                 }
-                Step::Settled if self.settles() => (),
-                Step::Settled => return,
+                NextStep::Settled if self.settles() => (),
+                NextStep::Settled => return,
             }
         }
-        panic!("does not settle: {:?} {:?}", self.world, self.found);
+        panic!("does not settle: {:?} {:?}", self.world, self.observed);
     }
 
-    fn health_at_rest(&self) -> Health {
+    fn settled_health(&self) -> Health {
         if self.task.spec.health.is_some() { Health::Healthy } else { Health::None }
     }
 
-    fn at_rest(&self) {
-        let said = report(self.task.id, Some(&self.task), &self.found);
-        let ended = self.found.ledger.verdict().is_some();
+    fn assert_settled(&self) {
+        let said = build_report(self.task.id, Some(&self.task), &self.observed);
+        let ended = self.observed.history.terminal_state().is_some();
         match self.task.desired {
-            Desired::Remove => assert!(said.removed && self.is_empty(), "{:?}", self.world),
-            // The agent died and forgot that it had rejected the task. Managers did not, and do not listen.
-            Desired::Ready | Desired::Running if !ended && self.task.digest.is_none() => {
+            DesiredTaskState::Remove => assert!(said.removed && self.is_empty(), "{:?}", self.world),
+            // The agent died and lost the rejection of the task. Managers have it, and ignore other reports.
+            DesiredTaskState::Ready | DesiredTaskState::Running if !ended && self.task.digest.is_none() => {
                 assert!(self.highest.as_ref().unwrap().state.is_terminal());
-                assert_eq!(self.world.container, Container::Absent);
+                assert_eq!(self.world.container, ContainerState::Absent);
             }
-            Desired::Running if !ended => {
+            DesiredTaskState::Running if !ended => {
                 assert!(said.ready && self.world.serving && self.world.container.is_running());
-                assert_eq!(self.world.made_of, self.task.digest, "made of another image");
-                let Phase::Started { health, .. } = self.found.ledger.phase else { panic!("not recorded") };
-                assert_eq!((health, said.health), (said.health, self.health_at_rest()));
-                assert!(is_worth_telling(Some(&self.task), &self.found));
+                assert_eq!(self.world.container_image, self.task.digest, "made of another image");
+                let AttemptPhase::Started { health, .. } = self.observed.history.phase else {
+                    panic!("not recorded")
+                };
+                assert_eq!((health, said.health), (said.health, self.settled_health()));
+                assert!(should_report(Some(&self.task), &self.observed));
             }
-            Desired::Ready if !ended => assert_eq!(self.world.container, Container::Created),
+            DesiredTaskState::Ready if !ended => assert_eq!(self.world.container, ContainerState::Created),
             _ => {
-                assert!(matches!(self.world.container, Container::Absent | Container::Recorded));
+                assert!(matches!(self.world.container, ContainerState::Absent | ContainerState::Recorded));
                 assert!(said.state.is_terminal() && !self.world.serving && !self.world.network);
-                assert!(!self.world.contents, "secrets of what does not run");
+                assert!(!self.world.secret_objects, "secrets of what does not run");
             }
         }
-        if self.found.ledger.verdict() == Some(Verdict::Completed) {
+        if self.observed.history.terminal_state() == Some(TerminalState::Completed) {
             assert_ne!(self.task.spec.restart.condition, RestartCondition::Any, "it was to go on");
-            assert_eq!(self.found.ledger.exit, Some(Exit { code: 0, out_of_memory: false }));
+            assert_eq!(self.observed.history.exit, Some(TaskExit { code: 0, out_of_memory: false }));
         }
-        assert_ne!(self.found.network, Presence::Unknown);
+        assert_ne!(self.observed.network, ResourceState::Unknown);
     }
 }
 
@@ -398,59 +421,59 @@ fn task(condition: RestartCondition, has_more: bool) -> TaskAssignment {
         digest: None,
         ports: vec![port],
         address: [10, 210, 0, 2].into(),
-        desired: Desired::Ready,
+        desired: DesiredTaskState::Ready,
         service_labels: BTreeMap::new(),
         volumes: Vec::new(),
     }
 }
 
-/// With everything that a task can have around it.
+/// With every feature of a task.
 fn full() -> TaskSpec {
     let source = MountSource::Volume { name: "data".into(), subpath: None, no_copy: false };
     TaskSpec {
         mounts: vec![Mount { target: "/data".into(), source, read_only: false }],
-        secrets: vec![ContentMount::new("db".parse().unwrap())],
+        secrets: vec![SecretObjectMount::new("db".parse().unwrap())],
         health: Some(HealthCheck::new(Probe::Tcp { port: 80 })),
-        on_disconnect: OnDisconnect::StopAfter(PATIENCE),
+        on_disconnect: OnDisconnect::StopAfter(DISCONNECT_LIMIT),
         ..TaskSpec::new("demo:1".parse().unwrap())
     }
 }
 
-fn run(deaf: bool, condition: RestartCondition, has_more: bool, events: &[Event]) -> Play {
-    let mut play = Play::new(deaf, condition, has_more);
+fn run(deaf: bool, condition: RestartCondition, has_more: bool, events: &[Event]) -> Simulation {
+    let mut play = Simulation::new(deaf, condition, has_more);
     for event in events {
-        play.meet(event);
+        play.handle(event);
     }
     play.settle();
-    play.at_rest();
+    play.assert_settled();
     play
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever happened, a task comes to rest as wanted, is at rest the second time, and its last report is
-    /// one that a manager does not drop.
+    /// After any faults a task settles in its desired state, stays settled, and its last report is one that a
+    /// manager does not drop.
     #[test]
-    fn a_task_always_comes_to_rest(
+    fn task_always_settles(
         deaf: bool,
         condition in condition(),
         has_more: bool,
         events in prop::collection::vec(event(0), 0..80),
     ) {
         let mut play = run(deaf, condition, has_more, &events);
-        let last = report(play.task.id, Some(&play.task), &play.found);
+        let last = build_report(play.task.id, Some(&play.task), &play.observed);
         let kept = play.highest.clone().unwrap();
-        // An agent that crashed after the record was gone does not know the attempts any more.
+        // An agent that crashed after the record was removed does not know the attempts any more.
         let same = kept == last || (kept.removed && last.removed);
         prop_assert!(same, "a manager would keep {:?}, not {:?}", kept, last);
-        prop_assert_eq!(play.act(Fate::Succeeds), Step::Settled);
+        prop_assert_eq!(play.run_step(InjectedOutcome::Succeeds), NextStep::Settled);
         play.crash();
         play.settle();
-        play.at_rest();
+        play.assert_settled();
     }
 
-    /// Where everything fails, the tries become rare: no number of things to do makes a task spin.
+    /// If everything fails, retries become rare: no number of actions makes a task spin.
     #[test]
     fn failures_do_not_spin(
         deaf: bool,
@@ -458,26 +481,26 @@ proptest! {
         events in prop::collection::vec(event(0), 0..40),
         crash: bool,
     ) {
-        let mut play = Play::new(deaf, RestartCondition::Any, has_more);
+        let mut play = Simulation::new(deaf, RestartCondition::Any, has_more);
         for event in &events {
-            play.meet(event);
+            play.handle(event);
         }
         if crash {
             play.crash();
         }
-        play.act(Fate::Succeeds);
+        play.run_step(InjectedOutcome::Succeeds);
         let (began, mut tries) = (play.now, 0);
-        while play.now.since(began) < Duration::from_secs(600) {
-            match play.act(Fate::FailsBefore) {
-                Step::Do(_) => tries += 1,
-                Step::WaitUntil(moment) => play.now = moment,
-                Step::Settled => break,
+        while play.now.saturating_since(began) < Duration::from_secs(600) {
+            match play.run_step(InjectedOutcome::FailsBefore) {
+                NextStep::Do(_) => tries += 1,
+                NextStep::WaitUntil(moment) => play.now = moment,
+                NextStep::Settled => break,
             }
-            prop_assert!(tries < 600, "still trying: {:?}", play.found);
+            prop_assert!(tries < 600, "still trying: {:?}", play.observed);
         }
     }
 
-    /// Also when actions are refused for good; and once removed, nothing is left.
+    /// Also when actions fail permanently; and once removed, nothing is left.
     #[test]
     fn nothing_is_left_of_a_removed_task(
         deaf: bool,
@@ -486,82 +509,82 @@ proptest! {
         events in prop::collection::vec(event(3), 0..80),
     ) {
         let mut play = run(deaf, condition, has_more, &events);
-        play.meet(&Event::Desires(Desired::Remove));
+        play.handle(&Event::Desires(DesiredTaskState::Remove));
         play.settle();
-        play.at_rest();
+        play.assert_settled();
         prop_assert!(play.highest.unwrap().removed);
     }
 
-    /// A node that stays without managers runs nothing that minds for longer than its time, the stop included, and says
-    /// so when it finds one.
+    /// A node that stays disconnected runs no task with `stop_after` for longer than its limit, the stop
+    /// included, and reports it when it reconnects.
     #[test]
-    fn nothing_that_minds_outlasts_its_time_without_a_manager(
+    fn stop_after_is_honoured_without_manager(
         deaf: bool,
         condition in condition(),
         events in prop::collection::vec(event(0), 0..80),
     ) {
-        let mut play = Play::new(deaf, condition, true);
+        let mut play = Simulation::new(deaf, condition, true);
         for event in &events {
-            play.meet(event);
+            play.handle(event);
         }
-        play.meet(&Event::Finds(false));
-        play.now = play.now + PATIENCE;
+        play.handle(&Event::Finds(false));
+        play.now = play.now + DISCONNECT_LIMIT;
         let last = play.now + play.task.spec.stop_grace;
         for _ in 0..200 {
-            match play.act(Fate::Succeeds) {
-                Step::Do(_) => (),
-                Step::WaitUntil(moment) if moment <= last => play.now = moment,
-                Step::WaitUntil(_) | Step::Settled => break,
+            match play.run_step(InjectedOutcome::Succeeds) {
+                NextStep::Do(_) => (),
+                NextStep::WaitUntil(moment) if moment <= last => play.now = moment,
+                NextStep::WaitUntil(_) | NextStep::Settled => break,
             }
         }
-        prop_assert!(!play.world.container.is_running(), "{:?} {:?}", play.world, play.found);
+        prop_assert!(!play.world.container.is_running(), "{:?} {:?}", play.world, play.observed);
         prop_assert!(!play.world.serving);
         play.settle();
-        play.at_rest();
+        play.assert_settled();
     }
 
-    /// A crash between any two actions of a life without other faults neither starts a process twice nor
+    /// A crash between any two actions of a lifecycle without other faults neither starts a process twice nor
     /// counts an attempt too many.
     #[test]
     fn a_crash_between_two_actions_changes_nothing(crash_after in 0..24usize, after: bool, has_more: bool) {
-        let mut play = Play::new(false, RestartCondition::Any, has_more);
-        play.meet(&Event::Desires(Desired::Running));
+        let mut play = Simulation::new(false, RestartCondition::Any, has_more);
+        play.handle(&Event::Desires(DesiredTaskState::Running));
         for _ in 0..crash_after {
-            play.act(Fate::Succeeds);
+            play.run_step(InjectedOutcome::Succeeds);
         }
-        play.act(if after { Fate::CrashesAfter } else { Fate::CrashesBefore });
+        play.run_step(if after { InjectedOutcome::CrashesAfter } else { InjectedOutcome::CrashesBefore });
         play.settle();
-        play.at_rest();
-        prop_assert_eq!((play.world.starts, play.found.ledger.attempt), (1, 1));
+        play.assert_settled();
+        prop_assert_eq!((play.world.starts, play.observed.history.attempt), (1, 1));
     }
 
-    /// What managers heard of a task's health stays true when the agent dies at any step after that: a task that was
-    /// ready is not said to be unready, and one that was not is not said to be ready.
+    /// The health that managers received stays true when the agent dies at any later step: a task that was
+    /// ready is not reported as unready, and one that was not is not reported as ready.
     #[test]
-    fn a_restarted_agent_says_what_the_one_before_it_said(
+    fn restarted_agent_reports_same_health(
         checks in prop::collection::vec((lasting_health(), 0..6usize), 1..6),
         crashes in 1..3usize,
     ) {
-        let mut play = Play::new(false, RestartCondition::Any, true);
-        play.meet(&Event::Desires(Desired::Running));
+        let mut play = Simulation::new(false, RestartCondition::Any, true);
+        play.handle(&Event::Desires(DesiredTaskState::Running));
         play.settle();
-        let told = |play: &Play| {
-            let worth = is_worth_telling(Some(&play.task), &play.found);
-            let said = report(play.task.id, Some(&play.task), &play.found);
+        let sent = |play: &Simulation| {
+            let worth = should_report(Some(&play.task), &play.observed);
+            let said = build_report(play.task.id, Some(&play.task), &play.observed);
             (worth && said.state == TaskState::Running).then_some((said.health, said.ready))
         };
-        let mut last = told(&play).unwrap();
+        let mut last = sent(&play).unwrap();
         for (health, actions) in checks {
-            play.meet(&Event::Checks(health));
+            play.handle(&Event::Checks(health));
             for _ in 0..actions {
-                play.act(Fate::Succeeds);
-                last = told(&play).unwrap_or(last);
+                play.run_step(InjectedOutcome::Succeeds);
+                last = sent(&play).unwrap_or(last);
             }
         }
         for _ in 0..crashes {
             play.crash();
-            while let Step::Do(_) = play.act(Fate::Succeeds) {
-                let now = told(&play).unwrap_or(last);
+            while let NextStep::Do(_) = play.run_step(InjectedOutcome::Succeeds) {
+                let now = sent(&play).unwrap_or(last);
                 prop_assert_eq!(now, last);
             }
         }

@@ -6,104 +6,106 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures::FutureExt;
 use tokio::sync::watch;
-use warren_image::{Credentials, Digest, Error, Listed, Part, Progress, Reference};
+use warren_image::{
+    Digest, Error, ImagePart, ImagePullProgress, ListedImage, Reference, RegistryCredentials,
+};
 use warren_types::Timestamp;
 
-use super::{Arrival, ImageSource};
+use super::{ImagePull, ImageSource};
 
-/// What each image takes, in bytes.
+/// Size of each image, in bytes.
 const SIZE: u64 = 1 << 20;
 
-/// What the registry does when it is asked for an image.
+/// The registry's answer to a pull.
 #[derive(Debug, Clone)]
-enum Answer {
-    /// It has it.
-    Gives(Digest),
-    /// It does not give it.
-    Fails(Error),
-    /// It comes, and came so far.
-    Sends(Progress),
+enum RegistryAnswer {
+    /// The image.
+    Image(Digest),
+    /// An error.
+    Error(Error),
+    /// The pull stalls at this progress.
+    Stalled(ImagePullProgress),
 }
 
 #[derive(Debug, Default)]
 struct State {
-    here: BTreeMap<String, Digest>,
-    registry: BTreeMap<String, Answer>,
+    present: BTreeMap<String, Digest>,
+    registry: BTreeMap<String, RegistryAnswer>,
     pulled: Vec<String>,
     users: Vec<Option<String>>,
     used: BTreeMap<String, Timestamp>,
 }
 
-/// The images of a node and a registry, as a test says. Clones are the same.
+/// The images of a node and a registry, set by a test. Clones share them.
 #[derive(Debug, Clone)]
 pub struct FakeImages {
     state: watch::Sender<State>,
-    waiting: Arc<AtomicUsize>,
+    waiter_count: Arc<AtomicUsize>,
 }
 
 impl Default for FakeImages {
     fn default() -> Self {
-        Self { state: watch::Sender::new(State::default()), waiting: Arc::default() }
+        Self { state: watch::Sender::new(State::default()), waiter_count: Arc::default() }
     }
 }
 
-/// Counts one who waits for a pull.
-struct Waiting(Arc<AtomicUsize>);
+/// Counts waiting pulls.
+struct WaiterGuard(Arc<AtomicUsize>);
 
-impl Drop for Waiting {
+impl Drop for WaiterGuard {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
 impl FakeImages {
-    /// The image is on the node.
-    pub fn has(&self, reference: &Reference, digest: Digest) {
-        self.state.send_modify(|state| state.here.extend([(reference.record(), digest)]));
+    /// Puts the image on the node.
+    pub fn add(&self, reference: &Reference, digest: Digest) {
+        self.state.send_modify(|state| state.present.extend([(reference.record_name(), digest)]));
     }
 
-    /// Nothing is on the node any more.
-    pub fn loses_all(&self) {
-        self.state.send_modify(|state| state.here.clear());
+    /// Removes all images from the node.
+    pub fn remove_all(&self) {
+        self.state.send_modify(|state| state.present.clear());
     }
 
-    /// The registry gives the image, also to those who wait for it.
-    pub fn gives(&self, reference: &Reference, digest: Digest) {
-        self.answers(reference, Answer::Gives(digest));
+    /// Makes the registry serve the image, also for waiting pulls.
+    pub fn serve(&self, reference: &Reference, digest: Digest) {
+        self.set_answer(reference, RegistryAnswer::Image(digest));
     }
 
-    /// The registry does not give the image, also not to those who wait for it.
-    pub fn fails(&self, reference: &Reference, error: Error) {
-        self.answers(reference, Answer::Fails(error));
+    /// Makes pulls of the image fail, also waiting ones.
+    pub fn fail(&self, reference: &Reference, error: Error) {
+        self.set_answer(reference, RegistryAnswer::Error(error));
     }
 
-    /// The registry sends the image, and does not come to an end.
-    pub fn sends(&self, reference: &Reference, progress: Progress) {
-        self.answers(reference, Answer::Sends(progress));
+    /// Makes pulls of the image stall.
+    pub fn stall_at(&self, reference: &Reference, progress: ImagePullProgress) {
+        self.set_answer(reference, RegistryAnswer::Stalled(progress));
     }
 
-    /// The names that were pulled, in order.
+    /// Names of pulled images, in order.
     pub fn pulled(&self) -> Vec<String> {
         self.state.borrow().pulled.clone()
     }
 
-    /// As whom each of them was asked for.
-    pub fn users(&self) -> Vec<Option<String>> {
+    /// Registry user of each pull.
+    pub fn registry_users(&self) -> Vec<Option<String>> {
         self.state.borrow().users.clone()
     }
 
-    /// How many wait for pulls.
-    pub fn waiting(&self) -> usize {
-        self.waiting.load(Ordering::SeqCst)
+    /// Number of waiting pulls.
+    pub fn waiter_count(&self) -> usize {
+        self.waiter_count.load(Ordering::SeqCst)
     }
 
-    /// The images that were used.
+    /// The images with a recorded use.
     pub fn used(&self) -> Vec<String> {
         self.state.borrow().used.keys().cloned().collect()
     }
 
-    fn answers(&self, reference: &Reference, answer: Answer) {
-        self.state.send_modify(|state| state.registry.extend([(reference.record(), answer)]));
+    fn set_answer(&self, reference: &Reference, answer: RegistryAnswer) {
+        self.state.send_modify(|state| state.registry.extend([(reference.record_name(), answer)]));
     }
 }
 
@@ -112,42 +114,42 @@ impl ImageSource for FakeImages {
     async fn find(&self, reference: &Reference) -> Result<Option<Digest>, Error> {
         let state = self.state.borrow();
         Ok(match reference.digest() {
-            Some(digest) => state.here.values().find(|here| *here == digest).cloned(),
-            None => state.here.get(&reference.record()).cloned(),
+            Some(digest) => state.present.values().find(|here| *here == digest).cloned(),
+            None => state.present.get(&reference.record_name()).cloned(),
         })
     }
 
-    fn pull(&self, reference: &Reference, credentials: Option<Credentials>) -> Arrival {
-        let name = reference.record();
+    fn pull(&self, reference: &Reference, credentials: Option<RegistryCredentials>) -> ImagePull {
+        let name = reference.record_name();
         self.state.send_modify(|state| {
             state.pulled.push(name.clone());
             state.users.push(credentials.map(|credentials| credentials.user.clone()));
         });
-        self.waiting.fetch_add(1, Ordering::SeqCst);
-        let waiting = Waiting(Arc::clone(&self.waiting));
-        let (said, progress) = watch::channel(Progress::default());
+        self.waiter_count.fetch_add(1, Ordering::SeqCst);
+        let waiting = WaiterGuard(Arc::clone(&self.waiter_count));
+        let (said, progress) = watch::channel(ImagePullProgress::default());
         let (mut answers, state) = (self.state.subscribe(), self.state.clone());
         let outcome = async move {
             let _waiting = waiting;
             loop {
                 let answer = answers.borrow_and_update().registry.get(&name).cloned();
                 match answer {
-                    Some(Answer::Gives(digest)) => {
-                        state.send_modify(|state| state.here.extend([(name.clone(), digest.clone())]));
+                    Some(RegistryAnswer::Image(digest)) => {
+                        state.send_modify(|state| state.present.extend([(name.clone(), digest.clone())]));
                         return Ok(digest);
                     }
-                    Some(Answer::Fails(error)) => return Err(error),
-                    Some(Answer::Sends(progress)) => said.send_modify(|said| *said = progress),
+                    Some(RegistryAnswer::Error(error)) => return Err(error),
+                    Some(RegistryAnswer::Stalled(progress)) => said.send_modify(|said| *said = progress),
                     None => {}
                 }
                 answers.changed().await.expect("its sender is held above");
             }
         };
-        Arrival { progress, outcome: outcome.boxed() }
+        ImagePull { progress, result: outcome.boxed() }
     }
 
-    async fn touch(&self, reference: &Reference, now: Timestamp) -> Result<(), Error> {
-        self.state.send_modify(|state| state.used.extend([(reference.record(), now)]));
+    async fn mark_used(&self, reference: &Reference, now: Timestamp) -> Result<(), Error> {
+        self.state.send_modify(|state| state.used.extend([(reference.record_name(), now)]));
         Ok(())
     }
 
@@ -155,22 +157,22 @@ impl ImageSource for FakeImages {
         Ok(self.find(reference).await?.map_or(0, |_| SIZE))
     }
 
-    async fn list(&self) -> Result<Vec<Listed>, Error> {
+    async fn list(&self) -> Result<Vec<ListedImage>, Error> {
         let state = self.state.borrow();
-        let row = |(name, digest): (&String, &Digest)| Listed {
+        let row = |(name, digest): (&String, &Digest)| ListedImage {
             reference: name.clone(),
             digest: digest.clone(),
             created: Timestamp(0),
-            changed: Timestamp(0),
+            updated: Timestamp(0),
             last_used: state.used.get(name).copied().unwrap_or(Timestamp(0)),
-            parts: BTreeMap::from([(Part::Blob(digest.clone()), SIZE)]),
+            parts: BTreeMap::from([(ImagePart::Blob(digest.clone()), SIZE)]),
         };
-        Ok(state.here.iter().map(row).collect())
+        Ok(state.present.iter().map(row).collect())
     }
 
     async fn remove(&self, name: &str) -> Result<bool, Error> {
         let mut was_here = false;
-        self.state.send_modify(|state| was_here = state.here.remove(name).is_some());
+        self.state.send_modify(|state| was_here = state.present.remove(name).is_some());
         Ok(was_here)
     }
 }

@@ -1,18 +1,18 @@
 use std::net::Ipv4Addr;
 
 use warren_network::fake::FakeNetwork;
-use warren_network::{DEFAULT_MTU, NodeSettings, PortHolder};
+use warren_network::{DEFAULT_MTU, NodeNetworkSettings, PortHolder};
 use warren_types::Id;
 
 use super::*;
-use crate::samples::{port, task, task_id};
+use crate::fixtures::{port, task, task_id};
 
-async fn board() -> (Arc<FakeNetwork>, Ports) {
+async fn new_shares() -> (Arc<FakeNetwork>, HostPortShares) {
     let network = Arc::new(FakeNetwork::new("/run/none"));
     let ranges = vec!["10.210.0.0/16".parse().unwrap()];
-    let node = NodeSettings::new(ranges, "10.210.0.0/24".parse().unwrap(), DEFAULT_MTU).unwrap();
+    let node = NodeNetworkSettings::new(ranges, "10.210.0.0/24".parse().unwrap(), DEFAULT_MTU).unwrap();
     network.ensure_node(&node).await.unwrap();
-    let ports = Ports::new(network.clone());
+    let ports = HostPortShares::new(network.clone());
     (network, ports)
 }
 
@@ -29,18 +29,18 @@ fn backend(number: u8) -> SocketAddrV4 {
 }
 
 #[tokio::test]
-async fn shares_come_and_go_and_the_last_one_frees_the_port() {
-    let (network, ports) = board().await;
+async fn port_is_free_after_last_share_is_released() {
+    let (network, ports) = new_shares().await;
     for _ in 0..2 {
-        ports.hold(&publishing(1)).await.unwrap();
+        ports.reserve(&publishing(1)).await.unwrap();
         assert_eq!(network.ports(), [(at(8080), BTreeSet::new())].into());
     }
     for _ in 0..2 {
-        ports.serve(&publishing(1)).await.unwrap();
-        ports.serve(&publishing(2)).await.unwrap();
+        ports.route(&publishing(1)).await.unwrap();
+        ports.route(&publishing(2)).await.unwrap();
     }
     assert_eq!(network.ports()[&at(8080)], BTreeSet::from([backend(1), backend(2)]));
-    ports.hold(&publishing(1)).await.unwrap();
+    ports.reserve(&publishing(1)).await.unwrap();
     assert_eq!(network.ports()[&at(8080)], BTreeSet::from([backend(2)]));
     ports.release(&task_id(2)).await.unwrap();
     assert_eq!(network.ports(), [(at(8080), BTreeSet::new())].into());
@@ -48,42 +48,42 @@ async fn shares_come_and_go_and_the_last_one_frees_the_port() {
         ports.release(&task_id(1)).await.unwrap();
         assert!(network.ports().is_empty());
     }
-    ports.serve(&publishing(3)).await.unwrap();
+    ports.route(&publishing(3)).await.unwrap();
     assert_eq!(network.ports()[&at(8080)], BTreeSet::from([backend(3)]));
 }
 
 #[tokio::test]
-async fn a_port_that_another_process_has_is_left_to_it() {
-    let (network, ports) = board().await;
+async fn port_of_another_process_is_not_taken() {
+    let (network, ports) = new_shares().await;
     network.occupy(at(8080), PortHolder { pid: 1, name: "nginx".into() });
-    let refused = ports.hold(&publishing(1)).await.unwrap_err();
+    let refused = ports.reserve(&publishing(1)).await.unwrap_err();
     assert!(refused.to_string().contains("nginx"), "{refused}");
-    assert!(matches!(refused, PortsError::Network(warren_network::Error::PortTaken { .. })));
+    assert!(matches!(refused, HostPortError::Network(warren_network::Error::PortTaken { .. })));
     network.vacate(at(8080));
     ports.release(&task_id(1)).await.unwrap();
     assert!(network.ports().is_empty());
-    ports.serve(&publishing(1)).await.unwrap();
+    ports.route(&publishing(1)).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_port_passes_to_another_service_only_when_it_is_free() {
-    let (_network, ports) = board().await;
-    ports.hold(&publishing(1)).await.unwrap();
+async fn port_changes_service_only_when_free() {
+    let (_network, ports) = new_shares().await;
+    ports.reserve(&publishing(1)).await.unwrap();
     let mut other = publishing(1);
     other.id.service = ServiceId(Id(8));
-    let refused = ports.hold(&other).await.unwrap_err();
-    assert!(matches!(refused, PortsError::OfAnotherService { .. }), "{refused}");
+    let refused = ports.reserve(&other).await.unwrap_err();
+    assert!(matches!(refused, HostPortError::OwnedByOtherService { .. }), "{refused}");
     ports.release(&task_id(1)).await.unwrap();
-    ports.hold(&other).await.unwrap();
+    ports.reserve(&other).await.unwrap();
 }
 
 #[tokio::test]
-async fn many_changes_at_once_all_count() {
-    let (network, ports) = board().await;
+async fn concurrent_changes_are_all_applied() {
+    let (network, ports) = new_shares().await;
     let ports = Arc::new(ports);
     let serve = |number| {
         let ports = Arc::clone(&ports);
-        tokio::spawn(async move { ports.serve(&publishing(number)).await })
+        tokio::spawn(async move { ports.route(&publishing(number)).await })
     };
     for served in (1..=50).map(serve).collect::<Vec<_>>() {
         served.await.unwrap().unwrap();
@@ -92,10 +92,10 @@ async fn many_changes_at_once_all_count() {
 }
 
 #[tokio::test]
-async fn an_adopted_share_counts_before_it_is_served_again() {
-    let (network, ports) = board().await;
+async fn adopted_share_counts_before_publish() {
+    let (network, ports) = new_shares().await;
     let backends = ports.adopt(&[Arc::new(publishing(1)), Arc::new(publishing(2))]);
     assert_eq!(backends, [(at(8080), BTreeSet::from([backend(1), backend(2)]))].into());
-    ports.serve(&publishing(1)).await.unwrap();
+    ports.route(&publishing(1)).await.unwrap();
     assert_eq!(network.ports()[&at(8080)].len(), 2, "the other one is not dropped meanwhile");
 }

@@ -3,38 +3,38 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 
 use tempfile::TempDir;
-use warren_runtime::fake::{Failure, Fake, Fault, Operation};
-use warren_runtime::{ContainerId, ContainerSpec, Owner};
+use warren_runtime::fake::{FakeFailure, FakeRuntime, FaultPoint, RuntimeOperation};
+use warren_runtime::{ContainerId, ContainerOwner, ContainerSpec};
 use warren_types::spec::Mount;
-use warren_types::template::NodeValues;
-use warren_volume::Local;
+use warren_types::template::TemplateNodeValues;
+use warren_volume::LocalVolumeDriver;
 
 use super::*;
-use crate::samples::{image, task, task_id};
+use crate::fixtures::{image, task, task_id};
 
-struct Node {
-    volumes: Volumes,
-    runtime: Fake,
-    wishes: watch::Sender<Wishes>,
+struct Fixture {
+    volumes: TaskVolumes,
+    runtime: FakeRuntime,
+    desired_state: watch::Sender<DesiredState>,
     dir: TempDir,
 }
 
-impl Node {
+impl Fixture {
     fn new() -> Self {
-        let (runtime, dir) = (Fake::new(), tempfile::tempdir().unwrap());
+        let (runtime, dir) = (FakeRuntime::new(), tempfile::tempdir().unwrap());
         let files = dir.path().join("image");
         fs::create_dir_all(files.join("var/lib/db")).unwrap();
         fs::write(files.join("var/lib/db/first"), "from the image").unwrap();
         std::os::unix::fs::chown(files.join("var/lib/db"), Some(70), Some(71)).unwrap();
         runtime.add_image_files(&image(), &files);
-        let (wishes, wanted) = watch::channel(Wishes { confirmed: true, ..Wishes::default() });
-        let driver = Arc::new(Local::new(dir.path().join("volumes")));
-        let pins = Pins::new(dir.path().join("pins"));
-        let volumes = Volumes::new(driver, pins, Arc::new(runtime.clone()), wanted);
-        Self { volumes, runtime, wishes, dir }
+        let (wishes, wanted) = watch::channel(DesiredState { is_confirmed: true, ..DesiredState::default() });
+        let driver = Arc::new(LocalVolumeDriver::new(dir.path().join("volumes")));
+        let pins = SubpathMounts::new(dir.path().join("pins"));
+        let volumes = TaskVolumes::new(driver, pins, Arc::new(runtime.clone()), wanted);
+        Self { volumes, runtime, desired_state: wishes, dir }
     }
 
-    async fn ensure(&self, task: &TaskAssignment) -> Result<Sources, VolumesError> {
+    async fn ensure(&self, task: &TaskAssignment) -> Result<MountSources, MountSourceError> {
         let labels = BTreeMap::from([("disk".to_owned(), "fast".to_owned())]);
         let values = TemplateValues {
             service_id: task.id.service.to_string(),
@@ -42,7 +42,7 @@ impl Node {
             service_labels: &task.service_labels,
             task_id: task.id.to_string(),
             slot: task.slot,
-            node: Some(NodeValues { id: "n".into(), hostname: "n1", labels: &labels }),
+            node: Some(TemplateNodeValues { id: "n".into(), hostname: "n1", labels: &labels }),
         };
         self.volumes.ensure(task, &values).await
     }
@@ -51,9 +51,9 @@ impl Node {
         self.dir.path().join("volumes").join(name)
     }
 
-    fn has(&self, number: u64, record: impl FnOnce(&mut ContainerSpec)) -> ContainerId {
+    fn add_container(&self, number: u64, record: impl FnOnce(&mut ContainerSpec)) -> ContainerId {
         let id = ContainerId::parse(&task_id(number).to_string()).unwrap();
-        let owner = Owner { task: task_id(number).to_string(), attempt: 1, spec_hash: "h".into() };
+        let owner = ContainerOwner { task: task_id(number).to_string(), attempt: 1, spec_hash: "h".into() };
         let mut spec = ContainerSpec::new(id.clone(), owner, image());
         record(&mut spec);
         futures::executor::block_on(self.runtime.ensure_created(&spec)).unwrap();
@@ -77,7 +77,7 @@ pub(super) fn with(mounts: impl IntoIterator<Item = (Mount, VolumeAssignment)>) 
     task
 }
 
-pub(super) fn part(name: &str, target: &str, path: &str) -> (Mount, VolumeAssignment) {
+pub(super) fn subpath_mount(name: &str, target: &str, path: &str) -> (Mount, VolumeAssignment) {
     let (mut mount, assigned) = volume(name, target);
     mount.source = MountSource::Volume { name: name.into(), subpath: Some(path.into()), no_copy: false };
     (mount, assigned)
@@ -89,8 +89,8 @@ fn bind(path: &str) -> Mount {
 }
 
 #[tokio::test]
-async fn a_volume_begins_with_what_the_image_has_at_its_target_once() {
-    let node = Node::new();
+async fn empty_volume_is_filled_from_image_once() {
+    let node = Fixture::new();
     let task = with([volume("data", "/var/lib/db"), volume("empty", "/nowhere")]);
     for _twice in 0..2 {
         let sources = node.ensure(&task).await.unwrap();
@@ -99,22 +99,22 @@ async fn a_volume_begins_with_what_the_image_has_at_its_target_once() {
     assert_eq!(fs::read_to_string(node.path("data/first")).unwrap(), "from the image");
     assert_eq!(fs::metadata(node.path("data")).unwrap().uid(), 70);
     assert_eq!(fs::read_dir(node.path("empty")).unwrap().count(), 0);
-    // One look for what is filled, and one each time for what is still empty.
-    assert_eq!(node.runtime.calls(Operation::ImageFiles), 3);
+    // One call for the filled volume, and one each time for the empty one.
+    assert_eq!(node.runtime.call_count(RuntimeOperation::ImageFiles), 3);
 }
 
 #[tokio::test]
-async fn nothing_is_copied_where_that_is_not_wanted() {
-    let node = Node::new();
+async fn no_copy_when_disabled() {
+    let node = Fixture::new();
     let (mut mount, mut assigned) = volume("bare", "/var/lib/db");
     mount.source = MountSource::Volume { name: "bare".into(), subpath: None, no_copy: true };
     assigned.options = [("uid".to_owned(), "9".to_owned()), ("mode".to_owned(), "700".to_owned())].into();
-    let task = with([(mount, assigned), part("parts", "/var/lib/db", "sub/dir")]);
+    let task = with([(mount, assigned), subpath_mount("parts", "/var/lib/db", "sub/dir")]);
     let sources = node.ensure(&task).await.unwrap();
     let bare = fs::metadata(node.path("bare")).unwrap();
     assert_eq!((bare.uid(), bare.gid(), bare.mode() & 0o7777), (9, 0, 0o700));
     assert_eq!(fs::read_dir(node.path("bare")).unwrap().count(), 0);
-    assert_eq!(node.runtime.calls(Operation::ImageFiles), 0);
+    assert_eq!(node.runtime.call_count(RuntimeOperation::ImageFiles), 0);
     let shown = sources.paths[1].clone().unwrap();
     assert!(shown.starts_with(node.dir.path().join("pins")), "{}", shown.display());
     fs::write(shown.join("file"), "").unwrap();
@@ -124,9 +124,10 @@ async fn nothing_is_copied_where_that_is_not_wanted() {
 }
 
 #[tokio::test]
-async fn templates_are_expanded_for_the_task_on_this_node() {
-    let node = Node::new();
-    let mut task = with([part("data", "/a", "{{.Node.Hostname}}/{{.Task.Slot}}"), volume("data", "/b")]);
+async fn templates_use_values_of_task_and_node() {
+    let node = Fixture::new();
+    let mut task =
+        with([subpath_mount("data", "/a", "{{.Node.Hostname}}/{{.Task.Slot}}"), volume("data", "/b")]);
     task.spec.mounts.insert(1, bind("/srv/{{.Node.Labels.disk}}/{{.Service.Name}}"));
     let tmpfs = MountSource::Tmpfs { size: None, mode: None, exec: false };
     task.spec.mounts.push(Mount { target: "/tmp".into(), source: tmpfs, read_only: false });
@@ -136,8 +137,8 @@ async fn templates_are_expanded_for_the_task_on_this_node() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_expanded_is_permanent_and_named() {
-    let node = Node::new();
+async fn template_error_is_permanent_and_names_field() {
+    let node = Fixture::new();
     let refused = async |task: TaskAssignment, words: &str| {
         let error = node.ensure(&task).await.unwrap_err();
         assert!(error.to_string().contains(words) && !error.is_transient(), "{error}");
@@ -152,25 +153,25 @@ async fn what_cannot_be_expanded_is_permanent_and_named() {
     refused(bound("/{{.Task"), "task.mounts[0].source.bind.path").await;
     let mut labelled = bound("/srv/{{.Service.Labels.dir}}");
     labelled.service_labels.insert("dir".into(), "../etc".into());
-    refused(labelled.clone(), "is \"/srv/../etc\" on this node, which is not an absolute path").await;
-    let mut escaping = with([part("data", "/a", "{{.Service.Labels.dir}}")]);
+    refused(labelled.clone(), "expands to \"/srv/../etc\" on this node; expected an absolute path").await;
+    let mut escaping = with([subpath_mount("data", "/a", "{{.Service.Labels.dir}}")]);
     escaping.service_labels = labelled.service_labels;
-    refused(escaping, "task.mounts[0].source.volume.subpath is \"../etc\"").await;
+    refused(escaping, "task.mounts[0].source.volume.subpath expands to \"../etc\"").await;
     let mut wrong = with([volume("data", "/a")]);
     wrong.volumes[0].options.insert("size".into(), "1".into());
     refused(wrong, "options[\"size\"]").await;
     let mut older = with([volume("data", "/a")]);
     older.volumes.clear();
     let error = node.ensure(&older).await.unwrap_err();
-    assert!(matches!(error, VolumesError::Unassigned { .. }) && error.is_transient(), "{error}");
+    assert!(matches!(error, MountSourceError::Unassigned { .. }) && error.is_transient(), "{error}");
     assert!(!node.path("data").exists());
 }
 
 #[tokio::test]
-async fn an_image_that_cannot_be_read_now_can_be_later() {
-    let node = Node::new();
+async fn unreadable_image_is_transient() {
+    let node = Fixture::new();
     let task = with([volume("data", "/var/lib/db")]);
-    node.runtime.fail_next(Operation::ImageFiles, Fault::Before(Failure::Unavailable));
+    node.runtime.fail_next(RuntimeOperation::ImageFiles, FaultPoint::Before(FakeFailure::Unavailable));
     let error = node.ensure(&task).await.unwrap_err();
     assert!(error.is_transient(), "{error}");
     node.runtime.remove_image(&image());
@@ -182,8 +183,8 @@ async fn an_image_that_cannot_be_read_now_can_be_later() {
 }
 
 #[tokio::test]
-async fn a_volume_in_use_is_not_deleted() {
-    let node = Node::new();
+async fn volume_in_use_is_not_purged() {
+    let node = Fixture::new();
     let user = with([volume("data", "/a")]);
     node.ensure(&user).await.unwrap();
     fs::write(node.path("data/file"), "kept").unwrap();
@@ -193,25 +194,29 @@ async fn a_volume_in_use_is_not_deleted() {
         assert!(matches!(&error, PurgeError::InUse { by: found, .. } if *found == by), "{error}");
         assert!(node.path("data/file").exists());
     };
-    node.wishes.send_modify(|wishes| wishes.confirmed = false);
+    node.desired_state.send_modify(|wishes| wishes.is_confirmed = false);
     let error = node.volumes.purge(&name("data")).await.unwrap_err();
     assert!(matches!(error, PurgeError::Unconfirmed), "{error}");
     let wanted = BTreeMap::from([(user.id, Arc::new(user.clone()))]);
-    node.wishes.send_replace(Wishes { tasks: wanted, confirmed: true, ..Wishes::default() });
+    node.desired_state.send_replace(DesiredState {
+        tasks: wanted,
+        is_confirmed: true,
+        ..DesiredState::default()
+    });
     in_use().await;
-    let container = node.has(1, |spec| spec.assignment = serde_json::to_vec(&user).unwrap());
+    let container = node.add_container(1, |spec| spec.assignment = serde_json::to_vec(&user).unwrap());
     in_use().await;
-    node.wishes.send_modify(|wishes| wishes.tasks.clear());
+    node.desired_state.send_modify(|wishes| wishes.tasks.clear());
     in_use().await;
     node.runtime.remove(&container).await.unwrap();
-    let torn = node.has(2, |spec| spec.assignment = b"{".to_vec());
+    let torn = node.add_container(2, |spec| spec.assignment = b"{".to_vec());
     let error = node.volumes.purge(&name("data")).await.unwrap_err();
     assert!(
         matches!(&error, PurgeError::Unreadable { container } if *container == torn.to_string()),
         "{error}"
     );
     node.runtime.remove(&torn).await.unwrap();
-    node.has(3, |spec| spec.assignment = serde_json::to_vec(&task(3)).unwrap());
+    node.add_container(3, |spec| spec.assignment = serde_json::to_vec(&task(3)).unwrap());
     for _twice in 0..2 {
         node.volumes.purge(&name("data")).await.unwrap();
         assert!(!node.path("data").exists());
@@ -219,20 +224,27 @@ async fn a_volume_in_use_is_not_deleted() {
 }
 
 #[test]
-fn users_are_named_up_to_a_number() {
+fn named_users_are_bounded() {
     let tasks = |count: u32| (1..=count).map(|number| format!("t{number}")).collect();
-    assert_eq!(named(&tasks(2)), "t1, t2");
-    assert_eq!(named(&tasks(7)), "t1, t2, t3, t4, t5 and 2 others");
+    assert_eq!(list_users(&tasks(2)), "t1, t2");
+    assert_eq!(list_users(&tasks(7)), "t1, t2, t3, t4, t5 and 2 others");
 }
 
 #[tokio::test]
-async fn a_sweep_removes_what_a_killed_agent_left() {
-    let node = Node::new();
-    std::mem::forget(node.ensure(&with([part("data", "/a", "sub")])).await.unwrap());
+async fn sweep_removes_leftovers_of_killed_agent() {
+    let node = Fixture::new();
+    std::mem::forget(node.ensure(&with([subpath_mount("data", "/a", "sub")])).await.unwrap());
     fs::create_dir(node.path(".copy-data")).unwrap();
-    let (driver, pins) =
-        (Local::new(node.dir.path().join("volumes")), Pins::new(node.dir.path().join("pins")));
-    let next = Volumes::new(Arc::new(driver), pins, Arc::new(node.runtime.clone()), node.wishes.subscribe());
+    let (driver, pins) = (
+        LocalVolumeDriver::new(node.dir.path().join("volumes")),
+        SubpathMounts::new(node.dir.path().join("pins")),
+    );
+    let next = TaskVolumes::new(
+        Arc::new(driver),
+        pins,
+        Arc::new(node.runtime.clone()),
+        node.desired_state.subscribe(),
+    );
     for _twice in 0..2 {
         next.sweep().await.unwrap();
     }

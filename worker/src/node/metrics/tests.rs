@@ -1,48 +1,56 @@
-//! What a scrape shows.
+//! Content of a scrape.
 
 use std::time::Duration;
 
 use warren_control::{Shutdown, SystemClock};
-use warren_runtime::fake::Fake;
-use warren_runtime::{ContainerId, Usage};
-use warren_telemetry::{Part, Telemetry};
-use warren_types::{Exit, Health, Timestamp};
+use warren_runtime::fake::FakeRuntime;
+use warren_runtime::{ContainerId, ContainerUsage};
+use warren_telemetry::{Telemetry, TelemetryComponent};
+use warren_types::{Health, TaskExit, Timestamp};
 
 use super::*;
-use crate::samples::{task, task_id};
+use crate::fixtures::{task, task_id};
 
-struct World {
-    fake: Fake,
-    wishes: watch::Sender<Wishes>,
+struct Fixture {
+    fake: FakeRuntime,
+    desired_state: watch::Sender<DesiredState>,
     metrics: WorkerMetrics,
-    stats: Arc<Stats>,
-    loops: Loops,
+    stats: Arc<TaskStats>,
+    background_tasks: BackgroundTasks,
     telemetry: Telemetry,
 }
 
-fn wanted(numbers: &[u64]) -> Wishes {
+fn desired(numbers: &[u64]) -> DesiredState {
     let tasks = numbers.iter().map(|number| (task_id(*number), Arc::new(task(*number)))).collect();
-    Wishes { tasks, ..Wishes::default() }
+    DesiredState { tasks, ..DesiredState::default() }
 }
 
-impl World {
+impl Fixture {
     fn new() -> Self {
-        let (fake, metrics) = (Fake::new(), WorkerMetrics::default());
-        let (wishes, receiver) = watch::channel(wanted(&[1, 2]));
-        let stats = Arc::new(Stats::new(Arc::new(fake.clone()), receiver.clone()));
-        let loops = Loops::new(Shutdown::new(), Arc::new(SystemClock::new()), Arc::new(|| 0));
-        let meter = Arc::new(Meter::new("/".into()));
-        let sources = Sources { stats: stats.clone(), meter, wishes: receiver, loops: loops.clone() };
-        let telemetry = Telemetry::of(&[]);
-        telemetry.add("worker", Part { metrics: register(&metrics, sources), ..Part::default() });
-        Self { fake, wishes, metrics, stats, loops, telemetry }
+        let (fake, metrics) = (FakeRuntime::new(), WorkerMetrics::default());
+        let (wishes, receiver) = watch::channel(desired(&[1, 2]));
+        let stats = Arc::new(TaskStats::new(Arc::new(fake.clone()), receiver.clone()));
+        let loops = BackgroundTasks::new(Shutdown::new(), Arc::new(SystemClock::new()), Arc::new(|| 0));
+        let meter = Arc::new(NodeMeter::new("/".into()));
+        let sources = MetricSources {
+            stats: stats.clone(),
+            meter,
+            desired_state: receiver,
+            background_tasks: loops.clone(),
+        };
+        let telemetry = Telemetry::with_components(&[]);
+        telemetry.add(
+            "worker",
+            TelemetryComponent { metrics: register(&metrics, sources), ..TelemetryComponent::default() },
+        );
+        Self { fake, desired_state: wishes, metrics, stats, background_tasks: loops, telemetry }
     }
 
     fn text(&self) -> String {
         self.telemetry.metrics().unwrap()
     }
 
-    /// The value of a series, by its whole name.
+    /// The value of a series, by its full name.
     fn value(&self, series: &str) -> Option<f64> {
         let text = self.text();
         let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
@@ -62,7 +70,7 @@ fn report(number: u64, state: TaskState, attempt: u32) -> TaskReport {
         since: Timestamp(0),
         reason: String::new(),
         ready: false,
-        exit: Some(Exit { code: 137, out_of_memory: true }),
+        exit: Some(TaskExit { code: 137, out_of_memory: true }),
         removed: false,
         next_attempt: None,
         image: None,
@@ -71,8 +79,8 @@ fn report(number: u64, state: TaskState, attempt: u32) -> TaskReport {
 }
 
 #[tokio::test]
-async fn a_worker_without_tasks_shows_the_machine() {
-    let world = World::new();
+async fn worker_without_tasks_shows_node_usage() {
+    let world = Fixture::new();
     for name in ["worker_heartbeat_failures_total", "worker_tasks_running", "worker_task_failures_total"] {
         assert_eq!(world.value(name), Some(0.0), "{name}");
     }
@@ -86,16 +94,16 @@ async fn a_worker_without_tasks_shows_the_machine() {
 }
 
 #[tokio::test]
-async fn what_happens_to_tasks_moves_their_series_until_they_are_gone() {
-    let world = World::new();
+async fn task_series_change_and_disappear_with_task() {
+    let world = Fixture::new();
     let now = Instant::now();
     for (state, attempt) in [(TaskState::Preparing, 1), (TaskState::Running, 1), (TaskState::Running, 2)] {
-        world.metrics.saw(&report(1, state, attempt), now);
+        world.metrics.record_report(&report(1, state, attempt), now);
     }
-    world.metrics.saw(&report(2, TaskState::Preparing, 1), now);
-    world.metrics.saw(&report(2, TaskState::Failed, 1), now);
-    world.metrics.checked(task_id(1), false);
-    world.metrics.checked(task_id(1), true);
+    world.metrics.record_report(&report(2, TaskState::Preparing, 1), now);
+    world.metrics.record_report(&report(2, TaskState::Failed, 1), now);
+    world.metrics.record_check(task_id(1), false);
+    world.metrics.record_check(task_id(1), true);
     assert_eq!(world.value("worker_tasks_running"), Some(1.0));
     assert_eq!(world.value("worker_task_failures_total"), Some(1.0));
     assert_eq!(world.value("worker_task_start_duration_seconds_count"), Some(1.0));
@@ -107,17 +115,17 @@ async fn what_happens_to_tasks_moves_their_series_until_they_are_gone() {
     ] {
         assert_eq!((world.of_task(name, 1), world.of_task(name, 2)), (Some(first), Some(second)), "{name}");
     }
-    world.wishes.send_replace(wanted(&[1]));
+    world.desired_state.send_replace(desired(&[1]));
     assert_eq!(world.of_task("container_restarts_total", 2), None, "nobody wants it any more");
     world.metrics.forget(&task_id(1));
     assert!(!world.text().contains("container_"));
 }
 
 #[tokio::test]
-async fn usage_is_that_of_the_last_look() {
-    let world = World::new();
+async fn usage_is_last_sample() {
+    let world = Fixture::new();
     let id = ContainerId::parse(&task_id(1).to_string()).unwrap();
-    let usage = Usage {
+    let usage = ContainerUsage {
         cpu: Duration::from_millis(2500),
         memory: 4096,
         received: 1,
@@ -128,7 +136,7 @@ async fn usage_is_that_of_the_last_look() {
     };
     world.fake.set_usage(&id, Some(usage));
     assert_eq!(world.of_task("container_cpu_seconds_total", 1), None);
-    world.stats.look(Instant::now());
+    world.stats.sample(Instant::now());
     for (name, value) in [
         ("container_cpu_seconds_total", 2.5),
         ("container_memory_bytes", 4096.0),
@@ -140,15 +148,15 @@ async fn usage_is_that_of_the_last_look() {
         assert_eq!((world.of_task(name, 1), world.of_task(name, 2)), (Some(value), None), "{name}");
     }
     world.fake.set_usage(&id, None);
-    world.stats.look(Instant::now());
+    world.stats.sample(Instant::now());
     assert_eq!(world.of_task("container_cpu_seconds_total", 1), None);
 }
 
 #[tokio::test(start_paused = true)]
-async fn heartbeats_fail_that_cannot_be_sent_and_that_nobody_is_there_for() {
-    let world = World::new();
-    world.metrics.heartbeat_missed();
-    let handle = world.loops.spawn(HEARTBEAT, Duration::from_secs(5), || async {
+async fn unsent_and_missed_heartbeats_are_counted() {
+    let world = Fixture::new();
+    world.metrics.record_missed_heartbeat();
+    let handle = world.background_tasks.spawn(HEARTBEAT, Duration::from_secs(5), || async {
         Err::<(), _>(std::io::Error::other("the session is over"))
     });
     let failed = async {

@@ -1,8 +1,8 @@
-//! What a task wrote, for a manager that asks.
+//! Streams the logs of a task to a manager.
 //!
-//! A log that is followed ends when its task is over for good by this node's own word, the newest report of its
-//! actor, so that an end between two attempts is none. The logger may still have something in its pipe then:
-//! the end is where nothing more came for two whole [`QUIET`] after that.
+//! A followed log ends when the newest report of the task's actor is final, so that an end between two
+//! attempts does not count. The logger may still have output in its pipe then: the stream ends after two
+//! intervals of [`IDLE_CHECK_INTERVAL`] without output.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,138 +10,140 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
-use warren_logger::{Entry, Error, Line, Options, Reader, Stream};
+use warren_logger::{Error, OutputEntry, OutputLine, OutputReader, OutputStream, ReadOptions};
 use warren_proto::v1;
 use warren_proto::v1::stream_frame::Frame;
-use warren_task::Wishes;
+use warren_task::DesiredState;
 use warren_types::TaskId;
 
-use super::{Outbound, StreamError};
-use crate::handlers::files::Directories;
-use crate::tasks::reporter::Reporter;
+use super::{StreamError, StreamSender};
+use crate::handlers::files::TaskDirs;
+use crate::tasks::reporter::TaskReporter;
 
-/// When nothing came for so long, it is asked whether anything can come.
-const QUIET: Duration = Duration::from_millis(500);
-/// What a frame of lines takes at most, but for one line that is larger alone.
-const FRAME: usize = 64 << 10;
-/// What a line takes beside its text: time, stream, and lengths.
-const LINE_HEAD: usize = 20;
+/// Without output for so long, the reader checks whether the log is complete.
+const IDLE_CHECK_INTERVAL: Duration = Duration::from_millis(500);
+/// Maximum size of a frame of lines, except for a single larger line.
+const MAX_FRAME_BYTES: usize = 64 << 10;
+/// Bytes of a line in addition to its text: time, stream, and lengths.
+const LINE_OVERHEAD: usize = 20;
 
 /// The logs of this node's tasks.
 pub(crate) struct TaskLogs {
-    pub directories: Directories,
-    pub reporter: Arc<Reporter>,
-    pub wishes: watch::Receiver<Wishes>,
+    pub task_dirs: TaskDirs,
+    pub reporter: Arc<TaskReporter>,
+    pub desired_state: watch::Receiver<DesiredState>,
 }
 
 impl TaskLogs {
     fn dir(&self, task: &TaskId) -> PathBuf {
-        self.directories.log(task)
+        self.task_dirs.log_dir(task)
     }
 
-    /// Whether nothing will be written any more: the task has ended for good, or is not the node's.
-    fn is_over(&self, task: &TaskId) -> bool {
-        match self.reporter.newest(task) {
+    /// Whether the log is complete: the task has ended, or is not on this node.
+    fn is_complete(&self, task: &TaskId) -> bool {
+        match self.reporter.latest(task) {
             Some(report) => report.removed || report.state.is_terminal(),
-            None => !self.wishes.borrow().tasks.contains_key(task),
+            None => !self.desired_state.borrow().tasks.contains_key(task),
         }
     }
 
-    /// Opens the log; waits for a task that is to be followed and has not got as far as having one.
-    async fn open(&self, task: &TaskId, options: Options) -> Result<Reader, Error> {
+    /// Opens the log; with `follow`, waits until a new task has one.
+    async fn open(&self, task: &TaskId, options: ReadOptions) -> Result<OutputReader, Error> {
         loop {
-            match Reader::open(&self.dir(task), options).await {
-                Err(Error::NotFound { .. }) if options.follow && !self.is_over(task) => sleep(QUIET).await,
+            match OutputReader::open(&self.dir(task), options).await {
+                Err(Error::NotFound { .. }) if options.follow && !self.is_complete(task) => {
+                    sleep(IDLE_CHECK_INTERVAL).await
+                }
                 opened => return opened,
             }
         }
     }
 }
 
-/// Sends what was asked for to its end.
+/// Sends the requested lines.
 pub(super) async fn read(
     logs: &TaskLogs,
     wish: &v1::ReadTaskLogs,
-    out: &Outbound,
+    out: &StreamSender,
 ) -> Result<Result<(), String>, StreamError> {
     let v1::ReadTaskLogs { task_id, follow, tail, since_ns } = wish;
     let task: TaskId = match task_id.parse() {
         Ok(task) => task,
-        Err(error) => return Ok(Err(format!("task {task_id:?} cannot be one: {error}"))),
+        Err(error) => return Ok(Err(format!("invalid task id {task_id:?}: {error}"))),
     };
-    let options = Options { tail: *tail, since: *since_ns, follow: *follow };
+    let options = ReadOptions { tail: *tail, since: *since_ns, follow: *follow };
     let mut reader = match logs.open(&task, options).await {
         Ok(reader) => reader,
         Err(Error::NotFound { .. }) => {
             return Ok(Err(format!(
-                "this node has nothing of task {task}: it was never started or is removed"
+                "this node has no output of task {task}: it was never started, or was removed"
             )));
         }
         Err(error) => return Ok(Err(error.to_string())),
     };
     let mut is_over = false;
     loop {
-        match timeout(QUIET, reader.next()).await {
-            Ok(Ok(Some(entries))) => tell(out, entries).await?,
+        match timeout(IDLE_CHECK_INTERVAL, reader.next()).await {
+            Ok(Ok(Some(entries))) => send_entries(out, entries).await?,
             Ok(Ok(None)) => return Ok(Ok(())),
             Ok(Err(error)) => return Ok(Err(error.to_string())),
             Err(_) if is_over => return Ok(Ok(())),
-            // A slow disk is no end.
-            Err(_) => is_over = *follow && logs.is_over(&task),
+            // A slow disk is not an end.
+            Err(_) => is_over = *follow && logs.is_complete(&task),
         }
     }
 }
 
-/// Sends entries in their order, lines together as far as that goes. Waits for a manager that reads slowly.
-async fn tell(out: &Outbound, entries: Vec<Entry>) -> Result<(), StreamError> {
-    let mut batch = Batch::default();
+/// Sends entries in order, with lines batched. Waits for a manager that reads slowly.
+async fn send_entries(out: &StreamSender, entries: Vec<OutputEntry>) -> Result<(), StreamError> {
+    let mut batch = LineBatch::default();
     for entry in entries {
         let missed = match entry {
-            Entry::Line(line) => {
+            OutputEntry::Line(line) => {
                 if let Some(full) = batch.add(line) {
-                    out.send_patiently(Frame::Lines(full)).await?;
+                    out.send_without_deadline(Frame::Lines(full)).await?;
                 }
                 continue;
             }
-            // Whose lines they are shows in their times.
-            Entry::Attempt { .. } => continue,
-            Entry::Lost { lines, bytes, .. } => {
-                format!("{lines} lines ({bytes} bytes) were not kept: the node could not write to its disk")
+            // The times of lines show their attempt.
+            OutputEntry::Attempt { .. } => continue,
+            OutputEntry::Lost { lines, bytes, .. } => {
+                format!("{lines} lines ({bytes} bytes) were lost: the node could not write to its disk")
             }
-            Entry::Missed { files } => {
-                format!("{files} files of lines were removed for newer ones before they could be read")
+            OutputEntry::RotatedAway { files } => {
+                format!("{files} log files were rotated away before they could be read")
             }
-            Entry::Damaged { bytes } => {
-                format!("{bytes} bytes of the log are damaged, as a power cut leaves them")
+            OutputEntry::Damaged { bytes } => {
+                format!("{bytes} bytes of the log are damaged, as after a power failure")
             }
         };
         if let Some(lines) = batch.take() {
-            out.send_patiently(Frame::Lines(lines)).await?;
+            out.send_without_deadline(Frame::Lines(lines)).await?;
         }
-        out.send_patiently(Frame::Missed(missed)).await?;
+        out.send_without_deadline(Frame::Missed(missed)).await?;
     }
     match batch.take() {
-        Some(lines) => out.send_patiently(Frame::Lines(lines)).await,
+        Some(lines) => out.send_without_deadline(Frame::Lines(lines)).await,
         None => Ok(()),
     }
 }
 
-/// Lines that become one frame.
+/// Lines for one frame.
 #[derive(Default)]
-struct Batch {
+struct LineBatch {
     lines: Vec<v1::LogLine>,
     bytes: usize,
 }
 
-impl Batch {
-    /// Adds a line; gives the lines before it when they are enough.
-    fn add(&mut self, line: Line) -> Option<v1::LogLines> {
-        let Line { at, stream, text, partial } = line;
-        let bytes = text.len() + LINE_HEAD;
-        let full = if self.bytes + bytes > FRAME { self.take() } else { None };
+impl LineBatch {
+    /// Adds a line; returns the earlier lines if the batch is full.
+    fn add(&mut self, line: OutputLine) -> Option<v1::LogLines> {
+        let OutputLine { at, stream, text, partial } = line;
+        let bytes = text.len() + LINE_OVERHEAD;
+        let full = if self.bytes + bytes > MAX_FRAME_BYTES { self.take() } else { None };
         let stream = match stream {
-            Stream::Out => v1::LogStream::Out,
-            Stream::Err => v1::LogStream::Err,
+            OutputStream::Stdout => v1::LogStream::Out,
+            OutputStream::Stderr => v1::LogStream::Err,
         };
         self.bytes += bytes;
         self.lines.push(v1::LogLine { at_ns: at, stream: stream.into(), text, partial });

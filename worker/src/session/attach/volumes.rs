@@ -1,4 +1,4 @@
-//! Volumes that a manager has this node list or delete.
+//! Volume operations for a manager: list, delete.
 
 use std::collections::BTreeSet;
 
@@ -6,14 +6,14 @@ use warren_proto::v1;
 use warren_proto::v1::stream_frame::Frame;
 use warren_types::VolumeName;
 
-use super::{Outbound, StreamError};
-use crate::handlers::volumes::Volumes;
+use super::{StreamError, StreamSender};
+use crate::handlers::volumes::TaskVolumes;
 
-/// Tells which volumes there are and what they take, each as soon as it was measured.
+/// Sends each volume with its disk usage as soon as it is measured.
 pub(super) async fn list(
-    volumes: &Volumes,
+    volumes: &TaskVolumes,
     wish: &v1::ListVolumes,
-    out: &Outbound,
+    out: &StreamSender,
 ) -> Result<Result<(), String>, StreamError> {
     let only: BTreeSet<VolumeName> = match wish.names.iter().map(|name| name.parse()).collect() {
         Ok(only) => only,
@@ -31,21 +31,21 @@ pub(super) async fn list(
             }
             // It was deleted meanwhile.
             Ok(None) => {}
-            // The others can be told.
-            Err(error) => tracing::warn!(%volume, %error, "cannot tell what a volume takes"),
+            // The other volumes can still be sent.
+            Err(error) => tracing::warn!(%volume, %error, "cannot measure the disk usage of a volume"),
         }
     }
     Ok(Ok(()))
 }
 
-/// Deletes the data of a volume; `Err` says why not.
-pub(super) async fn purge(volumes: &Volumes, wish: &v1::PurgeVolume) -> Result<(), String> {
+/// Deletes the data of a volume; `Err` is a human readable reason.
+pub(super) async fn purge(volumes: &TaskVolumes, wish: &v1::PurgeVolume) -> Result<(), String> {
     let volume: VolumeName = wish.name.parse().map_err(refused)?;
     volumes.purge(&volume).await.map_err(|error| error.to_string())
 }
 
 fn refused(error: impl std::fmt::Display) -> String {
-    format!("this version of the node takes other names of volumes: {error}")
+    format!("invalid volume name for this version of the node: {error}")
 }
 
 #[cfg(test)]
@@ -53,26 +53,31 @@ mod tests {
     use std::sync::Arc;
 
     use tokio::sync::{mpsc, watch};
-    use warren_runtime::fake::Fake;
-    use warren_task::Wishes;
+    use warren_runtime::fake::FakeRuntime;
+    use warren_task::DesiredState;
     use warren_types::TaskAssignment;
-    use warren_volume::{Driver, Pins, fake};
+    use warren_volume::{SubpathMounts, VolumeBackend, fake};
 
     use super::*;
-    use crate::samples::task;
+    use crate::fixtures::task;
 
-    fn node() -> (fake::Fake, watch::Sender<Wishes>, Volumes) {
-        let (driver, wishes) = (fake::Fake::new(), Wishes { confirmed: true, ..Wishes::default() });
-        let (wishes, wanted) = watch::channel(wishes);
-        let volumes =
-            Volumes::new(Arc::new(driver.clone()), Pins::new("/none"), Arc::new(Fake::new()), wanted);
-        (driver, wishes, volumes)
+    fn node() -> (fake::FakeVolumeDriver, watch::Sender<DesiredState>, TaskVolumes) {
+        let (driver, desired_state) =
+            (fake::FakeVolumeDriver::new(), DesiredState { is_confirmed: true, ..DesiredState::default() });
+        let (desired_state, wanted) = watch::channel(desired_state);
+        let volumes = TaskVolumes::new(
+            Arc::new(driver.clone()),
+            SubpathMounts::new("/none"),
+            Arc::new(FakeRuntime::new()),
+            wanted,
+        );
+        (driver, desired_state, volumes)
     }
 
-    async fn listed(volumes: &Volumes, names: &[&str]) -> Result<Vec<(String, u64)>, String> {
+    async fn listed(volumes: &TaskVolumes, names: &[&str]) -> Result<Vec<(String, u64)>, String> {
         let (frames, mut said) = mpsc::channel(16);
         let wish = v1::ListVolumes { names: names.iter().map(|name| (*name).to_owned()).collect() };
-        list(volumes, &wish, &Outbound { frames }).await.unwrap()?;
+        list(volumes, &wish, &StreamSender { frames }).await.unwrap()?;
         let mut found = Vec::new();
         while let Some(frame) = said.recv().await {
             let Some(Frame::Volumes(list)) = frame.frame else { panic!("{frame:?}") };
@@ -82,7 +87,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn volumes_are_listed_with_what_they_take() {
+    async fn volumes_are_listed_with_usage() {
         let (driver, _wishes, volumes) = node();
         assert_eq!(listed(&volumes, &[]).await.unwrap(), []);
         for name in ["a", "b"] {
@@ -97,17 +102,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_volume_is_purged_unless_it_is_used() {
-        let (driver, wishes, volumes) = node();
+    async fn volume_is_purged_unless_in_use() {
+        let (driver, desired_state, volumes) = node();
         let data: VolumeName = "data".parse().unwrap();
         driver.ensure(&data, &Default::default(), None).await.unwrap();
         let purge = async |name: &str| purge(&volumes, &v1::PurgeVolume { name: name.into() }).await;
         let used = warren_types::VolumeAssignment { name: data.clone(), options: Default::default() };
         let user = TaskAssignment { volumes: vec![used], ..task(1) };
-        wishes.send_modify(|wishes| drop(wishes.tasks.insert(user.id, Arc::new(user))));
+        desired_state.send_modify(|desired_state| drop(desired_state.tasks.insert(user.id, Arc::new(user))));
         let refused = purge("data").await.unwrap_err();
-        assert!(refused.contains("volume data is still used on this node by"), "{refused}");
-        wishes.send_modify(|wishes| wishes.tasks.clear());
+        assert!(refused.contains("volume data is in use on this node by"), "{refused}");
+        desired_state.send_modify(|desired_state| desired_state.tasks.clear());
         for _twice in 0..2 {
             assert_eq!(purge("data").await, Ok(()));
             assert!(!driver.path(&data).exists());

@@ -6,16 +6,16 @@ use warren_proto::v1;
 use warren_proto::v1::sessions_client::SessionsClient;
 use warren_proto::v1::sessions_server::SessionsServer;
 use warren_security::{
-    CertificateAuthority, Identity, LiveCertificate, Role, StrangerLimits, client_config, serve_tls,
+    CertificateAuthority, HandshakeLimits, Identity, ReloadableCertificate, Role, client_config, serve_tls,
     server_config,
 };
 
 use super::*;
-use crate::scripted::service;
+use crate::fake_manager::new_service;
 
-fn certificate(authority: &CertificateAuthority, role: Role) -> Arc<LiveCertificate> {
+fn certificate(authority: &CertificateAuthority, role: Role) -> Arc<ReloadableCertificate> {
     let identity = Identity::new(authority.cluster(), role, "1").unwrap();
-    LiveCertificate::new(&authority.issue(&identity, SystemTime::now()).unwrap())
+    ReloadableCertificate::new(&authority.issue(&identity, SystemTime::now()).unwrap())
 }
 
 fn authority() -> CertificateAuthority {
@@ -27,8 +27,8 @@ async fn manager(authority: &CertificateAuthority) -> (String, tokio::task::Join
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let tls = server_config(&authority.roots(), certificate(authority, Role::Manager)).unwrap();
-    let incoming = serve_tls(listener, tls, StrangerLimits::default());
-    let (service, sessions, attached) = service();
+    let incoming = serve_tls(listener, tls, HandshakeLimits::default());
+    let (service, sessions, attached) = new_service();
     let server = Server::builder().add_service(SessionsServer::new(service));
     let server = tokio::spawn(async move {
         let _ends = (sessions, attached);
@@ -37,9 +37,9 @@ async fn manager(authority: &CertificateAuthority) -> (String, tokio::task::Join
     (address, server)
 }
 
-fn dialer(authority: &CertificateAuthority, managers: &[&str]) -> Dialer {
+fn dialer(authority: &CertificateAuthority, managers: &[&str]) -> TlsDialer {
     let tls = client_config(&authority.roots(), Some(certificate(authority, Role::Worker))).unwrap();
-    Dialer::new(
+    TlsDialer::new(
         warren_types::NodeId(warren_types::Id(7)),
         managers.iter().map(ToString::to_string).collect(),
         tls,
@@ -50,11 +50,11 @@ fn dialer(authority: &CertificateAuthority, managers: &[&str]) -> Dialer {
 async fn managers_are_dialled_in_turn_over_tls() {
     let authority = authority();
     let (address, server) = manager(&authority).await;
-    // A port that was just given back is not served by anybody.
+    // A port that was just released has no listener.
     let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().to_string();
     // Their order is that of this node.
     let dialer = dialer(&authority, &[&gone, &address]);
-    assert_eq!(dialer.known(), 2);
+    assert_eq!(dialer.manager_count(), 2);
     let mut met = Vec::new();
     for _ in 0..4 {
         met.push(match dialer.dial().await {
@@ -62,19 +62,19 @@ async fn managers_are_dialled_in_turn_over_tls() {
                 assert_eq!(connected.dialled_from.as_deref(), Some("127.0.0.1"));
                 connected.manager
             }
-            Err(DialError::Unreachable { manager, .. }) => manager,
+            Err(ManagerDialError::Unreachable { manager, .. }) => manager,
             Err(other) => panic!("{other}"),
         });
     }
     assert!(met[0] != met[1] && met[..2] == met[2..], "{met:?}");
-    dialer.lasted(&gone);
+    dialer.record_good_session(&gone);
     let connected = dialer.dial().await.unwrap();
     assert_eq!(connected.manager, address, "not the one that was left");
     let frames = tokio_stream::iter([v1::WorkerFrame::default()]);
     SessionsClient::new(connected.channel.clone()).establish(frames).await.unwrap();
-    dialer.lasted(&address);
+    dialer.record_good_session(&address);
     assert!(dialer.dial().await.is_err(), "the other one's turn");
-    // A connection that is lost is not made again behind the session's back.
+    // A lost connection is not re-established without the session.
     server.abort();
     let _ = server.await;
     let mut client = SessionsClient::new(connected.channel);
@@ -90,11 +90,11 @@ async fn managers_are_dialled_in_turn_over_tls() {
 }
 
 #[tokio::test]
-async fn a_manager_of_another_cluster_is_not_talked_to() {
+async fn manager_of_other_cluster_is_refused() {
     let (address, server) = manager(&authority()).await;
     let refused = dialer(&authority(), &[&address]).dial().await;
-    assert!(matches!(refused, Err(DialError::Insecure { .. })));
+    assert!(matches!(refused, Err(ManagerDialError::Insecure { .. })));
     server.abort();
     let nobody = dialer(&authority(), &[]).dial().await;
-    assert!(matches!(nobody, Err(DialError::NoAddress)));
+    assert!(matches!(nobody, Err(ManagerDialError::NoAddress)));
 }

@@ -1,51 +1,52 @@
-//! From a task's spec to its container's. Each field is named here, so that none can be forgotten.
+//! Converts a task's spec to a container spec. Each field is listed, so that none can be forgotten.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use sha2::{Digest, Sha256};
-use warren_logger::Programs;
-use warren_network::files::TaskFiles;
+use warren_logger::ContainerPrograms;
+use warren_network::files::TaskNetworkFiles;
 use warren_runtime::{
-    Access, ContainerSpec, Device, Error, HostFile, Limits, Log, Mount, MountSource, Network, Owner,
-    Propagation, Reservations, Seccomp, Ulimit,
+    ContainerLimits, ContainerMount, ContainerMountSource, ContainerOwner, ContainerReservations,
+    ContainerSpec, ContainerUlimit, DevicePermissions, Error, HostDevice, HostFile, MountPropagation,
+    NetworkMode, OutputTarget, SeccompPolicy,
 };
 use warren_types::spec::{self, TaskSpec};
 use warren_types::{Bytes, ClusterId, LogLimits, MilliCpu, Resources, TaskAssignment};
 
-use super::{CLUSTER, id};
+use super::{CLUSTER_LABEL, id};
 use crate::handlers::images;
 
-/// What a container is joined with when it is made.
+/// Node-specific inputs of a container.
 #[derive(Debug, Clone)]
-pub(in crate::tasks) struct Joined {
+pub(in crate::tasks) struct ContainerInputs {
     pub netns: PathBuf,
-    pub files: TaskFiles,
-    /// The directory of its output, which is there.
+    pub files: TaskNetworkFiles,
+    /// The existing directory of its output.
     pub log: PathBuf,
     pub hostname: String,
-    pub programs: Programs,
-    /// What its mounts come from, one each; `None` for memory.
+    pub programs: ContainerPrograms,
+    /// Sources of its mounts, one each; `None` for tmpfs.
     pub sources: Vec<Option<PathBuf>>,
     /// Its secrets and configs.
-    pub contents: Vec<Mount>,
+    pub secret_objects: Vec<ContainerMount>,
 }
 
-/// Everything the task's container is made from; `expanded` is the task's own spec with what its templates stand for.
-/// The record carries the assignment, so that an agent that knows nothing else can take the container over.
-pub(in crate::tasks) fn spec(
+/// Builds the container spec; `expanded` is the task's own spec with expanded templates. The record carries
+/// the assignment, so that an agent without other state can adopt the container.
+pub(in crate::tasks) fn container_spec(
     task: &TaskAssignment,
     expanded: &TaskSpec,
     attempt: u32,
     cluster: ClusterId,
-    joined: &Joined,
+    joined: &ContainerInputs,
 ) -> Result<ContainerSpec, Error> {
     let refused = |field: &str, reason: String| Error::InvalidSpec { field: field.to_string(), reason };
-    let image = images::reference(task).map_err(|error| refused("image", error.to_string()))?;
-    let owner = Owner { task: task.id.to_string(), attempt, spec_hash: hash(task) };
+    let image = images::image_reference(task).map_err(|error| refused("image", error.to_string()))?;
+    let owner = ContainerOwner { task: task.id.to_string(), attempt, spec_hash: hash(task) };
     let assignment = serde_json::to_vec(task).map_err(|error| refused("assignment", error.to_string()))?;
     let TaskSpec {
-        // What the image is, has been settled before.
+        // The image was resolved before.
         image: _,
         pull: _,
         command,
@@ -54,7 +55,7 @@ pub(in crate::tasks) fn spec(
         workdir,
         user,
         groups,
-        // Both are in `joined` already.
+        // Both are in `joined`.
         hostname: _,
         hosts: _,
         tty,
@@ -74,10 +75,10 @@ pub(in crate::tasks) fn spec(
         devices,
         read_only,
         mounts,
-        // They are in `joined`, too.
+        // Also in `joined`.
         secrets: _,
         configs: _,
-        // When it is checked, stopped and started is the agent's to decide, not the container's.
+        // The agent, not the container, decides when it is checked, stopped and started.
         health: _,
         stop_grace: _,
         restart: _,
@@ -98,7 +99,7 @@ pub(in crate::tasks) fn spec(
         init: init.then(|| joined.programs.init.clone()),
         stop_signal: *stop_signal,
         hostname: joined.hostname.clone(),
-        network: Network::Joined(joined.netns.clone()),
+        network: NetworkMode::Joined(joined.netns.clone()),
         limits: limits_of(limits),
         reservations: reservations_of(reservations),
         ulimits: ulimits.iter().map(ulimit).collect(),
@@ -110,8 +111,8 @@ pub(in crate::tasks) fn spec(
         cap_drop: cap_drop.iter().map(ToString::to_string).collect(),
         no_new_privileges: *no_new_privileges,
         seccomp: match seccomp {
-            spec::Seccomp::Default => Seccomp::Default,
-            spec::Seccomp::Unconfined => Seccomp::Unconfined,
+            spec::Seccomp::Default => SeccompPolicy::Default,
+            spec::Seccomp::Unconfined => SeccompPolicy::Unconfined,
         },
         devices: devices.iter().map(device).collect(),
         read_only_root: *read_only,
@@ -119,92 +120,106 @@ pub(in crate::tasks) fn spec(
         files: files(&joined.files),
         log: log(logs, joined),
         assignment,
-        labels: BTreeMap::from([(CLUSTER.to_string(), cluster.to_string())]),
+        labels: BTreeMap::from([(CLUSTER_LABEL.to_string(), cluster.to_string())]),
     })
 }
 
-/// Names what the container runs: tasks of one spec and image have the same.
+/// Hash of the container's content: equal for tasks of one spec and image.
 fn hash(task: &TaskAssignment) -> String {
     let text = serde_json::to_vec(&(&task.spec, &task.digest));
     let text = text.expect("a spec is plain data with text keys");
     Sha256::digest(&text).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn limits_of(limits: &spec::Limits) -> Limits {
+fn limits_of(limits: &spec::Limits) -> ContainerLimits {
     let spec::Limits { cpu, memory, pids } = *limits;
-    Limits { cpu, memory, pids }
+    ContainerLimits { cpu, memory, pids }
 }
 
-fn reservations_of(reservations: &Resources) -> Reservations {
+fn reservations_of(reservations: &Resources) -> ContainerReservations {
     let Resources { cpu, memory } = *reservations;
-    Reservations { cpu: (cpu > MilliCpu(0)).then_some(cpu), memory: (memory > Bytes(0)).then_some(memory) }
+    ContainerReservations {
+        cpu: (cpu > MilliCpu(0)).then_some(cpu),
+        memory: (memory > Bytes(0)).then_some(memory),
+    }
 }
 
-fn ulimit(ulimit: &spec::Ulimit) -> Ulimit {
+fn ulimit(ulimit: &spec::Ulimit) -> ContainerUlimit {
     let spec::Ulimit { name, soft, hard } = ulimit;
-    let bound = |value: &Option<u64>| value.unwrap_or(Ulimit::UNLIMITED);
-    Ulimit { name: name.to_string(), soft: bound(soft), hard: bound(hard) }
+    let bound = |value: &Option<u64>| value.unwrap_or(ContainerUlimit::UNLIMITED);
+    ContainerUlimit { name: name.to_string(), soft: bound(soft), hard: bound(hard) }
 }
 
-fn device(device: &spec::Device) -> Device {
+fn device(device: &spec::Device) -> HostDevice {
     let spec::Device { source, target, access } = device;
     let spec::DeviceAccess { read, write, mknod } = *access;
-    Device { source: source.into(), target: target.into(), access: Access { read, write, mknod } }
+    HostDevice {
+        source: source.into(),
+        target: target.into(),
+        access: DevicePermissions { read, write, mknod },
+    }
 }
 
-/// Secrets and configs last, since they may be below something else.
-fn all_mounts(mounts: &[spec::Mount], joined: &Joined) -> Result<Vec<Mount>, String> {
+/// Secrets and configs last, since they may be below other mounts.
+fn all_mounts(mounts: &[spec::Mount], joined: &ContainerInputs) -> Result<Vec<ContainerMount>, String> {
     let from = |place: usize| joined.sources.get(place).cloned().flatten();
     let own = mounts.iter().enumerate().map(|(place, wanted)| mount(wanted, from(place)));
-    own.chain(joined.contents.iter().cloned().map(Ok)).collect()
+    own.chain(joined.secret_objects.iter().cloned().map(Ok)).collect()
 }
 
-fn mount(mount: &spec::Mount, from: Option<PathBuf>) -> Result<Mount, String> {
+fn mount(mount: &spec::Mount, from: Option<PathBuf>) -> Result<ContainerMount, String> {
     let spec::Mount { target, source, read_only } = mount;
-    let on_node = || from.ok_or_else(|| format!("nobody has said what {target} comes from"));
+    let on_node = || from.ok_or_else(|| format!("the source of mount {target} is unknown"));
     let source = match source {
         // The path may be a template, and was expanded.
-        spec::MountSource::Bind { path: _, propagation, recursive } => MountSource::Bind {
+        spec::MountSource::Bind { path: _, propagation, recursive } => ContainerMountSource::Bind {
             path: on_node()?,
             recursive: *recursive,
             propagation: match propagation {
-                spec::Propagation::Private => Propagation::Private,
-                spec::Propagation::Slave => Propagation::Slave,
-                spec::Propagation::Shared => Propagation::Shared,
+                spec::Propagation::Private => MountPropagation::Private,
+                spec::Propagation::Slave => MountPropagation::Slave,
+                spec::Propagation::Shared => MountPropagation::Shared,
             },
         },
-        // What is mounted in a volume is not the volume's own.
-        spec::MountSource::Volume { name: _, subpath: _, no_copy: _ } => {
-            MountSource::Bind { path: on_node()?, recursive: false, propagation: Propagation::Private }
-        }
-        spec::MountSource::Tmpfs { size, mode, exec } => MountSource::Tmpfs {
+        // Mounts within a volume do not belong to the volume.
+        spec::MountSource::Volume { name: _, subpath: _, no_copy: _ } => ContainerMountSource::Bind {
+            path: on_node()?,
+            recursive: false,
+            propagation: MountPropagation::Private,
+        },
+        spec::MountSource::Tmpfs { size, mode, exec } => ContainerMountSource::Tmpfs {
             size: *size,
             mode: *mode,
             options: if *exec { vec!["exec".to_string()] } else { Vec::new() },
         },
     };
-    Ok(Mount { target: target.into(), source, read_only: *read_only })
+    Ok(ContainerMount { target: target.into(), source, read_only: *read_only })
 }
 
-fn files(files: &TaskFiles) -> Vec<HostFile> {
-    let TaskFiles { resolv_conf, hosts, hostname } = files;
+fn files(files: &TaskNetworkFiles) -> Vec<HostFile> {
+    let TaskNetworkFiles { resolv_conf, hosts, hostname } = files;
     let file = |source: &PathBuf, target: &str| HostFile { source: source.clone(), target: target.into() };
     vec![file(resolv_conf, "/etc/resolv.conf"), file(hosts, "/etc/hosts"), file(hostname, "/etc/hostname")]
 }
 
-fn log(limits: &LogLimits, joined: &Joined) -> Log {
+fn log(limits: &LogLimits, joined: &ContainerInputs) -> OutputTarget {
     let LogLimits { max_size, max_files } = *limits;
-    Log::Binary { program: joined.programs.logger.clone(), dir: joined.log.clone(), max_size, max_files }
+    OutputTarget::Binary {
+        program: joined.programs.logger.clone(),
+        dir: joined.log.clone(),
+        max_size,
+        max_files,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::samples::{settings, task};
-    use crate::tasks::container::tests::joined;
+    use crate::fixtures::{settings, task};
+    use crate::tasks::container::tests::test_inputs;
 
     #[test]
-    fn the_hash_is_of_what_runs() {
+    fn spec_hash_covers_what_runs() {
         let mut other = task(2);
         assert_eq!(hash(&task(1)), hash(&other));
         other.spec.args = Some(vec!["x".into()]);
@@ -278,19 +293,19 @@ mod tests {
     #[test]
     fn every_field_of_a_spec_reaches_its_container() {
         let task = TaskAssignment { spec: full(), ..task(1) };
-        let secret = Mount {
+        let secret = ContainerMount {
             target: "/run/secrets/db".into(),
-            source: MountSource::Bind {
+            source: ContainerMountSource::Bind {
                 path: "/run/warren/secrets/x/db".into(),
                 recursive: false,
-                propagation: Propagation::Private,
+                propagation: MountPropagation::Private,
             },
             read_only: true,
         };
         let sources = vec![Some("/srv/data".into()), None, Some("/data/volumes/web".into())];
-        let joined = Joined { sources, contents: vec![secret.clone()], ..joined() };
-        let made = spec(&task, &task.spec, 3, settings().cluster, &joined).unwrap();
-        made.check().unwrap();
+        let joined = ContainerInputs { sources, secret_objects: vec![secret.clone()], ..test_inputs() };
+        let made = container_spec(&task, &task.spec, 3, settings().cluster, &joined).unwrap();
+        made.validate().unwrap();
         let programs = &joined.programs;
         let wanted = ContainerSpec {
             command: Some(vec!["/serve".into()]),
@@ -303,10 +318,18 @@ mod tests {
             init: Some(programs.init.clone()),
             stop_signal: warren_types::Signal::from_number(37),
             hostname: "web-1".into(),
-            network: Network::Joined("/run/netns/x".into()),
-            limits: Limits { cpu: Some(MilliCpu(500)), memory: Some(Bytes(64 << 20)), pids: Some(99) },
-            reservations: Reservations { cpu: Some(MilliCpu(250)), memory: Some(Bytes(32 << 20)) },
-            ulimits: vec![Ulimit { name: "nofile".into(), soft: 7, hard: Ulimit::UNLIMITED }],
+            network: NetworkMode::Joined("/run/netns/x".into()),
+            limits: ContainerLimits {
+                cpu: Some(MilliCpu(500)),
+                memory: Some(Bytes(64 << 20)),
+                pids: Some(99),
+            },
+            reservations: ContainerReservations { cpu: Some(MilliCpu(250)), memory: Some(Bytes(32 << 20)) },
+            ulimits: vec![ContainerUlimit {
+                name: "nofile".into(),
+                soft: 7,
+                hard: ContainerUlimit::UNLIMITED,
+            }],
             sysctls: BTreeMap::from([("net.core.somaxconn".into(), "512".into())]),
             shm_size: Some(Bytes(1 << 20)),
             oom_score_adj: Some(-5),
@@ -314,47 +337,47 @@ mod tests {
             cap_add: vec!["NET_ADMIN".into()],
             cap_drop: vec!["CHOWN".into()],
             no_new_privileges: true,
-            seccomp: Seccomp::Unconfined,
-            devices: vec![Device {
+            seccomp: SeccompPolicy::Unconfined,
+            devices: vec![HostDevice {
                 source: "/dev/fuse".into(),
                 target: "/dev/fuse2".into(),
-                access: Access { read: true, write: true, mknod: false },
+                access: DevicePermissions { read: true, write: true, mknod: false },
             }],
             read_only_root: true,
             mounts: vec![
-                Mount {
+                ContainerMount {
                     target: "/data".into(),
-                    source: MountSource::Bind {
+                    source: ContainerMountSource::Bind {
                         path: "/srv/data".into(),
                         recursive: true,
-                        propagation: Propagation::Slave,
+                        propagation: MountPropagation::Slave,
                     },
                     read_only: true,
                 },
-                Mount {
+                ContainerMount {
                     target: "/tmp".into(),
-                    source: MountSource::Tmpfs {
+                    source: ContainerMountSource::Tmpfs {
                         size: Some(Bytes(8 << 20)),
                         mode: Some(0o700),
                         options: vec!["exec".into()],
                     },
                     read_only: false,
                 },
-                Mount {
+                ContainerMount {
                     target: "/volume".into(),
-                    source: MountSource::Bind {
+                    source: ContainerMountSource::Bind {
                         path: "/data/volumes/web".into(),
                         recursive: false,
-                        propagation: Propagation::Private,
+                        propagation: MountPropagation::Private,
                     },
                     read_only: true,
                 },
                 secret,
             ],
-            files: files(&joined.files),
-            log: Log::Binary {
+            files: files(&test_inputs().files),
+            log: OutputTarget::Binary {
                 program: programs.logger.clone(),
-                dir: joined.log.clone(),
+                dir: test_inputs().log.clone(),
                 max_size: Bytes(1 << 20),
                 max_files: 3,
             },
@@ -367,9 +390,9 @@ mod tests {
     }
 
     #[test]
-    fn nothing_said_is_nothing_asked_for() {
+    fn empty_spec_sets_nothing() {
         let task = task(1);
-        let made = spec(&task, &task.spec, 1, settings().cluster, &joined()).unwrap();
+        let made = container_spec(&task, &task.spec, 1, settings().cluster, &test_inputs()).unwrap();
         let plain = ContainerSpec::new(made.id.clone(), made.owner.clone(), made.image.clone());
         let wanted = ContainerSpec {
             hostname: made.hostname.clone(),

@@ -1,58 +1,59 @@
 //! The agent is killed before and after each of its calls.
 
-use warren_types::Desired;
-use warren_types::spec::{ContentMount, HealthCheck, Probe};
+use warren_types::DesiredTaskState;
+use warren_types::spec::{HealthCheck, Probe, SecretObjectMount};
 
 use super::*;
-use crate::samples::{port, task};
+use crate::fixtures::{port, task};
 
 /// With ports, a secret and a check, whose first result is there some milliseconds after the start.
 fn publishing() -> TaskAssignment {
     let mut task = TaskAssignment { ports: vec![port(8080)], ..task(1) };
-    task.spec.secrets = vec![ContentMount::new("db".parse().unwrap())];
+    task.spec.secrets = vec![SecretObjectMount::new("db".parse().unwrap())];
     task.spec.health = Some(HealthCheck::new(Probe::Exec { command: vec!["/check".into()] }));
     task
 }
 
 fn removing() -> TaskAssignment {
-    TaskAssignment { desired: Desired::Remove, ..publishing() }
+    TaskAssignment { desired: DesiredTaskState::Remove, ..publishing() }
 }
 
-/// Lets an agent work until it dies, or until `done`. Whether it died.
-async fn dies<F: Future<Output = bool>>(agent: Agent, done: impl Fn() -> F) -> bool {
-    let (life, over) = (Arc::clone(&agent.life), agent.life.clone());
+/// Runs an agent until it is killed, or until `done`. Returns whether it was killed.
+async fn crashes<F: Future<Output = bool>>(agent: Agent, done: impl Fn() -> F) -> bool {
+    let (life, over) = (Arc::clone(&agent.crash_plan), agent.crash_plan.clone());
     eventually("dead or done", || {
         let done = done();
         let over = Arc::clone(&over);
-        async move { over.is_over() || done.await }
+        async move { over.has_crashed() || done.await }
     })
     .await;
-    let died = life.is_over();
+    let died = life.has_crashed();
     agent.kill().await;
     died
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_start_that_is_cut_short_anywhere_is_finished_by_the_next_agent() {
+async fn interrupted_start_is_finished_by_next_agent() {
     let mut deaths = 0;
     for last_takes_effect in [false, true] {
         for calls in 0.. {
             let machine = Machine::new();
-            let agent = machine.agent(wishing(vec![publishing()]), Life::of(calls, last_takes_effect));
+            let agent =
+                machine.agent(assigned(vec![publishing()]), CrashPlan::after_calls(calls, last_takes_effect));
             let (network, reporter) = (Arc::clone(&machine.network), Arc::clone(&agent.reporter));
-            let died = dies(agent, || {
-                let ready = reporter.newest(&task_id(1)).is_some_and(|report| report.ready);
+            let died = crashes(agent, || {
+                let ready = reporter.latest(&task_id(1)).is_some_and(|report| report.ready);
                 let serving = network.ports().values().any(|backends| !backends.is_empty());
                 async move { ready && serving }
             })
             .await;
-            let next = machine.immortal(wishing(vec![publishing()]));
-            let report = next.ready(1).await;
+            let next = machine.agent_without_crash(assigned(vec![publishing()]));
+            let report = next.wait_ready(1).await;
             assert_eq!(report.attempt, 1, "killed after {calls} calls");
             assert_eq!(machine.pid(1).await, Some(10_001), "only one process was ever made");
-            next.want(vec![removing()]);
-            next.removed(1).await;
-            assert_eq!(machine.left().await, Vec::<String>::new());
+            next.assign(vec![removing()]);
+            next.wait_removed(1).await;
+            assert_eq!(machine.leftovers().await, Vec::<String>::new());
             if !died {
                 break;
             }
@@ -63,24 +64,25 @@ async fn a_start_that_is_cut_short_anywhere_is_finished_by_the_next_agent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_removal_that_is_cut_short_anywhere_is_finished_by_the_next_agent() {
+async fn interrupted_removal_is_finished_by_next_agent() {
     let mut deaths = 0;
     for last_takes_effect in [false, true] {
         for calls in 0.. {
             let machine = Machine::new();
-            let first = machine.immortal(wishing(vec![publishing()]));
-            first.ready(1).await;
+            let first = machine.agent_without_crash(assigned(vec![publishing()]));
+            first.wait_ready(1).await;
             first.kill().await;
-            let agent = machine.agent(wishing(vec![removing()]), Life::of(calls, last_takes_effect));
+            let agent =
+                machine.agent(assigned(vec![removing()]), CrashPlan::after_calls(calls, last_takes_effect));
             let reporter = Arc::clone(&agent.reporter);
-            let died = dies(agent, || {
-                let removed = reporter.newest(&task_id(1)).is_some_and(|report| report.removed);
+            let died = crashes(agent, || {
+                let removed = reporter.latest(&task_id(1)).is_some_and(|report| report.removed);
                 async move { removed }
             })
             .await;
-            let next = machine.immortal(wishing(vec![removing()]));
-            next.removed(1).await;
-            assert_eq!(machine.left().await, Vec::<String>::new(), "killed after {calls} calls");
+            let next = machine.agent_without_crash(assigned(vec![removing()]));
+            next.wait_removed(1).await;
+            assert_eq!(machine.leftovers().await, Vec::<String>::new(), "killed after {calls} calls");
             if !died {
                 break;
             }
@@ -91,14 +93,14 @@ async fn a_removal_that_is_cut_short_anywhere_is_finished_by_the_next_agent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_task_that_is_gone_while_the_agent_was_dead_leaves_nothing() {
+async fn task_removed_while_agent_was_down_leaves_nothing() {
     let machine = Machine::new();
-    let first = machine.immortal(wishing(vec![publishing()]));
-    first.ready(1).await;
+    let first = machine.agent_without_crash(assigned(vec![publishing()]));
+    first.wait_ready(1).await;
     first.kill().await;
-    let next = machine.immortal(wishing(vec![]));
-    eventually("empty", || async { machine.left().await.is_empty() }).await;
-    next.want(vec![task(2)]);
-    next.ready(2).await;
-    assert_eq!(next.reporter.newest(&task_id(1)), None, "nobody wants to hear of it");
+    let next = machine.agent_without_crash(assigned(vec![]));
+    eventually("empty", || async { machine.leftovers().await.is_empty() }).await;
+    next.assign(vec![task(2)]);
+    next.wait_ready(2).await;
+    assert_eq!(next.reporter.latest(&task_id(1)), None, "nobody wants to hear of it");
 }

@@ -1,49 +1,48 @@
-//! The health check that flags say, or what they make of the one that there is.
+//! Builds a health check from flags, or changes the existing one.
 
 use warren_types::{HealthCheck, HttpHeader, Probe};
 
-use super::{Draft, Emptied, merge};
+use super::{ResetFlags, SpecDraft, merge};
 use crate::args::spec::HealthFlags;
 use crate::args::value::{HttpTarget, Setting};
 
-/// Where what is wrong with it is told.
+/// Path of violations.
 const PATH: &str = "spec.task.health";
 
-impl Draft {
-    /// Gives the task its check. The ports of the service are known by then.
+impl SpecDraft {
+    /// Sets the health check. The ports of the service must be set.
     pub(super) fn health(&mut self, flags: &HealthFlags, headers: &[HttpHeader]) {
-        let asked = self.asked(flags);
+        let asked = self.probe(flags);
         let old = self.spec.task.health.take();
         let mut check = match (old, asked) {
-            (Some(old), Some(probe)) => HealthCheck { probe: with_headers_of(&old.probe, probe), ..old },
+            (Some(old), Some(probe)) => HealthCheck { probe: keep_headers(&old.probe, probe), ..old },
             (Some(old), None) => old,
             (None, Some(probe)) => HealthCheck::new(probe),
-            (None, None) => return self.no_check(flags, headers),
+            (None, None) => return self.remove_check(flags, headers),
         };
-        times(&mut self.emptied, flags, &mut check);
+        set_times(&mut self.resets, flags, &mut check);
         match &mut check.probe {
             Probe::Http { headers: known, .. } => {
                 merge(known, headers, |header| header.name.to_ascii_lowercase());
             }
             Probe::Tcp { .. } | Probe::Exec { .. } if headers.is_empty() => {}
             Probe::Tcp { .. } | Probe::Exec { .. } => {
-                let message =
-                    "only an HTTP check sends headers; give --health-http, or leave the headers out";
-                self.wrong.add(format!("{PATH}.probe"), message);
+                let message = "only an HTTP check has headers; give --health-http, or leave the headers out";
+                self.violations.add(format!("{PATH}.probe"), message);
             }
         }
         self.spec.task.health = Some(check);
     }
 
-    /// What the flags want to be asked, if they say so.
-    fn asked(&mut self, flags: &HealthFlags) -> Option<Probe> {
+    /// The probe that the flags specify, if any.
+    fn probe(&mut self, flags: &HealthFlags) -> Option<Probe> {
         let HealthFlags { health_http, health_tcp, health_cmd, health_exec, .. } = flags;
         if let Some(HttpTarget { port, path }) = health_http {
             let published = self.spec.ports.iter().map(|port| port.container_port).min();
             let port = port.or(published).unwrap_or_else(|| {
-                let message = "no port is published that could be meant; give one: --health-http :PORT/PATH";
-                self.wrong.add(format!("{PATH}.probe.http.port"), message);
-                // Any will do: the spec is refused.
+                let message = "no port is published; give one: --health-http :PORT/PATH";
+                self.violations.add(format!("{PATH}.probe.http.port"), message);
+                // Any port: the spec is refused.
                 1
             });
             return Some(Probe::Http { port, path: path.clone(), headers: Vec::new() });
@@ -55,10 +54,10 @@ impl Draft {
         tcp.or_else(|| command.map(|command| Probe::Exec { command }))
     }
 
-    /// Flags that say how a check is made, where there is none.
-    fn no_check(&mut self, flags: &HealthFlags, headers: &[HttpHeader]) {
-        let mut nobody = HealthCheck::new(Probe::Tcp { port: 1 });
-        times(&mut self.emptied, flags, &mut nobody);
+    /// Reports flags that need a check if there is none.
+    fn remove_check(&mut self, flags: &HealthFlags, headers: &[HttpHeader]) {
+        let mut unused = HealthCheck::new(Probe::Tcp { port: 1 });
+        set_times(&mut self.resets, flags, &mut unused);
         let HealthFlags {
             health_interval,
             health_timeout,
@@ -67,23 +66,23 @@ impl Draft {
             health_start_interval,
             ..
         } = flags;
-        let said = [
-            ("--health-interval", is_said(health_interval)),
-            ("--health-timeout", is_said(health_timeout)),
-            ("--health-retries", is_said(health_retries)),
-            ("--health-start-period", is_said(health_start_period)),
-            ("--health-start-interval", is_said(health_start_interval)),
+        let given = [
+            ("--health-interval", is_given(health_interval)),
+            ("--health-timeout", is_given(health_timeout)),
+            ("--health-retries", is_given(health_retries)),
+            ("--health-start-period", is_given(health_start_period)),
+            ("--health-start-interval", is_given(health_start_interval)),
             ("--health-header", !headers.is_empty()),
         ];
-        if let Some((flag, _)) = said.into_iter().find(|(_, said)| *said) {
+        if let Some((flag, _)) = given.into_iter().find(|(_, given)| *given) {
             let kinds = "--health-http, --health-tcp, --health-cmd or --health-exec";
-            self.wrong.add(PATH, format!("{flag} needs a check, and there is none; give {kinds}"));
+            self.violations.add(PATH, format!("{flag} requires a health check; give {kinds}"));
         }
     }
 }
 
-/// Takes away what an update wants to be gone.
-pub(super) fn remove(check: &mut Option<HealthCheck>, all: bool, headers: &[String]) {
+/// Removes the check, or headers of it.
+pub(super) fn remove_from_check(check: &mut Option<HealthCheck>, all: bool, headers: &[String]) {
     if all {
         *check = None;
     }
@@ -92,7 +91,7 @@ pub(super) fn remove(check: &mut Option<HealthCheck>, all: bool, headers: &[Stri
     }
 }
 
-fn times(emptied: &mut Emptied, flags: &HealthFlags, check: &mut HealthCheck) {
+fn set_times(emptied: &mut ResetFlags, flags: &HealthFlags, check: &mut HealthCheck) {
     let HealthFlags {
         health_http: _,
         health_tcp: _,
@@ -105,20 +104,20 @@ fn times(emptied: &mut Emptied, flags: &HealthFlags, check: &mut HealthCheck) {
         health_start_interval,
     } = flags;
     let default = HealthCheck::new(Probe::Tcp { port: 1 });
-    emptied.put("--health-interval", health_interval, &mut check.interval, default.interval);
-    emptied.put("--health-timeout", health_timeout, &mut check.timeout, default.timeout);
-    emptied.put("--health-retries", health_retries, &mut check.retries, default.retries);
-    emptied.put("--health-start-period", health_start_period, &mut check.start_period, default.start_period);
+    emptied.set("--health-interval", health_interval, &mut check.interval, default.interval);
+    emptied.set("--health-timeout", health_timeout, &mut check.timeout, default.timeout);
+    emptied.set("--health-retries", health_retries, &mut check.retries, default.retries);
+    emptied.set("--health-start-period", health_start_period, &mut check.start_period, default.start_period);
     let (place, default) = (&mut check.start_interval, default.start_interval);
-    emptied.put("--health-start-interval", health_start_interval, place, default);
+    emptied.set("--health-start-interval", health_start_interval, place, default);
 }
 
-fn is_said<T>(given: &Option<Setting<T>>) -> bool {
-    matches!(given, Some(Setting::To(_)))
+fn is_given<T>(given: &Option<Setting<T>>) -> bool {
+    matches!(given, Some(Setting::Set(_)))
 }
 
-/// An HTTP check that goes elsewhere sends what the one before it sent.
-fn with_headers_of(old: &Probe, new: Probe) -> Probe {
+/// A changed HTTP check keeps the headers of the old one.
+fn keep_headers(old: &Probe, new: Probe) -> Probe {
     match (old, new) {
         (Probe::Http { headers, .. }, Probe::Http { port, path, .. }) => {
             Probe::Http { port, path, headers: headers.clone() }

@@ -13,7 +13,7 @@ use warren_types::{
 };
 
 use super::*;
-use crate::args::{Cli, Command, ServiceCommand};
+use crate::args::{Cli, CliCommand, ServiceCommand};
 
 /// A colon or backslash of a path as it is written on a command line.
 fn escaped(path: &str) -> String {
@@ -32,8 +32,8 @@ fn to_flags(spec: &ServiceSpec) -> Vec<String> {
     let mut flags = vec![format!("--name={name}")];
     let mut say = |flag: &str, value: String| flags.push(format!("--{flag}={value}"));
     match mode {
-        Mode::Replicated { replicas } => say("replicas", replicas.to_string()),
-        Mode::Global => say("mode", "global".to_owned()),
+        ServiceMode::Replicated { replicas } => say("replicas", replicas.to_string()),
+        ServiceMode::Global => say("mode", "global".to_owned()),
     }
     say("replace-after", time(*replace_after));
     labels.iter().for_each(|(key, value)| say("label", format!("{key}={value}")));
@@ -85,11 +85,11 @@ fn task_flags(task: &TaskSpec) -> Vec<String> {
         on_disconnect,
         logs,
     } = task;
-    let mut flags = life_flags(restart, logs);
+    let mut flags = lifecycle_flags(restart, logs);
     flags.push(format!("--on-disconnect={on_disconnect}"));
     flags.extend(health.iter().flat_map(health_flags));
-    flags.extend(secrets.iter().map(|secret| format!("--secret={}", content_flag(secret))));
-    flags.extend(configs.iter().map(|config| format!("--config={}", content_flag(config))));
+    flags.extend(secrets.iter().map(|secret| format!("--secret={}", secret_object_flag(secret))));
+    flags.extend(configs.iter().map(|config| format!("--config={}", secret_object_flag(config))));
     let mut say = |flag: &str, value: String| flags.push(format!("--{flag}={value}"));
     say("image", image.to_string());
     say("pull", pull.as_str().to_owned());
@@ -138,7 +138,7 @@ fn time(duration: Duration) -> String {
     format!("{}ms", duration.as_millis())
 }
 
-fn life_flags(restart: &RestartPolicy, logs: &LogLimits) -> Vec<String> {
+fn lifecycle_flags(restart: &RestartPolicy, logs: &LogLimits) -> Vec<String> {
     let RestartPolicy { condition, delay, max, window } = *restart;
     let LogLimits { max_size, max_files } = logs;
     vec![
@@ -174,8 +174,8 @@ fn mount_flag(Mount { target, source, read_only }: &Mount) -> (&'static str, Str
     }
 }
 
-fn content_flag(mount: &ContentMount) -> String {
-    let ContentMount { source, target, uid, gid, mode, template } = mount;
+fn secret_object_flag(mount: &SecretObjectMount) -> String {
+    let SecretObjectMount { source, target, uid, gid, mode, template } = mount;
     let mut value = escaped_all(source.as_str());
     value.extend(target.iter().map(|target| format!(":{}", escaped_all(target))));
     value.extend(uid.map(|uid| format!(",uid={uid}")));
@@ -212,11 +212,12 @@ fn health_flags(check: &HealthCheck) -> Vec<String> {
 }
 
 /// What `warren service create` sends for this command line, as it arrives.
-fn sent(flags: &[String]) -> Result<ServiceSpec, String> {
+fn through_wire(flags: &[String]) -> Result<ServiceSpec, String> {
     let start = ["warren", "service", "create"].map(str::to_owned);
     let cli = Cli::try_parse_from(start.iter().chain(flags)).map_err(|error| error.to_string())?;
-    let Command::Service(ServiceCommand::Create(args)) = cli.command else { panic!("{flags:?}") };
-    let env = crate::command::service::environment::read(&args.lists, "x").map_err(|why| why.to_string())?;
+    let CliCommand::Service(ServiceCommand::Create(args)) = cli.command else { panic!("{flags:?}") };
+    let env =
+        crate::command::service::environment::read(&args.additions, "x").map_err(|why| why.to_string())?;
     let spec = create(args.name.as_deref().unwrap(), &args, &env).map_err(|wrong| wrong.to_string())?;
     let bytes = prost::Message::encode_to_vec(&v1::ServiceSpec::from(&spec));
     let wire: v1::ServiceSpec = prost::Message::decode(bytes.as_slice()).unwrap();
@@ -225,8 +226,8 @@ fn sent(flags: &[String]) -> Result<ServiceSpec, String> {
 
 proptest! {
     #[test]
-    fn no_field_is_lost_between_the_command_line_and_the_manager(spec in service_specs()) {
+    fn every_field_round_trips(spec in service_specs()) {
         prop_assert_eq!(spec.validate(), Violations::default(), "only valid specs are generated");
-        prop_assert_eq!(sent(&to_flags(&spec)), Ok(spec));
+        prop_assert_eq!(through_wire(&to_flags(&spec)), Ok(spec));
     }
 }

@@ -1,17 +1,17 @@
-mod contents;
 mod health;
+mod secret_objects;
 
 use clap::Parser;
 use serde_json::Value;
 
 use super::*;
-use crate::args::{Cli, Command, Format, ServiceCommand};
+use crate::args::{Cli, CliCommand, OutputFormat, ServiceCommand};
 use crate::command::service::environment;
 
 fn service(line: &[&str]) -> Result<ServiceCommand, String> {
     let cli = Cli::try_parse_from([&["warren", "service"], line].concat());
     match cli.map_err(|error| error.to_string())?.command {
-        Command::Service(command) => Ok(command),
+        CliCommand::Service(command) => Ok(command),
         other => panic!("{other:?}"),
     }
 }
@@ -20,7 +20,7 @@ fn service(line: &[&str]) -> Result<ServiceCommand, String> {
 pub fn created(more: &[&str]) -> Result<ServiceSpec, Violations> {
     match service(&[&["create", "web", "--image", "nginx:1.27"], more].concat()).unwrap() {
         ServiceCommand::Create(args) => {
-            let env = environment::read(&args.lists, "x").unwrap();
+            let env = environment::read(&args.additions, "x").unwrap();
             create("web", &args, &env)
         }
         other => panic!("{other:?}"),
@@ -30,7 +30,7 @@ pub fn created(more: &[&str]) -> Result<ServiceSpec, Violations> {
 fn changed(spec: &ServiceSpec, more: &[&str]) -> Result<ServiceSpec, Violations> {
     match service(&[&["update", "web"], more].concat()).unwrap() {
         ServiceCommand::Update(args) => {
-            let env = environment::read(&args.added.0, "x").unwrap();
+            let env = environment::read(&args.additions.0, "x").unwrap();
             change(spec, &args, &env)
         }
         other => panic!("{other:?}"),
@@ -103,7 +103,7 @@ const EVERYTHING: &[&str] = &[
 #[test]
 fn every_flag_reaches_the_spec() {
     let view = created(EVERYTHING).unwrap();
-    insta::assert_snapshot!(crate::output::tests::rendered(Format::Yaml, &view), @r#"
+    insta::assert_snapshot!(crate::output::tests::rendered(OutputFormat::Yaml, &view), @r#"
     name: web
     labels:
       app: shop
@@ -238,8 +238,8 @@ fn every_flag_reaches_the_spec() {
 fn without_flags_everything_is_the_default() {
     let spec = created(&[]).unwrap();
     assert_eq!(spec.task, TaskSpec::new("nginx:1.27".parse().unwrap()));
-    assert_eq!((spec.mode, spec.placement), (Mode::Replicated { replicas: 1 }, Placement::default()));
-    assert_eq!(created(&["--mode=global"]).unwrap().mode, Mode::Global);
+    assert_eq!((spec.mode, spec.placement), (ServiceMode::Replicated { replicas: 1 }, Placement::default()));
+    assert_eq!(created(&["--mode=global"]).unwrap().mode, ServiceMode::Global);
 }
 
 #[test]
@@ -254,7 +254,7 @@ fn arguments_are_words_none_or_the_images_own() {
 }
 
 #[test]
-fn what_is_wrong_has_its_path() {
+fn violation_has_field_path() {
     let check = |more: &[&str], wanted: &str| {
         assert_eq!(created(more).unwrap_err().to_string(), wanted, "{more:?}");
     };
@@ -300,7 +300,7 @@ fn check(before: &[&str], update: &[&str], wanted: &[(&str, Value)]) {
 }
 
 #[test]
-fn an_update_changes_what_it_says_and_nothing_else() {
+fn update_changes_only_given_fields() {
     use serde_json::json;
     check(EVERYTHING, &[], &[]);
     check(EVERYTHING, &["--image=nginx:2"], &[("/task/image", json!("nginx:2"))]);
@@ -377,7 +377,7 @@ fn an_empty_value_is_the_default_again() {
 }
 
 #[test]
-fn lists_lose_first_and_then_gain_in_place() {
+fn list_removals_precede_additions() {
     use serde_json::json;
     let env = &["-eA=1", "-eB=2", "-eC=3"];
     let var = |name: &str, value: &str| json!({"name": name, "value": value});
@@ -407,7 +407,7 @@ fn lists_lose_first_and_then_gain_in_place() {
 }
 
 #[test]
-fn ports_are_replaced_by_taking_away_and_adding() {
+fn port_is_replaced_by_rm_and_add() {
     let spec = created(&["-p8080:80"]).unwrap();
     let wrong = changed(&spec, &["--publish-add=8080:81"]).unwrap_err().to_string();
     assert_eq!(wrong, "spec.ports[1].hostPort: host port 8080 is already published by ports[0]");
@@ -417,7 +417,7 @@ fn ports_are_replaced_by_taking_away_and_adding() {
 }
 
 #[test]
-fn capabilities_go_back_to_the_default_before_they_go_further() {
+fn dropped_capability_returns_to_default_first() {
     let names = |spec: &ServiceSpec| {
         let text = |list: &[Capability]| list.iter().map(|c| c.as_str()).collect::<Vec<_>>().join(",");
         (text(&spec.task.cap_add), text(&spec.task.cap_drop))
@@ -436,7 +436,7 @@ fn capabilities_go_back_to_the_default_before_they_go_further() {
 }
 
 #[test]
-fn an_update_that_makes_no_sense_is_refused() {
+fn contradictory_update_is_refused() {
     let refused = |before: &[&str], update: &[&str], wanted: &str| {
         let wrong = changed(&created(before).unwrap(), update).unwrap_err().to_string();
         assert!(wrong.contains(wanted), "{wrong}");

@@ -1,18 +1,18 @@
-//! A node has as many tasks as its subnet has addresses.
+//! Rejects nodes whose subnet has no free address.
 
-use super::{Candidate, Filter, Group, Phrase};
-use crate::state::capacity;
+use super::{Filter, FilterExplanation, NodeInfo, TaskGroup};
+use crate::state::subnet_capacity;
 
-pub(super) struct FreeAddresses;
+pub(super) struct AddressFilter;
 
-impl Filter for FreeAddresses {
-    fn admits(&self, _: &Group<'_>, node: &Candidate<'_>) -> bool {
-        node.usage.tasks < capacity(node.node.subnet)
+impl Filter for AddressFilter {
+    fn admits(&self, _: &TaskGroup<'_>, node: &NodeInfo<'_>) -> bool {
+        node.allocation.tasks < subnet_capacity(node.node.subnet)
     }
 
-    fn explain(&self, _: &Group<'_>, refused: &[&Candidate<'_>]) -> Vec<Phrase> {
-        let most = refused.iter().map(|node| capacity(node.node.subnet)).max().unwrap_or(0);
+    fn explain(&self, _: &TaskGroup<'_>, refused: &[&NodeInfo<'_>]) -> Vec<FilterExplanation> {
+        let most = refused.iter().map(|node| subnet_capacity(node.node.subnet)).max().unwrap_or(0);
         let rest = format!("no free address (all {most} of the subnet are held)");
-        Phrase::of(refused.len(), "has", "have", rest).into_iter().collect()
+        FilterExplanation::new(refused.len(), "has", "have", rest).into_iter().collect()
     }
 }

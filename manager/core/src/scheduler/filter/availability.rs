@@ -1,20 +1,20 @@
-//! A node that people drained or paused gets no tasks.
+//! Rejects nodes that are drained or paused.
 
 use warren_types::Availability;
 
-use super::{Candidate, Filter, Group, Phrase};
+use super::{Filter, FilterExplanation, NodeInfo, TaskGroup};
 
-pub(super) struct Available;
+pub(super) struct AvailabilityFilter;
 
-impl Filter for Available {
-    fn admits(&self, _: &Group<'_>, node: &Candidate<'_>) -> bool {
+impl Filter for AvailabilityFilter {
+    fn admits(&self, _: &TaskGroup<'_>, node: &NodeInfo<'_>) -> bool {
         node.node.availability == Availability::Active
     }
 
-    fn explain(&self, _: &Group<'_>, refused: &[&Candidate<'_>]) -> Vec<Phrase> {
+    fn explain(&self, _: &TaskGroup<'_>, refused: &[&NodeInfo<'_>]) -> Vec<FilterExplanation> {
         let count = |wanted| refused.iter().filter(|node| node.node.availability == wanted).count();
-        let drained = Phrase::of(count(Availability::Drain), "is", "are", "drained");
-        let paused = Phrase::of(count(Availability::Pause), "is", "are", "paused");
+        let drained = FilterExplanation::new(count(Availability::Drain), "is", "are", "drained");
+        let paused = FilterExplanation::new(count(Availability::Pause), "is", "are", "paused");
         drained.into_iter().chain(paused).collect()
     }
 }

@@ -1,39 +1,39 @@
-//! A node with which something is wrong gets no tasks.
+//! Rejects nodes with a condition that blocks scheduling.
 
 use std::collections::BTreeMap;
 
 use warren_types::NodeCondition;
 
-use super::{Candidate, Filter, Group, Phrase};
+use super::{Filter, FilterExplanation, NodeInfo, TaskGroup};
 
-pub(super) struct Conditions;
+pub(super) struct ConditionFilter;
 
-fn worst(node: &Candidate<'_>) -> Option<NodeCondition> {
-    node.node.conditions.iter().copied().find(|condition| condition.keeps_tasks_away())
+fn first_condition(node: &NodeInfo<'_>) -> Option<NodeCondition> {
+    node.node.conditions.iter().copied().find(|condition| condition.blocks_scheduling())
 }
 
-impl Filter for Conditions {
-    fn admits(&self, _: &Group<'_>, node: &Candidate<'_>) -> bool {
-        worst(node).is_none()
+impl Filter for ConditionFilter {
+    fn admits(&self, _: &TaskGroup<'_>, node: &NodeInfo<'_>) -> bool {
+        first_condition(node).is_none()
     }
 
     /// A node is counted under the first of its conditions.
-    fn explain(&self, _: &Group<'_>, refused: &[&Candidate<'_>]) -> Vec<Phrase> {
+    fn explain(&self, _: &TaskGroup<'_>, refused: &[&NodeInfo<'_>]) -> Vec<FilterExplanation> {
         let mut counts: BTreeMap<NodeCondition, usize> = BTreeMap::new();
-        for condition in refused.iter().filter_map(|node| worst(node)) {
+        for condition in refused.iter().filter_map(|node| first_condition(node)) {
             *counts.entry(condition).or_default() += 1;
         }
         counts.into_iter().filter_map(|(condition, nodes)| phrase(condition, nodes)).collect()
     }
 }
 
-fn phrase(condition: NodeCondition, nodes: usize) -> Option<Phrase> {
+fn phrase(condition: NodeCondition, nodes: usize) -> Option<FilterExplanation> {
     let (singular, plural, rest) = match condition {
-        NodeCondition::RuntimeDown => ("has", "have", "containerd down"),
-        NodeCondition::NetworkBroken => ("has", "have", "a broken network"),
-        NodeCondition::DiskLow => ("is", "are", "low on disk"),
+        NodeCondition::RuntimeUnavailable => ("has", "have", "containerd unavailable"),
+        NodeCondition::NetworkUnavailable => ("has", "have", "no working network"),
+        NodeCondition::DiskPressure => ("is", "are", "under disk pressure"),
         NodeCondition::MemoryPressure => ("is", "are", "under memory pressure"),
-        NodeCondition::ClockOff => ("has", "have", "a wrong clock"),
+        NodeCondition::ClockSkew => ("has", "have", "a wrong clock"),
     };
-    Phrase::of(nodes, singular, plural, rest)
+    FilterExplanation::new(nodes, singular, plural, rest)
 }

@@ -1,27 +1,32 @@
-//! A task goes only to nodes that meet its service's constraints.
+//! Rejects nodes that do not meet the service's constraints.
 
 use std::collections::BTreeMap;
 
-use super::{Candidate, Filter, Group, Phrase};
-use crate::state::{admits, fulfils};
+use super::{Filter, FilterExplanation, NodeInfo, TaskGroup};
+use crate::state::{meets_constraint, meets_constraints};
 
-pub(super) struct Constraints;
+pub(super) struct ConstraintFilter;
 
-impl Filter for Constraints {
-    fn admits(&self, group: &Group<'_>, node: &Candidate<'_>) -> bool {
-        admits(group.placement(), node.node)
+impl Filter for ConstraintFilter {
+    fn admits(&self, group: &TaskGroup<'_>, node: &NodeInfo<'_>) -> bool {
+        meets_constraints(group.placement(), node.node)
     }
 
     /// A node is counted under the first constraint that it does not meet.
-    fn explain(&self, group: &Group<'_>, refused: &[&Candidate<'_>]) -> Vec<Phrase> {
+    fn explain(&self, group: &TaskGroup<'_>, refused: &[&NodeInfo<'_>]) -> Vec<FilterExplanation> {
         let constraints = &group.placement().constraints;
         let mut counts: BTreeMap<usize, usize> = BTreeMap::new();
         for node in refused {
-            let unmet = constraints.iter().position(|constraint| !fulfils(constraint, node.node));
+            let unmet = constraints.iter().position(|constraint| !meets_constraint(constraint, node.node));
             unmet.into_iter().for_each(|place| *counts.entry(place).or_default() += 1);
         }
         let phrase = |(place, nodes): (usize, usize)| {
-            Phrase::of(nodes, "does not meet", "do not meet", format!("\"{}\"", constraints[place]))
+            FilterExplanation::new(
+                nodes,
+                "does not meet",
+                "do not meet",
+                format!("\"{}\"", constraints[place]),
+            )
         };
         counts.into_iter().filter_map(phrase).collect()
     }

@@ -1,21 +1,21 @@
-//! A service may say how many of its tasks one node has at most.
+//! Rejects nodes that have as many tasks of the service as it allows per node.
 
-use super::{Candidate, Filter, Group, Phrase};
+use super::{Filter, FilterExplanation, NodeInfo, TaskGroup};
 
-pub(super) struct MaxPerNode;
+pub(super) struct MaxPerNodeFilter;
 
-impl Filter for MaxPerNode {
-    /// The task that this one replaces does not count: it goes as soon as this one runs.
-    fn admits(&self, group: &Group<'_>, node: &Candidate<'_>) -> bool {
+impl Filter for MaxPerNodeFilter {
+    /// The task that this one replaces does not count: it is removed as soon as this one runs.
+    fn admits(&self, group: &TaskGroup<'_>, node: &NodeInfo<'_>) -> bool {
         let Some(most) = group.placement().max_per_node else { return true };
-        let replaced = group.replaces_on == Some(node.node.id);
-        node.occupied.saturating_sub(u32::from(replaced)) < most
+        let replaced = group.predecessor_node == Some(node.node.id);
+        node.live_tasks.saturating_sub(u32::from(replaced)) < most
     }
 
-    fn explain(&self, group: &Group<'_>, refused: &[&Candidate<'_>]) -> Vec<Phrase> {
+    fn explain(&self, group: &TaskGroup<'_>, refused: &[&NodeInfo<'_>]) -> Vec<FilterExplanation> {
         let most = group.placement().max_per_node.unwrap_or_default();
         let tasks = if most == 1 { "task" } else { "tasks" };
         let rest = format!("{most} {tasks} of the service already, as many as one node may have");
-        Phrase::of(refused.len(), "has", "have", rest).into_iter().collect()
+        FilterExplanation::new(refused.len(), "has", "have", rest).into_iter().collect()
     }
 }

@@ -1,20 +1,21 @@
-//! A node that managers do not hear of gets no tasks.
+//! Rejects nodes that are not READY.
 
 use warren_types::NodeStatus;
 
-use super::{Candidate, Filter, Group, Phrase};
+use super::{Filter, FilterExplanation, NodeInfo, TaskGroup};
 
-pub(super) struct Status;
+pub(super) struct StatusFilter;
 
-impl Filter for Status {
-    fn admits(&self, _: &Group<'_>, node: &Candidate<'_>) -> bool {
+impl Filter for StatusFilter {
+    fn admits(&self, _: &TaskGroup<'_>, node: &NodeInfo<'_>) -> bool {
         node.node.status == NodeStatus::Ready
     }
 
-    fn explain(&self, _: &Group<'_>, refused: &[&Candidate<'_>]) -> Vec<Phrase> {
+    fn explain(&self, _: &TaskGroup<'_>, refused: &[&NodeInfo<'_>]) -> Vec<FilterExplanation> {
         let count = |status| refused.iter().filter(|node| node.node.status == status).count();
-        let down = Phrase::of(count(NodeStatus::Down), "is", "are", "down");
-        let silent = Phrase::of(count(NodeStatus::Unknown), "has", "have", "joined but not connected yet");
+        let down = FilterExplanation::new(count(NodeStatus::Down), "is", "are", "down");
+        let silent =
+            FilterExplanation::new(count(NodeStatus::Unknown), "has", "have", "joined but not connected yet");
         down.into_iter().chain(silent).collect()
     }
 }

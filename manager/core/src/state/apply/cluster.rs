@@ -5,37 +5,41 @@ use std::sync::Arc;
 use ipnet::Ipv4Net;
 use warren_types::ClusterId;
 
-use super::Entry;
-use crate::state::{Answer, Change, Cluster, Refusal, State, digest};
+use super::ApplyContext;
+use crate::state::{Cluster, CommandResponse, Refusal, State, StateChange, digest};
 
 pub(super) fn create(
     state: &mut State,
-    entry: &mut Entry,
+    entry: &mut ApplyContext,
     id: ClusterId,
     ranges: &[Ipv4Net],
     level: u32,
-) -> Result<Answer, Refusal> {
+) -> Result<CommandResponse, Refusal> {
     match &state.cluster {
-        Some(cluster) if cluster.id == id => return Ok(Answer::Done),
-        Some(cluster) => return Err(Refusal::OtherCluster { wanted: id, found: cluster.id }),
+        Some(cluster) if cluster.id == id => return Ok(CommandResponse::Done),
+        Some(cluster) => return Err(Refusal::ClusterMismatch { wanted: id, found: cluster.id }),
         None => {}
     }
     let cluster = Cluster::new(id, ranges.to_vec(), entry.now);
     let cluster = cluster.validate().into_result(cluster).map_err(Refusal::Invalid)?;
-    state.sum.add(digest::cluster(&cluster));
+    state.digest_sum.add(digest::cluster(&cluster));
     state.cluster = Some(Arc::new(cluster));
-    state.level = level;
-    entry.changes.push(Change::Cluster);
-    Ok(Answer::Done)
+    state.feature_level = level;
+    entry.changes.push(StateChange::Cluster);
+    Ok(CommandResponse::Done)
 }
 
-/// A member that does not support the level has stopped before it came here, so what this program supports is
-/// not asked for: the answer must be the same on every member. A manager that joined after the level was planned
-/// may not support it; then it stays.
-pub(super) fn raise_level(state: &mut State, entry: &mut Entry, level: u32) -> Answer {
-    if level > state.level && state.members().all(|member| member.level >= level) {
-        state.level = level;
-        entry.changes.push(Change::Cluster);
+/// A member that does not support the feature level has stopped before this entry, so the level of this
+/// program is not checked: the result must be the same on every member. A manager that joined after the level
+/// was planned may not support it; then it is not raised.
+pub(super) fn raise_feature_level(
+    state: &mut State,
+    entry: &mut ApplyContext,
+    level: u32,
+) -> CommandResponse {
+    if level > state.feature_level && state.members().all(|member| member.level >= level) {
+        state.feature_level = level;
+        entry.changes.push(StateChange::Cluster);
     }
-    Answer::Done
+    CommandResponse::Done
 }

@@ -6,27 +6,33 @@ use warren_types::{
     ManagerAddress, ManagerId, Member, MemberId, NodeName, NodeRole, Suffrage, TokenHash, Violation,
 };
 
-use super::{Entry, node, token};
-use crate::state::{Answer, Change, Command, Departed, Kind, MAX_MEMBERS, Refusal, State, digest};
+use super::{ApplyContext, node, token};
+use crate::state::{
+    Command, CommandResponse, DepartedManager, MAX_MEMBERS, ObjectKind, Refusal, State, StateChange, digest,
+};
 
-/// What a manager says of itself.
+/// A manager's description of itself.
 #[derive(Clone, Copy)]
-struct Word<'a> {
+struct MemberInfo<'a> {
     id: ManagerId,
     name: &'a NodeName,
     address: &'a ManagerAddress,
     level: u32,
 }
 
-pub(super) fn carry_out(state: &mut State, entry: &mut Entry, command: &Command) -> Result<Answer, Refusal> {
+pub(super) fn execute(
+    state: &mut State,
+    entry: &mut ApplyContext,
+    command: &Command,
+) -> Result<CommandResponse, Refusal> {
     match command {
         Command::RegisterMember { member, id, name, address, level, .. } => {
-            register(state, entry, *member, Word { id: *id, name, address, level: *level })
+            register(state, entry, *member, MemberInfo { id: *id, name, address, level: *level })
         }
         Command::JoinManager { hash, id, name, address, level, .. } => {
-            join(state, entry, hash, Word { id: *id, name, address, level: *level })
+            join(state, entry, hash, MemberInfo { id: *id, name, address, level: *level })
         }
-        Command::UpdateMember { member, version, wanted, address, .. } => {
+        Command::UpdateMember { member, version, desired_suffrage: wanted, address, .. } => {
             update(state, entry, *member, *version, (*wanted, address.as_ref()))
         }
         Command::RemoveMember { member, .. } => remove(state, entry, *member),
@@ -35,28 +41,38 @@ pub(super) fn carry_out(state: &mut State, entry: &mut Entry, command: &Command)
     }
 }
 
-/// A manager says at its start what it is. The first one of all makes the group's first record.
-fn register(state: &mut State, entry: &mut Entry, member: MemberId, word: Word) -> Result<Answer, Refusal> {
+/// A manager registers itself at its start. The first one creates the group's first record.
+fn register(
+    state: &mut State,
+    entry: &mut ApplyContext,
+    member: MemberId,
+    word: MemberInfo,
+) -> Result<CommandResponse, Refusal> {
     if state.members.is_empty() {
-        return found(state, entry, member, word);
+        return register_first(state, entry, member, word);
     }
-    let known = state.members.get(&member).filter(|known| known.id == word.id);
-    let known = known.cloned().ok_or_else(|| Refusal::not_found(Kind::Manager, word.id))?;
-    let Word { id: _, name, address, level } = word;
+    let known = state.members.get(&member).filter(|known| known.manager_id == word.id);
+    let known = known.cloned().ok_or_else(|| Refusal::not_found(ObjectKind::Manager, word.id))?;
+    let MemberInfo { id: _, name, address, level } = word;
     if known.name == *name && known.address == *address && known.level == level {
-        return Ok(Answer::Member(known));
+        return Ok(CommandResponse::Member(known));
     }
     check_unique(state, &known, name, address)?;
-    change(state, entry, member, |member| {
+    update_member(state, entry, member, |member| {
         member.name = name.clone();
         member.address = address.clone();
         member.level = level;
     })
 }
 
-/// A cluster that was just founded, or is from before there were several managers.
-fn found(state: &mut State, entry: &mut Entry, member: MemberId, word: Word) -> Result<Answer, Refusal> {
-    let least = state.next_member.max(1);
+/// A cluster that was just created, or is from before multiple managers.
+fn register_first(
+    state: &mut State,
+    entry: &mut ApplyContext,
+    member: MemberId,
+    word: MemberInfo,
+) -> Result<CommandResponse, Refusal> {
+    let least = state.next_member_id.max(1);
     let next = member.checked_add(1).filter(|_| member >= least);
     let next = next.ok_or_else(|| {
         let message = format!("{member} cannot be the first manager's; give {least} or more");
@@ -65,59 +81,68 @@ fn found(state: &mut State, entry: &mut Entry, member: MemberId, word: Word) -> 
     Ok(add(state, entry, (member, next), word, None))
 }
 
-/// A machine becomes a manager with a token. One that did and does not know it may say so again, as long as the token
-/// is there and has not expired.
-fn join(state: &mut State, entry: &mut Entry, hash: &TokenHash, word: Word) -> Result<Answer, Refusal> {
-    let (token, role) = token::valid(state, entry, hash)?;
+/// A host joins as a manager with a token. One that did and does not know it may repeat the request, as long
+/// as the token exists and has not expired.
+fn join(
+    state: &mut State,
+    entry: &mut ApplyContext,
+    hash: &TokenHash,
+    word: MemberInfo,
+) -> Result<CommandResponse, Refusal> {
+    let (token, role) = token::find_valid(state, entry, hash)?;
     if role != NodeRole::Manager {
-        return Err(Refusal::TokenRole { wanted: NodeRole::Manager, found: role });
+        return Err(Refusal::TokenRoleMismatch { wanted: NodeRole::Manager, found: role });
     }
-    if let Some(known) = state.member_of(&word.id) {
-        return if known.removing { Err(removing(known)) } else { Ok(Answer::Member(known.clone())) };
+    if let Some(known) = state.member_of_manager(&word.id) {
+        return if known.removing {
+            Err(removing_refusal(known))
+        } else {
+            Ok(CommandResponse::Member(known.clone()))
+        };
     }
     token::check_use(state, token)?;
-    if word.level < state.level {
-        return Err(Refusal::LevelTooLow { wanted: state.level, found: word.level });
+    if word.level < state.feature_level {
+        return Err(Refusal::FeatureLevelTooLow { wanted: state.feature_level, found: word.level });
     }
-    if state.next_member == 0 {
-        return Err(Refusal::NoManagers);
+    if state.next_member_id == 0 {
+        return Err(Refusal::NoRegisteredManager);
     }
     let found = state.members.len();
-    let next = state.next_member.checked_add(1).filter(|_| found < MAX_MEMBERS);
+    let next = state.next_member_id.checked_add(1).filter(|_| found < MAX_MEMBERS);
     let next = next.ok_or(Refusal::TooManyManagers { found: u32::try_from(found).unwrap_or(u32::MAX) })?;
     let replaced = state
-        .staying_members()
-        .find(|other| other.address == *word.address && state.replacement_of(other.member).is_none());
+        .remaining_members()
+        .find(|other| other.address == *word.address && state.replacement_of(other.member_id).is_none());
     let replaced = replaced.cloned();
-    // Of a machine that lost its data twice, the one in between never took over, and never will.
-    let between = replaced.as_ref().filter(|known| known.replaces.is_some()).map(|known| known.member);
-    let replaces = replaced.as_ref().map(|known| known.replaces.unwrap_or(known.member));
+    // If a host lost its data twice, the record in between never took over, and never will.
+    let between = replaced.as_ref().filter(|known| known.replaces.is_some()).map(|known| known.member_id);
+    let replaces = replaced.as_ref().map(|known| known.replaces.unwrap_or(known.member_id));
     let shared: Vec<MemberId> = between.into_iter().chain(replaces).collect();
     state.check_unique_member(word.name, word.address, &shared)?;
     if let Some(between) = between {
-        change(state, entry, between, leave)?;
+        update_member(state, entry, between, mark_removing)?;
     }
-    let answer = add(state, entry, (state.next_member, next), word, replaces);
-    token::use_once(state, entry, token);
-    node::begin_anew(state, entry, (word.name, word.address.host()), replaces);
+    let answer = add(state, entry, (state.next_member_id, next), word, replaces);
+    token::count_use(state, entry, token);
+    node::reset_node(state, entry, (word.name, word.address.host()), replaces);
     Ok(answer)
 }
 
 /// Adds a member that is to vote: its id, and the one after it.
 fn add(
     state: &mut State,
-    entry: &mut Entry,
+    entry: &mut ApplyContext,
     (member, next): (MemberId, MemberId),
-    word: Word,
+    word: MemberInfo,
     replaces: Option<MemberId>,
-) -> Answer {
-    let Word { id, name, address, level } = word;
+) -> CommandResponse {
+    let MemberInfo { id, name, address, level } = word;
     let record = Member {
-        member,
-        id,
+        member_id: member,
+        manager_id: id,
         name: name.clone(),
         address: address.clone(),
-        wanted: Suffrage::Voter,
+        desired_suffrage: Suffrage::Voter,
         replaces,
         removing: false,
         level,
@@ -125,83 +150,83 @@ fn add(
         created_at: entry.now,
     };
     state.forget_departure(id);
-    state.sum.add(digest::member(&record));
+    state.digest_sum.add(digest::member(&record));
     let record = Arc::new(record);
     state.members.insert(member, record.clone());
-    state.next_member = next;
-    entry.changes.push(Change::Member(member));
-    Answer::Member(record)
+    state.next_member_id = next;
+    entry.changes.push(StateChange::Member(member));
+    CommandResponse::Member(record)
 }
 
-/// What people want of a manager, and where it is reached; `None` leaves it.
+/// Changes the suffrage and the address of a manager; `None` keeps the value.
 fn update(
     state: &mut State,
-    entry: &mut Entry,
+    entry: &mut ApplyContext,
     member: MemberId,
     version: Option<u64>,
     (wanted, address): (Option<Suffrage>, Option<&ManagerAddress>),
-) -> Result<Answer, Refusal> {
+) -> Result<CommandResponse, Refusal> {
     let known = state.members.get(&member).cloned();
-    let known = known.ok_or_else(|| Refusal::not_found(Kind::Manager, member))?;
-    let (wanted, address) = (wanted.unwrap_or(known.wanted), address.unwrap_or(&known.address));
-    if known.wanted == wanted && known.address == *address {
-        return Ok(Answer::Member(known));
+    let known = known.ok_or_else(|| Refusal::not_found(ObjectKind::Manager, member))?;
+    let (wanted, address) = (wanted.unwrap_or(known.desired_suffrage), address.unwrap_or(&known.address));
+    if known.desired_suffrage == wanted && known.address == *address {
+        return Ok(CommandResponse::Member(known));
     }
     if let Some(wanted) = version.filter(|version| *version != known.version) {
         let (name, found) = (known.name.to_string(), known.version);
-        return Err(Refusal::VersionConflict { kind: Kind::Manager, name, wanted, found });
+        return Err(Refusal::VersionConflict { kind: ObjectKind::Manager, name, expected: wanted, found });
     }
     if known.removing {
-        return Err(removing(&known));
+        return Err(removing_refusal(&known));
     }
     if wanted == Suffrage::Learner {
-        state.others_stand(&known)?;
+        state.check_other_voters(&known)?;
     }
     check_unique(state, &known, &known.name, address)?;
-    change(state, entry, member, |member| {
-        member.wanted = wanted;
+    update_member(state, entry, member, |member| {
+        member.desired_suffrage = wanted;
         member.address = address.clone();
     })
 }
 
 /// Marks a manager for removal; it leaves the raft group first.
-fn remove(state: &mut State, entry: &mut Entry, member: MemberId) -> Result<Answer, Refusal> {
-    let Some(known) = state.members.get(&member).cloned() else { return Ok(Answer::Done) };
+fn remove(state: &mut State, entry: &mut ApplyContext, member: MemberId) -> Result<CommandResponse, Refusal> {
+    let Some(known) = state.members.get(&member).cloned() else { return Ok(CommandResponse::Done) };
     if known.removing {
-        return Ok(Answer::Member(known));
+        return Ok(CommandResponse::Member(known));
     }
-    state.others_stand(&known)?;
-    change(state, entry, member, leave)
+    state.check_other_voters(&known)?;
+    update_member(state, entry, member, mark_removing)
 }
 
-/// Forgets a manager that is out of the raft group.
-fn delete(state: &mut State, entry: &mut Entry, member: MemberId) -> Result<Answer, Refusal> {
-    let Some(known) = state.members.get(&member).cloned() else { return Ok(Answer::Done) };
-    let replacement = state.replacement_of(member).map(|other| other.member);
+/// Deletes a manager that is out of the raft group.
+fn delete(state: &mut State, entry: &mut ApplyContext, member: MemberId) -> Result<CommandResponse, Refusal> {
+    let Some(known) = state.members.get(&member).cloned() else { return Ok(CommandResponse::Done) };
+    let replacement = state.replacement_of(member).map(|other| other.member_id);
     if !known.removing && replacement.is_none() {
-        return Err(Refusal::ManagerStays { manager: known.name.clone() });
+        return Err(Refusal::ManagerNotRemoving { manager: known.name.clone() });
     }
     if let Some(replacement) = replacement {
-        change(state, entry, replacement, |member| member.replaces = None)?;
+        update_member(state, entry, replacement, |member| member.replaces = None)?;
     }
-    state.sum.remove(digest::member(&known));
+    state.digest_sum.remove(digest::member(&known));
     state.members.remove(&member);
-    state.remember_departure(known.id, Departed { member, index: entry.index });
-    entry.changes.push(Change::Member(member));
-    Ok(Answer::Done)
+    state.record_departure(known.manager_id, DepartedManager { member, index: entry.index });
+    entry.changes.push(StateChange::Member(member));
+    Ok(CommandResponse::Done)
 }
 
-/// Whoever leaves takes nobody's place.
-fn leave(member: &mut Member) {
+/// A member that is removed replaces no other.
+fn mark_removing(member: &mut Member) {
     member.removing = true;
     member.replaces = None;
 }
 
-fn removing(member: &Member) -> Refusal {
+fn removing_refusal(member: &Member) -> Refusal {
     Refusal::ManagerRemoving { manager: member.name.clone() }
 }
 
-/// Refuses a name or an address of another manager, but for the one that it replaces, or that replaces it.
+/// Rejects a name or an address of another manager, except for the one that it replaces, or that replaces it.
 fn check_unique(
     state: &State,
     known: &Member,
@@ -211,23 +236,24 @@ fn check_unique(
     if known.removing {
         return Ok(());
     }
-    let replacement = state.replacement_of(known.member).map(|other| other.member);
-    let shared: Vec<MemberId> = [known.member].into_iter().chain(known.replaces).chain(replacement).collect();
+    let replacement = state.replacement_of(known.member_id).map(|other| other.member_id);
+    let shared: Vec<MemberId> =
+        [known.member_id].into_iter().chain(known.replaces).chain(replacement).collect();
     state.check_unique_member(name, address, &shared)
 }
 
-fn change(
+fn update_member(
     state: &mut State,
-    entry: &mut Entry,
+    entry: &mut ApplyContext,
     id: MemberId,
     change: impl FnOnce(&mut Member),
-) -> Result<Answer, Refusal> {
-    let shared = state.members.get_mut(&id).ok_or_else(|| Refusal::not_found(Kind::Manager, id))?;
-    state.sum.remove(digest::member(shared));
+) -> Result<CommandResponse, Refusal> {
+    let shared = state.members.get_mut(&id).ok_or_else(|| Refusal::not_found(ObjectKind::Manager, id))?;
+    state.digest_sum.remove(digest::member(shared));
     let member = Arc::make_mut(shared);
     change(member);
     member.version = entry.index;
-    state.sum.add(digest::member(member));
-    entry.changes.push(Change::Member(id));
-    Ok(Answer::Member(shared.clone()))
+    state.digest_sum.add(digest::member(member));
+    entry.changes.push(StateChange::Member(id));
+    Ok(CommandResponse::Member(shared.clone()))
 }

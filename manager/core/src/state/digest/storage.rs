@@ -1,23 +1,23 @@
-//! Contents and volumes, as one number each.
+//! Digests of secret objects and volumes.
 
-use warren_types::{Content, ContentKind, ContentUse, SealedContent, Volume, VolumeDriver};
+use warren_types::{SealedData, SecretObject, SecretObjectKind, SecretObjectVersion, Volume, VolumeDriver};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{Kind, flags, halves, hash, labels, list, text};
+use super::{HashKind, flags, halves, hash, labels, list, text};
 
 /// A secret, a config or a credential.
-pub(in crate::state) fn content(content: &Content) -> u64 {
-    let Content { id, kind, name, version, created_at, updated_at, labels: given, versions } = content;
+pub(in crate::state) fn secret_object(content: &SecretObject) -> u64 {
+    let SecretObject { id, kind, name, version, created_at, updated_at, labels: given, versions } = content;
     let [high, low] = halves(id.0);
-    let sealed = |sealed: &SealedContent| {
-        let SealedContent { size, fingerprint, sealed } = sealed;
+    let sealed = |sealed: &SealedData| {
+        let SealedData { size, fingerprint, sealed } = sealed;
         hash([u64::from(*size), xxh3_64(fingerprint), xxh3_64(sealed)])
     };
     hash([
-        Kind::Content as u64,
+        HashKind::SecretObject as u64,
         high,
         low,
-        content_kind(*kind),
+        secret_object_kind(*kind),
         text(name.as_str()),
         *version,
         created_at.0,
@@ -34,7 +34,7 @@ pub(in crate::state) fn volume(volume: &Volume) -> u64 {
     let place = node.map_or([0, 0], |node| halves(node.0));
     let VolumeDriver::Local = driver;
     hash([
-        Kind::Volume as u64,
+        HashKind::Volume as u64,
         high,
         low,
         text(name.as_str()),
@@ -48,17 +48,17 @@ pub(in crate::state) fn volume(volume: &Volume) -> u64 {
     ])
 }
 
-/// Which version of a content a revision uses, as words of its list.
-pub(super) fn content_use(used: &ContentUse) -> [u64; 5] {
-    let ContentUse { kind, name, id, number } = used;
+/// A version of a secret object in a revision, as words of its list.
+pub(super) fn secret_object_version(used: &SecretObjectVersion) -> [u64; 5] {
+    let SecretObjectVersion { kind, name, id, number } = used;
     let [high, low] = halves(id.0);
-    [content_kind(*kind), text(name.as_str()), high, low, *number]
+    [secret_object_kind(*kind), text(name.as_str()), high, low, *number]
 }
 
-fn content_kind(kind: ContentKind) -> u64 {
+fn secret_object_kind(kind: SecretObjectKind) -> u64 {
     match kind {
-        ContentKind::Secret => 1,
-        ContentKind::Config => 2,
-        ContentKind::Credential => 3,
+        SecretObjectKind::Secret => 1,
+        SecretObjectKind::Config => 2,
+        SecretObjectKind::Credential => 3,
     }
 }

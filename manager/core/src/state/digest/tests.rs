@@ -3,9 +3,10 @@ use std::time::Duration;
 
 use warren_types::strategies::service_specs;
 use warren_types::{
-    Availability, Bytes, ClusterId, ContentId, ContentKind, ContentUse, Desired, MilliCpu, Mode, Node,
-    NodeCondition, NodeDescription, NodeId, NodeRole, NodeStatus, Placement, Protocol, PublishMode,
-    PublishedPort, Resources, Seldom, ServiceId, ServiceSpec, TaskSpec, TaskState, Timestamp,
+    Availability, BoxedDefault, Bytes, ClusterId, DesiredTaskState, MilliCpu, Node, NodeCondition,
+    NodeDescription, NodeId, NodeRole, NodeStatus, Placement, Protocol, PublishMode, PublishedPort,
+    Resources, SecretObjectId, SecretObjectKind, SecretObjectVersion, ServiceId, ServiceMode, ServiceSpec,
+    TaskSpec, TaskState, Timestamp,
 };
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -26,7 +27,7 @@ fn a_spec() -> ServiceSpec {
     ServiceSpec {
         name: "web".parse().unwrap(),
         labels: [("tier".into(), "front".into())].into(),
-        mode: Mode::Replicated { replicas: 3 },
+        mode: ServiceMode::Replicated { replicas: 3 },
         task: TaskSpec::new("web:1".parse().unwrap()),
         ports: vec![port],
         placement: Placement::default(),
@@ -42,14 +43,19 @@ fn a_revision() -> Revision {
         task,
         ports,
         placement,
-        forced: 0,
-        contents: Vec::new(),
+        force_count: 0,
+        secret_objects: Vec::new(),
         labels: BTreeMap::new(),
     }
 }
 
-fn used(number: u64) -> ContentUse {
-    ContentUse { kind: ContentKind::Secret, name: "key".parse().unwrap(), id: ContentId(Id(1)), number }
+fn used(number: u64) -> SecretObjectVersion {
+    SecretObjectVersion {
+        kind: SecretObjectKind::Secret,
+        name: "key".parse().unwrap(),
+        id: SecretObjectId(Id(1)),
+        number,
+    }
 }
 
 fn pin(letter: char) -> warren_types::ImageDigest {
@@ -72,7 +78,7 @@ fn a_service() -> Service {
         pins: BTreeMap::new(),
         spec: Arc::new(spec),
         removing: false,
-        next_task: 2,
+        next_task_number: 2,
     }
 }
 
@@ -84,9 +90,9 @@ fn a_task() -> Task {
         created_at: Timestamp(30),
         node: None,
         address: None,
-        desired: Desired::Running,
-        observed: Observed::new(Timestamp(30)),
-        special: Seldom::default(),
+        desired: DesiredTaskState::Running,
+        observed: TaskStatus::new(Timestamp(30)),
+        rare: BoxedDefault::default(),
     }
 }
 
@@ -114,13 +120,13 @@ fn a_node() -> Node {
         status: NodeStatus::Unknown,
         status_since: Timestamp(1),
         session: 0,
-        assignment: 2,
+        assignment_index: 2,
         conditions: [].into(),
         manager: None,
     }
 }
 
-/// All objects that differ from `object` by one of `changes` have hashes of their own.
+/// All objects that differ from `object` by one of `changes` have different hashes.
 #[track_caller]
 fn check<T: Clone>(hash: impl Fn(&T) -> u64, object: &T, changes: &[fn(&mut T)]) {
     let mut seen = vec![hash(object)];
@@ -134,37 +140,37 @@ fn check<T: Clone>(hash: impl Fn(&T) -> u64, object: &T, changes: &[fn(&mut T)])
 }
 
 #[test]
-fn every_field_of_a_task_counts() {
+fn every_task_field_changes_hash() {
     let changes: &[fn(&mut Task)] = &[
         |t| t.id.service = ServiceId(Id(7 << 64)),
         |t| t.id.number = 2,
         |t| t.slot = 2,
         |t| Arc::make_mut(&mut t.revision).number = 2,
         |t| t.created_at = Timestamp(31),
-        |t| t.special.change(|s| s.not_before = Some(Timestamp(0))),
-        |t| t.special.change(|s| s.not_before = Some(Timestamp(1))),
+        |t| t.rare.update(|s| s.not_before = Some(Timestamp(0))),
+        |t| t.rare.update(|s| s.not_before = Some(Timestamp(1))),
         |t| t.node = Some(NodeId(Id(0))),
         |t| t.node = Some(NodeId(Id(1 << 64))),
         |t| t.address = Some([0, 0, 0, 0].into()),
         |t| t.address = Some([10, 0, 0, 2].into()),
-        |t| t.desired = Desired::Shutdown,
+        |t| t.desired = DesiredTaskState::Shutdown,
         |t| t.observed.state = TaskState::Running,
         |t| t.observed.attempt = 1,
         |t| t.observed.since = Timestamp(31),
-        |t| t.observed.trouble.change(|it| it.reason = "pulling".into()),
+        |t| t.observed.details.update(|it| it.reason = "pulling".into()),
         |t| t.observed.ready = true,
         |t| t.observed.removed = true,
-        |t| t.observed.trouble.change(|it| it.exit = Some(Exit { code: 0, out_of_memory: false })),
-        |t| t.observed.trouble.change(|it| it.exit = Some(Exit { code: -1, out_of_memory: false })),
-        |t| t.observed.trouble.change(|it| it.exit = Some(Exit { code: 0, out_of_memory: true })),
-        |t| t.special.change(|s| s.lost_since = Some(Timestamp(0))),
-        |t| t.special.change(|s| s.lost_since = Some(Timestamp(31))),
-        |t| t.special.change(|s| s.bound_to = Some(NodeId(Id(0)))),
-        |t| t.special.change(|s| s.bound_to = Some(NodeId(Id(1 << 64)))),
-        |t| t.observed.trouble.change(|it| it.next_attempt = Some(Timestamp(0))),
-        |t| t.observed.trouble.change(|it| it.next_attempt = Some(Timestamp(31))),
-        |t| t.special.change(|s| s.volumes = vec!["a".parse().unwrap()]),
-        |t| t.special.change(|s| s.volumes = vec!["a".parse().unwrap(), "a".parse().unwrap()]),
+        |t| t.observed.details.update(|it| it.exit = Some(TaskExit { code: 0, out_of_memory: false })),
+        |t| t.observed.details.update(|it| it.exit = Some(TaskExit { code: -1, out_of_memory: false })),
+        |t| t.observed.details.update(|it| it.exit = Some(TaskExit { code: 0, out_of_memory: true })),
+        |t| t.rare.update(|s| s.lost_since = Some(Timestamp(0))),
+        |t| t.rare.update(|s| s.lost_since = Some(Timestamp(31))),
+        |t| t.rare.update(|s| s.bound_to = Some(NodeId(Id(0)))),
+        |t| t.rare.update(|s| s.bound_to = Some(NodeId(Id(1 << 64)))),
+        |t| t.observed.details.update(|it| it.next_attempt = Some(Timestamp(0))),
+        |t| t.observed.details.update(|it| it.next_attempt = Some(Timestamp(31))),
+        |t| t.rare.update(|s| s.volumes = vec!["a".parse().unwrap()]),
+        |t| t.rare.update(|s| s.volumes = vec!["a".parse().unwrap(), "a".parse().unwrap()]),
         |t| t.observed.health = Health::Starting,
         |t| t.observed.health = Health::Healthy,
         |t| t.observed.health = Health::Unhealthy,
@@ -173,34 +179,37 @@ fn every_field_of_a_task_counts() {
 }
 
 #[test]
-fn every_field_of_a_service_counts() {
+fn every_service_field_changes_hash() {
     let standing: &[fn(&mut Service)] = &[
         |s| s.id = ServiceId(Id(8)),
         |s| s.version = 5,
         |s| s.created_at = Timestamp(11),
         |s| s.updated_at = Timestamp(21),
         |s| s.removing = true,
-        |s| s.next_task = 3,
+        |s| s.next_task_number = 3,
     ];
-    check(self::standing, &a_service(), standing);
+    check(self::service_status, &a_service(), standing);
     let revision: &[fn(&mut Service)] = &[
         |s| Arc::make_mut(&mut s.spec).name = "api".parse().unwrap(),
         |s| Arc::make_mut(&mut s.revision).number = 2,
         |s| Arc::make_mut(&mut s.revision).ports.clear(),
         |s| Arc::make_mut(&mut s.revision).task.args = Some(vec![]),
         |s| Arc::make_mut(&mut s.revision).created_at = Timestamp(11),
-        |s| Arc::make_mut(&mut s.revision).forced = 1,
+        |s| Arc::make_mut(&mut s.revision).force_count = 1,
         |s| Arc::make_mut(&mut s.revision).placement = constraints("node.id exists"),
-        |s| Arc::make_mut(&mut s.revision).contents = vec![used(1)],
-        |s| Arc::make_mut(&mut s.revision).contents = vec![used(2)],
-        |s| Arc::make_mut(&mut s.revision).contents = vec![ContentUse { id: ContentId(Id(2)), ..used(1) }],
+        |s| Arc::make_mut(&mut s.revision).secret_objects = vec![used(1)],
+        |s| Arc::make_mut(&mut s.revision).secret_objects = vec![used(2)],
         |s| {
-            Arc::make_mut(&mut s.revision).contents =
-                vec![ContentUse { kind: ContentKind::Config, ..used(1) }]
+            Arc::make_mut(&mut s.revision).secret_objects =
+                vec![SecretObjectVersion { id: SecretObjectId(Id(2)), ..used(1) }]
         },
         |s| {
-            Arc::make_mut(&mut s.revision).contents =
-                vec![ContentUse { name: "a".parse().unwrap(), ..used(1) }]
+            Arc::make_mut(&mut s.revision).secret_objects =
+                vec![SecretObjectVersion { kind: SecretObjectKind::Config, ..used(1) }]
+        },
+        |s| {
+            Arc::make_mut(&mut s.revision).secret_objects =
+                vec![SecretObjectVersion { name: "a".parse().unwrap(), ..used(1) }]
         },
         |s| Arc::make_mut(&mut s.revision).labels = [("tier".into(), "front".into())].into(),
         |s| s.history = vec![Arc::new(a_revision())],
@@ -216,7 +225,7 @@ proptest::proptest! {
     /// Together with the round trip of specs through JSON: no field is left out.
     #[test]
     fn different_specs_have_different_digests(one in service_specs(), other in service_specs()) {
-        let digest = |spec: &ServiceSpec| self::spec(Kind::ServiceSpec, spec);
+        let digest = |spec: &ServiceSpec| self::spec(HashKind::ServiceSpec, spec);
         let merged = ServiceSpec { task: other.task.clone(), ..one.clone() };
         for (a, b) in [(&one, &other), (&one, &merged), (&merged, &other)] {
             proptest::prop_assert_eq!(digest(a) == digest(b), a == b);
@@ -225,7 +234,7 @@ proptest::proptest! {
 }
 
 #[test]
-fn every_field_of_a_node_counts() {
+fn every_node_field_changes_hash() {
     let changes: &[fn(&mut Node)] = &[
         |n| n.id = NodeId(Id(8)),
         |n| n.name = "n2".parse().unwrap(),
@@ -244,7 +253,7 @@ fn every_field_of_a_node_counts() {
         |n| n.status = NodeStatus::Down,
         |n| n.status_since = Timestamp(2),
         |n| n.session = 1,
-        |n| n.assignment = 3,
+        |n| n.assignment_index = 3,
         |n| n.role = NodeRole::Manager,
         |n| n.labels = [("a".into(), "b".into())].into(),
         |n| n.description.labels = [("a".into(), "b".into())].into(),
@@ -252,11 +261,11 @@ fn every_field_of_a_node_counts() {
         |n| n.availability = Availability::Drain,
         |n| n.description.disk = Bytes(1),
         |n| n.description.os = "plan9".into(),
-        |n| n.conditions = [NodeCondition::RuntimeDown].into(),
-        |n| n.conditions = [NodeCondition::NetworkBroken].into(),
-        |n| n.conditions = [NodeCondition::DiskLow].into(),
+        |n| n.conditions = [NodeCondition::RuntimeUnavailable].into(),
+        |n| n.conditions = [NodeCondition::NetworkUnavailable].into(),
+        |n| n.conditions = [NodeCondition::DiskPressure].into(),
         |n| n.conditions = [NodeCondition::MemoryPressure].into(),
-        |n| n.conditions = [NodeCondition::ClockOff].into(),
+        |n| n.conditions = [NodeCondition::ClockSkew].into(),
         |n| n.conditions = NodeCondition::ALL.into(),
         |n| n.manager = Some(1),
         |n| n.manager = Some(2),
@@ -266,7 +275,7 @@ fn every_field_of_a_node_counts() {
 }
 
 #[test]
-fn every_field_of_a_cluster_counts() {
+fn every_cluster_field_changes_hash() {
     let ranges = vec!["10.0.0.0/8".parse().unwrap(), "172.16.0.0/12".parse().unwrap()];
     let changes: &[fn(&mut Cluster)] = &[
         |c| c.id = ClusterId(Id(8)),
@@ -276,26 +285,26 @@ fn every_field_of_a_cluster_counts() {
         |c| c.ranges.truncate(1),
         |c| c.node_prefix = 25,
         |c| c.node_down_after = Duration::from_millis(1),
-        |c| c.history = 1,
+        |c| c.task_history_limit = 1,
     ];
     check(cluster, &Cluster::new(ClusterId(Id(1)), ranges, Timestamp(1)), changes);
 }
 
 #[test]
-fn what_is_not_an_object_counts_as_well() {
+fn non_object_fields_change_digest() {
     let changes: &[fn(&mut State)] = &[
         |s| s.clock = Timestamp(1),
-        |s| s.level = 1,
-        |s| s.subnets = 1,
-        |s| s.next_member = 1,
-        |s| s.sum.add(1),
+        |s| s.feature_level = 1,
+        |s| s.allocated_subnets = 1,
+        |s| s.next_member_id = 1,
+        |s| s.digest_sum.add(1),
     ];
     check(|state| state.digest().value, &State::new(), changes);
 }
 
-/// Members of different versions compare these numbers: when one of them changes, they call each other wrong.
+/// Members of different versions compare these numbers: if one changes, they report a divergence.
 #[test]
-fn hashes_are_the_same_for_ever() {
+fn object_hashes_are_stable() {
     let found = [
         State::new().digest().value,
         cluster(&Cluster::new(ClusterId(Id(1)), vec!["10.0.0.0/8".parse().unwrap()], Timestamp(1))),
@@ -313,15 +322,15 @@ fn hashes_are_the_same_for_ever() {
         0xd2bf_769f_d817_e900,
     ];
     assert_eq!(found, wanted, "{found:#x?}");
-    // Of the specification.
+    // From the specification.
     assert_eq!(xxh3_64(b""), 0x2d06_8005_38d3_94c2);
 }
 
 #[test]
-fn only_digests_of_one_index_contradict_each_other() {
-    let digest = |index, value| Digest { index, value };
-    assert!(digest(3, 1).contradicts(&digest(3, 2)));
-    assert!(!digest(3, 1).contradicts(&digest(3, 1)));
-    assert!(!digest(3, 1).contradicts(&digest(4, 2)));
+fn digests_of_different_indexes_do_not_conflict() {
+    let digest = |index, value| StateDigest { index, value };
+    assert!(digest(3, 1).conflicts_with(&digest(3, 2)));
+    assert!(!digest(3, 1).conflicts_with(&digest(3, 1)));
+    assert!(!digest(3, 1).conflicts_with(&digest(4, 2)));
     assert_eq!(digest(3, 255).to_string(), "00000000000000ff at entry 3");
 }

@@ -1,25 +1,26 @@
-//! What the indexes know of one task, and what differs between two views of it.
+//! The indexed properties of one task, and the differences between two versions of it.
 
 use std::net::Ipv4Addr;
 
-use warren_types::{Desired, Health, NodeId, ServiceId, Task, TaskId, TaskState};
+use warren_types::{DesiredTaskState, Health, NodeId, ServiceId, Task, TaskId, TaskState};
 
-/// What the indexes know of one task.
+/// The indexed properties of one task.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::state) struct Facets {
     pub(super) id: TaskId,
     revision: u64,
     slot: u32,
-    live: bool,
+    is_live: bool,
     /// To be prepared and not started yet.
-    standby: bool,
-    lost: bool,
-    unhealthy: bool,
-    running: bool,
-    ready: bool,
+    is_standby: bool,
+    is_lost: bool,
+    is_unhealthy: bool,
+    is_running: bool,
+    is_ready: bool,
     node: Option<NodeId>,
     pub(super) held: Option<(NodeId, Ipv4Addr)>,
-    /// The node on which its reservations count. What has ended needs no memory, even while its files are kept.
+    /// The node on which its reservations count. A terminal task needs no memory, even while its files are
+    /// kept.
     pub(super) reserved: Option<NodeId>,
 }
 
@@ -32,54 +33,54 @@ impl Facets {
             id: task.id,
             revision: task.revision.number,
             slot: task.slot,
-            live,
-            standby: live && task.desired == Desired::Ready,
-            lost,
-            unhealthy: live && task.observed.health == Health::Unhealthy,
-            running,
-            ready: running && task.observed.ready,
+            is_live: live,
+            is_standby: live && task.desired == DesiredTaskState::Ready,
+            is_lost: lost,
+            is_unhealthy: live && task.observed.health == Health::Unhealthy,
+            is_running: running,
+            is_ready: running && task.observed.ready,
             node: task.node,
-            held: if task.holds_node() { task.node.zip(task.address) } else { None },
-            reserved: task.node.filter(|_| task.holds_node() && !task.observed.state.is_terminal()),
+            held: if task.holds_resources() { task.node.zip(task.address) } else { None },
+            reserved: task.node.filter(|_| task.holds_resources() && !task.observed.state.is_terminal()),
         }
     }
 
     pub(super) fn live_slot(&self) -> Option<(ServiceId, u32, u64)> {
-        self.live.then_some((self.id.service, self.slot, self.id.number))
+        self.is_live.then_some((self.id.service, self.slot, self.id.number))
     }
 
     pub(super) fn live_revision(&self) -> Option<(ServiceId, u64)> {
-        self.live.then_some((self.id.service, self.revision))
+        self.is_live.then_some((self.id.service, self.revision))
     }
 
-    /// What counts in [`Users`], beside the record itself.
-    pub(super) fn use_of_revision(&self) -> Option<[bool; 2]> {
-        Some([self.live, self.live || self.held.is_some()])
+    /// What counts in [`RevisionUsers`], in addition to the record itself.
+    pub(super) fn revision_users(&self) -> Option<[bool; 2]> {
+        Some([self.is_live, self.is_live || self.held.is_some()])
     }
 
-    pub(super) fn waiting(&self) -> Option<TaskId> {
-        (self.live && self.node.is_none()).then_some(self.id)
+    pub(super) fn pending(&self) -> Option<TaskId> {
+        (self.is_live && self.node.is_none()).then_some(self.id)
     }
 
     pub(super) fn unsettled(&self) -> Option<TaskId> {
-        (!self.live || self.lost || self.standby).then_some(self.id)
+        (!self.is_live || self.is_lost || self.is_standby).then_some(self.id)
     }
 
     pub(super) fn unhealthy(&self) -> Option<TaskId> {
-        self.unhealthy.then_some(self.id)
+        self.is_unhealthy.then_some(self.id)
     }
 
-    pub(super) fn spread(&self) -> Option<(ServiceId, NodeId)> {
-        self.node.filter(|_| self.live).map(|node| (self.id.service, node))
+    pub(super) fn task_per_node(&self) -> Option<(ServiceId, NodeId)> {
+        self.node.filter(|_| self.is_live).map(|node| (self.id.service, node))
     }
 
-    pub(super) fn tally(&self) -> Option<[bool; 3]> {
-        Some([self.live, self.running, self.ready])
+    pub(super) fn counts(&self) -> Option<[bool; 3]> {
+        Some([self.is_live, self.is_running, self.is_ready])
     }
 }
 
-/// What a facet was and what it becomes, if that differs.
-pub(super) fn differ<T: PartialEq>(
+/// The old and the new value of a facet, if they differ.
+pub(super) fn diff<T: PartialEq>(
     before: Option<Facets>,
     after: Option<Facets>,
     facet: impl Fn(&Facets) -> Option<T>,

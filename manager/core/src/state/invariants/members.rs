@@ -1,15 +1,15 @@
-//! What is true of managers, of those that left, and of the nodes that were removed.
+//! Invariants of managers, of departed managers, and of removed nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use warren_types::Member;
 
-use super::{Broken, ensure};
-use crate::state::{Departed, MAX_MEMBERS, MAX_REMOVED, State};
+use super::{InvariantViolation, ensure};
+use crate::state::{DepartedManager, MAX_MEMBERS, MAX_REMOVED_NODES, State};
 
 impl State {
-    pub(super) fn check_members(&self) -> Result<(), Broken> {
-        let (count, next) = (self.members.len(), self.next_member);
+    pub(super) fn check_members(&self) -> Result<(), InvariantViolation> {
+        let (count, next) = (self.members.len(), self.next_member_id);
         ensure(count <= MAX_MEMBERS, || format!("there are {count} managers"))?;
         ensure((count == 0) == (next == 0), || {
             format!("there are {count} managers, and the next is {next}")
@@ -18,7 +18,8 @@ impl State {
         let mut ids = BTreeSet::new();
         let mut replaced = BTreeMap::new();
         for held in self.members() {
-            let Member { member, id, version, created_at, removing, replaces, .. } = &**held;
+            let Member { member_id: member, manager_id: id, version, created_at, removing, replaces, .. } =
+                &**held;
             ensure((1..next).contains(member), || {
                 format!("member {member} was never given; {next} is next")
             })?;
@@ -29,22 +30,22 @@ impl State {
             let other = replaced.insert(replaces, member);
             ensure(other.is_none(), || format!("member {replaces} is replaced by {member} and {other:?}"))?;
             let fits =
-                self.member(*replaces).is_some_and(|old| old.replaces.is_none() && old.member != *member);
+                self.member(*replaces).is_some_and(|old| old.replaces.is_none() && old.member_id != *member);
             ensure(fits && !removing, || format!("member {member} cannot replace {replaces}"))?;
         }
-        self.check_shared_places()?;
-        let decides = self.members().any(|member| self.stands(member));
+        self.check_unique_members()?;
+        let decides = self.members().any(|member| self.is_desired_voter(member));
         ensure(count == 0 || decides, || "no manager is to vote".into())?;
         self.check_departed()?;
         self.check_removed_nodes()
     }
 
-    /// No two managers that are to stay have a name or an address in common, but for one and its replacement.
-    fn check_shared_places(&self) -> Result<(), Broken> {
+    /// No two managers that are not being removed share a name or an address, except one and its replacement.
+    fn check_unique_members(&self) -> Result<(), InvariantViolation> {
         let (mut names, mut addresses) = (BTreeMap::new(), BTreeMap::new());
         // The one that is replaced comes first.
-        for held in self.staying_members() {
-            let Member { member, name, address, replaces, .. } = held;
+        for held in self.remaining_members() {
+            let Member { member_id: member, name, address, replaces, .. } = held;
             let others = [names.insert(name, *member), addresses.insert(address, *member)];
             let strange = others.into_iter().flatten().find(|other| Some(*other) != *replaces);
             ensure(strange.is_none(), || {
@@ -54,12 +55,14 @@ impl State {
         Ok(())
     }
 
-    fn check_departed(&self) -> Result<(), Broken> {
-        let (count, next) = (self.departed.len(), self.next_member);
-        ensure(count <= MAX_REMOVED, || format!("{count} managers that left are remembered"))?;
+    fn check_departed(&self) -> Result<(), InvariantViolation> {
+        let (count, next) = (self.departed_managers.len(), self.next_member_id);
+        ensure(count <= MAX_REMOVED_NODES, || format!("{count} managers that left are remembered"))?;
         let mut numbers = BTreeSet::new();
-        for (manager, Departed { member, index }) in self.all_departed() {
-            ensure(self.member_of(&manager).is_none(), || format!("manager {manager} left and is there"))?;
+        for (manager, DepartedManager { member, index }) in self.departed_managers() {
+            ensure(self.member_of_manager(&manager).is_none(), || {
+                format!("manager {manager} left and is there")
+            })?;
             let given = (1..next).contains(&member) && self.member(member).is_none();
             ensure(given && numbers.insert(member), || {
                 format!("manager {manager} left as member {member}, which another one was or is")
@@ -69,9 +72,9 @@ impl State {
         Ok(())
     }
 
-    fn check_removed_nodes(&self) -> Result<(), Broken> {
+    fn check_removed_nodes(&self) -> Result<(), InvariantViolation> {
         let count = self.removed_nodes.len();
-        ensure(count <= MAX_REMOVED, || format!("{count} removed nodes are remembered"))?;
+        ensure(count <= MAX_REMOVED_NODES, || format!("{count} removed nodes are remembered"))?;
         for (node, index) in &self.removed_nodes {
             ensure(self.node(node).is_none(), || format!("node {node} was removed and is there"))?;
             ensure(*index <= self.applied.index, || format!("node {node} was removed by a later entry"))?;
@@ -79,16 +82,16 @@ impl State {
         Ok(())
     }
 
-    /// Whoever has an id in the raft group keeps it, and nobody else ever gets it.
-    pub(super) fn check_members_after(&self, before: &State) -> Result<(), Broken> {
-        let next = before.next_member;
-        ensure(self.next_member >= next, || format!("member {next} is not the next one any more"))?;
+    /// A raft id stays with its manager and is never reused.
+    pub(super) fn check_members_after(&self, before: &State) -> Result<(), InvariantViolation> {
+        let next = before.next_member_id;
+        ensure(self.next_member_id >= next, || format!("member {next} is not the next one any more"))?;
         for new in self.members() {
-            let Some(old) = before.member(new.member) else {
-                ensure(new.member >= next, || format!("member {} was there before", new.member))?;
+            let Some(old) = before.member(new.member_id) else {
+                ensure(new.member_id >= next, || format!("member {} was there before", new.member_id))?;
                 continue;
             };
-            let same = new.id == old.id && new.created_at == old.created_at;
+            let same = new.manager_id == old.manager_id && new.created_at == old.created_at;
             ensure(same && new.removing >= old.removing, || format!("member {old:?} became {new:?}"))?;
         }
         Ok(())

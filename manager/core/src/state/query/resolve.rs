@@ -1,21 +1,21 @@
-//! What people mean: a name, an id, or the beginning of an id that fits only one; `web.3` for a slot.
+//! Resolves references of users: a name, an id, or a unique prefix of an id; `web.3` for a slot.
 
 use std::sync::Arc;
 
 use warren_types::{
-    Content, ContentId, ContentKind, Id, ManagerId, Member, Node, NodeId, Service, ServiceId, Task, TaskId,
-    Token, TokenId, Volume, VolumeId,
+    Id, ManagerId, Member, Node, NodeId, SecretObject, SecretObjectId, SecretObjectKind, Service, ServiceId,
+    Task, TaskId, Token, TokenId, Volume, VolumeId,
 };
 
-use crate::state::{Kind, Refusal, State};
+use crate::state::{ObjectKind, Refusal, State};
 
 /// Digits of an id.
 const DIGITS: usize = 25;
 /// How many matches an error lists.
-const SHOWN: usize = 3;
+const MAX_LISTED_MATCHES: usize = 3;
 
 impl State {
-    /// The service of that name, id, or unique beginning of an id; a name wins.
+    /// The service with that name, id, or unique prefix of an id; a name takes precedence.
     ///
     /// # Errors
     /// [`Refusal::NotFound`], [`Refusal::Ambiguous`].
@@ -26,7 +26,7 @@ impl State {
                 let services = |(least, greatest)| {
                     self.services.range(ServiceId(least)..=ServiceId(greatest)).map(|(_, service)| service)
                 };
-                only(Kind::Service, reference, id_range(reference).map(services), |service| {
+                find_unique(ObjectKind::Service, reference, id_range(reference).map(services), |service| {
                     service.id.to_string()
                 })
             },
@@ -34,7 +34,7 @@ impl State {
         )
     }
 
-    /// The node of that name, id, or unique beginning of an id; a name wins.
+    /// The node with that name, id, or unique prefix of an id; a name takes precedence.
     ///
     /// # Errors
     /// [`Refusal::NotFound`], [`Refusal::Ambiguous`].
@@ -45,41 +45,49 @@ impl State {
                 let nodes = |(least, greatest)| {
                     self.nodes.range(NodeId(least)..=NodeId(greatest)).map(|(_, node)| node)
                 };
-                only(Kind::Node, reference, id_range(reference).map(nodes), |node| node.id.to_string())
+                find_unique(ObjectKind::Node, reference, id_range(reference).map(nodes), |node| {
+                    node.id.to_string()
+                })
             },
             Ok,
         )
     }
 
-    /// The token of that id, or of a unique beginning of an id.
+    /// The token with that id, or unique prefix of an id.
     ///
     /// # Errors
     /// [`Refusal::NotFound`], [`Refusal::Ambiguous`].
     pub fn find_token(&self, reference: &str) -> Result<&Arc<Token>, Refusal> {
         let tokens =
             |(least, greatest)| self.tokens.range(TokenId(least)..=TokenId(greatest)).map(|(_, token)| token);
-        only(Kind::Token, reference, id_range(reference).map(tokens), |token| token.id.to_string())
+        find_unique(ObjectKind::Token, reference, id_range(reference).map(tokens), |token| {
+            token.id.to_string()
+        })
     }
 
-    /// The content of that kind with that name, id, or unique beginning of an id; a name wins.
+    /// The secret object of that kind with that name, id, or unique prefix of an id; a name takes precedence.
     ///
     /// # Errors
     /// [`Refusal::NotFound`], [`Refusal::Ambiguous`].
-    pub fn find_content(&self, kind: ContentKind, reference: &str) -> Result<&Arc<Content>, Refusal> {
+    pub fn find_secret_object(
+        &self,
+        kind: SecretObjectKind,
+        reference: &str,
+    ) -> Result<&Arc<SecretObject>, Refusal> {
         let name = reference.parse().ok();
-        let named = name.and_then(|name| self.content_named(kind, &name));
-        let contents = |(least, greatest)| {
-            let found = self.contents.range(ContentId(least)..=ContentId(greatest));
+        let named = name.and_then(|name| self.secret_object_by_name(kind, &name));
+        let secret_objects = |(least, greatest)| {
+            let found = self.secret_objects.range(SecretObjectId(least)..=SecretObjectId(greatest));
             found.map(|(_, content)| content).filter(|content| content.kind == kind)
         };
         let any = || {
-            let matches = id_range(reference).map(contents);
-            only(Kind::Content(kind), reference, matches, |content| content.id.to_string())
+            let matches = id_range(reference).map(secret_objects);
+            find_unique(ObjectKind::SecretObject(kind), reference, matches, |content| content.id.to_string())
         };
         named.map_or_else(any, Ok)
     }
 
-    /// The volume of that name, id, or unique beginning of an id; a name wins.
+    /// The volume with that name, id, or unique prefix of an id; a name takes precedence.
     ///
     /// # Errors
     /// [`Refusal::NotFound`], [`Refusal::Ambiguous`].
@@ -89,18 +97,21 @@ impl State {
             self.volumes.range(VolumeId(least)..=VolumeId(greatest)).map(|(_, volume)| volume)
         };
         let any = || {
-            only(Kind::Volume, reference, id_range(reference).map(volumes), |volume| volume.id.to_string())
+            find_unique(ObjectKind::Volume, reference, id_range(reference).map(volumes), |volume| {
+                volume.id.to_string()
+            })
         };
         named.map_or_else(any, Ok)
     }
 
-    /// The manager of that name, id, unique beginning of an id, or address; a name wins. Of those with one name or
-    /// address, the one that is to stay.
+    /// The manager with that name, id, unique prefix of an id, or address; a name takes precedence. Of
+    /// several with one name or address, the one that is not being removed or replaced.
     ///
     /// # Errors
     /// [`Refusal::NotFound`], [`Refusal::Ambiguous`].
     pub fn find_member(&self, reference: &str) -> Result<&Arc<Member>, Refusal> {
-        let place = |member: &&Arc<Member>| (member.removing, self.replacement_of(member.member).is_some());
+        let place =
+            |member: &&Arc<Member>| (member.removing, self.replacement_of(member.member_id).is_some());
         let named = self.members().filter(|member| member.name.as_str() == reference).min_by_key(place);
         let address = reference.parse().ok();
         let reached =
@@ -108,20 +119,22 @@ impl State {
         let any = || {
             let begins = |(least, greatest)| {
                 let range = ManagerId(least)..=ManagerId(greatest);
-                self.members().filter(move |member| range.contains(&member.id))
+                self.members().filter(move |member| range.contains(&member.manager_id))
             };
-            only(Kind::Manager, reference, id_range(reference).map(begins), |member| member.id.to_string())
+            find_unique(ObjectKind::Manager, reference, id_range(reference).map(begins), |member| {
+                member.manager_id.to_string()
+            })
         };
         named.or_else(reached).map_or_else(any, Ok)
     }
 
-    /// The task of that id (the service's part may be shortened as for a service), or the current task of a
+    /// The task with that id (the service's part may be shortened as for a service), or the current task of a
     /// slot: `web.3`. The current task is the live one, otherwise the newest.
     ///
     /// # Errors
     /// [`Refusal::NotFound`], [`Refusal::Ambiguous`].
     pub fn find_task(&self, reference: &str) -> Result<&Arc<Task>, Refusal> {
-        let missing = || Refusal::not_found(Kind::Task, reference);
+        let missing = || Refusal::not_found(ObjectKind::Task, reference);
         if let Some((service, slot)) = reference.rsplit_once('.') {
             let service = self.find_service(service)?;
             let slot = slot.parse().map_err(|_| missing())?;
@@ -132,13 +145,13 @@ impl State {
         let number: u64 = number.parse().map_err(|_| missing())?;
         let services = self.services.range(ServiceId(least)..=ServiceId(greatest));
         let tasks = services.filter_map(|(id, _)| self.tasks.get(&TaskId { service: *id, number }));
-        only(Kind::Task, reference, Some(tasks), |task| task.id.to_string())
+        find_unique(ObjectKind::Task, reference, Some(tasks), |task| task.id.to_string())
     }
 
     /// The live task of a slot, otherwise its newest.
     fn current_task(&self, service: &ServiceId, slot: u32) -> Option<&Arc<Task>> {
         self.live_task(service, slot)
-            .or_else(|| self.unsettled_of(service).rev().find(|task| task.slot == slot))
+            .or_else(|| self.unsettled_tasks_of(service).rev().find(|task| task.slot == slot))
     }
 }
 
@@ -148,19 +161,19 @@ fn id_range(prefix: &str) -> Option<(Id, Id)> {
         return None;
     }
     let least = format!("{prefix:0<DIGITS$}").parse().ok()?;
-    // What is beyond 128 bits is beyond every id.
+    // A value beyond 128 bits is greater than every id.
     let greatest = format!("{prefix:z<DIGITS$}").parse().unwrap_or(Id(u128::MAX));
     Some((least, greatest))
 }
 
 /// The only one of the matches.
-fn only<'a, T>(
-    kind: Kind,
+fn find_unique<'a, T>(
+    kind: ObjectKind,
     reference: &str,
     matches: Option<impl Iterator<Item = &'a T>>,
     id: impl Fn(&T) -> String,
 ) -> Result<&'a T, Refusal> {
-    let matches: Vec<&T> = matches.into_iter().flatten().take(SHOWN).collect();
+    let matches: Vec<&T> = matches.into_iter().flatten().take(MAX_LISTED_MATCHES).collect();
     match matches[..] {
         [] => Err(Refusal::not_found(kind, reference)),
         [one] => Ok(one),

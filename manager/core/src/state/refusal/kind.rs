@@ -1,10 +1,10 @@
-//! What people do things to, by its name.
+//! The kinds of objects that commands and queries name.
 
-use warren_types::ContentKind;
+use warren_types::SecretObjectKind;
 
-/// A kind of object, as people call it.
+/// A kind of object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum ObjectKind {
     /// A service.
     Service,
     /// A task.
@@ -13,15 +13,15 @@ pub enum Kind {
     Node,
     /// A join token.
     Token,
-    /// A secret, a config or a registry's credential.
-    Content(ContentKind),
+    /// A secret, a config or a registry credential.
+    SecretObject(SecretObjectKind),
     /// A volume.
     Volume,
     /// A manager.
     Manager,
 }
 
-impl Kind {
+impl ObjectKind {
     /// `service`, `task`, `node`, `token`, `secret`, `volume`, `manager`.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -29,37 +29,37 @@ impl Kind {
             Self::Task => "task",
             Self::Node => "node",
             Self::Token => "token",
-            Self::Content(kind) => kind.as_str(),
+            Self::SecretObject(kind) => kind.as_str(),
             Self::Volume => "volume",
             Self::Manager => "manager",
         }
     }
 
-    /// The command that shows the one of that name: `service inspect web`.
-    pub(super) fn show(self, name: &str) -> String {
+    /// The command that shows the object with that name: `service inspect web`.
+    pub(super) fn show_command(self, name: &str) -> String {
         match self {
-            Self::Content(ContentKind::Credential) => self.list().to_owned(),
+            Self::SecretObject(SecretObjectKind::Credential) => self.list_command().to_owned(),
             _ => format!("{self} inspect {name}"),
         }
     }
 
     /// The command that lists them: `service ls`.
-    pub(super) fn list(self) -> &'static str {
+    pub(super) fn list_command(self) -> &'static str {
         match self {
             Self::Service => "service ls",
             Self::Task => "task ls",
             Self::Node => "node ls",
             Self::Token => "token ls",
-            Self::Content(ContentKind::Secret) => "secret ls",
-            Self::Content(ContentKind::Config) => "config ls",
-            Self::Content(ContentKind::Credential) => "registry ls",
+            Self::SecretObject(SecretObjectKind::Secret) => "secret ls",
+            Self::SecretObject(SecretObjectKind::Config) => "config ls",
+            Self::SecretObject(SecretObjectKind::Credential) => "registry ls",
             Self::Volume => "volume ls",
             Self::Manager => "manager ls",
         }
     }
 }
 
-impl std::fmt::Display for Kind {
+impl std::fmt::Display for ObjectKind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.pad(self.as_str())
     }

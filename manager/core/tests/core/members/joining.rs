@@ -1,4 +1,4 @@
-//! Joining with a token, and taking the place of a manager whose machine lost its data.
+//! Joining with a token, and replacing a manager whose host lost its data.
 
 use std::time::Duration;
 
@@ -6,47 +6,50 @@ use warren_core::state::MAX_MEMBERS;
 
 use super::*;
 
-fn uses(world: &World) -> u32 {
+fn uses(world: &TestCluster) -> u32 {
     world.state.token(&TokenId(Id(1))).unwrap().uses
 }
 
 #[test]
-fn a_token_of_managers_is_used_once_per_machine() {
-    let mut world = World::new();
+fn manager_token_counts_once_per_machine() {
+    let mut world = TestCluster::new();
     world.accept(create_token(NodeRole::Manager, Some(1)));
-    let early = "the first manager has not said who it is yet; repeat this in a moment";
+    let early = "no manager has registered yet; try again shortly";
     assert_eq!(world.refuse(join(&world, 2, "m2", "h2")), early);
     world.accept(register(&world, 1, 1));
     let answer = world.accept(join(&world, 2, "m2", "h2"));
-    assert_eq!(answer, Answer::Member(world.state.member(2).unwrap().clone()));
+    assert_eq!(answer, CommandResponse::Member(world.state.member(2).unwrap().clone()));
     assert_eq!(
-        world.run(&join(&world, 2, "renamed", "h7")),
-        Outcome::Unchanged { answer },
+        world.apply(&join(&world, 2, "renamed", "h7")),
+        ApplyOutcome::Unchanged { answer },
         "it may not know that it did"
     );
     assert_eq!(uses(&world), 1);
     let refusal = world.refuse(join(&world, 3, "m3", "h3"));
-    assert!(refusal.starts_with("the token has been used 1 times, as often as it may"), "{refusal}");
+    assert!(refusal.starts_with("the token has been used 1 times, which is its limit"), "{refusal}");
     let joined = world.state.member(2).unwrap();
-    assert_eq!((joined.wanted, joined.replaces, joined.level), (Suffrage::Voter, None, LEVEL));
+    assert_eq!(
+        (joined.desired_suffrage, joined.replaces, joined.level),
+        (Suffrage::Voter, None, FEATURE_LEVEL)
+    );
 }
 
 #[test]
 fn each_token_is_for_one_role() {
     let mut world = world(1);
-    let node = |world: &World| Command::JoinNode {
+    let node = |world: &TestCluster| Command::JoinNode {
         hash: secret(),
         id: node_id(1),
         name: "n1".parse().unwrap(),
         description: description(resources(1000, 512)),
         at: world.now,
     };
-    let text = "the token is for a manager, not for a worker: join with `warren manager join`, or make another one \
+    let text = "the token is for a manager, not for a worker: join with `warren manager join`, or create one \
                 with `warren token create --role worker`";
     assert_eq!(world.refuse(node(&world)), text);
     world.accept(Command::RemoveToken { id: TokenId(Id(1)), at: world.now });
     world.accept(create_token(NodeRole::Worker, None));
-    let text = "the token is for a worker, not for a manager: join with `warren worker join`, or make another one with \
+    let text = "the token is for a worker, not for a manager: join with `warren worker join`, or create one with \
                 `warren token create --role manager`";
     assert_eq!(world.refuse(join(&world, 2, "m2", "h2")), text);
     assert_eq!(uses(&world), 0);
@@ -54,10 +57,10 @@ fn each_token_is_for_one_role() {
 }
 
 #[test]
-fn joins_that_are_refused_use_nothing() {
+fn refused_join_does_not_use_token() {
     let mut world = world(2);
     world.accept(remove(2));
-    let old = |level| match join(&World::new(), 3, "m3", "h3") {
+    let old = |level| match join(&TestCluster::new(), 3, "m3", "h3") {
         Command::JoinManager { hash, id, name, address, at, .. } => {
             Command::JoinManager { hash, id, name, address, level, at }
         }
@@ -66,26 +69,27 @@ fn joins_that_are_refused_use_nothing() {
     let table = [
         (join(&world, 3, "m1", "h3"), "manager m1 already exists; choose another name or remove it first"),
         (
-            old(LEVEL - 1),
-            "the cluster is at level 2 and this manager's version of Warren supports levels up to 1; install",
+            old(FEATURE_LEVEL - 1),
+            "the cluster is at feature level 2 and this manager's version of Warren supports \
+             feature levels up to 1; install",
         ),
-        (join(&world, 2, "m2", "h2"), "manager m2 is being removed; wait until it is gone"),
+        (join(&world, 2, "m2", "h2"), "manager m2 is being removed; wait until it is removed"),
     ];
     for (command, wanted) in table {
         let found = world.refuse(command);
         assert!(found.starts_with(wanted), "{found}");
     }
-    assert_eq!((uses(&world), world.state.next_member()), (1, 3));
-    world.accept(old(LEVEL + 1));
-    world.wait(Duration::from_secs(1));
+    assert_eq!((uses(&world), world.state.next_member_id()), (1, 3));
+    world.accept(old(FEATURE_LEVEL + 1));
+    world.advance_time(Duration::from_secs(1));
     world.accept(Command::RemoveToken { id: TokenId(Id(1)), at: world.now });
-    assert!(world.refuse(join(&world, 4, "m4", "h4")).starts_with("the token is not known"));
+    assert!(world.refuse(join(&world, 4, "m4", "h4")).starts_with("unknown token"));
 }
 
 #[test]
 fn there_are_only_so_many_managers() {
     let mut world = world(MAX_MEMBERS as u128);
-    let full = "there are 16 managers and may be 16; remove one first (`warren manager ls`)";
+    let full = "there are 16 managers, which is the limit of 16; remove one first (`warren manager ls`)";
     assert_eq!(world.refuse(join(&world, 99, "m99", "h99")), full);
     world.accept(remove(2));
     assert_eq!(world.refuse(join(&world, 99, "m99", "h99")), full, "it is still there");
@@ -94,24 +98,24 @@ fn there_are_only_so_many_managers() {
 }
 
 #[test]
-fn a_machine_that_comes_back_without_its_data_takes_its_old_place() {
+fn manager_with_lost_data_replaces_itself() {
     let mut world = world(3);
     world.accept(join(&world, 4, "m2", "h2"));
     assert_eq!(
         shown(&world)[1..],
         [(2, "m2", None, false), (3, "m3", None, false), (4, "m2", Some(2), false)]
     );
-    // The name of the one that is replaced is still its own.
+    // The name of the replaced one is still its own.
     assert!(world.refuse(join(&world, 5, "m2", "h5")).starts_with("manager m2 already exists"));
     world.accept(delete(2));
     assert_eq!(shown(&world)[1..], [(3, "m3", None, false), (4, "m2", None, false)]);
-    // Once more, and now that one is the old one.
+    // Again, and now that one is the replaced one.
     world.accept(join(&world, 5, "other", "h2"));
     assert_eq!(shown(&world)[2..], [(4, "m2", None, false), (5, "other", Some(4), false)]);
 }
 
 #[test]
-fn of_a_machine_that_lost_its_data_twice_the_one_in_between_goes() {
+fn second_replacement_drops_first() {
     let mut world = world(3);
     for id in 4..=6 {
         world.accept(join(&world, id, "m2", "h2"));
@@ -131,7 +135,7 @@ fn of_a_machine_that_lost_its_data_twice_the_one_in_between_goes() {
 }
 
 #[test]
-fn a_manager_that_is_being_removed_is_not_replaced_but_gives_its_name_and_address_up() {
+fn removing_manager_frees_name_and_address() {
     let mut world = world(3);
     world.accept(remove(2));
     world.accept(join(&world, 4, "m2", "h2"));
@@ -139,35 +143,41 @@ fn a_manager_that_is_being_removed_is_not_replaced_but_gives_its_name_and_addres
 }
 
 #[test]
-fn a_replacement_that_is_removed_leaves_the_old_one_as_it_was() {
+fn removed_replacement_keeps_old_member() {
     let mut world = world(2);
     world.accept(join(&world, 3, "new", "h2"));
     world.accept(remove(3));
     assert_eq!(shown(&world)[1..], [(2, "m2", None, false), (3, "new", None, true)]);
     world.accept(delete(3));
-    assert!(world.refuse(delete(2)).starts_with("manager m2 is neither being removed nor replaced"));
+    assert!(world.refuse(delete(2)).starts_with("manager m2 is not being removed or replaced"));
 }
 
-/// Who is being replaced may never come back, so the others cannot go because of it.
+/// A member that is being replaced may never return, so the others cannot be removed because of it.
 #[test]
-fn who_is_replaced_does_not_count_as_one_that_votes() {
+fn replaced_member_is_not_a_desired_voter() {
     let mut world = world(2);
     world.accept(join(&world, 3, "m2", "h2"));
     world.accept(remove(1));
     for command in [remove(3), want(3, Suffrage::Learner)] {
-        assert!(world.refuse(command).starts_with("manager m2 is the last one that is to vote"));
+        assert!(world.refuse(command).starts_with("manager m2 is the last desired voter"));
     }
     world.accept(remove(2));
     assert_eq!(shown(&world)[1..], [(2, "m2", None, true), (3, "m2", Some(2), false)]);
 }
 
 #[test]
-fn a_replacement_that_moved_away_does_not_give_the_old_address_to_a_third() {
+fn moved_replacement_keeps_old_address_taken() {
     let mut world = world(2);
     world.accept(join(&world, 3, "new", "h2"));
     let address = Some(address("h3"));
-    world.accept(Command::UpdateMember { member: 3, version: None, wanted: None, address, at: world.now });
-    let taken = "h2:8080 is the address of manager m2; give this one's own address, or remove m2 first";
+    world.accept(Command::UpdateMember {
+        member: 3,
+        version: None,
+        desired_suffrage: None,
+        address,
+        at: world.now,
+    });
+    let taken = "h2:8080 is the address of manager m2; use another address, or remove m2 first";
     assert_eq!(world.refuse(join(&world, 4, "m4", "h2")), taken);
     world.accept(remove(2));
     world.accept(join(&world, 4, "m4", "h2"));
@@ -177,8 +187,8 @@ fn a_replacement_that_moved_away_does_not_give_the_old_address_to_a_third() {
     );
 }
 
-/// Of three managers, the second one is on a node as well, at `host`: it runs both tasks of a service.
-fn hybrid_world(host: &str) -> World {
+/// Of three managers, the second one has a node as well, at `host`: it runs both tasks of a service.
+fn hybrid_world(host: &str) -> TestCluster {
     let mut world = world(3);
     let (name, role) = ("m2".parse().unwrap(), NodeRole::Manager);
     let own = NodeDescription { address: host.into(), ..description(resources(4000, 4096)) };
@@ -195,7 +205,7 @@ fn runs(number: u64) -> TaskReport {
 }
 
 #[test]
-fn the_tasks_of_a_machine_that_lost_its_data_have_ended() {
+fn tasks_of_reset_node_are_ended() {
     let mut world = hybrid_world("h2");
     world.accept(join(&world, 4, "m3", "h3"));
     assert!(world.task(1, 1).observed.ready, "another machine's disk was lost");
@@ -203,11 +213,11 @@ fn the_tasks_of_a_machine_that_lost_its_data_have_ended() {
     world.accept(join(&world, 5, "m2", "h2"));
     let observed = world.task(1, 1).observed.clone();
     assert_eq!((observed.state, observed.ready, observed.removed), (TaskState::Shutdown, false, false));
-    assert_eq!(observed.reason(), "its node m2 joined anew, without what it had");
+    assert_eq!(observed.reason(), "node m2 rejoined without its data");
     world.connect(2);
     world.settle();
     assert_eq!(world.live(1), [(1, 3), (2, 4)], "others take their places");
-    // An agent that lost nothing removes what it has, like one that lost all.
+    // An agent that lost nothing removes what it has, like one that lost everything.
     world.report(runs(1));
     assert_eq!(world.task(1, 1).observed, observed);
     world.report(TaskReport { removed: true, ..report(task_id(1, 2), 1, TaskState::Shutdown) });
@@ -215,10 +225,10 @@ fn the_tasks_of_a_machine_that_lost_its_data_have_ended() {
 }
 
 #[test]
-fn the_tasks_of_another_machine_that_has_the_name_go_on() {
+fn tasks_of_other_node_with_same_name_continue() {
     let removed = [remove(2)];
     let gone = [remove(2), delete(2)];
-    // Where the node is, what was done, which machine joins, and whether it is the node's.
+    // Host of the node, what was done, which host joins, and whether it is the node's.
     let table = [
         ("h2", &removed[..], ("m2", "h9"), false),
         ("h2", &gone[..], ("m2", "h9"), false),

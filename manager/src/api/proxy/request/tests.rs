@@ -1,9 +1,9 @@
 use super::*;
 
-/// A body that comes in these pieces.
-struct Pieces(VecDeque<Bytes>);
+/// A body with these frames.
+struct ChunkedBody(VecDeque<Bytes>);
 
-impl http_body::Body for Pieces {
+impl http_body::Body for ChunkedBody {
     type Data = Bytes;
     type Error = Status;
 
@@ -16,10 +16,10 @@ impl http_body::Body for Pieces {
 }
 
 fn body(pieces: &[&'static str]) -> Body {
-    Body::new(Pieces(pieces.iter().map(|piece| Bytes::from_static(piece.as_bytes())).collect()))
+    Body::new(ChunkedBody(pieces.iter().map(|piece| Bytes::from_static(piece.as_bytes())).collect()))
 }
 
-/// Up to so many pieces.
+/// Reads up to this number of frames.
 async fn read<B: http_body::Body<Data = Bytes, Error = Status> + Unpin>(
     body: &mut B,
     most: usize,
@@ -34,38 +34,38 @@ async fn read<B: http_body::Body<Data = Bytes, Error = Status> + Unpin>(
 }
 
 #[tokio::test]
-async fn a_body_that_was_read_to_its_end_can_be_sent_again_and_again() {
-    let (mut recorder, recording) = keep(body(&["a", "b"]));
+async fn fully_read_body_can_be_replayed_repeatedly() {
+    let (mut recorder, recording) = record_body(body(&["a", "b"]));
     assert_eq!(read(&mut recorder, 9).await, ["a", "b"]);
     drop(recorder);
     let mut kept = recording.take().unwrap();
     for _ in 0..2 {
-        assert_eq!(read(&mut kept.next().unwrap(), 9).await, ["a", "b"]);
+        assert_eq!(read(&mut kept.next_body().unwrap(), 9).await, ["a", "b"]);
     }
 }
 
 #[tokio::test]
-async fn a_body_that_was_read_in_part_is_sent_once_with_its_rest() {
-    let (mut recorder, recording) = keep(body(&["a", "b", "c"]));
+async fn partly_read_body_is_replayed_once_with_rest() {
+    let (mut recorder, recording) = record_body(body(&["a", "b", "c"]));
     assert_eq!(read(&mut recorder, 1).await, ["a"]);
     drop(recorder);
     let mut kept = recording.take().unwrap();
-    assert_eq!(read(&mut kept.next().unwrap(), 9).await, ["a", "b", "c"]);
-    assert!(kept.next().is_none(), "the rest is gone");
+    assert_eq!(read(&mut kept.next_body().unwrap(), 9).await, ["a", "b", "c"]);
+    assert!(kept.next_body().is_none(), "the rest is gone");
 }
 
 #[tokio::test]
-async fn a_body_that_is_too_long_is_not_kept() {
-    let piece = Bytes::from(vec![0; MOST / 2 + 1]);
-    let (mut recorder, recording) = keep(Body::new(Pieces([piece.clone(), piece].into())));
+async fn oversized_body_is_not_recorded() {
+    let piece = Bytes::from(vec![0; MAX_RECORDED_BYTES / 2 + 1]);
+    let (mut recorder, recording) = record_body(Body::new(ChunkedBody([piece.clone(), piece].into())));
     assert_eq!(read(&mut recorder, 9).await.len(), 2, "its reader gets all of it");
     drop(recorder);
     assert!(recording.take().is_none());
 }
 
 #[tokio::test]
-async fn nothing_is_kept_after_it_was_taken() {
-    let (mut recorder, recording) = keep(body(&["a", "b"]));
+async fn recording_stops_after_take() {
+    let (mut recorder, recording) = record_body(body(&["a", "b"]));
     let read_by = recording.0.clone();
     drop(recording.take());
     assert_eq!(read(&mut recorder, 9).await, ["a", "b"]);

@@ -1,19 +1,19 @@
 //! Managers.
 
-use warren_core::Departed;
+use warren_core::DepartedManager;
 use warren_proto::convert::suffrage;
 use warren_proto::v1;
 use warren_types::{ManagerId, Member, Violations};
 
-use super::super::read::{at, given, text};
+use super::super::read::{parse, required, timestamp};
 
 pub(super) fn stored_member(member: &Member) -> v1::StoredMember {
     v1::StoredMember {
-        member: member.member,
-        id: member.id.to_string(),
+        member: member.member_id,
+        id: member.manager_id.to_string(),
         name: member.name.to_string(),
         address: member.address.to_string(),
-        wanted: v1::Suffrage::from(member.wanted).into(),
+        wanted: v1::Suffrage::from(member.desired_suffrage).into(),
         replaces: member.replaces,
         removing: member.removing,
         level: member.level,
@@ -24,25 +24,25 @@ pub(super) fn stored_member(member: &Member) -> v1::StoredMember {
 
 pub(super) fn member(stored: v1::StoredMember) -> Result<Member, Violations> {
     Ok(Member {
-        member: stored.member,
-        id: text("member.id", &stored.id)?,
-        name: text("member.name", &stored.name)?,
-        address: text("member.address", &stored.address)?,
-        wanted: given("member.wanted", suffrage(stored.wanted)?)?,
+        member_id: stored.member,
+        manager_id: parse("member.id", &stored.id)?,
+        name: parse("member.name", &stored.name)?,
+        address: parse("member.address", &stored.address)?,
+        desired_suffrage: required("member.wanted", suffrage(stored.wanted)?)?,
         replaces: stored.replaces,
         removing: stored.removing,
         level: stored.level,
         version: stored.version,
-        created_at: at(stored.created_at),
+        created_at: timestamp(stored.created_at),
     })
 }
 
-pub(super) fn stored_departed((manager, departed): &(ManagerId, Departed)) -> v1::StoredDeparted {
-    let Departed { member, index } = *departed;
+pub(super) fn stored_departed((manager, departed): &(ManagerId, DepartedManager)) -> v1::StoredDeparted {
+    let DepartedManager { member, index } = *departed;
     v1::StoredDeparted { id: manager.to_string(), member, index }
 }
 
-pub(super) fn departed(stored: &v1::StoredDeparted) -> Result<(ManagerId, Departed), Violations> {
+pub(super) fn departed(stored: &v1::StoredDeparted) -> Result<(ManagerId, DepartedManager), Violations> {
     let v1::StoredDeparted { id, member, index } = stored;
-    Ok((text("cluster.departed", id)?, Departed { member: *member, index: *index }))
+    Ok((parse("cluster.departed", id)?, DepartedManager { member: *member, index: *index }))
 }

@@ -1,5 +1,5 @@
-//! A service with its revisions: the current one first, then earlier ones, oldest first, each with the image that it
-//! is pinned to.
+//! A service with its revisions: the current one, then the earlier ones from the oldest on, each with its
+//! pinned image digest.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,10 +7,11 @@ use std::sync::Arc;
 use warren_proto::convert::stored_service_spec;
 use warren_proto::v1;
 use warren_types::{
-    ContentUse, ImageDigest, Placement, PublishedPort, Revision, Service, TaskSpec, Violation, Violations,
+    ImageDigest, Placement, PublishedPort, Revision, SecretObjectVersion, Service, TaskSpec, Violation,
+    Violations,
 };
 
-use super::super::read::{at, given, optional, text};
+use super::super::read::{parse, parse_optional, required, timestamp};
 
 pub(super) fn stored_service(service: &Service) -> v1::StoredService {
     let revisions = std::iter::once(&service.revision).chain(&service.history);
@@ -22,7 +23,7 @@ pub(super) fn stored_service(service: &Service) -> v1::StoredService {
         spec: Some((&*service.spec).into()),
         revisions: revisions.map(|revision| stored_revision(revision, &service.pins)).collect(),
         removing: service.removing,
-        next_task: service.next_task,
+        next_task: service.next_task_number,
     }
 }
 
@@ -33,9 +34,9 @@ fn stored_revision(revision: &Revision, pins: &BTreeMap<u64, ImageDigest>) -> v1
         ports: revision.ports.iter().map(Into::into).collect(),
         created_at: revision.created_at.0,
         placement: (revision.placement != Placement::default()).then(|| (&revision.placement).into()),
-        forced: revision.forced,
+        forced: revision.force_count,
         digest: pins.get(&revision.number).map(ToString::to_string).unwrap_or_default(),
-        contents: revision.contents.iter().map(Into::into).collect(),
+        contents: revision.secret_objects.iter().map(Into::into).collect(),
         labels: revision.labels.clone(),
     }
 }
@@ -43,9 +44,9 @@ fn stored_revision(revision: &Revision, pins: &BTreeMap<u64, ImageDigest>) -> v1
 pub(super) fn service(stored: v1::StoredService) -> Result<Service, Violations> {
     let mut pins = BTreeMap::new();
     let mut revisions = Vec::with_capacity(stored.revisions.len());
-    for (place, stored) in stored.revisions.into_iter().enumerate() {
-        let at = |path: &str| format!("service.revisions[{place}].{path}");
-        if let Some(digest) = optional(&at("digest"), &stored.digest)? {
+    for (index, stored) in stored.revisions.into_iter().enumerate() {
+        let at = |path: &str| format!("service.revisions[{index}].{path}");
+        if let Some(digest) = parse_optional(&at("digest"), &stored.digest)? {
             pins.insert(stored.number, digest);
         }
         revisions.push(Arc::new(revision(stored, at)?));
@@ -54,28 +55,32 @@ pub(super) fn service(stored: v1::StoredService) -> Result<Service, Violations> 
         return Err(Violation::new("service.revisions", "is empty").into());
     }
     Ok(Service {
-        id: text("service.id", &stored.id)?,
+        id: parse("service.id", &stored.id)?,
         version: stored.version,
-        created_at: at(stored.created_at),
-        updated_at: at(stored.updated_at),
-        spec: Arc::new(stored_service_spec(given("service.spec", stored.spec)?)?),
+        created_at: timestamp(stored.created_at),
+        updated_at: timestamp(stored.updated_at),
+        spec: Arc::new(stored_service_spec(required("service.spec", stored.spec)?)?),
         revision: revisions.remove(0),
         history: revisions,
         pins,
         removing: stored.removing,
-        next_task: stored.next_task,
+        next_task_number: stored.next_task,
     })
 }
 
 fn revision(stored: v1::StoredRevision, path: impl Fn(&str) -> String) -> Result<Revision, Violations> {
     Ok(Revision {
         number: stored.number,
-        created_at: at(stored.created_at),
-        task: TaskSpec::try_from(given(&path("task"), stored.task)?)?,
+        created_at: timestamp(stored.created_at),
+        task: TaskSpec::try_from(required(&path("task"), stored.task)?)?,
         ports: stored.ports.into_iter().map(PublishedPort::try_from).collect::<Result<_, _>>()?,
         placement: stored.placement.map(Placement::try_from).transpose()?.unwrap_or_default(),
-        forced: stored.forced,
-        contents: stored.contents.into_iter().map(ContentUse::try_from).collect::<Result<_, _>>()?,
+        force_count: stored.forced,
+        secret_objects: stored
+            .contents
+            .into_iter()
+            .map(SecretObjectVersion::try_from)
+            .collect::<Result<_, _>>()?,
         labels: stored.labels,
     })
 }

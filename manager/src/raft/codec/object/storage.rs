@@ -1,44 +1,44 @@
-//! Contents and volumes.
+//! Secret objects and volumes.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
-use warren_proto::convert::content_kind;
+use warren_proto::convert::secret_object_kind;
 use warren_proto::v1;
-use warren_types::{Content, SealedContent, Violation, Violations, Volume};
+use warren_types::{SealedData, SecretObject, Violation, Violations, Volume};
 
-use super::super::read::{at, optional, text};
+use super::super::read::{parse, parse_optional, timestamp};
 
-pub(super) fn stored_content(content: &Content) -> v1::StoredContent {
-    let versions = content.versions.iter().map(|(number, version)| (*number, sealed_content(version)));
+pub(super) fn stored_secret_object(object: &SecretObject) -> v1::StoredContent {
+    let versions = object.versions.iter().map(|(number, version)| (*number, stored_sealed_version(version)));
     v1::StoredContent {
-        id: content.id.to_string(),
-        kind: v1::ContentKind::from(content.kind).into(),
-        name: content.name.to_string(),
-        version: content.version,
-        created_at: content.created_at.0,
-        updated_at: content.updated_at.0,
-        labels: content.labels.clone(),
+        id: object.id.to_string(),
+        kind: v1::ContentKind::from(object.kind).into(),
+        name: object.name.to_string(),
+        version: object.version,
+        created_at: object.created_at.0,
+        updated_at: object.updated_at.0,
+        labels: object.labels.clone(),
         versions: versions.collect(),
     }
 }
 
-pub(super) fn content(stored: v1::StoredContent) -> Result<Content, Violations> {
-    let sealed = |(number, version)| Ok((number, Arc::new(sealed(version)?)));
-    Ok(Content {
-        id: text("content.id", &stored.id)?,
-        kind: content_kind(stored.kind)?,
-        name: text("content.name", &stored.name)?,
+pub(super) fn secret_object(stored: v1::StoredContent) -> Result<SecretObject, Violations> {
+    let sealed = |(number, version)| Ok((number, Arc::new(sealed_version(version)?)));
+    Ok(SecretObject {
+        id: parse("content.id", &stored.id)?,
+        kind: secret_object_kind(stored.kind)?,
+        name: parse("content.name", &stored.name)?,
         version: stored.version,
-        created_at: at(stored.created_at),
-        updated_at: at(stored.updated_at),
+        created_at: timestamp(stored.created_at),
+        updated_at: timestamp(stored.updated_at),
         labels: stored.labels,
         versions: stored.versions.into_iter().map(sealed).collect::<Result<_, Violations>>()?,
     })
 }
 
 /// One version, in a command or in an object.
-pub(in crate::raft::codec) fn sealed_content(content: &SealedContent) -> v1::StoredSealedContent {
+pub(in crate::raft::codec) fn stored_sealed_version(content: &SealedData) -> v1::StoredSealedContent {
     v1::StoredSealedContent {
         size: content.size,
         fingerprint: Bytes::copy_from_slice(&content.fingerprint),
@@ -46,11 +46,13 @@ pub(in crate::raft::codec) fn sealed_content(content: &SealedContent) -> v1::Sto
     }
 }
 
-/// The version that [`sealed_content`] wrote.
-pub(in crate::raft::codec) fn sealed(stored: v1::StoredSealedContent) -> Result<SealedContent, Violations> {
+/// Parses the output of [`stored_sealed_version`].
+pub(in crate::raft::codec) fn sealed_version(
+    stored: v1::StoredSealedContent,
+) -> Result<SealedData, Violations> {
     let fingerprint = <[u8; 32]>::try_from(&stored.fingerprint[..]);
     let fingerprint = fingerprint.map_err(|_| Violation::new("content.fingerprint", "is not of 32 bytes"))?;
-    Ok(SealedContent { size: stored.size, fingerprint, sealed: stored.sealed.into() })
+    Ok(SealedData { size: stored.size, fingerprint, sealed: stored.sealed.into() })
 }
 
 pub(super) fn stored_volume(volume: &Volume) -> v1::StoredVolume {
@@ -69,14 +71,14 @@ pub(super) fn stored_volume(volume: &Volume) -> v1::StoredVolume {
 
 pub(super) fn volume(stored: v1::StoredVolume) -> Result<Volume, Violations> {
     Ok(Volume {
-        id: text("volume.id", &stored.id)?,
-        name: text("volume.name", &stored.name)?,
+        id: parse("volume.id", &stored.id)?,
+        name: parse("volume.name", &stored.name)?,
         version: stored.version,
-        created_at: at(stored.created_at),
+        created_at: timestamp(stored.created_at),
         labels: stored.labels,
-        driver: text("volume.driver", &stored.driver)?,
+        driver: parse("volume.driver", &stored.driver)?,
         options: stored.options,
-        node: optional("volume.nodeId", &stored.node_id)?,
+        node: parse_optional("volume.nodeId", &stored.node_id)?,
         removing: stored.removing,
     })
 }

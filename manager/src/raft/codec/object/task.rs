@@ -1,15 +1,16 @@
-//! A task. It names its revision, which its service has.
+//! A task; it refers to a revision of its service by number.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use warren_proto::convert::desired;
+use warren_proto::convert::desired_task_state;
 use warren_proto::v1;
 use warren_types::{
-    Observed, Revision, Seldom, ServiceId, Special, Task, TaskId, TaskReport, Trouble, Violation, Violations,
+    BoxedDefault, RareTaskFields, Revision, ServiceId, Task, TaskId, TaskReport, TaskStatus,
+    TaskStatusDetails, Violation, Violations,
 };
 
-use super::super::read::{at, given, optional, text, texts};
+use super::super::read::{parse, parse_all, parse_optional, required, timestamp};
 
 pub(super) fn stored_task(task: &Task) -> v1::StoredTask {
     let observed = TaskReport {
@@ -23,7 +24,7 @@ pub(super) fn stored_task(task: &Task) -> v1::StoredTask {
         removed: task.observed.removed,
         next_attempt: task.observed.next_attempt(),
         health: task.observed.health,
-        // Kept as the pin of its revision.
+        // Stored as the pinned digest of its revision.
         image: None,
     };
     v1::StoredTask {
@@ -47,41 +48,44 @@ pub(super) fn task(
     stored: v1::StoredTask,
     revisions: &BTreeMap<(ServiceId, u64), Arc<Revision>>,
 ) -> Result<Task, Violations> {
-    let service = text("task.serviceId", &stored.service_id)?;
-    let revision = given("task.revision", revisions.get(&(service, stored.revision)).cloned())?;
+    let service = parse("task.serviceId", &stored.service_id)?;
+    let revision = required("task.revision", revisions.get(&(service, stored.revision)).cloned())?;
     let id = TaskId { service, number: stored.number };
-    let observed = TaskReport::try_from(given("task.observed", stored.observed)?)?;
+    let observed = TaskReport::try_from(required("task.observed", stored.observed)?)?;
     if observed.task != id {
         return Err(Violation::new("task.observed.taskId", format!("is not {id}")).into());
     }
     if observed.image.is_some() {
-        return Err(Violation::new("task.observed.image", "is kept with the service").into());
+        return Err(Violation::new("task.observed.image", "is stored with the service").into());
     }
-    let special = Special {
-        not_before: stored.not_before.map(at),
-        bound_to: optional("task.boundTo", &stored.bound_to)?,
-        volumes: texts("task.volumes", &stored.volumes)?,
-        lost_since: stored.lost_since.map(at),
+    let rare = RareTaskFields {
+        not_before: stored.not_before.map(timestamp),
+        bound_to: parse_optional("task.boundTo", &stored.bound_to)?,
+        volumes: parse_all("task.volumes", &stored.volumes)?,
+        lost_since: stored.lost_since.map(timestamp),
     };
-    let trouble =
-        Trouble { reason: observed.reason.into(), exit: observed.exit, next_attempt: observed.next_attempt };
+    let details = TaskStatusDetails {
+        reason: observed.reason.into(),
+        exit: observed.exit,
+        next_attempt: observed.next_attempt,
+    };
     Ok(Task {
         id,
         slot: stored.slot,
         revision,
-        created_at: at(stored.created_at),
-        node: optional("task.nodeId", &stored.node_id)?,
-        address: optional("task.address", &stored.address)?,
-        desired: desired(stored.desired)?,
-        observed: Observed {
+        created_at: timestamp(stored.created_at),
+        node: parse_optional("task.nodeId", &stored.node_id)?,
+        address: parse_optional("task.address", &stored.address)?,
+        desired: desired_task_state(stored.desired)?,
+        observed: TaskStatus {
             state: observed.state,
             attempt: observed.attempt,
             since: observed.since,
             ready: observed.ready,
             removed: observed.removed,
             health: observed.health,
-            trouble: Seldom::new(trouble),
+            details: BoxedDefault::new(details),
         },
-        special: Seldom::new(special),
+        rare: BoxedDefault::new(rare),
     })
 }

@@ -11,7 +11,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 
 use prost::Message;
-use warren_core::LEVEL;
+use warren_core::FEATURE_LEVEL;
 use warren_proto::v1;
 use warren_proto::v1::snapshot_record::Record;
 
@@ -20,12 +20,12 @@ use super::{sample, schema};
 
 /// Bytes, and what they say.
 #[derive(Clone, PartialEq, Eq)]
-struct Entry {
+struct GoldenEntry {
     bytes: Vec<u8>,
-    words: String,
+    text: String,
 }
 
-type Entries = BTreeMap<String, Entry>;
+type GoldenEntries = BTreeMap<String, GoldenEntry>;
 
 fn path(level: u32, name: &str) -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/src/raft/codec/golden"))
@@ -33,29 +33,29 @@ fn path(level: u32, name: &str) -> PathBuf {
         .join(name)
 }
 
-fn parse(text: &str) -> Entries {
+fn parse(text: &str) -> GoldenEntries {
     let entry = |part: &str| {
         let (name, rest) = part.split_once('\n').unwrap();
         let (hex, words) = rest.split_once('\n').unwrap();
         let pairs = hex.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).unwrap());
         let bytes = pairs.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect();
-        (name.to_owned(), Entry { bytes, words: words.trim_end().to_owned() })
+        (name.to_owned(), GoldenEntry { bytes, text: words.trim_end().to_owned() })
     };
     text.split("== ").skip(1).map(entry).collect()
 }
 
-fn print(entries: &Entries) -> String {
+fn print(entries: &GoldenEntries) -> String {
     let mut text = String::new();
-    for (name, Entry { bytes, words }) in entries {
+    for (name, GoldenEntry { bytes, text: words }) in entries {
         let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         writeln!(text, "== {name}\n{hex}\n{words}\n").unwrap();
     }
     text
 }
 
-/// Holds today's samples to the newest file, and the files of all levels to what `read` says of their bytes.
-fn check(name: &str, samples: &Entries, read: impl Fn(&[u8]) -> String) -> Vec<Entries> {
-    let newest = path(LEVEL, name);
+/// Compares today's samples with the newest file, and the files of all levels with the decoded text.
+fn check(name: &str, samples: &GoldenEntries, read: impl Fn(&[u8]) -> String) -> Vec<GoldenEntries> {
+    let newest = path(FEATURE_LEVEL, name);
     let mut stored = std::fs::read_to_string(&newest).map(|text| parse(&text)).unwrap_or_default();
     if std::env::var_os("WARREN_UPDATE_GOLDEN").is_some() {
         for (name, sample) in samples {
@@ -74,10 +74,10 @@ fn check(name: &str, samples: &Entries, read: impl Fn(&[u8]) -> String) -> Vec<E
             newest.display()
         );
     }
-    let levels = (0..=LEVEL).map(|level| path(level, name));
-    let files: Vec<Entries> =
+    let levels = (0..=FEATURE_LEVEL).map(|level| path(level, name));
+    let files: Vec<GoldenEntries> =
         levels.filter_map(|path| std::fs::read_to_string(path).ok()).map(|text| parse(&text)).collect();
-    for (name, Entry { bytes, words }) in files.iter().flatten() {
+    for (name, GoldenEntry { bytes, text: words }) in files.iter().flatten() {
         let found = read(bytes);
         // A later version knows more fields, which stand between these.
         let mut lines = found.lines();
@@ -88,9 +88,9 @@ fn check(name: &str, samples: &Entries, read: impl Fn(&[u8]) -> String) -> Vec<E
 }
 
 #[test]
-fn commands_mean_what_they_meant() {
+fn golden_commands_decode_unchanged() {
     let samples = sample::commands().into_iter().map(|(name, command)| {
-        (name.to_owned(), Entry { bytes: encode(&command), words: format!("{command:#?}") })
+        (name.to_owned(), GoldenEntry { bytes: encode(&command), text: format!("{command:#?}") })
     });
     let read = |bytes: &[u8]| {
         let command = decode(bytes).unwrap();
@@ -105,7 +105,7 @@ fn record(bytes: &[u8]) -> Record {
 }
 
 #[test]
-fn objects_mean_what_they_meant() {
+fn golden_objects_decode_unchanged() {
     let state = sample::state();
     let records = schema::records(&sample::snapshot(&state)).into_iter().zip(1..);
     let samples = records.map(|(bytes, number)| {
@@ -120,11 +120,11 @@ fn objects_mean_what_they_meant() {
             Record::Volume(_) => "volume",
             Record::Member(_) => "member",
         };
-        (format!("{number:02} {kind}"), Entry { bytes, words: format!("{record:#?}") })
+        (format!("{number:02} {kind}"), GoldenEntry { bytes, text: format!("{record:#?}") })
     });
     let files = check("snapshot.txt", &samples.collect(), |bytes| format!("{:#?}", record(bytes)));
     for file in &files {
-        // The digest of that time is held against the content as it is read now.
+        // The stored digest is compared with the decoded state.
         let whole: Vec<u8> = file.values().flat_map(|entry| schema::delimited(&entry.bytes)).collect();
         read_snapshot(&whole).unwrap();
     }
@@ -133,7 +133,7 @@ fn objects_mean_what_they_meant() {
 }
 
 #[test]
-fn every_field_that_can_be_stored_is_in_a_golden_file() {
+fn golden_files_cover_every_field() {
     let commands = sample::commands().into_iter().map(|(_, command)| ("Command", encode(&command)));
     let records = schema::records(&sample::snapshot(&sample::state())).into_iter();
     let samples: Vec<_> = commands.chain(records.map(|bytes| ("SnapshotRecord", bytes))).collect();

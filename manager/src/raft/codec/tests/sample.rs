@@ -1,4 +1,4 @@
-//! One of everything that is stored, with every field set somewhere: the golden files hold the tests to that.
+//! One of every stored object and command, with every field set somewhere; the golden tests check that.
 
 mod managers;
 mod storage;
@@ -6,13 +6,13 @@ mod storage;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use warren_core::{Command, LEVEL, NewTask, Outcome, State};
+use warren_core::{ApplyOutcome, Command, FEATURE_LEVEL, NewTask, State};
 use warren_types::{
-    Availability, Bytes, ClusterId, ContentMount, Desired, Device, DeviceAccess, EnvVar, Exit, Health,
-    HostEntry, Id, Limits, LogLimits, MilliCpu, Mode, Mount, MountSource, NodeDescription, NodeId, NodeRole,
-    NodeStatus, OnDisconnect, Placement, Propagation, Protocol, PublishMode, PublishedPort, PullPolicy,
-    Resources, RestartCondition, RestartPolicy, Seccomp, ServiceId, ServiceSpec, TaskId, TaskReport,
-    TaskSpec, TaskState, Timestamp, TokenHash, TokenId, Ulimit,
+    Availability, Bytes, ClusterId, DesiredTaskState, Device, DeviceAccess, EnvVar, Health, HostEntry, Id,
+    Limits, LogLimits, MilliCpu, Mount, MountSource, NodeDescription, NodeId, NodeRole, NodeStatus,
+    OnDisconnect, Placement, Propagation, Protocol, PublishMode, PublishedPort, PullPolicy, Resources,
+    RestartCondition, RestartPolicy, Seccomp, SecretObjectMount, ServiceId, ServiceMode, ServiceSpec,
+    TaskExit, TaskId, TaskReport, TaskSpec, TaskState, Timestamp, TokenHash, TokenId, Ulimit,
 };
 
 const SERVICE: ServiceId = ServiceId(Id(7));
@@ -61,7 +61,7 @@ fn task_spec() -> TaskSpec {
             storage::mount("data"),
         ],
         secrets: vec![storage::secret()],
-        configs: vec![ContentMount::new("conf".parse().unwrap())],
+        configs: vec![SecretObjectMount::new("conf".parse().unwrap())],
         health: Some(storage::http()),
         restart: RestartPolicy {
             condition: RestartCondition::OnFailure,
@@ -87,7 +87,7 @@ fn spec() -> ServiceSpec {
     ServiceSpec {
         name: "web".parse().unwrap(),
         labels: BTreeMap::from([("app".into(), "shop".into()), ("tier".into(), "front".into())]),
-        mode: Mode::Replicated { replicas: 2 },
+        mode: ServiceMode::Replicated { replicas: 2 },
         task: task_spec(),
         ports: vec![port],
         placement: Placement { constraints: vec![zone], max_per_node: Some(4) },
@@ -95,12 +95,12 @@ fn spec() -> ServiceSpec {
     }
 }
 
-/// A service with as little as there can be.
+/// A minimal service.
 fn global() -> ServiceSpec {
     ServiceSpec {
         name: "agent".parse().unwrap(),
         labels: BTreeMap::new(),
-        mode: Mode::Global,
+        mode: ServiceMode::Global,
         task: TaskSpec::new("agent:1".parse().unwrap()),
         ports: Vec::new(),
         placement: Placement::default(),
@@ -148,7 +148,7 @@ fn removed(number: u64) -> TaskReport {
         state: TaskState::Failed,
         reason: "it used more memory than its limit".into(),
         ready: false,
-        exit: Some(Exit { code: 137, out_of_memory: true }),
+        exit: Some(TaskExit { code: 137, out_of_memory: true }),
         removed: true,
         image: None,
         ..running(number)
@@ -169,7 +169,7 @@ fn waiting() -> TaskReport {
 }
 
 fn new_task(slot: u32) -> NewTask {
-    NewTask { slot, not_before: None, desired: Desired::Running, replaces: None, bound_to: None }
+    NewTask { slot, not_before: None, desired: DesiredTaskState::Running, replaces: None, bound_to: None }
 }
 
 fn members() -> Vec<(&'static str, Command)> {
@@ -193,8 +193,11 @@ fn members() -> Vec<(&'static str, Command)> {
     let role = NodeRole::Manager;
     let register = |name, description| Command::RegisterNode { id, name, role, description, at };
     vec![
-        ("create_cluster", Command::CreateCluster { id: ClusterId(Id(1)), ranges, level: LEVEL, at }),
-        ("raise_level", Command::RaiseLevel { term, level: LEVEL }),
+        (
+            "create_cluster",
+            Command::CreateCluster { id: ClusterId(Id(1)), ranges, feature_level: FEATURE_LEVEL, at },
+        ),
+        ("raise_level", Command::RaiseFeatureLevel { term, level: FEATURE_LEVEL }),
         ("create_token", create(1, 1, Some(3))),
         ("create_token_for_all", create(2, 2, None)),
         ("join_node", join(name("n2"), description.clone())),
@@ -213,13 +216,13 @@ fn services() -> Vec<(&'static str, Command)> {
         NewTask { not_before: Some(Timestamp(9000)), ..new_task(3) },
     ];
     let bound = vec![NewTask { bound_to: Some(node), ..new_task(2) }];
-    let beside = vec![NewTask { desired: Desired::Ready, replaces: Some(1), ..new_task(1) }];
+    let beside = vec![NewTask { desired: DesiredTaskState::Ready, replaces: Some(1), ..new_task(1) }];
     let create = |service, revision, slots| Command::CreateTasks { term, service, revision, slots, at };
     let placements = vec![(task(1), node), (task(2), node), (waiting().task, node)];
     let reports = vec![running(1), running(2), removed(2), waiting()];
     let (spec_before, version) = (spec(), Some(25));
     let mut spec = spec();
-    spec.mode = Mode::Replicated { replicas: 3 };
+    spec.mode = ServiceMode::Replicated { replicas: 3 };
     spec.task.health = Some(storage::exec());
     vec![
         ("create_service", Command::CreateService { id, spec: spec_before, at }),
@@ -247,7 +250,15 @@ fn ends() -> Vec<(&'static str, Command)> {
         ),
         ("set_node_status", Command::SetNodeStatus { term, node, session, status: NodeStatus::Down, at }),
         ("remove_service", Command::RemoveService { id, version: Some(32), at }),
-        ("set_desired", Command::SetDesired { term, tasks: vec![task(1)], desired: Desired::Remove, at }),
+        (
+            "set_desired",
+            Command::SetDesiredTaskState {
+                term,
+                tasks: vec![task(1)],
+                desired: DesiredTaskState::Remove,
+                at,
+            },
+        ),
         ("remove_token", Command::RemoveToken { id: TokenId(Id(2)), at }),
         ("delete_tokens", Command::DeleteTokens { term, tokens: vec![TokenId(Id(1))], at }),
         ("remove_node", Command::RemoveNode { id: JOINED, force: true, at }),
@@ -265,7 +276,7 @@ pub fn commands() -> Vec<(&'static str, Command)> {
 pub fn states() -> Vec<State> {
     let mut state = State::new();
     let apply = |(index, (name, command)): (u64, (&str, Command))| {
-        let refused = matches!(state.apply(1, index, &command), Outcome::Rejected(_));
+        let refused = matches!(state.apply(1, index, &command), ApplyOutcome::Rejected(_));
         assert_eq!(refused, name == "delete_service", "{name} as entry {index}");
         state.clone()
     };

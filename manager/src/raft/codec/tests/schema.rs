@@ -1,4 +1,4 @@
-//! Protobuf by its bytes and by the `.proto` files, to show what the generated code would hide.
+//! Parses protobuf bytes and `.proto` files directly, to check what the generated code hides.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,62 +1,66 @@
-//! A log that does as it is told: works, is slow, is full, or is not the log it was.
+//! A log with injected faults: it works, is slow, is full, or has another content.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use warren_log::{Batch, Disk, Error, Loaded, LogStore, MemoryLog, Result, SnapshotMeta, Stats};
+use warren_log::{
+    Error, LogStore, MemoryDisk, MemoryLog, Result, SnapshotMeta, StoredLog, WriteBatch, WriteStats,
+};
 
-/// What happens to the next writes and openings.
+/// The result of the next writes and reopens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mood {
-    Works,
-    /// Every write takes so long.
+pub enum DiskFault {
+    None,
+    /// Every write takes this long.
     Slow(Duration),
-    /// Nothing can be written, and opening works.
+    /// Writes fail, reopening works.
     Full,
-    /// Nothing can be written or opened.
-    Shut,
-    /// Writes are done and then fail; nothing can be opened.
-    ShutAfterwards,
-    /// Opening it finds damage, and it cannot be written.
+    /// Writes and reopening fail.
+    Unavailable,
+    /// Writes are applied but return an error; reopening fails.
+    FailAfterWrite,
+    /// Reopening finds damage, and writes fail.
     Damaged,
 }
 
-/// A disk with a mood. Clones are handles to the same one.
+/// A faulty disk. Clones are handles to the same disk.
 #[derive(Clone)]
-pub struct Faulty {
-    pub disk: Disk,
-    mood: Arc<Mutex<Mood>>,
+pub struct FaultyDisk {
+    pub disk: MemoryDisk,
+    fault: Arc<Mutex<DiskFault>>,
     openings: Arc<Mutex<usize>>,
 }
 
-impl Faulty {
-    pub fn new(disk: Disk) -> Self {
-        Self { disk, mood: Arc::new(Mutex::new(Mood::Works)), openings: Arc::default() }
+impl FaultyDisk {
+    pub fn new(disk: MemoryDisk) -> Self {
+        Self { disk, fault: Arc::new(Mutex::new(DiskFault::None)), openings: Arc::default() }
     }
 
-    pub fn set(&self, mood: Mood) {
-        *self.mood.lock().unwrap() = mood;
+    pub fn set_fault(&self, mood: DiskFault) {
+        *self.fault.lock().unwrap() = mood;
     }
 
-    /// How often it was opened or tried to be.
+    /// Number of attempts to open it.
     pub fn openings(&self) -> usize {
         *self.openings.lock().unwrap()
     }
 
     /// What is on the disk now, for when nobody has it open any more.
-    pub fn loaded(&self) -> Loaded {
+    pub fn loaded(&self) -> StoredLog {
         self.disk.open().load().unwrap()
     }
 
-    fn mood(&self) -> Mood {
-        *self.mood.lock().unwrap()
+    fn fault(&self) -> DiskFault {
+        *self.fault.lock().unwrap()
     }
 
     pub fn open(&self) -> Result<Box<dyn LogStore>> {
         *self.openings.lock().unwrap() += 1;
-        match self.mood() {
-            Mood::Shut | Mood::ShutAfterwards => Err(full()),
-            Mood::Damaged => Err(Error::Corrupt { path: "/disk/raft".into(), what: "half of it".into() }),
+        match self.fault() {
+            DiskFault::Unavailable | DiskFault::FailAfterWrite => Err(full()),
+            DiskFault::Damaged => {
+                Err(Error::Corrupt { path: "/disk/raft".into(), what: "half of it".into() })
+            }
             _ => Ok(Box::new(FaultyLog { log: self.disk.open(), disk: self.clone(), failed: false })),
         }
     }
@@ -69,22 +73,22 @@ fn full() -> Error {
 
 struct FaultyLog {
     log: MemoryLog,
-    disk: Faulty,
+    disk: FaultyDisk,
     failed: bool,
 }
 
 impl FaultyLog {
     fn write(&mut self, write: impl FnOnce(&mut MemoryLog) -> Result<()>) -> Result<()> {
         assert!(!self.failed, "a log that failed is not used again");
-        match self.disk.mood() {
-            Mood::Works => return write(&mut self.log),
-            Mood::Slow(time) => {
-                // Not a wait: this is what a slow disk does.
+        match self.disk.fault() {
+            DiskFault::None => return write(&mut self.log),
+            DiskFault::Slow(time) => {
+                // Not a wait: simulates a slow disk.
                 std::thread::sleep(time);
                 return write(&mut self.log);
             }
-            Mood::ShutAfterwards => write(&mut self.log)?,
-            Mood::Full | Mood::Shut | Mood::Damaged => {}
+            DiskFault::FailAfterWrite => write(&mut self.log)?,
+            DiskFault::Full | DiskFault::Unavailable | DiskFault::Damaged => {}
         }
         self.failed = true;
         Err(full())
@@ -92,11 +96,11 @@ impl FaultyLog {
 }
 
 impl LogStore for FaultyLog {
-    fn load(&self) -> Result<Loaded> {
+    fn load(&self) -> Result<StoredLog> {
         self.log.load()
     }
 
-    fn append(&mut self, batch: &Batch) -> Result<()> {
+    fn append(&mut self, batch: &WriteBatch) -> Result<()> {
         self.write(|log| log.append(batch))
     }
 
@@ -108,7 +112,7 @@ impl LogStore for FaultyLog {
         self.write(|log| log.compact(up_to))
     }
 
-    fn stats(&self) -> Stats {
+    fn stats(&self) -> WriteStats {
         self.log.stats()
     }
 }

@@ -1,4 +1,4 @@
-//! Managers of one group in one process: real drivers on real logs, and ways between them that can be cut.
+//! Members of one group in one process: real drivers with real logs, and links that can be cut.
 
 mod changes;
 mod damage;
@@ -17,58 +17,58 @@ use tokio::sync::mpsc;
 use tokio::time::interval;
 use tokio_util::sync::CancellationToken;
 use warren_consensus::{ConfState, Message, MessageKind};
-use warren_core::{Answer, Command, LEVEL};
-use warren_log::{DataDir, Disk, Engine, Owner};
+use warren_core::{Command, CommandResponse, FEATURE_LEVEL};
+use warren_log::{DataDir, LogEngine, LogOwner, MemoryDisk};
 use warren_types::{ClusterId, Id, ManagerId, MemberId, NodeId, NodeRole, Timestamp};
 
 use super::description;
-use super::faulty::Faulty;
-use crate::config::Tuning;
+use super::faulty::FaultyDisk;
+use crate::config::ManagerTuning;
 use crate::raft::driver::DriverError;
-use crate::raft::restore::{Ended, Group, Opened, open_on};
-use crate::raft::snapshot::{Bounds, SnapshotDoor};
-use crate::raft::wire::{Forwarded, Leader, Wire};
-use crate::store::{ChangeError, Doubt, Missed, ProposeError, Store, TransferError};
+use crate::raft::open::{DriverExit, GroupConfig, OpenedStore, open_with_log};
+use crate::raft::snapshot::{SnapshotExchange, SnapshotThresholds};
+use crate::raft::transport::{Forwarded, LeaderClient, RaftTransport};
+use crate::store::{ChangeError, HistoryGap, IndeterminateReason, ProposeError, Store, TransferError};
 
-/// Nothing here takes so long, however busy the machine is.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// No step takes longer, however busy the machine is.
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The ways between the members.
+/// The links between the members.
 #[derive(Clone, Default)]
-struct Net(Arc<Mutex<Ways>>);
+struct GroupNetwork(Arc<Mutex<NetworkState>>);
 
 #[derive(Default)]
-struct Ways {
-    ends: BTreeMap<MemberId, (Store, SnapshotDoor)>,
-    /// From one to the other nothing arrives.
+struct NetworkState {
+    ends: BTreeMap<MemberId, (Store, SnapshotExchange)>,
+    /// Cut links: (from, to).
     cut: BTreeSet<(MemberId, MemberId)>,
-    /// Snapshots that arrived.
+    /// Received snapshots.
     snapshots: usize,
-    /// Makes others of the snapshots on their way.
+    /// Modifies snapshots in transit.
     damage: Option<fn(Vec<u8>) -> Vec<u8>>,
 }
 
-impl Net {
-    fn end(&self, from: MemberId, to: MemberId) -> Option<(Store, SnapshotDoor)> {
+impl GroupNetwork {
+    fn end(&self, from: MemberId, to: MemberId) -> Option<(Store, SnapshotExchange)> {
         let ways = self.0.lock().unwrap();
         ways.ends.get(&to).filter(|_| !ways.cut.contains(&(from, to))).cloned()
     }
 
-    /// Carries what one member sends, for as long as it sends.
-    async fn carry(self, from: MemberId, mut sent: mpsc::UnboundedReceiver<Message>) {
+    /// Delivers the messages of one member while it runs.
+    async fn deliver(self, from: MemberId, mut sent: mpsc::UnboundedReceiver<Message>) {
         while let Some(message) = sent.recv().await {
             let to = message.to;
             if message.kind == MessageKind::Snapshot {
-                tokio::spawn(self.clone().carry_snapshot(from, message));
+                tokio::spawn(self.clone().deliver_snapshot(from, message));
             } else if let Some((store, _)) = self.end(from, to) {
-                store.deliver(message);
+                store.receive_message(message);
             } else if let Some((store, _)) = self.end(from, from) {
-                store.unreachable(to);
+                store.report_unreachable(to);
             }
         }
     }
 
-    async fn carry_snapshot(self, from: MemberId, message: Message) {
+    async fn deliver_snapshot(self, from: MemberId, message: Message) {
         let (to, meta) = (message.to, message.snapshot.clone().unwrap());
         let Some((sender, door)) = self.end(from, from) else { return };
         let damage = self.0.lock().unwrap().damage.unwrap_or(|plain| plain);
@@ -77,13 +77,13 @@ impl Net {
             _ => false,
         };
         self.0.lock().unwrap().snapshots += usize::from(delivered);
-        sender.snapshot_sent(to, delivered).await;
+        sender.report_snapshot(to, delivered).await;
     }
 }
 
-struct Line(mpsc::UnboundedSender<Message>);
+struct TestTransport(mpsc::UnboundedSender<Message>);
 
-impl Wire for Line {
+impl RaftTransport for TestTransport {
     fn send(&mut self, messages: Vec<Message>) {
         for message in messages {
             // Whoever carries them ends with the test.
@@ -91,15 +91,15 @@ impl Wire for Line {
         }
     }
 
-    fn members(&mut self, _: &ConfState) {}
+    fn set_members(&mut self, _: &ConfState) {}
 }
 
-struct ToLeader {
+struct TestLeaderClient {
     from: MemberId,
-    net: Net,
+    net: GroupNetwork,
 }
 
-impl Leader for ToLeader {
+impl LeaderClient for TestLeaderClient {
     fn forward(
         &self,
         leader: MemberId,
@@ -110,44 +110,49 @@ impl Leader for ToLeader {
         let all = move |error: ProposeError| vec![Err(error); count];
         Box::pin(async move {
             let Some((store, _)) = net.end(from, leader) else { return all(ProposeError::NotLeader) };
-            let said = store.propose_for(commands, Timestamp(1), within).await;
+            let said = store.propose_forwarded(commands, Timestamp(1), within).await;
             match net.end(leader, from) {
                 Some(_) => said,
-                None => all(ProposeError::Unconfirmed(Doubt::Unanswered("the answer was lost".into()))),
+                None => all(ProposeError::Indeterminate(IndeterminateReason::LeaderUnanswered(
+                    "the answer was lost".into(),
+                ))),
             }
         })
     }
 }
 
-struct Member {
+struct GroupMember {
     store: Store,
-    ended: Ended,
+    ended: DriverExit,
     stop: CancellationToken,
 }
 
-struct World {
-    net: Net,
+struct GroupFixture {
+    net: GroupNetwork,
     dirs: BTreeMap<MemberId, TempDir>,
-    /// Those whose log is on such a disk, instead of a real one.
-    disks: BTreeMap<MemberId, Faulty>,
-    running: BTreeMap<MemberId, Member>,
+    /// Members whose log is on a faulty disk instead of a real one.
+    disks: BTreeMap<MemberId, FaultyDisk>,
+    running: BTreeMap<MemberId, GroupMember>,
     founders: Vec<MemberId>,
-    tuning: Tuning,
+    tuning: ManagerTuning,
 }
 
-impl World {
-    /// A group that these founded, all of which run.
+impl GroupFixture {
+    /// A group with these initial voters, all running.
     fn of(founders: impl IntoIterator<Item = MemberId>) -> Self {
-        Self::tuned(founders, Tuning::default())
+        Self::with_tuning(founders, ManagerTuning::default())
     }
 
-    /// As [`World::of`], with snapshots after a few entries, of which fewer stay in the log.
-    fn forgetful(founders: impl IntoIterator<Item = MemberId>) -> Self {
-        let snapshots = Bounds { bytes: usize::MAX, entries: 20 };
-        Self::tuned(founders, Tuning { snapshots, keep_entries: 5, ..Tuning::default() })
+    /// As [`World::of`], with small snapshot and compaction limits.
+    fn with_short_log(founders: impl IntoIterator<Item = MemberId>) -> Self {
+        let snapshots = SnapshotThresholds { bytes: usize::MAX, entries: 20 };
+        Self::with_tuning(
+            founders,
+            ManagerTuning { snapshot_thresholds: snapshots, kept_entries: 5, ..ManagerTuning::default() },
+        )
     }
 
-    fn tuned(founders: impl IntoIterator<Item = MemberId>, tuning: Tuning) -> Self {
+    fn with_tuning(founders: impl IntoIterator<Item = MemberId>, tuning: ManagerTuning) -> Self {
         let founders: Vec<_> = founders.into_iter().collect();
         let (net, dirs, disks, running) = Default::default();
         let mut world = Self { net, dirs, disks, running, founders: founders.clone(), tuning };
@@ -155,9 +160,9 @@ impl World {
         world
     }
 
-    /// A group of three whose disks do as they are told.
-    fn moody() -> (Self, BTreeMap<MemberId, Faulty>) {
-        let disks: BTreeMap<_, _> = [1, 2, 3].map(|id| (id, Faulty::new(Disk::new()))).into();
+    /// A group of three with faulty disks.
+    fn with_faulty_disks() -> (Self, BTreeMap<MemberId, FaultyDisk>) {
+        let disks: BTreeMap<_, _> = [1, 2, 3].map(|id| (id, FaultyDisk::new(MemoryDisk::new()))).into();
         let mut world = Self::of([]);
         (world.founders, world.disks) = (vec![1, 2, 3], disks.clone());
         [1, 2, 3].into_iter().for_each(|id| world.start(id));
@@ -167,63 +172,63 @@ impl World {
     fn start(&mut self, own: MemberId) {
         let dir = self.dirs.entry(own).or_insert_with(|| tempfile::tempdir().unwrap());
         let (wire, sent) = mpsc::unbounded_channel();
-        let leader = Arc::new(ToLeader { from: own, net: self.net.clone() });
-        let group = Group {
-            own,
+        let leader = Arc::new(TestLeaderClient { from: own, net: self.net.clone() });
+        let group = GroupConfig {
+            own_id: own,
             founders: self.founders.clone(),
-            wire: Box::new(Line(wire)),
-            leader,
-            accept_data_loss: false,
+            transport: Box::new(TestTransport(wire)),
+            leader_client: leader,
+            is_data_loss_accepted: false,
         };
         let (data_dir, stop) = (DataDir::open(dir.path()).unwrap(), CancellationToken::new());
         let path = dir.path().join("manager");
         std::fs::create_dir_all(&path).unwrap();
         let (disk, place) = (self.disks.get(&own).cloned(), path.clone());
         let (cluster, manager) = (ClusterId(Id(1)), ManagerId(Id(own.into())));
-        let owner = Owner { cluster, manager, member: own };
+        let owner = LogOwner { cluster, manager, member: own };
         let open = Box::new(move || match &disk {
             Some(disk) => disk.open(),
-            None => warren_log::open(&place, Engine::Redb, owner),
+            None => warren_log::open(&place, LogEngine::Redb, owner),
         });
-        let opened = open_on(open, data_dir, &path, self.tuning, group, stop.clone()).unwrap();
-        let Opened { store, ended, snapshots } = opened;
+        let opened = open_with_log(open, data_dir, &path, self.tuning, group, stop.clone()).unwrap();
+        let OpenedStore { store, driver_exit: ended, snapshot_exchange: snapshots } = opened;
         self.net.0.lock().unwrap().ends.insert(own, (store.clone(), snapshots));
-        self.running.insert(own, Member { store, ended, stop });
-        tokio::spawn(self.net.clone().carry(own, sent));
+        self.running.insert(own, GroupMember { store, ended, stop });
+        tokio::spawn(self.net.clone().deliver(own, sent));
     }
 
-    /// Tells one to stop and waits until it did; what it last published.
+    /// Stops a member and waits for it; returns its last published state.
     async fn stop(&mut self, id: MemberId) -> Store {
-        let Member { store, ended, stop } = self.running.remove(&id).unwrap();
+        let GroupMember { store, ended, stop } = self.running.remove(&id).unwrap();
         stop.cancel();
-        tokio::time::timeout(PATIENCE, ended).await.unwrap().unwrap().unwrap();
+        tokio::time::timeout(TEST_TIMEOUT, ended).await.unwrap().unwrap().unwrap();
         self.net.0.lock().unwrap().ends.remove(&id);
         store
     }
 
-    /// Waits until one ended because of an error.
+    /// Waits until a member ended with an error.
     async fn failed(&mut self, id: MemberId) -> DriverError {
-        let Member { ended, .. } = self.running.remove(&id).unwrap();
-        let error = tokio::time::timeout(PATIENCE, ended).await.unwrap().unwrap().unwrap_err();
+        let GroupMember { ended, .. } = self.running.remove(&id).unwrap();
+        let error = tokio::time::timeout(TEST_TIMEOUT, ended).await.unwrap().unwrap().unwrap_err();
         self.net.0.lock().unwrap().ends.remove(&id);
         error
     }
 
-    /// One ends without a word to the others.
+    /// Kills a member.
     async fn kill(&mut self, id: MemberId) -> Store {
-        self.cut_off(id);
+        self.isolate(id);
         let store = self.stop(id).await;
-        self.let_back(id);
+        self.reconnect(id);
         store
     }
 
-    fn cut_off(&self, id: MemberId) {
+    fn isolate(&self, id: MemberId) {
         let mut ways = self.net.0.lock().unwrap();
         let others: Vec<_> = ways.ends.keys().copied().filter(|other| *other != id).collect();
         ways.cut.extend(others.iter().flat_map(|other| [(id, *other), (*other, id)]));
     }
 
-    fn let_back(&self, id: MemberId) {
+    fn reconnect(&self, id: MemberId) {
         self.net.0.lock().unwrap().cut.retain(|(from, to)| *from != id && *to != id);
     }
 
@@ -239,19 +244,19 @@ impl World {
         self.ids().into_iter().filter(|other| *other != id).collect()
     }
 
-    async fn until(&self, what: &str, mut holds: impl FnMut(&Self) -> bool) {
+    async fn wait_until(&self, what: &str, mut holds: impl FnMut(&Self) -> bool) {
         let waiting = async {
             let mut poll = interval(Duration::from_millis(2));
             while !holds(self) {
                 poll.tick().await;
             }
         };
-        let waited = tokio::time::timeout(PATIENCE, waiting).await;
+        let waited = tokio::time::timeout(TEST_TIMEOUT, waiting).await;
         let roles: Vec<_> = self.running.iter().map(|(id, it)| (id, it.store.read().role)).collect();
         waited.unwrap_or_else(|_| panic!("{what} never happened: {roles:?}"));
     }
 
-    /// The one of `among` that leads all of them.
+    /// The leader of all members in `among`.
     async fn leader_of(&self, among: &[MemberId]) -> MemberId {
         let leads = |world: &Self, id: MemberId| {
             let role = world.store(id).read().role;
@@ -259,11 +264,11 @@ impl World {
                 let other = world.store(*other).read().role;
                 (other.term, other.leader_id) == (role.term, Some(id))
             };
-            role.may_plan && among.iter().all(follows)
+            role.can_plan && among.iter().all(follows)
         };
         let find = |world: &Self| among.iter().copied().find(|id| leads(world, *id));
-        self.until("a leader", |world| find(world).is_some()).await;
-        // It may have lost its office since.
+        self.wait_until("a leader", |world| find(world).is_some()).await;
+        // It may have lost the leadership since.
         find(self).unwrap_or(among[0])
     }
 
@@ -276,7 +281,10 @@ impl World {
         let leader = self.leader().await;
         let store = self.store(leader);
         let (id, ranges) = (ClusterId(Id(1)), vec!["10.0.0.0/8".parse().unwrap()]);
-        store.propose(Command::CreateCluster { id, ranges, level: LEVEL, at: Timestamp(1) }).await.unwrap();
+        store
+            .propose(Command::CreateCluster { id, ranges, feature_level: FEATURE_LEVEL, at: Timestamp(1) })
+            .await
+            .unwrap();
         for number in 0..nodes {
             let (id, name) = (node(number), format!("n{number}").parse().unwrap());
             let (role, description) = (NodeRole::Worker, description());
@@ -296,15 +304,15 @@ impl World {
         before + times
     }
 
-    /// All have applied the same, and come to the same state by it.
-    async fn agree(&self) {
+    /// All members have applied the same index and have the same digest.
+    async fn wait_equal_states(&self) {
         let states =
             |world: &Self| -> Vec<_> { world.running.values().map(|member| member.store.read()).collect() };
         let same = |world: &Self| {
             let states = states(world);
             states.iter().all(|published| published.index == states[0].index)
         };
-        self.until("the same index everywhere", same).await;
+        self.wait_until("the same index everywhere", same).await;
         let states = states(self);
         for published in &states {
             if published.index == states[0].index {
@@ -318,16 +326,16 @@ fn node(number: u128) -> NodeId {
     NodeId(Id(number + 1))
 }
 
-/// A command that cannot be applied twice, or not at all, without being noticed: the answer is how often it was.
+/// A command whose repeated or lost application is detected: the response is the number of applications.
 async fn count(store: &Store, node: NodeId) -> Result<u64, ProposeError> {
     let command = Command::OpenSession { node, description: description(), manager: 1, at: Timestamp(1) };
     match store.propose(command).await? {
-        Answer::Session { number } => Ok(number),
+        CommandResponse::Session { number } => Ok(number),
         other => panic!("{other:?}"),
     }
 }
 
-/// How often it was, as far as is known there.
+/// The number of applications known to this member.
 fn counted(store: &Store, node: NodeId) -> u64 {
     store.read().state.node(&node).map_or(0, |node| node.session)
 }

@@ -1,12 +1,12 @@
-//! Where a redirect leads (RFC 9110, 10.2.2; RFC 3986, 5.2), as far as a check may follow it.
+//! Resolves redirect targets (RFC 9110, 10.2.2; RFC 3986, 5.2) that a check may follow.
 
 use http::header::LOCATION;
 use http::{StatusCode, Uri};
 
-use super::Answer;
+use super::HttpResponse;
 
-/// The path and query to ask for next, when the answer is a redirect that stays on the same host and port.
-pub(super) fn of(answer: &Answer, host: &str, port: u16, path: &str) -> Option<String> {
+/// Path and query of the next request, when the answer redirects to the same host and port.
+pub(super) fn of(answer: &HttpResponse, host: &str, port: u16, path: &str) -> Option<String> {
     use StatusCode as S;
     let redirects =
         [S::MOVED_PERMANENTLY, S::FOUND, S::SEE_OTHER, S::TEMPORARY_REDIRECT, S::PERMANENT_REDIRECT];
@@ -17,14 +17,14 @@ pub(super) fn of(answer: &Answer, host: &str, port: u16, path: &str) -> Option<S
     next(location, host, port, path)
 }
 
-/// `None` for what leads to another host or port, or cannot be understood.
+/// `None` for another host or port, or an invalid location.
 fn next(location: &str, host: &str, port: u16, path: &str) -> Option<String> {
     let location = location.split('#').next().unwrap_or_default().trim();
     let has_scheme = location.split_once("://").is_some_and(|(scheme, _)| {
         scheme.starts_with(|first: char| first.is_ascii_alphabetic())
             && scheme.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b))
     });
-    let wanted = if has_scheme {
+    let target = if has_scheme {
         on_same_host(location, host, port)?
     } else if location.starts_with("//") {
         on_same_host(&format!("http:{location}"), host, port)?
@@ -33,7 +33,7 @@ fn next(location: &str, host: &str, port: u16, path: &str) -> Option<String> {
     } else {
         relative(location, path)
     };
-    let asked: Uri = wanted.parse().ok()?;
+    let asked: Uri = target.parse().ok()?;
     Some(asked.path_and_query()?.to_string())
 }
 
@@ -47,7 +47,7 @@ fn on_same_host(location: &str, host: &str, port: u16) -> Option<String> {
     same.then(|| location.path_and_query().map_or_else(|| "/".to_owned(), ToString::to_string))
 }
 
-/// A reference without a leading `/`: beside the path it was found at, its dots resolved.
+/// Resolves a reference without a leading `/` against the directory of `path`, including dot segments.
 fn relative(location: &str, path: &str) -> String {
     let path = path.split('?').next().unwrap_or_default();
     if location.is_empty() || location.starts_with('?') {
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn redirects_are_followed_on_the_same_host_and_port_only() {
-        for (location, wanted) in [
+        for (location, expected) in [
             ("/login", Some("/login")),
             ("/login?next=%2F#top", Some("/login?next=%2F")),
             ("http://localhost:8080/x?y", Some("/x?y")),
@@ -99,8 +99,8 @@ mod tests {
             ("ftp://localhost:8080/x", None),
             ("/a b", None),
         ] {
-            let found = next(location, "localhost:8080", 8080, "/app/live?q=1");
-            assert_eq!(found.as_deref(), wanted, "{location:?}");
+            let target = next(location, "localhost:8080", 8080, "/app/live?q=1");
+            assert_eq!(target.as_deref(), expected, "{location:?}");
         }
         assert_eq!(next("http://web.example/x", "web.example", 80, "/").as_deref(), Some("/x"));
     }

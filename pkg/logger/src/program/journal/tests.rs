@@ -1,36 +1,36 @@
 use std::fs::OpenOptions;
 use std::io::Write as _;
 
-use warren_testkit::scratch::Scratch;
+use warren_testkit::scratch::ScratchDir;
 use warren_testkit::small_disk::SmallDisk;
 use warren_testkit::wait::eventually;
 
 use super::*;
-use crate::record::LONGEST_TEXT;
+use crate::record::MAX_TEXT;
 
 const NOW: u64 = 1_795_205_665_000_000_000;
 
-fn journal(dir: &Path, max_size: u64, max_files: u64) -> Journal {
-    Journal::new(dir.to_owned(), Limits { max_size, max_files })
+fn journal(dir: &Path, max_size: u64, max_files: u64) -> SegmentWriter {
+    SegmentWriter::new(dir.to_owned(), RotationLimits { max_size, max_files })
 }
 
-fn write(journal: &mut Journal, text: &str) {
-    journal.line(NOW, Stream::Out, false, text.as_bytes());
+fn write(journal: &mut SegmentWriter, text: &str) {
+    journal.write_line(NOW, OutputStream::Stdout, false, text.as_bytes());
     journal.flush(NOW);
 }
 
-/// All files, without headers and heads: a line each.
+/// All files, without headers and record heads, one line each.
 fn texts(dir: &Path) -> Vec<String> {
     let mut texts = Vec::new();
-    for number in segment::numbers(dir).unwrap() {
-        let content = std::fs::read(segment::path(dir, number)).unwrap();
-        let records = content.strip_prefix(HEADER).unwrap();
+    for number in segment::list(dir).unwrap() {
+        let content = std::fs::read(segment::segment_path(dir, number)).unwrap();
+        let records = content.strip_prefix(FILE_HEADER).unwrap();
         for line in records.split_inclusive(|byte| *byte == b'\n') {
             let record = record::decode(line.strip_suffix(b"\n").unwrap()).unwrap();
             texts.push(match record {
-                Record::Line { text, .. } => String::from_utf8(text.to_vec()).unwrap(),
-                Record::Attempt { attempt, .. } => format!("attempt {attempt}"),
-                Record::Lost { lines, bytes, .. } => format!("lost {lines} {bytes}"),
+                OutputRecord::Line { text, .. } => String::from_utf8(text.to_vec()).unwrap(),
+                OutputRecord::Attempt { attempt, .. } => format!("attempt {attempt}"),
+                OutputRecord::Lost { lines, bytes, .. } => format!("lost {lines} {bytes}"),
             });
         }
     }
@@ -39,98 +39,98 @@ fn texts(dir: &Path) -> Vec<String> {
 
 fn times(dir: &Path) -> Vec<u64> {
     let mut times = Vec::new();
-    for number in segment::numbers(dir).unwrap() {
-        let content = std::fs::read(segment::path(dir, number)).unwrap();
+    for number in segment::list(dir).unwrap() {
+        let content = std::fs::read(segment::segment_path(dir, number)).unwrap();
         times.extend(content.split(|byte| *byte == b'\n').filter_map(record::decode).map(|found| found.at()));
     }
     times
 }
 
 #[test]
-fn nothing_is_made_before_something_is_written() {
-    let scratch = Scratch::new();
+fn no_file_before_first_write() {
+    let scratch = ScratchDir::new();
     let mut journal = journal(scratch.path(), 1000, 3);
     journal.flush(NOW);
-    assert!(segment::numbers(scratch.path()).unwrap().is_empty());
-    journal.attempt(NOW, 1);
+    assert!(segment::list(scratch.path()).unwrap().is_empty());
+    journal.write_attempt(NOW, 1);
     journal.flush(NOW);
     write(&mut journal, "a line");
-    assert_eq!(segment::numbers(scratch.path()).unwrap(), [1]);
+    assert_eq!(segment::list(scratch.path()).unwrap(), [1]);
     assert_eq!(texts(scratch.path()), ["attempt 1", "a line"]);
 }
 
 #[test]
-fn files_are_bounded_in_size_and_number() {
+fn rotation_bounds_size_and_count() {
     for (max_size, max_files) in [(200, 3), (1, 1), (1, 3), (100_000, 1), (200_000, 2)] {
-        let scratch = Scratch::new();
+        let scratch = ScratchDir::new();
         let mut journal = journal(scratch.path(), max_size, max_files);
-        let longest = "x".repeat(LONGEST_TEXT);
-        let record = (HEADER.len() + HEAD + LONGEST_TEXT + 1) as u64;
+        let longest = "x".repeat(MAX_TEXT);
+        let record = (FILE_HEADER.len() + RECORD_HEAD_BYTES + MAX_TEXT + 1) as u64;
         for round in 0..100_usize {
             let text = if round % 3 == 0 { &longest[..] } else { "short" };
-            journal.line(NOW, Stream::Out, false, text.as_bytes());
+            journal.write_line(NOW, OutputStream::Stdout, false, text.as_bytes());
             if round % 7 == 0 {
                 journal.flush(NOW);
             }
-            let numbers = segment::numbers(scratch.path()).unwrap();
+            let numbers = segment::list(scratch.path()).unwrap();
             assert!(numbers.len() as u64 <= max_files, "{numbers:?}");
             assert!(numbers.windows(2).all(|pair| pair[1] == pair[0] + 1), "{numbers:?}");
             for number in numbers {
-                let length = std::fs::metadata(segment::path(scratch.path(), number)).unwrap().len();
+                let length = std::fs::metadata(segment::segment_path(scratch.path(), number)).unwrap().len();
                 assert!(length <= max_size.max(record), "{length} of {max_size}");
             }
         }
         journal.flush(NOW);
         assert_eq!(texts(scratch.path()).last().unwrap(), &longest);
-        assert_eq!(journal.lost, Loss::default());
+        assert_eq!(journal.lost, LossCount::default());
     }
 }
 
 #[test]
-fn the_newest_file_is_continued_and_the_time_rises() {
-    let scratch = Scratch::new();
+fn newest_file_is_continued_with_rising_time() {
+    let scratch = ScratchDir::new();
     for attempt in 1..=3 {
         // The clock goes back with every attempt.
         let now = NOW - attempt * 1_000_000_000;
         let mut journal = journal(scratch.path(), 10_000, 3);
-        journal.attempt(now, attempt);
-        journal.line(now, Stream::Err, false, b"text");
+        journal.write_attempt(now, attempt);
+        journal.write_line(now, OutputStream::Stderr, false, b"text");
         journal.flush(now);
     }
-    assert_eq!(segment::numbers(scratch.path()).unwrap(), [1]);
+    assert_eq!(segment::list(scratch.path()).unwrap(), [1]);
     assert_eq!(texts(scratch.path()), ["attempt 1", "text", "attempt 2", "text", "attempt 3", "text"]);
     let first = NOW - 1_000_000_000;
     assert_eq!(times(scratch.path()), (first..first + 6).collect::<Vec<_>>());
 
-    // The time goes on from an older file when the newest says nothing.
-    std::fs::write(segment::path(scratch.path(), 2), HEADER).unwrap();
+    // The time continues from an older file when the newest has none.
+    std::fs::write(segment::segment_path(scratch.path(), 2), FILE_HEADER).unwrap();
     write(&mut journal(scratch.path(), 10_000, 3), "more");
     let next = NOW.max(first + 6);
     assert_eq!(times(scratch.path()).last(), Some(&next));
-    assert_eq!(segment::numbers(scratch.path()).unwrap(), [1, 2]);
+    assert_eq!(segment::list(scratch.path()).unwrap(), [1, 2]);
 }
 
 #[test]
-fn smaller_limits_hold_from_the_next_start() {
-    let scratch = Scratch::new();
+fn smaller_limits_apply_at_next_start() {
+    let scratch = ScratchDir::new();
     let mut wide = journal(scratch.path(), 100, 6);
     for index in 0..10 {
         write(&mut wide, &format!("line {index} {}", "x".repeat(50)));
     }
     drop(wide);
-    assert_eq!(segment::numbers(scratch.path()).unwrap(), [5, 6, 7, 8, 9, 10]);
+    assert_eq!(segment::list(scratch.path()).unwrap(), [5, 6, 7, 8, 9, 10]);
     write(&mut journal(scratch.path(), 200, 2), "new");
-    assert_eq!(segment::numbers(scratch.path()).unwrap(), [9, 10]);
+    assert_eq!(segment::list(scratch.path()).unwrap(), [9, 10]);
     write(&mut journal(scratch.path(), 50, 2), "newer");
-    assert_eq!(segment::numbers(scratch.path()).unwrap(), [10, 11]);
+    assert_eq!(segment::list(scratch.path()).unwrap(), [10, 11]);
     assert_eq!(texts(scratch.path())[1..], ["new", "newer"]);
 }
 
 #[test]
-fn a_torn_end_is_cut_off_before_anything_follows() {
-    let scratch = Scratch::new();
+fn torn_record_is_truncated_before_append() {
+    let scratch = ScratchDir::new();
     write(&mut journal(scratch.path(), 10_000, 3), "whole");
-    let path = segment::path(scratch.path(), 1);
+    let path = segment::segment_path(scratch.path(), 1);
     for torn in ["2026-11-20T20:14:25.1234", "\0\0\0\0\0\0"] {
         OpenOptions::new().append(true).open(&path).unwrap().write_all(torn.as_bytes()).unwrap();
         write(&mut journal(scratch.path(), 10_000, 3), "after");
@@ -139,62 +139,62 @@ fn a_torn_end_is_cut_off_before_anything_follows() {
 }
 
 #[test]
-fn a_file_of_another_version_is_not_written_to() {
-    let scratch = Scratch::new();
+fn other_version_is_not_appended_to() {
+    let scratch = ScratchDir::new();
     for strange in ["warren-logger 2\nsomething\n", "warren-", ""] {
-        let number = segment::numbers(scratch.path()).unwrap().last().copied().unwrap_or(0) + 1;
-        let path = segment::path(scratch.path(), number);
+        let number = segment::list(scratch.path()).unwrap().last().copied().unwrap_or(0) + 1;
+        let path = segment::segment_path(scratch.path(), number);
         std::fs::write(&path, strange).unwrap();
         write(&mut journal(scratch.path(), 10_000, 9), "own");
         assert!(strange.starts_with(&std::fs::read_to_string(&path).unwrap()));
-        let own = std::fs::read(segment::path(scratch.path(), number + 1)).unwrap();
-        assert!(own.starts_with(HEADER) && own.ends_with(b"own\n"));
+        let own = std::fs::read(segment::segment_path(scratch.path(), number + 1)).unwrap();
+        assert!(own.starts_with(FILE_HEADER) && own.ends_with(b"own\n"));
     }
 }
 
 #[test]
-fn two_loggers_never_write_the_same_file() {
-    let scratch = Scratch::new();
+fn concurrent_loggers_use_different_files() {
+    let scratch = ScratchDir::new();
     let mut old = journal(scratch.path(), 10_000, 3);
     write(&mut old, "old");
-    // The other one waits for a while, and then takes a file of its own.
+    // The other one waits, and then creates its own file.
     let mut new = journal(scratch.path(), 10_000, 3);
     write(&mut new, "new");
     write(&mut old, "old again");
     write(&mut new, "new again");
     assert_eq!(texts(scratch.path()), ["old", "old again", "new", "new again"]);
-    assert_eq!(segment::numbers(scratch.path()).unwrap(), [1, 2]);
+    assert_eq!(segment::list(scratch.path()).unwrap(), [1, 2]);
 }
 
-/// A file system may take a while to give out again what was freed.
-fn flush_until_told(journal: &mut Journal) {
+/// A file system may take a while to reuse freed space.
+fn flush_until_loss_is_recorded(journal: &mut SegmentWriter) {
     eventually(Duration::from_secs(10), "words about the loss", || {
         journal.flush(NOW);
-        if journal.has_loss_to_tell() { Err(format!("{:?}", journal.lost)) } else { Ok(()) }
+        if journal.has_unrecorded_loss() { Err(format!("{:?}", journal.lost)) } else { Ok(()) }
     });
 }
 
 #[test]
-fn a_full_disk_loses_lines_and_says_how_many() {
-    let scratch = Scratch::new();
+fn full_disk_drops_lines_and_counts_them() {
+    let scratch = ScratchDir::new();
     let disk = SmallDisk::new(scratch.path(), 4);
     let mut journal = journal(disk.path(), 1 << 20, 3);
     let long = "x".repeat(3000);
     for round in 1..=2 {
         write(&mut journal, &format!("before {round}"));
         disk.fill();
-        // What is left of a block still takes some, and also words about what it did not take.
+        // The rest of a block still holds some records, also the record of the loss.
         for _ in 0..10 {
             write(&mut journal, &long);
         }
         for _ in 0..100 {
             write(&mut journal, "short");
         }
-        // As long as nothing can be written, the words about it cannot either.
+        // While nothing can be written, the record of the loss cannot either.
         journal.flush(NOW);
-        assert!(journal.has_loss_to_tell());
+        assert!(journal.has_unrecorded_loss());
         disk.free();
-        flush_until_told(&mut journal);
+        flush_until_loss_is_recorded(&mut journal);
         write(&mut journal, &format!("after {round}"));
     }
     let found = texts(disk.path());
@@ -213,38 +213,38 @@ fn a_full_disk_loses_lines_and_says_how_many() {
 }
 
 #[test]
-fn a_full_disk_at_the_start_is_waited_for() {
-    let scratch = Scratch::new();
+fn full_disk_at_start_is_retried() {
+    let scratch = ScratchDir::new();
     let disk = SmallDisk::new(scratch.path(), 4);
     disk.fill();
     let mut journal = journal(disk.path(), 1 << 20, 3);
-    journal.attempt(NOW, 1);
+    journal.write_attempt(NOW, 1);
     write(&mut journal, "gone");
-    assert!(journal.trouble().is_some() || journal.has_loss_to_tell());
+    assert!(journal.last_error().is_some() || journal.has_unrecorded_loss());
     disk.free();
-    flush_until_told(&mut journal);
+    flush_until_loss_is_recorded(&mut journal);
     write(&mut journal, "after");
     assert_eq!(texts(disk.path()), ["lost 1 5", "after"]);
 }
 
 #[test]
-fn a_directory_that_comes_later_is_found() {
-    let scratch = Scratch::new();
+fn late_directory_is_used() {
+    let scratch = ScratchDir::new();
     let dir = scratch.path().join("output");
     let mut journal = journal(&dir, 1000, 3);
     write(&mut journal, "gone");
-    assert_eq!(journal.lost, Loss { lines: 1, bytes: 5 });
+    assert_eq!(journal.lost, LossCount { lines: 1, bytes: 5 });
     std::fs::create_dir(&dir).unwrap();
-    flush_until_told(&mut journal);
+    flush_until_loss_is_recorded(&mut journal);
     assert_eq!(texts(&dir), ["lost 1 5"]);
 }
 
 #[test]
-fn the_time_stays_in_order_at_its_end() {
-    let scratch = Scratch::new();
+fn time_stays_ordered_at_maximum() {
+    let scratch = ScratchDir::new();
     let mut journal = journal(scratch.path(), 1 << 20, 3);
     for now in [5, 5, 3, 100, 7] {
-        journal.line(now, Stream::Out, false, b"");
+        journal.write_line(now, OutputStream::Stdout, false, b"");
     }
     journal.flush(7);
     assert_eq!(times(scratch.path()), [5, 6, 7, 100, 101]);

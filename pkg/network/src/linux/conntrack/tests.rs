@@ -9,7 +9,7 @@ const REQUEST_CREATE_ACK: u16 = 0x405;
 const TIMEOUT: u16 = 7;
 const TUPLE_PROTO: u16 = 2;
 
-/// The entry of a UDP conversation from `from` to `to` that is translated to `reply_from` and `reply_to`.
+/// The entry of a UDP flow from `from` to `to` that is translated to `reply_from` and `reply_to`.
 fn entry(port: u16, [from, to, reply_from, reply_to]: [Ipv4Addr; 4]) -> Vec<u8> {
     let tuple = |kind, source: Ipv4Addr, destination: Ipv4Addr, [source_port, destination_port]: [u16; 2]| {
         let ip = [attribute(V4_SOURCE, &source.octets()), attribute(V4_DESTINATION, &destination.octets())]
@@ -30,17 +30,17 @@ fn entry(port: u16, [from, to, reply_from, reply_to]: [Ipv4Addr; 4]) -> Vec<u8> 
     .concat()
 }
 
-fn wire() -> Wire {
-    Wire { socket: netlink::open(NETLINK_NETFILTER).unwrap(), sequence: 0 }
+fn wire() -> ConntrackSocket {
+    ConntrackSocket { socket: netlink::open(NETLINK_NETFILTER).unwrap(), sequence: 0 }
 }
 
-fn count(wire: &mut Wire) -> usize {
+fn count(wire: &mut ConntrackSocket) -> usize {
     wire.send(GET, REQUEST_DUMP, 0, &[]).unwrap();
-    wire.answers().unwrap().len()
+    wire.receive_all().unwrap().len()
 }
 
-/// Runs the test in a network namespace of its own, which goes with its thread.
-fn alone(test: impl FnOnce() + Send) {
+/// Runs the test in its own network namespace, which ends with its thread.
+fn in_new_namespace(test: impl FnOnce() + Send) {
     thread::scope(|scope| {
         scope.spawn(|| {
             unshare(CloneFlags::CLONE_NEWNET).unwrap();
@@ -49,8 +49,8 @@ fn alone(test: impl FnOnce() + Send) {
     });
 }
 
-/// Adds entries in which the task is every kind of end, and some of which it is not.
-fn fill(wire: &mut Wire) -> Ipv4Addr {
+/// Adds entries with the task at every kind of end, and some without it.
+fn fill(wire: &mut ConntrackSocket) -> Ipv4Addr {
     let (task, other, node, outside) =
         ([10, 1, 0, 2].into(), [10, 1, 0, 3].into(), [192, 0, 2, 1].into(), [192, 0, 2, 9].into());
     let conversations = [
@@ -63,7 +63,7 @@ fn fill(wire: &mut Wire) -> Ipv4Addr {
     ];
     for (port, ends) in (1000..).zip(conversations) {
         wire.send(NEW, REQUEST_CREATE_ACK, 0, &entry(port, ends)).unwrap();
-        wire.answers().unwrap();
+        wire.receive_all().unwrap();
     }
     assert_eq!(count(wire), conversations.len());
     task
@@ -71,7 +71,7 @@ fn fill(wire: &mut Wire) -> Ipv4Addr {
 
 #[test]
 fn entries_of_an_address_are_deleted_and_no_others() {
-    alone(|| {
+    in_new_namespace(|| {
         let mut wire = wire();
         let task = fill(&mut wire);
         remove(task).unwrap();
@@ -82,8 +82,8 @@ fn entries_of_an_address_are_deleted_and_no_others() {
 }
 
 #[test]
-fn the_way_of_older_kernels_deletes_the_same() {
-    alone(|| {
+fn fallback_for_older_kernels_deletes_the_same() {
+    in_new_namespace(|| {
         let mut wire = wire();
         let task = fill(&mut wire);
         wire.delete_one_by_one(task).unwrap();

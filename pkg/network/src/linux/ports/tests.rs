@@ -16,20 +16,22 @@ fn at(ip: Option<Ipv4Addr>) -> HostPort {
     HostPort::new(ip, NonZeroU16::new(8080).unwrap())
 }
 
-/// Runs the test in a network namespace of its own, with its loopback up.
-fn alone(test: impl FnOnce() + Send) {
+/// Runs the test in its own network namespace, with its loopback up.
+fn in_new_namespace(test: impl FnOnce() + Send) {
     thread::scope(|scope| {
         scope.spawn(|| {
             unshare(CloneFlags::CLONE_NEWNET).unwrap();
             let mut netlink = super::super::netlink::Netlink::open().unwrap();
             let up = super::super::message::link_up(1);
-            netlink.make(vec![super::super::netlink::Change::set("bring up lo".to_owned(), up)]).unwrap();
+            netlink
+                .submit(vec![super::super::netlink::NetlinkChange::set("bring up lo".to_owned(), up)])
+                .unwrap();
             test();
         });
     });
 }
 
-/// Waits for something that comes true once no program is just being started: it has copies of our sockets.
+/// Waits for a condition that may be delayed by programs being started: they hold copies of the sockets.
 fn eventually(mut holds: impl FnMut() -> bool) {
     let limit = Instant::now() + Duration::from_secs(5);
     while !holds() {
@@ -42,9 +44,9 @@ fn eventually(mut holds: impl FnMut() -> bool) {
 fn a_listener_of_others_is_noticed_and_named() {
     for theirs in [ANY, LOCAL] {
         for ours in [None, Some(LOCAL)] {
-            alone(|| {
+            in_new_namespace(|| {
                 let _listener = TcpListener::bind((theirs, 8080)).unwrap();
-                let taken = with_holder(Ports::default().ensure(at(ours)).unwrap_err());
+                let taken = with_holder(HeldPorts::default().ensure(at(ours)).unwrap_err());
                 let Error::PortTaken { port, by: Some(by) } = taken else { panic!("{taken}") };
                 assert_eq!((port, by.pid), (at(ours), std::process::id()));
             });
@@ -55,14 +57,14 @@ fn a_listener_of_others_is_noticed_and_named() {
 #[test]
 fn a_held_port_is_refused_to_others_until_let_go() {
     for ours in [None, Some(LOCAL)] {
-        alone(|| {
-            let mut ports = Ports::default();
+        in_new_namespace(|| {
+            let mut ports = HeldPorts::default();
             ports.ensure(at(ours)).unwrap();
             ports.ensure(at(ours)).unwrap();
             for theirs in [ANY, LOCAL] {
                 assert!(TcpListener::bind((theirs, 8080)).is_err(), "{theirs}");
             }
-            // Nobody listens: a connection is refused and does not hang.
+            // Without a listener a connection is refused and does not hang.
             let refused = TcpStream::connect((LOCAL, 8080)).unwrap_err();
             assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
             ports.remove(at(ours));
@@ -74,52 +76,52 @@ fn a_held_port_is_refused_to_others_until_let_go() {
 
 #[test]
 fn different_addresses_do_not_conflict() {
-    alone(|| {
+    in_new_namespace(|| {
         let _listener = TcpListener::bind(("127.0.0.2", 8080)).unwrap();
-        let mut ports = Ports::default();
+        let mut ports = HeldPorts::default();
         ports.ensure(at(Some(LOCAL))).unwrap();
         assert!(matches!(ports.ensure(at(None)), Err(Error::PortTaken { .. })));
-        assert!(ports.has(&at(Some(LOCAL))) && !ports.has(&at(None)));
-        ports.keep(&BTreeSet::new());
-        assert!(!ports.has(&at(Some(LOCAL))));
+        assert!(ports.is_held(&at(Some(LOCAL))) && !ports.is_held(&at(None)));
+        ports.retain(&BTreeSet::new());
+        assert!(!ports.is_held(&at(Some(LOCAL))));
     });
 }
 
 #[test]
 fn an_address_of_another_machine_is_refused() {
-    alone(|| {
+    in_new_namespace(|| {
         let foreign = Some(Ipv4Addr::new(192, 0, 2, 77));
-        assert!(matches!(Ports::default().ensure(at(foreign)), Err(Error::HostIpMissing { .. })));
+        assert!(matches!(HeldPorts::default().ensure(at(foreign)), Err(Error::HostIpMissing { .. })));
     });
 }
 
 #[test]
-fn remembered_connections_of_a_stopped_server_are_no_conflict() {
-    alone(|| {
+fn time_wait_connections_do_not_conflict() {
+    in_new_namespace(|| {
         let listener = TcpListener::bind((LOCAL, 8080)).unwrap();
         let mut client = TcpStream::connect((LOCAL, 8080)).unwrap();
-        // The side that closes first keeps the memory: that is the server.
+        // The side that closes first enters TIME_WAIT: the server.
         drop(listener.accept().unwrap());
         assert_eq!(client.read(&mut [0; 1]).unwrap(), 0);
         drop((client, listener));
-        eventually(|| users(at(None)).iter().all(|inode| *inode == NOBODYS));
+        eventually(|| socket_inodes(at(None)).iter().all(|inode| *inode == NO_INODE));
         assert!(try_bind(at(None), false).is_err(), "the memory is in the way of a plain bind");
-        let mut ports = Ports::default();
+        let mut ports = HeldPorts::default();
         ports.ensure(at(None)).unwrap();
-        // A stranger may bind with address reuse, as servers do, but cannot come to listen.
+        // Another process may bind with SO_REUSEADDR, as servers do, but cannot listen.
         let stranger = try_bind(at(None), true);
         assert!(stranger.and_then(|socket| listen(&socket, Backlog::new(1)?)).is_err());
     });
 }
 
 #[test]
-fn tables_of_sockets_are_read() {
+fn socket_tables_parse() {
     let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retr uid timeout inode\n\
         0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4711 1 0\n\
         1: 00000000:0050 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4712 1 0\n\
         2: 0200007F:1F90 0100007F:9999 06 00000000:00000000 03:00000000 00000000     0        0 0 3 0\n\
         3: 0000000000000000FFFF00000100007F:1F90 0:0 01 0:0 0:0 0 0 0 4713 1 0\n\
         4: nonsense\n";
-    assert_eq!(parse_users(table, at(None)), [4711, 0, 4713]);
-    assert_eq!(parse_users(table, at(Some(LOCAL))), [4711, 4713]);
+    assert_eq!(parse_socket_inodes(table, at(None)), [4711, 0, 4713]);
+    assert_eq!(parse_socket_inodes(table, at(Some(LOCAL))), [4711, 4713]);
 }

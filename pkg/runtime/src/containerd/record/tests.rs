@@ -1,22 +1,24 @@
-//! Nothing that is asked for gets lost on the way to containerd.
+//! Every field of a spec reaches containerd.
 
 use warren_image::Reference;
 use warren_types::{Bytes, MilliCpu};
 
 use super::*;
 use crate::container::{
-    Access, Device, HostFile, Limits, Log, Mount, MountSource, Network, Reservations, Seccomp, Ulimit,
+    ContainerLimits, ContainerMount, ContainerMountSource, ContainerReservations, ContainerUlimit,
+    DevicePermissions, HostDevice, HostFile, NetworkMode, OutputTarget, SeccompPolicy,
 };
-use crate::host;
-use crate::spec::samples::{HOST, image, spec};
-use crate::spec::user::Wanted;
-use crate::spec::{Meant, document};
+use crate::host_check;
+use crate::spec::fixtures::{HOST, image, spec};
+use crate::spec::user::RequestedUser;
+use crate::spec::{ResolvedSpec, document};
 
-const KEEPER: fn() -> Keeper<'static> = || Keeper { snapshotter: "overlayfs", program: Path::new("/runc") };
+const PLUGINS: fn() -> RecordPlugins<'static> =
+    || RecordPlugins { snapshotter: "overlayfs", program: Path::new("/runc") };
 
-/// All that containerd is told about a container.
+/// Everything that containerd gets for a container.
 #[derive(Debug, PartialEq)]
-struct Told {
+struct ContainerdRequest {
     document: oci::Spec,
     /// Without the document, whose lists are written in any order.
     record: Container,
@@ -24,18 +26,17 @@ struct Told {
     terminal: bool,
 }
 
-fn told(spec: &ContainerSpec) -> Told {
-    spec.check().unwrap();
-    let user = Wanted::of(spec, &image()).resolve("web:x:33:44::/:", "logs:x:55:").unwrap();
-    let meant = Meant { user, devices: host::look(spec).unwrap() };
+fn create_request(spec: &ContainerSpec) -> ContainerdRequest {
+    spec.validate().unwrap();
+    let user = RequestedUser::from_spec(spec, &image()).resolve("web:x:33:44::/:", "logs:x:55:").unwrap();
+    let meant = ResolvedSpec { user, devices: host_check::check_host(spec).unwrap() };
     let document = document(spec, &image(), &meant, "/warren", HOST).unwrap();
-    let record = new(spec, &image(), &document, &KEEPER()).unwrap();
-    let output = spec.log.address(spec.owner.attempt);
-    Told { document, record: Container { spec: None, ..record }, output, terminal: spec.tty }
+    let record = new_record(spec, &image(), &document, &PLUGINS()).unwrap();
+    let output = spec.log.uri(spec.owner.attempt);
+    ContainerdRequest { document, record: Container { spec: None, ..record }, output, terminal: spec.tty }
 }
 
-/// One change of each field. A field that is added to the spec is missing here until it is honoured: the pattern
-/// names all of them.
+/// One change of each field. The pattern names all fields, so that a new field of the spec is added here.
 fn changes() -> Vec<(&'static str, ContainerSpec)> {
     #[rustfmt::skip]
     let ContainerSpec {
@@ -44,7 +45,7 @@ fn changes() -> Vec<(&'static str, ContainerSpec)> {
         no_new_privileges, seccomp, devices, read_only_root, mounts, files, log, assignment, labels,
     } = ContainerSpec {
         id: ContainerId::parse("web.2").unwrap(),
-        owner: Owner { attempt: 2, ..spec().owner },
+        owner: ContainerOwner { attempt: 2, ..spec().owner },
         image: Reference::parse("y").unwrap(),
         command: Some(vec!["/own".into()]),
         args: Some(vec!["two".into()]),
@@ -56,10 +57,10 @@ fn changes() -> Vec<(&'static str, ContainerSpec)> {
         init: Some("/bin/sh".into()),
         stop_signal: Signal::parse("QUIT"),
         hostname: "other".into(),
-        network: Network::Host,
-        limits: Limits { cpu: Some(MilliCpu(10)), memory: Some(Bytes(6 << 20)), pids: Some(1) },
-        reservations: Reservations { cpu: Some(MilliCpu(1)), memory: Some(Bytes(1)) },
-        ulimits: vec![Ulimit { name: "core".into(), soft: 0, hard: 0 }],
+        network: NetworkMode::Host,
+        limits: ContainerLimits { cpu: Some(MilliCpu(10)), memory: Some(Bytes(6 << 20)), pids: Some(1) },
+        reservations: ContainerReservations { cpu: Some(MilliCpu(1)), memory: Some(Bytes(1)) },
+        ulimits: vec![ContainerUlimit { name: "core".into(), soft: 0, hard: 0 }],
         sysctls: [("kernel.sem".into(), "1".into())].into(),
         shm_size: Some(Bytes(4096)),
         oom_score_adj: Some(1),
@@ -67,16 +68,20 @@ fn changes() -> Vec<(&'static str, ContainerSpec)> {
         cap_add: vec!["NET_ADMIN".into()],
         cap_drop: vec!["CHOWN".into()],
         no_new_privileges: true,
-        seccomp: Seccomp::Unconfined,
-        devices: vec![Device { source: "/dev/null".into(), target: "/dev/x".into(), access: Access::FULL }],
+        seccomp: SeccompPolicy::Unconfined,
+        devices: vec![HostDevice {
+            source: "/dev/null".into(),
+            target: "/dev/x".into(),
+            access: DevicePermissions::FULL,
+        }],
         read_only_root: true,
-        mounts: vec![Mount {
+        mounts: vec![ContainerMount {
             target: "/x".into(),
-            source: MountSource::Tmpfs { size: None, mode: None, options: Vec::new() },
+            source: ContainerMountSource::Tmpfs { size: None, mode: None, options: Vec::new() },
             read_only: false,
         }],
         files: vec![HostFile { source: "/etc/passwd".into(), target: "/etc/hosts".into() }],
-        log: Log::Binary { program: "/bin/sh".into(), dir: "/".into(), max_size: Bytes(1), max_files: 1 },
+        log: OutputTarget::Binary { program: "/bin/sh".into(), dir: "/".into(), max_size: Bytes(1), max_files: 1 },
         assignment: b"other".to_vec(),
         labels: [("key".to_owned(), "value".to_owned())].into(),
     };
@@ -94,31 +99,36 @@ fn changes() -> Vec<(&'static str, ContainerSpec)> {
 
 /// With a logger, which a terminal needs.
 fn base() -> ContainerSpec {
-    let log = Log::Binary { program: "/bin/sh".into(), dir: "/tmp".into(), max_size: Bytes(1), max_files: 1 };
+    let log = OutputTarget::Binary {
+        program: "/bin/sh".into(),
+        dir: "/tmp".into(),
+        max_size: Bytes(1),
+        max_files: 1,
+    };
     ContainerSpec { log, ..spec() }
 }
 
 #[test]
-fn every_field_reaches_containerd() {
-    let before = told(&base());
-    assert_eq!(before, told(&base()));
+fn every_spec_field_reaches_containerd() {
+    let before = create_request(&base());
+    assert_eq!(before, create_request(&base()));
     for (field, changed) in changes() {
-        assert_ne!(told(&changed), before, "{field} is not honoured");
+        assert_ne!(create_request(&changed), before, "{field} is not honoured");
     }
 }
 
 #[test]
-fn a_record_is_changed_only_where_it_differs() {
+fn only_changed_record_fields_are_updated() {
     let record = |spec: &ContainerSpec| {
-        let document = document(spec, &image(), &Meant::default(), "/warren", HOST).unwrap();
-        new(spec, &image(), &document, &KEEPER()).unwrap()
+        let document = document(spec, &image(), &ResolvedSpec::default(), "/warren", HOST).unwrap();
+        new_record(spec, &image(), &document, &PLUGINS()).unwrap()
     };
     let existing = record(&base());
-    assert!(update(&existing, &record(&base())).is_none());
+    assert!(record_update(&existing, &record(&base())).is_none());
     let changed = ContainerSpec { assignment: b"x".to_vec(), hostname: "other".into(), ..base() };
-    let (_, paths) = update(&existing, &record(&changed)).unwrap();
+    let (_, paths) = record_update(&existing, &record(&changed)).unwrap();
     assert_eq!(paths, ["spec", "extensions.warren.assignment"]);
-    assert!(conflict(&existing, &record(&changed)).is_none());
-    let other = ContainerSpec { owner: Owner { task: "other".into(), ..base().owner }, ..base() };
-    assert!(conflict(&existing, &record(&other)).unwrap().contains("warren.task"));
+    assert!(conflict_reason(&existing, &record(&changed)).is_none());
+    let other = ContainerSpec { owner: ContainerOwner { task: "other".into(), ..base().owner }, ..base() };
+    assert!(conflict_reason(&existing, &record(&other)).unwrap().contains("warren.task"));
 }

@@ -70,7 +70,7 @@ pub(super) const ARM: &[&str] =
 
 /// Only of 32-bit programs; runc skips names that none of the architectures have.
 #[rustfmt::skip]
-pub(super) const OF_32_BITS: &[&str] = &[
+pub(super) const ONLY_32_BIT: &[&str] = &[
     "_llseek", "_newselect", "chown32", "clock_adjtime64", "clock_getres_time64", "clock_gettime64",
     "clock_nanosleep_time64", "fadvise64_64", "fchown32", "fcntl64", "fstat64", "fstatat64", "fstatfs64",
     "ftruncate64", "futex_time64", "getegid32", "geteuid32", "getgid32", "getgroups32", "getresgid32",

@@ -14,22 +14,22 @@ fn open(dir: &TempDir, in_use: &[u32]) -> Result<Keyring, KeyringError> {
     Keyring::open(dir.path(), &in_use.iter().copied().map(KeyId).collect())
 }
 
-fn content(dir: &Path) -> BTreeMap<String, Vec<u8>> {
+fn directory_content(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     let files = fs::read_dir(dir).unwrap().map(|file| file.unwrap());
     files.map(|file| (file.file_name().into_string().unwrap(), fs::read(file.path()).unwrap())).collect()
 }
 
 /// Opening is refused twice, and no file is made or changed by it.
 fn refused(dir: &TempDir, in_use: &[u32]) -> KeyringError {
-    let before = content(dir.path());
+    let before = directory_content(dir.path());
     open(dir, in_use).unwrap_err();
     let error = open(dir, in_use).unwrap_err();
-    assert_eq!(content(dir.path()), before, "{error}");
+    assert_eq!(directory_content(dir.path()), before, "{error}");
     error
 }
 
 #[test]
-fn each_start_has_a_key_of_its_own_and_opens_what_earlier_ones_sealed() {
+fn each_start_has_a_new_key_and_opens_older_data() {
     let dir = tempfile::tempdir().unwrap();
     let mut sealed: Vec<(u8, Vec<u8>)> = Vec::new();
     for start in 1..=3 {
@@ -40,9 +40,9 @@ fn each_start_has_a_key_of_its_own_and_opens_what_earlier_ones_sealed() {
             assert_eq!(keyring.unseal(b"here", old).unwrap(), [*number]);
         }
         sealed.push((start as u8, keyring.seal(b"here", &[start as u8]).unwrap()));
-        assert_eq!(key_of(&sealed.last().unwrap().1).unwrap(), KeyId(start));
+        assert_eq!(key_id_of(&sealed.last().unwrap().1).unwrap(), KeyId(start));
     }
-    assert_eq!(content(dir.path()).into_keys().collect::<Vec<_>>(), ["keyring", "member.key"]);
+    assert_eq!(directory_content(dir.path()).into_keys().collect::<Vec<_>>(), ["keyring", "member.key"]);
     for file in ["keyring", "member.key"] {
         let mode = fs::metadata(dir.path().join(file)).unwrap().permissions().mode();
         assert_eq!(mode & 0o7777, 0o600, "{file}");
@@ -50,14 +50,14 @@ fn each_start_has_a_key_of_its_own_and_opens_what_earlier_ones_sealed() {
 }
 
 #[test]
-fn keys_that_nothing_needs_for_long_go_and_their_ids_do_not_come_back() {
+fn unused_keys_are_pruned_and_ids_not_reused() {
     let dir = tempfile::tempdir().unwrap();
     let old = open(&dir, &[]).unwrap().seal(b"here", b"old").unwrap();
     let mut sizes = Vec::new();
     for start in 2..=90 {
         let keyring = open(&dir, &[start - 1]).unwrap();
         assert_eq!(keyring.current(), KeyId(start));
-        sizes.push(content(dir.path())["keyring"].len());
+        sizes.push(directory_content(dir.path())["keyring"].len());
         match keyring.unseal(b"here", &old) {
             Ok(plain) => assert_eq!(plain, b"old"),
             Err(error) => assert!(start > 60 && matches!(error, SealError::UnknownKey(KeyId(1))), "{error}"),
@@ -69,14 +69,14 @@ fn keys_that_nothing_needs_for_long_go_and_their_ids_do_not_come_back() {
 }
 
 #[test]
-fn keys_are_there_when_a_lost_log_comes_back_however_often_it_was_started_without() {
+fn keys_survive_starts_without_the_log() {
     let dir = tempfile::tempdir().unwrap();
     let sealed =
         [&[][..], &[1], &[1, 2]].map(|in_use| open(&dir, in_use).unwrap().seal(b"here", b"x").unwrap());
     let mut sizes = Vec::new();
     for _ in 0..90 {
         open(&dir, &[]).unwrap();
-        sizes.push(content(dir.path())["keyring"].len());
+        sizes.push(directory_content(dir.path())["keyring"].len());
     }
     assert_eq!(sizes[88], sizes[89], "the file does not grow with starts: {sizes:?}");
     let keyring = open(&dir, &[1, 2, 3]).unwrap();
@@ -92,7 +92,7 @@ fn only_the_member_key_opens_the_keyring() {
 
     fs::remove_file(&member).unwrap();
     let error = refused(&dir, &[1]);
-    assert!(matches!(&error, KeyringError::MemberMissing { member: path } if *path == member));
+    assert!(matches!(&error, KeyringError::MemberKeyMissing { member: path } if *path == member));
     assert!(error.to_string().contains("member.key is missing"), "{error}");
     refused(&dir, &[]);
 
@@ -100,7 +100,7 @@ fn only_the_member_key_opens_the_keyring() {
     open(&stranger, &[]).unwrap();
     fs::copy(stranger.path().join("member.key"), &member).unwrap();
     let error = refused(&dir, &[1]);
-    assert!(matches!(error, KeyringError::OtherMember { .. }), "{error}");
+    assert!(matches!(error, KeyringError::MemberKeyMismatch { .. }), "{error}");
     assert!(error.to_string().contains("put the two that belong together back"), "{error}");
 
     fs::write(&member, &good).unwrap();
@@ -108,7 +108,7 @@ fn only_the_member_key_opens_the_keyring() {
 }
 
 #[test]
-fn a_member_key_that_is_not_one_is_refused() {
+fn invalid_member_key_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     open(&dir, &[]).unwrap();
     let member = dir.path().join("member.key");
@@ -136,14 +136,14 @@ fn a_member_key_that_is_not_one_is_refused() {
     }
     fs::write(&member, &good).unwrap();
     fs::set_permissions(&member, Permissions::from_mode(0o644)).unwrap();
-    assert!(matches!(refused(&dir, &[]), KeyringError::File(FileError::TooOpen { mode: 0o644, .. })));
+    assert!(matches!(refused(&dir, &[]), KeyringError::File(FileError::InsecureMode { mode: 0o644, .. })));
 }
 
 #[test]
-fn a_keyring_that_does_not_fit_is_refused() {
+fn mismatched_keyring_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     open(&dir, &[]).unwrap();
-    let first = content(dir.path());
+    let first = directory_content(dir.path());
     open(&dir, &[1]).unwrap();
     let path = dir.path().join("keyring");
     let good = fs::read(&path).unwrap();
@@ -168,37 +168,37 @@ fn a_keyring_that_does_not_fit_is_refused() {
         let error = refused(&dir, &[1]);
         // The lowest bit of the version makes a version 0 of it, which is summed like any other.
         assert!(
-            matches!(error, KeyringError::Damaged { .. } | KeyringError::Newer { .. }),
+            matches!(error, KeyringError::Damaged { .. } | KeyringError::UnsupportedFormat { .. }),
             "byte {at}: {error}"
         );
     }
     let mut newer = good.clone();
     newer[8] = 9;
     write(&newer);
-    assert!(matches!(refused(&dir, &[1]), KeyringError::Newer { found: 9, .. }));
+    assert!(matches!(refused(&dir, &[1]), KeyringError::UnsupportedFormat { found: 9, .. }));
     write(&good);
     open(&dir, &[1, 2]).unwrap();
 }
 
 #[test]
-fn a_first_start_that_was_cut_off_is_completed() {
+fn interrupted_first_start_completes() {
     let dir = tempfile::tempdir().unwrap();
     open(&dir, &[]).unwrap();
-    let member = content(dir.path())["member.key"].clone();
+    let member = directory_content(dir.path())["member.key"].clone();
     fs::remove_file(dir.path().join("keyring")).unwrap();
     assert_eq!(open(&dir, &[]).unwrap().current(), KeyId(1));
-    assert_eq!(content(dir.path())["member.key"], member, "the member key is never made twice");
+    assert_eq!(directory_content(dir.path())["member.key"], member, "the member key is never made twice");
 }
 
 #[test]
 fn a_copy_of_the_directory_never_seals_with_the_same_key() {
     let (dir, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     open(&dir, &[]).unwrap();
-    for (name, bytes) in content(dir.path()) {
+    for (name, bytes) in directory_content(dir.path()) {
         write_private(&copy.path().join(name), &bytes).unwrap();
     }
     let sealed = [&dir, &copy].map(|dir| open(dir, &[]).unwrap().seal(b"here", b"text").unwrap());
-    assert_eq!(key_of(&sealed[0]).unwrap(), key_of(&sealed[1]).unwrap());
+    assert_eq!(key_id_of(&sealed[0]).unwrap(), key_id_of(&sealed[1]).unwrap());
     assert_ne!(sealed[0], sealed[1]);
 }
 

@@ -1,7 +1,7 @@
 //! What each format version looks like, byte by byte. A file here is never changed: a new version gets its own.
 
 use super::*;
-use crate::seal::keyring::{Stored, Wrapped};
+use crate::seal::keyring::{KeyringFile, WrappedKey};
 use crate::seal::member::MemberKey;
 
 const PLACE: &[u8] = b"where it belongs";
@@ -22,13 +22,13 @@ fn short_stream() -> Vec<u8> {
 
 fn keyring_file() -> Vec<u8> {
     let member = MemberKey::new(MEMBER);
-    let key = |id: KeyId, key, nonce| (id, Wrapped::seal(&member.cipher(), id, key, nonce));
+    let key = |id: KeyId, key, nonce| (id, WrappedKey::seal(&member.cipher(), id, key, nonce));
     let wrapped = [key(ID, &KEY, [1; 12]), key(KeyId(5), &[9; 32], [2; 12])];
-    Stored { last: KeyId(5), wrapped: wrapped.into() }.encode(member.fingerprint())
+    KeyringFile { last_id: KeyId(5), wrapped: wrapped.into() }.encode(member.fingerprint())
 }
 
 #[test]
-fn version_1_is_written_as_ever() {
+fn version_1_encoding_is_stable() {
     assert_eq!(ring().seal(PLACE, TEXT).unwrap(), VALUE);
     assert_eq!(short_stream(), STREAM);
     assert_eq!(keyring_file(), KEYRING);
@@ -36,7 +36,7 @@ fn version_1_is_written_as_ever() {
 }
 
 #[test]
-fn version_1_is_read() {
+fn version_1_log_is_readable() {
     let dir = tempfile::tempdir().unwrap();
     for (name, content) in [("keyring", KEYRING), ("member.key", MEMBER_KEY.as_bytes())] {
         crate::files::write_private(&dir.path().join(name), content).unwrap();

@@ -3,8 +3,8 @@ use std::time::{Duration, Instant};
 use super::*;
 
 const FILES: usize = 200;
-/// Where the child of [`a_process_that_is_killed_at_any_time_leaves_no_volume_or_a_whole_one`] works.
-const CHILD: &str = "WARREN_VOLUME_TEST_CHILD";
+/// Directory of the child process of the test below.
+const CHILD_DIR_ENV: &str = "WARREN_VOLUME_TEST_CHILD";
 
 fn image(dir: &Path) {
     fs::create_dir_all(dir.join("sub")).unwrap();
@@ -27,7 +27,7 @@ fn assert_whole(path: &Path) {
 }
 
 #[tokio::test]
-async fn what_was_begun_is_finished_or_taken_back() {
+async fn interrupted_steps_are_finished_or_undone() {
     let dir = tempfile::tempdir().unwrap();
     let (from, root) = (dir.path().join("image"), dir.path().join("volumes"));
     image(&from);
@@ -37,10 +37,10 @@ async fn what_was_begun_is_finished_or_taken_back() {
             fs::write(root.join(name).join(file), "half").unwrap();
         }
     };
-    // A volume that was about to be made, one about to be filled, one about to be deleted; each by a sweep, and by
-    // somebody who needs the volume before there was one.
+    // Volumes in creation, in filling, and in deletion; each handled by a sweep, and by a caller that needs
+    // the volume before any sweep.
     for sweeps in [true, false] {
-        let driver = Local::new(&root);
+        let driver = LocalVolumeDriver::new(&root);
         make(".new-data", &["x"]);
         make(".copy-data", &["x"]);
         make(".gone-data", &["x"]);
@@ -48,39 +48,40 @@ async fn what_was_begun_is_finished_or_taken_back() {
             driver.sweep().await.unwrap();
             assert_eq!(fs::read_dir(&root).unwrap().count(), 0);
         }
-        let path = driver.ensure(&volume(), &Options::new(), Some(&Directory::new(&from))).await.unwrap();
+        let path =
+            driver.ensure(&volume(), &DriverOptions::new(), Some(&DirContent::new(&from))).await.unwrap();
         assert_whole(&path);
         driver.remove(&volume()).await.unwrap();
         assert_eq!(fs::read_dir(&root).unwrap().count(), 0);
     }
-    // One that was being filled, when a container wrote a file that the image has as well.
+    // In filling, while a container wrote a file that the image has as well.
     for sweeps in [true, false] {
-        let driver = Local::new(&root);
+        let driver = LocalVolumeDriver::new(&root);
         make("data", &["moved", "both"]);
         make(".full-data", &["both", "to move"]);
         if sweeps {
             driver.sweep().await.unwrap();
         }
         fs::write(root.join("data/both"), "the container's").unwrap();
-        let path = driver.ensure(&volume(), &Options::new(), None).await.unwrap();
+        let path = driver.ensure(&volume(), &DriverOptions::new(), None).await.unwrap();
         assert_eq!(fs::read_dir(&path).unwrap().count(), 3);
         assert_eq!(fs::read_to_string(path.join("both")).unwrap(), "the container's");
         assert_eq!(fs::read_to_string(path.join("to move")).unwrap(), "half");
         assert_eq!(leftovers(&root), [] as [&str; 0]);
         driver.remove(&volume()).await.unwrap();
     }
-    // Its volume was deleted meanwhile, as far as the rename.
+    // Its volume was deleted meanwhile, up to the rename.
     make(".full-data", &["x"]);
-    Local::new(&root).sweep().await.unwrap();
+    LocalVolumeDriver::new(&root).sweep().await.unwrap();
     assert_eq!(fs::read_dir(&root).unwrap().count(), 0);
 }
 
 #[tokio::test]
-async fn a_sweep_leaves_what_somebody_works_on() {
+async fn sweep_skips_locked_volumes() {
     let dir = tempfile::tempdir().unwrap();
-    let driver = Local::new(dir.path());
+    let driver = LocalVolumeDriver::new(dir.path());
     fs::create_dir(dir.path().join(".copy-data")).unwrap();
-    let turn = driver.turns.take(&volume()).await;
+    let turn = driver.locks.lock(&volume()).await;
     driver.sweep().await.unwrap();
     assert_eq!(leftovers(dir.path()), [".copy-data"]);
     drop(turn);
@@ -88,21 +89,21 @@ async fn a_sweep_leaves_what_somebody_works_on() {
     assert_eq!(leftovers(dir.path()), [] as [&str; 0]);
 }
 
-/// Makes and deletes the volume until it is killed. Does nothing unless it is a child.
+/// Creates and deletes the volume until it is killed. Does nothing unless it is a child.
 #[tokio::test]
 async fn child() {
-    let Some(dir) = std::env::var_os(CHILD).map(PathBuf::from) else { return };
-    let driver = Local::new(dir.join("volumes"));
-    let first = Directory::new(dir.join("image"));
+    let Some(dir) = std::env::var_os(CHILD_DIR_ENV).map(PathBuf::from) else { return };
+    let driver = LocalVolumeDriver::new(dir.join("volumes"));
+    let first = DirContent::new(dir.join("image"));
     fs::write(dir.join("ready"), "").unwrap();
     loop {
-        driver.ensure(&volume(), &Options::new(), Some(&first)).await.unwrap();
+        driver.ensure(&volume(), &DriverOptions::new(), Some(&first)).await.unwrap();
         driver.remove(&volume()).await.unwrap();
     }
 }
 
 #[tokio::test]
-async fn a_process_that_is_killed_at_any_time_leaves_no_volume_or_a_whole_one() {
+async fn killed_process_leaves_no_partial_volume() {
     let dir = tempfile::tempdir().unwrap();
     let (from, root) = (dir.path().join("image"), dir.path().join("volumes"));
     image(&from);
@@ -110,7 +111,7 @@ async fn a_process_that_is_killed_at_any_time_leaves_no_volume_or_a_whole_one() 
     for round in 0..24u64 {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "local::tests::crashes::child"])
-            .env(CHILD, dir.path())
+            .env(CHILD_DIR_ENV, dir.path())
             .stdout(std::process::Stdio::null())
             .spawn()
             .unwrap();
@@ -119,7 +120,7 @@ async fn a_process_that_is_killed_at_any_time_leaves_no_volume_or_a_whole_one() 
             assert!(Instant::now() < deadline, "the child does not begin");
             std::thread::yield_now();
         }
-        // What it is killed in is chance; this only spreads it.
+        // The time of the kill is random; this only spreads it.
         let until = Instant::now() + Duration::from_micros(2900 * round);
         while Instant::now() < until {
             std::thread::yield_now();
@@ -128,7 +129,7 @@ async fn a_process_that_is_killed_at_any_time_leaves_no_volume_or_a_whole_one() 
         child.wait().unwrap();
         fs::remove_file(dir.path().join("ready")).unwrap();
         half_done += usize::from(root.exists() && !leftovers(&root).is_empty());
-        let driver = Local::new(&root);
+        let driver = LocalVolumeDriver::new(&root);
         if round % 2 == 0 {
             driver.sweep().await.unwrap();
             if root.exists() {
@@ -137,7 +138,8 @@ async fn a_process_that_is_killed_at_any_time_leaves_no_volume_or_a_whole_one() 
             let count = fs::read_dir(root.join("data")).map_or(0, Iterator::count);
             assert!(count == 0 || count == FILES + 1, "{count}");
         }
-        let path = driver.ensure(&volume(), &Options::new(), Some(&Directory::new(&from))).await.unwrap();
+        let path =
+            driver.ensure(&volume(), &DriverOptions::new(), Some(&DirContent::new(&from))).await.unwrap();
         assert_whole(&path);
         driver.remove(&volume()).await.unwrap();
         assert_eq!(fs::read_dir(&root).unwrap().count(), 0);

@@ -8,12 +8,12 @@ use nix::unistd::mkfifo;
 use super::*;
 
 async fn filled(root: &Path, image: &Path) -> PathBuf {
-    let first = Directory::new(image);
-    Local::new(root).ensure(&volume(), &Options::new(), Some(&first)).await.unwrap()
+    let first = DirContent::new(image);
+    LocalVolumeDriver::new(root).ensure(&volume(), &DriverOptions::new(), Some(&first)).await.unwrap()
 }
 
 #[tokio::test]
-async fn links_pipes_sockets_and_rights_are_copied_as_what_they_are_and_devices_are_not() {
+async fn special_files_are_copied_except_devices() {
     let (dir, image) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (at, outside) = (|name: &str| image.path().join(name), dir.path().join("outside"));
     fs::write(&outside, "outside").unwrap();
@@ -54,7 +54,7 @@ async fn links_pipes_sockets_and_rights_are_copied_as_what_they_are_and_devices_
 }
 
 #[tokio::test]
-async fn files_with_several_names_stay_one_file_and_holes_stay_holes() {
+async fn hard_links_and_holes_are_preserved() {
     let (dir, image) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let at = |name: &str| image.path().join(name);
     fs::create_dir_all(at("deep/er")).unwrap();
@@ -84,7 +84,7 @@ async fn files_with_several_names_stay_one_file_and_holes_stay_holes() {
     assert_eq!(fs::metadata(path.join("empty")).unwrap().len(), 0);
 }
 
-/// Directories in directories, deeper than a path may be long.
+/// Nested directories, deeper than the longest path.
 fn nest(root: &Path, depth: u32) {
     let mut directory: std::os::fd::OwnedFd = File::open(root).unwrap().into();
     for _ in 0..depth {
@@ -95,7 +95,7 @@ fn nest(root: &Path, depth: u32) {
 }
 
 #[tokio::test]
-async fn depth_costs_neither_stack_nor_files() {
+async fn deep_tree_uses_bounded_stack_and_fds() {
     let (dir, image) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     nest(image.path(), 300);
     let root = dir.path().join("volumes");
@@ -104,9 +104,9 @@ async fn depth_costs_neither_stack_nor_files() {
     assert!(path.join(&deepest).is_dir() && path.join(deepest.parent().unwrap()).join("file").exists());
 
     // Only a container can do this: an image is unpacked by paths.
-    let driver = Local::new(&root);
+    let driver = LocalVolumeDriver::new(&root);
     driver.remove(&volume()).await.unwrap();
-    let path = driver.ensure(&volume(), &Options::new(), None).await.unwrap();
+    let path = driver.ensure(&volume(), &DriverOptions::new(), None).await.unwrap();
     nest(&path, 20_000);
     fs::create_dir(path.join(".1")).unwrap();
     fs::write(path.join(".1/in the way"), "").unwrap();
@@ -116,11 +116,11 @@ async fn depth_costs_neither_stack_nor_files() {
 }
 
 #[tokio::test]
-async fn a_source_that_leads_elsewhere_is_not_followed() {
+async fn source_symlink_is_not_followed() {
     let (dir, image) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     fs::create_dir(image.path().join("sub")).unwrap();
     fs::write(image.path().join("sub/file"), "").unwrap();
-    let disk = Disk::new("1m");
+    let disk = TestDisk::new("1m");
     fs::write(disk.path().join("other"), "").unwrap();
     let to = image.path().join("sub");
     assert!(Command::new("mount").arg("--bind").arg(disk.path()).arg(&to).status().unwrap().success());

@@ -1,59 +1,59 @@
-//! One manager of three has no room on its disk: who asks it, is connected to it or starts it again.
+//! One of three managers has a full disk: its clients, its sessions, and its restart.
 
 use std::time::{Duration, Instant};
 
 use tokio::time::timeout;
 use tonic::transport::Channel;
 use tonic::{Code, Request};
-use warren_client::{Client, Identity, PrivateKey, Target};
-use warren_manager::Tuning;
+use warren_client::{Client, ClientIdentity, ClientTarget, PrivateKeyPem};
+use warren_manager::ManagerTuning;
 use warren_proto::v1::cluster_client::ClusterClient;
 use warren_proto::v1::services_client::ServicesClient;
 use warren_proto::v1::watch_event::Change;
 use warren_proto::{Problem, v1};
 use warren_security::Role;
-use warren_testkit::scratch::Scratch;
+use warren_testkit::scratch::ScratchDir;
 use warren_testkit::tool;
 use warren_testkit::wait::eventually_async;
 use warren_types::{EnvVar, ServiceSpec};
 
-use super::group::{Group, stale};
-use super::host::Host;
-use crate::world::{PATIENCE, new_id, spec};
+use super::group::{ManagerGroup, stale};
+use super::host::ManagerHost;
+use crate::fixture::{WAIT_DEADLINE, new_id, spec};
 
 /// Room for the log and some snapshots; the engine takes some MiB before the first entry.
 const MEBIBYTES: u64 = 24;
 /// An answer that takes longer waited for something.
 const AT_ONCE: Duration = Duration::from_secs(1);
-/// Sessions end when no leader was heard of for two seconds.
+/// Sessions end after two seconds without contact with a leader.
 const SENT_AWAY: Duration = Duration::from_secs(4);
-/// The one with the small disk. It never leads.
+/// The host with the small disk. It never leads.
 const FULL: usize = 2;
 const READS: usize = 100;
 
-impl Group {
-    /// Three managers that vote; the last one has a small disk, and the first one leads.
+impl ManagerGroup {
+    /// Three voters; the last one has a small disk, and the first one leads.
     async fn with_a_small_disk() -> Self {
-        let mut group = Self::founded(Tuning::default()).await;
+        let mut group = Self::founded(ManagerTuning::default()).await;
         group.add("m2").await;
-        group.hosts.push(Host::on_small_disk("m3", Tuning::default(), MEBIBYTES));
+        group.hosts.push(ManagerHost::on_small_disk("m3", ManagerTuning::default(), MEBIBYTES));
         group.join(FULL).await;
         group.all_vote().await;
         assert_ne!(group.leader().await, FULL);
-        group.reads_are_current("before").await;
+        group.assert_reads_current("before").await;
         group
     }
 
-    fn is_held(&self) -> bool {
-        self.hosts[FULL].manager().store().read().held.is_some()
+    fn is_write_stalled(&self) -> bool {
+        self.hosts[FULL].manager().store().read().write_stall.is_some()
     }
 
-    /// Fills the small disk, and writes until its manager cannot.
+    /// Fills the small disk, and writes until its manager cannot store more.
     async fn fill_disk(&self, prefix: &str) {
         self.hosts[FULL].disk().fill();
         let mut services = self.services(0).await;
         for number in 0..10_000 {
-            if self.is_held() {
+            if self.is_write_stalled() {
                 return;
             }
             let id = new_id().to_string();
@@ -63,25 +63,29 @@ impl Group {
         panic!("a full disk takes everything");
     }
 
-    /// Makes room, and waits until the manager has all that the others have.
+    /// Frees the disk, and waits until the manager has caught up.
     async fn free_disk(&self) {
         self.hosts[FULL].disk().free();
-        eventually_async(PATIENCE, "the manager to catch up", || async {
+        eventually_async(WAIT_DEADLINE, "the manager to catch up", || async {
             let (led, own) =
                 (self.hosts[0].manager().store().read(), self.hosts[FULL].manager().store().read());
-            let is_there = own.held.is_none() && own.index >= led.index;
-            if is_there { Ok(()) } else { Err(format!("{} of {}, {:?}", own.index, led.index, own.held)) }
+            let is_there = own.write_stall.is_none() && own.index >= led.index;
+            if is_there {
+                Ok(())
+            } else {
+                Err(format!("{} of {}, {:?}", own.index, led.index, own.write_stall))
+            }
         })
         .await;
     }
 
-    /// Ends the manager of the full one so that its directory is as a killed process leaves it.
+    /// Ends the manager with the full disk so that its directory is as after a kill.
     async fn kill(&mut self) {
         let host = &mut self.hosts[FULL];
-        let left = Scratch::new();
+        let left = ScratchDir::new();
         let (data, copy) = (host.data_dir(), left.path().join("data"));
         tool::run("cp", ["-a", data.to_str().unwrap(), copy.to_str().unwrap()]);
-        host.let_go().await;
+        host.drop_manager().await;
         host.disk().free();
         std::fs::remove_dir_all(&data).unwrap();
         tool::run("cp", ["-a", copy.to_str().unwrap(), data.to_str().unwrap()]);
@@ -90,17 +94,17 @@ impl Group {
 
     /// A client that knows these hosts, the first one first.
     async fn client(&self, hosts: &[usize]) -> Client {
-        let identity = Identity {
+        let identity = ClientIdentity {
             ca: self.roots.pem().to_owned(),
             certificate: self.admin.certificate_pem().to_owned(),
-            key: PrivateKey(self.admin.key().pem().to_owned()),
+            key: PrivateKeyPem(self.admin.key().pem().to_owned()),
         };
         let addresses = hosts.iter().map(|host| self.hosts[*host].advertised()).collect();
-        Client::connect(&Target::Tcp { addresses, identity }).await.unwrap()
+        Client::connect(&ClientTarget::Tcp { addresses, identity }).await.unwrap()
     }
 
-    /// Every read through the full one is answered, and with what was written just before.
-    async fn reads_are_current(&self, prefix: &str) {
+    /// Every read through the manager with the full disk is answered with the newest write.
+    async fn assert_reads_current(&self, prefix: &str) {
         let mut services = self.services(FULL).await;
         let mut refused = Vec::new();
         for number in 0..READS {
@@ -114,7 +118,7 @@ impl Group {
         assert!(refused.is_empty(), "{} of {READS} refused, first: {}", refused.len(), refused[0]);
     }
 
-    async fn writes_are_taken(&self, prefix: &str) {
+    async fn assert_writes_succeed(&self, prefix: &str) {
         for number in 0..10 {
             let name = format!("{prefix}-{number}");
             let made = self.create(FULL, &name).await.unwrap();
@@ -124,7 +128,7 @@ impl Group {
     }
 }
 
-/// A service that takes some room in the log and none on nodes.
+/// A service that takes some space in the log and none on nodes.
 fn large(name: &str) -> ServiceSpec {
     let mut spec = spec(name, 0);
     spec.task.env = vec![EnvVar { name: "TEXT".into(), value: "x".repeat(12 << 10) }];
@@ -139,14 +143,14 @@ async fn listed(channel: Channel, is_stale: bool) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn calls_to_a_manager_with_a_full_disk_are_answered_by_the_others() {
-    let group = Group::with_a_small_disk().await;
+async fn full_manager_forwards_calls() {
+    let group = ManagerGroup::with_a_small_disk().await;
     group.fill_disk("a").await;
-    group.reads_are_current("read").await;
-    group.writes_are_taken("write").await;
-    assert!(group.is_held());
+    group.assert_reads_current("read").await;
+    group.assert_writes_succeed("write").await;
+    assert!(group.is_write_stalled());
 
-    // What a caller takes as it is comes from this one, which does not have the latest.
+    // Stale reads are answered by this manager, which lacks the latest writes.
     let own = listed(group.channel(FULL).await, true).await;
     let has = |name: &str| own.iter().any(|own| own == name);
     assert!(has("before-0") && !has("write-9"), "{own:?}");
@@ -155,10 +159,13 @@ async fn calls_to_a_manager_with_a_full_disk_are_answered_by_the_others() {
         let info = cluster.info(request).await.unwrap().into_inner();
         assert!(info.log_held.contains("the disk of this manager is full"), "{info:?}");
         let store = group.hosts[FULL].manager().store();
-        assert_eq!(info.manager_id, store.read().state.member(store.own()).unwrap().id.to_string());
+        assert_eq!(
+            info.manager_id,
+            store.read().state.member(store.own_id()).unwrap().manager_id.to_string()
+        );
     }
 
-    // A client gets its answer at once, whether it knows the others or not.
+    // A client gets its answer at once, whether it knows the other managers or not.
     for hosts in [&[FULL, 0, 1][..], &[FULL]] {
         let (client, began) = (group.client(hosts).await, Instant::now());
         let name = format!("by-{}", hosts.len());
@@ -168,7 +175,7 @@ async fn calls_to_a_manager_with_a_full_disk_are_answered_by_the_others() {
         assert!(began.elapsed() < AT_ONCE, "{hosts:?}: {:?}", began.elapsed());
     }
 
-    // The rights are those of the caller, not those of the manager that relays the call.
+    // The permissions are those of the caller, not of the forwarding manager.
     let viewer =
         warren_security::Identity::new(group.hosts[0].manager().cluster().to_string(), Role::Viewer, "bob");
     let authority =
@@ -181,21 +188,21 @@ async fn calls_to_a_manager_with_a_full_disk_are_answered_by_the_others() {
     assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
 
     group.free_disk().await;
-    group.reads_are_current("after").await;
-    group.writes_are_taken("again").await;
+    group.assert_reads_current("after").await;
+    group.assert_writes_succeed("again").await;
     assert!(listed(group.channel(FULL).await, true).await.contains(&"again-9".to_owned()));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn only_a_manager_may_say_for_whom_it_calls() {
-    let group = Group::of_three().await;
+async fn only_managers_may_relay_callers() {
+    let group = ManagerGroup::of_three().await;
     let mut request = tonic::Request::new(v1::ListRequest::default());
     request.metadata_mut().insert("warren-caller", "local 0 0".parse().unwrap());
     let node = group.node("n1").await;
     let channel = group.hosts[0].channel(&group.roots, Some(&node)).await;
     let refused = ServicesClient::new(channel).list(request).await.unwrap_err();
     assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
-    // And for nobody who may do what managers do.
+    // Nor for a caller with the permissions of a manager.
     let manager = group.hosts[1].credentials();
     let channel = group.hosts[0].channel(&group.roots, Some(&manager)).await;
     for (caller, code) in [
@@ -213,8 +220,8 @@ async fn only_a_manager_may_say_for_whom_it_calls() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn workers_and_watches_leave_a_manager_with_a_full_disk() {
-    let group = Group::with_a_small_disk().await;
+async fn workers_and_watches_leave_full_manager() {
+    let group = ManagerGroup::with_a_small_disk().await;
     let node = group.node("n1").await;
     let mut worker = group.session(FULL, &node, None).await;
     group.run(0, "web", 1).await;
@@ -225,12 +232,12 @@ async fn workers_and_watches_leave_a_manager_with_a_full_disk() {
     group.fill_disk("a").await;
     let began = Instant::now();
 
-    // A watch would go on without saying anything: it ends, and begins anew where something is known.
+    // A watch would be silent: it ends, and resumes at a manager that is up to date.
     let ended = async {
         while before.message().await?.is_some() {}
         Ok::<(), tonic::Status>(())
     };
-    let ended = timeout(PATIENCE, ended).await.expect("the watch ends").unwrap_err();
+    let ended = timeout(WAIT_DEADLINE, ended).await.expect("the watch ends").unwrap_err();
     assert_eq!(Problem::from(&ended).reason, "DISK_FULL", "{ended}");
     let mut after = cluster.watch(v1::WatchRequest::default()).await.unwrap().into_inner();
     group.create(0, "seen").await.unwrap();
@@ -242,14 +249,14 @@ async fn workers_and_watches_leave_a_manager_with_a_full_disk() {
             }
         }
     };
-    timeout(PATIENCE, seen).await.expect("the change is seen");
+    timeout(WAIT_DEADLINE, seen).await.expect("the change is seen");
 
-    // Sessions end, none begins here, and the next manager takes it.
+    // Sessions end, none begins here, and the next manager serves the worker.
     let ended = worker.end().await;
     assert_eq!(Problem::from(&ended).reason, "NO_LEADER", "{ended}");
     assert!(began.elapsed() < SENT_AWAY, "{:?}", began.elapsed());
     let channel = group.hosts[FULL].channel(&group.roots, Some(&node)).await;
-    let refused = crate::worker::Worker::greet(channel, version).await.end().await;
+    let refused = crate::worker::ScriptedWorker::connect(channel, version).await.end().await;
     assert_eq!(Problem::from(&refused).reason, "NO_LEADER", "{refused}");
     let mut worker = group.session(1, &node, version).await;
     worker.version = version;
@@ -257,23 +264,23 @@ async fn workers_and_watches_leave_a_manager_with_a_full_disk() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_manager_starts_on_a_full_disk_and_serves_through_the_others() {
-    let mut group = Group::with_a_small_disk().await;
+async fn manager_on_full_disk_serves_by_forwarding() {
+    let mut group = ManagerGroup::with_a_small_disk().await;
     group.fill_disk("a").await;
     for round in ["first", "second"] {
         group.kill().await;
         group.create(0, round).await.unwrap();
         group.hosts[FULL].start(false).await.unwrap();
         group.fill_disk(round).await;
-        group.reads_are_current(&format!("{round}-read")).await;
-        group.writes_are_taken(&format!("{round}-write")).await;
+        group.assert_reads_current(&format!("{round}-read")).await;
+        group.assert_writes_succeed(&format!("{round}-write")).await;
         let own = listed(group.channel(FULL).await, true).await;
         assert!(own.contains(&"before-0".to_owned()), "{own:?}");
     }
     group.free_disk().await;
     assert!(listed(group.channel(FULL).await, true).await.contains(&"second-write-9".to_owned()));
-    // What it wrote since can be opened by its next start.
+    // The next start can decrypt what it wrote since.
     group.hosts[FULL].stop().await;
     group.hosts[FULL].start(false).await.unwrap();
-    group.reads_are_current("third").await;
+    group.assert_reads_current("third").await;
 }

@@ -1,56 +1,56 @@
-//! Several managers of one cluster, and every way to reach them.
+//! Several managers of one cluster, and every way to connect to them.
 
 use std::collections::BTreeMap;
 
 use tonic::transport::Channel;
 use tonic::{Request, Status};
 use warren_client::JoinToken;
-use warren_manager::Tuning;
+use warren_manager::ManagerTuning;
 use warren_proto::v1;
 use warren_proto::v1::cluster_client::ClusterClient;
 use warren_proto::v1::managers_client::ManagersClient;
 use warren_proto::v1::services_client::ServicesClient;
 use warren_proto::v1::tokens_client::TokensClient;
 use warren_security::{Credentials, Roots};
-use warren_testkit::wait::{Look, eventually_async};
+use warren_testkit::wait::{WaitResult, eventually_async};
 use warren_types::{Id, NodeRole};
 
-use super::host::Host;
-use crate::world::{PATIENCE, new_id, spec};
+use super::host::ManagerHost;
+use crate::fixture::{WAIT_DEADLINE, new_id, spec};
 
-pub struct Group {
-    pub hosts: Vec<Host>,
+pub struct ManagerGroup {
+    pub hosts: Vec<ManagerHost>,
     pub roots: Roots,
     /// Of an administrator.
     pub admin: Credentials,
 }
 
-/// A read that is content with what this manager has.
+/// A read of this manager's own state.
 pub fn stale<T>(message: T) -> Request<T> {
     let mut request = Request::new(message);
     request.metadata_mut().insert("warren-stale", "true".parse().unwrap());
     request
 }
 
-impl Group {
+impl ManagerGroup {
     /// One manager, `m1`.
-    pub async fn founded(tuning: Tuning) -> Self {
-        Self::founded_on(Host::new("m1", tuning)).await
+    pub async fn founded(tuning: ManagerTuning) -> Self {
+        Self::founded_on(ManagerHost::new("m1", tuning)).await
     }
 
     /// One manager, on this host.
-    pub async fn founded_on(mut first: Host) -> Self {
+    pub async fn founded_on(mut first: ManagerHost) -> Self {
         first.start(true).await.unwrap();
         let (roots, admin) = (first.manager().roots(), first.manager().admin());
         Self { hosts: vec![first], roots, admin }
     }
 
-    /// Three managers, `m1` to `m3`, that all vote.
+    /// Three voters, `m1` to `m3`.
     pub async fn of_three() -> Self {
-        Self::of_three_tuned(Tuning::default()).await
+        Self::of_three_tuned(ManagerTuning::default()).await
     }
 
-    pub async fn of_three_tuned(tuning: Tuning) -> Self {
+    pub async fn of_three_tuned(tuning: ManagerTuning) -> Self {
         let mut group = Self::founded(tuning).await;
         group.add("m2").await;
         group.add("m3").await;
@@ -58,18 +58,18 @@ impl Group {
         group
     }
 
-    /// A further manager. It runs when this returns; it votes when it may.
+    /// Adds a manager. It runs when this returns; it is promoted later.
     pub async fn add(&mut self, name: &str) {
-        let Host { tuning, engine, hybrid, .. } = self.hosts[0];
-        let mut host = Host::new(name, tuning);
+        let ManagerHost { tuning, engine, hybrid, .. } = self.hosts[0];
+        let mut host = ManagerHost::new(name, tuning);
         (host.engine, host.hybrid) = (engine, hybrid);
         self.hosts.push(host);
         self.join(self.hosts.len() - 1).await;
     }
 
-    /// Makes a host a manager, and starts it.
+    /// Joins a host as a manager, and starts it.
     pub async fn join(&mut self, number: usize) {
-        let through = self.hosts.iter().position(Host::is_up).expect("some manager runs");
+        let through = self.hosts.iter().position(ManagerHost::is_running).expect("some manager runs");
         self.join_through(through, number).await;
     }
 
@@ -81,16 +81,16 @@ impl Group {
         self.hosts[number].start(false).await.unwrap();
     }
 
-    /// A host whose manager runs.
-    pub fn some_up(&self) -> &Host {
-        self.hosts.iter().find(|host| host.is_up()).expect("some manager runs")
+    /// A host with a running manager.
+    pub fn any_running(&self) -> &ManagerHost {
+        self.hosts.iter().find(|host| host.is_running()).expect("some manager runs")
     }
 
     pub async fn token(&self, role: NodeRole) -> JoinToken {
-        self.token_of(self.some_up(), role).await
+        self.token_of(self.any_running(), role).await
     }
 
-    async fn token_of(&self, host: &Host, role: NodeRole) -> JoinToken {
+    async fn token_of(&self, host: &ManagerHost, role: NodeRole) -> JoinToken {
         let secret = JoinToken::generate(self.roots.digests()[0]).unwrap();
         let request = v1::CreateTokenRequest {
             id: Id(rand::random()).to_string(),
@@ -103,7 +103,7 @@ impl Group {
         secret
     }
 
-    async fn channel_of(&self, host: &Host) -> Channel {
+    async fn channel_of(&self, host: &ManagerHost) -> Channel {
         host.channel(&self.roots, Some(&self.admin)).await
     }
 
@@ -131,35 +131,39 @@ impl Group {
         Ok(answer.managers.into_iter().map(|manager| (manager.name.clone(), manager)).collect())
     }
 
-    /// Waits until the managers, as some that runs sees them, are as `wanted`.
-    pub async fn shows(&self, what: &str, wanted: impl Fn(&BTreeMap<String, v1::Manager>) -> bool) {
-        let number = self.hosts.iter().position(Host::is_up).expect("some manager runs");
-        eventually_async(PATIENCE, what, || async {
+    /// Waits until the managers, as listed by a running one, are as `expected`.
+    pub async fn wait_for_managers(
+        &self,
+        what: &str,
+        expected: impl Fn(&BTreeMap<String, v1::Manager>) -> bool,
+    ) {
+        let number = self.hosts.iter().position(ManagerHost::is_running).expect("some manager runs");
+        eventually_async(WAIT_DEADLINE, what, || async {
             let listed = self.listed(number).await.map_err(|status| status.to_string())?;
-            if wanted(&listed) { Ok(()) } else { Err(format!("{listed:#?}")) }
+            if expected(&listed) { Ok(()) } else { Err(format!("{listed:#?}")) }
         })
         .await;
     }
 
     /// Waits until every host's manager votes.
     pub async fn all_vote(&self) {
-        let wanted = self.hosts.len();
-        self.shows("all to vote", |listed| {
+        let expected = self.hosts.len();
+        self.wait_for_managers("all to vote", |listed| {
             let voters = listed.values().filter(|manager| manager.suffrage() == v1::Suffrage::Voter);
-            (voters.count(), listed.len()) == (wanted, wanted)
+            (voters.count(), listed.len()) == (expected, expected)
         })
         .await;
     }
 
-    /// The host whose manager leads.
+    /// The index of the leader's host.
     pub async fn leader(&self) -> usize {
-        eventually_async(PATIENCE, "a leader", || async { self.look_for_leader().await }).await
+        eventually_async(WAIT_DEADLINE, "a leader", || async { self.find_leader().await }).await
     }
 
-    /// The same, if there is one now.
-    pub async fn look_for_leader(&self) -> Look<usize> {
+    /// The same, if there is a leader now.
+    pub async fn find_leader(&self) -> WaitResult<usize> {
         let mut seen = String::new();
-        for (number, host) in self.hosts.iter().enumerate().filter(|(_, host)| host.is_up()) {
+        for (number, host) in self.hosts.iter().enumerate().filter(|(_, host)| host.is_running()) {
             match self.info(number).await {
                 Ok(info) if info.leader => return Ok(number),
                 Ok(info) => seen += &format!("{}: {} leads; ", host.name, info.leader_name),
@@ -169,14 +173,14 @@ impl Group {
         Err(seen)
     }
 
-    /// One that runs and does not lead.
+    /// The index of a running follower.
     pub async fn follower(&self) -> usize {
         let leader = self.leader().await;
-        let follows = |number: &usize| *number != leader && self.hosts[*number].is_up();
-        (0..self.hosts.len()).find(follows).expect("somebody follows")
+        let follows = |number: &usize| *number != leader && self.hosts[*number].is_running();
+        (0..self.hosts.len()).find(follows).expect("there is a follower")
     }
 
-    /// Makes a service that runs nothing, at this manager.
+    /// Creates a service without tasks, at this manager.
     pub async fn create(&self, number: usize, name: &str) -> Result<v1::Service, Status> {
         let request =
             v1::CreateServiceRequest { id: new_id().to_string(), spec: Some((&spec(name, 0)).into()) };

@@ -1,4 +1,4 @@
-//! A machine that is a manager, or was one.
+//! The machine of a manager, present or former.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -6,53 +6,53 @@ use std::time::Duration;
 
 use tonic::transport::Channel;
 use warren_client::JoinToken;
-use warren_log::Engine;
-use warren_manager::manager::StartError;
-use warren_manager::process::{JoinWish, Joined, join};
-use warren_manager::{Config, LocalNode, Manager, Tuning};
-use warren_process::Failure;
+use warren_log::LogEngine;
+use warren_manager::manager::ManagerStartError;
+use warren_manager::process::{JoinParams, ManagerJoinOutcome, join};
+use warren_manager::{LocalNode, Manager, ManagerConfig, ManagerTuning};
+use warren_process::CommandError;
 use warren_security::{Credentials, Roots};
 use warren_testkit::ports;
-use warren_testkit::scratch::Scratch;
+use warren_testkit::scratch::ScratchDir;
 use warren_testkit::small_disk::SmallDisk;
 use warren_testkit::wait::eventually_async;
 use warren_types::ManagerAddress;
 
-use crate::door;
-use crate::world::{PATIENCE, description};
+use crate::dial;
+use crate::fixture::{WAIT_DEADLINE, description};
 
-/// A stop that takes longer is a failure. Whoever leads hands over first.
+/// A stop that takes longer is a failure. A leader first transfers leadership.
 const STOP: Duration = Duration::from_secs(4);
 
-pub struct Host {
+pub struct ManagerHost {
     pub name: String,
-    pub tuning: Tuning,
-    /// Holds the data directory, if that is to have little room.
+    pub tuning: ManagerTuning,
+    /// The small disk of the data directory, if any.
     disk: Option<SmallDisk>,
-    /// What keeps its log from the next start on.
-    pub engine: Engine,
-    /// Whether its machine runs tasks as well, from the next start on.
+    /// The log engine from the next start on.
+    pub engine: LogEngine,
+    /// Whether the machine runs tasks as well, from the next start on.
     pub hybrid: bool,
-    directory: Scratch,
+    directory: ScratchDir,
     port: u16,
     manager: Option<Manager>,
 }
 
-impl Host {
-    pub fn new(name: &str, tuning: Tuning) -> Self {
-        let (directory, port) = (Scratch::new(), ports::free());
-        let (name, engine) = (name.to_owned(), Engine::default());
+impl ManagerHost {
+    pub fn new(name: &str, tuning: ManagerTuning) -> Self {
+        let (directory, port) = (ScratchDir::new(), ports::allocate());
+        let (name, engine) = (name.to_owned(), LogEngine::default());
         Self { name, tuning, disk: None, engine, hybrid: false, directory, port, manager: None }
     }
 
-    /// A host whose data directory has a disk of so many MiB for itself.
-    pub fn on_small_disk(name: &str, tuning: Tuning, mebibytes: u64) -> Self {
+    /// A host whose data directory has its own disk of that many MiB.
+    pub fn on_small_disk(name: &str, tuning: ManagerTuning, mebibytes: u64) -> Self {
         let host = Self::new(name, tuning);
         let disk = SmallDisk::new(host.directory.path(), mebibytes);
         Self { disk: Some(disk), ..host }
     }
 
-    /// The disk of [`Host::on_small_disk`].
+    /// The disk of [`ManagerHost::on_small_disk`].
     pub fn disk(&self) -> &SmallDisk {
         self.disk.as_ref().expect("this host has a disk of its own")
     }
@@ -69,22 +69,22 @@ impl Host {
         self.disk.as_ref().map_or(self.directory.path(), SmallDisk::path).join("data")
     }
 
-    pub fn config(&self) -> Config {
-        Config {
+    pub fn config(&self) -> ManagerConfig {
+        ManagerConfig {
             data_dir: self.data_dir(),
             run_dir: self.directory.path().join("run"),
             listen: self.address(),
             advertise: self.advertised().into(),
             name: self.name.parse().unwrap(),
-            ranges: vec!["10.210.0.0/16".parse().unwrap()],
+            cluster_ranges: vec!["10.210.0.0/16".parse().unwrap()],
             node: self.hybrid.then(|| LocalNode { description: description() }),
             log_engine: self.engine,
-            accept_data_loss: false,
+            is_data_loss_accepted: false,
         }
     }
 
     /// Whether its manager runs.
-    pub fn is_up(&self) -> bool {
+    pub fn is_running(&self) -> bool {
         self.manager.is_some()
     }
 
@@ -92,16 +92,16 @@ impl Host {
         self.manager.as_ref().expect("this manager runs")
     }
 
-    /// For those who wait for its end.
+    /// Resolves when the manager ends.
     pub fn manager_mut(&mut self) -> &mut Manager {
         self.manager.as_mut().expect("this manager runs")
     }
 
-    pub async fn start(&mut self, create: bool) -> Result<(), StartError> {
+    pub async fn start(&mut self, create: bool) -> Result<(), ManagerStartError> {
         loop {
-            match Manager::start_tuned(self.config(), create, self.tuning).await {
-                // A process that another test has just begun holds for a moment all that this one has open.
-                Err(StartError::Log(warren_log::Error::InUse { .. })) if !self.is_up() => {
+            match Manager::start_with_tuning(self.config(), create, self.tuning).await {
+                // A child that another test has just started may still hold the open files of this process.
+                Err(ManagerStartError::Log(warren_log::Error::InUse { .. })) if !self.is_running() => {
                     self.is_free().await
                 }
                 started => {
@@ -119,25 +119,30 @@ impl Host {
         self.is_free().await;
     }
 
-    /// Lets go of the manager without a word.
-    pub async fn let_go(&mut self) {
+    /// Drops the manager without a shutdown.
+    pub async fn drop_manager(&mut self) {
         drop(self.manager.take());
         self.is_free().await;
     }
 
-    /// Becomes a manager, as `warren manager join` does, through the manager at `through`. It does not run yet.
-    pub async fn join(&self, through: SocketAddr, token: &JoinToken) -> Result<Joined, Failure> {
+    /// Joins as a manager, as `warren manager join` does, through the manager at `through`. It does not run
+    /// yet.
+    pub async fn join(
+        &self,
+        through: SocketAddr,
+        token: &JoinToken,
+    ) -> Result<ManagerJoinOutcome, CommandError> {
         self.join_as(through, token, &self.advertised()).await
     }
 
-    /// The same, and says that it will be reached at `address`.
+    /// The same, with the advertised address `address`.
     pub async fn join_as(
         &self,
         through: SocketAddr,
         token: &JoinToken,
         address: &ManagerAddress,
-    ) -> Result<Joined, Failure> {
-        let wish = JoinWish {
+    ) -> Result<ManagerJoinOutcome, CommandError> {
+        let request = JoinParams {
             data_dir: &self.data_dir(),
             manager: &address_of(through),
             token: &token.reveal(),
@@ -145,7 +150,7 @@ impl Host {
             address,
             listen: Some(self.address()),
         };
-        join(wish).await
+        join(request).await
     }
 
     /// What its manager shows.
@@ -153,27 +158,27 @@ impl Host {
         Credentials::load(&self.data_dir().join("manager/manager.pem")).unwrap()
     }
 
-    /// Nobody uses its directory and its port any more.
+    /// Waits until no process uses its directory and its port.
     async fn is_free(&self) {
         let lock = self.data_dir().join("lock");
-        eventually_async(PATIENCE, "the data directory to be given back", || async {
+        eventually_async(WAIT_DEADLINE, "the data directory to be given back", || async {
             let lock = std::fs::File::open(&lock).map_err(|error| error.to_string())?;
             lock.try_lock().map_err(|error| error.to_string())?;
-            // Closing it is not enough while another test starts a program.
+            // A child that another test starts at this moment may still hold the lock.
             lock.unlock().map_err(|error| error.to_string())?;
             std::net::TcpListener::bind(self.address()).map_err(|error| error.to_string())
         })
         .await;
     }
 
-    /// As after the loss of its disk.
+    /// Simulates the loss of its disk.
     pub fn lose_disk(&mut self) {
-        assert!(!self.is_up());
+        assert!(!self.is_running());
         std::fs::remove_dir_all(self.data_dir()).unwrap();
     }
 
     pub async fn channel(&self, roots: &Roots, credentials: Option<&Credentials>) -> Channel {
-        door::dial(self.address(), roots, credentials).await.unwrap()
+        dial::dial(self.address(), roots, credentials).await.unwrap()
     }
 }
 

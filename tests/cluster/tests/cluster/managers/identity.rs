@@ -1,5 +1,5 @@
-//! What a manager does when a file in its directory is missing, empty, older, or of another manager: it refuses to
-//! start and changes nothing, or it is the manager that it was.
+//! Starts of a manager whose directory has a missing, empty, older or foreign file: it refuses to start and
+//! changes nothing, or it is the same manager as before.
 
 mod table;
 
@@ -7,31 +7,31 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use warren_log::Engine;
-use warren_manager::Tuning;
-use warren_manager::config::CERTIFICATES;
-use warren_manager::raft::snapshot::Bounds;
-use warren_manager::recovery::seat::{self, Standing};
-use warren_testkit::scratch::Scratch;
+use warren_log::LogEngine;
+use warren_manager::ManagerTuning;
+use warren_manager::bootstrap::member_identity::{self, LocalMemberStatus};
+use warren_manager::config::CERTIFICATE_CHECK_INTERVAL;
+use warren_manager::raft::snapshot::SnapshotThresholds;
+use warren_testkit::scratch::ScratchDir;
 
-use self::table::{Damage, ROWS, Row, Verdict};
-use super::group::Group;
-use super::host::Host;
+use self::table::{DamageCase, FileDamage, ROWS, StartExpectation};
+use super::group::ManagerGroup;
+use super::host::ManagerHost;
+use crate::fixture::ManagerFixture;
 use crate::restart::refuses;
-use crate::world::World;
 
-/// A snapshot now and then, and some log behind it.
-const SNAPSHOTS: Tuning = Tuning {
-    snapshots: Bounds { bytes: 1 << 20, entries: 40 },
-    keep_entries: 10,
-    history: 1 << 16,
-    certificates: CERTIFICATES,
+/// A snapshot from time to time, and some log after it.
+const SNAPSHOTS: ManagerTuning = ManagerTuning {
+    snapshot_thresholds: SnapshotThresholds { bytes: 1 << 20, entries: 40 },
+    kept_entries: 10,
+    history_changes: 1 << 16,
+    certificate_check_interval: CERTIFICATE_CHECK_INTERVAL,
 };
-/// The host under test: it joined, and got the number 2.
+/// The host under test: it joined, and has the member number 2.
 const SUBJECT: usize = 1;
 const MEMBER: u64 = 2;
 
-/// Every file below a directory, by its path there.
+/// Every file below a directory, by its relative path.
 fn files(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     fn collect(root: &Path, directory: &Path, found: &mut BTreeMap<PathBuf, Vec<u8>>) {
         for entry in fs::read_dir(directory).unwrap() {
@@ -50,7 +50,7 @@ fn files(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     found
 }
 
-/// Copies a file or a directory with its permissions, over whatever is at `to`.
+/// Copies a file or a directory with its permissions, replacing `to`.
 fn copy(from: &Path, to: &Path) {
     remove(to);
     if !from.exists() {
@@ -68,15 +68,15 @@ fn remove(path: &Path) {
     }
 }
 
-/// The snapshot below this data directory that its log points to: the only one after a start.
+/// The snapshot below this data directory that its log refers to: the only one after a start.
 fn snapshot(data_dir: &Path) -> PathBuf {
     let found = fs::read_dir(data_dir.join("manager/snapshots")).unwrap().map(|entry| entry.unwrap().path());
     let found = found.filter(|path| path.extension().is_none()).max();
-    found.expect("it was due after so many writes")
+    found.expect("a snapshot is due after these writes")
 }
 
-/// Where a row's file is below this data directory.
-fn path_of(row: &Row, data_dir: &Path, engine: Engine) -> PathBuf {
+/// The path of a row's file below this data directory.
+fn path_of(row: &DamageCase, data_dir: &Path, engine: LogEngine) -> PathBuf {
     match row.file {
         "snapshot" => snapshot(data_dir),
         "log" => data_dir.join("manager").join(format!("raft.{engine}")),
@@ -85,32 +85,32 @@ fn path_of(row: &Row, data_dir: &Path, engine: Engine) -> PathBuf {
     }
 }
 
-/// The directories of managers that are stopped.
-struct Copies {
-    scratch: Scratch,
-    group: Group,
-    other: Group,
-    engine: Engine,
+/// The directories of stopped managers.
+struct DirectoryCopies {
+    scratch: ScratchDir,
+    group: ManagerGroup,
+    other: ManagerGroup,
+    engine: LogEngine,
 }
 
-async fn founded(engine: Engine) -> Group {
-    let mut host = Host::new("m1", SNAPSHOTS);
+async fn founded(engine: LogEngine) -> ManagerGroup {
+    let mut host = ManagerHost::new("m1", SNAPSHOTS);
     (host.engine, host.hybrid) = (engine, true);
-    let mut group = Group::founded_on(host).await;
+    let mut group = ManagerGroup::founded_on(host).await;
     group.add("m2").await;
     group
 }
 
-async fn stop(group: &mut Group) {
+async fn stop(group: &mut ManagerGroup) {
     for host in &mut group.hosts {
         host.stop().await;
     }
 }
 
-impl Copies {
-    /// Of the second of three managers `now`, and as it was `before` that.
-    async fn of(engine: Engine) -> Self {
-        let scratch = Scratch::new();
+impl DirectoryCopies {
+    /// Of the second of three managers: its present state `now`, and an earlier one `before`.
+    async fn of(engine: LogEngine) -> Self {
+        let scratch = ScratchDir::new();
         let mut other = founded(engine).await;
         Self::write(&other, "other", 60).await;
         stop(&mut other).await;
@@ -127,62 +127,66 @@ impl Copies {
         Self::write(&group, "late", 70).await;
         stop(&mut group).await;
         let subject = &mut group.hosts[SUBJECT];
-        // Removes the snapshot that its log did not know of when it stopped, if there is one.
+        // Removes a snapshot that its log did not know when it stopped, if there is one.
         subject.start(false).await.unwrap();
-        subject.let_go().await;
+        subject.drop_manager().await;
         copy(&subject.data_dir(), &scratch.path().join("now"));
         Self { scratch, group, other, engine }
     }
 
-    /// Services, until every manager has them.
-    async fn write(group: &Group, name: &str, count: usize) {
+    /// Creates services until every manager has them.
+    async fn write(group: &ManagerGroup, name: &str, count: usize) {
         let leader = group.leader().await;
         for number in 0..count {
             group.create(leader, &format!("{name}{number}")).await.unwrap();
         }
         let index = group.hosts[leader].manager().store().read().index;
         for host in &group.hosts {
-            let deadline = tokio::time::Instant::now() + crate::world::PATIENCE;
+            let deadline = tokio::time::Instant::now() + crate::fixture::WAIT_DEADLINE;
             let store = host.manager().store();
-            assert!(store.until(|published| published.index >= index, deadline).await);
+            assert!(store.wait_until(|published| published.index >= index, deadline).await);
         }
     }
 
-    fn host(&mut self) -> &mut Host {
+    fn host(&mut self) -> &mut ManagerHost {
         &mut self.group.hosts[SUBJECT]
     }
 
-    /// The subject is as it was `now`.
+    /// The subject is in the state `now`.
     fn reset(&mut self) {
         let now = self.scratch.path().join("now");
         copy(&now, &self.host().data_dir());
     }
 
-    fn damage(&mut self, row: &Row, path: &Path) {
+    fn damage(&mut self, row: &DamageCase, path: &Path) {
         let source = match row.damage {
-            Damage::Missing => return remove(path),
-            Damage::Empty if path.is_dir() => {
+            FileDamage::Missing => return remove(path),
+            FileDamage::Empty if path.is_dir() => {
                 return fs::read_dir(path).unwrap().for_each(|entry| {
                     remove(&entry.unwrap().path());
                 });
             }
-            Damage::Empty => return fs::File::options().write(true).open(path).unwrap().set_len(0).unwrap(),
-            Damage::Stray => return fs::write(path, "not of this manager\n").unwrap(),
-            Damage::OtherMember => self.group.hosts[2].data_dir(),
-            Damage::OtherCluster => self.other.hosts[SUBJECT].data_dir(),
-            Damage::Older => self.scratch.path().join("before"),
+            FileDamage::Empty => {
+                return fs::File::options().write(true).open(path).unwrap().set_len(0).unwrap();
+            }
+            FileDamage::Stray => return fs::write(path, "not of this manager\n").unwrap(),
+            FileDamage::OtherMember => self.group.hosts[2].data_dir(),
+            FileDamage::OtherCluster => self.other.hosts[SUBJECT].data_dir(),
+            FileDamage::Older => self.scratch.path().join("before"),
         };
         copy(&path_of(row, &source, self.engine), path);
     }
 
-    /// The last entry that the log of the subject says is committed.
+    /// The last committed entry in the log of the subject.
     fn committed(&mut self) -> u64 {
         let dir = self.host().data_dir().join("manager");
-        let Ok(Standing::Seated(seat)) = seat::look(&dir) else { panic!("{} has a member", dir.display()) };
-        warren_log::open(&dir, self.engine, seat.owner()).unwrap().load().unwrap().hard_state.commit
+        let Ok(LocalMemberStatus::Member(seat)) = member_identity::read_status(&dir) else {
+            panic!("{} has a member", dir.display())
+        };
+        warren_log::open(&dir, self.engine, seat.log_owner()).unwrap().load().unwrap().hard_state.commit
     }
 
-    /// Who the manager is, and what it knows once it has applied the entry `committed`.
+    /// The identity of the manager, and its state once it has applied the entry `committed`.
     async fn started(&mut self, committed: u64) -> Result<(u64, String, u64, u64), String> {
         let host = self.host();
         host.start(false).await.map_err(|error| {
@@ -190,40 +194,44 @@ impl Copies {
             causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
         })?;
         let manager = host.manager();
-        let deadline = tokio::time::Instant::now() + crate::world::PATIENCE;
-        manager.store().until(|published| published.index >= committed, deadline).await;
+        let deadline = tokio::time::Instant::now() + crate::fixture::WAIT_DEADLINE;
+        manager.store().wait_until(|published| published.index >= committed, deadline).await;
         let published = manager.store().read();
-        let who = (manager.store().own(), manager.cluster().to_string());
+        let who = (manager.store().own_id(), manager.cluster().to_string());
         let found = (who.0, who.1, published.index, published.state.digest().value);
         drop(published);
-        host.let_go().await;
+        host.drop_manager().await;
         Ok(found)
     }
 
-    /// What is wrong with what the manager did, if something is.
-    async fn judge(&mut self, row: &Row, good: &(u64, String, u64, u64)) -> Result<(), String> {
+    /// The deviation from the expected result, if any.
+    async fn judge(&mut self, row: &DamageCase, good: &(u64, String, u64, u64)) -> Result<(), String> {
         let committed = good.2;
         self.reset();
         let data_dir = self.host().data_dir();
         let path = path_of(row, &data_dir, self.engine);
         self.damage(row, &path);
-        // Nothing is issued again either before all is known to be of one manager.
+        // No certificate is issued either before all files are known to be of one manager.
         let admin = data_dir.join("manager/admin.pem");
-        if matches!(row.verdict, Verdict::Refused(_)) && path != admin {
+        if matches!(row.verdict, StartExpectation::Refused(_)) && path != admin {
             remove(&admin);
         }
-        let before = self.kept(&data_dir);
+        let before = self.files_to_compare(&data_dir);
         let name = path_of_name(row, self.engine);
         for _ in 0..2 {
             match (self.started(committed).await, &row.verdict) {
-                (Ok(found), Verdict::Refused(_)) => return Err(format!("it started as {found:?}")),
-                (Ok(found), _) if found != *good => return Err(format!("it is {found:?}, not {good:?}")),
+                (Ok(found), StartExpectation::Refused(_)) => {
+                    return Err(format!("the manager started as {found:?}"));
+                }
+                (Ok(found), _) if found != *good => {
+                    return Err(format!("the manager is {found:?}, expected {good:?}"));
+                }
                 (Ok(_), _) => {}
-                (Err(error), Verdict::Refused(way_back)) => {
+                (Err(error), StartExpectation::Refused(way_back)) => {
                     if !(error.contains(&name) && error.contains(way_back)) {
-                        return Err(format!("wanted {name:?} and {way_back:?} in: {error}"));
+                        return Err(format!("the error must contain {name:?} and {way_back:?}: {error}"));
                     }
-                    let after = self.kept(&data_dir);
+                    let after = self.files_to_compare(&data_dir);
                     let names = before.keys().chain(after.keys());
                     let changed: Vec<_> =
                         names.filter(|path| before.get(*path) != after.get(*path)).collect();
@@ -235,14 +243,14 @@ impl Copies {
             }
         }
         match row.verdict {
-            Verdict::Regenerated if !path.exists() => return Err("it was not made again".into()),
-            Verdict::Refused(_) if row.damage == Damage::Missing && path.exists() => {
+            StartExpectation::Regenerated if !path.exists() => return Err("it was not made again".into()),
+            StartExpectation::Refused(_) if row.damage == FileDamage::Missing && path.exists() => {
                 return Err("another one was made in its place".into());
             }
-            Verdict::Refused(_) => {}
+            StartExpectation::Refused(_) => {}
             _ => return Ok(()),
         }
-        // The right file alone is the way back.
+        // Restoring the right file alone repairs it.
         let below = path.strip_prefix(&data_dir).unwrap();
         copy(&self.scratch.path().join("now").join(below), &path);
         match self.started(committed).await {
@@ -251,9 +259,10 @@ impl Copies {
         }
     }
 
-    /// The files that a refusal must leave as they are: all but the lock, which names the last process, and the log
-    /// itself, in which the engine counts how often it was opened. What the log holds shows at the next start.
-    fn kept(&self, data_dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    /// The files that a refused start must not change: all but the lock, which names the last process, and
+    /// the log itself, in which the engine counts its opens. The contents of the log are checked at the next
+    /// start.
+    fn files_to_compare(&self, data_dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
         let mut files = files(data_dir);
         let log = self.engine.path_in(Path::new("manager"));
         files.retain(|path, _| path != Path::new("lock") && !path.starts_with(&log));
@@ -261,8 +270,8 @@ impl Copies {
     }
 }
 
-/// The name that a refusal must show.
-fn path_of_name(row: &Row, engine: Engine) -> String {
+/// The name in the error of a refused start.
+fn path_of_name(row: &DamageCase, engine: LogEngine) -> String {
     match row.file {
         "snapshot" => "manager/snapshots/snapshot-".into(),
         "log" | "receipt" => format!("manager/raft.{engine}"),
@@ -270,8 +279,8 @@ fn path_of_name(row: &Row, engine: Engine) -> String {
     }
 }
 
-async fn every_row_has_its_verdict(engine: Engine) {
-    let mut copies = Copies::of(engine).await;
+async fn every_row_has_its_verdict(engine: LogEngine) {
+    let mut copies = DirectoryCopies::of(engine).await;
     let committed = copies.committed();
     let good = copies.started(committed).await.unwrap();
     assert_eq!(good.0, MEMBER);
@@ -287,25 +296,26 @@ async fn every_row_has_its_verdict(engine: Engine) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn damaged_directory_is_refused_unchanged_or_starts_as_the_same_member_with_redb() {
-    every_row_has_its_verdict(Engine::Redb).await;
+async fn damaged_directory_with_redb() {
+    every_row_has_its_verdict(LogEngine::Redb).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn damaged_directory_is_refused_unchanged_or_starts_as_the_same_member_with_sled() {
-    every_row_has_its_verdict(Engine::Sled).await;
+async fn damaged_directory_with_sled() {
+    every_row_has_its_verdict(LogEngine::Sled).await;
 }
 
-/// The way in which a member once deleted its keys: its file was gone, it took itself for the first member, and that
-/// one had been removed.
+/// A scenario in which a member once deleted its keys: its file was missing, it took itself for the first
+/// member, and that one had been removed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn member_without_its_file_is_refused_where_the_first_member_was_removed() {
-    let mut group = Group::of_three().await;
+async fn member_without_its_file_is_refused() {
+    let mut group = ManagerGroup::of_three().await;
     group.add("m4").await;
     group.remove(SUBJECT, "m1", true).await.unwrap();
-    let failed = tokio::time::timeout(crate::world::PATIENCE, group.hosts[0].manager_mut().failed()).await;
-    failed.expect("it hears that it was removed");
-    group.hosts[0].let_go().await;
+    let failed =
+        tokio::time::timeout(crate::fixture::WAIT_DEADLINE, group.hosts[0].manager_mut().wait_failed()).await;
+    failed.expect("it learns that it was removed");
+    group.hosts[0].drop_manager().await;
     group.hosts.remove(0);
     group.all_vote().await;
     let host = &mut group.hosts[0];
@@ -316,22 +326,23 @@ async fn member_without_its_file_is_refused_where_the_first_member_was_removed()
     let before = files(&manager);
     let refused = host.start(false).await;
     if refused.is_ok() {
-        let failed = tokio::time::timeout(crate::world::PATIENCE, host.manager_mut().failed()).await;
-        panic!("it started, and {failed:?}; its CA key is there: {}", manager.join("ca.pem").exists());
+        let failed =
+            tokio::time::timeout(crate::fixture::WAIT_DEADLINE, host.manager_mut().wait_failed()).await;
+        panic!("the manager started, and {failed:?}; its CA key exists: {}", manager.join("ca.pem").exists());
     }
     let error = refused.unwrap_err().to_string();
     assert!(error.contains("manager/member is missing"), "{error}");
     assert_eq!(files(&manager), before);
     warren_security::files::write_private(&manager.join("member"), &member).unwrap();
     host.start(false).await.unwrap();
-    assert_eq!(host.manager().store().own(), MEMBER);
+    assert_eq!(host.manager().store().own_id(), MEMBER);
     group.leader().await;
 }
 
-/// The only manager of a cluster: `init` is run again over its directory.
+/// The only manager of a cluster: `init` runs again on its directory.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn init_over_a_damaged_directory_makes_no_other_cluster() {
-    let mut world = World::new().await;
+async fn init_over_damaged_directory_is_refused() {
+    let mut world = ManagerFixture::new().await;
     let cluster = world.manager().cluster();
     world.stop().await;
     let manager = world.data_dir().join("manager");
@@ -346,7 +357,7 @@ async fn init_over_a_damaged_directory_makes_no_other_cluster() {
         assert_eq!(files(&manager), before, "{missing:?}");
         copy(&good, &manager);
     }
-    // Nothing was sealed with it, and nobody else has it; but not while something else is wrong.
+    // Nothing was encrypted with it, and no other process has it; but not while another file is wrong.
     remove(&manager.join("content.key"));
     fs::write(manager.join("admin.pem"), "not a certificate\n").unwrap();
     let before = files(&manager);

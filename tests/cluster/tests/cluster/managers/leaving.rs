@@ -1,4 +1,4 @@
-//! Managers that lose their vote, hand over or go.
+//! Managers that are demoted, transfer leadership or are removed.
 
 use tonic::{Code, Status};
 use warren_proto::v1::peers_client::PeersClient;
@@ -6,11 +6,11 @@ use warren_proto::{Problem, v1};
 use warren_testkit::wait::eventually_async;
 use warren_types::NodeRole;
 
-use super::group::Group;
-use crate::world::PATIENCE;
+use super::group::ManagerGroup;
+use crate::fixture::WAIT_DEADLINE;
 
-impl Group {
-    async fn wants(&self, at: usize, name: &str, wanted: v1::Suffrage) -> Result<v1::Manager, Status> {
+impl ManagerGroup {
+    async fn set_suffrage(&self, at: usize, name: &str, wanted: v1::Suffrage) -> Result<v1::Manager, Status> {
         let request = v1::UpdateManagerRequest {
             reference: name.to_owned(),
             wanted: wanted.into(),
@@ -19,10 +19,10 @@ impl Group {
         Ok(self.managers(at).await.update(request).await?.into_inner())
     }
 
-    /// Waits until whoever leads hears so many others.
-    async fn answer(&self, wanted: usize) {
-        eventually_async(PATIENCE, "the leader to hear as many", || async {
-            let leader = self.look_for_leader().await?;
+    /// Waits until the leader has contact with that many others.
+    async fn wait_voters(&self, wanted: usize) {
+        eventually_async(WAIT_DEADLINE, "the leader to have contact with the other managers", || async {
+            let leader = self.find_leader().await?;
             let credentials = self.hosts[leader].credentials();
             let channel = self.hosts[leader].channel(&self.roots, Some(&credentials)).await;
             let status = PeersClient::new(channel).status(v1::StatusRequest {}).await;
@@ -46,22 +46,22 @@ fn refused<T: std::fmt::Debug>(answer: Result<T, Status>) -> Problem {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_goes_whom_the_others_need() {
-    let mut group = Group::of_three().await;
+async fn removal_that_loses_quorum_is_refused() {
+    let mut group = ManagerGroup::of_three().await;
     group.add("m4").await;
     group.add("m5").await;
     group.all_vote().await;
     let leader = group.leader().await;
     let others: Vec<usize> = (0..5).filter(|number| *number != leader).collect();
     let [first, second, needed, last] = others[..] else { unreachable!("five without one") };
-    for gone in [first, second] {
-        group.hosts[gone].stop().await;
+    for missing in [first, second] {
+        group.hosts[missing].stop().await;
     }
     let name = |number: usize| group.hosts[number].name.as_str();
-    // Of five voters three answer: not one of them may go.
-    group.answer(2).await;
+    // Three of five voters answer: none of them may be removed.
+    group.wait_voters(2).await;
     let (demoted, removed) = futures::join!(
-        group.wants(last, name(needed), v1::Suffrage::Learner),
+        group.set_suffrage(last, name(needed), v1::Suffrage::Learner),
         group.remove(leader, name(last), true)
     );
     for problem in [refused(demoted), refused(removed)] {
@@ -69,18 +69,18 @@ async fn nobody_goes_whom_the_others_need() {
         assert!(problem.message.contains("voters"), "{problem}");
     }
     group.create(last, "web").await.unwrap();
-    // Those that are away may go, and then the others are a group of three.
-    for gone in [first, second] {
-        group.remove(needed, name(gone), false).await.unwrap();
+    // The unreachable ones may be removed, and then the others are a group of three.
+    for missing in [first, second] {
+        group.remove(needed, name(missing), false).await.unwrap();
     }
-    group.shows("them to be gone", |listed| listed.len() == 3).await;
+    group.wait_for_managers("them to be gone", |listed| listed.len() == 3).await;
     group.remove(leader, name(needed), true).await.unwrap();
     group.create(leader, "db").await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn votes_are_taken_and_given_back_and_leadership_is_handed_over() {
-    let group = Group::of_three().await;
+    let group = ManagerGroup::of_three().await;
     let leader = group.leader().await;
     let name = group.hosts[leader].name.clone();
     let to = group.hosts[group.follower().await].name.clone();
@@ -88,66 +88,68 @@ async fn votes_are_taken_and_given_back_and_leadership_is_handed_over() {
     let answer = group.managers(leader).await.transfer_leadership(request).await.unwrap().into_inner();
     assert_eq!((answer.name.as_str(), answer.leader), (to.as_str(), true));
     assert_eq!(group.hosts[group.leader().await].name, to);
-    // Whoever leads and is to lose its vote hands over first, to one of those that it hears.
-    group.answer(2).await;
-    group.wants(leader, &to, v1::Suffrage::Learner).await.unwrap();
+    // A leader that is to be demoted first transfers leadership to a reachable voter.
+    group.wait_voters(2).await;
+    group.set_suffrage(leader, &to, v1::Suffrage::Learner).await.unwrap();
     group
-        .shows("it to learn", |listed| listed[&to].suffrage() == v1::Suffrage::Learner && !listed[&to].leader)
+        .wait_for_managers("it to learn", |listed| {
+            listed[&to].suffrage() == v1::Suffrage::Learner && !listed[&to].leader
+        })
         .await;
     group.create(leader, "web").await.unwrap();
-    group.wants(leader, &to, v1::Suffrage::Voter).await.unwrap();
+    group.set_suffrage(leader, &to, v1::Suffrage::Voter).await.unwrap();
     group.all_vote().await;
-    let unknown = group.wants(leader, "nobody", v1::Suffrage::Voter).await.unwrap_err();
+    let unknown = group.set_suffrage(leader, "nobody", v1::Suffrage::Voter).await.unwrap_err();
     assert_eq!(unknown.code(), Code::NotFound);
     assert!(group.listed(0).await.unwrap().contains_key(&name));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_was_removed_hears_it_and_stays_outside() {
-    let mut group = Group::of_three().await;
-    let (leader, gone) = (group.leader().await, group.follower().await);
-    let name = group.hosts[gone].name.clone();
+async fn removed_manager_learns_it_and_is_refused() {
+    let mut group = ManagerGroup::of_three().await;
+    let (leader, missing) = (group.leader().await, group.follower().await);
+    let name = group.hosts[missing].name.clone();
     let problem = refused(group.remove(leader, &name, false).await);
     assert!(problem.message.contains("--force"), "{problem}");
     let (credentials, member) =
-        (group.hosts[gone].credentials(), group.listed(leader).await.unwrap()[&name].member);
+        (group.hosts[missing].credentials(), group.listed(leader).await.unwrap()[&name].member);
     group.remove(leader, &name, true).await.unwrap();
-    let failed = tokio::time::timeout(PATIENCE, group.hosts[gone].manager_mut().failed()).await;
+    let failed = tokio::time::timeout(WAIT_DEADLINE, group.hosts[missing].manager_mut().wait_failed()).await;
     let failed = failed.expect("a removed manager ends").to_string();
     assert!(failed.contains("removed"), "{failed}");
-    group.hosts[gone].stop().await;
-    group.shows("it to be gone", |listed| !listed.contains_key(&name)).await;
-    let refused = group.hosts[gone].start(false).await.unwrap_err();
+    group.hosts[missing].stop().await;
+    group.wait_for_managers("it to be gone", |listed| !listed.contains_key(&name)).await;
+    let refused = group.hosts[missing].start(false).await.unwrap_err();
     assert!(refused.to_string().contains("removed"), "{refused}");
-    // Nor is it let in by what its certificate says.
+    // Nor does its certificate give it access.
     let channel = group.hosts[leader].channel(&group.roots, Some(&credentials)).await;
-    let address = group.hosts[gone].address().to_string();
+    let address = group.hosts[missing].address().to_string();
     let hello = v1::PeerHello { member, address, incarnation: 1 };
     let frames = tokio_stream::once(v1::RaftFrame { hello: Some(hello), messages: Vec::new() });
     let status = PeersClient::new(channel).converse(frames).await.unwrap_err();
     assert_eq!(Problem::from(&status).reason, "MEMBER_REMOVED", "{status}");
-    // With a token it begins anew, as another member.
+    // With a token it joins again, as another member.
     let token = group.token(NodeRole::Manager).await;
     let through = group.hosts[leader].address();
-    group.hosts[gone].join(through, &token).await.unwrap();
-    group.hosts[gone].start(false).await.unwrap();
+    group.hosts[missing].join(through, &token).await.unwrap();
+    group.hosts[missing].start(false).await.unwrap();
     group.all_vote().await;
-    eventually_async(PATIENCE, "it to take writes", || async {
-        group.create(gone, "web").await.map_err(|status| status.to_string())
+    eventually_async(WAIT_DEADLINE, "it to take writes", || async {
+        group.create(missing, "web").await.map_err(|status| status.to_string())
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_was_away_when_it_was_removed_hears_it_when_it_comes_back() {
-    let mut group = Group::of_three().await;
-    let (leader, gone) = (group.leader().await, group.follower().await);
-    let name = group.hosts[gone].name.clone();
-    group.hosts[gone].stop().await;
+async fn removed_manager_learns_it_on_return() {
+    let mut group = ManagerGroup::of_three().await;
+    let (leader, missing) = (group.leader().await, group.follower().await);
+    let name = group.hosts[missing].name.clone();
+    group.hosts[missing].stop().await;
     group.remove(leader, &name, true).await.unwrap();
-    group.shows("it to be gone", |listed| listed.len() == 2 && !listed.contains_key(&name)).await;
-    group.hosts[gone].start(false).await.unwrap();
-    let failed = tokio::time::timeout(PATIENCE, group.hosts[gone].manager_mut().failed()).await;
+    group.wait_for_managers("it to be gone", |listed| listed.len() == 2 && !listed.contains_key(&name)).await;
+    group.hosts[missing].start(false).await.unwrap();
+    let failed = tokio::time::timeout(WAIT_DEADLINE, group.hosts[missing].manager_mut().wait_failed()).await;
     let failed = failed.expect("a removed manager ends").to_string();
     assert!(failed.contains("removed"), "{failed}");
     group.create(leader, "web").await.unwrap();

@@ -1,4 +1,4 @@
-//! Workers are served by any manager, and go to another one when theirs is gone.
+//! Any manager serves workers, and they move to another one when theirs fails.
 
 use std::net::SocketAddr;
 
@@ -11,29 +11,29 @@ use warren_security::Credentials;
 use warren_testkit::wait::eventually_async;
 use warren_types::NodeRole;
 
-use super::group::Group;
+use super::group::ManagerGroup;
 use crate::agents;
-use crate::joining::Machine;
-use crate::worker::{Worker, report};
-use crate::world::{PATIENCE, new_id, spec};
+use crate::fixture::{WAIT_DEADLINE, new_id, spec};
+use crate::joining::JoiningMachine;
+use crate::worker::{ScriptedWorker, report};
 
-impl Group {
-    /// A further node, which has not said anything yet.
+impl ManagerGroup {
+    /// Another node, without a session so far.
     pub async fn node(&self, name: &str) -> Credentials {
         let token = self.token(NodeRole::Worker).await;
-        let stranger = self.some_up().channel(&self.roots, None).await;
-        Machine::new(name).join_over(stranger, &token).await.unwrap()
+        let stranger = self.any_running().channel(&self.roots, None).await;
+        JoiningMachine::new(name).join_over(stranger, &token).await.unwrap()
     }
 
-    /// A session of this node at this manager, of an agent that has seen this.
+    /// A session of this node at this manager, with this state of the agent.
     pub async fn session(
         &self,
         number: usize,
         node: &Credentials,
         version: Option<v1::AssignmentVersion>,
-    ) -> Worker {
+    ) -> ScriptedWorker {
         let channel = self.hosts[number].channel(&self.roots, Some(node)).await;
-        Worker::greet(channel, version).await.welcomed().await
+        ScriptedWorker::connect(channel, version).await.welcomed().await
     }
 
     pub async fn run(&self, number: usize, name: &str, replicas: u32) {
@@ -49,23 +49,23 @@ impl Group {
         Ok(listed.into_inner().tasks)
     }
 
-    /// Waits until all tasks, as this manager shows them, are as `wanted`; and there are so many.
+    /// Waits until all tasks, as this manager shows them, are as `expected`, and there are that many.
     pub async fn shows_tasks(
         &self,
         number: usize,
         what: &str,
         count: usize,
-        wanted: impl Fn(&v1::Task) -> bool,
+        expected: impl Fn(&v1::Task) -> bool,
     ) -> Vec<v1::Task> {
-        eventually_async(PATIENCE, what, || async {
+        eventually_async(WAIT_DEADLINE, what, || async {
             let tasks = self.tasks(number).await?;
-            let all = tasks.len() == count && tasks.iter().all(&wanted);
+            let all = tasks.len() == count && tasks.iter().all(&expected);
             if all { Ok(tasks) } else { Err(format!("{tasks:#?}")) }
         })
         .await
     }
 
-    /// The name of the manager that has the session of this node.
+    /// The name of the manager with the session of this node.
     async fn served_by(&self, number: usize, node: &str) -> String {
         let request = v1::Reference { reference: node.to_owned() };
         NodesClient::new(self.channel(number).await).get(request).await.unwrap().into_inner().manager
@@ -77,8 +77,8 @@ fn runs(task: &v1::Task) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_words_of_a_worker_at_a_follower_reach_everybody() {
-    let group = Group::of_three().await;
+async fn report_at_follower_reaches_every_manager() {
+    let group = ManagerGroup::of_three().await;
     let (leader, follower) = (group.leader().await, group.follower().await);
     let other = (0..3).find(|number| ![leader, follower].contains(number)).unwrap();
     let node = group.node("n1").await;
@@ -87,13 +87,13 @@ async fn the_words_of_a_worker_at_a_follower_reach_everybody() {
     let mut addresses: Vec<String> = group.hosts.iter().map(|host| host.address().to_string()).collect();
     known.sort();
     addresses.sort();
-    assert_eq!(known, addresses, "a worker is told where managers are");
+    assert_eq!(known, addresses, "a worker gets the addresses of managers");
     for at in [leader, other] {
         assert_eq!(group.served_by(at, "n1").await, group.hosts[follower].name);
     }
     group.run(other, "web", 2).await;
     worker.has("two tasks", |tasks| tasks.len() == 2).await;
-    // Progress is not written, and so it is asked of the manager that heard it.
+    // Progress is not stored, so it is requested from the manager with the session.
     let id = worker.tasks.keys().next().unwrap().clone();
     let words = "its image is unpacked";
     let starting = v1::TaskReport { reason: words.into(), ..report(&id, v1::TaskState::Starting) };
@@ -111,7 +111,7 @@ async fn the_words_of_a_worker_at_a_follower_reach_everybody() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_goes_on_at_another_manager() {
-    let mut group = Group::of_three().await;
+    let mut group = ManagerGroup::of_three().await;
     let node = group.node("n1").await;
     let first = group.follower().await;
     let mut worker = group.session(first, &node, None).await;
@@ -119,12 +119,12 @@ async fn a_session_goes_on_at_another_manager() {
     worker.has("two tasks", |tasks| tasks.len() == 2).await;
     worker.run_all().await;
     let (version, tasks, session) = (worker.version, worker.tasks.clone(), worker.welcome.session);
-    let told = std::mem::take(&mut worker.tasks);
+    let received = std::mem::take(&mut worker.tasks);
     group.hosts[first].stop().await;
-    assert_eq!(worker.end().await.code(), Code::Unavailable, "workers are told");
+    assert_eq!(worker.end().await.code(), Code::Unavailable, "the session ends with a status");
     for next in (0..3).filter(|next| *next != first) {
         let mut worker = group.session(next, &node, version).await;
-        worker.tasks = told.clone();
+        worker.tasks = received.clone();
         worker.version = version;
         worker.sync().await;
         let index = |version: Option<v1::AssignmentVersion>| version.unwrap().index;
@@ -136,11 +136,11 @@ async fn a_session_goes_on_at_another_manager() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_agent_finds_another_manager_and_says_there_what_happened_meanwhile() {
-    let mut group = Group::of_three().await;
-    let (node, machine) = (group.node("n1").await, agents::Machine::new().await);
+async fn agent_reconnects_and_reports_missed_changes() {
+    let mut group = ManagerGroup::of_three().await;
+    let (node, machine) = (group.node("n1").await, agents::AgentMachine::new().await);
     let first = group.follower().await;
-    // The others it hears of in its first session.
+    // It learns the others in its first session.
     let managers: Vec<SocketAddr> = vec![group.hosts[first].address()];
     let agent = machine.agent_of(managers, &node, group.roots.clone()).await;
     group.run(first, "web", 3).await;

@@ -1,4 +1,4 @@
-//! The client: it remembers what it was told, and what it does not know because nobody answered.
+//! The client: it records acknowledged changes, and changes without an answer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -9,61 +9,65 @@ use std::thread::JoinHandle;
 use rand::rngs::StdRng;
 use rand::seq::IteratorRandom;
 use rand::{RngExt, SeedableRng};
-use warren_testkit::warren::Warren;
+use warren_testkit::cli::WarrenCli;
 
-use crate::e2e::world::BOX;
+use crate::e2e::fixture::BOX;
 
-/// What the containers of all services run: one process each, which no signal but SIGKILL ends. It runs only with the
-/// secret that all of them have.
+/// The command of the containers of all services: one process each, which only SIGKILL ends. It runs only
+/// with the secret that all of them use.
 pub const SCRIPT: &str = "grep -q whole /run/secrets/chaos && exec tail -f /dev/null";
 /// The name of that secret.
 pub const SECRET: &str = "chaos";
-/// The same as the process table shows it.
+/// The same as in the process table.
 pub const COMMAND: &str = "tail -f /dev/null";
 
-/// How many replicas a service may have; `None`: it may not be there.
-type Possible = BTreeSet<Option<usize>>;
+/// The possible numbers of replicas of a service; `None`: it may not exist.
+type PossibleReplicas = BTreeSet<Option<usize>>;
 
-/// What is known of each service that was ever asked for.
+/// The possible states of each service that was ever requested.
 #[derive(Debug, Default)]
-struct Memory {
-    services: BTreeMap<String, Possible>,
+struct ClientModel {
+    services: BTreeMap<String, PossibleReplicas>,
     made: usize,
     acknowledged: usize,
-    /// More tasks than this are not asked for at a time.
+    /// The most tasks at a time.
     most_tasks: usize,
 }
 
 #[derive(Debug)]
-enum Change {
+enum ClientChange {
     Create(String, usize),
     Scale(String, usize),
     Remove(String),
 }
 
-impl Memory {
-    fn choose(&mut self, dice: &mut StdRng) -> Change {
-        let most = |possible: &Possible| possible.iter().flatten().max().copied().unwrap_or(0);
+impl ClientModel {
+    fn choose(&mut self, dice: &mut StdRng) -> ClientChange {
+        let most = |possible: &PossibleReplicas| possible.iter().flatten().max().copied().unwrap_or(0);
         let room = self.most_tasks.saturating_sub(self.services.values().map(most).sum());
-        let there = self.services.iter().filter(|(_, possible)| **possible != Possible::from([None]));
+        let there = self.services.iter().filter(|(_, possible)| **possible != PossibleReplicas::from([None]));
         let chosen = there.choose(dice).map(|(name, possible)| (name.clone(), most(possible)));
         match (chosen, dice.random_range(0..10)) {
-            (Some((name, _)), 0..3) => Change::Remove(name),
-            (Some((name, now)), 3..7) => Change::Scale(name, dice.random_range(0..=(now + room).min(4))),
+            (Some((name, _)), 0..3) => ClientChange::Remove(name),
+            (Some((name, now)), 3..7) => {
+                ClientChange::Scale(name, dice.random_range(0..=(now + room).min(4)))
+            }
             _ => {
                 self.made += 1;
-                Change::Create(format!("churn-{}", self.made), dice.random_range(0..=room.min(3)))
+                ClientChange::Create(format!("churn-{}", self.made), dice.random_range(0..=room.min(3)))
             }
         }
     }
 
-    /// Notes the change: it is done if that was acknowledged, else it may be.
-    fn note(&mut self, change: &Change, acknowledged: bool) {
+    /// Records the change: it is certain if it was acknowledged, else possible.
+    fn note(&mut self, change: &ClientChange, acknowledged: bool) {
         let (name, then) = match change {
-            Change::Create(name, replicas) | Change::Scale(name, replicas) => (name, Some(*replicas)),
-            Change::Remove(name) => (name, None),
+            ClientChange::Create(name, replicas) | ClientChange::Scale(name, replicas) => {
+                (name, Some(*replicas))
+            }
+            ClientChange::Remove(name) => (name, None),
         };
-        let possible = self.services.entry(name.clone()).or_insert_with(|| Possible::from([None]));
+        let possible = self.services.entry(name.clone()).or_insert_with(|| PossibleReplicas::from([None]));
         if acknowledged {
             possible.clear();
             self.acknowledged += 1;
@@ -72,66 +76,66 @@ impl Memory {
     }
 }
 
-/// What the client's thread shares with the test.
+/// The state that the client's thread shares with the test.
 #[derive(Debug, Default)]
-struct Shared {
-    memory: Mutex<Memory>,
-    /// Set by the test before it takes the memory, which it would hardly get otherwise.
+struct SharedClient {
+    memory: Mutex<ClientModel>,
+    /// Set by the test before it takes the lock, so that the client yields it.
     pause: AtomicBool,
     resumed: Condvar,
     stop: AtomicBool,
 }
 
-impl Shared {
-    fn make_changes(&self, warren: &Warren, mut dice: StdRng) {
+impl SharedClient {
+    fn make_changes(&self, warren: &WarrenCli, mut dice: StdRng) {
         let mut memory = self.memory.lock().unwrap();
         while !self.stop.load(Ordering::SeqCst) {
             let change = memory.choose(&mut dice);
-            let acknowledged = ask(warren, &change);
+            let acknowledged = send_change(warren, &change);
             memory.note(&change, acknowledged);
             memory = self.resumed.wait_while(memory, |_| self.pause.load(Ordering::SeqCst)).unwrap();
         }
     }
 }
 
-/// A client that makes changes in the background until it is ended.
-pub struct Client {
-    shared: Arc<Shared>,
+/// A client that makes changes in the background until it is stopped.
+pub struct ChaosClient {
+    shared: Arc<SharedClient>,
     thread: JoinHandle<()>,
 }
 
-impl Client {
-    /// Starts making changes that `seed` decides, with `most_tasks` at a time.
-    pub fn start(warren: Warren, seed: u64, most_tasks: usize) -> Client {
-        let shared = Arc::<Shared>::default();
+impl ChaosClient {
+    /// Starts changes that depend on `seed`, with `most_tasks` at a time.
+    pub fn start(warren: WarrenCli, seed: u64, most_tasks: usize) -> ChaosClient {
+        let shared = Arc::<SharedClient>::default();
         shared.memory.lock().unwrap().most_tasks = most_tasks;
         let own = Arc::clone(&shared);
         let thread = std::thread::spawn(move || own.make_changes(&warren, StdRng::seed_from_u64(seed)));
-        Client { shared, thread }
+        ChaosClient { shared, thread }
     }
 
-    /// Sees, while no change is on its way, that every service is as it may be, and forgets what was possible
-    /// and is not so.
+    /// Checks, while no change is in flight, that every service is in a possible state, and reduces the
+    /// possible states to the actual one.
     #[track_caller]
-    pub fn assert_kept(&self, warren: &Warren, kill: usize) {
+    pub fn assert_acknowledged(&self, warren: &WarrenCli, kill: usize) {
         self.shared.pause.store(true, Ordering::SeqCst);
         let mut memory = self.shared.memory.lock().unwrap();
-        let found = found(warren);
+        let found = observed_services(warren);
         for (name, possible) in &mut memory.services {
             let now = found.get(name).copied().flatten();
             assert!(
                 possible.contains(&now),
                 "after kill {kill} {name} has {now:?}, but {possible:?} is possible"
             );
-            *possible = Possible::from([now]);
+            *possible = PossibleReplicas::from([now]);
         }
         self.shared.pause.store(false, Ordering::SeqCst);
         drop(memory);
         self.shared.resumed.notify_all();
     }
 
-    /// Stops making changes, of which at least so many must have been acknowledged; the services that are there,
-    /// with their replicas.
+    /// Stops the client; at least that many changes must have been acknowledged. Returns the services with
+    /// their replicas.
     #[track_caller]
     pub fn end(self, least: usize) -> BTreeMap<String, usize> {
         self.shared.stop.store(true, Ordering::SeqCst);
@@ -139,19 +143,20 @@ impl Client {
         let memory = self.shared.memory.lock().unwrap();
         println!("{} creates were asked for, {} changes acknowledged", memory.made, memory.acknowledged);
         assert!(memory.acknowledged >= least, "hardly anything was acknowledged: {memory:?}");
-        let settled = |(name, possible): (&String, &Possible)| match possible.iter().collect::<Vec<_>>()[..] {
-            [now] => now.map(|replicas| (name.clone(), replicas)),
-            _ => panic!(
-                "the last changes were made on a node that runs, but {name} may be any of {possible:?}"
-            ),
-        };
+        let settled =
+            |(name, possible): (&String, &PossibleReplicas)| match possible.iter().collect::<Vec<_>>()[..] {
+                [now] => now.map(|replicas| (name.clone(), replicas)),
+                _ => panic!(
+                    "the last changes were made on a node that runs, but {name} may be any of {possible:?}"
+                ),
+            };
         memory.services.iter().filter_map(settled).collect()
     }
 }
 
-fn ask(warren: &Warren, change: &Change) -> bool {
+fn send_change(warren: &WarrenCli, change: &ClientChange) -> bool {
     let (words, allowed): (Vec<String>, &[i32]) = match change {
-        Change::Create(name, replicas) => {
+        ClientChange::Create(name, replicas) => {
             let line = format!(
                 "service create {name} --image {BOX} --replicas {replicas} --stop-grace 100ms --secret {SECRET}"
             );
@@ -159,10 +164,10 @@ fn ask(warren: &Warren, change: &Change) -> bool {
             let script = ["--command", "sh", "--arg", "-c", "--arg", SCRIPT].map(str::to_owned);
             ([words, script.to_vec()].concat(), &[0, 5])
         }
-        Change::Scale(name, replicas) => {
+        ClientChange::Scale(name, replicas) => {
             (["service", "scale", &format!("{name}={replicas}")].map(str::to_owned).to_vec(), &[0, 3, 4, 5])
         }
-        Change::Remove(name) => (["service", "rm", name].map(str::to_owned).to_vec(), &[0, 3, 5]),
+        ClientChange::Remove(name) => (["service", "rm", name].map(str::to_owned).to_vec(), &[0, 3, 5]),
     };
     let mut words: Vec<&str> = words.iter().map(String::as_str).collect();
     words.insert(2, "--detach");
@@ -173,15 +178,15 @@ fn ask(warren: &Warren, change: &Change) -> bool {
 
 /// Makes the secret that the services have.
 #[track_caller]
-pub fn create_secret(warren: &Warren, scratch: &Path) {
+pub fn create_secret(warren: &WarrenCli, scratch: &Path) {
     let file = scratch.join("chaos-secret");
     std::fs::write(&file, "is whole\n").unwrap();
-    warren.ok(&["secret", "create", SECRET, file.to_str().unwrap()]);
+    warren.run_ok(&["secret", "create", SECRET, file.to_str().unwrap()]);
 }
 
-/// Every service with its replicas, `None` for one that is on its way out.
+/// Every service with its replicas, `None` for one that is being removed.
 #[track_caller]
-fn found(warren: &Warren) -> BTreeMap<String, Option<usize>> {
+fn observed_services(warren: &WarrenCli) -> BTreeMap<String, Option<usize>> {
     let listed = warren.json(&["service", "ls"]);
     let one = |service: &serde_json::Value| {
         let replicas = service["replicas"]["wanted"].as_u64().unwrap();

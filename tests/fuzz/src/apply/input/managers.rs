@@ -4,9 +4,9 @@ use arbitrary::Result;
 use warren_core::Command;
 use warren_types::{ManagerAddress, ManagerId, MemberId, NodeName, Suffrage, Timestamp};
 
-use super::Input;
+use super::FuzzInput;
 
-impl Input<'_> {
+impl FuzzInput<'_> {
     pub(super) fn manager_command(&mut self, kind: u8, at: Timestamp) -> Result<Command> {
         Ok(match kind % 8 {
             0 => {
@@ -21,9 +21,9 @@ impl Input<'_> {
             }
             3 => {
                 let (member, version, byte) = (self.member()?, self.version()?, self.byte()?);
-                let wanted = [None, Some(Suffrage::Voter), Some(Suffrage::Learner)][usize::from(byte % 3)];
+                let expected = [None, Some(Suffrage::Voter), Some(Suffrage::Learner)][usize::from(byte % 3)];
                 let address = if self.sometimes()? { Some(self.address()?) } else { None };
-                Command::UpdateMember { member, version, wanted, address, at }
+                Command::UpdateMember { member, version, desired_suffrage: expected, address, at }
             }
             4 => Command::RemoveMember { member: self.member()?, at },
             5 => Command::DeleteMember { term: self.number(3, 1)?, member: self.member()? },
@@ -44,11 +44,11 @@ impl Input<'_> {
     }
 
     fn manager_name(&mut self) -> Result<NodeName> {
-        Ok(self.name()?.parse().expect("names are names"))
+        Ok(self.name()?.parse().expect("the name is valid"))
     }
 
     fn address(&mut self) -> Result<ManagerAddress> {
         let given = ["10.0.0.1:8080", "10.0.0.2:8080", "[fd00::1]:1", "m.example.org:65535"];
-        Ok(self.0.choose(&given)?.parse().expect("addresses are addresses"))
+        Ok(self.0.choose(&given)?.parse().expect("the address is valid"))
     }
 }

@@ -1,30 +1,30 @@
-//! Steps about contents, volumes, what uses them, and what is wrong with nodes.
+//! Steps about secrets, configs, credentials, volumes, their users, and conditions of nodes.
 
 use arbitrary::Result;
 use warren_core::Command;
 use warren_types::{
-    ContentId, ContentKind, ContentMount, Mount, MountSource, NodeCondition, SealedContent, ServiceSpec,
-    Timestamp, VolumeDriver, VolumeId,
+    Mount, MountSource, NodeCondition, SealedData, SecretObjectId, SecretObjectKind, SecretObjectMount,
+    ServiceSpec, Timestamp, VolumeDriver, VolumeId,
 };
 
-use super::Input;
+use super::FuzzInput;
 
-impl Input<'_> {
+impl FuzzInput<'_> {
     pub(super) fn storage(&mut self, kind: u8, at: Timestamp) -> Result<Command> {
         Ok(match kind % 9 {
             0 => {
-                let (id, kind) = (self.content()?, *self.0.choose(&ContentKind::ALL)?);
-                let (name, labels) = (self.name()?.parse().expect("names are names"), self.labels()?);
-                Command::CreateContent { id, kind, name, labels, content: self.sealed()?, at }
+                let (id, kind) = (self.secret_object_id()?, *self.0.choose(&SecretObjectKind::ALL)?);
+                let (name, labels) = (self.name()?.parse().expect("the name is valid"), self.labels()?);
+                Command::CreateSecretObject { id, kind, name, labels, data: self.sealed()?, at }
             }
             1 => {
-                let (id, version, content) = (self.content()?, self.version()?, self.sealed()?);
-                Command::UpdateContent { id, version, content, at }
+                let (id, version, content) = (self.secret_object_id()?, self.version()?, self.sealed()?);
+                Command::UpdateSecretObject { id, version, content, at }
             }
-            2 => Command::RemoveContent { id: self.content()?, at },
+            2 => Command::RemoveSecretObject { id: self.secret_object_id()?, at },
             3 => {
-                let (id, name) = (self.volume()?, self.name()?.parse().expect("names are names"));
-                let option = |input: &mut Self| Ok((input.word()?, "1000".to_owned()));
+                let (id, name) = (self.volume()?, self.name()?.parse().expect("the name is valid"));
+                let option = |input: &mut Self| Ok((input.short_text()?, "1000".to_owned()));
                 let mut options: std::collections::BTreeMap<_, _> =
                     self.list(1, option)?.into_iter().collect();
                 if self.sometimes()? {
@@ -42,18 +42,18 @@ impl Input<'_> {
                 let conditions = self.list(3, condition)?.into_iter().collect();
                 Command::SetNodeConditions { node, session, conditions, at }
             }
-            7 => Command::CreateService { id: self.service()?, spec: self.furnished()?, at },
+            7 => Command::CreateService { id: self.service()?, spec: self.spec_with_storage()?, at },
             _ => {
-                let (id, version, spec) = (self.service()?, self.version()?, self.furnished()?);
+                let (id, version, spec) = (self.service()?, self.version()?, self.spec_with_storage()?);
                 Command::UpdateService { id, version, spec, force: self.sometimes()?, at }
             }
         })
     }
 
-    fn furnished(&mut self) -> Result<ServiceSpec> {
+    fn spec_with_storage(&mut self) -> Result<ServiceSpec> {
         let mut spec = self.spec()?;
         let content =
-            |input: &mut Self| Ok(ContentMount::new(input.name()?.parse().expect("names are names")));
+            |input: &mut Self| Ok(SecretObjectMount::new(input.name()?.parse().expect("the name is valid")));
         spec.task.secrets = self.list(1, content)?;
         spec.task.configs = self.list(1, content)?;
         if self.sometimes()? {
@@ -65,17 +65,17 @@ impl Input<'_> {
         Ok(spec)
     }
 
-    fn content(&mut self) -> Result<ContentId> {
-        self.id().map(ContentId)
+    fn secret_object_id(&mut self) -> Result<SecretObjectId> {
+        self.id().map(SecretObjectId)
     }
 
     fn volume(&mut self) -> Result<VolumeId> {
         self.id().map(VolumeId)
     }
 
-    fn sealed(&mut self) -> Result<SealedContent> {
+    fn sealed(&mut self) -> Result<SealedData> {
         let (byte, size) = (self.byte()? % 4, self.small()?);
         let sealed = vec![byte; size.min(1 << 10) as usize];
-        Ok(SealedContent { size, fingerprint: [byte; 32], sealed })
+        Ok(SealedData { size, fingerprint: [byte; 32], sealed })
     }
 }

@@ -18,14 +18,13 @@ fn a_health_check_asks_a_port_or_a_program() {
     assert_eq!(probe(&["--health-cmd=test -e /ok"]), exec(&["/bin/sh", "-c", "test -e /ok"]));
     assert_eq!(probe(&["--health-exec=/probe", "--health-exec", "-q"]), exec(&["/probe", "-q"]));
     let wrong = |more: &[&str]| created(more).unwrap_err().to_string();
-    let no_port = "spec.task.health.probe.http.port: no port is published that could be meant; give one: \
+    let no_port = "spec.task.health.probe.http.port: no port is published; give one: \
                    --health-http :PORT/PATH";
     assert_eq!(wrong(&["--health-http=/"]), no_port);
-    let nothing =
-        "needs a check, and there is none; give --health-http, --health-tcp, --health-cmd or --health-exec";
+    let nothing = "requires a health check; give --health-http, --health-tcp, --health-cmd or --health-exec";
     assert_eq!(wrong(&["--health-retries=2"]), format!("spec.task.health: --health-retries {nothing}"));
     assert_eq!(wrong(&["--health-header=A=b"]), format!("spec.task.health: --health-header {nothing}"));
-    assert!(wrong(&["--health-tcp=1", "--health-header=A=b"]).contains("only an HTTP check sends headers"));
+    assert!(wrong(&["--health-tcp=1", "--health-header=A=b"]).contains("only an HTTP check has headers"));
     assert_eq!(wrong(&["--health-interval="]), "--health-interval: is empty; leave it out for the default");
     assert!(
         wrong(&["--health-tcp=1", "--health-interval=1ms"])

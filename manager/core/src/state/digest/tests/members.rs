@@ -1,14 +1,14 @@
 use warren_types::{Id, ManagerId, Member, NodeId, Suffrage, Timestamp};
 
-use super::{check, member, removed};
+use super::{check, member, removed_node};
 
 fn given() -> Member {
     Member {
-        member: 1,
-        id: ManagerId(Id(1)),
+        member_id: 1,
+        manager_id: ManagerId(Id(1)),
         name: "m1".parse().unwrap(),
         address: "10.0.0.7:8080".parse().unwrap(),
-        wanted: Suffrage::Voter,
+        desired_suffrage: Suffrage::Voter,
         replaces: None,
         removing: false,
         level: 2,
@@ -18,15 +18,15 @@ fn given() -> Member {
 }
 
 #[test]
-fn every_field_of_a_manager_counts() {
+fn every_member_field_changes_hash() {
     let changes: &[fn(&mut Member)] = &[
-        |m| m.member = 2,
-        |m| m.id = ManagerId(Id(2)),
-        |m| m.id = ManagerId(Id(1 << 64)),
+        |m| m.member_id = 2,
+        |m| m.manager_id = ManagerId(Id(2)),
+        |m| m.manager_id = ManagerId(Id(1 << 64)),
         |m| m.name = "m2".parse().unwrap(),
         |m| m.address = "10.0.0.8:8080".parse().unwrap(),
         |m| m.address = "10.0.0.7:8081".parse().unwrap(),
-        |m| m.wanted = Suffrage::Learner,
+        |m| m.desired_suffrage = Suffrage::Learner,
         |m| m.replaces = Some(0),
         |m| m.replaces = Some(2),
         |m| m.removing = true,
@@ -36,13 +36,17 @@ fn every_field_of_a_manager_counts() {
     ];
     check(member, &given(), changes);
     let (one, other) = (NodeId(Id(1)), NodeId(Id(1 << 64)));
-    check(|(node, index)| removed(*node, *index), &(one, 2), &[|r| r.0 = NodeId(Id(1 << 64)), |r| r.1 = 3]);
-    assert_ne!(removed(one, 2), removed(other, 2));
+    check(
+        |(node, index)| removed_node(*node, *index),
+        &(one, 2),
+        &[|r| r.0 = NodeId(Id(1 << 64)), |r| r.1 = 3],
+    );
+    assert_ne!(removed_node(one, 2), removed_node(other, 2));
 }
 
 /// Members of different versions compare these numbers.
 #[test]
-fn hashes_are_the_same_for_ever() {
-    let found = [member(&given()), removed(NodeId(Id(9)), 3)];
+fn member_hashes_are_stable() {
+    let found = [member(&given()), removed_node(NodeId(Id(9)), 3)];
     assert_eq!(found, [0xa38d_75da_99c9_68a4, 0x4000_3713_ec17_94dc], "{found:#x?}");
 }

@@ -2,23 +2,24 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use warren_types::{
-    Content, ContentId, ContentKind, Id, NodeId, SealedContent, Timestamp, Volume, VolumeDriver, VolumeId,
+    Id, NodeId, SealedData, SecretObject, SecretObjectId, SecretObjectKind, Timestamp, Volume, VolumeDriver,
+    VolumeId,
 };
 
-use super::{check, content, volume};
+use super::{check, secret_object, volume};
 
-fn sealed(byte: u8) -> SealedContent {
-    SealedContent { size: 1, fingerprint: [byte; 32], sealed: vec![byte; 40] }
+fn sealed(byte: u8) -> SealedData {
+    SealedData { size: 1, fingerprint: [byte; 32], sealed: vec![byte; 40] }
 }
 
 #[test]
-fn every_field_of_a_content_counts() {
-    fn change(content: &mut Content, change: fn(&mut SealedContent)) {
+fn every_secret_object_field_changes_hash() {
+    fn change(content: &mut SecretObject, change: fn(&mut SealedData)) {
         change(Arc::make_mut(content.versions.get_mut(&1).unwrap()));
     }
-    let given = Content {
-        id: ContentId(Id(1)),
-        kind: ContentKind::Secret,
+    let given = SecretObject {
+        id: SecretObjectId(Id(1)),
+        kind: SecretObjectKind::Secret,
         name: "key".parse().unwrap(),
         version: 1,
         created_at: Timestamp(1),
@@ -26,10 +27,10 @@ fn every_field_of_a_content_counts() {
         labels: BTreeMap::new(),
         versions: [(1, Arc::new(sealed(1)))].into(),
     };
-    let changes: &[fn(&mut Content)] = &[
-        |c| c.id = ContentId(Id(2)),
-        |c| c.kind = ContentKind::Config,
-        |c| c.kind = ContentKind::Credential,
+    let changes: &[fn(&mut SecretObject)] = &[
+        |c| c.id = SecretObjectId(Id(2)),
+        |c| c.kind = SecretObjectKind::Config,
+        |c| c.kind = SecretObjectKind::Credential,
         |c| c.name = "k".parse().unwrap(),
         |c| c.version = 2,
         |c| c.created_at = Timestamp(2),
@@ -41,11 +42,11 @@ fn every_field_of_a_content_counts() {
         |c| change(c, |sealed| sealed.fingerprint[0] = 2),
         |c| change(c, |sealed| sealed.sealed[39] = 2),
     ];
-    check(content, &given, changes);
+    check(secret_object, &given, changes);
 }
 
 #[test]
-fn every_field_of_a_volume_counts() {
+fn every_volume_field_changes_hash() {
     let given = Volume {
         id: VolumeId(Id(1)),
         name: "data".parse().unwrap(),

@@ -3,7 +3,7 @@ use warren_types::{Id, NodeRole, Timestamp, Token, TokenHash, TokenId};
 use super::{check, token};
 
 #[test]
-fn every_field_of_a_token_counts() {
+fn every_token_field_changes_hash() {
     let given = Token {
         id: TokenId(Id(1)),
         version: 1,

@@ -1,6 +1,6 @@
-//! Managers: one that was there first, one that is replaced and its replacement, and one on its way out.
+//! Managers: the first one, a replaced one and its replacement, and one that is being removed.
 
-use warren_core::{Command, LEVEL};
+use warren_core::{Command, FEATURE_LEVEL};
 use warren_types::{Id, ManagerId, MemberId, NodeRole, Suffrage, Timestamp, TokenHash, TokenId};
 
 const AT: Timestamp = Timestamp(250);
@@ -8,13 +8,13 @@ const HASH: TokenHash = TokenHash([3; 32]);
 
 fn join(id: u128, name: &str, address: &str) -> Command {
     let (name, address) = (name.parse().unwrap(), address.parse().unwrap());
-    Command::JoinManager { hash: HASH, id: ManagerId(Id(id)), name, address, level: LEVEL, at: AT }
+    Command::JoinManager { hash: HASH, id: ManagerId(Id(id)), name, address, level: FEATURE_LEVEL, at: AT }
 }
 
 /// They are entries 33 and on: the third of them that joins, at 36, has its version from there.
 pub fn commands() -> Vec<(&'static str, Command)> {
     let (id, role, name) = (TokenId(Id(3)), NodeRole::Manager, "m1".parse().unwrap());
-    let (first, level, address) = (ManagerId(Id(11)), LEVEL, "10.0.0.1:8080".parse().unwrap());
+    let (first, level, address) = (ManagerId(Id(11)), FEATURE_LEVEL, "10.0.0.1:8080".parse().unwrap());
     let (wanted, moved) = (Some(Suffrage::Learner), Some("m3.example.org:8080".parse().unwrap()));
     let remove = |member: MemberId| Command::RemoveMember { member, at: AT };
     vec![
@@ -29,7 +29,13 @@ pub fn commands() -> Vec<(&'static str, Command)> {
         ("join_fourth_manager", join(15, "m4", "10.0.0.4:8080")),
         (
             "update_member",
-            Command::UpdateMember { member: 3, version: Some(36), wanted, address: moved, at: AT },
+            Command::UpdateMember {
+                member: 3,
+                version: Some(36),
+                desired_suffrage: wanted,
+                address: moved,
+                at: AT,
+            },
         ),
         ("remove_member", remove(4)),
         ("remove_another_member", remove(5)),

@@ -1,13 +1,13 @@
-//! Contents and volumes, and what uses them.
+//! Secret objects and volumes, and their users.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use warren_core::Command;
 use warren_types::{
-    ContentId, ContentKind, ContentMount, HealthCheck, HttpHeader, Id, Mode, Mount, MountSource,
-    NodeCondition, NodeId, Probe, SealedContent, ServiceId, ServiceSpec, TaskSpec, Timestamp, VolumeDriver,
-    VolumeId,
+    HealthCheck, HttpHeader, Id, Mount, MountSource, NodeCondition, NodeId, Probe, SealedData,
+    SecretObjectId, SecretObjectKind, SecretObjectMount, ServiceId, ServiceMode, ServiceSpec, TaskSpec,
+    Timestamp, VolumeDriver, VolumeId,
 };
 
 use super::{NODE, global};
@@ -17,10 +17,10 @@ pub fn mount(name: &str) -> Mount {
     Mount { target: "/srv/data".into(), source, read_only: true }
 }
 
-pub fn secret() -> ContentMount {
+pub fn secret() -> SecretObjectMount {
     let (target, template) = (Some("/run/key".into()), true);
     let (uid, gid, mode) = (Some(1000), Some(1001), Some(0o440));
-    ContentMount { source: "key".parse().unwrap(), target, uid, gid, mode, template }
+    SecretObjectMount { source: "key".parse().unwrap(), target, uid, gid, mode, template }
 }
 
 fn check(probe: Probe) -> HealthCheck {
@@ -43,31 +43,36 @@ pub fn exec() -> HealthCheck {
     check(Probe::Exec { command: vec!["/bin/check".into(), "-q".into()] })
 }
 
-fn sealed(byte: u8) -> SealedContent {
-    SealedContent { size: 3, fingerprint: [byte; 32], sealed: vec![byte; 8] }
+fn sealed(byte: u8) -> SealedData {
+    SealedData { size: 3, fingerprint: [byte; 32], sealed: vec![byte; 8] }
 }
 
 fn labels() -> BTreeMap<String, String> {
     BTreeMap::from([("team".into(), "a".into())])
 }
 
-fn contents() -> Vec<(&'static str, Command)> {
+fn secret_objects() -> Vec<(&'static str, Command)> {
     let (at, labels) = (Timestamp(150), labels());
-    let id = |id| ContentId(Id(id));
+    let id = |id| SecretObjectId(Id(id));
     let create = |number, kind, name: &str, byte| {
         let (id, name, labels) = (id(number), name.parse().unwrap(), labels.clone());
-        Command::CreateContent { id, kind, name, labels, content: sealed(byte), at }
+        Command::CreateSecretObject { id, kind, name, labels, data: sealed(byte), at }
     };
     vec![
-        ("create_secret", create(20, ContentKind::Secret, "key", 1)),
-        ("create_config", create(21, ContentKind::Config, "conf", 2)),
-        ("create_credential", create(22, ContentKind::Credential, "ghcr.io:443", 3)),
+        ("create_secret", create(20, SecretObjectKind::Secret, "key", 1)),
+        ("create_config", create(21, SecretObjectKind::Config, "conf", 2)),
+        ("create_credential", create(22, SecretObjectKind::Credential, "ghcr.io:443", 3)),
         (
             "update_content",
-            Command::UpdateContent { id: id(20), version: Some(9), content: sealed(4), at: Timestamp(151) },
+            Command::UpdateSecretObject {
+                id: id(20),
+                version: Some(9),
+                content: sealed(4),
+                at: Timestamp(151),
+            },
         ),
-        ("create_config_to_remove", create(23, ContentKind::Config, "old", 5)),
-        ("remove_content", Command::RemoveContent { id: id(23), at }),
+        ("create_config_to_remove", create(23, SecretObjectKind::Config, "old", 5)),
+        ("remove_content", Command::RemoveSecretObject { id: id(23), at }),
     ]
 }
 
@@ -93,15 +98,15 @@ fn volumes() -> Vec<(&'static str, Command)> {
 fn checked() -> Command {
     let health = Some(check(Probe::Tcp { port: 5432 }));
     let task = TaskSpec { health, ..TaskSpec::new("db:1".parse().unwrap()) };
-    let (name, mode) = ("db".parse().unwrap(), Mode::Replicated { replicas: 1 });
+    let (name, mode) = ("db".parse().unwrap(), ServiceMode::Replicated { replicas: 1 });
     let spec = ServiceSpec { name, mode, task, ..global() };
     Command::CreateService { id: ServiceId(Id(11)), spec, at: Timestamp(170) }
 }
 
 pub fn commands() -> Vec<(&'static str, Command)> {
-    let conditions = [NodeCondition::DiskLow, NodeCondition::ClockOff].into();
+    let conditions = [NodeCondition::DiskPressure, NodeCondition::ClockSkew].into();
     let said = Command::SetNodeConditions { node: NODE, session: 1, conditions, at: Timestamp(140) };
-    let mut all = [contents(), volumes()].concat();
+    let mut all = [secret_objects(), volumes()].concat();
     all.extend([("set_node_conditions", said), ("create_checked_service", checked())]);
     all
 }

@@ -1,12 +1,12 @@
-//! A member whose state is not that of the others: damaged on purpose, as no log and no checksum would show it.
+//! A member with a diverged state that neither the log nor checksums detect.
 
-use warren_core::{Digest, State};
+use warren_core::{State, StateDigest};
 
 use super::*;
-use crate::agreement::Agreement;
 use crate::raft::codec::{read_snapshot, write_snapshot};
+use crate::state_comparison::StateComparison;
 
-/// A snapshot in which the second node has another name, and which is sound in itself.
+/// A valid snapshot in which the second node has another name.
 fn renamed(plain: Vec<u8>) -> Vec<u8> {
     let mut parts = read_snapshot(&plain).unwrap().export();
     Arc::make_mut(&mut parts.nodes[1].0).name = "mistaken".parse().unwrap();
@@ -16,34 +16,34 @@ fn renamed(plain: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-/// What each of the managers that run says of its state when it is asked.
-fn told(world: &World) -> BTreeMap<MemberId, Vec<Digest>> {
+/// The digests that each running manager reports.
+fn digests(world: &GroupFixture) -> BTreeMap<MemberId, Vec<StateDigest>> {
     world.running.iter().map(|(id, member)| (*id, member.store.digests())).collect()
 }
 
 #[tokio::test]
-async fn a_member_with_another_state_is_found_whether_there_are_writes_or_not() {
-    let world = World::forgetful([1, 2, 3]);
+async fn divergent_member_is_detected() {
+    let world = GroupFixture::with_short_log([1, 2, 3]);
     let leader = world.prepare(2).await;
     let (away, members) = (world.others(leader)[0], BTreeSet::from([1, 2, 3]));
-    let agreement = Agreement::default();
-    let compare = |world: &World| {
-        agreement.take(&told(world), Some(leader), &members);
-        agreement.all()
+    let agreement = StateComparison::default();
+    let compare = |world: &GroupFixture| {
+        agreement.record_digests(&digests(world), Some(leader), &members);
+        agreement.results()
     };
     let found = |wrong: Option<MemberId>| [1, 2, 3].map(|id| (id, Some(id) == wrong));
     let mut counted_there = world.count_on(&[1, 2, 3], 0, 10).await;
-    world.until("all are compared", |world| compare(world) == found(None)).await;
+    world.wait_until("all are compared", |world| compare(world) == found(None)).await;
 
     world.net.0.lock().unwrap().damage = Some(renamed);
-    world.cut_off(away);
+    world.isolate(away);
     counted_there = world.count_on(&world.others(away), counted_there, 60).await;
-    world.let_back(away);
-    world.until("it is found out", |world| compare(world) == found(Some(away))).await;
-    let difference = agreement.difference(away).unwrap();
-    assert_eq!(difference.others, world.others(away));
+    world.reconnect(away);
+    world.wait_until("it is found out", |world| compare(world) == found(Some(away))).await;
+    let difference = agreement.divergence(away).unwrap();
+    assert_eq!(difference.agreeing, world.others(away));
 
-    // It does not go away by writing, and is seen at the same entry, however far each of them is when it is asked.
+    // The divergence persists, and is detected at the same index, however far each member is.
     let store = world.store(leader).clone();
     while store.read().index < 3 * 1024 {
         let write = |_| {
@@ -54,20 +54,21 @@ async fn a_member_with_another_state_is_found_whether_there_are_writes_or_not() 
             counted_there = counted_there.max(written.await.unwrap().unwrap());
         }
     }
-    let has_passed = |world: &World| world.running.values().all(|it| it.store.read().index >= 3 * 1024);
-    world.until("all have written it down", has_passed).await;
-    let mut told = told(&world);
+    let has_passed =
+        |world: &GroupFixture| world.running.values().all(|it| it.store.read().index >= 3 * 1024);
+    world.wait_until("all have written it down", has_passed).await;
+    let mut told = digests(&world);
     told.values_mut().for_each(|digests| digests.retain(|digest| digest.index == 3 * 1024));
     assert!(told.values().all(|digests| digests.len() == 1), "{told:?}");
-    let agreement = Agreement::default();
-    agreement.take(&told, Some(leader), &members);
-    assert_eq!(agreement.all(), found(Some(away)));
+    let agreement = StateComparison::default();
+    agreement.record_digests(&told, Some(leader), &members);
+    assert_eq!(agreement.results(), found(Some(away)));
 
-    // What takes the place of the state takes that of the damage, and of what was told of it.
+    // A new snapshot replaces the diverged state and its report.
     world.net.0.lock().unwrap().damage = None;
-    world.cut_off(away);
+    world.isolate(away);
     counted_there = world.count_on(&world.others(away), counted_there, 60).await;
-    world.let_back(away);
-    world.until("it catches up", |world| counted(world.store(away), node(0)) == counted_there).await;
-    world.until("it is as the others are", |world| compare(world) == found(None)).await;
+    world.reconnect(away);
+    world.wait_until("it catches up", |world| counted(world.store(away), node(0)) == counted_there).await;
+    world.wait_until("it is as the others are", |world| compare(world) == found(None)).await;
 }

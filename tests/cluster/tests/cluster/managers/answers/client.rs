@@ -10,21 +10,21 @@ use warren_proto::v1::contents_client::ContentsClient;
 use warren_proto::v1::services_client::ServicesClient;
 use warren_proto::v1::volumes_client::VolumesClient;
 
-use super::super::group::Group;
-use crate::world::{new_id, spec};
+use super::super::group::ManagerGroup;
+use crate::fixture::{new_id, spec};
 
-/// The label that holds what was written to a service. Of a config it is the number of bytes.
+/// The label with the value of a service. The value of a config is its number of bytes.
 const VALUE: &str = "value";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum RegisterKind {
     Service,
     Config,
 }
 
-/// What an answer shows.
+/// The object in an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Shown {
+pub struct AnsweredObject {
     pub name: String,
     pub value: u64,
     pub version: u64,
@@ -33,20 +33,20 @@ pub struct Shown {
     pub removing: bool,
 }
 
-/// A write that was acknowledged.
+/// An acknowledged write.
 #[derive(Debug)]
-pub struct Write {
-    pub kind: Kind,
+pub struct AcknowledgedWrite {
+    pub kind: RegisterKind,
     pub name: String,
     pub value: u64,
-    pub shown: Shown,
+    pub answer: AnsweredObject,
     pub called: Instant,
     pub answered: Instant,
 }
 
-/// One of several clients, at one of the managers.
+/// One of several clients, of one of the managers.
 #[derive(Clone)]
-pub struct Client {
+pub struct ConcurrentClient {
     services: ServicesClient<Channel>,
     contents: ContentsClient<Channel>,
     pub volumes: VolumesClient<Channel>,
@@ -62,7 +62,7 @@ fn bytes(value: u64) -> Vec<u8> {
     vec![b'x'; usize::try_from(value).unwrap()]
 }
 
-impl From<v1::Service> for Shown {
+impl From<v1::Service> for AnsweredObject {
     fn from(service: v1::Service) -> Self {
         let v1::Service { version, spec, removing, .. } = service;
         let v1::ServiceSpec { name, labels, .. } = spec.expect("an answer has the spec");
@@ -70,7 +70,7 @@ impl From<v1::Service> for Shown {
     }
 }
 
-impl From<v1::Content> for Shown {
+impl From<v1::Content> for AnsweredObject {
     fn from(content: v1::Content) -> Self {
         let v1::Content { name, size, version, number, kept, .. } = content;
         assert_eq!(kept.last(), Some(&number), "{name}: the current version is the newest that is kept");
@@ -78,8 +78,8 @@ impl From<v1::Content> for Shown {
     }
 }
 
-impl Client {
-    pub async fn at(group: &Group, number: usize) -> Self {
+impl ConcurrentClient {
+    pub async fn at(group: &ManagerGroup, number: usize) -> Self {
         let channel = group.channel(number % group.hosts.len()).await;
         Self {
             services: ServicesClient::new(channel.clone()),
@@ -88,18 +88,24 @@ impl Client {
         }
     }
 
-    pub async fn create(&self, kind: Kind, name: &str, value: u64) -> Result<Shown, Status> {
+    pub async fn create(&self, kind: RegisterKind, name: &str, value: u64) -> Result<AnsweredObject, Status> {
         self.create_as(new_id().to_string(), kind, name, value).await
     }
 
-    pub async fn create_as(&self, id: String, kind: Kind, name: &str, value: u64) -> Result<Shown, Status> {
+    pub async fn create_as(
+        &self,
+        id: String,
+        kind: RegisterKind,
+        name: &str,
+        value: u64,
+    ) -> Result<AnsweredObject, Status> {
         let (mut services, mut contents) = (self.services.clone(), self.contents.clone());
         Ok(match kind {
-            Kind::Service => {
+            RegisterKind::Service => {
                 let spec = service_spec(name, value);
                 services.create(v1::CreateServiceRequest { id, spec }).await?.into_inner().into()
             }
-            Kind::Config => {
+            RegisterKind::Config => {
                 let (kind, name, data) = (v1::ContentKind::Config.into(), name.into(), bytes(value).into());
                 let request = v1::CreateContentRequest { id, kind, name, labels: BTreeMap::new(), data };
                 contents.create(request).await?.into_inner().into()
@@ -107,12 +113,12 @@ impl Client {
         })
     }
 
-    pub async fn get(&self, kind: Kind, name: &str) -> Result<Shown, Status> {
+    pub async fn get(&self, kind: RegisterKind, name: &str) -> Result<AnsweredObject, Status> {
         let (reference, mut services, mut contents) =
             (name.to_owned(), self.services.clone(), self.contents.clone());
         Ok(match kind {
-            Kind::Service => services.get(v1::Reference { reference }).await?.into_inner().into(),
-            Kind::Config => {
+            RegisterKind::Service => services.get(v1::Reference { reference }).await?.into_inner().into(),
+            RegisterKind::Config => {
                 let kind = v1::ContentKind::Config.into();
                 contents.get(v1::ContentReference { kind, reference }).await?.into_inner().into()
             }
@@ -122,38 +128,38 @@ impl Client {
     /// With a version only if the object still has it.
     pub async fn update(
         &self,
-        kind: Kind,
+        kind: RegisterKind,
         name: &str,
         version: Option<u64>,
         value: u64,
-    ) -> Result<Write, Status> {
+    ) -> Result<AcknowledgedWrite, Status> {
         let (reference, called) = (name.to_owned(), Instant::now());
         let (mut services, mut contents) = (self.services.clone(), self.contents.clone());
         let shown = match kind {
-            Kind::Service => {
+            RegisterKind::Service => {
                 let spec = service_spec(name, value);
                 let request = v1::UpdateServiceRequest { reference, version, spec, force: false };
                 services.update(request).await?.into_inner().into()
             }
-            Kind::Config => {
+            RegisterKind::Config => {
                 let (kind, data) = (v1::ContentKind::Config.into(), bytes(value).into());
                 let request = v1::UpdateContentRequest { kind, reference, version, data };
                 contents.update(request).await?.into_inner().into()
             }
         };
         let answered = Instant::now();
-        Ok(Write { kind, name: name.into(), value, shown, called, answered })
+        Ok(AcknowledgedWrite { kind, name: name.into(), value, answer: shown, called, answered })
     }
 
-    pub async fn remove(&self, kind: Kind, name: &str) -> Result<Shown, Status> {
+    pub async fn remove(&self, kind: RegisterKind, name: &str) -> Result<AnsweredObject, Status> {
         let (reference, mut services, mut contents) =
             (name.to_owned(), self.services.clone(), self.contents.clone());
         Ok(match kind {
-            Kind::Service => {
+            RegisterKind::Service => {
                 let request = v1::RemoveServiceRequest { reference, version: None };
                 services.remove(request).await?.into_inner().into()
             }
-            Kind::Config => {
+            RegisterKind::Config => {
                 let kind = v1::ContentKind::Config.into();
                 contents.remove(v1::ContentReference { kind, reference }).await?.into_inner().into()
             }

@@ -1,59 +1,59 @@
-//! The files of a manager that joined (member 2 of three, with a node), what may become of each, and what the manager
-//! does then. Its peers are away: what it concludes, it concludes by itself.
+//! The files of a manager that joined (member 2 of three, with a node), what can happen to each, and the
+//! expected result of a start. Its peers are unreachable: it decides alone.
 
-use Damage::{Empty, Missing, Older, OtherCluster, OtherMember, Stray};
-use Verdict::{Refused, Regenerated, Starts};
+use FileDamage::{Empty, Missing, Older, OtherCluster, OtherMember, Stray};
+use StartExpectation::{Refused, Regenerated, Starts};
 
-/// What became of a file.
+/// What happened to a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Damage {
+pub enum FileDamage {
     Missing,
-    /// It is there, with nothing in it.
+    /// It exists and is empty.
     Empty,
     /// That of member 3 of the same cluster.
     OtherMember,
     /// That of member 2 of another cluster.
     OtherCluster,
-    /// As it was before the manager's last start and some writes.
+    /// The version from before the manager's last start and some writes.
     Older,
-    /// Such a file is there, of another state of the machine.
+    /// A file that belongs to another state of the machine exists.
     Stray,
 }
 
-/// What the manager does.
+/// The expected result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
-    /// It does not start, changes no file, and names the file and this way back.
+pub enum StartExpectation {
+    /// It does not start, changes no file, and names the file and this way to repair it.
     Refused(&'static str),
-    /// It is the manager that it was, with the state that it had.
+    /// It is the same manager as before, with its state.
     Starts,
-    /// The same, and the file is there again.
+    /// The same, and the file is created again.
     Regenerated,
 }
 
-pub struct Row {
+pub struct DamageCase {
     /// Below the data directory; or `log`, `receipt` or `snapshot`.
     pub file: &'static str,
-    pub damage: Damage,
-    pub verdict: Verdict,
+    pub damage: FileDamage,
+    pub verdict: StartExpectation,
 }
 
-const fn row(file: &'static str, damage: Damage, verdict: Verdict) -> Row {
-    Row { file, damage, verdict }
+const fn row(file: &'static str, damage: FileDamage, verdict: StartExpectation) -> DamageCase {
+    DamageCase { file, damage, verdict }
 }
 
-/// The file is put back, or the manager joins again.
+/// The file is restored, or the manager joins again.
 const REJOIN: &str = "join again";
 const RESTORE: &str = "restore";
 
-pub const ROWS: &[Row] = &[
+pub const ROWS: &[DamageCase] = &[
     row("manager/member", Missing, Refused(REJOIN)),
     row("manager/member", Empty, Refused(REJOIN)),
     row("manager/member", OtherMember, Refused(REJOIN)),
     row("manager/member", OtherCluster, Refused(REJOIN)),
     // It was not written since the manager joined.
     row("manager/member", Older, Starts),
-    // All managers of a cluster have the same, so each is a way back for the others.
+    // All managers of a cluster have the same one, so it can be copied from any of them.
     row("manager/ca.pem", Missing, Refused("copy it from another manager")),
     row("manager/ca.pem", Empty, Refused(RESTORE)),
     row("manager/ca.pem", OtherMember, Starts),
@@ -68,11 +68,11 @@ pub const ROWS: &[Row] = &[
     row("manager/manager.pem", Empty, Refused(RESTORE)),
     row("manager/manager.pem", OtherMember, Refused(REJOIN)),
     row("manager/manager.pem", OtherCluster, Refused(REJOIN)),
-    // The same identity, for a shorter time; it is renewed when that is due.
+    // The same identity with an earlier expiry; it is renewed when that is due.
     row("manager/manager.pem", Older, Starts),
     row("manager/admin.pem", Missing, Regenerated),
     row("manager/admin.pem", Empty, Refused("remove it")),
-    // Of the same person.
+    // Of the same administrator.
     row("manager/admin.pem", OtherMember, Starts),
     row("manager/admin.pem", OtherCluster, Refused("remove it")),
     row("manager/admin.pem", Older, Starts),
@@ -85,15 +85,15 @@ pub const ROWS: &[Row] = &[
     row("manager/member.key", Empty, Refused(RESTORE)),
     row("manager/member.key", OtherMember, Refused("put the two that belong together back")),
     row("manager/member.key", OtherCluster, Refused("put the two that belong together back")),
-    // Made once.
+    // Created once.
     row("manager/member.key", Older, Starts),
     row("manager/keyring", Missing, Refused(RESTORE)),
     row("manager/keyring", Empty, Refused(RESTORE)),
     row("manager/keyring", OtherMember, Refused("put the two that belong together back")),
     row("manager/keyring", OtherCluster, Refused("put the two that belong together back")),
-    // Each start seals under a key of its own, which the older file does not hold.
+    // Each start encrypts with a new key, which the older file does not hold.
     row("manager/keyring", Older, Refused("put the keyring that belongs to them back")),
-    // It is said again at each start that has other words than the last; here there are none.
+    // It is advertised again at each start with other values than the last; here there are none.
     row("manager/advertised", Missing, Starts),
     row("manager/advertised", Empty, Starts),
     row("manager/advertised", OtherMember, Starts),
@@ -103,20 +103,20 @@ pub const ROWS: &[Row] = &[
     row("log", Empty, Refused("join it again")),
     row("log", OtherMember, Refused(REJOIN)),
     row("log", OtherCluster, Refused(REJOIN)),
-    // The receipt knows of later writes. Where it is older as well, nothing here tells that the log is.
+    // The receipt shows later writes. If it is older as well, nothing here shows that the log is.
     row("log", Older, Refused("join it again")),
     row("receipt", Missing, Refused("join it again")),
     row("receipt", Empty, Refused("join it again")),
-    // A receipt is a number: a higher one is refused, and of a lower one nothing tells that it is wrong. It does no
-    // harm alone, and is written anew.
+    // A receipt is a number: a higher one is rejected, and a lower one cannot be detected. It does no harm
+    // alone, and is written again.
     row("receipt", Older, Starts),
     row("snapshot", Missing, Refused("restore")),
     row("snapshot", Empty, Refused("restore")),
     row("snapshot", OtherMember, Refused("restore")),
     row("snapshot", OtherCluster, Refused("restore")),
-    // It is what the log pointed to then, under the name of what it points to now.
+    // The snapshot of an earlier log, under the name of the present one.
     row("snapshot", Older, Refused("restore")),
-    // Those of a machine that becomes a manager, or was one: `member` says that it is one.
+    // Files of a machine that joins, or was removed: `member` shows that it is a member.
     row("manager/join.key", Stray, Starts),
     row("manager/init.pending", Stray, Starts),
     row("manager/roots.pem", Stray, Starts),
@@ -125,7 +125,7 @@ pub const ROWS: &[Row] = &[
     row("version", OtherMember, Starts),
     row("version", OtherCluster, Starts),
     row("version", Older, Starts),
-    // It names the process that has the directory, which the kernel knows.
+    // It names the process that holds the lock, which the kernel knows.
     row("lock", Missing, Regenerated),
     row("lock", Empty, Starts),
     row("lock", OtherMember, Starts),

@@ -1,0 +1,252 @@
+//! A secret, a config, or a registry credential. Only configs show their data.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use warren_proto::v1;
+use warren_types::Timestamp;
+
+use super::{TimeView, age, joined_names, rounded_bytes, short_id};
+use crate::output::{Column, TableRow, column, wide};
+
+/// A secret or config.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SecretObjectView {
+    id: String,
+    name: String,
+    version: u64,
+    created_at: TimeView,
+    updated_at: TimeView,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    labels: BTreeMap<String, String>,
+    /// Current version, from 1.
+    number: u64,
+    /// Size of that version in bytes.
+    size: u32,
+    /// Numbers of the stored versions.
+    kept: Vec<u64>,
+    /// Names of the services that use it.
+    services: Vec<String>,
+    /// Data of an inspected config.
+    #[serde(flatten)]
+    data: Option<ConfigDataView>,
+}
+
+/// The data of a config.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum ConfigDataView {
+    /// UTF-8 text.
+    Data(String),
+    /// Other data, in base64.
+    DataBase64(String),
+}
+
+impl ConfigDataView {
+    /// UTF-8 text unchanged, other data in base64.
+    pub fn new(bytes: &[u8]) -> Self {
+        match std::str::from_utf8(bytes) {
+            Ok(text) => Self::Data(text.to_owned()),
+            Err(_) => Self::DataBase64(base64(bytes)),
+        }
+    }
+}
+
+/// RFC 4648, section 4.
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let group = |three: &[u8]| {
+        let at = |i: usize| u32::from(three.get(i).copied().unwrap_or(0));
+        let bits = at(0) << 16 | at(1) << 8 | at(2);
+        let digit = move |i: usize| match i > three.len() {
+            true => '=',
+            false => char::from(DIGITS[(bits >> (18 - 6 * i) & 63) as usize]),
+        };
+        [digit(0), digit(1), digit(2), digit(3)]
+    };
+    bytes.chunks(3).flat_map(group).collect()
+}
+
+impl From<v1::Content> for SecretObjectView {
+    fn from(wire: v1::Content) -> Self {
+        // The kind is that of the request; only a credential has a user.
+        let v1::Content {
+            id,
+            kind: _,
+            name,
+            version,
+            created_at,
+            updated_at,
+            labels,
+            number,
+            size,
+            kept,
+            services,
+            user: _,
+        } = wire;
+        let (created_at, updated_at) = (TimeView::new(created_at), TimeView::new(updated_at));
+        Self { id, name, version, created_at, updated_at, labels, number, size, kept, services, data: None }
+    }
+}
+
+impl SecretObjectView {
+    /// Adds the data.
+    pub fn with_data(self, bytes: &[u8]) -> Self {
+        Self { data: Some(ConfigDataView::new(bytes)), ..self }
+    }
+}
+
+impl TableRow for SecretObjectView {
+    const COLUMNS: &'static [Column] = &[
+        column("NAME"),
+        column("NUMBER"),
+        column("SIZE"),
+        column("UPDATED"),
+        column("SERVICES"),
+        wide("AGE"),
+        wide("LABELS"),
+        wide("VERSION"),
+        column("ID"),
+    ];
+
+    fn cells(&self, wide: bool, now: Timestamp) -> Vec<String> {
+        let labels: Vec<String> = self.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        vec![
+            self.name.clone(),
+            self.number.to_string(),
+            rounded_bytes(self.size.into()),
+            format!("{} ago", age(self.updated_at.0, now)),
+            joined_names(&self.services, wide),
+            age(self.created_at.0, now),
+            labels.join(","),
+            self.version.to_string(),
+            if wide { self.id.clone() } else { short_id(&self.id) },
+        ]
+    }
+}
+
+/// A registry credential. The size is not shown, since it reveals the length of the password.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CredentialView {
+    id: String,
+    host: String,
+    user: String,
+    version: u64,
+    created_at: TimeView,
+    updated_at: TimeView,
+}
+
+impl From<v1::Content> for CredentialView {
+    fn from(wire: v1::Content) -> Self {
+        let v1::Content { id, name: host, user, version, created_at, updated_at, .. } = wire;
+        let (created_at, updated_at) = (TimeView::new(created_at), TimeView::new(updated_at));
+        Self { id, host, user, version, created_at, updated_at }
+    }
+}
+
+impl TableRow for CredentialView {
+    const COLUMNS: &'static [Column] =
+        &[column("HOST"), column("USER"), column("UPDATED"), wide("AGE"), wide("VERSION"), column("ID")];
+
+    fn cells(&self, wide: bool, now: Timestamp) -> Vec<String> {
+        vec![
+            self.host.clone(),
+            self.user.clone(),
+            format!("{} ago", age(self.updated_at.0, now)),
+            age(self.created_at.0, now),
+            self.version.to_string(),
+            if wide { self.id.clone() } else { short_id(&self.id) },
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::OutputFormat;
+    use crate::output::tests::{rendered, table_text_of};
+
+    fn wire() -> v1::Content {
+        v1::Content {
+            id: "3k2v9x0000000000000000abc".into(),
+            kind: v1::ContentKind::Config.into(),
+            name: "db".into(),
+            version: 9,
+            created_at: 1000,
+            updated_at: 4000,
+            labels: [("app".to_owned(), "shop".to_owned())].into(),
+            number: 3,
+            size: 2048,
+            kept: vec![2, 3],
+            services: ["web", "api", "a", "b", "c"].map(str::to_owned).into(),
+            user: String::new(),
+        }
+    }
+
+    #[test]
+    fn secret_objects_have_a_row_each() {
+        let unused = v1::Content { services: Vec::new(), labels: [].into(), ..wire() };
+        let contents = [wire(), unused].map(SecretObjectView::from);
+        insta::assert_snapshot!(table_text_of(&contents, false, Timestamp(9000)), @r"
+        NAME   NUMBER   SIZE   UPDATED   SERVICES                   ID
+        db     3        2KiB   5s ago    web, api, a and 2 others   3k2v9x0000
+        db     3        2KiB   5s ago                               3k2v9x0000
+        ");
+        insta::assert_snapshot!(rendered(OutputFormat::Yaml, &SecretObjectView::from(wire()).with_data(b"a: 1\n")), @r#"
+        id: 3k2v9x0000000000000000abc
+        name: db
+        version: 9
+        createdAt: "1970-01-01T00:00:01.000Z"
+        updatedAt: "1970-01-01T00:00:04.000Z"
+        labels:
+          app: shop
+        number: 3
+        size: 2048
+        kept:
+        - 2
+        - 3
+        services:
+        - web
+        - api
+        - a
+        - b
+        - c
+        data: |
+          a: 1
+        "#);
+        let document = serde_json::to_value(SecretObjectView::from(wire())).unwrap();
+        assert!(document.get("data").is_none() && document.get("dataBase64").is_none());
+    }
+
+    #[test]
+    fn binary_data_is_base64() {
+        for (bytes, wanted) in [
+            ("", ""),
+            ("f", "Zg=="),
+            ("fo", "Zm8="),
+            ("foo", "Zm9v"),
+            ("foob", "Zm9vYg=="),
+            ("fooba", "Zm9vYmE="),
+            ("foobar", "Zm9vYmFy"),
+        ] {
+            assert_eq!(base64(bytes.as_bytes()), wanted);
+        }
+        assert_eq!(ConfigDataView::new(b"\xff\xfe"), ConfigDataView::DataBase64("//4=".to_owned()));
+        let document = serde_json::to_value(SecretObjectView::from(wire()).with_data(b"\xff")).unwrap();
+        assert_eq!(document["dataBase64"], "/w==");
+    }
+
+    #[test]
+    fn registry_shows_user_and_no_password() {
+        let wire = v1::Content { name: "ghcr.io".into(), user: "ann".into(), size: 11, ..wire() };
+        insta::assert_snapshot!(table_text_of(&[CredentialView::from(wire.clone())], false, Timestamp(9000)), @r"
+        HOST      USER   UPDATED   ID
+        ghcr.io   ann    5s ago    3k2v9x0000
+        ");
+        let document = serde_json::to_value(CredentialView::from(wire)).unwrap();
+        let keys: Vec<&str> = document.as_object().unwrap().keys().map(String::as_str).collect();
+        assert_eq!(keys, ["createdAt", "host", "id", "updatedAt", "user", "version"]);
+    }
+}

@@ -1,0 +1,311 @@
+//! The observed state of a service, and whether it has reached a goal. Pure.
+
+mod check;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use warren_client::Change;
+use warren_proto::convert::task_state;
+use warren_proto::v1;
+use warren_types::TaskState;
+
+use super::{ServiceGoal, WaitGoal};
+use crate::view::task::{LOST, STOPPING, name};
+
+/// A service and its tasks, as last observed.
+#[derive(Debug, Clone, Default)]
+pub struct ServiceSnapshot {
+    service: KnownService,
+    tasks: BTreeMap<String, v1::Task>,
+}
+
+#[derive(Debug, Clone, Default)]
+enum KnownService {
+    #[default]
+    Unknown,
+    Present(Box<v1::Service>),
+    Gone,
+}
+
+/// Result of comparing a snapshot with a goal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WaitOutcome {
+    /// The goal is reached.
+    Reached,
+    /// The goal cannot be reached, for these reasons.
+    Failed(Vec<String>),
+    /// The goal is not reached yet.
+    Waiting,
+}
+
+impl ServiceSnapshot {
+    pub fn of(service: v1::Service, tasks: Vec<v1::Task>) -> Self {
+        let tasks = tasks.into_iter().map(|task| (task.id.clone(), task)).collect();
+        Self { service: KnownService::Present(Box::new(service)), tasks }
+    }
+
+    pub fn removed() -> Self {
+        Self { service: KnownService::Gone, tasks: BTreeMap::new() }
+    }
+
+    pub fn is_known(&self) -> bool {
+        !matches!(self.service, KnownService::Unknown)
+    }
+
+    /// Applies a change of the service or of a task; others are ignored.
+    pub fn update(&mut self, change: Change) {
+        match change {
+            Change::Service(service) => self.update_service(service),
+            Change::RemovedService(_) => *self = Self::removed(),
+            Change::Task(task) => self.update_task(task),
+            Change::RemovedTask(id) => {
+                self.tasks.remove(&id);
+            }
+            Change::Node(_) | Change::RemovedNode(_) | Change::Resync(_) => {}
+        }
+    }
+
+    fn update_task(&mut self, mut task: v1::Task) {
+        if let Some(known) = self.tasks.get(&task.id) {
+            // A polled task may be newer than a change that arrives later.
+            if (known.attempt, known.state) > (task.attempt, task.state) {
+                return;
+            }
+            // Changes contain no check results.
+            if known.attempt == task.attempt && task.checks.is_empty() {
+                task.checks.clone_from(&known.checks);
+            }
+        }
+        self.tasks.insert(task.id.clone(), task);
+    }
+
+    /// Keeps the rollout of the same revision, which changes do not contain.
+    fn update_service(&mut self, mut service: v1::Service) {
+        if let KnownService::Present(known) = &self.service
+            && known.revision == service.revision
+        {
+            service.rollout = service.rollout.or_else(|| known.rollout.clone());
+        }
+        self.service = KnownService::Present(Box::new(service));
+    }
+
+    /// Compares the snapshot with a goal.
+    pub fn evaluate(&self, wanted: &ServiceGoal) -> WaitOutcome {
+        match (&self.service, wanted.goal) {
+            (KnownService::Unknown, _) => WaitOutcome::Waiting,
+            (KnownService::Gone, WaitGoal::Gone) => WaitOutcome::Reached,
+            (KnownService::Present(_), WaitGoal::Gone) => WaitOutcome::Waiting,
+            (KnownService::Gone, WaitGoal::Running | WaitGoal::Scaled | WaitGoal::Updated) => {
+                WaitOutcome::Failed(vec!["the service was removed".to_owned()])
+            }
+            (KnownService::Present(service), _) if service.removing => {
+                WaitOutcome::Failed(vec!["the service is being removed".to_owned()])
+            }
+            // Another manager may answer with state from before the write.
+            (KnownService::Present(service), _) if service.version < wanted.version => WaitOutcome::Waiting,
+            (KnownService::Present(service), goal) => match superseded(service, wanted) {
+                Some(why) => WaitOutcome::Failed(vec![why]),
+                None if goal == WaitGoal::Updated => self.evaluate_updated(service, wanted),
+                None => self.evaluate_running(service, &wanted.finished_before),
+            },
+        }
+    }
+
+    fn evaluate_running(&self, service: &v1::Service, known: &BTreeSet<String>) -> WaitOutcome {
+        let new_tasks = self.tasks.values().filter(|task| !known.contains(&task.id));
+        let why: Vec<String> = new_tasks
+            .filter(|task| has_failed(task) || is_unhealthy(task))
+            .map(|task| format!("{}: {}", name(task), task_line(task)))
+            .collect();
+        if !why.is_empty() {
+            return WaitOutcome::Failed(why);
+        }
+        let left = self.tasks.values().any(|task| !has_slot(service, task.slot) && !task.removed);
+        if self.ready_slots(service) == desired_tasks(service) && !left {
+            WaitOutcome::Reached
+        } else {
+            WaitOutcome::Waiting
+        }
+    }
+
+    /// The manager counts the replaced tasks; whether the new tasks are ready follows from the snapshot.
+    fn evaluate_updated(&self, service: &v1::Service, wanted: &ServiceGoal) -> WaitOutcome {
+        // Another manager may answer with state from before the write.
+        let rollout = service.rollout.as_ref().filter(|_| service.revision == wanted.revision);
+        match rollout {
+            Some(v1::Rollout { stopped, .. }) if !stopped.is_empty() => {
+                WaitOutcome::Failed(vec![stopped.clone()])
+            }
+            Some(v1::Rollout { updated, total, waiting, .. }) if updated >= total && waiting.is_empty() => {
+                self.evaluate_running(service, &wanted.finished_before)
+            }
+            _ => WaitOutcome::Waiting,
+        }
+    }
+
+    /// Number of desired slots that have a ready task of the current spec.
+    fn ready_slots(&self, service: &v1::Service) -> u32 {
+        let serving = self.tasks.values().filter(|task| {
+            // A complete task is not started again.
+            let running = match state(task) {
+                Some(TaskState::Running) => task.ready && task.lost_since.is_none(),
+                state => state == Some(TaskState::Complete),
+            };
+            running && task.desired() == v1::Desired::Running && is_current(service, task)
+        });
+        let slots: BTreeSet<u32> =
+            serving.map(|task| task.slot).filter(|slot| has_slot(service, *slot)).collect();
+        u32::try_from(slots.len()).unwrap_or(u32::MAX)
+    }
+
+    /// One line about the whole service.
+    pub fn summary(&self, wanted: &ServiceGoal) -> String {
+        let left = self.tasks.values().filter(|task| !task.removed).count();
+        match (&self.service, wanted.goal) {
+            (KnownService::Present(service), WaitGoal::Running | WaitGoal::Scaled) => {
+                let (ready, all) = (self.ready_slots(service), desired_tasks(service));
+                format!("service {}: {ready} of {all} ready", wanted.name)
+            }
+            (KnownService::Present(service), WaitGoal::Updated) => {
+                let v1::Rollout { updated, total, .. } = service.rollout.clone().unwrap_or_default();
+                let ready = self.ready_slots(service);
+                let so_far = if updated < total || ready >= total {
+                    String::new()
+                } else {
+                    format!(", {ready} ready")
+                };
+                format!("service {}: {updated} of {total} updated{so_far}", wanted.name)
+            }
+            (_, WaitGoal::Running | WaitGoal::Scaled | WaitGoal::Updated) => {
+                format!("service {}", wanted.name)
+            }
+            (KnownService::Gone, WaitGoal::Gone) => format!("service {}: removed", wanted.name),
+            (_, WaitGoal::Gone) if left == 1 => format!("service {}: 1 task remaining", wanted.name),
+            (_, WaitGoal::Gone) => format!("service {}: {left} tasks remaining", wanted.name),
+        }
+    }
+
+    /// What the rollout waits for, then what the newest task of each slot waits for, ordered by slot; as (name, line).
+    pub fn waiting_for(&self, goal: WaitGoal) -> Vec<(String, String)> {
+        let mut lines = Vec::new();
+        if let (WaitGoal::Updated, KnownService::Present(service)) = (goal, &self.service)
+            && let Some(rollout) = service.rollout.as_ref().filter(|rollout| !rollout.waiting.is_empty())
+        {
+            lines.push(("update".to_owned(), rollout.waiting.clone()));
+        }
+        lines.extend(self.waiting_tasks(goal));
+        lines
+    }
+
+    fn waiting_tasks(&self, goal: WaitGoal) -> Vec<(String, String)> {
+        let mut newest: BTreeMap<u32, &v1::Task> = BTreeMap::new();
+        for task in self.tasks.values().filter(|task| !task.removed) {
+            let current = newest.entry(task.slot).or_insert(task);
+            if task_number(task) > task_number(current) {
+                *current = task;
+            }
+        }
+        let waiting = |task: &&v1::Task| match state(task) {
+            Some(TaskState::Running) => goal == WaitGoal::Gone || !task.ready,
+            Some(TaskState::Complete) => goal == WaitGoal::Gone,
+            _ => true,
+        };
+        newest.into_values().filter(waiting).map(|task| (name(task), task_line(task))).collect()
+    }
+}
+
+/// The task is no longer desired and has not ended yet.
+fn is_stopping(task: &v1::Task) -> bool {
+    task.desired() > v1::Desired::Running && !state(task).is_some_and(TaskState::is_terminal)
+}
+
+fn task_number(task: &v1::Task) -> u64 {
+    task.id.rsplit_once('-').and_then(|(_, number)| number.parse().ok()).unwrap_or(0)
+}
+
+fn state(task: &v1::Task) -> Option<TaskState> {
+    task_state(task.state).ok()
+}
+
+/// The worker does not try again: no attempts remain, or the task cannot run.
+fn has_failed(task: &v1::Task) -> bool {
+    matches!(state(task), Some(TaskState::Failed | TaskState::Rejected))
+}
+
+/// The task runs and its health check failed too often; the manager replaces the task.
+fn is_unhealthy(task: &v1::Task) -> bool {
+    state(task) == Some(TaskState::Running)
+        && task.health() == v1::Health::Unhealthy
+        && task.desired() <= v1::Desired::Running
+}
+
+/// Why a later write superseded the one that is waited for.
+fn superseded(service: &v1::Service, wanted: &ServiceGoal) -> Option<String> {
+    if service.revision > wanted.revision && wanted.goal != WaitGoal::Scaled {
+        return Some(format!("another client changed it: it is at revision {}", service.revision));
+    }
+    let (current, requested) = (desired_replicas(service)?, wanted.replicas?);
+    (current != requested)
+        .then(|| format!("another client scaled it: it has {current} replicas, not {requested}"))
+}
+
+/// Desired replicas of a replicated service; `None` for a global one.
+pub fn desired_replicas(service: &v1::Service) -> Option<u32> {
+    match service.spec.as_ref()?.mode? {
+        v1::service_spec::Mode::Replicated(replicated) => u32::try_from(replicated.replicas).ok(),
+        v1::service_spec::Mode::Global(v1::Global {}) => None,
+    }
+}
+
+/// Desired number of tasks.
+fn desired_tasks(service: &v1::Service) -> u32 {
+    match service.spec.as_ref().and_then(|spec| spec.mode) {
+        Some(v1::service_spec::Mode::Replicated(_)) => desired_replicas(service).unwrap_or(0),
+        // One per eligible node, counted by the manager.
+        Some(v1::service_spec::Mode::Global(v1::Global {})) => service.wanted,
+        None => 0,
+    }
+}
+
+/// Whether a slot is desired. The slots of a global service are numbers of nodes.
+fn has_slot(service: &v1::Service, slot: u32) -> bool {
+    let global = matches!(
+        service.spec.as_ref().and_then(|spec| spec.mode),
+        Some(v1::service_spec::Mode::Global(v1::Global {}))
+    );
+    global || slot <= desired_tasks(service)
+}
+
+/// Whether the task has the current spec: the current revision, or an older one that differs only in placement.
+fn is_current(service: &v1::Service, task: &v1::Task) -> bool {
+    let spec = service.spec.as_ref();
+    let same = |spec: &v1::ServiceSpec| spec.task == task.spec && spec.ports == task.ports;
+    task.revision == service.revision || (task.revision < service.revision && spec.is_some_and(same))
+}
+
+/// `STARTING on node-1, attempt 3: exited with 1; starts again in 4s`; `STOPPING on node-1` for a task that is being
+/// stopped; `health check: connection refused on port 80 (2 of 3), on node-1` for one that is not ready because of its
+/// health check.
+pub fn task_line(task: &v1::Task) -> String {
+    if let Some(check) = check::line(task) {
+        return check;
+    }
+    let ended = state(task).is_some_and(TaskState::is_terminal);
+    let mut line = match state(task) {
+        _ if task.lost_since.is_some() && !ended => LOST.to_owned(),
+        _ if is_stopping(task) => STOPPING.to_owned(),
+        Some(TaskState::Running) if !task.ready => "RUNNING, not ready".to_owned(),
+        Some(state) => state.as_str().to_owned(),
+        None => format!("state {}", task.state),
+    };
+    if !task.node_name.is_empty() {
+        line += &format!(" on {}", task.node_name);
+    }
+    if task.attempt > 1 {
+        line += &format!(", attempt {}", task.attempt);
+    }
+    if !task.reason.is_empty() {
+        line += &format!(": {}", task.reason);
+    }
+    line
+}

@@ -1,0 +1,93 @@
+//! Several managers: whoever answers is asked, and the contexts file follows where they are.
+
+use std::fs;
+use std::time::SystemTime;
+
+use warren_security::{CertificateAuthority, Identity, Role};
+
+use crate::user::CliUser;
+
+fn authority() -> CertificateAuthority {
+    CertificateAuthority::create("0000000000000000000000001", SystemTime::now()).unwrap()
+}
+
+/// A context with these addresses, `how` they are said, of an administrator.
+fn context(person: &CliUser, authority: &CertificateAuthority, how: &str) {
+    let identity = Identity::new(authority.cluster(), Role::Admin, "ann").unwrap();
+    let admin = authority.issue(&identity, SystemTime::now()).unwrap();
+    let (ca, certificate, key) =
+        (authority.certificate_pem(), admin.certificate_pem(), admin.key().pem().to_owned());
+    person.write_contexts(&format!(
+        "current = \"far\"\n[[contexts]]\nname = \"far\"\n{how}\nca = '''{ca}'''\ncertificate = '''{certificate}'''\n\
+         key = '''{key}'''\n"
+    ));
+}
+
+fn addresses(person: &CliUser) -> String {
+    let text = fs::read_to_string(person.path("contexts.toml")).unwrap();
+    let line = text.lines().find(|line| line.starts_with("address")).unwrap();
+    line.to_owned()
+}
+
+/// A port that nobody serves.
+fn unused_address() -> String {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+}
+
+#[test]
+fn contexts_file_is_updated_with_manager_addresses() {
+    let (person, authority) = (CliUser::new(), authority());
+    let (one, first) = person.manager.add_peer(&authority);
+    let (two, _second) = person.manager.add_peer(&authority);
+    // As it was written before there could be several.
+    context(&person, &authority, &format!("address = \"{one}\""));
+    person.ok(&["cluster", "info"]);
+    assert_eq!(addresses(&person), format!("address = \"{one}\""), "it was told nothing");
+    person.manager.set_advertised_managers(&[&one, &two]);
+    person.ok(&["cluster", "info"]);
+    assert_eq!(addresses(&person), format!("addresses = [\"{one}\", \"{two}\"]"));
+    drop(first);
+    person.manager.set_advertised_managers(&[&two, &one]);
+    for _ in 0..2 {
+        let info = person.ok(&["cluster", "info"]);
+        assert!(info.contains(&format!("managerAddress: {two}")), "{info}");
+        assert_eq!(
+            addresses(&person),
+            format!("addresses = [\"{two}\", \"{one}\"]"),
+            "who answered comes first"
+        );
+    }
+}
+
+#[test]
+fn several_managers_can_be_named_and_stale_answers_asked_for() {
+    let (person, authority, gone) = (CliUser::new(), authority(), unused_address());
+    let (one, _serving) = person.manager.add_peer(&authority);
+    context(&person, &authority, &format!("addresses = [\"{gone}\"]"));
+    let said = person.fails(5, &["cluster", "info"]);
+    assert!(said.contains(&format!("cannot reach the manager at {gone}")), "{said}");
+    let info = person.ok(&["--manager", &gone, "cluster", "info", "--manager", &one]);
+    assert!(info.contains(&one), "{info}");
+    let info = person.ok(&["cluster", "info", "--manager", &gone, "--manager", &one]);
+    assert!(info.contains(&one) && person.manager.stale() == 0, "{info}");
+    person.ok(&["cluster", "info", "--stale", "--manager", &one]);
+    assert_eq!(person.manager.stale(), 1);
+    let both = format!("{}, {gone}", unused_address());
+    let said = person.fails(5, &["cluster", "info", "--manager", &both.replace(' ', "")]);
+    assert!(said.contains(&both), "{said}");
+}
+
+#[test]
+fn read_only_contexts_file_does_not_fail_the_command() {
+    let (person, authority) = (CliUser::new(), authority());
+    let before = fs::read_to_string(person.path("contexts.toml")).unwrap();
+    person.manager.set_advertised_managers(&["10.0.0.7:8080"]);
+    person.ok(&["cluster", "info"]);
+    assert_eq!(fs::read_to_string(person.path("contexts.toml")).unwrap(), before);
+    let (one, _serving) = person.manager.add_peer(&authority);
+    context(&person, &authority, &format!("addresses = [\"{one}\"]"));
+    let lock = fs::File::open(person.path(".")).unwrap();
+    lock.lock().unwrap();
+    person.ok(&["cluster", "info"]);
+    assert_eq!(addresses(&person), format!("addresses = [\"{one}\"]"), "somebody else is writing");
+}

@@ -1,0 +1,51 @@
+//! The cluster as a whole.
+
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tonic::{Request, Response, Status};
+use warren_proto::v1;
+use warren_proto::v1::watch_event::Change;
+
+use super::{FakeApi, ResponseStream};
+
+#[tonic::async_trait]
+impl v1::cluster_server::Cluster for FakeApi {
+    type WatchStream = ResponseStream<v1::WatchEvent>;
+
+    async fn watch(&self, _: Request<v1::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let mut state = self.0.lock().unwrap();
+        let start = v1::WatchEvent { index: state.index, change: Some(Change::Resync(v1::Resync {})) };
+        sender.send(Ok(start)).unwrap();
+        state.watchers.push(sender);
+        Ok(Response::new(Box::pin(UnboundedReceiverStream::new(receiver))))
+    }
+
+    async fn info(&self, request: Request<v1::InfoRequest>) -> Result<Response<v1::InfoResponse>, Status> {
+        let info =
+            v1::InfoResponse { cluster_id: "c1".into(), ca_digest: "ab".repeat(32), ..Default::default() };
+        let mut answer = Response::new(info);
+        let mut state = self.0.lock().unwrap();
+        state.stale += usize::from(request.metadata().contains_key("warren-stale"));
+        if !state.managers.is_empty() {
+            answer.metadata_mut().insert("warren-managers", state.managers.parse().unwrap());
+        }
+        Ok(answer)
+    }
+
+    async fn loops(&self, _: Request<v1::LoopsRequest>) -> Result<Response<v1::LoopsResponse>, Status> {
+        let named = |name: &str, node: &str| {
+            let (name, node) = (name.to_owned(), node.to_owned());
+            v1::Loop { name, node, manager: "m1".into(), ..Default::default() }
+        };
+        let loops = vec![
+            named("planner", ""),
+            named("liveness", ""),
+            named("garbage", "node-1"),
+            named("garbage", "node-2"),
+        ];
+        let silent =
+            vec![v1::SilentManager { name: "m2".into(), why: "there is no connection to it".into() }];
+        Ok(Response::new(v1::LoopsResponse { loops, silent }))
+    }
+}

@@ -1,0 +1,177 @@
+//! Digests of nodes, managers, and join tokens.
+
+use warren_types::{
+    Availability, ManagerId, Member, Node, NodeCondition, NodeDescription, NodeId, NodeRole, NodeStatus,
+    Resources, Suffrage, Token,
+};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::{HashKind, extension, flags, halves, hash, labels, list, net, pair, text};
+use crate::state::DepartedManager;
+
+/// A node.
+pub(in crate::state) fn node(node: &Node) -> u64 {
+    let Node {
+        id,
+        name,
+        version,
+        created_at,
+        role,
+        labels: given,
+        availability,
+        description,
+        subnet,
+        status,
+        status_since,
+        session,
+        assignment_index: assignment,
+        conditions,
+        manager,
+    } = node;
+    let [high, low] = halves(id.0);
+    let status = match status {
+        NodeStatus::Unknown => 0,
+        NodeStatus::Ready => 1,
+        NodeStatus::Down => 2,
+    };
+    let known = hash([
+        HashKind::Node as u64,
+        high,
+        low,
+        text(name.as_str()),
+        *version,
+        created_at.0,
+        node_description(description),
+        net(subnet),
+        status,
+        status_since.0,
+        *session,
+        *assignment,
+        role_word(*role),
+        labels(given),
+        match availability {
+            Availability::Active => 1,
+            Availability::Pause => 2,
+            Availability::Drain => 3,
+        },
+    ]);
+    let known = extension(known, 1, list(conditions.iter().map(|condition| node_condition(*condition))));
+    extension(known, 2, manager.unwrap_or(0))
+}
+
+fn node_condition(condition: NodeCondition) -> u64 {
+    match condition {
+        NodeCondition::RuntimeUnavailable => 1,
+        NodeCondition::NetworkUnavailable => 2,
+        NodeCondition::DiskPressure => 3,
+        NodeCondition::MemoryPressure => 4,
+        NodeCondition::ClockSkew => 5,
+    }
+}
+
+/// A join token.
+pub(in crate::state) fn token(token: &Token) -> u64 {
+    let Token { id, version, role, hash: secret, created_at, expires_at, uses, max_uses } = token;
+    let [high, low] = halves(id.0);
+    hash([
+        HashKind::Token as u64,
+        high,
+        low,
+        *version,
+        role_word(*role),
+        xxh3_64(&secret.0),
+        created_at.0,
+        flags([expires_at.is_some(), max_uses.is_some()]).into(),
+        expires_at.unwrap_or_default().0,
+        pair(*uses, max_uses.unwrap_or(0)),
+    ])
+}
+
+fn role_word(role: NodeRole) -> u64 {
+    match role {
+        NodeRole::Worker => 1,
+        NodeRole::Manager => 2,
+    }
+}
+
+fn node_description(description: &NodeDescription) -> u64 {
+    let NodeDescription {
+        resources,
+        disk,
+        os,
+        architecture,
+        kernel,
+        runtime,
+        version,
+        address,
+        labels: given,
+    } = description;
+    let Resources { cpu, memory } = resources;
+    hash([
+        HashKind::NodeDescription as u64,
+        cpu.0,
+        memory.0,
+        text(architecture),
+        text(kernel),
+        text(runtime),
+        text(version),
+        text(address),
+        disk.0,
+        text(os),
+        labels(given),
+    ])
+}
+
+/// The address cursor of a node.
+pub(in crate::state) fn cursor(node: NodeId, place: u32) -> u64 {
+    let [high, low] = halves(node.0);
+    hash([HashKind::Cursor as u64, high, low, place.into()])
+}
+
+/// A manager.
+pub(in crate::state) fn member(held: &Member) -> u64 {
+    let Member {
+        member_id: member,
+        manager_id: id,
+        name,
+        address,
+        desired_suffrage: wanted,
+        replaces,
+        removing,
+        level,
+        version,
+        created_at,
+    } = held;
+    let [high, low] = halves(id.0);
+    let wanted = match wanted {
+        Suffrage::Voter => 1,
+        Suffrage::Learner => 2,
+    };
+    hash([
+        HashKind::Member as u64,
+        *member,
+        high,
+        low,
+        text(name.as_str()),
+        text(&address.to_string()),
+        wanted,
+        replaces.unwrap_or(0),
+        flags([replaces.is_some(), *removing]).into(),
+        u64::from(*level),
+        *version,
+        created_at.0,
+    ])
+}
+
+/// A manager that left.
+pub(in crate::state) fn departed_manager(manager: ManagerId, departed: DepartedManager) -> u64 {
+    let [high, low] = halves(manager.0);
+    let DepartedManager { member, index } = departed;
+    hash([HashKind::DepartedManager as u64, high, low, member, index])
+}
+
+/// A node that was removed at that entry.
+pub(in crate::state) fn removed_node(node: NodeId, index: u64) -> u64 {
+    let [high, low] = halves(node.0);
+    hash([HashKind::RemovedNode as u64, high, low, index])
+}

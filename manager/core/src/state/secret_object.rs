@@ -1,0 +1,66 @@
+//! Limits of secrets, configs and credentials, and which versions a revision uses.
+
+use std::collections::BTreeSet;
+
+use warren_types::{
+    Revision, SecretObjectKind, SecretObjectMount, SecretObjectVersion, ServiceName, TaskSpec, Violations,
+};
+
+use super::{Refusal, State};
+
+/// The most secret objects.
+pub const MAX_SECRET_OBJECTS: usize = 10_000;
+/// The most bytes of all of them, sealed, their kept versions too: snapshots contain them.
+pub const MAX_SECRET_OBJECTS_SIZE: u64 = 256 << 20;
+
+/// The secret objects that the task names, with their paths.
+fn secret_object_mounts(
+    task: &TaskSpec,
+) -> impl Iterator<Item = (String, SecretObjectKind, &SecretObjectMount)> {
+    let secrets = task.secrets.iter().enumerate();
+    let secrets = secrets.map(|(i, it)| (format!("secrets[{i}]"), SecretObjectKind::Secret, it));
+    let configs = task.configs.iter().enumerate();
+    secrets.chain(configs.map(|(i, it)| (format!("configs[{i}]"), SecretObjectKind::Config, it)))
+}
+
+impl State {
+    /// The current versions of the secrets and configs that the task names, sorted.
+    ///
+    /// # Errors
+    /// Those that do not exist; paths are relative to the task.
+    pub(super) fn resolve_secret_objects(
+        &self,
+        task: &TaskSpec,
+    ) -> Result<Vec<SecretObjectVersion>, Violations> {
+        let mut found = BTreeSet::new();
+        let mut violations = Violations::default();
+        for (path, kind, mount) in secret_object_mounts(task) {
+            let name = &mount.source;
+            let Some(content) = self.secret_object_by_name(kind, name) else {
+                let message =
+                    format!("there is no {kind} {name}; create it with `warren {kind} create {name} FILE`");
+                violations.add(format!("{path}.source"), message);
+                continue;
+            };
+            let (id, number) = (content.id, content.current_version());
+            found.insert(SecretObjectVersion { kind, name: name.clone(), id, number });
+        }
+        violations.into_result(found.into_iter().collect())
+    }
+
+    /// The versions of secrets and configs that the revision uses are still kept.
+    pub(super) fn check_kept_versions(
+        &self,
+        service: &ServiceName,
+        revision: &Revision,
+    ) -> Result<(), Refusal> {
+        let gone = |used: &&SecretObjectVersion| self.secret_object_data(&used.id, used.number).is_none();
+        match revision.secret_objects.iter().find(gone).cloned() {
+            None => Ok(()),
+            Some(SecretObjectVersion { kind, name, number, .. }) => {
+                let (service, revision) = (service.clone(), revision.number);
+                Err(Refusal::SecretObjectVersionGone { service, revision, kind, name, number })
+            }
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Checks the incarnation of the cluster. Every response to a user carries this manager's incarnation, and
+//! requests of callers that have seen a later one are rejected. A manager that was down when another one
+//! forced a new incarnation cannot learn of it while it cannot reach the others; its responses, and the
+//! changes it accepts, would belong to a superseded cluster.
+//!
+//! A user's or node's claim of a later incarnation is not proof, so only that caller is rejected. The same
+//! claim by a manager is trusted: see [`crate::peers`].
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use http::HeaderValue;
+use tonic::{Code, Status};
+use tower::{Layer, Service};
+use warren_core::State;
+use warren_proto::Problem;
+use warren_proto::status::{INCARNATION, OTHER_INCARNATION};
+use warren_types::Violation;
+
+use super::manager_addresses::is_user_request;
+use super::problem::status_of;
+use crate::peers::Peers;
+use crate::store::Store;
+
+/// Checks user requests against the cluster's incarnation.
+#[derive(Clone)]
+pub struct IncarnationLayer {
+    /// Holds the current incarnation.
+    pub store: Store,
+    /// Records that a caller has seen a later incarnation.
+    pub peers: Peers,
+}
+
+/// See [`IncarnationLayer`].
+#[derive(Clone)]
+pub struct IncarnationService<S> {
+    inner: S,
+    layer: IncarnationLayer,
+}
+
+impl<S> Layer<S> for IncarnationLayer {
+    type Service = IncarnationService<S>;
+
+    fn layer(&self, inner: S) -> IncarnationService<S> {
+        IncarnationService { inner, layer: self.clone() }
+    }
+}
+
+/// The incarnation of the cluster in `state`; 0 without a cluster.
+pub fn incarnation_of(state: &State) -> u64 {
+    state.cluster().map_or(0, |cluster| cluster.incarnation)
+}
+
+/// Rejects a caller that has seen the incarnation `seen` of the cluster if that is later than this manager's.
+///
+/// # Errors
+/// `Unavailable`, reason `OTHER_LIFE`: another manager may be in the later incarnation.
+pub fn check(store: &Store, peers: &Peers, seen: u64) -> Result<(), Status> {
+    let own = incarnation_of(&store.read().state);
+    // Without a state there is no incarnation; the manager catches up first.
+    if own == 0 || seen <= own {
+        return Ok(());
+    }
+    peers.record_later_incarnation(seen);
+    let message = format!(
+        "this manager is in incarnation {own} of the cluster, the caller has seen incarnation {seen}: ask a \
+         manager of that one; if it was created by mistake, make sure that none of its managers runs, and \
+         remove the line `life` from the contexts file"
+    );
+    Err(Problem::new(Code::Unavailable, OTHER_INCARNATION, message).into())
+}
+
+fn seen_incarnation<B>(request: &http::Request<B>) -> Result<u64, Status> {
+    let Some(value) = request.headers().get(INCARNATION) else { return Ok(0) };
+    let incarnation = value.to_str().ok().and_then(|text| text.parse().ok());
+    incarnation.ok_or_else(|| status_of(Violation::new(INCARNATION, "is not a number; leave it out")))
+}
+
+impl<S, B> Service<http::Request<B>> for IncarnationService<S>
+where
+    S: Service<http::Request<B>, Response = http::Response<tonic::body::Body>>,
+    S::Future: Send + 'static,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<S::Response, S::Error>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: http::Request<B>) -> Self::Future {
+        if !is_user_request(&request) {
+            return Box::pin(self.inner.call(request));
+        }
+        let IncarnationLayer { store, peers } = self.layer.clone();
+        let checked = seen_incarnation(&request).and_then(|seen| check(&store, &peers, seen));
+        let answer = checked.map(|()| self.inner.call(request));
+        Box::pin(async move {
+            let mut response = match answer {
+                Ok(answer) => answer.await?,
+                Err(status) => status.into_http(),
+            };
+            response
+                .headers_mut()
+                .insert(INCARNATION, HeaderValue::from(incarnation_of(&store.read().state)));
+            Ok(response)
+        })
+    }
+}

@@ -1,0 +1,154 @@
+//! Adds the addresses of all managers to every response to users, so that they can use another manager.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use http::HeaderValue;
+use tower::{Layer, Service};
+use warren_core::State;
+use warren_security::{Peer, Role};
+use warren_types::{Member, MemberId};
+
+use crate::store::Store;
+
+/// Header of responses to users: manager addresses as `HOST:PORT`, separated by commas; the responding one
+/// first.
+pub const MANAGERS_HEADER: &str = "warren-managers";
+
+/// Adds [`MANAGERS_HEADER`] to responses.
+#[derive(Clone)]
+pub struct ManagerAddressesLayer {
+    /// Holds the managers.
+    pub store: Store,
+    /// The responding manager.
+    pub member_id: MemberId,
+}
+
+/// See [`ManagerAddressesLayer`].
+#[derive(Clone)]
+pub struct ManagerAddressesService<S> {
+    inner: S,
+    layer: ManagerAddressesLayer,
+}
+
+impl<S> Layer<S> for ManagerAddressesLayer {
+    type Service = ManagerAddressesService<S>;
+
+    fn layer(&self, inner: S) -> ManagerAddressesService<S> {
+        ManagerAddressesService { inner, layer: self.clone() }
+    }
+}
+
+/// Whether the caller is a user. Agents receive the addresses over their sessions; anonymous callers never
+/// do.
+pub(super) fn is_user_request<B>(request: &http::Request<B>) -> bool {
+    match request.extensions().get::<Peer>().map(Peer::origin) {
+        Some(Peer::Local { .. }) => true,
+        Some(Peer::Certificate { identity, .. }) => matches!(identity.role(), Role::Viewer | Role::Admin),
+        Some(Peer::Anonymous { .. } | Peer::Relayed { .. }) | None => false,
+    }
+}
+
+/// Addresses of the managers that are not being removed; the responding one first.
+fn manager_addresses(state: &State, responding: MemberId) -> String {
+    let mut members: Vec<&Member> =
+        state.members().map(|member| &**member).filter(|it| !it.removing).collect();
+    members.sort_by_key(|member| (member.member_id != responding, member.member_id));
+    let mut addresses: Vec<String> = Vec::with_capacity(members.len());
+    for member in members {
+        let address = member.address.to_string();
+        // A manager and its replacement share one address.
+        if !addresses.contains(&address) {
+            addresses.push(address);
+        }
+    }
+    addresses.join(",")
+}
+
+impl<S, B, A> Service<http::Request<B>> for ManagerAddressesService<S>
+where
+    S: Service<http::Request<B>, Response = http::Response<A>>,
+    S::Future: Send + 'static,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<S::Response, S::Error>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: http::Request<B>) -> Self::Future {
+        let is_user = is_user_request(&request);
+        let (answer, layer) = (self.inner.call(request), self.layer.clone());
+        Box::pin(async move {
+            let mut response = answer.await?;
+            if is_user {
+                let all = manager_addresses(&layer.store.read().state, layer.member_id);
+                // Addresses consist of ASCII letters, digits and punctuation.
+                if let Ok(value) = HeaderValue::from_str(&all)
+                    && !all.is_empty()
+                {
+                    response.headers_mut().insert(MANAGERS_HEADER, value);
+                }
+            }
+            Ok(response)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use warren_core::{Command, FEATURE_LEVEL};
+    use warren_types::{ClusterId, Id, ManagerId, NodeRole, Timestamp, TokenHash, TokenId};
+
+    const AT: Timestamp = Timestamp(1);
+
+    #[test]
+    fn answering_manager_is_first_and_leaving_ones_are_omitted() {
+        let hash = TokenHash([7; 32]);
+        let join = |number: u8, address: u8| Command::JoinManager {
+            hash,
+            id: ManagerId(Id(number.into())),
+            name: format!("m{number}").parse().unwrap(),
+            address: format!("10.0.0.{address}:8080").parse().unwrap(),
+            level: FEATURE_LEVEL,
+            at: AT,
+        };
+        let (id, ranges) = (ClusterId(Id(1)), vec!["10.0.0.0/8".parse().unwrap()]);
+        let commands = [
+            Command::CreateCluster { id, ranges, feature_level: FEATURE_LEVEL, at: AT },
+            Command::RegisterMember {
+                member: 1,
+                id: ManagerId(Id(1)),
+                name: "m1".parse().unwrap(),
+                address: "10.0.0.1:8080".parse().unwrap(),
+                level: FEATURE_LEVEL,
+                at: AT,
+            },
+            Command::CreateToken {
+                id: TokenId(Id(5)),
+                role: NodeRole::Manager,
+                hash,
+                expires_at: None,
+                max_uses: None,
+                at: AT,
+            },
+            join(2, 2),
+            join(3, 3),
+            join(4, 4),
+            // Replaces the third manager.
+            join(5, 3),
+            Command::RemoveMember { member: 4, at: AT },
+        ];
+        let mut state = State::new();
+        for (index, command) in (1..).zip(&commands) {
+            state.apply(1, index, command);
+        }
+        assert_eq!(state.members().count(), 5);
+        assert_eq!(manager_addresses(&state, 2), "10.0.0.2:8080,10.0.0.1:8080,10.0.0.3:8080");
+        assert_eq!(manager_addresses(&state, 4), "10.0.0.1:8080,10.0.0.2:8080,10.0.0.3:8080");
+        assert_eq!(manager_addresses(&State::new(), 1), "");
+    }
+}

@@ -1,0 +1,240 @@
+//! Secrets, configs and registry credentials. Their bytes are encrypted on arrival, and decrypted only for
+//! permitted readers: the bytes of configs, and the user name of a credential.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tonic::{Code, Request, Response, Status};
+use warren_core::{Command, State};
+use warren_proto::convert::{check_secret_object_data, parse_field, secret_object_kind};
+use warren_proto::status::Problem;
+use warren_proto::v1::{self, contents_server};
+use warren_types::secret_object::validate_registry_name;
+use warren_types::spec::validate_labels;
+use warren_types::{
+    Login, SecretObject, SecretObjectId, SecretObjectKind, SecretObjectName, Timestamp, Violations,
+};
+
+use super::Api;
+use super::authorization::caller_name;
+use super::paging::Page;
+use super::problem::{secret_object_unreadable, status_of};
+
+/// A parsed create request without the bytes.
+#[derive(Debug)]
+struct SecretObjectRequest {
+    id: SecretObjectId,
+    kind: SecretObjectKind,
+    name: SecretObjectName,
+    labels: BTreeMap<String, String>,
+}
+
+impl SecretObjectRequest {
+    fn parse(request: &v1::CreateContentRequest) -> Result<Self, Violations> {
+        let v1::CreateContentRequest { id, kind, name, labels, data } = request;
+        let mut wrong = Violations::default();
+        let id = parse_field("id", id).map_err(|inner| wrong.0.extend(inner.0)).ok();
+        let kind = secret_object_kind(*kind).map_err(|inner| wrong.nest("kind", inner)).ok();
+        let name: Option<SecretObjectName> =
+            parse_field("name", name).map_err(|inner| wrong.0.extend(inner.0)).ok();
+        if let (Some(SecretObjectKind::Credential), Some(name)) = (kind, &name)
+            && let Err(why) = validate_registry_name(name)
+        {
+            wrong.add("name", format!("{name} {why}"));
+        }
+        validate_labels(labels, &mut wrong);
+        if let Err(violation) = check_secret_object_data(kind, data) {
+            wrong.0.push(violation);
+        }
+        let parsed = || Some(Self { id: id?, kind: kind?, name: name?, labels: labels.clone() });
+        let parsed = wrong.into_result(parsed())?;
+        Ok(parsed.expect("missing fields are violations"))
+    }
+}
+
+/// The kind named in a request.
+fn parse_kind(wire: i32) -> Result<SecretObjectKind, Status> {
+    secret_object_kind(wire).map_err(|inner| {
+        let mut wrong = Violations::default();
+        wrong.nest("kind", inner);
+        status_of(wrong)
+    })
+}
+
+fn not_readable(kind: SecretObjectKind) -> Status {
+    let message = format!("{kind} values cannot be read back; only tasks that use the {kind} receive them");
+    Problem::new(Code::PermissionDenied, "NEVER_SHOWN", message).into()
+}
+
+fn version_not_kept(object: &SecretObject, number: u64) -> Status {
+    let SecretObject { kind, name, versions, .. } = object;
+    let kept: Vec<String> = versions.keys().map(ToString::to_string).collect();
+    let message = format!("{kind} {name} has no version {number}; available: {}", kept.join(", "));
+    Problem::new(Code::NotFound, "NO_VERSION", message).into()
+}
+
+impl Api {
+    /// The object without its bytes, with the names of the services that use it.
+    fn show_secret_object(&self, state: &State, object: &SecretObject) -> v1::Content {
+        let mut services: Vec<String> =
+            state.secret_object_users(&object.id).map(|service| service.spec.name.to_string()).collect();
+        services.sort_unstable();
+        v1::Content { services, user: self.credential_username(object).unwrap_or_default(), ..object.into() }
+    }
+
+    /// The user name of a credential.
+    fn credential_username(&self, object: &SecretObject) -> Option<String> {
+        let (_, newest) =
+            object.versions.last_key_value().filter(|_| object.kind == SecretObjectKind::Credential)?;
+        let opened = self.secret_object_key.open(object.id, newest);
+        // The failure is logged; the other fields are shown anyway.
+        let opened = opened.map_err(|error| secret_object_unreadable(object.id, &error)).ok()?;
+        let login: Option<Login> = std::str::from_utf8(&opened).ok()?.parse().ok();
+        login.map(|login| login.user)
+    }
+
+    /// Logs a write and returns the object as the write left it.
+    fn log_and_show(&self, caller: &str, object: &SecretObject, what: &str) -> Response<v1::Content> {
+        let SecretObject { id, kind, name, .. } = object;
+        tracing::info!(%caller, object = %id, %name, number = object.current_version(), "{kind} {what}");
+        Response::new(self.show_secret_object(&self.store.read().state, object))
+    }
+}
+
+#[tonic::async_trait]
+impl contents_server::Contents for Api {
+    async fn create(
+        &self,
+        request: Request<v1::CreateContentRequest>,
+    ) -> Result<Response<v1::Content>, Status> {
+        let caller = caller_name(&request);
+        let SecretObjectRequest { id, kind, name, labels } =
+            SecretObjectRequest::parse(request.get_ref()).map_err(status_of)?;
+        let content = self.secret_object_key.seal(id, &request.get_ref().data);
+        let at: Timestamp = self.clock.now();
+        let command = Command::CreateSecretObject { id, kind, name, labels, data: content, at };
+        let created: Arc<SecretObject> = self.write(command).await?;
+        Ok(self.log_and_show(&caller, &created, "created"))
+    }
+
+    async fn update(
+        &self,
+        request: Request<v1::UpdateContentRequest>,
+    ) -> Result<Response<v1::Content>, Status> {
+        let caller = caller_name(&request);
+        let v1::UpdateContentRequest { kind, reference, version, data } = request.get_ref();
+        let kind = parse_kind(*kind)?;
+        check_secret_object_data(Some(kind), data).map_err(status_of)?;
+        let id = self.read_latest().await?.state.find_secret_object(kind, reference).map_err(status_of)?.id;
+        let content = self.secret_object_key.seal(id, data);
+        let command = Command::UpdateSecretObject { id, version: *version, content, at: self.clock.now() };
+        let updated: Arc<SecretObject> = self.write(command).await?;
+        Ok(self.log_and_show(&caller, &updated, "updated"))
+    }
+
+    async fn get(&self, request: Request<v1::ContentReference>) -> Result<Response<v1::Content>, Status> {
+        let v1::ContentReference { kind, reference } = request.get_ref();
+        let published = self.read(&request).await?;
+        let content = published.state.find_secret_object(parse_kind(*kind)?, reference).map_err(status_of)?;
+        Ok(Response::new(self.show_secret_object(&published.state, content)))
+    }
+
+    async fn read(
+        &self,
+        request: Request<v1::ReadContentRequest>,
+    ) -> Result<Response<v1::ContentBytes>, Status> {
+        let v1::ReadContentRequest { kind, reference, number } = request.get_ref();
+        let kind = parse_kind(*kind)?;
+        if kind != SecretObjectKind::Config {
+            return Err(not_readable(kind));
+        }
+        let published = self.read(&request).await?;
+        let content = published.state.find_secret_object(kind, reference).map_err(status_of)?;
+        let number = number.unwrap_or_else(|| content.current_version());
+        let sealed = content.versions.get(&number).ok_or_else(|| version_not_kept(content, number))?;
+        let opened = self.secret_object_key.open(content.id, sealed);
+        let opened = opened.map_err(|error| secret_object_unreadable(content.id, &error))?;
+        Ok(Response::new(v1::ContentBytes { number, data: opened.to_vec().into() }))
+    }
+
+    async fn list(
+        &self,
+        request: Request<v1::ListContentsRequest>,
+    ) -> Result<Response<v1::ListContentsResponse>, Status> {
+        let v1::ListContentsRequest { kind, page_size, page_token } = request.get_ref();
+        let kind = parse_kind(*kind)?;
+        let page = Page::<SecretObjectName>::parse(*page_size, page_token)?;
+        let published = self.read(&request).await?;
+        let later = published.state.secret_objects_after(kind, page.after.as_ref());
+        let (contents, next_page_token) = page.cut(later, |content| content.name.clone());
+        let contents =
+            contents.iter().map(|content| self.show_secret_object(&published.state, content)).collect();
+        Ok(Response::new(v1::ListContentsResponse { contents, next_page_token }))
+    }
+
+    async fn remove(&self, request: Request<v1::ContentReference>) -> Result<Response<v1::Content>, Status> {
+        let caller = caller_name(&request);
+        let v1::ContentReference { kind, reference } = request.get_ref();
+        let published = self.read_latest().await?;
+        let id = published.state.find_secret_object(parse_kind(*kind)?, reference).map_err(status_of)?.id;
+        let removed: Arc<SecretObject> =
+            self.write(Command::RemoveSecretObject { id, at: self.clock.now() }).await?;
+        Ok(self.log_and_show(&caller, &removed, "removed"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use warren_types::Violation;
+
+    use super::*;
+
+    fn valid_request() -> v1::CreateContentRequest {
+        v1::CreateContentRequest {
+            id: "0".repeat(25),
+            kind: v1::ContentKind::Secret.into(),
+            name: "db".into(),
+            labels: BTreeMap::new(),
+            data: vec![7; 32].into(),
+        }
+    }
+
+    #[track_caller]
+    fn assert_rejected(request: v1::CreateContentRequest, wanted: &[&str]) -> Vec<Violation> {
+        let wrong = SecretObjectRequest::parse(&request).unwrap_err().0;
+        assert_eq!(wrong.iter().map(|violation| violation.path.as_str()).collect::<Vec<_>>(), wanted);
+        wrong
+    }
+
+    #[test]
+    fn create_with_invalid_fields_names_each() {
+        assert_eq!(SecretObjectRequest::parse(&valid_request()).unwrap().kind, SecretObjectKind::Secret);
+        let labels = BTreeMap::from([("no key".to_owned(), String::new())]);
+        let wrong = v1::CreateContentRequest {
+            id: "!".into(),
+            kind: 9,
+            name: "a b".into(),
+            labels,
+            data: Default::default(),
+        };
+        assert_rejected(wrong, &["id", "kind", "name", "labels[\"no key\"]", "data"]);
+        let large = v1::CreateContentRequest { data: vec![0; (1 << 20) + 1].into(), ..valid_request() };
+        let wrong = assert_rejected(large, &["data"]);
+        assert!(wrong[0].message.contains("has 1048577 bytes"), "{wrong:?}");
+        let most = v1::CreateContentRequest { data: vec![0; 1 << 20].into(), ..valid_request() };
+        assert!(SecretObjectRequest::parse(&most).is_ok());
+    }
+
+    #[test]
+    fn credential_requires_registry_login() {
+        let login = |name: &str, data: &'static [u8]| v1::CreateContentRequest {
+            kind: v1::ContentKind::Credential.into(),
+            name: name.into(),
+            data: data.into(),
+            ..valid_request()
+        };
+        assert!(SecretObjectRequest::parse(&login("registry.lan:5000", b"ann\nhunter2")).is_ok());
+        let wrong = assert_rejected(login("Registry", b"hunter2"), &["name", "data"]);
+        assert!(!format!("{wrong:?}").contains("hunter2"), "{wrong:?}");
+    }
+}

@@ -1,0 +1,59 @@
+//! The periodic work of a manager.
+
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+
+use rand::RngExt;
+use warren_control::{BackgroundTasks, BoxError, Clock, RunnerSettings, Shutdown, SystemClock, WorkQueue};
+
+use crate::background;
+use crate::ca::ManagerKeys;
+use crate::controllers::key::ReconcileKey;
+use crate::controllers::planner::Planner;
+use crate::controllers::trigger::{ReconcileTrigger, SWEEP_INTERVAL, SWEEP_TASK};
+use crate::session::SessionRegistry;
+use crate::store::Store;
+
+/// Keys that may be queued for the planners; each service has two.
+const MAX_QUEUED_KEYS: usize = 1 << 16;
+
+/// Renews this machine's certificates in time.
+pub(super) fn renew_certificates(
+    keys: &Arc<ManagerKeys>,
+    clock: &Arc<SystemClock>,
+    loops: &BackgroundTasks,
+    interval: Duration,
+) {
+    let (keys, clock, chance) = (keys.clone(), clock.clone(), rand::rng().random());
+    loops.spawn("certificates", interval, move || {
+        let (keys, now) = (keys.clone(), UNIX_EPOCH + Duration::from_millis(clock.unix_millis()));
+        async move {
+            let renewed = tokio::task::spawn_blocking(move || keys.renew(now, chance)).await;
+            Ok::<(), BoxError>(renewed??)
+        }
+    });
+}
+
+/// Triggers `planner` for each change in `store`, and periodically for everything.
+pub(super) fn start_controllers(
+    planner: Planner,
+    store: &Store,
+    registry: &SessionRegistry,
+    loops: &BackgroundTasks,
+    shutdown: &Shutdown,
+) {
+    let queue: WorkQueue<ReconcileKey> = WorkQueue::new(MAX_QUEUED_KEYS);
+    let keys = queue.handle();
+    let planner = Arc::new(planner);
+    loops.spawn_queue("planner", queue, RunnerSettings::default(), move |key| {
+        let planner = planner.clone();
+        async move { planner.run(key).await }
+    });
+    let waker = Arc::new(ReconcileTrigger::new(store.clone(), registry.clone(), keys));
+    let sweeper = waker.clone();
+    loops.spawn(SWEEP_TASK, SWEEP_INTERVAL, move || {
+        sweeper.wake_all();
+        std::future::ready(Ok::<(), BoxError>(()))
+    });
+    background::spawn(shutdown, "waker", async move { waker.run().await });
+}

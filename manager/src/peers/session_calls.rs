@@ -1,0 +1,39 @@
+//! The calls of the Peers service that concern sessions with workers. [`super::server::PeerServer`] checks
+//! the caller and delegates them.
+
+use std::pin::Pin;
+
+use tokio_stream::Stream;
+use tonic::{Status, Streaming};
+use warren_proto::v1;
+use warren_types::MemberId;
+
+/// Progress updates until the caller or this manager ends the stream.
+pub type ProgressStream = Pin<Box<dyn Stream<Item = Result<v1::ProgressNews, Status>> + Send>>;
+/// The worker's frames of a relayed stream.
+pub type RelayStream = Pin<Box<dyn Stream<Item = Result<v1::StreamFrame, Status>> + Send>>;
+
+/// Handles the calls. `from` is the calling member.
+#[tonic::async_trait]
+pub trait SessionCalls: Send + Sync + 'static {
+    /// Reports of the local sessions that are not replicated.
+    async fn list_node_reports(
+        &self,
+        from: MemberId,
+        request: v1::HeardRequest,
+    ) -> Result<v1::HeardResponse, Status>;
+
+    /// Progress updates of the local sessions from now on.
+    async fn watch_progress(
+        &self,
+        from: MemberId,
+        request: v1::ProgressRequest,
+    ) -> Result<ProgressStream, Status>;
+
+    /// Opens a stream to a worker with a local session.
+    async fn relay_stream(
+        &self,
+        from: MemberId,
+        inbound: Streaming<v1::RelayFrame>,
+    ) -> Result<RelayStream, Status>;
+}

@@ -1,0 +1,131 @@
+//! Computes the start configuration from the settings and the host. Pure.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+use ipnet::Ipv4Net;
+use warren_log::LogEngine;
+use warren_process::{CommandError, ExitKind, HostInfo, MetricsListen};
+use warren_types::{ManagerAddress, NodeName};
+
+use super::context::bootstrap_addresses;
+use super::{AdvertiseAddress, ManagerSettings, ManagerStartOutcome, START_FAILED, write_admin_context};
+use crate::manager::Manager;
+
+const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 8080);
+
+/// The start configuration, with all defaults resolved.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ManagerSetup {
+    /// Directory of all persistent data.
+    pub data_dir: PathBuf,
+    /// Directory of the socket.
+    pub run_dir: PathBuf,
+    /// Listen address.
+    pub listen: SocketAddr,
+    /// Host that other machines use, without a port.
+    pub advertise_host: String,
+    /// Port that other machines use, if it is not the listen port.
+    pub advertise_port: Option<u16>,
+    /// Address ranges of task networks.
+    pub cluster_ranges: Vec<Ipv4Net>,
+    /// Storage engine of the log.
+    pub log_engine: LogEngine,
+    /// Vote although the log lacks acknowledged entries.
+    pub accept_data_loss: bool,
+    /// Address of the metrics endpoint.
+    pub metrics_listen: MetricsListen,
+    /// Name of this manager.
+    pub name: NodeName,
+}
+
+impl ManagerSetup {
+    /// The configuration for this machine.
+    ///
+    /// # Errors
+    /// The host name is not a valid name, and no other is given.
+    pub fn new(data_dir: PathBuf, told: &ManagerSettings, machine: &HostInfo) -> Result<Self, CommandError> {
+        let flags = &told.flags;
+        let name = machine.node_name(flags.name.as_ref())?;
+        let listen = flags.listen.unwrap_or(DEFAULT_LISTEN);
+        let own = Some(listen.ip()).filter(|ip| !ip.is_unspecified());
+        let own = own.or(machine.address).unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
+        let host =
+            flags.advertise.as_ref().map_or_else(|| own.to_string(), |advertise| advertise.host.clone());
+        let port = flags.advertise.as_ref().and_then(|advertise| advertise.port);
+        let ranges = match flags.cluster_range.as_slice() {
+            [] => vec![Ipv4Net::new(Ipv4Addr::new(10, 210, 0, 0), 16).expect("16 is a prefix length")],
+            given => given.to_vec(),
+        };
+        let log_engine = flags.log_engine.unwrap_or_default();
+        let accept_data_loss = flags.accept_data_loss;
+        let (run_dir, metrics_listen) = (told.node.run_dir(), told.node.metrics_listen());
+        Ok(Self {
+            data_dir,
+            run_dir,
+            listen,
+            advertise_host: host,
+            advertise_port: port,
+            cluster_ranges: ranges,
+            log_engine,
+            accept_data_loss,
+            metrics_listen,
+            name,
+        })
+    }
+
+    /// The advertised address, as the manager gets it.
+    pub fn advertise(&self) -> AdvertiseAddress {
+        AdvertiseAddress { host: self.advertise_host.clone(), port: self.advertise_port }
+    }
+
+    /// The manager's address before it listens.
+    ///
+    /// # Errors
+    /// The port will be chosen at start and is not known yet.
+    pub fn join_address(&self) -> Result<ManagerAddress, CommandError> {
+        self.advertise().resolve(self.listen.port()).map_err(|error| {
+            let why = format!("the address of this manager must be known before it joins: {error}");
+            CommandError::new(ExitKind::Usage, START_FAILED, why, "give a port with --listen or --advertise")
+        })
+    }
+
+    /// The manager's address once the port is known.
+    pub fn advertised(&self, bound: SocketAddr) -> String {
+        with_port(&self.advertise_host, self.advertise_port.unwrap_or(bound.port()))
+    }
+
+    /// The address for a worker in the same process.
+    pub fn local_address(bound: SocketAddr) -> String {
+        match bound.ip() {
+            ip if ip.is_unspecified() => with_port("127.0.0.1", bound.port()),
+            _ => bound.to_string(),
+        }
+    }
+
+    /// The message after the start: the result, the admin context, and how other machines join. `None` for a
+    /// resumed manager.
+    pub fn startup_message(&self, manager: &Manager, begun: &ManagerStartOutcome) -> Option<String> {
+        let address = self.advertised(manager.address());
+        let mut text = match begun {
+            ManagerStartOutcome::Resumed => return None,
+            ManagerStartOutcome::Initialized => {
+                format!("cluster {} is available at {address}\n", manager.cluster())
+            }
+            ManagerStartOutcome::Joined(text) => text.clone(),
+        };
+        let others = bootstrap_addresses(&self.data_dir);
+        let (roots, admin) = (manager.roots(), manager.admin());
+        let context = write_admin_context(&address, &others, manager.cluster(), &roots, &admin);
+        text += context.as_deref().unwrap_or_default();
+        let hint = |role: &str| {
+            format!("  warren {role} join {address} --token $(warren token create --role {role} --quiet)\n")
+        };
+        text += &format!("to add machines, run on them\n{}{}", hint("worker"), hint("manager"));
+        Some(text)
+    }
+}
+
+fn with_port(host: &str, port: u16) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+}

@@ -1,0 +1,87 @@
+//! Nodes and join tokens.
+
+use std::collections::BTreeSet;
+
+use warren_proto::convert::{availability, node_condition, node_role, node_status};
+use warren_proto::v1;
+use warren_types::{Node, NodeCondition, Token, Violations};
+
+use super::super::read::{parse, required, timestamp, token_hash};
+use super::super::write::hash_bytes;
+
+pub(super) fn stored_node(node: &Node, address_cursor: u32) -> v1::StoredNode {
+    v1::StoredNode {
+        id: node.id.to_string(),
+        name: node.name.to_string(),
+        version: node.version,
+        created_at: node.created_at.0,
+        description: Some((&node.description).into()),
+        subnet: node.subnet.to_string(),
+        status: v1::NodeStatus::from(node.status).into(),
+        status_since: node.status_since.0,
+        session: node.session,
+        assignment: node.assignment_index,
+        address_cursor,
+        role: v1::NodeRole::from(node.role).into(),
+        labels: node.labels.clone(),
+        availability: v1::Availability::from(node.availability).into(),
+        conditions: wire_conditions(&node.conditions),
+        member: node.manager.unwrap_or(0),
+    }
+}
+
+pub(super) fn node(stored: v1::StoredNode) -> Result<Node, Violations> {
+    Ok(Node {
+        id: parse("node.id", &stored.id)?,
+        name: parse("node.name", &stored.name)?,
+        version: stored.version,
+        created_at: timestamp(stored.created_at),
+        role: node_role(stored.role)?,
+        labels: stored.labels,
+        availability: availability(stored.availability)?,
+        description: required("node.description", stored.description)?.try_into()?,
+        subnet: parse("node.subnet", &stored.subnet)?,
+        status: node_status(stored.status)?,
+        status_since: timestamp(stored.status_since),
+        session: stored.session,
+        assignment_index: stored.assignment,
+        conditions: conditions(&stored.conditions)?,
+        manager: (stored.member > 0).then_some(stored.member),
+    })
+}
+
+/// Wire values in order.
+pub(in crate::raft::codec) fn wire_conditions(conditions: &BTreeSet<NodeCondition>) -> Vec<i32> {
+    conditions.iter().map(|condition| v1::NodeCondition::from(*condition).into()).collect()
+}
+
+/// Parses the output of [`wire_conditions`].
+pub(in crate::raft::codec) fn conditions(wire: &[i32]) -> Result<BTreeSet<NodeCondition>, Violations> {
+    wire.iter().map(|condition| node_condition(*condition)).collect()
+}
+
+pub(super) fn stored_token(token: &Token) -> v1::StoredToken {
+    v1::StoredToken {
+        id: token.id.to_string(),
+        version: token.version,
+        role: v1::NodeRole::from(token.role).into(),
+        hash: hash_bytes(&token.hash),
+        created_at: token.created_at.0,
+        expires_at: token.expires_at.map(|at| at.0),
+        uses: token.uses,
+        max_uses: token.max_uses,
+    }
+}
+
+pub(super) fn token(stored: v1::StoredToken) -> Result<Token, Violations> {
+    Ok(Token {
+        id: parse("token.id", &stored.id)?,
+        version: stored.version,
+        role: node_role(stored.role)?,
+        hash: token_hash("token.hash", &stored.hash)?,
+        created_at: timestamp(stored.created_at),
+        expires_at: stored.expires_at.map(timestamp),
+        uses: stored.uses,
+        max_uses: stored.max_uses,
+    })
+}

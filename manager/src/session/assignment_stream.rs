@@ -1,0 +1,99 @@
+//! Computes the next frames that a session sends to its worker.
+
+use prost::Message;
+use tonic::Status;
+use warren_core::State;
+use warren_core::session::{AssignmentDiff, AssignmentUpdate, SentAssignment};
+use warren_proto::v1;
+use warren_proto::v1::manager_frame::Frame;
+use warren_types::{AssignmentVersion, NodeId, TaskId, Timestamp};
+
+use crate::api::problem::node_removed;
+
+/// The manager's side of one worker's assignment: what was sent last.
+pub struct AssignmentStream {
+    node: NodeId,
+    sent: SentAssignment,
+    /// The node settings sent last, encoded, which is much smaller than decoded. Empty before the welcome.
+    sent_settings: Box<[u8]>,
+}
+
+impl AssignmentStream {
+    /// A stream without sent frames.
+    pub fn new(node: NodeId) -> Self {
+        Self { node, sent: SentAssignment::default(), sent_settings: Box::default() }
+    }
+
+    /// The node settings, if they differ from those sent last.
+    ///
+    /// # Errors
+    /// The node was removed; the same for all methods below.
+    pub fn settings_update(&mut self, state: &State) -> Result<Option<v1::NodeSettings>, Status> {
+        let settings = state.node_settings(&self.node).ok_or_else(node_removed)?;
+        let wire = v1::NodeSettings::from(&settings);
+        let bytes = wire.encode_to_vec();
+        if *self.sent_settings == *bytes {
+            return Ok(None);
+        }
+        self.sent_settings = bytes.into();
+        Ok(Some(wire))
+    }
+
+    /// The first assignment of a session: the full one, unless the worker has it from an earlier session.
+    ///
+    /// # Errors
+    /// As [`AssignmentStream::settings_update`].
+    pub fn first_frame(
+        &mut self,
+        state: &State,
+        has: AssignmentVersion,
+        now: Timestamp,
+    ) -> Result<v1::ManagerFrame, Status> {
+        let update = self.sent.first_update(state, &self.node, has).ok_or_else(node_removed)?;
+        Ok(assignment_frame(&update, now))
+    }
+
+    /// The update for a worker that has `version`.
+    ///
+    /// # Errors
+    /// As [`AssignmentStream::settings_update`].
+    pub fn answer_version(
+        &mut self,
+        state: &State,
+        version: AssignmentVersion,
+        now: Timestamp,
+    ) -> Result<v1::ManagerFrame, Status> {
+        let update = self.sent.next_update(state, &self.node, version).ok_or_else(node_removed)?;
+        Ok(assignment_frame(&update, now))
+    }
+
+    /// Changes since the last frame; `None` without changes.
+    ///
+    /// # Errors
+    /// As [`AssignmentStream::settings_update`].
+    pub fn next_frame(&mut self, state: &State, now: Timestamp) -> Result<Option<v1::ManagerFrame>, Status> {
+        let update = self.sent.update_if_changed(state, &self.node).ok_or_else(node_removed)?;
+        Ok(update.map(|update| assignment_frame(&update, now)))
+    }
+}
+
+/// The worker compares its clock with `now`.
+fn assignment_frame(update: &AssignmentUpdate, now: Timestamp) -> v1::ManagerFrame {
+    manager_frame(match update {
+        AssignmentUpdate::Full(assignment) => Frame::Assignment(assignment.into()),
+        AssignmentUpdate::Diff(AssignmentDiff { base, version, changed, removed }) => {
+            Frame::Diff(v1::AssignmentDiff {
+                base: Some((*base).into()),
+                version: Some((*version).into()),
+                changed: changed.iter().map(Into::into).collect(),
+                removed: removed.iter().map(TaskId::to_string).collect(),
+            })
+        }
+        AssignmentUpdate::Current => Frame::Current(v1::SyncCurrent { at: now.0 }),
+    })
+}
+
+/// Wraps a frame for a worker.
+pub fn manager_frame(frame: Frame) -> v1::ManagerFrame {
+    v1::ManagerFrame { frame: Some(frame) }
+}

@@ -1,0 +1,143 @@
+//! Delivers secrets, configs and credentials to a node: only those of its own tasks and of images that it was
+//! asked to pull. They are sealed for one call of one node.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use tokio_stream::{Stream, StreamExt};
+use tonic::{Code, Status};
+use warren_core::State;
+use warren_proto::Problem;
+use warren_proto::convert::parse_field;
+use warren_proto::v1;
+use warren_proto::v1::fetch_request::Need;
+use warren_security::SecretObjectKey;
+use warren_security::delivery::DeliveryResponder;
+use warren_types::secret_object::registry_host;
+use warren_types::{
+    DesiredTaskState, ImageReference, NodeId, SealedData, SecretObject, SecretObjectKind,
+    SecretObjectVersion, Task, TaskId, Violation,
+};
+
+use super::server::SessionServer;
+use crate::api::problem::{secret_object_unreadable, status_of};
+
+/// The response to a node: each object is decrypted and sealed only when it is sent, so that few are in
+/// memory.
+pub type DeliveryStream = Pin<Box<dyn Stream<Item = Result<v1::SealedDelivery, Status>> + Send>>;
+
+/// One version of a secret object that the node may receive.
+struct GrantedVersion {
+    used: SecretObjectVersion,
+    sealed: Arc<SealedData>,
+}
+
+impl SessionServer {
+    /// The objects that `node` requests, sealed for this call.
+    ///
+    /// # Errors
+    /// The node may not have them, an object is removed, or the public key is invalid.
+    pub(super) fn deliver(&self, node: NodeId, request: v1::FetchRequest) -> Result<DeliveryStream, Status> {
+        let v1::FetchRequest { key, need } = request;
+        let granted = self.granted_versions(node, need)?;
+        let refused = |error| status_of(Violation::new("key", error));
+        let responder = DeliveryResponder::new(&key, node).map_err(refused)?;
+        tracing::debug!(%node, objects = granted.len(), "delivering secret objects");
+        let secret_object_key = Arc::clone(&self.secret_object_key);
+        let sealed = tokio_stream::iter(granted)
+            .map(move |granted| seal_for_node(&secret_object_key, &responder, &granted));
+        Ok(Box::pin(sealed))
+    }
+
+    fn granted_versions(&self, node: NodeId, need: Option<Need>) -> Result<Vec<GrantedVersion>, Status> {
+        let published = self.store.read();
+        let state = &published.state;
+        match need {
+            None => Err(status_of(Violation::new(
+                "need",
+                "is missing; give the task or stream that the objects are for",
+            ))),
+            Some(Need::TaskContents(id)) => {
+                task_secret_objects(state, task_on(state, node, "need.taskContents", &id)?)
+            }
+            Some(Need::TaskCredential(id)) => {
+                let task = task_on(state, node, "need.taskCredential", &id)?;
+                Ok(registry_credential(state, &task.revision.task.image))
+            }
+            Some(Need::StreamCredential(id)) => {
+                let image = self.worker_streams.image_of(&id, node).ok_or_else(not_granted)?;
+                Ok(registry_credential(state, &image))
+            }
+        }
+    }
+}
+
+/// The task, if the node may have its secret objects: it is assigned to the node and desired to be running or
+/// prepared.
+fn task_on<'a>(state: &'a State, node: NodeId, path: &str, id: &str) -> Result<&'a Arc<Task>, Status> {
+    let id: TaskId = parse_field(path, id).map_err(status_of)?;
+    let is_granted = |task: &&Arc<Task>| {
+        task.node == Some(node) && task.desired <= DesiredTaskState::Running && !task.observed.removed
+    };
+    // The rejection does not reveal whether the task exists.
+    state.task(&id).filter(is_granted).ok_or_else(|| {
+        let message =
+            format!("task {id} is not assigned to this node, so its secret objects are not delivered");
+        Problem::new(Code::PermissionDenied, "NOT_ITS_TASK", message).into()
+    })
+}
+
+fn not_granted() -> Status {
+    let message = "this node has no stream with that id that pulls an image, so no credential is delivered";
+    Problem::new(Code::PermissionDenied, "NOT_ITS_STREAM", message).into()
+}
+
+/// All secrets and configs of the task.
+fn task_secret_objects(state: &State, task: &Task) -> Result<Vec<GrantedVersion>, Status> {
+    let gone = |used: &SecretObjectVersion| {
+        let SecretObjectVersion { kind, name, number, .. } = used;
+        let message = format!(
+            "version {number} of {kind} {name}, used by revision {} of the task's service, is removed; \
+             update the service",
+            task.revision.number
+        );
+        Status::from(Problem::new(Code::FailedPrecondition, "CONTENT_GONE", message))
+    };
+    let granted = state.task_secret_objects(task).map(|(used, sealed)| {
+        let sealed = sealed.ok_or_else(|| gone(used))?;
+        Ok(GrantedVersion { used: used.clone(), sealed: Arc::clone(sealed) })
+    });
+    granted.collect()
+}
+
+/// The credential of the image's registry, if there is one.
+fn registry_credential(state: &State, image: &ImageReference) -> Vec<GrantedVersion> {
+    let name = registry_host(image).parse().ok();
+    let object = name.and_then(|name| state.secret_object_by_name(SecretObjectKind::Credential, &name));
+    let newest = object.and_then(|object| object.versions.last_key_value().map(|newest| (object, newest)));
+    let granted = newest.map(|(object, (number, sealed))| {
+        let SecretObject { id, kind, name, .. } = &**object;
+        let used = SecretObjectVersion { kind: *kind, name: name.clone(), id: *id, number: *number };
+        GrantedVersion { used, sealed: Arc::clone(sealed) }
+    });
+    granted.into_iter().collect()
+}
+
+fn seal_for_node(
+    secret_object_key: &SecretObjectKey,
+    responder: &DeliveryResponder,
+    granted: &GrantedVersion,
+) -> Result<v1::SealedDelivery, Status> {
+    let SecretObjectVersion { kind, name, id, number } = &granted.used;
+    let plain = secret_object_key
+        .open(*id, &granted.sealed)
+        .map_err(|error| secret_object_unreadable(*id, &error))?;
+    Ok(v1::SealedDelivery {
+        key: responder.public_key().to_vec().into(),
+        kind: v1::ContentKind::from(*kind).into(),
+        name: name.to_string(),
+        id: id.to_string(),
+        number: *number,
+        sealed: responder.seal(*id, *number, &plain).into(),
+    })
+}

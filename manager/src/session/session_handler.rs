@@ -1,0 +1,282 @@
+//! A session after its welcome: frames are read at once, while reports are stored concurrently, so that a
+//! slow log never makes a worker appear silent.
+
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep_until};
+use tokio_stream::StreamExt;
+use tonic::{Status, Streaming};
+use warren_core::session::{is_duplicate, is_pinned, must_replicate};
+use warren_core::state::ObjectKind;
+use warren_core::{Command, Refusal, State};
+use warren_proto::v1;
+use warren_proto::v1::manager_frame::Frame as Outgoing;
+use warren_proto::v1::worker_frame::Frame as Incoming;
+use warren_types::{AssignmentVersion, NodeId, TaskReport};
+
+use super::assignment_stream::{AssignmentStream, manager_frame};
+use super::conditions::{self, ReportedConditions};
+use super::registry::{self, FrameSender, RegisteredSession};
+use super::server::SessionServer;
+use crate::api::problem::{node_removed, session_superseded, status_of};
+use crate::store::ProposeError;
+
+/// Time without a frame after which a session ends; three syncs plus slack.
+const SESSION_TIMEOUT: Duration = Duration::from_secs(12);
+/// Maximum number of reports in one frame.
+const MAX_REPORTS: usize = 4096;
+/// Report frames that may wait to be stored; a worker has half as many in flight.
+const MAX_QUEUED_REPORTS: usize = 16;
+/// Maximum length of a report's reason in bytes; the same limit as in the state.
+const MAX_REASON_BYTES: usize = 1024;
+/// Maximum number of conditions of a node, and their maximum length in bytes.
+const MAX_CONDITIONS: usize = 16;
+const MAX_CONDITION_BYTES: usize = 256;
+/// Maximum number of an agent's background tasks, and the maximum length of names and errors in bytes.
+const MAX_BACKGROUND_TASKS: usize = 64;
+const MAX_TASK_NAME_BYTES: usize = 64;
+const MAX_TASK_ERROR_BYTES: usize = 256;
+
+/// One session. Its task is the only writer of its stream except for `open` frames.
+pub struct SessionHandler<'a> {
+    /// State shared by all sessions.
+    pub server: &'a SessionServer,
+    /// This session's entry in the registry.
+    pub session: RegisteredSession,
+    /// The worker's node.
+    pub node: NodeId,
+    /// The session's number.
+    pub session_number: u64,
+    /// The send queue to the worker.
+    pub frames: &'a FrameSender,
+}
+
+impl SessionHandler<'_> {
+    /// Runs until the worker closes the stream.
+    ///
+    /// # Errors
+    /// The reason why the manager ends the session.
+    pub async fn run(
+        self,
+        mut link: AssignmentStream,
+        inbound: &mut Streaming<v1::WorkerFrame>,
+    ) -> Result<(), Status> {
+        let (reports, waiting) = mpsc::channel(MAX_QUEUED_REPORTS);
+        let (conditions, reported) = watch::channel(None);
+        tokio::try_join!(
+            self.receive_frames(&mut link, inbound, reports, conditions),
+            self.replicate_reports(waiting),
+            self.replicate_conditions(reported),
+        )?;
+        Ok(())
+    }
+
+    async fn receive_frames(
+        &self,
+        link: &mut AssignmentStream,
+        inbound: &mut Streaming<v1::WorkerFrame>,
+        reports: mpsc::Sender<v1::Reports>,
+        conditions: watch::Sender<ReportedConditions>,
+    ) -> Result<(), Status> {
+        let mut silent_at = Instant::now() + SESSION_TIMEOUT;
+        loop {
+            let frame = tokio::select! {
+                () = self.session.wake.notified() => {
+                    Box::pin(self.send_changes(link)).await?;
+                    continue;
+                }
+                () = sleep_until(silent_at) => {
+                    return Err(Status::deadline_exceeded("timeout: no frame from the worker"));
+                }
+                frame = inbound.next() => frame,
+            };
+            let Some(frame) = frame.transpose()? else { return Ok(()) };
+            let now = Instant::now();
+            silent_at = now + SESSION_TIMEOUT;
+            self.session.record_contact(now);
+            match frame.frame {
+                Some(Incoming::Heartbeat(heartbeat)) => self.heartbeat(heartbeat, &conditions),
+                // Boxed, so that the waiting session's future does not have the size of this one.
+                Some(other) => Box::pin(self.handle_frame(other, link, &reports)).await?,
+                None => return Err(Status::unimplemented("the frame is unknown to this manager")),
+            }
+        }
+    }
+
+    /// Handles a frame other than a heartbeat.
+    async fn handle_frame(
+        &self,
+        frame: Incoming,
+        link: &mut AssignmentStream,
+        reports: &mpsc::Sender<v1::Reports>,
+    ) -> Result<(), Status> {
+        match frame {
+            Incoming::Sync(sync) => {
+                let version = sync.version.map(AssignmentVersion::from).unwrap_or_default();
+                self.answer_version(link, version).await
+            }
+            Incoming::Reports(frame) if frame.reports.len() > MAX_REPORTS => {
+                Err(Status::invalid_argument(format!("more than {MAX_REPORTS} reports in one frame")))
+            }
+            Incoming::Reports(frame) => {
+                let ended = |_| Status::internal("storing reports has ended");
+                reports.send(frame).await.map_err(ended)
+            }
+            Incoming::Opened(opened) => {
+                self.server.worker_streams.reject(&opened.stream_id, self.node, opened.refused);
+                Ok(())
+            }
+            // The applied version is in the next sync as well; heartbeats are handled by the caller.
+            Incoming::Ack(_) | Incoming::Heartbeat(_) => Ok(()),
+            Incoming::Hello(_) => Err(Status::invalid_argument("a second hello")),
+        }
+    }
+
+    fn heartbeat(&self, heartbeat: v1::Heartbeat, conditions: &watch::Sender<ReportedConditions>) {
+        let v1::Heartbeat { usage, loops, tasks } = heartbeat;
+        if let Some(usage) = &usage {
+            conditions.send_replace(Some(conditions::parse(&usage.kinds)));
+        }
+        let published = self.server.store.read();
+        let assigned = published.state.tasks_on(&self.node).map(|task| task.id).collect();
+        let (usage, loops) = (usage.map(bound_usage), bound_background_tasks(loops));
+        self.session.record_heartbeat(
+            registry::NodeHeartbeat { usage, background_tasks: loops, task_telemetry: tasks },
+            &assigned,
+        );
+    }
+
+    /// Checks that the node has no newer session, neither here nor, according to `state`, on another manager.
+    fn check_newest(&self, state: &State) -> Result<(), Status> {
+        let is_newer_elsewhere =
+            state.node(&self.node).is_some_and(|node| node.session > self.session_number);
+        (self.session.is_current() && !is_newer_elsewhere).then_some(()).ok_or_else(session_superseded)
+    }
+
+    /// Sends changes, unless this session is superseded.
+    async fn send_changes(&self, link: &mut AssignmentStream) -> Result<(), Status> {
+        let (settings, diff) = {
+            let published = self.server.store.read();
+            self.check_newest(&published.state)?;
+            (
+                link.settings_update(&published.state)?,
+                link.next_frame(&published.state, self.server.clock.local_now())?,
+            )
+        };
+        self.send_update(settings, diff).await
+    }
+
+    /// Sends the update for a worker that has `version`.
+    async fn answer_version(
+        &self,
+        link: &mut AssignmentStream,
+        version: AssignmentVersion,
+    ) -> Result<(), Status> {
+        let (settings, answer) = {
+            let published = self.server.store.read();
+            self.check_newest(&published.state)?;
+            let now = self.server.clock.local_now();
+            (link.settings_update(&published.state)?, link.answer_version(&published.state, version, now)?)
+        };
+        self.send_update(settings, Some(answer)).await
+    }
+
+    /// Sends the node settings before the assignment that depends on them.
+    async fn send_update(
+        &self,
+        settings: Option<v1::NodeSettings>,
+        assigned: Option<v1::ManagerFrame>,
+    ) -> Result<(), Status> {
+        let settings = settings.map(|settings| manager_frame(Outgoing::Settings(settings)));
+        for frame in settings.into_iter().chain(assigned) {
+            send_frame(self.frames, frame).await?;
+        }
+        Ok(())
+    }
+
+    /// Stores reports in the order of arrival, and confirms each frame when it is durable.
+    async fn replicate_reports(&self, mut waiting: mpsc::Receiver<v1::Reports>) -> Result<(), Status> {
+        while let Some(v1::Reports { number, reports }) = waiting.recv().await {
+            let facts = self.split_reports(&self.server.store.read().state, reports)?;
+            if !facts.is_empty() {
+                let (node, session, at) = (self.node, self.session_number, self.server.clock.now());
+                let command = Command::ReportTasks { node, session, reports: facts.clone(), at };
+                // A full disk must not end the session: a node without a session would be taken for lost.
+                self.server.store.propose_with_retry(command).await.map_err(refusal_status)?;
+                facts.iter().for_each(|fact| self.session.remove_replicated_progress(fact));
+            }
+            Box::pin(send(self.frames, Outgoing::Stored(v1::ReportsStored { number }))).await?;
+        }
+        Ok(())
+    }
+
+    /// Records progress in memory and returns the reports that must be replicated.
+    fn split_reports(&self, state: &State, reports: Vec<v1::TaskReport>) -> Result<Vec<TaskReport>, Status> {
+        let mut facts = Vec::new();
+        for report in reports {
+            let mut report = TaskReport::try_from(report).map_err(status_of)?;
+            truncate(&mut report.reason, MAX_REASON_BYTES);
+            let task = state.task(&report.task).filter(|task| task.node == Some(self.node));
+            let Some(task) = task else { continue };
+            let pins = report.image.is_some() && !is_pinned(state, task);
+            if is_duplicate(&task.observed, &report) && !pins {
+                continue;
+            }
+            if pins || must_replicate(task, &report) {
+                facts.push(report);
+            } else {
+                self.session.record_progress(report);
+            }
+        }
+        Ok(facts)
+    }
+}
+
+fn refusal_status(error: ProposeError) -> Status {
+    match error {
+        ProposeError::Rejected(Refusal::NotFound { kind: ObjectKind::Node, .. }) => node_removed(),
+        other => status_of(other),
+    }
+}
+
+fn bound_usage(mut usage: v1::NodeUsage) -> v1::NodeUsage {
+    usage.conditions.truncate(MAX_CONDITIONS);
+    usage.kinds.truncate(MAX_CONDITIONS);
+    usage.conditions.iter_mut().for_each(|condition| truncate(condition, MAX_CONDITION_BYTES));
+    usage
+}
+
+/// Limits the list. The node's name is set by the reader, not by the agent.
+fn bound_background_tasks(mut loops: Vec<v1::Loop>) -> Vec<v1::Loop> {
+    loops.truncate(MAX_BACKGROUND_TASKS);
+    for task in &mut loops {
+        truncate(&mut task.name, MAX_TASK_NAME_BYTES);
+        truncate(&mut task.last_error, MAX_TASK_ERROR_BYTES);
+        task.node.clear();
+    }
+    loops
+}
+
+/// Truncates the text to at most `most` bytes at a character boundary.
+pub(super) fn truncate(text: &mut String, most: usize) {
+    text.truncate(text.floor_char_boundary(most));
+}
+
+/// Sends a frame to the worker.
+///
+/// # Errors
+/// As [`send_frame`].
+pub async fn send(sender: &FrameSender, content: Outgoing) -> Result<(), Status> {
+    send_frame(sender, manager_frame(content)).await
+}
+
+/// Sends a frame; waits for room in the queue up to the session timeout.
+///
+/// # Errors
+/// The worker disconnected or does not read.
+pub async fn send_frame(sender: &FrameSender, frame: v1::ManagerFrame) -> Result<(), Status> {
+    let gone = |_| Status::cancelled("the worker closed the session");
+    let slow = |_| Status::deadline_exceeded("the worker does not read its stream");
+    tokio::time::timeout(SESSION_TIMEOUT, sender.send(Box::new(Ok(frame)))).await.map_err(slow)?.map_err(gone)
+}

@@ -1,0 +1,347 @@
+//! The calls, by noun. Each has a deadline; calls that fail because of unavailability are repeated.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use futures::stream::Stream;
+use tokio::io::AsyncRead;
+use tonic::transport::Channel;
+use warren_proto::v1;
+use warren_proto::v1::cluster_client::ClusterClient;
+use warren_proto::v1::images_client::ImagesClient;
+use warren_proto::v1::nodes_client::NodesClient;
+use warren_proto::v1::services_client::ServicesClient;
+use warren_proto::v1::tasks_client::TasksClient;
+use warren_types::{Availability, ServiceId, ServiceSpec};
+
+use crate::client::{Client, MAX_RESPONSE};
+use crate::error::{Error, accept_absent};
+use crate::import::{ImageImport, MAX_REQUEST};
+use crate::pages;
+use crate::pull::{ImagePulls, PullOptions};
+use crate::watch::ClusterWatch;
+
+/// Items per page: the maximum of the managers.
+pub(crate) const PAGE_SIZE: u32 = 1000;
+
+/// Deadline for listing the images of all nodes; managers give each node less.
+const LIST_DEADLINE: Duration = Duration::from_secs(30);
+
+/// Deadline for removing images; a node may have many.
+const PRUNE_DEADLINE: Duration = Duration::from_secs(150);
+
+/// Calls for services.
+#[derive(Debug, Clone, Copy)]
+pub struct ServiceApi<'a>(pub(crate) &'a Client);
+
+/// Calls for tasks.
+#[derive(Debug, Clone, Copy)]
+pub struct TaskApi<'a>(pub(crate) &'a Client);
+
+/// Calls for nodes.
+#[derive(Debug, Clone, Copy)]
+pub struct NodeApi<'a>(pub(crate) &'a Client);
+
+/// Calls for the cluster.
+#[derive(Debug, Clone, Copy)]
+pub struct ClusterApi<'a>(pub(crate) &'a Client);
+
+/// Calls for images on nodes.
+#[derive(Debug, Clone, Copy)]
+pub struct ImageApi<'a>(pub(crate) &'a Client);
+
+/// Filter of tasks. Empty fields match all.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TaskFilter {
+    /// Name or id of a service.
+    pub service: String,
+    /// Name or id of a node.
+    pub node: String,
+    /// Only the current task of each slot.
+    pub current: bool,
+}
+
+/// A change of a node; empty fields change nothing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NodeChange {
+    /// Expected version of the node; `None` skips the check.
+    pub version: Option<u64>,
+    /// Labels to set.
+    pub label_add: BTreeMap<String, String>,
+    /// Keys of labels to remove.
+    pub label_rm: BTreeSet<String>,
+    /// New availability.
+    pub availability: Option<Availability>,
+}
+
+/// Whether `text` is a prefix of `id`. As in managers, an empty text matches nothing.
+pub(crate) fn is_id_prefix(text: &str, id: &str) -> bool {
+    !text.is_empty() && id.starts_with(text)
+}
+
+pub(crate) fn reference(text: &str) -> v1::Reference {
+    v1::Reference { reference: text.to_owned() }
+}
+
+impl ServiceApi<'_> {
+    fn client(channel: Channel) -> ServicesClient<Channel> {
+        ServicesClient::new(channel).max_decoding_message_size(MAX_RESPONSE)
+    }
+
+    /// Creates a service. The caller generates `id` once per create: a repeated call with the same spec returns the
+    /// same result.
+    pub async fn create(&self, id: ServiceId, spec: &ServiceSpec) -> Result<v1::Service, Error> {
+        let message = v1::CreateServiceRequest { id: id.to_string(), spec: Some(spec.into()) };
+        let call = |channel, request| async move { Self::client(channel).create(request).await };
+        self.0.writing().unary(message, call).await
+    }
+
+    /// The service with this name, id or id prefix.
+    pub async fn get(&self, text: &str) -> Result<v1::Service, Error> {
+        let call = |channel, request| async move { Self::client(channel).get(request).await };
+        self.0.unary(reference(text), call).await
+    }
+
+    /// As [`Services::get`], for a write that depends on it.
+    async fn newest(&self, text: &str) -> Result<v1::Service, Error> {
+        ServiceApi(&self.0.linearizable()).get(text).await
+    }
+
+    /// A page of services.
+    pub fn pages(&self) -> impl Stream<Item = Result<Vec<v1::Service>, Error>> {
+        let client = self.0.clone();
+        pages::pages(move |page_token| {
+            let client = client.clone();
+            async move {
+                let message = v1::ListRequest { page_size: PAGE_SIZE, page_token };
+                let call = |channel, request| async move { Self::client(channel).list(request).await };
+                let page: v1::ListServicesResponse = client.unary(message, call).await?;
+                Ok((page.services, page.next_page_token))
+            }
+        })
+    }
+
+    /// All services.
+    pub async fn list(&self) -> Result<Vec<v1::Service>, Error> {
+        pages::collect_all(self.pages()).await
+    }
+
+    /// Sets the desired number of replicas; `version` is the expected version.
+    pub async fn scale(&self, text: &str, replicas: u32, version: Option<u64>) -> Result<v1::Service, Error> {
+        let (reference, replicas) = (text.to_owned(), i64::from(replicas));
+        let message = v1::ScaleServiceRequest { reference, version, replicas };
+        let call = |channel, request| async move { Self::client(channel).scale(request).await };
+        self.0.writing().unary(message, call).await
+    }
+
+    /// Starts the removal of a service: its tasks are stopped, then it is removed.
+    pub async fn remove(&self, text: &str, version: Option<u64>) -> Result<v1::Service, Error> {
+        let before = self.newest(text).await?;
+        let message = v1::RemoveServiceRequest { reference: before.id.clone(), version };
+        let call = |channel, request| async move { Self::client(channel).remove(request).await };
+        accept_absent(self.0.writing().unary(message, call).await, v1::Service { removing: true, ..before })
+    }
+
+    /// Updates the spec; `version` is the expected version. Tasks whose spec changed are replaced one by one; `force`
+    /// replaces all. Name and mode cannot change.
+    pub async fn update(
+        &self,
+        text: &str,
+        spec: &ServiceSpec,
+        version: Option<u64>,
+        force: bool,
+    ) -> Result<v1::Service, Error> {
+        let version = match version {
+            // A repeated forced update would replace all tasks twice.
+            None if force => Some(self.newest(text).await?.version),
+            version => version,
+        };
+        let (reference, spec) = (text.to_owned(), Some(spec.into()));
+        let message = v1::UpdateServiceRequest { reference, version, spec, force };
+        let call = |channel, request| async move { Self::client(channel).update(request).await };
+        self.0.writing().unary(message, call).await
+    }
+
+    /// Makes an earlier revision current again, under a new number; `None` is the previous one. `version` is the
+    /// expected version.
+    pub async fn rollback(
+        &self,
+        text: &str,
+        revision: Option<u64>,
+        version: Option<u64>,
+    ) -> Result<v1::Service, Error> {
+        let version = match (revision, version) {
+            // A repeated rollback to the previous revision would undo the first one.
+            (None, None) => Some(self.newest(text).await?.version),
+            (_, version) => version,
+        };
+        let message = v1::RollbackServiceRequest { reference: text.to_owned(), version, revision };
+        let call = |channel, request| async move { Self::client(channel).rollback(request).await };
+        self.0.writing().unary(message, call).await
+    }
+
+    /// Revisions for a rollback, newest first.
+    pub async fn history(&self, text: &str) -> Result<Vec<v1::Revision>, Error> {
+        let call = |channel, request| async move { Self::client(channel).history(request).await };
+        let history: v1::HistoryResponse = self.0.unary(reference(text), call).await?;
+        Ok(history.revisions)
+    }
+}
+
+impl TaskApi<'_> {
+    fn client(channel: Channel) -> TasksClient<Channel> {
+        TasksClient::new(channel).max_decoding_message_size(MAX_RESPONSE)
+    }
+
+    /// The task with this id, id prefix, or `SERVICE.SLOT`.
+    pub async fn get(&self, text: &str) -> Result<v1::Task, Error> {
+        let call = |channel, request| async move { Self::client(channel).get(request).await };
+        self.0.unary(reference(text), call).await
+    }
+
+    /// A page of tasks.
+    pub fn pages(&self, filter: TaskFilter) -> impl Stream<Item = Result<Vec<v1::Task>, Error>> {
+        let client = self.0.clone();
+        pages::pages(move |page_token| {
+            let (client, TaskFilter { service, node, current }) = (client.clone(), filter.clone());
+            async move {
+                let message =
+                    v1::ListTasksRequest { page_size: PAGE_SIZE, page_token, service, node, current };
+                let call = |channel, request| async move { Self::client(channel).list(request).await };
+                let page: v1::ListTasksResponse = client.unary(message, call).await?;
+                Ok((page.tasks, page.next_page_token))
+            }
+        })
+    }
+
+    /// All tasks that match the filter.
+    pub async fn list(&self, filter: TaskFilter) -> Result<Vec<v1::Task>, Error> {
+        pages::collect_all(self.pages(filter)).await
+    }
+}
+
+impl NodeApi<'_> {
+    fn client(channel: Channel) -> NodesClient<Channel> {
+        NodesClient::new(channel).max_decoding_message_size(MAX_RESPONSE)
+    }
+
+    /// The node with this name, id or id prefix.
+    pub async fn get(&self, text: &str) -> Result<v1::Node, Error> {
+        let call = |channel, request| async move { Self::client(channel).get(request).await };
+        self.0.unary(reference(text), call).await
+    }
+
+    /// A page of nodes.
+    pub fn pages(&self) -> impl Stream<Item = Result<Vec<v1::Node>, Error>> {
+        let client = self.0.clone();
+        pages::pages(move |page_token| {
+            let client = client.clone();
+            async move {
+                let message = v1::ListRequest { page_size: PAGE_SIZE, page_token };
+                let call = |channel, request| async move { Self::client(channel).list(request).await };
+                let page: v1::ListNodesResponse = client.unary(message, call).await?;
+                Ok((page.nodes, page.next_page_token))
+            }
+        })
+    }
+
+    /// All nodes.
+    pub async fn list(&self) -> Result<Vec<v1::Node>, Error> {
+        pages::collect_all(self.pages()).await
+    }
+
+    /// Changes labels or availability of a node and returns the new node.
+    pub async fn update(&self, text: &str, change: &NodeChange) -> Result<v1::Node, Error> {
+        let NodeChange { version, label_add, label_rm, availability } = change.clone();
+        let availability = availability.map_or(v1::Availability::Unspecified, v1::Availability::from);
+        let message = v1::UpdateNodeRequest {
+            reference: text.to_owned(),
+            version,
+            label_add: label_add.into_iter().collect(),
+            label_rm: label_rm.into_iter().collect(),
+            availability: availability.into(),
+        };
+        let call = |channel, request| async move { Self::client(channel).update(request).await };
+        self.0.writing().unary(message, call).await
+    }
+
+    /// Removes a node and returns it. A node that is up and has tasks is refused unless `force` orphans them.
+    pub async fn remove(&self, text: &str, force: bool) -> Result<v1::Node, Error> {
+        let before = NodeApi(&self.0.linearizable()).get(text).await?;
+        let message = v1::RemoveNodeRequest { reference: before.id.clone(), force };
+        let call = |channel, request| async move { Self::client(channel).remove(request).await };
+        accept_absent(self.0.writing().unary(message, call).await, before)
+    }
+}
+
+impl ClusterApi<'_> {
+    /// The cluster as known by this manager.
+    pub async fn info(&self) -> Result<v1::InfoResponse, Error> {
+        let call = |channel, request| async move { ClusterClient::new(channel).info(request).await };
+        self.0.unary(v1::InfoRequest {}, call).await
+    }
+
+    /// Background tasks of all managers, and those last reported by agents. Names the unreachable managers.
+    pub async fn background_tasks(&self) -> Result<v1::LoopsResponse, Error> {
+        let call = |channel, request| async move { ClusterClient::new(channel).loops(request).await };
+        self.0.unary(v1::LoopsRequest {}, call).await
+    }
+
+    /// Changes from now on; only those of the service with this id, unless it is empty.
+    pub fn watch(&self, service: &str) -> ClusterWatch {
+        ClusterWatch::new(self.0.clone(), service.to_owned())
+    }
+}
+
+impl ImageApi<'_> {
+    /// Imports an archive on nodes (names or ids; none means every node that is READY).
+    pub async fn import<A>(&self, nodes: Vec<String>, archive: A) -> Result<ImageImport, Error>
+    where
+        A: AsyncRead + Send + Unpin + 'static,
+    {
+        ImageImport::start(self.0, nodes, archive).await
+    }
+
+    /// Pulls an image on nodes.
+    pub async fn pull(&self, options: PullOptions) -> Result<ImagePulls, Error> {
+        ImagePulls::start(self.0, options).await
+    }
+
+    /// Images of nodes (names or ids; none means every node that is READY). `failed` contains the error of a node.
+    pub async fn list(&self, nodes: Vec<String>) -> Result<Vec<v1::NodeImages>, Error> {
+        let message = v1::ListImagesRequest { nodes };
+        let call = |channel, request| async move { Self::client(channel).list(request).await };
+        let answer: v1::ListImagesResponse = self.0.unary_within(LIST_DEADLINE, message, call).await?;
+        Ok(answer.nodes)
+    }
+
+    /// Removes images of nodes that no task used for the given time, and returns them.
+    pub async fn prune(
+        &self,
+        nodes: Vec<String>,
+        unused_for: Duration,
+    ) -> Result<Vec<v1::NodeImages>, Error> {
+        let unused_for_ms = u64::try_from(unused_for.as_millis()).unwrap_or(u64::MAX);
+        let message = v1::PruneImagesRequest { nodes, unused_for_ms };
+        let call = |channel, request| async move { Self::client(channel).prune(request).await };
+        let answer: v1::PruneImagesResponse =
+            self.0.writing().unary_within(PRUNE_DEADLINE, message, call).await?;
+        Ok(answer.nodes)
+    }
+
+    pub(crate) fn client(channel: Channel) -> ImagesClient<Channel> {
+        let client = ImagesClient::new(channel).max_encoding_message_size(MAX_REQUEST);
+        client.max_decoding_message_size(MAX_RESPONSE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn empty_text_is_no_id_prefix() {
+        assert!(is_id_prefix("ab", "abc") && is_id_prefix("abc", "abc"));
+        assert!(!is_id_prefix("", "abc") && !is_id_prefix("b", "abc"));
+    }
+}

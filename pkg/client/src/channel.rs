@@ -1,0 +1,163 @@
+//! The connection to a manager, and the failover to the next one.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustls::ClientConfig;
+use tonic::metadata::MetadataMap;
+use tonic::transport::Channel;
+use warren_proto::status::INCARNATION;
+use warren_types::ManagerAddress;
+
+use crate::contexts::ClientTarget;
+use crate::dial;
+use crate::error::Error;
+use crate::tls_alert::LastTlsAlert;
+
+/// Response metadata with the addresses of all managers, the responding one first.
+const MANAGERS_METADATA: &str = "warren-managers";
+/// Longer lists are ignored.
+const MAX_ADVERTISED_MANAGERS: usize = 64;
+
+/// A connection to one manager. Cheap to clone; reconnects automatically.
+#[derive(Debug, Clone)]
+pub(crate) struct ManagerChannel {
+    /// Increases with each failover.
+    number: u64,
+    pub address: Arc<str>,
+    pub channel: Channel,
+    pub tls_alert: LastTlsAlert,
+}
+
+/// The incarnation in the metadata of a response.
+pub(crate) fn incarnation_of(metadata: &MetadataMap) -> Option<u64> {
+    metadata.get(INCARNATION).and_then(|value| value.to_str().ok()?.parse().ok())
+}
+
+/// A link to one of several managers.
+pub(crate) struct FailoverChannel {
+    configured: Vec<ManagerAddress>,
+    /// `None` for a socket, which belongs to one manager.
+    tls: Option<Arc<ClientConfig>>,
+    state: Mutex<FailoverState>,
+    /// Held while dialling, so that concurrent callers share the result.
+    switch_lock: tokio::sync::Mutex<()>,
+}
+
+struct FailoverState {
+    current: ManagerChannel,
+    /// Addresses that managers reported last; empty before the first response.
+    advertised: Vec<ManagerAddress>,
+    /// The latest known incarnation; 0 before the first response.
+    incarnation: u64,
+}
+
+impl fmt::Debug for FailoverChannel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Links").field("known", &self.configured).finish_non_exhaustive()
+    }
+}
+
+impl FailoverChannel {
+    /// Connects to one of the managers of `target`.
+    pub async fn connect(target: &ClientTarget) -> Result<Self, Error> {
+        let (known, tls, link) = match target {
+            ClientTarget::Unix { socket } => {
+                let refusal = LastTlsAlert::default();
+                let channel = dial::connect_socket(socket, &refusal).await?;
+                let address = socket.display().to_string().into();
+                (Vec::new(), None, ManagerChannel { number: 0, address, channel, tls_alert: refusal })
+            }
+            ClientTarget::Tcp { addresses, identity } => {
+                let tls = dial::client_tls_config(identity)?;
+                let dial::DialedManager { address, channel, refusal } =
+                    dial::connect_any(addresses, &tls).await?;
+                let address = address.to_string().into();
+                (
+                    addresses.clone(),
+                    Some(tls),
+                    ManagerChannel { number: 0, address, channel, tls_alert: refusal },
+                )
+            }
+        };
+        let state = Mutex::new(FailoverState { current: link, advertised: Vec::new(), incarnation: 0 });
+        Ok(Self { configured: known, tls, state, switch_lock: tokio::sync::Mutex::default() })
+    }
+
+    fn state(&self) -> MutexGuard<'_, FailoverState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The current link.
+    pub fn current(&self) -> ManagerChannel {
+        self.state().current.clone()
+    }
+
+    /// Addresses that managers reported last; empty before the first response.
+    pub fn advertised(&self) -> Vec<ManagerAddress> {
+        self.state().advertised.clone()
+    }
+
+    /// The latest known incarnation; 0 before the first response.
+    pub fn incarnation(&self) -> u64 {
+        self.state().incarnation
+    }
+
+    /// Raises the known incarnation.
+    pub fn observe_incarnation(&self, incarnation: u64) {
+        let mut state = self.state();
+        state.incarnation = state.incarnation.max(incarnation);
+    }
+
+    /// All known managers, those reported by managers first.
+    fn candidates(&self) -> Vec<ManagerAddress> {
+        let mut all = self.advertised();
+        all.extend(self.configured.iter().filter(|known| !all.contains(known)).cloned().collect::<Vec<_>>());
+        all
+    }
+
+    /// Number of known managers.
+    pub fn manager_count(&self) -> usize {
+        if self.tls.is_none() { 1 } else { self.candidates().len().max(1) }
+    }
+
+    /// Stores the addresses and the incarnation of a response. Addresses from a manager of an earlier incarnation are
+    /// ignored.
+    pub fn observe_metadata(&self, metadata: &MetadataMap) {
+        let incarnation = incarnation_of(metadata);
+        incarnation.into_iter().for_each(|incarnation| self.observe_incarnation(incarnation));
+        if incarnation.is_some_and(|incarnation| incarnation < self.incarnation()) {
+            return;
+        }
+        let Some(text) = metadata.get(MANAGERS_METADATA).and_then(|value| value.to_str().ok()) else {
+            return;
+        };
+        let addresses: Result<Vec<ManagerAddress>, _> = text.split(',').map(str::parse).collect();
+        if let Ok(addresses) = addresses
+            && addresses.len() <= MAX_ADVERTISED_MANAGERS
+        {
+            self.state().advertised = addresses;
+        }
+    }
+
+    /// Switches to another manager than that of `left`, if one is reachable. A no-op if another call did so already.
+    pub async fn switch_from(&self, left: &ManagerChannel) {
+        let Some(tls) = &self.tls else { return };
+        let _alone = self.switch_lock.lock().await;
+        if self.current().number != left.number {
+            return;
+        }
+        let mut others = self.candidates();
+        // In turn after the current one, which comes last.
+        let index = others.iter().position(|other| other.to_string() == *left.address);
+        others.rotate_left(index.map_or(0, |index| index + 1));
+        if others.len() < 2 {
+            return;
+        }
+        if let Ok(dial::DialedManager { address, channel, refusal }) = dial::connect_any(&others, tls).await {
+            let address = address.to_string().into();
+            self.state().current =
+                ManagerChannel { number: left.number + 1, address, channel, tls_alert: refusal };
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! Secrets, configs and credentials: references in specs, and metadata. Callers convert their data.
+
+use std::fmt;
+use std::str::FromStr;
+
+use warren_types::secret_object::MAX_SECRET_OBJECT_SIZE;
+use warren_types::{
+    Login, SecretObject, SecretObjectKind, SecretObjectMount, SecretObjectVersion, Violation, Violations,
+};
+
+use super::fields::{FieldReader, unknown_enum_value};
+use crate::v1;
+
+/// The kind of a secret object, from its number on the wire. The violation's path is empty: nest it.
+pub fn secret_object_kind(wire: i32) -> Result<SecretObjectKind, Violations> {
+    match v1::ContentKind::try_from(wire) {
+        Ok(v1::ContentKind::Secret) => Ok(SecretObjectKind::Secret),
+        Ok(v1::ContentKind::Config) => Ok(SecretObjectKind::Config),
+        Ok(v1::ContentKind::Credential) => Ok(SecretObjectKind::Credential),
+        Ok(v1::ContentKind::Unspecified) | Err(_) => {
+            Err(unknown_enum_value(wire, "secret, config or credential"))
+        }
+    }
+}
+
+impl From<SecretObjectKind> for v1::ContentKind {
+    fn from(kind: SecretObjectKind) -> Self {
+        match kind {
+            SecretObjectKind::Secret => Self::Secret,
+            SecretObjectKind::Config => Self::Config,
+            SecretObjectKind::Credential => Self::Credential,
+        }
+    }
+}
+
+impl TryFrom<v1::ContentMount> for SecretObjectMount {
+    type Error = Violations;
+
+    fn try_from(wire: v1::ContentMount) -> Result<Self, Violations> {
+        let v1::ContentMount { source, target, uid, gid, mode, template } = wire;
+        let mut fields = FieldReader::default();
+        let source = fields.parse("source", &source);
+        let target = (!target.is_empty()).then_some(target);
+        fields.finish(source.map(|source| Self { source, target, uid, gid, mode, template }))
+    }
+}
+
+impl From<&SecretObjectMount> for v1::ContentMount {
+    fn from(mount: &SecretObjectMount) -> Self {
+        let SecretObjectMount { source, target, uid, gid, mode, template } = mount;
+        Self {
+            source: source.to_string(),
+            target: target.clone().unwrap_or_default(),
+            uid: *uid,
+            gid: *gid,
+            mode: *mode,
+            template: *template,
+        }
+    }
+}
+
+impl TryFrom<v1::ContentUse> for SecretObjectVersion {
+    type Error = Violations;
+
+    fn try_from(wire: v1::ContentUse) -> Result<Self, Violations> {
+        let mut fields = FieldReader::default();
+        let kind = fields.nest("kind", secret_object_kind(wire.kind));
+        let name = fields.parse("name", &wire.name);
+        let id = fields.parse("id", &wire.id);
+        let built = || Some(Self { kind: kind?, name: name?, id: id?, number: wire.number });
+        fields.finish(built())
+    }
+}
+
+impl From<&SecretObjectVersion> for v1::ContentUse {
+    fn from(used: &SecretObjectVersion) -> Self {
+        let SecretObjectVersion { kind, name, id, number } = used;
+        let kind = v1::ContentKind::from(*kind).into();
+        Self { kind, name: name.to_string(), id: id.to_string(), number: *number }
+    }
+}
+
+/// Checks the data of a secret object in a request: not empty, not too large; that of a credential is a
+/// login. The violation's path is `data`.
+///
+/// # Errors
+/// The violations, which contain none of the data.
+pub fn check_secret_object_data(kind: Option<SecretObjectKind>, data: &[u8]) -> Result<(), Violation> {
+    let what = kind.map_or("content", SecretObjectKind::as_str);
+    let invalid = |message: String| Err(Violation::new("data", message));
+    match data.len() {
+        0 => invalid(format!("is empty; a {what} has 1 to {MAX_SECRET_OBJECT_SIZE} bytes")),
+        found if found > MAX_SECRET_OBJECT_SIZE => {
+            invalid(format!("has {found} bytes, and a {what} has at most {MAX_SECRET_OBJECT_SIZE} (1 MiB)"))
+        }
+        _ if kind != Some(SecretObjectKind::Credential) => Ok(()),
+        _ => match std::str::from_utf8(data).map(str::parse::<Login>) {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(error)) => invalid(error.to_string()),
+            Err(_) => invalid("is not text; a login has a user and a password".to_owned()),
+        },
+    }
+}
+
+/// Metadata of a secret object; `services` are the names of those that use it.
+impl From<&SecretObject> for v1::Content {
+    fn from(content: &SecretObject) -> Self {
+        Self {
+            id: content.id.to_string(),
+            kind: v1::ContentKind::from(content.kind).into(),
+            name: content.name.to_string(),
+            version: content.version,
+            created_at: content.created_at.0,
+            updated_at: content.updated_at.0,
+            labels: content.labels.clone(),
+            number: content.current_version(),
+            size: content.size(),
+            kept: content.versions.keys().copied().collect(),
+            services: Vec::new(),
+            user: String::new(),
+        }
+    }
+}
+
+/// A text with a canonical form, for messages that are not converted as a whole.
+///
+/// # Errors
+/// The field at `path` is invalid.
+pub fn parse_field<T: FromStr<Err: std::fmt::Display>>(path: &str, text: &str) -> Result<T, Violations> {
+    let mut fields = FieldReader::default();
+    let parsed = fields.parse(path, text);
+    fields.finish(parsed)
+}
+
+/// As `#[derive(Debug)]`, but with the length of the data instead of the data.
+macro_rules! debug_without_data {
+    ($($message:ident { $($field:ident),* })*) => {$(
+        impl fmt::Debug for v1::$message {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                let Self { $($field,)* data } = self;
+                let data = format_args!("{} bytes", data.len());
+                f.debug_struct(stringify!($message))$(.field(stringify!($field), $field))*.field("data", &data).finish()
+            }
+        }
+    )*};
+}
+
+debug_without_data! {
+    CreateContentRequest { id, kind, name, labels }
+    UpdateContentRequest { kind, reference, version }
+    ContentBytes { number }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_is_bounded_and_login_is_parsed() {
+        let check = |kind, data: &[u8]| {
+            check_secret_object_data(Some(kind), data).map_err(|violations| violations.to_string())
+        };
+        let most = vec![0; MAX_SECRET_OBJECT_SIZE];
+        assert_eq!(check(SecretObjectKind::Secret, &most), Ok(()));
+        assert_eq!(check(SecretObjectKind::Config, b"\xff"), Ok(()));
+        assert_eq!(check(SecretObjectKind::Credential, b"ann\nhunter2"), Ok(()));
+        let large = check(SecretObjectKind::Secret, &[most, vec![0]].concat()).unwrap_err();
+        assert_eq!(large, "data: has 1048577 bytes, and a secret has at most 1048576 (1 MiB)");
+        for data in [&b""[..], b"hunter2", b"\nhunter2", b"ann\n", b"\xff\nhunter2"] {
+            let found = check(SecretObjectKind::Credential, data).unwrap_err();
+            assert!(found.starts_with("data: ") && !found.contains("hunter2"), "{found}");
+        }
+    }
+
+    #[test]
+    fn debug_output_hides_data() {
+        let data = prost::bytes::Bytes::from_static(b"hunter2");
+        let name = "db".to_owned();
+        let create = v1::CreateContentRequest { name, data: data.clone(), ..Default::default() };
+        let update = v1::UpdateContentRequest { data: data.clone(), ..Default::default() };
+        let read = v1::ContentBytes { number: 3, data };
+        let shown = format!("{create:?} {update:?} {read:?}");
+        assert!(!shown.contains("hunter2") && !shown.contains("104, 117"), "{shown}");
+        assert!(shown.ends_with("ContentBytes { number: 3, data: 7 bytes }"), "{shown}");
+        assert!(shown.contains("\"db\""), "{shown}");
+    }
+}

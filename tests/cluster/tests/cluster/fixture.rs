@@ -1,0 +1,215 @@
+//! One manager with its directories, and every way to connect to it.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use rand::RngExt;
+use tonic::transport::Channel;
+use warren_client::{Client, ClientIdentity, ClientTarget, PrivateKeyPem};
+use warren_log::LogEngine;
+use warren_manager::manager::ManagerStartError;
+use warren_manager::{LocalNode, Manager, ManagerConfig, ManagerTuning};
+use warren_security::{CertificateAuthority, Credentials, Role};
+use warren_testkit::scratch::ScratchDir;
+use warren_testkit::small_disk::SmallDisk;
+use warren_testkit::wait::eventually_async;
+use warren_types::{
+    Bytes, Id, MilliCpu, NodeDescription, Placement, Resources, ServiceId, ServiceMode, ServiceSpec, TaskSpec,
+};
+
+use crate::dial;
+
+/// For anything that a test waits for.
+pub const WAIT_DEADLINE: Duration = Duration::from_secs(30);
+/// A stop that takes longer is a failure.
+const STOP: Duration = Duration::from_secs(2);
+
+pub struct ManagerFixture {
+    manager: Option<Manager>,
+    /// The small disk of the data directory, if any.
+    disk: Option<SmallDisk>,
+    directory: ScratchDir,
+    tuning: ManagerTuning,
+    /// The log engine from the next start on.
+    pub engine: LogEngine,
+}
+
+/// The clients' identity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CallerKind {
+    Anonymous,
+    Certified(Role),
+    Local,
+}
+
+impl ManagerFixture {
+    pub async fn new() -> Self {
+        Self::tuned(ManagerTuning::default()).await
+    }
+
+    pub async fn tuned(tuning: ManagerTuning) -> Self {
+        Self::build(tuning, LogEngine::default(), None).await
+    }
+
+    /// A manager with this log `engine`.
+    pub async fn with_engine(engine: LogEngine) -> Self {
+        Self::build(ManagerTuning::default(), engine, None).await
+    }
+
+    /// A manager with its own disk of that many MiB.
+    pub async fn on_small_disk(engine: LogEngine, tuning: ManagerTuning, mebibytes: u64) -> Self {
+        Self::build(tuning, engine, Some(mebibytes)).await
+    }
+
+    async fn build(tuning: ManagerTuning, engine: LogEngine, mebibytes: Option<u64>) -> Self {
+        let directory = ScratchDir::new();
+        let disk = mebibytes.map(|mebibytes| SmallDisk::new(directory.path(), mebibytes));
+        let mut world = Self { manager: None, disk, directory, tuning, engine };
+        world.start(true).await.unwrap();
+        world
+    }
+
+    /// The disk of [`ManagerFixture::on_small_disk`].
+    pub fn disk(&self) -> &SmallDisk {
+        self.disk.as_ref().expect("the manager was created on a small disk")
+    }
+
+    pub fn config(&self) -> ManagerConfig {
+        ManagerConfig {
+            data_dir: self.data_dir(),
+            run_dir: self.directory.path().join("run"),
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            advertise: "127.0.0.1".parse().unwrap(),
+            name: "n1".parse().unwrap(),
+            cluster_ranges: vec!["10.210.0.0/16".parse().unwrap()],
+            node: Some(LocalNode { description: description() }),
+            log_engine: self.engine,
+            is_data_loss_accepted: false,
+        }
+    }
+
+    pub fn data_dir(&self) -> PathBuf {
+        self.disk.as_ref().map_or(self.directory.path(), SmallDisk::path).join("data")
+    }
+
+    pub fn manager(&self) -> &Manager {
+        self.manager.as_ref().expect("the manager runs")
+    }
+
+    pub async fn start(&mut self, create: bool) -> Result<(), ManagerStartError> {
+        self.manager = Some(Manager::start_with_tuning(self.config(), create, self.tuning).await?);
+        Ok(())
+    }
+
+    /// Stops the manager as its process would; quickly, even with open connections.
+    pub async fn stop(&mut self) {
+        let stopping = self.manager.take().unwrap().stop();
+        tokio::time::timeout(STOP, stopping).await.expect("a manager stops within two seconds");
+        self.wait_socket_removed().await;
+    }
+
+    /// Drops the manager without a shutdown, and waits until its directory is unlocked.
+    pub async fn drop_manager(&mut self) {
+        drop(self.manager.take());
+        self.wait_socket_removed().await;
+        let data_dir = self.data_dir();
+        eventually_async(WAIT_DEADLINE, "the data directory to be given back", || async {
+            let lock = std::fs::File::open(data_dir.join("lock")).unwrap();
+            lock.try_lock().map_err(|error| error.to_string())?;
+            // A child that another test starts at this moment may still hold the lock.
+            lock.unlock().map_err(|error| error.to_string())
+        })
+        .await;
+    }
+
+    async fn wait_socket_removed(&self) {
+        let socket = self.socket();
+        eventually_async(WAIT_DEADLINE, "the socket to go", || async {
+            if socket.exists() { Err("it is there".to_owned()) } else { Ok(()) }
+        })
+        .await;
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.directory.path().join("run/warren.sock")
+    }
+
+    fn authority(&self) -> CertificateAuthority {
+        CertificateAuthority::load(&self.data_dir().join("manager/ca.pem")).unwrap()
+    }
+
+    fn credentials(&self, role: Role) -> Credentials {
+        match role {
+            Role::Worker => self.manager().node().unwrap().1,
+            Role::Admin => self.manager().admin(),
+            Role::Manager | Role::Viewer => {
+                let authority = self.authority();
+                let identity = warren_security::Identity::new(authority.cluster(), role, "someone").unwrap();
+                authority.issue(&identity, SystemTime::now()).unwrap()
+            }
+        }
+    }
+
+    /// A client on the unix socket.
+    pub async fn local(&self) -> Client {
+        Client::connect(&ClientTarget::Unix { socket: self.socket() }).await.unwrap()
+    }
+
+    /// A client with the administrator's certificate.
+    pub async fn admin(&self) -> Client {
+        let admin = self.manager().admin();
+        let identity = ClientIdentity {
+            ca: self.manager().roots().pem().to_owned(),
+            certificate: admin.certificate_pem().to_owned(),
+            key: PrivateKeyPem(admin.key().pem().to_owned()),
+        };
+        let address = self.manager().address().to_string().parse().unwrap();
+        Client::connect(&ClientTarget::Tcp { addresses: vec![address], identity }).await.unwrap()
+    }
+
+    /// A plain connection.
+    pub async fn channel(&self, caller: CallerKind) -> Channel {
+        match caller {
+            CallerKind::Local => dial::dial_socket(&self.socket()).await.unwrap(),
+            CallerKind::Certified(role) => self.channel_as(Some(&self.credentials(role))).await,
+            CallerKind::Anonymous => self.channel_as(None).await,
+        }
+    }
+
+    /// A plain connection with these credentials.
+    pub async fn channel_as(&self, credentials: Option<&Credentials>) -> Channel {
+        let manager = self.manager();
+        dial::dial(manager.address(), &manager.roots(), credentials).await.unwrap()
+    }
+}
+
+pub fn description() -> NodeDescription {
+    NodeDescription {
+        resources: Resources { cpu: MilliCpu(4000), memory: Bytes(8 << 30) },
+        disk: Bytes(64 << 30),
+        os: "linux".into(),
+        labels: Default::default(),
+        architecture: "amd64".into(),
+        kernel: "6.1".into(),
+        runtime: "scripted".into(),
+        version: "0.1.0".into(),
+        address: "127.0.0.1".into(),
+    }
+}
+
+pub fn new_id() -> ServiceId {
+    ServiceId(Id(rand::rng().random()))
+}
+
+pub fn spec(name: &str, replicas: u32) -> ServiceSpec {
+    ServiceSpec {
+        name: name.parse().unwrap(),
+        labels: Default::default(),
+        mode: ServiceMode::Replicated { replicas },
+        task: TaskSpec::new("web:1".parse().unwrap()),
+        ports: Vec::new(),
+        placement: Placement::default(),
+        replace_after: Default::default(),
+    }
+}

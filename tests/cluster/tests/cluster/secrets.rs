@@ -1,0 +1,393 @@
+//! Secrets, configs and credentials: storage, delivery, and access to their data.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use tonic::Code;
+use tracing_subscriber::fmt::MakeWriter;
+use warren_client::{Client, Error, NewSecretObject, PullOptions};
+use warren_manager::ManagerTuning;
+use warren_proto::v1;
+use warren_proto::v1::fetch_request::Need;
+use warren_types::{SecretObjectId, SecretObjectKind, SecretObjectMount, ServiceSpec};
+
+use crate::encryption_at_rest::{PLAINTEXT_MARK, files_with_mark};
+use crate::fixture::{CallerKind, ManagerFixture, WAIT_DEADLINE, new_id, spec};
+use crate::joining::joined;
+use crate::restart::refuses;
+use crate::updates::problem;
+use crate::worker::ScriptedWorker;
+
+const SECRET: SecretObjectKind = SecretObjectKind::Secret;
+const CONFIG: SecretObjectKind = SecretObjectKind::Config;
+const CREDENTIAL: SecretObjectKind = SecretObjectKind::Credential;
+
+fn new_secret(name: &str, data: &[u8]) -> NewSecretObject {
+    let id = SecretObjectId(new_id().0);
+    NewSecretObject {
+        id,
+        name: name.parse().unwrap(),
+        labels: Default::default(),
+        data: data.to_vec().into(),
+    }
+}
+
+async fn create(client: &Client, kind: SecretObjectKind, name: &str, data: &[u8]) -> v1::Content {
+    client.secret_objects(kind).create(new_secret(name, data)).await.unwrap()
+}
+
+/// A service called `web` whose tasks use these secrets.
+fn spec_with_secrets(secrets: &[&str]) -> ServiceSpec {
+    let mut spec = spec("web", 1);
+    spec.task.secrets = secrets.iter().map(|name| SecretObjectMount::new(name.parse().unwrap())).collect();
+    spec
+}
+
+/// The only task that the worker has.
+fn only_task(worker: &ScriptedWorker) -> String {
+    assert_eq!(worker.tasks.len(), 1);
+    worker.tasks.keys().next().unwrap().clone()
+}
+
+fn secrets_of_task(id: &str) -> Need {
+    Need::TaskContents(id.to_owned())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_secret_goes_to_the_node_of_its_task_and_to_no_other() {
+    let world = ManagerFixture::new().await;
+    let client = world.local().await;
+    create(&client, SECRET, "db", b"hunter2").await;
+    create(&client, CONFIG, "motd", b"hello").await;
+    let mut worker = ScriptedWorker::dial(&world).await;
+    let mut expected = spec_with_secrets(&["db"]);
+    expected.task.configs = vec![SecretObjectMount::new("motd".parse().unwrap())];
+    client.services().create(new_id(), &expected).await.unwrap();
+    worker.has("a task", |tasks| tasks.len() == 1).await;
+    let task = only_task(&worker);
+    let mut fetched = worker.fetch(secrets_of_task(&task)).await.unwrap();
+    fetched.sort();
+    assert_eq!(fetched, [("db".into(), 1, b"hunter2".to_vec()), ("motd".into(), 1, b"hello".to_vec())]);
+    assert_eq!(worker.fetch(secrets_of_task(&task)).await.unwrap().len(), 2, "as often as it needs them");
+
+    let stranger = ScriptedWorker::dial_as(&world, &joined(&world, "n2").await).await;
+    let refused = stranger.fetch(secrets_of_task(&task)).await.unwrap_err();
+    assert_eq!(refused.code(), Code::PermissionDenied);
+    // The task's id is of random letters.
+    assert!(!refused.message().replace(&task, "").contains("db"), "{refused}");
+    let unknown = format!("{}-1", new_id());
+    let refused = worker.fetch(secrets_of_task(&unknown)).await.unwrap_err();
+    assert_eq!(refused.code(), Code::PermissionDenied);
+    let none = worker.fetch(secrets_of_task("task")).await.unwrap_err();
+    assert_eq!(none.code(), Code::InvalidArgument);
+
+    worker.run_all().await;
+    client.services().remove("web", None).await.unwrap();
+    worker
+        .has("it to be stopped", |tasks| tasks.values().all(|it| it.desired() > v1::Desired::Running))
+        .await;
+    let refused = worker.fetch(secrets_of_task(&task)).await.unwrap_err();
+    assert_eq!(refused.code(), Code::PermissionDenied, "it is not to run any more");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn weak_key_gets_no_secret() {
+    let world = ManagerFixture::new().await;
+    let client = world.local().await;
+    create(&client, SECRET, "db", b"hunter2").await;
+    client.services().create(new_id(), &spec_with_secrets(&["db"])).await.unwrap();
+    let mut worker = ScriptedWorker::dial(&world).await;
+    worker.has("a task", |tasks| tasks.len() == 1).await;
+    let channel = world.channel(CallerKind::Certified(warren_security::Role::Worker)).await;
+    let mut sessions = v1::sessions_client::SessionsClient::new(channel);
+    for (key, need, path) in [
+        (vec![0; 32], Some(secrets_of_task(&only_task(&worker))), "key"),
+        (vec![9; 31], Some(secrets_of_task(&only_task(&worker))), "key"),
+        (vec![9; 32], None, "need"),
+    ] {
+        let request = v1::FetchRequest { key: key.into(), need };
+        let refused = warren_proto::Problem::from(&sessions.fetch(request).await.unwrap_err());
+        assert_eq!((refused.code, refused.violations.0[0].path.as_str()), (Code::InvalidArgument, path));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_version_reaches_the_services_that_follow_it() {
+    let world = ManagerFixture::new().await;
+    let client = world.local().await;
+    let secrets = client.secret_objects(SECRET);
+    let made = create(&client, SECRET, "db", b"one").await;
+    assert_eq!((made.number, made.size, made.kept.as_slice()), (1, 3, &[1][..]));
+    client.services().create(new_id(), &spec_with_secrets(&["db"])).await.unwrap();
+    let mut worker = ScriptedWorker::dial(&world).await;
+    worker.has("a task", |tasks| tasks.len() == 1).await;
+    worker.apply_assignment().await;
+    worker.apply_assignment().await;
+    let old = only_task(&worker);
+
+    let updated = secrets.update("db", b"two".to_vec().into(), Some(made.version)).await.unwrap();
+    assert_eq!((updated.number, updated.services.as_slice()), (2, &["web".to_owned()][..]));
+    let same = secrets.update("db", b"two".to_vec().into(), None).await.unwrap();
+    assert_eq!((same.number, same.version), (2, updated.version), "the same bytes change nothing");
+    let stale =
+        problem(secrets.update("db", b"three".to_vec().into(), Some(made.version)).await.unwrap_err());
+    assert_eq!(stale.reason, "VERSION_CONFLICT");
+    let history = client.services().history("web").await.unwrap();
+    let numbers = history.iter().map(|it| (it.number, it.contents[0].number)).collect::<Vec<_>>();
+    assert_eq!(numbers, [(2, 2), (1, 1)]);
+
+    let kept = worker.fetch(secrets_of_task(&old)).await.unwrap();
+    assert_eq!(
+        kept,
+        [("db".into(), 1, b"one".to_vec())],
+        "the task that is being replaced keeps its version"
+    );
+
+    let replaced = async {
+        loop {
+            worker.apply_assignment().await;
+            let (mut tasks, running) = (worker.tasks.values(), v1::Desired::Running);
+            if worker.tasks.len() == 1 && tasks.all(|task| task.revision == 2 && task.desired() == running) {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(WAIT_DEADLINE, replaced).await.expect("the task is replaced");
+    let new = only_task(&worker);
+    assert_eq!(worker.fetch(secrets_of_task(&new)).await.unwrap(), [("db".into(), 2, b"two".to_vec())]);
+    let shown = client.tasks().get(&new).await.unwrap();
+    assert_eq!((shown.contents[0].name.as_str(), shown.contents[0].number), ("db", 2));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn missing_secret_version_fails_the_fetch() {
+    let world = ManagerFixture::new().await;
+    let client = world.local().await;
+    create(&client, SECRET, "db", b"1").await;
+    create(&client, SECRET, "key", b"kept").await;
+    client.services().create(new_id(), &spec_with_secrets(&["db", "key"])).await.unwrap();
+    let mut worker = ScriptedWorker::dial(&world).await;
+    worker.has("a task", |tasks| tasks.len() == 1).await;
+    worker.apply_assignment().await;
+    let old = only_task(&worker);
+    for number in 2..=6 {
+        assert_eq!(
+            worker.fetch(secrets_of_task(&old)).await.unwrap().len(),
+            2,
+            "version {number} is not there yet"
+        );
+        let updated =
+            client.secret_objects(SECRET).update("db", number.to_string().into_bytes().into(), None).await;
+        assert_eq!(updated.unwrap().number, number);
+    }
+    // The worker has done nothing since, so its task is still desired.
+    let removed = warren_proto::Problem::from(&worker.fetch(secrets_of_task(&old)).await.unwrap_err());
+    assert_eq!((removed.code, removed.reason.as_str()), (Code::FailedPrecondition, "CONTENT_GONE"));
+    assert!(removed.message.contains("version 1 of secret db, used by revision 1"), "{removed}");
+    let back = problem(client.services().rollback("web", Some(1), None).await.unwrap_err());
+    assert_eq!(back.reason, "CONTENT_GONE");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sealed_secrets_open_after_restart_with_their_key_only() {
+    let mut world = ManagerFixture::new().await;
+    let client = world.local().await;
+    create(&client, CONFIG, "motd", b"hello").await;
+    create(&client, SECRET, "db", &vec![7; 1 << 20]).await;
+    client.services().create(new_id(), &spec_with_secrets(&["db"])).await.unwrap();
+    world.stop().await;
+    world.start(false).await.unwrap();
+    let client = world.local().await;
+    assert_eq!(&client.secret_objects(CONFIG).read("motd", None).await.unwrap().data[..], b"hello");
+    let mut worker = ScriptedWorker::dial(&world).await;
+    worker.has("a task", |tasks| tasks.len() == 1).await;
+    let fetched = worker.fetch(secrets_of_task(&only_task(&worker))).await.unwrap();
+    assert_eq!(fetched, [("db".into(), 1, vec![7; 1 << 20])], "the largest there may be");
+    drop(worker);
+    world.stop().await;
+
+    let key = world.data_dir().join("manager/content.key");
+    let good = std::fs::read(&key).unwrap();
+    std::fs::remove_file(&key).unwrap();
+    refuses(&world, false, "content.key is missing").await;
+    assert!(!key.exists(), "no new key is created");
+    let mut stranger = ManagerFixture::new().await;
+    stranger.stop().await;
+    std::fs::copy(stranger.data_dir().join("manager/content.key"), &key).unwrap();
+    refuses(&world, false, "is not the key that the cluster's secrets").await;
+    std::fs::write(&key, &good).unwrap();
+    world.start(false).await.unwrap();
+    assert!(world.local().await.secret_objects(CONFIG).read("motd", Some(1)).await.is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn invalid_secret_is_refused() {
+    let world = ManagerFixture::new().await;
+    let client = world.local().await;
+    let (secrets, configs) = (client.secret_objects(SECRET), client.secret_objects(CONFIG));
+    let missing = problem(client.services().create(new_id(), &spec_with_secrets(&["db"])).await.unwrap_err());
+    assert_eq!(missing.violations.0[0].path, "spec.task.secrets[0].source");
+    assert!(missing.violations.0[0].message.contains("warren secret create db FILE"), "{missing:?}");
+
+    let new_object = new_secret("db", b"hunter2");
+    secrets.create(new_object.clone()).await.unwrap();
+    assert_eq!(
+        secrets.create(new_object.clone()).await.unwrap().number,
+        1,
+        "a repeated request gets the same answer"
+    );
+    let other = NewSecretObject { data: b"other".to_vec().into(), ..new_object };
+    assert_eq!(problem(secrets.create(other).await.unwrap_err()).reason, "ALREADY_EXISTS");
+    let taken = problem(secrets.create(new_secret("db", b"x")).await.unwrap_err());
+    assert_eq!(taken.code, Code::AlreadyExists);
+    configs.create(new_secret("db", b"a config may have the name of a secret")).await.unwrap();
+
+    let hidden = secrets.read("db", None).await.unwrap_err();
+    assert!(matches!(&hidden, Error::Denied { why, .. } if why.contains("cannot be read back")), "{hidden}");
+    let removed = problem(configs.read("db", Some(9)).await.unwrap_err());
+    assert!(removed.message.contains("has no version 9; available: 1"), "{removed}");
+
+    client.services().create(new_id(), &spec_with_secrets(&["db"])).await.unwrap();
+    let used = problem(secrets.remove("db").await.unwrap_err());
+    assert_eq!((used.code, used.reason.as_str()), (Code::FailedPrecondition, "CONTENT_IN_USE"));
+    assert!(used.message.contains("secret db is used by web"), "{used}");
+    assert_eq!(configs.remove("db").await.unwrap().name, "db");
+    assert!(configs.remove("db").await.unwrap_err().is_not_found());
+    assert!(secrets.get("nothing").await.unwrap_err().is_not_found());
+    assert_eq!(secrets.list().await.unwrap().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn oversized_secret_is_refused() {
+    let world = ManagerFixture::new().await;
+    let client = world.local().await;
+    let large = new_secret("db", &vec![7; (1 << 20) + 1]);
+    let refused = problem(client.secret_objects(SECRET).create(large.clone()).await.unwrap_err());
+    assert_eq!(refused.violations.0[0].path, "data");
+    // A client that skips its own checks.
+    let mut bare = v1::contents_client::ContentsClient::new(world.channel(CallerKind::Local).await);
+    let request = v1::CreateContentRequest {
+        id: large.id.to_string(),
+        kind: v1::ContentKind::Secret.into(),
+        name: "db".into(),
+        data: large.data.to_vec().into(),
+        ..Default::default()
+    };
+    let refused = warren_proto::Problem::from(&bare.create(request).await.unwrap_err());
+    assert!(refused.violations.0[0].message.contains("at most 1048576"), "{refused:?}");
+    let exact = new_secret("db", &vec![7; 1 << 20]);
+    assert_eq!(client.secret_objects(SECRET).create(exact).await.unwrap().size, 1 << 20);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_credential_goes_where_an_image_of_its_registry_is_pulled() {
+    let world = ManagerFixture::new().await;
+    let client = world.local().await;
+    let made = create(&client, CREDENTIAL, "registry.lan:5000", b"ann\nhunter2").await;
+    assert_eq!((made.user.as_str(), made.name.as_str()), ("ann", "registry.lan:5000"));
+    let login = [("registry.lan:5000".to_owned(), 1, b"ann\nhunter2".to_vec())];
+    let mut private = spec("web", 1);
+    private.task.image = "Registry.lan:5000/app:1".parse().unwrap();
+    client.services().create(new_id(), &private).await.unwrap();
+    let mut worker = ScriptedWorker::dial(&world).await;
+    worker.has("a task", |tasks| tasks.len() == 1).await;
+    let task = only_task(&worker);
+    let stranger = ScriptedWorker::dial_as(&world, &joined(&world, "n2").await).await;
+    assert_eq!(worker.fetch(Need::TaskCredential(task.clone())).await.unwrap(), login);
+    let refused = stranger.fetch(Need::TaskCredential(task)).await.unwrap_err();
+    assert_eq!(refused.code(), Code::PermissionDenied);
+
+    let new_object =
+        |image: &str| PullOptions { reference: image.into(), nodes: vec!["n1".into()], always: true };
+    let pulls = client.images().pull(new_object("registry.lan:5000/other:2")).await.unwrap();
+    let id = worker.next_stream_request().await.stream_id;
+    let need = || Need::StreamCredential(id.clone());
+    assert_eq!(worker.fetch(need()).await.unwrap(), login, "also before it attaches");
+    let stream = worker.attach_to(id.clone()).await;
+    assert_eq!(worker.fetch(need()).await.unwrap(), login);
+    assert_eq!(stranger.fetch(need()).await.unwrap_err().code(), Code::PermissionDenied);
+    drop(pulls);
+    stream.wait_closed().await;
+    let refused = worker.fetch(need()).await.unwrap_err();
+    assert_eq!(refused.code(), Code::PermissionDenied, "pulls are refused");
+
+    let _pulls = client.images().pull(new_object("other.lan/app:1")).await.unwrap();
+    let id = worker.next_stream_request().await.stream_id;
+    assert_eq!(worker.fetch(Need::StreamCredential(id)).await.unwrap(), [], "no credential is no error");
+}
+
+/// All log output of one thread.
+#[derive(Clone, Default)]
+struct CapturedLog(Arc<Mutex<Vec<u8>>>);
+
+impl Write for CapturedLog {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for CapturedLog {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}
+
+/// One thread, so that the test captures all its log output; the raft driver has its own thread.
+#[tokio::test]
+async fn secrets_are_not_logged_or_stored_in_clear() {
+    let logged = CapturedLog::default();
+    let everything = tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_ansi(false);
+    // With a single subscriber, tracing caches the interest of the first thread at each call site for all
+    // threads, and other tests have no subscriber.
+    let _another = tracing::Dispatch::new(tracing::subscriber::NoSubscriber::default());
+    let _guard = tracing::subscriber::set_default(everything.with_writer(logged.clone()).finish());
+    let mut world = ManagerFixture::tuned(ManagerTuning::default()).await;
+    let client = world.local().await;
+    let (hidden, login) = (format!("{PLAINTEXT_MARK}-secret"), format!("ann\n{PLAINTEXT_MARK}-password"));
+    let made = create(&client, SECRET, "db", hidden.as_bytes()).await;
+    let credential = create(&client, CREDENTIAL, "registry.lan", login.as_bytes()).await;
+    client
+        .secret_objects(SECRET)
+        .update("db", format!("{hidden}-2").into_bytes().into(), None)
+        .await
+        .unwrap();
+    let mut errors = Vec::new();
+    let wrong =
+        client.secret_objects(CREDENTIAL).update("registry.lan", hidden.into_bytes().into(), None).await;
+    errors.push(wrong.unwrap_err().to_string());
+    let taken = client.secret_objects(SECRET).create(new_secret("db", login.as_bytes())).await;
+    errors.push(taken.unwrap_err().to_string());
+    client.services().create(new_id(), &spec_with_secrets(&["db"])).await.unwrap();
+    let mut worker = ScriptedWorker::dial(&world).await;
+    worker.has("a task", |tasks| tasks.len() == 1).await;
+    let task = only_task(&worker);
+    worker.fetch(secrets_of_task(&task)).await.unwrap();
+    worker.fetch(Need::TaskCredential(task.clone())).await.unwrap();
+    errors.push(worker.fetch(secrets_of_task(&format!("{}-1", new_id()))).await.unwrap_err().to_string());
+    let shown = (made, credential, client.tasks().get(&task).await.unwrap(), worker.tasks.clone(), errors);
+    drop(worker);
+    world.stop().await;
+    world.start(false).await.unwrap();
+
+    let shown = format!("{shown:?}");
+    assert!(!shown.contains(PLAINTEXT_MARK), "{shown}");
+    assert_eq!(files_with_mark(&world.data_dir()), Vec::<PathBuf>::new());
+    let log = String::from_utf8(logged.0.lock().unwrap().clone()).unwrap();
+    // As text, and as the numbers of the `{:?}` format of bytes.
+    let numbers = format!("{:?}", PLAINTEXT_MARK.as_bytes());
+    let has_secret =
+        |line: &&str| line.contains(PLAINTEXT_MARK) || line.contains(numbers.trim_matches(['[', ']']));
+    let lines = log.lines().filter(has_secret).collect::<Vec<_>>();
+    assert_eq!(lines, Vec::<&str>::new());
+    for audit in ["secret created caller=", "registry credential created caller=", "secret updated caller="] {
+        assert!(log.contains(audit), "the log has no {audit:?}, so the search proves nothing");
+    }
+    assert!(log.lines().any(|line| line.contains("TRACE")), "everything was logged");
+}

@@ -1,0 +1,174 @@
+//! Random requests of clients.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use warren_core::State;
+use warren_types::{
+    Availability, HealthCheck, Id, ImageReference, Mount, MountSource, NodeId, OnDisconnect, Placement,
+    Probe, Protocol, PublishMode, PublishedPort, SecretObjectMount, SecretObjectName, ServiceId, ServiceMode,
+    ServiceSpec, TaskSpec,
+};
+
+use super::request::ClientRequest;
+use super::{SERVICES, SimClient, UNHEALTHY_IMAGE};
+use crate::random::SimRng;
+
+impl SimClient {
+    /// A new request.
+    pub(super) fn next_request(&mut self, chance: &mut SimRng, nodes: &[NodeId]) -> Option<ClientRequest> {
+        if chance.one_in(6) {
+            let node = chance.pick(nodes)?;
+            return Some(match chance.one_in(2) {
+                true => ClientRequest::SetAvailability(node, chance.pick(&Availability::ALL)?),
+                false => ClientRequest::SetZone(node, chance.pick(&[None, Some("a"), Some("b")])?),
+            });
+        }
+        if chance.one_in(4) {
+            return self.next_storage_request(chance, nodes);
+        }
+        let held: Vec<(ServiceId, u64)> = self
+            .expected
+            .iter()
+            .filter(|(_, promise)| promise.desired_spec().is_some())
+            .map(|(id, promise)| (*id, promise.version))
+            .collect();
+        let replicas = u32::try_from(chance.between(0, 4)).unwrap_or(0);
+        if held.len() < SERVICES && (held.is_empty() || chance.one_in(3)) {
+            let number = self.next_number();
+            self.created += 1;
+            let id = ServiceId(Id(u128::from(number) << 64 | u128::from(chance.next())));
+            return Some(ClientRequest::Create(
+                id,
+                Arc::new(spec(number, replicas, &self.secrets(), chance)),
+            ));
+        }
+        let (id, version) = chance.pick(&held)?;
+        let promise = self.expected.get(&id)?;
+        let current = promise.desired_spec()?;
+        Some(match chance.between(0, 7) {
+            0 | 1 => ClientRequest::Remove(id, version),
+            2 if promise.revisions.len() > 1 => ClientRequest::Rollback(id, version),
+            3 | 4 if current.mode != ServiceMode::Global => ClientRequest::Scale(id, version, replicas),
+            _ => {
+                let spec = Arc::new(changed(current, &self.secrets(), chance));
+                ClientRequest::Update(id, version, spec, chance.one_in(5))
+            }
+        })
+    }
+
+    /// The request that restores the nodes to their original state; one client sends it.
+    pub(super) fn cleanup_request(&self, state: &State) -> Option<ClientRequest> {
+        let removing = state.volumes().filter(|_| self.number == 0).find(|volume| volume.removing);
+        if let Some(volume) = removing {
+            return Some(ClientRequest::ConfirmPurge(volume.id));
+        }
+        let node = state
+            .nodes()
+            .filter(|_| self.number == 0)
+            .find(|node| node.availability != Availability::Active || !node.labels.is_empty())?;
+        Some(match node.availability {
+            Availability::Active => ClientRequest::SetZone(node.id, None),
+            Availability::Pause | Availability::Drain => {
+                ClientRequest::SetAvailability(node.id, Availability::Active)
+            }
+        })
+    }
+}
+
+fn image(chance: &mut SimRng) -> ImageReference {
+    let image = match chance.one_in(4) {
+        true => UNHEALTHY_IMAGE.to_string(),
+        false => format!("web:{}", chance.between(1, 3)),
+    };
+    image.parse().expect("a valid reference")
+}
+
+fn ports(chance: &mut SimRng) -> Vec<PublishedPort> {
+    let port = PublishedPort {
+        host_ip: None,
+        host_port: u16::try_from(chance.between(8000, 8003)).unwrap_or(8000),
+        container_port: 80,
+        protocol: Protocol::Tcp,
+        mode: PublishMode::Host,
+    };
+    if chance.one_in(2) { vec![port] } else { Vec::new() }
+}
+
+fn placement(mode: ServiceMode, chance: &mut SimRng) -> Placement {
+    let zone = if chance.one_in(2) { "a" } else { "b" };
+    let zone = format!("node.labels.zone == {zone}").parse().expect("a valid constraint");
+    let constraints = if chance.one_in(4) { vec![zone] } else { Vec::new() };
+    // At least two machines of each zone have room for two tasks each.
+    let bounded = mode != ServiceMode::Global && chance.one_in(4);
+    Placement { constraints, max_per_node: bounded.then_some(2) }
+}
+
+/// Some of the client's secrets.
+fn secrets(known: &[SecretObjectName], chance: &mut SimRng) -> Vec<SecretObjectMount> {
+    known.iter().filter(|_| chance.one_in(2)).map(|name| SecretObjectMount::new(name.clone())).collect()
+}
+
+/// The disconnect policy of its tasks.
+fn on_disconnect(chance: &mut SimRng) -> OnDisconnect {
+    match chance.one_in(2) {
+        true => OnDisconnect::Keep,
+        false => OnDisconnect::StopAfter(Duration::from_secs(chance.between(10, 20))),
+    }
+}
+
+/// The replacement delay for tasks of lost nodes.
+fn replace_after(mode: ServiceMode, chance: &mut SimRng) -> Duration {
+    let waits = mode != ServiceMode::Global && chance.one_in(2);
+    Duration::from_millis(if waits { chance.between(1_000, 30_000) } else { 0 })
+}
+
+/// One volume for all tasks, or one per slot or node. It stays the same for the whole time of the service,
+/// and such a service has no other placement constraints, so there is always a node with its volumes.
+fn volumes(number: u64, chance: &mut SimRng) -> Vec<Mount> {
+    let name = match chance.between(0, 7) {
+        0 => format!("data-{number}"),
+        1 => format!("data-{number}-{{{{.Task.Slot}}}}"),
+        2 => format!("data-{number}-{{{{.Node.Hostname}}}}"),
+        _ => return Vec::new(),
+    };
+    let source = MountSource::Volume { name, subpath: None, no_copy: false };
+    vec![Mount { target: "/data".into(), source, read_only: false }]
+}
+
+fn spec(number: u64, replicas: u32, known: &[SecretObjectName], chance: &mut SimRng) -> ServiceSpec {
+    let mode = if chance.one_in(4) { ServiceMode::Global } else { ServiceMode::Replicated { replicas } };
+    let mut task = TaskSpec::new(image(chance));
+    (task.secrets, task.mounts) = (secrets(known, chance), volumes(number, chance));
+    task.on_disconnect = on_disconnect(chance);
+    task.health = chance.one_in(2).then(|| HealthCheck::new(Probe::Tcp { port: 80 }));
+    let bound = !task.mounts.is_empty();
+    // A volume for all tasks is on one node, so not every node can have a task with it.
+    let mode = if bound { ServiceMode::Replicated { replicas } } else { mode };
+    ServiceSpec {
+        name: format!("service-{number}").parse().expect("a valid name"),
+        labels: BTreeMap::new(),
+        mode,
+        task,
+        ports: ports(chance),
+        placement: if bound { Placement::default() } else { placement(mode, chance) },
+        replace_after: replace_after(mode, chance),
+    }
+}
+
+/// Another spec of the same service.
+fn changed(spec: &ServiceSpec, known: &[SecretObjectName], chance: &mut SimRng) -> ServiceSpec {
+    let mut spec = spec.clone();
+    match chance.between(0, 6) {
+        0 => spec.ports = ports(chance),
+        1 if spec.task.mounts.is_empty() => spec.placement = placement(spec.mode, chance),
+        2 => spec.task.secrets = secrets(known, chance),
+        3 => spec.task.on_disconnect = on_disconnect(chance),
+        4 => spec.replace_after = replace_after(spec.mode, chance),
+        _ => spec.task.image = image(chance),
+    }
+    // A removed one cannot be requested any more.
+    spec.task.secrets.retain(|mount| known.contains(&mount.source));
+    spec
+}

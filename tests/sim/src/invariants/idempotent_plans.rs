@@ -1,0 +1,34 @@
+//! Planning again after a plan was applied gives an empty plan.
+
+use warren_core::{ReconcilePlan, State};
+use warren_types::{DesiredTaskState, Task, TaskState, Timestamp};
+
+use crate::manager::{PlannerKey, compute_plan};
+
+pub fn again_is_empty(
+    state: &State,
+    key: PlannerKey,
+    now: Timestamp,
+    plan: &ReconcilePlan,
+) -> Result<(), String> {
+    if plan.is_empty() || key == PlannerKey::Liveness {
+        return Ok(());
+    }
+    // The task already runs as it was ordered in a lost part of the last incarnation: each plan shows the
+    // next step.
+    let ahead =
+        |task: &Task| task.desired == DesiredTaskState::Ready && task.observed.state > TaskState::Ready;
+    if state.tasks().any(|task| ahead(task) && !task.observed.state.is_terminal()) {
+        return Ok(());
+    }
+    let mut after = state.clone();
+    let applied = state.applied();
+    for (index, command) in (applied.index + 1..).zip(&plan.commands) {
+        after.apply(applied.term, index, command);
+    }
+    let again = compute_plan(&after, key, now);
+    if again.is_empty() {
+        return Ok(());
+    }
+    Err(format!("a second plan is empty: {key:?} planned {plan:?}, then {again:?}"))
+}

@@ -1,0 +1,387 @@
+//! The observed state of a task on this node, and how the result of each action changes it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use warren_types::{DesiredTaskState, Health, ImageDigest, TaskAssignment, TaskExit, Timestamp};
+
+use crate::action::{Action, ActionKind};
+use crate::attempt_history::{AttemptHistory, AttemptPhase};
+
+/// First delay after a transient failure; it doubles up to [`MAX_RETRY_DELAY`].
+const MIN_RETRY_DELAY: Duration = Duration::from_millis(250);
+/// The longest delay between two tries of a failing action.
+pub(crate) const MAX_RETRY_DELAY: Duration = Duration::from_secs(10);
+
+/// The observed state of one task. After a restart of the agent the container and its attempt history are
+/// read back; the rest starts as unknown and is observed by doing it again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ObservedTask {
+    /// Whether `container` is up to date.
+    pub freshness: Freshness,
+    /// The container as last inspected.
+    pub container: ContainerState,
+    /// The image from which the container is created.
+    pub image: ImageState,
+    /// The image digest in the container's record: all that an agent knows of the image of a container that
+    /// an earlier agent created.
+    pub container_image: Option<ImageDigest>,
+    /// The task's network.
+    pub network: ResourceState,
+    /// The task's directory.
+    pub files: ResourceState,
+    /// The volumes that it mounts. No action relies on their absence.
+    pub volumes: ResourceState,
+    /// The files of its secrets and configs.
+    pub secret_objects: ResourceState,
+    /// The result of this agent's health checks of the running process; `None` before the first check has
+    /// ended.
+    pub observed_health: Option<HealthObservation>,
+    /// The task's share of its service's published ports on this node.
+    pub ports: PortState,
+    /// The history of its attempts.
+    pub history: AttemptHistory,
+    /// The stop signal, once it was sent.
+    pub stop: Option<SentStop>,
+    /// The actions that failed when they were last tried.
+    pub failures: BTreeMap<ActionKind, FailedAction>,
+    /// When this agent accepted the task.
+    pub accepted_at: Timestamp,
+    /// How long the node has been disconnected; `None` while it is connected to a manager.
+    pub disconnected_for: Option<Duration>,
+}
+
+/// Whether the last inspection of the container is up to date.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Freshness {
+    /// Not inspected by this agent yet: the history in the container's record must still be read.
+    Unknown,
+    /// Something may have happened since the last inspection.
+    Stale,
+    /// Nothing is known to have happened since the last inspection.
+    Fresh,
+}
+
+/// The result of a process's health checks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HealthObservation {
+    /// Starting, healthy or unhealthy.
+    pub health: Health,
+    /// Why it is not healthy; empty when it is.
+    pub reason: String,
+}
+
+/// The container's record and process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ContainerState {
+    /// There is no record.
+    Absent,
+    /// A record without a process.
+    Recorded,
+    /// A process that is created and not started.
+    Created,
+    /// A running process.
+    Running {
+        /// Since when, as far as known.
+        since: Timestamp,
+    },
+    /// A process that exited and is not deleted yet.
+    Stopped {
+        /// The exit status.
+        exit: TaskExit,
+        /// The time of the exit.
+        at: Timestamp,
+    },
+}
+
+/// The image on this node. An existing container does not need it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ImageState {
+    /// Not looked up yet, or it may have been deleted since.
+    Unknown,
+    /// It is being pulled.
+    Pulling {
+        /// Progress, human-readable.
+        progress: String,
+    },
+    /// It is on the node, with this digest.
+    Present(ImageDigest),
+}
+
+/// Whether a resource of the task exists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ResourceState {
+    /// It may exist, completely or in part.
+    Unknown,
+    /// It exists completely.
+    Present,
+    /// Nothing of it exists.
+    Absent,
+}
+
+/// The task's share of published ports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PortState {
+    /// Perhaps reserved or routed.
+    Unknown,
+    /// Reserved for this node, without traffic to the task.
+    Reserved,
+    /// The task receives its share of the traffic.
+    Routed,
+    /// Neither.
+    Released,
+}
+
+/// The stop request, as far as this agent sent it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SentStop {
+    /// When the stop signal was sent.
+    pub at: Timestamp,
+    /// When the container was last killed.
+    pub killed_at: Option<Timestamp>,
+}
+
+/// Whether a retry can help.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Severity {
+    /// A retry can help: something was unreachable, took too long, or failed without a cause.
+    Transient,
+    /// A retry cannot help unless the spec or the node changes.
+    Permanent,
+}
+
+/// An action's failure.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FailedAction {
+    /// Whether a retry can help.
+    pub severity: Severity,
+    /// What went wrong and what to do.
+    pub reason: String,
+    /// How often it failed in a row.
+    pub consecutive: u32,
+    /// When it failed last.
+    pub at: Timestamp,
+}
+
+impl FailedAction {
+    /// The earliest time of the next try.
+    pub(crate) fn retry_at(&self) -> Timestamp {
+        let doublings = self.consecutive.saturating_sub(1).min(16);
+        self.at + MIN_RETRY_DELAY.saturating_mul(1 << doublings).min(MAX_RETRY_DELAY)
+    }
+}
+
+impl ContainerState {
+    /// Whether a process is running.
+    pub fn is_running(self) -> bool {
+        matches!(self, Self::Running { .. })
+    }
+}
+
+impl ObservedTask {
+    /// A task that the agent accepts at `now` and has not inspected.
+    pub fn new(now: Timestamp) -> Self {
+        Self {
+            freshness: Freshness::Unknown,
+            container: ContainerState::Absent,
+            image: ImageState::Unknown,
+            container_image: None,
+            network: ResourceState::Unknown,
+            files: ResourceState::Unknown,
+            volumes: ResourceState::Unknown,
+            secret_objects: ResourceState::Unknown,
+            observed_health: None,
+            ports: PortState::Unknown,
+            history: AttemptHistory::new(),
+            stop: None,
+            failures: BTreeMap::new(),
+            accepted_at: now,
+            disconnected_for: None,
+        }
+    }
+
+    /// Records an inspection of the container. `recorded` is the history in its record; it is used at the
+    /// first inspection, after that this agent's own is newer.
+    pub fn record_inspection(&mut self, container: ContainerState, recorded: Option<AttemptHistory>) {
+        if let (Freshness::Unknown, Some(history)) = (self.freshness, recorded) {
+            self.history = history;
+        }
+        self.freshness = Freshness::Fresh;
+        self.failures.remove(&ActionKind::Inspect);
+        if std::mem::discriminant(&container) != std::mem::discriminant(&self.container) {
+            // A failed action may have taken effect after all.
+            self.failures
+                .retain(|verb, failure| !verb.affects_container() || failure.severity == Severity::Permanent);
+        }
+        // A start time that the agent itself recorded is more exact than an inspected one.
+        let container = match (container, self.container, &self.history.phase) {
+            (ContainerState::Running { .. }, ContainerState::Running { since }, _) => {
+                ContainerState::Running { since }
+            }
+            (ContainerState::Running { .. }, _, AttemptPhase::Started { at, .. }) => {
+                ContainerState::Running { since: *at }
+            }
+            (seen, _, _) => seen,
+        };
+        self.set_container(container);
+    }
+
+    /// Records the image digest in the inspected container's record.
+    pub fn record_container_image(&mut self, digest: Option<ImageDigest>) {
+        self.container_image = digest;
+    }
+
+    /// The health of one process does not apply to the next one.
+    fn set_container(&mut self, container: ContainerState) {
+        if !(self.container.is_running() && container.is_running()) {
+            self.observed_health = None;
+        }
+        self.container = container;
+    }
+
+    /// Records a health check of the running process. The check of a process that has exited since changes
+    /// nothing.
+    pub fn record_health(&mut self, checked: HealthObservation) {
+        if self.container.is_running() {
+            self.observed_health = Some(checked);
+        }
+    }
+
+    /// The task's health: from this agent's checks, before them from those of earlier agents.
+    pub fn health(&self, wanted: Option<&TaskAssignment>) -> Health {
+        let has_check = wanted
+            .is_some_and(|task| task.spec.health.is_some() && task.desired <= DesiredTaskState::Running);
+        if !has_check || !self.container.is_running() {
+            return Health::None;
+        }
+        match (&self.observed_health, &self.history.phase) {
+            (Some(checked), _) => checked.health,
+            (None, AttemptPhase::Started { health: Health::None, .. }) => Health::Starting,
+            (None, AttemptPhase::Started { health, .. }) => *health,
+            (None, _) => Health::Starting,
+        }
+    }
+
+    /// The health that the next agent needs, if the history does not have it yet.
+    pub(crate) fn unrecorded_health(&self, wanted: Option<&TaskAssignment>) -> Option<Health> {
+        let recorded = match self.history.phase {
+            AttemptPhase::Started { health, .. } => health,
+            _ => Health::None,
+        };
+        match self.health(wanted) {
+            health @ (Health::Healthy | Health::Unhealthy) if health != recorded => Some(health),
+            _ => None,
+        }
+    }
+
+    /// Records the progress of [`Action::EnsureImage`], as human-readable text.
+    pub fn record_pull_progress(&mut self, text: String) {
+        self.image = ImageState::Pulling { progress: text };
+    }
+
+    /// Records the success of [`Action::EnsureImage`]: the image is on the node, with this digest.
+    pub fn record_image(&mut self, digest: ImageDigest) {
+        self.image = ImageState::Present(digest);
+        self.failures.remove(&ActionKind::EnsureImage);
+    }
+
+    /// Records the success of `action`; [`Action::Inspect`] is recorded by
+    /// [`ObservedTask::record_inspection`] and [`Action::EnsureImage`] by [`ObservedTask::record_image`]
+    /// instead.
+    pub fn record_success(&mut self, action: &Action, now: Timestamp) {
+        match action {
+            Action::Inspect | Action::EnsureImage => return,
+            Action::EnsureNetwork => self.network = ResourceState::Present,
+            Action::RemoveNetwork => self.network = ResourceState::Absent,
+            Action::EnsureFiles => self.files = ResourceState::Present,
+            Action::RemoveFiles => self.files = ResourceState::Absent,
+            Action::EnsureVolumes => self.volumes = ResourceState::Present,
+            Action::EnsureSecretObjects => self.secret_objects = ResourceState::Present,
+            Action::RemoveSecretObjects => self.secret_objects = ResourceState::Absent,
+            Action::ReservePorts => self.ports = PortState::Reserved,
+            Action::RouteTraffic => self.ports = PortState::Routed,
+            Action::ReleasePorts => self.ports = PortState::Released,
+            Action::EnsureContainer => self.set_container(ContainerState::Created),
+            Action::Start => self.set_container(ContainerState::Running { since: now }),
+            Action::RecordHistory(history) => self.history = history.clone(),
+            Action::SignalStop => self.stop = Some(SentStop { at: now, killed_at: None }),
+            Action::Kill => {
+                let at = self.stop.map_or(now, |stop| stop.at);
+                self.stop = Some(SentStop { at, killed_at: Some(now) });
+                // There is no event for the exit of a process that had exited before.
+                self.mark_stale();
+            }
+            Action::DeleteProcess => self.set_container(ContainerState::Recorded),
+            Action::RemoveContainer => self.set_container(ContainerState::Absent),
+        }
+        // The task made progress: what failed before may succeed now.
+        self.failures.clear();
+    }
+
+    /// Records the failure of `action`, which may have taken effect in part: what it touches is unknown until
+    /// it was inspected or done again.
+    pub fn record_failure(&mut self, action: &Action, severity: Severity, reason: String, now: Timestamp) {
+        let verb = action.kind();
+        match verb {
+            ActionKind::EnsureImage => self.image = ImageState::Unknown,
+            ActionKind::EnsureNetwork | ActionKind::RemoveNetwork => self.network = ResourceState::Unknown,
+            ActionKind::EnsureFiles | ActionKind::RemoveFiles => self.files = ResourceState::Unknown,
+            ActionKind::EnsureVolumes => {
+                self.volumes = ResourceState::Unknown;
+                // The image that fills them may have been deleted meanwhile.
+                self.image = ImageState::Unknown;
+            }
+            ActionKind::EnsureSecretObjects | ActionKind::RemoveSecretObjects => {
+                self.secret_objects = ResourceState::Unknown
+            }
+            ActionKind::ReservePorts | ActionKind::RouteTraffic | ActionKind::ReleasePorts => {
+                self.ports = PortState::Unknown
+            }
+            verb if verb.affects_container() => self.mark_stale(),
+            _ => (),
+        }
+        if verb == ActionKind::EnsureContainer {
+            // The image may have been deleted meanwhile, or what the task mounts.
+            self.image = ImageState::Unknown;
+            self.volumes = ResourceState::Unknown;
+            self.secret_objects = ResourceState::Unknown;
+        }
+        let before = self.failures.get(&verb).map_or(0, |failure| failure.consecutive);
+        let failures = before.saturating_add(1);
+        self.failures.insert(verb, FailedAction { severity, reason, consecutive: failures, at: now });
+    }
+
+    /// The container may have changed: inspect it before the next action.
+    pub fn mark_stale(&mut self) {
+        if self.freshness == Freshness::Fresh {
+            self.freshness = Freshness::Stale;
+        }
+    }
+
+    /// The task's resources may have been damaged: create them again. Idempotent.
+    pub fn invalidate_resources(&mut self) {
+        let doubt = |presence: &mut ResourceState| {
+            if *presence == ResourceState::Present {
+                *presence = ResourceState::Unknown;
+            }
+        };
+        doubt(&mut self.network);
+        doubt(&mut self.files);
+        doubt(&mut self.volumes);
+        doubt(&mut self.secret_objects);
+    }
+
+    /// The causes of transient failures may be gone: retry immediately.
+    pub fn reset_retry_delays(&mut self) {
+        self.failures.retain(|_, failure| failure.severity == Severity::Permanent);
+    }
+
+    /// Why the task can never run here, unless its process is already running.
+    pub(crate) fn rejection(&self) -> Option<(ActionKind, &FailedAction)> {
+        let hopeless = |(verb, failure): &(&ActionKind, &FailedAction)| {
+            failure.severity == Severity::Permanent && verb.is_required_to_run()
+        };
+        let (verb, failure) = self.failures.iter().find(hopeless)?;
+        (!self.container.is_running()).then_some((*verb, failure))
+    }
+}

@@ -1,0 +1,262 @@
+//! A manager that is scripted by a test, connected in memory.
+
+use std::sync::{Arc, Mutex};
+
+use futures::FutureExt;
+use tokio::io::DuplexStream;
+use tokio::sync::mpsc;
+use tokio::time::{Duration, timeout};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+use warren_process::join::channel_over;
+use warren_proto::v1;
+use warren_proto::v1::manager_frame::Frame;
+use warren_proto::v1::sessions_server::{Sessions, SessionsServer};
+use warren_proto::v1::worker_frame::Frame as FromWorker;
+use warren_types::{Assignment, AssignmentVersion, NodeSettings, TaskAssignment, TaskId};
+
+use crate::fixtures::settings;
+use crate::session::{ManagerConnection, ManagerDialError, SharedDialer};
+
+/// Timeout of every wait in a test.
+pub const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The manager's end of one session.
+pub struct FakeSession {
+    from_worker: mpsc::Receiver<v1::WorkerFrame>,
+    to_worker: mpsc::Sender<Result<v1::ManagerFrame, Status>>,
+}
+
+/// The manager's end of an attached stream.
+pub struct FakeStream {
+    pub from_worker: mpsc::Receiver<v1::StreamFrame>,
+    pub to_worker: mpsc::Sender<Result<v1::StreamFrame, Status>>,
+}
+
+pub struct FakeManager {
+    incoming_sessions: mpsc::Receiver<FakeSession>,
+    incoming_streams: mpsc::Receiver<FakeStream>,
+    fetch_handler: SharedFetchHandler,
+    server: tokio::task::JoinHandle<()>,
+}
+
+/// The manager's answer to a fetch of secret objects.
+pub enum FetchReply {
+    /// These objects.
+    Objects(Vec<v1::SealedDelivery>),
+    /// A refusal.
+    Refusal(Status),
+    /// No answer.
+    NoReply,
+}
+
+type FetchHandler = Box<dyn FnMut(v1::FetchRequest) -> FetchReply + Send>;
+type SharedFetchHandler = Arc<Mutex<FetchHandler>>;
+
+impl Drop for FakeManager {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}
+
+/// Events of the server for the test.
+#[derive(Clone)]
+pub struct FakeSessionsService {
+    sessions: mpsc::Sender<FakeSession>,
+    attached: mpsc::Sender<FakeStream>,
+    fetch_handler: SharedFetchHandler,
+}
+
+fn forward<T: Send + 'static>(mut inbound: Streaming<T>) -> mpsc::Receiver<T> {
+    let (sender, receiver) = mpsc::channel(64);
+    tokio::spawn(async move {
+        while let Ok(Some(frame)) = inbound.message().await {
+            if sender.send(frame).await.is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+#[tonic::async_trait]
+impl Sessions for FakeSessionsService {
+    type EstablishStream = ReceiverStream<Result<v1::ManagerFrame, Status>>;
+    type AttachStream = ReceiverStream<Result<v1::StreamFrame, Status>>;
+    type FetchStream = ReceiverStream<Result<v1::SealedDelivery, Status>>;
+
+    async fn establish(
+        &self,
+        request: Request<Streaming<v1::WorkerFrame>>,
+    ) -> Result<Response<Self::EstablishStream>, Status> {
+        let (to_worker, frames) = mpsc::channel(64);
+        let session = FakeSession { from_worker: forward(request.into_inner()), to_worker };
+        self.sessions.send(session).await.map_err(|_| Status::unavailable("the test is over"))?;
+        Ok(Response::new(ReceiverStream::new(frames)))
+    }
+
+    async fn attach(
+        &self,
+        request: Request<Streaming<v1::StreamFrame>>,
+    ) -> Result<Response<Self::AttachStream>, Status> {
+        let (to_worker, frames) = mpsc::channel(64);
+        let attached = FakeStream { from_worker: forward(request.into_inner()), to_worker };
+        self.attached.send(attached).await.map_err(|_| Status::unavailable("the test is over"))?;
+        Ok(Response::new(ReceiverStream::new(frames)))
+    }
+
+    async fn fetch(&self, request: Request<v1::FetchRequest>) -> Result<Response<Self::FetchStream>, Status> {
+        let answer = (self.fetch_handler.lock().unwrap())(request.into_inner());
+        match answer {
+            FetchReply::Objects(deliveries) => {
+                let (sender, answers) = mpsc::channel(1);
+                tokio::spawn(async move {
+                    for delivery in deliveries {
+                        sender.send(Ok(delivery)).await.ok();
+                    }
+                });
+                Ok(Response::new(ReceiverStream::new(answers)))
+            }
+            FetchReply::Refusal(status) => Err(status),
+            FetchReply::NoReply => std::future::pending().await,
+        }
+    }
+}
+
+/// The service and the test's end of it.
+pub fn new_service() -> (FakeSessionsService, mpsc::Receiver<FakeSession>, mpsc::Receiver<FakeStream>) {
+    let (sessions, session) = mpsc::channel(8);
+    let (attached, attach) = mpsc::channel(8);
+    let nothing: FetchHandler = Box::new(|_| FetchReply::Objects(Vec::new()));
+    let delivers = Arc::new(Mutex::new(nothing));
+    (FakeSessionsService { sessions, attached, fetch_handler: delivers }, session, attach)
+}
+
+impl FakeManager {
+    /// A manager and its dialer.
+    pub fn in_memory() -> (Self, SharedDialer) {
+        let (service, sessions, attached) = new_service();
+        let delivers = Arc::clone(&service.fetch_handler);
+        let (dialled, incoming) = mpsc::channel::<Result<DuplexStream, std::io::Error>>(8);
+        // As in real managers: an unread stream must leave room for the session next to it.
+        let server = tonic::transport::Server::builder()
+            .initial_stream_window_size(Some(128 << 10))
+            .initial_connection_window_size(Some(32 << 20))
+            .add_service(SessionsServer::new(service));
+        let serve = server.serve_with_incoming(ReceiverStream::new(incoming));
+        let server = tokio::spawn(async move { serve.await.unwrap() });
+        let dial: SharedDialer = Arc::new(move || dial(dialled.clone()).boxed());
+        (
+            Self { incoming_sessions: sessions, incoming_streams: attached, fetch_handler: delivers, server },
+            dial,
+        )
+    }
+
+    /// Sets the answer to later fetches.
+    pub fn on_fetch(&self, deliver: impl FnMut(v1::FetchRequest) -> FetchReply + Send + 'static) {
+        *self.fetch_handler.lock().unwrap() = Box::new(deliver);
+    }
+
+    /// Whether no worker opens a session for so long.
+    pub async fn has_no_session_for(&mut self, time: Duration) -> bool {
+        !matches!(timeout(time, self.incoming_sessions.recv()).await, Ok(Some(_)))
+    }
+
+    /// The next session that a worker opens, after its hello.
+    pub async fn next_session(&mut self) -> (FakeSession, v1::Hello) {
+        let session = timeout(TIMEOUT, self.incoming_sessions.recv()).await;
+        let mut session = session.expect("a worker dials").expect("the server runs");
+        let FromWorker::Hello(hello) = session.next_frame().await else { panic!("no hello first") };
+        (session, hello)
+    }
+
+    /// The next session, welcomed with the usual settings.
+    pub async fn next_welcomed_session(&mut self) -> FakeSession {
+        let (session, _) = self.next_session().await;
+        session.welcome(&settings()).await;
+        session
+    }
+
+    /// The next stream that the worker attaches.
+    pub async fn next_stream(&mut self) -> FakeStream {
+        timeout(TIMEOUT, self.incoming_streams.recv())
+            .await
+            .expect("a worker attaches")
+            .expect("the server runs")
+    }
+}
+
+async fn dial(
+    dialled: mpsc::Sender<Result<DuplexStream, std::io::Error>>,
+) -> Result<ManagerConnection, ManagerDialError> {
+    let (near, far) = tokio::io::duplex(1 << 20);
+    dialled.send(Ok(far)).await.map_err(|_| ManagerDialError::NoAddress)?;
+    let channel = channel_over(near).await;
+    let channel =
+        channel.map_err(|source| ManagerDialError::Transport { manager: "memory".into(), source })?;
+    Ok(ManagerConnection { manager: "memory".into(), dialled_from: None, channel })
+}
+
+impl FakeSession {
+    /// The next frame of the worker.
+    pub async fn next_frame(&mut self) -> FromWorker {
+        let frame = timeout(TIMEOUT, self.from_worker.recv()).await.expect("the worker says something");
+        frame.expect("the session goes on").frame.expect("a frame says something")
+    }
+
+    /// The next frame that `wanted` matches; syncs are answered, others are skipped.
+    pub async fn next_matching<T>(&mut self, wanted: impl Fn(&FromWorker) -> Option<T>) -> T {
+        loop {
+            let frame = self.next_frame().await;
+            if let Some(found) = wanted(&frame) {
+                return found;
+            }
+            if matches!(frame, FromWorker::Sync(_)) {
+                self.send(Frame::Current(v1::SyncCurrent::default())).await;
+            }
+        }
+    }
+
+    /// Waits until the worker has ended the session.
+    pub async fn wait_until_ended(mut self) {
+        let end = async { while self.from_worker.recv().await.is_some() {} };
+        timeout(TIMEOUT, end).await.expect("the worker leaves");
+    }
+
+    /// Ends the session with an error.
+    pub async fn refuse(self, status: Status) {
+        self.to_worker.send(Err(status)).await.expect("the session goes on");
+    }
+
+    /// Sends one frame.
+    pub async fn send(&self, frame: Frame) {
+        self.to_worker.send(Ok(v1::ManagerFrame { frame: Some(frame) })).await.expect("the session goes on");
+    }
+
+    /// Sends the welcome.
+    pub async fn welcome(&self, settings: &NodeSettings) {
+        let welcome = v1::Welcome { session: 1, settings: Some(settings.into()), ..v1::Welcome::default() };
+        self.send(Frame::Welcome(welcome)).await;
+    }
+
+    /// Sends a full assignment.
+    pub async fn assign(&self, index: u64, tasks: Vec<TaskAssignment>) {
+        self.send(Frame::Assignment((&Assignment { version: at(index), tasks }).into())).await;
+    }
+
+    /// Sends an assignment update.
+    pub async fn assign_update(&self, base: u64, index: u64, changed: &[TaskAssignment], removed: &[TaskId]) {
+        let diff = v1::AssignmentDiff {
+            base: Some(at(base).into()),
+            version: Some(at(index).into()),
+            changed: changed.iter().map(Into::into).collect(),
+            removed: removed.iter().map(ToString::to_string).collect(),
+        };
+        self.send(Frame::Diff(diff)).await;
+    }
+}
+
+/// The version that tests use.
+pub fn at(index: u64) -> AssignmentVersion {
+    AssignmentVersion { incarnation: 1, index }
+}

@@ -1,0 +1,97 @@
+//! Values that tests of this crate share.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::handlers::images::fake::FakeImages;
+use crate::node::metrics::WorkerMetrics;
+use crate::tasks::checks::{CheckContext, CheckResults};
+use warren_health::{Exec, ExecResult, ExecStatus, ProbeLimits, ProbeTarget, Prober};
+use warren_image::{Digest, Reference};
+use warren_types::{
+    ClusterId, DesiredTaskState, Id, ImageDigest, NodeId, NodeSettings, Protocol, PublishMode, PublishedPort,
+    ServiceId, TaskAssignment, TaskId, TaskSpec,
+};
+
+/// Task `number` of the service that tests use.
+pub fn task_id(number: u64) -> TaskId {
+    TaskId { service: ServiceId(Id(7)), number }
+}
+
+/// A desired task without ports.
+pub fn task(number: u64) -> TaskAssignment {
+    TaskAssignment {
+        id: task_id(number),
+        service: "web".parse().unwrap(),
+        slot: u32::try_from(number).unwrap(),
+        revision: 1,
+        spec: TaskSpec::new("demo:1".parse().unwrap()),
+        digest: Some(digest('a')),
+        ports: Vec::new(),
+        address: Ipv4Addr::new(10, 210, 0, 1 + u8::try_from(number).unwrap()),
+        desired: DesiredTaskState::Running,
+        service_labels: BTreeMap::new(),
+        volumes: Vec::new(),
+    }
+}
+
+/// Checks that never run a program.
+pub fn check_context() -> Arc<CheckContext> {
+    struct NoPrograms;
+
+    #[tonic::async_trait]
+    impl Exec for NoPrograms {
+        async fn run(&self, _: &ProbeTarget, _: &[String], _: Duration) -> ExecResult {
+            ExecResult { status: ExecStatus::Failed("a test runs no programs".into()), output: String::new() }
+        }
+    }
+
+    let (prober, metrics) =
+        (Prober::new(Arc::new(NoPrograms), ProbeLimits::for_cores(1)), WorkerMetrics::default());
+    Arc::new(CheckContext { prober, results: CheckResults::default(), metrics })
+}
+
+/// A digest that repeats one digit.
+pub fn digest(digit: char) -> ImageDigest {
+    format!("sha256:{}", digit.to_string().repeat(64)).parse().unwrap()
+}
+
+/// Name of the image that tests use.
+pub fn tag() -> Reference {
+    Reference::parse("demo:1").unwrap()
+}
+
+/// The image of [`task`] with its digest.
+pub fn image() -> Reference {
+    tag().with_digest(&Digest::parse(digest('a').as_str()).unwrap())
+}
+
+/// A node with [`image`], and a registry that does not answer.
+pub fn images() -> FakeImages {
+    let images = FakeImages::default();
+    images.add(&tag(), image().digest().unwrap().clone());
+    images
+}
+
+/// The port that tests publish.
+pub fn port(host_port: u16) -> PublishedPort {
+    let (protocol, mode) = (Protocol::Tcp, PublishMode::Host);
+    PublishedPort { host_ip: None, host_port, container_port: 80, protocol, mode }
+}
+
+/// Node settings of tests.
+pub fn settings() -> NodeSettings {
+    NodeSettings {
+        cluster: ClusterId(Id(1)),
+        node: NodeId(Id(2)),
+        name: "n1".parse().unwrap(),
+        labels: BTreeMap::from([("zone".into(), "a".into())]),
+        subnet: "10.210.0.0/24".parse().unwrap(),
+        ranges: vec!["10.210.0.0/16".parse().unwrap()],
+        heartbeat: Duration::from_secs(5),
+        sync: Duration::from_secs(3),
+        managers: Vec::new(),
+    }
+}

@@ -1,0 +1,258 @@
+//! Files of a task's secrets and configs.
+//!
+//! They are in memory ([`tmpfs`]), in one directory per task that is complete or absent ([`task_dirs`]), and
+//! are fetched from a manager ([`fetcher`]) only if absent: a container restarts without one. File names on
+//! the node are numbers, so that no user input becomes a path.
+
+pub(crate) mod fetcher;
+mod task_dirs;
+mod template;
+pub(crate) mod tmpfs;
+
+use std::io;
+use std::sync::Arc;
+
+use warren_image::InvalidReference;
+use warren_runtime::{ContainerMount, ContainerMountSource, ContainerUser, Runtime};
+use warren_types::spec::{SecretObjectMount, TaskSpec};
+use warren_types::{NodeSettings, SecretObjectKind, SecretObjectName, TaskAssignment, TaskId};
+use zeroize::Zeroizing;
+
+use crate::handlers::images;
+use crate::tasks::failure::ActionFailure;
+use crate::tasks::secret_objects::{HasTask, SecretObjects};
+use crate::tasks::templates;
+use fetcher::{FetchPurpose, FetchedObject, SecretFetchError, SecretFetcher};
+use task_dirs::{FileOwner, SecretFile, TaskSecretDirs};
+use template::TemplateError;
+use tmpfs::{SecretTmpfs, SecretTmpfsError};
+
+/// The files of all tasks of this node.
+pub(crate) struct TmpfsSecretObjects {
+    pub tmpfs: SecretTmpfs,
+    pub fetcher: Arc<dyn SecretFetcher>,
+    /// Resolves the user of a container.
+    pub runtime: Arc<dyn Runtime>,
+}
+
+/// Files of a task could not be created or removed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SecretObjectsError {
+    #[error("waiting for a manager to send secrets: {0}")]
+    WaitingForManager(String),
+    #[error(transparent)]
+    Fetch(SecretFetchError),
+    #[error("the manager did not send {kind} {name}")]
+    Missing { kind: SecretObjectKind, name: SecretObjectName },
+    #[error("{field}: version {number} of {kind} {name}: {source}")]
+    Template {
+        field: String,
+        kind: SecretObjectKind,
+        name: SecretObjectName,
+        number: u64,
+        source: TemplateError,
+    },
+    #[error(transparent)]
+    Tmpfs(#[from] SecretTmpfsError),
+    #[error("the tmpfs for secrets and configs is full; run fewer tasks on this node")]
+    Full,
+    #[error("secret files cannot be {done}: {source}")]
+    Files { done: &'static str, source: io::Error },
+}
+
+impl From<SecretFetchError> for SecretObjectsError {
+    fn from(error: SecretFetchError) -> Self {
+        match error {
+            SecretFetchError::NoManager(why) => Self::WaitingForManager(why),
+            error => Self::Fetch(error),
+        }
+    }
+}
+
+impl SecretObjectsError {
+    /// Whether a retry can help.
+    fn is_transient(&self) -> bool {
+        !matches!(self, Self::Fetch(SecretFetchError::VersionGone(_)) | Self::Template { .. })
+    }
+
+    fn files_error(done: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::OutOfMemory => Self::Full,
+            _ => Self::Files { done, source },
+        }
+    }
+}
+
+impl From<SecretObjectsError> for ActionFailure {
+    fn from(error: SecretObjectsError) -> Self {
+        match error.is_transient() {
+            true => Self::transient(error.to_string()),
+            false => Self::permanent(error.to_string()),
+        }
+    }
+}
+
+/// One secret or config of a task.
+struct ObjectMount<'a> {
+    kind: SecretObjectKind,
+    /// Index among those of its kind.
+    index: usize,
+    mount: &'a SecretObjectMount,
+}
+
+impl ObjectMount<'_> {
+    /// Name of the file on the node.
+    fn file_name(&self) -> String {
+        format!("{}-{}", if self.kind == SecretObjectKind::Secret { "secret" } else { "config" }, self.index)
+    }
+
+    /// Path in the service's spec.
+    fn spec_path(&self) -> String {
+        format!(
+            "task.{}[{}]",
+            if self.kind == SecretObjectKind::Secret { "secrets" } else { "configs" },
+            self.index
+        )
+    }
+
+    fn target(&self) -> String {
+        match self.kind {
+            SecretObjectKind::Secret => self.mount.secret_target(),
+            _ => self.mount.config_target(),
+        }
+    }
+
+    fn mode(&self) -> u32 {
+        match self.kind {
+            SecretObjectKind::Secret => self.mount.secret_mode(),
+            _ => self.mount.config_mode(),
+        }
+    }
+}
+
+/// All of them: secrets, then configs, in the order of the spec.
+fn object_mounts(spec: &TaskSpec) -> Vec<ObjectMount<'_>> {
+    fn object_mounts_of_kind(
+        kind: SecretObjectKind,
+        mounts: &[SecretObjectMount],
+    ) -> impl Iterator<Item = ObjectMount<'_>> {
+        mounts.iter().enumerate().map(move |(place, mount)| ObjectMount { kind, index: place, mount })
+    }
+    object_mounts_of_kind(SecretObjectKind::Secret, &spec.secrets)
+        .chain(object_mounts_of_kind(SecretObjectKind::Config, &spec.configs))
+        .collect()
+}
+
+impl TmpfsSecretObjects {
+    /// Builds the files of a task from fetched secret objects.
+    fn fetch_files(
+        task: &TaskAssignment,
+        node: &NodeSettings,
+        delivered: &[FetchedObject],
+        user: ContainerUser,
+    ) -> Result<Vec<SecretFile>, SecretObjectsError> {
+        let values = templates::template_values(task, node);
+        let file = |wanted: ObjectMount<'_>| {
+            let (kind, SecretObjectMount { source: name, uid, gid, template, .. }) =
+                (wanted.kind, wanted.mount);
+            let sent = delivered.iter().find(|sent| (sent.kind, &sent.name) == (kind, name));
+            let sent = sent.ok_or_else(|| SecretObjectsError::Missing { kind, name: name.clone() })?;
+            let bytes = match template {
+                false => Zeroizing::new(sent.bytes.to_vec()),
+                true => {
+                    template::expand(&sent.bytes, &values).map_err(|source| SecretObjectsError::Template {
+                        field: wanted.spec_path(),
+                        kind,
+                        name: name.clone(),
+                        number: sent.version,
+                        source,
+                    })?
+                }
+            };
+            let owner = FileOwner { uid: uid.unwrap_or(user.uid), gid: gid.unwrap_or(user.gid) };
+            Ok(SecretFile { name: wanted.file_name(), owner, mode: wanted.mode(), bytes })
+        };
+        object_mounts(&task.spec).into_iter().map(file).collect()
+    }
+
+    /// Default owner of the files.
+    async fn file_owner(&self, task: &TaskAssignment) -> Result<ContainerUser, ActionFailure> {
+        let named = |wanted: &ObjectMount<'_>| wanted.mount.uid.is_some() && wanted.mount.gid.is_some();
+        if object_mounts(&task.spec).iter().all(named) {
+            return Ok(ContainerUser::default());
+        }
+        let invalid = |error: InvalidReference| ActionFailure::permanent(format!("task.image: {error}"));
+        let image = images::image_reference(task).map_err(invalid)?;
+        Ok(self.runtime.resolve_user(&image, task.spec.user.as_deref()).await?)
+    }
+
+    /// Runs blocking work on the directories of tasks.
+    async fn run_blocking<T: Send + 'static>(
+        &self,
+        done: &'static str,
+        work: impl FnOnce(TaskSecretDirs<'_>) -> io::Result<T> + Send + 'static,
+    ) -> Result<T, SecretObjectsError> {
+        let memory = self.tmpfs.clone();
+        let worked = tokio::task::spawn_blocking(move || work(TaskSecretDirs(memory.path()))).await;
+        worked.expect("a few calls of the system do not panic").map_err(SecretObjectsError::files_error(done))
+    }
+
+    async fn ensure_mounted(&self) -> Result<(), SecretObjectsError> {
+        let memory = self.tmpfs.clone();
+        let mounted = tokio::task::spawn_blocking(move || memory.ensure()).await;
+        Ok(mounted.expect("a few calls of the system do not panic")?)
+    }
+
+    fn mounts(&self, task: &TaskAssignment) -> Vec<ContainerMount> {
+        let directory = TaskSecretDirs(self.tmpfs.path()).path(&task.id);
+        let mount = |wanted: ObjectMount<'_>| {
+            let source = ContainerMountSource::File { path: directory.join(wanted.file_name()) };
+            ContainerMount { target: wanted.target().into(), source, read_only: true }
+        };
+        object_mounts(&task.spec).into_iter().map(mount).collect()
+    }
+}
+
+#[tonic::async_trait]
+impl SecretObjects for TmpfsSecretObjects {
+    async fn ensure(
+        &self,
+        task: &TaskAssignment,
+        node: &NodeSettings,
+    ) -> Result<Vec<ContainerMount>, ActionFailure> {
+        // In another file system they would be on a disk, or not found again.
+        self.ensure_mounted().await?;
+        let id = task.id;
+        if !self.run_blocking("looked for", move |folders| Ok(folders.is_complete(&id))).await? {
+            let delivered = self
+                .fetcher
+                .fetch(FetchPurpose::TaskSecretObjects(id))
+                .await
+                .map_err(SecretObjectsError::from)?;
+            let user = self.file_owner(task).await?;
+            let files = Self::fetch_files(task, node, &delivered, user)?;
+            drop(delivered);
+            self.run_blocking("written", move |folders| folders.write(&id, &files)).await?;
+        }
+        Ok(self.mounts(task))
+    }
+
+    async fn remove(&self, task: &TaskId) -> Result<(), ActionFailure> {
+        let task = *task;
+        if !self.tmpfs.is_present() {
+            return Ok(());
+        }
+        Ok(self.run_blocking("removed", move |folders| folders.remove(&task)).await?)
+    }
+
+    async fn sweep(&self, has: HasTask<'_>) -> Result<usize, ActionFailure> {
+        if !self.tmpfs.is_present() {
+            return Ok(0);
+        }
+        // Few names in memory, and `has` is the caller's.
+        Ok(TaskSecretDirs(self.tmpfs.path()).sweep(has).map_err(SecretObjectsError::files_error("swept"))?)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,215 @@
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+use warren_runtime::fake::FakeRuntime;
+use warren_task::Severity;
+
+use super::fetcher::fake::FakeSecretFetcher;
+use super::*;
+use crate::fixtures::{image, settings, task, task_id};
+
+const WAITING: &str = "waiting for a manager to send secrets";
+
+/// A node's secret objects in a plain directory, and the manager that has them.
+struct Fixture {
+    files: TmpfsSecretObjects,
+    fetcher: FakeSecretFetcher,
+    dir: TempDir,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let runtime = FakeRuntime::new();
+        runtime.add_image(&image());
+        let etc = dir.path().join("image/etc");
+        fs::create_dir_all(&etc).unwrap();
+        fs::write(etc.join("passwd"), "web:x:33:44::/:/bin/false\n").unwrap();
+        runtime.add_image_files(&image(), dir.path().join("image"));
+        let secret_fetcher = FakeSecretFetcher::default();
+        let memory = SecretTmpfs::plain_dir(dir.path().join("secrets"));
+        let files = TmpfsSecretObjects {
+            tmpfs: memory,
+            fetcher: Arc::new(secret_fetcher.clone()),
+            runtime: Arc::new(runtime),
+        };
+        Self { files, fetcher: secret_fetcher, dir }
+    }
+
+    fn root(&self) -> PathBuf {
+        self.dir.path().join("secrets")
+    }
+
+    /// The files in memory, as paths.
+    fn left(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.root()).into_iter().flatten();
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    }
+
+    async fn ensure(&self, task: &TaskAssignment) -> Result<Vec<ContainerMount>, ActionFailure> {
+        self.files.ensure(task, &settings()).await
+    }
+}
+
+fn sent(kind: SecretObjectKind, name: &str, text: &[u8]) -> FetchedObject {
+    FetchedObject { kind, name: name.parse().unwrap(), version: 2, bytes: Zeroizing::new(text.to_vec()) }
+}
+
+fn secret(name: &str, text: &str) -> FetchedObject {
+    sent(SecretObjectKind::Secret, name, text.as_bytes())
+}
+
+fn mount(name: &str) -> SecretObjectMount {
+    SecretObjectMount::new(name.parse().unwrap())
+}
+
+fn with_secrets(number: u64, secrets: Vec<SecretObjectMount>) -> TaskAssignment {
+    let mut task = task(number);
+    task.spec.secrets = secrets;
+    task
+}
+
+fn source(mount: &ContainerMount) -> &Path {
+    match &mount.source {
+        ContainerMountSource::File { path } => path,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Text, owner and mode of a mounted file.
+fn seen(mount: &ContainerMount) -> (String, u32, u32, u32) {
+    let path = source(mount);
+    let found = fs::metadata(path).unwrap();
+    (fs::read_to_string(path).unwrap(), found.uid(), found.gid(), found.mode() & 0o7777)
+}
+
+#[tokio::test]
+async fn secret_objects_become_files_and_are_fetched_once() {
+    let world = Fixture::new();
+    let text = "{{.Task.Name}} on {{.Node.Hostname}}";
+    world.fetcher.set_answer(Ok(vec![
+        secret("db", "hush"),
+        sent(SecretObjectKind::Config, "db", text.as_bytes()),
+        secret("other", "not asked for"),
+    ]));
+    let at = |target: &str| Some(target.to_owned());
+    let mut task = with_secrets(
+        1,
+        vec![
+            mount("db"),
+            SecretObjectMount {
+                target: at("/etc/pw"),
+                uid: Some(7),
+                gid: Some(8),
+                mode: Some(0o440),
+                ..mount("db")
+            },
+        ],
+    );
+    task.spec.configs =
+        vec![mount("db"), SecretObjectMount { target: at("/t"), template: true, ..mount("db") }];
+    task.spec.user = Some("web".into());
+    let mounts = world.ensure(&task).await.unwrap();
+    let targets: Vec<&str> = mounts.iter().map(|mount| mount.target.to_str().unwrap()).collect();
+    assert_eq!(targets, ["/run/secrets/db", "/etc/pw", "/db", "/t"]);
+    assert!(mounts.iter().all(|mount| mount.read_only));
+    let files: Vec<_> = mounts.iter().map(seen).collect();
+    assert_eq!(files[0], ("hush".into(), 33, 44, 0o400));
+    assert_eq!(files[1], ("hush".into(), 7, 8, 0o440));
+    assert_eq!(files[2], (text.into(), 33, 44, 0o444));
+    assert_eq!(files[3], ("web.1 on n1".into(), 33, 44, 0o444));
+    // Again, by this agent and by another, without a manager.
+    world.fetcher.set_answer(Err(SecretFetchError::NoManager("none".into())));
+    assert_eq!(world.ensure(&task).await.unwrap(), mounts);
+    let again = TmpfsSecretObjects { tmpfs: SecretTmpfs::plain_dir(world.root()), ..world.files };
+    assert_eq!(again.ensure(&task, &settings()).await.unwrap(), mounts);
+    assert_eq!(world.fetcher.requests(), [FetchPurpose::TaskSecretObjects(task.id)]);
+}
+
+#[tokio::test]
+async fn object_name_never_becomes_host_path() {
+    let world = Fixture::new();
+    world.fetcher.set_answer(Ok(vec![secret("a.b", "x")]));
+    let mounts = world.ensure(&with_secrets(1, vec![mount("a.b")])).await.unwrap();
+    assert_eq!(source(&mounts[0]), world.root().join(task_id(1).to_string()).join("secret-0"));
+}
+
+#[tokio::test]
+async fn missing_manager_is_reported_as_waiting() {
+    let world = Fixture::new();
+    world.fetcher.set_answer(Err(SecretFetchError::NoManager("not connected to a manager".into())));
+    let failure = world.ensure(&with_secrets(1, vec![mount("db")])).await.unwrap_err();
+    assert_eq!(failure.severity, Severity::Transient);
+    assert!(failure.reason.starts_with(WAITING), "{}", failure.reason);
+    assert!(world.left().is_empty());
+}
+
+#[tokio::test]
+async fn fetch_error_is_reported_and_leaves_nothing() {
+    let template = || vec![SecretObjectMount { template: true, ..mount("db") }];
+    let (transient, permanent) = (Severity::Transient, Severity::Permanent);
+    let cases = [
+        (
+            Err(SecretFetchError::VersionGone("version 1 of secret db is not kept".into())),
+            mount("db"),
+            permanent,
+            "is not kept",
+        ),
+        (Err(SecretFetchError::Refused("not yours".into())), mount("db"), transient, "not yours"),
+        (Ok(vec![]), mount("db"), transient, "did not send secret db"),
+        (
+            Ok(vec![secret("db", "hush {{.Node.Labels.rack}}")]),
+            template().remove(0),
+            permanent,
+            "task.secrets[0]: version 2 of secret db: line 1: field has no value: the node has no label rack",
+        ),
+        (Ok(vec![secret("db", "hush {{.Task")]), template().remove(0), permanent, "line 1: unclosed"),
+        (
+            Ok(vec![sent(SecretObjectKind::Secret, "db", b"hush\xff")]),
+            template().remove(0),
+            permanent,
+            "UTF-8",
+        ),
+    ];
+    for (answer, wanted, severity, words) in cases {
+        let world = Fixture::new();
+        world.fetcher.set_answer(answer);
+        let failure = world.ensure(&with_secrets(1, vec![wanted])).await.unwrap_err();
+        assert_eq!(failure.severity, severity, "{}", failure.reason);
+        assert!(failure.reason.contains(words) && !failure.reason.contains("hush"), "{}", failure.reason);
+        assert!(world.left().is_empty());
+    }
+}
+
+#[tokio::test]
+async fn unknown_owner_is_rejected_by_field_only_if_requested() {
+    let world = Fixture::new();
+    world.fetcher.set_answer(Ok(vec![secret("db", "hush")]));
+    let mut task = with_secrets(1, vec![mount("db")]);
+    task.spec.user = Some("stranger".into());
+    let failure = world.ensure(&task).await.unwrap_err();
+    assert!(failure.reason.starts_with("task.user: \"stranger\""), "{}", failure.reason);
+    assert_eq!(failure.severity, Severity::Permanent);
+    task.spec.secrets[0].uid = Some(1);
+    task.spec.secrets[0].gid = Some(2);
+    assert_eq!(seen(&world.ensure(&task).await.unwrap()[0]).1, 1);
+}
+
+#[tokio::test]
+async fn files_are_removed_with_task_and_orphans_are_swept() {
+    let world = Fixture::new();
+    world.files.remove(&task_id(1)).await.unwrap();
+    assert_eq!(world.files.sweep(&|_| false).await, Ok(0));
+    assert!(!world.root().exists(), "nothing is made to remove something");
+    world.fetcher.set_answer(Ok(vec![secret("db", "hush")]));
+    for number in 1..=3 {
+        world.ensure(&with_secrets(number, vec![mount("db")])).await.unwrap();
+    }
+    for _ in 0..2 {
+        world.files.remove(&task_id(1)).await.unwrap();
+    }
+    assert_eq!(world.files.sweep(&|task| task.number == 3).await, Ok(1));
+    assert_eq!(world.left(), [task_id(3).to_string()]);
+}

@@ -1,0 +1,58 @@
+//! Samples the machine and its containers every few seconds: for heartbeats, conditions and metrics.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+use warren_control::{BackgroundTasks, BoxError};
+
+use crate::node::conditions::NodeConditions;
+use crate::node::meter::NodeMeter;
+use crate::node::metrics::WorkerMetrics;
+use crate::node::stats::TaskStats;
+
+/// Name of the background task.
+pub(crate) const MONITOR: &str = "worker.vitals";
+/// Equal to the heartbeat interval.
+const INTERVAL: Duration = Duration::from_secs(5);
+
+/// Sources and consumers of samples.
+#[derive(Clone)]
+pub(crate) struct NodeMonitor {
+    pub meter: Arc<NodeMeter>,
+    pub stats: Arc<TaskStats>,
+    pub conditions: Arc<NodeConditions>,
+    pub metrics: WorkerMetrics,
+    /// Whether there is a session.
+    pub is_connected: watch::Receiver<bool>,
+}
+
+impl NodeMonitor {
+    /// Samples at once and then periodically.
+    pub fn start(self, background_tasks: &BackgroundTasks) {
+        let mut was_alone = false;
+        background_tasks.spawn(MONITOR, INTERVAL, move || {
+            let is_alone = !*self.is_connected.borrow();
+            // Twice in a row: then a whole period had no session.
+            if is_alone && std::mem::replace(&mut was_alone, is_alone) {
+                self.metrics.record_missed_heartbeat();
+            }
+            was_alone = is_alone;
+            let watch = self.clone();
+            async move {
+                // The kernel's files are available at once, but a hundred containers have eight hundred of
+                // them.
+                tokio::task::spawn_blocking(move || watch.sample()).await?;
+                Ok::<_, BoxError>(())
+            }
+        });
+    }
+
+    fn sample(&self) {
+        let usage = self.meter.sample();
+        self.conditions.observe_disk(usage.disk);
+        self.conditions.observe_memory(usage.memory, usage.stall);
+        self.stats.sample(Instant::now());
+    }
+}

@@ -1,0 +1,267 @@
+//! One session, from hello to its end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio::time::timeout;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tonic::{Status, Streaming};
+use warren_proto::v1;
+use warren_proto::v1::manager_frame::Frame as FromManager;
+use warren_proto::v1::sessions_client::SessionsClient;
+use warren_proto::v1::worker_frame::Frame;
+use warren_types::id::ParseIdError;
+use warren_types::{Assignment, NodeSettings, TaskAssignment, TaskId, Violations};
+
+use crate::node;
+use crate::session::attach::OpenStreams;
+use crate::session::clock_probe::ClockProbe;
+use crate::session::periodic::{PeriodicError, PeriodicMessages, SessionHandle};
+use crate::session::{ManagerConnection, SessionContext};
+
+/// Time limit from the call to the welcome.
+const WELCOME_DEADLINE: Duration = Duration::from_secs(5);
+/// Queued outgoing frames.
+const QUEUE: usize = 64;
+/// A full assignment of thousands of tasks exceeds tonic's default of 4 MiB.
+pub(super) const MAX_FRAME: usize = 64 << 20;
+
+/// Why a session ended.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum SessionEnd {
+    #[error("manager refused the session: {}", .0.message())]
+    Refused(Status),
+    #[error("manager did not answer the session request within {WELCOME_DEADLINE:?}")]
+    NotWelcomed,
+    #[error("connection lost: {}", .0.message())]
+    ConnectionBroken(Status),
+    #[error("manager closed the session")]
+    Closed,
+    #[error("invalid message from the manager: {0}")]
+    InvalidFrame(#[from] Violations),
+    #[error("the manager's settings are for node {found}, this is {wanted}; were data directories mixed up?")]
+    WrongNode { wanted: String, found: String },
+    #[error(transparent)]
+    Periodic(#[from] PeriodicError),
+    #[error("agent is stopping")]
+    Stopped,
+}
+
+/// State of a running session.
+struct ActiveSession<'a> {
+    context: &'a Arc<SessionContext>,
+    handle: SessionHandle,
+    received_frames: watch::Sender<u64>,
+    streams: OpenStreams,
+    /// The manager has sent its assignments. Nothing is reported before that: reports of an earlier cluster
+    /// incarnation may not apply to the assignments of this one.
+    has_assignment: bool,
+}
+
+impl SessionEnd {
+    /// The manager's rejection, if that ended the session.
+    pub fn refusal(&self) -> Option<&Status> {
+        match self {
+            Self::Refused(status) | Self::ConnectionBroken(status) => Some(status),
+            _ => None,
+        }
+    }
+}
+
+/// Runs one session over the connection; returns why it ended.
+pub(super) async fn run(
+    context: &Arc<SessionContext>,
+    connected: ManagerConnection,
+    stop: &CancellationToken,
+) -> SessionEnd {
+    match serve(context, connected, stop).await {
+        Ok(never) => match never {},
+        Err(ended) => ended,
+    }
+}
+
+async fn serve(
+    context: &Arc<SessionContext>,
+    connected: ManagerConnection,
+    stop: &CancellationToken,
+) -> Result<std::convert::Infallible, SessionEnd> {
+    let ManagerConnection { manager, dialled_from, channel } = connected;
+    let mut client = SessionsClient::new(channel).max_decoding_message_size(MAX_FRAME);
+    let (frames, queue) = mpsc::channel(QUEUE);
+    let (received, received_watch) = watch::channel(0);
+    let line = SessionHandle {
+        frames,
+        received_frames: received_watch,
+        end: stop.child_token(),
+        clock_probe: ClockProbe::default(),
+    };
+    let _leave = line.end.clone().drop_guard();
+    line.send(Frame::Hello(hello(context, dialled_from.as_deref()).await)).await?;
+    line.clock_probe.record_request();
+    let welcomed = timeout(WELCOME_DEADLINE, async {
+        let opened = client.establish(ReceiverStream::new(queue)).await.map_err(SessionEnd::Refused)?;
+        let mut inbound = opened.into_inner();
+        let welcome = receive_welcome(&mut inbound).await?;
+        Ok::<_, SessionEnd>((inbound, welcome))
+    });
+    let (mut inbound, welcome) = welcomed.await.map_err(|_| SessionEnd::NotWelcomed)??;
+    let settings = apply_settings(context, welcome.settings)?;
+    tracing::info!(manager, session = welcome.session, "session established");
+    compare_clocks(context, &line, welcome.at);
+    context.reporter.resend_all();
+    context.heartbeat_stats.reset_for_session();
+    context.connectivity.record_contact();
+    context.is_connected.send_replace(true);
+    context.rejection.send_replace(None);
+    context.manager_client.send_replace(Some(client.clone()));
+    let _pulse = PeriodicMessages::start(context, &settings, &line);
+    let streams = OpenStreams::new(client, Arc::clone(&context.stream_services));
+    let mut link =
+        ActiveSession { context, handle: line, received_frames: received, streams, has_assignment: false };
+    loop {
+        tokio::select! {
+            () = link.handle.end.cancelled() => {
+                return Err(if stop.is_cancelled() { SessionEnd::Stopped } else { PeriodicError::ManagerSilent.into() });
+            }
+            frame = inbound.message() => {
+                let frame = frame.map_err(SessionEnd::ConnectionBroken)?.ok_or(SessionEnd::Closed)?;
+                link.received_frames.send_modify(|received| *received += 1);
+                context.connectivity.record_contact();
+                link.handle_frame(frame).await?;
+            }
+            batch = context.reporter.next_batch(), if link.has_assignment => {
+                let reports = {
+                    // An actor may not know yet that its task is desired again.
+                    let desired_state = context.desired_state.borrow();
+                    let told = batch.reports.iter().filter(|report| !desired_state.contradicts(report));
+                    told.map(Into::into).collect()
+                };
+                link.handle.send(Frame::Reports(v1::Reports { number: batch.number, reports })).await?;
+            }
+        }
+    }
+}
+
+async fn hello(context: &SessionContext, dialled_from: Option<&str>) -> v1::Hello {
+    let disk = context.meter.disk();
+    let description = node::describe(&*context.runtime, &context.overrides, disk, dialled_from).await;
+    let version = context.desired_state.borrow().version;
+    v1::Hello { description: Some((&description).into()), version: Some(version.into()) }
+}
+
+async fn receive_welcome(inbound: &mut Streaming<v1::ManagerFrame>) -> Result<v1::Welcome, SessionEnd> {
+    let first = inbound.message().await.map_err(SessionEnd::Refused)?.ok_or(SessionEnd::Closed)?;
+    match first.frame {
+        Some(FromManager::Welcome(welcome)) => Ok(welcome),
+        _ => Err(SessionEnd::NotWelcomed),
+    }
+}
+
+/// Compares the manager's time, if any, with this machine's.
+fn compare_clocks(context: &SessionContext, line: &SessionHandle, at: u64) {
+    if let Some(ahead) = line.clock_probe.record_answer(at) {
+        context.conditions.observe_clock(ahead);
+    }
+}
+
+/// Applies the node settings of the manager.
+fn apply_settings(
+    context: &SessionContext,
+    wire: Option<v1::NodeSettings>,
+) -> Result<NodeSettings, SessionEnd> {
+    let settings = NodeSettings::try_from(wire.unwrap_or_default())?;
+    let own = (context.cluster, context.node);
+    if (settings.cluster, settings.node) != own {
+        let named = |(cluster, node)| format!("{node} of cluster {cluster}");
+        return Err(SessionEnd::WrongNode {
+            wanted: named(own),
+            found: named((settings.cluster, settings.node)),
+        });
+    }
+    context.desired_state.send_if_modified(|desired_state| {
+        let news = desired_state.settings.as_ref() != Some(&settings);
+        desired_state.settings = Some(settings.clone());
+        news
+    });
+    Ok(settings)
+}
+
+impl ActiveSession<'_> {
+    async fn handle_frame(&mut self, frame: v1::ManagerFrame) -> Result<(), SessionEnd> {
+        match frame.frame {
+            Some(FromManager::Assignment(wire)) => self.apply_full(wire.try_into()?).await,
+            Some(FromManager::Diff(wire)) => self.apply_update(wire).await,
+            Some(FromManager::Current(v1::SyncCurrent { at })) => {
+                compare_clocks(self.context, &self.handle, at);
+                self.has_assignment = true;
+                self.context.desired_state.send_if_modified(|desired_state| desired_state.confirm());
+                Ok(())
+            }
+            Some(FromManager::Settings(settings)) => apply_settings(self.context, Some(settings)).map(|_| ()),
+            Some(FromManager::Stored(v1::ReportsStored { number })) => {
+                self.context.reporter.acknowledge(number);
+                Ok(())
+            }
+            Some(FromManager::Open(open)) => self.open_stream(open).await,
+            Some(FromManager::Welcome(_)) => {
+                Err(SessionEnd::ConnectionBroken(Status::internal("welcomed twice")))
+            }
+            // A frame of a later version, which is optional.
+            None => Ok(()),
+        }
+    }
+
+    async fn apply_full(&mut self, assignment: Assignment) -> Result<(), SessionEnd> {
+        let version = assignment.version;
+        let mut taken = false;
+        self.context.desired_state.send_if_modified(|desired_state| {
+            let before = desired_state.clone();
+            taken = desired_state.apply_full(assignment);
+            *desired_state != before
+        });
+        if !taken {
+            let has = self.context.desired_state.borrow().version;
+            tracing::info!(?version, ?has, "ignored an assignment that is older than what this node has");
+            return Ok(());
+        }
+        self.has_assignment = true;
+        Ok(self.handle.send(Frame::Ack(v1::Ack { version: Some(version.into()) })).await?)
+    }
+
+    async fn apply_update(&mut self, wire: v1::AssignmentDiff) -> Result<(), SessionEnd> {
+        let base = wire.base.unwrap_or_default().into();
+        let version = wire.version.unwrap_or_default();
+        let changed =
+            wire.changed.into_iter().map(TaskAssignment::try_from).collect::<Result<Vec<_>, _>>()?;
+        let removed: Result<Vec<TaskId>, ParseIdError> = wire.removed.iter().map(|id| id.parse()).collect();
+        let removed =
+            removed.map_err(|error| Violations::from(warren_types::Violation::new("removed", error)))?;
+        let mut taken = Ok(false);
+        self.context.desired_state.send_if_modified(|desired_state| {
+            taken = desired_state.apply_update(base, version.into(), changed, &removed);
+            taken == Ok(true)
+        });
+        match taken {
+            Ok(true) => Ok(self.handle.send(Frame::Ack(v1::Ack { version: Some(version) })).await?),
+            Ok(false) => Ok(()),
+            Err(warren_task::BaseMismatch) => {
+                let version = self.context.desired_state.borrow().version;
+                Ok(self.handle.send(Frame::Sync(v1::Sync { version: Some(version.into()) })).await?)
+            }
+        }
+    }
+
+    /// Opens a stream that the manager asked for, or sends the error.
+    async fn open_stream(&mut self, open: v1::Open) -> Result<(), SessionEnd> {
+        let stream_id = open.stream_id.clone();
+        match self.streams.open(open) {
+            Ok(()) => Ok(()),
+            Err(refused) => Ok(self.handle.send(Frame::Opened(v1::Opened { stream_id, refused })).await?),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,131 @@
+//! Fetches secrets, configs and credentials from the manager of the session, sealed for one call, and opens
+//! them.
+
+use std::time::Duration;
+
+use tokio::sync::{Semaphore, watch};
+use tokio::time::timeout;
+use tonic::transport::Channel;
+use tonic::{Code, Status};
+use warren_proto::convert::secret_object_kind;
+use warren_proto::v1;
+use warren_proto::v1::fetch_request::Need as WireNeed;
+use warren_proto::v1::sessions_client::SessionsClient;
+use warren_security::delivery::{DeliveryRequester, SealedDelivery};
+use warren_types::NodeId;
+use warren_types::secret_object::MAX_SECRET_OBJECT_SIZE;
+use warren_types::spec::MAX_TASK_SECRET_OBJECTS;
+
+use crate::handlers::secret_objects::fetcher::{
+    FetchPurpose, FetchedObject, SecretFetchError, SecretFetcher,
+};
+
+/// The client of the session's manager, while there is a session.
+pub(crate) type ManagerClientReceiver = watch::Receiver<Option<SessionsClient<Channel>>>;
+
+/// Time to wait for a session. An agent that has just started, or lost its manager, has one within a second;
+/// an error would be reported to managers and be obsolete a moment later.
+const SESSION_TIMEOUT: Duration = Duration::from_secs(3);
+/// Deadline of one call.
+const DEADLINE: Duration = Duration::from_secs(30);
+/// Concurrent calls. Each holds the secret objects of a task in memory, and is a stream of the connection.
+const MAX_CONCURRENT_CALLS: usize = 8;
+/// Maximum number of secret objects in an answer: secrets and configs.
+const MAX_DELIVERIES: usize = 2 * MAX_TASK_SECRET_OBJECTS;
+/// Maximum size of one sealed secret object with its name and ids.
+const MAX_DELIVERY: usize = MAX_SECRET_OBJECT_SIZE + (4 << 10);
+
+/// Fetches from managers what this node needs.
+pub(crate) struct ManagerSecretFetcher {
+    node: NodeId,
+    client: ManagerClientReceiver,
+    permits: Semaphore,
+}
+
+impl ManagerSecretFetcher {
+    /// Fetches as `node` over `line`.
+    pub fn new(node: NodeId, line: ManagerClientReceiver) -> Self {
+        Self { node, client: line, permits: Semaphore::new(MAX_CONCURRENT_CALLS) }
+    }
+
+    async fn manager(&self) -> Result<SessionsClient<Channel>, SecretFetchError> {
+        let mut line = self.client.clone();
+        let found = timeout(SESSION_TIMEOUT, line.wait_for(Option::is_some)).await;
+        let found = found.ok().and_then(|found| found.ok()?.clone());
+        found.ok_or_else(|| SecretFetchError::NoManager("not connected to a manager".into()))
+    }
+}
+
+#[tonic::async_trait]
+impl SecretFetcher for ManagerSecretFetcher {
+    async fn fetch(&self, need: FetchPurpose) -> Result<Vec<FetchedObject>, SecretFetchError> {
+        // Before the permit, so that calls do not wait for those that wait for a manager.
+        let manager = self.manager().await?;
+        let _place = self.permits.acquire().await.expect("it is never closed");
+        let late = |_| SecretFetchError::NoManager(format!("no answer from the manager within {DEADLINE:?}"));
+        timeout(DEADLINE, deliver(manager, self.node, need)).await.map_err(late)?
+    }
+}
+
+async fn deliver(
+    manager: SessionsClient<Channel>,
+    node: NodeId,
+    need: FetchPurpose,
+) -> Result<Vec<FetchedObject>, SecretFetchError> {
+    let mut requester = DeliveryRequester::new(node)?;
+    let key = requester.public_key().to_vec().into();
+    let request = v1::FetchRequest { key, need: Some(purpose_to_wire(need)) };
+    let mut manager = manager.max_decoding_message_size(MAX_DELIVERY);
+    let mut answers = manager.fetch(request).await.map_err(status_to_error)?.into_inner();
+    let mut delivered = Vec::new();
+    while let Some(answer) = answers.message().await.map_err(status_to_error)? {
+        if delivered.len() == MAX_DELIVERIES {
+            return Err(SecretFetchError::InvalidAnswer(format!(
+                "more than {MAX_DELIVERIES} secret objects"
+            )));
+        }
+        delivered.push(unseal(&mut requester, &answer)?);
+    }
+    Ok(delivered)
+}
+
+fn purpose_to_wire(need: FetchPurpose) -> WireNeed {
+    match need {
+        FetchPurpose::TaskSecretObjects(task) => WireNeed::TaskContents(task.to_string()),
+        FetchPurpose::TaskCredential(task) => WireNeed::TaskCredential(task.to_string()),
+        FetchPurpose::StreamCredential(stream) => WireNeed::StreamCredential(stream),
+    }
+}
+
+fn unseal(
+    requester: &mut DeliveryRequester,
+    answer: &v1::SealedDelivery,
+) -> Result<FetchedObject, SecretFetchError> {
+    let v1::SealedDelivery { key, kind, name, id, number, sealed } = answer;
+    let unreadable = |error: &dyn std::error::Error| SecretFetchError::InvalidAnswer(error.to_string());
+    let kind = secret_object_kind(*kind).map_err(|error| unreadable(&error))?;
+    let name = name.parse().map_err(|error| unreadable(&error))?;
+    let id = id.parse().map_err(|error| unreadable(&error))?;
+    let bytes = requester.open(&SealedDelivery { key, id, number: *number, sealed })?;
+    if bytes.len() > MAX_SECRET_OBJECT_SIZE {
+        return Err(SecretFetchError::InvalidAnswer(format!(
+            "a secret object has more than {MAX_SECRET_OBJECT_SIZE} bytes"
+        )));
+    }
+    Ok(FetchedObject { kind, name, version: *number, bytes })
+}
+
+fn status_to_error(status: Status) -> SecretFetchError {
+    let message = status.message().to_owned();
+    match status.code() {
+        Code::FailedPrecondition => SecretFetchError::VersionGone(message),
+        // The connection broke, or the manager stops or is no longer the leader: another one is dialled.
+        Code::Unavailable | Code::Cancelled | Code::DeadlineExceeded | Code::Aborted | Code::Unknown => {
+            SecretFetchError::NoManager(format!("lost connection to the manager: {message}"))
+        }
+        _ => SecretFetchError::Refused(message),
+    }
+}
+
+#[cfg(test)]
+mod tests;

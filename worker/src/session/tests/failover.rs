@@ -1,0 +1,199 @@
+//! A node with several managers: which one it connects to, when, and what it reports.
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use warren_types::{ManagerAddress, NodeSettings};
+
+use super::*;
+use crate::session::dial::ManagerDialer;
+
+/// Managers that are dialled in turn; a dial of an unavailable one fails at once.
+struct RotatingDialer {
+    managers: Vec<SharedDialer>,
+    state: Arc<Mutex<DialLog>>,
+}
+
+#[derive(Default)]
+struct DialLog {
+    unreachable: Vec<bool>,
+    /// Dialled managers, with times.
+    dialled: Vec<(usize, Instant)>,
+    learned: Vec<ManagerAddress>,
+    good_sessions: Vec<String>,
+}
+
+impl ManagerDialer for RotatingDialer {
+    fn dial(&self) -> BoxFuture<'static, Result<ManagerConnection, ManagerDialError>> {
+        let mut state = self.state.lock().unwrap();
+        let turn = state.dialled.last().map_or(0, |(last, _)| (last + 1) % self.managers.len());
+        state.dialled.push((turn, Instant::now()));
+        let away = state.unreachable[turn];
+        let dial = self.managers[turn].dial();
+        async move {
+            if away {
+                return Err(ManagerDialError::NoAddress);
+            }
+            Ok(ManagerConnection { manager: format!("m{turn}"), ..dial.await? })
+        }
+        .boxed()
+    }
+
+    fn manager_count(&self) -> usize {
+        self.managers.len()
+    }
+
+    fn set_managers(&self, managers: &[ManagerAddress]) {
+        self.state.lock().unwrap().learned = managers.to_vec();
+    }
+
+    fn record_good_session(&self, manager: &str) {
+        self.state.lock().unwrap().good_sessions.push(manager.to_owned());
+    }
+}
+
+fn node(desired_state: DesiredState, count: usize) -> (TestNode, Vec<FakeManager>, Arc<Mutex<DialLog>>) {
+    let (managers, dials): (Vec<_>, Vec<_>) =
+        std::iter::repeat_with(FakeManager::in_memory).take(count).unzip();
+    let state = Arc::new(Mutex::new(DialLog { unreachable: vec![false; count], ..DialLog::default() }));
+    let several = RotatingDialer { managers: dials, state: Arc::clone(&state) };
+    (TestNode::with_dialer(desired_state, true, Arc::new(several)), managers, state)
+}
+
+fn no_leader() -> tonic::Status {
+    Problem::new(tonic::Code::Unavailable, "NO_LEADER", "the managers have no leader").into()
+}
+
+/// The settings of a node of a cluster with two managers.
+fn of_two() -> NodeSettings {
+    let managers = vec!["m0:8080".parse().unwrap(), "m1:8080".parse().unwrap()];
+    NodeSettings { managers, ..settings() }
+}
+
+/// A good session of the manager, longer than one that only begins.
+async fn good_session(manager: &mut FakeManager) -> FakeSession {
+    let (mut session, _) = manager.next_session().await;
+    session.welcome(&of_two()).await;
+    let begun = Instant::now();
+    while begun.elapsed() <= MIN_GOOD_SESSION {
+        sync(&mut session).await;
+    }
+    session
+}
+
+fn batch(frame: &FromWorker) -> Option<v1::Reports> {
+    match frame {
+        FromWorker::Reports(reports) => Some(reports.clone()),
+        _ => None,
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn redirected_node_reconnects_at_once_with_state() {
+    let (node, mut managers, dials) = node(DesiredState::default(), 3);
+    let mut session = managers[0].next_welcomed_session().await;
+    session.assign(7, vec![task(1)]).await;
+    assert_eq!(ack(&mut session).await, at(7));
+    node.context.reporter.report(report(1));
+    // It is not stored there.
+    session.next_matching(batch).await;
+    tokio::time::sleep(MIN_GOOD_SESSION).await;
+    let left = Instant::now();
+    session.refuse(no_leader()).await;
+    // A manager without a leader does not accept it.
+    managers[1].next_session().await.0.refuse(no_leader()).await;
+    let (mut next, hello) = managers[2].next_session().await;
+    assert!(left.elapsed() <= 2 * MAX_FAILOVER_DELAY, "{:?}", left.elapsed());
+    assert_eq!(hello.version.unwrap(), at(7).into());
+    next.welcome(&settings()).await;
+    assert_eq!(next.next_matching(batch).await.reports, [(&report(1)).into()]);
+    // It is behind; its later assignments count.
+    next.assign(6, vec![]).await;
+    next.assign(8, vec![task(1), task(2)]).await;
+    assert_eq!(ack(&mut next).await, at(8));
+    assert_eq!(node.numbers(), [1, 2]);
+    assert_eq!(dials.lock().unwrap().good_sessions, ["m0"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn stopped_manager_is_replaced_by_another() {
+    let (node, mut managers, _) = node(DesiredState::default(), 2);
+    // No manager answers, and no connection is closed.
+    let stopped = good_session(&mut managers[0]).await;
+    let begun = Instant::now();
+    let mut session = managers[1].next_welcomed_session().await;
+    let most = settings().sync + periodic::MIN_ANSWER_TIMEOUT + MAX_FAILOVER_DELAY;
+    assert!((periodic::SILENCE_TIMEOUT..=most).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+    assert_eq!(sync(&mut session).await, initial_version());
+    assert_eq!(node.context.connectivity.connectivity().borrow().disconnected_for(Instant::now()), None);
+    stopped.wait_until_ended().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_managers_are_tried_then_backoff() {
+    let (_node, _managers, dials) = node(DesiredState::default(), 3);
+    dials.lock().unwrap().unreachable = vec![true; 3];
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let made = std::mem::take(&mut dials.lock().unwrap().dialled);
+    assert!(made.iter().map(|(turn, _)| *turn).eq((0..made.len()).map(|i| i % 3)), "in turn");
+    for round in made.chunks_exact(3) {
+        let lasted = round[2].1 - round[0].1;
+        assert!(lasted <= 2 * MAX_FAILOVER_DELAY, "{lasted:?} for a round");
+    }
+    let pauses = made.chunks_exact(3).zip(made.chunks_exact(3).skip(1));
+    let pauses: Vec<Duration> = pauses.map(|(one, other)| other[0].1 - one[2].1).collect();
+    assert!(pauses.is_sorted() && pauses[0] >= MIN_BACKOFF / 2, "{pauses:?}");
+    assert!(*pauses.last().unwrap() <= MAX_BACKOFF && pauses.len() >= 20, "{pauses:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn short_sessions_back_off() {
+    let (_node, mut managers, dials) = node(DesiredState::default(), 2);
+    let begun = Instant::now();
+    let mut sessions = 0;
+    while begun.elapsed() < Duration::from_secs(60) {
+        managers[sessions % 2].next_welcomed_session().await.refuse(no_leader()).await;
+        sessions += 1;
+    }
+    assert!(sessions < 100, "{sessions}");
+    assert!(dials.lock().unwrap().good_sessions.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn discovered_managers_are_dialled() {
+    let (node, mut managers, dials) = node(DesiredState::default(), 2);
+    let known: Vec<ManagerAddress> = vec!["m1:8080".parse().unwrap(), "m2:8080".parse().unwrap()];
+    let (session, _) = managers[0].next_session().await;
+    session.welcome(&NodeSettings { managers: known.clone(), ..settings() }).await;
+    let mut desired_state = node.context.desired_state.subscribe();
+    desired_state.wait_for(|desired_state| desired_state.settings.is_some()).await.unwrap();
+    assert!(dials.lock().unwrap().learned.is_empty());
+    let others = vec!["m3:8080".parse().unwrap()];
+    session.send(Frame::Settings((&NodeSettings { managers: others.clone(), ..settings() }).into())).await;
+    let news = |desired_state: &DesiredState| {
+        desired_state.settings.as_ref().is_some_and(|settings| settings.managers == others)
+    };
+    desired_state.wait_for(news).await.unwrap();
+    drop(session);
+    managers[1].next_welcomed_session().await;
+    assert_eq!(dials.lock().unwrap().learned, others);
+}
+
+#[tokio::test(start_paused = true)]
+async fn disconnection_counts_from_last_frame() {
+    let (node, mut managers, dials) = node(DesiredState::default(), 2);
+    dials.lock().unwrap().unreachable[1] = true;
+    let stopped = good_session(&mut managers[0]).await;
+    let last_word = Instant::now();
+    dials.lock().unwrap().unreachable[0] = true;
+    let mut standing = node.context.connectivity.connectivity();
+    standing.wait_for(|standing| standing.disconnected_for(Instant::now()).is_some()).await.unwrap();
+    assert_eq!(standing.borrow().disconnected_for(Instant::now()), Some(last_word.elapsed()));
+    assert!(last_word.elapsed() >= periodic::SILENCE_TIMEOUT);
+    dials.lock().unwrap().unreachable[1] = false;
+    // A manager that does not accept the node does not count.
+    managers[1].next_session().await.0.refuse(no_leader()).await;
+    assert!(standing.borrow().disconnected_for(Instant::now()).is_some());
+    let session = managers[1].next_welcomed_session().await;
+    standing.wait_for(|standing| standing.disconnected_for(Instant::now()).is_none()).await.unwrap();
+    drop((stopped, session));
+}

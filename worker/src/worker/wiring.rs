@@ -1,0 +1,108 @@
+//! Creates the executor of task actions and its parts.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tokio::sync::{Notify, RwLock, Semaphore, watch};
+use warren_health::{ContainerExec, ProbeLimits, Prober};
+use warren_logger::ContainerPrograms;
+use warren_task::DesiredState;
+use warren_types::ClusterId;
+use warren_volume::{LocalVolumeDriver, SubpathMounts};
+
+use crate::backends::HostBackends;
+use crate::handlers::exec_plans::ExecPlanCache;
+use crate::handlers::files::TaskDirs;
+use crate::handlers::ports::HostPortShares;
+use crate::handlers::secret_objects::TmpfsSecretObjects;
+use crate::handlers::secret_objects::fetcher::SecretFetcher;
+use crate::handlers::secret_objects::tmpfs::SecretTmpfs;
+use crate::handlers::volumes::TaskVolumes;
+use crate::node::metrics::WorkerMetrics;
+use crate::tasks::checks::{CheckContext, CheckResults};
+use crate::tasks::secret_objects::SecretObjects;
+use crate::tasks::{ActionExecutor, NodeNetworkState};
+
+/// Directories of task resources on this node.
+pub(super) struct NodePaths {
+    pub task_dirs: TaskDirs,
+    /// Persistent: volumes.
+    pub volumes: PathBuf,
+    /// Volatile: subpath mounts, while containers are created.
+    pub subpath_mounts: PathBuf,
+    /// In memory: secrets and configs.
+    pub secret_tmpfs: SecretTmpfs,
+}
+
+/// Handlers that parts of the agent share with the actors.
+pub(super) struct SharedHandlers {
+    pub volumes: Arc<TaskVolumes>,
+    pub check_context: Arc<CheckContext>,
+    pub secret_objects: Arc<dyn SecretObjects>,
+    pub secret_fetcher: Arc<dyn SecretFetcher>,
+}
+
+impl SharedHandlers {
+    pub fn new(
+        backends: &HostBackends,
+        places: &NodePaths,
+        secret_fetcher: Arc<dyn SecretFetcher>,
+        desired_state: watch::Receiver<DesiredState>,
+        metrics: WorkerMetrics,
+        programs: &ContainerPrograms,
+    ) -> Self {
+        let kept = Arc::new(LocalVolumeDriver::new(&places.volumes));
+        let volumes = TaskVolumes::new(
+            kept,
+            SubpathMounts::new(&places.subpath_mounts),
+            Arc::clone(&backends.runtime),
+            desired_state,
+        );
+        let setups = Arc::new(ExecPlanCache::new(Arc::clone(&backends.runtime)));
+        let exec = ContainerExec::new(programs.exec.clone(), setups);
+        let prober = Prober::new(Arc::new(exec), ProbeLimits::for_cores(cores()));
+        let (memory, runtime) = (places.secret_tmpfs.clone(), Arc::clone(&backends.runtime));
+        let contents = TmpfsSecretObjects { tmpfs: memory, fetcher: Arc::clone(&secret_fetcher), runtime };
+        Self {
+            volumes: Arc::new(volumes),
+            check_context: Arc::new(CheckContext { prober, results: CheckResults::default(), metrics }),
+            secret_objects: Arc::new(contents),
+            secret_fetcher,
+        }
+    }
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Creates the executor of actions.
+pub(super) fn action_executor(
+    backends: &HostBackends,
+    places: NodePaths,
+    shared: &SharedHandlers,
+    programs: ContainerPrograms,
+    cluster: ClusterId,
+    desired_state: watch::Receiver<DesiredState>,
+    ground: watch::Receiver<NodeNetworkState>,
+) -> ActionExecutor {
+    ActionExecutor {
+        runtime: Arc::clone(&backends.runtime),
+        network: Arc::clone(&backends.network),
+        images: Arc::clone(&backends.image_source),
+        secret_fetcher: Arc::clone(&shared.secret_fetcher),
+        programs,
+        task_dirs: places.task_dirs,
+        ports: HostPortShares::new(Arc::clone(&backends.network)),
+        secret_objects: Arc::clone(&shared.secret_objects),
+        volumes: Arc::clone(&shared.volumes),
+        check_context: Arc::clone(&shared.check_context),
+        cluster,
+        desired_state,
+        node_network: ground,
+        // Starts are CPU bound: more at once delay the first ones and speed up none.
+        start_permits: Arc::new(Semaphore::new((3 * cores()).max(4))),
+        setup_lock: RwLock::default(),
+        sweep_needed: Notify::new(),
+    }
+}

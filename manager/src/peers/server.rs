@@ -36,6 +36,7 @@ const LEADER_MAX_AGE: Duration = Duration::from_secs(2);
 pub struct PeerServerParts {
     /// Links to the other managers.
     pub peers: Peers,
+    /// Replicated state of this manager.
     pub store: Store,
     /// Sessions of this manager.
     pub registry: SessionRegistry,

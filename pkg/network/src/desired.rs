@@ -147,6 +147,7 @@ pub fn desired_network(node: &NodeNetwork) -> DesiredNetwork {
     }
 }
 
+/// Desired link of a task at `address`.
 pub fn task_link(node: &NodeNetwork, task: &TaskKey, address: Ipv4Addr) -> TaskLink {
     TaskLink {
         task: task.clone(),

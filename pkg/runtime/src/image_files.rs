@@ -48,6 +48,7 @@ impl ImageFiles {
         Self { root, _guard: Box::new(held) }
     }
 
+    /// Open directory with the image's files.
     pub fn root(&self) -> BorrowedFd<'_> {
         self.root.as_fd()
     }

@@ -171,6 +171,7 @@ impl ContainerdSupervisor {
         Self { endpoint: ContainerdEndpoint { socket, is_managed: false }, paths: files, status, task: None }
     }
 
+    /// Where containerd is reached.
     pub fn endpoint(&self) -> &ContainerdEndpoint {
         &self.endpoint
     }

@@ -8,9 +8,9 @@ fn main() -> std::io::Result<()> {
         tonic_prost_build::configure().btree_map(".").bytes(".").codec_path("crate::codec::CompactCodec");
     // Their Debug output must not contain data; `convert::secret_object` implements it.
     let secret = [
-        "CreateContentRequest",
-        "UpdateContentRequest",
-        "ContentBytes",
+        "CreateSecretObjectRequest",
+        "UpdateSecretObjectRequest",
+        "SecretObjectData",
         "JoinManagerRequest",
         "JoinManagerResponse",
         "BackupRequest",

@@ -149,9 +149,9 @@ mod tests {
         let problem = |reason| Problem::new(Code::FailedPrecondition, reason, "no");
         let hint = |reason| {
             let error = Error::Refused { problem: problem(reason) };
-            from_client_with_hint("x", error, "IN_USE", "use it less".to_owned()).hint
+            from_client_with_hint("x", error, "SERVICE_IN_USE", "use it less".to_owned()).hint
         };
-        assert_eq!(hint("IN_USE"), "use it less");
+        assert_eq!(hint("SERVICE_IN_USE"), "use it less");
         assert_eq!(hint("OTHER"), "check the state with `inspect`, then retry");
     }
 

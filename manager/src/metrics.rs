@@ -81,7 +81,7 @@ pub fn telemetry_component(metrics: &ManagerMetrics, sources: &ManagerMetricSour
     metrics.scheduler.register(&mut shown);
     let help = "Time from proposing a write to applying it locally";
     shown.register("warren_raft_commit_duration_seconds", help, store.commit_latency().clone());
-    shown.register_collector(Box::new(BackgroundTaskMetrics::new("warren_controller", loops.clone())));
+    shown.register_collector(Box::new(BackgroundTaskMetrics::new("warren_background_task", loops.clone())));
     let (own, agreement) = compared;
     let page = ManagerCollector {
         store: store.clone(),
@@ -190,12 +190,17 @@ impl Collector for ManagerCollector {
         let help = "Index of the last applied entry.";
         write(MetricKind::Gauge, "warren_raft_applied_index", help, published.index as f64)?;
         let help = "1 while the log cannot be written, else 0.";
-        write(MetricKind::Gauge, "warren_raft_held", help, bool_value(published.write_stall.is_some()))?;
+        write(
+            MetricKind::Gauge,
+            "warren_raft_log_write_stalled",
+            help,
+            bool_value(published.write_stall.is_some()),
+        )?;
         let help = "1 while this manager's log lacks entries it acknowledged; it does not vote then.";
         let DurabilityStatus { missing_entry: regressed, lost_entry: lost } = published.durability;
-        write(MetricKind::Gauge, "warren_raft_regressed", help, bool_value(regressed.is_some()))?;
+        write(MetricKind::Gauge, "warren_raft_log_missing_entries", help, bool_value(regressed.is_some()))?;
         let help = "1 if acknowledged entries may have been lost, as far as this manager knows, else 0.";
-        write(MetricKind::Gauge, "warren_raft_acknowledged_lost", help, bool_value(lost.is_some()))?;
+        write(MetricKind::Gauge, "warren_raft_acknowledged_entries_lost", help, bool_value(lost.is_some()))?;
         let help = "Bytes of entries and hard state written to the log.";
         write(MetricKind::Counter, "warren_raft_log_written_bytes", help, published.log.bytes as f64)?;
         let help = "Durable log writes.";
@@ -206,7 +211,7 @@ impl Collector for ManagerCollector {
         let counts = self.object_counts.get(&published);
         write(MetricKind::Gauge, "warren_services", "Number of services.", counts.services as f64)?;
         let help = "Tasks without a node.";
-        write(MetricKind::Gauge, "warren_scheduler_unplaced", help, counts.unplaced as f64)?;
+        write(MetricKind::Gauge, "warren_scheduler_pending_tasks", help, counts.unplaced as f64)?;
         let help = "Workers connected to this manager.";
         write(MetricKind::Gauge, "warren_sessions", help, self.registry.count() as f64)?;
         let nodes = counts.nodes.iter();

@@ -9,13 +9,13 @@ use tokio::net::{TcpListener, TcpSocket};
 use tonic::transport::Server;
 use warren_control::Shutdown;
 use warren_proto::v1::cluster_server::ClusterServer;
-use warren_proto::v1::contents_server::ContentsServer;
 use warren_proto::v1::images_server::ImagesServer;
 use warren_proto::v1::logs_server::LogsServer;
 use warren_proto::v1::managers_server::ManagersServer;
 use warren_proto::v1::membership_server::MembershipServer;
 use warren_proto::v1::nodes_server::NodesServer;
 use warren_proto::v1::peers_server::PeersServer;
+use warren_proto::v1::secret_objects_server::SecretObjectsServer;
 use warren_proto::v1::services_server::ServicesServer;
 use warren_proto::v1::tasks_server::TasksServer;
 use warren_proto::v1::tokens_server::TokensServer;
@@ -169,7 +169,7 @@ fn spawn(name: &'static str, incoming: IncomingConnections, services: &GrpcServi
         .add_service(ClusterServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
         .add_service(ImagesServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
         .add_service(TokensServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
-        .add_service(ContentsServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
+        .add_service(SecretObjectsServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
         .add_service(VolumesServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
         .add_service(LogsServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
         .add_service(ManagersServer::new(api.clone()).max_decoding_message_size(MAX_ANONYMOUS_MESSAGE))

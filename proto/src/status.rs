@@ -25,31 +25,31 @@ pub const NODE_UNKNOWN: &str = "NODE_UNKNOWN";
 pub const NO_LEADER: &str = "NO_LEADER";
 
 /// Reason for clients and nodes if the manager is stopping: another one continues.
-pub const MANAGER_STOPPING: &str = "STOPPING";
+pub const MANAGER_STOPPING: &str = "MANAGER_STOPPING";
 
 /// Reason for clients if the disk of the manager is full. Nothing was done; another manager may do it.
 pub const DISK_FULL: &str = "DISK_FULL";
 
 /// As [`DISK_FULL`], if the disk fails for another reason.
-pub const DISK_FAILED: &str = "DISK_FAILS";
+pub const DISK_FAILED: &str = "DISK_FAILED";
 
 /// Reason for a node or a watcher that has seen a newer state of the cluster than the manager has: another
 /// manager has that state.
-pub const MANAGER_BEHIND: &str = "BEHIND";
+pub const MANAGER_BEHIND: &str = "MANAGER_BEHIND";
 
 /// Reason for all callers of a manager whose incarnation of the cluster is earlier than one that they have
 /// seen: managers of the later one continue.
-pub const OTHER_INCARNATION: &str = "OTHER_LIFE";
+pub const OTHER_INCARNATION: &str = "OTHER_INCARNATION";
 
 /// Reason for a manager that calls one of a later incarnation of the cluster: its own has ended.
-pub const INCARNATION_SUPERSEDED: &str = "OVERTAKEN";
+pub const INCARNATION_SUPERSEDED: &str = "INCARNATION_SUPERSEDED";
 
 /// Metadata: the incarnation of the cluster that a manager is in, in its responses to clients and its errors;
 /// in requests of clients, the latest that they have seen. A number.
-pub const INCARNATION: &str = "warren-life";
+pub const INCARNATION: &str = "warren-incarnation";
 
 /// Reason for the end of a node's session when the node has opened a newer one.
-pub const SESSION_SUPERSEDED: &str = "SUPERSEDED";
+pub const SESSION_SUPERSEDED: &str = "SESSION_SUPERSEDED";
 
 /// The most bytes of a message. It is sent twice, once percent-encoded, so it has the smaller share of the
 /// header.

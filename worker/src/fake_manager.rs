@@ -43,14 +43,14 @@ pub struct FakeManager {
 /// The manager's answer to a fetch of secret objects.
 pub enum FetchReply {
     /// These objects.
-    Objects(Vec<v1::SealedDelivery>),
+    Objects(Vec<v1::SealedSecretObject>),
     /// A refusal.
     Refusal(Status),
     /// No answer.
     NoReply,
 }
 
-type FetchHandler = Box<dyn FnMut(v1::FetchRequest) -> FetchReply + Send>;
+type FetchHandler = Box<dyn FnMut(v1::FetchSecretObjectsRequest) -> FetchReply + Send>;
 type SharedFetchHandler = Arc<Mutex<FetchHandler>>;
 
 impl Drop for FakeManager {
@@ -83,7 +83,7 @@ fn forward<T: Send + 'static>(mut inbound: Streaming<T>) -> mpsc::Receiver<T> {
 impl Sessions for FakeSessionsService {
     type EstablishStream = ReceiverStream<Result<v1::ManagerFrame, Status>>;
     type AttachStream = ReceiverStream<Result<v1::StreamFrame, Status>>;
-    type FetchStream = ReceiverStream<Result<v1::SealedDelivery, Status>>;
+    type FetchSecretObjectsStream = ReceiverStream<Result<v1::SealedSecretObject, Status>>;
 
     async fn establish(
         &self,
@@ -105,7 +105,10 @@ impl Sessions for FakeSessionsService {
         Ok(Response::new(ReceiverStream::new(frames)))
     }
 
-    async fn fetch(&self, request: Request<v1::FetchRequest>) -> Result<Response<Self::FetchStream>, Status> {
+    async fn fetch_secret_objects(
+        &self,
+        request: Request<v1::FetchSecretObjectsRequest>,
+    ) -> Result<Response<Self::FetchSecretObjectsStream>, Status> {
         let answer = (self.fetch_handler.lock().unwrap())(request.into_inner());
         match answer {
             FetchReply::Objects(deliveries) => {
@@ -153,7 +156,10 @@ impl FakeManager {
     }
 
     /// Sets the answer to later fetches.
-    pub fn on_fetch(&self, deliver: impl FnMut(v1::FetchRequest) -> FetchReply + Send + 'static) {
+    pub fn on_fetch(
+        &self,
+        deliver: impl FnMut(v1::FetchSecretObjectsRequest) -> FetchReply + Send + 'static,
+    ) {
         *self.fetch_handler.lock().unwrap() = Box::new(deliver);
     }
 
@@ -212,7 +218,7 @@ impl FakeSession {
                 return found;
             }
             if matches!(frame, FromWorker::Sync(_)) {
-                self.send(Frame::Current(v1::SyncCurrent::default())).await;
+                self.send(Frame::Current(v1::AssignmentCurrent::default())).await;
             }
         }
     }

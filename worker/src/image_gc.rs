@@ -215,7 +215,7 @@ pub(crate) fn start(
     background_tasks: &BackgroundTasks,
     stop: CancellationToken,
 ) -> DiskPressure {
-    let collector = background_tasks.spawn("worker.images", COLLECT_INTERVAL, move || {
+    let collector = background_tasks.spawn("worker.image-gc", COLLECT_INTERVAL, move || {
         let (image_gc, meter, stop) = (Arc::clone(&image_gc), Arc::clone(&meter), stop.clone());
         async move {
             // An interrupted collection is completed by the next one.

@@ -33,7 +33,7 @@ async fn background_tasks(global: &GlobalArgs, name: Option<String>) -> Result<(
         .background_tasks()
         .await
         .map_err(|error| crate::failure::from_client(what, error))?;
-    let v1::LoopsResponse { mut loops, silent } = answer;
+    let v1::ListBackgroundTasksResponse { background_tasks: mut loops, silent } = answer;
     if let Some(name) = name {
         // Several managers and nodes have background tasks of the same name.
         let names: BTreeSet<String> = loops.iter().map(|known| known.name.clone()).collect();

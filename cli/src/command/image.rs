@@ -36,7 +36,7 @@ async fn ls(global: &GlobalArgs, nodes: Vec<String>) -> Result<(), CommandError>
 /// The images of all nodes, and the failures of the others.
 fn split_results(nodes: Vec<v1::NodeImages>) -> (Vec<ImageView>, Vec<String>) {
     let (mut images, mut failed) = (Vec::new(), Vec::new());
-    for v1::NodeImages { node, images: found, failed: why } in nodes {
+    for v1::NodeImages { node, images: found, error: why } in nodes {
         images.extend(found.into_iter().map(|image| ImageView::new(&node, image)));
         if !why.is_empty() {
             failed.push(format!("{node}: {why}"));

@@ -50,7 +50,7 @@ async fn fetch_all(client: &Client, what: &str) -> Result<(Vec<ManagerView>, Vec
     let views = listed.managers.into_iter().map(ManagerView::try_from);
     let mut views = views.collect::<Result<Vec<_>, _>>()?;
     views.sort_by(|one, other| one.name().cmp(other.name()));
-    Ok((views, listed.left_nodes))
+    Ok((views, listed.remaining_nodes))
 }
 
 async fn ls(global: &GlobalArgs) -> Result<(), CommandError> {
@@ -160,11 +160,11 @@ async fn rm(global: &GlobalArgs, managers: &[String], force: bool) -> Result<(),
         let removed = client.managers().remove(manager, force).await;
         let what = format!("manager {manager} was not removed");
         let removed = removed.map_err(|error| match &error {
-            warren_client::Error::Refused { problem } if problem.reason == "MANAGER_ANSWERS" => {
+            warren_client::Error::Refused { problem } if problem.reason == "MANAGER_STILL_ACTIVE" => {
                 let hint = format!(
                     "drain its node with `warren node drain` and stop it, or use --force, which stops {manager}"
                 );
-                from_client_with_hint(what, error, "MANAGER_ANSWERS", hint)
+                from_client_with_hint(what, error, "MANAGER_STILL_ACTIVE", hint)
             }
             _ => {
                 let hint = "check with `warren manager ls` that the other managers are ready, then retry";
@@ -208,7 +208,7 @@ mod tests {
         let manager = |name: &str, suffrage: v1::Suffrage, status: v1::ManagerStatus| {
             let wire = v1::Manager {
                 name: name.into(),
-                wanted: v1::Suffrage::Voter.into(),
+                desired_suffrage: v1::Suffrage::Voter.into(),
                 suffrage: suffrage.into(),
                 status: status.into(),
                 ..v1::Manager::default()

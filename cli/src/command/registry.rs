@@ -72,7 +72,7 @@ async fn store_login(
     client: &Client,
     host: &SecretObjectName,
     data: Zeroizing<Vec<u8>>,
-) -> Result<v1::Content, Error> {
+) -> Result<v1::SecretObject, Error> {
     let objects = client.secret_objects(KIND);
     match objects.update(host.as_str(), data.clone(), None).await {
         Err(error) if error.is_not_found() => {}

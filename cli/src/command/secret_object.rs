@@ -66,16 +66,16 @@ async fn update(
     let before = client.secret_objects(kind).get(name).await.map_err(failed)?;
     // Without an expected version: a repeated update with the same data changes nothing.
     let updated = client.secret_objects(kind).update(&before.id, data, None).await.map_err(failed)?;
-    match updated.number == before.number {
-        true => eprintln!("{kind} {} is unchanged: version {}", updated.name, updated.number),
+    match updated.version_number == before.version_number {
+        true => eprintln!("{kind} {} is unchanged: version {}", updated.name, updated.version_number),
         false => eprintln!("{}", update_message(kind, &updated)),
     }
     print_object(global, updated)
 }
 
 /// Names the services whose tasks are replaced.
-fn update_message(kind: SecretObjectKind, updated: &v1::Content) -> String {
-    let v1::Content { name, number, services, .. } = updated;
+fn update_message(kind: SecretObjectKind, updated: &v1::SecretObject) -> String {
+    let v1::SecretObject { name, version_number: number, services, .. } = updated;
     let message = format!("{kind} {name} updated: version {number}");
     match services.as_slice() {
         [] => message,
@@ -84,7 +84,7 @@ fn update_message(kind: SecretObjectKind, updated: &v1::Content) -> String {
     }
 }
 
-fn print_object(global: &GlobalArgs, object: v1::Content) -> Result<(), CommandError> {
+fn print_object(global: &GlobalArgs, object: v1::SecretObject) -> Result<(), CommandError> {
     match global.output {
         OutputFormat::Table | OutputFormat::Wide => output::print(&format!("{}\n", object.id)),
         OutputFormat::Json | OutputFormat::Yaml => {
@@ -122,7 +122,8 @@ async fn fetch_view(
     }
     // The version found above, even if a newer one exists by now.
     let failed = |error| from_client(format!("config {name} was not read"), error);
-    let bytes = client.secret_objects(kind).read(&found.id, Some(found.number)).await.map_err(failed)?;
+    let bytes =
+        client.secret_objects(kind).read(&found.id, Some(found.version_number)).await.map_err(failed)?;
     Ok(SecretObjectView::from(found).with_data(&bytes.data))
 }
 
@@ -132,7 +133,7 @@ async fn rm(global: &GlobalArgs, kind: SecretObjectKind, names: &[String]) -> Re
         let what = format!("{kind} {name} was not removed");
         let removed = client.secret_objects(kind).remove(name).await.map_err(|error| {
             let update = format!("`warren service update SERVICE --{kind}-rm {name}`");
-            from_client_with_hint(what, error, "CONTENT_IN_USE", format!("unmount it first: {update}"))
+            from_client_with_hint(what, error, "SECRET_OBJECT_IN_USE", format!("unmount it first: {update}"))
         })?;
         output::print(&format!("{}\n", removed.name))?;
     }
@@ -147,7 +148,8 @@ mod tests {
     fn update_message_names_affected_services() {
         let message = |services: &[&str]| {
             let services = services.iter().map(|name| (*name).to_owned()).collect();
-            let updated = v1::Content { name: "db".into(), number: 2, services, ..Default::default() };
+            let updated =
+                v1::SecretObject { name: "db".into(), version_number: 2, services, ..Default::default() };
             update_message(SecretObjectKind::Secret, &updated)
         };
         assert_eq!(message(&[]), "secret db updated: version 2");

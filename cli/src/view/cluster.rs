@@ -43,9 +43,9 @@ pub struct ClusterInfoView {
     log_bytes_written: u64,
     /// Absent while the log can be written.
     #[serde(skip_serializing_if = "Option::is_none")]
-    log_held: Option<String>,
+    write_stall_reason: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    log_held_since: Option<TimeView>,
+    write_stall_since: Option<TimeView>,
     /// Digest of the CA certificate, as in join tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     ca_digest: Option<String>,
@@ -77,8 +77,8 @@ impl ClusterInfoView {
             log_engine: wire.log_engine,
             log_writes: wire.log_writes,
             log_bytes_written: wire.log_bytes_written,
-            log_held: non_empty(wire.log_held),
-            log_held_since: wire.log_held_since.map(TimeView::new),
+            write_stall_reason: non_empty(wire.log_write_stall),
+            write_stall_since: wire.log_write_stalled_since.map(TimeView::new),
             ca_digest: non_empty(wire.ca_digest),
         }
     }
@@ -109,9 +109,9 @@ pub struct BackgroundTaskView {
     last_error: Option<String>,
 }
 
-impl From<v1::Loop> for BackgroundTaskView {
-    fn from(wire: v1::Loop) -> Self {
-        let v1::Loop {
+impl From<v1::BackgroundTask> for BackgroundTaskView {
+    fn from(wire: v1::BackgroundTask) -> Self {
+        let v1::BackgroundTask {
             name,
             interval_ms,
             running,
@@ -146,7 +146,7 @@ impl From<v1::Loop> for BackgroundTaskView {
 pub struct UnknownManagerView {
     manager: String,
     /// Reason.
-    unknown: String,
+    reason: String,
 }
 
 /// A row of `cluster background-tasks`.
@@ -159,15 +159,15 @@ pub enum BackgroundTaskRow {
     Unknown(UnknownManagerView),
 }
 
-impl From<v1::Loop> for BackgroundTaskRow {
-    fn from(wire: v1::Loop) -> Self {
+impl From<v1::BackgroundTask> for BackgroundTaskRow {
+    fn from(wire: v1::BackgroundTask) -> Self {
         Self::Known(wire.into())
     }
 }
 
-impl From<v1::SilentManager> for BackgroundTaskRow {
-    fn from(v1::SilentManager { name, why }: v1::SilentManager) -> Self {
-        Self::Unknown(UnknownManagerView { manager: name, unknown: why })
+impl From<v1::UnreachableManager> for BackgroundTaskRow {
+    fn from(v1::UnreachableManager { name, reason: why }: v1::UnreachableManager) -> Self {
+        Self::Unknown(UnknownManagerView { manager: name, reason: why })
     }
 }
 
@@ -188,7 +188,7 @@ impl TableRow for BackgroundTaskRow {
     fn cells(&self, _: bool, now: Timestamp) -> Vec<String> {
         match self {
             Self::Known(known) => known.cells(now),
-            Self::Unknown(UnknownManagerView { manager, unknown }) => {
+            Self::Unknown(UnknownManagerView { manager, reason: unknown }) => {
                 let mut cells = vec![String::new(); Self::COLUMNS.len()];
                 (cells[0], cells[1]) = ("(unknown)".to_owned(), manager.clone());
                 *cells.last_mut().expect("there are columns") = unknown.clone();
@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn background_tasks_have_a_row_each() {
-        let every = v1::Loop {
+        let every = v1::BackgroundTask {
             name: "liveness".into(),
             interval_ms: 1000,
             running: true,
@@ -236,8 +236,8 @@ mod tests {
             manager: "m1".into(),
         };
         let (name, node, manager) = ("garbage".into(), "node-1".into(), "m1".into());
-        let woken = v1::Loop { name, node, manager, ..Default::default() };
-        let away = v1::SilentManager { name: "m2".into(), why: "it is away".into() };
+        let woken = v1::BackgroundTask { name, node, manager, ..Default::default() };
+        let away = v1::UnreachableManager { name: "m2".into(), reason: "it is away".into() };
         let loops = [BackgroundTaskRow::from(every), woken.into(), away.into()];
         insta::assert_snapshot!(table_text_of(&loops, false, Timestamp(3000)), @r"
         NAME        MANAGER   NODE     INTERVAL     RUNNING   LAST RUN   TOOK    RUNS   FAILURES   LAST ERROR
@@ -309,7 +309,11 @@ mod tests {
     #[test]
     fn write_stall_is_shown() {
         let why = "the disk of this manager is full: /d has 0B free".to_owned();
-        let info = v1::InfoResponse { log_held: why, log_held_since: Some(1000), ..Default::default() };
+        let info = v1::InfoResponse {
+            log_write_stall: why,
+            log_write_stalled_since: Some(1000),
+            ..Default::default()
+        };
         let shown = rendered(OutputFormat::Yaml, &ClusterInfoView::new(info, "a:1"));
         let last = shown.lines().rev().take(2).collect::<Vec<_>>();
         insta::assert_debug_snapshot!(last, @r#"

@@ -13,13 +13,13 @@ use crate::output::{Column, TableRow, column, wide};
 pub struct ManagerView {
     id: String,
     /// Member id in the raft group.
-    member: u64,
+    member_id: u64,
     name: String,
     address: String,
     version: u64,
     created_at: TimeView,
     /// Desired suffrage: voter or learner.
-    wanted: &'static str,
+    desired_suffrage: &'static str,
     /// Current suffrage; absent while it is not in the group.
     #[serde(skip_serializing_if = "Option::is_none")]
     suffrage: Option<&'static str>,
@@ -30,7 +30,7 @@ pub struct ManagerView {
     removing: bool,
     /// Applied log index; absent if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
-    applied: Option<u64>,
+    applied_index: Option<u64>,
     /// Absent if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     warren_version: Option<String>,
@@ -66,23 +66,26 @@ impl TryFrom<v1::Manager> for ManagerView {
             Ok(v1::ManagerStatus::Unspecified) => "UNKNOWN",
             Err(_) => return Err(unreadable("status", wire.status)),
         };
-        let wanted = word("wanted", wire.wanted)?.ok_or_else(|| unreadable("wanted", wire.wanted))?;
+        let wanted = word("desiredSuffrage", wire.desired_suffrage)?
+            .ok_or_else(|| unreadable("desiredSuffrage", wire.desired_suffrage))?;
         let suffrage = word("suffrage", wire.suffrage)?;
-        let v1::Manager { id, member, name, address, version, created_at, leader, applied, .. } = wire;
+        let v1::Manager {
+            id, member_id: member, name, address, version, created_at, leader, applied, ..
+        } = wire;
         let v1::Manager { warren_version, reason, removing, sessions, node, .. } = wire;
         Ok(Self {
             id,
-            member,
+            member_id: member,
             name,
             address,
             version,
             created_at: TimeView::new(created_at),
-            wanted,
+            desired_suffrage: wanted,
             suffrage,
             leader,
             status,
             removing,
-            applied: (applied > 0).then_some(applied),
+            applied_index: (applied > 0).then_some(applied),
             warren_version: non_empty(warren_version),
             sessions,
             node: non_empty(node),
@@ -147,9 +150,9 @@ impl TableRow for ManagerView {
             self.address.clone(),
             self.sessions.to_string(),
             age(self.created_at.0, now),
-            self.wanted.to_owned(),
-            self.member.to_string(),
-            self.applied.map(|applied| applied.to_string()).unwrap_or_default(),
+            self.desired_suffrage.to_owned(),
+            self.member_id.to_string(),
+            self.applied_index.map(|applied| applied.to_string()).unwrap_or_default(),
             self.warren_version.clone().unwrap_or_default(),
             self.node.clone().unwrap_or_default(),
             if wide { self.id.clone() } else { short_id(&self.id) },
@@ -167,12 +170,12 @@ mod tests {
     fn wire() -> v1::Manager {
         v1::Manager {
             id: "3k2v9x0000000000000000abc".into(),
-            member: 1,
+            member_id: 1,
             name: "n1".into(),
             address: "10.0.0.1:8080".into(),
             version: 9,
             created_at: 1000,
-            wanted: v1::Suffrage::Voter.into(),
+            desired_suffrage: v1::Suffrage::Voter.into(),
             suffrage: v1::Suffrage::Voter.into(),
             leader: true,
             status: v1::ManagerStatus::Ready.into(),
@@ -187,7 +190,7 @@ mod tests {
 
     fn second() -> v1::Manager {
         v1::Manager {
-            member: 2,
+            member_id: 2,
             name: "n2".into(),
             address: "10.0.0.2:8080".into(),
             suffrage: v1::Suffrage::Learner.into(),
@@ -201,7 +204,7 @@ mod tests {
     #[test]
     fn managers_have_a_line_each() {
         let gone = v1::Manager {
-            member: 3,
+            member_id: 3,
             name: "n3".into(),
             address: "10.0.0.3:8080".into(),
             suffrage: v1::Suffrage::Unspecified.into(),
@@ -260,8 +263,8 @@ mod tests {
     #[test]
     fn unknown_status_is_not_guessed() {
         for strange in [
-            v1::Manager { wanted: 9, ..wire() },
-            v1::Manager { wanted: 0, ..wire() },
+            v1::Manager { desired_suffrage: 9, ..wire() },
+            v1::Manager { desired_suffrage: 0, ..wire() },
             v1::Manager { suffrage: 9, ..wire() },
             v1::Manager { status: 9, ..wire() },
         ] {

@@ -154,8 +154,8 @@ impl From<v1::NodeUsage> for NodeUsageView {
             memory_bytes,
             disk_used_bytes,
             disk_total_bytes,
-            conditions,
-            kinds: _,
+            condition_messages: conditions,
+            conditions: _,
         } = wire;
         Self {
             cpu: MilliCpu(cpu_milli).to_string(),
@@ -259,8 +259,8 @@ mod tests {
             memory_bytes: 1 << 30,
             disk_used_bytes: 5 << 30,
             disk_total_bytes: 40 << 30,
-            conditions: vec!["the disk is full".into()],
-            kinds: vec![v1::NodeCondition::DiskLow.into()],
+            condition_messages: vec!["the disk is full".into()],
+            conditions: vec![v1::NodeCondition::DiskPressure.into()],
         };
         let description = v1::NodeDescription {
             resources: Some(v1::Resources { cpu_milli: 2000, memory_bytes: 8 << 30 }),
@@ -288,7 +288,7 @@ mod tests {
             role: v1::NodeRole::Manager.into(),
             labels: [("zone".to_owned(), "b".to_owned())].into(),
             availability: v1::Availability::Drain.into(),
-            conditions: vec![v1::NodeCondition::DiskLow.into()],
+            conditions: vec![v1::NodeCondition::DiskPressure.into()],
             manager: "m2".into(),
             reason: String::new(),
         }
@@ -344,7 +344,7 @@ mod tests {
 
     #[test]
     fn unreachable_node_keeps_its_conditions() {
-        let kinds = [v1::NodeCondition::RuntimeDown, v1::NodeCondition::ClockOff];
+        let kinds = [v1::NodeCondition::RuntimeUnavailable, v1::NodeCondition::ClockSkew];
         let silent = v1::Node { usage: None, conditions: kinds.map(i32::from).into(), ..wire() };
         let row = NodeView::try_from(silent).unwrap().cells(false, Timestamp(6000));
         assert_eq!(row.last().unwrap(), "runtime unavailable; clock skew");

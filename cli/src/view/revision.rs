@@ -24,7 +24,7 @@ pub struct RevisionView {
     changes: Option<Vec<String>>,
     /// Versions of the mounted secrets and configs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    contents: Vec<SecretObjectVersionView>,
+    secret_objects: Vec<SecretObjectVersionView>,
     task: TaskSpec,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     ports: Vec<PublishedPort>,
@@ -49,7 +49,7 @@ impl RevisionView {
         let mut document = serde_json::to_value(&self.task).unwrap_or_default();
         document["ports"] = serde_json::to_value(&self.ports).unwrap_or_default();
         document["placement"] = serde_json::to_value(&self.placement).unwrap_or_default();
-        for content in &self.contents {
+        for content in &self.secret_objects {
             document[content.display_name()] = content.number().into();
         }
         document
@@ -65,8 +65,17 @@ impl RevisionView {
 }
 
 fn parse(wire: v1::Revision) -> Result<RevisionView, Violations> {
-    let v1::Revision { number, created_at, task, ports, placement, digest, current, running, contents } =
-        wire;
+    let v1::Revision {
+        number,
+        created_at,
+        task,
+        ports,
+        placement,
+        digest,
+        current,
+        running,
+        secret_objects: contents,
+    } = wire;
     let under = |field: &'static str| {
         move |wrong: Violations| Violations(wrong.0.into_iter().map(|v| v.with_parent(field)).collect())
     };
@@ -80,7 +89,7 @@ fn parse(wire: v1::Revision) -> Result<RevisionView, Violations> {
         current,
         running,
         digest: non_empty(digest),
-        contents: SecretObjectVersionView::all(contents)?,
+        secret_objects: SecretObjectVersionView::all(contents)?,
         changes: None,
         task,
         ports: ports.collect::<Result<_, _>>().map_err(under("ports"))?,
@@ -101,7 +110,8 @@ impl TableRow for RevisionView {
 
     fn cells(&self, wide: bool, now: Timestamp) -> Vec<String> {
         let digest = self.digest.clone().unwrap_or_default();
-        let contents = self.contents.iter().map(|one| format!("{}:{}", one.display_name(), one.number()));
+        let contents =
+            self.secret_objects.iter().map(|one| format!("{}:{}", one.display_name(), one.number()));
         vec![
             format!("{}{}", self.number, if self.current { " (current)" } else { "" }),
             format!("{} ago", age(self.created_at.0, now)),
@@ -152,12 +162,12 @@ mod tests {
 
     #[test]
     fn revisions_list_secret_object_versions() {
-        let seen = |number, kind: v1::ContentKind, version| {
+        let seen = |number, kind: v1::SecretObjectKind, version| {
             let (kind, name, id) = (kind.into(), "db".to_owned(), "1c".to_owned());
-            let contents = vec![v1::ContentUse { kind, name, id, number: version }];
-            v1::Revision { contents, ..wire(number, "web:1") }
+            let contents = vec![v1::SecretObjectVersion { kind, name, id, version_number: version }];
+            v1::Revision { secret_objects: contents, ..wire(number, "web:1") }
         };
-        let (secret, config) = (v1::ContentKind::Secret, v1::ContentKind::Config);
+        let (secret, config) = (v1::SecretObjectKind::Secret, v1::SecretObjectKind::Config);
         let views = vec![seen(4, config, 1), seen(3, secret, 3), seen(2, secret, 2), wire(1, "web:1")];
         let views = RevisionView::all(views).unwrap();
         insta::assert_snapshot!(table_text_of(&views, false, Timestamp(10_000)), @r"
@@ -169,8 +179,8 @@ mod tests {
         ");
         let documents: serde_json::Value =
             serde_json::from_str(&rendered(OutputFormat::Json, &views)).unwrap();
-        let used = serde_json::json!([{"kind": "secret", "name": "db", "number": 3, "id": "1c"}]);
-        assert_eq!((&documents[1]["contents"], documents[3].get("contents")), (&used, None));
+        let used = serde_json::json!([{"kind": "secret", "name": "db", "versionNumber": 3, "id": "1c"}]);
+        assert_eq!((&documents[1]["secretObjects"], documents[3].get("secretObjects")), (&used, None));
     }
 
     #[test]

@@ -21,11 +21,11 @@ pub struct SecretObjectView {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     labels: BTreeMap<String, String>,
     /// Current version, from 1.
-    number: u64,
+    version_number: u64,
     /// Size of that version in bytes.
     size: u32,
     /// Numbers of the stored versions.
-    kept: Vec<u64>,
+    stored_versions: Vec<u64>,
     /// Names of the services that use it.
     services: Vec<String>,
     /// Data of an inspected config.
@@ -68,10 +68,10 @@ fn base64(bytes: &[u8]) -> String {
     bytes.chunks(3).flat_map(group).collect()
 }
 
-impl From<v1::Content> for SecretObjectView {
-    fn from(wire: v1::Content) -> Self {
+impl From<v1::SecretObject> for SecretObjectView {
+    fn from(wire: v1::SecretObject) -> Self {
         // The kind is that of the request; only a credential has a user.
-        let v1::Content {
+        let v1::SecretObject {
             id,
             kind: _,
             name,
@@ -79,14 +79,26 @@ impl From<v1::Content> for SecretObjectView {
             created_at,
             updated_at,
             labels,
-            number,
+            version_number: number,
             size,
-            kept,
+            stored_versions: kept,
             services,
             user: _,
         } = wire;
         let (created_at, updated_at) = (TimeView::new(created_at), TimeView::new(updated_at));
-        Self { id, name, version, created_at, updated_at, labels, number, size, kept, services, data: None }
+        Self {
+            id,
+            name,
+            version,
+            created_at,
+            updated_at,
+            labels,
+            version_number: number,
+            size,
+            stored_versions: kept,
+            services,
+            data: None,
+        }
     }
 }
 
@@ -114,7 +126,7 @@ impl TableRow for SecretObjectView {
         let labels: Vec<String> = self.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
         vec![
             self.name.clone(),
-            self.number.to_string(),
+            self.version_number.to_string(),
             rounded_bytes(self.size.into()),
             format!("{} ago", age(self.updated_at.0, now)),
             joined_names(&self.services, wide),
@@ -138,9 +150,9 @@ pub struct CredentialView {
     updated_at: TimeView,
 }
 
-impl From<v1::Content> for CredentialView {
-    fn from(wire: v1::Content) -> Self {
-        let v1::Content { id, name: host, user, version, created_at, updated_at, .. } = wire;
+impl From<v1::SecretObject> for CredentialView {
+    fn from(wire: v1::SecretObject) -> Self {
+        let v1::SecretObject { id, name: host, user, version, created_at, updated_at, .. } = wire;
         let (created_at, updated_at) = (TimeView::new(created_at), TimeView::new(updated_at));
         Self { id, host, user, version, created_at, updated_at }
     }
@@ -168,18 +180,18 @@ mod tests {
     use crate::args::OutputFormat;
     use crate::output::tests::{rendered, table_text_of};
 
-    fn wire() -> v1::Content {
-        v1::Content {
+    fn wire() -> v1::SecretObject {
+        v1::SecretObject {
             id: "3k2v9x0000000000000000abc".into(),
-            kind: v1::ContentKind::Config.into(),
+            kind: v1::SecretObjectKind::Config.into(),
             name: "db".into(),
             version: 9,
             created_at: 1000,
             updated_at: 4000,
             labels: [("app".to_owned(), "shop".to_owned())].into(),
-            number: 3,
+            version_number: 3,
             size: 2048,
-            kept: vec![2, 3],
+            stored_versions: vec![2, 3],
             services: ["web", "api", "a", "b", "c"].map(str::to_owned).into(),
             user: String::new(),
         }
@@ -187,7 +199,7 @@ mod tests {
 
     #[test]
     fn secret_objects_have_a_row_each() {
-        let unused = v1::Content { services: Vec::new(), labels: [].into(), ..wire() };
+        let unused = v1::SecretObject { services: Vec::new(), labels: [].into(), ..wire() };
         let contents = [wire(), unused].map(SecretObjectView::from);
         insta::assert_snapshot!(table_text_of(&contents, false, Timestamp(9000)), @r"
         NAME   NUMBER   SIZE   UPDATED   SERVICES                   ID
@@ -240,7 +252,7 @@ mod tests {
 
     #[test]
     fn registry_shows_user_and_no_password() {
-        let wire = v1::Content { name: "ghcr.io".into(), user: "ann".into(), size: 11, ..wire() };
+        let wire = v1::SecretObject { name: "ghcr.io".into(), user: "ann".into(), size: 11, ..wire() };
         insta::assert_snapshot!(table_text_of(&[CredentialView::from(wire.clone())], false, Timestamp(9000)), @r"
         HOST      USER   UPDATED   ID
         ghcr.io   ann    5s ago    3k2v9x0000

@@ -35,16 +35,16 @@ struct RolloutView {
     total: u32,
     /// Why the rollout failed.
     #[serde(skip_serializing_if = "Option::is_none")]
-    stopped: Option<String>,
+    stop_reason: Option<String>,
     /// What the rollout waits for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    waiting: Option<String>,
+    waiting_reason: Option<String>,
 }
 
 impl From<v1::Rollout> for RolloutView {
     fn from(wire: v1::Rollout) -> Self {
-        let v1::Rollout { updated, total, stopped, waiting } = wire;
-        Self { updated, total, stopped: non_empty(stopped), waiting: non_empty(waiting) }
+        let v1::Rollout { updated, total, stop_reason: stopped, waiting_reason: waiting } = wire;
+        Self { updated, total, stop_reason: non_empty(stopped), waiting_reason: non_empty(waiting) }
     }
 }
 
@@ -52,7 +52,7 @@ impl RolloutView {
     /// Empty without a rollout in progress.
     fn summary(&self) -> String {
         let Self { updated, total, .. } = self;
-        match (&self.stopped, &self.waiting) {
+        match (&self.stop_reason, &self.waiting_reason) {
             (Some(why), _) => format!("stopped at {updated}/{total}: {why}"),
             (None, Some(what)) => format!("{updated}/{total}: {what}"),
             (None, None) if updated < total => format!("{updated}/{total}"),
@@ -63,7 +63,7 @@ impl RolloutView {
 
 #[derive(Debug, Serialize)]
 struct ReplicasView {
-    wanted: u32,
+    desired: u32,
     running: u32,
     tasks: u32,
 }
@@ -83,7 +83,7 @@ impl TryFrom<v1::Service> for ServiceView {
             running,
             tasks,
             rollout,
-            wanted: wanted_tasks,
+            desired_tasks: wanted_tasks,
             digest,
         } = wire;
         let missing = || Violation::new("spec", "is missing").into();
@@ -98,7 +98,7 @@ impl TryFrom<v1::Service> for ServiceView {
             updated_at: TimeView::new(updated_at),
             revision,
             removing,
-            replicas: ReplicasView { wanted: wanted_tasks, running, tasks },
+            replicas: ReplicasView { desired: wanted_tasks, running, tasks },
             digest: non_empty(digest),
             rollout: rollout.map(Into::into),
             spec,
@@ -130,7 +130,7 @@ impl TableRow for ServiceView {
                 ServiceMode::Global => "global",
             }
             .to_owned(),
-            format!("{}/{}{state}", self.replicas.running, self.replicas.wanted),
+            format!("{}/{}{state}", self.replicas.running, self.replicas.desired),
             self.spec.task.image.to_string(),
             ports.join(", "),
             age(self.created_at.0, now),
@@ -189,7 +189,7 @@ mod tests {
             running: 2,
             tasks: 3,
             rollout: Some(v1::Rollout { updated: 3, total: 3, ..Default::default() }),
-            wanted: 3,
+            desired_tasks: 3,
             digest: "sha256:1".into(),
         }
     }
@@ -202,7 +202,7 @@ mod tests {
         (spec.name, spec.ports) = ("shop".into(), Vec::new());
         spec.mode = Some(v1::service_spec::Mode::Global(v1::Global {}));
         spec.placement = None;
-        (going.wanted, going.rollout) = (5, None);
+        (going.desired_tasks, going.rollout) = (5, None);
         let mut one_port = wire();
         one_port.spec.as_mut().unwrap().ports.truncate(1);
         let services = [one_port, going].map(|service| ServiceView::try_from(service).unwrap());
@@ -230,7 +230,7 @@ mod tests {
     fn rollout_shows_progress_and_reason() {
         let check = |updated, stopped: &str, waiting: &str, wanted: &str| {
             let (stopped, waiting) = (stopped.to_owned(), waiting.to_owned());
-            let rollout = v1::Rollout { updated, total: 3, stopped, waiting };
+            let rollout = v1::Rollout { updated, total: 3, stop_reason: stopped, waiting_reason: waiting };
             assert_eq!(RolloutView::from(rollout).summary(), wanted);
         };
         check(3, "", "", "");

@@ -66,7 +66,7 @@ pub struct TaskView {
     pub usage: Option<TaskUsageView>,
     /// Versions of the mounted secrets and configs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    contents: Vec<SecretObjectVersionView>,
+    secret_objects: Vec<SecretObjectVersionView>,
     spec: TaskSpec,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     ports: Vec<PublishedPort>,
@@ -82,9 +82,9 @@ struct ExitView {
     out_of_memory: bool,
 }
 
-impl From<v1::Exit> for ExitView {
-    fn from(wire: v1::Exit) -> Self {
-        let v1::Exit { code, out_of_memory } = wire;
+impl From<v1::TaskExit> for ExitView {
+    fn from(wire: v1::TaskExit) -> Self {
+        let v1::TaskExit { code, out_of_memory } = wire;
         let signal = code.checked_sub(128).and_then(Signal::from_number);
         Self { code, signal: signal.map(|signal| signal.to_string()), out_of_memory }
     }
@@ -143,7 +143,7 @@ fn parse(wire: v1::Task) -> Result<TaskView, Violations> {
         health: checked,
         checks,
         usage,
-        contents,
+        secret_objects: contents,
     } = wire;
     let checked = health(checked).map_err(under("health"))?;
     let spec = spec.ok_or_else(|| Violation::new("spec", "is missing"))?;
@@ -175,7 +175,7 @@ fn parse(wire: v1::Task) -> Result<TaskView, Violations> {
         lost_since: lost_since.map(TimeView::new),
         checks: checks.into_iter().map(Into::into).collect(),
         usage: usage.map(Into::into),
-        contents: SecretObjectVersionView::all(contents)?,
+        secret_objects: SecretObjectVersionView::all(contents)?,
         spec: TaskSpec::try_from(spec).map_err(under("spec"))?,
         ports: ports.collect::<Result<_, _>>().map_err(under("ports"))?,
     })

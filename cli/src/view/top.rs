@@ -99,7 +99,7 @@ mod tests {
             slot,
             node_name: "node-1".into(),
             spec: Some(v1::TaskSpec { image: "nginx".into(), limits, ..Default::default() }),
-            desired: v1::Desired::Running.into(),
+            desired: v1::DesiredTaskState::Running.into(),
             state: v1::TaskState::Running.into(),
             ready: true,
             usage,

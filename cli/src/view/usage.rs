@@ -102,15 +102,15 @@ impl TaskUsageView {
 pub struct SecretObjectVersionView {
     kind: &'static str,
     name: String,
-    number: u64,
+    version_number: u64,
     id: String,
 }
 
 impl SecretObjectVersionView {
     /// All versions of a revision.
-    pub fn all(wire: Vec<v1::ContentUse>) -> Result<Vec<Self>, Violations> {
-        let view = |v1::ContentUse { kind, name, id, number }| {
-            Ok(Self { kind: secret_object_kind(kind)?.as_str(), name, number, id })
+    pub fn all(wire: Vec<v1::SecretObjectVersion>) -> Result<Vec<Self>, Violations> {
+        let view = |v1::SecretObjectVersion { kind, name, id, version_number: number }| {
+            Ok(Self { kind: secret_object_kind(kind)?.as_str(), name, version_number: number, id })
         };
         let under = |wrong: Violations| {
             Violations(wrong.0.into_iter().map(|v| v.with_parent("kind").with_parent("contents")).collect())
@@ -125,6 +125,6 @@ impl SecretObjectVersionView {
 
     /// Number of the version.
     pub fn number(&self) -> u64 {
-        self.number
+        self.version_number
     }
 }

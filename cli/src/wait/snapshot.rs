@@ -133,10 +133,12 @@ impl ServiceSnapshot {
         // Another manager may answer with state from before the write.
         let rollout = service.rollout.as_ref().filter(|_| service.revision == wanted.revision);
         match rollout {
-            Some(v1::Rollout { stopped, .. }) if !stopped.is_empty() => {
+            Some(v1::Rollout { stop_reason: stopped, .. }) if !stopped.is_empty() => {
                 WaitOutcome::Failed(vec![stopped.clone()])
             }
-            Some(v1::Rollout { updated, total, waiting, .. }) if updated >= total && waiting.is_empty() => {
+            Some(v1::Rollout { updated, total, waiting_reason: waiting, .. })
+                if updated >= total && waiting.is_empty() =>
+            {
                 self.evaluate_running(service, &wanted.finished_before)
             }
             _ => WaitOutcome::Waiting,
@@ -151,7 +153,7 @@ impl ServiceSnapshot {
                 Some(TaskState::Running) => task.ready && task.lost_since.is_none(),
                 state => state == Some(TaskState::Complete),
             };
-            running && task.desired() == v1::Desired::Running && is_current(service, task)
+            running && task.desired() == v1::DesiredTaskState::Running && is_current(service, task)
         });
         let slots: BTreeSet<u32> =
             serving.map(|task| task.slot).filter(|slot| has_slot(service, *slot)).collect();
@@ -189,9 +191,10 @@ impl ServiceSnapshot {
     pub fn waiting_for(&self, goal: WaitGoal) -> Vec<(String, String)> {
         let mut lines = Vec::new();
         if let (WaitGoal::Updated, KnownService::Present(service)) = (goal, &self.service)
-            && let Some(rollout) = service.rollout.as_ref().filter(|rollout| !rollout.waiting.is_empty())
+            && let Some(rollout) =
+                service.rollout.as_ref().filter(|rollout| !rollout.waiting_reason.is_empty())
         {
-            lines.push(("update".to_owned(), rollout.waiting.clone()));
+            lines.push(("update".to_owned(), rollout.waiting_reason.clone()));
         }
         lines.extend(self.waiting_tasks(goal));
         lines
@@ -216,7 +219,7 @@ impl ServiceSnapshot {
 
 /// The task is no longer desired and has not ended yet.
 fn is_stopping(task: &v1::Task) -> bool {
-    task.desired() > v1::Desired::Running && !state(task).is_some_and(TaskState::is_terminal)
+    task.desired() > v1::DesiredTaskState::Running && !state(task).is_some_and(TaskState::is_terminal)
 }
 
 fn task_number(task: &v1::Task) -> u64 {
@@ -236,7 +239,7 @@ fn has_failed(task: &v1::Task) -> bool {
 fn is_unhealthy(task: &v1::Task) -> bool {
     state(task) == Some(TaskState::Running)
         && task.health() == v1::Health::Unhealthy
-        && task.desired() <= v1::Desired::Running
+        && task.desired() <= v1::DesiredTaskState::Running
 }
 
 /// Why a later write superseded the one that is waited for.
@@ -262,7 +265,7 @@ fn desired_tasks(service: &v1::Service) -> u32 {
     match service.spec.as_ref().and_then(|spec| spec.mode) {
         Some(v1::service_spec::Mode::Replicated(_)) => desired_replicas(service).unwrap_or(0),
         // One per eligible node, counted by the manager.
-        Some(v1::service_spec::Mode::Global(v1::Global {})) => service.wanted,
+        Some(v1::service_spec::Mode::Global(v1::Global {})) => service.desired_tasks,
         None => 0,
     }
 }

@@ -16,7 +16,7 @@ fn task(number: u64, slot: u32, state: TaskState) -> v1::Task {
         slot,
         revision: 1,
         node_name: "node-1".into(),
-        desired: v1::Desired::Running.into(),
+        desired: v1::DesiredTaskState::Running.into(),
         state: v1::TaskState::from(state).into(),
         attempt: 1,
         ready: state == TaskState::Running,
@@ -53,7 +53,11 @@ fn running_task_may_be_not_ready() {
     let running = || task(1, 1, TaskState::Running);
     check(1, vec![v1::Task { ready: false, ..running() }], WaitOutcome::Waiting);
     check(1, vec![v1::Task { lost_since: Some(5), ..running() }], WaitOutcome::Waiting);
-    check(1, vec![v1::Task { desired: v1::Desired::Shutdown.into(), ..running() }], WaitOutcome::Waiting);
+    check(
+        1,
+        vec![v1::Task { desired: v1::DesiredTaskState::Shutdown.into(), ..running() }],
+        WaitOutcome::Waiting,
+    );
     let other = Some(v1::TaskSpec { image: "other".into(), ..Default::default() });
     check(1, vec![v1::Task { revision: 0, spec: other, ..running() }], WaitOutcome::Waiting);
 }
@@ -65,7 +69,7 @@ fn complete_task_satisfies_goal() {
     check(2, vec![complete.clone(), task(2, 2, TaskState::Starting)], WaitOutcome::Waiting);
     check(
         1,
-        vec![v1::Task { desired: v1::Desired::Remove.into(), ..complete.clone() }],
+        vec![v1::Task { desired: v1::DesiredTaskState::Remove.into(), ..complete.clone() }],
         WaitOutcome::Waiting,
     );
     let picture = ServiceSnapshot::of(service(1), vec![complete]);
@@ -93,7 +97,7 @@ fn equal_older_revision_counts_as_current() {
 fn a_global_service_has_as_many_tasks_as_the_manager_counts() {
     let mut there = service(1);
     there.spec.as_mut().unwrap().mode = Some(v1::service_spec::Mode::Global(v1::Global {}));
-    there.wanted = 2;
+    there.desired_tasks = 2;
     let wanted = ServiceGoal::new(&there, WaitGoal::Running);
     let judge = |tasks| ServiceSnapshot::of(there.clone(), tasks).evaluate(&wanted);
     let running = |slot| task(u64::from(slot), slot, TaskState::Running);
@@ -105,7 +109,7 @@ fn a_global_service_has_as_many_tasks_as_the_manager_counts() {
 
 fn rollout(updated: u32, stopped: &str, waiting: &str) -> Option<v1::Rollout> {
     let (stopped, waiting) = (stopped.to_owned(), waiting.to_owned());
-    Some(v1::Rollout { updated, total: 2, stopped, waiting })
+    Some(v1::Rollout { updated, total: 2, stop_reason: stopped, waiting_reason: waiting })
 }
 
 fn at(revision: u64, rollout: Option<v1::Rollout>) -> v1::Service {
@@ -323,7 +327,11 @@ fn newest_task_of_each_slot_is_described() {
         task(3, 3, TaskState::Running),
         v1::Task { lost_since: Some(1), attempt: 2, ..task(4, 4, TaskState::Starting) },
         v1::Task { removed: true, ..task(5, 5, TaskState::Shutdown) },
-        v1::Task { desired: v1::Desired::Shutdown.into(), ready: false, ..task(6, 6, TaskState::Running) },
+        v1::Task {
+            desired: v1::DesiredTaskState::Shutdown.into(),
+            ready: false,
+            ..task(6, 6, TaskState::Running)
+        },
     ];
     let picture = ServiceSnapshot::of(service(4), tasks);
     let lines = |goal| picture.waiting_for(goal).into_iter().map(|(name, line)| format!("{name} {line}"));

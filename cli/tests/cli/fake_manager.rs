@@ -156,7 +156,7 @@ impl FakeApi {
             .add_service(v1::tasks_server::TasksServer::new(state.clone()))
             .add_service(v1::nodes_server::NodesServer::new(state.clone()))
             .add_service(v1::tokens_server::TokensServer::new(state.clone()))
-            .add_service(v1::contents_server::ContentsServer::new(state.clone()))
+            .add_service(v1::secret_objects_server::SecretObjectsServer::new(state.clone()))
             .add_service(v1::volumes_server::VolumesServer::new(state.clone()))
             .add_service(v1::logs_server::LogsServer::new(state.clone()))
             .add_service(v1::managers_server::ManagersServer::new(state.clone()))

@@ -28,7 +28,7 @@ fn managers_are_listed_and_shown() {
     for called in ["m2", "10.0.0.2:8080", "20"] {
         let shown = person.ok(&["manager", "inspect", called, "-o", "json"]);
         let shown: Value = serde_json::from_str(&shown).unwrap();
-        assert_eq!((&shown["name"], &shown["wanted"]), (&json!("m2"), &json!("voter")), "{called}");
+        assert_eq!((&shown["name"], &shown["desiredSuffrage"]), (&json!("m2"), &json!("voter")), "{called}");
     }
     person.fails(3, &["manager", "inspect", "m9"]);
 }

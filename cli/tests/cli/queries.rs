@@ -91,5 +91,5 @@ fn every_list_has_table_and_json() {
     let loops: serde_json::Value =
         serde_json::from_str(&person.ok(&["cluster", "background-tasks", "-o", "json"])).unwrap();
     assert_eq!((&loops[2]["manager"], &loops[2]["node"]), (&"m1".into(), &"node-1".into()));
-    assert_eq!(loops[4], serde_json::json!({"manager": "m2", "unknown": "there is no connection to it"}));
+    assert_eq!(loops[4], serde_json::json!({"manager": "m2", "reason": "there is no connection to it"}));
 }

@@ -42,7 +42,7 @@ fn secret_is_stored_updated_and_never_shown() {
     let shown = json(&person, &["secret", "inspect", "db"]);
     assert_eq!(shown["labels"], json!({"app": "shop"}));
     assert_eq!(
-        (&shown["number"], &shown["kept"], &shown["services"]),
+        (&shown["versionNumber"], &shown["storedVersions"], &shown["services"]),
         (&json!(2), &json!([1, 2]), &json!(["web"]))
     );
     assert_eq!((shown.get("data"), shown.get("dataBase64")), (None, None));

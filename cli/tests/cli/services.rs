@@ -95,7 +95,7 @@ fn several_services_are_scaled_or_none() {
     assert_eq!(person.manager.replicas("a"), Some(3));
     let shown: serde_json::Value =
         serde_json::from_str(&person.ok(&["service", "scale", "a=2", "-o", "json"])).unwrap();
-    assert_eq!(shown[0]["replicas"]["wanted"], 2);
+    assert_eq!(shown[0]["replicas"]["desired"], 2);
 }
 
 #[test]

@@ -21,20 +21,20 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
 const MAX_REPLY_BYTES: usize = 64 << 20;
 
 /// The reply of each manager, or the reason why there is none.
-type ManagerReplies = BTreeMap<MemberId, Result<v1::HeardResponse, String>>;
+type ManagerReplies = BTreeMap<MemberId, Result<v1::ListNodeReportsResponse, String>>;
 
-async fn query_manager(client: Option<PeersClient<Channel>>) -> Result<v1::HeardResponse, String> {
+async fn query_manager(client: Option<PeersClient<Channel>>) -> Result<v1::ListNodeReportsResponse, String> {
     let client = client.ok_or("no connection")?;
-    let request = v1::HeardRequest { loops_only: true, ..Default::default() };
+    let request = v1::ListNodeReportsRequest { background_tasks_only: true, ..Default::default() };
     let mut client = client.max_decoding_message_size(MAX_REPLY_BYTES);
-    let answer = timeout(REPLY_TIMEOUT, client.heard(request)).await;
+    let answer = timeout(REPLY_TIMEOUT, client.list_node_reports(request)).await;
     let answer = answer.map_err(|_| format!("no reply within {} s", REPLY_TIMEOUT.as_secs()))?;
     answer.map(tonic::Response::into_inner).map_err(|status| status.message().to_owned())
 }
 
 impl Api {
     /// The background tasks of all reachable managers and the managers that did not reply.
-    pub(super) async fn all_background_tasks(&self) -> v1::LoopsResponse {
+    pub(super) async fn all_background_tasks(&self) -> v1::ListBackgroundTasksResponse {
         let published = self.store.read();
         let state = &published.state;
         let mut queries = JoinSet::new();
@@ -50,33 +50,35 @@ impl Api {
     }
 
     /// This manager's background tasks and those reported by its sessions.
-    pub(super) fn local_background_tasks(&self) -> v1::HeardResponse {
+    pub(super) fn local_background_tasks(&self) -> v1::ListNodeReportsResponse {
         let loops = self.background_tasks.snapshot().into_iter().map(show).collect();
         let reported = self.registry.background_tasks().into_iter();
-        let nodes = reported.map(|(node, loops)| v1::HeardNode {
+        let nodes = reported.map(|(node, loops)| v1::NodeReport {
             node_id: node.to_string(),
-            loops,
+            background_tasks: loops,
             ..Default::default()
         });
-        v1::HeardResponse { nodes: nodes.collect(), loops }
+        v1::ListNodeReportsResponse { nodes: nodes.collect(), background_tasks: loops }
     }
 }
 
 /// Merges the replies by manager: its own tasks first, then those of the nodes connected to it.
-fn merge(state: &State, replies: ManagerReplies) -> v1::LoopsResponse {
-    let mut answer = v1::LoopsResponse::default();
+fn merge(state: &State, replies: ManagerReplies) -> v1::ListBackgroundTasksResponse {
+    let mut answer = v1::ListBackgroundTasksResponse::default();
     for (member, reply) in replies {
         let manager =
             state.member(member).map_or_else(|| member.to_string(), |member| member.name.to_string());
-        let v1::HeardResponse { nodes, loops } = match reply {
+        let v1::ListNodeReportsResponse { nodes, background_tasks: loops } = match reply {
             Ok(reply) => reply,
             Err(why) => {
-                answer.silent.push(v1::SilentManager { name: manager, why });
+                answer.silent.push(v1::UnreachableManager { name: manager, reason: why });
                 continue;
             }
         };
-        answer.loops.extend(loops.into_iter().map(|own| v1::Loop { manager: manager.clone(), ..own }));
-        for v1::HeardNode { node_id, loops, .. } in nodes {
+        answer
+            .background_tasks
+            .extend(loops.into_iter().map(|own| v1::BackgroundTask { manager: manager.clone(), ..own }));
+        for v1::NodeReport { node_id, background_tasks: loops, .. } in nodes {
             let Ok(id) = node_id.parse::<NodeId>() else { continue };
             let node = state.node(&id);
             // The node moved to another manager, which reports its newer tasks.
@@ -84,16 +86,16 @@ fn merge(state: &State, replies: ManagerReplies) -> v1::LoopsResponse {
                 continue;
             }
             let node = node.map_or(node_id, |node| node.name.to_string());
-            let of_node = |task| v1::Loop { node: node.clone(), manager: manager.clone(), ..task };
-            answer.loops.extend(loops.into_iter().map(of_node));
+            let of_node = |task| v1::BackgroundTask { node: node.clone(), manager: manager.clone(), ..task };
+            answer.background_tasks.extend(loops.into_iter().map(of_node));
         }
     }
     answer
 }
 
-fn show(status: BackgroundTaskStatus) -> v1::Loop {
+fn show(status: BackgroundTaskStatus) -> v1::BackgroundTask {
     let whole = |n: u128| u64::try_from(n).unwrap_or(u64::MAX);
-    v1::Loop {
+    v1::BackgroundTask {
         name: status.name.into(),
         interval_ms: status.interval.map(|d| whole(d.as_millis())).unwrap_or_default(),
         running: status.state == BackgroundTaskState::Running,
@@ -147,22 +149,22 @@ mod tests {
         state
     }
 
-    fn reply(own: &[&str], nodes: &[(u128, &str)]) -> v1::HeardResponse {
-        let named = |name: &str| v1::Loop { name: name.to_owned(), ..Default::default() };
-        let node = |(number, name): &(u128, &str)| v1::HeardNode {
+    fn reply(own: &[&str], nodes: &[(u128, &str)]) -> v1::ListNodeReportsResponse {
+        let named = |name: &str| v1::BackgroundTask { name: name.to_owned(), ..Default::default() };
+        let node = |(number, name): &(u128, &str)| v1::NodeReport {
             node_id: NodeId(Id(*number)).to_string(),
-            loops: vec![named(name)],
+            background_tasks: vec![named(name)],
             ..Default::default()
         };
-        v1::HeardResponse {
+        v1::ListNodeReportsResponse {
             nodes: nodes.iter().map(node).collect(),
-            loops: own.iter().map(|it| named(it)).collect(),
+            background_tasks: own.iter().map(|it| named(it)).collect(),
         }
     }
 
     #[test]
     fn tasks_name_their_owner_and_unreachable_managers_are_listed() {
-        let unreadable = v1::HeardNode { node_id: "!".into(), ..Default::default() };
+        let unreadable = v1::NodeReport { node_id: "!".into(), ..Default::default() };
         let mut first = reply(&["planner"], &[(7, "relist"), (8, "old")]);
         first.nodes.push(unreadable);
         let answers = BTreeMap::from([
@@ -170,13 +172,13 @@ mod tests {
             (2, Ok(reply(&["planner"], &[(7, "older"), (9, "unknown")]))),
             (3, Err("no connection".to_owned())),
         ]);
-        let v1::LoopsResponse { loops, silent } = merge(&state(), answers);
+        let v1::ListBackgroundTasksResponse { background_tasks: loops, silent } = merge(&state(), answers);
         let whose: Vec<_> = loops.iter().map(|it| (&*it.manager, &*it.node, &*it.name)).collect();
         let unknown = NodeId(Id(9)).to_string();
         let wanted =
             [("m1", "", "planner"), ("m1", "n7", "relist"), ("2", "", "planner"), ("2", &unknown, "unknown")];
         assert_eq!(whose, wanted);
-        let why = "no connection".to_owned();
-        assert_eq!(silent, [v1::SilentManager { name: "3".into(), why }]);
+        let reason = "no connection".to_owned();
+        assert_eq!(silent, [v1::UnreachableManager { name: "3".into(), reason }]);
     }
 }

@@ -46,8 +46,12 @@ impl cluster_server::Cluster for Api {
             created_at: cluster.created_at.0,
             tasks_running: state.services().map(|service| state.task_counts(&service.id).running).sum(),
             log_engine: self.log_engine.to_string(),
-            log_held: published.write_stall.as_ref().map(|held| held.reason.to_string()).unwrap_or_default(),
-            log_held_since: published.write_stall.as_ref().map(|held| held.since.0),
+            log_write_stall: published
+                .write_stall
+                .as_ref()
+                .map(|held| held.reason.to_string())
+                .unwrap_or_default(),
+            log_write_stalled_since: published.write_stall.as_ref().map(|held| held.since.0),
             ca_digest: self.authority.digest().to_string(),
             leader_id: leader.map(|leader| leader.manager_id.to_string()).unwrap_or_default(),
             leader_name: leader.map(|leader| leader.name.to_string()).unwrap_or_default(),
@@ -57,7 +61,10 @@ impl cluster_server::Cluster for Api {
         }))
     }
 
-    async fn loops(&self, _: Request<v1::LoopsRequest>) -> Result<Response<v1::LoopsResponse>, Status> {
+    async fn list_background_tasks(
+        &self,
+        _: Request<v1::ListBackgroundTasksRequest>,
+    ) -> Result<Response<v1::ListBackgroundTasksResponse>, Status> {
         Ok(Response::new(self.all_background_tasks().await))
     }
 

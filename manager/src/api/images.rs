@@ -12,7 +12,7 @@ use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 use warren_proto::v1::import_request::Message;
-use warren_proto::v1::open::Purpose;
+use warren_proto::v1::open_stream::Purpose;
 use warren_proto::v1::{self, images_server};
 use warren_types::{ImageReference, Violation};
 

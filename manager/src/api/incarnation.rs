@@ -54,7 +54,7 @@ pub fn incarnation_of(state: &State) -> u64 {
 /// Rejects a caller that has seen the incarnation `seen` of the cluster if that is later than this manager's.
 ///
 /// # Errors
-/// `Unavailable`, reason `OTHER_LIFE`: another manager may be in the later incarnation.
+/// `Unavailable`, reason `OTHER_INCARNATION`: another manager may be in the later incarnation.
 pub fn check(store: &Store, peers: &Peers, seen: u64) -> Result<(), Status> {
     let own = incarnation_of(&store.read().state);
     // Without a state there is no incarnation; the manager catches up first.
@@ -65,7 +65,7 @@ pub fn check(store: &Store, peers: &Peers, seen: u64) -> Result<(), Status> {
     let message = format!(
         "this manager is in incarnation {own} of the cluster, the caller has seen incarnation {seen}: ask a \
          manager of that one; if it was created by mistake, make sure that none of its managers runs, and \
-         remove the line `life` from the contexts file"
+         remove the line `incarnation` from the contexts file"
     );
     Err(Problem::new(Code::Unavailable, OTHER_INCARNATION, message).into())
 }

@@ -65,7 +65,7 @@ fn too_many(count: usize) -> Status {
 fn not_assigned() -> Status {
     let message =
         "the task was never assigned to a node, so it has no logs; `warren task inspect` shows the reason";
-    Problem::new(Code::FailedPrecondition, "NOT_PLACED", message).into()
+    Problem::new(Code::FailedPrecondition, "TASK_NOT_ASSIGNED", message).into()
 }
 
 #[tonic::async_trait]

@@ -13,7 +13,7 @@ use crate::store::Store;
 
 /// Header of responses to users: manager addresses as `HOST:PORT`, separated by commas; the responding one
 /// first.
-pub const MANAGERS_HEADER: &str = "warren-managers";
+pub const MANAGERS_HEADER: &str = "warren-manager-addresses";
 
 /// Adds [`MANAGERS_HEADER`] to responses.
 #[derive(Clone)]

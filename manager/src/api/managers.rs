@@ -64,7 +64,7 @@ impl ManagerJoin {
         };
         let name = name.parse().map_err(|why| wrong.add("name", why)).ok();
         let address = request.address.parse().map_err(|why| wrong.add("address", why)).ok();
-        let (address, level) = (address, request.level);
+        let (address, level) = (address, request.feature_level);
         let join = || {
             let (token, request, id) = (token?, certificate?, id?);
             Some(Self { token, request, id, name: name?, address: address?, level })
@@ -84,14 +84,17 @@ struct ManagerUpdate {
 impl ManagerUpdate {
     fn parse(request: &v1::UpdateManagerRequest) -> Result<Self, Violations> {
         let mut wrong = Violations::default();
-        let desired = suffrage(request.wanted).unwrap_or_else(|unknown| {
+        let desired = suffrage(request.desired_suffrage).unwrap_or_else(|unknown| {
             wrong.0.extend(unknown.0);
             None
         });
         let address = Some(request.address.as_str()).filter(|address| !address.is_empty());
         let address = address.and_then(|text| text.parse().map_err(|why| wrong.add("address", why)).ok());
         if wrong.0.is_empty() && desired.is_none() && address.is_none() {
-            wrong.add("wanted", "the update changes nothing; give the desired suffrage or the address");
+            wrong.add(
+                "desiredSuffrage",
+                "the update changes nothing; give the desired suffrage or the address",
+            );
         }
         wrong.into_result(Self { desired_suffrage: desired, address })
     }
@@ -241,11 +244,11 @@ impl managers_server::Managers for Api {
             cluster_id: self.authority.cluster().to_owned(),
             manager_id: id.to_string(),
             name: name.to_string(),
-            member: *member_id,
+            member_id: *member_id,
             certificate,
             authority: self.authority.to_pem().to_string(),
-            content_key: self.secret_object_key.reveal().as_bytes().to_vec().into(),
-            founders: self.founders.to_vec(),
+            secret_object_key: self.secret_object_key.reveal().as_bytes().to_vec().into(),
+            initial_voters: self.founders.to_vec(),
             managers,
         }))
     }
@@ -258,9 +261,13 @@ impl managers_server::Managers for Api {
         let statuses = self.manager_statuses(&published.state).await;
         // Entries applied during the query are newer than the replies.
         let managers = published.state.members().map(|member| statuses.show(&published, member)).collect();
-        let left_nodes =
+        let remaining_nodes =
             nodes_of_removed_managers(&published.state).map(|node| node.name.to_string()).collect();
-        Ok(Response::new(v1::ListManagersResponse { managers, term: statuses.latest_term(), left_nodes }))
+        Ok(Response::new(v1::ListManagersResponse {
+            managers,
+            term: statuses.latest_term(),
+            remaining_nodes,
+        }))
     }
 
     async fn update(
@@ -304,7 +311,7 @@ impl managers_server::Managers for Api {
                     "manager {name} is active and would stop at once; drain and stop it first, or repeat \
                      this with --force"
                 );
-                return Err(failed_precondition("MANAGER_ANSWERS", message));
+                return Err(failed_precondition("MANAGER_STILL_ACTIVE", message));
             }
             self.check_quorum_without(known).await?;
         }
@@ -340,7 +347,9 @@ impl managers_server::Managers for Api {
                 let message = format!(
                     "leadership transfer timed out after {TRANSFER_TIMEOUT:?}; see `warren manager ls`"
                 );
-                return Err(Problem::new(Code::DeadlineExceeded, "NOT_TAKEN_OVER", message).into());
+                return Err(
+                    Problem::new(Code::DeadlineExceeded, "LEADERSHIP_NOT_TRANSFERRED", message).into()
+                );
             }
         }
         let leader_id = self.store.read().role.leader_id.ok_or_else(leader_unknown)?;

@@ -96,7 +96,7 @@ impl Api {
             "the token belongs to another cluster: CA of the token {expected}, CA of this cluster {actual}; \
              create a token here"
         );
-        Err(Problem::new(Code::PermissionDenied, "OTHER_CLUSTER", message).into())
+        Err(Problem::new(Code::PermissionDenied, "CLUSTER_MISMATCH", message).into())
     }
 
     /// Drains the node and returns how many tasks still hold it.

@@ -31,9 +31,9 @@ struct RemoteNodeReport {
 
 impl RemoteNodeReport {
     /// Reports that cannot be parsed are left out.
-    fn from_wire(node: v1::HeardNode) -> Self {
-        let v1::HeardNode { node_id: _, usage, loops: _, tasks, progress } = node;
-        let telemetry = tasks.into_iter().filter_map(|v1::TaskVitals { task_id, usage, checks }| {
+    fn from_wire(node: v1::NodeReport) -> Self {
+        let v1::NodeReport { node_id: _, usage, background_tasks: _, tasks, progress } = node;
+        let telemetry = tasks.into_iter().filter_map(|v1::TaskStats { task_id, usage, checks }| {
             Some((task_id.parse().ok()?, TaskTelemetry { usage, checks }))
         });
         let reports = progress.into_iter().filter_map(|report| TaskReport::try_from(report).ok());
@@ -43,7 +43,7 @@ impl RemoteNodeReport {
 }
 
 impl RemoteNodeReports {
-    fn from_wire(answers: impl IntoIterator<Item = v1::HeardResponse>) -> Self {
+    fn from_wire(answers: impl IntoIterator<Item = v1::ListNodeReportsResponse>) -> Self {
         let nodes = answers.into_iter().flat_map(|answer| answer.nodes);
         let reports =
             nodes.filter_map(|node| Some((node.node_id.parse().ok()?, RemoteNodeReport::from_wire(node))));
@@ -71,9 +71,9 @@ impl Api {
             let Some(client) = self.peers.client(manager) else { continue };
             let mut client = client.max_decoding_message_size(MAX_REPLY_BYTES);
             let nodes = nodes.iter().map(NodeId::to_string).collect();
-            let request = v1::HeardRequest { nodes, loops_only: false };
+            let request = v1::ListNodeReportsRequest { nodes, background_tasks_only: false };
             answers.spawn(async move {
-                let answer = timeout(REPLY_TIMEOUT, client.heard(request)).await.ok()?;
+                let answer = timeout(REPLY_TIMEOUT, client.list_node_reports(request)).await.ok()?;
                 let failed =
                     |status: &tonic::Status| tracing::debug!(manager, %status, "skipping node reports of manager");
                 answer.inspect_err(failed).ok().map(tonic::Response::into_inner)
@@ -83,13 +83,13 @@ impl Api {
     }
 
     /// The reports received by the local sessions, for another manager.
-    pub fn local_node_reports(&self, request: &v1::HeardRequest) -> v1::HeardResponse {
-        if request.loops_only {
+    pub fn local_node_reports(&self, request: &v1::ListNodeReportsRequest) -> v1::ListNodeReportsResponse {
+        if request.background_tasks_only {
             return self.local_background_tasks();
         }
         let named: BTreeSet<NodeId> = request.nodes.iter().filter_map(|id| id.parse().ok()).collect();
         let of = (!request.nodes.is_empty()).then_some(&named);
-        v1::HeardResponse { nodes: self.registry.node_reports(of), loops: Vec::new() }
+        v1::ListNodeReportsResponse { nodes: self.registry.node_reports(of), background_tasks: Vec::new() }
     }
 
     /// Resource usage of the node.
@@ -129,23 +129,25 @@ mod tests {
     #[test]
     fn unreadable_report_fields_are_skipped() {
         let task = TaskId { service: ServiceId(Id(1)), number: 1 };
-        let vitals = |task_id: String| v1::TaskVitals { task_id, ..Default::default() };
+        let vitals = |task_id: String| v1::TaskStats { task_id, ..Default::default() };
         let report = |task_id: String| v1::TaskReport {
             task_id,
             state: v1::TaskState::Starting.into(),
             ..Default::default()
         };
-        let node = |node_id: String| v1::HeardNode {
+        let node = |node_id: String| v1::NodeReport {
             node_id,
             usage: Some(v1::NodeUsage::default()),
-            loops: Vec::new(),
+            background_tasks: Vec::new(),
             tasks: vec![vitals("!".into()), vitals(task.to_string())],
             progress: vec![report("!".into()), report(task.to_string())],
         };
         let id = NodeId(Id(7));
         let nodes = vec![node("!".into()), node(id.to_string())];
-        let RemoteNodeReports(heard) =
-            RemoteNodeReports::from_wire([v1::HeardResponse { nodes, loops: Vec::new() }]);
+        let RemoteNodeReports(heard) = RemoteNodeReports::from_wire([v1::ListNodeReportsResponse {
+            nodes,
+            background_tasks: Vec::new(),
+        }]);
         assert_eq!(heard.keys().collect::<Vec<_>>(), [&id]);
         let told = &heard[&id];
         assert!(told.usage.is_some());

@@ -11,7 +11,7 @@ use tonic::{Code, Status};
 use warren_core::State;
 use warren_proto::status::Problem;
 use warren_proto::v1;
-use warren_proto::v1::open::Purpose;
+use warren_proto::v1::open_stream::Purpose;
 use warren_types::{Id, Node, NodeId, NodeStatus};
 
 use super::problem::status_of;
@@ -60,7 +60,7 @@ impl Api {
         let expected = self.streams.request(Id(rand::rng().random()).to_string(), node, image);
         let expected = expected
             .ok_or("the node has reached its limit of open streams; try again when some have ended")?;
-        let open = v1::Open { stream_id: expected.id().to_owned(), purpose: Some(purpose) };
+        let open = v1::OpenStream { stream_id: expected.id().to_owned(), purpose: Some(purpose) };
         let open = manager_frame(v1::manager_frame::Frame::Open(open));
         let late = |_| format!("the node did not open the stream within {} s", within.as_secs());
         let sent = timeout_at(deadline, sender.send(Box::new(Ok(open)))).await.map_err(late)?;

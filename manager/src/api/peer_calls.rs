@@ -12,12 +12,16 @@ impl SessionCalls for Api {
     async fn list_node_reports(
         &self,
         _: MemberId,
-        request: v1::HeardRequest,
-    ) -> Result<v1::HeardResponse, Status> {
+        request: v1::ListNodeReportsRequest,
+    ) -> Result<v1::ListNodeReportsResponse, Status> {
         Ok(self.local_node_reports(&request))
     }
 
-    async fn watch_progress(&self, _: MemberId, _: v1::ProgressRequest) -> Result<ProgressStream, Status> {
+    async fn watch_progress(
+        &self,
+        _: MemberId,
+        _: v1::WatchProgressRequest,
+    ) -> Result<ProgressStream, Status> {
         Ok(Box::pin(self.serve_progress()))
     }
 

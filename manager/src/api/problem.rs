@@ -57,7 +57,7 @@ pub fn session_superseded() -> Status {
 /// The error for a secret object that cannot be decrypted.
 pub fn secret_object_unreadable(id: SecretObjectId, error: &SecretObjectKeyError) -> Status {
     tracing::error!(object = %id, %error, "decrypting secret object failed");
-    Problem::new(Code::DataLoss, "CONTENT_UNREADABLE", format!("secret object {id}: {error}")).into()
+    Problem::new(Code::DataLoss, "SECRET_OBJECT_UNREADABLE", format!("secret object {id}: {error}")).into()
 }
 
 /// The error for a write whose response has another object kind than expected.
@@ -65,7 +65,7 @@ pub fn unexpected_answer(answer: &CommandResponse) -> Status {
     let kind = std::mem::discriminant(answer);
     tracing::error!(?kind, "write returned an unexpected kind of object");
     let message = "the write was applied, but its response cannot be shown; inspect the object";
-    Problem::new(Code::Internal, "UNEXPECTED_ANSWER", message).into()
+    Problem::new(Code::Internal, "UNEXPECTED_RESPONSE", message).into()
 }
 
 /// Converts an error into a status.
@@ -90,13 +90,13 @@ impl IntoProblem for Refusal {
         let (code, reason) = match &self {
             Refusal::Invalid(violations) => return violations.clone().into(),
             Refusal::NotFound { .. } => (Code::NotFound, "NOT_FOUND"),
-            Refusal::RevisionNotFound { .. } => (Code::NotFound, "NO_REVISION"),
-            Refusal::NoEarlierRevision { .. } => (Code::FailedPrecondition, "NOTHING_BEFORE"),
+            Refusal::RevisionNotFound { .. } => (Code::NotFound, "REVISION_NOT_FOUND"),
+            Refusal::NoEarlierRevision { .. } => (Code::FailedPrecondition, "NO_PREVIOUS_REVISION"),
             Refusal::NodeInUse { .. } => (Code::FailedPrecondition, "NODE_IN_USE"),
-            Refusal::TokenNotFound => (Code::PermissionDenied, "TOKEN_UNKNOWN"),
+            Refusal::TokenNotFound => (Code::PermissionDenied, "TOKEN_NOT_FOUND"),
             Refusal::TokenExpired => (Code::PermissionDenied, "TOKEN_EXPIRED"),
-            Refusal::TokenExhausted { .. } => (Code::PermissionDenied, "TOKEN_USED_UP"),
-            Refusal::TokenRoleMismatch { .. } => (Code::PermissionDenied, "TOKEN_ROLE"),
+            Refusal::TokenExhausted { .. } => (Code::PermissionDenied, "TOKEN_EXHAUSTED"),
+            Refusal::TokenRoleMismatch { .. } => (Code::PermissionDenied, "TOKEN_ROLE_MISMATCH"),
             Refusal::TooManyTokens { .. } => (Code::ResourceExhausted, "TOO_MANY_TOKENS"),
             Refusal::Ambiguous { .. } => (Code::InvalidArgument, "AMBIGUOUS"),
             Refusal::AlreadyExists { .. } => (Code::AlreadyExists, "ALREADY_EXISTS"),
@@ -104,30 +104,32 @@ impl IntoProblem for Refusal {
             Refusal::PortTaken { .. } => (Code::AlreadyExists, "PORT_TAKEN"),
             Refusal::VersionConflict { .. } => (Code::Aborted, "VERSION_CONFLICT"),
             Refusal::StaleRevision { .. } => (Code::Aborted, "STALE_REVISION"),
-            Refusal::ServiceRemoving { .. } => (Code::FailedPrecondition, "REMOVING"),
-            Refusal::ServiceInUse { .. } => (Code::FailedPrecondition, "IN_USE"),
-            Refusal::SecretObjectInUse { .. } => (Code::FailedPrecondition, "CONTENT_IN_USE"),
-            Refusal::SecretObjectVersionGone { .. } => (Code::FailedPrecondition, "CONTENT_GONE"),
-            Refusal::TooManySecretObjects { .. } => (Code::ResourceExhausted, "TOO_MANY_CONTENTS"),
-            Refusal::SecretObjectsTooLarge { .. } => (Code::ResourceExhausted, "CONTENTS_TOO_LARGE"),
+            Refusal::ServiceRemoving { .. } => (Code::FailedPrecondition, "SERVICE_REMOVING"),
+            Refusal::ServiceInUse { .. } => (Code::FailedPrecondition, "SERVICE_IN_USE"),
+            Refusal::SecretObjectInUse { .. } => (Code::FailedPrecondition, "SECRET_OBJECT_IN_USE"),
+            Refusal::SecretObjectVersionGone { .. } => {
+                (Code::FailedPrecondition, "SECRET_OBJECT_VERSION_GONE")
+            }
+            Refusal::TooManySecretObjects { .. } => (Code::ResourceExhausted, "TOO_MANY_SECRET_OBJECTS"),
+            Refusal::SecretObjectsTooLarge { .. } => (Code::ResourceExhausted, "SECRET_OBJECTS_TOO_LARGE"),
             Refusal::VolumeInUse { .. } => (Code::FailedPrecondition, "VOLUME_IN_USE"),
             Refusal::VolumeRemoving { .. } => (Code::FailedPrecondition, "VOLUME_REMOVING"),
-            Refusal::VolumeNotRemoving { .. } => (Code::FailedPrecondition, "VOLUME_STAYS"),
+            Refusal::VolumeNotRemoving { .. } => (Code::FailedPrecondition, "VOLUME_NOT_REMOVING"),
             Refusal::VolumeUnreachable { .. } => (Code::FailedPrecondition, "VOLUME_UNREACHABLE"),
             Refusal::VolumeLost { .. } => (Code::FailedPrecondition, "VOLUME_LOST"),
             Refusal::TooManyVolumes { .. } => (Code::ResourceExhausted, "TOO_MANY_VOLUMES"),
             Refusal::ManagerAddressTaken { .. } => (Code::AlreadyExists, "ADDRESS_TAKEN"),
             Refusal::LastManager { .. } => (Code::FailedPrecondition, "LAST_MANAGER"),
             Refusal::ManagerRemoving { .. } => (Code::FailedPrecondition, "MANAGER_REMOVING"),
-            Refusal::ManagerNotRemoving { .. } => (Code::FailedPrecondition, "MANAGER_STAYS"),
-            Refusal::NoRegisteredManager => (Code::Unavailable, "NO_MANAGERS"),
+            Refusal::ManagerNotRemoving { .. } => (Code::FailedPrecondition, "MANAGER_NOT_REMOVING"),
+            Refusal::NoRegisteredManager => (Code::Unavailable, "NO_REGISTERED_MANAGER"),
             Refusal::TooManyManagers { .. } => (Code::ResourceExhausted, "TOO_MANY_MANAGERS"),
-            Refusal::FeatureLevelTooLow { .. } => (Code::FailedPrecondition, "LEVEL_TOO_LOW"),
+            Refusal::FeatureLevelTooLow { .. } => (Code::FailedPrecondition, "FEATURE_LEVEL_TOO_LOW"),
             Refusal::NoCluster => (Code::FailedPrecondition, "NO_CLUSTER"),
-            Refusal::ClusterMismatch { .. } => (Code::FailedPrecondition, "OTHER_CLUSTER"),
+            Refusal::ClusterMismatch { .. } => (Code::FailedPrecondition, "CLUSTER_MISMATCH"),
             Refusal::StalePlan { .. } => (Code::Aborted, "STALE_PLAN"),
             Refusal::StaleSession { .. } => (Code::Aborted, "STALE_SESSION"),
-            Refusal::SubnetsExhausted { .. } => (Code::ResourceExhausted, "EXHAUSTED"),
+            Refusal::SubnetsExhausted { .. } => (Code::ResourceExhausted, "SUBNETS_EXHAUSTED"),
             Refusal::AlreadyApplied { .. } => (Code::Internal, "ALREADY_APPLIED"),
         };
         Problem::new(code, reason, self)

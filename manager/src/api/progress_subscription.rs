@@ -45,7 +45,7 @@ impl Api {
         let guard = Arc::new(stop.clone().drop_guard());
         *current = Arc::downgrade(&guard);
         let api = self.clone();
-        background::spawn(&self.shutdown, "progress", async move {
+        background::spawn(&self.shutdown, "progress-subscription", async move {
             let registry = api.registry.clone();
             tokio::select! {
                 () = api.follow_all_managers() => {}
@@ -93,8 +93,8 @@ impl Api {
 
     async fn receive_progress(&self, member: MemberId) -> Result<(), Status> {
         let Some(mut client) = self.peers.client(member) else { return Ok(()) };
-        let mut updates = client.progress(v1::ProgressRequest {}).await?.into_inner();
-        while let Some(v1::ProgressNews { node_id, report }) = updates.message().await? {
+        let mut updates = client.watch_progress(v1::WatchProgressRequest {}).await?.into_inner();
+        while let Some(v1::ProgressEvent { node_id, report }) = updates.message().await? {
             let report = report.map(TaskReport::try_from);
             // Skips reports of a later version that cannot be parsed.
             let (Ok(node), Some(Ok(report))) = (node_id.parse::<NodeId>(), report) else { continue };
@@ -106,10 +106,10 @@ impl Api {
 
     /// Serves the progress received by the local sessions to another manager: the current progress, then
     /// changes.
-    pub fn serve_progress(&self) -> ReceiverStream<Result<v1::ProgressNews, Status>> {
+    pub fn serve_progress(&self) -> ReceiverStream<Result<v1::ProgressEvent, Status>> {
         let (updates, stream) = mpsc::channel(MAX_QUEUED_UPDATES);
         let (api, stop) = (self.clone(), self.shutdown.token());
-        self.shutdown.spawn("progress-out", async move {
+        self.shutdown.spawn("progress-serve", async move {
             tokio::select! {
                 () = api.forward_progress(&updates) => {}
                 () = updates.closed() => {}
@@ -119,12 +119,12 @@ impl Api {
         ReceiverStream::new(stream)
     }
 
-    async fn forward_progress(&self, out: &mpsc::Sender<Result<v1::ProgressNews, Status>>) {
+    async fn forward_progress(&self, out: &mpsc::Sender<Result<v1::ProgressEvent, Status>>) {
         let mut changes = self.registry.watch_progress();
         let mut updates = self.registry.all_progress();
         loop {
             for (node, report) in updates {
-                let update = v1::ProgressNews { node_id: node.to_string(), report: Some((&report).into()) };
+                let update = v1::ProgressEvent { node_id: node.to_string(), report: Some((&report).into()) };
                 if out.send(Ok(update)).await.is_err() {
                     return;
                 }

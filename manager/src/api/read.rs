@@ -21,13 +21,13 @@ use crate::store::{IndeterminateReason, ProposeError, PublishedState};
 const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Metadata `true` requests a read of the local, possibly old state. It is served without a leader as well.
-pub const STALE_METADATA: &str = "warren-stale";
+pub const STALE_METADATA: &str = "warren-allow-stale";
 
 impl Api {
     /// The state for a read, stale if the caller allows it.
     ///
     /// # Errors
-    /// `Unavailable`, reason `NO_LEADER`: a linearizable read is not possible; `DISK_FULL` or `DISK_FAILS`:
+    /// `Unavailable`, reason `NO_LEADER`: a linearizable read is not possible; `DISK_FULL` or `DISK_FAILED`:
     /// not on this manager ([`super::proxy`] tries another one). Stale reads set [`STALE_METADATA`].
     pub(super) async fn read<T>(&self, request: &Request<T>) -> Result<Arc<PublishedState>, Status> {
         if allows_stale(request.metadata())? { Ok(self.store.read()) } else { self.read_latest().await }

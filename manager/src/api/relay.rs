@@ -10,7 +10,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 use tonic::{Code, Status, Streaming};
 use warren_proto::Problem;
-use warren_proto::v1::open::Purpose;
+use warren_proto::v1::open_stream::Purpose;
 use warren_proto::v1::peers_client::PeersClient;
 use warren_proto::v1::relay_frame::Frame;
 use warren_proto::v1::{self, StreamFrame};
@@ -27,7 +27,7 @@ const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a worker may take to open the stream; the requesting manager may give up sooner.
 const ATTACH_TIMEOUT: Duration = Duration::from_secs(10);
 /// Reason of the error when the node does not open the stream.
-const NOT_OPENED: &str = "NOT_OPENED";
+const NOT_OPENED: &str = "STREAM_NOT_OPENED";
 
 /// Frames of the worker, for the requesting manager.
 pub type RelayedFrames = ReceiverStream<Result<StreamFrame, Status>>;
@@ -43,9 +43,9 @@ pub(super) async fn open_remote_stream(
     within: Duration,
 ) -> Result<WorkerStream, String> {
     let (outbound, frames) = mpsc::channel::<Result<StreamFrame, Status>>(MAX_QUEUED_FRAMES);
-    let open = v1::Open { stream_id: String::new(), purpose: Some(purpose) };
+    let open = v1::OpenStream { stream_id: String::new(), purpose: Some(purpose) };
     let first = Frame::Open(v1::RelayOpen { node_id: node.to_string(), open: Some(open) });
-    let passed = ReceiverStream::new(frames).map_while(Result::ok).map(Frame::Passed);
+    let passed = ReceiverStream::new(frames).map_while(Result::ok).map(Frame::FrameData);
     let request = tokio_stream::once(first).chain(passed).map(|frame| v1::RelayFrame { frame: Some(frame) });
     let late = |_| format!("the node did not open the stream within {} s", within.as_secs());
     let opened = timeout(within, PeersClient::new(channel).relay(request)).await.map_err(late)?;
@@ -106,7 +106,7 @@ async fn relay_frames(
 ) {
     let WorkerStream { permit: _permit, relay_permit: _relay_permit, mut inbound, outbound } = attached;
     let to_worker = async move {
-        while let Some(Ok(v1::RelayFrame { frame: Some(Frame::Passed(frame)) })) = frames.next().await {
+        while let Some(Ok(v1::RelayFrame { frame: Some(Frame::FrameData(frame)) })) = frames.next().await {
             if outbound.send(Ok(frame)).await.is_err() {
                 return;
             }

@@ -8,7 +8,7 @@ use tonic::{Code, Request, Response, Status};
 use warren_core::{Command, State};
 use warren_proto::convert::{check_secret_object_data, parse_field, secret_object_kind};
 use warren_proto::status::Problem;
-use warren_proto::v1::{self, contents_server};
+use warren_proto::v1::{self, secret_objects_server};
 use warren_types::secret_object::validate_registry_name;
 use warren_types::spec::validate_labels;
 use warren_types::{
@@ -30,8 +30,8 @@ struct SecretObjectRequest {
 }
 
 impl SecretObjectRequest {
-    fn parse(request: &v1::CreateContentRequest) -> Result<Self, Violations> {
-        let v1::CreateContentRequest { id, kind, name, labels, data } = request;
+    fn parse(request: &v1::CreateSecretObjectRequest) -> Result<Self, Violations> {
+        let v1::CreateSecretObjectRequest { id, kind, name, labels, data } = request;
         let mut wrong = Violations::default();
         let id = parse_field("id", id).map_err(|inner| wrong.0.extend(inner.0)).ok();
         let kind = secret_object_kind(*kind).map_err(|inner| wrong.nest("kind", inner)).ok();
@@ -63,23 +63,27 @@ fn parse_kind(wire: i32) -> Result<SecretObjectKind, Status> {
 
 fn not_readable(kind: SecretObjectKind) -> Status {
     let message = format!("{kind} values cannot be read back; only tasks that use the {kind} receive them");
-    Problem::new(Code::PermissionDenied, "NEVER_SHOWN", message).into()
+    Problem::new(Code::PermissionDenied, "SECRET_NOT_READABLE", message).into()
 }
 
 fn version_not_kept(object: &SecretObject, number: u64) -> Status {
     let SecretObject { kind, name, versions, .. } = object;
     let kept: Vec<String> = versions.keys().map(ToString::to_string).collect();
     let message = format!("{kind} {name} has no version {number}; available: {}", kept.join(", "));
-    Problem::new(Code::NotFound, "NO_VERSION", message).into()
+    Problem::new(Code::NotFound, "SECRET_OBJECT_VERSION_NOT_FOUND", message).into()
 }
 
 impl Api {
     /// The object without its bytes, with the names of the services that use it.
-    fn show_secret_object(&self, state: &State, object: &SecretObject) -> v1::Content {
+    fn show_secret_object(&self, state: &State, object: &SecretObject) -> v1::SecretObject {
         let mut services: Vec<String> =
             state.secret_object_users(&object.id).map(|service| service.spec.name.to_string()).collect();
         services.sort_unstable();
-        v1::Content { services, user: self.credential_username(object).unwrap_or_default(), ..object.into() }
+        v1::SecretObject {
+            services,
+            user: self.credential_username(object).unwrap_or_default(),
+            ..object.into()
+        }
     }
 
     /// The user name of a credential.
@@ -94,7 +98,7 @@ impl Api {
     }
 
     /// Logs a write and returns the object as the write left it.
-    fn log_and_show(&self, caller: &str, object: &SecretObject, what: &str) -> Response<v1::Content> {
+    fn log_and_show(&self, caller: &str, object: &SecretObject, what: &str) -> Response<v1::SecretObject> {
         let SecretObject { id, kind, name, .. } = object;
         tracing::info!(%caller, object = %id, %name, number = object.current_version(), "{kind} {what}");
         Response::new(self.show_secret_object(&self.store.read().state, object))
@@ -102,11 +106,11 @@ impl Api {
 }
 
 #[tonic::async_trait]
-impl contents_server::Contents for Api {
+impl secret_objects_server::SecretObjects for Api {
     async fn create(
         &self,
-        request: Request<v1::CreateContentRequest>,
-    ) -> Result<Response<v1::Content>, Status> {
+        request: Request<v1::CreateSecretObjectRequest>,
+    ) -> Result<Response<v1::SecretObject>, Status> {
         let caller = caller_name(&request);
         let SecretObjectRequest { id, kind, name, labels } =
             SecretObjectRequest::parse(request.get_ref()).map_err(status_of)?;
@@ -119,10 +123,10 @@ impl contents_server::Contents for Api {
 
     async fn update(
         &self,
-        request: Request<v1::UpdateContentRequest>,
-    ) -> Result<Response<v1::Content>, Status> {
+        request: Request<v1::UpdateSecretObjectRequest>,
+    ) -> Result<Response<v1::SecretObject>, Status> {
         let caller = caller_name(&request);
-        let v1::UpdateContentRequest { kind, reference, version, data } = request.get_ref();
+        let v1::UpdateSecretObjectRequest { kind, reference, version, data } = request.get_ref();
         let kind = parse_kind(*kind)?;
         check_secret_object_data(Some(kind), data).map_err(status_of)?;
         let id = self.read_latest().await?.state.find_secret_object(kind, reference).map_err(status_of)?.id;
@@ -132,8 +136,11 @@ impl contents_server::Contents for Api {
         Ok(self.log_and_show(&caller, &updated, "updated"))
     }
 
-    async fn get(&self, request: Request<v1::ContentReference>) -> Result<Response<v1::Content>, Status> {
-        let v1::ContentReference { kind, reference } = request.get_ref();
+    async fn get(
+        &self,
+        request: Request<v1::SecretObjectReference>,
+    ) -> Result<Response<v1::SecretObject>, Status> {
+        let v1::SecretObjectReference { kind, reference } = request.get_ref();
         let published = self.read(&request).await?;
         let content = published.state.find_secret_object(parse_kind(*kind)?, reference).map_err(status_of)?;
         Ok(Response::new(self.show_secret_object(&published.state, content)))
@@ -141,40 +148,44 @@ impl contents_server::Contents for Api {
 
     async fn read(
         &self,
-        request: Request<v1::ReadContentRequest>,
-    ) -> Result<Response<v1::ContentBytes>, Status> {
-        let v1::ReadContentRequest { kind, reference, number } = request.get_ref();
+        request: Request<v1::ReadSecretObjectRequest>,
+    ) -> Result<Response<v1::SecretObjectData>, Status> {
+        let v1::ReadSecretObjectRequest { kind, reference, version_number } = request.get_ref();
         let kind = parse_kind(*kind)?;
         if kind != SecretObjectKind::Config {
             return Err(not_readable(kind));
         }
         let published = self.read(&request).await?;
-        let content = published.state.find_secret_object(kind, reference).map_err(status_of)?;
-        let number = number.unwrap_or_else(|| content.current_version());
-        let sealed = content.versions.get(&number).ok_or_else(|| version_not_kept(content, number))?;
-        let opened = self.secret_object_key.open(content.id, sealed);
-        let opened = opened.map_err(|error| secret_object_unreadable(content.id, &error))?;
-        Ok(Response::new(v1::ContentBytes { number, data: opened.to_vec().into() }))
+        let object = published.state.find_secret_object(kind, reference).map_err(status_of)?;
+        let version_number = version_number.unwrap_or_else(|| object.current_version());
+        let sealed =
+            object.versions.get(&version_number).ok_or_else(|| version_not_kept(object, version_number))?;
+        let opened = self.secret_object_key.open(object.id, sealed);
+        let opened = opened.map_err(|error| secret_object_unreadable(object.id, &error))?;
+        Ok(Response::new(v1::SecretObjectData { version_number, data: opened.to_vec().into() }))
     }
 
     async fn list(
         &self,
-        request: Request<v1::ListContentsRequest>,
-    ) -> Result<Response<v1::ListContentsResponse>, Status> {
-        let v1::ListContentsRequest { kind, page_size, page_token } = request.get_ref();
+        request: Request<v1::ListSecretObjectsRequest>,
+    ) -> Result<Response<v1::ListSecretObjectsResponse>, Status> {
+        let v1::ListSecretObjectsRequest { kind, page_size, page_token } = request.get_ref();
         let kind = parse_kind(*kind)?;
         let page = Page::<SecretObjectName>::parse(*page_size, page_token)?;
         let published = self.read(&request).await?;
         let later = published.state.secret_objects_after(kind, page.after.as_ref());
-        let (contents, next_page_token) = page.cut(later, |content| content.name.clone());
-        let contents =
-            contents.iter().map(|content| self.show_secret_object(&published.state, content)).collect();
-        Ok(Response::new(v1::ListContentsResponse { contents, next_page_token }))
+        let (secret_objects, next_page_token) = page.cut(later, |object| object.name.clone());
+        let secret_objects =
+            secret_objects.iter().map(|object| self.show_secret_object(&published.state, object)).collect();
+        Ok(Response::new(v1::ListSecretObjectsResponse { secret_objects, next_page_token }))
     }
 
-    async fn remove(&self, request: Request<v1::ContentReference>) -> Result<Response<v1::Content>, Status> {
+    async fn remove(
+        &self,
+        request: Request<v1::SecretObjectReference>,
+    ) -> Result<Response<v1::SecretObject>, Status> {
         let caller = caller_name(&request);
-        let v1::ContentReference { kind, reference } = request.get_ref();
+        let v1::SecretObjectReference { kind, reference } = request.get_ref();
         let published = self.read_latest().await?;
         let id = published.state.find_secret_object(parse_kind(*kind)?, reference).map_err(status_of)?.id;
         let removed: Arc<SecretObject> =
@@ -189,10 +200,10 @@ mod tests {
 
     use super::*;
 
-    fn valid_request() -> v1::CreateContentRequest {
-        v1::CreateContentRequest {
+    fn valid_request() -> v1::CreateSecretObjectRequest {
+        v1::CreateSecretObjectRequest {
             id: "0".repeat(25),
-            kind: v1::ContentKind::Secret.into(),
+            kind: v1::SecretObjectKind::Secret.into(),
             name: "db".into(),
             labels: BTreeMap::new(),
             data: vec![7; 32].into(),
@@ -200,7 +211,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn assert_rejected(request: v1::CreateContentRequest, wanted: &[&str]) -> Vec<Violation> {
+    fn assert_rejected(request: v1::CreateSecretObjectRequest, wanted: &[&str]) -> Vec<Violation> {
         let wrong = SecretObjectRequest::parse(&request).unwrap_err().0;
         assert_eq!(wrong.iter().map(|violation| violation.path.as_str()).collect::<Vec<_>>(), wanted);
         wrong
@@ -210,7 +221,7 @@ mod tests {
     fn create_with_invalid_fields_names_each() {
         assert_eq!(SecretObjectRequest::parse(&valid_request()).unwrap().kind, SecretObjectKind::Secret);
         let labels = BTreeMap::from([("no key".to_owned(), String::new())]);
-        let wrong = v1::CreateContentRequest {
+        let wrong = v1::CreateSecretObjectRequest {
             id: "!".into(),
             kind: 9,
             name: "a b".into(),
@@ -218,17 +229,17 @@ mod tests {
             data: Default::default(),
         };
         assert_rejected(wrong, &["id", "kind", "name", "labels[\"no key\"]", "data"]);
-        let large = v1::CreateContentRequest { data: vec![0; (1 << 20) + 1].into(), ..valid_request() };
+        let large = v1::CreateSecretObjectRequest { data: vec![0; (1 << 20) + 1].into(), ..valid_request() };
         let wrong = assert_rejected(large, &["data"]);
         assert!(wrong[0].message.contains("has 1048577 bytes"), "{wrong:?}");
-        let most = v1::CreateContentRequest { data: vec![0; 1 << 20].into(), ..valid_request() };
+        let most = v1::CreateSecretObjectRequest { data: vec![0; 1 << 20].into(), ..valid_request() };
         assert!(SecretObjectRequest::parse(&most).is_ok());
     }
 
     #[test]
     fn credential_requires_registry_login() {
-        let login = |name: &str, data: &'static [u8]| v1::CreateContentRequest {
-            kind: v1::ContentKind::Credential.into(),
+        let login = |name: &str, data: &'static [u8]| v1::CreateSecretObjectRequest {
+            kind: v1::SecretObjectKind::Credential.into(),
             name: name.into(),
             data: data.into(),
             ..valid_request()

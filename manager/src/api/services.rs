@@ -36,7 +36,7 @@ fn show_revision(state: &State, service: &Service, revision: &Revision) -> v1::R
         digest: service.pins.get(&revision.number).map(ToString::to_string).unwrap_or_default(),
         current: revision.number == service.revision.number,
         running: u32::try_from(running).unwrap_or(u32::MAX),
-        contents: revision.secret_objects.iter().map(Into::into).collect(),
+        secret_objects: revision.secret_objects.iter().map(Into::into).collect(),
     }
 }
 
@@ -133,16 +133,16 @@ impl services_server::Services for Api {
         Ok(Response::new(rolled_back))
     }
 
-    async fn history(
+    async fn list_revisions(
         &self,
         request: Request<v1::Reference>,
-    ) -> Result<Response<v1::HistoryResponse>, Status> {
+    ) -> Result<Response<v1::ListRevisionsResponse>, Status> {
         let published = self.read(&request).await?;
         let state = &published.state;
         let service = state.find_service(&request.get_ref().reference).map_err(status_of)?;
         let newest_first = std::iter::once(&service.revision).chain(service.history.iter().rev());
         let revisions = newest_first.map(|revision| show_revision(state, service, revision)).collect();
-        Ok(Response::new(v1::HistoryResponse { revisions }))
+        Ok(Response::new(v1::ListRevisionsResponse { revisions }))
     }
 
     async fn remove(

@@ -12,9 +12,9 @@ use warren_control::SystemClock;
 use warren_core::{AppliedIndex, Command, FEATURE_LEVEL, State};
 use warren_proto::Problem;
 use warren_proto::v1;
-use warren_proto::v1::contents_server::Contents;
 use warren_proto::v1::managers_server::Managers;
 use warren_proto::v1::nodes_server::Nodes;
+use warren_proto::v1::secret_objects_server::SecretObjects;
 use warren_proto::v1::services_server::Services;
 use warren_proto::v1::tokens_server::Tokens;
 use warren_proto::v1::volumes_server::Volumes;
@@ -166,16 +166,21 @@ impl Api {
         Services::update(self, Request::new(request)).await.map(tonic::Response::into_inner)
     }
 
-    async fn update_secret(&self, data: &'static [u8], version: Option<u64>) -> Result<v1::Content, Status> {
-        let (kind, reference, data) = (v1::ContentKind::Secret.into(), "db".into(), data.into());
-        let request = v1::UpdateContentRequest { kind, reference, version, data };
-        Contents::update(self, Request::new(request)).await.map(tonic::Response::into_inner)
+    async fn update_secret(
+        &self,
+        data: &'static [u8],
+        version: Option<u64>,
+    ) -> Result<v1::SecretObject, Status> {
+        let (kind, reference, data) = (v1::SecretObjectKind::Secret.into(), "db".into(), data.into());
+        let request = v1::UpdateSecretObjectRequest { kind, reference, version, data };
+        SecretObjects::update(self, Request::new(request)).await.map(tonic::Response::into_inner)
     }
 
-    async fn create_secret(&self, data: &'static [u8]) -> Result<v1::Content, Status> {
-        let (id, kind, name) = (id(7), v1::ContentKind::Secret.into(), "db".into());
-        let request = v1::CreateContentRequest { id, kind, name, labels: BTreeMap::new(), data: data.into() };
-        Contents::create(self, Request::new(request)).await.map(tonic::Response::into_inner)
+    async fn create_secret(&self, data: &'static [u8]) -> Result<v1::SecretObject, Status> {
+        let (id, kind, name) = (id(7), v1::SecretObjectKind::Secret.into(), "db".into());
+        let request =
+            v1::CreateSecretObjectRequest { id, kind, name, labels: BTreeMap::new(), data: data.into() };
+        SecretObjects::create(self, Request::new(request)).await.map(tonic::Response::into_inner)
     }
 }
 
@@ -230,14 +235,14 @@ async fn superseded_update_reports_superseded_rollout() {
     world.service("first").await;
     world.write_concurrently([concurrent_update("theirs")]);
     let rollout = world.api.update_service("mine", None, false).await.unwrap().rollout.unwrap();
-    assert_eq!(rollout.stopped, "web was changed again meanwhile: it is at revision 3, not 2");
+    assert_eq!(rollout.stop_reason, "web was changed again meanwhile: it is at revision 3, not 2");
     world.write_concurrently([
         Command::RemoveService { id: ServiceId(Id(7)), version: None, at: AT },
         Command::DeleteService { term: TERM, id: ServiceId(Id(7)) },
     ]);
     let removed = world.api.update_service("mine again", None, false).await.unwrap();
     assert_eq!((value(&removed), removed.removing), ("mine again", false));
-    assert_eq!(removed.rollout.unwrap().stopped, "web was removed meanwhile");
+    assert_eq!(removed.rollout.unwrap().stop_reason, "web was removed meanwhile");
 }
 
 #[tokio::test]
@@ -257,7 +262,7 @@ async fn scale_force_and_rollback_return_own_result() {
     world.write_concurrently([concurrent_update("theirs")]);
     let request = v1::ScaleServiceRequest { reference: "web".into(), version: None, replicas: 3 };
     let scaled = Services::scale(&world.api, Request::new(request)).await.unwrap().into_inner();
-    assert_eq!((value(&scaled), scaled.version, scaled.wanted), ("first", created.version + 1, 3));
+    assert_eq!((value(&scaled), scaled.version, scaled.desired_tasks), ("first", created.version + 1, 3));
     world.write_concurrently([concurrent_update("theirs again")]);
     let forced = world.api.update_service("theirs", None, true).await.unwrap();
     assert_eq!((value(&forced), forced.version, forced.revision), ("theirs", scaled.version + 2, 3));
@@ -309,20 +314,20 @@ async fn secret_object_writes_return_own_version() {
         |content| Command::UpdateSecretObject { id: SecretObjectId(Id(7)), version: None, content, at: AT };
     world.write_concurrently([others(theirs)]);
     let created = world.api.create_secret(b"first").await.unwrap();
-    assert_eq!(created.number, 1);
+    assert_eq!(created.version_number, 1);
     let repeated = world.api.create_secret(b"first").await;
     assert_eq!(reason(repeated), "CHANGED_SINCE_CREATED", "number and version are theirs");
     world.write_concurrently([others(second)]);
     let updated = world.api.update_secret(b"mine", Some(created.version + 1)).await.unwrap();
-    assert_eq!((updated.number, updated.version), (3, created.version + 3));
+    assert_eq!((updated.version_number, updated.version), (3, created.version + 3));
     let stale = world.api.update_secret(b"mine again", Some(updated.version)).await;
     assert_eq!(reason(stale), "VERSION_CONFLICT");
     world.write_concurrently([Command::RemoveSecretObject { id: SecretObjectId(Id(7)), at: AT }]);
     let last = world.api.update_secret(b"last", None).await.unwrap();
-    assert_eq!(last.number, 5);
+    assert_eq!(last.version_number, 5);
     world.write_concurrently([Command::RemoveSecretObject { id: SecretObjectId(Id(7)), at: AT }]);
     let created = world.api.create_secret(b"first").await.unwrap();
-    assert_eq!(created.number, 1, "it was made, though it is gone by now");
+    assert_eq!(created.version_number, 1, "it was made, though it is gone by now");
 }
 
 #[tokio::test]

@@ -23,7 +23,7 @@ impl Api {
             running: counts.ready,
             tasks: counts.tasks,
             rollout: Some(show_rollout(rollout(state, service))),
-            wanted: state.desired_tasks(service),
+            desired_tasks: state.desired_tasks(service),
             digest: service.pins.get(&service.revision.number).map(ToString::to_string).unwrap_or_default(),
         }
     }
@@ -49,7 +49,7 @@ impl Api {
             node_id: task.node.map(|id| id.to_string()).unwrap_or_default(),
             node_name: node.map(|n| n.name.to_string()).unwrap_or_default(),
             address: task.address.map(|a| a.to_string()).unwrap_or_default(),
-            desired: v1::Desired::from(task.desired).into(),
+            desired: v1::DesiredTaskState::from(task.desired).into(),
             state: v1::TaskState::from(task.state()).into(),
             attempt: task.observed.attempt,
             state_since: task.observed.since.0,
@@ -68,7 +68,7 @@ impl Api {
             checks: telemetry.checks,
             // The usage before it ended is not its current usage.
             usage: telemetry.usage.filter(|_| runs),
-            contents: task.revision.secret_objects.iter().map(Into::into).collect(),
+            secret_objects: task.revision.secret_objects.iter().map(Into::into).collect(),
         }
     }
 
@@ -121,5 +121,10 @@ impl Api {
 
 fn show_rollout(rollout: Rollout) -> v1::Rollout {
     let Rollout { updated, total, stop_reason: stopped, waiting_reason: waiting } = rollout;
-    v1::Rollout { updated, total, stopped: stopped.unwrap_or_default(), waiting: waiting.unwrap_or_default() }
+    v1::Rollout {
+        updated,
+        total,
+        stop_reason: stopped.unwrap_or_default(),
+        waiting_reason: waiting.unwrap_or_default(),
+    }
 }

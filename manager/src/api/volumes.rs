@@ -79,7 +79,7 @@ fn data_not_deleted(volume: &Volume, node: &Node, why: &str) -> Status {
          retry with `warren volume rm --purge {name}`",
         node.name
     );
-    Problem::new(Code::FailedPrecondition, "VOLUME_NOT_PURGED", message).into()
+    Problem::new(Code::FailedPrecondition, "VOLUME_DATA_NOT_DELETED", message).into()
 }
 
 impl Api {

@@ -85,7 +85,7 @@ pub enum ReadBackupError {
 pub fn write(
     passphrase: &Passphrase,
     authority: &CertificateAuthority,
-    content_key: &SecretObjectKey,
+    secret_object_key: &SecretObjectKey,
     (state, created_at): (&State, Timestamp),
     writer: Option<&BackupAuthor>,
     out: impl Write,
@@ -93,7 +93,7 @@ pub fn write(
     let manifest = BackupManifest {
         cluster: authority.cluster().to_owned(),
         authority: authority.to_pem().to_string(),
-        secret_object_key: content_key.reveal().to_string(),
+        secret_object_key: secret_object_key.reveal().to_string(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         created_at,
         manager_name: writer.map(|writer| writer.name.to_string()).unwrap_or_default(),
@@ -118,14 +118,14 @@ pub fn read(passphrase: &Passphrase, sealed: Vec<u8>) -> Result<Backup, ReadBack
         let (wanted, found) = (manifest.cluster.clone(), authority.cluster().to_owned());
         return Err(ReadBackupError::OtherCluster { wanted, found });
     }
-    let content_key = SecretObjectKey::parse(
+    let secret_object_key = SecretObjectKey::parse(
         Path::new("the secret object key in the backup"),
         &manifest.secret_object_key,
     )?;
-    for content in state.secret_objects() {
-        for sealed in content.versions.values() {
-            let id = content.id;
-            let opened = content_key.open(id, sealed).map(drop);
+    for object in state.secret_objects() {
+        for sealed in object.versions.values() {
+            let id = object.id;
+            let opened = secret_object_key.open(id, sealed).map(drop);
             opened.map_err(|source| ReadBackupError::SecretObjectKeyMismatch { id, source })?;
         }
     }
@@ -134,7 +134,7 @@ pub fn read(passphrase: &Passphrase, sealed: Vec<u8>) -> Result<Backup, ReadBack
         "" => None,
         name => Some(BackupAuthor { name: name.parse()?, is_manager_only: manifest.is_manager_only }),
     };
-    Ok(Backup { authority, secret_object_key: content_key, state, version, created_at, author: writer })
+    Ok(Backup { authority, secret_object_key, state, version, created_at, author: writer })
 }
 
 #[cfg(test)]

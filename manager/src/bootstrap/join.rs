@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | begin | `join.key` | a repeated join uses the same key and becomes the same manager |
 //! | admitted | the old manager's data is deleted; a new directory with `join.key` | the same |
-//! | | `ca.pem`, `content.key`, `manager.pem` | the same: the files do not identify a manager yet |
+//! | | `ca.pem`, `secret-objects.key`, `manager.pem` | the same: the files do not identify a manager yet |
 //! | stored | `member` | the machine is a manager |
 //! | end | `join.key` is deleted | |
 //!

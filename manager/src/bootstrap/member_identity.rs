@@ -39,7 +39,7 @@ use self::file::{FILE, FORMAT, load, save};
 /// The CA's file; the first one that `manager init` creates.
 pub(crate) const AUTHORITY_FILE: &str = "ca.pem";
 /// The key that seals the secret objects.
-pub(crate) const SECRET_OBJECT_KEY_FILE: &str = "content.key";
+pub(crate) const SECRET_OBJECT_KEY_FILE: &str = "secret-objects.key";
 /// The manager's certificate.
 pub(crate) const MANAGER_FILE: &str = "manager.pem";
 /// The certificate of the machine's administrator.

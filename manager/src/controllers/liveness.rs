@@ -23,7 +23,7 @@ const FIRST_REPLY_TIMEOUT: Duration = Duration::from_secs(1);
 const REPLY_TIMEOUT: Duration = Duration::from_millis(400);
 /// Fetches the contacts of a manager for the leader of a term; `None` without a reply.
 pub type FetchContacts = Arc<
-    dyn Fn(MemberId, u64) -> Pin<Box<dyn Future<Output = Option<Vec<v1::Contact>>> + Send>> + Send + Sync,
+    dyn Fn(MemberId, u64) -> Pin<Box<dyn Future<Output = Option<Vec<v1::NodeContact>>> + Send>> + Send + Sync,
 >;
 
 /// Fetches contacts over the peer links.
@@ -33,7 +33,7 @@ pub fn fetch_from_peers(peers: Peers) -> FetchContacts {
         Box::pin(async move {
             let answer = client?
                 .max_decoding_message_size(MAX_PEER_MESSAGE)
-                .contacts(v1::ContactsRequest { term })
+                .list_contacts(v1::ListContactsRequest { term })
                 .await;
             let failed = |status: &tonic::Status| tracing::debug!(member, %status, "contacts unavailable");
             Some(answer.inspect_err(failed).ok()?.into_inner().contacts)
@@ -105,7 +105,7 @@ impl LivenessMonitor {
             let answer = timeout(within, (self.fetch_contacts)(member, term));
             queries.spawn(async move { Some((member, answer.await.ok()??)) });
         }
-        let contact = |v1::Contact { node_id, age_ms, .. }| {
+        let contact = |v1::NodeContact { node_id, age_ms, .. }| {
             Some((node_id.parse().ok()?, Duration::from_millis(age_ms)))
         };
         let replies = queries.join_all().await.into_iter().flatten();

@@ -8,7 +8,7 @@ use warren_types::ManagerAddress;
 use crate::bootstrap::member_identity::is_not_found;
 
 /// The file's name in the manager's directory.
-const FILE: &str = "advertised";
+const FILE: &str = "advertised-address";
 
 /// The last advertised address. `None` if it cannot be read: then it is registered again.
 pub(super) fn load(dir: &Path) -> Option<ManagerAddress> {

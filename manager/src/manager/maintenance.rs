@@ -25,7 +25,7 @@ pub(super) fn renew_certificates(
     interval: Duration,
 ) {
     let (keys, clock, chance) = (keys.clone(), clock.clone(), rand::rng().random());
-    loops.spawn("certificates", interval, move || {
+    loops.spawn("certificate-renewal", interval, move || {
         let (keys, now) = (keys.clone(), UNIX_EPOCH + Duration::from_millis(clock.unix_millis()));
         async move {
             let renewed = tokio::task::spawn_blocking(move || keys.renew(now, chance)).await;

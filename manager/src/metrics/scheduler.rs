@@ -30,7 +30,7 @@ impl SchedulerMetrics {
     pub(super) fn register(&self, registry: &mut Registry) {
         let Self { runs, placed_tasks: placed, duration } = self.clone();
         registry.register("warren_scheduler_runs", "Scheduler runs", runs);
-        registry.register("warren_scheduler_placed", "Tasks assigned by the scheduler", placed);
+        registry.register("warren_scheduler_placed_tasks", "Tasks assigned by the scheduler", placed);
         registry.register("warren_scheduler_duration_seconds", "Duration of a scheduler run", duration);
     }
 }

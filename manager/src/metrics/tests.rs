@@ -147,13 +147,13 @@ async fn lost_entries_make_manager_unhealthy() {
     world.publisher.record_turn();
     world.publish(LEADER, None);
     assert!(world.telemetry.unhealthy().await.is_empty());
-    world.assert_shows(&["warren_raft_regressed 0.0", "warren_raft_acknowledged_lost 0.0"]);
+    world.assert_shows(&["warren_raft_log_missing_entries 0.0", "warren_raft_acknowledged_entries_lost 0.0"]);
     let durability =
         DurabilityStatus { missing_entry: Some(LogPosition { term: 3, index: 9 }), lost_entry: Some(8) };
     world.publisher.publish(PublishedState { durability, ..PublishedState::initial(state()) }, Vec::new());
     let [wrong] = world.telemetry.unhealthy().await.try_into().unwrap();
     assert!(wrong.starts_with("manager: durability: acknowledged writes up to index 8 may"), "{wrong}");
-    world.assert_shows(&["warren_raft_regressed 1.0", "warren_raft_acknowledged_lost 1.0"]);
+    world.assert_shows(&["warren_raft_log_missing_entries 1.0", "warren_raft_acknowledged_entries_lost 1.0"]);
     world.shutdown.stop(Duration::from_secs(5)).await.unwrap();
 }
 
@@ -169,15 +169,15 @@ async fn divergent_state_makes_manager_unhealthy() {
     take([(1, 5), (2, 5), (3, 6)]);
     assert!(world.telemetry.unhealthy().await.is_empty(), "another one is wrong");
     world.assert_shows(&[
-        "warren_raft_state_differs{member=\"1\"} 0.0",
-        "warren_raft_state_differs{member=\"3\"} 1.0",
+        "warren_raft_state_diverged{member_id=\"1\"} 0.0",
+        "warren_raft_state_diverged{member_id=\"3\"} 1.0",
     ]);
     take([(1, 5), (2, 6), (3, 6)]);
     let [wrong] = world.telemetry.unhealthy().await.try_into().unwrap();
     assert!(wrong.starts_with("manager: state: state digest at index 7 is"), "{wrong}");
     world.assert_shows(&[
-        "warren_raft_state_differs{member=\"1\"} 1.0",
-        "warren_raft_state_differs{member=\"3\"} 0.0",
+        "warren_raft_state_diverged{member_id=\"1\"} 1.0",
+        "warren_raft_state_diverged{member_id=\"3\"} 0.0",
     ]);
     world.shutdown.stop(Duration::from_secs(5)).await.unwrap();
 }
@@ -237,23 +237,23 @@ async fn scrape_shows_log_scheduler_and_object_counts() {
     world.assert_shows(&[
         "warren_raft_term 3.0",
         "warren_raft_applied_index 7.0",
-        "warren_raft_leader{member=\"1\"} 1.0",
-        "warren_raft_leader{member=\"2\"} 0.0",
-        "warren_raft_leader{member=\"4\"} 0.0",
+        "warren_raft_is_leader{member_id=\"1\"} 1.0",
+        "warren_raft_is_leader{member_id=\"2\"} 0.0",
+        "warren_raft_is_leader{member_id=\"4\"} 0.0",
         "warren_raft_members{suffrage=\"voter\"} 3.0",
         "warren_raft_members{suffrage=\"learner\"} 1.0",
-        "warren_raft_lag{member=\"2\"} 5.0",
-        "warren_raft_active{member=\"2\"} 1.0",
-        "warren_raft_active{member=\"3\"} 0.0",
-        "warren_raft_held 0.0",
+        "warren_raft_peer_lag_entries{member_id=\"2\"} 5.0",
+        "warren_raft_peer_active{member_id=\"2\"} 1.0",
+        "warren_raft_peer_active{member_id=\"3\"} 0.0",
+        "warren_raft_log_write_stalled 0.0",
         "warren_raft_log_writes_total 4.0",
         "warren_raft_log_written_bytes_total 5000.0",
         "warren_raft_commit_duration_seconds_count 1",
         "warren_scheduler_runs_total 1",
-        "warren_scheduler_placed_total 5",
-        "warren_scheduler_unplaced 0.0",
+        "warren_scheduler_placed_tasks_total 5",
+        "warren_scheduler_pending_tasks 0.0",
         "warren_scheduler_duration_seconds_count 1",
-        "warren_controller_runs_total{loop=\"sweep\"} 1.0",
+        "warren_background_task_runs_total{task=\"sweep\"} 1.0",
         "warren_nodes{status=\"READY\"} 0.0",
         "warren_tasks{state=\"RUNNING\"} 0.0",
         "warren_services 0.0",

@@ -41,7 +41,7 @@ const KINDS: [(MessageKind, v1::RaftMessageKind); 13] = [
     (MessageKind::ReadIndexResponse, v1::RaftMessageKind::ReadIndexResponse),
     (MessageKind::PreVote, v1::RaftMessageKind::PreVote),
     (MessageKind::PreVoteResponse, v1::RaftMessageKind::PreVoteResponse),
-    (MessageKind::LogStatus, v1::RaftMessageKind::Status),
+    (MessageKind::LogStatus, v1::RaftMessageKind::LogStatus),
 ];
 
 /// Upper bound of the message's size on the wire.
@@ -113,12 +113,12 @@ pub fn from_wire(wire: v1::RaftMessage) -> Result<Message, WireError> {
 
 fn acknowledged_to_wire(
     AcknowledgedEntry { member, index, term }: AcknowledgedEntry,
-) -> v1::RaftAcknowledged {
-    v1::RaftAcknowledged { member, index, term }
+) -> v1::RaftAcknowledgedEntry {
+    v1::RaftAcknowledgedEntry { member_id: member, index, term }
 }
 
-fn acknowledged_from_wire(wire: v1::RaftAcknowledged) -> AcknowledgedEntry {
-    let v1::RaftAcknowledged { member, index, term } = wire;
+fn acknowledged_from_wire(wire: v1::RaftAcknowledgedEntry) -> AcknowledgedEntry {
+    let v1::RaftAcknowledgedEntry { member_id: member, index, term } = wire;
     AcknowledgedEntry { member, index, term }
 }
 
@@ -145,13 +145,13 @@ fn entry_from_wire(wire: v1::RaftEntry) -> Result<RaftEntry, WireError> {
 fn snapshot_to_wire(snapshot: SnapshotMeta) -> v1::RaftSnapshot {
     let SnapshotMeta { index, term, conf_state } = snapshot;
     let ConfState { voters, learners, voters_outgoing, learners_next, auto_leave } = conf_state;
-    let members = v1::RaftMembers { voters, learners, voters_outgoing, learners_next, auto_leave };
+    let members = v1::RaftConfState { voters, learners, voters_outgoing, learners_next, auto_leave };
     v1::RaftSnapshot { index, term, members: Some(members) }
 }
 
 fn snapshot_from_wire(wire: v1::RaftSnapshot) -> Result<SnapshotMeta, WireError> {
     let v1::RaftSnapshot { index, term, members } = wire;
-    let v1::RaftMembers { voters, learners, voters_outgoing, learners_next, auto_leave } =
+    let v1::RaftConfState { voters, learners, voters_outgoing, learners_next, auto_leave } =
         members.ok_or(WireError::SnapshotWithoutMembers)?;
     let conf_state = ConfState { voters, learners, voters_outgoing, learners_next, auto_leave };
     Ok(SnapshotMeta { index, term, conf_state })

@@ -11,9 +11,9 @@ use tokio::time::{Instant, timeout_at};
 use tonic::transport::Channel;
 use tonic::{Request, Status};
 use warren_core::{AppliedIndex, Command};
-use warren_proto::v1::forwarded::Result as Said;
-use warren_proto::v1::not_proposed::Why;
+use warren_proto::v1::not_proposed::Reason;
 use warren_proto::v1::peers_client::PeersClient;
+use warren_proto::v1::proposal_result::Result as Said;
 use warren_proto::{Problem, v1};
 use warren_types::Timestamp;
 
@@ -166,9 +166,9 @@ async fn call_leader(mut client: PeersClient<Channel>, parts: Vec<ForwardBatch>)
     }
     let count = commands.len();
     let within_ms = u64::try_from(within.as_millis()).unwrap_or(u64::MAX);
-    let mut request = Request::new(v1::ForwardRequest { commands, within_ms });
+    let mut request = Request::new(v1::ForwardProposalsRequest { commands, within_ms });
     request.set_timeout(within + REPLY_SLACK);
-    let mut positions = match timeout_at(deadline + REPLY_SLACK, client.forward(request)).await {
+    let mut positions = match timeout_at(deadline + REPLY_SLACK, client.forward_proposals(request)).await {
         Ok(Ok(response)) => read_response(response.into_inner(), count),
         Ok(Err(status)) => fail_all(count, &refusal_error(&status)),
         Err(_) => fail_all(count, &unanswered_error("no response in time")),
@@ -187,7 +187,7 @@ fn refusal_error(status: &Status) -> ProposeError {
     if is_certain { ProposeError::NotLeader } else { unanswered_error(problem.message) }
 }
 
-fn read_response(response: v1::ForwardResponse, count: usize) -> Vec<ForwardResult> {
+fn read_response(response: v1::ForwardProposalsResponse, count: usize) -> Vec<ForwardResult> {
     if response.results.len() != count {
         let reason = format!("the response has {} results for {count} writes", response.results.len());
         return fail_all(count, &unanswered_error(reason));
@@ -195,22 +195,22 @@ fn read_response(response: v1::ForwardResponse, count: usize) -> Vec<ForwardResu
     response.results.into_iter().map(from_wire).collect()
 }
 
-fn from_wire(said: v1::Forwarded) -> ForwardResult {
+fn from_wire(said: v1::ProposalResult) -> ForwardResult {
     match said.result {
-        Some(Said::Applied(v1::LogPlace { term, index })) => Ok(AppliedIndex { term, index }),
-        Some(Said::NotProposed(not)) => Err(match Why::try_from(not.why) {
-            Ok(Why::NotLeader) => ProposeError::NotLeader,
-            Ok(Why::Busy | Why::Late) => ProposeError::Busy,
-            Ok(Why::Stopping) => ProposeError::Stopping,
-            Ok(Why::Held) => {
-                let (since, why) = (Timestamp(not.since), not.words.into());
+        Some(Said::Applied(v1::LogPosition { term, index })) => Ok(AppliedIndex { term, index }),
+        Some(Said::NotProposed(not)) => Err(match Reason::try_from(not.reason) {
+            Ok(Reason::NotLeader) => ProposeError::NotLeader,
+            Ok(Reason::Busy | Reason::DeadlineExceeded) => ProposeError::Busy,
+            Ok(Reason::Stopping) => ProposeError::Stopping,
+            Ok(Reason::WriteStalled) => {
+                let (since, why) = (Timestamp(not.since), not.message.into());
                 ProposeError::WriteStalled(Arc::new(WriteStall {
                     since,
                     reason: why,
                     is_disk_full: not.full,
                 }))
             }
-            Err(_) => unanswered_error(format!("not proposed for an unknown reason: {}", not.why)),
+            Err(_) => unanswered_error(format!("not proposed for an unknown reason: {}", not.reason)),
         }),
         Some(Said::Unknown(words)) => Err(unanswered_error(words)),
         None => Err(unanswered_error("empty response")),
@@ -218,32 +218,34 @@ fn from_wire(said: v1::Forwarded) -> ForwardResult {
 }
 
 /// The result of one command in its wire form.
-pub(super) fn to_wire(place: ForwardResult) -> v1::Forwarded {
-    let not = |why: Why| v1::NotProposed { why: why as i32, ..v1::NotProposed::default() };
+pub(super) fn to_wire(place: ForwardResult) -> v1::ProposalResult {
+    let not = |why: Reason| v1::NotProposed { reason: why as i32, ..v1::NotProposed::default() };
     let result = match place {
-        Ok(AppliedIndex { term, index }) => Said::Applied(v1::LogPlace { term, index }),
-        Err(ProposeError::NotLeader | ProposeError::NoLeader(_)) => Said::NotProposed(not(Why::NotLeader)),
-        Err(ProposeError::Busy) => Said::NotProposed(not(Why::Busy)),
-        Err(ProposeError::Stopping | ProposeError::DriverFailed(_)) => Said::NotProposed(not(Why::Stopping)),
+        Ok(AppliedIndex { term, index }) => Said::Applied(v1::LogPosition { term, index }),
+        Err(ProposeError::NotLeader | ProposeError::NoLeader(_)) => Said::NotProposed(not(Reason::NotLeader)),
+        Err(ProposeError::Busy) => Said::NotProposed(not(Reason::Busy)),
+        Err(ProposeError::Stopping | ProposeError::DriverFailed(_)) => {
+            Said::NotProposed(not(Reason::Stopping))
+        }
         Err(ProposeError::WriteStalled(stall) | ProposeError::Stale(stall)) => {
             let WriteStall { since, reason: why, is_disk_full: full } = &*stall;
             Said::NotProposed(v1::NotProposed {
-                words: why.to_string(),
+                message: why.to_string(),
                 full: *full,
                 since: since.0,
-                ..not(Why::Held)
+                ..not(Reason::WriteStalled)
             })
         }
         Err(ProposeError::Indeterminate(reason)) => Said::Unknown(reason.to_string()),
         Err(ProposeError::Rejected(refusal)) => Said::Unknown(format!("applied and rejected: {refusal}")),
     };
-    v1::Forwarded { result: Some(result) }
+    v1::ProposalResult { result: Some(result) }
 }
 
 /// The result of a command whose caller has given up.
-pub(super) fn expired() -> v1::Forwarded {
-    let late = v1::NotProposed { why: Why::Late as i32, ..v1::NotProposed::default() };
-    v1::Forwarded { result: Some(Said::NotProposed(late)) }
+pub(super) fn expired() -> v1::ProposalResult {
+    let late = v1::NotProposed { reason: Reason::DeadlineExceeded as i32, ..v1::NotProposed::default() };
+    v1::ProposalResult { result: Some(Said::NotProposed(late)) }
 }
 
 #[cfg(test)]
@@ -275,15 +277,15 @@ mod tests {
 
     #[test]
     fn unknown_result_is_indeterminate() {
-        let why = v1::NotProposed { why: 99, ..v1::NotProposed::default() };
+        let why = v1::NotProposed { reason: 99, ..v1::NotProposed::default() };
         for result in [None, Some(Said::NotProposed(why)), Some(Said::Unknown("?".into()))] {
-            let error = from_wire(v1::Forwarded { result }).unwrap_err();
+            let error = from_wire(v1::ProposalResult { result }).unwrap_err();
             assert!(
                 matches!(error, ProposeError::Indeterminate(IndeterminateReason::LeaderUnanswered(_))),
                 "{error:?}"
             );
         }
-        let one = v1::ForwardResponse { results: vec![expired()] };
+        let one = v1::ForwardProposalsResponse { results: vec![expired()] };
         let places = read_response(one, 2);
         assert_eq!(places.len(), 2);
         assert!(places.iter().all(|place| matches!(place, Err(ProposeError::Indeterminate(_)))));

@@ -108,8 +108,8 @@ impl PeerLink {
         let ends =
             LinkContext { peers: shared.clone(), store: store.clone(), member, closed: line.closed.clone() };
         let (send_queue, snapshots) = (line.send_queue.clone(), line.latest_snapshot.clone());
-        shutdown.spawn("peer", ends.clone().run(send_queue, channel));
-        shutdown.spawn("peer-forwards", forward::run(ends.clone(), forwarded, connected));
+        shutdown.spawn("peer-link", ends.clone().run(send_queue, channel));
+        shutdown.spawn("peer-forward", forward::run(ends.clone(), forwarded, connected));
         shutdown.spawn("peer-snapshots", snapshot_send::run(ends, snapshots));
         line
     }
@@ -202,13 +202,14 @@ impl LinkContext {
         };
         let directory = &self.peers.addresses;
         let (member, incarnation) = (directory.own_id(), directory.incarnation());
-        let hello = v1::PeerHello { member, address: directory.own_address().to_string(), incarnation };
+        let hello =
+            v1::PeerHello { member_id: member, address: directory.own_address().to_string(), incarnation };
         let frames = send_queue.open(hello);
         channel.send_replace(Some(connected.clone()));
         tracing::debug!(member = self.member, %address, "connected to another manager");
         let mut client = PeersClient::new(connected);
         tokio::select! {
-            ended = client.converse(frames) => match ended {
+            ended = client.stream_raft(frames) => match ended {
                 Ok(_) => LinkError::Closed,
                 Err(status) => LinkError::Ended(Box::new(status)),
             },

@@ -15,8 +15,8 @@ pub const MEMBER_ID_MISMATCH: &str = "MEMBER_ID_MISMATCH";
 /// Reason of the rejection of a manager that is not in the state.
 pub const MEMBER_UNKNOWN: &str = "MEMBER_UNKNOWN";
 /// Metadata of the removal: the removed member id, and the manager id in the certificate.
-const REMOVED_MEMBER_METADATA: &str = "warren-removed-member";
-const REMOVED_MANAGER_METADATA: &str = "warren-removed-manager";
+const REMOVED_MEMBER_METADATA: &str = "warren-removed-member-id";
+const REMOVED_MANAGER_METADATA: &str = "warren-removed-manager-id";
 
 /// One manager in the state.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -135,14 +135,14 @@ pub enum PeerRejection {
 impl From<PeerRejection> for Status {
     fn from(rejection: PeerRejection) -> Self {
         let (code, reason) = match &rejection {
-            PeerRejection::OtherCluster { .. } => (Code::PermissionDenied, "OTHER_CLUSTER"),
+            PeerRejection::OtherCluster { .. } => (Code::PermissionDenied, "CLUSTER_MISMATCH"),
             PeerRejection::NotAManager(_) => (Code::PermissionDenied, "NOT_A_MANAGER"),
             PeerRejection::Removed { .. } => (Code::FailedPrecondition, MEMBER_REMOVED),
             PeerRejection::MemberIdMismatch { .. } => (Code::FailedPrecondition, MEMBER_ID_MISMATCH),
             PeerRejection::OlderIncarnation { .. } => (Code::FailedPrecondition, INCARNATION_SUPERSEDED),
             PeerRejection::NewerIncarnation { .. } => (Code::FailedPrecondition, OTHER_INCARNATION),
-            PeerRejection::ManagerIdMismatch { .. } => (Code::PermissionDenied, "IMPOSTOR"),
-            PeerRejection::WrongReceiver { .. } => (Code::FailedPrecondition, "MISDIRECTED"),
+            PeerRejection::ManagerIdMismatch { .. } => (Code::PermissionDenied, "MANAGER_ID_MISMATCH"),
+            PeerRejection::WrongReceiver { .. } => (Code::FailedPrecondition, "WRONG_RECEIVER"),
             PeerRejection::UnknownManager(_) => (Code::Unavailable, MEMBER_UNKNOWN),
         };
         let number = match &rejection {

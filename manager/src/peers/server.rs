@@ -127,7 +127,8 @@ impl PeerServer {
         let transport_closed = peers.shared.transport_closed.clone();
         let late = |_| Status::deadline_exceeded(format!("no hello within {HELLO_TIMEOUT:?}"));
         let first = timeout(HELLO_TIMEOUT, inbound.message()).await.map_err(late)??;
-        let Some(v1::PeerHello { member, address, incarnation: life }) = first.and_then(|frame| frame.hello)
+        let Some(v1::PeerHello { member_id: member, address, incarnation: life }) =
+            first.and_then(|frame| frame.hello)
         else {
             return Err(Status::invalid_argument("the first frame must be a hello"));
         };
@@ -190,9 +191,9 @@ impl PeerServer {
     fn parse_announcement(
         &self,
         id: ManagerId,
-        header: v1::InstallHeader,
+        header: v1::SnapshotHeader,
     ) -> Result<AnnouncedSnapshot, Status> {
-        let v1::InstallHeader { message, size, incarnation: life, digest } = header;
+        let v1::SnapshotHeader { message, size, incarnation: life, digest } = header;
         let message = message.ok_or_else(|| Status::invalid_argument("header.message is missing"))?;
         let message = codec::from_wire(message);
         let message = message.map_err(|error| Status::invalid_argument(error.to_string()))?;
@@ -221,21 +222,21 @@ pub fn own_status(
     let PublishedState { state, index, role, write_stall, durability, .. } = &*published;
     let peer = |peer: &warren_consensus::PeerProgress| {
         let warren_consensus::PeerProgress { id, matched, active, silent: _ } = *peer;
-        v1::PeerStatus { member: id, matched, active }
+        v1::PeerStatus { member_id: id, matched, active }
     };
     v1::StatusResponse {
-        member: store.own_id(),
+        member_id: store.own_id(),
         term: role.term,
         leader: role.leader_id.unwrap_or(0),
         applied: *index,
         digest: state.digest().value,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         peers: store.peers().iter().map(peer).collect(),
-        held: write_stall.as_ref().map_or_else(String::new, |stall| stall.reason.to_string()),
+        write_stall: write_stall.as_ref().map_or_else(String::new, |stall| stall.reason.to_string()),
         sessions: u32::try_from(registry.count()).unwrap_or(u32::MAX),
-        waits: why.map_or_else(String::new, |why| why.to_string()),
-        waits_for: why.and_then(|why| why.member_id()).unwrap_or(0),
-        later_life: peers.later_incarnation(),
+        wait_reason: why.map_or_else(String::new, |why| why.to_string()),
+        wait_member_id: why.and_then(|why| why.member_id()).unwrap_or(0),
+        later_incarnation: peers.later_incarnation(),
         durability: durability::describe_problem(*durability).unwrap_or_default(),
         digests: store
             .digests()
@@ -246,7 +247,7 @@ pub fn own_status(
 }
 
 pub(super) fn manager_stopping() -> Status {
-    Problem::new(Code::Unavailable, "STOPPING", "this manager is stopping").into()
+    Problem::new(Code::Unavailable, "MANAGER_STOPPING", "this manager is stopping").into()
 }
 
 /// Maps the error of a leadership transfer to a status.
@@ -255,31 +256,31 @@ pub fn transfer_error_status(error: TransferError) -> Status {
         TransferError::NotLeader => (Code::Unavailable, "NOT_LEADER"),
         TransferError::NotVoter(_) => (Code::FailedPrecondition, "NOT_A_VOTER"),
         TransferError::NoOtherVoter => (Code::FailedPrecondition, "ALONE"),
-        TransferError::Timeout(_) => (Code::DeadlineExceeded, "NOT_TAKEN_OVER"),
-        TransferError::Stopping => (Code::Unavailable, "STOPPING"),
+        TransferError::Timeout(_) => (Code::DeadlineExceeded, "LEADERSHIP_NOT_TRANSFERRED"),
+        TransferError::Stopping => (Code::Unavailable, "MANAGER_STOPPING"),
     };
     Problem::new(code, reason, error).into()
 }
 
 #[tonic::async_trait]
 impl peers_server::Peers for PeerServer {
-    type InstallStream = ReceiverStream<Result<v1::InstallAnswer, Status>>;
-    type ProgressStream = ProgressStream;
+    type InstallSnapshotStream = ReceiverStream<Result<v1::SnapshotAck, Status>>;
+    type WatchProgressStream = ProgressStream;
     type RelayStream = RelayStream;
 
-    async fn converse(
+    async fn stream_raft(
         &self,
         request: Request<Streaming<v1::RaftFrame>>,
-    ) -> Result<Response<v1::ConverseDone>, Status> {
+    ) -> Result<Response<v1::StreamRaftResponse>, Status> {
         let id = self.calling_manager(&request)?;
         self.receive_messages(id, &mut request.into_inner()).await?;
-        Ok(Response::new(v1::ConverseDone {}))
+        Ok(Response::new(v1::StreamRaftResponse {}))
     }
 
-    async fn install(
+    async fn install_snapshot(
         &self,
-        request: Request<Streaming<v1::InstallFrame>>,
-    ) -> Result<Response<Self::InstallStream>, Status> {
+        request: Request<Streaming<v1::SnapshotFrame>>,
+    ) -> Result<Response<Self::InstallSnapshotStream>, Status> {
         let id = self.calling_manager(&request)?;
         let mut inbound = request.into_inner();
         let late = |_| Status::deadline_exceeded(format!("no header within {HELLO_TIMEOUT:?}"));
@@ -300,13 +301,13 @@ impl peers_server::Peers for PeerServer {
         Ok(Response::new(ReceiverStream::new(outgoing)))
     }
 
-    async fn forward(
+    async fn forward_proposals(
         &self,
-        request: Request<v1::ForwardRequest>,
-    ) -> Result<Response<v1::ForwardResponse>, Status> {
+        request: Request<v1::ForwardProposalsRequest>,
+    ) -> Result<Response<v1::ForwardProposalsResponse>, Status> {
         let began = Instant::now();
         self.calling_member(&request)?;
-        let v1::ForwardRequest { commands, within_ms } = request.into_inner();
+        let v1::ForwardProposalsRequest { commands, within_ms } = request.into_inner();
         let count = commands.len();
         let decoded: Result<Vec<_>, _> = commands.iter().map(|bytes| commands::decode(bytes)).collect();
         // It may be a command of a newer version: its writes wait for a leader that knows it.
@@ -314,18 +315,18 @@ impl peers_server::Peers for PeerServer {
         let within = Duration::from_millis(within_ms).saturating_sub(began.elapsed());
         if within.is_zero() {
             let results = (0..count).map(|_| forward::expired()).collect();
-            return Ok(Response::new(v1::ForwardResponse { results }));
+            return Ok(Response::new(v1::ForwardProposalsResponse { results }));
         }
         let PeerServerParts { store, clock, .. } = &*self.parts;
         let positions = store.propose_forwarded(decoded, clock.now(), within).await;
         let results = positions.into_iter().map(forward::to_wire).collect();
-        Ok(Response::new(v1::ForwardResponse { results }))
+        Ok(Response::new(v1::ForwardProposalsResponse { results }))
     }
 
-    async fn contacts(
+    async fn list_contacts(
         &self,
-        request: Request<v1::ContactsRequest>,
-    ) -> Result<Response<v1::ContactsResponse>, Status> {
+        request: Request<v1::ListContactsRequest>,
+    ) -> Result<Response<v1::ListContactsResponse>, Status> {
         self.calling_member(&request)?;
         let PeerServerParts { store, registry, .. } = &*self.parts;
         let (leader_term, term) = (request.into_inner().term, store.read().role.term);
@@ -334,13 +335,13 @@ impl peers_server::Peers for PeerServer {
             return Err(Problem::new(Code::FailedPrecondition, "STALE_LEADER", message).into());
         }
         let now = Instant::now();
-        let contact = |contact: crate::session::registry::NodeContact| v1::Contact {
+        let contact = |contact: crate::session::registry::NodeContact| v1::NodeContact {
             node_id: contact.node.to_string(),
             session: contact.session,
             age_ms: u64::try_from(now.saturating_duration_since(contact.at).as_millis()).unwrap_or(u64::MAX),
         };
         let contacts = registry.contacts().into_iter().map(contact).collect();
-        Ok(Response::new(v1::ContactsResponse { contacts }))
+        Ok(Response::new(v1::ListContactsResponse { contacts }))
     }
 
     async fn status(
@@ -363,15 +364,18 @@ impl peers_server::Peers for PeerServer {
         Ok(Response::new(v1::TransferResponse {}))
     }
 
-    async fn heard(&self, request: Request<v1::HeardRequest>) -> Result<Response<v1::HeardResponse>, Status> {
+    async fn list_node_reports(
+        &self,
+        request: Request<v1::ListNodeReportsRequest>,
+    ) -> Result<Response<v1::ListNodeReportsResponse>, Status> {
         let from = self.calling_member(&request)?;
         self.parts.sessions.list_node_reports(from, request.into_inner()).await.map(Response::new)
     }
 
-    async fn progress(
+    async fn watch_progress(
         &self,
-        request: Request<v1::ProgressRequest>,
-    ) -> Result<Response<Self::ProgressStream>, Status> {
+        request: Request<v1::WatchProgressRequest>,
+    ) -> Result<Response<Self::WatchProgressStream>, Status> {
         let from = self.calling_member(&request)?;
         self.parts.sessions.watch_progress(from, request.into_inner()).await.map(Response::new)
     }

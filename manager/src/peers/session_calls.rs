@@ -9,7 +9,7 @@ use warren_proto::v1;
 use warren_types::MemberId;
 
 /// Progress updates until the caller or this manager ends the stream.
-pub type ProgressStream = Pin<Box<dyn Stream<Item = Result<v1::ProgressNews, Status>> + Send>>;
+pub type ProgressStream = Pin<Box<dyn Stream<Item = Result<v1::ProgressEvent, Status>> + Send>>;
 /// The worker's frames of a relayed stream.
 pub type RelayStream = Pin<Box<dyn Stream<Item = Result<v1::StreamFrame, Status>> + Send>>;
 
@@ -20,14 +20,14 @@ pub trait SessionCalls: Send + Sync + 'static {
     async fn list_node_reports(
         &self,
         from: MemberId,
-        request: v1::HeardRequest,
-    ) -> Result<v1::HeardResponse, Status>;
+        request: v1::ListNodeReportsRequest,
+    ) -> Result<v1::ListNodeReportsResponse, Status>;
 
     /// Progress updates of the local sessions from now on.
     async fn watch_progress(
         &self,
         from: MemberId,
-        request: v1::ProgressRequest,
+        request: v1::WatchProgressRequest,
     ) -> Result<ProgressStream, Status>;
 
     /// Opens a stream to a worker with a local session.

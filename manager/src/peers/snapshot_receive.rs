@@ -30,7 +30,7 @@ const CHUNK_TIMEOUT: Duration = Duration::from_secs(60);
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(PEER_TIMEOUT.as_millis() as u64 / 6);
 
 /// Replies to the sender.
-pub(super) type InstallReplySender = mpsc::Sender<Result<v1::InstallAnswer, Status>>;
+pub(super) type InstallReplySender = mpsc::Sender<Result<v1::SnapshotAck, Status>>;
 
 /// Receives snapshots. Cheap to clone; all clones share one state.
 #[derive(Clone)]
@@ -65,7 +65,7 @@ impl SnapshotReceiver {
     pub async fn receive(
         &self,
         AnnouncedSnapshot { incarnation: life, message, meta, size, digest }: AnnouncedSnapshot,
-        mut inbound: Streaming<v1::InstallFrame>,
+        mut inbound: Streaming<v1::SnapshotFrame>,
         answers: &InstallReplySender,
     ) -> Result<(), Status> {
         let key = SnapshotKey { incarnation: life, index: meta.index, term: meta.term, size, digest };
@@ -124,7 +124,7 @@ impl SnapshotReceiver {
                 }
                 _ = ticks.tick() => {
                     // A sender that disconnected or has not read the last message needs none.
-                    let _ = answers.try_send(Ok(v1::InstallAnswer { offset, done: false }));
+                    let _ = answers.try_send(Ok(v1::SnapshotAck { offset, done: false }));
                 }
             }
         }
@@ -133,7 +133,7 @@ impl SnapshotReceiver {
     /// Drops the received data if no attempt continues it.
     fn discard_after_retention(&self, claim: ReceiveClaim) {
         let stop = self.shutdown.token();
-        self.shutdown.spawn("snapshot-part", async move {
+        self.shutdown.spawn("snapshot-expiry", async move {
             tokio::select! {
                 () = stop.cancelled() => {}
                 () = tokio::time::sleep(RETENTION) => {}
@@ -145,12 +145,12 @@ impl SnapshotReceiver {
 
 async fn send_reply(answers: &InstallReplySender, offset: u64, done: bool) {
     // The sender may have disconnected.
-    let _ = answers.send(Ok(v1::InstallAnswer { offset, done })).await;
+    let _ = answers.send(Ok(v1::SnapshotAck { offset, done })).await;
 }
 
 async fn receive_chunks(
     claim: &ReceiveClaim,
-    inbound: &mut Streaming<v1::InstallFrame>,
+    inbound: &mut Streaming<v1::SnapshotFrame>,
     mut complete: bool,
 ) -> Result<(), Status> {
     let late = |_| Status::deadline_exceeded(format!("no snapshot data within {CHUNK_TIMEOUT:?}"));

@@ -161,11 +161,11 @@ async fn attempt(
     let (frames, outgoing) = mpsc::channel(MAX_QUEUED_CHUNKS);
     let size = bytes.len() as u64;
     let (message, incarnation) = (Some(codec::to_wire(message.clone())), shared.addresses.incarnation());
-    let header = v1::InstallHeader { message, size, incarnation, digest };
-    let first = v1::InstallFrame { header: Some(header), chunk: Bytes::new() };
+    let header = v1::SnapshotHeader { message, size, incarnation, digest };
+    let first = v1::SnapshotFrame { header: Some(header), chunk: Bytes::new() };
     // There is room: nothing was sent yet, and the receiver is held here.
     let _ = frames.try_send(first);
-    let answers = client.install(ReceiverStream::new(outgoing));
+    let answers = client.install_snapshot(ReceiverStream::new(outgoing));
     let mut answers =
         timeout(PEER_TIMEOUT, answers).await.map_err(|_| SendAttemptError::Timeout)??.into_inner();
     let received = next_reply(&mut answers).await?.offset;
@@ -176,7 +176,7 @@ async fn attempt(
     let mut rest = bytes.slice(usize::try_from(received).expect("it is within a slice")..);
     while !rest.is_empty() {
         let chunk = rest.split_to(rest.len().min(CHUNK_BYTES));
-        let sent = frames.send(v1::InstallFrame { header: None, chunk });
+        let sent = frames.send(v1::SnapshotFrame { header: None, chunk });
         tokio::select! {
             // The receiver replies only when it has everything: an earlier reply is its failure.
             answer = answers.message() => {
@@ -197,9 +197,7 @@ async fn attempt(
     Ok(())
 }
 
-async fn next_reply(
-    answers: &mut Streaming<v1::InstallAnswer>,
-) -> Result<v1::InstallAnswer, SendAttemptError> {
+async fn next_reply(answers: &mut Streaming<v1::SnapshotAck>) -> Result<v1::SnapshotAck, SendAttemptError> {
     let answer = timeout(PEER_TIMEOUT, answers.message()).await.map_err(|_| SendAttemptError::Timeout)??;
     answer.ok_or(SendAttemptError::Ended)
 }

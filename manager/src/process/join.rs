@@ -118,7 +118,7 @@ fn request(
         certificate_request,
         name: wish.name.to_string(),
         address: wish.address.to_string(),
-        level: FEATURE_LEVEL,
+        feature_level: FEATURE_LEVEL,
     })
 }
 
@@ -129,7 +129,13 @@ fn check_response(
     answer: v1::JoinManagerResponse,
 ) -> Result<Admission, CommandError> {
     let v1::JoinManagerResponse {
-        certificate, mut authority, content_key, member, founders, managers, ..
+        certificate,
+        mut authority,
+        secret_object_key: content_key,
+        member_id: member,
+        initial_voters: founders,
+        managers,
+        ..
     } = answer;
     // Addresses that this version cannot parse are learned from the other managers later.
     let managers: Vec<_> = managers.iter().filter_map(parse_bootstrap_peer).collect();
@@ -152,7 +158,7 @@ fn check_response(
 
 fn parse_bootstrap_peer(manager: &v1::Manager) -> Option<BootstrapPeer> {
     let (id, address) = (manager.id.parse().ok()?, manager.address.parse().ok()?);
-    Some(BootstrapPeer { member_id: manager.member, id, address })
+    Some(BootstrapPeer { member_id: manager.member_id, id, address })
 }
 
 fn refusal_failure(status: &tonic::Status) -> CommandError {

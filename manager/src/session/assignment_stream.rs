@@ -89,7 +89,7 @@ fn assignment_frame(update: &AssignmentUpdate, now: Timestamp) -> v1::ManagerFra
                 removed: removed.iter().map(TaskId::to_string).collect(),
             })
         }
-        AssignmentUpdate::Current => Frame::Current(v1::SyncCurrent { at: now.0 }),
+        AssignmentUpdate::Current => Frame::Current(v1::AssignmentCurrent { sent_at: now.0 }),
     })
 }
 

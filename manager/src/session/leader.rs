@@ -37,7 +37,7 @@ impl LeaderWatch {
         let (lost, seen) = watch::channel(is_lost());
         let is_lost: Arc<dyn Fn() -> bool + Send + Sync> = Arc::new(is_lost);
         let check = Arc::clone(&is_lost);
-        background_tasks.spawn("leader", CHECK_INTERVAL, move || {
+        background_tasks.spawn("leader-watch", CHECK_INTERVAL, move || {
             let (now, mut changed) = (check(), false);
             lost.send_if_modified(|known| {
                 changed = std::mem::replace(known, now) != now;

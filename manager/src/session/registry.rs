@@ -59,7 +59,7 @@ struct SessionEntry {
     last_contact: Instant,
     usage: Option<v1::NodeUsage>,
     /// The agent's background tasks in its last heartbeat.
-    background_tasks: Vec<v1::Loop>,
+    background_tasks: Vec<v1::BackgroundTask>,
     /// Newest reports on tasks between ASSIGNED and RUNNING, and on those that wait for the next attempt.
     progress: BTreeMap<TaskId, TaskReport>,
     /// Usage and health checks of its tasks.
@@ -71,9 +71,9 @@ pub struct NodeHeartbeat {
     /// Usage of the node.
     pub usage: Option<v1::NodeUsage>,
     /// Background tasks of the agent.
-    pub background_tasks: Vec<v1::Loop>,
+    pub background_tasks: Vec<v1::BackgroundTask>,
     /// Usage and health checks of its tasks.
-    pub task_telemetry: Vec<v1::TaskVitals>,
+    pub task_telemetry: Vec<v1::TaskStats>,
 }
 
 /// A registered session; dropping it removes it, unless a newer session of the node replaced it.
@@ -147,7 +147,7 @@ impl SessionRegistry {
     }
 
     /// Reports of connected nodes that are not replicated: of the given nodes, or of all.
-    pub fn node_reports(&self, of: Option<&BTreeSet<NodeId>>) -> Vec<v1::HeardNode> {
+    pub fn node_reports(&self, of: Option<&BTreeSet<NodeId>>) -> Vec<v1::NodeReport> {
         let sessions = self.lock();
         let selected = sessions.iter().filter(|(node, _)| of.is_none_or(|of| of.contains(node)));
         selected.map(|(node, entry)| entry.node_report(*node)).collect()
@@ -185,7 +185,7 @@ impl SessionRegistry {
     }
 
     /// The background tasks of every connected agent in its last heartbeat.
-    pub fn background_tasks(&self) -> Vec<(NodeId, Vec<v1::Loop>)> {
+    pub fn background_tasks(&self) -> Vec<(NodeId, Vec<v1::BackgroundTask>)> {
         self.lock().iter().map(|(node, entry)| (*node, entry.background_tasks.clone())).collect()
     }
 
@@ -216,12 +216,12 @@ impl SessionRegistry {
 }
 
 impl SessionEntry {
-    fn node_report(&self, node: NodeId) -> v1::HeardNode {
-        v1::HeardNode {
+    fn node_report(&self, node: NodeId) -> v1::NodeReport {
+        v1::NodeReport {
             node_id: node.to_string(),
             usage: self.usage.clone(),
             // Background tasks are a separate query.
-            loops: Vec::new(),
+            background_tasks: Vec::new(),
             tasks: self.task_telemetry.to_wire(),
             progress: self.progress.values().map(Into::into).collect(),
         }

@@ -10,7 +10,7 @@ use warren_core::State;
 use warren_proto::Problem;
 use warren_proto::convert::parse_field;
 use warren_proto::v1;
-use warren_proto::v1::fetch_request::Need;
+use warren_proto::v1::fetch_secret_objects_request::Purpose;
 use warren_security::SecretObjectKey;
 use warren_security::delivery::DeliveryResponder;
 use warren_types::secret_object::registry_host;
@@ -24,7 +24,7 @@ use crate::api::problem::{secret_object_unreadable, status_of};
 
 /// The response to a node: each object is decrypted and sealed only when it is sent, so that few are in
 /// memory.
-pub type DeliveryStream = Pin<Box<dyn Stream<Item = Result<v1::SealedDelivery, Status>> + Send>>;
+pub type DeliveryStream = Pin<Box<dyn Stream<Item = Result<v1::SealedSecretObject, Status>> + Send>>;
 
 /// One version of a secret object that the node may receive.
 struct GrantedVersion {
@@ -37,8 +37,12 @@ impl SessionServer {
     ///
     /// # Errors
     /// The node may not have them, an object is removed, or the public key is invalid.
-    pub(super) fn deliver(&self, node: NodeId, request: v1::FetchRequest) -> Result<DeliveryStream, Status> {
-        let v1::FetchRequest { key, need } = request;
+    pub(super) fn deliver(
+        &self,
+        node: NodeId,
+        request: v1::FetchSecretObjectsRequest,
+    ) -> Result<DeliveryStream, Status> {
+        let v1::FetchSecretObjectsRequest { key, purpose: need } = request;
         let granted = self.granted_versions(node, need)?;
         let refused = |error| status_of(Violation::new("key", error));
         let responder = DeliveryResponder::new(&key, node).map_err(refused)?;
@@ -49,22 +53,22 @@ impl SessionServer {
         Ok(Box::pin(sealed))
     }
 
-    fn granted_versions(&self, node: NodeId, need: Option<Need>) -> Result<Vec<GrantedVersion>, Status> {
+    fn granted_versions(&self, node: NodeId, need: Option<Purpose>) -> Result<Vec<GrantedVersion>, Status> {
         let published = self.store.read();
         let state = &published.state;
         match need {
             None => Err(status_of(Violation::new(
-                "need",
+                "purpose",
                 "is missing; give the task or stream that the objects are for",
             ))),
-            Some(Need::TaskContents(id)) => {
+            Some(Purpose::TaskSecretObjects(id)) => {
                 task_secret_objects(state, task_on(state, node, "need.taskContents", &id)?)
             }
-            Some(Need::TaskCredential(id)) => {
+            Some(Purpose::TaskCredential(id)) => {
                 let task = task_on(state, node, "need.taskCredential", &id)?;
                 Ok(registry_credential(state, &task.revision.task.image))
             }
-            Some(Need::StreamCredential(id)) => {
+            Some(Purpose::StreamCredential(id)) => {
                 let image = self.worker_streams.image_of(&id, node).ok_or_else(not_granted)?;
                 Ok(registry_credential(state, &image))
             }
@@ -83,13 +87,13 @@ fn task_on<'a>(state: &'a State, node: NodeId, path: &str, id: &str) -> Result<&
     state.task(&id).filter(is_granted).ok_or_else(|| {
         let message =
             format!("task {id} is not assigned to this node, so its secret objects are not delivered");
-        Problem::new(Code::PermissionDenied, "NOT_ITS_TASK", message).into()
+        Problem::new(Code::PermissionDenied, "TASK_NOT_ON_NODE", message).into()
     })
 }
 
 fn not_granted() -> Status {
     let message = "this node has no stream with that id that pulls an image, so no credential is delivered";
-    Problem::new(Code::PermissionDenied, "NOT_ITS_STREAM", message).into()
+    Problem::new(Code::PermissionDenied, "STREAM_NOT_OF_NODE", message).into()
 }
 
 /// All secrets and configs of the task.
@@ -101,7 +105,7 @@ fn task_secret_objects(state: &State, task: &Task) -> Result<Vec<GrantedVersion>
              update the service",
             task.revision.number
         );
-        Status::from(Problem::new(Code::FailedPrecondition, "CONTENT_GONE", message))
+        Status::from(Problem::new(Code::FailedPrecondition, "SECRET_OBJECT_VERSION_GONE", message))
     };
     let granted = state.task_secret_objects(task).map(|(used, sealed)| {
         let sealed = sealed.ok_or_else(|| gone(used))?;
@@ -127,17 +131,17 @@ fn seal_for_node(
     secret_object_key: &SecretObjectKey,
     responder: &DeliveryResponder,
     granted: &GrantedVersion,
-) -> Result<v1::SealedDelivery, Status> {
+) -> Result<v1::SealedSecretObject, Status> {
     let SecretObjectVersion { kind, name, id, number } = &granted.used;
     let plain = secret_object_key
         .open(*id, &granted.sealed)
         .map_err(|error| secret_object_unreadable(*id, &error))?;
-    Ok(v1::SealedDelivery {
+    Ok(v1::SealedSecretObject {
         key: responder.public_key().to_vec().into(),
-        kind: v1::ContentKind::from(*kind).into(),
+        kind: v1::SecretObjectKind::from(*kind).into(),
         name: name.to_string(),
         id: id.to_string(),
-        number: *number,
+        version_number: *number,
         sealed: responder.seal(*id, *number, &plain).into(),
     })
 }

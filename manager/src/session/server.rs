@@ -157,7 +157,7 @@ impl SessionServer {
         tracing::info!(%node, session = number, "session opened");
         let mut link = AssignmentStream::new(node);
         let settings = link.settings_update(&self.store.read().state)?;
-        let welcome = v1::Welcome { session: number, settings, at: self.clock.local_now().0 };
+        let welcome = v1::Welcome { session: number, settings, sent_at: self.clock.local_now().0 };
         send(frames, Outgoing::Welcome(welcome)).await?;
         self.catch_up(has).await?;
         let first = link.first_frame(&self.store.read().state, has, self.clock.local_now())?;
@@ -171,7 +171,7 @@ impl sessions_server::Sessions for SessionServer {
     type EstablishStream =
         Map<ReceiverStream<BoxedFrame>, fn(BoxedFrame) -> Result<v1::ManagerFrame, Status>>;
     type AttachStream = ReceiverStream<Result<v1::StreamFrame, Status>>;
-    type FetchStream = DeliveryStream;
+    type FetchSecretObjectsStream = DeliveryStream;
 
     async fn establish(
         &self,
@@ -228,7 +228,10 @@ impl sessions_server::Sessions for SessionServer {
         Ok(Response::new(ReceiverStream::new(outgoing)))
     }
 
-    async fn fetch(&self, request: Request<v1::FetchRequest>) -> Result<Response<Self::FetchStream>, Status> {
+    async fn fetch_secret_objects(
+        &self,
+        request: Request<v1::FetchSecretObjectsRequest>,
+    ) -> Result<Response<Self::FetchSecretObjectsStream>, Status> {
         let node = calling_worker(&request)?;
         self.deliver(node, request.into_inner()).map(Response::new)
     }

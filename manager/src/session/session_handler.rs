@@ -76,7 +76,7 @@ impl SessionHandler<'_> {
         &self,
         link: &mut AssignmentStream,
         inbound: &mut Streaming<v1::WorkerFrame>,
-        reports: mpsc::Sender<v1::Reports>,
+        reports: mpsc::Sender<v1::ReportBatch>,
         conditions: watch::Sender<ReportedConditions>,
     ) -> Result<(), Status> {
         let mut silent_at = Instant::now() + SESSION_TIMEOUT;
@@ -109,7 +109,7 @@ impl SessionHandler<'_> {
         &self,
         frame: Incoming,
         link: &mut AssignmentStream,
-        reports: &mpsc::Sender<v1::Reports>,
+        reports: &mpsc::Sender<v1::ReportBatch>,
     ) -> Result<(), Status> {
         match frame {
             Incoming::Sync(sync) => {
@@ -124,7 +124,7 @@ impl SessionHandler<'_> {
                 reports.send(frame).await.map_err(ended)
             }
             Incoming::Opened(opened) => {
-                self.server.worker_streams.reject(&opened.stream_id, self.node, opened.refused);
+                self.server.worker_streams.reject(&opened.stream_id, self.node, opened.error);
                 Ok(())
             }
             // The applied version is in the next sync as well; heartbeats are handled by the caller.
@@ -134,9 +134,9 @@ impl SessionHandler<'_> {
     }
 
     fn heartbeat(&self, heartbeat: v1::Heartbeat, conditions: &watch::Sender<ReportedConditions>) {
-        let v1::Heartbeat { usage, loops, tasks } = heartbeat;
+        let v1::Heartbeat { usage, background_tasks: loops, tasks } = heartbeat;
         if let Some(usage) = &usage {
-            conditions.send_replace(Some(conditions::parse(&usage.kinds)));
+            conditions.send_replace(Some(conditions::parse(&usage.conditions)));
         }
         let published = self.server.store.read();
         let assigned = published.state.tasks_on(&self.node).map(|task| task.id).collect();
@@ -196,8 +196,8 @@ impl SessionHandler<'_> {
     }
 
     /// Stores reports in the order of arrival, and confirms each frame when it is durable.
-    async fn replicate_reports(&self, mut waiting: mpsc::Receiver<v1::Reports>) -> Result<(), Status> {
-        while let Some(v1::Reports { number, reports }) = waiting.recv().await {
+    async fn replicate_reports(&self, mut waiting: mpsc::Receiver<v1::ReportBatch>) -> Result<(), Status> {
+        while let Some(v1::ReportBatch { number, reports }) = waiting.recv().await {
             let facts = self.split_reports(&self.server.store.read().state, reports)?;
             if !facts.is_empty() {
                 let (node, session, at) = (self.node, self.session_number, self.server.clock.now());
@@ -206,7 +206,7 @@ impl SessionHandler<'_> {
                 self.server.store.propose_with_retry(command).await.map_err(refusal_status)?;
                 facts.iter().for_each(|fact| self.session.remove_replicated_progress(fact));
             }
-            Box::pin(send(self.frames, Outgoing::Stored(v1::ReportsStored { number }))).await?;
+            Box::pin(send(self.frames, Outgoing::Stored(v1::ReportBatchAck { number }))).await?;
         }
         Ok(())
     }
@@ -241,14 +241,14 @@ fn refusal_status(error: ProposeError) -> Status {
 }
 
 fn bound_usage(mut usage: v1::NodeUsage) -> v1::NodeUsage {
+    usage.condition_messages.truncate(MAX_CONDITIONS);
     usage.conditions.truncate(MAX_CONDITIONS);
-    usage.kinds.truncate(MAX_CONDITIONS);
-    usage.conditions.iter_mut().for_each(|condition| truncate(condition, MAX_CONDITION_BYTES));
+    usage.condition_messages.iter_mut().for_each(|condition| truncate(condition, MAX_CONDITION_BYTES));
     usage
 }
 
 /// Limits the list. The node's name is set by the reader, not by the agent.
-fn bound_background_tasks(mut loops: Vec<v1::Loop>) -> Vec<v1::Loop> {
+fn bound_background_tasks(mut loops: Vec<v1::BackgroundTask>) -> Vec<v1::BackgroundTask> {
     loops.truncate(MAX_BACKGROUND_TASKS);
     for task in &mut loops {
         truncate(&mut task.name, MAX_TASK_NAME_BYTES);

@@ -28,9 +28,9 @@ pub struct NodeTelemetry(BTreeMap<TaskId, TaskTelemetry>);
 impl NodeTelemetry {
     /// Records the telemetry of a heartbeat. Only tasks in `assigned`, those of the node, are recorded, so an
     /// agent cannot fill the memory with others.
-    pub fn update(&mut self, reported: Vec<v1::TaskVitals>, assigned: &BTreeSet<TaskId>) {
+    pub fn update(&mut self, reported: Vec<v1::TaskStats>, assigned: &BTreeSet<TaskId>) {
         self.0.retain(|task, _| assigned.contains(task));
-        for v1::TaskVitals { task_id, usage, mut checks } in reported {
+        for v1::TaskStats { task_id, usage, mut checks } in reported {
             let Some(task) = task_id.parse().ok().filter(|task| assigned.contains(task)) else { continue };
             let telemetry = self.0.entry(task).or_default();
             telemetry.usage = usage;
@@ -43,8 +43,8 @@ impl NodeTelemetry {
     }
 
     /// All telemetry in the form that other managers receive.
-    pub fn to_wire(&self) -> Vec<v1::TaskVitals> {
-        let to_wire = |(task, telemetry): (&TaskId, &TaskTelemetry)| v1::TaskVitals {
+    pub fn to_wire(&self) -> Vec<v1::TaskStats> {
+        let to_wire = |(task, telemetry): (&TaskId, &TaskTelemetry)| v1::TaskStats {
             task_id: task.to_string(),
             usage: telemetry.usage,
             checks: telemetry.checks.clone(),
@@ -67,11 +67,11 @@ mod tests {
         TaskId { service: ServiceId(Id(1)), number }
     }
 
-    fn told(number: u64, checks: std::ops::Range<u64>) -> v1::TaskVitals {
+    fn told(number: u64, checks: std::ops::Range<u64>) -> v1::TaskStats {
         let check = |at| v1::CheckResult { at, output: "x".repeat(600), ..Default::default() };
         let usage = v1::TaskUsage { pids: u32::try_from(checks.end).unwrap(), ..Default::default() };
         let checks = checks.map(check).collect();
-        v1::TaskVitals { task_id: task(number).to_string(), usage: Some(usage), checks }
+        v1::TaskStats { task_id: task(number).to_string(), usage: Some(usage), checks }
     }
 
     #[test]
@@ -94,7 +94,7 @@ mod tests {
         let kept = vitals.get(&task(1)).unwrap();
         assert_eq!(kept.usage.unwrap().pids, 20);
         assert!(kept.checks.iter().all(|check| check.output.len() == MAX_OUTPUT_BYTES));
-        let nonsense = v1::TaskVitals { task_id: "!".into(), ..Default::default() };
+        let nonsense = v1::TaskStats { task_id: "!".into(), ..Default::default() };
         vitals.update(vec![nonsense, told(2, 0..1)], &BTreeSet::from([task(2)]));
         assert_eq!((times(&vitals, 1), times(&vitals, 2)), (None, Some(vec![0])));
     }

@@ -182,8 +182,8 @@ impl ServiceApi<'_> {
 
     /// Revisions for a rollback, newest first.
     pub async fn history(&self, text: &str) -> Result<Vec<v1::Revision>, Error> {
-        let call = |channel, request| async move { Self::client(channel).history(request).await };
-        let history: v1::HistoryResponse = self.0.unary(reference(text), call).await?;
+        let call = |channel, request| async move { Self::client(channel).list_revisions(request).await };
+        let history: v1::ListRevisionsResponse = self.0.unary(reference(text), call).await?;
         Ok(history.revisions)
     }
 }
@@ -282,9 +282,11 @@ impl ClusterApi<'_> {
     }
 
     /// Background tasks of all managers, and those last reported by agents. Names the unreachable managers.
-    pub async fn background_tasks(&self) -> Result<v1::LoopsResponse, Error> {
-        let call = |channel, request| async move { ClusterClient::new(channel).loops(request).await };
-        self.0.unary(v1::LoopsRequest {}, call).await
+    pub async fn background_tasks(&self) -> Result<v1::ListBackgroundTasksResponse, Error> {
+        let call = |channel, request| async move {
+            ClusterClient::new(channel).list_background_tasks(request).await
+        };
+        self.0.unary(v1::ListBackgroundTasksRequest {}, call).await
     }
 
     /// Changes from now on; only those of the service with this id, unless it is empty.

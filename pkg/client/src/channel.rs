@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::tls_alert::LastTlsAlert;
 
 /// Response metadata with the addresses of all managers, the responding one first.
-const MANAGERS_METADATA: &str = "warren-managers";
+const MANAGERS_METADATA: &str = "warren-manager-addresses";
 /// Longer lists are ignored.
 const MAX_ADVERTISED_MANAGERS: usize = 64;
 

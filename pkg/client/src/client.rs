@@ -27,7 +27,7 @@ use crate::volumes::VolumeApi;
 pub const CALL_DEADLINE: Duration = Duration::from_secs(15);
 
 /// Metadata key that requests a possibly outdated read from the manager.
-const STALE_METADATA: &str = "warren-stale";
+const STALE_METADATA: &str = "warren-allow-stale";
 
 /// Largest response: a page of 1,000 tasks with the longest specs, and headroom.
 pub(crate) const MAX_RESPONSE: usize = 64 << 20;

@@ -49,7 +49,7 @@ impl ManagerApi<'_> {
         let message = v1::UpdateManagerRequest {
             reference: text.to_owned(),
             version,
-            wanted: wanted.map_or(v1::Suffrage::Unspecified, v1::Suffrage::from).into(),
+            desired_suffrage: wanted.map_or(v1::Suffrage::Unspecified, v1::Suffrage::from).into(),
             address: address.map(|address| address.to_string()).unwrap_or_default(),
         };
         let call = |channel, request| async move { Self::client(channel).update(request).await };

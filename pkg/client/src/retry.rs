@@ -196,7 +196,7 @@ mod tests {
         for (reason, is_over) in [
             ("UNCONFIRMED", false),
             ("NOT_LEADER", false),
-            ("DISK_FAILS", false),
+            ("DISK_FAILED", false),
             // Says nothing of a leader.
             (MANAGER_STOPPING, true),
             (OTHER_INCARNATION, true),

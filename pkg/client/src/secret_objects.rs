@@ -9,7 +9,7 @@ use futures::stream::Stream;
 use tonic::transport::Channel;
 use warren_proto::convert::check_secret_object_data;
 use warren_proto::v1;
-use warren_proto::v1::contents_client::ContentsClient;
+use warren_proto::v1::secret_objects_client::SecretObjectsClient;
 use warren_types::{SecretObjectId, SecretObjectKind, SecretObjectName, Violation, Violations};
 use zeroize::Zeroizing;
 
@@ -48,16 +48,16 @@ impl fmt::Debug for NewSecretObject {
 }
 
 impl SecretObjectApi<'_> {
-    fn client(channel: Channel) -> ContentsClient<Channel> {
-        ContentsClient::new(channel).max_decoding_message_size(MAX_RESPONSE)
+    fn client(channel: Channel) -> SecretObjectsClient<Channel> {
+        SecretObjectsClient::new(channel).max_decoding_message_size(MAX_RESPONSE)
     }
 
     fn wire_kind(&self) -> i32 {
-        v1::ContentKind::from(self.kind).into()
+        v1::SecretObjectKind::from(self.kind).into()
     }
 
-    fn reference(&self, text: &str) -> v1::ContentReference {
-        v1::ContentReference { kind: self.wire_kind(), reference: text.to_owned() }
+    fn reference(&self, text: &str) -> v1::SecretObjectReference {
+        v1::SecretObjectReference { kind: self.wire_kind(), reference: text.to_owned() }
     }
 
     /// Validates the data before sending: a manager cannot read an oversized request.
@@ -67,10 +67,10 @@ impl SecretObjectApi<'_> {
     }
 
     /// Creates a secret, config or credential.
-    pub async fn create(&self, object: NewSecretObject) -> Result<v1::Content, Error> {
+    pub async fn create(&self, object: NewSecretObject) -> Result<v1::SecretObject, Error> {
         let NewSecretObject { id, name, labels, data } = object;
         self.check_size(&data)?;
-        let message = v1::CreateContentRequest {
+        let message = v1::CreateSecretObjectRequest {
             id: id.to_string(),
             kind: self.wire_kind(),
             name: name.to_string(),
@@ -87,48 +87,53 @@ impl SecretObjectApi<'_> {
         text: &str,
         data: Zeroizing<Vec<u8>>,
         version: Option<u64>,
-    ) -> Result<v1::Content, Error> {
+    ) -> Result<v1::SecretObject, Error> {
         self.check_size(&data)?;
         let (kind, reference) = (self.wire_kind(), text.to_owned());
-        let message = v1::UpdateContentRequest { kind, reference, version, data: Bytes::from_owner(data) };
+        let message =
+            v1::UpdateSecretObjectRequest { kind, reference, version, data: Bytes::from_owner(data) };
         let call = |channel, request| async move { Self::client(channel).update(request).await };
         self.client.writing().unary(message, call).await
     }
 
     /// The object with this name, id or id prefix.
-    pub async fn get(&self, text: &str) -> Result<v1::Content, Error> {
+    pub async fn get(&self, text: &str) -> Result<v1::SecretObject, Error> {
         let call = |channel, request| async move { Self::client(channel).get(request).await };
         self.client.unary(self.reference(text), call).await
     }
 
     /// The data of a config in this version, or the current one. Refused for other kinds.
-    pub async fn read(&self, text: &str, number: Option<u64>) -> Result<v1::ContentBytes, Error> {
-        let message = v1::ReadContentRequest { kind: self.wire_kind(), reference: text.to_owned(), number };
+    pub async fn read(&self, text: &str, number: Option<u64>) -> Result<v1::SecretObjectData, Error> {
+        let message = v1::ReadSecretObjectRequest {
+            kind: self.wire_kind(),
+            reference: text.to_owned(),
+            version_number: number,
+        };
         let call = |channel, request| async move { Self::client(channel).read(request).await };
         self.client.unary(message, call).await
     }
 
     /// A page of objects of this kind.
-    pub fn pages(&self) -> impl Stream<Item = Result<Vec<v1::Content>, Error>> + use<> {
+    pub fn pages(&self) -> impl Stream<Item = Result<Vec<v1::SecretObject>, Error>> + use<> {
         let (client, kind) = (self.client.clone(), self.wire_kind());
         pages::pages(move |page_token| {
             let client = client.clone();
             async move {
-                let message = v1::ListContentsRequest { kind, page_size: PAGE_SIZE, page_token };
+                let message = v1::ListSecretObjectsRequest { kind, page_size: PAGE_SIZE, page_token };
                 let call = |channel, request| async move { Self::client(channel).list(request).await };
-                let page: v1::ListContentsResponse = client.unary(message, call).await?;
-                Ok((page.contents, page.next_page_token))
+                let page: v1::ListSecretObjectsResponse = client.unary(message, call).await?;
+                Ok((page.secret_objects, page.next_page_token))
             }
         })
     }
 
     /// All objects of this kind.
-    pub async fn list(&self) -> Result<Vec<v1::Content>, Error> {
+    pub async fn list(&self) -> Result<Vec<v1::SecretObject>, Error> {
         pages::collect_all(self.pages()).await
     }
 
     /// Removes an object and returns it. Refused while a service or a task uses it.
-    pub async fn remove(&self, text: &str) -> Result<v1::Content, Error> {
+    pub async fn remove(&self, text: &str) -> Result<v1::SecretObject, Error> {
         let before =
             SecretObjectApi { client: &self.client.linearizable(), kind: self.kind }.get(text).await?;
         let call = |channel, request| async move { Self::client(channel).remove(request).await };

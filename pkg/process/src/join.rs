@@ -163,7 +163,7 @@ mod tests {
         for (code, reason, exit) in [
             (Code::InvalidArgument, "X", ExitKind::Usage),
             (Code::AlreadyExists, "MANAGER_EXISTS", ExitKind::Conflict),
-            (Code::PermissionDenied, "TOKEN_USED_UP", ExitKind::Denied),
+            (Code::PermissionDenied, "TOKEN_EXHAUSTED", ExitKind::Denied),
             (Code::FailedPrecondition, "X", ExitKind::Denied),
             (Code::Unknown, "", ExitKind::Unreachable),
             (Code::Unavailable, "NO_LEADER", ExitKind::Unreachable),
@@ -172,8 +172,8 @@ mod tests {
         ] {
             assert_eq!(refused(code, reason).kind, exit, "{code:?}");
         }
-        assert_eq!(refused(Code::PermissionDenied, "TOKEN_USED_UP").hint, "");
-        let hint = refused(Code::PermissionDenied, "OTHER_CLUSTER").hint;
+        assert_eq!(refused(Code::PermissionDenied, "TOKEN_EXHAUSTED").hint, "");
+        let hint = refused(Code::PermissionDenied, "CLUSTER_MISMATCH").hint;
         assert_eq!(hint, "create a new token with `warren token create --role manager`");
     }
 

@@ -36,6 +36,9 @@ use crate::{Identity, Peer};
 /// Connections that are proved and wait for the server to take them.
 const MAX_READY: usize = 64;
 
+/// How many accepted local connections may wait for the server; the kernel's backlog holds the others.
+const MAX_LOCAL_PENDING: usize = 16;
+
 /// How long to leave the listener alone after it failed, which is mostly for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long somebody who was refused may read why, and the most that is read of what they sent meanwhile.
@@ -103,7 +106,9 @@ pub fn serve_tls(
     // Each of them waits with the permit of its handshake.
     let anonymous = HandshakeLimiter::new(limits.connections, limits.handshakes);
     let tls = Arc::new(TlsAcceptor { config, limits, handshakes, anonymous });
+    // The limiter ends what is above its bounds.
     serve(
+        usize::MAX,
         move |context| listener.poll_accept(context),
         move |accepted| accept_tls(Arc::clone(&tls), accepted),
     )
@@ -112,11 +117,12 @@ pub fn serve_tls(
 /// Serves the unix socket: the peer is [`Peer::Local`]. Must be called within a tokio runtime.
 pub fn serve_local(listener: LocalListener) -> IncomingConnections {
     let accept = move |context: &mut Context<'_>| listener.poll_accept(context);
-    serve(accept, |stream| ready(accept_local(stream).map(|connection| (connection, ()))))
+    serve(MAX_LOCAL_PENDING, accept, |stream| ready(accept_local(stream).map(|connection| (connection, ()))))
 }
 
-/// `handshake` gives the connection and what is held until the server takes it.
-fn serve<S, P, A, H, F>(mut accept: A, handshake: H) -> IncomingConnections
+/// Accepts while fewer than `max_pending` connections wait for their handshake or for the server. `handshake`
+/// gives the connection and what is held until the server takes it.
+fn serve<S, P, A, H, F>(max_pending: usize, mut accept: A, handshake: H) -> IncomingConnections
 where
     S: Send + 'static,
     P: Send + 'static,
@@ -136,7 +142,7 @@ where
                     }
                     continue;
                 }
-                accepted = poll_fn(&mut accept) => accepted,
+                accepted = poll_fn(&mut accept), if handshakes.len() < max_pending => accepted,
             };
             match accepted {
                 Ok(accepted) => {

@@ -1,4 +1,4 @@
-//! The content key: what the managers of a cluster seal secrets, configs and credentials with before they propose them,
+//! The secret object key: with it managers seal secrets, configs and credentials before they propose them,
 //! so that no log, snapshot or state holds their bytes.
 //!
 //! It is one line of text in a file of its own (`crate::key_file`). Two keys are derived from it by HKDF-SHA256: one
@@ -9,8 +9,8 @@
 //! | header     | format version u8                                            |
 //! | body       | random nonce of 12 bytes, ciphertext, tag of 16              |
 //!
-//! Authenticated with it: `warren content`, the format version and the content's id. The number of the version is not,
-//! since `apply` gives it out; the fingerprint says whether these are the bytes that were meant.
+//! Authenticated with it: `warren secret object`, the format version and the id of the secret object. The number of the
+//! version is not, since `apply` allocates it; the fingerprint says whether these are the expected bytes.
 
 use std::fmt;
 use std::path::Path;
@@ -25,11 +25,11 @@ use crate::key_file::{KeyFileError, KeyFingerprint, KeyPurpose, StoredKey};
 
 /// The format version that this program writes, and the only one it reads.
 const FORMAT: u8 = 1;
-const AAD: &[u8] = b"warren content";
+const AAD: &[u8] = b"warren secret object";
 const PURPOSE: KeyPurpose =
-    KeyPurpose { magic: "warren-content-key", fingerprint_context: b"warren content key" };
+    KeyPurpose { magic: "warren-secret-object-key", fingerprint_context: b"warren secret object key" };
 
-/// Why a content cannot be opened. Says nothing of what is in it.
+/// Why a secret object cannot be opened. Says nothing of what is in it.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretObjectKeyError {
     /// A later version sealed it.
@@ -37,13 +37,13 @@ pub enum SecretObjectKeyError {
     Format(u8),
     /// It does not open.
     #[error(
-        "it does not open with the content key {0}: it is damaged, or was sealed with another key; restore the \
-         manager's content.key from the backup that the log is from"
+        "it does not open with the secret object key {0}: it is damaged, or was sealed with another key; restore the \
+         manager's secret-objects.key from the backup that the log is from"
     )]
     Refused(KeyFingerprint),
 }
 
-/// Seals and opens contents. `Debug` shows its fingerprint only.
+/// Seals and opens secret objects. `Debug` shows its fingerprint only.
 pub struct SecretObjectKey {
     file: StoredKey,
     cipher: Cipher,
@@ -53,7 +53,7 @@ pub struct SecretObjectKey {
 
 impl fmt::Debug for SecretObjectKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ContentKey({})", self.fingerprint)
+        write!(f, "SecretObjectKey({})", self.fingerprint)
     }
 }
 
@@ -112,38 +112,38 @@ impl SecretObjectKey {
         Self { file: key, cipher: Cipher::new(&bytes), fingerprint_key: prints.into(), fingerprint }
     }
 
-    /// Seals the bytes of a version of the content `id`. They are fewer than 4 GiB.
+    /// Seals the bytes of a version of the secret object `id`. They are fewer than 4 GiB.
     pub fn seal(&self, id: SecretObjectId, plain: &[u8]) -> SealedData {
         let mut sealed = vec![FORMAT];
         sealed.append(&mut self.cipher.seal_at_random(&aad(id), plain));
-        let size = u32::try_from(plain.len()).expect("contents are bounded far below 4 GiB");
+        let size = u32::try_from(plain.len()).expect("secret objects are bounded far below 4 GiB");
         SealedData { size, fingerprint: self.fingerprint(id, plain), sealed }
     }
 
-    /// The bytes of a version of the content `id`.
+    /// The bytes of a version of the secret object `id`.
     ///
     /// # Errors
     /// [`ContentKeyError`].
     pub fn open(
         &self,
         id: SecretObjectId,
-        content: &SealedData,
+        data: &SealedData,
     ) -> Result<Zeroizing<Vec<u8>>, SecretObjectKeyError> {
         let refused = || SecretObjectKeyError::Refused(self.fingerprint);
-        let body = match content.sealed.split_first() {
+        let body = match data.sealed.split_first() {
             None => return Err(refused()),
             Some((&FORMAT, body)) => body,
             Some((other, _)) => return Err(SecretObjectKeyError::Format(*other)),
         };
         let plain = self.cipher.open_at_random(&aad(id), body).ok_or_else(refused)?;
-        if self.fingerprint(id, &plain) != content.fingerprint {
+        if self.fingerprint(id, &plain) != data.fingerprint {
             return Err(refused());
         }
         Ok(plain)
     }
 
-    /// A keyed hash of the bytes as a version of the content `id`: the same for the same, and of no use to whoever
-    /// wants to guess them without the key.
+    /// A keyed hash of the bytes as a version of the secret object `id`: equal for equal bytes. Without the key it does
+    /// not help to guess them.
     pub fn fingerprint(&self, id: SecretObjectId, plain: &[u8]) -> [u8; 32] {
         let mut context = hmac::Context::with_key(&self.fingerprint_key);
         context.update(&id.0.0.to_be_bytes());

@@ -35,7 +35,7 @@ impl Collector for BackgroundTaskMetrics {
         let loops = self.tasks.snapshot();
         let mut write = |kind, name: &str, help: &str, value: &dyn Fn(&BackgroundTaskStatus) -> f64| {
             let labels =
-                |status: &BackgroundTaskStatus| -> MetricLabels { vec![("loop", status.name.to_owned())] };
+                |status: &BackgroundTaskStatus| -> MetricLabels { vec![("task", status.name.to_owned())] };
             let series = loops.iter().map(|status| (labels(status), value(status)));
             write_series(&mut encoder, kind, (&format!("{}_{name}", self.prefix), help), series)
         };
@@ -144,16 +144,16 @@ mod tests {
         world.run_once().await;
         let mut registry = Registry::default();
         registry.register_collector(Box::new(BackgroundTaskMetrics::new(
-            "warren_controller",
+            "warren_background_task",
             world.loops.clone(),
         )));
         let mut text = String::new();
         encode(&mut text, &registry).unwrap();
         for line in [
-            "warren_controller_runs_total{loop=\"relist\"} 1.0",
-            "warren_controller_failures_total{loop=\"relist\"} 1.0",
-            "warren_controller_duration_seconds_total{loop=\"relist\"} 2.0",
-            "warren_controller_last_duration_seconds{loop=\"relist\"} 2.0",
+            "warren_background_task_runs_total{task=\"relist\"} 1.0",
+            "warren_background_task_failures_total{task=\"relist\"} 1.0",
+            "warren_background_task_duration_seconds_total{task=\"relist\"} 2.0",
+            "warren_background_task_last_duration_seconds{task=\"relist\"} 2.0",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
         }

@@ -55,7 +55,10 @@ impl From<Violation> for Violations {
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.path, self.message)
+        if !self.path.is_empty() {
+            write!(f, "{}: ", self.path)?;
+        }
+        f.write_str(&self.message)
     }
 }
 
@@ -83,5 +86,6 @@ mod tests {
         let mut request = Violations::default();
         request.nest("spec", spec);
         assert_eq!(request.to_string(), "spec.ports[1].hostPort: 0 is not a port");
+        assert_eq!(Violation::new("", "is no spec").to_string(), "is no spec");
     }
 }

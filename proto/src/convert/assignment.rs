@@ -85,7 +85,7 @@ impl From<&TaskAssignment> for v1::TaskAssignment {
             spec: Some((&task.spec).into()),
             ports: task.ports.iter().map(Into::into).collect(),
             address: task.address.to_string(),
-            desired: v1::Desired::from(task.desired).into(),
+            desired: v1::DesiredTaskState::from(task.desired).into(),
             digest: optional_text(task.digest.as_ref()),
             service_labels: task.service_labels.clone(),
             volumes: task.volumes.iter().map(Into::into).collect(),

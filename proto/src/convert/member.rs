@@ -21,7 +21,7 @@ pub fn suffrage(wire: i32) -> Result<Option<Suffrage>, Violations> {
         Ok(v1::Suffrage::Learner) => Ok(Some(Suffrage::Learner)),
         Err(_) => {
             let what = format!("{wire} is not a suffrage that this version supports; give voter or learner");
-            Err(Violation::new("wanted", what).into())
+            Err(Violation::new("desiredSuffrage", what).into())
         }
     }
 }

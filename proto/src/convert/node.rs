@@ -48,11 +48,11 @@ impl From<&NodeDescription> for v1::NodeDescription {
 /// The condition of a node, from its number on the wire. The violation's path is empty: nest it.
 pub fn node_condition(wire: i32) -> Result<NodeCondition, Violations> {
     match v1::NodeCondition::try_from(wire) {
-        Ok(v1::NodeCondition::RuntimeDown) => Ok(NodeCondition::RuntimeUnavailable),
-        Ok(v1::NodeCondition::NetworkBroken) => Ok(NodeCondition::NetworkUnavailable),
-        Ok(v1::NodeCondition::DiskLow) => Ok(NodeCondition::DiskPressure),
+        Ok(v1::NodeCondition::RuntimeUnavailable) => Ok(NodeCondition::RuntimeUnavailable),
+        Ok(v1::NodeCondition::NetworkUnavailable) => Ok(NodeCondition::NetworkUnavailable),
+        Ok(v1::NodeCondition::DiskPressure) => Ok(NodeCondition::DiskPressure),
         Ok(v1::NodeCondition::MemoryPressure) => Ok(NodeCondition::MemoryPressure),
-        Ok(v1::NodeCondition::ClockOff) => Ok(NodeCondition::ClockSkew),
+        Ok(v1::NodeCondition::ClockSkew) => Ok(NodeCondition::ClockSkew),
         Ok(v1::NodeCondition::Unspecified) | Err(_) => {
             Err(unknown_enum_value(wire, "a condition that this version knows"))
         }
@@ -62,11 +62,11 @@ pub fn node_condition(wire: i32) -> Result<NodeCondition, Violations> {
 impl From<NodeCondition> for v1::NodeCondition {
     fn from(condition: NodeCondition) -> Self {
         match condition {
-            NodeCondition::RuntimeUnavailable => Self::RuntimeDown,
-            NodeCondition::NetworkUnavailable => Self::NetworkBroken,
-            NodeCondition::DiskPressure => Self::DiskLow,
+            NodeCondition::RuntimeUnavailable => Self::RuntimeUnavailable,
+            NodeCondition::NetworkUnavailable => Self::NetworkUnavailable,
+            NodeCondition::DiskPressure => Self::DiskPressure,
             NodeCondition::MemoryPressure => Self::MemoryPressure,
-            NodeCondition::ClockSkew => Self::ClockOff,
+            NodeCondition::ClockSkew => Self::ClockSkew,
         }
     }
 }

@@ -36,7 +36,7 @@ impl From<TaskState> for v1::TaskState {
     }
 }
 
-impl From<DesiredTaskState> for v1::Desired {
+impl From<DesiredTaskState> for v1::DesiredTaskState {
     fn from(desired: DesiredTaskState) -> Self {
         match desired {
             DesiredTaskState::Ready => Self::Ready,
@@ -69,13 +69,13 @@ impl From<Health> for v1::Health {
     }
 }
 
-impl From<v1::Exit> for TaskExit {
-    fn from(wire: v1::Exit) -> Self {
+impl From<v1::TaskExit> for TaskExit {
+    fn from(wire: v1::TaskExit) -> Self {
         Self { code: wire.code, out_of_memory: wire.out_of_memory }
     }
 }
 
-impl From<TaskExit> for v1::Exit {
+impl From<TaskExit> for v1::TaskExit {
     fn from(exit: TaskExit) -> Self {
         Self { code: exit.code, out_of_memory: exit.out_of_memory }
     }
@@ -138,8 +138,8 @@ mod tests {
             assert_eq!(task_state(v1::TaskState::from(state).into()), Ok(state));
         }
         for expected in DesiredTaskState::ALL {
-            assert_eq!(v1::Desired::from(expected) as i32, i32::from(expected as u16));
-            assert_eq!(desired_task_state(v1::Desired::from(expected).into()), Ok(expected));
+            assert_eq!(v1::DesiredTaskState::from(expected) as i32, i32::from(expected as u16));
+            assert_eq!(desired_task_state(v1::DesiredTaskState::from(expected).into()), Ok(expected));
         }
     }
 

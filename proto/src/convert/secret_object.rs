@@ -13,17 +13,17 @@ use crate::v1;
 
 /// The kind of a secret object, from its number on the wire. The violation's path is empty: nest it.
 pub fn secret_object_kind(wire: i32) -> Result<SecretObjectKind, Violations> {
-    match v1::ContentKind::try_from(wire) {
-        Ok(v1::ContentKind::Secret) => Ok(SecretObjectKind::Secret),
-        Ok(v1::ContentKind::Config) => Ok(SecretObjectKind::Config),
-        Ok(v1::ContentKind::Credential) => Ok(SecretObjectKind::Credential),
-        Ok(v1::ContentKind::Unspecified) | Err(_) => {
+    match v1::SecretObjectKind::try_from(wire) {
+        Ok(v1::SecretObjectKind::Secret) => Ok(SecretObjectKind::Secret),
+        Ok(v1::SecretObjectKind::Config) => Ok(SecretObjectKind::Config),
+        Ok(v1::SecretObjectKind::Credential) => Ok(SecretObjectKind::Credential),
+        Ok(v1::SecretObjectKind::Unspecified) | Err(_) => {
             Err(unknown_enum_value(wire, "secret, config or credential"))
         }
     }
 }
 
-impl From<SecretObjectKind> for v1::ContentKind {
+impl From<SecretObjectKind> for v1::SecretObjectKind {
     fn from(kind: SecretObjectKind) -> Self {
         match kind {
             SecretObjectKind::Secret => Self::Secret,
@@ -33,11 +33,11 @@ impl From<SecretObjectKind> for v1::ContentKind {
     }
 }
 
-impl TryFrom<v1::ContentMount> for SecretObjectMount {
+impl TryFrom<v1::SecretObjectMount> for SecretObjectMount {
     type Error = Violations;
 
-    fn try_from(wire: v1::ContentMount) -> Result<Self, Violations> {
-        let v1::ContentMount { source, target, uid, gid, mode, template } = wire;
+    fn try_from(wire: v1::SecretObjectMount) -> Result<Self, Violations> {
+        let v1::SecretObjectMount { source, target, uid, gid, mode, template } = wire;
         let mut fields = FieldReader::default();
         let source = fields.parse("source", &source);
         let target = (!target.is_empty()).then_some(target);
@@ -45,7 +45,7 @@ impl TryFrom<v1::ContentMount> for SecretObjectMount {
     }
 }
 
-impl From<&SecretObjectMount> for v1::ContentMount {
+impl From<&SecretObjectMount> for v1::SecretObjectMount {
     fn from(mount: &SecretObjectMount) -> Self {
         let SecretObjectMount { source, target, uid, gid, mode, template } = mount;
         Self {
@@ -59,24 +59,24 @@ impl From<&SecretObjectMount> for v1::ContentMount {
     }
 }
 
-impl TryFrom<v1::ContentUse> for SecretObjectVersion {
+impl TryFrom<v1::SecretObjectVersion> for SecretObjectVersion {
     type Error = Violations;
 
-    fn try_from(wire: v1::ContentUse) -> Result<Self, Violations> {
+    fn try_from(wire: v1::SecretObjectVersion) -> Result<Self, Violations> {
         let mut fields = FieldReader::default();
         let kind = fields.nest("kind", secret_object_kind(wire.kind));
         let name = fields.parse("name", &wire.name);
         let id = fields.parse("id", &wire.id);
-        let built = || Some(Self { kind: kind?, name: name?, id: id?, number: wire.number });
+        let built = || Some(Self { kind: kind?, name: name?, id: id?, number: wire.version_number });
         fields.finish(built())
     }
 }
 
-impl From<&SecretObjectVersion> for v1::ContentUse {
+impl From<&SecretObjectVersion> for v1::SecretObjectVersion {
     fn from(used: &SecretObjectVersion) -> Self {
         let SecretObjectVersion { kind, name, id, number } = used;
-        let kind = v1::ContentKind::from(*kind).into();
-        Self { kind, name: name.to_string(), id: id.to_string(), number: *number }
+        let kind = v1::SecretObjectKind::from(*kind).into();
+        Self { kind, name: name.to_string(), id: id.to_string(), version_number: *number }
     }
 }
 
@@ -86,7 +86,7 @@ impl From<&SecretObjectVersion> for v1::ContentUse {
 /// # Errors
 /// The violations, which contain none of the data.
 pub fn check_secret_object_data(kind: Option<SecretObjectKind>, data: &[u8]) -> Result<(), Violation> {
-    let what = kind.map_or("content", SecretObjectKind::as_str);
+    let what = kind.map_or("secret object", SecretObjectKind::as_str);
     let invalid = |message: String| Err(Violation::new("data", message));
     match data.len() {
         0 => invalid(format!("is empty; a {what} has 1 to {MAX_SECRET_OBJECT_SIZE} bytes")),
@@ -103,19 +103,19 @@ pub fn check_secret_object_data(kind: Option<SecretObjectKind>, data: &[u8]) -> 
 }
 
 /// Metadata of a secret object; `services` are the names of those that use it.
-impl From<&SecretObject> for v1::Content {
+impl From<&SecretObject> for v1::SecretObject {
     fn from(content: &SecretObject) -> Self {
         Self {
             id: content.id.to_string(),
-            kind: v1::ContentKind::from(content.kind).into(),
+            kind: v1::SecretObjectKind::from(content.kind).into(),
             name: content.name.to_string(),
             version: content.version,
             created_at: content.created_at.0,
             updated_at: content.updated_at.0,
             labels: content.labels.clone(),
-            number: content.current_version(),
+            version_number: content.current_version(),
             size: content.size(),
-            kept: content.versions.keys().copied().collect(),
+            stored_versions: content.versions.keys().copied().collect(),
             services: Vec::new(),
             user: String::new(),
         }
@@ -146,9 +146,9 @@ macro_rules! debug_without_data {
 }
 
 debug_without_data! {
-    CreateContentRequest { id, kind, name, labels }
-    UpdateContentRequest { kind, reference, version }
-    ContentBytes { number }
+    CreateSecretObjectRequest { id, kind, name, labels }
+    UpdateSecretObjectRequest { kind, reference, version }
+    SecretObjectData { version_number }
 }
 
 #[cfg(test)]
@@ -176,12 +176,12 @@ mod tests {
     fn debug_output_hides_data() {
         let data = prost::bytes::Bytes::from_static(b"hunter2");
         let name = "db".to_owned();
-        let create = v1::CreateContentRequest { name, data: data.clone(), ..Default::default() };
-        let update = v1::UpdateContentRequest { data: data.clone(), ..Default::default() };
-        let read = v1::ContentBytes { number: 3, data };
+        let create = v1::CreateSecretObjectRequest { name, data: data.clone(), ..Default::default() };
+        let update = v1::UpdateSecretObjectRequest { data: data.clone(), ..Default::default() };
+        let read = v1::SecretObjectData { version_number: 3, data };
         let shown = format!("{create:?} {update:?} {read:?}");
         assert!(!shown.contains("hunter2") && !shown.contains("104, 117"), "{shown}");
-        assert!(shown.ends_with("ContentBytes { number: 3, data: 7 bytes }"), "{shown}");
+        assert!(shown.ends_with("SecretObjectData { version_number: 3, data: 7 bytes }"), "{shown}");
         assert!(shown.contains("\"db\""), "{shown}");
     }
 }

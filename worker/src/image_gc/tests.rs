@@ -125,6 +125,6 @@ async fn disk_pressure_triggers_collection_with_cooldown() {
     pressure.observe(None);
     pressure.observe(disk(90));
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!((runs(), background_tasks.snapshot()[0].name), (3, "worker.images"));
+    assert_eq!((runs(), background_tasks.snapshot()[0].name), (3, "worker.image-gc"));
     shutdown.stop(Duration::from_secs(5)).await.unwrap();
 }

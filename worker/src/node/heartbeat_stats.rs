@@ -37,7 +37,7 @@ impl HeartbeatStats {
     }
 
     /// Statistics to send now. Check results are sent once; a task without usage any more is sent as well.
-    pub fn take_unreported(&self) -> Vec<v1::TaskVitals> {
+    pub fn take_unreported(&self) -> Vec<v1::TaskStats> {
         let samples = self.stats.samples();
         let using = samples.keys().copied().collect();
         let before =
@@ -50,7 +50,7 @@ fn task_vitals(
     samples: &BTreeMap<TaskId, TaskSample>,
     checks: Vec<(TaskId, Vec<CheckResult>)>,
     before: &BTreeSet<TaskId>,
-) -> Vec<v1::TaskVitals> {
+) -> Vec<v1::TaskStats> {
     let checks: BTreeMap<_, _> = checks.into_iter().collect();
     let tasks: BTreeSet<TaskId> = samples.keys().chain(checks.keys()).chain(before).copied().collect();
     let mut said = 0;
@@ -65,7 +65,7 @@ fn task_vitals(
             output: output.to_owned(),
         }
     };
-    let tasks = tasks.iter().take(MAX_TASKS).map(|task| v1::TaskVitals {
+    let tasks = tasks.iter().take(MAX_TASKS).map(|task| v1::TaskStats {
         task_id: task.to_string(),
         usage: samples.get(task).copied().map(Into::into),
         checks: checks.get(task).into_iter().flatten().map(&mut result).collect(),

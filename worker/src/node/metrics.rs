@@ -132,7 +132,7 @@ impl WorkerCollector {
         write_value(encoder, MetricKind::Counter, ("worker_heartbeat_failures", help), failed as f64)?;
         let usage = self.sources.meter.latest();
         let help = "CPU in use on the node, in cores.";
-        write_value(encoder, MetricKind::Gauge, ("node_cpu_used", help), usage.cpu.0 as f64 / 1000.0)?;
+        write_value(encoder, MetricKind::Gauge, ("node_cpu_used_cores", help), usage.cpu.0 as f64 / 1000.0)?;
         if let Some(memory) = usage.memory {
             let help = "Memory in use on the node (total minus available).";
             write_value(encoder, MetricKind::Gauge, ("node_memory_used_bytes", help), memory.used.0 as f64)?;
@@ -165,8 +165,8 @@ fn write_counters(
         write_series(encoder, MetricKind::Counter, (name, help), series)
     };
     write("container_restarts", "Restarts of the container in place.", |tally| tally.restarts)?;
-    write("health_checks", "Health checks run.", |tally| tally.checks)?;
-    write("health_check_failures", "Health checks failed.", |tally| tally.check_failures)?;
+    write("container_health_checks", "Health checks run.", |tally| tally.checks)?;
+    write("container_health_check_failures", "Health checks failed.", |tally| tally.check_failures)?;
     let help = "Exits after an out-of-memory kill.";
     write("container_oom_kills", help, |tally| tally.oom_kills)
 }
@@ -193,7 +193,7 @@ fn write_usage(
     let help = "Bytes read from block devices.";
     write(MetricKind::Counter, "container_block_read_bytes", help, |sample| sample.usage.read as f64)?;
     let help = "Bytes written to block devices.";
-    write(MetricKind::Counter, "container_block_written_bytes", help, |sample| sample.usage.written as f64)
+    write(MetricKind::Counter, "container_block_write_bytes", help, |sample| sample.usage.written as f64)
 }
 
 #[cfg(test)]

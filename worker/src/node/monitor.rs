@@ -13,7 +13,7 @@ use crate::node::metrics::WorkerMetrics;
 use crate::node::stats::TaskStats;
 
 /// Name of the background task.
-pub(crate) const MONITOR: &str = "worker.vitals";
+pub(crate) const MONITOR: &str = "worker.monitor";
 /// Equal to the heartbeat interval.
 const INTERVAL: Duration = Duration::from_secs(5);
 

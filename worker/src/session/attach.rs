@@ -18,7 +18,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 use tonic::{Status, Streaming};
 use warren_proto::v1;
-use warren_proto::v1::open::Purpose;
+use warren_proto::v1::open_stream::Purpose;
 use warren_proto::v1::sessions_client::SessionsClient;
 use warren_proto::v1::stream_frame::Frame;
 
@@ -85,8 +85,8 @@ impl OpenStreams {
     }
 
     /// Opens a stream that the manager asked for. `Err` is a human readable reason.
-    pub fn open(&mut self, open: v1::Open) -> Result<(), String> {
-        let v1::Open { stream_id: id, purpose } = open;
+    pub fn open(&mut self, open: v1::OpenStream) -> Result<(), String> {
+        let v1::OpenStream { stream_id: id, purpose } = open;
         let (client, services) = (self.client.clone(), Arc::clone(&self.services));
         match purpose {
             Some(Purpose::ImportImage(v1::ImportImage {})) => {
@@ -197,7 +197,7 @@ impl AttachedStream {
     /// would cancel the call, and with it the last frame.
     async fn finish(self, result: Result<(), String>) -> Result<(), StreamError> {
         let Self { mut inbound, out } = self;
-        out.send(result.map_or_else(Frame::Failed, |()| Frame::Done(v1::StreamDone {}))).await?;
+        out.send(result.map_or_else(Frame::Error, |()| Frame::Done(v1::StreamDone {}))).await?;
         drop(out);
         timeout(SEND_DEADLINE, wait_until_closed(&mut inbound)).await.map_err(|_| StreamError::Stalled)
     }

@@ -47,7 +47,7 @@ struct State {
 impl ConnectivityMonitor {
     /// For a starting agent, with the file of earlier agents in `run_dir`.
     pub fn resume(run_dir: &Path) -> Self {
-        let file = run_dir.join("contact");
+        let file = run_dir.join("connectivity");
         let kept = std::fs::read_to_string(&file).ok().zip(boot_clock());
         let before = kept.and_then(|(text, now)| parse_silence(&text, &now));
         let state = State {
@@ -68,7 +68,7 @@ impl ConnectivityMonitor {
         desired_state: watch::Receiver<DesiredState>,
         background_tasks: &BackgroundTasks,
     ) {
-        background_tasks.spawn("worker.contact", SAVE_INTERVAL, move || {
+        background_tasks.spawn("worker.connectivity", SAVE_INTERVAL, move || {
             let contact = Arc::clone(&self);
             let minds = desired_state.borrow().tasks.values().any(|task| !task.spec.on_disconnect.is_keep());
             async move {
@@ -209,7 +209,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn unknown_disconnection_counts_as_endless() {
         let dir = tempfile::tempdir().unwrap();
-        std::fs::write(dir.path().join("contact"), "v1 another-boot 1\n").unwrap();
+        std::fs::write(dir.path().join("connectivity"), "v1 another-boot 1\n").unwrap();
         let contact = ConnectivityMonitor::resume(dir.path());
         tokio::time::advance(START_GRACE).await;
         contact.refresh(true).unwrap();

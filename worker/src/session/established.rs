@@ -109,7 +109,7 @@ async fn serve(
     let (mut inbound, welcome) = welcomed.await.map_err(|_| SessionEnd::NotWelcomed)??;
     let settings = apply_settings(context, welcome.settings)?;
     tracing::info!(manager, session = welcome.session, "session established");
-    compare_clocks(context, &line, welcome.at);
+    compare_clocks(context, &line, welcome.sent_at);
     context.reporter.resend_all();
     context.heartbeat_stats.reset_for_session();
     context.connectivity.record_contact();
@@ -138,7 +138,7 @@ async fn serve(
                     let told = batch.reports.iter().filter(|report| !desired_state.contradicts(report));
                     told.map(Into::into).collect()
                 };
-                link.handle.send(Frame::Reports(v1::Reports { number: batch.number, reports })).await?;
+                link.handle.send(Frame::Reports(v1::ReportBatch { number: batch.number, reports })).await?;
             }
         }
     }
@@ -193,14 +193,14 @@ impl ActiveSession<'_> {
         match frame.frame {
             Some(FromManager::Assignment(wire)) => self.apply_full(wire.try_into()?).await,
             Some(FromManager::Diff(wire)) => self.apply_update(wire).await,
-            Some(FromManager::Current(v1::SyncCurrent { at })) => {
+            Some(FromManager::Current(v1::AssignmentCurrent { sent_at: at })) => {
                 compare_clocks(self.context, &self.handle, at);
                 self.has_assignment = true;
                 self.context.desired_state.send_if_modified(|desired_state| desired_state.confirm());
                 Ok(())
             }
             Some(FromManager::Settings(settings)) => apply_settings(self.context, Some(settings)).map(|_| ()),
-            Some(FromManager::Stored(v1::ReportsStored { number })) => {
+            Some(FromManager::Stored(v1::ReportBatchAck { number })) => {
                 self.context.reporter.acknowledge(number);
                 Ok(())
             }
@@ -227,7 +227,7 @@ impl ActiveSession<'_> {
             return Ok(());
         }
         self.has_assignment = true;
-        Ok(self.handle.send(Frame::Ack(v1::Ack { version: Some(version.into()) })).await?)
+        Ok(self.handle.send(Frame::Ack(v1::AssignmentAck { version: Some(version.into()) })).await?)
     }
 
     async fn apply_update(&mut self, wire: v1::AssignmentDiff) -> Result<(), SessionEnd> {
@@ -244,21 +244,25 @@ impl ActiveSession<'_> {
             taken == Ok(true)
         });
         match taken {
-            Ok(true) => Ok(self.handle.send(Frame::Ack(v1::Ack { version: Some(version) })).await?),
+            Ok(true) => {
+                Ok(self.handle.send(Frame::Ack(v1::AssignmentAck { version: Some(version) })).await?)
+            }
             Ok(false) => Ok(()),
             Err(warren_task::BaseMismatch) => {
                 let version = self.context.desired_state.borrow().version;
-                Ok(self.handle.send(Frame::Sync(v1::Sync { version: Some(version.into()) })).await?)
+                Ok(self.handle.send(Frame::Sync(v1::SyncRequest { version: Some(version.into()) })).await?)
             }
         }
     }
 
     /// Opens a stream that the manager asked for, or sends the error.
-    async fn open_stream(&mut self, open: v1::Open) -> Result<(), SessionEnd> {
+    async fn open_stream(&mut self, open: v1::OpenStream) -> Result<(), SessionEnd> {
         let stream_id = open.stream_id.clone();
         match self.streams.open(open) {
             Ok(()) => Ok(()),
-            Err(refused) => Ok(self.handle.send(Frame::Opened(v1::Opened { stream_id, refused })).await?),
+            Err(refused) => {
+                Ok(self.handle.send(Frame::Opened(v1::StreamOpened { stream_id, error: refused })).await?)
+            }
         }
     }
 }

@@ -95,7 +95,7 @@ impl SessionHandle {
         let before = *received.borrow_and_update();
         let version = context.desired_state.borrow().version;
         self.clock_probe.record_request();
-        self.send(Frame::Sync(v1::Sync { version: Some(version.into()) })).await?;
+        self.send(Frame::Sync(v1::SyncRequest { version: Some(version.into()) })).await?;
         let answer = received.wait_for(|received| *received > before);
         let within = answer_timeout(context);
         tokio::select! {
@@ -129,13 +129,17 @@ fn heartbeat(context: &SessionContext) -> v1::Heartbeat {
         .take(MAX_BACKGROUND_TASKS)
         .map(background_task_to_wire)
         .collect();
-    v1::Heartbeat { usage: Some(usage(context)), loops, tasks: context.heartbeat_stats.take_unreported() }
+    v1::Heartbeat {
+        usage: Some(usage(context)),
+        background_tasks: loops,
+        tasks: context.heartbeat_stats.take_unreported(),
+    }
 }
 
-fn background_task_to_wire(status: BackgroundTaskStatus) -> v1::Loop {
+fn background_task_to_wire(status: BackgroundTaskStatus) -> v1::BackgroundTask {
     let whole = |n: u128| u64::try_from(n).unwrap_or(u64::MAX);
     let last_error = status.last_failure.map(|failure| failure.error.chars().take(MAX_ERROR).collect());
-    v1::Loop {
+    v1::BackgroundTask {
         name: status.name.into(),
         interval_ms: status.interval.map_or(0, |interval| whole(interval.as_millis())),
         running: status.state == BackgroundTaskState::Running,
@@ -158,8 +162,8 @@ fn usage(context: &SessionContext) -> v1::NodeUsage {
         memory_bytes: usage.memory.map_or(0, |memory| memory.used.0),
         disk_used_bytes: usage.disk.map_or(0, |disk| disk.used.0),
         disk_total_bytes: usage.disk.map_or(0, |disk| disk.total.0),
-        conditions: context.conditions.messages(),
-        kinds: context
+        condition_messages: context.conditions.messages(),
+        conditions: context
             .conditions
             .conditions()
             .into_iter()

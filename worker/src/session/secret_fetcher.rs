@@ -9,7 +9,7 @@ use tonic::transport::Channel;
 use tonic::{Code, Status};
 use warren_proto::convert::secret_object_kind;
 use warren_proto::v1;
-use warren_proto::v1::fetch_request::Need as WireNeed;
+use warren_proto::v1::fetch_secret_objects_request::Purpose as WireNeed;
 use warren_proto::v1::sessions_client::SessionsClient;
 use warren_security::delivery::{DeliveryRequester, SealedDelivery};
 use warren_types::NodeId;
@@ -74,9 +74,9 @@ async fn deliver(
 ) -> Result<Vec<FetchedObject>, SecretFetchError> {
     let mut requester = DeliveryRequester::new(node)?;
     let key = requester.public_key().to_vec().into();
-    let request = v1::FetchRequest { key, need: Some(purpose_to_wire(need)) };
+    let request = v1::FetchSecretObjectsRequest { key, purpose: Some(purpose_to_wire(need)) };
     let mut manager = manager.max_decoding_message_size(MAX_DELIVERY);
-    let mut answers = manager.fetch(request).await.map_err(status_to_error)?.into_inner();
+    let mut answers = manager.fetch_secret_objects(request).await.map_err(status_to_error)?.into_inner();
     let mut delivered = Vec::new();
     while let Some(answer) = answers.message().await.map_err(status_to_error)? {
         if delivered.len() == MAX_DELIVERIES {
@@ -91,7 +91,7 @@ async fn deliver(
 
 fn purpose_to_wire(need: FetchPurpose) -> WireNeed {
     match need {
-        FetchPurpose::TaskSecretObjects(task) => WireNeed::TaskContents(task.to_string()),
+        FetchPurpose::TaskSecretObjects(task) => WireNeed::TaskSecretObjects(task.to_string()),
         FetchPurpose::TaskCredential(task) => WireNeed::TaskCredential(task.to_string()),
         FetchPurpose::StreamCredential(stream) => WireNeed::StreamCredential(stream),
     }
@@ -99,9 +99,9 @@ fn purpose_to_wire(need: FetchPurpose) -> WireNeed {
 
 fn unseal(
     requester: &mut DeliveryRequester,
-    answer: &v1::SealedDelivery,
+    answer: &v1::SealedSecretObject,
 ) -> Result<FetchedObject, SecretFetchError> {
-    let v1::SealedDelivery { key, kind, name, id, number, sealed } = answer;
+    let v1::SealedSecretObject { key, kind, name, id, version_number: number, sealed } = answer;
     let unreadable = |error: &dyn std::error::Error| SecretFetchError::InvalidAnswer(error.to_string());
     let kind = secret_object_kind(*kind).map_err(|error| unreadable(&error))?;
     let name = name.parse().map_err(|error| unreadable(&error))?;

@@ -177,7 +177,7 @@ async fn sync(session: &mut FakeSession) -> AssignmentVersion {
         _ => None,
     };
     let version = session.next_matching(sync).await;
-    session.send(Frame::Current(v1::SyncCurrent::default())).await;
+    session.send(Frame::Current(v1::AssignmentCurrent::default())).await;
     version
 }
 
@@ -252,7 +252,7 @@ async fn heartbeats_and_syncs_keep_their_periods() {
             }
             FromWorker::Sync(_) => {
                 syncs.push(began.elapsed().as_secs());
-                session.send(Frame::Current(v1::SyncCurrent::default())).await;
+                session.send(Frame::Current(v1::AssignmentCurrent::default())).await;
             }
             other => panic!("{other:?}"),
         }
@@ -261,7 +261,7 @@ async fn heartbeats_and_syncs_keep_their_periods() {
     assert!(syncs.starts_with(&[0, 3, 6, 9]), "{syncs:?}");
     let background_tasks: Vec<&str> =
         node.context.background_tasks.snapshot().iter().map(|status| status.name).collect();
-    assert_eq!(background_tasks, ["worker.heartbeat", "worker.images", "worker.sync"]);
+    assert_eq!(background_tasks, ["worker.heartbeat", "worker.image-gc", "worker.sync"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -295,7 +295,7 @@ async fn unconfirmed_reports_are_resent_in_next_session() {
     let mut session = manager.next_welcomed_session().await;
     let third = session.next_matching(batch).await;
     assert_eq!(third.reports, first.reports);
-    session.send(Frame::Stored(v1::ReportsStored { number: third.number })).await;
+    session.send(Frame::Stored(v1::ReportBatchAck { number: third.number })).await;
     node.context.reporter.report(report(2));
     let other = session.next_matching(batch).await;
     assert_eq!(other.reports, [(&report(2)).into()]);
@@ -311,7 +311,7 @@ async fn new_incarnation_gets_all_reports_again() {
     node.context.reporter.report(report(1));
     let mut session = manager.next_welcomed_session().await;
     let first = session.next_matching(batch).await;
-    session.send(Frame::Stored(v1::ReportsStored { number: first.number })).await;
+    session.send(Frame::Stored(v1::ReportBatchAck { number: first.number })).await;
     session.assign(9, vec![task(1)]).await;
     assert_eq!(ack(&mut session).await, at(9));
     // It was restored from before that report. A new incarnation begins with new managers, and so with a new
@@ -326,7 +326,7 @@ async fn new_incarnation_gets_all_reports_again() {
     let again = session.next_matching(batch).await;
     assert_eq!(again.reports, first.reports);
     // A late report of the last incarnation does not count in this one.
-    session.send(Frame::Stored(v1::ReportsStored { number: first.number })).await;
+    session.send(Frame::Stored(v1::ReportBatchAck { number: first.number })).await;
     let unconfirmed = session.next_matching(batch).await;
     assert_eq!(unconfirmed.reports, first.reports);
 }
@@ -477,8 +477,8 @@ async fn settings_for_other_node_end_session() {
     drop(manager.next_welcomed_session().await);
 }
 
-async fn open(session: &FakeSession, purpose: Option<v1::open::Purpose>) {
-    session.send(Frame::Open(v1::Open { stream_id: "s1".into(), purpose })).await;
+async fn open(session: &FakeSession, purpose: Option<v1::open_stream::Purpose>) {
+    session.send(Frame::Open(v1::OpenStream { stream_id: "s1".into(), purpose })).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -492,14 +492,14 @@ async fn stream_with_unknown_purpose_is_refused() {
     };
     let refused = session.next_matching(opened).await;
     assert_eq!(refused.stream_id, "s1");
-    assert!(refused.refused.contains("upgrade"), "{}", refused.refused);
+    assert!(refused.error.contains("upgrade"), "{}", refused.error);
 }
 
 /// Sends an archive in pieces and returns the node's frames, without progress.
 async fn import(pieces: &[StreamFrame]) -> (Vec<StreamFrame>, Vec<u8>) {
     let (node, mut manager) = TestNode::start(DesiredState::default());
     let mut session = manager.next_welcomed_session().await;
-    open(&session, Some(v1::open::Purpose::ImportImage(v1::ImportImage {}))).await;
+    open(&session, Some(v1::open_stream::Purpose::ImportImage(v1::ImportImage {}))).await;
     let mut attached = manager.next_stream().await;
     // The session continues meanwhile.
     let living = tokio::spawn(async move { session.next_matching(|_| None::<()>).await });
@@ -510,7 +510,7 @@ async fn import(pieces: &[StreamFrame]) -> (Vec<StreamFrame>, Vec<u8>) {
     }
     while let Some(frame) = attached.from_worker.recv().await {
         let frame = frame.frame.unwrap();
-        let last = matches!(frame, StreamFrame::Done(_) | StreamFrame::Failed(_));
+        let last = matches!(frame, StreamFrame::Done(_) | StreamFrame::Error(_));
         if !matches!(frame, StreamFrame::ReceivedBytes(_)) {
             said.push(frame);
         }
@@ -543,14 +543,14 @@ async fn an_archive_is_imported() {
 #[tokio::test(start_paused = true)]
 async fn failed_archive_import_reports_reason() {
     let (said, kept) = import(&[data(b"bad"), data(b"rest")]).await;
-    assert!(matches!(&said[1], StreamFrame::Failed(why) if why.contains("bad bytes")), "{said:?}");
+    assert!(matches!(&said[1], StreamFrame::Error(why) if why.contains("bad bytes")), "{said:?}");
     assert!(kept.is_empty());
-    let (said, kept) = import(&[data(b"arch"), StreamFrame::Failed("disk gone".into())]).await;
-    assert!(matches!(&said[1], StreamFrame::Failed(why) if why.contains("disk gone")), "{said:?}");
+    let (said, kept) = import(&[data(b"arch"), StreamFrame::Error("disk gone".into())]).await;
+    assert!(matches!(&said[1], StreamFrame::Error(why) if why.contains("disk gone")), "{said:?}");
     assert!(kept.is_empty(), "an archive that was cut off is not imported");
     let (said, _) = import(&[data(b"arch")]).await;
     assert!(
-        matches!(&said[1], StreamFrame::Failed(why) if why.contains("no data from the manager for 30s")),
+        matches!(&said[1], StreamFrame::Error(why) if why.contains("no data from the manager for 30s")),
         "{said:?}"
     );
 }

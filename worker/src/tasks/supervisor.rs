@@ -132,8 +132,8 @@ impl TaskSupervisor {
             async move { supervisor.sweep().await }
         });
         let follow = Arc::clone(self).watch_desired_state(network.clone(), relist.clone());
-        self.shutdown.spawn("worker.assignments", follow);
-        self.shutdown.spawn("worker.standing", Arc::clone(self).watch_connectivity());
+        self.shutdown.spawn("worker.desired-state", follow);
+        self.shutdown.spawn("worker.connectivity-watch", Arc::clone(self).watch_connectivity());
         let follow = Arc::clone(self).watch_events(network, relist, sweep);
         self.shutdown.spawn("worker.events", follow);
     }

@@ -113,7 +113,7 @@ pub(super) async fn store_reports_until(
     };
     loop {
         let batch = session.next_matching(reports).await;
-        session.send(Frame::Stored(v1::ReportsStored { number: batch.number })).await;
+        session.send(Frame::Stored(v1::ReportBatchAck { number: batch.number })).await;
         if let Some(found) = batch.reports.into_iter().find(&wanted) {
             return found;
         }
@@ -133,7 +133,7 @@ async fn worker_runs_assigned_tasks_and_leaves_nothing() {
     assert!(worker.conditions().is_empty());
     let background_tasks: Vec<&str> =
         worker.background_tasks().snapshot().iter().map(|status| status.name).collect();
-    let want = ["contact", "heartbeat", "images", "network", "relist", "sweep", "sync", "vitals"];
+    let want = ["connectivity", "heartbeat", "image-gc", "monitor", "network", "relist", "sweep", "sync"];
     let want = want.map(|name| format!("worker.{name}"));
     assert_eq!(background_tasks, want);
     let removing = TaskAssignment { desired: DesiredTaskState::Remove, ..publishing() };
@@ -353,6 +353,6 @@ async fn readiness_and_health_are_reported() {
     tokio::time::timeout(TIMEOUT, counted).await.unwrap();
     worker.stop().await.unwrap();
     let stopped =
-        ["relist", "vitals"].map(|name| format!("worker: worker.{name}: background task is not running"));
+        ["relist", "monitor"].map(|name| format!("worker: worker.{name}: background task is not running"));
     assert_eq!(node.unhealthy().await, stopped);
 }

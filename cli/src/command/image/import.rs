@@ -56,7 +56,7 @@ async fn follow(import: &mut ImageImport) -> Result<NodeResults, Error> {
                 outcome.set_progress(update.node, format!("received {}", rounded_bytes(bytes)));
             }
             Some(Event::Imported(image)) => outcome.brought(update.node, image),
-            Some(Event::Failed(why)) => outcome.failed(update.node, &why),
+            Some(Event::Error(why)) => outcome.failed(update.node, &why),
             Some(Event::Done(_)) => outcome.set_done(&update.node),
             None => {}
         }

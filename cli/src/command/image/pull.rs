@@ -40,7 +40,7 @@ async fn follow(pulls: &mut ImagePulls, summary: &str) -> Result<NodeResults, Er
                 outcome.brought(update.node.clone(), image);
                 outcome.set_done(&update.node);
             }
-            Some(Event::Failed(why)) => outcome.failed(update.node, &why),
+            Some(Event::Error(why)) => outcome.failed(update.node, &why),
             None => {}
         }
         progress.show(summary, &outcome.lines());

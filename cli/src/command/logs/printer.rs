@@ -95,7 +95,7 @@ impl<O: Write, E: Write> LogPrinter<O, E> {
                     }
                 }
             }
-            Some(Entry::Trouble(why)) => {
+            Some(Entry::GapReason(why)) => {
                 self.warnings += 1;
                 self.out.flush()?;
                 self.err.close();
@@ -205,7 +205,7 @@ mod tests {
             service_name: "web".into(),
             slot: 1,
             node_name: "n1".into(),
-            entry: Some(Entry::Trouble("the node is down".into())),
+            entry: Some(Entry::GapReason("the node is down".into())),
             ..Default::default()
         };
         let (stdout, stderr, only_warnings) = printed(NAMES, vec![trouble()]);

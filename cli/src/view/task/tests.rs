@@ -16,7 +16,7 @@ fn wire(number: u64, slot: u32, state: TaskState) -> v1::Task {
         node_id: "1n".into(),
         node_name: "node-1".into(),
         address: "10.210.1.2".into(),
-        desired: v1::Desired::Running.into(),
+        desired: v1::DesiredTaskState::Running.into(),
         state: v1::TaskState::from(state).into(),
         attempt: 1,
         state_since: AT,
@@ -29,7 +29,7 @@ fn wire(number: u64, slot: u32, state: TaskState) -> v1::Task {
 fn tasks_show_node_and_reason() {
     let mut starting = wire(2, 1, TaskState::Starting);
     (starting.attempt, starting.reason) = (3, "exited with 1".into());
-    starting.exit = Some(v1::Exit { code: 1, out_of_memory: false });
+    starting.exit = Some(v1::TaskExit { code: 1, out_of_memory: false });
     starting.next_attempt = Some(AT + 93_500);
     let mut waiting = wire(4, 2, TaskState::Pending);
     (waiting.node_name, waiting.address, waiting.attempt) = (String::new(), String::new(), 0);
@@ -42,7 +42,7 @@ fn tasks_show_node_and_reason() {
     let mut unready = wire(7, 5, TaskState::Running);
     unready.ready = false;
     let mut first = wire(1, 1, TaskState::Failed);
-    first.exit = Some(v1::Exit { code: 137, out_of_memory: true });
+    first.exit = Some(v1::TaskExit { code: 137, out_of_memory: true });
     let tasks = [first, lost, starting, waiting, failed_on_lost, unready];
     let mut tasks = tasks.map(|task| TaskView::try_from(task).unwrap());
     tasks.sort_by_key(TaskView::sort_key);
@@ -76,7 +76,7 @@ fn tasks_show_node_and_reason() {
 #[test]
 fn documents_have_everything_and_keep_their_shape() {
     let mut task = wire(1, 1, TaskState::Failed);
-    task.exit = Some(v1::Exit { code: 137, out_of_memory: true });
+    task.exit = Some(v1::TaskExit { code: 137, out_of_memory: true });
     task.reason = "was killed for want of memory".into();
     task.not_before = Some(AT);
     task.lost_since = Some(AT);
@@ -88,8 +88,9 @@ fn documents_have_everything_and_keep_their_shape() {
         v1::CheckResult { at: AT, duration_us, ok, output }
     };
     task.checks = vec![check(900, true, ""), check(5_001_234, false, "no answer within 5s")];
-    let kind = v1::ContentKind::Secret.into();
-    task.contents = vec![v1::ContentUse { kind, name: "db".into(), id: "1c".into(), number: 3 }];
+    let kind = v1::SecretObjectKind::Secret.into();
+    task.secret_objects =
+        vec![v1::SecretObjectVersion { kind, name: "db".into(), id: "1c".into(), version_number: 3 }];
     task.usage =
         Some(v1::TaskUsage { cpu_milli: 120, memory_bytes: 12 << 20, pids: 7, ..Default::default() });
     insta::assert_snapshot!(rendered(OutputFormat::Yaml, &TaskView::try_from(task).unwrap()), @r#"
@@ -177,13 +178,13 @@ fn running_task_that_is_not_ready_shows_reason() {
 
 #[test]
 fn undesired_task_is_stopping_until_it_ends() {
-    let status = |state, desired: v1::Desired| {
+    let status = |state, desired: v1::DesiredTaskState| {
         let task = v1::Task { desired: desired.into(), ready: false, ..wire(1, 1, state) };
         TaskView::try_from(task).unwrap().status_text()
     };
-    assert_eq!(status(TaskState::Running, v1::Desired::Shutdown), "STOPPING");
-    assert_eq!(status(TaskState::Preparing, v1::Desired::Remove), "STOPPING");
-    assert_eq!(status(TaskState::Failed, v1::Desired::Shutdown), "FAILED");
+    assert_eq!(status(TaskState::Running, v1::DesiredTaskState::Shutdown), "STOPPING");
+    assert_eq!(status(TaskState::Preparing, v1::DesiredTaskState::Remove), "STOPPING");
+    assert_eq!(status(TaskState::Failed, v1::DesiredTaskState::Shutdown), "FAILED");
 }
 
 #[test]

@@ -26,26 +26,29 @@ impl v1::cluster_server::Cluster for FakeApi {
             v1::InfoResponse { cluster_id: "c1".into(), ca_digest: "ab".repeat(32), ..Default::default() };
         let mut answer = Response::new(info);
         let mut state = self.0.lock().unwrap();
-        state.stale += usize::from(request.metadata().contains_key("warren-stale"));
+        state.stale += usize::from(request.metadata().contains_key("warren-allow-stale"));
         if !state.managers.is_empty() {
-            answer.metadata_mut().insert("warren-managers", state.managers.parse().unwrap());
+            answer.metadata_mut().insert("warren-manager-addresses", state.managers.parse().unwrap());
         }
         Ok(answer)
     }
 
-    async fn loops(&self, _: Request<v1::LoopsRequest>) -> Result<Response<v1::LoopsResponse>, Status> {
+    async fn list_background_tasks(
+        &self,
+        _: Request<v1::ListBackgroundTasksRequest>,
+    ) -> Result<Response<v1::ListBackgroundTasksResponse>, Status> {
         let named = |name: &str, node: &str| {
             let (name, node) = (name.to_owned(), node.to_owned());
-            v1::Loop { name, node, manager: "m1".into(), ..Default::default() }
+            v1::BackgroundTask { name, node, manager: "m1".into(), ..Default::default() }
         };
-        let loops = vec![
+        let background_tasks = vec![
             named("planner", ""),
             named("liveness", ""),
             named("garbage", "node-1"),
             named("garbage", "node-2"),
         ];
         let silent =
-            vec![v1::SilentManager { name: "m2".into(), why: "there is no connection to it".into() }];
-        Ok(Response::new(v1::LoopsResponse { loops, silent }))
+            vec![v1::UnreachableManager { name: "m2".into(), reason: "there is no connection to it".into() }];
+        Ok(Response::new(v1::ListBackgroundTasksResponse { background_tasks, silent }))
     }
 }

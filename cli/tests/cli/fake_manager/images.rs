@@ -32,7 +32,7 @@ fn images(asked: Vec<String>) -> Vec<v1::NodeImages> {
             tasks: 2,
         };
         let images = if failed.is_empty() { vec![image] } else { Vec::new() };
-        v1::NodeImages { node, images, failed }
+        v1::NodeImages { node, images, error: failed }
     };
     nodes(asked).into_iter().map(of).collect()
 }
@@ -61,12 +61,12 @@ impl v1::images_server::Images for FakeApi {
             for node in nodes(asked) {
                 let tell = |event| Ok(v1::ImportProgress { node: node.clone(), event: Some(event) });
                 let events = if archive != b"good" {
-                    vec![Event::Failed("this is no image archive".into())]
+                    vec![Event::Error("this is no image archive".into())]
                 } else if node == "full" {
-                    vec![Event::Failed("the disk is full".into())]
+                    vec![Event::Error("the disk is full".into())]
                 } else {
                     let imported = image("web:1", "sha256:1");
-                    vec![Event::ReceivedBytes(4), Event::Imported(imported), Event::Done(v1::Done {})]
+                    vec![Event::ReceivedBytes(4), Event::Imported(imported), Event::Done(v1::NodeDone {})]
                 };
                 for event in events {
                     sender.send(tell(event)).await.unwrap();
@@ -85,7 +85,7 @@ impl v1::images_server::Images for FakeApi {
             let digest = if always { "sha256:2" } else { "sha256:1" };
             for node in nodes(asked) {
                 let end = match node.as_str() {
-                    "full" => Event::Failed("the disk is full".into()),
+                    "full" => Event::Error("the disk is full".into()),
                     _ => Event::Pulled(image(&reference, digest)),
                 };
                 for event in [Event::Progress("1 of 2 layers, 2 of 4 B".into()), end] {

@@ -39,7 +39,7 @@ impl v1::logs_server::Logs for FakeApi {
             let mut entries = Vec::new();
             for task in tasks {
                 let told = match task.spec.unwrap().image.as_str() {
-                    "pending" => vec![Entry::Trouble("it has no node yet".to_owned())],
+                    "pending" => vec![Entry::GapReason("it has no node yet".to_owned())],
                     _ => vec![line(v1::LogStream::Out, b"hello \xff"), line(v1::LogStream::Err, b"oops")],
                 };
                 entries.extend(told.into_iter().map(|entry| v1::LogEntry {

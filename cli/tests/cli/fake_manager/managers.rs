@@ -12,12 +12,12 @@ pub fn manager(member: u64) -> v1::Manager {
     let voter = v1::Suffrage::Voter;
     v1::Manager {
         id: format!("{member}{}", "0".repeat(24)),
-        member,
+        member_id: member,
         name: format!("m{member}"),
         address: format!("10.0.0.{member}:8080"),
         version: 1,
         created_at: 1000,
-        wanted: voter.into(),
+        desired_suffrage: voter.into(),
         suffrage: voter.into(),
         leader: member == 1,
         status: match member {
@@ -46,7 +46,7 @@ impl FakeApi {
 
     fn put_manager(&self, manager: &v1::Manager) {
         let mut state = self.0.lock().unwrap();
-        let known = state.managers_listed.iter_mut().find(|known| known.member == manager.member);
+        let known = state.managers_listed.iter_mut().find(|known| known.member_id == manager.member_id);
         known.unwrap().clone_from(manager);
     }
 }
@@ -67,27 +67,27 @@ impl v1::managers_server::Managers for FakeApi {
         _: Request<v1::ListManagersRequest>,
     ) -> Result<Response<v1::ListManagersResponse>, Status> {
         let managers = self.0.lock().unwrap().managers_listed.clone();
-        let left_nodes = match managers.iter().any(|it| it.member == 2) {
+        let remaining_nodes = match managers.iter().any(|it| it.member_id == 2) {
             true => Vec::new(),
             false => vec!["m2".to_owned()],
         };
-        Ok(Response::new(v1::ListManagersResponse { managers, term: 3, left_nodes }))
+        Ok(Response::new(v1::ListManagersResponse { managers, term: 3, remaining_nodes }))
     }
 
     async fn update(
         &self,
         request: Request<v1::UpdateManagerRequest>,
     ) -> Result<Response<v1::Manager>, Status> {
-        let v1::UpdateManagerRequest { reference, wanted, address, .. } = request.into_inner();
+        let v1::UpdateManagerRequest { reference, desired_suffrage, address, .. } = request.into_inner();
         let mut manager = self.manager(&reference)?;
-        if wanted == i32::from(v1::Suffrage::Learner) && manager.leader {
+        if desired_suffrage == i32::from(v1::Suffrage::Learner) && manager.leader {
             return Err(refused(
                 "WOULD_LOSE_QUORUM",
                 "removing the vote of manager m1 would lose quorum: so it is",
             ));
         }
-        if wanted != 0 {
-            manager.wanted = wanted;
+        if desired_suffrage != 0 {
+            manager.desired_suffrage = desired_suffrage;
             manager.reason = "it takes a while".into();
         }
         if !address.is_empty() {
@@ -104,9 +104,9 @@ impl v1::managers_server::Managers for FakeApi {
         let v1::RemoveManagerRequest { reference, force } = request.into_inner();
         let manager = self.manager(&reference)?;
         if manager.status() == v1::ManagerStatus::Ready && !force {
-            return Err(refused("MANAGER_ANSWERS", "manager m2 answers; repeat this with --force"));
+            return Err(refused("MANAGER_STILL_ACTIVE", "manager m2 answers; repeat this with --force"));
         }
-        self.0.lock().unwrap().managers_listed.retain(|known| known.member != manager.member);
+        self.0.lock().unwrap().managers_listed.retain(|known| known.member_id != manager.member_id);
         Ok(Response::new(v1::Manager { removing: true, ..manager }))
     }
 

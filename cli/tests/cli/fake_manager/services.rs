@@ -31,7 +31,7 @@ impl FakeState {
                 revision: service.revision,
                 spec: spec.task.clone(),
                 ports: spec.ports.clone(),
-                desired: v1::Desired::Running.into(),
+                desired: v1::DesiredTaskState::Running.into(),
                 state: v1::TaskState::Pending.into(),
                 reason: "0 of 1 nodes fit: 1 lacks memory".into(),
                 ..Default::default()
@@ -74,18 +74,18 @@ impl FakeState {
             task.health = v1::Health::Unhealthy.into();
             task.reason = "unhealthy: connection refused on port 80 (3 consecutive failures)".into();
         }
-        task.contents = self.secret_versions(&task);
+        task.secret_objects = self.secret_versions(&task);
         self.put_task(task);
     }
 
     /// The newest version of each secret that the task names.
-    fn secret_versions(&self, task: &v1::Task) -> Vec<v1::ContentUse> {
+    fn secret_versions(&self, task: &v1::Task) -> Vec<v1::SecretObjectVersion> {
         let spec = task.spec.as_ref().unwrap();
         let named = |source: &str| self.contents.iter().find(|held| held.object.name == source);
         let held = spec.secrets.iter().filter_map(|mount| named(&mount.source));
         held.map(|held| {
-            let v1::Content { kind, name, id, number, .. } = held.object.clone();
-            v1::ContentUse { kind, name, id, number }
+            let v1::SecretObject { kind, name, id, version_number: number, .. } = held.object.clone();
+            v1::SecretObjectVersion { kind, name, id, version_number: number }
         })
         .collect()
     }
@@ -117,7 +117,7 @@ impl FakeState {
         let total = u32::try_from(replicas(&service)).unwrap();
         let rollout = |updated, stopped: &str, waiting: &str| {
             let (stopped, waiting) = (stopped.to_owned(), waiting.to_owned());
-            Some(v1::Rollout { updated, total, stopped, waiting })
+            Some(v1::Rollout { updated, total, stop_reason: stopped, waiting_reason: waiting })
         };
         service.rollout = match image.as_str() {
             "fails" => {
@@ -161,7 +161,7 @@ impl v1::services_server::Services for FakeApi {
         }
         let mut service =
             v1::Service { id: id.to_string(), revision: 1, spec: Some((&spec).into()), ..Default::default() };
-        service.wanted = u32::try_from(replicas(&service)).unwrap();
+        service.desired_tasks = u32::try_from(replicas(&service)).unwrap();
         state.record_revision(&service);
         state.put_service(&mut service);
         state.settle(&service);
@@ -237,13 +237,13 @@ impl v1::services_server::Services for FakeApi {
         Ok(Response::new(state.replace(service, spec)))
     }
 
-    async fn history(
+    async fn list_revisions(
         &self,
         request: Request<v1::Reference>,
-    ) -> Result<Response<v1::HistoryResponse>, Status> {
+    ) -> Result<Response<v1::ListRevisionsResponse>, Status> {
         let state = self.0.lock().unwrap();
         let service = state.find(&request.into_inner().reference)?;
-        Ok(Response::new(v1::HistoryResponse { revisions: state.history[&service.id].clone() }))
+        Ok(Response::new(v1::ListRevisionsResponse { revisions: state.history[&service.id].clone() }))
     }
 }
 

@@ -75,7 +75,7 @@ impl State {
         {
             let kept = |(number, version)| new.versions.get(number).is_none_or(|now| now == version);
             let forward = new.current_version() >= old.current_version() && old.versions.iter().all(kept);
-            ensure(forward, || format!("content {} went back to {new:?}", old.id))?;
+            ensure(forward, || format!("secret object {} went back to {new:?}", old.id))?;
         }
         for (old, new) in before.volumes().filter_map(|old| Some((old, self.volume(&old.id)?))) {
             let stays = (old.node.is_none() || old.node == new.node) && new.removing >= old.removing;

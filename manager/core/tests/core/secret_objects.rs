@@ -163,7 +163,7 @@ fn size_and_count_are_bounded() {
     );
     assert_eq!(world.refuse(large), "data: 1048577 bytes are more than 1048576");
     let padded = create(1, SecretObjectKind::Secret, "key", of_size(1, 400, 1));
-    assert_eq!(world.refuse(padded), "content.sealed: 400 bytes cannot be 1 bytes sealed");
+    assert_eq!(world.refuse(padded), "data.sealed: 400 bytes cannot be 1 bytes sealed");
     let labels = BTreeMap::from([("a b".to_string(), String::new())]);
     let Command::CreateSecretObject { id, kind, name, data: content, at, .. } = secret(1, "key", 1) else {
         panic!()

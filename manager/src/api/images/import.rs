@@ -12,7 +12,7 @@ use tonic::{Status, Streaming};
 use warren_proto::v1;
 use warren_proto::v1::import_progress::Event;
 use warren_proto::v1::import_request::Message;
-use warren_proto::v1::open::Purpose;
+use warren_proto::v1::open_stream::Purpose;
 use warren_proto::v1::stream_frame::Frame;
 use warren_types::NodeId;
 
@@ -89,7 +89,7 @@ async fn distribute(
 async fn close_reason(stream: &mut WorkerStream) -> Option<String> {
     let failed = async {
         while let Some(Ok(message)) = stream.inbound.next().await {
-            if let Some(Frame::Failed(why)) = message.frame {
+            if let Some(Frame::Error(why)) = message.frame {
                 return Some(why);
             }
         }
@@ -108,7 +108,7 @@ struct ImportRelay {
 impl ImportRelay {
     async fn run(self, api: Api, mut chunks: mpsc::Receiver<ArchiveChunk>) {
         if let Err(why) = self.import(&api, &mut chunks).await {
-            self.send_progress(Event::Failed(why)).await;
+            self.send_progress(Event::Error(why)).await;
         }
     }
 
@@ -150,9 +150,9 @@ impl ImportRelay {
                     self.send_progress(Event::Imported(v1::ImportedImage { reference, digest, size_bytes }))
                         .await;
                 }
-                Some(Frame::Failed(why)) => return Err(why),
+                Some(Frame::Error(why)) => return Err(why),
                 Some(Frame::Done(_)) => {
-                    self.send_progress(Event::Done(v1::Done {})).await;
+                    self.send_progress(Event::Done(v1::NodeDone {})).await;
                     return Ok(());
                 }
                 Some(_) | None => return Err("the worker closed the stream during the import".into()),

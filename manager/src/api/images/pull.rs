@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use tokio_stream::StreamExt;
 use tonic::Status;
 use warren_proto::v1;
-use warren_proto::v1::open::Purpose;
+use warren_proto::v1::open_stream::Purpose;
 use warren_proto::v1::pull_progress::Event;
 use warren_proto::v1::stream_frame::Frame;
 use warren_types::NodeId;
@@ -45,7 +45,7 @@ struct NodePull {
 impl NodePull {
     async fn run(self, pull: v1::PullImage) {
         if let Err(why) = self.pull(pull).await {
-            self.send_progress(Event::Failed(why)).await;
+            self.send_progress(Event::Error(why)).await;
         }
     }
 
@@ -74,7 +74,7 @@ impl NodePull {
                     self.send_progress(Event::Pulled(v1::ImportedImage { reference, digest, size_bytes }))
                         .await;
                 }
-                Some(Frame::Failed(why)) => return Err(why),
+                Some(Frame::Error(why)) => return Err(why),
                 Some(Frame::Done(_)) => return Ok(()),
                 Some(_) | None => return Err("the worker closed the stream during the pull".into()),
             }

@@ -7,7 +7,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_stream::StreamExt;
 use warren_proto::v1;
-use warren_proto::v1::open::Purpose;
+use warren_proto::v1::open_stream::Purpose;
 use warren_proto::v1::stream_frame::Frame;
 use warren_types::NodeId;
 
@@ -34,7 +34,7 @@ impl Api {
                 let answer = timeout(within, api.query_node(node, purpose)).await.unwrap_or_else(late);
                 let (images, failed) =
                     answer.map_or_else(|why| (Vec::new(), why), |all| (all, String::new()));
-                v1::NodeImages { node: name, images, failed }
+                v1::NodeImages { node: name, images, error: failed }
             });
         }
         let mut answers = queries.join_all().await;
@@ -55,7 +55,7 @@ impl Api {
                 Some(Frame::Images(_)) => {
                     return Err(format!("the node has more than {MAX_IMAGES_PER_NODE} images"));
                 }
-                Some(Frame::Failed(why)) => return Err(why),
+                Some(Frame::Error(why)) => return Err(why),
                 Some(Frame::Done(_)) => return Ok(images),
                 Some(_) | None => {
                     return Err("the worker closed the stream before the end of its reply".into());

@@ -35,7 +35,7 @@ impl Api {
             while let Some((source, batch)) = batches.recv().await {
                 let entries_of = match batch {
                     SourceBatch::Lines(lines) => lines.into_iter().map(Entry::Line).collect(),
-                    SourceBatch::Failure(message) => vec![Entry::Trouble(message)],
+                    SourceBatch::Failure(message) => vec![Entry::GapReason(message)],
                 };
                 for entry in entries_of {
                     if !send_entry(entries, &source, entry).await {

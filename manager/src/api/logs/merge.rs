@@ -54,7 +54,7 @@ impl MergeInput {
             match batch {
                 SourceBatch::Lines(lines) => self.lines = lines.into(),
                 SourceBatch::Failure(message) => {
-                    send_entry(entries, &source, Entry::Trouble(message)).await.then_some(())?;
+                    send_entry(entries, &source, Entry::GapReason(message)).await.then_some(())?;
                 }
             }
             self.source = Some(source);
@@ -126,7 +126,7 @@ mod tests {
             let task = task_id.rsplit('-').next().unwrap();
             seen.push(match entry.unwrap() {
                 Entry::Line(line) => format!("{}@{task}", line.at_ns),
-                Entry::Trouble(words) => words,
+                Entry::GapReason(words) => words,
             });
         }
         seen

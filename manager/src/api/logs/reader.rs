@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 use tokio_stream::StreamExt;
 use warren_proto::v1;
-use warren_proto::v1::open::Purpose;
+use warren_proto::v1::open_stream::Purpose;
 use warren_proto::v1::stream_frame::Frame;
 use warren_types::NodeStatus;
 
@@ -63,9 +63,9 @@ impl Api {
                     *last_ns = lines.lines.last().map(|line| line.at_ns).or(*last_ns);
                     SourceBatch::Lines(lines.lines)
                 }
-                Ok(Some(Frame::Missed(words))) => SourceBatch::Failure(words),
+                Ok(Some(Frame::DroppedLines(words))) => SourceBatch::Failure(words),
                 Ok(Some(Frame::Done(_))) => return LogReadEnd::Complete,
-                Ok(Some(Frame::Failed(why))) => return LogReadEnd::Refused(why),
+                Ok(Some(Frame::Error(why))) => return LogReadEnd::Refused(why),
                 Ok(_) => return LogReadEnd::Lost("the stream from the node ended".to_owned()),
                 Err(status) => {
                     return LogReadEnd::Lost(format!(

@@ -54,7 +54,7 @@ impl Api {
     /// Starts the periodic comparison of the state digests of all managers.
     pub fn start_state_comparison(&self) {
         let api = self.clone();
-        self.background_tasks.spawn("agreement", state_comparison::COMPARE_INTERVAL, move || {
+        self.background_tasks.spawn("state-comparison", state_comparison::COMPARE_INTERVAL, move || {
             let api = api.clone();
             async move {
                 let published = api.store.read();
@@ -62,7 +62,7 @@ impl Api {
                     published.state.members().map(|member| member.member_id).collect();
                 if members.len() > 1 {
                     let statuses = api.manager_statuses(&published.state).await;
-                    let leader = statuses.leader_status().map(|leader| leader.member);
+                    let leader = statuses.leader_status().map(|leader| leader.member_id);
                     api.state_comparison.record_digests(&statuses.digests(), leader, &members);
                 } else {
                     api.state_comparison.record_digests(&BTreeMap::new(), None, &members);
@@ -94,10 +94,10 @@ impl ManagerStatuses {
     pub fn leader(&self) -> Option<(MemberId, Vec<PeerProgress>, u64)> {
         let status = self.leader_status()?;
         let peer = |peer: &v1::PeerStatus| {
-            let v1::PeerStatus { member: id, matched, active } = *peer;
+            let v1::PeerStatus { member_id: id, matched, active } = *peer;
             PeerProgress { id, matched, active, silent: !active }
         };
-        Some((status.member, status.peers.iter().map(peer).collect(), status.applied))
+        Some((status.member_id, status.peers.iter().map(peer).collect(), status.applied))
     }
 
     /// The reported state digests by manager.
@@ -109,7 +109,7 @@ impl ManagerStatuses {
 
     fn leader_status(&self) -> Option<&v1::StatusResponse> {
         let leads =
-            self.replies.values().filter(|status| status.leader == status.member && status.member != 0);
+            self.replies.values().filter(|status| status.leader == status.member_id && status.member_id != 0);
         leads.max_by_key(|status| status.term)
     }
 
@@ -125,14 +125,14 @@ impl ManagerStatuses {
         };
         v1::Manager {
             id: member.manager_id.to_string(),
-            member: member.member_id,
+            member_id: member.member_id,
             name: member.name.to_string(),
             address: member.address.to_string(),
             version: member.version,
             created_at: member.created_at.0,
-            wanted: v1::Suffrage::from(member.desired_suffrage).into(),
+            desired_suffrage: v1::Suffrage::from(member.desired_suffrage).into(),
             suffrage: suffrage.map_or(v1::Suffrage::Unspecified, v1::Suffrage::from).into(),
-            leader: self.leader_status().is_some_and(|leader| leader.member == member.member_id),
+            leader: self.leader_status().is_some_and(|leader| leader.member_id == member.member_id),
             status: status.into(),
             applied: reply.map_or(0, |reply| reply.applied),
             warren_version: reply.map(|reply| reply.version.clone()).unwrap_or_default(),
@@ -147,7 +147,7 @@ impl ManagerStatuses {
     fn reason(&self, state: &State, member: &Member, suffrage: Option<Suffrage>) -> String {
         let replacement = state.members().find(|other| other.replaces == Some(member.member_id));
         let (waits, waits_for) = match self.leader_status() {
-            Some(leader) => (leader.waits.as_str(), leader.waits_for),
+            Some(leader) => (leader.wait_reason.as_str(), leader.wait_member_id),
             None => ("", 0),
         };
         let is_as_desired =
@@ -156,7 +156,7 @@ impl ManagerStatuses {
         if self.was_queried && !self.is_reachable(member.member_id) {
             reasons.push("no reply to the queried manager".to_owned());
         }
-        if let Some(held) = self.replies.get(&member.member_id).map(|reply| reply.held.as_str())
+        if let Some(held) = self.replies.get(&member.member_id).map(|reply| reply.write_stall.as_str())
             && !held.is_empty()
         {
             reasons.push(format!("log cannot be written: {held}"));
@@ -190,7 +190,7 @@ impl ManagerStatuses {
 
 /// The latest incarnation of the cluster that the manager knows if it is later than its own.
 fn later_incarnation(reply: Option<&v1::StatusResponse>) -> Option<u64> {
-    reply.map(|reply| reply.later_life).filter(|incarnation| *incarnation > 0)
+    reply.map(|reply| reply.later_incarnation).filter(|incarnation| *incarnation > 0)
 }
 
 fn current_suffrage(group: &ConfState, member: MemberId) -> Option<Suffrage> {

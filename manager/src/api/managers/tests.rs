@@ -10,7 +10,7 @@ fn valid_request() -> v1::JoinManagerRequest {
         certificate_request: CertificateRequest::create(&key).unwrap(),
         name: "m2".into(),
         address: "10.0.0.2:8080".into(),
-        level: 2,
+        feature_level: 2,
     }
 }
 
@@ -30,7 +30,7 @@ fn join_with_invalid_fields_names_each() {
         certificate_request: "y".into(),
         name: "_".into(),
         address: "nowhere".into(),
-        level: 0,
+        feature_level: 0,
     };
     let wrong = violation_paths(ManagerJoin::parse(wrong).err().unwrap());
     assert_eq!(wrong, ["token", "certificateRequest", "name", "address"]);
@@ -41,7 +41,7 @@ fn empty_update_is_rejected() {
     let request = |wanted: v1::Suffrage, address: &str| v1::UpdateManagerRequest {
         reference: "m1".into(),
         version: None,
-        wanted: wanted.into(),
+        desired_suffrage: wanted.into(),
         address: address.into(),
     };
     let both = ManagerUpdate::parse(&request(v1::Suffrage::Learner, "a:1")).unwrap();
@@ -51,7 +51,10 @@ fn empty_update_is_rejected() {
         ManagerUpdate::parse(&request(v1::Suffrage::Unspecified, "a:1")).unwrap().desired_suffrage.is_none()
     );
     let wrong = |request| violation_paths(ManagerUpdate::parse(&request).err().unwrap());
-    assert_eq!(wrong(request(v1::Suffrage::Unspecified, "")), ["wanted"]);
+    assert_eq!(wrong(request(v1::Suffrage::Unspecified, "")), ["desiredSuffrage"]);
     assert_eq!(wrong(request(v1::Suffrage::Unspecified, "a")), ["address"]);
-    assert_eq!(wrong(v1::UpdateManagerRequest { wanted: 9, ..request(v1::Suffrage::Voter, "") }), ["wanted"]);
+    assert_eq!(
+        wrong(v1::UpdateManagerRequest { desired_suffrage: 9, ..request(v1::Suffrage::Voter, "") }),
+        ["desiredSuffrage"]
+    );
 }

@@ -12,7 +12,7 @@ use crate::peers::member_directory::manager_id;
 
 /// Metadata of a forwarded call: the original caller as written by [`encode`]. It is ignored unless a manager
 /// sends it.
-pub const CALLER_METADATA: &str = "warren-caller";
+pub const CALLER_METADATA: &str = "warren-forwarded-caller";
 /// Reason of the rejection of a forwarded call without a caller.
 pub const CALLER_MISSING: &str = "CALLER_MISSING";
 

@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use tokio_stream::StreamExt;
 use warren_core::State;
 use warren_proto::v1;
-use warren_proto::v1::open::Purpose;
+use warren_proto::v1::open_stream::Purpose;
 use warren_proto::v1::stream_frame::Frame;
 use warren_types::{NodeId, NodeStatus, Volume, VolumeName};
 
@@ -72,7 +72,7 @@ impl Api {
                     });
                     sizes.extend(reported);
                 }
-                Some(Frame::Failed(why)) => return Err(why),
+                Some(Frame::Error(why)) => return Err(why),
                 Some(Frame::Done(_)) => return Ok(sizes),
                 Some(_) | None => {
                     return Err("the worker closed the stream before the end of its reply".into());
@@ -97,7 +97,7 @@ impl Api {
         let message = message.map_err(|status| status.message().to_owned())?;
         match message.and_then(|frame| frame.frame) {
             Some(Frame::Done(_)) => Ok(()),
-            Some(Frame::Failed(why)) => Err(why),
+            Some(Frame::Error(why)) => Err(why),
             Some(_) | None => Err("the worker closed the stream before the deletion was confirmed".into()),
         }
     }

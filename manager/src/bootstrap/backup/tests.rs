@@ -22,7 +22,7 @@ pub(in crate::bootstrap) struct BackupFixture {
 impl BackupFixture {
     pub fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let content_key = SecretObjectKey::create(&dir.path().join("content.key")).unwrap();
+        let secret_object_key = SecretObjectKey::create(&dir.path().join("secret-objects.key")).unwrap();
         let cluster = ClusterId(Id(1));
         let authority = CertificateAuthority::create(&cluster.to_string(), SystemTime::now()).unwrap();
         let secret = SecretObjectId(Id(9));
@@ -43,7 +43,7 @@ impl BackupFixture {
                 kind: SecretObjectKind::Secret,
                 name: "db".parse().unwrap(),
                 labels: Default::default(),
-                data: content_key.seal(secret, b"hunter2"),
+                data: secret_object_key.seal(secret, b"hunter2"),
                 at: AT,
             },
         ];
@@ -51,7 +51,7 @@ impl BackupFixture {
             let outcome = state.apply(1, index, command);
             assert!(matches!(outcome, warren_core::ApplyOutcome::Applied { .. }), "{outcome:?}");
         }
-        Self { authority, secret_object_key: content_key, state }
+        Self { authority, secret_object_key, state }
     }
 
     /// The same secret as in `backup`, which is sealed with a new nonce each time.

@@ -79,7 +79,7 @@ fn interrupted_init_resumes_as_same_manager() {
 fn missing_member_file_is_refused() {
     for file in [
         "ca.pem",
-        "content.key",
+        "secret-objects.key",
         "manager.pem",
         "admin.pem",
         "roots.pem",
@@ -100,7 +100,7 @@ fn missing_member_file_is_refused() {
         let key = PrivateKey::generate().unwrap();
         files::write_private(&dir.path().join(JOIN_KEY_FILE), key.pem().as_bytes()).unwrap();
         begin_init(dir.path()).unwrap();
-        let is_stored = !file.ends_with(".pem") && file != "content.key";
+        let is_stored = !file.ends_with(".pem") && file != "secret-objects.key";
         assert_eq!(read_status(dir.path()).is_err(), is_stored, "{file}");
     }
 }

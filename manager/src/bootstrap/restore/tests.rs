@@ -106,7 +106,7 @@ fn interrupted_restore_can_be_repeated() {
     std::fs::rename(&dir, &half).unwrap();
     assert!(matches!(member_identity::read_status(&dir).unwrap(), LocalMemberStatus::Unused));
     // And somewhere in between.
-    std::fs::remove_file(half.join("content.key")).unwrap();
+    std::fs::remove_file(half.join("secret-objects.key")).unwrap();
     restored(data.path(), &sample).unwrap();
     assert!(!half.exists());
     assert_eq!(stored(&dir).0.secret_objects().count(), 1);

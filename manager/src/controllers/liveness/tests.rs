@@ -89,7 +89,7 @@ impl ScriptedManager {
                 if age_ms == SILENT {
                     return std::future::pending().await;
                 }
-                Some(vec![v1::Contact { node_id: NODE.to_string(), session: 1, age_ms }])
+                Some(vec![v1::NodeContact { node_id: NODE.to_string(), session: 1, age_ms }])
             })
         })
     }

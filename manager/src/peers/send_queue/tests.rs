@@ -31,7 +31,7 @@ fn indexes(frame: &v1::RaftFrame) -> Vec<u64> {
 }
 
 fn open(mailbox: &SendQueue) -> RaftFrameStream {
-    mailbox.open(v1::PeerHello { member: 1, address: "a:1".into(), incarnation: 1 })
+    mailbox.open(v1::PeerHello { member_id: 1, address: "a:1".into(), incarnation: 1 })
 }
 
 #[tokio::test]
@@ -42,7 +42,7 @@ async fn queued_messages_share_frame_and_appends_keep_order() {
         mailbox.push(message(MessageKind::Append, index, 10)).unwrap();
     }
     mailbox.push(message(MessageKind::Vote, 9, 0)).unwrap();
-    assert_eq!(frames.next().await.unwrap().hello.unwrap().member, 1);
+    assert_eq!(frames.next().await.unwrap().hello.unwrap().member_id, 1);
     assert_eq!(indexes(&frames.next().await.unwrap()), [9, 1, 2, 3]);
 }
 

@@ -77,13 +77,13 @@ async fn managers_exchange_status() {
     let mut client = nodes[1].peers.client(1).unwrap();
     let status = client.status(v1::StatusRequest {}).await.unwrap().into_inner();
     let (applied, digest) = (world.state().applied().index, world.state().digest().value);
-    assert_eq!((status.member, status.leader, status.applied, status.digest), (1, 1, applied, digest));
-    assert!(client.contacts(v1::ContactsRequest { term: 1 }).await.is_ok());
-    let stale = client.contacts(v1::ContactsRequest { term: 0 }).await.unwrap_err();
+    assert_eq!((status.member_id, status.leader, status.applied, status.digest), (1, 1, applied, digest));
+    assert!(client.list_contacts(v1::ListContactsRequest { term: 1 }).await.is_ok());
+    let stale = client.list_contacts(v1::ListContactsRequest { term: 0 }).await.unwrap_err();
     assert_eq!(stale.code(), tonic::Code::FailedPrecondition);
     let alone = client.transfer_leadership(v1::TransferRequest { to: 2 }).await.unwrap_err();
     assert_eq!(alone.code(), tonic::Code::FailedPrecondition, "the group has no other voter");
-    assert!(client.heard(v1::HeardRequest::default()).await.is_ok());
+    assert!(client.list_node_reports(v1::ListNodeReportsRequest::default()).await.is_ok());
     assert!(nodes[1].peers.client(7).is_none());
 }
 
@@ -107,7 +107,7 @@ async fn excess_relays_are_refused() {
     assert_eq!(refused, RelayError::TooManyStreams(2));
     assert!(refused.to_string().contains("try again when some have ended"), "{refused}");
     let mut client = peers.client(2).unwrap();
-    let heard = client.heard(v1::HeardRequest::default());
+    let heard = client.list_node_reports(v1::ListNodeReportsRequest::default());
     tokio::time::timeout(TEST_TIMEOUT, heard).await.expect("there is room for it").unwrap();
     open.pop();
     assert!(peers.relay_channel(2).is_ok());

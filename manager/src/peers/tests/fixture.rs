@@ -91,15 +91,15 @@ impl SessionCalls for NoSessions {
     async fn list_node_reports(
         &self,
         _: MemberId,
-        _: v1::HeardRequest,
-    ) -> Result<v1::HeardResponse, tonic::Status> {
-        Ok(v1::HeardResponse::default())
+        _: v1::ListNodeReportsRequest,
+    ) -> Result<v1::ListNodeReportsResponse, tonic::Status> {
+        Ok(v1::ListNodeReportsResponse::default())
     }
 
     async fn watch_progress(
         &self,
         _: MemberId,
-        _: v1::ProgressRequest,
+        _: v1::WatchProgressRequest,
     ) -> Result<ProgressStream, tonic::Status> {
         Err(tonic::Status::not_found("there are no sessions"))
     }

@@ -52,12 +52,12 @@ async fn converse_in(
 ) -> Problem {
     let address = world.addresses[&node.peers.own_id()].to_string().parse().unwrap();
     let channel = world.dialer(shown).channel(&address, id(node.peers.own_id())).await.unwrap();
-    let hello = v1::PeerHello { member, address: "127.0.0.1:1".into(), incarnation };
+    let hello = v1::PeerHello { member_id: member, address: "127.0.0.1:1".into(), incarnation };
     let messages = messages.into_iter().map(codec::to_wire).collect();
     let frames =
         [v1::RaftFrame { hello: Some(hello), messages: Vec::new() }, v1::RaftFrame { hello: None, messages }];
     let frames = tokio_stream::iter(frames).chain(tokio_stream::pending());
-    let ended = tokio::time::timeout(TEST_TIMEOUT, PeersClient::new(channel).converse(frames)).await;
+    let ended = tokio::time::timeout(TEST_TIMEOUT, PeersClient::new(channel).stream_raft(frames)).await;
     Problem::from(&ended.expect("it is refused").unwrap_err())
 }
 
@@ -66,16 +66,20 @@ async fn member_id_of_other_certificate_is_rejected() {
     let (world, nodes) = PeersFixture::of(3).await;
     let hello = async |shown, member| converse(&world, &nodes[0], shown, member, Vec::new()).await;
     let problem = hello(2, 3).await;
-    assert_eq!((problem.code, problem.reason.as_str()), (Code::PermissionDenied, "IMPOSTOR"), "{problem}");
+    assert_eq!(
+        (problem.code, problem.reason.as_str()),
+        (Code::PermissionDenied, "MANAGER_ID_MISMATCH"),
+        "{problem}"
+    );
     let problem = hello(9, 2).await;
-    assert_eq!(problem.reason, "IMPOSTOR", "{problem}");
+    assert_eq!(problem.reason, "MANAGER_ID_MISMATCH", "{problem}");
     let says = async |text: Message| converse(&world, &nodes[0], 4, 4, vec![text]).await;
     let problem = says(message(2, 1, 1, 0)).await;
     assert_eq!(problem.code, Code::PermissionDenied, "{problem}");
     let problem = says(message(4, 3, 1, 0)).await;
     assert_eq!(
         (problem.code, problem.reason.as_str()),
-        (Code::FailedPrecondition, "MISDIRECTED"),
+        (Code::FailedPrecondition, "WRONG_RECEIVER"),
         "{problem}"
     );
     let odd = Message { kind: MessageKind::Snapshot, ..message(4, 1, 1, 0) };
@@ -142,7 +146,7 @@ async fn calls_of_non_member_are_rejected() {
         let channel = world.dialer(shown).channel(&address, id(1)).await.unwrap();
         let mut client = PeersClient::new(channel);
         let status: Result<_, Status> = client.status(v1::StatusRequest {}).await;
-        status.map(|status| status.into_inner().member).map_err(|status| Problem::from(&status).reason)
+        status.map(|status| status.into_inner().member_id).map_err(|status| Problem::from(&status).reason)
     };
     assert_eq!(call(2).await, Ok(1));
     assert_eq!(call(5).await, Err("MEMBER_UNKNOWN".to_owned()));
@@ -158,10 +162,10 @@ async fn snapshot_of_non_member_is_rejected() {
     let install = async |shown: MemberId, incarnation: u64, message: Message, size| {
         let channel = world.dialer(shown).channel(&address, id(1)).await.unwrap();
         let header =
-            v1::InstallHeader { message: Some(codec::to_wire(message)), size, incarnation, digest: 0 };
-        let first = v1::InstallFrame { header: Some(header), chunk: Bytes::new() };
+            v1::SnapshotHeader { message: Some(codec::to_wire(message)), size, incarnation, digest: 0 };
+        let first = v1::SnapshotFrame { header: Some(header), chunk: Bytes::new() };
         let frames = tokio_stream::iter([first]).chain(tokio_stream::pending());
-        let mut answers = PeersClient::new(channel).install(frames).await?.into_inner();
+        let mut answers = PeersClient::new(channel).install_snapshot(frames).await?.into_inner();
         answers.message().await.map(|answer| answer.map(|answer| answer.offset))
     };
     assert_eq!(install(2, 1, snapshot(2, 1, 9), 5).await.unwrap(), Some(0));
@@ -201,10 +205,14 @@ async fn incarnations_exchange_no_messages() {
         assert_eq!(heard.reason, INCARNATION_SUPERSEDED, "{heard}");
     }
     let later = converse_in(&world, &nodes[0], (1, 1, 3), Vec::new()).await;
-    assert_eq!(later.reason, "OTHER_LIFE", "{later}");
+    assert_eq!(later.reason, "OTHER_INCARNATION", "{later}");
     // The manager of the new incarnation dials those it knew: they reject its messages.
     let heard = converse_in(&world, &nodes[2], (1, 1, 2), vec![message(1, 3, 1, 0)]).await;
-    assert_eq!((heard.code, heard.reason.as_str()), (Code::FailedPrecondition, "OTHER_LIFE"), "{heard}");
+    assert_eq!(
+        (heard.code, heard.reason.as_str()),
+        (Code::FailedPrecondition, "OTHER_INCARNATION"),
+        "{heard}"
+    );
     let end = tokio::time::timeout(TEST_TIMEOUT, nodes[2].peers.wait_removed()).await.unwrap();
     assert_eq!(end, RemovalReason::Superseded { own: 1, life: 2 }, "whoever says so");
     // None of the messages were received.
@@ -216,12 +224,12 @@ async fn incarnations_exchange_no_messages() {
         let node = &mut nodes[node];
         let address = world.addresses[&own].to_string().parse().unwrap();
         let channel = world.dialer(from).channel(&address, id(own)).await.unwrap();
-        let hello = v1::PeerHello { member: from, address: "127.0.0.1:1".into(), incarnation: life };
+        let hello = v1::PeerHello { member_id: from, address: "127.0.0.1:1".into(), incarnation: life };
         let frame = v1::RaftFrame { hello: Some(hello), messages: Vec::new() };
         let said = v1::RaftFrame { hello: None, messages: vec![codec::to_wire(marker.clone())] };
         let frames = tokio_stream::iter([frame, said]).chain(tokio_stream::pending());
         let mut client = PeersClient::new(channel);
-        let talking = client.converse(frames);
+        let talking = client.stream_raft(frames);
         tokio::select! {
             heard = node.message() => assert_eq!(heard, marker),
             ended = talking => panic!("{ended:?}"),
@@ -330,17 +338,18 @@ async fn departed_manager_is_always_rejected() {
             assert!(heard.message.contains("join again with a token"), "{heard}");
         }
         let mut client = PeersClient::new(world.dialer(2).channel(&address, id(1)).await.unwrap());
-        let header = v1::InstallHeader {
+        let header = v1::SnapshotHeader {
             message: Some(codec::to_wire(snapshot(9_000, 1, 9))),
             size: 5,
             incarnation: 1,
             digest: 0,
         };
-        let first = v1::InstallFrame { header: Some(header), chunk: Bytes::new() };
+        let first = v1::SnapshotFrame { header: Some(header), chunk: Bytes::new() };
         let frames = tokio_stream::iter([first]).chain(tokio_stream::pending());
-        let install = client.install(frames).await.map(|_| ()).unwrap_err();
+        let install = client.install_snapshot(frames).await.map(|_| ()).unwrap_err();
         let status = client.status(v1::StatusRequest {}).await.map(|_| ()).unwrap_err();
-        let forward = client.forward(v1::ForwardRequest::default()).await.map(|_| ()).unwrap_err();
+        let forward =
+            client.forward_proposals(v1::ForwardProposalsRequest::default()).await.map(|_| ()).unwrap_err();
         for status in [install, status, forward] {
             assert_eq!(Problem::from(&status).reason, wanted, "{status}");
         }

@@ -46,7 +46,7 @@ pub fn write_backup(manifest: &BackupManifest, state: &State, out: &mut dyn Writ
     let mut stored = v1::BackupManifest {
         cluster_id: manifest.cluster.clone(),
         authority: manifest.authority.clone(),
-        content_key: manifest.secret_object_key.clone(),
+        secret_object_key: manifest.secret_object_key.clone(),
         warren_version: manifest.version.clone(),
         created_at: manifest.created_at.0,
         manager_name: manifest.manager_name.clone(),
@@ -54,7 +54,7 @@ pub fn write_backup(manifest: &BackupManifest, state: &State, out: &mut dyn Writ
     };
     let mut bytes = stored.encode_length_delimited_to_vec();
     let written = out.write_all(&bytes);
-    for secret in [&mut stored.authority, &mut stored.content_key] {
+    for secret in [&mut stored.authority, &mut stored.secret_object_key] {
         secret.zeroize();
     }
     bytes.zeroize();
@@ -76,7 +76,14 @@ pub fn read_backup(bytes: &[u8]) -> Result<(BackupManifest, State), CodecError> 
     if !same {
         return Err(CodecError::UnknownRecord(BACKUP));
     }
-    let v1::BackupManifest { cluster_id, authority, content_key, warren_version, created_at, .. } = stored;
+    let v1::BackupManifest {
+        cluster_id,
+        authority,
+        secret_object_key: content_key,
+        warren_version,
+        created_at,
+        ..
+    } = stored;
     let v1::BackupManifest { manager_name, manager_only, .. } = stored;
     let (cluster, version, created_at) = (cluster_id, warren_version, Timestamp(created_at));
     let manifest = BackupManifest {

@@ -53,7 +53,7 @@ pub fn write_snapshot(state: &State, out: &mut dyn Write) -> io::Result<()> {
     parts
         .secret_objects
         .iter()
-        .try_for_each(|content| put(Record::Content(stored_secret_object(content))))?;
+        .try_for_each(|content| put(Record::SecretObject(stored_secret_object(content))))?;
     parts.volumes.iter().try_for_each(|volume| put(Record::Volume(stored_volume(volume))))?;
     parts.members.iter().try_for_each(|member| put(Record::Member(stored_member(member))))
 }
@@ -133,9 +133,9 @@ impl SnapshotReader {
                 parts.tokens.push(Arc::new(token));
                 taken
             }
-            Record::Content(stored) => {
+            Record::SecretObject(stored) => {
                 let content = secret_object(stored)?;
-                let taken = Record::Content(stored_secret_object(&content));
+                let taken = Record::SecretObject(stored_secret_object(&content));
                 parts.secret_objects.push(Arc::new(content));
                 taken
             }
@@ -157,15 +157,15 @@ impl SnapshotReader {
 
 fn stored_cluster(parts: &StateParts) -> v1::StoredCluster {
     let mut stored = v1::StoredCluster {
-        level: parts.feature_level,
+        feature_level: parts.feature_level,
         applied_term: parts.applied.term,
         applied_index: parts.applied.index,
         last_timestamp: parts.clock.0,
-        subnets: parts.allocated_subnets,
+        allocated_subnets: parts.allocated_subnets,
         digest: parts.digest,
-        next_member: parts.next_member_id,
+        next_member_id: parts.next_member_id,
         removed_nodes: parts.removed_nodes.iter().map(|(node, index)| (node.to_string(), *index)).collect(),
-        departed: parts.departed_managers.iter().map(stored_departed).collect(),
+        departed_managers: parts.departed_managers.iter().map(stored_departed).collect(),
         ..v1::StoredCluster::default()
     };
     if let Some(cluster) = &parts.cluster {
@@ -175,7 +175,7 @@ fn stored_cluster(parts: &StateParts) -> v1::StoredCluster {
         stored.ranges = cluster.ranges.iter().map(ToString::to_string).collect();
         stored.node_prefix = cluster.node_prefix.into();
         stored.node_down_after_ms = u64::try_from(cluster.node_down_after.as_millis()).unwrap_or(u64::MAX);
-        stored.history = cluster.task_history_limit;
+        stored.task_history_limit = cluster.task_history_limit;
     }
     stored
 }
@@ -192,19 +192,19 @@ fn parts(stored: v1::StoredCluster) -> Result<StateParts, Violations> {
             ranges: parse_all("cluster.ranges", &stored.ranges)?,
             node_prefix: prefix.map_err(|why| Violation::new("cluster.nodePrefix", why))?,
             node_down_after: Duration::from_millis(stored.node_down_after_ms),
-            task_history_limit: stored.history,
+            task_history_limit: stored.task_history_limit,
         }))
     };
     let removed = |(node, index): (&String, &u64)| Ok((parse("cluster.removedNodes", node)?, *index));
     let removed_nodes = stored.removed_nodes.iter().map(removed).collect::<Result<_, Violations>>()?;
-    let departed = stored.departed.iter().map(departed).collect::<Result<_, Violations>>()?;
+    let departed = stored.departed_managers.iter().map(departed).collect::<Result<_, Violations>>()?;
     Ok(StateParts {
         applied: AppliedIndex { term: stored.applied_term, index: stored.applied_index },
         clock: timestamp(stored.last_timestamp),
-        feature_level: stored.level,
+        feature_level: stored.feature_level,
         digest: stored.digest,
         cluster,
-        allocated_subnets: stored.subnets,
+        allocated_subnets: stored.allocated_subnets,
         services: Vec::new(),
         nodes: Vec::new(),
         tasks: Vec::new(),
@@ -212,7 +212,7 @@ fn parts(stored: v1::StoredCluster) -> Result<StateParts, Violations> {
         secret_objects: Vec::new(),
         volumes: Vec::new(),
         members: Vec::new(),
-        next_member_id: stored.next_member,
+        next_member_id: stored.next_member_id,
         removed_nodes,
         departed_managers: departed,
     })

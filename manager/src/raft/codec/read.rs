@@ -19,7 +19,7 @@ pub(super) fn command(wire: Wire) -> Result<Command, Violations> {
         Wire::CreateCluster(w) => Command::CreateCluster {
             id: parse("id", &w.id)?,
             ranges: parse_all("ranges", &w.ranges)?,
-            feature_level: w.level,
+            feature_level: w.feature_level,
             at: timestamp(w.at),
         },
         Wire::CreateService(w) => {
@@ -44,7 +44,7 @@ pub(super) fn command(wire: Wire) -> Result<Command, Violations> {
         }
         Wire::CreateTasks(w) => create_tasks(w)?,
         Wire::AssignTasks(w) => assign_tasks(w)?,
-        Wire::SetDesired(w) => {
+        Wire::SetDesiredTaskState(w) => {
             let (tasks, desired) = (parse_all("taskIds", &w.task_ids)?, desired_task_state(w.desired)?);
             Command::SetDesiredTaskState { term: w.term, tasks, desired, at: timestamp(w.at) }
         }
@@ -56,7 +56,7 @@ pub(super) fn command(wire: Wire) -> Result<Command, Violations> {
             let (node, status) = (parse("nodeId", &w.node_id)?, node_status(w.status)?);
             Command::SetNodeStatus { term: w.term, node, session: w.session, status, at: timestamp(w.at) }
         }
-        Wire::RaiseLevel(w) => Command::RaiseFeatureLevel { term: w.term, level: w.level },
+        Wire::RaiseFeatureLevel(w) => Command::RaiseFeatureLevel { term: w.term, level: w.feature_level },
         Wire::RegisterNode(w) => {
             let description: NodeDescription = required("description", w.description)?.try_into()?;
             let (id, name, role) = (parse("id", &w.id)?, parse("name", &w.name)?, node_role(w.role)?);
@@ -76,13 +76,13 @@ pub(super) fn command(wire: Wire) -> Result<Command, Violations> {
         Wire::JoinNode(w) => join_node(w)?,
         Wire::OpenSession(w) => {
             let description = required("description", w.description)?.try_into()?;
-            let (node, manager) = (parse("nodeId", &w.node_id)?, w.member);
+            let (node, manager) = (parse("nodeId", &w.node_id)?, w.manager_member_id);
             Command::OpenSession { node, description, manager, at: timestamp(w.at) }
         }
         Wire::ReportTasks(w) => report_tasks(w)?,
-        Wire::CreateContent(w) => create_secret_object(w)?,
-        Wire::UpdateContent(w) => {
-            let content = sealed_version(required("content", w.content)?)?;
+        Wire::CreateSecretObject(w) => create_secret_object(w)?,
+        Wire::UpdateSecretObject(w) => {
+            let content = sealed_version(required("data", w.data)?)?;
             Command::UpdateSecretObject {
                 id: parse("id", &w.id)?,
                 version: w.version,
@@ -90,7 +90,7 @@ pub(super) fn command(wire: Wire) -> Result<Command, Violations> {
                 at: timestamp(w.at),
             }
         }
-        Wire::RemoveContent(w) => {
+        Wire::RemoveSecretObject(w) => {
             Command::RemoveSecretObject { id: parse("id", &w.id)?, at: timestamp(w.at) }
         }
         Wire::CreateVolume(w) => create_volume(w)?,
@@ -105,17 +105,17 @@ pub(super) fn command(wire: Wire) -> Result<Command, Violations> {
         Wire::RegisterMember(w) => register_member(w)?,
         Wire::JoinManager(w) => join_manager(w)?,
         Wire::UpdateMember(w) => {
-            let (wanted, address) = (suffrage(w.wanted)?, parse_optional("address", &w.address)?);
+            let (wanted, address) = (suffrage(w.desired_suffrage)?, parse_optional("address", &w.address)?);
             Command::UpdateMember {
-                member: w.member,
+                member: w.member_id,
                 version: w.version,
                 desired_suffrage: wanted,
                 address,
                 at: timestamp(w.at),
             }
         }
-        Wire::RemoveMember(w) => Command::RemoveMember { member: w.member, at: timestamp(w.at) },
-        Wire::DeleteMember(w) => Command::DeleteMember { term: w.term, member: w.member },
+        Wire::RemoveMember(w) => Command::RemoveMember { member: w.member_id, at: timestamp(w.at) },
+        Wire::DeleteMember(w) => Command::DeleteMember { term: w.term, member: w.member_id },
     })
 }
 
@@ -184,13 +184,13 @@ fn report_tasks(w: v1::ReportTasks) -> Result<Command, Violations> {
     Ok(Command::ReportTasks { node, session: w.session, reports, at: timestamp(w.at) })
 }
 
-fn create_secret_object(w: v1::CreateContent) -> Result<Command, Violations> {
+fn create_secret_object(w: v1::CreateSecretObject) -> Result<Command, Violations> {
     Ok(Command::CreateSecretObject {
         id: parse("id", &w.id)?,
         kind: secret_object_kind(w.kind)?,
         name: parse("name", &w.name)?,
         labels: w.labels,
-        data: sealed_version(required("content", w.content)?)?,
+        data: sealed_version(required("data", w.data)?)?,
         at: timestamp(w.at),
     })
 }
@@ -209,11 +209,11 @@ fn create_volume(w: v1::CreateVolume) -> Result<Command, Violations> {
 
 fn register_member(w: v1::RegisterMember) -> Result<Command, Violations> {
     Ok(Command::RegisterMember {
-        member: w.member,
+        member: w.member_id,
         id: parse("id", &w.id)?,
         name: parse("name", &w.name)?,
         address: parse("address", &w.address)?,
-        level: w.level,
+        level: w.feature_level,
         at: timestamp(w.at),
     })
 }
@@ -224,7 +224,7 @@ fn join_manager(w: v1::JoinManager) -> Result<Command, Violations> {
         id: parse("id", &w.id)?,
         name: parse("name", &w.name)?,
         address: parse("address", &w.address)?,
-        level: w.level,
+        level: w.feature_level,
         at: timestamp(w.at),
     })
 }

@@ -77,13 +77,13 @@ fn unknown_command_field_is_refused() {
 
 #[test]
 fn unknown_enum_value_is_refused() {
-    let scale = v1::SetDesired { term: 1, task_ids: vec![], desired: 700, at: 1 };
+    let scale = v1::SetDesiredTaskState { term: 1, task_ids: vec![], desired: 700, at: 1 };
     let status = v1::SetNodeStatus { status: 3, node_id: "0".repeat(25), ..Default::default() };
     let report = v1::TaskReport { task_id: format!("{}-1", "0".repeat(25)), state: 9, ..Default::default() };
     let report = v1::ReportTasks { node_id: "0".repeat(25), reports: vec![report], ..Default::default() };
     use v1::command::Command as Wire;
     for (wire, wanted) in [
-        (Wire::SetDesired(scale), "value 700 is not known to this version"),
+        (Wire::SetDesiredTaskState(scale), "value 700 is not known to this version"),
         (Wire::SetNodeStatus(status), "value 3 is not known to this version"),
         (Wire::ReportTasks(report), "state: value 9 is not known to this version"),
     ] {

@@ -14,12 +14,12 @@ pub(super) fn command(command: &Command) -> Wire {
             Wire::CreateCluster(v1::CreateCluster {
                 id: id.to_string(),
                 ranges: ranges.iter().map(ToString::to_string).collect(),
-                level: *level,
+                feature_level: *level,
                 at: at.0,
             })
         }
         Command::RaiseFeatureLevel { term, level } => {
-            Wire::RaiseLevel(v1::RaiseLevel { term: *term, level: *level })
+            Wire::RaiseFeatureLevel(v1::RaiseFeatureLevel { term: *term, feature_level: *level })
         }
         Command::CreateService { .. }
         | Command::ScaleService { .. }
@@ -102,12 +102,14 @@ fn task(command: &Command) -> Wire {
             placements: placements.iter().map(placement).collect(),
             at: at.0,
         }),
-        Command::SetDesiredTaskState { term, tasks, desired, at } => Wire::SetDesired(v1::SetDesired {
-            term: *term,
-            task_ids: texts(tasks),
-            desired: v1::Desired::from(*desired).into(),
-            at: at.0,
-        }),
+        Command::SetDesiredTaskState { term, tasks, desired, at } => {
+            Wire::SetDesiredTaskState(v1::SetDesiredTaskState {
+                term: *term,
+                task_ids: texts(tasks),
+                desired: v1::DesiredTaskState::from(*desired).into(),
+                at: at.0,
+            })
+        }
         Command::DeleteTasks { term, tasks } => {
             Wire::DeleteTasks(v1::DeleteTasks { term: *term, task_ids: texts(tasks) })
         }
@@ -163,7 +165,7 @@ fn node(command: &Command) -> Wire {
         Command::OpenSession { node, description, manager, at } => Wire::OpenSession(v1::OpenSession {
             node_id: node.to_string(),
             description: Some(description.into()),
-            member: *manager,
+            manager_member_id: *manager,
             at: at.0,
         }),
         other => unreachable!("sorted by `command`: {other:?}"),
@@ -202,23 +204,25 @@ fn token(command: &Command) -> Wire {
 fn secret_object(command: &Command) -> Wire {
     match command {
         Command::CreateSecretObject { id, kind, name, labels, data: content, at } => {
-            Wire::CreateContent(v1::CreateContent {
+            Wire::CreateSecretObject(v1::CreateSecretObject {
                 id: id.to_string(),
-                kind: v1::ContentKind::from(*kind).into(),
+                kind: v1::SecretObjectKind::from(*kind).into(),
                 name: name.to_string(),
                 labels: labels.clone(),
-                content: Some(stored_sealed_version(content)),
+                data: Some(stored_sealed_version(content)),
                 at: at.0,
             })
         }
-        Command::UpdateSecretObject { id, version, content, at } => Wire::UpdateContent(v1::UpdateContent {
-            id: id.to_string(),
-            version: *version,
-            content: Some(stored_sealed_version(content)),
-            at: at.0,
-        }),
+        Command::UpdateSecretObject { id, version, content, at } => {
+            Wire::UpdateSecretObject(v1::UpdateSecretObject {
+                id: id.to_string(),
+                version: *version,
+                data: Some(stored_sealed_version(content)),
+                at: at.0,
+            })
+        }
         Command::RemoveSecretObject { id, at } => {
-            Wire::RemoveContent(v1::RemoveContent { id: id.to_string(), at: at.0 })
+            Wire::RemoveSecretObject(v1::RemoveSecretObject { id: id.to_string(), at: at.0 })
         }
         other => unreachable!("sorted by `command`: {other:?}"),
     }
@@ -251,11 +255,11 @@ fn member(command: &Command) -> Wire {
     match command {
         Command::RegisterMember { member, id, name, address, level, at } => {
             Wire::RegisterMember(v1::RegisterMember {
-                member: *member,
+                member_id: *member,
                 id: id.to_string(),
                 name: name.to_string(),
                 address: address.to_string(),
-                level: *level,
+                feature_level: *level,
                 at: at.0,
             })
         }
@@ -264,20 +268,26 @@ fn member(command: &Command) -> Wire {
             id: id.to_string(),
             name: name.to_string(),
             address: address.to_string(),
-            level: *level,
+            feature_level: *level,
             at: at.0,
         }),
         Command::UpdateMember { member, version, desired_suffrage: wanted, address, at } => {
             let wanted = wanted.map_or(v1::Suffrage::Unspecified, v1::Suffrage::from);
             let address = address.as_ref().map(ToString::to_string).unwrap_or_default();
             let (member, version, wanted) = (*member, *version, wanted.into());
-            Wire::UpdateMember(v1::UpdateMember { member, version, wanted, address, at: at.0 })
+            Wire::UpdateMember(v1::UpdateMember {
+                member_id: member,
+                version,
+                desired_suffrage: wanted,
+                address,
+                at: at.0,
+            })
         }
         Command::RemoveMember { member, at } => {
-            Wire::RemoveMember(v1::RemoveMember { member: *member, at: at.0 })
+            Wire::RemoveMember(v1::RemoveMember { member_id: *member, at: at.0 })
         }
         Command::DeleteMember { term, member } => {
-            Wire::DeleteMember(v1::DeleteMember { term: *term, member: *member })
+            Wire::DeleteMember(v1::DeleteMember { term: *term, member_id: *member })
         }
         other => unreachable!("sorted by `command`: {other:?}"),
     }
@@ -295,7 +305,7 @@ fn new_task(new: &NewTask) -> v1::NewTask {
     v1::NewTask {
         slot: new.slot,
         not_before: new.not_before.map(|at| at.0),
-        desired: v1::Desired::from(new.desired).into(),
+        desired: v1::DesiredTaskState::from(new.desired).into(),
         replaces: new.replaces,
         bound_to: new.bound_to.map(|node| node.to_string()).unwrap_or_default(),
     }

@@ -5,7 +5,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Code;
 use tonic::codec::{EncodeBody, SingleMessageCompressionOverride};
 use warren_proto::v1::manager_frame::Frame as Outgoing;
-use warren_proto::v1::{AssignmentDiff, SyncCurrent};
+use warren_proto::v1::{AssignmentCurrent, AssignmentDiff};
 
 use super::*;
 
@@ -18,7 +18,7 @@ fn long(bytes: usize) -> ManagerFrame {
 }
 
 fn short(at: u64) -> ManagerFrame {
-    ManagerFrame { frame: Some(Outgoing::Current(SyncCurrent { at })) }
+    ManagerFrame { frame: Some(Outgoing::Current(AssignmentCurrent { sent_at: at })) }
 }
 
 fn ours(stream: ReceiverStream<FrameResult>) -> impl Body<Data = Bytes, Error = Status> {

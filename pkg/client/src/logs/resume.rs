@@ -58,7 +58,7 @@ impl LogPositions {
         let position = self.0.entry(entry.task_id.clone()).or_default();
         match &entry.entry {
             None => true,
-            Some(Entry::Trouble(trouble)) => position.accept_warning(trouble),
+            Some(Entry::GapReason(trouble)) => position.accept_warning(trouble),
             Some(Entry::Line(line)) => position.accept_line(line.at_ns),
         }
     }
@@ -108,7 +108,11 @@ mod tests {
     }
 
     fn trouble(task: &str, text: &str) -> v1::LogEntry {
-        v1::LogEntry { task_id: task.into(), entry: Some(Entry::Trouble(text.into())), ..Default::default() }
+        v1::LogEntry {
+            task_id: task.into(),
+            entry: Some(Entry::GapReason(text.into())),
+            ..Default::default()
+        }
     }
 
     #[test]

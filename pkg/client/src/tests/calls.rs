@@ -22,7 +22,7 @@ async fn a_manager_that_is_unavailable_for_a_moment_is_asked_again() {
 
 #[tokio::test]
 async fn last_manager_error_is_returned_after_retries() {
-    let problem = Problem::new(Code::Unavailable, "DISK_FAILS", "the log cannot be written");
+    let problem = Problem::new(Code::Unavailable, "DISK_FAILED", "the log cannot be written");
     let gone = std::iter::repeat_with(|| Status::from(problem.clone())).take(100);
     let manager = ScriptedApiServer::new(FakeScript { gets: gone.collect(), ..FakeScript::default() });
     let (target, _serving) = manager.serve_socket();

@@ -186,7 +186,7 @@ impl v1::services_server::Services for ScriptedApiServer {
     async fn get(&self, request: Request<v1::Reference>) -> Result<Response<v1::Service>, Status> {
         let mut script = self.0.lock().unwrap();
         script.stale +=
-            usize::from(request.metadata().get("warren-stale").is_some_and(|value| value == "true"));
+            usize::from(request.metadata().get("warren-allow-stale").is_some_and(|value| value == "true"));
         let seen = request
             .metadata()
             .get(INCARNATION)
@@ -200,7 +200,7 @@ impl v1::services_server::Services for ScriptedApiServer {
             script.gets.pop_front().map_or_else(|| Ok(Response::new(service(&reference))), Err)?;
         answer.metadata_mut().insert(INCARNATION, script.incarnation.into());
         if !script.managers.is_empty() {
-            answer.metadata_mut().insert("warren-managers", script.managers.parse().unwrap());
+            answer.metadata_mut().insert("warren-manager-addresses", script.managers.parse().unwrap());
         }
         Ok(answer)
     }
@@ -248,7 +248,10 @@ impl v1::services_server::Services for ScriptedApiServer {
         self.write(format!("{reference} {version:?} {revision:?}")).await
     }
 
-    async fn history(&self, _: Request<v1::Reference>) -> Result<Response<v1::HistoryResponse>, Status> {
+    async fn list_revisions(
+        &self,
+        _: Request<v1::Reference>,
+    ) -> Result<Response<v1::ListRevisionsResponse>, Status> {
         Err(Status::unimplemented("not in the script"))
     }
 }
@@ -308,7 +311,10 @@ impl v1::cluster_server::Cluster for ScriptedApiServer {
         }
     }
 
-    async fn loops(&self, _: Request<v1::LoopsRequest>) -> Result<Response<v1::LoopsResponse>, Status> {
+    async fn list_background_tasks(
+        &self,
+        _: Request<v1::ListBackgroundTasksRequest>,
+    ) -> Result<Response<v1::ListBackgroundTasksResponse>, Status> {
         Err(Status::unimplemented("not in the script"))
     }
 }
@@ -370,7 +376,7 @@ async fn receive_archive(
             Err(_) => break,
         }
     }
-    let event = Some(v1::import_progress::Event::Done(v1::Done {}));
+    let event = Some(v1::import_progress::Event::Done(v1::NodeDone {}));
     // A client that gave up does not hear it.
     let _ = sender.send(Ok(v1::ImportProgress { node: "n1".into(), event })).await;
     if let Some(over) = script.lock().unwrap().import_ended.take() {

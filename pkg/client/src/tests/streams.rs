@@ -63,7 +63,7 @@ async fn broken_watch_resumes_at_its_index() {
 
 #[tokio::test]
 async fn watch_skips_lagging_manager() {
-    let lags = Problem::new(Code::Unavailable, "BEHIND", "entry 23207 is not applied here");
+    let lags = Problem::new(Code::Unavailable, "MANAGER_BEHIND", "entry 23207 is not applied here");
     let watches = [
         vec![resync(23_000), changed(23_207, "a")],
         vec![Err(lags.into())],
@@ -124,7 +124,7 @@ async fn an_archive_arrives_whole() {
     let sent = io::Cursor::new(archive.clone());
     let mut import = client.images().import(vec!["n1".into()], sent).await.unwrap();
     let told = import.next().await.unwrap().unwrap();
-    assert_eq!(told.event, Some(v1::import_progress::Event::Done(v1::Done {})));
+    assert_eq!(told.event, Some(v1::import_progress::Event::Done(v1::NodeDone {})));
     assert_eq!(import.next().await.unwrap(), None);
     let script = manager.0.lock().unwrap();
     assert!(script.archive == archive && script.archive_ended);

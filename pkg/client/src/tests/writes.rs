@@ -59,7 +59,7 @@ async fn refusal_after_unanswered_attempt_is_indeterminate() {
             conflict(),
             problem(Code::AlreadyExists, "CHANGED_SINCE_CREATED"),
             problem(Code::AlreadyExists, "ALREADY_EXISTS"),
-            problem(Code::FailedPrecondition, "REMOVING"),
+            problem(Code::FailedPrecondition, "SERVICE_REMOVING"),
         ] {
             let writes = [Err(first.clone()), Err(refusal.clone())].into();
             let (client, manager, _serving) = asking(FakeScript { writes, ..FakeScript::default() }).await;
@@ -80,8 +80,8 @@ async fn attempt_that_a_manager_says_did_nothing_leaves_no_doubt() {
     for (code, said) in [
         (Code::Unavailable, "NO_LEADER"),
         (Code::Unavailable, "NOT_LEADER"),
-        (Code::Unavailable, "STOPPING"),
-        (Code::Unavailable, "DISK_FAILS"),
+        (Code::Unavailable, "MANAGER_STOPPING"),
+        (Code::Unavailable, "DISK_FAILED"),
         (Code::ResourceExhausted, "BUSY"),
     ] {
         let writes = [Err(problem(code, said)), Err(conflict())].into();

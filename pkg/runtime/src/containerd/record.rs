@@ -18,7 +18,7 @@ const RUNTIME: &str = "io.containerd.runc.v2";
 pub(super) const TASK: &str = "warren.task";
 pub(super) const ATTEMPT: &str = "warren.attempt";
 const SPEC_HASH: &str = "warren.spec-hash";
-pub(super) const ATTEMPT_HISTORY: &str = "warren.ledger";
+pub(super) const ATTEMPT_HISTORY: &str = "warren.attempt-history";
 const STOP_SIGNAL: &str = "warren.stop-signal";
 pub(super) const ASSIGNMENT: &str = "warren.assignment";
 /// Label of a [`placeholder_record`], so that a later sweep finds it after a crash.

@@ -5,14 +5,14 @@ use warren_types::Id;
 
 use super::*;
 
-const KEY_LINE: &str = include_str!("golden/content.key.1");
+const KEY_LINE: &str = include_str!("golden/secret-objects.key.1");
 const SEALED: &[u8] = include_bytes!("golden/sealed.1");
 const ID: SecretObjectId = SecretObjectId(Id(7));
 const TEXT: &[u8] = b"what is sealed";
 
 fn golden() -> (tempfile::TempDir, SecretObjectKey) {
     let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("content.key");
+    let path = dir.path().join("secret-objects.key");
     crate::files::write_private(&path, KEY_LINE.as_bytes()).unwrap();
     let key = SecretObjectKey::load(&path).unwrap().unwrap();
     (dir, key)
@@ -32,7 +32,7 @@ fn earlier_format_opens() {
 #[test]
 fn a_key_is_made_once_and_read_again() {
     let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("content.key");
+    let path = dir.path().join("secret-objects.key");
     assert!(SecretObjectKey::load(&path).unwrap().is_none());
     let made = SecretObjectKey::create(&path).unwrap();
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o600);
@@ -46,21 +46,21 @@ fn a_key_is_made_once_and_read_again() {
 #[test]
 fn a_file_that_is_not_the_key_is_refused_and_kept() {
     let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("content.key");
-    let member = KEY_LINE.replace("content", "member");
+    let path = dir.path().join("secret-objects.key");
+    let member = KEY_LINE.replace("secret-object", "member");
     let other_digit = KEY_LINE.replacen(" 1 1", " 1 2", 1);
     let newer = KEY_LINE.replace(" 1 ", " 9 ");
     for (text, wanted) in [
-        ("", "does not begin with `warren-content-key`"),
+        ("", "does not begin with `warren-secret-object-key`"),
         (member.as_str(), "does not begin with"),
         (other_digit.as_str(), "do not match"),
         (newer.as_str(), "has format version 9"),
-        (&KEY_LINE[..60], "wanted a key"),
+        (&KEY_LINE[..66], "wanted a key"),
     ] {
         crate::files::write_private(&path, text.as_bytes()).unwrap();
         let error = SecretObjectKey::load(&path).unwrap_err().to_string();
         assert!(error.contains(wanted), "{error}");
-        assert!(!error.contains(&KEY_LINE[21..40]), "the key is not shown: {error}");
+        assert!(!error.contains(&KEY_LINE[27..46]), "the key is not shown: {error}");
         assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
     }
     crate::files::write_private(&path, KEY_LINE.as_bytes()).unwrap();
@@ -74,7 +74,7 @@ fn debug_shows_no_key_or_plaintext() {
     let (_dir, key) = golden();
     let sealed = key.seal(ID, TEXT);
     let shown = format!("{key:?} {sealed:?}");
-    assert!(!shown.contains(&KEY_LINE[21..40]) && !shown.contains("what is sealed"), "{shown}");
+    assert!(!shown.contains(&KEY_LINE[27..46]) && !shown.contains("what is sealed"), "{shown}");
     assert!(!sealed.sealed.windows(4).any(|window| window == b"what"));
 }
 
@@ -83,7 +83,7 @@ fn modified_ciphertext_does_not_open() {
     let (_dir, key) = golden();
     let (_other_dir, other) = {
         let dir = tempfile::tempdir().unwrap();
-        let key = SecretObjectKey::create(&dir.path().join("content.key")).unwrap();
+        let key = SecretObjectKey::create(&dir.path().join("secret-objects.key")).unwrap();
         (dir, key)
     };
     let sealed = key.seal(ID, TEXT);
@@ -125,6 +125,7 @@ fn another_manager_gets_the_same_key() {
     let stored = SecretObjectKey::load(&path).unwrap().unwrap();
     assert_eq!(stored.open(ID, &key.seal(ID, TEXT)).unwrap().as_slice(), TEXT);
     let damaged =
-        SecretObjectKey::parse(std::path::Path::new("the answer"), "warren-content-key 1 x y").unwrap_err();
+        SecretObjectKey::parse(std::path::Path::new("the answer"), "warren-secret-object-key 1 x y")
+            .unwrap_err();
     assert!(damaged.to_string().starts_with("the answer is damaged"), "{damaged}");
 }

@@ -199,7 +199,7 @@ impl FakeWorker {
             let frame = tokio::select! {
                 frame = inbound.message() => frame?.context("the manager ended it")?.frame,
                 _ = sync.tick() => {
-                    send(&frames, ToManager::Sync(v1::Sync { version: *has })).await?;
+                    send(&frames, ToManager::Sync(v1::SyncRequest { version: *has })).await?;
                     continue;
                 }
                 _ = heartbeat.tick() => {
@@ -229,7 +229,8 @@ impl FakeWorker {
                 tasks.iter().filter_map(|task| report(task, &mut states)).collect();
             if !changes.is_empty() {
                 reports += 1;
-                send(&frames, ToManager::Reports(v1::Reports { number: reports, reports: changes })).await?;
+                send(&frames, ToManager::Reports(v1::ReportBatch { number: reports, reports: changes }))
+                    .await?;
             }
         }
     }
@@ -242,10 +243,10 @@ async fn send(frames: &mpsc::Sender<v1::WorkerFrame>, frame: ToManager) -> anyho
 /// The report for a task, if it changed.
 fn report(task: &v1::TaskAssignment, states: &mut BTreeMap<String, v1::TaskState>) -> Option<v1::TaskReport> {
     let state = match task.desired() {
-        v1::Desired::Unspecified => return None,
-        v1::Desired::Ready => v1::TaskState::Ready,
-        v1::Desired::Running => v1::TaskState::Running,
-        v1::Desired::Shutdown | v1::Desired::Remove => v1::TaskState::Shutdown,
+        v1::DesiredTaskState::Unspecified => return None,
+        v1::DesiredTaskState::Ready => v1::TaskState::Ready,
+        v1::DesiredTaskState::Running => v1::TaskState::Running,
+        v1::DesiredTaskState::Shutdown | v1::DesiredTaskState::Remove => v1::TaskState::Shutdown,
     };
     if states.insert(task.id.clone(), state) == Some(state) {
         return None;

@@ -23,7 +23,7 @@ const CALLERS: [CallerKind; 6] = [
 ];
 
 /// A stream method that sends nothing until there is an event.
-const SILENT_METHOD: &str = "/warren.v1.Peers/Progress";
+const SILENT_METHOD: &str = "/warren.v1.Peers/WatchProgress";
 
 /// The response to an empty message to the method, up to its first message.
 async fn call(grpc: &mut Grpc<Channel>, path: &'static str) -> Result<(), Status> {

@@ -92,8 +92,8 @@ async fn full_disk_is_reported_and_recovered() {
             worker.heartbeat().await;
             // Reads are served, and the worker's session continues.
             let received = info(&client).await;
-            assert!(received.leader && received.log_held.contains("full"), "{received:?}");
-            assert!(received.log_held_since.is_some(), "{received:?}");
+            assert!(received.leader && received.log_write_stall.contains("full"), "{received:?}");
+            assert!(received.log_write_stalled_since.is_some(), "{received:?}");
             assert_acknowledged_present(&acknowledged, &names(&client).await);
             worker.sync().await;
 
@@ -105,7 +105,7 @@ async fn full_disk_is_reported_and_recovered() {
             let freed = async {
                 world.disk().free();
                 eventually_async(WAIT_DEADLINE, "the log to be written again", || async {
-                    let held = info(&client).await.log_held;
+                    let held = info(&client).await.log_write_stall;
                     if held.is_empty() { Ok(()) } else { Err(held) }
                 })
                 .await;

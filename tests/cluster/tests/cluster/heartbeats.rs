@@ -12,10 +12,10 @@ use warren_types::{Health, HealthCheck, Probe};
 use crate::fixture::{ManagerFixture, WAIT_DEADLINE, new_id, spec};
 use crate::worker::{ScriptedWorker, report};
 
-fn heartbeat(kinds: &[v1::NodeCondition], tasks: Vec<v1::TaskVitals>) -> Say {
+fn heartbeat(kinds: &[v1::NodeCondition], tasks: Vec<v1::TaskStats>) -> Say {
     let kinds = kinds.iter().map(|kind| i32::from(*kind)).collect();
-    let usage = v1::NodeUsage { kinds, ..Default::default() };
-    Say::Heartbeat(v1::Heartbeat { usage: Some(usage), loops: Vec::new(), tasks })
+    let usage = v1::NodeUsage { conditions: kinds, ..Default::default() };
+    Say::Heartbeat(v1::Heartbeat { usage: Some(usage), background_tasks: Vec::new(), tasks })
 }
 
 async fn conditions(client: &Client, expected: &[v1::NodeCondition]) {
@@ -29,16 +29,16 @@ async fn conditions(client: &Client, expected: &[v1::NodeCondition]) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn conditions_are_written_when_they_change_and_only_then() {
-    use v1::NodeCondition::{ClockOff, DiskLow};
+    use v1::NodeCondition::{ClockSkew, DiskPressure};
     let world = ManagerFixture::new().await;
     let client = world.local().await;
     let mut worker = ScriptedWorker::dial(&world).await;
-    worker.send(heartbeat(&[DiskLow, ClockOff], Vec::new())).await;
-    conditions(&client, &[DiskLow, ClockOff]).await;
+    worker.send(heartbeat(&[DiskPressure, ClockSkew], Vec::new())).await;
+    conditions(&client, &[DiskPressure, ClockSkew]).await;
     worker.sync().await;
     let before = client.cluster().info().await.unwrap().applied_index;
     for _ in 0..20 {
-        worker.send(heartbeat(&[ClockOff, DiskLow, DiskLow], Vec::new())).await;
+        worker.send(heartbeat(&[ClockSkew, DiskPressure, DiskPressure], Vec::new())).await;
         worker.sync().await;
     }
     assert_eq!(client.cluster().info().await.unwrap().applied_index, before, "nothing changed");
@@ -46,8 +46,8 @@ async fn conditions_are_written_when_they_change_and_only_then() {
     newer.sync().await;
     worker.send_if_open(heartbeat(&[], Vec::new())).await;
     drop(worker);
-    newer.send(heartbeat(&[DiskLow], Vec::new())).await;
-    conditions(&client, &[DiskLow]).await;
+    newer.send(heartbeat(&[DiskPressure], Vec::new())).await;
+    conditions(&client, &[DiskPressure]).await;
     newer.send(heartbeat(&[], Vec::new())).await;
     conditions(&client, &[]).await;
 }
@@ -74,7 +74,7 @@ async fn usage_and_checks_are_shown_and_not_stored() {
     let vitals = |at| {
         let usage = v1::TaskUsage { memory_bytes: at, ..Default::default() };
         let check = v1::CheckResult { at, ok: true, output: "200 OK".into(), ..Default::default() };
-        v1::TaskVitals { task_id: task.clone(), usage: Some(usage), checks: vec![check] }
+        v1::TaskStats { task_id: task.clone(), usage: Some(usage), checks: vec![check] }
     };
     for at in 1..=7 {
         worker.send(heartbeat(&[], vec![vitals(at)])).await;
@@ -100,11 +100,11 @@ async fn welcome_has_node_name_and_time() {
     assert_eq!((settings.name.as_str(), settings.labels.len()), ("n1", 0));
     let now = || u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis()).unwrap();
     let near = |at: u64| assert!(at.abs_diff(now()) < 60_000, "{at} is another time than {}", now());
-    near(worker.welcome.at);
+    near(worker.welcome.sent_at);
     worker.sync().await;
-    worker.send(Say::Sync(v1::Sync { version: worker.version })).await;
+    worker.send(Say::Sync(v1::SyncRequest { version: worker.version })).await;
     let Frame::Current(current) = worker.receive_other().await else { panic!("it has everything") };
-    near(current.at);
+    near(current.sent_at);
 
     let change = NodeChange { label_add: [("zone".to_owned(), "a".to_owned())].into(), ..Default::default() };
     client.nodes().update("n1", &change).await.unwrap();

@@ -3,7 +3,7 @@
 use warren_client::{Error, PullOptions};
 use warren_proto::v1;
 use warren_proto::v1::import_progress::Event;
-use warren_proto::v1::open::Purpose;
+use warren_proto::v1::open_stream::Purpose;
 use warren_proto::v1::pull_progress::Event as Pulled;
 use warren_proto::v1::stream_frame::Frame;
 use warren_proto::v1::worker_frame::Frame as Say;
@@ -56,21 +56,21 @@ async fn worker_import_failure_is_reported() {
     let mut worker = ScriptedWorker::dial(&world).await;
     let refuse = async {
         let stream_id = worker.open().await;
-        worker.send(Say::Opened(v1::Opened { stream_id, refused: "no room".into() })).await;
+        worker.send(Say::Opened(v1::StreamOpened { stream_id, error: "no room".into() })).await;
     };
     let (refused, ()) = tokio::join!(import_events(&world, archive()), refuse);
-    assert_eq!(refused.unwrap(), [Event::Failed("no room".into())]);
+    assert_eq!(refused.unwrap(), [Event::Error("no room".into())]);
     let fail = async {
         let mut stream = worker.attach().await;
         stream.receive().await.unwrap();
-        stream.send(Frame::Failed("the disk is full".into())).await;
+        stream.send(Frame::Error("the disk is full".into())).await;
         stream.wait_closed().await;
     };
     let (failed, ()) = tokio::join!(import_events(&world, archive()), fail);
-    assert_eq!(failed.unwrap(), [Event::Failed("the disk is full".into())]);
+    assert_eq!(failed.unwrap(), [Event::Error("the disk is full".into())]);
     let leave = async { drop(worker.attach().await) };
     let (left, ()) = tokio::join!(import_events(&world, archive()), leave);
-    assert!(matches!(&left.unwrap()[..], [Event::Failed(_)]));
+    assert!(matches!(&left.unwrap()[..], [Event::Error(_)]));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -123,7 +123,7 @@ async fn pull_progress_is_reported_per_node() {
     stream.wait_closed().await;
     let (purpose, stream) = next_request(&mut two).await;
     assert_eq!(purpose, expected);
-    stream.send(Frame::Failed("the registry does not know it".into())).await;
+    stream.send(Frame::Error("the registry does not know it".into())).await;
     let mut reported = Vec::new();
     while let Some(progress) = pulls.next().await.unwrap() {
         reported.push((progress.node, progress.event.unwrap()));
@@ -133,7 +133,7 @@ async fn pull_progress_is_reported_per_node() {
     let expected = [
         ("n1".to_owned(), Pulled::Progress("1 of 2 layers".into())),
         ("n1".to_owned(), Pulled::Pulled(image)),
-        ("n2".to_owned(), Pulled::Failed("the registry does not know it".into())),
+        ("n2".to_owned(), Pulled::Error("the registry does not know it".into())),
     ];
     assert_eq!(reported, expected);
 
@@ -177,10 +177,10 @@ async fn image_list_tolerates_an_unreachable_node() {
     let (listed, purpose) = tokio::join!(images.list(Vec::new()), serve);
     assert_eq!(purpose, Purpose::ListImages(v1::ListImages {}));
     let [first, second] = &listed.unwrap()[..] else { panic!("two nodes") };
-    assert_eq!((first.node.as_str(), first.failed.as_str()), ("n1", ""));
+    assert_eq!((first.node.as_str(), first.error.as_str()), ("n1", ""));
     assert_eq!(first.images, [image("a:1"), image("b:1"), image("c:1")]);
     assert_eq!(second.node, "n2");
-    assert!(second.failed.contains("did not open the stream"), "{}", second.failed);
+    assert!(second.error.contains("did not open the stream"), "{}", second.error);
     drop(two);
 
     let serve = async {

@@ -103,7 +103,7 @@ async fn token_admits_a_node_once() {
     let names: Vec<String> = client.nodes().list().await.unwrap().into_iter().map(|node| node.name).collect();
     assert!(names.len() == 3 && names.iter().any(|name| name.starts_with("node-")), "{names:?}");
     let used_up = JoiningMachine::new("n4").join(&world, &secret).await;
-    assert_eq!(reason(used_up), (Code::PermissionDenied, "TOKEN_USED_UP".into()));
+    assert_eq!(reason(used_up), (Code::PermissionDenied, "TOKEN_EXHAUSTED".into()));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -120,18 +120,18 @@ async fn invalid_token_is_refused() {
     let writes = client.cluster().info().await.unwrap().log_writes;
     assert_eq!(reason(JoiningMachine::new("n2").join(&world, &short.secret).await), denied("TOKEN_EXPIRED"));
     let invented = JoinToken::generate(short.secret.authority()).unwrap();
-    assert_eq!(reason(JoiningMachine::new("n2").join(&world, &invented).await), denied("TOKEN_UNKNOWN"));
+    assert_eq!(reason(JoiningMachine::new("n2").join(&world, &invented).await), denied("TOKEN_NOT_FOUND"));
     assert_eq!(client.cluster().info().await.unwrap().log_writes, writes, "rejected machines write nothing");
     let removed = token(&world, None, None).await;
     client.tokens().remove(&removed.token.id).await.unwrap();
     assert!(client.tokens().remove(&removed.token.id).await.unwrap_err().is_not_found());
     assert_eq!(
         reason(JoiningMachine::new("n2").join(&world, &removed.secret).await),
-        denied("TOKEN_UNKNOWN")
+        denied("TOKEN_NOT_FOUND")
     );
     let other = CertificateAuthority::create("0000000000000000000000001", SystemTime::now()).unwrap();
     let foreign = JoinToken::generate(other.digest()).unwrap();
-    assert_eq!(reason(JoiningMachine::new("n2").join(&world, &foreign).await), denied("OTHER_CLUSTER"));
+    assert_eq!(reason(JoiningMachine::new("n2").join(&world, &foreign).await), denied("CLUSTER_MISMATCH"));
     // An agent does not even send its request then.
     let stream = TcpStream::connect(world.manager().address()).await.unwrap();
     let refused = connect_to_join(stream, foreign.authority(), WAIT_DEADLINE).await.unwrap_err();

@@ -82,7 +82,7 @@ async fn node_ahead_of_manager_is_unknown() {
     let earlier_life = v1::AssignmentVersion { incarnation: seen.incarnation - 1, ..seen };
     let unknown = (Code::FailedPrecondition, "NODE_UNKNOWN");
     // A manager of the later incarnation may know it.
-    let elsewhere = (Code::Unavailable, "OTHER_LIFE");
+    let elsewhere = (Code::Unavailable, "OTHER_INCARNATION");
     let cases = [
         (None, unknown),
         (Some(later), unknown),
@@ -150,7 +150,7 @@ async fn agents_report_background_tasks() {
     for mut worker in workers.into_iter() {
         worker.heartbeat().await;
         worker.sync().await;
-        let loops = client.cluster().background_tasks().await.unwrap().loops;
+        let loops = client.cluster().background_tasks().await.unwrap().background_tasks;
         let mut of: BTreeMap<String, Vec<String>> = BTreeMap::new();
         loops.iter().for_each(|task| of.entry(task.node.clone()).or_default().push(task.name.clone()));
         assert!(of[""].contains(&"planner".to_owned()), "{of:?}");
@@ -160,7 +160,7 @@ async fn agents_report_background_tasks() {
         // The end of a session drops its unwritten reports.
         drop(worker);
         eventually_async(WAIT_DEADLINE, "the removal of its background tasks", || async {
-            let left = client.cluster().background_tasks().await.unwrap().loops;
+            let left = client.cluster().background_tasks().await.unwrap().background_tasks;
             if left.iter().all(|task| task.node != name) { Ok(()) } else { Err("they are shown".to_owned()) }
         })
         .await;

@@ -30,7 +30,7 @@ async fn acknowledged_writes_survive_with_every_engine() {
             assert_eq!(names(&world).await, expected, "{engine}");
         }
         let info = world.local().await.cluster().info().await.unwrap();
-        assert_eq!((info.log_engine, info.log_held), (engine.to_string(), String::new()));
+        assert_eq!((info.log_engine, info.log_write_stall), (engine.to_string(), String::new()));
     }
 }
 

@@ -7,7 +7,7 @@ use tonic::Code;
 use warren_client::{Client, Error, LogOptions, LogStream, LogTarget};
 use warren_proto::v1::log_entry::Entry;
 use warren_proto::v1::logs_client::LogsClient;
-use warren_proto::v1::open::Purpose;
+use warren_proto::v1::open_stream::Purpose;
 use warren_proto::v1::stream_frame::Frame;
 use warren_proto::{Problem, v1};
 use warren_types::Timestamp;
@@ -72,7 +72,7 @@ async fn next(entries: &mut LogStream) -> Option<String> {
             assert_eq!(line.text.len(), 1024);
             line.at_ns.to_string()
         }
-        Entry::Trouble(words) => words,
+        Entry::GapReason(words) => words,
     };
     Some(format!("{}@{} {said}", entry.slot, entry.node_name))
 }
@@ -92,7 +92,7 @@ async fn lines_of_several_tasks_come_in_the_order_of_time() {
         if first {
             stream.send(lines([10, 40])).await;
         } else {
-            stream.send(Frame::Missed("3 lines were not kept".into())).await;
+            stream.send(Frame::DroppedLines("3 lines were not kept".into())).await;
             stream.send(lines([20])).await;
             stream.send(lines([30, 50])).await;
         }
@@ -208,7 +208,7 @@ async fn unresponsive_node_delays_logs_only_briefly() {
     drop(mute);
     let mut entries = client.logs().read(web(), LogOptions::default()).await.unwrap();
     let (_, stream) = reader(&mut good).await;
-    stream.send(Frame::Failed("its files are gone".into())).await;
+    stream.send(Frame::Error("its files are gone".into())).await;
     let mut seen = vec![next(&mut entries).await.unwrap(), next(&mut entries).await.unwrap()];
     assert_eq!(next(&mut entries).await, None);
     seen.sort_by_key(|said| said.contains("@n2 "));
@@ -243,7 +243,10 @@ async fn task_without_lines_is_refused_or_awaited() {
         }
     })
     .await;
-    assert!(matches!(&no_node, Error::Refused { problem } if problem.reason == "NOT_PLACED"), "{no_node}");
+    assert!(
+        matches!(&no_node, Error::Refused { problem } if problem.reason == "TASK_NOT_ASSIGNED"),
+        "{no_node}"
+    );
     let mut entries = client.logs().read(task(), follow()).await.unwrap();
     let mut worker = ScriptedWorker::dial(&world).await;
     worker.has("the task", |tasks| tasks.len() == 1).await;

@@ -71,7 +71,7 @@ async fn a_global_service_runs_where_its_constraints_say() {
     everywhere.mode = ServiceMode::Global;
     client.services().create(new_id(), &everywhere).await.unwrap();
     wait_placement(&client, &mut workers, &["n1", "n2"]).await;
-    assert_eq!(client.services().get("web").await.unwrap().wanted, 2);
+    assert_eq!(client.services().get("web").await.unwrap().desired_tasks, 2);
 
     labelled(&client, "n2", "a").await;
     let zone = "node.labels.zone == a".parse().unwrap();

@@ -9,7 +9,7 @@ use tracing_subscriber::fmt::MakeWriter;
 use warren_client::{Client, Error, NewSecretObject, PullOptions};
 use warren_manager::ManagerTuning;
 use warren_proto::v1;
-use warren_proto::v1::fetch_request::Need;
+use warren_proto::v1::fetch_secret_objects_request::Purpose;
 use warren_types::{SecretObjectId, SecretObjectKind, SecretObjectMount, ServiceSpec};
 
 use crate::encryption_at_rest::{PLAINTEXT_MARK, files_with_mark};
@@ -33,7 +33,7 @@ fn new_secret(name: &str, data: &[u8]) -> NewSecretObject {
     }
 }
 
-async fn create(client: &Client, kind: SecretObjectKind, name: &str, data: &[u8]) -> v1::Content {
+async fn create(client: &Client, kind: SecretObjectKind, name: &str, data: &[u8]) -> v1::SecretObject {
     client.secret_objects(kind).create(new_secret(name, data)).await.unwrap()
 }
 
@@ -50,8 +50,8 @@ fn only_task(worker: &ScriptedWorker) -> String {
     worker.tasks.keys().next().unwrap().clone()
 }
 
-fn secrets_of_task(id: &str) -> Need {
-    Need::TaskContents(id.to_owned())
+fn secrets_of_task(id: &str) -> Purpose {
+    Purpose::TaskSecretObjects(id.to_owned())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -85,7 +85,9 @@ async fn a_secret_goes_to_the_node_of_its_task_and_to_no_other() {
     worker.run_all().await;
     client.services().remove("web", None).await.unwrap();
     worker
-        .has("it to be stopped", |tasks| tasks.values().all(|it| it.desired() > v1::Desired::Running))
+        .has("it to be stopped", |tasks| {
+            tasks.values().all(|it| it.desired() > v1::DesiredTaskState::Running)
+        })
         .await;
     let refused = worker.fetch(secrets_of_task(&task)).await.unwrap_err();
     assert_eq!(refused.code(), Code::PermissionDenied, "it is not to run any more");
@@ -101,13 +103,13 @@ async fn weak_key_gets_no_secret() {
     worker.has("a task", |tasks| tasks.len() == 1).await;
     let channel = world.channel(CallerKind::Certified(warren_security::Role::Worker)).await;
     let mut sessions = v1::sessions_client::SessionsClient::new(channel);
-    for (key, need, path) in [
+    for (key, purpose, path) in [
         (vec![0; 32], Some(secrets_of_task(&only_task(&worker))), "key"),
         (vec![9; 31], Some(secrets_of_task(&only_task(&worker))), "key"),
-        (vec![9; 32], None, "need"),
+        (vec![9; 32], None, "purpose"),
     ] {
-        let request = v1::FetchRequest { key: key.into(), need };
-        let refused = warren_proto::Problem::from(&sessions.fetch(request).await.unwrap_err());
+        let request = v1::FetchSecretObjectsRequest { key: key.into(), purpose };
+        let refused = warren_proto::Problem::from(&sessions.fetch_secret_objects(request).await.unwrap_err());
         assert_eq!((refused.code, refused.violations.0[0].path.as_str()), (Code::InvalidArgument, path));
     }
 }
@@ -118,7 +120,7 @@ async fn a_new_version_reaches_the_services_that_follow_it() {
     let client = world.local().await;
     let secrets = client.secret_objects(SECRET);
     let made = create(&client, SECRET, "db", b"one").await;
-    assert_eq!((made.number, made.size, made.kept.as_slice()), (1, 3, &[1][..]));
+    assert_eq!((made.version_number, made.size, made.stored_versions.as_slice()), (1, 3, &[1][..]));
     client.services().create(new_id(), &spec_with_secrets(&["db"])).await.unwrap();
     let mut worker = ScriptedWorker::dial(&world).await;
     worker.has("a task", |tasks| tasks.len() == 1).await;
@@ -127,14 +129,15 @@ async fn a_new_version_reaches_the_services_that_follow_it() {
     let old = only_task(&worker);
 
     let updated = secrets.update("db", b"two".to_vec().into(), Some(made.version)).await.unwrap();
-    assert_eq!((updated.number, updated.services.as_slice()), (2, &["web".to_owned()][..]));
+    assert_eq!((updated.version_number, updated.services.as_slice()), (2, &["web".to_owned()][..]));
     let same = secrets.update("db", b"two".to_vec().into(), None).await.unwrap();
-    assert_eq!((same.number, same.version), (2, updated.version), "the same bytes change nothing");
+    assert_eq!((same.version_number, same.version), (2, updated.version), "the same bytes change nothing");
     let stale =
         problem(secrets.update("db", b"three".to_vec().into(), Some(made.version)).await.unwrap_err());
     assert_eq!(stale.reason, "VERSION_CONFLICT");
     let history = client.services().history("web").await.unwrap();
-    let numbers = history.iter().map(|it| (it.number, it.contents[0].number)).collect::<Vec<_>>();
+    let numbers =
+        history.iter().map(|it| (it.number, it.secret_objects[0].version_number)).collect::<Vec<_>>();
     assert_eq!(numbers, [(2, 2), (1, 1)]);
 
     let kept = worker.fetch(secrets_of_task(&old)).await.unwrap();
@@ -147,7 +150,7 @@ async fn a_new_version_reaches_the_services_that_follow_it() {
     let replaced = async {
         loop {
             worker.apply_assignment().await;
-            let (mut tasks, running) = (worker.tasks.values(), v1::Desired::Running);
+            let (mut tasks, running) = (worker.tasks.values(), v1::DesiredTaskState::Running);
             if worker.tasks.len() == 1 && tasks.all(|task| task.revision == 2 && task.desired() == running) {
                 return;
             }
@@ -157,7 +160,7 @@ async fn a_new_version_reaches_the_services_that_follow_it() {
     let new = only_task(&worker);
     assert_eq!(worker.fetch(secrets_of_task(&new)).await.unwrap(), [("db".into(), 2, b"two".to_vec())]);
     let shown = client.tasks().get(&new).await.unwrap();
-    assert_eq!((shown.contents[0].name.as_str(), shown.contents[0].number), ("db", 2));
+    assert_eq!((shown.secret_objects[0].name.as_str(), shown.secret_objects[0].version_number), ("db", 2));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -179,14 +182,17 @@ async fn missing_secret_version_fails_the_fetch() {
         );
         let updated =
             client.secret_objects(SECRET).update("db", number.to_string().into_bytes().into(), None).await;
-        assert_eq!(updated.unwrap().number, number);
+        assert_eq!(updated.unwrap().version_number, number);
     }
     // The worker has done nothing since, so its task is still desired.
     let removed = warren_proto::Problem::from(&worker.fetch(secrets_of_task(&old)).await.unwrap_err());
-    assert_eq!((removed.code, removed.reason.as_str()), (Code::FailedPrecondition, "CONTENT_GONE"));
+    assert_eq!(
+        (removed.code, removed.reason.as_str()),
+        (Code::FailedPrecondition, "SECRET_OBJECT_VERSION_GONE")
+    );
     assert!(removed.message.contains("version 1 of secret db, used by revision 1"), "{removed}");
     let back = problem(client.services().rollback("web", Some(1), None).await.unwrap_err());
-    assert_eq!(back.reason, "CONTENT_GONE");
+    assert_eq!(back.reason, "SECRET_OBJECT_VERSION_GONE");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -207,14 +213,14 @@ async fn sealed_secrets_open_after_restart_with_their_key_only() {
     drop(worker);
     world.stop().await;
 
-    let key = world.data_dir().join("manager/content.key");
+    let key = world.data_dir().join("manager/secret-objects.key");
     let good = std::fs::read(&key).unwrap();
     std::fs::remove_file(&key).unwrap();
-    refuses(&world, false, "content.key is missing").await;
+    refuses(&world, false, "secret-objects.key is missing").await;
     assert!(!key.exists(), "no new key is created");
     let mut stranger = ManagerFixture::new().await;
     stranger.stop().await;
-    std::fs::copy(stranger.data_dir().join("manager/content.key"), &key).unwrap();
+    std::fs::copy(stranger.data_dir().join("manager/secret-objects.key"), &key).unwrap();
     refuses(&world, false, "is not the key that the cluster's secrets").await;
     std::fs::write(&key, &good).unwrap();
     world.start(false).await.unwrap();
@@ -233,7 +239,7 @@ async fn invalid_secret_is_refused() {
     let new_object = new_secret("db", b"hunter2");
     secrets.create(new_object.clone()).await.unwrap();
     assert_eq!(
-        secrets.create(new_object.clone()).await.unwrap().number,
+        secrets.create(new_object.clone()).await.unwrap().version_number,
         1,
         "a repeated request gets the same answer"
     );
@@ -250,7 +256,7 @@ async fn invalid_secret_is_refused() {
 
     client.services().create(new_id(), &spec_with_secrets(&["db"])).await.unwrap();
     let used = problem(secrets.remove("db").await.unwrap_err());
-    assert_eq!((used.code, used.reason.as_str()), (Code::FailedPrecondition, "CONTENT_IN_USE"));
+    assert_eq!((used.code, used.reason.as_str()), (Code::FailedPrecondition, "SECRET_OBJECT_IN_USE"));
     assert!(used.message.contains("secret db is used by web"), "{used}");
     assert_eq!(configs.remove("db").await.unwrap().name, "db");
     assert!(configs.remove("db").await.unwrap_err().is_not_found());
@@ -266,10 +272,11 @@ async fn oversized_secret_is_refused() {
     let refused = problem(client.secret_objects(SECRET).create(large.clone()).await.unwrap_err());
     assert_eq!(refused.violations.0[0].path, "data");
     // A client that skips its own checks.
-    let mut bare = v1::contents_client::ContentsClient::new(world.channel(CallerKind::Local).await);
-    let request = v1::CreateContentRequest {
+    let mut bare =
+        v1::secret_objects_client::SecretObjectsClient::new(world.channel(CallerKind::Local).await);
+    let request = v1::CreateSecretObjectRequest {
         id: large.id.to_string(),
-        kind: v1::ContentKind::Secret.into(),
+        kind: v1::SecretObjectKind::Secret.into(),
         name: "db".into(),
         data: large.data.to_vec().into(),
         ..Default::default()
@@ -294,15 +301,15 @@ async fn a_credential_goes_where_an_image_of_its_registry_is_pulled() {
     worker.has("a task", |tasks| tasks.len() == 1).await;
     let task = only_task(&worker);
     let stranger = ScriptedWorker::dial_as(&world, &joined(&world, "n2").await).await;
-    assert_eq!(worker.fetch(Need::TaskCredential(task.clone())).await.unwrap(), login);
-    let refused = stranger.fetch(Need::TaskCredential(task)).await.unwrap_err();
+    assert_eq!(worker.fetch(Purpose::TaskCredential(task.clone())).await.unwrap(), login);
+    let refused = stranger.fetch(Purpose::TaskCredential(task)).await.unwrap_err();
     assert_eq!(refused.code(), Code::PermissionDenied);
 
     let new_object =
         |image: &str| PullOptions { reference: image.into(), nodes: vec!["n1".into()], always: true };
     let pulls = client.images().pull(new_object("registry.lan:5000/other:2")).await.unwrap();
     let id = worker.next_stream_request().await.stream_id;
-    let need = || Need::StreamCredential(id.clone());
+    let need = || Purpose::StreamCredential(id.clone());
     assert_eq!(worker.fetch(need()).await.unwrap(), login, "also before it attaches");
     let stream = worker.attach_to(id.clone()).await;
     assert_eq!(worker.fetch(need()).await.unwrap(), login);
@@ -314,7 +321,7 @@ async fn a_credential_goes_where_an_image_of_its_registry_is_pulled() {
 
     let _pulls = client.images().pull(new_object("other.lan/app:1")).await.unwrap();
     let id = worker.next_stream_request().await.stream_id;
-    assert_eq!(worker.fetch(Need::StreamCredential(id)).await.unwrap(), [], "no credential is no error");
+    assert_eq!(worker.fetch(Purpose::StreamCredential(id)).await.unwrap(), [], "no credential is no error");
 }
 
 /// All log output of one thread.
@@ -369,7 +376,7 @@ async fn secrets_are_not_logged_or_stored_in_clear() {
     worker.has("a task", |tasks| tasks.len() == 1).await;
     let task = only_task(&worker);
     worker.fetch(secrets_of_task(&task)).await.unwrap();
-    worker.fetch(Need::TaskCredential(task.clone())).await.unwrap();
+    worker.fetch(Purpose::TaskCredential(task.clone())).await.unwrap();
     errors.push(worker.fetch(secrets_of_task(&format!("{}-1", new_id()))).await.unwrap_err().to_string());
     let shown = (made, credential, client.tasks().get(&task).await.unwrap(), worker.tasks.clone(), errors);
     drop(worker);

@@ -57,7 +57,7 @@ async fn assignments_reach_worker_and_reports_reach_api() {
     client.services().scale("web", 3, None).await.unwrap();
     worker.has("a third task", |tasks| tasks.len() == 3).await;
     client.services().remove("web", None).await.unwrap();
-    let stopping = |task: &v1::TaskAssignment| task.desired() > v1::Desired::Running;
+    let stopping = |task: &v1::TaskAssignment| task.desired() > v1::DesiredTaskState::Running;
     worker.has("all to be stopped", |tasks| tasks.values().all(stopping)).await;
     let missing = |id: &String| v1::TaskReport { removed: true, ..report(id, v1::TaskState::Shutdown) };
     let reports = worker.tasks.keys().map(missing).collect();
@@ -78,7 +78,7 @@ async fn only_the_newest_session_counts() {
     assert!(matches!(second.receive().await, Frame::Current(_)), "it has everything of its earlier session");
     let failed = first.tasks.keys().map(|id| report(id, v1::TaskState::Failed)).collect();
     // The first session may have ended already; in both cases its reports must not be applied.
-    let late = v1::Reports { number: 1, reports: failed };
+    let late = v1::ReportBatch { number: 1, reports: failed };
     first.send_if_open(Say::Reports(late)).await;
     assert_eq!(first.end().await.code(), Code::Aborted);
     second.sync().await;
@@ -137,11 +137,11 @@ async fn invalid_worker_frame_ends_the_session() {
         (Some(Say::Hello(v1::Hello::default())), Code::InvalidArgument),
         (None, Code::Unimplemented),
         (
-            Some(Say::Reports(v1::Reports { number: 1, reports: vec![Default::default(); 4097] })),
+            Some(Say::Reports(v1::ReportBatch { number: 1, reports: vec![Default::default(); 4097] })),
             Code::InvalidArgument,
         ),
         (
-            Some(Say::Reports(v1::Reports { number: 1, reports: vec![Default::default()] })),
+            Some(Say::Reports(v1::ReportBatch { number: 1, reports: vec![Default::default()] })),
             Code::InvalidArgument,
         ),
     ] {

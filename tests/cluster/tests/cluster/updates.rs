@@ -56,7 +56,7 @@ fn updated(service: &v1::Service) -> bool {
 async fn images(client: &Client) -> Vec<String> {
     let filter = TaskFilter { service: "web".into(), current: true, ..TaskFilter::default() };
     let mut tasks = client.tasks().list(filter).await.unwrap();
-    tasks.retain(|task| task.desired() <= v1::Desired::Running);
+    tasks.retain(|task| task.desired() <= v1::DesiredTaskState::Running);
     tasks.sort_by_key(|task| task.slot);
     tasks.into_iter().map(|task| task.spec.unwrap().image).collect()
 }
@@ -69,7 +69,7 @@ async fn rolling_update_and_rollback() {
     let services = client.services();
     services.create(new_id(), &of_image(2, "web:1")).await.unwrap();
     let first = obeyed(&client, &mut worker, "both run", 0, |service| service.running == 2).await;
-    assert_eq!((first.wanted, first.digest.as_str()), (2, DIGEST));
+    assert_eq!((first.desired_tasks, first.digest.as_str()), (2, DIGEST));
 
     let made = services.update("web", &of_image(2, "web:2"), Some(first.version), false).await.unwrap();
     assert_eq!((made.revision, made.digest.as_str()), (2, ""));
@@ -91,7 +91,10 @@ async fn rolling_update_and_rollback() {
     let is_back = |service: &v1::Service| service.revision == 3 && updated(service);
     obeyed(&client, &mut worker, "what was before runs again", 2, is_back).await;
     assert_eq!(images(&client).await, ["web:1", "web:1"]);
-    assert_eq!(problem(services.rollback("web", Some(77), None).await.unwrap_err()).reason, "NO_REVISION");
+    assert_eq!(
+        problem(services.rollback("web", Some(77), None).await.unwrap_err()).reason,
+        "REVISION_NOT_FOUND"
+    );
 
     let forced = services.update("web", &of_image(2, "web:1"), None, true).await.unwrap();
     assert_eq!(forced.revision, 4, "the same again is a revision when it is forced");
@@ -107,14 +110,14 @@ async fn update_with_failing_task_stops_with_reason() {
     client.services().update("web", &of_image(1, "web:2"), None, false).await.unwrap();
     worker.has("the task of the update", |tasks| tasks.len() == 2).await;
     let newer = worker.tasks.values().find(|task| task.revision == 2).unwrap();
-    assert_eq!(newer.desired(), v1::Desired::Ready, "it is prepared beside the one that runs");
+    assert_eq!(newer.desired(), v1::DesiredTaskState::Ready, "it is prepared beside the one that runs");
     let reason = "there is no program /serve".to_owned();
     let failed =
         v1::TaskReport { reason, ready: false, ..report(&newer.id.clone(), v1::TaskState::Rejected) };
     worker.report(vec![failed]).await;
     let stopped = eventually_async(WAIT_DEADLINE, "the update to stop", || async {
         let service = service(&client).await;
-        let stopped = service.rollout.clone().unwrap().stopped;
+        let stopped = service.rollout.clone().unwrap().stop_reason;
         if stopped.is_empty() { Err(format!("{service:?}")) } else { Ok(stopped) }
     })
     .await;
@@ -139,7 +142,7 @@ async fn invalid_update_is_refused_with_field() {
     let small = problem(services.update("web", &small, None, false).await.unwrap_err());
     assert_eq!(fields(&small), ["spec.task.limits.memory"]);
     let nothing = problem(services.rollback("web", None, None).await.unwrap_err());
-    assert_eq!(nothing.reason, "NOTHING_BEFORE");
+    assert_eq!(nothing.reason, "NO_PREVIOUS_REVISION");
     assert!(services.history("shop").await.unwrap_err().is_not_found());
 }
 

@@ -3,7 +3,7 @@
 use tonic::Code;
 use warren_client::{Client, NewVolume};
 use warren_proto::v1;
-use warren_proto::v1::open::Purpose;
+use warren_proto::v1::open_stream::Purpose;
 use warren_proto::v1::stream_frame::Frame;
 use warren_testkit::wait::eventually_async;
 use warren_types::{Mount, MountSource, ServiceSpec, VolumeId};
@@ -80,7 +80,7 @@ async fn volume_binds_to_the_first_task_node() {
     let (listed, _) =
         tokio::join!(volumes.list(true), answer_volume_request(&mut worker, vec![size("data", 8), done()]));
     assert_eq!(listed.unwrap()[0].size_bytes, Some(8));
-    let silent = answer_volume_request(&mut worker, vec![Frame::Failed("the disk does not work".into())]);
+    let silent = answer_volume_request(&mut worker, vec![Frame::Error("the disk does not work".into())]);
     let (shown, _) = tokio::join!(volumes.get("data"), silent);
     assert_eq!(shown.unwrap().size_bytes, None, "an unknown size is omitted");
 
@@ -97,11 +97,14 @@ async fn a_volume_goes_with_its_data_when_its_node_has_deleted_that() {
     let (client, mut worker) = (world.local().await, ScriptedWorker::dial(&world).await);
     let volumes = client.volumes();
     volumes.create(volume("data", "n1")).await.unwrap();
-    let fails = answer_volume_request(&mut worker, vec![Frame::Failed("it is busy".into())]);
+    let fails = answer_volume_request(&mut worker, vec![Frame::Error("it is busy".into())]);
     let (refused, purpose) = tokio::join!(volumes.remove("data", true), fails);
     assert_eq!(purpose, Purpose::PurgeVolume(v1::PurgeVolume { name: "data".into() }));
     let refused = problem(refused.unwrap_err());
-    assert_eq!((refused.code, refused.reason.as_str()), (Code::FailedPrecondition, "VOLUME_NOT_PURGED"));
+    assert_eq!(
+        (refused.code, refused.reason.as_str()),
+        (Code::FailedPrecondition, "VOLUME_DATA_NOT_DELETED")
+    );
     assert!(refused.message.contains("it is busy") && refused.message.contains("--purge data"), "{refused}");
     let marked = &volumes.list(false).await.unwrap()[0];
     assert!(marked.removing);

@@ -9,7 +9,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 use tonic::{Status, Streaming};
 use warren_proto::v1;
-use warren_proto::v1::fetch_request::Need;
+use warren_proto::v1::fetch_secret_objects_request::Purpose;
 use warren_proto::v1::manager_frame::Frame;
 use warren_proto::v1::sessions_client::SessionsClient;
 use warren_proto::v1::worker_frame::Frame as Say;
@@ -31,7 +31,7 @@ pub struct ScriptedWorker {
     pub version: Option<v1::AssignmentVersion>,
     pub tasks: BTreeMap<String, v1::TaskAssignment>,
     /// Streams that were requested while it waited for something else.
-    pending_streams: VecDeque<v1::Open>,
+    pending_streams: VecDeque<v1::OpenStream>,
     reports: u64,
 }
 
@@ -131,7 +131,7 @@ impl ScriptedWorker {
             }
             other => return Some(other),
         }
-        self.send(Say::Ack(v1::Ack { version: self.version })).await;
+        self.send(Say::Ack(v1::AssignmentAck { version: self.version })).await;
         None
     }
 
@@ -164,7 +164,7 @@ impl ScriptedWorker {
     /// Reports its version until that is current.
     pub async fn sync(&mut self) {
         loop {
-            self.send(Say::Sync(v1::Sync { version: self.version })).await;
+            self.send(Say::Sync(v1::SyncRequest { version: self.version })).await;
             let frame = self.receive().await;
             match self.accept_update(frame).await {
                 Some(Frame::Current(_)) => return,
@@ -178,8 +178,13 @@ impl ScriptedWorker {
 
     pub async fn heartbeat(&self) {
         let usage = v1::NodeUsage { cpu_milli: 7, ..Default::default() };
-        let loops = vec![v1::Loop { name: "worker.relist".into(), runs: 3, ..Default::default() }];
-        self.send(Say::Heartbeat(v1::Heartbeat { usage: Some(usage), loops, tasks: Vec::new() })).await;
+        let loops = vec![v1::BackgroundTask { name: "worker.relist".into(), runs: 3, ..Default::default() }];
+        self.send(Say::Heartbeat(v1::Heartbeat {
+            usage: Some(usage),
+            background_tasks: loops,
+            tasks: Vec::new(),
+        }))
+        .await;
     }
 
     /// The node that it is the agent of.
@@ -188,13 +193,15 @@ impl ScriptedWorker {
     }
 
     /// Name, number and bytes of the secrets and configs that it gets for its assignments.
-    pub async fn fetch(&self, need: Need) -> Result<Vec<(String, u64, Vec<u8>)>, Status> {
+    pub async fn fetch(&self, need: Purpose) -> Result<Vec<(String, u64, Vec<u8>)>, Status> {
         let mut requester = DeliveryRequester::new(self.node()).unwrap();
         let key = requester.public_key().to_vec().into();
-        let request = v1::FetchRequest { key, need: Some(need) };
-        let mut answers = self.client.clone().fetch(request).await?.into_inner();
+        let request = v1::FetchSecretObjectsRequest { key, purpose: Some(need) };
+        let mut answers = self.client.clone().fetch_secret_objects(request).await?.into_inner();
         let mut fetched = Vec::new();
-        while let Some(v1::SealedDelivery { key, name, id, number, sealed, .. }) = answers.message().await? {
+        while let Some(v1::SealedSecretObject { key, name, id, version_number: number, sealed, .. }) =
+            answers.message().await?
+        {
             let id = id.parse().unwrap();
             let delivery = SealedDelivery { key: &key, id, number, sealed: &sealed };
             fetched.push((name, number, requester.open(&delivery).unwrap().to_vec()));
@@ -206,7 +213,7 @@ impl ScriptedWorker {
     pub async fn report(&mut self, reports: Vec<v1::TaskReport>) {
         self.reports += 1;
         let number = self.reports;
-        self.send(Say::Reports(v1::Reports { number, reports })).await;
+        self.send(Say::Reports(v1::ReportBatch { number, reports })).await;
         loop {
             match self.receive_other().await {
                 Frame::Stored(stored) => return assert_eq!(stored.number, number),
@@ -231,8 +238,8 @@ impl ScriptedWorker {
         for (id, task) in &self.tasks {
             let image = if task.digest.is_empty() { DIGEST.to_owned() } else { String::new() };
             let received = match task.desired() {
-                v1::Desired::Ready => report(id, v1::TaskState::Ready),
-                v1::Desired::Running => report(id, v1::TaskState::Running),
+                v1::DesiredTaskState::Ready => report(id, v1::TaskState::Ready),
+                v1::DesiredTaskState::Running => report(id, v1::TaskState::Running),
                 _ => v1::TaskReport { removed: true, ..report(id, v1::TaskState::Shutdown) },
             };
             reports.push(v1::TaskReport { image, ..received });
@@ -263,7 +270,7 @@ impl ScriptedWorker {
     }
 
     /// The stream that the manager requests next, and its purpose.
-    pub async fn next_stream_request(&mut self) -> v1::Open {
+    pub async fn next_stream_request(&mut self) -> v1::OpenStream {
         if let Some(open) = self.pending_streams.pop_front() {
             return open;
         }

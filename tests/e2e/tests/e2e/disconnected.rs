@@ -78,7 +78,7 @@ fn uptime() -> Duration {
 #[track_caller]
 fn last_contact(node: &LabNode) -> Duration {
     eventually(SOON, "the agent's note of a manager", || {
-        let path = node.run_dir().join("contact");
+        let path = node.run_dir().join("connectivity");
         let text = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
         let millis = text.split_whitespace().nth(2).and_then(|keyword| keyword.parse().ok());
         millis.map(Duration::from_millis).ok_or(text)

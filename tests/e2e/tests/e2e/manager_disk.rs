@@ -154,8 +154,8 @@ fn full_disk_fails_writes_only() {
         manager.disk.fill();
         let mut acknowledged = manager.create_until_full();
         let info = manager.warren().json(&["cluster", "info"]);
-        assert!(info["logHeld"].as_str().is_some_and(|why| why.contains("full")), "{info}");
-        assert!(info["logHeldSince"].is_string(), "{info}");
+        assert!(info["writeStallReason"].as_str().is_some_and(|why| why.contains("full")), "{info}");
+        assert!(info["writeStallSince"].is_string(), "{info}");
         manager.assert_acknowledged_present(&acknowledged);
         let output = manager.process.log_tail(1000);
         assert!(
@@ -170,7 +170,7 @@ fn full_disk_fails_writes_only() {
             if ran.code == 0 { Ok(()) } else { Err(ran.to_string()) }
         });
         acknowledged.push("after".into());
-        assert!(manager.warren().json(&["cluster", "info"])["logHeld"].is_null());
+        assert!(manager.warren().json(&["cluster", "info"])["writeStallReason"].is_null());
         manager.assert_acknowledged_present(&acknowledged);
 
         manager.disk.fill();

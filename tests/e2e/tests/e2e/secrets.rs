@@ -161,7 +161,7 @@ fn new_secret_version_rolls_services_and_rollback_restores() {
     let first = world.wait_serving("app", 1).remove(0).id;
     // The same bytes do not make a new version.
     update(&warren, &scratch, "secret", "db", "one");
-    assert_eq!(warren.json(&["secret", "inspect", "db"])["number"], 1);
+    assert_eq!(warren.json(&["secret", "inspect", "db"])["versionNumber"], 1);
     update(&warren, &scratch, "secret", "db", "two");
     eventually(SOON, "the second version in the container", || {
         let tasks = task_document::serving(&world.node, "app", 1)?;
@@ -172,7 +172,7 @@ fn new_secret_version_rolls_services_and_rollback_restores() {
             Err(format!("{said:?} {tasks:#?}"))
         }
     });
-    assert_eq!(warren.json(&["secret", "inspect", "db"])["number"], 2);
+    assert_eq!(warren.json(&["secret", "inspect", "db"])["versionNumber"], 2);
     assert_eq!(
         world.wait_serving("bystander", 1).remove(0).id,
         bystander,

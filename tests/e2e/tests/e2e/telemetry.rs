@@ -137,9 +137,12 @@ fn metrics_change_with_activity() {
         if missing.is_empty() { Ok(()) } else { Err(format!("{missing:?} did not grow")) }
     });
     let samples = metrics(host);
-    for name in
-        ["worker_heartbeat_failures_total", "node_cpu_used", "node_memory_used_bytes", "node_disk_used_bytes"]
-    {
+    for name in [
+        "worker_heartbeat_failures_total",
+        "node_cpu_used_cores",
+        "node_memory_used_bytes",
+        "node_disk_used_bytes",
+    ] {
         assert!(sum(&samples, name) >= 0.0);
     }
     assert!(sum(&samples, "worker_tasks_running") >= 3.0);
@@ -147,7 +150,7 @@ fn metrics_change_with_activity() {
     for name in ["warren_nodes", "warren_tasks", "warren_services"] {
         assert!(sum(&samples, name) >= 1.0, "{name}");
     }
-    for part in ["warren_raft_", "warren_scheduler_", "warren_controller_", "warren_api_"] {
+    for part in ["warren_raft_", "warren_scheduler_", "warren_background_task_", "warren_api_"] {
         assert!(samples.keys().any(|key| key.starts_with(part)), "no {part}*");
     }
     // For each container, from the kernel's counters.

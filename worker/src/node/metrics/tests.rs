@@ -88,7 +88,7 @@ async fn worker_without_tasks_shows_node_usage() {
         world.value("node_memory_used_bytes").unwrap() > 1e6
             && world.value("node_disk_used_bytes").unwrap() > 0.0
     );
-    assert_eq!(world.value("node_cpu_used"), Some(0.0));
+    assert_eq!(world.value("node_cpu_used_cores"), Some(0.0));
     assert_eq!(world.value("worker_task_start_duration_seconds_count"), Some(0.0));
     assert!(!world.text().contains("container_"), "{}", world.text());
 }
@@ -109,8 +109,8 @@ async fn task_series_change_and_disappear_with_task() {
     assert_eq!(world.value("worker_task_start_duration_seconds_count"), Some(1.0));
     for (name, first, second) in [
         ("container_restarts_total", 1.0, 0.0),
-        ("health_checks_total", 2.0, 0.0),
-        ("health_check_failures_total", 1.0, 0.0),
+        ("container_health_checks_total", 2.0, 0.0),
+        ("container_health_check_failures_total", 1.0, 0.0),
         ("container_oom_kills_total", 1.0, 1.0),
     ] {
         assert_eq!((world.of_task(name, 1), world.of_task(name, 2)), (Some(first), Some(second)), "{name}");
@@ -143,7 +143,7 @@ async fn usage_is_last_sample() {
         ("container_network_receive_bytes_total", 1.0),
         ("container_network_transmit_bytes_total", 2.0),
         ("container_block_read_bytes_total", 3.0),
-        ("container_block_written_bytes_total", 4.0),
+        ("container_block_write_bytes_total", 4.0),
     ] {
         assert_eq!((world.of_task(name, 1), world.of_task(name, 2)), (Some(value), None), "{name}");
     }

@@ -126,7 +126,7 @@ async fn receive(
                 }
             }
             Some(Frame::End(v1::EndOfData {})) => return Ok(()),
-            Some(Frame::Failed(reason)) => break ArchiveReceiveError::SenderFailed(reason),
+            Some(Frame::Error(reason)) => break ArchiveReceiveError::SenderFailed(reason),
             _ => break ArchiveReceiveError::Unexpected,
         }
     };

@@ -120,7 +120,7 @@ async fn send_entries(out: &StreamSender, entries: Vec<OutputEntry>) -> Result<(
         if let Some(lines) = batch.take() {
             out.send_without_deadline(Frame::Lines(lines)).await?;
         }
-        out.send_without_deadline(Frame::Missed(missed)).await?;
+        out.send_without_deadline(Frame::DroppedLines(missed)).await?;
     }
     match batch.take() {
         Some(lines) => out.send_without_deadline(Frame::Lines(lines)).await,

@@ -48,7 +48,7 @@ fn write(dir: &Path, bytes: &[u8]) {
 }
 
 async fn request_stream(session: &FakeSession, purpose: Purpose) {
-    let open = v1::Open { stream_id: "s1".into(), purpose: Some(purpose) };
+    let open = v1::OpenStream { stream_id: "s1".into(), purpose: Some(purpose) };
     session.send(FromManager::Open(open)).await;
 }
 
@@ -71,7 +71,7 @@ async fn all_frames(attached: &mut FakeStream, session: &mut FakeSession) -> Vec
     let listening = async {
         loop {
             let frame = next_frame(attached).await;
-            let is_last = matches!(frame, Frame::Done(_) | Frame::Failed(_));
+            let is_last = matches!(frame, Frame::Done(_) | Frame::Error(_));
             said.push(frame);
             assert!(said.len() < 1000, "it does not come to an end: {:?}", said.last());
             if is_last {
@@ -117,7 +117,10 @@ async fn log_is_sent_in_order_with_gaps() {
     let Frame::Lines(first) = &said[0] else { panic!("{said:?}") };
     let shown: Vec<_> = first.lines.iter().map(|line| (line.at_ns, line.stream(), &line.text[..])).collect();
     assert_eq!(shown, [(1, v1::LogStream::Out, &b"one"[..]), (2, v1::LogStream::Err, b"two")]);
-    assert!(matches!(&said[1], Frame::Missed(words) if words.starts_with("4 lines (50 bytes)")), "{said:?}");
+    assert!(
+        matches!(&said[1], Frame::DroppedLines(words) if words.starts_with("4 lines (50 bytes)")),
+        "{said:?}"
+    );
     assert_eq!((texts(&said[2]), &said[3..]), (vec!["three".into()], &[DONE][..]));
     for (wish, want) in [
         (v1::ReadTaskLogs { tail: Some(1), ..wish.clone() }, vec!["three"]),
@@ -144,7 +147,7 @@ async fn missing_log_is_reported() {
     ] {
         let mut stream = attached(&mut manager, &session, Purpose::ReadLogs(wish)).await;
         let said = all_frames(&mut stream, &mut session).await;
-        assert!(matches!(&said[..], [Frame::Failed(why)] if why.contains(want)), "{said:?}");
+        assert!(matches!(&said[..], [Frame::Error(why)] if why.contains(want)), "{said:?}");
     }
 }
 
@@ -249,7 +252,7 @@ async fn log_stream_limit_does_not_block_image_streams() {
     }
     request_stream(&session, Purpose::ReadLogs(read_logs(1, true))).await;
     let refused = |frame: &FromWorker| match frame {
-        FromWorker::Opened(opened) => Some(opened.refused.clone()),
+        FromWorker::Opened(opened) => Some(opened.error.clone()),
         _ => None,
     };
     let why = session.next_matching(refused).await;
@@ -303,11 +306,11 @@ async fn present_image_is_pulled_only_with_always() {
     node.images.fail(&tag(), refused);
     let mut stream = attached(&mut manager, &session, pull(true)).await;
     let said = all_frames(&mut stream, &mut session).await;
-    assert!(matches!(said.last(), Some(Frame::Failed(why)) if why.contains("no such image")), "{said:?}");
+    assert!(matches!(said.last(), Some(Frame::Error(why)) if why.contains("no such image")), "{said:?}");
     let bad = Purpose::PullImage(v1::PullImage { reference: "a b".into(), always: true });
     let mut stream = attached(&mut manager, &session, bad).await;
     let said = all_frames(&mut stream, &mut session).await;
-    assert!(matches!(&said[..], [Frame::Failed(_)]), "{said:?}");
+    assert!(matches!(&said[..], [Frame::Error(_)]), "{said:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -370,5 +373,5 @@ async fn prune_before_first_assignment_is_refused() {
     // The session is not answered: the answer to a sync would contain the assignments.
     let mut stream = attached(&mut manager, &session, prune).await;
     let said = next_frame(&mut stream).await;
-    assert!(matches!(&said, Frame::Failed(why) if why.contains("try again")), "{said:?}");
+    assert!(matches!(&said, Frame::Error(why) if why.contains("try again")), "{said:?}");
 }

@@ -25,8 +25,8 @@ async fn clock(session: &mut FakeSession) -> Option<String> {
     session.next_matching(beat).await;
     let usage = session.next_matching(beat).await;
     let off = v1::NodeCondition::from(NodeCondition::ClockSkew) as i32;
-    let words = usage.conditions.into_iter().find(|words| words.contains("clock"));
-    assert_eq!(usage.kinds.contains(&off), words.is_some());
+    let words = usage.condition_messages.into_iter().find(|words| words.contains("clock"));
+    assert_eq!(usage.conditions.contains(&off), words.is_some());
     words
 }
 
@@ -34,7 +34,7 @@ async fn clock(session: &mut FakeSession) -> Option<String> {
 async fn answer(session: &mut FakeSession, at: u64) {
     loop {
         if let Frame::Sync(_) = session.next_frame().await {
-            return session.send(FromManager::Current(v1::SyncCurrent { at })).await;
+            return session.send(FromManager::Current(v1::AssignmentCurrent { sent_at: at })).await;
         }
     }
 }
@@ -44,7 +44,7 @@ async fn clock_skew_is_reported() {
     let (_node, mut manager) = TestNode::start(DesiredState::default());
     let (mut session, _) = manager.next_session().await;
     let settings = Some((&settings()).into());
-    session.send(FromManager::Welcome(v1::Welcome { session: 1, settings, at: time(60) })).await;
+    session.send(FromManager::Welcome(v1::Welcome { session: 1, settings, sent_at: time(60) })).await;
     let words = clock(&mut session).await.unwrap();
     assert!(words.contains("behind its manager's"), "{words}");
     answer(&mut session, time(-60)).await;

@@ -11,19 +11,19 @@ use crate::fixtures::{settings, task_id};
 use crate::session::tests::TestNode;
 
 /// A secret object as a manager seals it for the caller.
-fn sealed(request: &v1::FetchRequest, name: &str, plain: &[u8]) -> v1::SealedDelivery {
+fn sealed(request: &v1::FetchSecretObjectsRequest, name: &str, plain: &[u8]) -> v1::SealedSecretObject {
     let responder = DeliveryResponder::new(&request.key, settings().node).unwrap();
     delivery(&responder, name, plain)
 }
 
-fn delivery(responder: &DeliveryResponder, name: &str, plain: &[u8]) -> v1::SealedDelivery {
+fn delivery(responder: &DeliveryResponder, name: &str, plain: &[u8]) -> v1::SealedSecretObject {
     let (id, number) = (SecretObjectId(Id(9)), 3);
-    v1::SealedDelivery {
+    v1::SealedSecretObject {
         key: responder.public_key().to_vec().into(),
-        kind: v1::ContentKind::Secret.into(),
+        kind: v1::SecretObjectKind::Secret.into(),
         name: name.to_owned(),
         id: id.to_string(),
-        number,
+        version_number: number,
         sealed: responder.seal(id, number, plain).into(),
     }
 }
@@ -42,7 +42,7 @@ async fn started() -> (TestNode, FakeManager, crate::fake_manager::FakeSession) 
 #[tokio::test(start_paused = true)]
 async fn sealed_object_is_opened() {
     let (node, manager, _session) = started().await;
-    let asked = Arc::<Mutex<Vec<v1::FetchRequest>>>::default();
+    let asked = Arc::<Mutex<Vec<v1::FetchSecretObjectsRequest>>>::default();
     let asks = Arc::clone(&asked);
     manager.on_fetch(move |request| {
         let responder = DeliveryResponder::new(&request.key, settings().node).unwrap();
@@ -52,7 +52,7 @@ async fn sealed_object_is_opened() {
     });
     let task = task_id(1).to_string();
     for (need, wire) in [
-        (FetchPurpose::TaskSecretObjects(task_id(1)), WireNeed::TaskContents(task.clone())),
+        (FetchPurpose::TaskSecretObjects(task_id(1)), WireNeed::TaskSecretObjects(task.clone())),
         (FetchPurpose::TaskCredential(task_id(1)), WireNeed::TaskCredential(task)),
         (FetchPurpose::StreamCredential("s1".into()), WireNeed::StreamCredential("s1".into())),
     ] {
@@ -62,7 +62,7 @@ async fn sealed_object_is_opened() {
         assert_eq!((*kind, name.as_str(), *version), (SecretObjectKind::Secret, "db", 3));
         assert_eq!(bytes.as_slice(), b"hush");
         assert!(!format!("{delivered:?}").contains("hush"));
-        assert_eq!(asked.lock().unwrap().last().unwrap().need, Some(wire));
+        assert_eq!(asked.lock().unwrap().last().unwrap().purpose, Some(wire));
     }
     let keys: Vec<_> = asked.lock().unwrap().iter().map(|request| request.key.clone()).collect();
     assert!(keys[0] != keys[1] && keys[1] != keys[2], "each call has a key of its own");
@@ -117,9 +117,9 @@ async fn silent_manager_times_out() {
 
 #[tokio::test(start_paused = true)]
 async fn invalid_delivery_is_rejected_without_leaking_it() {
-    type Change = fn(&mut v1::SealedDelivery);
+    type Change = fn(&mut v1::SealedSecretObject);
     let changes: [(Change, &str); 6] = [
-        (|delivery| delivery.number = 4, "cannot be decrypted"),
+        (|delivery| delivery.version_number = 4, "cannot be decrypted"),
         (|delivery| delivery.id = SecretObjectId(Id(8)).to_string(), "cannot be decrypted"),
         (|delivery| delivery.sealed = vec![0; 40].into(), "cannot be decrypted"),
         (|delivery| delivery.key = vec![0; 31].into(), "31 bytes"),

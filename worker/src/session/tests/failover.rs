@@ -80,7 +80,7 @@ async fn good_session(manager: &mut FakeManager) -> FakeSession {
     session
 }
 
-fn batch(frame: &FromWorker) -> Option<v1::Reports> {
+fn batch(frame: &FromWorker) -> Option<v1::ReportBatch> {
     match frame {
         FromWorker::Reports(reports) => Some(reports.clone()),
         _ => None,

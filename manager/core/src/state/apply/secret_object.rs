@@ -147,7 +147,7 @@ fn check_size(content: &SealedData) -> Result<(), Refusal> {
     }
     if content.sealed.len() > size.saturating_add(MAX_SEALING_OVERHEAD) {
         violations
-            .add("content.sealed", format!("{} bytes cannot be {size} bytes sealed", content.sealed.len()));
+            .add("data.sealed", format!("{} bytes cannot be {size} bytes sealed", content.sealed.len()));
     }
     violations.into_result(()).map_err(Refusal::Invalid)
 }

@@ -21,17 +21,17 @@ impl State {
             let SecretObject { id, kind, name, version, created_at, updated_at, versions, .. } = &**content;
             ensure(names.insert((kind, name)), || format!("two of kind {kind} are called {name}"))?;
             let kept = (1..=KEPT_SECRET_OBJECT_VERSIONS).contains(&versions.len());
-            ensure(kept, || format!("content {id} keeps {} versions", versions.len()))?;
+            ensure(kept, || format!("secret object {id} keeps {} versions", versions.len()))?;
             let oldest = versions.first_key_value().map_or(0, |(number, _)| *number);
             let newest = content.current_version();
             ensure(oldest > 0 && newest - oldest + 1 == versions.len() as u64, || {
-                format!("content {id} keeps the versions {:?}", versions.keys())
+                format!("secret object {id} keeps the versions {:?}", versions.keys())
             })?;
             let large = versions.values().find(|version| version.size as usize > MAX_SECRET_OBJECT_SIZE);
-            ensure(large.is_none(), || format!("content {id} is too large: {large:?}"))?;
-            ensure(*version <= self.applied.index, || format!("content {id} is of a later entry"))?;
+            ensure(large.is_none(), || format!("secret object {id} is too large: {large:?}"))?;
+            ensure(*version <= self.applied.index, || format!("secret object {id} is of a later entry"))?;
             let past = created_at <= updated_at && *updated_at <= self.clock;
-            ensure(past, || format!("content {id} was updated in the future, or before it was there"))?;
+            ensure(past, || format!("secret object {id} was updated in the future, or before it was there"))?;
             all = all.saturating_add(total_size(content));
         }
         let count = self.secret_objects.len();

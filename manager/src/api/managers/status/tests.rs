@@ -54,11 +54,11 @@ fn published(voters: &[u64], learners: &[u64]) -> PublishedState {
 
 fn reply(member: u64, leader: u64, term: u64) -> v1::StatusResponse {
     let applied = 10 + member;
-    v1::StatusResponse { member, leader, term, applied, version: "1".into(), ..Default::default() }
+    v1::StatusResponse { member_id: member, leader, term, applied, version: "1".into(), ..Default::default() }
 }
 
 fn statuses(told: Vec<v1::StatusResponse>) -> ManagerStatuses {
-    let told = told.into_iter().map(|status| (status.member, status)).collect();
+    let told = told.into_iter().map(|status| (status.member_id, status)).collect();
     ManagerStatuses { replies: told, was_queried: true, ..ManagerStatuses::default() }
 }
 
@@ -70,8 +70,8 @@ fn show_all(census: &ManagerStatuses, published: &PublishedState) -> Vec<v1::Man
 fn row_combines_group_and_own_status() {
     let published = published(&[1, 2, 3], &[4]);
     let waits = v1::StatusResponse {
-        waits: "manager 4 replaces manager 3, which is still active; stop or remove manager 3".into(),
-        waits_for: 4,
+        wait_reason: "manager 4 replaces manager 3, which is still active; stop or remove manager 3".into(),
+        wait_member_id: 4,
         sessions: 7,
         ..reply(1, 1, 5)
     };
@@ -80,7 +80,7 @@ fn row_combines_group_and_own_status() {
     let suffrages: Vec<_> = managers.iter().map(v1::Manager::suffrage).collect();
     let (voter, learner) = (v1::Suffrage::Voter, v1::Suffrage::Learner);
     assert_eq!(suffrages, [voter, voter, voter, learner]);
-    assert!(managers.iter().all(|manager| manager.wanted() == voter));
+    assert!(managers.iter().all(|manager| manager.desired_suffrage() == voter));
     assert_eq!(
         managers.iter().map(|manager| manager.leader).collect::<Vec<_>>(),
         [true, false, false, false]
@@ -116,7 +116,8 @@ fn lost_entries_are_shown_as_reason() {
 #[test]
 fn group_wait_reason_is_shown_on_waiting_members() {
     let published = published(&[1], &[2, 3]);
-    let quorum = v1::StatusResponse { waits: "only 1 of 3 voters are reachable".into(), ..reply(1, 1, 5) };
+    let quorum =
+        v1::StatusResponse { wait_reason: "only 1 of 3 voters are reachable".into(), ..reply(1, 1, 5) };
     let managers =
         show_all(&statuses(vec![quorum, reply(2, 1, 5), reply(3, 1, 5), reply(4, 1, 5)]), &published);
     assert_eq!(managers[0].reason, "");
@@ -126,7 +127,7 @@ fn group_wait_reason_is_shown_on_waiting_members() {
 
 #[test]
 fn leader_is_self_reported_in_latest_term() {
-    let (leader, peers) = (vec![v1::PeerStatus { member: 2, matched: 9, active: true }], 1);
+    let (leader, peers) = (vec![v1::PeerStatus { member_id: 2, matched: 9, active: true }], 1);
     let new = v1::StatusResponse { peers: leader, ..reply(3, 3, 6) };
     let known = statuses(vec![reply(1, 1, 5), reply(2, 3, 6), new]);
     let (leader, found, applied) = known.leader().unwrap();

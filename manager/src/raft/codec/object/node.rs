@@ -20,13 +20,13 @@ pub(super) fn stored_node(node: &Node, address_cursor: u32) -> v1::StoredNode {
         status: v1::NodeStatus::from(node.status).into(),
         status_since: node.status_since.0,
         session: node.session,
-        assignment: node.assignment_index,
+        assignment_index: node.assignment_index,
         address_cursor,
         role: v1::NodeRole::from(node.role).into(),
         labels: node.labels.clone(),
         availability: v1::Availability::from(node.availability).into(),
         conditions: wire_conditions(&node.conditions),
-        member: node.manager.unwrap_or(0),
+        manager_member_id: node.manager.unwrap_or(0),
     }
 }
 
@@ -44,9 +44,9 @@ pub(super) fn node(stored: v1::StoredNode) -> Result<Node, Violations> {
         status: node_status(stored.status)?,
         status_since: timestamp(stored.status_since),
         session: stored.session,
-        assignment_index: stored.assignment,
+        assignment_index: stored.assignment_index,
         conditions: conditions(&stored.conditions)?,
-        manager: (stored.member > 0).then_some(stored.member),
+        manager: (stored.manager_member_id > 0).then_some(stored.manager_member_id),
     })
 }
 

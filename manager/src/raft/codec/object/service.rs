@@ -23,7 +23,7 @@ pub(super) fn stored_service(service: &Service) -> v1::StoredService {
         spec: Some((&*service.spec).into()),
         revisions: revisions.map(|revision| stored_revision(revision, &service.pins)).collect(),
         removing: service.removing,
-        next_task: service.next_task_number,
+        next_task_number: service.next_task_number,
     }
 }
 
@@ -34,9 +34,9 @@ fn stored_revision(revision: &Revision, pins: &BTreeMap<u64, ImageDigest>) -> v1
         ports: revision.ports.iter().map(Into::into).collect(),
         created_at: revision.created_at.0,
         placement: (revision.placement != Placement::default()).then(|| (&revision.placement).into()),
-        forced: revision.force_count,
+        force_count: revision.force_count,
         digest: pins.get(&revision.number).map(ToString::to_string).unwrap_or_default(),
-        contents: revision.secret_objects.iter().map(Into::into).collect(),
+        secret_objects: revision.secret_objects.iter().map(Into::into).collect(),
         labels: revision.labels.clone(),
     }
 }
@@ -64,7 +64,7 @@ pub(super) fn service(stored: v1::StoredService) -> Result<Service, Violations> 
         history: revisions,
         pins,
         removing: stored.removing,
-        next_task_number: stored.next_task,
+        next_task_number: stored.next_task_number,
     })
 }
 
@@ -75,9 +75,9 @@ fn revision(stored: v1::StoredRevision, path: impl Fn(&str) -> String) -> Result
         task: TaskSpec::try_from(required(&path("task"), stored.task)?)?,
         ports: stored.ports.into_iter().map(PublishedPort::try_from).collect::<Result<_, _>>()?,
         placement: stored.placement.map(Placement::try_from).transpose()?.unwrap_or_default(),
-        force_count: stored.forced,
+        force_count: stored.force_count,
         secret_objects: stored
-            .contents
+            .secret_objects
             .into_iter()
             .map(SecretObjectVersion::try_from)
             .collect::<Result<_, _>>()?,

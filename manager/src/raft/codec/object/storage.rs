@@ -9,11 +9,11 @@ use warren_types::{SealedData, SecretObject, Violation, Violations, Volume};
 
 use super::super::read::{parse, parse_optional, timestamp};
 
-pub(super) fn stored_secret_object(object: &SecretObject) -> v1::StoredContent {
+pub(super) fn stored_secret_object(object: &SecretObject) -> v1::StoredSecretObject {
     let versions = object.versions.iter().map(|(number, version)| (*number, stored_sealed_version(version)));
-    v1::StoredContent {
+    v1::StoredSecretObject {
         id: object.id.to_string(),
-        kind: v1::ContentKind::from(object.kind).into(),
+        kind: v1::SecretObjectKind::from(object.kind).into(),
         name: object.name.to_string(),
         version: object.version,
         created_at: object.created_at.0,
@@ -23,12 +23,12 @@ pub(super) fn stored_secret_object(object: &SecretObject) -> v1::StoredContent {
     }
 }
 
-pub(super) fn secret_object(stored: v1::StoredContent) -> Result<SecretObject, Violations> {
+pub(super) fn secret_object(stored: v1::StoredSecretObject) -> Result<SecretObject, Violations> {
     let sealed = |(number, version)| Ok((number, Arc::new(sealed_version(version)?)));
     Ok(SecretObject {
-        id: parse("content.id", &stored.id)?,
+        id: parse("secretObject.id", &stored.id)?,
         kind: secret_object_kind(stored.kind)?,
-        name: parse("content.name", &stored.name)?,
+        name: parse("secretObject.name", &stored.name)?,
         version: stored.version,
         created_at: timestamp(stored.created_at),
         updated_at: timestamp(stored.updated_at),
@@ -38,8 +38,8 @@ pub(super) fn secret_object(stored: v1::StoredContent) -> Result<SecretObject, V
 }
 
 /// One version, in a command or in an object.
-pub(in crate::raft::codec) fn stored_sealed_version(content: &SealedData) -> v1::StoredSealedContent {
-    v1::StoredSealedContent {
+pub(in crate::raft::codec) fn stored_sealed_version(content: &SealedData) -> v1::StoredSealedData {
+    v1::StoredSealedData {
         size: content.size,
         fingerprint: Bytes::copy_from_slice(&content.fingerprint),
         sealed: Bytes::copy_from_slice(&content.sealed),
@@ -47,11 +47,10 @@ pub(in crate::raft::codec) fn stored_sealed_version(content: &SealedData) -> v1:
 }
 
 /// Parses the output of [`stored_sealed_version`].
-pub(in crate::raft::codec) fn sealed_version(
-    stored: v1::StoredSealedContent,
-) -> Result<SealedData, Violations> {
+pub(in crate::raft::codec) fn sealed_version(stored: v1::StoredSealedData) -> Result<SealedData, Violations> {
     let fingerprint = <[u8; 32]>::try_from(&stored.fingerprint[..]);
-    let fingerprint = fingerprint.map_err(|_| Violation::new("content.fingerprint", "is not of 32 bytes"))?;
+    let fingerprint =
+        fingerprint.map_err(|_| Violation::new("secretObject.fingerprint", "is not of 32 bytes"))?;
     Ok(SealedData { size: stored.size, fingerprint, sealed: stored.sealed.into() })
 }
 

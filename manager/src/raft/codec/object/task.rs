@@ -36,7 +36,7 @@ pub(super) fn stored_task(task: &Task) -> v1::StoredTask {
         not_before: task.not_before().map(|at| at.0),
         node_id: task.node.map(|id| id.to_string()).unwrap_or_default(),
         address: task.address.map(|address| address.to_string()).unwrap_or_default(),
-        desired: v1::Desired::from(task.desired).into(),
+        desired: v1::DesiredTaskState::from(task.desired).into(),
         observed: Some((&observed).into()),
         lost_since: task.lost_since().map(|at| at.0),
         bound_to: task.bound_to().map(|id| id.to_string()).unwrap_or_default(),

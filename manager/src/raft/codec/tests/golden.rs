@@ -116,7 +116,7 @@ fn golden_objects_decode_unchanged() {
             Record::Node(_) => "node",
             Record::Task(_) => "task",
             Record::Token(_) => "token",
-            Record::Content(_) => "content",
+            Record::SecretObject(_) => "secret-object",
             Record::Volume(_) => "volume",
             Record::Member(_) => "member",
         };
@@ -140,5 +140,5 @@ fn golden_files_cover_every_field() {
     assert!(samples.len() > 15);
     assert_eq!(schema::unused_fields(&samples), [""; 0], "put them into `sample`");
     let without = schema::unused_fields(&samples[1..]);
-    assert!(without.contains(&"CreateCluster.level".to_owned()), "{without:?}");
+    assert!(without.contains(&"CreateCluster.feature_level".to_owned()), "{without:?}");
 }

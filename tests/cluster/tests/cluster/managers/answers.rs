@@ -158,7 +158,7 @@ fn check_answers(
             }
             Err(status) => {
                 let reason = Problem::from(status).reason;
-                if !["NOT_FOUND", "REMOVING"].contains(&reason.as_str()) {
+                if !["NOT_FOUND", "SERVICE_REMOVING"].contains(&reason.as_str()) {
                     wrong.push(format!("an update was refused: {status}, reason {reason:?}"));
                 }
             }

@@ -28,7 +28,7 @@ async fn acknowledged_write_is_read_on_every_manager() {
     }
     // The answer contains the addresses of the managers, the answering one first.
     let answer = services[1].get(reference("s00")).await.unwrap();
-    let managers = answer.metadata().get("warren-managers").unwrap().to_str().unwrap();
+    let managers = answer.metadata().get("warren-manager-addresses").unwrap().to_str().unwrap();
     let addresses: Vec<String> =
         [1, 0, 2].map(|number: usize| group.hosts[number].address().to_string()).into();
     assert_eq!(managers.split(',').collect::<Vec<_>>(), addresses);

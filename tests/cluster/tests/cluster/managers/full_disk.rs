@@ -157,7 +157,7 @@ async fn full_manager_forwards_calls() {
     let mut cluster = ClusterClient::new(group.channel(FULL).await);
     for request in [stale(v1::InfoRequest {}), Request::new(v1::InfoRequest {})] {
         let info = cluster.info(request).await.unwrap().into_inner();
-        assert!(info.log_held.contains("the disk of this manager is full"), "{info:?}");
+        assert!(info.log_write_stall.contains("the disk of this manager is full"), "{info:?}");
         let store = group.hosts[FULL].manager().store();
         assert_eq!(
             info.manager_id,
@@ -197,7 +197,7 @@ async fn full_manager_forwards_calls() {
 async fn only_managers_may_relay_callers() {
     let group = ManagerGroup::of_three().await;
     let mut request = tonic::Request::new(v1::ListRequest::default());
-    request.metadata_mut().insert("warren-caller", "local 0 0".parse().unwrap());
+    request.metadata_mut().insert("warren-forwarded-caller", "local 0 0".parse().unwrap());
     let node = group.node("n1").await;
     let channel = group.hosts[0].channel(&group.roots, Some(&node)).await;
     let refused = ServicesClient::new(channel).list(request).await.unwrap_err();
@@ -210,12 +210,14 @@ async fn only_managers_may_relay_callers() {
         ("anonymous 10.0.0.7:1", Code::Unauthenticated),
     ] {
         let mut request = tonic::Request::new(v1::ListRequest::default());
-        request.metadata_mut().insert("warren-caller", caller.parse().unwrap());
+        request.metadata_mut().insert("warren-forwarded-caller", caller.parse().unwrap());
         let refused = ServicesClient::new(channel.clone()).list(request).await.unwrap_err();
         assert_eq!(refused.code(), code, "{caller}: {refused}");
     }
     let mut request = tonic::Request::new(v1::ListRequest::default());
-    request.metadata_mut().insert("warren-caller", "certificate viewer bob 10.0.0.7:1".parse().unwrap());
+    request
+        .metadata_mut()
+        .insert("warren-forwarded-caller", "certificate viewer bob 10.0.0.7:1".parse().unwrap());
     ServicesClient::new(channel).list(request).await.unwrap();
 }
 

@@ -28,7 +28,7 @@ pub struct ManagerGroup {
 /// A read of this manager's own state.
 pub fn stale<T>(message: T) -> Request<T> {
     let mut request = Request::new(message);
-    request.metadata_mut().insert("warren-stale", "true".parse().unwrap());
+    request.metadata_mut().insert("warren-allow-stale", "true".parse().unwrap());
     request
 }
 

@@ -25,7 +25,7 @@ async fn second_manager_learns_until_both_vote() {
         .wait_for_managers("m2 to learn, and to say why", |listed| {
             let second = listed.get("m2");
             let learns = |manager: &v1::Manager| {
-                let status = (manager.suffrage(), manager.wanted(), manager.status());
+                let status = (manager.suffrage(), manager.desired_suffrage(), manager.status());
                 status == (v1::Suffrage::Learner, v1::Suffrage::Voter, v1::ManagerStatus::Ready)
                     && manager.reason.contains("odd")
             };
@@ -41,7 +41,7 @@ async fn second_manager_learns_until_both_vote() {
     group
         .wait_for_managers("nothing to be left to do", |listed| {
             let leads = |manager: &&v1::Manager| manager.leader;
-            let members: BTreeSet<u64> = listed.values().map(|manager| manager.member).collect();
+            let members: BTreeSet<u64> = listed.values().map(|manager| manager.member_id).collect();
             listed.values().filter(leads).count() == 1
                 && members == BTreeSet::from([1, 2, 3])
                 && listed.values().all(|manager| manager.reason.is_empty() && !manager.removing)
@@ -116,10 +116,14 @@ async fn token_admits_only_its_role() {
     let stranger = group.hosts[0].channel(&group.roots, None).await;
     let refused = JoiningMachine::new("n2").join_over(stranger, &manager).await.unwrap_err();
     let refused = Problem::from(&refused);
-    assert_eq!((refused.code, refused.reason.as_str()), (Code::PermissionDenied, "TOKEN_ROLE"), "{refused}");
+    assert_eq!(
+        (refused.code, refused.reason.as_str()),
+        (Code::PermissionDenied, "TOKEN_ROLE_MISMATCH"),
+        "{refused}"
+    );
     assert!(refused.message.contains("warren manager join"), "{refused}");
     assert_eq!(group.listed(0).await.unwrap().len(), 1);
     // An interrupted join is completed with the same key, so it is the same manager.
     other.join(group.hosts[0].address(), &manager).await.unwrap();
-    assert_eq!(group.listed(0).await.unwrap()["m2"].member, 2);
+    assert_eq!(group.listed(0).await.unwrap()["m2"].member_id, 2);
 }

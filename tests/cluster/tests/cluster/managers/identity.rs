@@ -358,7 +358,7 @@ async fn init_over_damaged_directory_is_refused() {
         copy(&good, &manager);
     }
     // Nothing was encrypted with it, and no other process has it; but not while another file is wrong.
-    remove(&manager.join("content.key"));
+    remove(&manager.join("secret-objects.key"));
     fs::write(manager.join("admin.pem"), "not a certificate\n").unwrap();
     let before = files(&manager);
     refuses(&world, true, "manager/admin.pem").await;
@@ -366,7 +366,7 @@ async fn init_over_damaged_directory_is_refused() {
     copy(&good.join("admin.pem"), &manager.join("admin.pem"));
     world.start(true).await.unwrap();
     assert_eq!(world.manager().cluster(), cluster);
-    assert!(manager.join("content.key").exists());
+    assert!(manager.join("secret-objects.key").exists());
     world.stop().await;
     world.start(false).await.unwrap();
 }

@@ -13,7 +13,7 @@ impl ManagerGroup {
     async fn set_suffrage(&self, at: usize, name: &str, wanted: v1::Suffrage) -> Result<v1::Manager, Status> {
         let request = v1::UpdateManagerRequest {
             reference: name.to_owned(),
-            wanted: wanted.into(),
+            desired_suffrage: wanted.into(),
             ..Default::default()
         };
         Ok(self.managers(at).await.update(request).await?.into_inner())
@@ -112,7 +112,7 @@ async fn removed_manager_learns_it_and_is_refused() {
     let problem = refused(group.remove(leader, &name, false).await);
     assert!(problem.message.contains("--force"), "{problem}");
     let (credentials, member) =
-        (group.hosts[missing].credentials(), group.listed(leader).await.unwrap()[&name].member);
+        (group.hosts[missing].credentials(), group.listed(leader).await.unwrap()[&name].member_id);
     group.remove(leader, &name, true).await.unwrap();
     let failed = tokio::time::timeout(WAIT_DEADLINE, group.hosts[missing].manager_mut().wait_failed()).await;
     let failed = failed.expect("a removed manager ends").to_string();
@@ -124,9 +124,9 @@ async fn removed_manager_learns_it_and_is_refused() {
     // Nor does its certificate give it access.
     let channel = group.hosts[leader].channel(&group.roots, Some(&credentials)).await;
     let address = group.hosts[missing].address().to_string();
-    let hello = v1::PeerHello { member, address, incarnation: 1 };
+    let hello = v1::PeerHello { member_id: member, address, incarnation: 1 };
     let frames = tokio_stream::once(v1::RaftFrame { hello: Some(hello), messages: Vec::new() });
-    let status = PeersClient::new(channel).converse(frames).await.unwrap_err();
+    let status = PeersClient::new(channel).stream_raft(frames).await.unwrap_err();
     assert_eq!(Problem::from(&status).reason, "MEMBER_REMOVED", "{status}");
     // With a token it joins again, as another member.
     let token = group.token(NodeRole::Manager).await;

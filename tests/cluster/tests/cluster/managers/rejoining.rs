@@ -61,7 +61,8 @@ async fn manager_without_disk_rejoins_as_itself() {
     group.all_vote().await;
     group
         .wait_for_managers("the old one to be gone", |listed| {
-            listed.len() == 3 && listed.get(&name).is_some_and(|now| now.id != before.id && now.member == 4)
+            listed.len() == 3
+                && listed.get(&name).is_some_and(|now| now.id != before.id && now.member_id == 4)
         })
         .await;
     has_services(&group, lost, 1).await;
@@ -80,7 +81,7 @@ async fn updated_address_of_stopped_manager_is_kept() {
     let (leader, away) = (group.leader().await, group.follower().await);
     let name = group.hosts[away].name.clone();
     // It has advertised its address, and that was acknowledged.
-    let file = group.hosts[away].data_dir().join("manager").join("advertised");
+    let file = group.hosts[away].data_dir().join("manager").join("advertised-address");
     eventually_async(WAIT_DEADLINE, "what it said to be written down", || async {
         if file.exists() { Ok(()) } else { Err("it is not".to_owned()) }
     })

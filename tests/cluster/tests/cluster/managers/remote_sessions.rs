@@ -99,9 +99,9 @@ async fn worker_stream_refusal_reaches_every_manager() {
     apart.task().await;
     let mut entries = logs(apart.group.channel(apart.others[1]).await, false).await;
     let stream_id = apart.worker.open().await;
-    apart.worker.send(Say::Opened(v1::Opened { stream_id, refused: "too many".into() })).await;
+    apart.worker.send(Say::Opened(v1::StreamOpened { stream_id, error: "too many".into() })).await;
     let entry = timeout(WAIT_DEADLINE, entries.message()).await.unwrap().unwrap().unwrap();
-    assert_eq!(entry.entry, Some(Entry::Trouble("too many".into())));
+    assert_eq!(entry.entry, Some(Entry::GapReason("too many".into())));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -132,7 +132,7 @@ async fn an_archive_is_passed_on_whole() {
     let (reported, received) =
         timeout(WAIT_DEADLINE, async { tokio::join!(reported, serve) }).await.expect("it ends");
     assert!(received.as_deref() == Some(&archive[..]), "the archive is not the one that was sent");
-    assert_eq!(reported, [Event::Done(v1::Done {})]);
+    assert_eq!(reported, [Event::Done(v1::NodeDone {})]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -169,10 +169,10 @@ async fn usage_and_checks_come_from_the_session_manager() {
     let task_id = apart.task().await;
     apart.worker.heartbeat().await;
     let usage = Some(v1::TaskUsage { pids: 3, ..Default::default() });
-    let reported = v1::TaskVitals { task_id: task_id.clone(), usage, ..Default::default() };
-    let loops = vec![v1::Loop { name: "worker.relist".into(), ..Default::default() }];
+    let reported = v1::TaskStats { task_id: task_id.clone(), usage, ..Default::default() };
+    let background_tasks = vec![v1::BackgroundTask { name: "worker.relist".into(), ..Default::default() }];
     let usage = Some(v1::NodeUsage { cpu_milli: 7, ..Default::default() });
-    apart.worker.send(Say::Heartbeat(v1::Heartbeat { usage, loops, tasks: vec![reported] })).await;
+    apart.worker.send(Say::Heartbeat(v1::Heartbeat { usage, background_tasks, tasks: vec![reported] })).await;
     apart.worker.sync().await;
     let own = format!("m{}", apart.at + 1);
     for number in apart.others {
@@ -181,20 +181,28 @@ async fn usage_and_checks_come_from_the_session_manager() {
         let request = v1::Reference { reference: task_id.clone() };
         let task = TasksClient::new(channel.clone()).get(request).await.unwrap().into_inner();
         assert_eq!(task.usage.map(|usage| usage.pids), Some(3));
-        let reported = ClusterClient::new(channel).loops(v1::LoopsRequest {}).await.unwrap().into_inner();
-        let v1::LoopsResponse { loops, silent } = reported;
+        let reported = ClusterClient::new(channel)
+            .list_background_tasks(v1::ListBackgroundTasksRequest {})
+            .await
+            .unwrap()
+            .into_inner();
+        let v1::ListBackgroundTasksResponse { background_tasks, silent } = reported;
         let whose = |name: &str| -> Vec<_> {
-            let named = loops.iter().filter(|reported| reported.name == name);
+            let named = background_tasks.iter().filter(|reported| reported.name == name);
             named.map(|reported| (reported.manager.as_str(), reported.node.as_str())).collect()
         };
-        assert_eq!(whose("worker.relist"), [(own.as_str(), "n1")], "{loops:?}");
+        assert_eq!(whose("worker.relist"), [(own.as_str(), "n1")], "{background_tasks:?}");
         assert_eq!((whose("planner"), silent), (vec![("m1", ""), ("m2", ""), ("m3", "")], Vec::new()));
     }
     // A manager that does not answer is named.
     let [leader, other] = apart.others;
     apart.group.hosts[other].stop().await;
     let channel = apart.group.channel(leader).await;
-    let reported = ClusterClient::new(channel).loops(v1::LoopsRequest {}).await.unwrap().into_inner();
+    let reported = ClusterClient::new(channel)
+        .list_background_tasks(v1::ListBackgroundTasksRequest {})
+        .await
+        .unwrap()
+        .into_inner();
     let silent: Vec<_> = reported.silent.iter().map(|silent| silent.name.as_str()).collect();
     assert_eq!(silent, [format!("m{}", other + 1)], "{reported:?}");
 }
@@ -205,7 +213,7 @@ async fn watch_has_no_usage_events() {
     let mut apart = RemoteWorkerGroup::new().await;
     let id = apart.task().await;
     let usage = Some(v1::TaskUsage { pids: 3, ..Default::default() });
-    let tasks = vec![v1::TaskVitals { task_id: id.clone(), usage, ..Default::default() }];
+    let tasks = vec![v1::TaskStats { task_id: id.clone(), usage, ..Default::default() }];
     apart.worker.send(Say::Heartbeat(v1::Heartbeat { tasks, ..Default::default() })).await;
     apart.worker.sync().await;
     let mut watches = Vec::new();
@@ -241,10 +249,10 @@ async fn newest_session_wins_on_any_manager() {
     let (version, old) = (apart.worker.version, apart.worker);
     let mut newer = apart.group.session(apart.others[1], &apart.node, version).await;
     assert!(newer.welcome.session > old.welcome.session);
-    let late = v1::Reports { number: 9, reports: vec![report(&id, v1::TaskState::Failed)] };
+    let late = v1::ReportBatch { number: 9, reports: vec![report(&id, v1::TaskState::Failed)] };
     old.send_if_open(Say::Reports(late)).await;
     let ended = Problem::from(&old.end().await);
-    assert!(["SUPERSEDED", "STALE_SESSION"].contains(&&*ended.reason), "{ended:?}");
+    assert!(["SESSION_SUPERSEDED", "STALE_SESSION"].contains(&&*ended.reason), "{ended:?}");
     newer.version = version;
     newer.sync().await;
     for number in 0..3 {

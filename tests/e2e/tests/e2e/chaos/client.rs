@@ -189,7 +189,7 @@ pub fn create_secret(warren: &WarrenCli, scratch: &Path) {
 fn observed_services(warren: &WarrenCli) -> BTreeMap<String, Option<usize>> {
     let listed = warren.json(&["service", "ls"]);
     let one = |service: &serde_json::Value| {
-        let replicas = service["replicas"]["wanted"].as_u64().unwrap();
+        let replicas = service["replicas"]["desired"].as_u64().unwrap();
         let replicas = usize::try_from(replicas).unwrap();
         let is_going = service["removing"].as_bool().unwrap();
         (service["name"].as_str().unwrap().to_owned(), (!is_going).then_some(replicas))

@@ -18,15 +18,15 @@ async fn pull_uses_cluster_credential_of_registry() {
     let asks = Arc::clone(&asked);
     manager.on_fetch(move |request| {
         let responder = DeliveryResponder::new(&request.key, settings().node).unwrap();
-        asks.lock().unwrap().push(request.need.unwrap());
-        let (id, number) = (SecretObjectId(Id(9)), 1);
-        FetchReply::Objects(vec![v1::SealedDelivery {
+        asks.lock().unwrap().push(request.purpose.unwrap());
+        let (id, version_number) = (SecretObjectId(Id(9)), 1);
+        FetchReply::Objects(vec![v1::SealedSecretObject {
             key: responder.public_key().to_vec().into(),
-            kind: v1::ContentKind::Credential.into(),
+            kind: v1::SecretObjectKind::Credential.into(),
             name: "docker.io".into(),
             id: id.to_string(),
-            number,
-            sealed: responder.seal(id, number, b"ann\nhush").into(),
+            version_number,
+            sealed: responder.seal(id, version_number, b"ann\nhush").into(),
         }])
     });
     let other = Digest::of(b"other");
@@ -34,7 +34,7 @@ async fn pull_uses_cluster_credential_of_registry() {
     let mut stream = attached(&mut manager, &session, pull(true)).await;
     assert_eq!(all_frames(&mut stream, &mut session).await.last(), Some(&DONE));
     assert_eq!(node.images.registry_users(), [Some("ann".to_owned())]);
-    let need = v1::fetch_request::Need::StreamCredential("s1".into());
+    let need = v1::fetch_secret_objects_request::Purpose::StreamCredential("s1".into());
     assert_eq!(*asked.lock().unwrap(), [need]);
     // A manager that does not answer does not prevent pulls of public images.
     manager.on_fetch(|_| FetchReply::Refusal(tonic::Status::permission_denied("not its stream")));
@@ -44,6 +44,6 @@ async fn pull_uses_cluster_credential_of_registry() {
     node.images.fail(&tag(), RegistryError::NeedsCredentials { registry, image, message }.into());
     let mut stream = attached(&mut manager, &session, pull(true)).await;
     let said = all_frames(&mut stream, &mut session).await;
-    assert!(matches!(said.last(), Some(Frame::Failed(why)) if why.contains("not its stream")), "{said:?}");
+    assert!(matches!(said.last(), Some(Frame::Error(why)) if why.contains("not its stream")), "{said:?}");
     assert_eq!(node.images.registry_users(), [Some("ann".to_owned()), None, None]);
 }

@@ -30,7 +30,7 @@ async fn volumes_are_listed_and_deleted_over_streams() {
 
     let mut stream = attached(&mut manager, &session, purge()).await;
     let said = all_frames(&mut stream, &mut session).await;
-    assert!(matches!(&said[..], [Frame::Failed(why)] if why.contains("in use on this node")), "{said:?}");
+    assert!(matches!(&said[..], [Frame::Error(why)] if why.contains("in use on this node")), "{said:?}");
     assert!(node.volumes.path(&used.name).exists());
     node.context.desired_state.send_modify(|desired_state| drop(desired_state.tasks.remove(&task_id(1))));
     for _twice in 0..2 {

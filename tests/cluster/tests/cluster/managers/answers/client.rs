@@ -6,7 +6,7 @@ use std::time::Instant;
 use tonic::Status;
 use tonic::transport::Channel;
 use warren_proto::v1;
-use warren_proto::v1::contents_client::ContentsClient;
+use warren_proto::v1::secret_objects_client::SecretObjectsClient;
 use warren_proto::v1::services_client::ServicesClient;
 use warren_proto::v1::volumes_client::VolumesClient;
 
@@ -48,7 +48,7 @@ pub struct AcknowledgedWrite {
 #[derive(Clone)]
 pub struct ConcurrentClient {
     services: ServicesClient<Channel>,
-    contents: ContentsClient<Channel>,
+    contents: SecretObjectsClient<Channel>,
     pub volumes: VolumesClient<Channel>,
 }
 
@@ -70,9 +70,10 @@ impl From<v1::Service> for AnsweredObject {
     }
 }
 
-impl From<v1::Content> for AnsweredObject {
-    fn from(content: v1::Content) -> Self {
-        let v1::Content { name, size, version, number, kept, .. } = content;
+impl From<v1::SecretObject> for AnsweredObject {
+    fn from(content: v1::SecretObject) -> Self {
+        let v1::SecretObject { name, size, version, version_number: number, stored_versions: kept, .. } =
+            content;
         assert_eq!(kept.last(), Some(&number), "{name}: the current version is the newest that is kept");
         Self { name, value: size.into(), version, number, removing: false }
     }
@@ -83,7 +84,7 @@ impl ConcurrentClient {
         let channel = group.channel(number % group.hosts.len()).await;
         Self {
             services: ServicesClient::new(channel.clone()),
-            contents: ContentsClient::new(channel.clone()),
+            contents: SecretObjectsClient::new(channel.clone()),
             volumes: VolumesClient::new(channel),
         }
     }
@@ -106,8 +107,9 @@ impl ConcurrentClient {
                 services.create(v1::CreateServiceRequest { id, spec }).await?.into_inner().into()
             }
             RegisterKind::Config => {
-                let (kind, name, data) = (v1::ContentKind::Config.into(), name.into(), bytes(value).into());
-                let request = v1::CreateContentRequest { id, kind, name, labels: BTreeMap::new(), data };
+                let (kind, name, data) =
+                    (v1::SecretObjectKind::Config.into(), name.into(), bytes(value).into());
+                let request = v1::CreateSecretObjectRequest { id, kind, name, labels: BTreeMap::new(), data };
                 contents.create(request).await?.into_inner().into()
             }
         })
@@ -119,8 +121,8 @@ impl ConcurrentClient {
         Ok(match kind {
             RegisterKind::Service => services.get(v1::Reference { reference }).await?.into_inner().into(),
             RegisterKind::Config => {
-                let kind = v1::ContentKind::Config.into();
-                contents.get(v1::ContentReference { kind, reference }).await?.into_inner().into()
+                let kind = v1::SecretObjectKind::Config.into();
+                contents.get(v1::SecretObjectReference { kind, reference }).await?.into_inner().into()
             }
         })
     }
@@ -142,8 +144,8 @@ impl ConcurrentClient {
                 services.update(request).await?.into_inner().into()
             }
             RegisterKind::Config => {
-                let (kind, data) = (v1::ContentKind::Config.into(), bytes(value).into());
-                let request = v1::UpdateContentRequest { kind, reference, version, data };
+                let (kind, data) = (v1::SecretObjectKind::Config.into(), bytes(value).into());
+                let request = v1::UpdateSecretObjectRequest { kind, reference, version, data };
                 contents.update(request).await?.into_inner().into()
             }
         };
@@ -160,8 +162,8 @@ impl ConcurrentClient {
                 services.remove(request).await?.into_inner().into()
             }
             RegisterKind::Config => {
-                let kind = v1::ContentKind::Config.into();
-                contents.remove(v1::ContentReference { kind, reference }).await?.into_inner().into()
+                let kind = v1::SecretObjectKind::Config.into();
+                contents.remove(v1::SecretObjectReference { kind, reference }).await?.into_inner().into()
             }
         })
     }

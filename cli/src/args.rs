@@ -17,7 +17,7 @@ use std::time::Duration;
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use warren_types::{Availability, ImageReference, ManagerAddress};
 
-use crate::connect::ConnectedCluster;
+use crate::connected_cluster::ConnectedCluster;
 
 pub use manager::{ManagerSubcommand, NodeRunArgs, PassphraseArgs};
 pub use secret_object::{RegistryCommand, RegistryLoginArgs, SecretObjectCommand, SecretObjectCreateArgs};

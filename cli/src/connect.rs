@@ -1,49 +1,13 @@
-//! Connects to a manager as the flags specify, and stores the current addresses of the managers in the context.
+//! Connects to a manager as the flags specify.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
 
 use warren_client::contexts::TargetSelection;
-use warren_client::{Client, ClientIdentity, ClientTarget, Contexts, Error};
+use warren_client::{Client, ClientTarget, Contexts, Error};
 
 use crate::args::GlobalArgs;
+use crate::connected_cluster::ContextConnection;
 use crate::failure::{CommandError, ExitKind};
-
-/// The cluster that a command connected to, if any. Clones share it.
-#[derive(Debug, Clone, Default)]
-pub struct ConnectedCluster(Arc<Mutex<Option<ContextConnection>>>);
-
-/// A connection that was made with a context of the contexts file.
-#[derive(Debug)]
-struct ContextConnection {
-    client: Client,
-    file: PathBuf,
-    context: String,
-    identity: ClientIdentity,
-}
-
-impl ConnectedCluster {
-    fn set(&self, known: ContextConnection) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(known);
-    }
-
-    /// Stores the addresses that the managers reported in the contexts file, if they changed. Runs after the command;
-    /// if the file is in use or not writable, the next command tries again.
-    pub fn save_addresses(&self) {
-        let Some(known) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
-        let ContextConnection { client, file, context, identity } = known;
-        match Contexts::update_addresses(
-            &file,
-            &context,
-            &identity,
-            (&client.manager_addresses(), client.incarnation()),
-        ) {
-            Ok(true) => tracing::debug!(context, "the context has the addresses of the managers"),
-            Ok(false) => {}
-            Err(error) => tracing::debug!(context, %error, "the addresses of the managers were not stored"),
-        }
-    }
-}
 
 /// Connects to a manager that the flags, the contexts file or the local socket specify. `what` is the failure summary.
 pub async fn connect(global: &GlobalArgs, what: &str) -> Result<Client, CommandError> {

@@ -10,6 +10,7 @@
 mod args;
 mod command;
 mod connect;
+mod connected_cluster;
 mod failure;
 mod input;
 mod node;

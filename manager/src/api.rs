@@ -6,7 +6,6 @@
 pub mod authorization;
 pub mod background_tasks;
 pub mod cluster;
-pub mod description;
 pub mod images;
 pub mod incarnation;
 pub mod logs;
@@ -18,11 +17,12 @@ pub mod nodes;
 pub mod open_stream;
 pub mod paging;
 pub mod peer_calls;
-pub mod problem;
 pub mod progress_subscription;
 pub mod proxy;
 pub mod read;
 pub mod relay;
+pub mod relayed_caller;
+pub mod request_metrics;
 pub mod secret_objects;
 pub mod services;
 pub mod tasks;
@@ -39,8 +39,8 @@ use warren_security::{CertificateAuthority, SecretObjectKey};
 use warren_types::MemberId;
 
 use self::progress_subscription::ProgressSubscription;
-use crate::controllers::{MembershipWait, PlacementRefusals};
-use crate::metrics::ManagerMetrics;
+use crate::controller_status::{MembershipWait, PlacementRefusals};
+use crate::incarnation::LaterIncarnation;
 use crate::peers::Peers;
 use crate::session::leader::LeaderWatch;
 use crate::session::{SessionRegistry, WorkerStreams};
@@ -89,8 +89,8 @@ pub struct Api {
     pub progress_subscription: ProgressSubscription,
     /// Storage engine of this manager's log.
     pub log_engine: LogEngine,
-    /// Request metrics.
-    pub metrics: ManagerMetrics,
+    /// The later incarnation of the cluster that callers have seen.
+    pub later_incarnation: LaterIncarnation,
 }
 
 #[cfg(test)]

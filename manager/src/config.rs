@@ -9,8 +9,7 @@ use warren_log::LogEngine;
 use warren_types::{NodeDescription, NodeName};
 
 use crate::advertise::AdvertiseAddress;
-use crate::raft::snapshot::SnapshotThresholds;
-use crate::store::HISTORY_CHANGES;
+use crate::raft::open::ReplicaTuning;
 
 /// Settings of one manager. `manager init` stores them in the data directory.
 #[derive(Debug, Clone)]
@@ -48,24 +47,14 @@ pub const CERTIFICATE_CHECK_INTERVAL: Duration = Duration::from_secs(3600);
 /// Limits with fixed defaults; tests set smaller ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ManagerTuning {
-    /// When a snapshot is due.
-    pub snapshot_thresholds: SnapshotThresholds,
-    /// Entries before a snapshot that stay in the log.
-    pub kept_entries: u64,
-    /// How many changes a watcher may lag before it must list again.
-    pub history_changes: usize,
+    /// Limits of the log and the store.
+    pub replica: ReplicaTuning,
     /// Interval of the check whether a certificate is due for renewal.
     pub certificate_check_interval: Duration,
 }
 
 impl Default for ManagerTuning {
-    /// A thousand entries suffice for a member that was briefly down.
     fn default() -> Self {
-        Self {
-            snapshot_thresholds: SnapshotThresholds::default(),
-            kept_entries: 1_000,
-            history_changes: HISTORY_CHANGES,
-            certificate_check_interval: CERTIFICATE_CHECK_INTERVAL,
-        }
+        Self { replica: ReplicaTuning::default(), certificate_check_interval: CERTIFICATE_CHECK_INTERVAL }
     }
 }

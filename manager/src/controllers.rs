@@ -7,9 +7,6 @@
 pub mod key;
 pub mod liveness;
 pub mod members;
-pub mod placement_refusals;
 pub mod planner;
+pub mod scheduler_metrics;
 pub mod trigger;
-
-pub use members::MembershipWait;
-pub use placement_refusals::PlacementRefusals;

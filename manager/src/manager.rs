@@ -22,26 +22,28 @@ use warren_types::{ClusterId, ManagerAddress, NodeId};
 
 pub use self::error::{ManagerFailure, ManagerStartError};
 use self::identity::load_identity;
-use self::maintenance::{renew_certificates, start_controllers};
+use self::maintenance::{fetch_from_peers, renew_certificates, start_controllers};
 use self::registration::{Registration, effective_address};
 use self::startup_checks::{check_cluster, lead_if_sole_voter, record_removal, supervise_driver};
 use crate::api::Api;
 use crate::api::progress_subscription::ProgressSubscription;
 use crate::background;
+use crate::bootstrap::ca::{CaError, LocalAgent, ManagerKeys, check_secret_object_key};
 use crate::bootstrap::join;
-use crate::bootstrap::member_identity::{self, MemberIdentity};
-use crate::ca::{CaError, LocalAgent, ManagerKeys, check_secret_object_key};
+use crate::bootstrap::member_identity::{self, BootstrapPeer, MemberIdentity};
 use crate::config::{ManagerConfig, ManagerTuning};
-use crate::controllers::liveness::fetch_from_peers;
+use crate::controller_status::{MembershipWait, PlacementRefusals};
 use crate::controllers::planner::{Planner, PlannerInputs};
-use crate::controllers::{MembershipWait, PlacementRefusals};
+use crate::incarnation::LaterIncarnation;
 use crate::metrics::{self, ManagerMetricSources, ManagerMetrics};
+use crate::peers::member_directory::KnownManager;
 use crate::peers::server::{PeerServer, PeerServerParts as PeerParts};
 use crate::peers::{self, Peers};
 use crate::raft::open::{GroupConfig, OpenedStore, open_store};
 use crate::server::{GrpcServices, ListenError, Listeners};
 use crate::session::leader::LeaderWatch;
 use crate::session::server::SessionServer;
+use crate::session::session_handler::SessionContext;
 use crate::session::{SessionRegistry, WorkerStreams};
 use crate::state_comparison::StateComparison;
 use crate::store::Store;
@@ -247,7 +249,10 @@ async fn open(
     };
     let (peers, wire, unsent) =
         Peers::new(seat.member_id, advertised.clone(), shown).map_err(ListenError::from)?;
-    peers.add_bootstrap_peers(&seat.bootstrap_peers);
+    let known = |BootstrapPeer { member_id: member, id, address }: &BootstrapPeer| {
+        (*member, KnownManager { id: *id, address: address.clone() })
+    };
+    peers.add_bootstrap_peers(seat.bootstrap_peers.iter().map(known).collect());
     let (own, founders) = (seat.member_id, seat.founders.clone());
     let (wire, leader, accept_data_loss) =
         (Box::new(wire), Arc::new(peers.clone()), config.is_data_loss_accepted);
@@ -258,8 +263,14 @@ async fn open(
         leader_client: leader,
         is_data_loss_accepted: accept_data_loss,
     };
-    let OpenedStore { store, driver_exit: ended, snapshot_exchange: snapshots } =
-        open_store(data_dir, &dir, (config.log_engine, seat.log_owner()), tuning, group, shutdown.token())?;
+    let OpenedStore { store, driver_exit: ended, snapshot_exchange: snapshots } = open_store(
+        data_dir,
+        &dir,
+        (config.log_engine, seat.log_owner()),
+        tuning.replica,
+        group,
+        shutdown.token(),
+    )?;
     issued.save(&dir, now)?;
     let advertised_before = advertised::load(&dir);
     peers.set_own_address(effective_address(
@@ -374,10 +385,25 @@ fn serve(
         log_dir: dir,
         state_comparison: compared,
     };
+    let later_incarnation = LaterIncarnation::default();
+    let leader = LeaderWatch::start(store.clone(), &loops);
+    let sessions = SessionServer {
+        context: SessionContext {
+            store: store.clone(),
+            clock: stamp.clone(),
+            worker_streams: streams.clone(),
+        },
+        registry: registry.clone(),
+        secret_object_key: keys.secret_object_key.clone(),
+        leader_watch: leader.clone(),
+        later_incarnation: later_incarnation.clone(),
+        member_id: seat.member_id,
+        shutdown: shutdown.clone(),
+    };
     let api = Api {
         store: store.clone(),
-        leader: LeaderWatch::start(store.clone(), &loops),
-        registry: registry.clone(),
+        leader,
+        registry,
         streams,
         placement_refusals: refusals,
         background_tasks: loops,
@@ -391,23 +417,25 @@ fn serve(
         founders: seat.founders.into(),
         peers: peers.clone(),
         state_comparison: agreement.clone(),
-        membership_wait: waits.clone(),
+        membership_wait: waits,
         progress_subscription: ProgressSubscription::default(),
         log_engine: config.log_engine,
-        metrics: metrics.clone(),
+        later_incarnation,
     };
-    let sessions = SessionServer::start(&api);
     api.start_state_comparison();
     let parts = PeerParts {
         peers,
         store: store.clone(),
-        registry,
         clock: stamp,
-        membership_wait: waits,
-        sessions: Arc::new(api.clone()),
+        local_calls: Arc::new(api.clone()),
         shutdown: shutdown.clone(),
     };
-    let services = GrpcServices { api, sessions, peers: PeerServer::new(parts) };
+    let services = GrpcServices {
+        api,
+        sessions,
+        peers: PeerServer::new(parts),
+        request_metrics: metrics.requests.clone(),
+    };
     listeners.serve(&keys.authority.roots(), keys.manager.clone(), &services, &shutdown)?;
     tracing::info!(%address, cluster = %keys.cluster, member = seat.member_id, "manager is serving");
     Ok(Manager { address, keys, store, shutdown, metrics: (metrics, sources), failure })

@@ -5,8 +5,6 @@
 
 mod object_counts;
 mod replication;
-pub mod requests;
-pub mod scheduler;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -22,15 +20,15 @@ use warren_telemetry::{
 };
 use warren_types::{Bytes, MemberId};
 
+use self::object_counts::ObjectCountCache;
+use crate::api::request_metrics::RequestMetrics;
+use crate::controllers::scheduler_metrics::SchedulerMetrics;
 use crate::controllers::trigger::SWEEP_TASK;
 use crate::durability;
 use crate::session::SessionRegistry;
 use crate::session::leader::is_lost;
 use crate::state_comparison::StateComparison;
 use crate::store::Store;
-use object_counts::ObjectCountCache;
-use requests::RequestMetrics;
-use scheduler::SchedulerMetrics;
 
 /// The driver iterates twenty times a second and writes to the disk in between; without an iteration for this
 /// time, it or its disk hangs.

@@ -18,17 +18,17 @@ pub mod codec;
 pub mod dial;
 pub mod forward;
 pub mod link;
+mod link_context;
+pub mod local_calls;
 pub mod member_directory;
 pub mod partial_snapshot;
 pub mod send_queue;
 pub mod server;
-pub mod session_calls;
 mod snapshot_receive;
 pub mod snapshot_send;
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -48,10 +48,9 @@ use self::addresses::PeerAddresses;
 use self::dial::PeerDialer;
 use self::link::PeerLink;
 use self::member_directory::{KnownManager, MemberDirectory};
-use crate::bootstrap::member_identity::BootstrapPeer;
 use crate::raft::snapshot::SnapshotExchange;
-use crate::raft::transport::{Forwarded, LeaderClient, RaftTransport};
-use crate::store::{ChangeWatch, ProposeError, Store};
+use crate::raft::transport::RaftTransport;
+use crate::store::{ChangeWatch, Forwarded, LeaderClient, ProposeError, Store};
 
 /// Minimum interval between two refreshes of the members from the state.
 const REFRESH_INTERVAL: Duration = Duration::from_millis(50);
@@ -60,7 +59,7 @@ const REFRESH_INTERVAL: Duration = Duration::from_millis(50);
 pub const MAX_PEER_MESSAGE: usize = 16 << 20;
 
 /// Maximum number of streams that another manager relays for this one at once: its limit of calls per
-/// connection ([`crate::server`]), less some room for other calls. More streams would queue there and delay
+/// connection (`manager/src/server.rs`), less some room for other calls. More streams would queue there and delay
 /// the others.
 pub const MAX_RELAYS: usize = 960;
 
@@ -93,9 +92,6 @@ pub(crate) struct PeersInner {
     snapshots: OnceLock<Arc<dyn SnapshotAccess>>,
     /// Why this manager was removed; `None` while it is a member.
     removal: watch::Sender<Option<RemovalReason>>,
-    /// The latest incarnation of the cluster that users or nodes have seen, if later than this manager's;
-    /// else 0.
-    later_incarnation: AtomicU64,
     /// Cancelled when the driver has dropped its transport: it may need the peers until then.
     pub(crate) transport_closed: CancellationToken,
 }
@@ -183,7 +179,6 @@ impl Peers {
             links: ArcSwap::default(),
             snapshots: OnceLock::new(),
             removal: watch::Sender::new(None),
-            later_incarnation: AtomicU64::new(0),
             transport_closed: transport_closed.clone(),
         });
         let (unsent, reports) = mpsc::unbounded_channel();
@@ -214,11 +209,8 @@ impl Peers {
     }
 
     /// Adds the managers that existed when this one joined; they are dialled until the state has members.
-    pub fn add_bootstrap_peers(&self, managers: &[BootstrapPeer]) {
-        let known = |BootstrapPeer { member_id: member, id, address }: &BootstrapPeer| {
-            (*member, KnownManager { id: *id, address: address.clone() })
-        };
-        self.shared.addresses.add_bootstrap_peers(managers.iter().map(known).collect());
+    pub fn add_bootstrap_peers(&self, managers: BTreeMap<MemberId, KnownManager>) {
+        self.shared.addresses.add_bootstrap_peers(managers);
     }
 
     /// The member id of this manager.
@@ -270,28 +262,6 @@ impl Peers {
             // The sender is a field of this value.
             _ => std::future::pending().await,
         }
-    }
-
-    /// Records that a caller has seen a later incarnation of the cluster. This is not proof, so this manager
-    /// continues to serve callers that have not seen it.
-    pub fn record_later_incarnation(&self, life: u64) {
-        let known = self.shared.later_incarnation.fetch_max(life, Ordering::Relaxed);
-        if known < life {
-            let own = self.shared.addresses.incarnation();
-            tracing::error!(
-                own,
-                life,
-                "a caller has seen a later incarnation of the cluster, which may have been created without \
-                 this manager: if it was created with --force-new-cluster or a restore, stop this manager, \
-                 move the directory `manager` in its data directory away, and run `warren manager join \
-                 HOST:PORT --token TOKEN` with a manager of that incarnation"
-            );
-        }
-    }
-
-    /// The latest incarnation of the cluster that a caller has seen, if later than this manager's; else 0.
-    pub fn later_incarnation(&self) -> u64 {
-        self.shared.later_incarnation.load(Ordering::Relaxed)
     }
 
     /// Maintains links to all members until the driver ends.

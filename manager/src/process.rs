@@ -19,10 +19,10 @@ use warren_security::{Credentials, Roots};
 use warren_telemetry::Telemetry;
 use warren_types::{ManagerAddress, NodeName};
 
+use crate::bootstrap::ca::load_agent;
 use crate::bootstrap::force_new_cluster::{self, ForceNewClusterError};
 use crate::bootstrap::member_identity::{self, LocalMemberStatus};
 use crate::bootstrap::restore::ManagerContact;
-use crate::ca::load_agent;
 use crate::config::{LocalNode, ManagerConfig};
 use crate::manager::{Manager, ManagerFailure, ManagerStartError};
 use crate::raft::open::OpenStoreError;

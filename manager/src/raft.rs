@@ -3,8 +3,8 @@
 //! It decides nothing: `warren-consensus` returns effects, and the driver executes them. Start reading at
 //! [`driver`].
 
-pub mod codec;
 pub mod driver;
+pub mod membership;
 pub mod open;
 pub mod sealed_log;
 pub mod sealing;

@@ -30,7 +30,7 @@ use crate::api::authorization::AuthorizationLayer;
 use crate::api::incarnation::IncarnationLayer;
 use crate::api::manager_addresses::ManagerAddressesLayer;
 use crate::api::proxy::ProxyLayer;
-use crate::metrics::requests::RequestMetricsLayer;
+use crate::api::request_metrics::{RequestMetrics, RequestMetricsLayer};
 use crate::peers;
 use crate::peers::server::PeerServer;
 use crate::session::establish_service::SessionService;
@@ -93,6 +93,8 @@ pub struct GrpcServices {
     pub sessions: SessionServer,
     /// For other managers.
     pub peers: PeerServer,
+    /// Counts all requests.
+    pub request_metrics: RequestMetrics,
 }
 
 /// The bound listeners, before they are served.
@@ -151,17 +153,20 @@ fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
 }
 
 fn spawn(name: &'static str, incoming: IncomingConnections, services: &GrpcServices, shutdown: &Shutdown) {
-    let GrpcServices { api, sessions, peers } = services;
+    let GrpcServices { api, sessions, peers, request_metrics } = services;
     let server = Server::builder()
         .http2_keepalive_interval(Some(KEEPALIVE))
         .http2_keepalive_timeout(Some(KEEPALIVE))
         .max_concurrent_streams(Some(MAX_STREAMS))
         .initial_stream_window_size(Some(STREAM_WINDOW))
         .initial_connection_window_size(Some(CONNECTION_WINDOW))
-        .layer(RequestMetricsLayer(api.metrics.requests.clone()))
+        .layer(RequestMetricsLayer(request_metrics.clone()))
         .layer(AuthorizationLayer { peers: api.peers.clone() })
         .layer(ManagerAddressesLayer { store: api.store.clone(), member_id: api.member_id })
-        .layer(IncarnationLayer { store: api.store.clone(), peers: api.peers.clone() })
+        .layer(IncarnationLayer {
+            store: api.store.clone(),
+            later_incarnation: api.later_incarnation.clone(),
+        })
         .layer(ProxyLayer { store: api.store.clone(), peers: api.peers.clone() })
         .add_service(ServicesServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
         .add_service(TasksServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))

@@ -4,7 +4,7 @@
 //! [`SessionRegistry`]; everything else is proposed. Start reading at [`server`], then [`session_handler`].
 
 pub mod assignment_stream;
-pub mod conditions;
+pub mod description;
 pub mod establish_service;
 pub mod leader;
 pub mod registry;

@@ -20,6 +20,7 @@ mod change_history;
 mod checkpoints;
 mod error;
 mod inbox;
+mod leader_client;
 mod outcome_cache;
 mod propose;
 mod publisher;
@@ -28,6 +29,7 @@ mod raft_requests;
 pub use change_history::{ChangeBatch, ChangeWatch, HistoryGap};
 pub use error::{ChangeError, IndeterminateReason, ProposeError, TransferError};
 pub use inbox::{AppliedWrite, DriverInbox, DriverRequest, QueuedProposal, RaftInput};
+pub use leader_client::{Forwarded, LeaderClient, NoTransport};
 pub use outcome_cache::CommandResult;
 pub use publisher::{Publication, StatePublisher};
 pub use raft_requests::{READ_TIMEOUT, TRANSFER_TIMEOUT};
@@ -36,7 +38,6 @@ use self::change_history::ChangeHistory;
 use self::checkpoints::StateCheckpoints;
 use self::inbox::DriverSender;
 use self::outcome_cache::OutcomeCache;
-use crate::raft::transport::{LeaderClient, NoTransport};
 
 /// How many changes a watcher may lag before it must list again.
 pub const HISTORY_CHANGES: usize = 1 << 16;

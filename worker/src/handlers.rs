@@ -7,5 +7,6 @@ pub(crate) mod exec_plans;
 pub(crate) mod files;
 pub(crate) mod images;
 pub(crate) mod ports;
+pub(crate) mod secret_fetcher;
 pub(crate) mod secret_objects;
 pub(crate) mod volumes;

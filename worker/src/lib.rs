@@ -13,6 +13,7 @@
 mod backends;
 mod cache;
 mod certificate;
+mod connectivity;
 #[cfg(test)]
 mod fake_manager;
 #[cfg(test)]

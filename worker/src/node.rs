@@ -1,7 +1,6 @@
 //! The machine: capacity, usage, and conditions.
 
 pub(crate) mod conditions;
-pub(crate) mod heartbeat_stats;
 pub(crate) mod meter;
 pub(crate) mod metrics;
 pub(crate) mod monitor;

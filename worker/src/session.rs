@@ -2,14 +2,14 @@
 //!
 //! There is one session at a time. Its loss does not affect tasks: the next manager is dialled at once, and
 //! unacknowledged reports are sent again. Only tasks that stop on disconnect are stopped if there is none for
-//! too long (`connectivity`). Start reading at `established`, which is one session from its first frame to
+//! too long ([`crate::connectivity`]). Start reading at `established`, which is one session from its first frame to
 //! its last.
 
 mod attach;
 mod clock_probe;
-mod connectivity;
 mod dial;
 mod established;
+mod heartbeat_stats;
 mod periodic;
 mod removal;
 mod secret_fetcher;
@@ -34,15 +34,15 @@ use warren_task::DesiredState;
 use warren_types::{ClusterId, NodeId};
 
 pub(crate) use attach::{StreamServices, TaskLogs};
-pub(crate) use connectivity::{ConnectivityMonitor, NodeConnectivity};
 pub(crate) use dial::{ManagerConnection, ManagerDialError, SharedDialer, TlsDialer};
+pub(crate) use heartbeat_stats::HeartbeatStats;
 pub(crate) use removal::{Removal, RemovalRecord, SessionRejection, removal_file};
 pub(crate) use secret_fetcher::ManagerSecretFetcher;
 
+use crate::connectivity::ConnectivityMonitor;
 use crate::image_gc::DiskPressure;
 use crate::node::NodeOverrides;
 use crate::node::conditions::NodeConditions;
-use crate::node::heartbeat_stats::HeartbeatStats;
 use crate::node::meter::NodeMeter;
 use crate::tasks::reporter::TaskReporter;
 
@@ -58,6 +58,9 @@ const MAX_FAILOVER_DELAY: Duration = Duration::from_millis(40);
 const MIN_GOOD_SESSION: Duration = Duration::from_secs(5);
 /// The first failures in a row are logged each, later ones at this interval.
 const LOGGED_FAILURES: u32 = 8;
+
+/// A full assignment of thousands of tasks exceeds tonic's default of 4 MiB.
+const MAX_FRAME: usize = 64 << 20;
 
 /// An archive in transfer.
 pub(crate) type ArchiveReader = Box<dyn AsyncRead + Send + Unpin>;

@@ -11,7 +11,6 @@ pub(crate) mod failure;
 mod node_network;
 mod orphans;
 pub(crate) mod reporter;
-pub(crate) mod secret_objects;
 pub(crate) mod supervisor;
 pub(crate) mod templates;
 

@@ -25,19 +25,19 @@ use warren_types::{ClusterId, NodeCondition, NodeId};
 use crate::backends::HostBackends;
 use crate::cache::{AssignmentCache, cache_file};
 use crate::certificate::CertificateRenewal;
+use crate::connectivity::ConnectivityMonitor;
 use crate::handlers::files::TaskDirs;
-use crate::handlers::secret_objects::fetcher::SecretFetcher;
+use crate::handlers::secret_fetcher::SecretFetcher;
 use crate::handlers::secret_objects::tmpfs::{SecretTmpfs, SecretTmpfsError};
 use crate::image_gc::{self, ImageGc};
 use crate::node::NodeOverrides;
 use crate::node::conditions::NodeConditions;
-use crate::node::heartbeat_stats::HeartbeatStats;
 use crate::node::meter::NodeMeter;
 use crate::node::metrics::WorkerMetrics;
 use crate::node::monitor::NodeMonitor;
 use crate::node::stats::TaskStats;
 use crate::session::{
-    self, ArchiveReader, ConnectivityMonitor, ImportFn, ManagerSecretFetcher, Removal, RemovalRecord,
+    self, ArchiveReader, HeartbeatStats, ImportFn, ManagerSecretFetcher, Removal, RemovalRecord,
     SessionContext, SessionRejection, SharedDialer, StreamServices, TaskLogs, TlsDialer,
 };
 use crate::tasks::supervisor::{TaskSupervisor, TaskSupervisorParts};

@@ -263,7 +263,7 @@ mod tests {
           runs: 0
           failures: 0
         - manager: m2
-          unknown: it is away
+          reason: it is away
         "#);
     }
 
@@ -318,8 +318,8 @@ mod tests {
         let last = shown.lines().rev().take(2).collect::<Vec<_>>();
         insta::assert_debug_snapshot!(last, @r#"
         [
-            "logHeldSince: \"1970-01-01T00:00:01.000Z\"",
-            "logHeld: \"the disk of this manager is full: /d has 0B free\"",
+            "writeStallSince: \"1970-01-01T00:00:01.000Z\"",
+            "writeStallReason: \"the disk of this manager is full: /d has 0B free\"",
         ]
         "#);
     }

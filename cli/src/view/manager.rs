@@ -243,17 +243,17 @@ mod tests {
     fn documents_have_everything_and_keep_their_shape() {
         insta::assert_snapshot!(rendered(OutputFormat::Yaml, &ManagerView::try_from(wire()).unwrap()), @r#"
         id: 3k2v9x0000000000000000abc
-        member: 1
+        memberId: 1
         name: n1
         address: 10.0.0.1:8080
         version: 9
         createdAt: "1970-01-01T00:00:01.000Z"
-        wanted: voter
+        desiredSuffrage: voter
         suffrage: voter
         leader: true
         status: READY
         removing: false
-        applied: 42
+        appliedIndex: 42
         warrenVersion: "0.6.0"
         sessions: 3
         node: n1

@@ -214,9 +214,9 @@ mod tests {
         updatedAt: "1970-01-01T00:00:04.000Z"
         labels:
           app: shop
-        number: 3
+        versionNumber: 3
         size: 2048
-        kept:
+        storedVersions:
         - 2
         - 3
         services:

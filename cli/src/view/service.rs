@@ -251,7 +251,7 @@ mod tests {
         revision: 1
         removing: false
         replicas:
-          wanted: 3
+          desired: 3
           running: 2
           tasks: 3
         digest: sha256:1

@@ -99,6 +99,7 @@ impl TaskUsageView {
 
 /// One version of a secret or config.
 #[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct SecretObjectVersionView {
     kind: &'static str,
     name: String,
@@ -109,11 +110,13 @@ pub struct SecretObjectVersionView {
 impl SecretObjectVersionView {
     /// All versions of a revision.
     pub fn all(wire: Vec<v1::SecretObjectVersion>) -> Result<Vec<Self>, Violations> {
-        let view = |v1::SecretObjectVersion { kind, name, id, version_number: number }| {
-            Ok(Self { kind: secret_object_kind(kind)?.as_str(), name, version_number: number, id })
+        let view = |v1::SecretObjectVersion { kind, name, id, version_number }| {
+            Ok(Self { kind: secret_object_kind(kind)?.as_str(), name, version_number, id })
         };
         let under = |wrong: Violations| {
-            Violations(wrong.0.into_iter().map(|v| v.with_parent("kind").with_parent("contents")).collect())
+            Violations(
+                wrong.0.into_iter().map(|v| v.with_parent("kind").with_parent("secretObjects")).collect(),
+            )
         };
         wire.into_iter().map(view).collect::<Result<_, _>>().map_err(under)
     }

@@ -32,8 +32,10 @@ mod validation;
 pub use acknowledgements::LogPosition;
 pub use config::{PersistentState, RaftConfig};
 pub use error::{Error, FatalError, InvalidMemberChange, ParseMembershipError, Result};
-pub use event::{CommittedEntry, DropReason, DurableWrite, Effect, Event, Proposal, RaftRole};
-pub use machine::{DurabilityStatus, PeerProgress, RaftMachine};
+pub use event::{
+    CommittedEntry, DropReason, DurabilityStatus, DurableWrite, Effect, Event, Proposal, RaftRole,
+};
+pub use machine::{PeerProgress, RaftMachine};
 pub use members::{MemberChange, MemberStep, MembershipEntry};
 pub use message::{Message, MessageKind};
 pub use reconfigure::{DesiredMember, MembershipAction, WaitReason, check_quorum_without, next_action};

@@ -15,8 +15,8 @@ use raft::{
 use slog::{Discard, Logger, o};
 
 use crate::{
-    CommittedEntry, ConfState, DurableWrite, Effect, EntryKind, Event, HardState, Message, PersistentState,
-    RaftConfig, RaftRole, Result, SnapshotMeta,
+    CommittedEntry, ConfState, DurabilityStatus, DurableWrite, Effect, EntryKind, Event, HardState, Message,
+    PersistentState, RaftConfig, RaftRole, Result, SnapshotMeta,
     acknowledgements::Acknowledgements,
     convert,
     election::ElectionTimeouts,
@@ -33,7 +33,6 @@ mod receive;
 mod regression;
 
 pub use membership_change::PeerProgress;
-pub use regression::DurabilityStatus;
 
 /// One member of the group.
 pub struct RaftMachine {

@@ -15,6 +15,7 @@ pub mod cluster_clock;
 pub mod explain;
 pub mod liveness;
 pub mod reconcile;
+mod rollout;
 pub mod scheduler;
 pub mod session;
 pub mod state;
@@ -22,9 +23,8 @@ pub mod state;
 pub use cluster_clock::ClusterClock;
 pub use explain::explain_task;
 pub use liveness::{FailureDetector, Liveness};
-pub use reconcile::{
-    ReconcilePlan, Rollout, reap, reap_tokens, reconcile_feature_level, reconcile_service, rollout,
-};
+pub use reconcile::{ReconcilePlan, reap, reap_tokens, reconcile_feature_level, reconcile_service};
+pub use rollout::{Rollout, rollout};
 pub use scheduler::{SchedulePlan, UnschedulableReasons, schedule, schedule_with_limit};
 pub use state::{
     AppliedIndex, ApplyOutcome, Cluster, Command, CommandResponse, DepartedManager, FEATURE_LEVEL, NewTask,

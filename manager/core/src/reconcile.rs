@@ -9,17 +9,16 @@ mod feature_level;
 pub(crate) mod lost;
 mod misplaced;
 mod reap;
-mod rollout;
 mod service;
 mod slot;
 mod tokens;
+pub(crate) mod update;
 
 use std::time::Duration;
 
 use crate::state::Command;
 pub use feature_level::reconcile_feature_level;
 pub use reap::reap;
-pub use rollout::{Rollout, rollout};
 pub use service::reconcile_service;
 pub use tokens::reap_tokens;
 

@@ -18,6 +18,7 @@ mod feature_level;
 mod grouped_map;
 mod index;
 mod invariants;
+mod limits;
 mod member;
 mod number_set;
 mod outcome;
@@ -25,7 +26,6 @@ mod query;
 mod refusal;
 mod secret_object;
 mod state_parts;
-mod token_limits;
 mod volume;
 
 use std::sync::Arc;
@@ -50,16 +50,17 @@ use grouped_map::GroupedMap;
 pub use index::TaskCounts;
 pub(crate) use index::{StateIndex, volume_templates};
 pub use invariants::InvariantViolation;
-pub use member::{MAX_MEMBERS, MAX_REMOVED_NODES};
+pub(crate) use limits::delete_at;
+pub use limits::{
+    EXPIRED_TOKEN_RETENTION, MAX_MEMBERS, MAX_REMOVED_NODES, MAX_SECRET_OBJECTS, MAX_SECRET_OBJECTS_SIZE,
+    MAX_TOKENS, MAX_VOLUMES,
+};
 pub use outcome::{ApplyOutcome, CommandResponse, StateChange};
 pub(crate) use query::task_id_range;
 pub use query::{HEARTBEAT_PERIOD, SYNC_PERIOD};
 pub use refusal::{ObjectKind, Refusal};
-pub use secret_object::{MAX_SECRET_OBJECTS, MAX_SECRET_OBJECTS_SIZE};
 pub use state_parts::StateParts;
-pub(crate) use token_limits::delete_at;
-pub use token_limits::{EXPIRED_TOKEN_RETENTION, MAX_TOKENS};
-pub use volume::{MAX_VOLUMES, VolumeFault};
+pub use volume::VolumeFault;
 
 /// The newest raft entry that a state contains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]

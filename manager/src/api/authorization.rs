@@ -8,9 +8,8 @@ use tokio::time::timeout;
 use tonic::{Request, Status};
 use tower::{Layer, Service};
 use warren_security::{Peer, Role};
-use warren_types::NodeId;
 
-use super::proxy::caller::relayed_caller;
+use super::relayed_caller::relayed_caller;
 use crate::peers::Peers;
 
 /// Deadline of a request without a certificate, including the time to send it: one cluster write plus slack.
@@ -133,20 +132,6 @@ pub(super) fn is_read(path: &str) -> bool {
 /// The caller, for audit log lines.
 pub fn caller_name<T>(request: &Request<T>) -> String {
     request.extensions().get::<Peer>().map_or_else(|| "unknown".to_owned(), Peer::to_string)
-}
-
-/// The node id in the calling agent's certificate.
-///
-/// # Errors
-/// The caller is not a worker.
-pub fn calling_worker<T>(request: &Request<T>) -> Result<NodeId, Status> {
-    match request.extensions().get::<Peer>().map(Peer::origin) {
-        Some(Peer::Certificate { identity, .. }) if identity.role() == Role::Worker => identity
-            .id()
-            .parse()
-            .map_err(|e| Status::unauthenticated(format!("the certificate's node id: {e}"))),
-        _ => Err(Status::permission_denied("only a node's agent may call this")),
-    }
 }
 
 /// Checks every call against [`METHODS`] before a handler runs.

@@ -8,9 +8,9 @@ use warren_proto::v1::{self, cluster_server};
 use warren_types::NodeStatus;
 
 use super::Api;
-use super::problem::status_of;
 use super::read::allows_stale;
 use super::watch::{MAX_QUEUED_EVENTS, WatchFilter};
+use crate::problem::status_of;
 use crate::store::ProposeError;
 
 #[tonic::async_trait]

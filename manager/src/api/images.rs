@@ -20,7 +20,7 @@ use self::import::MAX_QUEUED_CHUNKS;
 use super::Api;
 use super::authorization::caller_name;
 use super::open_stream::resolve_nodes;
-use super::problem::{manager_stopping, status_of};
+use crate::problem::{manager_stopping, status_of};
 
 /// How long a worker may take to open the stream.
 const ATTACH_TIMEOUT: Duration = Duration::from_secs(10);

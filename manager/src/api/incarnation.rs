@@ -10,16 +10,14 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use http::HeaderValue;
-use tonic::{Code, Status};
+use tonic::Status;
 use tower::{Layer, Service};
-use warren_core::State;
-use warren_proto::Problem;
-use warren_proto::status::{INCARNATION, OTHER_INCARNATION};
+use warren_proto::status::INCARNATION;
 use warren_types::Violation;
 
 use super::manager_addresses::is_user_request;
-use super::problem::status_of;
-use crate::peers::Peers;
+use crate::incarnation::{LaterIncarnation, incarnation_of};
+use crate::problem::status_of;
 use crate::store::Store;
 
 /// Checks user requests against the cluster's incarnation.
@@ -28,7 +26,7 @@ pub struct IncarnationLayer {
     /// Holds the current incarnation.
     pub store: Store,
     /// Records that a caller has seen a later incarnation.
-    pub peers: Peers,
+    pub later_incarnation: LaterIncarnation,
 }
 
 /// See [`IncarnationLayer`].
@@ -44,30 +42,6 @@ impl<S> Layer<S> for IncarnationLayer {
     fn layer(&self, inner: S) -> IncarnationService<S> {
         IncarnationService { inner, layer: self.clone() }
     }
-}
-
-/// The incarnation of the cluster in `state`; 0 without a cluster.
-pub fn incarnation_of(state: &State) -> u64 {
-    state.cluster().map_or(0, |cluster| cluster.incarnation)
-}
-
-/// Rejects a caller that has seen the incarnation `seen` of the cluster if that is later than this manager's.
-///
-/// # Errors
-/// `Unavailable`, reason `OTHER_INCARNATION`: another manager may be in the later incarnation.
-pub fn check(store: &Store, peers: &Peers, seen: u64) -> Result<(), Status> {
-    let own = incarnation_of(&store.read().state);
-    // Without a state there is no incarnation; the manager catches up first.
-    if own == 0 || seen <= own {
-        return Ok(());
-    }
-    peers.record_later_incarnation(seen);
-    let message = format!(
-        "this manager is in incarnation {own} of the cluster, the caller has seen incarnation {seen}: ask a \
-         manager of that one; if it was created by mistake, make sure that none of its managers runs, and \
-         remove the line `incarnation` from the contexts file"
-    );
-    Err(Problem::new(Code::Unavailable, OTHER_INCARNATION, message).into())
 }
 
 fn seen_incarnation<B>(request: &http::Request<B>) -> Result<u64, Status> {
@@ -93,8 +67,8 @@ where
         if !is_user_request(&request) {
             return Box::pin(self.inner.call(request));
         }
-        let IncarnationLayer { store, peers } = self.layer.clone();
-        let checked = seen_incarnation(&request).and_then(|seen| check(&store, &peers, seen));
+        let IncarnationLayer { store, later_incarnation } = self.layer.clone();
+        let checked = seen_incarnation(&request).and_then(|seen| later_incarnation.check(&store, seen));
         let answer = checked.map(|()| self.inner.call(request));
         Box::pin(async move {
             let mut response = match answer {

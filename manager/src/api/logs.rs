@@ -19,7 +19,7 @@ use warren_types::{Violation, Violations};
 
 use self::source::{LogSelector, LogSource};
 use super::Api;
-use super::problem::{manager_stopping, status_of};
+use crate::problem::{manager_stopping, status_of};
 
 /// Entries that may be queued for one client.
 const MAX_QUEUED_ENTRIES: usize = 64;

@@ -26,9 +26,8 @@ use super::Api;
 use super::authorization::caller_name;
 use super::membership::{check_token, internal_error};
 use super::nodes::nodes_of_removed_managers;
-use super::problem::{leader_unknown, status_of, unexpected_answer};
-use crate::controllers::members::desired_members;
-use crate::peers::server::transfer_error_status;
+use crate::problem::{leader_unknown, status_of, unexpected_answer};
+use crate::raft::membership::desired_members;
 use crate::store::{ProposeError, PublishedState};
 
 /// Digits of the id in a generated name.
@@ -133,7 +132,7 @@ impl Api {
     /// Transfers leadership, on this manager or by a call to the leader.
     async fn transfer_to(&self, leader: MemberId, to: Option<MemberId>) -> Result<(), Status> {
         if leader == self.member_id {
-            return self.store.transfer_leadership(to).await.map_err(transfer_error_status);
+            return self.store.transfer_leadership(to).await.map_err(status_of);
         }
         let mut client = self.peers.control_client(leader).ok_or_else(leader_unknown)?;
         client.transfer_leadership(v1::TransferRequest { to: to.unwrap_or(0) }).await.map(drop)

@@ -15,10 +15,12 @@ use warren_types::{
     Availability, Node, NodeDescription, NodeId, NodeName, NodeRole, Timestamp, Violation, Violations,
 };
 
-use super::authorization::{caller_name, calling_worker};
+use super::Api;
+use super::authorization::caller_name;
 use super::nodes::check_removable;
-use super::problem::{node_removed, node_unknown, status_of, unexpected_answer};
-use super::{Api, description};
+use crate::problem::{node_removed, node_unknown, status_of, unexpected_answer};
+use crate::session::description;
+use crate::session::server::calling_worker;
 use crate::store::ProposeError;
 
 /// Digits of the id in a generated name.

@@ -15,7 +15,7 @@ use super::Api;
 use super::authorization::caller_name;
 use super::node_reports::RemoteNodeReports;
 use super::paging::Page;
-use super::problem::status_of;
+use crate::problem::status_of;
 
 /// Whether the node runs on the machine of this manager: they have the same name. A node that is not READY
 /// and whose address differs belonged to a removed manager, whose name another machine has now.

@@ -14,8 +14,8 @@ use warren_proto::v1;
 use warren_proto::v1::open_stream::Purpose;
 use warren_types::{Id, Node, NodeId, NodeStatus};
 
-use super::problem::status_of;
 use super::{Api, relay};
+use crate::problem::status_of;
 use crate::session::assignment_stream::manager_frame;
 use crate::session::worker_streams::WorkerStream;
 

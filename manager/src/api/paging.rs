@@ -3,7 +3,7 @@
 use tonic::Status;
 use warren_types::Violation;
 
-use super::problem::status_of;
+use crate::problem::status_of;
 
 const DEFAULT_PAGE: usize = 100;
 /// Maximum number of items in one response.

@@ -1,14 +1,30 @@
-//! Calls of other managers to the sessions of this manager.
+//! Calls of other managers to this manager and its sessions.
 
+use tokio::time::Instant;
 use tonic::{Status, Streaming};
 use warren_proto::v1;
 use warren_types::MemberId;
 
 use super::Api;
-use crate::peers::session_calls::{ProgressStream, RelayStream, SessionCalls};
+use crate::peers::local_calls::{LocalCalls, ProgressStream, RelayStream};
+use crate::session::registry::NodeContact;
 
 #[tonic::async_trait]
-impl SessionCalls for Api {
+impl LocalCalls for Api {
+    fn contacts(&self) -> Vec<v1::NodeContact> {
+        let now = Instant::now();
+        let contact = |NodeContact { node, session, at }| v1::NodeContact {
+            node_id: node.to_string(),
+            session,
+            age_ms: u64::try_from(now.saturating_duration_since(at).as_millis()).unwrap_or(u64::MAX),
+        };
+        self.registry.contacts().into_iter().map(contact).collect()
+    }
+
+    fn status(&self) -> v1::StatusResponse {
+        self.own_status()
+    }
+
     async fn list_node_reports(
         &self,
         _: MemberId,

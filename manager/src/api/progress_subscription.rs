@@ -16,8 +16,8 @@ use warren_proto::v1;
 use warren_types::{MemberId, NodeId, TaskReport};
 
 use super::Api;
-use super::problem::manager_stopping;
 use crate::background;
+use crate::problem::manager_stopping;
 
 /// Interval at which membership changes are checked, and delay before a failed subscription is retried.
 const RETRY_DELAY: Duration = Duration::from_secs(1);

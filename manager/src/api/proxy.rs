@@ -3,11 +3,10 @@
 //! Such a manager applies nothing new: it can neither serve linearizable reads nor confirm writes. Its
 //! handlers reject such calls before doing anything; then the whole call goes to a manager that can serve it,
 //! and the whole response comes back. Calls that a handler serves anyway (`--stale` reads, calls about this
-//! manager) stay here. The other manager is told the original caller ([`caller`]) and never forwards the call
-//! again. If no manager can serve the call, the caller gets the rejection, which says that nothing was done,
-//! and can try the others itself.
+//! manager) stay here. The other manager is told the original caller ([`super::relayed_caller`]) and never
+//! forwards the call again. If no manager can serve the call, the caller gets the rejection, which says that
+//! nothing was done, and can try the others itself.
 
-pub mod caller;
 mod request;
 
 use std::pin::Pin;
@@ -25,9 +24,9 @@ use warren_proto::status::{DISK_FAILED, DISK_FULL, MANAGER_STOPPING, NO_LEADER, 
 use warren_security::Peer;
 use warren_types::MemberId;
 
-use self::caller::{CALLER_METADATA, CALLER_MISSING};
 use self::request::{ReplayableBody, record_body};
 use super::authorization::is_read;
+use super::relayed_caller::{self, CALLER_METADATA, CALLER_MISSING};
 use crate::peers::Peers;
 use crate::peers::dial::was_not_sent;
 use crate::peers::member_directory::{MEMBER_ID_MISMATCH, MEMBER_REMOVED, MEMBER_UNKNOWN};
@@ -120,7 +119,7 @@ impl ProxyLayer {
         {
             return None;
         }
-        let caller = caller::encode(request.extensions().get::<Peer>()?)?;
+        let caller = relayed_caller::encode(request.extensions().get::<Peer>()?)?;
         let mut headers = request.headers().clone();
         headers.insert(CALLER_METADATA, HeaderValue::try_from(caller).ok()?);
         Some(ProxiedCall { uri: request.uri().clone(), headers })

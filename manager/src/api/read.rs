@@ -13,7 +13,7 @@ use warren_proto::status::MANAGER_BEHIND;
 use warren_types::Violation;
 
 use super::Api;
-use super::problem::{status_of, unexpected_answer};
+use crate::problem::{status_of, unexpected_answer};
 use crate::session::leader::{LEADER_TIMEOUT, is_lost};
 use crate::store::{IndeterminateReason, ProposeError, PublishedState};
 

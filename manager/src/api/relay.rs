@@ -17,7 +17,7 @@ use warren_proto::v1::{self, StreamFrame};
 use warren_types::NodeId;
 
 use super::Api;
-use super::problem::manager_stopping;
+use crate::problem::manager_stopping;
 use crate::session::worker_streams::WorkerStream;
 
 /// Frames that may be queued per direction, as many as on a worker's own stream.

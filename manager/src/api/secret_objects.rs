@@ -18,7 +18,7 @@ use warren_types::{
 use super::Api;
 use super::authorization::caller_name;
 use super::paging::Page;
-use super::problem::{secret_object_unreadable, status_of};
+use crate::problem::{secret_object_unreadable, status_of};
 
 /// A parsed create request without the bytes.
 #[derive(Debug)]

@@ -11,7 +11,7 @@ use warren_types::{Revision, Service, ServiceId, ServiceSpec, TaskState, Violati
 use super::Api;
 use super::authorization::caller_name;
 use super::paging::Page;
-use super::problem::status_of;
+use crate::problem::status_of;
 
 /// The spec of an update; the paths of violations start at the request.
 fn parse_updated_spec(spec: Option<v1::ServiceSpec>) -> Result<ServiceSpec, Violations> {

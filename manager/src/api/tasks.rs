@@ -9,7 +9,7 @@ use warren_types::{NodeId, ServiceId, Task, TaskId};
 
 use super::Api;
 use super::paging::Page;
-use super::problem::status_of;
+use crate::problem::status_of;
 
 /// The tasks of a list.
 #[derive(Clone, Copy)]

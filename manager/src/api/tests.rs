@@ -25,8 +25,8 @@ use warren_types::{
 };
 
 use super::*;
+use crate::codec;
 use crate::peers::{PeerCredentials, PeerTransport};
-use crate::raft::codec;
 use crate::store::{AppliedWrite, DriverInbox, PublishedState, QueuedProposal, ReplicaRole, StatePublisher};
 
 const TERM: u64 = 1;
@@ -132,7 +132,7 @@ async fn fixture() -> ApiFixture {
         membership_wait: MembershipWait::default(),
         progress_subscription: ProgressSubscription::default(),
         log_engine: LogEngine::default(),
-        metrics: ManagerMetrics::default(),
+        later_incarnation: LaterIncarnation::default(),
         store,
     };
     ApiFixture { api, concurrent_writes: later, _dir: dir, _outgoing: outgoing }

@@ -11,7 +11,7 @@ use warren_types::{NodeRole, Timestamp, Token, TokenHash, TokenId, Violations};
 use super::Api;
 use super::authorization::caller_name;
 use super::paging::Page;
-use super::problem::status_of;
+use crate::problem::status_of;
 
 /// A longer lifetime is rejected as a typing error.
 const MAX_TTL_MS: u64 = 10 * 365 * 24 * 60 * 60 * 1000;

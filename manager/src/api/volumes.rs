@@ -20,7 +20,7 @@ use self::query::VolumeSizes;
 use super::Api;
 use super::authorization::caller_name;
 use super::paging::Page;
-use super::problem::status_of;
+use crate::problem::status_of;
 
 /// A parsed create request without the node.
 #[derive(Debug)]

@@ -12,7 +12,7 @@ use warren_types::{ServiceId, TaskId};
 
 use super::Api;
 use super::node_reports::RemoteNodeReports;
-use super::problem::{manager_stopping, status_of};
+use crate::problem::{manager_stopping, status_of};
 use crate::store::{ChangeBatch, HistoryGap, ProposeError};
 
 /// Events that may be queued for one watcher; a slower watcher must list again.

@@ -13,7 +13,7 @@ use warren_security::{
 use warren_types::name::ParseNameError;
 use warren_types::{NodeName, SecretObjectId, Timestamp};
 
-use crate::raft::codec::{self, BackupManifest, CodecError};
+use crate::codec::{self, BackupManifest, CodecError};
 
 /// A decrypted and verified backup.
 #[derive(Debug)]

@@ -12,12 +12,13 @@ use warren_log::{DataDir, EntryKind, LogEngine, SnapshotDir, StoredLog};
 use warren_security::seal::{Keyring, KeyringError, PreparedKeyring};
 use warren_types::{Member, Suffrage};
 
-use super::member_identity::{self, LocalMemberStatus, MemberFileError, MemberIdentity, SNAPSHOT_DIR};
+use super::ca::{CaError, ManagerKeys};
+use super::member_identity::{self, LocalMemberStatus, MemberFileError, MemberIdentity};
 use super::restore::{ManagerContact, begin_incarnation};
-use crate::ca::{CaError, ManagerKeys};
-use crate::raft::codec::{self, CodecError};
+use crate::codec::{self, CodecError};
 use crate::raft::open::{OpenStoreError, SealedSnapshot, check_log_exists};
 use crate::raft::sealing::{self, OpenEntryError};
+use crate::raft::snapshot::SNAPSHOT_DIR;
 
 /// Why the new cluster was not created. Nothing was changed.
 #[derive(Debug, thiserror::Error)]

@@ -35,6 +35,8 @@ use warren_security::{
 use warren_types::{ClusterId, ManagerAddress, ManagerId, MemberId, NodeId};
 
 use self::file::{FILE, FORMAT, load, save};
+use crate::raft::open::RECOVERY_HINT;
+use crate::raft::snapshot::SNAPSHOT_DIR;
 
 /// The CA's file; the first one that `manager init` creates.
 pub(crate) const AUTHORITY_FILE: &str = "ca.pem";
@@ -52,8 +54,6 @@ pub(crate) const ROOTS_FILE: &str = "roots.pem";
 pub(crate) const JOIN_KEY_FILE: &str = "join.key";
 /// Exists from the start of `manager init` until its cluster is in the log; empty.
 const INIT_FILE: &str = "init.pending";
-/// The snapshot directory.
-pub(crate) const SNAPSHOT_DIR: &str = "snapshots";
 /// The member id of a cluster's first manager.
 pub const FOUNDER_ID: MemberId = 1;
 
@@ -191,11 +191,6 @@ pub enum MemberFileError {
         path: PathBuf,
     },
 }
-
-/// How to recover a manager that lost unique files.
-pub(crate) const RECOVERY_HINT: &str = "restore it from a copy of this directory; if other managers are \
-     running, remove this one there (`warren manager rm`), move the directory away and join again (`warren manager \
-     join`); if it was the only one, move the directory away and restore a backup (`warren manager restore`)";
 
 /// The status of the machine whose manager's directory is `dir`. Changes nothing.
 ///

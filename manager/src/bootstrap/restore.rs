@@ -17,13 +17,11 @@ use warren_security::{FileError, files};
 use warren_types::{ManagerAddress, Member, MemberId, NodeName, Suffrage, Timestamp, TokenId};
 
 use super::backup::Backup;
-use super::member_identity::{
-    self, AUTHORITY_FILE, MemberFileError, MemberIdentity, SECRET_OBJECT_KEY_FILE, SNAPSHOT_DIR,
-};
-use crate::ca::{CaError, ManagerKeys};
-use crate::raft::codec;
+use super::ca::{CaError, ManagerKeys};
+use super::member_identity::{self, AUTHORITY_FILE, MemberFileError, MemberIdentity, SECRET_OBJECT_KEY_FILE};
+use crate::codec;
 use crate::raft::sealed_log::save_key;
-use crate::raft::snapshot::snapshot_aad;
+use crate::raft::snapshot::{SNAPSHOT_DIR, snapshot_aad};
 
 /// Name and address of the manager.
 #[derive(Debug, Clone, PartialEq, Eq)]

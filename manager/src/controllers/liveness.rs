@@ -11,7 +11,6 @@ use warren_core::{FailureDetector, ReconcilePlan};
 use warren_proto::v1;
 use warren_types::{MemberId, NodeId, Timestamp};
 
-use crate::peers::{MAX_PEER_MESSAGE, Peers};
 use crate::session::SessionRegistry;
 use crate::store::PublishedState;
 
@@ -25,21 +24,6 @@ const REPLY_TIMEOUT: Duration = Duration::from_millis(400);
 pub type FetchContacts = Arc<
     dyn Fn(MemberId, u64) -> Pin<Box<dyn Future<Output = Option<Vec<v1::NodeContact>>> + Send>> + Send + Sync,
 >;
-
-/// Fetches contacts over the peer links.
-pub fn fetch_from_peers(peers: Peers) -> FetchContacts {
-    Arc::new(move |member, term| {
-        let client = peers.control_client(member);
-        Box::pin(async move {
-            let answer = client?
-                .max_decoding_message_size(MAX_PEER_MESSAGE)
-                .list_contacts(v1::ListContactsRequest { term })
-                .await;
-            let failed = |status: &tonic::Status| tracing::debug!(member, %status, "contacts unavailable");
-            Some(answer.inspect_err(failed).ok()?.into_inner().contacts)
-        })
-    })
-}
 
 /// Evaluates the last contact of each node with any manager.
 pub struct LivenessMonitor {

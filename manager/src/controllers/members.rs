@@ -1,66 +1,46 @@
 //! Changes the raft membership stepwise to the desired one. [`next_action`] decides the next step.
 
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use warren_consensus::{ConfState, DesiredMember, MembershipAction, WaitReason, next_action};
+use warren_consensus::{MembershipAction, next_action};
 use warren_control::RunOutcome;
-use warren_core::{Command, State};
-use warren_types::{MemberId, Suffrage};
+use warren_core::Command;
+use warren_types::MemberId;
 
-use super::planner::Planner;
-use crate::store::{ChangeError, PublishedState, TransferError};
+use crate::controller_status::MembershipWait;
+use crate::raft::membership::{departed_members, desired_members};
+use crate::store::{ChangeError, PublishedState, Store, TransferError};
 
 /// Check interval: replication progress causes no wake-up.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Delay after a step before its effect is checked.
 const NEXT_STEP_DELAY: Duration = Duration::from_millis(50);
 
-/// What the next membership change waits for, as published by the leader. Not replicated: a new leader
-/// recomputes it. Cheap to clone; all clones share one value.
-#[derive(Debug, Clone, Default)]
-pub struct MembershipWait(Arc<Mutex<Option<WaitReason>>>);
+/// Changes the raft membership while this manager leads.
+pub struct MembershipReconciler {
+    store: Store,
+    /// The member id of this manager.
+    own_id: MemberId,
+    wait: MembershipWait,
+}
 
-impl MembershipWait {
-    /// The reason; `None` unless this manager leads and waits.
-    pub fn read(&self) -> Option<WaitReason> {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+impl MembershipReconciler {
+    /// Changes the membership in `store` as the member `own_id`, and reports in `wait` what it waits for.
+    pub fn new(store: Store, own_id: MemberId, wait: MembershipWait) -> Self {
+        Self { store, own_id, wait }
     }
 
-    /// Replaces the reason.
-    pub fn replace(&self, why: Option<WaitReason>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = why;
+    /// This manager does not lead, so it waits for nothing.
+    pub fn clear_wait(&self) {
+        self.wait.replace(None);
     }
-}
 
-/// The desired members, as input of [`next_action`].
-pub fn desired_members(state: &State) -> Vec<DesiredMember> {
-    let desired = |member: &Arc<warren_types::Member>| DesiredMember {
-        id: member.member_id,
-        is_voter: member.desired_suffrage == Suffrage::Voter,
-        replaces: member.replaces,
-        removing: member.removing,
-    };
-    state.members().map(desired).collect()
-}
-
-/// Members to be removed that are in no part of the configuration any more: only their record is left.
-fn departed_members(state: &State, group: &ConfState) -> Vec<MemberId> {
-    let ConfState { voters, learners, voters_outgoing, learners_next, auto_leave: _ } = group;
-    let parts = [voters, learners, voters_outgoing, learners_next];
-    let is_in = |id: MemberId| parts.iter().any(|ids| ids.contains(&id));
-    let replaced = |id| state.members().any(|member| member.replaces == Some(id));
-    let gone = state.members().filter(|member| member.removing || replaced(member.member_id));
-    gone.map(|member| member.member_id).filter(|id| !is_in(*id)).collect()
-}
-
-impl Planner {
     /// Executes the next step, if there is one. `published` is the leader's state.
-    pub(super) async fn reconcile_members(&self, published: &PublishedState) -> RunOutcome {
+    pub async fn reconcile(&self, published: &PublishedState) -> RunOutcome {
         let PublishedState { state, members: group, index, role, .. } = published;
-        let next = next_action(&desired_members(state), group, self.member, &self.store.peers(), *index);
+        let next = next_action(&desired_members(state), group, self.own_id, &self.store.peers(), *index);
         let why = if let MembershipAction::Wait(why) = &next { Some(*why) } else { None };
-        self.membership_wait.replace(why);
+        self.wait.replace(why);
         let stepped = match next {
             MembershipAction::Settled | MembershipAction::Wait(_) => false,
             MembershipAction::Change(change) => {
@@ -100,94 +80,10 @@ impl Planner {
     async fn transfer_leadership(&self, to: MemberId) -> bool {
         tracing::info!(to, "transferring leadership before this manager is removed or demoted");
         match self.store.transfer_leadership(Some(to)).await {
-            Ok(()) => self.membership_wait.replace(None),
+            Ok(()) => self.wait.replace(None),
             Err(TransferError::NotLeader | TransferError::Stopping) => {}
             Err(error) => tracing::warn!(to, %error, "leadership transfer failed"),
         }
         false
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use warren_core::FEATURE_LEVEL;
-    use warren_types::{ClusterId, Id, ManagerId, Timestamp, TokenHash, TokenId};
-
-    const AT: Timestamp = Timestamp(1);
-
-    fn state(commands: Vec<Command>) -> State {
-        let mut state = State::new();
-        for (index, command) in (1..).zip(&commands) {
-            let outcome = state.apply(1, index, command);
-            assert!(!matches!(outcome, warren_core::ApplyOutcome::Rejected(_)), "{command:?}: {outcome:?}");
-        }
-        state
-    }
-
-    /// Three managers: 1 created the cluster, 2 is being removed, 4 replaces 3.
-    fn managers() -> State {
-        let (id, ranges) = (ClusterId(Id(1)), vec!["10.0.0.0/8".parse().unwrap()]);
-        let hash = TokenHash([7; 32]);
-        let address = |number: u8| format!("10.0.0.{number}:8080").parse().unwrap();
-        let join = |id, number: u8| Command::JoinManager {
-            hash,
-            id: ManagerId(Id(id)),
-            name: format!("m{number}").parse().unwrap(),
-            address: address(number),
-            level: FEATURE_LEVEL,
-            at: AT,
-        };
-        state(vec![
-            Command::CreateCluster { id, ranges, feature_level: FEATURE_LEVEL, at: AT },
-            Command::RegisterMember {
-                member: 1,
-                id: ManagerId(Id(11)),
-                name: "m1".parse().unwrap(),
-                address: address(1),
-                level: FEATURE_LEVEL,
-                at: AT,
-            },
-            Command::CreateToken {
-                id: TokenId(Id(5)),
-                role: warren_types::NodeRole::Manager,
-                hash,
-                expires_at: None,
-                max_uses: None,
-                at: AT,
-            },
-            join(12, 2),
-            join(13, 3),
-            join(14, 3),
-            Command::RemoveMember { member: 2, at: AT },
-        ])
-    }
-
-    #[test]
-    fn desired_members_match_state() {
-        let wish = |id, replaces, removing| DesiredMember { id, is_voter: true, replaces, removing };
-        let wanted =
-            [wish(1, None, false), wish(2, None, true), wish(3, None, false), wish(4, Some(3), false)];
-        assert_eq!(desired_members(&managers()), wanted);
-    }
-
-    #[test]
-    fn only_departed_member_record_is_removed() {
-        let state = managers();
-        let group = |voters: &[u64], learners: &[u64], outgoing: &[u64]| ConfState {
-            voters: voters.to_vec(),
-            learners: learners.to_vec(),
-            voters_outgoing: outgoing.to_vec(),
-            ..ConfState::default()
-        };
-        for (group, wanted) in [
-            (group(&[1, 2, 3], &[4], &[]), vec![]),
-            (group(&[1, 3, 4], &[], &[]), vec![2]),
-            (group(&[1, 4], &[2], &[]), vec![3]),
-            (group(&[1, 4], &[], &[1, 2, 3]), vec![]),
-            (group(&[1], &[], &[]), vec![2, 3]),
-        ] {
-            assert_eq!(departed_members(&state, &group), wanted, "{group:?}");
-        }
     }
 }

@@ -9,8 +9,9 @@ use warren_types::{MemberId, Timestamp};
 
 use super::key::ReconcileKey;
 use super::liveness::{FetchContacts, LivenessMonitor};
-use super::{MembershipWait, PlacementRefusals};
-use crate::metrics::scheduler::SchedulerMetrics;
+use super::members::MembershipReconciler;
+use super::scheduler_metrics::SchedulerMetrics;
+use crate::controller_status::{MembershipWait, PlacementRefusals};
 use crate::session::SessionRegistry;
 use crate::store::{ProposeError, PublishedState, Store};
 use crate::timestamp::TimestampSource;
@@ -20,10 +21,10 @@ const STALLED_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// The planner of one manager; only the leader's does anything.
 pub struct Planner {
-    pub(super) store: Store,
+    store: Store,
     /// The member id of this manager.
-    pub(super) member: MemberId,
-    pub(super) membership_wait: MembershipWait,
+    member: MemberId,
+    members: MembershipReconciler,
     placement_refusals: PlacementRefusals,
     clock: TimestampSource,
     metrics: SchedulerMetrics,
@@ -54,30 +55,23 @@ impl Planner {
             membership_wait: waits,
             metrics,
         } = inputs;
+        let members = MembershipReconciler::new(store.clone(), member, waits);
         let listening = LivenessMonitor::new(registry, ask);
-        Self {
-            store,
-            member,
-            membership_wait: waits,
-            placement_refusals: refusals,
-            clock,
-            metrics,
-            liveness: listening,
-        }
+        Self { store, member, members, placement_refusals: refusals, clock, metrics, liveness: listening }
     }
 
     /// Reconciles `key` once.
     pub async fn run(&self, key: ReconcileKey) -> RunOutcome {
         let published = self.store.read();
         if !published.role.can_plan {
-            self.membership_wait.replace(None);
+            self.members.clear_wait();
             // A new leader enqueues every key.
             return RunOutcome::Done;
         }
         let now = self.clock.now();
         let plan = match key {
             ReconcileKey::Level => reconcile_feature_level(&published.state),
-            ReconcileKey::Members => return self.reconcile_members(&published).await,
+            ReconcileKey::Members => return self.members.reconcile(&published).await,
             ReconcileKey::Tokens => reap_tokens(&published.state, now),
             ReconcileKey::Service(id) => reconcile_service(&published.state, &id, now),
             ReconcileKey::Reap(id) => reap(&published.state, &id),

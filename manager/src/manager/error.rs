@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use warren_types::ParseManagerAddressError;
 
+use crate::bootstrap::ca::CaError;
 use crate::bootstrap::join::JoinError;
 use crate::bootstrap::member_identity::MemberFileError;
-use crate::ca::CaError;
 use crate::raft::driver::DriverError;
 use crate::raft::open::OpenStoreError;
 use crate::server::ListenError;

@@ -6,12 +6,12 @@ use std::time::SystemTime;
 use warren_log::LogEngine;
 
 use super::ManagerStartError;
-use crate::bootstrap::force_new_cluster;
-use crate::bootstrap::member_identity::{self, CertificateIdentity, LocalMemberStatus, MemberIdentity};
-use crate::ca::{
+use crate::bootstrap::ca::{
     CaError, IssuedCertificates, ManagerKeys, ensure_secret_object_key, verify_certificates,
     verify_secret_object_key,
 };
+use crate::bootstrap::force_new_cluster;
+use crate::bootstrap::member_identity::{self, CertificateIdentity, LocalMemberStatus, MemberIdentity};
 
 /// The keys and the member identity of the manager in `dir`, which is created if there is none and `create`
 /// allows it. Reissued certificates must be saved only after the log and the snapshot have been opened: these

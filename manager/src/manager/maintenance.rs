@@ -5,12 +5,15 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use rand::RngExt;
 use warren_control::{BackgroundTasks, BoxError, Clock, RunnerSettings, Shutdown, SystemClock, WorkQueue};
+use warren_proto::v1;
 
 use crate::background;
-use crate::ca::ManagerKeys;
+use crate::bootstrap::ca::ManagerKeys;
 use crate::controllers::key::ReconcileKey;
+use crate::controllers::liveness::FetchContacts;
 use crate::controllers::planner::Planner;
 use crate::controllers::trigger::{ReconcileTrigger, SWEEP_INTERVAL, SWEEP_TASK};
+use crate::peers::{MAX_PEER_MESSAGE, Peers};
 use crate::session::SessionRegistry;
 use crate::store::Store;
 
@@ -56,4 +59,19 @@ pub(super) fn start_controllers(
         std::future::ready(Ok::<(), BoxError>(()))
     });
     background::spawn(shutdown, "waker", async move { waker.run().await });
+}
+
+/// Fetches contacts over the peer links.
+pub(super) fn fetch_from_peers(peers: Peers) -> FetchContacts {
+    Arc::new(move |member, term| {
+        let client = peers.control_client(member);
+        Box::pin(async move {
+            let answer = client?
+                .max_decoding_message_size(MAX_PEER_MESSAGE)
+                .list_contacts(v1::ListContactsRequest { term })
+                .await;
+            let failed = |status: &tonic::Status| tracing::debug!(member, %status, "contacts unavailable");
+            Some(answer.inspect_err(failed).ok()?.into_inner().contacts)
+        })
+    })
 }

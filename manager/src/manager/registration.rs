@@ -9,7 +9,7 @@ use warren_control::{Backoff, system_random};
 use warren_core::{Command, FEATURE_LEVEL, State};
 use warren_types::{ManagerAddress, Member, MemberId, Node, NodeName, NodeRole};
 
-use crate::ca::{ManagerKeys, find_own_node};
+use crate::bootstrap::ca::{ManagerKeys, find_own_node};
 use crate::config::LocalNode;
 use crate::manager::{ManagerStartError, advertised};
 use crate::store::Store;

@@ -9,8 +9,8 @@ use warren_core::{Refusal, State};
 
 use super::{FailureReceiver, ManagerFailure, ManagerStartError};
 use crate::background;
+use crate::bootstrap::ca::{CaError, ManagerKeys};
 use crate::bootstrap::member_identity::{self, MemberIdentity};
-use crate::ca::{CaError, ManagerKeys};
 use crate::peers::{Peers, RemovalReason};
 use crate::raft::driver::DriverError;
 use crate::raft::open::DriverExit;

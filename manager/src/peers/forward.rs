@@ -8,6 +8,7 @@ use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
+use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 use tonic::{Request, Status};
 use warren_core::{AppliedIndex, Command};
@@ -18,8 +19,7 @@ use warren_proto::{Problem, v1};
 use warren_types::Timestamp;
 
 use super::dial;
-use super::link::LinkContext;
-use crate::raft::codec;
+use crate::codec;
 use crate::store::{IndeterminateReason, ProposeError, WriteStall};
 
 /// Maximum concurrent calls to one leader.
@@ -96,9 +96,9 @@ fn unanswered_error(reason: impl Into<Arc<str>>) -> ProposeError {
 
 /// Takes queued batches and calls the leader until the link is closed.
 pub(super) async fn run(
-    ends: LinkContext,
     mut forwards: mpsc::Receiver<ForwardBatch>,
     channel: watch::Receiver<Option<Channel>>,
+    closed: CancellationToken,
 ) {
     let mut calls = JoinSet::new();
     let mut carried_over: Option<ForwardBatch> = None;
@@ -106,15 +106,15 @@ pub(super) async fn run(
         let first = match carried_over.take() {
             Some(first) => Some(first),
             None => tokio::select! {
-                () = ends.closed.cancelled() => break,
+                () = closed.cancelled() => break,
                 Some(_) = calls.join_next() => continue,
                 first = forwards.recv() => first,
             },
         };
         let Some(first) = first else { break };
-        while calls.len() >= MAX_CALLS_IN_FLIGHT && !ends.closed.is_cancelled() {
+        while calls.len() >= MAX_CALLS_IN_FLIGHT && !closed.is_cancelled() {
             tokio::select! {
-                () = ends.closed.cancelled() => {}
+                () = closed.cancelled() => {}
                 _ = calls.join_next() => {}
             }
         }

@@ -17,6 +17,7 @@ use warren_types::{ManagerAddress, MemberId};
 use super::addresses::PeerRoute;
 use super::dial::PeerDialError;
 use super::forward::{self, ForwardBatch};
+use super::link_context::LinkContext;
 use super::member_directory::{is_removal_status, superseding_incarnation};
 use super::send_queue::SendQueue;
 use super::snapshot_send::{self, LatestSnapshot};
@@ -52,15 +53,6 @@ pub struct PeerLink {
     member: MemberId,
     store: Store,
     closed: CancellationToken,
-}
-
-/// Shared by the tasks of a link.
-#[derive(Clone)]
-pub(super) struct LinkContext {
-    pub peers: Arc<PeersInner>,
-    pub store: Store,
-    pub member: MemberId,
-    pub closed: CancellationToken,
 }
 
 /// Why a connection ended.
@@ -109,7 +101,7 @@ impl PeerLink {
             LinkContext { peers: shared.clone(), store: store.clone(), member, closed: line.closed.clone() };
         let (send_queue, snapshots) = (line.send_queue.clone(), line.latest_snapshot.clone());
         shutdown.spawn("peer-link", ends.clone().run(send_queue, channel));
-        shutdown.spawn("peer-forward", forward::run(ends.clone(), forwarded, connected));
+        shutdown.spawn("peer-forward", forward::run(forwarded, connected, ends.closed.clone()));
         shutdown.spawn("peer-snapshots", snapshot_send::run(ends, snapshots));
         line
     }

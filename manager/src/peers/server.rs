@@ -1,4 +1,4 @@
-//! The gRPC service for other managers. The role table admits managers only ([`crate::api::authorization`]);
+//! The gRPC service for other managers. The role table admits managers only (`manager/src/api/authorization.rs`);
 //! this module also checks each call against the members of the cluster.
 
 use std::sync::Arc;
@@ -16,15 +16,13 @@ use warren_security::Peer;
 use warren_types::{ManagerId, MemberId};
 
 use super::addresses::InboundConnection;
+use super::local_calls::{LocalCalls, ProgressStream, RelayStream};
 use super::member_directory::{PeerCaller, PeerRejection, manager_id};
-use super::session_calls::{ProgressStream, RelayStream, SessionCalls};
 use super::snapshot_receive::{AnnouncedSnapshot, SnapshotReceiver};
 use super::{Peers, RemovalReason, codec, forward};
-use crate::controllers::MembershipWait;
-use crate::durability;
-use crate::raft::codec as commands;
-use crate::session::SessionRegistry;
-use crate::store::{PublishedState, Store, TransferError};
+use crate::codec as commands;
+use crate::problem::{manager_stopping, status_of};
+use crate::store::Store;
 use crate::timestamp::TimestampSource;
 
 /// Timeout of the first frame of a stream.
@@ -38,14 +36,10 @@ pub struct PeerServerParts {
     pub peers: Peers,
     /// Replicated state of this manager.
     pub store: Store,
-    /// Sessions of this manager.
-    pub registry: SessionRegistry,
     /// Source of timestamps for forwarded commands.
     pub clock: TimestampSource,
-    /// What the next membership change waits for if this manager leads.
-    pub membership_wait: MembershipWait,
-    /// Handles the calls that concern sessions.
-    pub sessions: Arc<dyn SessionCalls>,
+    /// Handles the calls that concern this manager and its sessions.
+    pub local_calls: Arc<dyn LocalCalls>,
     /// Ends tasks that outlive the request that started them.
     pub shutdown: Shutdown,
 }
@@ -211,57 +205,6 @@ impl PeerServer {
     }
 }
 
-/// The status of this manager, with the leader's view of its peers.
-pub fn own_status(
-    store: &Store,
-    registry: &SessionRegistry,
-    waits: &MembershipWait,
-    peers: &Peers,
-) -> v1::StatusResponse {
-    let (published, why) = (store.read(), waits.read());
-    let PublishedState { state, index, role, write_stall, durability, .. } = &*published;
-    let peer = |peer: &warren_consensus::PeerProgress| {
-        let warren_consensus::PeerProgress { id, matched, active, silent: _ } = *peer;
-        v1::PeerStatus { member_id: id, matched, active }
-    };
-    v1::StatusResponse {
-        member_id: store.own_id(),
-        term: role.term,
-        leader: role.leader_id.unwrap_or(0),
-        applied: *index,
-        digest: state.digest().value,
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        peers: store.peers().iter().map(peer).collect(),
-        write_stall: write_stall.as_ref().map_or_else(String::new, |stall| stall.reason.to_string()),
-        sessions: u32::try_from(registry.count()).unwrap_or(u32::MAX),
-        wait_reason: why.map_or_else(String::new, |why| why.to_string()),
-        wait_member_id: why.and_then(|why| why.member_id()).unwrap_or(0),
-        later_incarnation: peers.later_incarnation(),
-        durability: durability::describe_problem(*durability).unwrap_or_default(),
-        digests: store
-            .digests()
-            .iter()
-            .map(|it| v1::StateDigest { index: it.index, value: it.value })
-            .collect(),
-    }
-}
-
-pub(super) fn manager_stopping() -> Status {
-    Problem::new(Code::Unavailable, "MANAGER_STOPPING", "this manager is stopping").into()
-}
-
-/// Maps the error of a leadership transfer to a status.
-pub fn transfer_error_status(error: TransferError) -> Status {
-    let (code, reason) = match &error {
-        TransferError::NotLeader => (Code::Unavailable, "NOT_LEADER"),
-        TransferError::NotVoter(_) => (Code::FailedPrecondition, "NOT_A_VOTER"),
-        TransferError::NoOtherVoter => (Code::FailedPrecondition, "ALONE"),
-        TransferError::Timeout(_) => (Code::DeadlineExceeded, "LEADERSHIP_NOT_TRANSFERRED"),
-        TransferError::Stopping => (Code::Unavailable, "MANAGER_STOPPING"),
-    };
-    Problem::new(code, reason, error).into()
-}
-
 #[tonic::async_trait]
 impl peers_server::Peers for PeerServer {
     type InstallSnapshotStream = ReceiverStream<Result<v1::SnapshotAck, Status>>;
@@ -328,19 +271,12 @@ impl peers_server::Peers for PeerServer {
         request: Request<v1::ListContactsRequest>,
     ) -> Result<Response<v1::ListContactsResponse>, Status> {
         self.calling_member(&request)?;
-        let PeerServerParts { store, registry, .. } = &*self.parts;
-        let (leader_term, term) = (request.into_inner().term, store.read().role.term);
+        let (leader_term, term) = (request.into_inner().term, self.parts.store.read().role.term);
         if leader_term < term {
             let message = format!("stale leader of term {leader_term}: the current term is {term}");
             return Err(Problem::new(Code::FailedPrecondition, "STALE_LEADER", message).into());
         }
-        let now = Instant::now();
-        let contact = |contact: crate::session::registry::NodeContact| v1::NodeContact {
-            node_id: contact.node.to_string(),
-            session: contact.session,
-            age_ms: u64::try_from(now.saturating_duration_since(contact.at).as_millis()).unwrap_or(u64::MAX),
-        };
-        let contacts = registry.contacts().into_iter().map(contact).collect();
+        let contacts = self.parts.local_calls.contacts();
         Ok(Response::new(v1::ListContactsResponse { contacts }))
     }
 
@@ -349,8 +285,7 @@ impl peers_server::Peers for PeerServer {
         request: Request<v1::StatusRequest>,
     ) -> Result<Response<v1::StatusResponse>, Status> {
         self.calling_member(&request)?;
-        let PeerServerParts { store, registry, membership_wait, peers, .. } = &*self.parts;
-        Ok(Response::new(own_status(store, registry, membership_wait, peers)))
+        Ok(Response::new(self.parts.local_calls.status()))
     }
 
     async fn transfer_leadership(
@@ -360,7 +295,7 @@ impl peers_server::Peers for PeerServer {
         let from = self.calling_member(&request)?;
         let to = Some(request.into_inner().to).filter(|to| *to != 0);
         tracing::info!(from, to, "leadership transfer requested by another manager");
-        self.parts.store.transfer_leadership(to).await.map_err(transfer_error_status)?;
+        self.parts.store.transfer_leadership(to).await.map_err(status_of)?;
         Ok(Response::new(v1::TransferResponse {}))
     }
 
@@ -369,7 +304,7 @@ impl peers_server::Peers for PeerServer {
         request: Request<v1::ListNodeReportsRequest>,
     ) -> Result<Response<v1::ListNodeReportsResponse>, Status> {
         let from = self.calling_member(&request)?;
-        self.parts.sessions.list_node_reports(from, request.into_inner()).await.map(Response::new)
+        self.parts.local_calls.list_node_reports(from, request.into_inner()).await.map(Response::new)
     }
 
     async fn watch_progress(
@@ -377,7 +312,7 @@ impl peers_server::Peers for PeerServer {
         request: Request<v1::WatchProgressRequest>,
     ) -> Result<Response<Self::WatchProgressStream>, Status> {
         let from = self.calling_member(&request)?;
-        self.parts.sessions.watch_progress(from, request.into_inner()).await.map(Response::new)
+        self.parts.local_calls.watch_progress(from, request.into_inner()).await.map(Response::new)
     }
 
     async fn relay(
@@ -385,6 +320,6 @@ impl peers_server::Peers for PeerServer {
         request: Request<Streaming<v1::RelayFrame>>,
     ) -> Result<Response<Self::RelayStream>, Status> {
         let from = self.calling_member(&request)?;
-        self.parts.sessions.relay_stream(from, request.into_inner()).await.map(Response::new)
+        self.parts.local_calls.relay_stream(from, request.into_inner()).await.map(Response::new)
     }
 }

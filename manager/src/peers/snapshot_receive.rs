@@ -20,8 +20,8 @@ use super::Peers;
 use super::partial_snapshot::{
     ClaimOutcome, CompleteSnapshot, PartialSnapshots, RETENTION, ReceiveClaim, SnapshotKey,
 };
-use super::server::manager_stopping;
 use super::snapshot_send::PEER_TIMEOUT;
+use crate::problem::manager_stopping;
 use crate::store::Store;
 
 /// Timeout of the next chunk of a snapshot.

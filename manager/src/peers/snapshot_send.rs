@@ -18,7 +18,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::codec;
 use super::dial::PeerDialError;
-use super::link::LinkContext;
+use super::link_context::LinkContext;
 
 /// Chunk size, and the number of chunks queued for the connection.
 const CHUNK_BYTES: usize = 256 << 10;

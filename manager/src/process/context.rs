@@ -12,7 +12,7 @@ use warren_process::{CommandError, ExitKind, error_chain};
 use warren_security::{Credentials, Roots};
 use warren_types::{ClusterId, ManagerAddress};
 
-use super::{AdvertiseAddress, MANAGER_SECTION, ManagerFlags, ManagerSetup};
+use super::{AdvertiseAddress, MANAGER_SECTION, ManagerFlags, ManagerSetup, ManagerStartOutcome};
 use crate::bootstrap::member_identity::{self, LocalMemberStatus};
 use crate::manager::Manager;
 use crate::store::{ChangeWatch, Store};
@@ -74,6 +74,30 @@ pub fn write_admin_context(
     }
 }
 
+impl ManagerSetup {
+    /// The message after the start: the result, the admin context, and how other machines join. `None` for a
+    /// resumed manager.
+    pub fn startup_message(&self, manager: &Manager, begun: &ManagerStartOutcome) -> Option<String> {
+        let address = self.advertised(manager.address());
+        let mut text = match begun {
+            ManagerStartOutcome::Resumed => return None,
+            ManagerStartOutcome::Initialized => {
+                format!("cluster {} is available at {address}\n", manager.cluster())
+            }
+            ManagerStartOutcome::Joined(text) => text.clone(),
+        };
+        let others = bootstrap_addresses(&self.data_dir);
+        let (roots, admin) = (manager.roots(), manager.admin());
+        let context = write_admin_context(&address, &others, manager.cluster(), &roots, &admin);
+        text += context.as_deref().unwrap_or_default();
+        let hint = |role: &str| {
+            format!("  warren {role} join {address} --token $(warren token create --role {role} --quiet)\n")
+        };
+        text += &format!("to add machines, run on them\n{}{}", hint("worker"), hint("manager"));
+        Some(text)
+    }
+}
+
 /// Without duplicates: a manager that lost its data has itself among the others.
 fn own_first(own: ManagerAddress, others: &[ManagerAddress]) -> Vec<ManagerAddress> {
     let mut addresses = vec![own];
@@ -86,7 +110,7 @@ fn own_first(own: ManagerAddress, others: &[ManagerAddress]) -> Vec<ManagerAddre
 }
 
 /// Addresses of the managers named in the join response; empty for the first manager.
-pub fn bootstrap_addresses(data_dir: &Path) -> Vec<ManagerAddress> {
+fn bootstrap_addresses(data_dir: &Path) -> Vec<ManagerAddress> {
     match member_identity::read_status(&data_dir.join("manager")) {
         Ok(LocalMemberStatus::Member(seat)) => {
             seat.bootstrap_peers.into_iter().map(|manager| manager.address).collect()
@@ -236,8 +260,8 @@ mod tests {
     use warren_types::{Id, ManagerId};
 
     use super::*;
+    use crate::bootstrap::ca::ManagerKeys;
     use crate::bootstrap::member_identity::{BootstrapPeer, MemberIdentity};
-    use crate::ca::ManagerKeys;
 
     #[test]
     fn joined_manager_lists_bootstrap_addresses() {

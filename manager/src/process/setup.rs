@@ -8,9 +8,7 @@ use warren_log::LogEngine;
 use warren_process::{CommandError, ExitKind, HostInfo, MetricsListen};
 use warren_types::{ManagerAddress, NodeName};
 
-use super::context::bootstrap_addresses;
-use super::{AdvertiseAddress, ManagerSettings, ManagerStartOutcome, START_FAILED, write_admin_context};
-use crate::manager::Manager;
+use super::{AdvertiseAddress, ManagerSettings, START_FAILED};
 
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 8080);
 
@@ -101,28 +99,6 @@ impl ManagerSetup {
             ip if ip.is_unspecified() => with_port("127.0.0.1", bound.port()),
             _ => bound.to_string(),
         }
-    }
-
-    /// The message after the start: the result, the admin context, and how other machines join. `None` for a
-    /// resumed manager.
-    pub fn startup_message(&self, manager: &Manager, begun: &ManagerStartOutcome) -> Option<String> {
-        let address = self.advertised(manager.address());
-        let mut text = match begun {
-            ManagerStartOutcome::Resumed => return None,
-            ManagerStartOutcome::Initialized => {
-                format!("cluster {} is available at {address}\n", manager.cluster())
-            }
-            ManagerStartOutcome::Joined(text) => text.clone(),
-        };
-        let others = bootstrap_addresses(&self.data_dir);
-        let (roots, admin) = (manager.roots(), manager.admin());
-        let context = write_admin_context(&address, &others, manager.cluster(), &roots, &admin);
-        text += context.as_deref().unwrap_or_default();
-        let hint = |role: &str| {
-            format!("  warren {role} join {address} --token $(warren token create --role {role} --quiet)\n")
-        };
-        text += &format!("to add machines, run on them\n{}{}", hint("worker"), hint("manager"));
-        Some(text)
     }
 }
 

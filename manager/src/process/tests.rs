@@ -250,7 +250,8 @@ async fn interrupted_join_is_saved_on_retry() {
     );
     let data = tempfile::tempdir().unwrap();
     let dir = data.path().join("manager");
-    let keys = crate::ca::ManagerKeys::open(&dir_made(&dir), true, std::time::SystemTime::now()).unwrap();
+    let keys =
+        crate::bootstrap::ca::ManagerKeys::open(&dir_made(&dir), true, std::time::SystemTime::now()).unwrap();
     let others = member_identity::BootstrapPeer {
         member_id: 1,
         id: keys.id,
@@ -295,7 +296,7 @@ async fn join_over_pending_init_is_refused() {
     let (data, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let dir = dir_made(&data.path().join("manager"));
     let now = std::time::SystemTime::now();
-    let others = crate::ca::ManagerKeys::open(other.path(), true, now).unwrap();
+    let others = crate::bootstrap::ca::ManagerKeys::open(other.path(), true, now).unwrap();
     let token = JoinToken::generate(others.authority.digest()).unwrap().reveal().to_string();
     let occasion =
         ManagerStartReason::Join(ManagerJoinArgs { address: "10.0.0.9:8080".parse().unwrap(), token });
@@ -307,7 +308,7 @@ async fn join_over_pending_init_is_refused() {
     member_identity::begin_init(&dir).unwrap();
     for is_seated in [false, true] {
         if is_seated {
-            let keys = crate::ca::ManagerKeys::open(&dir, true, now).unwrap();
+            let keys = crate::bootstrap::ca::ManagerKeys::open(&dir, true, now).unwrap();
             member_identity::save_identity(&dir, &member_identity::MemberIdentity::founder(keys.identity()))
                 .unwrap();
         }
@@ -326,7 +327,7 @@ fn removed_node_needs_removed_manager() {
     let data = tempfile::tempdir().unwrap();
     let dir = dir_made(&data.path().join("manager"));
     let now = std::time::SystemTime::now();
-    let keys = crate::ca::ManagerKeys::open(&dir, true, now).unwrap();
+    let keys = crate::bootstrap::ca::ManagerKeys::open(&dir, true, now).unwrap();
     keys.ensure_agent(|| Ok(warren_types::NodeId(warren_types::Id(7))), now).unwrap();
     let seat = member_identity::MemberIdentity::founder(keys.identity());
     let nodes = || [removed_node, superseded_node].map(|of| of(data.path()).unwrap().is_some());

@@ -405,6 +405,7 @@ mod effects;
 pub mod error;
 mod input;
 pub mod log_summary;
+pub mod log_write;
 pub mod log_writer;
 mod pending_reads;
 mod received_snapshots;

@@ -12,19 +12,45 @@ use warren_log::{ConfState, DataDir, LogEngine, LogOwner, SnapshotDir, SnapshotM
 use warren_security::seal::{KeyId, Keyring, KeyringError, SealError, key_id_of};
 use warren_types::MemberId;
 
-use super::codec::{self, CodecError};
 use super::driver::log_writer::{LogOpener, LogWriter};
 use super::driver::{self, DriverError};
 use super::sealed_log::SealedLog;
 use super::sealing::{self, OpenEntryError};
-use super::snapshot::{SnapshotExchange, SnapshotFiles, Snapshotter, snapshot_aad};
-use super::transport::{LeaderClient, NoTransport, RaftTransport};
-use crate::bootstrap::member_identity::{RECOVERY_HINT, SNAPSHOT_DIR};
-use crate::config::ManagerTuning;
-use crate::store::{PublishedState, Store};
+use super::snapshot::{
+    SNAPSHOT_DIR, SnapshotExchange, SnapshotFiles, SnapshotThresholds, Snapshotter, snapshot_aad,
+};
+use super::transport::RaftTransport;
+use crate::codec::{self, CodecError};
+use crate::store::{HISTORY_CHANGES, LeaderClient, NoTransport, PublishedState, Store};
 
 /// Maximum number of queued proposals.
 const MAX_QUEUED_PROPOSALS: usize = 4096;
+/// How to recover a manager that lost unique files.
+pub(crate) const RECOVERY_HINT: &str = "restore it from a copy of this directory; if other managers are \
+     running, remove this one there (`warren manager rm`), move the directory away and join again (`warren manager \
+     join`); if it was the only one, move the directory away and restore a backup (`warren manager restore`)";
+
+/// Limits of the log and the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReplicaTuning {
+    /// When a snapshot is due.
+    pub snapshot_thresholds: SnapshotThresholds,
+    /// Entries before a snapshot that stay in the log.
+    pub kept_entries: u64,
+    /// How many changes a watcher may lag before it must list again.
+    pub history_changes: usize,
+}
+
+impl Default for ReplicaTuning {
+    /// A thousand entries suffice for a member that was briefly down.
+    fn default() -> Self {
+        Self {
+            snapshot_thresholds: SnapshotThresholds::default(),
+            kept_entries: 1_000,
+            history_changes: HISTORY_CHANGES,
+        }
+    }
+}
 
 /// Why the stored data is not usable.
 #[derive(Debug, thiserror::Error)]
@@ -136,7 +162,7 @@ pub fn open_store(
     data_dir: DataDir,
     dir: &Path,
     (engine, owner): (LogEngine, LogOwner),
-    tuning: ManagerTuning,
+    tuning: ReplicaTuning,
     group: GroupConfig,
     stop: CancellationToken,
 ) -> Result<OpenedStore, OpenStoreError> {
@@ -157,7 +183,7 @@ pub(crate) fn open_with_log(
     mut open: LogOpener,
     data_dir: DataDir,
     dir: &Path,
-    tuning: ManagerTuning,
+    tuning: ReplicaTuning,
     group: GroupConfig,
     stop: CancellationToken,
 ) -> Result<OpenedStore, OpenStoreError> {

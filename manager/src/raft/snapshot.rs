@@ -15,6 +15,9 @@ use warren_log::{Error, SnapshotMeta};
 pub use self::exchange::{SnapshotError, SnapshotExchange};
 pub use self::files::{SnapshotFiles, snapshot_aad};
 
+/// The snapshot directory.
+pub(crate) const SNAPSHOT_DIR: &str = "snapshots";
+
 /// When a snapshot is due, whichever comes first. Both limits grow with the state: if a snapshot has `n`
 /// times `bytes`, the next one is due after `n` times as much. So snapshots write about as much as the log at
 /// most, however large the state is, and the replay at start stays proportional to the data that is read

@@ -8,7 +8,7 @@ use warren_proto::v1;
 use warren_proto::v1::manager_frame::Frame;
 use warren_types::{AssignmentVersion, NodeId, TaskId, Timestamp};
 
-use crate::api::problem::node_removed;
+use crate::problem::node_removed;
 
 /// The manager's side of one worker's assignment: what was sent last.
 pub struct AssignmentStream {

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, broadcast, mpsc};
 use tokio::time::Instant;
 use warren_proto::v1;
-use warren_types::{MemberId, NodeId, TaskId, TaskReport, TaskState};
+use warren_types::{MemberId, NodeId, TaskId, TaskReport};
 
-use super::remote_progress::RemoteProgress;
+use super::remote_progress::{RemoteProgress, report_order};
 use super::task_telemetry::{NodeTelemetry, TaskTelemetry};
 
 /// A frame for a worker. Boxed, since each session's queue allocates its slots in advance.
@@ -280,11 +280,6 @@ impl RegisteredSession {
     }
 }
 
-/// Sort key of reports on one task: later reports are greater.
-pub(super) fn report_order(report: &TaskReport) -> (bool, u32, TaskState) {
-    (report.removed, report.attempt, report.state)
-}
-
 impl Drop for RegisteredSession {
     fn drop(&mut self) {
         let mut sessions = self.registry.lock();
@@ -297,7 +292,7 @@ impl Drop for RegisteredSession {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use warren_types::{Health, Id, ServiceId, Timestamp};
+    use warren_types::{Health, Id, ServiceId, TaskState, Timestamp};
 
     fn outbox() -> FrameSender {
         mpsc::channel(1).0

@@ -5,12 +5,15 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use warren_core::State;
-use warren_types::{MemberId, NodeId, TaskId, TaskReport};
-
-use super::registry::report_order;
+use warren_types::{MemberId, NodeId, TaskId, TaskReport, TaskState};
 
 /// Number of reports up to which nothing is pruned.
 const MIN_PRUNE_SIZE: usize = 1024;
+
+/// Sort key of reports on one task: later reports are greater.
+pub(super) fn report_order(report: &TaskReport) -> (bool, u32, TaskState) {
+    (report.removed, report.attempt, report.state)
+}
 
 /// The newest reports. Cheap to clone; all clones share one table.
 #[derive(Debug, Clone, Default)]
@@ -87,7 +90,7 @@ impl RemoteProgress {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use warren_types::{Health, Id, ServiceId, TaskState, Timestamp};
+    use warren_types::{Health, Id, ServiceId, Timestamp};
 
     fn task(number: u64) -> TaskId {
         TaskId { service: ServiceId(Id(1)), number }

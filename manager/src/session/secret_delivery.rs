@@ -19,8 +19,8 @@ use warren_types::{
     SecretObjectVersion, Task, TaskId, Violation,
 };
 
-use super::server::SessionServer;
-use crate::api::problem::{secret_object_unreadable, status_of};
+use super::WorkerStreams;
+use crate::problem::{secret_object_unreadable, status_of};
 
 /// The response to a node: each object is decrypted and sealed only when it is sent, so that few are in
 /// memory.
@@ -32,46 +32,49 @@ struct GrantedVersion {
     sealed: Arc<SealedData>,
 }
 
-impl SessionServer {
-    /// The objects that `node` requests, sealed for this call.
-    ///
-    /// # Errors
-    /// The node may not have them, an object is removed, or the public key is invalid.
-    pub(super) fn deliver(
-        &self,
-        node: NodeId,
-        request: v1::FetchSecretObjectsRequest,
-    ) -> Result<DeliveryStream, Status> {
-        let v1::FetchSecretObjectsRequest { key, purpose: need } = request;
-        let granted = self.granted_versions(node, need)?;
-        let refused = |error| status_of(Violation::new("key", error));
-        let responder = DeliveryResponder::new(&key, node).map_err(refused)?;
-        tracing::debug!(%node, objects = granted.len(), "delivering secret objects");
-        let secret_object_key = Arc::clone(&self.secret_object_key);
-        let sealed = tokio_stream::iter(granted)
-            .map(move |granted| seal_for_node(&secret_object_key, &responder, &granted));
-        Ok(Box::pin(sealed))
-    }
+/// The objects that `node` requests, sealed for this call.
+///
+/// # Errors
+/// The node may not have them, an object is removed, or the public key is invalid.
+pub(super) fn deliver(
+    state: &State,
+    worker_streams: &WorkerStreams,
+    secret_object_key: &Arc<SecretObjectKey>,
+    node: NodeId,
+    request: v1::FetchSecretObjectsRequest,
+) -> Result<DeliveryStream, Status> {
+    let v1::FetchSecretObjectsRequest { key, purpose: need } = request;
+    let granted = granted_versions(state, worker_streams, node, need)?;
+    let refused = |error| status_of(Violation::new("key", error));
+    let responder = DeliveryResponder::new(&key, node).map_err(refused)?;
+    tracing::debug!(%node, objects = granted.len(), "delivering secret objects");
+    let secret_object_key = Arc::clone(secret_object_key);
+    let sealed = tokio_stream::iter(granted)
+        .map(move |granted| seal_for_node(&secret_object_key, &responder, &granted));
+    Ok(Box::pin(sealed))
+}
 
-    fn granted_versions(&self, node: NodeId, need: Option<Purpose>) -> Result<Vec<GrantedVersion>, Status> {
-        let published = self.store.read();
-        let state = &published.state;
-        match need {
-            None => Err(status_of(Violation::new(
-                "purpose",
-                "is missing; give the task or stream that the objects are for",
-            ))),
-            Some(Purpose::TaskSecretObjects(id)) => {
-                task_secret_objects(state, task_on(state, node, "need.taskContents", &id)?)
-            }
-            Some(Purpose::TaskCredential(id)) => {
-                let task = task_on(state, node, "need.taskCredential", &id)?;
-                Ok(registry_credential(state, &task.revision.task.image))
-            }
-            Some(Purpose::StreamCredential(id)) => {
-                let image = self.worker_streams.image_of(&id, node).ok_or_else(not_granted)?;
-                Ok(registry_credential(state, &image))
-            }
+fn granted_versions(
+    state: &State,
+    worker_streams: &WorkerStreams,
+    node: NodeId,
+    need: Option<Purpose>,
+) -> Result<Vec<GrantedVersion>, Status> {
+    match need {
+        None => Err(status_of(Violation::new(
+            "purpose",
+            "is missing; give the task or stream that the objects are for",
+        ))),
+        Some(Purpose::TaskSecretObjects(id)) => {
+            task_secret_objects(state, task_on(state, node, "need.taskContents", &id)?)
+        }
+        Some(Purpose::TaskCredential(id)) => {
+            let task = task_on(state, node, "need.taskCredential", &id)?;
+            Ok(registry_credential(state, &task.revision.task.image))
+        }
+        Some(Purpose::StreamCredential(id)) => {
+            let image = worker_streams.image_of(&id, node).ok_or_else(not_granted)?;
+            Ok(registry_credential(state, &image))
         }
     }
 }

@@ -15,25 +15,22 @@ use warren_core::{Command, CommandResponse, Refusal};
 use warren_proto::v1::manager_frame::Frame as Outgoing;
 use warren_proto::v1::worker_frame::Frame as Incoming;
 use warren_proto::v1::{self, sessions_server};
-use warren_security::SecretObjectKey;
+use warren_security::{Peer, Role, SecretObjectKey};
 use warren_types::{AssignmentVersion, MemberId, NodeDescription, NodeId};
 
 use super::assignment_stream::AssignmentStream;
 use super::leader::{LeaderWatch, is_lost};
 use super::registry::{BoxedFrame, FrameSender, RegisteredSession};
-use super::secret_delivery::DeliveryStream;
-use super::session_handler::{SessionHandler, send, send_frame};
+use super::secret_delivery::{DeliveryStream, deliver};
+use super::session_handler::{SessionContext, SessionHandler, send, send_frame};
 use super::worker_streams::WorkerStream;
-use super::{SessionRegistry, WorkerStreams};
-use crate::api::authorization::calling_worker;
-use crate::api::problem::{
+use super::{SessionRegistry, description};
+use crate::incarnation::LaterIncarnation;
+use crate::problem::{
     leader_unknown, manager_behind, manager_stopping, node_removed, node_unknown, session_superseded,
     status_of, unexpected_answer,
 };
-use crate::api::{Api, description, incarnation};
-use crate::peers::Peers;
-use crate::store::{ProposeError, PublishedState, Store};
-use crate::timestamp::TimestampSource;
+use crate::store::{ProposeError, PublishedState};
 
 /// Frames that may be queued for one worker before its session blocks.
 const MAX_QUEUED_FRAMES: usize = 64;
@@ -44,49 +41,40 @@ const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the final status may wait for room in the queue.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The session service.
+/// The session service: serves workers while a leader is known.
 #[derive(Clone)]
 pub struct SessionServer {
-    pub(super) store: Store,
-    pub(super) registry: SessionRegistry,
-    pub(super) worker_streams: WorkerStreams,
-    pub(super) clock: TimestampSource,
-    pub(super) secret_object_key: Arc<SecretObjectKey>,
-    leader_watch: LeaderWatch,
-    peers: Peers,
+    /// What all sessions use.
+    pub context: SessionContext,
+    /// The sessions of this manager.
+    pub registry: SessionRegistry,
+    /// Decrypts secrets, configs and credentials.
+    pub secret_object_key: Arc<SecretObjectKey>,
+    /// Ends all sessions when the leader is lost.
+    pub leader_watch: LeaderWatch,
+    /// The later incarnation of the cluster that callers have seen.
+    pub later_incarnation: LaterIncarnation,
     /// This manager.
-    member_id: MemberId,
-    shutdown: Shutdown,
+    pub member_id: MemberId,
+    /// Ends all sessions.
+    pub shutdown: Shutdown,
+}
+
+/// The node id in the calling agent's certificate.
+///
+/// # Errors
+/// The caller is not a worker.
+pub fn calling_worker<T>(request: &Request<T>) -> Result<NodeId, Status> {
+    match request.extensions().get::<Peer>().map(Peer::origin) {
+        Some(Peer::Certificate { identity, .. }) if identity.role() == Role::Worker => identity
+            .id()
+            .parse()
+            .map_err(|e| Status::unauthenticated(format!("the certificate's node id: {e}"))),
+        _ => Err(Status::permission_denied("only a node's agent may call this")),
+    }
 }
 
 impl SessionServer {
-    /// Serves workers with the store, registry and streams of the API, while a leader is known.
-    pub fn start(api: &Api) -> Self {
-        let Api {
-            store,
-            registry,
-            streams,
-            clock,
-            secret_object_key: content_key,
-            leader,
-            peers,
-            member_id: member,
-            shutdown,
-            ..
-        } = api.clone();
-        Self {
-            store,
-            registry,
-            worker_streams: streams,
-            clock,
-            secret_object_key: content_key,
-            leader_watch: leader,
-            peers,
-            member_id: member,
-            shutdown,
-        }
-    }
-
     /// Stores the session and returns its number. `has` is the assignment version that the node has.
     async fn open_session(
         &self,
@@ -94,10 +82,10 @@ impl SessionServer {
         description: NodeDescription,
         has: AssignmentVersion,
     ) -> Result<u64, Status> {
-        let (manager, at) = (self.member_id, self.clock.now());
-        match self.store.propose(Command::OpenSession { node, description, manager, at }).await {
+        let (manager, at) = (self.member_id, self.context.clock.now());
+        match self.context.store.propose(Command::OpenSession { node, description, manager, at }).await {
             Err(ProposeError::Rejected(Refusal::NotFound { .. })) => {
-                let published = self.store.read();
+                let published = self.context.store.read();
                 Err(if was_removed(&published.state, &node, has) { node_removed() } else { node_unknown() })
             }
             Err(error) => Err(status_of(error)),
@@ -110,7 +98,7 @@ impl SessionServer {
     /// sent. Only a follower can lag.
     async fn catch_up(&self, has: AssignmentVersion) -> Result<(), Status> {
         let seen = |published: &PublishedState| contains_version(&published.state, has);
-        let caught_up = self.store.wait_until(seen, Instant::now() + CATCH_UP_TIMEOUT).await;
+        let caught_up = self.context.store.wait_until(seen, Instant::now() + CATCH_UP_TIMEOUT).await;
         caught_up.then_some(()).ok_or_else(manager_behind)
     }
 
@@ -123,7 +111,7 @@ impl SessionServer {
     ) -> Result<(), Status> {
         // Boxed: a session lives for months, and its future has the size of everything it ever awaits inline.
         let (session, number, link) = Box::pin(self.begin(node, inbound, frames)).await?;
-        SessionHandler { server: self, session, node, session_number: number, frames }
+        SessionHandler { context: &self.context, session, node, session_number: number, frames }
             .run(link, inbound)
             .await
     }
@@ -142,8 +130,8 @@ impl SessionServer {
         };
         let has = hello.version.map(AssignmentVersion::from).unwrap_or_default();
         // Checked before anything is written, and before the node receives the manager addresses.
-        incarnation::check(&self.store, &self.peers, has.incarnation)?;
-        if is_lost(&self.store) {
+        self.later_incarnation.check(&self.context.store, has.incarnation)?;
+        if is_lost(&self.context.store) {
             return Err(leader_unknown());
         }
         let number = tokio::select! {
@@ -156,11 +144,12 @@ impl SessionServer {
         let session = session.ok_or_else(session_superseded)?;
         tracing::info!(%node, session = number, "session opened");
         let mut link = AssignmentStream::new(node);
-        let settings = link.settings_update(&self.store.read().state)?;
-        let welcome = v1::Welcome { session: number, settings, sent_at: self.clock.local_now().0 };
+        let settings = link.settings_update(&self.context.store.read().state)?;
+        let welcome = v1::Welcome { session: number, settings, sent_at: self.context.clock.local_now().0 };
         send(frames, Outgoing::Welcome(welcome)).await?;
         self.catch_up(has).await?;
-        let first = link.first_frame(&self.store.read().state, has, self.clock.local_now())?;
+        let first =
+            link.first_frame(&self.context.store.read().state, has, self.context.clock.local_now())?;
         send_frame(frames, first).await?;
         Ok((session, number, link))
     }
@@ -206,7 +195,7 @@ impl sessions_server::Sessions for SessionServer {
         let node = calling_worker(&request)?;
         let mut inbound = request.into_inner();
         let (outbound, outgoing) = mpsc::channel(MAX_QUEUED_FRAMES);
-        let streams = self.worker_streams.clone();
+        let streams = self.context.worker_streams.clone();
         crate::background::spawn(&self.shutdown, "attach", async move {
             let first = timeout(HELLO_TIMEOUT, inbound.next()).await;
             let refused = match first {
@@ -233,7 +222,10 @@ impl sessions_server::Sessions for SessionServer {
         request: Request<v1::FetchSecretObjectsRequest>,
     ) -> Result<Response<Self::FetchSecretObjectsStream>, Status> {
         let node = calling_worker(&request)?;
-        self.deliver(node, request.into_inner()).map(Response::new)
+        let SessionContext { store, worker_streams, .. } = &self.context;
+        let published = store.read();
+        deliver(&published.state, worker_streams, &self.secret_object_key, node, request.into_inner())
+            .map(Response::new)
     }
 }
 

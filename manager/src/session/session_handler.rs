@@ -1,6 +1,8 @@
 //! A session after its welcome: frames are read at once, while reports are stored concurrently, so that a
 //! slow log never makes a worker appear silent.
 
+mod conditions;
+
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
@@ -15,12 +17,13 @@ use warren_proto::v1::manager_frame::Frame as Outgoing;
 use warren_proto::v1::worker_frame::Frame as Incoming;
 use warren_types::{AssignmentVersion, NodeId, TaskReport};
 
+use self::conditions::ReportedConditions;
+use super::WorkerStreams;
 use super::assignment_stream::{AssignmentStream, manager_frame};
-use super::conditions::{self, ReportedConditions};
 use super::registry::{self, FrameSender, RegisteredSession};
-use super::server::SessionServer;
-use crate::api::problem::{node_removed, session_superseded, status_of};
-use crate::store::ProposeError;
+use crate::problem::{node_removed, session_superseded, status_of};
+use crate::store::{ProposeError, Store};
+use crate::timestamp::TimestampSource;
 
 /// Time without a frame after which a session ends; three syncs plus slack.
 const SESSION_TIMEOUT: Duration = Duration::from_secs(12);
@@ -38,10 +41,21 @@ const MAX_BACKGROUND_TASKS: usize = 64;
 const MAX_TASK_NAME_BYTES: usize = 64;
 const MAX_TASK_ERROR_BYTES: usize = 256;
 
+/// What all sessions use.
+#[derive(Clone)]
+pub struct SessionContext {
+    /// The replicated state.
+    pub store: Store,
+    /// Source of command timestamps.
+    pub clock: TimestampSource,
+    /// Streams that workers open on request.
+    pub worker_streams: WorkerStreams,
+}
+
 /// One session. Its task is the only writer of its stream except for `open` frames.
 pub struct SessionHandler<'a> {
-    /// State shared by all sessions.
-    pub server: &'a SessionServer,
+    /// Shared by all sessions.
+    pub context: &'a SessionContext,
     /// This session's entry in the registry.
     pub session: RegisteredSession,
     /// The worker's node.
@@ -124,7 +138,7 @@ impl SessionHandler<'_> {
                 reports.send(frame).await.map_err(ended)
             }
             Incoming::Opened(opened) => {
-                self.server.worker_streams.reject(&opened.stream_id, self.node, opened.error);
+                self.context.worker_streams.reject(&opened.stream_id, self.node, opened.error);
                 Ok(())
             }
             // The applied version is in the next sync as well; heartbeats are handled by the caller.
@@ -138,7 +152,7 @@ impl SessionHandler<'_> {
         if let Some(usage) = &usage {
             conditions.send_replace(Some(conditions::parse(&usage.conditions)));
         }
-        let published = self.server.store.read();
+        let published = self.context.store.read();
         let assigned = published.state.tasks_on(&self.node).map(|task| task.id).collect();
         let (usage, loops) = (usage.map(bound_usage), bound_background_tasks(loops));
         self.session.record_heartbeat(
@@ -157,11 +171,11 @@ impl SessionHandler<'_> {
     /// Sends changes, unless this session is superseded.
     async fn send_changes(&self, link: &mut AssignmentStream) -> Result<(), Status> {
         let (settings, diff) = {
-            let published = self.server.store.read();
+            let published = self.context.store.read();
             self.check_newest(&published.state)?;
             (
                 link.settings_update(&published.state)?,
-                link.next_frame(&published.state, self.server.clock.local_now())?,
+                link.next_frame(&published.state, self.context.clock.local_now())?,
             )
         };
         self.send_update(settings, diff).await
@@ -174,9 +188,9 @@ impl SessionHandler<'_> {
         version: AssignmentVersion,
     ) -> Result<(), Status> {
         let (settings, answer) = {
-            let published = self.server.store.read();
+            let published = self.context.store.read();
             self.check_newest(&published.state)?;
-            let now = self.server.clock.local_now();
+            let now = self.context.clock.local_now();
             (link.settings_update(&published.state)?, link.answer_version(&published.state, version, now)?)
         };
         self.send_update(settings, Some(answer)).await
@@ -198,12 +212,12 @@ impl SessionHandler<'_> {
     /// Stores reports in the order of arrival, and confirms each frame when it is durable.
     async fn replicate_reports(&self, mut waiting: mpsc::Receiver<v1::ReportBatch>) -> Result<(), Status> {
         while let Some(v1::ReportBatch { number, reports }) = waiting.recv().await {
-            let facts = self.split_reports(&self.server.store.read().state, reports)?;
+            let facts = self.split_reports(&self.context.store.read().state, reports)?;
             if !facts.is_empty() {
-                let (node, session, at) = (self.node, self.session_number, self.server.clock.now());
+                let (node, session, at) = (self.node, self.session_number, self.context.clock.now());
                 let command = Command::ReportTasks { node, session, reports: facts.clone(), at };
                 // A full disk must not end the session: a node without a session would be taken for lost.
-                self.server.store.propose_with_retry(command).await.map_err(refusal_status)?;
+                self.context.store.propose_with_retry(command).await.map_err(refusal_status)?;
                 facts.iter().for_each(|fact| self.session.remove_replicated_progress(fact));
             }
             Box::pin(send(self.frames, Outgoing::Stored(v1::ReportBatchAck { number }))).await?;

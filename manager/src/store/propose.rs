@@ -14,7 +14,7 @@ use super::{
     AppliedWrite, IndeterminateReason, PROPOSE_TIMEOUT, ProposeError, QueuedProposal, ReplicaRole, Store,
     StoreInner,
 };
-use crate::raft::codec;
+use crate::codec;
 
 /// Delay before the next attempt after a leader could not accept a write; a new leader ends it early.
 const RETRY_DELAY: Duration = Duration::from_millis(50);

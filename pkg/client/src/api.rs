@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use futures::stream::Stream;
-use tokio::io::AsyncRead;
 use tonic::transport::Channel;
 use warren_proto::v1;
 use warren_proto::v1::cluster_client::ClusterClient;
@@ -16,13 +15,17 @@ use warren_types::{Availability, ServiceId, ServiceSpec};
 
 use crate::client::{Client, MAX_RESPONSE};
 use crate::error::{Error, accept_absent};
-use crate::import::{ImageImport, MAX_REQUEST};
 use crate::pages;
-use crate::pull::{ImagePulls, PullOptions};
 use crate::watch::ClusterWatch;
 
 /// Items per page: the maximum of the managers.
 pub(crate) const PAGE_SIZE: u32 = 1000;
+
+/// Chunk size of an archive: far below the 4 MiB limit of a gRPC message.
+pub(crate) const ARCHIVE_CHUNK: usize = 256 << 10;
+
+/// Longest request message: a chunk and its framing.
+pub(crate) const MAX_REQUEST: usize = ARCHIVE_CHUNK + 1024;
 
 /// Deadline for listing the images of all nodes; managers give each node less.
 const LIST_DEADLINE: Duration = Duration::from_secs(30);
@@ -32,19 +35,19 @@ const PRUNE_DEADLINE: Duration = Duration::from_secs(150);
 
 /// Calls for services.
 #[derive(Debug, Clone, Copy)]
-pub struct ServiceApi<'a>(pub(crate) &'a Client);
+pub struct ServiceApi<'a>(&'a Client);
 
 /// Calls for tasks.
 #[derive(Debug, Clone, Copy)]
-pub struct TaskApi<'a>(pub(crate) &'a Client);
+pub struct TaskApi<'a>(&'a Client);
 
 /// Calls for nodes.
 #[derive(Debug, Clone, Copy)]
-pub struct NodeApi<'a>(pub(crate) &'a Client);
+pub struct NodeApi<'a>(&'a Client);
 
 /// Calls for the cluster.
 #[derive(Debug, Clone, Copy)]
-pub struct ClusterApi<'a>(pub(crate) &'a Client);
+pub struct ClusterApi<'a>(&'a Client);
 
 /// Calls for images on nodes.
 #[derive(Debug, Clone, Copy)]
@@ -81,6 +84,33 @@ pub(crate) fn is_id_prefix(text: &str, id: &str) -> bool {
 
 pub(crate) fn reference(text: &str) -> v1::Reference {
     v1::Reference { reference: text.to_owned() }
+}
+
+impl Client {
+    /// Calls for services.
+    pub fn services(&self) -> ServiceApi<'_> {
+        ServiceApi(self)
+    }
+
+    /// Calls for tasks.
+    pub fn tasks(&self) -> TaskApi<'_> {
+        TaskApi(self)
+    }
+
+    /// Calls for nodes.
+    pub fn nodes(&self) -> NodeApi<'_> {
+        NodeApi(self)
+    }
+
+    /// Calls for the cluster, and the watch of changes.
+    pub fn cluster(&self) -> ClusterApi<'_> {
+        ClusterApi(self)
+    }
+
+    /// Calls for images on nodes.
+    pub fn images(&self) -> ImageApi<'_> {
+        ImageApi(self)
+    }
 }
 
 impl ServiceApi<'_> {
@@ -296,19 +326,6 @@ impl ClusterApi<'_> {
 }
 
 impl ImageApi<'_> {
-    /// Imports an archive on nodes (names or ids; none means every node that is READY).
-    pub async fn import<A>(&self, nodes: Vec<String>, archive: A) -> Result<ImageImport, Error>
-    where
-        A: AsyncRead + Send + Unpin + 'static,
-    {
-        ImageImport::start(self.0, nodes, archive).await
-    }
-
-    /// Pulls an image on nodes.
-    pub async fn pull(&self, options: PullOptions) -> Result<ImagePulls, Error> {
-        ImagePulls::start(self.0, options).await
-    }
-
     /// Images of nodes (names or ids; none means every node that is READY). `failed` contains the error of a node.
     pub async fn list(&self, nodes: Vec<String>) -> Result<Vec<v1::NodeImages>, Error> {
         let message = v1::ListImagesRequest { nodes };

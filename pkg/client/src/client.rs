@@ -9,19 +9,13 @@ use tonic::metadata::MetadataValue;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 use warren_proto::status::INCARNATION;
-use warren_types::{ManagerAddress, SecretObjectKind};
+use warren_types::ManagerAddress;
 
-use crate::api::{ClusterApi, ImageApi, NodeApi, ServiceApi, TaskApi};
 use crate::channel::{FailoverChannel, ManagerChannel};
 use crate::contexts::ClientTarget;
 use crate::error::Error;
-use crate::logs::LogApi;
-use crate::managers::ManagerApi;
 use crate::refusals::ManagerRefusals;
 use crate::retry::{self, LeaderlessWait};
-use crate::secret_objects::SecretObjectApi;
-use crate::tokens::TokenApi;
-use crate::volumes::VolumeApi;
 
 /// Deadline of a unary call, including retries.
 pub const CALL_DEADLINE: Duration = Duration::from_secs(15);
@@ -88,56 +82,6 @@ impl Client {
     /// Addresses of all managers as they report them, the responding one first; empty before the first response.
     pub fn manager_addresses(&self) -> Vec<ManagerAddress> {
         self.channel.advertised()
-    }
-
-    /// Calls for services.
-    pub fn services(&self) -> ServiceApi<'_> {
-        ServiceApi(self)
-    }
-
-    /// Calls for tasks.
-    pub fn tasks(&self) -> TaskApi<'_> {
-        TaskApi(self)
-    }
-
-    /// Calls for nodes.
-    pub fn nodes(&self) -> NodeApi<'_> {
-        NodeApi(self)
-    }
-
-    /// Calls for the cluster, and the watch of changes.
-    pub fn cluster(&self) -> ClusterApi<'_> {
-        ClusterApi(self)
-    }
-
-    /// Calls for images on nodes.
-    pub fn images(&self) -> ImageApi<'_> {
-        ImageApi(self)
-    }
-
-    /// Calls for join tokens.
-    pub fn tokens(&self) -> TokenApi<'_> {
-        TokenApi(self)
-    }
-
-    /// Calls for secrets, configs or registry credentials.
-    pub fn secret_objects(&self, kind: SecretObjectKind) -> SecretObjectApi<'_> {
-        SecretObjectApi { client: self, kind }
-    }
-
-    /// Calls for volumes.
-    pub fn volumes(&self) -> VolumeApi<'_> {
-        VolumeApi(self)
-    }
-
-    /// Calls for managers and backups.
-    pub fn managers(&self) -> ManagerApi<'_> {
-        ManagerApi(self)
-    }
-
-    /// Calls for logs of tasks.
-    pub fn logs(&self) -> LogApi<'_> {
-        LogApi(self)
     }
 
     /// Sets the known incarnation of the cluster: managers of an earlier one refuse the calls of this client, which

@@ -20,7 +20,7 @@ use warren_security::{
 use warren_types::ManagerAddress;
 
 use crate::contexts::ClientIdentity;
-use crate::error::Error;
+use crate::error::{ClientDialError, DialErrorKind, Error};
 use crate::tls_alert::{AlertRecordingStream, LastTlsAlert};
 
 /// Deadline of TCP and TLS together.
@@ -33,37 +33,6 @@ const KEEP_ALIVE_DEADLINE: Duration = Duration::from_secs(5);
 const KEEP_ALIVE_WITH_OTHER_MANAGERS: Duration = Duration::from_secs(1);
 /// Delay before the next manager is dialled concurrently.
 const NEXT_DIAL_DELAY: Duration = Duration::from_millis(300);
-
-/// Error of a dial. Passed through the layers of the transport as a source and recovered by downcasting.
-#[derive(Debug, Clone, thiserror::Error)]
-#[error("{why}")]
-pub(crate) struct ClientDialError {
-    kind: DialErrorKind,
-    why: String,
-}
-
-#[derive(Debug, Clone, Copy)]
-enum DialErrorKind {
-    Unreachable,
-    Untrusted,
-    Denied,
-}
-
-impl ClientDialError {
-    fn new(kind: DialErrorKind, why: impl ToString) -> Self {
-        Self { kind, why: why.to_string() }
-    }
-
-    /// The error of a call to `address`.
-    pub fn with_address(self, address: String) -> Error {
-        let why = self.why;
-        match self.kind {
-            DialErrorKind::Unreachable => Error::Unreachable { address, why },
-            DialErrorKind::Untrusted => Error::Untrusted { address, why },
-            DialErrorKind::Denied => Error::Denied { address, why },
-        }
-    }
-}
 
 /// A connected manager.
 pub(crate) struct DialedManager {

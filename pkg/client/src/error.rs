@@ -7,8 +7,6 @@ use tonic::{Code, Status, TimeoutExpired};
 use warren_proto::Problem;
 use warren_proto::status::{NO_LEADER, OTHER_INCARNATION};
 
-use crate::dial::ClientDialError;
-
 /// The result of a removal. `NOT_FOUND` counts as success with the object from `before`: an earlier attempt whose
 /// response was lost, or another client, removed it.
 pub(crate) fn accept_absent<R>(answer: Result<R, Error>, before: R) -> Result<R, Error> {
@@ -221,6 +219,37 @@ impl Error {
         match chain(error).find_map(|cause| cause.downcast_ref::<ClientDialError>()) {
             Some(dial) => dial.clone().with_address(address),
             None => broken_connection(address, refusal, error),
+        }
+    }
+}
+
+/// Error of a dial. Passed through the layers of the transport as a source and recovered by downcasting.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{why}")]
+pub(crate) struct ClientDialError {
+    kind: DialErrorKind,
+    why: String,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum DialErrorKind {
+    Unreachable,
+    Untrusted,
+    Denied,
+}
+
+impl ClientDialError {
+    pub fn new(kind: DialErrorKind, why: impl ToString) -> Self {
+        Self { kind, why: why.to_string() }
+    }
+
+    /// The error of a call to `address`.
+    fn with_address(self, address: String) -> Error {
+        let why = self.why;
+        match self.kind {
+            DialErrorKind::Unreachable => Error::Unreachable { address, why },
+            DialErrorKind::Untrusted => Error::Untrusted { address, why },
+            DialErrorKind::Denied => Error::Denied { address, why },
         }
     }
 }

@@ -10,15 +10,11 @@ use tonic::Streaming;
 use warren_proto::v1;
 use warren_proto::v1::import_request::Message;
 
-use crate::api::ImageApi;
+use crate::api::{ARCHIVE_CHUNK, ImageApi, MAX_REQUEST};
 use crate::channel::ManagerChannel;
-use crate::client::{Client, error_from_status};
+use crate::client::error_from_status;
 use crate::error::Error;
 
-/// Chunk size of an archive: far below the 4 MiB limit of a gRPC message.
-const CHUNK: usize = 256 << 10;
-/// Longest request message: a chunk and its framing.
-pub(crate) const MAX_REQUEST: usize = CHUNK + 1024;
 /// Chunks in the send queue.
 const CHUNK_QUEUE: usize = 4;
 /// Timeout between progress messages: unpacking a large layer reports no progress.
@@ -33,8 +29,9 @@ pub struct ImageImport {
     unreadable: Option<oneshot::Receiver<std::io::Error>>,
 }
 
-impl ImageImport {
-    pub(crate) async fn start<A>(client: &Client, nodes: Vec<String>, archive: A) -> Result<Self, Error>
+impl ImageApi<'_> {
+    /// Imports an archive on nodes (names or ids; none means every node that is READY).
+    pub async fn import<A>(&self, nodes: Vec<String>, archive: A) -> Result<ImageImport, Error>
     where
         A: AsyncRead + Send + Unpin + 'static,
     {
@@ -43,15 +40,17 @@ impl ImageImport {
         tokio::spawn(send(nodes, archive, sender, broken));
         let requests = ReceiverStream::new(receiver);
         // Not repeated at another manager: the archive was partly consumed.
-        let link = client.current_channel();
-        let mut images = ImageApi::client(link.channel.clone());
-        let progress = client.open(images.import(client.request(requests))).await.map_err(|status| {
+        let link = self.0.current_channel();
+        let mut images = Self::client(link.channel.clone());
+        let progress = self.0.open(images.import(self.0.request(requests))).await.map_err(|status| {
             // The call may have been cancelled here before a response.
             unreadable.try_recv().map_or_else(|_| error_from_status(&link, &status), Error::Input)
         })?;
-        Ok(Self { link, progress, unreadable: Some(unreadable) })
+        Ok(ImageImport { link, progress, unreadable: Some(unreadable) })
     }
+}
 
+impl ImageImport {
     /// The next progress message; `None` when every node has finished. The error of a node is its `failed` message.
     pub async fn next(&mut self) -> Result<Option<v1::ImportProgress>, Error> {
         let unreadable = async {
@@ -95,8 +94,8 @@ async fn send<A: AsyncRead + Unpin>(
     let mut next = request(Message::Target(v1::ImportTarget { nodes }));
     // A closed channel means that the call has ended; its response has the reason.
     while sender.send(next).await.is_ok() {
-        let mut chunk = Vec::with_capacity(CHUNK);
-        match (&mut archive).take(CHUNK as u64).read_to_end(&mut chunk).await {
+        let mut chunk = Vec::with_capacity(ARCHIVE_CHUNK);
+        match (&mut archive).take(ARCHIVE_CHUNK as u64).read_to_end(&mut chunk).await {
             Ok(0) => return,
             Ok(_) => next = request(Message::Chunk(chunk.into())),
             Err(error) => {

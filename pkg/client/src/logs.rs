@@ -16,7 +16,7 @@ use resume::LogPositions;
 
 /// Calls for logs.
 #[derive(Debug, Clone, Copy)]
-pub struct LogApi<'a>(pub(crate) &'a Client);
+pub struct LogApi<'a>(&'a Client);
 
 /// Whose logs to read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,6 +36,13 @@ pub struct LogOptions {
     pub tail: Option<u64>,
     /// Only lines since this time.
     pub since: Option<Timestamp>,
+}
+
+impl Client {
+    /// Calls for logs of tasks.
+    pub fn logs(&self) -> LogApi<'_> {
+        LogApi(self)
+    }
 }
 
 impl LogApi<'_> {

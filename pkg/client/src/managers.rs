@@ -19,7 +19,7 @@ const CHUNK_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Calls for managers.
 #[derive(Debug, Clone, Copy)]
-pub struct ManagerApi<'a>(pub(crate) &'a Client);
+pub struct ManagerApi<'a>(&'a Client);
 
 /// A change of a manager.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -30,6 +30,13 @@ pub struct ManagerChange {
     pub suffrage: Option<Suffrage>,
     /// Advertised address; `None` keeps it.
     pub address: Option<ManagerAddress>,
+}
+
+impl Client {
+    /// Calls for managers and backups.
+    pub fn managers(&self) -> ManagerApi<'_> {
+        ManagerApi(self)
+    }
 }
 
 impl ManagerApi<'_> {

@@ -8,7 +8,7 @@ use warren_proto::v1;
 
 use crate::api::ImageApi;
 use crate::channel::ManagerChannel;
-use crate::client::{Client, error_from_status};
+use crate::client::error_from_status;
 use crate::error::Error;
 
 /// Timeout between progress messages: registries may be slow, and unpacking a large layer takes time.
@@ -32,15 +32,18 @@ pub struct ImagePulls {
     progress: Streaming<v1::PullProgress>,
 }
 
-impl ImagePulls {
-    pub(crate) async fn start(client: &Client, options: PullOptions) -> Result<Self, Error> {
+impl ImageApi<'_> {
+    /// Pulls an image on nodes.
+    pub async fn pull(&self, options: PullOptions) -> Result<ImagePulls, Error> {
         let PullOptions { reference, nodes, always } = options;
         let message = v1::PullRequest { reference, nodes, always };
-        let call = |channel, request| async move { ImageApi::client(channel).pull(request).await };
-        let (link, progress) = client.start_stream(message, call).await?;
-        Ok(Self { link, progress })
+        let call = |channel, request| async move { Self::client(channel).pull(request).await };
+        let (link, progress) = self.0.start_stream(message, call).await?;
+        Ok(ImagePulls { link, progress })
     }
+}
 
+impl ImagePulls {
     /// The next progress message; `None` when every node has finished. The error of a node is its `failed` message.
     pub async fn next(&mut self) -> Result<Option<v1::PullProgress>, Error> {
         let address = || self.link.address.to_string();

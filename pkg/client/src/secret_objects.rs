@@ -21,8 +21,8 @@ use crate::pages;
 /// Calls for secrets, configs or credentials.
 #[derive(Debug, Clone, Copy)]
 pub struct SecretObjectApi<'a> {
-    pub(crate) client: &'a Client,
-    pub(crate) kind: SecretObjectKind,
+    client: &'a Client,
+    kind: SecretObjectKind,
 }
 
 /// A secret, config or credential to create. `Debug` redacts the data.
@@ -44,6 +44,13 @@ impl fmt::Debug for NewSecretObject {
         let data = format_args!("{} bytes", data.len());
         let mut shown = f.debug_struct("NewSecretObject");
         shown.field("id", id).field("name", name).field("labels", labels).field("data", &data).finish()
+    }
+}
+
+impl Client {
+    /// Calls for secrets, configs or registry credentials.
+    pub fn secret_objects(&self, kind: SecretObjectKind) -> SecretObjectApi<'_> {
+        SecretObjectApi { client: self, kind }
     }
 }
 

@@ -17,7 +17,7 @@ use crate::{JoinToken, pages};
 
 /// Calls for join tokens.
 #[derive(Debug, Clone, Copy)]
-pub struct TokenApi<'a>(pub(crate) &'a Client);
+pub struct TokenApi<'a>(&'a Client);
 
 /// Options of a new token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,6 +37,13 @@ pub struct NewToken {
     pub token: v1::Token,
     /// The token with its secret, which is not stored.
     pub secret: JoinToken,
+}
+
+impl Client {
+    /// Calls for join tokens.
+    pub fn tokens(&self) -> TokenApi<'_> {
+        TokenApi(self)
+    }
 }
 
 impl TokenApi<'_> {

@@ -21,7 +21,7 @@ const PURGE_DEADLINE: Duration = Duration::from_secs(150);
 
 /// Calls for volumes.
 #[derive(Debug, Clone, Copy)]
-pub struct VolumeApi<'a>(pub(crate) &'a Client);
+pub struct VolumeApi<'a>(&'a Client);
 
 /// A volume to create.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,6 +38,13 @@ pub struct NewVolume {
     pub labels: BTreeMap<String, String>,
     /// Name or id of the node for the data; empty means the node of the first task.
     pub node: String,
+}
+
+impl Client {
+    /// Calls for volumes.
+    pub fn volumes(&self) -> VolumeApi<'_> {
+        VolumeApi(self)
+    }
 }
 
 impl VolumeApi<'_> {

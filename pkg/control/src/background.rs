@@ -1,7 +1,5 @@
 //! The registry of background tasks: runs periodic tasks and queues, and records their state.
 
-mod record;
-
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,9 +9,8 @@ use futures::FutureExt;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use self::record::BackgroundTaskRecord;
-pub use self::record::{BackgroundTaskState, BackgroundTaskStatus, RunFailure};
 use crate::panic_guard::{BoxError, catch_panic, error_chain};
+use crate::record::{BackgroundTaskRecord, BackgroundTaskStatus};
 use crate::runner::{QueueRunner, RunOutcome, RunnerSettings};
 use crate::{Clock, RandomSource, Shutdown, WorkQueue};
 

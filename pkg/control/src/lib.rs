@@ -13,15 +13,15 @@ mod backoff;
 mod clock;
 mod panic_guard;
 mod queue;
+mod record;
 mod runner;
 mod shutdown;
 
-pub use background::{
-    BackgroundTaskHandle, BackgroundTaskState, BackgroundTaskStatus, BackgroundTasks, RunFailure,
-};
+pub use background::{BackgroundTaskHandle, BackgroundTasks};
 pub use backoff::{Backoff, RandomSource, system_random};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use panic_guard::BoxError;
 pub use queue::{WorkQueue, WorkQueueFull, WorkQueueHandle};
+pub use record::{BackgroundTaskState, BackgroundTaskStatus, RunFailure};
 pub use runner::{RunOutcome, RunnerSettings};
 pub use shutdown::{Shutdown, ShutdownTimeout};

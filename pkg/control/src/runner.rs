@@ -9,8 +9,8 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::background::BackgroundTaskRecord;
 use crate::panic_guard::{BoxError, catch_panic, error_chain};
+use crate::record::BackgroundTaskRecord;
 use crate::{Backoff, RandomSource, WorkQueue};
 
 /// Result of the run of a key.

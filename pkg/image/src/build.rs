@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use crate::digest::Digest;
 use crate::document::{
     Descriptor, DockerSaveEntry, ImageIndex, ImageManifest, OCI_CONFIG, OCI_LAYER_GZIP, OCI_MANIFEST,
+    Platform,
 };
-use crate::platform::Platform;
 
 /// Builder of an image.
 #[derive(Clone, Debug)]

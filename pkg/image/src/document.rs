@@ -4,11 +4,11 @@
 //! `null` where OCI omits a field, so every list is read through [`or_default`].
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::digest::Digest;
-use crate::platform::Platform;
 
 pub(crate) const OCI_INDEX: &str = "application/vnd.oci.image.index.v1+json";
 pub(crate) const OCI_MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
@@ -61,6 +61,24 @@ impl Descriptor {
             self.media_type.as_str(),
             OCI_LAYER_TAR | OCI_LAYER_GZIP | OCI_LAYER_ZSTD | DOCKER_LAYER_TAR | DOCKER_LAYER_GZIP
         )
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Platform {
+    pub architecture: String,
+    pub os: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub variant: Option<String>,
+}
+
+impl fmt::Display for Platform {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.os, self.architecture)?;
+        match self.variant.as_deref() {
+            None | Some("") => Ok(()),
+            Some(variant) => write!(f, "/{variant}"),
+        }
     }
 }
 

@@ -5,6 +5,7 @@ mod import;
 mod last_use;
 mod list;
 mod lookup;
+mod pull;
 mod record;
 
 use std::collections::HashMap;
@@ -13,16 +14,19 @@ use std::sync::{Arc, Mutex};
 use crate::connection::ContainerdConnection;
 use crate::digest::Digest;
 use crate::error::Error;
-use crate::pull::active::ActivePulls;
 use crate::registry::{RegistryClients, RegistrySettings};
 use crate::store::ContentStore;
 use crate::unpack::Unpacker;
 use last_use::LastUse;
+use pull::active::ActivePulls;
 
 pub use import::{ImportOptions, ImportedName};
 pub use last_use::LAST_USE_INTERVAL;
 pub use list::{ImagePart, ListedImage};
 pub use lookup::ImageInfo;
+pub use pull::PulledImage;
+pub use pull::active::PullHandle;
+pub use pull::progress::{ImagePullProgress, LayerProgress, LayerStage};
 
 /// Default limit for the size of an image.
 const DEFAULT_SIZE_LIMIT: u64 = 64 << 30;
@@ -30,12 +34,12 @@ const DEFAULT_SIZE_LIMIT: u64 = 64 << 30;
 /// The images of one containerd namespace. Clones share a cache of parsed documents.
 #[derive(Clone, Debug)]
 pub struct ImageStore {
-    pub(crate) store: ContentStore,
+    store: ContentStore,
     unpacker: Unpacker,
     /// The largest image that is pulled, in stored bytes.
-    pub(crate) pull_size_limit: u64,
-    pub(crate) clients: Arc<RegistryClients>,
-    pub(crate) active_pulls: Arc<ActivePulls>,
+    pull_size_limit: u64,
+    clients: Arc<RegistryClients>,
+    active_pulls: Arc<ActivePulls>,
     parsed: Arc<Mutex<HashMap<Digest, Arc<ImageInfo>>>>,
     /// Disk usage of committed snapshots, which never changes.
     sizes: Arc<Mutex<HashMap<Digest, u64>>>,

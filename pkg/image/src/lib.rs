@@ -7,7 +7,7 @@
 //! It must never start or inspect containers, never keep state outside containerd, and never trust an
 //! archive or a registry: names, sizes, digests and platforms are checked before use.
 //!
-//! Start reading at [`ImageStore`], then `archive` (archive contents), `pull` (download), `unpack` (snapshots)
+//! Start reading at [`ImageStore`], then `archive` (archive contents), `images/pull` (download), `unpack` (snapshots)
 //! and `prune` (removal).
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -23,7 +23,6 @@ mod image_parts;
 mod images;
 mod platform;
 mod prune;
-mod pull;
 mod reference;
 mod registry;
 mod store;
@@ -34,13 +33,11 @@ pub use digest::Digest;
 pub use document::RunConfig;
 pub use error::Error;
 pub use images::{
-    ImageInfo, ImagePart, ImageStore, ImportOptions, ImportedName, LAST_USE_INTERVAL, ListedImage,
+    ImageInfo, ImagePart, ImagePullProgress, ImageStore, ImportOptions, ImportedName, LAST_USE_INTERVAL,
+    LayerProgress, LayerStage, ListedImage, PullHandle, PulledImage,
 };
 pub use platform::native_architecture;
 pub use prune::{FilesystemUsage, PruneCandidate, PrunePolicy, PruneReason, plan_prune};
-pub use pull::PulledImage;
-pub use pull::active::PullHandle;
-pub use pull::progress::{ImagePullProgress, LayerProgress, LayerStage};
 pub use reference::{InvalidReference, Reference};
 pub use registry::{
     InvalidAuthority, InvalidHost, RegistryCredentials, RegistryError, RegistryPolicy, RegistrySettings,

@@ -3,11 +3,7 @@
 //! Source of the names: OCI image specification 1.1, "Image Index", which uses those of Go (`GOOS`,
 //! `GOARCH` and, as variant, `GOARM` or `GOAMD64`).
 
-use std::fmt;
-
-use serde::{Deserialize, Serialize};
-
-use crate::document::Descriptor;
+use crate::document::{Descriptor, Platform};
 
 /// The architecture of this machine in OCI terms (`amd64`, `arm64`, ...).
 pub fn native_architecture() -> &'static str {
@@ -15,24 +11,6 @@ pub fn native_architecture() -> &'static str {
         "x86_64" => "amd64",
         "aarch64" => "arm64",
         other => other,
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Platform {
-    pub architecture: String,
-    pub os: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub variant: Option<String>,
-}
-
-impl fmt::Display for Platform {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.os, self.architecture)?;
-        match self.variant.as_deref() {
-            None | Some("") => Ok(()),
-            Some(variant) => write!(f, "/{variant}"),
-        }
     }
 }
 

@@ -11,6 +11,7 @@ mod clients;
 mod error;
 mod retry;
 mod settings;
+mod token;
 
 pub use auth::RegistryCredentials;
 pub use error::RegistryError;

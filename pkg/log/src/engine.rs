@@ -1,12 +1,10 @@
-//! Selection of the storage engine, and opening the log of a directory.
+//! Selection of the storage engine.
 
 use std::{
     fmt::{self, Display},
     path::{Path, PathBuf},
     str::FromStr,
 };
-
-use crate::{Error, LogOwner, LogStore, RedbLog, Result, SledLog};
 
 /// The storage engine of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -65,24 +63,4 @@ impl FromStr for LogEngine {
 /// Path of the log in `dir`, of any engine.
 pub fn find_log(dir: &Path) -> Option<PathBuf> {
     LogEngine::ALL.into_iter().map(|engine| engine.path_in(dir)).find(|path| path.exists())
-}
-
-/// Opens the log of `owner` in `dir`, which must exist; creates it if there is none.
-///
-/// # Errors
-/// [`Error::OtherEngine`] if a log of another engine exists; [`Error::OtherOwner`] if it belongs to another
-/// member; [`Error::Newer`], [`Error::Older`], [`Error::Corrupt`], [`Error::InUse`] and [`Error::Full`] as
-/// described there.
-pub fn open(dir: &Path, engine: LogEngine, owner: LogOwner) -> Result<Box<dyn LogStore>> {
-    for found in LogEngine::ALL.into_iter().filter(|found| *found != engine) {
-        let path = found.path_in(dir);
-        if path.try_exists().map_err(Error::io("look for", &path))? {
-            return Err(Error::OtherEngine { path, found, expected: engine });
-        }
-    }
-    let path = engine.path_in(dir);
-    Ok(match engine {
-        LogEngine::Redb => Box::new(RedbLog::open_for(path, owner)?),
-        LogEngine::Sled => Box::new(SledLog::open_for(path, owner)?),
-    })
 }

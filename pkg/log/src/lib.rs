@@ -61,9 +61,11 @@ mod snapshot;
 mod store;
 mod table;
 
+use std::path::Path;
+
 pub use codec::LOG_FORMAT;
 pub use data_dir::{DATA_DIR_VERSION, DataDir};
-pub use engine::{LogEngine, UnknownLogEngine, find_log, open};
+pub use engine::{LogEngine, UnknownLogEngine, find_log};
 pub use error::{Error, Result};
 pub use memory::{CrashPoint, MemoryDisk, MemoryLog};
 pub use owner::LogOwner;
@@ -76,3 +78,23 @@ pub type RedbLog = disk_log::DiskLog<redb_table::RedbTable>;
 
 /// A raft log in a sled directory.
 pub type SledLog = disk_log::DiskLog<sled_table::SledTable>;
+
+/// Opens the log of `owner` in `dir`, which must exist; creates it if there is none.
+///
+/// # Errors
+/// [`Error::OtherEngine`] if a log of another engine exists; [`Error::OtherOwner`] if it belongs to another
+/// member; [`Error::Newer`], [`Error::Older`], [`Error::Corrupt`], [`Error::InUse`] and [`Error::Full`] as
+/// described there.
+pub fn open(dir: &Path, engine: LogEngine, owner: LogOwner) -> Result<Box<dyn LogStore>> {
+    for found in LogEngine::ALL.into_iter().filter(|found| *found != engine) {
+        let path = found.path_in(dir);
+        if path.try_exists().map_err(Error::io("look for", &path))? {
+            return Err(Error::OtherEngine { path, found, expected: engine });
+        }
+    }
+    let path = engine.path_in(dir);
+    Ok(match engine {
+        LogEngine::Redb => Box::new(RedbLog::open_for(path, owner)?),
+        LogEngine::Sled => Box::new(SledLog::open_for(path, owner)?),
+    })
+}

@@ -1,7 +1,6 @@
 //! The desired kernel state of one node: a pure function from the node's tasks and ports to links,
 //! addresses, routes, settings, chains and rules. The output is deterministic, including its order.
 
-mod names;
 mod ports;
 mod rules;
 
@@ -10,10 +9,9 @@ use std::net::Ipv4Addr;
 
 use ipnet::Ipv4Net;
 
-pub use names::{CHAIN_PREFIX, GATEWAY_LABEL, GATEWAY_MAC, LINK_PREFIX, ROUTE_PROTOCOL};
-pub use names::{is_link_name, link_name, task_mac};
-
-use crate::model::{NodeNetwork, TaskKey};
+use crate::keys::TaskKey;
+use crate::model::NodeNetwork;
+use crate::names::{GATEWAY_LABEL, link_name, task_mac};
 
 /// Metric of the unreachable routes for unused cluster addresses; any real route takes precedence.
 const UNREACHABLE_METRIC: u32 = 4096;
@@ -58,7 +56,7 @@ pub struct TaskLink {
     pub address: Ipv4Addr,
     /// The node's gateway address.
     pub gateway: Ipv4Addr,
-    /// Hardware address of the task's end; that of the host's end is [`GATEWAY_MAC`].
+    /// Hardware address of the task's end; that of the host's end is [`crate::names::GATEWAY_MAC`].
     pub mac: [u8; 6],
     /// MTU of both ends, in bytes.
     pub mtu: u32,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ipnet::Ipv4Net;
 
-use crate::model::{HostPort, TaskKey};
+use crate::keys::{HostPort, InvalidTaskKey, TaskKey};
 
 /// The process that has bound a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -128,11 +128,8 @@ pub enum Error {
     #[error("the node network is not configured")]
     NodeNotConfigured,
     /// A task id that is not valid as a file name.
-    #[error("{id:?} is not a valid task id: expected 1 to 128 of [A-Za-z0-9._-], the first not '.' or '-'")]
-    InvalidTaskKey {
-        /// The rejected id.
-        id: String,
-    },
+    #[error(transparent)]
+    InvalidTaskKey(#[from] InvalidTaskKey),
     /// A subnet that is not usable for this node.
     #[error("subnet {subnet} cannot serve this node: {reason}")]
     InvalidSubnet {

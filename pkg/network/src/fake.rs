@@ -8,7 +8,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 
 use crate::error::PortHolder;
-use crate::model::{HostPort, NodeNetwork, NodeNetworkSettings, PortMapping, Repairs, TaskKey, TaskNetwork};
+use crate::keys::{HostPort, TaskKey};
+use crate::model::{NodeNetwork, NodeNetworkSettings, PortMapping, Repairs, TaskNetwork};
 use crate::{Error, NetworkBackend};
 
 /// A network in memory.

@@ -18,8 +18,10 @@ pub mod desired;
 mod error;
 pub mod fake;
 pub mod files;
+mod keys;
 mod linux;
 mod model;
+pub mod names;
 
 use std::path::PathBuf;
 
@@ -27,10 +29,9 @@ use async_trait::async_trait;
 
 pub use desired::desired_network;
 pub use error::{Error, PortHolder};
+pub use keys::{HostPort, InvalidTaskKey, TaskKey};
 pub use linux::{LinuxNetwork, NamespaceLock};
-pub use model::{
-    DEFAULT_MTU, HostPort, NodeNetwork, NodeNetworkSettings, PortMapping, Repairs, TaskKey, TaskNetwork,
-};
+pub use model::{DEFAULT_MTU, NodeNetwork, NodeNetworkSettings, PortMapping, Repairs, TaskNetwork};
 
 /// The interface to the node's network. Every operation is idempotent and completes an earlier one that was
 /// killed.

@@ -30,8 +30,10 @@ use async_trait::async_trait;
 use futures::StreamExt;
 use tokio::sync::{Mutex as AsyncMutex, RwLock};
 
-use crate::desired::{self, TaskLink, desired_network};
-use crate::model::{HostPort, NodeNetwork, NodeNetworkSettings, PortMapping, Repairs, TaskKey, TaskNetwork};
+use crate::desired::{TaskLink, desired_network};
+use crate::keys::{HostPort, TaskKey};
+use crate::model::{NodeNetwork, NodeNetworkSettings, PortMapping, Repairs, TaskNetwork};
+use crate::names::link_name;
 use crate::{Error, NetworkBackend};
 use firewall::Firewall;
 pub use lock::NamespaceLock;
@@ -327,7 +329,7 @@ impl LinuxInner {
         };
         let mut names: BTreeSet<String> = names.into_iter().collect();
         for task in &tasks {
-            names.remove(&desired::link_name(task));
+            names.remove(&link_name(task));
         }
         let tasks = tasks.into_iter().map(|task| async move {
             let done = vec![format!("removed leftover task {task}")];

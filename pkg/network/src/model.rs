@@ -1,46 +1,17 @@
 //! The plain input data: a node, its tasks, its published ports.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::net::{Ipv4Addr, SocketAddrV4};
-use std::num::NonZeroU16;
 
 use ipnet::Ipv4Net;
 
-use crate::Error;
+use crate::error::Error;
+use crate::keys::{HostPort, TaskKey};
+use crate::names::link_name;
 
 /// Link MTU that fits an overlay (50 bytes of VXLAN, IP and UDP headers) on an Ethernet of 1500 bytes, so
 /// that containers need not be re-created when a node gets its first peer.
 pub const DEFAULT_MTU: u32 = 1450;
-
-/// A task id that is valid as a file name: 1 to 128 of `[A-Za-z0-9._-]`, not starting with `.` or `-`.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TaskKey(String);
-
-impl TaskKey {
-    /// Parses a task id.
-    ///
-    /// # Errors
-    /// [`Error::InvalidTaskKey`] when it is not valid as a file name.
-    pub fn parse(id: &str) -> Result<Self, Error> {
-        let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-        if id.is_empty() || id.len() > 128 || id.starts_with(['.', '-']) || !id.chars().all(allowed) {
-            return Err(Error::InvalidTaskKey { id: id.to_owned() });
-        }
-        Ok(Self(id.to_owned()))
-    }
-
-    /// The id as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for TaskKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
 
 /// Address plan of the cluster as seen by one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -108,39 +79,6 @@ pub struct TaskNetwork {
     pub address: Ipv4Addr,
 }
 
-/// A TCP port of the host, on all its addresses or on one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct HostPort {
-    ip: Option<Ipv4Addr>,
-    port: NonZeroU16,
-}
-
-impl HostPort {
-    /// The port on one address of the node, or on all of them for `None` and 0.0.0.0, which are equivalent.
-    pub fn new(ip: Option<Ipv4Addr>, port: NonZeroU16) -> Self {
-        Self { ip: ip.filter(|ip| !ip.is_unspecified()), port }
-    }
-
-    /// The bind address; `None` means every address of the node.
-    pub fn ip(&self) -> Option<Ipv4Addr> {
-        self.ip
-    }
-
-    /// The port.
-    pub fn port(&self) -> u16 {
-        self.port.get()
-    }
-}
-
-impl fmt::Display for HostPort {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.ip {
-            Some(ip) => write!(f, "{ip}:{}/tcp", self.port),
-            None => write!(f, "{}/tcp", self.port),
-        }
-    }
-}
-
 /// A host port, published in host mode by one service of this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PortMapping {
@@ -181,8 +119,8 @@ impl NodeNetwork {
         if let Some((by, _)) = others.clone().find(|(_, taken)| **taken == address) {
             return Err(Error::AddressTaken { task, address, by: by.clone() });
         }
-        let link = crate::desired::link_name(&task);
-        match others.find(|(other, _)| crate::desired::link_name(other) == link) {
+        let link = link_name(&task);
+        match others.find(|(other, _)| link_name(other) == link) {
             Some((by, _)) => Err(Error::LinkNameTaken { task, link, by: by.clone() }),
             None => Ok(()),
         }
@@ -228,24 +166,6 @@ mod tests {
 
     fn settings(subnet: &str) -> Result<NodeNetworkSettings, Error> {
         NodeNetworkSettings::new(vec!["10.210.0.0/16".parse().unwrap()], subnet.parse().unwrap(), DEFAULT_MTU)
-    }
-
-    #[test]
-    fn task_keys_are_file_names() {
-        for good in ["web.1", "a", "0kx9-12", "A_b.c-d"] {
-            assert_eq!(TaskKey::parse(good).unwrap().as_str(), good);
-        }
-        for bad in ["", ".", "..", ".hidden", "-rf", "a/b", "a b", "a\0", "ä", &"x".repeat(129)] {
-            assert!(matches!(TaskKey::parse(bad), Err(Error::InvalidTaskKey { .. })), "{bad:?}");
-        }
-    }
-
-    #[test]
-    fn host_port_display_is_canonical() {
-        let port = NonZeroU16::new(80).unwrap();
-        assert_eq!(HostPort::new(Some(Ipv4Addr::UNSPECIFIED), port), HostPort::new(None, port));
-        assert_eq!(HostPort::new(None, port).to_string(), "80/tcp");
-        assert_eq!(HostPort::new(Some(Ipv4Addr::LOCALHOST), port).to_string(), "127.0.0.1:80/tcp");
     }
 
     #[test]

@@ -18,7 +18,9 @@ use warren_types::Signal;
 
 pub use identity::{ContainerId, ContainerOwner};
 pub use output::OutputTarget;
+pub(crate) use resources::ulimit_kind;
 pub use resources::{ContainerLimits, ContainerReservations, ContainerUlimit, MIN_CPU, MIN_MEMORY};
+pub(crate) use security::CapabilityEntry;
 pub use security::{DevicePermissions, HostDevice, NetworkMode, SeccompPolicy};
 pub use status::{ContainerStatus, ProcessExit, ProcessState, RuntimeEvent, RuntimeInfo, SweepReport};
 pub(crate) use storage::INIT;

@@ -6,6 +6,7 @@
 
 mod bundle;
 mod create;
+mod create_error;
 mod events;
 mod gc;
 mod inspect;

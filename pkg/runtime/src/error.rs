@@ -1,7 +1,5 @@
 //! Errors of container operations, and whether a retry can help.
 
-mod create;
-
 use std::path::PathBuf;
 
 use tonic::Status;

@@ -7,7 +7,7 @@ pub(crate) mod capabilities;
 pub(crate) mod command;
 mod defaults;
 mod mounts;
-pub(crate) mod resources;
+mod resources;
 mod seccomp;
 pub(crate) mod user;
 

@@ -14,50 +14,19 @@ use warren_types::NodeRole;
 use x509_parser::oid_registry::OID_X509_ORGANIZATION_NAME;
 use zeroize::Zeroizing;
 
+use crate::certificate_bundle::{self, CertificateBundle};
+use crate::credentials::BACKDATE;
 use crate::identity::{parse_der, parse_part};
-use crate::pem::{self, CertificateBundle};
+use crate::pem;
 use crate::{
-    CaDigest, CertificateRequest, Credentials, FileError, Identity, IdentityError, MANAGER_NAME,
+    AuthorityError, CaDigest, CertificateRequest, Credentials, FileError, Identity, MANAGER_NAME,
     MaterialError, PrivateKey, Role, Roots, files,
 };
 
 const AUTHORITY_NAME: &str = "warren-ca";
 const AUTHORITY_VALIDITY: Duration = Duration::from_secs(20 * 365 * 24 * 60 * 60);
-/// Certificates are valid from this long before their creation, for machines whose clocks are behind.
-pub(crate) const BACKDATE: Duration = Duration::from_secs(5 * 60);
 /// 9999-12-31T23:59:59Z, the last time X.509 can express (RFC 5280, 4.1.2.5).
 const MAX_NOT_AFTER: Duration = Duration::from_secs(253_402_300_799);
-
-/// Why a certificate could not be issued.
-#[derive(Debug, thiserror::Error)]
-pub enum AuthorityError {
-    /// The identity is of another cluster.
-    #[error("cannot issue a certificate for cluster {wanted}: this is the authority of {own}")]
-    OtherCluster {
-        /// The cluster in the identity.
-        wanted: String,
-        /// The cluster of the authority.
-        own: String,
-    },
-    /// The authority has expired.
-    #[error("the cluster's certificate authority expired: replace it, or set the machine's clock right")]
-    Expired,
-    /// The time is before 1970.
-    #[error("the system clock is before 1970; correct it")]
-    Clock,
-    /// The operating system returned no random bytes.
-    #[error("no random bytes from the operating system for a serial number")]
-    Randomness,
-    /// A name that is not valid in certificates.
-    #[error(transparent)]
-    Identity(#[from] IdentityError),
-    /// The certificate or key of the authority.
-    #[error("the certificate or key of the authority is invalid")]
-    Material(#[from] MaterialError),
-    /// Encoding the certificate failed.
-    #[error("cannot encode the certificate")]
-    Certificate(#[from] rcgen::Error),
-}
 
 /// The certificate authority with its key, which can impersonate any identity of the cluster.
 pub struct CertificateAuthority {
@@ -97,7 +66,7 @@ impl CertificateAuthority {
 
     /// Certificate and key in one PEM text. Secret: it can impersonate any identity of the cluster.
     pub fn to_pem(&self) -> Zeroizing<String> {
-        pem::join(&self.certificate_pem, &self.key)
+        certificate_bundle::join(&self.certificate_pem, &self.key)
     }
 
     /// Reads a file written by [`CertificateAuthority::save`].

@@ -11,10 +11,12 @@ use rustls_pki_types::PrivateKeyDer;
 use rustls_pki_types::pem::PemObject;
 use zeroize::Zeroizing;
 
-use crate::authority::BACKDATE;
+use crate::certificate_bundle::{self, CertificateBundle};
 use crate::identity::parse_der;
-use crate::pem::{self, CertificateBundle};
-use crate::{FileError, Identity, MaterialError, PrivateKey, files};
+use crate::{FileError, Identity, MaterialError, PrivateKey, files, pem};
+
+/// Certificates are valid from this long before their creation, for machines whose clocks are behind.
+pub(crate) const BACKDATE: Duration = Duration::from_secs(5 * 60);
 
 /// A certificate issued by the cluster CA, and its key.
 #[derive(Clone)]
@@ -68,7 +70,7 @@ impl Credentials {
 
     /// Certificate and key in one PEM text. Secret.
     pub fn to_pem(&self) -> Zeroizing<String> {
-        pem::join(&self.certificate_pem, &self.key)
+        certificate_bundle::join(&self.certificate_pem, &self.key)
     }
 
     /// The certificate; not secret.

@@ -2,11 +2,12 @@
 
 use std::fmt;
 
-use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256};
-use warren_types::NodeId;
+use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256, PublicKeyData};
+use sha2::{Digest, Sha256};
+use warren_types::{Id, NodeId};
 use zeroize::Zeroizing;
 
-use crate::{MaterialError, request};
+use crate::MaterialError;
 
 /// An ECDSA P-256 private key as PKCS #8 PEM. `Debug` shows nothing of it.
 #[derive(Clone)]
@@ -37,7 +38,7 @@ impl PrivateKey {
     /// The id of the node that this is the key of: the first 128 bits of SHA-256 over its public half, so that
     /// nobody can have the id who does not have the key, and a node that joins again is the same node.
     pub fn node_id(&self) -> Result<NodeId, MaterialError> {
-        Ok(request::node_id(&*self.pair()?))
+        Ok(node_id(&*self.pair()?))
     }
 
     pub(crate) fn pair(&self) -> Result<Zeroizing<KeyPair>, MaterialError> {
@@ -50,6 +51,15 @@ impl fmt::Debug for PrivateKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("PrivateKey(redacted)")
     }
+}
+
+/// The first 128 bits of SHA-256 over the public key in DER (SubjectPublicKeyInfo, RFC 5280, 4.1.2.7).
+///
+/// To join under the id of another node one would need its key, or another key with the same 128 bits.
+pub(crate) fn node_id(key: &impl PublicKeyData) -> NodeId {
+    let hash = Sha256::digest(key.subject_public_key_info());
+    let first = hash.first_chunk().expect("32 bytes have 16");
+    NodeId(Id(u128::from_be_bytes(*first)))
 }
 
 fn unusable(error: rcgen::Error) -> MaterialError {

@@ -11,7 +11,9 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod authority;
+mod authority_error;
 mod backup;
+mod certificate_bundle;
 mod cipher;
 mod credentials;
 pub mod delivery;
@@ -32,7 +34,8 @@ mod secret_object_key;
 mod tls;
 mod token;
 
-pub use authority::{AuthorityError, CertificateAuthority};
+pub use authority::CertificateAuthority;
+pub use authority_error::AuthorityError;
 pub use backup::{
     BACKUP_FORMAT, BackupError, BackupWriter, MAX_PASSPHRASE, MIN_PASSPHRASE, Passphrase, PassphraseError,
     open_backup,

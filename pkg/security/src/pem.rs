@@ -1,10 +1,9 @@
-//! PEM text (RFC 7468) taken apart: certificates on one side, the private key on the other.
+//! Certificates as PEM text (RFC 7468).
 
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
-use zeroize::Zeroizing;
 
-use crate::{IdentityError, PrivateKey};
+use crate::IdentityError;
 
 /// Why PEM text is not the certificate and key that were wanted. Says nothing of key bytes.
 #[derive(Debug, thiserror::Error)]
@@ -35,44 +34,6 @@ pub enum MaterialError {
     /// The key is another certificate's.
     #[error("the private key does not belong to the certificate: use the pair that was issued together")]
     KeyMismatch,
-}
-
-/// Certificates and the private key that belongs to the first of them, as one file holds them: in two
-/// files, a crash between two writes could leave a certificate beside another's key.
-#[derive(Debug)]
-pub(crate) struct CertificateBundle {
-    pub(crate) certificates: String,
-    pub(crate) key: PrivateKey,
-}
-
-impl CertificateBundle {
-    pub(crate) fn parse(text: &str) -> Result<Self, MaterialError> {
-        let mut certificates = String::new();
-        // Never grows, so that no copy of the key is left behind in freed memory.
-        let mut key = Zeroizing::new(String::with_capacity(text.len() + 1));
-        let (mut in_key, mut keys) = (false, 0);
-        for line in text.lines() {
-            if line.starts_with("-----BEGIN ") {
-                in_key = line.contains("PRIVATE KEY-----");
-                keys += usize::from(in_key);
-            }
-            let section: &mut String = if in_key { &mut key } else { &mut certificates };
-            section.push_str(line);
-            section.push('\n');
-        }
-        if keys != 1 {
-            return Err(MaterialError::Count { wanted: "one private key", found: keys });
-        }
-        Ok(Self { certificates, key: PrivateKey::parse(&key)? })
-    }
-}
-
-/// The text of [`Bundle`].
-pub(crate) fn join(certificates: &str, key: &PrivateKey) -> Zeroizing<String> {
-    let mut text = Zeroizing::new(String::with_capacity(certificates.len() + key.pem().len()));
-    text.push_str(certificates);
-    text.push_str(key.pem());
-    text
 }
 
 /// One certificate as text.

@@ -6,11 +6,11 @@ use rcgen::{
 };
 use rustls_pki_types::CertificateSigningRequestDer;
 use rustls_pki_types::pem::PemObject;
-use sha2::{Digest, Sha256};
-use warren_types::{Id, NodeId};
+use warren_types::NodeId;
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::prelude::FromDer;
 
+use crate::key::node_id;
 use crate::{AuthorityError, PrivateKey};
 
 /// A request with a key of an allowed kind takes less than a tenth of it.
@@ -91,15 +91,6 @@ impl CertificateRequest {
     pub(crate) fn public_key(&self) -> &impl PublicKeyData {
         &self.public_key
     }
-}
-
-/// The first 128 bits of SHA-256 over the public key in DER (SubjectPublicKeyInfo, RFC 5280, 4.1.2.7).
-///
-/// To join under the id of another node one would need its key, or another key with the same 128 bits.
-pub(crate) fn node_id(key: &impl PublicKeyData) -> NodeId {
-    let hash = Sha256::digest(key.subject_public_key_info());
-    let first = hash.first_chunk().expect("32 bytes have 16");
-    NodeId(Id(u128::from_be_bytes(*first)))
 }
 
 /// The key in a request. The signing library names a key's kind after the signature beside it, which an

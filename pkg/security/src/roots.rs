@@ -2,16 +2,13 @@
 
 use std::fmt::{self, Write};
 use std::str::FromStr;
-use std::sync::Arc;
-use std::time::UNIX_EPOCH;
 
 use rustls::RootCertStore;
-use rustls::server::WebPkiClientVerifier;
-use rustls_pki_types::{CertificateDer, UnixTime};
+use rustls_pki_types::CertificateDer;
 use sha2::{Digest, Sha256};
 
 use crate::identity::parse_der;
-use crate::{Credentials, MaterialError, hex, pem, tls};
+use crate::{MaterialError, hex, pem};
 
 /// Of a digest as text.
 const DIGITS: usize = 64;
@@ -99,19 +96,6 @@ impl Roots {
     /// The one authority with this certificate.
     pub(crate) fn of(certificate: &CertificateDer<'_>) -> Result<Self, MaterialError> {
         Self::parse(&pem::write_certificate(certificate))
-    }
-
-    /// Checks that one of these authorities issued the credentials, whether or not they are valid today.
-    pub fn check_issued(&self, credentials: &Credentials) -> Result<(), MaterialError> {
-        let refused = |error: &dyn fmt::Display| MaterialError::NotIssued(error.to_string());
-        let verifier =
-            WebPkiClientVerifier::builder_with_provider(Arc::new(self.store()), tls::provider()).build();
-        let verifier = verifier.map_err(|error| refused(&error))?;
-        let certified = credentials.certified();
-        let (own, rest) = certified.cert.split_first().expect("credentials have a certificate");
-        let at = credentials.issued_at().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let verified = verifier.verify_client_cert(own, rest, UnixTime::since_unix_epoch(at));
-        verified.map(drop).map_err(|error| refused(&error))
     }
 
     /// The PEM it was read from; not secret.

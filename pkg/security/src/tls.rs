@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use arc_swap::ArcSwap;
 use rustls::client::{ResolvesClientCert, Resumption};
@@ -12,12 +12,12 @@ use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert, Ve
 use rustls::server::{ServerConfig, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, SignatureScheme};
-use rustls_pki_types::{CertificateDer, ServerName};
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::{Credentials, Identity, MANAGER_NAME, Roots};
+use crate::{Credentials, Identity, MANAGER_NAME, MaterialError, Roots};
 
 pub(crate) const HTTP_2: &[u8] = b"h2";
 
@@ -104,6 +104,21 @@ impl ResolvesServerCert for ServerCertificateChain {
 
 pub(crate) fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
+}
+
+impl Roots {
+    /// Checks that one of these authorities issued the credentials, whether or not they are valid today.
+    pub fn check_issued(&self, credentials: &Credentials) -> Result<(), MaterialError> {
+        let refused = |error: &dyn fmt::Display| MaterialError::NotIssued(error.to_string());
+        let verifier =
+            WebPkiClientVerifier::builder_with_provider(Arc::new(self.store()), provider()).build();
+        let verifier = verifier.map_err(|error| refused(&error))?;
+        let certified = credentials.certified();
+        let (own, rest) = certified.cert.split_first().expect("credentials have a certificate");
+        let at = credentials.issued_at().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let verified = verifier.verify_client_cert(own, rest, UnixTime::since_unix_epoch(at));
+        verified.map(drop).map_err(|error| refused(&error))
+    }
 }
 
 /// The serving side. A client that shows a certificate must show a valid one of `roots`; one that shows none

@@ -118,6 +118,11 @@ fn image_digest(text: &str) -> bool {
     text.strip_prefix("sha256:").is_some_and(|digits| digits.len() == 64 && digits.bytes().all(hex))
 }
 
+/// The format of a label's key: 1 to 128 letters, digits, `.`, `_`, `-` and `/`.
+pub fn is_label_key(key: &str) -> bool {
+    (1..=128).contains(&key.len()) && key.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-/".contains(&b))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

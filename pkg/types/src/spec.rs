@@ -33,6 +33,7 @@ pub use task::{
     MIN_MEMORY_LIMIT, PullPolicy, TaskSpec, is_host_name,
 };
 
+use crate::name::is_label_key;
 use crate::{ServiceName, Violations};
 
 /// The most replicas; a larger number is a typing error.
@@ -214,11 +215,6 @@ impl ServiceSpec {
 /// The format of a label, for messages.
 pub const LABEL_FORMAT: &str =
     "a label's key has 1 to 128 letters, digits, '.', '_', '-' or '/', its value at most 1024 bytes";
-
-/// The format of a label's key: 1 to 128 letters, digits, `.`, `_`, `-` and `/`.
-pub fn is_label_key(key: &str) -> bool {
-    (1..=128).contains(&key.len()) && key.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-/".contains(&b))
-}
 
 /// Adds every invalid label; paths begin with `labels`.
 pub fn validate_labels(labels: &BTreeMap<String, String>, wrong: &mut Violations) {

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
 
-use crate::spec::is_label_key;
+use crate::name::is_label_key;
 
 /// A parsed text.
 #[derive(Debug, Clone, PartialEq, Eq)]

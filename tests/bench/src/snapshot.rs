@@ -13,8 +13,7 @@ use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 use warren_core::{Command, FEATURE_LEVEL, NewTask, schedule_with_limit};
 use warren_log::{DataDir, LogEngine};
-use warren_manager::ManagerTuning;
-use warren_manager::raft::open::{DriverExit, GroupConfig, OpenedStore, open_store};
+use warren_manager::raft::open::{DriverExit, GroupConfig, OpenedStore, ReplicaTuning, open_store};
 use warren_manager::raft::snapshot::SnapshotThresholds;
 use warren_manager::store::Store;
 use warren_types::{
@@ -129,7 +128,7 @@ impl SnapshotBench {
         let path = self.directory.join("manager");
         std::fs::create_dir_all(&path)?;
         let snapshots = SnapshotThresholds { bytes: usize::MAX, entries: after };
-        let tuning = ManagerTuning { snapshot_thresholds: snapshots, ..ManagerTuning::default() };
+        let tuning = ReplicaTuning { snapshot_thresholds: snapshots, ..ReplicaTuning::default() };
         let (data_dir, stop) = (DataDir::open(&self.directory)?, CancellationToken::new());
         let OpenedStore { store, driver_exit: ended, .. } = open_store(
             data_dir,

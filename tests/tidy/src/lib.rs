@@ -9,6 +9,7 @@
 //! subject and the two tests beside it.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod circles;
 pub mod documents;
 pub mod forbidden_words;
 pub mod layering;

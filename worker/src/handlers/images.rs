@@ -15,7 +15,7 @@ use warren_image::{
 };
 use warren_types::{ImageDigest, PullPolicy, TaskAssignment, Timestamp};
 
-use crate::handlers::secret_objects::fetcher::{FetchPurpose, SecretFetcher};
+use crate::handlers::secret_fetcher::{FetchPurpose, SecretFetcher};
 use registry_login::{ImagePullError, RegistryLogin};
 
 /// Interval of progress reports of a pull. Managers store each report.

@@ -1,10 +1,9 @@
 //! Files of a task's secrets and configs.
 //!
 //! They are in memory ([`tmpfs`]), in one directory per task that is complete or absent ([`task_dirs`]), and
-//! are fetched from a manager ([`fetcher`]) only if absent: a container restarts without one. File names on
+//! are fetched from a manager only if absent: a container restarts without one. File names on
 //! the node are numbers, so that no user input becomes a path.
 
-pub(crate) mod fetcher;
 mod task_dirs;
 mod template;
 pub(crate) mod tmpfs;
@@ -13,21 +12,40 @@ use std::io;
 use std::sync::Arc;
 
 use warren_image::InvalidReference;
-use warren_runtime::{ContainerMount, ContainerMountSource, ContainerUser, Runtime};
+use warren_runtime::{ContainerMount, ContainerMountSource, ContainerUser, Error as RuntimeError, Runtime};
 use warren_types::spec::{SecretObjectMount, TaskSpec};
-use warren_types::{NodeSettings, SecretObjectKind, SecretObjectName, TaskAssignment, TaskId};
+use warren_types::{SecretObjectKind, SecretObjectName, TaskAssignment, TaskId, TemplateValues};
 use zeroize::Zeroizing;
 
 use crate::handlers::images;
-use crate::tasks::failure::ActionFailure;
-use crate::tasks::secret_objects::{HasTask, SecretObjects};
-use crate::tasks::templates;
-use fetcher::{FetchPurpose, FetchedObject, SecretFetchError, SecretFetcher};
+use crate::handlers::secret_fetcher::{FetchPurpose, FetchedObject, SecretFetchError, SecretFetcher};
 use task_dirs::{FileOwner, SecretFile, TaskSecretDirs};
 use template::TemplateError;
 use tmpfs::{SecretTmpfs, SecretTmpfsError};
 
-/// The files of all tasks of this node.
+/// Whether the node has a task.
+pub(crate) type HasTask<'a> = &'a (dyn for<'t> Fn(&'t TaskId) -> bool + Send + Sync);
+
+/// The files of tasks' secrets and configs on this node.
+#[tonic::async_trait]
+pub(crate) trait SecretObjects: Send + Sync {
+    /// Creates the files if they are incomplete, and returns their mounts: one per secret and then one per
+    /// config, in the order of the spec. A manager is asked only for missing files. Templates are expanded with
+    /// `values`.
+    async fn ensure(
+        &self,
+        task: &TaskAssignment,
+        values: &TemplateValues<'_>,
+    ) -> Result<Vec<ContainerMount>, SecretObjectsError>;
+
+    /// Removes the files of a task, if any.
+    async fn remove(&self, task: &TaskId) -> Result<(), SecretObjectsError>;
+
+    /// Removes the files of unknown tasks; returns the number of tasks.
+    async fn sweep(&self, has: HasTask<'_>) -> Result<usize, SecretObjectsError>;
+}
+
+/// The files of all tasks of this node, in a tmpfs.
 pub(crate) struct TmpfsSecretObjects {
     pub tmpfs: SecretTmpfs,
     pub fetcher: Arc<dyn SecretFetcher>,
@@ -52,6 +70,10 @@ pub(crate) enum SecretObjectsError {
         number: u64,
         source: TemplateError,
     },
+    #[error("task.image: {0}")]
+    Image(#[from] InvalidReference),
+    #[error(transparent)]
+    Runtime(#[from] RuntimeError),
     #[error(transparent)]
     Tmpfs(#[from] SecretTmpfsError),
     #[error("the tmpfs for secrets and configs is full; run fewer tasks on this node")]
@@ -71,23 +93,18 @@ impl From<SecretFetchError> for SecretObjectsError {
 
 impl SecretObjectsError {
     /// Whether a retry can help.
-    fn is_transient(&self) -> bool {
-        !matches!(self, Self::Fetch(SecretFetchError::VersionGone(_)) | Self::Template { .. })
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Fetch(SecretFetchError::VersionGone(_)) | Self::Template { .. } | Self::Image(_) => false,
+            Self::Runtime(error) => error.is_transient(),
+            _ => true,
+        }
     }
 
     fn files_error(done: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| match source.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::OutOfMemory => Self::Full,
             _ => Self::Files { done, source },
-        }
-    }
-}
-
-impl From<SecretObjectsError> for ActionFailure {
-    fn from(error: SecretObjectsError) -> Self {
-        match error.is_transient() {
-            true => Self::transient(error.to_string()),
-            false => Self::permanent(error.to_string()),
         }
     }
 }
@@ -147,11 +164,10 @@ impl TmpfsSecretObjects {
     /// Builds the files of a task from fetched secret objects.
     fn fetch_files(
         task: &TaskAssignment,
-        node: &NodeSettings,
+        values: &TemplateValues<'_>,
         delivered: &[FetchedObject],
         user: ContainerUser,
     ) -> Result<Vec<SecretFile>, SecretObjectsError> {
-        let values = templates::template_values(task, node);
         let file = |wanted: ObjectMount<'_>| {
             let (kind, SecretObjectMount { source: name, uid, gid, template, .. }) =
                 (wanted.kind, wanted.mount);
@@ -160,7 +176,7 @@ impl TmpfsSecretObjects {
             let bytes = match template {
                 false => Zeroizing::new(sent.bytes.to_vec()),
                 true => {
-                    template::expand(&sent.bytes, &values).map_err(|source| SecretObjectsError::Template {
+                    template::expand(&sent.bytes, values).map_err(|source| SecretObjectsError::Template {
                         field: wanted.spec_path(),
                         kind,
                         name: name.clone(),
@@ -176,13 +192,12 @@ impl TmpfsSecretObjects {
     }
 
     /// Default owner of the files.
-    async fn file_owner(&self, task: &TaskAssignment) -> Result<ContainerUser, ActionFailure> {
+    async fn file_owner(&self, task: &TaskAssignment) -> Result<ContainerUser, SecretObjectsError> {
         let named = |wanted: &ObjectMount<'_>| wanted.mount.uid.is_some() && wanted.mount.gid.is_some();
         if object_mounts(&task.spec).iter().all(named) {
             return Ok(ContainerUser::default());
         }
-        let invalid = |error: InvalidReference| ActionFailure::permanent(format!("task.image: {error}"));
-        let image = images::image_reference(task).map_err(invalid)?;
+        let image = images::image_reference(task)?;
         Ok(self.runtime.resolve_user(&image, task.spec.user.as_deref()).await?)
     }
 
@@ -218,39 +233,35 @@ impl SecretObjects for TmpfsSecretObjects {
     async fn ensure(
         &self,
         task: &TaskAssignment,
-        node: &NodeSettings,
-    ) -> Result<Vec<ContainerMount>, ActionFailure> {
+        values: &TemplateValues<'_>,
+    ) -> Result<Vec<ContainerMount>, SecretObjectsError> {
         // In another file system they would be on a disk, or not found again.
         self.ensure_mounted().await?;
         let id = task.id;
         if !self.run_blocking("looked for", move |folders| Ok(folders.is_complete(&id))).await? {
-            let delivered = self
-                .fetcher
-                .fetch(FetchPurpose::TaskSecretObjects(id))
-                .await
-                .map_err(SecretObjectsError::from)?;
+            let delivered = self.fetcher.fetch(FetchPurpose::TaskSecretObjects(id)).await?;
             let user = self.file_owner(task).await?;
-            let files = Self::fetch_files(task, node, &delivered, user)?;
+            let files = Self::fetch_files(task, values, &delivered, user)?;
             drop(delivered);
             self.run_blocking("written", move |folders| folders.write(&id, &files)).await?;
         }
         Ok(self.mounts(task))
     }
 
-    async fn remove(&self, task: &TaskId) -> Result<(), ActionFailure> {
+    async fn remove(&self, task: &TaskId) -> Result<(), SecretObjectsError> {
         let task = *task;
         if !self.tmpfs.is_present() {
             return Ok(());
         }
-        Ok(self.run_blocking("removed", move |folders| folders.remove(&task)).await?)
+        self.run_blocking("removed", move |folders| folders.remove(&task)).await
     }
 
-    async fn sweep(&self, has: HasTask<'_>) -> Result<usize, ActionFailure> {
+    async fn sweep(&self, has: HasTask<'_>) -> Result<usize, SecretObjectsError> {
         if !self.tmpfs.is_present() {
             return Ok(0);
         }
         // Few names in memory, and `has` is the caller's.
-        Ok(TaskSecretDirs(self.tmpfs.path()).sweep(has).map_err(SecretObjectsError::files_error("swept"))?)
+        TaskSecretDirs(self.tmpfs.path()).sweep(has).map_err(SecretObjectsError::files_error("swept"))
     }
 }
 

@@ -10,8 +10,9 @@ use clap::Args;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use warren_image::RegistrySettings;
 use warren_process::as_text;
+use warren_types::name::is_label_key;
 use warren_types::quantity::ParseQuantityError;
-use warren_types::spec::{LABEL_FORMAT, is_label_key};
+use warren_types::spec::LABEL_FORMAT;
 use warren_types::{Bytes, MilliCpu, NodeName};
 
 /// Less is useless for tasks and probably a mistake: `--cpus 0`, or cores instead of thousandths.

@@ -22,11 +22,10 @@ use warren_proto::v1::open_stream::Purpose;
 use warren_proto::v1::sessions_client::SessionsClient;
 use warren_proto::v1::stream_frame::Frame;
 
-use crate::handlers::secret_objects::fetcher::SecretFetcher;
+use crate::handlers::secret_fetcher::SecretFetcher;
 use crate::handlers::volumes::TaskVolumes;
 use crate::image_gc::ImageGc;
-use crate::session::ImportFn;
-use crate::session::established::MAX_FRAME;
+use crate::session::{ImportFn, MAX_FRAME};
 
 pub(crate) use logs::TaskLogs;
 

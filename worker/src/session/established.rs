@@ -19,14 +19,12 @@ use crate::node;
 use crate::session::attach::OpenStreams;
 use crate::session::clock_probe::ClockProbe;
 use crate::session::periodic::{PeriodicError, PeriodicMessages, SessionHandle};
-use crate::session::{ManagerConnection, SessionContext};
+use crate::session::{MAX_FRAME, ManagerConnection, SessionContext};
 
 /// Time limit from the call to the welcome.
 const WELCOME_DEADLINE: Duration = Duration::from_secs(5);
 /// Queued outgoing frames.
 const QUEUE: usize = 64;
-/// A full assignment of thousands of tasks exceeds tonic's default of 4 MiB.
-pub(super) const MAX_FRAME: usize = 64 << 20;
 
 /// Why a session ended.
 #[derive(Debug, thiserror::Error)]

@@ -16,9 +16,7 @@ use warren_types::NodeId;
 use warren_types::secret_object::MAX_SECRET_OBJECT_SIZE;
 use warren_types::spec::MAX_TASK_SECRET_OBJECTS;
 
-use crate::handlers::secret_objects::fetcher::{
-    FetchPurpose, FetchedObject, SecretFetchError, SecretFetcher,
-};
+use crate::handlers::secret_fetcher::{FetchPurpose, FetchedObject, SecretFetchError, SecretFetcher};
 
 /// The client of the session's manager, while there is a session.
 pub(crate) type ManagerClientReceiver = watch::Receiver<Option<SessionsClient<Channel>>>;

@@ -22,7 +22,6 @@ use crate::handlers::files::TaskDirs;
 use crate::handlers::images::fake::FakeImages;
 use crate::handlers::volumes::TaskVolumes;
 use crate::image_gc::{self, ImageGc};
-use crate::node::heartbeat_stats::HeartbeatStats;
 use crate::node::stats::TaskStats;
 
 /// The node's end of sessions, without tasks.

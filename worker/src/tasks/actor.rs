@@ -15,7 +15,7 @@ use warren_health::ProbeTarget;
 use warren_task::{Action, ContainerState, NextStep, ObservedTask, build_report, should_report, step};
 use warren_types::{DesiredTaskState, TaskAssignment, TaskId, TaskReport, Timestamp};
 
-use crate::session::NodeConnectivity;
+use crate::connectivity::NodeConnectivity;
 use crate::tasks::checks::{CheckSubject, HealthChecker};
 use crate::tasks::container;
 use crate::tasks::executor::{ActionExecutor, ActionOutcome, ActionRequest, PreparedResources};

@@ -16,7 +16,8 @@ use warren_types::{ClusterId, ImageDigest, NodeSettings, TaskAssignment, TaskId,
 use crate::handlers::files::{TaskDirs, hostname};
 use crate::handlers::images::{self, ImageSource};
 use crate::handlers::ports::HostPortShares;
-use crate::handlers::secret_objects::fetcher::SecretFetcher;
+use crate::handlers::secret_fetcher::SecretFetcher;
+use crate::handlers::secret_objects::SecretObjects;
 use crate::handlers::volumes::{MountSources, TaskVolumes};
 use crate::tasks::checks::CheckContext;
 use crate::tasks::container;
@@ -24,7 +25,6 @@ use crate::tasks::container::spec::{self, ContainerInputs};
 use crate::tasks::container::spec_path::with_spec_path;
 use crate::tasks::failure::ActionFailure;
 use crate::tasks::node_network::{NETWORK_PENDING, NodeNetworkState};
-use crate::tasks::secret_objects::SecretObjects;
 use crate::tasks::templates;
 
 /// Time to wait for the first set-up of the node network. It takes some 10 ms normally.
@@ -132,7 +132,9 @@ impl ActionExecutor {
                 self.prepare_mounts(&job).await?;
             }
             Action::EnsureSecretObjects => {
-                let mounts = self.secret_objects.ensure(job.assignment()?, &self.settings()?).await?;
+                let (task, settings) = (job.assignment()?, self.settings()?);
+                let values = templates::template_values(task, &settings);
+                let mounts = self.secret_objects.ensure(task, &values).await?;
                 return Ok(ActionOutcome::SecretObjectsMounted(mounts));
             }
             Action::RemoveSecretObjects => self.secret_objects.remove(&job.task).await?,
@@ -281,6 +283,6 @@ impl ActionRequest {
     }
 
     fn key(&self) -> Result<TaskKey, ActionFailure> {
-        Ok(TaskKey::parse(&self.task.to_string())?)
+        Ok(TaskKey::parse(&self.task.to_string()).map_err(warren_network::Error::from)?)
     }
 }

@@ -6,6 +6,7 @@ use warren_task::Severity;
 use crate::handlers::files::TaskDirError;
 use crate::handlers::images::TaskImageError;
 use crate::handlers::ports::HostPortError;
+use crate::handlers::secret_objects::SecretObjectsError;
 use crate::handlers::volumes::MountSourceError;
 use crate::tasks::container::spec_path;
 
@@ -93,6 +94,16 @@ impl From<MountSourceError> for ActionFailure {
         match error.is_transient() {
             true => Self::transient(error.to_string()),
             false => Self::permanent(error.to_string()),
+        }
+    }
+}
+
+impl From<SecretObjectsError> for ActionFailure {
+    fn from(error: SecretObjectsError) -> Self {
+        match error {
+            SecretObjectsError::Runtime(error) => error.into(),
+            error if error.is_transient() => Self::transient(error.to_string()),
+            error => Self::permanent(error.to_string()),
         }
     }
 }

@@ -3,6 +3,8 @@
 //! The supervisor compares the desired state from managers and the list of containers from containerd with
 //! its actors. It never acts on a container itself. Events only select the actors that should inspect sooner.
 
+mod network;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,13 +16,12 @@ use warren_runtime::RuntimeEvent;
 use warren_task::DesiredState;
 use warren_types::{DesiredTaskState, NodeCondition, NodeSettings, TaskAssignment, TaskId};
 
+use crate::connectivity::NodeConnectivity;
 use crate::node::conditions::NodeConditions;
 use crate::node::metrics::WorkerMetrics;
-use crate::session::NodeConnectivity;
 use crate::tasks::actor::{ActorHandle, ActorInputs, TaskActor, container_phase};
 use crate::tasks::container::{self, ListedContainer};
 use crate::tasks::executor::ActionExecutor;
-use crate::tasks::failure::ActionFailure;
 use crate::tasks::node_network::NodeNetworkState;
 use crate::tasks::reporter::TaskReporter;
 
@@ -52,11 +53,11 @@ pub(crate) struct TaskSupervisorParts {
 /// The actors, and the state that they are compared with.
 pub(crate) struct TaskSupervisor {
     pub(super) executor: Arc<ActionExecutor>,
-    pub(super) desired_state: watch::Receiver<DesiredState>,
-    pub(super) conditions: Arc<NodeConditions>,
-    pub(super) node_network: watch::Sender<NodeNetworkState>,
+    desired_state: watch::Receiver<DesiredState>,
+    conditions: Arc<NodeConditions>,
+    node_network: watch::Sender<NodeNetworkState>,
     /// The settings with which the node network was set up.
-    pub(super) network_settings: Mutex<Option<NodeSettings>>,
+    network_settings: Mutex<Option<NodeSettings>>,
     reporter: Arc<TaskReporter>,
     clock: Arc<dyn Clock>,
     connectivity: watch::Receiver<NodeConnectivity>,
@@ -143,7 +144,7 @@ impl TaskSupervisor {
     }
 
     /// Signals every actor that the cause of failed actions may be gone.
-    pub(super) fn retry_all(&self) {
+    fn retry_all(&self) {
         for handle in self.actors().values() {
             handle.update(|orders| {
                 orders.retry_requests += 1;
@@ -189,16 +190,14 @@ impl TaskSupervisor {
             match swept {
                 Ok(0) => (),
                 Ok(removed) => tracing::info!(removed, "removed orphaned secrets and configs"),
-                Err(ActionFailure { reason, .. }) => {
-                    tracing::warn!(reason, "cannot sweep secrets and configs")
-                }
+                Err(error) => tracing::warn!(reason = error.to_string(), "cannot sweep secrets and configs"),
             }
         }
         Ok(())
     }
 
     /// The containers that agents of this cluster created; whether containerd answers sets a node condition.
-    pub(super) async fn list(&self) -> Result<Vec<ListedContainer>, warren_runtime::Error> {
+    async fn list(&self) -> Result<Vec<ListedContainer>, warren_runtime::Error> {
         match self.executor.runtime.list().await {
             Ok(found) => {
                 if self.conditions.set(NodeCondition::RuntimeUnavailable, None) {

@@ -27,16 +27,16 @@ use warren_types::{TaskAssignment, TaskReport};
 use warren_volume::SubpathMounts;
 use warren_volume::fake::FakeVolumeDriver as FakeVolumes;
 
+use crate::connectivity::NodeConnectivity;
 use crate::fake_manager::{TIMEOUT, at};
 use crate::fixtures::{image, images, settings, task_id};
 use crate::handlers::files::TaskDirs;
 use crate::handlers::images::fake::FakeImages;
 use crate::handlers::ports::HostPortShares;
-use crate::handlers::secret_objects::fetcher::fake::FakeSecretFetcher;
+use crate::handlers::secret_fetcher::fake::FakeSecretFetcher;
 use crate::handlers::volumes::TaskVolumes;
 use crate::node::conditions::NodeConditions;
 use crate::node::metrics::WorkerMetrics;
-use crate::session::NodeConnectivity;
 use crate::tasks::checks::{CheckContext, CheckResults};
 use crate::tasks::reporter::TaskReporter;
 use crate::tasks::supervisor::{TaskSupervisor, TaskSupervisorParts};

@@ -14,13 +14,12 @@ use crate::backends::HostBackends;
 use crate::handlers::exec_plans::ExecPlanCache;
 use crate::handlers::files::TaskDirs;
 use crate::handlers::ports::HostPortShares;
-use crate::handlers::secret_objects::TmpfsSecretObjects;
-use crate::handlers::secret_objects::fetcher::SecretFetcher;
+use crate::handlers::secret_fetcher::SecretFetcher;
 use crate::handlers::secret_objects::tmpfs::SecretTmpfs;
+use crate::handlers::secret_objects::{SecretObjects, TmpfsSecretObjects};
 use crate::handlers::volumes::TaskVolumes;
 use crate::node::metrics::WorkerMetrics;
 use crate::tasks::checks::{CheckContext, CheckResults};
-use crate::tasks::secret_objects::SecretObjects;
 use crate::tasks::{ActionExecutor, NodeNetworkState};
 
 /// Directories of task resources on this node.

@@ -137,10 +137,10 @@ fn documents_have_everything_and_keep_their_shape() {
       read: 0B
       written: 0B
       pids: 7
-    contents:
+    secretObjects:
     - kind: secret
       name: db
-      number: 3
+      versionNumber: 3
       id: 1c
     spec:
       image: nginx:1.27

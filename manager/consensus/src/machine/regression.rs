@@ -10,19 +10,9 @@
 use raft::{INVALID_ID, StateRole};
 use warren_types::raft::AcknowledgedEntry;
 
-use crate::{ConfState, Effect, LogPosition, Message, MessageKind, RaftMachine, members, validation};
-
-/// Which acknowledged entries are missing or lost, as far as this member knows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct DurabilityStatus {
-    /// This member acknowledged this entry, and its log does not hold it. Until it does, the member does not
-    /// campaign, and votes only for candidates that have the entry.
-    pub missing_entry: Option<LogPosition>,
-    /// The highest entry that was acknowledged and then replaced by another one. This is permanent, so it
-    /// stays until the process ends. After a restart it is detected only if a member is still known to have
-    /// acknowledged nothing later, and the log still reaches back to it.
-    pub lost_entry: Option<u64>,
-}
+use crate::{
+    ConfState, DurabilityStatus, Effect, LogPosition, Message, MessageKind, RaftMachine, members, validation,
+};
 
 impl RaftMachine {
     /// The entry that this member is known to have acknowledged, if its log does not hold it.

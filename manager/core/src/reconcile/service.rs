@@ -6,11 +6,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use warren_types::{
-    DesiredTaskState, Node, NodeId, Service, ServiceId, ServiceMode, Task, TaskId, Timestamp,
-};
+use warren_types::{DesiredTaskState, Node, NodeId, Service, ServiceId, ServiceMode, TaskId, Timestamp};
 
-use super::slot::{SlotPlan, SlotPlanner};
+use super::slot::{SlotPlan, SlotPlanner, needs_removal};
 use super::{Budget, ReconcilePlan, misplaced};
 use crate::state::{Command, NewTask, NodeEligibility, State, eligibility};
 
@@ -240,9 +238,4 @@ impl PlanBuilder {
 /// The earlier of two times, each if there is one.
 fn earliest(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
     one.into_iter().chain(other).min()
-}
-
-/// It is terminal, and still holds something.
-pub(super) fn needs_removal(task: &Task) -> bool {
-    task.holds_resources() && task.desired < DesiredTaskState::Remove
 }

@@ -22,8 +22,7 @@ use warren_types::{
     Timestamp,
 };
 
-use super::service::needs_removal;
-use super::{backoff, lost, rollout};
+use super::{backoff, lost, update};
 use crate::state::{NewTask, NodeEligibility, State, eligibility, is_equivalent, is_final};
 
 /// How long a task must have run before the one that it replaces is removed: a program that exits immediately
@@ -82,8 +81,8 @@ impl<'a> SlotPlanner<'a> {
         for task in state.unsettled_tasks_of(&service.id).filter(|task| !task.is_live()) {
             ended.entry(task.slot).or_default().push(task);
         }
-        let behind = rollout::outdated_revisions(state, service).next().is_some();
-        let stopped = behind && rollout::first_failed_task(state, service).is_some();
+        let behind = update::outdated_revisions(state, service).next().is_some();
+        let stopped = behind && update::first_failed_task(state, service).is_some();
         Self {
             state,
             service,
@@ -117,7 +116,7 @@ impl<'a> SlotPlanner<'a> {
     /// Live tasks of older revisions, oldest first.
     pub fn outdated_tasks(&self) -> impl Iterator<Item = &'a Task> {
         let (state, service) = (self.state, self.service.id);
-        let outdated = rollout::outdated_revisions(state, self.service).filter(|_| !self.is_rollout_stopped);
+        let outdated = update::outdated_revisions(state, self.service).filter(|_| !self.is_rollout_stopped);
         let numbers =
             outdated.flat_map(move |revision| state.index().live_tasks_of_revision(service, revision));
         numbers.filter_map(move |number| state.task(&TaskId { service, number })).map(AsRef::as_ref)
@@ -312,6 +311,11 @@ impl<'a> SlotPlanner<'a> {
         };
         may_stay && self.is_finished(task) && !followed()
     }
+}
+
+/// It is terminal, and still holds something.
+pub(super) fn needs_removal(task: &Task) -> bool {
+    task.holds_resources() && task.desired < DesiredTaskState::Remove
 }
 
 /// Its tasks change data that outlives them.

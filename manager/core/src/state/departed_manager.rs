@@ -3,7 +3,7 @@
 
 use warren_types::{ManagerId, MemberId};
 
-use super::{MAX_REMOVED_NODES, State, digest};
+use super::State;
 
 /// A manager that left the cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,26 +24,5 @@ impl State {
     /// The most recently departed managers, by their id in the certificate.
     pub fn departed_managers(&self) -> impl Iterator<Item = (ManagerId, DepartedManager)> {
         self.departed_managers.iter().map(|(manager, departed)| (*manager, *departed))
-    }
-
-    /// The manager is a member again, so it has not departed.
-    pub(super) fn forget_departure(&mut self, manager: ManagerId) {
-        if let Some(departed) = self.departed_managers.remove(&manager) {
-            self.digest_sum.remove(digest::departed_manager(manager, departed));
-        }
-    }
-
-    /// Records that a manager left. Beyond the limit the oldest record is deleted.
-    pub(super) fn record_departure(&mut self, manager: ManagerId, departed: DepartedManager) {
-        self.forget_departure(manager);
-        self.digest_sum.add(digest::departed_manager(manager, departed));
-        self.departed_managers.insert(manager, departed);
-        if self.departed_managers.len() > MAX_REMOVED_NODES {
-            let oldest =
-                self.departed_managers.iter().min_by_key(|(_, departed)| (departed.index, departed.member));
-            if let Some(manager) = oldest.map(|(manager, _)| *manager) {
-                self.forget_departure(manager);
-            }
-        }
     }
 }

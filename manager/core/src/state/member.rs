@@ -4,12 +4,7 @@ use std::sync::Arc;
 
 use warren_types::{ManagerAddress, ManagerId, Member, MemberId, Node, NodeId, NodeName, NodeRole, Suffrage};
 
-use super::{ObjectKind, Refusal, State, digest};
-
-/// The most members, those that are being removed or replaced included.
-pub const MAX_MEMBERS: usize = 16;
-/// How many removed nodes are recorded.
-pub const MAX_REMOVED_NODES: usize = 1024;
+use super::{MAX_REMOVED_NODES, ObjectKind, Refusal, State, digest};
 
 impl State {
     /// All managers, by their id in the raft group.

@@ -1,4 +1,4 @@
-//! Limits of secrets, configs and credentials, and which versions a revision uses.
+//! Which versions of secrets and configs a revision uses.
 
 use std::collections::BTreeSet;
 
@@ -7,11 +7,6 @@ use warren_types::{
 };
 
 use super::{Refusal, State};
-
-/// The most secret objects.
-pub const MAX_SECRET_OBJECTS: usize = 10_000;
-/// The most bytes of all of them, sealed, their kept versions too: snapshots contain them.
-pub const MAX_SECRET_OBJECTS_SIZE: u64 = 256 << 20;
 
 /// The secret objects that the task names, with their paths.
 fn secret_object_mounts(

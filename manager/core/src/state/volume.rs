@@ -8,9 +8,6 @@ use warren_types::{Node, NodeId, Revision, ServiceName, Task, Template, Template
 use super::index::{fixed_volumes, volume_templates};
 use super::{Refusal, State};
 
-/// The limit for volumes created by users; tasks may exceed it.
-pub const MAX_VOLUMES: usize = 100_000;
-
 /// Why a task's volumes keep it from a node.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum VolumeFault {

@@ -169,6 +169,9 @@ impl TestCluster {
         let outcome = self.state.apply(TERM, before.applied().index + 1, command);
         self.state.check().unwrap();
         self.state.check_after(&before).unwrap();
+        for task in self.state.tasks().filter(|task| task.state() != TaskState::Running) {
+            assert_ne!(explain_task(&self.state, None, task, self.state.clock()), "", "{task:?}");
+        }
         outcome
     }
 

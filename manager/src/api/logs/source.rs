@@ -5,7 +5,7 @@ use warren_core::State;
 use warren_proto::v1;
 use warren_types::{NodeId, ServiceId, ServiceName, Task, TaskId, Violation};
 
-use super::super::problem::status_of;
+use crate::problem::status_of;
 
 /// The requested service or task.
 #[derive(Debug, Clone, Copy)]

@@ -11,8 +11,8 @@ use warren_types::Violation;
 use zeroize::Zeroizing;
 
 use crate::api::Api;
-use crate::api::problem::status_of;
 use crate::bootstrap::backup::{self, BackupAuthor};
+use crate::problem::status_of;
 
 /// Bytes per message.
 const CHUNK_BYTES: usize = 256 << 10;

@@ -13,7 +13,7 @@ use warren_types::{Member, MemberId, Suffrage};
 
 use crate::api::Api;
 use crate::api::nodes::manager_node;
-use crate::peers::server::own_status;
+use crate::durability;
 use crate::state_comparison::{self, StateDivergence};
 use crate::store::PublishedState;
 
@@ -41,7 +41,7 @@ impl Api {
                 Some((member, answer.ok()?.ok()?.into_inner()))
             });
         }
-        let own = own_status(&self.store, &self.registry, &self.membership_wait, &self.peers);
+        let own = self.own_status();
         let mut replies = BTreeMap::from([(self.member_id, own)]);
         while let Some(answer) = queries.join_next().await {
             replies.extend(answer.ok().flatten());
@@ -49,6 +49,37 @@ impl Api {
         let differences = state.members().map(|member| member.member_id);
         let differences = differences.filter_map(|id| Some((id, self.state_comparison.divergence(id)?)));
         ManagerStatuses { replies, divergent: differences.collect(), was_queried: true }
+    }
+
+    /// The status of this manager, with the leader's view of its peers.
+    pub(in crate::api) fn own_status(&self) -> v1::StatusResponse {
+        let (published, why) = (self.store.read(), self.membership_wait.read());
+        let PublishedState { state, index, role, write_stall, durability, .. } = &*published;
+        let peer = |peer: &PeerProgress| {
+            let PeerProgress { id, matched, active, silent: _ } = *peer;
+            v1::PeerStatus { member_id: id, matched, active }
+        };
+        v1::StatusResponse {
+            member_id: self.store.own_id(),
+            term: role.term,
+            leader: role.leader_id.unwrap_or(0),
+            applied: *index,
+            digest: state.digest().value,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            peers: self.store.peers().iter().map(peer).collect(),
+            write_stall: write_stall.as_ref().map_or_else(String::new, |stall| stall.reason.to_string()),
+            sessions: u32::try_from(self.registry.count()).unwrap_or(u32::MAX),
+            wait_reason: why.map_or_else(String::new, |why| why.to_string()),
+            wait_member_id: why.and_then(|why| why.member_id()).unwrap_or(0),
+            later_incarnation: self.later_incarnation.read(),
+            durability: durability::describe_problem(*durability).unwrap_or_default(),
+            digests: self
+                .store
+                .digests()
+                .iter()
+                .map(|it| v1::StateDigest { index: it.index, value: it.value })
+                .collect(),
+        }
     }
 
     /// Starts the periodic comparison of the state digests of all managers.

@@ -1,5 +1,5 @@
 use super::*;
-use crate::ca::ManagerKeys;
+use crate::bootstrap::ca::ManagerKeys;
 
 fn identity() -> CertificateIdentity {
     let secret_object_key = "0123456789abcdef".parse().unwrap();
@@ -145,7 +145,8 @@ fn removed_manager_keeps_no_cluster_key() {
         for file in [AUTHORITY_FILE, ADMIN_FILE, SECRET_OBJECT_KEY_FILE] {
             assert!(!dir.path().join(file).exists(), "{file}");
         }
-        let (_, trusted) = crate::ca::load_agent(dir.path()).unwrap().expect("it has a node to clear");
+        let (_, trusted) =
+            crate::bootstrap::ca::load_agent(dir.path()).unwrap().expect("it has a node to clear");
         assert_eq!(trusted.pem(), roots.pem());
     }
 }

@@ -63,7 +63,7 @@ fn restored_cluster_has_next_incarnation_and_one_manager() {
     assert_eq!(keys.cluster, sample.state.cluster().unwrap().id);
     assert_eq!(keys.id, member.manager_id);
     assert_eq!(keys.identity(), seat.certificate_identity);
-    assert!(crate::ca::check_secret_object_key(&dir, &keys.secret_object_key, &state).is_ok());
+    assert!(crate::bootstrap::ca::check_secret_object_key(&dir, &keys.secret_object_key, &state).is_ok());
 }
 
 #[test]

@@ -18,11 +18,9 @@ use warren_security::{
 };
 use warren_types::{ClusterId, Id, ManagerId, NodeRole, Timestamp, TokenHash, TokenId};
 
+use super::super::local_calls::{LocalCalls, ProgressStream, RelayStream};
 use super::super::server::{PeerServer, PeerServerParts};
-use super::super::session_calls::{ProgressStream, RelayStream, SessionCalls};
 use super::super::*;
-use crate::controllers::MembershipWait;
-use crate::session::SessionRegistry;
 use crate::store::{DriverInbox, PublishedState, RaftInput, ReplicaRole, StatePublisher};
 use crate::timestamp::TimestampSource;
 
@@ -83,11 +81,19 @@ impl SnapshotAccess for MemorySnapshots {
     }
 }
 
-/// Has no sessions.
-struct NoSessions;
+/// The member, without sessions.
+struct NoSessions(MemberId);
 
 #[tonic::async_trait]
-impl SessionCalls for NoSessions {
+impl LocalCalls for NoSessions {
+    fn contacts(&self) -> Vec<v1::NodeContact> {
+        Vec::new()
+    }
+
+    fn status(&self) -> v1::StatusResponse {
+        v1::StatusResponse { member_id: self.0, ..Default::default() }
+    }
+
     async fn list_node_reports(
         &self,
         _: MemberId,
@@ -228,10 +234,8 @@ impl PeersFixture {
         let server = PeerServer::new(PeerServerParts {
             peers: peers.clone(),
             store: store.clone(),
-            registry: SessionRegistry::default(),
             clock: TimestampSource::new(Arc::new(SystemClock::new()), store),
-            membership_wait: MembershipWait::default(),
-            sessions: Arc::new(NoSessions),
+            local_calls: Arc::new(NoSessions(member)),
             shutdown: shutdown.clone(),
         });
         let config = server_config(&roots, certificate).unwrap();

@@ -5,7 +5,7 @@
 
 use warren_log::SnapshotMeta;
 
-use super::log_writer::LogWrite;
+use super::log_write::LogWrite;
 
 /// Minimum entries per step: both engines remove them within a few milliseconds.
 const MIN_STEP_ENTRIES: u64 = 200;

@@ -7,10 +7,11 @@ use warren_core::{AppliedIndex, ApplyOutcome};
 use warren_log::SnapshotMeta;
 
 use super::compaction::Compaction;
-use super::log_writer::LogWrite;
+use super::log_write::LogWrite;
 use super::{DriverError, PendingPublication, RaftDriver, Waiter};
+use crate::codec;
 use crate::durability;
-use crate::raft::{codec, sealing};
+use crate::raft::sealing;
 use crate::store::{self, AppliedWrite, ChangeBatch, PublishedState, ReplicaRole};
 
 impl RaftDriver {

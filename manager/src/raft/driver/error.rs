@@ -4,7 +4,7 @@ use warren_consensus::FatalError;
 use warren_security::seal::SealError;
 
 use super::log_summary::LogSummary;
-use crate::raft::codec::CodecError;
+use crate::codec::CodecError;
 
 /// Why a driver ended other than by a stop.
 #[derive(Debug, thiserror::Error)]

@@ -4,7 +4,7 @@ use std::fmt;
 
 use warren_log::{ConfState, HardState, SnapshotMeta, StoredLog, WriteBatch};
 
-use super::log_writer::LogWrite;
+use super::log_write::LogWrite;
 
 /// Two logs of one member with equal summaries are equal: raft never has two different entries with the same
 /// index and term, nor different entries before them.

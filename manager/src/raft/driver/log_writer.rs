@@ -12,11 +12,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use tokio::time::Instant;
 use warren_control::{Backoff, RandomSource, system_random};
-use warren_log::{Error, LogStore, SnapshotMeta, StoredLog, WriteBatch, WriteStats};
+use warren_log::{Error, LogStore, StoredLog, WriteStats};
 use warren_types::{Bytes, Timestamp};
 
 use super::DriverError;
 use super::log_summary::LogSummary;
+use super::log_write::LogWrite;
 use crate::store::{LogCost, WriteStall};
 
 /// The first and the longest delay before the log is reopened.
@@ -25,25 +26,6 @@ const MAX_RETRY_DELAY: Duration = Duration::from_secs(2);
 
 /// Reopens the log of a [`LogWriter`].
 pub type LogOpener = Box<dyn FnMut() -> Result<Box<dyn LogStore>, Error> + Send>;
-
-/// One atomic write to the log. Idempotent.
-#[derive(Debug, Clone)]
-pub enum LogWrite {
-    /// A write of the raft machine.
-    Append {
-        /// The machine's number of the write.
-        number: u64,
-        /// The content.
-        batch: WriteBatch,
-    },
-    /// Records a snapshot of this member's own state and removes entries before it.
-    Compact {
-        /// The snapshot.
-        snapshot: SnapshotMeta,
-        /// The last entry to remove; 0: none.
-        up_to: u64,
-    },
-}
 
 /// The log, the summary of its content, and the stalled write, if any.
 pub struct LogWriter {
@@ -89,7 +71,7 @@ impl LogWriter {
     /// The log is inconsistent with itself or the write; retrying does not help.
     pub fn write(&mut self, write: LogWrite) -> Result<Option<LogWrite>, DriverError> {
         let store = self.store.as_mut().expect("no write is made while one is stalled");
-        match execute(store.as_mut(), &write) {
+        match write.execute(store.as_mut()) {
             Ok(()) => {
                 self.summary = self.summary.after(&write);
                 Ok(Some(write))
@@ -195,19 +177,9 @@ impl LogWriter {
             let known = Box::new(self.summary.clone());
             return Err(DriverError::LogReplaced { known, found: Box::new(found) });
         }
-        let written = execute(store.as_mut(), write);
+        let written = write.execute(store.as_mut());
         self.store = Some(store);
         Ok(written)
-    }
-}
-
-fn execute(store: &mut dyn LogStore, write: &LogWrite) -> Result<(), Error> {
-    match write {
-        LogWrite::Append { batch, .. } => store.append(batch),
-        LogWrite::Compact { snapshot, up_to } => {
-            store.set_snapshot(snapshot)?;
-            if *up_to > 0 { store.compact(*up_to) } else { Ok(()) }
-        }
     }
 }
 

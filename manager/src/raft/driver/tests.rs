@@ -16,7 +16,7 @@ use self::faulty::{DiskFault, FaultyDisk};
 use super::*;
 use crate::raft::sealing;
 use crate::raft::snapshot::{SnapshotFiles, SnapshotThresholds};
-use crate::raft::transport::NoTransport;
+use crate::store::NoTransport;
 use crate::store::Store;
 
 const NODE: NodeId = NodeId(Id(7));

@@ -7,7 +7,7 @@ use warren_log::SnapshotMeta;
 use warren_security::seal::SealError;
 
 use super::SnapshotFiles;
-use crate::raft::codec::{self, CodecError};
+use crate::codec::{self, CodecError};
 use crate::store::Store;
 
 /// Why a snapshot cannot be read or received.

@@ -9,7 +9,7 @@ use warren_log::{ConfState, Error, SnapshotDir, SnapshotMeta};
 use warren_security::seal::{Keyring, SealError, SealingWriter};
 
 use super::WrittenSnapshot;
-use crate::raft::codec;
+use crate::codec;
 use crate::raft::sealed_log::save_key;
 
 /// The files of one manager. Cheap to clone; all clones write one file at a time.

@@ -7,7 +7,7 @@ use warren_security::seal::Keyring;
 use warren_types::{ClusterId, Id, Timestamp};
 
 use super::*;
-use crate::raft::codec;
+use crate::codec;
 
 const MIB: u64 = 1 << 20;
 

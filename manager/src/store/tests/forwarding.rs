@@ -6,7 +6,7 @@ use std::pin::Pin;
 use warren_core::Refusal;
 
 use super::*;
-use crate::raft::transport::Forwarded;
+use crate::store::Forwarded;
 
 const FOLLOWER: ReplicaRole = ReplicaRole { is_leader: false, leader_id: Some(2), term: 1, can_plan: false };
 const NO_LEADER: ReplicaRole = ReplicaRole { leader_id: None, ..FOLLOWER };

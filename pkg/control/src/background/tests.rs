@@ -5,7 +5,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::*;
-use crate::ManualClock;
+use crate::{BackgroundTaskState, ManualClock, RunFailure};
 
 const EVERY: Duration = Duration::from_secs(10);
 const LONG: Duration = Duration::from_secs(3600);

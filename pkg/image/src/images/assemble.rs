@@ -19,7 +19,7 @@ impl ImageStore {
     /// Stores the documents and unpacks each layer once `arriving` has yielded for it and all below it (one
     /// item per layer, lowest first, when the layer is in the content store). `unpacked` receives the
     /// position of every finished layer. Without an image name everything is removed with the lease.
-    pub(crate) async fn assemble(
+    pub(super) async fn assemble(
         &self,
         lease: &Lease,
         parts: &ImageParts,

@@ -101,7 +101,7 @@ impl ImageStore {
 
     /// Sets the target of a name. The previous target keeps a record by its digest: tasks bound to it may
     /// start again on a node that could not pull it.
-    pub(crate) async fn set_target(&self, name: &Reference, target: &Descriptor) -> Result<(), Error> {
+    pub(super) async fn set_target(&self, name: &Reference, target: &Descriptor) -> Result<(), Error> {
         let record = name.record_name();
         for _ in 0..MAX_RACES {
             if self.create(&record, target, HashMap::new()).await? {

@@ -8,7 +8,7 @@ use reqwest::header::{ACCEPT, CONTENT_RANGE, CONTENT_TYPE, RANGE, RETRY_AFTER, W
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
 use tokio::sync::Semaphore;
 
-use super::auth::RegistryAuth;
+use super::auth::{RegistryAuth, RegistryCredentials};
 use super::challenge::AuthChallenge;
 use super::error::{RegistryError, error_message};
 use super::retry::AttemptFailure;
@@ -165,7 +165,8 @@ impl Repository {
             }
             let demands = response.headers().get_all(WWW_AUTHENTICATE).iter();
             let challenge = AuthChallenge::parse(demands.filter_map(|value| value.to_str().ok()));
-            let Some(better) = self.authenticate(&proof, challenge).await? else {
+            let fetch_token = |realm, service| self.fetch_token(realm, service);
+            let Some(better) = self.auth.authenticate(&proof, challenge, fetch_token).await? else {
                 return Err(self.access_denied(response).await.into());
             };
             (proof, is_new) = (better, true);
@@ -209,7 +210,7 @@ impl Repository {
     }
 
     /// The error message of the registry, as far as it arrives in time.
-    pub(super) async fn error_message(&self, mut response: Response) -> String {
+    async fn error_message(&self, mut response: Response) -> String {
         let mut words = Vec::new();
         while let Ok(Some(chunk)) = self.chunk("the error message", &mut response).await {
             words.extend_from_slice(&chunk);
@@ -218,6 +219,18 @@ impl Repository {
             }
         }
         error_message(&words)
+    }
+
+    /// The error of a denied request, which depends on whether credentials were sent.
+    pub(super) async fn access_denied(&self, response: Response) -> RegistryError {
+        let message = self.error_message(response).await;
+        let (registry, image) = (self.registry.clone(), self.image.clone());
+        match &self.auth.credentials {
+            None => RegistryError::NeedsCredentials { registry, image, message },
+            Some(RegistryCredentials { user, .. }) => {
+                RegistryError::Denied { registry, image, user: user.clone(), message }
+            }
+        }
     }
 
     /// The failure for a status that no request expects.

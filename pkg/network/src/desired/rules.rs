@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use super::{ChainJump, IptablesTable, ports};
-use crate::model::{HostPort, NodeNetwork};
+use crate::keys::HostPort;
+use crate::model::NodeNetwork;
 
 /// Jumps from the built-in chains into those of this crate, in the spelling of `iptables-save`.
 pub(super) fn jumps() -> Vec<ChainJump> {

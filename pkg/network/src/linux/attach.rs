@@ -10,8 +10,9 @@ use super::message::{self, LinkState};
 use super::netlink::{Netlink, NetlinkChange};
 use super::{conntrack, namespace, sysctl};
 use crate::Error;
-use crate::desired::{GATEWAY_MAC, TaskLink, is_link_name, link_name};
-use crate::model::TaskKey;
+use crate::desired::TaskLink;
+use crate::keys::TaskKey;
+use crate::names::{GATEWAY_MAC, is_link_name, link_name};
 
 /// The loopback device is the first of every namespace.
 const LOOPBACK: u32 = 1;

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-use crate::desired::{CHAIN_PREFIX, ChainJump, IptablesTable};
+use crate::desired::{ChainJump, IptablesTable};
+use crate::names::CHAIN_PREFIX;
 
 /// The rules of this crate in the output of `iptables-save`.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]

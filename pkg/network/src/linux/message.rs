@@ -18,7 +18,8 @@ use rtnetlink::{AddressMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder
 
 use super::netlink::Netlink;
 use crate::Error;
-use crate::desired::{GATEWAY_MAC, ROUTE_PROTOCOL, TaskLink};
+use crate::desired::TaskLink;
+use crate::names::{GATEWAY_MAC, ROUTE_PROTOCOL};
 
 /// A link as reported by the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]

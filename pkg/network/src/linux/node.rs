@@ -6,7 +6,8 @@ use super::message;
 use super::netlink::{Netlink, NetlinkChange};
 use super::sysctl;
 use crate::Error;
-use crate::desired::{DesiredNetwork, GATEWAY_LABEL, GatewayAddress};
+use crate::desired::{DesiredNetwork, GatewayAddress};
+use crate::names::GATEWAY_LABEL;
 
 /// Reconciles the node itself; returns the changes made, as text.
 pub(super) fn ensure(desired: &DesiredNetwork) -> Result<Vec<String>, Error> {

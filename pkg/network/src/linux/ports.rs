@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, setsockopt, socket, sockopt};
 
 use crate::error::{Error, PortHolder};
-use crate::model::HostPort;
+use crate::keys::HostPort;
 
 /// Inode of sockets without an owner: closing connections, or those in TIME_WAIT.
 const NO_INODE: u64 = 0;

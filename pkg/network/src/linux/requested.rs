@@ -6,7 +6,8 @@ use std::net::SocketAddrV4;
 use super::ports::HeldPorts;
 use crate::Error;
 use crate::desired::{self, TaskLink};
-use crate::model::{HostPort, NodeNetwork, NodeNetworkSettings, PortMapping, TaskNetwork};
+use crate::keys::HostPort;
+use crate::model::{NodeNetwork, NodeNetworkSettings, PortMapping, TaskNetwork};
 
 #[derive(Default)]
 pub(super) struct RequestedState {

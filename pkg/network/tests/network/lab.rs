@@ -171,7 +171,7 @@ pub fn all(tasks: impl IntoIterator<Item = u8>, port: &PortMapping) -> NodeNetwo
 
 /// The name of a task's link on the node.
 pub fn link(last: u8) -> String {
-    warren_network::desired::link_name(&key(last))
+    warren_network::names::link_name(&key(last))
 }
 
 /// A directory whose mounts are removed before it is, also after a failed test.

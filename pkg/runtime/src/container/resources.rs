@@ -1,5 +1,6 @@
 //! Limits and reservations of a container.
 
+use oci_spec::runtime::PosixRlimitType as Kind;
 use warren_types::{Bytes, MilliCpu};
 
 use crate::error::Error;
@@ -80,12 +81,35 @@ pub(super) fn check_oom_score(adjustment: Option<i32>) -> Result<(), Error> {
     }
 }
 
+/// The limit with this name in Docker and `ulimit`.
+pub(crate) fn ulimit_kind(name: &str) -> Option<Kind> {
+    Some(match name {
+        "as" => Kind::RlimitAs,
+        "core" => Kind::RlimitCore,
+        "cpu" => Kind::RlimitCpu,
+        "data" => Kind::RlimitData,
+        "fsize" => Kind::RlimitFsize,
+        "locks" => Kind::RlimitLocks,
+        "memlock" => Kind::RlimitMemlock,
+        "msgqueue" => Kind::RlimitMsgqueue,
+        "nice" => Kind::RlimitNice,
+        "nofile" => Kind::RlimitNofile,
+        "nproc" => Kind::RlimitNproc,
+        "rss" => Kind::RlimitRss,
+        "rtprio" => Kind::RlimitRtprio,
+        "rttime" => Kind::RlimitRttime,
+        "sigpending" => Kind::RlimitSigpending,
+        "stack" => Kind::RlimitStack,
+        _ => return None,
+    })
+}
+
 pub(super) fn check_ulimits(ulimits: &[ContainerUlimit]) -> Result<(), Error> {
     for (place, ulimit) in ulimits.iter().enumerate() {
         let wrong = |part: &str, reason: String| {
             Err(Error::invalid_field(format!("ulimits[{place}].{part}"), reason))
         };
-        if crate::spec::resources::ulimit_kind(&ulimit.name).is_none() {
+        if ulimit_kind(&ulimit.name).is_none() {
             return wrong("name", format!("{:?} is not a ulimit; use a name like nofile", ulimit.name));
         }
         if ulimits[..place].iter().any(|earlier| earlier.name == ulimit.name) {

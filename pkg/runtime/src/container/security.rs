@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use oci_spec::runtime::Capability;
+
 use crate::error::Error;
-use crate::spec::capabilities;
 
 /// Kernel settings of the IPC namespace; also all of `fs.mqueue.`.
 /// Source: namespaces(7) and ipc_namespaces(7).
@@ -76,9 +77,28 @@ impl DevicePermissions {
     }
 }
 
+/// One entry of a list of capabilities.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CapabilityEntry {
+    /// All capabilities that the machine can give.
+    All,
+    One(Capability),
+}
+
+impl CapabilityEntry {
+    /// Parses a name with or without `CAP_`, in any case, or `ALL`.
+    pub fn parse(text: &str) -> Option<Self> {
+        let upper = text.to_ascii_uppercase();
+        if upper == "ALL" {
+            return Some(Self::All);
+        }
+        upper.strip_prefix("CAP_").unwrap_or(&upper).parse().ok().map(Self::One)
+    }
+}
+
 pub(super) fn check_capabilities(field: &str, names: &[String]) -> Result<(), Error> {
     for (place, name) in names.iter().enumerate() {
-        if capabilities::CapabilityEntry::parse(name).is_none() {
+        if CapabilityEntry::parse(name).is_none() {
             let reason = format!("{name:?} is not a Linux capability; use a name like NET_ADMIN, or ALL");
             return Err(Error::invalid_field(format!("{field}[{place}]"), reason));
         }

@@ -12,6 +12,7 @@ use containerd_client::types::Mount;
 use tonic::Status;
 use warren_image::{CallError, ImageInfo, Reference, with_deadline};
 
+use super::create_error::create_error;
 use super::record::RecordPlugins;
 use super::{CREATE_TIMEOUT, DELETE_TIMEOUT, Inner, RECORD_TIMEOUT, bundle, record};
 use crate::container::{ContainerId, ContainerSpec, ProcessState};
@@ -270,7 +271,7 @@ pub(super) async fn resolve_user(wanted: RequestedUser, mounts: Vec<Mount>) -> R
 fn create_failed(spec: &ContainerSpec, image: &ImageInfo, status: &Status) -> Error {
     let words = command::command_line(spec, &image.config).unwrap_or_default();
     let command = words.first().map_or("", String::as_str);
-    Error::from_create(spec, command, status)
+    create_error(spec, command, status)
 }
 
 fn conflict(id: &ContainerId, found: String) -> Error {

@@ -3,7 +3,7 @@
 use oci_spec::runtime as oci;
 use oci_spec::runtime::Capability as Cap;
 
-use crate::container::ContainerSpec;
+use crate::container::{CapabilityEntry, ContainerSpec};
 use crate::error::Error;
 
 /// Docker's defaults: enough for ordinary server software as root of its container.
@@ -68,25 +68,6 @@ const BY_NUMBER: [Cap; 41] = [
     Cap::Bpf,
     Cap::CheckpointRestore,
 ];
-
-/// One entry of a list of capabilities.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CapabilityEntry {
-    /// All capabilities that the machine can give.
-    All,
-    One(Cap),
-}
-
-impl CapabilityEntry {
-    /// Parses a name with or without `CAP_`, in any case, or `ALL`.
-    pub fn parse(text: &str) -> Option<Self> {
-        let upper = text.to_ascii_uppercase();
-        if upper == "ALL" {
-            return Some(Self::All);
-        }
-        upper.strip_prefix("CAP_").unwrap_or(&upper).parse().ok().map(Self::One)
-    }
-}
 
 /// Capabilities ordered by number, so that equal sets give equal documents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,11 +5,10 @@
 //! alone, the reservation to `memory.low`. So version 2's own keys are not needed.
 
 use oci_spec::runtime as oci;
-use oci_spec::runtime::PosixRlimitType as Kind;
 
 use super::{DeviceNode, HostFeatures};
 use crate::container::{
-    ContainerLimits, ContainerReservations, ContainerSpec, ContainerUlimit, DevicePermissions,
+    ContainerLimits, ContainerReservations, ContainerSpec, ContainerUlimit, DevicePermissions, ulimit_kind,
 };
 
 /// Period of CPU limits in microseconds, and the shares of one CPU.
@@ -84,29 +83,6 @@ fn memory(
         .set_swap(limit.filter(|_| host.limits_swap))
         .set_reservation(reservations.memory.map(bytes));
     Some(memory)
-}
-
-/// The limit with this name in Docker and `ulimit`.
-pub(crate) fn ulimit_kind(name: &str) -> Option<Kind> {
-    Some(match name {
-        "as" => Kind::RlimitAs,
-        "core" => Kind::RlimitCore,
-        "cpu" => Kind::RlimitCpu,
-        "data" => Kind::RlimitData,
-        "fsize" => Kind::RlimitFsize,
-        "locks" => Kind::RlimitLocks,
-        "memlock" => Kind::RlimitMemlock,
-        "msgqueue" => Kind::RlimitMsgqueue,
-        "nice" => Kind::RlimitNice,
-        "nofile" => Kind::RlimitNofile,
-        "nproc" => Kind::RlimitNproc,
-        "rss" => Kind::RlimitRss,
-        "rtprio" => Kind::RlimitRtprio,
-        "rttime" => Kind::RlimitRttime,
-        "sigpending" => Kind::RlimitSigpending,
-        "stack" => Kind::RlimitStack,
-        _ => return None,
-    })
 }
 
 /// `None`: containerd's defaults. runc may lower those, but needs a capability to raise them.

@@ -2,7 +2,8 @@ use std::time::SystemTime;
 
 use proptest::prelude::*;
 use rcgen::{CertificateSigningRequest, KeyPair, KeyUsagePurpose, SigningKey};
-use warren_types::NodeRole;
+use sha2::{Digest, Sha256};
+use warren_types::{Id, NodeRole};
 
 use super::*;
 use crate::{CertificateAuthority, Identity, Role};

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use super::keyring::KeyringError;
 use crate::cipher::Cipher;
-use crate::key_file::{KeyFingerprint, KeyPurpose, StoredKey};
+use crate::files::FileError;
+use crate::key_file::{KeyFileError, KeyFingerprint, KeyPurpose, StoredKey};
 
 const PURPOSE: KeyPurpose =
     KeyPurpose { magic: "warren-member-key", fingerprint_context: b"warren member key" };
@@ -13,7 +13,7 @@ pub(super) struct MemberKey(StoredKey);
 
 impl MemberKey {
     /// The key in the file; `None` when there is no file.
-    pub(super) fn load(path: &Path) -> Result<Option<Self>, KeyringError> {
+    pub(super) fn load(path: &Path) -> Result<Option<Self>, KeyFileError> {
         Ok(StoredKey::load(&PURPOSE, path)?.map(Self))
     }
 
@@ -23,8 +23,8 @@ impl MemberKey {
     }
 
     /// Writes the key to its file; it is durable there when this returns.
-    pub(super) fn save(&self, path: &Path) -> Result<(), KeyringError> {
-        Ok(self.0.save(path)?)
+    pub(super) fn save(&self, path: &Path) -> Result<(), FileError> {
+        self.0.save(path)
     }
 
     pub(super) fn cipher(&self) -> Cipher {

@@ -5,16 +5,12 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::task::DEFAULT_STOP_GRACE;
-use crate::{TaskSpec, Violations};
+use crate::Violations;
 
 /// The shortest limit: a node that changes its manager may be without one for this long.
 pub const MIN_STOP_AFTER: Duration = Duration::from_secs(10);
 /// The longest disconnect limit, and the longest time before a lost task is replaced.
 pub const MAX_DISCONNECT_TIME: Duration = Duration::from_secs(30 * 24 * 3600);
-/// Time between the moment at which a task has stopped by itself and the start of its replacement: clocks run
-/// differently, and the two sides do not lose each other at the same moment.
-const REPLACE_MARGIN: Duration = Duration::from_secs(10);
 
 /// What a node does with a task while it reaches no manager.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -62,32 +58,10 @@ impl fmt::Display for OnDisconnect {
     }
 }
 
-impl TaskSpec {
-    /// The time after a loss at which such a task has certainly stopped by itself; zero if it never does. A
-    /// stop grace above the default adds to it.
-    pub fn self_stop_delay(&self) -> Duration {
-        let margin = REPLACE_MARGIN + self.stop_grace.saturating_sub(DEFAULT_STOP_GRACE);
-        self.on_disconnect.stop_after().map_or(Duration::ZERO, |time| time + margin)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn self_stop_delay_includes_stop_grace() {
-        let secs = Duration::from_secs;
-        let mut task = TaskSpec::new("web:1".parse().unwrap());
-        assert_eq!(task.self_stop_delay(), Duration::ZERO);
-        for (stop_after, grace, wanted) in
-            [(secs(30), DEFAULT_STOP_GRACE, 40), (secs(30), secs(0), 40), (secs(30), secs(60), 90)]
-        {
-            task.on_disconnect = OnDisconnect::StopAfter(stop_after);
-            task.stop_grace = grace;
-            assert_eq!(task.self_stop_delay(), secs(wanted));
-        }
-    }
+    use crate::TaskSpec;
 
     #[test]
     fn stop_after_is_bounded_and_keep_is_omitted() {

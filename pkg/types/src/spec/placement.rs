@@ -6,6 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::Violations;
+use crate::name::is_label_key;
 use crate::text::serde_as_text;
 
 /// How many constraints a service may have.
@@ -97,7 +98,7 @@ fn parse_key(text: &str) -> Result<ConstraintKey, String> {
         "node.role" => ConstraintKey::Role,
         "node.arch" => ConstraintKey::Arch,
         "node.os" => ConstraintKey::Os,
-        _ => match text.strip_prefix("node.labels.").filter(|label| super::is_label_key(label)) {
+        _ => match text.strip_prefix("node.labels.").filter(|label| is_label_key(label)) {
             Some(label) => ConstraintKey::Label(label.to_string()),
             None => {
                 let known = "node.id, node.name, node.ip, node.role, node.arch, node.os and node.labels.KEY";

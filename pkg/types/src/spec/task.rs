@@ -22,6 +22,9 @@ pub const MIN_CPU_LIMIT: MilliCpu = MilliCpu(10);
 pub const DEFAULT_STOP_GRACE: Duration = Duration::from_secs(10);
 /// Longest grace: a longer one would delay drains and updates too much.
 pub const MAX_STOP_GRACE: Duration = Duration::from_secs(24 * 3600);
+/// Time between the moment at which a task has stopped by itself and the start of its replacement: clocks run
+/// differently, and the two sides do not lose each other at the same moment.
+const REPLACE_MARGIN: Duration = Duration::from_secs(10);
 /// The most items of one list (groups, hosts, devices, ulimits, sysctls) of a task.
 const MAX_ITEMS: usize = 64;
 /// The smallest and largest size of one log file.
@@ -272,6 +275,13 @@ impl TaskSpec {
         }
     }
 
+    /// The time after a loss at which such a task has certainly stopped by itself; zero if it never does. A
+    /// stop grace above the default adds to it.
+    pub fn self_stop_delay(&self) -> Duration {
+        let margin = REPLACE_MARGIN + self.stop_grace.saturating_sub(DEFAULT_STOP_GRACE);
+        self.on_disconnect.stop_after().map_or(Duration::ZERO, |time| time + margin)
+    }
+
     /// All violations of the spec; paths are relative to it.
     pub fn validate(&self) -> Violations {
         let mut wrong = Violations::default();
@@ -455,4 +465,23 @@ pub fn is_host_name(text: &str, most: usize) -> bool {
         (1..=63).contains(&label.len()) && label.bytes().all(plain) && !label.starts_with('-')
     };
     text.len() <= most && text.split('.').all(label)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn self_stop_delay_includes_stop_grace() {
+        let secs = Duration::from_secs;
+        let mut task = TaskSpec::new("web:1".parse().unwrap());
+        assert_eq!(task.self_stop_delay(), Duration::ZERO);
+        for (stop_after, grace, wanted) in
+            [(secs(30), DEFAULT_STOP_GRACE, 40), (secs(30), secs(0), 40), (secs(30), secs(60), 90)]
+        {
+            task.on_disconnect = OnDisconnect::StopAfter(stop_after);
+            task.stop_grace = grace;
+            assert_eq!(task.self_stop_delay(), secs(wanted));
+        }
+    }
 }

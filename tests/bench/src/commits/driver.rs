@@ -9,8 +9,7 @@ use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 use warren_core::{Command, FEATURE_LEVEL};
 use warren_log::{DataDir, LogEngine, LogOwner};
-use warren_manager::ManagerTuning;
-use warren_manager::raft::open::{GroupConfig, open_store};
+use warren_manager::raft::open::{GroupConfig, ReplicaTuning, open_store};
 use warren_manager::store::Store;
 use warren_types::{ClusterId, Id, ManagerId, ServiceId, ServiceMode, ServiceSpec, TaskSpec, Timestamp};
 
@@ -42,7 +41,7 @@ impl DriverBenchmark {
             data_dir,
             &path,
             (engine, OWNER),
-            ManagerTuning::default(),
+            ReplicaTuning::default(),
             GroupConfig::single(),
             stop.clone(),
         )?;

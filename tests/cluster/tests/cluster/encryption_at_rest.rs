@@ -8,8 +8,9 @@ use warren_log::{
     ConfState, EntryKind, LogEngine, LogOwner, RaftEntry, SnapshotDir, SnapshotMeta, WriteBatch,
 };
 use warren_manager::ManagerTuning;
+use warren_manager::codec;
 use warren_manager::config::CERTIFICATE_CHECK_INTERVAL;
-use warren_manager::raft::codec;
+use warren_manager::raft::open::ReplicaTuning;
 use warren_manager::raft::snapshot::SnapshotThresholds;
 use warren_types::{ClusterId, EnvVar, Id, ManagerId, ServiceSpec};
 
@@ -18,9 +19,11 @@ use crate::restart::refuses;
 
 /// A snapshot after some services, and a short log after it.
 const FREQUENT_SNAPSHOTS: ManagerTuning = ManagerTuning {
-    snapshot_thresholds: SnapshotThresholds { bytes: 1 << 20, entries: 60 },
-    kept_entries: 10,
-    history_changes: 1 << 16,
+    replica: ReplicaTuning {
+        snapshot_thresholds: SnapshotThresholds { bytes: 1 << 20, entries: 60 },
+        kept_entries: 10,
+        history_changes: 1 << 16,
+    },
     certificate_check_interval: CERTIFICATE_CHECK_INTERVAL,
 };
 /// A marker in every field of these services.

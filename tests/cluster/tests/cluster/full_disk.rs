@@ -10,6 +10,7 @@ use warren_client::{Client, Error};
 use warren_log::LogEngine;
 use warren_manager::ManagerTuning;
 use warren_manager::config::CERTIFICATE_CHECK_INTERVAL;
+use warren_manager::raft::open::ReplicaTuning;
 use warren_manager::raft::snapshot::SnapshotThresholds;
 use warren_proto::v1;
 use warren_testkit::scratch::ScratchDir;
@@ -24,9 +25,11 @@ use crate::worker::ScriptedWorker;
 const MEBIBYTES: u64 = 24;
 /// Large enough that a snapshot does not fit.
 const SMALL_SNAPSHOTS: ManagerTuning = ManagerTuning {
-    snapshot_thresholds: SnapshotThresholds { bytes: 64 << 10, entries: 16 },
-    kept_entries: 4,
-    history_changes: 1 << 16,
+    replica: ReplicaTuning {
+        snapshot_thresholds: SnapshotThresholds { bytes: 64 << 10, entries: 16 },
+        kept_entries: 4,
+        history_changes: 1 << 16,
+    },
     certificate_check_interval: CERTIFICATE_CHECK_INTERVAL,
 };
 

@@ -2,6 +2,7 @@
 
 use tonic::Streaming;
 use warren_manager::ManagerTuning;
+use warren_manager::raft::open::ReplicaTuning;
 use warren_proto::v1;
 use warren_proto::v1::cluster_client::ClusterClient;
 use warren_proto::v1::watch_event::Change;
@@ -57,7 +58,8 @@ async fn watch_is_ordered_and_resumable() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn compacted_watch_resyncs() {
-    let world = ManagerFixture::tuned(ManagerTuning { history_changes: 4, ..ManagerTuning::default() }).await;
+    let replica = ReplicaTuning { history_changes: 4, ..ReplicaTuning::default() };
+    let world = ManagerFixture::tuned(ManagerTuning { replica, ..ManagerTuning::default() }).await;
     let client = world.local().await;
     let (start, _) = next(&mut watch(&world, "", 0).await).await;
     for number in 0..8 {

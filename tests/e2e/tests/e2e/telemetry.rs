@@ -119,7 +119,7 @@ fn metrics_change_with_activity() {
         "worker_task_failures_total",
         "container_restarts_total",
         "container_oom_kills_total",
-        "health_check_failures_total",
+        "container_health_check_failures_total",
         "worker_task_start_duration_seconds_count",
         "warren_raft_applied_index",
     ];
@@ -172,7 +172,7 @@ fn metrics_change_with_activity() {
         "container_network_receive_bytes_total",
         "container_network_transmit_bytes_total",
         "container_block_read_bytes_total",
-        "container_block_written_bytes_total",
+        "container_block_write_bytes_total",
     ] {
         assert!(samples.keys().any(|key| key.starts_with(name)), "{name}");
     }

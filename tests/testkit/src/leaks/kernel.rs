@@ -15,9 +15,10 @@ pub(super) fn list(site: &LeakScope<'_>, inventory: &mut Inventory) {
     inventory.add("links", links(site));
     let lines =
         |words: &[&str]| inside(site, words).lines().map(|line| line.trim().to_owned()).collect::<Vec<_>>();
-    inventory
-        .add("addresses", lines(&["ip", "-brief", "-4", "address"]).into_iter().map(|line| squeeze(&line)));
-    inventory.add("routes", lines(&["ip", "-4", "route", "show", "table", "all"]));
+    let addresses = lines(&["ip", "-brief", "-4", "address"]);
+    inventory.add("addresses", addresses.iter().map(|line| without_link_state(line)));
+    let routes = lines(&["ip", "-4", "route", "show", "table", "all"]);
+    inventory.add("routes", routes.iter().map(|line| without_link_state(line)));
     inventory.add("neighbours", lines(&["ip", "neigh", "show", "nud", "permanent"]));
     inventory.add("routing rules", lines(&["ip", "-4", "rule"]));
     inventory.add("iptables", iptables_lines(&inside(site, &["iptables-save"])));
@@ -90,8 +91,10 @@ fn sockets(listed: &str) -> Vec<String> {
     fields.filter(|fields| fields.len() > 4).map(|fields| format!("{} {}", fields[0], fields[4])).collect()
 }
 
-fn squeeze(line: &str) -> String {
-    line.split_whitespace().collect::<Vec<_>>().join(" ")
+/// The words of a line of `ip` that do not depend on whether the other end of a link is up already.
+fn without_link_state(line: &str) -> String {
+    let is_state = |word: &&str| matches!(*word, "UP" | "DOWN" | "UNKNOWN" | "LOWERLAYERDOWN" | "linkdown");
+    line.split_whitespace().filter(|word| !is_state(word)).collect::<Vec<_>>().join(" ")
 }
 
 /// Shims, loggers, containers. The node and its containerd are not leftovers of a task.

@@ -4,9 +4,7 @@ use warren_image::{Error, Reference, RegistryCredentials, RegistryError};
 use warren_types::SecretObjectKind;
 use warren_types::secret_object::Login;
 
-use crate::handlers::secret_objects::fetcher::{
-    FetchPurpose, FetchedObject, SecretFetchError, SecretFetcher,
-};
+use crate::handlers::secret_fetcher::{FetchPurpose, FetchedObject, SecretFetchError, SecretFetcher};
 
 /// Login at a registry.
 #[derive(Debug)]
@@ -95,7 +93,7 @@ mod tests {
 
     use super::*;
     use crate::fixtures::task_id;
-    use crate::handlers::secret_objects::fetcher::fake::FakeSecretFetcher;
+    use crate::handlers::secret_fetcher::fake::FakeSecretFetcher;
 
     fn credential(name: &str, text: &str) -> FetchedObject {
         let bytes = Zeroizing::new(text.as_bytes().to_vec());

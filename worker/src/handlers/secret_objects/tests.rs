@@ -6,9 +6,11 @@ use tempfile::TempDir;
 use warren_runtime::fake::FakeRuntime;
 use warren_task::Severity;
 
-use super::fetcher::fake::FakeSecretFetcher;
 use super::*;
 use crate::fixtures::{image, settings, task, task_id};
+use crate::handlers::secret_fetcher::fake::FakeSecretFetcher;
+use crate::tasks::failure::ActionFailure;
+use crate::tasks::templates::template_values;
 
 const WAITING: &str = "waiting for a manager to send secrets";
 
@@ -49,7 +51,7 @@ impl Fixture {
     }
 
     async fn ensure(&self, task: &TaskAssignment) -> Result<Vec<ContainerMount>, ActionFailure> {
-        self.files.ensure(task, &settings()).await
+        Ok(self.files.ensure(task, &template_values(task, &settings())).await?)
     }
 }
 
@@ -124,7 +126,7 @@ async fn secret_objects_become_files_and_are_fetched_once() {
     world.fetcher.set_answer(Err(SecretFetchError::NoManager("none".into())));
     assert_eq!(world.ensure(&task).await.unwrap(), mounts);
     let again = TmpfsSecretObjects { tmpfs: SecretTmpfs::plain_dir(world.root()), ..world.files };
-    assert_eq!(again.ensure(&task, &settings()).await.unwrap(), mounts);
+    assert_eq!(again.ensure(&task, &template_values(&task, &settings())).await.unwrap(), mounts);
     assert_eq!(world.fetcher.requests(), [FetchPurpose::TaskSecretObjects(task.id)]);
 }
 
@@ -201,7 +203,7 @@ async fn unknown_owner_is_rejected_by_field_only_if_requested() {
 async fn files_are_removed_with_task_and_orphans_are_swept() {
     let world = Fixture::new();
     world.files.remove(&task_id(1)).await.unwrap();
-    assert_eq!(world.files.sweep(&|_| false).await, Ok(0));
+    assert_eq!(world.files.sweep(&|_| false).await.unwrap(), 0);
     assert!(!world.root().exists(), "nothing is made to remove something");
     world.fetcher.set_answer(Ok(vec![secret("db", "hush")]));
     for number in 1..=3 {
@@ -210,6 +212,6 @@ async fn files_are_removed_with_task_and_orphans_are_swept() {
     for _ in 0..2 {
         world.files.remove(&task_id(1)).await.unwrap();
     }
-    assert_eq!(world.files.sweep(&|task| task.number == 3).await, Ok(1));
+    assert_eq!(world.files.sweep(&|task| task.number == 3).await.unwrap(), 1);
     assert_eq!(world.left(), [task_id(3).to_string()]);
 }

@@ -9,7 +9,7 @@ use warren_proto::v1::stream_frame::Frame;
 
 use super::{StreamError, StreamSender};
 use crate::handlers::images::registry_login::{ImagePullError, RegistryLogin};
-use crate::handlers::secret_objects::fetcher::{FetchPurpose, SecretFetcher};
+use crate::handlers::secret_fetcher::{FetchPurpose, SecretFetcher};
 use crate::image_gc::ImageGc;
 
 /// Minimum interval of progress frames.

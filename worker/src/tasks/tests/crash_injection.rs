@@ -16,11 +16,10 @@ use warren_runtime::{
     ContainerId, ContainerMount, ContainerSpec, ContainerStatus, ContainerUser, ImageFiles, ProcessExit,
     ProcessSetup, Reference, Result, Runtime, RuntimeEvent, RuntimeInfo, Signal, SweepReport,
 };
-use warren_types::{TaskAssignment, TaskId};
+use warren_types::{TaskAssignment, TaskId, TemplateValues};
 
 use super::fakes::FakeSecretObjects;
-use crate::tasks::failure::ActionFailure;
-use crate::tasks::secret_objects::{HasTask, SecretObjects};
+use crate::handlers::secret_objects::{HasTask, SecretObjects, SecretObjectsError};
 
 /// Number of calls until an agent is killed.
 #[derive(Debug)]
@@ -159,16 +158,16 @@ impl SecretObjects for CrashingBackend<FakeSecretObjects> {
     async fn ensure(
         &self,
         task: &TaskAssignment,
-        node: &warren_types::NodeSettings,
-    ) -> std::result::Result<Vec<ContainerMount>, ActionFailure> {
-        self.plan.run_call(self.backend.ensure(task, node)).await
+        values: &TemplateValues<'_>,
+    ) -> std::result::Result<Vec<ContainerMount>, SecretObjectsError> {
+        self.plan.run_call(self.backend.ensure(task, values)).await
     }
 
-    async fn remove(&self, task: &TaskId) -> std::result::Result<(), ActionFailure> {
+    async fn remove(&self, task: &TaskId) -> std::result::Result<(), SecretObjectsError> {
         self.plan.run_call(self.backend.remove(task)).await
     }
 
-    async fn sweep(&self, has: HasTask<'_>) -> std::result::Result<usize, ActionFailure> {
+    async fn sweep(&self, has: HasTask<'_>) -> std::result::Result<usize, SecretObjectsError> {
         self.plan.run_call(self.backend.sweep(has)).await
     }
 }

@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use warren_health::{Exec, ExecResult, ExecStatus, ProbeTarget};
 use warren_runtime::{ContainerMount, ContainerMountSource, MountPropagation};
-use warren_types::{NodeSettings, TaskAssignment, TaskId};
+use warren_types::{TaskAssignment, TaskId, TemplateValues};
 
-use crate::tasks::failure::ActionFailure;
-use crate::tasks::secret_objects::{HasTask, SecretObjects};
+use crate::handlers::secret_objects::{HasTask, SecretObjects, SecretObjectsError};
 
 /// The files of secrets on a machine. Clones share them.
 #[derive(Clone, Default)]
@@ -57,12 +56,12 @@ impl SecretObjects for FakeSecretObjects {
     async fn ensure(
         &self,
         task: &TaskAssignment,
-        _: &NodeSettings,
-    ) -> Result<Vec<ContainerMount>, ActionFailure> {
+        _: &TemplateValues<'_>,
+    ) -> Result<Vec<ContainerMount>, SecretObjectsError> {
         let mut state = self.state.lock().unwrap();
         if !state.present.contains(&task.id) {
             if state.is_disconnected {
-                return Err(ActionFailure::transient("waiting for a manager to send secrets"));
+                return Err(SecretObjectsError::WaitingForManager("not connected".into()));
             }
             state.fetched += 1;
             state.present.insert(task.id);
@@ -79,12 +78,12 @@ impl SecretObjects for FakeSecretObjects {
         Ok(task.spec.secrets.iter().map(|secret| mount(secret.secret_target())).collect())
     }
 
-    async fn remove(&self, task: &TaskId) -> Result<(), ActionFailure> {
+    async fn remove(&self, task: &TaskId) -> Result<(), SecretObjectsError> {
         self.state.lock().unwrap().present.remove(task);
         Ok(())
     }
 
-    async fn sweep(&self, has: HasTask<'_>) -> Result<usize, ActionFailure> {
+    async fn sweep(&self, has: HasTask<'_>) -> Result<usize, SecretObjectsError> {
         let mut state = self.state.lock().unwrap();
         let before = state.present.len();
         state.present.retain(has);

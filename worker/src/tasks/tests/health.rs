@@ -155,7 +155,7 @@ async fn task_with_secrets_waits_for_manager_after_reboot() {
     let next = machine.agent_without_crash(cached(vec![full(1)]));
     let waiting = next.wait_for_report(1, |report| report.reason.contains("waiting for a manager")).await;
     assert_eq!((waiting.state, waiting.attempt), (TaskState::Starting, 2));
-    let wanted = "fetching secrets and configs: waiting for a manager to send secrets";
+    let wanted = "fetching secrets and configs: waiting for a manager to send secrets: not connected";
     assert!(waiting.reason.ends_with(wanted), "{}", waiting.reason);
     machine.secret_objects.set_disconnected(false);
     assert_eq!(next.wait_ready(1).await.attempt, 2);

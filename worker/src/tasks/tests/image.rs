@@ -7,7 +7,7 @@ use warren_types::{DesiredTaskState, ImageDigest, PullPolicy, SecretObjectKind, 
 
 use super::*;
 use crate::fixtures::{digest, tag, task};
-use crate::handlers::secret_objects::fetcher::{FetchPurpose, FetchedObject, SecretFetchError};
+use crate::handlers::secret_fetcher::{FetchPurpose, FetchedObject, SecretFetchError};
 
 fn image_digest(digit: char) -> Digest {
     Digest::parse(digest(digit).as_str()).unwrap()

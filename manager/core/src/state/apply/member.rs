@@ -8,7 +8,8 @@ use warren_types::{
 
 use super::{ApplyContext, node, token};
 use crate::state::{
-    Command, CommandResponse, DepartedManager, MAX_MEMBERS, ObjectKind, Refusal, State, StateChange, digest,
+    Command, CommandResponse, DepartedManager, MAX_MEMBERS, MAX_REMOVED_NODES, ObjectKind, Refusal, State,
+    StateChange, digest,
 };
 
 /// A manager's description of itself.
@@ -256,4 +257,27 @@ fn update_member(
     state.digest_sum.add(digest::member(member));
     entry.changes.push(StateChange::Member(id));
     Ok(CommandResponse::Member(shared.clone()))
+}
+
+impl State {
+    /// The manager is a member again, so it has not departed.
+    pub(super) fn forget_departure(&mut self, manager: ManagerId) {
+        if let Some(departed) = self.departed_managers.remove(&manager) {
+            self.digest_sum.remove(digest::departed_manager(manager, departed));
+        }
+    }
+
+    /// Records that a manager left. Beyond the limit the oldest record is deleted.
+    pub(super) fn record_departure(&mut self, manager: ManagerId, departed: DepartedManager) {
+        self.forget_departure(manager);
+        self.digest_sum.add(digest::departed_manager(manager, departed));
+        self.departed_managers.insert(manager, departed);
+        if self.departed_managers.len() > MAX_REMOVED_NODES {
+            let oldest =
+                self.departed_managers.iter().min_by_key(|(_, departed)| (departed.index, departed.member));
+            if let Some(manager) = oldest.map(|(manager, _)| *manager) {
+                self.forget_departure(manager);
+            }
+        }
+    }
 }

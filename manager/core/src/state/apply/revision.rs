@@ -5,8 +5,8 @@ use std::mem::discriminant;
 use std::sync::Arc;
 
 use warren_types::{
-    ImageDigest, Revision, SecretObjectId, SecretObjectVersion, Service, ServiceId, ServiceSpec, TaskSpec,
-    Violation, Violations,
+    ImageDigest, Revision, SecretObjectId, SecretObjectVersion, Service, ServiceId, ServiceSpec, Violation,
+    Violations,
 };
 
 use super::{ApplyContext, service};
@@ -189,19 +189,13 @@ fn set_revision(
     service::change(state, entry, id, |service| {
         change(service);
         let Some(next) = next else { return };
-        if let Some(pin) = pin.or_else(|| reference_digest(&next.task)) {
+        if let Some(pin) = pin.or_else(|| service::reference_digest(&next.task)) {
             service.pins.insert(next.number, pin);
         }
         let before = std::mem::replace(&mut service.revision, Arc::new(next));
         service.history.push(before);
         prune(service, &users);
     })
-}
-
-/// The digest in the image reference itself.
-pub(super) fn reference_digest(task: &TaskSpec) -> Option<ImageDigest> {
-    let (_, digest) = task.image.as_str().split_once('@')?;
-    digest.parse().ok()
 }
 
 /// Deletes earlier revisions that no task has and that are not among the newest, and their pinned digests.

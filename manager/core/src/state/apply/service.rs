@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use warren_types::spec::MAX_REPLICAS;
 use warren_types::{
-    PublishedPort, Revision, Service, ServiceId, ServiceMode, ServiceSpec, Timestamp, Violation, Violations,
+    ImageDigest, PublishedPort, Revision, Service, ServiceId, ServiceMode, ServiceSpec, TaskSpec, Timestamp,
+    Violation, Violations,
 };
 
-use super::{ApplyContext, revision};
+use super::ApplyContext;
 use crate::state::{CommandResponse, ObjectKind, Refusal, State, StateChange, digest};
 
 pub(super) fn create(
@@ -48,7 +49,7 @@ pub(super) fn create(
         created_at: entry.now,
         updated_at: entry.now,
         spec: Arc::new(spec.clone()),
-        pins: revision::reference_digest(&spec.task).map(|pin| (revision.number, pin)).into_iter().collect(),
+        pins: reference_digest(&spec.task).map(|pin| (revision.number, pin)).into_iter().collect(),
         revision: Arc::new(revision),
         history: Vec::new(),
         removing: false,
@@ -154,6 +155,12 @@ pub(super) fn find_not_removing(state: &State, id: ServiceId) -> Result<&Arc<Ser
         true => Err(Refusal::ServiceRemoving { service: service.spec.name.clone() }),
         false => Ok(service),
     }
+}
+
+/// The digest in the image reference itself.
+pub(super) fn reference_digest(task: &TaskSpec) -> Option<ImageDigest> {
+    let (_, digest) = task.image.as_str().split_once('@')?;
+    digest.parse().ok()
 }
 
 /// No other service publishes one of the ports.

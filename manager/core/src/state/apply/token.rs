@@ -6,7 +6,7 @@ use warren_types::{NodeDescription, NodeId, NodeName, NodeRole, Token, TokenHash
 
 use super::{ApplyContext, node};
 use crate::state::feature_level::MULTI_MANAGER_LEVEL;
-use crate::state::token_limits::delete_at;
+use crate::state::limits::delete_at;
 use crate::state::{CommandResponse, MAX_TOKENS, ObjectKind, Refusal, State, StateChange, digest};
 
 /// How much the lifetimes of a token and of its repeated request may differ: each counts from the moment at

@@ -23,12 +23,13 @@ use warren_types::{ClusterId, Id, ManagerId, MemberId, NodeId, NodeRole, Timesta
 
 use super::description;
 use super::faulty::FaultyDisk;
-use crate::config::ManagerTuning;
 use crate::raft::driver::DriverError;
-use crate::raft::open::{DriverExit, GroupConfig, OpenedStore, open_with_log};
+use crate::raft::open::{DriverExit, GroupConfig, OpenedStore, ReplicaTuning, open_with_log};
 use crate::raft::snapshot::{SnapshotExchange, SnapshotThresholds};
-use crate::raft::transport::{Forwarded, LeaderClient, RaftTransport};
-use crate::store::{ChangeError, HistoryGap, IndeterminateReason, ProposeError, Store, TransferError};
+use crate::raft::transport::RaftTransport;
+use crate::store::{
+    ChangeError, Forwarded, HistoryGap, IndeterminateReason, LeaderClient, ProposeError, Store, TransferError,
+};
 
 /// No step takes longer, however busy the machine is.
 const TEST_TIMEOUT: Duration = Duration::from_secs(60);
@@ -134,13 +135,13 @@ struct GroupFixture {
     disks: BTreeMap<MemberId, FaultyDisk>,
     running: BTreeMap<MemberId, GroupMember>,
     founders: Vec<MemberId>,
-    tuning: ManagerTuning,
+    tuning: ReplicaTuning,
 }
 
 impl GroupFixture {
     /// A group with these initial voters, all running.
     fn of(founders: impl IntoIterator<Item = MemberId>) -> Self {
-        Self::with_tuning(founders, ManagerTuning::default())
+        Self::with_tuning(founders, ReplicaTuning::default())
     }
 
     /// As [`World::of`], with small snapshot and compaction limits.
@@ -148,11 +149,11 @@ impl GroupFixture {
         let snapshots = SnapshotThresholds { bytes: usize::MAX, entries: 20 };
         Self::with_tuning(
             founders,
-            ManagerTuning { snapshot_thresholds: snapshots, kept_entries: 5, ..ManagerTuning::default() },
+            ReplicaTuning { snapshot_thresholds: snapshots, kept_entries: 5, ..ReplicaTuning::default() },
         )
     }
 
-    fn with_tuning(founders: impl IntoIterator<Item = MemberId>, tuning: ManagerTuning) -> Self {
+    fn with_tuning(founders: impl IntoIterator<Item = MemberId>, tuning: ReplicaTuning) -> Self {
         let founders: Vec<_> = founders.into_iter().collect();
         let (net, dirs, disks, running) = Default::default();
         let mut world = Self { net, dirs, disks, running, founders: founders.clone(), tuning };

@@ -9,6 +9,7 @@ use warren_client::JoinToken;
 use warren_log::LogEngine;
 use warren_manager::manager::ManagerStartError;
 use warren_manager::process::{JoinParams, ManagerJoinOutcome, join};
+use warren_manager::server::ListenError;
 use warren_manager::{LocalNode, Manager, ManagerConfig, ManagerTuning};
 use warren_process::CommandError;
 use warren_security::{Credentials, Roots};
@@ -102,6 +103,12 @@ impl ManagerHost {
             match Manager::start_with_tuning(self.config(), create, self.tuning).await {
                 // A child that another test has just started may still hold the open files of this process.
                 Err(ManagerStartError::Log(warren_log::Error::InUse { .. })) if !self.is_running() => {
+                    self.is_free().await
+                }
+                // The same for the listener of a start that failed.
+                Err(ManagerStartError::Listen(ListenError::Listen { source, .. }))
+                    if source.kind() == std::io::ErrorKind::AddrInUse =>
+                {
                     self.is_free().await
                 }
                 started => {

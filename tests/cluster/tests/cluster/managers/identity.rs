@@ -11,6 +11,7 @@ use warren_log::LogEngine;
 use warren_manager::ManagerTuning;
 use warren_manager::bootstrap::member_identity::{self, LocalMemberStatus};
 use warren_manager::config::CERTIFICATE_CHECK_INTERVAL;
+use warren_manager::raft::open::ReplicaTuning;
 use warren_manager::raft::snapshot::SnapshotThresholds;
 use warren_testkit::scratch::ScratchDir;
 
@@ -22,9 +23,11 @@ use crate::restart::refuses;
 
 /// A snapshot from time to time, and some log after it.
 const SNAPSHOTS: ManagerTuning = ManagerTuning {
-    snapshot_thresholds: SnapshotThresholds { bytes: 1 << 20, entries: 40 },
-    kept_entries: 10,
-    history_changes: 1 << 16,
+    replica: ReplicaTuning {
+        snapshot_thresholds: SnapshotThresholds { bytes: 1 << 20, entries: 40 },
+        kept_entries: 10,
+        history_changes: 1 << 16,
+    },
     certificate_check_interval: CERTIFICATE_CHECK_INTERVAL,
 };
 /// The host under test: it joined, and has the member number 2.

@@ -2,6 +2,7 @@
 
 use warren_manager::ManagerTuning;
 use warren_manager::config::CERTIFICATE_CHECK_INTERVAL;
+use warren_manager::raft::open::ReplicaTuning;
 use warren_manager::raft::snapshot::SnapshotThresholds;
 use warren_proto::v1;
 use warren_testkit::wait::eventually_async;
@@ -11,9 +12,11 @@ use crate::fixture::WAIT_DEADLINE;
 
 /// A snapshot after every few entries, and a short log after it.
 const SMALL_SNAPSHOTS: ManagerTuning = ManagerTuning {
-    snapshot_thresholds: SnapshotThresholds { bytes: 1 << 20, entries: 5 },
-    kept_entries: 2,
-    history_changes: 1 << 16,
+    replica: ReplicaTuning {
+        snapshot_thresholds: SnapshotThresholds { bytes: 1 << 20, entries: 5 },
+        kept_entries: 2,
+        history_changes: 1 << 16,
+    },
     certificate_check_interval: CERTIFICATE_CHECK_INTERVAL,
 };
 

@@ -3,7 +3,7 @@
 use warren_core::{State, StateDigest};
 
 use super::*;
-use crate::raft::codec::{read_snapshot, write_snapshot};
+use crate::codec::{read_snapshot, write_snapshot};
 use crate::state_comparison::StateComparison;
 
 /// A valid snapshot in which the second node has another name.

@@ -4,7 +4,6 @@
 //! Start-up, steady state and failover use one code path: a new leader enqueues every key. Start at
 //! [`planner`].
 
-pub mod key;
 pub mod liveness;
 pub mod members;
 pub mod planner;

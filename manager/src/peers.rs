@@ -9,7 +9,7 @@
 //! query for node contacts.
 //!
 //! All queues are bounded: what finds no room is dropped, and raft sends it again. This module decides
-//! nothing: whom to dial and whom to admit follows from the members in the state ([`member_directory`]) and
+//! nothing: whom to dial and whom to admit follows from the members in the state ([`MemberDirectory`]) and
 //! from what managers report about themselves ([`addresses`]). Start reading at [`Peers`], then
 //! [`server::PeerServer`].
 
@@ -20,8 +20,8 @@ pub mod forward;
 pub mod link;
 mod link_context;
 pub mod local_calls;
-pub mod member_directory;
 pub mod partial_snapshot;
+pub mod rejection;
 pub mod send_queue;
 pub mod server;
 mod snapshot_receive;
@@ -39,15 +39,15 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::transport::Channel;
 use warren_consensus::{ConfState, Message, MessageKind, SnapshotMeta};
 use warren_control::{RandomSource, Shutdown, system_random};
-use warren_core::{Command, State, StateChange};
+use warren_core::{Command, StateChange};
 use warren_proto::v1::peers_client::PeersClient;
+use warren_replica::{KnownManager, MemberDirectory};
 use warren_security::{ReloadableCertificate, Roots, TlsError};
 use warren_types::{ManagerAddress, ManagerId, MemberId};
 
 use self::addresses::PeerAddresses;
 use self::dial::PeerDialer;
 use self::link::PeerLink;
-use self::member_directory::{KnownManager, MemberDirectory};
 use crate::raft::snapshot::SnapshotExchange;
 use crate::raft::transport::RaftTransport;
 use crate::store::{ChangeWatch, Forwarded, LeaderClient, ProposeError, Store};
@@ -283,7 +283,7 @@ impl Peers {
 
     /// Updates the addresses with the members in the state.
     fn refresh_members(&self, store: &Store) {
-        let roster = member_directory_of(&store.read().state);
+        let roster = MemberDirectory::of(&store.read().state);
         let (own, id) = (self.own_id(), self.shared.id);
         if roster.has_departed(own, id) {
             self.shared.mark_removed(RemovalReason::Removed);
@@ -326,20 +326,6 @@ async fn members_changed(watch: &mut ChangeWatch) {
         }
         // Writes are frequent, membership changes are rare.
         tokio::time::sleep(REFRESH_INTERVAL).await;
-    }
-}
-
-fn member_directory_of(state: &State) -> MemberDirectory {
-    let known = |member: &Arc<warren_types::Member>| {
-        (member.member_id, KnownManager { id: member.manager_id, address: member.address.clone() })
-    };
-    let life = state.cluster().map_or(0, |cluster| cluster.incarnation);
-    let departed = state.departed_managers().map(|(manager, departed)| (manager, departed.member)).collect();
-    MemberDirectory {
-        incarnation: life,
-        members: state.members().map(known).collect(),
-        next_id: state.next_member_id(),
-        departed,
     }
 }
 

@@ -10,34 +10,32 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use warren_consensus::{ConfState, DurabilityStatus, PeerProgress};
-use warren_core::{State, StateDigest};
+use warren_core::{CommandResponse, State, StateDigest};
+use warren_replica::{OutcomeCache, StateCheckpoints};
 use warren_telemetry::{Histogram, short_latency_buckets};
-use warren_types::{MemberId, Timestamp};
+use warren_types::MemberId;
 
 mod change_history;
-mod checkpoints;
-mod error;
 mod inbox;
 mod leader_client;
-mod outcome_cache;
 mod propose;
 mod publisher;
 mod raft_requests;
 
-pub use change_history::{ChangeBatch, ChangeWatch, HistoryGap};
-pub use error::{ChangeError, IndeterminateReason, ProposeError, TransferError};
-pub use inbox::{AppliedWrite, DriverInbox, DriverRequest, QueuedProposal, RaftInput};
+pub use change_history::{ChangeWatch, HistoryGap};
+pub use inbox::{DriverInbox, DriverRequest, QueuedProposal, RaftInput};
 pub use leader_client::{Forwarded, LeaderClient, NoTransport};
-pub use outcome_cache::CommandResult;
-pub use publisher::{Publication, StatePublisher};
+pub use publisher::StatePublisher;
 pub use raft_requests::{READ_TIMEOUT, TRANSFER_TIMEOUT};
+pub use warren_replica::{
+    AppliedWrite, ChangeBatch, ChangeError, CommandResult, IndeterminateReason, ProposeError, Publication,
+    ReplicaRole, TransferError, WriteStall,
+};
 
 use self::change_history::ChangeHistory;
-use self::checkpoints::StateCheckpoints;
 use self::inbox::DriverSender;
-use self::outcome_cache::OutcomeCache;
 
 /// How many changes a watcher may lag before it must list again.
 pub const HISTORY_CHANGES: usize = 1 << 16;
@@ -85,22 +83,8 @@ impl PublishedState {
 
     /// Whether `own` leads and is the only voter: then no other member can have committed anything.
     pub fn is_sole_leader(&self, own: MemberId) -> bool {
-        let ConfState { voters, voters_outgoing, .. } = &*self.members;
-        self.role.can_plan && *voters == [own] && voters_outgoing.is_empty()
+        self.role.is_sole_leader(&self.members, own)
     }
-}
-
-/// The raft role as last published by the driver.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct ReplicaRole {
-    /// Whether this manager leads in `term`.
-    pub is_leader: bool,
-    /// The leader of `term` if known; this manager's own id if it leads.
-    pub leader_id: Option<MemberId>,
-    /// Newest term seen.
-    pub term: u64,
-    /// Leads and has applied an entry of its own term; planning requires it.
-    pub can_plan: bool,
 }
 
 /// Writes to the log since the manager started. An idle cluster adds none.
@@ -112,16 +96,8 @@ pub struct LogCost {
     pub bytes: u64,
 }
 
-/// Why a manager currently cannot write its log. The write is retried automatically.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WriteStall {
-    /// Start of the stall.
-    pub since: Timestamp,
-    /// The error and the file, as a message for users.
-    pub reason: Arc<str>,
-    /// Whether the disk is full, as opposed to failing.
-    pub is_disk_full: bool,
-}
+/// Receives the outcome of a forwarded write.
+type OutcomeReply = oneshot::Sender<Result<CommandResponse, ProposeError>>;
 
 /// The store. Cheap to clone; all clones share one state.
 #[derive(Clone)]
@@ -135,7 +111,7 @@ struct StoreInner {
     leader_client: Arc<dyn LeaderClient>,
     published: ArcSwap<PublishedState>,
     history: Mutex<ChangeHistory>,
-    outcome_cache: Mutex<OutcomeCache>,
+    outcome_cache: Mutex<OutcomeCache<OutcomeReply>>,
     peers: Mutex<Arc<[PeerProgress]>>,
     checkpoints: Mutex<StateCheckpoints>,
     /// Index of the newest publication; watchers wait for changes of it.

@@ -5,6 +5,7 @@ mod report_filter;
 mod sent_assignment;
 mod version_check;
 
-pub use report_filter::{is_duplicate, is_pinned, must_replicate};
+use report_filter::is_pinned;
+pub use report_filter::{ReportUse, report_use};
 pub use sent_assignment::{AssignmentDiff, AssignmentUpdate, SentAssignment};
-pub use version_check::{contains_version, was_removed};
+pub use version_check::{contains_version, is_newest, was_removed};

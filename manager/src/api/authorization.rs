@@ -26,7 +26,7 @@ pub enum RequiredRole {
     Admin,
     /// The agent of a node.
     Worker,
-    /// A manager. [`crate::peers::member_directory`] decides which managers are admitted.
+    /// A manager. [`warren_replica::MemberDirectory`] decides which managers are admitted.
     Manager,
 }
 

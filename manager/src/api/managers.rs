@@ -17,6 +17,7 @@ use warren_core::{Command, DepartedManager, Refusal, State};
 use warren_proto::convert::suffrage;
 use warren_proto::status::Problem;
 use warren_proto::v1::{self, managers_server};
+use warren_replica::desired_members;
 use warren_security::{CertificateRequest, Identity, JoinToken, Role};
 use warren_types::{ManagerAddress, ManagerId, Member, MemberId, NodeName, NodeRole, Suffrage, Violations};
 
@@ -27,7 +28,6 @@ use super::authorization::caller_name;
 use super::membership::{check_token, internal_error};
 use super::nodes::nodes_of_removed_managers;
 use crate::problem::{leader_unknown, status_of, unexpected_answer};
-use crate::raft::membership::desired_members;
 use crate::store::{ProposeError, PublishedState};
 
 /// Digits of the id in a generated name.

@@ -29,7 +29,7 @@ use super::authorization::is_read;
 use super::relayed_caller::{self, CALLER_METADATA, CALLER_MISSING};
 use crate::peers::Peers;
 use crate::peers::dial::was_not_sent;
-use crate::peers::member_directory::{MEMBER_ID_MISMATCH, MEMBER_REMOVED, MEMBER_UNKNOWN};
+use crate::peers::rejection::{MEMBER_ID_MISMATCH, MEMBER_REMOVED, MEMBER_UNKNOWN};
 use crate::store::Store;
 
 /// Calls from other machines that are addressed to this manager itself.

@@ -8,7 +8,7 @@ use warren_proto::Problem;
 use warren_security::{Identity, Peer, Role};
 
 use crate::peers::Peers;
-use crate::peers::member_directory::manager_id;
+use crate::peers::rejection::{manager_id, rejection_status};
 
 /// Metadata of a forwarded call: the original caller as written by [`encode`]. It is ignored unless a manager
 /// sends it.
@@ -58,7 +58,7 @@ pub fn relayed_caller<B>(peers: &Peers, request: &http::Request<B>) -> Result<Op
         return Ok(None);
     }
     let (cluster, directory) = (peers.shared.dialer.cluster(), &peers.shared.addresses);
-    manager_id(identity, cluster).and_then(|id| directory.identify_caller(id))?;
+    manager_id(identity, cluster).and_then(|id| directory.identify_caller(id)).map_err(rejection_status)?;
     let caller = text.to_str().ok().and_then(|text| decode(text, cluster));
     let unknown = || Problem::new(Code::InvalidArgument, CALLER_MISSING, "the forwarded call has no caller");
     let caller = Arc::new(caller.ok_or_else(unknown)?);

@@ -61,7 +61,8 @@ async fn drive(publisher: StatePublisher, mut inbox: DriverInbox, mut state: Sta
             assert!(matches!(outcome, warren_core::ApplyOutcome::Applied { .. }), "{command:?}: {outcome:?}");
         }
         publish(&publisher, &state);
-        reply.send(Ok(AppliedWrite { position: place, outcome })).unwrap();
+        let result = warren_replica::command_result(&outcome);
+        reply.send(Ok(AppliedWrite { position: place, result })).unwrap();
     }
 }
 

@@ -1,20 +1,13 @@
-//! Changes the raft membership stepwise to the desired one. [`next_action`] decides the next step.
+//! Changes the raft membership stepwise to the desired one. [`plan_members`] decides the next step.
 
-use std::time::Duration;
-
-use warren_consensus::{MembershipAction, next_action};
+use warren_consensus::MembershipAction;
 use warren_control::RunOutcome;
 use warren_core::Command;
+use warren_replica::{plan_members, recheck_members_after};
 use warren_types::MemberId;
 
 use crate::controller_status::MembershipWait;
-use crate::raft::membership::{departed_members, desired_members};
 use crate::store::{ChangeError, PublishedState, Store, TransferError};
-
-/// Check interval: replication progress causes no wake-up.
-const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Delay after a step before its effect is checked.
-const NEXT_STEP_DELAY: Duration = Duration::from_millis(50);
 
 /// Changes the raft membership while this manager leads.
 pub struct MembershipReconciler {
@@ -37,11 +30,11 @@ impl MembershipReconciler {
 
     /// Executes the next step, if there is one. `published` is the leader's state.
     pub async fn reconcile(&self, published: &PublishedState) -> RunOutcome {
-        let PublishedState { state, members: group, index, role, .. } = published;
-        let next = next_action(&desired_members(state), group, self.own_id, &self.store.peers(), *index);
-        let why = if let MembershipAction::Wait(why) = &next { Some(*why) } else { None };
+        let PublishedState { state, members: group, role, .. } = published;
+        let plan = plan_members(state, group, self.own_id, &self.store.peers());
+        let why = if let MembershipAction::Wait(why) = &plan.action { Some(*why) } else { None };
         self.wait.replace(why);
-        let stepped = match next {
+        let stepped = match plan.action {
             MembershipAction::Settled | MembershipAction::Wait(_) => false,
             MembershipAction::Change(change) => {
                 tracing::info!(?change, "changing the raft membership");
@@ -49,7 +42,7 @@ impl MembershipReconciler {
             }
             MembershipAction::TransferLeadership { to } => self.transfer_leadership(to).await,
         };
-        for member in departed_members(state, group) {
+        for member in plan.departed {
             let command = Command::DeleteMember { term: role.term, member };
             match self.store.propose_locally(command).await {
                 Ok(_) => tracing::info!(member, "manager removed from the cluster"),
@@ -59,7 +52,7 @@ impl MembershipReconciler {
                 }
             }
         }
-        RunOutcome::RequeueAfter(if stepped { NEXT_STEP_DELAY } else { CHECK_INTERVAL })
+        RunOutcome::RequeueAfter(recheck_members_after(stepped))
     }
 
     async fn propose_change(&self, change: warren_consensus::MemberChange) -> bool {

@@ -1,23 +1,18 @@
 //! Runs the pure planners: reads the newest state, runs one planner, proposes its commands.
 
-use std::time::Duration;
-
 use tokio::time::Instant;
 use warren_control::RunOutcome;
-use warren_core::{ReconcilePlan, reap, reap_tokens, reconcile_feature_level, reconcile_service, schedule};
+use warren_core::{ReconcilePlan, schedule};
+use warren_replica::{PlanErrorAction, ReconcileKey, schedule_plan};
 use warren_types::{MemberId, Timestamp};
 
-use super::key::ReconcileKey;
 use super::liveness::{FetchContacts, LivenessMonitor};
 use super::members::MembershipReconciler;
 use super::scheduler_metrics::SchedulerMetrics;
 use crate::controller_status::{MembershipWait, PlacementRefusals};
 use crate::session::SessionRegistry;
-use crate::store::{ProposeError, PublishedState, Store};
+use crate::store::{PublishedState, Store};
 use crate::timestamp::TimestampSource;
-
-/// Retry interval while the log cannot be written.
-const STALLED_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// The planner of one manager; only the leader's does anything.
 pub struct Planner {
@@ -70,21 +65,18 @@ impl Planner {
         }
         let now = self.clock.now();
         let plan = match key {
-            ReconcileKey::Level => reconcile_feature_level(&published.state),
             ReconcileKey::Members => return self.members.reconcile(&published).await,
-            ReconcileKey::Tokens => reap_tokens(&published.state, now),
-            ReconcileKey::Service(id) => reconcile_service(&published.state, &id, now),
-            ReconcileKey::Reap(id) => reap(&published.state, &id),
             ReconcileKey::Schedule => self.schedule(&published, now),
             ReconcileKey::Liveness => {
-                let contacts = self.liveness.fetch(&published, self.member).await;
+                let round = self.liveness.fetch(&published, self.member).await;
                 // The state may have changed meanwhile.
                 let published = self.store.read();
                 if !published.role.can_plan {
                     return RunOutcome::Done;
                 }
-                self.liveness.plan(&published, contacts, self.clock.now())
+                self.liveness.plan(&published, round, self.clock.now())
             }
+            key => key.plan(&published.state, now).unwrap_or_default(),
         };
         self.execute_plan(plan).await
     }
@@ -93,20 +85,19 @@ impl Planner {
         let began = Instant::now();
         let placement = schedule(&published.state, now);
         self.metrics.record_run(began.elapsed(), placement.assignments.len());
-        let commands = placement.command(&published.state, now).into_iter().collect();
+        let plan = schedule_plan(&placement, &published.state, now);
         self.placement_refusals.replace(placement.refusals);
-        ReconcilePlan { commands, recheck_after: placement.recheck_after }
+        plan
     }
 
     async fn execute_plan(&self, plan: ReconcilePlan) -> RunOutcome {
         for command in plan.commands {
-            match self.store.propose_locally(command).await {
-                // The plan was made from an older state: the change has enqueued the key again.
-                Ok(_) | Err(ProposeError::Rejected(_) | ProposeError::NotLeader | ProposeError::Stopping) => {
-                }
+            let Err(error) = self.store.propose_locally(command).await else { continue };
+            match PlanErrorAction::from(&error) {
+                PlanErrorAction::Continue => {}
                 // Logged where it was detected; every key would log it again.
-                Err(ProposeError::WriteStalled(_)) => return RunOutcome::RequeueAfter(STALLED_RETRY_DELAY),
-                Err(error) => return RunOutcome::Failed(error.into()),
+                PlanErrorAction::RequeueAfter(delay) => return RunOutcome::RequeueAfter(delay),
+                PlanErrorAction::Fail => return RunOutcome::Failed(error.into()),
             }
         }
         plan.recheck_after.map_or(RunOutcome::Done, RunOutcome::RequeueAfter)

@@ -1,19 +1,14 @@
-//! Maps applied changes to reconcile keys.
+//! Enqueues the reconcile keys of applied changes, and wakes sessions.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use warren_control::{WorkQueueFull, WorkQueueHandle};
-use warren_core::{State, StateChange};
-use warren_types::{NodeId, ServiceMode};
+use warren_control::WorkQueueHandle;
+use warren_replica::{ReconcileKey, WakeUps};
 
-use super::key::ReconcileKey;
 use crate::session::SessionRegistry;
-use crate::store::{ChangeBatch, PublishedState, Store};
+use crate::store::Store;
 
-/// Delay of the scheduler, so that one run assigns all tasks created together.
-const DEBOUNCE: Duration = Duration::from_millis(2);
 /// Name of the background task that enqueues all keys.
 pub const SWEEP_TASK: &str = "sweep";
 /// Interval at which all keys are enqueued, in case a wake-up was lost.
@@ -35,130 +30,34 @@ impl ReconcileTrigger {
     /// Handles changes until it is dropped.
     pub async fn run(&self) {
         let mut watch = self.store.watch(self.store.read().index);
-        // The term in which everything was enqueued because this manager may plan.
-        let mut planned = 0;
+        let mut trigger = warren_replica::ReconcileTrigger::default();
         loop {
             let next = watch.next().await;
             let published = self.store.read();
-            let new_term = published.role.can_plan && published.role.term != planned;
-            match next {
-                Ok(batches) if !new_term => self.wake_for_changes(&published, &batches),
-                Ok(_) | Err(_) => {
-                    planned = if published.role.can_plan { published.role.term } else { planned };
-                    self.wake_all();
-                }
-            }
+            let changes = next.as_ref().ok().map(|batches| batches.iter().flat_map(|it| it.changes.iter()));
+            self.wake(trigger.wake(&published.role, &published.state, changes));
         }
     }
 
     /// Enqueues all keys and wakes all sessions.
     pub fn wake_all(&self) {
         let published = self.store.read();
-        self.registry.wake_all();
-        if !published.role.can_plan {
-            // A new leader enqueues everything.
-            return;
-        }
-        let services = published.state.services_after(None).map(|service| service.id);
-        let keys = services.flat_map(|id| [ReconcileKey::Service(id), ReconcileKey::Reap(id)]);
-        self.wake_scheduler();
-        self.wake_keys(
-            keys.chain([
-                ReconcileKey::Level,
-                ReconcileKey::Members,
-                ReconcileKey::Liveness,
-                ReconcileKey::Tokens,
-            ])
-            .collect(),
-        );
+        self.wake(WakeUps::all(&published.role, &published.state));
     }
 
-    fn wake_for_changes(&self, published: &PublishedState, batches: &[ChangeBatch]) {
-        self.wake_sessions(batches);
-        if published.role.can_plan {
-            self.wake_planners(&published.state, batches);
+    fn wake(&self, WakeUps { keys, sessions }: WakeUps) {
+        match sessions {
+            None => self.registry.wake_all(),
+            Some(nodes) => nodes.into_iter().for_each(|node| self.registry.wake(node)),
         }
-    }
-
-    fn wake_sessions(&self, batches: &[ChangeBatch]) {
-        let mut nodes = BTreeSet::new();
-        for change in batches.iter().flat_map(|batch| batch.changes.iter()) {
-            match *change {
-                // The node's settings, name and labels, or a newer session on another manager.
-                StateChange::Node(id) | StateChange::Assignment(id) => drop(nodes.insert(id)),
-                // Every worker receives the manager addresses.
-                StateChange::Member(_) => return self.registry.wake_all(),
-                StateChange::Service(_)
-                | StateChange::Task(_)
-                | StateChange::Cluster
-                | StateChange::Token(_)
-                | StateChange::SecretObject(_)
-                | StateChange::Volume(_) => {}
-            }
-        }
-        nodes.into_iter().for_each(|node| self.registry.wake(node));
-    }
-
-    fn wake_planners(&self, state: &State, batches: &[ChangeBatch]) {
-        let (mut keys, mut places_changed) = (BTreeSet::new(), false);
-        for change in batches.iter().flat_map(|batch| batch.changes.iter()) {
-            match *change {
-                StateChange::Service(id) => keys.extend([ReconcileKey::Service(id), ReconcileKey::Reap(id)]),
-                StateChange::Task(id) => {
-                    keys.extend([ReconcileKey::Service(id.service), ReconcileKey::Reap(id.service)])
-                }
-                StateChange::Node(id) => {
-                    // Liveness is checked every second anyway.
-                    places_changed = true;
-                    keys.extend(services_on(state, &id));
-                    keys.extend(global_services(state));
-                }
-                // A task that waits for the volume may fit on a node now.
-                StateChange::Volume(_) => places_changed = true,
-                // The services that use it changed as well; an assignment follows from its tasks.
-                StateChange::SecretObject(_) | StateChange::Assignment(_) => {}
-                StateChange::Token(_) => {
-                    keys.insert(ReconcileKey::Tokens);
-                }
-                StateChange::Cluster => {
-                    keys.insert(ReconcileKey::Level);
-                }
-                StateChange::Member(_) => keys.extend([ReconcileKey::Level, ReconcileKey::Members]),
-            }
-        }
-        if places_changed || !keys.is_empty() {
-            self.wake_scheduler();
-        }
-        self.wake_keys(keys);
-    }
-
-    fn wake_keys(&self, keys: BTreeSet<ReconcileKey>) {
+        let now = Instant::now();
         for key in keys {
-            self.report_queue_full(self.keys.wake(key));
+            // A lost wake-up is repeated by the next sweep.
+            if let Err(full) = self.keys.wake_at(key, now + key.debounce()) {
+                tracing::debug!(%full, "queue full: wake-up postponed to the next sweep");
+            }
         }
     }
-
-    fn wake_scheduler(&self) {
-        self.report_queue_full(self.keys.wake_at(ReconcileKey::Schedule, Instant::now() + DEBOUNCE));
-    }
-
-    /// A lost wake-up is repeated by the next sweep.
-    fn report_queue_full(&self, woken: Result<(), WorkQueueFull>) {
-        if let Err(full) = woken {
-            tracing::debug!(%full, "queue full: wake-up postponed to the next sweep");
-        }
-    }
-}
-
-/// Services whose tasks may have to leave the node.
-fn services_on(state: &State, node: &NodeId) -> BTreeSet<ReconcileKey> {
-    state.tasks_on(node).map(|task| ReconcileKey::Service(task.id.service)).collect()
-}
-
-/// Global services: they may need a task on a node without one.
-fn global_services(state: &State) -> impl Iterator<Item = ReconcileKey> {
-    let global = state.services().filter(|service| service.spec.mode == ServiceMode::Global);
-    global.map(|service| ReconcileKey::Service(service.id))
 }
 
 #[cfg(test)]
@@ -168,11 +67,12 @@ mod tests {
     use tokio::sync::mpsc;
     use tokio::time::timeout;
     use warren_control::WorkQueue;
-    use warren_types::{Id, ServiceId};
+    use warren_core::{State, StateChange};
+    use warren_types::{Id, NodeId, ServiceId};
 
     use super::*;
     use crate::session::registry::RegisteredSession;
-    use crate::store::{ReplicaRole, StatePublisher};
+    use crate::store::{ChangeBatch, PublishedState, ReplicaRole, StatePublisher};
 
     const NODE: NodeId = NodeId(Id(7));
 

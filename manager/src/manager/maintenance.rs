@@ -6,10 +6,10 @@ use std::time::{Duration, UNIX_EPOCH};
 use rand::RngExt;
 use warren_control::{BackgroundTasks, BoxError, Clock, RunnerSettings, Shutdown, SystemClock, WorkQueue};
 use warren_proto::v1;
+use warren_replica::ReconcileKey;
 
 use crate::background;
 use crate::bootstrap::ca::ManagerKeys;
-use crate::controllers::key::ReconcileKey;
 use crate::controllers::liveness::FetchContacts;
 use crate::controllers::planner::Planner;
 use crate::controllers::trigger::{ReconcileTrigger, SWEEP_INTERVAL, SWEEP_TASK};

@@ -6,8 +6,9 @@ use std::time::{Duration, SystemTime};
 
 use tokio::time::{Instant, sleep};
 use warren_control::{Backoff, system_random};
-use warren_core::{Command, FEATURE_LEVEL, State};
-use warren_types::{ManagerAddress, Member, MemberId, Node, NodeName, NodeRole};
+use warren_core::{Command, State};
+use warren_replica::registration;
+use warren_types::{ManagerAddress, MemberId, Node, NodeName, NodeRole};
 
 use crate::bootstrap::ca::{ManagerKeys, find_own_node};
 use crate::config::LocalNode;
@@ -64,12 +65,9 @@ impl Registration {
             &self.address,
             self.previous_address.as_ref(),
         );
-        if !self.is_registered(&published.state, &address) {
-            let (member, id) = (self.store.own_id(), self.keys.id);
-            let (name, at) = (self.name.clone(), self.clock.now());
-            self.store
-                .propose(Command::RegisterMember { member, id, name, address, level: FEATURE_LEVEL, at })
-                .await?;
+        let (member, id, at) = (self.store.own_id(), self.keys.id, self.clock.now());
+        if let Some(register) = registration(&published.state, member, id, &self.name, &address, at) {
+            self.store.propose(register).await?;
         }
         if self.previous_address.as_ref() != Some(&self.address)
             && let Err(error) = advertised::save(&self.dir, &self.address)
@@ -81,14 +79,6 @@ impl Registration {
             Some(node) => self.ensure_node(node).await,
             None => Ok(()),
         }
-    }
-
-    fn is_registered(&self, state: &State, address: &ManagerAddress) -> bool {
-        let same = |member: &Arc<Member>| {
-            member.manager_id == self.keys.id
-                && (&member.name, &member.address, member.level) == (&self.name, address, FEATURE_LEVEL)
-        };
-        state.member(self.store.own_id()).is_some_and(same)
     }
 
     async fn ensure_node(&self, LocalNode { description }: &LocalNode) -> Result<(), ManagerStartError> {
@@ -134,6 +124,7 @@ impl Registration {
 
 #[cfg(test)]
 mod tests {
+    use warren_core::FEATURE_LEVEL;
     use warren_types::{ClusterId, Id, ManagerId, Timestamp};
 
     use super::*;

@@ -228,9 +228,8 @@ async fn scrape_shows_log_scheduler_and_object_counts() {
     };
     let answer = async {
         let QueuedProposal { reply, .. } = world.inbox.proposals.recv().await.unwrap();
-        let answer = warren_core::CommandResponse::Done;
-        let (place, outcome) = (Default::default(), warren_core::ApplyOutcome::Unchanged { answer });
-        reply.send(Ok(AppliedWrite { position: place, outcome })).unwrap();
+        let (position, result) = (Default::default(), Ok(warren_core::CommandResponse::Done));
+        reply.send(Ok(AppliedWrite { position, result })).unwrap();
     };
     let (proposed, ()) = tokio::join!(world.store.propose(command), answer);
     proposed.unwrap();

@@ -1,20 +1,11 @@
-//! Addresses of the other managers: those in the state, and those that managers report when they connect.
-//!
-//! A manager that has just joined has applied nothing and knows no members; the leader dials it, and its
-//! hello contains the leader's address. A manager that moved reports its new address before the state has it.
-//! Both addresses are tried, the reported one first: the certificate shows whether the right manager
-//! answered.
+//! The shared [`PeerTable`], and notifications about its changes.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
+use warren_replica::{KnownManager, MemberDirectory, PeerCaller, PeerRejection, PeerRoute, PeerTable};
 use warren_types::{ManagerAddress, ManagerId, MemberId};
-
-use super::member_directory::{KnownManager, MemberDirectory, PeerCaller, PeerRejection};
-
-/// Maximum number of inbound peers; a cluster has at most 16 members, and some that were replaced.
-const MAX_INBOUND_PEERS: usize = 64;
 
 /// The addresses. Cheap to clone; all clones share one table.
 #[derive(Clone)]
@@ -22,74 +13,18 @@ pub struct PeerAddresses(Arc<AddressesInner>);
 
 struct AddressesInner {
     own_id: MemberId,
-    table: Mutex<AddressTable>,
+    table: Mutex<PeerTable>,
     changed: watch::Sender<u64>,
-}
-
-struct AddressTable {
-    members: Arc<MemberDirectory>,
-    own_address: ManagerAddress,
-    /// Managers named in the join response, used until the state has members.
-    bootstrap_peers: BTreeMap<MemberId, KnownManager>,
-    inbound: BTreeMap<MemberId, InboundPeer>,
-    connection_count: u64,
-}
-
-/// The hello of an inbound peer.
-struct InboundPeer {
-    id: ManagerId,
-    /// The incarnation of the peer's state; 0 without one.
-    incarnation: u64,
-    address: ManagerAddress,
-    connection_number: u64,
-    /// Whether its connection is still open.
-    is_connected: bool,
-}
-
-/// How to reach a member.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PeerRoute {
-    /// The manager id expected in the certificate.
-    pub id: ManagerId,
-    /// Addresses in the order of preference; never empty.
-    pub addresses: Vec<ManagerAddress>,
-    /// Increases whenever the member connects, which proves that it is running.
-    pub connection_number: u64,
-}
-
-impl AddressTable {
-    fn route(&self, member: MemberId) -> Option<PeerRoute> {
-        let known = self.members.members.get(&member).or_else(|| self.bootstrap_peers.get(&member));
-        let inbound = self.inbound.get(&member);
-        let id = known.map(|known| known.id).or(inbound.map(|inbound| inbound.id))?;
-        let reported = inbound.map(|inbound| inbound.address.clone());
-        let stored =
-            known.map(|known| known.address.clone()).filter(|stored| Some(stored) != reported.as_ref());
-        let addresses = reported.into_iter().chain(stored).collect();
-        Some(PeerRoute {
-            id,
-            addresses,
-            connection_number: inbound.map_or(0, |inbound| inbound.connection_number),
-        })
-    }
 }
 
 impl PeerAddresses {
     /// The addresses known to member `own`, which is reachable at `address`.
     pub fn new(own: MemberId, address: ManagerAddress) -> Self {
-        let (roster, visitors) = (Arc::default(), BTreeMap::new());
-        let introduced = BTreeMap::new();
-        let seen = Mutex::new(AddressTable {
-            members: roster,
-            own_address: address,
-            bootstrap_peers: introduced,
-            inbound: visitors,
-            connection_count: 0,
-        });
-        Self(Arc::new(AddressesInner { own_id: own, table: seen, changed: watch::Sender::new(0) }))
+        let table = Mutex::new(PeerTable::new(own, address));
+        Self(Arc::new(AddressesInner { own_id: own, table, changed: watch::Sender::new(0) }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, AddressTable> {
+    fn lock(&self) -> MutexGuard<'_, PeerTable> {
         // No update can panic halfway, so a poisoned table is still consistent.
         self.0.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -105,21 +40,18 @@ impl PeerAddresses {
 
     /// The address of this manager: the initial one, until the state has another.
     pub fn own_address(&self) -> ManagerAddress {
-        self.lock().own_address.clone()
+        self.lock().own_address().clone()
     }
 
     /// Sets the address of this manager; replaces the initial one.
     pub fn set_own_address(&self, address: ManagerAddress) {
-        self.lock().own_address = address;
+        self.lock().set_own_address(address);
     }
 
     /// Adds the managers that existed when this one joined. They are dialled until the state has members: a
     /// manager whose address is recorded wrongly has no other way to contact them.
     pub fn add_bootstrap_peers(&self, managers: BTreeMap<MemberId, KnownManager>) {
-        let mut seen = self.lock();
-        if seen.members.members.is_empty() {
-            seen.bootstrap_peers = managers;
-        }
+        self.lock().add_bootstrap_peers(managers);
     }
 
     /// Notifies about every change of the addresses.
@@ -129,40 +61,19 @@ impl PeerAddresses {
 
     /// The managers in the state.
     pub fn members(&self) -> Arc<MemberDirectory> {
-        self.lock().members.clone()
+        self.lock().members().clone()
     }
 
     /// The incarnation of this manager's state; 0 without a state.
     pub fn incarnation(&self) -> u64 {
-        self.lock().members.incarnation
+        self.lock().members().incarnation
     }
 
     /// Replaces the managers in the state.
-    pub fn update(&self, roster: MemberDirectory) {
-        {
-            let mut seen = self.lock();
-            if *seen.members == roster {
-                return;
-            }
-            let address =
-                |roster: &MemberDirectory| Some(roster.members.get(&self.0.own_id)?.address.clone());
-            // The first address in the state may be outdated since this start; this manager corrects it
-            // itself.
-            if let (Some(before), Some(now)) = (address(&seen.members), address(&roster))
-                && before != now
-            {
-                seen.own_address = now;
-            }
-            seen.inbound.retain(|member, visitor| {
-                let InboundPeer { id, incarnation: life, .. } = *visitor;
-                roster.admit(PeerCaller { member_id: *member, id, incarnation: life }, false).is_ok()
-            });
-            if !roster.members.is_empty() {
-                seen.bootstrap_peers.clear();
-            }
-            seen.members = Arc::new(roster);
+    pub fn update(&self, directory: MemberDirectory) {
+        if self.lock().update(directory) {
+            self.notify_changed();
         }
-        self.notify_changed();
     }
 
     /// Admits a member that connected and sent its id and address. Its earlier connection is superseded. For
@@ -176,23 +87,9 @@ impl PeerAddresses {
         address: ManagerAddress,
         led: bool,
     ) -> Result<InboundConnection, PeerRejection> {
-        let PeerCaller { member_id: member, id, incarnation: life } = caller;
-        let visit = {
-            let mut seen = self.lock();
-            seen.members.admit(caller, led)?;
-            if seen.inbound.len() >= MAX_INBOUND_PEERS && !seen.inbound.contains_key(&member) {
-                return Err(PeerRejection::UnknownManager(id));
-            }
-            seen.connection_count += 1;
-            let visit = seen.connection_count;
-            seen.inbound.insert(
-                member,
-                InboundPeer { id, incarnation: life, address, connection_number: visit, is_connected: true },
-            );
-            visit
-        };
+        let connection_number = self.lock().accept_connection(caller, address, led)?;
         self.notify_changed();
-        Ok(InboundConnection { addresses: self.clone(), caller, connection_number: visit })
+        Ok(InboundConnection { addresses: self.clone(), caller, connection_number })
     }
 
     /// The member that calls, by its certificate: one in the state. A manager without a state knows only the
@@ -201,27 +98,12 @@ impl PeerAddresses {
     /// # Errors
     /// [`PeerRejection::Removed`], [`PeerRejection::UnknownManager`].
     pub fn identify_caller(&self, id: ManagerId) -> Result<MemberId, PeerRejection> {
-        let seen = self.lock();
-        if let Some(member) = seen.members.departed.get(&id) {
-            return Err(PeerRejection::Removed { member: *member, id });
-        }
-        let visitor = || {
-            let mut live =
-                seen.inbound.iter().filter(|(_, visitor)| visitor.is_connected && visitor.id == id);
-            live.next().map(|(member, _)| *member)
-        };
-        let found = if seen.members.members.is_empty() { visitor() } else { seen.members.member_of(id) };
-        found.ok_or(PeerRejection::UnknownManager(id))
+        self.lock().identify_caller(id)
     }
 
     /// All other known managers that were not removed.
     pub fn others(&self) -> Vec<MemberId> {
-        let seen = self.lock();
-        let all = seen.members.members.keys().chain(seen.inbound.keys()).chain(seen.bootstrap_peers.keys());
-        let mut others: Vec<_> = all.copied().filter(|member| *member != self.0.own_id).collect();
-        others.sort_unstable();
-        others.dedup();
-        others
+        self.lock().others()
     }
 
     /// How to reach a member.
@@ -248,23 +130,13 @@ impl InboundConnection {
     /// # Errors
     /// As [`MemberDirectory::admit`].
     pub fn is_current(&self, led: bool) -> Result<bool, PeerRejection> {
-        let seen = self.addresses.lock();
-        seen.members.admit(self.caller, led)?;
-        Ok(seen
-            .inbound
-            .get(&self.caller.member_id)
-            .is_some_and(|visitor| visitor.connection_number == self.connection_number))
+        self.addresses.lock().is_current(self.caller, self.connection_number, led)
     }
 }
 
 impl Drop for InboundConnection {
     fn drop(&mut self) {
-        let mut seen = self.addresses.lock();
-        if let Some(visitor) = seen.inbound.get_mut(&self.caller.member_id)
-            && visitor.connection_number == self.connection_number
-        {
-            visitor.is_connected = false;
-        }
+        self.addresses.lock().close_connection(self.caller.member_id, self.connection_number);
     }
 }
 

@@ -10,13 +10,14 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tonic::transport::{Channel, Endpoint};
+use warren_replica::PeerRejection;
 use warren_security::{
     ConnectError, Identity, IdentityError, ReloadableCertificate, Roots, TlsError, client_config,
 };
 use warren_types::{ManagerAddress, ManagerId, MemberId};
 
 use super::addresses::PeerAddresses;
-use super::member_directory::{PeerRejection, manager_id};
+use super::rejection::manager_id;
 
 /// For the TCP connection, and again for the TLS handshake.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(2);

@@ -297,10 +297,13 @@ mod tests {
             refusal_error(&Status::unavailable("connection reset")),
             ProposeError::Indeterminate(_)
         ));
-        let unknown = super::super::member_directory::PeerRejection::MemberIdMismatch {
+        let unknown = warren_replica::PeerRejection::MemberIdMismatch {
             member: 3,
             found: warren_types::ManagerId(warren_types::Id(13)),
         };
-        assert!(matches!(refusal_error(&unknown.into()), ProposeError::NotLeader));
+        assert!(matches!(
+            refusal_error(&super::super::rejection::rejection_status(unknown)),
+            ProposeError::NotLeader
+        ));
     }
 }

@@ -12,13 +12,13 @@ use tonic::transport::Channel;
 use warren_control::{Backoff, Shutdown};
 use warren_proto::v1;
 use warren_proto::v1::peers_client::PeersClient;
+use warren_replica::PeerRoute;
 use warren_types::{ManagerAddress, MemberId};
 
-use super::addresses::PeerRoute;
 use super::dial::PeerDialError;
 use super::forward::{self, ForwardBatch};
 use super::link_context::LinkContext;
-use super::member_directory::{is_removal_status, superseding_incarnation};
+use super::rejection::{is_removal_status, superseding_incarnation};
 use super::send_queue::SendQueue;
 use super::snapshot_send::{self, LatestSnapshot};
 use super::{MAX_RELAYS, PeersInner, RemovalReason};

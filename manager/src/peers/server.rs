@@ -12,12 +12,13 @@ use warren_consensus::{Message, MessageKind};
 use warren_control::Shutdown;
 use warren_proto::v1::peers_server;
 use warren_proto::{Problem, v1};
+use warren_replica::{PeerCaller, PeerRejection};
 use warren_security::Peer;
 use warren_types::{ManagerId, MemberId};
 
 use super::addresses::InboundConnection;
 use super::local_calls::{LocalCalls, ProgressStream, RelayStream};
-use super::member_directory::{PeerCaller, PeerRejection, manager_id};
+use super::rejection::{manager_id, rejection_status};
 use super::snapshot_receive::{AnnouncedSnapshot, SnapshotReceiver};
 use super::{Peers, RemovalReason, codec, forward};
 use crate::codec as commands;
@@ -27,8 +28,6 @@ use crate::timestamp::TimestampSource;
 
 /// Timeout of the first frame of a stream.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
-/// A manager without a leader for this time does not report removals: it may be the removed one.
-const LEADER_MAX_AGE: Duration = Duration::from_secs(2);
 
 /// Dependencies of the server.
 pub struct PeerServerParts {
@@ -63,7 +62,7 @@ impl PeerServer {
     fn calling_manager<T>(&self, request: &Request<T>) -> Result<ManagerId, Status> {
         match request.extensions().get::<Peer>() {
             Some(Peer::Certificate { identity, .. }) => {
-                Ok(manager_id(identity, self.parts.peers.shared.dialer.cluster())?)
+                manager_id(identity, self.parts.peers.shared.dialer.cluster()).map_err(rejection_status)
             }
             _ => Err(Status::permission_denied("only managers may call this")),
         }
@@ -87,21 +86,18 @@ impl PeerServer {
         if let PeerRejection::NewerIncarnation { own, found: life, .. } = rejection {
             peers.shared.mark_removed(RemovalReason::Superseded { own, life });
         }
-        let has_leader = store.since_leader_seen() < LEADER_MAX_AGE && store.read().role.leader_id.is_some();
-        if matches!(rejection, PeerRejection::Removed { .. }) && !has_leader {
+        let may_report = store.read().role.may_report_removal(store.since_leader_seen());
+        if matches!(rejection, PeerRejection::Removed { .. }) && !may_report {
             let message = format!("{rejection}, according to the local state; no leader is known");
             return Problem::new(Code::Unavailable, "NO_LEADER", message).into();
         }
-        rejection.into()
+        rejection_status(rejection)
     }
 
     /// Whether this manager leads, or knows a leader other than `from`.
     fn is_led(&self, from: MemberId) -> bool {
         let store = &self.parts.store;
-        let role = store.read().role;
-        role.is_leader
-            || role.leader_id.is_some_and(|leader| leader != from)
-                && store.since_leader_seen() < LEADER_MAX_AGE
+        store.read().role.has_leader_besides(from, store.since_leader_seen())
     }
 
     /// Checks that the connected member is still admitted and has no newer connection.
@@ -177,7 +173,7 @@ impl PeerServer {
         if message.to == own {
             Ok(())
         } else {
-            Err(PeerRejection::WrongReceiver { own, wanted: message.to }.into())
+            Err(rejection_status(PeerRejection::WrongReceiver { own, wanted: message.to }))
         }
     }
 

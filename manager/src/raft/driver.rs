@@ -10,10 +10,9 @@
 //! Only new proposals are answered, with the reason. An error that is not retryable ends the driver, and with
 //! it the manager.
 //!
-//! `input.rs` has the inputs, `effects.rs` the effects, `pending_reads.rs` and `received_snapshots.rs` the
-//! pending work in between.
+//! It decides nothing: [`Replica`] does. `input.rs` has the inputs, `effects.rs` the effects, and
+//! `received_snapshots.rs` the snapshots in between.
 
-use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
@@ -21,9 +20,10 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
-use warren_consensus::{ConfState, DurabilityStatus, Effect, Event, RaftMachine};
-use warren_core::{AppliedIndex, State};
+use warren_consensus::{Effect, Event, RaftMachine};
+use warren_core::State;
 use warren_log::DataDir;
+use warren_replica::Replica;
 use warren_security::seal::Keyring;
 use warren_types::MemberId;
 
@@ -31,14 +31,12 @@ use self::compaction::Compaction;
 pub use self::error::DriverError;
 use self::input::MAX_PROPOSALS_PER_WRITE;
 use self::log_writer::LogWriter;
-use self::pending_reads::PendingReads;
 use self::received_snapshots::ReceivedSnapshots;
 use self::snapshot_retry::{SnapshotRetry, sleep_until};
 use super::snapshot::{Snapshotter, WrittenSnapshot};
 use super::transport::RaftTransport;
 use crate::store::{
-    self, ChangeBatch, ChangeError, CommandResult, DriverInbox, IndeterminateReason, ProposeError,
-    PublishedState, QueuedProposal, ReplicaRole, StatePublisher,
+    AppliedWrite, ChangeError, DriverInbox, ProposeError, PublishedState, QueuedProposal, StatePublisher,
 };
 
 /// Interval of raft ticks.
@@ -51,14 +49,9 @@ const TRANSFER_TIMEOUT: Duration = Duration::from_secs(1);
 /// throttles it.
 const MAX_DEFERRED_DROPS: usize = 64;
 
-type WriteReply = oneshot::Sender<Result<store::AppliedWrite, ProposeError>>;
+type WriteReply = oneshot::Sender<Result<AppliedWrite, ProposeError>>;
 type ChangeReply = oneshot::Sender<Result<(), ChangeError>>;
-
-/// The caller that waits for a proposal.
-enum Waiter {
-    Write(WriteReply),
-    Change(ChangeReply),
-}
+type ReadReply = oneshot::Sender<()>;
 
 /// The parts of a driver.
 pub struct DriverParts {
@@ -86,66 +79,28 @@ pub struct DriverParts {
 
 /// Executes effects. See the module documentation.
 pub struct RaftDriver {
-    own_id: MemberId,
-    machine: RaftMachine,
+    replica: Replica<WriteReply, ChangeReply, ReadReply>,
     log_writer: LogWriter,
     keyring: Arc<Keyring>,
     /// Continues by one step after each write of the machine and each tick.
     compaction: Option<Compaction>,
     has_appended: bool,
-    /// Effects that are not executed yet, in order. Empty unless the log write stalled.
-    pending_effects: VecDeque<Effect>,
-    /// Events for the machine once all effects are executed.
-    pending_events: Vec<Event>,
     snapshotter: Snapshotter,
     snapshot_retry: SnapshotRetry,
     received_snapshots: ReceivedSnapshots,
-    state: State,
     publisher: StatePublisher,
     inbox: DriverInbox,
     transport: Box<dyn RaftTransport>,
-    /// Waiting callers by proposal number.
-    waiters: BTreeMap<u64, Waiter>,
-    next_proposal: u64,
-    pending_reads: PendingReads,
-    role: ReplicaRole,
-    members: Arc<ConfState>,
-    durability: DurabilityStatus,
-    applied: (u64, u64),
+    /// Times of the replica are measured from here.
+    started: Instant,
     ticks: u64,
     is_peer_progress_current: bool,
     /// Set when the driver is stopping: the time until which a leader waits for its successor.
     stop_deadline: Option<Instant>,
-    /// Applied changes that are not published yet.
-    pending_publication: PendingPublication,
     /// Drops old states on another thread.
     deferred_drop: SyncSender<Arc<PublishedState>>,
     /// Last field: fields are dropped in order, so after everything that writes in the directory.
     _data_dir: DataDir,
-}
-
-#[derive(Default)]
-struct PendingPublication {
-    has_changes: bool,
-    is_replaced: bool,
-    batches: Vec<ChangeBatch>,
-    results: Vec<(AppliedIndex, CommandResult)>,
-    answers: Vec<(WriteReply, Result<store::AppliedWrite, ProposeError>)>,
-    member_changes: Vec<(ChangeReply, Result<(), ChangeError>)>,
-}
-
-impl PendingPublication {
-    /// Whether a caller or watcher waits for the publication.
-    fn is_awaited(&self) -> bool {
-        !(self.answers.is_empty() && self.member_changes.is_empty() && self.batches.is_empty())
-    }
-
-    /// A snapshot covers all unpublished changes.
-    fn reset_to_snapshot(&mut self) {
-        self.batches.clear();
-        self.results.clear();
-        (self.has_changes, self.is_replaced) = (true, true);
-    }
 }
 
 /// Starts the driver on its own thread. The receiver gets its result.
@@ -184,52 +139,40 @@ async fn run(
 impl RaftDriver {
     fn new(parts: DriverParts, deferred_drop: SyncSender<Arc<PublishedState>>) -> Self {
         let DriverParts {
-            own_id: own,
+            own_id,
             machine,
-            log_writer: log,
+            log_writer,
             keyring,
             snapshotter,
             state,
             publisher,
             inbox,
-            transport: wire,
+            transport,
             data_dir,
         } = parts;
-        let (machine, first) = machine;
         Self {
-            own_id: own,
-            log_writer: log,
+            replica: Replica::new(own_id, machine, state),
+            log_writer,
             keyring,
             compaction: None,
             has_appended: false,
-            pending_effects: first.into(),
-            pending_events: Vec::new(),
             snapshotter,
             snapshot_retry: SnapshotRetry::default(),
             received_snapshots: ReceivedSnapshots::default(),
-            applied: (state.applied().term, state.applied().index),
-            state,
             publisher,
             inbox,
-            transport: wire,
-            waiters: BTreeMap::new(),
-            next_proposal: 1,
-            pending_reads: PendingReads::default(),
-            role: ReplicaRole::default(),
-            members: Arc::new(machine.members().clone()),
-            durability: DurabilityStatus::default(),
-            machine,
+            transport,
+            started: Instant::now(),
             ticks: 0,
             is_peer_progress_current: false,
             stop_deadline: None,
-            pending_publication: PendingPublication::default(),
             deferred_drop,
             _data_dir: data_dir,
         }
     }
 
     async fn run(&mut self, stop: &CancellationToken) -> Result<(), DriverError> {
-        self.set_members(self.machine.members().clone());
+        self.transport.set_members(self.replica.members());
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let mut proposals = Vec::new();
@@ -238,7 +181,7 @@ impl RaftDriver {
             self.publisher.record_turn();
             let retry_at = self.log_writer.retry_at();
             let idle = retry_at.is_none();
-            let more = idle && !self.pending_events.is_empty();
+            let more = idle && self.replica.has_events();
             let wrote_for_waiter = self.wrote_for_waiter();
             tokio::select! {
                 biased;
@@ -268,28 +211,24 @@ impl RaftDriver {
             }
             self.take_inputs(&mut proposals, !wrote_for_waiter);
             self.run_once()?;
-            if self.stop_deadline.is_some() && self.can_stop() {
+            if self.stop_deadline.is_some() && self.replica.can_stop() {
                 return Ok(());
             }
         }
     }
 
-    /// Passes the pending events to the machine and executes its effects in order up to a stalled write; then
+    /// Passes the queued events to the replica and executes its effects in order up to a stalled write; then
     /// publishes. Events that result from effects are passed in the next iteration, together with new input.
     fn run_once(&mut self) -> Result<(), DriverError> {
-        // Only with all earlier effects executed: effects are ordered.
-        if self.pending_effects.is_empty()
-            && !self.pending_events.is_empty()
-            && self.log_writer.stall().is_none()
-        {
+        self.record_leader_contact();
+        if self.replica.can_handle_events() && self.log_writer.stall().is_none() {
             self.received_snapshots.mark_announced();
-            self.pending_effects.extend(self.machine.handle_all(self.pending_events.drain(..)));
+            self.replica.handle_events();
         }
         while self.log_writer.stall().is_none()
-            && let Some(effect) = self.pending_effects.pop_front()
+            && let Some(effect) = self.replica.next_effect()
         {
-            let event = self.execute(effect)?;
-            self.pending_events.extend(event);
+            self.execute(effect)?;
         }
         self.publish();
         if self.log_writer.stall().is_some() {
@@ -308,38 +247,38 @@ impl RaftDriver {
     /// Whether a write has just completed. Its callers are answered before the next write begins, so that
     /// their next proposals can join it.
     fn wrote_for_waiter(&self) -> bool {
-        let written = |event: &Event| matches!(event, Event::Persisted { .. });
-        self.log_writer.stall().is_none() && self.pending_events.iter().any(written)
+        self.log_writer.stall().is_none() && self.replica.has_persisted()
     }
 
     fn tick(&mut self) {
         self.ticks += 1;
         self.has_appended = true;
-        if self.role.is_leader {
-            self.publisher.record_leader_seen();
-        }
         if self.ticks.is_multiple_of(PEER_REFRESH_TICKS) {
             self.refresh_peers();
         }
-        self.pending_events.push(Event::Tick);
+        self.replica.add_event(Event::Tick);
+    }
+
+    fn record_leader_contact(&mut self) {
+        if self.replica.take_leader_contact() {
+            self.publisher.record_leader_seen();
+        }
     }
 
     /// Retries the stalled write.
     fn retry_write(&mut self) -> Result<(), DriverError> {
-        self.pending_publication.has_changes = true;
-        if let Some(write) = self.log_writer.retry()? {
-            let event = self.finish_write(write)?;
-            self.pending_events.extend(event);
+        self.replica.mark_changed();
+        match self.log_writer.retry()? {
+            Some(write) => self.finish_write(write),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     fn start_snapshot(&mut self) {
         self.snapshot_retry.record_start();
-        let (_, index) = self.applied;
         // `None` if a later snapshot exists by now.
-        let Some(meta) = self.machine.snapshot_meta(index) else { return };
-        if let Err(error) = self.snapshotter.start(self.state.clone(), meta) {
+        let Some(meta) = self.replica.raft().snapshot_meta(self.replica.applied().index) else { return };
+        if let Err(error) = self.snapshotter.start(self.replica.state().clone(), meta) {
             self.snapshot_retry.record_failure(&error);
         }
     }
@@ -348,7 +287,7 @@ impl RaftDriver {
         match ended {
             Ok(WrittenSnapshot { index, .. }) => {
                 self.snapshot_retry.record_success();
-                self.pending_events.push(Event::Snapshotted { index });
+                self.replica.add_event(Event::Snapshotted { index });
             }
             Err(error) => self.snapshot_retry.record_failure(&error),
         }
@@ -357,35 +296,19 @@ impl RaftDriver {
     /// Starts to stop. A leader transfers its leadership first, so that the others need not wait for an
     /// election timeout.
     fn begin_stop(&mut self) {
-        let voters = &self.members.voters;
-        let could_lead = |peer: &warren_consensus::PeerProgress| peer.active && voters.contains(&peer.id);
-        let hands_over = self.log_writer.stall().is_none() && self.machine.peers().iter().any(could_lead);
+        let hands_over = self.log_writer.stall().is_none() && self.replica.should_transfer_leadership();
         let now = Instant::now();
         self.stop_deadline = Some(if hands_over { now + TRANSFER_TIMEOUT } else { now });
         if hands_over {
-            self.pending_events.push(Event::TransferLeadership { to: None });
+            self.replica.add_event(Event::TransferLeadership { to: None });
         }
-    }
-
-    /// Whether another member leads, so that this manager is not needed for an election.
-    fn can_stop(&self) -> bool {
-        !self.role.is_leader && self.role.leader_id.is_some()
     }
 
     /// Ends the driver. Applied entries are published and answered as usual; all other callers get an error.
     async fn abandon(&mut self, error: Option<&DriverError>) {
         self.log_writer.abandon();
-        self.pending_publication.has_changes = true;
+        self.replica.fail_waiters();
         self.publish();
-        for waiting in std::mem::take(&mut self.waiters).into_values() {
-            // The callers may have given up, here and below.
-            let _ = match waiting {
-                Waiter::Write(reply) => {
-                    reply.send(Err(ProposeError::Indeterminate(IndeterminateReason::DriverEnded))).is_ok()
-                }
-                Waiter::Change(reply) => reply.send(Err(ChangeError::Indeterminate)).is_ok(),
-            };
-        }
         let why = match error {
             Some(error) => ProposeError::DriverFailed(error.to_string().into()),
             None => ProposeError::Stopping,
@@ -395,6 +318,7 @@ impl RaftDriver {
         // Closed first: then receiving ends with the last queued proposal.
         self.inbox.proposals.close();
         while let Some(QueuedProposal { reply, .. }) = self.inbox.proposals.recv().await {
+            // The caller may have given up.
             let _ = reply.send(Err(why.clone()));
         }
     }
@@ -407,7 +331,6 @@ mod input;
 pub mod log_summary;
 pub mod log_write;
 pub mod log_writer;
-mod pending_reads;
 mod received_snapshots;
 mod snapshot_retry;
 #[cfg(test)]

@@ -11,40 +11,14 @@ use std::thread::JoinHandle;
 use tokio::sync::mpsc;
 use warren_core::State;
 use warren_log::{Error, SnapshotMeta};
+use warren_replica::SnapshotSchedule;
+pub use warren_replica::SnapshotThresholds;
 
 pub use self::exchange::{SnapshotError, SnapshotExchange};
 pub use self::files::{SnapshotFiles, snapshot_aad};
 
 /// The snapshot directory.
 pub(crate) const SNAPSHOT_DIR: &str = "snapshots";
-
-/// When a snapshot is due, whichever comes first. Both limits grow with the state: if a snapshot has `n`
-/// times `bytes`, the next one is due after `n` times as much. So snapshots write about as much as the log at
-/// most, however large the state is, and the replay at start stays proportional to the data that is read
-/// anyway.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SnapshotThresholds {
-    /// Bytes of commands.
-    pub bytes: usize,
-    /// Number of entries.
-    pub entries: usize,
-}
-
-impl Default for SnapshotThresholds {
-    /// Replaying this much takes well under a second.
-    fn default() -> Self {
-        Self { bytes: 16 << 20, entries: 50_000 }
-    }
-}
-
-impl SnapshotThresholds {
-    /// Whether the entries since the last snapshot, which had `last` bytes, exceed a limit.
-    fn are_exceeded(&self, passed: Self, last: u64) -> bool {
-        let times = (last / (self.bytes as u64).max(1)).max(1) as usize;
-        passed.bytes >= self.bytes.saturating_mul(times)
-            || passed.entries >= self.entries.saturating_mul(times)
-    }
-}
 
 /// A durable snapshot.
 #[derive(Debug, Clone, Copy)]
@@ -58,11 +32,7 @@ pub struct WrittenSnapshot {
 /// Writes snapshots, one at a time. Dropping it cancels the snapshot in progress and waits for that.
 pub struct Snapshotter {
     files: SnapshotFiles,
-    thresholds: SnapshotThresholds,
-    /// Applied since the last snapshot.
-    since_last: SnapshotThresholds,
-    /// Size of the last snapshot's state in bytes.
-    last_bytes: u64,
+    schedule: SnapshotSchedule,
     writer: Option<JoinHandle<()>>,
     remover: Option<JoinHandle<()>>,
     stop: Arc<AtomicBool>,
@@ -74,15 +44,12 @@ impl Snapshotter {
     /// Writes to `files`. The last snapshot had `last` bytes of state; 0: none.
     pub fn new(files: SnapshotFiles, bounds: SnapshotThresholds, last: u64) -> Self {
         let (done, written) = mpsc::channel(1);
-        let (passed, stop) = (SnapshotThresholds { bytes: 0, entries: 0 }, Arc::default());
         Self {
             files,
-            thresholds: bounds,
-            since_last: passed,
-            last_bytes: last,
+            schedule: SnapshotSchedule::new(bounds, last),
             writer: None,
             remover: None,
-            stop,
+            stop: Arc::default(),
             done,
             results: written,
         }
@@ -90,13 +57,12 @@ impl Snapshotter {
 
     /// Records an applied entry of `bytes` bytes.
     pub fn record_applied(&mut self, bytes: usize) {
-        self.since_last.bytes += bytes;
-        self.since_last.entries += 1;
+        self.schedule.record_applied(bytes);
     }
 
     /// Whether a snapshot is due.
     pub fn is_due(&self) -> bool {
-        self.writer.is_none() && self.thresholds.are_exceeded(self.since_last, self.last_bytes)
+        self.schedule.is_due()
     }
 
     /// Starts writing `state`, which `meta` describes.
@@ -104,7 +70,7 @@ impl Snapshotter {
     /// # Errors
     /// The thread could not be started.
     pub fn start(&mut self, state: State, meta: SnapshotMeta) -> Result<(), Error> {
-        self.since_last = SnapshotThresholds { bytes: 0, entries: 0 };
+        self.schedule.record_start(false);
         let path = self.files.path(&meta);
         let files = self.files.clone();
         let (done, stop) = (self.done.clone(), self.stop.clone());
@@ -115,6 +81,7 @@ impl Snapshotter {
         };
         let started = std::thread::Builder::new().name("snapshot".into()).spawn(write);
         self.writer = Some(started.map_err(|source| Error::Io { operation: "write", path, source })?);
+        self.schedule.record_start(true);
         Ok(())
     }
 
@@ -125,15 +92,13 @@ impl Snapshotter {
     pub async fn next_result(&mut self) -> Result<WrittenSnapshot, Error> {
         let written = self.results.recv().await.expect("this holds a sender itself");
         self.writer = None;
-        if let Ok(WrittenSnapshot { bytes, .. }) = written {
-            self.last_bytes = bytes;
-        }
+        self.schedule.record_end(written.as_ref().ok().map(|written| written.bytes));
         written
     }
 
     /// Records that the leader's snapshot replaced the state.
     pub fn record_installed(&mut self, meta: SnapshotMeta, bytes: u64) {
-        (self.since_last, self.last_bytes) = (SnapshotThresholds { bytes: 0, entries: 0 }, bytes);
+        self.schedule.record_installed(bytes);
         self.remove_older(meta);
     }
 

@@ -8,15 +8,14 @@ use tokio::sync::watch;
 use warren_control::{BackgroundTasks, BoxError};
 
 use crate::store::Store;
+pub use warren_replica::LEADER_TIMEOUT;
 
-/// Time without contact to a leader after which workers are redirected.
-pub const LEADER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Check interval.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Whether no leader was seen for longer than [`LEADER_TIMEOUT`].
 pub fn is_lost(store: &Store) -> bool {
-    store.since_leader_seen() > LEADER_TIMEOUT
+    warren_replica::is_leader_lost(store.since_leader_seen())
 }
 
 /// Notifies sessions when the leader is lost. Cheap to clone.

@@ -10,11 +10,12 @@ use tokio_stream::adapters::Map;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 use warren_control::Shutdown;
-use warren_core::session::{contains_version, was_removed};
-use warren_core::{Command, CommandResponse, Refusal};
+use warren_core::Command;
+use warren_core::session::contains_version;
 use warren_proto::v1::manager_frame::Frame as Outgoing;
 use warren_proto::v1::worker_frame::Frame as Incoming;
 use warren_proto::v1::{self, sessions_server};
+use warren_replica::{CATCH_UP_TIMEOUT, SessionAnswer};
 use warren_security::{Peer, Role, SecretObjectKey};
 use warren_types::{AssignmentVersion, MemberId, NodeDescription, NodeId};
 
@@ -30,14 +31,12 @@ use crate::problem::{
     leader_unknown, manager_behind, manager_stopping, node_removed, node_unknown, session_superseded,
     status_of, unexpected_answer,
 };
-use crate::store::{ProposeError, PublishedState};
+use crate::store::PublishedState;
 
 /// Frames that may be queued for one worker before its session blocks.
 const MAX_QUEUED_FRAMES: usize = 64;
 /// Timeout of the first frame of a stream.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long this manager may take to apply the state that a node has seen.
-const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the final status may wait for room in the queue.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -83,14 +82,14 @@ impl SessionServer {
         has: AssignmentVersion,
     ) -> Result<u64, Status> {
         let (manager, at) = (self.member_id, self.context.clock.now());
-        match self.context.store.propose(Command::OpenSession { node, description, manager, at }).await {
-            Err(ProposeError::Rejected(Refusal::NotFound { .. })) => {
-                let published = self.context.store.read();
-                Err(if was_removed(&published.state, &node, has) { node_removed() } else { node_unknown() })
-            }
-            Err(error) => Err(status_of(error)),
-            Ok(CommandResponse::Session { number }) => Ok(number),
-            Ok(other) => Err(unexpected_answer(&other)),
+        let store = &self.context.store;
+        let answer = store.propose(Command::OpenSession { node, description, manager, at }).await;
+        match SessionAnswer::new(answer, &store.read().state, &node, has) {
+            SessionAnswer::Opened(number) => Ok(number),
+            SessionAnswer::NodeRemoved => Err(node_removed()),
+            SessionAnswer::NodeUnknown => Err(node_unknown()),
+            SessionAnswer::Failed(error) => Err(status_of(error)),
+            SessionAnswer::Unexpected(other) => Err(unexpected_answer(&other)),
         }
     }
 

@@ -3,18 +3,17 @@
 
 mod conditions;
 
-use std::time::Duration;
-
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 use tokio_stream::StreamExt;
 use tonic::{Status, Streaming};
-use warren_core::session::{is_duplicate, is_pinned, must_replicate};
+use warren_core::session::{ReportUse, is_newest, report_use};
 use warren_core::state::ObjectKind;
 use warren_core::{Command, Refusal, State};
 use warren_proto::v1;
 use warren_proto::v1::manager_frame::Frame as Outgoing;
 use warren_proto::v1::worker_frame::Frame as Incoming;
+use warren_replica::SESSION_TIMEOUT;
 use warren_types::{AssignmentVersion, NodeId, TaskReport};
 
 use self::conditions::ReportedConditions;
@@ -25,8 +24,6 @@ use crate::problem::{node_removed, session_superseded, status_of};
 use crate::store::{ProposeError, Store};
 use crate::timestamp::TimestampSource;
 
-/// Time without a frame after which a session ends; three syncs plus slack.
-const SESSION_TIMEOUT: Duration = Duration::from_secs(12);
 /// Maximum number of reports in one frame.
 const MAX_REPORTS: usize = 4096;
 /// Report frames that may wait to be stored; a worker has half as many in flight.
@@ -163,9 +160,9 @@ impl SessionHandler<'_> {
 
     /// Checks that the node has no newer session, neither here nor, according to `state`, on another manager.
     fn check_newest(&self, state: &State) -> Result<(), Status> {
-        let is_newer_elsewhere =
-            state.node(&self.node).is_some_and(|node| node.session > self.session_number);
-        (self.session.is_current() && !is_newer_elsewhere).then_some(()).ok_or_else(session_superseded)
+        // A removed node is told so by what follows.
+        let is_newest = state.node(&self.node).is_none() || is_newest(state, &self.node, self.session_number);
+        (self.session.is_current() && is_newest).then_some(()).ok_or_else(session_superseded)
     }
 
     /// Sends changes, unless this session is superseded.
@@ -231,16 +228,10 @@ impl SessionHandler<'_> {
         for report in reports {
             let mut report = TaskReport::try_from(report).map_err(status_of)?;
             truncate(&mut report.reason, MAX_REASON_BYTES);
-            let task = state.task(&report.task).filter(|task| task.node == Some(self.node));
-            let Some(task) = task else { continue };
-            let pins = report.image.is_some() && !is_pinned(state, task);
-            if is_duplicate(&task.observed, &report) && !pins {
-                continue;
-            }
-            if pins || must_replicate(task, &report) {
-                facts.push(report);
-            } else {
-                self.session.record_progress(report);
+            match report_use(state, &self.node, &report) {
+                ReportUse::Store => facts.push(report),
+                ReportUse::Keep => self.session.record_progress(report),
+                ReportUse::Ignore => {}
             }
         }
         Ok(facts)

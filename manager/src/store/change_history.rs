@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError};
 
 use tokio::sync::watch;
-use warren_core::StateChange;
+use warren_replica::ChangeBatch;
 
 use super::{Store, StoreInner};
 
@@ -42,15 +42,6 @@ impl ChangeHistory {
     pub fn reset_after(&mut self, index: u64) {
         *self = Self::starting_after(index, self.max_changes);
     }
-}
-
-/// The changes of one applied entry.
-#[derive(Debug, Clone)]
-pub struct ChangeBatch {
-    /// Raft index of the entry.
-    pub index: u64,
-    /// The changed keys.
-    pub changes: Arc<[StateChange]>,
 }
 
 /// The watcher missed more changes than the history holds: it must list again. The watch continues after this

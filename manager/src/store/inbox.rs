@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 use warren_consensus::{MemberChange, Message, MessageKind};
-use warren_core::{AppliedIndex, ApplyOutcome, State};
+use warren_core::State;
+use warren_replica::AppliedWrite;
 use warren_types::MemberId;
 
 use super::{ChangeError, ProposeError};
@@ -27,15 +28,6 @@ pub struct QueuedProposal {
     /// Receives the result after the command is applied here. If the receiver is dropped before the driver
     /// takes the command, it is not proposed.
     pub reply: oneshot::Sender<Result<AppliedWrite, ProposeError>>,
-}
-
-/// A command that was applied here.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AppliedWrite {
-    /// Its index and term in the log.
-    pub position: AppliedIndex,
-    /// Its outcome.
-    pub outcome: ApplyOutcome,
 }
 
 /// A local request to the driver other than a write.

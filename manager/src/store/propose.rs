@@ -7,7 +7,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
-use warren_core::{AppliedIndex, ApplyOutcome, Command, CommandResponse};
+use warren_core::{AppliedIndex, Command, CommandResponse};
+use warren_replica::{AttemptResult, RETRY_DELAY, WriteRoute, deadline_error, timeout_error, write_route};
 use warren_types::{MemberId, Timestamp};
 
 use super::{
@@ -16,19 +17,9 @@ use super::{
 };
 use crate::codec;
 
-/// Delay before the next attempt after a leader could not accept a write; a new leader ends it early.
-const RETRY_DELAY: Duration = Duration::from_millis(50);
-
 /// A write in progress. Boxed: it takes a few KiB, which the future of every session would otherwise hold
 /// permanently.
 pub type WriteFuture<'a> = Pin<Box<dyn Future<Output = Result<CommandResponse, ProposeError>> + Send + 'a>>;
-
-/// The result of one attempt.
-enum AttemptResult {
-    Done(Result<CommandResponse, ProposeError>),
-    /// It was certainly not proposed and may be retried.
-    Retry(ProposeError),
-}
 
 /// A forwarded write: while it exists, outcomes of entries applied here are kept.
 struct ForwardGuard<'a> {
@@ -44,7 +35,14 @@ impl<'a> ForwardGuard<'a> {
 
     /// Waits for the outcome of the entry at `position`, where the leader applied the write.
     fn wait_for(self, position: AppliedIndex) -> oneshot::Receiver<Result<CommandResponse, ProposeError>> {
-        self.shared.outcome_cache.lock().unwrap_or_else(PoisonError::into_inner).wait_for(position)
+        let (reply, answer) = oneshot::channel();
+        let mut outcomes = self.shared.outcome_cache.lock().unwrap_or_else(PoisonError::into_inner);
+        for (reply, known) in outcomes.wait_for(position, reply) {
+            // The receiver still exists here.
+            let _ = reply.send(known);
+        }
+        drop(outcomes);
+        answer
     }
 }
 
@@ -77,7 +75,8 @@ impl Store {
         Box::pin(async move {
             let began = Instant::now();
             let data = codec::encode(&command).into();
-            let answer = into_answer(self.write_local(data, began + PROPOSE_TIMEOUT).await?)?;
+            let written = self.write_local(data, began + PROPOSE_TIMEOUT).await?;
+            let answer = written.result.map_err(ProposeError::Rejected)?;
             self.inner.commit_latency.observe(began.elapsed().as_secs_f64());
             Ok(answer)
         })
@@ -94,14 +93,7 @@ impl Store {
         Box::pin(async move {
             loop {
                 match self.propose(command.clone()).await {
-                    Err(ProposeError::WriteStalled(_)) => self.wait_writable().await,
-                    Err(ProposeError::NoLeader(_) | ProposeError::Busy) => {}
-                    Err(ProposeError::Indeterminate(
-                        IndeterminateReason::Timeout(_)
-                        | IndeterminateReason::WriteStalled(..)
-                        | IndeterminateReason::CoveredBySnapshot
-                        | IndeterminateReason::LeaderUnanswered(_),
-                    )) => {}
+                    Err(error) if error.is_transient() => self.wait_writable().await,
                     answered => return answered,
                 }
             }
@@ -136,20 +128,14 @@ impl Store {
         let mut data = None;
         loop {
             let published = self.read();
-            if let Some(stall) = &published.write_stall {
-                return Err(ProposeError::WriteStalled(stall.clone()));
-            }
-            let ReplicaRole { is_leader: leader, leader_id, .. } = published.role;
-            let attempt = match leader_id {
-                _ if leader => {
+            let (stall, is_stopping) = (published.write_stall.as_ref(), self.driver.proposals.is_closed());
+            let attempt = match write_route(&published.role, self.inner.own_id, stall, is_stopping) {
+                WriteRoute::Local => {
                     let data = data.get_or_insert_with(|| Bytes::from(codec::encode(command)));
-                    self.try_local(data.clone(), deadline).await
+                    AttemptResult::of_proposal(self.write_local(data.clone(), deadline).await)
                 }
-                Some(leader) if leader != self.inner.own_id => {
-                    self.try_forward(leader, command, deadline).await
-                }
-                _ if self.driver.proposals.is_closed() => return Err(ProposeError::Stopping),
-                _ => AttemptResult::Retry(ProposeError::NotLeader),
+                WriteRoute::Forward(leader) => self.try_forward(leader, command, deadline).await,
+                WriteRoute::None(ended) => ended,
             };
             let reason = match attempt {
                 AttemptResult::Done(answer) => return answer,
@@ -157,21 +143,8 @@ impl Store {
             };
             self.wait_role_change(published.role, deadline.min(Instant::now() + RETRY_DELAY)).await;
             if Instant::now() >= deadline {
-                return Err(match reason {
-                    ProposeError::NotLeader | ProposeError::Stopping => {
-                        ProposeError::NoLeader(PROPOSE_TIMEOUT)
-                    }
-                    reason => reason,
-                });
+                return Err(deadline_error(reason, PROPOSE_TIMEOUT));
             }
-        }
-    }
-
-    async fn try_local(&self, data: Bytes, deadline: Instant) -> AttemptResult {
-        match self.write_local(data, deadline).await {
-            Err(error @ (ProposeError::NotLeader | ProposeError::Busy)) => AttemptResult::Retry(error),
-            Ok(written) => AttemptResult::Done(into_answer(written)),
-            Err(error) => AttemptResult::Done(Err(error)),
         }
     }
 
@@ -181,25 +154,15 @@ impl Store {
     }
 
     async fn try_forward(&self, leader: MemberId, command: &Command, deadline: Instant) -> AttemptResult {
-        if self.driver.proposals.is_closed() {
-            return AttemptResult::Done(Err(ProposeError::Stopping));
-        }
         let within = deadline.saturating_duration_since(Instant::now());
         let forward = ForwardGuard::begin(&self.inner);
         let forwarded = self.inner.leader_client.forward(leader, vec![command.clone()], within);
         let Ok(mut results) = timeout_at(deadline, forwarded).await else {
             return AttemptResult::Done(Err(self.timeout_error()));
         };
-        let position = match results.pop() {
-            Some(Ok(position)) => position,
-            Some(Err(error @ (ProposeError::Indeterminate(_) | ProposeError::Rejected(_)))) => {
-                return AttemptResult::Done(Err(error));
-            }
-            Some(Err(error)) => return AttemptResult::Retry(error),
-            None => {
-                let reason = IndeterminateReason::LeaderUnanswered("empty response".into());
-                return AttemptResult::Done(Err(ProposeError::Indeterminate(reason)));
-            }
+        let position = match AttemptResult::of_forward(results.pop()) {
+            Ok(position) => position,
+            Err(ended) => return ended,
         };
         let answer = forward.wait_for(position);
         AttemptResult::Done(match timeout_at(deadline, answer).await {
@@ -243,10 +206,7 @@ impl Store {
     }
 
     fn timeout_error(&self) -> ProposeError {
-        ProposeError::Indeterminate(match &self.read().write_stall {
-            Some(stall) => IndeterminateReason::WriteStalled(PROPOSE_TIMEOUT, stall.clone()),
-            None => IndeterminateReason::Timeout(PROPOSE_TIMEOUT),
-        })
+        timeout_error(self.read().write_stall.as_ref(), PROPOSE_TIMEOUT)
     }
 
     /// Resolves when the log can be written.
@@ -267,12 +227,5 @@ impl Store {
         };
         // On a timeout the caller retries anyway.
         let _ = timeout_at(until, other).await;
-    }
-}
-
-fn into_answer(written: AppliedWrite) -> Result<CommandResponse, ProposeError> {
-    match written.outcome {
-        ApplyOutcome::Applied { response: answer, .. } | ApplyOutcome::Unchanged { answer } => Ok(answer),
-        ApplyOutcome::Rejected(refusal) => Err(ProposeError::Rejected(refusal)),
     }
 }

@@ -4,28 +4,10 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use warren_consensus::PeerProgress;
-use warren_core::{AppliedIndex, State};
+use warren_core::State;
+use warren_replica::{Publication, StateCheckpoints};
 
-use super::checkpoints::StateCheckpoints;
-use super::outcome_cache::CommandResult;
-use super::{ChangeBatch, PublishedState, StoreInner};
-
-/// Changes applied since the last publication.
-#[derive(Default)]
-pub struct Publication {
-    /// The changed keys.
-    pub batches: Vec<ChangeBatch>,
-    /// Results of the commands; only needed while other managers may lead.
-    pub results: Vec<(AppliedIndex, CommandResult)>,
-    /// A snapshot replaced the state; the changes came after it.
-    pub is_replaced: bool,
-}
-
-impl From<Vec<ChangeBatch>> for Publication {
-    fn from(batches: Vec<ChangeBatch>) -> Self {
-        Self { batches, ..Self::default() }
-    }
-}
+use super::{PublishedState, StoreInner};
 
 /// Publishes what the driver applied. Dropping it ends all publications.
 pub struct StatePublisher {
@@ -80,13 +62,19 @@ impl StatePublisher {
         if is_replaced {
             self.shared.checkpoints.lock().unwrap_or_else(PoisonError::into_inner).clear();
         }
-        {
+        let answers = {
             let mut outcomes = self.shared.outcome_cache.lock().unwrap_or_else(PoisonError::into_inner);
             if is_replaced {
-                outcomes.reset_after(index);
+                outcomes.reset_after(index)
             } else if index > old.index {
-                outcomes.add(index, results);
+                outcomes.add(index, results)
+            } else {
+                Vec::new()
             }
+        };
+        for (reply, answer) in answers {
+            // The caller may have given up.
+            let _ = reply.send(answer);
         }
         self.shared.latest.send_replace(index);
         old

@@ -9,6 +9,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 use warren_consensus::{MemberChange, Message, PeerProgress};
 use warren_core::State;
+use warren_replica::ReadRoute;
 use warren_types::MemberId;
 
 use super::inbox::{DriverRequest, RaftInput};
@@ -33,11 +34,11 @@ impl Store {
     /// [`READ_TIMEOUT`]; `Stopping`.
     pub async fn read_linearizable(&self) -> Result<Arc<PublishedState>, ProposeError> {
         let published = self.read();
-        if published.is_sole_leader(self.inner.own_id) {
-            return Ok(published);
-        }
-        if let Some(stall) = &published.write_stall {
-            return Err(ProposeError::Stale(stall.clone()));
+        let PublishedState { role, members, write_stall, .. } = &*published;
+        match role.read_route(members, self.inner.own_id, write_stall.as_ref()) {
+            ReadRoute::Now => return Ok(published),
+            ReadRoute::Fail(error) => return Err(error),
+            ReadRoute::Round => {}
         }
         let (reply, ready) = oneshot::channel();
         let request = async {
@@ -90,15 +91,7 @@ impl Store {
     /// [`TransferError`]; this manager remains leader.
     pub async fn transfer_leadership(&self, to: Option<MemberId>) -> Result<(), TransferError> {
         let published = self.read();
-        let others = published.members.voters.iter().filter(|id| **id != self.inner.own_id);
-        if !published.role.is_leader {
-            return Err(TransferError::NotLeader);
-        }
-        match to {
-            Some(to) if !others.clone().any(|id| *id == to) => return Err(TransferError::NotVoter(to)),
-            None if others.count() == 0 => return Err(TransferError::NoOtherVoter),
-            _ => {}
-        }
+        published.role.check_transfer(&published.members, self.inner.own_id, to)?;
         let mut newest = self.inner.latest.subscribe();
         let requested = self.driver.requests.send(DriverRequest::TransferLeadership(to)).await;
         requested.map_err(|_| TransferError::Stopping)?;

@@ -1,7 +1,7 @@
 mod forwarding;
 
-use warren_core::{AppliedIndex, ApplyOutcome, Command, CommandResponse, StateChange};
-use warren_types::{Id, ServiceId};
+use warren_core::{AppliedIndex, Command, CommandResponse, StateChange};
+use warren_types::{Id, ServiceId, Timestamp};
 
 use super::*;
 
@@ -120,8 +120,7 @@ async fn write_stall_refuses_writes_and_retries_wait() {
     let first = proposals.recv().await.unwrap();
     let second = proposals.recv().await.unwrap();
     drop(first);
-    let answer = CommandResponse::Done;
-    let (place, outcome) = (AppliedIndex::default(), ApplyOutcome::Unchanged { answer });
-    second.reply.send(Ok(AppliedWrite { position: place, outcome })).unwrap();
+    let (position, result) = (AppliedIndex::default(), Ok(CommandResponse::Done));
+    second.reply.send(Ok(AppliedWrite { position, result })).unwrap();
     assert_eq!(patient.await.unwrap().unwrap(), CommandResponse::Done);
 }

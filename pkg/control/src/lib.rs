@@ -21,6 +21,7 @@ pub use background::{BackgroundTaskHandle, BackgroundTasks};
 pub use backoff::{Backoff, RandomSource, system_random};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use panic_guard::BoxError;
+pub use queue::schedule::KeySchedule;
 pub use queue::{WorkQueue, WorkQueueFull, WorkQueueHandle};
 pub use record::{BackgroundTaskState, BackgroundTaskStatus, RunFailure};
 pub use runner::{RunOutcome, RunnerSettings};

@@ -1,6 +1,6 @@
 //! The keyed work queue: the sender side, and the receiver side of the runner.
 
-mod schedule;
+pub(crate) mod schedule;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

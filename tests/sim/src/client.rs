@@ -8,13 +8,14 @@ mod secrets;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use warren_core::{ApplyOutcome, CommandResponse, Refusal, State};
+use warren_core::{CommandResponse, Refusal, State};
+use warren_replica::ProposeError;
 use warren_types::{NodeId, SecretObjectId, ServiceId, ServiceSpec, VolumeId};
 
 use self::request::ClientRequest;
 use self::secrets::{ExpectedSecret, SecretVersions};
 
-use crate::event::{ClientEvent, ManagerEvent, SimEvent, WriteFailure, WriteResult};
+use crate::event::{ClientEvent, ManagerEvent, SimEvent, WriteAnswer};
 use crate::manager::WriteOrigin;
 use crate::simulation::{ClusterSimulation, PlantedDefect};
 
@@ -116,15 +117,10 @@ impl SimClient {
     }
 
     /// Whether the answer to an attempt shows the request.
-    fn check_answer(&self, sending: u64, answer: &WriteResult) -> Result<(), String> {
+    fn check_answer(&self, sending: u64, answer: &WriteAnswer) -> Result<(), String> {
         let waits = self.sent.is_some_and(|(waited, _)| waited == sending);
-        let (Some(request), Ok((_, outcome))) = (self.pending.as_ref().filter(|_| waits), answer) else {
-            return Ok(());
-        };
-        match &**outcome {
-            ApplyOutcome::Applied { response: answer, .. } | ApplyOutcome::Unchanged { answer }
-                if !request.matches_answer(answer) =>
-            {
+        match (self.pending.as_ref().filter(|_| waits), &answer.result) {
+            (Some(request), Ok(answer)) if !request.matches_answer(answer) => {
                 Err(format!("answers show the caller's own write: {request:?} was answered with {answer:?}"))
             }
             _ => Ok(()),
@@ -132,46 +128,44 @@ impl SimClient {
     }
 
     /// An attempt was answered. Returns the service whose acknowledged state changed.
-    fn handle_answer(&mut self, sending: u64, answer: WriteResult) -> Option<ServiceId> {
+    fn handle_answer(&mut self, sending: u64, answer: WriteAnswer) -> Option<ServiceId> {
         if self.sent.is_none_or(|(waited, _)| waited != sending) {
             return None;
         }
-        let (since, outcome) = match answer {
-            Ok(applied) => applied,
+        let WriteAnswer { index: since, result } = answer;
+        let outcome = match result {
+            Ok(answer) => Ok(answer),
+            Err(ProposeError::Rejected(refusal)) => Err(refusal),
             // It may have been applied: wait until it no longer can be, then repeat.
-            Err(WriteFailure::Indeterminate) => return None,
-            Err(WriteFailure::NotProposed) => {
+            Err(ProposeError::Indeterminate(_)) => return None,
+            Err(_) => {
                 self.sent = None;
                 return None;
             }
         };
         self.sent = None;
         let request = self.pending.take()?;
-        let version = match (&request, *outcome) {
-            (_, ApplyOutcome::Applied { response: answer, .. } | ApplyOutcome::Unchanged { answer }) => {
-                match answer {
-                    CommandResponse::Service(service) => service.version,
-                    // The answer to a removal shows the version before it.
-                    CommandResponse::SecretObject(content)
-                        if !matches!(request, ClientRequest::RemoveSecret(_)) =>
-                    {
-                        content.version
-                    }
-                    _ => since,
-                }
+        let version = match (&request, outcome) {
+            (_, Ok(CommandResponse::Service(service))) => service.version,
+            // The answer to a removal shows the version before it.
+            (_, Ok(CommandResponse::SecretObject(content)))
+                if !matches!(request, ClientRequest::RemoveSecret(_)) =>
+            {
+                content.version
             }
+            (_, Ok(_)) => since,
             // An earlier attempt removed it, and its answer was lost.
             (
                 ClientRequest::Remove(..) | ClientRequest::RemoveSecret(_) | ClientRequest::RemoveVolume(..),
-                ApplyOutcome::Rejected(Refusal::NotFound { .. }),
+                Err(Refusal::NotFound { .. }),
             ) => since,
             // The service is in this state: no other client changes it, and each of these writes increases
             // the version.
             (
                 ClientRequest::Rollback(..) | ClientRequest::Update(_, _, _, true),
-                ApplyOutcome::Rejected(Refusal::VersionConflict { found, .. }),
+                Err(Refusal::VersionConflict { found, .. }),
             ) => found,
-            (_, ApplyOutcome::Rejected(_)) => return None,
+            (_, Err(_)) => return None,
         };
         self.acknowledged += 1;
         let Some(service) = request.service() else {
@@ -194,7 +188,7 @@ impl ClusterSimulation {
                     let held = self.clients[client].check_answer(sending, &answer);
                     self.check(held);
                 }
-                if let Some(service) = self.clients[client].handle_answer(sending, answer) {
+                if let Some(service) = self.clients[client].handle_answer(sending, *answer) {
                     self.oracle_acknowledged(client, service);
                 }
             }

@@ -1,17 +1,18 @@
 //! The events, and the messages between members, workers and clients.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use warren_consensus::Message;
 use warren_core::session::AssignmentUpdate as Told;
 use warren_core::state::StateParts;
-use warren_core::{ApplyOutcome, Command};
+use warren_core::{AppliedIndex, Command, CommandResponse, StateDigest};
+use warren_replica::{KnownManager, ProposeError, ReconcileKey};
 use warren_task::Action;
 use warren_types::{AssignmentVersion, ManagerAddress, NodeCondition, TaskId, TaskReport};
 
 use crate::faults::SimFault;
-use crate::manager::{ManagerHello, PlannerKey, WriteOrigin};
+use crate::manager::{ManagerHello, WriteOrigin};
 use crate::worker::ActionEnd;
 use crate::writers::WriterReply;
 
@@ -40,9 +41,9 @@ pub enum SimEvent {
     WriterReply { writer: usize, sending: u64, reply: Arc<WriterReply> },
     /// A manager's machine starts its manager, or asks to become one.
     ManagerStarts { host: usize },
-    /// A machine learns that it is a manager: its member id, and the addresses of managers. Without effect if
+    /// A machine learns that it is a manager: its member id, and the other managers. Without effect if
     /// it was wiped since.
-    Joined { host: usize, wiped: u64, member: u64, managers: Vec<ManagerAddress> },
+    Joined { host: usize, wiped: u64, member: u64, managers: BTreeMap<u64, KnownManager> },
     /// A worker's machine starts its agent.
     AgentStarts { worker: usize },
     /// The process of a broken image exits.
@@ -77,10 +78,14 @@ pub enum ManagerEvent {
     SnapshotSent { to: u64, delivered: bool },
     /// A member is unreachable.
     Unreachable { to: u64 },
-    /// A planner processes a key.
-    Plan(PlannerKey),
-    /// A planner proposes the next command of the plan that it computed in that term.
-    Propose { key: PlannerKey, term: u64, command: Box<Command> },
+    /// The planner processes the due keys.
+    Plan,
+    /// The planner proposes the next command of the plan of that key.
+    Propose { key: ReconcileKey, command: Box<Command> },
+    /// A round of contacts ends.
+    ContactsTimeout,
+    /// An unproposed write is attempted again; `reason` is the error of the last attempt.
+    RetryWrite { id: u64, reason: Box<ProposeError> },
     /// A client or a writer sends a request.
     Request { who: WriteOrigin, command: Box<Command>, deadline: u64 },
     /// A machine asks to become a manager.
@@ -94,28 +99,24 @@ pub enum ManagerEvent {
 pub enum PeerMessage {
     /// To the leader: propose this.
     Forward { request: u64, command: Box<Command>, deadline: u64 },
-    /// The leader's answer.
-    Answer { request: u64, answer: WriteResult },
-    /// To all members with a known address: the sender's id and address.
-    Hello { id: u64, address: ManagerAddress },
-    /// The answer to a member that was removed.
-    Removed,
+    /// The leader's answer: where it applied the write.
+    Answer { request: u64, position: Box<Result<AppliedIndex, ProposeError>> },
+    /// To all known members: the sender's member id.
+    Hello { id: u64 },
+    /// The answer to a manager that was removed, with its former member id.
+    Removed { member: u64 },
     /// From the leader to all: which workers are connected to you?
     ContactsRequest { term: u64 },
-    /// The answer: workers, and the age of the last message of each, in milliseconds.
-    Contacts { term: u64, heard: Vec<(usize, u64)> },
+    /// The answer: workers, the age of the last message of each in milliseconds, and the digest of the state.
+    Contacts { term: u64, heard: Vec<(usize, u64)>, digest: StateDigest },
 }
 
-/// The result of a write: the index at which it was applied and its outcome.
-pub type WriteResult = Result<(u64, Box<ApplyOutcome>), WriteFailure>;
-
-/// Why the outcome of a write is unknown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WriteFailure {
-    /// It was not proposed and will not be.
-    NotProposed,
-    /// It may still be applied.
-    Indeterminate,
+/// The answer to a write.
+#[derive(Debug, Clone)]
+pub struct WriteAnswer {
+    /// The applied index of the manager when it answered; the write is not later.
+    pub index: u64,
+    pub result: Result<CommandResponse, ProposeError>,
 }
 
 /// An event at an agent.
@@ -147,7 +148,7 @@ pub enum ClientEvent {
     /// It sends a request, or repeats one.
     Run,
     /// It gets an answer.
-    Answer { sending: u64, answer: WriteResult },
+    Answer { sending: u64, answer: Box<WriteAnswer> },
 }
 
 /// A message from an agent.
@@ -236,9 +237,11 @@ impl ManagerEvent {
             Self::SnapshotReceived(..) => 4,
             Self::SnapshotSent { delivered, .. } => 5 + u64::from(*delivered),
             Self::Unreachable { .. } => 7,
-            Self::Plan(_) => 8,
-            Self::Propose { term, .. } => 16 | *term << 8,
+            Self::Plan => 8,
+            Self::Propose { .. } => 16,
+            Self::ContactsTimeout => 20,
             Self::Request { .. } => 9,
+            Self::RetryWrite { id, .. } => 19 | *id << 8,
             Self::Join { from, .. } => 17 | (*from as u64) << 8,
             Self::Peer { message, .. } => match message {
                 PeerMessage::Forward { .. } => 10,
@@ -246,7 +249,7 @@ impl ManagerEvent {
                 PeerMessage::ContactsRequest { .. } => 12,
                 PeerMessage::Contacts { .. } => 13,
                 PeerMessage::Hello { id, .. } => 14 | *id << 8,
-                PeerMessage::Removed => 18,
+                PeerMessage::Removed { .. } => 18,
             },
         }
     }

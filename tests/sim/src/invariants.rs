@@ -32,10 +32,11 @@ use std::collections::{BTreeMap, BTreeSet};
 pub use leader_completeness::RecordedVote;
 use warren_consensus::{ConfState, MemberChange};
 use warren_core::{ApplyOutcome, ReconcilePlan, State, StateChange};
+use warren_replica::ReconcileKey;
 use warren_task::Action;
 use warren_types::{AssignmentVersion, DesiredTaskState, NodeId, ServiceId, TaskId, Timestamp};
 
-use crate::manager::{PlannerKey, RestoredMember};
+use crate::manager::RestoredMember;
 use crate::simulation::ClusterSimulation;
 use crate::worker::SimWorker;
 
@@ -172,6 +173,13 @@ impl InvariantOracle {
     /// The first entry of a term below `term` that was applied by some manager and is not in a log.
     pub fn first_missing(&self, log: &warren_log::StoredLog, term: u64) -> Option<u64> {
         leader_completeness::first_missing(&self.applied_log, log, term)
+    }
+
+    /// Whether a paused leader of an older term commits an entry that was replaced meanwhile, because it counts the
+    /// acknowledgement of a member whose disk was restored since. No member could know that: it was not committed yet.
+    fn was_forgotten(&self, index: u64, term: u64) -> bool {
+        let is_replaced = self.applied_log.term_at(index).is_some_and(|first| first > term);
+        is_replaced && self.restored_member.is_some_and(|it| index <= it.last)
     }
 
     /// A manager was told that it is not a member any more.
@@ -328,17 +336,21 @@ impl ClusterSimulation {
     /// A manager loaded its state from a snapshot.
     pub(crate) fn oracle_restored(&mut self, host: usize) {
         let Some(run) = self.process(host) else { return };
-        let held = state_machine_safety::check_restored(&self.oracle.applied_log, &run.state);
+        let held = state_machine_safety::check_restored(&self.oracle.applied_log, run.state());
         self.check(held);
     }
 
     /// A manager applied an entry: the command at that position among all proposals, or none.
     pub(crate) fn oracle_applied(&mut self, host: usize, place: Option<u64>, outcome: Option<&ApplyOutcome>) {
         let Some(run) = self.process(host) else { return };
-        let state = run.state.clone();
+        let state = run.state().clone();
         let applied = state.applied();
         let found = state_machine_safety::AppliedEntry::of(&state, place);
         let index = applied.index;
+        if self.oracle.was_forgotten(index, applied.term) {
+            self.excused = true;
+            return;
+        }
         match state_machine_safety::check_applied(&mut self.oracle.applied_log, index, found) {
             Err(what) => return self.check(Err(what)),
             Ok(false) => return,
@@ -454,14 +466,14 @@ impl ClusterSimulation {
     pub(crate) fn oracle_planned(
         &mut self,
         host: usize,
-        key: PlannerKey,
+        key: ReconcileKey,
         now: Timestamp,
         plan: &ReconcilePlan,
     ) {
         let Some(run) = self.process(host) else { return };
-        let held = idempotent_plans::again_is_empty(&run.state, key, now, plan);
-        let held = held.and_then(|()| start_first::holds(&run.state, plan));
-        let left = no_needless_replacement::holds(&run.state, plan);
+        let held = idempotent_plans::again_is_empty(run.state(), key, now, plan);
+        let held = held.and_then(|()| start_first::holds(run.state(), plan));
+        let left = no_needless_replacement::holds(run.state(), plan);
         self.oracle.replaced += left.as_ref().copied().unwrap_or_default();
         self.check(held.and(left.map(drop)));
     }
@@ -470,7 +482,7 @@ impl ClusterSimulation {
     pub(crate) fn oracle_acknowledged(&mut self, client: usize, service: ServiceId) {
         let Some(promise) = self.clients[client].expected.get(&service).cloned() else { return };
         for host in 0..self.managers.len() {
-            let state = self.process(host).map(|run| &run.state);
+            let state = self.process(host).map(|run| run.state());
             let held = state.map_or(Ok(()), |state| acknowledged_writes::one(state, service, &promise));
             self.check(held);
         }
@@ -481,7 +493,7 @@ impl ClusterSimulation {
     /// A manager applied an entry: it must hold the acknowledged writes.
     pub(crate) fn oracle_check_acknowledged(&mut self, host: usize) {
         let Some(run) = self.process(host) else { return };
-        let held = self.clients.iter().try_for_each(|client| acknowledged_writes::all(&run.state, client));
+        let held = self.clients.iter().try_for_each(|client| acknowledged_writes::all(run.state(), client));
         self.check(held);
     }
 }

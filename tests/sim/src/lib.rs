@@ -7,12 +7,11 @@
 //! (`faults.rs` has the list): managers are wiped, replaced, removed, moved and demoted, and sometimes most
 //! or all of them are lost and the cluster begins another incarnation. Then faults stop, and the cluster must
 //! converge.
-//! wanted.
+//!
 //! It must never read a clock, start a thread or use an order that differs per process. Start reading at
 //! `event.rs` (what can happen) and [`ClusterSimulation`] (when it happens), then `manager.rs` and
 //! `worker.rs` (which execute the results of the pure crates), and `invariants.rs` with one file per
 //! invariant.
-//! executes the pure crates' answers), and `invariants.rs` with one file for each thing that must hold.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

@@ -21,26 +21,30 @@ mod recovery;
 mod regression;
 mod sessions;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use warren_consensus::{
-    Effect, Event as RaftEvent, MessageKind, PersistentState, RaftConfig, RaftMachine, RaftRole,
+    ConfState, Effect, Event as RaftEvent, MessageKind, PersistentState, RaftConfig, RaftMachine, RaftRole,
 };
 use warren_core::state::StateParts;
 use warren_core::{ClusterClock, State};
-use warren_log::{ConfState, LogStore, MemoryDisk, MemoryLog};
+use warren_log::{LogStore, MemoryDisk, MemoryLog};
+use warren_replica::{
+    KnownManager, MemberDirectory, OutcomeCache, PeerTable, ReconcileTrigger, Replica, ReplicaRole,
+    SnapshotSchedule, is_leader_lost,
+};
 use warren_types::{ManagerAddress, ManagerId, NodeName, Timestamp};
 
 use crate::event::{ManagerEvent, SimEvent};
 use crate::simulation::{ClusterSimulation, PlantedDefect};
-use addresses::AdvertisedAddresses;
 use contacts::ContactCollection;
 pub use joining::ManagerHello;
-use pending_writes::ManagerWrites;
 pub use pending_writes::WriteOrigin;
+use pending_writes::{ManagerWrites, Proposer};
 use planner::PlannerQueue;
-pub use planner::{PlannerKey, compute_plan};
+use reads::SimRead;
 pub use recovery::{SimBackup, StaleManager};
 use regression::InformedIndex;
 pub use regression::{DiskImage, RestoredMember};
@@ -48,8 +52,6 @@ use sessions::ManagerSessions;
 
 /// Raft's clock.
 const TICK: u64 = 50;
-/// A manager without contact with a leader for this long redirects its workers.
-const LEADERLESS_TIMEOUT: u64 = 2_000;
 
 /// A manager's machine.
 pub struct SimManager {
@@ -60,8 +62,8 @@ pub struct SimManager {
     pub name: NodeName,
     /// Its current address.
     pub address: ManagerAddress,
-    /// The addresses of managers when it joined.
-    bootstrap_peers: Vec<ManagerAddress>,
+    /// The managers when it joined.
+    bootstrap_peers: BTreeMap<u64, KnownManager>,
     pub disk: MemoryDisk,
     /// The index up to which the disk records the acknowledgements of others.
     informed_on_disk: u64,
@@ -86,45 +88,40 @@ pub struct SimManager {
 /// One run of the process.
 pub struct ManagerProcess {
     pub boot: u64,
-    machine: RaftMachine,
+    replica: Replica<Proposer, (), SimRead>,
     log: MemoryLog,
     informed: InformedIndex,
     accepts_loss: bool,
-    pub state: State,
-    /// Queued inputs of the raft machine, which it takes in one batch.
-    inbox: Vec<RaftEvent>,
     turn_planned: bool,
-    /// Effects that raft requested and that have not begun.
-    effects: VecDeque<Effect>,
     executing: bool,
     /// The jobs of the disk, in order.
     disk: VecDeque<disk::DiskJob>,
-    pub role: RaftStatus,
-    /// The membership as of the newest change that was emitted.
-    members: ConfState,
-    /// The addresses that other members advertised.
-    advertised: AdvertisedAddresses,
+    peers: PeerTable,
     /// The last contact with the leader.
     leader_contact_at: u64,
     clock: ClusterClock,
     writes: ManagerWrites,
+    outcomes: OutcomeCache<u64>,
     pub sessions: ManagerSessions,
     contacts: ContactCollection,
     planning: PlannerQueue,
-    /// Reads that wait for raft, each with the newest acknowledged entry at its request.
-    reads: BTreeMap<u64, u64>,
-    /// Index of the newest snapshot that was begun or installed.
-    snapshot: u64,
+    trigger: ReconcileTrigger,
+    snapshots: SnapshotSchedule,
 }
 
-/// The raft role that its machine last reported.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct RaftStatus {
-    pub term: u64,
-    pub is_leader: bool,
-    pub leader: Option<u64>,
-    /// It leads and has applied an entry of its own term.
-    pub may_plan: bool,
+impl ManagerProcess {
+    pub fn state(&self) -> &State {
+        self.replica.state()
+    }
+
+    pub fn role(&self) -> ReplicaRole {
+        self.replica.role()
+    }
+
+    /// The newest membership that is known to be committed.
+    pub fn members(&self) -> &ConfState {
+        self.replica.members()
+    }
 }
 
 impl SimManager {
@@ -135,7 +132,7 @@ impl SimManager {
             key,
             name: addresses::name(host, 0),
             address: addresses::address(host, 0),
-            bootstrap_peers: Vec::new(),
+            bootstrap_peers: BTreeMap::new(),
             disk: MemoryDisk::new(),
             informed_on_disk: 0,
             accepts_loss: false,
@@ -188,37 +185,36 @@ impl ClusterSimulation {
         let keep_entries = disk::KEEP_ENTRIES;
         let config =
             RaftConfig { keep_entries, accept_data_loss: accepts_loss, ..RaftConfig::new(manager.id, seed) };
-        let (machine, effects) = RaftMachine::new(config, restored).expect("what was stored is consistent");
-        let (mut clock, members) = (ClusterClock::default(), machine.members().clone());
+        let machine = RaftMachine::new(config, restored).expect("what was stored is consistent");
+        let mut clock = ClusterClock::default();
         clock.observe(state.clock(), elapsed);
+        let mut peers = PeerTable::new(manager.id, manager.address.clone());
+        peers.add_bootstrap_peers(manager.bootstrap_peers.clone());
+        peers.update(MemberDirectory::of(&state));
         manager.run = Some(ManagerProcess {
             boot,
-            machine,
+            outcomes: OutcomeCache::starting_after(state.applied().index),
+            replica: Replica::new(manager.id, machine, state),
             log,
             informed: InformedIndex::restored(manager.informed_on_disk),
             accepts_loss,
-            state,
-            inbox: Vec::new(),
             turn_planned: false,
-            effects: VecDeque::new(),
             executing: false,
             disk: VecDeque::new(),
-            role: RaftStatus::default(),
-            members,
-            advertised: AdvertisedAddresses::default(),
+            peers,
             leader_contact_at: now,
             clock,
             writes: ManagerWrites::default(),
             sessions: ManagerSessions::default(),
             contacts: ContactCollection::default(),
             planning: PlannerQueue::default(),
-            reads: BTreeMap::new(),
-            snapshot,
+            trigger: ReconcileTrigger::default(),
+            snapshots: SnapshotSchedule::new(disk::THRESHOLDS, 0),
         });
         let first = self.rng.between(1, TICK);
         self.at_manager(host, first, ManagerEvent::Tick);
         self.at_manager(host, first, ManagerEvent::EverySecond);
-        self.execute(host, effects);
+        self.turn(host);
         self.oracle_restored(host);
     }
 
@@ -242,8 +238,10 @@ impl ClusterSimulation {
 
     /// The leader of the newest term, if it knows that it leads.
     pub(crate) fn leader(&self) -> Option<usize> {
-        let leads = |host: &usize| self.process(*host).is_some_and(|run| run.role.may_plan);
-        (0..self.managers.len()).filter(leads).max_by_key(|host| self.process(*host).map(|run| run.role.term))
+        let leads = |host: &usize| self.process(*host).is_some_and(|run| run.role().can_plan);
+        (0..self.managers.len())
+            .filter(leads)
+            .max_by_key(|host| self.process(*host).map(|run| run.role().term))
     }
 
     pub(crate) fn process(&self, host: usize) -> Option<&ManagerProcess> {
@@ -268,8 +266,10 @@ impl ClusterSimulation {
                 self.raft(host, RaftEvent::SnapshotSent { to, delivered });
             }
             ManagerEvent::Unreachable { to } => self.raft(host, RaftEvent::PeerUnreachable { to }),
-            ManagerEvent::Plan(key) => self.plan(host, key),
-            ManagerEvent::Propose { key, term, command } => self.propose_planned(host, key, term, *command),
+            ManagerEvent::Plan => self.plan_due(host),
+            ManagerEvent::ContactsTimeout => self.evaluate_contacts(host),
+            ManagerEvent::Propose { key, command } => self.propose(host, Proposer::Planner(key), *command),
+            ManagerEvent::RetryWrite { id, reason } => self.retry_write(host, id, *reason),
             ManagerEvent::Request { who, command, deadline } => self.submit(host, who, *command, deadline),
             ManagerEvent::Join { from, wiped, word } => self.handle_join(host, from, wiped, &word),
             ManagerEvent::Peer { from, from_boot, message } => {
@@ -281,40 +281,37 @@ impl ClusterSimulation {
     /// The receiver has failed. A client notices that its connection was closed.
     fn drop_event(&mut self, host: usize, what: ManagerEvent) {
         if let ManagerEvent::Request { who, .. } = what {
-            self.answer(host, who, Err(crate::event::WriteFailure::Indeterminate));
+            self.answer_closed(host, who);
         }
     }
 
     fn tick(&mut self, host: usize) {
         self.at_manager(host, TICK, ManagerEvent::Tick);
         self.raft(host, RaftEvent::Tick);
-        let now = self.now;
-        let Some(run) = &mut self.managers[host].run else { return };
-        if run.role.is_leader {
-            run.leader_contact_at = now;
-        } else if now - run.leader_contact_at > LEADERLESS_TIMEOUT {
+        if self.is_leader_lost(host) {
             self.redirect_workers(host);
         }
+    }
+
+    /// Whether the manager has no contact with a leader.
+    fn is_leader_lost(&self, host: usize) -> bool {
+        let Some(run) = self.process(host) else { return true };
+        let is_sole = run.role().is_sole_leader(run.members(), self.managers[host].id);
+        !is_sole && is_leader_lost(Duration::from_millis(self.now - run.leader_contact_at))
     }
 
     pub(crate) fn deliver_raft(&mut self, message: warren_consensus::Message, received: u64) {
         let Some(host) = self.host_of(message.to) else { return };
         let from = self.host_of(message.from);
-        let now = self.now;
         if !self.accepts_member(host, message.from) {
             return;
         }
-        let Some(run) = &mut self.managers[host].run else {
+        if self.managers[host].run.is_none() {
             // No process listens at that address.
             if let Some(from) = from.filter(|_| self.rng.one_in(4)) {
                 self.at_manager(from, 5, ManagerEvent::Unreachable { to: message.to });
             }
             return;
-        };
-        if matches!(message.kind, MessageKind::Append | MessageKind::Heartbeat)
-            && message.term >= run.role.term
-        {
-            run.leader_contact_at = now;
         }
         self.receive_informed(host, received);
         if message.kind == MessageKind::VoteResponse && !message.reject {
@@ -323,11 +320,21 @@ impl ClusterSimulation {
         self.raft(host, RaftEvent::MessageReceived(message));
     }
 
-    /// Queues an input for the machine, handled now or at the driver's next turn.
+    /// Queues an event for raft, handled now or at the driver's next turn.
     pub(crate) fn raft(&mut self, host: usize, event: RaftEvent) {
+        let now = self.now;
+        let Some(run) = &mut self.managers[host].run else { return };
+        run.replica.add_event(event);
+        if run.replica.take_leader_contact() {
+            run.leader_contact_at = now;
+        }
+        self.wake_driver(host);
+    }
+
+    /// The driver takes its turn now or a little later.
+    pub(crate) fn wake_driver(&mut self, host: usize) {
         let waits = self.rng.one_in(4);
         let Some(run) = &mut self.managers[host].run else { return };
-        run.inbox.push(event);
         if run.executing || run.turn_planned {
             return;
         }
@@ -339,39 +346,46 @@ impl ClusterSimulation {
         self.turn(host);
     }
 
-    /// The driver's turn: the machine takes all queued inputs, and its effects are executed.
+    /// The driver's turn: the replica takes all queued events, its effects are executed, and its output is published.
+    /// Events that arise meanwhile follow.
     fn turn(&mut self, host: usize) {
-        loop {
-            let Some(run) = &mut self.managers[host].run else { return };
-            run.turn_planned = false;
-            let waiting = std::mem::take(&mut run.inbox);
-            if waiting.is_empty() {
-                return;
-            }
-            run.informed.take();
-            let effects = run.machine.handle_all(waiting);
-            self.execute(host, effects);
-        }
-    }
-
-    /// Executes effects in order; effects that arise meanwhile follow.
-    fn execute(&mut self, host: usize, effects: Vec<Effect>) {
+        let (now, elapsed) = (self.now, self.elapsed());
         let Some(run) = &mut self.managers[host].run else { return };
-        run.effects.extend(effects);
+        run.turn_planned = false;
         if std::mem::replace(&mut run.executing, true) {
             return;
         }
-        while let Some(effect) = self.managers[host].run.as_mut().and_then(|run| run.effects.pop_front()) {
-            self.execute_one(host, effect);
+        loop {
+            let Some(run) = &mut self.managers[host].run else { return };
+            run.replica.start_read_round(elapsed, |read| read.has_left(now));
+            if run.replica.can_handle_events() {
+                run.informed.take();
+                run.replica.handle_events();
+            }
+            while let Some(effect) =
+                self.managers[host].run.as_mut().and_then(|run| run.replica.next_effect())
+            {
+                self.execute(host, effect);
+            }
+            self.publish(host);
+            let Some(run) = &mut self.managers[host].run else { return };
+            if run.replica.take_leader_contact() {
+                run.leader_contact_at = now;
+            }
+            if !run.replica.has_events() {
+                run.executing = false;
+                break;
+            }
         }
-        if let Some(run) = &mut self.managers[host].run {
-            run.executing = false;
-        }
+        self.maybe_snapshot(host);
     }
 
-    fn execute_one(&mut self, host: usize, effect: Effect) {
+    fn execute(&mut self, host: usize, effect: Effect) {
         match effect {
             Effect::Persist(persist) => {
+                if self.process(host).is_some_and(|run| run.replica.is_output_awaited()) {
+                    self.publish(host);
+                }
                 self.enqueue_job(host, disk::DiskJob::Write(persist, self.informed(host)))
             }
             Effect::Compact { snapshot, up_to } => {
@@ -379,20 +393,16 @@ impl ClusterSimulation {
             }
             Effect::Send(messages) => self.send_raft(host, messages),
             Effect::Apply(entries) => self.apply(host, entries),
-            Effect::RoleChanged { term, role, leader } => {
-                let Some(run) = &mut self.managers[host].run else { return };
-                let leads = role == RaftRole::Leader;
-                let may_plan = leads && run.role.may_plan && run.role.term == term;
-                run.role = RaftStatus { term, is_leader: leads, leader, may_plan };
-                if leads {
+            Effect::RoleChanged { term, role, .. } => {
+                if role == RaftRole::Leader {
                     self.oracle_elected(host, term);
                 }
             }
-            Effect::ProposalDropped { proposal, reason } => self.proposal_dropped(host, proposal, reason),
+            // The replica did all of it.
+            Effect::ProposalDropped { .. } | Effect::ReadReady { .. } => {}
             Effect::DurabilityChanged(durability) => self.set_durability(host, durability),
             Effect::Fatal(fatal) => self.check(Err(format!("no manager stops by itself: {fatal}"))),
-            Effect::MembersChanged { index, members } => self.update_members(host, index, members),
-            Effect::ReadReady { ctx, index } => self.finish_read(host, ctx, index),
+            Effect::MembersChanged { index, members } => self.oracle_members(host, index, members),
         }
     }
 
@@ -405,10 +415,5 @@ impl ClusterSimulation {
             Some(run) => run.clock.now(own, self.elapsed()),
             None => own,
         }
-    }
-
-    /// Maps worker numbers to node ids.
-    pub(crate) fn worker_keys(&self) -> BTreeSet<usize> {
-        (0..self.workers.len()).collect()
     }
 }

@@ -200,10 +200,6 @@ impl SimWorker {
 }
 
 impl ClusterSimulation {
-    pub(crate) fn worker_of(&self, node: NodeId) -> Option<usize> {
-        self.workers.iter().position(|worker| worker.id == node)
-    }
-
     pub(crate) fn agent_starts(&mut self, number: usize) {
         let (now, elapsed, since) =
             (self.wall_clock(self.workers[number].clock_off), self.elapsed(), self.now);

@@ -7,13 +7,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use warren_core::{ApplyOutcome, Command, CommandResponse, Refusal, State};
+use warren_core::{Command, CommandResponse, Refusal, State};
+use warren_replica::ProposeError;
 use warren_types::{
     Id, Placement, SealedData, SecretObject, SecretObjectId, SecretObjectKind, Service, ServiceId,
     ServiceMode, ServiceSpec, TaskSpec, Timestamp,
 };
 
-use crate::event::{ManagerEvent, SimEvent, WriteFailure, WriteResult};
+use crate::event::{ManagerEvent, SimEvent};
 use crate::manager::WriteOrigin;
 use crate::random::SimRng;
 use crate::simulation::{ClusterSimulation, PlantedDefect};
@@ -71,7 +72,10 @@ pub enum WriterReply {
     /// It was applied; the object as shown in the answer.
     Done(Option<ObjectAnswer>),
     Refused(Box<Refusal>),
-    Unanswered(WriteFailure),
+    /// It was not proposed.
+    NotProposed,
+    /// It may still be applied.
+    Indeterminate,
 }
 
 #[derive(Debug)]
@@ -275,14 +279,13 @@ impl ClusterSimulation {
         &mut self,
         host: usize,
         (writer, sending, object): (usize, u64, SharedObject),
-        answer: WriteResult,
+        answer: Result<CommandResponse, ProposeError>,
     ) {
-        let reply = match answer.map(|(_, outcome)| *outcome) {
-            Err(why) => WriterReply::Unanswered(why),
-            Ok(ApplyOutcome::Rejected(refusal)) => WriterReply::Refused(Box::new(refusal)),
-            Ok(ApplyOutcome::Applied { response: answer, .. } | ApplyOutcome::Unchanged { answer }) => {
-                WriterReply::Done(self.answer_of(host, object, &answer))
-            }
+        let reply = match answer {
+            Ok(answer) => WriterReply::Done(self.answer_of(host, object, &answer)),
+            Err(ProposeError::Rejected(refusal)) => WriterReply::Refused(Box::new(refusal)),
+            Err(ProposeError::Indeterminate(_)) => WriterReply::Indeterminate,
+            Err(_) => WriterReply::NotProposed,
         };
         let delay = self.rng.between(1, 5);
         self.after(delay, SimEvent::WriterReply { writer, sending, reply: Arc::new(reply) });
@@ -291,7 +294,7 @@ impl ClusterSimulation {
     /// What a manager shows of an object in the answer to a write.
     fn answer_of(&self, host: usize, object: SharedObject, answer: &CommandResponse) -> Option<ObjectAnswer> {
         let own = ObjectAnswer::by(answer);
-        let newest = self.process(host).and_then(|run| object.answer_in(&run.state));
+        let newest = self.process(host).and_then(|run| object.answer_in(run.state()));
         match self.defect {
             Some(PlantedDefect::AnswerFromNewestState) => newest,
             Some(PlantedDefect::AnswerWithNewestVersion) => {
@@ -306,8 +309,8 @@ impl ClusterSimulation {
         let Some(call) = me.call.filter(|_| me.sent.0 == sending) else { return };
         match reply {
             // Expired after its deadline; then it is repeated, or given up.
-            WriterReply::Unanswered(WriteFailure::Indeterminate) => return,
-            WriterReply::Unanswered(WriteFailure::NotProposed) => return me.sent.1 = now,
+            WriterReply::Indeterminate => return,
+            WriterReply::NotProposed => return me.sent.1 = now,
             WriterReply::Refused(refusal) => me.refused(call, refusal),
             WriterReply::Done(shown) if call.verb == WriteKind::Remove => {
                 me.own_versions.remove(&call.object);

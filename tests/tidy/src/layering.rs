@@ -25,7 +25,8 @@ impl WorkspaceCrate {
 }
 
 /// Pure crates: no input but arguments, no output but results.
-pub const PURE: [&str; 4] = ["warren-types", "warren-core", "warren-consensus", "warren-task"];
+pub const PURE: [&str; 5] =
+    ["warren-types", "warren-core", "warren-consensus", "warren-replica", "warren-task"];
 
 /// External dependencies that pure crates may use: data structures, errors, serialization of types, and
 /// strategies for property tests.
@@ -46,7 +47,8 @@ const PURE_MAY_USE: [&str; 10] = [
 const CONSENSUS_MAY_USE: [&str; 2] = ["raft", "slog"];
 
 /// Managers and workers never link each other's crates: they communicate over the wire only.
-const MANAGER_SIDE: [&str; 4] = ["warren-manager", "warren-core", "warren-consensus", "warren-log"];
+const MANAGER_SIDE: [&str; 5] =
+    ["warren-manager", "warren-core", "warren-consensus", "warren-replica", "warren-log"];
 const WORKER_SIDE: [&str; 8] = [
     "warren-worker",
     "warren-task",

@@ -5,8 +5,13 @@ use toml::Table;
 use crate::source::{LinePart, SourceFile, lines};
 
 /// The directories of the pure crates.
-const DIRECTORIES: [&str; 4] =
-    ["pkg/types/src/", "manager/core/src/", "manager/consensus/src/", "worker/core/src/"];
+const DIRECTORIES: [&str; 5] = [
+    "pkg/types/src/",
+    "manager/core/src/",
+    "manager/consensus/src/",
+    "manager/replica/src/",
+    "worker/core/src/",
+];
 
 /// Parts of the standard library that access the machine, the clock or randomness.
 const IMPURE: [&str; 14] = [

@@ -1,13 +1,38 @@
 //! Which reports of a worker are replicated, and which are only progress to show.
 
-use warren_types::{DesiredTaskState, Task, TaskReport, TaskState, TaskStatus};
+use warren_types::{DesiredTaskState, NodeId, Task, TaskReport, TaskState, TaskStatus};
 
 use crate::state::State;
+
+/// What a manager does with a report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReportUse {
+    /// It is replicated, and confirmed after that.
+    Store,
+    /// It is progress, which stays in memory.
+    Keep,
+    /// It contains nothing new, or is about a task that is not on the node.
+    Ignore,
+}
+
+/// What to do with a report of `node`.
+pub fn report_use(state: &State, node: &NodeId, report: &TaskReport) -> ReportUse {
+    let Some(task) = state.task(&report.task).filter(|task| task.node == Some(*node)) else {
+        return ReportUse::Ignore;
+    };
+    let pins = report.image.is_some() && !is_pinned(state, task);
+    match is_duplicate(&task.observed, report) {
+        _ if pins => ReportUse::Store,
+        true => ReportUse::Ignore,
+        false if must_replicate(task, report) => ReportUse::Store,
+        false => ReportUse::Keep,
+    }
+}
 
 /// Whether `report` changes what must survive a failover: whether the task runs, is healthy, receives
 /// traffic, is terminal or removed, and for a standby task, whether it is ready. The other states from
 /// ASSIGNED to RUNNING and the waits between attempts are not worth a write each.
-pub fn must_replicate(task: &Task, report: &TaskReport) -> bool {
+fn must_replicate(task: &Task, report: &TaskReport) -> bool {
     let stored = &task.observed;
     let runs = |state: TaskState| state == TaskState::Running;
     // In a restored cluster the desired state can be `Ready` for a task that its worker has already tried to
@@ -25,7 +50,7 @@ pub fn must_replicate(task: &Task, report: &TaskReport) -> bool {
 }
 
 /// Whether `report` contains only what is stored already.
-pub fn is_duplicate(stored: &TaskStatus, report: &TaskReport) -> bool {
+fn is_duplicate(stored: &TaskStatus, report: &TaskReport) -> bool {
     let order = |attempt: u32, state: TaskState, removed: bool| (removed, attempt, state);
     let have = order(stored.attempt, stored.state, stored.removed);
     let sent = order(report.attempt, report.state, report.removed);
@@ -38,7 +63,7 @@ pub fn is_duplicate(stored: &TaskStatus, report: &TaskReport) -> bool {
 
 /// Whether the image digest of the task's revision is pinned. Until it is, all tasks wait for the first
 /// worker that resolves it.
-pub fn is_pinned(state: &State, task: &Task) -> bool {
+pub(super) fn is_pinned(state: &State, task: &Task) -> bool {
     let service = state.service(&task.id.service);
     service.is_some_and(|service| service.pins.contains_key(&task.revision.number))
 }

@@ -16,6 +16,12 @@ pub fn was_removed(state: &State, node: &NodeId, has: AssignmentVersion) -> bool
     state.node_removed_at(node).is_some_and(seen_before)
 }
 
+/// Whether `session`, which `state` contained once, is still the session of the node. It is not if a newer one was
+/// opened, or if the node was removed, also if it joined again since.
+pub fn is_newest(state: &State, node: &NodeId, session: u64) -> bool {
+    state.node(node).is_some_and(|node| node.session == session)
+}
+
 /// Whether `state` contains everything that a node with this version has seen.
 pub fn contains_version(state: &State, has: AssignmentVersion) -> bool {
     let incarnation = state.cluster().map_or(0, |cluster| cluster.incarnation);

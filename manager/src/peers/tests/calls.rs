@@ -1,7 +1,7 @@
 //! Forwarded writes, and the other calls.
 
 use tokio::task::JoinSet;
-use warren_core::{AppliedIndex, ApplyOutcome, CommandResponse};
+use warren_core::{AppliedIndex, CommandResponse};
 use warren_proto::v1;
 use warren_types::{Id, ServiceId};
 
@@ -20,9 +20,8 @@ async fn drive(mut node: TestManager, from: u64) -> TestManager {
         tokio::time::timeout(Duration::from_secs(1), node.inbox.proposals.recv()).await
     {
         index += 1;
-        let (place, outcome) =
-            (AppliedIndex { term: 1, index }, ApplyOutcome::Unchanged { answer: CommandResponse::Done });
-        reply.send(Ok(AppliedWrite { position: place, outcome })).unwrap();
+        let (position, result) = (AppliedIndex { term: 1, index }, Ok(CommandResponse::Done));
+        reply.send(Ok(AppliedWrite { position, result })).unwrap();
     }
     node
 }

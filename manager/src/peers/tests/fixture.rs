@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use tokio::runtime::Runtime;
 use tonic::transport::Server;
 use warren_control::SystemClock;
-use warren_core::{ApplyOutcome, FEATURE_LEVEL};
+use warren_core::{ApplyOutcome, FEATURE_LEVEL, State};
 use warren_proto::v1;
 use warren_proto::v1::peers_server::PeersServer;
 use warren_security::{

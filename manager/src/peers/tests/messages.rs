@@ -3,6 +3,8 @@
 use std::net::TcpListener;
 use std::time::Instant;
 
+use warren_core::State;
+
 use super::super::*;
 use super::fixture::{PeersFixture, all_connected, id, message, until};
 use super::proxy::TestProxy;

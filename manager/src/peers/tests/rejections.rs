@@ -3,7 +3,7 @@
 use tokio_stream::StreamExt;
 use tonic::{Code, Status};
 use warren_consensus::Message;
-use warren_core::AppliedIndex;
+use warren_core::{AppliedIndex, State};
 use warren_proto::Problem;
 use warren_proto::status::INCARNATION_SUPERSEDED;
 use warren_proto::v1;
@@ -106,7 +106,7 @@ async fn removed_manager_is_told_and_stops() {
     assert_eq!(end, RemovalReason::Removed);
     assert_eq!(nodes[0].peers.others(), [2]);
     let problem = converse(&world, &nodes[0], 3, 3, Vec::new()).await;
-    assert_eq!(problem.reason, member_directory::MEMBER_REMOVED);
+    assert_eq!(problem.reason, rejection::MEMBER_REMOVED);
     // The second manager has not applied it and has no leader: it cannot tell.
     until("the second one to be as ever", || nodes[2].peers.client(2).is_some()).await;
 }
@@ -152,7 +152,7 @@ async fn calls_of_non_member_are_rejected() {
     assert_eq!(call(5).await, Err("MEMBER_UNKNOWN".to_owned()));
     nodes[0].publish(1, without(&world, 2));
     until("the removal", || nodes[0].peers.others().is_empty()).await;
-    assert_eq!(call(2).await, Err(member_directory::MEMBER_REMOVED.to_owned()));
+    assert_eq!(call(2).await, Err(rejection::MEMBER_REMOVED.to_owned()));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -186,7 +186,7 @@ async fn snapshot_of_non_member_is_rejected() {
     until("the next life", || nodes[0].peers.others().is_empty()).await;
     let refused = install(2, 1, snapshot(2, 1, 9), 5).await.unwrap_err();
     assert_eq!(
-        (Problem::from(&refused).reason.as_str(), member_directory::superseding_incarnation(&refused, 1)),
+        (Problem::from(&refused).reason.as_str(), rejection::superseding_incarnation(&refused, 1)),
         (INCARNATION_SUPERSEDED, Some(2))
     );
     assert!(nodes[0].files.received.lock().unwrap().is_empty());
@@ -357,7 +357,7 @@ async fn departed_manager_is_always_rejected() {
     // A manager without a leader may have been removed itself, and says so.
     refused("NO_LEADER").await;
     node.publish(1, state);
-    refused(member_directory::MEMBER_REMOVED).await;
+    refused(rejection::MEMBER_REMOVED).await;
     assert!(node.peers.shared.removal.borrow().is_none(), "its word of a later life counts for nothing");
     assert_eq!(node.peers.others(), [3]);
 }

@@ -17,7 +17,7 @@ use super::*;
 use crate::raft::sealing;
 use crate::raft::snapshot::{SnapshotFiles, SnapshotThresholds};
 use crate::store::NoTransport;
-use crate::store::Store;
+use crate::store::{IndeterminateReason, ReplicaRole, Store};
 
 const NODE: NodeId = NodeId(Id(7));
 /// The snapshotter and the rig have one clone each while no snapshot is being written.

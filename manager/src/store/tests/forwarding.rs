@@ -162,8 +162,7 @@ async fn write_waits_for_leader() {
     let QueuedProposal { reply, .. } = world.inbox.proposals.recv().await.unwrap();
     reply.send(Err(ProposeError::NotLeader)).unwrap();
     let QueuedProposal { reply, .. } = world.inbox.proposals.recv().await.unwrap();
-    let outcome = ApplyOutcome::Unchanged { answer: CommandResponse::Done };
-    reply.send(Ok(AppliedWrite { position: position(12), outcome })).unwrap();
+    reply.send(Ok(AppliedWrite { position: position(12), result: Ok(CommandResponse::Done) })).unwrap();
     assert_eq!(waits.await.unwrap().unwrap(), CommandResponse::Done);
 }
 
@@ -224,13 +223,10 @@ async fn leader_returns_log_position() {
     for _ in 0..3 {
         replies.push(world.inbox.proposals.recv().await.unwrap().reply);
     }
-    let outcomes = [
-        ApplyOutcome::Rejected(Refusal::NoCluster),
-        ApplyOutcome::Unchanged { answer: CommandResponse::Done },
-    ];
+    let results = [Err(Refusal::NoCluster), Ok(CommandResponse::Done)];
     let late = replies.pop();
-    for (reply, (index, outcome)) in replies.into_iter().zip((11..).zip(outcomes)) {
-        reply.send(Ok(AppliedWrite { position: position(index), outcome })).unwrap();
+    for (reply, (index, result)) in replies.into_iter().zip((11..).zip(results)) {
+        reply.send(Ok(AppliedWrite { position: position(index), result })).unwrap();
     }
     let said = asked.await.unwrap();
     assert!(

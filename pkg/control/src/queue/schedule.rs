@@ -6,7 +6,7 @@ use super::WorkQueueFull;
 
 /// Keys that wait for their time `T` and keys that run. A key is in one of the two, once.
 #[derive(Debug)]
-pub(super) struct KeySchedule<K, T> {
+pub struct KeySchedule<K, T> {
     capacity: usize,
     waiting: BTreeMap<K, T>,
     /// The same pairs as `waiting`, by time.
@@ -16,12 +16,13 @@ pub(super) struct KeySchedule<K, T> {
 }
 
 impl<K: Ord + Clone, T: Ord + Copy> KeySchedule<K, T> {
-    pub(super) fn new(capacity: usize) -> Self {
+    /// An empty schedule for at most `capacity` keys.
+    pub fn new(capacity: usize) -> Self {
         Self { capacity, waiting: BTreeMap::new(), order: BTreeSet::new(), running: BTreeMap::new() }
     }
 
     /// Schedules a run at `due`, or after the current run of the key. A scheduled key keeps the earlier time.
-    pub(super) fn wake_at(&mut self, key: K, due: T) -> Result<(), WorkQueueFull> {
+    pub fn wake_at(&mut self, key: K, due: T) -> Result<(), WorkQueueFull> {
         if let Some(again) = self.running.get_mut(&key) {
             *again = Some(again.map_or(due, |already| already.min(due)));
             return Ok(());
@@ -34,7 +35,7 @@ impl<K: Ord + Clone, T: Ord + Copy> KeySchedule<K, T> {
     }
 
     /// Takes the key with the earliest due time, if one is due at `now`. It runs until [`KeySchedule::finish`].
-    pub(super) fn take_due(&mut self, now: T) -> Option<K> {
+    pub fn take_due(&mut self, now: T) -> Option<K> {
         if self.next_due()? > now {
             return None;
         }
@@ -45,7 +46,7 @@ impl<K: Ord + Clone, T: Ord + Copy> KeySchedule<K, T> {
     }
 
     /// Ends the run of a key; it waits again if it was scheduled meanwhile, or is to run `again`.
-    pub(super) fn finish(&mut self, key: &K, again: Option<T>) {
+    pub fn finish(&mut self, key: &K, again: Option<T>) {
         let woken = self.running.remove(key).flatten();
         let due = match (woken, again) {
             (Some(woken), Some(again)) => Some(woken.min(again)),
@@ -57,13 +58,18 @@ impl<K: Ord + Clone, T: Ord + Copy> KeySchedule<K, T> {
     }
 
     /// Due time of the next key.
-    pub(super) fn next_due(&self) -> Option<T> {
+    pub fn next_due(&self) -> Option<T> {
         self.order.first().map(|(due, _)| *due)
     }
 
     /// Number of waiting and running keys.
-    pub(super) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.waiting.len() + self.running.len()
+    }
+
+    /// Whether no key waits or runs.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 
     fn wait(&mut self, key: K, due: T) {

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use warren_core::{State, rollout};
+use warren_replica::ReconcileKey;
 use warren_types::{Availability, Member, Node, NodeStatus, ServiceId, Task, TaskId};
 
 use crate::client::SimClient;
-use crate::manager::{PlannerKey, SimManager, compute_plan};
+use crate::manager::SimManager;
 use crate::simulation::ClusterSimulation;
 use crate::worker::TaskOnMachine;
 
@@ -14,9 +15,9 @@ pub fn holds(world: &ClusterSimulation) -> Result<(), String> {
     let leader = world.leader().ok_or("no manager leads")?;
     let run = world.process(leader).ok_or("no manager leads")?;
     for host in 0..world.managers.len() {
-        let applied = world.process(host).map(|run| run.state.applied());
-        if applied != Some(run.state.applied()) {
-            return Err(format!("manager {host} has applied {applied:?}, not {:?}", run.state.applied()));
+        let applied = world.process(host).map(|run| run.state().applied());
+        if applied != Some(run.state().applied()) {
+            return Err(format!("manager {host} has applied {applied:?}, not {:?}", run.state().applied()));
         }
     }
     all_members_vote(world)?;
@@ -24,13 +25,14 @@ pub fn holds(world: &ClusterSimulation) -> Result<(), String> {
         return Err("a request is in flight".into());
     }
     let as_it_was = |node: &Arc<Node>| node.availability == Availability::Active && node.labels.is_empty();
-    if let Some(node) = run.state.nodes().find(|node| node.status != NodeStatus::Ready || !as_it_was(node)) {
+    if let Some(node) = run.state().nodes().find(|node| node.status != NodeStatus::Ready || !as_it_was(node))
+    {
         return Err(format!("{node:?} is not ready"));
     }
-    workers_know_the_managers(world, &run.state)?;
-    services(world, &run.state)?;
-    nothing_to_plan(world, leader, &run.state)?;
-    machines(world, &run.state)
+    workers_know_the_managers(world, run.state())?;
+    services(world, run.state())?;
+    nothing_to_plan(world, leader, run.state())?;
+    machines(world, run.state())
 }
 
 fn all_members_vote(world: &ClusterSimulation) -> Result<(), String> {
@@ -96,10 +98,10 @@ fn nothing_to_plan(world: &ClusterSimulation, leader: usize, state: &State) -> R
     let now = world.wall_time(leader);
     let services = state.services().map(|service| service.id);
     let keys = services
-        .flat_map(|id| [PlannerKey::Replicas(id), PlannerKey::Reap(id)])
-        .chain([PlannerKey::Schedule]);
+        .flat_map(|id| [ReconcileKey::Service(id), ReconcileKey::Reap(id)])
+        .chain([ReconcileKey::Schedule]);
     for key in keys {
-        let plan = compute_plan(state, key, now);
+        let plan = key.plan(state, now).unwrap_or_default();
         if !plan.is_empty() {
             return Err(format!("{key:?} still plans {plan:?}"));
         }

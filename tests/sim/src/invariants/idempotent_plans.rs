@@ -1,17 +1,16 @@
 //! Planning again after a plan was applied gives an empty plan.
 
 use warren_core::{ReconcilePlan, State};
+use warren_replica::ReconcileKey;
 use warren_types::{DesiredTaskState, Task, TaskState, Timestamp};
-
-use crate::manager::{PlannerKey, compute_plan};
 
 pub fn again_is_empty(
     state: &State,
-    key: PlannerKey,
+    key: ReconcileKey,
     now: Timestamp,
     plan: &ReconcilePlan,
 ) -> Result<(), String> {
-    if plan.is_empty() || key == PlannerKey::Liveness {
+    if plan.is_empty() || key == ReconcileKey::Liveness {
         return Ok(());
     }
     // The task already runs as it was ordered in a lost part of the last incarnation: each plan shows the
@@ -26,7 +25,7 @@ pub fn again_is_empty(
     for (index, command) in (applied.index + 1..).zip(&plan.commands) {
         after.apply(applied.term, index, command);
     }
-    let again = compute_plan(&after, key, now);
+    let again = key.plan(&after, now).unwrap_or_default();
     if again.is_empty() {
         return Ok(());
     }

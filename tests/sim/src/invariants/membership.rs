@@ -19,7 +19,7 @@ pub fn may_change(world: &ClusterSimulation, host: usize, change: &MemberChange)
         match *step {
             MemberStep::Voter(id) => {
                 after.insert(id);
-                let (has, desired) = (world.last_entry(id), run.state.applied().index);
+                let (has, desired) = (world.last_entry(id), run.state().applied().index);
                 if has.is_some_and(|has| has + NEAR < desired) {
                     return Err(format!("only members that caught up vote: {id} has {has:?} of {desired}"));
                 }
@@ -28,7 +28,7 @@ pub fn may_change(world: &ClusterSimulation, host: usize, change: &MemberChange)
         }
     }
     // The last member that can lead promotes another one before it leaves.
-    let own = run.state.member(world.managers[host].id);
+    let own = run.state().member(world.managers[host].id);
     let goes = own.is_none_or(|own| own.removing || own.desired_suffrage == Suffrage::Learner);
     let hands_over = after.len() == 2 && goes;
     if after.len().is_multiple_of(2) && after != before && !hands_over {

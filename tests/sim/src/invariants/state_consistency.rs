@@ -14,7 +14,7 @@ pub fn holds(state: &State, before: &State) -> Result<(), String> {
 pub fn at_the_end(world: &ClusterSimulation) -> Result<(), String> {
     for host in 0..world.managers.len() {
         if let Some(run) = world.process(host) {
-            run.state.check().map_err(|broken| broken.to_string())?;
+            run.state().check().map_err(|broken| broken.to_string())?;
         }
     }
     Ok(())

@@ -41,6 +41,12 @@ impl AppliedLog {
         self.entries.len() as u64
     }
 
+    /// The term of the entry at an index, if one was applied there.
+    pub fn term_at(&self, index: u64) -> Option<u64> {
+        let place = usize::try_from(index.checked_sub(self.base.0 + 1)?).ok()?;
+        self.entries.get(place).map(|first| first.term)
+    }
+
     /// Index and term of each entry, in order.
     pub fn positions(&self) -> impl Iterator<Item = (u64, u64)> {
         (self.base.0 + 1..).zip(&self.entries).map(|(index, chosen)| (index, chosen.term))

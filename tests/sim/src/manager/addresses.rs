@@ -1,19 +1,15 @@
-//! Addresses of members: from the state, until a member advertised a newer one itself. Members that were
-//! removed are rejected and told so.
+//! Addresses of members, and which members are admitted, as the [`warren_replica::PeerTable`] of each manager decides.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::time::Duration;
 
+use warren_replica::{PeerCaller, PeerRejection};
 use warren_types::{ManagerAddress, NodeName};
 
 use super::SimManager;
 use crate::event::PeerMessage;
 use crate::network::SimHost;
 use crate::simulation::ClusterSimulation;
-
-/// The advertised addresses of members, each with the address in the state at that time: a later change of
-/// the state is newer.
-#[derive(Debug, Default)]
-pub struct AdvertisedAddresses(BTreeMap<u64, (Option<ManagerAddress>, ManagerAddress)>);
 
 /// The address of a machine after that many moves.
 pub fn address(host: usize, moved: u64) -> ManagerAddress {
@@ -25,67 +21,64 @@ pub fn name(host: usize, number: u64) -> NodeName {
     format!("manager-{host}-{number}").parse().expect("a valid name")
 }
 
+impl SimManager {
+    /// The identity that its certificate and its hello prove.
+    fn caller(&self) -> PeerCaller {
+        let cluster = self.run.as_ref().and_then(|run| run.state().cluster());
+        let incarnation = cluster.map_or(0, |cluster| cluster.incarnation);
+        PeerCaller { member_id: self.id, id: self.key, incarnation }
+    }
+}
+
 impl ClusterSimulation {
-    /// The address that the manager on `host` uses for a member.
-    fn address_of(&self, host: usize, id: u64) -> Option<ManagerAddress> {
-        let run = self.process(host)?;
-        let known = run.state.member(id).map(|member| member.address.clone());
-        let advertised_address = run.advertised.0.get(&id).filter(|(then, _)| *then == known);
-        advertised_address.map(|(_, address)| address.clone()).or(known)
-    }
-
-    /// The machine at that address, if it is that member.
+    /// The machine at one of the member's addresses whose certificate is that of the member.
     pub(crate) fn reachable_host(&self, host: usize, id: u64) -> Option<usize> {
-        let address = self.address_of(host, id)?;
-        let found = self.managers.iter().position(|manager| manager.address == address);
-        found.filter(|found| self.managers[*found].id == id)
+        let route = self.process(host)?.peers.route(id)?;
+        let at = |address: &ManagerAddress| {
+            let is_it = |it: &SimManager| it.address == *address && it.id == id && it.key == route.id;
+            self.managers.iter().position(is_it)
+        };
+        route.addresses.iter().find_map(at)
     }
 
-    /// A message of another member arrived: it is at the advertised address.
-    pub(super) fn learn_address(&mut self, host: usize, id: u64, address: ManagerAddress) {
-        let Some(run) = &mut self.managers[host].run else { return };
-        let known = run.state.member(id).map(|member| member.address.clone());
-        run.advertised.0.insert(id, (known, address));
-    }
-
-    /// Whether messages of a member are accepted here: it is a member, or too new to be known. A removed
-    /// member is told so by a manager that leads or has contact with a leader.
+    /// Whether messages of a member are accepted here. A removed member is told so by a manager that leads or has
+    /// contact with a leader.
     pub(super) fn accepts_member(&mut self, host: usize, id: u64) -> bool {
-        let sender = self.host_of(id);
-        let Some(run) = self.process(host) else { return true };
-        let is_new = id >= run.state.next_member_id();
-        // In a newly founded group no member has advertised an address.
-        let founded = run.state.members().next().is_some();
-        if is_new || !founded || run.state.member(id).is_some() {
-            if let Some(address) = sender.map(|sender| self.managers[sender].address.clone()) {
-                self.learn_address(host, id, address);
-            }
-            return true;
+        let Some(sender) = self.host_of(id) else {
+            return self.process(host).is_none_or(|run| !run.peers.members().was_removed(id));
+        };
+        let (caller, address) = (self.managers[sender].caller(), &self.managers[sender].address);
+        let now = self.now;
+        let address = self
+            .process(host)
+            .and_then(|run| (run.peers.reported_address(id) != Some(address)).then(|| address.clone()));
+        let Some(run) = &mut self.managers[host].run else { return true };
+        let role = run.replica.role();
+        let since = Duration::from_millis(now - run.leader_contact_at);
+        let led = role.has_leader_besides(id, since);
+        let admitted = match address {
+            Some(address) => run.peers.accept_connection(caller, address, led).map(drop),
+            None => run.peers.members().admit(caller, led),
+        };
+        if let Err(PeerRejection::Removed { member, .. }) = admitted
+            && role.may_report_removal(since)
+        {
+            self.send_peer(host, sender, PeerMessage::Removed { member });
         }
-        let leader_is_heard = run.role.is_leader || run.role.leader.is_some();
-        if let Some(sender) = sender.filter(|_| leader_is_heard) {
-            self.send_peer(host, sender, PeerMessage::Removed);
-        }
-        false
+        admitted.is_ok()
     }
 
-    /// Advertises id and address to all members with a known address. Before it has any state, it uses the
-    /// addresses from its join.
+    /// Advertises the member to all known members.
     pub(super) fn send_hello(&mut self, host: usize) {
         let Some(run) = self.process(host) else { return };
-        let SimManager { id, address, bootstrap_peers: introduced, .. } = &self.managers[host];
-        let known: Vec<u64> =
-            run.state.members().map(|other| other.member_id).filter(|it| it != id).collect();
+        let routes = run.peers.others().into_iter().filter_map(|id| run.peers.route(id));
         // Sent to the process now at that address, which checks it.
         let at =
-            |address: &ManagerAddress| self.managers.iter().position(|manager| manager.address == *address);
-        let others: Vec<usize> = match run.state.members().next() {
-            Some(_) => known.into_iter().filter_map(|other| at(&self.address_of(host, other)?)).collect(),
-            None => introduced.iter().filter_map(at).collect(),
-        };
-        let (id, address) = (*id, address.clone());
+            |address: ManagerAddress| self.managers.iter().position(|manager| manager.address == address);
+        let others: BTreeSet<usize> = routes.flat_map(|route| route.addresses).filter_map(at).collect();
+        let id = self.managers[host].id;
         for to in others.into_iter().filter(|to| *to != host) {
-            self.send_peer(host, to, PeerMessage::Hello { id, address: address.clone() });
+            self.send_peer(host, to, PeerMessage::Hello { id });
         }
     }
 

@@ -1,98 +1,66 @@
-//! Applies entries: the state changes, pending requests are answered, planners and workers are notified.
-
-use std::collections::BTreeSet;
+//! Applies entries, and tells planners, workers and callers what was published.
 
 use warren_consensus::{CommittedEntry, EntryKind, Event as RaftEvent};
-use warren_core::{AppliedIndex, ApplyOutcome, StateChange};
+use warren_core::StateChange;
+use warren_replica::{MemberDirectory, Publication, ReplicaOutput};
 
-use super::WriteOrigin;
 use crate::simulation::ClusterSimulation;
-
-/// The changes of a batch of entries, by their recipients.
-#[derive(Default)]
-struct AppliedChanges {
-    changes: Vec<StateChange>,
-    answers: Vec<(WriteOrigin, u64, ApplyOutcome)>,
-}
 
 impl ClusterSimulation {
     pub(super) fn apply(&mut self, host: usize, entries: Vec<CommittedEntry>) {
-        let Some(last) = entries.last().map(|committed| committed.entry.index) else { return };
-        let could_plan = self.process(host).is_some_and(|run| run.role.may_plan);
-        let mut applied_changes = AppliedChanges::default();
+        let Some(index) = entries.last().map(|committed| committed.entry.index) else { return };
         for committed in entries {
-            self.apply_one(host, committed, &mut applied_changes);
+            self.apply_one(host, &committed);
         }
-        self.raft(host, RaftEvent::Applied { index: last });
-        self.notify(host, applied_changes);
-        self.oracle_check_acknowledged(host);
-        if !could_plan && self.process(host).is_some_and(|run| run.role.may_plan) {
-            self.become_leader(host);
-        }
-        self.maybe_snapshot(host);
+        let Some(run) = &mut self.managers[host].run else { return };
+        run.replica.add_event(RaftEvent::Applied { index });
     }
 
-    fn apply_one(&mut self, host: usize, committed: CommittedEntry, applied_changes: &mut AppliedChanges) {
-        let (index, term) = (committed.entry.index, committed.entry.term);
+    fn apply_one(&mut self, host: usize, committed: &CommittedEntry) {
         let elapsed = self.elapsed();
         let Some(run) = &mut self.managers[host].run else { return };
-        run.role.may_plan |= run.role.is_leader && term == run.role.term;
-        let place = match committed.entry.kind {
-            EntryKind::Command => committed.entry.data.as_ref().try_into().map_or(0, u64::from_be_bytes),
-            EntryKind::Noop | EntryKind::Membership => {
-                run.state.advance_to(AppliedIndex { term, index });
-                return self.oracle_applied(host, None, None);
-            }
+        run.snapshots.record_applied(committed.entry.data.len());
+        let is_command = committed.entry.kind == EntryKind::Command;
+        let place =
+            is_command.then(|| committed.entry.data.as_ref().try_into().map_or(0, u64::from_be_bytes));
+        let command = place.map(|place| &self.commands[usize::try_from(place).unwrap_or(0)]);
+        let outcome = run.replica.apply(committed, command);
+        run.clock.observe(run.replica.state().clock(), elapsed);
+        self.oracle_applied(host, place, outcome.as_ref());
+    }
+
+    /// Publishes what the replica decided, then answers.
+    pub(super) fn publish(&mut self, host: usize) {
+        let Some(run) = &mut self.managers[host].run else { return };
+        let ReplicaOutput { publication, writes, changes: _, reads } = run.replica.take_output();
+        if let Some(publication) = publication {
+            self.published(host, publication);
+        }
+        for (proposer, written) in writes {
+            self.proposal_ended(host, proposer, written);
+        }
+        for read in reads {
+            self.finish_read(host, read);
+        }
+    }
+
+    fn published(&mut self, host: usize, publication: Publication) {
+        let Publication { batches, results, is_replaced } = publication;
+        let Some(run) = &mut self.managers[host].run else { return };
+        let (index, role) = (run.replica.applied().index, run.replica.role());
+        let known = match is_replaced {
+            true => run.outcomes.reset_after(index),
+            false => run.outcomes.add(index, results),
         };
-        let command = &self.commands[usize::try_from(place).unwrap_or(0)];
-        let outcome = run.state.apply(term, index, command);
-        run.clock.observe(run.state.clock(), elapsed);
-        if let ApplyOutcome::Applied { changes, .. } = &outcome {
-            applied_changes.changes.extend(changes);
+        let is_member =
+            |change: &&StateChange| matches!(change, StateChange::Member(_) | StateChange::Cluster);
+        if is_replaced || batches.iter().flat_map(|batch| batch.changes.iter()).any(|it| is_member(&it)) {
+            run.peers.update(MemberDirectory::of(run.replica.state()));
         }
-        let who = committed.proposal.and_then(|id| run.writes.take_proposed(id));
-        self.oracle_applied(host, Some(place), Some(&outcome));
-        if let Some(who) = who {
-            applied_changes.answers.push((who, index, outcome));
-        }
-    }
-
-    fn notify(&mut self, host: usize, applied_changes: AppliedChanges) {
-        self.wake(host, &applied_changes.changes);
-        for (who, index, outcome) in applied_changes.answers {
-            self.answer(host, who, Ok((index, Box::new(outcome))));
-        }
-        self.answer_applied(host);
-        if applied_changes.changes.iter().any(|change| matches!(change, StateChange::Member(_))) {
-            self.managers_changed(host);
-        }
-        if applied_changes.changes.iter().any(|change| matches!(change, StateChange::Node(_))) {
-            self.end_old_sessions(host);
-        }
-        self.open_sessions(host);
-        let nodes: BTreeSet<_> = applied_changes.changes.iter().filter_map(assigned_node).collect();
-        for node in nodes {
-            if let Some(worker) = self.worker_of(node) {
-                self.push_assignment(host, worker);
-            }
-        }
-    }
-
-    /// The state was replaced by a snapshot from the leader.
-    pub(super) fn snapshot_installed(&mut self, host: usize) {
-        self.answer_applied(host);
-        self.end_old_sessions(host);
-        self.managers_changed(host);
-        for worker in self.worker_keys() {
-            self.push_assignment(host, worker);
-        }
+        let changes = (!is_replaced).then(|| batches.iter().flat_map(|batch| batch.changes.iter()));
+        let woken = run.trigger.wake(&role, run.replica.state(), changes);
+        self.wake(host, woken);
+        self.answer_writes(host, known);
         self.oracle_check_acknowledged(host);
-    }
-}
-
-fn assigned_node(change: &StateChange) -> Option<warren_types::NodeId> {
-    match change {
-        StateChange::Assignment(node) => Some(*node),
-        _ => None,
     }
 }

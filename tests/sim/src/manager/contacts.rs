@@ -1,77 +1,98 @@
-//! Last contacts with workers: the leader asks every manager once a second, and before it starts any timeout.
+//! Last contacts with workers: the leader asks every manager in rounds. The replies contain the digests of states as
+//! well, which must not differ.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use warren_core::{Command, FEATURE_LEVEL, FailureDetector, ReconcilePlan};
+use warren_core::{Command, FEATURE_LEVEL, FailureDetector, StateDigest};
+use warren_replica::{ComparisonReport, ContactRound, DigestComparison, ReconcileKey, WakeUps};
 use warren_types::{ClusterId, Id, MemberId};
 
-use super::{WriteOrigin, joining};
+use super::planner::millis;
+use super::{Proposer, joining};
 use crate::event::{ManagerEvent, PeerMessage};
 use crate::simulation::ClusterSimulation;
 
-/// A new leader waits this long for managers to report their connected workers.
-const CONTACTS_DEADLINE: u64 = 1_000;
-/// Node liveness is evaluated at least this often.
-const LISTEN_TIME: Duration = Duration::from_secs(1);
 /// Seconds after which the leader enqueues every key again, in case a wake-up was lost.
 const SWEEP_EVERY: u64 = 5;
 
-/// What a leader knows of contacts.
+/// What a leader knows of contacts and states.
 #[derive(Debug, Default)]
 pub struct ContactCollection {
-    /// Managers that have not answered yet, and the deadline.
-    asked: BTreeSet<usize>,
-    until: u64,
-    /// When each manager answered since the last evaluation, and the age of each worker's last message.
-    received: BTreeMap<MemberId, (u64, Vec<(usize, u64)>)>,
+    /// The round in progress.
+    round: Option<ContactRound>,
     detector: FailureDetector,
+    digests: BTreeMap<MemberId, Vec<StateDigest>>,
+    comparison: DigestComparison,
 }
 
 impl ClusterSimulation {
-    /// A new leader asks every manager for its sessions, founds the cluster if there is none, and enqueues
-    /// everything.
-    pub(super) fn become_leader(&mut self, host: usize) {
-        let asked = self.request_contacts(host);
-        let until = self.now + CONTACTS_DEADLINE;
+    /// Asks every other manager for its contacts.
+    pub(super) fn request_contacts(&mut self, host: usize) {
+        let (own, elapsed) = (self.managers[host].id, self.elapsed());
         let Some(run) = &mut self.managers[host].run else { return };
-        let hearing = std::mem::take(&mut run.contacts.detector);
-        run.contacts = ContactCollection { asked, until, received: BTreeMap::new(), detector: hearing };
-        self.found_cluster(host);
-        self.restart_planning(host);
-    }
-
-    /// Asks every other manager for its contacts. Returns those managers.
-    fn request_contacts(&mut self, host: usize) -> BTreeSet<usize> {
-        let others = (0..self.managers.len()).filter(|other| *other != host && self.is_member(host, *other));
-        let others: BTreeSet<usize> = others.collect();
-        let term = self.process(host).map_or(0, |run| run.role.term);
-        for other in &others {
-            self.send_peer(host, *other, PeerMessage::ContactsRequest { term });
+        let term = run.replica.role().term;
+        let ContactCollection { round, detector, .. } = &mut run.contacts;
+        let begun =
+            round.insert(ContactRound::begin(detector, run.replica.state(), term, own, elapsed)).clone();
+        for member in begun.awaited() {
+            if let Some(other) = self.reachable_host(host, *member) {
+                self.send_peer(host, other, PeerMessage::ContactsRequest { term });
+            }
         }
-        others
+        self.at_manager(host, millis(begun.timeout()), ManagerEvent::ContactsTimeout);
+        self.evaluate_contacts(host);
     }
 
-    fn found_cluster(&mut self, host: usize) {
+    /// Evaluates the nodes, and compares the states, once the round is over.
+    pub(super) fn evaluate_contacts(&mut self, host: usize) {
+        let (own, now, elapsed, stamp) =
+            (self.managers[host].id, self.now, self.elapsed(), self.wall_time(host));
+        let ids: Vec<_> = self.workers.iter().map(|worker| worker.id).collect();
+        let Some(run) = &mut self.managers[host].run else { return };
+        let Some(round) = run.contacts.round.take_if(|round| round.is_over(elapsed)) else { return };
+        let (role, state) = (run.replica.role(), run.replica.state());
+        if !role.can_plan {
+            return self.finish_key(host, ReconcileKey::Liveness, None);
+        }
+        let ContactCollection { detector, digests, comparison, .. } = &mut run.contacts;
+        let local = run.sessions.ages(now);
+        let local =
+            local.map(|(worker, age)| (ids[worker], elapsed.saturating_sub(Duration::from_millis(age))));
+        let plan = round.plan(detector, state, role.term, elapsed, local, stamp);
+        let mut reported = std::mem::take(digests);
+        reported.insert(own, vec![state.digest()]);
+        let members: BTreeSet<MemberId> = state.members().map(|member| member.member_id).collect();
+        let reports = comparison.record_digests(&reported, Some(own), &members);
+        for (member, report) in reports {
+            if let ComparisonReport::Diverged(divergence) = report {
+                self.check(Err(format!("equal entries make equal states: member {member}: {divergence}")));
+            }
+        }
+        self.start_plan(host, ReconcileKey::Liveness, plan);
+    }
+
+    pub(super) fn found_cluster(&mut self, host: usize) {
         let at = self.wall_time(host);
         let Some(run) = self.process(host) else { return };
-        let founded = run.state.cluster().is_some();
-        let token = joining::token(&run.state);
-        let is_known = |id| run.state.node(id).is_some() || run.state.node_removed_at(id).is_some();
+        let founded = run.replica.state().cluster().is_some();
+        let token = joining::token(run.replica.state());
+        let is_known =
+            |id| run.replica.state().node(id).is_some() || run.replica.state().node_removed_at(id).is_some();
         let unknown: Vec<usize> =
             (0..self.workers.len()).filter(|worker| !is_known(&self.workers[*worker].id)).collect();
         if !founded {
             let ranges = vec!["10.210.0.0/16".parse().expect("a valid range")];
             let create =
                 Command::CreateCluster { id: ClusterId(Id(1)), ranges, feature_level: FEATURE_LEVEL, at };
-            self.propose(host, WriteOrigin::Nobody, create, u64::MAX);
+            self.propose(host, Proposer::Nobody, create);
         }
         if let Some(token) = token {
-            self.propose(host, WriteOrigin::Nobody, token, u64::MAX);
+            self.propose(host, Proposer::Nobody, token);
         }
         for worker in unknown {
             let register = self.workers[worker].registers(at);
-            self.propose(host, WriteOrigin::Nobody, register, u64::MAX);
+            self.propose(host, Proposer::Nobody, register);
         }
     }
 
@@ -84,12 +105,11 @@ impl ClusterSimulation {
         self.expire_writes(host);
         self.close_silent_sessions(host);
         let Some(run) = &self.managers[host].run else { return };
-        if run.role.may_plan {
-            self.request_contacts(host);
+        if run.role().can_plan {
+            let all = WakeUps::all(&run.role(), run.state());
             self.operator_cleanup(host);
-            self.wake_members(host);
             if (self.now / 1_000).is_multiple_of(SWEEP_EVERY) {
-                self.wake_all(host);
+                self.wake(host, all);
             }
         }
     }
@@ -103,52 +123,34 @@ impl ClusterSimulation {
     ) {
         match message {
             PeerMessage::Forward { request, command, deadline } => {
-                let from = WriteOrigin::Peer { host: from, boot: from_boot, request };
-                self.forward_write(host, from, *command, deadline);
+                self.forwarded_write(host, (from, from_boot), request, *command, deadline);
             }
             // A rejected member is told so.
-            PeerMessage::Hello { id, address } => {
-                if self.accepts_member(host, id) {
-                    self.learn_address(host, id, address);
-                }
-            }
-            PeerMessage::Removed => self.was_removed(host),
-            PeerMessage::Answer { request, answer } => self.leader_answered(host, request, answer),
+            PeerMessage::Hello { id } => drop(self.accepts_member(host, id)),
+            // A manager that lags may report the removal of an earlier member id of this machine.
+            PeerMessage::Removed { member } if member != self.managers[host].id => {}
+            PeerMessage::Removed { .. } => self.was_removed(host),
+            PeerMessage::Answer { request, position } => self.leader_answered(host, request, *position),
             PeerMessage::ContactsRequest { term } => {
                 let now = self.now;
                 let Some(run) = &self.managers[host].run else { return };
                 let heard = run.sessions.ages(now).collect();
-                self.send_peer(host, from, PeerMessage::Contacts { term, heard });
+                let digest = run.state().digest();
+                self.send_peer(host, from, PeerMessage::Contacts { term, heard, digest });
             }
-            PeerMessage::Contacts { term, heard } => {
-                let (now, member) = (self.now, self.managers[from].id);
+            PeerMessage::Contacts { term, heard, digest } => {
+                let member = self.managers[from].id;
+                let ids: Vec<_> = self.workers.iter().map(|worker| worker.id).collect();
+                let ages = heard.into_iter().map(|(worker, age)| (ids[worker], Duration::from_millis(age)));
                 let Some(run) = &mut self.managers[host].run else { return };
-                if run.role.is_leader && run.role.term == term {
-                    run.contacts.asked.remove(&from);
-                    run.contacts.received.insert(member, (now, heard));
+                if run.replica.role().term == term
+                    && let Some(round) = &mut run.contacts.round
+                {
+                    round.record(member, ages.collect());
+                    run.contacts.digests.insert(member, vec![digest]);
+                    self.evaluate_contacts(host);
                 }
             }
         }
-    }
-
-    /// Evaluates the nodes once every manager was asked.
-    pub(super) fn plan_liveness(&mut self, host: usize) -> ReconcilePlan {
-        let (now, elapsed, stamp) = (self.now, self.elapsed(), self.wall_time(host));
-        let ids: Vec<_> = self.workers.iter().map(|worker| worker.id).collect();
-        let Some(run) = &mut self.managers[host].run else { return ReconcilePlan::default() };
-        let recheck_after = Some(LISTEN_TIME);
-        if !run.contacts.asked.is_empty() && now < run.contacts.until {
-            return ReconcilePlan { commands: Vec::new(), recheck_after: Some(Duration::from_millis(50)) };
-        }
-        let ago = |millis| Duration::from_millis(millis);
-        let here: Vec<_> = run.sessions.ages(now).collect();
-        let here = here.into_iter().map(|(worker, age)| (ids[worker], elapsed.saturating_sub(ago(age))));
-        let reported = std::mem::take(&mut run.contacts.received).into_iter().map(|(member, (at, heard))| {
-            let ages = heard.into_iter().map(|(worker, age)| (ids[worker], ago(age + now - at)));
-            (member, ages.collect())
-        });
-        let (term, reported) = (run.role.term, reported.collect());
-        let judgement = run.contacts.detector.evaluate(&run.state, term, elapsed, here, reported);
-        ReconcilePlan { commands: judgement.commands(&run.state, stamp), recheck_after }
     }
 }

@@ -6,13 +6,14 @@ use warren_consensus::{DurableWrite, Event as RaftEvent, Message, SnapshotMeta};
 use warren_core::State;
 use warren_core::state::StateParts;
 use warren_log::{Error, LogStore, WriteBatch};
+use warren_replica::SnapshotThresholds;
 
 use crate::event::ManagerEvent;
 use crate::network::SimHost;
 use crate::simulation::ClusterSimulation;
 
-/// Entries between snapshots.
-const SNAPSHOT_EVERY: u64 = 40;
+/// When a snapshot is due.
+pub const THRESHOLDS: SnapshotThresholds = SnapshotThresholds { bytes: usize::MAX, entries: 40 };
 /// Entries before a snapshot that are kept.
 pub const KEEP_ENTRIES: u64 = 10;
 /// Milliseconds before a write to a full disk is retried.
@@ -97,9 +98,6 @@ impl ClusterSimulation {
             self.install(host, meta);
         }
         self.raft(host, RaftEvent::Persisted { number: persist.number });
-        if persist.snapshot.is_some() {
-            self.snapshot_installed(host);
-        }
     }
 
     /// Replaces the state by a snapshot from the leader.
@@ -108,9 +106,10 @@ impl ClusterSimulation {
         let manager = &mut self.managers[host];
         let Some(run) = &mut manager.run else { return };
         let parts = manager.files.get(&meta.index).expect("its bytes are durable before it counts");
-        run.state = State::restore(StateParts::clone(parts)).expect("a snapshot is complete");
-        run.snapshot = run.snapshot.max(meta.index);
-        run.clock.observe(run.state.clock(), elapsed);
+        let state = State::restore(StateParts::clone(parts)).expect("a snapshot is complete");
+        run.clock.observe(state.clock(), elapsed);
+        run.replica.install(meta, state);
+        run.snapshots.record_installed(0);
         self.installed_snapshots += 1;
         self.oracle_restored(host);
     }
@@ -118,16 +117,17 @@ impl ClusterSimulation {
     /// Writes a snapshot in the background when enough entries were applied.
     pub(super) fn maybe_snapshot(&mut self, host: usize) {
         let Some(run) = &mut self.managers[host].run else { return };
-        let index = run.state.applied().index;
-        if index < run.snapshot + SNAPSHOT_EVERY {
+        if !run.snapshots.is_due() {
             return;
         }
-        run.snapshot = index;
+        let index = run.replica.applied().index;
         // A later snapshot from the leader may be received but not installed yet.
-        if run.machine.snapshot_meta(index).is_none() {
+        let begins = run.replica.raft().snapshot_meta(index).is_some();
+        run.snapshots.record_start(begins);
+        if !begins {
             return;
         }
-        let parts = Arc::new(run.state.export());
+        let parts = Arc::new(run.replica.state().export());
         let delay = self.rng.between(5, 200);
         self.at_manager(host, delay, ManagerEvent::SnapshotWritten { index, parts });
     }
@@ -137,6 +137,8 @@ impl ClusterSimulation {
             return self.at_manager(host, RETRY_AFTER, ManagerEvent::SnapshotWritten { index, parts });
         }
         self.managers[host].files.insert(index, parts);
+        let Some(run) = &mut self.managers[host].run else { return };
+        run.snapshots.record_end(Some(0));
         self.raft(host, RaftEvent::Snapshotted { index });
     }
 

@@ -1,13 +1,16 @@
 //! How a machine becomes a manager: with a token, through any manager. It repeats the request with the same
 //! key until it is answered, so it becomes one member; only then it has data and starts.
 
-use warren_core::{ApplyOutcome, Command, CommandResponse, FEATURE_LEVEL, State};
+use std::collections::BTreeMap;
+
+use warren_core::{Command, CommandResponse, FEATURE_LEVEL, State};
 use warren_log::{ConfState, LogStore, WriteBatch};
+use warren_replica::{KnownManager, MemberDirectory, ProposeError, registration};
 use warren_types::{Id, ManagerAddress, ManagerId, NodeName, NodeRole, TokenHash, TokenId};
 
 use super::pending_writes::WRITE_TIMEOUT;
 use super::{SimManager, WriteOrigin, addresses};
-use crate::event::{ManagerEvent, SimEvent, WriteResult};
+use crate::event::{ManagerEvent, SimEvent};
 use crate::simulation::ClusterSimulation;
 
 /// The voters that the group was founded with.
@@ -100,24 +103,32 @@ impl ClusterSimulation {
         self.submit(host, WriteOrigin::Joiner { host: from, wiped }, join, self.now + WRITE_TIMEOUT);
     }
 
-    pub(super) fn join_answered(&mut self, host: usize, from: usize, wiped: u64, answer: WriteResult) {
-        let joined = match answer.as_ref().map(|(_, outcome)| &**outcome) {
-            Ok(ApplyOutcome::Applied { response: answer, .. } | ApplyOutcome::Unchanged { answer }) => answer,
-            _ => return,
-        };
+    pub(super) fn join_answered(
+        &mut self,
+        host: usize,
+        from: usize,
+        wiped: u64,
+        answer: Result<CommandResponse, ProposeError>,
+    ) {
+        let Ok(joined) = answer else { return };
         let lost = self.has_faults && self.rng.one_in(self.fault_rates.lost_one_in);
         if let (CommandResponse::Member(joined), false) = (joined, lost || !self.is_link_open(host, from)) {
             let member = joined.member_id;
             let delay = self.rng.between(1, 200);
-            let managers = self.process(host).map_or_else(Vec::new, |run| {
-                run.state.members().map(|member| member.address.clone()).collect()
-            });
+            let managers =
+                self.process(host).map_or_else(BTreeMap::new, |run| MemberDirectory::of(run.state()).members);
             self.after(delay, SimEvent::Joined { host: from, wiped, member, managers });
         }
     }
 
     /// The machine gets its answer, and starts.
-    pub(crate) fn joined(&mut self, host: usize, wiped: u64, member: u64, managers: Vec<ManagerAddress>) {
+    pub(crate) fn joined(
+        &mut self,
+        host: usize,
+        wiped: u64,
+        member: u64,
+        managers: BTreeMap<u64, KnownManager>,
+    ) {
         let manager = &mut self.managers[host];
         if manager.wipe_count != wiped || manager.id != 0 {
             return;
@@ -129,18 +140,13 @@ impl ClusterSimulation {
 
     /// A manager advertises itself at its start, and again until the state contains it.
     pub(super) fn register_manager(&mut self, host: usize) {
-        let (at, word) = (self.wall_time(host), self.managers[host].hello());
+        let (at, ManagerHello { id, name, address }) = (self.wall_time(host), self.managers[host].hello());
         let member = self.managers[host].id;
         let Some(run) = self.process(host) else { return };
-        let known = match run.state.member(member) {
-            Some(known) => known.name == word.name && known.address == word.address,
-            None => run.state.members().next().is_some(),
-        };
-        if known || run.role.leader.is_none() {
-            return;
+        if run.role().leader_id.is_some()
+            && let Some(register) = registration(run.state(), member, id, &name, &address, at)
+        {
+            self.submit(host, WriteOrigin::Nobody, register, self.now + WRITE_TIMEOUT);
         }
-        let ManagerHello { id, name, address } = word;
-        let register = Command::RegisterMember { member, id, name, address, level: FEATURE_LEVEL, at };
-        self.submit(host, WriteOrigin::Nobody, register, self.now + WRITE_TIMEOUT);
     }
 }

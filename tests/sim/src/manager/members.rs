@@ -1,50 +1,17 @@
 //! Group membership: the desired members are in the state, and the leader reaches that step by step.
 
-use std::collections::BTreeSet;
-
-use warren_consensus::{
-    ConfState, DesiredMember, EntryKind, Event as RaftEvent, MemberChange, MemberStep, MembershipAction,
-    next_action,
-};
-use warren_core::{Command, ReconcilePlan, State};
+use warren_consensus::{EntryKind, Event as RaftEvent, MemberChange, MemberStep, MembershipAction};
+use warren_core::{Command, ReconcilePlan};
 use warren_log::{LogStore, MemoryLog, StoredLog};
+use warren_replica::{plan_members, recheck_members_after};
 use warren_types::{Member, Suffrage};
 
 use super::{ManagerProcess, SimManager};
 use crate::simulation::{ClusterSimulation, PlantedDefect};
 
-/// All peers of the manager.
-fn includes(members: &ConfState, id: u64) -> bool {
-    let ConfState { voters, learners, voters_outgoing, .. } = members;
-    voters.contains(&id) || learners.contains(&id) || voters_outgoing.contains(&id)
-}
-
-/// The desired members.
-pub(super) fn desired_members(state: &State) -> Vec<DesiredMember> {
-    let desired = |member: &std::sync::Arc<warren_types::Member>| DesiredMember {
-        id: member.member_id,
-        is_voter: member.desired_suffrage == Suffrage::Voter,
-        replaces: member.replaces,
-        removing: member.removing,
-    };
-    state.members().map(desired).collect()
-}
-
 impl ManagerProcess {
     pub fn log(&self) -> &MemoryLog {
         &self.log
-    }
-
-    /// The membership as of the newest change that was emitted.
-    pub fn members(&self) -> &ConfState {
-        &self.members
-    }
-
-    /// The members whose records can be deleted: removed or replaced, and not in the group.
-    fn removed_members(&self) -> Vec<u64> {
-        let replaced: BTreeSet<u64> = self.state.members().filter_map(|member| member.replaces).collect();
-        let leaving = self.state.members().filter(|it| it.removing || replaced.contains(&it.member_id));
-        leaving.map(|member| member.member_id).filter(|id| !includes(&self.members, *id)).collect()
     }
 }
 
@@ -70,11 +37,6 @@ impl SimManager {
 }
 
 impl ClusterSimulation {
-    pub(crate) fn is_member(&self, leader: usize, host: usize) -> bool {
-        let id = self.managers[host].id;
-        self.process(leader).is_some_and(|run| id != 0 && includes(&run.members, id))
-    }
-
     /// Index of the last entry on a member's disk, on whatever machine that is now.
     pub(crate) fn last_entry(&self, id: u64) -> Option<u64> {
         let host = self.host_of(id)?;
@@ -83,41 +45,34 @@ impl ClusterSimulation {
         Some(loaded.entries.last().map_or(snapshot, |entry| entry.index))
     }
 
-    pub(super) fn update_members(&mut self, host: usize, index: u64, members: ConfState) {
-        if let Some(run) = &mut self.managers[host].run {
-            run.members = members.clone();
-        }
-        self.oracle_members(host, index, members);
-        self.wake_members(host);
-    }
-
     /// Performs the leader's next membership step. Returns the records that can be deleted.
     pub(super) fn reconfigure(&mut self, host: usize) -> ReconcilePlan {
         let own = self.managers[host].id;
         let Some(run) = self.managers[host].run.as_mut() else { return ReconcilePlan::default() };
-        let (applied, term) = (run.state.applied().index, run.role.term);
-        let mut peers = run.machine.peers();
+        let (applied, term) = (run.replica.state().applied().index, run.role().term);
+        let mut peers = run.replica.raft().peers();
         if self.defect == Some(PlantedDefect::PromoteLaggingMember) {
             peers.iter_mut().for_each(|peer| peer.matched = applied);
         }
-        let mut next = next_action(&desired_members(&run.state), &run.members, own, &peers, applied);
+        let mut plan = plan_members(run.state(), run.members(), own, &peers);
         if self.defect == Some(PlantedDefect::AllowEvenVoters) {
-            let waits = run.members.learners.iter().copied().next();
-            let all = run.members.voters_outgoing.is_empty();
+            let waits = run.members().learners.iter().copied().next();
+            let all = run.members().voters_outgoing.is_empty();
             let promote =
                 waits.filter(|_| all).map(|id| MembershipAction::Change(MemberChange::promote([id])));
-            next = promote.unwrap_or(next);
+            plan.action = promote.unwrap_or(plan.action);
         }
-        let removed = run.removed_members().into_iter();
-        let commands = removed.map(|member| Command::DeleteMember { term, member }).collect();
-        match next {
+        let deletes = plan.departed.iter().map(|member| Command::DeleteMember { term, member: *member });
+        let commands = deletes.collect();
+        let is_change = matches!(plan.action, MembershipAction::Change(_));
+        match plan.action {
             MembershipAction::Change(change) => self.change_members(host, change),
             MembershipAction::TransferLeadership { to } => {
                 self.raft(host, RaftEvent::TransferLeadership { to: Some(to) })
             }
             MembershipAction::Settled | MembershipAction::Wait(_) => {}
         }
-        ReconcilePlan { commands, recheck_after: None }
+        ReconcilePlan { commands, recheck_after: Some(recheck_members_after(is_change)) }
     }
 
     fn change_members(&mut self, host: usize, change: MemberChange) {
@@ -126,8 +81,8 @@ impl ClusterSimulation {
         self.promoted +=
             change.steps().iter().filter(|step| matches!(step, MemberStep::Voter(_))).count() as u64;
         let Some(run) = &mut self.managers[host].run else { return };
-        let id = run.writes.number();
-        self.raft(host, RaftEvent::ChangeMembers { id, change });
+        run.replica.change_members((), change);
+        self.wake_driver(host);
     }
 
     /// A manager learns that it was removed from the group: it stops, and its data is useless. The machine

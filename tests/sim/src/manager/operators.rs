@@ -3,9 +3,9 @@
 
 use warren_consensus::check_quorum_without;
 use warren_core::Command;
+use warren_replica::desired_members;
 use warren_types::{Member, Suffrage};
 
-use super::members::desired_members;
 use super::pending_writes::WRITE_TIMEOUT;
 use super::{ManagerProcess, SimManager, WriteOrigin, addresses};
 use crate::simulation::ClusterSimulation;
@@ -13,8 +13,9 @@ use crate::simulation::ClusterSimulation;
 impl ManagerProcess {
     /// The check of the API before it accepts a demotion.
     fn loses_quorum(&self, own: u64, id: u64) -> bool {
-        let (peers, applied) = (self.machine.peers(), self.state.applied().index);
-        check_quorum_without(&desired_members(&self.state), &self.members, own, &peers, applied, id).is_some()
+        let (peers, applied) = (self.replica.raft().peers(), self.state().applied().index);
+        check_quorum_without(&desired_members(self.state()), self.members(), own, &peers, applied, id)
+            .is_some()
     }
 }
 
@@ -22,7 +23,7 @@ impl ClusterSimulation {
     /// The leader, and a random one of the members that are not being removed and are `meant`.
     fn pick_member(&mut self, is_meant: impl Fn(&Member) -> bool) -> Option<(usize, u64)> {
         let leader = self.leader()?;
-        let members = self.process(leader)?.state.members();
+        let members = self.process(leader)?.state().members();
         let meant: Vec<u64> =
             members.filter(|it| !it.removing && is_meant(it)).map(|member| member.member_id).collect();
         Some((leader, self.rng.pick(&meant)?))
@@ -86,7 +87,7 @@ impl ClusterSimulation {
     /// documentation requires: two that move at once and know only each other cannot find each other.
     pub(crate) fn change_address(&mut self, host: usize) -> bool {
         let knows = |run: &ManagerProcess, member: &SimManager| {
-            run.state.member(member.id).is_some_and(|known| known.address == member.address)
+            run.replica.state().member(member.id).is_some_and(|known| known.address == member.address)
         };
         let everybody = || self.managers.iter().filter(|manager| manager.id != 0);
         let known = |manager: &SimManager| {
@@ -112,12 +113,13 @@ impl ClusterSimulation {
     /// Once a second at the leader: lost members are removed, addresses of moved ones that could not
     /// advertise are updated, and after the faults all members are promoted.
     pub(super) fn operator_cleanup(&mut self, host: usize) {
-        let Some(run) = self.process(host).filter(|run| run.role.may_plan) else { return };
+        let Some(run) = self.process(host).filter(|run| run.role().can_plan) else { return };
         let is_lost = |member: &Member| {
-            let replaced = run.state.members().any(|other| other.replaces == Some(member.member_id));
+            let replaced =
+                run.replica.state().members().any(|other| other.replaces == Some(member.member_id));
             self.host_of(member.member_id).is_none() && !replaced && !member.removing
         };
-        let all = || run.state.members().map(AsRef::as_ref);
+        let all = || run.replica.state().members().map(AsRef::as_ref);
         let lost: Option<u64> = all().find(|it| is_lost(it) && !self.is_joining(it)).map(|it| it.member_id);
         let learner =
             all().find(|it| it.desired_suffrage == Suffrage::Learner && !it.removing).map(|it| it.member_id);
@@ -128,7 +130,7 @@ impl ClusterSimulation {
         // It has no address of any other manager, and no other manager has its.
         let apart = (0..self.managers.len()).find(|other| {
             let id = self.managers[*other].id;
-            id != 0 && id < run.state.next_member_id() && run.state.member(id).is_none()
+            id != 0 && id < run.replica.state().next_member_id() && run.replica.state().member(id).is_none()
         });
         let soon = !self.has_faults || self.rng.one_in(4);
         if let Some(member) = lost.filter(|_| soon) {

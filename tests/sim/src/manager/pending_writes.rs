@@ -1,13 +1,18 @@
-//! Writes: the leader proposes, a follower forwards to it and answers after it applied the write itself.
+//! Writes of callers: proposed here or forwarded to the leader, as [`write_route`] decides, and answered with their
+//! own outcome. The callers and their deadlines are here; what they are answered is the product's decision.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use warren_consensus::{DropReason, Event as RaftEvent, Proposal};
-use warren_core::{ApplyOutcome, Command, CommandResponse};
+use warren_core::{AppliedIndex, Command, CommandResponse};
+use warren_replica::{
+    AppliedWrite, AttemptResult, IndeterminateReason, ProposeError, RETRY_DELAY, ReconcileKey, WriteRoute,
+    deadline_error, timeout_error, write_route,
+};
 use warren_types::AssignmentVersion;
 
-use super::PlannerKey;
-use crate::event::{ClientEvent, PeerMessage, SimEvent, WriteFailure, WriteResult};
+use super::planner::millis;
+use crate::event::{ClientEvent, ManagerEvent, PeerMessage, SimEvent, WriteAnswer};
 use crate::simulation::ClusterSimulation;
 use crate::writers::SharedObject;
 
@@ -27,11 +32,6 @@ pub enum WriteOrigin {
         sending: u64,
         object: SharedObject,
     },
-    /// A planner, with the term of its plan.
-    Planner {
-        key: PlannerKey,
-        term: u64,
-    },
     Hello {
         connection: u64,
         has: AssignmentVersion,
@@ -45,6 +45,16 @@ pub enum WriteOrigin {
         host: usize,
         wiped: u64,
     },
+}
+
+/// What proposed a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Proposer {
+    Nobody,
+    /// A write of a caller, by its number.
+    Call(u64),
+    /// The planner of that key.
+    Planner(ReconcileKey),
     /// Another manager, in that run.
     Peer {
         host: usize,
@@ -53,171 +63,224 @@ pub enum WriteOrigin {
     },
 }
 
+/// A write that was not answered yet.
+#[derive(Debug)]
+struct PendingWrite {
+    who: WriteOrigin,
+    command: Command,
+    deadline: u64,
+    /// It is forwarded, since that applied index.
+    forward: Option<u64>,
+}
+
 /// A manager's writes in flight.
 #[derive(Debug, Default)]
 pub struct ManagerWrites {
-    /// Proposed here, with the deadline.
-    proposed: BTreeMap<u64, (WriteOrigin, u64)>,
-    /// Forwarded to the leader.
-    forwarded: BTreeMap<u64, (WriteOrigin, u64)>,
-    /// Answered by the leader, by the index that must be applied here first.
-    applied_by_leader: BTreeMap<(u64, u64), (WriteOrigin, Box<ApplyOutcome>)>,
+    calls: BTreeMap<u64, PendingWrite>,
     newest: u64,
-}
-
-impl ManagerWrites {
-    pub fn take_proposed(&mut self, id: u64) -> Option<WriteOrigin> {
-        self.proposed.remove(&id).map(|(who, _)| who)
-    }
-
-    /// A number that is unique in this run.
-    pub fn number(&mut self) -> u64 {
-        self.newest += 1;
-        self.newest
-    }
-
-    /// Expired writes.
-    fn take_expired(&mut self, now: u64) -> Vec<WriteOrigin> {
-        let mut late = Vec::new();
-        for waiting in [&mut self.proposed, &mut self.forwarded] {
-            let over = |(_, (_, deadline)): &(&u64, &(WriteOrigin, u64))| *deadline < now;
-            let ids: Vec<u64> = waiting.iter().filter(over).map(|(id, _)| *id).collect();
-            late.extend(ids.into_iter().filter_map(|id| waiting.remove(&id)).map(|(who, _)| who));
-        }
-        late
-    }
 }
 
 impl ClusterSimulation {
     /// Writes on behalf of `who`, here or through the leader.
     pub(crate) fn submit(&mut self, host: usize, who: WriteOrigin, command: Command, deadline: u64) {
-        let Some(role) = self.process(host).map(|run| run.role) else { return };
-        if role.is_leader {
-            return self.propose(host, who, command, deadline);
-        }
-        let leader =
-            role.leader.and_then(|id| self.reachable_host(host, id)).filter(|leader| *leader != host);
-        let Some(leader) = leader else { return self.answer(host, who, Err(WriteFailure::NotProposed)) };
         let Some(run) = &mut self.managers[host].run else { return };
-        let request = run.writes.number();
-        run.writes.forwarded.insert(request, (who, deadline));
+        run.writes.newest += 1;
+        let id = run.writes.newest;
+        run.writes.calls.insert(id, PendingWrite { who, command, deadline, forward: None });
+        self.attempt_write(host, id);
+    }
+
+    fn attempt_write(&mut self, host: usize, id: u64) {
+        let own = self.managers[host].id;
+        let Some(run) = self.process(host) else { return };
+        let Some(write) = run.writes.calls.get(&id) else { return };
+        match write_route(&run.replica.role(), own, None, false) {
+            WriteRoute::Local => self.propose(host, Proposer::Call(id), write.command.clone()),
+            WriteRoute::Forward(leader) => self.forward(host, id, leader),
+            WriteRoute::None(ended) => self.attempt_ended(host, id, ended),
+        }
+    }
+
+    fn forward(&mut self, host: usize, id: u64, leader: u64) {
+        let Some(leader) = self.reachable_host(host, leader) else {
+            return self.attempt_ended(host, id, AttemptResult::Retry(ProposeError::NotLeader));
+        };
+        let Some(run) = &mut self.managers[host].run else { return };
+        let Some(write) = run.writes.calls.get_mut(&id) else { return };
+        write.forward = Some(run.outcomes.begin_forward());
+        let (command, deadline) = (Box::new(write.command.clone()), write.deadline);
         self.forwarded += 1;
-        let command = Box::new(command);
-        self.send_peer(host, leader, PeerMessage::Forward { request, command, deadline });
+        self.send_peer(host, leader, PeerMessage::Forward { request: id, command, deadline });
+    }
+
+    fn attempt_ended(&mut self, host: usize, id: u64, ended: AttemptResult) {
+        let reason = match ended {
+            AttemptResult::Done(result) => return self.answer_write(host, id, result),
+            AttemptResult::Retry(reason) => reason,
+        };
+        let Some(run) = self.process(host) else { return };
+        let Some(deadline) = run.writes.calls.get(&id).map(|write| write.deadline) else { return };
+        let delay = millis(RETRY_DELAY).min(deadline.saturating_sub(self.now));
+        self.at_manager(host, delay, ManagerEvent::RetryWrite { id, reason: Box::new(reason) });
+    }
+
+    pub(super) fn retry_write(&mut self, host: usize, id: u64, reason: ProposeError) {
+        let Some(run) = self.process(host) else { return };
+        if run.writes.calls.get(&id).is_some_and(|write| write.deadline <= self.now) {
+            return self.answer_write(host, id, Err(deadline_error(reason, timeout())));
+        }
+        self.attempt_write(host, id);
     }
 
     /// Proposes, with this manager's timestamp.
-    pub(super) fn propose(&mut self, host: usize, who: WriteOrigin, mut command: Command, deadline: u64) {
+    pub(super) fn propose(&mut self, host: usize, proposer: Proposer, mut command: Command) {
         command.set_at(self.wall_time(host));
-        let Some(run) = &mut self.managers[host].run else { return };
-        let id = run.writes.number();
-        run.writes.proposed.insert(id, (who, deadline));
         let data = (self.commands.len() as u64).to_be_bytes().to_vec().into();
         self.commands.push(command);
-        self.raft(host, RaftEvent::Propose(vec![Proposal { id, data }]));
-    }
-
-    pub(super) fn proposal_dropped(&mut self, host: usize, proposal: u64, reason: DropReason) {
-        let who = self.managers[host].run.as_mut().and_then(|run| run.writes.take_proposed(proposal));
-        let why = match reason {
-            DropReason::Indeterminate => WriteFailure::Indeterminate,
-            DropReason::NotLeader { .. }
-            | DropReason::Busy
-            | DropReason::Transferring { .. }
-            | DropReason::ChangePending
-            | DropReason::InvalidChange(_)
-            | DropReason::EmptyProposal
-            | DropReason::Superseded => WriteFailure::NotProposed,
-        };
-        if let Some(who) = who {
-            self.answer(host, who, Err(why));
-        }
-    }
-
-    /// A follower asks the leader to propose.
-    pub(super) fn forward_write(&mut self, host: usize, from: WriteOrigin, command: Command, deadline: u64) {
-        let leads = self.process(host).is_some_and(|run| run.role.is_leader);
-        if let WriteOrigin::Peer { host: asker, .. } = &from
-            && !self.accepts_member(host, self.managers[*asker].id)
-        {
-            return;
-        }
-        // The caller has timed out, and may have asked another manager since.
-        if !leads || self.now > deadline {
-            return self.answer(host, from, Err(WriteFailure::NotProposed));
-        }
-        self.propose(host, from, command, deadline);
-    }
-
-    /// The leader answers.
-    pub(super) fn leader_answered(&mut self, host: usize, request: u64, answer: WriteResult) {
         let Some(run) = &mut self.managers[host].run else { return };
-        let Some((who, _)) = run.writes.forwarded.remove(&request) else { return };
-        match answer {
-            Err(why) => self.answer(host, who, Err(why)),
-            Ok((index, outcome)) => {
-                run.writes.applied_by_leader.insert((index, request), (who, outcome));
-                self.answer_applied(host);
-            }
-        }
+        run.replica.propose([(proposer, data)]);
+        self.wake_driver(host);
     }
 
-    /// Answers writes that the leader had applied, as far as they are applied here.
-    pub(super) fn answer_applied(&mut self, host: usize) {
-        loop {
-            let Some(run) = &mut self.managers[host].run else { return };
-            let applied = run.state.applied().index;
-            let first = run.writes.applied_by_leader.first_entry().filter(|entry| entry.key().0 <= applied);
-            let Some(((index, _), (who, outcome))) = first.map(|entry| entry.remove_entry()) else { return };
-            self.answer(host, who, Ok((index, outcome)));
-        }
-    }
-
-    /// Expires writes after their deadline.
-    pub(super) fn expire_writes(&mut self, host: usize) {
-        let now = self.now;
-        let Some(run) = &mut self.managers[host].run else { return };
-        for who in run.writes.take_expired(now) {
-            self.answer(host, who, Err(WriteFailure::Indeterminate));
-        }
-    }
-
-    pub(super) fn answer(&mut self, host: usize, who: WriteOrigin, answer: WriteResult) {
-        match who {
-            WriteOrigin::Nobody => {}
-            WriteOrigin::Client { client, sending } => self.answer_client(client, sending, answer),
-            WriteOrigin::Writer { writer, sending, object } => {
-                self.answer_writer(host, (writer, sending, object), answer);
-            }
-            WriteOrigin::Planner { key, term } => self.plan_carried_out(host, key, term),
-            WriteOrigin::Joiner { host: from, wiped } => self.join_answered(host, from, wiped, answer),
-            WriteOrigin::Hello { connection, has } => self.session_opened(host, connection, has, answer),
-            WriteOrigin::Reports { connection, number } => {
-                self.reports_stored(host, connection, number, answer)
-            }
-            WriteOrigin::Peer { host: follower, boot, request } => {
+    /// The replica answers a proposal.
+    pub(super) fn proposal_ended(
+        &mut self,
+        host: usize,
+        proposer: Proposer,
+        written: Result<AppliedWrite, ProposeError>,
+    ) {
+        match proposer {
+            Proposer::Nobody => {}
+            Proposer::Call(id) => self.attempt_ended(host, id, AttemptResult::of_proposal(written)),
+            Proposer::Planner(key) => self.planned_command_ended(host, key, written),
+            Proposer::Peer { host: follower, boot, request } => {
                 if self.managers[follower].boot() == Some(boot) {
-                    self.send_peer(host, follower, PeerMessage::Answer { request, answer });
+                    let position = Box::new(written.map(|written| written.position));
+                    self.send_peer(host, follower, PeerMessage::Answer { request, position });
                 }
             }
         }
     }
 
-    pub(crate) fn answer_client(&mut self, client: usize, sending: u64, answer: WriteResult) {
-        let delay = self.rng.between(1, 5);
+    /// A follower asks the leader to propose.
+    pub(super) fn forwarded_write(
+        &mut self,
+        host: usize,
+        from: (usize, u64),
+        request: u64,
+        command: Command,
+        deadline: u64,
+    ) {
+        if !self.accepts_member(host, self.managers[from.0].id) {
+            return;
+        }
+        let proposer = Proposer::Peer { host: from.0, boot: from.1, request };
+        // The caller has timed out, and may have asked another manager since.
+        if self.now > deadline {
+            return self.proposal_ended(host, proposer, Err(ProposeError::Busy));
+        }
+        self.propose(host, proposer, command);
+    }
+
+    /// The leader answers where it applied a write; the outcome is that of the entry here.
+    pub(super) fn leader_answered(
+        &mut self,
+        host: usize,
+        request: u64,
+        position: Result<AppliedIndex, ProposeError>,
+    ) {
+        let Some(run) = &mut self.managers[host].run else { return };
+        let Some(write) = run.writes.calls.get_mut(&request) else { return };
+        let begun = write.forward.take();
+        let waited = AttemptResult::of_forward(Some(position))
+            .map(|position| run.outcomes.wait_for(position, request));
+        begun.into_iter().for_each(|begun| run.outcomes.end_forward(begun));
+        match waited {
+            Ok(known) => self.answer_writes(host, known),
+            Err(ended) => self.attempt_ended(host, request, ended),
+        }
+    }
+
+    pub(super) fn answer_writes(
+        &mut self,
+        host: usize,
+        answers: Vec<(u64, Result<CommandResponse, ProposeError>)>,
+    ) {
+        for (id, result) in answers {
+            self.answer_write(host, id, result);
+        }
+    }
+
+    fn answer_write(&mut self, host: usize, id: u64, result: Result<CommandResponse, ProposeError>) {
+        let Some(run) = &mut self.managers[host].run else { return };
+        let Some(PendingWrite { who, command, forward, .. }) = run.writes.calls.remove(&id) else { return };
+        forward.into_iter().for_each(|begun| run.outcomes.end_forward(begun));
+        let index = run.replica.applied().index;
+        // Reports are repeated while their session exists.
+        if let (WriteOrigin::Reports { connection, .. }, Err(error)) = (&who, &result)
+            && error.is_transient()
+            && self
+                .connections
+                .get(*connection)
+                .is_some_and(|line| run.sessions.holds(line.worker, *connection))
+        {
+            return self.submit(host, who, command, self.now + WRITE_TIMEOUT);
+        }
+        self.answer(host, who, WriteAnswer { index, result });
+    }
+
+    /// Expires writes after their deadline.
+    pub(super) fn expire_writes(&mut self, host: usize) {
+        let Some(run) = self.process(host) else { return };
+        let late = run.writes.calls.iter().filter(|(_, write)| write.deadline < self.now);
+        for id in late.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.answer_write(host, id, Err(timeout_error(None, timeout())));
+        }
+    }
+
+    pub(super) fn answer(&mut self, host: usize, who: WriteOrigin, answer: WriteAnswer) {
+        match who {
+            WriteOrigin::Nobody => {}
+            WriteOrigin::Client { client, sending } => self.answer_client(client, sending, answer),
+            WriteOrigin::Writer { writer, sending, object } => {
+                self.answer_writer(host, (writer, sending, object), answer.result);
+            }
+            WriteOrigin::Joiner { host: from, wiped } => self.join_answered(host, from, wiped, answer.result),
+            WriteOrigin::Hello { connection, has } => {
+                self.session_opened(host, connection, has, answer.result)
+            }
+            WriteOrigin::Reports { connection, number } => {
+                self.reports_stored(host, connection, number, answer.result.is_ok())
+            }
+        }
+    }
+
+    /// The process that had the write has failed: its connections are closed.
+    pub(super) fn answer_closed(&mut self, host: usize, who: WriteOrigin) {
+        let unknown = ProposeError::Indeterminate(IndeterminateReason::DriverEnded);
+        self.answer(host, who, WriteAnswer { index: 0, result: Err(unknown) });
+    }
+
+    pub(crate) fn answer_client(&mut self, client: usize, sending: u64, answer: WriteAnswer) {
+        let (delay, answer) = (self.rng.between(1, 5), Box::new(answer));
         self.after(delay, SimEvent::Client { client, what: ClientEvent::Answer { sending, answer } });
     }
 
     /// The defect: clients are answered before anything is durable.
     pub(super) fn answer_early(&mut self, host: usize) {
-        let Some(run) = &mut self.managers[host].run else { return };
-        let index = run.state.applied().index + 1;
-        let clients = run.writes.proposed.values().map(|(who, _)| who.clone());
-        let clients: Vec<WriteOrigin> =
-            clients.filter(|who| matches!(who, WriteOrigin::Client { .. })).collect();
+        let Some(run) = self.process(host) else { return };
+        let index = run.replica.applied().index + 1;
+        let here = run.writes.calls.values().filter(|write| write.forward.is_none());
+        let clients: Vec<WriteOrigin> = here
+            .map(|write| write.who.clone())
+            .filter(|who| matches!(who, WriteOrigin::Client { .. }))
+            .collect();
         for who in clients {
-            let outcome = ApplyOutcome::Unchanged { answer: CommandResponse::Done };
-            self.answer(host, who, Ok((index, Box::new(outcome))));
+            self.answer(host, who, WriteAnswer { index, result: Ok(CommandResponse::Done) });
         }
     }
+}
+
+fn timeout() -> Duration {
+    Duration::from_millis(WRITE_TIMEOUT)
 }

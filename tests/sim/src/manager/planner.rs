@@ -1,186 +1,147 @@
-//! The controllers: changes enqueue keys, one key is never processed twice at once, and plans are proposed.
+//! The runner of the work queue: a due key is planned, and its commands are proposed one after the other.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
-use warren_core::{Command, ReconcilePlan, State, StateChange, reap, reconcile_service, schedule};
-use warren_types::{ServiceId, Timestamp};
+use warren_control::KeySchedule;
+use warren_core::{Command, ReconcilePlan};
+use warren_replica::{AppliedWrite, PlanErrorAction, ProposeError, ReconcileKey, WakeUps};
 
-use super::WriteOrigin;
 use crate::event::ManagerEvent;
 use crate::simulation::ClusterSimulation;
 
-/// One item of the work queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum PlannerKey {
-    Liveness,
-    Members,
-    Schedule,
-    Replicas(ServiceId),
-    Reap(ServiceId),
-}
+/// The most keys in a queue.
+const MAX_KEYS: usize = 1_000;
+/// Time before a failed plan is made again.
+const RETRY_AFTER: Duration = Duration::from_millis(200);
 
 /// A manager's work queue.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct PlannerQueue {
-    /// Enqueued keys, and when each is due.
-    scheduled: BTreeMap<PlannerKey, u64>,
-    /// The number of commands in flight of a key's plan.
-    running: BTreeMap<PlannerKey, usize>,
-    /// Enqueued again while in progress.
-    again: BTreeSet<PlannerKey>,
+    keys: KeySchedule<ReconcileKey, u64>,
+    /// When the next [`ManagerEvent::Plan`] comes.
+    event_at: Option<u64>,
+    /// The commands that are left of a plan, and when it is made again.
+    running: BTreeMap<ReconcileKey, (VecDeque<Command>, Option<Duration>)>,
 }
 
-/// Calls the planner of a key, except for liveness and membership, which need the contacts.
-pub fn compute_plan(state: &State, key: PlannerKey, now: Timestamp) -> ReconcilePlan {
-    match key {
-        PlannerKey::Replicas(id) => reconcile_service(state, &id, now),
-        PlannerKey::Reap(id) => reap(state, &id),
-        PlannerKey::Schedule => {
-            let placement = schedule(state, now);
-            let commands = placement.command(state, now).into_iter().collect();
-            ReconcilePlan { commands, recheck_after: placement.recheck_after }
-        }
-        PlannerKey::Liveness | PlannerKey::Members => ReconcilePlan::default(),
+impl Default for PlannerQueue {
+    fn default() -> Self {
+        Self { keys: KeySchedule::new(MAX_KEYS), event_at: None, running: BTreeMap::new() }
     }
 }
 
 impl ClusterSimulation {
-    /// In a new term, work of older terms is dropped and everything is enqueued.
-    pub(super) fn restart_planning(&mut self, host: usize) {
-        if let Some(run) = &mut self.managers[host].run {
-            run.planning = PlannerQueue::default();
-        }
-        self.wake_all(host);
-    }
-
-    pub(super) fn wake_all(&mut self, host: usize) {
-        let Some(run) = self.process(host) else { return };
-        let services: Vec<ServiceId> = run.state.services().map(|service| service.id).collect();
-        let keys = services.into_iter().flat_map(|id| [PlannerKey::Replicas(id), PlannerKey::Reap(id)]);
-        for key in
-            keys.chain([PlannerKey::Liveness, PlannerKey::Members, PlannerKey::Schedule]).collect::<Vec<_>>()
-        {
-            self.wake_key(host, key);
-        }
-    }
-
-    /// Maps applied changes to keys.
-    pub(super) fn wake(&mut self, host: usize, changes: &[StateChange]) {
-        let Some(run) = self.process(host).filter(|run| run.role.may_plan) else { return };
-        let mut keys = BTreeSet::new();
-        for change in changes {
-            match *change {
-                StateChange::Service(id) => {
-                    keys.extend([PlannerKey::Replicas(id), PlannerKey::Reap(id), PlannerKey::Schedule])
-                }
-                StateChange::Task(task) => {
-                    keys.extend([
-                        PlannerKey::Replicas(task.service),
-                        PlannerKey::Reap(task.service),
-                        PlannerKey::Schedule,
-                    ]);
-                }
-                StateChange::Node(id) => {
-                    keys.extend([PlannerKey::Liveness, PlannerKey::Schedule]);
-                    keys.extend(run.state.affected_services(&id).into_iter().map(PlannerKey::Replicas));
-                }
-                // Nodes where a task can be.
-                StateChange::Volume(_) => drop(keys.insert(PlannerKey::Schedule)),
-                StateChange::Member(_) => drop(keys.insert(PlannerKey::Members)),
-                StateChange::Assignment(_)
-                | StateChange::Cluster
-                | StateChange::Token(_)
-                | StateChange::SecretObject(_) => {}
-            }
-        }
+    /// Enqueues keys, and wakes sessions of workers.
+    pub(super) fn wake(&mut self, host: usize, WakeUps { keys, sessions }: WakeUps) {
         for key in keys {
-            self.wake_key(host, key);
+            let delay = self.rng.between(0, 8) + millis(key.debounce());
+            let due = self.now + delay;
+            let Some(run) = &mut self.managers[host].run else { return };
+            let woken = run.planning.keys.wake_at(key, due).map_err(|full| full.to_string());
+            self.check(woken);
         }
+        self.await_due(host);
+        self.wake_sessions(host, sessions.as_ref());
     }
 
-    /// Membership may need a step, if this manager leads.
-    pub(super) fn wake_members(&mut self, host: usize) {
-        if self.process(host).is_some_and(|run| run.role.may_plan) {
-            self.wake_key(host, PlannerKey::Members);
-        }
-    }
-
-    fn wake_key(&mut self, host: usize, key: PlannerKey) {
-        let delay = self.rng.between(0, 8);
-        self.wake_later(host, key, delay);
-    }
-
-    /// Equal keys collapse, and the earlier time wins.
-    fn wake_later(&mut self, host: usize, key: PlannerKey, delay: u64) {
-        let at = self.now + delay;
+    fn await_due(&mut self, host: usize) {
+        let now = self.now;
         let Some(run) = &mut self.managers[host].run else { return };
-        let sooner = run.planning.scheduled.get(&key).is_none_or(|planned| at < *planned);
-        if sooner {
-            run.planning.scheduled.insert(key, at);
-            self.at_manager(host, delay, ManagerEvent::Plan(key));
+        let Some(due) = run.planning.keys.next_due() else { return };
+        if run.planning.event_at.is_none_or(|at| due < at) {
+            run.planning.event_at = Some(due);
+            self.at_manager(host, due.saturating_sub(now), ManagerEvent::Plan);
         }
     }
 
-    pub(super) fn plan(&mut self, host: usize, key: PlannerKey) {
+    /// Plans all keys that are due.
+    pub(super) fn plan_due(&mut self, host: usize) {
         let now = self.now;
         let Some(run) = &mut self.managers[host].run else { return };
         // An event that was replaced by an earlier one finds nothing to do, or is too early.
-        if run.planning.scheduled.get(&key).is_none_or(|planned| *planned > now) {
+        if run.planning.event_at.take_if(|at| *at <= now).is_none() {
             return;
         }
-        run.planning.scheduled.remove(&key);
-        if !run.role.may_plan {
-            return;
+        while let Some(key) = self.managers[host].run.as_mut().and_then(|run| run.planning.keys.take_due(now))
+        {
+            self.plan(host, key);
         }
-        if run.planning.running.contains_key(&key) {
-            run.planning.again.insert(key);
-            return;
-        }
+        self.await_due(host);
+    }
+
+    fn plan(&mut self, host: usize, key: ReconcileKey) {
         let stamp = self.wall_time(host);
         let Some(run) = self.process(host) else { return };
-        let term = run.role.term;
+        if !run.role().can_plan {
+            return self.finish_key(host, key, None);
+        }
         let plan = match key {
-            PlannerKey::Liveness => self.plan_liveness(host),
-            PlannerKey::Members => self.reconfigure(host),
-            _ => compute_plan(&run.state, key, stamp),
+            ReconcileKey::Liveness => return self.request_contacts(host),
+            ReconcileKey::Members => self.reconfigure(host),
+            _ => key.plan(run.state(), stamp).unwrap_or_default(),
         };
+        if key == ReconcileKey::Level {
+            self.found_cluster(host);
+        }
+        self.start_plan(host, key, plan);
+    }
+
+    pub(super) fn start_plan(&mut self, host: usize, key: ReconcileKey, plan: ReconcilePlan) {
+        let stamp = self.wall_time(host);
         self.oracle_planned(host, key, stamp, &plan);
-        if let (count @ 1.., Some(run)) = (plan.commands.len(), &mut self.managers[host].run) {
-            run.planning.running.insert(key, count);
-        }
-        let mut delay = 0;
-        for command in plan.commands {
-            delay += self.planner_delay();
-            let command = Box::new(command);
-            self.at_manager(host, delay, ManagerEvent::Propose { key, term, command });
-        }
-        if let Some(after) = plan.recheck_after {
-            let after = u64::try_from(after.as_millis()).unwrap_or(u64::MAX >> 1).clamp(1, 60_000);
-            self.wake_later(host, key, after);
+        let Some(run) = &mut self.managers[host].run else { return };
+        run.planning.running.insert(key, (plan.commands.into(), plan.recheck_after));
+        self.continue_plan(host, key);
+    }
+
+    fn continue_plan(&mut self, host: usize, key: ReconcileKey) {
+        let Some(run) = &mut self.managers[host].run else { return };
+        let Some((commands, recheck_after)) = run.planning.running.get_mut(&key) else { return };
+        let recheck_after = *recheck_after;
+        match commands.pop_front() {
+            None => self.finish_key(host, key, recheck_after),
+            Some(command) => {
+                let delay = self.planner_delay(key);
+                let command = Box::new(command);
+                self.at_manager(host, delay, ManagerEvent::Propose { key, command });
+            }
         }
     }
 
-    /// The time between two commands of a planner. Meanwhile another manager may lead, and this one again.
-    fn planner_delay(&mut self) -> u64 {
-        let slow = self.has_faults && self.rng.one_in(self.fault_rates.slow_one_in);
+    /// The time between two commands of a planner. Meanwhile another manager may lead, and this one again. Membership
+    /// is not delayed: a change must not begin long after it was requested, see [`Self::is_loss_tolerable`].
+    fn planner_delay(&mut self, key: ReconcileKey) -> u64 {
+        let may_be_slow = self.has_faults && key != ReconcileKey::Members;
+        let slow = may_be_slow && self.rng.one_in(self.fault_rates.slow_one_in);
         let longest = if slow { 4_000 } else { 3 };
         self.rng.between(0, longest)
     }
 
-    pub(super) fn propose_planned(&mut self, host: usize, key: PlannerKey, term: u64, command: Command) {
-        self.propose(host, WriteOrigin::Planner { key, term }, command, u64::MAX);
-    }
-
     /// One command of a plan was applied, or will not be.
-    pub(super) fn plan_carried_out(&mut self, host: usize, key: PlannerKey, term: u64) {
-        let Some(run) = self.managers[host].run.as_mut().filter(|run| run.role.term == term) else { return };
-        let Some(left) = run.planning.running.get_mut(&key) else { return };
-        *left -= 1;
-        if *left == 0 {
-            run.planning.running.remove(&key);
-            if run.planning.again.remove(&key) {
-                self.wake_key(host, key);
-            }
+    pub(super) fn planned_command_ended(
+        &mut self,
+        host: usize,
+        key: ReconcileKey,
+        written: Result<AppliedWrite, ProposeError>,
+    ) {
+        let error = written.and_then(|written| written.result.map_err(ProposeError::Rejected)).err();
+        match error.as_ref().map(PlanErrorAction::from) {
+            None | Some(PlanErrorAction::Continue) => self.continue_plan(host, key),
+            Some(PlanErrorAction::RequeueAfter(after)) => self.finish_key(host, key, Some(after)),
+            Some(PlanErrorAction::Fail) => self.finish_key(host, key, Some(RETRY_AFTER)),
         }
     }
+
+    pub(super) fn finish_key(&mut self, host: usize, key: ReconcileKey, again: Option<Duration>) {
+        let again = again.map(|after| self.now + millis(after).max(1));
+        let Some(run) = &mut self.managers[host].run else { return };
+        run.planning.running.remove(&key);
+        run.planning.keys.finish(&key, again);
+        self.await_due(host);
+    }
+}
+
+pub(super) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX >> 1)
 }

@@ -30,7 +30,7 @@ pub struct SimBackup(Arc<StateParts>);
 impl ClusterSimulation {
     /// Takes a backup of a manager's state.
     pub(crate) fn take_backup(&mut self, host: usize) -> bool {
-        let state = self.process(host).map(|run| &run.state);
+        let state = self.process(host).map(|run| run.replica.state());
         let Some(state) = state.filter(|state| state.cluster().is_some()) else { return false };
         self.backup = Some(SimBackup(Arc::new(state.export())));
         true
@@ -67,7 +67,7 @@ impl ClusterSimulation {
     /// The superseded managers may keep running for a while, where workers can reach one of them.
     fn start_stale_manager(&mut self, host: usize) {
         let other = (host + 1) % self.managers.len();
-        let state = self.process(other).map(|run| Arc::new(run.state.clone()));
+        let state = self.process(other).map(|run| Arc::new(run.replica.state().clone()));
         let until = self.now + self.rng.between(1_000, 15_000);
         self.stale_manager = state.map(|state| StaleManager { host: other, state, until });
     }

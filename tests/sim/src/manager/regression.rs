@@ -172,8 +172,9 @@ impl ClusterSimulation {
 
     /// The index up to which a member knows acknowledgements. A leader knows it first.
     pub(crate) fn informed(&self, host: usize) -> u64 {
-        let leads =
-            |run: &super::ManagerProcess| if run.role.may_plan { run.state.applied().index } else { 0 };
+        let leads = |run: &super::ManagerProcess| {
+            if run.role().can_plan { run.replica.state().applied().index } else { 0 }
+        };
         self.process(host).map_or(0, |run| run.informed.taken.max(leads(run)))
     }
 

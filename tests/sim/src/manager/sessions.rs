@@ -3,21 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use warren_core::session::{
-    SentAssignment, contains_version, is_duplicate, is_pinned, must_replicate, was_removed,
-};
-use warren_core::{ApplyOutcome, Command, CommandResponse, Refusal, State};
-use warren_types::{AssignmentVersion, NodeCondition, NodeId, TaskReport};
+use warren_core::session::{ReportUse, SentAssignment, contains_version, is_newest, report_use};
+use warren_core::{Command, CommandResponse};
+use warren_replica::{CATCH_UP_TIMEOUT, ProposeError, SESSION_TIMEOUT, SessionAnswer};
+use warren_types::{AssignmentVersion, ManagerAddress, NodeCondition, NodeId, TaskReport};
 
 use super::WriteOrigin;
 use super::pending_writes::WRITE_TIMEOUT;
-use crate::event::{ManagerMessage, WorkerMessage, WriteResult};
+use super::planner::millis;
+use crate::event::{ManagerMessage, WorkerMessage};
 use crate::simulation::ClusterSimulation;
-
-/// A session without messages for this long is closed.
-const SILENCE: u64 = 12_000;
-/// How long a worker that is ahead of this manager waits for it to catch up.
-const CATCH_UP_DEADLINE: u64 = 5_000;
 
 /// The sessions of one manager, by worker.
 #[derive(Debug, Default)]
@@ -36,6 +31,8 @@ struct SimWorkerSession {
     /// It got an update.
     opened: bool,
     sent: SentAssignment,
+    /// The addresses of managers that were sent last.
+    managers: Option<Vec<ManagerAddress>>,
     /// Reports in the order of arrival; the first is being written.
     reports: VecDeque<(u64, Vec<TaskReport>)>,
     is_storing: bool,
@@ -94,8 +91,7 @@ impl ClusterSimulation {
     }
 
     fn welcome(&mut self, host: usize, worker: usize, connection: u64, has: AssignmentVersion) {
-        let leader_heard = self.process(host).map_or(0, |run| run.leader_contact_at);
-        if self.now - leader_heard > super::LEADERLESS_TIMEOUT {
+        if self.is_leader_lost(host) {
             return self.send_to_worker(connection, ManagerMessage::TryOtherManager);
         }
         let (node, at) = (self.workers[worker].id, self.wall_time(host));
@@ -110,23 +106,23 @@ impl ClusterSimulation {
         host: usize,
         connection: u64,
         has: AssignmentVersion,
-        answer: WriteResult,
+        answer: Result<CommandResponse, ProposeError>,
     ) {
-        let opened = match answer.as_ref().map(|(_, outcome)| &**outcome) {
-            Ok(ApplyOutcome::Applied { response: CommandResponse::Session { number }, .. }) => Ok(*number),
-            Ok(ApplyOutcome::Rejected(Refusal::NotFound { .. })) => Err(true),
-            _ => Err(false),
-        };
         let since = self.now;
         let Some(worker) = self.connections.get(connection).map(|line| line.worker) else { return };
-        let number = match opened {
-            Ok(number) => number,
-            Err(is_unknown) => {
-                let message = self.why_no_session(host, worker, has, is_unknown);
-                return self.send_to_worker(connection, message);
+        let node = self.workers[worker].id;
+        // Only a running process has an opened session.
+        let Some(run) = &mut self.managers[host].run else {
+            return self.send_to_worker(connection, ManagerMessage::Closed);
+        };
+        let number = match SessionAnswer::new(answer, run.replica.state(), &node, has) {
+            SessionAnswer::Opened(number) => number,
+            SessionAnswer::NodeRemoved => return self.send_to_worker(connection, ManagerMessage::Removed),
+            SessionAnswer::NodeUnknown => return self.send_to_worker(connection, ManagerMessage::Unknown),
+            SessionAnswer::Failed(_) | SessionAnswer::Unexpected(_) => {
+                return self.send_to_worker(connection, ManagerMessage::Closed);
             }
         };
-        let Some(run) = &mut self.managers[host].run else { return };
         // Two sessions that are opened at once may be answered in any order.
         let newer = run.sessions.0.get(&worker).filter(|session| session.number > number);
         if newer.is_some() {
@@ -143,6 +139,7 @@ impl ClusterSimulation {
             version: has,
             opened,
             sent: sent_assignment,
+            managers: None,
             reports,
             is_storing: storing,
         };
@@ -153,55 +150,39 @@ impl ClusterSimulation {
         self.push_assignment(host, worker);
     }
 
-    /// Only a node that is known to be removed is told so: an unknown one may be new, or older than a
-    /// restored backup.
-    fn why_no_session(
-        &self,
-        host: usize,
-        worker: usize,
-        has: AssignmentVersion,
-        is_unknown: bool,
-    ) -> ManagerMessage {
-        let node = self.workers[worker].id;
-        let state = self.process(host).map(|run| &run.state);
-        match state.filter(|_| is_unknown) {
-            Some(state) if was_removed(state, &node, has) => ManagerMessage::Removed,
-            Some(_) => ManagerMessage::Unknown,
-            None => ManagerMessage::Closed,
-        }
-    }
-
     /// Sends a worker the addresses of managers, if it has a session here.
     fn push_managers(&mut self, host: usize, worker: usize) {
         let node = self.workers[worker].id;
-        let Some(run) = &self.managers[host].run else { return };
-        let Some(session) = run.sessions.0.get(&worker) else { return };
-        let Some(settings) = run.state.node_settings(&node) else { return };
-        self.send_to_worker(session.connection, ManagerMessage::Managers(Arc::new(settings.managers)));
-    }
-
-    /// Managers were added, removed or moved: every session here gets the addresses.
-    pub(super) fn managers_changed(&mut self, host: usize) {
-        for worker in self.worker_keys() {
-            self.push_managers(host, worker);
-        }
-    }
-
-    /// Closes sessions of nodes that have a newer session elsewhere, or are removed.
-    pub(super) fn end_old_sessions(&mut self, host: usize) {
-        let ids: Vec<_> = self.workers.iter().map(|worker| worker.id).collect();
         let Some(run) = &mut self.managers[host].run else { return };
-        let newest = |worker: &usize| run.state.node(&ids[*worker]).map(|node| node.session);
-        let is_over = |(worker, session): (&usize, &SimWorkerSession)| {
-            newest(worker).is_none_or(|it| it > session.number)
-        };
-        let over: Vec<usize> =
-            run.sessions.0.iter().filter(|it| is_over(*it)).map(|(worker, _)| *worker).collect();
-        for worker in over {
-            let session = self.managers[host].run.as_mut().and_then(|run| run.sessions.0.remove(&worker));
-            session
-                .into_iter()
-                .for_each(|session| self.send_to_worker(session.connection, ManagerMessage::Closed));
+        let Some(session) = run.sessions.0.get_mut(&worker) else { return };
+        let Some(settings) = run.replica.state().node_settings(&node) else { return };
+        if session.managers.as_ref() == Some(&settings.managers) {
+            return;
+        }
+        session.managers = Some(settings.managers.clone());
+        let connection = session.connection;
+        self.send_to_worker(connection, ManagerMessage::Managers(Arc::new(settings.managers)));
+    }
+
+    /// Sends these nodes, or all, what changed for them, and those that wait for this manager what they get first.
+    pub(super) fn wake_sessions(&mut self, host: usize, nodes: Option<&BTreeSet<NodeId>>) {
+        for worker in 0..self.workers.len() {
+            let node = self.workers[worker].id;
+            let Some(run) = &mut self.managers[host].run else { return };
+            let Some(session) = run.sessions.0.get(&worker) else { continue };
+            let (number, connection, opened) = (session.number, session.connection, session.opened);
+            let is_woken = nodes.is_none_or(|nodes| nodes.contains(&node));
+            if is_woken && !is_newest(run.replica.state(), &node, number) {
+                run.sessions.0.remove(&worker);
+                self.send_to_worker(connection, ManagerMessage::Closed);
+                continue;
+            }
+            if is_woken {
+                self.push_managers(host, worker);
+            }
+            if is_woken || !opened {
+                self.push_assignment(host, worker);
+            }
         }
     }
 
@@ -212,25 +193,16 @@ impl ClusterSimulation {
         let Some(run) = &mut self.managers[host].run else { return };
         let Some(session) = run.sessions.0.get_mut(&worker) else { return };
         let word = if session.opened {
-            session.sent.update_if_changed(&run.state, &node).flatten()
-        } else if contains_version(&run.state, session.version) {
+            session.sent.update_if_changed(run.replica.state(), &node).flatten()
+        } else if contains_version(run.replica.state(), session.version) {
             session.opened = true;
-            session.sent.first_update(&run.state, &node, session.version)
+            session.sent.first_update(run.replica.state(), &node, session.version)
         } else {
             None
         };
         let connection = session.connection;
         if let Some(word) = word {
             self.send_to_worker(connection, ManagerMessage::Assignment(Arc::new(word)));
-        }
-    }
-
-    /// Workers that are ahead of this manager get an update as soon as it has caught up.
-    pub(super) fn open_sessions(&mut self, host: usize) {
-        let Some(run) = &self.managers[host].run else { return };
-        let waiting = run.sessions.0.iter().filter(|(_, session)| !session.opened);
-        for worker in waiting.map(|(worker, _)| *worker).collect::<Vec<_>>() {
-            self.push_assignment(host, worker);
         }
     }
 
@@ -244,7 +216,7 @@ impl ClusterSimulation {
         if !session.opened {
             return;
         }
-        let word = session.sent.next_update(&run.state, &node, version);
+        let word = session.sent.next_update(run.replica.state(), &node, version);
         if let Some(word) = word {
             self.send_to_worker(connection, ManagerMessage::Assignment(Arc::new(word)));
         }
@@ -261,7 +233,7 @@ impl ClusterSimulation {
         let (node, at) = (self.workers[worker].id, self.wall_time(host));
         let Some(run) = &mut self.managers[host].run else { return };
         let Some(session) = run.sessions.of(worker, connection).map(|session| session.number) else { return };
-        if run.state.node(&node).is_some_and(|known| known.conditions != conditions) {
+        if run.replica.state().node(&node).is_some_and(|known| known.conditions != conditions) {
             let command = Command::SetNodeConditions { node, session, conditions, at };
             self.submit(host, WriteOrigin::Nobody, command, self.now + WRITE_TIMEOUT);
         }
@@ -293,7 +265,9 @@ impl ClusterSimulation {
             };
             let Some((number, reports)) = session.reports.pop_front() else { return };
             let (connection, session_number) = (session.connection, session.number);
-            let facts = reports_to_store(&run.state, node, reports);
+            let state = run.replica.state();
+            let is_stored = |report: &TaskReport| report_use(state, &node, report) == ReportUse::Store;
+            let facts: Vec<TaskReport> = reports.into_iter().filter(is_stored).collect();
             if facts.is_empty() {
                 self.send_to_worker(connection, ManagerMessage::ReportsStored(number));
                 continue;
@@ -309,8 +283,7 @@ impl ClusterSimulation {
         }
     }
 
-    pub(super) fn reports_stored(&mut self, host: usize, connection: u64, number: u64, answer: WriteResult) {
-        let stored = matches!(&answer, Ok((_, outcome)) if !matches!(**outcome, ApplyOutcome::Rejected(_)));
+    pub(super) fn reports_stored(&mut self, host: usize, connection: u64, number: u64, stored: bool) {
         let worker = self.connections.get(connection).map(|line| line.worker);
         let run = self.managers[host].run.as_mut();
         if let (Some(worker), Some(run)) = (worker, run) {
@@ -337,9 +310,9 @@ impl ClusterSimulation {
     pub(super) fn close_silent_sessions(&mut self, host: usize) {
         let now = self.now;
         let Some(run) = &mut self.managers[host].run else { return };
-        run.sessions.0.retain(|_, session| now - session.last_contact <= SILENCE);
+        run.sessions.0.retain(|_, session| now - session.last_contact <= millis(SESSION_TIMEOUT));
         let lacks = |(_, session): &(&usize, &SimWorkerSession)| {
-            !session.opened && now - session.since > CATCH_UP_DEADLINE
+            !session.opened && now - session.since > millis(CATCH_UP_TIMEOUT)
         };
         let late: Vec<usize> = run.sessions.0.iter().filter(lacks).map(|(worker, _)| *worker).collect();
         for worker in late {
@@ -349,16 +322,4 @@ impl ClusterSimulation {
                 .for_each(|session| self.send_to_worker(session.connection, ManagerMessage::TryOtherManager));
         }
     }
-}
-
-/// The reports that must be stored.
-fn reports_to_store(state: &State, node: NodeId, reports: Vec<TaskReport>) -> Vec<TaskReport> {
-    let is_fact = |report: &TaskReport| {
-        let Some(task) = state.task(&report.task).filter(|task| task.node == Some(node)) else {
-            return false;
-        };
-        let pins = report.image.is_some() && !is_pinned(state, task);
-        pins || (!is_duplicate(&task.observed, report) && must_replicate(task, report))
-    };
-    reports.into_iter().filter(is_fact).collect()
 }

@@ -3,11 +3,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use warren_consensus::InvalidMemberChange;
+use warren_consensus::{DropReason, InvalidMemberChange};
 use warren_core::Refusal;
-use warren_types::MemberId;
+use warren_types::{MemberId, Timestamp};
 
-use super::WriteStall;
+/// Why a manager currently cannot write its log. The write is retried automatically.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WriteStall {
+    /// Start of the stall.
+    pub since: Timestamp,
+    /// The error and the file, as a message for users.
+    pub reason: Arc<str>,
+    /// Whether the disk is full, as opposed to failing.
+    pub is_disk_full: bool,
+}
 
 /// Why a write was not applied, or its outcome is unknown.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -112,4 +121,31 @@ pub enum TransferError {
     /// The manager is stopping.
     #[error("the manager is stopping")]
     Stopping,
+}
+
+impl From<DropReason> for ProposeError {
+    fn from(reason: DropReason) -> Self {
+        match reason {
+            DropReason::NotLeader { .. } | DropReason::Superseded | DropReason::Transferring { .. } => {
+                Self::NotLeader
+            }
+            DropReason::Busy | DropReason::ChangePending => Self::Busy,
+            DropReason::InvalidChange(why) => Self::DriverFailed(why.to_string().into()),
+            DropReason::Indeterminate => Self::Indeterminate(IndeterminateReason::CoveredBySnapshot),
+            DropReason::EmptyProposal => Self::DriverFailed(Arc::from("the command is empty")),
+        }
+    }
+}
+
+impl From<DropReason> for ChangeError {
+    fn from(reason: DropReason) -> Self {
+        match reason {
+            DropReason::NotLeader { .. } | DropReason::Superseded | DropReason::Transferring { .. } => {
+                Self::NotLeader
+            }
+            DropReason::Busy | DropReason::ChangePending => Self::ChangeInProgress,
+            DropReason::InvalidChange(why) => Self::Invalid(why),
+            DropReason::Indeterminate | DropReason::EmptyProposal => Self::Indeterminate,
+        }
+    }
 }

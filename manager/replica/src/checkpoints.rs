@@ -12,7 +12,7 @@ const MAX_CHECKPOINTS: usize = 16;
 
 /// The newest checkpoints, in order.
 #[derive(Debug, Default)]
-pub(super) struct StateCheckpoints(VecDeque<StateDigest>);
+pub struct StateCheckpoints(VecDeque<StateDigest>);
 
 impl StateCheckpoints {
     /// Whether a checkpoint is due at this index.

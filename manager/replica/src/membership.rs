@@ -1,12 +1,60 @@
-//! The raft members that the state demands. Pure.
+//! Changes the raft membership stepwise to the desired one. [`next_action`] decides the next step.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use warren_consensus::{ConfState, DesiredMember};
-use warren_core::State;
-use warren_types::{Member, MemberId, Suffrage};
+use warren_consensus::{ConfState, DesiredMember, MembershipAction, PeerProgress, next_action};
+use warren_core::{Command, FEATURE_LEVEL, State};
+use warren_types::{ManagerAddress, ManagerId, Member, MemberId, NodeName, Suffrage, Timestamp};
 
-/// The desired members, as input of [`warren_consensus::next_action`].
+/// Check interval: replication progress causes no wake-up.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Delay after a step before its effect is checked.
+const NEXT_STEP_DELAY: Duration = Duration::from_millis(50);
+
+/// What a leader does next about the members.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MembershipPlan {
+    /// The next step.
+    pub action: MembershipAction,
+    /// Members that left: only their records are left, to be deleted.
+    pub departed: Vec<MemberId>,
+}
+
+/// The next step of the leader `own`, from its state and the raft members `group`.
+pub fn plan_members(
+    state: &State,
+    group: &ConfState,
+    own: MemberId,
+    peers: &[PeerProgress],
+) -> MembershipPlan {
+    let action = next_action(&desired_members(state), group, own, peers, state.applied().index);
+    MembershipPlan { action, departed: departed_members(state, group) }
+}
+
+/// When to plan again, after a change was made or not.
+pub fn recheck_members_after(is_changed: bool) -> Duration {
+    if is_changed { NEXT_STEP_DELAY } else { CHECK_INTERVAL }
+}
+
+/// The command that registers a manager, unless the state contains it like this.
+pub fn registration(
+    state: &State,
+    member: MemberId,
+    id: ManagerId,
+    name: &NodeName,
+    address: &ManagerAddress,
+    at: Timestamp,
+) -> Option<Command> {
+    let is_same = |known: &Arc<Member>| {
+        (known.manager_id, &known.name, &known.address, known.level) == (id, name, address, FEATURE_LEVEL)
+    };
+    let (name, address) = (name.clone(), address.clone());
+    let register = Command::RegisterMember { member, id, name, address, level: FEATURE_LEVEL, at };
+    (!state.member(member).is_some_and(is_same)).then_some(register)
+}
+
+/// The desired members, as input of [`next_action`].
 pub fn desired_members(state: &State) -> Vec<DesiredMember> {
     let desired = |member: &Arc<Member>| DesiredMember {
         id: member.member_id,
@@ -18,7 +66,7 @@ pub fn desired_members(state: &State) -> Vec<DesiredMember> {
 }
 
 /// Members to be removed that are in no part of the configuration any more: only their record is left.
-pub fn departed_members(state: &State, group: &ConfState) -> Vec<MemberId> {
+fn departed_members(state: &State, group: &ConfState) -> Vec<MemberId> {
     let ConfState { voters, learners, voters_outgoing, learners_next, auto_leave: _ } = group;
     let parts = [voters, learners, voters_outgoing, learners_next];
     let is_in = |id: MemberId| parts.iter().any(|ids| ids.contains(&id));
@@ -30,8 +78,7 @@ pub fn departed_members(state: &State, group: &ConfState) -> Vec<MemberId> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use warren_core::{Command, FEATURE_LEVEL};
-    use warren_types::{ClusterId, Id, ManagerId, Timestamp, TokenHash, TokenId};
+    use warren_types::{ClusterId, Id, TokenHash, TokenId};
 
     const AT: Timestamp = Timestamp(1);
 

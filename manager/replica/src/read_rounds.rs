@@ -7,31 +7,33 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use tokio::sync::oneshot;
-use tokio::time::Instant;
-
 /// Retry delay of an unanswered round.
 const RETRY_DELAY: Duration = Duration::from_millis(200);
 
-type ReadReply = oneshot::Sender<()>;
-
-/// The waiting reads.
-#[derive(Default)]
-pub struct PendingReads {
+/// The waiting reads of callers `R`.
+#[derive(Debug)]
+pub struct ReadRounds<R> {
     /// Added after the start of the latest round.
-    waiting: Vec<ReadReply>,
+    waiting: Vec<R>,
     /// By the context of the first round that covers them; a later round covers them as well.
-    in_flight: VecDeque<(u64, Vec<ReadReply>)>,
+    in_flight: VecDeque<(u64, Vec<R>)>,
     /// By the index that must be published.
-    ready: Vec<(u64, Vec<ReadReply>)>,
+    ready: Vec<(u64, Vec<R>)>,
     last_context: u64,
-    last_requested: Option<Instant>,
+    last_requested: Option<Duration>,
 }
 
-impl PendingReads {
+impl<R> Default for ReadRounds<R> {
+    fn default() -> Self {
+        let (waiting, in_flight, ready) = (Vec::new(), VecDeque::new(), Vec::new());
+        Self { waiting, in_flight, ready, last_context: 0, last_requested: None }
+    }
+}
+
+impl<R> ReadRounds<R> {
     /// Adds a read.
-    pub fn add(&mut self, reply: ReadReply) {
-        self.waiting.push(reply);
+    pub fn add(&mut self, caller: R) {
+        self.waiting.push(caller);
     }
 
     /// Allows an immediate retry after a change of leader or role.
@@ -39,18 +41,18 @@ impl PendingReads {
         self.last_requested = None;
     }
 
-    /// The context of the next round, if one must be started.
-    pub fn next_context(&mut self, now: Instant) -> Option<u64> {
+    /// The context of the next round, if one must be started at `now`. Reads whose caller `has_left` are dropped.
+    pub fn next_context(&mut self, now: Duration, has_left: impl Fn(&R) -> bool) -> Option<u64> {
         let unanswered = !self.in_flight.is_empty();
         if unanswered && self.last_requested.is_some_and(|last| now < last + RETRY_DELAY) {
             return None;
         }
         // Abandoned reads must not cause rounds.
-        for (_, replies) in &mut self.in_flight {
-            replies.retain(|reply| !reply.is_closed());
+        for (_, callers) in &mut self.in_flight {
+            callers.retain(|caller| !has_left(caller));
         }
-        self.in_flight.retain(|(_, replies)| !replies.is_empty());
-        self.waiting.retain(|reply| !reply.is_closed());
+        self.in_flight.retain(|(_, callers)| !callers.is_empty());
+        self.waiting.retain(|caller| !has_left(caller));
         if self.waiting.is_empty() && self.in_flight.is_empty() {
             return None;
         }
@@ -63,20 +65,16 @@ impl PendingReads {
     /// Handles the result of round `ctx`: the state must contain `index`.
     pub fn on_read_index(&mut self, ctx: u64, index: u64) {
         let covered = self.in_flight.partition_point(|(context, _)| *context <= ctx);
-        let replies: Vec<_> = self.in_flight.drain(..covered).flat_map(|(_, replies)| replies).collect();
-        if !replies.is_empty() {
-            self.ready.push((index, replies));
+        let callers: Vec<_> = self.in_flight.drain(..covered).flat_map(|(_, callers)| callers).collect();
+        if !callers.is_empty() {
+            self.ready.push((index, callers));
         }
     }
 
-    /// Answers the reads for which `index` is published.
-    pub fn on_published(&mut self, index: u64) {
-        for (_, replies) in self.ready.extract_if(.., |(required, _)| *required <= index) {
-            for reply in replies {
-                // The caller may have given up.
-                let _ = reply.send(());
-            }
-        }
+    /// Takes the reads for which the state at `index` is new enough.
+    pub fn take_ready(&mut self, index: u64) -> Vec<R> {
+        let ready = self.ready.extract_if(.., |(required, _)| *required <= index);
+        ready.flat_map(|(_, callers)| callers).collect()
     }
 }
 

@@ -11,10 +11,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use tokio::sync::oneshot;
 use warren_core::{AppliedIndex, CommandResponse, Refusal};
 
-use super::{IndeterminateReason, ProposeError};
+use crate::{IndeterminateReason, ProposeError};
 
 /// Maximum number of outcomes kept.
 pub const MAX_OUTCOMES: usize = 65_536;
@@ -26,11 +25,12 @@ const OBJECT_COST: usize = 32 << 10;
 /// The response to a command, or its rejection by the state machine.
 pub type CommandResult = Result<CommandResponse, Refusal>;
 
-type OutcomeReply = oneshot::Sender<Result<CommandResponse, ProposeError>>;
+/// The answers to waiting callers.
+type Answers<T> = Vec<(T, Result<CommandResponse, ProposeError>)>;
 
-/// See the module documentation.
-#[derive(Default)]
-pub(super) struct OutcomeCache {
+/// See the module documentation. `T` identifies the waiting callers.
+#[derive(Debug)]
+pub struct OutcomeCache<T> {
     latest: VecDeque<(AppliedIndex, CommandResult)>,
     /// Total cost of the results in `latest`.
     bytes: usize,
@@ -40,7 +40,7 @@ pub(super) struct OutcomeCache {
     /// it.
     forwards_by_index: BTreeMap<u64, usize>,
     /// Waiting callers by index.
-    waiters: BTreeMap<u64, Vec<(u64, OutcomeReply)>>,
+    waiters: BTreeMap<u64, Vec<(u64, T)>>,
     /// Nothing is applied here any more.
     is_ended: bool,
 }
@@ -58,10 +58,17 @@ fn result_cost(result: &CommandResult) -> usize {
     }
 }
 
-impl OutcomeCache {
+impl<T> OutcomeCache<T> {
     /// An empty cache; outcomes up to `published` are unknown.
     pub fn starting_after(published: u64) -> Self {
-        Self { published, ..Self::default() }
+        Self {
+            latest: VecDeque::new(),
+            bytes: 0,
+            published,
+            forwards_by_index: BTreeMap::new(),
+            waiters: BTreeMap::new(),
+            is_ended: false,
+        }
     }
 
     /// A write is forwarded: outcomes are kept until [`OutcomeCache::end_forward`].
@@ -81,56 +88,58 @@ impl OutcomeCache {
         }
     }
 
-    /// The receiver gets the outcome of the entry at `position` when it is published here. The sender is
-    /// dropped without a value if publishing ends.
-    pub fn wait_for(
-        &mut self,
-        position: AppliedIndex,
-    ) -> oneshot::Receiver<Result<CommandResponse, ProposeError>> {
-        let (reply, answer) = oneshot::channel();
+    /// Requests the outcome of the entry at `position` for `caller`. Returns the answer if it is known, otherwise it
+    /// comes when the entry is published here. The caller is dropped without an answer if publishing ends.
+    pub fn wait_for(&mut self, position: AppliedIndex, caller: T) -> Answers<T> {
         if position.index <= self.published {
-            // The receiver still exists here.
-            let _ = reply.send(self.find(position));
-        } else if !self.is_ended {
-            self.waiters.entry(position.index).or_default().push((position.term, reply));
+            return vec![(caller, self.find(position))];
         }
-        answer
+        if !self.is_ended {
+            self.waiters.entry(position.index).or_default().push((position.term, caller));
+        }
+        Vec::new()
     }
 
-    /// Adds the results of the entries up to `published`.
-    pub fn add(&mut self, published: u64, results: impl IntoIterator<Item = (AppliedIndex, CommandResult)>) {
+    /// Adds the results of the entries up to `published`. Returns the answers to those that waited for them.
+    pub fn add(
+        &mut self,
+        published: u64,
+        results: impl IntoIterator<Item = (AppliedIndex, CommandResult)>,
+    ) -> Answers<T> {
         self.published = published;
         if self.forwards_by_index.is_empty() && self.waiters.is_empty() {
-            return;
+            return Vec::new();
         }
         for (position, result) in results {
             self.bytes += result_cost(&result);
             self.latest.push_back((position, result));
         }
-        self.answer_waiters();
+        let answers = self.take_answers();
         self.evict();
+        answers
     }
 
-    /// A snapshot replaced the state: outcomes of the commands that it covers are unknown.
-    pub fn reset_after(&mut self, published: u64) {
+    /// A snapshot replaced the state: outcomes of the commands that it covers are unknown. Returns these answers.
+    pub fn reset_after(&mut self, published: u64) -> Answers<T> {
         (self.latest, self.bytes, self.published) = (VecDeque::new(), 0, published);
-        self.answer_waiters();
+        self.take_answers()
     }
 
-    /// The driver ended: all waiters are dropped.
+    /// Nothing is applied here any more: all waiting callers are dropped.
     pub fn end(&mut self) {
         self.is_ended = true;
         self.waiters.clear();
     }
 
-    fn answer_waiters(&mut self) {
+    fn take_answers(&mut self) -> Answers<T> {
+        let mut answers = Vec::new();
         while let Some(first) = self.waiters.first_entry().filter(|first| *first.key() <= self.published) {
             let (index, waiting) = first.remove_entry();
-            for (term, reply) in waiting {
-                // The caller may have given up.
-                let _ = reply.send(self.find(AppliedIndex { term, index }));
+            for (term, caller) in waiting {
+                answers.push((caller, self.find(AppliedIndex { term, index })));
             }
         }
+        answers
     }
 
     /// Evicts outcomes that are not needed any more, and the oldest above the limits.

@@ -12,64 +12,66 @@ fn done(index: u64) -> (AppliedIndex, CommandResult) {
     (position(index), Ok(CommandResponse::Session { number: index }))
 }
 
-fn received(answer: &mut oneshot::Receiver<Result<CommandResponse, ProposeError>>) -> Result<u64, String> {
-    match answer.try_recv() {
-        Ok(Ok(CommandResponse::Session { number })) => Ok(number),
+/// The session in the only answer, which is to the caller of the entry with that index.
+fn received(answers: Answers<u64>, caller: u64) -> Result<u64, String> {
+    match answers.as_slice() {
+        [(to, Ok(CommandResponse::Session { number }))] if *to == caller => Ok(*number),
         other => Err(format!("{other:?}")),
     }
 }
 
-fn is_unknown(answer: &mut oneshot::Receiver<Result<CommandResponse, ProposeError>>) -> bool {
-    matches!(answer.try_recv(), Ok(Err(ProposeError::Indeterminate(IndeterminateReason::CoveredBySnapshot))))
+fn is_unknown(answers: Answers<u64>) -> bool {
+    matches!(
+        answers.as_slice(),
+        [(_, Err(ProposeError::Indeterminate(IndeterminateReason::CoveredBySnapshot)))]
+    )
+}
+
+/// The answer to a caller that requests the outcome of that index.
+fn find(outcomes: &mut OutcomeCache<u64>, index: u64) -> Answers<u64> {
+    outcomes.wait_for(position(index), index)
 }
 
 #[test]
 fn early_and_late_waiters_get_same_result() {
     let mut outcomes = OutcomeCache::starting_after(10);
     outcomes.begin_forward();
-    let (mut early, mut later) = (outcomes.wait_for(position(12)), outcomes.wait_for(position(14)));
-    assert!(received(&mut early).is_err(), "it is not applied yet");
+    assert!(find(&mut outcomes, 12).is_empty() && find(&mut outcomes, 14).is_empty(), "not applied yet");
     let refused = (position(13), Err(Refusal::NoCluster));
-    outcomes.add(13, [done(11), done(12), refused]);
-    assert_eq!(received(&mut early), Ok(12));
-    assert_eq!(received(&mut outcomes.wait_for(position(11))), Ok(11));
-    assert_eq!(received(&mut outcomes.wait_for(position(12))), Ok(12));
-    let refusal = outcomes.wait_for(position(13)).try_recv().unwrap().unwrap_err();
+    assert_eq!(received(outcomes.add(13, [done(11), done(12), refused]), 12), Ok(12));
+    assert_eq!(received(find(&mut outcomes, 11), 11), Ok(11));
+    assert_eq!(received(find(&mut outcomes, 12), 12), Ok(12));
+    let refusal = find(&mut outcomes, 13).pop().unwrap().1.unwrap_err();
     assert!(matches!(refusal, ProposeError::Rejected(Refusal::NoCluster)), "{refusal:?}");
-    assert!(received(&mut later).is_err());
-    outcomes.add(15, [done(14)]);
-    assert_eq!(received(&mut later), Ok(14));
+    assert_eq!(received(outcomes.add(15, [done(14)]), 14), Ok(14));
 }
 
 #[test]
 fn unknown_position_is_indeterminate() {
     let mut outcomes = OutcomeCache::starting_after(10);
     outcomes.begin_forward();
-    let mut covered = outcomes.wait_for(position(12));
-    outcomes.add(11, [done(11)]);
-    assert!(is_unknown(&mut outcomes.wait_for(position(9))), "it was applied before this store was made");
-    assert!(is_unknown(&mut outcomes.wait_for(AppliedIndex { term: 2, index: 11 })), "another entry");
-    outcomes.reset_after(20);
-    assert!(is_unknown(&mut covered), "a snapshot covers it");
-    assert!(is_unknown(&mut outcomes.wait_for(position(11))));
+    assert!(find(&mut outcomes, 12).is_empty());
+    assert!(outcomes.add(11, [done(11)]).is_empty());
+    assert!(is_unknown(find(&mut outcomes, 9)), "it was applied before this store was made");
+    assert!(is_unknown(outcomes.wait_for(AppliedIndex { term: 2, index: 11 }, 11)), "another entry");
+    assert!(is_unknown(outcomes.reset_after(20)), "a snapshot covers it");
+    assert!(is_unknown(find(&mut outcomes, 11)));
     outcomes.add(22, [done(22)]);
-    assert!(is_unknown(&mut outcomes.wait_for(position(21))), "no command is there");
-    assert_eq!(received(&mut outcomes.wait_for(position(22))), Ok(22));
-    let mut late = outcomes.wait_for(position(23));
+    assert!(is_unknown(find(&mut outcomes, 21)), "no command is there");
+    assert_eq!(received(find(&mut outcomes, 22), 22), Ok(22));
+    assert!(find(&mut outcomes, 23).is_empty());
     outcomes.end();
-    for answer in [&mut late, &mut outcomes.wait_for(position(24))] {
-        assert_eq!(answer.try_recv().unwrap_err(), oneshot::error::TryRecvError::Closed);
-    }
-    assert_eq!(received(&mut outcomes.wait_for(position(22))), Ok(22), "what is known stays known");
+    assert!(find(&mut outcomes, 24).is_empty() && outcomes.waiters.is_empty());
+    assert_eq!(received(find(&mut outcomes, 22), 22), Ok(22), "what is known stays known");
 }
 
-fn is_remembered(outcomes: &mut OutcomeCache, index: u64) -> bool {
-    !is_unknown(&mut outcomes.wait_for(position(index)))
+fn is_remembered(outcomes: &mut OutcomeCache<u64>, index: u64) -> bool {
+    !is_unknown(find(outcomes, index))
 }
 
 #[test]
 fn outcomes_are_kept_only_during_forwards() {
-    let mut outcomes = OutcomeCache::starting_after(10);
+    let mut outcomes = OutcomeCache::<u64>::starting_after(10);
     outcomes.add(11, [done(11)]);
     assert!(outcomes.latest.is_empty(), "nobody here can ask for it");
     let first = outcomes.begin_forward();
@@ -85,10 +87,9 @@ fn outcomes_are_kept_only_during_forwards() {
     assert!(outcomes.latest.is_empty());
     // A caller that waits before the application does not need the cache.
     let begun = outcomes.begin_forward();
-    let mut answer = outcomes.wait_for(position(14));
+    assert!(find(&mut outcomes, 14).is_empty());
     outcomes.end_forward(begun);
-    outcomes.add(14, [done(14)]);
-    assert_eq!(received(&mut answer), Ok(14));
+    assert_eq!(received(outcomes.add(14, [done(14)]), 14), Ok(14));
     assert!(outcomes.latest.is_empty());
 }
 
@@ -101,14 +102,14 @@ fn outcome_count_is_bounded() {
         outcomes.add(index, [done(index)]);
     }
     let oldest = last - MAX_OUTCOMES as u64 + 1;
-    assert_eq!(received(&mut outcomes.wait_for(position(oldest))), Ok(oldest));
-    assert!(is_unknown(&mut outcomes.wait_for(position(oldest - 1))));
+    assert_eq!(received(find(&mut outcomes, oldest), oldest), Ok(oldest));
+    assert!(is_unknown(find(&mut outcomes, oldest - 1)));
     assert_eq!(outcomes.latest.len(), MAX_OUTCOMES);
 }
 
 #[test]
 fn outcome_bytes_are_bounded() {
-    let mut outcomes = OutcomeCache::starting_after(0);
+    let mut outcomes = OutcomeCache::<u64>::starting_after(0);
     let begun = outcomes.begin_forward();
     let sealed = |size| Arc::new(SealedData { size: 0, fingerprint: [0; 32], sealed: vec![0; size] });
     let content = |index: u64, size| {

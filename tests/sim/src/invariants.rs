@@ -160,6 +160,11 @@ impl InvariantOracle {
         self.earlier_counts.2 + self.leaders.count()
     }
 
+    /// A run of the member begins.
+    pub fn candidate_restarted(&mut self, candidate: u64) {
+        self.votes.candidate_restarted(candidate);
+    }
+
     /// A member granted its vote to a candidate.
     pub fn record_vote(&mut self, term: u64, candidate: u64, vote: RecordedVote) {
         self.votes.granted(term, candidate, vote);

@@ -191,6 +191,7 @@ impl ClusterSimulation {
         let mut peers = PeerTable::new(manager.id, manager.address.clone());
         peers.add_bootstrap_peers(manager.bootstrap_peers.clone());
         peers.update(MemberDirectory::of(&state));
+        self.oracle.candidate_restarted(manager.id);
         manager.run = Some(ManagerProcess {
             boot,
             outcomes: OutcomeCache::starting_after(state.applied().index),

@@ -45,10 +45,16 @@ impl VoteLog {
         }
     }
 
+    /// A run of a candidate counts no vote that arrived before it. With an older disk it may campaign again in a term
+    /// in which an earlier run was elected.
+    pub fn candidate_restarted(&mut self, candidate: u64) {
+        self.arrived.retain(|(_, of), _| *of != candidate);
+    }
+
     /// The first votes up to a quorum; a candidate does not wait for more.
     fn counted(&self, term: u64, candidate: u64, most: usize) -> Vec<RecordedVote> {
         let (granted, arrived) = (self.record.get(&(term, candidate)), self.arrived.get(&(term, candidate)));
-        let of = |id: &u64| granted?.iter().find(|vote| vote.id == *id).copied();
+        let of = |id: &u64| granted?.iter().rfind(|vote| vote.id == *id).copied();
         arrived.into_iter().flatten().take(most).filter_map(of).collect()
     }
 }

@@ -242,8 +242,8 @@ mod tests {
         }
         let missing = read_passphrase(Some(&dir.path().join("none")), PromptCount::Once, "x").unwrap_err();
         assert_eq!(missing.kind, ExitKind::NotFound);
-        let wanted = format!("the passphrase in {}", dir.path().join("none").display());
-        assert!(missing.why.starts_with(&wanted), "{missing}");
+        let expected = format!("the passphrase in {}", dir.path().join("none").display());
+        assert!(missing.why.starts_with(&expected), "{missing}");
     }
 
     #[test]

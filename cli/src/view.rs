@@ -135,8 +135,8 @@ mod tests {
             (40_000, "11h"),
             (172_800, "2d"),
         ];
-        for (seconds, wanted) in cases {
-            assert_eq!(age(seconds), wanted);
+        for (seconds, expected) in cases {
+            assert_eq!(age(seconds), expected);
         }
         assert_eq!(super::age(Timestamp(5), Timestamp(0)), "0s");
         assert_eq!(until(Timestamp(4001), Timestamp(1000)), "4s");
@@ -152,8 +152,8 @@ mod tests {
     fn amounts_are_rounded_down_to_what_fits_a_table() {
         let cases =
             [(0, "0B"), (1023, "1023B"), (1024, "1KiB"), (512 << 20, "512MiB"), (25_165_824_000, "23.4GiB")];
-        for (bytes, wanted) in cases {
-            assert_eq!(rounded_bytes(bytes), wanted);
+        for (bytes, expected) in cases {
+            assert_eq!(rounded_bytes(bytes), expected);
         }
         assert_eq!(rounded_bytes(u64::MAX), "16777215.9TiB");
         assert_eq!(duration(Duration::from_millis(90_500)), "1m30s500ms");
@@ -162,12 +162,12 @@ mod tests {
     #[test]
     fn long_name_list_is_shortened() {
         let names = ["a", "b", "c", "d", "e"].map(str::to_owned);
-        let said = |count: usize, all| joined_names(&names[..count], all);
-        assert_eq!((said(0, false), said(3, false)), (String::new(), "a, b, c".to_owned()));
-        assert_eq!((said(4, false).as_str(), said(5, false).as_str()), {
+        let output = |count: usize, all| joined_names(&names[..count], all);
+        assert_eq!((output(0, false), output(3, false)), (String::new(), "a, b, c".to_owned()));
+        assert_eq!((output(4, false).as_str(), output(5, false).as_str()), {
             ("a, b, c and 1 other", "a, b, c and 2 others")
         });
-        assert_eq!(said(5, true), "a, b, c, d, e");
+        assert_eq!(output(5, true), "a, b, c, d, e");
     }
 
     #[test]

@@ -96,11 +96,11 @@ impl ServiceGoal {
 /// Waits for the services sequentially; they make progress concurrently.
 pub async fn wait_all(
     client: &Client,
-    wanted: &[ServiceGoal],
+    expected: &[ServiceGoal],
     timeout: Duration,
 ) -> Result<(), CommandError> {
     let deadline = Instant::now() + timeout;
-    for one in wanted {
+    for one in expected {
         let mut progress = ProgressOutput::new();
         let ended = wait_one(client, one, deadline, &mut progress).await;
         let snapshot = ended.map_err(|end| end.into_failure(one, timeout))?;
@@ -117,20 +117,24 @@ enum WaitError {
 }
 
 impl WaitError {
-    fn into_failure(self, wanted: &ServiceGoal, timeout: Duration) -> CommandError {
+    fn into_failure(self, expected: &ServiceGoal, timeout: Duration) -> CommandError {
         match self {
-            Self::Failed(why) => {
-                CommandError::new(ExitKind::Failed, wanted.failure_summary(), why.join("\n"), wanted.hint())
-            }
-            Self::Client(error) => crate::failure::from_client(wanted.failure_summary(), error),
+            Self::Failed(why) => CommandError::new(
+                ExitKind::Failed,
+                expected.failure_summary(),
+                why.join("\n"),
+                expected.hint(),
+            ),
+            Self::Client(error) => crate::failure::from_client(expected.failure_summary(), error),
             Self::TimedOut(snapshot) => {
                 let lines = snapshot
-                    .waiting_for(wanted.goal)
+                    .waiting_for(expected.goal)
                     .into_iter()
                     .map(|(task, line)| format!("{task}: {line}"));
-                let what = format!("{} after {}", wanted.failure_summary(), crate::view::duration(timeout));
+                let what = format!("{} after {}", expected.failure_summary(), crate::view::duration(timeout));
                 let why: Vec<String> = lines.collect();
-                let hint = format!("{}; the cluster continues; use --timeout to wait longer", wanted.hint());
+                let hint =
+                    format!("{}; the cluster continues; use --timeout to wait longer", expected.hint());
                 CommandError::new(ExitKind::TimedOut, what, why.join("\n"), hint)
             }
         }
@@ -139,16 +143,16 @@ impl WaitError {
 
 async fn wait_one(
     client: &Client,
-    wanted: &ServiceGoal,
+    expected: &ServiceGoal,
     deadline: Instant,
     progress: &mut ProgressOutput,
 ) -> Result<ServiceSnapshot, WaitError> {
-    let mut watch = client.cluster().watch(&wanted.id);
+    let mut watch = client.cluster().watch(&expected.id);
     let mut snapshot = ServiceSnapshot::default();
     let mut poll_at = Instant::now();
     loop {
         if Instant::now() >= poll_at {
-            match timeout_at(deadline, fetch_snapshot(client, wanted)).await {
+            match timeout_at(deadline, fetch_snapshot(client, expected)).await {
                 Ok(Ok(seen)) => snapshot = seen,
                 // The watch reports a permanent error.
                 Ok(Err(error)) if is_transient(&error) => {}
@@ -158,11 +162,11 @@ async fn wait_one(
             poll_at = Instant::now() + POLL_INTERVAL;
         }
         if snapshot.is_known() {
-            match snapshot.evaluate(wanted) {
+            match snapshot.evaluate(expected) {
                 WaitOutcome::Reached => return Ok(snapshot),
                 WaitOutcome::Failed(why) => return Err(WaitError::Failed(why)),
                 WaitOutcome::Waiting => {
-                    progress.show(&snapshot.summary(wanted), &snapshot.waiting_for(wanted.goal))
+                    progress.show(&snapshot.summary(expected), &snapshot.waiting_for(expected.goal))
                 }
             }
         }
@@ -173,7 +177,7 @@ async fn wait_one(
             Ok(Some(Change::Resync(_))) => poll_at = Instant::now(),
             Ok(Some(change)) => {
                 snapshot.update(change);
-                if wanted.goal == WaitGoal::Updated {
+                if expected.goal == WaitGoal::Updated {
                     poll_at = poll_at.min(Instant::now() + POLL_AFTER_CHANGE);
                 }
             }
@@ -191,13 +195,13 @@ async fn next_change(watch: &mut ClusterWatch, until: Instant) -> Result<Option<
     }
 }
 
-async fn fetch_snapshot(client: &Client, wanted: &ServiceGoal) -> Result<ServiceSnapshot, Error> {
-    let service = match client.services().get(&wanted.id).await {
+async fn fetch_snapshot(client: &Client, expected: &ServiceGoal) -> Result<ServiceSnapshot, Error> {
+    let service = match client.services().get(&expected.id).await {
         Ok(service) => service,
         Err(error) if error.is_not_found() => return Ok(ServiceSnapshot::removed()),
         Err(error) => return Err(error),
     };
-    let filter = TaskFilter { service: wanted.id.clone(), ..TaskFilter::default() };
+    let filter = TaskFilter { service: expected.id.clone(), ..TaskFilter::default() };
     match client.tasks().list(filter).await {
         Ok(tasks) => Ok(ServiceSnapshot::of(service, tasks)),
         Err(error) if error.is_not_found() => Ok(ServiceSnapshot::removed()),

@@ -208,14 +208,14 @@ async fn start(
     check_cluster(&store.read().state, keys, dir, founding || !alone)?;
     check_secret_object_key(dir, &keys.secret_object_key, &store.read().state)?;
     let clock = Arc::new(SystemClock::new());
-    let loops = BackgroundTasks::new(shutdown.clone(), clock.clone(), system_random());
+    let background_tasks = BackgroundTasks::new(shutdown.clone(), clock.clone(), system_random());
     let stamp = TimestampSource::new(clock.clone(), store.clone());
     register(&opening, founding, &stamp, &shutdown).await?;
     if store.read().state.cluster().is_some() && member_identity::is_init_pending(dir) {
         member_identity::finish_init(dir)?;
     }
-    renew_certificates(keys, &clock, &loops, tuning.certificate_check_interval);
-    serve(opening, (clock, stamp, loops), shutdown)
+    renew_certificates(keys, &clock, &background_tasks, tuning.certificate_check_interval);
+    serve(opening, (clock, stamp, background_tasks), shutdown)
 }
 
 /// Binds the listeners, opens the log and connects to the other managers.
@@ -233,7 +233,7 @@ async fn open(
     }
     join::remove_leftovers(&dir)?;
     let now = SystemTime::now();
-    let (keys, issued, seat) = load_identity(&dir, create, config.log_engine, now)?;
+    let (keys, issued, identity) = load_identity(&dir, create, config.log_engine, now)?;
     let keys = Arc::new(keys);
     let listeners = Listeners::bind(config.listen, &config.run_dir.join("warren.sock")).await?;
     let address =
@@ -248,12 +248,12 @@ async fn open(
         certificate: keys.manager.clone(),
     };
     let (peers, wire, unsent) =
-        Peers::new(seat.member_id, advertised.clone(), shown).map_err(ListenError::from)?;
+        Peers::new(identity.member_id, advertised.clone(), shown).map_err(ListenError::from)?;
     let known = |BootstrapPeer { member_id: member, id, address }: &BootstrapPeer| {
         (*member, KnownManager { id: *id, address: address.clone() })
     };
-    peers.add_bootstrap_peers(seat.bootstrap_peers.iter().map(known).collect());
-    let (own, founders) = (seat.member_id, seat.founders.clone());
+    peers.add_bootstrap_peers(identity.bootstrap_peers.iter().map(known).collect());
+    let (own, founders) = (identity.member_id, identity.founders.clone());
     let (wire, leader, accept_data_loss) =
         (Box::new(wire), Arc::new(peers.clone()), config.is_data_loss_accepted);
     let group = GroupConfig {
@@ -266,7 +266,7 @@ async fn open(
     let OpenedStore { store, driver_exit: ended, snapshot_exchange: snapshots } = open_store(
         data_dir,
         &dir,
-        (config.log_engine, seat.log_owner()),
+        (config.log_engine, identity.log_owner()),
         tuning.replica,
         group,
         shutdown.token(),
@@ -282,12 +282,12 @@ async fn open(
     let (failing, mut failure) = mpsc::channel(1);
     supervise_driver(ended, failing.clone(), shutdown);
     peers.start(store.clone(), Arc::new(snapshots), unsent, shutdown);
-    record_removal(&peers, &dir, seat.clone(), failing, shutdown);
+    record_removal(&peers, &dir, identity.clone(), failing, shutdown);
     let alone = lead_if_sole_voter(&store, create, &mut failure).await?;
     Ok(StartingManager {
         config,
         dir,
-        member_identity: seat,
+        member_identity: identity,
         keys,
         store,
         peers,
@@ -347,13 +347,13 @@ async fn register(
 /// Starts the controllers, which plan while this manager leads, and serves the API.
 fn serve(
     opening: StartingManager,
-    (clock, stamp, loops): (Arc<SystemClock>, TimestampSource, BackgroundTasks),
+    (clock, stamp, tasks_run): (Arc<SystemClock>, TimestampSource, BackgroundTasks),
     shutdown: Shutdown,
 ) -> Result<Manager, ManagerStartError> {
     let StartingManager {
         config,
         dir,
-        member_identity: seat,
+        member_identity: identity,
         keys,
         store,
         peers,
@@ -372,11 +372,11 @@ fn serve(
         membership_wait: waits.clone(),
         metrics: metrics.scheduler.clone(),
     };
-    let planner = Planner::new(store.clone(), seat.member_id, stamp.clone(), surroundings);
-    start_controllers(planner, &store, &registry, &loops, &shutdown);
-    let (reads, connected, running) = (store.clone(), registry.clone(), loops.clone());
+    let planner = Planner::new(store.clone(), identity.member_id, stamp.clone(), surroundings);
+    start_controllers(planner, &store, &registry, &tasks_run, &shutdown);
+    let (reads, connected, running) = (store.clone(), registry.clone(), tasks_run.clone());
     let agreement = StateComparison::default();
-    let compared = (seat.member_id, agreement.clone());
+    let compared = (identity.member_id, agreement.clone());
     let sources = ManagerMetricSources {
         store: reads,
         registry: connected,
@@ -386,7 +386,7 @@ fn serve(
         state_comparison: compared,
     };
     let later_incarnation = LaterIncarnation::default();
-    let leader = LeaderWatch::start(store.clone(), &loops);
+    let leader = LeaderWatch::start(store.clone(), &tasks_run);
     let sessions = SessionServer {
         context: SessionContext {
             store: store.clone(),
@@ -397,7 +397,7 @@ fn serve(
         secret_object_key: keys.secret_object_key.clone(),
         leader_watch: leader.clone(),
         later_incarnation: later_incarnation.clone(),
-        member_id: seat.member_id,
+        member_id: identity.member_id,
         shutdown: shutdown.clone(),
     };
     let api = Api {
@@ -406,15 +406,15 @@ fn serve(
         registry,
         streams,
         placement_refusals: refusals,
-        background_tasks: loops,
+        background_tasks: tasks_run,
         clock: stamp.clone(),
         shutdown: shutdown.clone(),
         authority: keys.authority.clone(),
         secret_object_key: keys.secret_object_key.clone(),
         manager_id: keys.id.to_string(),
-        member_id: seat.member_id,
+        member_id: identity.member_id,
         is_manager_only: config.node.is_none(),
-        founders: seat.founders.into(),
+        founders: identity.founders.into(),
         peers: peers.clone(),
         state_comparison: agreement.clone(),
         membership_wait: waits,
@@ -437,6 +437,6 @@ fn serve(
         request_metrics: metrics.requests.clone(),
     };
     listeners.serve(&keys.authority.roots(), keys.manager.clone(), &services, &shutdown)?;
-    tracing::info!(%address, cluster = %keys.cluster, member = seat.member_id, "manager is serving");
+    tracing::info!(%address, cluster = %keys.cluster, member = identity.member_id, "manager is serving");
     Ok(Manager { address, keys, store, shutdown, metrics: (metrics, sources), failure })
 }

@@ -69,7 +69,7 @@ pub fn telemetry_component(metrics: &ManagerMetrics, sources: &ManagerMetricSour
     let ManagerMetricSources {
         store,
         registry,
-        background_tasks: loops,
+        background_tasks: tasks_run,
         clock,
         log_dir: dir,
         state_comparison: compared,
@@ -79,7 +79,10 @@ pub fn telemetry_component(metrics: &ManagerMetrics, sources: &ManagerMetricSour
     metrics.scheduler.register(&mut shown);
     let help = "Time from proposing a write to applying it locally";
     shown.register("warren_raft_commit_duration_seconds", help, store.commit_latency().clone());
-    shown.register_collector(Box::new(BackgroundTaskMetrics::new("warren_background_task", loops.clone())));
+    shown.register_collector(Box::new(BackgroundTaskMetrics::new(
+        "warren_background_task",
+        tasks_run.clone(),
+    )));
     let (own, agreement) = compared;
     let page = ManagerCollector {
         store: store.clone(),
@@ -92,7 +95,7 @@ pub fn telemetry_component(metrics: &ManagerMetrics, sources: &ManagerMetricSour
         metrics: shown,
         health: vec![
             driver_probe(store.clone()),
-            background_task_probe(SWEEP_TASK, loops, clock, SWEEP_STALL_LIMIT),
+            background_task_probe(SWEEP_TASK, tasks_run, clock, SWEEP_STALL_LIMIT),
             state_probe(own, agreement),
             durability_probe(store.clone()),
         ],

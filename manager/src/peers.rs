@@ -283,11 +283,11 @@ impl Peers {
 
     /// Updates the addresses with the members in the state.
     fn refresh_members(&self, store: &Store) {
-        let roster = MemberDirectory::of(&store.read().state);
+        let members = MemberDirectory::of(&store.read().state);
         let (own, id) = (self.own_id(), self.shared.id);
-        if roster.has_departed(own, id) {
+        if members.has_departed(own, id) {
             self.shared.mark_removed(RemovalReason::Removed);
-        } else if roster.was_removed(own) {
+        } else if members.was_removed(own) {
             // The member id alone is no proof, and a removal cannot be undone.
             tracing::error!(
                 member = own,
@@ -297,7 +297,7 @@ impl Peers {
                  `manager` and run `warren manager join`"
             );
         }
-        self.shared.addresses.update(roster);
+        self.shared.addresses.update(members);
     }
 
     fn sync_links(&self, store: &Store, shutdown: &Shutdown) {

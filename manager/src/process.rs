@@ -156,7 +156,7 @@ impl ManagerSettings {
         remembered: Option<&NodeFile>,
         place: &DirArgs,
         metrics: MetricsArgs,
-        said: ManagerFlags,
+        output: ManagerFlags,
         occasion: &ManagerStartReason,
     ) -> Result<Self, CommandError> {
         let said_node = NodeSection::from_args(place, metrics);
@@ -169,8 +169,10 @@ impl ManagerSettings {
         let old = remembered.map(|kept| kept.section::<ManagerFlags>(MANAGER_SECTION)).transpose()?.flatten();
         let Some(old) = old else {
             return match occasion {
-                ManagerStartReason::Init => Ok(Self { node: said_node, flags: said }),
-                ManagerStartReason::Join(_) => said.check_join().map(|flags| Self { node: said_node, flags }),
+                ManagerStartReason::Init => Ok(Self { node: said_node, flags: output }),
+                ManagerStartReason::Join(_) => {
+                    output.check_join().map(|flags| Self { node: said_node, flags })
+                }
                 ManagerStartReason::Run => {
                     let why = format!("{} has no manager", place.data_dir.display());
                     let hint = "create one with `warren manager init` or `warren manager join`";
@@ -179,7 +181,7 @@ impl ManagerSettings {
             };
         };
         let node = remembered.map(|kept| kept.section::<NodeSection>(NODE_SECTION)).transpose()?.flatten();
-        Ok(Self { node: said_node.or(node.unwrap_or_default()), flags: said.merge_over(old)? })
+        Ok(Self { node: said_node.or(node.unwrap_or_default()), flags: output.merge_over(old)? })
     }
 
     /// Adds its sections to the file.
@@ -202,7 +204,7 @@ pub async fn ensure_member(
         ManagerStartReason::Init => Ok(ManagerStartOutcome::Initialized),
         ManagerStartReason::Join(ManagerJoinArgs { address, token }) => {
             let (advertised, listen) = (plan.join_address()?, plan.listen);
-            let wish = JoinParams {
+            let request = JoinParams {
                 data_dir: &plan.data_dir,
                 manager: address,
                 token,
@@ -210,7 +212,7 @@ pub async fn ensure_member(
                 address: &advertised,
                 listen: Some(listen),
             };
-            match join(wish).await? {
+            match join(request).await? {
                 ManagerJoinOutcome::New { name, cluster } => {
                     Ok(ManagerStartOutcome::Joined(format!("manager {name} joined cluster {cluster}\n")))
                 }
@@ -306,14 +308,14 @@ pub fn superseded_node(data_dir: &Path) -> Result<Option<(Credentials, Roots)>, 
 
 fn node_credentials_if(
     data_dir: &Path,
-    wanted: impl Fn(&LocalMemberStatus) -> bool,
+    desired: impl Fn(&LocalMemberStatus) -> bool,
 ) -> Result<Option<(Credentials, Roots)>, CommandError> {
     let unusable = |error: &dyn std::error::Error| {
         CommandError::new(ExitKind::Failed, START_FAILED, error_chain(error), "check the data directory")
     };
     let dir = data_dir.join("manager");
     let standing = member_identity::read_status(&dir).map_err(|error| unusable(&error))?;
-    if !wanted(&standing) {
+    if !desired(&standing) {
         return Ok(None);
     }
     load_agent(&dir).map_err(|error| unusable(&error))
@@ -349,11 +351,11 @@ pub async fn run(command: ManagerCommand) -> Result<(), CommandError> {
         return Err(CommandError::new(ExitKind::Conflict, START_FAILED, why, "use `warren manager run`"));
     }
     let flags = ManagerFlags { name: node_name, ..flags };
-    let told = ManagerSettings::merge(remembered.as_ref(), &place, metrics, flags, &occasion)?;
-    let plan = ManagerSetup::new(place.data_dir, &told, &HostInfo::detect()?)?;
+    let reported = ManagerSettings::merge(remembered.as_ref(), &place, metrics, flags, &occasion)?;
+    let plan = ManagerSetup::new(place.data_dir, &reported, &HostInfo::detect()?)?;
     if is_forced {
         let text = force_new_cluster(&plan).await?;
-        told.add_to(NodeFile::new(&plan.data_dir)).save()?;
+        reported.add_to(NodeFile::new(&plan.data_dir)).save()?;
         // It is done even if the output is closed.
         let _ = std::io::Write::write_all(&mut std::io::stdout(), text.as_bytes());
         return Ok(());
@@ -366,7 +368,7 @@ pub async fn run(command: ManagerCommand) -> Result<(), CommandError> {
     let begun = ensure_member(&plan, &occasion).await?;
     // Also stored if nothing was created: an earlier attempt may have been interrupted before this.
     if occasion.accepts_new_settings() {
-        told.add_to(NodeFile::new(&plan.data_dir)).save()?;
+        reported.add_to(NodeFile::new(&plan.data_dir)).save()?;
     }
     let mut manager = start(&plan, None, &begun).await?;
     telemetry.add(COMPONENT, manager.telemetry());

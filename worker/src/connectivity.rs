@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn contact_file_of_other_boot_is_ignored() {
         let now = BootMoment { boot: "a".into(), millis: 5_000 };
-        for (text, wanted) in [
+        for (text, expected) in [
             ("v1 a 2000\n", Some(3 * SEC)),
             ("v1 a 5000\n", Some(Duration::ZERO)),
             ("v1 a 5001\n", None),
@@ -232,7 +232,7 @@ mod tests {
             ("v1 a\n", None),
             ("", None),
         ] {
-            assert_eq!(parse_silence(text, &now), wanted, "{text:?}");
+            assert_eq!(parse_silence(text, &now), expected, "{text:?}");
         }
         let (one, two) = (boot_clock().unwrap(), boot_clock().unwrap());
         assert!(one.boot == two.boot && one.millis <= two.millis && one.millis > 0);

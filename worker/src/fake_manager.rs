@@ -211,10 +211,10 @@ impl FakeSession {
     }
 
     /// The next frame that `wanted` matches; syncs are answered, others are skipped.
-    pub async fn next_matching<T>(&mut self, wanted: impl Fn(&FromWorker) -> Option<T>) -> T {
+    pub async fn next_matching<T>(&mut self, desired: impl Fn(&FromWorker) -> Option<T>) -> T {
         loop {
             let frame = self.next_frame().await;
-            if let Some(found) = wanted(&frame) {
+            if let Some(found) = desired(&frame) {
                 return found;
             }
             if matches!(frame, FromWorker::Sync(_)) {

@@ -100,16 +100,16 @@ mod tests {
         assert!(!measured.kernel.is_empty() && measured.runtime.starts_with("fake "));
         assert!(measured.disk.0 > 0 && measured.os == "linux" && measured.labels.is_empty());
         assert_eq!(measured.address, "10.0.0.7");
-        let said = NodeOverrides {
+        let output = NodeOverrides {
             cpu: Some(MilliCpu(500)),
             memory: Some(Bytes(1 << 30)),
             address: Some("worker.example".into()),
             labels: BTreeMap::from([("zone".into(), "a".into())]),
         };
-        let described = describe(&fake, &said, None, Some("10.0.0.7")).await;
+        let described = describe(&fake, &output, None, Some("10.0.0.7")).await;
         assert_eq!(described.resources, Resources { cpu: MilliCpu(500), memory: Bytes(1 << 30) });
         assert_eq!(described.address, "worker.example");
-        assert_eq!((described.labels, described.disk), (said.labels, Bytes(0)));
+        assert_eq!((described.labels, described.disk), (output.labels, Bytes(0)));
     }
 
     #[test]

@@ -127,7 +127,7 @@ struct WorkerSettings {
 
 impl WorkerSettings {
     /// The stored settings with `said` over them; `None` without stored settings.
-    fn load(place: DirArgs, metrics: MetricsArgs, said: WorkerFlags) -> Result<Option<Self>, CommandError> {
+    fn load(place: DirArgs, metrics: MetricsArgs, output: WorkerFlags) -> Result<Option<Self>, CommandError> {
         let node = NodeSection::from_args(&place, metrics);
         let data_dir = place.data_dir;
         let Some(kept) = NodeFile::load(&data_dir)? else { return Ok(None) };
@@ -138,16 +138,16 @@ impl WorkerSettings {
         }
         let node = node.or(kept.section::<NodeSection>(NODE)?.unwrap_or_default());
         let Some(joined) = kept.section::<JoinedSection>(JOINED)? else { return Ok(None) };
-        let flags = said.or(kept.section::<WorkerFlags>(WORKER)?.unwrap_or_default());
+        let flags = output.or(kept.section::<WorkerFlags>(WORKER)?.unwrap_or_default());
         Ok(Some(Self { data_dir, node, joined, flags }))
     }
 
     /// Adds the arguments of a repeated join. An additional manager is only one more to dial.
-    fn with_join(mut self, said: JoinedSection) -> Self {
-        let new = said.managers.into_iter().filter(|manager| !self.joined.managers.contains(manager));
+    fn with_join(mut self, output: JoinedSection) -> Self {
+        let new = output.managers.into_iter().filter(|manager| !self.joined.managers.contains(manager));
         let new: Vec<_> = new.collect();
         self.joined.managers.extend(new);
-        self.joined.advertise = said.advertise.or(self.joined.advertise);
+        self.joined.advertise = output.advertise.or(self.joined.advertise);
         self
     }
 
@@ -262,8 +262,8 @@ mod tests {
             let known = known.iter().map(|known| known.parse().unwrap()).collect();
             save_known_managers(dir.path(), known).unwrap();
         }
-        let said = WorkerFlags { runtime: Some("runc".into()), ..WorkerFlags::default() };
-        let settings = WorkerSettings::load(place, MetricsArgs::default(), said).unwrap().unwrap();
+        let output = WorkerFlags { runtime: Some("runc".into()), ..WorkerFlags::default() };
+        let settings = WorkerSettings::load(place, MetricsArgs::default(), output).unwrap().unwrap();
         assert_eq!(settings.managers(), ["m1:8080", "m2:8080", "m3:8080"]);
         let kept = NodeFile::load(dir.path()).unwrap().unwrap();
         assert_eq!(kept.section::<WorkerFlags>(WORKER).unwrap().unwrap().runtime.as_deref(), Some("crun"));

@@ -429,21 +429,21 @@ fn image_import(images: ImageStore, spool: PathBuf, max_bytes: u64) -> ImportFn 
 /// Saves the desired state after each change.
 async fn save_on_change(
     cache: AssignmentCache,
-    mut wishes: watch::Receiver<DesiredState>,
+    mut desired_state: watch::Receiver<DesiredState>,
     shutdown: Shutdown,
 ) {
     let stop = shutdown.token();
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
-            changed = wishes.changed() => if changed.is_err() { return },
+            changed = desired_state.changed() => if changed.is_err() { return },
         }
-        let newest = wishes.borrow_and_update().clone();
+        let newest = desired_state.borrow_and_update().clone();
         let pause = match cache.store(&newest).await {
             Ok(()) => CACHE_INTERVAL,
             Err(error) => {
                 tracing::warn!(%error, "cannot write the cache");
-                wishes.mark_changed();
+                desired_state.mark_changed();
                 CACHE_RETRY_INTERVAL
             }
         };

@@ -186,14 +186,14 @@ mod tests {
     use super::*;
     use crate::args::Cli;
 
-    fn check(line: &str, wanted: Option<&str>) {
+    fn check(line: &str, expected: Option<&str>) {
         let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
         let command = Cli::command();
         let given = std::iter::once("warren".to_owned()).chain(words.iter().cloned());
         let error = command.clone().try_get_matches_from(given).expect_err(line);
         let found = find(&error, &command, &words).map(|refusal| refusal.argument);
-        let wanted = wanted.map(|what| format!("{what} is not supported by this version"));
-        assert_eq!(found, wanted, "{line}: {error}");
+        let desired = expected.map(|what| format!("{what} is not supported by this version"));
+        assert_eq!(found, desired, "{line}: {error}");
     }
 
     #[test]

@@ -200,9 +200,9 @@ mod tests {
 
     #[test]
     fn published_ports_parse() {
-        let check = |text, wanted: &str| {
+        let check = |text, expected: &str| {
             let found = publish(text).map_or_else(|why| why, |port| port.to_string());
-            assert_eq!(found, wanted, "{text}");
+            assert_eq!(found, expected, "{text}");
         };
         check("8080:80", "8080->80/tcp");
         check("8080:80/tcp,mode=host", "8080->80/tcp");
@@ -243,9 +243,9 @@ mod tests {
         assert_eq!(variable("A"), Ok(EnvVariable { name: "A".into(), value: None }));
         assert!(variable("=b").is_err() && variable("").is_err());
         let file = "# comment\n\n  A=1\nB=two words # kept\r\nC\n";
-        let wanted =
+        let expected =
             [some("A", "1"), some("B", "two words # kept"), EnvVariable { name: "C".into(), value: None }];
-        assert_eq!(variables(file), Ok(wanted.to_vec()));
+        assert_eq!(variables(file), Ok(expected.to_vec()));
         assert_eq!(variables("A=1\n=2").unwrap_err()[..7], *"line 2:");
         let blank = "line 1: \"export A\" has whitespace, which is not allowed in a variable name";
         assert_eq!(variables("export A=1").unwrap_err(), blank);

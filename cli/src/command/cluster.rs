@@ -33,18 +33,18 @@ async fn background_tasks(global: &GlobalArgs, name: Option<String>) -> Result<(
         .background_tasks()
         .await
         .map_err(|error| crate::failure::from_client(what, error))?;
-    let v1::ListBackgroundTasksResponse { background_tasks: mut loops, silent } = answer;
+    let v1::ListBackgroundTasksResponse { background_tasks: mut tasks_run, silent } = answer;
     if let Some(name) = name {
         // Several managers and nodes have background tasks of the same name.
-        let names: BTreeSet<String> = loops.iter().map(|known| known.name.clone()).collect();
-        loops.retain(|known| known.name == name);
-        if loops.is_empty() {
+        let names: BTreeSet<String> = tasks_run.iter().map(|known| known.name.clone()).collect();
+        tasks_run.retain(|known| known.name == name);
+        if tasks_run.is_empty() {
             let why =
                 format!("there is no background task {name}; existing: {}", Vec::from_iter(names).join(", "));
             return Err(CommandError::new(ExitKind::NotFound, what, why, "choose one of those"));
         }
     }
-    let mut lines: Vec<BackgroundTaskRow> = loops.into_iter().map(Into::into).collect();
+    let mut lines: Vec<BackgroundTaskRow> = tasks_run.into_iter().map(Into::into).collect();
     lines.extend(silent.into_iter().map(BackgroundTaskRow::from));
     output::print_list(global.output, &lines, now())
 }

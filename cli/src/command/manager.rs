@@ -118,22 +118,22 @@ async fn inspect(global: &GlobalArgs, managers: &[String]) -> Result<(), Command
 async fn set_suffrage(
     global: &GlobalArgs,
     managers: &[String],
-    wanted: Suffrage,
+    desired: Suffrage,
 ) -> Result<(), CommandError> {
-    let not = match wanted {
+    let not = match desired {
         Suffrage::Voter => "promoted",
         Suffrage::Learner => "demoted",
     };
     let client = connect(global, &format!("no manager was {not}")).await?;
     for manager in managers {
         let what = format!("manager {manager} was not {not}");
-        let change = ManagerChange { suffrage: Some(wanted), ..ManagerChange::default() };
+        let change = ManagerChange { suffrage: Some(desired), ..ManagerChange::default() };
         let changed = client.managers().update(manager, &change).await;
         let changed = changed.map_err(|error| {
             let hint = "check with `warren manager ls` that the other managers are ready, then retry";
             from_client_with_hint(what, error, "WOULD_LOSE_QUORUM", hint.to_owned())
         })?;
-        eprintln!("{}", suffrage_message(&changed, wanted));
+        eprintln!("{}", suffrage_message(&changed, desired));
         print_manager(global, changed)?;
     }
     Ok(())
@@ -145,9 +145,9 @@ fn remove_node(node: &str) -> String {
 }
 
 /// The result of a promotion or demotion, which may be pending.
-fn suffrage_message(manager: &v1::Manager, wanted: Suffrage) -> String {
-    let (name, word) = (&manager.name, wanted.as_str());
-    match (manager.suffrage() == v1::Suffrage::from(wanted), manager.reason.as_str()) {
+fn suffrage_message(manager: &v1::Manager, desired: Suffrage) -> String {
+    let (name, word) = (&manager.name, desired.as_str());
+    match (manager.suffrage() == v1::Suffrage::from(desired), manager.reason.as_str()) {
         (true, _) => format!("manager {name} is a {word}"),
         (false, "") => format!("manager {name} will be a {word} in a moment; see `warren manager ls`"),
         (false, reason) => format!("manager {name} will be a {word}: {reason}"),

@@ -125,10 +125,10 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(until: InputEnd, typed: &[u8], wanted: Option<&[u8]>) {
+    fn check(until: InputEnd, typed: &[u8], expected: Option<&[u8]>) {
         let found = read(typed, until, 16);
-        match (found, wanted) {
-            (Ok(found), Some(wanted)) => assert_eq!(*found, wanted, "{typed:?}"),
+        match (found, expected) {
+            (Ok(found), Some(desired)) => assert_eq!(*found, desired, "{typed:?}"),
             (Err(error), None) => assert_eq!(error.kind(), io::ErrorKind::Interrupted),
             (found, _) => panic!("{typed:?}: {found:?}"),
         }

@@ -148,8 +148,8 @@ mod tests {
         let address = "10.0.0.9:8080".parse().unwrap();
         assert_eq!(workers_to_rejoin_message(&["w1"], true, &address), "");
         assert_eq!(workers_to_rejoin_message(&[], false, &address), "");
-        let said = workers_to_rejoin_message(&["w1", "w2"], false, &address);
+        let output = workers_to_rejoin_message(&["w1", "w2"], false, &address);
         let command = "\n  warren worker join 10.0.0.9:8080 --token TOKEN\n";
-        assert!(said.contains("(w1, w2)") && said.contains(command), "{said}");
+        assert!(output.contains("(w1, w2)") && output.contains(command), "{output}");
     }
 }

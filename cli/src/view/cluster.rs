@@ -238,14 +238,14 @@ mod tests {
         let (name, node, manager) = ("garbage".into(), "node-1".into(), "m1".into());
         let woken = v1::BackgroundTask { name, node, manager, ..Default::default() };
         let away = v1::UnreachableManager { name: "m2".into(), reason: "it is away".into() };
-        let loops = [BackgroundTaskRow::from(every), woken.into(), away.into()];
-        insta::assert_snapshot!(table_text_of(&loops, false, Timestamp(3000)), @r"
+        let background_tasks = [BackgroundTaskRow::from(every), woken.into(), away.into()];
+        insta::assert_snapshot!(table_text_of(&background_tasks, false, Timestamp(3000)), @r"
         NAME        MANAGER   NODE     INTERVAL     RUNNING   LAST RUN   TOOK    RUNS   FAILURES   LAST ERROR
         liveness    m1                 1s           yes       2s         1.5ms   12     1          no leader
         garbage     m1        node-1   on trigger   no        never              0      0
         (unknown)   m2                                                                             it is away
         ");
-        insta::assert_snapshot!(rendered(OutputFormat::Yaml, &loops), @r#"
+        insta::assert_snapshot!(rendered(OutputFormat::Yaml, &background_tasks), @r#"
         - name: liveness
           manager: m1
           interval: 1s

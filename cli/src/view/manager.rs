@@ -66,7 +66,7 @@ impl TryFrom<v1::Manager> for ManagerView {
             Ok(v1::ManagerStatus::Unspecified) => "UNKNOWN",
             Err(_) => return Err(unreadable("status", wire.status)),
         };
-        let wanted = word("desiredSuffrage", wire.desired_suffrage)?
+        let desired = word("desiredSuffrage", wire.desired_suffrage)?
             .ok_or_else(|| unreadable("desiredSuffrage", wire.desired_suffrage))?;
         let suffrage = word("suffrage", wire.suffrage)?;
         let v1::Manager {
@@ -80,7 +80,7 @@ impl TryFrom<v1::Manager> for ManagerView {
             address,
             version,
             created_at: TimeView::new(created_at),
-            desired_suffrage: wanted,
+            desired_suffrage: desired,
             suffrage,
             leader,
             status,

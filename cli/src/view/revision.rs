@@ -74,7 +74,7 @@ fn parse(wire: v1::Revision) -> Result<RevisionView, Violations> {
         digest,
         current,
         running,
-        secret_objects: contents,
+        secret_objects: objects,
     } = wire;
     let under = |field: &'static str| {
         move |wrong: Violations| Violations(wrong.0.into_iter().map(|v| v.with_parent(field)).collect())
@@ -89,7 +89,7 @@ fn parse(wire: v1::Revision) -> Result<RevisionView, Violations> {
         current,
         running,
         digest: non_empty(digest),
-        secret_objects: SecretObjectVersionView::all(contents)?,
+        secret_objects: SecretObjectVersionView::all(objects)?,
         changes: None,
         task,
         ports: ports.collect::<Result<_, _>>().map_err(under("ports"))?,
@@ -110,7 +110,7 @@ impl TableRow for RevisionView {
 
     fn cells(&self, wide: bool, now: Timestamp) -> Vec<String> {
         let digest = self.digest.clone().unwrap_or_default();
-        let contents =
+        let secret_objects =
             self.secret_objects.iter().map(|one| format!("{}:{}", one.display_name(), one.number()));
         vec![
             format!("{}{}", self.number, if self.current { " (current)" } else { "" }),
@@ -118,7 +118,7 @@ impl TableRow for RevisionView {
             self.task.image.to_string(),
             if wide { digest } else { short_digest(&digest) },
             self.running.to_string(),
-            contents.collect::<Vec<_>>().join(", "),
+            secret_objects.collect::<Vec<_>>().join(", "),
             self.change_summary(),
         ]
     }
@@ -164,8 +164,8 @@ mod tests {
     fn revisions_list_secret_object_versions() {
         let seen = |number, kind: v1::SecretObjectKind, version| {
             let (kind, name, id) = (kind.into(), "db".to_owned(), "1c".to_owned());
-            let contents = vec![v1::SecretObjectVersion { kind, name, id, version_number: version }];
-            v1::Revision { secret_objects: contents, ..wire(number, "web:1") }
+            let objects = vec![v1::SecretObjectVersion { kind, name, id, version_number: version }];
+            v1::Revision { secret_objects: objects, ..wire(number, "web:1") }
         };
         let (secret, config) = (v1::SecretObjectKind::Secret, v1::SecretObjectKind::Config);
         let views = vec![seen(4, config, 1), seen(3, secret, 3), seen(2, secret, 2), wire(1, "web:1")];

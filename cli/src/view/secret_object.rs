@@ -200,8 +200,8 @@ mod tests {
     #[test]
     fn secret_objects_have_a_row_each() {
         let unused = v1::SecretObject { services: Vec::new(), labels: [].into(), ..wire() };
-        let contents = [wire(), unused].map(SecretObjectView::from);
-        insta::assert_snapshot!(table_text_of(&contents, false, Timestamp(9000)), @r"
+        let secret_objects = [wire(), unused].map(SecretObjectView::from);
+        insta::assert_snapshot!(table_text_of(&secret_objects, false, Timestamp(9000)), @r"
         NAME   NUMBER   SIZE   UPDATED   SERVICES                   ID
         db     3        2KiB   5s ago    web, api, a and 2 others   3k2v9x0000
         db     3        2KiB   5s ago                               3k2v9x0000
@@ -234,7 +234,7 @@ mod tests {
 
     #[test]
     fn binary_data_is_base64() {
-        for (bytes, wanted) in [
+        for (bytes, expected) in [
             ("", ""),
             ("f", "Zg=="),
             ("fo", "Zm8="),
@@ -243,7 +243,7 @@ mod tests {
             ("fooba", "Zm9vYmE="),
             ("foobar", "Zm9vYmFy"),
         ] {
-            assert_eq!(base64(bytes.as_bytes()), wanted);
+            assert_eq!(base64(bytes.as_bytes()), expected);
         }
         assert_eq!(ConfigDataView::new(b"\xff\xfe"), ConfigDataView::DataBase64("//4=".to_owned()));
         let document = serde_json::to_value(SecretObjectView::from(wire()).with_data(b"\xff")).unwrap();

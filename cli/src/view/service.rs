@@ -228,10 +228,10 @@ mod tests {
 
     #[test]
     fn rollout_shows_progress_and_reason() {
-        let check = |updated, stopped: &str, waiting: &str, wanted: &str| {
+        let check = |updated, stopped: &str, waiting: &str, expected: &str| {
             let (stopped, waiting) = (stopped.to_owned(), waiting.to_owned());
             let rollout = v1::Rollout { updated, total: 3, stop_reason: stopped, waiting_reason: waiting };
-            assert_eq!(RolloutView::from(rollout).summary(), wanted);
+            assert_eq!(RolloutView::from(rollout).summary(), expected);
         };
         check(3, "", "", "");
         check(1, "", "", "1/3");

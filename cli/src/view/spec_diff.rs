@@ -85,8 +85,8 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(old: &Value, new: &Value, wanted: &str) {
-        assert_eq!(describe_changes(old, new).join(", "), wanted);
+    fn check(old: &Value, new: &Value, expected: &str) {
+        assert_eq!(describe_changes(old, new).join(", "), expected);
     }
 
     #[test]

@@ -128,7 +128,7 @@ fn parse(wire: v1::Task) -> Result<TaskView, Violations> {
         node_id,
         node_name,
         address,
-        desired: wanted,
+        desired: expected,
         state,
         attempt,
         state_since,
@@ -143,7 +143,7 @@ fn parse(wire: v1::Task) -> Result<TaskView, Violations> {
         health: checked,
         checks,
         usage,
-        secret_objects: contents,
+        secret_objects: objects,
     } = wire;
     let checked = health(checked).map_err(under("health"))?;
     let spec = spec.ok_or_else(|| Violation::new("spec", "is missing"))?;
@@ -160,7 +160,7 @@ fn parse(wire: v1::Task) -> Result<TaskView, Violations> {
         node_id: non_empty(node_id),
         node_name: non_empty(node_name),
         address: non_empty(address),
-        desired: desired_task_state(wanted).map_err(under("desired"))?.as_str(),
+        desired: desired_task_state(expected).map_err(under("desired"))?.as_str(),
         state: task_state(state).map_err(under("state"))?.as_str(),
         state_since: TimeView::new(state_since),
         ready,
@@ -175,7 +175,7 @@ fn parse(wire: v1::Task) -> Result<TaskView, Violations> {
         lost_since: lost_since.map(TimeView::new),
         checks: checks.into_iter().map(Into::into).collect(),
         usage: usage.map(Into::into),
-        secret_objects: SecretObjectVersionView::all(contents)?,
+        secret_objects: SecretObjectVersionView::all(objects)?,
         spec: TaskSpec::try_from(spec).map_err(under("spec"))?,
         ports: ports.collect::<Result<_, _>>().map_err(under("ports"))?,
     })

@@ -90,8 +90,8 @@ impl ServiceSnapshot {
     }
 
     /// Compares the snapshot with a goal.
-    pub fn evaluate(&self, wanted: &ServiceGoal) -> WaitOutcome {
-        match (&self.service, wanted.goal) {
+    pub fn evaluate(&self, desired: &ServiceGoal) -> WaitOutcome {
+        match (&self.service, desired.goal) {
             (KnownService::Unknown, _) => WaitOutcome::Waiting,
             (KnownService::Gone, WaitGoal::Gone) => WaitOutcome::Reached,
             (KnownService::Present(_), WaitGoal::Gone) => WaitOutcome::Waiting,
@@ -102,11 +102,11 @@ impl ServiceSnapshot {
                 WaitOutcome::Failed(vec!["the service is being removed".to_owned()])
             }
             // Another manager may answer with state from before the write.
-            (KnownService::Present(service), _) if service.version < wanted.version => WaitOutcome::Waiting,
-            (KnownService::Present(service), goal) => match superseded(service, wanted) {
+            (KnownService::Present(service), _) if service.version < desired.version => WaitOutcome::Waiting,
+            (KnownService::Present(service), goal) => match superseded(service, desired) {
                 Some(why) => WaitOutcome::Failed(vec![why]),
-                None if goal == WaitGoal::Updated => self.evaluate_updated(service, wanted),
-                None => self.evaluate_running(service, &wanted.finished_before),
+                None if goal == WaitGoal::Updated => self.evaluate_updated(service, desired),
+                None => self.evaluate_running(service, &desired.finished_before),
             },
         }
     }
@@ -129,9 +129,9 @@ impl ServiceSnapshot {
     }
 
     /// The manager counts the replaced tasks; whether the new tasks are ready follows from the snapshot.
-    fn evaluate_updated(&self, service: &v1::Service, wanted: &ServiceGoal) -> WaitOutcome {
+    fn evaluate_updated(&self, service: &v1::Service, expected: &ServiceGoal) -> WaitOutcome {
         // Another manager may answer with state from before the write.
-        let rollout = service.rollout.as_ref().filter(|_| service.revision == wanted.revision);
+        let rollout = service.rollout.as_ref().filter(|_| service.revision == expected.revision);
         match rollout {
             Some(v1::Rollout { stop_reason: stopped, .. }) if !stopped.is_empty() => {
                 WaitOutcome::Failed(vec![stopped.clone()])
@@ -139,7 +139,7 @@ impl ServiceSnapshot {
             Some(v1::Rollout { updated, total, waiting_reason: waiting, .. })
                 if updated >= total && waiting.is_empty() =>
             {
-                self.evaluate_running(service, &wanted.finished_before)
+                self.evaluate_running(service, &expected.finished_before)
             }
             _ => WaitOutcome::Waiting,
         }
@@ -161,12 +161,12 @@ impl ServiceSnapshot {
     }
 
     /// One line about the whole service.
-    pub fn summary(&self, wanted: &ServiceGoal) -> String {
+    pub fn summary(&self, desired: &ServiceGoal) -> String {
         let left = self.tasks.values().filter(|task| !task.removed).count();
-        match (&self.service, wanted.goal) {
+        match (&self.service, desired.goal) {
             (KnownService::Present(service), WaitGoal::Running | WaitGoal::Scaled) => {
                 let (ready, all) = (self.ready_slots(service), desired_tasks(service));
-                format!("service {}: {ready} of {all} ready", wanted.name)
+                format!("service {}: {ready} of {all} ready", desired.name)
             }
             (KnownService::Present(service), WaitGoal::Updated) => {
                 let v1::Rollout { updated, total, .. } = service.rollout.clone().unwrap_or_default();
@@ -176,14 +176,14 @@ impl ServiceSnapshot {
                 } else {
                     format!(", {ready} ready")
                 };
-                format!("service {}: {updated} of {total} updated{so_far}", wanted.name)
+                format!("service {}: {updated} of {total} updated{so_far}", desired.name)
             }
             (_, WaitGoal::Running | WaitGoal::Scaled | WaitGoal::Updated) => {
-                format!("service {}", wanted.name)
+                format!("service {}", desired.name)
             }
-            (KnownService::Gone, WaitGoal::Gone) => format!("service {}: removed", wanted.name),
-            (_, WaitGoal::Gone) if left == 1 => format!("service {}: 1 task remaining", wanted.name),
-            (_, WaitGoal::Gone) => format!("service {}: {left} tasks remaining", wanted.name),
+            (KnownService::Gone, WaitGoal::Gone) => format!("service {}: removed", desired.name),
+            (_, WaitGoal::Gone) if left == 1 => format!("service {}: 1 task remaining", desired.name),
+            (_, WaitGoal::Gone) => format!("service {}: {left} tasks remaining", desired.name),
         }
     }
 
@@ -243,11 +243,11 @@ fn is_unhealthy(task: &v1::Task) -> bool {
 }
 
 /// Why a later write superseded the one that is waited for.
-fn superseded(service: &v1::Service, wanted: &ServiceGoal) -> Option<String> {
-    if service.revision > wanted.revision && wanted.goal != WaitGoal::Scaled {
+fn superseded(service: &v1::Service, desired: &ServiceGoal) -> Option<String> {
+    if service.revision > desired.revision && desired.goal != WaitGoal::Scaled {
         return Some(format!("another client changed it: it is at revision {}", service.revision));
     }
-    let (current, requested) = (desired_replicas(service)?, wanted.replicas?);
+    let (current, requested) = (desired_replicas(service)?, desired.replicas?);
     (current != requested)
         .then(|| format!("another client scaled it: it has {current} replicas, not {requested}"))
 }

@@ -25,10 +25,10 @@ fn task(number: u64, slot: u32, state: TaskState) -> v1::Task {
 }
 
 #[track_caller]
-fn check(replicas: i64, tasks: Vec<v1::Task>, wanted: WaitOutcome) {
+fn check(replicas: i64, tasks: Vec<v1::Task>, expected: WaitOutcome) {
     let service = service(replicas);
     let running = ServiceGoal::new(&service, WaitGoal::Running);
-    assert_eq!(ServiceSnapshot::of(service, tasks).evaluate(&running), wanted);
+    assert_eq!(ServiceSnapshot::of(service, tasks).evaluate(&running), expected);
 }
 
 #[test]
@@ -82,15 +82,15 @@ fn complete_task_satisfies_goal() {
 fn equal_older_revision_counts_as_current() {
     let mut there = service(1);
     there.revision = 2;
-    let wanted = ServiceGoal::new(&there, WaitGoal::Running);
+    let expected = ServiceGoal::new(&there, WaitGoal::Running);
     let running = v1::Task { spec: there.spec.clone().unwrap().task, ..task(1, 1, TaskState::Running) };
     assert_eq!(
-        ServiceSnapshot::of(there.clone(), vec![running.clone()]).evaluate(&wanted),
+        ServiceSnapshot::of(there.clone(), vec![running.clone()]).evaluate(&expected),
         WaitOutcome::Reached
     );
     // Nothing says that the looked-up service is newer than a task that was heard of since.
     let later = v1::Task { revision: 3, ..running };
-    assert_eq!(ServiceSnapshot::of(there, vec![later]).evaluate(&wanted), WaitOutcome::Waiting);
+    assert_eq!(ServiceSnapshot::of(there, vec![later]).evaluate(&expected), WaitOutcome::Waiting);
 }
 
 #[test]
@@ -98,12 +98,12 @@ fn a_global_service_has_as_many_tasks_as_the_manager_counts() {
     let mut there = service(1);
     there.spec.as_mut().unwrap().mode = Some(v1::service_spec::Mode::Global(v1::Global {}));
     there.desired_tasks = 2;
-    let wanted = ServiceGoal::new(&there, WaitGoal::Running);
-    let judge = |tasks| ServiceSnapshot::of(there.clone(), tasks).evaluate(&wanted);
+    let expected = ServiceGoal::new(&there, WaitGoal::Running);
+    let planner = |tasks| ServiceSnapshot::of(there.clone(), tasks).evaluate(&expected);
     let running = |slot| task(u64::from(slot), slot, TaskState::Running);
-    assert_eq!(judge(vec![running(7)]), WaitOutcome::Waiting);
-    assert_eq!(judge(vec![running(7), running(300)]), WaitOutcome::Reached);
-    let summary = ServiceSnapshot::of(there.clone(), vec![running(7)]).summary(&wanted);
+    assert_eq!(planner(vec![running(7)]), WaitOutcome::Waiting);
+    assert_eq!(planner(vec![running(7), running(300)]), WaitOutcome::Reached);
+    let summary = ServiceSnapshot::of(there.clone(), vec![running(7)]).summary(&expected);
     assert_eq!(summary, "service web: 1 of 2 ready");
 }
 
@@ -124,27 +124,27 @@ fn new_tasks(state: TaskState) -> Vec<v1::Task> {
 
 #[test]
 fn update_ends_when_rollout_is_complete_and_ready() {
-    let wanted = ServiceGoal::new(&at(3, None), WaitGoal::Updated);
-    let judge = |service, tasks| ServiceSnapshot::of(service, tasks).evaluate(&wanted);
+    let expected = ServiceGoal::new(&at(3, None), WaitGoal::Updated);
+    let planner = |service, tasks| ServiceSnapshot::of(service, tasks).evaluate(&expected);
     let running = || new_tasks(TaskState::Running);
-    assert_eq!(judge(at(3, None), running()), WaitOutcome::Waiting);
-    assert_eq!(judge(at(3, rollout(1, "", "web.2 pulls")), running()), WaitOutcome::Waiting);
-    assert_eq!(judge(at(3, rollout(2, "", "web.2 is removed")), running()), WaitOutcome::Waiting);
-    assert_eq!(judge(at(3, rollout(2, "", "")), running()), WaitOutcome::Reached);
-    assert_eq!(judge(at(3, rollout(2, "", "")), new_tasks(TaskState::Starting)), WaitOutcome::Waiting);
+    assert_eq!(planner(at(3, None), running()), WaitOutcome::Waiting);
+    assert_eq!(planner(at(3, rollout(1, "", "web.2 pulls")), running()), WaitOutcome::Waiting);
+    assert_eq!(planner(at(3, rollout(2, "", "web.2 is removed")), running()), WaitOutcome::Waiting);
+    assert_eq!(planner(at(3, rollout(2, "", "")), running()), WaitOutcome::Reached);
+    assert_eq!(planner(at(3, rollout(2, "", "")), new_tasks(TaskState::Starting)), WaitOutcome::Waiting);
     // What another manager answers may be older than what was done.
-    assert_eq!(judge(at(2, rollout(2, "", "")), running()), WaitOutcome::Waiting);
+    assert_eq!(planner(at(2, rollout(2, "", "")), running()), WaitOutcome::Waiting);
     let broken = |why: &str| WaitOutcome::Failed(vec![why.to_owned()]);
-    assert_eq!(judge(at(3, rollout(1, "web.2 failed", "")), running()), broken("web.2 failed"));
+    assert_eq!(planner(at(3, rollout(1, "web.2 failed", "")), running()), broken("web.2 failed"));
     let later = broken("another client changed it: it is at revision 4");
-    assert_eq!(judge(at(4, rollout(0, "", "")), running()), later);
+    assert_eq!(planner(at(4, rollout(0, "", "")), running()), later);
     // Where nothing ran before there is nothing to replace, and what is new can still fail.
     let failed = new_tasks(TaskState::Failed);
     let second_failed = broken("web.2: FAILED on node-1");
-    assert_eq!(judge(at(3, rollout(2, "", "")), failed.clone()), second_failed);
-    let wanted = ServiceGoal { finished_before: [failed[1].id.clone()].into(), ..wanted };
+    assert_eq!(planner(at(3, rollout(2, "", "")), failed.clone()), second_failed);
+    let desired = ServiceGoal { finished_before: [failed[1].id.clone()].into(), ..expected };
     let picture = ServiceSnapshot::of(at(3, rollout(2, "", "")), failed);
-    assert_eq!(picture.evaluate(&wanted), WaitOutcome::Waiting);
+    assert_eq!(picture.evaluate(&desired), WaitOutcome::Waiting);
 }
 
 #[test]
@@ -154,36 +154,36 @@ fn superseded_write_ends_waiting() {
     let created = ServiceGoal::new(&made(5, 1, 1), WaitGoal::Running);
     let scaled = ServiceGoal::new(&made(3, 1, 2), WaitGoal::Scaled).after_write(&made(5, 1, 1));
     let updated = ServiceGoal::new(&made(3, 1, 2), WaitGoal::Updated).after_write(&made(5, 2, 1));
-    let judge = |wanted: &ServiceGoal, service: v1::Service| {
+    let planner = |expected: &ServiceGoal, service: v1::Service| {
         let rollout = rollout(2, "", "");
         let running = v1::Task { revision: service.revision, ..task(1, 1, TaskState::Running) };
-        ServiceSnapshot::of(v1::Service { rollout, ..service }, vec![running]).evaluate(wanted)
+        ServiceSnapshot::of(v1::Service { rollout, ..service }, vec![running]).evaluate(expected)
     };
-    assert_eq!(judge(&created, made(5, 1, 1)), WaitOutcome::Reached);
+    assert_eq!(planner(&created, made(5, 1, 1)), WaitOutcome::Reached);
     assert_eq!(
-        judge(&created, made(6, 1, 1)),
+        planner(&created, made(6, 1, 1)),
         WaitOutcome::Reached,
         "what was changed says nothing of its tasks"
     );
     let later = broken("another client changed it: it is at revision 2");
-    assert_eq!(judge(&created, made(6, 2, 1)), later);
+    assert_eq!(planner(&created, made(6, 2, 1)), later);
     let other = broken("another client scaled it: it has 3 replicas, not 1");
-    assert_eq!(judge(&created, made(6, 1, 3)), other);
-    assert_eq!(judge(&scaled, made(4, 1, 1)), WaitOutcome::Waiting, "as it was before it was scaled");
-    assert_eq!(judge(&scaled, made(6, 2, 1)), WaitOutcome::Reached, "another revision, as many tasks");
-    assert_eq!(judge(&scaled, made(6, 1, 3)), other);
-    assert_eq!(judge(&updated, made(4, 1, 1)), WaitOutcome::Waiting);
-    assert_eq!(judge(&updated, made(6, 2, 1)), WaitOutcome::Reached);
-    assert_eq!(judge(&updated, made(6, 2, 3)), WaitOutcome::Waiting, "others want more of its tasks");
-    assert_eq!(judge(&updated, made(6, 3, 1)), broken("another client changed it: it is at revision 3"));
+    assert_eq!(planner(&created, made(6, 1, 3)), other);
+    assert_eq!(planner(&scaled, made(4, 1, 1)), WaitOutcome::Waiting, "as it was before it was scaled");
+    assert_eq!(planner(&scaled, made(6, 2, 1)), WaitOutcome::Reached, "another revision, as many tasks");
+    assert_eq!(planner(&scaled, made(6, 1, 3)), other);
+    assert_eq!(planner(&updated, made(4, 1, 1)), WaitOutcome::Waiting);
+    assert_eq!(planner(&updated, made(6, 2, 1)), WaitOutcome::Reached);
+    assert_eq!(planner(&updated, made(6, 2, 3)), WaitOutcome::Waiting, "others want more of its tasks");
+    assert_eq!(planner(&updated, made(6, 3, 1)), broken("another client changed it: it is at revision 3"));
 }
 
 #[test]
 fn update_summary_shows_progress() {
-    let wanted = ServiceGoal::new(&at(3, None), WaitGoal::Updated);
+    let expected = ServiceGoal::new(&at(3, None), WaitGoal::Updated);
     let mut picture =
         ServiceSnapshot::of(at(3, rollout(1, "", "web.2 pulls")), vec![task(1, 2, TaskState::Preparing)]);
-    assert_eq!(picture.summary(&wanted), "service web: 1 of 2 updated");
+    assert_eq!(picture.summary(&expected), "service web: 1 of 2 updated");
     let lines: Vec<String> = picture
         .waiting_for(WaitGoal::Updated)
         .into_iter()
@@ -192,11 +192,11 @@ fn update_summary_shows_progress() {
     assert_eq!(lines, ["update: web.2 pulls", "web.2: PREPARING on node-1"]);
     // A change that does not say how far it is leaves what is known.
     picture.update(Change::Service(at(3, None)));
-    assert_eq!(picture.summary(&wanted), "service web: 1 of 2 updated");
+    assert_eq!(picture.summary(&expected), "service web: 1 of 2 updated");
     let starting = ServiceSnapshot::of(at(3, rollout(2, "", "")), new_tasks(TaskState::Starting));
-    assert_eq!(starting.summary(&wanted), "service web: 2 of 2 updated, 1 ready");
+    assert_eq!(starting.summary(&expected), "service web: 2 of 2 updated, 1 ready");
     let done = ServiceSnapshot::of(at(3, rollout(2, "", "")), new_tasks(TaskState::Running));
-    assert_eq!(done.summary(&wanted), "service web: 2 of 2 updated");
+    assert_eq!(done.summary(&expected), "service web: 2 of 2 updated");
 }
 
 #[test]
@@ -211,9 +211,9 @@ fn new_failed_task_ends_waiting() {
 
     let service = service(1);
     let known = [rejected.id.clone()].into();
-    let wanted = ServiceGoal { finished_before: known, ..ServiceGoal::new(&service, WaitGoal::Running) };
+    let expected = ServiceGoal { finished_before: known, ..ServiceGoal::new(&service, WaitGoal::Running) };
     let picture = ServiceSnapshot::of(service, vec![rejected, task(2, 1, TaskState::Running)]);
-    assert_eq!(picture.evaluate(&wanted), WaitOutcome::Reached);
+    assert_eq!(picture.evaluate(&expected), WaitOutcome::Reached);
 }
 
 /// Runs, and its check failed so often in a row.
@@ -243,11 +243,11 @@ fn unhealthy_task_ends_waiting() {
     // One that was there before is replaced, and its replacement is what is waited for.
     let service = service(1);
     let known = [unhealthy.id.clone()].into();
-    let wanted = ServiceGoal { finished_before: known, ..ServiceGoal::new(&service, WaitGoal::Running) };
+    let expected = ServiceGoal { finished_before: known, ..ServiceGoal::new(&service, WaitGoal::Running) };
     let mut picture = ServiceSnapshot::of(service, vec![unhealthy, task(2, 1, TaskState::Starting)]);
-    assert_eq!(picture.evaluate(&wanted), WaitOutcome::Waiting);
+    assert_eq!(picture.evaluate(&expected), WaitOutcome::Waiting);
     picture.update(Change::Task(task(2, 1, TaskState::Running)));
-    assert_eq!(picture.evaluate(&wanted), WaitOutcome::Reached);
+    assert_eq!(picture.evaluate(&expected), WaitOutcome::Reached);
 }
 
 #[test]
@@ -281,18 +281,18 @@ fn removed_service_reaches_only_goal_gone() {
 #[test]
 fn changes_and_fetch_give_equal_snapshots() {
     let mut picture = ServiceSnapshot::of(service(1), vec![task(1, 1, TaskState::Failed)]);
-    let wanted = ServiceGoal::new(&service(1), WaitGoal::Running);
-    let wanted = ServiceGoal { finished_before: [format!("{ID}-1")].into(), replicas: None, ..wanted };
+    let expected = ServiceGoal::new(&service(1), WaitGoal::Running);
+    let desired = ServiceGoal { finished_before: [format!("{ID}-1")].into(), replicas: None, ..expected };
     picture.update(Change::RemovedTask(format!("{ID}-1")));
     picture.update(Change::Task(task(2, 1, TaskState::Starting)));
-    assert_eq!(picture.evaluate(&wanted), WaitOutcome::Waiting);
-    assert_eq!(picture.summary(&wanted), "service web: 0 of 1 ready");
+    assert_eq!(picture.evaluate(&desired), WaitOutcome::Waiting);
+    assert_eq!(picture.summary(&desired), "service web: 0 of 1 ready");
     picture.update(Change::Task(task(2, 1, TaskState::Running)));
-    assert_eq!(picture.evaluate(&wanted), WaitOutcome::Reached);
+    assert_eq!(picture.evaluate(&desired), WaitOutcome::Reached);
     picture.update(Change::Service(service(2)));
-    assert_eq!(picture.evaluate(&wanted), WaitOutcome::Waiting);
+    assert_eq!(picture.evaluate(&desired), WaitOutcome::Waiting);
     picture.update(Change::RemovedService(ID.to_owned()));
-    let gone = ServiceGoal { goal: WaitGoal::Gone, ..wanted };
+    let gone = ServiceGoal { goal: WaitGoal::Gone, ..desired };
     assert_eq!(picture.evaluate(&gone), WaitOutcome::Reached);
     assert_eq!(picture.summary(&gone), "service web: removed");
 }
@@ -301,15 +301,15 @@ fn changes_and_fetch_give_equal_snapshots() {
 fn older_change_is_ignored() {
     let failed = v1::Task { attempt: 2, ..task(1, 1, TaskState::Failed) };
     let mut picture = ServiceSnapshot::of(service(1), vec![failed.clone()]);
-    let wanted = ServiceGoal::new(&service(1), WaitGoal::Running);
+    let expected = ServiceGoal::new(&service(1), WaitGoal::Running);
     for old in [task(1, 1, TaskState::Running), v1::Task { attempt: 2, ..task(1, 1, TaskState::Running) }] {
         picture.update(Change::Task(old));
-        assert!(matches!(picture.evaluate(&wanted), WaitOutcome::Failed(_)));
+        assert!(matches!(picture.evaluate(&expected), WaitOutcome::Failed(_)));
     }
     // The next attempt starts from the beginning.
     let mut picture = ServiceSnapshot::of(service(1), vec![task(1, 1, TaskState::Running)]);
     picture.update(Change::Task(v1::Task { attempt: 2, ..task(1, 1, TaskState::Starting) }));
-    assert_eq!(picture.evaluate(&wanted), WaitOutcome::Waiting);
+    assert_eq!(picture.evaluate(&expected), WaitOutcome::Waiting);
 }
 
 #[test]
@@ -335,13 +335,13 @@ fn newest_task_of_each_slot_is_described() {
     ];
     let picture = ServiceSnapshot::of(service(4), tasks);
     let lines = |goal| picture.waiting_for(goal).into_iter().map(|(name, line)| format!("{name} {line}"));
-    let wanted = [
+    let expected = [
         "web.1 PENDING: 0 of 1 nodes fit: 1 lacks memory",
         "web.2 RUNNING, not ready on node-1",
         "web.4 LOST on node-1, attempt 2",
         "web.6 STOPPING on node-1",
     ];
-    assert_eq!(lines(WaitGoal::Running).collect::<Vec<_>>(), wanted);
+    assert_eq!(lines(WaitGoal::Running).collect::<Vec<_>>(), expected);
     assert_eq!(lines(WaitGoal::Gone).nth(2).as_deref(), Some("web.3 RUNNING on node-1"));
     let gone = ServiceGoal::new(&service(4), WaitGoal::Gone);
     assert_eq!(picture.summary(&gone), "service web: 6 tasks remaining");

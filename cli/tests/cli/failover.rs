@@ -64,8 +64,8 @@ fn several_managers_can_be_named_and_stale_answers_asked_for() {
     let (person, authority, gone) = (CliUser::new(), authority(), unused_address());
     let (one, _serving) = person.manager.add_peer(&authority);
     context(&person, &authority, &format!("addresses = [\"{gone}\"]"));
-    let said = person.fails(5, &["cluster", "info"]);
-    assert!(said.contains(&format!("cannot reach the manager at {gone}")), "{said}");
+    let output = person.fails(5, &["cluster", "info"]);
+    assert!(output.contains(&format!("cannot reach the manager at {gone}")), "{output}");
     let info = person.ok(&["--manager", &gone, "cluster", "info", "--manager", &one]);
     assert!(info.contains(&one), "{info}");
     let info = person.ok(&["cluster", "info", "--manager", &gone, "--manager", &one]);
@@ -73,8 +73,8 @@ fn several_managers_can_be_named_and_stale_answers_asked_for() {
     person.ok(&["cluster", "info", "--stale", "--manager", &one]);
     assert_eq!(person.manager.stale(), 1);
     let both = format!("{}, {gone}", unused_address());
-    let said = person.fails(5, &["cluster", "info", "--manager", &both.replace(' ', "")]);
-    assert!(said.contains(&both), "{said}");
+    let text = person.fails(5, &["cluster", "info", "--manager", &both.replace(' ', "")]);
+    assert!(text.contains(&both), "{text}");
 }
 
 #[test]

@@ -11,32 +11,32 @@ fn create<'a>(image: &'a str, more: &[&'a str]) -> Vec<&'a str> {
 #[test]
 fn wait_prints_check_output() {
     let person = CliUser::new();
-    let said = person.fails(7, &create("unsure", &["--timeout=500ms"]));
+    let output = person.fails(7, &create("unsure", &["--timeout=500ms"]));
     assert!(
-        said.contains("\nweb.1: health check: connection refused on port 80 (2 of 3), on node-1\n"),
-        "{said}"
+        output.contains("\nweb.1: health check: connection refused on port 80 (2 of 3), on node-1\n"),
+        "{output}"
     );
     let end = "error: service web did not reach the desired state after 500ms\n  \
                why: web.1: health check: connection refused";
-    assert!(said.contains(end), "{said}");
+    assert!(output.contains(end), "{output}");
 }
 
 #[test]
 fn unhealthy_service_ends_waiting() {
     let person = CliUser::new();
-    let said = person.fails(1, &create("unhealthy", &[]));
+    let text = person.fails(1, &create("unhealthy", &[]));
     let end = "error: service web did not reach the desired state
   why: web.1: unhealthy: connection refused on port 80 (3 consecutive failures), on node-1
   try: see `warren service ps web` and `warren task inspect TASK`
 ";
-    assert!(said.ends_with(end), "{said}");
+    assert!(text.ends_with(end), "{text}");
     assert!(person.ok(&["service", "ps", "web"]).contains("RUNNING (unhealthy)"));
     let shown: Value = serde_json::from_str(&person.ok(&["task", "inspect", "web.1", "-o", "json"])).unwrap();
     assert_eq!((&shown["health"], &shown["ready"]), (&json!("unhealthy"), &json!(false)));
     assert_eq!(shown["checks"][1]["output"], "connection refused on port 80");
     // Another one that is like that already is no news for who scales.
-    let said = person.fails(1, &["service", "scale", "web=2"]);
-    assert!(said.contains("why: web.2: unhealthy") && !said.contains("why: web.1"), "{said}");
+    let printed = person.fails(1, &["service", "scale", "web=2"]);
+    assert!(printed.contains("why: web.2: unhealthy") && !printed.contains("why: web.1"), "{printed}");
 }
 
 #[test]
@@ -50,11 +50,11 @@ fn health_check_is_set_and_removed() {
         shown["spec"]["task"]["health"].clone()
     };
     let headers = json!([{"name": "Host", "value": "a"}]);
-    let wanted = json!({
+    let expected = json!({
         "probe": {"http": {"port": 80, "path": "/ok", "headers": headers}}, "interval": "5s", "timeout": "5s",
         "retries": 3, "startPeriod": "0s", "startInterval": "1s",
     });
-    assert_eq!(inspect(), wanted);
+    assert_eq!(inspect(), expected);
     person.ok(&["service", "update", "web", "--health-cmd=test -e /ok"]);
     assert_eq!(inspect()["probe"]["exec"]["command"], json!(["/bin/sh", "-c", "test -e /ok"]));
     person.ok(&["service", "update", "web", "--no-health"]);

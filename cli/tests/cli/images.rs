@@ -19,10 +19,10 @@ fn images_are_imported_from_files_and_from_standard_input() {
     assert_eq!((ran.code, ran.stdout.as_str()), (0, IMPORTED), "{ran:?}");
     let ran = person.warren_with(&["image", "import", "-"], b"bad");
     assert!(ran.code == 1 && ran.stderr.contains("node-1: this is no image archive"), "{ran:?}");
-    let said = person.fails(1, &["image", "import", file, "--node", "node-1", "--node", "full"]);
-    assert!(said.contains("why: full: the disk is full\n"), "{said}");
-    let said = person.fails(3, &["image", "import", "/nowhere/web.tar"]);
-    assert!(said.contains("/nowhere/web.tar: there is no such file"), "{said}");
+    let output = person.fails(1, &["image", "import", file, "--node", "node-1", "--node", "full"]);
+    assert!(output.contains("why: full: the disk is full\n"), "{output}");
+    let text = person.fails(3, &["image", "import", "/nowhere/web.tar"]);
+    assert!(text.contains("/nowhere/web.tar: there is no such file"), "{text}");
     person.fails(2, &["image", "import", person.path("").to_str().unwrap()]);
 }
 
@@ -33,22 +33,22 @@ fn images_are_pulled_with_progress() {
     assert_eq!((ran.code, ran.stdout.as_str()), (0, IMPORTED), "{ran:?}");
     assert_eq!(ran.stderr, "node-1: 1 of 2 layers, 2 of 4 B\npulling web:1\n");
     assert!(person.ok(&["image", "pull", "web:1", "--always"]).contains("sha256:2"));
-    let said = person.fails(1, &["image", "pull", "web:1", "--node=node-1", "--node=full"]);
+    let output = person.fails(1, &["image", "pull", "web:1", "--node=node-1", "--node=full"]);
     assert!(
-        said.contains("error: the image web:1 was not pulled\n  why: full: the disk is full\n"),
-        "{said}"
+        output.contains("error: the image web:1 was not pulled\n  why: full: the disk is full\n"),
+        "{output}"
     );
     person.fails(2, &["image", "pull"]);
-    let said = person.fails(2, &["image", "pull", "Not an image!"]);
-    assert!(said.contains("is not an image reference"), "{said}");
+    let text = person.fails(2, &["image", "pull", "Not an image!"]);
+    assert!(text.contains("is not an image reference"), "{text}");
 }
 
 #[test]
 fn unreachable_node_is_reported_in_image_list() {
     let person = CliUser::new();
-    let wanted =
+    let expected =
         "IMAGE   NODE     SIZE   TASKS   LAST USED   DIGEST\nweb:1   node-1   4B     2       never       1\n";
-    assert_eq!(person.ok(&["image", "ls"]), wanted);
+    assert_eq!(person.ok(&["image", "ls"]), expected);
     let ran = person.warren(&["image", "ls", "--node=node-1", "--node=away", "-o", "json"]);
     let shown: Value = serde_json::from_str(&ran.stdout).unwrap();
     assert_eq!((ran.code, &shown[0]["node"]), (1, &"node-1".into()), "{ran:?}");
@@ -58,8 +58,11 @@ fn unreachable_node_is_reported_in_image_list() {
 #[test]
 fn prune_needs_confirmation() {
     let person = CliUser::new();
-    let said = person.fails(2, &["image", "prune"]);
-    assert!(said.contains("why: confirmation is required, and standard input is not a terminal\n"), "{said}");
+    let output = person.fails(2, &["image", "prune"]);
+    assert!(
+        output.contains("why: confirmation is required, and standard input is not a terminal\n"),
+        "{output}"
+    );
     assert!(person.manager.prune_requests().is_empty());
     let ran = person.warren(&["image", "prune", "-y", "--node=node-1", "--unused-for=24h"]);
     assert!(ran.code == 0 && ran.stderr == "1 image removed, 4B\n", "{ran:?}");

@@ -57,13 +57,16 @@ fn closed_pipe_ends_follow() {
 #[test]
 fn warnings_without_lines_fail() {
     let person = user_with_image("pending");
-    let said = person.fails(1, &["service", "logs", "web"]);
-    assert!(said.starts_with("warning: web.1@: it has no node yet\n"), "{said}");
-    assert!(said.contains("error: the logs of web were not read\n  why: no node returned a line"), "{said}");
+    let output = person.fails(1, &["service", "logs", "web"]);
+    assert!(output.starts_with("warning: web.1@: it has no node yet\n"), "{output}");
+    assert!(
+        output.contains("error: the logs of web were not read\n  why: no node returned a line"),
+        "{output}"
+    );
     person.ok(&["service", "create", "other", "--image=runs"]);
     let (code, stdout, _) = person.bytes(&["service", "logs", "web", "other"]);
     assert_eq!((code, stdout.as_slice()), (0, &b"other.1@node-1 | hello \xff\n"[..]));
     person.fails(3, &["service", "logs", "nobody"]);
-    let said = person.fails(3, &["task", "logs", "web.9"]);
-    assert!(said.contains("why: there is no task web.9\n"), "{said}");
+    let text = person.fails(3, &["task", "logs", "web.9"]);
+    assert!(text.contains("why: there is no task web.9\n"), "{text}");
 }

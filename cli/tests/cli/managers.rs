@@ -41,9 +41,9 @@ fn managers_are_promoted_demoted_and_lead() {
     assert_eq!(ran.stderr, "manager m2 will be a learner: it takes a while\n");
     let ran = person.warren(&["manager", "promote", "m2"]);
     assert_eq!(ran.stderr, "manager m2 is a voter\n");
-    let said = person.fails(4, &["manager", "demote", "m1"]);
+    let output = person.fails(4, &["manager", "demote", "m1"]);
     let hint = "try: check with `warren manager ls` that the other managers are ready, then retry\n";
-    assert!(said.contains("would lose quorum") && said.ends_with(hint), "{said}");
+    assert!(output.contains("would lose quorum") && output.ends_with(hint), "{output}");
     assert_eq!(person.warren(&["manager", "transfer-leadership"]).stderr, "manager m2 is the leader\n");
     assert_eq!(person.ok(&["manager", "transfer-leadership", "m3"]), "m3\n");
     let ran = person.warren(&["manager", "update", "m2", "--advertise=b:1"]);
@@ -55,13 +55,16 @@ fn managers_are_promoted_demoted_and_lead() {
 #[test]
 fn reachable_manager_is_removed_only_by_force() {
     let person = CliUser::new();
-    let said = person.fails(4, &["manager", "rm", "m2"]);
-    assert!(said.contains("manager m2 answers") && said.contains("or use --force, which stops m2"), "{said}");
+    let output = person.fails(4, &["manager", "rm", "m2"]);
+    assert!(
+        output.contains("manager m2 answers") && output.contains("or use --force, which stops m2"),
+        "{output}"
+    );
     assert_eq!(person.ok(&["manager", "rm", "m3"]), "m3\n");
     let ran = person.warren(&["manager", "rm", "--force", "m2"]);
     let remove = "remove it with `warren node rm m2`, with --force if it still has tasks\n";
-    let wanted = format!("manager m2 removed from the cluster\nnode m2 stays in the cluster; {remove}");
-    assert_eq!((ran.stdout.as_str(), ran.stderr.as_str()), ("m2\n", wanted.as_str()));
+    let expected = format!("manager m2 removed from the cluster\nnode m2 stays in the cluster; {remove}");
+    assert_eq!((ran.stdout.as_str(), ran.stderr.as_str()), ("m2\n", expected.as_str()));
     let listed = person.warren(&["manager", "ls"]);
     assert_eq!(listed.stderr, format!("node m2 belongs to a removed manager; {remove}"));
     assert_eq!(names(&person), ["m1"]);
@@ -78,8 +81,8 @@ fn backup_is_verified_before_rename() {
 
     let lost = dir.path().join("none/backup");
     words_are("correct horse");
-    let said = person.fails(1, &["manager", "backup", text(&lost), "--passphrase-file", text(&words)]);
-    assert!(said.contains(&format!("why: {}: No such file or directory", text(&lost))), "{said}");
+    let output = person.fails(1, &["manager", "backup", text(&lost), "--passphrase-file", text(&words)]);
+    assert!(output.contains(&format!("why: {}: No such file or directory", text(&lost))), "{output}");
     words_are("short");
     assert!(person.fails(2, &backup).contains("has 5 characters; give at least 8"));
     words_are("wrong horse");
@@ -137,7 +140,7 @@ fn backup_is_restored_on_an_empty_machine() {
 fn restored_manager_keeps_name_and_manager_only() {
     let person = CliUser::new();
     let (file, words) = (person.path("backup"), person.path("words"));
-    let [before, restored, told] = ["before", "restored", "told"].map(|name| person.path(name));
+    let [before, restored, reported] = ["before", "restored", "told"].map(|name| person.path(name));
     std::fs::write(&words, "correct horse").unwrap();
     let place = ["--listen=127.0.0.1:0", "--metrics-listen=none", "--data-dir", text(&before)];
     let init = [&["manager", "init", "--manager-only", "--node-name=m7"], &place[..]].concat();
@@ -150,13 +153,13 @@ fn restored_manager_keeps_name_and_manager_only() {
     let restore = |data: &Path, more: &[&str]| {
         let fixed = ["manager", "restore", text(&file), "--passphrase-file", text(&words)];
         let place = ["--listen=127.0.0.1:1", "--data-dir", text(data)];
-        let said = person.ok(&[&fixed[..], &place, more].concat());
-        (said, std::fs::read_to_string(data.join("node.toml")).unwrap())
+        let output = person.ok(&[&fixed[..], &place, more].concat());
+        (output, std::fs::read_to_string(data.join("node.toml")).unwrap())
     };
-    let (said, kept) = restore(&restored, &[]);
+    let (printed, kept) = restore(&restored, &[]);
     assert!(kept.contains("name = \"m7\"") && !kept.contains("[worker]"), "{kept}");
-    assert!(said.contains("is named m7 and runs no tasks"), "{said}");
-    let (said, kept) = restore(&told, &["--node-name=m8", "--manager-only=false"]);
+    assert!(printed.contains("is named m7 and runs no tasks"), "{printed}");
+    let (said, kept) = restore(&reported, &["--node-name=m8", "--manager-only=false"]);
     assert!(kept.contains("name = \"m8\"") && kept.contains("[worker]"), "{kept}");
     assert!(said.contains("is named m8 and runs tasks"), "{said}");
 }

@@ -36,8 +36,8 @@ fn labels_are_set_and_taken_away() {
     ] {
         person.fails(2, wrong);
     }
-    let said = person.fails(2, &["node", "update", "node-1", "--label-add=a=1", "--label-rm=a"]);
-    assert!(said.contains("labels[\"a\"]: is both added and removed"), "{said}");
+    let output = person.fails(2, &["node", "update", "node-1", "--label-add=a=1", "--label-rm=a"]);
+    assert!(output.contains("labels[\"a\"]: is both added and removed"), "{output}");
 }
 
 #[test]
@@ -52,22 +52,22 @@ fn draining_waits_until_nothing_is_left() {
     assert_eq!(person.ok(&["node", "ps", "node-1", "-o", "json"]), "[]\n");
     assert_eq!(inspect(&person, "node-1")["availability"], "drain");
 
-    let said = person.fails(7, &["node", "update", "stuck", "--availability=drain", "--timeout=500ms"]);
-    assert!(said.contains("node stuck: 1 task remaining\n"), "{said}");
+    let output = person.fails(7, &["node", "update", "stuck", "--availability=drain", "--timeout=500ms"]);
+    assert!(output.contains("node stuck: 1 task remaining\n"), "{output}");
     assert!(
-        said.contains("error: node stuck still has tasks after 500ms\n  why: web.3: RUNNING on stuck"),
-        "{said}"
+        output.contains("error: node stuck still has tasks after 500ms\n  why: web.3: RUNNING on stuck"),
+        "{output}"
     );
     person.ok(&["node", "drain", "stuck", "--detach"]);
-    let said = person.fails(2, &["node", "drain", "stuck", "--deadline=5m"]);
-    assert!(said.starts_with("error: --deadline of `warren node drain` is not supported"), "{said}");
+    let text = person.fails(2, &["node", "drain", "stuck", "--deadline=5m"]);
+    assert!(text.starts_with("error: --deadline of `warren node drain` is not supported"), "{text}");
 }
 
 #[test]
 fn a_node_in_use_is_only_removed_by_force() {
     let person = with_tasks();
-    let said = person.fails(4, &["node", "rm", "node-1"]);
-    assert!(said.contains("why: node-1 is up and runs 1 tasks"), "{said}");
+    let output = person.fails(4, &["node", "rm", "node-1"]);
+    assert!(output.contains("why: node-1 is up and runs 1 tasks"), "{output}");
     assert_eq!(person.ok(&["node", "rm", "--force", "node-1", "stuck"]), "node-1\nstuck\n");
     person.fails(3, &["node", "rm", "node-1"]);
     person.fails(3, &["node", "ps", "node-1"]);

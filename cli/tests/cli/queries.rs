@@ -6,10 +6,10 @@ use crate::user::CliUser;
 fn missing_context_is_refused() {
     let person = CliUser::new();
     std::fs::remove_file(person.path("contexts.toml")).unwrap();
-    let said = person.fails(2, &["service", "ls"]);
-    let wanted = "error: services were not listed\n  why: there is no cluster context\n  \
+    let output = person.fails(2, &["service", "ls"]);
+    let expected = "error: services were not listed\n  why: there is no cluster context\n  \
                   try: run `warren manager init` on this machine, or pass --manager or --context\n";
-    assert_eq!(said, wanted);
+    assert_eq!(output, expected);
     // A socket of this machine's manager is enough.
     std::fs::create_dir(person.path("run")).unwrap();
     std::os::unix::fs::symlink(person.path("warren.sock"), person.path("run/warren.sock")).unwrap();
@@ -20,15 +20,15 @@ fn missing_context_is_refused() {
 #[test]
 fn manager_is_chosen_by_flags() {
     let person = CliUser::new();
-    let said = person.fails(5, &["--context", "gone", "node", "ls"]);
+    let output = person.fails(5, &["--context", "gone", "node", "ls"]);
     assert!(
-        said.contains("why: cannot reach the manager at /nowhere/s: /nowhere/s does not exist"),
-        "{said}"
+        output.contains("why: cannot reach the manager at /nowhere/s: /nowhere/s does not exist"),
+        "{output}"
     );
-    let said = person.fails(3, &["--context", "nobody", "node", "ls"]);
-    assert!(said.contains("there is no context \"nobody\"") && said.contains("it has: here, gone"), "{said}");
-    let said = person.fails(2, &["--manager", "127.0.0.1:1", "node", "ls"]);
-    assert!(said.contains("context \"here\" has no certificate"), "{said}");
+    let text = person.fails(3, &["--context", "nobody", "node", "ls"]);
+    assert!(text.contains("there is no context \"nobody\"") && text.contains("it has: here, gone"), "{text}");
+    let printed = person.fails(2, &["--manager", "127.0.0.1:1", "node", "ls"]);
+    assert!(printed.contains("context \"here\" has no certificate"), "{printed}");
     let said = person.fails(2, &["--manager", "127.0.0.1", "node", "ls"]);
     assert!(said.contains("is not HOST:PORT"), "{said}");
 }
@@ -37,20 +37,20 @@ fn manager_is_chosen_by_flags() {
 fn damaged_contexts_file_is_reported_without_content() {
     let person = CliUser::new();
     person.write_contexts("[[contexts]]\nname = \"a\"\nkey = \"SECRET");
-    let said = person.fails(1, &["node", "ls"]);
-    assert!(said.contains("contexts.toml: line 3") && !said.contains("SECRET"), "{said}");
+    let output = person.fails(1, &["node", "ls"]);
+    assert!(output.contains("contexts.toml: line 3") && !output.contains("SECRET"), "{output}");
 }
 
 #[test]
 fn each_kind_of_refusal_has_its_exit_code() {
     let person = CliUser::new();
-    let said = person.fails(6, &["node", "inspect", "forbidden"]);
-    assert!(said.contains("needs the role admin, this is a viewer"), "{said}");
+    let output = person.fails(6, &["node", "inspect", "forbidden"]);
+    assert!(output.contains("needs the role admin, this is a viewer"), "{output}");
     person.fails(3, &["task", "inspect", "web.1"]);
     person.fails(3, &["service", "inspect", "web"]);
     person.fails(3, &["service", "ps", "web"]);
-    let said = person.fails(3, &["cluster", "background-tasks", "x"]);
-    assert!(said.contains("there is no background task x; existing: garbage, liveness, planner"), "{said}");
+    let text = person.fails(3, &["cluster", "background-tasks", "x"]);
+    assert!(text.contains("there is no background task x; existing: garbage, liveness, planner"), "{text}");
     for wrong in [&["service"][..], &["nothing"], &["service", "create"], &["node", "ls", "--timeout", "x"]] {
         person.fails(2, wrong);
     }
@@ -63,10 +63,10 @@ fn leaderless_wait_prints_notice_then_hint() {
     let ran = person.warren(&["node", "inspect", "leaderless"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (5, ""));
     let lines: Vec<&str> = ran.stderr.lines().map(str::trim).collect();
-    let wanted =
+    let expected =
         ["waiting for a leader", "error: node leaderless was not found", "why: no manager led within 2s"];
-    let (hint, said) = lines.split_last().unwrap();
-    assert_eq!(said, wanted);
+    let (hint, output) = lines.split_last().unwrap();
+    assert_eq!(output, expected);
     assert!(hint.starts_with("try: check which managers respond with `warren manager ls --stale`"), "{hint}");
     assert!(hint.contains("`warren manager init --force-new-cluster`"), "{hint}");
 }
@@ -84,12 +84,15 @@ fn every_list_has_table_and_json() {
     assert_eq!((&info["id"], &info["logBytesWritten"]), (&"c1".into(), &0.into()));
     assert!(person.ok(&["cluster", "info"]).starts_with("id: c1\n"));
     assert_eq!(person.ok(&["cluster", "background-tasks", "planner"]).lines().count(), 3);
-    let loops = person.ok(&["cluster", "bg"]);
-    assert_eq!(loops.lines().count(), 6);
-    assert!(loops.lines().nth(3).unwrap().starts_with("garbage     m1        node-1"), "{loops}");
-    assert!(loops.lines().nth(5).unwrap().starts_with("(unknown)   m2 "), "{loops}");
-    let loops: serde_json::Value =
+    let background_tasks = person.ok(&["cluster", "bg"]);
+    assert_eq!(background_tasks.lines().count(), 6);
+    assert!(
+        background_tasks.lines().nth(3).unwrap().starts_with("garbage     m1        node-1"),
+        "{background_tasks}"
+    );
+    assert!(background_tasks.lines().nth(5).unwrap().starts_with("(unknown)   m2 "), "{background_tasks}");
+    let tasks_run: serde_json::Value =
         serde_json::from_str(&person.ok(&["cluster", "background-tasks", "-o", "json"])).unwrap();
-    assert_eq!((&loops[2]["manager"], &loops[2]["node"]), (&"m1".into(), &"node-1".into()));
-    assert_eq!(loops[4], serde_json::json!({"manager": "m2", "reason": "there is no connection to it"}));
+    assert_eq!((&tasks_run[2]["manager"], &tasks_run[2]["node"]), (&"m1".into(), &"node-1".into()));
+    assert_eq!(tasks_run[4], serde_json::json!({"manager": "m2", "reason": "there is no connection to it"}));
 }

@@ -50,19 +50,19 @@ fn password_prompt_does_not_echo() {
 fn password_flag_is_refused() {
     let person = CliUser::new();
     for flag in ["--password=hunter2", "--password", "-p"] {
-        let said = person.fails(2, &["registry", "login", "ghcr.io", "--username=ann", flag]);
+        let output = person.fails(2, &["registry", "login", "ghcr.io", "--username=ann", flag]);
         let flag = flag.split('=').next().unwrap();
-        let wanted = format!(
+        let expected = format!(
             "error: there is no {flag} of `warren registry login`\n  \
              why: a password on the command line is visible to every user of this machine and kept in the \
              history\n  \
              try: use --password-stdin, or neither flag to be prompted\n"
         );
-        assert_eq!(said, wanted);
+        assert_eq!(output, expected);
     }
-    let said = person.fails(2, &LOGIN[..4]);
-    assert!(said.contains("why: no password given, and standard input is not a terminal\n"), "{said}");
-    assert!(said.contains("try: use --password-stdin\n"), "{said}");
+    let text = person.fails(2, &LOGIN[..4]);
+    assert!(text.contains("why: no password given, and standard input is not a terminal\n"), "{text}");
+    assert!(text.contains("try: use --password-stdin\n"), "{text}");
     let refused = |input: &[u8], why: &str| {
         let ran = person.warren_with(&LOGIN, input);
         assert!(ran.code == 2 && ran.stderr.contains(why), "{ran:?}");
@@ -70,9 +70,9 @@ fn password_flag_is_refused() {
     refused(b"\n", "the password is empty");
     refused(b"\xff", "the password is not valid UTF-8");
     refused(&[b'a'; 100_000], "the password has more than 65536 bytes");
-    let said =
+    let printed =
         person.fails(2, &["registry", "login", "https://ghcr.io", "--username=ann", "--password-stdin"]);
-    assert!(said.contains("give only HOST[:PORT], like ghcr.io"), "{said}");
+    assert!(printed.contains("give only HOST[:PORT], like ghcr.io"), "{printed}");
     let said = person.fails(2, &["registry", "login", "ghcr.io", "--username=a:b", "--password-stdin"]);
     assert!(said.contains("a user name must not contain ':'"), "{said}");
     person.fails(2, &["registry", "login", "ghcr.io", "--password-stdin"]);

@@ -25,7 +25,7 @@ fn secret_is_stored_updated_and_never_shown() {
     assert_eq!((ran.code, ran.stderr.as_str()), (0, "secret db created\n"), "{ran:?}");
     let id = ran.stdout.trim();
     assert_eq!((id.len(), person.manager.secret_bytes("db")), (25, Some(SECRET.into())));
-    let mut said = vec![ran.stdout.clone(), ran.stderr];
+    let mut output = vec![ran.stdout.clone(), ran.stderr];
 
     person.ok(&["service", "create", "web", "--image=runs", "--secret=db:/etc/db,mode=0440"]);
     let new = format!("{SECRET}-new");
@@ -37,7 +37,7 @@ fn secret_is_stored_updated_and_never_shown() {
     assert_eq!(person.manager.secret_bytes("db"), Some(new.clone().into()));
     let again = person.warren_with(&["secret", "update", "db", "-"], new.as_bytes());
     assert_eq!(again.stderr, "secret db is unchanged: version 2\n", "{again:?}");
-    said.extend([ran.stdout, ran.stderr]);
+    output.extend([ran.stdout, ran.stderr]);
 
     let shown = json(&person, &["secret", "inspect", "db"]);
     assert_eq!(shown["labels"], json!({"app": "shop"}));
@@ -49,8 +49,8 @@ fn secret_is_stored_updated_and_never_shown() {
     let listed = person.ok(&["secret", "ls"]);
     let row: Vec<&str> = listed.lines().nth(1).unwrap().split_whitespace().collect();
     assert_eq!((&row[..3], row.last()), (&["db", "2", "20B"][..], Some(&&id[..10])), "{listed}");
-    said.extend([shown.to_string(), listed, person.ok(&["secret", "ls", "-o", "wide"])]);
-    said.push(person.ok(&["task", "inspect", "web.1"]));
+    output.extend([shown.to_string(), listed, person.ok(&["secret", "ls", "-o", "wide"])]);
+    output.push(person.ok(&["task", "inspect", "web.1"]));
 
     let refused = person.fails(4, &["secret", "rm", "db"]);
     let end = "error: secret db was not removed\n  why: secret db is used by web\n  \
@@ -58,8 +58,8 @@ fn secret_is_stored_updated_and_never_shown() {
     assert_eq!(refused, end);
     person.ok(&["service", "rm", "web"]);
     assert_eq!(person.ok(&["secret", "rm", id]), "db\n");
-    said.push(refused);
-    assert!(said.iter().all(|text| !text.contains("hunter2")), "{said:?}");
+    output.push(refused);
+    assert!(output.iter().all(|text| !text.contains("hunter2")), "{output:?}");
     person.fails(3, &["secret", "inspect", "db"]);
     assert_eq!(person.ok(&["secret", "ls", "-o", "json"]), "[]\n");
 }
@@ -91,18 +91,18 @@ fn invalid_secret_is_refused_locally() {
     let empty = file(&person, "empty", b"");
     let most = file(&person, "most", &vec![7; 1 << 20]);
     person.ok(&["secret", "create", "most", &most]);
-    let said = person.fails(2, &["secret", "create", "db", &large]);
-    let wanted = format!(
+    let output = person.fails(2, &["secret", "create", "db", &large]);
+    let expected = format!(
         "error: secret db was not created\n  why: {large}: has more than 1048576 bytes (1 MiB), the maximum of \
          a secret\n  try: store larger data in a volume or in the image\n"
     );
-    assert_eq!(said, wanted);
+    assert_eq!(output, expected);
     let ran = person.warren_with(&["secret", "update", "most", "-"], &vec![7; (1 << 20) + 1]);
     assert!(ran.code == 2 && ran.stderr.contains("why: standard input: has more than"), "{ran:?}");
-    let said = person.fails(2, &["config", "create", "db", &empty]);
-    assert!(said.contains("is empty; a config has at least one byte"), "{said}");
-    let said = person.fails(3, &["secret", "create", "db", "/nowhere/db"]);
-    assert!(said.contains("why: /nowhere/db: there is no such file\n"), "{said}");
+    let text = person.fails(2, &["config", "create", "db", &empty]);
+    assert!(text.contains("is empty; a config has at least one byte"), "{text}");
+    let printed = person.fails(3, &["secret", "create", "db", "/nowhere/db"]);
+    assert!(printed.contains("why: /nowhere/db: there is no such file\n"), "{printed}");
     person.fails(2, &["secret", "create", "db", person.path("").to_str().unwrap()]);
     person.fails(3, &["secret", "update", "nobody", &most]);
     let said = person.fails(4, &["secret", "create", "most", &most]);

@@ -47,33 +47,33 @@ fn what_is_created_can_be_printed_for_programs() {
 fn a_name_that_is_taken_is_a_conflict() {
     let person = CliUser::new();
     person.ok(&create("web", "runs", &[]));
-    let said = person.fails(4, &create("web", "runs", &[]));
-    let wanted = "error: service web was not created\n  why: there is a service web already\n";
-    assert!(said.starts_with(wanted), "{said}");
+    let output = person.fails(4, &create("web", "runs", &[]));
+    let expected = "error: service web was not created\n  why: there is a service web already\n";
+    assert!(output.starts_with(expected), "{output}");
 }
 
 #[test]
 fn rejected_task_ends_waiting() {
     let person = CliUser::new();
-    let said = person.fails(1, &create("web", "rejected", &[]));
+    let output = person.fails(1, &create("web", "rejected", &[]));
     let end = "error: service web did not reach the desired state
   \
                why: web.1: REJECTED on node-1: image rejected is not on this node
   \
                try: see `warren service ps web` and `warren task inspect TASK`
 ";
-    assert!(said.ends_with(end), "{said}");
+    assert!(output.ends_with(end), "{output}");
     // Scaling it is not blamed for what went wrong before; the new slot is.
-    let said = person.fails(1, &["service", "scale", "web=2"]);
-    assert!(said.contains("web.2: REJECTED") && !said.contains("why: web.1"), "{said}");
+    let text = person.fails(1, &["service", "scale", "web=2"]);
+    assert!(text.contains("web.2: REJECTED") && !text.contains("why: web.1"), "{text}");
 }
 
 #[test]
 fn wait_times_out_with_reason_and_detach_skips_it() {
     let person = CliUser::new();
-    let said = person.fails(7, &create("web", "pending", &["--timeout=500ms"]));
-    assert!(said.contains("web.1: PENDING: 0 of 1 nodes fit: 1 lacks memory\n"), "{said}");
-    assert!(said.contains("error: service web did not reach the desired state after 500ms\n"), "{said}");
+    let output = person.fails(7, &create("web", "pending", &["--timeout=500ms"]));
+    assert!(output.contains("web.1: PENDING: 0 of 1 nodes fit: 1 lacks memory\n"), "{output}");
+    assert!(output.contains("error: service web did not reach the desired state after 500ms\n"), "{output}");
     person.ok(&create("other", "pending", &["--detach"]));
     assert_eq!(person.manager.replicas("other"), Some(1));
 }
@@ -90,8 +90,8 @@ fn several_services_are_scaled_or_none() {
     }
     person.fails(3, &["service", "scale", "a=1", "nobody=1"]);
     person.fails(2, &["service", "scale", "a=1", "a=2"]);
-    let said = person.fails(2, &["service", "scale", "a=-1"]);
-    assert!(said.contains("replicas: -1 is negative; give 0 to 1000000"), "{said}");
+    let output = person.fails(2, &["service", "scale", "a=-1"]);
+    assert!(output.contains("replicas: -1 is negative; give 0 to 1000000"), "{output}");
     assert_eq!(person.manager.replicas("a"), Some(3));
     let shown: serde_json::Value =
         serde_json::from_str(&person.ok(&["service", "scale", "a=2", "-o", "json"])).unwrap();
@@ -102,35 +102,38 @@ fn several_services_are_scaled_or_none() {
 fn a_spec_that_is_wrong_is_refused_with_every_field() {
     let person = CliUser::new();
     let more = ["--memory=1Mi", "--replicas=-1", "-p80:80", "-p80:81"];
-    let said = person.fails(2, &create("Web", "runs", &more[1..2]));
+    let output = person.fails(2, &create("Web", "runs", &more[1..2]));
     assert!(
-        said.contains("\n  why: 2 fields are wrong\n       spec.name: \"Web\" is not a service name"),
-        "{said}"
+        output.contains("\n  why: 2 fields are wrong\n       spec.name: \"Web\" is not a service name"),
+        "{output}"
     );
-    assert!(said.contains("\n       spec.mode.replicated.replicas: -1 is negative"), "{said}");
-    let said = person.fails(2, &create("web", "runs", &[more[0], more[2], more[3]]));
+    assert!(output.contains("\n       spec.mode.replicated.replicas: -1 is negative"), "{output}");
+    let text = person.fails(2, &create("web", "runs", &[more[0], more[2], more[3]]));
     let memory = "spec.task.limits.memory: 1MiB is below the runtime's minimum of 6MiB";
-    assert!(said.contains(memory) && said.contains("spec.ports[1].hostPort: host port 80"), "{said}");
+    assert!(text.contains(memory) && text.contains("spec.ports[1].hostPort: host port 80"), "{text}");
     assert_eq!(person.manager.replicas("web"), None);
 }
 
 #[test]
 fn unsupported_flag_is_refused_by_name() {
     let person = CliUser::new();
-    let said = person.fails(2, &create("web", "runs", &["--network", "front"]));
-    let wanted = "error: --network of `warren service create` is not supported by this version\n  \
+    let output = person.fails(2, &create("web", "runs", &["--network", "front"]));
+    let expected = "error: --network of `warren service create` is not supported by this version\n  \
                   try: leave it out; see `--help`\n";
-    assert_eq!(said, wanted);
-    for (more, wanted) in [
+    assert_eq!(output, expected);
+    for (more, desired) in [
         (["--publish", "53:53/udp"], "/udp is not supported by this version"),
         (["--publish", "80:80,mode=ingress"], "mode=ingress is not supported by this version"),
         (["--mode", "job"], "job is not supported by this version; replicated and global are"),
     ] {
-        let said = person.fails(2, &create("web", "runs", &more));
-        assert!(said.contains(wanted), "{said}");
+        let text = person.fails(2, &create("web", "runs", &more));
+        assert!(text.contains(desired), "{text}");
     }
-    let said = person.fails(2, &["service", "exec", "web"]);
-    assert!(said.starts_with("error: `warren service exec` is not supported by this version\n"), "{said}");
+    let printed = person.fails(2, &["service", "exec", "web"]);
+    assert!(
+        printed.starts_with("error: `warren service exec` is not supported by this version\n"),
+        "{printed}"
+    );
     assert_eq!(person.manager.replicas("web"), None);
 }
 
@@ -146,8 +149,8 @@ fn variables_come_from_files_and_flags() {
     let env = serde_json::json!([{"name": "A", "value": "1"}, {"name": "B", "value": "2"}]);
     assert_eq!(shown["spec"]["task"]["env"], env);
     assert_eq!(shown["spec"]["task"]["args"], serde_json::json!(["-c", "x"]));
-    let said = person.fails(3, &create("x", "runs", &["--env-file", "/nowhere/env"]));
-    assert!(said.contains("/nowhere/env: there is no such file"), "{said}");
-    let said = person.fails(2, &create("x", "runs", &["--env", "NOT_SET"]));
-    assert!(said.contains("NOT_SET has no value, and is not set in the environment"), "{said}");
+    let output = person.fails(3, &create("x", "runs", &["--env-file", "/nowhere/env"]));
+    assert!(output.contains("/nowhere/env: there is no such file"), "{output}");
+    let text = person.fails(2, &create("x", "runs", &["--env", "NOT_SET"]));
+    assert!(text.contains("NOT_SET has no value, and is not set in the environment"), "{text}");
 }

@@ -52,8 +52,8 @@ fn manager_token_prints_join_command() {
 #[test]
 fn invalid_token_options_are_refused() {
     let person = CliUser::new();
-    let said = person.fails(2, &["token", "create", "--role=admin"]);
-    assert!(said.contains("admin is not supported by this version; worker and manager are"), "{said}");
+    let output = person.fails(2, &["token", "create", "--role=admin"]);
+    assert!(output.contains("admin is not supported by this version; worker and manager are"), "{output}");
     for wrong in ["--role=x", "--ttl=0s", "--ttl=x", "--uses=0", "--uses=-1"] {
         person.fails(2, &["token", "create", wrong]);
     }

@@ -40,12 +40,12 @@ fn an_update_is_sent_waited_for_and_shown() {
 #[test]
 fn failed_update_prints_reason_and_hint() {
     let person = with_web("runs");
-    let said = person.fails(1, &["service", "update", "web", "--image=fails"]);
+    let output = person.fails(1, &["service", "update", "web", "--image=fails"]);
     let end = "error: service web was not updated to revision 2
   why: web.1 failed: exited with 1; go back with `warren service rollback web`
   try: see `warren service ps web` and `warren task inspect TASK`
 ";
-    assert!(said.ends_with(end), "{said}");
+    assert!(output.ends_with(end), "{output}");
     assert!(person.ok(&["service", "ls"]).contains("stopped at 0/2: web.1 failed: exited with 1"));
     let ran = person.warren(&["service", "rollback", "web"]);
     assert_eq!(ran.code, 0, "{ran:?}");
@@ -56,10 +56,10 @@ fn failed_update_prints_reason_and_hint() {
 #[test]
 fn update_wait_times_out_and_detach_skips_it() {
     let person = with_web("runs");
-    let said = person.fails(7, &["service", "update", "web", "--image=slow", "--timeout=500ms"]);
-    assert!(said.contains("\nservice web: 0 of 2 updated\n"), "{said}");
-    assert!(said.contains("error: service web was not updated to revision 2 after 500ms\n"), "{said}");
-    assert!(said.contains("why: update: web.1 pulls slow\n"), "{said}");
+    let output = person.fails(7, &["service", "update", "web", "--image=slow", "--timeout=500ms"]);
+    assert!(output.contains("\nservice web: 0 of 2 updated\n"), "{output}");
+    assert!(output.contains("error: service web was not updated to revision 2 after 500ms\n"), "{output}");
+    assert!(output.contains("why: update: web.1 pulls slow\n"), "{output}");
     person.ok(&["service", "update", "web", "--image=slow", "--force", "--detach"]);
     assert!(person.ok(&["service", "ls"]).contains("0/2: web.1 pulls slow"));
 }
@@ -71,23 +71,23 @@ fn concurrent_update_is_reported() {
     for change in
         [&["service", "update", "contested", "--tty"][..], &["service", "rollback", "contested", "--to=1"]]
     {
-        let said = person.fails(4, change);
-        assert!(said.contains("why: it was changed: version"), "{said}");
+        let output = person.fails(4, change);
+        assert!(output.contains("why: it was changed: version"), "{output}");
         let hint = "try: check it with `warren service inspect contested`, then retry\n";
-        assert!(said.ends_with(hint), "{said}");
+        assert!(output.ends_with(hint), "{output}");
     }
 }
 
 #[test]
 fn contradictory_update_is_not_sent() {
     let person = with_web("runs");
-    let said =
+    let output =
         person.fails(2, &["service", "update", "web", "--memory=1Mi", "--label-add=a=1", "--label-add=a=2"]);
     assert!(
-        said.contains("\n  why: 2 fields are wrong\n       spec.labels[\"a\"]: is given twice\n"),
-        "{said}"
+        output.contains("\n  why: 2 fields are wrong\n       spec.labels[\"a\"]: is given twice\n"),
+        "{output}"
     );
-    assert!(said.contains("spec.task.limits.memory: 1MiB is below"), "{said}");
+    assert!(output.contains("spec.task.limits.memory: 1MiB is below"), "{output}");
     person.fails(3, &["service", "update", "nobody", "--tty"]);
     person.fails(3, &["service", "update", "web", "--env-file=/nowhere/env"]);
     for wrong in
@@ -95,9 +95,10 @@ fn contradictory_update_is_not_sent() {
     {
         person.fails(2, &["service", "update", "web", wrong]);
     }
-    let said = person.fails(2, &["service", "update", "web", "--update-parallelism=2"]);
-    let wanted = "error: --update-parallelism of `warren service update` is not supported by this version\n";
-    assert!(said.starts_with(wanted), "{said}");
+    let text = person.fails(2, &["service", "update", "web", "--update-parallelism=2"]);
+    let expected =
+        "error: --update-parallelism of `warren service update` is not supported by this version\n";
+    assert!(text.starts_with(expected), "{text}");
     assert_eq!(inspect(&person, "web")["revision"], 1);
 }
 
@@ -136,8 +137,8 @@ fn a_global_service_runs_on_every_node() {
     let listed = person.ok(&["service", "ls"]);
     let row: Vec<&str> = listed.lines().nth(1).unwrap().split_whitespace().collect();
     assert_eq!(row[..3], ["agent", "global", "0/3"], "{listed}");
-    let said = person.fails(2, &["service", "update", "agent", "--replicas=2"]);
-    assert!(said.contains("spec.mode: a global service has one task per node"), "{said}");
+    let output = person.fails(2, &["service", "update", "agent", "--replicas=2"]);
+    assert!(output.contains("spec.mode: a global service has one task per node"), "{output}");
 }
 
 /// Through the program, the wire and the manager.
@@ -187,8 +188,8 @@ fn every_field_kind_reaches_the_manager() {
         "noNewPrivileges": true, "seccomp": "unconfined", "groups": ["audio"], "capAdd": ["KILL"],
         "capDrop": ["ALL"], "sysctls": {"net.core.somaxconn": "9"}, "limits": {"pids": 9},
     });
-    for (field, wanted) in flat.as_object().unwrap() {
-        assert_eq!(task[field], *wanted, "{field}");
+    for (field, expected) in flat.as_object().unwrap() {
+        assert_eq!(task[field], *expected, "{field}");
     }
     assert_eq!(task["hosts"][0]["address"], "10.0.0.7");
     assert_eq!(task["devices"][0]["access"], "r");

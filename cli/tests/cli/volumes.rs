@@ -25,14 +25,15 @@ fn a_volume_is_made_listed_with_its_users_and_removed() {
     let listed = person.ok(&["volume", "ls", "--size"]);
     assert!(listed.contains("web.1, web.2   3MiB"), "{listed}");
 
-    let said = person.fails(4, &["volume", "rm", "data", "--purge"]);
+    let output = person.fails(4, &["volume", "rm", "data", "--purge"]);
     let end = "why: volume data is used by web.1, web.2\n  \
                try: unmount it first: `warren service update SERVICE --volume-rm data`\n";
-    assert!(said.ends_with(end), "{said}");
+    assert!(output.ends_with(end), "{output}");
     person.ok(&["service", "rm", "web"]);
     let ran = person.warren(&["volume", "rm", "data"]);
-    let told = "volume data was removed; its data stays on node-1, where a new volume of that name uses it\n";
-    assert_eq!((ran.stdout.as_str(), ran.stderr.as_str()), ("data\n", told));
+    let reported =
+        "volume data was removed; its data stays on node-1, where a new volume of that name uses it\n";
+    assert_eq!((ran.stdout.as_str(), ran.stderr.as_str()), ("data\n", reported));
     assert!(person.manager.purged().is_empty());
     person.fails(3, &["volume", "rm", "data"]);
     person.ok(&create);
@@ -47,18 +48,18 @@ fn invalid_volume_is_refused() {
     person.ok(&["volume", "create", "data"]);
     person.fails(4, &["volume", "create", "data"]);
     person.fails(3, &["volume", "create", "other", "--node=nobody"]);
-    let said = person.fails(2, &["volume", "create", "other", "--driver=nfs"]);
-    assert!(said.contains("\"nfs\" is not a volume driver; give local"), "{said}");
+    let output = person.fails(2, &["volume", "create", "other", "--driver=nfs"]);
+    assert!(output.contains("\"nfs\" is not a volume driver; give local"), "{output}");
     let wrong = ["--opt=size=1G", "--opt=uid=x", "--label=a=1", "--label=a=2"];
-    let said = person.fails(2, &[&["volume", "create", "other"], &wrong[..]].concat());
+    let text = person.fails(2, &[&["volume", "create", "other"], &wrong[..]].concat());
     let end = "  why: 3 fields are wrong
        labels[\"a\"]: is given twice
        options[\"size\"]: is not an option of the driver local; it has uid, gid and mode
        options[\"uid\"]: \"x\" is not a number of 0 to 4294967294
 ";
-    assert!(said.contains(end), "{said}");
-    let said = person.fails(2, &["volume", "create", "a/b"]);
-    assert!(said.contains("\"a/b\" is not a volume name"), "{said}");
+    assert!(text.contains(end), "{text}");
+    let printed = person.fails(2, &["volume", "create", "a/b"]);
+    assert!(printed.contains("\"a/b\" is not a volume name"), "{printed}");
     let said = person.fails(2, &["service", "create", "web", "--image=runs", "--volume=/srv:/data"]);
     assert!(said.contains("spec.task.mounts[0].source.volume.name: \"/srv\" is not a volume name"), "{said}");
 }
@@ -73,8 +74,11 @@ fn unused_volumes_are_pruned() {
     }
     person.ok(&["volume", "create", "far", "--node=stuck"]);
     person.ok(&["service", "create", "web", "--image=runs", "--volume=used:/data"]);
-    let said = person.fails(2, &["volume", "prune"]);
-    assert!(said.contains("why: confirmation is required, and standard input is not a terminal\n"), "{said}");
+    let output = person.fails(2, &["volume", "prune"]);
+    assert!(
+        output.contains("why: confirmation is required, and standard input is not a terminal\n"),
+        "{output}"
+    );
     let typed = person.type_to(&["volume", "prune", "--purge"], "[y/N] ", b"n\n");
     let question =
         "This deletes unused volumes with their data: a, b, far. It cannot be undone. Continue? [y/N]";

@@ -162,7 +162,7 @@ pub fn check_quorum_without(
     if !members.voters.contains(&id) {
         return None;
     }
-    let others: Vec<DesiredMember> = desired.iter().copied().filter(|wish| wish.id != id).collect();
+    let others: Vec<DesiredMember> = desired.iter().copied().filter(|request| request.id != id).collect();
     let group = Group::new(&others, members, leader, peers, applied);
     let left = group.voter_candidates(false);
     if left.is_empty() {
@@ -190,7 +190,7 @@ impl<'a> Group<'a> {
         peers: &'a [PeerProgress],
         applied: u64,
     ) -> Self {
-        let desired = desired.iter().map(|wish| (wish.id, wish)).collect();
+        let desired = desired.iter().map(|request| (request.id, request)).collect();
         Self { desired, members, leader, peers, applied, is_leader_kept: false }
     }
 
@@ -223,7 +223,8 @@ impl<'a> Group<'a> {
 
     /// The desired state of a member that stays; `None` for one that leaves.
     fn desired_member(&self, id: u64) -> Option<&DesiredMember> {
-        let stays = |wish: &&&DesiredMember| !wish.removing || (self.is_leader_kept && id == self.leader);
+        let stays =
+            |request: &&&DesiredMember| !request.removing || (self.is_leader_kept && id == self.leader);
         self.desired.get(&id).filter(stays).copied()
     }
 
@@ -232,8 +233,8 @@ impl<'a> Group<'a> {
         self.desired_member(old)?;
         let newer = self.desired.range(old + 1..).rev();
         newer
-            .map(|(_, wish)| wish)
-            .find(|wish| !wish.removing && wish.replaces == Some(old))
+            .map(|(_, request)| request)
+            .find(|options| !options.removing && options.replaces == Some(old))
             .map(|wish| wish.id)
     }
 
@@ -247,7 +248,7 @@ impl<'a> Group<'a> {
     /// What a replacement waits for; `None` once the old member can be replaced. `or_behind` assumes that it
     /// has caught up.
     fn replacement_blocker(&self, old: u64, new: u64, or_behind: bool) -> Option<WaitReason> {
-        let votes = self.desired_member(new).is_some_and(|wish| wish.is_voter);
+        let votes = self.desired_member(new).is_some_and(|request| request.is_voter);
         let is_there = self.is_voter(new) || self.is_learner(new);
         if old == self.leader || self.is_active(old) {
             return Some(WaitReason::ReplacedMemberActive { old, new });
@@ -277,7 +278,8 @@ impl<'a> Group<'a> {
     /// It is to vote, now or later.
     fn is_desired_voter(&self, id: u64) -> bool {
         let kept = self.is_leader_kept && id == self.leader;
-        kept || (self.desired_member(id).is_some_and(|wish| wish.is_voter) && !self.is_leaving(id, false))
+        kept || (self.desired_member(id).is_some_and(|request| request.is_voter)
+            && !self.is_leaving(id, false))
     }
 
     /// Adds a member that is new to the group.
@@ -310,7 +312,7 @@ impl<'a> Group<'a> {
             if self.is_leader_kept && *id == self.leader {
                 return true;
             }
-            let expected = self.desired_member(*id).is_some_and(|wish| wish.is_voter)
+            let expected = self.desired_member(*id).is_some_and(|request| request.is_voter)
                 && !self.is_leaving(*id, or_behind);
             let near = self.is_caught_up(*id) || or_behind && self.is_active(*id);
             let ripe = |old| self.replacement_blocker(old, *id, or_behind).is_none();

@@ -77,12 +77,12 @@ pub fn schedule_with_limit(state: &State, now: Timestamp, bound: usize) -> Sched
     loop {
         let room = bound - placement.assignments.len();
         let Some(mut group) = waiting.next_group(room.saturating_add(1)) else { break };
-        let wanted = group.tasks.len().min(room);
+        let desired = group.tasks.len().min(room);
         let view = view.get_or_insert_with(|| NodeSet::new(state));
         view.count_for(&group, now);
         group.volumes.planned = std::mem::take(&mut planned);
-        let placed = place_group(view, &mut group, wanted, &mut placement.assignments);
-        if placed < wanted {
+        let placed = place_group(view, &mut group, desired, &mut placement.assignments);
+        if placed < desired {
             placement.refusals.add(&group, filter::explain(view, &group));
             waiting.skip_group(&group);
         } else if placed < group.tasks.len() {
@@ -184,11 +184,11 @@ fn predecessor_node(state: &State, service: &Service, task: &Task) -> Option<Nod
 fn place_group(
     view: &mut NodeSet<'_>,
     group: &mut TaskGroup<'_>,
-    wanted: usize,
+    desired: usize,
     assignments: &mut Vec<(TaskId, NodeId)>,
 ) -> usize {
     if let Some(node) = group.bound_to {
-        return place_on_node(view, group, node, wanted, assignments);
+        return place_on_node(view, group, node, desired, assignments);
     }
     let mut fitting: BinaryHeap<Reverse<(Score, usize)>> = BinaryHeap::from_iter(
         view.nodes
@@ -197,7 +197,7 @@ fn place_group(
             .filter(|(_, candidate)| filter::admits(group, candidate))
             .map(|(place, candidate)| Reverse((Score::of(candidate), place))),
     );
-    for placed in 0..wanted {
+    for placed in 0..desired {
         let Some(mut best) = fitting.peek_mut() else { return placed };
         let Reverse((_, place)) = *best;
         let candidate = &mut view.nodes[place];
@@ -215,7 +215,7 @@ fn place_group(
             fitting.retain(|Reverse((_, place))| filter::admits(group, &view.nodes[*place]));
         }
     }
-    wanted
+    desired
 }
 
 /// Places tasks that may go to one node only.
@@ -223,11 +223,11 @@ fn place_on_node(
     view: &mut NodeSet<'_>,
     group: &mut TaskGroup<'_>,
     node: NodeId,
-    wanted: usize,
+    desired: usize,
     assignments: &mut Vec<(TaskId, NodeId)>,
 ) -> usize {
     let Some(candidate) = view.node(node) else { return 0 };
-    for placed in 0..wanted {
+    for placed in 0..desired {
         if !filter::admits(group, candidate) {
             return placed;
         }
@@ -235,5 +235,5 @@ fn place_on_node(
         group.volumes.bind(group.state, candidate.node);
         assignments.push((group.tasks[placed], node));
     }
-    wanted
+    desired
 }

@@ -50,8 +50,8 @@ mod tests {
         for index in (0..=20 * CHECKPOINT_INTERVAL).filter(|index| StateCheckpoints::is_due(*index)) {
             checkpoints.add(digest(index));
         }
-        let wanted: Vec<_> = (5..=20).map(|number| digest(number * CHECKPOINT_INTERVAL)).collect();
-        assert_eq!(checkpoints.all(), wanted);
+        let expected: Vec<_> = (5..=20).map(|number| digest(number * CHECKPOINT_INTERVAL)).collect();
+        assert_eq!(checkpoints.all(), expected);
         checkpoints.clear();
         assert_eq!(checkpoints.all(), []);
     }

@@ -131,10 +131,14 @@ mod tests {
 
     #[test]
     fn desired_members_match_state() {
-        let wish = |id, replaces, removing| DesiredMember { id, is_voter: true, replaces, removing };
-        let wanted =
-            [wish(1, None, false), wish(2, None, true), wish(3, None, false), wish(4, Some(3), false)];
-        assert_eq!(desired_members(&managers()), wanted);
+        let request = |id, replaces, removing| DesiredMember { id, is_voter: true, replaces, removing };
+        let expected = [
+            request(1, None, false),
+            request(2, None, true),
+            request(3, None, false),
+            request(4, Some(3), false),
+        ];
+        assert_eq!(desired_members(&managers()), expected);
     }
 
     #[test]
@@ -146,14 +150,14 @@ mod tests {
             voters_outgoing: outgoing.to_vec(),
             ..ConfState::default()
         };
-        for (group, wanted) in [
+        for (group, expected) in [
             (group(&[1, 2, 3], &[4], &[]), vec![]),
             (group(&[1, 3, 4], &[], &[]), vec![2]),
             (group(&[1, 4], &[2], &[]), vec![3]),
             (group(&[1, 4], &[], &[1, 2, 3]), vec![]),
             (group(&[1], &[], &[]), vec![2, 3]),
         ] {
-            assert_eq!(departed_members(&state, &group), wanted, "{group:?}");
+            assert_eq!(departed_members(&state, &group), expected, "{group:?}");
         }
     }
 }

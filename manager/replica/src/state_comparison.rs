@@ -211,23 +211,23 @@ mod tests {
     /// `(member, [(index, value)])`.
     type DigestTable<'a> = &'a [(MemberId, &'a [(u64, u64)])];
 
-    fn digests(told: DigestTable) -> BTreeMap<MemberId, Vec<StateDigest>> {
+    fn digests(reported: DigestTable) -> BTreeMap<MemberId, Vec<StateDigest>> {
         let digests = |of: &[(u64, u64)]| {
             of.iter().map(|(index, value)| StateDigest { index: *index, value: *value }).collect()
         };
-        told.iter().map(|(member, of)| (*member, digests(of))).collect()
+        reported.iter().map(|(member, of)| (*member, digests(of))).collect()
     }
 
     /// `wanted`: the compared managers, those expected to be diverged, and the index.
     #[track_caller]
-    fn check(these: DigestTable, leader: Option<MemberId>, wanted: &[(MemberId, Option<u64>)]) {
+    fn check(these: DigestTable, leader: Option<MemberId>, expected: &[(MemberId, Option<u64>)]) {
         let judged = compare_digests(&digests(these), leader, &BTreeMap::new());
         let at = |verdict: &Comparison| match verdict {
             Comparison::Diverged(difference) => Some(difference.actual.index),
             Comparison::Matching | Comparison::Undecided => None,
         };
         let found: Vec<_> = judged.iter().map(|(id, verdict)| (*id, at(verdict))).collect();
-        assert_eq!(found, wanted, "{these:?}");
+        assert_eq!(found, expected, "{these:?}");
     }
 
     #[test]
@@ -261,7 +261,7 @@ mod tests {
             (five, Some(1), &[2, 3, 4, 5]),
             (five, Some(2), &[1, 3, 5]),
         ];
-        for (these, leader, wanted) in table {
+        for (these, leader, expected) in table {
             let mut agreement = DigestComparison::default();
             let of: BTreeSet<_> = these.iter().map(|(member, _)| *member).collect();
             agreement.record_digests(&digests(these), *leader, &of);
@@ -269,10 +269,10 @@ mod tests {
                 agreement.results().into_iter().filter_map(|(id, it)| it.then_some(id)).collect();
             assert_eq!(
                 (differ, agreement.results().len()),
-                (wanted.to_vec(), of.len()),
+                (expected.to_vec(), of.len()),
                 "{these:?} {leader:?}"
             );
-            let text = agreement.divergence(wanted[0]).unwrap().to_string();
+            let text = agreement.divergence(expected[0]).unwrap().to_string();
             assert!(text.contains("cannot be determined") && !text.contains("remove it"), "{text}");
             // No leader, or the leader was not compared.
             for leader in [None, Some(9)] {

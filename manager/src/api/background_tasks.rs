@@ -51,14 +51,14 @@ impl Api {
 
     /// This manager's background tasks and those reported by its sessions.
     pub(super) fn local_background_tasks(&self) -> v1::ListNodeReportsResponse {
-        let loops = self.background_tasks.snapshot().into_iter().map(show).collect();
+        let tasks_run = self.background_tasks.snapshot().into_iter().map(show).collect();
         let reported = self.registry.background_tasks().into_iter();
         let nodes = reported.map(|(node, loops)| v1::NodeReport {
             node_id: node.to_string(),
             background_tasks: loops,
             ..Default::default()
         });
-        v1::ListNodeReportsResponse { nodes: nodes.collect(), background_tasks: loops }
+        v1::ListNodeReportsResponse { nodes: nodes.collect(), background_tasks: tasks_run }
     }
 }
 
@@ -68,7 +68,7 @@ fn merge(state: &State, replies: ManagerReplies) -> v1::ListBackgroundTasksRespo
     for (member, reply) in replies {
         let manager =
             state.member(member).map_or_else(|| member.to_string(), |member| member.name.to_string());
-        let v1::ListNodeReportsResponse { nodes, background_tasks: loops } = match reply {
+        let v1::ListNodeReportsResponse { nodes, background_tasks: tasks_run } = match reply {
             Ok(reply) => reply,
             Err(why) => {
                 answer.silent.push(v1::UnreachableManager { name: manager, reason: why });
@@ -77,7 +77,7 @@ fn merge(state: &State, replies: ManagerReplies) -> v1::ListBackgroundTasksRespo
         };
         answer
             .background_tasks
-            .extend(loops.into_iter().map(|own| v1::BackgroundTask { manager: manager.clone(), ..own }));
+            .extend(tasks_run.into_iter().map(|own| v1::BackgroundTask { manager: manager.clone(), ..own }));
         for v1::NodeReport { node_id, background_tasks: loops, .. } in nodes {
             let Ok(id) = node_id.parse::<NodeId>() else { continue };
             let node = state.node(&id);
@@ -175,9 +175,9 @@ mod tests {
         let v1::ListBackgroundTasksResponse { background_tasks: loops, silent } = merge(&state(), answers);
         let whose: Vec<_> = loops.iter().map(|it| (&*it.manager, &*it.node, &*it.name)).collect();
         let unknown = NodeId(Id(9)).to_string();
-        let wanted =
+        let expected =
             [("m1", "", "planner"), ("m1", "n7", "relist"), ("2", "", "planner"), ("2", &unknown, "unknown")];
-        assert_eq!(whose, wanted);
+        assert_eq!(whose, expected);
         let reason = "no connection".to_owned();
         assert_eq!(silent, [v1::UnreachableManager { name: "3".into(), reason }]);
     }

@@ -65,13 +65,13 @@ pub(super) fn internal_error(error: impl std::error::Error) -> Status {
 pub(super) fn check_token(
     state: &State,
     token: &JoinToken,
-    wanted: NodeRole,
+    desired: NodeRole,
     is_known: bool,
     now: Timestamp,
 ) -> Result<(), Refusal> {
     let known = state.token_by_hash(&token.hash()).ok_or(Refusal::TokenNotFound)?;
-    if known.role != wanted {
-        return Err(Refusal::TokenRoleMismatch { wanted, found: known.role });
+    if known.role != desired {
+        return Err(Refusal::TokenRoleMismatch { wanted: desired, found: known.role });
     }
     if known.is_expired(now) {
         return Err(Refusal::TokenExpired);

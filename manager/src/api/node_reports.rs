@@ -149,9 +149,9 @@ mod tests {
             background_tasks: Vec::new(),
         }]);
         assert_eq!(heard.keys().collect::<Vec<_>>(), [&id]);
-        let told = &heard[&id];
-        assert!(told.usage.is_some());
-        assert_eq!(told.telemetry.keys().collect::<Vec<_>>(), [&task]);
-        assert_eq!(told.progress.keys().collect::<Vec<_>>(), [&task]);
+        let reported = &heard[&id];
+        assert!(reported.usage.is_some());
+        assert_eq!(reported.telemetry.keys().collect::<Vec<_>>(), [&task]);
+        assert_eq!(reported.progress.keys().collect::<Vec<_>>(), [&task]);
     }
 }

@@ -226,8 +226,8 @@ mod tests {
         let reason = |manager, status, role| {
             unreachable_managers_hint(&state, &Node { manager, status, role, ..known.clone() }, 9_000)
         };
-        let said = reason(Some(1), NodeStatus::Down, NodeRole::Worker);
-        assert!(said.contains("`warren worker join 10.0.0.9:8080 --token TOKEN`"), "{said}");
+        let output = reason(Some(1), NodeStatus::Down, NodeRole::Worker);
+        assert!(output.contains("`warren worker join 10.0.0.9:8080 --token TOKEN`"), "{output}");
         for (manager, status, role) in [
             (Some(9_000), NodeStatus::Down, NodeRole::Worker),
             (None, NodeStatus::Down, NodeRole::Worker),

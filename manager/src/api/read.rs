@@ -130,13 +130,13 @@ mod tests {
 
     #[test]
     fn stale_read_requires_metadata() {
-        let said = |value: &'static str| {
+        let output = |value: &'static str| {
             let mut metadata = MetadataMap::new();
             metadata.insert(STALE_METADATA, value.parse().unwrap());
             allows_stale(&metadata)
         };
         assert!(!allows_stale(&MetadataMap::new()).unwrap());
-        assert!(said("true").unwrap() && !said("false").unwrap());
-        assert_eq!(said("1").unwrap_err().code(), tonic::Code::InvalidArgument);
+        assert!(output("true").unwrap() && !output("false").unwrap());
+        assert_eq!(output("1").unwrap_err().code(), tonic::Code::InvalidArgument);
     }
 }

@@ -285,14 +285,14 @@ mod tests {
         world.call("/warren.v1.Services/Get", 1).await;
         world.call("/made/up", 0).await;
         world.call("/another", 0).await;
-        let wanted = [
+        let expected = [
             "{method=\"Images/Pull\",code=\"CANCELLED\"} 1",
             "{method=\"Images/Pull\",code=\"UNAVAILABLE\"} 1",
             "{method=\"Services/Create\",code=\"OK\"} 2",
             "{method=\"Services/Get\",code=\"NOT_FOUND\"} 1",
             "{method=\"unknown\",code=\"NOT_FOUND\"} 2",
         ];
-        assert_eq!(world.counters(), wanted);
+        assert_eq!(world.counters(), expected);
         let text = world.telemetry.metrics().unwrap();
         let timed = "warren_api_request_duration_seconds_count{method=\"Services/Create\"} 2";
         assert!(text.lines().any(|line| line == timed), "{text}");

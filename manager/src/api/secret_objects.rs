@@ -211,9 +211,9 @@ mod tests {
     }
 
     #[track_caller]
-    fn assert_rejected(request: v1::CreateSecretObjectRequest, wanted: &[&str]) -> Vec<Violation> {
+    fn assert_rejected(request: v1::CreateSecretObjectRequest, expected: &[&str]) -> Vec<Violation> {
         let wrong = SecretObjectRequest::parse(&request).unwrap_err().0;
-        assert_eq!(wrong.iter().map(|violation| violation.path.as_str()).collect::<Vec<_>>(), wanted);
+        assert_eq!(wrong.iter().map(|violation| violation.path.as_str()).collect::<Vec<_>>(), expected);
         wrong
     }
 

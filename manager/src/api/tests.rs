@@ -110,16 +110,16 @@ async fn fixture() -> ApiFixture {
     let (store, publisher, inbox) = Store::new(PublishedState::initial(State::new()), 16, 16);
     let dir = TempDir::new().unwrap();
     let (clock, shutdown) = (Arc::new(SystemClock::new()), Shutdown::new());
-    let loops = BackgroundTasks::new(shutdown.clone(), clock.clone(), Arc::new(|| 0));
+    let tasks_run = BackgroundTasks::new(shutdown.clone(), clock.clone(), Arc::new(|| 0));
     let (later, mut newest) = (ConcurrentWrites::default(), store.watch(0));
     tokio::spawn(drive(publisher, inbox, state, later.clone()));
     newest.next().await.unwrap();
     let api = Api {
-        leader: LeaderWatch::start(store.clone(), &loops),
+        leader: LeaderWatch::start(store.clone(), &tasks_run),
         registry: SessionRegistry::default(),
         streams: WorkerStreams::default(),
         placement_refusals: PlacementRefusals::default(),
-        background_tasks: loops,
+        background_tasks: tasks_run,
         clock: TimestampSource::new(clock, store.clone()),
         shutdown,
         authority: Arc::new(authority),

@@ -170,9 +170,9 @@ mod tests {
         let good = v1::CreateVolumeRequest { id: "0".repeat(25), name: "data".into(), ..Default::default() };
         assert_eq!(VolumeRequest::parse(&good).unwrap().driver, VolumeDriver::Local);
         let pair = |key: &str, value: &str| BTreeMap::from([(key.to_owned(), value.to_owned())]);
-        let check = |request: v1::CreateVolumeRequest, wanted: &[&str]| {
+        let check = |request: v1::CreateVolumeRequest, expected: &[&str]| {
             let wrong = VolumeRequest::parse(&request).unwrap_err().0;
-            assert_eq!(wrong.iter().map(|violation| violation.path.as_str()).collect::<Vec<_>>(), wanted);
+            assert_eq!(wrong.iter().map(|violation| violation.path.as_str()).collect::<Vec<_>>(), expected);
         };
         let wrong = v1::CreateVolumeRequest {
             id: "!".into(),

@@ -54,10 +54,10 @@ pub enum ReadBackupError {
     #[error("the CA in the backup is invalid")]
     Authority(#[source] MaterialError),
     /// The CA in it belongs to another cluster.
-    #[error("the CA in the backup: expected cluster {wanted}, found {found}")]
+    #[error("the CA in the backup: expected cluster {desired}, found {found}")]
     OtherCluster {
         /// The cluster of the state.
-        wanted: String,
+        desired: String,
         /// The cluster of the CA.
         found: String,
     },
@@ -115,8 +115,8 @@ pub fn read(passphrase: &Passphrase, sealed: Vec<u8>) -> Result<Backup, ReadBack
     let authority =
         CertificateAuthority::parse_pem(&manifest.authority).map_err(ReadBackupError::Authority)?;
     if authority.cluster() != manifest.cluster {
-        let (wanted, found) = (manifest.cluster.clone(), authority.cluster().to_owned());
-        return Err(ReadBackupError::OtherCluster { wanted, found });
+        let (expected, found) = (manifest.cluster.clone(), authority.cluster().to_owned());
+        return Err(ReadBackupError::OtherCluster { desired: expected, found });
     }
     let secret_object_key = SecretObjectKey::parse(
         Path::new("the secret object key in the backup"),

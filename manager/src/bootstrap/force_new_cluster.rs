@@ -90,7 +90,7 @@ pub fn force_new_cluster(
     let lock = DataDir::open(data_dir)?;
     let dir = lock.path().join("manager");
     // For a superseded manager the new incarnation must be later than the superseding one.
-    let (seat, later_than) = match member_identity::read_status(&dir)? {
+    let (identity, later_than) = match member_identity::read_status(&dir)? {
         LocalMemberStatus::Member(seat) => (seat, None),
         LocalMemberStatus::Superseded(seat, life) => (seat, Some(life)),
         LocalMemberStatus::Removed(_) => return Err(ForceNewClusterError::Removed),
@@ -100,9 +100,9 @@ pub fn force_new_cluster(
     };
     let (keys, issued) = ManagerKeys::prepare(&dir, false, now)?;
     check_log_exists(&dir, engine)?;
-    let mut log = warren_log::open(&dir, engine, seat.log_owner())?;
+    let mut log = warren_log::open(&dir, engine, identity.log_owner())?;
     let loaded = log.load()?;
-    if later_than.is_none() && is_sole_member(&loaded, &seat) {
+    if later_than.is_none() && is_sole_member(&loaded, &identity) {
         return Ok(ForceNewClusterOutcome::Unchanged);
     }
     let (commit, current) = (loaded.hard_state.commit, loaded.snapshot.clone());
@@ -113,39 +113,42 @@ pub fn force_new_cluster(
     issued.save(&dir, now)?;
     let keyring = keyring.commit()?;
     let files = SnapshotDir::open(dir.join(SNAPSHOT_DIR), current.as_ref())?;
-    let known = state.member(seat.member_id).map(|known| Member::clone(known));
-    let known = known.unwrap_or_else(|| new_member_record(&state, &seat, whom));
+    let known = state.member(identity.member_id).map(|known| Member::clone(known));
+    let known = known.unwrap_or_else(|| new_member_record(&state, &identity, whom));
     let member = Member { manager_id: keys.id, ..known };
-    let others = state.members().filter(|other| other.member_id != seat.member_id).count();
+    let others = state.members().filter(|other| other.member_id != identity.member_id).count();
     let uncommitted = state.applied().index.saturating_sub(commit);
     let later = later_than
         .map_or(Some(now), |life| UNIX_EPOCH.checked_add(Duration::from_secs(life.checked_add(1)?)));
     let now = later.map_or(now, |later| now.max(later));
     begin_incarnation(&mut *log, &files, &keyring, &mut state, member, now)?;
-    let (founders, managers) = (vec![seat.member_id], Vec::new());
-    member_identity::save_identity(&dir, &MemberIdentity { founders, bootstrap_peers: managers, ..seat })?;
+    let (founders, managers) = (vec![identity.member_id], Vec::new());
+    member_identity::save_identity(
+        &dir,
+        &MemberIdentity { founders, bootstrap_peers: managers, ..identity },
+    )?;
     Ok(ForceNewClusterOutcome::Created { others, uncommitted })
 }
 
 /// Whether the stopped manager in `dir` is the only member of its cluster and no secret objects exist.
 /// Unreadable data counts as no.
-pub(crate) fn has_no_secret_objects(dir: &Path, engine: LogEngine, seat: &MemberIdentity) -> bool {
+pub(crate) fn has_no_secret_objects(dir: &Path, engine: LogEngine, identity: &MemberIdentity) -> bool {
     // Its cluster is not created yet.
     if warren_log::find_log(dir).is_none() {
         return Keyring::file_in(dir).is_none() && member_identity::is_init_pending(dir);
     }
-    let loaded = warren_log::open(dir, engine, seat.log_owner()).and_then(|log| log.load());
+    let loaded = warren_log::open(dir, engine, identity.log_owner()).and_then(|log| log.load());
     loaded.is_ok_and(|loaded| {
-        is_sole_member(&loaded, seat)
+        is_sole_member(&loaded, identity)
             && replay(dir, loaded).is_ok_and(|(state, _)| state.secret_objects().next().is_none())
     })
 }
 
 /// Whether no other member existed since the initial configuration or the latest snapshot.
-fn is_sole_member(loaded: &StoredLog, seat: &MemberIdentity) -> bool {
+fn is_sole_member(loaded: &StoredLog, identity: &MemberIdentity) -> bool {
     let members = loaded.snapshot.as_ref().map_or(&loaded.conf_state, |snapshot| &snapshot.conf_state);
     let changed = loaded.entries.iter().any(|entry| entry.kind == EntryKind::Membership);
-    members.voters == [seat.member_id]
+    members.voters == [identity.member_id]
         && members.learners.is_empty()
         && members.voters_outgoing.is_empty()
         && !changed
@@ -184,11 +187,11 @@ fn replay(dir: &Path, loaded: StoredLog) -> Result<(State, PreparedKeyring), For
 /// The record of a manager that was never registered.
 fn new_member_record(
     state: &State,
-    seat: &MemberIdentity,
+    identity: &MemberIdentity,
     ManagerContact { name, address }: ManagerContact,
 ) -> Member {
     Member {
-        member_id: seat.member_id,
+        member_id: identity.member_id,
         manager_id: warren_types::ManagerId(warren_types::Id(0)),
         name,
         address,

@@ -37,12 +37,12 @@ pub enum InvalidAdmission {
     #[error("the certificate in the join response is invalid")]
     Certificate(#[source] MaterialError),
     /// The certificate belongs to another manager.
-    #[error("the certificate in the join response: expected manager {wanted}, found {found}")]
+    #[error("the certificate in the join response: expected manager {desired}, found {found}")]
     IdentityMismatch {
         /// Identity of the certificate.
         found: String,
         /// The id that belongs to the key.
-        wanted: String,
+        desired: String,
     },
     /// The secret object key is invalid.
     #[error(transparent)]
@@ -188,10 +188,13 @@ impl Admission {
         let credentials =
             Credentials::new(certificate, key.clone()).map_err(InvalidAdmission::Certificate)?;
         authority.roots().check_issued(&credentials).map_err(InvalidAdmission::Certificate)?;
-        let wanted = key.node_id().map_err(InvalidAdmission::Certificate)?.to_string();
+        let expected = key.node_id().map_err(InvalidAdmission::Certificate)?.to_string();
         let identity = credentials.identity();
-        if identity.role() != Role::Manager || identity.id() != wanted {
-            return Err(InvalidAdmission::IdentityMismatch { found: identity.to_string(), wanted });
+        if identity.role() != Role::Manager || identity.id() != expected {
+            return Err(InvalidAdmission::IdentityMismatch {
+                found: identity.to_string(),
+                desired: expected,
+            });
         }
         let content_key =
             SecretObjectKey::parse(Path::new("the secret object key in the join response"), content_key);

@@ -173,14 +173,14 @@ pub enum MemberFileError {
     },
     /// It says that this manager was removed, but the certificate belongs to another one.
     #[error(
-        "{path} says that manager {wanted} was removed from its cluster, but {certificate} is not its \
+        "{path} says that manager {desired} was removed from its cluster, but {certificate} is not its \
          certificate: no key was deleted; {RECOVERY_HINT}"
     )]
     StillMember {
         /// The file.
         path: PathBuf,
         /// The manager that was removed.
-        wanted: ManagerId,
+        desired: ManagerId,
         /// The certificate's file.
         certificate: PathBuf,
     },
@@ -253,8 +253,8 @@ pub(crate) fn finish_init(dir: &Path) -> Result<(), MemberFileError> {
 ///
 /// # Errors
 /// [`MemberFileError::File`].
-pub fn save_identity(dir: &Path, seat: &MemberIdentity) -> Result<(), MemberFileError> {
-    save(dir, seat, false, None)
+pub fn save_identity(dir: &Path, identity: &MemberIdentity) -> Result<(), MemberFileError> {
+    save(dir, identity, false, None)
 }
 
 /// Path of the member file.
@@ -266,10 +266,10 @@ pub(crate) fn member_file_path(dir: &Path) -> PathBuf {
 pub(crate) fn load_identity(dir: &Path) -> Result<Option<MemberIdentity>, MemberFileError> {
     Ok(match load(&dir.join(FILE))? {
         Some(
-            LocalMemberStatus::Member(seat)
-            | LocalMemberStatus::Removed(seat)
-            | LocalMemberStatus::Superseded(seat, _),
-        ) => Some(seat),
+            LocalMemberStatus::Member(identity)
+            | LocalMemberStatus::Removed(identity)
+            | LocalMemberStatus::Superseded(identity, _),
+        ) => Some(identity),
         _ => None,
     })
 }
@@ -289,8 +289,8 @@ fn lock_changes() -> MutexGuard<'static, ()> {
 pub(crate) fn save_node(dir: &Path, node: NodeId) -> Result<(), MemberFileError> {
     let _changing = lock_changes();
     match load(&dir.join(FILE))? {
-        Some(LocalMemberStatus::Member(seat)) if seat.node != Some(node) => {
-            save_identity(dir, &MemberIdentity { node: Some(node), ..seat })
+        Some(LocalMemberStatus::Member(identity)) if identity.node != Some(node) => {
+            save_identity(dir, &MemberIdentity { node: Some(node), ..identity })
         }
         _ => Ok(()),
     }
@@ -301,12 +301,12 @@ pub(crate) fn save_node(dir: &Path, node: NodeId) -> Result<(), MemberFileError>
 ///
 /// # Errors
 /// [`MemberFileError`]; [`remove_keys`] completes it.
-pub fn mark_removed(dir: &Path, seat: &MemberIdentity) -> Result<(), MemberFileError> {
+pub fn mark_removed(dir: &Path, identity: &MemberIdentity) -> Result<(), MemberFileError> {
     let _changing = lock_changes();
-    let (seat, _) = load_current(dir, seat)?;
-    check_certificate(dir, &seat)?;
-    save(dir, &seat, true, None)?;
-    remove_keys(dir, &seat)
+    let (member, _) = load_current(dir, identity)?;
+    check_certificate(dir, &member)?;
+    save(dir, &member, true, None)?;
+    remove_keys(dir, &member)
 }
 
 /// Records that the cluster is in the incarnation `life` without this manager; durable when this returns.
@@ -314,22 +314,25 @@ pub fn mark_removed(dir: &Path, seat: &MemberIdentity) -> Result<(), MemberFileE
 ///
 /// # Errors
 /// [`MemberFileError`].
-pub fn mark_superseded(dir: &Path, seat: &MemberIdentity, life: u64) -> Result<u64, MemberFileError> {
+pub fn mark_superseded(dir: &Path, member: &MemberIdentity, life: u64) -> Result<u64, MemberFileError> {
     let _changing = lock_changes();
-    let (seat, known) = load_current(dir, seat)?;
+    let (seat, known) = load_current(dir, member)?;
     let life = known.map_or(life, |known| known.max(life));
     save(dir, &seat, false, Some(life)).map(|()| life)
 }
 
 /// The stored identity of this manager, and the incarnation that superseded it.
-fn load_current(dir: &Path, seat: &MemberIdentity) -> Result<(MemberIdentity, Option<u64>), MemberFileError> {
+fn load_current(
+    dir: &Path,
+    identity: &MemberIdentity,
+) -> Result<(MemberIdentity, Option<u64>), MemberFileError> {
     let path = dir.join(FILE);
     let (found, life) = match load(&path)? {
         Some(LocalMemberStatus::Member(found) | LocalMemberStatus::Removed(found)) => (found, None),
         Some(LocalMemberStatus::Superseded(found, life)) => (found, Some(life)),
         _ => return Err(MemberFileError::IdentityMismatch { path }),
     };
-    if found.log_owner() == seat.log_owner() {
+    if found.log_owner() == identity.log_owner() {
         Ok((found, life))
     } else {
         Err(MemberFileError::IdentityMismatch { path })
@@ -359,9 +362,9 @@ pub fn remove_keys(dir: &Path, removed: &MemberIdentity) -> Result<(), MemberFil
 }
 
 /// Checks that the certificate in `dir` belongs to this manager.
-fn check_certificate(dir: &Path, seat: &MemberIdentity) -> Result<(), MemberFileError> {
+fn check_certificate(dir: &Path, identity: &MemberIdentity) -> Result<(), MemberFileError> {
     let certificate = dir.join(MANAGER_FILE);
-    let CertificateIdentity { cluster, manager, .. } = seat.certificate_identity;
+    let CertificateIdentity { cluster, manager, .. } = identity.certificate_identity;
     let shown = Credentials::load(&certificate).is_ok_and(|shown| {
         let shown = shown.identity();
         let is = (shown.cluster(), shown.role(), shown.id());
@@ -369,7 +372,7 @@ fn check_certificate(dir: &Path, seat: &MemberIdentity) -> Result<(), MemberFile
     });
     match shown {
         true => Ok(()),
-        false => Err(MemberFileError::StillMember { path: dir.join(FILE), wanted: manager, certificate }),
+        false => Err(MemberFileError::StillMember { path: dir.join(FILE), desired: manager, certificate }),
     }
 }
 

@@ -120,11 +120,11 @@ impl BackupRestore {
             _ => {}
         }
         files::ensure_private_dir(&half)?;
-        let seat = write_manager(backup, &half, engine, whom, now)?;
+        let identity = write_manager(backup, &half, engine, whom, now)?;
         fs::rename(&half, dir).map_err(failed("rename", &half))?;
         let above = self.data_dir.path();
         File::open(above).and_then(|above| above.sync_all()).map_err(failed("sync", above))?;
-        Ok(seat)
+        Ok(identity)
     }
 }
 
@@ -144,7 +144,7 @@ fn write_manager(
     if member == MemberId::MAX {
         return Err(BackupRestoreError::MemberIdsExhausted);
     }
-    let seat = MemberIdentity::sole_voter(member, keys.identity());
+    let identity = MemberIdentity::sole_voter(member, keys.identity());
     let record = Member {
         member_id: member,
         manager_id: keys.id,
@@ -157,13 +157,13 @@ fn write_manager(
         version: state.applied().index,
         created_at: state.clock(),
     };
-    let mut log = warren_log::open(dir, engine, seat.log_owner())?;
+    let mut log = warren_log::open(dir, engine, identity.log_owner())?;
     let keyring = Keyring::open(dir, &Default::default())?;
     let files = SnapshotDir::open(dir.join(SNAPSHOT_DIR), None)?;
     begin_incarnation(&mut *log, &files, &keyring, &mut state, record, now)?;
     // Last, although the directory is renamed only after it.
-    member_identity::save_identity(dir, &seat)?;
-    Ok(seat)
+    member_identity::save_identity(dir, &identity)?;
+    Ok(identity)
 }
 
 /// Removes all join tokens: one revoked after the backup would be valid again.

@@ -104,11 +104,11 @@ pub(super) fn command(wire: Wire) -> Result<Command, Violations> {
         Wire::RegisterMember(w) => register_member(w)?,
         Wire::JoinManager(w) => join_manager(w)?,
         Wire::UpdateMember(w) => {
-            let (wanted, address) = (suffrage(w.desired_suffrage)?, parse_optional("address", &w.address)?);
+            let (expected, address) = (suffrage(w.desired_suffrage)?, parse_optional("address", &w.address)?);
             Command::UpdateMember {
                 member: w.member_id,
                 version: w.version,
-                desired_suffrage: wanted,
+                desired_suffrage: expected,
                 address,
                 at: timestamp(w.at),
             }

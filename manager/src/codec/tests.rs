@@ -82,14 +82,14 @@ fn unknown_enum_value_is_refused() {
     let report = v1::TaskReport { task_id: format!("{}-1", "0".repeat(25)), state: 9, ..Default::default() };
     let report = v1::ReportTasks { node_id: "0".repeat(25), reports: vec![report], ..Default::default() };
     use v1::command::Command as Wire;
-    for (wire, wanted) in [
+    for (wire, expected) in [
         (Wire::SetDesiredTaskState(scale), "value 700 is not known to this version"),
         (Wire::SetNodeStatus(status), "value 3 is not known to this version"),
         (Wire::ReportTasks(report), "state: value 9 is not known to this version"),
     ] {
         let refused = decode(&v1::Command { command: Some(wire) }.encode_to_vec()).unwrap_err();
         assert!(
-            matches!(refused, CodecError::InvalidField { .. }) && refused.to_string().contains(wanted),
+            matches!(refused, CodecError::InvalidField { .. }) && refused.to_string().contains(expected),
             "{refused}"
         );
     }

@@ -271,13 +271,13 @@ fn member(command: &Command) -> Wire {
             at: at.0,
         }),
         Command::UpdateMember { member, version, desired_suffrage: wanted, address, at } => {
-            let wanted = wanted.map_or(v1::Suffrage::Unspecified, v1::Suffrage::from);
+            let desired = wanted.map_or(v1::Suffrage::Unspecified, v1::Suffrage::from);
             let address = address.as_ref().map(ToString::to_string).unwrap_or_default();
-            let (member, version, wanted) = (*member, *version, wanted.into());
+            let (member, version, expected) = (*member, *version, desired.into());
             Wire::UpdateMember(v1::UpdateMember {
                 member_id: member,
                 version,
-                desired_suffrage: wanted,
+                desired_suffrage: expected,
                 address,
                 at: at.0,
             })

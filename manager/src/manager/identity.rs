@@ -38,7 +38,7 @@ pub(super) fn load_identity(
 /// there.
 fn member_identity(dir: &Path, create: bool) -> Result<Option<MemberIdentity>, ManagerStartError> {
     match member_identity::read_status(dir)? {
-        LocalMemberStatus::Member(seat) => Ok(Some(seat)),
+        LocalMemberStatus::Member(member) => Ok(Some(member)),
         LocalMemberStatus::Unused | LocalMemberStatus::InitPending if create => Ok(None),
         LocalMemberStatus::Unused | LocalMemberStatus::InitPending => {
             Err(CaError::NoCluster(dir.to_owned()).into())
@@ -60,22 +60,22 @@ fn member_identity(dir: &Path, create: bool) -> Result<Option<MemberIdentity>, M
 fn with_secret_object_key(
     dir: &Path,
     engine: LogEngine,
-    seat: MemberIdentity,
+    member: MemberIdentity,
 ) -> Result<MemberIdentity, ManagerStartError> {
-    let known = verify_secret_object_key(dir, seat.certificate_identity.secret_object_key);
+    let known = verify_secret_object_key(dir, member.certificate_identity.secret_object_key);
     if !matches!(known, Err(CaError::SecretObjectKeyMissing(_) | CaError::SecretObjectKeyReplaced { .. })) {
         // Other problems of the key are reported with the other keys.
-        return Ok(seat);
+        return Ok(member);
     }
-    verify_certificates(dir, &seat)?;
-    if !force_new_cluster::has_no_secret_objects(dir, engine, &seat) {
-        return Ok(seat);
+    verify_certificates(dir, &member)?;
+    if !force_new_cluster::has_no_secret_objects(dir, engine, &member) {
+        return Ok(member);
     }
     let identity = CertificateIdentity {
         secret_object_key: ensure_secret_object_key(dir)?,
-        ..seat.certificate_identity
+        ..member.certificate_identity
     };
-    let seat = MemberIdentity { certificate_identity: identity, ..seat };
+    let seat = MemberIdentity { certificate_identity: identity, ..member };
     member_identity::save_identity(dir, &seat)?;
     Ok(seat)
 }

@@ -24,11 +24,11 @@ const MAX_QUEUED_KEYS: usize = 1 << 16;
 pub(super) fn renew_certificates(
     keys: &Arc<ManagerKeys>,
     clock: &Arc<SystemClock>,
-    loops: &BackgroundTasks,
+    background_tasks: &BackgroundTasks,
     interval: Duration,
 ) {
     let (keys, clock, chance) = (keys.clone(), clock.clone(), rand::rng().random());
-    loops.spawn("certificate-renewal", interval, move || {
+    background_tasks.spawn("certificate-renewal", interval, move || {
         let (keys, now) = (keys.clone(), UNIX_EPOCH + Duration::from_millis(clock.unix_millis()));
         async move {
             let renewed = tokio::task::spawn_blocking(move || keys.renew(now, chance)).await;
@@ -42,19 +42,19 @@ pub(super) fn start_controllers(
     planner: Planner,
     store: &Store,
     registry: &SessionRegistry,
-    loops: &BackgroundTasks,
+    background_tasks: &BackgroundTasks,
     shutdown: &Shutdown,
 ) {
     let queue: WorkQueue<ReconcileKey> = WorkQueue::new(MAX_QUEUED_KEYS);
     let keys = queue.handle();
     let planner = Arc::new(planner);
-    loops.spawn_queue("planner", queue, RunnerSettings::default(), move |key| {
+    background_tasks.spawn_queue("planner", queue, RunnerSettings::default(), move |key| {
         let planner = planner.clone();
         async move { planner.run(key).await }
     });
     let waker = Arc::new(ReconcileTrigger::new(store.clone(), registry.clone(), keys));
     let sweeper = waker.clone();
-    loops.spawn(SWEEP_TASK, SWEEP_INTERVAL, move || {
+    background_tasks.spawn(SWEEP_TASK, SWEEP_INTERVAL, move || {
         sweeper.wake_all();
         std::future::ready(Ok::<(), BoxError>(()))
     });

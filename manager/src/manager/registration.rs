@@ -152,14 +152,14 @@ mod tests {
         for (index, command) in (1..).zip(&commands) {
             state.apply(1, index, command);
         }
-        for (now, before, wanted) in [
+        for (now, before, expected) in [
             (&first, Some(&first), &updated),
             (&updated, Some(&first), &updated),
             (&moved, Some(&first), &moved),
             // The directory is older than the file.
             (&first, None, &first),
         ] {
-            assert_eq!(&effective_address(&state, 1, now, before), wanted, "{now} after {before:?}");
+            assert_eq!(&effective_address(&state, 1, now, before), expected, "{now} after {before:?}");
         }
         assert_eq!(effective_address(&state, 2, &first, Some(&first)), first, "another member");
     }

@@ -43,17 +43,19 @@ pub(super) fn supervise_driver(
 pub(super) fn record_removal(
     peers: &Peers,
     dir: &Path,
-    seat: MemberIdentity,
+    identity: MemberIdentity,
     failing: mpsc::Sender<ManagerFailure>,
     shutdown: &Shutdown,
 ) {
     let (peers, dir, stop) = (peers.clone(), dir.to_owned(), shutdown.token());
     background::spawn(shutdown, "end", async move {
         let (failed, written) = match peers.wait_removed().await {
-            RemovalReason::Removed => (ManagerFailure::Removed, member_identity::mark_removed(&dir, &seat)),
+            RemovalReason::Removed => {
+                (ManagerFailure::Removed, member_identity::mark_removed(&dir, &identity))
+            }
             RemovalReason::Superseded { life, .. } => (
                 ManagerFailure::Superseded(life),
-                member_identity::mark_superseded(&dir, &seat, life).map(drop),
+                member_identity::mark_superseded(&dir, &identity, life).map(drop),
             ),
         };
         if let Err(error) = written {

@@ -116,15 +116,15 @@ mod tests {
 
     #[test]
     fn counts_are_cached_per_index() {
-        let census = ObjectCountCache::default();
+        let object_counts = ObjectCountCache::default();
         let published = PublishedState::initial(state(3));
-        let counts = census.get(&published);
+        let counts = object_counts.get(&published);
         assert_eq!((counts.services, counts.unplaced), (1, 3));
         assert_eq!(counts.nodes, BTreeMap::from([("UNKNOWN", 1), ("READY", 0), ("DOWN", 0)]));
         assert_eq!(counts.tasks.len(), TaskState::ALL.len());
         assert_eq!((counts.tasks["PENDING"], counts.tasks["RUNNING"]), (3, 0));
-        assert!(Arc::ptr_eq(&counts, &census.get(&published)), "nothing is counted twice");
+        assert!(Arc::ptr_eq(&counts, &object_counts.get(&published)), "nothing is counted twice");
         let later = PublishedState { index: published.index + 1, ..PublishedState::initial(State::new()) };
-        assert_eq!(census.get(&later).tasks["PENDING"], 0);
+        assert_eq!(object_counts.get(&later).tasks["PENDING"], 0);
     }
 }

@@ -32,13 +32,13 @@ const LEADER: ReplicaRole = ReplicaRole { is_leader: true, leader_id: Some(1), t
 fn fixture() -> MetricsFixture {
     let (store, publisher, inbox) = Store::new(PublishedState::initial(State::new()), 1, 1);
     let (clock, shutdown) = (Arc::new(ManualClock::new(1_000)), Shutdown::new());
-    let loops = BackgroundTasks::new(shutdown.clone(), clock.clone(), Arc::new(|| 0));
+    let tasks_run = BackgroundTasks::new(shutdown.clone(), clock.clone(), Arc::new(|| 0));
     let (metrics, telemetry, agreement) =
         (ManagerMetrics::default(), Telemetry::with_components(&[]), StateComparison::default());
     let sources = ManagerMetricSources {
         store: store.clone(),
         registry: SessionRegistry::default(),
-        background_tasks: loops.clone(),
+        background_tasks: tasks_run.clone(),
         clock: clock.clone(),
         log_dir: "/".into(),
         state_comparison: (1, agreement.clone()),
@@ -48,7 +48,7 @@ fn fixture() -> MetricsFixture {
         store,
         publisher,
         inbox,
-        background_tasks: loops,
+        background_tasks: tasks_run,
         shutdown,
         clock,
         metrics,
@@ -85,9 +85,9 @@ impl MetricsFixture {
         runs.recv().await.unwrap();
     }
 
-    fn assert_shows(&self, wanted: &[&str]) {
+    fn assert_shows(&self, expected: &[&str]) {
         let text = self.telemetry.metrics().unwrap();
-        for line in wanted {
+        for line in expected {
             assert!(text.lines().any(|found| found == *line), "{line} is not in\n{text}");
         }
     }
@@ -162,9 +162,9 @@ async fn divergent_state_makes_manager_unhealthy() {
     let world = fixture();
     world.run_sweep().await;
     world.publisher.record_turn();
-    let take = |told: [(MemberId, u64); 3]| {
+    let take = |reported: [(MemberId, u64); 3]| {
         let digest = |(id, value)| (id, vec![StateDigest { index: 7, value }]);
-        world.state_comparison.record_digests(&told.map(digest).into(), Some(1), &[1, 2, 3].into());
+        world.state_comparison.record_digests(&reported.map(digest).into(), Some(1), &[1, 2, 3].into());
     };
     take([(1, 5), (2, 5), (3, 6)]);
     assert!(world.telemetry.unhealthy().await.is_empty(), "another one is wrong");

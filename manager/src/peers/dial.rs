@@ -73,12 +73,12 @@ pub enum PeerDialError {
         source: PeerRejection,
     },
     /// Another manager answered.
-    #[error("{address} is manager {found}, expected {wanted}; the manager moved or was replaced")]
+    #[error("{address} is manager {found}, expected {desired}; the manager moved or was replaced")]
     WrongManager {
         /// The address.
         address: ManagerAddress,
         /// The expected manager.
-        wanted: ManagerId,
+        desired: ManagerId,
         /// The manager that answered.
         found: ManagerId,
     },
@@ -138,7 +138,7 @@ impl PeerDialer {
     async fn dial(
         &self,
         address: &ManagerAddress,
-        wanted: ManagerId,
+        expected: ManagerId,
     ) -> Result<impl AsyncRead + AsyncWrite + Send + Unpin + use<>, PeerDialError> {
         let address = || address.clone();
         let unreachable = |source| PeerDialError::Unreachable { address: address(), source };
@@ -157,8 +157,8 @@ impl PeerDialer {
             identity.map_err(|source| PeerDialError::Certificate { address: address(), source })?;
         let found = manager_id(&identity, &self.cluster);
         let found = found.map_err(|source| PeerDialError::NotAPeer { address: address(), source })?;
-        if found != wanted {
-            return Err(PeerDialError::WrongManager { address: address(), wanted, found });
+        if found != expected {
+            return Err(PeerDialError::WrongManager { address: address(), desired: expected, found });
         }
         Ok(tls_stream)
     }
@@ -170,9 +170,9 @@ impl PeerDialer {
     pub async fn channel(
         &self,
         address: &ManagerAddress,
-        wanted: ManagerId,
+        desired: ManagerId,
     ) -> Result<Channel, PeerDialError> {
-        let stream = self.dial(address, wanted).await?;
+        let stream = self.dial(address, desired).await?;
         let transport = |source| PeerDialError::Transport { address: address.clone(), source };
         channel_over(stream).await.map_err(transport)
     }

@@ -195,8 +195,8 @@ fn read_response(response: v1::ForwardProposalsResponse, count: usize) -> Vec<Fo
     response.results.into_iter().map(from_wire).collect()
 }
 
-fn from_wire(said: v1::ProposalResult) -> ForwardResult {
-    match said.result {
+fn from_wire(output: v1::ProposalResult) -> ForwardResult {
+    match output.result {
         Some(Said::Applied(v1::LogPosition { term, index })) => Ok(AppliedIndex { term, index }),
         Some(Said::NotProposed(not)) => Err(match Reason::try_from(not.reason) {
             Ok(Reason::NotLeader) => ProposeError::NotLeader,

@@ -57,10 +57,10 @@ pub enum SnapshotReceiveError {
     #[error("a frame of a snapshot has no bytes")]
     EmptyFrame,
     /// The digest of the data is not the announced one.
-    #[error("snapshot digest: expected {wanted:016x}, found {found:016x}")]
+    #[error("snapshot digest: expected {desired:016x}, found {found:016x}")]
     DigestMismatch {
         /// The announced digest.
-        wanted: u64,
+        desired: u64,
         /// The digest of the received data.
         found: u64,
     },
@@ -206,9 +206,9 @@ impl PartialSnapshots {
             _ => {
                 // The partial data of another snapshot is dropped first.
                 slot.partial = None;
-                let (mut bytes, wanted) = (Vec::new(), usize::try_from(size).unwrap_or(usize::MAX));
+                let (mut bytes, desired) = (Vec::new(), usize::try_from(size).unwrap_or(usize::MAX));
                 // Memory pages are allocated only when they are written.
-                bytes.try_reserve_exact(wanted).map_err(|_| SnapshotReceiveError::OutOfMemory(size))?;
+                bytes.try_reserve_exact(desired).map_err(|_| SnapshotReceiveError::OutOfMemory(size))?;
                 let digest = Xxh3Default::new();
                 slot.partial = Some(PartialSnapshot { key, bytes, digest, claim: number, term });
                 0
@@ -248,9 +248,9 @@ impl ReceiveClaim {
         let mut slot = self.partials.lock();
         let own = slot.partial.take_if(|partial| partial.claim == self.number);
         let PartialSnapshot { key, bytes, digest, .. } = own.ok_or(SnapshotReceiveError::Superseded)?;
-        let (wanted, found) = (key.digest, digest.digest());
-        if wanted != found {
-            return Err(SnapshotReceiveError::DigestMismatch { wanted, found });
+        let (expected, found) = (key.digest, digest.digest());
+        if expected != found {
+            return Err(SnapshotReceiveError::DigestMismatch { desired: expected, found });
         }
         let bytes = Bytes::from(bytes);
         slot.complete.push(CompletedSnapshot { key, bytes: bytes.clone(), holders: 1 });

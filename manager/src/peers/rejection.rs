@@ -77,8 +77,8 @@ pub fn superseding_incarnation(status: &Status, own: u64) -> Option<u64> {
 /// The certificate belongs to another cluster, or not to a manager.
 pub fn manager_id(identity: &Identity, cluster: &str) -> Result<ManagerId, PeerRejection> {
     if identity.cluster() != cluster {
-        let (wanted, found) = (cluster.to_owned(), identity.cluster().to_owned());
-        return Err(PeerRejection::OtherCluster { wanted, found });
+        let (desired, found) = (cluster.to_owned(), identity.cluster().to_owned());
+        return Err(PeerRejection::OtherCluster { wanted: desired, found });
     }
     let id = identity.id().parse().ok().filter(|_| identity.role() == Role::Manager);
     id.ok_or_else(|| PeerRejection::NotAManager(identity.to_string()))
@@ -130,9 +130,9 @@ mod tests {
             assert!(!is_removal_status(&removed(), own, id(manager)), "member {own}, manager {manager}");
         }
         for without in [REMOVED_MEMBER_METADATA, REMOVED_MANAGER_METADATA] {
-            let mut said = removed();
-            said.metadata_mut().remove(without);
-            assert!(!is_removal_status(&said, 2, id(12)), "without {without}");
+            let mut output = removed();
+            output.metadata_mut().remove(without);
+            assert!(!is_removal_status(&output, 2, id(12)), "without {without}");
         }
         let mismatch = rejection_status(PeerRejection::MemberIdMismatch { member: 2, found: id(12) });
         assert!(!is_removal_status(&mismatch, 2, id(12)));

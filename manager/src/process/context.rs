@@ -112,8 +112,8 @@ fn own_first(own: ManagerAddress, others: &[ManagerAddress]) -> Vec<ManagerAddre
 /// Addresses of the managers named in the join response; empty for the first manager.
 fn bootstrap_addresses(data_dir: &Path) -> Vec<ManagerAddress> {
     match member_identity::read_status(&data_dir.join("manager")) {
-        Ok(LocalMemberStatus::Member(seat)) => {
-            seat.bootstrap_peers.into_iter().map(|manager| manager.address).collect()
+        Ok(LocalMemberStatus::Member(identity)) => {
+            identity.bootstrap_peers.into_iter().map(|manager| manager.address).collect()
         }
         _ => Vec::new(),
     }
@@ -281,12 +281,12 @@ mod tests {
             };
             addresses.iter().map(ToString::to_string).collect::<Vec<_>>()
         };
-        let told = |member: u64| {
+        let reported = |member: u64| {
             let address = format!("10.0.0.{member}:8080").parse().unwrap();
             BootstrapPeer { member_id: member, id: ManagerId(Id(member.into())), address }
         };
         let joined = MemberIdentity {
-            bootstrap_peers: [1, 2, 3].map(told).to_vec(),
+            bootstrap_peers: [1, 2, 3].map(reported).to_vec(),
             ..MemberIdentity::sole_voter(4, keys.identity())
         };
         member_identity::save_identity(&manager_dir, &joined).unwrap();

@@ -56,8 +56,8 @@ impl ManagerFlags {
                 [] => "the default range".to_owned(),
                 given => list(given),
             };
-            let said = list(&self.cluster_range);
-            let why = format!("--cluster-range is {said}, but the cluster was created with {made}");
+            let output = list(&self.cluster_range);
+            let why = format!("--cluster-range is {output}, but the cluster was created with {made}");
             return Err(CommandError::new(
                 ExitKind::Conflict,
                 START_FAILED,
@@ -66,8 +66,8 @@ impl ManagerFlags {
             ));
         }
         let made = old.log_engine.unwrap_or_default();
-        if let Some(wanted) = self.log_engine.filter(|wanted| *wanted != made) {
-            let why = format!("--log-engine is {wanted}, but the manager's log was created with {made}");
+        if let Some(desired) = self.log_engine.filter(|expected| *expected != made) {
+            let why = format!("--log-engine is {desired}, but the manager's log was created with {made}");
             return Err(CommandError::new(ExitKind::Conflict, START_FAILED, why, "leave --log-engine out"));
         }
         Ok(ManagerFlags {

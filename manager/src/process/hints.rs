@@ -129,8 +129,8 @@ mod tests {
             DriverError::SnapshotMissing(7),
             DriverError::Panicked,
         ] {
-            let said = error.to_string();
-            assert!(!said.contains("see "), "{said}");
+            let output = error.to_string();
+            assert!(!output.contains("see "), "{output}");
             let hint = after_driver_error(&error, Path::new("/d"));
             assert!(hint.contains(" --data-dir /d`"), "{hint}");
             assert!(!hint.contains("log above"), "{hint}");
@@ -142,13 +142,13 @@ mod tests {
     fn lost_log_hint_says_how_to_rejoin() {
         let lost = Box::new(FatalError::LogLost { leader: 2, commit: 9 });
         let hint = after_driver_error(&DriverError::Raft(lost), Path::new("/d"));
-        for said in [
+        for output in [
             "move /d/manager away",
             "`warren manager join HOST:PORT --token TOKEN --data-dir /d`",
             "`warren token create --role manager`",
             "`warren manager restore FILE --data-dir /d`",
         ] {
-            assert!(hint.contains(said), "{hint}");
+            assert!(hint.contains(output), "{hint}");
         }
     }
 }

@@ -60,9 +60,10 @@ pub enum ManagerJoinOutcome {
 ///
 /// # Errors
 /// Why it failed; a repeated call uses the same key and becomes the same manager.
-pub async fn join(wish: JoinParams<'_>) -> Result<ManagerJoinOutcome, CommandError> {
-    let token = join::parse_token(wish.token, NodeRole::Manager)?;
-    let lock = DataDir::open(wish.data_dir).map_err(|error| start_failure(&error.into(), wish.data_dir))?;
+pub async fn join(options: JoinParams<'_>) -> Result<ManagerJoinOutcome, CommandError> {
+    let token = join::parse_token(options.token, NodeRole::Manager)?;
+    let lock =
+        DataDir::open(options.data_dir).map_err(|error| start_failure(&error.into(), options.data_dir))?;
     let dir = lock.path().join("manager");
     remove_leftovers(&dir).map_err(|error| join_failure(&error))?;
     let standing = member_identity::read_status(&dir).map_err(|error| join_failure(&error))?;
@@ -72,7 +73,7 @@ pub async fn join(wish: JoinParams<'_>) -> Result<ManagerJoinOutcome, CommandErr
         if known.digest() != token.authority() {
             // Its cluster may not be in the log yet, so the manager cannot be removed from it.
             return Err(match member_identity::is_init_pending(&dir) {
-                true => init_pending_failure(&dir, wish.data_dir),
+                true => init_pending_failure(&dir, options.data_dir),
                 false => other_cluster_failure(&known),
             });
         }
@@ -80,22 +81,22 @@ pub async fn join(wish: JoinParams<'_>) -> Result<ManagerJoinOutcome, CommandErr
         return Ok(ManagerJoinOutcome::Existing);
     }
     if matches!(standing, LocalMemberStatus::InitPending) {
-        return Err(init_pending_failure(&dir, wish.data_dir));
+        return Err(init_pending_failure(&dir, options.data_dir));
     }
     let replaces_old = matches!(standing, LocalMemberStatus::Removed(_) | LocalMemberStatus::Superseded(..));
     if replaces_old {
         check_replaceable(&dir).map_err(|error| join_failure(&error))?;
     }
-    if let Some(address) = wish.listen {
+    if let Some(address) = options.listen {
         let free = TcpListener::bind(address).map(drop);
-        let taken = |source| start_failure(&ListenError::Listen { address, source }.into(), wish.data_dir);
+        let taken = |source| start_failure(&ListenError::Listen { address, source }.into(), options.data_dir);
         free.map_err(taken)?;
     }
-    let address = wish.manager.to_string();
+    let address = options.manager.to_string();
     let (channel, roots) = join::connect(&address, &token).await?;
     let key = begin_join(&dir).map_err(|error| join_failure(&error))?;
     let mut client = ManagersClient::new(channel).max_decoding_message_size(MAX_RESPONSE_BYTES);
-    let answered = join::await_answer(&address, client.join(request(&wish, &token, &key)?)).await?;
+    let answered = join::await_answer(&address, client.join(request(&options, &token, &key)?)).await?;
     let answer = answered.map_err(|status| refusal_failure(&status))?.into_inner();
     let joined = ManagerJoinOutcome::New { name: answer.name.clone(), cluster: answer.cluster_id.clone() };
     let admission = check_response(&key, &roots, answer)?;
@@ -108,7 +109,7 @@ pub async fn join(wish: JoinParams<'_>) -> Result<ManagerJoinOutcome, CommandErr
 }
 
 fn request(
-    wish: &JoinParams<'_>,
+    options: &JoinParams<'_>,
     token: &JoinToken,
     key: &PrivateKey,
 ) -> Result<v1::JoinManagerRequest, CommandError> {
@@ -116,8 +117,8 @@ fn request(
     Ok(v1::JoinManagerRequest {
         token: token.reveal().to_string(),
         certificate_request,
-        name: wish.name.to_string(),
-        address: wish.address.to_string(),
+        name: options.name.to_string(),
+        address: options.address.to_string(),
         feature_level: FEATURE_LEVEL,
     })
 }

@@ -42,8 +42,12 @@ impl ManagerSetup {
     ///
     /// # Errors
     /// The host name is not a valid name, and no other is given.
-    pub fn new(data_dir: PathBuf, told: &ManagerSettings, machine: &HostInfo) -> Result<Self, CommandError> {
-        let flags = &told.flags;
+    pub fn new(
+        data_dir: PathBuf,
+        reported: &ManagerSettings,
+        machine: &HostInfo,
+    ) -> Result<Self, CommandError> {
+        let flags = &reported.flags;
         let name = machine.node_name(flags.name.as_ref())?;
         let listen = flags.listen.unwrap_or(DEFAULT_LISTEN);
         let own = Some(listen.ip()).filter(|ip| !ip.is_unspecified());
@@ -57,7 +61,7 @@ impl ManagerSetup {
         };
         let log_engine = flags.log_engine.unwrap_or_default();
         let accept_data_loss = flags.accept_data_loss;
-        let (run_dir, metrics_listen) = (told.node.run_dir(), told.node.metrics_listen());
+        let (run_dir, metrics_listen) = (reported.node.run_dir(), reported.node.metrics_listen());
         Ok(Self {
             data_dir,
             run_dir,

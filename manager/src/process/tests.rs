@@ -65,11 +65,11 @@ fn data_dir_in_use_is_reported() {
 fn settings_round_trip() {
     let dir = tempfile::tempdir().unwrap();
     let metrics_listen = Some("none".parse().unwrap());
-    let told = ManagerSettings {
+    let reported = ManagerSettings {
         node: NodeSection { run_dir: Some("/r".into()), metrics_listen },
         flags: all_flags(),
     };
-    told.add_to(NodeFile::new(dir.path())).save().unwrap();
+    reported.add_to(NodeFile::new(dir.path())).save().unwrap();
     let kept = NodeFile::load(dir.path()).unwrap();
     assert_eq!(
         ManagerSettings::merge(
@@ -80,7 +80,7 @@ fn settings_round_trip() {
             &ManagerStartReason::Run
         )
         .unwrap(),
-        told
+        reported
     );
     let text = std::fs::read_to_string(dir.path().join("node.toml")).unwrap();
     insta::assert_snapshot!(text, @r#"
@@ -101,7 +101,7 @@ fn new_flags_override_saved_settings() {
     let kept = ManagerSettings { node: NodeSection::default(), flags: all_flags() }
         .add_to(NodeFile::new(Path::new("/d")));
     let now = parse_flags(&["--listen=127.0.0.1:9", "--cluster-range=10.1.0.0/16,10.2.0.0/16"]);
-    let told = ManagerSettings::merge(
+    let reported = ManagerSettings::merge(
         Some(&kept),
         &path_args(Some("/r2")),
         MetricsArgs::default(),
@@ -109,8 +109,8 @@ fn new_flags_override_saved_settings() {
         &init_reason(),
     )
     .unwrap();
-    assert_eq!(told.node.run_dir(), Path::new("/r2"));
-    assert_eq!(told.flags, ManagerFlags { listen: Some("127.0.0.1:9".parse().unwrap()), ..all_flags() });
+    assert_eq!(reported.node.run_dir(), Path::new("/r2"));
+    assert_eq!(reported.flags, ManagerFlags { listen: Some("127.0.0.1:9".parse().unwrap()), ..all_flags() });
 }
 
 #[test]
@@ -195,8 +195,8 @@ fn join_rejects_cluster_wide_flags() {
         (failure.kind, failure.why.as_str()),
         (ExitKind::Usage, "the cluster's ranges are fixed at creation")
     );
-    let told = merge(parse_flags(&["--listen=127.0.0.1:1", "--log-engine=sled"])).unwrap();
-    assert_eq!(told.flags, parse_flags(&["--listen=127.0.0.1:1", "--log-engine=sled"]));
+    let reported = merge(parse_flags(&["--listen=127.0.0.1:1", "--log-engine=sled"])).unwrap();
+    assert_eq!(reported.flags, parse_flags(&["--listen=127.0.0.1:1", "--log-engine=sled"]));
 }
 
 #[test]
@@ -264,24 +264,27 @@ async fn interrupted_join_is_saved_on_retry() {
     )
     .unwrap();
     let token = JoinToken::generate(keys.authority.digest()).unwrap().reveal().to_string();
-    let said = parse_flags(&["--listen=127.0.0.1:0", "--advertise=right:8080"]);
+    let output = parse_flags(&["--listen=127.0.0.1:0", "--advertise=right:8080"]);
     let occasion =
         ManagerStartReason::Join(ManagerJoinArgs { address: "10.0.0.9:8080".parse().unwrap(), token });
     let place = DirArgs { data_dir: data.path().into(), run_dir: None };
     // `run` finds no stored settings.
-    let merge = |kept: Option<&NodeFile>, said: ManagerFlags, occasion: &ManagerStartReason| {
-        ManagerSettings::merge(kept, &place, MetricsArgs::default(), said, occasion)
+    let merge = |kept: Option<&NodeFile>, text: ManagerFlags, occasion: &ManagerStartReason| {
+        ManagerSettings::merge(kept, &place, MetricsArgs::default(), text, occasion)
     };
     assert_eq!(
         merge(None, ManagerFlags::default(), &ManagerStartReason::Run).unwrap_err().kind,
         ExitKind::NotFound
     );
-    let told = merge(None, said.clone(), &occasion).unwrap();
-    let plan = ManagerSetup::new(data.path().into(), &told, &machine()).unwrap();
+    let reported = merge(None, output.clone(), &occasion).unwrap();
+    let plan = ManagerSetup::new(data.path().into(), &reported, &machine()).unwrap();
     assert_eq!(ensure_member(&plan, &occasion).await.unwrap(), ManagerStartOutcome::Resumed);
-    told.add_to(NodeFile::new(data.path())).save().unwrap();
+    reported.add_to(NodeFile::new(data.path())).save().unwrap();
     let kept = NodeFile::load(data.path()).unwrap();
-    assert_eq!(merge(kept.as_ref(), ManagerFlags::default(), &ManagerStartReason::Run).unwrap().flags, said);
+    assert_eq!(
+        merge(kept.as_ref(), ManagerFlags::default(), &ManagerStartReason::Run).unwrap().flags,
+        output
+    );
     // A repeated command with another address updates it.
     let right =
         merge(kept.as_ref(), super::tests::parse_flags(&["--advertise=better:1"]), &occasion).unwrap();
@@ -300,11 +303,11 @@ async fn join_over_pending_init_is_refused() {
     let token = JoinToken::generate(others.authority.digest()).unwrap().reveal().to_string();
     let occasion =
         ManagerStartReason::Join(ManagerJoinArgs { address: "10.0.0.9:8080".parse().unwrap(), token });
-    let told = ManagerSettings {
+    let reported = ManagerSettings {
         node: NodeSection::default(),
         flags: parse_flags(&["--listen=127.0.0.1:0", "--advertise=a:1"]),
     };
-    let plan = ManagerSetup::new(data.path().into(), &told, &machine()).unwrap();
+    let plan = ManagerSetup::new(data.path().into(), &reported, &machine()).unwrap();
     member_identity::begin_init(&dir).unwrap();
     for is_seated in [false, true] {
         if is_seated {
@@ -329,13 +332,13 @@ fn removed_node_needs_removed_manager() {
     let now = std::time::SystemTime::now();
     let keys = crate::bootstrap::ca::ManagerKeys::open(&dir, true, now).unwrap();
     keys.ensure_agent(|| Ok(warren_types::NodeId(warren_types::Id(7))), now).unwrap();
-    let seat = member_identity::MemberIdentity::founder(keys.identity());
+    let identity = member_identity::MemberIdentity::founder(keys.identity());
     let nodes = || [removed_node, superseded_node].map(|of| of(data.path()).unwrap().is_some());
-    member_identity::save_identity(&dir, &seat).unwrap();
+    member_identity::save_identity(&dir, &identity).unwrap();
     assert_eq!(nodes(), [false, false]);
-    member_identity::mark_superseded(&dir, &seat, 7).unwrap();
+    member_identity::mark_superseded(&dir, &identity, 7).unwrap();
     assert_eq!(nodes(), [false, true], "it may be the cluster again");
-    member_identity::mark_removed(&dir, &seat).unwrap();
+    member_identity::mark_removed(&dir, &identity).unwrap();
     assert_eq!(nodes(), [true, false]);
 }
 
@@ -350,8 +353,8 @@ fn join_requires_name_and_address() {
     assert_eq!(plan(named, &machine()).name.as_str(), "m2");
     assert_eq!(plan(ManagerFlags::default(), &machine()).name.as_str(), "m1");
     let nameless = HostInfo { host_name: "_".into(), ..machine() };
-    let told = ManagerSettings { node: NodeSection::default(), flags: ManagerFlags::default() };
-    assert_eq!(ManagerSetup::new("/d".into(), &told, &nameless).unwrap_err().kind, ExitKind::Usage);
+    let reported = ManagerSettings { node: NodeSection::default(), flags: ManagerFlags::default() };
+    assert_eq!(ManagerSetup::new("/d".into(), &reported, &nameless).unwrap_err().kind, ExitKind::Usage);
     let address = |line: &[&str]| plan(parse_flags(line), &machine()).join_address();
     assert_eq!(address(&["--listen=0.0.0.0:9"]).unwrap().to_string(), "10.0.0.7:9");
     assert_eq!(

@@ -52,10 +52,10 @@ mod tests {
     }
 
     #[track_caller]
-    fn assert_rejected(wire: Option<v1::NodeDescription>, wanted: &[&str]) {
+    fn assert_rejected(wire: Option<v1::NodeDescription>, expected: &[&str]) {
         let violations = Problem::from(&parse(wire).unwrap_err()).violations.0;
         let paths: Vec<&str> = violations.iter().map(|violation| violation.path.as_str()).collect();
-        assert_eq!(paths, wanted);
+        assert_eq!(paths, expected);
     }
 
     #[test]

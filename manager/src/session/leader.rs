@@ -74,9 +74,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn lost_and_returned_leader_is_reported() {
         let shutdown = Shutdown::new();
-        let loops = BackgroundTasks::new(shutdown.clone(), Arc::new(ManualClock::new(0)), Arc::new(|| 0));
+        let background_tasks =
+            BackgroundTasks::new(shutdown.clone(), Arc::new(ManualClock::new(0)), Arc::new(|| 0));
         let (lost, began) = (Arc::new(AtomicBool::new(false)), Instant::now());
-        let watch = LeaderWatch::new(&loops, {
+        let watch = LeaderWatch::new(&background_tasks, {
             let lost = lost.clone();
             move || lost.load(Ordering::Relaxed)
         });
@@ -97,9 +98,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn returned_leader_counts_at_once() {
         let (shutdown, clock) = (Shutdown::new(), Arc::new(ManualClock::new(0)));
-        let loops = BackgroundTasks::new(shutdown.clone(), clock, Arc::new(|| 0));
+        let background_tasks = BackgroundTasks::new(shutdown.clone(), clock, Arc::new(|| 0));
         let lost = Arc::new(AtomicBool::new(true));
-        let watch = LeaderWatch::new(&loops, {
+        let watch = LeaderWatch::new(&background_tasks, {
             let lost = lost.clone();
             move || lost.load(Ordering::Relaxed)
         });

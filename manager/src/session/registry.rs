@@ -246,9 +246,9 @@ impl RegisteredSession {
 
     /// Records a heartbeat of the node, which has the tasks `assigned`.
     pub fn record_heartbeat(&self, heartbeat: NodeHeartbeat, assigned: &BTreeSet<TaskId>) {
-        let NodeHeartbeat { usage, background_tasks: loops, task_telemetry: tasks } = heartbeat;
+        let NodeHeartbeat { usage, background_tasks: tasks_run, task_telemetry: tasks } = heartbeat;
         self.update(|entry| {
-            (entry.usage, entry.background_tasks) = (usage, loops);
+            (entry.usage, entry.background_tasks) = (usage, tasks_run);
             entry.task_telemetry.update(tasks, assigned);
         });
     }

@@ -151,9 +151,9 @@ impl SessionHandler<'_> {
         }
         let published = self.context.store.read();
         let assigned = published.state.tasks_on(&self.node).map(|task| task.id).collect();
-        let (usage, loops) = (usage.map(bound_usage), bound_background_tasks(loops));
+        let (usage, tasks_run) = (usage.map(bound_usage), bound_background_tasks(loops));
         self.session.record_heartbeat(
-            registry::NodeHeartbeat { usage, background_tasks: loops, task_telemetry: tasks },
+            registry::NodeHeartbeat { usage, background_tasks: tasks_run, task_telemetry: tasks },
             &assigned,
         );
     }
@@ -253,14 +253,14 @@ fn bound_usage(mut usage: v1::NodeUsage) -> v1::NodeUsage {
 }
 
 /// Limits the list. The node's name is set by the reader, not by the agent.
-fn bound_background_tasks(mut loops: Vec<v1::BackgroundTask>) -> Vec<v1::BackgroundTask> {
-    loops.truncate(MAX_BACKGROUND_TASKS);
-    for task in &mut loops {
+fn bound_background_tasks(mut background_tasks: Vec<v1::BackgroundTask>) -> Vec<v1::BackgroundTask> {
+    background_tasks.truncate(MAX_BACKGROUND_TASKS);
+    for task in &mut background_tasks {
         truncate(&mut task.name, MAX_TASK_NAME_BYTES);
         truncate(&mut task.last_error, MAX_TASK_ERROR_BYTES);
         task.node.clear();
     }
-    loops
+    background_tasks
 }
 
 /// Truncates the text to at most `most` bytes at a character boundary.

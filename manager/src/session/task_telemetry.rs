@@ -80,7 +80,7 @@ mod tests {
         let times = |vitals: &NodeTelemetry, number| {
             vitals.get(&task(number)).map(|kept| kept.checks.iter().map(|check| check.at).collect::<Vec<_>>())
         };
-        for (range, wanted) in [
+        for (range, expected) in [
             (0..2, vec![0, 1]),
             (2..3, vec![0, 1, 2]),
             (3..6, vec![1, 2, 3, 4, 5]),
@@ -88,7 +88,7 @@ mod tests {
             (6..20, vec![15, 16, 17, 18, 19]),
         ] {
             vitals.update(vec![told(1, range.clone()), told(3, range)], &there);
-            assert_eq!(times(&vitals, 1), Some(wanted));
+            assert_eq!(times(&vitals, 1), Some(expected));
         }
         assert_eq!(times(&vitals, 3), None, "of another node's task nothing is kept");
         let kept = vitals.get(&task(1)).unwrap();

@@ -172,17 +172,17 @@ mod tests {
     async fn leaderless_manager_is_retried_with_one_notice() {
         let leaderless: Status = Problem::new(Code::Unavailable, NO_LEADER, "none").into();
         assert_eq!(retry_pause(1000, &leaderless, 1), PAUSES.last().copied());
-        let (mut call, mut told) = (LeaderlessWait::new(), Vec::new());
+        let (mut call, mut reported) = (LeaderlessWait::new(), Vec::new());
         for tenth in 0..=70 {
             // Before the first word on it, all else is as it is without.
             let status = if tenth < 20 { Status::unavailable("gone") } else { leaderless.clone() };
             if call.note_failure(&status) {
-                told.push(tenth);
+                reported.push(tenth);
             }
             assert_eq!(call.has_timed_out(), tenth == 70, "{tenth}");
             tokio::time::advance(Duration::from_millis(100)).await;
         }
-        assert_eq!(told, [20]);
+        assert_eq!(reported, [20]);
         // An election is over before anybody is told.
         let mut call = LeaderlessWait::new();
         assert!(!call.note_failure(&leaderless));

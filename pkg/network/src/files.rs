@@ -61,12 +61,12 @@ pub async fn ensure_files(
         hosts: directory.join("hosts"),
         hostname: directory.join("hostname"),
     };
-    let contents = [
+    let secret_objects = [
         (&files.resolv_conf, resolv_conf(&main, behind_stub.as_deref())),
         (&files.hosts, hosts(hostname, address, further)),
         (&files.hostname, format!("{hostname}\n")),
     ];
-    for (path, content) in contents {
+    for (path, content) in secret_objects {
         if read(path).await?.as_ref() != Some(&content) {
             tokio::fs::write(path, content).await.map_err(file_error("write", path))?;
         }

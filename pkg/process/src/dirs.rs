@@ -81,13 +81,13 @@ mod tests {
         let at = |text: &str| Some(text.parse().unwrap());
         let old = NodeSection { run_dir: Some("/old".into()), metrics_listen: at("none") };
         let place = DirArgs { data_dir: "/d".into(), run_dir: Some("/new".into()) };
-        let said = NodeSection::from_args(&place, MetricsArgs::default()).or(old.clone());
-        assert_eq!(said, NodeSection { run_dir: Some("/new".into()), ..old.clone() });
+        let output = NodeSection::from_args(&place, MetricsArgs::default()).or(old.clone());
+        assert_eq!(output, NodeSection { run_dir: Some("/new".into()), ..old.clone() });
         let metrics = MetricsArgs { metrics_listen: at("127.0.0.1:1") };
         let place = DirArgs { run_dir: None, ..place };
-        let said = NodeSection::from_args(&place, metrics).or(old);
-        assert_eq!(said.metrics_listen(), "127.0.0.1:1".parse().unwrap());
-        let text = toml::to_string(&said).unwrap();
+        let printed = NodeSection::from_args(&place, metrics).or(old);
+        assert_eq!(printed.metrics_listen(), "127.0.0.1:1".parse().unwrap());
+        let text = toml::to_string(&printed).unwrap();
         assert_eq!(text, "run-dir = \"/old\"\nmetrics-listen = \"127.0.0.1:1\"\n");
         assert_eq!(NodeSection::default().metrics_listen(), MetricsListen::default());
     }

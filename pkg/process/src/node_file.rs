@@ -122,10 +122,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(NodeFile::load(dir.path()).unwrap(), None);
         for ports in [vec![], vec![1, 2], vec![1, 2]] {
-            let said = TestSection { log_engine: Some("redb".into()), ports };
-            NodeFile::new(dir.path()).with_section("manager", &said).save().unwrap();
+            let output = TestSection { log_engine: Some("redb".into()), ports };
+            NodeFile::new(dir.path()).with_section("manager", &output).save().unwrap();
             let read = NodeFile::load(dir.path()).unwrap().unwrap();
-            assert_eq!(read.section("manager").unwrap(), Some(said));
+            assert_eq!(read.section("manager").unwrap(), Some(output));
             assert_eq!(read.section::<TestSection>("worker").unwrap(), None);
         }
     }

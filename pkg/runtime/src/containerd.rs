@@ -224,8 +224,8 @@ impl Runtime for ContainerdRuntime {
         self.shared.remove(id).await
     }
 
-    async fn set_attempt_history(&self, id: &ContainerId, ledger: &str) -> Result<()> {
-        self.shared.set_attempt_history(id, ledger).await
+    async fn set_attempt_history(&self, id: &ContainerId, history: &str) -> Result<()> {
+        self.shared.set_attempt_history(id, history).await
     }
 
     fn usage(&self, id: &ContainerId) -> Option<ContainerUsage> {

@@ -238,14 +238,14 @@ impl State {
                 ProcessState::Absent | ProcessState::Unknown { .. } => {}
             }
         }
-        let ledger =
+        let history =
             self.containers.get(&spec.id).map(|old| old.status.attempt_history.clone()).unwrap_or_default();
         let mut found = ContainerStatus {
             id: spec.id.clone(),
             owner: Some(spec.owner.clone()),
             image,
             assignment: spec.assignment.clone(),
-            attempt_history: ledger,
+            attempt_history: history,
             labels: spec.labels.clone(),
             stop_signal: spec.stop_signal.unwrap_or(Signal::TERM),
             process: ProcessState::Absent,
@@ -373,10 +373,10 @@ impl Runtime for FakeRuntime {
         })
     }
 
-    async fn set_attempt_history(&self, id: &ContainerId, ledger: &str) -> Result<()> {
+    async fn set_attempt_history(&self, id: &ContainerId, history: &str) -> Result<()> {
         self.call(RuntimeOperation::SetAttemptHistory, |state| {
             let missing = || Error::NotFound { id: id.to_string(), what: "record" };
-            state.containers.get_mut(id).ok_or_else(missing)?.status.attempt_history = ledger.to_owned();
+            state.containers.get_mut(id).ok_or_else(missing)?.status.attempt_history = history.to_owned();
             Ok(())
         })
     }

@@ -100,7 +100,7 @@ pub trait Runtime: Send + Sync + 'static {
     async fn remove(&self, id: &ContainerId) -> Result<()>;
 
     /// Replaces the attempt history, a short text of the caller that is stored with the container.
-    async fn set_attempt_history(&self, id: &ContainerId, ledger: &str) -> Result<()>;
+    async fn set_attempt_history(&self, id: &ContainerId, history: &str) -> Result<()>;
 
     /// Resource usage of the container's processes; `None` without processes or accounting. Reads a few small
     /// kernel files and does not call containerd.

@@ -166,8 +166,8 @@ impl CertificateAuthority {
         lifetime: Duration,
     ) -> Result<String, AuthorityError> {
         if identity.cluster() != self.cluster {
-            let wanted = identity.cluster().to_owned();
-            return Err(AuthorityError::OtherCluster { wanted, own: self.cluster.clone() });
+            let desired = identity.cluster().to_owned();
+            return Err(AuthorityError::OtherCluster { wanted: desired, own: self.cluster.clone() });
         }
         let now = since_epoch(now)?;
         if now >= self.expires {

@@ -94,9 +94,9 @@ struct DigestVerifier {
 }
 
 impl DigestVerifier {
-    fn new(wanted: CaDigest) -> Self {
+    fn new(desired: CaDigest) -> Self {
         let algorithms = provider().signature_verification_algorithms;
-        Self { expected: wanted, algorithms, outcome: Mutex::new(None) }
+        Self { expected: desired, algorithms, outcome: Mutex::new(None) }
     }
 
     fn take_outcome(&self) -> Option<Result<Roots, JoinConnectError>> {

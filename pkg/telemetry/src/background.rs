@@ -19,8 +19,8 @@ pub struct BackgroundTaskMetrics {
 
 impl BackgroundTaskMetrics {
     /// A collector with a name prefix like `warren_controller`.
-    pub fn new(prefix: &'static str, loops: BackgroundTasks) -> Self {
-        Self { prefix, tasks: loops }
+    pub fn new(prefix: &'static str, background_tasks: BackgroundTasks) -> Self {
+        Self { prefix, tasks: background_tasks }
     }
 }
 
@@ -32,11 +32,11 @@ impl fmt::Debug for BackgroundTaskMetrics {
 
 impl Collector for BackgroundTaskMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let loops = self.tasks.snapshot();
+        let background_tasks = self.tasks.snapshot();
         let mut write = |kind, name: &str, help: &str, value: &dyn Fn(&BackgroundTaskStatus) -> f64| {
             let labels =
                 |status: &BackgroundTaskStatus| -> MetricLabels { vec![("task", status.name.to_owned())] };
-            let series = loops.iter().map(|status| (labels(status), value(status)));
+            let series = background_tasks.iter().map(|status| (labels(status), value(status)));
             write_series(&mut encoder, kind, (&format!("{}_{name}", self.prefix), help), series)
         };
         write(MetricKind::Counter, "runs", "Total runs, including failed runs.", &|status| {
@@ -55,12 +55,12 @@ impl Collector for BackgroundTaskMetrics {
 /// deadlines of one run.
 pub fn background_task_probe(
     name: &'static str,
-    loops: BackgroundTasks,
+    background_tasks: BackgroundTasks,
     clock: Arc<dyn Clock>,
     patience: Duration,
 ) -> StatusProbe {
     StatusProbe::new(name, move || {
-        let status = loops.snapshot().into_iter().find(|status| status.name == name);
+        let status = background_tasks.snapshot().into_iter().find(|status| status.name == name);
         std::future::ready(check_progress(status.as_ref(), clock.unix_millis(), patience))
     })
 }
@@ -93,32 +93,33 @@ mod tests {
     struct BackgroundFixture {
         clock: Arc<ManualClock>,
         shutdown: Shutdown,
-        loops: BackgroundTasks,
+        background_tasks: BackgroundTasks,
     }
 
     fn world() -> BackgroundFixture {
         let (clock, shutdown) = (Arc::new(ManualClock::new(1_000)), Shutdown::new());
-        let loops = BackgroundTasks::new(shutdown.clone(), clock.clone(), Arc::new(|| 0));
-        BackgroundFixture { clock, shutdown, loops }
+        let tasks_run = BackgroundTasks::new(shutdown.clone(), clock.clone(), Arc::new(|| 0));
+        BackgroundFixture { clock, shutdown, background_tasks: tasks_run }
     }
 
     impl BackgroundFixture {
         /// A loop whose every run takes two seconds, and the first of which has ended.
         async fn run_once(&self) {
             let (clock, (ran, mut runs)) = (self.clock.clone(), tokio::sync::mpsc::unbounded_channel());
-            self.loops.spawn("relist", Duration::from_secs(3600), move || {
+            self.background_tasks.spawn("relist", Duration::from_secs(3600), move || {
                 clock.advance(Duration::from_secs(2));
                 ran.send(()).unwrap();
                 std::future::ready(Err::<(), _>(io::Error::other("away")))
             });
             runs.recv().await.unwrap();
-            while self.loops.snapshot()[0].runs == 0 {
+            while self.background_tasks.snapshot()[0].runs == 0 {
                 tokio::task::yield_now().await;
             }
         }
 
         async fn unhealthy(&self) -> Vec<String> {
-            let probe = background_task_probe("relist", self.loops.clone(), self.clock.clone(), PATIENCE);
+            let probe =
+                background_task_probe("relist", self.background_tasks.clone(), self.clock.clone(), PATIENCE);
             let telemetry = Telemetry::with_components(&[]);
             telemetry
                 .add("worker", TelemetryComponent { health: vec![probe], ..TelemetryComponent::default() });
@@ -145,7 +146,7 @@ mod tests {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(BackgroundTaskMetrics::new(
             "warren_background_task",
-            world.loops.clone(),
+            world.background_tasks.clone(),
         )));
         let mut text = String::new();
         encode(&mut text, &registry).unwrap();

@@ -121,8 +121,8 @@ mod tests {
         assert_eq!(node.metrics().unwrap(), "# EOF\n");
         node.add("worker", part("b", None));
         node.add("manager", part("a", None));
-        let wanted = "# HELP a For a test.\n# TYPE a counter\na_total 0\n\
+        let expected = "# HELP a For a test.\n# TYPE a counter\na_total 0\n\
                       # HELP b For a test.\n# TYPE b counter\nb_total 0\n# EOF\n";
-        assert_eq!(node.metrics().unwrap(), wanted);
+        assert_eq!(node.metrics().unwrap(), expected);
     }
 }

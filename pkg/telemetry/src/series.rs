@@ -108,12 +108,12 @@ mod tests {
         registry.register_collector(Box::new(Sample));
         let mut text = String::new();
         encode(&mut text, &registry).unwrap();
-        let wanted = "# HELP cpu_seconds Time.\n# TYPE cpu_seconds counter\n\
+        let expected = "# HELP cpu_seconds Time.\n# TYPE cpu_seconds counter\n\
                       cpu_seconds_total{service=\"web\",slot=\"1\"} 1.5\n\
                       cpu_seconds_total{service=\"web\",slot=\"2\"} 3000000000000.0\n\
                       cpu_seconds_total{service=\"a\\\"b\\\\\\n\"} 0.0\n\
                       # HELP tasks How many.\n# TYPE tasks gauge\ntasks 7.0\n# EOF\n";
-        assert_eq!(text, wanted);
+        assert_eq!(text, expected);
     }
 
     #[test]

@@ -182,8 +182,8 @@ impl ServiceSpec {
     /// The labels of the service that its tasks' templates use: they shape tasks, so they are part of a
     /// revision.
     pub fn template_labels(&self) -> BTreeMap<String, String> {
-        let mut contents = self.task.secrets.iter().chain(&self.task.configs);
-        if contents.any(|content| content.template) {
+        let mut secret_objects = self.task.secrets.iter().chain(&self.task.configs);
+        if secret_objects.any(|content| content.template) {
             // Which labels templates in secret objects use is known only after they are unsealed.
             return self.labels.clone();
         }
@@ -251,11 +251,11 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(change: impl FnOnce(&mut ServiceSpec), wanted: &[&str]) {
+    fn check(change: impl FnOnce(&mut ServiceSpec), expected: &[&str]) {
         let mut spec = spec();
         change(&mut spec);
         let found: Vec<String> = spec.validate().0.into_iter().map(|v| v.path).collect();
-        assert_eq!(found, wanted);
+        assert_eq!(found, expected);
     }
 
     #[test]
@@ -305,8 +305,8 @@ mod tests {
         let reserve = Resources { cpu: MilliCpu(600), memory: Bytes(64 << 20) };
         check(|s| s.task.reservations = reserve, &[]);
         let limits = Limits { cpu: Some(MilliCpu(500)), memory: Some(Bytes(32 << 20)), pids: None };
-        let wanted = ["task.reservations.cpu", "task.reservations.memory"];
-        check(|s| (s.task.reservations, s.task.limits) = (reserve, limits), &wanted);
+        let expected = ["task.reservations.cpu", "task.reservations.memory"];
+        check(|s| (s.task.reservations, s.task.limits) = (reserve, limits), &expected);
     }
 
     #[test]

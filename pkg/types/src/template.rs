@@ -296,14 +296,14 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(text: &str, wanted: &str) {
-        assert_eq!(expand(text).as_deref(), Ok(wanted), "{text}");
+    fn check(text: &str, expected: &str) {
+        assert_eq!(expand(text).as_deref(), Ok(expected), "{text}");
     }
 
     #[track_caller]
-    fn refused(text: &str, wanted: &str) {
+    fn refused(text: &str, expected: &str) {
         let error = expand(text).unwrap_err();
-        assert!(error.contains(wanted), "{text}: {error}");
+        assert!(error.contains(expected), "{text}: {error}");
     }
 
     #[test]

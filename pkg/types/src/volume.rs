@@ -106,10 +106,10 @@ mod tests {
 
     #[test]
     fn unknown_option_is_refused() {
-        let check = |options: &[(&str, &str)], wanted: &[&str]| {
+        let check = |options: &[(&str, &str)], expected: &[&str]| {
             let options = options.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
             let found = Volume::validate(VolumeDriver::Local, &options).0;
-            assert_eq!(found.iter().map(|v| v.path.as_str()).collect::<Vec<_>>(), wanted);
+            assert_eq!(found.iter().map(|v| v.path.as_str()).collect::<Vec<_>>(), expected);
         };
         check(&[("uid", "1000"), ("gid", "0"), ("mode", "0750")], &[]);
         check(&[("uid", "-1")], &["options[\"uid\"]"]);

@@ -89,8 +89,8 @@ fn reports() -> impl Strategy<Value = TaskReport> {
     let state = select(TaskState::ALL.to_vec());
     let exit = any::<Option<(i32, bool)>>();
     let times = (any::<u64>(), any::<Option<u64>>());
-    let said = (".{0,16}", option::of(digests()), select(Health::ALL.to_vec()));
-    (task_ids(), any::<u32>(), state, times, said, any::<[bool; 2]>(), exit).prop_map(
+    let output = (".{0,16}", option::of(digests()), select(Health::ALL.to_vec()));
+    (task_ids(), any::<u32>(), state, times, output, any::<[bool; 2]>(), exit).prop_map(
         |(task, attempt, state, (since, next), (reason, image, health), [ready, removed], exit)| TaskReport {
             task,
             attempt,

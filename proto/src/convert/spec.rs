@@ -25,8 +25,8 @@ pub fn stored_service_spec(wire: v1::ServiceSpec) -> Result<ServiceSpec, Violati
     let mut fields = FieldReader::default();
     let name = fields.parse("name", &wire.name);
     let mode = match wire.mode {
-        Some(v1::service_spec::Mode::Replicated(v1::Replicated { replicas: wanted })) => fields
-            .nest("mode.replicated", replicas(wanted))
+        Some(v1::service_spec::Mode::Replicated(v1::Replicated { replicas: desired })) => fields
+            .nest("mode.replicated", replicas(desired))
             .map(|replicas| ServiceMode::Replicated { replicas }),
         Some(v1::service_spec::Mode::Global(v1::Global {})) => Some(ServiceMode::Global),
         None => fields.add_violation("mode", "is missing; give replicated or global"),
@@ -168,12 +168,12 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(change: impl FnOnce(&mut v1::ServiceSpec), wanted: &[&str]) {
+    fn check(change: impl FnOnce(&mut v1::ServiceSpec), expected: &[&str]) {
         let mut spec = wire();
         change(&mut spec);
         let found = ServiceSpec::try_from(spec).err().unwrap_or_default();
         let found: Vec<String> = found.0.into_iter().map(|v| v.path).collect();
-        assert_eq!(found, wanted);
+        assert_eq!(found, expected);
     }
 
     #[test]

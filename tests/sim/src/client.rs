@@ -42,7 +42,7 @@ pub struct ExpectedService {
 impl ExpectedService {
     /// The desired spec; `None` when the service is removing or removed.
     pub fn desired_spec(&self) -> Option<&Arc<ServiceSpec>> {
-        self.revisions.last().map(|wish| &wish.spec)
+        self.revisions.last().map(|request| &request.spec)
     }
 }
 

@@ -218,9 +218,10 @@ impl InvariantOracle {
     /// Counts the running containers that the state of the new incarnation desires.
     fn count_surviving(&mut self, workers: &[SimWorker], state: &State) {
         for worker in workers {
-            let wanted = |id: &TaskId| state.task(id).filter(|it| it.is_live() && it.node == Some(worker.id));
+            let expected =
+                |id: &TaskId| state.task(id).filter(|it| it.is_live() && it.node == Some(worker.id));
             let running = worker.machine.iter().filter(|(_, remains)| remains.container.is_running());
-            self.surviving_containers += running.filter(|(id, _)| wanted(id).is_some()).count() as u64;
+            self.surviving_containers += running.filter(|(id, _)| expected(id).is_some()).count() as u64;
         }
     }
 

@@ -147,8 +147,8 @@ impl SimWorker {
 
     /// The newest incarnation of the cluster that it knows; 0 before the first.
     pub fn incarnation(&self) -> u64 {
-        let wishes = self.agent.as_ref().map(|agent| &agent.desired).or(self.cached_state.as_ref());
-        wishes.map_or(0, |wishes| wishes.version.incarnation)
+        let desired_state = self.agent.as_ref().map(|agent| &agent.desired).or(self.cached_state.as_ref());
+        desired_state.map_or(0, |wishes| wishes.version.incarnation)
     }
 
     /// The assignments that a manager sent to this or an earlier run of the agent.
@@ -163,7 +163,7 @@ impl SimWorker {
 
     /// What it remembers if its agent is killed now.
     fn assignment_version(&self) -> AssignmentVersion {
-        self.cached_state.as_ref().map(|wishes| wishes.version).unwrap_or_default()
+        self.cached_state.as_ref().map(|desired_state| desired_state.version).unwrap_or_default()
     }
 
     pub fn name(&self) -> NodeName {
@@ -211,15 +211,15 @@ impl ClusterSimulation {
         worker.boot_count += 1;
         let boot = worker.boot_count;
         worker.cached_state.take_if(|_| cache_is_lost);
-        let mut wishes = worker.cached_state.clone().unwrap_or_default();
-        wishes.is_confirmed = false;
+        let mut desired_state = worker.cached_state.clone().unwrap_or_default();
+        desired_state.is_confirmed = false;
         let mut actors: BTreeMap<TaskId, SimActor> = BTreeMap::new();
         // A task without a record is not listed: all that may exist of it is what `step` makes or removes
         // again.
         for (id, found) in worker.machine.iter().filter(|(_, found)| found.has_record()) {
             actors.insert(*id, SimActor::new(Some(found.assignment.clone()), now));
         }
-        for (id, expected) in &wishes.tasks {
+        for (id, expected) in &desired_state.tasks {
             let actor = actors.entry(*id).or_insert_with(|| SimActor::new(None, now));
             actor.desired = Some(expected.clone());
         }
@@ -229,7 +229,7 @@ impl ClusterSimulation {
             boot,
             since,
             actors,
-            desired: wishes,
+            desired: desired_state,
             contact: ConnectivityTracker::resume(elapsed, silent),
             is_rejected: false,
             connection: None,

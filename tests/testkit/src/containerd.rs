@@ -181,8 +181,8 @@ mod tests {
         for name in ["oci", "docker"] {
             let reference = format!("warren.local/{name}:1");
             let script = "echo $A; stat -c %a /tmp";
-            let said = containerd.container_stdout("default", &reference, name, &["sh", "-c", script]);
-            assert_eq!(said, "b\n1777\n");
+            let output = containerd.container_stdout("default", &reference, name, &["sh", "-c", script]);
+            assert_eq!(output, "b\n1777\n");
         }
     }
 

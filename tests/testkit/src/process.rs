@@ -208,7 +208,8 @@ mod tests {
     fn a_paused_process_goes_on_when_resumed() {
         let scratch = ScratchDir::new();
         let mut process = shell(&scratch, "while :; do :; done");
-        let is = |wanted: char, found: char| if wanted == found { Ok(()) } else { Err(found.to_string()) };
+        let is =
+            |expected: char, found: char| if expected == found { Ok(()) } else { Err(found.to_string()) };
         process.pause();
         eventually(SOON, "the pause", || state(process.pid()).and_then(|found| is('T', found)));
         process.resume();

@@ -84,8 +84,8 @@ pub fn crates() -> Vec<WorkspaceCrate> {
         .map(|package| {
             let of_kind = |is_test: bool| {
                 let kinds = package.dependencies.iter();
-                let wanted = kinds.filter(|found| (found.kind == DependencyKind::Development) == is_test);
-                wanted.map(|found| found.name.clone()).collect()
+                let expected = kinds.filter(|found| (found.kind == DependencyKind::Development) == is_test);
+                expected.map(|found| found.name.clone()).collect()
             };
             let directory = package.manifest_path.parent().expect("a manifest lies in a directory");
             let directory = directory.as_std_path().strip_prefix(&root).expect("members lie below the root");

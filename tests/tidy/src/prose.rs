@@ -60,8 +60,8 @@ mod tests {
     fn roots(is_wanted: impl Fn(&TargetKind) -> bool) -> Vec<SourceFile> {
         let metadata = metadata();
         let targets = metadata.workspace_packages().into_iter().flat_map(|package| &package.targets);
-        let wanted = targets.filter(|target| target.kind.iter().any(&is_wanted));
-        wanted
+        let expected = targets.filter(|target| target.kind.iter().any(&is_wanted));
+        expected
             .map(|target| SourceFile {
                 path: target.src_path.to_string(),
                 text: std::fs::read_to_string(&target.src_path).unwrap(),

@@ -68,8 +68,8 @@ pub fn missing_bans(clippy: &str) -> Vec<String> {
         .iter()
         .filter_map(|entry| entry.as_str().or_else(|| entry.get("path").and_then(|path| path.as_str())))
         .collect();
-    let missing = BANNED_TYPES.iter().filter(|wanted| !banned.contains(*wanted));
-    missing.map(|wanted| format!("manager/core/clippy.toml does not ban {wanted}")).collect()
+    let missing = BANNED_TYPES.iter().filter(|expected| !banned.contains(*expected));
+    missing.map(|desired| format!("manager/core/clippy.toml does not ban {desired}")).collect()
 }
 
 #[cfg(test)]

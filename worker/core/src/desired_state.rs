@@ -109,65 +109,65 @@ mod tests {
         AssignmentVersion { incarnation, index }
     }
 
-    fn numbers(wishes: &DesiredState) -> Vec<u64> {
-        wishes.tasks.keys().map(|id| id.number).collect()
+    fn numbers(desired_state: &DesiredState) -> Vec<u64> {
+        desired_state.tasks.keys().map(|id| id.number).collect()
     }
 
     #[test]
     fn older_full_assignment_is_ignored() {
-        let mut wishes = DesiredState::default();
+        let mut desired_state = DesiredState::default();
         let full = |version, numbers: &[u64]| Assignment {
             version,
             tasks: numbers.iter().map(|number| task(*number)).collect(),
         };
-        assert!(wishes.apply_full(full(at(1, 5), &[1, 2])) && wishes.is_confirmed);
-        assert!(wishes.apply_full(full(at(1, 5), &[1, 2])), "the second time");
-        assert!(!wishes.apply_full(full(at(1, 4), &[3])));
-        assert!(!wishes.apply_full(full(at(0, 9), &[3])));
-        assert_eq!(numbers(&wishes), [1, 2]);
-        assert!(wishes.apply_full(full(at(2, 1), &[3])), "a restored cluster");
-        assert_eq!(numbers(&wishes), [3]);
+        assert!(desired_state.apply_full(full(at(1, 5), &[1, 2])) && desired_state.is_confirmed);
+        assert!(desired_state.apply_full(full(at(1, 5), &[1, 2])), "the second time");
+        assert!(!desired_state.apply_full(full(at(1, 4), &[3])));
+        assert!(!desired_state.apply_full(full(at(0, 9), &[3])));
+        assert_eq!(numbers(&desired_state), [1, 2]);
+        assert!(desired_state.apply_full(full(at(2, 1), &[3])), "a restored cluster");
+        assert_eq!(numbers(&desired_state), [3]);
     }
 
     #[test]
     fn update_with_other_base_is_rejected() {
-        let mut wishes = DesiredState::default();
+        let mut desired_state = DesiredState::default();
         let empty = DesiredState::default();
-        assert_eq!(wishes.apply_update(at(1, 1), at(1, 2), vec![task(1)], &[]), Err(BaseMismatch));
-        assert_eq!(wishes, empty);
-        wishes.apply_full(Assignment { version: at(1, 1), tasks: vec![task(1), task(2)] });
+        assert_eq!(desired_state.apply_update(at(1, 1), at(1, 2), vec![task(1)], &[]), Err(BaseMismatch));
+        assert_eq!(desired_state, empty);
+        desired_state.apply_full(Assignment { version: at(1, 1), tasks: vec![task(1), task(2)] });
         let mut changed = task(2);
         changed.desired = DesiredTaskState::Remove;
         let diff = |wishes: &mut DesiredState| {
             wishes.apply_update(at(1, 1), at(1, 2), vec![changed.clone(), task(3)], &[task_id(1)])
         };
-        assert_eq!(diff(&mut wishes), Ok(true));
-        assert_eq!(diff(&mut wishes), Ok(false), "the second time");
-        assert_eq!(numbers(&wishes), [2, 3]);
-        assert_eq!(wishes.tasks[&task_id(2)].desired, DesiredTaskState::Remove);
-        assert_eq!(wishes.apply_update(at(1, 1), at(1, 3), vec![], &[]), Err(BaseMismatch));
+        assert_eq!(diff(&mut desired_state), Ok(true));
+        assert_eq!(diff(&mut desired_state), Ok(false), "the second time");
+        assert_eq!(numbers(&desired_state), [2, 3]);
+        assert_eq!(desired_state.tasks[&task_id(2)].desired, DesiredTaskState::Remove);
+        assert_eq!(desired_state.apply_update(at(1, 1), at(1, 3), vec![], &[]), Err(BaseMismatch));
     }
 
     #[test]
     fn removed_node_keeps_version_without_tasks() {
-        let mut wishes = DesiredState::default();
-        wishes.apply_full(Assignment { version: at(1, 5), tasks: vec![task(1)] });
+        let mut desired_state = DesiredState::default();
+        desired_state.apply_full(Assignment { version: at(1, 5), tasks: vec![task(1)] });
         for _ in 0..2 {
-            wishes.remove_all();
+            desired_state.remove_all();
             assert_eq!(
-                wishes,
+                desired_state,
                 DesiredState { version: at(1, 5), is_confirmed: true, ..DesiredState::default() }
             );
         }
         // A node that has only its cache yet.
-        let mut cached = DesiredState { is_confirmed: false, ..wishes.clone() };
+        let mut cached = DesiredState { is_confirmed: false, ..desired_state.clone() };
         cached.remove_all();
-        assert_eq!(cached, wishes);
+        assert_eq!(cached, desired_state);
     }
 
     #[test]
     fn removal_report_of_desired_task_is_ignored() {
-        let said = |number, removed| TaskReport {
+        let output = |number, removed| TaskReport {
             task: task_id(number),
             attempt: 1,
             state: TaskState::Shutdown,
@@ -180,19 +180,20 @@ mod tests {
             image: None,
             health: Health::None,
         };
-        let mut wishes = DesiredState::default();
+        let mut desired_state = DesiredState::default();
         let desired =
             [(1, DesiredTaskState::Running), (2, DesiredTaskState::Shutdown), (3, DesiredTaskState::Remove)];
         let tasks = desired.map(|(number, desired)| TaskAssignment { desired, ..task(number) });
-        wishes.apply_full(Assignment { version: at(2, 1), tasks: tasks.into() });
-        let contradicted = |removed| [1, 2, 3, 4].map(|number| wishes.contradicts(&said(number, removed)));
+        desired_state.apply_full(Assignment { version: at(2, 1), tasks: tasks.into() });
+        let contradicted =
+            |removed| [1, 2, 3, 4].map(|number| desired_state.contradicts(&output(number, removed)));
         assert_eq!(contradicted(true), [true, true, false, false]);
         assert_eq!(contradicted(false), [false; 4]);
     }
 
     #[test]
     fn confirm_is_idempotent() {
-        let mut wishes = DesiredState::default();
-        assert!(wishes.confirm() && !wishes.confirm());
+        let mut desired_state = DesiredState::default();
+        assert!(desired_state.confirm() && !desired_state.confirm());
     }
 }

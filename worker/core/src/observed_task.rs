@@ -248,8 +248,8 @@ impl ObservedTask {
     }
 
     /// The task's health: from this agent's checks, before them from those of earlier agents.
-    pub fn health(&self, wanted: Option<&TaskAssignment>) -> Health {
-        let has_check = wanted
+    pub fn health(&self, desired: Option<&TaskAssignment>) -> Health {
+        let has_check = desired
             .is_some_and(|task| task.spec.health.is_some() && task.desired <= DesiredTaskState::Running);
         if !has_check || !self.container.is_running() {
             return Health::None;
@@ -263,12 +263,12 @@ impl ObservedTask {
     }
 
     /// The health that the next agent needs, if the history does not have it yet.
-    pub(crate) fn unrecorded_health(&self, wanted: Option<&TaskAssignment>) -> Option<Health> {
+    pub(crate) fn unrecorded_health(&self, desired: Option<&TaskAssignment>) -> Option<Health> {
         let recorded = match self.history.phase {
             AttemptPhase::Started { health, .. } => health,
             _ => Health::None,
         };
-        match self.health(wanted) {
+        match self.health(desired) {
             health @ (Health::Healthy | Health::Unhealthy) if health != recorded => Some(health),
             _ => None,
         }

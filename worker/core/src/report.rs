@@ -11,12 +11,12 @@ use crate::observed_task::{ContainerState, Freshness, ImageState, ObservedTask, 
 use crate::step::resolved_digest;
 
 /// The current report of a task. `wanted` is `None` when the task is not assigned any more.
-pub fn build_report(task: TaskId, wanted: Option<&TaskAssignment>, observed: &ObservedTask) -> TaskReport {
-    let stopping = wanted.is_none_or(|wanted| wanted.desired > DesiredTaskState::Running);
-    let (state, since) = task_state(wanted, observed, stopping);
+pub fn build_report(task: TaskId, desired: Option<&TaskAssignment>, observed: &ObservedTask) -> TaskReport {
+    let stopping = desired.is_none_or(|expected| expected.desired > DesiredTaskState::Running);
+    let (state, since) = task_state(desired, observed, stopping);
     let published =
-        wanted.is_some_and(|wanted| wanted.ports.is_empty()) || observed.ports == PortState::Routed;
-    let health = observed.health(wanted);
+        desired.is_some_and(|required| required.ports.is_empty()) || observed.ports == PortState::Routed;
+    let health = observed.health(desired);
     let well = matches!(health, Health::None | Health::Healthy);
     let runs = state == TaskState::Running && observed.container.is_running();
     let ready = runs && published && well && !stopping;
@@ -25,14 +25,14 @@ pub fn build_report(task: TaskId, wanted: Option<&TaskAssignment>, observed: &Ob
         attempt: observed.history.attempt,
         state,
         since,
-        reason: task_reason(wanted, observed, ready),
+        reason: task_reason(desired, observed, ready),
         ready,
         exit: last_exit(observed),
         removed: stopping
             && is_fully_removed(observed)
-            && wanted.is_none_or(|wanted| wanted.desired == DesiredTaskState::Remove),
+            && desired.is_none_or(|wanted| wanted.desired == DesiredTaskState::Remove),
         next_attempt: if stopping { None } else { next_attempt(observed) },
-        image: if stopping { None } else { wanted.and_then(|wanted| unresolved_image(wanted, observed)) },
+        image: if stopping { None } else { desired.and_then(|wanted| unresolved_image(wanted, observed)) },
         health,
     }
 }
@@ -45,8 +45,8 @@ fn next_attempt(observed: &ObservedTask) -> Option<Timestamp> {
 }
 
 /// The image digest on this node, as long as managers have not pinned one for the whole revision.
-fn unresolved_image(wanted: &TaskAssignment, observed: &ObservedTask) -> Option<ImageDigest> {
-    if wanted.digest.is_some() || observed.history.terminal_state().is_some() {
+fn unresolved_image(desired: &TaskAssignment, observed: &ObservedTask) -> Option<ImageDigest> {
+    if desired.digest.is_some() || observed.history.terminal_state().is_some() {
         return None;
     }
     match (&observed.image, observed.container) {
@@ -60,11 +60,11 @@ fn unresolved_image(wanted: &TaskAssignment, observed: &ObservedTask) -> Option<
 /// Whether the report can be sent: not of a process that an earlier agent started, before this agent knows
 /// whether it receives traffic, and not that it is healthy or unhealthy before the next agent would know. If
 /// recording that fails, the report has the reason.
-pub fn should_report(wanted: Option<&TaskAssignment>, observed: &ObservedTask) -> bool {
-    let publishes =
-        wanted.is_some_and(|wanted| wanted.desired <= DesiredTaskState::Running && !wanted.ports.is_empty());
+pub fn should_report(desired: Option<&TaskAssignment>, observed: &ObservedTask) -> bool {
+    let publishes = desired
+        .is_some_and(|expected| expected.desired <= DesiredTaskState::Running && !expected.ports.is_empty());
     let may_serve = publishes && observed.container.is_running() && observed.ports == PortState::Unknown;
-    let is_known = !may_serve && observed.unrecorded_health(wanted).is_none();
+    let is_known = !may_serve && observed.unrecorded_health(desired).is_none();
     is_known || !observed.failures.is_empty()
 }
 
@@ -87,7 +87,7 @@ fn last_exit(observed: &ObservedTask) -> Option<TaskExit> {
 }
 
 fn task_state(
-    wanted: Option<&TaskAssignment>,
+    desired: Option<&TaskAssignment>,
     observed: &ObservedTask,
     stopping: bool,
 ) -> (TaskState, Timestamp) {
@@ -99,17 +99,19 @@ fn task_state(
         // The exit of its process is not recorded yet; the next step does that.
         AttemptPhase::Started { at, .. } => (TaskState::Running, at),
         AttemptPhase::Waiting { since, .. } => (TaskState::Starting, since),
-        AttemptPhase::Pending => (starting_state(wanted, observed, stopping), observed.accepted_at),
+        AttemptPhase::Pending => (starting_state(desired, observed, stopping), observed.accepted_at),
     }
 }
 
-fn starting_state(wanted: Option<&TaskAssignment>, observed: &ObservedTask, stopping: bool) -> TaskState {
+fn starting_state(desired: Option<&TaskAssignment>, observed: &ObservedTask, stopping: bool) -> TaskState {
     let later_attempt = observed.history.attempt > 1;
     match observed.container {
         _ if later_attempt => TaskState::Starting,
         ContainerState::Stopped { .. } | ContainerState::Running { .. } => TaskState::Running,
         ContainerState::Created if stopping => TaskState::Ready,
-        ContainerState::Created if wanted.is_some_and(|wanted| wanted.desired == DesiredTaskState::Ready) => {
+        ContainerState::Created
+            if desired.is_some_and(|expected| expected.desired == DesiredTaskState::Ready) =>
+        {
             TaskState::Ready
         }
         ContainerState::Created => TaskState::Starting,
@@ -121,28 +123,28 @@ fn starting_state(wanted: Option<&TaskAssignment>, observed: &ObservedTask, stop
 }
 
 /// Why the task does not run or receives no traffic; empty when it does.
-fn task_reason(wanted: Option<&TaskAssignment>, observed: &ObservedTask, ready: bool) -> String {
+fn task_reason(desired: Option<&TaskAssignment>, observed: &ObservedTask, ready: bool) -> String {
     if let (AttemptPhase::Ended { reason, .. }, false) =
         (&observed.history.phase, observed.container.is_running())
     {
         return with_failure(reason.clone(), observed);
     }
-    let limit = wanted.and_then(|wanted| wanted.spec.limits.memory);
+    let limit = desired.and_then(|expected| expected.spec.limits.memory);
     let text = match observed.container {
         ContainerState::Running { .. } if ready => String::new(),
-        ContainerState::Running { .. } if observed.stop.is_some() => stopping_reason(wanted, observed),
-        ContainerState::Running { .. } => unhealthy_reason(wanted, observed),
+        ContainerState::Running { .. } if observed.stop.is_some() => stopping_reason(desired, observed),
+        ContainerState::Running { .. } => unhealthy_reason(desired, observed),
         ContainerState::Stopped { exit, .. } => display::format_exit(Some(exit), limit),
         ContainerState::Absent | ContainerState::Recorded | ContainerState::Created => {
-            waiting_reason(wanted, observed, limit)
+            waiting_reason(desired, observed, limit)
         }
     };
     with_failure(text, observed)
 }
 
 /// Why a running process is not ready, as far as its health checks tell.
-fn unhealthy_reason(wanted: Option<&TaskAssignment>, observed: &ObservedTask) -> String {
-    match (&observed.observed_health, observed.health(wanted)) {
+fn unhealthy_reason(desired: Option<&TaskAssignment>, observed: &ObservedTask) -> String {
+    match (&observed.observed_health, observed.health(desired)) {
         (_, Health::None | Health::Healthy) => String::new(),
         (Some(checked), _) => checked.reason.clone(),
         (None, Health::Starting) => "no health check has succeeded yet".to_string(),
@@ -152,9 +154,9 @@ fn unhealthy_reason(wanted: Option<&TaskAssignment>, observed: &ObservedTask) ->
     }
 }
 
-fn stopping_reason(wanted: Option<&TaskAssignment>, observed: &ObservedTask) -> String {
+fn stopping_reason(desired: Option<&TaskAssignment>, observed: &ObservedTask) -> String {
     let Some(stop) = observed.stop else { return String::new() };
-    let grace = wanted.map(|wanted| wanted.spec.stop_grace);
+    let grace = desired.map(|expected| expected.spec.stop_grace);
     match (stop.killed_at, grace) {
         (Some(at), _) => {
             format!("stopping: sent SIGKILL at {}, process still running", display::format_time_of_day(at))
@@ -170,7 +172,7 @@ fn stopping_reason(wanted: Option<&TaskAssignment>, observed: &ObservedTask) -> 
     }
 }
 
-fn waiting_reason(wanted: Option<&TaskAssignment>, observed: &ObservedTask, limit: Option<Bytes>) -> String {
+fn waiting_reason(desired: Option<&TaskAssignment>, observed: &ObservedTask, limit: Option<Bytes>) -> String {
     let attempt = observed.history.attempt;
     match observed.history.phase {
         AttemptPhase::Waiting { until, .. } => {
@@ -185,20 +187,20 @@ fn waiting_reason(wanted: Option<&TaskAssignment>, observed: &ObservedTask, limi
         }
         AttemptPhase::Started { .. } => display::format_exit(None, limit),
         AttemptPhase::Pending if observed.container == ContainerState::Absent => {
-            preparing_reason(wanted, observed)
+            preparing_reason(desired, observed)
         }
         AttemptPhase::Pending | AttemptPhase::Ended { .. } => String::new(),
     }
 }
 
 /// What a task waits for before it starts.
-fn preparing_reason(wanted: Option<&TaskAssignment>, observed: &ObservedTask) -> String {
-    let Some(wanted) = wanted.filter(|wanted| wanted.desired <= DesiredTaskState::Running) else {
+fn preparing_reason(desired: Option<&TaskAssignment>, observed: &ObservedTask) -> String {
+    let Some(expected) = desired.filter(|required| required.desired <= DesiredTaskState::Running) else {
         return String::new();
     };
     match &observed.image {
         ImageState::Pulling { progress: text } => text.clone(),
-        ImageState::Present(_) if resolved_digest(wanted).is_none() => {
+        ImageState::Present(_) if resolved_digest(expected).is_none() => {
             "waiting for the manager to pin the image digest".to_string()
         }
         ImageState::Present(_) | ImageState::Unknown => String::new(),

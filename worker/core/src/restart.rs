@@ -17,17 +17,17 @@ pub(crate) fn max_kept_starts(policy: &RestartPolicy) -> usize {
 /// unknown, which counts as a failure.
 pub(crate) fn next_after_exit(
     policy: &RestartPolicy,
-    ledger: &AttemptHistory,
+    history: &AttemptHistory,
     exit: Option<TaskExit>,
     at: Timestamp,
     memory_limit: Option<Bytes>,
 ) -> AttemptHistory {
     // A process that exited before its start was recorded counts as started when it exited.
-    let ledger = match ledger.phase {
-        AttemptPhase::Started { .. } => ledger.clone(),
-        _ => ledger.with_start(at, max_kept_starts(policy)),
+    let attempts = match history.phase {
+        AttemptPhase::Started { .. } => history.clone(),
+        _ => history.with_start(at, max_kept_starts(policy)),
     };
-    let ledger = AttemptHistory { exit, ..ledger };
+    let ledger = AttemptHistory { exit, ..attempts };
     let ending = display::format_exit(exit, memory_limit);
     let succeeded = exit == Some(TaskExit { code: 0, out_of_memory: false });
     match policy.condition {
@@ -42,31 +42,31 @@ pub(crate) fn next_after_exit(
 }
 
 /// Another attempt, unless there were too many.
-fn retry(policy: &RestartPolicy, ledger: &AttemptHistory, at: Timestamp, ending: &str) -> AttemptHistory {
+fn retry(policy: &RestartPolicy, history: &AttemptHistory, at: Timestamp, ending: &str) -> AttemptHistory {
     let in_window = |start: &&Timestamp| at.saturating_since(**start) < policy.window;
-    let first_attempts = usize::from(ledger.attempt as usize == ledger.starts.len());
-    let restarts = ledger.starts.iter().skip(first_attempts).filter(in_window).count();
+    let first_attempts = usize::from(history.attempt as usize == history.starts.len());
+    let restarts = history.starts.iter().skip(first_attempts).filter(in_window).count();
     if restarts >= policy.max as usize {
-        let recent: Vec<&Timestamp> = ledger.starts.iter().filter(in_window).collect();
+        let recent: Vec<&Timestamp> = history.starts.iter().filter(in_window).collect();
         let span = recent.first().map_or(Duration::ZERO, |first| at.saturating_since(**first));
         let tried = match recent.len() {
             // The only attempt in the window, or one that ran for longer.
             0 | 1 => "no restart is allowed".to_string(),
             attempts => format!("{attempts} attempts in {}", display::format_duration(span)),
         };
-        return ledger.with_end(at, TerminalState::Failed, format!("{ending}; {tried}; given up"));
+        return history.with_end(at, TerminalState::Failed, format!("{ending}; {tried}; given up"));
     }
-    let delay = next_delay(policy, ledger, at);
+    let delay = next_delay(policy, history, at);
     let phase = AttemptPhase::Waiting { since: at, until: at + delay };
-    AttemptHistory { attempt: ledger.attempt + 1, phase, delay, ..ledger.clone() }
+    AttemptHistory { attempt: history.attempt + 1, phase, delay, ..history.clone() }
 }
 
-fn next_delay(policy: &RestartPolicy, ledger: &AttemptHistory, at: Timestamp) -> Duration {
-    let ran = ledger.starts.last().map_or(Duration::ZERO, |start| at.saturating_since(*start));
-    if ledger.delay.is_zero() || ran > policy.window {
+fn next_delay(policy: &RestartPolicy, history: &AttemptHistory, at: Timestamp) -> Duration {
+    let ran = history.starts.last().map_or(Duration::ZERO, |start| at.saturating_since(*start));
+    if history.delay.is_zero() || ran > policy.window {
         return policy.delay;
     }
-    (ledger.delay * 2).min(MAX_RESTART_DELAY)
+    (history.delay * 2).min(MAX_RESTART_DELAY)
 }
 
 #[cfg(test)]
@@ -83,23 +83,23 @@ mod tests {
     /// Runs attempts that each last `runs[i]` seconds, and returns the delays between them in seconds, until
     /// the task is terminal or `runs` ends.
     fn play(policy: &RestartPolicy, exit: Option<TaskExit>, runs: &[u64]) -> (Vec<u64>, AttemptHistory) {
-        let (mut now, mut ledger, mut delays) = (Timestamp(1_000_000), AttemptHistory::new(), Vec::new());
+        let (mut now, mut history, mut delays) = (Timestamp(1_000_000), AttemptHistory::new(), Vec::new());
         for run in runs {
-            ledger = ledger.with_pending().with_start(now, max_kept_starts(policy));
+            history = history.with_pending().with_start(now, max_kept_starts(policy));
             now = now + Duration::from_secs(*run);
-            ledger = next_after_exit(policy, &ledger, exit, now, None);
-            let AttemptPhase::Waiting { until, .. } = ledger.phase else { break };
+            history = next_after_exit(policy, &history, exit, now, None);
+            let AttemptPhase::Waiting { until, .. } = history.phase else { break };
             delays.push(until.saturating_since(now).as_secs());
             now = until;
         }
-        (delays, ledger)
+        (delays, history)
     }
 
     #[track_caller]
     fn check(policy: &RestartPolicy, runs: &[u64], expected: &[u64], reason: Option<&str>) {
-        let (delays, ledger) = play(policy, FAILED, runs);
+        let (delays, history) = play(policy, FAILED, runs);
         assert_eq!(delays, expected);
-        let text = match &ledger.phase {
+        let text = match &history.phase {
             AttemptPhase::Ended { terminal_state: TerminalState::Failed, reason, .. } => {
                 Some(reason.as_str())
             }
@@ -142,9 +142,9 @@ mod tests {
 
     #[test]
     fn delay_is_bounded() {
-        let ledger = AttemptHistory { delay: Duration::from_secs(200), ..AttemptHistory::new() };
+        let history = AttemptHistory { delay: Duration::from_secs(200), ..AttemptHistory::new() };
         let (at, until) = (Timestamp(1000), Timestamp(301_000));
-        let after = next_after_exit(&policy(), &ledger, None, at, None);
+        let after = next_after_exit(&policy(), &history, None, at, None);
         assert_eq!(after.phase, AttemptPhase::Waiting { since: at, until });
     }
 
@@ -164,8 +164,8 @@ mod tests {
             (C::None, FAILED, Some((TerminalState::Failed, "exited with code 1; not restarted"))),
         ] {
             let policy = RestartPolicy { condition, ..policy() };
-            let (delays, ledger) = play(&policy, exit, &[0]);
-            let text = match &ledger.phase {
+            let (delays, history) = play(&policy, exit, &[0]);
+            let text = match &history.phase {
                 AttemptPhase::Ended { terminal_state, reason, .. } => {
                     Some((*terminal_state, reason.as_str()))
                 }
@@ -179,8 +179,8 @@ mod tests {
         }
         for exit in [oom, None] {
             let policy = RestartPolicy { condition: C::None, ..policy() };
-            let (_, ledger) = play(&policy, exit, &[0]);
-            assert_eq!(ledger.terminal_state(), Some(TerminalState::Failed), "{exit:?}");
+            let (_, attempts) = play(&policy, exit, &[0]);
+            assert_eq!(attempts.terminal_state(), Some(TerminalState::Failed), "{exit:?}");
         }
     }
 }

@@ -30,17 +30,17 @@ pub enum NextStep {
 
 /// The next action for one task. `wanted` is `None` when the task is not assigned any more: it is removed.
 /// Without a change, a repeated call returns the same result.
-pub fn step(wanted: Option<&TaskAssignment>, found: &ObservedTask, now: Timestamp) -> NextStep {
+pub fn step(desired: Option<&TaskAssignment>, found: &ObservedTask, now: Timestamp) -> NextStep {
     if found.freshness != Freshness::Fresh {
         // Traffic to a process that fails its health checks is withdrawn even if containerd does not answer.
-        let fails = found.health(wanted) == Health::Unhealthy && found.ports == PortState::Routed;
+        let fails = found.health(desired) == Health::Unhealthy && found.ports == PortState::Routed;
         let todo = fails.then_some(Action::ReservePorts).into_iter().chain([Action::Inspect]);
         return first_without_backoff(todo, found, now);
     }
-    let grace = wanted.map_or(DEFAULT_STOP_GRACE, |task| task.spec.stop_grace);
+    let grace = desired.map_or(DEFAULT_STOP_GRACE, |task| task.spec.stop_grace);
     let ended = found.history.terminal_state().is_some();
     let stopping = StopPlan { grace, extent: StopScope::KeepRecord, disconnected_for: None };
-    match wanted {
+    match desired {
         Some(task) if task.desired <= DesiredTaskState::Running && !ended => {
             match DisconnectLimit::of(task, found) {
                 DisconnectLimit::Unlimited => start_task(task, found, now),
@@ -169,8 +169,8 @@ fn start_task(task: &TaskAssignment, found: &ObservedTask, now: Timestamp) -> Ne
     }
 }
 
-fn record_history(ledger: AttemptHistory, found: &ObservedTask, now: Timestamp) -> NextStep {
-    with_backoff(Action::RecordHistory(ledger), found, now)
+fn record_history(history: AttemptHistory, found: &ObservedTask, now: Timestamp) -> NextStep {
+    with_backoff(Action::RecordHistory(history), found, now)
 }
 
 /// Recreates what an agent that died may have left undone around a running process.
@@ -196,11 +196,11 @@ fn keep_running(task: &TaskAssignment, found: &ObservedTask, since: Timestamp, n
 /// The next action for its published ports: a process with health checks receives traffic only while they
 /// succeed.
 fn port_action(task: &TaskAssignment, found: &ObservedTask) -> Option<Action> {
-    let (wanted, action) = match found.health(Some(task)) {
+    let (desired, action) = match found.health(Some(task)) {
         Health::None | Health::Healthy => (PortState::Routed, Action::RouteTraffic),
         Health::Starting | Health::Unhealthy => (PortState::Reserved, Action::ReservePorts),
     };
-    (!task.ports.is_empty() && found.ports != wanted).then_some(action)
+    (!task.ports.is_empty() && found.ports != desired).then_some(action)
 }
 
 /// The exit is recorded before the process is deleted, since it is lost with it.
@@ -323,12 +323,12 @@ fn stop_task(found: &ObservedTask, stopping: StopPlan, now: Timestamp) -> NextSt
             with_backoff(Action::RemoveContainer, found, now)
         }
         ContainerState::Recorded | ContainerState::Absent => {
-            let contents =
+            let secret_objects =
                 (found.secret_objects != ResourceState::Absent).then_some(Action::RemoveSecretObjects);
             let network = (found.network != ResourceState::Absent).then_some(Action::RemoveNetwork);
             let files = extent == StopScope::Everything && found.files != ResourceState::Absent;
             let files = files.then_some(Action::RemoveFiles);
-            first_without_backoff([release, contents, network, files].into_iter().flatten(), found, now)
+            first_without_backoff([release, secret_objects, network, files].into_iter().flatten(), found, now)
         }
     }
 }
@@ -373,10 +373,10 @@ fn stopped_history(found: &ObservedTask, stopping: StopPlan, now: Timestamp) -> 
             display::format_duration(grace)
         );
     }
-    let ledger = found.history.with_end(now, TerminalState::Shutdown, reason);
+    let history = found.history.with_end(now, TerminalState::Shutdown, reason);
     match found.container {
-        ContainerState::Stopped { exit, .. } => AttemptHistory { exit: Some(exit), ..ledger },
-        _ => ledger,
+        ContainerState::Stopped { exit, .. } => AttemptHistory { exit: Some(exit), ..history },
+        _ => history,
     }
 }
 

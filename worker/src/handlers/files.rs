@@ -98,8 +98,8 @@ async fn remove(path: &Path) -> Result<(), TaskDirError> {
 /// Host name of the task's container: the configured one, or `web-3`, with the service's name truncated to
 /// fit.
 pub(crate) fn hostname(task: &TaskAssignment) -> String {
-    if let Some(wanted) = &task.spec.hostname {
-        return wanted.clone();
+    if let Some(desired) = &task.spec.hostname {
+        return desired.clone();
     }
     let slot = format!("-{}", task.slot);
     let room = MAX_HOSTNAME - slot.len();
@@ -120,10 +120,10 @@ mod tests {
     async fn task_dir_is_created_and_removed() {
         let dir = tempfile::tempdir().unwrap();
         let directories = TaskDirs::new(dir.path().join("tasks"));
-        let mut wanted = task(1);
-        wanted.spec.hosts = vec![HostEntry { name: "db".into(), address: [192, 0, 2, 7].into() }];
-        let files = directories.ensure(&wanted).await.unwrap();
-        assert_eq!(directories.ensure(&wanted).await.unwrap(), files);
+        let mut expected = task(1);
+        expected.spec.hosts = vec![HostEntry { name: "db".into(), address: [192, 0, 2, 7].into() }];
+        let files = directories.ensure(&expected).await.unwrap();
+        assert_eq!(directories.ensure(&expected).await.unwrap(), files);
         let hosts = std::fs::read_to_string(&files.hosts).unwrap();
         assert!(hosts.ends_with("10.210.0.2\tweb-1\n192.0.2.7\tdb\n"), "{hosts}");
         assert_eq!(std::fs::read_to_string(&files.hostname).unwrap(), "web-1\n");
@@ -153,9 +153,9 @@ mod tests {
         let of = |service: &str, slot| TaskAssignment { service: service.parse().unwrap(), slot, ..task(1) };
         let name = |service: &str, slot| hostname(&of(service, slot));
         assert_eq!(name("web", 3), "web-3");
-        let mut said = task(1);
-        said.spec.hostname = Some("db.example".into());
-        assert_eq!(hostname(&said), "db.example");
+        let mut output = task(1);
+        output.spec.hostname = Some("db.example".into());
+        assert_eq!(hostname(&output), "db.example");
         let long = name(&format!("{}-{}", "a".repeat(60), "bb"), 10);
         assert_eq!(long, format!("{}-10", "a".repeat(60)));
         assert!(name(&"a".repeat(63), u32::MAX).len() <= MAX_HOSTNAME);

@@ -168,16 +168,16 @@ impl TmpfsSecretObjects {
         delivered: &[FetchedObject],
         user: ContainerUser,
     ) -> Result<Vec<SecretFile>, SecretObjectsError> {
-        let file = |wanted: ObjectMount<'_>| {
+        let file = |desired: ObjectMount<'_>| {
             let (kind, SecretObjectMount { source: name, uid, gid, template, .. }) =
-                (wanted.kind, wanted.mount);
+                (desired.kind, desired.mount);
             let sent = delivered.iter().find(|sent| (sent.kind, &sent.name) == (kind, name));
             let sent = sent.ok_or_else(|| SecretObjectsError::Missing { kind, name: name.clone() })?;
             let bytes = match template {
                 false => Zeroizing::new(sent.bytes.to_vec()),
                 true => {
                     template::expand(&sent.bytes, values).map_err(|source| SecretObjectsError::Template {
-                        field: wanted.spec_path(),
+                        field: desired.spec_path(),
                         kind,
                         name: name.clone(),
                         number: sent.version,
@@ -186,14 +186,14 @@ impl TmpfsSecretObjects {
                 }
             };
             let owner = FileOwner { uid: uid.unwrap_or(user.uid), gid: gid.unwrap_or(user.gid) };
-            Ok(SecretFile { name: wanted.file_name(), owner, mode: wanted.mode(), bytes })
+            Ok(SecretFile { name: desired.file_name(), owner, mode: desired.mode(), bytes })
         };
         object_mounts(&task.spec).into_iter().map(file).collect()
     }
 
     /// Default owner of the files.
     async fn file_owner(&self, task: &TaskAssignment) -> Result<ContainerUser, SecretObjectsError> {
-        let named = |wanted: &ObjectMount<'_>| wanted.mount.uid.is_some() && wanted.mount.gid.is_some();
+        let named = |desired: &ObjectMount<'_>| desired.mount.uid.is_some() && desired.mount.gid.is_some();
         if object_mounts(&task.spec).iter().all(named) {
             return Ok(ContainerUser::default());
         }
@@ -220,9 +220,9 @@ impl TmpfsSecretObjects {
 
     fn mounts(&self, task: &TaskAssignment) -> Vec<ContainerMount> {
         let directory = TaskSecretDirs(self.tmpfs.path()).path(&task.id);
-        let mount = |wanted: ObjectMount<'_>| {
-            let source = ContainerMountSource::File { path: directory.join(wanted.file_name()) };
-            ContainerMount { target: wanted.target().into(), source, read_only: true }
+        let mount = |desired: ObjectMount<'_>| {
+            let source = ContainerMountSource::File { path: directory.join(desired.file_name()) };
+            ContainerMount { target: desired.target().into(), source, read_only: true }
         };
         object_mounts(&task.spec).into_iter().map(mount).collect()
     }

@@ -172,8 +172,8 @@ impl TaskVolumes {
             }
         }
         // After the containers: a task that was assigned meanwhile is seen here.
-        let wanted = self.desired_state.borrow().tasks.clone();
-        by.extend(wanted.values().filter(|task| uses_volume(task, volume)).map(|task| task.id.to_string()));
+        let desired = self.desired_state.borrow().tasks.clone();
+        by.extend(desired.values().filter(|task| uses_volume(task, volume)).map(|task| task.id.to_string()));
         if !by.is_empty() {
             return Err(PurgeError::InUse { volume: volume.clone(), by: list_users(&by) });
         }
@@ -249,8 +249,8 @@ fn bind_path(
     let found = expanded(text, &field, values)?;
     let is_plain = found.split('/').all(|part| part != "." && part != "..") && !found.contains('\0');
     if !found.starts_with('/') || !is_plain {
-        let wanted = "an absolute path without '.' and '..'";
-        return Err(MountSourceError::Path { field: field(), found, expected: wanted });
+        let desired = "an absolute path without '.' and '..'";
+        return Err(MountSourceError::Path { field: field(), found, expected: desired });
     }
     Ok(found.into())
 }
@@ -264,8 +264,8 @@ fn subpath_of(
     match is_normalized_relative(&found) {
         true => Ok(found),
         false => {
-            let wanted = "a relative path without '.', '..' and empty parts";
-            Err(MountSourceError::Path { field: field(), found, expected: wanted })
+            let desired = "a relative path without '.', '..' and empty parts";
+            Err(MountSourceError::Path { field: field(), found, expected: desired })
         }
     }
 }

@@ -77,7 +77,7 @@ async fn full_disk_removes_only_as_many_images_as_needed() {
 async fn nothing_is_removed_before_desired_state_and_containers_are_known() {
     let node = node();
     node.add_image("old:1", 90).await;
-    node.desired_state.send_modify(|wishes| wishes.is_confirmed = false);
+    node.desired_state.send_modify(|desired_state| desired_state.is_confirmed = false);
     node.image_gc.collect(disk(99)).await.unwrap();
     assert_eq!(node.names().await, ["demo:1", "old:1"]);
 }

@@ -181,8 +181,8 @@ mod tests {
             assert_eq!(look(free, total), low, "{free} of {total}");
         }
         look(GIB, 100 * GIB);
-        let said = "the disk of the data directory has 1GiB free of 100GiB; remove images or files";
-        assert_eq!(health.messages(), [said]);
+        let output = "the disk of the data directory has 1GiB free of 100GiB; remove images or files";
+        assert_eq!(health.messages(), [output]);
         health.observe_disk(None);
         assert!(health.messages().is_empty());
     }
@@ -212,12 +212,12 @@ mod tests {
             assert_eq!(look(available, total, stall), short, "{available} of {total}, {stall}");
         }
         look(100 * MIB, 64 * GIB, 0.0);
-        let said = "memory is short: 100MiB of 64GiB are available; give tasks limits, or run fewer here";
-        assert_eq!(health.messages(), [said]);
+        let output = "memory is short: 100MiB of 64GiB are available; give tasks limits, or run fewer here";
+        assert_eq!(health.messages(), [output]);
         look(GIB, 64 * GIB, 42.4);
-        let said =
+        let text =
             "memory is short: all tasks stalled on it for 42 % of the last minute; run fewer tasks here";
-        assert_eq!(health.messages(), [said]);
+        assert_eq!(health.messages(), [text]);
         health.observe_memory(None, None);
         assert!(health.conditions().is_empty());
     }

@@ -133,8 +133,8 @@ mod tests {
         assert_eq!(busy_ticks(stat), 100 + 1 + 20 + 4 + 5 + 6);
         assert_eq!(busy_ticks("nonsense"), 0);
         let meminfo = "MemTotal:       16000 kB\nMemFree: 1 kB\nMemAvailable:    4000 kB\n";
-        let wanted = MemoryUsage { total: Bytes(16000 << 10), used: Bytes(12000 << 10) };
-        assert_eq!(memory(meminfo), Some(wanted));
+        let expected = MemoryUsage { total: Bytes(16000 << 10), used: Bytes(12000 << 10) };
+        assert_eq!(memory(meminfo), Some(expected));
         assert_eq!(memory("MemTotal: many\n"), None);
     }
 

@@ -115,7 +115,8 @@ impl Collector for WorkerCollector {
         self.node(&mut encoder)?;
         let desired_state = self.sources.desired_state.borrow().clone();
         let tallies = self.metrics.tasks().clone();
-        let running = tallies.values().filter(|tally| tally.state() == Some(TaskState::Running)).count();
+        let running =
+            tallies.values().filter(|counters| counters.state() == Some(TaskState::Running)).count();
         let help = "Tasks with a running process.";
         write_value(&mut encoder, MetricKind::Gauge, ("worker_tasks_running", help), running as f64)?;
         write_counters(&mut encoder, &desired_state, &tallies)?;
@@ -160,7 +161,8 @@ fn write_counters(
     tallies: &BTreeMap<TaskId, TaskCounters>,
 ) -> fmt::Result {
     let mut write = |name: &str, help: &str, value: fn(&TaskCounters) -> u64| {
-        let known = tallies.iter().filter_map(|(id, tally)| Some((desired_state.tasks.get(id)?, tally)));
+        let known =
+            tallies.iter().filter_map(|(id, counters)| Some((desired_state.tasks.get(id)?, counters)));
         let series = known.map(|(task, tally)| (labels(task), value(tally) as f64));
         write_series(encoder, MetricKind::Counter, (name, help), series)
     };

@@ -96,11 +96,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn only_assigned_running_tasks_are_sampled() {
         let fake = FakeRuntime::new();
-        let wanted = |numbers: &[u64]| DesiredState {
+        let expected = |numbers: &[u64]| DesiredState {
             tasks: numbers.iter().map(|n| (task_id(*n), Arc::new(task(*n)))).collect(),
             ..DesiredState::default()
         };
-        let (wishes, receiver) = watch::channel(wanted(&[1, 2]));
+        let (desired_state, receiver) = watch::channel(expected(&[1, 2]));
         let stats = TaskStats::new(Arc::new(fake.clone()), receiver);
         let id = ContainerId::parse(&task_id(1).to_string()).unwrap();
         fake.set_usage(&id, Some(used(1000)));
@@ -116,7 +116,7 @@ mod tests {
         fake.set_usage(&id, Some(used(100)));
         stats.sample(start + Duration::from_secs(6));
         assert_eq!(stats.samples()[&task_id(1)].cpu, MilliCpu(100), "a new container counts from nothing");
-        wishes.send_replace(wanted(&[2]));
+        desired_state.send_replace(expected(&[2]));
         stats.sample(start + Duration::from_secs(7));
         assert!(stats.samples().is_empty());
     }

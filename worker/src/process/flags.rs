@@ -61,7 +61,7 @@ impl WorkerFlags {
     /// These flags, and those of `old` where this has none.
     #[must_use]
     pub fn or(self, old: Self) -> Self {
-        let list = |said: Vec<_>, old| if said.is_empty() { old } else { said };
+        let list = |output: Vec<_>, old| if output.is_empty() { old } else { output };
         Self {
             containerd_socket: self.containerd_socket.or(old.containerd_socket),
             runtime: self.runtime.or(old.runtime),
@@ -206,15 +206,16 @@ mod tests {
         let old =
             WorkerFlags { runtime: Some("crun".into()), cpus: Some(MilliCpu(500)), ..WorkerFlags::default() };
         let label = vec!["a=b".parse().unwrap()];
-        let said = WorkerFlags { cpus: Some(MilliCpu(1000)), label: label.clone(), ..WorkerFlags::default() };
-        let both = said.or(old);
-        let wanted = WorkerFlags {
+        let output =
+            WorkerFlags { cpus: Some(MilliCpu(1000)), label: label.clone(), ..WorkerFlags::default() };
+        let both = output.or(old);
+        let expected = WorkerFlags {
             runtime: Some("crun".into()),
             cpus: Some(MilliCpu(1000)),
             label,
             ..WorkerFlags::default()
         };
-        assert_eq!(both, wanted);
+        assert_eq!(both, expected);
         assert_eq!(WorkerFlags::default().or(both.clone()), both);
         let text = toml::to_string(&both).unwrap();
         assert_eq!(toml::from_str::<WorkerFlags>(&text).unwrap(), both);

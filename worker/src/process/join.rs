@@ -20,18 +20,18 @@ pub(super) async fn join(args: WorkerJoinArgs) -> Result<(), CommandError> {
     let token = join::parse_token(&token, NodeRole::Worker)?;
     let machine = HostInfo::detect()?;
     machine.ensure_root("run it as root")?;
-    let said = WorkerSettings {
+    let output = WorkerSettings {
         data_dir: place.data_dir.clone(),
         node: NodeSection::from_args(&place, metrics),
         joined: JoinedSection { managers: vec![manager.clone()], advertise, ..JoinedSection::default() },
         flags: flags.clone(),
     };
     let earlier = WorkerSettings::load(place, metrics, flags)?;
-    let (settings, shown) = match said.membership().load().map_err(|error| unusable_membership(&error))? {
+    let (settings, shown) = match output.membership().load().map_err(|error| unusable_membership(&error))? {
         NodeMembership::Member { roots, .. } if roots.digests().contains(&token.authority()) => {
             let settings = match earlier {
-                Some(earlier) => earlier.with_join(said.joined),
-                None => said,
+                Some(earlier) => earlier.with_join(output.joined),
+                None => output,
             };
             settings.save()?;
             let shown = WorkerTelemetry::start(&settings).await?;
@@ -47,8 +47,8 @@ pub(super) async fn join(args: WorkerJoinArgs) -> Result<(), CommandError> {
         NodeMembership::Member { roots, .. } => return Err(other_cluster(&roots)),
         // A metrics address in use is reported before the cluster learns of this machine.
         NodeMembership::Joining { .. } | NodeMembership::NotMember => {
-            let shown = WorkerTelemetry::start(&said).await?;
-            (said, shown)
+            let shown = WorkerTelemetry::start(&output).await?;
+            (output, shown)
         }
     };
     let greeting = join_cluster(&settings, &manager, &token, &machine).await?;

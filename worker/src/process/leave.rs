@@ -68,7 +68,7 @@ fn ensure_not_running() -> Result<(), CommandError> {
 /// Requests removal until the cluster has removed this node.
 async fn leave_cluster(dial: &SharedDialer, force: bool, deadline: Duration) -> Result<(), CommandError> {
     let until = Instant::now() + deadline;
-    let mut said = 0;
+    let mut output = 0;
     loop {
         let left = request_leave(dial, force).await?;
         if left == 0 {
@@ -80,9 +80,9 @@ async fn leave_cluster(dial: &SharedDialer, force: bool, deadline: Duration) -> 
                         it stays drained until `warren node update NODE --availability active`";
             return Err(CommandError::new(ExitKind::TimedOut, NOT_LEFT, why, hint));
         }
-        if left != said {
+        if left != output {
             tracing::info!(tasks = left, "waiting until the tasks of this node run on other nodes");
-            said = left;
+            output = left;
         }
         sleep(POLL_INTERVAL).await;
     }

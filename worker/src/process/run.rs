@@ -142,27 +142,27 @@ pub(super) enum WorkerStartReason {
 
 /// Runs a worker that has joined.
 pub(super) async fn run_joined(
-    told: &WorkerSettings,
+    reported: &WorkerSettings,
     occasion: WorkerStartReason,
     shown: &WorkerTelemetry,
 ) -> Result<WorkerEnd, CommandError> {
     // Before anything is started, so that no signal is lost.
     let mut signals = ShutdownSignals::listen(NOT_STARTED)?;
     HostInfo::detect()?.ensure_root("run it as root")?;
-    let (credentials, roots) = told.load_membership()?;
-    let removal_record = told.removal_record(&credentials)?;
+    let (credentials, roots) = reported.load_membership()?;
+    let removal_record = reported.removal_record(&credentials)?;
     if let Some(removal) = removal_record.load().filter(|removal| removal.cleared) {
         return Ok(WorkerEnd::Removed { removal, before_start: true });
     }
     let worker = open(WorkerSetup {
-        data_dir: told.data_dir.clone(),
-        run_dir: told.run_dir(),
-        managers: told.managers(),
+        data_dir: reported.data_dir.clone(),
+        run_dir: reported.run_dir(),
+        managers: reported.managers(),
         certificate: ReloadableCertificate::new(&credentials),
         roots,
-        membership: Some(told.membership()),
-        address: told.joined.advertise.clone(),
-        flags: told.flags.clone(),
+        membership: Some(reported.membership()),
+        address: reported.joined.advertise.clone(),
+        flags: reported.flags.clone(),
     })
     .await?;
     shown.register(&worker);
@@ -172,7 +172,7 @@ pub(super) async fn run_joined(
             Ok(WorkerEnd::Stopped)
         }
         ended = run_to_end(&worker, occasion) => ended,
-        never = watch_known_managers(told, worker.desired_state()) => match never {},
+        never = watch_known_managers(reported, worker.desired_state()) => match never {},
     };
     let stopped = worker.stop().await.inspect_err(|error| {
         tracing::warn!(error = error_chain(error), "worker did not stop cleanly");
@@ -197,16 +197,16 @@ pub(super) async fn run_joined(
 
 /// Saves the known managers whenever they change: other copies are only caches.
 async fn watch_known_managers(
-    told: &WorkerSettings,
+    reported: &WorkerSettings,
     mut desired_state: watch::Receiver<DesiredState>,
 ) -> std::convert::Infallible {
-    let mut kept = told.joined.known_managers.clone();
+    let mut kept = reported.joined.known_managers.clone();
     loop {
         let settings = desired_state.borrow_and_update().settings.clone();
         let known = settings.map(|settings| settings.managers).unwrap_or_default();
         if !known.is_empty() && known != kept {
             kept.clone_from(&known);
-            let data_dir = told.data_dir.clone();
+            let data_dir = reported.data_dir.clone();
             let remember = move || super::save_known_managers(&data_dir, known);
             let remembered = tokio::task::spawn_blocking(remember).await;
             if let Err(failure) = remembered.expect("writing a file does not panic") {

@@ -94,21 +94,21 @@ impl OpenStreams {
                     log_end("import", &id, import::import(client, &id, &services.import).await);
                 });
             }
-            Some(Purpose::PullImage(wish)) => {
+            Some(Purpose::PullImage(request)) => {
                 let place = acquire_slot(&mut self.transfers, MAX_TRANSFERS, "image transfers")?;
                 place.spawn(async move {
                     let stream_id = id.clone();
                     let work = |out| async move {
                         let StreamServices { image_gc, secret_fetcher: courier, .. } = &*services;
-                        images::pull(image_gc, &**courier, &stream_id, &wish, &out).await
+                        images::pull(image_gc, &**courier, &stream_id, &request, &out).await
                     };
                     log_end("pull", &id, respond(client, &id, QUEUE, work).await);
                 });
             }
-            Some(Purpose::ReadLogs(wish)) => {
+            Some(Purpose::ReadLogs(options)) => {
                 let place = acquire_slot(&mut self.logs, MAX_LOGS, "log streams")?;
                 place.spawn(async move {
-                    let work = |out| async move { logs::read(&services.logs, &wish, &out).await };
+                    let work = |out| async move { logs::read(&services.logs, &options, &out).await };
                     log_end("logs", &id, respond(client, &id, LOG_QUEUE, work).await);
                 });
             }

@@ -50,7 +50,7 @@ mod tests {
     #[test]
     fn offset_subtracts_half_round_trip_and_ignores_slow_answers() {
         let ms = Duration::from_millis;
-        for (now, took, at, wanted) in [
+        for (now, took, at, expected) in [
             (10_000, ms(0), 10_000, Some(0)),
             (10_100, ms(200), 10_000, Some(0)),
             (13_100, ms(200), 10_000, Some(3_000)),
@@ -61,7 +61,7 @@ mod tests {
             (0, ms(0), u64::MAX, Some(i64::MIN)),
             (u64::MAX, ms(0), 1, Some(i64::MAX)),
         ] {
-            assert_eq!(estimate_offset(now, took, at), wanted, "{now} {took:?} {at}");
+            assert_eq!(estimate_offset(now, took, at), expected, "{now} {took:?} {at}");
         }
     }
 

@@ -94,8 +94,8 @@ impl TlsDialer {
 
     /// The same for a manager's own node: the configured address is that manager.
     pub fn for_manager_node(self) -> Self {
-        let roster = self.managers.into_inner().unwrap_or_else(PoisonError::into_inner);
-        Self { managers: std::sync::Mutex::new(roster.for_manager_node()), ..self }
+        let directory = self.managers.into_inner().unwrap_or_else(PoisonError::into_inner);
+        Self { managers: std::sync::Mutex::new(directory.for_manager_node()), ..self }
     }
 
     fn managers(&self) -> MutexGuard<'_, ManagerList> {
@@ -106,8 +106,8 @@ impl TlsDialer {
 impl ManagerDialer for TlsDialer {
     fn dial(&self) -> BoxFuture<'static, Result<ManagerConnection, ManagerDialError>> {
         let (next, known) = {
-            let mut roster = self.managers();
-            (roster.next(), roster.len())
+            let mut directory = self.managers();
+            (directory.next(), directory.len())
         };
         let tls = Arc::clone(&self.tls);
         let deadline = if known > 1 { FAILOVER_CONNECT_DEADLINE } else { CONNECT_DEADLINE };

@@ -39,8 +39,10 @@ pub(super) enum SessionEnd {
     Closed,
     #[error("invalid message from the manager: {0}")]
     InvalidFrame(#[from] Violations),
-    #[error("the manager's settings are for node {found}, this is {wanted}; were data directories mixed up?")]
-    WrongNode { wanted: String, found: String },
+    #[error(
+        "the manager's settings are for node {found}, this is {desired}; were data directories mixed up?"
+    )]
+    WrongNode { desired: String, found: String },
     #[error(transparent)]
     Periodic(#[from] PeriodicError),
     #[error("agent is stopping")]
@@ -133,8 +135,8 @@ async fn serve(
                 let reports = {
                     // An actor may not know yet that its task is desired again.
                     let desired_state = context.desired_state.borrow();
-                    let told = batch.reports.iter().filter(|report| !desired_state.contradicts(report));
-                    told.map(Into::into).collect()
+                    let reported = batch.reports.iter().filter(|report| !desired_state.contradicts(report));
+                    reported.map(Into::into).collect()
                 };
                 link.handle.send(Frame::Reports(v1::ReportBatch { number: batch.number, reports })).await?;
             }
@@ -174,7 +176,7 @@ fn apply_settings(
     if (settings.cluster, settings.node) != own {
         let named = |(cluster, node)| format!("{node} of cluster {cluster}");
         return Err(SessionEnd::WrongNode {
-            wanted: named(own),
+            desired: named(own),
             found: named((settings.cluster, settings.node)),
         });
     }

@@ -53,11 +53,11 @@ fn task_vitals(
 ) -> Vec<v1::TaskStats> {
     let checks: BTreeMap<_, _> = checks.into_iter().collect();
     let tasks: BTreeSet<TaskId> = samples.keys().chain(checks.keys()).chain(before).copied().collect();
-    let mut said = 0;
+    let mut text = 0;
     let mut result = |result: &CheckResult| {
         let output =
-            truncate(&result.output, if said < MAX_CHECK_OUTPUT { usize::MAX } else { MIN_CHECK_OUTPUT });
-        said += output.len();
+            truncate(&result.output, if text < MAX_CHECK_OUTPUT { usize::MAX } else { MIN_CHECK_OUTPUT });
+        text += output.len();
         v1::CheckResult {
             at: result.at.0,
             duration_us: u64::try_from(result.duration.as_micros()).unwrap_or(u64::MAX),
@@ -122,8 +122,8 @@ mod tests {
         let ids: Vec<_> = vitals_sent.iter().map(|vitals| vitals.task_id.clone()).collect();
         assert_eq!(ids, [1, 2, 3].map(|number| task_id(number).to_string()));
         assert!(vitals_sent[0].usage.is_some() && vitals_sent[0].checks.is_empty());
-        let wanted = v1::CheckResult { at: 7, duration_us: 3000, ok: false, output: "HTTP 500".into() };
-        assert_eq!((&vitals_sent[1].usage, &vitals_sent[1].checks[..]), (&None, &[wanted][..]));
+        let expected = v1::CheckResult { at: 7, duration_us: 3000, ok: false, output: "HTTP 500".into() };
+        assert_eq!((&vitals_sent[1].usage, &vitals_sent[1].checks[..]), (&None, &[expected][..]));
         assert_eq!(
             (&vitals_sent[2].usage, vitals_sent[2].checks.len()),
             (&None, 0),

@@ -122,7 +122,7 @@ fn answer_timeout(context: &SessionContext) -> Duration {
 }
 
 fn heartbeat(context: &SessionContext) -> v1::Heartbeat {
-    let loops = context
+    let tasks_run = context
         .background_tasks
         .snapshot()
         .into_iter()
@@ -131,7 +131,7 @@ fn heartbeat(context: &SessionContext) -> v1::Heartbeat {
         .collect();
     v1::Heartbeat {
         usage: Some(usage(context)),
-        background_tasks: loops,
+        background_tasks: tasks_run,
         tasks: context.heartbeat_stats.take_unreported(),
     }
 }

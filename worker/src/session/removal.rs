@@ -158,22 +158,22 @@ mod tests {
 
     #[test]
     fn only_removal_detail_removes_node_and_never_manager_node() {
-        let said = |word| Problem::new(Code::FailedPrecondition, word, "words").into();
+        let output = |word| Problem::new(Code::FailedPrecondition, word, "words").into();
         let reason = || "words".to_owned();
         let removed = Some(SessionRejection::Removed { reason: reason(), never_connected: true });
         let unknown = Some(SessionRejection::Unknown { reason: reason(), before: true });
         let table: [(Status, bool, &Option<SessionRejection>); 8] = [
-            (said(NODE_REMOVED), true, &removed),
-            (said(NODE_REMOVED), false, &unknown),
-            (said(NODE_UNKNOWN), true, &unknown),
-            (said("NODE_IN_USE"), true, &None),
-            (said(""), true, &None),
+            (output(NODE_REMOVED), true, &removed),
+            (output(NODE_REMOVED), false, &unknown),
+            (output(NODE_UNKNOWN), true, &unknown),
+            (output("NODE_IN_USE"), true, &None),
+            (output(""), true, &None),
             (Status::failed_precondition("this node was removed from the cluster"), true, &None),
             (Status::not_found(NODE_REMOVED), true, &None),
             (Status::unavailable("connection refused"), true, &None),
         ];
-        for (status, can_be_removed, wanted) in table {
-            assert_eq!(&SessionRejection::from_status(&status, true, can_be_removed), wanted, "{status:?}");
+        for (status, can_be_removed, expected) in table {
+            assert_eq!(&SessionRejection::from_status(&status, true, can_be_removed), expected, "{status:?}");
         }
     }
 

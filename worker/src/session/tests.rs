@@ -63,25 +63,25 @@ impl TestNode {
         let (runtime, images) = (FakeRuntime::new(), images());
         let (reporter, meter) = (Arc::<TaskReporter>::default(), Arc::new(NodeMeter::new("/".into())));
         let desired_state = watch::Sender::new(desired_state);
-        let wanted = desired_state.subscribe();
+        let expected = desired_state.subscribe();
         let image_gc = Arc::new(ImageGc {
             source: Arc::new(images.clone()),
             runtime: Arc::new(runtime.clone()),
-            desired_state: wanted.clone(),
+            desired_state: expected.clone(),
             clock: Arc::clone(&clock),
         });
         let background_tasks = BackgroundTasks::new(shutdown.clone(), clock, Arc::clone(&random));
         let (kept, pins) =
             (warren_volume::fake::FakeVolumeDriver::new(), SubpathMounts::new(dir.path().join("pins")));
         let volumes = Arc::new(kept.clone());
-        let volumes = TaskVolumes::new(volumes, pins, Arc::new(runtime.clone()), wanted.clone());
+        let volumes = TaskVolumes::new(volumes, pins, Arc::new(runtime.clone()), expected.clone());
         let (to_manager, manager_line) = watch::channel(None);
         let services = StreamServices {
             import: recording_import(Arc::clone(&imported)),
             logs: TaskLogs {
                 task_dirs: directories.clone(),
                 reporter: Arc::clone(&reporter),
-                desired_state: wanted,
+                desired_state: expected,
             },
             image_gc: Arc::clone(&image_gc),
             secret_fetcher: Arc::new(ManagerSecretFetcher::new(settings().node, manager_line)),
@@ -340,14 +340,14 @@ async fn removed_report_is_withheld_while_task_is_desired() {
     // An actor that has not received that yet completes its action of the last incarnation.
     node.context.reporter.report(removed(2));
     node.context.reporter.report(removed(1));
-    let said = |frame: &FromWorker| match frame {
+    let output = |frame: &FromWorker| match frame {
         FromWorker::Reports(reports) if !reports.reports.is_empty() => Some(reports.reports.clone()),
         _ => None,
     };
-    assert_eq!(session.next_matching(said).await, [(&removed(2)).into()]);
+    assert_eq!(session.next_matching(output).await, [(&removed(2)).into()]);
     node.context.reporter.forget_removal(&task_id(1));
     node.context.reporter.report(report(1));
-    assert_eq!(session.next_matching(said).await, [(&report(1)).into()]);
+    assert_eq!(session.next_matching(output).await, [(&report(1)).into()]);
 }
 
 fn refusal(word: &str) -> tonic::Status {
@@ -356,8 +356,8 @@ fn refusal(word: &str) -> tonic::Status {
 
 async fn rejection(node: &TestNode) -> SessionRejection {
     let mut rejection = node.context.rejection.subscribe();
-    let said = rejection.wait_for(Option::is_some).await.unwrap().clone();
-    said.expect("it was waited for")
+    let output = rejection.wait_for(Option::is_some).await.unwrap().clone();
+    output.expect("it was waited for")
 }
 
 #[tokio::test(start_paused = true)]
@@ -440,7 +440,7 @@ async fn manager_that_never_knew_node_cannot_remove_it() {
     session.refuse(refusal(NODE_UNKNOWN)).await;
     manager.next_welcomed_session().await.refuse(refusal(NODE_REMOVED)).await;
     let mut rejection = node.context.rejection.subscribe();
-    rejection.wait_for(|said| matches!(said, Some(SessionRejection::Removed { .. }))).await.unwrap();
+    rejection.wait_for(|output| matches!(output, Some(SessionRejection::Removed { .. }))).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -502,7 +502,7 @@ async fn import(pieces: &[StreamFrame]) -> (Vec<StreamFrame>, Vec<u8>) {
     let mut attached = manager.next_stream().await;
     // The session continues meanwhile.
     let living = tokio::spawn(async move { session.next_matching(|_| None::<()>).await });
-    let mut said = Vec::new();
+    let mut output = Vec::new();
     for piece in pieces {
         let frame = v1::StreamFrame { frame: Some(piece.clone()) };
         attached.to_worker.send(Ok(frame)).await.unwrap();
@@ -511,7 +511,7 @@ async fn import(pieces: &[StreamFrame]) -> (Vec<StreamFrame>, Vec<u8>) {
         let frame = frame.frame.unwrap();
         let last = matches!(frame, StreamFrame::Done(_) | StreamFrame::Error(_));
         if !matches!(frame, StreamFrame::ReceivedBytes(_)) {
-            said.push(frame);
+            output.push(frame);
         }
         if last {
             break;
@@ -519,7 +519,7 @@ async fn import(pieces: &[StreamFrame]) -> (Vec<StreamFrame>, Vec<u8>) {
     }
     living.abort();
     let kept = node.imported.lock().unwrap().clone();
-    (said, kept)
+    (output, kept)
 }
 
 fn data(bytes: &'static [u8]) -> StreamFrame {
@@ -528,7 +528,7 @@ fn data(bytes: &'static [u8]) -> StreamFrame {
 
 #[tokio::test(start_paused = true)]
 async fn an_archive_is_imported() {
-    let (said, kept) = import(&[data(b"arch"), data(b"ive"), StreamFrame::End(v1::EndOfData {})]).await;
+    let (output, kept) = import(&[data(b"arch"), data(b"ive"), StreamFrame::End(v1::EndOfData {})]).await;
     assert_eq!(kept, b"archive");
     let imported = v1::ImportedImageFrame {
         reference: Reference::parse("demo:1").unwrap().to_string(),
@@ -536,20 +536,20 @@ async fn an_archive_is_imported() {
         size_bytes: 7,
     };
     let id = StreamFrame::StreamId("s1".into());
-    assert_eq!(said, [id, StreamFrame::Imported(imported), StreamFrame::Done(v1::StreamDone {})]);
+    assert_eq!(output, [id, StreamFrame::Imported(imported), StreamFrame::Done(v1::StreamDone {})]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn failed_archive_import_reports_reason() {
-    let (said, kept) = import(&[data(b"bad"), data(b"rest")]).await;
-    assert!(matches!(&said[1], StreamFrame::Error(why) if why.contains("bad bytes")), "{said:?}");
+    let (output, kept) = import(&[data(b"bad"), data(b"rest")]).await;
+    assert!(matches!(&output[1], StreamFrame::Error(why) if why.contains("bad bytes")), "{output:?}");
     assert!(kept.is_empty());
-    let (said, kept) = import(&[data(b"arch"), StreamFrame::Error("disk gone".into())]).await;
-    assert!(matches!(&said[1], StreamFrame::Error(why) if why.contains("disk gone")), "{said:?}");
+    let (text, kept) = import(&[data(b"arch"), StreamFrame::Error("disk gone".into())]).await;
+    assert!(matches!(&text[1], StreamFrame::Error(why) if why.contains("disk gone")), "{text:?}");
     assert!(kept.is_empty(), "an archive that was cut off is not imported");
-    let (said, _) = import(&[data(b"arch")]).await;
+    let (printed, _) = import(&[data(b"arch")]).await;
     assert!(
-        matches!(&said[1], StreamFrame::Error(why) if why.contains("no data from the manager for 30s")),
-        "{said:?}"
+        matches!(&printed[1], StreamFrame::Error(why) if why.contains("no data from the manager for 30s")),
+        "{printed:?}"
     );
 }

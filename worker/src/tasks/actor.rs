@@ -47,12 +47,12 @@ pub(super) struct ActorInputs {
 impl ActorInputs {
     /// The task must be removed completely; the last report says so.
     fn wants_removal(&self) -> bool {
-        self.desired.as_ref().is_none_or(|wanted| wanted.desired == DesiredTaskState::Remove)
+        self.desired.as_ref().is_none_or(|desired| desired.desired == DesiredTaskState::Remove)
     }
 
     /// The task is stopped if the node has no manager for too long.
     pub fn stops_when_disconnected(&self) -> bool {
-        self.desired.as_ref().is_some_and(|wanted| !wanted.spec.on_disconnect.is_keep())
+        self.desired.as_ref().is_some_and(|desired| !desired.spec.on_disconnect.is_keep())
     }
 }
 
@@ -156,8 +156,8 @@ impl TaskActor {
             let now = self.now();
             self.observed.disconnected_for = self.applied.connectivity.disconnected_for(self.clock.instant());
             let answer = step(self.applied.desired.as_deref(), &self.observed, now);
-            let said = self.send_report();
-            if said.removed && std::mem::take(&mut self.needs_sweep) {
+            let output = self.send_report();
+            if output.removed && std::mem::take(&mut self.needs_sweep) {
                 self.executor.sweep_needed.notify_one();
             }
             if !matches!(answer, NextStep::Do(Action::EnsureImage | Action::Inspect)) {
@@ -167,7 +167,7 @@ impl TaskActor {
                 NextStep::Do(Action::EnsureImage) => self.advance_image_fetch().await,
                 NextStep::Do(action) => self.execute(action).await,
                 NextStep::WaitUntil(moment) => self.wait(Some(moment.saturating_since(now))).await,
-                NextStep::Settled if said.removed && self.applied.is_dismissed => return,
+                NextStep::Settled if output.removed && self.applied.is_dismissed => return,
                 NextStep::Settled => self.wait(None).await,
             }
         }
@@ -216,26 +216,29 @@ impl TaskActor {
 
     /// The process to check, if any.
     fn check_subject(&self) -> Option<CheckSubject> {
-        let wanted =
-            self.applied.desired.as_deref().filter(|wanted| wanted.desired <= DesiredTaskState::Running)?;
+        let desired = self
+            .applied
+            .desired
+            .as_deref()
+            .filter(|expected| expected.desired <= DesiredTaskState::Running)?;
         let ContainerState::Running { since } = self.observed.container else { return None };
-        let (check, health) = (wanted.spec.health.clone()?, self.observed.health(Some(wanted)));
+        let (check, health) = (desired.spec.health.clone()?, self.observed.health(Some(desired)));
         let target = ProbeTarget {
             container: container::id(&self.task).to_string(),
             pid: self.prepared.pid?,
             netns: self.prepared.netns.clone()?,
-            address: wanted.address,
+            address: desired.address,
         };
         Some(CheckSubject { task: self.task, check, target, since, health })
     }
 
     fn send_report(&self) -> TaskReport {
         self.phase.store(container_phase(&self.observed.container), Ordering::Relaxed);
-        let said = build_report(self.task, self.applied.desired.as_deref(), &self.observed);
+        let output = build_report(self.task, self.applied.desired.as_deref(), &self.observed);
         if should_report(self.applied.desired.as_deref(), &self.observed) {
-            self.reporter.report(said.clone());
+            self.reporter.report(output.clone());
         }
-        said
+        output
     }
 
     async fn wait(&mut self, time: Option<Duration>) {
@@ -279,11 +282,11 @@ impl TaskActor {
         let getting = match self.image_fetch.take() {
             Some(getting) => getting,
             None => {
-                let (sender, said) = watch::channel(String::new());
+                let (sender, output) = watch::channel(String::new());
                 let job = ActionRequest { progress: Some(sender), ..self.request(&Action::EnsureImage) };
                 let driver = Arc::clone(&self.executor);
                 let work = async move { driver.perform(job).await }.boxed();
-                ImageFetch { work, progress: said, started_at: self.clock.instant() }
+                ImageFetch { work, progress: output, started_at: self.clock.instant() }
             }
         };
         let getting = self.image_fetch.insert(getting);
@@ -294,8 +297,8 @@ impl TaskActor {
                 self.record_result(&Action::EnsureImage, took, result);
             }
             Ok(()) = getting.progress.changed() => {
-                let said = getting.progress.borrow_and_update().clone();
-                self.observed.record_pull_progress(said);
+                let text = getting.progress.borrow_and_update().clone();
+                self.observed.record_pull_progress(text);
             }
             () = self.stop.cancelled() => {}
             changed = self.inputs.changed() => {
@@ -326,7 +329,7 @@ impl TaskActor {
     }
 
     fn is_start_desired(&self) -> bool {
-        self.applied.desired.as_ref().is_some_and(|wanted| wanted.desired == DesiredTaskState::Running)
+        self.applied.desired.as_ref().is_some_and(|desired| desired.desired == DesiredTaskState::Running)
     }
 
     /// Executes the action in its own task: cancelling a call half-way (such as a creation) leaves orphans.
@@ -369,13 +372,13 @@ impl TaskActor {
             ActionOutcome::Inspected {
                 container,
                 container_image: made_from,
-                history: ledger,
+                history: attempts,
                 stop_signal,
                 pid,
             } => {
                 self.prepared.stop_signal = stop_signal;
                 self.prepared.pid = pid;
-                self.observed.record_inspection(container, ledger);
+                self.observed.record_inspection(container, attempts);
                 self.observed.record_container_image(made_from);
                 return;
             }

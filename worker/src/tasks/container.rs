@@ -112,7 +112,7 @@ mod tests {
         let bin = |name: &str| PathBuf::from("/data/bin").join(name);
         let programs = ContainerPrograms { logger: bin("logger"), init: bin("init"), exec: bin("exec") };
         let (netns, hostname) = ("/run/netns/x".into(), "web-1".into());
-        let (sources, contents) = (Vec::new(), Vec::new());
+        let (sources, objects) = (Vec::new(), Vec::new());
         ContainerInputs {
             netns,
             files,
@@ -120,7 +120,7 @@ mod tests {
             hostname,
             programs,
             sources,
-            secret_objects: contents,
+            secret_objects: objects,
         }
     }
 
@@ -170,13 +170,13 @@ mod tests {
             at: SystemTime::UNIX_EPOCH + Duration::from_millis(millis),
             out_of_memory: true,
         };
-        for (millis, wanted) in [(9_000, 9_000), (0, 10_000), (11_000, 10_000)] {
+        for (millis, expected) in [(9_000, 9_000), (0, 10_000), (11_000, 10_000)] {
             let stopped = container_status(ProcessState::Stopped(exit(millis)));
-            let wanted = ContainerState::Stopped {
+            let desired = ContainerState::Stopped {
                 exit: TaskExit { code: 137, out_of_memory: true },
-                at: Timestamp(wanted),
+                at: Timestamp(expected),
             };
-            assert_eq!(state(Some(&stopped), now), Ok(wanted));
+            assert_eq!(state(Some(&stopped), now), Ok(desired));
         }
         let unknown = container_status(ProcessState::Unknown { reason: "busy".into() });
         assert_eq!(state(Some(&unknown), now), Err("busy".into()));

@@ -119,8 +119,8 @@ impl ActionExecutor {
         match &job.action {
             Action::Inspect => return self.inspect(&job).await,
             Action::EnsureImage => {
-                let (task, said) = (job.assignment()?, job.progress.as_ref());
-                let digest = images::ensure(&*self.images, &*self.secret_fetcher, task, said).await?;
+                let (task, output) = (job.assignment()?, job.progress.as_ref());
+                let digest = images::ensure(&*self.images, &*self.secret_fetcher, task, output).await?;
                 return Ok(ActionOutcome::ImageReady(digest));
             }
             Action::EnsureNetwork => return self.attach(&job).await,
@@ -148,7 +148,7 @@ impl ActionExecutor {
             }
             Action::EnsureContainer => self.create(&job).await?,
             Action::Start => return Ok(ActionOutcome::Started(self.runtime.start(&container).await?)),
-            Action::RecordHistory(ledger) => self.record_history(&job, ledger).await?,
+            Action::RecordHistory(history) => self.record_history(&job, history).await?,
             Action::SignalStop => {
                 return self.signal(&job, job.prepared.stop_signal.unwrap_or(Signal::TERM)).await;
             }
@@ -175,7 +175,7 @@ impl ActionExecutor {
     async fn inspect(&self, job: &ActionRequest) -> Result<ActionOutcome, ActionFailure> {
         let found = self.runtime.inspect(&container::id(&job.task)).await?;
         let container = container::state(found.as_ref(), job.now).map_err(ActionFailure::transient)?;
-        let ledger = found.as_ref().and_then(container::parse_history);
+        let attempts = found.as_ref().and_then(container::parse_history);
         let made_from = found.as_ref().and_then(container::container_image);
         let pid = found.as_ref().and_then(|found| match found.process {
             ProcessState::Running { pid } => Some(pid),
@@ -185,7 +185,7 @@ impl ActionExecutor {
         Ok(ActionOutcome::Inspected {
             container,
             container_image: made_from,
-            history: ledger,
+            history: attempts,
             stop_signal,
             pid,
         })
@@ -254,9 +254,10 @@ impl ActionExecutor {
     async fn record_history(
         &self,
         job: &ActionRequest,
-        ledger: &AttemptHistory,
+        history: &AttemptHistory,
     ) -> Result<(), ActionFailure> {
-        let recorded = self.runtime.set_attempt_history(&container::id(&job.task), &ledger.to_string()).await;
+        let recorded =
+            self.runtime.set_attempt_history(&container::id(&job.task), &history.to_string()).await;
         Ok(ignore_not_found(recorded)?)
     }
 

@@ -155,9 +155,9 @@ impl TaskSupervisor {
 
     /// Updates the inputs of the actors from the desired state. Idempotent.
     fn reconcile(self: &Arc<Self>) {
-        let wishes = self.desired_state.borrow().clone();
+        let desired_state = self.desired_state.borrow().clone();
         let mut actors = self.actors();
-        for (id, desired) in &wishes.tasks {
+        for (id, desired) in &desired_state.tasks {
             let handle =
                 actors.entry(*id).or_insert_with(|| self.spawn_actor(*id, Some(Arc::clone(desired))));
             handle.update(|orders| {
@@ -167,8 +167,8 @@ impl TaskSupervisor {
                 !same
             });
         }
-        if wishes.is_confirmed {
-            for (_, handle) in actors.iter().filter(|(id, _)| !wishes.tasks.contains_key(id)) {
+        if desired_state.is_confirmed {
+            for (_, handle) in actors.iter().filter(|(id, _)| !desired_state.tasks.contains_key(id)) {
                 handle.update(dismiss);
             }
         }
@@ -271,10 +271,10 @@ impl TaskSupervisor {
         network: BackgroundTaskHandle,
         relist: BackgroundTaskHandle,
     ) {
-        let (mut wishes, stop) = (self.desired_state.clone(), self.shutdown.token());
+        let (mut desired_state, stop) = (self.desired_state.clone(), self.shutdown.token());
         let mut was_confirmed = false;
         loop {
-            let confirmed = wishes.borrow_and_update().is_confirmed;
+            let confirmed = desired_state.borrow_and_update().is_confirmed;
             self.reconcile();
             trigger_network_on_new_settings(&self, &network);
             if confirmed && !was_confirmed {
@@ -283,7 +283,7 @@ impl TaskSupervisor {
             was_confirmed = confirmed;
             tokio::select! {
                 () = stop.cancelled() => return,
-                changed = wishes.changed() => if changed.is_err() { return },
+                changed = desired_state.changed() => if changed.is_err() { return },
             }
         }
     }

@@ -101,19 +101,19 @@ mod tests {
 
     #[test]
     fn empty_or_invalid_expansion_is_refused_by_path() {
-        let check = |change: &dyn Fn(&mut TaskSpec), wanted: &str| {
+        let check = |change: &dyn Fn(&mut TaskSpec), desired: &str| {
             let (mut task, mut node) = (task(1), settings());
             change(&mut task.spec);
             node.labels.insert("zone".into(), "../etc".into());
             let failure = expand(&task, &node).unwrap_err();
             assert_eq!(failure.severity, Severity::Permanent);
-            assert!(failure.reason.starts_with(wanted), "{}", failure.reason);
+            assert!(failure.reason.starts_with(desired), "{}", failure.reason);
         };
         let rack = vec![var("A", "{{.Node.Labels.rack}}")];
         check(&|spec| spec.env = rack.clone(), "task.env[0].value: the node has no label rack");
         let hostname = |text: &str| Some(text.to_owned());
-        let wanted = "task.hostname: the service has no label x";
-        check(&|spec| spec.hostname = hostname("{{.Service.Labels.x}}"), wanted);
+        let required = "task.hostname: the service has no label x";
+        check(&|spec| spec.hostname = hostname("{{.Service.Labels.x}}"), required);
         let stands = |field| {
             format!("task.{field}: {{{{.Node.Labels.zone}}}} expands to \"../etc\" on this node; expected a")
         };

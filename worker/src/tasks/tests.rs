@@ -73,16 +73,16 @@ impl Machine {
         let runtime = FakeRuntime::new();
         runtime.add_image(&image());
         let network = Arc::new(FakeNetwork::new("/run/none"));
-        let (contents, volumes, exec) =
+        let (objects, volumes, exec) =
             (FakeSecretObjects::default(), Arc::new(FakeVolumes::new()), Arc::default());
         let dir = tempfile::tempdir().unwrap();
-        let courier = FakeSecretFetcher::default();
+        let fetcher = FakeSecretFetcher::default();
         Self {
             runtime,
             images: images(),
-            secret_fetcher: courier,
+            secret_fetcher: fetcher,
             network,
-            secret_objects: contents,
+            secret_objects: objects,
             volumes,
             exec,
             dir,
@@ -92,7 +92,7 @@ impl Machine {
     /// An agent that knows `wishes` and is killed by the plan `crash_plan`.
     fn agent(&self, wishes: DesiredState, crash_plan: Arc<CrashPlan>) -> Agent {
         let shutdown = Shutdown::new();
-        let (wishes, wanted) = watch::channel(wishes);
+        let (wishes, expected) = watch::channel(wishes);
         let (ground, laid) = watch::channel(NodeNetworkState::Pending);
         let standing = watch::Sender::new(NodeConnectivity::Connected);
         let network = Arc::new(CrashingBackend::new(Arc::clone(&self.network), &crash_plan));
@@ -101,7 +101,7 @@ impl Machine {
         let metrics = WorkerMetrics::default();
         let pins = SubpathMounts::new(self.dir.path().join("pins"));
         let volumes =
-            TaskVolumes::new(self.volumes.clone(), pins, Arc::new(self.runtime.clone()), wanted.clone());
+            TaskVolumes::new(self.volumes.clone(), pins, Arc::new(self.runtime.clone()), expected.clone());
         let prober = Prober::new(self.exec.clone(), ProbeLimits::for_cores(1));
         let results = CheckResults::default();
         let checking = Arc::new(CheckContext { prober, results, metrics: metrics.clone() });
@@ -120,7 +120,7 @@ impl Machine {
             secret_objects: Arc::new(CrashingBackend::new(self.secret_objects.clone(), &crash_plan)),
             volumes: Arc::new(volumes),
             check_context: Arc::clone(&checking),
-            desired_state: wanted.clone(),
+            desired_state: expected.clone(),
             cluster: settings().cluster,
             node_network: laid,
             start_permits: Arc::new(Semaphore::new(4)),
@@ -131,15 +131,15 @@ impl Machine {
             executor: driver,
             clock: clock.clone(),
             shutdown: shutdown.clone(),
-            desired_state: wanted,
+            desired_state: expected,
             conditions: Arc::clone(&health),
             metrics,
             node_network: ground,
             connectivity: standing.subscribe(),
         });
         let random: warren_control::RandomSource = Arc::new(|| u64::MAX / 2);
-        let loops = BackgroundTasks::new(shutdown.clone(), clock, Arc::clone(&random));
-        supervisor.start(&loops, &random);
+        let tasks_run = BackgroundTasks::new(shutdown.clone(), clock, Arc::clone(&random));
+        supervisor.start(&tasks_run, &random);
         let reporter = supervisor.reporter();
         Agent {
             crash_plan,
@@ -148,14 +148,14 @@ impl Machine {
             connectivity: standing,
             reporter,
             conditions: health,
-            background_tasks: loops,
+            background_tasks: tasks_run,
             check_context: checking,
         }
     }
 
     /// An agent that runs until it is killed.
-    fn agent_without_crash(&self, wishes: DesiredState) -> Agent {
-        self.agent(wishes, CrashPlan::never())
+    fn agent_without_crash(&self, desired_state: DesiredState) -> Agent {
+        self.agent(desired_state, CrashPlan::never())
     }
 
     /// The pid of a task's running process.
@@ -199,16 +199,16 @@ impl Agent {
 
     /// Sends the agent a new desired state.
     fn assign(&self, tasks: Vec<TaskAssignment>) {
-        self.desired_state.send_modify(|wishes| *wishes = assigned(tasks));
+        self.desired_state.send_modify(|desired_state| *desired_state = assigned(tasks));
     }
 
     /// The first report of a task that matches.
-    async fn wait_for_report(&self, number: u64, wanted: impl Fn(&TaskReport) -> bool) -> TaskReport {
+    async fn wait_for_report(&self, number: u64, expected: impl Fn(&TaskReport) -> bool) -> TaskReport {
         let mut last = None;
         let found = timeout(TIMEOUT * 10, async {
             loop {
                 last = self.reporter.latest(&task_id(number));
-                if let Some(report) = last.as_ref().filter(|report| wanted(report)) {
+                if let Some(report) = last.as_ref().filter(|report| expected(report)) {
                     return report.clone();
                 }
                 // Between two checks; the loop has a deadline.

@@ -60,8 +60,8 @@ impl Worker {
         let mut rejection = self.rejection.clone();
         async move {
             // A stopping agent gets no rejection any more.
-            let said = rejection.wait_for(|said| said.is_some() && *said != known).await;
-            match said.ok().and_then(|said| said.clone()) {
+            let output = rejection.wait_for(|text| text.is_some() && *text != known).await;
+            match output.ok().and_then(|printed| printed.clone()) {
                 Some(said) => said,
                 None => std::future::pending().await,
             }
@@ -124,11 +124,11 @@ impl Worker {
     /// Updates the removal record; returns whether it was written.
     fn update_removal_record(&self, change: impl FnOnce(&mut Removal)) -> bool {
         let Some(note) = &self.removal_record else { return false };
-        let said = match &*self.rejection.borrow() {
+        let output = match &*self.rejection.borrow() {
             Some(SessionRejection::Removed { reason, .. }) => reason.clone(),
             _ => return false,
         };
-        let fresh = || Removal { reason: said, containers: 0, cleared: false };
+        let fresh = || Removal { reason: output, containers: 0, cleared: false };
         let mut removal = note.load().unwrap_or_else(fresh);
         change(&mut removal);
         let stored = note.store(&removal);

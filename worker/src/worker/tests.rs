@@ -105,7 +105,7 @@ fn publishing() -> TaskAssignment {
 /// Acknowledges reports until one matches.
 pub(super) async fn store_reports_until(
     session: &mut FakeSession,
-    wanted: impl Fn(&v1::TaskReport) -> bool,
+    expected: impl Fn(&v1::TaskReport) -> bool,
 ) -> v1::TaskReport {
     let reports = |frame: &FromWorker| match frame {
         FromWorker::Reports(reports) => Some(reports.clone()),
@@ -114,7 +114,7 @@ pub(super) async fn store_reports_until(
     loop {
         let batch = session.next_matching(reports).await;
         session.send(Frame::Stored(v1::ReportBatchAck { number: batch.number })).await;
-        if let Some(found) = batch.reports.into_iter().find(&wanted) {
+        if let Some(found) = batch.reports.into_iter().find(&expected) {
             return found;
         }
     }
@@ -315,14 +315,14 @@ async fn non_node_certificate_is_refused() {
 }
 
 /// Waits until exactly this makes the worker unready.
-async fn wait_for_unready(node: &Telemetry, wanted: &[&str]) {
+async fn wait_for_unready(node: &Telemetry, expected: &[&str]) {
     let asked = async {
-        while node.unready().await != wanted {
+        while node.unready().await != expected {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
     let found = tokio::time::timeout(TIMEOUT, asked).await;
-    assert!(found.is_ok(), "wanted {wanted:?}, found {:?}", node.unready().await);
+    assert!(found.is_ok(), "wanted {expected:?}, found {:?}", node.unready().await);
 }
 
 #[tokio::test(start_paused = true)]

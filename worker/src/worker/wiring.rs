@@ -61,11 +61,11 @@ impl SharedHandlers {
         let exec = ContainerExec::new(programs.exec.clone(), setups);
         let prober = Prober::new(Arc::new(exec), ProbeLimits::for_cores(cores()));
         let (memory, runtime) = (places.secret_tmpfs.clone(), Arc::clone(&backends.runtime));
-        let contents = TmpfsSecretObjects { tmpfs: memory, fetcher: Arc::clone(&secret_fetcher), runtime };
+        let objects = TmpfsSecretObjects { tmpfs: memory, fetcher: Arc::clone(&secret_fetcher), runtime };
         Self {
             volumes: Arc::new(volumes),
             check_context: Arc::new(CheckContext { prober, results: CheckResults::default(), metrics }),
-            secret_objects: Arc::new(contents),
+            secret_objects: Arc::new(objects),
             secret_fetcher,
         }
     }

@@ -105,8 +105,8 @@ mod tests {
         assert_eq!(bind(r"/a\:b:/c\\d\e"), Ok(bound("/a:b", r"/c\d\e")));
         let source =
             MountSource::Bind { path: "/srv".into(), propagation: Propagation::Slave, recursive: false };
-        let wanted = Mount { target: "/data".into(), source, read_only: false };
-        assert_eq!(bind("/srv:/data:rslave,nonrecursive"), Ok(wanted));
+        let expected = Mount { target: "/data".into(), source, read_only: false };
+        assert_eq!(bind("/srv:/data:rslave,nonrecursive"), Ok(expected));
         for (bad, why) in [
             ("", "give SOURCE:TARGET"),
             ("/srv", "give SOURCE:TARGET"),

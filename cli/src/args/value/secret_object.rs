@@ -92,13 +92,13 @@ mod tests {
 
     #[test]
     fn registry_hosts_parse() {
-        for (text, wanted) in [
+        for (text, expected) in [
             ("ghcr.io", "ghcr.io"),
             ("localhost", "localhost"),
             ("reg:5000", "reg:5000"),
             ("index.docker.io", "docker.io"),
         ] {
-            assert_eq!(registry(text).map(|name| name.to_string()).as_deref(), Ok(wanted));
+            assert_eq!(registry(text).map(|name| name.to_string()).as_deref(), Ok(expected));
         }
         for (bad, why) in [
             ("https://ghcr.io", "give only HOST[:PORT]"),

@@ -123,10 +123,10 @@ mod tests {
         assert_eq!(left.summary("node-1"), "node node-1: 2 tasks remaining");
         let lines: Vec<String> =
             left.lines().into_iter().map(|(name, line)| format!("{name}: {line}")).collect();
-        let wanted = [
+        let expected = [
             "web.1: RUNNING on node-1; replaced by PREPARING on node-2: pulls web:1",
             "web.2: RUNNING on node-1",
         ];
-        assert_eq!(lines, wanted);
+        assert_eq!(lines, expected);
     }
 }

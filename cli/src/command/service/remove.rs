@@ -10,14 +10,14 @@ pub async fn run(global: &GlobalArgs, args: ServiceRemoveArgs) -> Result<(), Com
     let what = "nothing was removed";
     let client = connect(global, what).await?;
     // Every service is fetched before any is removed.
-    let mut wanted: Vec<ServiceGoal> = Vec::new();
+    let mut desired: Vec<ServiceGoal> = Vec::new();
     for service in &args.services {
         let service = super::fetch_service(&client, service, what).await?;
-        if wanted.iter().all(|earlier| earlier.id != service.id) {
-            wanted.push(ServiceGoal::new(&service, WaitGoal::Gone));
+        if desired.iter().all(|earlier| earlier.id != service.id) {
+            desired.push(ServiceGoal::new(&service, WaitGoal::Gone));
         }
     }
-    for ServiceGoal { id, name, .. } in &wanted {
+    for ServiceGoal { id, name, .. } in &desired {
         match client.services().remove(id, None).await {
             // Removed by another client, or by an earlier attempt of this request.
             Err(error) if error.is_not_found() => {}
@@ -28,8 +28,8 @@ pub async fn run(global: &GlobalArgs, args: ServiceRemoveArgs) -> Result<(), Com
         }
     }
     if !args.detach {
-        wait_all(&client, &wanted, global.timeout).await?;
+        wait_all(&client, &desired, global.timeout).await?;
     }
-    let names: String = wanted.iter().map(|one| format!("{}\n", one.name)).collect();
+    let names: String = desired.iter().map(|one| format!("{}\n", one.name)).collect();
     output::print(&names)
 }

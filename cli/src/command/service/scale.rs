@@ -14,9 +14,9 @@ pub async fn run(global: &GlobalArgs, args: ServiceScaleArgs) -> Result<(), Comm
     let what = "nothing was scaled";
     let mut requests = Vec::new();
     for target in &args.targets {
-        let wanted = replicas(target.replicas.0);
+        let desired = replicas(target.replicas.0);
         requests
-            .push((&target.service, wanted.map_err(|fields| CommandError::invalid_fields(what, fields))?));
+            .push((&target.service, desired.map_err(|fields| CommandError::invalid_fields(what, fields))?));
     }
     let client = connect(global, what).await?;
     // Every service is fetched before any is scaled.
@@ -28,25 +28,25 @@ pub async fn run(global: &GlobalArgs, args: ServiceScaleArgs) -> Result<(), Comm
                 format!("service {} is named twice", ServiceGoal::new(&service, WaitGoal::Running).name);
             return Err(CommandError::new(ExitKind::Usage, what, why, "name each service only once"));
         }
-        let wanted = ServiceGoal::of_existing(&client, &service, WaitGoal::Scaled).await;
-        found.push((replicas, wanted.map_err(|error| crate::failure::from_client(what, error))?));
+        let expected = ServiceGoal::of_existing(&client, &service, WaitGoal::Scaled).await;
+        found.push((replicas, expected.map_err(|error| crate::failure::from_client(what, error))?));
     }
-    let mut wanted = Vec::new();
+    let mut required = Vec::new();
     for (replicas, one) in found {
         let (name, scaled) = (&one.name, client.services().scale(&one.id, replicas, None).await);
         let what = || format!("service {name} was not scaled");
         let scaled = scaled.map_err(|error| crate::failure::from_client(what(), error))?;
         eprintln!("service {name} scaled to {replicas}");
-        wanted.push(one.after_write(&scaled));
+        required.push(one.after_write(&scaled));
     }
     if !args.detach {
-        wait_all(&client, &wanted, global.timeout).await?;
+        wait_all(&client, &required, global.timeout).await?;
     }
     if matches!(global.output, OutputFormat::Table | OutputFormat::Wide) {
         return Ok(());
     }
     let mut shown = Vec::new();
-    for one in &wanted {
+    for one in &required {
         let service =
             super::fetch_service(&client, &one.id, "the services are scaled, but cannot be shown").await?;
         shown.push(ServiceView::try_from(service)?);

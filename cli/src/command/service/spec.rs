@@ -151,8 +151,8 @@ impl SpecDraft {
     fn scale(&mut self, args: &ScaleFlags) {
         let ScaleFlags { replicas: wanted, max_per_node } = args;
         self.resets.set_optional("--max-per-node", max_per_node, &mut self.spec.placement.max_per_node);
-        let Some(wanted) = wanted else { return };
-        match (self.spec.mode, replicas(wanted.0)) {
+        let Some(expected) = wanted else { return };
+        match (self.spec.mode, replicas(expected.0)) {
             (ServiceMode::Replicated { .. }, Ok(replicas)) => {
                 self.spec.mode = ServiceMode::Replicated { replicas }
             }

@@ -27,25 +27,25 @@ pub async fn run(global: &GlobalArgs, args: ServiceUpdateArgs) -> Result<(), Com
         eprintln!("service {} is unchanged (--force replaces all tasks)", old.name);
         return print_service(global, &client, &found.id).await;
     }
-    let wanted = apply_change(&client, &found, args.detach, &what).await?;
+    let desired = apply_change(&client, &found, args.detach, &what).await?;
     let updated = client.services().update(&found.id, &new, Some(found.version), args.force).await;
     let updated = updated
         .map_err(|error| with_conflict_hint(crate::failure::from_client(&what, error), &args.service))?;
     eprintln!("service {} updated: revision {}", new.name, updated.revision);
-    wait_and_print(global, &client, &updated, wanted).await
+    wait_and_print(global, &client, &updated, desired).await
 }
 
 pub async fn rollback(global: &GlobalArgs, args: ServiceRollbackArgs) -> Result<(), CommandError> {
     let what = format!("service {} was not rolled back", args.service);
     let client = connect(global, &what).await?;
     let found = super::fetch_service(&client, &args.service, &what).await?;
-    let wanted = apply_change(&client, &found, args.detach, &what).await?;
+    let desired = apply_change(&client, &found, args.detach, &what).await?;
     let back = client.services().rollback(&found.id, args.to, Some(found.version)).await;
     let back =
         back.map_err(|error| with_conflict_hint(crate::failure::from_client(&what, error), &args.service))?;
     let name = back.spec.as_ref().map_or(args.service.as_str(), |spec| &spec.name);
     eprintln!("service {name} rolled back: revision {}", back.revision);
-    wait_and_print(global, &client, &back, wanted).await
+    wait_and_print(global, &client, &back, desired).await
 }
 
 pub async fn history(global: &GlobalArgs, service: &str) -> Result<(), CommandError> {
@@ -75,8 +75,8 @@ async fn apply_change(
     if detach {
         return Ok(None);
     }
-    let wanted = ServiceGoal::of_existing(client, service, WaitGoal::Updated).await;
-    wanted.map(Some).map_err(|error| crate::failure::from_client(what, error))
+    let desired = ServiceGoal::of_existing(client, service, WaitGoal::Updated).await;
+    desired.map(Some).map_err(|error| crate::failure::from_client(what, error))
 }
 
 /// Waits for the goal, then prints the service.
@@ -84,11 +84,11 @@ async fn wait_and_print(
     global: &GlobalArgs,
     client: &Client,
     service: &v1::Service,
-    wanted: Option<ServiceGoal>,
+    desired: Option<ServiceGoal>,
 ) -> Result<(), CommandError> {
-    if let Some(wanted) = wanted {
-        let wanted = wanted.after_write(service);
-        wait_all(client, &[wanted], global.timeout).await?;
+    if let Some(expected) = desired {
+        let required = expected.after_write(service);
+        wait_all(client, &[required], global.timeout).await?;
     }
     print_service(global, client, &service.id).await
 }

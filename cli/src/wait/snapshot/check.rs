@@ -106,9 +106,9 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(retries: u32, start_period_ms: u64, checks: Vec<v1::CheckResult>, wanted: &str) {
+    fn check(retries: u32, start_period_ms: u64, checks: Vec<v1::CheckResult>, expected: &str) {
         let task = task(v1::Health::Starting, retries, start_period_ms, checks);
-        assert_eq!(line(&task).unwrap(), format!("health check: {wanted}, on node-1"));
+        assert_eq!(line(&task).unwrap(), format!("health check: {expected}, on node-1"));
     }
 
     #[test]
@@ -139,12 +139,12 @@ mod tests {
 
     #[test]
     fn worker_reason_is_shown_before_results() {
-        let told = |reason: &str| {
+        let reported = |reason: &str| {
             line(&v1::Task { reason: reason.into(), ..task(v1::Health::Starting, 3, 0, vec![]) }).unwrap()
         };
         let refused = "no health check has succeeded yet: connection refused on port 80";
-        assert_eq!(told(refused), "health check: connection refused on port 80, on node-1");
-        assert_eq!(told("no health check has succeeded yet"), "health check: no result yet, on node-1");
+        assert_eq!(reported(refused), "health check: connection refused on port 80, on node-1");
+        assert_eq!(reported("no health check has succeeded yet"), "health check: no result yet, on node-1");
     }
 
     #[test]

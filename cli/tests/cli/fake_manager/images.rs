@@ -89,8 +89,8 @@ impl v1::images_server::Images for FakeApi {
                     _ => Event::Pulled(image(&reference, digest)),
                 };
                 for event in [Event::Progress("1 of 2 layers, 2 of 4 B".into()), end] {
-                    let told = v1::PullProgress { node: node.clone(), event: Some(event) };
-                    sender.send(Ok(told)).await.unwrap();
+                    let reported = v1::PullProgress { node: node.clone(), event: Some(event) };
+                    sender.send(Ok(reported)).await.unwrap();
                 }
             }
         });

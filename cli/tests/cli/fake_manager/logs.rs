@@ -26,11 +26,11 @@ impl v1::logs_server::Logs for FakeApi {
         let mut state = self.0.lock().unwrap();
         state.logs_asked.push(request.clone());
         let service = state.find(&request.service);
-        let wanted = |task: &&v1::Task| match &service {
+        let expected = |task: &&v1::Task| match &service {
             Ok(service) => task.service_id == service.id,
             Err(_) => request.task == format!("{}.{}", task.service_name, task.slot),
         };
-        let tasks: Vec<v1::Task> = state.tasks.values().filter(wanted).cloned().collect();
+        let tasks: Vec<v1::Task> = state.tasks.values().filter(expected).cloned().collect();
         if tasks.is_empty() && service.is_err() {
             return Err(missing("task", &format!("{}{}", request.service, request.task)));
         }
@@ -38,11 +38,11 @@ impl v1::logs_server::Logs for FakeApi {
         tokio::spawn(async move {
             let mut entries = Vec::new();
             for task in tasks {
-                let told = match task.spec.unwrap().image.as_str() {
+                let reported = match task.spec.unwrap().image.as_str() {
                     "pending" => vec![Entry::GapReason("it has no node yet".to_owned())],
                     _ => vec![line(v1::LogStream::Out, b"hello \xff"), line(v1::LogStream::Err, b"oops")],
                 };
-                entries.extend(told.into_iter().map(|entry| v1::LogEntry {
+                entries.extend(reported.into_iter().map(|entry| v1::LogEntry {
                     task_id: task.id.clone(),
                     service_name: task.service_name.clone(),
                     slot: task.slot,

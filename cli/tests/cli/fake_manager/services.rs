@@ -10,15 +10,15 @@ use super::{FakeApi, FakeState, replicas};
 impl FakeState {
     /// Makes tasks for slots that have none, and lets go of those that are too many.
     fn settle(&mut self, service: &v1::Service) {
-        let (id, wanted) = (&service.id, u32::try_from(replicas(service)).unwrap());
+        let (id, expected) = (&service.id, u32::try_from(replicas(service)).unwrap());
         let spec = service.spec.clone().unwrap();
-        let extra = self.tasks.values().filter(|task| task.service_id == *id && task.slot > wanted);
+        let extra = self.tasks.values().filter(|task| task.service_id == *id && task.slot > expected);
         let extra: Vec<String> = extra.map(|task| task.id.clone()).collect();
         for task in extra {
             self.tasks.remove(&task);
             self.notify(Change::RemovedTask(task));
         }
-        for slot in 1..=wanted {
+        for slot in 1..=expected {
             if self.tasks.values().any(|task| task.service_id == *id && task.slot == slot) {
                 continue;
             }
@@ -190,8 +190,8 @@ impl v1::services_server::Services for FakeApi {
         let request = request.into_inner();
         let mut state = self.0.lock().unwrap();
         let mut service = state.find(&request.reference)?;
-        let wanted = v1::Replicated { replicas: request.replicas };
-        service.spec.as_mut().unwrap().mode = Some(v1::service_spec::Mode::Replicated(wanted));
+        let expected = v1::Replicated { replicas: request.replicas };
+        service.spec.as_mut().unwrap().mode = Some(v1::service_spec::Mode::Replicated(expected));
         state.put_service(&mut service);
         state.settle(&service);
         Ok(Response::new(service))
@@ -229,9 +229,9 @@ impl v1::services_server::Services for FakeApi {
         let mut state = self.0.lock().unwrap();
         let service = state.find(&reference)?;
         FakeState::compare(&service, version)?;
-        let wanted = revision.unwrap_or(service.revision - 1);
-        let found = state.history[&service.id].iter().find(|earlier| earlier.number == wanted).cloned();
-        let earlier = found.ok_or_else(|| missing_revision(wanted))?;
+        let expected = revision.unwrap_or(service.revision - 1);
+        let found = state.history[&service.id].iter().find(|earlier| earlier.number == expected).cloned();
+        let earlier = found.ok_or_else(|| missing_revision(expected))?;
         let v1::Revision { task, ports, placement, .. } = earlier;
         let spec = v1::ServiceSpec { task, ports, placement, ..service.spec.clone().unwrap() };
         Ok(Response::new(state.replace(service, spec)))

@@ -21,10 +21,10 @@ impl v1::tasks_server::Tasks for FakeApi {
     ) -> Result<Response<v1::ListTasksResponse>, Status> {
         let v1::ListTasksRequest { service, node, .. } = request.into_inner();
         let state = self.0.lock().unwrap();
-        let wanted = |task: &&v1::Task| {
+        let expected = |task: &&v1::Task| {
             (service.is_empty() || task.service_id == service) && (node.is_empty() || task.node_id == node)
         };
-        let tasks = state.tasks.values().filter(wanted).cloned().collect();
+        let tasks = state.tasks.values().filter(expected).cloned().collect();
         Ok(Response::new(v1::ListTasksResponse { tasks, next_page_token: String::new() }))
     }
 }

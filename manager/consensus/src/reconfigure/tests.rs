@@ -451,8 +451,8 @@ impl GroupModel {
                 && !desired_member.removing
                 && (voters.contains(&desired_member.id) || learners.contains(&desired_member.id))
         };
-        let wanted = desired.iter().filter(want).count();
-        assert_eq!(voters.len(), wanted - usize::from(wanted % 2 == 0), "{self:?}");
+        let expected = desired.iter().filter(want).count();
+        assert_eq!(voters.len(), expected - usize::from(expected % 2 == 0), "{self:?}");
     }
 }
 

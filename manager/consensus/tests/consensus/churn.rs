@@ -27,7 +27,7 @@ fn any_change(dice: &mut Rng) -> MemberChange {
 
 fn run(voters: u64, seed: u64) -> (RunStats, TestNetwork) {
     let mut dice = Rng(seed);
-    let mut tally = RunStats::default();
+    let mut counters = RunStats::default();
     let mut network = TestNetwork::with_joiners(voters, MACHINES - voters, seed);
     for _ in 0..STEPS {
         let any = 1 + dice.below(MACHINES as usize) as u64;
@@ -42,10 +42,10 @@ fn run(voters: u64, seed: u64) -> (RunStats, TestNetwork) {
                 network.with(id, |member| member.handle(Event::TransferLeadership { to }));
             }
             3 => network.with(any, |member| member.begin_snapshot()),
-            _ => step(&mut network, &mut dice, &mut tally),
+            _ => step(&mut network, &mut dice, &mut counters),
         }
     }
-    recover(&mut network, &mut tally);
+    recover(&mut network, &mut counters);
     let members = network.oracle.members().clone();
     assert!(members.voters_outgoing.is_empty(), "a joint phase that does not end: {members:?}");
     let in_group: Vec<_> = members.voters.iter().chain(&members.learners).collect();
@@ -55,7 +55,7 @@ fn run(voters: u64, seed: u64) -> (RunStats, TestNetwork) {
         let left = network.member(left).state().to_vec();
         assert_eq!(left, network.member(right).state(), "members differ at rest");
     }
-    (tally, network)
+    (counters, network)
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn groups_of_any_members_survive_faults() {
     let seeds = seeds(200);
     for seed in &seeds {
         replayable(*seed, |seed| {
-            let (tally, network) = run(1 + seed % 3, seed);
+            let (counters, network) = run(1 + seed % 3, seed);
             let history = network.oracle.history();
             joint += history.iter().filter(|members| !members.voters_outgoing.is_empty()).count();
             for reason in &network.oracle.reasons {
@@ -76,12 +76,12 @@ fn groups_of_any_members_survive_faults() {
                     _ => {}
                 }
             }
-            sum.crashes += tally.crashes;
-            sum.acknowledged += tally.acknowledged;
-            sum.terms += tally.terms;
-            sum.changes += tally.changes;
-            sum.snapshots_sent += tally.snapshots_sent;
-            tally
+            sum.crashes += counters.crashes;
+            sum.acknowledged += counters.acknowledged;
+            sum.terms += counters.terms;
+            sum.changes += counters.changes;
+            sum.snapshots_sent += counters.snapshots_sent;
+            counters
         });
     }
     println!(

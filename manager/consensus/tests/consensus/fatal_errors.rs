@@ -97,12 +97,12 @@ fn contradictory_message_is_fatal() {
         assert!(!effects.iter().any(|effect| matches!(effect, Effect::Fatal(_))), "of an old term");
         let stopped = Effect::Fatal(fatal);
         let effects = machine.handle_all([Event::MessageReceived(message.clone()), Event::Tick]);
-        let [Effect::Send(said), end] = effects.as_slice() else { panic!("{effects:?}") };
+        let [Effect::Send(output), end] = effects.as_slice() else { panic!("{effects:?}") };
         assert_eq!(*end, stopped);
         // A member with another log may not know what was committed here.
         let committed = AcknowledgedEntry { member: 1, index: 3, term: 1 };
-        assert_eq!((said[0].kind, said[0].to), (MessageKind::LogStatus, 2));
-        assert_eq!(said[0].acknowledged, [committed]);
+        assert_eq!((output[0].kind, output[0].to), (MessageKind::LogStatus, 2));
+        assert_eq!(output[0].acknowledged, [committed]);
         for event in [Event::MessageReceived(message), Event::Tick, Event::Applied { index: 3 }] {
             assert_eq!(machine.handle(event), [], "it takes nothing any more");
         }

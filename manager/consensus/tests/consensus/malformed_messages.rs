@@ -157,7 +157,7 @@ struct Tally {
     applied: usize,
 }
 
-fn run(seed: u64, tally: &mut Tally) {
+fn run(seed: u64, counters: &mut Tally) {
     let mut liar = MessageForger { dice: Rng(seed), terms: vec![1], indexes: vec![0, 1] };
     let founders: &[u64] = [&[1][..], &[1, 2, 3], &[1, 2], &[2, 3], &[]][liar.dice.below(5)];
     let mut member = TestMember::bootstrap(1, founders);
@@ -166,7 +166,7 @@ fn run(seed: u64, tally: &mut Tally) {
         match liar.dice.below(20) {
             0..10 => {
                 let message = liar.message();
-                tally.messages += 1;
+                counters.messages += 1;
                 if let (MessageKind::Snapshot, Some(meta)) = (message.kind, &message.snapshot) {
                     member.store_snapshot(meta.index, vec![(meta.index, meta.term, Bytes::new())]);
                 }
@@ -196,7 +196,7 @@ fn run(seed: u64, tally: &mut Tally) {
         if liar.dice.one_in(2) {
             member.write_one();
         }
-        look(&mut member, &mut liar, tally);
+        look(&mut member, &mut liar, counters);
         if member.run.is_none() {
             // A forged message can have become part of the stored state; then that is rejected.
             member = TestMember::bootstrap(1, founders);
@@ -206,22 +206,22 @@ fn run(seed: u64, tally: &mut Tally) {
 }
 
 /// Records the member's terms and indexes for later messages.
-fn look(member: &mut TestMember, liar: &mut MessageForger, tally: &mut Tally) {
+fn look(member: &mut TestMember, liar: &mut MessageForger, counters: &mut Tally) {
     for outcome in member.take_outcomes() {
         match outcome {
             MemberOutput::Role { term, role, .. } => {
                 liar.terms = vec![term, term.saturating_sub(1).max(1), 1];
-                tally.led += usize::from(role == RaftRole::Leader);
+                counters.led += usize::from(role == RaftRole::Leader);
             }
             MemberOutput::Applied { index, .. } => {
                 liar.indexes = vec![index, index + 1, index.saturating_sub(2)];
-                tally.applied += 1;
+                counters.applied += 1;
             }
-            MemberOutput::Fatal(_) => tally.stopped += 1,
+            MemberOutput::Fatal(_) => counters.stopped += 1,
             MemberOutput::Members { .. } | MemberOutput::Dropped { .. } | MemberOutput::ReadReady { .. } => {}
         }
     }
-    tally.snapshots += member.outbox.iter().filter(|message| message.snapshot.is_some()).count();
+    counters.snapshots += member.outbox.iter().filter(|message| message.snapshot.is_some()).count();
     if member.outbox.len() > 8 {
         member.outbox.drain(..4);
     }
@@ -237,15 +237,15 @@ fn no_message_makes_a_machine_panic() {
             }
         }
     }
-    let mut tally = Tally::default();
+    let mut counters = Tally::default();
     let seeds = seeds(1_000);
     for seed in &seeds {
         let _named = OnPanic(*seed);
-        run(*seed, &mut tally);
+        run(*seed, &mut counters);
     }
-    println!("{tally:?}");
+    println!("{counters:?}");
     if seeds.len() > 10 {
-        let Tally { messages, stopped, led, snapshots, applied } = tally;
+        let Tally { messages, stopped, led, snapshots, applied } = counters;
         assert!(messages > 100_000 && stopped > 1_000 && led > 1_000 && snapshots > 100 && applied > 1_000);
     }
 }

@@ -351,7 +351,7 @@ fn candidate_drops_vote_of_regressed_voter() {
         (MessageKind::Vote, false),
         (MessageKind::PreVote, false),
     ];
-    for told in [None].into_iter().chain(tells.map(Some)) {
+    for reported in [None].into_iter().chain(tells.map(Some)) {
         let mut machine = member_with_one_entry(5, Vec::new());
         tick_until_candidate(&mut machine).expect("it campaigns");
         let mut effects = Vec::new();
@@ -365,7 +365,7 @@ fn candidate_drops_vote_of_regressed_voter() {
         let number = persist(&effects).expect("it votes for itself").number;
         machine.handle(Event::Persisted { number });
         machine.handle(Event::MessageReceived(message(MessageKind::VoteResponse, 2, 2)));
-        if let Some((kind, reject)) = told {
+        if let Some((kind, reject)) = reported {
             let acknowledged = vec![AcknowledgedEntry { member: 2, index: 2, term: 1 }];
             let message = warren_consensus::Message { reject, acknowledged, ..message(kind, 3, 2) };
             let effects = machine.handle(Event::MessageReceived(message));
@@ -384,7 +384,7 @@ fn candidate_drops_vote_of_regressed_voter() {
             ))));
         }
         let leads = !sent(&effects, MessageKind::Append).is_empty();
-        assert_eq!(leads, told.is_none(), "{told:?}");
+        assert_eq!(leads, reported.is_none(), "{reported:?}");
     }
 }
 
@@ -400,16 +400,16 @@ fn regressed_member_does_not_start_election() {
 #[test]
 fn regression_is_persisted_once() {
     let mut machine = member_with_one_entry(3, Vec::new());
-    let told = AcknowledgedEntry { member: 1, index: 2, term: 1 };
+    let reported = AcknowledgedEntry { member: 1, index: 2, term: 1 };
     let mut asks = message(MessageKind::PreVote, 2, 2);
-    (asks.index, asks.log_term, asks.acknowledged) = (1, 1, vec![told]);
+    (asks.index, asks.log_term, asks.acknowledged) = (1, 1, vec![reported]);
     let effects = machine.handle(Event::MessageReceived(asks.clone()));
     let DurableWrite { number, acknowledged, .. } = persist(&effects).expect("it is written").clone();
-    assert_eq!(acknowledged, Some(vec![told]));
+    assert_eq!(acknowledged, Some(vec![reported]));
     machine.handle(Event::Persisted { number });
     assert_eq!(persist(&machine.handle(Event::MessageReceived(asks))), None);
     // After a restart it knows, and has nothing to write.
-    let mut machine = member_with_one_entry(3, vec![told]);
+    let mut machine = member_with_one_entry(3, vec![reported]);
     assert!(tick_until_candidate(&mut machine).is_none());
     assert_eq!(persist(&machine.handle(Event::Tick)), None);
 }

@@ -191,8 +191,8 @@ fn crash_loses_no_acknowledged_entry() {
             member.write_all();
             let present = commands(&member);
             for id in &acknowledged {
-                let wanted = Bytes::from(format!("command {id}"));
-                assert!(present.contains(&wanted), "{id} is lost at write {nth} {point:?}");
+                let expected = Bytes::from(format!("command {id}"));
+                assert!(present.contains(&expected), "{id} is lost at write {nth} {point:?}");
             }
             let order: Vec<_> = (1..).map(|id| format!("command {id}")).take(present.len() - 1).collect();
             assert_eq!(present[..present.len() - 1], order, "once each, in order");

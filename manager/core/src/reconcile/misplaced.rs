@@ -54,7 +54,7 @@ fn excess_tasks(state: &State, service: &Service, node: &Node, most: u32) -> imp
 
 /// It is the task of its slot: of two the second as soon as it runs, or when the first is lost.
 fn is_retained(state: &State, service: &Service, task: &Task) -> bool {
-    let wanted = service.spec.replicas().is_some_and(|replicas| task.slot <= replicas);
+    let desired = service.spec.replicas().is_some_and(|replicas| task.slot <= replicas);
     let lost = |task: &Task| task.lost_since().is_some();
     let runs = |task: &Task| task.desired == DesiredTaskState::Running && task.observed.ready && !lost(task);
     let mut live = state.live_tasks(&service.id, task.slot).map(AsRef::as_ref);
@@ -65,5 +65,5 @@ fn is_retained(state: &State, service: &Service, task: &Task) -> bool {
     };
     let given_up =
         task.desired == DesiredTaskState::Ready && !is_equivalent(&task.revision, &service.revision);
-    wanted && !lost(task) && !given_up && occupant.is_some_and(|occupant| occupant.id == task.id)
+    desired && !lost(task) && !given_up && occupant.is_some_and(|occupant| occupant.id == task.id)
 }

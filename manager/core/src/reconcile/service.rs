@@ -54,7 +54,7 @@ enum SlotSet {
 
 impl DesiredSlots {
     fn of(state: &State, service: &Service) -> Self {
-        let wanted = match service.spec.mode {
+        let expected = match service.spec.mode {
             _ if service.removing => SlotSet::Replicas(0),
             ServiceMode::Replicated { replicas } => SlotSet::Replicas(replicas),
             ServiceMode::Global => {
@@ -62,7 +62,7 @@ impl DesiredSlots {
                 SlotSet::Nodes(state.nodes().filter_map(|node| slot(node)).collect())
             }
         };
-        Self { service: service.id, desired: wanted }
+        Self { service: service.id, desired: expected }
     }
 
     fn eligibility(&self, slot: u32) -> NodeEligibility {
@@ -152,12 +152,12 @@ impl PlanBuilder {
 
     /// Plans the slots in which something happened. Returns their numbers.
     fn reconcile_unsettled(&mut self, planner: &SlotPlanner<'_>, slots: &DesiredSlots) -> BTreeSet<u32> {
-        let wanted: BTreeSet<u32> = planner
+        let desired: BTreeSet<u32> = planner
             .unsettled_slots()
             .into_iter()
             .filter(|slot| slots.eligibility(*slot) != NodeEligibility::Excluded)
             .collect();
-        for slot in wanted.iter().copied() {
+        for slot in desired.iter().copied() {
             let step = planner.plan(slot, slots.eligibility(slot), slots.node(slot), false);
             if !step.is_unchanged {
                 self.occupied_slots.insert(slot);
@@ -166,7 +166,7 @@ impl PlanBuilder {
                 break;
             }
         }
-        wanted
+        desired
     }
 
     /// Creates tasks for vacant slots.

@@ -30,12 +30,12 @@ pub(super) fn volume_slot(task: &Task) -> Option<u32> {
 impl<'a> GroupVolumes<'a> {
     /// Those of the group that begins with this task.
     pub(super) fn of(state: &State, first: &'a Task) -> Self {
-        let wanted = volume_templates(&first.revision).count();
-        if wanted == 0 {
+        let desired = volume_templates(&first.revision).count();
+        if desired == 0 {
             return Self::default();
         }
         let known = state.volumes_of(first);
-        let (only, by_node) = (volume_slot(first).map(|_| first), known.len() < wanted);
+        let (only, by_node) = (volume_slot(first).map(|_| first), known.len() < desired);
         Self {
             single_task: only,
             known_names: known,

@@ -36,13 +36,13 @@ struct SentTasks {
 
 impl SentTasks {
     /// From tasks ordered by id.
-    fn of(wanted: &[(&Task, SentTaskState)]) -> Self {
+    fn of(desired: &[(&Task, SentTaskState)]) -> Self {
         let (mut services, mut end) = (Vec::new(), 0);
-        for part in wanted.chunk_by(|(one, _), (next, _)| one.id.service == next.id.service) {
+        for part in desired.chunk_by(|(one, _), (next, _)| one.id.service == next.id.service) {
             end += part.len();
             services.push((part[0].0.id.service, end));
         }
-        let tasks = wanted.iter().map(|(task, changing)| (task.id.number, *changing)).collect();
+        let tasks = desired.iter().map(|(task, changing)| (task.id.number, *changing)).collect();
         Self { services: services.into(), tasks }
     }
 
@@ -82,9 +82,9 @@ pub struct AssignmentDiff {
 /// The tasks of the node, ordered by id.
 fn desired_tasks<'a>(state: &'a State, node: &NodeId) -> Vec<(&'a Task, SentTaskState)> {
     let changing = |task: &Task| (task.desired, is_pinned(state, task));
-    let mut wanted: Vec<_> = state.tasks_on(node).map(|task| (&**task, changing(task))).collect();
-    wanted.sort_unstable_by_key(|(task, _)| task.id);
-    wanted
+    let mut desired: Vec<_> = state.tasks_on(node).map(|task| (&**task, changing(task))).collect();
+    desired.sort_unstable_by_key(|(task, _)| task.id);
+    desired
 }
 
 impl SentAssignment {
@@ -120,10 +120,10 @@ impl SentAssignment {
         if version <= sent.version {
             return Some(None);
         }
-        let wanted = desired_tasks(state, node);
+        let desired = desired_tasks(state, node);
         let (mut changed, mut removed) = (Vec::new(), Vec::new());
         let mut had = sent.tasks.iter().peekable();
-        for (task, now) in &wanted {
+        for (task, now) in &desired {
             removed.extend(std::iter::from_fn(|| had.next_if(|(id, _)| *id < task.id)).map(|(id, _)| id));
             let before = had.next_if(|(id, _)| *id == task.id).map(|(_, before)| before);
             if before != Some(*now) {
@@ -132,7 +132,7 @@ impl SentAssignment {
         }
         removed.extend(had.map(|(id, _)| id));
         let diff = AssignmentDiff { base: sent.version, version, changed, removed };
-        sent.tasks = SentTasks::of(&wanted);
+        sent.tasks = SentTasks::of(&desired);
         sent.version = version;
         Some(Some(AssignmentUpdate::Diff(diff)))
     }

@@ -65,7 +65,7 @@ mod tests {
         let (state, node) = (state(), NodeId(Id(7)));
         let life = state.cluster().unwrap().incarnation;
         let seen = |incarnation, index| AssignmentVersion { incarnation, index };
-        for (node, has, wanted) in [
+        for (node, has, expected) in [
             (node, seen(life, 2), true),
             (node, seen(life, 3), false),
             (node, seen(life, 4), false),
@@ -74,7 +74,7 @@ mod tests {
             (node, AssignmentVersion::default(), false),
             (NodeId(Id(9)), seen(life, 2), false),
         ] {
-            assert_eq!(was_removed(&state, &node, has), wanted, "{node} {has:?}");
+            assert_eq!(was_removed(&state, &node, has), expected, "{node} {has:?}");
         }
     }
 
@@ -82,10 +82,10 @@ mod tests {
     fn state_contains_versions_up_to_its_index() {
         let state = state();
         let life = state.cluster().unwrap().incarnation;
-        for (incarnation, index, wanted) in
+        for (incarnation, index, expected) in
             [(0, 0, true), (life, 4, true), (life, 5, false), (life - 1, 99, true), (life + 1, 1, false)]
         {
-            assert_eq!(contains_version(&state, AssignmentVersion { incarnation, index }), wanted);
+            assert_eq!(contains_version(&state, AssignmentVersion { incarnation, index }), expected);
         }
         assert!(!contains_version(&State::new(), AssignmentVersion { incarnation: 1, index: 1 }));
     }

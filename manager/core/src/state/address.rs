@@ -43,10 +43,10 @@ mod tests {
 
     /// Allocates addresses of a /29 that holds `held`, starting at `cursor`.
     #[track_caller]
-    fn check(cursor: u32, held: &[u8], wanted: Option<(u8, u32)>) {
+    fn check(cursor: u32, held: &[u8], expected: Option<(u8, u32)>) {
         let subnet: Ipv4Net = "10.0.0.8/29".parse().unwrap();
         let found = next_free(subnet, cursor, |address| held.contains(&address.octets()[3]));
-        assert_eq!(found.map(|(address, next)| (address.octets()[3], next)), wanted);
+        assert_eq!(found.map(|(address, next)| (address.octets()[3], next)), expected);
     }
 
     #[test]

@@ -22,9 +22,9 @@ impl NodeAllocation {
     }
 
     /// Whether `wanted` can be reserved.
-    pub fn fits(&self, node: &Node, wanted: Resources) -> bool {
+    pub fn fits(&self, node: &Node, desired: Resources) -> bool {
         let free = self.free(node);
-        wanted.cpu <= free.cpu && wanted.memory <= free.memory
+        desired.cpu <= free.cpu && desired.memory <= free.memory
     }
 
     /// Allocates `reserved` for a task. Sums of what fits cannot overflow; those of a damaged snapshot can,

@@ -128,8 +128,8 @@ impl State {
             }
             Command::RemoveSecretObject { id, .. } => secret_object::remove(self, entry, *id),
             Command::CreateVolume { id, name, driver, options, labels, node, .. } => {
-                let wanted = volume::DesiredVolume { name, driver: *driver, options, labels, node: *node };
-                volume::create(self, entry, *id, wanted)
+                let expected = volume::DesiredVolume { name, driver: *driver, options, labels, node: *node };
+                volume::create(self, entry, *id, expected)
             }
             Command::RemoveVolume { id, purge, .. } => volume::remove(self, entry, *id, *purge),
             Command::DeleteVolume { id, .. } => volume::delete(self, entry, *id),

@@ -126,8 +126,8 @@ mod tests {
         let ranges = ranges(&["10.0.0.0/23", "172.16.5.0/24"]);
         let cluster = Cluster::new(ClusterId(Id(1)), ranges, Timestamp(0));
         let subnets: Vec<_> = (0..5).map(|n| cluster.subnet(n).map(|net| net.to_string())).collect();
-        let wanted = [Some("10.0.0.0/24"), Some("10.0.1.0/24"), Some("172.16.5.0/24"), None, None];
-        assert_eq!(subnets, wanted.map(|net| net.map(String::from)));
+        let expected = [Some("10.0.0.0/24"), Some("10.0.1.0/24"), Some("172.16.5.0/24"), None, None];
+        assert_eq!(subnets, expected.map(|net| net.map(String::from)));
         assert_eq!(cluster.subnet(u64::MAX), None);
         for number in 0..3 {
             assert_eq!(cluster.subnet_number(&cluster.subnet(number).unwrap()), Some(number));

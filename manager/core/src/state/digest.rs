@@ -171,10 +171,10 @@ fn revision(revision: &Revision) -> u64 {
         secret_objects: contents,
         labels: asked,
     } = revision;
-    let contents = list(contents.iter().flat_map(secret_object_version));
+    let objects = list(contents.iter().flat_map(secret_object_version));
     let runs = spec(HashKind::TaskSpec, &(task, ports, placement));
     let known = hash([HashKind::Revision as u64, *number, created_at.0, runs, *forced]);
-    extension(extension(known, 1, contents), 2, labels(asked))
+    extension(extension(known, 1, objects), 2, labels(asked))
 }
 
 /// A service without its spec and its revisions.
@@ -215,7 +215,7 @@ pub(super) fn task(task: &Task) -> u64 {
         bound_to.is_some(),
         next_attempt.is_some(),
     ];
-    let said = [out_of_memory, *ready, *removed];
+    let output = [out_of_memory, *ready, *removed];
     let [service_high, service_low] = halves(service.0);
     let [node_high, node_low] = halves(node.map_or(Id(0), |node| node.0));
     let [bound_high, bound_low] = halves(bound_to.map_or(Id(0), |node| node.0));
@@ -235,7 +235,7 @@ pub(super) fn task(task: &Task) -> u64 {
         since.0,
         text(reason),
         lost_since.unwrap_or_default().0,
-        pair(flags(given), flags(said)),
+        pair(flags(given), flags(output)),
         bound_high,
         bound_low,
         next_attempt.unwrap_or_default().0,

@@ -100,12 +100,12 @@ impl State {
             _ if service.removing => 0,
             ServiceMode::Replicated { replicas } => replicas,
             ServiceMode::Global => {
-                let wanted = self.nodes().filter(|node| match eligibility(service, node) {
+                let desired = self.nodes().filter(|node| match eligibility(service, node) {
                     NodeEligibility::Eligible => true,
                     NodeEligibility::KeepOnly => self.has_task_for(&service.id, node),
                     NodeEligibility::Excluded => false,
                 });
-                u32::try_from(wanted.count()).unwrap_or(u32::MAX)
+                u32::try_from(desired.count()).unwrap_or(u32::MAX)
             }
         }
     }

@@ -26,8 +26,8 @@ fn check(world: &mut TestCluster, number: u64, health: Health) {
         Healthy | Health::None => String::new(),
     };
     let attempt = world.task(1, number).observed.attempt.max(1);
-    let said = report(task_id(1, number), attempt, TaskState::Running);
-    world.report(TaskReport { health, reason, ready: health == Healthy, ..said });
+    let output = report(task_id(1, number), attempt, TaskState::Running);
+    world.report(TaskReport { health, reason, ready: health == Healthy, ..output });
 }
 
 /// Running tasks without a report are healthy.
@@ -125,10 +125,10 @@ fn stopped_task_stays_unhealthy() {
     };
     // A process that exited by itself before the worker received the stop is about to be started again.
     let again = |state| TaskReport { attempt: 2, ..stopping(state) };
-    let said = [stopping(TaskState::Running), again(TaskState::Starting), again(TaskState::Shutdown)];
-    for said in said {
-        let state = said.state;
-        world.report(said);
+    let output = [stopping(TaskState::Running), again(TaskState::Starting), again(TaskState::Shutdown)];
+    for text in output {
+        let state = text.state;
+        world.report(text);
         let observed = &world.task(1, 1).observed;
         assert_eq!((observed.state, observed.health, observed.reason()), (state, Unhealthy, WHY));
         assert_eq!(
@@ -183,19 +183,19 @@ fn starts_of_a_bad_check(spec: ServiceSpec, seconds: u64) -> Vec<u64> {
 
 #[test]
 fn failing_health_check_backs_off() {
-    let wanted = [0, 6, 17, 38, 79, 160, 321, 622, 923, 1224];
-    assert_eq!(starts_of_a_bad_check(spec("web", 1), 1500), wanted);
-    assert_eq!(starts_of_a_bad_check(constrained("web", 1, &["node.name == node-1"]), 1500), wanted);
+    let expected = [0, 6, 17, 38, 79, 160, 321, 622, 923, 1224];
+    assert_eq!(starts_of_a_bad_check(spec("web", 1), 1500), expected);
+    assert_eq!(starts_of_a_bad_check(constrained("web", 1, &["node.name == node-1"]), 1500), expected);
 }
 
 #[test]
 fn old_unhealthiness_does_not_delay() {
     let mut world = healthy(2, spec("web", 1));
-    for (number, pause, wanted) in [(1, 1, 5), (2, 1, 10), (3, 300, 5), (4, 1, 10), (5, 3600, 5)] {
+    for (number, pause, expected) in [(1, 1, 5), (2, 1, 10), (3, 300, 5), (4, 1, 10), (5, 3600, 5)] {
         world.advance_time(Duration::from_secs(pause));
         check(&mut world, number, Unhealthy);
         world.reconcile(1);
-        assert_eq!(waits(&world, number + 1), wanted, "after {number}");
+        assert_eq!(waits(&world, number + 1), expected, "after {number}");
         bring(&mut world, number + 1, TaskState::Running);
         check(&mut world, number + 1, Healthy);
         world.reconcile(1);
@@ -216,12 +216,12 @@ fn recovery_resets_streak() {
     check(&mut world, 1, Healthy);
     world.reconcile(1);
     world.clean_up();
-    for (pause, wanted) in [(60, 10), (300, 5)] {
+    for (pause, expected) in [(60, 10), (300, 5)] {
         world.advance_time(Duration::from_secs(pause));
         check(&mut world, 1, Unhealthy);
         world.reconcile(1);
         let newest = world.live(1)[1].1;
-        assert_eq!(waits(&world, newest), wanted, "after {pause} s");
+        assert_eq!(waits(&world, newest), expected, "after {pause} s");
         check(&mut world, 1, Healthy);
         world.reconcile(1);
     }
@@ -257,11 +257,11 @@ fn unhealthy_update_stops() {
     let waiting = "web.1 is running but not ready: no health check has succeeded yet";
     assert_eq!(progress(&world).waiting_reason.as_deref(), Some(waiting));
     check(&mut world, 4, Unhealthy);
-    let wanted = format!(
+    let expected = format!(
         "web.1 is {WHY}; the update stopped: fix it with `warren service update web`, or go back with \
          `warren service rollback web`"
     );
-    assert_eq!(progress(&world).stop_reason.as_ref(), Some(&wanted));
+    assert_eq!(progress(&world).stop_reason.as_ref(), Some(&expected));
     for _ in 0..3 {
         world.settle();
         world.clean_up();
@@ -270,7 +270,7 @@ fn unhealthy_update_stops() {
     }
     assert!(world.reconcile(1).is_empty());
     assert_eq!(world.live(1), [(1, 1), (2, 2), (3, 3)]);
-    let stopped = Rollout { updated: 0, total: 3, stop_reason: Some(wanted), waiting_reason: None };
+    let stopped = Rollout { updated: 0, total: 3, stop_reason: Some(expected), waiting_reason: None };
     assert_eq!(progress(&world), stopped);
     // An old task that becomes unhealthy meanwhile is not replaced by the failing revision either.
     check(&mut world, 2, Unhealthy);

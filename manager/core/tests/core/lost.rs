@@ -40,7 +40,7 @@ fn lost_task_is_replaced_at_deadline() {
         spec.task.stop_grace = grace;
         spec
     };
-    for (spec, wanted) in [
+    for (spec, expected) in [
         (web(), 0),
         (patient(web(), 60 * SEC), 60),
         (stopping(web(), 30 * SEC), 40),
@@ -51,9 +51,9 @@ fn lost_task_is_replaced_at_deadline() {
     ] {
         let (mut world, _) = lost(spec.clone());
         let moment = Duration::from_millis(1);
-        if wanted > 0 {
-            assert_eq!(again(&world.reconcile(1)), (0, Some(wanted * SEC)), "{spec:?}");
-            world.advance_time(wanted * SEC - moment);
+        if expected > 0 {
+            assert_eq!(again(&world.reconcile(1)), (0, Some(expected * SEC)), "{spec:?}");
+            world.advance_time(expected * SEC - moment);
             assert_eq!(again(&world.reconcile(1)), (0, Some(moment)), "{spec:?}");
             world.advance_time(moment);
         }
@@ -99,8 +99,8 @@ fn lost_task_shows_reason_and_deadline() {
     ] {
         let (mut world, _) = lost(spec);
         let until = world.task(1, 1).lost_since().unwrap() + 60 * SEC;
-        let said = world.reason(1, 1);
-        assert!(said.ends_with(&format!("; it is replaced at {until}, {why}")), "{said}");
+        let output = world.reason(1, 1);
+        assert!(output.ends_with(&format!("; it is replaced at {until}, {why}")), "{output}");
         world.advance_time(60 * SEC);
         assert_eq!(world.reason(1, 1), down, "it is about to be replaced");
     }

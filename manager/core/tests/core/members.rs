@@ -37,11 +37,11 @@ fn create_token(role: NodeRole, max_uses: Option<u32>) -> Command {
     Command::CreateToken { id, role, hash: secret(), expires_at: None, max_uses, at }
 }
 
-fn want(member: MemberId, wanted: Suffrage) -> Command {
+fn want(member: MemberId, expected: Suffrage) -> Command {
     Command::UpdateMember {
         member,
         version: None,
-        desired_suffrage: Some(wanted),
+        desired_suffrage: Some(expected),
         address: None,
         at: Timestamp(0),
     }
@@ -158,10 +158,10 @@ fn every_command_is_harmless_the_second_time() {
 #[test]
 fn update_member_checks_version_and_last_voter() {
     let mut world = world(2);
-    let update = |version, wanted| Command::UpdateMember {
+    let update = |version, expected| Command::UpdateMember {
         member: 2,
         version: Some(version),
-        desired_suffrage: Some(wanted),
+        desired_suffrage: Some(expected),
         address: None,
         at: Timestamp(0),
     };
@@ -214,16 +214,16 @@ fn delete_member_requires_removing_and_plan() {
 fn node_settings_list_managers() {
     let mut world = world(2);
     world.node(1, resources(1000, 512));
-    let told = |world: &TestCluster| {
+    let reported = |world: &TestCluster| {
         let settings = world.state.node_settings(&node_id(1)).unwrap();
         settings.managers.iter().map(|manager| manager.host().to_owned()).collect::<Vec<_>>()
     };
-    assert_eq!(told(&world), ["h1", "h2"]);
+    assert_eq!(reported(&world), ["h1", "h2"]);
     world.accept(join(&world, 3, "a", "h3"));
     world.accept(join(&world, 4, "m2", "h2"));
-    assert_eq!(told(&world), ["h1", "h2", "h3"], "a manager and its replacement have one address");
+    assert_eq!(reported(&world), ["h1", "h2", "h3"], "a manager and its replacement have one address");
     world.accept(remove(1));
-    assert_eq!(told(&world), ["h2", "h3"]);
+    assert_eq!(reported(&world), ["h2", "h3"]);
 }
 
 #[test]
@@ -273,7 +273,7 @@ fn new_incarnation_has_one_manager_and_new_ids() {
     let at = Timestamp(1);
     world.accept(Command::CreateService { id: service_id(1), spec: spec("web", 1), at });
     let old = world.state.clone();
-    let told = old.assignment_version(&node_id(1)).unwrap();
+    let reported = old.assignment_version(&node_id(1)).unwrap();
     let member = Member {
         member_id: 2,
         desired_suffrage: Suffrage::Learner,
@@ -290,7 +290,7 @@ fn new_incarnation_has_one_manager_and_new_ids() {
     // No id that the lost writes may have allocated is reused: a member with one was removed.
     assert_eq!(world.state.next_member_id(), 2_000);
     let now = world.state.assignment_version(&node_id(1)).unwrap();
-    assert!(now > told && now.incarnation == 2);
+    assert!(now > reported && now.incarnation == 2);
     assert_ne!(world.state.digest(), old.digest());
     // What lost writes may have allocated to tasks is not allocated again.
     let service = (**world.state.service(&service_id(1)).unwrap()).clone();

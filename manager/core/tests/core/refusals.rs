@@ -10,7 +10,7 @@ use crate::test_cluster::*;
 /// The first task of `spec`, and why it is pending, on nodes with this CPU and memory of which the last
 /// `down` are down.
 #[track_caller]
-fn check(nodes: &[(u64, u64)], down: usize, spec: ServiceSpec, wanted: &str) {
+fn check(nodes: &[(u64, u64)], down: usize, spec: ServiceSpec, expected: &str) {
     let mut world = TestCluster::new();
     for (number, (cpu, memory)) in (1..).zip(nodes) {
         world.node(number, resources(*cpu, *memory));
@@ -19,7 +19,7 @@ fn check(nodes: &[(u64, u64)], down: usize, spec: ServiceSpec, wanted: &str) {
     world.service(1, spec);
     world.reconcile(1);
     world.schedule();
-    assert_eq!(world.reason(1, 1), wanted);
+    assert_eq!(world.reason(1, 1), expected);
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn never_connected_nodes_are_listed_separately() {
 
 #[test]
 fn availability_and_constraints_are_reasons() {
-    let check = |constraints: &[&str], most: Option<u32>, wanted: &str| {
+    let check = |constraints: &[&str], most: Option<u32>, expected: &str| {
         let mut world = TestCluster::with_nodes(5);
         world.label(1, "zone", Some("a"));
         world.availability(2, Availability::Drain);
@@ -71,7 +71,7 @@ fn availability_and_constraints_are_reasons() {
         spec.placement.max_per_node = most;
         world.service(1, spec);
         world.settle();
-        assert_eq!(world.reason(1, 3), wanted);
+        assert_eq!(world.reason(1, 3), expected);
     };
     let unmet = "2 do not meet \"node.labels.zone == b\"";
     check(
@@ -92,13 +92,13 @@ fn availability_and_constraints_are_reasons() {
 
 /// Why the first task is pending that has `volumes`, on three nodes after `happened`.
 #[track_caller]
-fn check_volumes(volumes: &[&str], happened: fn(&mut TestCluster), wanted: &str) {
+fn check_volumes(volumes: &[&str], happened: fn(&mut TestCluster), expected: &str) {
     let mut world = TestCluster::with_nodes(3);
     happened(&mut world);
     world.service(1, with_volumes("web", 1, volumes));
     world.reconcile(1);
     world.schedule();
-    assert_eq!(world.reason(1, 1), wanted);
+    assert_eq!(world.reason(1, 1), expected);
 }
 
 #[test]
@@ -182,21 +182,21 @@ fn removing_volume_is_a_reason() {
     world.volume(1, "data-1", Some(1));
     world.accept(Command::RemoveVolume { id: volume_id(1), purge: true, at: world.now });
     world.settle();
-    let wanted = "0 of 1 nodes fit: 1 cannot have the volume data-1, which is being removed";
-    assert_eq!((world.reason(1, 1).as_str(), world.reason(1, 2).as_str()), (wanted, ""));
+    let expected = "0 of 1 nodes fit: 1 cannot have the volume data-1, which is being removed";
+    assert_eq!((world.reason(1, 1).as_str(), world.reason(1, 2).as_str()), (expected, ""));
 }
 
 #[test]
 fn node_condition_is_a_reason() {
     use NodeCondition::{ClockSkew, DiskPressure, MemoryPressure, NetworkUnavailable, RuntimeUnavailable};
-    let check = |conditions: &[&[NodeCondition]], wanted: &str| {
+    let check = |conditions: &[&[NodeCondition]], expected: &str| {
         let mut world = TestCluster::with_nodes(conditions.len() as u128);
         for (number, conditions) in (1..).zip(conditions) {
             world.conditions(number, conditions);
         }
         world.service(1, spec("web", 1));
         world.settle();
-        assert_eq!(world.reason(1, 1), wanted, "{conditions:?}");
+        assert_eq!(world.reason(1, 1), expected, "{conditions:?}");
     };
     check(&[&[RuntimeUnavailable]], "0 of 1 nodes fit: 1 has containerd unavailable");
     check(
@@ -282,8 +282,8 @@ fn failing_slot_shows_backoff_deadline() {
     }
     let placement = schedule(&world.state, world.now);
     assert_eq!((placement.assignments.len(), placement.recheck_after), (0, Some(Duration::from_secs(20))));
-    let wanted = "back-off until 2026-11-20T14:30:35Z: slot web.3 failed 3 times in a row";
-    assert_eq!(world.reason(1, 6), wanted);
+    let expected = "back-off until 2026-11-20T14:30:35Z: slot web.3 failed 3 times in a row";
+    assert_eq!(world.reason(1, 6), expected);
     world.advance_time(Duration::from_secs(20));
     world.settle();
     assert_eq!(world.reason(1, 6), "");
@@ -307,9 +307,9 @@ fn each_state_has_a_reason() {
         (TaskState::Running, ""),
         (TaskState::Complete, "exited with code 0"),
     ];
-    for (state, wanted) in steps {
+    for (state, expected) in steps {
         world.observe(task_id(1, 1), state);
-        assert_eq!(world.reason(1, 1), wanted, "{state:?}");
+        assert_eq!(world.reason(1, 1), expected, "{state:?}");
     }
 }
 

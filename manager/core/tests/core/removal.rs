@@ -21,9 +21,9 @@ fn running() -> TestCluster {
 fn a_node_in_use_is_removed_only_by_force() {
     let mut world = running();
     let refusal = world.refuse(remove(1, false));
-    let wanted =
+    let expected =
         "node node-1 is READY and has 2 tasks; drain it or stop it first, or use force to give up its tasks";
-    assert_eq!(refusal, wanted);
+    assert_eq!(refusal, expected);
     world.accept(remove(1, true));
     assert_eq!(world.apply(&remove(1, true)), ApplyOutcome::Unchanged { answer: CommandResponse::Done });
     let lost = world.task(1, 1);

@@ -44,17 +44,17 @@ fn known(world: &TestCluster) -> (Vec<u64>, u64) {
 fn only_task_changes_make_revision() {
     let mut world = TestCluster::new();
     world.service(1, spec("web", 1));
-    let mut wanted = spec("web", 3);
-    wanted.labels = [("tier".to_string(), "front".to_string())].into();
-    let answer = world.accept(update(Some(2), wanted.clone()));
+    let mut expected = spec("web", 3);
+    expected.labels = [("tier".to_string(), "front".to_string())].into();
+    let answer = world.accept(update(Some(2), expected.clone()));
     assert_eq!((&answer, known(&world)), (&world.service_answer(1, 3), (vec![], 1)));
-    assert_eq!(world.apply(&update(Some(2), wanted.clone())), ApplyOutcome::Unchanged { answer });
-    wanted.task.tty = true;
-    assert!(world.refuse(update(Some(2), wanted.clone())).contains("is at version 3, not 2"));
-    world.accept(update(Some(3), wanted.clone()));
+    assert_eq!(world.apply(&update(Some(2), expected.clone())), ApplyOutcome::Unchanged { answer });
+    expected.task.tty = true;
+    assert!(world.refuse(update(Some(2), expected.clone())).contains("is at version 3, not 2"));
+    world.accept(update(Some(3), expected.clone()));
     assert_eq!(known(&world), (vec![1], 2));
-    wanted.placement.max_per_node = Some(2);
-    world.accept(update(None, wanted));
+    expected.placement.max_per_node = Some(2);
+    world.accept(update(None, expected));
     assert_eq!(known(&world), (vec![1, 2], 3));
 }
 
@@ -65,9 +65,9 @@ fn immutable_field_change_is_refused() {
     let refusal = world.refuse(update(None, spec("api", 1)));
     assert_eq!(refusal, "spec.name: the service is called web; a name cannot be changed");
     let refusal = world.refuse(update(None, global("web")));
-    let wanted =
+    let expected =
         "spec.mode: a replicated service stays replicated and a global one global; create a new service";
-    assert_eq!(refusal, wanted);
+    assert_eq!(refusal, expected);
     let mut wrong = spec("web", 1);
     wrong.task.limits.memory = Some(Bytes(1));
     assert!(world.refuse(update(None, wrong)).starts_with("spec.task.limits.memory"));

@@ -143,14 +143,14 @@ fn volumes_of_a_slot_and_of_a_node_spread() {
 #[test]
 fn global_service_with_volume_runs_on_its_node() {
     let mut cluster = TestCluster::with_nodes(2);
-    let wanted =
+    let expected =
         |volume: &str| ServiceSpec { mode: ServiceMode::Global, ..with_volumes("agent", 0, &[volume]) };
-    cluster.service(1, wanted("data"));
+    cluster.service(1, expected("data"));
     cluster.settle();
     assert_eq!(spread(&cluster, 1), BTreeMap::from([(0, 1), (1, 1)]));
     let why = "0 of 1 nodes fit: 1 does not have the volume data, which is on node-1";
     assert_eq!(cluster.reason(1, 2), why);
-    cluster.update(1, wanted("data-{{.Node.ID}}"));
+    cluster.update(1, expected("data-{{.Node.ID}}"));
     (0..6).for_each(|_| {
         cluster.settle();
         cluster.clean_up();
@@ -246,8 +246,8 @@ proptest! {
                 cluster.set_down(number);
             }
         }
-        for (number, wanted) in (1u8..).zip(services) {
-            let ServiceRequest { replicas, reservations, port, volume } = wanted;
+        for (number, expected) in (1u8..).zip(services) {
+            let ServiceRequest { replicas, reservations, port, volume } = expected;
             let name = format!("s{number}");
             let mut spec = if port {
                 publishing(&name, replicas, 8000 + u16::from(number))

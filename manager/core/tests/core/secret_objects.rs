@@ -86,7 +86,7 @@ fn names_are_unique_in_their_kind() {
     world.accept(secret(1, "key", 1));
     world.accept(create(2, SecretObjectKind::Config, "key", sealed(1)));
     world.accept(create(3, SecretObjectKind::Credential, "ghcr.io:443", sealed(1)));
-    for (command, wanted) in [
+    for (command, expected) in [
         (secret(4, "key", 1), "secret key already exists"),
         (create(4, SecretObjectKind::Config, "key", sealed(2)), "config key already exists"),
         (secret(2, "other", 1), "secret other already exists"),
@@ -98,7 +98,7 @@ fn names_are_unique_in_their_kind() {
         ),
     ] {
         let refusal = world.refuse(command);
-        assert!(refusal.starts_with(wanted), "{refusal}");
+        assert!(refusal.starts_with(expected), "{refusal}");
     }
     let find = |kind, reference: &str| world.state.find_secret_object(kind, reference).map(|found| found.id);
     assert_eq!(find(SecretObjectKind::Secret, "key"), Ok(secret_object_id(1)));
@@ -196,8 +196,8 @@ fn total_size_is_bounded() {
             apply(&create(number.into(), SecretObjectKind::Config, &format!("c{number}"), whole(1)));
         assert!(matches!(outcome, ApplyOutcome::Applied { .. }));
     }
-    let wanted = MAX_SECRET_OBJECTS_SIZE + 29;
-    let full = ApplyOutcome::Rejected(Refusal::SecretObjectsTooLarge { wanted });
+    let expected = MAX_SECRET_OBJECTS_SIZE + 29;
+    let full = ApplyOutcome::Rejected(Refusal::SecretObjectsTooLarge { wanted: expected });
     assert_eq!(apply(&secret(9999, "key", 1)), full);
     let larger = Command::UpdateSecretObject {
         id: secret_object_id(1),
@@ -230,25 +230,26 @@ fn spec_with_unknown_secret_is_refused() {
             "spec.task.{path}.source: there is no {kind} {name}; create it with `warren {kind} create {name} FILE`"
         )
     };
-    let wanted = [
+    let expected = [
         missing("secrets[0]", "secret", "key"),
         missing("secrets[1]", "secret", "cert"),
         missing("configs[0]", "config", "key"),
     ];
-    assert_eq!(refusal, wanted.join("; "));
+    assert_eq!(refusal, expected.join("; "));
     world.secret(1, "key", 1);
     world.secret(2, "cert", 1);
     world.accept(self::create(3, SecretObjectKind::Config, "key", sealed(1)));
     world.accept(create);
-    let contents = &world.state.service(&service_id(1)).unwrap().revision.secret_objects;
-    let found: Vec<_> = contents.iter().map(|it| (it.kind, it.name.as_str(), it.id, it.number)).collect();
+    let secret_objects = &world.state.service(&service_id(1)).unwrap().revision.secret_objects;
+    let found: Vec<_> =
+        secret_objects.iter().map(|it| (it.kind, it.name.as_str(), it.id, it.number)).collect();
     let (secret, config) = (SecretObjectKind::Secret, SecretObjectKind::Config);
-    let wanted = [
+    let desired = [
         (secret, "cert", secret_object_id(2), 1),
         (secret, "key", secret_object_id(1), 1),
         (config, "key", secret_object_id(3), 1),
     ];
-    assert_eq!(found, wanted);
+    assert_eq!(found, desired);
     spec.task.secrets.push(SecretObjectMount::new("none".parse().unwrap()));
     let update =
         Command::UpdateService { id: service_id(1), version: None, spec, force: false, at: Timestamp(0) };
@@ -319,11 +320,11 @@ fn rollback_to_deleted_version_is_refused() {
     };
     for (revision, number, name) in [(1, 1, "old"), (2, 1, "key")] {
         let refusal = world.refuse(rollback(&world, revision));
-        let wanted = format!(
+        let expected = format!(
             "revision {revision} of service web uses version {number} of secret {name}, which has been deleted; \
              update the service instead"
         );
-        assert_eq!(refusal, wanted);
+        assert_eq!(refusal, expected);
     }
     world.accept(rollback(&world, 3));
     assert_eq!(uses(&world, 1), [("key".into(), 2)]);
@@ -361,8 +362,10 @@ fn task_lists_its_secret_objects() {
     world.service(1, with_secrets("web", 1, &["key"]));
     world.settle();
     let known = |world: &TestCluster| {
-        let contents = world.state.task_secret_objects(world.task(1, 1));
-        contents.map(|(used, sealed)| (used.number, sealed.map(|it| it.fingerprint[0]))).collect::<Vec<_>>()
+        let secret_objects = world.state.task_secret_objects(world.task(1, 1));
+        secret_objects
+            .map(|(used, sealed)| (used.number, sealed.map(|it| it.fingerprint[0])))
+            .collect::<Vec<_>>()
     };
     assert_eq!(known(&world), [(1, Some(1))]);
     for byte in 2..=5 {

@@ -72,11 +72,11 @@ fn restored_tasks_share_revision() {
 
 /// A damaged snapshot is rejected.
 #[track_caller]
-fn check(damage: impl FnOnce(&mut StateParts), wanted: &str) {
+fn check(damage: impl FnOnce(&mut StateParts), expected: &str) {
     let mut parts = parts();
     damage(&mut parts);
     let broken = State::restore(parts).unwrap_err().to_string();
-    assert!(broken.contains(wanted), "{broken}");
+    assert!(broken.contains(expected), "{broken}");
 }
 
 #[test]

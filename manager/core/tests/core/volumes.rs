@@ -58,7 +58,7 @@ fn a_repeated_request_is_recognised() {
     world.settle();
     assert_eq!(volume(&world, "data").node, Some(node_id(1)));
     assert!(matches!(world.apply(&command), ApplyOutcome::Unchanged { .. }), "it has found its place since");
-    for (other, wanted) in [
+    for (other, expected) in [
         (create(1, "data", &[], None), "volume data already exists"),
         (create(2, "data", &[("uid", "1000")], None), "volume data already exists"),
         (create(1, "data", &[("uid", "1000")], Some(2)), "volume data already exists"),
@@ -69,7 +69,7 @@ fn a_repeated_request_is_recognised() {
         ),
     ] {
         let refusal = world.refuse(other);
-        assert!(refusal.starts_with(wanted), "{refusal}");
+        assert!(refusal.starts_with(expected), "{refusal}");
     }
 }
 
@@ -98,8 +98,8 @@ fn options_reach_the_worker() {
     world.service(1, with_volumes("web", 1, &["data"]));
     world.settle();
     let assignment = world.state.task_assignment(world.task(1, 1)).unwrap();
-    let wanted = [("mode".to_string(), "0750".to_string()), ("uid".to_string(), "1000".to_string())].into();
-    assert_eq!(assignment.volumes, [VolumeAssignment { name: "data".parse().unwrap(), options: wanted }]);
+    let expected = [("mode".to_string(), "0750".to_string()), ("uid".to_string(), "1000".to_string())].into();
+    assert_eq!(assignment.volumes, [VolumeAssignment { name: "data".parse().unwrap(), options: expected }]);
 }
 
 #[test]
@@ -235,9 +235,9 @@ fn purge_of_unreachable_volume_is_refused() {
     assert_eq!(names(&world), ["data"], "there was nothing to delete");
     world.set_down(1);
     let refusal = world.refuse(remove(&world, "data", true));
-    let wanted = "the data of volume data is on node node-1, which is DOWN; wait for the node, or forget the volume \
+    let expected = "the data of volume data is on node node-1, which is DOWN; wait for the node, or forget the volume \
                   and leave its data (`warren volume rm data`)";
-    assert_eq!(refusal, wanted);
+    assert_eq!(refusal, expected);
     world.remove_node(1);
     let refusal = world.refuse(remove(&world, "data", true));
     assert_eq!(

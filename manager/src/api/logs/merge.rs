@@ -105,7 +105,7 @@ mod tests {
 
     /// An input with these batches.
     fn input(number: u64, all: Vec<SourceBatch>) -> mpsc::Receiver<(LogSource, SourceBatch)> {
-        let (sink, said) = mpsc::channel(MAX_QUEUED_BATCHES);
+        let (sink, output) = mpsc::channel(MAX_QUEUED_BATCHES);
         tokio::spawn(async move {
             for one in all {
                 if sink.send((source(number), one)).await.is_err() {
@@ -113,7 +113,7 @@ mod tests {
                 }
             }
         });
-        said
+        output
     }
 
     /// `time@task` for each line, the message for failures.

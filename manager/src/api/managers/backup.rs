@@ -99,8 +99,8 @@ mod tests {
             all.extend_from_slice(&data);
         }
         writer.await.unwrap();
-        let wanted: Vec<u8> = (0..100u8).flat_map(|byte| vec![byte; 10_000]).collect();
-        assert_eq!(all, wanted);
+        let expected: Vec<u8> = (0..100u8).flat_map(|byte| vec![byte; 10_000]).collect();
+        assert_eq!(all, expected);
     }
 
     #[tokio::test]

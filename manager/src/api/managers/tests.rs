@@ -38,10 +38,10 @@ fn join_with_invalid_fields_names_each() {
 
 #[test]
 fn empty_update_is_rejected() {
-    let request = |wanted: v1::Suffrage, address: &str| v1::UpdateManagerRequest {
+    let request = |expected: v1::Suffrage, address: &str| v1::UpdateManagerRequest {
         reference: "m1".into(),
         version: None,
-        desired_suffrage: wanted.into(),
+        desired_suffrage: expected.into(),
         address: address.into(),
     };
     let both = ManagerUpdate::parse(&request(v1::Suffrage::Learner, "a:1")).unwrap();

@@ -108,8 +108,8 @@ fn wrong_passphrase_reads_nothing() {
 fn inconsistent_backup_is_refused() {
     let (sample, other) = (BackupFixture::new(), BackupFixture::new());
     let refused = |sample: &BackupFixture| read(&passphrase(), sample.encrypted()).unwrap_err();
-    let stranger = CertificateAuthority::create("c2", SystemTime::now()).unwrap();
-    let of_other = BackupFixture { authority: stranger, ..BackupFixture::new() };
+    let foreign = CertificateAuthority::create("c2", SystemTime::now()).unwrap();
+    let of_other = BackupFixture { authority: foreign, ..BackupFixture::new() };
     assert!(matches!(refused(&of_other), ReadBackupError::Decode(CodecError::InvalidField { .. })));
     let mixed = BackupFixture { secret_object_key: other.secret_object_key, ..sample };
     assert!(matches!(refused(&mixed), ReadBackupError::SecretObjectKeyMismatch { .. }));

@@ -14,28 +14,28 @@ use super::super::member_identity::{
 use super::error::CaError;
 
 /// Checks that the files in `dir` belong to this manager. Changes nothing.
-pub(super) fn verify(dir: &Path, seat: &MemberIdentity) -> Result<(), CaError> {
-    verify_certificates(dir, seat)?;
-    verify_secret_object_key(dir, seat.certificate_identity.secret_object_key)
+pub(super) fn verify(dir: &Path, identity: &MemberIdentity) -> Result<(), CaError> {
+    verify_certificates(dir, identity)?;
+    verify_secret_object_key(dir, identity.certificate_identity.secret_object_key)
 }
 
 /// As [`verify`], for the certificates only. Reissuable ones may be missing.
 ///
 /// # Errors
 /// [`CaError`].
-pub(crate) fn verify_certificates(dir: &Path, seat: &MemberIdentity) -> Result<(), CaError> {
-    let CertificateIdentity { cluster, manager, secret_object_key: _ } = seat.certificate_identity;
-    let wanted = Identity::new(cluster.to_string(), Role::Manager, manager.to_string())?;
+pub(crate) fn verify_certificates(dir: &Path, identity: &MemberIdentity) -> Result<(), CaError> {
+    let CertificateIdentity { cluster, manager, secret_object_key: _ } = identity.certificate_identity;
+    let desired = Identity::new(cluster.to_string(), Role::Manager, manager.to_string())?;
     let other = |path: PathBuf, found: String| {
-        let wanted = format!("{wanted}, as {} says", member_identity::member_file_path(dir).display());
-        Err(CaError::ManagerMismatch { path, found, wanted })
+        let expected = format!("{desired}, as {} says", member_identity::member_file_path(dir).display());
+        Err(CaError::ManagerMismatch { path, found, wanted: expected })
     };
     let path = dir.join(AUTHORITY_FILE);
     if !path.exists() {
         return Err(CaError::AuthorityMissing(path));
     }
     let authority = CertificateAuthority::load(&path)?;
-    if authority.cluster() != wanted.cluster() {
+    if authority.cluster() != desired.cluster() {
         return other(path, format!("cluster {}", authority.cluster()));
     }
     let path = dir.join(MANAGER_FILE);
@@ -43,7 +43,7 @@ pub(crate) fn verify_certificates(dir: &Path, seat: &MemberIdentity) -> Result<(
         return Err(CaError::ManagerMissing(path));
     }
     let shown = Credentials::load(&path)?;
-    if *shown.identity() != wanted {
+    if *shown.identity() != desired {
         return other(path, shown.identity().to_string());
     }
     if let Err(why) = authority.roots().check_issued(&shown) {
@@ -52,8 +52,8 @@ pub(crate) fn verify_certificates(dir: &Path, seat: &MemberIdentity) -> Result<(
             why: format!("{AUTHORITY_FILE} did not issue it: {why}"),
         });
     }
-    check_reissuable(&dir.join(ADMIN_FILE), &wanted, Role::Admin, None)?;
-    check_reissuable(&dir.join(NODE_FILE), &wanted, Role::Worker, seat.node.map(|node| node.to_string()))
+    check_reissuable(&dir.join(ADMIN_FILE), &desired, Role::Admin, None)?;
+    check_reissuable(&dir.join(NODE_FILE), &desired, Role::Worker, identity.node.map(|node| node.to_string()))
 }
 
 /// Checks a certificate that may be missing: it must have the same cluster as `manager`, this role, and this
@@ -82,12 +82,12 @@ fn check_reissuable(path: &Path, manager: &Identity, role: Role, id: Option<Stri
 ///
 /// # Errors
 /// [`CaError::SecretObjectKeyMissing`], [`CaError::SecretObjectKeyReplaced`], [`CaError::SecretObjectKey`].
-pub(crate) fn verify_secret_object_key(dir: &Path, wanted: KeyFingerprint) -> Result<(), CaError> {
+pub(crate) fn verify_secret_object_key(dir: &Path, desired: KeyFingerprint) -> Result<(), CaError> {
     let path = dir.join(SECRET_OBJECT_KEY_FILE);
     match SecretObjectKey::load(&path)?.map(|key| key.key_fingerprint()) {
         None => Err(CaError::SecretObjectKeyMissing(path)),
-        Some(found) if found == wanted => Ok(()),
-        Some(found) => Err(CaError::SecretObjectKeyReplaced { path, found, wanted }),
+        Some(found) if found == desired => Ok(()),
+        Some(found) => Err(CaError::SecretObjectKeyReplaced { path, found, wanted: desired }),
     }
 }
 

@@ -29,9 +29,9 @@ fn stopped_manager(data: &Path, commands: Vec<Command>, committed: u64, voters: 
     let dir = data.join("manager");
     std::fs::create_dir_all(&dir).unwrap();
     let keys = ManagerKeys::open(&dir, true, SystemTime::now()).unwrap();
-    let seat = MemberIdentity::founder(keys.identity());
-    member_identity::save_identity(&dir, &seat).unwrap();
-    let mut log = warren_log::open(&dir, LogEngine::Redb, seat.log_owner()).unwrap();
+    let identity = MemberIdentity::founder(keys.identity());
+    member_identity::save_identity(&dir, &identity).unwrap();
+    let mut log = warren_log::open(&dir, LogEngine::Redb, identity.log_owner()).unwrap();
     let keyring = Keyring::open(&dir, &Default::default()).unwrap();
     let ranges = vec!["10.210.0.0/16".parse().unwrap()];
     let create = Command::CreateCluster { id: keys.cluster, ranges, feature_level: FEATURE_LEVEL, at: AT };
@@ -152,9 +152,9 @@ fn missing_cluster_state_is_reported() {
     let dir = joined.path().join("manager");
     std::fs::create_dir_all(&dir).unwrap();
     let keys = ManagerKeys::open(&dir, true, SystemTime::now()).unwrap();
-    let seat = MemberIdentity { founders: vec![1, 2], ..MemberIdentity::sole_voter(3, keys.identity()) };
-    member_identity::save_identity(&dir, &seat).unwrap();
-    let mut log = warren_log::open(&dir, LogEngine::Redb, seat.log_owner()).unwrap();
+    let identity = MemberIdentity { founders: vec![1, 2], ..MemberIdentity::sole_voter(3, keys.identity()) };
+    member_identity::save_identity(&dir, &identity).unwrap();
+    let mut log = warren_log::open(&dir, LogEngine::Redb, identity.log_owner()).unwrap();
     let conf_state = Some(ConfState::of_voters(vec![1, 2]));
     log.append(&WriteBatch { conf_state, ..WriteBatch::default() }).unwrap();
     drop(log);

@@ -80,13 +80,19 @@ fn interrupted_join_completes_as_same_manager() {
         }
         finish(&dir).unwrap();
         finish(&dir).unwrap();
-        let LocalMemberStatus::Member(seat) = member_identity::read_status(&dir).unwrap() else {
+        let LocalMemberStatus::Member(identity) = member_identity::read_status(&dir).unwrap() else {
             panic!("it joined")
         };
         let managers = vec![bootstrap_peer(1)];
         let manager = key.node_id().unwrap().to_string().parse().unwrap();
-        assert_eq!((seat.member_id, &seat.founders, &seat.bootstrap_peers), (MEMBER, &vec![1], &managers));
-        assert_eq!(seat.log_owner(), warren_log::LogOwner { cluster: cluster.id(), manager, member: MEMBER });
+        assert_eq!(
+            (identity.member_id, &identity.founders, &identity.bootstrap_peers),
+            (MEMBER, &vec![1], &managers)
+        );
+        assert_eq!(
+            identity.log_owner(),
+            warren_log::LogOwner { cluster: cluster.id(), manager, member: MEMBER }
+        );
         let credentials = Credentials::load(&dir.join(MANAGER_FILE)).unwrap();
         assert_eq!(credentials.identity().id(), key.node_id().unwrap().to_string());
         assert!(!dir.join(JOIN_KEY_FILE).exists());
@@ -159,7 +165,10 @@ fn superseded_data_is_kept_until_admission() {
     for _ in 0..2 {
         assert_eq!(begin_join(&dir).unwrap().pem(), key.pem(), "the next try is of the same");
         let standing = member_identity::read_status(&dir).unwrap();
-        assert!(matches!(&standing, LocalMemberStatus::Superseded(seat, 7) if *seat == was), "{standing:?}");
+        assert!(
+            matches!(&standing, LocalMemberStatus::Superseded(identity, 7) if *identity == was),
+            "{standing:?}"
+        );
         assert!(dir.join("log").exists() && dir.join(AUTHORITY_FILE).exists());
     }
     for _ in 0..2 {

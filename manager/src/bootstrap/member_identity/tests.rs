@@ -16,9 +16,9 @@ fn founder(dir: &Path) -> (ManagerKeys, MemberIdentity) {
     let now = std::time::SystemTime::now();
     let keys = ManagerKeys::open(dir, true, now).unwrap();
     keys.ensure_agent(|| Ok(NodeId(warren_types::Id(7))), now).unwrap();
-    let seat = MemberIdentity::founder(keys.identity());
-    save_identity(dir, &seat).unwrap();
-    (keys, seat)
+    let identity = MemberIdentity::founder(keys.identity());
+    save_identity(dir, &identity).unwrap();
+    (keys, identity)
 }
 
 #[test]
@@ -34,20 +34,20 @@ fn directory_status_is_detected() {
     let (_, first) = founder(dir.path());
     std::fs::remove_file(dir.path().join(FILE)).unwrap();
     assert!(matches!(look(), LocalMemberStatus::JoinPending(_)));
-    let seat =
+    let member =
         MemberIdentity { founders: vec![1, 2], ..MemberIdentity::sole_voter(3, first.certificate_identity) };
-    save_identity(dir.path(), &seat).unwrap();
-    assert!(matches!(look(), LocalMemberStatus::Member(found) if found == seat));
+    save_identity(dir.path(), &member).unwrap();
+    assert!(matches!(look(), LocalMemberStatus::Member(found) if found == member));
     for _ in 0..2 {
-        let later = mark_superseded(dir.path(), &seat, 7).unwrap();
+        let later = mark_superseded(dir.path(), &member, 7).unwrap();
         assert_eq!(later, 7);
-        assert!(matches!(look(), LocalMemberStatus::Superseded(found, 7) if found == seat));
+        assert!(matches!(look(), LocalMemberStatus::Superseded(found, 7) if found == member));
     }
-    assert_eq!(mark_superseded(dir.path(), &seat, 5).unwrap(), 7, "the latest that was heard of counts");
-    mark_removed(dir.path(), &seat).unwrap();
-    assert!(matches!(look(), LocalMemberStatus::Removed(found) if found == seat));
-    save_identity(dir.path(), &seat).unwrap();
-    assert!(matches!(look(), LocalMemberStatus::Member(found) if found == seat), "it joined anew");
+    assert_eq!(mark_superseded(dir.path(), &member, 5).unwrap(), 7, "the latest that was heard of counts");
+    mark_removed(dir.path(), &member).unwrap();
+    assert!(matches!(look(), LocalMemberStatus::Removed(found) if found == member));
+    save_identity(dir.path(), &member).unwrap();
+    assert!(matches!(look(), LocalMemberStatus::Member(found) if found == member), "it joined anew");
 }
 
 #[test]
@@ -108,10 +108,10 @@ fn missing_member_file_is_refused() {
 #[test]
 fn member_file_format_is_stable() {
     let dir = tempfile::tempdir().unwrap();
-    let mut seat = MemberIdentity { founders: vec![1], ..MemberIdentity::sole_voter(3, identity()) };
-    let told = || std::fs::read_to_string(dir.path().join(FILE)).unwrap();
-    save_identity(dir.path(), &seat).unwrap();
-    let before = told();
+    let mut member = MemberIdentity { founders: vec![1], ..MemberIdentity::sole_voter(3, identity()) };
+    let reported = || std::fs::read_to_string(dir.path().join(FILE)).unwrap();
+    save_identity(dir.path(), &member).unwrap();
+    let before = reported();
     let (cluster, manager) = (identity().cluster, identity().manager);
     assert_eq!(
         before,
@@ -123,25 +123,25 @@ fn member_file_format_is_stable() {
     let node = NodeId(warren_types::Id(7));
     for _ in 0..2 {
         save_node(dir.path(), node).unwrap();
-        assert_eq!(told(), format!("{before}node = \"{node}\"\n"));
+        assert_eq!(reported(), format!("{before}node = \"{node}\"\n"));
     }
     let address = "10.0.0.7:8080".parse().unwrap();
-    seat.bootstrap_peers.push(BootstrapPeer { member_id: 1, id: ManagerId(warren_types::Id(11)), address });
-    save_identity(dir.path(), &seat).unwrap();
+    member.bootstrap_peers.push(BootstrapPeer { member_id: 1, id: ManagerId(warren_types::Id(11)), address });
+    save_identity(dir.path(), &member).unwrap();
     let id = ManagerId(warren_types::Id(11));
     let managers =
         format!("\n[[bootstrap_peers]]\nmember_id = 1\nid = \"{id}\"\naddress = \"10.0.0.7:8080\"\n");
-    assert_eq!(told(), before + &managers);
-    assert!(matches!(read_status(dir.path()).unwrap(), LocalMemberStatus::Member(found) if found == seat));
+    assert_eq!(reported(), before + &managers);
+    assert!(matches!(read_status(dir.path()).unwrap(), LocalMemberStatus::Member(found) if found == member));
 }
 
 #[test]
 fn removed_manager_keeps_no_cluster_key() {
     let dir = tempfile::tempdir().unwrap();
-    let (keys, seat) = founder(dir.path());
+    let (keys, identity) = founder(dir.path());
     let roots = keys.authority.roots();
     for _ in 0..2 {
-        mark_removed(dir.path(), &seat).unwrap();
+        mark_removed(dir.path(), &identity).unwrap();
         for file in [AUTHORITY_FILE, ADMIN_FILE, SECRET_OBJECT_KEY_FILE] {
             assert!(!dir.path().join(file).exists(), "{file}");
         }
@@ -154,13 +154,13 @@ fn removed_manager_keeps_no_cluster_key() {
 #[test]
 fn concurrent_node_save_keeps_removal() {
     let (keys, tried) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let (_, seat) = founder(keys.path());
+    let (_, identity) = founder(keys.path());
     let certificate = std::fs::read(keys.path().join(MANAGER_FILE)).unwrap();
     for number in 0..32 {
         let dir = tried.path().join(number.to_string());
         files::ensure_private_dir(&dir).unwrap();
         files::write_private(&dir.join(MANAGER_FILE), &certificate).unwrap();
-        save_identity(&dir, &seat).unwrap();
+        save_identity(&dir, &identity).unwrap();
         let begin = std::sync::Barrier::new(2);
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -168,7 +168,7 @@ fn concurrent_node_save_keeps_removal() {
                 save_node(&dir, NodeId(warren_types::Id(8))).unwrap();
             });
             begin.wait();
-            mark_removed(&dir, &seat).unwrap();
+            mark_removed(&dir, &identity).unwrap();
         });
         assert!(matches!(super::read_status(&dir).unwrap(), LocalMemberStatus::Removed(_)), "try {number}");
     }
@@ -177,7 +177,7 @@ fn concurrent_node_save_keeps_removal() {
 #[test]
 fn keys_of_other_manager_are_kept() {
     let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let (_, seat) = founder(dir.path());
+    let (_, identity) = founder(dir.path());
     let (_, removed) = founder(other.path());
     mark_removed(other.path(), &removed).unwrap();
     let kept = || {
@@ -191,23 +191,23 @@ fn keys_of_other_manager_are_kept() {
     for _ in 0..2 {
         let refused = remove_keys(dir.path(), &removed).unwrap_err();
         assert!(matches!(refused, MemberFileError::StillMember { .. }), "{refused}");
-        let refused = mark_removed(dir.path(), &seat).unwrap_err();
+        let refused = mark_removed(dir.path(), &identity).unwrap_err();
         assert!(matches!(refused, MemberFileError::IdentityMismatch { .. }), "{refused}");
         assert!(kept());
     }
-    save_identity(dir.path(), &seat).unwrap();
-    let number_alone = MemberIdentity { member_id: 2, ..seat.clone() };
+    save_identity(dir.path(), &identity).unwrap();
+    let number_alone = MemberIdentity { member_id: 2, ..identity.clone() };
     assert!(matches!(
         mark_removed(dir.path(), &number_alone).unwrap_err(),
         MemberFileError::IdentityMismatch { .. }
     ));
     std::fs::remove_file(dir.path().join(MANAGER_FILE)).unwrap();
-    assert!(matches!(mark_removed(dir.path(), &seat).unwrap_err(), MemberFileError::StillMember { .. }));
+    assert!(matches!(mark_removed(dir.path(), &identity).unwrap_err(), MemberFileError::StillMember { .. }));
     assert!(
         kept()
             && matches!(
                 read_status(dir.path()).unwrap(),
-                LocalMemberStatus::Member(found) if found.log_owner() == seat.log_owner()
+                LocalMemberStatus::Member(found) if found.log_owner() == identity.log_owner()
             )
     );
 }

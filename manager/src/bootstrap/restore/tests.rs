@@ -33,16 +33,16 @@ fn restored_cluster_has_next_incarnation_and_one_manager() {
     let data = tempfile::tempdir().unwrap();
     let dir = data.path().join("manager");
     let sample = BackupFixture::new();
-    let seat = restored(data.path(), &sample).unwrap();
-    let own = seat.member_id;
+    let identity = restored(data.path(), &sample).unwrap();
+    let own = identity.member_id;
     let life = stored(&dir).0.cluster().unwrap().incarnation;
     assert_eq!(
-        (&seat, own),
-        (&MemberIdentity::sole_voter(own, seat.certificate_identity), life * 1_000),
+        (&identity, own),
+        (&MemberIdentity::sole_voter(own, identity.certificate_identity), life * 1_000),
         "an id that no manager had before, in no life"
     );
     assert!(
-        matches!(member_identity::read_status(&dir).unwrap(), LocalMemberStatus::Member(found) if found == seat)
+        matches!(member_identity::read_status(&dir).unwrap(), LocalMemberStatus::Member(found) if found == identity)
     );
     let (state, loaded) = stored(&dir);
     assert!(state.cluster().unwrap().incarnation > sample.state.cluster().unwrap().incarnation);
@@ -62,7 +62,7 @@ fn restored_cluster_has_next_incarnation_and_one_manager() {
     let keys = ManagerKeys::open(&dir, false, SystemTime::now()).unwrap();
     assert_eq!(keys.cluster, sample.state.cluster().unwrap().id);
     assert_eq!(keys.id, member.manager_id);
-    assert_eq!(keys.identity(), seat.certificate_identity);
+    assert_eq!(keys.identity(), identity.certificate_identity);
     assert!(crate::bootstrap::ca::check_secret_object_key(&dir, &keys.secret_object_key, &state).is_ok());
 }
 
@@ -123,8 +123,8 @@ fn restores_of_one_backup_have_distinct_incarnations() {
         let opened = backup::read(&passphrase(), sample.encrypted()).unwrap();
         let now = began + std::time::Duration::from_secs(after);
         let restoring = BackupRestore::begin(data.path()).unwrap();
-        let seat = restoring.finish(opened, LogEngine::Redb, contact(), now).unwrap();
-        (seat.member_id, stored(&data.path().join("manager")).0)
+        let identity = restoring.finish(opened, LogEngine::Redb, contact(), now).unwrap();
+        (identity.member_id, stored(&data.path().join("manager")).0)
     };
     let [(first, one), (second, other)] = [0, 1].map(restored);
     assert!(one.cluster().unwrap().incarnation < other.cluster().unwrap().incarnation);

@@ -82,11 +82,11 @@ fn fields(mut bytes: &[u8]) -> Vec<(usize, Option<&[u8]>)> {
 /// The fields that messages of these kinds can have and none of the samples has, as `Message.field`.
 pub fn unused_fields(samples: &[(&str, Vec<u8>)]) -> Vec<String> {
     let messages = messages();
-    let mut wanted = BTreeSet::new();
+    let mut expected = BTreeSet::new();
     let mut open: Vec<&str> = samples.iter().map(|(kind, _)| *kind).collect();
     while let Some(kind) = open.pop() {
         for (number, field) in messages.get(kind).into_iter().flatten() {
-            if wanted.insert((kind, *number)) {
+            if expected.insert((kind, *number)) {
                 open.push(&field.kind);
             }
         }
@@ -94,14 +94,14 @@ pub fn unused_fields(samples: &[(&str, Vec<u8>)]) -> Vec<String> {
     let mut open: Vec<(&str, &[u8])> = samples.iter().map(|(kind, bytes)| (*kind, &bytes[..])).collect();
     while let Some((kind, bytes)) = open.pop() {
         for (number, content) in fields(bytes) {
-            wanted.remove(&(kind, number));
+            expected.remove(&(kind, number));
             let inner = &messages[kind][&number].kind;
             open.extend(
                 content.filter(|_| messages.contains_key(inner)).map(|content| (&inner[..], content)),
             );
         }
     }
-    wanted.iter().map(|(kind, number)| format!("{kind}.{}", messages[*kind][number].name)).collect()
+    expected.iter().map(|(kind, number)| format!("{kind}.{}", messages[*kind][number].name)).collect()
 }
 
 /// The messages in a row of length-delimited ones.

@@ -101,8 +101,8 @@ impl ScriptedManager {
 }
 
 async fn check(listening: &LivenessMonitor, published: &PublishedState) -> Vec<Command> {
-    let told = listening.fetch(published, 1).await;
-    listening.plan(published, told, AT).commands
+    let reported = listening.fetch(published, 1).await;
+    listening.plan(published, reported, AT).commands
 }
 
 /// Evaluates every second for this time; returns the last plan.

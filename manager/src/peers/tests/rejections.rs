@@ -169,14 +169,14 @@ async fn snapshot_of_non_member_is_rejected() {
         answers.message().await.map(|answer| answer.map(|answer| answer.offset))
     };
     assert_eq!(install(2, 1, snapshot(2, 1, 9), 5).await.unwrap(), Some(0));
-    for (shown, life, message, size, wanted) in [
+    for (shown, life, message, size, expected) in [
         (2, 1, snapshot(3, 1, 9), 5, Code::PermissionDenied),
         (2, 1, snapshot(2, 3, 9), 5, Code::FailedPrecondition),
         (2, 1, message(2, 1, 9, 0), 5, Code::InvalidArgument),
         (2, 1, snapshot(2, 1, 9), u64::MAX, Code::ResourceExhausted),
         (2, 2, snapshot(2, 1, 9), 5, Code::FailedPrecondition),
     ] {
-        assert_eq!(install(shown, life, message, size).await.unwrap_err().code(), wanted);
+        assert_eq!(install(shown, life, message, size).await.unwrap_err().code(), expected);
     }
     // Unassigned ids are only admitted without a leader.
     assert_eq!(install(9, 1, snapshot(9, 1, 9), 5).await.unwrap(), Some(0));
@@ -226,8 +226,8 @@ async fn incarnations_exchange_no_messages() {
         let channel = world.dialer(from).channel(&address, id(own)).await.unwrap();
         let hello = v1::PeerHello { member_id: from, address: "127.0.0.1:1".into(), incarnation: life };
         let frame = v1::RaftFrame { hello: Some(hello), messages: Vec::new() };
-        let said = v1::RaftFrame { hello: None, messages: vec![codec::to_wire(marker.clone())] };
-        let frames = tokio_stream::iter([frame, said]).chain(tokio_stream::pending());
+        let output = v1::RaftFrame { hello: None, messages: vec![codec::to_wire(marker.clone())] };
+        let frames = tokio_stream::iter([frame, output]).chain(tokio_stream::pending());
         let mut client = PeersClient::new(channel);
         let talking = client.stream_raft(frames);
         tokio::select! {
@@ -285,7 +285,7 @@ async fn hello_does_not_authorize_other_calls() {
         status.map(|_| ()).map_err(|status| Problem::from(&status).reason)
     };
     nodes.push(world.start(3, listener, State::new()));
-    for (to, wanted) in [(1, Err("MEMBER_UNKNOWN".to_owned())), (3, Ok(()))] {
+    for (to, expected) in [(1, Err("MEMBER_UNKNOWN".to_owned())), (3, Ok(()))] {
         let node = &nodes[usize::try_from(to).unwrap() - 1];
         let talk = converse(&world, node, 9, 9, Vec::new());
         let asked = async {
@@ -294,7 +294,7 @@ async fn hello_does_not_authorize_other_calls() {
         };
         tokio::select! {
             ended = talk => panic!("{ended}"),
-            answer = asked => assert_eq!(answer, wanted, "asked of {to}"),
+            answer = asked => assert_eq!(answer, expected, "asked of {to}"),
         }
     }
 }
@@ -330,10 +330,10 @@ async fn departed_manager_is_always_rejected() {
     let state = State::restore(without(&world, 2).export()).unwrap();
     let node = world.start(1, listener, state.clone());
     let address = world.addresses[&1].to_string().parse().unwrap();
-    let refused = async |wanted: &str| {
+    let refused = async |expected: &str| {
         for (member, life) in [(2, 1), (4, 1), (9_000, 1), (9_000, 0), (3, 1), (9_000, 7)] {
             let heard = converse_in(&world, &node, (2, member, life), vec![message(member, 1, 1, 0)]).await;
-            assert_eq!(heard.reason, wanted, "{member} in {life}: {heard}");
+            assert_eq!(heard.reason, expected, "{member} in {life}: {heard}");
             assert!(heard.message.contains("manager 2 was removed from the cluster"), "{heard}");
             assert!(heard.message.contains("join again with a token"), "{heard}");
         }
@@ -351,7 +351,7 @@ async fn departed_manager_is_always_rejected() {
         let forward =
             client.forward_proposals(v1::ForwardProposalsRequest::default()).await.map(|_| ()).unwrap_err();
         for status in [install, status, forward] {
-            assert_eq!(Problem::from(&status).reason, wanted, "{status}");
+            assert_eq!(Problem::from(&status).reason, expected, "{status}");
         }
     };
     // A manager without a leader may have been removed itself, and says so.

@@ -87,9 +87,9 @@ fn description() -> NodeDescription {
 
 impl DriverFixture {
     /// Waits until the published state satisfies the condition.
-    async fn until(&self, wanted: impl Fn(&PublishedState) -> bool) {
+    async fn until(&self, expected: impl Fn(&PublishedState) -> bool) {
         let mut watch = self.store.watch(0);
-        while !wanted(&self.store.read()) {
+        while !expected(&self.store.read()) {
             let _ = watch.next().await;
         }
     }

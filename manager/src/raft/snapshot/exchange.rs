@@ -28,10 +28,10 @@ pub enum SnapshotError {
     #[error("a snapshot from another manager: {0}")]
     Decode(#[from] CodecError),
     /// The received snapshot is not the announced one.
-    #[error("received snapshot: expected state at {wanted:?}, found {found:?}")]
+    #[error("received snapshot: expected state at {desired:?}, found {found:?}")]
     Mismatch {
         /// The announced position.
-        wanted: AppliedIndex,
+        desired: AppliedIndex,
         /// The received position.
         found: AppliedIndex,
     },
@@ -79,10 +79,10 @@ impl SnapshotExchange {
         let bytes = plain.len() as u64;
         let kept = tokio::task::spawn_blocking(move || {
             let state = codec::read_snapshot(&plain)?;
-            let wanted = AppliedIndex { term: meta.term, index: meta.index };
+            let expected = AppliedIndex { term: meta.term, index: meta.index };
             let found = state.applied();
-            if found != wanted {
-                return Err(SnapshotError::Mismatch { wanted, found });
+            if found != expected {
+                return Err(SnapshotError::Mismatch { desired: expected, found });
             }
             files.store_received(&meta, &plain, || store.read().index < meta.index)?;
             Ok(state)

@@ -45,7 +45,7 @@ fn threshold_grows_with_state() {
     let due = |mib: u64, entries, last: u64| {
         bounds.are_exceeded(SnapshotThresholds { bytes: (mib * MIB) as usize, entries }, last * MIB)
     };
-    for (mib, entries, last, wanted) in [
+    for (mib, entries, last, expected) in [
         (15, 49_999, 0, false),
         (16, 1, 0, true),
         (1, 50_000, 0, true),
@@ -54,7 +54,7 @@ fn threshold_grows_with_state() {
         (48, 1, 50, true),
         (1, 150_000, 50, true),
     ] {
-        assert_eq!(due(mib, entries, last), wanted, "{mib} MiB, {entries} entries after {last} MiB");
+        assert_eq!(due(mib, entries, last), expected, "{mib} MiB, {entries} entries after {last} MiB");
     }
     let never = SnapshotThresholds { bytes: usize::MAX, entries: usize::MAX };
     assert!(!never.are_exceeded(SnapshotThresholds { bytes: 1 << 40, entries: 1 << 40 }, u64::MAX));

@@ -96,9 +96,9 @@ async fn frames_match_tonic_encoding() {
         assert_eq!(collect(ours, words()).await, collect(tonics, words()).await);
         let (bytes, trailers) = collect(ours, ended()).await;
         assert_eq!((bytes, trailers.clone()), collect(tonics, ended()).await);
-        let told = Status::from_header_map(&trailers).unwrap();
+        let reported = Status::from_header_map(&trailers).unwrap();
         assert_eq!(
-            (told.code(), told.message(), told.details()),
+            (reported.code(), reported.message(), reported.details()),
             (Code::Unavailable, "no leader – yet", &b"details"[..])
         );
     }

@@ -228,11 +228,14 @@ async fn leader_returns_log_position() {
     for (reply, (index, result)) in replies.into_iter().zip((11..).zip(results)) {
         reply.send(Ok(AppliedWrite { position: position(index), result })).unwrap();
     }
-    let said = asked.await.unwrap();
+    let output = asked.await.unwrap();
     assert!(
-        matches!(said[..2], [Ok(one), Ok(two)] if (one, two) == (position(11), position(12))),
-        "{said:?}"
+        matches!(output[..2], [Ok(one), Ok(two)] if (one, two) == (position(11), position(12))),
+        "{output:?}"
     );
-    assert!(matches!(said[2], Err(ProposeError::Indeterminate(IndeterminateReason::Timeout(_)))), "{said:?}");
+    assert!(
+        matches!(output[2], Err(ProposeError::Indeterminate(IndeterminateReason::Timeout(_)))),
+        "{output:?}"
+    );
     assert!(late.unwrap().is_closed(), "the driver sees that nobody waits");
 }

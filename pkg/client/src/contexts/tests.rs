@@ -82,8 +82,9 @@ fn the_current_context_is_used_unless_another_is_asked_for() {
     let empty = Contexts::load(&file).unwrap();
 
     let error = empty.select(TargetSelection::default()).unwrap_err().to_string();
-    let wanted = "no cluster context: run `warren manager init` on this machine or pass --manager/--context";
-    assert!(error.starts_with(wanted), "{error}");
+    let expected =
+        "no cluster context: run `warren manager init` on this machine or pass --manager/--context";
+    assert!(error.starts_with(expected), "{error}");
     let here = empty.select(TargetSelection { socket: socket(), ..TargetSelection::default() }).unwrap();
     assert_eq!(here, ClientTarget::Unix { socket: "/s".into() });
     // An address alone does not say who we are.
@@ -111,10 +112,10 @@ fn the_current_context_is_used_unless_another_is_asked_for() {
 fn invalid_file_is_refused_without_its_content() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("contexts.toml");
-    let check = |text: &str, wanted: &str| {
+    let check = |text: &str, expected: &str| {
         written(&file, text);
         let error = Contexts::load(&file).unwrap_err().to_string();
-        assert!(error.contains(wanted) && !error.contains("SECRET"), "{error}");
+        assert!(error.contains(expected) && !error.contains("SECRET"), "{error}");
         // What cannot be understood is not overwritten either.
         assert!(Contexts::upsert(&file, unix("b")).is_err());
         assert_eq!(fs::read_to_string(&file).unwrap(), text);

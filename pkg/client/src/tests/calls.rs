@@ -56,18 +56,21 @@ async fn oversized_secret_is_not_sent() {
     let client = Client::connect(&target).await.unwrap();
     let data = b"hunter2".to_vec().into();
     let name = "db".parse().unwrap();
-    let wish = NewSecretObject { id: SecretObjectId(Id(7)), name, labels: Default::default(), data };
-    assert!(!format!("{wish:?}").contains("hunter2") && format!("{wish:?}").contains("7 bytes"), "{wish:?}");
+    let request = NewSecretObject { id: SecretObjectId(Id(7)), name, labels: Default::default(), data };
+    assert!(
+        !format!("{request:?}").contains("hunter2") && format!("{request:?}").contains("7 bytes"),
+        "{request:?}"
+    );
     let refusal = |error| match error {
         Error::Refused { problem } => problem,
         other => panic!("{other:?}"),
     };
     let secrets = client.secret_objects(SecretObjectKind::Secret);
-    assert_eq!(refusal(secrets.create(wish.clone()).await.unwrap_err()).code, Code::Unimplemented, "sent");
+    assert_eq!(refusal(secrets.create(request.clone()).await.unwrap_err()).code, Code::Unimplemented, "sent");
     let large = secrets.update("db", vec![0; 5 << 20].into(), None).await.unwrap_err();
     assert_eq!(refusal(large).violations.0[0].path, "data");
     let credentials = client.secret_objects(SecretObjectKind::Credential);
-    let no_login = refusal(credentials.create(wish).await.unwrap_err());
+    let no_login = refusal(credentials.create(request).await.unwrap_err());
     assert_eq!((no_login.code, no_login.violations.0[0].path.as_str()), (Code::InvalidArgument, "data"));
     assert!(!format!("{no_login:?}").contains("hunter2"), "{no_login:?}");
 }
@@ -135,9 +138,9 @@ async fn a_tokens_secret_stays_here() {
     let (target, _serving) = manager.serve_socket();
     let client = Client::connect(&target).await.unwrap();
     let ttl = Some(std::time::Duration::from_micros(1));
-    let wish = TokenOptions { role: NodeRole::Worker, ttl, max_uses: Some(1) };
+    let request = TokenOptions { role: NodeRole::Worker, ttl, max_uses: Some(1) };
     let id = TokenId(Id(9));
-    let made = client.tokens().create(id, &wish).await.unwrap();
+    let made = client.tokens().create(id, &request).await.unwrap();
     assert_eq!((&made.token.id, made.secret.authority()), (&id.to_string(), digest));
     let sent = manager.0.lock().unwrap().tokens.remove(0);
     assert_eq!(sent.hash[..], made.secret.hash().0);
@@ -158,17 +161,17 @@ async fn lines_arrive_until_they_end_or_are_refused() {
     assert_eq!(entries.next().await.unwrap(), Some(entry(1)));
     assert_eq!(entries.next().await.unwrap(), Some(entry(2)));
     assert_eq!(entries.next().await.unwrap(), None);
-    let wish = LogOptions { follow: true, tail: Some(7), since: Some(warren_types::Timestamp(8)) };
-    let mut entries = client.logs().read(LogTarget::Service("web".into()), wish).await.unwrap();
+    let request = LogOptions { follow: true, tail: Some(7), since: Some(warren_types::Timestamp(8)) };
+    let mut entries = client.logs().read(LogTarget::Service("web".into()), request).await.unwrap();
     assert_eq!(entries.next().await.unwrap(), Some(entry(3)));
     let error = entries.next().await.unwrap_err();
     assert!(matches!(&error, Error::Refused { problem } if problem.reason == "GONE"), "{error:?}");
-    let wanted = v1::ReadLogsRequest {
+    let expected = v1::ReadLogsRequest {
         service: "web".into(),
         follow: true,
         tail: Some(7),
         since: Some(8),
         ..Default::default()
     };
-    assert_eq!(manager.requests()[1], format!("{wanted:?}"));
+    assert_eq!(manager.requests()[1], format!("{expected:?}"));
 }

@@ -51,8 +51,8 @@ async fn closed_port_is_unreachable() {
     drop(listener);
     let ours = authority();
     let error = Client::connect(&tcp(&address, admin(&ours, &ours))).await.unwrap_err().to_string();
-    let wanted = format!("cannot reach the manager at {address}: Connection refused");
-    assert!(error.starts_with(&wanted), "{error}");
+    let expected = format!("cannot reach the manager at {address}: Connection refused");
+    assert!(error.starts_with(&expected), "{error}");
 }
 
 #[tokio::test]

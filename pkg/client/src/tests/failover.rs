@@ -123,8 +123,8 @@ async fn when_all_disks_are_full_each_is_asked_once_and_named() {
         let error = client.services().get("web").await.unwrap_err();
         assert!(matches!(&error, Error::Refused { problem } if problem.reason == "DISK_FULL"), "{error:?}");
         let named = |address: &&String| error.to_string().contains(&format!("{address}: the disk of this"));
-        let wanted = if known.len() > 1 { known.len() } else { 0 };
-        assert_eq!(known.iter().filter(named).count(), wanted, "{error}");
+        let expected = if known.len() > 1 { known.len() } else { 0 };
+        assert_eq!(known.iter().filter(named).count(), expected, "{error}");
     }
     assert_eq!(managers.map(|manager| manager.requests().len()), [2, 1, 1]);
 }
@@ -177,12 +177,12 @@ async fn leaderless_error_is_kept() {
 
 /// How often a caller was told that it waits for a leader.
 fn counting(client: Client) -> (Client, Arc<AtomicUsize>) {
-    let told = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&told);
+    let reported = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&reported);
     let tell = move || {
         counted.fetch_add(1, Ordering::Relaxed);
     };
-    (client.on_leaderless(tell), told)
+    (client.on_leaderless(tell), reported)
 }
 
 #[tokio::test]
@@ -191,10 +191,10 @@ async fn leader_wait_over_socket_is_bounded_and_notified() {
         let gets = std::iter::repeat_with(no_leader).take(leaderless).collect();
         let manager = ScriptedApiServer::new(FakeScript { gets, ..FakeScript::default() });
         let (target, _serving) = manager.serve_socket();
-        let (client, told) = counting(Client::connect(&target).await.unwrap());
+        let (client, reported) = counting(Client::connect(&target).await.unwrap());
         let begun = Instant::now();
         let got = client.services().get("web").await;
-        (got, told.load(Ordering::Relaxed), begun.elapsed())
+        (got, reported.load(Ordering::Relaxed), begun.elapsed())
     };
     let (soon, late, never) = tokio::join!(get(3), get(7), get(1000));
     // A busy machine can take longer than that for three answers, and then it has to be told.
@@ -239,8 +239,8 @@ async fn advertised_managers_are_used_and_stale_reads_marked() {
     let client = Client::connect(&target(&ours, &addresses[..1])).await.unwrap().stale(true);
     assert!(client.manager_addresses().is_empty());
     client.services().get("a").await.unwrap();
-    let told: Vec<String> = client.manager_addresses().iter().map(ToString::to_string).collect();
-    assert_eq!(told, addresses);
+    let reported: Vec<String> = client.manager_addresses().iter().map(ToString::to_string).collect();
+    assert_eq!(reported, addresses);
     serving[0].take();
     // The context knew only the first.
     client.services().get("b").await.unwrap();
@@ -323,8 +323,8 @@ async fn logs_go_on_at_another_manager_without_a_line_twice() {
     second.0.lock().unwrap().logs = [vec![line(5 * ms, "2"), line(5 * ms, "3"), line(6 * ms, "4")]].into();
     let (ours, addresses, _serving) = cluster(&[&first, &second]);
     let client = Client::connect(&target(&ours, &addresses)).await.unwrap();
-    let wish = LogOptions { follow: true, tail: Some(9), since: None };
-    let mut entries = client.logs().read(LogTarget::Service("web".into()), wish).await.unwrap();
+    let request = LogOptions { follow: true, tail: Some(9), since: None };
+    let mut entries = client.logs().read(LogTarget::Service("web".into()), request).await.unwrap();
     let mut read = String::new();
     while let Some(entry) = entries.next().await.unwrap() {
         let Some(v1::log_entry::Entry::Line(line)) = entry.entry else { panic!("{entry:?}") };

@@ -123,8 +123,8 @@ async fn an_archive_arrives_whole() {
     let archive: Vec<u8> = (0..3_000_000_u32).map(|i| (i % 251) as u8).collect();
     let sent = io::Cursor::new(archive.clone());
     let mut import = client.images().import(vec!["n1".into()], sent).await.unwrap();
-    let told = import.next().await.unwrap().unwrap();
-    assert_eq!(told.event, Some(v1::import_progress::Event::Done(v1::NodeDone {})));
+    let reported = import.next().await.unwrap().unwrap();
+    assert_eq!(reported.event, Some(v1::import_progress::Event::Done(v1::NodeDone {})));
     assert_eq!(import.next().await.unwrap(), None);
     let script = manager.0.lock().unwrap();
     assert!(script.archive == archive && script.archive_ended);

@@ -77,18 +77,18 @@ async fn refusal_after_unanswered_attempt_is_indeterminate() {
 
 #[tokio::test]
 async fn attempt_that_a_manager_says_did_nothing_leaves_no_doubt() {
-    for (code, said) in [
+    for (code, output) in [
         (Code::Unavailable, "NO_LEADER"),
         (Code::Unavailable, "NOT_LEADER"),
         (Code::Unavailable, "MANAGER_STOPPING"),
         (Code::Unavailable, "DISK_FAILED"),
         (Code::ResourceExhausted, "BUSY"),
     ] {
-        let writes = [Err(problem(code, said)), Err(conflict())].into();
+        let writes = [Err(problem(code, output)), Err(conflict())].into();
         let (client, _, _serving) = asking(FakeScript { writes, ..FakeScript::default() }).await;
         let error = client.services().rollback("web", None, Some(4)).await.unwrap_err();
         assert!(!error.is_unconfirmed());
-        assert_eq!(reason(&error), "VERSION_CONFLICT", "{said}");
+        assert_eq!(reason(&error), "VERSION_CONFLICT", "{output}");
     }
 }
 

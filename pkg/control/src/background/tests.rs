@@ -24,15 +24,15 @@ fn background_tasks() -> (BackgroundTasks, Shutdown, Arc<ManualClock>) {
     )
 }
 
-fn only(loops: &BackgroundTasks) -> BackgroundTaskStatus {
-    let [status] = loops.snapshot().try_into().unwrap();
+fn only(background_tasks: &BackgroundTasks) -> BackgroundTaskStatus {
+    let [status] = background_tasks.snapshot().try_into().unwrap();
     status
 }
 
 /// A loop that reports when each of its runs starts.
-fn reporting(loops: &BackgroundTasks) -> (BackgroundTaskHandle, mpsc::UnboundedReceiver<Instant>) {
+fn reporting(background_tasks: &BackgroundTasks) -> (BackgroundTaskHandle, mpsc::UnboundedReceiver<Instant>) {
     let (started, starts) = mpsc::unbounded_channel();
-    let handle = loops.spawn("sync", EVERY, move || {
+    let handle = background_tasks.spawn("sync", EVERY, move || {
         started.send(Instant::now()).unwrap();
         async { Ok::<_, io::Error>(()) }
     });
@@ -41,9 +41,9 @@ fn reporting(loops: &BackgroundTasks) -> (BackgroundTaskHandle, mpsc::UnboundedR
 
 #[tokio::test(start_paused = true)]
 async fn runs_at_once_then_by_interval_and_earlier_when_woken() {
-    let (loops, shutdown, _) = background_tasks();
+    let (tasks_run, shutdown, _) = background_tasks();
     let begin = Instant::now();
-    let (handle, mut starts) = reporting(&loops);
+    let (handle, mut starts) = reporting(&tasks_run);
     let mut second = async || (next(&mut starts).await.unwrap() - begin).as_secs();
     assert_eq!(second().await, 0);
     assert_eq!(second().await, 10);
@@ -52,18 +52,18 @@ async fn runs_at_once_then_by_interval_and_earlier_when_woken() {
     assert_eq!(second().await, 10);
     assert_eq!(second().await, 20);
     shutdown.stop(LONG).await.unwrap();
-    let status = only(&loops);
+    let status = only(&tasks_run);
     assert_eq!((status.state, status.runs, status.failures), (BackgroundTaskState::Stopped, 4, 0));
     assert_eq!((status.name, status.interval), ("sync", Some(EVERY)));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_wake_during_a_run_is_followed_by_another_run() {
-    let (loops, shutdown, _) = background_tasks();
+    let (tasks_run, shutdown, _) = background_tasks();
     let (started, mut starts) = mpsc::unbounded_channel();
     let gate = Arc::new(Notify::new());
     let opened = Arc::clone(&gate);
-    let handle = loops.spawn("sweep", LONG, move || {
+    let handle = tasks_run.spawn("sweep", LONG, move || {
         started.send(Instant::now()).unwrap();
         let opened = Arc::clone(&opened);
         async move {
@@ -81,10 +81,10 @@ async fn a_wake_during_a_run_is_followed_by_another_run() {
 
 #[tokio::test(start_paused = true)]
 async fn failures_and_panics_do_not_end_the_task() {
-    let (loops, shutdown, clock) = background_tasks();
+    let (tasks_run, shutdown, clock) = background_tasks();
     let turn = Arc::new(AtomicU32::new(0));
     let (ended, mut ends) = mpsc::unbounded_channel();
-    loops.spawn("gc", EVERY, move || {
+    tasks_run.spawn("gc", EVERY, move || {
         let (turn, ended) = (turn.fetch_add(1, Ordering::Relaxed), ended.clone());
         let clock = Arc::clone(&clock);
         async move {
@@ -106,7 +106,7 @@ async fn failures_and_panics_do_not_end_the_task() {
     for (runs, failures, in_a_row, last_run, last_failure) in expected {
         next(&mut ends).await.unwrap();
         tokio::task::yield_now().await;
-        let status = only(&loops);
+        let status = only(&tasks_run);
         assert_eq!((status.runs, status.failures, status.consecutive_failures), (runs, failures, in_a_row));
         assert_eq!((status.last_run_unix_millis, status.last_failure), (Some(last_run), last_failure));
         assert_eq!(status.last_duration, Some(Duration::from_millis(500)));
@@ -117,31 +117,31 @@ async fn failures_and_panics_do_not_end_the_task() {
 
 #[tokio::test(start_paused = true)]
 async fn respawned_task_keeps_its_counters() {
-    let (loops, shutdown, _) = background_tasks();
-    let (handle, mut starts) = reporting(&loops);
+    let (tasks_run, shutdown, _) = background_tasks();
+    let (handle, mut starts) = reporting(&tasks_run);
     next(&mut starts).await.unwrap();
     handle.stop();
     handle.stop();
     assert_eq!(next(&mut starts).await, None);
-    assert_eq!(only(&loops).state, BackgroundTaskState::Stopped);
-    let (_handle, mut starts) = reporting(&loops);
+    assert_eq!(only(&tasks_run).state, BackgroundTaskState::Stopped);
+    let (_handle, mut starts) = reporting(&tasks_run);
     next(&mut starts).await.unwrap();
     shutdown.stop(LONG).await.unwrap();
-    assert_eq!(only(&loops).runs, 2);
+    assert_eq!(only(&tasks_run).runs, 2);
 }
 
 #[tokio::test(start_paused = true)]
 async fn hanging_task_is_named_at_shutdown() {
-    let (loops, shutdown, _) = background_tasks();
+    let (tasks_run, shutdown, _) = background_tasks();
     let (started, mut starts) = mpsc::unbounded_channel();
-    loops.spawn("probe", EVERY, move || {
+    tasks_run.spawn("probe", EVERY, move || {
         started.send(()).unwrap();
         std::future::pending::<Result<(), io::Error>>()
     });
     next(&mut starts).await.unwrap();
-    assert_eq!(only(&loops).state, BackgroundTaskState::Running);
+    assert_eq!(only(&tasks_run).state, BackgroundTaskState::Running);
     let refused = shutdown.stop(Duration::from_secs(1)).await.unwrap_err();
     assert_eq!(refused.names, ["probe"]);
     assert_eq!(next(&mut starts).await, None);
-    assert_eq!((only(&loops).state, only(&loops).runs), (BackgroundTaskState::Stopped, 0));
+    assert_eq!((only(&tasks_run).state, only(&tasks_run).runs), (BackgroundTaskState::Stopped, 0));
 }

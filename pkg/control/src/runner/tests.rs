@@ -27,7 +27,7 @@ fn settings(concurrency: usize) -> RunnerSettings {
 
 /// Starts a runner whose work reports (key, milliseconds since the start) and then does as `outcome` says.
 fn reporting<F>(
-    loops: &BackgroundTasks,
+    background_tasks: &BackgroundTasks,
     outcome: F,
 ) -> (WorkQueueHandle<u32>, mpsc::UnboundedReceiver<(u32, u128)>)
 where
@@ -36,7 +36,7 @@ where
     let (started, starts) = mpsc::unbounded_channel();
     let (queue, begin, turns) = (WorkQueue::new(100), Instant::now(), Mutex::new(BTreeMap::new()));
     let (handle, outcome) = (queue.handle(), Arc::new(outcome));
-    loops.spawn_queue("tests", queue, settings(2), move |key| {
+    background_tasks.spawn_queue("tests", queue, settings(2), move |key| {
         started.send((key, begin.elapsed().as_millis())).unwrap();
         let turn = *turns.lock().unwrap().entry(key).and_modify(|turn| *turn += 1).or_insert(1);
         let outcome = Arc::clone(&outcome);
@@ -47,8 +47,8 @@ where
 
 #[tokio::test(start_paused = true)]
 async fn keys_run_when_due_and_again_when_they_ask() {
-    let (loops, shutdown) = background_tasks();
-    let (handle, mut starts) = reporting(&loops, |_, turn| match turn {
+    let (tasks_run, shutdown) = background_tasks();
+    let (handle, mut starts) = reporting(&tasks_run, |_, turn| match turn {
         1 => RunOutcome::RequeueAfter(Duration::from_secs(5)),
         _ => RunOutcome::Done,
     });
@@ -67,8 +67,8 @@ async fn keys_run_when_due_and_again_when_they_ask() {
 
 #[tokio::test(start_paused = true)]
 async fn failing_key_backs_off_alone() {
-    let (loops, shutdown) = background_tasks();
-    let (handle, mut starts) = reporting(&loops, |key, turn| match (key, turn) {
+    let (tasks_run, shutdown) = background_tasks();
+    let (handle, mut starts) = reporting(&tasks_run, |key, turn| match (key, turn) {
         (1, 1 | 3) => RunOutcome::from(Err(io::Error::other("store is away"))),
         (1, 2) => panic!("on purpose"),
         (1, 4) => RunOutcome::RequeueAfter(Duration::from_secs(1)),
@@ -82,7 +82,7 @@ async fn failing_key_backs_off_alone() {
         assert_eq!(next(&mut starts).await.unwrap(), expected);
     }
     shutdown.stop(LONG).await.unwrap();
-    let [status] = loops.snapshot().try_into().unwrap();
+    let [status] = tasks_run.snapshot().try_into().unwrap();
     assert_eq!((status.runs, status.failures, status.consecutive_failures), (7, 4, 0));
     assert_eq!(status.last_failure.unwrap().error, "again");
     assert_eq!((status.state, status.interval), (BackgroundTaskState::Stopped, None));
@@ -90,8 +90,8 @@ async fn failing_key_backs_off_alone() {
 
 #[tokio::test(start_paused = true)]
 async fn a_wake_cuts_a_back_off_short() {
-    let (loops, shutdown) = background_tasks();
-    let (handle, mut starts) = reporting(&loops, |_, turn| match turn {
+    let (tasks_run, shutdown) = background_tasks();
+    let (handle, mut starts) = reporting(&tasks_run, |_, turn| match turn {
         1 => RunOutcome::Failed("not yet".into()),
         _ => RunOutcome::Done,
     });
@@ -104,29 +104,29 @@ async fn a_wake_cuts_a_back_off_short() {
 
 #[tokio::test(start_paused = true)]
 async fn a_run_past_its_deadline_is_dropped_and_retried() {
-    let (loops, shutdown) = background_tasks();
+    let (tasks_run, shutdown) = background_tasks();
     let (started, mut starts) = mpsc::unbounded_channel();
     let (queue, begin) = (WorkQueue::new(1), Instant::now());
     let handle = queue.handle();
-    loops.spawn_queue("hangs", queue, settings(1), move |()| {
+    tasks_run.spawn_queue("hangs", queue, settings(1), move |()| {
         started.send(begin.elapsed().as_millis()).unwrap();
         std::future::pending()
     });
     handle.wake(()).unwrap();
     assert_eq!(next(&mut starts).await, Some(0));
     assert_eq!(next(&mut starts).await, Some(60_100));
-    let [status] = loops.snapshot().try_into().unwrap();
+    let [status] = tasks_run.snapshot().try_into().unwrap();
     assert!(status.last_failure.unwrap().error.contains("deadline of 60s"));
     shutdown.stop(LONG).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
 async fn stopping_starts_nothing_new_and_lets_a_run_finish() {
-    let (loops, shutdown) = background_tasks();
+    let (tasks_run, shutdown) = background_tasks();
     let (reports, mut reported) = mpsc::unbounded_channel();
     let (queue, gate) = (WorkQueue::new(10), Arc::new(Notify::new()));
     let (handle, opened) = (queue.handle(), Arc::clone(&gate));
-    loops.spawn_queue("slow", queue, settings(1), move |key: u32| {
+    tasks_run.spawn_queue("slow", queue, settings(1), move |key: u32| {
         let (reports, opened) = (reports.clone(), Arc::clone(&opened));
         async move {
             reports.send((key, "started")).unwrap();
@@ -177,11 +177,11 @@ fn wakes() -> impl Strategy<Value = Vec<Wake>> {
 }
 
 async fn churn(wakes: Vec<Wake>, concurrency: usize, failing: u8) -> Arc<Mutex<RunLog>> {
-    let (loops, shutdown) = background_tasks();
+    let (tasks_run, shutdown) = background_tasks();
     let seen = Arc::new(Mutex::new(RunLog::default()));
     let (queue, inside) = (WorkQueue::new(5), Arc::clone(&seen));
     let handle = queue.handle();
-    loops.spawn_queue("churn", queue, settings(concurrency), move |key: u8| {
+    tasks_run.spawn_queue("churn", queue, settings(concurrency), move |key: u8| {
         let inside = Arc::clone(&inside);
         async move {
             let turn = {

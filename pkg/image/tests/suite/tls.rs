@@ -44,11 +44,11 @@ async fn only_trusted_tls_registry_is_used() {
     let sample = SampleImage::new(30, &[100_000]);
     let honest = sample.clone();
     let server = ScriptedServer::start_tls(acceptor(&key), move |request| honest.answer(request)).await;
-    let stranger = ImageFixture::start();
-    let error = tls_error(&stranger, &server).await;
+    let foreign = ImageFixture::start();
+    let error = tls_error(&foreign, &server).await;
     assert!(error.contains("UnknownIssuer") && error.contains("install its CA certificate"), "{error}");
     assert!(server.requests("").is_empty());
-    stranger.assert_nothing().await;
+    foreign.assert_nothing().await;
 
     let mut trusting = registries();
     trusting.trust_authority(key.cert.der().to_vec()).unwrap();

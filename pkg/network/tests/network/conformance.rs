@@ -52,13 +52,13 @@ async fn tasks(network: &dyn NetworkBackend) {
 
 async fn ports(network: &dyn NetworkBackend, occupy: impl Fn() -> Box<dyn Send>) {
     let port = published(None, 8088, &[(2, 80)]);
-    let stranger = occupy();
+    let foreign = occupy();
     for _ in 0..2 {
         let taken = network.ensure_port(&port).await.unwrap_err();
         assert!(matches!(&taken, Error::PortTaken { by: Some(_), .. }), "{taken}");
         assert!(taken.to_string().contains("8088/tcp"), "{taken}");
     }
-    drop(stranger);
+    drop(foreign);
     network.ensure_port(&port).await.unwrap();
     network.ensure_port(&port).await.unwrap();
     network.ensure_port(&published(None, 8088, &[])).await.unwrap();
@@ -112,10 +112,10 @@ async fn fake_driver_passes_conformance() {
             self.0.vacate(self.1);
         }
     }
-    let stranger = std::sync::Arc::clone(&network);
+    let foreign = std::sync::Arc::clone(&network);
     suite(&*network, || {
-        stranger.occupy(at, PortHolder { pid: 1, name: "init".to_owned() });
-        Box::new(Stranger(std::sync::Arc::clone(&stranger), at))
+        foreign.occupy(at, PortHolder { pid: 1, name: "init".to_owned() });
+        Box::new(Stranger(std::sync::Arc::clone(&foreign), at))
     })
     .await;
     assert!(network.tasks().is_empty() && network.ports().is_empty());

@@ -121,7 +121,7 @@ fn publishing_works_on_damaged_chains() {
 #[test]
 fn a_port_that_was_lost_is_reported_and_taken_again() {
     run_on_node(|lab| async move {
-        let stranger = lab.node.serve(NODE, 8080, "stranger");
+        let foreign = lab.node.serve(NODE, 8080, "stranger");
         let desired = all([2], &published(None, 8080, &[(2, 80)]));
         let pass = lab.network.ensure(&desired).await.unwrap();
         let [Error::PortTaken { by: Some(by), .. }] = pass.failed.as_slice() else {
@@ -132,7 +132,7 @@ fn a_port_that_was_lost_is_reported_and_taken_again() {
         assert_eq!(lab.client.fetch(NODE, 8080).unwrap(), format!("stranger {CLIENT}"));
         let _server = serve(&lab);
         assert_eq!(lab.node.fetch(crate::lab::address(2), 80).unwrap(), "two 10.210.1.1");
-        drop(stranger);
+        drop(foreign);
         lab.node.wait_closed(8080);
         let pass = lab.network.repair().await.unwrap();
         assert!(pass.failed.is_empty(), "{:?}", pass.failed);

@@ -30,10 +30,10 @@ impl Inner {
         // A user given by name is resolved after the file system exists, which must come after the record.
         let known = asked.numeric();
         let mut meant = ResolvedSpec { user: known.clone().unwrap_or_default(), devices };
-        let mut wanted = self.record(spec, &image, &meant)?;
-        let existing = self.ensure_record(&wanted).await?;
+        let mut desired = self.record(spec, &image, &meant)?;
+        let existing = self.ensure_record(&desired).await?;
         if let Some(existing) = &existing {
-            if let Some(found) = record::conflict_reason(existing, &wanted) {
+            if let Some(found) = record::conflict_reason(existing, &desired) {
                 return Err(conflict(&spec.id, found));
             }
             match self.process(&spec.id).await? {
@@ -52,7 +52,7 @@ impl Inner {
         let mounts = self.ensure_snapshot(spec, &image).await?;
         if known.is_none() {
             meant.user = resolve_user(asked, mounts.clone()).await?;
-            wanted = self.record(spec, &image, &meant)?;
+            desired = self.record(spec, &image, &meant)?;
         }
         // A new record with the right user is complete; others may need an update.
         if existing.is_some() || known.is_none() {
@@ -60,7 +60,7 @@ impl Inner {
                 Some(existing) => existing,
                 None => self.get_record(&spec.id).await?.ok_or_else(|| missing(&spec.id))?,
             };
-            self.update_record(&existing, &wanted).await?;
+            self.update_record(&existing, &desired).await?;
         }
         self.create_process(spec, &image, mounts).await
     }
@@ -81,15 +81,15 @@ impl Inner {
     }
 
     /// Creates the record unless one has its id, which is then returned.
-    async fn ensure_record(&self, wanted: &Container) -> Result<Option<Container>> {
-        let request = self.connection.request(CreateContainerRequest { container: Some(wanted.clone()) });
+    async fn ensure_record(&self, desired: &Container) -> Result<Option<Container>> {
+        let request = self.connection.request(CreateContainerRequest { container: Some(desired.clone()) });
         match with_deadline(RECORD_TIMEOUT, self.connection.containers().create(request)).await {
             Ok(_) => Ok(None),
             Err(status) if CallError::from_status(&status) == CallError::AlreadyExists => {
-                let id = ContainerId::parse(&wanted.id)?;
+                let id = ContainerId::parse(&desired.id)?;
                 Ok(Some(self.get_record(&id).await?.ok_or_else(|| missing(&id))?))
             }
-            Err(status) => Err(Error::from_status(format!("record container {}", wanted.id), &status)),
+            Err(status) => Err(Error::from_status(format!("record container {}", desired.id), &status)),
         }
     }
 
@@ -102,8 +102,8 @@ impl Inner {
         }
     }
 
-    async fn update_record(&self, existing: &Container, wanted: &Container) -> Result<()> {
-        let Some((container, paths)) = record::record_update(existing, wanted) else { return Ok(()) };
+    async fn update_record(&self, existing: &Container, desired: &Container) -> Result<()> {
+        let Some((container, paths)) = record::record_update(existing, desired) else { return Ok(()) };
         self.send_update(container, paths).await
     }
 
@@ -121,8 +121,8 @@ impl Inner {
         }
     }
 
-    pub(super) async fn set_attempt_history(&self, id: &ContainerId, ledger: &str) -> Result<()> {
-        let labels = [(record::ATTEMPT_HISTORY.to_owned(), ledger.to_owned())].into();
+    pub(super) async fn set_attempt_history(&self, id: &ContainerId, history: &str) -> Result<()> {
+        let labels = [(record::ATTEMPT_HISTORY.to_owned(), history.to_owned())].into();
         let container = Container { id: id.to_string(), labels, ..Default::default() };
         self.send_update(container, vec![format!("labels.{}", record::ATTEMPT_HISTORY)]).await
     }
@@ -251,8 +251,8 @@ impl Inner {
 
 /// Checks the machine, which may have a file system that does not answer.
 async fn check_host(spec: &ContainerSpec) -> Result<Vec<DeviceNode>> {
-    let wanted = spec.clone();
-    let looking = tokio::task::spawn_blocking(move || host_check::check_host(&wanted));
+    let desired = spec.clone();
+    let looking = tokio::task::spawn_blocking(move || host_check::check_host(&desired));
     match tokio::time::timeout(RECORD_TIMEOUT, looking).await {
         Ok(found) => found.expect("looking at files does not panic"),
         Err(_) => Err(Error::Timeout {
@@ -263,8 +263,8 @@ async fn check_host(spec: &ContainerSpec) -> Result<Vec<DeviceNode>> {
 }
 
 /// Resolves the user with the image's files.
-pub(super) async fn resolve_user(wanted: RequestedUser, mounts: Vec<Mount>) -> Result<User> {
-    let work = move || wanted.resolve_in(&mounts);
+pub(super) async fn resolve_user(desired: RequestedUser, mounts: Vec<Mount>) -> Result<User> {
+    let work = move || desired.resolve_in(&mounts);
     tokio::task::spawn_blocking(work).await.expect("reading two files does not panic")
 }
 

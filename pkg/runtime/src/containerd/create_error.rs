@@ -63,11 +63,11 @@ fn exec_error(message: &str) -> Option<String> {
         .iter()
         .filter_map(|marker| message.find(marker))
         .min()?;
-    let said = message[start..].trim_end_matches(": unknown");
-    let said = match said.strip_prefix("exec: \"") {
+    let output = message[start..].trim_end_matches(": unknown");
+    let text = match output.strip_prefix("exec: \"") {
         // What follows the quoted command.
         Some(rest) => rest.split_once("\": ").map_or(rest, |(_, reason)| reason),
-        None => said,
+        None => output,
     };
     const REASONS: [&str; 6] = [
         "not found",
@@ -77,8 +77,8 @@ fn exec_error(message: &str) -> Option<String> {
         "not a directory",
         "exec format error",
     ];
-    let lower = said.to_lowercase();
-    REASONS.iter().any(|reason| lower.contains(reason)).then(|| said.to_owned())
+    let lower = text.to_lowercase();
+    REASONS.iter().any(|reason| lower.contains(reason)).then(|| text.to_owned())
 }
 
 #[cfg(test)]

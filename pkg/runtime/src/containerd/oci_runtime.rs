@@ -77,7 +77,7 @@ impl OciRuntime {
         let program = self.find()?;
         let mut command = Command::new(&program);
         command.arg("--version").stdin(Stdio::null()).kill_on_drop(true);
-        let said = match timeout(VERSION_DEADLINE, command.output()).await {
+        let printed = match timeout(VERSION_DEADLINE, command.output()).await {
             Err(_) => format!("no answer within {VERSION_DEADLINE:?}"),
             Ok(Err(error)) => format!("cannot execute it ({error})"),
             Ok(Ok(output)) if !output.status.success() => format!("exited with {}", output.status),
@@ -91,7 +91,7 @@ impl OciRuntime {
                 format!("its output was {first:?}")
             }
         };
-        Err(Error::OciRuntimeInvalid { program, output: said })
+        Err(Error::OciRuntimeInvalid { program, output: printed })
     }
 }
 
@@ -173,12 +173,12 @@ mod tests {
     #[tokio::test]
     async fn non_runtime_is_rejected_with_its_output() {
         OciRuntime::Runc.check().await.unwrap();
-        for (path, said) in
+        for (path, output) in
             [("/bin/true", "true (GNU"), ("/bin/false", "exited with"), ("/no/such", "not a program")]
         {
             let error = OciRuntime::Path(path.into()).check().await.unwrap_err();
             let text = error.to_string();
-            assert!(text.contains(path) && text.contains(said) && !error.is_transient(), "{text}");
+            assert!(text.contains(path) && text.contains(output) && !error.is_transient(), "{text}");
         }
     }
 

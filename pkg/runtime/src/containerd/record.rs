@@ -101,38 +101,38 @@ fn to_json(document: &oci::Spec) -> Vec<u8> {
 }
 
 /// What the wanted record changes in the existing one: the record to send, and the paths to update.
-pub(super) fn record_update(existing: &Container, wanted: &Container) -> Option<(Container, Vec<String>)> {
+pub(super) fn record_update(existing: &Container, desired: &Container) -> Option<(Container, Vec<String>)> {
     let mut paths = Vec::new();
     let document = |record: &Container| {
         let any = record.spec.as_ref()?;
         serde_json::from_slice::<oci::Spec>(&any.value).ok()
     };
     // Compared after parsing: sets in it are written in any order.
-    if document(existing) != document(wanted) {
+    if document(existing) != document(desired) {
         paths.push("spec".to_owned());
     }
-    if existing.extensions.get(ASSIGNMENT) != wanted.extensions.get(ASSIGNMENT) {
+    if existing.extensions.get(ASSIGNMENT) != desired.extensions.get(ASSIGNMENT) {
         paths.push(format!("extensions.{ASSIGNMENT}"));
     }
-    let changed = wanted.labels.iter().filter(|(key, value)| existing.labels.get(*key) != Some(value));
+    let changed = desired.labels.iter().filter(|(key, value)| existing.labels.get(*key) != Some(value));
     paths.extend(changed.map(|(key, _)| format!("labels.{key}")));
-    if existing.image != wanted.image {
+    if existing.image != desired.image {
         paths.push("image".to_owned());
     }
-    (!paths.is_empty()).then(|| (wanted.clone(), paths))
+    (!paths.is_empty()).then(|| (desired.clone(), paths))
 }
 
 /// Why an existing record is of another container, if it is.
-pub(super) fn conflict_reason(existing: &Container, wanted: &Container) -> Option<String> {
+pub(super) fn conflict_reason(existing: &Container, desired: &Container) -> Option<String> {
     for key in [TASK, SPEC_HASH] {
-        let (found, want) = (existing.labels.get(key), wanted.labels.get(key));
+        let (found, want) = (existing.labels.get(key), desired.labels.get(key));
         if found != want {
             let found = found.map_or("none", String::as_str);
             return Some(format!("the id is taken by a container with {key} {found:?}; remove it first"));
         }
     }
-    (existing.snapshotter != wanted.snapshotter)
-        .then(|| format!("its snapshotter is {:?}, not {:?}", existing.snapshotter, wanted.snapshotter))
+    (existing.snapshotter != desired.snapshotter)
+        .then(|| format!("its snapshotter is {:?}, not {:?}", existing.snapshotter, desired.snapshotter))
 }
 
 /// Parses a record. `None` for an id that this crate does not accept: it cannot be inspected.
@@ -144,7 +144,7 @@ pub(super) fn parse_record(
     let id = ContainerId::parse(&record.id).ok()?;
     let mut labels: BTreeMap<String, String> = record.labels.into_iter().collect();
     let owner = owner(&labels);
-    let ledger = labels.remove(ATTEMPT_HISTORY).unwrap_or_default();
+    let history = labels.remove(ATTEMPT_HISTORY).unwrap_or_default();
     let stop_signal = labels.get(STOP_SIGNAL).and_then(|text| Signal::parse(text)).unwrap_or(Signal::TERM);
     labels.retain(|key, _| !key.starts_with(PREFIX));
     let mut extensions = record.extensions;
@@ -154,7 +154,7 @@ pub(super) fn parse_record(
         owner,
         image: record.image,
         assignment,
-        attempt_history: ledger,
+        attempt_history: history,
         labels,
         stop_signal,
         process,

@@ -93,12 +93,12 @@ impl Inner {
         user: Option<&str>,
     ) -> Result<ContainerUser> {
         let info = self.image(image).await?;
-        let wanted = RequestedUser::new(user, Vec::new(), &info.config);
-        let user = match wanted.numeric() {
+        let desired = RequestedUser::new(user, Vec::new(), &info.config);
+        let user = match desired.numeric() {
             Some(user) => user,
             None => {
                 let (_view, mounts) = self.view(&info, image).await?;
-                resolve_user(wanted, mounts).await?
+                resolve_user(desired, mounts).await?
             }
         };
         Ok(ContainerUser { uid: user.uid, gid: user.gid })

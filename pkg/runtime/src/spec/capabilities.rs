@@ -122,7 +122,7 @@ pub(super) fn granted(spec: &ContainerSpec, most: CapabilitySet) -> Result<Capab
     let named = |names: &[String]| -> (bool, Vec<(usize, Cap)>) {
         let entries: Vec<Option<CapabilityEntry>> =
             names.iter().map(|name| CapabilityEntry::parse(name)).collect();
-        let one = |(place, wish): (usize, &Option<CapabilityEntry>)| match wish {
+        let one = |(place, request): (usize, &Option<CapabilityEntry>)| match request {
             Some(CapabilityEntry::One(cap)) => Some((place, *cap)),
             Some(CapabilityEntry::All) | None => None,
         };

@@ -17,9 +17,9 @@ pub(super) fn mounts(spec: &ContainerSpec, host: HostFeatures) -> Vec<oci::Mount
     let asked = |target: &Path| spec.mounts.iter().any(|mount| mount.target == target);
     let mut mounts = default_mounts(spec);
     mounts.retain(|mount| !asked(mount.destination()));
-    let mut wanted: Vec<&ContainerMount> = spec.mounts.iter().collect();
-    wanted.sort_by_key(|mount| mount.target.components().count());
-    mounts.extend(wanted.into_iter().map(|wanted| self::requested_mount(wanted, host)));
+    let mut desired: Vec<&ContainerMount> = spec.mounts.iter().collect();
+    desired.sort_by_key(|mount| mount.target.components().count());
+    mounts.extend(desired.into_iter().map(|expected| self::requested_mount(expected, host)));
     let nodes = spec.files.iter().filter(|file| !asked(&file.target));
     mounts.extend(nodes.map(|HostFile { source, target }| file(source, target)));
     if let Some(init) = &spec.init {
@@ -31,12 +31,12 @@ pub(super) fn mounts(spec: &ContainerSpec, host: HostFeatures) -> Vec<oci::Mount
 
 /// Propagation that the container's root needs for the propagation of its mounts.
 pub(super) fn root_propagation(spec: &ContainerSpec) -> Option<String> {
-    let asks = |wanted: MountPropagation| {
+    let asks = |desired: MountPropagation| {
         let mut binds = spec.mounts.iter().filter_map(|mount| match &mount.source {
             ContainerMountSource::Bind { propagation, .. } => Some(*propagation),
             ContainerMountSource::File { .. } | ContainerMountSource::Tmpfs { .. } => None,
         });
-        binds.any(|propagation| propagation == wanted)
+        binds.any(|propagation| propagation == desired)
     };
     if asks(MountPropagation::Shared) {
         return Some("shared".to_owned());
@@ -68,30 +68,30 @@ fn default_mounts(spec: &ContainerSpec) -> Vec<oci::Mount> {
     ]
 }
 
-fn requested_mount(wanted: &ContainerMount, host: HostFeatures) -> oci::Mount {
+fn requested_mount(desired: &ContainerMount, host: HostFeatures) -> oci::Mount {
     let own = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<String>>();
-    match &wanted.source {
+    match &desired.source {
         ContainerMountSource::Bind { path, recursive, propagation } => {
             let mut options = own(&[if *recursive { "rbind" } else { "bind" }, propagation.mount_option()]);
-            match wanted.read_only {
+            match desired.read_only {
                 // `ro` covers the mount itself, also on kernels without `rro`.
                 true if *recursive && host.recursive_read_only => options.extend(own(&["ro", "rro"])),
                 true => options.push("ro".to_owned()),
                 false => options.push("rw".to_owned()),
             }
-            mount(&wanted.target, "bind", path, options)
+            mount(&desired.target, "bind", path, options)
         }
-        ContainerMountSource::File { path } => file(path, &wanted.target),
+        ContainerMountSource::File { path } => file(path, &desired.target),
         ContainerMountSource::Tmpfs { size, mode, options: asked } => {
             let mut options = own(&["nosuid", "nodev", "noexec"]);
             options.push(format!("mode={:o}", mode.unwrap_or(0o1777)));
             options.extend(size.map(|size| format!("size={}", size.0)));
             // Later mounts win.
             options.extend(asked.iter().cloned());
-            if wanted.read_only {
+            if desired.read_only {
                 options.push("ro".to_owned());
             }
-            mount(&wanted.target, "tmpfs", Path::new("tmpfs"), options)
+            mount(&desired.target, "tmpfs", Path::new("tmpfs"), options)
         }
     }
 }

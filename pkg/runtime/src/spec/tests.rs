@@ -177,8 +177,8 @@ fn mounts_are_ordered_parent_first() {
 
 #[test]
 fn root_propagation_is_set_only_when_needed() {
-    let propagation = |wanted: MountPropagation| {
-        let spec = ContainerSpec { mounts: vec![bind("/x", false, true, wanted)], ..spec() };
+    let propagation = |expected: MountPropagation| {
+        let spec = ContainerSpec { mounts: vec![bind("/x", false, true, expected)], ..spec() };
         build(&spec, HOST).linux().clone().unwrap().rootfs_propagation().clone()
     };
     assert_eq!(propagation(MountPropagation::Private), None);

@@ -90,21 +90,21 @@ impl RequestedUser {
     }
 
     fn resolve_user(&self, passwd: &str, group: &str) -> Result<User, Error> {
-        let (wanted, wanted_group) = match self.user.split_once(':') {
+        let (desired, wanted_group) = match self.user.split_once(':') {
             Some((user, group)) => (user, Some(group)),
             None => (self.user.as_str(), None),
         };
-        let account =
-            parse_entries(passwd).find(|entry| field(entry, 0) == wanted || same_id(field(entry, 2), wanted));
+        let account = parse_entries(passwd)
+            .find(|entry| field(entry, 0) == desired || same_id(field(entry, 2), desired));
         let (name, uid, primary) = match &account {
             Some(entry) => (field(entry, 0), id(field(entry, 2)), id(field(entry, 3))),
-            None => ("", id(wanted), Some(0)),
+            None => ("", id(desired), Some(0)),
         };
         let (Some(uid), Some(primary)) = (uid, primary) else {
-            return Err(unknown_name(self.field, "passwd", wanted));
+            return Err(unknown_name(self.field, "passwd", desired));
         };
-        if let Some(wanted) = wanted_group {
-            let gid = gid(wanted, group).ok_or_else(|| unknown_name(self.field, "group", wanted))?;
+        if let Some(expected) = wanted_group {
+            let gid = gid(expected, group).ok_or_else(|| unknown_name(self.field, "group", expected))?;
             return Ok(User { uid, gid, groups: Vec::new() });
         }
         let member =
@@ -123,9 +123,9 @@ fn unknown_name(of: &str, what: &str, name: &str) -> Error {
     Error::invalid_field(of, format!("{name:?} is neither a number nor in the image's /etc/{what}"))
 }
 
-fn gid(wanted: &str, group: &str) -> Option<u32> {
-    let listed = parse_entries(group).find(|entry| field(entry, 0) == wanted);
-    listed.and_then(|entry| id(field(&entry, 2))).or_else(|| id(wanted))
+fn gid(desired: &str, group: &str) -> Option<u32> {
+    let listed = parse_entries(group).find(|entry| field(entry, 0) == desired);
+    listed.and_then(|entry| id(field(&entry, 2))).or_else(|| id(desired))
 }
 
 fn parse_entries(text: &str) -> impl Iterator<Item = Vec<&str>> {
@@ -139,8 +139,8 @@ fn field<'a>(entry: &[&'a str], position: usize) -> &'a str {
     entry.get(position).copied().unwrap_or_default()
 }
 
-fn same_id(listed: &str, wanted: &str) -> bool {
-    id(wanted).is_some_and(|wanted| id(listed) == Some(wanted))
+fn same_id(listed: &str, desired: &str) -> bool {
+    id(desired).is_some_and(|expected| id(listed) == Some(expected))
 }
 
 fn id(text: &str) -> Option<u32> {

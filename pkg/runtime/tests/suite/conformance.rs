@@ -60,8 +60,8 @@ impl Subject for RuntimeFixture {
     /// Until its traps are set, the first process of a container ignores SIGTERM.
     async fn ready(&self, spec: &ContainerSpec) {
         let log = self.log(spec.id.as_str()).1.join("stdout");
-        let said = || async { std::fs::read_to_string(&log).is_ok_and(|text| text.contains("ready")) };
-        eventually("the program is ready", said).await;
+        let output = || async { std::fs::read_to_string(&log).is_ok_and(|text| text.contains("ready")) };
+        eventually("the program is ready", output).await;
         std::fs::remove_file(&log).unwrap();
     }
 }
@@ -213,8 +213,8 @@ async fn wrong_state_is_conflict(subject: &dyn Subject) {
     assert!(matches!(error, Error::NotFound { what: "record", .. }), "{error}");
 
     runtime.ensure_created(&spec).await.unwrap();
-    let stranger = ContainerOwner { task: "another".into(), ..spec.owner.clone() };
-    conflict(runtime.ensure_created(&ContainerSpec { owner: stranger, ..spec.clone() }).await);
+    let foreign = ContainerOwner { task: "another".into(), ..spec.owner.clone() };
+    conflict(runtime.ensure_created(&ContainerSpec { owner: foreign, ..spec.clone() }).await);
     let changed = ContainerOwner { spec_hash: "changed".into(), ..spec.owner.clone() };
     conflict(runtime.ensure_created(&ContainerSpec { owner: changed, ..spec.clone() }).await);
     let pid = runtime.start(&spec.id).await.unwrap();

@@ -174,8 +174,8 @@ async fn limits_are_enforced_and_oom_kills_are_reported() {
     assert_eq!(cgroup(("pids", "pids.max"), ("", "pids.max")), "7");
 
     world.runtime.start(&spec.id).await.unwrap();
-    let wanted = spec.id.clone();
-    let oom = move |event| (event == RuntimeEvent::OutOfMemory { id: wanted.clone() }).then_some(());
+    let expected = spec.id.clone();
+    let oom = move |event| (event == RuntimeEvent::OutOfMemory { id: expected.clone() }).then_some(());
     let mut both = world.runtime.events();
     event(&mut both, oom).await;
     let exit = exited(&mut events, &spec.id).await;

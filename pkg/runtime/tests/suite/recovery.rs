@@ -151,8 +151,8 @@ async fn abandoned_creation_leaves_no_shim() {
     for round in 0..8u64 {
         let spec = sleeper(&format!("left{round}"));
         let runtime = world.runtime.clone();
-        let wanted = spec.clone();
-        let waiting = tokio::spawn(async move { runtime.ensure_created(&wanted).await });
+        let expected = spec.clone();
+        let waiting = tokio::spawn(async move { runtime.ensure_created(&expected).await });
         // Not a wait: the time at which the caller is cancelled.
         tokio::time::sleep(Duration::from_millis(4 + 6 * round)).await;
         waiting.abort();

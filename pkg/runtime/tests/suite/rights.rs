@@ -42,7 +42,7 @@ async fn capabilities_devices_and_seccomp_match_spec() {
     };
     let printed = world.output(change, &format!("{TRY_OPEN_SCRIPT}{script}")).await;
     let mask = 0xa804_25fb_u64 & !1 | 1 << 21 | 1 << 12;
-    let said: Vec<&str> = printed.lines().filter(|line| !line.starts_with("chown: ")).collect();
+    let output: Vec<&str> = printed.lines().filter(|line| !line.starts_with("chown: ")).collect();
     let want = [
         &format!("CapEff:\t{mask:016x}"),
         &format!("CapBnd:\t{mask:016x}"),
@@ -58,7 +58,7 @@ async fn capabilities_devices_and_seccomp_match_spec() {
         // This one was not requested.
         "</own no",
     ];
-    assert_eq!(said, want, "{printed}");
+    assert_eq!(output, want, "{printed}");
 
     let change = |spec: &mut ContainerSpec| {
         (spec.seccomp, spec.cap_drop) = (SeccompPolicy::Unconfined, vec!["ALL".into()]);

@@ -229,7 +229,7 @@ pub async fn event<T>(
     events: &mut BoxStream<'static, RuntimeEvent>,
     pick: impl Fn(RuntimeEvent) -> Option<T>,
 ) -> T {
-    let wanted = async {
+    let expected = async {
         loop {
             let event = events.next().await.expect("events never end");
             if let Some(picked) = pick(event) {
@@ -237,12 +237,12 @@ pub async fn event<T>(
             }
         }
     };
-    tokio::time::timeout(TIMEOUT, wanted).await.expect("the event comes in time")
+    tokio::time::timeout(TIMEOUT, expected).await.expect("the event comes in time")
 }
 
-pub async fn exited(events: &mut BoxStream<'static, RuntimeEvent>, wanted: &ContainerId) -> ProcessExit {
+pub async fn exited(events: &mut BoxStream<'static, RuntimeEvent>, expected: &ContainerId) -> ProcessExit {
     let pick = |event| match event {
-        RuntimeEvent::Exited { id, exit } if id == *wanted => Some(exit),
+        RuntimeEvent::Exited { id, exit } if id == *expected => Some(exit),
         _ => None,
     };
     event(events, pick).await

@@ -57,8 +57,8 @@ fn incomplete_backup_is_refused_with_reason() {
     let whole = written(&[5; 3 * CHUNK]);
     let open = |bytes: &[u8]| open_backup(&test_passphrase(), bytes.to_vec()).unwrap_err();
     for length in [0, 7, HEADER - 1] {
-        let wanted = if length < 8 { BackupError::NotABackup } else { BackupError::Short };
-        assert_eq!(open(&whole[..length]), wanted);
+        let expected = if length < 8 { BackupError::NotABackup } else { BackupError::Short };
+        assert_eq!(open(&whole[..length]), expected);
     }
     let chunk = FRAME + CHUNK + TAG;
     for length in [HEADER, HEADER + 3, HEADER + chunk, HEADER + 2 * chunk, whole.len() - 1] {

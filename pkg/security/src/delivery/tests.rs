@@ -45,10 +45,10 @@ fn delivery_is_bound_to_node_call_object_and_number() {
     let (mut later, _) = call();
     assert_eq!(later.open(&good), refused(ID, 2), "another call of the same node");
 
-    let mut stranger = DeliveryRequester::new(NodeId(Id(4))).unwrap();
-    let mistaken = DeliveryResponder::new(stranger.public_key(), NODE).unwrap();
+    let mut foreign = DeliveryRequester::new(NodeId(Id(4))).unwrap();
+    let mistaken = DeliveryResponder::new(foreign.public_key(), NODE).unwrap();
     let sealed = mistaken.seal(ID, 2, TEXT);
-    assert_eq!(stranger.open(&delivery(&mistaken, &sealed)), refused(ID, 2), "sealed for another node");
+    assert_eq!(foreign.open(&delivery(&mistaken, &sealed)), refused(ID, 2), "sealed for another node");
 }
 
 #[test]

@@ -72,9 +72,9 @@ async fn join(
 }
 
 /// Why the server was refused, having heard nothing.
-async fn refusal(config: Arc<ServerConfig>, wanted: CaDigest) -> JoinConnectError {
+async fn refusal(config: Arc<ServerConfig>, expected: CaDigest) -> JoinConnectError {
     let (address, heard) = serve_one(config).await;
-    let refused = join(address, wanted).await.expect_err("it is not a manager of the token's cluster");
+    let refused = join(address, expected).await.expect_err("it is not a manager of the token's cluster");
     let heard = tokio::time::timeout(SOON, heard).await.unwrap().unwrap();
     assert!(heard.is_err(), "the server's side of the handshake must fail too, found {heard:?}");
     refused

@@ -107,9 +107,9 @@ async fn every_role_is_recognized_and_others_are_anonymous() {
         assert_eq!(peer, Peer::Certificate { identity: shown.identity().clone(), address: from });
         assert_eq!(peer.to_string(), format!("{role} n2 at {from}"));
     }
-    let stranger = dial(&authority, None, address).await.unwrap();
-    let address = stranger.get_ref().0.local_addr().unwrap();
-    assert_eq!(exchange(&mut incoming, stranger).await, Peer::Anonymous { address });
+    let foreign = dial(&authority, None, address).await.unwrap();
+    let address = foreign.get_ref().0.local_addr().unwrap();
+    assert_eq!(exchange(&mut incoming, foreign).await, Peer::Anonymous { address });
 }
 
 #[tokio::test]

@@ -51,8 +51,8 @@ proptest! {
         if place != other {
             prop_assert!(matches!(keyring.unseal(&other, &sealed), Err(SealError::Refused(ID))));
         }
-        let stranger = Keyring::of(ID, &[8; 32], 1);
-        prop_assert!(matches!(stranger.unseal(&place, &sealed), Err(SealError::Refused(ID))));
+        let foreign = Keyring::of(ID, &[8; 32], 1);
+        prop_assert!(matches!(foreign.unseal(&place, &sealed), Err(SealError::Refused(ID))));
     }
 
     #[test]
@@ -104,11 +104,11 @@ fn unsealed_input_is_refused() {
 fn a_stream_of_any_length_ends_with_one_last_chunk() {
     const CHUNK: usize = 64 << 10;
     let sizes = [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK, 3 * CHUNK + 5];
-    for (size, wanted) in sizes.into_iter().zip([1, 1, 1, 1, 2, 2, 4]) {
+    for (size, expected) in sizes.into_iter().zip([1, 1, 1, 1, 2, 2, 4]) {
         let plain: Vec<u8> = (0..size).map(|at| (at % 251) as u8).collect();
         let keyring = ring();
         let sealed = stream(&keyring, b"here", &plain);
-        assert_eq!(chunks(&sealed).len(), wanted, "{size} bytes");
+        assert_eq!(chunks(&sealed).len(), expected, "{size} bytes");
         assert_eq!(keyring.unseal_stream(b"here", sealed).unwrap(), plain);
     }
 }

@@ -50,7 +50,7 @@ fn a_file_that_is_not_the_key_is_refused_and_kept() {
     let member = KEY_LINE.replace("secret-object", "member");
     let other_digit = KEY_LINE.replacen(" 1 1", " 1 2", 1);
     let newer = KEY_LINE.replace(" 1 ", " 9 ");
-    for (text, wanted) in [
+    for (text, expected) in [
         ("", "does not begin with `warren-secret-object-key`"),
         (member.as_str(), "does not begin with"),
         (other_digit.as_str(), "do not match"),
@@ -59,7 +59,7 @@ fn a_file_that_is_not_the_key_is_refused_and_kept() {
     ] {
         crate::files::write_private(&path, text.as_bytes()).unwrap();
         let error = SecretObjectKey::load(&path).unwrap_err().to_string();
-        assert!(error.contains(wanted), "{error}");
+        assert!(error.contains(expected), "{error}");
         assert!(!error.contains(&KEY_LINE[27..46]), "the key is not shown: {error}");
         assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
     }

@@ -60,8 +60,8 @@ fn invalid_token_error_names_the_cause() {
         (replaced(LENGTH - 1, "-"), TokenError::Character { position: LENGTH }),
         (replaced(LENGTH - 1, " "), TokenError::Length { found: LENGTH - 1 }),
     ];
-    for (typed, wanted) in cases {
-        assert_eq!(JoinToken::parse(&typed).unwrap_err(), wanted, "{typed}");
+    for (typed, expected) in cases {
+        assert_eq!(JoinToken::parse(&typed).unwrap_err(), expected, "{typed}");
     }
 }
 

@@ -73,9 +73,9 @@ impl ConstraintOperator {
     /// Whether a node with this value satisfies it; `None` is a missing value.
     pub fn matches(&self, value: Option<&str>) -> bool {
         match self {
-            Self::Equals(wanted) => value == Some(wanted),
+            Self::Equals(desired) => value == Some(desired),
             Self::NotEquals(unwanted) => value != Some(unwanted),
-            Self::In(wanted) => value.is_some_and(|value| wanted.iter().any(|one| one == value)),
+            Self::In(expected) => value.is_some_and(|value| expected.iter().any(|one| one == value)),
             Self::NotIn(unwanted) => value.is_none_or(|value| unwanted.iter().all(|one| one != value)),
             Self::Exists => value.is_some(),
         }
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn constraint_round_trip() {
-        for (given, wanted) in [
+        for (given, expected) in [
             ("node.labels.zone==a", "node.labels.zone == a"),
             (" node.name != n-1 ", "node.name != n-1"),
             ("node.labels.zone in (a, b)", "node.labels.zone in (a,b)"),
@@ -221,8 +221,8 @@ mod tests {
             ("node.role == worker", "node.role == worker"),
         ] {
             let parsed: Constraint = given.parse().unwrap();
-            assert_eq!(parsed.to_string(), wanted);
-            assert_eq!(wanted.parse(), Ok(parsed));
+            assert_eq!(parsed.to_string(), expected);
+            assert_eq!(expected.parse(), Ok(parsed));
         }
     }
 
@@ -247,9 +247,9 @@ mod tests {
 
     #[test]
     fn operators_match_expected_values() {
-        let check = |text: &str, value: Option<&str>, wanted: bool| {
+        let check = |text: &str, value: Option<&str>, expected: bool| {
             let constraint: Constraint = format!("node.labels.z {text}").parse().unwrap();
-            assert_eq!(constraint.operator.matches(value), wanted, "{text} of {value:?}");
+            assert_eq!(constraint.operator.matches(value), expected, "{text} of {value:?}");
         };
         for (text, of_a, of_c, of_none) in [
             ("== a", true, false, false),

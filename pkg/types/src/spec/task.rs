@@ -423,13 +423,13 @@ impl TaskSpec {
         let targets = self.secrets.iter().map(SecretObjectMount::secret_target);
         let secrets: Vec<String> = targets.collect();
         let configs: Vec<String> = self.configs.iter().map(SecretObjectMount::config_target).collect();
-        for (path, contents, targets) in
+        for (path, secret_objects, targets) in
             [("secrets", &self.secrets, &secrets), ("configs", &self.configs, &configs)]
         {
-            if contents.len() > MAX_TASK_SECRET_OBJECTS {
-                wrong.add(path, format!("{} are more than {MAX_TASK_SECRET_OBJECTS}", contents.len()));
+            if secret_objects.len() > MAX_TASK_SECRET_OBJECTS {
+                wrong.add(path, format!("{} are more than {MAX_TASK_SECRET_OBJECTS}", secret_objects.len()));
             }
-            for (i, (content, target)) in contents.iter().zip(targets).enumerate() {
+            for (i, (content, target)) in secret_objects.iter().zip(targets).enumerate() {
                 wrong.nest(&format!("{path}[{i}]"), content.validate());
                 if !seen.insert(target) {
                     let message = format!("{target} is the target of another mount too");
@@ -476,12 +476,12 @@ mod tests {
         let secs = Duration::from_secs;
         let mut task = TaskSpec::new("web:1".parse().unwrap());
         assert_eq!(task.self_stop_delay(), Duration::ZERO);
-        for (stop_after, grace, wanted) in
+        for (stop_after, grace, expected) in
             [(secs(30), DEFAULT_STOP_GRACE, 40), (secs(30), secs(0), 40), (secs(30), secs(60), 90)]
         {
             task.on_disconnect = OnDisconnect::StopAfter(stop_after);
             task.stop_grace = grace;
-            assert_eq!(task.self_stop_delay(), secs(wanted));
+            assert_eq!(task.self_stop_delay(), secs(expected));
         }
     }
 }

@@ -53,12 +53,13 @@ pub fn measure(
     let at_restart = until((at_kill * 100 / volume + 15).min(90))?;
     world.worker.run_again();
     world.worker.wait_ready();
-    let said = try_eventually(2 * SOON, "the last line of the container", || {
+    let output = try_eventually(2 * SOON, "the last line of the container", || {
         let ran = world.warren().run(&["task", "logs", &task, "--tail", "1"]);
         if ran.stdout.contains(" lines took ") { Ok(ran.stdout) } else { Err(ran.to_string()) }
     })?;
     let cpu = processes::cpu_of_all(&loggers)?;
-    let took = said.trim().strip_prefix(&format!("{lines} lines took ")).context("the writer's last line")?;
+    let took =
+        output.trim().strip_prefix(&format!("{lines} lines took ")).context("the writer's last line")?;
     let took = took.trim_end_matches(" us").parse::<f64>()? / 1e6;
     ensure!(world.only_task("flood")? == (task.clone(), pid), "the container got another process");
     let start = Instant::now();

@@ -63,10 +63,10 @@ fn start(world: &WorkerBench, kind: &str, count: usize) -> anyhow::Result<f64> {
     let (up, down) = (scale(1), scale(0));
     let begin = Instant::now();
     run(&up);
-    let running = |wanted: usize| {
-        try_eventually(SOON, &format!("{wanted} containers"), || {
+    let running = |expected: usize| {
+        try_eventually(SOON, &format!("{expected} containers"), || {
             let found = world.pids().map_err(|error| error.to_string())?.len();
-            if found == wanted { Ok(()) } else { Err(format!("{found}")) }
+            if found == expected { Ok(()) } else { Err(format!("{found}")) }
         })
     };
     running(count)?;

@@ -126,11 +126,11 @@ fn directory_content(world: &ManagerFixture) -> BTreeMap<PathBuf, Vec<u8>> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn manager_without_keys_refuses_to_start() {
-    let (mut world, mut stranger) =
+    let (mut world, mut foreign) =
         (ManagerFixture::tuned(FREQUENT_SNAPSHOTS).await, ManagerFixture::new().await);
     create(&world, 0..80).await;
     world.stop().await;
-    stranger.stop().await;
+    foreign.stop().await;
     let manager = world.data_dir().join("manager");
     for (file, refusal) in [("member.key", "is the member key"), ("keyring", "was written with")] {
         let path = manager.join(file);
@@ -140,7 +140,7 @@ async fn manager_without_keys_refuses_to_start() {
         refuses(&world, false, &format!("{file} is missing")).await;
         refuses(&world, true, &format!("{file} is missing")).await;
         assert_eq!(directory_content(&world), before);
-        fs::copy(stranger.data_dir().join("manager").join(file), &path).unwrap();
+        fs::copy(foreign.data_dir().join("manager").join(file), &path).unwrap();
         let before = directory_content(&world);
         refuses(&world, false, refusal).await;
         assert_eq!(directory_content(&world), before);

@@ -153,7 +153,7 @@ async fn join_request_is_validated_by_field() {
     let world = ManagerFixture::new().await;
     let token = token(&world, None, None).await.secret;
     let good = JoiningMachine::new("n2").join_request(&token);
-    let mut stranger = anonymous_client(&world).await;
+    let mut foreign = anonymous_client(&world).await;
     let long = "-".repeat(9 << 10);
     let wrong = v1::JoinRequest {
         token: "WRN-1-12".into(),
@@ -161,17 +161,17 @@ async fn join_request_is_validated_by_field() {
         name: "n 2".into(),
         description: None,
     };
-    let refused = Problem::from(&stranger.join(wrong).await.unwrap_err());
+    let refused = Problem::from(&foreign.join(wrong).await.unwrap_err());
     let paths: Vec<&str> = refused.violations.0.iter().map(|violation| violation.path.as_str()).collect();
     assert_eq!(paths, ["token", "certificateRequest", "name"]);
     let nothing = v1::JoinRequest { description: None, ..good.clone() };
-    let refused = Problem::from(&stranger.join(nothing).await.unwrap_err());
+    let refused = Problem::from(&foreign.join(nothing).await.unwrap_err());
     assert_eq!(refused.violations.0[0].path, "description");
     assert!(!refused.to_string().contains(&*token.reveal()));
     // More than the limit of a connection without a certificate.
     let mut flood = good.clone();
     flood.name = "n".repeat(1 << 20);
-    assert!(stranger.join(flood).await.is_err());
+    assert!(foreign.join(flood).await.is_err());
     let mut member = MembershipClient::new(world.channel(CallerKind::Certified(Role::Worker)).await);
     let refused = member.join(good).await.unwrap_err();
     assert_eq!(refused.code(), Code::PermissionDenied);

@@ -90,8 +90,8 @@ async fn node_ahead_of_manager_is_unknown() {
         (Some(earlier_life), unknown),
     ];
     for (has, expected) in cases {
-        let stranger = ScriptedWorker::connect(world.channel_as(Some(&node)).await, has).await;
-        let problem = Problem::from(&stranger.end().await);
+        let foreign = ScriptedWorker::connect(world.channel_as(Some(&node)).await, has).await;
+        let problem = Problem::from(&foreign.end().await);
         assert_eq!((problem.code, problem.reason.as_str()), expected, "{has:?}");
     }
 }
@@ -150,9 +150,11 @@ async fn agents_report_background_tasks() {
     for mut worker in workers.into_iter() {
         worker.heartbeat().await;
         worker.sync().await;
-        let loops = client.cluster().background_tasks().await.unwrap().background_tasks;
+        let background_tasks = client.cluster().background_tasks().await.unwrap().background_tasks;
         let mut of: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        loops.iter().for_each(|task| of.entry(task.node.clone()).or_default().push(task.name.clone()));
+        background_tasks
+            .iter()
+            .for_each(|task| of.entry(task.node.clone()).or_default().push(task.name.clone()));
         assert!(of[""].contains(&"planner".to_owned()), "{of:?}");
         let settings = worker.welcome.settings.clone().unwrap();
         let name = if settings.node_id == node.identity().id() { "n2" } else { "n1" };

@@ -67,14 +67,14 @@ fn lines(times: impl IntoIterator<Item = u64>) -> Frame {
 async fn next(entries: &mut LogStream) -> Option<String> {
     let entry = timeout(WAIT_DEADLINE, entries.next()).await.expect("the stream has an entry").unwrap()?;
     assert_eq!(entry.service_name, "web");
-    let said = match entry.entry.unwrap() {
+    let output = match entry.entry.unwrap() {
         Entry::Line(line) => {
             assert_eq!(line.text.len(), 1024);
             line.at_ns.to_string()
         }
         Entry::GapReason(words) => words,
     };
-    Some(format!("{}@{} {said}", entry.slot, entry.node_name))
+    Some(format!("{}@{} {output}", entry.slot, entry.node_name))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -156,11 +156,11 @@ async fn following_takes_up_later_tasks_and_outlives_a_lost_node() {
     assert!(trouble.starts_with("1@n1 the stream from the node"), "{trouble}");
     later.send(lines([30])).await;
     // Until it is back, it may be reported as missing again.
-    let mut said = next(&mut entries).await.unwrap();
-    if said.starts_with("1@n1 ") {
-        said = next(&mut entries).await.unwrap();
+    let mut text = next(&mut entries).await.unwrap();
+    if text.starts_with("1@n1 ") {
+        text = next(&mut entries).await.unwrap();
     }
-    assert_eq!(said, "2@n2 30");
+    assert_eq!(text, "2@n2 30");
     let mut first = ScriptedWorker::dial(&world).await;
     let (again, stream) = reader(&mut first).await;
     assert_eq!(
@@ -201,9 +201,9 @@ async fn unresponsive_node_delays_logs_only_briefly() {
     let mut seen = vec![next(&mut entries).await.unwrap(), next(&mut entries).await.unwrap()];
     assert_eq!(next(&mut entries).await, None);
     seen.sort();
-    let quiet = seen.iter().find(|said| said.contains("@n1 ")).unwrap();
+    let quiet = seen.iter().find(|output| output.contains("@n1 ")).unwrap();
     assert!(quiet.ends_with("the node did not open the stream within 5 s"), "{quiet}");
-    assert!(seen.iter().any(|said| said.ends_with("@n2 10")), "{seen:?}");
+    assert!(seen.iter().any(|text| text.ends_with("@n2 10")), "{seen:?}");
 
     drop(mute);
     let mut entries = client.logs().read(web(), LogOptions::default()).await.unwrap();
@@ -211,7 +211,7 @@ async fn unresponsive_node_delays_logs_only_briefly() {
     stream.send(Frame::Error("its files are gone".into())).await;
     let mut seen = vec![next(&mut entries).await.unwrap(), next(&mut entries).await.unwrap()];
     assert_eq!(next(&mut entries).await, None);
-    seen.sort_by_key(|said| said.contains("@n2 "));
+    seen.sort_by_key(|printed| printed.contains("@n2 "));
     // Whether its session has ended by then or not, the client learns which node is missing.
     let removed = ["no session", "is down", "did not open the stream", "session ended"];
     assert!(seen[0].contains("@n1 ") && removed.iter().any(|words| seen[0].contains(words)), "{seen:?}");

@@ -21,16 +21,16 @@ async fn task_nodes(client: &Client) -> Vec<String> {
 }
 
 /// Lets the workers execute their assignments until the service's tasks run there.
-async fn wait_placement(client: &Client, workers: &mut [ScriptedWorker], wanted: &[&str]) {
+async fn wait_placement(client: &Client, workers: &mut [ScriptedWorker], desired: &[&str]) {
     let done = async {
-        while task_nodes(client).await != wanted {
+        while task_nodes(client).await != desired {
             for worker in workers.iter_mut() {
                 worker.apply_assignment().await;
             }
         }
     };
     if tokio::time::timeout(WAIT_DEADLINE, done).await.is_err() {
-        panic!("the tasks run on {:?}, expected {wanted:?}", task_nodes(client).await);
+        panic!("the tasks run on {:?}, expected {desired:?}", task_nodes(client).await);
     }
 }
 

@@ -71,8 +71,8 @@ async fn a_secret_goes_to_the_node_of_its_task_and_to_no_other() {
     assert_eq!(fetched, [("db".into(), 1, b"hunter2".to_vec()), ("motd".into(), 1, b"hello".to_vec())]);
     assert_eq!(worker.fetch(secrets_of_task(&task)).await.unwrap().len(), 2, "as often as it needs them");
 
-    let stranger = ScriptedWorker::dial_as(&world, &joined(&world, "n2").await).await;
-    let refused = stranger.fetch(secrets_of_task(&task)).await.unwrap_err();
+    let foreign = ScriptedWorker::dial_as(&world, &joined(&world, "n2").await).await;
+    let refused = foreign.fetch(secrets_of_task(&task)).await.unwrap_err();
     assert_eq!(refused.code(), Code::PermissionDenied);
     // The task's id is of random letters.
     assert!(!refused.message().replace(&task, "").contains("db"), "{refused}");
@@ -218,9 +218,9 @@ async fn sealed_secrets_open_after_restart_with_their_key_only() {
     std::fs::remove_file(&key).unwrap();
     refuses(&world, false, "secret-objects.key is missing").await;
     assert!(!key.exists(), "no new key is created");
-    let mut stranger = ManagerFixture::new().await;
-    stranger.stop().await;
-    std::fs::copy(stranger.data_dir().join("manager/secret-objects.key"), &key).unwrap();
+    let mut foreign = ManagerFixture::new().await;
+    foreign.stop().await;
+    std::fs::copy(foreign.data_dir().join("manager/secret-objects.key"), &key).unwrap();
     refuses(&world, false, "is not the key that the cluster's secrets").await;
     std::fs::write(&key, &good).unwrap();
     world.start(false).await.unwrap();
@@ -300,9 +300,9 @@ async fn a_credential_goes_where_an_image_of_its_registry_is_pulled() {
     let mut worker = ScriptedWorker::dial(&world).await;
     worker.has("a task", |tasks| tasks.len() == 1).await;
     let task = only_task(&worker);
-    let stranger = ScriptedWorker::dial_as(&world, &joined(&world, "n2").await).await;
+    let foreign = ScriptedWorker::dial_as(&world, &joined(&world, "n2").await).await;
     assert_eq!(worker.fetch(Purpose::TaskCredential(task.clone())).await.unwrap(), login);
-    let refused = stranger.fetch(Purpose::TaskCredential(task)).await.unwrap_err();
+    let refused = foreign.fetch(Purpose::TaskCredential(task)).await.unwrap_err();
     assert_eq!(refused.code(), Code::PermissionDenied);
 
     let new_object =
@@ -313,7 +313,7 @@ async fn a_credential_goes_where_an_image_of_its_registry_is_pulled() {
     assert_eq!(worker.fetch(need()).await.unwrap(), login, "also before it attaches");
     let stream = worker.attach_to(id.clone()).await;
     assert_eq!(worker.fetch(need()).await.unwrap(), login);
-    assert_eq!(stranger.fetch(need()).await.unwrap_err().code(), Code::PermissionDenied);
+    assert_eq!(foreign.fetch(need()).await.unwrap_err().code(), Code::PermissionDenied);
     drop(pulls);
     stream.wait_closed().await;
     let refused = worker.fetch(need()).await.unwrap_err();

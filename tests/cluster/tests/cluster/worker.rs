@@ -178,10 +178,11 @@ impl ScriptedWorker {
 
     pub async fn heartbeat(&self) {
         let usage = v1::NodeUsage { cpu_milli: 7, ..Default::default() };
-        let loops = vec![v1::BackgroundTask { name: "worker.relist".into(), runs: 3, ..Default::default() }];
+        let tasks_run =
+            vec![v1::BackgroundTask { name: "worker.relist".into(), runs: 3, ..Default::default() }];
         self.send(Say::Heartbeat(v1::Heartbeat {
             usage: Some(usage),
-            background_tasks: loops,
+            background_tasks: tasks_run,
             tasks: Vec::new(),
         }))
         .await;

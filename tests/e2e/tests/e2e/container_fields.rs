@@ -204,13 +204,13 @@ fn every_field_reaches_the_container() {
         let expected = prints.replace("{address}", &task.address).replace("{host}", &format!("{name}-1"));
         let expected = expected.replace("{capabilities}", &capabilities());
         eventually(SOON, &format!("the output of {name}"), || {
-            let said = task_document::output(&world.node, &task);
+            let text = task_document::output(&world.node, &task);
             // A terminal ends its lines with both characters.
-            let said = said.replace('\r', "");
-            if said.trim_end() == expected {
+            let printed = text.replace('\r', "");
+            if printed.trim_end() == expected {
                 Ok(())
             } else {
-                Err(format!("{said:?} instead of {expected:?}"))
+                Err(format!("{printed:?} instead of {expected:?}"))
             }
         });
     }
@@ -246,9 +246,9 @@ fn command_replaces_entrypoint_and_args_follow_dashes() {
         // It prints and exits: the output is in its log as long as its task exists.
         eventually(SOON, &format!("the output of {name}"), || {
             let tasks = task_document::of_service(&world.node, name);
-            let said = tasks.iter().map(|task| task_document::output(&world.node, task)).collect::<Vec<_>>();
-            let is_wanted = |said: &String| said.lines().next() == Some(prints);
-            if said.iter().any(is_wanted) { Ok(()) } else { Err(format!("{said:?}")) }
+            let text = tasks.iter().map(|task| task_document::output(&world.node, task)).collect::<Vec<_>>();
+            let is_wanted = |printed: &String| printed.lines().next() == Some(prints);
+            if text.iter().any(is_wanted) { Ok(()) } else { Err(format!("{text:?}")) }
         });
     }
 }
@@ -262,8 +262,8 @@ fn stop_grace_is_kept() {
     for name in ["deaf", "polite"] {
         let task = world.wait_serving(name, 1).remove(0);
         eventually(SOON, "its trap", || {
-            let said = task_document::output(&world.node, &task);
-            if said == "up\n" { Ok(()) } else { Err(said) }
+            let text = task_document::output(&world.node, &task);
+            if text == "up\n" { Ok(()) } else { Err(text) }
         });
     }
     let ended_after = |name: &str| {

@@ -124,8 +124,8 @@ fn bad_input_is_refused_with_its_reason_and_changes_nothing() {
             Some(flags) => format!("service create new --image {BOX} {flags}"),
             None => line.replace("{scratch}", &scratch),
         };
-        let said = world.warren().run_refused(&line.split(' ').collect::<Vec<_>>(), *code);
-        assert!(said.contains(reason), "the output of `warren {line}` must contain {reason:?}:\n{said}");
+        let text = world.warren().run_refused(&line.split(' ').collect::<Vec<_>>(), *code);
+        assert!(text.contains(reason), "the output of `warren {line}` must contain {reason:?}:\n{text}");
         assert_eq!(services(), before, "`warren {line}` changed something");
     }
     assert_eq!(task_document::all(&world.node).len(), 1);
@@ -202,8 +202,8 @@ fn unrunnable_service_shows_reason_and_is_removable() {
     let holder = world.occupy(9000);
     for (name, flags, code, reason, state) in BROKEN {
         let line = format!("service create {name} {flags}");
-        let said = world.warren().run_refused(&line.split(' ').collect::<Vec<_>>(), *code);
-        assert!(said.contains(reason), "{reason:?} is not in:\n{said}");
+        let output = world.warren().run_refused(&line.split(' ').collect::<Vec<_>>(), *code);
+        assert!(output.contains(reason), "{reason:?} is not in:\n{output}");
         let tasks = task_document::of_service(&world.node, name);
         let is_wanted = |task: &TaskDocument| task.state == *state && task.reason.contains(reason);
         assert!(tasks.iter().any(is_wanted), "{state} for {reason:?} is not in {tasks:#?}");
@@ -211,7 +211,7 @@ fn unrunnable_service_shows_reason_and_is_removable() {
         assert!(table.contains(state) && table.contains(reason), "{table}");
         assert!(task_document::pids(&world.node).is_empty(), "nothing of {name} may run");
         if *name == "port" {
-            assert!(said.contains(&format!("busybox (pid {})", holder.pid())), "{said}");
+            assert!(output.contains(&format!("busybox (pid {})", holder.pid())), "{output}");
         }
     }
     let names = BROKEN.iter().map(|(name, ..)| *name).collect::<Vec<_>>().join(" ");
@@ -227,8 +227,8 @@ fn crashing_container_backs_off_and_is_replaced() {
     for attempt in [2, 3, 4] {
         eventually(SOON, &format!("attempt {attempt}"), || {
             let tasks = task_document::of_service(&world.node, "loop");
-            let said = format!("exited with code 3; attempt {attempt} starts at ");
-            let is_told = |task: &TaskDocument| task.reason.starts_with(&said) && task.attempt == attempt;
+            let output = format!("exited with code 3; attempt {attempt} starts at ");
+            let is_told = |task: &TaskDocument| task.reason.starts_with(&output) && task.attempt == attempt;
             if tasks.first().is_some_and(is_told) { Ok(()) } else { Err(format!("{tasks:#?}")) }
         });
     }
@@ -296,7 +296,7 @@ fn missing_context_error_names_the_fix() {
     // A manager of this machine must not be found either.
     command.env("WARREN_RUN_DIR", scratch.path());
     let ended = warren_testkit::tool::output(command, Duration::from_secs(30)).unwrap();
-    let said = String::from_utf8_lossy(&ended.stderr);
-    assert_eq!(ended.status.code(), Some(USAGE), "{said}");
-    assert!(said.contains("there is no cluster context") && said.contains("warren manager init"), "{said}");
+    let text = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(USAGE), "{text}");
+    assert!(text.contains("there is no cluster context") && text.contains("warren manager init"), "{text}");
 }

@@ -47,8 +47,8 @@ impl RegistryFixture {
     fn wait_for_output(&self, service: &str, expected: &str) {
         let task = self.world.wait_serving(service, 1).remove(0);
         eventually(SOON, &format!("the output {expected:?} of {service}"), || {
-            let said = task_document::output(&self.world.node, &task);
-            if said.trim_end() == expected { Ok(()) } else { Err(said) }
+            let text = task_document::output(&self.world.node, &task);
+            if text.trim_end() == expected { Ok(()) } else { Err(text) }
         });
     }
 }
@@ -125,8 +125,8 @@ fn failed_pull_shows_reason_and_is_retried() {
     shop.wait_for_output("stalled", "here");
     let world = &shop.world;
     world.warren().run_refused(&["image", "pull", "Not/A:Reference!"], USAGE);
-    let said = world.warren().run_refused(&["image", "pull", &format!("{host}/shop/absent:1")], FAILED);
-    assert!(said.contains("shop/absent"), "{said}");
+    let output = world.warren().run_refused(&["image", "pull", &format!("{host}/shop/absent:1")], FAILED);
+    assert!(output.contains("shop/absent"), "{output}");
     // No data of failed pulls is kept.
     let images = world.warren().json(&["image", "ls"]).to_string();
     assert!(!images.contains("absent") && !images.contains("foreign"), "{images}");
@@ -184,8 +184,8 @@ fn stored_credential_pulls_from_private_registry() {
     log_in(&world, &registry, USER, "wrong");
     create("wrong");
     rejected("wrong", ["user \"anna\"", &login]);
-    let said = world.warren().run_refused(&["image", "pull", &reference], FAILED);
-    assert!(said.contains("user \"anna\"") && !said.contains("wrong password"), "{said}");
+    let output = world.warren().run_refused(&["image", "pull", &reference], FAILED);
+    assert!(output.contains("user \"anna\"") && !output.contains("wrong password"), "{output}");
     log_in(&world, &registry, USER, PASSWORD);
     world.ok(&format!("image pull {reference}"));
     create("known");

@@ -57,11 +57,11 @@ fn run(world: &NodeFixture, name: &str, flags: &[&str], script: &str) {
 
 /// Waits until the one task of `name` serves and has printed exactly `wanted`.
 #[track_caller]
-fn wait_for_output(world: &NodeFixture, name: &str, wanted: &str) {
+fn wait_for_output(world: &NodeFixture, name: &str, expected: &str) {
     let task = world.wait_serving(name, 1).remove(0);
     eventually(SOON, &format!("the output of {name}"), || {
-        let said = task_document::output(&world.node, &task);
-        if said.trim_end() == wanted { Ok(()) } else { Err(format!("{said:?} instead of {wanted:?}")) }
+        let text = task_document::output(&world.node, &task);
+        if text.trim_end() == expected { Ok(()) } else { Err(format!("{text:?} instead of {expected:?}")) }
     });
 }
 
@@ -122,8 +122,8 @@ fn secret_files_have_owner_mode_and_are_read_only() {
     for (name, flags, script, _) in &cases {
         run(&world, name, flags, script);
     }
-    for (name, _, _, wanted) in &cases {
-        wait_for_output(&world, name, wanted);
+    for (name, _, _, expected) in &cases {
+        wait_for_output(&world, name, expected);
     }
     // On the node they are in memory, readable by root only.
     let mounts = tool::run("cat", ["/proc/mounts"]);
@@ -165,11 +165,11 @@ fn new_secret_version_rolls_services_and_rollback_restores() {
     update(&warren, &scratch, "secret", "db", "two");
     eventually(SOON, "the second version in the container", || {
         let tasks = task_document::serving(&world.node, "app", 1)?;
-        let said = task_document::output(&world.node, &tasks[0]);
-        if said.trim_end() == "two" && tasks[0].id != first {
+        let text = task_document::output(&world.node, &tasks[0]);
+        if text.trim_end() == "two" && tasks[0].id != first {
             Ok(())
         } else {
-            Err(format!("{said:?} {tasks:#?}"))
+            Err(format!("{text:?} {tasks:#?}"))
         }
     });
     assert_eq!(warren.json(&["secret", "inspect", "db"])["versionNumber"], 2);
@@ -181,8 +181,8 @@ fn new_secret_version_rolls_services_and_rollback_restores() {
     world.ok("service rollback app");
     eventually(SOON, "the first version again", || {
         let tasks = task_document::serving(&world.node, "app", 1)?;
-        let said = task_document::output(&world.node, &tasks[0]);
-        if said.trim_end() == "one" { Ok(()) } else { Err(format!("{said:?} {tasks:#?}")) }
+        let printed = task_document::output(&world.node, &tasks[0]);
+        if printed.trim_end() == "one" { Ok(()) } else { Err(format!("{printed:?} {tasks:#?}")) }
     });
     // In use, then unused.
     let said = warren.run_refused(&["secret", "rm", "db"], CONFLICT);
@@ -228,8 +228,8 @@ fn templates_are_filled_in_where_the_task_runs() {
         ("A={{.Task.Slot", "not closed"),
         ("A={{.Service.Labels.team}}", "label team, which the service does not have"),
     ] {
-        let said = warren.run_refused(&[&new[..], &[value]].concat(), USAGE);
-        assert!(said.contains("env[0]") && said.contains(reason), "{said}");
+        let output = warren.run_refused(&[&new[..], &[value]].concat(), USAGE);
+        assert!(output.contains("env[0]") && output.contains(reason), "{output}");
     }
     run(&world, "lost", &["--env", "A={{.Node.Labels.rack}}"], "true");
     eventually(SOON, "the reason", || {
@@ -348,14 +348,14 @@ fn task_with_secret_restarts_without_manager_until_reboot() {
     warren.run_ok(&[&words[..], &["--restart-max", "10", "--arg", script]].concat());
     let task = cluster.wait_serving("app", 1).remove(0);
     let worker = &cluster.workers[0];
-    let said = |wanted: &str| {
+    let output = |expected: &str| {
         let log = worker.data_dir().join("tasks").join(&task.id);
         eventually(SOON, "the container's words", || {
-            let (found, _) = files_with(&log, wanted.as_bytes());
+            let (found, _) = files_with(&log, expected.as_bytes());
             if found.is_empty() { Err(format!("not in {}", log.display())) } else { Ok(()) }
         });
     };
-    said("hunter2");
+    output("hunter2");
     cluster.manager.kill();
     // A restart in place, without a manager.
     let worker = &mut cluster.workers[0];
@@ -439,8 +439,8 @@ fn bad_contents_are_refused_with_the_reason() {
         (format!("{new} --secret db,mode=7777"), USAGE, "mode"),
     ];
     for (line, code, reason) in &cases {
-        let said = warren.run_refused(&line.split(' ').collect::<Vec<_>>(), *code);
-        assert!(said.contains(reason), "{line}: {said}");
+        let output = warren.run_refused(&line.split(' ').collect::<Vec<_>>(), *code);
+        assert!(output.contains(reason), "{line}: {output}");
     }
     // The largest one arrives complete.
     warren.run_ok(&["secret", "create", "whole", &whole]);

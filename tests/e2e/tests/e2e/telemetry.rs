@@ -71,10 +71,10 @@ fn worker_is_ready_only_with_session_and_containerd() {
     signal::kill(containerd, Signal::SIGSTOP).unwrap();
     wait_for_status(worker.host(), "/ready", "503", "containerd");
     wait_for_status(worker.host(), "/health", "200", "");
-    let down = |wanted: bool| {
+    let down = |expected: bool| {
         eventually(2 * SOON, "the node's condition", || {
             let node = cluster.warren().json(&["node", "inspect", "w1"]).to_string();
-            if node.contains("runtime unavailable") == wanted { Ok(()) } else { Err(node) }
+            if node.contains("runtime unavailable") == expected { Ok(()) } else { Err(node) }
         });
     };
     down(true);

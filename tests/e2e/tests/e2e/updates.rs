@@ -78,8 +78,8 @@ fn failed_update_keeps_old_tasks() {
         "sleep 1000",
     );
     let before = ids(&world, "web", 3);
-    let said = world.warren().run_refused(&["service", "update", "web", "--command", "false"], FAILED);
-    assert!(said.contains("exited with code 1") && said.contains("rollback"), "{said}");
+    let output = world.warren().run_refused(&["service", "update", "web", "--command", "false"], FAILED);
+    assert!(output.contains("exited with code 1") && output.contains("rollback"), "{output}");
     let still: BTreeSet<String> = ids(&world, "web", 3).into_iter().collect();
     assert_eq!(still, before, "tasks that ran were replaced by ones that fail");
     // It stays stopped, shows the reason, and does not try again.
@@ -98,8 +98,8 @@ fn failed_update_keeps_old_tasks() {
     assert_eq!(ids(&world, "web", 3), before, "tasks that kept running are not replaced");
     // A missing image is a failure too, with its reason.
     let update = ["service", "update", "web", "--image", "warren.local/none:1", "--pull", "never"];
-    let said = world.warren().run_refused(&update, FAILED);
-    assert!(said.contains("warren.local/none:1"), "{said}");
+    let text = world.warren().run_refused(&update, FAILED);
+    assert!(text.contains("warren.local/none:1"), "{text}");
     assert_eq!(ids(&world, "web", 3), before);
     world.ok("service rollback web --to 1");
     assert_eq!(ids(&world, "web", 3), before);
@@ -109,11 +109,11 @@ fn failed_update_keeps_old_tasks() {
 fn rollback_restores_the_revision() {
     let world = NodeFixture::new();
     world.create_script("web", &["--env", "A=1"], "echo $A $B; sleep 1000");
-    let says = |wanted: &str| {
-        eventually(SOON, &format!("a task with the reason {wanted:?}"), || {
+    let says = |expected: &str| {
+        eventually(SOON, &format!("a task with the reason {expected:?}"), || {
             let task = task_document::serving(&world.node, "web", 1)?.remove(0);
-            let said = task_document::output(&world.node, &task);
-            if said.trim_end() == wanted { Ok(()) } else { Err(said) }
+            let text = task_document::output(&world.node, &task);
+            if text.trim_end() == expected { Ok(()) } else { Err(text) }
         });
     };
     says("1");

@@ -144,10 +144,10 @@ impl ClientRequest {
         uses: impl Fn(&ServiceSpec) -> SecretVersions,
     ) -> Vec<ExpectedRevision> {
         let mut desired = before;
-        let wish = |spec: &Arc<ServiceSpec>| ExpectedRevision { uses: uses(spec), spec: spec.clone() };
+        let request = |spec: &Arc<ServiceSpec>| ExpectedRevision { uses: uses(spec), spec: spec.clone() };
         let Some(current) = desired.last().cloned() else {
             return match self {
-                Self::Create(_, spec) => vec![wish(spec)],
+                Self::Create(_, spec) => vec![request(spec)],
                 _ => desired,
             };
         };
@@ -155,7 +155,7 @@ impl ClientRequest {
             (spec.task.clone(), spec.ports.clone(), spec.placement.clone(), uses.clone())
         };
         match self {
-            Self::Create(_, spec) => return vec![wish(spec)],
+            Self::Create(_, spec) => return vec![request(spec)],
             Self::Remove(..) => desired.clear(),
             Self::Scale(_, _, replicas) => {
                 let mode = ServiceMode::Replicated { replicas: *replicas };
@@ -164,7 +164,7 @@ impl ClientRequest {
                 desired.push(ExpectedRevision { spec, ..current });
             }
             Self::Update(_, _, spec, force) => {
-                let next = wish(spec);
+                let next = request(spec);
                 if !*force && shape(&next) == shape(&current) {
                     desired.pop();
                 }

@@ -57,11 +57,11 @@ fn all_members_vote(world: &ClusterSimulation) -> Result<(), String> {
 /// Each worker has the desired assignments of the current incarnation, and the addresses of the managers.
 fn workers_know_the_managers(world: &ClusterSimulation, state: &State) -> Result<(), String> {
     for worker in &world.workers {
-        let wanted = state.node_settings(&worker.id).map(|settings| settings.managers).unwrap_or_default();
+        let desired = state.node_settings(&worker.id).map(|settings| settings.managers).unwrap_or_default();
         let version = worker.assignment_from_manager().map(|version| version.incarnation);
-        if wanted != worker.managers || version != state.cluster().map(|cluster| cluster.incarnation) {
+        if desired != worker.managers || version != state.cluster().map(|cluster| cluster.incarnation) {
             let found = &worker.managers;
-            return Err(format!("{} has {found:?} at {version:?}, expected {wanted:?}", worker.id));
+            return Err(format!("{} has {found:?} at {version:?}, expected {desired:?}", worker.id));
         }
     }
     Ok(())
@@ -85,13 +85,13 @@ fn services(world: &ClusterSimulation, state: &State) -> Result<(), String> {
 fn service(state: &State, id: &ServiceId) -> Result<(), String> {
     let counts = state.task_counts(id);
     let progress = state.service(id).map(|service| rollout(state, service)).unwrap_or_default();
-    let wanted = progress.total;
-    let updated = progress.updated == wanted || progress.stop_reason.is_some();
-    if counts.ready == wanted && counts.live == wanted && updated {
+    let desired = progress.total;
+    let updated = progress.updated == desired || progress.stop_reason.is_some();
+    if counts.ready == desired && counts.live == desired && updated {
         return Ok(());
     }
     let tasks: Vec<&Arc<Task>> = state.tasks_of(id).collect();
-    Err(format!("{id} has {counts:?}, expected {wanted} ready, {progress:?}: {tasks:?}"))
+    Err(format!("{id} has {counts:?}, expected {desired} ready, {progress:?}: {tasks:?}"))
 }
 
 fn nothing_to_plan(world: &ClusterSimulation, leader: usize, state: &State) -> Result<(), String> {
@@ -112,7 +112,7 @@ fn nothing_to_plan(world: &ClusterSimulation, leader: usize, state: &State) -> R
 /// Each machine runs the tasks that it should run, at their addresses, and nothing else.
 fn machines(world: &ClusterSimulation, state: &State) -> Result<(), String> {
     for worker in &world.workers {
-        let wanted: Vec<TaskId> =
+        let desired: Vec<TaskId> =
             state.tasks_on(&worker.id).filter(|task| task.is_live()).map(|task| task.id).collect();
         let at_its_address = |(id, remains): &(&TaskId, &TaskOnMachine)| {
             let address = state.task(id).and_then(|task| task.address);
@@ -120,10 +120,10 @@ fn machines(world: &ClusterSimulation, state: &State) -> Result<(), String> {
         };
         let running = worker.machine.iter().filter(at_its_address);
         let running: Vec<TaskId> = running.map(|(id, _)| *id).collect();
-        let same = wanted.len() == running.len() && wanted.iter().all(|id| running.contains(id));
+        let same = desired.len() == running.len() && desired.iter().all(|id| running.contains(id));
         if !same || worker.machine.len() != running.len() {
             let machine = &worker.machine;
-            return Err(format!("expected {wanted:?} on {}, found {machine:?}", worker.id));
+            return Err(format!("expected {desired:?} on {}, found {machine:?}", worker.id));
         }
     }
     Ok(())

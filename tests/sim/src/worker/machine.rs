@@ -125,9 +125,9 @@ impl TaskOnMachine {
                 }
                 self.container = ContainerState::Running { since: now };
             }
-            Action::RecordHistory(ledger) => {
+            Action::RecordHistory(history) => {
                 // As the record's label holds it.
-                let stored = ledger.to_string().parse().map_err(|_| "has a ledger that cannot be read")?;
+                let stored = history.to_string().parse().map_err(|_| "has a ledger that cannot be read")?;
                 self.attempts = self.attempts.take().map(|_| stored);
             }
             Action::SignalStop | Action::Kill => {

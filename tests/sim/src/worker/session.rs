@@ -343,9 +343,9 @@ impl ClusterSimulation {
         };
         let Some(connection) = agent.connection else { return };
         let batches: Vec<ReportBatch> = std::iter::from_fn(|| agent.outbox.next_batch(elapsed)).collect();
-        let wishes = agent.desired.clone();
+        let desired_state = agent.desired.clone();
         for ReportBatch { number, mut reports } in batches {
-            reports.retain(|report| !wishes.contradicts(report));
+            reports.retain(|report| !desired_state.contradicts(report));
             self.send_to_manager(connection, WorkerMessage::Reports(number, reports));
         }
     }

@@ -62,8 +62,8 @@ impl WorkspaceCopy {
         let copy = Self { sources: home.join("sources"), builds: home.join("builds") };
         fs::create_dir_all(&copy.sources).unwrap();
         let expected = files(&root());
-        for stranger in files(&copy.sources).difference(&expected) {
-            fs::remove_file(copy.sources.join(stranger)).unwrap();
+        for foreign in files(&copy.sources).difference(&expected) {
+            fs::remove_file(copy.sources.join(foreign)).unwrap();
         }
         for path in &expected {
             let (from, to) = (root().join(path), copy.sources.join(path));

@@ -28,8 +28,8 @@ fn task(desired: DesiredTaskState) -> TaskAssignment {
     }
 }
 
-fn fresh(container: ContainerState, ledger: AttemptHistory) -> ObservedTask {
-    ObservedTask { freshness: Freshness::Fresh, container, history: ledger, ..ObservedTask::new(AT) }
+fn fresh(container: ContainerState, attempts: AttemptHistory) -> ObservedTask {
+    ObservedTask { freshness: Freshness::Fresh, container, history: attempts, ..ObservedTask::new(AT) }
 }
 
 #[track_caller]
@@ -42,9 +42,9 @@ fn check(
     reason: &str,
 ) {
     let task = task(desired);
-    let said = build_report(task.id, Some(&task), found);
-    assert_eq!((said.attempt, said.state, said.ready), (attempt, state, ready));
-    assert_eq!(said.reason, reason);
+    let output = build_report(task.id, Some(&task), found);
+    assert_eq!((output.attempt, output.state, output.ready), (attempt, state, ready));
+    assert_eq!(output.reason, reason);
 }
 
 #[test]
@@ -97,20 +97,20 @@ fn waiting_task_reports_reason_and_time() {
 #[test]
 fn next_attempt_is_reported_while_waiting() {
     let until = AT + Duration::from_secs(2);
-    let ledger = AttemptHistory {
+    let attempts = AttemptHistory {
         attempt: 2,
         phase: AttemptPhase::Waiting { since: AT, until },
         ..AttemptHistory::new()
     };
-    let waiting = fresh(ContainerState::Recorded, ledger);
-    let told = |desired, found: &ObservedTask| {
+    let waiting = fresh(ContainerState::Recorded, attempts);
+    let reported = |desired, found: &ObservedTask| {
         let task = task(desired);
         build_report(task.id, Some(&task), found).next_attempt
     };
-    assert_eq!(told(DesiredTaskState::Running, &waiting), Some(until));
-    assert_eq!(told(DesiredTaskState::Remove, &waiting), None);
+    assert_eq!(reported(DesiredTaskState::Running, &waiting), Some(until));
+    assert_eq!(reported(DesiredTaskState::Remove, &waiting), None);
     let opened = ObservedTask { history: waiting.history.with_pending(), ..waiting };
-    assert_eq!(told(DesiredTaskState::Running, &opened), None);
+    assert_eq!(reported(DesiredTaskState::Running, &opened), None);
 }
 
 #[test]
@@ -128,26 +128,27 @@ fn pull_progress_then_digest_is_reported() {
     check(DesiredTaskState::Ready, &found, 1, TaskState::Preparing, false, waits);
     check(DesiredTaskState::Remove, &found, 1, TaskState::Preparing, false, "");
 
-    let told = |task: &TaskAssignment, found: &ObservedTask| build_report(task.id, Some(task), found).image;
+    let reported =
+        |task: &TaskAssignment, found: &ObservedTask| build_report(task.id, Some(task), found).image;
     let unsettled = task(DesiredTaskState::Ready);
-    assert_eq!(told(&unsettled, &found), Some(digest.clone()));
+    assert_eq!(reported(&unsettled, &found), Some(digest.clone()));
     let settled = TaskAssignment { digest: Some(digest), ..unsettled.clone() };
-    assert_eq!(told(&settled, &found), None, "managers know it");
+    assert_eq!(reported(&settled, &found), None, "managers know it");
     assert_eq!(build_report(settled.id, Some(&settled), &found).reason, "");
-    assert_eq!(told(&task(DesiredTaskState::Remove), &found), None);
+    assert_eq!(reported(&task(DesiredTaskState::Remove), &found), None);
     let history = found.history.with_end(AT, TerminalState::Rejected, String::new());
     assert_eq!(
-        told(&unsettled, &ObservedTask { history, ..found }),
+        reported(&unsettled, &ObservedTask { history, ..found }),
         None,
         "what was rejected settles nothing"
     );
     // An agent that finds a container has not looked up its image.
     let made_from: Option<ImageDigest> = settled.digest.clone();
     let mut found = ObservedTask { container_image: made_from.clone(), ..ObservedTask::new(AT) };
-    assert_eq!(told(&unsettled, &found), None, "the container is gone");
+    assert_eq!(reported(&unsettled, &found), None, "the container is gone");
     for container in [ContainerState::Recorded, ContainerState::Running { since: AT }] {
         found.container = container;
-        assert_eq!((told(&unsettled, &found), told(&settled, &found)), (made_from.clone(), None));
+        assert_eq!((reported(&unsettled, &found), reported(&settled, &found)), (made_from.clone(), None));
     }
 }
 
@@ -197,7 +198,7 @@ fn stopping_is_reported() {
 fn task_is_ready_while_checks_succeed() {
     let mut task = task(DesiredTaskState::Running);
     task.spec.health = Some(HealthCheck::new(Probe::Tcp { port: 80 }));
-    let ledger = |health| AttemptHistory::new().with_start(AT, 4).with_health(health);
+    let history = |health| AttemptHistory::new().with_start(AT, 4).with_health(health);
     let checked = |health, reason: &str| Some(HealthObservation { health, reason: reason.into() });
     let refused = "no health check has succeeded yet: refused";
     let waiting = "no health check has succeeded yet";
@@ -215,20 +216,25 @@ fn task_is_ready_while_checks_succeed() {
     ] {
         let found = ObservedTask {
             observed_health: found,
-            ..fresh(ContainerState::Running { since: AT }, ledger(of_ledger))
+            ..fresh(ContainerState::Running { since: AT }, history(of_ledger))
         };
-        let said = build_report(task.id, Some(&task), &found);
-        let wanted = (health, reason, health == Healthy);
-        assert_eq!((said.health, said.reason.as_str(), said.ready), wanted);
-        assert_eq!(should_report(Some(&task), &found), is_told, "{said:?}");
+        let output = build_report(task.id, Some(&task), &found);
+        let expected = (health, reason, health == Healthy);
+        assert_eq!((output.health, output.reason.as_str(), output.ready), expected);
+        assert_eq!(should_report(Some(&task), &found), is_told, "{output:?}");
     }
-    let failing = fresh(ContainerState::Running { since: AT }, ledger(Healthy));
+    let failing = fresh(ContainerState::Running { since: AT }, history(Healthy));
     let mut failing = ObservedTask { observed_health: checked(Unhealthy, "unhealthy: refused"), ..failing };
-    failing.record_failure(&Action::RecordHistory(ledger(Unhealthy)), Severity::Transient, "away".into(), AT);
+    failing.record_failure(
+        &Action::RecordHistory(history(Unhealthy)),
+        Severity::Transient,
+        "away".into(),
+        AT,
+    );
     assert!(should_report(Some(&task), &failing), "what cannot be recorded is told");
     let going = TaskAssignment { desired: DesiredTaskState::Shutdown, ..task };
-    let said = build_report(going.id, Some(&going), &failing);
-    assert_eq!((said.health, said.ready), (Health::None, false));
+    let text = build_report(going.id, Some(&going), &failing);
+    assert_eq!((text.health, text.ready), (Health::None, false));
     failing.failures.clear();
     assert!(should_report(Some(&going), &failing));
 }

@@ -79,10 +79,10 @@ fn trouble(verb: ActionKind, severity: Severity, failures: u32) -> BTreeMap<Acti
 }
 
 #[track_caller]
-fn check(desired: Option<DesiredTaskState>, found: &ObservedTask, wanted: NextStep) {
+fn check(desired: Option<DesiredTaskState>, found: &ObservedTask, expected: NextStep) {
     let task = desired.map(task);
     let answer = step(task.as_ref(), found, NOW);
-    assert_eq!(answer, wanted);
+    assert_eq!(answer, expected);
     assert_eq!(step(task.as_ref(), found, NOW), answer, "asking twice");
 }
 
@@ -184,7 +184,7 @@ fn existing_container_needs_no_image() {
 
 #[test]
 fn completed_task_is_not_restarted() {
-    for (condition, code, wanted) in [
+    for (condition, code, expected) in [
         (RestartCondition::None, 0, TerminalState::Completed),
         (RestartCondition::OnFailure, 0, TerminalState::Completed),
         (RestartCondition::None, 3, TerminalState::Failed),
@@ -195,7 +195,7 @@ fn completed_task_is_not_restarted() {
         let NextStep::Do(Action::RecordHistory(history)) = step(Some(&task), &found, NOW) else {
             panic!("the end is not recorded");
         };
-        assert_eq!(history.terminal_state(), Some(wanted));
+        assert_eq!(history.terminal_state(), Some(expected));
         use ActionKind::{DeleteProcess, RecordHistory, ReleasePorts, RemoveNetwork, RemoveSecretObjects};
         let rest = [RecordHistory, DeleteProcess, ReleasePorts, RemoveSecretObjects, RemoveNetwork];
         assert_eq!(path_of(Some(&task), found), rest);
@@ -285,7 +285,7 @@ fn traffic_is_routed_only_while_healthy() {
     let recorded = |health| AttemptHistory::new().with_start(seconds_ago(100), 4).with_health(health);
     let (serve, hold) = (Some(Action::RouteTraffic), Some(Action::ReservePorts));
     let record = |health| Some(Action::RecordHistory(recorded(health)));
-    for (ports, of_ledger, found, wanted) in [
+    for (ports, of_ledger, found, expected) in [
         (PortState::Reserved, Health::None, None, None),
         (PortState::Reserved, Health::None, checked(Starting), None),
         (PortState::Reserved, Health::None, checked(Healthy), serve.clone()),
@@ -304,7 +304,7 @@ fn traffic_is_routed_only_while_healthy() {
         let found =
             ObservedTask { ports, history: recorded(of_ledger), observed_health: found, ..running_task() };
         let answer = step(Some(&task), &found, NOW);
-        assert_eq!(answer, wanted.map_or(NextStep::Settled, NextStep::Do), "{text}");
+        assert_eq!(answer, expected.map_or(NextStep::Settled, NextStep::Do), "{text}");
     }
     // Neither damaged resources nor an unavailable containerd delay the withdrawal.
     let failing = ObservedTask {
@@ -435,8 +435,8 @@ fn transient_failure_is_retried_with_backoff() {
         ..fresh(ContainerState::Absent, AttemptHistory::new())
     };
     for (failures, delay) in [(1, 250), (2, 500), (3, 1000), (7, 10_000), (1000, 10_000)] {
-        let wanted = NextStep::WaitUntil(NOW + Duration::from_millis(delay));
-        check(RUN, &failing(failures), wanted);
+        let expected = NextStep::WaitUntil(NOW + Duration::from_millis(delay));
+        check(RUN, &failing(failures), expected);
     }
     let mut over = failing(3);
     over.reset_retry_delays();

@@ -262,19 +262,19 @@ impl Simulation {
     }
 
     fn lacks_image(&self) -> bool {
-        let wanted = self.world.container_image.as_ref().or(self.task.digest.as_ref());
-        wanted.is_none() || self.world.image.as_ref() != wanted
+        let expected = self.world.container_image.as_ref().or(self.task.digest.as_ref());
+        expected.is_none() || self.world.image.as_ref() != expected
     }
 
     /// Keeps the highest report, as a manager does.
     fn report(&mut self) {
-        let said = build_report(self.task.id, Some(&self.task), &self.observed);
-        assert!(!said.ready || matches!(said.health, Health::None | Health::Healthy), "{said:?}");
-        if said.removed {
+        let output = build_report(self.task.id, Some(&self.task), &self.observed);
+        assert!(!output.ready || matches!(output.health, Health::None | Health::Healthy), "{output:?}");
+        if output.removed {
             assert!(self.is_empty(), "said removed, but {:?}", self.world);
         }
-        if self.highest.as_ref().is_none_or(|highest| supersedes(&said, highest)) {
-            self.highest = Some(said);
+        if self.highest.as_ref().is_none_or(|highest| supersedes(&output, highest)) {
+            self.highest = Some(output);
         }
     }
 
@@ -325,8 +325,8 @@ impl Simulation {
             Event::Finds(false) => self.disconnected_since = self.disconnected_since.or(Some(self.now)),
             Event::Moves => self.world.registry = digest('b'),
             Event::Settles(by_another) => {
-                let said = self.highest.as_ref().and_then(|said| said.image.clone());
-                let settled = if *by_another { Some(digest('c')) } else { said };
+                let output = self.highest.as_ref().and_then(|text| text.image.clone());
+                let settled = if *by_another { Some(digest('c')) } else { output };
                 self.task.digest = self.task.digest.take().or(settled);
             }
         }
@@ -364,28 +364,28 @@ impl Simulation {
     }
 
     fn assert_settled(&self) {
-        let said = build_report(self.task.id, Some(&self.task), &self.observed);
+        let output = build_report(self.task.id, Some(&self.task), &self.observed);
         let ended = self.observed.history.terminal_state().is_some();
         match self.task.desired {
-            DesiredTaskState::Remove => assert!(said.removed && self.is_empty(), "{:?}", self.world),
+            DesiredTaskState::Remove => assert!(output.removed && self.is_empty(), "{:?}", self.world),
             // The agent died and lost the rejection of the task. Managers have it, and ignore other reports.
             DesiredTaskState::Ready | DesiredTaskState::Running if !ended && self.task.digest.is_none() => {
                 assert!(self.highest.as_ref().unwrap().state.is_terminal());
                 assert_eq!(self.world.container, ContainerState::Absent);
             }
             DesiredTaskState::Running if !ended => {
-                assert!(said.ready && self.world.serving && self.world.container.is_running());
+                assert!(output.ready && self.world.serving && self.world.container.is_running());
                 assert_eq!(self.world.container_image, self.task.digest, "made of another image");
                 let AttemptPhase::Started { health, .. } = self.observed.history.phase else {
                     panic!("not recorded")
                 };
-                assert_eq!((health, said.health), (said.health, self.settled_health()));
+                assert_eq!((health, output.health), (output.health, self.settled_health()));
                 assert!(should_report(Some(&self.task), &self.observed));
             }
             DesiredTaskState::Ready if !ended => assert_eq!(self.world.container, ContainerState::Created),
             _ => {
                 assert!(matches!(self.world.container, ContainerState::Absent | ContainerState::Recorded));
-                assert!(said.state.is_terminal() && !self.world.serving && !self.world.network);
+                assert!(output.state.is_terminal() && !self.world.serving && !self.world.network);
                 assert!(!self.world.secret_objects, "secrets of what does not run");
             }
         }
@@ -570,8 +570,8 @@ proptest! {
         play.settle();
         let sent = |play: &Simulation| {
             let worth = should_report(Some(&play.task), &play.observed);
-            let said = build_report(play.task.id, Some(&play.task), &play.observed);
-            (worth && said.state == TaskState::Running).then_some((said.health, said.ready))
+            let output = build_report(play.task.id, Some(&play.task), &play.observed);
+            (worth && output.state == TaskState::Running).then_some((output.health, output.ready))
         };
         let mut last = sent(&play).unwrap();
         for (health, actions) in checks {

@@ -127,7 +127,7 @@ impl ImageSource for FakeImages {
         });
         self.waiter_count.fetch_add(1, Ordering::SeqCst);
         let waiting = WaiterGuard(Arc::clone(&self.waiter_count));
-        let (said, progress) = watch::channel(ImagePullProgress::default());
+        let (output, progress) = watch::channel(ImagePullProgress::default());
         let (mut answers, state) = (self.state.subscribe(), self.state.clone());
         let outcome = async move {
             let _waiting = waiting;
@@ -139,7 +139,7 @@ impl ImageSource for FakeImages {
                         return Ok(digest);
                     }
                     Some(RegistryAnswer::Error(error)) => return Err(error),
-                    Some(RegistryAnswer::Stalled(progress)) => said.send_modify(|said| *said = progress),
+                    Some(RegistryAnswer::Stalled(progress)) => output.send_modify(|text| *text = progress),
                     None => {}
                 }
                 answers.changed().await.expect("its sender is held above");

@@ -138,12 +138,12 @@ mod tests {
 
     #[tokio::test]
     async fn pull_refusal_is_permanent_unless_credential_is_unknown() {
-        let (registry, image, said) = ("r.lan".to_owned(), "app:1".to_owned(), "no".to_owned());
+        let (registry, image, output) = ("r.lan".to_owned(), "app:1".to_owned(), "no".to_owned());
         let needs = || {
             Error::from(RegistryError::NeedsCredentials {
                 registry: registry.clone(),
                 image: image.clone(),
-                message: said.clone(),
+                message: output.clone(),
             })
         };
         let user = "ann".to_owned();
@@ -151,7 +151,7 @@ mod tests {
             registry: registry.clone(),
             image: image.clone(),
             user,
-            message: said.clone(),
+            message: output.clone(),
         };
         let away = || Err(SecretFetchError::NoManager("not connected to a manager".into()));
         let unasked = resolve(away(), "r.lan/app").await.classify_error(needs());
@@ -163,9 +163,9 @@ mod tests {
         let wrong =
             resolve(Ok(vec![credential("r.lan", "ann\nx")]), "r.lan/app").await.classify_error(denied.into());
         for (error, words) in [(none, "needs credentials"), (wrong, "user \"ann\"")] {
-            let said = error.to_string();
-            assert!(!error.is_transient() && said.contains(words), "{said}");
-            assert!(said.contains("`warren registry login r.lan`"), "{said}");
+            let text = error.to_string();
+            assert!(!error.is_transient() && text.contains(words), "{text}");
+            assert!(text.contains("`warren registry login r.lan`"), "{text}");
         }
         let other = Error::Unavailable { action: "pull".into(), reason: "down".into() };
         assert!(matches!(resolve(away(), "r.lan/app").await.classify_error(other), ImagePullError::Store(_)));

@@ -103,8 +103,8 @@ impl TaskSecretDirs<'_> {
     }
 }
 
-fn write(directory: &Path, wanted: &SecretFile) -> io::Result<()> {
-    let SecretFile { name, owner, mode, bytes } = wanted;
+fn write(directory: &Path, desired: &SecretFile) -> io::Result<()> {
+    let SecretFile { name, owner, mode, bytes } = desired;
     let mut file: File =
         OpenOptions::new().write(true).create_new(true).mode(0o600).open(directory.join(name))?;
     file.write_all(bytes)?;

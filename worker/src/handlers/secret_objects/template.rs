@@ -81,14 +81,14 @@ mod tests {
 
     #[test]
     fn fields_are_replaced_by_task_values() {
-        for (text, wanted) in [
+        for (text, expected) in [
             ("", ""),
             ("plain } { text", "plain } { text"),
             ("{{.Task.Name}} on {{ .Node.Hostname }}\n", "web.3 on n1\n"),
             (r#"{{"{{"}}.Task.Slot}} {{.Task.Slot}}"#, "{{.Task.Slot}} 3"),
             ("\u{fc}{{.Node.Labels.zone}}\u{fc}", "\u{fc}a\u{fc}"),
         ] {
-            assert_eq!(expanded(text.as_bytes()).as_deref(), Ok(wanted), "{text}");
+            assert_eq!(expanded(text.as_bytes()).as_deref(), Ok(expected), "{text}");
         }
     }
 
@@ -102,8 +102,8 @@ mod tests {
         assert_eq!(nothing.to_string(), "line 1: field has no value: the node has no label rack");
         assert_eq!(expanded(b"hush \xff"), Err(TemplateError::NotText));
         for wrong in [open, unknown, "hush {{.Node.Labels.rack}} hush"] {
-            let said = format!("{:?} {0}", expanded(wrong.as_bytes()).unwrap_err());
-            assert!(!said.contains("hush"), "{said}");
+            let output = format!("{:?} {0}", expanded(wrong.as_bytes()).unwrap_err());
+            assert!(!output.contains("hush"), "{output}");
         }
     }
 

@@ -175,10 +175,10 @@ async fn fetch_error_is_reported_and_leaves_nothing() {
             "UTF-8",
         ),
     ];
-    for (answer, wanted, severity, words) in cases {
+    for (answer, expected, severity, words) in cases {
         let world = Fixture::new();
         world.fetcher.set_answer(answer);
-        let failure = world.ensure(&with_secrets(1, vec![wanted])).await.unwrap_err();
+        let failure = world.ensure(&with_secrets(1, vec![expected])).await.unwrap_err();
         assert_eq!(failure.severity, severity, "{}", failure.reason);
         assert!(failure.reason.contains(words) && !failure.reason.contains("hush"), "{}", failure.reason);
         assert!(world.left().is_empty());

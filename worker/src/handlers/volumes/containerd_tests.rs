@@ -46,12 +46,12 @@ async fn container_sees_volumes_and_subpaths() {
     let containerd = PrivateContainerd::start().await;
     let runtime = runtime(&containerd).await;
     let (root, pins) = (containerd.dir().join("volumes"), containerd.dir().join("pins"));
-    let (_wishes, wanted) = watch::channel(DesiredState { is_confirmed: true, ..DesiredState::default() });
+    let (_wishes, expected) = watch::channel(DesiredState { is_confirmed: true, ..DesiredState::default() });
     let volumes = TaskVolumes::new(
         Arc::new(LocalVolumeDriver::new(&root)),
         SubpathMounts::new(&pins),
         Arc::new(runtime.clone()),
-        wanted,
+        expected,
     );
     let mut task = with([volume("data", "/data"), subpath_mount("parts", "/part", "slots/{{.Task.Slot}}")]);
     // The image was not resolved yet.

@@ -27,10 +27,11 @@ impl Fixture {
         fs::write(files.join("var/lib/db/first"), "from the image").unwrap();
         std::os::unix::fs::chown(files.join("var/lib/db"), Some(70), Some(71)).unwrap();
         runtime.add_image_files(&image(), &files);
-        let (wishes, wanted) = watch::channel(DesiredState { is_confirmed: true, ..DesiredState::default() });
+        let (wishes, expected) =
+            watch::channel(DesiredState { is_confirmed: true, ..DesiredState::default() });
         let driver = Arc::new(LocalVolumeDriver::new(dir.path().join("volumes")));
         let pins = SubpathMounts::new(dir.path().join("pins"));
-        let volumes = TaskVolumes::new(driver, pins, Arc::new(runtime.clone()), wanted);
+        let volumes = TaskVolumes::new(driver, pins, Arc::new(runtime.clone()), expected);
         Self { volumes, runtime, desired_state: wishes, dir }
     }
 
@@ -194,12 +195,12 @@ async fn volume_in_use_is_not_purged() {
         assert!(matches!(&error, PurgeError::InUse { by: found, .. } if *found == by), "{error}");
         assert!(node.path("data/file").exists());
     };
-    node.desired_state.send_modify(|wishes| wishes.is_confirmed = false);
+    node.desired_state.send_modify(|desired_state| desired_state.is_confirmed = false);
     let error = node.volumes.purge(&name("data")).await.unwrap_err();
     assert!(matches!(error, PurgeError::Unconfirmed), "{error}");
-    let wanted = BTreeMap::from([(user.id, Arc::new(user.clone()))]);
+    let expected = BTreeMap::from([(user.id, Arc::new(user.clone()))]);
     node.desired_state.send_replace(DesiredState {
-        tasks: wanted,
+        tasks: expected,
         is_confirmed: true,
         ..DesiredState::default()
     });

@@ -110,21 +110,21 @@ mod tests {
     }
 
     /// Observes one report per second; returns restarts, OOM kills, failures, and the seconds of each start.
-    fn tally(said: &[ReportCase]) -> (u64, u64, u64, Vec<u64>) {
-        let (mut tally, mut now) = (TaskCounters::default(), Instant::now());
+    fn tally(output: &[ReportCase]) -> (u64, u64, u64, Vec<u64>) {
+        let (mut counters, mut now) = (TaskCounters::default(), Instant::now());
         let (mut failures, mut starts) = (0, Vec::new());
-        for said in said {
-            let news = tally.observe(&report(*said), now);
+        for text in output {
+            let news = counters.observe(&report(*text), now);
             failures += u64::from(news.has_failed);
             starts.extend(news.start_duration.map(|took| took.as_secs()));
-            let again = tally.observe(&report(*said), now);
+            let again = counters.observe(&report(*text), now);
             assert!(
                 !again.has_failed && again.start_duration.is_none(),
-                "the second time it is no news: {said:?}"
+                "the second time it is no news: {text:?}"
             );
             now += Duration::from_secs(1);
         }
-        (tally.restarts, tally.oom_kills, failures, starts)
+        (counters.restarts, counters.oom_kills, failures, starts)
     }
 
     #[tokio::test(start_paused = true)]

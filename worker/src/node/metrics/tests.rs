@@ -30,20 +30,20 @@ impl Fixture {
         let (fake, metrics) = (FakeRuntime::new(), WorkerMetrics::default());
         let (wishes, receiver) = watch::channel(desired(&[1, 2]));
         let stats = Arc::new(TaskStats::new(Arc::new(fake.clone()), receiver.clone()));
-        let loops = BackgroundTasks::new(Shutdown::new(), Arc::new(SystemClock::new()), Arc::new(|| 0));
+        let tasks_run = BackgroundTasks::new(Shutdown::new(), Arc::new(SystemClock::new()), Arc::new(|| 0));
         let meter = Arc::new(NodeMeter::new("/".into()));
         let sources = MetricSources {
             stats: stats.clone(),
             meter,
             desired_state: receiver,
-            background_tasks: loops.clone(),
+            background_tasks: tasks_run.clone(),
         };
         let telemetry = Telemetry::with_components(&[]);
         telemetry.add(
             "worker",
             TelemetryComponent { metrics: register(&metrics, sources), ..TelemetryComponent::default() },
         );
-        Self { fake, desired_state: wishes, metrics, stats, background_tasks: loops, telemetry }
+        Self { fake, desired_state: wishes, metrics, stats, background_tasks: tasks_run, telemetry }
     }
 
     fn text(&self) -> String {

@@ -24,14 +24,14 @@ pub(super) async fn pull(
     image_gc: &ImageGc,
     secret_fetcher: &dyn SecretFetcher,
     stream_id: &str,
-    wish: &v1::PullImage,
+    request: &v1::PullImage,
     out: &StreamSender,
 ) -> Result<Result<(), String>, StreamError> {
-    let reference = match Reference::parse(&wish.reference) {
+    let reference = match Reference::parse(&request.reference) {
         Ok(reference) => reference,
         Err(error) => return Ok(Err(error.to_string())),
     };
-    let found = if wish.always { Ok(None) } else { image_gc.source.find(&reference).await };
+    let found = if request.always { Ok(None) } else { image_gc.source.find(&reference).await };
     let got = match found {
         Ok(None) => {
             let need = FetchPurpose::StreamCredential(stream_id.to_owned());
@@ -67,15 +67,15 @@ async fn fetch(
     let mut arrival = image_gc.source.pull(reference, standing.credentials());
     let mut ticks = interval(PROGRESS_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (mut said, mut said_at) = (String::new(), Instant::now());
+    let (mut output, mut said_at) = (String::new(), Instant::now());
     loop {
         tokio::select! {
             outcome = &mut arrival.result => return Ok(outcome.map_err(|error| standing.classify_error(error))),
             _ = ticks.tick() => {
                 let words = arrival.progress.borrow_and_update().to_string();
-                if words != said || said_at.elapsed() >= PROGRESS_REPEAT_INTERVAL {
+                if words != output || said_at.elapsed() >= PROGRESS_REPEAT_INTERVAL {
                     out.send(Frame::Progress(words.clone())).await?;
-                    (said, said_at) = (words, Instant::now());
+                    (output, said_at) = (words, Instant::now());
                 }
             }
         }
@@ -93,12 +93,12 @@ pub(super) async fn list(image_gc: &ImageGc, out: &StreamSender) -> Result<Resul
 /// Removes images that were not used for the requested time, and sends the list.
 pub(super) async fn prune(
     image_gc: &ImageGc,
-    wish: &v1::PruneImages,
+    options: &v1::PruneImages,
     out: &StreamSender,
 ) -> Result<Result<(), String>, StreamError> {
     // On request, disk usage does not matter and the number of removals is not limited.
     let policy = PrunePolicy {
-        max_age: Some(Duration::from_millis(wish.unused_for_ms)),
+        max_age: Some(Duration::from_millis(options.unused_for_ms)),
         grace: Duration::ZERO,
         max_removals: usize::MAX,
         ..PrunePolicy::default()

@@ -63,10 +63,10 @@ impl TaskLogs {
 /// Sends the requested lines.
 pub(super) async fn read(
     logs: &TaskLogs,
-    wish: &v1::ReadTaskLogs,
+    request: &v1::ReadTaskLogs,
     out: &StreamSender,
 ) -> Result<Result<(), String>, StreamError> {
-    let v1::ReadTaskLogs { task_id, follow, tail, since_ns } = wish;
+    let v1::ReadTaskLogs { task_id, follow, tail, since_ns } = request;
     let task: TaskId = match task_id.parse() {
         Ok(task) => task,
         Err(error) => return Ok(Err(format!("invalid task id {task_id:?}: {error}"))),

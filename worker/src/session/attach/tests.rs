@@ -67,13 +67,13 @@ async fn next_frame(attached: &mut FakeStream) -> Frame {
 
 /// Everything up to the last frame, with the session kept alive meanwhile.
 async fn all_frames(attached: &mut FakeStream, session: &mut FakeSession) -> Vec<Frame> {
-    let mut said = Vec::new();
+    let mut output = Vec::new();
     let listening = async {
         loop {
             let frame = next_frame(attached).await;
             let is_last = matches!(frame, Frame::Done(_) | Frame::Error(_));
-            said.push(frame);
-            assert!(said.len() < 1000, "it does not come to an end: {:?}", said.last());
+            output.push(frame);
+            assert!(output.len() < 1000, "it does not come to an end: {:?}", output.last());
             if is_last {
                 return;
             }
@@ -83,7 +83,7 @@ async fn all_frames(attached: &mut FakeStream, session: &mut FakeSession) -> Vec
         () = listening => {}
         () = session.next_matching(|_| None::<()>) => {}
     }
-    said
+    output
 }
 
 /// Keeps the session alive for so long.
@@ -110,28 +110,28 @@ async fn log_is_sent_in_order_with_gaps() {
     OutputRecord::Lost { at: 3, lines: 4, bytes: 50 }.encode(&mut bytes);
     bytes.extend(record(4, OutputStream::Stdout, "three"));
     write(&node.directories.log_dir(&task_id(1)), &bytes);
-    let wish = read_logs(1, false);
-    let mut stream = attached(&mut manager, &session, Purpose::ReadLogs(wish.clone())).await;
-    let said = all_frames(&mut stream, &mut session).await;
+    let request = read_logs(1, false);
+    let mut stream = attached(&mut manager, &session, Purpose::ReadLogs(request.clone())).await;
+    let output = all_frames(&mut stream, &mut session).await;
     drop(stream);
-    let Frame::Lines(first) = &said[0] else { panic!("{said:?}") };
+    let Frame::Lines(first) = &output[0] else { panic!("{output:?}") };
     let shown: Vec<_> = first.lines.iter().map(|line| (line.at_ns, line.stream(), &line.text[..])).collect();
     assert_eq!(shown, [(1, v1::LogStream::Out, &b"one"[..]), (2, v1::LogStream::Err, b"two")]);
     assert!(
-        matches!(&said[1], Frame::DroppedLines(words) if words.starts_with("4 lines (50 bytes)")),
-        "{said:?}"
+        matches!(&output[1], Frame::DroppedLines(words) if words.starts_with("4 lines (50 bytes)")),
+        "{output:?}"
     );
-    assert_eq!((texts(&said[2]), &said[3..]), (vec!["three".into()], &[DONE][..]));
-    for (wish, want) in [
-        (v1::ReadTaskLogs { tail: Some(1), ..wish.clone() }, vec!["three"]),
-        (v1::ReadTaskLogs { since_ns: Some(4), ..wish.clone() }, vec!["three"]),
-        (v1::ReadTaskLogs { since_ns: Some(5), ..wish }, vec![]),
+    assert_eq!((texts(&output[2]), &output[3..]), (vec!["three".into()], &[DONE][..]));
+    for (options, want) in [
+        (v1::ReadTaskLogs { tail: Some(1), ..request.clone() }, vec!["three"]),
+        (v1::ReadTaskLogs { since_ns: Some(4), ..request.clone() }, vec!["three"]),
+        (v1::ReadTaskLogs { since_ns: Some(5), ..request }, vec![]),
     ] {
-        let mut stream = attached(&mut manager, &session, Purpose::ReadLogs(wish)).await;
-        let said = all_frames(&mut stream, &mut session).await;
-        let lines = said.iter().filter(|frame| matches!(frame, Frame::Lines(_)));
+        let mut stream = attached(&mut manager, &session, Purpose::ReadLogs(options)).await;
+        let text = all_frames(&mut stream, &mut session).await;
+        let lines = text.iter().filter(|frame| matches!(frame, Frame::Lines(_)));
         let lines: Vec<String> = lines.flat_map(texts).collect();
-        assert_eq!((lines, said.last()), (want.into_iter().map(String::from).collect(), Some(&DONE)));
+        assert_eq!((lines, text.last()), (want.into_iter().map(String::from).collect(), Some(&DONE)));
     }
 }
 
@@ -140,14 +140,14 @@ async fn missing_log_is_reported() {
     let (_node, mut manager) = TestNode::start(desired(&[1]));
     let mut session = manager.next_welcomed_session().await;
     let unknown = v1::ReadTaskLogs { task_id: "web".into(), ..Default::default() };
-    for (wish, want) in [
+    for (request, want) in [
         (read_logs(1, false), "no output of task"),
         (read_logs(9, true), "no output of task"),
         (unknown, "\"web\""),
     ] {
-        let mut stream = attached(&mut manager, &session, Purpose::ReadLogs(wish)).await;
-        let said = all_frames(&mut stream, &mut session).await;
-        assert!(matches!(&said[..], [Frame::Error(why)] if why.contains(want)), "{said:?}");
+        let mut stream = attached(&mut manager, &session, Purpose::ReadLogs(request)).await;
+        let text = all_frames(&mut stream, &mut session).await;
+        assert!(matches!(&text[..], [Frame::Error(why)] if why.contains(want)), "{text:?}");
     }
 }
 
@@ -190,8 +190,8 @@ async fn paused_reader_gets_everything() {
     write(&node.directories.log_dir(&task_id(1)), &bytes);
     let mut stream = attached(&mut manager, &session, Purpose::ReadLogs(read_logs(1, false))).await;
     keep_alive_for(&mut session, 4 * SEND_DEADLINE).await;
-    let said = all_frames(&mut stream, &mut session).await;
-    let (last, frames) = said.split_last().unwrap();
+    let output = all_frames(&mut stream, &mut session).await;
+    let (last, frames) = output.split_last().unwrap();
     let mut times = Vec::new();
     for frame in frames {
         let Frame::Lines(lines) = frame else { panic!("{frame:?}") };
@@ -202,10 +202,10 @@ async fn paused_reader_gets_everything() {
 }
 
 /// Waits until only so many tokio tasks are left.
-async fn wait_for_task_count(wanted: usize, session: Option<&mut FakeSession>) {
+async fn wait_for_task_count(expected: usize, session: Option<&mut FakeSession>) {
     let alive = || Handle::current().metrics().num_alive_tasks();
     let waiting = async {
-        while alive() > wanted {
+        while alive() > expected {
             sleep(Duration::from_millis(10)).await;
         }
     };
@@ -216,7 +216,7 @@ async fn wait_for_task_count(wanted: usize, session: Option<&mut FakeSession>) {
         }
     };
     tokio::select! {
-        ended = timeout(TIMEOUT, waiting) => ended.unwrap_or_else(|_| panic!("{} tasks, not {wanted}", alive())),
+        ended = timeout(TIMEOUT, waiting) => ended.unwrap_or_else(|_| panic!("{} tasks, not {expected}", alive())),
         () = keep => {}
     }
 }
@@ -288,10 +288,10 @@ async fn pull_progress_is_rate_limited() {
         }
         node.images.serve(&tag(), other.clone());
     };
-    let (said, ()) = tokio::join!(all_frames(&mut stream, &mut session), registry);
-    let progress = said.iter().filter(|frame| matches!(frame, Frame::Progress(_))).count();
+    let (output, ()) = tokio::join!(all_frames(&mut stream, &mut session), registry);
+    let progress = output.iter().filter(|frame| matches!(frame, Frame::Progress(_))).count();
     assert!((4..=9).contains(&progress), "{progress} in {:?}", began.elapsed());
-    assert_eq!(said[progress..], [pulled(&other), DONE]);
+    assert_eq!(output[progress..], [pulled(&other), DONE]);
     assert_eq!(node.images.used(), [tag().record_name()]);
 }
 
@@ -305,12 +305,12 @@ async fn present_image_is_pulled_only_with_always() {
     let refused = Error::Refused { action: "pull".into(), reason: "no such image".into() };
     node.images.fail(&tag(), refused);
     let mut stream = attached(&mut manager, &session, pull(true)).await;
-    let said = all_frames(&mut stream, &mut session).await;
-    assert!(matches!(said.last(), Some(Frame::Error(why)) if why.contains("no such image")), "{said:?}");
+    let output = all_frames(&mut stream, &mut session).await;
+    assert!(matches!(output.last(), Some(Frame::Error(why)) if why.contains("no such image")), "{output:?}");
     let bad = Purpose::PullImage(v1::PullImage { reference: "a b".into(), always: true });
     let mut stream = attached(&mut manager, &session, bad).await;
-    let said = all_frames(&mut stream, &mut session).await;
-    assert!(matches!(&said[..], [Frame::Error(_)]), "{said:?}");
+    let text = all_frames(&mut stream, &mut session).await;
+    assert!(matches!(&text[..], [Frame::Error(_)]), "{text:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -345,7 +345,7 @@ async fn images_are_listed_with_task_count_and_unused_are_pruned() {
     let now = SystemClock::new().unix_millis();
     node.images.mark_used(&unused, Timestamp(now)).await.unwrap();
     let mut stream = attached(&mut manager, &session, Purpose::ListImages(v1::ListImages {})).await;
-    let said = all_frames(&mut stream, &mut session).await;
+    let output = all_frames(&mut stream, &mut session).await;
     let rows = |frame: &Frame| match frame {
         Frame::Images(list) => {
             list.images.iter().map(|image| (image.reference.clone(), image.tasks)).collect::<Vec<_>>()
@@ -353,13 +353,13 @@ async fn images_are_listed_with_task_count_and_unused_are_pruned() {
         other => panic!("{other:?}"),
     };
     assert_eq!(
-        (rows(&said[0]), &said[1..]),
+        (rows(&output[0]), &output[1..]),
         (vec![(tag().record_name(), 2), (unused.record_name(), 0)], &[DONE][..])
     );
     let prune = || Purpose::PruneImages(v1::PruneImages { unused_for_ms: 0 });
     let mut stream = attached(&mut manager, &session, prune()).await;
-    let said = all_frames(&mut stream, &mut session).await;
-    assert_eq!((rows(&said[0]), &said[1..]), (vec![(unused.record_name(), 0)], &[DONE][..]));
+    let text = all_frames(&mut stream, &mut session).await;
+    assert_eq!((rows(&text[0]), &text[1..]), (vec![(unused.record_name(), 0)], &[DONE][..]));
     let mut stream = attached(&mut manager, &session, prune()).await;
     assert_eq!(all_frames(&mut stream, &mut session).await, [DONE], "the second time");
 }
@@ -372,6 +372,6 @@ async fn prune_before_first_assignment_is_refused() {
     let prune = Purpose::PruneImages(v1::PruneImages { unused_for_ms: 0 });
     // The session is not answered: the answer to a sync would contain the assignments.
     let mut stream = attached(&mut manager, &session, prune).await;
-    let said = next_frame(&mut stream).await;
-    assert!(matches!(&said, Frame::Error(why) if why.contains("try again")), "{said:?}");
+    let output = next_frame(&mut stream).await;
+    assert!(matches!(&output, Frame::Error(why) if why.contains("try again")), "{output:?}");
 }

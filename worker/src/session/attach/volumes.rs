@@ -12,10 +12,10 @@ use crate::handlers::volumes::TaskVolumes;
 /// Sends each volume with its disk usage as soon as it is measured.
 pub(super) async fn list(
     volumes: &TaskVolumes,
-    wish: &v1::ListVolumes,
+    request: &v1::ListVolumes,
     out: &StreamSender,
 ) -> Result<Result<(), String>, StreamError> {
-    let only: BTreeSet<VolumeName> = match wish.names.iter().map(|name| name.parse()).collect() {
+    let only: BTreeSet<VolumeName> = match request.names.iter().map(|name| name.parse()).collect() {
         Ok(only) => only,
         Err(error) => return Ok(Err(refused(error))),
     };
@@ -39,8 +39,8 @@ pub(super) async fn list(
 }
 
 /// Deletes the data of a volume; `Err` is a human readable reason.
-pub(super) async fn purge(volumes: &TaskVolumes, wish: &v1::PurgeVolume) -> Result<(), String> {
-    let volume: VolumeName = wish.name.parse().map_err(refused)?;
+pub(super) async fn purge(volumes: &TaskVolumes, request: &v1::PurgeVolume) -> Result<(), String> {
+    let volume: VolumeName = request.name.parse().map_err(refused)?;
     volumes.purge(&volume).await.map_err(|error| error.to_string())
 }
 
@@ -64,22 +64,22 @@ mod tests {
     fn node() -> (fake::FakeVolumeDriver, watch::Sender<DesiredState>, TaskVolumes) {
         let (driver, desired_state) =
             (fake::FakeVolumeDriver::new(), DesiredState { is_confirmed: true, ..DesiredState::default() });
-        let (desired_state, wanted) = watch::channel(desired_state);
+        let (desired_state, expected) = watch::channel(desired_state);
         let volumes = TaskVolumes::new(
             Arc::new(driver.clone()),
             SubpathMounts::new("/none"),
             Arc::new(FakeRuntime::new()),
-            wanted,
+            expected,
         );
         (driver, desired_state, volumes)
     }
 
     async fn listed(volumes: &TaskVolumes, names: &[&str]) -> Result<Vec<(String, u64)>, String> {
-        let (frames, mut said) = mpsc::channel(16);
-        let wish = v1::ListVolumes { names: names.iter().map(|name| (*name).to_owned()).collect() };
-        list(volumes, &wish, &StreamSender { frames }).await.unwrap()?;
+        let (frames, mut output) = mpsc::channel(16);
+        let request = v1::ListVolumes { names: names.iter().map(|name| (*name).to_owned()).collect() };
+        list(volumes, &request, &StreamSender { frames }).await.unwrap()?;
         let mut found = Vec::new();
-        while let Some(frame) = said.recv().await {
+        while let Some(frame) = output.recv().await {
             let Some(Frame::Volumes(list)) = frame.frame else { panic!("{frame:?}") };
             found.extend(list.volumes.into_iter().map(|volume| (volume.name, volume.size_bytes)));
         }

@@ -21,8 +21,8 @@ pub(super) struct ManagerList {
 
 impl ManagerList {
     /// With the configured managers.
-    pub fn new(node: NodeId, told: Vec<String>) -> Self {
-        Self { node, local: None, configured: told, discovered: Vec::new(), attempted: Vec::new() }
+    pub fn new(node: NodeId, reported: Vec<String>) -> Self {
+        Self { node, local: None, configured: reported, discovered: Vec::new(), attempted: Vec::new() }
     }
 
     /// The same, where the configured one is the node's own manager.
@@ -43,10 +43,10 @@ impl ManagerList {
         };
         let mut learned = self.discovered.clone();
         learned.sort_by_cached_key(place);
-        let mut told = self.configured.clone();
-        told.sort_by_cached_key(place);
+        let mut reported = self.configured.clone();
+        reported.sort_by_cached_key(place);
         let mut all: Vec<String> = Vec::new();
-        for manager in self.local.iter().cloned().chain(learned).chain(told) {
+        for manager in self.local.iter().cloned().chain(learned).chain(reported) {
             if !all.contains(&manager) {
                 all.push(manager);
             }
@@ -88,35 +88,35 @@ mod tests {
 
     use super::*;
 
-    fn set_discovered(roster: &mut ManagerList, ports: &[u16]) {
+    fn set_discovered(directory: &mut ManagerList, ports: &[u16]) {
         let managers: Vec<ManagerAddress> =
             ports.iter().map(|port| format!("m:{port}").parse().unwrap()).collect();
-        roster.set_discovered(&managers);
+        directory.set_discovered(&managers);
     }
 
-    fn dial_round(roster: &mut ManagerList, times: usize) -> Vec<String> {
-        std::iter::repeat_with(|| roster.next().unwrap()).take(times).collect()
+    fn dial_round(directory: &mut ManagerList, times: usize) -> Vec<String> {
+        std::iter::repeat_with(|| directory.next().unwrap()).take(times).collect()
     }
 
     #[test]
     fn each_manager_is_dialled_once_per_round() {
-        let mut roster = ManagerList::new(NodeId(Id(7)), vec!["a:1".into(), "m:2".into()]);
-        assert_eq!(roster.len(), 2);
-        set_discovered(&mut roster, &[1, 2, 3]);
-        let first = dial_round(&mut roster, 4);
-        assert_eq!(first.iter().collect::<BTreeSet<_>>().len(), roster.len());
+        let mut directory = ManagerList::new(NodeId(Id(7)), vec!["a:1".into(), "m:2".into()]);
+        assert_eq!(directory.len(), 2);
+        set_discovered(&mut directory, &[1, 2, 3]);
+        let first = dial_round(&mut directory, 4);
+        assert_eq!(first.iter().collect::<BTreeSet<_>>().len(), directory.len());
         assert_eq!(first[3], "a:1", "what only a person named");
-        assert_eq!(dial_round(&mut roster, 4), first, "the same order again");
+        assert_eq!(dial_round(&mut directory, 4), first, "the same order again");
         assert_eq!(ManagerList::new(NodeId(Id(7)), Vec::new()).next(), None);
     }
 
     #[test]
     fn last_used_manager_is_last_and_local_one_first() {
-        let mut roster = ManagerList::new(NodeId(Id(7)), Vec::new());
-        set_discovered(&mut roster, &[1, 2, 3]);
+        let mut directory = ManagerList::new(NodeId(Id(7)), Vec::new());
+        set_discovered(&mut directory, &[1, 2, 3]);
         for left in ["m:1", "m:2", "m:3"] {
-            roster.record_good_session(left);
-            let order = dial_round(&mut roster, 3);
+            directory.record_good_session(left);
+            let order = dial_round(&mut directory, 3);
             assert!(!order[..2].contains(&left.to_owned()), "{left}: {order:?}");
         }
         let mut own = ManagerList::new(NodeId(Id(7)), vec!["127.0.0.1:8080".into()]).for_manager_node();
@@ -132,9 +132,9 @@ mod tests {
     fn nodes_spread_over_managers() {
         let mut firsts = [0; 3];
         for node in 0..300 {
-            let mut roster = ManagerList::new(NodeId(Id(node)), Vec::new());
-            set_discovered(&mut roster, &[1, 2, 3]);
-            let first = roster.next().unwrap();
+            let mut directory = ManagerList::new(NodeId(Id(node)), Vec::new());
+            set_discovered(&mut directory, &[1, 2, 3]);
+            let first = directory.next().unwrap();
             firsts[first[2..].parse::<usize>().unwrap() - 1] += 1;
         }
         assert!(firsts.iter().all(|count| *count > 70), "{firsts:?}");
@@ -142,10 +142,10 @@ mod tests {
 
     #[test]
     fn removed_manager_is_not_dialled() {
-        let mut roster = ManagerList::new(NodeId(Id(7)), Vec::new());
-        set_discovered(&mut roster, &[1, 2, 3]);
-        dial_round(&mut roster, 2);
-        set_discovered(&mut roster, &[2]);
-        assert_eq!(dial_round(&mut roster, 3), ["m:2", "m:2", "m:2"]);
+        let mut directory = ManagerList::new(NodeId(Id(7)), Vec::new());
+        set_discovered(&mut directory, &[1, 2, 3]);
+        dial_round(&mut directory, 2);
+        set_discovered(&mut directory, &[2]);
+        assert_eq!(dial_round(&mut directory, 3), ["m:2", "m:2", "m:2"]);
     }
 }

@@ -90,7 +90,7 @@ async fn fetch_without_session_fails() {
 #[tokio::test(start_paused = true)]
 async fn refusals_are_distinguished() {
     let (node, manager, _session) = started().await;
-    for (status, wanted) in [
+    for (status, expected) in [
         (Status::failed_precondition("it is gone"), SecretFetchError::VersionGone("it is gone".into())),
         (Status::permission_denied("not yours"), SecretFetchError::Refused("not yours".into())),
         (
@@ -99,7 +99,7 @@ async fn refusals_are_distinguished() {
         ),
     ] {
         manager.on_fetch(move |_| FetchReply::Refusal(status.clone()));
-        assert_eq!(fetch(&node, FetchPurpose::TaskSecretObjects(task_id(1))).await, Err(wanted));
+        assert_eq!(fetch(&node, FetchPurpose::TaskSecretObjects(task_id(1))).await, Err(expected));
     }
 }
 
@@ -127,15 +127,15 @@ async fn invalid_delivery_is_rejected_without_leaking_it() {
         (|delivery| delivery.name = "a b".into(), "is not a"),
     ];
     let (node, manager, _session) = started().await;
-    for (change, wanted) in changes {
+    for (change, expected) in changes {
         manager.on_fetch(move |request| {
             let mut delivery = sealed(&request, "db", b"hush");
             change(&mut delivery);
             FetchReply::Objects(vec![delivery])
         });
         let error = fetch(&node, FetchPurpose::TaskSecretObjects(task_id(1))).await.unwrap_err();
-        let said = format!("{error} {error:?}");
-        assert!(said.contains(wanted) && !said.contains("hush"), "{said}");
+        let output = format!("{error} {error:?}");
+        assert!(output.contains(expected) && !output.contains("hush"), "{output}");
     }
 }
 

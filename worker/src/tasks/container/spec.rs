@@ -163,7 +163,7 @@ fn device(device: &spec::Device) -> HostDevice {
 /// Secrets and configs last, since they may be below other mounts.
 fn all_mounts(mounts: &[spec::Mount], joined: &ContainerInputs) -> Result<Vec<ContainerMount>, String> {
     let from = |place: usize| joined.sources.get(place).cloned().flatten();
-    let own = mounts.iter().enumerate().map(|(place, wanted)| mount(wanted, from(place)));
+    let own = mounts.iter().enumerate().map(|(place, desired)| mount(desired, from(place)));
     own.chain(joined.secret_objects.iter().cloned().map(Ok)).collect()
 }
 
@@ -307,7 +307,7 @@ mod tests {
         let made = container_spec(&task, &task.spec, 3, settings().cluster, &joined).unwrap();
         made.validate().unwrap();
         let programs = &joined.programs;
-        let wanted = ContainerSpec {
+        let expected = ContainerSpec {
             command: Some(vec!["/serve".into()]),
             args: Some(vec!["-v".into()]),
             env: vec![("A".into(), "b".into())],
@@ -385,7 +385,7 @@ mod tests {
             labels: made.labels.clone(),
             ..ContainerSpec::new(made.id.clone(), made.owner.clone(), made.image.clone())
         };
-        assert_eq!(made, wanted);
+        assert_eq!(made, expected);
         assert!(made.image.digest().is_some(), "{}", made.image);
     }
 
@@ -394,7 +394,7 @@ mod tests {
         let task = task(1);
         let made = container_spec(&task, &task.spec, 1, settings().cluster, &test_inputs()).unwrap();
         let plain = ContainerSpec::new(made.id.clone(), made.owner.clone(), made.image.clone());
-        let wanted = ContainerSpec {
+        let expected = ContainerSpec {
             hostname: made.hostname.clone(),
             network: made.network.clone(),
             files: made.files.clone(),
@@ -403,6 +403,6 @@ mod tests {
             labels: made.labels.clone(),
             ..plain
         };
-        assert_eq!(made, wanted);
+        assert_eq!(made, expected);
     }
 }

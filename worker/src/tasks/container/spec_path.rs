@@ -47,7 +47,7 @@ mod tests {
 
     #[test]
     fn fields_map_to_spec_paths() {
-        for (field, wanted) in [
+        for (field, expected) in [
             ("user", Some("task.user")),
             ("shm_size", Some("task.shmSize")),
             ("oom_score_adj", Some("task.oomScoreAdj")),
@@ -57,7 +57,7 @@ mod tests {
             ("log.dir", None),
             ("files[0].source", None),
         ] {
-            assert_eq!(spec_path(field).as_deref(), wanted, "{field}");
+            assert_eq!(spec_path(field).as_deref(), expected, "{field}");
         }
     }
 
@@ -71,7 +71,7 @@ mod tests {
             configs: vec![content("nginx")],
             ..TaskSpec::new("demo:1".parse().unwrap())
         };
-        for (field, wanted) in [
+        for (field, expected) in [
             ("mounts[0].target", "mounts[0].target"),
             ("mounts[1].target", "secrets[0].target"),
             ("mounts[2].target", "secrets[1].target"),
@@ -82,7 +82,7 @@ mod tests {
             let refused = |field: &str| Error::InvalidSpec { field: field.into(), reason: "no".into() };
             assert_eq!(
                 with_spec_path(refused(field), &spec).to_string(),
-                refused(wanted).to_string(),
+                refused(expected).to_string(),
                 "{field}"
             );
         }

@@ -78,12 +78,12 @@ impl TaskSupervisor {
         let desired_state = self.desired_state.borrow().clone();
         // A task without a process gets its network with its next process, or never again.
         for found in listed.iter().filter(|found| found.process != ProcessState::Absent) {
-            let wanted = desired_state.tasks.get(&found.task).cloned();
-            let goes = match &wanted {
+            let desired = desired_state.tasks.get(&found.task).cloned();
+            let goes = match &desired {
                 Some(task) => task.desired > DesiredTaskState::Running,
                 None => desired_state.is_confirmed,
             };
-            let Some(task) = wanted.or_else(|| found.assignment.clone().map(Arc::new)) else { continue };
+            let Some(task) = desired.or_else(|| found.assignment.clone().map(Arc::new)) else { continue };
             let key = TaskKey::parse(&found.task.to_string()).map_err(warren_network::Error::from)?;
             tasks.insert(key, task.address);
             if matches!(found.process, ProcessState::Running { .. }) && !goes && was_serving(&task, found) {
@@ -97,7 +97,7 @@ impl TaskSupervisor {
 
 /// Whether a running process gets traffic before this agent has checked it: as under the earlier agent.
 fn was_serving(task: &TaskAssignment, found: &ListedContainer) -> bool {
-    let recorded = found.history.as_ref().map(|ledger| &ledger.phase);
+    let recorded = found.history.as_ref().map(|history| &history.phase);
     task.spec.health.is_none()
         || matches!(recorded, Some(AttemptPhase::Started { health: Health::Healthy, .. }))
 }

@@ -124,8 +124,8 @@ impl Runtime for CrashingBackend<FakeRuntime> {
         self.plan.run_call(self.backend.remove(id)).await
     }
 
-    async fn set_attempt_history(&self, id: &ContainerId, ledger: &str) -> Result<()> {
-        self.plan.run_call(self.backend.set_attempt_history(id, ledger)).await
+    async fn set_attempt_history(&self, id: &ContainerId, history: &str) -> Result<()> {
+        self.plan.run_call(self.backend.set_attempt_history(id, history)).await
     }
 
     async fn process_setup(&self, id: &ContainerId) -> Result<ProcessSetup> {

@@ -29,8 +29,8 @@ async fn disconnected_task_is_stopped_after_timeout_and_others_run() {
     agent.connectivity.send_replace(disconnected(Duration::from_secs(10)));
     tokio::time::sleep(Duration::from_secs(19)).await;
     assert!(machine.pid(1).await.is_some(), "its time is not over");
-    let said = agent.wait_for_report(1, |report| report.state == TaskState::Shutdown).await;
-    assert!(said.reason.contains("after 30s without a manager"), "{}", said.reason);
+    let output = agent.wait_for_report(1, |report| report.state == TaskState::Shutdown).await;
+    assert!(output.reason.contains("after 30s without a manager"), "{}", output.reason);
     assert_eq!((machine.pid(1).await, machine.pid(2).await), (None, before));
     assert!(machine.network.ports().is_empty(), "it gets no traffic");
     // Reconnected to a manager, it reports that and stays ended, whatever is desired.

@@ -42,8 +42,8 @@ async fn task_is_ready_after_first_good_check() {
     let machine = Machine::new();
     machine.exec.set_answer(task_id(1), 1, "not yet");
     let agent = machine.agent_without_crash(assigned(vec![checked(1)]));
-    let wanted = "no health check has succeeded yet: exited with code 1";
-    let starting = agent.wait_for_report(1, |report| report.reason == wanted).await;
+    let expected = "no health check has succeeded yet: exited with code 1";
+    let starting = agent.wait_for_report(1, |report| report.reason == expected).await;
     assert_eq!(
         (starting.state, starting.health, starting.ready),
         (TaskState::Running, Health::Starting, false)
@@ -111,9 +111,9 @@ async fn restarted_agent_keeps_health() {
         machine.exec.set_answer(task_id(1), 1 - code, "");
         let next = machine
             .agent(cached(vec![checked(1)]), CrashPlan::with_network_setup_delay(Duration::from_millis(200)));
-        let said = next.wait_for_report(1, |report| report.state == TaskState::Running).await;
-        assert_eq!((said.health, said.ready), (kept, kept == Health::Healthy));
-        assert_eq!(backends(&machine), usize::from(said.ready));
+        let output = next.wait_for_report(1, |report| report.state == TaskState::Running).await;
+        assert_eq!((output.health, output.ready), (kept, kept == Health::Healthy));
+        assert_eq!(backends(&machine), usize::from(output.ready));
         let other = if code == 0 { Health::Unhealthy } else { Health::Healthy };
         next.wait_for_report(1, |report| report.health == other).await;
         assert_eq!(machine.runtime.call_count(RuntimeOperation::Start), 1);
@@ -124,21 +124,22 @@ async fn restarted_agent_keeps_health() {
 async fn secrets_are_removed_with_container_and_volumes_stay() {
     let machine = Machine::new();
     machine.secret_objects.add_orphan(task_id(9));
-    let mut wanted = full(1);
-    wanted.spec.env = vec![EnvVar { name: "WHO".into(), value: "{{.Task.Name}}@{{.Node.Hostname}}".into() }];
-    let agent = machine.agent_without_crash(assigned(vec![wanted.clone()]));
+    let mut expected = full(1);
+    expected.spec.env =
+        vec![EnvVar { name: "WHO".into(), value: "{{.Task.Name}}@{{.Node.Hostname}}".into() }];
+    let agent = machine.agent_without_crash(assigned(vec![expected.clone()]));
     agent.wait_ready(1).await;
     eventually("swept", || async { !machine.secret_objects.tasks().contains(&task_id(9)) }).await;
     let spec = machine.runtime.last_spec(&container(1)).unwrap();
     assert_eq!(spec.env, [("WHO".to_string(), "web.1@n1".to_string())]);
     let targets: Vec<_> = spec.mounts.iter().map(|mount| mount.target.to_str().unwrap()).collect();
     assert_eq!(targets, ["/data", "/run/secrets/db"]);
-    wanted.desired = DesiredTaskState::Shutdown;
-    agent.assign(vec![wanted.clone()]);
+    expected.desired = DesiredTaskState::Shutdown;
+    agent.assign(vec![expected.clone()]);
     agent.wait_for_report(1, |report| report.state == TaskState::Shutdown).await;
     eventually("gone", || async { machine.secret_objects.tasks().is_empty() }).await;
-    wanted.desired = DesiredTaskState::Remove;
-    agent.assign(vec![wanted]);
+    expected.desired = DesiredTaskState::Remove;
+    agent.assign(vec![expected]);
     agent.wait_removed(1).await;
     assert_eq!(machine.leftovers().await, Vec::<String>::new());
 }
@@ -155,8 +156,8 @@ async fn task_with_secrets_waits_for_manager_after_reboot() {
     let next = machine.agent_without_crash(cached(vec![full(1)]));
     let waiting = next.wait_for_report(1, |report| report.reason.contains("waiting for a manager")).await;
     assert_eq!((waiting.state, waiting.attempt), (TaskState::Starting, 2));
-    let wanted = "fetching secrets and configs: waiting for a manager to send secrets: not connected";
-    assert!(waiting.reason.ends_with(wanted), "{}", waiting.reason);
+    let expected = "fetching secrets and configs: waiting for a manager to send secrets: not connected";
+    assert!(waiting.reason.ends_with(expected), "{}", waiting.reason);
     machine.secret_objects.set_disconnected(false);
     assert_eq!(next.wait_ready(1).await.attempt, 2);
 }
@@ -178,9 +179,9 @@ async fn check_results_are_in_heartbeat() {
     agent.wait_ready(1).await;
     machine.exec.set_answer(task_id(1), 3, "no database");
     agent.wait_for_report(1, |report| report.health == Health::Unhealthy).await;
-    let told = agent.check_context.results.take_unreported();
-    assert_eq!(told.len(), 1);
-    let (task, results) = &told[0];
+    let reported = agent.check_context.results.take_unreported();
+    assert_eq!(reported.len(), 1);
+    let (task, results) = &reported[0];
     assert_eq!(*task, task_id(1));
     let last = results.last().unwrap();
     assert_eq!((last.succeeded, last.output.as_str()), (false, "exited with code 3: no database"));

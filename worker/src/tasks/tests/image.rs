@@ -122,8 +122,8 @@ async fn pull_reports_progress_and_continues_after_resolution() {
     let ready = |task| TaskAssignment { desired: DesiredTaskState::Ready, ..task };
     let agent = machine.agent_without_crash(assigned(vec![ready(unresolved(1))]));
     let words = "pulling image: 1 of 2 layers, 47 of 80 MiB";
-    let told = agent.wait_for_report(1, |report| report.reason == words).await;
-    assert_eq!((told.state, told.image), (TaskState::Preparing, None));
+    let reported = agent.wait_for_report(1, |report| report.reason == words).await;
+    assert_eq!((reported.state, reported.image), (TaskState::Preparing, None));
     // Longer than the timeout of other actions.
     tokio::time::sleep(Duration::from_secs(3600)).await;
     agent.assign(vec![ready(resolved('b', 1))]);
@@ -144,17 +144,17 @@ async fn pull_reports_progress_and_continues_after_resolution() {
 async fn progress_is_reported_at_most_once_per_second() {
     let machine = Machine::without_image();
     let agent = machine.agent_without_crash(assigned(vec![unresolved(1)]));
-    let (begun, mut told) = (Instant::now(), 0);
+    let (begun, mut reported) = (Instant::now(), 0);
     while begun.elapsed() < Duration::from_secs(10) {
         let mut progress = halfway();
         progress.layers[1].received += u64::try_from(begun.elapsed().as_millis()).unwrap() << 10;
         machine.images.stall_at(&tag(), progress);
         let batch = timeout(Duration::from_millis(50), agent.reporter.next_batch()).await;
         let Ok(batch) = batch else { continue };
-        told += batch.reports.iter().filter(|report| report.reason.starts_with("pulling")).count();
+        reported += batch.reports.iter().filter(|report| report.reason.starts_with("pulling")).count();
         agent.reporter.acknowledge(batch.number);
     }
-    assert!((5..=10).contains(&told), "{told} reports in 10 s");
+    assert!((5..=10).contains(&reported), "{reported} reports in 10 s");
 }
 
 #[tokio::test(start_paused = true)]
@@ -197,8 +197,8 @@ async fn transient_pull_error_is_retried_and_permanent_is_rejected() {
     let full = Error::DiskFull { action: "store a layer".into(), reason: "no space left on device".into() };
     machine.images.fail(&pinned('b'), full);
     let agent = machine.agent_without_crash(assigned(vec![resolved('b', 1)]));
-    let wanted = "pulling image: no space left to store a layer";
-    let waiting = agent.wait_for_report(1, |report| report.reason.starts_with(wanted)).await;
+    let expected = "pulling image: no space left to store a layer";
+    let waiting = agent.wait_for_report(1, |report| report.reason.starts_with(expected)).await;
     assert_eq!(waiting.state, TaskState::Preparing);
     tokio::time::sleep(Duration::from_secs(60)).await;
     let tries = machine.images.pulled().len();
@@ -222,12 +222,12 @@ async fn pull_policy_is_honoured() {
     machine.images.add(&tag(), image_digest('b'));
     machine.images.serve(&tag(), image_digest('c'));
     machine.images.serve(&pinned('a'), image_digest('a'));
-    let wanted = vec![
+    let expected = vec![
         pulling(PullPolicy::Missing, unresolved(1)),
         pulling(PullPolicy::Always, unresolved(2)),
         pulling(PullPolicy::Never, resolved('a', 4)),
     ];
-    let agent = machine.agent_without_crash(assigned(wanted));
+    let agent = machine.agent_without_crash(assigned(expected));
     assert_eq!(agent.image(1).await, digest('b'));
     assert_eq!(agent.image(2).await, digest('c'), "what the tag means now");
     assert_eq!(machine.images.pulled(), [tag().record_name()]);

@@ -101,13 +101,13 @@ async fn restarted_agent_reports_serving_tasks_as_ready_at_once() {
     first.kill().await;
     let next =
         machine.agent(cached(tasks()), CrashPlan::with_network_setup_delay(Duration::from_millis(500)));
-    let mut told = BTreeSet::new();
-    while told.len() < 2 {
+    let mut sent = BTreeSet::new();
+    while sent.len() < 2 {
         let batch = timeout(TIMEOUT, next.reporter.next_batch()).await.unwrap();
         // Earlier events are not reported: managers know that it runs.
         for report in batch.reports.into_iter().filter(|report| report.state >= TaskState::Running) {
             assert!(report.ready && report.reason.is_empty(), "{report:?}");
-            told.insert(report.task);
+            sent.insert(report.task);
         }
         next.reporter.acknowledge(batch.number);
     }

@@ -255,8 +255,8 @@ fn arguments_are_words_none_or_the_images_own() {
 
 #[test]
 fn violation_has_field_path() {
-    let check = |more: &[&str], wanted: &str| {
-        assert_eq!(created(more).unwrap_err().to_string(), wanted, "{more:?}");
+    let check = |more: &[&str], expected: &str| {
+        assert_eq!(created(more).unwrap_err().to_string(), expected, "{more:?}");
     };
     check(&["--replicas", "-1"], "spec.mode.replicated.replicas: -1 is negative; give 0 to 1000000");
     check(&["--memory=1Mi"], "spec.task.limits.memory: 1MiB is below the runtime's minimum of 6MiB");
@@ -268,23 +268,23 @@ fn violation_has_field_path() {
         ["-p80:80", "-p80:81", "--label=a=1", "--label=a=2", "-eA=1", "-eA=2", "--tmpfs=/a", "--bind=/b:/a/"];
     let wrong = created(&wrong).unwrap_err();
     let paths: Vec<String> = wrong.0.into_iter().map(|v| v.path).collect();
-    let wanted = [
+    let desired = [
         "spec.labels[\"a\"]",
         "spec.task.env[1].name",
         "spec.task.mounts[1].target",
         "spec.ports[1].hostPort",
     ];
-    assert_eq!(paths, wanted);
+    assert_eq!(paths, desired);
 }
 
 /// The fields of the spec that an update changed, by path: what they are now.
 #[track_caller]
-fn check(before: &[&str], update: &[&str], wanted: &[(&str, Value)]) {
+fn check(before: &[&str], update: &[&str], expected: &[(&str, Value)]) {
     let spec = created(before).unwrap();
     let new = changed(&spec, update).unwrap();
     let documents = [&spec, &new].map(|spec| serde_json::to_value(spec).unwrap());
     let mut left = documents[0].clone();
-    for (path, value) in wanted {
+    for (path, value) in expected {
         let found = documents[1].pointer(path).cloned().unwrap_or(Value::Null);
         assert_eq!(found, *value, "{path}");
         let (parent, field) = path.rsplit_once('/').unwrap();
@@ -381,11 +381,11 @@ fn list_removals_precede_additions() {
     use serde_json::json;
     let env = &["-eA=1", "-eB=2", "-eC=3"];
     let var = |name: &str, value: &str| json!({"name": name, "value": value});
-    let wanted = json!([var("B", "9"), var("C", "3"), var("D", "4")]);
-    check(env, &["--env-rm=A", "--env-add=D=4", "--env-add=B=9"], &[("/task/env", wanted)]);
-    let wanted = json!([var("B", "2"), var("C", "3"), var("A", "9")]);
+    let expected = json!([var("B", "9"), var("C", "3"), var("D", "4")]);
+    check(env, &["--env-rm=A", "--env-add=D=4", "--env-add=B=9"], &[("/task/env", expected)]);
+    let desired = json!([var("B", "2"), var("C", "3"), var("A", "9")]);
     let moved = changed(&created(env).unwrap(), &["--env-rm=A", "--env-add=A=9"]).unwrap();
-    assert_eq!(serde_json::to_value(&moved).unwrap()["task"]["env"], wanted);
+    assert_eq!(serde_json::to_value(&moved).unwrap()["task"]["env"], desired);
     check(env, &["--env-rm=X"], &[]);
     check(env, &["--env-rm=A", "--env-rm=B", "--env-rm=C"], &[("/task/env", json!(null))]);
     let labels = json!({"a": "2", "b": "1"});
@@ -437,9 +437,9 @@ fn dropped_capability_returns_to_default_first() {
 
 #[test]
 fn contradictory_update_is_refused() {
-    let refused = |before: &[&str], update: &[&str], wanted: &str| {
+    let refused = |before: &[&str], update: &[&str], expected: &str| {
         let wrong = changed(&created(before).unwrap(), update).unwrap_err().to_string();
-        assert!(wrong.contains(wanted), "{wrong}");
+        assert!(wrong.contains(expected), "{wrong}");
     };
     refused(&["--mode=global"], &["--replicas=2"], "spec.mode: a global service has one task per node");
     refused(&[], &["--env-add=A=1", "--env-add=A=2"], "spec.task.env[1].name: A is given twice");

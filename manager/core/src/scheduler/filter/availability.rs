@@ -12,7 +12,7 @@ impl Filter for AvailabilityFilter {
     }
 
     fn explain(&self, _: &TaskGroup<'_>, refused: &[&NodeInfo<'_>]) -> Vec<FilterExplanation> {
-        let count = |wanted| refused.iter().filter(|node| node.node.availability == wanted).count();
+        let count = |desired| refused.iter().filter(|node| node.node.availability == desired).count();
         let drained = FilterExplanation::new(count(Availability::Drain), "is", "are", "drained");
         let paused = FilterExplanation::new(count(Availability::Pause), "is", "are", "paused");
         drained.into_iter().chain(paused).collect()

@@ -77,8 +77,8 @@ impl State {
         self.forget_departure(member.manager_id);
         let version = member.version.min(self.applied.index);
         let created_at = member.created_at.min(self.clock);
-        let (wanted, replaces, removing) = (Suffrage::Voter, None, false);
-        let member = Member { version, created_at, desired_suffrage: wanted, replaces, removing, ..member };
+        let (desired, replaces, removing) = (Suffrage::Voter, None, false);
+        let member = Member { version, created_at, desired_suffrage: desired, replaces, removing, ..member };
         self.next_member_id = founder.max(member.member_id.saturating_add(1));
         self.digest_sum.add(digest::member(&member));
         self.members = [(member.member_id, Arc::new(member))].into_iter().collect();

@@ -165,12 +165,12 @@ fn update(
     entry: &mut ApplyContext,
     member: MemberId,
     version: Option<u64>,
-    (wanted, address): (Option<Suffrage>, Option<&ManagerAddress>),
+    (desired, address): (Option<Suffrage>, Option<&ManagerAddress>),
 ) -> Result<CommandResponse, Refusal> {
     let known = state.members.get(&member).cloned();
     let known = known.ok_or_else(|| Refusal::not_found(ObjectKind::Manager, member))?;
-    let (wanted, address) = (wanted.unwrap_or(known.desired_suffrage), address.unwrap_or(&known.address));
-    if known.desired_suffrage == wanted && known.address == *address {
+    let (required, address) = (desired.unwrap_or(known.desired_suffrage), address.unwrap_or(&known.address));
+    if known.desired_suffrage == required && known.address == *address {
         return Ok(CommandResponse::Member(known));
     }
     if let Some(wanted) = version.filter(|version| *version != known.version) {
@@ -180,12 +180,12 @@ fn update(
     if known.removing {
         return Err(removing_refusal(&known));
     }
-    if wanted == Suffrage::Learner {
+    if required == Suffrage::Learner {
         state.check_other_voters(&known)?;
     }
     check_unique(state, &known, &known.name, address)?;
     update_member(state, entry, member, |member| {
-        member.desired_suffrage = wanted;
+        member.desired_suffrage = required;
         member.address = address.clone();
     })
 }

@@ -96,21 +96,21 @@ pub(super) fn update(
 ) -> Result<CommandResponse, Refusal> {
     let known = state.nodes.get(&id).ok_or_else(|| Refusal::not_found(ObjectKind::Node, id))?;
     let availability = availability.unwrap_or(known.availability);
-    let mut wanted = known.labels.clone();
-    wanted.extend(labels.0.iter().map(|(key, value)| (key.clone(), value.clone())));
-    wanted.retain(|key, _| !labels.1.contains(key));
-    if known.labels == wanted && known.availability == availability {
+    let mut desired = known.labels.clone();
+    desired.extend(labels.0.iter().map(|(key, value)| (key.clone(), value.clone())));
+    desired.retain(|key, _| !labels.1.contains(key));
+    if known.labels == desired && known.availability == availability {
         return Ok(CommandResponse::Node(known.clone()));
     }
     let mut wrong = Violations::default();
-    validate_labels(&wanted, &mut wrong);
+    validate_labels(&desired, &mut wrong);
     wrong.into_result(()).map_err(Refusal::Invalid)?;
-    if let Some(wanted) = version.filter(|version| *version != known.version) {
+    if let Some(required) = version.filter(|version| *version != known.version) {
         let (name, found) = (known.name.to_string(), known.version);
-        return Err(Refusal::VersionConflict { kind: ObjectKind::Node, name, expected: wanted, found });
+        return Err(Refusal::VersionConflict { kind: ObjectKind::Node, name, expected: required, found });
     }
     state.update_node(id, |node| {
-        node.labels = wanted;
+        node.labels = desired;
         node.availability = availability;
         node.version = entry.index;
     });

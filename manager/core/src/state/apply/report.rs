@@ -50,11 +50,11 @@ pub(super) fn apply_reports(
 /// The first worker that resolved the image of a revision pins it: from then on every task of the revision
 /// runs that digest, and the nodes with such tasks get it.
 fn pin_image(state: &mut State, entry: &mut ApplyContext, id: ServiceId, revision: u64, image: &ImageDigest) {
-    let wanted = |service: &Arc<Service>| {
+    let desired = |service: &Arc<Service>| {
         let mut known = service.history.iter().chain([&service.revision]);
         known.any(|known| known.number == revision) && !service.pins.contains_key(&revision)
     };
-    if !state.services.get(&id).is_some_and(wanted) {
+    if !state.services.get(&id).is_some_and(desired) {
         return;
     }
     state.update_service_status(entry, id, |service| drop(service.pins.insert(revision, image.clone())));
@@ -115,9 +115,9 @@ fn mark_ended(observed: &mut TaskStatus, desired: DesiredTaskState) {
     if observed.state.is_terminal() {
         return;
     }
-    let wanted = desired <= DesiredTaskState::Running;
-    observed.state = if wanted { TaskState::Failed } else { TaskState::Shutdown };
-    if wanted && observed.reason().is_empty() {
+    let expected = desired <= DesiredTaskState::Running;
+    observed.state = if expected { TaskState::Failed } else { TaskState::Shutdown };
+    if expected && observed.reason().is_empty() {
         let reason = "removed from its node";
         observed.details.update(|failure| failure.reason = reason.into());
     }

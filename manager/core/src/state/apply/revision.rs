@@ -72,15 +72,15 @@ pub(super) fn rollback(
     entry: &mut ApplyContext,
     id: ServiceId,
     version: Option<u64>,
-    wanted: Option<u64>,
+    desired: Option<u64>,
 ) -> Result<CommandResponse, Refusal> {
     let known = service::find_not_removing(state, id)?;
     let name = &known.spec.name;
-    if wanted.is_none() && version.is_none() {
+    if desired.is_none() && version.is_none() {
         return Err(Refusal::Invalid(version_required().into()));
     }
     service::check_version(known, version)?;
-    let target = match wanted {
+    let target = match desired {
         Some(number) if number == known.revision.number => {
             return Ok(CommandResponse::Service(known.clone()));
         }

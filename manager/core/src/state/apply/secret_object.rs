@@ -91,10 +91,10 @@ pub(super) fn update(
         return Ok(CommandResponse::SecretObject(known.clone()));
     }
     check_size(next)?;
-    if let Some(wanted) = version.filter(|version| *version != known.version) {
+    if let Some(desired) = version.filter(|version| *version != known.version) {
         let (kind, name, found) =
             (ObjectKind::SecretObject(known.kind), known.name.to_string(), known.version);
-        return Err(Refusal::VersionConflict { kind, name, expected: wanted, found });
+        return Err(Refusal::VersionConflict { kind, name, expected: desired, found });
     }
     let mut content = SecretObject::clone(known);
     let number = content.current_version().saturating_add(1);
@@ -159,8 +159,12 @@ fn check_total_size(
     after: &SecretObject,
 ) -> Result<(), Refusal> {
     let others = state.index.secret_object_bytes.saturating_sub(before.map_or(0, total_size));
-    let wanted = others.saturating_add(total_size(after));
-    if wanted > MAX_SECRET_OBJECTS_SIZE { Err(Refusal::SecretObjectsTooLarge { wanted }) } else { Ok(()) }
+    let desired = others.saturating_add(total_size(after));
+    if desired > MAX_SECRET_OBJECTS_SIZE {
+        Err(Refusal::SecretObjectsTooLarge { wanted: desired })
+    } else {
+        Ok(())
+    }
 }
 
 fn put(state: &mut State, entry: &mut ApplyContext, content: SecretObject) -> CommandResponse {

@@ -174,12 +174,12 @@ pub(super) fn check_ports(state: &State, id: ServiceId, ports: &[PublishedPort])
     Ok(())
 }
 
-pub(super) fn check_version(service: &Service, wanted: Option<u64>) -> Result<(), Refusal> {
-    match wanted {
-        Some(wanted) if wanted != service.version => Err(Refusal::VersionConflict {
+pub(super) fn check_version(service: &Service, desired: Option<u64>) -> Result<(), Refusal> {
+    match desired {
+        Some(required) if required != service.version => Err(Refusal::VersionConflict {
             kind: ObjectKind::Service,
             name: service.spec.name.to_string(),
-            expected: wanted,
+            expected: required,
             found: service.version,
         }),
         _ => Ok(()),

@@ -21,8 +21,8 @@ pub(super) fn create(
     let id = token.id;
     let taken = || Refusal::AlreadyExists { kind: ObjectKind::Token, name: id.to_string() };
     if let Some(known) = state.tokens.get(&id) {
-        let wanted = |token: &Token| (token.role, token.hash, token.max_uses);
-        let is_same = wanted(known) == wanted(&token) && has_same_lifetime(known, &token);
+        let desired = |token: &Token| (token.role, token.hash, token.max_uses);
+        let is_same = desired(known) == desired(&token) && has_same_lifetime(known, &token);
         return is_same.then(|| CommandResponse::Token(known.clone())).ok_or_else(taken);
     }
     if state.index.token_hashes.contains_key(&token.hash) {

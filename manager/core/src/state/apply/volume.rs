@@ -36,12 +36,12 @@ pub(super) fn create(
     state: &mut State,
     entry: &mut ApplyContext,
     id: VolumeId,
-    wanted: DesiredVolume<'_>,
+    desired: DesiredVolume<'_>,
 ) -> Result<CommandResponse, Refusal> {
-    let DesiredVolume { name, driver, options, labels, node } = wanted;
+    let DesiredVolume { name, driver, options, labels, node } = desired;
     let taken = || Refusal::AlreadyExists { kind: ObjectKind::Volume, name: name.to_string() };
     if let Some(known) = state.volumes.get(&id) {
-        return match wanted.matches(known) {
+        return match desired.matches(known) {
             true if known.removing => Err(Refusal::VolumeRemoving { name: name.clone() }),
             true => Ok(CommandResponse::Volume(known.clone())),
             false => Err(taken()),

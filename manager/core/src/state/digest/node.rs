@@ -143,7 +143,7 @@ pub(in crate::state) fn member(held: &Member) -> u64 {
         created_at,
     } = held;
     let [high, low] = halves(id.0);
-    let wanted = match wanted {
+    let desired = match wanted {
         Suffrage::Voter => 1,
         Suffrage::Learner => 2,
     };
@@ -154,7 +154,7 @@ pub(in crate::state) fn member(held: &Member) -> u64 {
         low,
         text(name.as_str()),
         text(&address.to_string()),
-        wanted,
+        desired,
         replaces.unwrap_or(0),
         flags([replaces.is_some(), *removing]).into(),
         u64::from(*level),

@@ -313,7 +313,7 @@ fn object_hashes_are_stable() {
         node(&a_node()),
         cursor(NodeId(Id(9)), 3),
     ];
-    let wanted = [
+    let expected = [
         0x075a_7763_d14f_2e11,
         0xdb74_f651_96db_72a3,
         0xa544_5be7_6030_da0d,
@@ -321,7 +321,7 @@ fn object_hashes_are_stable() {
         0xe688_4551_94ba_0501,
         0xd2bf_769f_d817_e900,
     ];
-    assert_eq!(found, wanted, "{found:#x?}");
+    assert_eq!(found, expected, "{found:#x?}");
     // From the specification.
     assert_eq!(xxh3_64(b""), 0x2d06_8005_38d3_94c2);
 }

@@ -69,19 +69,19 @@ impl StateIndex {
         port: &PublishedPort,
         service: ServiceId,
     ) -> Option<ServiceId> {
-        let wanted = HostPortKey::of(port);
-        let (least, greatest) = wanted.conflict_range();
+        let desired = HostPortKey::of(port);
+        let (least, greatest) = desired.conflict_range();
         let near = self.published_ports.range(least..=greatest);
         let mut owners =
-            near.filter(|(other, _)| wanted.has_common_address(**other)).map(|(_, owner)| owner.service);
+            near.filter(|(other, _)| desired.has_common_address(**other)).map(|(_, owner)| owner.service);
         owners.find(|owner| *owner != service)
     }
 
     /// The service that has the port open on the node.
     pub fn port_owner(&self, node: NodeId, port: &PublishedPort) -> Option<ServiceId> {
-        let wanted = HostPortKey::of(port);
-        let (least, greatest) = wanted.conflict_range();
+        let desired = HostPortKey::of(port);
+        let (least, greatest) = desired.conflict_range();
         let mut near = self.opened_ports.range((node, least)..=(node, greatest));
-        near.find(|((_, other), _)| wanted.has_common_address(*other)).map(|(_, opener)| opener.service)
+        near.find(|((_, other), _)| desired.has_common_address(*other)).map(|(_, opener)| opener.service)
     }
 }

@@ -45,12 +45,12 @@ impl State {
         let mounts = |kind, mounts: &[SecretObjectMount]| {
             mounts.iter().map(|mount| (kind, mount.source.clone())).collect::<BTreeSet<_>>()
         };
-        let mut wanted = mounts(SecretObjectKind::Secret, &spec.task.secrets);
-        wanted.extend(mounts(SecretObjectKind::Config, &spec.task.configs));
+        let mut desired = mounts(SecretObjectKind::Secret, &spec.task.secrets);
+        desired.extend(mounts(SecretObjectKind::Config, &spec.task.configs));
         let used: Vec<_> =
             revision.secret_objects.iter().map(|used| (used.kind, used.name.clone())).collect();
-        let same = used.iter().eq(&wanted);
-        ensure(same, || format!("service {id} uses {used:?} and should use {wanted:?}"))?;
+        let same = used.iter().eq(&desired);
+        ensure(same, || format!("service {id} uses {used:?} and should use {desired:?}"))?;
         let labels = spec.template_labels();
         ensure(revision.labels == labels, || format!("service {id} has not the labels {labels:?}"))?;
         let kept = |used: &&SecretObjectVersion| {
@@ -95,8 +95,8 @@ impl State {
     ) -> Result<(), InvariantViolation> {
         let Task { id, node, revision, .. } = task;
         let volumes = task.volumes();
-        let wanted = if node.is_some() { volume_templates(revision).count() } else { 0 };
-        ensure(volumes.len() == wanted, || format!("task {id} has the volumes {volumes:?}"))?;
+        let desired = if node.is_some() { volume_templates(revision).count() } else { 0 };
+        ensure(volumes.len() == desired, || format!("task {id} has the volumes {volumes:?}"))?;
         if task.holds_resources() {
             let here = |volume: &&Volume| volume.node == *node && !volume.removing;
             let other = volumes.iter().find(|name| !known.get(name).is_some_and(here));

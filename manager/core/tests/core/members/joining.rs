@@ -75,9 +75,9 @@ fn refused_join_does_not_use_token() {
         ),
         (join(&world, 2, "m2", "h2"), "manager m2 is being removed; wait until it is removed"),
     ];
-    for (command, wanted) in table {
+    for (command, expected) in table {
         let found = world.refuse(command);
-        assert!(found.starts_with(wanted), "{found}");
+        assert!(found.starts_with(expected), "{found}");
     }
     assert_eq!((uses(&world), world.state.next_member_id()), (1, 3));
     world.accept(old(FEATURE_LEVEL + 1));
@@ -120,14 +120,14 @@ fn second_replacement_drops_first() {
     for id in 4..=6 {
         world.accept(join(&world, id, "m2", "h2"));
     }
-    let wanted = [
+    let expected = [
         (2, "m2", None, false),
         (3, "m3", None, false),
         (4, "m2", None, true),
         (5, "m2", None, true),
         (6, "m2", Some(2), false),
     ];
-    assert_eq!(shown(&world)[1..], wanted);
+    assert_eq!(shown(&world)[1..], expected);
     world.accept(delete(5));
     world.accept(delete(4));
     world.accept(delete(2));
@@ -238,13 +238,13 @@ fn tasks_of_other_node_with_same_name_continue() {
         ("h9", &[], ("m2", "h2"), true),
         ("h2", &[], ("new", "h2"), false),
     ];
-    for (number, (host, done, (name, at), wanted)) in table.into_iter().enumerate() {
+    for (number, (host, done, (name, at), expected)) in table.into_iter().enumerate() {
         let mut world = hybrid_world(host);
         for command in done {
             world.accept(command.clone());
         }
         world.accept(join(&world, 4, name, at));
         let ended = [1, 2].map(|number| world.task(1, number).observed.state == TaskState::Shutdown);
-        assert_eq!(ended, [wanted; 2], "row {number}");
+        assert_eq!(ended, [expected; 2], "row {number}");
     }
 }

@@ -57,13 +57,13 @@ fn reply(member: u64, leader: u64, term: u64) -> v1::StatusResponse {
     v1::StatusResponse { member_id: member, leader, term, applied, version: "1".into(), ..Default::default() }
 }
 
-fn statuses(told: Vec<v1::StatusResponse>) -> ManagerStatuses {
-    let told = told.into_iter().map(|status| (status.member_id, status)).collect();
-    ManagerStatuses { replies: told, was_queried: true, ..ManagerStatuses::default() }
+fn statuses(reported: Vec<v1::StatusResponse>) -> ManagerStatuses {
+    let sent = reported.into_iter().map(|status| (status.member_id, status)).collect();
+    ManagerStatuses { replies: sent, was_queried: true, ..ManagerStatuses::default() }
 }
 
-fn show_all(census: &ManagerStatuses, published: &PublishedState) -> Vec<v1::Manager> {
-    published.state.members().map(|member| census.show(published, member)).collect()
+fn show_all(counts: &ManagerStatuses, published: &PublishedState) -> Vec<v1::Manager> {
+    published.state.members().map(|member| counts.show(published, member)).collect()
 }
 
 #[test]
@@ -75,8 +75,8 @@ fn row_combines_group_and_own_status() {
         sessions: 7,
         ..reply(1, 1, 5)
     };
-    let census = statuses(vec![waits, reply(2, 1, 5), reply(4, 1, 5)]);
-    let managers = show_all(&census, &published);
+    let counts = statuses(vec![waits, reply(2, 1, 5), reply(4, 1, 5)]);
+    let managers = show_all(&counts, &published);
     let suffrages: Vec<_> = managers.iter().map(v1::Manager::suffrage).collect();
     let (voter, learner) = (v1::Suffrage::Voter, v1::Suffrage::Learner);
     assert_eq!(suffrages, [voter, voter, voter, learner]);
@@ -98,7 +98,7 @@ fn row_combines_group_and_own_status() {
             "manager m3 replaces manager m3, which is still active; stop or remove manager m3"
         ]
     );
-    assert_eq!(census.latest_term(), 5);
+    assert_eq!(counts.latest_term(), 5);
 }
 
 #[test]
@@ -148,13 +148,13 @@ fn divergent_state_is_shown_as_reason() {
         agreeing: vec![1, 2],
         evidence: DivergenceEvidence::Majority(3),
     };
-    let mut census = statuses([1, 2, 3, 4].map(|member| reply(member, 1, 5)).to_vec());
-    census.divergent.insert(3, difference);
-    let managers = show_all(&census, &published);
+    let mut counts = statuses([1, 2, 3, 4].map(|member| reply(member, 1, 5)).to_vec());
+    counts.divergent.insert(3, difference);
+    let managers = show_all(&counts, &published);
     assert_eq!((managers[0].reason.as_str(), managers[1].reason.as_str()), ("", ""));
-    let wanted = "state digest at index 9 is 00000000000000ff, expected 0000000000000010 as on manager m1 and \
+    let desired = "state digest at index 9 is 00000000000000ff, expected 0000000000000010 as on manager m1 and \
                   manager m2: remove it";
-    assert!(managers[2].reason.starts_with(wanted), "{}", managers[2].reason);
+    assert!(managers[2].reason.starts_with(desired), "{}", managers[2].reason);
 }
 
 #[test]

@@ -15,7 +15,7 @@ fn join(id: u128, name: &str, address: &str) -> Command {
 pub fn commands() -> Vec<(&'static str, Command)> {
     let (id, role, name) = (TokenId(Id(3)), NodeRole::Manager, "m1".parse().unwrap());
     let (first, level, address) = (ManagerId(Id(11)), FEATURE_LEVEL, "10.0.0.1:8080".parse().unwrap());
-    let (wanted, moved) = (Some(Suffrage::Learner), Some("m3.example.org:8080".parse().unwrap()));
+    let (expected, moved) = (Some(Suffrage::Learner), Some("m3.example.org:8080".parse().unwrap()));
     let remove = |member: MemberId| Command::RemoveMember { member, at: AT };
     vec![
         (
@@ -32,7 +32,7 @@ pub fn commands() -> Vec<(&'static str, Command)> {
             Command::UpdateMember {
                 member: 3,
                 version: Some(36),
-                desired_suffrage: wanted,
+                desired_suffrage: expected,
                 address: moved,
                 at: AT,
             },

@@ -105,8 +105,8 @@ fn checked() -> Command {
 
 pub fn commands() -> Vec<(&'static str, Command)> {
     let conditions = [NodeCondition::DiskPressure, NodeCondition::ClockSkew].into();
-    let said = Command::SetNodeConditions { node: NODE, session: 1, conditions, at: Timestamp(140) };
+    let output = Command::SetNodeConditions { node: NODE, session: 1, conditions, at: Timestamp(140) };
     let mut all = [secret_objects(), volumes()].concat();
-    all.extend([("set_node_conditions", said), ("create_checked_service", checked())]);
+    all.extend([("set_node_conditions", output), ("create_checked_service", checked())]);
     all
 }

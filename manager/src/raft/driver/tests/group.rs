@@ -111,9 +111,9 @@ impl LeaderClient for TestLeaderClient {
         let all = move |error: ProposeError| vec![Err(error); count];
         Box::pin(async move {
             let Some((store, _)) = net.end(from, leader) else { return all(ProposeError::NotLeader) };
-            let said = store.propose_forwarded(commands, Timestamp(1), within).await;
+            let output = store.propose_forwarded(commands, Timestamp(1), within).await;
             match net.end(leader, from) {
-                Some(_) => said,
+                Some(_) => output,
                 None => all(ProposeError::Indeterminate(IndeterminateReason::LeaderUnanswered(
                     "the answer was lost".into(),
                 ))),

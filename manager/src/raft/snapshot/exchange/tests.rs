@@ -102,13 +102,13 @@ async fn sent_snapshot_is_accepted() {
 async fn mismatched_snapshot_is_refused_before_storing() {
     let world = world();
     let announced = meta(9, vec![]);
-    for (plain, wanted) in [
+    for (plain, desired) in [
         (plain(&state(8)), "expected state at AppliedIndex { term: 2, index: 9 }, found"),
         (b"no snapshot".to_vec(), "a snapshot from another manager: "),
     ] {
         let refused =
             world.exchange.receive(announce(Some(announced.clone())), plain.into()).await.unwrap_err();
-        assert!(refused.to_string().contains(wanted), "{refused}");
+        assert!(refused.to_string().contains(desired), "{refused}");
         assert!(!world.files.path(&announced).exists());
     }
     let refused = world.exchange.receive(announce(None), Default::default()).await.unwrap_err();

@@ -109,8 +109,8 @@ fn time_wait_connections_do_not_conflict() {
         let mut ports = HeldPorts::default();
         ports.ensure(at(None)).unwrap();
         // Another process may bind with SO_REUSEADDR, as servers do, but cannot listen.
-        let stranger = try_bind(at(None), true);
-        assert!(stranger.and_then(|socket| listen(&socket, Backlog::new(1)?)).is_err());
+        let foreign = try_bind(at(None), true);
+        assert!(foreign.and_then(|socket| listen(&socket, Backlog::new(1)?)).is_err());
     });
 }
 

@@ -248,16 +248,16 @@ async fn stalled_hellos_do_not_delay_workers() {
     const PATIENCE: Duration = Duration::from_secs(2);
     let (authority, many) = (authority(), 2 * HandshakeLimits::default().handshakes);
     let (mut incoming, address) = serve_anonymous(&authority, HandshakeLimits::default()).await;
-    let (said, mut told) = mpsc::channel(many);
+    let (output, mut reported) = mpsc::channel(many);
     let (hello, mut flood) = (hello(&authority), JoinSet::new());
     for _ in 0..many {
-        let (hello, said) = (hello.clone(), said.clone());
+        let (hello, text) = (hello.clone(), output.clone());
         flood.spawn(async move {
             loop {
                 let mut stream = dial_from(9, address).await;
                 // It may have to make way at any time.
                 let _ = stream.write_all(&hello).await;
-                let _ = said.try_send(());
+                let _ = text.try_send(());
                 let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
             }
         });
@@ -265,7 +265,7 @@ async fn stalled_hellos_do_not_delay_workers() {
     let worker = ReloadableCertificate::new(&issue(&authority, Role::Worker, "n2"));
     let config = client_config(&authority.roots(), Some(worker)).unwrap();
     for _ in 0..many {
-        tokio::time::timeout(SOON, told.recv()).await.expect("all of them say hello");
+        tokio::time::timeout(SOON, reported.recv()).await.expect("all of them say hello");
     }
     for _ in 0..3 {
         let stream = dial_from(1, address).await;

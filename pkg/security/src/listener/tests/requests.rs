@@ -97,11 +97,11 @@ async fn idle_anonymous_connection_is_closed() {
     let server = spawn_server(incoming);
     // The preface of HTTP/2 with empty settings (RFC 9113, 3.4), or not even that.
     for hello in [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".as_slice(), b""] {
-        let mut stranger = dial(&authority, None, address).await.unwrap();
-        stranger.write_all(hello).await.unwrap();
+        let mut foreign = dial(&authority, None, address).await.unwrap();
+        foreign.write_all(hello).await.unwrap();
         let mut answer = Vec::new();
         // Closed in order or not: it is over.
-        let _ = tokio::time::timeout(SOON, stranger.read_to_end(&mut answer)).await.unwrap();
+        let _ = tokio::time::timeout(SOON, foreign.read_to_end(&mut answer)).await.unwrap();
         assert!(!answer.is_empty(), "the server's own settings");
     }
     server.abort();

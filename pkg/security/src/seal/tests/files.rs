@@ -96,9 +96,9 @@ fn only_the_member_key_opens_the_keyring() {
     assert!(error.to_string().contains("member.key is missing"), "{error}");
     refused(&dir, &[]);
 
-    let stranger = tempfile::tempdir().unwrap();
-    open(&stranger, &[]).unwrap();
-    fs::copy(stranger.path().join("member.key"), &member).unwrap();
+    let foreign = tempfile::tempdir().unwrap();
+    open(&foreign, &[]).unwrap();
+    fs::copy(foreign.path().join("member.key"), &member).unwrap();
     let error = refused(&dir, &[1]);
     assert!(matches!(error, KeyringError::MemberKeyMismatch { .. }), "{error}");
     assert!(error.to_string().contains("put the two that belong together back"), "{error}");
@@ -128,10 +128,10 @@ fn invalid_member_key_is_refused() {
         (good.replace(key, &swapped), "do not match"),
         (good.replace(" 1 ", " 2 "), "has format version 2"),
     ];
-    for (bad, wanted) in cases {
+    for (bad, expected) in cases {
         fs::write(&member, &bad).unwrap();
         let text = refused(&dir, &[]).to_string();
-        assert!(text.contains(wanted) && text.contains("member.key"), "{text}");
+        assert!(text.contains(expected) && text.contains("member.key"), "{text}");
         assert!(!text.contains(&key[..16]), "a key is never shown");
     }
     fs::write(&member, &good).unwrap();

@@ -270,8 +270,8 @@ async fn superseded_managers_refuse_newer_incarnation_and_stop() {
             assert!(problem.message.contains(&format!("has seen incarnation {life}")), "{problem}");
         }
         let channel = group.hosts[number].channel(&group.roots, Some(&node)).await;
-        let mut stranger = ScriptedWorker::connect(channel, seen).await;
-        let refused = stranger.try_receive().await.unwrap_err();
+        let mut foreign = ScriptedWorker::connect(channel, seen).await;
+        let refused = foreign.try_receive().await.unwrap_err();
         assert_eq!(Problem::from(&refused).reason, OTHER_INCARNATION, "{refused}");
     }
     let reason = format!("superseded: incarnation {life} of the cluster exists");

@@ -82,8 +82,9 @@ async fn duplicate_manager_address_is_refused() {
     let Err(refused) = host.join_as(first.address(), &token, &first.advertised()).await else {
         panic!("it was let in");
     };
-    let wanted = format!("manager m1 is active at {}: give the address of this machine", first.advertised());
-    assert!(refused.why.contains(&wanted), "{refused:?}");
+    let expected =
+        format!("manager m1 is active at {}: give the address of this machine", first.advertised());
+    assert!(refused.why.contains(&expected), "{refused:?}");
     assert_eq!(group.listed(0).await.unwrap().len(), 1);
 }
 
@@ -113,8 +114,8 @@ async fn token_admits_only_its_role() {
     let other = ManagerHost::new("m2", ManagerTuning::default());
     let refused = other.join(group.hosts[0].address(), &worker).await.unwrap_err();
     assert!(refused.why.contains("warren worker join"), "{refused:?}");
-    let stranger = group.hosts[0].channel(&group.roots, None).await;
-    let refused = JoiningMachine::new("n2").join_over(stranger, &manager).await.unwrap_err();
+    let foreign = group.hosts[0].channel(&group.roots, None).await;
+    let refused = JoiningMachine::new("n2").join_over(foreign, &manager).await.unwrap_err();
     let refused = Problem::from(&refused);
     assert_eq!(
         (refused.code, refused.reason.as_str()),

@@ -10,17 +10,22 @@ use super::group::ManagerGroup;
 use crate::fixture::WAIT_DEADLINE;
 
 impl ManagerGroup {
-    async fn set_suffrage(&self, at: usize, name: &str, wanted: v1::Suffrage) -> Result<v1::Manager, Status> {
+    async fn set_suffrage(
+        &self,
+        at: usize,
+        name: &str,
+        expected: v1::Suffrage,
+    ) -> Result<v1::Manager, Status> {
         let request = v1::UpdateManagerRequest {
             reference: name.to_owned(),
-            desired_suffrage: wanted.into(),
+            desired_suffrage: expected.into(),
             ..Default::default()
         };
         Ok(self.managers(at).await.update(request).await?.into_inner())
     }
 
     /// Waits until the leader has contact with that many others.
-    async fn wait_voters(&self, wanted: usize) {
+    async fn wait_voters(&self, expected: usize) {
         eventually_async(WAIT_DEADLINE, "the leader to have contact with the other managers", || async {
             let leader = self.find_leader().await?;
             let credentials = self.hosts[leader].credentials();
@@ -28,7 +33,7 @@ impl ManagerGroup {
             let status = PeersClient::new(channel).status(v1::StatusRequest {}).await;
             let peers = status.map_err(|status| status.to_string())?.into_inner().peers;
             let active = peers.iter().filter(|peer| peer.active).count();
-            if active == wanted { Ok(()) } else { Err(format!("{peers:?}")) }
+            if active == expected { Ok(()) } else { Err(format!("{peers:?}")) }
         })
         .await;
     }

@@ -21,8 +21,8 @@ impl ManagerGroup {
     /// Another node, without a session so far.
     pub async fn node(&self, name: &str) -> Credentials {
         let token = self.token(NodeRole::Worker).await;
-        let stranger = self.any_running().channel(&self.roots, None).await;
-        JoiningMachine::new(name).join_over(stranger, &token).await.unwrap()
+        let foreign = self.any_running().channel(&self.roots, None).await;
+        JoiningMachine::new(name).join_over(foreign, &token).await.unwrap()
     }
 
     /// A session of this node at this manager, with this state of the agent.

@@ -24,7 +24,7 @@ fn keep_policy_keeps_running() {
 #[test]
 fn stop_after_rechecks_at_deadline() {
     let task = task_with_limit(DesiredTaskState::Running);
-    for (found, wanted) in [
+    for (found, expected) in [
         (running_task(), NextStep::Settled),
         (disconnected(0, running_task()), NextStep::WaitUntil(NOW + DISCONNECT_LIMIT)),
         (disconnected(29, running_task()), NextStep::WaitUntil(NOW + Duration::from_secs(1))),
@@ -34,7 +34,7 @@ fn stop_after_rechecks_at_deadline() {
             NextStep::Do(Action::ReleasePorts),
         ),
     ] {
-        assert_eq!(step(Some(&task), &found, NOW), wanted, "{:?}", found.disconnected_for);
+        assert_eq!(step(Some(&task), &found, NOW), expected, "{:?}", found.disconnected_for);
     }
     let preparing = disconnected(29, fresh(ContainerState::Absent, AttemptHistory::new()));
     assert_eq!(step(Some(&task), &preparing, NOW), NextStep::Do(Action::EnsureImage), "it goes on meanwhile");
@@ -44,7 +44,7 @@ fn stop_after_rechecks_at_deadline() {
 fn expired_stop_after_stops_with_reason() {
     let task = task_with_limit(DesiredTaskState::Running);
     let verbs = path_of(Some(&task), disconnected(30, running_task()));
-    let wanted = [
+    let expected = [
         ActionKind::ReleasePorts,
         ActionKind::SignalStop,
         ActionKind::Inspect,
@@ -56,7 +56,7 @@ fn expired_stop_after_stops_with_reason() {
     let looked = verbs.iter().filter(|verb| **verb != ActionKind::Inspect);
     assert_eq!(
         looked.collect::<Vec<_>>(),
-        wanted.iter().filter(|verb| **verb != ActionKind::Inspect).collect::<Vec<_>>()
+        expected.iter().filter(|verb| **verb != ActionKind::Inspect).collect::<Vec<_>>()
     );
     let stop = Some(SentStop { at: seconds_ago(1), killed_at: None });
     let mut found = ObservedTask {
@@ -90,8 +90,8 @@ fn reconnect_does_not_cancel_kill() {
         ObservedTask { stop, ports: PortState::Released, disconnected_for, ..running_task() }
     };
     for disconnected_for in [Some(DISCONNECT_LIMIT), Some(Duration::ZERO), None] {
-        let wanted = NextStep::WaitUntil(seconds_ago(3) + DEFAULT_STOP_GRACE);
-        assert_eq!(step(Some(&task), &stopping(3, disconnected_for), NOW), wanted, "{disconnected_for:?}");
+        let expected = NextStep::WaitUntil(seconds_ago(3) + DEFAULT_STOP_GRACE);
+        assert_eq!(step(Some(&task), &stopping(3, disconnected_for), NOW), expected, "{disconnected_for:?}");
         assert_eq!(
             step(Some(&task), &stopping(10, disconnected_for), NOW),
             NextStep::Do(Action::Kill),

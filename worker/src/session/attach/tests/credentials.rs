@@ -43,7 +43,7 @@ async fn pull_uses_cluster_credential_of_registry() {
     let (registry, image, message) = ("docker.io".to_owned(), "demo:1".to_owned(), "no".to_owned());
     node.images.fail(&tag(), RegistryError::NeedsCredentials { registry, image, message }.into());
     let mut stream = attached(&mut manager, &session, pull(true)).await;
-    let said = all_frames(&mut stream, &mut session).await;
-    assert!(matches!(said.last(), Some(Frame::Error(why)) if why.contains("not its stream")), "{said:?}");
+    let output = all_frames(&mut stream, &mut session).await;
+    assert!(matches!(output.last(), Some(Frame::Error(why)) if why.contains("not its stream")), "{output:?}");
     assert_eq!(node.images.registry_users(), [Some("ann".to_owned()), None, None]);
 }

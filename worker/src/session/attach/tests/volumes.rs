@@ -21,16 +21,19 @@ async fn volumes_are_listed_and_deleted_over_streams() {
     }
     let list = Purpose::ListVolumes(v1::ListVolumes { names: Vec::new() });
     let mut stream = attached(&mut manager, &session, list).await;
-    let said = all_frames(&mut stream, &mut session).await;
+    let output = all_frames(&mut stream, &mut session).await;
     let name = |frame: &Frame| match frame {
         Frame::Volumes(list) => list.volumes[0].name.clone(),
         other => panic!("{other:?}"),
     };
-    assert_eq!((name(&said[0]), name(&said[1]), &said[2..]), ("data".into(), "other".into(), &[DONE][..]));
+    assert_eq!(
+        (name(&output[0]), name(&output[1]), &output[2..]),
+        ("data".into(), "other".into(), &[DONE][..])
+    );
 
     let mut stream = attached(&mut manager, &session, purge()).await;
-    let said = all_frames(&mut stream, &mut session).await;
-    assert!(matches!(&said[..], [Frame::Error(why)] if why.contains("in use on this node")), "{said:?}");
+    let text = all_frames(&mut stream, &mut session).await;
+    assert!(matches!(&text[..], [Frame::Error(why)] if why.contains("in use on this node")), "{text:?}");
     assert!(node.volumes.path(&used.name).exists());
     node.context.desired_state.send_modify(|desired_state| drop(desired_state.tasks.remove(&task_id(1))));
     for _twice in 0..2 {

@@ -57,11 +57,11 @@ async fn divergent_member_is_detected() {
     let has_passed =
         |world: &GroupFixture| world.running.values().all(|it| it.store.read().index >= 3 * 1024);
     world.wait_until("all have written it down", has_passed).await;
-    let mut told = digests(&world);
-    told.values_mut().for_each(|digests| digests.retain(|digest| digest.index == 3 * 1024));
-    assert!(told.values().all(|digests| digests.len() == 1), "{told:?}");
+    let mut reported = digests(&world);
+    reported.values_mut().for_each(|digests| digests.retain(|digest| digest.index == 3 * 1024));
+    assert!(reported.values().all(|digests| digests.len() == 1), "{reported:?}");
     let agreement = StateComparison::default();
-    agreement.record_digests(&told, Some(leader), &members);
+    agreement.record_digests(&reported, Some(leader), &members);
     assert_eq!(agreement.results(), found(Some(away)));
 
     // A new snapshot replaces the diverged state and its report.

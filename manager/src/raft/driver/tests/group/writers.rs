@@ -38,19 +38,19 @@ impl WriterLog {
 
 /// Writes sequentially to its own node until told to stop or the manager ends.
 pub async fn write(store: Store, node: NodeId, stop: CancellationToken) -> WriterLog {
-    let mut tally = WriterLog::default();
+    let mut counters = WriterLog::default();
     while !stop.is_cancelled() {
         let answer = count(&store, node).await;
         let ended = matches!(
             answer,
             Err(ProposeError::Stopping | ProposeError::Indeterminate(IndeterminateReason::DriverEnded))
         );
-        tally.record(answer);
+        counters.record(answer);
         if ended {
             break;
         }
     }
-    tally
+    counters
 }
 
 /// Writers on every member while the leader is repeatedly partitioned, killed or stopped. No writer gets a
@@ -92,8 +92,8 @@ async fn leader_changes_cause_no_wrong_answer() {
     stop.cancel();
     let mut confirmed = 0;
     for writer in writers {
-        let tally = tokio::time::timeout(TEST_TIMEOUT, writer).await.unwrap().unwrap();
-        confirmed += tally.confirmed;
+        let counters = tokio::time::timeout(TEST_TIMEOUT, writer).await.unwrap().unwrap();
+        confirmed += counters.confirmed;
     }
     assert!(confirmed > 300, "{confirmed}");
     world.wait_equal_states().await;

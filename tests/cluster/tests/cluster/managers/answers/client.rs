@@ -48,7 +48,7 @@ pub struct AcknowledgedWrite {
 #[derive(Clone)]
 pub struct ConcurrentClient {
     services: ServicesClient<Channel>,
-    contents: SecretObjectsClient<Channel>,
+    secret_objects: SecretObjectsClient<Channel>,
     pub volumes: VolumesClient<Channel>,
 }
 
@@ -84,7 +84,7 @@ impl ConcurrentClient {
         let channel = group.channel(number % group.hosts.len()).await;
         Self {
             services: ServicesClient::new(channel.clone()),
-            contents: SecretObjectsClient::new(channel.clone()),
+            secret_objects: SecretObjectsClient::new(channel.clone()),
             volumes: VolumesClient::new(channel),
         }
     }
@@ -100,7 +100,7 @@ impl ConcurrentClient {
         name: &str,
         value: u64,
     ) -> Result<AnsweredObject, Status> {
-        let (mut services, mut contents) = (self.services.clone(), self.contents.clone());
+        let (mut services, mut secret_objects) = (self.services.clone(), self.secret_objects.clone());
         Ok(match kind {
             RegisterKind::Service => {
                 let spec = service_spec(name, value);
@@ -110,19 +110,19 @@ impl ConcurrentClient {
                 let (kind, name, data) =
                     (v1::SecretObjectKind::Config.into(), name.into(), bytes(value).into());
                 let request = v1::CreateSecretObjectRequest { id, kind, name, labels: BTreeMap::new(), data };
-                contents.create(request).await?.into_inner().into()
+                secret_objects.create(request).await?.into_inner().into()
             }
         })
     }
 
     pub async fn get(&self, kind: RegisterKind, name: &str) -> Result<AnsweredObject, Status> {
-        let (reference, mut services, mut contents) =
-            (name.to_owned(), self.services.clone(), self.contents.clone());
+        let (reference, mut services, mut secret_objects) =
+            (name.to_owned(), self.services.clone(), self.secret_objects.clone());
         Ok(match kind {
             RegisterKind::Service => services.get(v1::Reference { reference }).await?.into_inner().into(),
             RegisterKind::Config => {
                 let kind = v1::SecretObjectKind::Config.into();
-                contents.get(v1::SecretObjectReference { kind, reference }).await?.into_inner().into()
+                secret_objects.get(v1::SecretObjectReference { kind, reference }).await?.into_inner().into()
             }
         })
     }
@@ -136,7 +136,7 @@ impl ConcurrentClient {
         value: u64,
     ) -> Result<AcknowledgedWrite, Status> {
         let (reference, called) = (name.to_owned(), Instant::now());
-        let (mut services, mut contents) = (self.services.clone(), self.contents.clone());
+        let (mut services, mut secret_objects) = (self.services.clone(), self.secret_objects.clone());
         let shown = match kind {
             RegisterKind::Service => {
                 let spec = service_spec(name, value);
@@ -146,7 +146,7 @@ impl ConcurrentClient {
             RegisterKind::Config => {
                 let (kind, data) = (v1::SecretObjectKind::Config.into(), bytes(value).into());
                 let request = v1::UpdateSecretObjectRequest { kind, reference, version, data };
-                contents.update(request).await?.into_inner().into()
+                secret_objects.update(request).await?.into_inner().into()
             }
         };
         let answered = Instant::now();
@@ -154,8 +154,8 @@ impl ConcurrentClient {
     }
 
     pub async fn remove(&self, kind: RegisterKind, name: &str) -> Result<AnsweredObject, Status> {
-        let (reference, mut services, mut contents) =
-            (name.to_owned(), self.services.clone(), self.contents.clone());
+        let (reference, mut services, mut secret_objects) =
+            (name.to_owned(), self.services.clone(), self.secret_objects.clone());
         Ok(match kind {
             RegisterKind::Service => {
                 let request = v1::RemoveServiceRequest { reference, version: None };
@@ -163,7 +163,11 @@ impl ConcurrentClient {
             }
             RegisterKind::Config => {
                 let kind = v1::SecretObjectKind::Config.into();
-                contents.remove(v1::SecretObjectReference { kind, reference }).await?.into_inner().into()
+                secret_objects
+                    .remove(v1::SecretObjectReference { kind, reference })
+                    .await?
+                    .into_inner()
+                    .into()
             }
         })
     }

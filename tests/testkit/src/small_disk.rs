@@ -84,9 +84,12 @@ impl SmallDisk {
     }
 
     /// Frees the filled space. Harmless when there is none.
+    ///
+    /// The file is truncated first: a child that another test has just forked may still have it open.
     #[track_caller]
     pub fn free(&self) {
-        match std::fs::remove_file(self.filler()) {
+        let truncated = OpenOptions::new().write(true).truncate(true).open(self.filler());
+        match truncated.and_then(|_| std::fs::remove_file(self.filler())) {
             Ok(()) => {}
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => panic!("cannot remove {}: {error}", self.filler().display()),

@@ -192,7 +192,7 @@ impl Worker {
         if removal.is_some() {
             known.remove_all();
         }
-        let (wishes, desired_rx) = watch::channel(known);
+        let (desired_state, desired_rx) = watch::channel(known);
         let (connected, connection) = watch::channel(false);
         let removed =
             removal.map(|Removal { reason, .. }| SessionRejection::Removed { reason, never_connected: true });
@@ -277,7 +277,7 @@ impl Worker {
         let context = SessionContext {
             cluster,
             node,
-            desired_state: wishes,
+            desired_state,
             reporter: supervisor.reporter(),
             runtime: Arc::clone(&backends.runtime),
             overrides: config.overrides,

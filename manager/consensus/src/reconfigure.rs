@@ -235,7 +235,7 @@ impl<'a> Group<'a> {
         newer
             .map(|(_, request)| request)
             .find(|options| !options.removing && options.replaces == Some(old))
-            .map(|wish| wish.id)
+            .map(|member| member.id)
     }
 
     /// The member that this one replaces, as long as that one is in the group.

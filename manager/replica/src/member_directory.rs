@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn admission_table() {
-        let roster = member_directory();
+        let directory = member_directory();
         let impostor = |member, wanted, found| {
             Err(PeerRejection::ManagerIdMismatch { member, wanted: id(wanted), found: id(found) })
         };
@@ -227,31 +227,31 @@ mod tests {
             (9, 19, Ok(())),
         ] {
             let caller = caller(member, manager, 5);
-            assert_eq!(roster.admit(caller, false), wanted, "{caller:?}");
+            assert_eq!(directory.admit(caller, false), wanted, "{caller:?}");
             // Unassigned ids are only admitted without a leader.
             let wanted = if wanted.is_ok() && member > 3 {
                 Err(PeerRejection::UnknownManager(caller.id))
             } else {
                 wanted
             };
-            assert_eq!(roster.admit(caller, true), wanted, "{caller:?}");
+            assert_eq!(directory.admit(caller, true), wanted, "{caller:?}");
         }
         for led in [false, true] {
             let admitted = MemberDirectory::default().admit(caller(1, 11, 5), led);
             assert_eq!(admitted, Ok(()), "a new manager knows nobody and hears everybody");
         }
-        assert_eq!((roster.member_of(id(13)), roster.member_of(id(12))), (Some(3), None));
+        assert_eq!((directory.member_of(id(13)), directory.member_of(id(12))), (Some(3), None));
     }
 
     #[test]
     fn other_incarnation_is_rejected() {
-        let roster = member_directory();
-        assert_eq!(roster.admit(caller(3, 13, 0), true), Ok(()), "it has no state yet");
+        let directory = member_directory();
+        assert_eq!(directory.admit(caller(3, 13, 0), true), Ok(()), "it has no state yet");
         // Its claimed member id, assigned or not, does not matter.
         for (member, number) in [(1, 11), (2, 12), (3, 13), (9, 19)] {
-            let older = roster.admit(caller(member, number, 4), false).unwrap_err();
+            let older = directory.admit(caller(member, number, 4), false).unwrap_err();
             assert_eq!(older, PeerRejection::OlderIncarnation { member, own: 5, found: 4 });
-            let newer = roster.admit(caller(member, number, 6), false).unwrap_err();
+            let newer = directory.admit(caller(member, number, 6), false).unwrap_err();
             if number == 12 {
                 assert_eq!(
                     newer,
@@ -266,9 +266,9 @@ mod tests {
 
     #[test]
     fn departed_manager_matches_by_both_ids() {
-        let roster = member_directory();
+        let directory = member_directory();
         assert_eq!(
-            [(2, 12), (2, 13), (3, 12), (3, 13)].map(|(own, it)| roster.has_departed(own, id(it))),
+            [(2, 12), (2, 13), (3, 12), (3, 13)].map(|(own, it)| directory.has_departed(own, id(it))),
             [true, false, false, false]
         );
     }

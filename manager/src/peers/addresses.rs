@@ -153,7 +153,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn roster(members: &[(MemberId, u128, &str)], next: MemberId) -> MemberDirectory {
+    fn members(members: &[(MemberId, u128, &str)], next: MemberId) -> MemberDirectory {
         let known = |(member, manager, address): &(MemberId, u128, &str)| {
             (*member, KnownManager { id: id(*manager), address: at(address) })
         };
@@ -180,7 +180,7 @@ mod tests {
         assert_eq!((way.id, way.addresses), (id(11), vec![at("a:1")]));
         directory.update(MemberDirectory::default());
         assert_eq!(directory.others(), [1, 2], "a state without members says nothing");
-        directory.update(roster(&[(1, 11, "a:2")], 4));
+        directory.update(members(&[(1, 11, "a:2")], 4));
         assert_eq!((directory.others(), directory.route(2)), (vec![1], None));
         assert_eq!(directory.route(1).unwrap().addresses, [at("a:2")]);
         directory.add_bootstrap_peers([(2, known(12, "b:1"))].into());
@@ -206,7 +206,7 @@ mod tests {
     #[test]
     fn self_reported_address_is_tried_first() {
         let directory = PeerAddresses::new(1, at("a:1"));
-        directory.update(roster(&[(1, 11, "a:1"), (2, 12, "b:1")], 3));
+        directory.update(members(&[(1, 11, "a:1"), (2, 12, "b:1")], 3));
         let before = directory.route(2).unwrap();
         assert_eq!(before.addresses, [at("b:1")]);
         let visited = connect(&directory, 2, "b:2");
@@ -222,10 +222,10 @@ mod tests {
     #[test]
     fn removed_manager_is_disconnected() {
         let directory = PeerAddresses::new(1, at("a:1"));
-        directory.update(roster(&[(1, 11, "a:1"), (2, 12, "b:1")], 3));
+        directory.update(members(&[(1, 11, "a:1"), (2, 12, "b:1")], 3));
         let visited = connect(&directory, 2, "b:1");
         let changes = directory.changes();
-        directory.update(MemberDirectory { departed: [(id(12), 2)].into(), ..roster(&[(1, 11, "a:1")], 3) });
+        directory.update(MemberDirectory { departed: [(id(12), 2)].into(), ..members(&[(1, 11, "a:1")], 3) });
         assert!(changes.has_changed().unwrap());
         assert_eq!(visited.is_current(false), Err(PeerRejection::Removed { member: 2, id: id(12) }));
         assert_eq!((directory.others(), directory.route(2)), (vec![], None));
@@ -235,7 +235,7 @@ mod tests {
     #[test]
     fn unknown_manager_is_rejected_while_led() {
         let directory = PeerAddresses::new(1, at("a:1"));
-        directory.update(roster(&[(1, 11, "a:1"), (2, 12, "b:1")], 3));
+        directory.update(members(&[(1, 11, "a:1"), (2, 12, "b:1")], 3));
         let visited = connect(&directory, 9, "i:1");
         assert_eq!(directory.identify_caller(id(19)), Err(PeerRejection::UnknownManager(id(19))));
         assert_eq!(visited.is_current(false), Ok(true));
@@ -246,7 +246,7 @@ mod tests {
     fn connection_ends_when_first_state_has_other_incarnation() {
         let directory = PeerAddresses::new(4, at("d:1"));
         let visited = connect(&directory, 1, "a:1");
-        let later = MemberDirectory { incarnation: 2, ..roster(&[(1, 11, "a:1"), (4, 14, "d:1")], 5) };
+        let later = MemberDirectory { incarnation: 2, ..members(&[(1, 11, "a:1"), (4, 14, "d:1")], 5) };
         directory.update(later);
         let over = PeerRejection::OlderIncarnation { member: 1, own: 2, found: 1 };
         assert_eq!(visited.is_current(false), Err(over));
@@ -256,9 +256,9 @@ mod tests {
     #[test]
     fn own_address_follows_later_state_changes() {
         let directory = PeerAddresses::new(1, at("a:2"));
-        directory.update(roster(&[(1, 11, "a:1")], 2));
+        directory.update(members(&[(1, 11, "a:1")], 2));
         assert_eq!(directory.own_address(), at("a:2"));
-        directory.update(roster(&[(1, 11, "a:3")], 2));
+        directory.update(members(&[(1, 11, "a:3")], 2));
         assert_eq!(directory.own_address(), at("a:3"));
     }
 }

@@ -70,7 +70,7 @@ impl SnapshotReceiver {
     ) -> Result<(), Status> {
         let key = SnapshotKey { incarnation: life, index: meta.index, term: meta.term, size, digest };
         if self.store.read().index >= meta.index {
-            // An earlier attempt whose end the leader did not receive, or that was overtaken by normal
+            // An earlier attempt whose end the leader did not receive, or that was replaced by normal
             // replication.
             send_reply(answers, size, false).await;
             send_reply(answers, size, true).await;

@@ -175,8 +175,8 @@ impl MembershipStore {
         Ok(credentials)
     }
 
-    /// Makes the machine a stranger again, which cannot be undone. The certificate goes first, the key last, so
-    /// that what is cut off in between is not a member any more, and can be repeated.
+    /// Removes the membership, which cannot be undone. The certificate is removed first and the key last, so an
+    /// interrupted removal leaves no member and can be repeated.
     pub fn remove(&self) -> Result<(), NodeMembershipError> {
         for kind in [&CERTIFICATE, &ROOTS, &KEY] {
             let path = self.path(kind);

@@ -25,8 +25,7 @@ pub enum Peer {
         /// Its effective group at the time it connected.
         gid: u32,
     },
-    /// A stranger: it showed no certificate. It may join, nothing else, and stays within
-    /// [`crate::StrangerLimits`].
+    /// It showed no certificate. It may only join, and stays within [`crate::HandshakeLimits`].
     Anonymous {
         /// Where it dialled from.
         address: SocketAddr,

@@ -2,7 +2,7 @@
 //!
 //! A manager has one *member key*, in a file of its own. It wraps the *data keys* in the [`Keyring`], a file too:
 //! one data key per start, under which everything of that start is sealed by AES-256-GCM with a counter for the
-//! nonce. A data key is made anew each time and only one process uses it, so no nonce is ever used twice, also
+//! nonce. A data key is new each time and only one process uses it, so no nonce is ever used twice, also
 //! after the directory was restored from a backup.
 //!
 //! What is sealed is bound to its *place*, a few bytes that say where it belongs: moved elsewhere, it does not open.

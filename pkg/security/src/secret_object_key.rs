@@ -74,7 +74,7 @@ impl SecretObjectKey {
         Ok(Self::new(StoredKey::create(&PURPOSE, path)?))
     }
 
-    /// The key in what [`ContentKey::reveal`] gave; `from` says where that came from, for the error.
+    /// The key in what [`Self::reveal`] returned; `from` says where that came from, for the error.
     ///
     /// # Errors
     /// [`KeyFileError`], but for those of files.
@@ -123,7 +123,7 @@ impl SecretObjectKey {
     /// The bytes of a version of the secret object `id`.
     ///
     /// # Errors
-    /// [`ContentKeyError`].
+    /// [`SecretObjectKeyError`].
     pub fn open(
         &self,
         id: SecretObjectId,

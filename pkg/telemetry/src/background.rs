@@ -26,7 +26,7 @@ impl BackgroundTaskMetrics {
 
 impl fmt::Debug for BackgroundTaskMetrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("LoopMetrics").field(&self.prefix).finish()
+        f.debug_tuple("BackgroundTaskMetrics").field(&self.prefix).finish()
     }
 }
 

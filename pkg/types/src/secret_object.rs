@@ -93,7 +93,7 @@ pub struct SealedData {
 
 impl fmt::Debug for SealedData {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SealedContent({} bytes)", self.size)
+        write!(f, "SealedData({} bytes)", self.size)
     }
 }
 

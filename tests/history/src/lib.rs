@@ -1,6 +1,6 @@
 //! A linearizability checker for registers whose values have versions.
 //!
-//! A test records the calls and answers of its clients with their times ([`Recorder`]). [`check`] then
+//! A test records the calls and answers of its clients with their times ([`HistoryRecorder`]). [`check`] then
 //! searches for an order of these operations, each at some point between its call and its answer, in which
 //! every answer is right. Keys are independent, so each is checked alone.
 //!
@@ -11,9 +11,8 @@
 //! that was seen. It is the search of Wing and Gong with Lowe's memoization: a state is the number of
 //! explained versions and the unconfirmed writes used for them.
 //!
-//! It must never read a clock while it checks, and does not depend on the cluster. Start reading at
-//! [`Operation`],
-//! then `check.rs` (keys and the smallest prefix) and `search.rs` (one key).
+//! The checker reads no clock and does not depend on the cluster. [`workload`] makes histories of a live cluster.
+//! Start reading at [`OperationRecord`], then `check.rs` (keys and the smallest prefix) and `search.rs` (one key).
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -23,6 +22,7 @@ mod record;
 mod recorder;
 mod render;
 mod search;
+pub mod workload;
 
 pub use check::{LinearizabilityVerdict, LinearizabilityViolation, SearchLimit, Undecided, check};
 pub use record::{

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use warren_consensus::Message;
-use warren_core::session::AssignmentUpdate as Told;
+use warren_core::session::AssignmentUpdate;
 use warren_core::state::StateParts;
 use warren_core::{AppliedIndex, Command, CommandResponse, StateDigest};
 use warren_replica::{KnownManager, ProposeError, ReconcileKey};
@@ -171,7 +171,7 @@ pub enum WorkerMessage {
 pub enum ManagerMessage {
     Welcome,
     /// The assignments of the node.
-    Assignment(Arc<Told>),
+    Assignment(Arc<AssignmentUpdate>),
     /// The addresses of managers.
     Managers(Arc<Vec<ManagerAddress>>),
     ReportsStored(u64),
@@ -291,9 +291,9 @@ impl ManagerMessage {
         match self {
             Self::Welcome => 0,
             Self::Assignment(word) => match &**word {
-                Told::Full(assignment) => 1 | (assignment.version.index & 0xfff) << 4,
-                Told::Diff(diff) => 9 | (diff.version.index & 0xfff) << 4,
-                Told::Current => 2,
+                AssignmentUpdate::Full(assignment) => 1 | (assignment.version.index & 0xfff) << 4,
+                AssignmentUpdate::Diff(diff) => 9 | (diff.version.index & 0xfff) << 4,
+                AssignmentUpdate::Current => 2,
             },
             Self::ReportsStored(number) => 3 | (*number & 0xfff) << 4,
             Self::TryOtherManager => 4,

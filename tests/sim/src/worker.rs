@@ -148,7 +148,7 @@ impl SimWorker {
     /// The newest incarnation of the cluster that it knows; 0 before the first.
     pub fn incarnation(&self) -> u64 {
         let desired_state = self.agent.as_ref().map(|agent| &agent.desired).or(self.cached_state.as_ref());
-        desired_state.map_or(0, |wishes| wishes.version.incarnation)
+        desired_state.map_or(0, |desired_state| desired_state.version.incarnation)
     }
 
     /// The assignments that a manager sent to this or an earlier run of the agent.

@@ -38,8 +38,8 @@ const TOP: [&str; 16] = [
 pub fn unexpected_top_level_entries(entries: &[String]) -> Vec<String> {
     let known =
         |name: &str| TOP.contains(&name) || matches!(name, "worker" | "target") || name.starts_with('.');
-    let strangers = entries.iter().filter(|name| !known(name));
-    strangers
+    let unknown_entries = entries.iter().filter(|name| !known(name));
+    unknown_entries
         .map(|name| format!("{name} is not allowed at the top level: move it into docs/ or tests/"))
         .collect()
 }

@@ -138,8 +138,8 @@ mod tests {
         desired_state.apply_full(Assignment { version: at(1, 1), tasks: vec![task(1), task(2)] });
         let mut changed = task(2);
         changed.desired = DesiredTaskState::Remove;
-        let diff = |wishes: &mut DesiredState| {
-            wishes.apply_update(at(1, 1), at(1, 2), vec![changed.clone(), task(3)], &[task_id(1)])
+        let diff = |desired_state: &mut DesiredState| {
+            desired_state.apply_update(at(1, 1), at(1, 2), vec![changed.clone(), task(3)], &[task_id(1)])
         };
         assert_eq!(diff(&mut desired_state), Ok(true));
         assert_eq!(diff(&mut desired_state), Ok(false), "the second time");

@@ -157,10 +157,10 @@ mod tests {
     fn removed_report_is_final_until_task_is_removed() {
         let mut outbox = Outbox::<Duration>::default();
         assert!(outbox.push(task_report(1, TaskState::Shutdown, true)));
-        let anew = task_report(1, TaskState::Preparing, false);
-        assert!(!outbox.push(anew.clone()), "it would pass for an older word");
-        outbox.remove(&anew.task);
-        assert!(outbox.push(anew.clone()) && outbox.latest_report(&anew.task) == Some(&anew));
+        let later = task_report(1, TaskState::Preparing, false);
+        assert!(!outbox.push(later.clone()), "it would be taken for an older report");
+        outbox.remove(&later.task);
+        assert!(outbox.push(later.clone()) && outbox.latest_report(&later.task) == Some(&later));
     }
 
     #[test]

@@ -13,7 +13,7 @@ pub(crate) fn max_kept_starts(policy: &RestartPolicy) -> usize {
     policy.max as usize + 1
 }
 
-/// The history after the attempt of `ledger` exited at `at`. `exit` is `None` when the exit status is
+/// The history after the attempt of `attempts` exited at `at`. `exit` is `None` when the exit status is
 /// unknown, which counts as a failure.
 pub(crate) fn next_after_exit(
     policy: &RestartPolicy,
@@ -27,17 +27,17 @@ pub(crate) fn next_after_exit(
         AttemptPhase::Started { .. } => history.clone(),
         _ => history.with_start(at, max_kept_starts(policy)),
     };
-    let ledger = AttemptHistory { exit, ..attempts };
+    let ended = AttemptHistory { exit, ..attempts };
     let ending = display::format_exit(exit, memory_limit);
     let succeeded = exit == Some(TaskExit { code: 0, out_of_memory: false });
     match policy.condition {
         RestartCondition::None | RestartCondition::OnFailure if succeeded => {
-            ledger.with_end(at, TerminalState::Completed, ending)
+            ended.with_end(at, TerminalState::Completed, ending)
         }
         RestartCondition::None => {
-            ledger.with_end(at, TerminalState::Failed, format!("{ending}; not restarted"))
+            ended.with_end(at, TerminalState::Failed, format!("{ending}; not restarted"))
         }
-        RestartCondition::Any | RestartCondition::OnFailure => retry(policy, &ledger, at, &ending),
+        RestartCondition::Any | RestartCondition::OnFailure => retry(policy, &ended, at, &ending),
     }
 }
 

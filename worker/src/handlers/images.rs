@@ -130,11 +130,11 @@ pub(crate) async fn ensure(
         Some(found) => found,
         None if task.spec.pull == PullPolicy::Never => return Err(TaskImageError::NotPresent { reference }),
         None => {
-            let standing =
+            let login =
                 RegistryLogin::resolve(secret_fetcher, FetchPurpose::TaskCredential(task.id), &reference)
                     .await;
-            let arrival = source.pull(&reference, standing.credentials());
-            await_pull(arrival, progress_tx).await.map_err(|error| standing.classify_error(error))?
+            let arrival = source.pull(&reference, login.credentials());
+            await_pull(arrival, progress_tx).await.map_err(|error| login.classify_error(error))?
         }
     };
     let digest = digest.as_str().parse().expect("both kinds of digest are sha256 and 64 digits");

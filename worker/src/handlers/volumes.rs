@@ -86,9 +86,9 @@ impl TaskVolumes {
         driver: Arc<dyn VolumeBackend>,
         pins: SubpathMounts,
         runtime: Arc<dyn Runtime>,
-        wishes: watch::Receiver<DesiredState>,
+        desired_state: watch::Receiver<DesiredState>,
     ) -> Self {
-        Self { driver, subpath_mounts: pins, runtime, desired_state: wishes }
+        Self { driver, subpath_mounts: pins, runtime, desired_state }
     }
 
     /// Creates the sources of the task's mounts; its image must be on the node. `values` are the task's

@@ -20,11 +20,12 @@ struct Node {
 fn node() -> Node {
     let (images, clock) = (images(), Arc::new(SystemClock::new()));
     let tasks = [(task_id(1), Arc::new(task(1)))].into();
-    let wishes = watch::Sender::new(DesiredState { tasks, is_confirmed: true, ..DesiredState::default() });
+    let desired_state =
+        watch::Sender::new(DesiredState { tasks, is_confirmed: true, ..DesiredState::default() });
     let now = clock.unix_millis();
     let (source, runtime) = (Arc::new(images.clone()), Arc::new(FakeRuntime::new()));
-    let image_gc = Arc::new(ImageGc { source, runtime, desired_state: wishes.subscribe(), clock });
-    Node { image_gc, images, desired_state: wishes, now }
+    let image_gc = Arc::new(ImageGc { source, runtime, desired_state: desired_state.subscribe(), clock });
+    Node { image_gc, images, desired_state, now }
 }
 
 impl Node {
@@ -90,7 +91,7 @@ async fn image_of_existing_container_is_kept() {
     let owner = ContainerOwner { task: "left".into(), attempt: 1, spec_hash: "hash".into() };
     let spec = ContainerSpec::new(ContainerId::parse("left").unwrap(), owner, image());
     runtime.ensure_created(&spec).await.unwrap();
-    node.desired_state.send_modify(|wishes| wishes.tasks.clear());
+    node.desired_state.send_modify(|desired_state| desired_state.tasks.clear());
     let image_gc = ImageGc {
         source: Arc::clone(&node.image_gc.source),
         runtime: Arc::new(runtime.clone()),

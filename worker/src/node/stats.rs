@@ -29,8 +29,8 @@ pub(crate) struct TaskStats {
 
 impl TaskStats {
     /// For the tasks of the desired state.
-    pub fn new(runtime: Arc<dyn Runtime>, wishes: watch::Receiver<DesiredState>) -> Self {
-        Self { runtime, desired_state: wishes, latest: Mutex::default() }
+    pub fn new(runtime: Arc<dyn Runtime>, desired_state: watch::Receiver<DesiredState>) -> Self {
+        Self { runtime, desired_state, latest: Mutex::default() }
     }
 
     fn latest(&self) -> MutexGuard<'_, BTreeMap<TaskId, TaskSample>> {

@@ -99,8 +99,8 @@ impl OpenStreams {
                 place.spawn(async move {
                     let stream_id = id.clone();
                     let work = |out| async move {
-                        let StreamServices { image_gc, secret_fetcher: courier, .. } = &*services;
-                        images::pull(image_gc, &**courier, &stream_id, &request, &out).await
+                        let StreamServices { image_gc, secret_fetcher, .. } = &*services;
+                        images::pull(image_gc, &**secret_fetcher, &stream_id, &request, &out).await
                     };
                     log_end("pull", &id, respond(client, &id, QUEUE, work).await);
                 });
@@ -119,24 +119,24 @@ impl OpenStreams {
                     log_end("list", &id, respond(client, &id, QUEUE, work).await);
                 });
             }
-            Some(Purpose::PruneImages(wish)) => {
+            Some(Purpose::PruneImages(request)) => {
                 let place = acquire_slot(&mut self.queries, MAX_QUERIES, "queries")?;
                 place.spawn(async move {
-                    let work = |out| async move { images::prune(&services.image_gc, &wish, &out).await };
+                    let work = |out| async move { images::prune(&services.image_gc, &request, &out).await };
                     log_end("prune", &id, respond(client, &id, QUEUE, work).await);
                 });
             }
-            Some(Purpose::ListVolumes(wish)) => {
+            Some(Purpose::ListVolumes(request)) => {
                 let place = acquire_slot(&mut self.queries, MAX_QUERIES, "queries")?;
                 place.spawn(async move {
-                    let work = |out| async move { volumes::list(&services.volumes, &wish, &out).await };
+                    let work = |out| async move { volumes::list(&services.volumes, &request, &out).await };
                     log_end("volumes", &id, respond(client, &id, QUEUE, work).await);
                 });
             }
-            Some(Purpose::PurgeVolume(wish)) => {
+            Some(Purpose::PurgeVolume(request)) => {
                 let place = acquire_slot(&mut self.queries, MAX_QUERIES, "queries")?;
                 place.spawn(async move {
-                    let work = |_| async move { Ok(volumes::purge(&services.volumes, &wish).await) };
+                    let work = |_| async move { Ok(volumes::purge(&services.volumes, &request).await) };
                     log_end("purge", &id, respond(client, &id, QUEUE, work).await);
                 });
             }

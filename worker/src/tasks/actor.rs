@@ -1,8 +1,7 @@
 //! The actor of one task: the loop that reads the inputs, calls `step`, executes one action, and records the
 //! outcome.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -60,17 +59,28 @@ impl ActorInputs {
 #[derive(Debug)]
 pub(super) struct ActorHandle {
     inputs: watch::Sender<ActorInputs>,
-    phase: Arc<AtomicU8>,
+    phase: Arc<Mutex<ContainerPhase>>,
 }
 
-/// The container's phase, to compare with a listing.
-pub(super) fn container_phase(container: &ContainerState) -> u8 {
-    match container {
-        ContainerState::Absent => 0,
-        ContainerState::Recorded => 1,
-        ContainerState::Created => 2,
-        ContainerState::Running { .. } => 3,
-        ContainerState::Stopped { .. } => 4,
+/// The state of a container without its details, to compare what an actor saw with a listing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ContainerPhase {
+    Absent,
+    Recorded,
+    Created,
+    Running,
+    Stopped,
+}
+
+impl From<&ContainerState> for ContainerPhase {
+    fn from(container: &ContainerState) -> Self {
+        match container {
+            ContainerState::Absent => Self::Absent,
+            ContainerState::Recorded => Self::Recorded,
+            ContainerState::Created => Self::Created,
+            ContainerState::Running { .. } => Self::Running,
+            ContainerState::Stopped { .. } => Self::Stopped,
+        }
     }
 }
 
@@ -80,9 +90,9 @@ impl ActorHandle {
         self.inputs.send_if_modified(change);
     }
 
-    /// The [`container_phase`] that the actor last saw.
-    pub fn container_phase(&self) -> u8 {
-        self.phase.load(Ordering::Relaxed)
+    /// What the actor last saw.
+    pub fn container_phase(&self) -> ContainerPhase {
+        *self.phase.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -101,7 +111,7 @@ pub(super) struct TaskActor {
     stop: CancellationToken,
     inputs: watch::Receiver<ActorInputs>,
     applied: ActorInputs,
-    phase: Arc<AtomicU8>,
+    phase: Arc<Mutex<ContainerPhase>>,
     observed: ObservedTask,
     prepared: PreparedResources,
     /// Held from the creation of a process to its start.
@@ -126,7 +136,7 @@ impl TaskActor {
         stop: CancellationToken,
     ) -> (Self, ActorHandle) {
         let found = ObservedTask::new(Timestamp(clock.unix_millis()));
-        let kind = Arc::new(AtomicU8::new(container_phase(&found.container)));
+        let phase = Arc::new(Mutex::new(ContainerPhase::from(&found.container)));
         let (sender, receiver) = watch::channel(orders.clone());
         let actor = Self {
             task,
@@ -136,7 +146,7 @@ impl TaskActor {
             stop,
             inputs: receiver,
             applied: orders,
-            phase: Arc::clone(&kind),
+            phase: Arc::clone(&phase),
             observed: found,
             prepared: PreparedResources::default(),
             start_permit: None,
@@ -145,7 +155,7 @@ impl TaskActor {
             checks: None,
             needs_sweep: false,
         };
-        (actor, ActorHandle { inputs: sender, phase: kind })
+        (actor, ActorHandle { inputs: sender, phase })
     }
 
     /// Runs until the agent stops, or until nothing is left of an undesired task.
@@ -233,7 +243,8 @@ impl TaskActor {
     }
 
     fn send_report(&self) -> TaskReport {
-        self.phase.store(container_phase(&self.observed.container), Ordering::Relaxed);
+        *self.phase.lock().unwrap_or_else(PoisonError::into_inner) =
+            ContainerPhase::from(&self.observed.container);
         let output = build_report(self.task, self.applied.desired.as_deref(), &self.observed);
         if should_report(self.applied.desired.as_deref(), &self.observed) {
             self.reporter.report(output.clone());

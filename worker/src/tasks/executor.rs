@@ -160,11 +160,11 @@ impl ActionExecutor {
                 ignore_not_found(self.runtime.remove(&container).await)?;
             }
             Action::RemoveNetwork => {
-                let _ground = self.setup_lock.read().await;
+                let _setup = self.setup_lock.read().await;
                 self.network.remove_task(&job.key()?).await?;
             }
             Action::ReleasePorts => {
-                let _ground = self.setup_lock.read().await;
+                let _setup = self.setup_lock.read().await;
                 self.ports.release(&job.task).await?;
             }
             Action::RemoveFiles => self.task_dirs.remove(&job.task).await?,
@@ -210,9 +210,12 @@ impl ActionExecutor {
     /// Nothing is created for a task before the node network is ready. While a starting agent sets it up,
     /// this waits: an error would be reported to managers and be obsolete a moment later.
     async fn await_network(&self) -> Result<(), ActionFailure> {
-        let mut ground = self.node_network.clone();
-        let tried = ground.wait_for(|ground| *ground != NodeNetworkState::Pending);
-        match timeout(NETWORK_TIMEOUT, tried).await.map(|tried| tried.map(|ground| ground.clone())) {
+        let mut node_network = self.node_network.clone();
+        let tried = node_network.wait_for(|node_network| *node_network != NodeNetworkState::Pending);
+        match timeout(NETWORK_TIMEOUT, tried)
+            .await
+            .map(|tried| tried.map(|node_network| node_network.clone()))
+        {
             Ok(Ok(NodeNetworkState::Ready)) => Ok(()),
             Ok(Ok(NodeNetworkState::NotReady(reason))) => Err(ActionFailure::transient(reason)),
             Ok(Ok(NodeNetworkState::Pending) | Err(_)) | Err(_) => {

@@ -19,7 +19,7 @@ use warren_types::{DesiredTaskState, NodeCondition, NodeSettings, TaskAssignment
 use crate::connectivity::NodeConnectivity;
 use crate::node::conditions::NodeConditions;
 use crate::node::metrics::WorkerMetrics;
-use crate::tasks::actor::{ActorHandle, ActorInputs, TaskActor, container_phase};
+use crate::tasks::actor::{ActorHandle, ActorInputs, ContainerPhase, TaskActor};
 use crate::tasks::container::{self, ListedContainer};
 use crate::tasks::executor::ActionExecutor;
 use crate::tasks::node_network::NodeNetworkState;
@@ -80,27 +80,27 @@ impl Drop for ActorRegistration {
 impl TaskSupervisor {
     pub fn new(parts: TaskSupervisorParts) -> Arc<Self> {
         let TaskSupervisorParts {
-            executor: driver,
+            executor,
             clock,
             shutdown,
-            desired_state: wishes,
-            conditions: health,
+            desired_state,
+            conditions,
             metrics,
-            node_network: ground,
-            connectivity: standing,
+            node_network,
+            connectivity,
         } = parts;
-        let (actors, made_with) = (Mutex::default(), Mutex::default());
+        let (actors, network_settings) = (Mutex::default(), Mutex::default());
         let reporter = Arc::new(TaskReporter::new(metrics));
-        let driver = Arc::new(driver);
+        let executor = Arc::new(executor);
         Arc::new(Self {
-            executor: driver,
-            desired_state: wishes,
-            conditions: health,
-            node_network: ground,
-            network_settings: made_with,
+            executor,
+            desired_state,
+            conditions,
+            node_network,
+            network_settings,
             reporter,
             clock,
-            connectivity: standing,
+            connectivity,
             shutdown,
             actors,
         })
@@ -232,9 +232,9 @@ impl TaskSupervisor {
             }
         }
         let there: BTreeSet<TaskId> = listed.iter().map(|found| found.task).collect();
-        let absent = container_phase(&warren_task::ContainerState::Absent);
-        for (_, handle) in
-            actors.iter().filter(|(id, handle)| !there.contains(id) && handle.container_phase() != absent)
+        for (_, handle) in actors
+            .iter()
+            .filter(|(id, handle)| !there.contains(id) && handle.container_phase() != ContainerPhase::Absent)
         {
             handle.update(request_inspect);
         }
@@ -290,10 +290,10 @@ impl TaskSupervisor {
 
     /// Informs tasks that stop on disconnect about changes of the connectivity.
     async fn watch_connectivity(self: Arc<Self>) {
-        let (mut standing, stop) = (self.connectivity.clone(), self.shutdown.token());
+        let (mut connectivity, stop) = (self.connectivity.clone(), self.shutdown.token());
         loop {
             for handle in self.actors().values() {
-                let now = *standing.borrow_and_update();
+                let now = *connectivity.borrow_and_update();
                 handle.update(|orders| {
                     let news = orders.connectivity != now;
                     orders.connectivity = now;
@@ -302,7 +302,7 @@ impl TaskSupervisor {
             }
             tokio::select! {
                 () = stop.cancelled() => return,
-                changed = standing.changed() => if changed.is_err() { return },
+                changed = connectivity.changed() => if changed.is_err() { return },
             }
         }
     }
@@ -350,21 +350,21 @@ impl TaskSupervisor {
 }
 
 fn trigger_network_on_new_settings(supervisor: &TaskSupervisor, network: &BackgroundTaskHandle) {
-    let made_with = supervisor.network_settings.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    if supervisor.desired_state.borrow().settings != made_with {
+    let network_settings = supervisor.network_settings.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    if supervisor.desired_state.borrow().settings != network_settings {
         network.wake();
     }
 }
 
 /// The container phase that an actor should have seen; `None` if the runtime did not answer.
-fn listed_phase(found: &ListedContainer) -> Option<u8> {
+fn listed_phase(found: &ListedContainer) -> Option<ContainerPhase> {
     use warren_runtime::ProcessState;
     Some(match found.process {
         ProcessState::Unknown { .. } => return None,
-        ProcessState::Absent => 1,
-        ProcessState::Created { .. } => 2,
-        ProcessState::Running { .. } => 3,
-        ProcessState::Stopped(_) => 4,
+        ProcessState::Absent => ContainerPhase::Recorded,
+        ProcessState::Created { .. } => ContainerPhase::Created,
+        ProcessState::Running { .. } => ContainerPhase::Running,
+        ProcessState::Stopped(_) => ContainerPhase::Stopped,
     })
 }
 

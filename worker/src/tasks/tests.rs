@@ -89,12 +89,12 @@ impl Machine {
         }
     }
 
-    /// An agent that knows `wishes` and is killed by the plan `crash_plan`.
-    fn agent(&self, wishes: DesiredState, crash_plan: Arc<CrashPlan>) -> Agent {
+    /// An agent that knows `desired_state` and is killed by the plan `crash_plan`.
+    fn agent(&self, desired_state: DesiredState, crash_plan: Arc<CrashPlan>) -> Agent {
         let shutdown = Shutdown::new();
-        let (wishes, expected) = watch::channel(wishes);
-        let (ground, laid) = watch::channel(NodeNetworkState::Pending);
-        let standing = watch::Sender::new(NodeConnectivity::Connected);
+        let (desired_state, expected) = watch::channel(desired_state);
+        let (node_network, network_receiver) = watch::channel(NodeNetworkState::Pending);
+        let connectivity = watch::Sender::new(NodeConnectivity::Connected);
         let network = Arc::new(CrashingBackend::new(Arc::clone(&self.network), &crash_plan));
         let health = Arc::<NodeConditions>::default();
         let clock = Arc::new(SystemClock::new());
@@ -122,7 +122,7 @@ impl Machine {
             check_context: Arc::clone(&checking),
             desired_state: expected.clone(),
             cluster: settings().cluster,
-            node_network: laid,
+            node_network: network_receiver,
             start_permits: Arc::new(Semaphore::new(4)),
             setup_lock: RwLock::default(),
             sweep_needed: Notify::new(),
@@ -134,8 +134,8 @@ impl Machine {
             desired_state: expected,
             conditions: Arc::clone(&health),
             metrics,
-            node_network: ground,
-            connectivity: standing.subscribe(),
+            node_network,
+            connectivity: connectivity.subscribe(),
         });
         let random: warren_control::RandomSource = Arc::new(|| u64::MAX / 2);
         let tasks_run = BackgroundTasks::new(shutdown.clone(), clock, Arc::clone(&random));
@@ -144,8 +144,8 @@ impl Machine {
         Agent {
             crash_plan,
             shutdown,
-            desired_state: wishes,
-            connectivity: standing,
+            desired_state,
+            connectivity,
             reporter,
             conditions: health,
             background_tasks: tasks_run,

@@ -264,9 +264,9 @@ fn wait_reasons_are_reported() {
 }
 
 /// SplitMix64 (Steele, Lea, Flood 2014).
-struct Dice(u64);
+struct Rng(u64);
 
-impl Dice {
+impl Rng {
     fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut value = self.0;
@@ -479,7 +479,7 @@ fn small_groups_converge() {
 
 #[test]
 fn large_groups_converge() {
-    let mut rng = Dice(7);
+    let mut rng = Rng(7);
     for _ in 0..200_000 {
         let count = 4 + rng.below(4);
         let ways: Vec<u64> = (0..count).map(|_| rng.below(60)).collect();

@@ -149,7 +149,7 @@ impl MessageForger {
 }
 
 #[derive(Debug, Default)]
-struct Tally {
+struct Counters {
     messages: usize,
     stopped: usize,
     led: usize,
@@ -157,15 +157,15 @@ struct Tally {
     applied: usize,
 }
 
-fn run(seed: u64, counters: &mut Tally) {
-    let mut liar = MessageForger { dice: Rng(seed), terms: vec![1], indexes: vec![0, 1] };
-    let founders: &[u64] = [&[1][..], &[1, 2, 3], &[1, 2], &[2, 3], &[]][liar.dice.below(5)];
+fn run(seed: u64, counters: &mut Counters) {
+    let mut forger = MessageForger { dice: Rng(seed), terms: vec![1], indexes: vec![0, 1] };
+    let founders: &[u64] = [&[1][..], &[1, 2, 3], &[1, 2], &[2, 3], &[]][forger.dice.below(5)];
     let mut member = TestMember::bootstrap(1, founders);
     member.start(seed);
     for id in 0..600 {
-        match liar.dice.below(20) {
+        match forger.dice.below(20) {
             0..10 => {
-                let message = liar.message();
+                let message = forger.message();
                 counters.messages += 1;
                 if let (MessageKind::Snapshot, Some(meta)) = (message.kind, &message.snapshot) {
                     member.store_snapshot(meta.index, vec![(meta.index, meta.term, Bytes::new())]);
@@ -177,8 +177,8 @@ fn run(seed: u64, counters: &mut Tally) {
                 let answers: Vec<_> = member.outbox.iter().rev().take(3).cloned().collect();
                 for mut message in answers {
                     (message.to, message.from) = (1, message.to);
-                    message.kind = KINDS[liar.dice.below(KINDS.len())];
-                    message.reject = liar.dice.one_in(3);
+                    message.kind = KINDS[forger.dice.below(KINDS.len())];
+                    message.reject = forger.dice.one_in(3);
                     member.handle(Event::MessageReceived(message));
                 }
             }
@@ -190,13 +190,13 @@ fn run(seed: u64, counters: &mut Tally) {
             }
             17 => member.handle(Event::ReadIndex { ctx: id }),
             18 => member.snapshot(),
-            _ if liar.dice.one_in(10) => member.disk.crash_at(1, CrashPoint::After),
+            _ if forger.dice.one_in(10) => member.disk.crash_at(1, CrashPoint::After),
             _ => member.write_all(),
         }
-        if liar.dice.one_in(2) {
+        if forger.dice.one_in(2) {
             member.write_one();
         }
-        look(&mut member, &mut liar, counters);
+        look(&mut member, &mut forger, counters);
         if member.run.is_none() {
             // A forged message can have become part of the stored state; then that is rejected.
             member = TestMember::bootstrap(1, founders);
@@ -206,15 +206,15 @@ fn run(seed: u64, counters: &mut Tally) {
 }
 
 /// Records the member's terms and indexes for later messages.
-fn look(member: &mut TestMember, liar: &mut MessageForger, counters: &mut Tally) {
+fn look(member: &mut TestMember, forger: &mut MessageForger, counters: &mut Counters) {
     for outcome in member.take_outcomes() {
         match outcome {
             MemberOutput::Role { term, role, .. } => {
-                liar.terms = vec![term, term.saturating_sub(1).max(1), 1];
+                forger.terms = vec![term, term.saturating_sub(1).max(1), 1];
                 counters.led += usize::from(role == RaftRole::Leader);
             }
             MemberOutput::Applied { index, .. } => {
-                liar.indexes = vec![index, index + 1, index.saturating_sub(2)];
+                forger.indexes = vec![index, index + 1, index.saturating_sub(2)];
                 counters.applied += 1;
             }
             MemberOutput::Fatal(_) => counters.stopped += 1,
@@ -237,7 +237,7 @@ fn no_message_makes_a_machine_panic() {
             }
         }
     }
-    let mut counters = Tally::default();
+    let mut counters = Counters::default();
     let seeds = seeds(1_000);
     for seed in &seeds {
         let _named = OnPanic(*seed);
@@ -245,7 +245,7 @@ fn no_message_makes_a_machine_panic() {
     }
     println!("{counters:?}");
     if seeds.len() > 10 {
-        let Tally { messages, stopped, led, snapshots, applied } = counters;
+        let Counters { messages, stopped, led, snapshots, applied } = counters;
         assert!(messages > 100_000 && stopped > 1_000 && led > 1_000 && snapshots > 100 && applied > 1_000);
     }
 }

@@ -187,12 +187,12 @@ impl<'a> SlotPlanner<'a> {
         let must_go = misplaced || is_unhealthy(task);
         let finished =
             |after| self.ended(place.slot).iter().any(|it| it.id.number > after && self.is_finished(it));
-        let anew = |step: &mut SlotPlan| {
+        let replacement = |step: &mut SlotPlan| {
             step.remove.push(task.id);
             self.plan_vacant(step, place);
         };
         if self.is_replaceable(task) {
-            return anew(step);
+            return replacement(step);
         }
         if self.is_lost(task) {
             return;
@@ -201,7 +201,7 @@ impl<'a> SlotPlanner<'a> {
             // The task that it should have replaced is gone.
             let waits = writes_to_volumes(&task.revision) && self.has_volume_writer(place.slot);
             match finished(0) || misplaced || outdated {
-                true => anew(step),
+                true => replacement(step),
                 false => step.promote = (!waits).then_some(task.id),
             }
             return;
@@ -213,7 +213,7 @@ impl<'a> SlotPlanner<'a> {
         if finished(task.id.number) {
             step.remove.push(task.id);
         } else if task.node.is_none() {
-            anew(step);
+            replacement(step);
         } else if place.eligibility == NodeEligibility::Eligible && (must_go || place.may_update) {
             step.create = Some(self.new_task(place, Some(task)));
             step.is_updating = !must_go;

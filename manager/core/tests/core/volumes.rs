@@ -274,7 +274,7 @@ fn lost_volume_can_be_removed_while_tasks_wait() {
     world.remove_node(1);
     world.reconcile(1);
     world.accept(remove(&world, "data", false));
-    assert_eq!(assign(&mut world, &[(2, 2)]), [Some(2)], "it begins anew elsewhere");
+    assert_eq!(assign(&mut world, &[(2, 2)]), [Some(2)], "it starts on another node");
     assert_eq!(volume(&world, "data").node, Some(node_id(2)));
 }
 

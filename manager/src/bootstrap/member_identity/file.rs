@@ -70,9 +70,9 @@ struct VersionHeader {
 /// Writes the identity and its status; durable when this returns.
 pub(super) fn save(
     dir: &Path,
-    seat: &MemberIdentity,
+    member_identity: &MemberIdentity,
     removed: bool,
-    overtaken_by: Option<u64>,
+    superseded_by: Option<u64>,
 ) -> Result<(), MemberFileError> {
     let MemberIdentity {
         member_id: member,
@@ -80,18 +80,18 @@ pub(super) fn save(
         bootstrap_peers: managers,
         certificate_identity: identity,
         node,
-    } = seat;
-    let CertificateIdentity { cluster, manager, secret_object_key: content_key } = *identity;
+    } = member_identity;
+    let CertificateIdentity { cluster, manager, secret_object_key } = *identity;
     let stored = MemberFile {
         version: FORMAT,
         member_id: *member,
         founders: founders.clone(),
         cluster,
         manager,
-        secret_object_key: content_key.to_string(),
+        secret_object_key: secret_object_key.to_string(),
         node: *node,
         is_removed: removed,
-        superseded_by: overtaken_by,
+        superseded_by,
         bootstrap_peers: managers.iter().map(StoredBootstrapPeer::from).collect(),
     };
     let text = toml::to_string(&stored).expect("numbers and texts can be written");
@@ -119,26 +119,27 @@ pub(super) fn load(path: &Path) -> Result<Option<LocalMemberStatus>, MemberFileE
         founders,
         cluster,
         manager,
-        secret_object_key: content_key,
+        secret_object_key,
         node,
         is_removed: removed,
-        superseded_by: overtaken_by,
+        superseded_by,
         bootstrap_peers: managers,
         ..
     } = stored;
-    let content_key = content_key.parse().map_err(|why| damaged(format!("content_key: {why}")))?;
-    let identity = CertificateIdentity { cluster, manager, secret_object_key: content_key };
+    let secret_object_key =
+        secret_object_key.parse().map_err(|why| damaged(format!("secret_object_key: {why}")))?;
+    let identity = CertificateIdentity { cluster, manager, secret_object_key };
     let managers: Result<Vec<_>, _> = managers.into_iter().map(BootstrapPeer::try_from).collect();
-    let seat = MemberIdentity {
+    let member_identity = MemberIdentity {
         member_id: member,
         founders,
         bootstrap_peers: managers.map_err(damaged)?,
         certificate_identity: identity,
         node,
     };
-    Ok(Some(match overtaken_by {
-        _ if removed => LocalMemberStatus::Removed(seat),
-        Some(life) => LocalMemberStatus::Superseded(seat, life),
-        None => LocalMemberStatus::Member(seat),
+    Ok(Some(match superseded_by {
+        _ if removed => LocalMemberStatus::Removed(member_identity),
+        Some(life) => LocalMemberStatus::Superseded(member_identity, life),
+        None => LocalMemberStatus::Member(member_identity),
     }))
 }

@@ -47,7 +47,7 @@ fn directory_status_is_detected() {
     mark_removed(dir.path(), &member).unwrap();
     assert!(matches!(look(), LocalMemberStatus::Removed(found) if found == member));
     save_identity(dir.path(), &member).unwrap();
-    assert!(matches!(look(), LocalMemberStatus::Member(found) if found == member), "it joined anew");
+    assert!(matches!(look(), LocalMemberStatus::Member(found) if found == member), "it joined again");
 }
 
 #[test]

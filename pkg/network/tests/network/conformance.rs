@@ -106,8 +106,8 @@ async fn reconciliation(network: &dyn NetworkBackend) {
 async fn fake_driver_passes_conformance() {
     let network = std::sync::Arc::new(FakeNetwork::new("/run/fake"));
     let at = host_port(None, 8088);
-    struct Stranger(std::sync::Arc<FakeNetwork>, warren_network::HostPort);
-    impl Drop for Stranger {
+    struct ForeignListener(std::sync::Arc<FakeNetwork>, warren_network::HostPort);
+    impl Drop for ForeignListener {
         fn drop(&mut self) {
             self.0.vacate(self.1);
         }
@@ -115,7 +115,7 @@ async fn fake_driver_passes_conformance() {
     let foreign = std::sync::Arc::clone(&network);
     suite(&*network, || {
         foreign.occupy(at, PortHolder { pid: 1, name: "init".to_owned() });
-        Box::new(Stranger(std::sync::Arc::clone(&foreign), at))
+        Box::new(ForeignListener(std::sync::Arc::clone(&foreign), at))
     })
     .await;
     assert!(network.tasks().is_empty() && network.ports().is_empty());

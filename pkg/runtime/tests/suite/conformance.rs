@@ -128,7 +128,7 @@ async fn lifecycle_is_idempotent(subject: &dyn Subject) {
         assert_eq!(
             found.attempt_history,
             if attempt == 1 { "" } else { "restarts=1" },
-            "the ledger outlives the process"
+            "the attempt history outlives the process"
         );
         assert_eq!(runtime.list().await.unwrap(), [found]);
         runtime.set_attempt_history(&spec.id, "restarts=1").await.unwrap();

@@ -174,7 +174,7 @@ async fn concurrent_imports_repair_lost_snapshots() {
         .status()
         .unwrap();
     assert!(removed.success() && store.layers().await == 0);
-    let container = spec("mends", &["true"]);
+    let container = spec("repaired", &["true"]);
     store.runtime.ensure_created(&container).await.unwrap();
     store.runtime.remove(&container.id).await.unwrap();
     assert_eq!((store.leases().await, store.layers().await), (0, 1));

@@ -98,7 +98,7 @@ async fn only_orphans_are_swept() {
         delete_record(&connection, name).await;
         assert_eq!(world.runtime.inspect(&id(name)).await.unwrap(), None);
     }
-    world.runtime.remove(&id("orphan2")).await.expect("removal mends this too");
+    world.runtime.remove(&id("orphan2")).await.expect("removal repairs this too");
     // An earlier sweep was killed after it had created its placeholder record.
     let labels = [("warren.stand-in".to_owned(), "true".to_owned())].into();
     make(&connection, Container { labels, ..record("orphan3") }).await;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use warren_test_registers::{RegisterWorkload, RegisterWorkloadConfig};
+use warren_test_history::workload::{RegisterWorkload, RegisterWorkloadConfig};
 
 use super::ManagerBenchScale;
 use super::group::{ManagerProcesses, SOON};

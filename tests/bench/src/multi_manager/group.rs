@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use serde_json::Value;
 use tempfile::TempDir;
-use warren_test_registers::AdminAccess;
+use warren_test_history::workload::AdminAccess;
 use warren_testkit::cli::WarrenCli;
 use warren_testkit::ports;
 use warren_testkit::process::ChildProcess;

@@ -29,7 +29,7 @@ const fn field(
 }
 
 /// The image for these cases sets every field of the image configuration.
-const IMAGE: &str = "warren.local/wishes:1";
+const IMAGE: &str = "warren.local/fields:1";
 
 const FIELDS: &[SpecFieldCase] = &[
     field("env", &["--env", "A=b  c=d", "-e", "EMPTY="], "env | grep -E '^(A|EMPTY)='", "A=b  c=d\nEMPTY="),
@@ -182,7 +182,7 @@ fn every_field_reaches_the_container() {
     let world = NodeFixture::new();
     let image = TestImage::busybox(IMAGE).user("nobody").working_directory("/tmp");
     let image = image.environment(["PATH=/bin", "KEPT=image", "OTHER=image"]).entrypoint(["sh", "-c"]);
-    world.import("wishes.tar", &image.oci_archive());
+    world.import("fields.tar", &image.oci_archive());
     std::fs::write(world.node.scratch().join("env"), "# a comment\nA=file\n\nB=file\n").unwrap();
     let shared = world.node.scratch().join("shared");
     std::fs::create_dir(&shared).unwrap();
@@ -229,7 +229,7 @@ fn capabilities() -> String {
 fn command_replaces_entrypoint_and_args_follow_dashes() {
     let world = NodeFixture::new();
     let image = TestImage::busybox(IMAGE).entrypoint(["echo", "entrypoint"]).arguments(["cmd"]);
-    world.import("wishes.tar", &image.oci_archive());
+    world.import("fields.tar", &image.oci_archive());
     let cases: [(&str, &[&str], &str); 4] = [
         ("image", &[], "entrypoint cmd"),
         ("arguments", &["--", "-x", "y z"], "entrypoint -x y z"),

@@ -127,7 +127,10 @@ impl TaskOnMachine {
             }
             Action::RecordHistory(history) => {
                 // As the record's label holds it.
-                let stored = history.to_string().parse().map_err(|_| "has a ledger that cannot be read")?;
+                let stored = history
+                    .to_string()
+                    .parse()
+                    .map_err(|_| "has an attempt history that cannot be parsed")?;
                 self.attempts = self.attempts.take().map(|_| stored);
             }
             Action::SignalStop | Action::Kill => {

@@ -204,7 +204,7 @@ fn task_is_ready_while_checks_succeed() {
     let waiting = "no health check has succeeded yet";
     let adopted = "unhealthy: reported before the agent restarted; checking again";
     use Health::{Healthy, Starting, Unhealthy};
-    for (of_ledger, found, health, reason, is_told) in [
+    for (recorded_health, found, health, reason, is_told) in [
         (Health::None, None, Starting, waiting, true),
         (Health::None, checked(Starting, refused), Starting, refused, true),
         (Health::None, checked(Healthy, ""), Healthy, "", false),
@@ -216,7 +216,7 @@ fn task_is_ready_while_checks_succeed() {
     ] {
         let found = ObservedTask {
             observed_health: found,
-            ..fresh(ContainerState::Running { since: AT }, history(of_ledger))
+            ..fresh(ContainerState::Running { since: AT }, history(recorded_health))
         };
         let output = build_report(task.id, Some(&task), &found);
         let expected = (health, reason, health == Healthy);

@@ -285,7 +285,7 @@ fn traffic_is_routed_only_while_healthy() {
     let recorded = |health| AttemptHistory::new().with_start(seconds_ago(100), 4).with_health(health);
     let (serve, hold) = (Some(Action::RouteTraffic), Some(Action::ReservePorts));
     let record = |health| Some(Action::RecordHistory(recorded(health)));
-    for (ports, of_ledger, found, expected) in [
+    for (ports, recorded_health, found, expected) in [
         (PortState::Reserved, Health::None, None, None),
         (PortState::Reserved, Health::None, checked(Starting), None),
         (PortState::Reserved, Health::None, checked(Healthy), serve.clone()),
@@ -300,9 +300,13 @@ fn traffic_is_routed_only_while_healthy() {
         (PortState::Unknown, Healthy, None, serve.clone()),
         (PortState::Unknown, Unhealthy, None, hold.clone()),
     ] {
-        let text = format!("{ports:?} {of_ledger:?} {found:?}");
-        let found =
-            ObservedTask { ports, history: recorded(of_ledger), observed_health: found, ..running_task() };
+        let text = format!("{ports:?} {recorded_health:?} {found:?}");
+        let found = ObservedTask {
+            ports,
+            history: recorded(recorded_health),
+            observed_health: found,
+            ..running_task()
+        };
         let answer = step(Some(&task), &found, NOW);
         assert_eq!(answer, expected.map_or(NextStep::Settled, NextStep::Do), "{text}");
     }
@@ -331,7 +335,7 @@ fn health_is_reset_with_new_process() {
     assert_eq!(found.observed_health, None, "it came too late");
     found.record_success(&Action::Start, NOW);
     found.history = found.history.with_pending().with_start(NOW, 4);
-    assert_eq!(found.health(Some(&task)), Health::Starting, "a restart begins anew");
+    assert_eq!(found.health(Some(&task)), Health::Starting, "a restart starts the checks again");
     assert_eq!(found.health(None), Health::None);
     let plain = TaskAssignment { spec: TaskSpec::new("demo:1".parse().unwrap()), ..task };
     assert_eq!(found.health(Some(&plain)), Health::None);

@@ -104,10 +104,10 @@ mod tests {
         let secret_fetcher = FakeSecretFetcher::default();
         secret_fetcher.set_answer(answer);
         let need = FetchPurpose::TaskCredential(task_id(1));
-        let standing =
+        let login =
             RegistryLogin::resolve(&secret_fetcher, need.clone(), &Reference::parse(image).unwrap()).await;
         assert_eq!(secret_fetcher.requests(), [need]);
-        standing
+        login
     }
 
     #[tokio::test]
@@ -118,21 +118,18 @@ mod tests {
             ("nginx", "docker.io"),
             ("index.docker.io/team/app", "docker.io"),
         ] {
-            let standing = resolve(Ok(vec![credential(name, "ann\nhush")]), image).await;
-            let Some(RegistryCredentials { user, password }) = &standing.credentials() else {
+            let login = resolve(Ok(vec![credential(name, "ann\nhush")]), image).await;
+            let Some(RegistryCredentials { user, password }) = &login.credentials() else {
                 panic!("{image}")
             };
             assert_eq!((user.as_str(), password.as_str()), ("ann", "hush"));
-            assert!(!format!("{standing:?}").contains("hush"));
+            assert!(!format!("{login:?}").contains("hush"));
         }
-        let standing = resolve(Ok(vec![credential("elsewhere.lan", "ann\nhush")]), "registry.lan/app").await;
-        assert!(
-            matches!(&standing, RegistryLogin::Unknown(SecretFetchError::InvalidAnswer(_))),
-            "{standing:?}"
-        );
-        assert!(standing.credentials().is_none());
-        let standing = resolve(Ok(vec![credential("registry.lan", "hush")]), "registry.lan/app").await;
-        assert!(standing.credentials().is_none() && !format!("{standing:?}").contains("hush"));
+        let login = resolve(Ok(vec![credential("elsewhere.lan", "ann\nhush")]), "registry.lan/app").await;
+        assert!(matches!(&login, RegistryLogin::Unknown(SecretFetchError::InvalidAnswer(_))), "{login:?}");
+        assert!(login.credentials().is_none());
+        let login = resolve(Ok(vec![credential("registry.lan", "hush")]), "registry.lan/app").await;
+        assert!(login.credentials().is_none() && !format!("{login:?}").contains("hush"));
         assert!(matches!(resolve(Ok(Vec::new()), "nginx").await, RegistryLogin::Anonymous));
     }
 

@@ -27,12 +27,12 @@ impl Fixture {
         fs::write(files.join("var/lib/db/first"), "from the image").unwrap();
         std::os::unix::fs::chown(files.join("var/lib/db"), Some(70), Some(71)).unwrap();
         runtime.add_image_files(&image(), &files);
-        let (wishes, expected) =
+        let (desired_state, expected) =
             watch::channel(DesiredState { is_confirmed: true, ..DesiredState::default() });
         let driver = Arc::new(LocalVolumeDriver::new(dir.path().join("volumes")));
         let pins = SubpathMounts::new(dir.path().join("pins"));
         let volumes = TaskVolumes::new(driver, pins, Arc::new(runtime.clone()), expected);
-        Self { volumes, runtime, desired_state: wishes, dir }
+        Self { volumes, runtime, desired_state, dir }
     }
 
     async fn ensure(&self, task: &TaskAssignment) -> Result<MountSources, MountSourceError> {
@@ -207,7 +207,7 @@ async fn volume_in_use_is_not_purged() {
     in_use().await;
     let container = node.add_container(1, |spec| spec.assignment = serde_json::to_vec(&user).unwrap());
     in_use().await;
-    node.desired_state.send_modify(|wishes| wishes.tasks.clear());
+    node.desired_state.send_modify(|desired_state| desired_state.tasks.clear());
     in_use().await;
     node.runtime.remove(&container).await.unwrap();
     let torn = node.add_container(2, |spec| spec.assignment = b"{".to_vec());

@@ -28,7 +28,7 @@ fn desired(numbers: &[u64]) -> DesiredState {
 impl Fixture {
     fn new() -> Self {
         let (fake, metrics) = (FakeRuntime::new(), WorkerMetrics::default());
-        let (wishes, receiver) = watch::channel(desired(&[1, 2]));
+        let (desired_state, receiver) = watch::channel(desired(&[1, 2]));
         let stats = Arc::new(TaskStats::new(Arc::new(fake.clone()), receiver.clone()));
         let tasks_run = BackgroundTasks::new(Shutdown::new(), Arc::new(SystemClock::new()), Arc::new(|| 0));
         let meter = Arc::new(NodeMeter::new("/".into()));
@@ -43,7 +43,7 @@ impl Fixture {
             "worker",
             TelemetryComponent { metrics: register(&metrics, sources), ..TelemetryComponent::default() },
         );
-        Self { fake, desired_state: wishes, metrics, stats, background_tasks: tasks_run, telemetry }
+        Self { fake, desired_state, metrics, stats, background_tasks: tasks_run, telemetry }
     }
 
     fn text(&self) -> String {

@@ -31,8 +31,8 @@ impl TaskSupervisor {
                 .send_replace(NodeNetworkState::NotReady("this node has not received its subnet yet".into()));
             return Ok(());
         };
-        let made_with = self.network_settings.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let tended = match made_with {
+        let network_settings = self.network_settings.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let tended = match network_settings {
             None => self.set_up_network(&settings).await,
             Some(before) if before != settings => self.update_network(&settings).await,
             Some(_) => check_repairs(self.executor.network.repair().await?),

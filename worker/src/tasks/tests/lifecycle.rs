@@ -53,8 +53,8 @@ async fn task_desired_again_in_new_incarnation_is_reported() {
     agent.assign(vec![desired(DesiredTaskState::Remove, task(1))]);
     agent.wait_removed(1).await;
     agent.assign(vec![task(1)]);
-    let anew = agent.wait_for_report(1, |report| !report.removed).await;
-    assert_eq!(anew.task, task_id(1));
+    let second_report = agent.wait_for_report(1, |report| !report.removed).await;
+    assert_eq!(second_report.task, task_id(1));
 }
 
 #[tokio::test(start_paused = true)]

@@ -172,7 +172,7 @@ impl DirectoryCopies {
             FileDamage::Empty => {
                 return fs::File::options().write(true).open(path).unwrap().set_len(0).unwrap();
             }
-            FileDamage::Stray => return fs::write(path, "not of this manager\n").unwrap(),
+            FileDamage::Leftover => return fs::write(path, "not of this manager\n").unwrap(),
             FileDamage::OtherMember => self.group.hosts[2].data_dir(),
             FileDamage::OtherCluster => self.other.hosts[SUBJECT].data_dir(),
             FileDamage::Older => self.scratch.path().join("before"),

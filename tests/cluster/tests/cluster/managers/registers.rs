@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use warren_client::{ClientIdentity, PrivateKeyPem};
+use warren_test_history::workload::{AdminAccess, RegisterWorkload, RegisterWorkloadConfig};
 use warren_test_history::{LinearizabilityVerdict, SearchLimit, check};
-use warren_test_registers::{AdminAccess, RegisterWorkload, RegisterWorkloadConfig};
 use warren_testkit::wait::eventually_async;
 
 use super::group::ManagerGroup;

@@ -1,7 +1,7 @@
 //! The files of a manager that joined (member 2 of three, with a node), what can happen to each, and the
 //! expected result of a start. Its peers are unreachable: it decides alone.
 
-use FileDamage::{Empty, Missing, Older, OtherCluster, OtherMember, Stray};
+use FileDamage::{Empty, Leftover, Missing, Older, OtherCluster, OtherMember};
 use StartExpectation::{Refused, Regenerated, Starts};
 
 /// What happened to a file.
@@ -17,7 +17,7 @@ pub enum FileDamage {
     /// The version from before the manager's last start and some writes.
     Older,
     /// A file that belongs to another state of the machine exists.
-    Stray,
+    Leftover,
 }
 
 /// The expected result.
@@ -117,9 +117,9 @@ pub const ROWS: &[DamageCase] = &[
     // The snapshot of an earlier log, under the name of the present one.
     row("snapshot", Older, Refused("restore")),
     // Files of a machine that joins, or was removed: `member` shows that it is a member.
-    row("manager/join.key", Stray, Starts),
-    row("manager/init.pending", Stray, Starts),
-    row("manager/roots.pem", Stray, Starts),
+    row("manager/join.key", Leftover, Starts),
+    row("manager/init.pending", Leftover, Starts),
+    row("manager/roots.pem", Leftover, Starts),
     row("version", Missing, Regenerated),
     row("version", Empty, Refused("restore")),
     row("version", OtherMember, Starts),

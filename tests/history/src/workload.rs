@@ -1,11 +1,9 @@
 //! Clients that use the services of a live cluster as registers: the value is a label, the version that of
-//! the service. All calls and answers are recorded for the checker of `warren-test-history`, and the time
+//! the service. All calls and answers are recorded for the checker, and the time
 //! until writes are acknowledged again after a failure is measured.
 //!
 //! A call is one attempt at one manager. After a failed call its client uses the next manager.
 //! Start reading at [`Registers::start`]; `client` is one client.
-
-#![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod access;
 mod client;
@@ -18,9 +16,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::{HistoryRecorder, OperationRecord};
 use nix::sched::{CloneFlags, setns};
 use tokio::task::LocalSet;
-use warren_test_history::{HistoryRecorder, OperationRecord};
 
 pub use access::AdminAccess;
 use client::RegisterClient;

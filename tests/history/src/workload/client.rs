@@ -6,6 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::{
+    Acknowledgement, Conflict, HistoryRecorder, OperationOutcome, PendingOperation, RegisterVersion,
+};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::time::{sleep, timeout};
@@ -14,13 +17,10 @@ use tonic::transport::Channel;
 use warren_proto::Problem;
 use warren_proto::v1;
 use warren_proto::v1::services_client::ServicesClient;
-use warren_test_history::{
-    Acknowledgement, Conflict, HistoryRecorder, OperationOutcome, PendingOperation, RegisterVersion,
-};
 use warren_types::Id;
 
-use crate::progress::WriteProgress;
-use crate::{AdminAccess, RegisterWorkloadConfig};
+use super::progress::WriteProgress;
+use super::{AdminAccess, RegisterWorkloadConfig};
 
 /// A call that takes longer is given up; it may still take effect.
 const CALL_TIMEOUT: Duration = Duration::from_millis(1500);

@@ -36,17 +36,17 @@ use std::sync::Arc;
 use warren_control::{BackgroundTasks, Shutdown};
 use warren_log::LogEngine;
 use warren_security::{CertificateAuthority, SecretObjectKey};
+use warren_store::Store;
+use warren_store::incarnation::LaterIncarnation;
+use warren_store::state_comparison::StateComparison;
+use warren_store::timestamp::TimestampSource;
 use warren_types::MemberId;
 
 use self::progress_subscription::ProgressSubscription;
 use crate::controller_status::{MembershipWait, PlacementRefusals};
-use crate::incarnation::LaterIncarnation;
 use crate::peers::Peers;
 use crate::session::leader::LeaderWatch;
 use crate::session::{SessionRegistry, WorkerStreams};
-use crate::state_comparison::StateComparison;
-use crate::store::Store;
-use crate::timestamp::TimestampSource;
 
 /// Dependencies shared by all handlers. Cheap to clone.
 #[derive(Clone)]

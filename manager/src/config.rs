@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use ipnet::Ipv4Net;
 use warren_log::LogEngine;
+use warren_store::raft::open::ReplicaTuning;
 use warren_types::{NodeDescription, NodeName};
 
 use crate::advertise::AdvertiseAddress;
-use crate::raft::open::ReplicaTuning;
 
 /// Settings of one manager. `manager init` stores them in the data directory.
 #[derive(Debug, Clone)]

@@ -8,25 +8,16 @@
 
 pub mod advertise;
 pub mod api;
-pub mod background;
 pub mod bootstrap;
-pub mod codec;
 pub mod config;
 pub mod controller_status;
 pub mod controllers;
-pub mod durability;
-pub mod incarnation;
 pub mod manager;
 pub mod metrics;
 pub mod peers;
-pub mod problem;
 pub mod process;
-pub mod raft;
 pub mod server;
 pub mod session;
-pub mod state_comparison;
-pub mod store;
-pub mod timestamp;
 
 pub use config::{LocalNode, ManagerConfig, ManagerTuning};
 pub use manager::Manager;

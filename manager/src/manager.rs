@@ -18,6 +18,11 @@ use warren_core::Command;
 use warren_log::DataDir;
 use warren_replica::KnownManager;
 use warren_security::{Credentials, Roots};
+use warren_store::Store;
+use warren_store::incarnation::LaterIncarnation;
+use warren_store::raft::open::{GroupConfig, OpenedStore, open_store};
+use warren_store::state_comparison::StateComparison;
+use warren_store::timestamp::TimestampSource;
 use warren_telemetry::TelemetryComponent;
 use warren_types::{ClusterId, ManagerAddress, NodeId};
 
@@ -28,26 +33,20 @@ use self::registration::{Registration, effective_address};
 use self::startup_checks::{check_cluster, lead_if_sole_voter, record_removal, supervise_driver};
 use crate::api::Api;
 use crate::api::progress_subscription::ProgressSubscription;
-use crate::background;
 use crate::bootstrap::ca::{CaError, LocalAgent, ManagerKeys, check_secret_object_key};
 use crate::bootstrap::join;
 use crate::bootstrap::member_identity::{self, BootstrapPeer, MemberIdentity};
 use crate::config::{ManagerConfig, ManagerTuning};
 use crate::controller_status::{MembershipWait, PlacementRefusals};
 use crate::controllers::planner::{Planner, PlannerInputs};
-use crate::incarnation::LaterIncarnation;
 use crate::metrics::{self, ManagerMetricSources, ManagerMetrics};
 use crate::peers::server::{PeerServer, PeerServerParts as PeerParts};
 use crate::peers::{self, Peers};
-use crate::raft::open::{GroupConfig, OpenedStore, open_store};
 use crate::server::{GrpcServices, ListenError, Listeners};
 use crate::session::leader::LeaderWatch;
 use crate::session::server::SessionServer;
 use crate::session::session_handler::SessionContext;
 use crate::session::{SessionRegistry, WorkerStreams};
-use crate::state_comparison::StateComparison;
-use crate::store::Store;
-use crate::timestamp::TimestampSource;
 
 /// How long the parts may take to stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -340,7 +339,7 @@ async fn register(
             ensured => return ensured,
         }
     }
-    background::spawn(shutdown, "registration", registration.ensure_with_retry());
+    shutdown.spawn_cancellable("registration", registration.ensure_with_retry());
     Ok(())
 }
 

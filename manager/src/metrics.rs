@@ -14,6 +14,9 @@ use std::time::Duration;
 use nix::sys::statvfs::{FsFlags, statvfs};
 use warren_consensus::DurabilityStatus;
 use warren_control::{BackgroundTasks, Clock};
+use warren_store::Store;
+use warren_store::durability;
+use warren_store::state_comparison::StateComparison;
 use warren_telemetry::{
     BackgroundTaskMetrics, Collector, DescriptorEncoder, MetricKind, Registry as Shown, StatusProbe,
     TelemetryComponent, background_task_probe, write_series, write_value,
@@ -24,11 +27,8 @@ use self::object_counts::ObjectCountCache;
 use crate::api::request_metrics::RequestMetrics;
 use crate::controllers::scheduler_metrics::SchedulerMetrics;
 use crate::controllers::trigger::SWEEP_TASK;
-use crate::durability;
 use crate::session::SessionRegistry;
 use crate::session::leader::is_lost;
-use crate::state_comparison::StateComparison;
-use crate::store::Store;
 
 /// The driver iterates twenty times a second and writes to the disk in between; without an iteration for this
 /// time, it or its disk hangs.

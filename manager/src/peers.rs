@@ -43,14 +43,14 @@ use warren_core::{Command, StateChange};
 use warren_proto::v1::peers_client::PeersClient;
 use warren_replica::{KnownManager, MemberDirectory};
 use warren_security::{ReloadableCertificate, Roots, TlsError};
+use warren_store::raft::snapshot::SnapshotExchange;
+use warren_store::raft::transport::RaftTransport;
+use warren_store::{ChangeWatch, Forwarded, LeaderClient, ProposeError, Store};
 use warren_types::{ManagerAddress, ManagerId, MemberId};
 
 use self::addresses::PeerAddresses;
 use self::dial::PeerDialer;
 use self::link::PeerLink;
-use crate::raft::snapshot::SnapshotExchange;
-use crate::raft::transport::RaftTransport;
-use crate::store::{ChangeWatch, Forwarded, LeaderClient, ProposeError, Store};
 
 /// Minimum interval between two refreshes of the members from the state.
 const REFRESH_INTERVAL: Duration = Duration::from_millis(50);

@@ -16,6 +16,7 @@ use warren_process::{
     CommandError, DirArgs, ExitKind, HostInfo, MetricsArgs, NodeSection, ShutdownSignals, error_chain,
 };
 use warren_security::{Credentials, Roots};
+use warren_store::raft::open::OpenStoreError;
 use warren_telemetry::Telemetry;
 use warren_types::{ManagerAddress, NodeName};
 
@@ -25,7 +26,6 @@ use crate::bootstrap::member_identity::{self, LocalMemberStatus};
 use crate::bootstrap::restore::ManagerContact;
 use crate::config::{LocalNode, ManagerConfig};
 use crate::manager::{Manager, ManagerFailure, ManagerStartError};
-use crate::raft::open::OpenStoreError;
 
 pub use crate::advertise::AdvertiseAddress;
 pub use context::{keep_contexts_current, write_admin_context};

@@ -5,13 +5,13 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Response, Status};
 use warren_proto::status::Problem;
 use warren_proto::v1::{self, cluster_server};
+use warren_store::ProposeError;
+use warren_store::problem::status_of;
 use warren_types::NodeStatus;
 
 use super::Api;
 use super::read::allows_stale;
 use super::watch::{MAX_QUEUED_EVENTS, WatchFilter};
-use crate::problem::status_of;
-use crate::store::ProposeError;
 
 #[tonic::async_trait]
 impl cluster_server::Cluster for Api {

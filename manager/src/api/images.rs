@@ -14,13 +14,13 @@ use tonic::{Request, Response, Status, Streaming};
 use warren_proto::v1::import_request::Message;
 use warren_proto::v1::open_stream::Purpose;
 use warren_proto::v1::{self, images_server};
+use warren_store::problem::{manager_stopping, status_of};
 use warren_types::{ImageReference, Violation};
 
 use self::import::MAX_QUEUED_CHUNKS;
 use super::Api;
 use super::authorization::caller_name;
 use super::open_stream::resolve_nodes;
-use crate::problem::{manager_stopping, status_of};
 
 /// How long a worker may take to open the stream.
 const ATTACH_TIMEOUT: Duration = Duration::from_secs(10);

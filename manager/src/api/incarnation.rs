@@ -13,12 +13,12 @@ use http::HeaderValue;
 use tonic::Status;
 use tower::{Layer, Service};
 use warren_proto::status::INCARNATION;
+use warren_store::Store;
+use warren_store::incarnation::{LaterIncarnation, incarnation_of};
+use warren_store::problem::status_of;
 use warren_types::Violation;
 
 use super::manager_addresses::is_user_request;
-use crate::incarnation::{LaterIncarnation, incarnation_of};
-use crate::problem::status_of;
-use crate::store::Store;
 
 /// Checks user requests against the cluster's incarnation.
 #[derive(Clone)]

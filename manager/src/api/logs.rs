@@ -15,11 +15,11 @@ use tonic::{Code, Request, Response, Status};
 use warren_proto::status::Problem;
 use warren_proto::v1::log_entry::Entry;
 use warren_proto::v1::{self, logs_server};
+use warren_store::problem::{manager_stopping, status_of};
 use warren_types::{Violation, Violations};
 
 use self::source::{LogSelector, LogSource};
 use super::Api;
-use crate::problem::{manager_stopping, status_of};
 
 /// Entries that may be queued for one client.
 const MAX_QUEUED_ENTRIES: usize = 64;

@@ -7,9 +7,8 @@ use http::HeaderValue;
 use tower::{Layer, Service};
 use warren_core::State;
 use warren_security::{Peer, Role};
+use warren_store::Store;
 use warren_types::{Member, MemberId};
-
-use crate::store::Store;
 
 /// Header of responses to users: manager addresses as `HOST:PORT`, separated by commas; the responding one
 /// first.
@@ -99,9 +98,10 @@ where
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use warren_core::{Command, FEATURE_LEVEL};
     use warren_types::{ClusterId, Id, ManagerId, NodeRole, Timestamp, TokenHash, TokenId};
+
+    use super::*;
 
     const AT: Timestamp = Timestamp(1);
 

@@ -19,6 +19,8 @@ use warren_proto::status::Problem;
 use warren_proto::v1::{self, managers_server};
 use warren_replica::desired_members;
 use warren_security::{CertificateRequest, Identity, JoinToken, Role};
+use warren_store::problem::{leader_unknown, status_of, unexpected_answer};
+use warren_store::{ProposeError, PublishedState};
 use warren_types::{ManagerAddress, ManagerId, Member, MemberId, NodeName, NodeRole, Suffrage, Violations};
 
 use self::backup::BackupStream;
@@ -27,8 +29,6 @@ use super::Api;
 use super::authorization::caller_name;
 use super::membership::{check_token, internal_error};
 use super::nodes::nodes_of_removed_managers;
-use crate::problem::{leader_unknown, status_of, unexpected_answer};
-use crate::store::{ProposeError, PublishedState};
 
 /// Digits of the id in a generated name.
 const NAME_DIGITS: usize = 8;

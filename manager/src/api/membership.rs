@@ -11,6 +11,8 @@ use warren_core::{Command, Refusal, State};
 use warren_proto::status::Problem;
 use warren_proto::v1::{self, membership_server};
 use warren_security::{CertificateRequest, Identity, JoinToken, Role};
+use warren_store::ProposeError;
+use warren_store::problem::{node_removed, node_unknown, status_of, unexpected_answer};
 use warren_types::{
     Availability, Node, NodeDescription, NodeId, NodeName, NodeRole, Timestamp, Violation, Violations,
 };
@@ -18,10 +20,8 @@ use warren_types::{
 use super::Api;
 use super::authorization::caller_name;
 use super::nodes::check_removable;
-use crate::problem::{node_removed, node_unknown, status_of, unexpected_answer};
 use crate::session::description;
 use crate::session::server::calling_worker;
-use crate::store::ProposeError;
 
 /// Digits of the id in a generated name.
 const NAME_DIGITS: usize = 8;

@@ -8,6 +8,7 @@ use warren_core::{Command, State};
 use warren_proto::convert::availability;
 use warren_proto::status::Problem;
 use warren_proto::v1::{self, nodes_server};
+use warren_store::problem::status_of;
 use warren_types::spec::validate_labels;
 use warren_types::{Availability, Member, MemberId, Node, NodeRole, NodeStatus, Violations};
 
@@ -15,7 +16,6 @@ use super::Api;
 use super::authorization::caller_name;
 use super::node_reports::RemoteNodeReports;
 use super::paging::Page;
-use crate::problem::status_of;
 
 /// Whether the node runs on the machine of this manager: they have the same name. A node that is not READY
 /// and whose address differs belonged to a removed manager, whose name another machine has now.

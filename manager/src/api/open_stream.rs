@@ -12,10 +12,10 @@ use warren_core::State;
 use warren_proto::status::Problem;
 use warren_proto::v1;
 use warren_proto::v1::open_stream::Purpose;
+use warren_store::problem::status_of;
 use warren_types::{Id, Node, NodeId, NodeStatus};
 
 use super::{Api, relay};
-use crate::problem::status_of;
 use crate::session::assignment_stream::manager_frame;
 use crate::session::worker_streams::WorkerStream;
 

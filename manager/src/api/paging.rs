@@ -1,9 +1,8 @@
 //! Pagination: bounded responses with a token for the next page.
 
 use tonic::Status;
+use warren_store::problem::status_of;
 use warren_types::Violation;
-
-use crate::problem::status_of;
 
 const DEFAULT_PAGE: usize = 100;
 /// Maximum number of items in one response.

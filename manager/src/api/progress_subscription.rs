@@ -13,11 +13,10 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::Status;
 use warren_proto::v1;
+use warren_store::problem::manager_stopping;
 use warren_types::{MemberId, NodeId, TaskReport};
 
 use super::Api;
-use crate::background;
-use crate::problem::manager_stopping;
 
 /// Interval at which membership changes are checked, and delay before a failed subscription is retried.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
@@ -45,7 +44,7 @@ impl Api {
         let guard = Arc::new(stop.clone().drop_guard());
         *current = Arc::downgrade(&guard);
         let api = self.clone();
-        background::spawn(&self.shutdown, "progress-subscription", async move {
+        self.shutdown.spawn_cancellable("progress-subscription", async move {
             let registry = api.registry.clone();
             tokio::select! {
                 () = api.follow_all_managers() => {}

@@ -22,6 +22,7 @@ use tower::{Layer, Service};
 use warren_proto::Problem;
 use warren_proto::status::{DISK_FAILED, DISK_FULL, MANAGER_STOPPING, NO_LEADER, OTHER_INCARNATION};
 use warren_security::Peer;
+use warren_store::Store;
 use warren_types::MemberId;
 
 use self::request::{ReplayableBody, record_body};
@@ -30,7 +31,6 @@ use super::relayed_caller::{self, CALLER_METADATA, CALLER_MISSING};
 use crate::peers::Peers;
 use crate::peers::dial::was_not_sent;
 use crate::peers::rejection::{MEMBER_ID_MISMATCH, MEMBER_REMOVED, MEMBER_UNKNOWN};
-use crate::store::Store;
 
 /// Calls from other machines that are addressed to this manager itself.
 const LOCAL_SERVICES: [&str; 2] = ["/warren.v1.Peers/", "/warren.v1.Sessions/"];

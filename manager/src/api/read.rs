@@ -10,12 +10,12 @@ use tonic::{Code, Request, Status};
 use warren_core::{Command, CommandResponse};
 use warren_proto::Problem;
 use warren_proto::status::MANAGER_BEHIND;
+use warren_store::problem::{status_of, unexpected_answer};
+use warren_store::{IndeterminateReason, ProposeError, PublishedState};
 use warren_types::Violation;
 
 use super::Api;
-use crate::problem::{status_of, unexpected_answer};
 use crate::session::leader::{LEADER_TIMEOUT, is_lost};
-use crate::store::{IndeterminateReason, ProposeError, PublishedState};
 
 /// How long a watcher waits for a lagging manager before it is redirected to another one.
 const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(2);
@@ -95,10 +95,10 @@ impl Api {
         }
     }
 
-    /// As [`crate::store::Store::propose`], for callers that can use another manager.
+    /// As [`warren_store::Store::propose`], for callers that can use another manager.
     ///
     /// # Errors
-    /// As [`crate::store::Store::propose`], and as soon as the leader is lost.
+    /// As [`warren_store::Store::propose`], and as soon as the leader is lost.
     pub(super) async fn propose(&self, command: Command) -> Result<CommandResponse, ProposeError> {
         // While the log cannot be written no leader is known either, but the stall is the reason to report.
         if is_lost(&self.store) && self.store.read().write_stall.is_none() {

@@ -14,10 +14,10 @@ use warren_proto::v1::open_stream::Purpose;
 use warren_proto::v1::peers_client::PeersClient;
 use warren_proto::v1::relay_frame::Frame;
 use warren_proto::v1::{self, StreamFrame};
+use warren_store::problem::manager_stopping;
 use warren_types::NodeId;
 
 use super::Api;
-use crate::problem::manager_stopping;
 use crate::session::worker_streams::WorkerStream;
 
 /// Frames that may be queued per direction, as many as on a worker's own stream.

@@ -9,6 +9,7 @@ use warren_core::{Command, State};
 use warren_proto::convert::{check_secret_object_data, parse_field, secret_object_kind};
 use warren_proto::status::Problem;
 use warren_proto::v1::{self, secret_objects_server};
+use warren_store::problem::{secret_object_unreadable, status_of};
 use warren_types::secret_object::validate_registry_name;
 use warren_types::spec::validate_labels;
 use warren_types::{
@@ -18,7 +19,6 @@ use warren_types::{
 use super::Api;
 use super::authorization::caller_name;
 use super::paging::Page;
-use crate::problem::{secret_object_unreadable, status_of};
 
 /// A parsed create request without the bytes.
 #[derive(Debug)]

@@ -6,12 +6,12 @@ use tonic::{Request, Response, Status};
 use warren_core::{Command, State};
 use warren_proto::convert::replicas;
 use warren_proto::v1::{self, services_server};
+use warren_store::problem::status_of;
 use warren_types::{Revision, Service, ServiceId, ServiceSpec, TaskState, Violation, Violations};
 
 use super::Api;
 use super::authorization::caller_name;
 use super::paging::Page;
-use crate::problem::status_of;
 
 /// The spec of an update; the paths of violations start at the request.
 fn parse_updated_spec(spec: Option<v1::ServiceSpec>) -> Result<ServiceSpec, Violations> {

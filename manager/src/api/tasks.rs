@@ -5,11 +5,11 @@ use std::sync::Arc;
 use tonic::{Request, Response, Status};
 use warren_core::State;
 use warren_proto::v1::{self, tasks_server};
+use warren_store::problem::status_of;
 use warren_types::{NodeId, ServiceId, Task, TaskId};
 
 use super::Api;
 use super::paging::Page;
-use crate::problem::status_of;
 
 /// The tasks of a list.
 #[derive(Clone, Copy)]

@@ -19,15 +19,15 @@ use warren_proto::v1::services_server::Services;
 use warren_proto::v1::tokens_server::Tokens;
 use warren_proto::v1::volumes_server::Volumes;
 use warren_security::{Identity, ReloadableCertificate, Role as CertificateRole};
+use warren_store::codec;
+use warren_store::{AppliedWrite, DriverInbox, PublishedState, QueuedProposal, ReplicaRole, StatePublisher};
 use warren_types::{
     Availability, ClusterId, Id, ManagerId, NodeId, NodeRole, SecretObjectId, ServiceId, ServiceSpec,
     Timestamp, TokenHash, TokenId, VolumeId,
 };
 
 use super::*;
-use crate::codec;
 use crate::peers::{PeerCredentials, PeerTransport};
-use crate::store::{AppliedWrite, DriverInbox, PublishedState, QueuedProposal, ReplicaRole, StatePublisher};
 
 const TERM: u64 = 1;
 const AT: Timestamp = Timestamp(1);

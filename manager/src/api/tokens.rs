@@ -6,12 +6,12 @@ use tonic::{Request, Response, Status};
 use warren_core::Command;
 use warren_proto::convert::node_role;
 use warren_proto::v1::{self, tokens_server};
+use warren_store::problem::status_of;
 use warren_types::{NodeRole, Timestamp, Token, TokenHash, TokenId, Violations};
 
 use super::Api;
 use super::authorization::caller_name;
 use super::paging::Page;
-use crate::problem::status_of;
 
 /// A longer lifetime is rejected as a typing error.
 const MAX_TTL_MS: u64 = 10 * 365 * 24 * 60 * 60 * 1000;

@@ -13,6 +13,7 @@ use warren_core::{Command, State};
 use warren_proto::convert::parse_field;
 use warren_proto::status::Problem;
 use warren_proto::v1::{self, volumes_server};
+use warren_store::problem::status_of;
 use warren_types::spec::validate_labels;
 use warren_types::{Node, Violations, Volume, VolumeDriver, VolumeId, VolumeName};
 
@@ -20,7 +21,6 @@ use self::query::VolumeSizes;
 use super::Api;
 use super::authorization::caller_name;
 use super::paging::Page;
-use crate::problem::status_of;
 
 /// A parsed create request without the node.
 #[derive(Debug)]

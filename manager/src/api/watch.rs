@@ -8,12 +8,12 @@ use tonic::Status;
 use warren_core::{State, StateChange};
 use warren_proto::v1;
 use warren_proto::v1::watch_event::Change as Shown;
+use warren_store::problem::{manager_stopping, status_of};
+use warren_store::{ChangeBatch, HistoryGap, ProposeError};
 use warren_types::{ServiceId, TaskId};
 
 use super::Api;
 use super::node_reports::RemoteNodeReports;
-use crate::problem::{manager_stopping, status_of};
-use crate::store::{ChangeBatch, HistoryGap, ProposeError};
 
 /// Events that may be queued for one watcher; a slower watcher must list again.
 pub const MAX_QUEUED_EVENTS: usize = 256;

@@ -10,10 +10,9 @@ use warren_security::{
     BackupError, BackupWriter, CertificateAuthority, KeyFileError, MaterialError, Passphrase,
     SecretObjectKey, SecretObjectKeyError, open_backup,
 };
+use warren_store::codec::{self, BackupManifest, CodecError};
 use warren_types::name::ParseNameError;
 use warren_types::{NodeName, SecretObjectId, Timestamp};
-
-use crate::codec::{self, BackupManifest, CodecError};
 
 /// A decrypted and verified backup.
 #[derive(Debug)]

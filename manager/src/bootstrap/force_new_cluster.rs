@@ -10,15 +10,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use warren_core::{AppliedIndex, State};
 use warren_log::{DataDir, EntryKind, LogEngine, SnapshotDir, StoredLog};
 use warren_security::seal::{Keyring, KeyringError, PreparedKeyring};
+use warren_store::codec::{self, CodecError};
+use warren_store::raft::open::{OpenStoreError, SealedSnapshot, check_log_exists};
+use warren_store::raft::sealing::{self, OpenEntryError};
+use warren_store::raft::snapshot::SNAPSHOT_DIR;
 use warren_types::{Member, Suffrage};
 
 use super::ca::{CaError, ManagerKeys};
 use super::member_identity::{self, LocalMemberStatus, MemberFileError, MemberIdentity};
 use super::restore::{ManagerContact, begin_incarnation};
-use crate::codec::{self, CodecError};
-use crate::raft::open::{OpenStoreError, SealedSnapshot, check_log_exists};
-use crate::raft::sealing::{self, OpenEntryError};
-use crate::raft::snapshot::SNAPSHOT_DIR;
 
 /// Why the new cluster was not created. Nothing was changed.
 #[derive(Debug, thiserror::Error)]

@@ -32,11 +32,11 @@ use warren_security::seal::Keyring;
 use warren_security::{
     CertificateAuthority, Credentials, FileError, KeyFingerprint, PrivateKey, Role, files,
 };
+use warren_store::raft::open::RECOVERY_HINT;
+use warren_store::raft::snapshot::SNAPSHOT_DIR;
 use warren_types::{ClusterId, ManagerAddress, ManagerId, MemberId, NodeId};
 
 use self::file::{FILE, FORMAT, load, save};
-use crate::raft::open::RECOVERY_HINT;
-use crate::raft::snapshot::SNAPSHOT_DIR;
 
 /// The CA's file; the first one that `manager init` creates.
 pub(crate) const AUTHORITY_FILE: &str = "ca.pem";

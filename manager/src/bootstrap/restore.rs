@@ -14,14 +14,14 @@ use warren_log::{
 };
 use warren_security::seal::{Keyring, KeyringError, SealingWriter};
 use warren_security::{FileError, files};
+use warren_store::codec;
+use warren_store::raft::sealed_log::save_key;
+use warren_store::raft::snapshot::{SNAPSHOT_DIR, snapshot_aad};
 use warren_types::{ManagerAddress, Member, MemberId, NodeName, Suffrage, Timestamp, TokenId};
 
 use super::backup::Backup;
 use super::ca::{CaError, ManagerKeys};
 use super::member_identity::{self, AUTHORITY_FILE, MemberFileError, MemberIdentity, SECRET_OBJECT_KEY_FILE};
-use crate::codec;
-use crate::raft::sealed_log::save_key;
-use crate::raft::snapshot::{SNAPSHOT_DIR, snapshot_aad};
 
 /// Name and address of the manager.
 #[derive(Debug, Clone, PartialEq, Eq)]

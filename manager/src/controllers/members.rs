@@ -4,10 +4,10 @@ use warren_consensus::MembershipAction;
 use warren_control::RunOutcome;
 use warren_core::Command;
 use warren_replica::{plan_members, recheck_members_after};
+use warren_store::{ChangeError, PublishedState, Store, TransferError};
 use warren_types::MemberId;
 
 use crate::controller_status::MembershipWait;
-use crate::store::{ChangeError, PublishedState, Store, TransferError};
 
 /// Changes the raft membership while this manager leads.
 pub struct MembershipReconciler {

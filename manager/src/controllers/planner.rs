@@ -4,6 +4,8 @@ use tokio::time::Instant;
 use warren_control::RunOutcome;
 use warren_core::{ReconcilePlan, schedule};
 use warren_replica::{PlanErrorAction, ReconcileKey, schedule_plan};
+use warren_store::timestamp::TimestampSource;
+use warren_store::{PublishedState, Store};
 use warren_types::{MemberId, Timestamp};
 
 use super::liveness::{FetchContacts, LivenessMonitor};
@@ -11,8 +13,6 @@ use super::members::MembershipReconciler;
 use super::scheduler_metrics::SchedulerMetrics;
 use crate::controller_status::{MembershipWait, PlacementRefusals};
 use crate::session::SessionRegistry;
-use crate::store::{PublishedState, Store};
-use crate::timestamp::TimestampSource;
 
 /// The planner of one manager; only the leader's does anything.
 pub struct Planner {

@@ -3,15 +3,15 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use warren_store::ProposeError;
+use warren_store::raft::driver::DriverError;
+use warren_store::raft::open::OpenStoreError;
 use warren_types::ParseManagerAddressError;
 
 use crate::bootstrap::ca::CaError;
 use crate::bootstrap::join::JoinError;
 use crate::bootstrap::member_identity::MemberFileError;
-use crate::raft::driver::DriverError;
-use crate::raft::open::OpenStoreError;
 use crate::server::ListenError;
-use crate::store::ProposeError;
 
 /// Why a manager did not start.
 #[derive(Debug, thiserror::Error)]

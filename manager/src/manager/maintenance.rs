@@ -7,15 +7,14 @@ use rand::RngExt;
 use warren_control::{BackgroundTasks, BoxError, Clock, RunnerSettings, Shutdown, SystemClock, WorkQueue};
 use warren_proto::v1;
 use warren_replica::ReconcileKey;
+use warren_store::Store;
 
-use crate::background;
 use crate::bootstrap::ca::ManagerKeys;
 use crate::controllers::liveness::FetchContacts;
 use crate::controllers::planner::Planner;
 use crate::controllers::trigger::{ReconcileTrigger, SWEEP_INTERVAL, SWEEP_TASK};
 use crate::peers::{MAX_PEER_MESSAGE, Peers};
 use crate::session::SessionRegistry;
-use crate::store::Store;
 
 /// Keys that may be queued for the planners; each service has two.
 const MAX_QUEUED_KEYS: usize = 1 << 16;
@@ -58,7 +57,7 @@ pub(super) fn start_controllers(
         sweeper.wake_all();
         std::future::ready(Ok::<(), BoxError>(()))
     });
-    background::spawn(shutdown, "waker", async move { waker.run().await });
+    shutdown.spawn_cancellable("waker", async move { waker.run().await });
 }
 
 /// Fetches contacts over the peer links.

@@ -8,13 +8,13 @@ use tokio::time::{Instant, sleep};
 use warren_control::{Backoff, system_random};
 use warren_core::{Command, State};
 use warren_replica::registration;
+use warren_store::Store;
+use warren_store::timestamp::TimestampSource;
 use warren_types::{ManagerAddress, MemberId, Node, NodeName, NodeRole};
 
 use crate::bootstrap::ca::{ManagerKeys, find_own_node};
 use crate::config::LocalNode;
 use crate::manager::{ManagerStartError, advertised};
-use crate::store::Store;
-use crate::timestamp::TimestampSource;
 
 /// Backoff after a failed attempt.
 const MIN_RETRY_DELAY: Duration = Duration::from_millis(100);
@@ -114,7 +114,7 @@ impl Registration {
 
     async fn wait_for_leader(&self) -> bool {
         let has_cluster = |state: &State| state.cluster().is_some();
-        let is_ready = |published: &crate::store::PublishedState| {
+        let is_ready = |published: &warren_store::PublishedState| {
             let leads_or_follows = published.role.leader_id.is_some() && published.write_stall.is_none();
             leads_or_follows && has_cluster(&published.state)
         };

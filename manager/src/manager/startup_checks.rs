@@ -6,15 +6,14 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use warren_control::Shutdown;
 use warren_core::{Refusal, State};
+use warren_store::raft::driver::DriverError;
+use warren_store::raft::open::DriverExit;
+use warren_store::{ProposeError, Store};
 
 use super::{FailureReceiver, ManagerFailure, ManagerStartError};
-use crate::background;
 use crate::bootstrap::ca::{CaError, ManagerKeys};
 use crate::bootstrap::member_identity::{self, MemberIdentity};
 use crate::peers::{Peers, RemovalReason};
-use crate::raft::driver::DriverError;
-use crate::raft::open::DriverExit;
-use crate::store::{ProposeError, Store};
 
 /// How long a sole voter may take to become leader.
 const LEAD_TIMEOUT: Duration = Duration::from_secs(20);
@@ -48,7 +47,7 @@ pub(super) fn record_removal(
     shutdown: &Shutdown,
 ) {
     let (peers, dir, stop) = (peers.clone(), dir.to_owned(), shutdown.token());
-    background::spawn(shutdown, "end", async move {
+    shutdown.spawn_cancellable("end", async move {
         let (failed, written) = match peers.wait_removed().await {
             RemovalReason::Removed => {
                 (ManagerFailure::Removed, member_identity::mark_removed(&dir, &identity))

@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use warren_core::State;
+use warren_store::PublishedState;
 use warren_types::{NodeStatus, TaskState};
-
-use crate::store::PublishedState;
 
 /// Counts by the status names that users see.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

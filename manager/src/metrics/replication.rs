@@ -3,12 +3,12 @@
 use std::fmt;
 
 use warren_consensus::{ConfState, PeerProgress};
+use warren_store::PublishedState;
+use warren_store::state_comparison::StateComparison;
 use warren_telemetry::{DescriptorEncoder, MetricKind, write_series};
 use warren_types::MemberId;
 
 use super::bool_value;
-use crate::state_comparison::StateComparison;
-use crate::store::PublishedState;
 
 /// Time series by member id.
 pub(super) fn encode(

@@ -6,14 +6,14 @@ use tokio::sync::mpsc;
 use warren_consensus::{ConfState, DurabilityStatus, LogPosition, PeerProgress};
 use warren_control::{ManualClock, Shutdown};
 use warren_core::{Command, State, StateDigest};
+use warren_store::{
+    AppliedWrite, DriverInbox, LogCost, PublishedState, QueuedProposal, ReplicaRole, StatePublisher,
+    WriteStall,
+};
 use warren_telemetry::Telemetry;
 use warren_types::{ClusterId, Id, Timestamp};
 
 use super::*;
-use crate::store::{
-    AppliedWrite, DriverInbox, LogCost, PublishedState, QueuedProposal, ReplicaRole, StatePublisher,
-    WriteStall,
-};
 
 struct MetricsFixture {
     store: Store,

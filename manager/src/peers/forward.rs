@@ -16,11 +16,11 @@ use warren_proto::v1::not_proposed::Reason;
 use warren_proto::v1::peers_client::PeersClient;
 use warren_proto::v1::proposal_result::Result as Said;
 use warren_proto::{Problem, v1};
+use warren_store::codec;
+use warren_store::{IndeterminateReason, ProposeError, WriteStall};
 use warren_types::Timestamp;
 
 use super::dial;
-use crate::codec;
-use crate::store::{IndeterminateReason, ProposeError, WriteStall};
 
 /// Maximum concurrent calls to one leader.
 const MAX_CALLS_IN_FLIGHT: usize = 64;

@@ -13,6 +13,7 @@ use warren_control::{Backoff, Shutdown};
 use warren_proto::v1;
 use warren_proto::v1::peers_client::PeersClient;
 use warren_replica::PeerRoute;
+use warren_store::Store;
 use warren_types::{ManagerAddress, MemberId};
 
 use super::dial::PeerDialError;
@@ -22,7 +23,6 @@ use super::rejection::{is_removal_status, superseding_incarnation};
 use super::send_queue::SendQueue;
 use super::snapshot_send::{self, LatestSnapshot};
 use super::{MAX_RELAYS, PeersInner, RemovalReason};
-use crate::store::Store;
 
 /// Backoff after a connection was lost or failed.
 const MIN_RETRY_DELAY: Duration = Duration::from_millis(50);

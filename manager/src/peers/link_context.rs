@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
+use warren_store::Store;
 use warren_types::MemberId;
 
 use super::PeersInner;
-use crate::store::Store;
 
 /// Shared by the tasks of a link.
 #[derive(Clone)]

@@ -14,6 +14,10 @@ use warren_proto::v1::peers_server;
 use warren_proto::{Problem, v1};
 use warren_replica::{PeerCaller, PeerRejection};
 use warren_security::Peer;
+use warren_store::Store;
+use warren_store::codec as commands;
+use warren_store::problem::{manager_stopping, status_of};
+use warren_store::timestamp::TimestampSource;
 use warren_types::{ManagerId, MemberId};
 
 use super::addresses::InboundConnection;
@@ -21,10 +25,6 @@ use super::local_calls::{LocalCalls, ProgressStream, RelayStream};
 use super::rejection::{manager_id, rejection_status};
 use super::snapshot_receive::{AnnouncedSnapshot, SnapshotReceiver};
 use super::{Peers, RemovalReason, codec, forward};
-use crate::codec as commands;
-use crate::problem::{manager_stopping, status_of};
-use crate::store::Store;
-use crate::timestamp::TimestampSource;
 
 /// Timeout of the first frame of a stream.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);

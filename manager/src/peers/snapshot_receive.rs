@@ -15,14 +15,14 @@ use tonic::{Code, Status, Streaming};
 use warren_consensus::{Message, SnapshotMeta};
 use warren_control::Shutdown;
 use warren_proto::{Problem, v1};
+use warren_store::Store;
+use warren_store::problem::manager_stopping;
 
 use super::Peers;
 use super::partial_snapshot::{
     ClaimOutcome, CompleteSnapshot, PartialSnapshots, RETENTION, ReceiveClaim, SnapshotKey,
 };
 use super::snapshot_send::PEER_TIMEOUT;
-use crate::problem::manager_stopping;
-use crate::store::Store;
 
 /// Timeout of the next chunk of a snapshot.
 const CHUNK_TIMEOUT: Duration = Duration::from_secs(60);

@@ -10,12 +10,12 @@ use warren_core::StateChange;
 use warren_process::node_file::NodeFile;
 use warren_process::{CommandError, ExitKind, error_chain};
 use warren_security::{Credentials, Roots};
+use warren_store::{ChangeWatch, Store};
 use warren_types::{ClusterId, ManagerAddress};
 
 use super::{AdvertiseAddress, MANAGER_SECTION, ManagerFlags, ManagerSetup, ManagerStartOutcome};
 use crate::bootstrap::member_identity::{self, LocalMemberStatus};
 use crate::manager::Manager;
-use crate::store::{ChangeWatch, Store};
 
 const CONTEXT_FAILED: &str = "the context was not written";
 /// Certificates of one administrator with expiry times this close are both valid: those of two managers on

@@ -6,9 +6,8 @@ use warren_core::State;
 use warren_core::session::{AssignmentDiff, AssignmentUpdate, SentAssignment};
 use warren_proto::v1;
 use warren_proto::v1::manager_frame::Frame;
+use warren_store::problem::node_removed;
 use warren_types::{AssignmentVersion, NodeId, TaskId, Timestamp};
-
-use crate::problem::node_removed;
 
 /// The manager's side of one worker's assignment: what was sent last.
 pub struct AssignmentStream {

@@ -2,10 +2,9 @@
 
 use tonic::Status;
 use warren_proto::v1;
+use warren_store::problem::status_of;
 use warren_types::spec::validate_labels;
 use warren_types::{NodeDescription, Violation, Violations};
-
-use crate::problem::status_of;
 
 /// Longest text in a node's description, in bytes.
 const MAX_TEXT: usize = 256;
@@ -44,8 +43,9 @@ pub fn parse(wire: Option<v1::NodeDescription>) -> Result<NodeDescription, Statu
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use warren_proto::Problem;
+
+    use super::*;
 
     fn valid_description() -> v1::NodeDescription {
         v1::NodeDescription { resources: Some(v1::Resources::default()), ..Default::default() }

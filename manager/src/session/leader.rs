@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use warren_control::{BackgroundTasks, BoxError};
-
-use crate::store::Store;
 pub use warren_replica::LEADER_TIMEOUT;
+use warren_store::Store;
 
 /// Check interval.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);

@@ -13,6 +13,7 @@ use warren_proto::v1;
 use warren_proto::v1::fetch_secret_objects_request::Purpose;
 use warren_security::SecretObjectKey;
 use warren_security::delivery::DeliveryResponder;
+use warren_store::problem::{secret_object_unreadable, status_of};
 use warren_types::secret_object::registry_host;
 use warren_types::{
     DesiredTaskState, ImageReference, NodeId, SealedData, SecretObject, SecretObjectKind,
@@ -20,7 +21,6 @@ use warren_types::{
 };
 
 use super::WorkerStreams;
-use crate::problem::{secret_object_unreadable, status_of};
 
 /// The response to a node: each object is decrypted and sealed only when it is sent, so that few are in
 /// memory.

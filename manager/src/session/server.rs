@@ -17,6 +17,12 @@ use warren_proto::v1::worker_frame::Frame as Incoming;
 use warren_proto::v1::{self, sessions_server};
 use warren_replica::{CATCH_UP_TIMEOUT, SessionAnswer};
 use warren_security::{Peer, Role, SecretObjectKey};
+use warren_store::PublishedState;
+use warren_store::incarnation::LaterIncarnation;
+use warren_store::problem::{
+    leader_unknown, manager_behind, manager_stopping, node_removed, node_unknown, session_superseded,
+    status_of, unexpected_answer,
+};
 use warren_types::{AssignmentVersion, MemberId, NodeDescription, NodeId};
 
 use super::assignment_stream::AssignmentStream;
@@ -26,12 +32,6 @@ use super::secret_delivery::{DeliveryStream, deliver};
 use super::session_handler::{SessionContext, SessionHandler, send, send_frame};
 use super::worker_streams::WorkerStream;
 use super::{SessionRegistry, description};
-use crate::incarnation::LaterIncarnation;
-use crate::problem::{
-    leader_unknown, manager_behind, manager_stopping, node_removed, node_unknown, session_superseded,
-    status_of, unexpected_answer,
-};
-use crate::store::PublishedState;
 
 /// Frames that may be queued for one worker before its session blocks.
 const MAX_QUEUED_FRAMES: usize = 64;
@@ -195,7 +195,7 @@ impl sessions_server::Sessions for SessionServer {
         let mut inbound = request.into_inner();
         let (outbound, outgoing) = mpsc::channel(MAX_QUEUED_FRAMES);
         let streams = self.context.worker_streams.clone();
-        crate::background::spawn(&self.shutdown, "attach", async move {
+        self.shutdown.spawn_cancellable("attach", async move {
             let first = timeout(HELLO_TIMEOUT, inbound.next()).await;
             let refused = match first {
                 Ok(Some(Ok(v1::StreamFrame { frame: Some(v1::stream_frame::Frame::StreamId(id)) }))) => {

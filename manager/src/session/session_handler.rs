@@ -14,15 +14,15 @@ use warren_proto::v1;
 use warren_proto::v1::manager_frame::Frame as Outgoing;
 use warren_proto::v1::worker_frame::Frame as Incoming;
 use warren_replica::SESSION_TIMEOUT;
+use warren_store::problem::{node_removed, session_superseded, status_of};
+use warren_store::timestamp::TimestampSource;
+use warren_store::{ProposeError, Store};
 use warren_types::{AssignmentVersion, NodeId, TaskReport};
 
 use self::conditions::ReportedConditions;
 use super::WorkerStreams;
 use super::assignment_stream::{AssignmentStream, manager_frame};
 use super::registry::{self, FrameSender, RegisteredSession};
-use crate::problem::{node_removed, session_superseded, status_of};
-use crate::store::{ProposeError, Store};
-use crate::timestamp::TimestampSource;
 
 /// Maximum number of reports in one frame.
 const MAX_REPORTS: usize = 4096;

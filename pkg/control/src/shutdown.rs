@@ -101,6 +101,21 @@ impl Shutdown {
         }
     }
 
+    /// As [`Shutdown::spawn`], for a task that does not watch the token: it is dropped at shutdown.
+    pub fn spawn_cancellable<F>(&self, name: impl Into<Cow<'static, str>>, task: F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let stop = self.token();
+        self.spawn(name, async move {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => {}
+                () = task => {}
+            }
+        });
+    }
+
     /// Signals all tasks to stop and waits for at most `deadline`; remaining tasks are aborted and named. Repeatable.
     /// Must not be awaited by one of the tasks: it would wait for itself.
     pub async fn stop(&self, deadline: Duration) -> Result<(), ShutdownTimeout> {
@@ -167,6 +182,18 @@ mod tests {
         assert_eq!(refused, ShutdownTimeout { waited, names: vec!["pull web.3".to_owned()] });
         dropped.await.unwrap_err();
         assert_eq!(shutdown.stop(waited).await, Ok(()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn cancellable_task_is_dropped_at_shutdown() {
+        let shutdown = Shutdown::new();
+        let (held, dropped) = oneshot::channel::<()>();
+        shutdown.spawn_cancellable("attach", async move {
+            let _held = held;
+            std::future::pending::<()>().await;
+        });
+        assert_eq!(shutdown.stop(LONG).await, Ok(()));
+        dropped.await.unwrap_err();
     }
 
     #[tokio::test(start_paused = true)]

@@ -13,9 +13,9 @@ use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 use warren_core::{Command, FEATURE_LEVEL, NewTask, schedule_with_limit};
 use warren_log::{DataDir, LogEngine};
-use warren_manager::raft::open::{DriverExit, GroupConfig, OpenedStore, ReplicaTuning, open_store};
-use warren_manager::raft::snapshot::SnapshotThresholds;
-use warren_manager::store::Store;
+use warren_store::Store;
+use warren_store::raft::open::{DriverExit, GroupConfig, OpenedStore, ReplicaTuning, open_store};
+use warren_store::raft::snapshot::SnapshotThresholds;
 use warren_types::{
     Bytes, ClusterId, DesiredTaskState, Health, Id, MilliCpu, NodeDescription, NodeId, NodeRole, Resources,
     ServiceId, ServiceMode, ServiceSpec, TaskId, TaskReport, TaskSpec, TaskState, Timestamp,

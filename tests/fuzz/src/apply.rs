@@ -9,7 +9,7 @@ use std::time::Duration;
 use warren_core::{
     ApplyOutcome, Command, State, reap, reap_tokens, reconcile_feature_level, reconcile_service, schedule,
 };
-use warren_manager::codec::{CodecError, decode, encode};
+use warren_store::codec::{CodecError, decode, encode};
 use warren_types::{Health, NodeId, NodeStatus, TaskReport, TaskState, Timestamp};
 
 use self::input::{FuzzInput, FuzzStep};

@@ -2,7 +2,7 @@
 
 use warren_consensus::MembershipEntry;
 use warren_core::State;
-use warren_manager::codec::{decode, encode};
+use warren_store::codec::{decode, encode};
 
 /// Bytes are rejected, or are a command that survives encoding and that every state can apply.
 pub fn run(bytes: &[u8]) {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use warren_core::{State, reap, reap_tokens, reconcile_feature_level, reconcile_service, schedule};
-use warren_manager::codec::{read_snapshot, write_snapshot};
+use warren_store::codec::{read_snapshot, write_snapshot};
 
 /// Bytes are rejected, or are a consistent state that survives encoding, and can be planned on and changed.
 pub fn run(bytes: &[u8]) {

@@ -57,8 +57,8 @@ fn every_target_has_a_corpus_and_every_corpus_a_target() {
 #[test]
 fn corpus_reaches_every_command() {
     let reads = |read: fn(&[u8]) -> bool, name| corpus(name).iter().filter(|(_, bytes)| read(bytes)).count();
-    assert!(reads(|bytes| warren_manager::codec::decode(bytes).is_ok(), "codec") >= 14);
-    assert!(reads(|bytes| warren_manager::codec::read_snapshot(bytes).is_ok(), "snapshot") >= 5);
+    assert!(reads(|bytes| warren_store::codec::decode(bytes).is_ok(), "codec") >= 14);
+    assert!(reads(|bytes| warren_store::codec::read_snapshot(bytes).is_ok(), "snapshot") >= 5);
     let applied: BTreeSet<_> = corpus("apply").iter().flat_map(|(_, bytes)| apply::reached(bytes)).collect();
     let expected = [
         "AssignTasks",

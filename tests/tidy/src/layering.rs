@@ -47,8 +47,8 @@ const PURE_MAY_USE: [&str; 10] = [
 const CONSENSUS_MAY_USE: [&str; 2] = ["raft", "slog"];
 
 /// Managers and workers never link each other's crates: they communicate over the wire only.
-const MANAGER_SIDE: [&str; 5] =
-    ["warren-manager", "warren-core", "warren-consensus", "warren-replica", "warren-log"];
+const MANAGER_SIDE: [&str; 6] =
+    ["warren-manager", "warren-store", "warren-core", "warren-consensus", "warren-replica", "warren-log"];
 const WORKER_SIDE: [&str; 8] = [
     "warren-worker",
     "warren-task",
@@ -71,7 +71,7 @@ const OWNERS: [(&str, &[&str]); 10] = [
     ("sled", &["warren-log"]),
     ("raft", &["warren-consensus"]),
     ("anyhow", &["warren", "warren-manager", "warren-worker"]),
-    ("warren-proto", &["warren", "warren-client", "warren-manager", "warren-worker"]),
+    ("warren-proto", &["warren", "warren-client", "warren-manager", "warren-store", "warren-worker"]),
 ];
 
 /// The workspace's crates, read without the network.

@@ -3,9 +3,8 @@
 use tonic::Status;
 use warren_core::State;
 use warren_proto::v1;
+use warren_store::problem::status_of;
 use warren_types::{NodeId, ServiceId, ServiceName, Task, TaskId, Violation};
-
-use crate::problem::status_of;
 
 /// The requested service or task.
 #[derive(Debug, Clone, Copy)]

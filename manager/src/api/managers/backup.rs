@@ -7,12 +7,12 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 use warren_proto::v1;
 use warren_security::Passphrase;
+use warren_store::problem::status_of;
 use warren_types::Violation;
 use zeroize::Zeroizing;
 
 use crate::api::Api;
 use crate::bootstrap::backup::{self, BackupAuthor};
-use crate::problem::status_of;
 
 /// Bytes per message.
 const CHUNK_BYTES: usize = 256 << 10;

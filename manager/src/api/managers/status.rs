@@ -9,13 +9,13 @@ use warren_consensus::{ConfState, PeerProgress};
 use warren_control::BoxError;
 use warren_core::{State, StateDigest};
 use warren_proto::v1;
+use warren_store::PublishedState;
+use warren_store::durability;
+use warren_store::state_comparison::{self, StateDivergence};
 use warren_types::{Member, MemberId, Suffrage};
 
 use crate::api::Api;
 use crate::api::nodes::manager_node;
-use crate::durability;
-use crate::state_comparison::{self, StateDivergence};
-use crate::store::PublishedState;
 
 /// Managers that do not reply within this time are shown as unreachable.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(1);

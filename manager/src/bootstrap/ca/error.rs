@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use warren_security::{
     AuthorityError, FileError, IdentityError, KeyFileError, KeyFingerprint, SecretObjectKeyError,
 };
+use warren_store::raft::open::RECOVERY_HINT;
 use warren_types::NodeName;
 
 use super::super::member_identity::MemberFileError;
-use crate::raft::open::RECOVERY_HINT;
 
 /// Why the keys are not usable.
 #[derive(Debug, thiserror::Error)]

@@ -3,11 +3,11 @@
 use tokio::task::JoinSet;
 use warren_core::{AppliedIndex, CommandResponse};
 use warren_proto::v1;
+use warren_store::{AppliedWrite, QueuedProposal};
 use warren_types::{Id, ServiceId};
 
 use super::super::*;
 use super::fixture::{PeersFixture, TEST_TIMEOUT, TestManager};
-use crate::store::{AppliedWrite, QueuedProposal};
 
 fn command(number: u128) -> Command {
     Command::DeleteService { term: 1, id: ServiceId(Id(number)) }

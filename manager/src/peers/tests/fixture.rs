@@ -16,13 +16,13 @@ use warren_security::{
     CertificateAuthority, Credentials as Shown, HandshakeLimits, Identity, ReloadableCertificate,
     Role as CertificateRole, serve_tls, server_config,
 };
+use warren_store::timestamp::TimestampSource;
+use warren_store::{DriverInbox, PublishedState, RaftInput, ReplicaRole, StatePublisher};
 use warren_types::{ClusterId, Id, ManagerId, NodeRole, Timestamp, TokenHash, TokenId};
 
 use super::super::local_calls::{LocalCalls, ProgressStream, RelayStream};
 use super::super::server::{PeerServer, PeerServerParts};
 use super::super::*;
-use crate::store::{DriverInbox, PublishedState, RaftInput, ReplicaRole, StatePublisher};
-use crate::timestamp::TimestampSource;
 
 /// Timeout of everything that a test waits for.
 pub const TEST_TIMEOUT: Duration = Duration::from_secs(30);
@@ -292,7 +292,7 @@ impl TestManager {
         };
         let index = state.applied().index;
         let changes = Arc::new([StateChange::Member(0)]);
-        let batch = crate::store::ChangeBatch { index, changes };
+        let batch = warren_store::ChangeBatch { index, changes };
         // A leader that is the only voter needs no messages of others.
         let members = Arc::new(ConfState::of_voters([leader]));
         self.publisher.record_leader_seen();

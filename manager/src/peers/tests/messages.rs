@@ -4,11 +4,11 @@ use std::net::TcpListener;
 use std::time::Instant;
 
 use warren_core::State;
+use warren_store::RaftInput;
 
 use super::super::*;
 use super::fixture::{PeersFixture, all_connected, id, message, until};
 use super::proxy::TestProxy;
-use crate::store::RaftInput;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn messages_arrive_in_order() {

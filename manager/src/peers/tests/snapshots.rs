@@ -1,9 +1,10 @@
 //! Snapshots arrive despite broken connections.
 
+use warren_store::RaftInput;
+
 use super::super::*;
 use super::fixture::{PeersFixture, all_connected, message, snapshot, until};
 use super::proxy::TestProxy;
-use crate::store::RaftInput;
 
 const SIZE: usize = 20 << 20;
 

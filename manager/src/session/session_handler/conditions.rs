@@ -7,11 +7,11 @@ use tonic::Status;
 use warren_core::state::ObjectKind;
 use warren_core::{Command, Refusal};
 use warren_proto::convert::node_condition;
+use warren_store::ProposeError;
+use warren_store::problem::node_removed;
 use warren_types::NodeCondition;
 
 use super::SessionHandler;
-use crate::problem::node_removed;
-use crate::store::ProposeError;
 
 /// The conditions reported last; `None` before the first report.
 pub type ReportedConditions = Option<BTreeSet<NodeCondition>>;

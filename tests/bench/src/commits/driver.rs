@@ -9,8 +9,8 @@ use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 use warren_core::{Command, FEATURE_LEVEL};
 use warren_log::{DataDir, LogEngine, LogOwner};
-use warren_manager::raft::open::{GroupConfig, ReplicaTuning, open_store};
-use warren_manager::store::Store;
+use warren_store::Store;
+use warren_store::raft::open::{GroupConfig, ReplicaTuning, open_store};
 use warren_types::{ClusterId, Id, ManagerId, ServiceId, ServiceMode, ServiceSpec, TaskSpec, Timestamp};
 
 use super::{CommitBenchmark, CommitSample, SPAN, WRITERS};

@@ -8,10 +8,10 @@ use warren_log::{
     ConfState, EntryKind, LogEngine, LogOwner, RaftEntry, SnapshotDir, SnapshotMeta, WriteBatch,
 };
 use warren_manager::ManagerTuning;
-use warren_manager::codec;
 use warren_manager::config::CERTIFICATE_CHECK_INTERVAL;
-use warren_manager::raft::open::ReplicaTuning;
-use warren_manager::raft::snapshot::SnapshotThresholds;
+use warren_store::codec;
+use warren_store::raft::open::ReplicaTuning;
+use warren_store::raft::snapshot::SnapshotThresholds;
 use warren_types::{ClusterId, EnvVar, Id, ManagerId, ServiceSpec};
 
 use crate::fixture::{ManagerFixture, new_id, spec};

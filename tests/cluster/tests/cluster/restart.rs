@@ -5,9 +5,9 @@ use std::path::PathBuf;
 
 use warren_manager::config::CERTIFICATE_CHECK_INTERVAL;
 use warren_manager::manager::ManagerStartError;
-use warren_manager::raft::open::ReplicaTuning;
-use warren_manager::raft::snapshot::SnapshotThresholds;
 use warren_manager::{Manager, ManagerTuning};
+use warren_store::raft::open::ReplicaTuning;
+use warren_store::raft::snapshot::SnapshotThresholds;
 
 use crate::fixture::{ManagerFixture, new_id, spec};
 use crate::worker::ScriptedWorker;

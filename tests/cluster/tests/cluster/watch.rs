@@ -2,10 +2,10 @@
 
 use tonic::Streaming;
 use warren_manager::ManagerTuning;
-use warren_manager::raft::open::ReplicaTuning;
 use warren_proto::v1;
 use warren_proto::v1::cluster_client::ClusterClient;
 use warren_proto::v1::watch_event::Change;
+use warren_store::raft::open::ReplicaTuning;
 
 use crate::fixture::{CallerKind, ManagerFixture, WAIT_DEADLINE, new_id, spec};
 use crate::worker::{ScriptedWorker, report};

@@ -1,10 +1,10 @@
 use std::sync::Arc;
 
 use warren_core::{Command, FEATURE_LEVEL, StateDigest};
+use warren_store::state_comparison::DivergenceEvidence;
 use warren_types::{ClusterId, Id, ManagerId, NodeRole, Timestamp, TokenHash, TokenId};
 
 use super::*;
-use crate::state_comparison::DivergenceEvidence;
 
 const AT: Timestamp = Timestamp(1);
 

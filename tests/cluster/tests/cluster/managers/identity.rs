@@ -11,8 +11,8 @@ use warren_log::LogEngine;
 use warren_manager::ManagerTuning;
 use warren_manager::bootstrap::member_identity::{self, LocalMemberStatus};
 use warren_manager::config::CERTIFICATE_CHECK_INTERVAL;
-use warren_manager::raft::open::ReplicaTuning;
-use warren_manager::raft::snapshot::SnapshotThresholds;
+use warren_store::raft::open::ReplicaTuning;
+use warren_store::raft::snapshot::SnapshotThresholds;
 use warren_testkit::scratch::ScratchDir;
 
 use self::table::{DamageCase, FileDamage, ROWS, StartExpectation};

@@ -2,9 +2,9 @@
 
 use warren_manager::ManagerTuning;
 use warren_manager::config::CERTIFICATE_CHECK_INTERVAL;
-use warren_manager::raft::open::ReplicaTuning;
-use warren_manager::raft::snapshot::SnapshotThresholds;
 use warren_proto::v1;
+use warren_store::raft::open::ReplicaTuning;
+use warren_store::raft::snapshot::SnapshotThresholds;
 use warren_testkit::wait::eventually_async;
 
 use super::group::{ManagerGroup, stale};

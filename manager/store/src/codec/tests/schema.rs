@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 const FILES: [&str; 3] = [
-    include_str!("../../../../proto/warren/v1/store.proto"),
-    include_str!("../../../../proto/warren/v1/session.proto"),
-    include_str!("../../../../proto/warren/v1/types.proto"),
+    include_str!("../../../../../proto/warren/v1/store.proto"),
+    include_str!("../../../../../proto/warren/v1/session.proto"),
+    include_str!("../../../../../proto/warren/v1/types.proto"),
 ];
 
 /// A field as a `.proto` file names it.

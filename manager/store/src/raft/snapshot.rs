@@ -18,7 +18,7 @@ pub use self::exchange::{SnapshotError, SnapshotExchange};
 pub use self::files::{SnapshotFiles, snapshot_aad};
 
 /// The snapshot directory.
-pub(crate) const SNAPSHOT_DIR: &str = "snapshots";
+pub const SNAPSHOT_DIR: &str = "snapshots";
 
 /// A durable snapshot.
 #[derive(Debug, Clone, Copy)]

@@ -26,7 +26,7 @@ use crate::store::{HISTORY_CHANGES, LeaderClient, NoTransport, PublishedState, S
 /// Maximum number of queued proposals.
 const MAX_QUEUED_PROPOSALS: usize = 4096;
 /// How to recover a manager that lost unique files.
-pub(crate) const RECOVERY_HINT: &str = "restore it from a copy of this directory; if other managers are \
+pub const RECOVERY_HINT: &str = "restore it from a copy of this directory; if other managers are \
      running, remove this one there (`warren manager rm`), move the directory away and join again (`warren manager \
      join`); if it was the only one, move the directory away and restore a backup (`warren manager restore`)";
 
@@ -145,7 +145,7 @@ pub struct OpenedStore {
 ///
 /// # Errors
 /// [`OpenStoreError::LogMissing`].
-pub(crate) fn check_log_exists(dir: &Path, engine: LogEngine) -> Result<(), OpenStoreError> {
+pub fn check_log_exists(dir: &Path, engine: LogEngine) -> Result<(), OpenStoreError> {
     let snapshots = Some(dir.join(SNAPSHOT_DIR)).filter(|path| path.exists());
     match (warren_log::find_log(dir), Keyring::file_in(dir).or(snapshots)) {
         (None, Some(beside)) => Err(OpenStoreError::LogMissing { path: engine.path_in(dir), beside }),
@@ -249,7 +249,7 @@ pub(crate) fn open_with_log(
 }
 
 /// A snapshot as stored: complete and still encrypted.
-pub(crate) struct SealedSnapshot {
+pub struct SealedSnapshot {
     path: PathBuf,
     aad: Vec<u8>,
     key: KeyId,
@@ -257,6 +257,10 @@ pub(crate) struct SealedSnapshot {
 }
 
 impl SealedSnapshot {
+    /// Reads the snapshot `meta` from `files`.
+    ///
+    /// # Errors
+    /// [`OpenStoreError`]: it is missing, damaged or not of this position.
     pub fn load(files: &SnapshotDir, meta: &SnapshotMeta) -> Result<Self, OpenStoreError> {
         // A snapshot received from the leader has this manager as a learner, so two snapshots at one index
         // can differ in their members, and the file may be newer than the log's record. The log decides the
@@ -275,6 +279,9 @@ impl SealedSnapshot {
     }
 
     /// The decrypted state, and its size in bytes.
+    ///
+    /// # Errors
+    /// [`OpenStoreError`]: `keyring` does not open it, or it cannot be parsed.
     pub fn open(self, keyring: &Keyring) -> Result<(State, u64), OpenStoreError> {
         let Self { path, aad: place, bytes, .. } = self;
         let plain = match keyring.unseal_stream(&place, bytes) {

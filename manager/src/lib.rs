@@ -2,22 +2,17 @@
 //!
 //! This crate has the I/O: threads, disk, gRPC. Plans are made by `warren-core`, consensus by
 //! `warren-consensus`; this crate decides nothing. It never depends on the worker. Start reading at
-//! [`manager`], the composition root, then [`store`], which connects all parts.
+//! [`manager`], the composition root.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod advertise;
-pub mod api;
-pub mod bootstrap;
 pub mod config;
-pub mod controller_status;
 pub mod controllers;
 pub mod manager;
 pub mod metrics;
-pub mod peers;
 pub mod process;
 pub mod server;
-pub mod session;
 
 pub use config::{LocalNode, ManagerConfig, ManagerTuning};
 pub use manager::Manager;

@@ -13,11 +13,23 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::{mpsc, watch};
+use warren_api::Api;
+use warren_api::controller_status::{MembershipWait, PlacementRefusals};
+use warren_api::progress_subscription::ProgressSubscription;
+use warren_bootstrap::ca::{CaError, LocalAgent, ManagerKeys, check_secret_object_key};
+use warren_bootstrap::join;
+use warren_bootstrap::member_identity::{self, BootstrapPeer, MemberIdentity};
 use warren_control::{BackgroundTasks, Shutdown, SystemClock, system_random};
 use warren_core::Command;
 use warren_log::DataDir;
+use warren_peers::server::{PeerServer, PeerServerParts as PeerParts};
+use warren_peers::{PeerCredentials, Peers};
 use warren_replica::KnownManager;
 use warren_security::{Credentials, Roots};
+use warren_session::leader::LeaderWatch;
+use warren_session::server::SessionServer;
+use warren_session::session_handler::SessionContext;
+use warren_session::{SessionRegistry, WorkerStreams};
 use warren_store::Store;
 use warren_store::incarnation::LaterIncarnation;
 use warren_store::raft::open::{GroupConfig, OpenedStore, open_store};
@@ -31,22 +43,10 @@ use self::identity::load_identity;
 use self::maintenance::{fetch_from_peers, renew_certificates, start_controllers};
 use self::registration::{Registration, effective_address};
 use self::startup_checks::{check_cluster, lead_if_sole_voter, record_removal, supervise_driver};
-use crate::api::Api;
-use crate::api::progress_subscription::ProgressSubscription;
-use crate::bootstrap::ca::{CaError, LocalAgent, ManagerKeys, check_secret_object_key};
-use crate::bootstrap::join;
-use crate::bootstrap::member_identity::{self, BootstrapPeer, MemberIdentity};
 use crate::config::{ManagerConfig, ManagerTuning};
-use crate::controller_status::{MembershipWait, PlacementRefusals};
 use crate::controllers::planner::{Planner, PlannerInputs};
 use crate::metrics::{self, ManagerMetricSources, ManagerMetrics};
-use crate::peers::server::{PeerServer, PeerServerParts as PeerParts};
-use crate::peers::{self, Peers};
 use crate::server::{GrpcServices, ListenError, Listeners};
-use crate::session::leader::LeaderWatch;
-use crate::session::server::SessionServer;
-use crate::session::session_handler::SessionContext;
-use crate::session::{SessionRegistry, WorkerStreams};
 
 /// How long the parts may take to stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -240,7 +240,7 @@ async fn open(
     let advertised = config.advertise.resolve(address.port())?;
 
     let roots = keys.authority.roots();
-    let shown = peers::PeerCredentials {
+    let shown = PeerCredentials {
         cluster: keys.authority.cluster(),
         id: keys.id,
         roots: &roots,

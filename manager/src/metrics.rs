@@ -12,8 +12,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::statvfs::{FsFlags, statvfs};
+use warren_api::request_metrics::RequestMetrics;
 use warren_consensus::DurabilityStatus;
 use warren_control::{BackgroundTasks, Clock};
+use warren_session::SessionRegistry;
+use warren_session::leader::is_lost;
 use warren_store::Store;
 use warren_store::durability;
 use warren_store::state_comparison::StateComparison;
@@ -24,11 +27,8 @@ use warren_telemetry::{
 use warren_types::{Bytes, MemberId};
 
 use self::object_counts::ObjectCountCache;
-use crate::api::request_metrics::RequestMetrics;
 use crate::controllers::scheduler_metrics::SchedulerMetrics;
 use crate::controllers::trigger::SWEEP_TASK;
-use crate::session::SessionRegistry;
-use crate::session::leader::is_lost;
 
 /// The driver iterates twenty times a second and writes to the disk in between; without an iteration for this
 /// time, it or its disk hangs.

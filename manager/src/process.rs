@@ -10,6 +10,10 @@ mod setup;
 use std::path::Path;
 
 use clap::{Args, Subcommand};
+use warren_bootstrap::ca::load_agent;
+use warren_bootstrap::force_new_cluster::{self, ForceNewClusterError};
+use warren_bootstrap::member_identity::{self, LocalMemberStatus};
+use warren_bootstrap::restore::ManagerContact;
 use warren_log::DataDir;
 use warren_process::node_file::NodeFile;
 use warren_process::{
@@ -20,10 +24,6 @@ use warren_store::raft::open::OpenStoreError;
 use warren_telemetry::Telemetry;
 use warren_types::{ManagerAddress, NodeName};
 
-use crate::bootstrap::ca::load_agent;
-use crate::bootstrap::force_new_cluster::{self, ForceNewClusterError};
-use crate::bootstrap::member_identity::{self, LocalMemberStatus};
-use crate::bootstrap::restore::ManagerContact;
 use crate::config::{LocalNode, ManagerConfig};
 use crate::manager::{Manager, ManagerFailure, ManagerStartError};
 

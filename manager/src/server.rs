@@ -7,7 +7,15 @@ use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpSocket};
 use tonic::transport::Server;
+use warren_api::Api;
+use warren_api::authorization::AuthorizationLayer;
+use warren_api::incarnation::IncarnationLayer;
+use warren_api::manager_addresses::ManagerAddressesLayer;
+use warren_api::proxy::ProxyLayer;
+use warren_api::request_metrics::{RequestMetrics, RequestMetricsLayer};
 use warren_control::Shutdown;
+use warren_peers::server::PeerServer;
+use warren_peers::{MAX_PEER_MESSAGE, MAX_STREAMS};
 use warren_proto::v1::cluster_server::ClusterServer;
 use warren_proto::v1::images_server::ImagesServer;
 use warren_proto::v1::logs_server::LogsServer;
@@ -24,17 +32,8 @@ use warren_security::{
     HandshakeLimits, IncomingConnections, LocalListener, LocalSocketError, ReloadableCertificate, Roots,
     TlsError, serve_local, serve_tls, server_config,
 };
-
-use crate::api::Api;
-use crate::api::authorization::AuthorizationLayer;
-use crate::api::incarnation::IncarnationLayer;
-use crate::api::manager_addresses::ManagerAddressesLayer;
-use crate::api::proxy::ProxyLayer;
-use crate::api::request_metrics::{RequestMetrics, RequestMetricsLayer};
-use crate::peers;
-use crate::peers::server::PeerServer;
-use crate::session::establish_service::SessionService;
-use crate::session::server::SessionServer;
+use warren_session::establish_service::SessionService;
+use warren_session::server::SessionServer;
 
 /// Members of this group may administer the cluster through the socket, if the group exists.
 const ADMIN_GROUP: &str = "warren";
@@ -48,14 +47,10 @@ const MAX_MESSAGE: usize = 4 << 20;
 const MAX_ANONYMOUS_MESSAGE: usize = 64 << 10;
 /// Flow control windows per stream and per connection. A worker's session and its streams share a connection,
 /// whose window has room for more streams than a node may open
-/// ([`crate::session::worker_streams::MAX_STREAMS_PER_NODE`]): data that a slow client leaves unread must
+/// ([`warren_session::worker_streams::MAX_STREAMS_PER_NODE`]): data that a slow client leaves unread must
 /// never block a heartbeat.
 const STREAM_WINDOW: u32 = 128 << 10;
 const CONNECTION_WINDOW: u32 = 32 << 20;
-/// Maximum concurrent calls per connection. Another manager relays many log streams over one connection, each
-/// of which is a call.
-pub(crate) const MAX_STREAMS: u32 = 1024;
-const _: () = assert!(peers::MAX_RELAYS < MAX_STREAMS as usize, "relays must leave room for other calls");
 /// How long connections may take to close when the manager stops. The manager ends all streams itself; peers
 /// that do not respond are not waited for.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
@@ -180,7 +175,7 @@ fn spawn(name: &'static str, incoming: IncomingConnections, services: &GrpcServi
         .add_service(ManagersServer::new(api.clone()).max_decoding_message_size(MAX_ANONYMOUS_MESSAGE))
         .add_service(MembershipServer::new(api.clone()).max_decoding_message_size(MAX_ANONYMOUS_MESSAGE))
         .add_service(SessionService::new(sessions.clone(), MAX_MESSAGE))
-        .add_service(PeersServer::new(peers.clone()).max_decoding_message_size(peers::MAX_PEER_MESSAGE));
+        .add_service(PeersServer::new(peers.clone()).max_decoding_message_size(MAX_PEER_MESSAGE));
     let stop = shutdown.token();
     shutdown.spawn(name, async move {
         let overdue = async {

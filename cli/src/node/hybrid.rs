@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use warren_bootstrap::ca::LocalAgent;
 use warren_manager::Manager;
-use warren_manager::bootstrap::ca::LocalAgent;
 use warren_manager::config::LocalNode;
 use warren_manager::process::{
     COMPONENT as MANAGER, ManagerSetup, ManagerStartOutcome, ManagerStartReason, ensure_member,

@@ -9,10 +9,9 @@ use tokio::time::{Instant, timeout};
 use warren_core::{FailureDetector, ReconcilePlan};
 use warren_proto::v1;
 use warren_replica::ContactRound;
+use warren_session::SessionRegistry;
 use warren_store::PublishedState;
 use warren_types::{MemberId, Timestamp};
-
-use crate::session::SessionRegistry;
 
 /// Fetches the contacts of a manager for the leader of a term; `None` without a reply.
 pub type FetchContacts = Arc<

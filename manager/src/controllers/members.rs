@@ -1,13 +1,12 @@
 //! Changes the raft membership stepwise to the desired one. [`plan_members`] decides the next step.
 
+use warren_api::controller_status::MembershipWait;
 use warren_consensus::MembershipAction;
 use warren_control::RunOutcome;
 use warren_core::Command;
 use warren_replica::{plan_members, recheck_members_after};
 use warren_store::{ChangeError, PublishedState, Store, TransferError};
 use warren_types::MemberId;
-
-use crate::controller_status::MembershipWait;
 
 /// Changes the raft membership while this manager leads.
 pub struct MembershipReconciler {

@@ -1,9 +1,11 @@
 //! Runs the pure planners: reads the newest state, runs one planner, proposes its commands.
 
 use tokio::time::Instant;
+use warren_api::controller_status::{MembershipWait, PlacementRefusals};
 use warren_control::RunOutcome;
 use warren_core::{ReconcilePlan, schedule};
 use warren_replica::{PlanErrorAction, ReconcileKey, schedule_plan};
+use warren_session::SessionRegistry;
 use warren_store::timestamp::TimestampSource;
 use warren_store::{PublishedState, Store};
 use warren_types::{MemberId, Timestamp};
@@ -11,8 +13,6 @@ use warren_types::{MemberId, Timestamp};
 use super::liveness::{FetchContacts, LivenessMonitor};
 use super::members::MembershipReconciler;
 use super::scheduler_metrics::SchedulerMetrics;
-use crate::controller_status::{MembershipWait, PlacementRefusals};
-use crate::session::SessionRegistry;
 
 /// The planner of one manager; only the leader's does anything.
 pub struct Planner {

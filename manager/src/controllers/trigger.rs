@@ -5,9 +5,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 use warren_control::WorkQueueHandle;
 use warren_replica::{ReconcileKey, WakeUps};
+use warren_session::SessionRegistry;
 use warren_store::Store;
-
-use crate::session::SessionRegistry;
 
 /// Name of the background task that enqueues all keys.
 pub const SWEEP_TASK: &str = "sweep";
@@ -68,11 +67,11 @@ mod tests {
     use tokio::time::timeout;
     use warren_control::WorkQueue;
     use warren_core::{State, StateChange};
+    use warren_session::registry::RegisteredSession;
     use warren_store::{ChangeBatch, PublishedState, ReplicaRole, StatePublisher};
     use warren_types::{Id, NodeId, ServiceId};
 
     use super::*;
-    use crate::session::registry::RegisteredSession;
 
     const NODE: NodeId = NodeId(Id(7));
 

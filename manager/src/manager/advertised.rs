@@ -2,10 +2,9 @@
 
 use std::path::Path;
 
+use warren_bootstrap::member_identity::is_not_found;
 use warren_security::{FileError, files};
 use warren_types::ManagerAddress;
-
-use crate::bootstrap::member_identity::is_not_found;
 
 /// The file's name in the manager's directory.
 const FILE: &str = "advertised-address";

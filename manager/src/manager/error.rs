@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use warren_bootstrap::ca::CaError;
+use warren_bootstrap::join::JoinError;
+use warren_bootstrap::member_identity::MemberFileError;
 use warren_store::ProposeError;
 use warren_store::raft::driver::DriverError;
 use warren_store::raft::open::OpenStoreError;
 use warren_types::ParseManagerAddressError;
 
-use crate::bootstrap::ca::CaError;
-use crate::bootstrap::join::JoinError;
-use crate::bootstrap::member_identity::MemberFileError;
 use crate::server::ListenError;
 
 /// Why a manager did not start.

@@ -3,15 +3,15 @@
 use std::path::Path;
 use std::time::SystemTime;
 
-use warren_log::LogEngine;
-
-use super::ManagerStartError;
-use crate::bootstrap::ca::{
+use warren_bootstrap::ca::{
     CaError, IssuedCertificates, ManagerKeys, ensure_secret_object_key, verify_certificates,
     verify_secret_object_key,
 };
-use crate::bootstrap::force_new_cluster;
-use crate::bootstrap::member_identity::{self, CertificateIdentity, LocalMemberStatus, MemberIdentity};
+use warren_bootstrap::force_new_cluster;
+use warren_bootstrap::member_identity::{self, CertificateIdentity, LocalMemberStatus, MemberIdentity};
+use warren_log::LogEngine;
+
+use super::ManagerStartError;
 
 /// The keys and the member identity of the manager in `dir`, which is created if there is none and `create`
 /// allows it. Reissued certificates must be saved only after the log and the snapshot have been opened: these
@@ -82,8 +82,9 @@ fn with_secret_object_key(
 
 #[cfg(test)]
 mod tests {
+    use warren_bootstrap::join;
+
     use super::*;
-    use crate::bootstrap::join;
 
     #[test]
     fn pending_join_error_names_file_and_recovery() {

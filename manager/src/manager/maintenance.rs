@@ -4,17 +4,17 @@ use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use rand::RngExt;
+use warren_bootstrap::ca::ManagerKeys;
 use warren_control::{BackgroundTasks, BoxError, Clock, RunnerSettings, Shutdown, SystemClock, WorkQueue};
+use warren_peers::{MAX_PEER_MESSAGE, Peers};
 use warren_proto::v1;
 use warren_replica::ReconcileKey;
+use warren_session::SessionRegistry;
 use warren_store::Store;
 
-use crate::bootstrap::ca::ManagerKeys;
 use crate::controllers::liveness::FetchContacts;
 use crate::controllers::planner::Planner;
 use crate::controllers::trigger::{ReconcileTrigger, SWEEP_INTERVAL, SWEEP_TASK};
-use crate::peers::{MAX_PEER_MESSAGE, Peers};
-use crate::session::SessionRegistry;
 
 /// Keys that may be queued for the planners; each service has two.
 const MAX_QUEUED_KEYS: usize = 1 << 16;

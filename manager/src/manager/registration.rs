@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::time::{Instant, sleep};
+use warren_bootstrap::ca::{ManagerKeys, find_own_node};
 use warren_control::{Backoff, system_random};
 use warren_core::{Command, State};
 use warren_replica::registration;
@@ -12,7 +13,6 @@ use warren_store::Store;
 use warren_store::timestamp::TimestampSource;
 use warren_types::{ManagerAddress, MemberId, Node, NodeName, NodeRole};
 
-use crate::bootstrap::ca::{ManagerKeys, find_own_node};
 use crate::config::LocalNode;
 use crate::manager::{ManagerStartError, advertised};
 

@@ -4,16 +4,16 @@ use std::path::Path;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
+use warren_bootstrap::ca::{CaError, ManagerKeys};
+use warren_bootstrap::member_identity::{self, MemberIdentity};
 use warren_control::Shutdown;
 use warren_core::{Refusal, State};
+use warren_peers::{Peers, RemovalReason};
 use warren_store::raft::driver::DriverError;
 use warren_store::raft::open::DriverExit;
 use warren_store::{ProposeError, Store};
 
 use super::{FailureReceiver, ManagerFailure, ManagerStartError};
-use crate::bootstrap::ca::{CaError, ManagerKeys};
-use crate::bootstrap::member_identity::{self, MemberIdentity};
-use crate::peers::{Peers, RemovalReason};
 
 /// How long a sole voter may take to become leader.
 const LEAD_TIMEOUT: Duration = Duration::from_secs(20);

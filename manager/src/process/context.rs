@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use warren_bootstrap::member_identity::{self, LocalMemberStatus};
 use warren_client::{ClientContext, ClientIdentity, ClientTarget, Contexts, PrivateKeyPem};
 use warren_core::StateChange;
 use warren_process::node_file::NodeFile;
@@ -14,7 +15,6 @@ use warren_store::{ChangeWatch, Store};
 use warren_types::{ClusterId, ManagerAddress};
 
 use super::{AdvertiseAddress, MANAGER_SECTION, ManagerFlags, ManagerSetup, ManagerStartOutcome};
-use crate::bootstrap::member_identity::{self, LocalMemberStatus};
 use crate::manager::Manager;
 
 const CONTEXT_FAILED: &str = "the context was not written";
@@ -257,11 +257,11 @@ fn remember_address(data_dir: &Path, address: ManagerAddress) -> Result<(), Comm
 mod tests {
     use std::time::SystemTime;
 
+    use warren_bootstrap::ca::ManagerKeys;
+    use warren_bootstrap::member_identity::{BootstrapPeer, MemberIdentity};
     use warren_types::{Id, ManagerId};
 
     use super::*;
-    use crate::bootstrap::ca::ManagerKeys;
-    use crate::bootstrap::member_identity::{BootstrapPeer, MemberIdentity};
 
     #[test]
     fn joined_manager_lists_bootstrap_addresses() {

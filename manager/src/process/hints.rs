@@ -2,11 +2,10 @@
 
 use std::path::Path;
 
+use warren_bootstrap::force_new_cluster::{ForceNewClusterError, ForceNewClusterOutcome};
 use warren_consensus::FatalError;
 use warren_process::data_dir_flag;
 use warren_store::raft::driver::DriverError;
-
-use crate::bootstrap::force_new_cluster::{ForceNewClusterError, ForceNewClusterOutcome};
 
 /// After the driver ended with `error`.
 pub(super) fn after_driver_error(error: &DriverError, data_dir: &Path) -> String {

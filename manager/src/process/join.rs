@@ -4,6 +4,10 @@
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 
+use warren_bootstrap::join::{
+    Admission, JoinOffer, begin_join, begin_rejoin, check_replaceable, finish, remove_leftovers,
+};
+use warren_bootstrap::member_identity::{self, AUTHORITY_FILE, BootstrapPeer, LocalMemberStatus};
 use warren_core::FEATURE_LEVEL;
 use warren_log::DataDir;
 use warren_process::join::{self, JoinRefusal, NOT_JOINED};
@@ -15,10 +19,6 @@ use warren_types::{ManagerAddress, NodeName, NodeRole};
 use zeroize::{Zeroize, Zeroizing};
 
 use super::start_failure;
-use crate::bootstrap::join::{
-    Admission, JoinOffer, begin_join, begin_rejoin, check_replaceable, finish, remove_leftovers,
-};
-use crate::bootstrap::member_identity::{self, AUTHORITY_FILE, BootstrapPeer, LocalMemberStatus};
 use crate::server::ListenError;
 
 /// Maximum response: keys and the list of managers.

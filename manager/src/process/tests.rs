@@ -2,9 +2,9 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 
 use clap::Parser;
+use warren_bootstrap::force_new_cluster::ForceNewClusterOutcome;
 
 use super::*;
-use crate::bootstrap::force_new_cluster::ForceNewClusterOutcome;
 
 #[derive(Debug, Parser)]
 struct Cli {
@@ -251,7 +251,7 @@ async fn interrupted_join_is_saved_on_retry() {
     let data = tempfile::tempdir().unwrap();
     let dir = data.path().join("manager");
     let keys =
-        crate::bootstrap::ca::ManagerKeys::open(&dir_made(&dir), true, std::time::SystemTime::now()).unwrap();
+        warren_bootstrap::ca::ManagerKeys::open(&dir_made(&dir), true, std::time::SystemTime::now()).unwrap();
     let others = member_identity::BootstrapPeer {
         member_id: 1,
         id: keys.id,
@@ -299,7 +299,7 @@ async fn join_over_pending_init_is_refused() {
     let (data, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let dir = dir_made(&data.path().join("manager"));
     let now = std::time::SystemTime::now();
-    let others = crate::bootstrap::ca::ManagerKeys::open(other.path(), true, now).unwrap();
+    let others = warren_bootstrap::ca::ManagerKeys::open(other.path(), true, now).unwrap();
     let token = JoinToken::generate(others.authority.digest()).unwrap().reveal().to_string();
     let occasion =
         ManagerStartReason::Join(ManagerJoinArgs { address: "10.0.0.9:8080".parse().unwrap(), token });
@@ -311,7 +311,7 @@ async fn join_over_pending_init_is_refused() {
     member_identity::begin_init(&dir).unwrap();
     for is_seated in [false, true] {
         if is_seated {
-            let keys = crate::bootstrap::ca::ManagerKeys::open(&dir, true, now).unwrap();
+            let keys = warren_bootstrap::ca::ManagerKeys::open(&dir, true, now).unwrap();
             member_identity::save_identity(&dir, &member_identity::MemberIdentity::founder(keys.identity()))
                 .unwrap();
         }
@@ -330,7 +330,7 @@ fn removed_node_needs_removed_manager() {
     let data = tempfile::tempdir().unwrap();
     let dir = dir_made(&data.path().join("manager"));
     let now = std::time::SystemTime::now();
-    let keys = crate::bootstrap::ca::ManagerKeys::open(&dir, true, now).unwrap();
+    let keys = warren_bootstrap::ca::ManagerKeys::open(&dir, true, now).unwrap();
     keys.ensure_agent(|| Ok(warren_types::NodeId(warren_types::Id(7))), now).unwrap();
     let identity = member_identity::MemberIdentity::founder(keys.identity());
     let nodes = || [removed_node, superseded_node].map(|of| of(data.path()).unwrap().is_some());

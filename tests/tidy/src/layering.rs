@@ -47,8 +47,18 @@ const PURE_MAY_USE: [&str; 10] = [
 const CONSENSUS_MAY_USE: [&str; 2] = ["raft", "slog"];
 
 /// Managers and workers never link each other's crates: they communicate over the wire only.
-const MANAGER_SIDE: [&str; 6] =
-    ["warren-manager", "warren-store", "warren-core", "warren-consensus", "warren-replica", "warren-log"];
+const MANAGER_SIDE: [&str; 10] = [
+    "warren-manager",
+    "warren-api",
+    "warren-peers",
+    "warren-session",
+    "warren-bootstrap",
+    "warren-store",
+    "warren-replica",
+    "warren-core",
+    "warren-consensus",
+    "warren-log",
+];
 const WORKER_SIDE: [&str; 8] = [
     "warren-worker",
     "warren-task",
@@ -58,6 +68,16 @@ const WORKER_SIDE: [&str; 8] = [
     "warren-logger",
     "warren-volume",
     "warren-health",
+];
+
+/// The crates of the manager from the lowest to the highest layer. A crate depends only on crates of lower layers.
+const MANAGER_LAYERS: [&[&str]; 6] = [
+    &["warren-core", "warren-consensus"],
+    &["warren-replica"],
+    &["warren-store"],
+    &["warren-peers", "warren-session", "warren-bootstrap"],
+    &["warren-api"],
+    &["warren-manager"],
 ];
 
 /// External dependencies that only their owner crates may use. Tests may use any.
@@ -71,7 +91,19 @@ const OWNERS: [(&str, &[&str]); 10] = [
     ("sled", &["warren-log"]),
     ("raft", &["warren-consensus"]),
     ("anyhow", &["warren", "warren-manager", "warren-worker"]),
-    ("warren-proto", &["warren", "warren-client", "warren-manager", "warren-store", "warren-worker"]),
+    (
+        "warren-proto",
+        &[
+            "warren",
+            "warren-client",
+            "warren-manager",
+            "warren-api",
+            "warren-peers",
+            "warren-session",
+            "warren-store",
+            "warren-worker",
+        ],
+    ),
 ];
 
 /// The workspace's crates, read without the network.
@@ -151,6 +183,27 @@ pub fn manager_worker_dependencies(crates: &[WorkspaceCrate]) -> Vec<String> {
     violations
 }
 
+/// Crates of the manager depend on crates of lower layers only, also in tests.
+#[must_use]
+pub fn upward_dependencies(crates: &[WorkspaceCrate]) -> Vec<String> {
+    let layer = |name: &str| MANAGER_LAYERS.iter().position(|layer| layer.contains(&name));
+    let mut violations = Vec::new();
+    for member in crates {
+        let Some(own) = layer(&member.name) else { continue };
+        let all = member.dependencies.iter().chain(&member.dev_dependencies);
+        let upward = all.filter(|used| layer(used).is_some_and(|used| used >= own));
+        violations.extend(upward.map(|used| {
+            format!("{} must not depend on {used}: it is not in a lower layer of the manager", member.name)
+        }));
+    }
+    for name in MANAGER_LAYERS.concat() {
+        if crates.iter().all(|member| member.name != name) {
+            violations.push(format!("{name} is listed as a layer, but there is no such crate"));
+        }
+    }
+    violations
+}
+
 /// Restricted dependencies are used by their owners only.
 #[must_use]
 pub fn unowned_backends(crates: &[WorkspaceCrate]) -> Vec<String> {
@@ -206,6 +259,11 @@ mod tests {
     }
 
     #[test]
+    fn manager_crates_depend_on_lower_layers() {
+        assert_none(&upward_dependencies(&crates()));
+    }
+
+    #[test]
     fn backends_have_owners() {
         assert_none(&unowned_backends(&crates()));
     }
@@ -240,6 +298,27 @@ mod tests {
             member("warren", "cli", &["warren-manager", "warren-worker"], &[]),
         ];
         assert_eq!(manager_worker_dependencies(&crates).len(), 2);
+    }
+
+    #[test]
+    fn upward_dependency_is_named() {
+        let mut crates: Vec<_> = MANAGER_LAYERS
+            .concat()
+            .iter()
+            .map(|name| member(name, "manager/x", &["warren-types"], &[]))
+            .collect();
+        assert_none(&upward_dependencies(&crates));
+        let lowest = crates.remove(0);
+        crates.push(member("warren-peers", "manager/peers", &["warren-store"], &["warren-session"]));
+        crates.push(member("warren-store", "manager/store", &["warren-replica", "warren-api"], &[]));
+        let expected = [
+            "warren-peers must not depend on warren-session: it is not in a lower layer of the manager"
+                .to_owned(),
+            "warren-store must not depend on warren-api: it is not in a lower layer of the manager"
+                .to_owned(),
+            format!("{} is listed as a layer, but there is no such crate", lowest.name),
+        ];
+        assert_eq!(upward_dependencies(&crates), expected);
     }
 
     #[test]

@@ -6,8 +6,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use rand::RngExt;
+use warren_bootstrap::backup::{self, Backup};
 use warren_client::Client;
-use warren_manager::bootstrap::backup::{self, Backup};
 use warren_security::Passphrase;
 
 use crate::args::{GlobalArgs, PassphraseArgs};

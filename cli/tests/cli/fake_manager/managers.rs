@@ -6,7 +6,7 @@ use warren_proto::{Problem, v1};
 use super::{FakeApi, ResponseStream, missing};
 
 /// A backup that a manager wrote; its passphrase is `correct horse`.
-pub const BACKUP: &[u8] = include_bytes!("../../../../manager/src/bootstrap/backup/golden/backup.1");
+pub const BACKUP: &[u8] = include_bytes!("../../../../manager/bootstrap/src/backup/golden/backup.1");
 
 pub fn manager(member: u64) -> v1::Manager {
     let voter = v1::Suffrage::Voter;

@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::mpsc;
 use warren_core::liveness::RECENT_CONTACT;
 use warren_core::{Command, FEATURE_LEVEL, State};
+use warren_session::registry::RegisteredSession;
 use warren_store::ReplicaRole;
 use warren_types::{
     ClusterId, Id, ManagerId, NodeDescription, NodeId, NodeRole, NodeStatus, TokenHash, TokenId,
 };
 
 use super::*;
-use crate::session::registry::RegisteredSession;
 
 const AT: Timestamp = Timestamp(1);
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);

@@ -3,11 +3,11 @@
 use std::time::SystemTime;
 
 use tonic::Code;
+use warren_bootstrap::backup::{self, BackupAuthor};
+use warren_bootstrap::force_new_cluster::{self, ForceNewClusterOutcome};
+use warren_bootstrap::restore::{BackupRestore, ManagerContact};
 use warren_log::LogEngine;
 use warren_manager::ManagerTuning;
-use warren_manager::bootstrap::backup::{self, BackupAuthor};
-use warren_manager::bootstrap::force_new_cluster::{self, ForceNewClusterOutcome};
-use warren_manager::bootstrap::restore::{BackupRestore, ManagerContact};
 use warren_manager::manager::{ManagerFailure, ManagerStartError};
 use warren_proto::status::{INCARNATION, OTHER_INCARNATION};
 use warren_proto::{Problem, v1};

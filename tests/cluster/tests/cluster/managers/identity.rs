@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use warren_bootstrap::member_identity::{self, LocalMemberStatus};
 use warren_log::LogEngine;
 use warren_manager::ManagerTuning;
-use warren_manager::bootstrap::member_identity::{self, LocalMemberStatus};
 use warren_manager::config::CERTIFICATE_CHECK_INTERVAL;
 use warren_store::raft::open::ReplicaTuning;
 use warren_store::raft::snapshot::SnapshotThresholds;

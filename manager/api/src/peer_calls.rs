@@ -1,0 +1,51 @@
+//! Calls of other managers to this manager and its sessions.
+
+use tokio::time::Instant;
+use tonic::{Status, Streaming};
+use warren_peers::local_calls::{LocalCalls, ProgressStream, RelayStream};
+use warren_proto::v1;
+use warren_session::registry::NodeContact;
+use warren_types::MemberId;
+
+use super::Api;
+
+#[tonic::async_trait]
+impl LocalCalls for Api {
+    fn contacts(&self) -> Vec<v1::NodeContact> {
+        let now = Instant::now();
+        let contact = |NodeContact { node, session, at }| v1::NodeContact {
+            node_id: node.to_string(),
+            session,
+            age_ms: u64::try_from(now.saturating_duration_since(at).as_millis()).unwrap_or(u64::MAX),
+        };
+        self.registry.contacts().into_iter().map(contact).collect()
+    }
+
+    fn status(&self) -> v1::StatusResponse {
+        self.own_status()
+    }
+
+    async fn list_node_reports(
+        &self,
+        _: MemberId,
+        request: v1::ListNodeReportsRequest,
+    ) -> Result<v1::ListNodeReportsResponse, Status> {
+        Ok(self.local_node_reports(&request))
+    }
+
+    async fn watch_progress(
+        &self,
+        _: MemberId,
+        _: v1::WatchProgressRequest,
+    ) -> Result<ProgressStream, Status> {
+        Ok(Box::pin(self.serve_progress()))
+    }
+
+    async fn relay_stream(
+        &self,
+        _: MemberId,
+        inbound: Streaming<v1::RelayFrame>,
+    ) -> Result<RelayStream, Status> {
+        Ok(Box::pin(self.serve_relay(inbound).await?))
+    }
+}

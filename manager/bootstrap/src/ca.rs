@@ -1,0 +1,339 @@
+//! The keys of a manager: the cluster's CA and the certificates that it issued for this machine.
+//!
+//! Each is one file of mode 0600 in the manager's directory. While a manager is created, missing files are
+//! created, so that an interrupted init is completed by the next one. Once the file `member` identifies the
+//! manager, every file is checked against it before anything is written, and only certificates that can be
+//! reissued are created again: they are written once the log and the snapshot are known to belong to that
+//! manager too ([`IssuedCertificates`]).
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use rand::RngExt;
+use tokio::sync::watch;
+use warren_core::State;
+use warren_security::{
+    CertificateAuthority, Credentials, FileError, Identity, ReloadableCertificate, Role, Roots,
+    SecretObjectKey,
+};
+use warren_types::{ClusterId, Id, ManagerId, MemberId, NodeId, NodeName};
+
+use super::member_identity::{
+    self, ADMIN_FILE, AUTHORITY_FILE, CertificateIdentity, MANAGER_FILE, NODE_FILE, ROOTS_FILE,
+    SECRET_OBJECT_KEY_FILE,
+};
+
+/// The administrator created by `manager init`.
+const ADMIN_NAME: &str = "admin";
+
+mod error;
+mod verify;
+
+pub use self::error::CaError;
+pub use self::verify::check_secret_object_key;
+pub use self::verify::{ensure_secret_object_key, verify_certificates, verify_secret_object_key};
+
+/// The identity of this machine's agent in hybrid mode.
+#[derive(Debug, Clone)]
+pub struct LocalAgent {
+    /// The machine's node.
+    pub id: NodeId,
+    /// Its current certificate and key.
+    pub credentials: Credentials,
+    /// The same for its connections; updated by renewals.
+    pub live_certificate: Arc<ReloadableCertificate>,
+}
+
+/// The certificates and keys of this machine. Certificates are renewed in the files and in open connections.
+#[derive(Debug)]
+pub struct ManagerKeys {
+    /// The cluster's id, from the authority's certificate.
+    pub cluster: ClusterId,
+    /// Issues certificates.
+    pub authority: Arc<CertificateAuthority>,
+    /// This manager's id, from its certificate.
+    pub id: ManagerId,
+    /// The manager's certificate.
+    pub manager: Arc<ReloadableCertificate>,
+    /// The key that seals the secret objects.
+    pub secret_object_key: Arc<SecretObjectKey>,
+    dir: PathBuf,
+    admin: watch::Sender<Credentials>,
+    agent: watch::Sender<Option<LocalAgent>>,
+}
+
+impl ManagerKeys {
+    /// As [`ManagerKeys::prepare`], and writes the issued certificates.
+    ///
+    /// # Errors
+    /// [`CaError`]; nothing was changed if a file is missing or belongs to another manager.
+    pub fn open(dir: &Path, create: bool, now: SystemTime) -> Result<Self, CaError> {
+        let (keys, issued) = Self::prepare(dir, create, now)?;
+        issued.save(dir, now)?;
+        Ok(keys)
+    }
+
+    /// Opens the keys in `dir`, and renews certificates past half of their lifetime. If `dir` has a manager,
+    /// all files must belong to it: this is verified first, and only certificates are reissued. Otherwise
+    /// missing files are created; a new CA only with `create`. The agent's certificate exists once the node's
+    /// id is known: [`ManagerKeys::ensure_agent`]. Writes nothing if `dir` has a manager.
+    ///
+    /// # Errors
+    /// [`CaError`].
+    pub fn prepare(dir: &Path, create: bool, now: SystemTime) -> Result<(Self, IssuedCertificates), CaError> {
+        let member = member_identity::load_identity(dir)?;
+        if let Some(seat) = &member {
+            verify::verify(dir, seat)?;
+        }
+        let (create, path) = (create && member.is_none(), dir.join(AUTHORITY_FILE));
+        let authority = if path.exists() {
+            CertificateAuthority::load(&path)?
+        } else if create {
+            let authority = CertificateAuthority::create(&new_id().to_string(), now)?;
+            authority.save(&path)?;
+            authority
+        } else {
+            return Err(CaError::NoCluster(dir.to_owned()));
+        };
+        let mut issuer = CertificateIssuer::new(dir, &authority, now);
+        let manager = issuer.ensure(MANAGER_FILE, Role::Manager, || new_id().to_string())?;
+        let admin = issuer.ensure(ADMIN_FILE, Role::Admin, || ADMIN_NAME.to_string())?;
+        let path = dir.join(SECRET_OBJECT_KEY_FILE);
+        let content_key = match SecretObjectKey::load(&path)? {
+            Some(key) => key,
+            None if create => SecretObjectKey::create(&path)?,
+            None => return Err(CaError::SecretObjectKeyMissing(path)),
+        };
+        let foreign = |file: &str, why: &dyn std::fmt::Display| CaError::ClusterMismatch {
+            path: dir.join(file),
+            why: why.to_string(),
+        };
+        let id = manager.identity().id().parse().map_err(|why| foreign(MANAGER_FILE, &why))?;
+        let cluster = authority.cluster().parse().map_err(|why| foreign(AUTHORITY_FILE, &why))?;
+        let node = member.and_then(|seat| seat.node);
+        let agent = match (dir.join(NODE_FILE).exists(), node) {
+            (false, None) => None,
+            (_, node) => Some(issuer.agent(|| node.unwrap_or_else(|| NodeId(new_id())).to_string())?),
+        };
+        let issued = issuer.issued;
+        let keys = Self {
+            cluster,
+            authority: Arc::new(authority),
+            id,
+            manager: ReloadableCertificate::new(&manager),
+            secret_object_key: Arc::new(content_key),
+            dir: dir.to_owned(),
+            admin: watch::Sender::new(admin),
+            agent: watch::Sender::new(agent),
+        };
+        Ok((keys, issued))
+    }
+
+    /// The identity of the manager with these keys.
+    pub fn identity(&self) -> CertificateIdentity {
+        CertificateIdentity {
+            cluster: self.cluster,
+            manager: self.id,
+            secret_object_key: self.secret_object_key.key_fingerprint(),
+        }
+    }
+
+    /// The current certificate of this machine's administrator, with a notification at each renewal.
+    pub fn admin(&self) -> watch::Receiver<Credentials> {
+        self.admin.subscribe()
+    }
+
+    /// The current certificate of this machine's agent; `None` until the node's id is known.
+    pub fn agent(&self) -> watch::Receiver<Option<LocalAgent>> {
+        self.agent.subscribe()
+    }
+
+    /// The agent's certificate: the existing one, else one for the node `id`.
+    ///
+    /// # Errors
+    /// [`CaError`], including that of `id`.
+    pub fn ensure_agent(
+        &self,
+        id: impl FnOnce() -> Result<NodeId, CaError>,
+        now: SystemTime,
+    ) -> Result<LocalAgent, CaError> {
+        let known = self.agent.borrow().clone();
+        let agent = match known {
+            Some(agent) => agent,
+            None => {
+                let id = id()?;
+                let mut issuer = CertificateIssuer::new(&self.dir, &self.authority, now);
+                let agent = issuer.agent(|| id.to_string())?;
+                issuer.issued.save(&self.dir, now)?;
+                agent
+            }
+        };
+        // Also for an existing agent: an earlier start may have been interrupted before this.
+        member_identity::save_node(&self.dir, agent.id)?;
+        self.agent.send_replace(Some(agent.clone()));
+        Ok(agent)
+    }
+
+    /// Renews due certificates. `chance` selects the time within the window of [`Credentials::renew_at`]; it
+    /// is constant while the manager runs.
+    ///
+    /// # Errors
+    /// [`CaError`]; certificates renewed before the error stay renewed.
+    pub fn renew(&self, now: SystemTime, chance: u64) -> Result<(), CaError> {
+        let issuer = CertificateIssuer::new(&self.dir, &self.authority, now);
+        let renewed = |file: &str| {
+            let found = Credentials::load(&self.dir.join(file))?;
+            if !found.is_renewal_due(now, chance) {
+                return Ok(None);
+            }
+            let renewed = issuer.issue(file, found.identity())?;
+            tracing::info!(identity = %renewed.identity(), "certificate renewed");
+            Ok::<_, CaError>(Some(renewed))
+        };
+        if let Some(manager) = renewed(MANAGER_FILE)? {
+            self.manager.replace(&manager);
+        }
+        if let Some(admin) = renewed(ADMIN_FILE)? {
+            self.admin.send_replace(admin);
+        }
+        let known = self.agent.borrow().clone();
+        if let Some(LocalAgent { id, live_certificate: live, .. }) = known
+            && let Some(credentials) = renewed(NODE_FILE)?
+        {
+            live.replace(&credentials);
+            self.agent.send_replace(Some(LocalAgent { id, credentials, live_certificate: live }));
+        }
+        Ok(())
+    }
+}
+
+/// The node id of a manager with a worker whose directory has none: the node with the manager's name if it
+/// belonged to this machine, which lost its data, else a new one.
+///
+/// It belonged to it if [`State::is_node_at`] says so, or if this manager is the only member, restored from a
+/// backup.
+///
+/// # Errors
+/// [`CaError::NodeMismatch`].
+pub fn find_own_node(state: &State, own: MemberId, name: &NodeName, host: &str) -> Result<NodeId, CaError> {
+    let Some(node) = state.node_of_manager(name) else { return Ok(NodeId(new_id())) };
+    let replaces = state.member(own).and_then(|own| own.replaces);
+    let alone = state.members().all(|member| member.member_id == own);
+    if alone || state.is_node_at(node, host, replaces) {
+        return Ok(node.id);
+    }
+    let address = node.description.address.clone();
+    Err(CaError::NodeMismatch { name: name.clone(), address })
+}
+
+/// The credentials and CAs of the agent of the manager in `dir`, if there is one. Changes nothing.
+///
+/// # Errors
+/// [`CaError::File`].
+pub fn load_agent(dir: &Path) -> Result<Option<(Credentials, Roots)>, CaError> {
+    let path = dir.join(NODE_FILE);
+    if !path.exists() {
+        return Ok(None);
+    }
+    let (authority, roots) = (dir.join(AUTHORITY_FILE), dir.join(ROOTS_FILE));
+    let roots = match authority.exists() {
+        true => CertificateAuthority::load(&authority)?.roots(),
+        // The CA's key was deleted with the manager.
+        false => {
+            let text = std::fs::read_to_string(&roots);
+            let text = text.map_err(|source| FileError::Read { path: roots.clone(), source })?;
+            Roots::parse(&text).map_err(|source| FileError::Material { path: roots, source })?
+        }
+    };
+    Ok(Some((Credentials::load(&path)?, roots)))
+}
+
+fn new_id() -> Id {
+    Id(rand::rng().random())
+}
+
+/// Issued certificates that are not on disk yet, by file.
+#[derive(Debug, Default)]
+#[must_use]
+pub struct IssuedCertificates(Vec<(&'static str, Credentials)>);
+
+impl IssuedCertificates {
+    /// Writes them into `dir`. Replacing a still valid certificate is postponed on a full disk.
+    ///
+    /// # Errors
+    /// [`CaError::File`].
+    pub fn save(self, dir: &Path, now: SystemTime) -> Result<(), CaError> {
+        for (file, issued) in self.0 {
+            let path = dir.join(file);
+            let Err(error) = issued.save(&path) else { continue };
+            let is_valid = |found: Credentials| now < found.expires_at();
+            if !error.is_out_of_space() || !Credentials::load(&path).is_ok_and(is_valid) {
+                return Err(error.into());
+            }
+            // A running manager retries the renewal periodically.
+            tracing::warn!(%error, path = %path.display(), "no space for the renewed certificate; retrying later");
+        }
+        Ok(())
+    }
+}
+
+struct CertificateIssuer<'a> {
+    dir: &'a Path,
+    authority: &'a CertificateAuthority,
+    now: SystemTime,
+    issued: IssuedCertificates,
+}
+
+impl<'a> CertificateIssuer<'a> {
+    fn new(dir: &'a Path, authority: &'a CertificateAuthority, now: SystemTime) -> Self {
+        Self { dir, authority, now, issued: IssuedCertificates::default() }
+    }
+
+    /// The credentials in the file; new ones for the same holder when they are past half of their lifetime,
+    /// or are not valid yet because the issuing clock was ahead.
+    fn ensure(
+        &mut self,
+        file: &'static str,
+        role: Role,
+        id: impl FnOnce() -> String,
+    ) -> Result<Credentials, CaError> {
+        let path = self.dir.join(file);
+        let cluster = self.authority.cluster();
+        let identity = if path.exists() {
+            let found = Credentials::load(&path)?;
+            if found.identity().cluster() != cluster || found.identity().role() != role {
+                let why = format!("expected {role:?} of cluster {cluster}, found {}", found.identity());
+                return Err(CaError::ClusterMismatch { path, why });
+            }
+            if self.now + role.validity() / 2 < found.expires_at() && !found.is_not_yet_valid(self.now) {
+                return Ok(found);
+            }
+            found.identity().clone()
+        } else {
+            Identity::new(cluster, role, id())?
+        };
+        let issued = self.authority.issue(&identity, self.now)?;
+        self.issued.0.push((file, issued.clone()));
+        Ok(issued)
+    }
+
+    fn agent(&mut self, id: impl FnOnce() -> String) -> Result<LocalAgent, CaError> {
+        let credentials = self.ensure(NODE_FILE, Role::Worker, id)?;
+        let id = credentials.identity().id().parse::<NodeId>().map_err(|why| CaError::ClusterMismatch {
+            path: self.dir.join(NODE_FILE),
+            why: why.to_string(),
+        })?;
+        let live = ReloadableCertificate::new(&credentials);
+        Ok(LocalAgent { id, credentials, live_certificate: live })
+    }
+
+    fn issue(&self, file: &str, identity: &Identity) -> Result<Credentials, CaError> {
+        let issued = self.authority.issue(identity, self.now)?;
+        issued.save(&self.dir.join(file))?;
+        Ok(issued)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,120 @@
+//! Checks that all files in a manager's directory belong to one manager.
+
+use std::path::{Path, PathBuf};
+
+use warren_core::State;
+use warren_security::{
+    CertificateAuthority, Credentials, FileError, Identity, KeyFingerprint, Role, SecretObjectKey,
+};
+
+use super::super::member_identity::{
+    self, ADMIN_FILE, AUTHORITY_FILE, CertificateIdentity, MANAGER_FILE, MemberIdentity, NODE_FILE,
+    SECRET_OBJECT_KEY_FILE,
+};
+use super::error::CaError;
+
+/// Checks that the files in `dir` belong to this manager. Changes nothing.
+pub(super) fn verify(dir: &Path, identity: &MemberIdentity) -> Result<(), CaError> {
+    verify_certificates(dir, identity)?;
+    verify_secret_object_key(dir, identity.certificate_identity.secret_object_key)
+}
+
+/// As [`verify`], for the certificates only. Reissuable ones may be missing.
+///
+/// # Errors
+/// [`CaError`].
+pub fn verify_certificates(dir: &Path, identity: &MemberIdentity) -> Result<(), CaError> {
+    let CertificateIdentity { cluster, manager, secret_object_key: _ } = identity.certificate_identity;
+    let desired = Identity::new(cluster.to_string(), Role::Manager, manager.to_string())?;
+    let other = |path: PathBuf, found: String| {
+        let expected = format!("{desired}, as {} says", member_identity::member_file_path(dir).display());
+        Err(CaError::ManagerMismatch { path, found, wanted: expected })
+    };
+    let path = dir.join(AUTHORITY_FILE);
+    if !path.exists() {
+        return Err(CaError::AuthorityMissing(path));
+    }
+    let authority = CertificateAuthority::load(&path)?;
+    if authority.cluster() != desired.cluster() {
+        return other(path, format!("cluster {}", authority.cluster()));
+    }
+    let path = dir.join(MANAGER_FILE);
+    if !path.exists() {
+        return Err(CaError::ManagerMissing(path));
+    }
+    let shown = Credentials::load(&path)?;
+    if *shown.identity() != desired {
+        return other(path, shown.identity().to_string());
+    }
+    if let Err(why) = authority.roots().check_issued(&shown) {
+        return Err(CaError::ClusterMismatch {
+            path,
+            why: format!("{AUTHORITY_FILE} did not issue it: {why}"),
+        });
+    }
+    check_reissuable(&dir.join(ADMIN_FILE), &desired, Role::Admin, None)?;
+    check_reissuable(&dir.join(NODE_FILE), &desired, Role::Worker, identity.node.map(|node| node.to_string()))
+}
+
+/// Checks a certificate that may be missing: it must have the same cluster as `manager`, this role, and this
+/// id if one is given.
+fn check_reissuable(path: &Path, manager: &Identity, role: Role, id: Option<String>) -> Result<(), CaError> {
+    if !path.exists() {
+        return Ok(());
+    }
+    let unusable = |why: String| CaError::Reissuable { path: path.to_owned(), why };
+    let found = match Credentials::load(path) {
+        // The key may have been read by others, which must be reported.
+        Err(error @ FileError::InsecureMode { .. }) => return Err(error.into()),
+        found => found.map_err(|error| unusable(error.to_string()))?,
+    };
+    let found = found.identity();
+    let is_other = id.is_some_and(|id| id != found.id());
+    if found.cluster() != manager.cluster() || found.role() != role || is_other {
+        return Err(unusable(format!(
+            "it belongs to {found}, not to this machine, whose manager is {manager}"
+        )));
+    }
+    Ok(())
+}
+
+/// Checks that the secret object key in `dir` has this fingerprint.
+///
+/// # Errors
+/// [`CaError::SecretObjectKeyMissing`], [`CaError::SecretObjectKeyReplaced`], [`CaError::SecretObjectKey`].
+pub fn verify_secret_object_key(dir: &Path, desired: KeyFingerprint) -> Result<(), CaError> {
+    let path = dir.join(SECRET_OBJECT_KEY_FILE);
+    match SecretObjectKey::load(&path)?.map(|key| key.key_fingerprint()) {
+        None => Err(CaError::SecretObjectKeyMissing(path)),
+        Some(found) if found == desired => Ok(()),
+        Some(found) => Err(CaError::SecretObjectKeyReplaced { path, found, wanted: desired }),
+    }
+}
+
+/// The secret object key in `dir`, or a new one: for the only manager of a cluster without secret objects,
+/// where the key does not matter.
+///
+/// # Errors
+/// [`CaError`].
+pub fn ensure_secret_object_key(dir: &Path) -> Result<KeyFingerprint, CaError> {
+    let path = dir.join(SECRET_OBJECT_KEY_FILE);
+    let key = match SecretObjectKey::load(&path)? {
+        Some(key) => key,
+        None => SecretObjectKey::create(&path)?,
+    };
+    Ok(key.key_fingerprint())
+}
+
+/// Checks that `key`, which is in `dir`, decrypts the secret objects in `state`.
+///
+/// # Errors
+/// [`CaError::SecretObjectKeyMismatch`].
+pub fn check_secret_object_key(dir: &Path, key: &SecretObjectKey, state: &State) -> Result<(), CaError> {
+    let sealed = state.secret_objects().find_map(|content| {
+        content.versions.last_key_value().map(|(_, newest)| (content.id, newest.clone()))
+    });
+    let Some((id, newest)) = sealed else { return Ok(()) };
+    let opened = key.open(id, &newest).map(drop);
+    opened
+        .map_err(|source| CaError::SecretObjectKeyMismatch { path: dir.join(SECRET_OBJECT_KEY_FILE), source })
+}

@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 # `verify` uses shellcheck and cargo-deny if they are installed.
-SCRIPTS := .ci/run docs/demo/demo.sh tests/testkit/ensure-packages.sh tests/fuzz/run.sh
+SCRIPTS := .ci/run docs/demo/demo.sh tests/e2e/images/debian-image.sh tests/testkit/ensure-packages.sh tests/fuzz/run.sh
 
 export WARREN_RUN API_PORT DEMO_PORT
 

@@ -1,13 +1,16 @@
 //! The command line. Arguments are parsed into the types that the commands use; an argument that cannot be parsed
 //! is a usage error (exit code 2).
 
+pub mod listing;
 pub mod lists;
 mod manager;
 mod secret_object;
 mod service;
 pub mod spec;
+pub mod suggestion;
 mod token;
 pub mod unsupported;
+pub mod update_policy;
 pub mod value;
 mod volume;
 
@@ -19,6 +22,7 @@ use warren_types::{Availability, ImageReference, ManagerAddress};
 
 use crate::connected_cluster::ConnectedCluster;
 
+pub use listing::{ListingArgs, PrettyArgs};
 pub use manager::{ManagerSubcommand, NodeRunArgs, PassphraseArgs};
 pub use secret_object::{RegistryCommand, RegistryLoginArgs, SecretObjectCommand, SecretObjectCreateArgs};
 pub use service::{
@@ -119,7 +123,7 @@ pub enum CliCommand {
     /// Manage images on nodes
     #[command(subcommand)]
     Image(ImageCommand),
-    /// Show the state of the cluster
+    /// Show the state of the cluster and change its settings
     #[command(subcommand)]
     Cluster(ClusterCommand),
     /// Print the version of this program
@@ -129,6 +133,7 @@ pub enum CliCommand {
 #[derive(Debug, Subcommand)]
 pub enum TaskCommand {
     /// List tasks
+    #[command(alias = "list")]
     Ls {
         /// Show only tasks of this service
         #[arg(long, value_name = "NAME|ID", default_value = "", hide_default_value = true)]
@@ -136,12 +141,16 @@ pub enum TaskCommand {
         /// Show only tasks on this node
         #[arg(long, value_name = "NAME|ID", default_value = "", hide_default_value = true)]
         node: String,
+        #[command(flatten)]
+        listing: ListingArgs,
     },
     /// Show a task in detail
     Inspect {
         /// Task id, id prefix, or SERVICE.SLOT
         #[arg(value_name = "TASK")]
         task: String,
+        #[command(flatten)]
+        pretty: PrettyArgs,
     },
     /// Print the logs of a task
     Logs {
@@ -156,16 +165,33 @@ pub enum TaskCommand {
 #[derive(Debug, Subcommand)]
 pub enum NodeCommand {
     /// List nodes
-    Ls,
+    #[command(alias = "list")]
+    Ls(ListingArgs),
     /// Show a node in detail
     Inspect {
-        /// Node name, id, or id prefix
+        /// Node name, id, id prefix, or self
         #[arg(value_name = "NODE")]
         node: String,
+        #[command(flatten)]
+        pretty: PrettyArgs,
     },
     /// List the tasks on nodes
     Ps {
-        /// Node names, ids, or id prefixes
+        /// Node names, ids, id prefixes, or self: the node of the manager that answers
+        #[arg(default_value = "self", value_name = "NODE")]
+        nodes: Vec<String>,
+        #[command(flatten)]
+        listing: ListingArgs,
+    },
+    /// Make managers voters; the same as `manager promote`
+    Promote {
+        /// Node names, ids, id prefixes, or self
+        #[arg(required = true, value_name = "NODE")]
+        nodes: Vec<String>,
+    },
+    /// Make managers non-voters; the same as `manager demote`
+    Demote {
+        /// Node names, ids, id prefixes, or self
         #[arg(required = true, value_name = "NODE")]
         nodes: Vec<String>,
     },
@@ -181,6 +207,7 @@ pub enum NodeCommand {
         detach: bool,
     },
     /// Remove nodes that are down or have no tasks
+    #[command(alias = "remove")]
     Rm {
         /// Node names, ids, or id prefixes
         #[arg(required = true, value_name = "NODE")]
@@ -219,27 +246,42 @@ pub enum ImageCommand {
         /// Archive file; - reads standard input
         #[arg(value_name = "FILE|-")]
         file: PathBuf,
-        /// Import only onto this node (repeatable) [default: every node that is READY]
-        #[arg(long, value_name = "NAME|ID")]
+        /// Import only onto this node, or onto those with a label (repeatable) [default: all that are READY]
+        #[arg(long, value_name = "NAME|ID|all|KEY=VALUE")]
         node: Vec<String>,
+    },
+    /// Copy an image from a node that has it to other nodes; layers that they have are not sent
+    Copy {
+        /// Image reference, like nginx:1.27
+        #[arg(value_name = "REFERENCE")]
+        reference: ImageReference,
+        /// Node that gets the image, or a label of such nodes (repeatable)
+        #[arg(long, required = true, value_name = "NAME|ID|all|KEY=VALUE", num_args = 1..)]
+        to: Vec<String>,
+        /// Node that sends it [default: one that has it]
+        #[arg(long, value_name = "NAME|ID", default_value = "", hide_default_value = true)]
+        from: String,
     },
     /// Pull an image onto nodes
     Pull {
         /// Image reference, like nginx:1.27
         #[arg(value_name = "REFERENCE")]
         reference: ImageReference,
-        /// Pull only onto this node (repeatable) [default: every node that is READY]
-        #[arg(long, value_name = "NAME|ID")]
+        /// Pull only onto this node, or onto those with a label (repeatable) [default: all that are READY]
+        #[arg(long, value_name = "NAME|ID|all|KEY=VALUE")]
         node: Vec<String>,
         /// Ask the registry even if the node already has the image
         #[arg(long)]
         always: bool,
     },
     /// List images on nodes
+    #[command(alias = "list")]
     Ls {
         /// Show only images of this node (repeatable) [default: every node that is READY]
         #[arg(long, value_name = "NAME|ID")]
         node: Vec<String>,
+        #[command(flatten)]
+        listing: ListingArgs,
     },
     /// Remove images that no task uses
     Prune {
@@ -259,11 +301,27 @@ pub enum ImageCommand {
 pub enum ClusterCommand {
     /// Show the cluster and the state of the manager that answers
     Info,
+    /// Change settings of the cluster
+    Update(ClusterUpdateArgs),
     /// List background tasks of managers and agents
     #[command(visible_alias = "bg")]
     BackgroundTasks {
         /// Show only this background task
         #[arg(value_name = "NAME")]
         name: Option<String>,
+        #[command(flatten)]
+        listing: ListingArgs,
     },
+}
+
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("SETTING").required(true).multiple(true)
+    .args(["max_replicas_per_service", "task_history_limit"]))]
+pub struct ClusterUpdateArgs {
+    /// Refuse services with more replicas, unless their command has --yes [default: 10000]
+    #[arg(long, value_name = "N")]
+    pub max_replicas_per_service: Option<u32>,
+    /// Keep the records and logs of this many ended tasks per slot [default: 5]
+    #[arg(long, value_name = "N")]
+    pub task_history_limit: Option<u32>,
 }

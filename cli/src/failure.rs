@@ -10,6 +10,10 @@ const MANAGER_LOG_HINT: &str = "see the log of the manager (`journalctl --unit U
                                 `warren manager ls` shows the addresses";
 /// Reason code of a repeated create whose object was changed since the first one.
 const CHANGED_SINCE_CREATED: &str = "CHANGED_SINCE_CREATED";
+/// Reason code of a host port that another service publishes.
+const PORT_TAKEN: &str = "PORT_TAKEN";
+/// Reason code of the use of a volume that was removed and whose data remains.
+const VOLUME_RELEASED: &str = "VOLUME_RELEASED";
 /// Hint while there is no leader.
 const LEADERLESS_HINT: &str = "check which managers respond with `warren manager ls --stale` and start the others; if \
                                most are lost for good, stop a remaining manager and run `warren manager init \
@@ -54,10 +58,20 @@ fn of_end(what: String, error: &Error) -> CommandError {
         Error::Refused { problem } if problem.reason == CHANGED_SINCE_CREATED => {
             (ExitKind::Conflict, "run `inspect` to see the current version")
         }
+        Error::Refused { problem } if problem.reason == VOLUME_RELEASED => {
+            (ExitKind::Conflict, "list the data that remains with `warren volume ls --all`")
+        }
         Error::Refused { problem } if problem.reason == DISK_FULL => {
             let hint = "free space on that disk, or use another manager with --manager; `--stale` shows the data of \
                         this one";
             (ExitKind::Failed, hint)
+        }
+        Error::Refused { problem } if problem.reason == PORT_TAKEN => (
+            ExitKind::Conflict,
+            "publish another port, or unpublish that one there with `warren service update`",
+        ),
+        Error::Refused { problem } if problem.reason == "TOO_MANY_REPLICAS" => {
+            (ExitKind::Conflict, "correct the number, or confirm it with --yes")
         }
         Error::Refused { problem } => exit_of_code(problem.code),
         Error::UnknownContext { .. } => (ExitKind::NotFound, "choose an existing context with --context"),

@@ -23,7 +23,7 @@ use std::process::ExitCode;
 
 use clap::{ColorChoice, CommandFactory, FromArgMatches};
 
-use args::{Cli, CliCommand, unsupported};
+use args::{Cli, CliCommand, suggestion, unsupported};
 use warren_process::{CommandError, ExitKind, allocator, disable_core_dumps, logging};
 
 fn main() -> ExitCode {
@@ -66,6 +66,7 @@ fn parse(arguments: &[String], colours: bool) -> Result<Cli, ExitCode> {
             CommandError::new(ExitKind::Usage, what, why, hint).print(colours)
         }
         None => {
+            let error = suggestion::refine(error, &command, arguments);
             // A closed output is ignored.
             let _ = error.print();
             ExitCode::from(if error.use_stderr() { ExitKind::Usage as u8 } else { 0 })

@@ -1,13 +1,19 @@
 //! Prints results to standard output: tables or documents, and nothing else.
 
+mod listing;
+mod template;
+
 use std::io::{self, Write};
 
 use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
+use warren_process::printable;
 use warren_types::Timestamp;
 
 use crate::args::OutputFormat;
 use crate::failure::{CommandError, ExitKind};
+
+pub use listing::{FilterKey, ListedRow, Listing, has_label};
 
 /// A column of a table.
 #[derive(Debug, Clone, Copy)]
@@ -39,7 +45,8 @@ pub const fn wide(title: &'static str) -> Column {
 
 /// Renders a table without printing it.
 pub fn table_text<T: TableRow>(format: OutputFormat, items: &[T], now: Timestamp) -> String {
-    table(items, format == OutputFormat::Wide, now)
+    let wide = format == OutputFormat::Wide;
+    table_of(items, wide, wide, now)
 }
 
 /// Prints a list as a table or as one array.
@@ -49,8 +56,7 @@ pub fn print_list<T: TableRow>(
     now: Timestamp,
 ) -> Result<(), CommandError> {
     match format {
-        OutputFormat::Table => print(&table(items, false, now)),
-        OutputFormat::Wide => print(&table(items, true, now)),
+        OutputFormat::Table | OutputFormat::Wide => print(&table_text(format, items, now)),
         OutputFormat::Json | OutputFormat::Yaml => print_document(format, &items),
     }
 }
@@ -90,16 +96,25 @@ pub fn print(text: &str) -> Result<(), CommandError> {
     }
 }
 
-/// Aligned columns without borders; the titles are printed without rows too.
-fn table<T: TableRow>(items: &[T], wide: bool, now: Timestamp) -> String {
+/// A table of all columns, or of those that are not wide; `full` selects full ids.
+fn table_of<T: TableRow>(items: &[T], wide: bool, full: bool, now: Timestamp) -> String {
     let shown = |i: &usize| wide || !T::COLUMNS[*i].wide;
     let columns: Vec<usize> = (0..T::COLUMNS.len()).filter(shown).collect();
+    let titles: Vec<&str> = columns.iter().map(|i| T::COLUMNS[*i].title).collect();
+    let row = |item: &T| {
+        let cells = item.cells(full, now);
+        columns.iter().map(|i| cells[*i].clone()).collect()
+    };
+    text_table(&titles, items.iter().map(row))
+}
+
+/// Aligned columns without borders; the titles are printed without rows too.
+fn text_table<S: AsRef<str>>(titles: &[S], rows: impl Iterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
-    table.set_header(columns.iter().map(|i| T::COLUMNS[*i].title));
-    for item in items {
-        let cells = item.cells(wide, now);
-        table.add_row(columns.iter().map(|i| one_line(&cells[*i])));
+    table.set_header(titles.iter().map(AsRef::as_ref));
+    for cells in rows {
+        table.add_row(cells.iter().map(|cell| one_line(cell)));
     }
     for column in table.column_iter_mut() {
         column.set_padding((0, 3));
@@ -112,7 +127,7 @@ fn table<T: TableRow>(items: &[T], wide: bool, now: Timestamp) -> String {
 fn one_line(text: &str) -> String {
     let words: Vec<&str> =
         text.split(['\n', '\r', '\t']).map(str::trim).filter(|part| !part.is_empty()).collect();
-    words.join(" ")
+    printable(&words.join(" ")).into_owned()
 }
 
 #[cfg(test)]
@@ -121,7 +136,7 @@ pub mod tests {
 
     /// Renders a table.
     pub fn table_text_of<T: TableRow>(items: &[T], wide: bool, now: Timestamp) -> String {
-        table(items, wide, now)
+        table_of(items, wide, wide, now)
     }
 
     /// Renders one wide row with a line per column.

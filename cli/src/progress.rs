@@ -5,6 +5,7 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use warren_process::printable;
 
 /// Lines of a live view below its summary: it must fit on a small terminal.
 const LIVE_LINES: usize = 8;
@@ -16,6 +17,8 @@ pub enum ProgressOutput {
     Live(ProgressBar),
     /// Prints a line for each change.
     Plain(PrintedLines),
+    /// Prints nothing.
+    Quiet,
 }
 
 /// What was printed: the last summary, and the lines of each name.
@@ -40,10 +43,11 @@ impl ProgressOutput {
     /// Shows a summary and the unfinished items, as (name, line).
     pub fn show(&mut self, summary: &str, lines: &[(String, String)]) {
         match self {
-            Self::Live(bar) => bar.set_message(live_text(summary, lines)),
+            Self::Live(bar) => bar.set_message(printable(&live_text(summary, lines)).into_owned()),
             Self::Plain(printed) => {
-                printed.changed_lines(summary, lines).iter().for_each(|line| eprintln!("{line}"))
+                printed.changed_lines(summary, lines).iter().for_each(|line| eprintln!("{}", printable(line)))
             }
+            Self::Quiet => {}
         }
     }
 
@@ -55,8 +59,9 @@ impl ProgressOutput {
                 eprintln!("{summary}");
             }
             Self::Plain(printed) => {
-                printed.changed_lines(summary, &[]).iter().for_each(|line| eprintln!("{line}"))
+                printed.changed_lines(summary, &[]).iter().for_each(|line| eprintln!("{}", printable(line)))
             }
+            Self::Quiet => {}
         }
     }
 }

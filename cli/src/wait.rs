@@ -1,6 +1,7 @@
 //! Waits until a service reaches its goal. Watch events update the snapshot or trigger a poll;
 //! [`ServiceSnapshot::evaluate`] decides.
 
+mod failure_report;
 mod snapshot;
 #[cfg(test)]
 mod tests;
@@ -13,6 +14,7 @@ use warren_client::{Change, Client, ClusterWatch, Error, TaskFilter};
 use warren_proto::v1;
 
 use self::snapshot::desired_replicas;
+pub use self::snapshot::has_slot;
 pub use snapshot::{ServiceSnapshot, WaitOutcome, task_line};
 
 use crate::failure::{CommandError, ExitKind};
@@ -22,6 +24,9 @@ use crate::progress::ProgressOutput;
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// Delay of a poll after a change, for goals that need the rollout, which the watch does not report.
 const POLL_AFTER_CHANGE: Duration = Duration::from_millis(200);
+
+/// Time after which a removal names the nodes that have not confirmed it.
+const SILENCE: Duration = Duration::from_secs(5);
 
 /// The state to wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,6 +55,8 @@ pub struct ServiceGoal {
     pub replicas: Option<u32>,
     /// Tasks that existed before the write; their failures are ignored.
     pub finished_before: BTreeSet<String>,
+    /// Show no progress.
+    pub quiet: bool,
 }
 
 impl ServiceGoal {
@@ -58,7 +65,7 @@ impl ServiceGoal {
         let name = service.spec.as_ref().map(|spec| spec.name.clone()).unwrap_or_default();
         let (id, known) = (service.id.clone(), BTreeSet::new());
         let (version, revision, replicas) = (service.version, service.revision, desired_replicas(service));
-        Self { id, name, goal, version, revision, replicas, finished_before: known }
+        Self { id, name, goal, version, revision, replicas, finished_before: known, quiet: false }
     }
 
     /// The goal for an existing service; failures of its current tasks are ignored.
@@ -101,9 +108,15 @@ pub async fn wait_all(
 ) -> Result<(), CommandError> {
     let deadline = Instant::now() + timeout;
     for one in expected {
-        let mut progress = ProgressOutput::new();
-        let ended = wait_one(client, one, deadline, &mut progress).await;
-        let snapshot = ended.map_err(|end| end.into_failure(one, timeout))?;
+        let mut progress = if one.quiet { ProgressOutput::Quiet } else { ProgressOutput::new() };
+        let snapshot = match wait_one(client, one, deadline, &mut progress).await {
+            Ok(snapshot) => snapshot,
+            Err(WaitError::Failed(mut why, snapshot)) => {
+                why.extend(failure_report::lines(client, one, &snapshot).await);
+                return Err(WaitError::Failed(why, snapshot).into_failure(one, timeout));
+            }
+            Err(end) => return Err(end.into_failure(one, timeout)),
+        };
         progress.end(&snapshot.summary(one));
     }
     Ok(())
@@ -111,7 +124,7 @@ pub async fn wait_all(
 
 /// Why the goal was not reached.
 enum WaitError {
-    Failed(Vec<String>),
+    Failed(Vec<String>, ServiceSnapshot),
     TimedOut(ServiceSnapshot),
     Client(Error),
 }
@@ -119,7 +132,7 @@ enum WaitError {
 impl WaitError {
     fn into_failure(self, expected: &ServiceGoal, timeout: Duration) -> CommandError {
         match self {
-            Self::Failed(why) => CommandError::new(
+            Self::Failed(why, _) => CommandError::new(
                 ExitKind::Failed,
                 expected.failure_summary(),
                 why.join("\n"),
@@ -127,9 +140,14 @@ impl WaitError {
             ),
             Self::Client(error) => crate::failure::from_client(expected.failure_summary(), error),
             Self::TimedOut(snapshot) => {
+                let silent = match expected.goal {
+                    WaitGoal::Gone => snapshot.silent_nodes(),
+                    _ => Vec::new(),
+                };
                 let lines = snapshot
                     .waiting_for(expected.goal)
                     .into_iter()
+                    .chain(silent)
                     .map(|(task, line)| format!("{task}: {line}"));
                 let what = format!("{} after {}", expected.failure_summary(), crate::view::duration(timeout));
                 let why: Vec<String> = lines.collect();
@@ -149,7 +167,8 @@ async fn wait_one(
 ) -> Result<ServiceSnapshot, WaitError> {
     let mut watch = client.cluster().watch(&expected.id);
     let mut snapshot = ServiceSnapshot::default();
-    let mut poll_at = Instant::now();
+    let started = Instant::now();
+    let mut poll_at = started;
     loop {
         if Instant::now() >= poll_at {
             match timeout_at(deadline, fetch_snapshot(client, expected)).await {
@@ -159,14 +178,20 @@ async fn wait_one(
                 Ok(Err(error)) => return Err(WaitError::Client(error)),
                 Err(_) => return Err(WaitError::TimedOut(snapshot)),
             }
-            poll_at = Instant::now() + POLL_INTERVAL;
+            // No change says that a task has run for long enough.
+            let settling = snapshot.settling_time().unwrap_or(POLL_INTERVAL).max(POLL_AFTER_CHANGE);
+            poll_at = Instant::now() + settling.min(POLL_INTERVAL);
         }
         if snapshot.is_known() {
             match snapshot.evaluate(expected) {
                 WaitOutcome::Reached => return Ok(snapshot),
-                WaitOutcome::Failed(why) => return Err(WaitError::Failed(why)),
+                WaitOutcome::Failed(why) => return Err(WaitError::Failed(why, snapshot)),
                 WaitOutcome::Waiting => {
-                    progress.show(&snapshot.summary(expected), &snapshot.waiting_for(expected.goal))
+                    let mut lines = snapshot.waiting_for(expected.goal);
+                    if expected.goal == WaitGoal::Gone && started.elapsed() >= SILENCE {
+                        lines.extend(snapshot.silent_nodes());
+                    }
+                    progress.show(&snapshot.summary(expected), &lines);
                 }
             }
         }
@@ -176,6 +201,12 @@ async fn wait_one(
             Err(error) => return Err(WaitError::Client(error)),
             Ok(Some(Change::Resync(_))) => poll_at = Instant::now(),
             Ok(Some(change)) => {
+                if let Change::Task(task) = &change
+                    && task.settles_in_ms > 0
+                {
+                    let settling = Duration::from_millis(task.settles_in_ms).max(POLL_AFTER_CHANGE);
+                    poll_at = poll_at.min(Instant::now() + settling);
+                }
                 snapshot.update(change);
                 if expected.goal == WaitGoal::Updated {
                     poll_at = poll_at.min(Instant::now() + POLL_AFTER_CHANGE);

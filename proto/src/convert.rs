@@ -9,6 +9,7 @@
 //! were accepted and must stay readable when a later version allows less.
 
 mod assignment;
+mod cluster;
 mod fields;
 mod health;
 mod member;
@@ -20,6 +21,7 @@ mod round_trip;
 mod secret_object;
 mod spec;
 mod task;
+mod update;
 
 pub use member::suffrage;
 pub use node::{availability, node_condition, node_role, node_status};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use warren_security::files::{FileError, ensure_private_dir, write_private};
 use warren_task::DesiredState;
-use warren_types::{AssignmentVersion, ClusterId, NodeId, NodeSettings, TaskAssignment};
+use warren_types::{AssignmentVersion, ClusterId, NodeId, NodeSettings, RetainedLog, TaskAssignment};
 
 /// Format version of the file; other versions are ignored.
 const FORMAT: u32 = 1;
@@ -31,6 +31,8 @@ struct Stored {
     settings: NodeSettings,
     version: AssignmentVersion,
     tasks: Vec<TaskAssignment>,
+    #[serde(default)]
+    retained: Vec<RetainedLog>,
 }
 
 /// The cache could not be written.
@@ -76,6 +78,7 @@ impl AssignmentCache {
             settings: Some(stored.settings),
             version: stored.version,
             tasks: stored.tasks.into_iter().map(|task| (task.id, Arc::new(task))).collect(),
+            retained: stored.retained.into_iter().map(|log| (log.task, log)).collect(),
             is_confirmed: false,
         })
     }
@@ -84,7 +87,8 @@ impl AssignmentCache {
     pub async fn store(&self, desired_state: &DesiredState) -> Result<(), AssignmentCacheError> {
         let Some(settings) = desired_state.settings.clone() else { return Ok(()) };
         let tasks = desired_state.tasks.values().map(|task| TaskAssignment::clone(task)).collect();
-        let stored = Stored { format: FORMAT, settings, version: desired_state.version, tasks };
+        let retained = desired_state.retained.values().cloned().collect();
+        let stored = Stored { format: FORMAT, settings, version: desired_state.version, tasks, retained };
         let bytes = serde_json::to_vec(&stored)?;
         let path = self.path.clone();
         let write = move || {
@@ -107,7 +111,7 @@ impl AssignmentCache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixtures::{settings, task, task_id};
+    use crate::fixtures::{retained_log, settings, task, task_id};
 
     fn cache(dir: &tempfile::TempDir) -> AssignmentCache {
         let settings = settings();
@@ -119,6 +123,7 @@ mod tests {
             settings: Some(settings()),
             version: AssignmentVersion { incarnation: 1, index: 7 },
             tasks: [(task_id(1), Arc::new(task(1)))].into(),
+            retained: [(task_id(2), retained_log(2))].into(),
             is_confirmed: true,
         }
     }

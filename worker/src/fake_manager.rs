@@ -247,7 +247,8 @@ impl FakeSession {
 
     /// Sends a full assignment.
     pub async fn assign(&self, index: u64, tasks: Vec<TaskAssignment>) {
-        self.send(Frame::Assignment((&Assignment { version: at(index), tasks }).into())).await;
+        let assignment = Assignment { version: at(index), tasks, retained: Vec::new() };
+        self.send(Frame::Assignment((&assignment).into())).await;
     }
 
     /// Sends an assignment update.
@@ -257,6 +258,7 @@ impl FakeSession {
             version: Some(at(index).into()),
             changed: changed.iter().map(Into::into).collect(),
             removed: removed.iter().map(ToString::to_string).collect(),
+            retained: Vec::new(),
         };
         self.send(Frame::Diff(diff)).await;
     }

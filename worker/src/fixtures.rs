@@ -11,13 +11,19 @@ use crate::tasks::checks::{CheckContext, CheckResults};
 use warren_health::{Exec, ExecResult, ExecStatus, ProbeLimits, ProbeTarget, Prober};
 use warren_image::{Digest, Reference};
 use warren_types::{
-    ClusterId, DesiredTaskState, Id, ImageDigest, NodeId, NodeSettings, Protocol, PublishMode, PublishedPort,
-    ServiceId, TaskAssignment, TaskId, TaskSpec,
+    ClusterId, DesiredTaskState, Id, ImageDigest, LogLimits, NodeId, NodeSettings, Protocol, PublishMode,
+    PublishedPort, RetainedLog, ServiceId, TaskAssignment, TaskId, TaskSpec,
 };
 
 /// Task `number` of the service that tests use.
 pub fn task_id(number: u64) -> TaskId {
     TaskId { service: ServiceId(Id(7)), number }
+}
+
+/// The retained log of that task.
+pub fn retained_log(number: u64) -> RetainedLog {
+    let slot = u32::try_from(number).unwrap();
+    RetainedLog { task: task_id(number), slot, limits: LogLimits::default() }
 }
 
 /// A desired task without ports.

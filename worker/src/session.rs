@@ -10,6 +10,8 @@ mod clock_probe;
 mod dial;
 mod established;
 mod heartbeat_stats;
+mod image_holders;
+mod inventory;
 mod periodic;
 mod removal;
 mod secret_fetcher;
@@ -28,7 +30,6 @@ use tonic::transport::Channel;
 use warren_control::{BackgroundTasks, Backoff, RandomSource};
 use warren_image::ImportedName;
 use warren_process::error_chain;
-use warren_proto::v1::sessions_client::SessionsClient;
 use warren_runtime::Runtime;
 use warren_task::DesiredState;
 use warren_types::{ClusterId, NodeId};
@@ -36,6 +37,7 @@ use warren_types::{ClusterId, NodeId};
 pub(crate) use attach::{StreamServices, TaskLogs};
 pub(crate) use dial::{ManagerConnection, ManagerDialError, SharedDialer, TlsDialer};
 pub(crate) use heartbeat_stats::HeartbeatStats;
+pub(crate) use image_holders::ManagerImageHolders;
 pub(crate) use removal::{Removal, RemovalRecord, SessionRejection, removal_file};
 pub(crate) use secret_fetcher::ManagerSecretFetcher;
 
@@ -91,8 +93,8 @@ pub(crate) struct SessionContext {
     pub connectivity: Arc<ConnectivityMonitor>,
     /// Whether a manager has accepted a session.
     pub is_connected: watch::Sender<bool>,
-    /// Client of that manager, for calls outside of the session.
-    pub manager_client: watch::Sender<Option<SessionsClient<Channel>>>,
+    /// Connection to that manager, for calls outside of the session.
+    pub manager_channel: watch::Sender<Option<Channel>>,
     /// Rejection of this node by a manager, if any.
     pub rejection: watch::Sender<Option<SessionRejection>>,
     /// Record of the removal; `None` on a manager's own node, which no manager removes.
@@ -118,7 +120,7 @@ pub(crate) async fn run(context: Arc<SessionContext>, dial: SharedDialer, stop: 
             attempt = session => attempt,
         };
         let was_welcome = context.is_connected.send_replace(false);
-        context.manager_client.send_replace(None);
+        context.manager_channel.send_replace(None);
         context.connectivity.record_disconnect();
         was_ever_welcome |= was_welcome;
         match attempt {

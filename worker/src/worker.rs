@@ -37,8 +37,8 @@ use crate::node::metrics::WorkerMetrics;
 use crate::node::monitor::NodeMonitor;
 use crate::node::stats::TaskStats;
 use crate::session::{
-    self, ArchiveReader, HeartbeatStats, ImportFn, ManagerSecretFetcher, Removal, RemovalRecord,
-    SessionContext, SessionRejection, SharedDialer, StreamServices, TaskLogs, TlsDialer,
+    self, ArchiveReader, HeartbeatStats, ImportFn, ManagerImageHolders, ManagerSecretFetcher, Removal,
+    RemovalRecord, SessionContext, SessionRejection, SharedDialer, StreamServices, TaskLogs, TlsDialer,
 };
 use crate::tasks::supervisor::{TaskSupervisor, TaskSupervisorParts};
 use crate::tasks::{NETWORK_PENDING, NodeNetworkState};
@@ -211,11 +211,12 @@ impl Worker {
             secret_tmpfs: memory.clone(),
         };
         let (manager, line) = watch::channel(None);
-        let secret_fetcher: Arc<dyn SecretFetcher> = Arc::new(ManagerSecretFetcher::new(node, line));
+        let secret_fetcher: Arc<dyn SecretFetcher> = Arc::new(ManagerSecretFetcher::new(node, line.clone()));
         let shared = SharedHandlers::new(
             &backends,
             &paths,
             secret_fetcher,
+            Arc::new(ManagerImageHolders::new(line)),
             desired_rx.clone(),
             metrics.clone(),
             &programs,
@@ -271,7 +272,8 @@ impl Worker {
                 desired_state: desired_rx.clone(),
             },
             image_gc,
-            secret_fetcher: Arc::clone(&shared.secret_fetcher),
+            image_arrivals: shared.images.arrivals.clone(),
+            secret_fetcher: Arc::clone(&shared.images.secret_fetcher),
             volumes: Arc::clone(&shared.volumes),
         };
         let context = SessionContext {
@@ -293,7 +295,7 @@ impl Worker {
             random: chance,
             connectivity: Arc::clone(&contact),
             is_connected: connected,
-            manager_client: manager,
+            manager_channel: manager,
             rejection,
             removal_record: record.clone(),
         };

@@ -20,7 +20,7 @@ const SECRET_OBJECT_MOUNT: &str = "NAME[:TARGET][,uid=N][,gid=N][,mode=OCTAL][,t
 #[command(next_help_heading = "Repeatable options")]
 pub struct ListAdditions {
     /// Set a label on the service
-    #[arg(long, value_name = "KEY=VALUE", value_parser = value::label)]
+    #[arg(long, short, value_name = "KEY=VALUE", value_parser = value::label)]
     pub label: Vec<(String, String)>,
     /// Set an environment variable; without a value it is taken from the environment of this command
     #[arg(long, short, value_name = "NAME[=VALUE]", value_parser = value::variable)]
@@ -44,10 +44,10 @@ pub struct ListAdditions {
     #[command(flatten)]
     pub mounts: MountArgs,
     /// Mount a secret as a file [default: /run/secrets/NAME, owned by the container user, mode 0400]
-    #[arg(long, value_name = SECRET_OBJECT_MOUNT, value_parser = value::secret_object_mount)]
+    #[arg(long, value_name = SECRET_OBJECT_MOUNT, value_parser = value::secret_mount)]
     pub secret: Vec<SecretObjectMount>,
     /// Mount a config as a file [default: /NAME, owned by the container user, mode 0444]
-    #[arg(long, value_name = SECRET_OBJECT_MOUNT, value_parser = value::secret_object_mount)]
+    #[arg(long, value_name = SECRET_OBJECT_MOUNT, value_parser = value::config_mount)]
     pub config: Vec<SecretObjectMount>,
     /// Set a header of the HTTP health check
     #[arg(long, value_name = "NAME=VALUE", value_parser = value::header)]
@@ -74,6 +74,7 @@ pub struct ListAdditions {
 pub struct MountArgs(pub Vec<Mount>);
 
 const BIND: &str = "bind";
+const MOUNT: &str = "mount";
 const TMPFS: &str = "tmpfs";
 const VOLUME: &str = "volume";
 
@@ -97,6 +98,12 @@ impl Args for MountArgs {
                     .value_parser(value::tmpfs)
                     .help("Mount a tmpfs. Options: size=BYTES, mode=OCTAL, exec, ro"),
             )
+            .arg(
+                flag(MOUNT)
+                    .value_name("type=TYPE,source=SOURCE,target=TARGET[,OPTIONS]")
+                    .value_parser(value::mount)
+                    .help("Mount a volume, bind or tmpfs in Docker's long form"),
+            )
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -107,7 +114,7 @@ impl Args for MountArgs {
 impl FromArgMatches for MountArgs {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let mut mounts: Vec<(usize, Mount)> = Vec::new();
-        for name in [VOLUME, BIND, TMPFS] {
+        for name in [VOLUME, BIND, TMPFS, MOUNT] {
             let indexes = matches.indices_of(name).into_iter().flatten();
             mounts.extend(indexes.zip(matches.get_many::<Mount>(name).into_iter().flatten().cloned()));
         }
@@ -121,9 +128,9 @@ impl FromArgMatches for MountArgs {
     }
 }
 
-/// Names of the flags of [`ListAdditions`] in an update. The others keep their name: `--env-file` adds in any case,
-/// `--cap-add` and `--cap-drop` contain the direction.
-const UPDATE_FLAG_NAMES: [(&str, &str); 15] = [
+/// Names of the flags of [`ListAdditions`] in an update; the names of a create are accepted as well. The others keep
+/// their name: `--env-file` adds in any case, `--cap-add` and `--cap-drop` contain the direction.
+const UPDATE_FLAG_NAMES: [(&str, &str); 16] = [
     ("bind", "bind-add"),
     ("config", "config-add"),
     ("constraint", "constraint-add"),
@@ -133,6 +140,7 @@ const UPDATE_FLAG_NAMES: [(&str, &str); 15] = [
     ("health-header", "health-header-add"),
     ("host", "host-add"),
     ("label", "label-add"),
+    ("mount", "mount-add"),
     ("publish", "publish-add"),
     ("secret", "secret-add"),
     ("sysctl", "sysctl-add"),
@@ -152,7 +160,7 @@ impl Args for UpdateAdditions {
             let long =
                 flag.get_long().and_then(|long| UPDATE_FLAG_NAMES.iter().find(|(plain, _)| *plain == long));
             command.arg(match long {
-                Some((_, long)) => flag.long(*long).short(None),
+                Some((plain, long)) => flag.long(*long).alias(*plain),
                 None => flag,
             })
         })
@@ -211,7 +219,7 @@ pub struct ListRemovals {
     #[arg(long, value_name = "NAME")]
     pub health_header_rm: Vec<String>,
     /// Remove the health check; tasks are healthy while they run
-    #[arg(long, conflicts_with_all = [
+    #[arg(long, alias = "no-healthcheck", conflicts_with_all = [
         "health_http", "health_tcp", "health_cmd", "health_exec", "health_interval", "health_timeout",
         "health_retries", "health_start_period", "health_start_interval", "health_header", "health_header_rm",
     ])]

@@ -7,6 +7,8 @@ use clap::{Args, Subcommand};
 use warren_manager::process::{InitArgs, ManagerJoinArgs};
 use warren_types::ManagerAddress;
 
+use super::listing::{ListingArgs, PrettyArgs};
+
 pub use warren_process::{DirArgs, MetricsArgs};
 
 #[derive(Debug, Subcommand)]
@@ -28,12 +30,15 @@ pub enum ManagerSubcommand {
     /// Run the manager that an earlier `manager init`, `join` or `restore` set up
     Run(NodeRunArgs),
     /// List managers
-    Ls,
+    #[command(alias = "list")]
+    Ls(ListingArgs),
     /// Show managers in detail
     Inspect {
         /// Manager names, addresses, ids, or id prefixes
         #[arg(required = true, value_name = "MANAGER")]
         managers: Vec<String>,
+        #[command(flatten)]
+        pretty: PrettyArgs,
     },
     /// Make managers voters, as long as the number of voters stays odd
     Promote {
@@ -60,6 +65,7 @@ pub enum ManagerSubcommand {
     ///
     /// The removed identity cannot join again; the machine can join as a new manager. Its node stays until
     /// `node rm`. Removal does not revoke a copy of the CA key.
+    #[command(alias = "remove")]
     Rm {
         /// Manager names, addresses, ids, or id prefixes
         #[arg(required = true, value_name = "MANAGER")]

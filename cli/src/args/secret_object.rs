@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use warren_types::SecretObjectName;
 
+use super::listing::{ListingArgs, PrettyArgs};
 use super::value;
 
 /// Secrets and configs have the same commands.
@@ -22,14 +23,18 @@ pub enum SecretObjectCommand {
         file: PathBuf,
     },
     /// List names and versions, without data
-    Ls,
+    #[command(alias = "list")]
+    Ls(ListingArgs),
     /// Show details; configs include their data, secrets never do
     Inspect {
         /// Names, ids, or id prefixes
         #[arg(required = true, value_name = "NAME")]
         names: Vec<String>,
+        #[command(flatten)]
+        pretty: PrettyArgs,
     },
     /// Remove secrets or configs that no service uses
+    #[command(alias = "remove")]
     Rm {
         /// Names, ids, or id prefixes
         #[arg(required = true, value_name = "NAME")]
@@ -46,7 +51,7 @@ pub struct SecretObjectCreateArgs {
     #[arg(value_name = "FILE|-")]
     pub file: PathBuf,
     /// Set a label (repeatable)
-    #[arg(long, value_name = "KEY=VALUE", value_parser = value::label)]
+    #[arg(long, short, value_name = "KEY=VALUE", value_parser = value::label)]
     pub label: Vec<(String, String)>,
 }
 
@@ -55,8 +60,10 @@ pub enum RegistryCommand {
     /// Store the user and password for a registry
     Login(RegistryLoginArgs),
     /// List registries with stored credentials
-    Ls,
+    #[command(alias = "list")]
+    Ls(ListingArgs),
     /// Remove the credentials of registries
+    #[command(alias = "remove")]
     Rm {
         /// Registry hosts, as in image references
         #[arg(required = true, value_name = "HOST[:PORT]", value_parser = value::registry)]

@@ -3,6 +3,7 @@
 use clap::{ArgGroup, Args, Subcommand};
 use warren_types::Timestamp;
 
+use super::listing::{ListingArgs, PrettyArgs};
 use super::lists::{ListAdditions, ListRemovals, UpdateAdditions};
 use super::spec::SpecArgs;
 use super::value::{self, ModeName, ScaleTarget, TailLines};
@@ -12,18 +13,26 @@ pub enum ServiceCommand {
     /// Create a service and wait until it runs
     Create(Box<ServiceCreateArgs>),
     /// List services
-    Ls,
+    #[command(alias = "list")]
+    Ls(ListingArgs),
     /// List the tasks of services with their node and state
     Ps {
         /// Service names, ids, or id prefixes
         #[arg(required = true, value_name = "SERVICE")]
         services: Vec<String>,
+        /// Also list the ended tasks of removed slots, and show how tasks ended with their last lines
+        #[arg(long, short)]
+        all: bool,
+        #[command(flatten)]
+        listing: ListingArgs,
     },
     /// Show a service in detail
     Inspect {
         /// Service name, id, or id prefix
         #[arg(value_name = "SERVICE")]
         service: String,
+        #[command(flatten)]
+        pretty: PrettyArgs,
     },
     /// Update a service and wait until its tasks are replaced
     Update(Box<ServiceUpdateArgs>),
@@ -34,6 +43,8 @@ pub enum ServiceCommand {
         /// Service name, id, or id prefix
         #[arg(value_name = "SERVICE")]
         service: String,
+        #[command(flatten)]
+        listing: ListingArgs,
     },
     /// Show the resource usage of tasks, busiest first, until interrupted
     Top {
@@ -44,17 +55,21 @@ pub enum ServiceCommand {
         #[arg(long)]
         once: bool,
     },
-    /// Print the logs of services
+    /// Print the logs of services, those of ended tasks too
     Logs {
         /// Service names, ids, or id prefixes
         #[arg(required = true, value_name = "SERVICE")]
         services: Vec<String>,
+        /// Print only this task: its id, or the tasks of a slot: SERVICE.SLOT, or the number of the slot
+        #[arg(long, value_name = "TASK|SLOT")]
+        task: Option<String>,
         #[command(flatten)]
         lines: LogArgs,
     },
     /// Set the number of replicas and wait until they run
     Scale(ServiceScaleArgs),
     /// Remove services and wait until their tasks are gone
+    #[command(alias = "remove")]
     Rm(ServiceRemoveArgs),
 }
 
@@ -62,8 +77,9 @@ pub enum ServiceCommand {
 const UPDATE_NOTES: &str = "\
 Options that are not given keep their current value. An empty value (--memory=) resets an option to its default; \
 so does --command or --arg with a single empty word.
-Removals (-rm) are applied before additions (-add). An added item replaces the item with the same key (name or path \
-in the container). Removing a missing item is not an error.
+Removals (-rm) are applied before additions (-add). An added item replaces the item with the same key: name, path in \
+the container, host port, or the node value that a constraint compares. --env is the same as --env-add, and so on. \
+Removing a missing item is not an error.
 --cap-add of a dropped capability makes it a default one again, and --cap-drop of an added one likewise.
 A health option changes the current check; another kind of check replaces it and keeps its intervals.
 Escape a colon in a path as \\:, and a comma in secrets, configs and volumes as \\,";
@@ -86,9 +102,21 @@ pub struct ServiceCreateArgs {
     pub spec: SpecArgs,
     #[command(flatten)]
     pub additions: ListAdditions,
+    /// Run without a health check (the default)
+    #[arg(long, alias = "no-healthcheck", conflicts_with_all = [
+        "health_http", "health_tcp", "health_cmd", "health_exec", "health_interval", "health_timeout",
+        "health_retries", "health_start_period", "health_start_interval", "health_header",
+    ])]
+    pub no_health: bool,
+    /// Accept more replicas than the cluster's limit per service
+    #[arg(long, short)]
+    pub yes: bool,
     /// Return without waiting
     #[arg(long, short)]
     pub detach: bool,
+    /// Print no progress
+    #[arg(long, short)]
+    pub quiet: bool,
 }
 
 #[derive(Debug, Args)]
@@ -100,15 +128,27 @@ pub struct ServiceUpdateArgs {
     /// Replace all tasks even if nothing changed
     #[arg(long)]
     pub force: bool,
+    /// Continue a paused update or rollback, without other changes
+    #[arg(long, conflicts_with_all = ["force", "rollback"])]
+    pub resume: bool,
+    /// Roll back to the previous revision, like `warren service rollback`, without other changes
+    #[arg(long, conflicts_with = "force")]
+    pub rollback: bool,
     #[command(flatten)]
     pub spec: SpecArgs,
     #[command(flatten)]
     pub additions: UpdateAdditions,
     #[command(flatten)]
     pub removals: ListRemovals,
+    /// Accept more replicas than the cluster's limit per service
+    #[arg(long, short)]
+    pub yes: bool,
     /// Return without waiting
     #[arg(long, short)]
     pub detach: bool,
+    /// Print no progress
+    #[arg(long, short)]
+    pub quiet: bool,
 }
 
 #[derive(Debug, Args)]
@@ -131,7 +171,7 @@ pub struct LogArgs {
     #[arg(long, short)]
     pub follow: bool,
     /// Print only this many of the last lines of each task, or all
-    #[arg(long, value_name = "N|all", value_parser = value::tail, default_value = "all")]
+    #[arg(long, short = 'n', value_name = "N|all", value_parser = value::tail, default_value = "all")]
     pub tail: TailLines,
     /// Print only lines after this time
     #[arg(long, value_name = "DURATION|TIME", value_parser = value::since)]
@@ -139,6 +179,9 @@ pub struct LogArgs {
     /// Print a timestamp before each line
     #[arg(long, short)]
     pub timestamps: bool,
+    /// Print the log of the last ended task before the current one, of each slot for a service
+    #[arg(long, short, conflicts_with = "follow")]
+    pub previous: bool,
 }
 
 #[derive(Debug, Args)]
@@ -146,6 +189,9 @@ pub struct ServiceScaleArgs {
     /// Services and their number of replicas
     #[arg(required = true, value_name = "SERVICE=N", value_parser = value::scaling)]
     pub targets: Vec<ScaleTarget>,
+    /// Accept more replicas than the cluster's limit per service
+    #[arg(long, short)]
+    pub yes: bool,
     /// Return without waiting
     #[arg(long, short)]
     pub detach: bool,

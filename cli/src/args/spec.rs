@@ -1,13 +1,14 @@
 //! Flags of `service create` and `service update` that hold one value.
 //!
 //! Every flag is optional. A missing flag means the default in a new service, and keeps the value of an existing one.
-//! Lists are in [`super::lists`].
+//! Lists are in [`super::lists`], the policies of updates in [`super::update_policy`].
 
 use std::time::Duration;
 
 use clap::Args;
 use warren_types::{Bytes, MilliCpu, OnDisconnect, PullPolicy, RestartCondition, Seccomp, Signal};
 
+use super::update_policy::{RollbackFlags, UpdateFlags};
 use super::value::{self, HttpTarget, ReplicaCount, Setting, setting};
 
 /// Flags that hold one value.
@@ -25,6 +26,10 @@ pub struct SpecArgs {
     pub health: HealthFlags,
     #[command(flatten)]
     pub lifecycle: LifecycleFlags,
+    #[command(flatten)]
+    pub update: UpdateFlags,
+    #[command(flatten)]
+    pub rollback: RollbackFlags,
 }
 
 /// Number and placement of tasks.
@@ -35,7 +40,7 @@ pub struct ScaleFlags {
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub replicas: Option<ReplicaCount>,
     /// Maximum number of tasks on one node
-    #[arg(long, value_name = "N", value_parser = setting(str::parse::<u32>))]
+    #[arg(long, value_name = "N", alias = "replicas-max-per-node", value_parser = setting(str::parse::<u32>))]
     pub max_per_node: Option<Setting<u32>>,
 }
 
@@ -62,17 +67,17 @@ pub struct ProcessFlags {
     #[arg(last = true, value_name = "ARGS")]
     pub args: Vec<String>,
     /// Working directory in the container; created if missing [default: from the image]
-    #[arg(long, value_name = "PATH", value_parser = setting(value::text))]
+    #[arg(long, short, value_name = "PATH", value_parser = setting(value::text))]
     pub workdir: Option<Setting<String>>,
     /// User and group, by name or number [default: from the image]
-    #[arg(long, value_name = "USER[:GROUP]", value_parser = setting(value::text))]
+    #[arg(long, short, value_name = "USER[:GROUP]", value_parser = setting(value::text))]
     pub user: Option<Setting<String>>,
     /// Host name in the container [default: from the service name and the slot]
     #[arg(long, value_name = "NAME", value_parser = setting(value::text))]
     pub hostname: Option<Setting<String>>,
     /// Allocate a terminal
     #[arg(
-        long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true"
+        long, short, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true"
     )]
     pub tty: Option<bool>,
     /// Run an init process that forwards signals and reaps zombies
@@ -84,7 +89,7 @@ pub struct ProcessFlags {
     #[arg(long, value_name = "SIGNAL", value_parser = setting(str::parse::<Signal>))]
     pub stop_signal: Option<Setting<Signal>>,
     /// Time between the stop signal and SIGKILL [default: 10s]
-    #[arg(long, value_name = "DURATION", value_parser = setting(value::duration))]
+    #[arg(long, value_name = "DURATION", alias = "stop-grace-period", value_parser = setting(value::duration))]
     pub stop_grace: Option<Setting<Duration>>,
 }
 
@@ -93,16 +98,16 @@ pub struct ProcessFlags {
 #[command(next_help_heading = "Resources")]
 pub struct ResourceFlags {
     /// CPU limit of a task, like 0.5 or 500m [default: unlimited]
-    #[arg(long, value_name = "CPUS", value_parser = setting(str::parse::<MilliCpu>))]
+    #[arg(long, value_name = "CPUS", alias = "limit-cpu", value_parser = setting(str::parse::<MilliCpu>))]
     pub cpus: Option<Setting<MilliCpu>>,
     /// Memory limit of a task, like 256Mi or 256M [default: unlimited]
-    #[arg(long, value_name = "BYTES", value_parser = setting(str::parse::<Bytes>))]
+    #[arg(long, value_name = "BYTES", alias = "limit-memory", value_parser = setting(str::parse::<Bytes>))]
     pub memory: Option<Setting<Bytes>>,
     /// Limit of processes and threads of a task [default: unlimited]
-    #[arg(long, value_name = "N", value_parser = setting(str::parse::<u32>))]
+    #[arg(long, value_name = "N", alias = "limit-pids", value_parser = setting(str::parse::<u32>))]
     pub pids: Option<Setting<u32>>,
     /// CPU reserved for each task
-    #[arg(long, value_name = "CPUS", value_parser = setting(str::parse::<MilliCpu>))]
+    #[arg(long, value_name = "CPUS", alias = "reserve-cpu", value_parser = setting(str::parse::<MilliCpu>))]
     pub reserve_cpus: Option<Setting<MilliCpu>>,
     /// Memory reserved for each task
     #[arg(long, value_name = "BYTES", value_parser = setting(str::parse::<Bytes>))]
@@ -180,13 +185,14 @@ pub struct HealthFlags {
 #[command(next_help_heading = "Restart, disconnection and logs")]
 pub struct LifecycleFlags {
     /// Restart condition: any, on-failure or none [default: any]
-    #[arg(long, value_name = "WHEN", value_parser = setting(str::parse::<RestartCondition>))]
+    #[arg(long, value_name = "WHEN", alias = "restart-condition")]
+    #[arg(value_parser = setting(str::parse::<RestartCondition>))]
     pub restart: Option<Setting<RestartCondition>>,
     /// Delay before the first restart; doubles up to 5 minutes [default: 1s]
     #[arg(long, value_name = "DURATION", value_parser = setting(value::duration))]
     pub restart_delay: Option<Setting<Duration>>,
     /// Restarts within the window after which the task is FAILED [default: 3]
-    #[arg(long, value_name = "N", value_parser = setting(str::parse::<u32>))]
+    #[arg(long, value_name = "N", alias = "restart-max-attempts", value_parser = setting(str::parse::<u32>))]
     pub restart_max: Option<Setting<u32>>,
     /// Window in which restarts are counted [default: 5m]
     #[arg(long, value_name = "DURATION", value_parser = setting(value::duration))]

@@ -3,6 +3,7 @@
 use clap::{Args, Subcommand};
 use warren_types::NodeRole;
 
+use super::listing::ListingArgs;
 use super::value::{self, TokenTtl};
 
 #[derive(Debug, Subcommand)]
@@ -10,8 +11,10 @@ pub enum TokenCommand {
     /// Create a join token; the token is shown only once
     Create(TokenCreateArgs),
     /// List tokens
-    Ls,
+    #[command(alias = "list")]
+    Ls(ListingArgs),
     /// Revoke tokens; machines that joined with them stay
+    #[command(alias = "remove")]
     Rm {
         /// Token ids, or id prefixes
         #[arg(required = true, value_name = "TOKEN")]

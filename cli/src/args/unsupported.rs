@@ -11,14 +11,23 @@ const SERVICE_FLAGS: &[&str] = &[
     "--backoff-limit",
     "--canary-steps",
     "--completions",
+    "--container-label",
+    "--credential-spec",
     "--deadline",
     "--dns",
+    "--dns-option",
+    "--dns-search",
     "--drain-delay",
     "--endpoint-mode",
+    "--generic-resource",
     "--gpus",
+    "--isolation",
+    "--log-driver",
+    "--log-opt",
     "--network",
     "--overlap",
     "--parallelism",
+    "--placement-pref",
     "--prefer",
     "--priority",
     "--progress-deadline",
@@ -27,12 +36,6 @@ const SERVICE_FLAGS: &[&str] = &[
     "--strategy",
     "--timezone",
     "--toleration",
-    "--update-delay",
-    "--update-failure-ratio",
-    "--update-monitor",
-    "--update-on-failure",
-    "--update-order",
-    "--update-parallelism",
     "--user-namespace",
 ];
 
@@ -49,7 +52,6 @@ const COMMANDS: &[&str] = &[
     "cluster events",
     "cluster health",
     "cluster key",
-    "cluster update",
     "completion",
     "context",
     "diff",
@@ -84,7 +86,76 @@ const ALTERNATIVES: &[Alternative] = &[
         reason: "a password on the command line is visible to every user of this machine and kept in the history",
         hint: "use --password-stdin, or neither flag to be prompted",
     },
+    Alternative {
+        commands: &["service create", "service update"],
+        flags: &["--with-registry-auth"],
+        reason: "the cluster stores credentials, and nodes use them for every pull from their registry",
+        hint: "store them once with `warren registry login HOST`",
+    },
+    Alternative {
+        commands: &["service create", "service update"],
+        flags: &["--no-resolve-image"],
+        reason: "a node resolves the tag when it pulls the image, and all tasks of the revision run that digest",
+        hint: "leave it out",
+    },
+    Alternative {
+        commands: &["service update"],
+        flags: &["--args"],
+        reason: "arguments are words, not one text that is split",
+        hint: "give them after --, or one per --arg",
+    },
 ];
+
+/// Commands of other tools, and the alternative.
+const COMMAND_ALTERNATIVES: &[CommandAlternative] = &[
+    CommandAlternative {
+        commands: &["stack", "compose"],
+        reason: "an application of several services is not one object in this version",
+        hint: "create its services one by one with `warren service create`, like shop_web and shop_db",
+    },
+    CommandAlternative {
+        commands: &["swarm", "init", "join"],
+        reason: "a cluster starts with its first manager, and other machines join it with a token",
+        hint: "use `warren manager init`, `warren token create`, and `warren worker join`",
+    },
+    CommandAlternative {
+        commands: &["run", "create", "service run", "service deploy"],
+        reason: "containers run as tasks of services",
+        hint: "use `warren service create NAME --image IMAGE`",
+    },
+    CommandAlternative {
+        commands: &["ps", "container"],
+        reason: "containers are shown as tasks",
+        hint: "use `warren task ls`, `warren service ps SERVICE` or `warren node ps NODE`",
+    },
+    CommandAlternative {
+        commands: &["logs", "exec", "attach"],
+        reason: "containers are reached through their service or task",
+        hint: "see `warren service --help` and `warren task --help`",
+    },
+    CommandAlternative {
+        commands: &["images", "pull", "load", "image load", "save", "push", "build"],
+        reason: "images come from registries and archives",
+        hint: "see `warren image --help`",
+    },
+    CommandAlternative {
+        commands: &["ls", "get", "describe", "inspect", "delete", "scale", "info"],
+        reason: "commands start with the kind of object",
+        hint: "use for example `warren service ls` or `warren cluster info`; see `warren --help`",
+    },
+    CommandAlternative {
+        commands: &["worker token", "manager token"],
+        reason: "join tokens are objects that expire",
+        hint: "use `warren token create --role worker` or `--role manager`",
+    },
+];
+
+/// Commands of other tools, and the alternative.
+struct CommandAlternative {
+    commands: &'static [&'static str],
+    reason: &'static str,
+    hint: &'static str,
+}
 
 /// Flags of some commands, and the alternative.
 struct Alternative {
@@ -124,15 +195,43 @@ fn find_alternative(
     command: &clap::Command,
     arguments: &[String],
 ) -> Option<UnsupportedArgument> {
+    let path = command_path(command, arguments);
+    if let Some(image) = image_argument(error, &path) {
+        return Some(image);
+    }
+    if let (ErrorKind::InvalidSubcommand, Some(ContextValue::String(unknown))) =
+        (error.kind(), error.get(ContextKind::InvalidSubcommand))
+    {
+        let whole = format!("{path} {unknown}");
+        let whole = whole.trim_start();
+        let known = COMMAND_ALTERNATIVES.iter().find(|one| one.commands.contains(&whole))?;
+        let argument = format!("there is no `warren {whole}`");
+        return Some(UnsupportedArgument { argument, reason: known.reason, hint: known.hint });
+    }
     let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg) else { return None };
     let flag = flag.split('=').next().filter(|_| error.kind() == ErrorKind::UnknownArgument)?;
-    let path = command_path(command, arguments);
     let meant = |one: &&Alternative| one.commands.contains(&path.as_str()) && one.flags.contains(&flag);
     let Alternative { reason: why, hint, .. } = ALTERNATIVES.iter().find(meant)?;
     Some(UnsupportedArgument {
         argument: format!("there is no {flag} of `warren {path}`"),
         reason: why,
         hint,
+    })
+}
+
+/// An image without its flag, as in `docker service create --name web nginx`.
+fn image_argument(error: &clap::Error, path: &str) -> Option<UnsupportedArgument> {
+    let Some(ContextValue::String(given)) = error.get(ContextKind::InvalidArg) else { return None };
+    let is_meant = path == "service create"
+        && match error.kind() {
+            ErrorKind::UnknownArgument => !given.starts_with('-'),
+            ErrorKind::ArgumentConflict => given.starts_with('[') || given.starts_with("--name"),
+            _ => false,
+        };
+    is_meant.then(|| UnsupportedArgument {
+        argument: "`warren service create` takes the name of the service and no other word".to_owned(),
+        reason: "the image is a flag, and the arguments of the container follow --",
+        hint: "use `warren service create NAME --image IMAGE -- ARGS`",
     })
 }
 
@@ -209,10 +308,31 @@ mod tests {
         };
         let login = "`warren registry login HOST`";
         check("service create web --image=a --registry-credential=x", "--registry-credential", "host", login);
+        check("service update web --with-registry-auth", "--with-registry-auth", "every pull", login);
+        check("service update web --args x", "--args", "words", "after --");
         check("service update web --registry-credential x", "--registry-credential", "host", login);
         let stdin = "--password-stdin";
         check("registry login ghcr.io --username=ann --password=x", "--password", "every user", stdin);
         check("registry login ghcr.io --username=ann -p x", "-p", "every user", stdin);
+    }
+
+    #[test]
+    fn command_of_another_tool_gets_the_way_here() {
+        for (line, hint) in [
+            ("stack deploy -c a.yaml shop", "`warren service create`"),
+            ("swarm init", "`warren manager init`"),
+            ("run nginx", "`warren service create NAME --image IMAGE`"),
+            ("ps", "`warren task ls`"),
+            ("service create web nginx", "--image IMAGE -- ARGS"),
+            ("service create --name web nginx:1.27 nginx -g x", "--image IMAGE -- ARGS"),
+        ] {
+            let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            let command = Cli::command();
+            let given = std::iter::once("warren".to_owned()).chain(words.iter().cloned());
+            let error = command.clone().try_get_matches_from(given).expect_err(line);
+            let found = find(&error, &command, &words).unwrap_or_else(|| panic!("{line}: {error}"));
+            assert!(found.hint.contains(hint), "{line}: {found:?}");
+        }
     }
 
     #[test]
@@ -221,7 +341,6 @@ mod tests {
         check("service create web --image nginx --network front", network);
         check("service create web --network=front", network);
         check("-o json service create --dns=x web --image nginx", Some("--dns of `warren service create`"));
-        check("service update web --update-delay 5s", Some("--update-delay of `warren service update`"));
         check("service update web --network-add x", Some("--network-add of `warren service update`"));
         check("service update web --resource-rm=x", Some("--resource-rm of `warren service update`"));
         check("service update web --netwrk-add x", None);
@@ -264,6 +383,13 @@ mod tests {
                 let listed = unsupported.contains(&flag.as_str()) || unsupported.contains(&plain);
                 assert!(!listed, "{noun} {verb} {flag}");
             }
+        }
+        for line in COMMAND_ALTERNATIVES.iter().flat_map(|one| one.commands) {
+            let mut command = Some(&root);
+            for word in line.split(' ') {
+                command = command.and_then(|command| command.find_subcommand(word));
+            }
+            assert!(command.is_none(), "{line}");
         }
         assert!(SERVICE_FLAGS.is_sorted() && COMMANDS.is_sorted() && INIT_FLAGS.is_sorted());
         assert!(NODE_FLAGS.is_sorted());

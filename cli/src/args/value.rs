@@ -2,6 +2,7 @@
 
 mod container;
 mod health;
+mod long_form;
 mod mount;
 mod secret_object;
 mod setting;
@@ -17,8 +18,9 @@ use warren_types::{OnDisconnect, Protocol, PublishMode, PublishedPort};
 
 pub use container::{ModeName, device, host, host_removal, mode, role, sysctl, ulimit};
 pub use health::{HttpTarget, header, http_target, shell_words};
+pub use long_form::mount;
 pub use mount::{bind, tmpfs, volume};
-pub use secret_object::{registry, secret_object_mount};
+pub use secret_object::{config_mount, registry, secret_mount};
 pub use setting::{Setting, setting, text};
 pub use time::{TailLines, TokenTtl, since, tail, ttl};
 
@@ -104,8 +106,8 @@ pub fn variables(file: &str) -> Result<Vec<EnvVariable>, String> {
 
 /// A duration in whole milliseconds, like `10s`, `1m30s`, `500ms`.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    let duration =
-        humantime::parse_duration(text).map_err(|why| format!("{why}; give one like 10s or 5m"))?;
+    let duration = humantime::parse_duration(text)
+        .map_err(|_| format!("{text:?} is not a duration; give one like 10s or 5m"))?;
     if duration.subsec_nanos() % 1_000_000 != 0 {
         return Err("has a precision below one millisecond".to_owned());
     }
@@ -121,33 +123,39 @@ pub fn on_disconnect(text: &str) -> Result<OnDisconnect, String> {
     }
 }
 
-/// `[IP:]HOST:CONTAINER[/tcp][,mode=host]`.
+/// `[IP:]HOST:CONTAINER[/tcp][,mode=host]`, or Docker's `published=PORT,target=PORT[,protocol=tcp][,mode=host]`.
 pub fn publish(text: &str) -> Result<PublishedPort, String> {
+    if text.starts_with(|first: char| first.is_ascii_lowercase()) && text.contains('=') {
+        return long_form::publish(text);
+    }
     let mut parts = text.split(',');
     let address = parts.next().unwrap_or_default();
     for option in parts {
         match option {
             "mode=host" => {}
-            "mode=ingress" => {
-                return Err("mode=ingress is not supported by this version; mode=host is".into());
-            }
+            "mode=ingress" => return Err(NO_INGRESS.into()),
             other => return Err(format!("{other:?} is not known; the only option is mode=host")),
         }
     }
     let (address, protocol) = address.split_once('/').unwrap_or((address, "tcp"));
-    match protocol {
-        "tcp" => {}
-        "udp" => return Err("/udp is not supported by this version; /tcp is".to_owned()),
-        other => return Err(format!("{other:?} is not a protocol; give tcp")),
-    }
+    let protocol = parse_protocol(protocol)?;
     let (rest, container) = address.rsplit_once(':').ok_or("give HOST:CONTAINER, like 8080:80")?;
     let (host_ip, host) = match rest.rsplit_once(':') {
         Some((ip, host)) => (Some(host_address(ip)?), host),
         None => (None, rest),
     };
     let (host_port, container_port) = (port(host)?, port(container)?);
-    let (protocol, mode) = (Protocol::Tcp, PublishMode::Host);
-    Ok(PublishedPort { host_ip, host_port, container_port, protocol, mode })
+    Ok(PublishedPort { host_ip, host_port, container_port, protocol, mode: PublishMode::Host })
+}
+
+const NO_INGRESS: &str = "mode=ingress is not supported by this version; mode=host is";
+
+fn parse_protocol(text: &str) -> Result<Protocol, String> {
+    match text {
+        "tcp" => Ok(Protocol::Tcp),
+        "udp" => Err("/udp is not supported by this version; /tcp is".to_owned()),
+        other => Err(format!("{other:?} is not a protocol; give tcp")),
+    }
 }
 
 /// Selects published ports to remove.
@@ -218,6 +226,17 @@ mod tests {
         check("8080:80,mode=ingress", "mode=ingress is not supported by this version; mode=host is");
         check("8080:80,x=y", "\"x=y\" is not known; the only option is mode=host");
         check("host:8080:80", "\"host\" is not an IPv4 address");
+        check("published=8080,target=80", "8080->80/tcp");
+        check("target=80,published=8080,protocol=tcp,mode=host", "8080->80/tcp");
+        check("target=80", "published is missing; Warren chooses no port by itself: give published=PORT");
+        check("published=8080", "target is missing; give the port in the container as target=PORT");
+        check(
+            "published=1,target=2,mode=ingress",
+            "mode=ingress is not supported by this version; mode=host is",
+        );
+        check("published=1,target=2,protocol=udp", "/udp is not supported by this version; /tcp is");
+        let options = "there are published=PORT, target=PORT, protocol=tcp and mode=host";
+        check("published=1,port=2", &format!("\"port=2\" is not known; {options}"));
         let ipv6 = "IPv6 addresses are not supported by this version; give an IPv4 address or none";
         check("[::1]:8080:80", ipv6);
     }

@@ -3,6 +3,7 @@
 use clap::{Args, Subcommand};
 use warren_types::{VolumeDriver, VolumeName};
 
+use super::listing::{ListingArgs, PrettyArgs};
 use super::value;
 
 #[derive(Debug, Subcommand)]
@@ -10,18 +11,27 @@ pub enum VolumeCommand {
     /// Create a volume; a volume that a service names is created on first use
     Create(VolumeCreateArgs),
     /// List volumes with their node and users
+    #[command(alias = "list")]
     Ls {
         /// Ask the nodes for the sizes
         #[arg(long)]
         size: bool,
+        /// Also list data that remains of removed volumes, with its node and size
+        #[arg(long, short)]
+        all: bool,
+        #[command(flatten)]
+        listing: ListingArgs,
     },
     /// Show volumes in detail, with their sizes
     Inspect {
         /// Volume names, ids, or id prefixes
         #[arg(required = true, value_name = "VOLUME")]
         volumes: Vec<String>,
+        #[command(flatten)]
+        pretty: PrettyArgs,
     },
-    /// Remove volumes that nothing uses; the data stays on the node
+    /// Remove volumes that nothing uses; the data stays on the node, listed by `ls --all`
+    #[command(alias = "remove")]
     Rm {
         /// Volume names, ids, or id prefixes
         #[arg(required = true, value_name = "VOLUME")]
@@ -29,6 +39,15 @@ pub enum VolumeCommand {
         /// Delete the data as well
         #[arg(long)]
         purge: bool,
+    },
+    /// Delete volumes that nothing uses with their data, also what remains of removed ones
+    Purge {
+        /// Volume names, ids, or id prefixes
+        #[arg(required = true, value_name = "VOLUME")]
+        volumes: Vec<String>,
+        /// Delete data of these names on this node, also if no volume has it
+        #[arg(long, value_name = "NAME|ID")]
+        node: Option<String>,
     },
     /// Remove all volumes that nothing uses; the data stays on the node
     Prune {
@@ -58,4 +77,7 @@ pub struct VolumeCreateArgs {
     /// Node that holds the data [default: the node of the first task]
     #[arg(long, value_name = "NAME|ID", default_value = "", hide_default_value = true)]
     pub node: String,
+    /// Take over the data that remains of a removed volume of this name
+    #[arg(long)]
+    pub reuse: bool,
 }

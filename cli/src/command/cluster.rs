@@ -3,18 +3,20 @@
 use std::collections::BTreeSet;
 
 use warren_proto::v1;
+use warren_types::ClusterSettingsChange;
 
-use crate::args::{ClusterCommand, GlobalArgs};
+use crate::args::{ClusterCommand, ClusterUpdateArgs, GlobalArgs, ListingArgs, OutputFormat};
 use crate::connect::connect;
 use crate::failure::{CommandError, ExitKind};
-use crate::output;
+use crate::output::{self, Listing};
 use crate::view::cluster::{BackgroundTaskRow, ClusterInfoView};
 use crate::view::now;
 
 pub async fn run(global: &GlobalArgs, command: ClusterCommand) -> Result<(), CommandError> {
     match command {
         ClusterCommand::Info => info(global).await,
-        ClusterCommand::BackgroundTasks { name } => background_tasks(global, name).await,
+        ClusterCommand::Update(args) => update(global, &args).await,
+        ClusterCommand::BackgroundTasks { name, listing } => background_tasks(global, name, &listing).await,
     }
 }
 
@@ -25,8 +27,28 @@ async fn info(global: &GlobalArgs) -> Result<(), CommandError> {
     output::print_document(global.output, &ClusterInfoView::new(info, &client.address()))
 }
 
-async fn background_tasks(global: &GlobalArgs, name: Option<String>) -> Result<(), CommandError> {
+async fn update(global: &GlobalArgs, args: &ClusterUpdateArgs) -> Result<(), CommandError> {
+    let what = "the cluster's settings were not changed";
+    let ClusterUpdateArgs { max_replicas_per_service, task_history_limit } = *args;
+    let change = ClusterSettingsChange { max_replicas_per_service, task_history_limit };
+    let client = connect(global, what).await?;
+    let updated = client.cluster().update(&change, None).await;
+    let updated = updated.map_err(|error| crate::failure::from_client(what, error))?;
+    let view = ClusterInfoView::new(updated, &client.address());
+    eprintln!("cluster updated");
+    match global.output {
+        OutputFormat::Table | OutputFormat::Wide => output::print_document(global.output, view.settings()),
+        OutputFormat::Json | OutputFormat::Yaml => output::print_document(global.output, &view),
+    }
+}
+
+async fn background_tasks(
+    global: &GlobalArgs,
+    name: Option<String>,
+    listing: &ListingArgs,
+) -> Result<(), CommandError> {
     let what = "background tasks were not listed";
+    let list = Listing::new(global.output, listing, what)?;
     let client = connect(global, what).await?;
     let answer = client
         .cluster()
@@ -46,5 +68,5 @@ async fn background_tasks(global: &GlobalArgs, name: Option<String>) -> Result<(
     }
     let mut lines: Vec<BackgroundTaskRow> = tasks_run.into_iter().map(Into::into).collect();
     lines.extend(silent.into_iter().map(BackgroundTaskRow::from));
-    output::print_list(global.output, &lines, now())
+    list.print(lines, now())
 }

@@ -1,5 +1,6 @@
 //! `warren image ...`
 
+mod copy;
 mod import;
 mod prune;
 mod pull;
@@ -7,29 +8,31 @@ mod result;
 
 use warren_proto::v1;
 
-use crate::args::{GlobalArgs, ImageCommand};
+use crate::args::{GlobalArgs, ImageCommand, ListingArgs};
 use crate::connect::connect;
 use crate::failure::{CommandError, ExitKind};
-use crate::output;
+use crate::output::Listing;
 use crate::view::image::ImageView;
 use crate::view::now;
 
 pub async fn run(global: &GlobalArgs, command: ImageCommand) -> Result<(), CommandError> {
     match command {
         ImageCommand::Import { file, node } => import::run(global, &file, node).await,
+        ImageCommand::Copy { reference, to, from } => copy::run(global, &reference, to, from).await,
         ImageCommand::Pull { reference, node, always } => pull::run(global, &reference, node, always).await,
-        ImageCommand::Ls { node } => ls(global, node).await,
+        ImageCommand::Ls { node, listing } => ls(global, node, &listing).await,
         ImageCommand::Prune { node, unused_for, force } => prune::run(global, node, unused_for, force).await,
     }
 }
 
-async fn ls(global: &GlobalArgs, nodes: Vec<String>) -> Result<(), CommandError> {
+async fn ls(global: &GlobalArgs, nodes: Vec<String>, listing: &ListingArgs) -> Result<(), CommandError> {
     let what = "images were not listed";
+    let list = Listing::new(global.output, listing, what)?;
     let client = connect(global, what).await?;
     let nodes =
         client.images().list(nodes).await.map_err(|error| crate::failure::from_client(what, error))?;
     let (images, failed) = split_results(nodes);
-    output::print_list(global.output, &images, now())?;
+    list.print(images, now())?;
     require_no_failures("not every node listed its images", failed)
 }
 

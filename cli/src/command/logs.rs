@@ -23,11 +23,20 @@ type Entries = mpsc::Receiver<Result<v1::LogEntry, Error>>;
 pub async fn services(
     global: &GlobalArgs,
     services: Vec<String>,
+    task: Option<String>,
     args: &LogArgs,
 ) -> Result<(), CommandError> {
     let what = format!("the logs of {} were not read", services.join(", "));
     let style = LineStyle { names: true, timestamps: args.timestamps };
-    read(global, services.into_iter().map(LogTarget::Service).collect(), args, style, &what).await
+    if task.is_some() && services.len() > 1 {
+        let (why, hint) = ("--task selects a task of one service", "name one service");
+        return Err(CommandError::new(ExitKind::Usage, what, why, hint));
+    }
+    let target = |service| match task.clone() {
+        Some(task) => LogTarget::ServiceTask { service, task },
+        None => LogTarget::Service(service),
+    };
+    read(global, services.into_iter().map(target).collect(), args, style, &what).await
 }
 
 /// Prints the log of one task, without prefixes.
@@ -45,7 +54,8 @@ async fn read(
     what: &str,
 ) -> Result<(), CommandError> {
     let client = connect(global, what).await?;
-    let options = LogOptions { follow: args.follow, tail: args.tail.0, since: args.since };
+    let LogArgs { follow, tail, since, previous, timestamps: _ } = *args;
+    let options = LogOptions { follow, tail: tail.0, since, previous };
     let (mut readers, mut entries) = start(client, of, options);
     let mut printer = LogPrinter::new(std::io::stdout().lock(), std::io::stderr().lock(), style);
     let printed = print(&mut entries, &mut printer).await;

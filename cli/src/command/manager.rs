@@ -7,9 +7,10 @@ use warren_manager::process::ManagerStartReason;
 use warren_proto::v1;
 use warren_types::Suffrage;
 
-use crate::args::{GlobalArgs, ManagerSubcommand, OutputFormat};
+use crate::args::{GlobalArgs, ListingArgs, ManagerSubcommand, OutputFormat};
 use crate::connect::connect;
 use crate::failure::{CommandError, ExitKind, from_client, from_client_with_hint};
+use crate::output::Listing;
 use crate::view::manager::ManagerView;
 use crate::view::now;
 use crate::{node, output};
@@ -25,8 +26,11 @@ pub async fn run(global: &GlobalArgs, command: ManagerSubcommand) -> Result<(), 
         ManagerSubcommand::Restore { file, passphrase, node } => {
             node::restore(&file, &passphrase, node).await
         }
-        ManagerSubcommand::Ls => ls(global).await,
-        ManagerSubcommand::Inspect { managers } => inspect(global, &managers).await,
+        ManagerSubcommand::Ls(listing) => ls(global, &listing).await,
+        ManagerSubcommand::Inspect { managers, pretty } => {
+            pretty.check(global.output, "nothing was shown")?;
+            inspect(global, &managers).await
+        }
         ManagerSubcommand::Promote { managers } => set_suffrage(global, &managers, Suffrage::Voter).await,
         ManagerSubcommand::Demote { managers } => set_suffrage(global, &managers, Suffrage::Learner).await,
         ManagerSubcommand::Update { who, advertise } => {
@@ -53,12 +57,14 @@ async fn fetch_all(client: &Client, what: &str) -> Result<(Vec<ManagerView>, Vec
     Ok((views, listed.remaining_nodes))
 }
 
-async fn ls(global: &GlobalArgs) -> Result<(), CommandError> {
+async fn ls(global: &GlobalArgs, listing: &ListingArgs) -> Result<(), CommandError> {
     let what = "managers were not listed";
+    let list = Listing::new(global.output, listing, what)?;
     let client = connect(global, what).await?;
     let (managers, left) = fetch_all(&client, what).await?;
-    output::print_list(global.output, &managers, now())?;
-    if let Some(note) = without_majority(&managers) {
+    let note = without_majority(&managers);
+    list.print(managers, now())?;
+    if let Some(note) = note {
         eprintln!("{note}");
     }
     for node in left {
@@ -115,7 +121,8 @@ async fn inspect(global: &GlobalArgs, managers: &[String]) -> Result<(), Command
     output::print_documents(global.output, &found)
 }
 
-async fn set_suffrage(
+/// Makes managers voters or learners.
+pub(super) async fn set_suffrage(
     global: &GlobalArgs,
     managers: &[String],
     desired: Suffrage,

@@ -1,25 +1,31 @@
 //! `warren node ...`
 
 mod drain;
+mod self_node;
 
 use std::collections::BTreeMap;
 
 use warren_client::{Client, NodeChange, TaskFilter};
-use warren_types::{Availability, Violations};
+use warren_types::{Availability, Suffrage, Violations};
 
-use crate::args::{GlobalArgs, NodeCommand, NodeUpdateArgs, OutputFormat};
+use crate::args::{GlobalArgs, ListingArgs, NodeCommand, NodeUpdateArgs, OutputFormat};
 use crate::connect::connect;
-use crate::failure::CommandError;
-use crate::output;
+use crate::failure::{CommandError, ExitKind};
+use crate::output::{self, Listing};
 use crate::view::node::NodeView;
 use crate::view::now;
 use crate::view::task::TaskView;
 
 pub async fn run(global: &GlobalArgs, command: NodeCommand) -> Result<(), CommandError> {
     match command {
-        NodeCommand::Ls => ls(global).await,
-        NodeCommand::Inspect { node } => inspect(global, &node).await,
-        NodeCommand::Ps { nodes } => ps(global, &nodes).await,
+        NodeCommand::Ls(listing) => ls(global, &listing).await,
+        NodeCommand::Inspect { node, pretty } => {
+            pretty.check(global.output, "nothing was shown")?;
+            inspect(global, &node).await
+        }
+        NodeCommand::Ps { nodes, listing } => ps(global, &nodes, &listing).await,
+        NodeCommand::Promote { nodes } => set_suffrage(global, nodes, Suffrage::Voter).await,
+        NodeCommand::Demote { nodes } => set_suffrage(global, nodes, Suffrage::Learner).await,
         NodeCommand::Update(args) => update(global, args).await,
         NodeCommand::Drain { node, detach } => {
             let availability = Some(Availability::Drain);
@@ -30,22 +36,26 @@ pub async fn run(global: &GlobalArgs, command: NodeCommand) -> Result<(), Comman
     }
 }
 
-async fn ls(global: &GlobalArgs) -> Result<(), CommandError> {
+async fn ls(global: &GlobalArgs, listing: &ListingArgs) -> Result<(), CommandError> {
     let what = "nodes were not listed";
+    let list = Listing::<NodeView>::new(global.output, listing, what)?;
     let client = connect(global, what).await?;
     let nodes = client.nodes().list().await.map_err(|error| crate::failure::from_client(what, error))?;
-    let nodes = nodes.into_iter().map(NodeView::try_from).collect::<Result<Vec<_>, _>>()?;
-    output::print_list(global.output, &nodes, now())?;
-    for (reason, names) in NodeView::down_reasons(&nodes) {
-        eprintln!("DOWN: {}: {reason}", names.join(", "));
-    }
+    let mut nodes = nodes.into_iter().map(NodeView::try_from).collect::<Result<Vec<_>, _>>()?;
+    nodes.retain(|node| list.matches(node));
+    let reasons = NodeView::down_reasons(&nodes);
+    let reasons = reasons.into_iter().map(|(reason, names)| format!("DOWN: {}: {reason}", names.join(", ")));
+    let reasons: Vec<String> = reasons.collect();
+    list.print(nodes, now())?;
+    reasons.iter().for_each(|reason| eprintln!("{reason}"));
     Ok(())
 }
 
 async fn inspect(global: &GlobalArgs, node: &str) -> Result<(), CommandError> {
     let what = format!("node {node} was not found");
     let client = connect(global, &what).await?;
-    show(global, &client, node, what).await
+    let node = self_node::resolve(&client, node, &what).await?;
+    show(global, &client, &node, what).await
 }
 
 async fn show(global: &GlobalArgs, client: &Client, node: &str, what: String) -> Result<(), CommandError> {
@@ -53,28 +63,32 @@ async fn show(global: &GlobalArgs, client: &Client, node: &str, what: String) ->
     output::print_document(global.output, &NodeView::try_from(found)?)
 }
 
-async fn ps(global: &GlobalArgs, nodes: &[String]) -> Result<(), CommandError> {
+async fn ps(global: &GlobalArgs, nodes: &[String], listing: &ListingArgs) -> Result<(), CommandError> {
     let what = "tasks were not listed";
+    let list = Listing::<TaskView>::new(global.output, listing, what)?;
     let client = connect(global, what).await?;
     let mut tasks = Vec::new();
     for node in nodes {
         // Fetched first, so that a missing node is an error.
         let failed = |error| crate::failure::from_client(what, error);
-        let node = client.nodes().get(node).await.map_err(failed)?.id;
-        let filter = TaskFilter { node, ..TaskFilter::default() };
+        let node = self_node::resolve(&client, node, what).await?;
+        let node = client.nodes().get(&node).await.map_err(failed)?.id;
+        let service = list.single("service").unwrap_or_default().to_owned();
+        let filter = TaskFilter { service, node, ..TaskFilter::default() };
         for task in client.tasks().list(filter).await.map_err(failed)? {
             tasks.push(TaskView::try_from(task)?);
         }
     }
     tasks.sort_by_cached_key(TaskView::sort_key);
-    output::print_list(global.output, &tasks, now())
+    list.print(tasks, now())
 }
 
 async fn update(global: &GlobalArgs, args: NodeUpdateArgs) -> Result<(), CommandError> {
     let what = format!("node {} was not updated", args.node);
     let change = change(&args).map_err(|fields| CommandError::invalid_fields(&what, fields))?;
     let client = connect(global, &what).await?;
-    let updated = client.nodes().update(&args.node, &change).await;
+    let node = self_node::resolve(&client, &args.node, &what).await?;
+    let updated = client.nodes().update(&node, &change).await;
     let updated = updated.map_err(|error| crate::failure::from_client(&what, error))?;
     eprintln!("node {} updated", updated.name);
     if args.availability == Some(Availability::Drain) && !args.detach {
@@ -103,6 +117,32 @@ fn change(args: &NodeUpdateArgs) -> Result<NodeChange, Violations> {
     }
     let label_rm = label_rm.iter().cloned().collect();
     wrong.into_result(NodeChange { version: None, label_add, label_rm, availability: *availability })
+}
+
+/// `node promote` and `node demote`: as in Swarm, but only for nodes that are managers already.
+async fn set_suffrage(
+    global: &GlobalArgs,
+    nodes: Vec<String>,
+    desired: Suffrage,
+) -> Result<(), CommandError> {
+    let what = "no node was changed";
+    let client = connect(global, what).await?;
+    let listed = client.managers().list().await.map_err(|error| crate::failure::from_client(what, error))?;
+    let mut managers = Vec::new();
+    for node in nodes {
+        let node = self_node::resolve(&client, &node, what).await?;
+        let found = client.nodes().get(&node).await;
+        let name = found.map_err(|error| crate::failure::from_client(what, error))?.name;
+        let manager = listed.managers.iter().find(|manager| manager.node == name);
+        let manager = manager.ok_or_else(|| {
+            let why = format!("node {name} is a worker, and only the machine itself can become a manager");
+            let hint = "create a token with `warren token create --role manager`, run `warren worker leave` on the \
+                        machine, then `warren manager join` with the token";
+            CommandError::new(ExitKind::Conflict, what, why, hint)
+        })?;
+        managers.push(manager.id.clone());
+    }
+    super::manager::set_suffrage(global, &managers, desired).await
 }
 
 async fn rm(global: &GlobalArgs, nodes: &[String], force: bool) -> Result<(), CommandError> {

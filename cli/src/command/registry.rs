@@ -7,9 +7,10 @@ use warren_proto::v1;
 use warren_types::{Id, Login, SecretObjectId, SecretObjectKind, SecretObjectName};
 use zeroize::{Zeroize, Zeroizing};
 
-use crate::args::{GlobalArgs, OutputFormat, RegistryCommand, RegistryLoginArgs};
+use crate::args::{GlobalArgs, ListingArgs, OutputFormat, RegistryCommand, RegistryLoginArgs};
 use crate::connect::connect;
 use crate::failure::{CommandError, ExitKind, from_client};
+use crate::output::Listing;
 use crate::view::now;
 use crate::view::secret_object::CredentialView;
 use crate::{input, output};
@@ -19,7 +20,7 @@ const KIND: SecretObjectKind = SecretObjectKind::Credential;
 pub async fn run(global: &GlobalArgs, command: RegistryCommand) -> Result<(), CommandError> {
     match command {
         RegistryCommand::Login(args) => login(global, args).await,
-        RegistryCommand::Ls => ls(global).await,
+        RegistryCommand::Ls(listing) => ls(global, &listing).await,
         RegistryCommand::Rm { hosts } => rm(global, &hosts).await,
     }
 }
@@ -82,12 +83,13 @@ async fn store_login(
     objects.create(NewSecretObject { id, name: host.clone(), labels: BTreeMap::new(), data }).await
 }
 
-async fn ls(global: &GlobalArgs) -> Result<(), CommandError> {
+async fn ls(global: &GlobalArgs, listing: &ListingArgs) -> Result<(), CommandError> {
     let what = "registries were not listed";
+    let list = Listing::new(global.output, listing, what)?;
     let client = connect(global, what).await?;
     let registries = client.secret_objects(KIND).list().await.map_err(|error| from_client(what, error))?;
     let registries: Vec<CredentialView> = registries.into_iter().map(Into::into).collect();
-    output::print_list(global.output, &registries, now())
+    list.print(registries, now())
 }
 
 async fn rm(global: &GlobalArgs, hosts: &[SecretObjectName]) -> Result<(), CommandError> {

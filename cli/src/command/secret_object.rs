@@ -5,9 +5,10 @@ use warren_proto::v1;
 use warren_types::{Id, SecretObjectId, SecretObjectKind, Violations};
 
 use super::unique_pairs;
-use crate::args::{GlobalArgs, OutputFormat, SecretObjectCommand, SecretObjectCreateArgs};
+use crate::args::{GlobalArgs, ListingArgs, OutputFormat, SecretObjectCommand, SecretObjectCreateArgs};
 use crate::connect::connect;
 use crate::failure::{CommandError, from_client, from_client_with_hint};
+use crate::output::Listing;
 use crate::view::now;
 use crate::view::secret_object::SecretObjectView;
 use crate::{input, output};
@@ -20,8 +21,11 @@ pub async fn run(
     match command {
         SecretObjectCommand::Create(args) => create(global, kind, args).await,
         SecretObjectCommand::Update { name, file } => update(global, kind, &name, &file).await,
-        SecretObjectCommand::Ls => ls(global, kind).await,
-        SecretObjectCommand::Inspect { names } => inspect(global, kind, &names).await,
+        SecretObjectCommand::Ls(listing) => ls(global, kind, &listing).await,
+        SecretObjectCommand::Inspect { names, pretty } => {
+            pretty.check(global.output, "nothing was shown")?;
+            inspect(global, kind, &names).await
+        }
         SecretObjectCommand::Rm { names } => rm(global, kind, &names).await,
     }
 }
@@ -93,12 +97,13 @@ fn print_object(global: &GlobalArgs, object: v1::SecretObject) -> Result<(), Com
     }
 }
 
-async fn ls(global: &GlobalArgs, kind: SecretObjectKind) -> Result<(), CommandError> {
+async fn ls(global: &GlobalArgs, kind: SecretObjectKind, listing: &ListingArgs) -> Result<(), CommandError> {
     let what = format!("{kind}s were not listed");
+    let list = Listing::new(global.output, listing, &what)?;
     let client = connect(global, &what).await?;
     let objects = client.secret_objects(kind).list().await.map_err(|error| from_client(&what, error))?;
     let objects: Vec<SecretObjectView> = objects.into_iter().map(Into::into).collect();
-    output::print_list(global.output, &objects, now())
+    list.print(objects, now())
 }
 
 async fn inspect(global: &GlobalArgs, kind: SecretObjectKind, names: &[String]) -> Result<(), CommandError> {

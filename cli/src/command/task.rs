@@ -2,29 +2,41 @@
 
 use warren_client::TaskFilter;
 
-use crate::args::{GlobalArgs, TaskCommand};
+use crate::args::{GlobalArgs, ListingArgs, TaskCommand};
 use crate::connect::connect;
 use crate::failure::CommandError;
-use crate::output;
+use crate::output::{self, Listing};
 use crate::view::now;
 use crate::view::task::TaskView;
 
 pub async fn run(global: &GlobalArgs, command: TaskCommand) -> Result<(), CommandError> {
     match command {
-        TaskCommand::Ls { service, node } => ls(global, TaskFilter { service, node, current: false }).await,
-        TaskCommand::Inspect { task } => inspect(global, &task).await,
+        TaskCommand::Ls { service, node, listing } => {
+            ls(global, TaskFilter { service, node, ..TaskFilter::default() }, &listing).await
+        }
+        TaskCommand::Inspect { task, pretty } => {
+            pretty.check(global.output, "nothing was shown")?;
+            inspect(global, &task).await
+        }
         TaskCommand::Logs { task, lines } => super::logs::task(global, task, &lines).await,
     }
 }
 
-async fn ls(global: &GlobalArgs, filter: TaskFilter) -> Result<(), CommandError> {
+async fn ls(global: &GlobalArgs, mut filter: TaskFilter, listing: &ListingArgs) -> Result<(), CommandError> {
     let what = "tasks were not listed";
+    let list = Listing::<TaskView>::new(global.output, listing, what)?;
+    // What the manager can filter is not sent here.
+    for (key, field) in [("service", &mut filter.service), ("node", &mut filter.node)] {
+        if let (true, Some(value)) = (field.is_empty(), list.single(key)) {
+            value.clone_into(field);
+        }
+    }
     let client = connect(global, what).await?;
     let tasks =
         client.tasks().list(filter).await.map_err(|error| crate::failure::from_client(what, error))?;
     let mut tasks = tasks.into_iter().map(TaskView::try_from).collect::<Result<Vec<_>, _>>()?;
     tasks.sort_by_cached_key(TaskView::sort_key);
-    output::print_list(global.output, &tasks, now())
+    list.print(tasks, now())
 }
 
 async fn inspect(global: &GlobalArgs, task: &str) -> Result<(), CommandError> {

@@ -4,17 +4,17 @@ use serde::Serialize;
 use warren_client::TokenOptions;
 use warren_types::{Id, NodeRole, TokenId};
 
-use crate::args::{GlobalArgs, OutputFormat, TokenCommand, TokenCreateArgs};
+use crate::args::{GlobalArgs, ListingArgs, OutputFormat, TokenCommand, TokenCreateArgs};
 use crate::connect::connect;
 use crate::failure::CommandError;
-use crate::output;
+use crate::output::{self, Listing};
 use crate::view::now;
 use crate::view::token::TokenView;
 
 pub async fn run(global: &GlobalArgs, command: TokenCommand) -> Result<(), CommandError> {
     match command {
         TokenCommand::Create(args) => create(global, &args).await,
-        TokenCommand::Ls => ls(global).await,
+        TokenCommand::Ls(listing) => ls(global, &listing).await,
         TokenCommand::Rm { tokens } => rm(global, &tokens).await,
     }
 }
@@ -63,12 +63,13 @@ fn join_command(role: NodeRole, manager: &str, token: &str) -> String {
     format!("warren {} join {manager} --token {token}", role.as_str())
 }
 
-async fn ls(global: &GlobalArgs) -> Result<(), CommandError> {
+async fn ls(global: &GlobalArgs, listing: &ListingArgs) -> Result<(), CommandError> {
     let what = "tokens were not listed";
+    let list = Listing::new(global.output, listing, what)?;
     let client = connect(global, what).await?;
     let tokens = client.tokens().list().await.map_err(|error| crate::failure::from_client(what, error))?;
     let tokens = tokens.into_iter().map(TokenView::try_from).collect::<Result<Vec<_>, _>>()?;
-    output::print_list(global.output, &tokens, now())
+    list.print(tokens, now())
 }
 
 async fn rm(global: &GlobalArgs, tokens: &[String]) -> Result<(), CommandError> {

@@ -1,29 +1,36 @@
 //! `warren volume ...`
 
-use warren_client::{Client, NewVolume};
+use warren_client::{Client, NewVolume, VolumeListOptions};
+use warren_proto::v1;
 use warren_types::{Id, Violations, Volume, VolumeId};
 
 use super::confirm::confirm;
 use super::unique_pairs;
-use crate::args::{GlobalArgs, OutputFormat, VolumeCommand, VolumeCreateArgs};
+use crate::args::{GlobalArgs, ListingArgs, OutputFormat, VolumeCommand, VolumeCreateArgs};
 use crate::connect::connect;
 use crate::failure::{CommandError, ExitKind, from_client, from_client_with_hint};
-use crate::output;
-use crate::view::now;
+use crate::output::{self, Listing};
 use crate::view::volume::VolumeView;
+use crate::view::{now, rounded_bytes};
 
 pub async fn run(global: &GlobalArgs, command: VolumeCommand) -> Result<(), CommandError> {
     match command {
         VolumeCommand::Create(args) => create(global, args).await,
-        VolumeCommand::Ls { size } => ls(global, size).await,
-        VolumeCommand::Inspect { volumes } => inspect(global, &volumes).await,
+        VolumeCommand::Ls { size, all, listing } => {
+            ls(global, VolumeListOptions { sizes: size || all, all }, &listing).await
+        }
+        VolumeCommand::Inspect { volumes, pretty } => {
+            pretty.check(global.output, "nothing was shown")?;
+            inspect(global, &volumes).await
+        }
         VolumeCommand::Rm { volumes, purge } => rm(global, &volumes, purge).await,
+        VolumeCommand::Purge { volumes, node } => self::purge(global, &volumes, node.as_deref()).await,
         VolumeCommand::Prune { purge, force } => prune(global, purge, force).await,
     }
 }
 
 async fn create(global: &GlobalArgs, args: VolumeCreateArgs) -> Result<(), CommandError> {
-    let VolumeCreateArgs { name, driver, opt, label, node } = args;
+    let VolumeCreateArgs { name, driver, opt, label, node, reuse } = args;
     let what = format!("volume {name} was not created");
     let mut wrong = Violations::default();
     let mut taken = |path: &str, given| {
@@ -41,8 +48,8 @@ async fn create(global: &GlobalArgs, args: VolumeCreateArgs) -> Result<(), Comma
     // Chosen once: the server recognizes a repeated create by the id.
     let id = VolumeId(Id(rand::random()));
     let driver = driver.as_str().to_owned();
-    let created = client.volumes().create(NewVolume { id, name, driver, options, labels, node }).await;
-    let created = created.map_err(|error| from_client(&what, error))?;
+    let created = client.volumes().create(NewVolume { id, name, driver, options, labels, node, reuse }).await;
+    let created = created.map_err(|error| from_client(what, error))?;
     eprintln!("volume {} created", created.name);
     match global.output {
         OutputFormat::Table | OutputFormat::Wide => output::print(&format!("{}\n", created.name)),
@@ -52,14 +59,23 @@ async fn create(global: &GlobalArgs, args: VolumeCreateArgs) -> Result<(), Comma
     }
 }
 
-async fn ls(global: &GlobalArgs, size: bool) -> Result<(), CommandError> {
+async fn ls(
+    global: &GlobalArgs,
+    options: VolumeListOptions,
+    listing: &ListingArgs,
+) -> Result<(), CommandError> {
     let what = "volumes were not listed";
+    let list = Listing::new(global.output, listing, what)?;
     let client = connect(global, what).await?;
-    output::print_list(global.output, &fetch_all(&client, size, what).await?, now())
+    list.print(fetch_all(&client, options, what).await?, now())
 }
 
-async fn fetch_all(client: &Client, size: bool, what: &str) -> Result<Vec<VolumeView>, CommandError> {
-    let volumes = client.volumes().list(size).await.map_err(|error| from_client(what, error))?;
+async fn fetch_all(
+    client: &Client,
+    options: VolumeListOptions,
+    what: &str,
+) -> Result<Vec<VolumeView>, CommandError> {
+    let volumes = client.volumes().list(options).await.map_err(|error| from_client(what, error))?;
     let mut volumes: Vec<VolumeView> = volumes.into_iter().map(Into::into).collect();
     volumes.sort_by(|one, other| one.name().cmp(other.name()));
     Ok(volumes)
@@ -79,25 +95,46 @@ async fn rm(global: &GlobalArgs, volumes: &[String], purge: bool) -> Result<(), 
     let client = connect(global, "no volume was removed").await?;
     for volume in volumes {
         let removed = client.volumes().remove(volume, purge).await;
-        let what = format!("volume {volume} was not removed");
-        let removed = removed.map_err(|error| {
-            let update = format!("`warren service update SERVICE --volume-rm {volume}`");
-            from_client_with_hint(what, error, "VOLUME_IN_USE", format!("unmount it first: {update}"))
-        })?;
-        eprintln!("{}", removal_message(&removed.name, &removed.node_name, purge));
+        let removed = removed.map_err(|error| removal_failure(volume, error))?;
+        eprintln!("{}", removal_message(&removed, purge));
         output::print(&format!("{}\n", removed.name))?;
     }
     Ok(())
 }
 
+async fn purge(global: &GlobalArgs, volumes: &[String], node: Option<&str>) -> Result<(), CommandError> {
+    let client = connect(global, "no volume was removed").await?;
+    for volume in volumes {
+        let removed = match node {
+            Some(node) => client.volumes().purge_on(volume, node).await,
+            None => client.volumes().remove(volume, true).await,
+        };
+        let removed = removed.map_err(|error| removal_failure(volume, error))?;
+        eprintln!("{}", removal_message(&removed, true));
+        output::print(&format!("{}\n", removed.name))?;
+    }
+    Ok(())
+}
+
+fn removal_failure(volume: &str, error: warren_client::Error) -> CommandError {
+    let update = format!("`warren service update SERVICE --volume-rm {volume}`");
+    let what = format!("volume {volume} was not removed");
+    from_client_with_hint(what, error, "VOLUME_IN_USE", format!("unmount it first: {update}"))
+}
+
 /// States whether the data was deleted.
-fn removal_message(name: &str, node: &str, purge: bool) -> String {
-    match (purge, node) {
+fn removal_message(removed: &v1::Volume, purge: bool) -> String {
+    let v1::Volume { name, node_name, released_at, .. } = removed;
+    match (purge, released_at) {
+        (true, _) if removed.unrecorded => format!("the data of volume {name} on {node_name} was deleted"),
         (true, _) => format!("volume {name} was removed with its data"),
-        (false, "") => format!("volume {name} was removed"),
-        (false, node) => {
+        (false, None) => format!("volume {name} was removed"),
+        (false, Some(_)) => {
+            let size = removed.size_bytes.map(|size| format!(" ({})", rounded_bytes(size)));
             format!(
-                "volume {name} was removed; its data stays on {node}, where a new volume of that name uses it"
+                "volume {name} was removed; its data{} stays on {node_name}: `warren volume ls --all` lists it, \
+                 `warren volume create {name} --reuse` uses it again, `warren volume purge {name}` deletes it",
+                size.unwrap_or_default()
             )
         }
     }
@@ -106,7 +143,7 @@ fn removal_message(name: &str, node: &str, purge: bool) -> String {
 async fn prune(global: &GlobalArgs, purge: bool, force: bool) -> Result<(), CommandError> {
     let what = "no volume was removed";
     let client = connect(global, what).await?;
-    let mut idle = fetch_all(&client, false, what).await?;
+    let mut idle = fetch_all(&client, VolumeListOptions::default(), what).await?;
     // A deletion of data that is in progress is continued.
     idle.retain(|volume| volume.is_unused() || (purge && volume.is_removing()));
     let names: Vec<String> = idle.iter().map(|volume| volume.name().to_owned()).collect();
@@ -163,10 +200,14 @@ mod tests {
         assert_eq!(question(&names[..2], false), forgets);
         let deletes = "This deletes unused volumes with their data: a, b, c, d. It cannot be undone.";
         assert_eq!(question(&names, true), deletes);
-        assert_eq!(removal_message("a", "n1", true), "volume a was removed with its data");
-        assert_eq!(removal_message("a", "", false), "volume a was removed");
+        let removed = v1::Volume { name: "a".into(), node_name: "n1".into(), ..v1::Volume::default() };
+        assert_eq!(removal_message(&removed, true), "volume a was removed with its data");
+        assert_eq!(removal_message(&removed, false), "volume a was removed");
+        let released = v1::Volume { released_at: Some(1), size_bytes: Some(3 << 20), ..removed };
+        let expected = "volume a was removed; its data (3MiB) stays on n1: `warren volume ls --all` lists it, \
+                        `warren volume create a --reuse` uses it again, `warren volume purge a` deletes it";
+        assert_eq!(removal_message(&released, false), expected);
         assert_eq!(prune_message(1, true), "1 volume removed with their data");
         assert_eq!(prune_message(2, false), "2 volumes removed; the data stays on the nodes");
-        assert!(removal_message("a", "n1", false).contains("its data stays on n1"));
     }
 }

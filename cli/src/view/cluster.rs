@@ -7,7 +7,7 @@ use warren_proto::v1;
 use warren_types::Timestamp;
 
 use super::{TimeView, age, duration, non_empty};
-use crate::output::{Column, TableRow, column};
+use crate::output::{Column, FilterKey, ListedRow, TableRow, column};
 
 /// Counts are of the cluster; index, term and log are of the manager that answered.
 #[derive(Debug, Serialize)]
@@ -18,6 +18,9 @@ pub struct ClusterInfoView {
     ranges: Vec<String>,
     /// Increases when the cluster is restored or forced to a new cluster.
     incarnation: u64,
+    settings: ClusterSettingsView,
+    /// Changes with each change of the settings.
+    settings_version: u64,
     managers: u32,
     nodes: u32,
     nodes_ready: u32,
@@ -59,6 +62,8 @@ impl ClusterInfoView {
             created_at: TimeView::new(wire.created_at),
             ranges: wire.ranges,
             incarnation: wire.incarnation,
+            settings: wire.settings.unwrap_or_default().into(),
+            settings_version: wire.settings_version,
             managers: wire.managers,
             nodes: wire.nodes,
             nodes_ready: wire.nodes_ready,
@@ -81,6 +86,28 @@ impl ClusterInfoView {
             write_stall_since: wire.log_write_stalled_since.map(TimeView::new),
             ca_digest: non_empty(wire.ca_digest),
         }
+    }
+
+    /// The settings alone.
+    pub fn settings(&self) -> &ClusterSettingsView {
+        &self.settings
+    }
+}
+
+/// A setting is absent if the manager that answered does not have it.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ClusterSettingsView {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_replicas_per_service: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    task_history_limit: Option<u32>,
+}
+
+impl From<v1::ClusterSettings> for ClusterSettingsView {
+    fn from(wire: v1::ClusterSettings) -> Self {
+        let v1::ClusterSettings { max_replicas_per_service, task_history_limit } = wire;
+        Self { max_replicas_per_service, task_history_limit }
     }
 }
 
@@ -171,6 +198,16 @@ impl From<v1::UnreachableManager> for BackgroundTaskRow {
     }
 }
 
+impl BackgroundTaskRow {
+    /// Its name; that of the manager for the tasks of an unreachable one.
+    fn name(&self) -> &str {
+        match self {
+            Self::Known(known) => &known.name,
+            Self::Unknown(unknown) => &unknown.manager,
+        }
+    }
+}
+
 impl TableRow for BackgroundTaskRow {
     const COLUMNS: &'static [Column] = &[
         column("NAME"),
@@ -212,6 +249,14 @@ impl BackgroundTaskView {
             self.failures.to_string(),
             self.last_error.clone().unwrap_or_default(),
         ]
+    }
+}
+
+impl ListedRow for BackgroundTaskRow {
+    const FILTERS: &'static [FilterKey<Self>] = &[("name", |it, name| it.name().starts_with(name))];
+
+    fn key(&self) -> String {
+        self.name().to_owned()
     }
 }
 
@@ -277,6 +322,8 @@ mod tests {
             digest: "00ff".into(),
             managers: 3,
             incarnation: 2,
+            settings: Some((&warren_types::ClusterSettings::default()).into()),
+            settings_version: 7,
             ..Default::default()
         };
         let view = ClusterInfoView::new(info, "/run/warren/warren.sock");
@@ -286,6 +333,10 @@ mod tests {
         ranges:
         - 10.210.0.0/16
         incarnation: 2
+        settings:
+          maxReplicasPerService: 10000
+          taskHistoryLimit: 5
+        settingsVersion: 7
         managers: 3
         nodes: 0
         nodesReady: 0

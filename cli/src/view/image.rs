@@ -5,7 +5,7 @@ use warren_proto::v1;
 use warren_types::{Bytes, Timestamp};
 
 use super::{TimeView, age, rounded_bytes, short_digest};
-use crate::output::{Column, TableRow, column, wide};
+use crate::output::{Column, FilterKey, ListedRow, TableRow, column, wide};
 
 /// An image on a node, or removed from it.
 #[derive(Debug, Serialize)]
@@ -74,6 +74,19 @@ impl TableRow for ImageView {
             ago(self.created_at).unwrap_or_default(),
             if wide { self.digest.clone() } else { short_digest(&self.digest) },
         ]
+    }
+}
+
+impl ListedRow for ImageView {
+    const FILTERS: &'static [FilterKey<Self>] = &[
+        ("reference", |it, text| it.image.contains(text)),
+        ("node", |it, node| it.node == node),
+        ("dangling", |it, text| text == (it.tasks == 0).to_string()),
+    ];
+    const FIELD_ALIASES: &'static [(&'static str, &'static str)] = &[("CreatedSince", "CREATED")];
+
+    fn key(&self) -> String {
+        self.image.clone()
     }
 }
 

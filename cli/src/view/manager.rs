@@ -6,7 +6,7 @@ use warren_types::Timestamp;
 
 use super::{TimeView, age, non_empty, short_id};
 use crate::failure::CommandError;
-use crate::output::{Column, TableRow, column, wide};
+use crate::output::{Column, FilterKey, ListedRow, TableRow, column, wide};
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -158,6 +158,19 @@ impl TableRow for ManagerView {
             if wide { self.id.clone() } else { short_id(&self.id) },
             self.reason.clone().unwrap_or_default(),
         ]
+    }
+}
+
+impl ListedRow for ManagerView {
+    const FILTERS: &'static [FilterKey<Self>] = &[
+        ("name", |it, name| it.name.starts_with(name)),
+        ("id", |it, id| it.id.starts_with(id)),
+        ("role", |it, role| it.role() == role),
+        ("status", |it, status| it.status.eq_ignore_ascii_case(status)),
+    ];
+
+    fn key(&self) -> String {
+        self.id.clone()
     }
 }
 

@@ -9,7 +9,7 @@ use warren_types::{Bytes, MilliCpu, NodeDescription, Resources, Timestamp, Viola
 
 use super::{TimeView, age, invalid_response, non_empty, rounded_bytes, short_id};
 use crate::failure::CommandError;
-use crate::output::{Column, TableRow, column, wide};
+use crate::output::{Column, FilterKey, ListedRow, TableRow, column, has_label, wide};
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -244,6 +244,24 @@ impl TableRow for NodeView {
             if wide { self.id.clone() } else { short_id(&self.id) },
             self.conditions(),
         ]
+    }
+}
+
+impl ListedRow for NodeView {
+    const FILTERS: &'static [FilterKey<Self>] = &[
+        ("name", |it, name| it.name.starts_with(name)),
+        ("id", |it, id| it.id.starts_with(id)),
+        ("label", |it, label| has_label(&it.labels, label)),
+        ("node.label", |it, label| has_label(&it.labels, label)),
+        ("role", |it, role| it.role.eq_ignore_ascii_case(role)),
+        ("status", |it, status| it.status.eq_ignore_ascii_case(status)),
+        ("availability", |it, text| it.availability.eq_ignore_ascii_case(text)),
+    ];
+    const FIELD_ALIASES: &'static [(&'static str, &'static str)] =
+        &[("Hostname", "NAME"), ("EngineVersion", "VERSION")];
+
+    fn key(&self) -> String {
+        self.id.clone()
     }
 }
 

@@ -8,7 +8,7 @@ use warren_types::{Placement, PublishedPort, TaskSpec, Timestamp, Violation, Vio
 use super::usage::SecretObjectVersionView;
 use super::{TimeView, age, invalid_response, non_empty, short_digest, spec_diff};
 use crate::failure::CommandError;
-use crate::output::{Column, TableRow, column};
+use crate::output::{Column, FilterKey, ListedRow, TableRow, column};
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -62,6 +62,15 @@ impl RevisionView {
             None => String::new(),
         }
     }
+}
+
+/// What another revision changes of the tasks of `from`; `None` if one of them is not in the history.
+pub fn describe_changes_between(history: Vec<v1::Revision>, from: u64, to: u64) -> Option<Vec<String>> {
+    let document = |number: u64| {
+        let found = history.iter().find(|revision| revision.number == number)?;
+        parse(found.clone()).ok().map(|view| view.task_document())
+    };
+    Some(spec_diff::describe_changes(&document(from)?, &document(to)?))
 }
 
 fn parse(wire: v1::Revision) -> Result<RevisionView, Violations> {
@@ -124,6 +133,14 @@ impl TableRow for RevisionView {
     }
 }
 
+impl ListedRow for RevisionView {
+    const FILTERS: &'static [FilterKey<Self>] = &[("number", |it, number| it.number.to_string() == number)];
+
+    fn key(&self) -> String {
+        self.number.to_string()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -158,6 +175,22 @@ mod tests {
         assert_eq!(documents[1]["changes"], serde_json::json!(["env +A", "image web:1 -> web:2"]));
         assert_eq!(documents[3].get("changes"), None);
         assert_eq!(documents[0]["task"]["image"], "web:2");
+    }
+
+    #[test]
+    fn changes_between_revisions_name_contents_and_environment() {
+        let used = |version| v1::SecretObjectVersion {
+            kind: v1::SecretObjectKind::Config.into(),
+            name: "c".to_owned(),
+            id: "1c".to_owned(),
+            version_number: version,
+        };
+        let mut failed = v1::Revision { secret_objects: vec![used(3)], ..wire(2, "web:2") };
+        failed.task.as_mut().unwrap().env = vec![v1::EnvVar { name: "A".into(), value: "secret".into() }];
+        let restored = v1::Revision { secret_objects: vec![used(2)], ..wire(3, "web:1") };
+        let changes = describe_changes_between(vec![restored, failed], 2, 3).unwrap();
+        assert_eq!(changes, ["config c 3 -> 2", "env -A", "image web:2 -> web:1"]);
+        assert_eq!(describe_changes_between(vec![wire(1, "web:1")], 1, 2), None);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use warren_proto::v1;
 use warren_types::Timestamp;
 
 use super::{TimeView, age, joined_names, rounded_bytes, short_id};
-use crate::output::{Column, TableRow, column, wide};
+use crate::output::{Column, FilterKey, ListedRow, TableRow, column, has_label, wide};
 
 /// A secret or config.
 #[derive(Debug, Serialize)]
@@ -171,6 +171,27 @@ impl TableRow for CredentialView {
             self.version.to_string(),
             if wide { self.id.clone() } else { short_id(&self.id) },
         ]
+    }
+}
+
+impl ListedRow for SecretObjectView {
+    const FILTERS: &'static [FilterKey<Self>] = &[
+        ("name", |it, name| it.name.starts_with(name)),
+        ("id", |it, id| it.id.starts_with(id)),
+        ("label", |it, label| has_label(&it.labels, label)),
+    ];
+
+    fn key(&self) -> String {
+        self.name.clone()
+    }
+}
+
+impl ListedRow for CredentialView {
+    const FILTERS: &'static [FilterKey<Self>] =
+        &[("host", |it, host| it.host.starts_with(host)), ("id", |it, id| it.id.starts_with(id))];
+
+    fn key(&self) -> String {
+        self.host.clone()
     }
 }
 

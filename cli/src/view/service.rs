@@ -7,7 +7,7 @@ use warren_types::{ServiceMode, ServiceSpec, Timestamp, Violation};
 
 use super::{TimeView, age, invalid_response, non_empty, short_id};
 use crate::failure::CommandError;
-use crate::output::{Column, TableRow, column, wide};
+use crate::output::{Column, FilterKey, ListedRow, TableRow, column, has_label, wide};
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -30,7 +30,9 @@ pub struct ServiceView {
 
 /// Progress of the rollout of the current revision.
 #[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
 struct RolloutView {
+    state: &'static str,
     updated: u32,
     total: u32,
     /// Why the rollout failed.
@@ -39,24 +41,71 @@ struct RolloutView {
     /// What the rollout waits for.
     #[serde(skip_serializing_if = "Option::is_none")]
     waiting_reason: Option<String>,
+    /// The update that failed, if this rollout takes it back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rolled_back: Option<RolledBackView>,
+    /// The task whose failure stopped the rollout, or led to the rollback.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failed_task: Option<String>,
+}
+
+/// An update that failed and was rolled back.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct RolledBackView {
+    reason: String,
+    failed_revision: u64,
+    restored_revision: u64,
 }
 
 impl From<v1::Rollout> for RolloutView {
     fn from(wire: v1::Rollout) -> Self {
-        let v1::Rollout { updated, total, stop_reason: stopped, waiting_reason: waiting } = wire;
-        Self { updated, total, stop_reason: non_empty(stopped), waiting_reason: non_empty(waiting) }
+        let state = match wire.state() {
+            v1::RolloutState::Unspecified | v1::RolloutState::Updating => "updating",
+            v1::RolloutState::Completed => "completed",
+            v1::RolloutState::Paused => "paused",
+            v1::RolloutState::RollingBack => "rolling back",
+            v1::RolloutState::RolledBack => "rolled back",
+            v1::RolloutState::RollbackPaused => "rollback paused",
+        };
+        let v1::Rollout {
+            updated,
+            total,
+            stop_reason,
+            waiting_reason,
+            state: _,
+            rollback_reason,
+            failed_revision,
+            restored_revision,
+            failed_task,
+        } = wire;
+        let rolled_back = non_empty(rollback_reason);
+        Self {
+            state,
+            updated,
+            total,
+            stop_reason: non_empty(stop_reason),
+            waiting_reason: non_empty(waiting_reason),
+            rolled_back: rolled_back.map(|reason| RolledBackView {
+                reason,
+                failed_revision,
+                restored_revision,
+            }),
+            failed_task: non_empty(failed_task),
+        }
     }
 }
 
 impl RolloutView {
     /// Empty without a rollout in progress.
     fn summary(&self) -> String {
-        let Self { updated, total, .. } = self;
-        match (&self.stop_reason, &self.waiting_reason) {
-            (Some(why), _) => format!("stopped at {updated}/{total}: {why}"),
-            (None, Some(what)) => format!("{updated}/{total}: {what}"),
-            (None, None) if updated < total => format!("{updated}/{total}"),
-            (None, None) => String::new(),
+        let Self { state, updated, total, .. } = self;
+        match (&self.stop_reason, &self.rolled_back, &self.waiting_reason) {
+            (Some(why), ..) => format!("{state} at {updated}/{total}: {why}"),
+            (None, Some(update), _) => format!("{state} {updated}/{total}: {}", update.reason),
+            (None, None, Some(what)) => format!("{updated}/{total}: {what}"),
+            (None, None, None) if updated < total => format!("{updated}/{total}"),
+            (None, None, None) => String::new(),
         }
     }
 }
@@ -66,6 +115,29 @@ struct ReplicasView {
     desired: u32,
     running: u32,
     tasks: u32,
+    /// Replicas without a task, for lack of room.
+    #[serde(skip_serializing_if = "is_zero")]
+    uncreated: u32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+/// Empty if every replica has a task: `998,900 not created: no room`.
+pub fn uncreated_summary(uncreated: u32) -> String {
+    match uncreated {
+        0 => String::new(),
+        _ => format!("{} not created: no room", with_separators(uncreated)),
+    }
+}
+
+/// `1,234,567`.
+fn with_separators(number: u32) -> String {
+    let digits = number.to_string();
+    let groups = digits.as_bytes().rchunks(3).rev();
+    groups.map(|group| String::from_utf8_lossy(group)).collect::<Vec<_>>().join(",")
 }
 
 impl TryFrom<v1::Service> for ServiceView {
@@ -85,6 +157,7 @@ impl TryFrom<v1::Service> for ServiceView {
             rollout,
             desired_tasks: wanted_tasks,
             digest,
+            uncreated_tasks: uncreated,
         } = wire;
         let missing = || Violation::new("spec", "is missing").into();
         let spec = spec.ok_or_else(missing).and_then(stored_service_spec);
@@ -98,11 +171,27 @@ impl TryFrom<v1::Service> for ServiceView {
             updated_at: TimeView::new(updated_at),
             revision,
             removing,
-            replicas: ReplicasView { desired: wanted_tasks, running, tasks },
+            replicas: ReplicasView { desired: wanted_tasks, running, tasks, uncreated },
             digest: non_empty(digest),
             rollout: rollout.map(Into::into),
             spec,
         })
+    }
+}
+
+impl ServiceView {
+    fn mode(&self) -> &'static str {
+        match self.spec.mode {
+            ServiceMode::Replicated { .. } => "replicated",
+            ServiceMode::Global => "global",
+        }
+    }
+
+    /// What the rollout waits for, and how many replicas have no task.
+    fn progress(&self) -> String {
+        let rollout = self.rollout.as_ref().map(RolloutView::summary).unwrap_or_default();
+        let parts = [rollout, uncreated_summary(self.replicas.uncreated)];
+        parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
     }
 }
 
@@ -125,11 +214,7 @@ impl TableRow for ServiceView {
         let ports: Vec<String> = self.spec.ports.iter().map(ToString::to_string).collect();
         vec![
             self.name.clone(),
-            match self.spec.mode {
-                ServiceMode::Replicated { .. } => "replicated",
-                ServiceMode::Global => "global",
-            }
-            .to_owned(),
+            self.mode().to_owned(),
             format!("{}/{}{state}", self.replicas.running, self.replicas.desired),
             self.spec.task.image.to_string(),
             ports.join(", "),
@@ -137,8 +222,21 @@ impl TableRow for ServiceView {
             self.version.to_string(),
             self.revision.to_string(),
             if wide { self.id.clone() } else { short_id(&self.id) },
-            self.rollout.as_ref().map(RolloutView::summary).unwrap_or_default(),
+            self.progress(),
         ]
+    }
+}
+
+impl ListedRow for ServiceView {
+    const FILTERS: &'static [FilterKey<Self>] = &[
+        ("name", |it, name| it.name.starts_with(name)),
+        ("id", |it, id| it.id.starts_with(id)),
+        ("label", |it, label| has_label(&it.spec.labels, label)),
+        ("mode", |it, mode| it.mode() == mode),
+    ];
+
+    fn key(&self) -> String {
+        self.id.clone()
     }
 }
 
@@ -177,6 +275,7 @@ mod tests {
             mode: Some(v1::service_spec::Mode::Replicated(v1::Replicated { replicas: 3 })),
             placement: Some(v1::Placement { constraints: Vec::new(), max_per_node: Some(2) }),
             replace_after_ms: 90_000,
+            ..Default::default()
         };
         v1::Service {
             id: "3k2v9x0000000000000000abc".into(),
@@ -188,9 +287,15 @@ mod tests {
             removing: false,
             running: 2,
             tasks: 3,
-            rollout: Some(v1::Rollout { updated: 3, total: 3, ..Default::default() }),
+            rollout: Some(v1::Rollout {
+                updated: 3,
+                total: 3,
+                state: v1::RolloutState::Completed.into(),
+                ..Default::default()
+            }),
             desired_tasks: 3,
             digest: "sha256:1".into(),
+            uncreated_tasks: 0,
         }
     }
 
@@ -227,16 +332,39 @@ mod tests {
     }
 
     #[test]
+    fn replicas_without_a_task_are_a_number() {
+        let view = ServiceView::try_from(v1::Service { uncreated_tasks: 998_900, ..wire() }).unwrap();
+        assert_eq!(view.progress(), "998,900 not created: no room");
+        assert_eq!(serde_json::json!(view)["replicas"]["uncreated"], 998_900);
+        assert_eq!(
+            ["7", "1,000", "1,234,567"],
+            [7, 1_000, 1_234_567].map(with_separators).each_ref().map(|it| &**it)
+        );
+    }
+
+    #[test]
     fn rollout_shows_progress_and_reason() {
-        let check = |updated, stopped: &str, waiting: &str, expected: &str| {
-            let (stopped, waiting) = (stopped.to_owned(), waiting.to_owned());
-            let rollout = v1::Rollout { updated, total: 3, stop_reason: stopped, waiting_reason: waiting };
+        let check = |rollout: v1::Rollout, expected: &str| {
+            let rollout = v1::Rollout { total: 3, ..rollout };
             assert_eq!(RolloutView::from(rollout).summary(), expected);
         };
-        check(3, "", "", "");
-        check(1, "", "", "1/3");
-        check(1, "", "web.2 pulls", "1/3: web.2 pulls");
-        check(1, "web.2 failed: exited with 1", "", "stopped at 1/3: web.2 failed: exited with 1");
+        let at = |updated, state: v1::RolloutState| v1::Rollout {
+            updated,
+            state: state.into(),
+            ..Default::default()
+        };
+        let updating = |updated| at(updated, v1::RolloutState::Updating);
+        check(at(3, v1::RolloutState::Completed), "");
+        check(updating(1), "1/3");
+        check(v1::Rollout { waiting_reason: "web.2 pulls".into(), ..updating(1) }, "1/3: web.2 pulls");
+        let stop_reason = "web.2 failed: exited with 1".to_owned();
+        let paused = v1::Rollout { stop_reason, ..at(1, v1::RolloutState::Paused) };
+        check(paused, "paused at 1/3: web.2 failed: exited with 1");
+        let back = v1::Rollout {
+            rollback_reason: "web.2 failed; revision 2 was rolled back".into(),
+            ..at(3, v1::RolloutState::RolledBack)
+        };
+        check(back, "rolled back 3/3: web.2 failed; revision 2 was rolled back");
     }
 
     #[test]
@@ -256,6 +384,7 @@ mod tests {
           tasks: 3
         digest: sha256:1
         rollout:
+          state: completed
           updated: 3
           total: 3
         spec:

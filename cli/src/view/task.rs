@@ -1,6 +1,7 @@
 //! A task: its node, its state, and the reason for it.
 
 use serde::Serialize;
+use warren_process::printable;
 use warren_proto::convert::{desired_task_state, health, task_state};
 use warren_proto::v1;
 use warren_types::{
@@ -10,7 +11,7 @@ use warren_types::{
 use super::usage::{CheckResultView, SecretObjectVersionView, TaskUsageView};
 use super::{TimeView, age, invalid_response, non_empty, until};
 use crate::failure::CommandError;
-use crate::output::{Column, TableRow, column, wide};
+use crate::output::{Column, FilterKey, ListedRow, TableRow, column, wide};
 
 /// Displayed state of a task whose node is down: its real state is unknown.
 pub const LOST: &str = "LOST";
@@ -39,6 +40,9 @@ pub struct TaskView {
     state: &'static str,
     state_since: TimeView,
     ready: bool,
+    /// Milliseconds for which it must still run until it counts as ready for updates and for waiting.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    settles_in_ms: Option<u64>,
     /// Absent without a health check, and while the task does not run.
     #[serde(skip_serializing_if = "Option::is_none")]
     health: Option<&'static str>,
@@ -70,6 +74,9 @@ pub struct TaskView {
     spec: TaskSpec,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     ports: Vec<PublishedPort>,
+    /// The last lines of the log of an ended task, if they were requested.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub last_lines: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -144,6 +151,7 @@ fn parse(wire: v1::Task) -> Result<TaskView, Violations> {
         checks,
         usage,
         secret_objects: objects,
+        settles_in_ms,
     } = wire;
     let checked = health(checked).map_err(under("health"))?;
     let spec = spec.ok_or_else(|| Violation::new("spec", "is missing"))?;
@@ -164,6 +172,7 @@ fn parse(wire: v1::Task) -> Result<TaskView, Violations> {
         state: task_state(state).map_err(under("state"))?.as_str(),
         state_since: TimeView::new(state_since),
         ready,
+        settles_in_ms: Some(settles_in_ms).filter(|left| *left > 0),
         health: (checked != Health::None).then(|| checked.as_str()),
         attempt,
         reason: non_empty(reason),
@@ -178,7 +187,13 @@ fn parse(wire: v1::Task) -> Result<TaskView, Violations> {
         secret_objects: SecretObjectVersionView::all(objects)?,
         spec: TaskSpec::try_from(spec).map_err(under("spec"))?,
         ports: ports.collect::<Result<_, _>>().map_err(under("ports"))?,
+        last_lines: Vec::new(),
     })
+}
+
+/// Whole seconds, rounded up: `3s`.
+pub fn settling_text(left_ms: u64) -> String {
+    format!("{}s", left_ms.div_ceil(1000))
 }
 
 /// `web.3`.
@@ -204,6 +219,9 @@ impl TaskView {
     /// The displayed state and why the task is not ready: `RUNNING (unhealthy)`.
     pub fn status_text(&self) -> String {
         let (state, _) = self.effective_state();
+        if let Some(left) = self.settles_in_ms {
+            return format!("{state} (settling {})", settling_text(left));
+        }
         match self.health.unwrap_or("not ready") {
             short if state == TaskState::Running.as_str() && !self.ready => match short {
                 // A healthy task may not receive traffic yet.
@@ -228,16 +246,58 @@ impl TaskView {
         &self.id
     }
 
+    /// Whether `node` is the name, the id or an id prefix of its node.
+    fn is_on(&self, node: &str) -> bool {
+        let id = self.node_id.as_deref().unwrap_or_default();
+        self.node_name() == node || (!node.is_empty() && id.starts_with(node))
+    }
+
     /// The task has ended or was removed.
     pub fn is_finished(&self) -> bool {
         self.removed || is_terminal(self.state)
     }
 
+    /// The task ran and has ended: its node may have its log.
+    pub fn has_log_of_ended(&self) -> bool {
+        self.is_finished() && self.node_id.is_some() && self.attempt > 0
+    }
+
     /// Sort key of lists: service, slot, then the newest task first.
     pub fn sort_key(&self) -> (String, u32, std::cmp::Reverse<(Timestamp, u64)>) {
-        let number = self.id.rsplit_once('-').and_then(|(_, number)| number.parse().ok()).unwrap_or(0);
-        (self.service_name.clone(), self.slot, std::cmp::Reverse((self.created_at.0, number)))
+        (self.service_name.clone(), self.slot, std::cmp::Reverse(self.age_key()))
     }
+
+    /// Later for a task that was created later.
+    pub fn age_key(&self) -> (Timestamp, u64) {
+        let number = self.id.rsplit_once('-').and_then(|(_, number)| number.parse().ok()).unwrap_or(0);
+        (self.created_at.0, number)
+    }
+}
+
+/// Characters of a line that are shown.
+const MAX_LINE: usize = 200;
+
+/// How each ended task ended, with the last lines of its log, as a list below the table.
+pub fn ended_tasks_text(tasks: &[TaskView], now: Timestamp) -> String {
+    let mut text = String::new();
+    for task in tasks.iter().filter(|task| task.has_log_of_ended()) {
+        let ago = age(task.state_since.0, now);
+        let why = task.reason_text(now);
+        let why = if why.is_empty() { why } else { format!(": {why}") };
+        let (name, state, node) = (&task.name, task.state, task.node_name());
+        text += &format!("\n{name} is {state} since {ago} on {node}{why}\n");
+        for line in &task.last_lines {
+            text += &format!("  | {}\n", shortened(line));
+        }
+        text += &format!("  try: warren task logs {}\n", task.id);
+    }
+    text
+}
+
+fn shortened(line: &str) -> String {
+    let shown: String = printable(line.trim_end()).chars().take(MAX_LINE).collect();
+    let dots = if line.chars().nth(MAX_LINE).is_some() { "…" } else { "" };
+    shown + dots
 }
 
 impl TaskView {
@@ -298,6 +358,23 @@ impl TableRow for TaskView {
             self.id.clone(),
             self.reason_text(now),
         ]
+    }
+}
+
+impl ListedRow for TaskView {
+    const FILTERS: &'static [FilterKey<Self>] = &[
+        ("name", |it, name| it.name.starts_with(name)),
+        ("id", |it, id| it.id.starts_with(id)),
+        ("service", |it, text| it.service_name == text || it.service_id.starts_with(text)),
+        ("node", |it, text| it.is_on(text)),
+        ("state", |it, state| it.effective_state().0.eq_ignore_ascii_case(state)),
+        ("desired-state", |it, state| it.desired.eq_ignore_ascii_case(state)),
+    ];
+    const FIELD_ALIASES: &'static [(&'static str, &'static str)] =
+        &[("CurrentState", "STATE"), ("DesiredState", "DESIRED"), ("Error", "REASON")];
+
+    fn key(&self) -> String {
+        self.id.clone()
     }
 }
 

@@ -7,7 +7,7 @@ use warren_types::{Timestamp, Violations};
 
 use super::{TimeView, age, invalid_response, short_id, until};
 use crate::failure::CommandError;
-use crate::output::{Column, TableRow, column, wide};
+use crate::output::{Column, FilterKey, ListedRow, TableRow, column, wide};
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -74,6 +74,15 @@ impl TableRow for TokenView {
             age(self.created_at.0, now),
             self.version.to_string(),
         ]
+    }
+}
+
+impl ListedRow for TokenView {
+    const FILTERS: &'static [FilterKey<Self>] =
+        &[("id", |it, id| it.id.starts_with(id)), ("role", |it, role| it.role == role)];
+
+    fn key(&self) -> String {
+        self.id.clone()
     }
 }
 

@@ -7,7 +7,7 @@ use warren_proto::v1;
 use warren_types::{Bytes, Timestamp};
 
 use super::{TimeView, age, joined_names, non_empty, rounded_bytes, short_id};
-use crate::output::{Column, TableRow, column, wide};
+use crate::output::{Column, FilterKey, ListedRow, TableRow, column, has_label, wide};
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -28,6 +28,12 @@ pub struct VolumeView {
     node_name: Option<String>,
     /// The data is being deleted.
     removing: bool,
+    /// When it was removed, if its data remains.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    released_at: Option<TimeView>,
+    /// Data on a node that no volume has.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    unrecorded: bool,
     /// Tasks that use it or are assigned to use it.
     users: Vec<String>,
     /// Absent if the node was not asked or did not respond.
@@ -52,6 +58,8 @@ impl From<v1::Volume> for VolumeView {
             removing,
             users,
             size_bytes: bytes,
+            released_at,
+            unrecorded,
         } = wire;
         Self {
             id,
@@ -64,6 +72,8 @@ impl From<v1::Volume> for VolumeView {
             node_id: non_empty(node_id),
             node_name: non_empty(node_name),
             removing,
+            released_at: released_at.map(TimeView::new),
+            unrecorded,
             users,
             size: bytes.map(|bytes| Bytes(bytes).to_string()),
             bytes,
@@ -79,7 +89,7 @@ impl VolumeView {
 
     /// Unused and not being removed.
     pub fn is_unused(&self) -> bool {
-        self.users.is_empty() && !self.removing
+        self.users.is_empty() && !self.removing && self.released_at.is_none() && !self.unrecorded
     }
 
     /// The data is being deleted; a failed deletion waits for a retry.
@@ -106,20 +116,42 @@ impl TableRow for VolumeView {
         let pairs = |map: &BTreeMap<String, String>| {
             map.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(",")
         };
-        let going = if self.removing { " (removing)" } else { "" };
+        let status = match self.released_at {
+            _ if self.removing => " (removing)",
+            _ if self.unrecorded => " (data without a volume)",
+            Some(_) => " (removed, data remains)",
+            None => "",
+        };
+        // Only the time of a volume is known, not that of its data.
+        let created = (!self.unrecorded).then(|| age(self.created_at.0, now));
         vec![
-            format!("{}{going}", self.name),
+            format!("{}{status}", self.name),
             self.driver.clone(),
             // A removed node has no name.
             self.node_name.clone().or_else(|| self.node_id.clone()).unwrap_or_default(),
             joined_names(&self.users, wide),
             self.bytes.map(rounded_bytes).unwrap_or_default(),
-            age(self.created_at.0, now),
+            created.unwrap_or_default(),
             pairs(&self.options),
             pairs(&self.labels),
             self.version.to_string(),
             if wide { self.id.clone() } else { short_id(&self.id) },
         ]
+    }
+}
+
+impl ListedRow for VolumeView {
+    const FILTERS: &'static [FilterKey<Self>] = &[
+        ("name", |it, name| it.name.contains(name)),
+        ("id", |it, id| it.id.starts_with(id)),
+        ("driver", |it, driver| it.driver == driver),
+        ("label", |it, label| has_label(&it.labels, label)),
+        ("node", |it, node| it.node_name.as_deref() == Some(node)),
+        ("dangling", |it, text| text == it.is_unused().to_string()),
+    ];
+
+    fn key(&self) -> String {
+        self.name.clone()
     }
 }
 
@@ -143,6 +175,8 @@ mod tests {
             removing: false,
             users: vec!["web.1".into(), "web.2".into()],
             size_bytes: Some(3 << 20 | 1),
+            released_at: None,
+            unrecorded: false,
         }
     }
 
@@ -158,6 +192,15 @@ mod tests {
         data              local    node-1   web.1, web.2   3MiB   5s    3k2v9x0000
         data              local                                   5s    3k2v9x0000
         data (removing)   local    1n                      3MiB   5s    3k2v9x0000
+        ");
+        let unused = v1::Volume { users: Vec::new(), ..wire() };
+        let released = v1::Volume { released_at: Some(2000), ..unused.clone() };
+        let unrecorded = v1::Volume { unrecorded: true, id: String::new(), ..unused };
+        let remains = [released, unrecorded].map(VolumeView::from);
+        insta::assert_snapshot!(table_text_of(&remains, false, Timestamp(6000)), @r"
+        NAME                           DRIVER   NODE     USERS   SIZE   AGE   ID
+        data (removed, data remains)   local    node-1           3MiB   5s    3k2v9x0000
+        data (data without a volume)   local    node-1           3MiB
         ");
         assert_eq!(volumes.each_ref().map(VolumeView::is_unused), [false, true, false]);
         insta::assert_snapshot!(vertical(&volumes[0], Timestamp(6000)), @r"

@@ -3,6 +3,7 @@
 mod check;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use warren_client::Change;
 use warren_proto::convert::task_state;
@@ -10,7 +11,9 @@ use warren_proto::v1;
 use warren_types::TaskState;
 
 use super::{ServiceGoal, WaitGoal};
-use crate::view::task::{LOST, STOPPING, name};
+use crate::view::joined_names;
+use crate::view::service::uncreated_summary;
+use crate::view::task::{LOST, STOPPING, name, settling_text};
 
 /// A service and its tasks, as last observed.
 #[derive(Debug, Clone, Default)]
@@ -103,11 +106,14 @@ impl ServiceSnapshot {
             }
             // Another manager may answer with state from before the write.
             (KnownService::Present(service), _) if service.version < desired.version => WaitOutcome::Waiting,
-            (KnownService::Present(service), goal) => match superseded(service, desired) {
-                Some(why) => WaitOutcome::Failed(vec![why]),
-                None if goal == WaitGoal::Updated => self.evaluate_updated(service, desired),
-                None => self.evaluate_running(service, &desired.finished_before),
-            },
+            (KnownService::Present(service), goal) => {
+                match (rolled_back(service, desired), superseded(service, desired)) {
+                    (Some(outcome), _) => outcome,
+                    (None, Some(why)) => WaitOutcome::Failed(vec![why]),
+                    (None, None) if goal == WaitGoal::Updated => self.evaluate_updated(service, desired),
+                    (None, None) => self.evaluate_running(service, &desired.finished_before),
+                }
+            }
         }
     }
 
@@ -120,29 +126,58 @@ impl ServiceSnapshot {
         if !why.is_empty() {
             return WaitOutcome::Failed(why);
         }
-        let left = self.tasks.values().any(|task| !has_slot(service, task.slot) && !task.removed);
-        if self.ready_slots(service) == desired_tasks(service) && !left {
+        if self.ready_slots(service) == desired_tasks(service) && !self.has_surplus(service) {
             WaitOutcome::Reached
         } else {
             WaitOutcome::Waiting
         }
     }
 
-    /// The manager counts the replaced tasks; whether the new tasks are ready follows from the snapshot.
+    /// The manager decides whether the update is complete or has failed. Tasks that have no node do not count there.
     fn evaluate_updated(&self, service: &v1::Service, expected: &ServiceGoal) -> WaitOutcome {
         // Another manager may answer with state from before the write.
-        let rollout = service.rollout.as_ref().filter(|_| service.revision == expected.revision);
-        match rollout {
-            Some(v1::Rollout { stop_reason: stopped, .. }) if !stopped.is_empty() => {
-                WaitOutcome::Failed(vec![stopped.clone()])
-            }
-            Some(v1::Rollout { updated, total, waiting_reason: waiting, .. })
-                if updated >= total && waiting.is_empty() =>
+        let Some(rollout) = service.rollout.as_ref().filter(|_| service.revision == expected.revision) else {
+            return WaitOutcome::Waiting;
+        };
+        match rollout.state() {
+            _ if !rollout.stop_reason.is_empty() => WaitOutcome::Failed(vec![rollout.stop_reason.clone()]),
+            v1::RolloutState::Completed | v1::RolloutState::RolledBack
+                if self.ready_slots(service) == desired_tasks(service) && !self.has_surplus(service) =>
             {
+                WaitOutcome::Reached
+            }
+            v1::RolloutState::Completed | v1::RolloutState::RolledBack => {
                 self.evaluate_running(service, &expected.finished_before)
             }
             _ => WaitOutcome::Waiting,
         }
+    }
+
+    /// Tasks of slots that are not desired any more.
+    fn has_surplus(&self, service: &v1::Service) -> bool {
+        self.tasks.values().any(|task| !has_slot(service, task.slot) && !task.removed)
+    }
+
+    /// The longest time for which a task must still run until it counts as ready.
+    pub fn settling_time(&self) -> Option<Duration> {
+        let settling = self.tasks.values().map(|task| task.settles_in_ms).filter(|left| *left > 0);
+        settling.max().map(Duration::from_millis)
+    }
+
+    /// The ids of the tasks whose failure ended the wait.
+    pub fn failed_tasks(&self, desired: &ServiceGoal) -> Vec<String> {
+        if let (WaitGoal::Updated, KnownService::Present(service)) = (desired.goal, &self.service) {
+            let failed = service.rollout.iter().map(|rollout| rollout.failed_task.clone());
+            return failed.filter(|task| !task.is_empty()).collect();
+        }
+        let new_tasks = self.tasks.values().filter(|task| !desired.finished_before.contains(&task.id));
+        new_tasks.filter(|task| has_failed(task) || is_unhealthy(task)).map(|task| task.id.clone()).collect()
+    }
+
+    /// The revision that failed, and the current one, if that is its rollback.
+    pub fn rolled_back_revisions(&self, desired: &ServiceGoal) -> Option<(u64, u64)> {
+        let KnownService::Present(service) = &self.service else { return None };
+        rolled_back(service, desired).map(|_| (desired.revision, service.revision))
     }
 
     /// Number of desired slots that have a ready task of the current spec.
@@ -150,7 +185,9 @@ impl ServiceSnapshot {
         let serving = self.tasks.values().filter(|task| {
             // A complete task is not started again.
             let running = match state(task) {
-                Some(TaskState::Running) => task.ready && task.lost_since.is_none(),
+                Some(TaskState::Running) => {
+                    task.ready && task.settles_in_ms == 0 && task.lost_since.is_none()
+                }
                 state => state == Some(TaskState::Complete),
             };
             running && task.desired() == v1::DesiredTaskState::Running && is_current(service, task)
@@ -166,7 +203,15 @@ impl ServiceSnapshot {
         match (&self.service, desired.goal) {
             (KnownService::Present(service), WaitGoal::Running | WaitGoal::Scaled) => {
                 let (ready, all) = (self.ready_slots(service), desired_tasks(service));
-                format!("service {}: {ready} of {all} ready", desired.name)
+                let settling = match self.tasks.values().filter(|task| task.settles_in_ms > 0).count() {
+                    0 => String::new(),
+                    settling => format!(", {settling} settling"),
+                };
+                let rest = match uncreated_summary(service.uncreated_tasks) {
+                    none if none.is_empty() => none,
+                    rest => format!(", {rest}"),
+                };
+                format!("service {}: {ready} of {all} ready{settling}{rest}", desired.name)
             }
             (KnownService::Present(service), WaitGoal::Updated) => {
                 let v1::Rollout { updated, total, .. } = service.rollout.clone().unwrap_or_default();
@@ -176,7 +221,11 @@ impl ServiceSnapshot {
                 } else {
                     format!(", {ready} ready")
                 };
-                format!("service {}: {updated} of {total} updated{so_far}", desired.name)
+                let doing = match rolled_back(service, desired) {
+                    Some(_) => format!("revision {} failed, rolling back: ", desired.revision),
+                    None => String::new(),
+                };
+                format!("service {}: {doing}{updated} of {total} updated{so_far}", desired.name)
             }
             (_, WaitGoal::Running | WaitGoal::Scaled | WaitGoal::Updated) => {
                 format!("service {}", desired.name)
@@ -200,6 +249,28 @@ impl ServiceSnapshot {
         lines
     }
 
+    /// The nodes that have not confirmed that they stop their tasks, and what can be done; as (name, line).
+    pub fn silent_nodes(&self) -> Vec<(String, String)> {
+        let mut silent: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        for task in self.tasks.values().filter(|task| !task.removed && !task.node_name.is_empty()) {
+            // A worker that stops a task says so in its reason.
+            let is_confirmed =
+                task.reason.starts_with("stopping") || state(task).is_some_and(TaskState::is_terminal);
+            if task.lost_since.is_some() || !is_confirmed {
+                silent.entry(&task.node_name).or_default().push(name(task));
+            }
+        }
+        let line = |(node, tasks): (&str, Vec<String>)| {
+            let tasks = joined_names(&tasks, false);
+            let what = format!(
+                "has not confirmed the end of {tasks}; if the machine is lost, `warren node rm --force {node}` removes \
+                 it and counts its tasks as ended, even if they still run there"
+            );
+            (format!("node {node}"), what)
+        };
+        silent.into_iter().map(line).collect()
+    }
+
     fn waiting_tasks(&self, goal: WaitGoal) -> Vec<(String, String)> {
         let mut newest: BTreeMap<u32, &v1::Task> = BTreeMap::new();
         for task in self.tasks.values().filter(|task| !task.removed) {
@@ -209,7 +280,7 @@ impl ServiceSnapshot {
             }
         }
         let waiting = |task: &&v1::Task| match state(task) {
-            Some(TaskState::Running) => goal == WaitGoal::Gone || !task.ready,
+            Some(TaskState::Running) => goal == WaitGoal::Gone || !task.ready || task.settles_in_ms > 0,
             Some(TaskState::Complete) => goal == WaitGoal::Gone,
             _ => true,
         };
@@ -242,6 +313,23 @@ fn is_unhealthy(task: &v1::Task) -> bool {
         && task.desired() <= v1::DesiredTaskState::Running
 }
 
+/// The outcome of an update that managers rolled back; `None` if they did not.
+fn rolled_back(service: &v1::Service, desired: &ServiceGoal) -> Option<WaitOutcome> {
+    let rollout = service.rollout.as_ref()?;
+    if rollout.failed_revision != desired.revision || service.revision <= desired.revision {
+        return None;
+    }
+    match rollout.state() {
+        v1::RolloutState::RollingBack => Some(WaitOutcome::Waiting),
+        v1::RolloutState::RolledBack => Some(WaitOutcome::Failed(vec![rollout.rollback_reason.clone()])),
+        v1::RolloutState::RollbackPaused => {
+            let why = vec![rollout.rollback_reason.clone(), rollout.stop_reason.clone()];
+            Some(WaitOutcome::Failed(why))
+        }
+        _ => None,
+    }
+}
+
 /// Why a later write superseded the one that is waited for.
 fn superseded(service: &v1::Service, desired: &ServiceGoal) -> Option<String> {
     if service.revision > desired.revision && desired.goal != WaitGoal::Scaled {
@@ -271,7 +359,7 @@ fn desired_tasks(service: &v1::Service) -> u32 {
 }
 
 /// Whether a slot is desired. The slots of a global service are numbers of nodes.
-fn has_slot(service: &v1::Service, slot: u32) -> bool {
+pub fn has_slot(service: &v1::Service, slot: u32) -> bool {
     let global = matches!(
         service.spec.as_ref().and_then(|spec| spec.mode),
         Some(v1::service_spec::Mode::Global(v1::Global {}))
@@ -306,6 +394,9 @@ pub fn task_line(task: &v1::Task) -> String {
     }
     if task.attempt > 1 {
         line += &format!(", attempt {}", task.attempt);
+    }
+    if task.settles_in_ms > 0 {
+        line += &format!(", settling for {} more", settling_text(task.settles_in_ms));
     }
     if !task.reason.is_empty() {
         line += &format!(": {}", task.reason);

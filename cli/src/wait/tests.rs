@@ -63,6 +63,56 @@ fn running_task_may_be_not_ready() {
 }
 
 #[test]
+fn settling_task_is_not_ready() {
+    let settling = v1::Task { settles_in_ms: 2500, ..task(1, 1, TaskState::Running) };
+    check(1, vec![settling.clone()], WaitOutcome::Waiting);
+    let expected = ServiceGoal::new(&service(2), WaitGoal::Running);
+    let mut picture = ServiceSnapshot::of(service(2), vec![settling, task(2, 2, TaskState::Running)]);
+    assert_eq!(picture.settling_time(), Some(Duration::from_millis(2500)));
+    assert_eq!(picture.summary(&expected), "service web: 1 of 2 ready, 1 settling");
+    let line = "RUNNING on node-1, settling for 3s more".to_owned();
+    assert_eq!(picture.waiting_for(WaitGoal::Running), [("web.1".to_owned(), line)]);
+    // Its program ends with any code, and is started again.
+    picture.update(Change::Task(v1::Task { attempt: 2, ..task(1, 1, TaskState::Starting) }));
+    assert_eq!((picture.settling_time(), picture.evaluate(&expected)), (None, WaitOutcome::Waiting));
+    picture.update(Change::Task(v1::Task { attempt: 2, ..task(1, 1, TaskState::Running) }));
+    assert_eq!(picture.evaluate(&expected), WaitOutcome::Reached);
+}
+
+#[test]
+fn rolled_back_update_fails_after_the_rollback() {
+    let expected = ServiceGoal::new(&at(3, None), WaitGoal::Updated);
+    let back = |state: v1::RolloutState, stop_reason: &str| {
+        let rollout = v1::Rollout {
+            updated: 1,
+            total: 2,
+            state: state.into(),
+            stop_reason: stop_reason.to_owned(),
+            rollback_reason: "web.1 failed; revision 3 was rolled back".to_owned(),
+            failed_revision: 3,
+            restored_revision: 2,
+            failed_task: format!("{ID}-8"),
+            ..Default::default()
+        };
+        ServiceSnapshot::of(at(4, Some(rollout)), vec![])
+    };
+    let broken = |why: &[&str]| WaitOutcome::Failed(why.iter().map(ToString::to_string).collect());
+    let running = back(v1::RolloutState::RollingBack, "");
+    assert_eq!(running.evaluate(&expected), WaitOutcome::Waiting);
+    assert_eq!(running.summary(&expected), "service web: revision 3 failed, rolling back: 1 of 2 updated");
+    let done = back(v1::RolloutState::RolledBack, "");
+    assert_eq!(done.evaluate(&expected), broken(&["web.1 failed; revision 3 was rolled back"]));
+    assert_eq!(done.failed_tasks(&expected), [format!("{ID}-8")]);
+    assert_eq!(done.rolled_back_revisions(&expected), Some((3, 4)));
+    let paused = back(v1::RolloutState::RollbackPaused, "web.2 failed");
+    let why = ["web.1 failed; revision 3 was rolled back", "web.2 failed"];
+    assert_eq!(paused.evaluate(&expected), broken(&why));
+    // Another update was rolled back.
+    let other = ServiceGoal::new(&at(2, None), WaitGoal::Updated);
+    assert_eq!(done.evaluate(&other), broken(&["another client changed it: it is at revision 4"]));
+}
+
+#[test]
 fn complete_task_satisfies_goal() {
     let complete = task(1, 1, TaskState::Complete);
     check(1, vec![complete.clone()], WaitOutcome::Reached);
@@ -108,8 +158,13 @@ fn a_global_service_has_as_many_tasks_as_the_manager_counts() {
 }
 
 fn rollout(updated: u32, stopped: &str, waiting: &str) -> Option<v1::Rollout> {
-    let (stopped, waiting) = (stopped.to_owned(), waiting.to_owned());
-    Some(v1::Rollout { updated, total: 2, stop_reason: stopped, waiting_reason: waiting })
+    let state = match (stopped, waiting) {
+        ("", "") if updated == 2 => v1::RolloutState::Completed,
+        ("", _) => v1::RolloutState::Updating,
+        _ => v1::RolloutState::Paused,
+    };
+    let (stop_reason, waiting_reason, state) = (stopped.to_owned(), waiting.to_owned(), state.into());
+    Some(v1::Rollout { updated, total: 2, stop_reason, waiting_reason, state, ..Default::default() })
 }
 
 fn at(revision: u64, rollout: Option<v1::Rollout>) -> v1::Service {
@@ -345,4 +400,30 @@ fn newest_task_of_each_slot_is_described() {
     assert_eq!(lines(WaitGoal::Gone).nth(2).as_deref(), Some("web.3 RUNNING on node-1"));
     let gone = ServiceGoal::new(&service(4), WaitGoal::Gone);
     assert_eq!(picture.summary(&gone), "service web: 6 tasks remaining");
+}
+
+#[test]
+fn removal_names_nodes_that_did_not_confirm() {
+    let stopping = |number, node: &str, reason: &str| v1::Task {
+        desired: v1::DesiredTaskState::Remove.into(),
+        node_name: node.into(),
+        reason: reason.into(),
+        ..task(number, u32::try_from(number).unwrap(), TaskState::Running)
+    };
+    let tasks = vec![
+        stopping(1, "n1", "stopping: grace period of 10s since 10:00:00 UTC"),
+        stopping(2, "n2", ""),
+        v1::Task { lost_since: Some(1), ..stopping(3, "n3", "stopping: sent SIGKILL") },
+        stopping(4, "n3", ""),
+        v1::Task { removed: true, ..stopping(5, "n4", "") },
+        stopping(6, "", ""),
+    ];
+    let found: Vec<String> = ServiceSnapshot::of(service(0), tasks)
+        .silent_nodes()
+        .into_iter()
+        .map(|(node, line)| format!("{node}: {}", line.split(';').next().unwrap()))
+        .collect();
+    let expected =
+        ["node n2: has not confirmed the end of web.2", "node n3: has not confirmed the end of web.3, web.4"];
+    assert_eq!(found, expected);
 }

@@ -39,6 +39,7 @@ type WatchSender = mpsc::UnboundedSender<Result<v1::WatchEvent, Status>>;
 #[derive(Default)]
 struct FakeState {
     index: u64,
+    settings: warren_types::ClusterSettings,
     services: BTreeMap<String, v1::Service>,
     /// Newest first, by service.
     history: BTreeMap<String, Vec<v1::Revision>>,

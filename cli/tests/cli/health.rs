@@ -27,9 +27,13 @@ fn unhealthy_service_ends_waiting() {
     let text = person.fails(1, &create("unhealthy", &[]));
     let end = "error: service web did not reach the desired state
   why: web.1: unhealthy: connection refused on port 80 (3 consecutive failures), on node-1
+       last lines of task ID:
+         | hello \u{fffd}
+         | oops
   try: see `warren service ps web` and `warren task inspect TASK`
 ";
-    assert!(text.ends_with(end), "{text}");
+    let id = person.ok(&["service", "ps", "-q", "web"]);
+    assert!(text.replace(id.trim(), "ID").ends_with(end), "{text}");
     assert!(person.ok(&["service", "ps", "web"]).contains("RUNNING (unhealthy)"));
     let shown: Value = serde_json::from_str(&person.ok(&["task", "inspect", "web.1", "-o", "json"])).unwrap();
     assert_eq!((&shown["health"], &shown["ready"]), (&json!("unhealthy"), &json!(false)));

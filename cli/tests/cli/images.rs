@@ -44,6 +44,25 @@ fn images_are_pulled_with_progress() {
 }
 
 #[test]
+fn image_is_copied_to_nodes() {
+    let person = CliUser::new();
+    let ran = person.warren(&["image", "copy", "web:1", "--to", "node-2", "node-3"]);
+    let table = "IMAGE   NODE     SIZE   DIGEST\n\
+                 web:1   node-2   4B     sha256:1\n\
+                 web:1   node-3   4B     sha256:1\n";
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, table), "{ran:?}");
+    let ran = person.warren(&["image", "copy", "web:1", "--to=node-1"]);
+    assert!(ran.code == 0 && ran.stderr.contains("there is nothing to copy"), "{ran:?}");
+    let output = person.fails(1, &["image", "copy", "web:1", "--to=node-2", "--to=full"]);
+    assert!(
+        output.contains("error: the image web:1 was not copied\n  why: full: the disk is full\n"),
+        "{output}"
+    );
+    person.fails(3, &["image", "copy", "web:1", "--to=node-2", "--from=node-3"]);
+    person.fails(2, &["image", "copy", "web:1"]);
+}
+
+#[test]
 fn unreachable_node_is_reported_in_image_list() {
     let person = CliUser::new();
     let expected =

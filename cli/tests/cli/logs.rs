@@ -28,7 +28,7 @@ fn lines_keep_their_stream() {
 #[test]
 fn log_options_reach_the_manager() {
     let person = user_with_image("runs");
-    person.bytes(&["service", "logs", "web", "--tail=5", "--since=2026-11-20T14:18:00Z"]);
+    person.bytes(&["service", "logs", "web", "-n5", "--since=2026-11-20T14:18:00Z"]);
     let asked = person.manager.last_logs_request();
     assert_eq!((asked.tail, asked.since), (Some(5), Some(1_795_184_280_000)));
     person.bytes(&["task", "logs", "web.1", "--tail=all", "--since=10m"]);
@@ -69,4 +69,34 @@ fn warnings_without_lines_fail() {
     person.fails(3, &["service", "logs", "nobody"]);
     let text = person.fails(3, &["task", "logs", "web.9"]);
     assert!(text.contains("why: there is no task web.9\n"), "{text}");
+}
+
+#[test]
+fn ended_tasks_show_their_last_lines() {
+    let person = user_with_image("rejected");
+    let listed = person.ok(&["service", "ps", "web", "--all"]);
+    let ended = listed.split_once("\n\n").unwrap().1;
+    assert!(ended.starts_with("web.1 is REJECTED since "), "{listed}");
+    let documents = person.ok(&["service", "ps", "web", "--all", "-o", "json"]);
+    let documents: serde_json::Value = serde_json::from_str(&documents).unwrap();
+    let task = &documents[0]["id"];
+    let lines = format!(
+        " on node-1: image rejected is not on this node\n  | hello \u{fffd}\n  | oops\n  try: warren task logs {}\n",
+        task.as_str().unwrap()
+    );
+    assert!(ended.contains(&lines), "{listed}");
+    assert_eq!(documents[0]["lastLines"], serde_json::json!(["hello \u{fffd}", "oops"]));
+}
+
+#[test]
+fn earlier_tasks_are_selected() {
+    let person = user_with_image("runs");
+    person.bytes(&["service", "logs", "web", "--task=1", "--previous"]);
+    let asked = person.manager.last_logs_request();
+    assert_eq!((asked.service.as_str(), asked.task.as_str(), asked.previous), ("web", "1", true));
+    person.bytes(&["task", "logs", "web.1", "-p"]);
+    assert!(person.manager.last_logs_request().previous);
+    person.fails(2, &["service", "logs", "web", "--previous", "--follow"]);
+    let refused = person.fails(2, &["service", "logs", "web", "web", "--task=1"]);
+    assert!(refused.contains("--task selects a task of one service"), "{refused}");
 }

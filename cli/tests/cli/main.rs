@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod cluster;
 mod failover;
 mod fake_manager;
 mod health;
@@ -14,6 +15,7 @@ mod queries;
 mod registries;
 mod secrets;
 mod services;
+mod swarm_spellings;
 mod tokens;
 mod updates;
 mod user;

@@ -59,10 +59,14 @@ fn rejected_task_ends_waiting() {
     let end = "error: service web did not reach the desired state
   \
                why: web.1: REJECTED on node-1: image rejected is not on this node
+       last lines of task ID:
+         | hello \u{fffd}
+         | oops
   \
                try: see `warren service ps web` and `warren task inspect TASK`
 ";
-    assert!(output.ends_with(end), "{output}");
+    let id = person.ok(&["service", "ps", "-q", "web"]);
+    assert!(output.replace(id.trim(), "ID").ends_with(end), "{output}");
     // Scaling it is not blamed for what went wrong before; the new slot is.
     let text = person.fails(1, &["service", "scale", "web=2"]);
     assert!(text.contains("web.2: REJECTED") && !text.contains("why: web.1"), "{text}");
@@ -153,4 +157,16 @@ fn variables_come_from_files_and_flags() {
     assert!(output.contains("/nowhere/env: there is no such file"), "{output}");
     let text = person.fails(2, &create("x", "runs", &["--env", "NOT_SET"]));
     assert!(text.contains("NOT_SET has no value, and is not set in the environment"), "{text}");
+}
+
+#[test]
+fn more_replicas_than_the_limit_need_a_confirmation() {
+    let person = CliUser::new();
+    person.ok(&["cluster", "update", "--max-replicas-per-service=3"]);
+    let text = person.fails(4, &create("web", "runs", &["--replicas=4"]));
+    assert!(text.ends_with("  try: correct the number, or confirm it with --yes\n"), "{text}");
+    person.ok(&create("web", "runs", &["--replicas=4", "--yes"]));
+    person.fails(4, &["service", "scale", "web=5"]);
+    person.ok(&["service", "scale", "web=5", "--yes"]);
+    assert_eq!(person.manager.replicas("web"), Some(5));
 }

@@ -46,7 +46,7 @@ fn failed_update_prints_reason_and_hint() {
   try: see `warren service ps web` and `warren task inspect TASK`
 ";
     assert!(output.ends_with(end), "{output}");
-    assert!(person.ok(&["service", "ls"]).contains("stopped at 0/2: web.1 failed: exited with 1"));
+    assert!(person.ok(&["service", "ls"]).contains("paused at 0/2: web.1 failed: exited with 1"));
     let ran = person.warren(&["service", "rollback", "web"]);
     assert_eq!(ran.code, 0, "{ran:?}");
     assert!(ran.stderr.starts_with("service web rolled back: revision 3\n"), "{ran:?}");
@@ -90,14 +90,11 @@ fn contradictory_update_is_not_sent() {
     assert!(output.contains("spec.task.limits.memory: 1MiB is below"), "{output}");
     person.fails(3, &["service", "update", "nobody", "--tty"]);
     person.fails(3, &["service", "update", "web", "--env-file=/nowhere/env"]);
-    for wrong in
-        ["--replicas=x", "--ulimit-add=files=1", "--constraint-add=node.x==1", "--mode=global", "--env=A=1"]
-    {
+    for wrong in ["--replicas=x", "--ulimit-add=files=1", "--constraint-add=node.x==1", "--mode=global"] {
         person.fails(2, &["service", "update", "web", wrong]);
     }
-    let text = person.fails(2, &["service", "update", "web", "--update-parallelism=2"]);
-    let expected =
-        "error: --update-parallelism of `warren service update` is not supported by this version\n";
+    let text = person.fails(2, &["service", "update", "web", "--strategy=canary"]);
+    let expected = "error: --strategy of `warren service update` is not supported by this version\n";
     assert!(text.starts_with(expected), "{text}");
     assert_eq!(inspect(&person, "web")["revision"], 1);
 }
@@ -199,4 +196,67 @@ fn every_field_kind_reaches_the_manager() {
     assert_eq!((&task["restart"]["condition"], &task["logs"]["maxFiles"]), (&json!("none"), &json!(2)));
     let placement = json!({"constraints": ["node.role == worker"], "maxPerNode": 1});
     assert_eq!(shown["spec"]["placement"], placement);
+}
+
+#[test]
+fn paused_update_is_resumed() {
+    let person = with_web("runs");
+    let refused = person.fails(4, &["service", "update", "web", "--resume"]);
+    assert!(refused.contains("its update is not paused"), "{refused}");
+    person.fails(1, &["service", "update", "web", "--image=fails"]);
+    let ran = person.warren(&["service", "update", "web"]);
+    assert_eq!(ran.stderr, "service web is unchanged (--resume continues its update)\n");
+    person.fails(2, &["service", "update", "web", "--resume", "--image=other"]);
+    person.fails(2, &["service", "update", "web", "--resume", "--force"]);
+    let ran = person.warren(&["service", "update", "web", "--resume"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(ran.stderr.starts_with("service web continues its update to revision 2\n"), "{ran:?}");
+}
+
+#[test]
+fn update_flag_rolls_back_as_in_swarm() {
+    let person = with_web("runs");
+    person.ok(&["service", "update", "web", "--image=new"]);
+    person.fails(2, &["service", "update", "web", "--rollback", "--image=other"]);
+    person.ok(&["service", "update", "web", "--rollback"]);
+    assert_eq!(inspect(&person, "web")["spec"]["task"]["image"], "runs");
+}
+
+#[test]
+fn update_policy_is_sent_and_shown() {
+    let person = with_web("runs");
+    let flags = ["--update-parallelism=25%", "--update-delay=10s", "--update-order=stop-first"];
+    let more = ["--update-monitor=5s", "--update-max-failure-ratio=0.25", "--update-failure-action=pause"];
+    let back = ["--rollback-parallelism=0", "--rollback-monitor=0s", "--rollback-on-failure=continue"];
+    person.ok(&[&["service", "update", "web"][..], &flags, &more, &back].concat());
+    let shown = inspect(&person, "web");
+    let expected = json!({
+        "parallelism": "25%", "delay": "10s", "order": "stop-first", "monitor": "5s", "failureRatio": "0.25",
+        "onFailure": "pause",
+    });
+    assert_eq!(shown["spec"]["update"], expected);
+    assert_eq!(shown["spec"]["rollback"]["parallelism"], "0");
+    person.ok(&[
+        "service",
+        "update",
+        "web",
+        "--update-order=",
+        "--update-on-failure=",
+        "--rollback-parallelism=",
+    ]);
+    let shown = inspect(&person, "web");
+    assert_eq!(shown["spec"]["update"].get("order"), None);
+    assert_eq!(shown["spec"]["rollback"]["parallelism"], "1");
+    let wrong = [
+        ("--update-parallelism=x", "give one like 2, 25% or 0"),
+        ("--update-failure-ratio=2", "give one from 0 to 1"),
+        ("--update-on-failure=stop", "give rollback, pause or continue"),
+        ("--update-order=both", "give start-first or stop-first"),
+        ("--rollback-on-failure=rollback", "a rollback is not rolled back; give pause or continue"),
+        ("--update-monitor=25h", "is longer than 24 hours"),
+    ];
+    for (flag, expected) in wrong {
+        let refused = person.fails(2, &["service", "update", "web", flag]);
+        assert!(refused.contains(expected), "{flag}: {refused}");
+    }
 }

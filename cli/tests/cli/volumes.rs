@@ -31,13 +31,17 @@ fn a_volume_is_made_listed_with_its_users_and_removed() {
     assert!(output.ends_with(end), "{output}");
     person.ok(&["service", "rm", "web"]);
     let ran = person.warren(&["volume", "rm", "data"]);
-    let reported =
-        "volume data was removed; its data stays on node-1, where a new volume of that name uses it\n";
+    let reported = "volume data was removed; its data (3MiB) stays on node-1: `warren volume ls --all` lists it, \
+                    `warren volume create data --reuse` uses it again, `warren volume purge data` deletes it\n";
     assert_eq!((ran.stdout.as_str(), ran.stderr.as_str()), ("data\n", reported));
     assert!(person.manager.purged().is_empty());
-    person.fails(3, &["volume", "rm", "data"]);
-    person.ok(&create);
-    let ran = person.warren(&["volume", "rm", "data", "--purge"]);
+    assert!(!person.ok(&["volume", "ls"]).contains("data"));
+    let listed = person.ok(&["volume", "ls", "--all"]);
+    assert!(listed.contains("data (removed, data remains)   local    node-1"), "{listed}");
+    let refused = person.fails(4, &create);
+    assert!(refused.contains("try: list the data that remains with `warren volume ls --all`"), "{refused}");
+    person.ok(&[&create[..], &["--reuse"]].concat());
+    let ran = person.warren(&["volume", "purge", "data"]);
     assert_eq!(ran.stderr, "volume data was removed with its data\n");
     assert_eq!(person.manager.purged(), ["data"]);
 }

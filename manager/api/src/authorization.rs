@@ -31,7 +31,7 @@ pub enum RequiredRole {
 }
 
 /// All methods. A method that is not listed is rejected.
-pub const METHODS: [(&str, RequiredRole); 56] = [
+pub const METHODS: [(&str, RequiredRole); 60] = [
     ("/warren.v1.Services/Create", RequiredRole::Admin),
     ("/warren.v1.Services/Get", RequiredRole::Viewer),
     ("/warren.v1.Services/List", RequiredRole::Viewer),
@@ -39,6 +39,7 @@ pub const METHODS: [(&str, RequiredRole); 56] = [
     ("/warren.v1.Services/Remove", RequiredRole::Admin),
     ("/warren.v1.Services/Update", RequiredRole::Admin),
     ("/warren.v1.Services/Rollback", RequiredRole::Admin),
+    ("/warren.v1.Services/Resume", RequiredRole::Admin),
     ("/warren.v1.Services/ListRevisions", RequiredRole::Viewer),
     ("/warren.v1.Tasks/Get", RequiredRole::Viewer),
     ("/warren.v1.Tasks/List", RequiredRole::Viewer),
@@ -70,12 +71,15 @@ pub const METHODS: [(&str, RequiredRole); 56] = [
     ("/warren.v1.Managers/Backup", RequiredRole::Admin),
     ("/warren.v1.Logs/Read", RequiredRole::Viewer),
     ("/warren.v1.Cluster/Info", RequiredRole::Viewer),
+    ("/warren.v1.Cluster/Update", RequiredRole::Admin),
     ("/warren.v1.Cluster/ListBackgroundTasks", RequiredRole::Viewer),
     ("/warren.v1.Cluster/Watch", RequiredRole::Viewer),
     ("/warren.v1.Images/Import", RequiredRole::Admin),
     ("/warren.v1.Images/Pull", RequiredRole::Admin),
     ("/warren.v1.Images/List", RequiredRole::Viewer),
     ("/warren.v1.Images/Prune", RequiredRole::Admin),
+    ("/warren.v1.Images/Copy", RequiredRole::Admin),
+    ("/warren.v1.Images/FindHolders", RequiredRole::Worker),
     ("/warren.v1.Sessions/Establish", RequiredRole::Worker),
     ("/warren.v1.Sessions/Attach", RequiredRole::Worker),
     ("/warren.v1.Sessions/FetchSecretObjects", RequiredRole::Worker),

@@ -1,35 +1,32 @@
 //! The cluster as a whole: its properties, its background tasks and its change stream.
 
+use std::sync::Arc;
+
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Response, Status};
+use warren_core::{Cluster, Command};
 use warren_proto::status::Problem;
 use warren_proto::v1::{self, cluster_server};
-use warren_store::ProposeError;
 use warren_store::problem::status_of;
-use warren_types::NodeStatus;
+use warren_store::{ProposeError, PublishedState};
+use warren_types::{ClusterSettingsChange, NodeStatus};
 
 use super::Api;
+use super::authorization::caller_name;
 use super::read::allows_stale;
 use super::watch::{MAX_QUEUED_EVENTS, WatchFilter};
 
-#[tonic::async_trait]
-impl cluster_server::Cluster for Api {
-    type WatchStream = ReceiverStream<Result<v1::WatchEvent, Status>>;
-
-    async fn info(&self, request: Request<v1::InfoRequest>) -> Result<Response<v1::InfoResponse>, Status> {
-        let held = || Some(self.store.read()).filter(|published| published.write_stall.is_some());
-        let published = match self.read(&request).await {
-            Ok(published) => published,
-            // With a stalled log the call is answered locally: the response describes this manager.
-            Err(refused) => held().ok_or(refused)?,
-        };
+impl Api {
+    /// # Errors
+    /// `Unavailable`, reason `NO_CLUSTER`, until the first entry is applied.
+    fn show_cluster(&self, published: &PublishedState) -> Result<v1::InfoResponse, Status> {
         let state = &published.state;
         let created = || Problem::new(Code::Unavailable, "NO_CLUSTER", "the cluster is being created");
         let cluster = state.cluster().ok_or_else(created)?;
         let leader = published.role.leader_id.and_then(|leader| state.member(leader));
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        Ok(Response::new(v1::InfoResponse {
+        Ok(v1::InfoResponse {
             cluster_id: cluster.id.to_string(),
             manager_id: self.manager_id.clone(),
             version: env!("CARGO_PKG_VERSION").into(),
@@ -58,7 +55,40 @@ impl cluster_server::Cluster for Api {
             managers: count(state.members().filter(|member| !member.removing).count()),
             digest: format!("{:016x}", state.digest().value),
             incarnation: cluster.incarnation,
-        }))
+            settings: Some((&cluster.settings).into()),
+            settings_version: cluster.version,
+        })
+    }
+}
+
+#[tonic::async_trait]
+impl cluster_server::Cluster for Api {
+    type WatchStream = ReceiverStream<Result<v1::WatchEvent, Status>>;
+
+    async fn info(&self, request: Request<v1::InfoRequest>) -> Result<Response<v1::InfoResponse>, Status> {
+        let held = || Some(self.store.read()).filter(|published| published.write_stall.is_some());
+        let published = match self.read(&request).await {
+            Ok(published) => published,
+            // With a stalled log the call is answered locally: the response describes this manager.
+            Err(refused) => held().ok_or(refused)?,
+        };
+        self.show_cluster(&published).map(Response::new)
+    }
+
+    async fn update(
+        &self,
+        request: Request<v1::UpdateClusterRequest>,
+    ) -> Result<Response<v1::InfoResponse>, Status> {
+        let caller = caller_name(&request);
+        let v1::UpdateClusterRequest { version, settings } = request.into_inner();
+        let change = ClusterSettingsChange::from(settings.unwrap_or_default());
+        let command = Command::UpdateCluster { version, change: change.clone(), at: self.clock.now() };
+        let updated: Arc<Cluster> = self.write(command).await?;
+        tracing::info!(%caller, ?change, version = updated.version, "cluster settings updated");
+        let mut info = self.show_cluster(&self.store.read())?;
+        info.settings = Some((&updated.settings).into());
+        info.settings_version = updated.version;
+        Ok(Response::new(info))
     }
 
     async fn list_background_tasks(

@@ -1,6 +1,8 @@
-//! Images on the nodes: import, pull, list, prune. Each node does the work over a stream that it opens; this
+//! Images on the nodes: import, copy, pull, list, prune. Each node does the work over a stream that it opens; this
 //! module reports its progress to the client.
 
+mod copy;
+mod holders;
 mod import;
 mod pull;
 mod query;
@@ -14,8 +16,9 @@ use tonic::{Request, Response, Status, Streaming};
 use warren_proto::v1::import_request::Message;
 use warren_proto::v1::open_stream::Purpose;
 use warren_proto::v1::{self, images_server};
+use warren_session::server::calling_worker;
 use warren_store::problem::{manager_stopping, status_of};
-use warren_types::{ImageReference, Violation};
+use warren_types::{CanonicalImage, ImageReference, Violation};
 
 use self::import::MAX_QUEUED_CHUNKS;
 use super::Api;
@@ -36,6 +39,7 @@ const PRUNE_TIMEOUT: Duration = Duration::from_secs(120);
 #[tonic::async_trait]
 impl images_server::Images for Api {
     type ImportStream = ReceiverStream<Result<v1::ImportProgress, Status>>;
+    type CopyStream = ReceiverStream<Result<v1::ImportProgress, Status>>;
     type PullStream = ReceiverStream<Result<v1::PullProgress, Status>>;
 
     async fn import(
@@ -63,6 +67,45 @@ impl images_server::Images for Api {
             }
         });
         Ok(Response::new(ReceiverStream::new(stream)))
+    }
+
+    async fn copy(
+        &self,
+        request: Request<v1::CopyImageRequest>,
+    ) -> Result<Response<Self::CopyStream>, Status> {
+        let caller = caller_name(&request);
+        let v1::CopyImageRequest { reference, to, from } = request.into_inner();
+        let image: ImageReference =
+            reference.parse().map_err(|why| status_of(Violation::new("reference", why)))?;
+        if to.is_empty() {
+            return Err(status_of(Violation::new("to", "is empty; name the nodes that get the image")));
+        }
+        let published = self.read_latest().await?;
+        let mut targets = resolve_nodes(&published.state, &to, "receive an image")?;
+        let source = self.copy_source(&published.state, &CanonicalImage::of(&image), &from).await?;
+        targets.remove(&source.node);
+        tracing::info!(%caller, %image, digest = source.digest, from = source.name, to = targets.len(), "image copy");
+        let (progress, stream) = mpsc::channel(MAX_QUEUED_CHUNKS * targets.len().max(1));
+        let (api, stop) = (self.clone(), self.shutdown.token());
+        self.shutdown.spawn("copy", async move {
+            tokio::select! {
+                () = api.copy_image(source, targets, &progress) => {}
+                // The client disconnected: the streams to the workers are closed.
+                () = progress.closed() => {}
+                () = stop.cancelled() => {
+                    let _ = progress.try_send(Err(manager_stopping()));
+                }
+            }
+        });
+        Ok(Response::new(ReceiverStream::new(stream)))
+    }
+
+    async fn find_holders(
+        &self,
+        request: Request<v1::FindHoldersRequest>,
+    ) -> Result<Response<v1::FindHoldersResponse>, Status> {
+        let caller = calling_worker(&request)?;
+        self.task_image_holders(caller, request.get_ref()).await.map(Response::new)
     }
 
     async fn pull(&self, request: Request<v1::PullRequest>) -> Result<Response<Self::PullStream>, Status> {

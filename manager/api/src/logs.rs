@@ -12,11 +12,12 @@ mod source;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Response, Status};
+use warren_core::State;
 use warren_proto::status::Problem;
 use warren_proto::v1::log_entry::Entry;
 use warren_proto::v1::{self, logs_server};
 use warren_store::problem::{manager_stopping, status_of};
-use warren_types::{Violation, Violations};
+use warren_types::{TaskId, Violation, Violations};
 
 use self::source::{LogSelector, LogSource};
 use super::Api;
@@ -62,10 +63,36 @@ fn too_many(count: usize) -> Status {
     Problem::new(Code::FailedPrecondition, "TOO_MANY_TASKS", message).into()
 }
 
-fn not_assigned() -> Status {
-    let message =
-        "the task was never assigned to a node, so it has no logs; `warren task inspect` shows the reason";
+fn not_assigned(state: &State, task: &TaskId) -> Status {
+    let mut message =
+        "the task was never assigned to a node, so it has no logs; `warren task inspect` shows the reason"
+            .to_owned();
+    if let Some(earlier) = state.task(task).and_then(|task| state.previous_task(task)) {
+        message += &format!(", `warren task logs {}` what the task before it wrote", earlier.id);
+    }
     Problem::new(Code::FailedPrecondition, "TASK_NOT_ASSIGNED", message).into()
+}
+
+/// Splits off the newest logs of ended tasks, beside those of all other tasks. Also returns how many more
+/// there are.
+fn split_retained(sources: Vec<LogSource>) -> Result<(Vec<LogSource>, Vec<LogSource>, usize), Status> {
+    let (mut retained, current): (Vec<_>, Vec<_>) =
+        sources.into_iter().partition(|source| source.is_retained);
+    let room = MAX_SOURCES.checked_sub(current.len()).ok_or_else(|| too_many(current.len()))?;
+    let left_out = retained.len().saturating_sub(room);
+    retained.sort_unstable_by_key(|source| source.task);
+    retained.drain(..left_out);
+    Ok((retained, current, left_out))
+}
+
+fn left_out_entry(service: &str, count: usize) -> v1::LogEntry {
+    let why = format!("the logs of {count} earlier tasks are not shown; name one: --task ID");
+    v1::LogEntry {
+        // No task, so that it stands for all.
+        node_name: service.to_owned(),
+        entry: Some(Entry::GapReason(why)),
+        ..v1::LogEntry::default()
+    }
 }
 
 #[tonic::async_trait]
@@ -81,20 +108,22 @@ impl logs_server::Logs for Api {
         let published = self.store.read();
         let selector = LogSelector::parse(&published.state, &request)?;
         let sources = selector.sources(&published.state);
-        if sources.len() > MAX_SOURCES {
-            return Err(too_many(sources.len()));
+        if let (LogSelector::Task(task), true, false) = (selector, sources.is_empty(), query.follow) {
+            return Err(not_assigned(&published.state, &task));
         }
-        if sources.is_empty() && matches!(selector, LogSelector::Task(_)) && !query.follow {
-            return Err(not_assigned());
-        }
+        let (mut retained, current, left_out) = split_retained(sources)?;
         let (entries, stream) = mpsc::channel(MAX_QUEUED_ENTRIES);
+        if left_out > 0 {
+            let _ = entries.try_send(Ok(left_out_entry(&request.service, left_out)));
+        }
         let (api, stop) = (self.clone(), self.shutdown.token());
         self.shutdown.spawn("logs", async move {
             let read = async {
                 if query.follow {
-                    api.follow_logs(selector, query, published.index, &entries).await;
+                    api.follow_logs(selector, retained, query, published.index, &entries).await;
                 } else {
-                    api.merge_logs(sources, query, &entries).await;
+                    retained.extend(current);
+                    api.merge_logs(selector, retained, query, &entries).await;
                 }
             };
             tokio::select! {
@@ -125,6 +154,30 @@ async fn send_entry(entries: &EntrySender, source: &LogSource, entry: Entry) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use warren_types::{Id, NodeId, ServiceId};
+
+    #[test]
+    fn oldest_retained_logs_beyond_limit_are_left_out() {
+        let source = |number: u64, is_retained| LogSource {
+            task: TaskId { service: ServiceId(Id(1)), number },
+            service: "web".parse().unwrap(),
+            slot: 1,
+            node: NodeId(Id(1)),
+            node_name: "n1".into(),
+            is_retained,
+        };
+        let numbers =
+            |sources: &[LogSource]| sources.iter().map(|source| source.task.number).collect::<Vec<_>>();
+        let of = |retained: u64, current: u64| {
+            let sources = (1..=retained).map(|number| source(number, true));
+            split_retained(sources.chain((1..=current).map(|number| source(1000 + number, false))).collect())
+        };
+        let (retained, current, left_out) = of(200, 28).unwrap();
+        assert_eq!((numbers(&retained), current.len(), left_out), ((101..=200).collect(), 28, 100));
+        let (retained, current, left_out) = of(2, 126).unwrap();
+        assert_eq!((numbers(&retained), current.len(), left_out), (vec![1, 2], 126, 0));
+        assert!(of(0, 129).unwrap_err().message().contains("129 tasks match"));
+    }
 
     #[test]
     fn since_out_of_range_is_rejected() {

@@ -32,7 +32,7 @@ struct RemoteNodeReport {
 impl RemoteNodeReport {
     /// Reports that cannot be parsed are left out.
     fn from_wire(node: v1::NodeReport) -> Self {
-        let v1::NodeReport { node_id: _, usage, background_tasks: _, tasks, progress } = node;
+        let v1::NodeReport { node_id: _, usage, background_tasks: _, tasks, progress, images: _ } = node;
         let telemetry = tasks.into_iter().filter_map(|v1::TaskStats { task_id, usage, checks }| {
             Some((task_id.parse().ok()?, TaskTelemetry { usage, checks }))
         });
@@ -71,7 +71,7 @@ impl Api {
             let Some(client) = self.peers.client(manager) else { continue };
             let mut client = client.max_decoding_message_size(MAX_REPLY_BYTES);
             let nodes = nodes.iter().map(NodeId::to_string).collect();
-            let request = v1::ListNodeReportsRequest { nodes, background_tasks_only: false };
+            let request = v1::ListNodeReportsRequest { nodes, ..Default::default() };
             answers.spawn(async move {
                 let answer = timeout(REPLY_TIMEOUT, client.list_node_reports(request)).await.ok()?;
                 let failed =
@@ -86,6 +86,9 @@ impl Api {
     pub fn local_node_reports(&self, request: &v1::ListNodeReportsRequest) -> v1::ListNodeReportsResponse {
         if request.background_tasks_only {
             return self.local_background_tasks();
+        }
+        if let Some(query) = &request.image {
+            return self.local_image_holders(query);
         }
         let named: BTreeSet<NodeId> = request.nodes.iter().filter_map(|id| id.parse().ok()).collect();
         let of = (!request.nodes.is_empty()).then_some(&named);
@@ -142,6 +145,7 @@ mod tests {
             background_tasks: Vec::new(),
             tasks: vec![vitals("!".into()), vitals(task.to_string())],
             progress: vec![report("!".into()), report(task.to_string())],
+            images: Vec::new(),
         };
         let id = NodeId(Id(7));
         let nodes = vec![node("!".into()), node(id.to_string())];

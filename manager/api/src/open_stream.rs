@@ -19,6 +19,9 @@ use warren_types::{Id, Node, NodeId, NodeStatus};
 
 use super::{Api, relay};
 
+/// Names every READY node.
+const ALL_NODES: &str = "all";
+
 impl Api {
     /// Opens a stream to `node` for `purpose` within `within`, on whichever manager the node has its session.
     ///
@@ -69,7 +72,8 @@ impl Api {
     }
 }
 
-/// The named nodes, without duplicates, with their names; without names, all READY nodes.
+/// The named nodes, without duplicates, with their names; without names and for `all`, all READY nodes. A label
+/// `KEY=VALUE` names the READY nodes that have it.
 ///
 /// # Errors
 /// A node is unknown, or none is READY for `what`.
@@ -79,14 +83,29 @@ pub fn resolve_nodes(
     what: &str,
 ) -> Result<BTreeMap<NodeId, String>, Status> {
     let named = |node: &Arc<Node>| (node.id, node.name.to_string());
-    if names.is_empty() {
+    let ready = |label: Option<(&str, &str)>| {
+        let has_label = |node: &Arc<Node>| {
+            label.is_none_or(|(key, value)| node.all_labels().get(key).is_some_and(|found| found == value))
+        };
         let ready = state.nodes().filter(|node| node.status == NodeStatus::Ready);
-        let nodes: BTreeMap<_, _> = ready.map(named).collect();
+        let nodes: BTreeMap<_, _> = ready.filter(|node| has_label(node)).map(named).collect();
         if nodes.is_empty() {
-            let message = format!("no node is READY to {what}");
+            let with = label.map(|(key, value)| format!(" with the label {key}={value}")).unwrap_or_default();
+            let message = format!("no node{with} is READY to {what}");
             return Err(Problem::new(Code::FailedPrecondition, "NO_READY_NODE", message).into());
         }
-        return Ok(nodes);
+        Ok(nodes)
+    };
+    if names.is_empty() {
+        return ready(None);
     }
-    names.iter().map(|name| state.find_node(name).map(named).map_err(status_of)).collect()
+    let mut nodes = BTreeMap::new();
+    for name in names {
+        match (name.as_str(), name.split_once('=')) {
+            (ALL_NODES, _) => nodes.extend(ready(None)?),
+            (_, Some(label)) => nodes.extend(ready(Some(label))?),
+            _ => nodes.extend([state.find_node(name).map(named).map_err(status_of)?]),
+        }
+    }
+    Ok(nodes)
 }

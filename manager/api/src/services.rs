@@ -1,4 +1,4 @@
-//! Services: create, get, list, scale, update, roll back, remove.
+//! Services: create, get, list, scale, update, roll back, resume, remove.
 
 use std::sync::Arc;
 
@@ -47,10 +47,18 @@ impl Api {
         Ok(self.show_service(&self.store.read().state, &service))
     }
 
-    /// Id and version of the service of a write, read from one state.
-    async fn resolve_service_version(&self, reference: &str) -> Result<(ServiceId, u64), Status> {
+    /// Id and version of the service of a write, read from one state, which accepts that many `replicas`.
+    async fn resolve_service(
+        &self,
+        reference: &str,
+        replicas: Option<u32>,
+        allow_many_replicas: bool,
+    ) -> Result<(ServiceId, u64), Status> {
         let published = self.read_latest().await?;
         let service = published.state.find_service(reference).map_err(status_of)?;
+        if !allow_many_replicas {
+            published.state.check_replicas(replicas, service.spec.replicas()).map_err(status_of)?;
+        }
         Ok((service.id, service.version))
     }
 }
@@ -62,7 +70,12 @@ impl services_server::Services for Api {
         request: Request<v1::CreateServiceRequest>,
     ) -> Result<Response<v1::Service>, Status> {
         let caller = caller_name(&request);
-        let (id, spec): (ServiceId, ServiceSpec) = request.into_inner().try_into().map_err(status_of)?;
+        let request = request.into_inner();
+        let is_confirmed = request.allow_many_replicas;
+        let (id, spec): (ServiceId, ServiceSpec) = request.try_into().map_err(status_of)?;
+        if !is_confirmed {
+            self.store.read().state.check_replicas(spec.replicas(), None).map_err(status_of)?;
+        }
         let name = spec.name.clone();
         let command = Command::CreateService { id, spec, at: self.clock.now() };
         let created = self.write_service(command).await?;
@@ -95,7 +108,8 @@ impl services_server::Services for Api {
         let caller = caller_name(&request);
         let request = request.into_inner();
         let replicas = replicas(request.replicas).map_err(status_of)?;
-        let (id, _) = self.resolve_service_version(&request.reference).await?;
+        let (id, _) =
+            self.resolve_service(&request.reference, Some(replicas), request.allow_many_replicas).await?;
         let command = Command::ScaleService { id, version: request.version, replicas, at: self.clock.now() };
         let scaled = self.write_service(command).await?;
         tracing::info!(%caller, service = %id, replicas, "service scaled");
@@ -107,9 +121,10 @@ impl services_server::Services for Api {
         request: Request<v1::UpdateServiceRequest>,
     ) -> Result<Response<v1::Service>, Status> {
         let caller = caller_name(&request);
-        let v1::UpdateServiceRequest { reference, version, spec, force } = request.into_inner();
+        let v1::UpdateServiceRequest { reference, version, spec, force, allow_many_replicas } =
+            request.into_inner();
         let spec = parse_updated_spec(spec).map_err(status_of)?;
-        let (id, current) = self.resolve_service_version(&reference).await?;
+        let (id, current) = self.resolve_service(&reference, spec.replicas(), allow_many_replicas).await?;
         // A forced update is not idempotent, so it applies only to the version that was read.
         let version = version.or(force.then_some(current));
         let command = Command::UpdateService { id, version, spec, force, at: self.clock.now() };
@@ -124,13 +139,26 @@ impl services_server::Services for Api {
     ) -> Result<Response<v1::Service>, Status> {
         let caller = caller_name(&request);
         let v1::RollbackServiceRequest { reference, version, revision } = request.into_inner();
-        let (id, current) = self.resolve_service_version(&reference).await?;
+        let (id, current) = self.resolve_service(&reference, None, true).await?;
         // "The previous revision" is relative to the version that was read.
         let version = version.or(revision.is_none().then_some(current));
         let command = Command::RollbackService { id, version, revision, at: self.clock.now() };
         let rolled_back = self.write_service(command).await?;
         tracing::info!(%caller, service = %id, ?revision, "service rolled back");
         Ok(Response::new(rolled_back))
+    }
+
+    async fn resume(
+        &self,
+        request: Request<v1::ResumeServiceRequest>,
+    ) -> Result<Response<v1::Service>, Status> {
+        let caller = caller_name(&request);
+        let v1::ResumeServiceRequest { reference, version } = request.into_inner();
+        let (id, _) = self.resolve_service(&reference, None, true).await?;
+        let command = Command::ResumeRollout { id, version, at: self.clock.now() };
+        let resumed = self.write_service(command).await?;
+        tracing::info!(%caller, service = %id, "rollout resumed");
+        Ok(Response::new(resumed))
     }
 
     async fn list_revisions(
@@ -151,7 +179,7 @@ impl services_server::Services for Api {
     ) -> Result<Response<v1::Service>, Status> {
         let caller = caller_name(&request);
         let v1::RemoveServiceRequest { reference, version } = request.into_inner();
-        let (id, _) = self.resolve_service_version(&reference).await?;
+        let (id, _) = self.resolve_service(&reference, None, true).await?;
         let command = Command::RemoveService { id, version, at: self.clock.now() };
         let removed = self.write_service(command).await?;
         let name = removed.spec.as_ref().map_or("", |spec| &spec.name);

@@ -9,6 +9,7 @@ use tempfile::TempDir;
 use tonic::{Request, Status};
 use warren_consensus::ConfState;
 use warren_control::SystemClock;
+use warren_core::state::VolumeData;
 use warren_core::{AppliedIndex, Command, FEATURE_LEVEL, State};
 use warren_peers::{PeerCredentials, PeerTransport};
 use warren_proto::Problem;
@@ -146,7 +147,7 @@ impl ApiFixture {
     }
 
     async fn service(&self, value: &str) -> v1::Service {
-        let request = v1::CreateServiceRequest { id: id(7), spec: Some(spec(value)) };
+        let request = v1::CreateServiceRequest { id: id(7), spec: Some(spec(value)), ..Default::default() };
         self.api.create_service(request).await.unwrap()
     }
 }
@@ -163,7 +164,7 @@ impl Api {
         force: bool,
     ) -> Result<v1::Service, Status> {
         let (reference, spec) = ("web".into(), Some(spec(value)));
-        let request = v1::UpdateServiceRequest { reference, version, spec, force };
+        let request = v1::UpdateServiceRequest { reference, version, spec, force, ..Default::default() };
         Services::update(self, Request::new(request)).await.map(tonic::Response::into_inner)
     }
 
@@ -261,7 +262,8 @@ async fn scale_force_and_rollback_return_own_result() {
     let world = fixture().await;
     let created = world.service("first").await;
     world.write_concurrently([concurrent_update("theirs")]);
-    let request = v1::ScaleServiceRequest { reference: "web".into(), version: None, replicas: 3 };
+    let request =
+        v1::ScaleServiceRequest { reference: "web".into(), version: None, replicas: 3, ..Default::default() };
     let scaled = Services::scale(&world.api, Request::new(request)).await.unwrap().into_inner();
     assert_eq!((value(&scaled), scaled.version, scaled.desired_tasks), ("first", created.version + 1, 3));
     world.write_concurrently([concurrent_update("theirs again")]);
@@ -280,7 +282,7 @@ async fn create_returns_service_despite_concurrent_change() {
     world.write_concurrently([concurrent_update("theirs")]);
     let created = world.service("mine").await;
     assert_eq!((value(&created), created.revision), ("mine", 1));
-    let request = v1::CreateServiceRequest { id: id(7), spec: Some(spec("mine")) };
+    let request = v1::CreateServiceRequest { id: id(7), spec: Some(spec("mine")), ..Default::default() };
     let repeated = world.api.create_service(request).await;
     assert_eq!(reason(repeated), "CHANGED_SINCE_CREATED", "version and revision are theirs");
     let gone = [
@@ -289,7 +291,7 @@ async fn create_returns_service_despite_concurrent_change() {
     ];
     world.write_concurrently(gone);
     let other = v1::ServiceSpec { name: "other".into(), ..spec("mine") };
-    let request = v1::CreateServiceRequest { id: id(8), spec: Some(other) };
+    let request = v1::CreateServiceRequest { id: id(8), spec: Some(other), ..Default::default() };
     let created = world.api.create_service(request).await.unwrap();
     assert_eq!((value(&created), created.removing), ("mine", false));
 }
@@ -334,14 +336,15 @@ async fn secret_object_writes_return_own_version() {
 #[tokio::test]
 async fn volume_writes_return_own_object_despite_removal() {
     let world = fixture().await;
-    let gone = || [Command::RemoveVolume { id: VolumeId(Id(7)), purge: false, at: AT }];
+    let gone =
+        || [Command::RemoveVolume { id: VolumeId(Id(7)), purge: false, data: VolumeData::Absent, at: AT }];
     world.write_concurrently(gone());
     let request = v1::CreateVolumeRequest { id: id(7), name: "data".into(), ..Default::default() };
     let created = Volumes::create(&world.api, Request::new(request.clone())).await.unwrap().into_inner();
     assert_eq!(created.name, "data");
     let again = Volumes::create(&world.api, Request::new(request)).await.unwrap().into_inner();
     assert!(again.version > created.version);
-    let request = v1::RemoveVolumeRequest { reference: "data".into(), purge: false };
+    let request = v1::RemoveVolumeRequest { reference: "data".into(), ..Default::default() };
     let removed = Volumes::remove(&world.api, Request::new(request)).await.unwrap().into_inner();
     assert_eq!((removed.id, removed.version), (again.id, again.version));
 }

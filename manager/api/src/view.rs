@@ -1,6 +1,6 @@
 //! Converts objects of the replicated state to API messages, merged with reports that are not replicated.
 
-use warren_core::{Rollout, State, explain_task, rollout};
+use warren_core::{Rollout, RolloutState, State, explain_task, rollout, settling_time, uncreated_tasks};
 use warren_proto::v1;
 use warren_types::{Node, NodeStatus, Service, Task, TaskState, TaskStatus};
 
@@ -22,8 +22,9 @@ impl Api {
             removing: service.removing,
             running: counts.ready,
             tasks: counts.tasks,
-            rollout: Some(show_rollout(rollout(state, service))),
+            rollout: Some(show_rollout(rollout(state, service, self.clock.now()))),
             desired_tasks: state.desired_tasks(service),
+            uncreated_tasks: uncreated_tasks(state, service),
             digest: service.pins.get(&service.revision.number).map(ToString::to_string).unwrap_or_default(),
         }
     }
@@ -69,6 +70,9 @@ impl Api {
             // The usage before it ended is not its current usage.
             usage: telemetry.usage.filter(|_| runs),
             secret_objects: task.revision.secret_objects.iter().map(Into::into).collect(),
+            settles_in_ms: service
+                .and_then(|service| settling_time(service, task, self.clock.now()))
+                .map_or(0, |left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX)),
         }
     }
 
@@ -120,11 +124,24 @@ impl Api {
 }
 
 fn show_rollout(rollout: Rollout) -> v1::Rollout {
-    let Rollout { updated, total, stop_reason: stopped, waiting_reason: waiting } = rollout;
+    let Rollout { updated, total, state, stop_reason, waiting_reason, rolled_back, failed_task } = rollout;
+    let state = match state {
+        RolloutState::Updating => v1::RolloutState::Updating,
+        RolloutState::Completed => v1::RolloutState::Completed,
+        RolloutState::Paused => v1::RolloutState::Paused,
+        RolloutState::RollingBack => v1::RolloutState::RollingBack,
+        RolloutState::RolledBack => v1::RolloutState::RolledBack,
+        RolloutState::RollbackPaused => v1::RolloutState::RollbackPaused,
+    };
     v1::Rollout {
         updated,
         total,
-        stop_reason: stopped.unwrap_or_default(),
-        waiting_reason: waiting.unwrap_or_default(),
+        stop_reason: stop_reason.unwrap_or_default(),
+        waiting_reason: waiting_reason.unwrap_or_default(),
+        state: state.into(),
+        failed_revision: rolled_back.as_ref().map(|update| update.failed).unwrap_or_default(),
+        restored_revision: rolled_back.as_ref().map(|update| update.restored).unwrap_or_default(),
+        rollback_reason: rolled_back.map(|update| update.reason).unwrap_or_default(),
+        failed_task: failed_task.map(|task| task.to_string()).unwrap_or_default(),
     }
 }

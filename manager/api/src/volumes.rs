@@ -9,13 +9,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tonic::{Code, Request, Response, Status};
+use warren_core::state::VolumeData;
 use warren_core::{Command, State};
 use warren_proto::convert::parse_field;
 use warren_proto::status::Problem;
 use warren_proto::v1::{self, volumes_server};
 use warren_store::problem::status_of;
 use warren_types::spec::validate_labels;
-use warren_types::{Node, Violations, Volume, VolumeDriver, VolumeId, VolumeName};
+use warren_types::{Node, NodeId, Violation, Violations, Volume, VolumeDriver, VolumeId, VolumeName};
 
 use self::query::VolumeSizes;
 use super::Api;
@@ -30,11 +31,12 @@ struct VolumeRequest {
     driver: VolumeDriver,
     options: BTreeMap<String, String>,
     labels: BTreeMap<String, String>,
+    reuse: bool,
 }
 
 impl VolumeRequest {
     fn parse(request: &v1::CreateVolumeRequest) -> Result<Self, Violations> {
-        let v1::CreateVolumeRequest { id, name, driver, options, labels, node: _ } = request.clone();
+        let v1::CreateVolumeRequest { id, name, driver, options, labels, node: _, reuse } = request.clone();
         let mut wrong = Violations::default();
         let id = parse_field("id", &id).map_err(|inner| wrong.0.extend(inner.0)).ok();
         let name = parse_field("name", &name).map_err(|inner| wrong.0.extend(inner.0)).ok();
@@ -46,7 +48,7 @@ impl VolumeRequest {
             wrong.0.extend(Volume::validate(driver, &options).0);
         }
         validate_labels(&labels, &mut wrong);
-        let parsed = || Some(Self { id: id?, name: name?, driver: driver?, options, labels });
+        let parsed = || Some(Self { id: id?, name: name?, driver: driver?, options, labels, reuse });
         let parsed = wrong.into_result(parsed())?;
         Ok(parsed.expect("missing fields are violations"))
     }
@@ -55,6 +57,8 @@ impl VolumeRequest {
 /// A volume with its users, and with its size if known.
 fn show(state: &State, volume: &Volume, sizes: &VolumeSizes) -> v1::Volume {
     let node = volume.node.and_then(|id| state.node(&id));
+    let measured = volume.node.and_then(|node| *sizes.get(&(node, volume.name.clone()))?);
+    let reported = volume.released.and_then(|released| released.size).map(|size| size.0);
     v1::Volume {
         id: volume.id.to_string(),
         name: volume.name.to_string(),
@@ -67,7 +71,34 @@ fn show(state: &State, volume: &Volume, sizes: &VolumeSizes) -> v1::Volume {
         node_name: node.map(|node| node.name.to_string()).unwrap_or_default(),
         removing: volume.removing,
         users: state.volume_users(&volume.name),
-        size_bytes: sizes.get(&volume.name).copied(),
+        size_bytes: measured.or(reported),
+        released_at: volume.released.map(|released| released.at.0),
+        unrecorded: false,
+    }
+}
+
+/// Data on nodes that no volume has, ordered by name and node.
+fn unrecorded(state: &State, held: &VolumeSizes) -> Vec<v1::Volume> {
+    let is_recorded = |node: NodeId, name: &VolumeName| {
+        state.volume_by_name(name).is_some_and(|volume| volume.node == Some(node))
+    };
+    let found = held.iter().filter(|((node, name), _)| !is_recorded(*node, name));
+    let mut found: Vec<_> =
+        found.filter_map(|((node, name), size)| Some(show_data(state.node(node)?, name, *size))).collect();
+    found.sort_by(|one, other| (&one.name, &one.node_name).cmp(&(&other.name, &other.node_name)));
+    found
+}
+
+/// Data on a node that no volume has.
+fn show_data(node: &Node, name: &VolumeName, size_bytes: Option<u64>) -> v1::Volume {
+    v1::Volume {
+        name: name.to_string(),
+        driver: VolumeDriver::Local.as_str().to_owned(),
+        node_id: node.id.to_string(),
+        node_name: node.name.to_string(),
+        size_bytes,
+        unrecorded: true,
+        ..v1::Volume::default()
     }
 }
 
@@ -99,6 +130,21 @@ impl Api {
         self.propose(Command::DeleteVolume { id, at: self.clock.now() }).await.map_err(status_of)?;
         Ok(())
     }
+
+    /// Deletes data on a node that no volume has. Its worker rejects that while a task uses it.
+    async fn purge_unrecorded(
+        &self,
+        caller: &str,
+        node: &Node,
+        name: &VolumeName,
+    ) -> Result<v1::Volume, Status> {
+        self.delete_volume_data(node.id, name).await.map_err(|why| {
+            let message = format!("deleting the data of volume {name} on node {} failed: {why}", node.name);
+            Status::from(Problem::new(Code::FailedPrecondition, "VOLUME_DATA_NOT_DELETED", message))
+        })?;
+        tracing::info!(%caller, %name, node = %node.name, "unrecorded volume data deleted");
+        Ok(show_data(node, name, None))
+    }
 }
 
 #[tonic::async_trait]
@@ -108,14 +154,15 @@ impl volumes_server::Volumes for Api {
         request: Request<v1::CreateVolumeRequest>,
     ) -> Result<Response<v1::Volume>, Status> {
         let caller = caller_name(&request);
-        let VolumeRequest { id, name, driver, options, labels } =
+        let VolumeRequest { id, name, driver, options, labels, reuse } =
             VolumeRequest::parse(request.get_ref()).map_err(status_of)?;
         let node = match request.get_ref().node.as_str() {
             "" => None,
             given => Some(self.read_latest().await?.state.find_node(given).map_err(status_of)?.id),
         };
         let at = self.clock.now();
-        let command = Command::CreateVolume { id, name: name.clone(), driver, options, labels, node, at };
+        let command =
+            Command::CreateVolume { id, name: name.clone(), driver, options, labels, node, reuse, at };
         let created: Arc<Volume> = self.write(command).await?;
         tracing::info!(%caller, volume = %id, %name, "volume created");
         Ok(Response::new(show(&self.store.read().state, &created, &VolumeSizes::new())))
@@ -132,14 +179,22 @@ impl volumes_server::Volumes for Api {
         &self,
         request: Request<v1::ListVolumesRequest>,
     ) -> Result<Response<v1::ListVolumesResponse>, Status> {
-        let v1::ListVolumesRequest { page_size, page_token, sizes } = request.get_ref();
+        let v1::ListVolumesRequest { page_size, page_token, sizes, all } = request.get_ref();
         let page = Page::<VolumeName>::parse(*page_size, page_token)?;
         let published = self.read(&request).await?;
-        let later = published.state.volumes_after(page.after.as_ref());
+        let state = &published.state;
+        let later = state.volumes_after(page.after.as_ref());
+        let later = later.filter(|volume| *all || volume.released.is_none());
         let (volumes, next_page_token) = page.cut(later, |volume| volume.name.clone());
-        let queried = volumes.iter().copied().filter(|_| *sizes);
-        let sizes = self.query_sizes(&published.state, queried).await;
-        let volumes = volumes.iter().map(|volume| show(&published.state, volume, &sizes)).collect();
+        // What no volume has is listed after all others.
+        let held = match *sizes && *all && next_page_token.is_empty() {
+            true => self.query_held(state).await,
+            false => self.query_sizes(state, volumes.iter().copied().filter(|_| *sizes)).await,
+        };
+        let mut volumes: Vec<_> = volumes.iter().map(|volume| show(state, volume, &held)).collect();
+        if *sizes && *all && next_page_token.is_empty() {
+            volumes.extend(unrecorded(state, &held));
+        }
         Ok(Response::new(v1::ListVolumesResponse { volumes, next_page_token }))
     }
 
@@ -148,16 +203,34 @@ impl volumes_server::Volumes for Api {
         request: Request<v1::RemoveVolumeRequest>,
     ) -> Result<Response<v1::Volume>, Status> {
         let caller = caller_name(&request);
-        let v1::RemoveVolumeRequest { reference, purge } = request.into_inner();
+        let v1::RemoveVolumeRequest { reference, purge, node } = request.into_inner();
         let published = self.read_latest().await?;
-        let id = published.state.find_volume(&reference).map_err(status_of)?.id;
-        let command = Command::RemoveVolume { id, purge, at: self.clock.now() };
+        if !node.is_empty() {
+            let node = published.state.find_node(&node).map_err(status_of)?;
+            let name: VolumeName = parse_field("reference", &reference).map_err(status_of)?;
+            if !purge {
+                let message = "is only for data that is deleted; set purge";
+                return Err(status_of(Violation::new("node", message)));
+            }
+            let recorded = published.state.volume_by_name(&name);
+            if recorded.is_none_or(|volume| volume.node != Some(node.id)) {
+                return self.purge_unrecorded(&caller, node, &name).await.map(Response::new);
+            }
+        }
+        let volume = published.state.find_volume(&reference).map_err(status_of)?;
+        let id = volume.id;
+        let data = match purge {
+            true => VolumeData::Unknown,
+            false => self.query_data(&published.state, volume).await,
+        };
+        let command = Command::RemoveVolume { id, purge, data, at: self.clock.now() };
         let removed: Arc<Volume> = self.write(command).await?;
         if purge {
             self.delete_data(&caller, id).await?;
         }
         tracing::info!(%caller, volume = %id, name = %removed.name, purge, "volume removed");
-        Ok(Response::new(show(&published.state, &removed, &VolumeSizes::new())))
+        let shown = show(&published.state, &removed, &VolumeSizes::new());
+        Ok(Response::new(shown))
     }
 }
 

@@ -18,15 +18,19 @@ pub mod reconcile;
 mod rollout;
 pub mod scheduler;
 pub mod session;
+pub mod settling;
 pub mod state;
 
 pub use cluster_clock::ClusterClock;
 pub use explain::explain_task;
 pub use liveness::{FailureDetector, Liveness};
-pub use reconcile::{ReconcilePlan, reap, reap_tokens, reconcile_feature_level, reconcile_service};
-pub use rollout::{Rollout, rollout};
+pub use reconcile::{
+    ReconcilePlan, reap, reap_tokens, reconcile_feature_level, reconcile_service, uncreated_tasks,
+};
+pub use rollout::{RolledBackUpdate, Rollout, RolloutState, rollout};
 pub use scheduler::{SchedulePlan, UnschedulableReasons, schedule, schedule_with_limit};
+pub use settling::settling_time;
 pub use state::{
     AppliedIndex, ApplyOutcome, Cluster, Command, CommandResponse, DepartedManager, FEATURE_LEVEL, NewTask,
-    Refusal, State, StateChange, StateDigest,
+    Refusal, RolloutStep, State, StateChange, StateDigest,
 };

@@ -9,6 +9,7 @@ mod feature_level;
 pub(crate) mod lost;
 mod misplaced;
 mod reap;
+mod room;
 mod service;
 mod slot;
 mod tokens;
@@ -19,6 +20,7 @@ use std::time::Duration;
 use crate::state::Command;
 pub use feature_level::reconcile_feature_level;
 pub use reap::reap;
+pub use room::{SPARE_TASKS, uncreated_tasks, unplaced_tasks};
 pub use service::reconcile_service;
 pub use tokens::reap_tokens;
 

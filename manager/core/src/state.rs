@@ -40,7 +40,7 @@ pub use address::subnet_capacity;
 pub use allocation::NodeAllocation;
 pub use apply::REVISION_HISTORY_LIMIT;
 pub use cluster::Cluster;
-pub use command::{Command, NewTask};
+pub use command::{Command, NewTask, RolloutStep};
 pub use departed_manager::DepartedManager;
 pub use digest::StateDigest;
 pub(crate) use eligibility::{NodeEligibility, eligibility, meets_constraint, meets_constraints};
@@ -56,11 +56,11 @@ pub use limits::{
     MAX_TOKENS, MAX_VOLUMES,
 };
 pub use outcome::{ApplyOutcome, CommandResponse, StateChange};
-pub(crate) use query::task_id_range;
 pub use query::{HEARTBEAT_PERIOD, SYNC_PERIOD};
+pub(crate) use query::{retained_log, task_id_range};
 pub use refusal::{ObjectKind, Refusal};
 pub use state_parts::StateParts;
-pub use volume::VolumeFault;
+pub use volume::{HeldVolumes, VolumeData, VolumeFault, VolumeReportChanges};
 
 /// The newest raft entry that a state contains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]

@@ -56,7 +56,7 @@ impl ReconcileKey {
             Self::Schedule => Some(schedule_plan(&schedule(state, now), state, now)),
             Self::Tokens => Some(reap_tokens(state, now)),
             Self::Service(id) => Some(reconcile_service(state, &id, now)),
-            Self::Reap(id) => Some(reap(state, &id)),
+            Self::Reap(id) => Some(reap(state, &id, now)),
             Self::Members | Self::Liveness => None,
         }
     }

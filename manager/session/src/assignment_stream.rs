@@ -80,12 +80,13 @@ impl AssignmentStream {
 fn assignment_frame(update: &AssignmentUpdate, now: Timestamp) -> v1::ManagerFrame {
     manager_frame(match update {
         AssignmentUpdate::Full(assignment) => Frame::Assignment(assignment.into()),
-        AssignmentUpdate::Diff(AssignmentDiff { base, version, changed, removed }) => {
+        AssignmentUpdate::Diff(AssignmentDiff { base, version, changed, removed, retained }) => {
             Frame::Diff(v1::AssignmentDiff {
                 base: Some((*base).into()),
                 version: Some((*version).into()),
                 changed: changed.iter().map(Into::into).collect(),
                 removed: removed.iter().map(TaskId::to_string).collect(),
+                retained: retained.iter().map(Into::into).collect(),
             })
         }
         AssignmentUpdate::Current => Frame::Current(v1::AssignmentCurrent { sent_at: now.0 }),

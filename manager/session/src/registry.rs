@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, broadcast, mpsc};
 use tokio::time::Instant;
 use warren_proto::v1;
-use warren_types::{MemberId, NodeId, TaskId, TaskReport};
+use warren_types::{CanonicalImage, MemberId, NodeId, TaskId, TaskReport};
 
 use super::remote_progress::{RemoteProgress, report_order};
 use super::task_telemetry::{NodeTelemetry, TaskTelemetry};
@@ -64,6 +64,8 @@ struct SessionEntry {
     progress: BTreeMap<TaskId, TaskReport>,
     /// Usage and health checks of its tasks.
     task_telemetry: NodeTelemetry,
+    /// Images that it reported last.
+    images: Vec<v1::HeldImage>,
 }
 
 /// The contents of a heartbeat, limited in size.
@@ -109,6 +111,7 @@ impl SessionRegistry {
             background_tasks: Vec::new(),
             progress: BTreeMap::new(),
             task_telemetry: NodeTelemetry::default(),
+            images: Vec::new(),
         };
         let mut sessions = self.lock();
         if sessions.get(&node).is_some_and(|known| known.number > number) {
@@ -209,6 +212,16 @@ impl SessionRegistry {
         sessions.iter().flat_map(of_node).collect()
     }
 
+    /// The connected nodes that reported the image, and how they name it.
+    pub fn image_holders(&self, image: &CanonicalImage) -> Vec<(NodeId, v1::HeldImage)> {
+        let sessions = self.lock();
+        let held = sessions.iter().filter_map(|(node, entry)| {
+            let found = entry.images.iter().find(|held| image.matches(&held.reference, &held.digest));
+            Some((*node, found?.clone()))
+        });
+        held.collect()
+    }
+
     /// The send queue of a connected node.
     pub fn frame_sender(&self, node: NodeId) -> Option<FrameSender> {
         self.lock().get(&node).map(|entry| entry.frames.clone())
@@ -224,6 +237,8 @@ impl SessionEntry {
             background_tasks: Vec::new(),
             tasks: self.task_telemetry.to_wire(),
             progress: self.progress.values().map(Into::into).collect(),
+            // Images are a separate query.
+            images: Vec::new(),
         }
     }
 }
@@ -251,6 +266,11 @@ impl RegisteredSession {
             (entry.usage, entry.background_tasks) = (usage, tasks_run);
             entry.task_telemetry.update(tasks, assigned);
         });
+    }
+
+    /// Records the images that the node has.
+    pub fn record_images(&self, images: Vec<v1::HeldImage>) {
+        self.update(|entry| entry.images = images);
     }
 
     /// Records a report that need not be replicated, unless a newer one is recorded.

@@ -2,6 +2,7 @@
 //! slow log never makes a worker appear silent.
 
 mod conditions;
+mod inventory;
 
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
@@ -20,6 +21,7 @@ use warren_store::{ProposeError, Store};
 use warren_types::{AssignmentVersion, NodeId, TaskReport};
 
 use self::conditions::ReportedConditions;
+use self::inventory::ReportedVolumes;
 use super::WorkerStreams;
 use super::assignment_stream::{AssignmentStream, manager_frame};
 use super::registry::{self, FrameSender, RegisteredSession};
@@ -63,6 +65,13 @@ pub struct SessionHandler<'a> {
     pub frames: &'a FrameSender,
 }
 
+/// What waits to be replicated.
+struct ReportQueues {
+    reports: mpsc::Sender<v1::ReportBatch>,
+    conditions: watch::Sender<ReportedConditions>,
+    volumes: watch::Sender<ReportedVolumes>,
+}
+
 impl SessionHandler<'_> {
     /// Runs until the worker closes the stream.
     ///
@@ -75,10 +84,13 @@ impl SessionHandler<'_> {
     ) -> Result<(), Status> {
         let (reports, waiting) = mpsc::channel(MAX_QUEUED_REPORTS);
         let (conditions, reported) = watch::channel(None);
+        let (volumes, held) = watch::channel(None);
+        let queues = ReportQueues { reports, conditions, volumes };
         tokio::try_join!(
-            self.receive_frames(&mut link, inbound, reports, conditions),
+            self.receive_frames(&mut link, inbound, queues),
             self.replicate_reports(waiting),
             self.replicate_conditions(reported),
+            Box::pin(self.replicate_volumes(held)),
         )?;
         Ok(())
     }
@@ -87,8 +99,7 @@ impl SessionHandler<'_> {
         &self,
         link: &mut AssignmentStream,
         inbound: &mut Streaming<v1::WorkerFrame>,
-        reports: mpsc::Sender<v1::ReportBatch>,
-        conditions: watch::Sender<ReportedConditions>,
+        queues: ReportQueues,
     ) -> Result<(), Status> {
         let mut silent_at = Instant::now() + SESSION_TIMEOUT;
         loop {
@@ -107,9 +118,9 @@ impl SessionHandler<'_> {
             silent_at = now + SESSION_TIMEOUT;
             self.session.record_contact(now);
             match frame.frame {
-                Some(Incoming::Heartbeat(heartbeat)) => self.heartbeat(heartbeat, &conditions),
+                Some(Incoming::Heartbeat(heartbeat)) => self.heartbeat(heartbeat, &queues.conditions),
                 // Boxed, so that the waiting session's future does not have the size of this one.
-                Some(other) => Box::pin(self.handle_frame(other, link, &reports)).await?,
+                Some(other) => Box::pin(self.handle_frame(other, link, &queues)).await?,
                 None => return Err(Status::unimplemented("the frame is unknown to this manager")),
             }
         }
@@ -120,7 +131,7 @@ impl SessionHandler<'_> {
         &self,
         frame: Incoming,
         link: &mut AssignmentStream,
-        reports: &mpsc::Sender<v1::ReportBatch>,
+        queues: &ReportQueues,
     ) -> Result<(), Status> {
         match frame {
             Incoming::Sync(sync) => {
@@ -132,7 +143,13 @@ impl SessionHandler<'_> {
             }
             Incoming::Reports(frame) => {
                 let ended = |_| Status::internal("storing reports has ended");
-                reports.send(frame).await.map_err(ended)
+                queues.reports.send(frame).await.map_err(ended)
+            }
+            Incoming::Inventory(inventory) => {
+                let (images, volumes) = inventory::parse(inventory);
+                self.session.record_images(images);
+                queues.volumes.send_replace(Some(volumes));
+                Ok(())
             }
             Incoming::Opened(opened) => {
                 self.context.worker_streams.reject(&opened.stream_id, self.node, opened.error);

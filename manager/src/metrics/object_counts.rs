@@ -84,6 +84,8 @@ mod tests {
             ports: Vec::new(),
             placement: Placement::default(),
             replace_after: Default::default(),
+            update: Default::default(),
+            rollback: Default::default(),
         };
         let new = |slot| NewTask {
             slot,

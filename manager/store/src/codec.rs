@@ -9,6 +9,7 @@ mod backup;
 mod field;
 mod object;
 mod read;
+mod rollout;
 mod write;
 
 use prost::Message;

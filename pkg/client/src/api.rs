@@ -11,7 +11,7 @@ use warren_proto::v1::images_client::ImagesClient;
 use warren_proto::v1::nodes_client::NodesClient;
 use warren_proto::v1::services_client::ServicesClient;
 use warren_proto::v1::tasks_client::TasksClient;
-use warren_types::{Availability, ServiceId, ServiceSpec};
+use warren_types::{Availability, ClusterSettingsChange, ServiceId, ServiceSpec};
 
 use crate::client::{Client, MAX_RESPONSE};
 use crate::error::{Error, accept_absent};
@@ -35,7 +35,10 @@ const PRUNE_DEADLINE: Duration = Duration::from_secs(150);
 
 /// Calls for services.
 #[derive(Debug, Clone, Copy)]
-pub struct ServiceApi<'a>(&'a Client);
+pub struct ServiceApi<'a> {
+    client: &'a Client,
+    allow_many_replicas: bool,
+}
 
 /// Calls for tasks.
 #[derive(Debug, Clone, Copy)]
@@ -89,7 +92,7 @@ pub(crate) fn reference(text: &str) -> v1::Reference {
 impl Client {
     /// Calls for services.
     pub fn services(&self) -> ServiceApi<'_> {
-        ServiceApi(self)
+        ServiceApi { client: self, allow_many_replicas: false }
     }
 
     /// Calls for tasks.
@@ -114,6 +117,12 @@ impl Client {
 }
 
 impl ServiceApi<'_> {
+    /// For writes that may exceed the cluster's limit of replicas per service.
+    #[must_use]
+    pub fn allow_many_replicas(self, allow_many_replicas: bool) -> Self {
+        Self { allow_many_replicas, ..self }
+    }
+
     fn client(channel: Channel) -> ServicesClient<Channel> {
         ServicesClient::new(channel).max_decoding_message_size(MAX_RESPONSE)
     }
@@ -121,25 +130,27 @@ impl ServiceApi<'_> {
     /// Creates a service. The caller generates `id` once per create: a repeated call with the same spec returns the
     /// same result.
     pub async fn create(&self, id: ServiceId, spec: &ServiceSpec) -> Result<v1::Service, Error> {
-        let message = v1::CreateServiceRequest { id: id.to_string(), spec: Some(spec.into()) };
+        let allow_many_replicas = self.allow_many_replicas;
+        let message =
+            v1::CreateServiceRequest { id: id.to_string(), spec: Some(spec.into()), allow_many_replicas };
         let call = |channel, request| async move { Self::client(channel).create(request).await };
-        self.0.writing().unary(message, call).await
+        self.client.writing().unary(message, call).await
     }
 
     /// The service with this name, id or id prefix.
     pub async fn get(&self, text: &str) -> Result<v1::Service, Error> {
         let call = |channel, request| async move { Self::client(channel).get(request).await };
-        self.0.unary(reference(text), call).await
+        self.client.unary(reference(text), call).await
     }
 
     /// As [`Services::get`], for a write that depends on it.
     async fn newest(&self, text: &str) -> Result<v1::Service, Error> {
-        ServiceApi(&self.0.linearizable()).get(text).await
+        self.client.linearizable().services().get(text).await
     }
 
     /// A page of services.
     pub fn pages(&self) -> impl Stream<Item = Result<Vec<v1::Service>, Error>> {
-        let client = self.0.clone();
+        let client = self.client.clone();
         pages::pages(move |page_token| {
             let client = client.clone();
             async move {
@@ -158,10 +169,11 @@ impl ServiceApi<'_> {
 
     /// Sets the desired number of replicas; `version` is the expected version.
     pub async fn scale(&self, text: &str, replicas: u32, version: Option<u64>) -> Result<v1::Service, Error> {
+        let allow_many_replicas = self.allow_many_replicas;
         let (reference, replicas) = (text.to_owned(), i64::from(replicas));
-        let message = v1::ScaleServiceRequest { reference, version, replicas };
+        let message = v1::ScaleServiceRequest { reference, version, replicas, allow_many_replicas };
         let call = |channel, request| async move { Self::client(channel).scale(request).await };
-        self.0.writing().unary(message, call).await
+        self.client.writing().unary(message, call).await
     }
 
     /// Starts the removal of a service: its tasks are stopped, then it is removed.
@@ -169,7 +181,10 @@ impl ServiceApi<'_> {
         let before = self.newest(text).await?;
         let message = v1::RemoveServiceRequest { reference: before.id.clone(), version };
         let call = |channel, request| async move { Self::client(channel).remove(request).await };
-        accept_absent(self.0.writing().unary(message, call).await, v1::Service { removing: true, ..before })
+        accept_absent(
+            self.client.writing().unary(message, call).await,
+            v1::Service { removing: true, ..before },
+        )
     }
 
     /// Updates the spec; `version` is the expected version. Tasks whose spec changed are replaced one by one; `force`
@@ -186,10 +201,11 @@ impl ServiceApi<'_> {
             None if force => Some(self.newest(text).await?.version),
             version => version,
         };
+        let allow_many_replicas = self.allow_many_replicas;
         let (reference, spec) = (text.to_owned(), Some(spec.into()));
-        let message = v1::UpdateServiceRequest { reference, version, spec, force };
+        let message = v1::UpdateServiceRequest { reference, version, spec, force, allow_many_replicas };
         let call = |channel, request| async move { Self::client(channel).update(request).await };
-        self.0.writing().unary(message, call).await
+        self.client.writing().unary(message, call).await
     }
 
     /// Makes an earlier revision current again, under a new number; `None` is the previous one. `version` is the
@@ -207,13 +223,20 @@ impl ServiceApi<'_> {
         };
         let message = v1::RollbackServiceRequest { reference: text.to_owned(), version, revision };
         let call = |channel, request| async move { Self::client(channel).rollback(request).await };
-        self.0.writing().unary(message, call).await
+        self.client.writing().unary(message, call).await
+    }
+
+    /// Continues a paused update or rollback. `version` is the expected version.
+    pub async fn resume(&self, text: &str, version: Option<u64>) -> Result<v1::Service, Error> {
+        let message = v1::ResumeServiceRequest { reference: text.to_owned(), version };
+        let call = |channel, request| async move { Self::client(channel).resume(request).await };
+        self.client.writing().unary(message, call).await
     }
 
     /// Revisions for a rollback, newest first.
     pub async fn history(&self, text: &str) -> Result<Vec<v1::Revision>, Error> {
         let call = |channel, request| async move { Self::client(channel).list_revisions(request).await };
-        let history: v1::ListRevisionsResponse = self.0.unary(reference(text), call).await?;
+        let history: v1::ListRevisionsResponse = self.client.unary(reference(text), call).await?;
         Ok(history.revisions)
     }
 }
@@ -309,6 +332,17 @@ impl ClusterApi<'_> {
     pub async fn info(&self) -> Result<v1::InfoResponse, Error> {
         let call = |channel, request| async move { ClusterClient::new(channel).info(request).await };
         self.0.unary(v1::InfoRequest {}, call).await
+    }
+
+    /// Changes settings and returns the cluster after that; `version` is the expected version of the settings.
+    pub async fn update(
+        &self,
+        change: &ClusterSettingsChange,
+        version: Option<u64>,
+    ) -> Result<v1::InfoResponse, Error> {
+        let message = v1::UpdateClusterRequest { version, settings: Some(change.into()) };
+        let call = |channel, request| async move { ClusterClient::new(channel).update(request).await };
+        self.0.writing().unary(message, call).await
     }
 
     /// Background tasks of all managers, and those last reported by agents. Names the unreachable managers.

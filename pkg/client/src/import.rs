@@ -1,4 +1,4 @@
-//! Imports an image archive on nodes and streams their progress.
+//! Imports an image archive on nodes, or copies an image to them, and streams their progress.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ const CHUNK_QUEUE: usize = 4;
 /// Timeout between progress messages: unpacking a large layer reports no progress.
 const PROGRESS_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// An import in progress. Dropping it cancels it.
+/// An import or a copy in progress. Dropping it cancels it.
 #[derive(Debug)]
 pub struct ImageImport {
     link: ManagerChannel,
@@ -47,6 +47,15 @@ impl ImageApi<'_> {
             unreadable.try_recv().map_or_else(|_| error_from_status(&link, &status), Error::Input)
         })?;
         Ok(ImageImport { link, progress, unreadable: Some(unreadable) })
+    }
+
+    /// Copies an image to nodes: names, ids, `all`, or labels. It comes from the node `from`; empty means one that
+    /// has it.
+    pub async fn copy(&self, reference: String, to: Vec<String>, from: String) -> Result<ImageImport, Error> {
+        let message = v1::CopyImageRequest { reference, to, from };
+        let call = |channel, request| async move { Self::client(channel).copy(request).await };
+        let (link, progress) = self.0.start_stream(message, call).await?;
+        Ok(ImageImport { link, progress, unreadable: None })
     }
 }
 

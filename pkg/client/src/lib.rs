@@ -38,7 +38,7 @@ pub use managers::{BackupDownload, ManagerApi, ManagerChange};
 pub use pull::{ImagePulls, PullOptions};
 pub use secret_objects::{NewSecretObject, SecretObjectApi};
 pub use tokens::{NewToken, TokenApi, TokenOptions};
-pub use volumes::{NewVolume, VolumeApi};
+pub use volumes::{NewVolume, VolumeApi, VolumeListOptions};
 /// A join token with its secret.
 pub use warren_security::JoinToken;
 pub use watch::{Change, ClusterWatch};

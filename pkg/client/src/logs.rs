@@ -25,6 +25,13 @@ pub enum LogTarget {
     Service(String),
     /// One task, by id or `SERVICE.SLOT`.
     Task(String),
+    /// A task of a service, by id, `SERVICE.SLOT` or the number of its slot; a slot has all its tasks.
+    ServiceTask {
+        /// The service, by name or id.
+        service: String,
+        /// The task.
+        task: String,
+    },
 }
 
 /// Selection of lines.
@@ -36,6 +43,8 @@ pub struct LogOptions {
     pub tail: Option<u64>,
     /// Only lines since this time.
     pub since: Option<Timestamp>,
+    /// The last ended task before the selected one.
+    pub previous: bool,
 }
 
 impl Client {
@@ -55,9 +64,11 @@ impl LogApi<'_> {
         let (service, task) = match of {
             LogTarget::Service(service) => (service, String::new()),
             LogTarget::Task(task) => (String::new(), task),
+            LogTarget::ServiceTask { service, task } => (service, task),
         };
-        let LogOptions { follow, tail, since } = options;
-        let message = v1::ReadLogsRequest { service, task, follow, tail, since: since.map(|at| at.0) };
+        let LogOptions { follow, tail, since, previous } = options;
+        let since = since.map(|at| at.0);
+        let message = v1::ReadLogsRequest { service, task, follow, tail, since, previous };
         let call = |channel, request| async move { Self::client(channel).read(request).await };
         let (link, entries) = self.0.start_stream(message.clone(), call).await?;
         let (client, seen) = (self.0.clone(), LogPositions::default());

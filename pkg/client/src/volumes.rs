@@ -38,6 +38,17 @@ pub struct NewVolume {
     pub labels: BTreeMap<String, String>,
     /// Name or id of the node for the data; empty means the node of the first task.
     pub node: String,
+    /// Takes over the data of a released volume of that name.
+    pub reuse: bool,
+}
+
+/// What a list of volumes contains.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct VolumeListOptions {
+    /// Nodes are asked for the sizes.
+    pub sizes: bool,
+    /// Also released volumes; with `sizes`, also data on nodes that no volume has.
+    pub all: bool,
 }
 
 impl Client {
@@ -54,9 +65,9 @@ impl VolumeApi<'_> {
 
     /// Creates a volume.
     pub async fn create(&self, volume: NewVolume) -> Result<v1::Volume, Error> {
-        let NewVolume { id, name, driver, options, labels, node } = volume;
+        let NewVolume { id, name, driver, options, labels, node, reuse } = volume;
         let (id, name) = (id.to_string(), name.to_string());
-        let message = v1::CreateVolumeRequest { id, name, driver, options, labels, node };
+        let message = v1::CreateVolumeRequest { id, name, driver, options, labels, node, reuse };
         let call = |channel, request| async move { Self::client(channel).create(request).await };
         self.0.writing().unary(message, call).await
     }
@@ -67,13 +78,17 @@ impl VolumeApi<'_> {
         self.0.unary_within(SIZE_DEADLINE, reference(text), call).await
     }
 
-    /// A page of volumes; with `sizes` their nodes are asked for the sizes.
-    pub fn pages(&self, sizes: bool) -> impl Stream<Item = Result<Vec<v1::Volume>, Error>> + use<> {
+    /// A page of volumes.
+    pub fn pages(
+        &self,
+        options: VolumeListOptions,
+    ) -> impl Stream<Item = Result<Vec<v1::Volume>, Error>> + use<> {
         let client = self.0.clone();
         pages::pages(move |page_token| {
             let client = client.clone();
             async move {
-                let message = v1::ListVolumesRequest { page_size: PAGE_SIZE, page_token, sizes };
+                let VolumeListOptions { sizes, all } = options;
+                let message = v1::ListVolumesRequest { page_size: PAGE_SIZE, page_token, sizes, all };
                 let call = |channel, request| async move { Self::client(channel).list(request).await };
                 let page: v1::ListVolumesResponse = client.unary_within(SIZE_DEADLINE, message, call).await?;
                 Ok((page.volumes, page.next_page_token))
@@ -81,20 +96,29 @@ impl VolumeApi<'_> {
         })
     }
 
-    /// All volumes.
-    pub async fn list(&self, sizes: bool) -> Result<Vec<v1::Volume>, Error> {
-        pages::collect_all(self.pages(sizes)).await
+    /// The volumes of every page.
+    pub async fn list(&self, options: VolumeListOptions) -> Result<Vec<v1::Volume>, Error> {
+        pages::collect_all(self.pages(options)).await
+    }
+
+    /// Deletes the data of that name on a node, also if no volume has it.
+    pub async fn purge_on(&self, name: &str, node: &str) -> Result<v1::Volume, Error> {
+        let message =
+            v1::RemoveVolumeRequest { reference: name.to_owned(), purge: true, node: node.to_owned() };
+        let call = |channel, request| async move { Self::client(channel).remove(request).await };
+        self.0.writing().unary_within(PURGE_DEADLINE, message, call).await
     }
 
     /// Removes a volume and returns it. The data stays on the node unless `purge` deletes it first. Refused while a
     /// service or a task uses it.
     pub async fn remove(&self, text: &str, purge: bool) -> Result<v1::Volume, Error> {
         // Without the size, which would need a request to the node.
-        let mut before = VolumeApi(&self.0.linearizable()).list(false).await?;
+        let mut before =
+            VolumeApi(&self.0.linearizable()).list(VolumeListOptions { sizes: false, all: true }).await?;
         before.retain(|volume| volume.name == text || is_id_prefix(text, &volume.id));
         let before = (before.len() == 1).then(|| before.swap_remove(0));
         let reference = before.as_ref().map_or(text, |volume| &volume.id).to_owned();
-        let message = v1::RemoveVolumeRequest { reference, purge };
+        let message = v1::RemoveVolumeRequest { reference, purge, node: String::new() };
         let call = |channel, request| async move { Self::client(channel).remove(request).await };
         let answer = self.0.writing().unary_within(PURGE_DEADLINE, message, call).await;
         // For no match or several, the manager returns the error.

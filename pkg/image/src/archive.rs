@@ -91,6 +91,10 @@ impl IndexedArchive {
             _ => spooled,
         };
         let index = tarball::TarIndex::read(&file).map_err(|error| match error {
+            // The message of the tar crate has the bytes that it could not read.
+            tarball::TarIndexError::Io(source) if source.kind() == std::io::ErrorKind::Other => {
+                Error::NotAnArchive { found: first_bytes(&magic[..length]) }
+            }
             tarball::TarIndexError::Io(source) => Error::NotAnArchive { found: source.to_string() },
             tarball::TarIndexError::Entry(error) => error,
         })?;
@@ -141,6 +145,15 @@ impl IndexedArchive {
         let mut bytes = vec![0; span.size as usize];
         self.file.read_exact_at(&mut bytes, span.offset).map_err(|error| Error::document(name, error))?;
         Ok(bytes)
+    }
+}
+
+/// Describes bytes that are no archive.
+fn first_bytes(bytes: &[u8]) -> String {
+    let hexadecimal: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    match hexadecimal.is_empty() {
+        true => "the file is empty".to_owned(),
+        false => format!("a file that is no tar and starts with the bytes {}", hexadecimal.join(" ")),
     }
 }
 

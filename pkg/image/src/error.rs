@@ -51,6 +51,12 @@ pub enum Error {
         /// Why the stream ended.
         reason: String,
     },
+    /// Another node did not send the image.
+    #[error("the image was not received from another node: {reason}; copy it again")]
+    Transfer {
+        /// What happened.
+        reason: String,
+    },
     /// The archive is larger than the caller allows, packed or unpacked.
     #[error("the archive is larger than the limit of {limit} bytes; raise the limit or split the archive")]
     TooLarge {
@@ -195,7 +201,8 @@ impl Error {
         use Error as E;
         match self {
             E::Registry(error) => error.is_transient(),
-            E::Unavailable { .. } | E::Timeout { .. } | E::Interrupted { .. } => true,
+            E::Unavailable { .. } | E::Timeout { .. } => true,
+            E::Interrupted { .. } | E::Transfer { .. } => true,
             // Garbage collection by this node frees space when its disk is nearly full.
             E::TooSlow { .. } | E::Cancelled { .. } | E::DiskFull { .. } => true,
             _ => false,
@@ -215,6 +222,7 @@ impl Error {
                 | E::DiskFull { .. }
                 | E::MissingLayer { .. }
                 | E::Interrupted { .. }
+                | E::Transfer { .. }
                 | E::Unavailable { .. }
                 | E::Timeout { .. }
                 | E::Refused { .. }

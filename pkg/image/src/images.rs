@@ -7,6 +7,7 @@ mod list;
 mod lookup;
 mod pull;
 mod record;
+mod transfer;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -27,6 +28,7 @@ pub use lookup::ImageInfo;
 pub use pull::PulledImage;
 pub use pull::active::PullHandle;
 pub use pull::progress::{ImagePullProgress, LayerProgress, LayerStage};
+pub use transfer::BlobSource;
 
 /// Default limit for the size of an image.
 const DEFAULT_SIZE_LIMIT: u64 = 64 << 30;

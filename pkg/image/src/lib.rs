@@ -33,8 +33,8 @@ pub use digest::Digest;
 pub use document::RunConfig;
 pub use error::Error;
 pub use images::{
-    ImageInfo, ImagePart, ImagePullProgress, ImageStore, ImportOptions, ImportedName, LAST_USE_INTERVAL,
-    LayerProgress, LayerStage, ListedImage, PullHandle, PulledImage,
+    BlobSource, ImageInfo, ImagePart, ImagePullProgress, ImageStore, ImportOptions, ImportedName,
+    LAST_USE_INTERVAL, LayerProgress, LayerStage, ListedImage, PullHandle, PulledImage,
 };
 pub use platform::native_architecture;
 pub use prune::{FilesystemUsage, PruneCandidate, PrunePolicy, PruneReason, plan_prune};

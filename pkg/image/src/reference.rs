@@ -1,17 +1,14 @@
 //! Image references, normalised like Docker: `nginx` means `docker.io/library/nginx:latest`.
 //!
-//! Pure. Source of the grammar: the distribution project's reference specification.
+//! Pure. [`warren_types::image_reference`] has the grammar.
 
 use std::fmt;
 
+use warren_types::image_reference::{ReferenceParts, split_reference};
+
 use crate::digest::Digest;
 
-const DEFAULT_DOMAIN: &str = "docker.io";
-const LEGACY_DOMAIN: &str = "index.docker.io";
-const OFFICIAL_PREFIX: &str = "library/";
 const DEFAULT_TAG: &str = "latest";
-const MAX_NAME: usize = 255;
-const MAX_TAG: usize = 128;
 
 /// A normalised reference: domain, path, and a tag, a digest or both.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -41,29 +38,8 @@ impl Reference {
     }
 
     fn split(text: &str) -> Result<Self, &'static str> {
-        let (rest, digest) = match text.split_once('@') {
-            Some((rest, digest)) => (rest, Some(digest)),
-            None => (text, None),
-        };
+        let ReferenceParts { domain, path, tag, digest } = split_reference(text)?;
         let digest = digest.map(Digest::parse).transpose().map_err(|_| "its digest is malformed")?;
-        // A colon after the last slash starts the tag; one before it belongs to a port.
-        let (name, tag) = match rest.rsplit_once(':') {
-            Some((name, tag)) if !tag.contains('/') => (name, Some(tag)),
-            _ => (rest, None),
-        };
-        if tag.is_some_and(|tag| !is_tag(tag)) {
-            return Err("its tag is malformed");
-        }
-        let (domain, path) = split_domain(name);
-        let path = match domain == DEFAULT_DOMAIN && !path.contains('/') {
-            true => format!("{OFFICIAL_PREFIX}{path}"),
-            false => path.to_owned(),
-        };
-        check_domain(domain)?;
-        check_path(&path)?;
-        if domain.len() + 1 + path.len() > MAX_NAME {
-            return Err("its name is longer than 255 characters");
-        }
         let tag = match (tag, &digest) {
             (Some(tag), _) => Some(tag.to_owned()),
             (None, Some(_)) => None,
@@ -143,68 +119,6 @@ impl std::str::FromStr for Reference {
     fn from_str(text: &str) -> Result<Self, InvalidReference> {
         Self::parse(text)
     }
-}
-
-/// The first component is a host only if it has the form of one; otherwise `team/app` would have the host
-/// `team`.
-fn split_domain(name: &str) -> (&str, &str) {
-    match name.split_once('/') {
-        Some((first, path)) if first.contains(['.', ':']) || first == "localhost" => {
-            (normalize_domain(first), path)
-        }
-        _ => (DEFAULT_DOMAIN, name),
-    }
-}
-
-/// The canonical name of a registry in image names.
-pub(crate) fn normalize_domain(domain: &str) -> &str {
-    if domain == LEGACY_DOMAIN { DEFAULT_DOMAIN } else { domain }
-}
-
-pub(crate) fn check_domain(domain: &str) -> Result<(), &'static str> {
-    let (host, port) = match domain.split_once(':') {
-        Some((host, port)) => (host, Some(port)),
-        None => (domain, None),
-    };
-    if port.is_some_and(|port| port.parse::<u16>().is_err()) {
-        return Err("its port is malformed");
-    }
-    let label = |label: &str| {
-        !label.is_empty()
-            && !label.starts_with('-')
-            && !label.ends_with('-')
-            && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
-    };
-    match host.split('.').all(label) {
-        true => Ok(()),
-        false => Err("its host is malformed"),
-    }
-}
-
-fn check_path(path: &str) -> Result<(), &'static str> {
-    if path.bytes().any(|b| b.is_ascii_uppercase()) {
-        return Err("its path must be lower case");
-    }
-    match path.split('/').all(is_path_component) {
-        true => Ok(()),
-        false => Err("its path is empty or has characters other than a-z, 0-9 and . _ - between them"),
-    }
-}
-
-/// Letters and digits, separated by one `.`, one or two `_`, or any number of `-`.
-fn is_path_component(component: &str) -> bool {
-    let alphanumeric = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
-    let bytes = component.as_bytes();
-    let ends = bytes.first().zip(bytes.last()).is_some_and(|(a, b)| alphanumeric(*a) && alphanumeric(*b));
-    ends && bytes.split(|b| alphanumeric(*b)).all(|separator| {
-        matches!(separator, b"" | b"." | b"_" | b"__") || separator.iter().all(|b| *b == b'-')
-    })
-}
-
-fn is_tag(tag: &str) -> bool {
-    let word = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
-    let mut bytes = tag.bytes();
-    tag.len() <= MAX_TAG && bytes.next().is_some_and(word) && bytes.all(|b| word(b) || b == b'.' || b == b'-')
 }
 
 #[cfg(test)]

@@ -10,6 +10,8 @@ mod world;
 
 #[path = "suite/access.rs"]
 mod access;
+#[path = "suite/copies.rs"]
+mod copies;
 #[path = "suite/disk.rs"]
 mod disk;
 #[path = "suite/documents.rs"]

@@ -1,5 +1,6 @@
 //! Failures of commands: an exit code, and a message with the cause and what to do.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -67,7 +68,7 @@ impl CommandError {
     pub fn print(&self, colours: bool) -> ExitCode {
         let red = colours && std::io::stderr().is_terminal();
         let (start, end) = if red { ("\x1b[1;31m", "\x1b[0m") } else { ("", "") };
-        eprintln!("{start}error:{end} {self}");
+        eprintln!("{start}error:{end} {}", printable(&self.to_string()));
         ExitCode::from(self.kind as u8)
     }
 
@@ -98,6 +99,22 @@ impl fmt::Display for CommandError {
 }
 
 impl std::error::Error for CommandError {}
+
+/// The text with control characters escaped, except line feeds and tabs: text of files and programs must not change
+/// the terminal.
+pub fn printable(text: &str) -> Cow<'_, str> {
+    let is_control = |c: char| c.is_control() && c != '\n' && c != '\t';
+    match text.contains(is_control) {
+        false => Cow::Borrowed(text),
+        true => {
+            let escaped = text.chars().map(|c| match is_control(c) {
+                true => c.escape_default().to_string(),
+                false => c.to_string(),
+            });
+            Cow::Owned(escaped.collect())
+        }
+    }
+}
 
 /// An error and its causes in one line.
 pub fn error_chain(error: &dyn std::error::Error) -> String {
@@ -148,6 +165,12 @@ mod tests {
                and 3 more
           try: correct what is listed and try again
         ");
+    }
+
+    #[test]
+    fn control_characters_are_escaped() {
+        assert_eq!(printable("a\tb\nä"), "a\tb\nä");
+        assert_eq!(printable("\x1b[2J\0\u{9b}\r"), "\\u{1b}[2J\\u{0}\\u{9b}\\r");
     }
 
     #[test]

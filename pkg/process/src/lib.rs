@@ -19,7 +19,7 @@ mod signals;
 
 pub use core_dumps::disable_core_dumps;
 pub use dirs::{DirArgs, NodeSection, data_dir_flag};
-pub use error::{CommandError, ExitKind, error_chain};
+pub use error::{CommandError, ExitKind, error_chain, printable};
 pub use host::HostInfo;
 pub use metrics::{MetricsArgs, MetricsListen};
 pub use signals::ShutdownSignals;

@@ -8,9 +8,12 @@ use ipnet::Ipv4Net;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ClusterId, DesiredTaskState, Health, ImageDigest, ManagerAddress, NodeId, NodeName, PublishedPort,
-    ServiceId, ServiceName, TaskExit, TaskId, TaskSpec, TaskState, Timestamp, VolumeName,
+    ClusterId, DesiredTaskState, Health, ImageDigest, LogLimits, ManagerAddress, NodeId, NodeName,
+    PublishedPort, ServiceId, ServiceName, TaskExit, TaskId, TaskSpec, TaskState, Timestamp, VolumeName,
 };
+
+/// How long the log of an ended task is retained.
+pub const LOG_RETENTION: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// Orders assignments: workers ignore what is not newer. The incarnation rises with restore and
 /// force-new-cluster.
@@ -29,6 +32,20 @@ pub struct Assignment {
     pub version: AssignmentVersion,
     /// Tasks that the node has not reported as removed.
     pub tasks: Vec<TaskAssignment>,
+    /// Ended tasks whose logs the node retains.
+    pub retained: Vec<RetainedLog>,
+}
+
+/// The log of a task that ended and was removed from its node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RetainedLog {
+    /// The task.
+    pub task: TaskId,
+    /// Its slot in the service.
+    pub slot: u32,
+    /// What all retained logs of the slot together may take.
+    pub limits: LogLimits,
 }
 
 /// One task, as its worker gets it. Self-contained, so that it survives in the container's record.

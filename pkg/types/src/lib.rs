@@ -8,7 +8,10 @@
 
 pub mod assignment;
 pub mod boxed_default;
+mod canonical_image;
+pub mod cluster_settings;
 pub mod id;
+pub mod image_reference;
 pub mod member;
 pub mod name;
 pub mod object;
@@ -28,28 +31,33 @@ pub mod violation;
 pub mod volume;
 
 pub use assignment::{
-    Assignment, AssignmentVersion, NodeSettings, TaskAssignment, TaskReport, VolumeAssignment,
+    Assignment, AssignmentVersion, LOG_RETENTION, NodeSettings, RetainedLog, TaskAssignment, TaskReport,
+    VolumeAssignment,
 };
 pub use boxed_default::BoxedDefault;
+pub use canonical_image::CanonicalImage;
+pub use cluster_settings::{ClusterSettings, ClusterSettingsChange};
 pub use id::{ClusterId, Id, ManagerId, NodeId, SecretObjectId, ServiceId, TaskId, TokenId, VolumeId};
 pub use member::{ManagerAddress, Member, MemberId, ParseManagerAddressError, Suffrage};
 pub use name::{ImageDigest, ImageReference, NodeName, SecretObjectName, ServiceName, VolumeName};
 pub use object::{
-    Availability, Node, NodeCondition, NodeDescription, NodeRole, NodeStatus, RareTaskFields, Revision,
-    Service, Task, TaskStatus, TaskStatusDetails,
+    Availability, FailureOutcome, Node, NodeCondition, NodeDescription, NodeRole, NodeStatus, PauseCause,
+    RareTaskFields, Revision, RolloutFailure, RolloutKind, RolloutRecord, Service, Task, TaskStatus,
+    TaskStatusDetails,
 };
 pub use quantity::{Bytes, MilliCpu, Resources};
 pub use secret_object::{Login, SealedData, SecretObject, SecretObjectKind, SecretObjectVersion};
 pub use signal::Signal;
 pub use spec::{
-    Capability, Constraint, Device, DeviceAccess, EnvVar, HealthCheck, HostEntry, HttpHeader, Limits,
-    LogLimits, Mount, MountSource, OnDisconnect, Placement, Probe, Propagation, Protocol, PublishMode,
-    PublishedPort, PullPolicy, RestartCondition, RestartPolicy, Seccomp, SecretObjectMount, ServiceMode,
-    ServiceSpec, TaskSpec, Ulimit, UlimitName,
+    Capability, Constraint, Device, DeviceAccess, EnvVar, FailureAction, FailureRatio, HealthCheck,
+    HostEntry, HttpHeader, Limits, LogLimits, Mount, MountSource, OnDisconnect, Parallelism, Placement,
+    Probe, Propagation, Protocol, PublishMode, PublishedPort, PullPolicy, RestartCondition, RestartPolicy,
+    Seccomp, SecretObjectMount, ServiceMode, ServiceSpec, TaskSpec, Ulimit, UlimitName, UpdateOrder,
+    UpdatePolicy,
 };
 pub use state::{DesiredTaskState, Health, TaskExit, TaskState};
 pub use template::{Template, TemplateValues};
 pub use time::Timestamp;
 pub use token::{Token, TokenHash};
 pub use violation::{Violation, Violations};
-pub use volume::{Volume, VolumeDriver};
+pub use volume::{ReleasedVolume, Volume, VolumeDriver};

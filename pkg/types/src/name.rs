@@ -56,14 +56,15 @@ macro_rules! names {
 }
 
 names! {
-    /// A service's name: also its DNS name, so one DNS label (RFC 1123), lower case.
+    /// A service's name: also its DNS name, so one DNS label, lower case. Stacks name their services `shop_web`.
     ServiceName:
-        "a service name (1 to 63 of a-z, 0-9 and '-', starting and ending with a letter or digit)", dns_label;
+        "a service name (1 to 63 of a-z, 0-9, '-' and '_', starting and ending with a letter or digit; a '.' separates \
+         service and slot in the names of tasks)", dns_label;
     /// A node's name, by default its host name.
     NodeName:
         "a node name (1 to 253 letters, digits, '.' and '-', starting and ending with a letter or digit)", host_name;
-    /// An image reference: `nginx:1.27`, `ghcr.io/org/app@sha256:...`. The image store has the full grammar
-    /// and its limits.
+    /// An image reference: `nginx:1.27`, `ghcr.io/org/app@sha256:...`. [`crate::spec::TaskSpec::validate`] checks the
+    /// full grammar.
     ImageReference:
         "an image reference (like nginx:1.27 or ghcr.io/org/app:2, at most 512 characters)", image_reference;
     /// Name of a secret or config, and of a credential the registry's host and port.
@@ -76,7 +77,7 @@ names! {
         volume_name;
     /// The digest of an image's manifest or index: `sha256:` and 64 hexadecimal digits.
     ImageDigest:
-        "an image digest (sha256: and 64 of 0-9 and a-f)", image_digest;
+        "an image digest (sha256: and 64 of 0-9 and a-f)", is_image_digest;
 }
 
 fn ends_alphanumeric(text: &str) -> bool {
@@ -87,7 +88,7 @@ fn ends_alphanumeric(text: &str) -> bool {
 fn dns_label(text: &str) -> bool {
     text.len() <= 63
         && ends_alphanumeric(text)
-        && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+        && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'_')
 }
 
 fn host_name(text: &str) -> bool {
@@ -113,7 +114,7 @@ fn image_reference(text: &str) -> bool {
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-/:@".contains(&b))
 }
 
-fn image_digest(text: &str) -> bool {
+pub(crate) fn is_image_digest(text: &str) -> bool {
     let hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
     text.strip_prefix("sha256:").is_some_and(|digits| digits.len() == 64 && digits.bytes().all(hex))
 }
@@ -131,10 +132,10 @@ mod tests {
     fn service_names_are_dns_labels() {
         let longest = "a".repeat(63);
         let too_long = "a".repeat(64);
-        for good in ["a", "web", "web-2", "0", &longest] {
+        for good in ["a", "web", "web-2", "shop_web", "0", &longest] {
             assert!(good.parse::<ServiceName>().is_ok(), "{good}");
         }
-        for bad in ["", "-a", "a-", "Web", "a.b", "a_b", "ä", "a b", &too_long] {
+        for bad in ["", "-a", "a-", "_a", "a_", "Web", "a.b", "ä", "a b", &too_long] {
             assert!(bad.parse::<ServiceName>().is_err(), "{bad}");
         }
     }

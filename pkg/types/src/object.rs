@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     BoxedDefault, Bytes, DesiredTaskState, Health, ImageDigest, MemberId, NodeId, NodeName, Placement,
     PublishedPort, Resources, SecretObjectVersion, ServiceId, ServiceSpec, TaskExit, TaskId, TaskSpec,
-    TaskState, Timestamp, VolumeName,
+    TaskState, Timestamp, UpdatePolicy, VolumeName,
 };
 
 /// A service: its spec, its revisions and the counters of its tasks.
@@ -37,6 +37,96 @@ pub struct Service {
     pub removing: bool,
     /// The number of the next task.
     pub next_task_number: u64,
+    /// How far it is on its way to its current revision, as far as that must survive a failover.
+    pub rollout: RolloutRecord,
+}
+
+/// What managers recorded of the rollout of a service's current revision.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RolloutRecord {
+    /// The number of the newest revision of which every task that could run was ready; 0 for none. That of
+    /// the current revision when its rollout is complete.
+    pub good_revision: u64,
+    /// Which policy the rollout follows.
+    pub kind: RolloutKind,
+    /// Failures of tasks before this time do not count: a user resumed the rollout.
+    pub resumed_at: Timestamp,
+    /// How many slots were updated at the last count; kept only with a delay between replacements.
+    pub updated: u32,
+    /// When that number last rose.
+    pub updated_at: Timestamp,
+    /// Why a rollout stopped: that of the current revision, after that of the one that was rolled back, if
+    /// there is one. At most two.
+    pub failures: Vec<RolloutFailure>,
+}
+
+/// Which policy a rollout follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RolloutKind {
+    /// A user changed the service.
+    #[default]
+    Update,
+    /// To an earlier revision, by a user or because an update failed.
+    Rollback,
+}
+
+/// The failure that stopped a rollout.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RolloutFailure {
+    /// The revision that was rolled out.
+    pub revision: u64,
+    /// The task that failed.
+    pub task: TaskId,
+    /// Its slot.
+    pub slot: u32,
+    /// How it failed, as text: `failed: exited with code 1`.
+    pub reason: Arc<str>,
+    /// When managers stopped the rollout.
+    pub at: Timestamp,
+    /// What followed.
+    pub outcome: FailureOutcome,
+}
+
+/// What followed the failure of a rollout.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FailureOutcome {
+    /// The tasks of this revision became the current ones again, as the revision after the failed one.
+    RolledBack {
+        /// The number of that revision.
+        to: u64,
+    },
+    /// No further task is replaced until a user decides.
+    Paused(PauseCause),
+}
+
+/// Why a failed rollout was paused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PauseCause {
+    /// The service's policy says so.
+    Policy,
+    /// A new task ran with write access to a volume.
+    DataMayHaveChanged,
+    /// No earlier revision was good.
+    NoGoodRevision,
+    /// The earlier revision needs something that does not exist any more.
+    NotRestorable,
+    /// It was a rollback.
+    IsRollback,
+}
+
+impl Service {
+    /// The failure that stopped the rollout of the current revision.
+    pub fn rollout_failure(&self) -> Option<&RolloutFailure> {
+        self.rollout.failures.last().filter(|failure| failure.revision == self.revision.number)
+    }
+
+    /// How the rollout of the current revision replaces tasks.
+    pub fn rollout_policy(&self) -> &UpdatePolicy {
+        match self.rollout.kind {
+            RolloutKind::Update => &self.spec.update,
+            RolloutKind::Rollback => &self.spec.rollback,
+        }
+    }
 }
 
 /// One immutable version of what a service's tasks run. Tasks share it.
@@ -95,6 +185,8 @@ pub struct RareTaskFields {
     pub volumes: Vec<VolumeName>,
     /// Since when its node has been down; `None` while the node is up. Written by managers.
     pub lost_since: Option<Timestamp>,
+    /// Its slot was removed by a smaller number of replicas: the record stays for its log alone.
+    pub surplus: bool,
 }
 
 /// What a worker reported of a task. Managers never make one up.
@@ -376,6 +468,16 @@ impl Task {
     /// See [`RareTaskFields::lost_since`].
     pub fn lost_since(&self) -> Option<Timestamp> {
         self.rare.get().and_then(|special| special.lost_since)
+    }
+
+    /// See [`RareTaskFields::surplus`].
+    pub fn is_surplus(&self) -> bool {
+        self.rare.get().is_some_and(|special| special.surplus)
+    }
+
+    /// The node that retains its log after its end; `None` if it holds resources there, or never ran.
+    pub fn log_node(&self) -> Option<NodeId> {
+        self.node.filter(|_| self.observed.removed && self.observed.attempt > 0)
     }
 
     /// Occupies its slot: desired, and not terminal.

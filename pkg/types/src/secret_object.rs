@@ -170,6 +170,11 @@ pub fn registry_host(image: &ImageReference) -> String {
     }
 }
 
+/// Whether the reference names its registry.
+pub(crate) fn names_registry(image: &ImageReference) -> bool {
+    image.as_str().split_once('/').is_some_and(|(host, _)| looks_like_host(host))
+}
+
 fn looks_like_host(text: &str) -> bool {
     text.contains(['.', ':']) || text.eq_ignore_ascii_case("localhost")
 }

@@ -8,8 +8,10 @@ mod restart;
 mod secret_object;
 mod security;
 mod storage;
+mod sysctl;
 mod task;
 mod templates;
+mod update;
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -28,9 +30,15 @@ pub use restart::{
 pub use secret_object::{MAX_TASK_SECRET_OBJECTS, SecretObjectMount};
 pub use security::{Capability, Device, DeviceAccess, Seccomp, Ulimit, UlimitName};
 pub use storage::{MAX_MOUNTS, MIN_TMPFS, Mount, MountSource, Propagation, is_normalized_relative};
+pub use sysctl::sysctl_fault;
 pub use task::{
     DEFAULT_STOP_GRACE, EnvVar, HostEntry, Limits, LogLimits, MAX_STOP_GRACE, MIN_CPU_LIMIT,
     MIN_MEMORY_LIMIT, PullPolicy, TaskSpec, is_host_name,
+};
+
+pub use update::{
+    DEFAULT_UPDATE_MONITOR, FailureAction, FailureRatio, MAX_UPDATE_PERIOD, Parallelism, UpdateOrder,
+    UpdatePolicy,
 };
 
 use crate::name::is_label_key;
@@ -70,6 +78,12 @@ pub struct ServiceSpec {
     /// is not part of a revision.
     #[serde(default, skip_serializing_if = "Duration::is_zero", with = "crate::text::duration")]
     pub replace_after: Duration,
+    /// How an update replaces tasks.
+    #[serde(default, skip_serializing_if = "UpdatePolicy::is_default")]
+    pub update: UpdatePolicy,
+    /// How a rollback replaces tasks.
+    #[serde(default, skip_serializing_if = "UpdatePolicy::is_default")]
+    pub rollback: UpdatePolicy,
 }
 
 /// The number of tasks of a service.
@@ -167,6 +181,7 @@ impl ServiceSpec {
         if self.mode == ServiceMode::Global && !self.replace_after.is_zero() {
             wrong.add("replaceAfter", "tasks of a global service always wait for their nodes; leave it out");
         }
+        self.validate_policies(&mut wrong);
         let texts = (&self.task, &self.ports, self.template_labels());
         let volume = |mount: &&Mount| matches!(mount.source, MountSource::Volume { .. });
         let volumes = self.task.mounts.iter().filter(volume).count() * MAX_VOLUME_JSON_SIZE;
@@ -177,6 +192,20 @@ impl ServiceSpec {
             wrong.add("task.env", message);
         }
         wrong
+    }
+
+    fn validate_policies(&self, wrong: &mut Violations) {
+        for (path, policy) in [("update", &self.update), ("rollback", &self.rollback)] {
+            wrong.nest(path, policy.validate());
+            if policy.order == Some(UpdateOrder::StartFirst) && self.task.writes_to_volumes() {
+                let message = "two tasks would write to the same volume at a time; leave it out: the old task is \
+                               stopped first";
+                wrong.add(format!("{path}.order"), message);
+            }
+        }
+        if self.rollback.on_failure == Some(FailureAction::Rollback) {
+            wrong.add("rollback.onFailure", "a rollback is not rolled back; give pause or continue");
+        }
     }
 
     /// The labels of the service that its tasks' templates use: they shape tasks, so they are part of a
@@ -242,6 +271,8 @@ mod tests {
             ports: Vec::new(),
             placement: Placement::default(),
             replace_after: Duration::ZERO,
+            update: UpdatePolicy::default(),
+            rollback: UpdatePolicy::default(),
         }
     }
 
@@ -256,6 +287,13 @@ mod tests {
         change(&mut spec);
         let found: Vec<String> = spec.validate().0.into_iter().map(|v| v.path).collect();
         assert_eq!(found, expected);
+    }
+
+    /// The violations of the changed spec as text.
+    fn check_one(change: impl FnOnce(&mut ServiceSpec)) -> String {
+        let mut spec = spec();
+        change(&mut spec);
+        spec.validate().to_string()
     }
 
     #[test]
@@ -290,6 +328,74 @@ mod tests {
         check(|s| s.replace_after = MAX_DISCONNECT_TIME, &[]);
         check(|s| s.replace_after = MAX_DISCONNECT_TIME * 2, &["replaceAfter"]);
         check(|s| (s.mode, s.replace_after) = (ServiceMode::Global, MAX_DISCONNECT_TIME), &["replaceAfter"]);
+    }
+
+    #[test]
+    fn invalid_update_policy_is_refused() {
+        check(|s| s.update.delay = MAX_UPDATE_PERIOD * 2, &["update.delay"]);
+        check(|s| s.rollback.monitor = MAX_UPDATE_PERIOD * 2, &["rollback.monitor"]);
+        check(|s| s.update.parallelism = Parallelism::Percent(0), &["update.parallelism"]);
+        check(|s| s.update.failure_ratio = FailureRatio(1001), &["update.failureRatio"]);
+        check(|s| s.update.on_failure = Some(FailureAction::Rollback), &[]);
+        check(|s| s.rollback.on_failure = Some(FailureAction::Rollback), &["rollback.onFailure"]);
+        let source = MountSource::Volume { name: "data".into(), subpath: None, no_copy: false };
+        let mount = |read_only| Mount { target: "/data".into(), source: source.clone(), read_only };
+        let order = |order| move |s: &mut ServiceSpec| s.update.order = Some(order);
+        check(|s| (s.task.mounts = vec![mount(true)], order(UpdateOrder::StartFirst)(s)).1, &[]);
+        check(|s| (s.task.mounts = vec![mount(false)], order(UpdateOrder::StopFirst)(s)).1, &[]);
+        check(
+            |s| (s.task.mounts = vec![mount(false)], order(UpdateOrder::StartFirst)(s)).1,
+            &["update.order"],
+        );
+    }
+
+    #[test]
+    fn what_no_node_can_run_is_refused_with_its_field() {
+        let image = |text: &str| check_one(|s| s.task.image = text.parse().unwrap());
+        assert_eq!(
+            image("UPPER/Bad:::tag"),
+            "task.image: \"UPPER/Bad:::tag\" is not an image reference: its path must be lower case; expected \
+             [HOST[:PORT]/]PATH[:TAG][@sha256:DIGEST]"
+        );
+        let sysctl = |key: &str| check_one(|s| s.task.sysctls = [(key.to_owned(), "1".to_owned())].into());
+        assert_eq!(
+            sysctl("vm.swappiness"),
+            "task.sysctls[\"vm.swappiness\"]: vm.swappiness applies to the whole machine, not to a container; \
+             set it on the node"
+        );
+        let mount = |target: &str| {
+            let source = MountSource::Tmpfs { size: None, mode: None, exec: false };
+            let mount = Mount { target: target.into(), source, read_only: false };
+            check_one(|s| s.task.mounts = vec![mount])
+        };
+        for (target, expected) in [
+            ("/", "is not an absolute path below /"),
+            ("/proc/", "/proc is reserved"),
+            ("//proc", "/proc is reserved"),
+            ("/proc/sys/x", "is in /proc"),
+            ("/sys", "/sys is reserved for the container; mount below it"),
+            ("/dev", "/dev is reserved for the container; mount below it"),
+        ] {
+            let found = mount(target);
+            assert!(found.starts_with("task.mounts[0].target: ") && found.contains(expected), "{found}");
+        }
+        for target in ["/proc/cpuinfo", "/dev/shm", "/sys/fs/cgroup", "/etc", "/process"] {
+            assert_eq!(mount(target), "", "{target}");
+        }
+        let config = |target: Option<&str>, name: &str| {
+            let mut config = SecretObjectMount::new(name.parse().unwrap());
+            config.target = target.map(ToOwned::to_owned);
+            check_one(|s| s.task.configs = vec![config])
+        };
+        let directory = "task.configs[0].target: /etc is a directory of every usual image; give the path of a file, \
+                         like /etc/";
+        assert_eq!(config(Some("/etc"), "web"), format!("{directory}web"));
+        assert_eq!(
+            config(None, "etc"),
+            format!("{directory}etc"),
+            "the target of a config without one is /NAME"
+        );
+        assert_eq!((config(Some("/etc/web"), "web"), config(None, "web")), (String::new(), String::new()));
     }
 
     proptest::proptest! {

@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use crate::spec::{
     MAX_DISCONNECT_TIME, MAX_RESTART_DELAY, MAX_RESTART_WINDOW, MAX_RESTARTS, MAX_STOP_GRACE,
-    MIN_HEALTH_INTERVAL, MIN_HEALTH_TIMEOUT, MIN_RESTART_DELAY, MIN_STOP_AFTER,
+    MAX_UPDATE_PERIOD, MIN_HEALTH_INTERVAL, MIN_HEALTH_TIMEOUT, MIN_RESTART_DELAY, MIN_STOP_AFTER,
 };
 use crate::{
-    Bytes, Capability, Device, DeviceAccess, EnvVar, HealthCheck, HostEntry, HttpHeader, Limits, LogLimits,
-    MilliCpu, Mount, MountSource, OnDisconnect, Placement, Probe, Propagation, Protocol, PublishMode,
-    PublishedPort, PullPolicy, Resources, RestartCondition, RestartPolicy, Seccomp, SecretObjectMount,
-    ServiceMode, ServiceSpec, Signal, TaskSpec, Ulimit, UlimitName,
+    Bytes, Capability, Device, DeviceAccess, EnvVar, FailureAction, FailureRatio, HealthCheck, HostEntry,
+    HttpHeader, Limits, LogLimits, MilliCpu, Mount, MountSource, OnDisconnect, Parallelism, Placement, Probe,
+    Propagation, Protocol, PublishMode, PublishedPort, PullPolicy, Resources, RestartCondition,
+    RestartPolicy, Seccomp, SecretObjectMount, ServiceMode, ServiceSpec, Signal, TaskSpec, Ulimit,
+    UlimitName, UpdateOrder, UpdatePolicy,
 };
 use proptest::collection::{btree_map, vec};
 use proptest::option;
@@ -157,7 +158,7 @@ pub fn task_specs() -> impl Strategy<Value = TaskSpec> {
     let alone = between(MIN_STOP_AFTER, MAX_DISCONNECT_TIME);
     let alone = option::of(alone).prop_map(|time| time.map_or(OnDisconnect::Keep, OnDisconnect::StopAfter));
     let life = (vec(host, 0..3), signal, grace, restarts(), logs, alone);
-    let sysctls = btree_map("[a-z]{1,4}[.][a-z_]{1,8}", "[^\0\n]{0,8}", 0..3);
+    let sysctls = btree_map("(net|fs[.]mqueue)[.][a-z_]{1,8}", "[^\0\n]{1,8}", 0..3);
     let rest = (
         limits_and_reservations(),
         ulimits(),
@@ -223,6 +224,21 @@ pub fn task_specs() -> impl Strategy<Value = TaskSpec> {
     )
 }
 
+/// Policies of updates that `validate` accepts.
+pub fn update_policies() -> impl Strategy<Value = UpdatePolicy> {
+    let parallelism =
+        prop_oneof![(0..=9u32).prop_map(Parallelism::Slots), (1..=100u8).prop_map(Parallelism::Percent),];
+    let period = || between(Duration::ZERO, MAX_UPDATE_PERIOD);
+    let order = option::of(select(UpdateOrder::ALL.to_vec()));
+    let action = option::of(select(FailureAction::ALL.to_vec()));
+    (parallelism, period(), order, period(), 0..=1000u16, action).prop_map(
+        |(parallelism, delay, order, monitor, ratio, on_failure)| {
+            let failure_ratio = FailureRatio(ratio);
+            UpdatePolicy { parallelism, delay, order, monitor, failure_ratio, on_failure }
+        },
+    )
+}
+
 /// Specs that `validate` accepts.
 pub fn service_specs() -> impl Strategy<Value = ServiceSpec> {
     let name = "[a-z0-9]{1,8}".prop_map(|text| text.parse().unwrap());
@@ -246,13 +262,18 @@ pub fn service_specs() -> impl Strategy<Value = ServiceSpec> {
     let labels = btree_map("[a-zA-Z0-9._/-]{1,8}", ".{0,8}", 0..4);
     let later = between(Duration::ZERO, MAX_DISCONNECT_TIME);
     let placed = (vec(constraint, 0..3), option::of(1..=u32::MAX), later);
-    (name, labels, mode, task_specs(), ports, placed).prop_map(
-        |(name, labels, mode, task, ports, (constraints, most, later))| {
+    let policies = (update_policies(), update_policies());
+    (name, labels, mode, task_specs(), ports, placed, policies).prop_map(
+        |(name, labels, mode, task, ports, (constraints, most, later), (mut update, mut rollback))| {
+            if task.writes_to_volumes() {
+                (update.order, rollback.order) = (None, None);
+            }
+            rollback.on_failure = rollback.on_failure.filter(|action| *action != FailureAction::Rollback);
             // A global service has one task per node anyway.
             let max_per_node = most.filter(|_| mode != ServiceMode::Global);
             let placement = Placement { constraints, max_per_node };
             let replace_after = if mode == ServiceMode::Global { Duration::ZERO } else { later };
-            ServiceSpec { name, labels, mode, task, ports, placement, replace_after }
+            ServiceSpec { name, labels, mode, task, ports, placement, replace_after, update, rollback }
         },
     )
 }

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{NodeId, Timestamp, Violations, VolumeId, VolumeName};
+use crate::{Bytes, NodeId, Timestamp, Violations, VolumeId, VolumeName};
 
 /// The most options of a volume.
 pub const MAX_VOLUME_OPTIONS: usize = 16;
@@ -31,6 +31,17 @@ pub struct Volume {
     pub node: Option<NodeId>,
     /// Its data is being deleted; no task may use it.
     pub removing: bool,
+    /// It was removed and its data is still on its node; no task may use it. `None` for a volume in use.
+    pub released: Option<ReleasedVolume>,
+}
+
+/// The data that remains of a removed volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReleasedVolume {
+    /// When the volume was removed, or its node first reported data that no volume had.
+    pub at: Timestamp,
+    /// Bytes on disk at that time, as its node reported them; `None` if it did not.
+    pub size: Option<Bytes>,
 }
 
 /// How a volume is stored.

@@ -50,7 +50,7 @@ impl DirEntries {
         Ok(Self(Dir::from_fd(open_directory(directory, Path::new(""))?)?.into_iter()))
     }
 
-    pub fn is_empty(mut self) -> nix::Result<bool> {
+    pub fn has_no_entries(mut self) -> nix::Result<bool> {
         Ok(self.next().transpose()?.is_none())
     }
 }

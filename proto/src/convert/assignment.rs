@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use warren_types::{
-    Assignment, AssignmentVersion, NodeSettings, TaskAssignment, Violations, VolumeAssignment,
+    Assignment, AssignmentVersion, NodeSettings, RetainedLog, TaskAssignment, Violations, VolumeAssignment,
 };
 
 use super::fields::{FieldReader, optional_text};
@@ -31,7 +31,8 @@ impl TryFrom<v1::Assignment> for Assignment {
         let version = wire.version.map(AssignmentVersion::from);
         let version = version.or_else(|| fields.add_violation("version", "is missing"));
         let tasks = fields.list("tasks", wire.tasks);
-        let built = || Some(Self { version: version?, tasks: tasks? });
+        let retained = fields.list("retained", wire.retained);
+        let built = || Some(Self { version: version?, tasks: tasks?, retained: retained? });
         fields.finish(built())
     }
 }
@@ -39,7 +40,26 @@ impl TryFrom<v1::Assignment> for Assignment {
 impl From<&Assignment> for v1::Assignment {
     fn from(assignment: &Assignment) -> Self {
         let tasks = assignment.tasks.iter().map(Into::into).collect();
-        Self { version: Some(assignment.version.into()), tasks }
+        let retained = assignment.retained.iter().map(Into::into).collect();
+        Self { version: Some(assignment.version.into()), tasks, retained }
+    }
+}
+
+impl TryFrom<v1::RetainedLog> for RetainedLog {
+    type Error = Violations;
+
+    fn try_from(wire: v1::RetainedLog) -> Result<Self, Violations> {
+        let mut fields = FieldReader::default();
+        let task = fields.parse("taskId", &wire.task_id);
+        let limits = wire.limits.map(Into::into).unwrap_or_default();
+        let built = || Some(Self { task: task?, slot: wire.slot, limits });
+        fields.finish(built())
+    }
+}
+
+impl From<&RetainedLog> for v1::RetainedLog {
+    fn from(log: &RetainedLog) -> Self {
+        Self { task_id: log.task.to_string(), slot: log.slot, limits: Some(log.limits.into()) }
     }
 }
 
@@ -182,6 +202,7 @@ mod tests {
         let wire = v1::Assignment {
             version: Some(v1::AssignmentVersion::default()),
             tasks: vec![Default::default()],
+            retained: Vec::new(),
         };
         let fields = ["id", "service", "spec", "address", "desired"].map(|field| format!("tasks[0].{field}"));
         assert_eq!(paths(Assignment::try_from(wire)), fields);

@@ -41,7 +41,7 @@ mod tests {
             task: Some(task),
             ..Default::default()
         };
-        let request = v1::CreateServiceRequest { id: "1".into(), spec: Some(spec) };
+        let request = v1::CreateServiceRequest { id: "1".into(), spec: Some(spec), ..Default::default() };
         let violations = <(ServiceId, ServiceSpec)>::try_from(request).unwrap_err().to_string();
         assert_eq!(
             violations,
@@ -53,7 +53,7 @@ mod tests {
     #[test]
     fn id_above_128_bits_is_refused_with_its_field() {
         let id = "z".repeat(25);
-        let request = v1::CreateServiceRequest { id: id.clone(), spec: None };
+        let request = v1::CreateServiceRequest { id: id.clone(), spec: None, ..Default::default() };
         let violations = <(ServiceId, ServiceSpec)>::try_from(request).unwrap_err().to_string();
         assert_eq!(
             violations,

@@ -10,9 +10,9 @@ use proptest::sample::select;
 use prost::Message;
 use warren_types::strategies::{service_specs, task_specs};
 use warren_types::{
-    Assignment, AssignmentVersion, Bytes, ClusterId, DesiredTaskState, Health, Id, ImageDigest, MilliCpu,
-    NodeDescription, NodeId, NodeSettings, Resources, ServiceId, ServiceSpec, TaskAssignment, TaskExit,
-    TaskId, TaskReport, TaskState, Timestamp, VolumeAssignment,
+    Assignment, AssignmentVersion, Bytes, ClusterId, DesiredTaskState, Health, Id, ImageDigest, LogLimits,
+    MilliCpu, NodeDescription, NodeId, NodeSettings, Resources, RetainedLog, ServiceId, ServiceSpec,
+    TaskAssignment, TaskExit, TaskId, TaskReport, TaskState, Timestamp, VolumeAssignment,
 };
 
 use super::stored_service_spec;
@@ -145,9 +145,18 @@ proptest! {
     }
 
     #[test]
-    fn assignment_round_trip(tasks in vec(task_assignments(), 0..4), version in any::<(u64, u64)>()) {
+    fn assignment_round_trip(
+        tasks in vec(task_assignments(), 0..4),
+        version in any::<(u64, u64)>(),
+        logs in vec(any::<(u32, u64, u32)>(), 0..4),
+    ) {
         let version = AssignmentVersion { incarnation: version.0, index: version.1 };
-        let assignment = Assignment { version, tasks };
+        let log = |(slot, max_size, max_files): (u32, u64, u32)| RetainedLog {
+            task: TaskId { service: ServiceId(Id(7)), number: max_size },
+            slot,
+            limits: LogLimits { max_size: Bytes(max_size), max_files },
+        };
+        let assignment = Assignment { version, tasks, retained: logs.into_iter().map(log).collect() };
         let wire = encode_and_decode(&v1::Assignment::from(&assignment));
         prop_assert_eq!(Assignment::try_from(wire), Ok(assignment));
     }

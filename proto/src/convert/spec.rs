@@ -36,16 +36,20 @@ pub fn stored_service_spec(wire: v1::ServiceSpec) -> Result<ServiceSpec, Violati
     let placement = fields.nest("placement", wire.placement.unwrap_or_default().try_into());
     let labels = wire.labels;
     let replace_after = Duration::from_millis(wire.replace_after_ms);
+    let update = fields.nest("update", wire.update.unwrap_or_default().try_into());
+    let rollback = fields.nest("rollback", wire.rollback.unwrap_or_default().try_into());
     let built = || {
-        let (task, ports, placement) = (task?, ports?, placement?);
-        Some(ServiceSpec { name: name?, labels, mode: mode?, task, ports, placement, replace_after })
+        let (name, mode, task, ports, placement) = (name?, mode?, task?, ports?, placement?);
+        let (update, rollback) = (update?, rollback?);
+        Some(ServiceSpec { name, labels, mode, task, ports, placement, replace_after, update, rollback })
     };
     fields.finish(built())
 }
 
 impl From<&ServiceSpec> for v1::ServiceSpec {
     fn from(spec: &ServiceSpec) -> Self {
-        let ServiceSpec { name, labels, mode, task, ports, placement, replace_after } = spec;
+        let ServiceSpec { name, labels, mode, task, ports, placement, replace_after, update, rollback } =
+            spec;
         let mode = match *mode {
             ServiceMode::Replicated { replicas } => {
                 v1::service_spec::Mode::Replicated(v1::Replicated { replicas: i64::from(replicas) })
@@ -60,6 +64,8 @@ impl From<&ServiceSpec> for v1::ServiceSpec {
             placement: (*placement != Placement::default()).then(|| placement.into()),
             mode: Some(mode),
             replace_after_ms: millis(*replace_after),
+            update: (!update.is_default()).then(|| update.into()),
+            rollback: (!rollback.is_default()).then(|| rollback.into()),
         }
     }
 }

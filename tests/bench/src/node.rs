@@ -39,7 +39,9 @@ fn starts(figures: &mut BenchFigures, node: &LabNode) {
         node.ctr(["--namespace", "bench", "run", "--detach", "--null-io", IMAGE, &name, "sleep", "100000"]);
         let theirs = start.elapsed().as_secs_f64();
         let start = Instant::now();
-        warren.run_ok(&["service", "create", &name, "--image", IMAGE, "--stop-grace", "0s"]);
+        // Until it runs, as `ctr run` does; not until it has run for a while.
+        let immediately = ["--update-monitor", "0s", "--stop-grace", "0s"];
+        warren.run_ok(&[&["service", "create", &name, "--image", IMAGE][..], &immediately].concat());
         let own = start.elapsed().as_secs_f64();
         let task = &warren.json(&["service", "ps", &name])[0];
         node.ctr(["--namespace", "bench", "task", "kill", "--signal", "9", &name]);

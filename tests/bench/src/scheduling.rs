@@ -74,6 +74,8 @@ impl BenchCluster {
             ports: Vec::new(),
             placement: Placement::default(),
             replace_after: Default::default(),
+            update: Default::default(),
+            rollback: Default::default(),
         };
         self.apply(Command::CreateService { id, spec, at: NOW });
         for first in (1..=replicas).step_by(BATCH as usize) {

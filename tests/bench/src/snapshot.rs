@@ -291,6 +291,8 @@ fn spec(number: u32) -> anyhow::Result<ServiceSpec> {
         ports: Vec::new(),
         placement: Default::default(),
         replace_after: Default::default(),
+        update: Default::default(),
+        rollback: Default::default(),
     })
 }
 

@@ -9,14 +9,18 @@
 #![allow(clippy::unwrap_used)]
 
 mod e2e {
+    pub mod applications;
     pub mod chaos;
     pub mod cluster;
     pub mod container_fields;
     pub mod demo;
     pub mod disconnected;
+    pub mod ended_tasks;
+    pub mod first_day;
     pub mod fixture;
     pub mod getting_started;
     pub mod health;
+    pub mod image_copy;
     pub mod invalid_input;
     pub mod joining;
     pub mod logs;
@@ -33,6 +37,7 @@ mod e2e {
     pub mod recovery;
     pub mod removed;
     pub mod restart_policy;
+    pub mod rollouts;
     pub mod scheduling;
     pub mod secrets;
     pub mod task_document;

@@ -70,7 +70,7 @@ impl FuzzCluster {
                 self.apply_all(schedule(&self.state, now).command(&self.state, now))
             }
             FuzzStep::Reconcile(_) | FuzzStep::Schedule => {}
-            FuzzStep::Reap(id) => self.apply_all(reap(&self.state, &id).commands),
+            FuzzStep::Reap(id) => self.apply_all(reap(&self.state, &id, now).commands),
             FuzzStep::ReapTokens => self.apply_all(reap_tokens(&self.state, now).commands),
             FuzzStep::Level => self.apply_all(reconcile_feature_level(&self.state).commands),
             FuzzStep::SetReachability { node, down } => self.set_reachability(node, down, now),

@@ -15,7 +15,7 @@ pub fn run(bytes: &[u8]) {
     let mut commands = Vec::new();
     for service in state.services() {
         commands.extend(reconcile_service(&state, &service.id, now).commands);
-        commands.extend(reap(&state, &service.id).commands);
+        commands.extend(reap(&state, &service.id, now).commands);
     }
     commands.extend(reap_tokens(&state, now).commands);
     commands.extend(reconcile_feature_level(&state).commands);

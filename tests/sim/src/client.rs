@@ -116,6 +116,22 @@ impl SimClient {
         }
     }
 
+    /// Managers rolled back a failed update of the service. A request in flight either was applied before, or is
+    /// refused, since the service has another version now.
+    pub fn resync_rolled_back(&mut self, state: &State, id: ServiceId) {
+        let (Some(service), Some(expected)) = (state.service(&id), self.expected.get_mut(&id)) else {
+            return;
+        };
+        if self.pending.as_ref().and_then(ClientRequest::service) == Some(id) {
+            (self.pending, self.sent) = (None, None);
+        }
+        let uses =
+            service.revision.secret_objects.iter().map(|used| (used.name.clone(), used.number)).collect();
+        let desired = ExpectedRevision { spec: service.spec.clone(), uses };
+        let (since, version) = (state.applied().index, service.version);
+        *expected = ExpectedService { revisions: vec![desired], since, version };
+    }
+
     /// Whether the answer to an attempt shows the request.
     fn check_answer(&self, sending: u64, answer: &WriteAnswer) -> Result<(), String> {
         let waits = self.sent.is_some_and(|(waited, _)| waited == sending);

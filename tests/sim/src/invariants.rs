@@ -18,6 +18,7 @@ mod no_needless_replacement;
 mod no_needless_stop;
 mod one_image;
 mod reasons;
+mod rollouts;
 mod secret_versions;
 mod slots;
 mod stale_commands;
@@ -110,6 +111,8 @@ pub struct InvariantOracle {
     pub replaced: u64,
     /// How many revisions were made because a secret has a new version.
     pub secret_revisions: u64,
+    /// The number of updates that managers rolled back.
+    pub updates_rolled_back: u64,
     /// The number of volumes bound to a node with a task.
     pub volumes_bound: u64,
     /// The number of nodes that were told of their removal.
@@ -251,6 +254,7 @@ impl InvariantOracle {
             versions,
             replaced: self.replaced,
             secret_revisions: self.secret_revisions,
+            updates_rolled_back: self.updates_rolled_back,
             volumes_bound: self.volumes_bound,
             nodes_removed: self.nodes_removed,
             surviving_containers: self.surviving_containers,
@@ -400,8 +404,14 @@ impl ClusterSimulation {
                     let settled = place(before).is_none() && place(&self.oracle.newest).is_some();
                     self.oracle.volumes_bound += u64::from(settled);
                 }
-                StateChange::Service(_)
-                | StateChange::Assignment(_)
+                StateChange::Service(id) => {
+                    if rollouts::rolled_back(before, &self.oracle.newest, id)? {
+                        self.oracle.updates_rolled_back += 1;
+                        let newest = &self.oracle.newest;
+                        self.clients.iter_mut().for_each(|client| client.resync_rolled_back(newest, id));
+                    }
+                }
+                StateChange::Assignment(_)
                 | StateChange::Cluster
                 | StateChange::Token(_)
                 | StateChange::Member(_) => {}
@@ -479,6 +489,7 @@ impl ClusterSimulation {
         let Some(run) = self.process(host) else { return };
         let held = idempotent_plans::again_is_empty(run.state(), key, now, plan);
         let held = held.and_then(|()| start_first::holds(run.state(), plan));
+        let held = held.and_then(|()| rollouts::keeps_order(run.state(), plan));
         let left = no_needless_replacement::holds(run.state(), plan);
         self.oracle.replaced += left.as_ref().copied().unwrap_or_default();
         self.check(held.and(left.map(drop)));

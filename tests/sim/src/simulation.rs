@@ -88,6 +88,8 @@ pub struct SimulationReport {
     pub reads: u64,
     /// How many revisions were made because a secret has a new version.
     pub secret_revisions: u64,
+    /// How many failed updates were rolled back.
+    pub updates_rolled_back: u64,
     /// How many volumes were bound to a node with a task.
     pub volumes_bound: u64,
     /// How many unhealthy tasks were replaced.
@@ -350,6 +352,7 @@ impl ClusterSimulation {
             installed: self.installed_snapshots,
             reads: self.reads_answered,
             secret_revisions: self.oracle.secret_revisions,
+            updates_rolled_back: self.oracle.updates_rolled_back,
             volumes_bound: self.oracle.volumes_bound,
             replaced: self.oracle.replaced,
             promoted: self.promoted,

@@ -109,6 +109,8 @@ impl SharedObject {
             ports: Vec::new(),
             placement: Placement::default(),
             replace_after: std::time::Duration::ZERO,
+            update: Default::default(),
+            rollback: Default::default(),
         }
     }
 

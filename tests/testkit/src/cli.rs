@@ -55,6 +55,8 @@ pub struct WarrenCli {
     program: PathBuf,
     contexts: PathBuf,
     netns: Option<PathBuf>,
+    /// New services have the monitor period of the command line, not none.
+    settles: bool,
 }
 
 impl WarrenCli {
@@ -62,13 +64,21 @@ impl WarrenCli {
     #[must_use]
     #[track_caller]
     pub fn new(contexts: &Path) -> WarrenCli {
-        WarrenCli { program: binary(), contexts: contexts.to_owned(), netns: None }
+        WarrenCli { program: binary(), contexts: contexts.to_owned(), netns: None, settles: false }
     }
 
     /// Runs commands in the network namespace of the file `netns`.
     #[must_use]
     pub fn in_netns(mut self, netns: &Path) -> WarrenCli {
         self.netns = Some(netns.to_owned());
+        self
+    }
+
+    /// Passes `service create` on as it is. Otherwise tasks of a new service count as ready as soon as they run,
+    /// unless the command line has a monitor period: most tests do not need to wait for it.
+    #[must_use]
+    pub fn settling(mut self) -> WarrenCli {
+        self.settles = true;
         self
     }
 
@@ -91,7 +101,16 @@ impl WarrenCli {
                 command.env_remove(name);
             }
         }
-        command.env("WARREN_CONTEXTS", &self.contexts).env("NO_COLOR", "1").args(arguments);
+        command.env("WARREN_CONTEXTS", &self.contexts).env("NO_COLOR", "1");
+        let created = arguments.windows(2).position(|words| words == ["service", "create"]);
+        let has_period = arguments.iter().any(|argument| argument.starts_with("--update-monitor"));
+        match created.filter(|_| !self.settles && !has_period) {
+            Some(place) => {
+                let (before, after) = arguments.split_at(place + 2);
+                command.args(before).args(["--update-monitor=0s", "--rollback-monitor=0s"]).args(after)
+            }
+            None => command.args(arguments),
+        };
         command
     }
 
@@ -157,7 +176,7 @@ mod tests {
     fn fake_cli(scratch: &ScratchDir, script: &str) -> WarrenCli {
         let program = scratch.path().join("warren");
         scratch::install(&program, format!("#!/bin/sh\n{script}\n").as_bytes());
-        WarrenCli { program, contexts: scratch.path().join("contexts.toml"), netns: None }
+        WarrenCli { program, contexts: scratch.path().join("contexts.toml"), netns: None, settles: true }
     }
 
     #[test]
@@ -178,6 +197,17 @@ mod tests {
         let ran = warren.run(&["service", "ls"]);
         assert_eq!((ran.code, ran.stdout.as_str(), ran.stderr.as_str()), (3, "service ls\n", "why\n"));
         assert_eq!(warren.run_refused(&["x"], 3), "why\n");
+    }
+
+    #[test]
+    fn new_services_do_not_settle_unless_asked_for() {
+        let scratch = ScratchDir::new();
+        let plain = WarrenCli { settles: false, ..fake_cli(&scratch, "echo \"$@\"") };
+        let create = ["service", "create", "web"];
+        assert_eq!(plain.run_ok(&create), "service create --update-monitor=0s --rollback-monitor=0s web\n");
+        let own = plain.run_ok(&["service", "create", "web", "--update-monitor", "1s"]);
+        assert_eq!(own, "service create web --update-monitor 1s\n");
+        assert_eq!(plain.settling().run_ok(&create), "service create web\n");
     }
 
     #[test]

@@ -95,9 +95,9 @@ impl TerminalState {
     }
 }
 
-impl AttemptHistory {
-    /// The history of a task that was never started.
-    pub fn new() -> Self {
+/// The history of a task that was never started.
+impl Default for AttemptHistory {
+    fn default() -> Self {
         Self {
             attempt: 1,
             phase: AttemptPhase::Pending,
@@ -106,7 +106,9 @@ impl AttemptHistory {
             starts: Vec::new(),
         }
     }
+}
 
+impl AttemptHistory {
     /// The attempt's process was started at `at`; the last `keep` start times stay.
     pub(crate) fn with_start(&self, at: Timestamp, keep: usize) -> Self {
         let mut starts = self.starts.clone();
@@ -135,6 +137,11 @@ impl AttemptHistory {
             phase: AttemptPhase::Ended { at, terminal_state: verdict, reason: one_line(&reason) },
             ..self.clone()
         }
+    }
+
+    /// How long the process ran that ended at `end`; zero if its start was not recorded.
+    pub(crate) fn last_run(&self, end: Timestamp) -> Duration {
+        self.starts.last().map_or(Duration::ZERO, |start| end.saturating_since(*start))
     }
 
     /// The terminal state, once it is decided.
@@ -290,7 +297,7 @@ mod tests {
         let ended =
             |verdict| AttemptPhase::Ended { at, terminal_state: verdict, reason: "a = b reason=c".into() };
         let cases = [
-            (AttemptHistory::new(), "v1 attempt=1 delay=0 phase=open".to_string()),
+            (AttemptHistory::default(), "v1 attempt=1 delay=0 phase=open".to_string()),
             (history(AttemptPhase::Pending), format!("{base} phase=open")),
             (
                 history(AttemptPhase::Started { at, health: Health::None }),
@@ -334,7 +341,7 @@ mod tests {
     #[test]
     fn unknown_fields_are_skipped() {
         let known = "v1 attempt=1 delay=0 phase=open later=thing".parse();
-        assert_eq!(known, Ok(AttemptHistory::new()));
+        assert_eq!(known, Ok(AttemptHistory::default()));
         for text in ["", "v2 attempt=1 phase=open", "v1 ", "v1 attempt=0 phase=open", "v1 attempt=1 phase=x"]
         {
             assert!(text.parse::<AttemptHistory>().is_err(), "{text}");
@@ -345,7 +352,7 @@ mod tests {
     #[test]
     fn reason_is_cut_to_label_size() {
         let reason = format!("line\nline {}", "ä".repeat(5000));
-        let history = AttemptHistory::new().with_end(Timestamp(1), TerminalState::Rejected, reason);
+        let history = AttemptHistory::default().with_end(Timestamp(1), TerminalState::Rejected, reason);
         let text = history.to_string();
         assert!(text.len() < 2048 && !text.contains('\n'));
         assert_eq!(text.parse(), Ok(history));

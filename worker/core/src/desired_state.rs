@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use warren_types::{
-    Assignment, AssignmentVersion, DesiredTaskState, NodeSettings, TaskAssignment, TaskId, TaskReport,
+    Assignment, AssignmentVersion, DesiredTaskState, NodeSettings, RetainedLog, TaskAssignment, TaskId,
+    TaskReport,
 };
 
 /// The desired state of the node. From the cache until the first contact with a manager, from managers after
@@ -17,6 +18,8 @@ pub struct DesiredState {
     pub version: AssignmentVersion,
     /// The desired tasks.
     pub tasks: BTreeMap<TaskId, Arc<TaskAssignment>>,
+    /// Ended tasks whose logs are retained.
+    pub retained: BTreeMap<TaskId, RetainedLog>,
     /// A manager confirmed it to this agent: a task that is not listed is not desired. Before that, the list
     /// may be out of date and no task is removed because of it.
     pub is_confirmed: bool,
@@ -34,6 +37,7 @@ impl DesiredState {
         }
         self.version = assignment.version;
         self.tasks = assignment.tasks.into_iter().map(|task| (task.id, Arc::new(task))).collect();
+        self.retained = assignment.retained.into_iter().map(|log| (log.task, log)).collect();
         self.is_confirmed = true;
         true
     }
@@ -45,6 +49,7 @@ impl DesiredState {
         version: AssignmentVersion,
         changed: Vec<TaskAssignment>,
         removed: &[TaskId],
+        retained: Vec<RetainedLog>,
     ) -> Result<bool, BaseMismatch> {
         if version <= self.version {
             return Ok(false);
@@ -53,8 +58,14 @@ impl DesiredState {
             return Err(BaseMismatch);
         }
         self.version = version;
-        self.tasks.retain(|id, _| !removed.contains(id));
+        for id in removed.iter().chain(retained.iter().map(|log| &log.task)) {
+            self.tasks.remove(id);
+        }
+        for id in removed.iter().chain(changed.iter().map(|task| &task.id)) {
+            self.retained.remove(id);
+        }
         self.tasks.extend(changed.into_iter().map(|task| (task.id, Arc::new(task))));
+        self.retained.extend(retained.into_iter().map(|log| (log.task, log)));
         self.is_confirmed = true;
         Ok(true)
     }
@@ -63,7 +74,13 @@ impl DesiredState {
     /// tasks depend on the settings, and the version is the newest incarnation that the node has seen.
     pub fn remove_all(&mut self) {
         self.tasks.clear();
+        self.retained.clear();
         self.is_confirmed = true;
+    }
+
+    /// Whether the node should have files of the task: it is assigned, or its log is retained.
+    pub fn keeps_files_of(&self, task: &TaskId) -> bool {
+        self.tasks.contains_key(task) || self.retained.contains_key(task)
     }
 
     /// Whether the report states that nothing is left of a task that is desired. It was sent while the task
@@ -81,7 +98,7 @@ impl DesiredState {
 
 #[cfg(test)]
 mod tests {
-    use warren_types::{Health, Id, ServiceId, TaskSpec, TaskState, Timestamp};
+    use warren_types::{Health, Id, LogLimits, ServiceId, TaskSpec, TaskState, Timestamp};
 
     use super::*;
 
@@ -109,6 +126,15 @@ mod tests {
         AssignmentVersion { incarnation, index }
     }
 
+    fn full(version: AssignmentVersion, numbers: &[u64]) -> Assignment {
+        let tasks = numbers.iter().map(|number| task(*number)).collect();
+        Assignment { version, tasks, retained: Vec::new() }
+    }
+
+    fn log(number: u64) -> RetainedLog {
+        RetainedLog { task: task_id(number), slot: 1, limits: LogLimits::default() }
+    }
+
     fn numbers(desired_state: &DesiredState) -> Vec<u64> {
         desired_state.tasks.keys().map(|id| id.number).collect()
     }
@@ -116,10 +142,6 @@ mod tests {
     #[test]
     fn older_full_assignment_is_ignored() {
         let mut desired_state = DesiredState::default();
-        let full = |version, numbers: &[u64]| Assignment {
-            version,
-            tasks: numbers.iter().map(|number| task(*number)).collect(),
-        };
         assert!(desired_state.apply_full(full(at(1, 5), &[1, 2])) && desired_state.is_confirmed);
         assert!(desired_state.apply_full(full(at(1, 5), &[1, 2])), "the second time");
         assert!(!desired_state.apply_full(full(at(1, 4), &[3])));
@@ -133,25 +155,52 @@ mod tests {
     fn update_with_other_base_is_rejected() {
         let mut desired_state = DesiredState::default();
         let empty = DesiredState::default();
-        assert_eq!(desired_state.apply_update(at(1, 1), at(1, 2), vec![task(1)], &[]), Err(BaseMismatch));
+        assert_eq!(
+            desired_state.apply_update(at(1, 1), at(1, 2), vec![task(1)], &[], vec![]),
+            Err(BaseMismatch)
+        );
         assert_eq!(desired_state, empty);
-        desired_state.apply_full(Assignment { version: at(1, 1), tasks: vec![task(1), task(2)] });
+        desired_state.apply_full(full(at(1, 1), &[1, 2]));
         let mut changed = task(2);
         changed.desired = DesiredTaskState::Remove;
         let diff = |desired_state: &mut DesiredState| {
-            desired_state.apply_update(at(1, 1), at(1, 2), vec![changed.clone(), task(3)], &[task_id(1)])
+            desired_state.apply_update(
+                at(1, 1),
+                at(1, 2),
+                vec![changed.clone(), task(3)],
+                &[task_id(1)],
+                vec![],
+            )
         };
         assert_eq!(diff(&mut desired_state), Ok(true));
         assert_eq!(diff(&mut desired_state), Ok(false), "the second time");
         assert_eq!(numbers(&desired_state), [2, 3]);
         assert_eq!(desired_state.tasks[&task_id(2)].desired, DesiredTaskState::Remove);
-        assert_eq!(desired_state.apply_update(at(1, 1), at(1, 3), vec![], &[]), Err(BaseMismatch));
+        assert_eq!(desired_state.apply_update(at(1, 1), at(1, 3), vec![], &[], vec![]), Err(BaseMismatch));
+    }
+
+    #[test]
+    fn log_of_ended_task_is_retained_until_it_is_removed() {
+        let mut desired_state = DesiredState::default();
+        desired_state.apply_full(Assignment { retained: vec![log(1)], ..full(at(1, 1), &[2, 3]) });
+        let kept =
+            |desired_state: &DesiredState| [1, 2, 3].map(|n| desired_state.keeps_files_of(&task_id(n)));
+        assert_eq!(kept(&desired_state), [true; 3]);
+        let update = |desired_state: &mut DesiredState, index, removed: &[TaskId], retained| {
+            desired_state.apply_update(at(1, index - 1), at(1, index), vec![], removed, retained)
+        };
+        assert_eq!(update(&mut desired_state, 2, &[], vec![log(2)]), Ok(true));
+        assert_eq!((numbers(&desired_state), kept(&desired_state)), (vec![3], [true; 3]));
+        assert_eq!(update(&mut desired_state, 3, &[task_id(1), task_id(3)], vec![]), Ok(true));
+        assert_eq!((numbers(&desired_state), kept(&desired_state)), (vec![], [false, true, false]));
+        desired_state.apply_full(full(at(1, 4), &[]));
+        assert_eq!(kept(&desired_state), [false; 3]);
     }
 
     #[test]
     fn removed_node_keeps_version_without_tasks() {
         let mut desired_state = DesiredState::default();
-        desired_state.apply_full(Assignment { version: at(1, 5), tasks: vec![task(1)] });
+        desired_state.apply_full(full(at(1, 5), &[1]));
         for _ in 0..2 {
             desired_state.remove_all();
             assert_eq!(
@@ -184,7 +233,7 @@ mod tests {
         let desired =
             [(1, DesiredTaskState::Running), (2, DesiredTaskState::Shutdown), (3, DesiredTaskState::Remove)];
         let tasks = desired.map(|(number, desired)| TaskAssignment { desired, ..task(number) });
-        desired_state.apply_full(Assignment { version: at(2, 1), tasks: tasks.into() });
+        desired_state.apply_full(Assignment { version: at(2, 1), tasks: tasks.into(), retained: Vec::new() });
         let contradicted =
             |removed| [1, 2, 3, 4].map(|number| desired_state.contradicts(&output(number, removed)));
         assert_eq!(contradicted(true), [true, true, false, false]);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use warren_types::{Bytes, Signal, TaskExit, Timestamp};
+use warren_types::{Bytes, Signal, TaskExit, TaskSpec, Timestamp};
 
 /// A process that was ended by a signal has the exit code 128 plus the signal's number (POSIX shells,
 /// containerd).
@@ -24,6 +24,27 @@ pub fn format_exit(exit: Option<TaskExit>, memory_limit: Option<Bytes>) -> Strin
     }
 }
 
+/// A failure within this time of the start may be that of a program that cannot read its secrets.
+const SECRETS_HINT_TIME: Duration = Duration::from_secs(10);
+
+/// What to check after a process ended that had run for `ran`: programs that start as root and then change their user,
+/// as many official images do, cannot read the secrets of the container's user.
+pub fn exit_hint(spec: &TaskSpec, exit: Option<TaskExit>, ran: Duration) -> Option<String> {
+    let failed = exit.is_some_and(|exit| exit.code != 0 && !exit.out_of_memory);
+    let secret = spec.secrets.iter().find(|secret| secret.secret_mode() & 0o004 == 0)?;
+    let (name, mode) = (&secret.source, secret.secret_mode());
+    (failed && ran < SECRETS_HINT_TIME).then(|| {
+        let user = match secret.uid {
+            Some(uid) => format!("uid {uid}"),
+            None => "the container's user".to_owned(),
+        };
+        format!(
+            "if it could not read its secrets: {name} has mode {mode:04o} and belongs to {user}; a program that \
+             changes its user needs --secret {name},mode=0444 or uid=N"
+        )
+    })
+}
+
 /// A duration, rounded for people: `850ms`, `12s`, `5m`.
 pub fn format_duration(duration: Duration) -> String {
     match duration.as_secs() {
@@ -42,6 +63,8 @@ pub fn format_time_of_day(at: Timestamp) -> String {
 
 #[cfg(test)]
 mod tests {
+    use warren_types::SecretObjectMount;
+
     use super::*;
 
     #[track_caller]
@@ -62,6 +85,26 @@ mod tests {
         let expected = "ran out of memory (limit 64MiB; raise limits.memory): killed by signal 9 (SIGKILL)";
         check(Some((137, true)), limit, expected);
         assert!(format_exit(None, None).contains("without exit status"));
+    }
+
+    #[test]
+    fn early_failure_with_secret_has_a_hint() {
+        let mut spec = TaskSpec::new("x".parse().unwrap());
+        let (failed, done) =
+            (TaskExit { code: 1, out_of_memory: false }, TaskExit { code: 0, out_of_memory: false });
+        let (soon, late) = (Duration::from_millis(9_999), Duration::from_secs(10));
+        assert_eq!(exit_hint(&spec, Some(failed), soon), None);
+        spec.secrets.push(SecretObjectMount::new("db".parse().unwrap()));
+        let hint = "if it could not read its secrets: db has mode 0400 and belongs to the container's user; a program \
+                    that changes its user needs --secret db,mode=0444 or uid=N";
+        assert_eq!(exit_hint(&spec, Some(failed), soon).as_deref(), Some(hint));
+        assert_eq!(exit_hint(&spec, Some(failed), late), None);
+        assert_eq!(exit_hint(&spec, Some(done), soon), None);
+        assert_eq!(exit_hint(&spec, Some(TaskExit { out_of_memory: true, ..failed }), soon), None);
+        spec.secrets[0].uid = Some(999);
+        assert!(exit_hint(&spec, Some(failed), soon).unwrap().contains("mode 0400 and belongs to uid 999;"));
+        spec.secrets[0].mode = Some(0o444);
+        assert_eq!(exit_hint(&spec, Some(failed), soon), None);
     }
 
     #[test]

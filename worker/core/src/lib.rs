@@ -20,6 +20,7 @@ mod outbox;
 mod report;
 mod report_order;
 mod restart;
+mod retention;
 mod step;
 
 pub use action::{Action, ActionKind};
@@ -33,4 +34,5 @@ pub use observed_task::{
 pub use outbox::{ACK_TIMEOUT, MAX_BATCH_REPORTS, MAX_BATCHES_IN_FLIGHT, Outbox, ReportBatch};
 pub use report::{build_report, should_report};
 pub use report_order::supersedes;
+pub use retention::{StoredLog, logs_to_remove};
 pub use step::{NextStep, resolved_digest, step};

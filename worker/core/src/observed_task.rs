@@ -192,7 +192,7 @@ impl ObservedTask {
             secret_objects: ResourceState::Unknown,
             observed_health: None,
             ports: PortState::Unknown,
-            history: AttemptHistory::new(),
+            history: AttemptHistory::default(),
             stop: None,
             failures: BTreeMap::new(),
             accepted_at: now,
@@ -374,6 +374,13 @@ impl ObservedTask {
     /// The causes of transient failures may be gone: retry immediately.
     pub fn reset_retry_delays(&mut self) {
         self.failures.retain(|_, failure| failure.severity == Severity::Permanent);
+    }
+
+    /// The image may be on the node by now: look for it immediately.
+    pub fn reset_image_delay(&mut self) {
+        self.failures.retain(|kind, failure| {
+            *kind != ActionKind::EnsureImage || failure.severity == Severity::Permanent
+        });
     }
 
     /// Why the task can never run here, unless its process is already running.

@@ -175,9 +175,13 @@ fn stopping_reason(desired: Option<&TaskAssignment>, observed: &ObservedTask) ->
 fn waiting_reason(desired: Option<&TaskAssignment>, observed: &ObservedTask, limit: Option<Bytes>) -> String {
     let attempt = observed.history.attempt;
     match observed.history.phase {
-        AttemptPhase::Waiting { until, .. } => {
+        AttemptPhase::Waiting { since, until } => {
             let ending = display::format_exit(observed.history.exit, limit);
-            format!("{ending}; attempt {attempt} starts at {}", display::format_time_of_day(until))
+            let next =
+                format!("{ending}; attempt {attempt} starts at {}", display::format_time_of_day(until));
+            let ran = observed.history.last_run(since);
+            let hint = desired.and_then(|task| display::exit_hint(&task.spec, observed.history.exit, ran));
+            hint.map_or(next.clone(), |hint| format!("{next}; {hint}"))
         }
         AttemptPhase::Pending if attempt > 1 => {
             format!(

@@ -62,8 +62,7 @@ fn retry(policy: &RestartPolicy, history: &AttemptHistory, at: Timestamp, ending
 }
 
 fn next_delay(policy: &RestartPolicy, history: &AttemptHistory, at: Timestamp) -> Duration {
-    let ran = history.starts.last().map_or(Duration::ZERO, |start| at.saturating_since(*start));
-    if history.delay.is_zero() || ran > policy.window {
+    if history.delay.is_zero() || history.last_run(at) > policy.window {
         return policy.delay;
     }
     (history.delay * 2).min(MAX_RESTART_DELAY)
@@ -83,7 +82,8 @@ mod tests {
     /// Runs attempts that each last `runs[i]` seconds, and returns the delays between them in seconds, until
     /// the task is terminal or `runs` ends.
     fn play(policy: &RestartPolicy, exit: Option<TaskExit>, runs: &[u64]) -> (Vec<u64>, AttemptHistory) {
-        let (mut now, mut history, mut delays) = (Timestamp(1_000_000), AttemptHistory::new(), Vec::new());
+        let (mut now, mut history, mut delays) =
+            (Timestamp(1_000_000), AttemptHistory::default(), Vec::new());
         for run in runs {
             history = history.with_pending().with_start(now, max_kept_starts(policy));
             now = now + Duration::from_secs(*run);
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn delay_is_bounded() {
-        let history = AttemptHistory { delay: Duration::from_secs(200), ..AttemptHistory::new() };
+        let history = AttemptHistory { delay: Duration::from_secs(200), ..AttemptHistory::default() };
         let (at, until) = (Timestamp(1000), Timestamp(301_000));
         let after = next_after_exit(&policy(), &history, None, at, None);
         assert_eq!(after.phase, AttemptPhase::Waiting { since: at, until });

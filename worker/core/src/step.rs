@@ -230,7 +230,13 @@ fn history_after_exit(
     exit: Option<TaskExit>,
     at: Timestamp,
 ) -> AttemptHistory {
-    restart::next_after_exit(&task.spec.restart, &found.history, exit, at, task.spec.limits.memory)
+    let next =
+        restart::next_after_exit(&task.spec.restart, &found.history, exit, at, task.spec.limits.memory);
+    let hint = display::exit_hint(&task.spec, exit, next.last_run(at));
+    let (AttemptPhase::Ended { at, terminal_state, reason }, Some(hint)) = (next.phase.clone(), hint) else {
+        return next;
+    };
+    next.with_end(at, terminal_state, format!("{reason}; {hint}"))
 }
 
 fn next_attempt(task: &TaskAssignment, found: &ObservedTask, now: Timestamp) -> NextStep {

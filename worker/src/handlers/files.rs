@@ -2,15 +2,15 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
+use warren_logger::segment;
 use warren_network::files::{HostResolverPaths, TaskNetworkFiles, ensure_files};
-use warren_types::{TaskAssignment, TaskId};
+use warren_task::StoredLog;
+use warren_types::{Bytes, RetainedLog, TaskAssignment, TaskId, Timestamp};
 
 /// Longest host name in Linux (`HOST_NAME_MAX`, uname(2)), less one to be a DNS label.
 const MAX_HOSTNAME: usize = 63;
-
-/// Maximum removals of one sweep: a log may take a while to remove, and the next sweep is soon.
-const MAX_SWEEP: usize = 100;
 
 /// The directories of all tasks: `<root>/<task id>/`.
 #[derive(Debug, Clone)]
@@ -62,8 +62,65 @@ impl TaskDirs {
         remove(&self.path(task)).await
     }
 
-    /// Removes a limited number of directories of unknown tasks; returns how many. `has` is called for each
-    /// directory found, so a task must be known before its directory is created. Other names are ignored.
+    /// Removes the task's files and retains its log. Without a log nothing is left.
+    pub async fn remove_all_but_log(&self, task: &TaskId) -> Result<(), TaskDirError> {
+        let log = self.log_dir(task);
+        if segment::list(&log).map_or(true, |segments| segments.is_empty()) {
+            return self.remove(task).await;
+        }
+        let path = self.path(task);
+        let listing = |source| TaskDirError::List { path: path.clone(), source };
+        let mut entries = tokio::fs::read_dir(&path).await.map_err(listing)?;
+        while let Some(entry) = entries.next_entry().await.map_err(listing)? {
+            if entry.path() == log {
+                continue;
+            }
+            let is_dir = entry.file_type().await.is_ok_and(|kind| kind.is_dir());
+            match is_dir {
+                true => remove(&entry.path()).await?,
+                false => ignore_missing(&entry.path(), tokio::fs::remove_file(entry.path()).await)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// The sizes and ages of these logs; those that do not exist are left out.
+    pub async fn stored_logs(&self, logs: Vec<RetainedLog>) -> Result<Vec<StoredLog>, TaskDirError> {
+        let dirs = self.clone();
+        let read = move || logs.into_iter().filter_map(|log| dirs.stored_log(log).transpose()).collect();
+        tokio::task::spawn_blocking(read).await.expect("listing files does not panic")
+    }
+
+    fn stored_log(&self, log: RetainedLog) -> Result<Option<StoredLog>, TaskDirError> {
+        let path = self.log_dir(&log.task);
+        let listing = |source| TaskDirError::List { path: path.clone(), source };
+        let segments = match segment::list(&path) {
+            Ok(segments) => segments,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(listing(error)),
+        };
+        let (mut size, mut written_at) = (Bytes(0), Timestamp(0));
+        for number in segments {
+            let metadata = match std::fs::metadata(segment::segment_path(&path, number)) {
+                // Removed by rotation in the meantime.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                found => found.map_err(listing)?,
+            };
+            let written = metadata.modified().map_err(listing)?;
+            let since = written.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+            size.0 = size.0.saturating_add(metadata.len());
+            written_at = written_at.max(Timestamp(u64::try_from(since.as_millis()).unwrap_or(u64::MAX)));
+        }
+        Ok(Some(StoredLog { log, size, written_at }))
+    }
+
+    /// The directory of all.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Removes all directories of unknown tasks; returns how many. `has` is called for each directory found,
+    /// so a task must be known before its directory is created. Other names are ignored.
     pub async fn sweep(&self, has: impl Fn(&TaskId) -> bool) -> Result<usize, TaskDirError> {
         let listing = |source| TaskDirError::List { path: self.root.clone(), source };
         let mut entries = match tokio::fs::read_dir(&self.root).await {
@@ -77,9 +134,6 @@ impl TaskDirs {
             if task.is_some_and(|task| !has(&task)) {
                 remove(&entry.path()).await?;
                 removed += 1;
-                if removed == MAX_SWEEP {
-                    break;
-                }
             }
         }
         Ok(removed)
@@ -87,7 +141,11 @@ impl TaskDirs {
 }
 
 async fn remove(path: &Path) -> Result<(), TaskDirError> {
-    match tokio::fs::remove_dir_all(path).await {
+    ignore_missing(path, tokio::fs::remove_dir_all(path).await)
+}
+
+fn ignore_missing(path: &Path, removed: io::Result<()>) -> Result<(), TaskDirError> {
+    match removed {
         Err(source) if source.kind() != io::ErrorKind::NotFound => {
             Err(TaskDirError::Remove { path: path.to_owned(), source })
         }
@@ -114,7 +172,7 @@ mod tests {
     use warren_types::HostEntry;
 
     use super::*;
-    use crate::fixtures::{task, task_id};
+    use crate::fixtures::{retained_log, task, task_id};
 
     #[tokio::test]
     async fn task_dir_is_created_and_removed() {
@@ -131,6 +189,30 @@ mod tests {
         directories.remove(&task_id(1)).await.unwrap();
         directories.remove(&task_id(1)).await.unwrap();
         assert_eq!(std::fs::read_dir(dir.path().join("tasks")).unwrap().count(), 0);
+    }
+
+    #[tokio::test]
+    async fn log_outlives_files_of_task() {
+        let dir = tempfile::tempdir().unwrap();
+        let directories = TaskDirs::new(dir.path().join("tasks"));
+        let logs = || directories.stored_logs(vec![retained_log(1), retained_log(2)]);
+        for number in [1, 2] {
+            directories.ensure(&task(number)).await.unwrap();
+        }
+        let file = segment::segment_path(&directories.log_dir(&task_id(1)), 1);
+        std::fs::write(&file, "said").unwrap();
+        for _ in 0..2 {
+            for number in [1, 2] {
+                directories.remove_all_but_log(&task_id(number)).await.unwrap();
+            }
+            assert_eq!(std::fs::read_dir(directories.path(&task_id(1))).unwrap().count(), 1);
+            assert!(!directories.path(&task_id(2)).exists(), "it wrote nothing");
+            let found = logs().await.unwrap();
+            let [StoredLog { log, size: Bytes(4), written_at }] = &found[..] else { panic!("{found:?}") };
+            assert!(*log == retained_log(1) && written_at.0 > 0);
+        }
+        directories.remove(&task_id(1)).await.unwrap();
+        assert_eq!(logs().await.unwrap(), []);
     }
 
     #[tokio::test]

@@ -4,16 +4,19 @@
 pub(crate) mod fake;
 pub(crate) mod registry_login;
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use futures::FutureExt;
+use bytes::Bytes;
 use futures::future::BoxFuture;
+use futures::stream::BoxStream;
+use futures::{FutureExt, StreamExt};
 use tokio::sync::watch;
 use warren_image::{
-    Digest, Error, ImagePullProgress, ImageStore, InvalidReference, ListedImage, Reference,
-    RegistryCredentials,
+    BlobSource, Digest, Error, ImagePullProgress, ImageStore, ImportedName, InvalidReference, ListedImage,
+    Reference, RegistryCredentials,
 };
-use warren_types::{ImageDigest, PullPolicy, TaskAssignment, Timestamp};
+use warren_types::{ImageDigest, PullPolicy, TaskAssignment, TaskId, Timestamp};
 
 use crate::handlers::secret_fetcher::{FetchPurpose, SecretFetcher};
 use registry_login::{ImagePullError, RegistryLogin};
@@ -33,8 +36,22 @@ pub trait ImageSource: Send + Sync {
     /// Records a use of the image.
     async fn mark_used(&self, reference: &Reference, now: Timestamp) -> Result<(), Error>;
 
-    /// Stored bytes of the image's layers and configuration; 0 if it is not on this node.
+    /// Bytes on disk of the image, packed and unpacked; 0 if it is not on this node.
     async fn size(&self, reference: &Reference) -> Result<u64, Error>;
+
+    /// Names and digests of all images, the last changed first.
+    async fn names(&self) -> Result<Vec<(String, Digest)>, Error>;
+
+    /// The bytes of a blob of an image.
+    async fn read_blob(&self, image: &Reference, blob: &Digest) -> Result<BlobStream, Error>;
+
+    /// Receives an image with this digest from another node.
+    async fn receive(
+        &self,
+        reference: &Reference,
+        digest: &Digest,
+        source: &mut dyn BlobSource,
+    ) -> Result<ImportedName, Error>;
 
     /// Every image of this node.
     async fn list(&self) -> Result<Vec<ListedImage>, Error>;
@@ -51,6 +68,56 @@ pub struct ImagePull {
     pub result: BoxFuture<'static, Result<Digest, Error>>,
 }
 
+/// Bytes of a blob.
+pub type BlobStream = BoxStream<'static, Result<Bytes, Error>>;
+
+/// Notifies the tasks that wait for an image that one arrived other than by their pulls. Clones share it.
+#[derive(Debug, Clone)]
+pub(crate) struct ImageArrivals(watch::Sender<u64>);
+
+impl Default for ImageArrivals {
+    fn default() -> Self {
+        Self(watch::Sender::new(0))
+    }
+}
+
+impl ImageArrivals {
+    /// An image arrived.
+    pub fn notify(&self) {
+        self.0.send_modify(|count| *count += 1);
+    }
+
+    /// Changes when an image arrives.
+    pub fn subscribe(&self) -> watch::Receiver<u64> {
+        self.0.subscribe()
+    }
+}
+
+/// Nodes that have the image of a task.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct ImageHolders {
+    /// Names of some of them.
+    pub nodes: Vec<String>,
+    /// The name of this node.
+    pub this_node: String,
+}
+
+/// Finds nodes that have an image.
+#[tonic::async_trait]
+pub(crate) trait FindImageHolders: Send + Sync {
+    /// The other nodes that have the image of the task, as far as the managers know.
+    async fn find(&self, task: TaskId) -> ImageHolders;
+}
+
+/// Where the images of tasks come from.
+#[derive(Clone)]
+pub(crate) struct TaskImages {
+    pub source: Arc<dyn ImageSource>,
+    pub secret_fetcher: Arc<dyn SecretFetcher>,
+    pub holders: Arc<dyn FindImageHolders>,
+    pub arrivals: ImageArrivals,
+}
+
 /// A task has no image.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TaskImageError {
@@ -64,6 +131,9 @@ pub(crate) enum TaskImageError {
         "image {reference} is not on this node, and task.pull is never; import or pull it there, or allow pulls"
     )]
     NotPresent { reference: Reference },
+    /// Another node has it.
+    #[error("{cause}; {hint}")]
+    OnOtherNode { cause: Box<TaskImageError>, hint: String },
 }
 
 impl TaskImageError {
@@ -72,6 +142,7 @@ impl TaskImageError {
         match self {
             Self::Store(error) => error.is_transient(),
             Self::Pull(error) => error.is_transient(),
+            Self::OnOtherNode { cause, .. } => cause.is_transient(),
             Self::Reference(_) | Self::NotPresent { .. } => false,
         }
     }
@@ -94,7 +165,24 @@ impl ImageSource for ImageStore {
     }
 
     async fn size(&self, reference: &Reference) -> Result<u64, Error> {
-        Ok(self.get(reference).await?.map_or(0, |image| image.size()))
+        ImageStore::size(self, reference).await
+    }
+
+    async fn names(&self) -> Result<Vec<(String, Digest)>, Error> {
+        ImageStore::names(self).await
+    }
+
+    async fn read_blob(&self, image: &Reference, blob: &Digest) -> Result<BlobStream, Error> {
+        Ok(ImageStore::read_blob(self, image, blob).await?.boxed())
+    }
+
+    async fn receive(
+        &self,
+        reference: &Reference,
+        digest: &Digest,
+        source: &mut dyn BlobSource,
+    ) -> Result<ImportedName, Error> {
+        ImageStore::receive(self, reference, digest, source).await
     }
 
     async fn list(&self) -> Result<Vec<ListedImage>, Error> {
@@ -114,46 +202,107 @@ pub(crate) fn image_reference(task: &TaskAssignment) -> Result<Reference, Invali
     Ok(reference.with_digest(&pin))
 }
 
-/// Ensures that the task's image is on the node, and returns its digest. Registry credentials come from the
-/// managers. Takes as long as a pull; progress is sent to `progress_tx`. Dropping the future cancels the pull.
-pub(crate) async fn ensure(
-    source: &dyn ImageSource,
-    secret_fetcher: &dyn SecretFetcher,
-    task: &TaskAssignment,
-    progress_tx: Option<&watch::Sender<String>>,
-) -> Result<ImageDigest, TaskImageError> {
-    let (reference, pin) = (image_reference(task)?, warren_task::resolved_digest(task));
-    // A tag is resolved once per revision: a pinned image is the same everywhere.
-    let asks_anyway = task.spec.pull == PullPolicy::Always && pin.is_none();
-    let found = if asks_anyway { None } else { source.find(&reference).await? };
-    let digest = match found {
-        Some(found) => found,
-        None if task.spec.pull == PullPolicy::Never => return Err(TaskImageError::NotPresent { reference }),
-        None => {
-            let login =
-                RegistryLogin::resolve(secret_fetcher, FetchPurpose::TaskCredential(task.id), &reference)
-                    .await;
-            let arrival = source.pull(&reference, login.credentials());
-            await_pull(arrival, progress_tx).await.map_err(|error| login.classify_error(error))?
-        }
-    };
-    let digest = digest.as_str().parse().expect("both kinds of digest are sha256 and 64 digits");
-    Ok(pin.unwrap_or(digest))
-}
+impl TaskImages {
+    /// Ensures that the task's image is on the node, and returns its digest. Registry credentials come from
+    /// the managers. Takes as long as a pull; progress is sent to `progress_tx`. Dropping the future cancels
+    /// the pull.
+    pub async fn ensure(
+        &self,
+        task: &TaskAssignment,
+        progress_tx: Option<&watch::Sender<String>>,
+    ) -> Result<ImageDigest, TaskImageError> {
+        let (reference, pin) = (image_reference(task)?, warren_task::resolved_digest(task));
+        // A tag is resolved once per revision: a pinned image is the same everywhere.
+        let asks_anyway = task.spec.pull == PullPolicy::Always && pin.is_none();
+        let arrivals = self.arrivals.subscribe();
+        let found = if asks_anyway { None } else { self.source.find(&reference).await? };
+        let digest = match found {
+            Some(found) => found,
+            None if task.spec.pull == PullPolicy::Never => {
+                return Err(self.with_holders(task, TaskImageError::NotPresent { reference }).await);
+            }
+            None => {
+                let arrived = async {
+                    match asks_anyway {
+                        true => std::future::pending().await,
+                        false => self.await_arrival(&reference, arrivals).await,
+                    }
+                };
+                let pulled = tokio::select! {
+                    pulled = self.pull(task, &reference, progress_tx) => pulled,
+                    arrived = arrived => arrived.map_err(TaskImageError::from),
+                };
+                match pulled {
+                    Ok(digest) => digest,
+                    Err(error) => return Err(self.with_holders(task, error).await),
+                }
+            }
+        };
+        let digest = digest.as_str().parse().expect("both kinds of digest are sha256 and 64 digits");
+        Ok(pin.unwrap_or(digest))
+    }
 
-async fn await_pull(
-    mut arrival: ImagePull,
-    progress_tx: Option<&watch::Sender<String>>,
-) -> Result<Digest, Error> {
-    loop {
-        tokio::select! {
-            outcome = &mut arrival.result => return outcome,
-            () = tokio::time::sleep(PROGRESS_INTERVAL) => {
-                let words = arrival.progress.borrow_and_update().to_string();
-                if let Some(progress_tx) = progress_tx {
-                    progress_tx.send_if_modified(|progress_tx| std::mem::replace(progress_tx, words.clone()) != words);
+    /// Waits until the image is on the node.
+    async fn await_arrival(
+        &self,
+        reference: &Reference,
+        mut arrivals: watch::Receiver<u64>,
+    ) -> Result<Digest, Error> {
+        while arrivals.changed().await.is_ok() {
+            if let Some(digest) = self.source.find(reference).await? {
+                return Ok(digest);
+            }
+        }
+        std::future::pending().await
+    }
+
+    async fn pull(
+        &self,
+        task: &TaskAssignment,
+        reference: &Reference,
+        progress_tx: Option<&watch::Sender<String>>,
+    ) -> Result<Digest, TaskImageError> {
+        let need = FetchPurpose::TaskCredential(task.id);
+        let login = RegistryLogin::resolve(&*self.secret_fetcher, need, reference).await;
+        let mut arrival = self.source.pull(reference, login.credentials());
+        // Asked for at the first failure: a registry is retried for minutes.
+        let mut hint = None;
+        loop {
+            tokio::select! {
+                outcome = &mut arrival.result => return Ok(outcome.map_err(|error| login.classify_error(error))?),
+                () = tokio::time::sleep(PROGRESS_INTERVAL) => {
+                    let progress = arrival.progress.borrow_and_update().clone();
+                    if progress.retry_reason.is_some() && hint.is_none() {
+                        hint = Some(self.copy_hint(task).await);
+                    }
+                    let mut words = progress.to_string();
+                    if let Some(hint) = hint.iter().flatten().find(|_| progress.retry_reason.is_some()) {
+                        words = format!("{words}; {hint}");
+                    }
+                    if let Some(progress_tx) = progress_tx {
+                        progress_tx.send_if_modified(|known| std::mem::replace(known, words.clone()) != words);
+                    }
                 }
             }
         }
+    }
+
+    async fn with_holders(&self, task: &TaskAssignment, cause: TaskImageError) -> TaskImageError {
+        match self.copy_hint(task).await {
+            Some(hint) => TaskImageError::OnOtherNode { cause: Box::new(cause), hint },
+            None => cause,
+        }
+    }
+
+    /// How to copy the task's image from a node that has it; `None` if none is known.
+    async fn copy_hint(&self, task: &TaskAssignment) -> Option<String> {
+        let ImageHolders { nodes, this_node } = self.holders.find(task.id).await;
+        let (last, others) = nodes.split_last()?;
+        let image = &task.spec.image;
+        let names = match others.is_empty() {
+            true => format!("{last} has it"),
+            false => format!("{} and {last} have it", others.join(", ")),
+        };
+        Some(format!("{names}: `warren image copy {image} --to {this_node}`"))
     }
 }

@@ -4,13 +4,19 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use tokio::time::Instant;
 use warren_types::{Bytes, NodeCondition};
 
 use crate::node::meter::{DiskUsage, MemoryStall, MemoryUsage};
 
-/// Low disk space: less than a tenth free, and less than this.
+/// Low disk space: less than this percentage free, and less than this.
+const LOW_DISK_PERCENT: u64 = 10;
 const LOW_DISK: Bytes = Bytes(2 << 30);
+/// The disk condition stays for this time after the last low measurement: longer than a heartbeat, so that managers see
+/// every short fill, and each fill is at most two writes.
+const DISK_HOLD: Duration = Duration::from_secs(15);
 /// Memory pressure: less than a twentieth available, and less than this. The share alone would ignore 3 GiB
 /// of 64 GiB; the amount alone would never clear on a machine with 512 MiB.
 const LOW_MEMORY: Bytes = Bytes(256 << 20);
@@ -27,6 +33,8 @@ const CLOCK_SKEW_CLEAR_MS: u64 = 1_000;
 #[derive(Debug, Default)]
 pub(crate) struct NodeConditions {
     active: Mutex<BTreeMap<NodeCondition, String>>,
+    /// When the disk was low last.
+    low_disk_at: Mutex<Option<Instant>>,
 }
 
 impl NodeConditions {
@@ -71,9 +79,17 @@ impl NodeConditions {
     }
 
     /// Updates the disk condition. An unreadable disk is not low.
-    pub fn observe_disk(&self, disk: Option<DiskUsage>) {
+    pub fn observe_disk(&self, disk: Option<DiskUsage>, now: Instant) {
         let was = self.is_active(NodeCondition::DiskPressure);
-        self.set(NodeCondition::DiskPressure, disk.and_then(|disk| disk_message(disk, was)));
+        let message = disk.and_then(|disk| disk_message(disk, was));
+        let mut low_at = self.low_disk_at.lock().unwrap_or_else(PoisonError::into_inner);
+        if message.is_some() {
+            *low_at = Some(now);
+        } else if was && low_at.is_some_and(|at| now.saturating_duration_since(at) < DISK_HOLD) {
+            return;
+        }
+        drop(low_at);
+        self.set(NodeCondition::DiskPressure, message);
     }
 
     /// Updates the memory condition. Without a measurement there is no pressure.
@@ -102,6 +118,16 @@ fn is_low(left: Bytes, total: Bytes, share: u64, amount: Bytes, was: bool) -> bo
     u128::from(left.0) < bound
 }
 
+/// How much must be freed until the disk is not low any more.
+pub(crate) fn disk_shortage(disk: DiskUsage) -> Bytes {
+    let free = Bytes(disk.total.0.saturating_sub(disk.used.0));
+    if !is_low(free, disk.total, LOW_DISK_PERCENT, LOW_DISK, false) {
+        return Bytes(0);
+    }
+    let bound = (disk.total.0 / 100 * LOW_DISK_PERCENT).min(LOW_DISK.0);
+    Bytes((bound / 100 * RECOVERY_PERCENT).saturating_sub(free.0))
+}
+
 /// In whole mebibytes, so that the sentence does not change with every byte.
 fn mebibytes(bytes: Bytes) -> Bytes {
     Bytes(bytes.0 >> 20 << 20)
@@ -109,7 +135,7 @@ fn mebibytes(bytes: Bytes) -> Bytes {
 
 fn disk_message(disk: DiskUsage, was: bool) -> Option<String> {
     let free = Bytes(disk.total.0.saturating_sub(disk.used.0));
-    is_low(free, disk.total, 10, LOW_DISK, was).then(|| {
+    is_low(free, disk.total, LOW_DISK_PERCENT, LOW_DISK, was).then(|| {
         let (free, total) = (mebibytes(free), mebibytes(disk.total));
         format!("the disk of the data directory has {free} free of {total}; remove images or files")
     })
@@ -162,8 +188,11 @@ mod tests {
     #[test]
     fn disk_pressure_has_share_size_and_hysteresis() {
         let health = NodeConditions::default();
+        let now = std::cell::Cell::new(Instant::now());
         let look = |free: u64, total: u64| {
-            health.observe_disk(Some(DiskUsage { total: Bytes(total), used: Bytes(total - free) }));
+            now.set(now.get() + DISK_HOLD);
+            let disk = DiskUsage { total: Bytes(total), used: Bytes(total - free) };
+            health.observe_disk(Some(disk), now.get());
             health.is_active(DiskPressure)
         };
         for (free, total, low) in [
@@ -183,8 +212,37 @@ mod tests {
         look(GIB, 100 * GIB);
         let output = "the disk of the data directory has 1GiB free of 100GiB; remove images or files";
         assert_eq!(health.messages(), [output]);
-        health.observe_disk(None);
+        health.observe_disk(None, now.get() + DISK_HOLD);
         assert!(health.messages().is_empty());
+    }
+
+    #[test]
+    fn freed_shortage_ends_disk_pressure() {
+        for (free, total) in [(GIB, 100 * GIB), (0, 4 * GIB), (400 * MIB, 4 * GIB), (2 * GIB, 100 * GIB)] {
+            let (health, start) = (NodeConditions::default(), Instant::now());
+            let disk = |free: u64| DiskUsage { total: Bytes(total), used: Bytes(total - free) };
+            health.observe_disk(Some(disk(free)), start);
+            let Bytes(shortage) = disk_shortage(disk(free));
+            assert_eq!(shortage > 0, health.is_active(DiskPressure), "{free} of {total}");
+            health.observe_disk(Some(disk(free + shortage + MIB)), start + DISK_HOLD);
+            assert!(!health.is_active(DiskPressure), "{free} of {total}");
+        }
+    }
+
+    #[test]
+    fn short_fill_of_disk_stays_visible_for_heartbeats() {
+        let (health, start) = (NodeConditions::default(), Instant::now());
+        let look = |free: u64, millis: u64| {
+            let disk = DiskUsage { total: Bytes(100 * GIB), used: Bytes(100 * GIB - free) };
+            health.observe_disk(Some(disk), start + Duration::from_millis(millis));
+            health.messages()
+        };
+        assert!(look(50 * GIB, 0).is_empty());
+        let full = look(0, 500);
+        assert_eq!(full, ["the disk of the data directory has 0B free of 100GiB; remove images or files"]);
+        assert_eq!(look(50 * GIB, 1000), full);
+        assert_eq!(look(50 * GIB, 15_499), full);
+        assert!(look(50 * GIB, 15_500).is_empty());
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Samples the machine and its containers every few seconds: for heartbeats, conditions and metrics.
+//! Samples the machine and its containers every few seconds, and its disk more often: for heartbeats, conditions and
+//! metrics.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +17,10 @@ use crate::node::stats::TaskStats;
 pub(crate) const MONITOR: &str = "worker.monitor";
 /// Equal to the heartbeat interval.
 const INTERVAL: Duration = Duration::from_secs(5);
+/// Name of the background task for the disk.
+const DISK_MONITOR: &str = "worker.disk";
+/// One system call: a disk that is full for longer is seen.
+const DISK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Sources and consumers of samples.
 #[derive(Clone)]
@@ -31,6 +36,15 @@ pub(crate) struct NodeMonitor {
 impl NodeMonitor {
     /// Samples at once and then periodically.
     pub fn start(self, background_tasks: &BackgroundTasks) {
+        let (meter, conditions) = (Arc::clone(&self.meter), Arc::clone(&self.conditions));
+        background_tasks.spawn(DISK_MONITOR, DISK_INTERVAL, move || {
+            let (meter, conditions) = (Arc::clone(&meter), Arc::clone(&conditions));
+            async move {
+                let observe = move || conditions.observe_disk(meter.disk(), Instant::now());
+                tokio::task::spawn_blocking(observe).await?;
+                Ok::<_, BoxError>(())
+            }
+        });
         let mut was_alone = false;
         background_tasks.spawn(MONITOR, INTERVAL, move || {
             let is_alone = !*self.is_connected.borrow();
@@ -51,7 +65,6 @@ impl NodeMonitor {
 
     fn sample(&self) {
         let usage = self.meter.sample();
-        self.conditions.observe_disk(usage.disk);
         self.conditions.observe_memory(usage.memory, usage.stall);
         self.stats.sample(Instant::now());
     }

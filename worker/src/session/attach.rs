@@ -6,6 +6,7 @@
 mod images;
 mod import;
 mod logs;
+mod transfer;
 mod volumes;
 
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use warren_proto::v1::open_stream::Purpose;
 use warren_proto::v1::sessions_client::SessionsClient;
 use warren_proto::v1::stream_frame::Frame;
 
+use crate::handlers::images::ImageArrivals;
 use crate::handlers::secret_fetcher::SecretFetcher;
 use crate::handlers::volumes::TaskVolumes;
 use crate::image_gc::ImageGc;
@@ -49,6 +51,8 @@ pub(crate) struct StreamServices {
     pub import: ImportFn,
     pub logs: TaskLogs,
     pub image_gc: Arc<ImageGc>,
+    /// Notified when an image arrives.
+    pub image_arrivals: ImageArrivals,
     /// Source of registry credentials.
     pub secret_fetcher: Arc<dyn SecretFetcher>,
     pub volumes: Arc<TaskVolumes>,
@@ -91,7 +95,8 @@ impl OpenStreams {
             Some(Purpose::ImportImage(v1::ImportImage {})) => {
                 let place = acquire_slot(&mut self.transfers, MAX_TRANSFERS, "image transfers")?;
                 place.spawn(async move {
-                    log_end("import", &id, import::import(client, &id, &services.import).await);
+                    let StreamServices { import, image_arrivals, .. } = &*services;
+                    log_end("import", &id, import::import(client, &id, import, image_arrivals).await);
                 });
             }
             Some(Purpose::PullImage(request)) => {
@@ -99,10 +104,28 @@ impl OpenStreams {
                 place.spawn(async move {
                     let stream_id = id.clone();
                     let work = |out| async move {
-                        let StreamServices { image_gc, secret_fetcher, .. } = &*services;
-                        images::pull(image_gc, &**secret_fetcher, &stream_id, &request, &out).await
+                        let StreamServices { image_gc, image_arrivals, secret_fetcher, .. } = &*services;
+                        let pulled =
+                            images::pull(image_gc, &**secret_fetcher, &stream_id, &request, &out).await;
+                        image_arrivals.notify();
+                        pulled
                     };
                     log_end("pull", &id, respond(client, &id, QUEUE, work).await);
+                });
+            }
+            Some(Purpose::ExportImage(request)) => {
+                let place = acquire_slot(&mut self.transfers, MAX_TRANSFERS, "image transfers")?;
+                place.spawn(async move {
+                    let source = &*services.image_gc.source;
+                    log_end("export", &id, transfer::export(client, &id, &request, source).await);
+                });
+            }
+            Some(Purpose::ReceiveImage(request)) => {
+                let place = acquire_slot(&mut self.transfers, MAX_TRANSFERS, "image transfers")?;
+                place.spawn(async move {
+                    let StreamServices { image_gc, image_arrivals, .. } = &*services;
+                    let received = transfer::receive(client, &id, &request, image_gc, image_arrivals).await;
+                    log_end("receive", &id, received);
                 });
             }
             Some(Purpose::ReadLogs(options)) => {

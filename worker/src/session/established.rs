@@ -13,7 +13,7 @@ use warren_proto::v1::manager_frame::Frame as FromManager;
 use warren_proto::v1::sessions_client::SessionsClient;
 use warren_proto::v1::worker_frame::Frame;
 use warren_types::id::ParseIdError;
-use warren_types::{Assignment, NodeSettings, TaskAssignment, TaskId, Violations};
+use warren_types::{Assignment, NodeSettings, RetainedLog, TaskAssignment, TaskId, Violations};
 
 use crate::node;
 use crate::session::attach::OpenStreams;
@@ -88,7 +88,7 @@ async fn serve(
     stop: &CancellationToken,
 ) -> Result<std::convert::Infallible, SessionEnd> {
     let ManagerConnection { manager, dialled_from, channel } = connected;
-    let mut client = SessionsClient::new(channel).max_decoding_message_size(MAX_FRAME);
+    let mut client = SessionsClient::new(channel.clone()).max_decoding_message_size(MAX_FRAME);
     let (frames, queue) = mpsc::channel(QUEUE);
     let (received, received_watch) = watch::channel(0);
     let line = SessionHandle {
@@ -115,8 +115,9 @@ async fn serve(
     context.connectivity.record_contact();
     context.is_connected.send_replace(true);
     context.rejection.send_replace(None);
-    context.manager_client.send_replace(Some(client.clone()));
-    let _pulse = PeriodicMessages::start(context, &settings, &line);
+    context.manager_channel.send_replace(Some(channel));
+    let periodic = PeriodicMessages::start(context, &settings, &line);
+    let mut image_arrivals = context.stream_services.image_arrivals.subscribe();
     let streams = OpenStreams::new(client, Arc::clone(&context.stream_services));
     let mut link =
         ActiveSession { context, handle: line, received_frames: received, streams, has_assignment: false };
@@ -131,6 +132,7 @@ async fn serve(
                 context.connectivity.record_contact();
                 link.handle_frame(frame).await?;
             }
+            Ok(()) = image_arrivals.changed() => periodic.send_inventory(),
             batch = context.reporter.next_batch(), if link.has_assignment => {
                 let reports = {
                     // An actor may not know yet that its task is desired again.
@@ -238,9 +240,10 @@ impl ActiveSession<'_> {
         let removed: Result<Vec<TaskId>, ParseIdError> = wire.removed.iter().map(|id| id.parse()).collect();
         let removed =
             removed.map_err(|error| Violations::from(warren_types::Violation::new("removed", error)))?;
+        let retained = wire.retained.into_iter().map(RetainedLog::try_from).collect::<Result<Vec<_>, _>>()?;
         let mut taken = Ok(false);
         self.context.desired_state.send_if_modified(|desired_state| {
-            taken = desired_state.apply_update(base, version.into(), changed, &removed);
+            taken = desired_state.apply_update(base, version.into(), changed, &removed, retained);
             taken == Ok(true)
         });
         match taken {

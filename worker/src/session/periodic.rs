@@ -1,4 +1,5 @@
-//! The two periodic messages of a session: heartbeats with usage, and the sync of the assignment version.
+//! The periodic messages of a session: heartbeats with usage, the sync of the assignment version, and the
+//! inventory of the node.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,12 +14,15 @@ use warren_types::NodeSettings;
 use crate::node::metrics::HEARTBEAT;
 use crate::session::SessionContext;
 use crate::session::clock_probe::ClockProbe;
+use crate::session::inventory::inventory;
 
 /// Timeout of a manager that does not answer: measured from the request if it is the only manager, and from
 /// its last message otherwise.
 pub(super) const SILENCE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Minimum time for the answer.
 pub(super) const MIN_ANSWER_TIMEOUT: Duration = Duration::from_millis(1500);
+/// Interval of inventories. What arrives at the request of a manager is sent at once.
+const INVENTORY_INTERVAL: Duration = Duration::from_secs(10);
 /// Maximum number of background tasks in a heartbeat.
 const MAX_BACKGROUND_TASKS: usize = 32;
 /// Maximum length of a background task's last error in a heartbeat, in characters.
@@ -35,7 +39,7 @@ pub(super) enum PeriodicError {
 
 /// The periodic messages of one session; they end with it.
 pub(super) struct PeriodicMessages {
-    background_tasks: [BackgroundTaskHandle; 2],
+    background_tasks: [BackgroundTaskHandle; 3],
 }
 
 impl Drop for PeriodicMessages {
@@ -57,7 +61,7 @@ pub(super) struct SessionHandle {
 }
 
 impl PeriodicMessages {
-    /// Starts both with the intervals that the manager set.
+    /// Starts them with the intervals that the manager set.
     pub fn start(context: &Arc<SessionContext>, settings: &NodeSettings, handle: &SessionHandle) -> Self {
         let (shared, to) = (Arc::clone(context), handle.clone());
         let heartbeat = context.background_tasks.spawn(HEARTBEAT, settings.heartbeat, move || {
@@ -69,7 +73,18 @@ impl PeriodicMessages {
             let (context, handle) = (Arc::clone(&shared), to.clone());
             async move { handle.sync(&context).await }
         });
-        Self { background_tasks: [heartbeat, sync] }
+        let (shared, to) = (Arc::clone(context), handle.clone());
+        let inventory = context.background_tasks.spawn("worker.inventory", INVENTORY_INTERVAL, move || {
+            let (context, handle) = (Arc::clone(&shared), to.clone());
+            async move { handle.send(Frame::Inventory(inventory(&context).await)).await }
+        });
+        Self { background_tasks: [heartbeat, sync, inventory] }
+    }
+
+    /// Sends the inventory now.
+    pub fn send_inventory(&self) {
+        let [.., inventory] = &self.background_tasks;
+        inventory.wake();
     }
 }
 

@@ -18,8 +18,8 @@ use warren_types::spec::MAX_TASK_SECRET_OBJECTS;
 
 use crate::handlers::secret_fetcher::{FetchPurpose, FetchedObject, SecretFetchError, SecretFetcher};
 
-/// The client of the session's manager, while there is a session.
-pub(crate) type ManagerClientReceiver = watch::Receiver<Option<SessionsClient<Channel>>>;
+/// The connection to the session's manager, while there is a session.
+pub(crate) type ManagerChannelReceiver = watch::Receiver<Option<Channel>>;
 
 /// Time to wait for a session. An agent that has just started, or lost its manager, has one within a second;
 /// an error would be reported to managers and be obsolete a moment later.
@@ -36,21 +36,23 @@ const MAX_DELIVERY: usize = MAX_SECRET_OBJECT_SIZE + (4 << 10);
 /// Fetches from managers what this node needs.
 pub(crate) struct ManagerSecretFetcher {
     node: NodeId,
-    client: ManagerClientReceiver,
+    channel: ManagerChannelReceiver,
     permits: Semaphore,
 }
 
 impl ManagerSecretFetcher {
     /// Fetches as `node` over `line`.
-    pub fn new(node: NodeId, line: ManagerClientReceiver) -> Self {
-        Self { node, client: line, permits: Semaphore::new(MAX_CONCURRENT_CALLS) }
+    pub fn new(node: NodeId, channel: ManagerChannelReceiver) -> Self {
+        Self { node, channel, permits: Semaphore::new(MAX_CONCURRENT_CALLS) }
     }
 
     async fn manager(&self) -> Result<SessionsClient<Channel>, SecretFetchError> {
-        let mut line = self.client.clone();
-        let found = timeout(SESSION_TIMEOUT, line.wait_for(Option::is_some)).await;
+        let mut channel = self.channel.clone();
+        let found = timeout(SESSION_TIMEOUT, channel.wait_for(Option::is_some)).await;
         let found = found.ok().and_then(|found| found.ok()?.clone());
-        found.ok_or_else(|| SecretFetchError::NoManager("not connected to a manager".into()))
+        found
+            .map(SessionsClient::new)
+            .ok_or_else(|| SecretFetchError::NoManager("not connected to a manager".into()))
     }
 }
 

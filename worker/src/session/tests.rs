@@ -17,8 +17,9 @@ use warren_volume::SubpathMounts;
 
 use super::*;
 use crate::fake_manager::{FakeManager, FakeSession, at};
-use crate::fixtures::{check_context, images, settings, task, task_id};
+use crate::fixtures::{check_context, images, settings, tag, task, task_id};
 use crate::handlers::files::TaskDirs;
+use crate::handlers::images::ImageArrivals;
 use crate::handlers::images::fake::FakeImages;
 use crate::handlers::volumes::TaskVolumes;
 use crate::image_gc::{self, ImageGc};
@@ -84,6 +85,7 @@ impl TestNode {
                 desired_state: expected,
             },
             image_gc: Arc::clone(&image_gc),
+            image_arrivals: ImageArrivals::default(),
             secret_fetcher: Arc::new(ManagerSecretFetcher::new(settings().node, manager_line)),
             volumes: Arc::new(volumes),
         };
@@ -105,7 +107,7 @@ impl TestNode {
             random,
             connectivity: Arc::new(ConnectivityMonitor::resume(dir.path())),
             is_connected: watch::Sender::new(false),
-            manager_client: to_manager,
+            manager_channel: to_manager,
             rejection: watch::Sender::new(None),
             removal_record: can_be_removed.then(|| removal_record(&dir)),
         });
@@ -241,7 +243,7 @@ async fn cached_version_is_sent_and_confirmed() {
 async fn heartbeats_and_syncs_keep_their_periods() {
     let (node, mut manager) = TestNode::start(DesiredState::default());
     let mut session = manager.next_welcomed_session().await;
-    let (mut beats, mut syncs) = (Vec::new(), Vec::new());
+    let (mut beats, mut syncs, mut inventories) = (Vec::new(), Vec::new(), Vec::new());
     let began = Instant::now();
     while began.elapsed() < Duration::from_secs(31) {
         match session.next_frame().await {
@@ -253,14 +255,19 @@ async fn heartbeats_and_syncs_keep_their_periods() {
                 syncs.push(began.elapsed().as_secs());
                 session.send(Frame::Current(v1::AssignmentCurrent::default())).await;
             }
+            FromWorker::Inventory(inventory) => {
+                assert_eq!(inventory.images[0].reference, tag().record_name());
+                inventories.push(began.elapsed().as_secs());
+            }
             other => panic!("{other:?}"),
         }
     }
     assert_eq!(beats, [0, 5, 10, 15, 20, 25, 30]);
     assert!(syncs.starts_with(&[0, 3, 6, 9]), "{syncs:?}");
+    assert_eq!(inventories, [0, 10, 20, 30]);
     let background_tasks: Vec<&str> =
         node.context.background_tasks.snapshot().iter().map(|status| status.name).collect();
-    assert_eq!(background_tasks, ["worker.heartbeat", "worker.image-gc", "worker.sync"]);
+    assert_eq!(background_tasks, ["worker.heartbeat", "worker.image-gc", "worker.inventory", "worker.sync"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -320,6 +327,7 @@ async fn new_incarnation_gets_all_reports_again() {
     let assignment = warren_types::Assignment {
         version: AssignmentVersion { incarnation: 2, index: 3 },
         tasks: vec![task(1)],
+        retained: Vec::new(),
     };
     session.send(Frame::Assignment((&assignment).into())).await;
     let again = session.next_matching(batch).await;

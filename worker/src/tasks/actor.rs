@@ -39,6 +39,8 @@ pub(super) struct ActorInputs {
     pub verify_requests: u64,
     /// The cause of failed actions may be gone.
     pub retry_requests: u64,
+    /// An image arrived on the node.
+    pub image_arrivals: u64,
     /// Connectivity of the node to managers. Wakes only tasks that stop on disconnect.
     pub connectivity: NodeConnectivity,
 }
@@ -197,6 +199,9 @@ impl TaskActor {
         }
         if orders.retry_requests != self.applied.retry_requests {
             self.observed.reset_retry_delays();
+        }
+        if orders.image_arrivals != self.applied.image_arrivals {
+            self.observed.reset_image_delay();
         }
         if self.applied.wants_removal() && !orders.wants_removal() {
             self.reporter.forget_removal(&self.task);

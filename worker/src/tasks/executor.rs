@@ -14,9 +14,8 @@ use warren_task::{Action, AttemptHistory, ContainerState, DesiredState};
 use warren_types::{ClusterId, ImageDigest, NodeSettings, TaskAssignment, TaskId, Timestamp};
 
 use crate::handlers::files::{TaskDirs, hostname};
-use crate::handlers::images::{self, ImageSource};
+use crate::handlers::images::TaskImages;
 use crate::handlers::ports::HostPortShares;
-use crate::handlers::secret_fetcher::SecretFetcher;
 use crate::handlers::secret_objects::SecretObjects;
 use crate::handlers::volumes::{MountSources, TaskVolumes};
 use crate::tasks::checks::CheckContext;
@@ -34,9 +33,7 @@ const NETWORK_TIMEOUT: Duration = Duration::from_secs(3);
 pub(crate) struct ActionExecutor {
     pub runtime: Arc<dyn Runtime>,
     pub network: Arc<dyn NetworkBackend>,
-    pub images: Arc<dyn ImageSource>,
-    /// Source of registry credentials.
-    pub secret_fetcher: Arc<dyn SecretFetcher>,
+    pub images: TaskImages,
     /// Programs for containers.
     pub programs: ContainerPrograms,
     pub task_dirs: TaskDirs,
@@ -120,7 +117,7 @@ impl ActionExecutor {
             Action::Inspect => return self.inspect(&job).await,
             Action::EnsureImage => {
                 let (task, output) = (job.assignment()?, job.progress.as_ref());
-                let digest = images::ensure(&*self.images, &*self.secret_fetcher, task, output).await?;
+                let digest = self.images.ensure(task, output).await?;
                 return Ok(ActionOutcome::ImageReady(digest));
             }
             Action::EnsureNetwork => return self.attach(&job).await,
@@ -167,7 +164,14 @@ impl ActionExecutor {
                 let _setup = self.setup_lock.read().await;
                 self.ports.release(&job.task).await?;
             }
-            Action::RemoveFiles => self.task_dirs.remove(&job.task).await?,
+            Action::RemoveFiles => {
+                // Managers still know the task: they say later whether its log is retained.
+                let is_known = self.desired_state.borrow().keeps_files_of(&job.task);
+                match is_known {
+                    true => self.task_dirs.remove_all_but_log(&job.task).await?,
+                    false => self.task_dirs.remove(&job.task).await?,
+                }
+            }
         }
         Ok(ActionOutcome::Completed)
     }
@@ -248,7 +252,7 @@ impl ActionExecutor {
         // The created container has its own mounts.
         drop(sources);
         made.map_err(|error| with_spec_path(error, &task.spec))?;
-        if let Err(error) = self.images.mark_used(&spec.image, job.now).await {
+        if let Err(error) = self.images.source.mark_used(&spec.image, job.now).await {
             tracing::debug!(image = %spec.image, %error, "cannot record last use of image");
         }
         Ok(())

@@ -3,10 +3,12 @@
 //! The supervisor compares the desired state from managers and the list of containers from containerd with
 //! its actors. It never acts on a container itself. Events only select the actors that should inspect sooner.
 
+mod logs;
 mod network;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -63,6 +65,9 @@ pub(crate) struct TaskSupervisor {
     connectivity: watch::Receiver<NodeConnectivity>,
     pub(super) shutdown: Shutdown,
     actors: Mutex<BTreeMap<TaskId, ActorHandle>>,
+    /// The containers were listed once: all that exist have an actor.
+    has_listed: AtomicBool,
+    log_collector: OnceLock<BackgroundTaskHandle>,
 }
 
 /// Removes an actor that ended, also after a panic, from the list.
@@ -103,6 +108,8 @@ impl TaskSupervisor {
             connectivity,
             shutdown,
             actors,
+            has_listed: AtomicBool::new(false),
+            log_collector: OnceLock::new(),
         })
     }
 
@@ -132,9 +139,11 @@ impl TaskSupervisor {
             let supervisor = Arc::clone(&supervisor);
             async move { supervisor.sweep().await }
         });
+        self.start_log_collector(background_tasks);
         let follow = Arc::clone(self).watch_desired_state(network.clone(), relist.clone());
         self.shutdown.spawn("worker.desired-state", follow);
         self.shutdown.spawn("worker.connectivity-watch", Arc::clone(self).watch_connectivity());
+        self.shutdown.spawn("worker.image-arrivals", Arc::clone(self).watch_image_arrivals());
         let follow = Arc::clone(self).watch_events(network, relist, sweep);
         self.shutdown.spawn("worker.events", follow);
     }
@@ -179,13 +188,9 @@ impl TaskSupervisor {
         let listed = self.list().await?;
         self.reconcile_listed(&listed);
         self.reconcile();
+        self.has_listed.store(true, Ordering::Relaxed);
+        self.wake_log_collector();
         if self.desired_state.borrow().is_confirmed {
-            let swept = self.executor.task_dirs.sweep(|task| self.actors().contains_key(task)).await;
-            match swept {
-                Ok(0) => (),
-                Ok(removed) => tracing::info!(removed, "removed orphaned task directories"),
-                Err(error) => tracing::warn!(%error, "cannot sweep the directories of tasks"),
-            }
             let swept = self.executor.secret_objects.sweep(&|task| self.actors().contains_key(task)).await;
             match swept {
                 Ok(0) => (),
@@ -259,6 +264,9 @@ impl TaskSupervisor {
     /// its successor.
     fn remove_actor(&self, task: &TaskId) {
         self.actors().remove(task);
+        if !self.desired_state.borrow().keeps_files_of(task) {
+            self.wake_log_collector();
+        }
         let is_gone = self.reporter.latest(task).is_some_and(|last| last.removed);
         if is_gone || !self.desired_state.borrow().tasks.contains_key(task) {
             self.executor.check_context.results.forget(task);
@@ -273,9 +281,16 @@ impl TaskSupervisor {
     ) {
         let (mut desired_state, stop) = (self.desired_state.clone(), self.shutdown.token());
         let mut was_confirmed = false;
+        let mut known = DesiredState::default();
         loop {
-            let confirmed = desired_state.borrow_and_update().is_confirmed;
+            let now = desired_state.borrow_and_update().clone();
+            let confirmed = now.is_confirmed;
             self.reconcile();
+            if now.retained != known.retained || known.tasks.keys().any(|task| !now.tasks.contains_key(task))
+            {
+                self.wake_log_collector();
+            }
+            known = now;
             trigger_network_on_new_settings(&self, &network);
             if confirmed && !was_confirmed {
                 relist.wake();
@@ -303,6 +318,23 @@ impl TaskSupervisor {
             tokio::select! {
                 () = stop.cancelled() => return,
                 changed = connectivity.changed() => if changed.is_err() { return },
+            }
+        }
+    }
+
+    /// Informs the actors about images that arrived, so that those that wait for one look for it at once.
+    async fn watch_image_arrivals(self: Arc<Self>) {
+        let (mut arrivals, stop) = (self.executor.images.arrivals.subscribe(), self.shutdown.token());
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                changed = arrivals.changed() => if changed.is_err() { return },
+            }
+            for handle in self.actors().values() {
+                handle.update(|orders| {
+                    orders.image_arrivals += 1;
+                    true
+                });
             }
         }
     }

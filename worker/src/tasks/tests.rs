@@ -32,6 +32,7 @@ use crate::fake_manager::{TIMEOUT, at};
 use crate::fixtures::{image, images, settings, task_id};
 use crate::handlers::files::TaskDirs;
 use crate::handlers::images::fake::FakeImages;
+use crate::handlers::images::{ImageArrivals, ImageHolders, TaskImages};
 use crate::handlers::ports::HostPortShares;
 use crate::handlers::secret_fetcher::fake::FakeSecretFetcher;
 use crate::handlers::volumes::TaskVolumes;
@@ -42,13 +43,15 @@ use crate::tasks::reporter::TaskReporter;
 use crate::tasks::supervisor::{TaskSupervisor, TaskSupervisorParts};
 use crate::tasks::{ActionExecutor, NodeNetworkState};
 use crash_injection::{CrashPlan, CrashingBackend};
-use fakes::{FakeContainerExec, FakeSecretObjects};
+use fakes::{FakeContainerExec, FakeSecretObjects, FixedHolders};
 
 /// What remains after an agent was killed.
 struct Machine {
     runtime: FakeRuntime,
     images: FakeImages,
     secret_fetcher: FakeSecretFetcher,
+    image_holders: ImageHolders,
+    image_arrivals: ImageArrivals,
     network: Arc<FakeNetwork>,
     secret_objects: FakeSecretObjects,
     volumes: Arc<FakeVolumes>,
@@ -81,6 +84,8 @@ impl Machine {
             runtime,
             images: images(),
             secret_fetcher: fetcher,
+            image_holders: ImageHolders::default(),
+            image_arrivals: ImageArrivals::default(),
             network,
             secret_objects: objects,
             volumes,
@@ -108,8 +113,12 @@ impl Machine {
         let driver = ActionExecutor {
             runtime: Arc::new(CrashingBackend::new(self.runtime.clone(), &crash_plan)),
             network: network.clone(),
-            images: Arc::new(self.images.clone()),
-            secret_fetcher: Arc::new(self.secret_fetcher.clone()),
+            images: TaskImages {
+                source: Arc::new(self.images.clone()),
+                secret_fetcher: Arc::new(self.secret_fetcher.clone()),
+                holders: Arc::new(FixedHolders(self.image_holders.clone())),
+                arrivals: self.image_arrivals.clone(),
+            },
             programs: ContainerPrograms {
                 logger: "/none/logger".into(),
                 init: "/none/init".into(),
@@ -231,7 +240,13 @@ impl Agent {
 /// A desired state from a manager.
 fn assigned(tasks: Vec<TaskAssignment>) -> DesiredState {
     let tasks: BTreeMap<_, _> = tasks.into_iter().map(|task| (task.id, Arc::new(task))).collect();
-    DesiredState { settings: Some(settings()), version: at(1), tasks, is_confirmed: true }
+    DesiredState {
+        settings: Some(settings()),
+        version: at(1),
+        tasks,
+        is_confirmed: true,
+        ..Default::default()
+    }
 }
 
 /// A desired state from the cache, before any manager.

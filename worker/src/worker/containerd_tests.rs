@@ -180,9 +180,19 @@ fn container_survives_agent_and_leaves_nothing() {
         .await;
         session.send(Frame::Current(Default::default())).await;
         assert!(fetch_page().await.is_empty(), "nobody answers any more");
+        // Its log is retained until the manager drops it.
+        let directories = || std::fs::read_dir(machine.data_dir.path().join("tasks")).unwrap().count();
+        assert_eq!(directories(), 1);
+        session.assign(5, vec![]).await;
+        let removed = async {
+            while directories() > 0 {
+                // Between two checks; the loop has a deadline.
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), removed).await.unwrap();
         worker.stop().await.unwrap();
         assert!(machine.runtime.list().await.unwrap().is_empty());
-        assert_eq!(std::fs::read_dir(machine.data_dir.path().join("tasks")).unwrap().count(), 0);
         let namespaces = std::fs::read_dir(run_dir.join("netns")).into_iter().flatten().count();
         assert_eq!(namespaces, 0, "no network namespace is left");
     });

@@ -133,7 +133,19 @@ async fn worker_runs_assigned_tasks_and_leaves_nothing() {
     assert!(worker.conditions().is_empty());
     let background_tasks: Vec<&str> =
         worker.background_tasks().snapshot().iter().map(|status| status.name).collect();
-    let want = ["connectivity", "heartbeat", "image-gc", "monitor", "network", "relist", "sweep", "sync"];
+    let want = [
+        "connectivity",
+        "disk",
+        "heartbeat",
+        "image-gc",
+        "inventory",
+        "monitor",
+        "network",
+        "relist",
+        "sweep",
+        "sync",
+        "task-logs",
+    ];
     let want = want.map(|name| format!("worker.{name}"));
     assert_eq!(background_tasks, want);
     let removing = TaskAssignment { desired: DesiredTaskState::Remove, ..publishing() };

@@ -13,6 +13,7 @@ use warren_volume::{LocalVolumeDriver, SubpathMounts};
 use crate::backends::HostBackends;
 use crate::handlers::exec_plans::ExecPlanCache;
 use crate::handlers::files::TaskDirs;
+use crate::handlers::images::{FindImageHolders, ImageArrivals, TaskImages};
 use crate::handlers::ports::HostPortShares;
 use crate::handlers::secret_fetcher::SecretFetcher;
 use crate::handlers::secret_objects::tmpfs::SecretTmpfs;
@@ -38,7 +39,7 @@ pub(super) struct SharedHandlers {
     pub volumes: Arc<TaskVolumes>,
     pub check_context: Arc<CheckContext>,
     pub secret_objects: Arc<dyn SecretObjects>,
-    pub secret_fetcher: Arc<dyn SecretFetcher>,
+    pub images: TaskImages,
 }
 
 impl SharedHandlers {
@@ -46,6 +47,7 @@ impl SharedHandlers {
         backends: &HostBackends,
         places: &NodePaths,
         secret_fetcher: Arc<dyn SecretFetcher>,
+        image_holders: Arc<dyn FindImageHolders>,
         desired_state: watch::Receiver<DesiredState>,
         metrics: WorkerMetrics,
         programs: &ContainerPrograms,
@@ -66,7 +68,12 @@ impl SharedHandlers {
             volumes: Arc::new(volumes),
             check_context: Arc::new(CheckContext { prober, results: CheckResults::default(), metrics }),
             secret_objects: Arc::new(objects),
-            secret_fetcher,
+            images: TaskImages {
+                source: Arc::clone(&backends.image_source),
+                secret_fetcher,
+                holders: image_holders,
+                arrivals: ImageArrivals::default(),
+            },
         }
     }
 }
@@ -88,8 +95,7 @@ pub(super) fn action_executor(
     ActionExecutor {
         runtime: Arc::clone(&backends.runtime),
         network: Arc::clone(&backends.network),
-        images: Arc::clone(&backends.image_source),
-        secret_fetcher: Arc::clone(&shared.secret_fetcher),
+        images: shared.images.clone(),
         programs,
         task_dirs: places.task_dirs,
         ports: HostPortShares::new(Arc::clone(&backends.network)),

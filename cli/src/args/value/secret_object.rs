@@ -2,11 +2,24 @@
 
 use warren_types::{SecretObjectMount, SecretObjectName};
 
-use super::split::{permissions, set_once, split_colons_and_options};
+use super::split::{permissions, set_once, split_colons_and_options, split_commas};
 
-/// `NAME[:TARGET][,uid=N][,gid=N][,mode=OCTAL][,template]`.
-pub fn secret_object_mount(text: &str) -> Result<SecretObjectMount, String> {
-    let (head, options) = split_colons_and_options(text);
+/// The mount of a secret; a relative target of the long form is below this directory, as in Docker.
+pub fn secret_mount(text: &str) -> Result<SecretObjectMount, String> {
+    parse_mount(text, "/run/secrets/")
+}
+
+/// The mount of a config.
+pub fn config_mount(text: &str) -> Result<SecretObjectMount, String> {
+    parse_mount(text, "/")
+}
+
+/// `NAME[:TARGET][,uid=N][,gid=N][,mode=OCTAL][,template]`, or Docker's `source=NAME[,target=TARGET]...`.
+fn parse_mount(text: &str, directory: &str) -> Result<SecretObjectMount, String> {
+    let (head, options) = match ["source=", "src=", "target="].iter().any(|key| text.starts_with(key)) {
+        true => long_form(text, directory)?,
+        false => split_colons_and_options(text),
+    };
     let (name, target) = match head.as_slice() {
         [name] => (name, None),
         [name, target] => (name, Some(target.clone())),
@@ -29,6 +42,23 @@ pub fn secret_object_mount(text: &str) -> Result<SecretObjectMount, String> {
     }
     mount.template = template.is_some();
     Ok(mount)
+}
+
+/// The name and the target of the long form, and its other options.
+fn long_form(text: &str, directory: &str) -> Result<(Vec<String>, Vec<String>), String> {
+    let (mut source, mut target, mut options) = (None, None, Vec::new());
+    for option in split_commas(text) {
+        match option.split_once('=') {
+            Some(("source" | "src", name)) => set_once(&option, &mut source, name.to_owned())?,
+            Some(("target", path)) if path.starts_with('/') => {
+                set_once(&option, &mut target, path.to_owned())?;
+            }
+            Some(("target", path)) => set_once(&option, &mut target, format!("{directory}{path}"))?,
+            _ => options.push(option),
+        }
+    }
+    let source = source.ok_or("source is missing; give source=NAME")?;
+    Ok((std::iter::once(source).chain(target).collect(), options))
 }
 
 fn number(text: &str) -> Result<u32, String> {
@@ -64,7 +94,15 @@ mod tests {
     fn secret_object_mounts_parse() {
         let plain = |name: &str| SecretObjectMount::new(name.parse().unwrap());
         let at = |name: &str, target: &str| SecretObjectMount { target: Some(target.into()), ..plain(name) };
+        let secret_object_mount = secret_mount;
         assert_eq!(secret_object_mount("db"), Ok(plain("db")));
+        assert_eq!(secret_object_mount("source=db"), Ok(plain("db")));
+        assert_eq!(secret_object_mount("source=db,target=pw"), Ok(at("db", "/run/secrets/pw")));
+        assert_eq!(config_mount("src=db,target=pw"), Ok(at("db", "/pw")));
+        assert_eq!(config_mount("source=db,target=/etc/db,uid=1"), {
+            Ok(SecretObjectMount { uid: Some(1), ..at("db", "/etc/db") })
+        });
+        assert_eq!(secret_object_mount("target=a").unwrap_err(), "source is missing; give source=NAME");
         assert_eq!(secret_object_mount("db:/etc/db"), Ok(at("db", "/etc/db")));
         assert_eq!(secret_object_mount(r"a\:5000:/a\,b\:c"), Ok(at("a:5000", "/a,b:c")));
         assert_eq!(secret_object_mount("db,uid=0,gid=33,mode=0440"), {

@@ -5,6 +5,11 @@ pub(super) fn split_colons(text: &str) -> Vec<String> {
     split(text, &[':'], &[':', '\\']).into_iter().map(|(_, part)| part).collect()
 }
 
+/// Splits at commas. A comma in a part is escaped as `\,`, a backslash as `\\`.
+pub(super) fn split_commas(text: &str) -> Vec<String> {
+    split(text, &[','], &[',', '\\']).into_iter().map(|(_, part)| part).collect()
+}
+
 /// As [`split_colons`] up to the first comma; the rest is split at commas, and colons in it have no meaning.
 /// A comma in a part is escaped as `\,`.
 pub(super) fn split_colons_and_options(text: &str) -> (Vec<String>, Vec<String>) {

@@ -22,7 +22,7 @@ pub async fn run(global: &GlobalArgs, file: &Path, nodes: Vec<String>) -> Result
     let client = connect(global, WHAT).await?;
     let brought = with_timeout(WHAT, global.timeout, async {
         let mut import = client.images().import(nodes, archive).await?;
-        follow(&mut import).await
+        follow(&mut import, "importing").await
     });
     output::print_list(global.output, &brought.await?, now())
 }
@@ -48,7 +48,8 @@ async fn open(file: &Path) -> Result<Box<dyn AsyncRead + Send + Unpin>, CommandE
     Ok(Box::new(opened))
 }
 
-async fn follow(import: &mut ImageImport) -> Result<NodeResults, Error> {
+/// Shows the progress of the nodes until all of them have finished.
+pub async fn follow(import: &mut ImageImport, summary: &str) -> Result<NodeResults, Error> {
     let (mut outcome, mut progress) = (NodeResults::default(), ProgressOutput::new());
     while let Some(update) = import.next().await? {
         match update.event {
@@ -60,7 +61,7 @@ async fn follow(import: &mut ImageImport) -> Result<NodeResults, Error> {
             Some(Event::Done(_)) => outcome.set_done(&update.node),
             None => {}
         }
-        progress.show("importing", &outcome.lines());
+        progress.show(summary, &outcome.lines());
     }
     Ok(outcome)
 }

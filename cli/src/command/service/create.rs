@@ -20,11 +20,14 @@ pub async fn run(global: &GlobalArgs, args: ServiceCreateArgs) -> Result<(), Com
     let client = connect(global, &what).await?;
     // Chosen once: the server recognizes a repeated create by the id.
     let id = ServiceId(Id(rand::random()));
-    let created = client.services().create(id, &spec).await;
+    let created = client.services().allow_many_replicas(args.yes).create(id, &spec).await;
     let created = created.map_err(|error| crate::failure::from_client(&what, error))?;
-    eprintln!("service {} created", spec.name);
+    if !args.quiet {
+        eprintln!("service {} created", spec.name);
+    }
     if !args.detach {
-        wait_all(&client, &[ServiceGoal::new(&created, WaitGoal::Running)], global.timeout).await?;
+        let goal = ServiceGoal { quiet: args.quiet, ..ServiceGoal::new(&created, WaitGoal::Running) };
+        wait_all(&client, &[goal], global.timeout).await?;
     }
     match global.output {
         OutputFormat::Table | OutputFormat::Wide => output::print(&format!("{}\n", created.id)),

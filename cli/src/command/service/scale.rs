@@ -33,7 +33,8 @@ pub async fn run(global: &GlobalArgs, args: ServiceScaleArgs) -> Result<(), Comm
     }
     let mut required = Vec::new();
     for (replicas, one) in found {
-        let (name, scaled) = (&one.name, client.services().scale(&one.id, replicas, None).await);
+        let services = client.services().allow_many_replicas(args.yes);
+        let (name, scaled) = (&one.name, services.scale(&one.id, replicas, None).await);
         let what = || format!("service {name} was not scaled");
         let scaled = scaled.map_err(|error| crate::failure::from_client(what(), error))?;
         eprintln!("service {name} scaled to {replicas}");

@@ -5,15 +5,16 @@ mod health;
 mod round_trip;
 #[cfg(test)]
 mod tests;
+mod update_policy;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use warren_proto::convert::replicas;
-use warren_types::spec::DEFAULT_STOP_GRACE;
+use warren_types::spec::{ConstraintKey, ConstraintOperator, DEFAULT_STOP_GRACE};
 use warren_types::{
-    Capability, EnvVar, LogLimits, MilliCpu, MountSource, OnDisconnect, Placement, PullPolicy, Resources,
-    RestartPolicy, Seccomp, SecretObjectMount, ServiceMode, ServiceSpec, TaskSpec, Violations,
+    Capability, Constraint, EnvVar, LogLimits, MilliCpu, MountSource, OnDisconnect, Placement, PullPolicy,
+    Resources, RestartPolicy, Seccomp, SecretObjectMount, ServiceMode, ServiceSpec, TaskSpec, Violations,
 };
 
 use crate::args::lists::{ListAdditions, ListRemovals, MountArgs};
@@ -23,8 +24,18 @@ use crate::args::{ServiceCreateArgs, ServiceUpdateArgs};
 
 /// The spec of a new service, or all violations with request paths. `env` merges files and flags.
 pub fn create(name: &str, args: &ServiceCreateArgs, env: &[EnvVar]) -> Result<ServiceSpec, Violations> {
-    let ServiceCreateArgs { positional_name: _, name: _, mode, spec: settings, additions: lists, detach: _ } =
-        args;
+    let ServiceCreateArgs {
+        positional_name: _,
+        name: _,
+        mode,
+        spec: settings,
+        additions: lists,
+        // A new service has no check to remove.
+        no_health: _,
+        detach: _,
+        quiet: _,
+        yes: _,
+    } = args;
     let mut wrong = Violations::default();
     let name = name.parse().map_err(|why| wrong.add("spec.name", why));
     let blank = ServiceSpec {
@@ -39,6 +50,8 @@ pub fn create(name: &str, args: &ServiceCreateArgs, env: &[EnvVar]) -> Result<Se
         ports: Vec::new(),
         placement: Placement::default(),
         replace_after: Duration::ZERO,
+        update: Default::default(),
+        rollback: Default::default(),
     };
     let mut draft = SpecDraft { spec: blank, resets: ResetFlags::default(), violations: wrong };
     draft.settings(settings);
@@ -59,10 +72,14 @@ pub fn change(
     let ServiceUpdateArgs {
         service: _,
         force: _,
+        resume: _,
+        rollback: _,
         spec: settings,
         additions: added,
         removals: removed,
         detach: _,
+        quiet: _,
+        yes: _,
     } = args;
     let mut draft =
         SpecDraft { spec: spec.clone(), resets: ResetFlags::default(), violations: Violations::default() };
@@ -140,12 +157,14 @@ impl SpecDraft {
 
     fn settings(&mut self, args: &SpecArgs) {
         // The health check follows the lists, since its port may be one that they publish.
-        let SpecArgs { scale, process, resources, privileges, health: _, lifecycle } = args;
+        let SpecArgs { scale, process, resources, privileges, health: _, lifecycle, update, rollback } = args;
         self.scale(scale);
         self.process(process);
         self.resources(resources);
         self.privileges(privileges);
         self.lifecycle(lifecycle);
+        update_policy::update(&mut self.resets, update, &mut self.spec.update);
+        update_policy::rollback(&mut self.resets, rollback, &mut self.spec.rollback);
     }
 
     fn scale(&mut self, args: &ScaleFlags) {
@@ -275,8 +294,8 @@ impl SpecDraft {
         pairs("spec.labels", labels, label, &mut self.violations);
         pairs("spec.task.sysctls", &mut task.sysctls, sysctl, &mut self.violations);
         merge(&mut task.env, env, |var| var.name.clone());
-        merge(&mut placement.constraints, constraint, Clone::clone);
-        merge(ports, publish, |port| *port);
+        merge(&mut placement.constraints, constraint, compared_value);
+        merge(ports, publish, |port| (port.host_ip, port.host_port, port.protocol));
         merge(&mut task.hosts, host, Clone::clone);
         merge(&mut task.groups, group, Clone::clone);
         merge(&mut task.mounts, mounts, |mount| mount.target.trim_end_matches('/').to_owned());
@@ -352,6 +371,16 @@ impl SpecDraft {
 /// Whether `unwanted` contains this name, or this path in the container.
 fn matches_name_or_target(unwanted: &[String], name: &str, target: &str) -> bool {
     unwanted.iter().any(|one| one == name || one.trim_end_matches('/') == target)
+}
+
+/// What a constraint replaces: `==` and `in` another one that selects by the same value of the node, since a node that
+/// satisfies both is rarely meant; any other constraint only itself.
+fn compared_value(constraint: &Constraint) -> (ConstraintKey, Option<ConstraintOperator>) {
+    let operator = match &constraint.operator {
+        ConstraintOperator::Equals(_) | ConstraintOperator::In(_) => None,
+        other => Some(other.clone()),
+    };
+    (constraint.key.clone(), operator)
 }
 
 /// Replaces items with the same key, and appends the others.

@@ -1,14 +1,14 @@
-//! `warren service update`, `rollback` and `history`.
+//! `warren service update`, `rollback` and `history`. An update can also resume a paused one.
 
 use warren_client::Client;
 use warren_proto::convert::stored_service_spec;
 use warren_proto::v1;
 
 use super::{environment, spec};
-use crate::args::{GlobalArgs, OutputFormat, ServiceRollbackArgs, ServiceUpdateArgs};
+use crate::args::{GlobalArgs, ListingArgs, OutputFormat, ServiceRollbackArgs, ServiceUpdateArgs};
 use crate::connect::connect;
 use crate::failure::{CommandError, ExitKind};
-use crate::output;
+use crate::output::{self, Listing};
 use crate::view::now;
 use crate::view::revision::RevisionView;
 use crate::view::service::ServiceView;
@@ -19,20 +19,70 @@ pub async fn run(global: &GlobalArgs, args: ServiceUpdateArgs) -> Result<(), Com
     let env = environment::read(&args.additions.0, &what)?;
     let client = connect(global, &what).await?;
     let found = super::fetch_service(&client, &args.service, &what).await?;
+    let is_alone = args.resume || args.rollback;
     let old = found.spec.clone().ok_or_else(|| CommandError::unreadable_answer(&what, "it has no spec"))?;
     let old = stored_service_spec(old).map_err(|fields| CommandError::unreadable_answer(&what, fields))?;
     let new =
         spec::change(&old, &args, &env).map_err(|fields| CommandError::invalid_fields(&what, fields))?;
+    if is_alone && new != old {
+        let why = "--resume and --rollback cannot be combined with changes";
+        let hint = "give them alone; a change starts an update of its own";
+        return Err(CommandError::new(ExitKind::Usage, what, why, hint));
+    }
+    if args.rollback {
+        let ServiceUpdateArgs { service, detach, .. } = args;
+        return rollback(global, ServiceRollbackArgs { service, to: None, detach }).await;
+    }
+    if args.resume {
+        return resume(global, &client, &found, args.detach, &what).await;
+    }
     if new == old && !args.force {
-        eprintln!("service {} is unchanged (--force replaces all tasks)", old.name);
+        let hint =
+            if is_paused(&found) { "--resume continues its update" } else { "--force replaces all tasks" };
+        eprintln!("service {} is unchanged ({hint})", old.name);
         return print_service(global, &client, &found.id).await;
     }
     let desired = apply_change(&client, &found, args.detach, &what).await?;
-    let updated = client.services().update(&found.id, &new, Some(found.version), args.force).await;
+    let desired = desired.map(|goal| ServiceGoal { quiet: args.quiet, ..goal });
+    let services = client.services().allow_many_replicas(args.yes);
+    let updated = services.update(&found.id, &new, Some(found.version), args.force).await;
     let updated = updated
         .map_err(|error| with_conflict_hint(crate::failure::from_client(&what, error), &args.service))?;
-    eprintln!("service {} updated: revision {}", new.name, updated.revision);
+    if !args.quiet {
+        eprintln!("service {} updated: revision {}", new.name, updated.revision);
+    }
     wait_and_print(global, &client, &updated, desired).await
+}
+
+/// A rollout stopped because its tasks failed.
+fn is_paused(service: &v1::Service) -> bool {
+    let state = service.rollout.as_ref().map(v1::Rollout::state);
+    matches!(state, Some(v1::RolloutState::Paused | v1::RolloutState::RollbackPaused))
+}
+
+async fn resume(
+    global: &GlobalArgs,
+    client: &Client,
+    service: &v1::Service,
+    detach: bool,
+    what: &str,
+) -> Result<(), CommandError> {
+    let name = service.spec.as_ref().map_or(service.id.as_str(), |spec| &spec.name);
+    if !is_paused(service) {
+        let why = "its update is not paused";
+        return Err(CommandError::new(
+            ExitKind::Conflict,
+            what,
+            why,
+            format!("see `warren service inspect {name}`"),
+        ));
+    }
+    let desired = apply_change(client, service, detach, what).await?;
+    let resumed = client.services().resume(&service.id, Some(service.version)).await;
+    let resumed =
+        resumed.map_err(|error| with_conflict_hint(crate::failure::from_client(what, error), name))?;
+    eprintln!("service {name} continues its update to revision {}", resumed.revision);
+    wait_and_print(global, client, &resumed, desired).await
 }
 
 pub async fn rollback(global: &GlobalArgs, args: ServiceRollbackArgs) -> Result<(), CommandError> {
@@ -48,12 +98,13 @@ pub async fn rollback(global: &GlobalArgs, args: ServiceRollbackArgs) -> Result<
     wait_and_print(global, &client, &back, desired).await
 }
 
-pub async fn history(global: &GlobalArgs, service: &str) -> Result<(), CommandError> {
+pub async fn history(global: &GlobalArgs, service: &str, listing: &ListingArgs) -> Result<(), CommandError> {
     let what = format!("the history of service {service} was not found");
+    let list = Listing::new(global.output, listing, &what)?;
     let client = connect(global, &what).await?;
     let revisions = client.services().history(service).await;
     let revisions = revisions.map_err(|error| crate::failure::from_client(what, error))?;
-    output::print_list(global.output, &RevisionView::all(revisions)?, now())
+    list.print(RevisionView::all(revisions)?, now())
 }
 
 /// Replaces the hint of a conflict.

@@ -3,10 +3,21 @@
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::{Request, Response, Status};
-use warren_proto::v1;
 use warren_proto::v1::watch_event::Change;
+use warren_proto::{Problem, v1};
 
-use super::{FakeApi, ResponseStream};
+use super::{FakeApi, FakeState, ResponseStream};
+
+impl FakeState {
+    fn cluster_info(&self) -> v1::InfoResponse {
+        v1::InfoResponse {
+            cluster_id: "c1".into(),
+            ca_digest: "ab".repeat(32),
+            settings: Some((&self.settings).into()),
+            ..Default::default()
+        }
+    }
+}
 
 #[tonic::async_trait]
 impl v1::cluster_server::Cluster for FakeApi {
@@ -22,15 +33,24 @@ impl v1::cluster_server::Cluster for FakeApi {
     }
 
     async fn info(&self, request: Request<v1::InfoRequest>) -> Result<Response<v1::InfoResponse>, Status> {
-        let info =
-            v1::InfoResponse { cluster_id: "c1".into(), ca_digest: "ab".repeat(32), ..Default::default() };
-        let mut answer = Response::new(info);
         let mut state = self.0.lock().unwrap();
+        let mut answer = Response::new(state.cluster_info());
         state.stale += usize::from(request.metadata().contains_key("warren-allow-stale"));
         if !state.managers.is_empty() {
             answer.metadata_mut().insert("warren-manager-addresses", state.managers.parse().unwrap());
         }
         Ok(answer)
+    }
+
+    async fn update(
+        &self,
+        request: Request<v1::UpdateClusterRequest>,
+    ) -> Result<Response<v1::InfoResponse>, Status> {
+        let mut state = self.0.lock().unwrap();
+        let change = request.into_inner().settings.unwrap().into();
+        let updated = state.settings.changed(&change).map_err(Problem::from)?;
+        state.settings = updated;
+        Ok(Response::new(state.cluster_info()))
     }
 
     async fn list_background_tasks(

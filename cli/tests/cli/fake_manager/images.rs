@@ -2,8 +2,8 @@
 
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Request, Response, Status, Streaming};
-use warren_proto::v1;
+use tonic::{Code, Request, Response, Status, Streaming};
+use warren_proto::{Problem, v1};
 
 use super::{FakeApi, ResponseStream};
 
@@ -40,6 +40,7 @@ fn images(asked: Vec<String>) -> Vec<v1::NodeImages> {
 #[tonic::async_trait]
 impl v1::images_server::Images for FakeApi {
     type ImportStream = ResponseStream<v1::ImportProgress>;
+    type CopyStream = ResponseStream<v1::ImportProgress>;
     type PullStream = ResponseStream<v1::PullProgress>;
 
     async fn import(
@@ -74,6 +75,44 @@ impl v1::images_server::Images for FakeApi {
             }
         });
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+    }
+
+    /// The image is on `node-1`.
+    async fn copy(
+        &self,
+        request: Request<v1::CopyImageRequest>,
+    ) -> Result<Response<Self::CopyStream>, Status> {
+        use v1::import_progress::Event;
+        let v1::CopyImageRequest { reference, to, from } = request.into_inner();
+        if !from.is_empty() && from != "node-1" {
+            let message = format!("{from} does not have the image {reference}");
+            return Err(Problem::new(Code::NotFound, "IMAGE_NOT_FOUND", message).into());
+        }
+        let (sender, receiver) = mpsc::channel(8);
+        tokio::spawn(async move {
+            for node in to.into_iter().filter(|node| node != "node-1") {
+                let events = match node.as_str() {
+                    "full" => vec![Event::Error("the disk is full".into())],
+                    _ => {
+                        let copied = image(&reference, "sha256:1");
+                        vec![Event::ReceivedBytes(4), Event::Imported(copied), Event::Done(v1::NodeDone {})]
+                    }
+                };
+                for event in events {
+                    let progress = v1::ImportProgress { node: node.clone(), event: Some(event) };
+                    sender.send(Ok(progress)).await.unwrap();
+                }
+            }
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+    }
+
+    /// Only agents call this.
+    async fn find_holders(
+        &self,
+        _: Request<v1::FindHoldersRequest>,
+    ) -> Result<Response<v1::FindHoldersResponse>, Status> {
+        Err(Status::permission_denied("only a node's agent may call this"))
     }
 
     /// Asked for always, the registry has something newer.

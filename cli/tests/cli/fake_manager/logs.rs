@@ -28,7 +28,9 @@ impl v1::logs_server::Logs for FakeApi {
         let service = state.find(&request.service);
         let expected = |task: &&v1::Task| match &service {
             Ok(service) => task.service_id == service.id,
-            Err(_) => request.task == format!("{}.{}", task.service_name, task.slot),
+            Err(_) => {
+                request.task == task.id || request.task == format!("{}.{}", task.service_name, task.slot)
+            }
         };
         let tasks: Vec<v1::Task> = state.tasks.values().filter(expected).cloned().collect();
         if tasks.is_empty() && service.is_err() {

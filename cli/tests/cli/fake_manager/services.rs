@@ -115,16 +115,15 @@ impl FakeState {
         service.spec = Some(spec);
         service.revision += 1;
         let total = u32::try_from(replicas(&service)).unwrap();
-        let rollout = |updated, stopped: &str, waiting: &str| {
-            let (stopped, waiting) = (stopped.to_owned(), waiting.to_owned());
-            Some(v1::Rollout { updated, total, stop_reason: stopped, waiting_reason: waiting })
+        let rollout = |updated, state: v1::RolloutState, stopped: &str, waiting: &str| {
+            let (stop_reason, waiting_reason, state) = (stopped.to_owned(), waiting.to_owned(), state.into());
+            Some(v1::Rollout { updated, total, stop_reason, waiting_reason, state, ..Default::default() })
         };
+        let why = "web.1 failed: exited with 1; go back with `warren service rollback web`";
         service.rollout = match image.as_str() {
-            "fails" => {
-                rollout(0, "web.1 failed: exited with 1; go back with `warren service rollback web`", "")
-            }
-            "slow" => rollout(0, "", "web.1 pulls slow"),
-            _ => rollout(total, "", ""),
+            "fails" => rollout(0, v1::RolloutState::Paused, why, ""),
+            "slow" => rollout(0, v1::RolloutState::Updating, "", "web.1 pulls slow"),
+            _ => rollout(total, v1::RolloutState::Completed, "", ""),
         };
         self.record_revision(&service);
         self.put_service(&mut service);
@@ -133,6 +132,14 @@ impl FakeState {
             self.settle(&service);
         }
         service
+    }
+
+    fn check_replicas(&self, replicas: i64, is_confirmed: bool) -> Result<(), Status> {
+        if is_confirmed || replicas <= self.settings.max_replicas_per_service.into() {
+            return Ok(());
+        }
+        let message = format!("{replicas} replicas are more than the limit");
+        Err(Problem::new(Code::FailedPrecondition, "TOO_MANY_REPLICAS", message).into())
     }
 
     /// Refuses who saw another version.
@@ -153,8 +160,11 @@ impl v1::services_server::Services for FakeApi {
         &self,
         request: Request<v1::CreateServiceRequest>,
     ) -> Result<Response<v1::Service>, Status> {
-        let (id, spec): (ServiceId, ServiceSpec) = request.into_inner().try_into().map_err(Problem::from)?;
+        let request = request.into_inner();
+        let is_confirmed = request.allow_many_replicas;
+        let (id, spec): (ServiceId, ServiceSpec) = request.try_into().map_err(Problem::from)?;
         let mut state = self.0.lock().unwrap();
+        state.check_replicas(spec.replicas().unwrap_or(0).into(), is_confirmed)?;
         if state.find(spec.name.as_str()).is_ok() {
             let message = format!("there is a service {} already", spec.name);
             return Err(Problem::new(Code::AlreadyExists, "ALREADY_EXISTS", message).into());
@@ -189,6 +199,7 @@ impl v1::services_server::Services for FakeApi {
     ) -> Result<Response<v1::Service>, Status> {
         let request = request.into_inner();
         let mut state = self.0.lock().unwrap();
+        state.check_replicas(request.replicas, request.allow_many_replicas)?;
         let mut service = state.find(&request.reference)?;
         let expected = v1::Replicated { replicas: request.replicas };
         service.spec.as_mut().unwrap().mode = Some(v1::service_spec::Mode::Replicated(expected));
@@ -213,7 +224,7 @@ impl v1::services_server::Services for FakeApi {
         &self,
         request: Request<v1::UpdateServiceRequest>,
     ) -> Result<Response<v1::Service>, Status> {
-        let v1::UpdateServiceRequest { reference, version, spec, force: _ } = request.into_inner();
+        let v1::UpdateServiceRequest { reference, version, spec, force: _, .. } = request.into_inner();
         let spec = ServiceSpec::try_from(spec.unwrap()).map_err(Problem::from)?;
         let mut state = self.0.lock().unwrap();
         let service = state.find(&reference)?;
@@ -235,6 +246,23 @@ impl v1::services_server::Services for FakeApi {
         let v1::Revision { task, ports, placement, .. } = earlier;
         let spec = v1::ServiceSpec { task, ports, placement, ..service.spec.clone().unwrap() };
         Ok(Response::new(state.replace(service, spec)))
+    }
+
+    async fn resume(
+        &self,
+        request: Request<v1::ResumeServiceRequest>,
+    ) -> Result<Response<v1::Service>, Status> {
+        let v1::ResumeServiceRequest { reference, version } = request.into_inner();
+        let mut state = self.0.lock().unwrap();
+        let mut service = state.find(&reference)?;
+        FakeState::compare(&service, version)?;
+        let total = service.desired_tasks;
+        let completed = v1::RolloutState::Completed.into();
+        service.rollout = Some(v1::Rollout { updated: total, total, state: completed, ..Default::default() });
+        state.put_service(&mut service);
+        state.tasks.retain(|_, task| task.service_id != service.id);
+        state.settle(&service);
+        Ok(Response::new(service))
     }
 
     async fn list_revisions(

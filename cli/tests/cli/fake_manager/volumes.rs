@@ -36,8 +36,15 @@ impl v1::volumes_server::Volumes for FakeApi {
         &self,
         request: Request<v1::CreateVolumeRequest>,
     ) -> Result<Response<v1::Volume>, Status> {
-        let v1::CreateVolumeRequest { id, name, driver, options, labels, node } = request.into_inner();
+        let v1::CreateVolumeRequest { id, name, driver, options, labels, node, reuse } = request.into_inner();
         let mut state = self.0.lock().unwrap();
+        if reuse {
+            state.volumes.retain(|volume| volume.name != name || volume.released_at.is_none());
+        }
+        if state.volume(&name).is_ok_and(|volume| volume.released_at.is_some()) {
+            let message = format!("volume {name} was removed, and its data is still on n1");
+            return Err(Problem::new(Code::FailedPrecondition, "VOLUME_RELEASED", message).into());
+        }
         if state.volume(&name).is_ok() {
             let message = format!("there is a volume {name} already");
             return Err(Problem::new(Code::AlreadyExists, "VOLUME_EXISTS", message).into());
@@ -61,9 +68,10 @@ impl v1::volumes_server::Volumes for FakeApi {
         &self,
         request: Request<v1::ListVolumesRequest>,
     ) -> Result<Response<v1::ListVolumesResponse>, Status> {
-        let sizes = request.into_inner().sizes;
+        let v1::ListVolumesRequest { sizes, all, .. } = request.into_inner();
         let state = self.0.lock().unwrap();
-        let volumes = state.volumes.iter().cloned().map(|volume| state.with_users(volume));
+        let volumes = state.volumes.iter().filter(|volume| all || volume.released_at.is_none());
+        let volumes = volumes.cloned().map(|volume| state.with_users(volume));
         let volumes = volumes.map(|volume| if sizes { with_size(volume) } else { volume }).collect();
         Ok(Response::new(v1::ListVolumesResponse { volumes, next_page_token: String::new() }))
     }
@@ -72,7 +80,7 @@ impl v1::volumes_server::Volumes for FakeApi {
         &self,
         request: Request<v1::RemoveVolumeRequest>,
     ) -> Result<Response<v1::Volume>, Status> {
-        let v1::RemoveVolumeRequest { reference, purge } = request.into_inner();
+        let v1::RemoveVolumeRequest { reference, purge, node: _ } = request.into_inner();
         let mut state = self.0.lock().unwrap();
         let volume = state.volume(&reference)?;
         if !volume.users.is_empty() {
@@ -82,6 +90,11 @@ impl v1::volumes_server::Volumes for FakeApi {
         if purge && volume.node_name == "stuck" {
             let message = format!("the data of volume {} is on stuck, which is DOWN", volume.name);
             return Err(Problem::new(Code::FailedPrecondition, "NODE_DOWN", message).into());
+        }
+        if !purge && !volume.node_name.is_empty() {
+            let known = state.volumes.iter_mut().find(|known| known.id == volume.id).unwrap();
+            (known.released_at, known.size_bytes) = (Some(1), Some(3 << 20));
+            return Ok(Response::new(known.clone()));
         }
         state.volumes.retain(|known| known.id != volume.id);
         state.purged.extend(purge.then(|| volume.name.clone()));

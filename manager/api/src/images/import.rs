@@ -20,7 +20,7 @@ use warren_types::NodeId;
 use super::{ATTACH_TIMEOUT, Api, STEP_TIMEOUT, WORKER_REPLY_TIMEOUT};
 
 /// How long to wait for the failure message of a worker that closed its stream.
-const CLOSE_REASON_TIMEOUT: Duration = Duration::from_secs(1);
+pub(super) const CLOSE_REASON_TIMEOUT: Duration = Duration::from_secs(1);
 /// Chunks that may be queued for one worker.
 pub(super) const MAX_QUEUED_CHUNKS: usize = 8;
 

@@ -20,15 +20,18 @@ const MAX_QUEUED_BATCHES: usize = 4;
 const RETRY_DELAY: Duration = Duration::from_secs(2);
 
 impl Api {
-    /// Sends batches until no more can follow or the client disconnects. Changes after `index` are watched
-    /// for new tasks.
+    /// Sends the logs of ended tasks, ordered by time, then batches until no more can follow or the client
+    /// disconnects. Changes after `index` are watched for new tasks.
     pub(super) async fn follow_logs(
         &self,
         selector: LogSelector,
+        ended: Vec<LogSource>,
         query: LogQuery,
         index: u64,
         entries: &EntrySender,
     ) {
+        let known = ended.iter().map(|source| (source.task, source.node)).collect();
+        self.merge_logs(selector, ended, LogQuery { follow: false, ..query }, entries).await;
         let (sink, mut batches) = mpsc::channel(MAX_QUEUED_BATCHES);
         // Owns the receiver, so that readers notice when the client is gone.
         let forward = async move {
@@ -44,14 +47,20 @@ impl Api {
                 }
             }
         };
-        tokio::join!(self.read_all(selector, query, index, sink), forward);
+        tokio::join!(self.read_all(selector, known, query, index, sink), forward);
     }
 
     /// One reader per task. Readers of existing tasks start as requested, those of later tasks at their first
     /// line.
-    async fn read_all(&self, selector: LogSelector, query: LogQuery, index: u64, sink: BatchSender) {
+    async fn read_all(
+        &self,
+        selector: LogSelector,
+        mut known: BTreeSet<(TaskId, NodeId)>,
+        query: LogQuery,
+        index: u64,
+        sink: BatchSender,
+    ) {
         let mut watch = self.store.watch(index);
-        let mut known: BTreeSet<(TaskId, NodeId)> = BTreeSet::new();
         let mut readers = JoinSet::new();
         let mut begin = query;
         loop {
@@ -62,7 +71,7 @@ impl Api {
             for source in sources {
                 // A task above the limit gets its reader when another one ends.
                 if readers.len() < MAX_SOURCES && known.insert((source.task, source.node)) {
-                    readers.spawn(self.clone().follow_task(source, begin, sink.clone()));
+                    readers.spawn(self.clone().follow_task(selector, source, begin, sink.clone()));
                 }
             }
             if readers.is_empty() && selector.is_finished(&published.state) {
@@ -79,7 +88,13 @@ impl Api {
     }
 
     /// Follows one task. A lost node is tried again from the last line while the task is on it.
-    async fn follow_task(self, source: LogSource, mut query: LogQuery, sink: BatchSender) {
+    async fn follow_task(
+        self,
+        selector: LogSelector,
+        source: LogSource,
+        mut query: LogQuery,
+        sink: BatchSender,
+    ) {
         let mut last_failure = String::new();
         loop {
             let mut last_ns = None;
@@ -88,11 +103,8 @@ impl Api {
                 (query.tail, query.since_ns) = (None, Some(last.saturating_add(1)));
                 last_failure.clear();
             }
-            let (again, why) = match end {
-                LogReadEnd::Complete | LogReadEnd::Cancelled => return,
-                LogReadEnd::Refused(why) => (false, why),
-                LogReadEnd::Lost(why) => (true, why),
-            };
+            let again = matches!(end, LogReadEnd::Lost(_));
+            let Some(why) = end.failure(&source, selector) else { return };
             // Each failure is reported once.
             if why != last_failure
                 && sink.send((source.clone(), SourceBatch::Failure(why.clone()))).await.is_err()

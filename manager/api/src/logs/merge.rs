@@ -9,15 +9,20 @@ use warren_proto::v1;
 use warren_proto::v1::log_entry::Entry;
 
 use super::super::Api;
-use super::reader::LogReadEnd;
-use super::{EntrySender, LogQuery, LogSource, SourceBatch, send_entry};
+use super::{EntrySender, LogQuery, LogSelector, LogSource, SourceBatch, send_entry};
 
 /// Batches of one task that may be queued beside the current one.
 const MAX_QUEUED_BATCHES: usize = 1;
 
 impl Api {
     /// Sends all lines of these tasks. Lines of one task keep the order in which they were written.
-    pub(super) async fn merge_logs(&self, sources: Vec<LogSource>, query: LogQuery, entries: &EntrySender) {
+    pub(super) async fn merge_logs(
+        &self,
+        selector: LogSelector,
+        sources: Vec<LogSource>,
+        query: LogQuery,
+        entries: &EntrySender,
+    ) {
         let mut readers = JoinSet::new();
         let mut inputs = Vec::with_capacity(sources.len());
         for source in sources {
@@ -26,7 +31,7 @@ impl Api {
             let api = self.clone();
             readers.spawn(async move {
                 let end = api.read_task(&source, query, &sink, &mut None).await;
-                if let LogReadEnd::Refused(why) | LogReadEnd::Lost(why) = end {
+                if let Some(why) = end.failure(&source, selector) {
                     // The client may have disconnected.
                     let _ = sink.send((source, SourceBatch::Failure(why))).await;
                 }
@@ -94,6 +99,7 @@ mod tests {
             slot: 1,
             node: NodeId(Id(1)),
             node_name: "n1".into(),
+            is_retained: false,
         }
     }
 

@@ -10,7 +10,7 @@ use warren_proto::v1::stream_frame::Frame;
 use warren_types::NodeStatus;
 
 use super::super::Api;
-use super::{BatchSender, LogQuery, LogSource, SourceBatch};
+use super::{BatchSender, LogQuery, LogSelector, LogSource, SourceBatch};
 
 /// How long a node may take to open the stream; the others continue without it then.
 const ATTACH_TIMEOUT: Duration = Duration::from_secs(5);
@@ -22,12 +22,25 @@ const READ_TIMEOUT: Duration = Duration::from_secs(30);
 pub(super) enum LogReadEnd {
     /// The node has sent all lines.
     Complete,
+    /// The node has no log of the task.
+    NoOutput(String),
     /// The node cannot read the log.
     Refused(String),
     /// The node is unreachable, or the connection broke.
     Lost(String),
     /// The client disconnected.
     Cancelled,
+}
+
+impl LogReadEnd {
+    /// Why lines are missing, if that is worth telling.
+    pub fn failure(self, source: &LogSource, selector: LogSelector) -> Option<String> {
+        match self {
+            Self::Complete | Self::Cancelled => None,
+            Self::NoOutput(_) if source.is_retained && !selector.reports_missing_logs() => None,
+            Self::NoOutput(why) | Self::Refused(why) | Self::Lost(why) => Some(why),
+        }
+    }
 }
 
 impl Api {
@@ -39,9 +52,16 @@ impl Api {
         sink: &BatchSender,
         last_ns: &mut Option<u64>,
     ) -> LogReadEnd {
-        let node = self.store.read().state.node(&source.node).cloned();
-        if node.is_none_or(|node| node.status == NodeStatus::Down) {
-            return LogReadEnd::Lost(format!("node {} is down", source.node_name));
+        match self.store.read().state.node(&source.node).map(|node| node.status) {
+            None => {
+                let why = "the node of the task was removed from the cluster, and its logs with it";
+                return LogReadEnd::Refused(why.to_owned());
+            }
+            Some(NodeStatus::Down) => {
+                let why = format!("node {} is down: its logs can be read when it is back", source.node_name);
+                return LogReadEnd::Lost(why);
+            }
+            Some(NodeStatus::Ready | NodeStatus::Unknown) => {}
         }
         let LogQuery { follow, tail, since_ns } = query;
         let task_id = source.task.to_string();
@@ -65,6 +85,7 @@ impl Api {
                 }
                 Ok(Some(Frame::DroppedLines(words))) => SourceBatch::Failure(words),
                 Ok(Some(Frame::Done(_))) => return LogReadEnd::Complete,
+                Ok(Some(Frame::NoOutput(why))) => return LogReadEnd::NoOutput(why),
                 Ok(Some(Frame::Error(why))) => return LogReadEnd::Refused(why),
                 Ok(_) => return LogReadEnd::Lost("the stream from the node ended".to_owned()),
                 Err(status) => {

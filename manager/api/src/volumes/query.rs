@@ -8,10 +8,11 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_stream::StreamExt;
 use warren_core::State;
+use warren_core::state::VolumeData;
 use warren_proto::v1;
 use warren_proto::v1::open_stream::Purpose;
 use warren_proto::v1::stream_frame::Frame;
-use warren_types::{NodeId, NodeStatus, Volume, VolumeName};
+use warren_types::{Bytes, NodeId, NodeStatus, Volume, VolumeName};
 
 use super::Api;
 
@@ -22,8 +23,13 @@ const SIZES_TIMEOUT: Duration = Duration::from_secs(30);
 /// Timeout of the deletion of a volume's data.
 const DELETE_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Bytes by volume.
-pub(super) type VolumeSizes = BTreeMap<VolumeName, u64>;
+/// How long the removal of a volume waits for the size of the data that it leaves.
+const REMAINING_DATA_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum number of volumes listed per node.
+const MAX_VOLUMES_PER_NODE: usize = 10_000;
+
+/// The volumes that nodes have, with their size in bytes if it could be measured.
+pub(super) type VolumeSizes = BTreeMap<(NodeId, VolumeName), Option<u64>>;
 
 impl Api {
     /// The sizes of volumes. Their nodes are queried in parallel; sizes without a reply in time are left out.
@@ -39,14 +45,21 @@ impl Api {
                 by_node.entry(node).or_default().push(volume.name.to_string());
             }
         }
+        self.query_nodes(by_node).await
+    }
+
+    /// All volumes that READY nodes have. Nodes without a reply in time are left out.
+    pub(super) async fn query_held(&self, state: &State) -> VolumeSizes {
+        let ready = state.nodes().filter(|node| node.status == NodeStatus::Ready);
+        self.query_nodes(ready.map(|node| (node.id, Vec::new())).collect()).await
+    }
+
+    async fn query_nodes(&self, by_node: BTreeMap<NodeId, Vec<String>>) -> VolumeSizes {
         let mut queries = JoinSet::new();
         for (node, names) in by_node {
             let api = self.clone();
             queries.spawn(async move {
-                let late = |_| Err(format!("no reply within {} s", SIZES_TIMEOUT.as_secs()));
-                let answer =
-                    timeout(SIZES_TIMEOUT, api.query_node_sizes(node, names)).await.unwrap_or_else(late);
-                answer.unwrap_or_else(|why| {
+                api.query_node_sizes(node, names, SIZES_TIMEOUT).await.unwrap_or_else(|why| {
                     tracing::debug!(%node, why, "querying volume sizes failed");
                     VolumeSizes::new()
                 })
@@ -55,7 +68,34 @@ impl Api {
         queries.join_all().await.into_iter().flatten().collect()
     }
 
-    async fn query_node_sizes(&self, node: NodeId, names: Vec<String>) -> Result<VolumeSizes, String> {
+    /// What the volume's node reports about its data.
+    pub(super) async fn query_data(&self, state: &State, volume: &Volume) -> VolumeData {
+        let ready = |id: &NodeId| state.node(id).is_some_and(|node| node.status == NodeStatus::Ready);
+        let Some(node) = volume.node.filter(ready) else { return VolumeData::Unknown };
+        let names = vec![volume.name.to_string()];
+        match self.query_node_sizes(node, names, REMAINING_DATA_TIMEOUT).await {
+            Ok(found) => found
+                .get(&(node, volume.name.clone()))
+                .map_or(VolumeData::Absent, |size| VolumeData::Present(size.map(Bytes))),
+            Err(why) => {
+                tracing::debug!(%node, why, "querying the remaining data of a volume failed");
+                VolumeData::Unknown
+            }
+        }
+    }
+
+    /// The named volumes of the node; all of them without names.
+    async fn query_node_sizes(
+        &self,
+        node: NodeId,
+        names: Vec<String>,
+        within: Duration,
+    ) -> Result<VolumeSizes, String> {
+        let late = |_| Err(format!("no reply within {} s", within.as_secs()));
+        timeout(within, self.read_node_sizes(node, names)).await.unwrap_or_else(late)
+    }
+
+    async fn read_node_sizes(&self, node: NodeId, names: Vec<String>) -> Result<VolumeSizes, String> {
         let requested: Vec<VolumeName> = names.iter().filter_map(|name| name.parse().ok()).collect();
         let purpose = Purpose::ListVolumes(v1::ListVolumes { names });
         let mut stream = self.open_stream(node, purpose, ATTACH_TIMEOUT).await?;
@@ -65,12 +105,16 @@ impl Api {
             let message = message.map_err(|status| status.message().to_owned())?;
             match message.and_then(|frame| frame.frame) {
                 Some(Frame::Volumes(list)) => {
-                    // Only sizes of requested volumes are accepted.
+                    // Only requested volumes are accepted.
                     let reported = list.volumes.into_iter().filter_map(|volume| {
-                        let name = requested.iter().find(|name| name.as_str() == volume.name)?;
-                        Some((name.clone(), volume.size_bytes))
+                        let name: VolumeName = volume.name.parse().ok()?;
+                        let is_requested = requested.is_empty() || requested.contains(&name);
+                        is_requested.then_some(((node, name), volume.size_bytes))
                     });
                     sizes.extend(reported);
+                    if sizes.len() > MAX_VOLUMES_PER_NODE {
+                        return Err(format!("the node has more than {MAX_VOLUMES_PER_NODE} volumes"));
+                    }
                 }
                 Some(Frame::Error(why)) => return Err(why),
                 Some(Frame::Done(_)) => return Ok(sizes),

@@ -4,11 +4,7 @@ use crate::ca::ManagerKeys;
 fn identity() -> CertificateIdentity {
     let secret_object_key = "0123456789abcdef".parse().unwrap();
     let (cluster, manager) = (warren_types::Id(9), warren_types::Id(3));
-    CertificateIdentity {
-        cluster: ClusterId(cluster),
-        manager: ManagerId(manager),
-        secret_object_key: secret_object_key,
-    }
+    CertificateIdentity { cluster: ClusterId(cluster), manager: ManagerId(manager), secret_object_key }
 }
 
 /// The keys of a manager in `dir`, with a node, and its identity.

@@ -14,6 +14,8 @@ const MIN_DELAY: Duration = Duration::from_secs(5);
 /// The longest delay. Also how long a task must run for its end to start a new streak, and after how long
 /// without such an end a streak ends.
 const MAX_DELAY: Duration = Duration::from_secs(5 * 60);
+/// How long after its end a record may still count in a streak of a few tasks.
+pub(super) const STREAK_WINDOW: Duration = Duration::from_secs(15 * 60);
 
 /// How often in a row a slot's tasks ended by themselves or were unhealthy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,7 +103,7 @@ pub(super) fn not_before<'a>(tasks: impl Iterator<Item = &'a Task>, now: Timesta
 
 /// Why the task is held back: how its predecessors in the slot ended.
 pub(crate) fn preceding_ends(state: &State, task: &Task) -> Option<EndStreak> {
-    let alike = |other: &&Task| is_equivalent(&other.revision, &task.revision);
+    let alike = |other: &&Task| is_equivalent(&other.revision, &task.revision) && !other.is_surplus();
     let earlier = |other: &&Task| other.slot == task.slot && other.id < task.id && !other.is_live();
     let ended = state.unsettled_tasks_of(&task.id.service).map(AsRef::as_ref).filter(earlier);
     let replaced = state.predecessor(task).map(AsRef::as_ref);

@@ -2,42 +2,74 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use warren_types::{ServiceId, ServiceMode, Task, TaskId};
+use warren_types::{LOG_RETENTION, Service, ServiceId, ServiceMode, Task, TaskId, Timestamp};
 
-use super::{Budget, ReconcilePlan};
-use crate::state::{Command, State};
+use super::backoff::STREAK_WINDOW;
+use super::{Budget, MAX_ITEMS, ReconcilePlan};
+use crate::state::{Command, State, is_final};
+
+/// The most records of slots that a service does not have any more.
+const MAX_SURPLUS_RECORDS: usize = 100;
+/// The newest records of a slot that the back-off may need, whatever the task history limit is.
+const BACKOFF_RECORDS: usize = 5;
 
 /// What can be deleted of a service.
 ///
-/// Of each slot the newest records are kept, as many as the cluster's task history limit. A record is deleted
-/// immediately if its slot does not exist any more (of a global service: its node was removed), if it never
-/// had a node, or if its service is being removed; the service is deleted with the last. A task that holds
-/// something on its node is never deleted, also if the node stays down.
-pub fn reap(state: &State, id: &ServiceId) -> ReconcilePlan {
+/// Of each slot the newest records are kept, as many as the cluster's task history limit: their nodes retain
+/// the logs. Records of slots that the service does not have any more are kept only if the task ran, for
+/// [`LOG_RETENTION`] and up to [`MAX_SURPLUS_RECORDS`]. A record is deleted immediately if it never had
+/// a node, if the node of a global service was removed, or if the service is being removed; the service is
+/// deleted with the last. A task that holds something on its node is never deleted, also if the node stays
+/// down.
+pub fn reap(state: &State, id: &ServiceId, now: Timestamp) -> ReconcilePlan {
     let (Some(service), Some(cluster)) = (state.service(id), state.cluster()) else {
         return ReconcilePlan::default();
     };
-    let slots: Option<BTreeSet<u32>> = match service.spec.mode {
-        ServiceMode::Replicated { .. } => None,
-        ServiceMode::Global => Some(state.nodes().filter_map(|node| state.slot_of(node)).collect()),
-    };
-    let is_slot = |slot: u32| match (&slots, service.spec.replicas()) {
-        _ if service.removing => false,
-        (Some(nodes), _) => nodes.contains(&slot),
-        (None, replicas) => (1..=replicas.unwrap_or(0)).contains(&slot),
-    };
-    let history = usize::try_from(cluster.task_history_limit).unwrap_or(usize::MAX);
-    let mut ended: BTreeMap<u32, Vec<TaskId>> = BTreeMap::new();
+    let mut slots: BTreeMap<u32, Vec<&Task>> = BTreeMap::new();
     let mut over: Vec<TaskId> = Vec::new();
+    let nodes = node_slots(state, service);
     for task in state.unsettled_tasks_of(id).filter(|task| holds_no_resources(task)) {
-        if !is_slot(task.slot) || task.node.is_none() {
+        let has_slot = nodes.as_ref().is_none_or(|nodes| nodes.contains(&task.slot));
+        if service.removing || !has_slot || task.node.is_none() {
             over.push(task.id);
         } else {
-            ended.entry(task.slot).or_default().push(task.id);
+            slots.entry(task.slot).or_default().push(task);
+        }
+        if over.len() > MAX_ITEMS {
+            // The next plan has the rest; the slots seen so far have no fewer records than counted.
+            break;
         }
     }
-    for records in ended.values() {
-        over.extend(&records[..records.len().saturating_sub(history)]);
+    let limit = usize::try_from(cluster.settings.task_history_limit).unwrap_or(usize::MAX);
+    let mut surplus: Vec<&Task> = Vec::new();
+    let mut recheck = None;
+    for records in slots.into_values() {
+        // Oldest first.
+        for (newer, task) in records.into_iter().rev().enumerate() {
+            let needed_until = ended_at(task) + STREAK_WINDOW;
+            // After it the slot needs no further task.
+            let is_last = newer == 0 && is_final(task);
+            if is_surplus(service, task) && (newer >= limit || task.observed.attempt == 0) {
+                over.push(task.id);
+            } else if is_surplus(service, task) {
+                surplus.push(task);
+            } else if newer < limit || is_last {
+                // Kept.
+            } else if newer >= BACKOFF_RECORDS || needed_until <= now {
+                over.push(task.id);
+            } else {
+                recheck = earliest(recheck, needed_until);
+            }
+        }
+    }
+    surplus.sort_unstable_by_key(|task| std::cmp::Reverse(task.id));
+    for (newer, task) in surplus.into_iter().enumerate() {
+        let kept_until = ended_at(task) + LOG_RETENTION;
+        if newer >= MAX_SURPLUS_RECORDS || kept_until <= now {
+            over.push(task.id);
+        } else {
+            recheck = earliest(recheck, kept_until);
+        }
     }
     over.sort_unstable();
 
@@ -52,7 +84,29 @@ pub fn reap(state: &State, id: &ServiceId) -> ReconcilePlan {
     if service.removing && empty {
         commands.push(Command::DeleteService { term, id: *id });
     }
-    ReconcilePlan { commands, recheck_after: budget.recheck_after() }
+    let later = recheck.map(|at| at.saturating_since(now));
+    ReconcilePlan { commands, recheck_after: budget.recheck_after().or(later) }
+}
+
+/// The slots of a global service: one per node.
+fn node_slots(state: &State, service: &Service) -> Option<BTreeSet<u32>> {
+    match service.spec.mode {
+        ServiceMode::Replicated { .. } => None,
+        ServiceMode::Global => Some(state.nodes().filter_map(|node| state.slot_of(node)).collect()),
+    }
+}
+
+/// Its slot was removed, also if there is a new one with that number.
+fn is_surplus(service: &Service, task: &Task) -> bool {
+    task.is_surplus() || service.spec.replicas().is_some_and(|replicas| task.slot > replicas)
+}
+
+fn ended_at(task: &Task) -> Timestamp {
+    task.observed.since
+}
+
+fn earliest(one: Option<Timestamp>, other: Timestamp) -> Option<Timestamp> {
+    Some(one.map_or(other, |one| one.min(other)))
 }
 
 fn holds_no_resources(task: &Task) -> bool {

@@ -9,34 +9,85 @@ use std::time::Duration;
 use warren_types::{DesiredTaskState, Node, NodeId, Service, ServiceId, ServiceMode, TaskId, Timestamp};
 
 use super::slot::{SlotPlan, SlotPlanner, needs_removal};
-use super::{Budget, ReconcilePlan, misplaced};
-use crate::state::{Command, NewTask, NodeEligibility, State, eligibility};
+use super::update::{self, NextStep};
+use super::{Budget, ReconcilePlan, misplaced, room};
+use crate::state::{ApplyOutcome, Command, NewTask, NodeEligibility, State, eligibility};
 
 /// What is to be done about the tasks of a service, replicated or global.
 ///
-/// - A slot without a live task gets one, later if its tasks keep failing, and none if its task is final.
+/// - A slot without a live task gets one, later if its tasks keep failing, and none if its task is final, or
+///   if many tasks of the service wait for a node (`super::room`).
 /// - Slots that are not desired lose their tasks, the highest first; a service that is being removed loses
 ///   all.
 /// - A task on a node that is down is replaced, and stopped if the node returns; that of a global service
 ///   waits for its node.
 /// - A task that runs an older revision, is unhealthy, or must leave its node, gets a replacement next to it
-///   (`super::slot`): for an update one slot after the other, for failed checks later if its slot keeps
-///   failing, otherwise immediately.
+///   (`super::slot`): for an update in as many slots at a time as the service's policy says, for failed checks
+///   later if its slot keeps failing, otherwise immediately.
 /// - A task that ended by itself is replaced, and what it holds on its node is removed.
 pub fn reconcile_service(state: &State, id: &ServiceId, now: Timestamp) -> ReconcilePlan {
     let Some(service) = state.service(id) else { return ReconcilePlan::default() };
+    let NextStep { step, recheck_after } = update::next_step(state, service, now);
+    if let Some(step) = step {
+        let (term, service, revision) = (state.applied().term, *id, service.revision.number);
+        let command = Command::AdvanceRollout { term, service, revision, step, at: now };
+        // Each step is recorded once, so a few lead to a state without one.
+        let rest = state_after(state, std::slice::from_ref(&command));
+        let rest = rest.map(|after| reconcile_service(&after, id, now)).unwrap_or_default();
+        let commands = std::iter::once(command).chain(rest.commands).collect();
+        return ReconcilePlan { commands, ..rest };
+    }
+    let mut plan = reconcile_tasks(state, service, now);
+    plan.recheck_after = earliest(plan.recheck_after, recheck_after);
+    // The removal of the last task that is replaced completes the rollout.
+    let removes = plan.commands.iter().any(is_removal) && !update::is_over(service);
+    let after = if removes { state_after(state, &plan.commands) } else { None };
+    if let Some(after) = after
+        && let Some(service) = after.service(id)
+        && update::next_step(&after, service, now).step.is_some()
+    {
+        let rest = reconcile_service(&after, id, now);
+        plan.commands.extend(rest.commands);
+        plan.recheck_after = earliest(plan.recheck_after, rest.recheck_after);
+    }
+    plan
+}
+
+fn is_removal(command: &Command) -> bool {
+    matches!(command, Command::SetDesiredTaskState { desired: DesiredTaskState::Remove, .. })
+}
+
+/// The state after the commands; `None` if they change nothing.
+fn state_after(state: &State, commands: &[Command]) -> Option<State> {
+    let (mut after, applied) = (state.clone(), state.applied());
+    let mut has_changed = false;
+    for (index, command) in (applied.index.saturating_add(1)..).zip(commands) {
+        has_changed |= matches!(after.apply(applied.term, index, command), ApplyOutcome::Applied { .. });
+    }
+    has_changed.then_some(after)
+}
+
+/// The tasks of a service whose rollout needs no step now.
+fn reconcile_tasks(state: &State, service: &Service, now: Timestamp) -> ReconcilePlan {
     let slots = DesiredSlots::of(state, service);
+    let mut draft = PlanBuilder::new(state, service);
+    draft.remove_surplus(&slots);
+    if service.removing {
+        return draft.build(now);
+    }
     let planner = SlotPlanner::new(state, service, misplaced::misplaced_tasks(state, service), now);
-    let mut draft = PlanBuilder::default();
-    draft.remove_surplus(state, &slots, *id);
+    draft.parallelism = service.rollout_policy().parallelism.slots(state.desired_tasks(service));
     let settled = draft.reconcile_unsettled(&planner, &slots);
     draft.create_missing(&planner, &slots, &settled);
-    match planner.takeover_wait(&draft.remove) {
-        Some(wait) => draft.recheck_after = earliest(draft.recheck_after, wait),
-        None if draft.is_updating => {}
-        None => draft.start_next_update(&planner, &slots),
+    draft.stop_prepared(&planner);
+    match update::delayed_until(service, now) {
+        Some(until) if planner.outdated_tasks().next().is_some() => {
+            draft.recheck_after = earliest(draft.recheck_after, Some(until.saturating_since(now)));
+        }
+        Some(_) => {}
+        None => draft.start_next_updates(&planner, &slots),
     }
-    draft.build(state, service, now)
+    draft.build(now)
 }
 
 /// Which slots a service has, and which tasks each may have.
@@ -123,25 +174,50 @@ impl DesiredSlots {
 }
 
 /// A plan that is being made.
-#[derive(Default)]
-struct PlanBuilder {
+struct PlanBuilder<'a> {
+    state: &'a State,
+    service: &'a Service,
     budget: Budget,
+    /// How many tasks may be created for vacant slots; `None`: not counted yet.
+    spare: Option<u64>,
     remove: Vec<TaskId>,
     promote: Vec<TaskId>,
     create: Vec<NewTask>,
-    /// A slot is being updated.
-    is_updating: bool,
+    /// How many slots may be updated at a time.
+    parallelism: u32,
+    /// Slots that are being updated, and for which the next ones wait.
+    updating: BTreeSet<u32>,
+    /// Tasks that serve, and whose prepared replacements wait for their end, with their slots.
+    stop_first: Vec<(u32, TaskId)>,
     /// A new task has not run for long enough yet.
     recheck_after: Option<Duration>,
     /// Slots whose live tasks this plan changes, or that have two.
     occupied_slots: BTreeSet<u32>,
 }
 
-impl PlanBuilder {
+impl<'a> PlanBuilder<'a> {
+    fn new(state: &'a State, service: &'a Service) -> Self {
+        Self {
+            state,
+            service,
+            budget: Budget::default(),
+            spare: None,
+            remove: Vec::new(),
+            promote: Vec::new(),
+            create: Vec::new(),
+            parallelism: 0,
+            updating: BTreeSet::new(),
+            stop_first: Vec::new(),
+            recheck_after: None,
+            occupied_slots: BTreeSet::new(),
+        }
+    }
+
     /// Removes the tasks of slots that are not desired.
-    fn remove_surplus(&mut self, state: &State, slots: &DesiredSlots, id: ServiceId) {
+    fn remove_surplus(&mut self, slots: &DesiredSlots) {
+        let state = self.state;
         self.remove = self.budget.collect(slots.surplus(state));
-        let left = state.unsettled_tasks_of(&id).filter(|task| {
+        let left = state.unsettled_tasks_of(&self.service.id).filter(|task| {
             slots.eligibility(task.slot) == NodeEligibility::Excluded
                 && !task.is_live()
                 && needs_removal(task)
@@ -162,7 +238,7 @@ impl PlanBuilder {
             if !step.is_unchanged {
                 self.occupied_slots.insert(slot);
             }
-            if !self.try_add(step) {
+            if !self.try_add(planner, slot, step) {
                 break;
             }
         }
@@ -173,43 +249,93 @@ impl PlanBuilder {
     fn create_missing(&mut self, planner: &SlotPlanner<'_>, slots: &DesiredSlots, settled: &BTreeSet<u32>) {
         for slot in slots.vacant_slots(planner.state).filter(|slot| !settled.contains(slot)) {
             let step = planner.plan(slot, slots.eligibility(slot), slots.node(slot), false);
-            if !self.try_add(step) {
+            if (step.create.is_some() && !self.has_spare()) || !self.try_add(planner, slot, step) {
                 break;
             }
         }
     }
 
-    /// Starts the update of the next slot that runs an older revision.
-    fn start_next_update(&mut self, planner: &SlotPlanner<'_>, slots: &DesiredSlots) {
+    /// Whether a task may be created for a vacant slot. Those of a global service are as many as its nodes.
+    fn has_spare(&mut self) -> bool {
+        let is_bounded = self.service.spec.replicas().is_some();
+        !is_bounded || *self.counted_spare() > 0
+    }
+
+    /// Tasks without a node that this plan removes make room for others.
+    fn counted_spare(&mut self) -> &mut u64 {
+        let (state, service) = (self.state, self.service);
+        let removed = count_unplaced(state, &self.remove);
+        self.spare.get_or_insert_with(|| room::spare_tasks(state, service).saturating_add(removed))
+    }
+
+    /// Stops tasks whose replacements are prepared, as far as not too many slots are without a task that serves.
+    fn stop_prepared(&mut self, planner: &SlotPlanner<'_>) {
+        let (mut between, next) = planner.slots_in_between(&self.remove);
+        self.recheck_after = earliest(self.recheck_after, next);
+        // A slot that gets a second task counts as such.
+        between.retain(|slot| self.create.iter().all(|new| new.slot != *slot));
+        self.updating.extend(&between);
+        for (slot, task) in std::mem::take(&mut self.stop_first) {
+            if self.is_full(&between) || !self.budget.take(1) {
+                break;
+            }
+            self.remove.push(task);
+            between.insert(slot);
+        }
+    }
+
+    /// Starts the update of the next slots that run an older revision.
+    fn start_next_updates(&mut self, planner: &SlotPlanner<'_>, slots: &DesiredSlots) {
         for slot in planner.outdated_tasks().map(|task| task.slot) {
+            if self.is_full(&self.updating) {
+                break;
+            }
             if slots.eligibility(slot) == NodeEligibility::Excluded || self.occupied_slots.contains(&slot) {
                 continue;
             }
             let mut step = planner.plan(slot, slots.eligibility(slot), slots.node(slot), true);
             // A terminal task there may already be marked for removal.
             step.remove.retain(|task| !self.remove.contains(task));
-            if !self.try_add(step) || self.is_updating {
+            if !self.try_add(planner, slot, step) {
                 break;
             }
         }
     }
 
     /// Adds the slot's plan; false if it does not fit any more.
-    fn try_add(&mut self, step: SlotPlan) -> bool {
+    fn try_add(&mut self, planner: &SlotPlanner<'_>, slot: u32, mut step: SlotPlan) -> bool {
+        let fills_vacant_slot = step.create.as_ref().is_some_and(|new| new.replaces.is_none());
+        if fills_vacant_slot {
+            let freed = count_unplaced(self.state, &step.remove);
+            *self.counted_spare() += freed;
+            if self.has_spare() {
+                *self.counted_spare() = self.counted_spare().saturating_sub(1);
+            } else {
+                step.create = None;
+            }
+        }
         let others = usize::from(step.promote.is_some()) + usize::from(step.create.is_some());
         if !self.budget.take(step.remove.len() + others) {
             return false;
         }
         self.remove.extend(step.remove);
+        self.stop_first.extend(step.stop_first.map(|task| (slot, task)));
         self.promote.extend(step.promote);
         self.create.extend(step.create);
-        self.is_updating |= step.is_updating;
+        if step.is_updating && !planner.is_tolerated(slot) {
+            self.updating.insert(slot);
+        }
         self.recheck_after = earliest(self.recheck_after, step.recheck_after);
         true
     }
 
-    fn build(self, state: &State, service: &Service, now: Timestamp) -> ReconcilePlan {
-        let (term, at) = (state.applied().term, now);
+    /// No further slot may be one of these.
+    fn is_full(&self, slots: &BTreeSet<u32>) -> bool {
+        slots.len() >= usize::try_from(self.parallelism).unwrap_or(usize::MAX)
+    }
+
+    fn build(self, now: Timestamp) -> ReconcilePlan {
+        let (term, at) = (self.state.applied().term, now);
         let mut commands = Vec::new();
         if !self.remove.is_empty() {
             commands.push(Command::SetDesiredTaskState {
@@ -228,11 +354,17 @@ impl PlanBuilder {
             });
         }
         if !self.create.is_empty() {
-            let (service, revision) = (service.id, service.revision.number);
+            let (service, revision) = (self.service.id, self.service.revision.number);
             commands.push(Command::CreateTasks { term, service, revision, slots: self.create, at });
         }
         ReconcilePlan { commands, recheck_after: earliest(self.budget.recheck_after(), self.recheck_after) }
     }
+}
+
+/// How many of the tasks have no node.
+fn count_unplaced(state: &State, tasks: &[TaskId]) -> u64 {
+    tasks.iter().filter_map(|id| state.task(id)).filter(|task| task.is_live() && task.node.is_none()).count()
+        as u64
 }
 
 /// The earlier of two times, each if there is one.

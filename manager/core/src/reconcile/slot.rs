@@ -5,8 +5,9 @@
 //! removed when it runs. The rule depends only on the current state, not on why there are two, nor on earlier
 //! plans.
 //!
-//! If both write to volumes, the first is removed when the second is prepared, and the second is set to run
-//! when the first is terminal: two processes must not have the same data. If the first is unhealthy, the
+//! If both write to volumes, or the service is updated with the order `stop-first`, the first is removed when
+//! the second is prepared, and the second is set to run when the first is terminal: two processes must not
+//! have the same data. If the first is unhealthy, the
 //! second exists as long as the first does not recover; a second that is unhealthy is removed, and created
 //! again later.
 //!
@@ -18,22 +19,24 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 use warren_types::{
-    DesiredTaskState, Health, Mount, MountSource, NodeId, Revision, Service, Task, TaskId, TaskState,
-    Timestamp,
+    DesiredTaskState, Health, NodeId, Service, Task, TaskId, TaskState, Timestamp, UpdateOrder,
 };
 
 use super::{backoff, lost, update};
+use crate::settling::settling_time;
 use crate::state::{NewTask, NodeEligibility, State, eligibility, is_equivalent, is_final};
 
-/// How long a task must have run before the one that it replaces is removed: a program that exits immediately
-/// has not taken over.
-pub(crate) const MIN_RUNNING_TIME: Duration = Duration::from_secs(2);
+/// With the order `stop-first`: how long the second may have no node before the first is removed all the same,
+/// because it may have what the second needs.
+pub(super) const STOP_FIRST_WAIT: Duration = Duration::from_secs(2);
 
 /// What is to be done in one slot.
 #[derive(Default)]
 pub(super) struct SlotPlan {
     /// Tasks to remove from their nodes.
     pub remove: SmallVec<[TaskId; 2]>,
+    /// A task that serves, and that the update stops before its replacement starts.
+    pub stop_first: Option<TaskId>,
     /// The task to run.
     pub promote: Option<TaskId>,
     pub create: Option<NewTask>,
@@ -56,8 +59,10 @@ pub(super) struct SlotPlanner<'a> {
     misplaced: BTreeSet<TaskId>,
     /// The slots' tasks that are not live, oldest first.
     ended: BTreeMap<u32, SmallVec<[&'a Task; 4]>>,
-    /// A task of the current revision failed, so that no further task of an older revision is replaced.
+    /// The rollout is paused, so that no further task of an older revision is replaced.
     is_rollout_stopped: bool,
+    /// Slots whose new task failed, as the policy of the rollout tolerates. The rollout does not wait for them.
+    tolerated_slots: BTreeSet<u32>,
     /// There are tasks of older revisions.
     has_outdated_tasks: bool,
 }
@@ -82,7 +87,11 @@ impl<'a> SlotPlanner<'a> {
             ended.entry(task.slot).or_default().push(task);
         }
         let behind = update::outdated_revisions(state, service).next().is_some();
-        let stopped = behind && update::first_failed_task(state, service).is_some();
+        let stopped = behind && service.rollout_failure().is_some();
+        let tolerated = match behind && !stopped {
+            true => update::failed_slots(state, service).into_keys().collect(),
+            false => BTreeSet::new(),
+        };
         Self {
             state,
             service,
@@ -91,6 +100,7 @@ impl<'a> SlotPlanner<'a> {
             misplaced,
             ended,
             is_rollout_stopped: stopped,
+            tolerated_slots: tolerated,
             has_outdated_tasks: behind,
         }
     }
@@ -122,30 +132,51 @@ impl<'a> SlotPlanner<'a> {
         numbers.filter_map(move |number| state.task(&TaskId { service, number })).map(AsRef::as_ref)
     }
 
-    /// If the first is removed before the second runs, the slot does not count as updating while the second
-    /// starts: no other slot is updated meanwhile; returns the remaining time, as far as known. `leaving` are
-    /// tasks that are removed anyway.
-    #[expect(clippy::option_option, reason = "outside: is it so; inside: is it known for how long")]
-    pub fn takeover_wait(&self, leaving: &[TaskId]) -> Option<Option<Duration>> {
+    /// The slots that an update has left without their first task before the second one is ready, and when
+    /// the next of them may be. Slots with two tasks are not among them. `leaving` are tasks that are removed
+    /// anyway.
+    pub fn slots_in_between(&self, leaving: &[TaskId]) -> (BTreeSet<u32>, Option<Duration>) {
+        let (mut slots, mut next) = (BTreeSet::new(), None);
         let revision = &self.service.revision;
-        if !self.has_outdated_tasks || self.is_rollout_stopped || !writes_to_volumes(revision) {
-            return None;
+        let stops_first = self.order() == Some(UpdateOrder::StopFirst) || revision.task.writes_to_volumes();
+        if !self.has_outdated_tasks || self.is_rollout_stopped || !stops_first {
+            return (slots, next);
         }
         let id = self.service.id;
         let index = self.state.index();
         let numbers =
             self.equivalent_revisions.iter().flat_map(|revision| index.live_tasks_of_revision(id, *revision));
         let tasks = numbers.filter_map(|number| self.state.task(&TaskId { service: id, number }));
-        let begins = tasks.filter(|task| task.node.is_some() && !self.is_lost(task) && !is_unhealthy(task));
-        let begins = begins.filter(|task| !leaving.contains(&task.id));
-        let waits = begins.filter_map(|task| {
-            let settling = MIN_RUNNING_TIME.saturating_sub(self.now.saturating_since(task.observed.since));
-            match task.desired == DesiredTaskState::Running && task.observed.ready {
-                true => (!settling.is_zero()).then_some(Some(settling)),
-                false => Some(None),
+        let begins = tasks.filter(|task| !self.is_lost(task) && !is_unhealthy(task));
+        let begins = begins.filter(|task| !leaving.contains(&task.id) && !self.is_tolerated(task.slot));
+        for task in begins {
+            let replaced = || self.ended(task.slot).iter().any(|ended| self.is_outdated(ended));
+            let settling = settling_time(self.service, task, self.now);
+            if settling == Some(Duration::ZERO)
+                || index.paired_slots.contains(&(id, task.slot))
+                || (task.node.is_none() && !replaced())
+            {
+                continue;
             }
-        });
-        waits.reduce(|one, other| one.into_iter().chain(other).min())
+            slots.insert(task.slot);
+            next = settling.into_iter().chain(next).min();
+        }
+        (slots, next)
+    }
+
+    /// Whether the rollout does not wait for the slot, because its new task failed.
+    pub fn is_tolerated(&self, slot: u32) -> bool {
+        self.tolerated_slots.contains(&slot)
+    }
+
+    fn order(&self) -> Option<UpdateOrder> {
+        self.service.rollout_policy().order
+    }
+
+    /// Whether the first task of a slot is stopped before the second one starts.
+    fn stops_first(&self, older: &Task, newer: &Task) -> bool {
+        let both_write = older.revision.task.writes_to_volumes() && newer.revision.task.writes_to_volumes();
+        both_write || (self.is_outdated(older) && self.order() == Some(UpdateOrder::StopFirst))
     }
 
     /// What is to be done in the slot. `turn`: it may be updated.
@@ -175,7 +206,7 @@ impl<'a> SlotPlanner<'a> {
     /// No task is live.
     fn plan_vacant(&self, step: &mut SlotPlan, place: SlotContext) {
         let finished = self.ended(place.slot).iter().any(|task| self.is_finished(task));
-        let waits = writes_to_volumes(&self.service.revision) && self.has_volume_writer(place.slot);
+        let waits = self.service.revision.task.writes_to_volumes() && self.has_volume_writer(place.slot);
         if place.eligibility == NodeEligibility::Eligible && !finished && !waits {
             step.create = Some(self.new_task(place, None));
         }
@@ -199,7 +230,7 @@ impl<'a> SlotPlanner<'a> {
         }
         if task.desired == DesiredTaskState::Ready {
             // The task that it should have replaced is gone.
-            let waits = writes_to_volumes(&task.revision) && self.has_volume_writer(place.slot);
+            let waits = self.running_tasks(place.slot).any(|older| self.stops_first(older, task));
             match finished(0) || misplaced || outdated {
                 true => replacement(step),
                 false => step.promote = (!waits).then_some(task.id),
@@ -227,13 +258,14 @@ impl<'a> SlotPlanner<'a> {
         let outdated = self.is_outdated(older);
         let must_go = self.misplaced.contains(&older.id) || is_unhealthy(older);
         let runs = newer.desired == DesiredTaskState::Running && newer.observed.ready;
-        let settling = MIN_RUNNING_TIME.saturating_sub(self.now.saturating_since(newer.observed.since));
+        let settling = settling_time(self.service, newer, self.now);
+        let is_settled = settling == Some(Duration::ZERO);
         let may_stay = !outdated || self.is_rollout_stopped;
         let misfit = self.misplaced.contains(&newer.id) || is_unhealthy(newer);
         let unfit = self.is_replaceable(newer) || misfit || self.is_outdated(newer);
         // If the older one receives no traffic, or the newer one will be removed as well, there is nothing to
         // wait for.
-        let has_taken_over = runs && (settling.is_zero() || !older.observed.ready || unfit);
+        let has_taken_over = runs && (is_settled || !older.observed.ready || unfit);
         if self.is_replaceable(older) || (has_taken_over && !self.is_lost(newer)) {
             step.remove.push(older.id);
             self.plan_single(step, place, newer);
@@ -247,20 +279,33 @@ impl<'a> SlotPlanner<'a> {
         } else {
             let prepared =
                 newer.desired == DesiredTaskState::Ready && newer.observed.state >= TaskState::Ready;
-            if prepared && writes_to_volumes(&older.revision) && writes_to_volumes(&newer.revision) {
-                step.remove.push(older.id);
+            let stops_first = self.stops_first(older, newer);
+            let placement_wait = self.placement_wait(newer).filter(|_| stops_first && outdated && !must_go);
+            if (prepared && stops_first) || placement_wait == Some(Duration::ZERO) {
+                match outdated && !must_go && older.observed.ready {
+                    true => step.stop_first = Some(older.id),
+                    false => step.remove.push(older.id),
+                }
             } else {
                 step.promote = prepared.then_some(newer.id);
             }
             step.is_updating = outdated && !must_go;
-            step.recheck_after = runs.then_some(settling);
+            step.recheck_after = settling.into_iter().chain(placement_wait).min();
         }
+    }
+
+    /// With the order `stop-first`: for how long the second task of a slot, which has no node, may still keep
+    /// the first one.
+    fn placement_wait(&self, newer: &Task) -> Option<Duration> {
+        let since = newer.created_at.max(newer.not_before().unwrap_or_default());
+        let waits = self.order() == Some(UpdateOrder::StopFirst) && newer.node.is_none();
+        waits.then(|| (since + STOP_FIRST_WAIT).saturating_since(self.now))
     }
 
     /// A task that replaces `replaced`, if there is such a task.
     fn new_task(&self, place: SlotContext, replaced: Option<&Task>) -> NewTask {
         let SlotContext { slot, node: bound_to, .. } = place;
-        let alike = |task: &&Task| !self.is_outdated(task);
+        let alike = |task: &&Task| !self.is_outdated(task) && !task.is_surplus();
         let live = self.state.live_tasks(&self.service.id, slot).map(AsRef::as_ref);
         let live = live.filter(|task| !self.is_lost(task));
         let tasks = live.chain(self.ended(slot).iter().copied()).filter(alike);
@@ -273,12 +318,16 @@ impl<'a> SlotPlanner<'a> {
         self.ended.get(&slot).map_or(&[], |ended| ended)
     }
 
-    /// A task of the slot that is being stopped may still write to its volumes.
-    fn has_volume_writer(&self, slot: u32) -> bool {
-        self.ended(slot).iter().any(|task| {
+    /// Tasks of the slot that are being stopped and may still run.
+    fn running_tasks(&self, slot: u32) -> impl Iterator<Item = &'a Task> {
+        self.ended(slot).iter().copied().filter(|task| {
             let ends = task.observed.state.is_terminal() || task.observed.removed || task.node.is_none();
-            !ends && !self.is_replaceable(task) && writes_to_volumes(&task.revision)
+            !ends && !self.is_replaceable(task)
         })
+    }
+
+    fn has_volume_writer(&self, slot: u32) -> bool {
+        self.running_tasks(slot).any(|task| task.revision.task.writes_to_volumes())
     }
 
     fn is_outdated(&self, task: &Task) -> bool {
@@ -297,7 +346,7 @@ impl<'a> SlotPlanner<'a> {
 
     /// After it the slot needs no further task.
     fn is_finished(&self, task: &Task) -> bool {
-        is_final(task) && !self.is_outdated(task)
+        is_final(task) && !self.is_outdated(task) && !task.is_surplus()
     }
 
     /// A completed task stays on its node, with its output, until the slot gets another task or the node must
@@ -316,12 +365,6 @@ impl<'a> SlotPlanner<'a> {
 /// It is terminal, and still holds something.
 pub(super) fn needs_removal(task: &Task) -> bool {
     task.holds_resources() && task.desired < DesiredTaskState::Remove
-}
-
-/// Its tasks change data that outlives them.
-fn writes_to_volumes(revision: &Revision) -> bool {
-    let writes = |mount: &Mount| matches!(mount.source, MountSource::Volume { .. }) && !mount.read_only;
-    revision.task.mounts.iter().any(writes)
 }
 
 /// As many of its checks failed in a row as its spec allows.

@@ -1,11 +1,12 @@
 //! Which assignment version a session has sent to its node, and the next update.
 
 use warren_types::{
-    Assignment, AssignmentVersion, DesiredTaskState, NodeId, ServiceId, Task, TaskAssignment, TaskId,
+    Assignment, AssignmentVersion, DesiredTaskState, NodeId, RetainedLog, ServiceId, Task, TaskAssignment,
+    TaskId,
 };
 
 use super::is_pinned;
-use crate::state::State;
+use crate::state::{State, retained_log};
 
 /// The assignment that was last sent to a node.
 #[derive(Debug, Clone, Default)]
@@ -20,9 +21,14 @@ struct SentVersion {
     tasks: SentTasks,
 }
 
-/// What changes in a task's assignment: its desired state, and whether its image is pinned. Everything else
-/// is fixed.
-type SentTaskState = (DesiredTaskState, bool);
+/// What changes in a task's assignment. Everything else is fixed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SentTaskState {
+    /// Its desired state, and whether its image is pinned.
+    Assigned(DesiredTaskState, bool),
+    /// The node retains the log of the ended task.
+    LogRetained,
+}
 
 /// What was sent of each task, ordered by task id. A manager stores it for all tasks of all nodes, so each
 /// service id is stored once, and no collection has spare capacity.
@@ -75,14 +81,17 @@ pub struct AssignmentDiff {
     pub version: AssignmentVersion,
     /// Tasks that are new or changed.
     pub changed: Vec<TaskAssignment>,
-    /// Tasks that are no longer assigned.
+    /// Tasks that are no longer assigned, and retained logs to remove.
     pub removed: Vec<TaskId>,
+    /// Tasks that are no longer assigned, and whose logs are retained.
+    pub retained: Vec<RetainedLog>,
 }
 
-/// The tasks of the node, ordered by id.
+/// The tasks of the node and those whose logs it retains, ordered by id.
 fn desired_tasks<'a>(state: &'a State, node: &NodeId) -> Vec<(&'a Task, SentTaskState)> {
-    let changing = |task: &Task| (task.desired, is_pinned(state, task));
+    let changing = |task: &Task| SentTaskState::Assigned(task.desired, is_pinned(state, task));
     let mut desired: Vec<_> = state.tasks_on(node).map(|task| (&**task, changing(task))).collect();
+    desired.extend(state.logs_retained_on(node).map(|task| (&**task, SentTaskState::LogRetained)));
     desired.sort_unstable_by_key(|(task, _)| task.id);
     desired
 }
@@ -121,17 +130,19 @@ impl SentAssignment {
             return Some(None);
         }
         let desired = desired_tasks(state, node);
-        let (mut changed, mut removed) = (Vec::new(), Vec::new());
+        let (mut changed, mut removed, mut retained) = (Vec::new(), Vec::new(), Vec::new());
         let mut had = sent.tasks.iter().peekable();
         for (task, now) in &desired {
             removed.extend(std::iter::from_fn(|| had.next_if(|(id, _)| *id < task.id)).map(|(id, _)| id));
             let before = had.next_if(|(id, _)| *id == task.id).map(|(_, before)| before);
-            if before != Some(*now) {
-                changed.extend(state.task_assignment(task));
+            match now {
+                now if before == Some(*now) => {}
+                SentTaskState::Assigned(..) => changed.extend(state.task_assignment(task)),
+                SentTaskState::LogRetained => retained.push(retained_log(task)),
             }
         }
         removed.extend(had.map(|(id, _)| id));
-        let diff = AssignmentDiff { base: sent.version, version, changed, removed };
+        let diff = AssignmentDiff { base: sent.version, version, changed, removed, retained };
         sent.tasks = SentTasks::of(&desired);
         sent.version = version;
         Some(Some(AssignmentUpdate::Diff(diff)))

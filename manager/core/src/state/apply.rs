@@ -10,6 +10,7 @@ mod node;
 mod placement;
 mod report;
 mod revision;
+mod rollout;
 mod secret_object;
 mod service;
 mod task;
@@ -75,6 +76,7 @@ impl State {
         }
         match command {
             Command::CreateCluster { .. } => Ok(CommandResponse::Done),
+            Command::UpdateCluster { version, change, .. } => cluster::update(self, entry, *version, change),
             Command::RaiseFeatureLevel { level, .. } => Ok(cluster::raise_feature_level(self, entry, *level)),
             Command::CreateService { id, spec, .. } => service::create(self, entry, *id, spec),
             Command::ScaleService { id, version, replicas, .. } => {
@@ -86,6 +88,10 @@ impl State {
             Command::RollbackService { id, version, revision, .. } => {
                 revision::rollback(self, entry, *id, *version, *revision)
             }
+            Command::AdvanceRollout { service, revision, step, .. } => {
+                rollout::advance(self, entry, *service, *revision, step)
+            }
+            Command::ResumeRollout { id, version, .. } => rollout::resume(self, entry, *id, *version),
             Command::RemoveService { id, version, .. } => service::remove(self, entry, *id, *version),
             Command::DeleteService { id, .. } => service::delete(self, entry, *id),
             Command::CreateTasks { service, revision, slots, .. } => {
@@ -127,14 +133,17 @@ impl State {
                 secret_object::update(self, entry, *id, *version, content)
             }
             Command::RemoveSecretObject { id, .. } => secret_object::remove(self, entry, *id),
-            Command::CreateVolume { id, name, driver, options, labels, node, .. } => {
+            Command::CreateVolume { id, name, driver, options, labels, node, reuse, .. } => {
                 let expected = volume::DesiredVolume { name, driver: *driver, options, labels, node: *node };
-                volume::create(self, entry, *id, expected)
+                volume::create(self, entry, *id, expected, *reuse)
             }
-            Command::RemoveVolume { id, purge, .. } => volume::remove(self, entry, *id, *purge),
+            Command::RemoveVolume { id, purge, data, .. } => volume::remove(self, entry, *id, *purge, *data),
             Command::DeleteVolume { id, .. } => volume::delete(self, entry, *id),
             Command::SetNodeConditions { node, session, conditions, .. } => {
                 node::set_conditions(self, entry, *node, *session, conditions)
+            }
+            Command::ReportVolumes { node, session, held, .. } => {
+                volume::report(self, entry, *node, *session, held)
             }
             Command::OpenSession { node, description, manager, .. } => {
                 node::open_session(self, entry, *node, description, *manager)

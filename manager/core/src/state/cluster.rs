@@ -1,10 +1,10 @@
-//! Settings of the whole cluster.
+//! The cluster as a whole.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use ipnet::Ipv4Net;
-use warren_types::{ClusterId, Timestamp, Violations};
+use warren_types::{ClusterId, ClusterSettings, Timestamp, Violations};
 
 /// Default prefix length of a node's subnet: 253 tasks per node.
 const DEFAULT_NODE_PREFIX: u8 = 24;
@@ -12,12 +12,10 @@ const DEFAULT_NODE_PREFIX: u8 = 24;
 const MAX_NODE_PREFIX: u8 = 30;
 /// Default time without contact after which a node is down: two lost syncs and slack.
 const DEFAULT_NODE_DOWN_AFTER: Duration = Duration::from_secs(8);
-/// Default number of terminal tasks kept per slot.
-const DEFAULT_TASK_HISTORY_LIMIT: u32 = 5;
 /// The most address ranges of a cluster.
 const MAX_RANGES: usize = 64;
 
-/// Settings of the cluster.
+/// What is known of the cluster as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cluster {
     /// Fixed at creation.
@@ -32,8 +30,10 @@ pub struct Cluster {
     pub node_prefix: u8,
     /// A node without contact for longer is down.
     pub node_down_after: Duration,
-    /// How many terminal tasks are kept per slot.
-    pub task_history_limit: u32,
+    /// Index of the entry that last changed the settings; 0 before the first.
+    pub version: u64,
+    /// Set by users.
+    pub settings: ClusterSettings,
 }
 
 impl Cluster {
@@ -45,7 +45,8 @@ impl Cluster {
             ranges,
             node_prefix: DEFAULT_NODE_PREFIX,
             node_down_after: DEFAULT_NODE_DOWN_AFTER,
-            task_history_limit: DEFAULT_TASK_HISTORY_LIMIT,
+            version: 0,
+            settings: ClusterSettings::default(),
         }
     }
 

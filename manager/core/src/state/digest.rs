@@ -11,6 +11,7 @@
 //! while it has the value that it had before it existed.
 
 mod node;
+mod rollout;
 mod storage;
 
 use std::collections::BTreeMap;
@@ -18,7 +19,8 @@ use std::collections::BTreeMap;
 use ipnet::Ipv4Net;
 use serde::Serialize;
 use warren_types::{
-    Health, Id, RareTaskFields, Revision, Service, Task, TaskExit, TaskId, TaskStatus, TaskStatusDetails,
+    ClusterSettings, Health, Id, RareTaskFields, Revision, Service, Task, TaskExit, TaskId, TaskStatus,
+    TaskStatusDetails,
 };
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 
@@ -132,10 +134,14 @@ pub(super) fn cluster(cluster: &Cluster) -> u64 {
         ranges,
         node_prefix,
         node_down_after,
-        task_history_limit: history,
+        version,
+        settings: ClusterSettings { max_replicas_per_service: max_replicas, task_history_limit: history },
     } = cluster;
+    // Clusters from before this setting have its default.
+    let is_default = *max_replicas == ClusterSettings::default().max_replicas_per_service;
+    let max_replicas = if is_default { 0 } else { u64::from(*max_replicas) };
     let [high, low] = halves(id.0);
-    hash([
+    let known = hash([
         HashKind::Cluster as u64,
         high,
         low,
@@ -146,7 +152,8 @@ pub(super) fn cluster(cluster: &Cluster) -> u64 {
         node_down_after.as_secs(),
         node_down_after.subsec_nanos().into(),
         u64::from(*history),
-    ])
+    ]);
+    extension(extension(known, 1, *version), 2, max_replicas)
 }
 
 /// All of a service.
@@ -190,17 +197,21 @@ pub(super) fn service_status(service: &Service) -> u64 {
         pins: _,
         removing,
         next_task_number: next_task,
+        rollout,
     } = service;
     let [high, low] = halves(id.0);
     let kind = HashKind::ServiceStatus as u64;
-    hash([kind, high, low, *version, created_at.0, updated_at.0, u64::from(*removing), *next_task])
+    let known =
+        hash([kind, high, low, *version, created_at.0, updated_at.0, u64::from(*removing), *next_task]);
+    extension(known, 1, self::rollout::record(rollout))
 }
 
 /// A task. Its revision never changes, so that its number is enough.
 pub(super) fn task(task: &Task) -> u64 {
     let Task { id, slot, revision, created_at, node, address, desired, observed, rare: special } = task;
     let usual = RareTaskFields::default();
-    let RareTaskFields { not_before, bound_to, volumes, lost_since } = special.get().unwrap_or(&usual);
+    let RareTaskFields { not_before, bound_to, volumes, lost_since, surplus } =
+        special.get().unwrap_or(&usual);
     let TaskStatus { state, attempt, since, ready, removed, health, details: trouble } = observed;
     let none = TaskStatusDetails::default();
     let TaskStatusDetails { reason, exit, next_attempt } = trouble.get().unwrap_or(&none);
@@ -246,7 +257,9 @@ pub(super) fn task(task: &Task) -> u64 {
         Health::Healthy => 2,
         Health::Unhealthy => 3,
     };
-    extension(extension(known, 1, list(volumes.iter().map(|name| text(name.as_str())))), 2, health)
+    let known =
+        extension(extension(known, 1, list(volumes.iter().map(|name| text(name.as_str())))), 2, health);
+    extension(known, 3, u64::from(*surplus))
 }
 
 fn labels(labels: &BTreeMap<String, String>) -> u64 {

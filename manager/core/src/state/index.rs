@@ -11,7 +11,7 @@ use std::net::Ipv4Addr;
 use imbl::{OrdMap, OrdSet};
 use warren_types::{
     Availability, Node, NodeId, NodeName, Revision, SecretObjectId, SecretObjectKind, SecretObjectName,
-    Service, ServiceId, ServiceName, Task, TaskId, TokenHash, TokenId, VolumeId, VolumeName,
+    Service, ServiceId, ServiceName, Task, TaskId, TokenHash, TokenId, Volume, VolumeId, VolumeName,
 };
 
 use self::facets::diff;
@@ -79,6 +79,8 @@ pub(crate) struct StateIndex {
     pub unhealthy: OrdSet<TaskId>,
     /// The task that holds an address. As a node's addresses are its subnet, this is also "tasks by node".
     pub tasks_by_address: DenseMap<TaskId>,
+    /// Ended tasks whose logs a node retains.
+    pub retained_logs: OrdSet<(NodeId, TaskId)>,
     pub counts: OrdMap<ServiceId, TaskCounts>,
     pub allocations: OrdMap<NodeId, NodeAllocation>,
     /// How many live tasks of a service a node has.
@@ -90,6 +92,8 @@ pub(crate) struct StateIndex {
     /// being removed, once for each revision whose tasks still hold resources.
     pub secret_object_users: OrdMap<(SecretObjectId, ServiceId), u32>,
     pub volume_names: OrdMap<VolumeName, VolumeId>,
+    /// Released volumes by the node that has their data.
+    pub released_volumes: OrdMap<(NodeId, VolumeName), VolumeId>,
     /// Which services use a volume whose name is the same in all their tasks, counted like users of a secret
     /// object.
     pub volume_users: OrdMap<(VolumeName, ServiceId), u32>,
@@ -105,11 +109,25 @@ impl StateIndex {
         let token_hashes = state.tokens().map(|token| (token.hash, token.id)).collect();
         let mut index = Self { token_hashes, ..Self::default() };
         state.secret_objects().for_each(|content| index.add_secret_object(content));
-        index.volume_names = state.volumes().map(|volume| (volume.name.clone(), volume.id)).collect();
+        state.volumes().for_each(|volume| index.add_volume(volume));
         state.services().for_each(|service| index.add_service(service));
         state.nodes().for_each(|node| index.add_node(node));
         state.tasks().for_each(|task| index.change_task(task, None, Some(Facets::of(task))));
         index
+    }
+
+    pub(super) fn add_volume(&mut self, volume: &Volume) {
+        self.volume_names.insert(volume.name.clone(), volume.id);
+        if let Some(node) = volume.node.filter(|_| volume.released.is_some()) {
+            self.released_volumes.insert((node, volume.name.clone()), volume.id);
+        }
+    }
+
+    pub(super) fn remove_volume(&mut self, volume: &Volume) {
+        self.volume_names.remove(&volume.name);
+        if let Some(node) = volume.node {
+            self.released_volumes.remove(&(node, volume.name.clone()));
+        }
     }
 
     pub(super) fn add_service(&mut self, service: &Service) {
@@ -176,6 +194,9 @@ impl StateIndex {
         let (leaves, enters) = diff(before, after, Facets::unhealthy);
         leaves.map(|id| self.unhealthy.remove(&id));
         enters.map(|id| self.unhealthy.insert(id));
+        let (leaves, enters) = diff(before, after, Facets::retained_log);
+        leaves.map(|log| self.retained_logs.remove(&log));
+        enters.map(|log| self.retained_logs.insert(log));
         let (leaves, enters) = diff(before, after, Facets::task_per_node);
         leaves.into_iter().for_each(|pair| self.remove_from_node(pair));
         enters.map(|pair| {

@@ -6,8 +6,8 @@ mod storage;
 use std::collections::{BTreeMap, BTreeSet};
 
 use warren_types::{
-    DesiredTaskState, Health, Node, NodeStatus, PublishedPort, Service, ServiceId, ServiceMode, Task,
-    TaskState, Token,
+    DesiredTaskState, Health, Node, NodeStatus, PublishedPort, RolloutRecord, Service, ServiceId,
+    ServiceMode, Task, TaskState, Token,
 };
 
 use super::digest::DigestSum;
@@ -78,7 +78,8 @@ impl State {
             ensure(forward, || format!("secret object {} went back to {new:?}", old.id))?;
         }
         for (old, new) in before.volumes().filter_map(|old| Some((old, self.volume(&old.id)?))) {
-            let stays = (old.node.is_none() || old.node == new.node) && new.removing >= old.removing;
+            let removed = new.removing >= old.removing || new.released.is_some();
+            let stays = (old.node.is_none() || old.node == new.node) && removed;
             ensure(stays, || format!("volume {} went from {old:?} to {new:?}", old.id))?;
         }
         self.check_members_after(before)
@@ -160,8 +161,13 @@ impl State {
         ensure(strange.is_none(), || format!("service {id} pins {strange:?}, of which it knows nothing"))?;
         let beyond = &history[..history.len().saturating_sub(REVISION_HISTORY_LIMIT)];
         let used = |number| self.tasks_of(id).any(|task| task.revision.number == number);
-        let unused = beyond.iter().find(|revision| !used(revision.number));
-        ensure(unused.is_none(), || format!("service {id} keeps {unused:?}, which nothing needs"))
+        let good = service.rollout.good_revision;
+        let unused = beyond.iter().find(|revision| !used(revision.number) && revision.number != good);
+        ensure(unused.is_none(), || format!("service {id} keeps {unused:?}, which nothing needs"))?;
+        let RolloutRecord { failures, .. } = &service.rollout;
+        ensure(good <= revision.number, || format!("revision {good} of service {id} is to come"))?;
+        let in_order = failures.is_sorted_by(|a, b| a.revision < b.revision);
+        ensure(failures.len() <= 2 && in_order, || format!("service {id} has the failures {failures:?}"))
     }
 
     fn check_tokens(&self) -> Result<(), InvariantViolation> {

@@ -7,7 +7,7 @@ use warren_types::{
     Volume, VolumeId,
 };
 
-use super::Refusal;
+use super::{Cluster, Refusal};
 
 /// The outcome of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,6 +35,8 @@ pub enum ApplyOutcome {
 pub enum CommandResponse {
     /// No object.
     Done,
+    /// Response to a change of the cluster's settings.
+    Cluster(Arc<Cluster>),
     /// Response to commands on a service.
     Service(Arc<Service>),
     /// Response to commands on a node.
@@ -70,7 +72,7 @@ macro_rules! object_of_response {
     )*};
 }
 
-object_of_response!(Service, Node, Token, SecretObject, Volume, Member);
+object_of_response!(Cluster, Service, Node, Token, SecretObject, Volume, Member);
 
 /// The key of something that changed. Look it up in the state: if it does not exist, it was deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

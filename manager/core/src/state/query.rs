@@ -8,12 +8,14 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
+use warren_types::spec::MAX_REPLICAS;
 use warren_types::{
-    Assignment, AssignmentVersion, Id, Node, NodeId, NodeName, NodeSettings, Service, ServiceId, ServiceMode,
-    ServiceName, Task, TaskAssignment, TaskId, Token, TokenHash, TokenId, VolumeAssignment, VolumeName,
+    Assignment, AssignmentVersion, Id, Node, NodeId, NodeName, NodeSettings, RetainedLog, Service, ServiceId,
+    ServiceMode, ServiceName, Task, TaskAssignment, TaskId, Token, TokenHash, TokenId, VolumeAssignment,
+    VolumeName,
 };
 
-use super::{NodeAllocation, NodeEligibility, State, TaskCounts, eligibility};
+use super::{NodeAllocation, NodeEligibility, Refusal, State, TaskCounts, eligibility};
 
 /// How often a worker sends usage and conditions.
 pub const HEARTBEAT_PERIOD: Duration = Duration::from_secs(5);
@@ -110,6 +112,21 @@ impl State {
         }
     }
 
+    /// Whether a user who does not insist may give a service that has `current` replicas the `wanted` number.
+    ///
+    /// # Errors
+    /// [`Refusal::TooManyReplicas`] above the limit, unless it is no more than now. What no user can confirm is
+    /// left to `apply`, which names the field.
+    pub fn check_replicas(&self, wanted: Option<u32>, current: Option<u32>) -> Result<(), Refusal> {
+        let limit = self.cluster.as_ref().map_or(u32::MAX, |it| it.settings.max_replicas_per_service);
+        match wanted {
+            Some(wanted) if wanted > limit.max(current.unwrap_or(0)) && wanted <= MAX_REPLICAS => {
+                Err(Refusal::TooManyReplicas { wanted, limit })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The services whose tasks may have to change because the node did: those that have a task there, and
     /// the global ones.
     pub fn affected_services(&self, node: &NodeId) -> BTreeSet<ServiceId> {
@@ -158,7 +175,20 @@ impl State {
         let version = self.assignment_version(node)?;
         let mut tasks: Vec<_> = self.tasks_on(node).filter_map(|task| self.task_assignment(task)).collect();
         tasks.sort_unstable_by_key(|task| task.id);
-        Some(Assignment { version, tasks })
+        let retained = self.logs_retained_on(node).map(|task| retained_log(task)).collect();
+        Some(Assignment { version, tasks, retained })
+    }
+
+    /// Ended tasks whose logs the node retains: not those of services that are being removed. Ordered by id.
+    pub(crate) fn logs_retained_on<'a>(
+        &'a self,
+        node: &NodeId,
+    ) -> impl Iterator<Item = &'a Arc<Task>> + use<'a> {
+        let task = |service, number| TaskId { service, number };
+        let (first, last) = (task(ServiceId(Id(0)), 0), task(ServiceId(Id(u128::MAX)), u64::MAX));
+        let logs = self.index.retained_logs.range((*node, first)..=(*node, last));
+        let kept = |id: &TaskId| self.services.get(&id.service).is_some_and(|service| !service.removing);
+        logs.filter_map(move |(_, id)| self.tasks.get(id).filter(|_| kept(id)))
     }
 
     /// Version of the node's assignment; it rises with every change of it. `None` if the node does not exist.
@@ -215,6 +245,11 @@ impl State {
     ) -> impl DoubleEndedIterator<Item = &'a Arc<Task>> + use<'a> {
         self.index.unsettled.range(task_id_range(*service)).filter_map(|id| self.tasks.get(id))
     }
+}
+
+/// The log of an ended task, for its worker.
+pub(crate) fn retained_log(task: &Task) -> RetainedLog {
+    RetainedLog { task: task.id, slot: task.slot, limits: task.revision.task.logs }
 }
 
 /// Every possible task id of the service.

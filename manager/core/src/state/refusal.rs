@@ -3,7 +3,7 @@
 mod kind;
 
 use warren_types::{
-    ClusterId, ManagerAddress, NodeName, NodeRole, NodeStatus, PublishedPort, SecretObjectKind,
+    Bytes, ClusterId, ManagerAddress, NodeName, NodeRole, NodeStatus, PublishedPort, SecretObjectKind,
     SecretObjectName, ServiceName, Violations, VolumeName,
 };
 
@@ -88,6 +88,18 @@ pub enum Refusal {
     /// Invalid fields.
     #[error("{0}")]
     Invalid(Violations),
+    /// More replicas than the cluster's setting allows.
+    #[error(
+        "{wanted} replicas are more than {limit}, the cluster's limit per service (max-replicas-per-service); \
+         give fewer, confirm the number with --yes, or raise the limit with \
+         `warren cluster update --max-replicas-per-service {wanted}`"
+    )]
+    TooManyReplicas {
+        /// The desired number.
+        wanted: u32,
+        /// The cluster's limit.
+        limit: u32,
+    },
     /// The service is being removed.
     #[error("service {service} is being removed; wait until it is removed")]
     ServiceRemoving {
@@ -141,8 +153,8 @@ pub enum Refusal {
         /// The requested revision.
         wanted: u64,
     },
-    /// The service was never changed.
-    #[error("service {service} has only its first revision; a rollback is not possible")]
+    /// There is no revision to go back to.
+    #[error("service {service} has no earlier revision; a rollback is not possible")]
     NoEarlierRevision {
         /// The service.
         service: ServiceName,
@@ -254,6 +266,20 @@ pub enum Refusal {
     VolumeRemoving {
         /// The volume.
         name: VolumeName,
+    },
+    /// The volume was removed, and its data remains.
+    #[error(
+        "volume {name} was removed, and its data{} is still on {node}; use it with `warren volume create {name} \
+         --reuse`, delete it with `warren volume purge {name}`, or choose another name",
+        size.map(|size| format!(" ({size})")).unwrap_or_default()
+    )]
+    VolumeReleased {
+        /// The volume.
+        name: VolumeName,
+        /// Name of the node that has the data.
+        node: String,
+        /// Its size, if the node reported it.
+        size: Option<Bytes>,
     },
     /// The volume is not marked for removal.
     #[error("volume {name} is not being removed; remove it first (`warren volume rm --purge {name}`)")]

@@ -1,12 +1,18 @@
 //! The volume names of a task, and on which nodes its volumes can be.
 
+use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
 
 use warren_types::template::{ExpandError, TemplateNodeValues, is_template};
-use warren_types::{Node, NodeId, Revision, ServiceName, Task, Template, TemplateValues, Volume, VolumeName};
+use warren_types::{
+    Bytes, Id, Node, NodeId, Revision, ServiceId, ServiceName, Task, Template, TemplateValues, Timestamp,
+    Volume, VolumeName,
+};
 
 use super::index::{fixed_volumes, volume_templates};
-use super::{Refusal, State};
+use super::{MAX_VOLUMES, Refusal, State};
 
 /// Why a task's volumes keep it from a node.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,6 +34,13 @@ pub enum VolumeFault {
         /// The volume.
         volume: VolumeName,
     },
+    /// It was removed, and its data remains.
+    Released {
+        /// The volume.
+        volume: VolumeName,
+        /// The node that has the data.
+        node: NodeId,
+    },
     /// Its name cannot be expanded for this task and this node.
     InvalidName {
         /// The name in the spec.
@@ -35,6 +48,56 @@ pub enum VolumeFault {
         /// The reason.
         fault: String,
     },
+}
+
+/// How long after its release a volume is deleted at the earliest when its node does not report its data: the
+/// report may be older than the release.
+const MIN_RELEASED_AGE: Duration = Duration::from_secs(60);
+
+/// What a node reported about the data of one volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum VolumeData {
+    /// The node was not asked, or did not answer.
+    Unknown,
+    /// It has none.
+    Absent,
+    /// It has some, of that size if it could be measured.
+    Present(Option<Bytes>),
+}
+
+impl VolumeData {
+    /// The size, if it is known.
+    pub fn size(self) -> Option<Bytes> {
+        match self {
+            Self::Unknown | Self::Absent => None,
+            Self::Present(size) => size,
+        }
+    }
+}
+
+/// The volumes whose data a node has.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HeldVolumes {
+    /// Their names.
+    pub names: BTreeSet<VolumeName>,
+    /// The node has more than these.
+    pub is_truncated: bool,
+}
+
+/// What a report of a node's volumes changes.
+#[derive(Debug, Default)]
+pub struct VolumeReportChanges {
+    /// Names of data that no volume has.
+    pub unrecorded: Vec<VolumeName>,
+    /// Released volumes whose data is gone.
+    pub gone: Vec<Arc<Volume>>,
+}
+
+impl VolumeReportChanges {
+    /// Whether it changes nothing.
+    pub fn is_empty(&self) -> bool {
+        self.unrecorded.is_empty() && self.gone.is_empty()
+    }
 }
 
 /// A task's volume name, as far as that is known.
@@ -64,7 +127,10 @@ impl State {
 
     /// Why a task cannot have the volume on the node; `None` if it can, which creates it there if needed.
     pub(crate) fn find_volume_fault(&self, name: &VolumeName, node: NodeId) -> Option<VolumeFault> {
-        let Volume { removing, node: place, .. } = **self.volume_by_name(name)?;
+        let Volume { removing, released, node: place, .. } = **self.volume_by_name(name)?;
+        if let Some(place) = place.filter(|_| released.is_some()) {
+            return Some(VolumeFault::Released { volume: name.clone(), node: place });
+        }
         match place.filter(|place| *place != node) {
             _ if removing => Some(VolumeFault::Removing { volume: name.clone() }),
             None => None,
@@ -91,11 +157,54 @@ impl State {
         names.filter_map(known).collect()
     }
 
-    /// None of the volumes that the revision names is being removed.
-    pub(super) fn check_volumes_not_removing(&self, revision: &Revision) -> Result<(), Refusal> {
-        let removing = |name: &VolumeName| self.volume_by_name(name).is_some_and(|volume| volume.removing);
-        let gone = fixed_volumes(revision).find(removing);
-        gone.map_or(Ok(()), |name| Err(Refusal::VolumeRemoving { name }))
+    /// None of the volumes that the revision names was removed or is being removed.
+    pub(super) fn check_volumes_usable(&self, revision: &Revision) -> Result<(), Refusal> {
+        fixed_volumes(revision).try_for_each(|name| self.check_volume_usable(&name))
+    }
+
+    /// The volume does not exist, or was neither removed nor is being removed.
+    pub(super) fn check_volume_usable(&self, name: &VolumeName) -> Result<(), Refusal> {
+        let Some(volume) = self.volume_by_name(name) else { return Ok(()) };
+        if volume.removing {
+            return Err(Refusal::VolumeRemoving { name: name.clone() });
+        }
+        let Some(released) = volume.released else { return Ok(()) };
+        let node = volume.node.and_then(|node| self.nodes.get(&node));
+        let node = node.map_or_else(|| "a removed node".to_owned(), |node| node.name.to_string());
+        Err(Refusal::VolumeReleased { name: name.clone(), node, size: released.size })
+    }
+
+    /// Whether a service names the volume, the same for all its tasks.
+    pub(super) fn is_named_volume(&self, name: &VolumeName) -> bool {
+        let first = (name.clone(), ServiceId(Id(0)));
+        self.index.volume_users.range(first..).next().is_some_and(|((volume, _), _)| volume == name)
+    }
+
+    /// The released volumes whose data is on the node, by name.
+    pub fn released_volumes(&self, node: NodeId) -> impl Iterator<Item = &Arc<Volume>> {
+        let least: VolumeName = "0".parse().expect("a digit is a name, and the least one");
+        let of_node = self.index.released_volumes.range((node, least)..);
+        let of_node = of_node.take_while(move |((place, _), _)| *place == node);
+        of_node.filter_map(|(_, id)| self.volumes.get(id))
+    }
+
+    /// What a report of the node's volumes changes at `now`.
+    pub fn volume_report_changes(
+        &self,
+        node: NodeId,
+        held: &HeldVolumes,
+        now: Timestamp,
+    ) -> VolumeReportChanges {
+        let room = MAX_VOLUMES.saturating_sub(self.volumes.len());
+        let unrecorded = held.names.iter().filter(|name| self.volume_by_name(name).is_none());
+        let is_gone = |volume: &&Arc<Volume>| {
+            let is_old = volume.released.is_some_and(|released| released.at + MIN_RELEASED_AGE <= now);
+            !held.is_truncated && is_old && !held.names.contains(&volume.name)
+        };
+        VolumeReportChanges {
+            unrecorded: unrecorded.take(room).cloned().collect(),
+            gone: self.released_volumes(node).filter(is_gone).cloned().collect(),
+        }
     }
 
     fn expand(&self, text: &str, task: &Task, node: Option<&Node>) -> VolumeNameResolution {

@@ -80,7 +80,8 @@ fn new_revision_runs_completed_task_once() {
     cluster.settle();
     assert_eq!((cluster.live(1), cluster.task(1, 1).desired), (vec![(1, 2)], DesiredTaskState::Remove));
     cluster.observe(task_id(1, 2), TaskState::Complete);
-    assert!(cluster.reconcile(1).is_empty());
+    cluster.reconcile(1);
+    assert_eq!(cluster.live(1), []);
 }
 
 #[test]

@@ -83,9 +83,12 @@ fn task_leaves_node_violating_constraint() {
     // others.
     cluster.label(1, "zone", Some("a"));
     cluster.update(1, constrained("web", 6, &["node.labels.zone == b"]));
-    assert!(cluster.reconcile(1).is_empty());
+    let live = cluster.live(1);
+    cluster.reconcile(1);
+    assert_eq!(cluster.live(1), live);
     assert_eq!(
-        warren_core::rollout(&cluster.state, cluster.state.service(&service_id(1)).unwrap()).updated,
+        warren_core::rollout(&cluster.state, cluster.state.service(&service_id(1)).unwrap(), cluster.now)
+            .updated,
         6
     );
     cluster.update(1, constrained("web", 6, &["node.labels.zone == a"]));

@@ -76,7 +76,8 @@ fn a_paused_node_keeps_its_task_and_gets_none() {
     let old = cluster.state.live_task(&service_id(1), 1).unwrap().revision.number;
     let new = cluster.state.live_task(&service_id(1), 2).unwrap().revision.number;
     assert_eq!((old, new), (1, 2));
-    let progress = warren_core::rollout(&cluster.state, cluster.state.service(&service_id(1)).unwrap());
+    let progress =
+        warren_core::rollout(&cluster.state, cluster.state.service(&service_id(1)).unwrap(), cluster.now);
     assert_eq!((progress.updated, progress.total), (1, 2));
     let waits = "1 tasks of earlier revisions may be on nodes that are paused or down";
     assert_eq!(progress.waiting_reason.as_deref(), Some(waits));
@@ -86,7 +87,8 @@ fn a_paused_node_keeps_its_task_and_gets_none() {
         cluster.clean_up();
     }
     assert_eq!(
-        warren_core::rollout(&cluster.state, cluster.state.service(&service_id(1)).unwrap()).updated,
+        warren_core::rollout(&cluster.state, cluster.state.service(&service_id(1)).unwrap(), cluster.now)
+            .updated,
         2
     );
     assert_eq!(nodes(&cluster), [(1, 1), (2, 2)]);
@@ -128,7 +130,8 @@ fn global_update_replaces_node_by_node() {
     }
     assert_eq!((nodes(&cluster), most), (vec![(1, 1), (2, 2), (3, 3)], 4));
     assert_eq!(
-        warren_core::rollout(&cluster.state, cluster.state.service(&service_id(1)).unwrap()).updated,
+        warren_core::rollout(&cluster.state, cluster.state.service(&service_id(1)).unwrap(), cluster.now)
+            .updated,
         3
     );
 }

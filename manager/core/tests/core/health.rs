@@ -4,7 +4,7 @@ mod served;
 
 use std::time::Duration;
 
-use warren_core::{Rollout, rollout};
+use warren_core::{Rollout, RolloutState, rollout};
 use warren_types::Health::{Healthy, Starting, Unhealthy};
 use warren_types::*;
 
@@ -249,16 +249,19 @@ fn unhealthy_replacement_is_retried() {
 
 #[test]
 fn unhealthy_update_stops() {
-    let mut world = healthy(2, spec("web", 3));
+    let mut world = healthy(2, pausing(spec("web", 3)));
     world.update_image(1, "demo:2");
     world.reconcile(1);
     bring(&mut world, 4, TaskState::Running);
-    let progress = |world: &TestCluster| rollout(&world.state, world.state.service(&service_id(1)).unwrap());
+    let progress =
+        |world: &TestCluster| rollout(&world.state, world.state.service(&service_id(1)).unwrap(), world.now);
     let waiting = "web.1 is running but not ready: no health check has succeeded yet";
     assert_eq!(progress(&world).waiting_reason.as_deref(), Some(waiting));
     check(&mut world, 4, Unhealthy);
+    world.reconcile(1);
     let expected = format!(
-        "web.1 is {WHY}; the update stopped: fix it with `warren service update web`, or go back with \
+        "web.1 is {WHY}; the update is paused, as --update-on-failure says; now running: revision 1 (3 tasks); fix \
+         it with `warren service update web`, continue with `warren service update web --resume`, or go back with \
          `warren service rollback web`"
     );
     assert_eq!(progress(&world).stop_reason.as_ref(), Some(&expected));
@@ -270,8 +273,9 @@ fn unhealthy_update_stops() {
     }
     assert!(world.reconcile(1).is_empty());
     assert_eq!(world.live(1), [(1, 1), (2, 2), (3, 3)]);
-    let stopped = Rollout { updated: 0, total: 3, stop_reason: Some(expected), waiting_reason: None };
-    assert_eq!(progress(&world), stopped);
+    let stopped = progress(&world);
+    assert_eq!((stopped.updated, stopped.total, stopped.stop_reason), (0, 3, Some(expected)));
+    assert_eq!(stopped.failed_task, Some(task_id(1, 4)));
     // An old task that becomes unhealthy meanwhile is not replaced by the failing revision either.
     check(&mut world, 2, Unhealthy);
     world.reconcile(1);
@@ -284,23 +288,25 @@ fn unhealthy_update_stops() {
 
 #[test]
 fn recovered_update_continues() {
-    let mut world = healthy(2, spec("web", 2));
+    let mut spec = spec("web", 2);
+    spec.update.on_failure = Some(FailureAction::Continue);
+    let mut world = healthy(2, spec);
     world.update_image(1, "demo:2");
-    for _ in 0..4 {
-        world.reconcile(1);
+    world.reconcile(1);
+    bring(&mut world, 3, TaskState::Running);
+    check(&mut world, 3, Unhealthy);
+    world.reconcile(1);
+    assert_eq!(world.task(1, 3).desired, DesiredTaskState::Remove, "another one is tried");
+    let progress =
+        |world: &TestCluster| rollout(&world.state, world.state.service(&service_id(1)).unwrap(), world.now);
+    assert_eq!(progress(&world).stop_reason, None);
+    for _ in 0..8 {
+        world.advance_time(Duration::from_secs(30));
         world.settle();
         all_healthy(&mut world);
+        world.clean_up();
     }
-    world.advance_time(SETTLED);
-    world.reconcile(1);
-    assert_eq!(world.task(1, 3).revision.number, 2);
-    check(&mut world, 3, Unhealthy);
-    assert!(
-        rollout(&world.state, world.state.service(&service_id(1)).unwrap()).stop_reason.is_some()
-            || world.task(1, 2).desired > DesiredTaskState::Running
-    );
-    check(&mut world, 3, Healthy);
-    assert_eq!(rollout(&world.state, world.state.service(&service_id(1)).unwrap()).stop_reason, None);
+    assert_eq!((progress(&world).state, progress(&world).updated), (RolloutState::Completed, 2));
 }
 
 #[test]
@@ -318,8 +324,9 @@ fn fixed_spec_replaces_all_unhealthy_tasks() {
         all_healthy(&mut world);
         world.clean_up();
     }
-    let progress = rollout(&world.state, world.state.service(&service_id(1)).unwrap());
-    assert_eq!(progress, Rollout { updated: 3, total: 3, stop_reason: None, waiting_reason: None });
+    let progress = rollout(&world.state, world.state.service(&service_id(1)).unwrap(), world.now);
+    let done = Rollout { updated: 3, total: 3, state: RolloutState::Completed, ..Rollout::default() };
+    assert_eq!(progress, done);
 }
 
 #[test]

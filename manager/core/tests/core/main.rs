@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod backoff;
+mod cluster_settings;
 mod completion;
 mod conditions;
 mod counting;
@@ -16,6 +17,7 @@ mod image_pins;
 mod joining;
 mod liveness;
 mod lost;
+mod many_replicas;
 mod members;
 mod nodes;
 mod queries;
@@ -25,12 +27,14 @@ mod refusals;
 mod removal;
 mod reports;
 mod revisions;
+mod rollouts;
 mod scheduling;
 mod secret_object_updates;
 mod secret_objects;
 mod sent_assignment;
 mod services;
 mod snapshots;
+mod task_history;
 mod tasks;
 mod test_cluster;
 mod updates;

@@ -126,6 +126,7 @@ fn persons_command() -> impl Strategy<Value = Command> {
         2 => (id(), version(), prop::option::of(0..5u64), time()).prop_map(
             |(id, version, revision, at)| Command::RollbackService { id, version, revision, at }
         ),
+        1 => (id(), version(), time()).prop_map(|(id, version, at)| Command::ResumeRollout { id, version, at }),
         2 => tokens_command(),
         4 => storage::command(),
         1 => time().prop_map(|at| {
@@ -160,6 +161,12 @@ fn tokens_command() -> impl Strategy<Value = Command> {
             }
         ),
         (token_id(), time()).prop_map(|(id, at)| Command::RemoveToken { id, at }),
+        (prop::option::weighted(0.2, 0..9u64), prop::option::of(0..4u32), time()).prop_map(
+            |(version, task_history_limit, at)| {
+                let change = ClusterSettingsChange { task_history_limit, ..Default::default() };
+                Command::UpdateCluster { version, change, at }
+            }
+        ),
         (term(), prop::collection::vec(token_id(), 0..3), time())
             .prop_map(|(term, tokens, at)| Command::DeleteTokens { term, tokens, at }),
         (secret(), node(), "[abc]", time()).prop_map(|(hash, id, name, at)| {
@@ -345,7 +352,7 @@ proptest! {
         let placement = warren_core::schedule(&cluster.state, cluster.now);
         for service in cluster.state.services() {
             prop_assert!(!service.removing, "{} was not removed", service.spec.name);
-            let rollout = warren_core::rollout(&cluster.state, service);
+            let rollout = warren_core::rollout(&cluster.state, service, cluster.now);
             let slots: BTreeSet<u32> = cluster.live(service.id.0.0).into_iter().map(|(slot, _)| slot).collect();
             prop_assert_eq!(u32::try_from(slots.len()).unwrap(), rollout.total, "{:?}", service.spec);
             let has_reason = rollout.stop_reason.is_some() || rollout.waiting_reason.is_some();

@@ -140,28 +140,6 @@ fn a_removed_service_waits_for_a_node_that_is_down() {
 }
 
 #[test]
-fn five_ended_tasks_are_kept_per_slot() {
-    let mut cluster = running(2);
-    for number in 3..11 {
-        let (_, newest) = cluster.live(1)[1];
-        cluster.observe(task_id(1, newest), TaskState::Failed);
-        cluster.advance_time(Duration::from_secs(3600));
-        cluster.settle();
-        cluster.clean_up();
-        assert_eq!(cluster.live(1)[1], (2, number));
-    }
-    cluster.reap(1);
-    let records: Vec<_> =
-        cluster.state.tasks_of(&service_id(1)).map(|task| (task.slot, task.id.number)).collect();
-    assert_eq!(records, [(1, 1), (2, 5), (2, 6), (2, 7), (2, 8), (2, 9), (2, 10)]);
-    cluster.scale(1, 1);
-    cluster.settle();
-    cluster.clean_up();
-    cluster.reap(1);
-    assert_eq!(cluster.state.tasks_of(&service_id(1)).count(), 1, "a slot that is gone has no history");
-}
-
-#[test]
 fn tasks_that_never_ran_leave_no_record() {
     let mut cluster = TestCluster::new();
     cluster.service(1, spec("web", 3));
@@ -174,7 +152,7 @@ fn tasks_that_never_ran_leave_no_record() {
 
 #[test]
 fn bounded_plan_continues() {
-    let mut cluster = TestCluster::new();
+    let mut cluster = TestCluster::with_nodes(6);
     let expected = u32::try_from(MAX_ITEMS).unwrap() + 500;
     cluster.service(1, spec("web", expected));
     let first = cluster.reconcile(1);

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use warren_core::state::VolumeData;
 use warren_core::{Command, schedule};
 use warren_types::*;
 
@@ -180,7 +181,8 @@ fn removing_volume_is_a_reason() {
     let mut world = TestCluster::with_nodes(1);
     world.service(1, with_volumes("web", 2, &["data-{{.Task.Slot}}"]));
     world.volume(1, "data-1", Some(1));
-    world.accept(Command::RemoveVolume { id: volume_id(1), purge: true, at: world.now });
+    let (id, data) = (volume_id(1), VolumeData::Unknown);
+    world.accept(Command::RemoveVolume { id, purge: true, data, at: world.now });
     world.settle();
     let expected = "0 of 1 nodes fit: 1 cannot have the volume data-1, which is being removed";
     assert_eq!((world.reason(1, 1).as_str(), world.reason(1, 2).as_str()), (expected, ""));

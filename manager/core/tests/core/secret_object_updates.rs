@@ -35,7 +35,10 @@ fn new_version_replaces_tasks_of_users() {
         cluster.settle();
         cluster.clean_up();
     }
-    assert_eq!(rollout(&cluster.state, cluster.state.service(&service_id(1)).unwrap()).updated, 2);
+    assert_eq!(
+        rollout(&cluster.state, cluster.state.service(&service_id(1)).unwrap(), cluster.now).updated,
+        2
+    );
     assert_eq!(cluster.live(1), [(1, 3), (2, 4)]);
     assert_eq!(cluster.live(2), [(1, 1)]);
 }

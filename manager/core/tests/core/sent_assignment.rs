@@ -25,6 +25,7 @@ fn version(cluster: &TestCluster) -> AssignmentVersion {
 struct ModelNode {
     version: AssignmentVersion,
     tasks: BTreeMap<TaskId, TaskAssignment>,
+    retained: BTreeMap<TaskId, RetainedLog>,
 }
 
 impl ModelNode {
@@ -34,19 +35,23 @@ impl ModelNode {
             AssignmentUpdate::Full(assignment) => {
                 self.version = assignment.version;
                 self.tasks = assignment.tasks.into_iter().map(|task| (task.id, task)).collect();
+                self.retained = assignment.retained.into_iter().map(|log| (log.task, log)).collect();
             }
-            AssignmentUpdate::Diff(AssignmentDiff { base, version, changed, removed }) => {
+            AssignmentUpdate::Diff(AssignmentDiff { base, version, changed, removed, retained }) => {
                 assert_eq!(base, self.version, "it lacks what came before");
                 self.version = version;
-                self.tasks.retain(|id, _| !removed.contains(id));
+                let ended = |id: &TaskId| retained.iter().any(|log| log.task == *id);
+                self.tasks.retain(|id, _| !removed.contains(id) && !ended(id));
+                self.retained.retain(|id, _| !removed.contains(id));
                 self.tasks.extend(changed.into_iter().map(|task| (task.id, task)));
+                self.retained.extend(retained.into_iter().map(|log| (log.task, log)));
             }
             AssignmentUpdate::Current => {}
         }
         let expected = cluster.state.assignment(&node_id(1)).unwrap();
         assert_eq!(
-            (self.version, self.tasks.values().cloned().collect()),
-            (expected.version, expected.tasks)
+            (self.version, self.tasks.values().cloned().collect(), self.retained.values().cloned().collect()),
+            (expected.version, expected.tasks, expected.retained)
         );
     }
 }

@@ -14,8 +14,8 @@ pub struct TestCluster {
     pub now: Timestamp,
 }
 
-/// How long a task must have run before the one that it replaces is removed.
-pub const SETTLED: Duration = Duration::from_secs(2);
+/// How long a task without a health check must have run until it counts as ready.
+pub const SETTLED: Duration = warren_types::spec::DEFAULT_UPDATE_MONITOR;
 
 pub fn service_id(number: u128) -> ServiceId {
     ServiceId(Id(number))
@@ -56,7 +56,15 @@ pub fn spec(name: &str, replicas: u32) -> ServiceSpec {
         ports: Vec::new(),
         placement: Default::default(),
         replace_after: Default::default(),
+        update: Default::default(),
+        rollback: Default::default(),
     }
+}
+
+/// A spec whose failed updates are paused, not rolled back.
+pub fn pausing(mut spec: ServiceSpec) -> ServiceSpec {
+    spec.update.on_failure = Some(FailureAction::Pause);
+    spec
 }
 
 pub fn global(name: &str) -> ServiceSpec {
@@ -297,7 +305,7 @@ impl TestCluster {
     pub fn volume(&mut self, number: u128, name: &str, node: Option<u128>) -> CommandResponse {
         let (id, name, node, at) = (volume_id(number), name.parse().unwrap(), node.map(node_id), self.now);
         let (driver, options, labels) = (VolumeDriver::Local, Default::default(), Default::default());
-        self.accept(Command::CreateVolume { id, name, driver, options, labels, node, at })
+        self.accept(Command::CreateVolume { id, name, driver, options, labels, node, reuse: false, at })
     }
 
     #[track_caller]
@@ -376,7 +384,7 @@ impl TestCluster {
 
     #[track_caller]
     pub fn reap(&mut self, service: u128) -> ReconcilePlan {
-        self.carry_out(|state, _| reap(state, &service_id(service)))
+        self.carry_out(|state, now| reap(state, &service_id(service), now))
     }
 
     /// Schedules pending tasks, after which nothing more can be placed.

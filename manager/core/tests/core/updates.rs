@@ -1,8 +1,8 @@
-//! Updates: slot by slot, start-first, and stopped by a failure.
+//! Updates: slot by slot, start-first, and paused by a failure.
 
 use std::time::Duration;
 
-use warren_core::{Command, Rollout, rollout};
+use warren_core::{Command, Rollout, RolloutState, rollout};
 use warren_types::*;
 
 use crate::test_cluster::*;
@@ -10,14 +10,14 @@ use crate::test_cluster::*;
 /// A running service of `replicas` on `nodes`, updated to another image.
 fn updating(nodes: u128, replicas: u32) -> TestCluster {
     let mut cluster = TestCluster::with_nodes(nodes);
-    cluster.service(1, spec("web", replicas));
+    cluster.service(1, pausing(spec("web", replicas)));
     cluster.settle();
     cluster.update_image(1, "demo:2");
     cluster
 }
 
 fn progress(cluster: &TestCluster) -> Rollout {
-    rollout(&cluster.state, cluster.state.service(&service_id(1)).unwrap())
+    rollout(&cluster.state, cluster.state.service(&service_id(1)).unwrap(), cluster.now)
 }
 
 /// Slots without a running task, and slots with two live tasks.
@@ -74,6 +74,8 @@ fn update_starts_replacement_first_slot_by_slot() {
     let waits = progress(&cluster).waiting_reason.unwrap();
     assert_eq!(waits, "the new task of web.1: starting on node node-2");
     cluster.observe(task_id(1, 4), TaskState::Running);
+    let waits = progress(&cluster).waiting_reason.unwrap();
+    assert_eq!(waits, "web.1 is running, settling for 3s more");
     let plan = cluster.reconcile(1);
     assert!(plan.is_empty() && plan.recheck_after == Some(SETTLED), "it may end at once: {plan:?}");
     cluster.advance_time(SETTLED);
@@ -83,7 +85,8 @@ fn update_starts_replacement_first_slot_by_slot() {
     assert_eq!((progress(&cluster).updated, progress(&cluster).total), (1, 3));
     go_on(&mut cluster);
     assert_eq!(revisions(&cluster), [2, 2, 2]);
-    assert_eq!(progress(&cluster), Rollout { updated: 3, total: 3, stop_reason: None, waiting_reason: None });
+    let done = Rollout { updated: 3, total: 3, state: RolloutState::Completed, ..Rollout::default() };
+    assert_eq!(progress(&cluster), done);
 }
 
 #[test]
@@ -109,13 +112,14 @@ fn failed_task_stops_update() {
         cluster.advance_time(Duration::from_secs(3600));
         assert!(cluster.reconcile(1).is_empty());
         assert_eq!(cluster.live(1), [(1, 1), (2, 2), (3, 3)]);
-        let Rollout { updated, total, stop_reason: stopped, waiting_reason: waiting } = progress(&cluster);
-        assert_eq!((updated, total, waiting), (0, 3, None));
+        let Rollout { updated, total, state, stop_reason, waiting_reason, .. } = progress(&cluster);
+        assert_eq!((updated, total, state, waiting_reason), (0, 3, RolloutState::Paused, None));
         let expected = format!(
-            "web.1 {what}: exited with code 1; the update stopped: fix it with `warren service update web`, or go \
-             back with `warren service rollback web`"
+            "web.1 {what}: exited with code 1; the update is paused, as --update-on-failure says; now running: \
+             revision 1 (3 tasks); fix it with `warren service update web`, continue with `warren service update \
+             web --resume`, or go back with `warren service rollback web`"
         );
-        assert_eq!(stopped, Some(expected));
+        assert_eq!(stop_reason, Some(expected));
         // The next revision continues.
         cluster.update_image(1, "demo:3");
         assert_eq!(progress(&cluster).stop_reason, None);
@@ -264,5 +268,6 @@ fn a_scaled_down_service_updates_what_is_left() {
     assert_eq!(revisions(&cluster), [2]);
     cluster.scale(1, 0);
     cluster.settle();
-    assert_eq!(progress(&cluster), Rollout::default());
+    cluster.reconcile(1);
+    assert_eq!(progress(&cluster), Rollout { state: RolloutState::Completed, ..Rollout::default() });
 }

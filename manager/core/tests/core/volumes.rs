@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use warren_core::state::{HeldVolumes, VolumeData};
 use warren_core::{ApplyOutcome, Command, CommandResponse, StateChange};
 use warren_types::*;
 
@@ -11,11 +12,11 @@ fn create(number: u128, name: &str, options: &[(&str, &str)], node: Option<u128>
     let (id, name, node) = (volume_id(number), name.parse().unwrap(), node.map(node_id));
     let options = options.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
     let (driver, labels) = (VolumeDriver::Local, BTreeMap::new());
-    Command::CreateVolume { id, name, driver, options, labels, node, at: Timestamp(0) }
+    Command::CreateVolume { id, name, driver, options, labels, node, reuse: false, at: Timestamp(0) }
 }
 
 fn remove(world: &TestCluster, name: &str, purge: bool) -> Command {
-    Command::RemoveVolume { id: volume(world, name).id, purge, at: Timestamp(0) }
+    Command::RemoveVolume { id: volume(world, name).id, purge, data: VolumeData::Unknown, at: Timestamp(0) }
 }
 
 fn delete(number: u128) -> Command {
@@ -165,9 +166,10 @@ fn used_volume_is_not_removed() {
     }
     assert_eq!(world.refuse(remove(&world, "data", false)), used(many), "their workers still have them");
     world.clean_up();
-    world.accept(remove(&world, "data", false));
-    assert_eq!(names(&world), [""; 0]);
-    let gone = Command::RemoveVolume { id: volume_id(1), purge: false, at: Timestamp(0) };
+    let gone =
+        Command::RemoveVolume { id: volume_id(1), purge: false, data: VolumeData::Absent, at: Timestamp(0) };
+    world.accept(gone.clone());
+    assert_eq!(names(&world), [""; 0], "no data remains");
     assert!(world.refuse(gone).contains("`warren volume ls` lists the existing ones"));
 }
 
@@ -245,6 +247,114 @@ fn purge_of_unreachable_volume_is_refused() {
         "the data of volume data is on a node that was removed; delete its record with `warren volume rm data`"
     );
     world.accept(remove(&world, "data", false));
+}
+
+/// A volume on node 1 that was removed without its data.
+fn released(size: Option<u64>) -> TestCluster {
+    let mut world = TestCluster::with_nodes(2);
+    world.volume(1, "data", Some(1));
+    let data = VolumeData::Present(size.map(Bytes));
+    world.accept(Command::RemoveVolume { id: volume_id(1), purge: false, data, at: world.now });
+    world
+}
+
+fn volume_report(world: &TestCluster, names: &[&str], is_truncated: bool) -> Command {
+    let held = HeldVolumes { names: names.iter().map(|name| name.parse().unwrap()).collect(), is_truncated };
+    Command::ReportVolumes { node: node_id(1), session: 1, held, at: world.now }
+}
+
+#[test]
+fn removed_volume_keeps_its_record_until_it_is_reused_or_purged() {
+    let mut world = released(Some(3 << 20));
+    let kept = volume(&world, "data").clone();
+    assert_eq!(
+        kept.released,
+        Some(ReleasedVolume { at: kept.released.unwrap().at, size: Some(Bytes(3 << 20)) })
+    );
+    assert_eq!((kept.node, kept.removing), (Some(node_id(1)), false));
+    assert!(matches!(world.apply(&remove(&world, "data", false)), ApplyOutcome::Unchanged { .. }));
+    let refusal = "volume data was removed, and its data (3MiB) is still on node-1; use it with `warren volume create \
+                   data --reuse`, delete it with `warren volume purge data`, or choose another name";
+    let user =
+        Command::CreateService { id: service_id(1), spec: with_volumes("web", 1, &["data"]), at: world.now };
+    for user in [user.clone(), create(1, "data", &[], Some(1)), create(2, "data", &[], Some(1))] {
+        assert_eq!(world.refuse(user), refusal);
+    }
+    let reuse = |node| {
+        let Command::CreateVolume { id, name, driver, options, labels, at, .. } =
+            create(2, "data", &[], node)
+        else {
+            panic!("it creates a volume")
+        };
+        Command::CreateVolume { id, name, driver, options, labels, node: node.map(node_id), reuse: true, at }
+    };
+    assert_eq!(world.refuse(reuse(Some(2))), "node: the data of volume data is on node-1");
+    world.accept(reuse(None));
+    assert!(matches!(world.apply(&reuse(None)), ApplyOutcome::Unchanged { .. }));
+    let reused = volume(&world, "data");
+    assert_eq!((reused.id, reused.node, reused.released), (volume_id(2), Some(node_id(1)), None));
+    world.accept(user);
+
+    let mut world = released(None);
+    world.accept(remove(&world, "data", true));
+    assert!(volume(&world, "data").removing && volume(&world, "data").released.is_none());
+    world.accept(delete(1));
+    assert_eq!(names(&world), [""; 0]);
+}
+
+#[test]
+fn released_volume_is_kept_while_its_node_is_down_and_forgotten_with_it() {
+    let mut world = released(None);
+    world.set_down(1);
+    assert!(world.refuse(remove(&world, "data", true)).contains("is on node node-1, which is DOWN"));
+    assert!(volume(&world, "data").released.is_some());
+    world.remove_node(1);
+    assert_eq!(names(&world), [""; 0]);
+    world.volume(2, "data", None);
+}
+
+#[test]
+fn released_volume_blocks_tasks_that_name_it_by_a_template() {
+    let mut world = TestCluster::with_nodes(2);
+    world.service(1, with_volumes("web", 1, &["data-{{.Task.Slot}}"]));
+    world.volume(1, "data-1", Some(1));
+    world.accept(remove(&world, "data-1", false));
+    world.settle();
+    let expected = "0 of 2 nodes fit: 2 cannot have the volume data-1, which was removed and whose data is still on \
+                    node-1; use it with `warren volume create data-1 --reuse` or delete it with `warren volume purge \
+                    data-1`";
+    assert_eq!(world.reason(1, 1), expected);
+    assert_eq!(assign(&mut world, &[(1, 1)]), [None]);
+    world.accept(remove(&world, "data-1", true));
+    world.accept(delete(1));
+    world.settle();
+    assert!(world.task(1, 1).node.is_some());
+}
+
+#[test]
+fn reported_data_without_a_volume_gets_a_record_that_goes_with_it() {
+    let mut world = TestCluster::with_nodes(2);
+    world.volume(1, "used", Some(1));
+    world.volume(2, "elsewhere", Some(2));
+    world.accept(volume_report(&world, &["elsewhere", "old", "used"], false));
+    assert_eq!(names(&world), ["elsewhere", "old", "used"]);
+    assert_eq!(volume(&world, "old").node, Some(node_id(1)));
+    assert!(volume(&world, "old").released.is_some() && volume(&world, "used").released.is_none());
+    assert_eq!(volume(&world, "elsewhere").node, Some(node_id(2)));
+    let again = volume_report(&world, &["elsewhere", "old", "used"], false);
+    assert!(matches!(world.apply(&again), ApplyOutcome::Unchanged { .. }));
+    // The report may be older than the release.
+    let early = volume_report(&world, &["used"], false);
+    assert!(matches!(world.apply(&early), ApplyOutcome::Unchanged { .. }));
+    world.now = world.now + std::time::Duration::from_secs(60);
+    let partial = volume_report(&world, &["used"], true);
+    assert!(matches!(world.apply(&partial), ApplyOutcome::Unchanged { .. }));
+    world.accept(volume_report(&world, &["used"], false));
+    assert_eq!(names(&world), ["elsewhere", "used"]);
+    let Command::ReportVolumes { node, held, at, .. } = volume_report(&world, &["old"], false) else {
+        panic!("it is a report")
+    };
+    assert!(world.refuse(Command::ReportVolumes { node, session: 7, held, at }).contains("session"));
 }
 
 #[test]

@@ -16,7 +16,7 @@ use warren_core::state::StateParts;
 use warren_core::{AppliedIndex, Cluster, State};
 use warren_proto::v1;
 use warren_proto::v1::snapshot_record::Record;
-use warren_types::{Revision, ServiceId, Violation, Violations};
+use warren_types::{ClusterSettings, Revision, ServiceId, Violation, Violations};
 
 use self::member::{departed, member, stored_departed, stored_member};
 use self::node::{node, stored_node, stored_token, token};
@@ -172,7 +172,11 @@ fn stored_cluster(parts: &StateParts) -> v1::StoredCluster {
         stored.ranges = cluster.ranges.iter().map(ToString::to_string).collect();
         stored.node_prefix = cluster.node_prefix.into();
         stored.node_down_after_ms = u64::try_from(cluster.node_down_after.as_millis()).unwrap_or(u64::MAX);
-        stored.task_history_limit = cluster.task_history_limit;
+        stored.task_history_limit = cluster.settings.task_history_limit;
+        stored.version = cluster.version;
+        let max_replicas = cluster.settings.max_replicas_per_service;
+        let is_default = max_replicas == ClusterSettings::default().max_replicas_per_service;
+        stored.max_replicas_per_service = if is_default { 0 } else { max_replicas };
     }
     stored
 }
@@ -189,7 +193,14 @@ fn parts(stored: v1::StoredCluster) -> Result<StateParts, Violations> {
             ranges: parse_all("cluster.ranges", &stored.ranges)?,
             node_prefix: prefix.map_err(|why| Violation::new("cluster.nodePrefix", why))?,
             node_down_after: Duration::from_millis(stored.node_down_after_ms),
-            task_history_limit: stored.task_history_limit,
+            version: stored.version,
+            settings: ClusterSettings {
+                max_replicas_per_service: match stored.max_replicas_per_service {
+                    0 => ClusterSettings::default().max_replicas_per_service,
+                    given => given,
+                },
+                task_history_limit: stored.task_history_limit,
+            },
         }))
     };
     let removed = |(node, index): (&String, &u64)| Ok((parse("cluster.removedNodes", node)?, *index));

@@ -1,5 +1,6 @@
 //! Decodes commands.
 
+use warren_core::state::{HeldVolumes, VolumeData};
 use warren_core::{Command, NewTask};
 use warren_proto::convert::{
     availability, desired_task_state, node_role, node_status, secret_object_kind, stored_service_spec,
@@ -7,11 +8,12 @@ use warren_proto::convert::{
 };
 use warren_proto::v1;
 use warren_proto::v1::command::Command as Wire;
-use warren_types::{NodeDescription, TaskId, TaskReport, Timestamp, Violations};
+use warren_types::{Bytes, NodeDescription, TaskId, TaskReport, Timestamp, Violation, Violations};
 
 use super::field::{
     conditions, parse, parse_all, parse_optional, required, sealed_version, timestamp, token_hash,
 };
+use super::rollout::rollout_step;
 
 pub(super) fn command(wire: Wire) -> Result<Command, Violations> {
     Ok(match wire {
@@ -19,6 +21,11 @@ pub(super) fn command(wire: Wire) -> Result<Command, Violations> {
             id: parse("id", &w.id)?,
             ranges: parse_all("ranges", &w.ranges)?,
             feature_level: w.feature_level,
+            at: timestamp(w.at),
+        },
+        Wire::UpdateCluster(w) => Command::UpdateCluster {
+            version: w.version,
+            change: required("change", w.change)?.into(),
             at: timestamp(w.at),
         },
         Wire::CreateService(w) => {
@@ -40,6 +47,16 @@ pub(super) fn command(wire: Wire) -> Result<Command, Violations> {
         Wire::RollbackService(w) => {
             let v1::RollbackService { version, revision, .. } = w;
             Command::RollbackService { id: parse("id", &w.id)?, version, revision, at: timestamp(w.at) }
+        }
+        Wire::AdvanceRollout(w) => Command::AdvanceRollout {
+            term: w.term,
+            service: parse("serviceId", &w.service_id)?,
+            revision: w.revision,
+            step: rollout_step(required("step", w.step)?)?,
+            at: timestamp(w.at),
+        },
+        Wire::ResumeRollout(w) => {
+            Command::ResumeRollout { id: parse("id", &w.id)?, version: w.version, at: timestamp(w.at) }
         }
         Wire::CreateTasks(w) => create_tasks(w)?,
         Wire::AssignTasks(w) => assign_tasks(w)?,
@@ -93,10 +110,9 @@ pub(super) fn command(wire: Wire) -> Result<Command, Violations> {
             Command::RemoveSecretObject { id: parse("id", &w.id)?, at: timestamp(w.at) }
         }
         Wire::CreateVolume(w) => create_volume(w)?,
-        Wire::RemoveVolume(w) => {
-            Command::RemoveVolume { id: parse("id", &w.id)?, purge: w.purge, at: timestamp(w.at) }
-        }
+        Wire::RemoveVolume(w) => remove_volume(&w)?,
         Wire::DeleteVolume(w) => Command::DeleteVolume { id: parse("id", &w.id)?, at: timestamp(w.at) },
+        Wire::ReportVolumes(w) => report_volumes(&w)?,
         Wire::SetNodeConditions(w) => {
             let (node, conditions) = (parse("nodeId", &w.node_id)?, conditions(&w.conditions)?);
             Command::SetNodeConditions { node, session: w.session, conditions, at: timestamp(w.at) }
@@ -202,8 +218,26 @@ fn create_volume(w: v1::CreateVolume) -> Result<Command, Violations> {
         options: w.options,
         labels: w.labels,
         node: parse_optional("nodeId", &w.node_id)?,
+        reuse: w.reuse,
         at: timestamp(w.at),
     })
+}
+
+fn remove_volume(w: &v1::RemoveVolume) -> Result<Command, Violations> {
+    let data = match (w.data(), w.size_bytes) {
+        (v1::VolumeDataStatus::Unknown, None) if w.data == 0 => VolumeData::Unknown,
+        (v1::VolumeDataStatus::Absent, None) => VolumeData::Absent,
+        (v1::VolumeDataStatus::Present, size) => VolumeData::Present(size.map(Bytes)),
+        _ => return Err(Violation::new("data", "is unknown to this version").into()),
+    };
+    Ok(Command::RemoveVolume { id: parse("id", &w.id)?, purge: w.purge, data, at: timestamp(w.at) })
+}
+
+fn report_volumes(w: &v1::ReportVolumes) -> Result<Command, Violations> {
+    let names = w.held.iter().map(|name| parse("held", name)).collect::<Result<_, _>>()?;
+    let held = HeldVolumes { names, is_truncated: w.truncated };
+    let (node, session, at) = (parse("nodeId", &w.node_id)?, w.session, timestamp(w.at));
+    Ok(Command::ReportVolumes { node, session, held, at })
 }
 
 fn register_member(w: v1::RegisterMember) -> Result<Command, Violations> {

@@ -1,11 +1,13 @@
 //! Encodes commands, grouped by object kind.
 
+use warren_core::state::VolumeData;
 use warren_core::{Command, NewTask};
 use warren_proto::v1;
 use warren_proto::v1::command::Command as Wire;
 use warren_types::{NodeId, TaskId};
 
 use super::field::{hash_bytes, stored_sealed_version, wire_conditions};
+use super::rollout::wire_rollout_step;
 
 pub(super) fn command(command: &Command) -> Wire {
     match command {
@@ -17,6 +19,11 @@ pub(super) fn command(command: &Command) -> Wire {
                 at: at.0,
             })
         }
+        Command::UpdateCluster { version, change, at } => Wire::UpdateCluster(v1::UpdateCluster {
+            version: *version,
+            change: Some(change.into()),
+            at: at.0,
+        }),
         Command::RaiseFeatureLevel { term, level } => {
             Wire::RaiseFeatureLevel(v1::RaiseFeatureLevel { term: *term, feature_level: *level })
         }
@@ -24,6 +31,8 @@ pub(super) fn command(command: &Command) -> Wire {
         | Command::ScaleService { .. }
         | Command::UpdateService { .. }
         | Command::RollbackService { .. }
+        | Command::AdvanceRollout { .. }
+        | Command::ResumeRollout { .. }
         | Command::RemoveService { .. }
         | Command::DeleteService { .. } => service(command),
         Command::CreateTasks { .. }
@@ -44,9 +53,10 @@ pub(super) fn command(command: &Command) -> Wire {
         Command::CreateSecretObject { .. }
         | Command::UpdateSecretObject { .. }
         | Command::RemoveSecretObject { .. } => secret_object(command),
-        Command::CreateVolume { .. } | Command::RemoveVolume { .. } | Command::DeleteVolume { .. } => {
-            volume(command)
-        }
+        Command::CreateVolume { .. }
+        | Command::RemoveVolume { .. }
+        | Command::ReportVolumes { .. }
+        | Command::DeleteVolume { .. } => volume(command),
         Command::RegisterMember { .. }
         | Command::JoinManager { .. }
         | Command::UpdateMember { .. }
@@ -76,6 +86,18 @@ fn service(command: &Command) -> Wire {
         Command::RollbackService { id, version, revision, at } => {
             let (version, revision) = (*version, *revision);
             Wire::RollbackService(v1::RollbackService { id: id.to_string(), version, revision, at: at.0 })
+        }
+        Command::AdvanceRollout { term, service, revision, step, at } => {
+            Wire::AdvanceRollout(v1::AdvanceRollout {
+                term: *term,
+                service_id: service.to_string(),
+                revision: *revision,
+                step: Some(wire_rollout_step(step)),
+                at: at.0,
+            })
+        }
+        Command::ResumeRollout { id, version, at } => {
+            Wire::ResumeRollout(v1::ResumeRollout { id: id.to_string(), version: *version, at: at.0 })
         }
         Command::RemoveService { id, version, at } => {
             Wire::RemoveService(v1::RemoveService { id: id.to_string(), version: *version, at: at.0 })
@@ -229,7 +251,7 @@ fn secret_object(command: &Command) -> Wire {
 
 fn volume(command: &Command) -> Wire {
     match command {
-        Command::CreateVolume { id, name, driver, options, labels, node, at } => {
+        Command::CreateVolume { id, name, driver, options, labels, node, reuse, at } => {
             Wire::CreateVolume(v1::CreateVolume {
                 id: id.to_string(),
                 name: name.to_string(),
@@ -238,11 +260,30 @@ fn volume(command: &Command) -> Wire {
                 labels: labels.clone(),
                 node_id: node.map(|node| node.to_string()).unwrap_or_default(),
                 at: at.0,
+                reuse: *reuse,
             })
         }
-        Command::RemoveVolume { id, purge, at } => {
-            Wire::RemoveVolume(v1::RemoveVolume { id: id.to_string(), purge: *purge, at: at.0 })
+        Command::RemoveVolume { id, purge, data, at } => {
+            let status = match data {
+                VolumeData::Unknown => v1::VolumeDataStatus::Unknown,
+                VolumeData::Absent => v1::VolumeDataStatus::Absent,
+                VolumeData::Present(_) => v1::VolumeDataStatus::Present,
+            };
+            Wire::RemoveVolume(v1::RemoveVolume {
+                id: id.to_string(),
+                purge: *purge,
+                at: at.0,
+                data: status.into(),
+                size_bytes: data.size().map(|size| size.0),
+            })
         }
+        Command::ReportVolumes { node, session, held, at } => Wire::ReportVolumes(v1::ReportVolumes {
+            node_id: node.to_string(),
+            session: *session,
+            held: held.names.iter().map(ToString::to_string).collect(),
+            truncated: held.is_truncated,
+            at: at.0,
+        }),
         Command::DeleteVolume { id, at } => {
             Wire::DeleteVolume(v1::DeleteVolume { id: id.to_string(), at: at.0 })
         }

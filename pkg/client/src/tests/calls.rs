@@ -161,7 +161,12 @@ async fn lines_arrive_until_they_end_or_are_refused() {
     assert_eq!(entries.next().await.unwrap(), Some(entry(1)));
     assert_eq!(entries.next().await.unwrap(), Some(entry(2)));
     assert_eq!(entries.next().await.unwrap(), None);
-    let request = LogOptions { follow: true, tail: Some(7), since: Some(warren_types::Timestamp(8)) };
+    let request = LogOptions {
+        follow: true,
+        tail: Some(7),
+        since: Some(warren_types::Timestamp(8)),
+        ..LogOptions::default()
+    };
     let mut entries = client.logs().read(LogTarget::Service("web".into()), request).await.unwrap();
     assert_eq!(entries.next().await.unwrap(), Some(entry(3)));
     let error = entries.next().await.unwrap_err();

@@ -323,7 +323,7 @@ async fn logs_go_on_at_another_manager_without_a_line_twice() {
     second.0.lock().unwrap().logs = [vec![line(5 * ms, "2"), line(5 * ms, "3"), line(6 * ms, "4")]].into();
     let (ours, addresses, _serving) = cluster(&[&first, &second]);
     let client = Client::connect(&target(&ours, &addresses)).await.unwrap();
-    let request = LogOptions { follow: true, tail: Some(9), since: None };
+    let request = LogOptions { follow: true, tail: Some(9), ..LogOptions::default() };
     let mut entries = client.logs().read(LogTarget::Service("web".into()), request).await.unwrap();
     let mut read = String::new();
     while let Some(entry) = entries.next().await.unwrap() {

@@ -248,6 +248,14 @@ impl v1::services_server::Services for ScriptedApiServer {
         self.write(format!("{reference} {version:?} {revision:?}")).await
     }
 
+    async fn resume(
+        &self,
+        request: Request<v1::ResumeServiceRequest>,
+    ) -> Result<Response<v1::Service>, Status> {
+        let v1::ResumeServiceRequest { reference, version } = request.into_inner();
+        self.write(format!("{reference} {version:?}")).await
+    }
+
     async fn list_revisions(
         &self,
         _: Request<v1::Reference>,
@@ -311,6 +319,13 @@ impl v1::cluster_server::Cluster for ScriptedApiServer {
         }
     }
 
+    async fn update(
+        &self,
+        _: Request<v1::UpdateClusterRequest>,
+    ) -> Result<Response<v1::InfoResponse>, Status> {
+        Err(Status::unimplemented("not in the script"))
+    }
+
     async fn list_background_tasks(
         &self,
         _: Request<v1::ListBackgroundTasksRequest>,
@@ -322,7 +337,19 @@ impl v1::cluster_server::Cluster for ScriptedApiServer {
 #[tonic::async_trait]
 impl v1::images_server::Images for ScriptedApiServer {
     type ImportStream = EventStream<v1::ImportProgress>;
+    type CopyStream = EventStream<v1::ImportProgress>;
     type PullStream = EventStream<v1::PullProgress>;
+
+    async fn copy(&self, _: Request<v1::CopyImageRequest>) -> Result<Response<Self::CopyStream>, Status> {
+        Err(Status::unimplemented("not in the script"))
+    }
+
+    async fn find_holders(
+        &self,
+        _: Request<v1::FindHoldersRequest>,
+    ) -> Result<Response<v1::FindHoldersResponse>, Status> {
+        Err(Status::unimplemented("not in the script"))
+    }
 
     async fn pull(&self, _: Request<v1::PullRequest>) -> Result<Response<Self::PullStream>, Status> {
         Err(Status::unimplemented("not in the script"))

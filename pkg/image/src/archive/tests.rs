@@ -109,6 +109,8 @@ fn non_archive_is_reported() {
     assert_rejected(b"", "0 files");
     assert_rejected(b"hello, this is not a tar file", "not an image archive");
     assert_rejected(&vec![7; 4096], "not an image archive");
+    let garbage = b"\x1b[2J\x07\xff\x9b".repeat(1000);
+    assert_rejected(&garbage, "a file that is no tar and starts with the bytes 1b 5b 32 4a; expected");
     assert_rejected(&pack(&[("readme".into(), b"x".to_vec())]).unwrap(), "1 files without index.json");
     assert_rejected(&gzip(b"x").unwrap(), "not an image archive");
     assert_rejected(&[0x1f, 0x8b, 9, 9, 9], "damaged gzip");

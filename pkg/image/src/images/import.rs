@@ -31,7 +31,7 @@ pub struct ImportedName {
     pub reference: Reference,
     /// Digest of its manifest.
     pub digest: Digest,
-    /// Stored bytes of its layers and configuration.
+    /// Bytes on disk of all its parts, packed and unpacked, as in a list.
     pub size: u64,
 }
 
@@ -85,7 +85,8 @@ impl ImageStore {
         }
         let mut imported = Vec::new();
         for candidate in candidates {
-            let (manifest, size) = (&candidate.parts.manifest.0, candidate.parts.size());
+            let manifest = &candidate.parts.manifest.0;
+            let size = self.disk_usage(manifest).await?;
             for name in &candidate.names {
                 self.set_target(name, manifest).await?;
                 let (reference, digest) = (name.clone(), manifest.digest.clone());

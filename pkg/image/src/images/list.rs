@@ -7,6 +7,7 @@ use warren_types::Timestamp;
 use super::ImageStore;
 use super::record::ImageRecord;
 use crate::digest::Digest;
+use crate::document::Descriptor;
 use crate::error::Error;
 use crate::reference::Reference;
 
@@ -65,7 +66,7 @@ impl ImageStore {
     pub async fn list(&self) -> Result<Vec<ListedImage>, Error> {
         let mut rows = Vec::new();
         for record in self.records(Vec::new()).await? {
-            let parts = self.parts(&record).await?;
+            let parts = self.parts(&record.target).await?;
             let last_used = self.last_used(&record);
             let ImageRecord { name: reference, target, created, updated: changed, .. } = record;
             rows.push(ListedImage {
@@ -81,18 +82,45 @@ impl ImageStore {
         Ok(rows)
     }
 
-    async fn parts(&self, record: &ImageRecord) -> Result<BTreeMap<ImagePart, u64>, Error> {
+    /// Names and targets of all images, the last changed first.
+    ///
+    /// # Errors
+    /// When containerd fails.
+    pub async fn names(&self) -> Result<Vec<(String, Digest)>, Error> {
+        let mut records = self.records(Vec::new()).await?;
+        records.sort_by_key(|record| std::cmp::Reverse(record.updated));
+        Ok(records.into_iter().map(|record| (record.name, record.target.digest)).collect())
+    }
+
+    /// Bytes on disk of an image, packed and unpacked; 0 when it does not exist.
+    ///
+    /// # Errors
+    /// When containerd fails.
+    pub async fn size(&self, reference: &Reference) -> Result<u64, Error> {
+        match self.find(reference).await? {
+            Some(record) => self.disk_usage(&record.target).await,
+            None => Ok(0),
+        }
+    }
+
+    /// Bytes on disk of all parts of the image.
+    pub(super) async fn disk_usage(&self, target: &Descriptor) -> Result<u64, Error> {
+        let parts = self.parts(target).await?;
+        Ok(parts.values().fold(0, |sum, bytes| sum.saturating_add(*bytes)))
+    }
+
+    async fn parts(&self, target: &Descriptor) -> Result<BTreeMap<ImagePart, u64>, Error> {
         let mut parts = BTreeMap::new();
-        let info = match self.info(&record.target).await {
+        let info = match self.info(target).await {
             Ok(Some(info)) => info,
             Ok(None) => return Ok(parts),
             Err(error) if error.is_bad_input() => {
-                tracing::debug!(image = record.name, %error, "cannot determine image size; the image cannot run");
+                tracing::debug!(image = %target.digest, %error, "cannot determine image size; the image cannot run");
                 return Ok(parts);
             }
             Err(error) => return Err(error),
         };
-        for blob in info.blobs().chain([&record.target]) {
+        for blob in info.blobs().chain([target]) {
             parts.insert(ImagePart::Blob(blob.digest.clone()), blob.size);
         }
         for chain_id in info.chain() {

@@ -24,7 +24,7 @@ use crate::store::Lease;
 use progress::ProgressSender;
 use resolve::ResolvedImage;
 
-const REF_MANIFEST: &str = "containerd.io/gc.ref.content.m.0";
+pub(super) const REF_MANIFEST: &str = "containerd.io/gc.ref.content.m.0";
 
 /// An image that was pulled or was already present.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,9 +5,9 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use rustls::pki_types::CertificateDer;
+use warren_types::image_reference::{check_domain, normalize_domain};
 
 use super::auth::RegistryCredentials;
-use crate::reference::{check_domain, normalize_domain};
 
 /// Timeouts and retry limits of a registry.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,6 +5,7 @@ use warren_image::{Error, LayerStage, Reference, RegistryCredentials, RegistryEr
 use warren_testkit::image::{ImageLayer, TestImage};
 use warren_testkit::registry::{PASSWORD, TestRegistry, USER};
 
+use crate::copies::StoreBlobs;
 use crate::world::{ImageFixture, random_bytes};
 
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
@@ -133,6 +134,15 @@ async fn matching_platform_is_pulled() {
     assert_eq!(world.images.get(&pinned).await.unwrap().unwrap().manifest, pulled.manifest);
     let output = world.run_output(&pulled.reference.to_string(), &["cat", "/note"]);
     assert_eq!(output, "ours");
+    // A copy has the index as well: a task that is bound to its digest finds it.
+    let (copy, mut blobs) = (ImageFixture::start(), StoreBlobs::new(&world.images, &pinned));
+    let received = copy.images.receive(&pulled.reference, &pulled.digest, &mut blobs).await.unwrap();
+    assert_eq!(received.digest, pulled.digest);
+    assert_eq!(copy.images.get(&pinned).await.unwrap().unwrap().manifest, pulled.manifest);
+    copy.images.collect_garbage().await.unwrap();
+    assert_eq!(copy.run_output(&pulled.reference.to_string(), &["cat", "/note"]), "ours");
+    assert!(copy.images.remove(&pulled.reference).await.unwrap());
+    copy.assert_nothing().await;
     assert!(world.images.remove(&pulled.reference).await.unwrap());
     world.assert_nothing().await;
 

@@ -4,23 +4,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use oci_spec::runtime::Capability;
+use warren_types::spec::sysctl_fault;
 
 use crate::error::Error;
-
-/// Kernel settings of the IPC namespace; also all of `fs.mqueue.`.
-/// Source: namespaces(7) and ipc_namespaces(7).
-const IPC_SYSCTLS: [&str; 8] = [
-    "kernel.msgmax",
-    "kernel.msgmnb",
-    "kernel.msgmni",
-    "kernel.sem",
-    "kernel.shm_rmid_forced",
-    "kernel.shmall",
-    "kernel.shmmax",
-    "kernel.shmmni",
-];
-/// Kernel setting of the UTS namespace. The host name has its own field.
-const UTS_SYSCTL: &str = "kernel.domainname";
 
 /// Allowed system calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -131,23 +117,13 @@ pub(super) fn check_devices(devices: &[HostDevice]) -> Result<(), Error> {
 pub(super) fn check_sysctls(sysctls: &BTreeMap<String, String>, network: &NetworkMode) -> Result<(), Error> {
     for (key, value) in sysctls {
         let wrong = |reason: String| Err(Error::invalid_field(format!("sysctls[{key:?}]"), reason));
-        let plain = |part: &str| {
-            !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b))
-        };
-        if !key.split('.').all(plain) || value.is_empty() || value.contains(['\0', '\n']) {
-            return wrong(
-                "is not a sysctl; use a name like net.core.somaxconn and a one-line value".to_owned(),
-            );
+        if let Some(fault) = sysctl_fault(key, value) {
+            return wrong(fault.to_owned());
         }
-        if key.starts_with("net.") {
-            if *network == NetworkMode::Host {
-                return wrong(
-                    "the container uses the host network, whose settings it must not change".to_owned(),
-                );
-            }
-        } else if !IPC_SYSCTLS.contains(&key.as_str()) && !key.starts_with("fs.mqueue.") && key != UTS_SYSCTL
-        {
-            return wrong("applies to the whole machine, not to a container; set it on the node".to_owned());
+        if key.starts_with("net.") && *network == NetworkMode::Host {
+            return wrong(
+                "the container uses the host network, whose settings it must not change".to_owned(),
+            );
         }
     }
     Ok(())

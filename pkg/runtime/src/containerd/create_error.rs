@@ -2,10 +2,12 @@
 //!
 //! runc and crun report no codes for this, only messages.
 
+use std::path::Path;
+
 use tonic::Status;
 use warren_image::CallError;
 
-use crate::container::ContainerSpec;
+use crate::container::{ContainerMountSource, ContainerSpec};
 use crate::error::Error;
 
 /// The error of a failed process creation: recognizes messages of runc and crun about a command that cannot
@@ -17,7 +19,8 @@ pub(super) fn create_error(spec: &ContainerSpec, command: &str, status: &Status)
             return Error::CommandNotFound { command: command.to_owned(), reason };
         }
         if let Some(field) = field_at_fault(spec, message) {
-            return Error::invalid_field(field, root_cause(message));
+            let reason = mount_conflict(spec, message).unwrap_or_else(|| root_cause(message).to_owned());
+            return Error::invalid_field(field, reason);
         }
     }
     Error::from_status(format!("create the process of container {}", spec.id), status)
@@ -34,9 +37,7 @@ fn field_at_fault(spec: &ContainerSpec, message: &str) -> Option<String> {
         return Some(format!("sysctls[{key:?}]"));
     }
     if message.contains("error mounting") {
-        let at = |target: &std::path::Path| message.contains(&format!("to rootfs at {target:?}"));
-        let place = spec.mounts.iter().position(|mount| at(&mount.target))?;
-        return Some(format!("mounts[{place}]"));
+        return mount_at_fault(spec, message).map(|place| format!("mounts[{place}]"));
     }
     let about = |words: &[&str]| words.iter().any(|word| message.contains(word));
     if !spec.ulimits.is_empty() && about(&["rlimit"]) {
@@ -44,6 +45,35 @@ fn field_at_fault(spec: &ContainerSpec, message: &str) -> Option<String> {
     }
     let made = |dir: &String| about(&["chdir to cwd", &format!("mkdir {}: ", dir.trim_end_matches('/'))]);
     spec.workdir.as_ref().filter(|dir| made(dir)).map(|_| "workdir".to_owned())
+}
+
+/// The place of the mount that the message is about.
+fn mount_at_fault(spec: &ContainerSpec, message: &str) -> Option<usize> {
+    let at = |target: &Path| message.contains(&format!("to rootfs at {target:?}"));
+    spec.mounts.iter().position(|mount| at(&mount.target))
+}
+
+/// A sentence for a mount of a file over a directory of the image, or the other way round.
+fn mount_conflict(spec: &ContainerSpec, message: &str) -> Option<String> {
+    let lower = message.to_lowercase();
+    let is_conflict = lower.contains("not a directory") || lower.contains("is a directory");
+    let mount = spec.mounts.get(mount_at_fault(spec, message).filter(|_| is_conflict)?)?;
+    let target = mount.target.display();
+    let is_file = match &mount.source {
+        ContainerMountSource::File { .. } => true,
+        ContainerMountSource::Bind { path, .. } => path.is_file(),
+        ContainerMountSource::Tmpfs { .. } => false,
+    };
+    Some(match is_file {
+        true => format!(
+            "the image has a directory at {target}, and a file cannot be mounted over it; give the path of a file, \
+             like {target}/NAME"
+        ),
+        false => format!(
+            "the image has a file at {target} or above it, and a directory cannot be mounted over it; choose \
+             another path"
+        ),
+    })
 }
 
 /// The last part of a chain of messages, which has the cause.
@@ -86,7 +116,7 @@ mod tests {
     use warren_types::Bytes;
 
     use super::*;
-    use crate::container::{ContainerMount, ContainerMountSource, ContainerUlimit};
+    use crate::container::{ContainerMount, ContainerUlimit};
     use crate::spec::fixtures::spec;
 
     const RUNC: &str = "failed to create shim task: OCI runtime create failed: runc create failed: \
@@ -118,6 +148,32 @@ mod tests {
     }
 
     #[test]
+    fn mount_conflict_is_a_sentence() {
+        let mount = |target: &str, source| ContainerMount { target: target.into(), source, read_only: true };
+        let tmpfs = ContainerMountSource::Tmpfs { size: None, mode: None, options: Vec::new() };
+        let asked = ContainerSpec {
+            mounts: vec![
+                mount("/app", ContainerMountSource::File { path: "/run/c/web".into() }),
+                mount("/etc/passwd", tmpfs),
+            ],
+            ..spec()
+        };
+        for (target, field, want) in [
+            ("/app", "mounts[0]", "the image has a directory at /app, and a file cannot be mounted over it"),
+            ("/etc/passwd", "mounts[1]", "the image has a file at /etc/passwd or above it"),
+        ] {
+            let words = format!(
+                "{RUNC}error during container init: error mounting \"/run/c/web\" to rootfs at {target:?}: mount \
+                 /run/c/web:{target} (via /proc/self/fd/6), flags: 0x5001: not a directory: unknown"
+            );
+            let error = create_error(&asked, "/x", &Status::unknown(words));
+            let Error::InvalidSpec { field: found, reason } = error else { panic!("{error:?}") };
+            assert_eq!(found, field);
+            assert!(reason.starts_with(want) && !reason.contains("rootfs"), "{reason}");
+        }
+    }
+
+    #[test]
     fn runtime_error_is_mapped_to_field() {
         let asked = ContainerSpec {
             sysctls: [("net.ipv4.nope".to_owned(), "1".to_owned())].into(),
@@ -137,7 +193,7 @@ mod tests {
         let init = format!("{RUNC}error during container init: ");
         for (words, want) in [
             ("open /proc/sys/net/ipv4/nope: no such file or directory", Some("sysctls[\"net.ipv4.nope\"]")),
-            ("error mounting \"tmpfs\" to rootfs at \"/etc/data\": not a directory", Some("mounts[0]")),
+            ("error mounting \"tmpfs\" to rootfs at \"/etc/data\": no space left", Some("mounts[0]")),
             ("error mounting \"/x\" to rootfs at \"/etc/hosts\": not a directory", None),
             ("error setting rlimits for ready process: operation not permitted", Some("ulimits")),
             ("chdir to cwd (\"/etc/passwd\") set in config.json failed: not a directory", Some("workdir")),

@@ -7,6 +7,36 @@ use crate::{SecretObjectName, Violations};
 
 /// The most secrets, and the most configs, of a task.
 pub const MAX_TASK_SECRET_OBJECTS: usize = 64;
+/// Directories that usual images have, where a file cannot be.
+pub(super) const IMAGE_DIRECTORIES: [&str; 27] = [
+    "/bin",
+    "/boot",
+    "/etc",
+    "/home",
+    "/lib",
+    "/lib64",
+    "/media",
+    "/mnt",
+    "/opt",
+    "/root",
+    "/run",
+    "/sbin",
+    "/srv",
+    "/tmp",
+    "/usr",
+    "/usr/bin",
+    "/usr/lib",
+    "/usr/local",
+    "/usr/local/bin",
+    "/usr/sbin",
+    "/usr/share",
+    "/var",
+    "/var/cache",
+    "/var/lib",
+    "/var/log",
+    "/var/run",
+    "/var/tmp",
+];
 /// The directory of secrets without a target.
 const DEFAULT_SECRETS_DIR: &str = "/run/secrets";
 /// The longest target in bytes, and the longest name in it: as in the kernel.

@@ -12,6 +12,10 @@ pub const MAX_MOUNTS: usize = 64;
 /// The smallest tmpfs: one page.
 pub const MIN_TMPFS: Bytes = Bytes(4096);
 
+/// Files of /proc over which container runtimes allow mounts, as lxcfs makes them.
+const MOUNTABLE_PROC_FILES: [&str; 8] =
+    ["cpuinfo", "diskstats", "loadavg", "meminfo", "slabinfo", "stat", "swaps", "uptime"];
+
 /// A mount in a container, in addition to its own file system.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -130,8 +134,20 @@ impl Mount {
             let message = format!("{:?} is not an absolute path below / without '..'", self.target);
             violations.add("target", message);
         }
-        if ["/proc", "/sys", "/dev"].contains(&target) {
-            violations.add("target", format!("{target} is reserved for the container; mount below it"));
+        let parts: Vec<&str> = target.split('/').filter(|part| !part.is_empty()).collect();
+        match parts[..] {
+            ["proc"] => violations.add("target", "/proc is reserved for the container; choose another path"),
+            ["proc", file] if MOUNTABLE_PROC_FILES.contains(&file) => {}
+            ["proc", ..] => {
+                violations.add(
+                    "target",
+                    format!("{target} is in /proc, which is the kernel's; choose another path"),
+                );
+            }
+            ["sys" | "dev"] => {
+                violations.add("target", format!("{target} is reserved for the container; mount below it"));
+            }
+            _ => {}
         }
         match &self.source {
             MountSource::Bind { path, .. } if !is_normalized_absolute(path) => {

@@ -9,9 +9,11 @@ use serde::{Deserialize, Serialize};
 use super::RestartPolicy;
 use super::health::HealthCheck;
 use super::on_disconnect::OnDisconnect;
-use super::secret_object::{MAX_TASK_SECRET_OBJECTS, SecretObjectMount};
+use super::secret_object::{IMAGE_DIRECTORIES, MAX_TASK_SECRET_OBJECTS, SecretObjectMount};
 use super::security::{Capability, Device, Seccomp, Ulimit};
-use super::storage::{MAX_MOUNTS, Mount, is_normalized_absolute};
+use super::storage::{MAX_MOUNTS, Mount, MountSource, is_normalized_absolute};
+use super::sysctl::sysctl_fault;
+use crate::image_reference::split_reference;
 use crate::{Bytes, ImageReference, MilliCpu, Resources, Signal, Violations};
 
 /// runc does not start a container with less memory than this.
@@ -235,6 +237,12 @@ impl Default for LogLimits {
 }
 
 impl TaskSpec {
+    /// Its process changes the data of a volume, which outlives it.
+    pub fn writes_to_volumes(&self) -> bool {
+        let writes = |mount: &Mount| matches!(mount.source, MountSource::Volume { .. }) && !mount.read_only;
+        self.mounts.iter().any(writes)
+    }
+
     /// A task of `image` with defaults for everything else.
     pub fn new(image: ImageReference) -> Self {
         Self {
@@ -306,6 +314,13 @@ impl TaskSpec {
     }
 
     fn validate_process(&self, wrong: &mut Violations) {
+        if let Err(fault) = split_reference(self.image.as_str()) {
+            let message = format!(
+                "{:?} is not an image reference: {fault}; expected [HOST[:PORT]/]PATH[:TAG][@sha256:DIGEST]",
+                self.image.as_str()
+            );
+            wrong.add("image", message);
+        }
         if self.command.as_ref().is_some_and(|command| command.first().is_none_or(String::is_empty)) {
             wrong.add("command", "is empty; leave it out to run the image's own entrypoint");
         }
@@ -390,10 +405,8 @@ impl TaskSpec {
         }
         check_count("sysctls", self.sysctls.len(), wrong);
         for (key, value) in &self.sysctls {
-            let plain = |b: u8| b.is_ascii_alphanumeric() || b"._-/".contains(&b);
-            if !key.contains('.') || !key.bytes().all(plain) || value.contains(['\0', '\n']) {
-                let message = "is not a sysctl; give a name like net.core.somaxconn and one line";
-                wrong.add(format!("sysctls[{key:?}]"), message);
+            if let Some(fault) = sysctl_fault(key, value) {
+                wrong.add(format!("sysctls[{key:?}]"), format!("{key} {fault}"));
             }
         }
         if self.shm_size.is_some_and(|size| size < super::storage::MIN_TMPFS) {
@@ -431,6 +444,14 @@ impl TaskSpec {
             }
             for (i, (content, target)) in secret_objects.iter().zip(targets).enumerate() {
                 wrong.nest(&format!("{path}[{i}]"), content.validate());
+                if IMAGE_DIRECTORIES.contains(&target.as_str()) {
+                    let message = format!(
+                        "{target} is a directory of every usual image; give the path of a file, like \
+                         {target}/{}",
+                        content.source
+                    );
+                    wrong.add(format!("{path}[{i}].target"), message);
+                }
                 if !seen.insert(target) {
                     let message = format!("{target} is the target of another mount too");
                     wrong.add(format!("{path}[{i}].target"), message);

@@ -70,7 +70,7 @@ impl VolumeRoot {
             };
             self.publish_copy(&root, volume, owned, &directory)?;
             DirEntries::read(&directory)
-                .and_then(DirEntries::is_empty)
+                .and_then(DirEntries::has_no_entries)
                 .map_err(IoFailure::at("list", &self.path(volume)))
         };
         ensured().map_err(|failure| Error::from_failure(volume, failure))

@@ -30,7 +30,7 @@ pub(crate) fn remove(parent: BorrowedFd<'_>, name: &OsStr) -> Result<(), IoFailu
     };
     let mut moved = 0;
     // Each round deletes the entries of this level and moves those one level deeper up.
-    while !DirEntries::read(&top).and_then(DirEntries::is_empty).map_err(failed())? {
+    while !DirEntries::read(&top).and_then(DirEntries::has_no_entries).map_err(failed())? {
         for entry in DirEntries::read(&top).map_err(failed())? {
             let entry = entry.map_err(failed())?;
             remove_level(top.as_fd(), &entry, &mut moved)

@@ -115,5 +115,7 @@ pub fn spec(name: &str) -> anyhow::Result<ServiceSpec> {
         ports: Vec::new(),
         placement: Default::default(),
         replace_after: Default::default(),
+        update: Default::default(),
+        rollback: Default::default(),
     })
 }

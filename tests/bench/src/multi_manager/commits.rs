@@ -86,7 +86,8 @@ fn rate(
             runtime.spawn(async move {
                 let mut latencies = Vec::new();
                 while start.elapsed() < SPAN {
-                    let request = v1::CreateServiceRequest { id: new_id(), spec: Some(spec()) };
+                    let request =
+                        v1::CreateServiceRequest { id: new_id(), spec: Some(spec()), ..Default::default() };
                     let begun = Instant::now();
                     client.create(request).await?;
                     latencies.push(begun.elapsed());

@@ -220,7 +220,9 @@ impl FakeWorker {
                 }
                 Some(FromManager::Diff(diff)) => {
                     *has = diff.version;
-                    states.retain(|id, _| !diff.removed.contains(id));
+                    states.retain(|id, _| {
+                        !diff.removed.contains(id) && diff.retained.iter().all(|log| log.task_id != *id)
+                    });
                     diff.changed
                 }
                 _ => continue,

@@ -201,7 +201,9 @@ async fn deploy(services: &mut ServicesClient<Channel>, replicas: u32) -> anyhow
         ..Default::default()
     };
     let start = Instant::now();
-    services.create(v1::CreateServiceRequest { id: id.clone(), spec: Some(spec) }).await?;
+    services
+        .create(v1::CreateServiceRequest { id: id.clone(), spec: Some(spec), allow_many_replicas: true })
+        .await?;
     loop {
         let service = services.get(v1::Reference { reference: id.clone() }).await?.into_inner();
         if service.running == replicas {

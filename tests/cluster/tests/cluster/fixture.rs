@@ -15,7 +15,8 @@ use warren_testkit::scratch::ScratchDir;
 use warren_testkit::small_disk::SmallDisk;
 use warren_testkit::wait::eventually_async;
 use warren_types::{
-    Bytes, Id, MilliCpu, NodeDescription, Placement, Resources, ServiceId, ServiceMode, ServiceSpec, TaskSpec,
+    Bytes, Id, MilliCpu, NodeDescription, Placement, Resources, ServiceId, ServiceMode, ServiceSpec,
+    TaskSpec, UpdatePolicy,
 };
 
 use crate::dial;
@@ -131,7 +132,7 @@ impl ManagerFixture {
         .await;
     }
 
-    fn socket(&self) -> PathBuf {
+    pub fn socket(&self) -> PathBuf {
         self.directory.path().join("run/warren.sock")
     }
 
@@ -202,7 +203,9 @@ pub fn new_id() -> ServiceId {
     ServiceId(Id(rand::rng().random()))
 }
 
+/// A service whose tasks count as ready immediately.
 pub fn spec(name: &str, replicas: u32) -> ServiceSpec {
+    let immediately = UpdatePolicy { monitor: Duration::ZERO, ..UpdatePolicy::default() };
     ServiceSpec {
         name: name.parse().unwrap(),
         labels: Default::default(),
@@ -211,5 +214,7 @@ pub fn spec(name: &str, replicas: u32) -> ServiceSpec {
         ports: Vec::new(),
         placement: Placement::default(),
         replace_after: Default::default(),
+        update: immediately,
+        rollback: immediately,
     }
 }

@@ -2,13 +2,14 @@
 
 use warren_client::{Error, PullOptions};
 use warren_proto::v1;
+use warren_proto::v1::images_client::ImagesClient;
 use warren_proto::v1::import_progress::Event;
 use warren_proto::v1::open_stream::Purpose;
 use warren_proto::v1::pull_progress::Event as Pulled;
 use warren_proto::v1::stream_frame::Frame;
 use warren_proto::v1::worker_frame::Frame as Say;
 
-use crate::fixture::{ManagerFixture, WAIT_DEADLINE};
+use crate::fixture::{ManagerFixture, WAIT_DEADLINE, new_id, spec};
 use crate::joining::joined;
 use crate::worker::{DIGEST, ScriptedStream, ScriptedWorker};
 
@@ -195,4 +196,138 @@ async fn image_list_tolerates_an_unreachable_node() {
     assert_eq!(purpose, Purpose::PruneImages(v1::PruneImages { unused_for_ms: 60_000 }));
     assert_eq!(pruned.unwrap()[0].images, [image("b:1")]);
     assert!(images.list(vec!["n7".into()]).await.unwrap_err().is_not_found());
+}
+
+const WEB: &str = "docker.io/library/web:1";
+
+/// The worker reports that it has the image `web:1`, and the manager has read that.
+async fn report_web(worker: &mut ScriptedWorker, digest: &str) {
+    let held = v1::HeldImage { reference: WEB.into(), digest: digest.into() };
+    worker.send(Say::Inventory(v1::NodeInventory { images: vec![held], ..Default::default() })).await;
+    worker.sync().await;
+}
+
+fn wanted(digests: &[&str]) -> Frame {
+    Frame::Wanted(v1::BlobRequest { digests: digests.iter().map(|digest| (*digest).to_owned()).collect() })
+}
+
+fn data(text: &'static str) -> Frame {
+    Frame::Data(text.into())
+}
+
+fn end() -> Frame {
+    Frame::End(v1::EndOfData {})
+}
+
+async fn expect(stream: &mut ScriptedStream, frames: &[Frame]) {
+    for frame in frames {
+        assert_eq!(stream.receive().await.unwrap().as_ref(), Some(frame));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn image_is_copied_and_each_blob_leaves_its_source_once() {
+    let world = ManagerFixture::new().await;
+    let (second, third) = (joined(&world, "n2").await, joined(&world, "n3").await);
+    let mut one = ScriptedWorker::dial(&world).await;
+    let mut two = ScriptedWorker::dial_as(&world, &second).await;
+    let mut three = ScriptedWorker::dial_as(&world, &third).await;
+    report_web(&mut one, DIGEST).await;
+    let client = world.admin().await;
+    let images = client.images();
+    let nodes = ["n1", "n2", "n3"].map(str::to_owned).to_vec();
+    let serve = async {
+        let (purpose, mut to_two) = next_request(&mut two).await;
+        let expected = v1::ReceiveImage { reference: WEB.into(), digest: DIGEST.into() };
+        assert_eq!(purpose, Purpose::ReceiveImage(expected.clone()));
+        let (purpose, mut to_three) = next_request(&mut three).await;
+        assert_eq!(purpose, Purpose::ReceiveImage(expected));
+        let (purpose, mut source) = next_request(&mut one).await;
+        let expected = v1::ExportImage { reference: WEB.into(), digest: DIGEST.into() };
+        assert_eq!(purpose, Purpose::ExportImage(expected));
+
+        to_two.send(wanted(&["document"])).await;
+        to_three.send(wanted(&["document"])).await;
+        expect(&mut source, &[wanted(&["document"])]).await;
+        source.send(data("{}")).await;
+        source.send(end()).await;
+        for target in [&mut to_two, &mut to_three] {
+            expect(target, &[data("{}"), end()]).await;
+        }
+        // One of them has the first layer.
+        to_two.send(wanted(&["upper"])).await;
+        to_three.send(wanted(&["lower", "upper"])).await;
+        expect(&mut source, &[wanted(&["lower", "upper"])]).await;
+        for frame in [data("l1"), data("l2"), end(), data("u"), end()] {
+            source.send(frame).await;
+        }
+        expect(&mut to_two, &[data("u"), end()]).await;
+        expect(&mut to_three, &[data("l1"), data("l2"), end(), data("u"), end()]).await;
+        to_two.send(Frame::Error("the disk is full".into())).await;
+        let image = v1::ImportedImageFrame { reference: WEB.into(), digest: DIGEST.into(), size_bytes: 7 };
+        to_three.send(Frame::Imported(image)).await;
+        to_three.send(Frame::Done(v1::StreamDone {})).await;
+        to_three.wait_closed().await;
+    };
+    let follow = async {
+        let mut copy = images.copy("web:1".into(), nodes, String::new()).await.unwrap();
+        let mut events = Vec::new();
+        while let Some(progress) = copy.next().await.unwrap() {
+            match progress.event.unwrap() {
+                Event::ReceivedBytes(_) => {}
+                event => events.push((progress.node, event)),
+            }
+        }
+        events
+    };
+    let (events, ()) = tokio::join!(follow, serve);
+    let image = v1::ImportedImage { reference: WEB.into(), digest: DIGEST.into(), size_bytes: 7 };
+    let expected = [
+        ("n2".to_owned(), Event::Error("the disk is full".into())),
+        ("n3".to_owned(), Event::Imported(image)),
+        ("n3".to_owned(), Event::Done(v1::NodeDone {})),
+    ];
+    assert_eq!(events, expected);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_with_different_images_of_a_name_are_not_chosen_from() {
+    let world = ManagerFixture::new().await;
+    let second = joined(&world, "n2").await;
+    let mut one = ScriptedWorker::dial(&world).await;
+    let mut two = ScriptedWorker::dial_as(&world, &second).await;
+    let other = DIGEST.replace("00", "ff");
+    report_web(&mut one, DIGEST).await;
+    report_web(&mut two, &other).await;
+    let client = world.admin().await;
+    let images = client.images();
+    let refused = images.copy("web:1".into(), vec!["n1".into()], String::new()).await.unwrap_err();
+    assert!(refused.to_string().contains("n1 has sha256:0011"), "{refused}");
+    let refused = images.copy("web:1".into(), vec!["n3".into()], String::new()).await.unwrap_err();
+    assert!(refused.is_not_found(), "{refused}");
+    let refused = images.copy("web:1".into(), vec!["rack=1".into()], String::new()).await.unwrap_err();
+    assert!(refused.to_string().contains("no node with the label rack=1 is READY"), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn node_learns_who_has_the_image_of_its_own_tasks() {
+    let world = ManagerFixture::new().await;
+    let second = joined(&world, "n2").await;
+    let mut one = ScriptedWorker::dial(&world).await;
+    let mut two = ScriptedWorker::dial_as(&world, &second).await;
+    report_web(&mut one, DIGEST).await;
+    let client = world.admin().await;
+    let mut service = spec("web", 1);
+    service.mode = warren_types::ServiceMode::Global;
+    service.task.image = "web:1".parse().unwrap();
+    client.services().create(new_id(), &service).await.unwrap();
+    one.has("a task", |tasks| tasks.len() == 1).await;
+    two.has("a task", |tasks| tasks.len() == 1).await;
+    let mut images = ImagesClient::new(world.channel_as(Some(&second)).await);
+    let (own, foreign) = (two.tasks.keys().next().unwrap(), one.tasks.keys().next().unwrap());
+    let request = |task_id: &String| v1::FindHoldersRequest { task_id: task_id.clone() };
+    let found = images.find_holders(request(own)).await.unwrap().into_inner();
+    assert_eq!((found.nodes, found.this_node.as_str()), (vec!["n1".to_owned()], "n2"));
+    let refused = images.find_holders(request(foreign)).await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::NotFound);
 }

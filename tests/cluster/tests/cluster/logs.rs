@@ -228,7 +228,8 @@ async fn task_without_lines_is_refused_or_awaited() {
         task: task.into(),
         ..Default::default()
     };
-    for (wrong, path) in [(request("", ""), "service"), (request("web", "web.1"), "task")] {
+    let both = v1::ReadLogsRequest { previous: true, follow: true, ..request("web", "") };
+    for (wrong, path) in [(request("", ""), "service"), (both, "previous")] {
         let refused = Problem::from(&raw.read(wrong).await.unwrap_err());
         assert_eq!((refused.code, refused.violations.0[0].path.as_str()), (Code::InvalidArgument, path));
     }
@@ -253,4 +254,72 @@ async fn task_without_lines_is_refused_or_awaited() {
     let (_, stream) = reader(&mut worker).await;
     stream.send(lines([10])).await;
     assert_eq!(next(&mut entries).await.unwrap(), "1@n1 10");
+}
+
+/// The next stream that the manager requests has these frames. It is cancelled when it is dropped.
+async fn answer(worker: &mut ScriptedWorker, frames: Vec<Frame>) -> (String, ScriptedStream) {
+    let (expected, stream) = reader(worker).await;
+    for frame in frames {
+        stream.send(frame).await;
+    }
+    stream.send(Frame::Done(v1::StreamDone {})).await;
+    (expected.task_id, stream)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn log_of_ended_task_is_read_from_its_node() {
+    let world = ManagerFixture::new().await;
+    let client = world.admin().await;
+    let mut worker = ScriptedWorker::dial(&world).await;
+    running(&client, &mut [&mut worker], 1).await;
+    let first = client.tasks().get("web.1").await.unwrap().id;
+    let ended = v1::TaskReport { removed: true, ..crate::worker::report(&first, v1::TaskState::Failed) };
+    worker.report(vec![ended]).await;
+    worker.has("no task of before", |tasks| !tasks.contains_key(&first)).await;
+    let read = async |target| client.logs().read(target, LogOptions::default()).await;
+    let previous = LogOptions { previous: true, ..LogOptions::default() };
+    let part = |task: &str| LogTarget::ServiceTask { service: "web".into(), task: task.into() };
+    // Until the next task of the slot is placed, which is delayed, only the ended one has a node.
+    for target in [web(), LogTarget::Task(first.clone()), part(&first), part("1"), part("web.1")] {
+        let mut entries = read(target).await.unwrap();
+        let (asked, _stream) = answer(&mut worker, vec![lines([10])]).await;
+        assert_eq!(asked, first);
+        assert_eq!(next(&mut entries).await.unwrap(), "1@n1 10");
+        assert_eq!(next(&mut entries).await, None);
+    }
+    let is_there = || async {
+        let task = client.tasks().get("web.1").await.unwrap().id;
+        if task == first { Err("no further task".to_owned()) } else { Ok(()) }
+    };
+    warren_testkit::wait::eventually_async(WAIT_DEADLINE, "the next task of the slot", is_there).await;
+    for target in [web(), LogTarget::Task("web.1".into()), part("1")] {
+        let mut entries = client.logs().read(target, previous).await.unwrap();
+        let (asked, _stream) = answer(&mut worker, vec![lines([20])]).await;
+        assert_eq!(asked, first);
+        assert_eq!(next(&mut entries).await.unwrap(), "1@n1 20");
+    }
+    let none = client.logs().read(LogTarget::Task(first.clone()), previous).await.unwrap_err();
+    assert!(none.is_not_found() && none.to_string().contains("that ran before"), "{none}");
+    assert!(read(part("web.7")).await.unwrap_err().is_not_found());
+    // The output was removed from the node: only who asks for the task is told.
+    let gone = || vec![Frame::NoOutput("its output was removed".into())];
+    let mut entries = read(web()).await.unwrap();
+    let _stream = answer(&mut worker, gone()).await;
+    assert_eq!(next(&mut entries).await, None);
+    let mut entries = read(LogTarget::Task(first.clone())).await.unwrap();
+    let _stream = answer(&mut worker, gone()).await;
+    assert_eq!(next(&mut entries).await.unwrap(), "1@n1 its output was removed");
+    // Scaling down keeps it, the removal of the service does not.
+    client.services().scale("web", 0, None).await.unwrap();
+    let mut entries = read(web()).await.unwrap();
+    let _stream = answer(&mut worker, vec![lines([30])]).await;
+    assert_eq!(next(&mut entries).await.unwrap(), "1@n1 30");
+    client.services().remove("web", None).await.unwrap();
+    let is_gone = || async {
+        match client.tasks().get(&first).await {
+            Err(error) if error.is_not_found() => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    };
+    warren_testkit::wait::eventually_async(WAIT_DEADLINE, "the record to be deleted", is_gone).await;
 }

@@ -29,3 +29,4 @@ mod volumes;
 mod watch;
 mod worker;
 mod writers;
+mod wrong_inputs;

@@ -5,7 +5,10 @@ use warren_client::Error;
 use warren_proto::v1::service_spec::Mode;
 use warren_proto::v1::services_client::ServicesClient;
 use warren_proto::{Problem, v1};
-use warren_types::{Id, Protocol, PublishMode, PublishedPort, ServiceId};
+use warren_types::{
+    ClusterSettings, ClusterSettingsChange, Id, Mount, MountSource, Protocol, PublishMode, PublishedPort,
+    SecretObjectMount, ServiceId,
+};
 
 use crate::fixture::{CallerKind, ManagerFixture, new_id, spec};
 
@@ -40,6 +43,70 @@ async fn service_is_managed_over_tls_and_socket() {
     }
     let info = world.local().await.cluster().info().await.unwrap();
     assert_eq!((info.services, info.tasks, info.nodes, info.leader), (0, 0, 1, true));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cluster_settings_are_compared_set_and_survive_a_restart() {
+    let mut world = ManagerFixture::new().await;
+    let client = world.admin().await;
+    let before = client.cluster().info().await.unwrap();
+    let change = ClusterSettingsChange { task_history_limit: Some(2), ..Default::default() };
+    let after = client.cluster().update(&change, Some(before.settings_version)).await.unwrap();
+    let settings = ClusterSettings { task_history_limit: 2, ..Default::default() };
+    assert_eq!(after.settings, Some((&settings).into()));
+    assert!(after.settings_version > before.settings_version, "{after:?}");
+    let change = ClusterSettingsChange { task_history_limit: Some(3), ..Default::default() };
+    let conflict = client.cluster().update(&change, Some(before.settings_version)).await.unwrap_err();
+    check(&problem(conflict), Code::Aborted, "VERSION_CONFLICT", &[]);
+    let change = ClusterSettingsChange { max_replicas_per_service: Some(0), ..Default::default() };
+    let refused = client.cluster().update(&change, None).await.unwrap_err();
+    let path = "settings.maxReplicasPerService";
+    check(&problem(refused), Code::InvalidArgument, "INVALID_ARGUMENT", &[path]);
+    world.stop().await;
+    world.start(false).await.unwrap();
+    let info = world.local().await.cluster().info().await.unwrap();
+    assert_eq!((info.settings, info.settings_version), (after.settings, after.settings_version));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_million_replicas_need_a_confirmation_and_make_few_tasks() {
+    let world = ManagerFixture::new().await;
+    let client = world.admin().await;
+    let services = client.services();
+    let (id, many) = (new_id(), spec("web", 1_000_000));
+    let refused = problem(services.create(id, &many).await.unwrap_err());
+    check(&refused, Code::FailedPrecondition, "TOO_MANY_REPLICAS", &[]);
+    assert!(refused.message.contains("max-replicas-per-service"), "{refused:?}");
+    let insists = services.allow_many_replicas(true);
+    insists.create(id, &many).await.unwrap();
+    // No node has room, since no worker is connected.
+    let counted = || async {
+        let service = services.get("web").await.unwrap();
+        let found = (service.tasks, service.uncreated_tasks);
+        if found == (100, 999_900) { Ok(()) } else { Err(format!("{found:?}")) }
+    };
+    warren_testkit::wait::eventually_async(crate::fixture::WAIT_DEADLINE, "100 tasks", counted).await;
+    services.scale("web", 999_999, None).await.unwrap();
+    services.scale("web", 3, None).await.unwrap();
+    let refused = problem(services.scale("web", 10_001, None).await.unwrap_err());
+    check(&refused, Code::FailedPrecondition, "TOO_MANY_REPLICAS", &[]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_no_node_can_run_is_refused_by_the_api() {
+    let world = ManagerFixture::new().await;
+    let mut wrong = spec("other", 1);
+    wrong.task.image = "UPPER/Bad:::tag".parse().unwrap();
+    wrong.task.sysctls = [("vm.swappiness".to_owned(), "1".to_owned())].into();
+    let source = MountSource::Tmpfs { size: None, mode: None, exec: false };
+    wrong.task.mounts = vec![Mount { target: "/proc/x".into(), source, read_only: false }];
+    let config = SecretObjectMount::new("web".parse().unwrap());
+    wrong.task.configs = vec![SecretObjectMount { target: Some("/etc".into()), ..config }];
+    let refused = problem(world.admin().await.services().create(new_id(), &wrong).await.unwrap_err());
+    let fields = ["image", "sysctls[\"vm.swappiness\"]", "mounts[0].target", "configs[0].target"];
+    let paths = fields.map(|field| format!("spec.task.{field}"));
+    let paths = paths.each_ref().map(String::as_str);
+    check(&refused, Code::InvalidArgument, "INVALID_ARGUMENT", &paths);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -79,7 +146,8 @@ async fn invalid_spec_is_refused_with_fields() {
     let mut wrong: v1::ServiceSpec = (&spec("web", 1)).into();
     wrong.name = "Web!".into();
     wrong.mode = Some(Mode::Replicated(v1::Replicated { replicas: -1 }));
-    let request = v1::CreateServiceRequest { id: new_id().to_string(), spec: Some(wrong) };
+    let request =
+        v1::CreateServiceRequest { id: new_id().to_string(), spec: Some(wrong), ..Default::default() };
     let refused = Problem::from(&raw.create(request).await.unwrap_err());
     let fields = ["spec.name", "spec.mode.replicated.replicas"];
     check(&refused, Code::InvalidArgument, "INVALID_ARGUMENT", &fields);
@@ -113,7 +181,12 @@ async fn invalid_spec_is_refused_with_fields() {
     check(&refused, Code::InvalidArgument, "AMBIGUOUS", &[]);
     let refused = problem(services.get("nothing").await.unwrap_err());
     check(&refused, Code::NotFound, "NOT_FOUND", &[]);
-    let scale = v1::ScaleServiceRequest { reference: "web".into(), version: None, replicas: -2 };
+    let scale = v1::ScaleServiceRequest {
+        reference: "web".into(),
+        version: None,
+        replicas: -2,
+        ..Default::default()
+    };
     let refused = Problem::from(&raw.scale(scale).await.unwrap_err());
     check(&refused, Code::InvalidArgument, "INVALID_ARGUMENT", &["replicas"]);
     let refused = problem(services.scale("web", 2_000_000, None).await.unwrap_err());

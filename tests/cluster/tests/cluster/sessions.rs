@@ -116,6 +116,11 @@ async fn an_idle_cluster_writes_nothing() {
     worker.has("three tasks", |tasks| tasks.len() == 3).await;
     worker.run_all().await;
     worker.sync().await;
+    eventually_async(WAIT_DEADLINE, "the end of the rollout", || async {
+        let rollout = client.services().get("web").await.unwrap().rollout.unwrap_or_default();
+        if rollout.state() == v1::RolloutState::Completed { Ok(()) } else { Err(format!("{rollout:?}")) }
+    })
+    .await;
     let before = client.cluster().info().await.unwrap();
     let (mut pace, begin) = (tokio::time::interval(Duration::from_millis(50)), Instant::now());
     while begin.elapsed() < Duration::from_secs(4) {

@@ -4,7 +4,7 @@ use tonic::Code;
 use warren_client::{Client, Error, TaskFilter};
 use warren_proto::{Problem, v1};
 use warren_testkit::wait::eventually_async;
-use warren_types::ServiceSpec;
+use warren_types::{FailureAction, ServiceSpec};
 
 use crate::fixture::{ManagerFixture, WAIT_DEADLINE, new_id, spec};
 use crate::worker::{DIGEST, ScriptedWorker, report};
@@ -101,29 +101,59 @@ async fn rolling_update_and_rollback() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn update_with_failing_task_stops_with_reason() {
+async fn failed_update_is_rolled_back_with_reason() {
     let world = ManagerFixture::new().await;
     let client = world.admin().await;
     let mut worker = ScriptedWorker::dial(&world).await;
-    client.services().create(new_id(), &of_image(1, "web:1")).await.unwrap();
+    let services = client.services();
+    services.create(new_id(), &of_image(1, "web:1")).await.unwrap();
     obeyed(&client, &mut worker, "it runs", 0, |service| service.running == 1).await;
-    client.services().update("web", &of_image(1, "web:2"), None, false).await.unwrap();
-    worker.has("the task of the update", |tasks| tasks.len() == 2).await;
-    let newer = worker.tasks.values().find(|task| task.revision == 2).unwrap();
-    assert_eq!(newer.desired(), v1::DesiredTaskState::Ready, "it is prepared beside the one that runs");
+    services.update("web", &of_image(1, "web:2"), None, false).await.unwrap();
+    fail_standby(&mut worker, 2).await;
+    let rolled_back = rollout_in_state(&client, v1::RolloutState::RolledBack).await;
+    let why = &rolled_back.rollback_reason;
+    assert!(
+        why.contains("there is no program /serve") && why.contains("runs revision 1 again, as 3"),
+        "{why}"
+    );
+    assert_eq!((rolled_back.failed_revision, rolled_back.restored_revision), (2, 1));
+    let now = service(&client).await;
+    assert_eq!((now.revision, now.running), (3, 1), "the old one serves on");
+
+    let mut pausing = of_image(1, "web:4");
+    pausing.update.on_failure = Some(FailureAction::Pause);
+    services.update("web", &pausing, None, false).await.unwrap();
+    fail_standby(&mut worker, 4).await;
+    let paused = rollout_in_state(&client, v1::RolloutState::Paused).await;
+    let why = paused.stop_reason;
+    assert!(
+        why.contains("there is no program /serve") && why.contains("warren service rollback web"),
+        "{why}"
+    );
+    let resumed = services.resume("web", None).await.unwrap();
+    assert_eq!(resumed.rollout.unwrap().state(), v1::RolloutState::Updating);
+    assert_eq!(service(&client).await.running, 1);
+}
+
+/// The worker cannot run the task of the revision that it prepares beside the one that runs.
+async fn fail_standby(worker: &mut ScriptedWorker, revision: u64) {
+    let prepared = |task: &&v1::TaskAssignment| {
+        task.revision == revision && task.desired() == v1::DesiredTaskState::Ready
+    };
+    worker.has("the task of the update", |tasks| tasks.values().any(|task| prepared(&task))).await;
+    let newer = worker.tasks.values().find(prepared).unwrap().id.clone();
     let reason = "there is no program /serve".to_owned();
-    let failed =
-        v1::TaskReport { reason, ready: false, ..report(&newer.id.clone(), v1::TaskState::Rejected) };
+    let failed = v1::TaskReport { reason, ready: false, ..report(&newer, v1::TaskState::Rejected) };
     worker.report(vec![failed]).await;
-    let stopped = eventually_async(WAIT_DEADLINE, "the update to stop", || async {
-        let service = service(&client).await;
-        let stopped = service.rollout.clone().unwrap().stop_reason;
-        if stopped.is_empty() { Err(format!("{service:?}")) } else { Ok(stopped) }
+}
+
+async fn rollout_in_state(client: &Client, state: v1::RolloutState) -> v1::Rollout {
+    eventually_async(WAIT_DEADLINE, &format!("the rollout to be {state:?}"), || async {
+        let service = service(client).await;
+        let rollout = service.rollout.clone().unwrap();
+        if rollout.state() == state { Ok(rollout) } else { Err(format!("{service:?}")) }
     })
-    .await;
-    assert!(stopped.contains("there is no program /serve"), "{stopped}");
-    assert!(stopped.contains("warren service rollback web"), "{stopped}");
-    assert_eq!(service(&client).await.running, 1, "the old one serves on");
+    .await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

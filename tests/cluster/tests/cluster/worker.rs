@@ -122,7 +122,8 @@ impl ScriptedWorker {
             Frame::Diff(diff) => {
                 assert_eq!(diff.base, self.version, "a diff continues what was sent before");
                 self.version = diff.version;
-                diff.removed.iter().for_each(|id| drop(self.tasks.remove(id)));
+                let ended = diff.removed.iter().chain(diff.retained.iter().map(|log| &log.task_id));
+                ended.for_each(|id| drop(self.tasks.remove(id)));
                 self.tasks.extend(diff.changed.into_iter().map(|task| (task.id.clone(), task)));
             }
             Frame::Settings(settings) => {

@@ -86,8 +86,10 @@ const REFUSED: &[(&str, i32, &str)] = &[
     ("new --publish 70000:80", USAGE, "70000"),
     // Unsupported features are named, not treated as typing errors.
     ("new --network none", USAGE, "--network of `warren service create` is not supported"),
-    ("new --update-parallelism 2", USAGE, "--update-parallelism of `warren service create` is not supported"),
-    ("service update web --update-order stop-first", USAGE, "is not supported by this version"),
+    ("new --update-parallelism many", USAGE, "give one like 2, 25% or 0"),
+    ("new --update-order start-first --volume data:/data", USAGE, "two tasks would write to the same volume"),
+    ("service update web --rollback-on-failure rollback", USAGE, "a rollback is not rolled back"),
+    ("service update web --resume", CONFLICT, "its update is not paused"),
     ("token create --role emperor", USAGE, "emperor"),
     ("manager rm nobody", NOT_FOUND, "nobody"),
     ("manager update nobody --advertise a:b:c", USAGE, "a:b:c"),
@@ -97,6 +99,12 @@ const REFUSED: &[(&str, i32, &str)] = &[
     ("new --no-such-flag", USAGE, "--no-such-flag"),
     ("network ls", USAGE, "is not supported by this version"),
     ("new --registry-credential x", USAGE, "registry login"),
+    ("new --sysctl vm.swappiness=1", USAGE, "vm.swappiness applies to the whole machine"),
+    ("service create new --image UPPER/Bad:::tag", USAGE, "its path must be lower case"),
+    ("new --replicas 1000000", CONFLICT, "max-replicas-per-service"),
+    ("service scale web=1000000", CONFLICT, "max-replicas-per-service"),
+    ("cluster update --max-replicas-per-service 0", USAGE, "0 is out of range"),
+    ("new --tmpfs /proc/x", USAGE, "is in /proc"),
     // The manager.
     ("service ls --manager 127.0.0.1:1", UNREACHABLE, "127.0.0.1:1"),
     ("service ls --context nobody", NOT_FOUND, "nobody"),
@@ -105,6 +113,7 @@ const REFUSED: &[(&str, i32, &str)] = &[
     ("image import {scratch}", USAGE, "is a directory"),
     ("image import {scratch}/torn.tar", FAILED, "the image was not imported"),
     ("image import {scratch}/text.tar", FAILED, "the image was not imported"),
+    ("image import {scratch}/garbage.bin", FAILED, "is no tar and starts with the bytes 1b 5b 32 4a"),
     ("image import {scratch}/escape.tar", FAILED, ".."),
     ("image import {scratch}/changed.tar", FAILED, "digest"),
     ("image import {scratch}/box.tar --node nobody", NOT_FOUND, "nobody"),
@@ -125,6 +134,7 @@ fn bad_input_is_refused_with_its_reason_and_changes_nothing() {
             None => line.replace("{scratch}", &scratch),
         };
         let text = world.warren().run_refused(&line.split(' ').collect::<Vec<_>>(), *code);
+        assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text:?}");
         assert!(text.contains(reason), "the output of `warren {line}` must contain {reason:?}:\n{text}");
         assert_eq!(services(), before, "`warren {line}` changed something");
     }
@@ -144,6 +154,8 @@ fn write_bad_archives(world: &NodeFixture) {
         ("torn.tar", good[..good.len() / 3].to_vec()),
         ("text.tar", b"this is not an archive\n".repeat(100)),
         ("changed.tar", changed),
+        // Clears a terminal, and is no text.
+        ("garbage.bin", b"\x1b[2J\x07\xff\xfe\x00\x9b31m".repeat(200)),
         ("escape.tar", escaping_archive()),
     ];
     for (name, bytes) in bad {
@@ -181,8 +193,14 @@ const BROKEN: &[(&str, &str, i32, &str, &str)] = &[
     ("group", "--image warren.local/box:1 --group strangers", 1, "\"strangers\"", "REJECTED"),
     ("device", "--image warren.local/box:1 --device /dev/no-such", 1, "/dev/no-such", "REJECTED"),
     ("file", "--image warren.local/box:1 --device /etc/passwd", 1, "/etc/passwd", "REJECTED"),
-    ("sysctl", "--image warren.local/box:1 --sysctl vm.swappiness=1", 1, "vm.swappiness", "REJECTED"),
     ("bind", "--image warren.local/box:1 --bind /no/such/place:/x", 1, "/no/such/place", "REJECTED"),
+    (
+        "over",
+        "--image warren.local/box:1 --bind /etc/passwd:/bin",
+        1,
+        "the image has a directory at /bin",
+        "REJECTED",
+    ),
     ("command", "--image warren.local/box:1 --command /no/such", 1, "cannot be run", "REJECTED"),
     ("port", "--image warren.local/demo:1 --publish 9000:80", 1, "is in use by process", "REJECTED"),
     ("address", "--image warren.local/demo:1 --publish 192.0.2.1:9:80", 1, "no such address", "REJECTED"),

@@ -1,5 +1,5 @@
 //! Updates of a running service: slot by slot, without an interruption, and never further than the first
-//! failure.
+//! failure. What follows a failure is in `rollouts`.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -70,22 +70,20 @@ fn rolling_update_keeps_the_port_available() {
 }
 
 #[test]
-fn failed_update_keeps_old_tasks() {
+fn paused_update_keeps_old_tasks() {
     let world = NodeFixture::new();
-    world.create_script(
-        "web",
-        &["--replicas", "3", "--restart-max", "1", "--restart-delay", "100ms"],
-        "sleep 1000",
-    );
+    let restart = ["--replicas", "3", "--restart-max", "1", "--restart-delay", "100ms"];
+    let policy = ["--update-monitor", "3s", "--update-on-failure", "pause"];
+    world.create_script("web", &[&restart[..], &policy].concat(), "sleep 1000");
     let before = ids(&world, "web", 3);
     let output = world.warren().run_refused(&["service", "update", "web", "--command", "false"], FAILED);
     assert!(output.contains("exited with code 1") && output.contains("rollback"), "{output}");
     let still: BTreeSet<String> = ids(&world, "web", 3).into_iter().collect();
     assert_eq!(still, before, "tasks that ran were replaced by ones that fail");
-    // It stays stopped, shows the reason, and does not try again.
+    // It stays paused, shows the reason, and does not try again.
     let tasks = task_document::of_service(&world.node, "web").len();
     let listed = world.ok("service ls");
-    assert!(listed.contains("stopped"), "{listed}");
+    assert!(listed.contains("paused at 0/3"), "{listed}");
     assert!(service(&world, "web").to_string().contains("exited with code 1"));
     world.run_and_remove_something();
     assert_eq!(task_document::of_service(&world.node, "web").len(), tasks);
@@ -94,6 +92,7 @@ fn failed_update_keeps_old_tasks() {
     let numbers: Vec<u64> =
         history.as_array().unwrap().iter().map(|one| one["number"].as_u64().unwrap()).collect();
     assert_eq!(numbers, [2, 1]);
+    world.warren().run_refused(&["service", "update", "web", "--resume"], FAILED);
     world.ok("service rollback web");
     assert_eq!(ids(&world, "web", 3), before, "tasks that kept running are not replaced");
     // A missing image is a failure too, with its reason.
@@ -134,7 +133,7 @@ fn rollback_restores_the_revision() {
     world.warren().run_refused(&["service", "history", "nobody"], NOT_FOUND);
     world.warren().run_refused(&["service", "update", "web", "--mode", "global"], USAGE);
     world.warren().run_refused(&["service", "update", "web", "--memory", "1Mi"], USAGE);
-    world.warren().run_refused(&["service", "update", "web", "--update-parallelism", "2"], USAGE);
+    world.warren().run_refused(&["service", "update", "web", "--update-parallelism", "-2"], USAGE);
 }
 
 #[test]

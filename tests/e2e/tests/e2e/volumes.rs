@@ -62,14 +62,27 @@ fn data_outlives_tasks_services_and_the_node() {
     assert!(text.contains("first"), "{text}");
     world.warren().run_refused(&["volume", "rm", "data", "--purge"], CONFLICT);
     world.ok("service rm first reader sub");
-    // After a removal its data stays, and a new volume of that name has it.
+    // After a removal its data stays, and is used again only on request.
     world.ok("volume rm data");
     assert_eq!(world.warren().json(&["volume", "ls"]), json!([]));
-    world.warren().run_ok(&words("again", &["--volume", "data:/data"], &holding("wc -l </data/log")));
+    let again = holding("wc -l </data/log");
+    let again = words("again", &["--volume", "data:/data"], &again);
+    let text = world.warren().run_refused(&again, CONFLICT);
+    assert!(text.contains("volume data was removed, and its data") && text.contains("--reuse"), "{text}");
+    world.warren().run_refused(&["volume", "create", "data"], CONFLICT);
+    let remains = world.warren().json(&["volume", "ls", "--all"]);
+    let shown = (&remains[0]["name"], &remains[0]["nodeName"]);
+    assert_eq!(shown, (&json!("data"), &json!(world.node.name())), "{remains}");
+    assert!(remains[0]["releasedAt"].is_string() && remains[0]["size"].is_string(), "{remains}");
+    world.ok("volume create data --reuse");
+    world.warren().run_ok(&again);
     wait_for_output(&world, "again", "2");
+    world.warren().run_refused(&["volume", "purge", "data"], CONFLICT);
     world.ok("service rm again");
-    world.ok("volume rm data --purge");
+    world.ok("volume rm data");
+    world.ok("volume purge data");
     assert!(!directory.exists());
+    assert_eq!(world.warren().json(&["volume", "ls", "--all"]), json!([]));
     world.warren().run_refused(&["volume", "rm", "data"], NOT_FOUND);
 }
 

@@ -1,6 +1,7 @@
 //! A worker's disk fills up and is freed again: during a pull, and while a container writes.
 
 use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
 use warren_testkit::image::{ImageLayer, TestImage};
 use warren_testkit::node::{LabNode, NodeOptions};
@@ -86,6 +87,29 @@ fn image_pull_resumes_when_disk_has_space() {
     let large = cluster.wait_serving("large", 1).remove(0);
     assert_eq!((large.id, large.attempt), (why.id, 1), "by itself");
     assert_eq!(pid(worker, &old), pid_before);
+}
+
+#[test]
+fn short_fill_is_a_condition_within_a_heartbeat() {
+    const FILLED: Duration = Duration::from_secs(1);
+    const HEARTBEAT: Duration = Duration::from_secs(5);
+    let cluster = on_a_small_disk();
+    let name = cluster.workers[0].name().to_owned();
+    let conditions = || cluster.ok(&format!("node ls --filter name={name} --format {{{{.Conditions}}}}"));
+    assert_eq!(conditions().trim(), "");
+    let start = Instant::now();
+    while start.elapsed() < FILLED {
+        cluster.workers[0].disk().fill();
+    }
+    cluster.workers[0].disk().free();
+    eventually(HEARTBEAT + FILLED, "the condition", || {
+        let found = conditions();
+        if found.contains("the disk of the data directory") { Ok(()) } else { Err(found) }
+    });
+    eventually(4 * HEARTBEAT + SOON, "its end", || {
+        let found = conditions();
+        if found.trim().is_empty() { Ok(()) } else { Err(found) }
+    });
 }
 
 #[test]

@@ -343,6 +343,8 @@ impl<'a> FuzzInput<'a> {
             ports: self.list(2, Self::port)?,
             placement: Placement::default(),
             replace_after: Default::default(),
+            update: Default::default(),
+            rollback: Default::default(),
         })
     }
 

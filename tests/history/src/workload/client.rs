@@ -127,7 +127,11 @@ pub async fn make_registers(
         let mut turns = (0..plan.managers.len()).cycle();
         let made = loop {
             let address = plan.managers[turns.next().expect("there are managers")];
-            let request = v1::CreateServiceRequest { id: id.clone(), spec: Some(spec(register, 0)) };
+            let request = v1::CreateServiceRequest {
+                id: id.clone(),
+                spec: Some(spec(register, 0)),
+                ..Default::default()
+            };
             if let Ok(channel) = access.connect(address).await
                 && let Ok(Ok(answer)) =
                     timeout(CALL_TIMEOUT, ServicesClient::new(channel).create(request)).await
@@ -237,7 +241,8 @@ impl RegisterClient {
             Some(expected) => SentWrite::Cas(self.recorder.cas(self.number, &key, expected, value)),
         };
         let spec = Some(spec(register, value));
-        let request = v1::UpdateServiceRequest { reference: key, version, spec, force: false };
+        let request =
+            v1::UpdateServiceRequest { reference: key, version, spec, force: false, ..Default::default() };
         let failed = match timeout(CALL_TIMEOUT, services.update(request)).await {
             Ok(Ok(answer)) => {
                 let shown = acknowledgement_of(answer.get_ref());

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use warren_core::State;
 use warren_types::{
-    Availability, HealthCheck, Id, ImageReference, Mount, MountSource, NodeId, OnDisconnect, Placement,
-    Probe, Protocol, PublishMode, PublishedPort, SecretObjectMount, SecretObjectName, ServiceId, ServiceMode,
-    ServiceSpec, TaskSpec,
+    Availability, FailureAction, FailureRatio, HealthCheck, Id, ImageReference, Mount, MountSource, NodeId,
+    OnDisconnect, Parallelism, Placement, Probe, Protocol, PublishMode, PublishedPort, SecretObjectMount,
+    SecretObjectName, ServiceId, ServiceMode, ServiceSpec, TaskSpec, UpdateOrder, UpdatePolicy,
 };
 
 use super::request::ClientRequest;
@@ -137,6 +137,32 @@ fn volumes(number: u64, chance: &mut SimRng) -> Vec<Mount> {
     vec![Mount { target: "/data".into(), source, read_only: false }]
 }
 
+/// How an update replaces tasks. Tasks with a volume are always stopped first.
+fn update_policy(is_bound: bool, chance: &mut SimRng) -> UpdatePolicy {
+    let parallelism =
+        [Parallelism::Slots(1), Parallelism::Slots(2), Parallelism::Percent(50), Parallelism::Slots(0)];
+    let order = [None, Some(UpdateOrder::StartFirst), Some(UpdateOrder::StopFirst)];
+    let action =
+        [None, Some(FailureAction::Rollback), Some(FailureAction::Pause), Some(FailureAction::Continue)];
+    let default = UpdatePolicy::default();
+    UpdatePolicy {
+        parallelism: chance.pick(&parallelism).unwrap_or(default.parallelism),
+        delay: Duration::from_millis(if chance.one_in(3) { chance.between(100, 3_000) } else { 0 }),
+        order: chance.pick(&order).flatten().filter(|_| !is_bound),
+        monitor: Duration::from_millis(chance.between(0, 4_000)),
+        failure_ratio: FailureRatio(if chance.one_in(4) { 250 } else { 0 }),
+        on_failure: chance.pick(&action).flatten(),
+    }
+}
+
+fn rollback_policy(is_bound: bool, chance: &mut SimRng) -> UpdatePolicy {
+    let policy = update_policy(is_bound, chance);
+    UpdatePolicy {
+        on_failure: policy.on_failure.filter(|action| *action != FailureAction::Rollback),
+        ..policy
+    }
+}
+
 fn spec(number: u64, replicas: u32, known: &[SecretObjectName], chance: &mut SimRng) -> ServiceSpec {
     let mode = if chance.one_in(4) { ServiceMode::Global } else { ServiceMode::Replicated { replicas } };
     let mut task = TaskSpec::new(image(chance));
@@ -154,18 +180,22 @@ fn spec(number: u64, replicas: u32, known: &[SecretObjectName], chance: &mut Sim
         ports: ports(chance),
         placement: if bound { Placement::default() } else { placement(mode, chance) },
         replace_after: replace_after(mode, chance),
+        update: update_policy(bound, chance),
+        rollback: rollback_policy(bound, chance),
     }
 }
 
 /// Another spec of the same service.
 fn changed(spec: &ServiceSpec, known: &[SecretObjectName], chance: &mut SimRng) -> ServiceSpec {
     let mut spec = spec.clone();
-    match chance.between(0, 6) {
+    let is_bound = !spec.task.mounts.is_empty();
+    match chance.between(0, 7) {
         0 => spec.ports = ports(chance),
         1 if spec.task.mounts.is_empty() => spec.placement = placement(spec.mode, chance),
         2 => spec.task.secrets = secrets(known, chance),
         3 => spec.task.on_disconnect = on_disconnect(chance),
         4 => spec.replace_after = replace_after(spec.mode, chance),
+        5 => spec.update = update_policy(is_bound, chance),
         _ => spec.task.image = image(chance),
     }
     // A removed one cannot be requested any more.

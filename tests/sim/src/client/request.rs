@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use warren_core::state::VolumeData;
 use warren_core::{Command, CommandResponse};
 use warren_types::{
     Availability, NodeId, SecretObjectId, SecretObjectKind, SecretObjectName, ServiceId, ServiceMode,
@@ -94,9 +95,11 @@ impl ClientRequest {
             Self::RemoveSecret(id) => Command::RemoveSecretObject { id, at },
             Self::CreateVolume(id, name, node) => {
                 let (driver, options, labels) = (VolumeDriver::Local, BTreeMap::new(), BTreeMap::new());
-                Command::CreateVolume { id, name, driver, options, labels, node, at }
+                Command::CreateVolume { id, name, driver, options, labels, node, reuse: false, at }
             }
-            Self::RemoveVolume(id, purge) => Command::RemoveVolume { id, purge, at },
+            Self::RemoveVolume(id, purge) => {
+                Command::RemoveVolume { id, purge, data: VolumeData::Absent, at }
+            }
             Self::ConfirmPurge(id) => Command::DeleteVolume { id, at },
         }
     }

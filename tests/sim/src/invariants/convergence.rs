@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use warren_core::{State, rollout};
 use warren_replica::ReconcileKey;
-use warren_types::{Availability, Member, Node, NodeStatus, ServiceId, Task, TaskId};
+use warren_types::{Availability, Member, Node, NodeStatus, ServiceId, Task, TaskId, Timestamp};
 
 use crate::client::SimClient;
 use crate::manager::SimManager;
@@ -30,7 +30,7 @@ pub fn holds(world: &ClusterSimulation) -> Result<(), String> {
         return Err(format!("{node:?} is not ready"));
     }
     workers_know_the_managers(world, run.state())?;
-    services(world, run.state())?;
+    services(world, run.state(), world.wall_time(leader))?;
     nothing_to_plan(world, leader, run.state())?;
     machines(world, run.state())
 }
@@ -67,7 +67,7 @@ fn workers_know_the_managers(world: &ClusterSimulation, state: &State) -> Result
     Ok(())
 }
 
-fn services(world: &ClusterSimulation, state: &State) -> Result<(), String> {
+fn services(world: &ClusterSimulation, state: &State, now: Timestamp) -> Result<(), String> {
     for (id, promise) in world.clients.iter().flat_map(|client| &client.expected) {
         match promise.desired_spec() {
             None if state.service(id).is_some() => {
@@ -75,16 +75,16 @@ fn services(world: &ClusterSimulation, state: &State) -> Result<(), String> {
                 return Err(format!("removed service {id} still has {tasks:?}"));
             }
             None => {}
-            Some(_) => service(state, id)?,
+            Some(_) => service(state, id, now)?,
         }
     }
     Ok(())
 }
 
 /// Every slot has one serving task. It runs the current revision, or the rollout stopped and gives a reason.
-fn service(state: &State, id: &ServiceId) -> Result<(), String> {
+fn service(state: &State, id: &ServiceId, now: Timestamp) -> Result<(), String> {
     let counts = state.task_counts(id);
-    let progress = state.service(id).map(|service| rollout(state, service)).unwrap_or_default();
+    let progress = state.service(id).map(|service| rollout(state, service, now)).unwrap_or_default();
     let desired = progress.total;
     let updated = progress.updated == desired || progress.stop_reason.is_some();
     if counts.ready == desired && counts.live == desired && updated {

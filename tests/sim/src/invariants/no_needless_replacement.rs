@@ -8,12 +8,13 @@ use warren_types::{Availability, Health, Service, ServiceId, Task, TaskId};
 pub fn holds(state: &State, plan: &ReconcilePlan) -> Result<u64, String> {
     let mut replaced = 0;
     for command in &plan.commands {
-        let Command::CreateTasks { service, slots, .. } = command else { continue };
+        let Command::CreateTasks { service, revision, slots, .. } = command else { continue };
         for number in slots.iter().filter_map(|new| new.replaces) {
             let id = TaskId { service: *service, number };
             let Some(task) = state.task(&id) else { continue };
             replaced += u64::from(task.observed.health == Health::Unhealthy);
-            if task.observed.health != Health::Unhealthy && !may_be_replaced(state, *service, task) {
+            if task.observed.health != Health::Unhealthy && !may_be_replaced(state, *service, *revision, task)
+            {
                 return Err(format!("healthy tasks are not replaced: {task:?} gets a replacement"));
             }
         }
@@ -23,12 +24,13 @@ pub fn holds(state: &State, plan: &ReconcilePlan) -> Result<u64, String> {
 
 /// The task must leave its node or runs an old revision. Tasks of services with placement constraints are
 /// exempt.
-fn may_be_replaced(state: &State, service: ServiceId, task: &Task) -> bool {
+fn may_be_replaced(state: &State, service: ServiceId, planned: u64, task: &Task) -> bool {
     let Some(service) = state.service(&service) else { return true };
     let Service { revision, .. } = &**service;
     let placement = &revision.placement;
     let picky = !placement.constraints.is_empty() || placement.max_per_node.is_some();
     let node = task.node.and_then(|node| state.node(&node));
     let drained = node.is_none_or(|node| node.availability == Availability::Drain);
-    task.revision.number != revision.number || picky || drained
+    // The plan may roll the service back first.
+    task.revision.number != planned || picky || drained
 }

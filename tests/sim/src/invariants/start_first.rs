@@ -1,9 +1,11 @@
 //! A serving task gets no order to leave a slot that is still desired before its replacement serves. Tasks of
 //! global services are exempt, because their node decides, and so are tasks of drained nodes. Where both
-//! tasks write to volumes, the replacement is prepared but not started.
+//! tasks write to volumes, the replacement is prepared but not started. For services with the order
+//! `stop-first` see [`super::rollouts`].
 
 use std::sync::Arc;
 
+use super::rollouts;
 use warren_core::{Command, ReconcilePlan, State};
 use warren_types::{DesiredTaskState, Mount, MountSource, Task, TaskState};
 
@@ -19,7 +21,7 @@ pub fn holds(state: &State, plan: &ReconcilePlan) -> Result<(), String> {
         for task in tasks.iter().filter_map(|id| state.task(id)).filter(is_told_to) {
             let Some(service) = state.service(&task.id.service) else { continue };
             let replicas = service.spec.replicas().filter(|_| !service.removing);
-            if replicas.is_none_or(|replicas| task.slot > replicas) {
+            if replicas.is_none_or(|replicas| task.slot > replicas) || rollouts::may_stop_first(service) {
                 continue;
             }
             let mut others = state.live_tasks(&service.id, task.slot).filter(|other| other.id != task.id);

@@ -113,7 +113,7 @@ impl TaskOnMachine {
                 if self.image.is_none() {
                     return Err("was made before its image was settled");
                 }
-                self.attempts.get_or_insert_with(AttemptHistory::new);
+                self.attempts.get_or_insert_with(AttemptHistory::default);
                 self.container = ContainerState::Created;
             }
             Action::Start => {

@@ -41,8 +41,9 @@ impl SimAgent {
         match word {
             AssignmentUpdate::Full(assignment) => yes(self.desired.apply_full(assignment.clone())),
             AssignmentUpdate::Current => yes(self.desired.confirm()),
-            AssignmentUpdate::Diff(AssignmentDiff { base, version, changed, removed }) => {
-                match self.desired.apply_update(*base, *version, changed.clone(), removed) {
+            AssignmentUpdate::Diff(AssignmentDiff { base, version, changed, removed, retained }) => {
+                let (changed, retained) = (changed.clone(), retained.clone());
+                match self.desired.apply_update(*base, *version, changed, removed, retained) {
                     Ok(taken) => yes(taken),
                     Err(BaseMismatch) => UpdateResult::NeedsSync,
                 }

@@ -40,6 +40,7 @@ fn histories_keep_every_invariant() {
     assert!(!never(|history| history.changes), "the membership never changed");
     assert!(!never(|history| history.reads), "no read was ever answered");
     assert!(!never(|history| history.secret_revisions), "no service ever followed a secret");
+    assert!(!never(|history| history.updates_rolled_back), "no failed update was ever rolled back");
     assert!(!never(|history| history.volumes_bound), "no volume was ever bound to a node");
     assert!(!never(|history| history.replaced), "no unhealthy task was ever replaced");
     assert!(!never(|history| history.promoted), "no member was ever promoted");
@@ -83,6 +84,7 @@ fn histories_keep_every_invariant() {
         "{} histories in {:?}, 0 violations: {} events, {} faults, {} entries, {} acknowledged writes, \
          {} of shared objects with {} compare-and-sets, of which {} others were refused, \
          {} reads, {} terms, {} changes of members, {} snapshots taken over, {} revisions that follow a secret, \
+         {} updates rolled back, \
          {} volumes settled, {} unhealthy tasks replaced, {} votes given, {} managers removed and {} moved, \
          {} went on alone, {} backups restored with {} containers that ran on, {} nodes removed, {} sessions, \
          {} writes forwarded, {} differences of assignments, {} tasks stopped by their nodes, {} lost \
@@ -101,6 +103,7 @@ fn histories_keep_every_invariant() {
         sum(|history| history.changes),
         sum(|history| history.installed),
         sum(|history| history.secret_revisions),
+        sum(|history| history.updates_rolled_back),
         sum(|history| history.volumes_bound),
         sum(|history| history.replaced),
         sum(|history| history.promoted),

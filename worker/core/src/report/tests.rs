@@ -50,10 +50,10 @@ fn check(
 #[test]
 fn startup_states_are_reported() {
     check(DesiredTaskState::Running, &ObservedTask::new(AT), 1, TaskState::Accepted, false, "");
-    let made = fresh(ContainerState::Created, AttemptHistory::new());
+    let made = fresh(ContainerState::Created, AttemptHistory::default());
     check(
         DesiredTaskState::Running,
-        &fresh(ContainerState::Absent, AttemptHistory::new()),
+        &fresh(ContainerState::Absent, AttemptHistory::default()),
         1,
         TaskState::Preparing,
         false,
@@ -61,7 +61,7 @@ fn startup_states_are_reported() {
     );
     check(DesiredTaskState::Ready, &made, 1, TaskState::Ready, false, "");
     check(DesiredTaskState::Running, &made, 1, TaskState::Starting, false, "");
-    let running = fresh(ContainerState::Running { since: AT }, AttemptHistory::new());
+    let running = fresh(ContainerState::Running { since: AT }, AttemptHistory::default());
     check(DesiredTaskState::Running, &running, 1, TaskState::Running, true, "");
 }
 
@@ -75,7 +75,7 @@ fn task_is_ready_once_traffic_is_routed() {
         protocol: warren_types::Protocol::Tcp,
         mode: warren_types::PublishMode::Host,
     }];
-    let running = fresh(ContainerState::Running { since: AT }, AttemptHistory::new());
+    let running = fresh(ContainerState::Running { since: AT }, AttemptHistory::default());
     assert!(!build_report(task.id, Some(&task), &running).ready);
     let serving = ObservedTask { ports: PortState::Routed, ..running };
     assert!(build_report(task.id, Some(&task), &serving).ready);
@@ -85,10 +85,17 @@ fn task_is_ready_once_traffic_is_routed() {
 fn waiting_task_reports_reason_and_time() {
     let phase = AttemptPhase::Waiting { since: AT, until: AT + Duration::from_secs(2) };
     let exit = Some(TaskExit { code: 1, out_of_memory: false });
-    let waiting =
-        fresh(ContainerState::Recorded, AttemptHistory { attempt: 3, phase, exit, ..AttemptHistory::new() });
+    let waiting = fresh(
+        ContainerState::Recorded,
+        AttemptHistory { attempt: 3, phase, exit, ..AttemptHistory::default() },
+    );
     let reason = "exited with code 1; attempt 3 starts at 22:13:22 UTC";
     check(DesiredTaskState::Running, &waiting, 3, TaskState::Starting, false, reason);
+    let mut with_secret = task(DesiredTaskState::Running);
+    with_secret.spec.secrets.push(warren_types::SecretObjectMount::new("db".parse().unwrap()));
+    let hinted = build_report(with_secret.id, Some(&with_secret), &waiting).reason;
+    let start = format!("{reason}; if it could not read its secrets: db has mode 0400");
+    assert!(hinted.starts_with(&start), "{hinted}");
     let opened = ObservedTask { history: waiting.history.with_pending(), ..waiting };
     let reason = "exited with code 1; attempt 3 is being started";
     check(DesiredTaskState::Running, &opened, 3, TaskState::Starting, false, reason);
@@ -100,7 +107,7 @@ fn next_attempt_is_reported_while_waiting() {
     let attempts = AttemptHistory {
         attempt: 2,
         phase: AttemptPhase::Waiting { since: AT, until },
-        ..AttemptHistory::new()
+        ..AttemptHistory::default()
     };
     let waiting = fresh(ContainerState::Recorded, attempts);
     let reported = |desired, found: &ObservedTask| {
@@ -116,7 +123,7 @@ fn next_attempt_is_reported_while_waiting() {
 #[test]
 fn pull_progress_then_digest_is_reported() {
     let digest: ImageDigest = format!("sha256:{}", "a".repeat(64)).parse().unwrap();
-    let mut found = fresh(ContainerState::Absent, AttemptHistory::new());
+    let mut found = fresh(ContainerState::Absent, AttemptHistory::default());
     found.record_pull_progress("pulling image: 1 of 2 layers, 3 of 9 MiB".into());
     let pulling = "pulling image: 1 of 2 layers, 3 of 9 MiB";
     check(DesiredTaskState::Ready, &found, 1, TaskState::Preparing, false, pulling);
@@ -154,7 +161,7 @@ fn pull_progress_then_digest_is_reported() {
 
 #[test]
 fn failure_is_reported_without_state_change() {
-    let mut found = fresh(ContainerState::Running { since: AT }, AttemptHistory::new().with_start(AT, 4));
+    let mut found = fresh(ContainerState::Running { since: AT }, AttemptHistory::default().with_start(AT, 4));
     let down = "containerd does not answer".to_string();
     found.record_failure(&Action::Inspect, Severity::Transient, down.clone(), AT);
     let reason = "inspecting container: containerd does not answer";
@@ -168,8 +175,10 @@ fn terminal_state_is_final() {
     for verdict in
         [TerminalState::Shutdown, TerminalState::Completed, TerminalState::Failed, TerminalState::Rejected]
     {
-        let found =
-            fresh(ContainerState::Recorded, AttemptHistory::new().with_end(AT, verdict, "because".into()));
+        let found = fresh(
+            ContainerState::Recorded,
+            AttemptHistory::default().with_end(AT, verdict, "because".into()),
+        );
         for desired in DesiredTaskState::ALL {
             check(desired, &found, 1, verdict.state(), false, "because");
         }
@@ -178,7 +187,7 @@ fn terminal_state_is_final() {
 
 #[test]
 fn stopping_is_reported() {
-    let mut found = fresh(ContainerState::Running { since: AT }, AttemptHistory::new().with_start(AT, 4));
+    let mut found = fresh(ContainerState::Running { since: AT }, AttemptHistory::default().with_start(AT, 4));
     check(DesiredTaskState::Shutdown, &found, 1, TaskState::Running, false, "");
     found.stop = Some(SentStop { at: AT, killed_at: None });
     check(
@@ -198,7 +207,7 @@ fn stopping_is_reported() {
 fn task_is_ready_while_checks_succeed() {
     let mut task = task(DesiredTaskState::Running);
     task.spec.health = Some(HealthCheck::new(Probe::Tcp { port: 80 }));
-    let history = |health| AttemptHistory::new().with_start(AT, 4).with_health(health);
+    let history = |health| AttemptHistory::default().with_start(AT, 4).with_health(health);
     let checked = |health, reason: &str| Some(HealthObservation { health, reason: reason.into() });
     let refused = "no health check has succeeded yet: refused";
     let waiting = "no health check has succeeded yet";
@@ -248,7 +257,7 @@ fn removed_requires_all_resources_gone() {
         ports: PortState::Released,
         ..fresh(
             ContainerState::Absent,
-            AttemptHistory::new().with_end(AT, TerminalState::Shutdown, String::new()),
+            AttemptHistory::default().with_end(AT, TerminalState::Shutdown, String::new()),
         )
     };
     let removed = |desired: Option<DesiredTaskState>, found: &ObservedTask| {
@@ -264,7 +273,7 @@ fn removed_requires_all_resources_gone() {
         ObservedTask { files: ResourceState::Present, ..gone.clone() },
         ObservedTask { secret_objects: ResourceState::Unknown, ..gone.clone() },
         ObservedTask { ports: PortState::Reserved, ..gone.clone() },
-        ObservedTask { history: AttemptHistory::new(), ..gone.clone() },
+        ObservedTask { history: AttemptHistory::default(), ..gone.clone() },
     ];
     for found in left {
         assert!(!removed(Some(DesiredTaskState::Remove), &found), "{found:?}");

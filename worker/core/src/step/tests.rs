@@ -58,7 +58,7 @@ fn running_task() -> ObservedTask {
         secret_objects: ResourceState::Present,
         observed_health: None,
         ports: PortState::Routed,
-        history: AttemptHistory::new().with_start(seconds_ago(100), 4),
+        history: AttemptHistory::default().with_start(seconds_ago(100), 4),
         stop: None,
         failures: BTreeMap::new(),
         accepted_at: seconds_ago(200),
@@ -142,7 +142,7 @@ fn container_waits_for_resolved_digest() {
         files: ResourceState::Present,
         ports: PortState::Reserved,
         image: ImageState::Present(digest('a')),
-        ..fresh(ContainerState::Absent, AttemptHistory::new())
+        ..fresh(ContainerState::Absent, AttemptHistory::default())
     };
     assert_eq!(step(Some(&unsettled(DesiredTaskState::Running)), &prepared, NOW), NextStep::Settled);
     check(RUN, &prepared, NextStep::Do(Action::EnsureContainer));
@@ -169,9 +169,9 @@ fn existing_container_needs_no_image() {
             ..fresh(container, history)
         }
     };
-    let created = found(ContainerState::Created, AttemptHistory::new());
+    let created = found(ContainerState::Created, AttemptHistory::default());
     assert_eq!(step(Some(&unsettled), &created, NOW), NextStep::Do(Action::Start));
-    let again = AttemptHistory { attempt: 2, ..AttemptHistory::new() };
+    let again = AttemptHistory { attempt: 2, ..AttemptHistory::default() };
     let mut recorded = found(ContainerState::Recorded, again);
     assert_eq!(step(Some(&unsettled), &recorded, NOW), NextStep::Do(Action::EnsureContainer));
     recorded.record_failure(&Action::EnsureContainer, Severity::Transient, "no image".into(), NOW);
@@ -229,10 +229,10 @@ fn restarted_agent_keeps_process_and_ensures_resources() {
     use ActionKind::*;
     let found = fresh(
         ContainerState::Running { since: seconds_ago(5) },
-        AttemptHistory::new().with_start(seconds_ago(5), 4),
+        AttemptHistory::default().with_start(seconds_ago(5), 4),
     );
     assert_eq!(path(RUN, found.clone()), [EnsureNetwork, EnsureFiles, RouteTraffic]);
-    let unrecorded = ObservedTask { history: AttemptHistory::new(), ..found };
+    let unrecorded = ObservedTask { history: AttemptHistory::default(), ..found };
     assert_eq!(path(RUN, unrecorded), [EnsureNetwork, EnsureFiles, RouteTraffic, RecordHistory]);
 }
 
@@ -261,15 +261,15 @@ fn volumes_follow_image_and_secrets_come_last() {
         Start,
         RecordHistory,
     ];
-    assert_eq!(path_of(Some(&task), fresh(ContainerState::Absent, AttemptHistory::new())), up);
+    assert_eq!(path_of(Some(&task), fresh(ContainerState::Absent, AttemptHistory::default())), up);
     let unsettled = TaskAssignment { digest: None, ..task.clone() };
-    assert_eq!(path_of(Some(&unsettled), fresh(ContainerState::Absent, AttemptHistory::new())), up[..4]);
+    assert_eq!(path_of(Some(&unsettled), fresh(ContainerState::Absent, AttemptHistory::default())), up[..4]);
     // A restart in place needs both again, since they may be gone; a running process needs neither.
-    let again = AttemptHistory { attempt: 2, ..AttemptHistory::new() };
+    let again = AttemptHistory { attempt: 2, ..AttemptHistory::default() };
     assert_eq!(path_of(Some(&task), fresh(ContainerState::Recorded, again)), up[1..]);
     let adopted = fresh(
         ContainerState::Running { since: seconds_ago(5) },
-        AttemptHistory::new().with_start(seconds_ago(5), 4),
+        AttemptHistory::default().with_start(seconds_ago(5), 4),
     );
     assert_eq!(path_of(Some(&task), adopted), [EnsureNetwork, EnsureFiles, ReservePorts]);
 }
@@ -282,7 +282,7 @@ fn checked(health: Health) -> Option<HealthObservation> {
 fn traffic_is_routed_only_while_healthy() {
     use Health::{Healthy, Starting, Unhealthy};
     let task = full_task();
-    let recorded = |health| AttemptHistory::new().with_start(seconds_ago(100), 4).with_health(health);
+    let recorded = |health| AttemptHistory::default().with_start(seconds_ago(100), 4).with_health(health);
     let (serve, hold) = (Some(Action::RouteTraffic), Some(Action::ReservePorts));
     let record = |health| Some(Action::RecordHistory(recorded(health)));
     for (ports, recorded_health, found, expected) in [
@@ -345,7 +345,7 @@ fn health_is_reset_with_new_process() {
 fn failed_container_creation_ensures_resources_again() {
     let mut found = ObservedTask {
         container: ContainerState::Recorded,
-        history: AttemptHistory::new(),
+        history: AttemptHistory::default(),
         ..running_task()
     };
     found.record_failure(
@@ -403,7 +403,7 @@ fn terminal_task_is_not_restarted() {
     for terminal_state in
         [TerminalState::Completed, TerminalState::Failed, TerminalState::Shutdown, TerminalState::Rejected]
     {
-        let history = AttemptHistory::new().with_end(seconds_ago(5), terminal_state, "why".into());
+        let history = AttemptHistory::default().with_end(seconds_ago(5), terminal_state, "why".into());
         let found = fresh(ContainerState::Recorded, history);
         let rest = [ActionKind::ReleasePorts, ActionKind::RemoveSecretObjects, ActionKind::RemoveNetwork];
         assert_eq!(path(RUN, found.clone()), rest, "{terminal_state:?}");
@@ -436,7 +436,7 @@ fn transient_failure_is_retried_with_backoff() {
     let failing = |failures| ObservedTask {
         failures: trouble(ActionKind::EnsureNetwork, Severity::Transient, failures),
         image: ImageState::Present(digest('a')),
-        ..fresh(ContainerState::Absent, AttemptHistory::new())
+        ..fresh(ContainerState::Absent, AttemptHistory::default())
     };
     for (failures, delay) in [(1, 250), (2, 500), (3, 1000), (7, 10_000), (1000, 10_000)] {
         let expected = NextStep::WaitUntil(NOW + Duration::from_millis(delay));
@@ -451,10 +451,10 @@ fn transient_failure_is_retried_with_backoff() {
 fn permanent_failure_rejects_unstarted_task() {
     let failing = |container| ObservedTask {
         failures: trouble(ActionKind::ReservePorts, Severity::Permanent, 1),
-        ..fresh(container, AttemptHistory::new())
+        ..fresh(container, AttemptHistory::default())
     };
     let reason = "reserving published ports: no".to_string();
-    let rejected = AttemptHistory::new().with_end(NOW, TerminalState::Rejected, reason);
+    let rejected = AttemptHistory::default().with_end(NOW, TerminalState::Rejected, reason);
     check(RUN, &failing(ContainerState::Absent), NextStep::Do(Action::RecordHistory(rejected)));
     let running = ObservedTask {
         failures: trouble(ActionKind::RouteTraffic, Severity::Permanent, 1),
@@ -483,7 +483,7 @@ fn removal_continues_after_permanent_failure() {
             ports: PortState::Released,
             ..fresh(
                 ContainerState::Absent,
-                AttemptHistory::new().with_end(NOW, TerminalState::Shutdown, String::new()),
+                AttemptHistory::default().with_end(NOW, TerminalState::Shutdown, String::new()),
             )
         };
         let answer = step(Some(&task(DesiredTaskState::Remove)), &found, NOW);
@@ -500,7 +500,7 @@ fn clock_set_back_does_not_block_restart() {
     let history = AttemptHistory {
         attempt: 2,
         phase: AttemptPhase::Waiting { since: NOW, until },
-        ..AttemptHistory::new()
+        ..AttemptHistory::default()
     };
     let found = fresh(ContainerState::Recorded, history.clone());
     check(RUN, &found, NextStep::Do(Action::RecordHistory(history.with_pending())));

@@ -142,7 +142,8 @@ impl Simulation {
                 if matches!(world.container, ContainerState::Absent) {
                     let settled = self.task.digest.clone();
                     assert!(settled.is_some(), "made before it was settled of what");
-                    (world.stored_history, world.container_image) = (Some(AttemptHistory::new()), settled);
+                    (world.stored_history, world.container_image) =
+                        (Some(AttemptHistory::default()), settled);
                 }
                 world.container = ContainerState::Created;
             }

@@ -4,14 +4,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use futures::FutureExt;
+use bytes::Bytes;
+use futures::{FutureExt, StreamExt};
 use tokio::sync::watch;
 use warren_image::{
-    Digest, Error, ImagePart, ImagePullProgress, ListedImage, Reference, RegistryCredentials,
+    BlobSource, Digest, Error, ImagePart, ImagePullProgress, ImportedName, ListedImage, Reference,
+    RegistryCredentials,
 };
 use warren_types::Timestamp;
 
-use super::{ImagePull, ImageSource};
+use super::{BlobStream, ImagePull, ImageSource};
 
 /// Size of each image, in bytes.
 const SIZE: u64 = 1 << 20;
@@ -155,6 +157,36 @@ impl ImageSource for FakeImages {
 
     async fn size(&self, reference: &Reference) -> Result<u64, Error> {
         Ok(self.find(reference).await?.map_or(0, |_| SIZE))
+    }
+
+    async fn names(&self) -> Result<Vec<(String, Digest)>, Error> {
+        Ok(self.state.borrow().present.clone().into_iter().collect())
+    }
+
+    /// The only blob of an image is its digest.
+    async fn read_blob(&self, image: &Reference, blob: &Digest) -> Result<BlobStream, Error> {
+        if self.find(image).await?.as_ref() != Some(blob) {
+            return Err(Error::Transfer { reason: format!("the image {image} has no blob {blob}") });
+        }
+        Ok(futures::stream::iter([Ok(Bytes::from(blob.to_string()))]).boxed())
+    }
+
+    async fn receive(
+        &self,
+        reference: &Reference,
+        digest: &Digest,
+        source: &mut dyn BlobSource,
+    ) -> Result<ImportedName, Error> {
+        source.request(std::slice::from_ref(digest)).await?;
+        let mut bytes = Vec::new();
+        while let Some(chunk) = source.next_chunk().await? {
+            bytes.extend_from_slice(&chunk);
+        }
+        if bytes != digest.as_str().as_bytes() {
+            return Err(Error::DigestMismatch { what: reference.to_string(), expected: digest.clone() });
+        }
+        self.add(reference, digest.clone());
+        Ok(ImportedName { reference: reference.clone(), digest: digest.clone(), size: SIZE })
     }
 
     async fn list(&self) -> Result<Vec<ListedImage>, Error> {

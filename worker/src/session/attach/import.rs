@@ -18,6 +18,7 @@ use warren_proto::v1::sessions_client::SessionsClient;
 use warren_proto::v1::stream_frame::Frame;
 
 use super::{AttachedStream, QUEUE, StreamError, StreamSender};
+use crate::handlers::images::ImageArrivals;
 use crate::session::ImportFn;
 
 /// A sender that sends nothing for this long is considered lost.
@@ -45,10 +46,12 @@ pub(super) async fn import(
     client: SessionsClient<Channel>,
     stream_id: &str,
     import: &ImportFn,
+    arrivals: &ImageArrivals,
 ) -> Result<(), StreamError> {
     let mut attachment = AttachedStream::open(client, stream_id, QUEUE).await?;
     let result = match store_archive(&mut attachment.inbound, &attachment.out, import).await? {
         Ok(imported) => {
+            arrivals.notify();
             send_imported(&attachment.out, imported).await?;
             Ok(())
         }
@@ -90,7 +93,11 @@ async fn store_archive(
     }
 }
 
-async fn send_imported(out: &StreamSender, imported: Vec<ImportedName>) -> Result<(), StreamError> {
+/// Sends the names of images that arrived.
+pub(super) async fn send_imported(
+    out: &StreamSender,
+    imported: Vec<ImportedName>,
+) -> Result<(), StreamError> {
     for image in imported {
         tracing::info!(image = %image.reference, digest = %image.digest, "imported");
         let frame = v1::ImportedImageFrame {

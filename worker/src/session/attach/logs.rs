@@ -75,9 +75,12 @@ pub(super) async fn read(
     let mut reader = match logs.open(&task, options).await {
         Ok(reader) => reader,
         Err(Error::NotFound { .. }) => {
-            return Ok(Err(format!(
-                "this node has no output of task {task}: it was never started, or was removed"
-            )));
+            let message = format!(
+                "this node has no output of task {task}: it was never started, or its output was removed: \
+                 after 7 days, beyond the log limits of its slot, or because the disk was low"
+            );
+            out.send_without_deadline(Frame::NoOutput(message)).await?;
+            return Ok(Ok(()));
         }
         Err(error) => return Ok(Err(error.to_string())),
     };

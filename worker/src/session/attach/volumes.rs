@@ -24,16 +24,17 @@ pub(super) async fn list(
         Err(error) => return Ok(Err(error.to_string())),
     };
     for volume in found {
-        match volumes.usage(&volume).await {
-            Ok(Some(size)) => {
-                let volume = v1::LocalVolume { name: volume.to_string(), size_bytes: size.0 };
-                out.send(Frame::Volumes(v1::VolumeList { volumes: vec![volume] })).await?;
-            }
+        let size = match volumes.usage(&volume).await {
+            Ok(Some(size)) => Some(size.0),
             // It was deleted meanwhile.
-            Ok(None) => {}
-            // The other volumes can still be sent.
-            Err(error) => tracing::warn!(%volume, %error, "cannot measure the disk usage of a volume"),
-        }
+            Ok(None) => continue,
+            Err(error) => {
+                tracing::warn!(%volume, %error, "cannot measure the disk usage of a volume");
+                None
+            }
+        };
+        let volume = v1::LocalVolume { name: volume.to_string(), size_bytes: size };
+        out.send(Frame::Volumes(v1::VolumeList { volumes: vec![volume] })).await?;
     }
     Ok(Ok(()))
 }
@@ -81,7 +82,7 @@ mod tests {
         let mut found = Vec::new();
         while let Some(frame) = output.recv().await {
             let Some(Frame::Volumes(list)) = frame.frame else { panic!("{frame:?}") };
-            found.extend(list.volumes.into_iter().map(|volume| (volume.name, volume.size_bytes)));
+            found.extend(list.volumes.into_iter().map(|volume| (volume.name, volume.size_bytes.unwrap())));
         }
         Ok(found)
     }

@@ -8,7 +8,19 @@ use warren_health::{Exec, ExecResult, ExecStatus, ProbeTarget};
 use warren_runtime::{ContainerMount, ContainerMountSource, MountPropagation};
 use warren_types::{TaskAssignment, TaskId, TemplateValues};
 
+use crate::handlers::images::{FindImageHolders, ImageHolders};
 use crate::handlers::secret_objects::{HasTask, SecretObjects, SecretObjectsError};
+
+/// Nodes that have every image.
+#[derive(Debug, Clone)]
+pub struct FixedHolders(pub ImageHolders);
+
+#[tonic::async_trait]
+impl FindImageHolders for FixedHolders {
+    async fn find(&self, _: TaskId) -> ImageHolders {
+        self.0.clone()
+    }
+}
 
 /// The files of secrets on a machine. Clones share them.
 #[derive(Clone, Default)]

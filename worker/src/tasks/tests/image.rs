@@ -115,6 +115,51 @@ async fn node_with_other_image_of_name_pulls_resolved_digest() {
     assert_eq!(machine.images.pulled(), [pinned('b').record_name()]);
 }
 
+/// Whether a task that lacks an image names the node that has it.
+fn has_hint(report: &warren_types::TaskReport) -> bool {
+    report.reason.contains("node-a has it: `warren image copy") && report.reason.contains("--to node-b`")
+}
+
+#[tokio::test(start_paused = true)]
+async fn image_that_arrives_ends_the_pull_of_a_waiting_task() {
+    let mut machine = Machine::without_image();
+    machine.image_holders = ImageHolders { nodes: vec!["node-a".into()], this_node: "node-b".into() };
+    let retry_reason = Some("registry docker.io cannot be reached".to_owned());
+    machine.images.stall_at(&tag(), ImagePullProgress { retry_reason, ..ImagePullProgress::default() });
+    let agent = machine.agent_without_crash(assigned(vec![unresolved(1)]));
+    agent.wait_for_report(1, has_hint).await;
+    // Another image changes nothing.
+    machine.image_arrivals.notify();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(machine.images.waiter_count(), 1);
+    machine.images.add(&tag(), image_digest('b'));
+    let arrived = tokio::time::Instant::now();
+    machine.image_arrivals.notify();
+    assert_eq!(agent.image(1).await, digest('b'));
+    assert!(arrived.elapsed() < Duration::from_secs(1), "{:?}", arrived.elapsed());
+    assert_eq!(machine.images.waiter_count(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn image_that_arrives_ends_the_delay_after_a_failed_pull() {
+    let mut machine = Machine::without_image();
+    machine.image_holders = ImageHolders { nodes: vec!["node-a".into()], this_node: "node-b".into() };
+    machine.images.fail(&tag(), unavailable());
+    let agent = machine.agent_without_crash(assigned(vec![unresolved(1)]));
+    agent.wait_for_report(1, has_hint).await;
+    // The delay doubles.
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    machine.images.add(&tag(), image_digest('b'));
+    let arrived = tokio::time::Instant::now();
+    machine.image_arrivals.notify();
+    assert_eq!(agent.image(1).await, digest('b'));
+    assert!(arrived.elapsed() < Duration::from_secs(1), "{:?}", arrived.elapsed());
+}
+
+fn unavailable() -> warren_image::Error {
+    warren_image::Error::Unavailable { action: "pull".into(), reason: "no connection".into() }
+}
+
 #[tokio::test(start_paused = true)]
 async fn pull_reports_progress_and_continues_after_resolution() {
     let machine = Machine::without_image();

@@ -11,7 +11,7 @@ use warren_runtime::fake::{ContainerScript, FakeFailure, FaultPoint, RuntimeOper
 use warren_types::{DesiredTaskState, NodeCondition, RestartCondition, TaskState};
 
 use super::*;
-use crate::fixtures::{port, task};
+use crate::fixtures::{port, retained_log, task};
 
 fn container(number: u64) -> ContainerId {
     ContainerId::parse(&task_id(number).to_string()).unwrap()
@@ -41,6 +41,56 @@ async fn tasks_start_share_port_and_are_removed() {
     agent.assign(vec![publishing(2)]);
     eventually("forgotten", || async { agent.reporter.latest(&task_id(1)).is_none() }).await;
     agent.assign(vec![]);
+    eventually("empty", || async { machine.leftovers().await.is_empty() }).await;
+}
+
+/// Output as the logger of the container writes it.
+fn write_log(machine: &Machine, number: u64) -> std::path::PathBuf {
+    let dir = TaskDirs::new(machine.dir.path().join("tasks")).log_dir(&task_id(number));
+    std::fs::create_dir_all(&dir).unwrap();
+    std::fs::write(warren_logger::segment::segment_path(&dir, 1), "said").unwrap();
+    dir
+}
+
+#[tokio::test(start_paused = true)]
+async fn log_is_retained_until_managers_drop_it() {
+    let machine = Machine::new();
+    let agent = machine.agent_without_crash(assigned(vec![task(1), task(2)]));
+    agent.wait_ready(1).await;
+    agent.wait_ready(2).await;
+    let logs = [1, 2].map(|number| write_log(&machine, number));
+    let remove = |number| desired(DesiredTaskState::Remove, task(number));
+    agent.assign(vec![remove(1), remove(2)]);
+    agent.wait_removed(1).await;
+    agent.wait_removed(2).await;
+    assert!(logs.iter().all(|log| log.exists()));
+    let retaining = |numbers: &[u64]| {
+        let logs = numbers.iter().map(|number| (task_id(*number), retained_log(*number)));
+        DesiredState { retained: logs.collect(), ..assigned(vec![]) }
+    };
+    agent.desired_state.send_replace(retaining(&[1]));
+    eventually("removed the other", || async { !logs[1].exists() }).await;
+    agent.kill().await;
+    // Before a manager confirms it, nothing is removed.
+    let agent = machine.agent_without_crash(DesiredState { is_confirmed: false, ..assigned(vec![]) });
+    sleep(Duration::from_secs(100)).await;
+    assert!(logs[0].exists());
+    agent.desired_state.send_replace(retaining(&[1]));
+    sleep(Duration::from_secs(100)).await;
+    assert!(logs[0].exists());
+    agent.desired_state.send_replace(retaining(&[]));
+    eventually("empty", || async { machine.leftovers().await.is_empty() }).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn old_log_is_removed() {
+    let machine = Machine::new();
+    let log = write_log(&machine, 1);
+    let path = warren_logger::segment::segment_path(&log, 1);
+    let file = std::fs::File::options().write(true).open(path).unwrap();
+    file.set_modified(std::time::SystemTime::now() - warren_types::LOG_RETENTION).unwrap();
+    let retained = [(task_id(1), retained_log(1))].into();
+    let _agent = machine.agent_without_crash(DesiredState { retained, ..assigned(vec![]) });
     eventually("empty", || async { machine.leftovers().await.is_empty() }).await;
 }
 
@@ -288,7 +338,7 @@ async fn relist_finds_lost_container() {
     assert!(lost.elapsed() < Duration::from_secs(30));
     assert_eq!(again.exit, None);
     let names: Vec<&str> = agent.background_tasks.snapshot().iter().map(|status| status.name).collect();
-    assert_eq!(names, ["worker.network", "worker.relist", "worker.sweep"]);
+    assert_eq!(names, ["worker.network", "worker.relist", "worker.sweep", "worker.task-logs"]);
 }
 
 #[tokio::test(start_paused = true)]

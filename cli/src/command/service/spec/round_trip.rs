@@ -9,7 +9,7 @@ use warren_proto::v1;
 use warren_types::strategies::service_specs;
 use warren_types::{
     Device, HealthCheck, HostEntry, HttpHeader, Limits, Mount, MountSource, Probe, Protocol, PublishMode,
-    PublishedPort, Ulimit,
+    PublishedPort, Ulimit, UpdatePolicy,
 };
 
 use super::*;
@@ -27,7 +27,7 @@ fn escaped_all(text: &str) -> String {
 
 /// The command line that expresses `spec`. Every field is named, so that none can be forgotten.
 fn to_flags(spec: &ServiceSpec) -> Vec<String> {
-    let ServiceSpec { name, labels, mode, task, ports, placement, replace_after } = spec;
+    let ServiceSpec { name, labels, mode, task, ports, placement, replace_after, update, rollback } = spec;
     let Placement { constraints, max_per_node } = placement;
     let mut flags = vec![format!("--name={name}")];
     let mut say = |flag: &str, value: String| flags.push(format!("--{flag}={value}"));
@@ -44,7 +44,22 @@ fn to_flags(spec: &ServiceSpec) -> Vec<String> {
         let ip = host_ip.map(|ip| format!("{ip}:")).unwrap_or_default();
         say("publish", format!("{ip}{host_port}:{container_port}/tcp,mode=host"));
     }
+    flags.extend(policy_flags("update", update));
+    flags.extend(policy_flags("rollback", rollback));
     flags.extend(task_flags(task));
+    flags
+}
+
+fn policy_flags(prefix: &str, policy: &UpdatePolicy) -> Vec<String> {
+    let UpdatePolicy { parallelism, delay, order, monitor, failure_ratio, on_failure } = policy;
+    let mut flags = Vec::new();
+    let mut say = |flag: &str, value: String| flags.push(format!("--{prefix}-{flag}={value}"));
+    say("parallelism", parallelism.to_string());
+    say("delay", time(*delay));
+    order.iter().for_each(|order| say("order", order.as_str().to_owned()));
+    say("monitor", time(*monitor));
+    say("failure-ratio", failure_ratio.to_string());
+    on_failure.iter().for_each(|action| say("on-failure", action.as_str().to_owned()));
     flags
 }
 

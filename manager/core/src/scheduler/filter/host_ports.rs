@@ -58,6 +58,8 @@ mod tests {
             ports,
             placement: Placement::default(),
             replace_after: Default::default(),
+            update: Default::default(),
+            rollback: Default::default(),
         };
         let text = String::new;
         let resources = Resources { cpu: MilliCpu(1000), memory: Bytes(1 << 30) };

@@ -43,6 +43,14 @@ fn phrase(group: &TaskGroup<'_>, fault: &VolumeFault, nodes: usize) -> Option<Fi
             let rest = format!("have the volume {volume}, which is being removed");
             FilterExplanation::new(nodes, "cannot", "cannot", rest)
         }
+        VolumeFault::Released { volume, node } => {
+            let node = group.state.node(node).map_or("a removed node", |node| node.name.as_str());
+            let rest = format!(
+                "have the volume {volume}, which was removed and whose data is still on {node}; use it with \
+                 `warren volume create {volume} --reuse` or delete it with `warren volume purge {volume}`"
+            );
+            FilterExplanation::new(nodes, "cannot", "cannot", rest)
+        }
         VolumeFault::InvalidName { template, fault } => {
             FilterExplanation::new(nodes, "cannot", "cannot", format!("have the volume {template}: {fault}"))
         }

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use ipnet::Ipv4Net;
-use warren_types::ClusterId;
+use warren_types::{ClusterId, ClusterSettingsChange, Violations};
 
 use super::ApplyContext;
-use crate::state::{Cluster, CommandResponse, Refusal, State, StateChange, digest};
+use crate::state::{Cluster, CommandResponse, ObjectKind, Refusal, State, StateChange, digest};
 
 pub(super) fn create(
     state: &mut State,
@@ -27,6 +27,34 @@ pub(super) fn create(
     state.feature_level = level;
     entry.changes.push(StateChange::Cluster);
     Ok(CommandResponse::Done)
+}
+
+pub(super) fn update(
+    state: &mut State,
+    entry: &mut ApplyContext,
+    version: Option<u64>,
+    change: &ClusterSettingsChange,
+) -> Result<CommandResponse, Refusal> {
+    let known = state.cluster.as_ref().ok_or(Refusal::NoCluster)?;
+    let settings = known.settings.changed(change).map_err(|wrong| {
+        let mut violations = Violations::default();
+        violations.nest("settings", wrong);
+        Refusal::Invalid(violations)
+    })?;
+    if settings == known.settings {
+        return Ok(CommandResponse::Cluster(known.clone()));
+    }
+    if let Some(expected) = version.filter(|version| *version != known.version) {
+        let (kind, name, found) = (ObjectKind::Cluster, known.id.to_string(), known.version);
+        return Err(Refusal::VersionConflict { kind, name, expected, found });
+    }
+    let changed = Cluster { version: entry.index, settings, ..(**known).clone() };
+    state.digest_sum.remove(digest::cluster(known));
+    state.digest_sum.add(digest::cluster(&changed));
+    let changed = Arc::new(changed);
+    state.cluster = Some(changed.clone());
+    entry.changes.push(StateChange::Cluster);
+    Ok(CommandResponse::Cluster(changed))
 }
 
 /// A member that does not support the feature level has stopped before this entry, so the level of this

@@ -9,7 +9,7 @@ use warren_types::{
     NodeStatus, Task, TaskId, TaskState, TaskStatus, Timestamp, Violation, Violations,
 };
 
-use super::ApplyContext;
+use super::{ApplyContext, volume};
 use crate::state::feature_level::MULTI_MANAGER_LEVEL;
 use crate::state::{CommandResponse, ObjectKind, Refusal, State, StateChange, digest};
 
@@ -145,6 +145,7 @@ pub(super) fn remove(
     if let Some(place) = state.address_cursors.remove(&id) {
         state.digest_sum.remove(digest::cursor(id, place));
     }
+    volume::forget_released(state, entry, id);
     state.index.remove_node(&node);
     state.digest_sum.remove(digest::node(&node));
     state.nodes.remove(&id);

@@ -5,8 +5,8 @@ use std::mem::discriminant;
 use std::sync::Arc;
 
 use warren_types::{
-    ImageDigest, Revision, SecretObjectId, SecretObjectVersion, Service, ServiceId, ServiceSpec, Violation,
-    Violations,
+    FailureOutcome, ImageDigest, Revision, RolloutFailure, RolloutKind, RolloutRecord, SecretObjectId,
+    SecretObjectVersion, Service, ServiceId, ServiceSpec, TaskId, Violation, Violations,
 };
 
 use super::{ApplyContext, service};
@@ -62,9 +62,11 @@ pub(super) fn update(
         secret_objects,
         labels: spec.template_labels(),
     };
-    state.check_volumes_not_removing(&next)?;
+    state.check_volumes_usable(&next)?;
+    let kind = RolloutKind::Update;
     let next = (!is_identical(&next, current)).then_some(next);
-    change(state, entry, id, spec.clone(), next, None)
+    let next = next.map(|revision| NextRevision { revision, pin: None, kind, failure: None });
+    change(state, entry, id, spec.clone(), next)
 }
 
 pub(super) fn rollback(
@@ -88,22 +90,51 @@ pub(super) fn rollback(
             let found = known.history.iter().find(|revision| revision.number == number);
             found.ok_or_else(|| Refusal::RevisionNotFound { service: name.clone(), wanted: number })?
         }
-        None => known.history.last().ok_or_else(|| Refusal::NoEarlierRevision { service: name.clone() })?,
+        None => {
+            let earlier = previous_revision(known);
+            earlier.ok_or_else(|| Refusal::NoEarlierRevision { service: name.clone() })?
+        }
     };
-    state.check_kept_versions(name, target)?;
-    state.check_volumes_not_removing(target)?;
-    let pin = known.pins.get(&target.number).cloned();
-    let is_so =
-        is_identical(target, &known.revision) && pin.as_ref() == known.pins.get(&known.revision.number);
-    if is_so {
+    let pin = known.pins.get(&target.number);
+    if is_identical(target, &known.revision) && pin == known.pins.get(&known.revision.number) {
+        state.check_restorable(known, target)?;
         return Ok(CommandResponse::Service(known.clone()));
     }
+    let number = target.number;
+    restore(state, entry, id, number, None)
+}
+
+/// The revision before the current one; if that is the rollback of a failed update, the one before the restored
+/// one.
+fn previous_revision(service: &Service) -> Option<&Arc<Revision>> {
+    let restored = service.rollout.failures.iter().find_map(|failure| match failure.outcome {
+        FailureOutcome::RolledBack { to } => Some(to),
+        FailureOutcome::Paused(_) => None,
+    });
+    let mut newest_first = service.history.iter().rev();
+    newest_first.find(|earlier| restored.is_none_or(|restored| earlier.number < restored))
+}
+
+/// Makes the tasks of an earlier revision the current ones again. `failure` is why, if no user requested it.
+pub(super) fn restore(
+    state: &mut State,
+    entry: &mut ApplyContext,
+    id: ServiceId,
+    earlier: u64,
+    failure: Option<RolloutFailure>,
+) -> Result<CommandResponse, Refusal> {
+    let known = service::find_not_removing(state, id)?;
+    let target = known.history.iter().find(|revision| revision.number == earlier);
+    let missing = || Refusal::RevisionNotFound { service: known.spec.name.clone(), wanted: earlier };
+    let target = target.ok_or_else(missing)?;
+    state.check_restorable(known, target)?;
     // It has the same `force_count`, so that tasks of the earlier revision that still run are not replaced.
     let number = known.revision.number.saturating_add(1);
-    let next = Revision { number, created_at: entry.now, ..(**target).clone() };
-    let Revision { task, ports, placement, .. } = next.clone();
+    let revision = Revision { number, created_at: entry.now, ..(**target).clone() };
+    let Revision { task, ports, placement, .. } = revision.clone();
     let spec = ServiceSpec { task, ports, placement, ..(*known.spec).clone() };
-    change(state, entry, id, spec, Some(next), pin)
+    let pin = known.pins.get(&earlier).cloned();
+    change(state, entry, id, spec, Some(NextRevision { revision, pin, kind: RolloutKind::Rollback, failure }))
 }
 
 /// Gives a service whose current revision uses an earlier version of the secret object a revision with the
@@ -118,11 +149,12 @@ pub(super) fn adopt_secret_object_version(
     let Some(known) = state.services.get(&id).filter(|service| !service.removing) else { return Ok(()) };
     let old = |used: &SecretObjectVersion| used.id == content && used.number < number;
     let Some(place) = known.revision.secret_objects.iter().position(old) else { return Ok(()) };
-    let mut next = Revision::clone(&known.revision);
-    next.secret_objects[place].number = number;
-    (next.number, next.created_at) = (next.number.saturating_add(1), entry.now);
+    let mut revision = Revision::clone(&known.revision);
+    revision.secret_objects[place].number = number;
+    (revision.number, revision.created_at) = (revision.number.saturating_add(1), entry.now);
     let pin = known.pins.get(&known.revision.number).cloned();
-    set_revision(state, entry, id, Some(next), pin, |_| ()).map(drop)
+    let next = NextRevision { revision, pin, kind: RolloutKind::Update, failure: None };
+    set_revision(state, entry, id, Some(next), |_| ()).map(drop)
 }
 
 /// They differ only in their numbers.
@@ -152,24 +184,36 @@ fn max_force_count(service: &Service) -> u64 {
     revisions.map(|revision| revision.force_count).max().unwrap_or(0)
 }
 
+/// The revision that becomes the current one.
+struct NextRevision {
+    revision: Revision,
+    /// Its image, if that is known.
+    pin: Option<ImageDigest>,
+    /// Which policy its rollout follows.
+    kind: RolloutKind,
+    /// The failure of the current revision, which is rolled back.
+    failure: Option<RolloutFailure>,
+}
+
 /// Gives the service the spec and, if there is one, the revision.
 fn change(
     state: &mut State,
     entry: &mut ApplyContext,
     id: ServiceId,
     spec: ServiceSpec,
-    next: Option<Revision>,
-    pin: Option<ImageDigest>,
+    next: Option<NextRevision>,
 ) -> Result<CommandResponse, Refusal> {
     service::check_ports(state, id, &spec.ports)?;
     let before = state.services.get(&id).map(|service| service.spec.clone());
     state.index.publish(id, &spec.ports);
     before.into_iter().for_each(|before| state.index.unpublish(&before.ports));
     let now = entry.now;
-    set_revision(state, entry, id, next, pin, |service| {
+    let answer = set_revision(state, entry, id, next, |service| {
         service.spec = Arc::new(spec);
         service::mark_updated(service, now);
-    })
+    })?;
+    state.mark_surplus_tasks(entry, &id);
+    Ok(answer)
 }
 
 /// Makes the change, and the revision, if there is one, the current one.
@@ -177,35 +221,43 @@ fn set_revision(
     state: &mut State,
     entry: &mut ApplyContext,
     id: ServiceId,
-    next: Option<Revision>,
-    pin: Option<ImageDigest>,
+    next: Option<NextRevision>,
     change: impl FnOnce(&mut Service),
 ) -> Result<CommandResponse, Refusal> {
     if let (Some(next), Some(service)) = (&next, state.services.get(&id)) {
-        state.index.add_user(id, next);
+        state.index.add_user(id, &next.revision);
         state.index.remove_user(id, &service.revision);
     }
     let users = state.revisions_in_use(id);
+    let is_ready = state.has_ready_task(id);
     service::change(state, entry, id, |service| {
         change(service);
-        let Some(next) = next else { return };
-        if let Some(pin) = pin.or_else(|| service::reference_digest(&next.task)) {
-            service.pins.insert(next.number, pin);
+        let Some(NextRevision { revision, pin, kind, failure }) = next else { return };
+        if let Some(pin) = pin.or_else(|| service::reference_digest(&revision.task)) {
+            service.pins.insert(revision.number, pin);
         }
-        let before = std::mem::replace(&mut service.revision, Arc::new(next));
+        let before = std::mem::replace(&mut service.revision, Arc::new(revision));
+        // If no revision was complete yet, one that serves is better than none.
+        let good_revision = match service.rollout.good_revision {
+            0 if is_ready => before.number,
+            good => good,
+        };
+        let failures = failure.into_iter().collect();
+        service.rollout = RolloutRecord { good_revision, kind, failures, ..RolloutRecord::default() };
         service.history.push(before);
         prune(service, &users);
     })
 }
 
-/// Deletes earlier revisions that no task has and that are not among the newest, and their pinned digests.
-/// `users` are the numbers of the revisions that tasks have.
+/// Deletes earlier revisions that no task has and that are not among the newest, and their pinned digests. The
+/// one to which a failed update goes back stays. `users` are the numbers of the revisions that tasks have.
 fn prune(service: &mut Service, users: &BTreeSet<u64>) {
     let mut beyond = service.history.len().saturating_sub(REVISION_HISTORY_LIMIT);
+    let good = service.rollout.good_revision;
     service.history.retain(|revision| {
         let old = beyond > 0;
         beyond = beyond.saturating_sub(1);
-        !old || users.contains(&revision.number)
+        !old || users.contains(&revision.number) || revision.number == good
     });
     let Service { history, pins, revision, .. } = service;
     let known = |number: &u64| *number == revision.number || history.iter().any(|old| old.number == *number);
@@ -213,6 +265,21 @@ fn prune(service: &mut Service, users: &BTreeSet<u64>) {
 }
 
 impl State {
+    /// Whether the earlier revision can become the current one again: everything that it uses still exists.
+    pub(crate) fn check_restorable(&self, service: &Service, earlier: &Revision) -> Result<(), Refusal> {
+        self.check_kept_versions(&service.spec.name, earlier)?;
+        self.check_volumes_usable(earlier)?;
+        service::check_ports(self, service.id, &earlier.ports)
+    }
+
+    /// Whether a task of the service's current revision receives traffic.
+    fn has_ready_task(&self, id: ServiceId) -> bool {
+        let Some(service) = self.services.get(&id) else { return false };
+        let mut numbers = self.index.live_tasks_of_revision(id, service.revision.number);
+        let task = |number| self.tasks.get(&TaskId { service: id, number });
+        numbers.any(|number| task(number).is_some_and(|task| task.observed.ready))
+    }
+
     /// The numbers of the revisions that tasks of the service have, records of terminal ones included.
     pub(super) fn revisions_in_use(&self, id: ServiceId) -> BTreeSet<u64> {
         let revisions = self.index.revision_users.range((id, 0)..=(id, u64::MAX));
@@ -227,7 +294,9 @@ impl State {
             .get(&id)
             .map_or(0, |service| service.history.len().saturating_sub(REVISION_HISTORY_LIMIT));
         let unused = |service: &Arc<Service>| {
-            service.history[..beyond].iter().any(|revision| !users.contains(&revision.number))
+            let good = service.rollout.good_revision;
+            let is_needed = |number| number == good || users.contains(&number);
+            service.history[..beyond].iter().any(|revision| !is_needed(revision.number))
         };
         if self.services.get(&id).is_some_and(unused) {
             self.update_service_status(entry, id, |service| prune(service, &users));

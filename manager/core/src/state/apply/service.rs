@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use warren_types::spec::MAX_REPLICAS;
 use warren_types::{
-    ImageDigest, PublishedPort, Revision, Service, ServiceId, ServiceMode, ServiceSpec, TaskSpec, Timestamp,
-    Violation, Violations,
+    ImageDigest, PublishedPort, Revision, RolloutRecord, Service, ServiceId, ServiceMode, ServiceSpec,
+    TaskSpec, Timestamp, Violation, Violations,
 };
 
 use super::ApplyContext;
@@ -42,7 +42,7 @@ pub(super) fn create(
         secret_objects,
         labels: spec.template_labels(),
     };
-    state.check_volumes_not_removing(&revision)?;
+    state.check_volumes_usable(&revision)?;
     let service = Service {
         id,
         version: entry.index,
@@ -54,6 +54,7 @@ pub(super) fn create(
         history: Vec::new(),
         removing: false,
         next_task_number: 1,
+        rollout: RolloutRecord::default(),
     };
     state.index.add_service(&service);
     state.digest_sum.add(digest::service(&service));
@@ -106,9 +107,11 @@ pub(super) fn scale(
         return Err(Refusal::Invalid(Violation::new("replicas", message).into()));
     }
     check_version(service, version)?;
-    update(state, entry, id, |service| {
+    let answer = update(state, entry, id, |service| {
         Arc::make_mut(&mut service.spec).mode = ServiceMode::Replicated { replicas };
-    })
+    })?;
+    state.mark_surplus_tasks(entry, &id);
+    Ok(answer)
 }
 
 pub(super) fn remove(
@@ -124,7 +127,9 @@ pub(super) fn remove(
     check_version(service, version)?;
     let revision = service.revision.clone();
     state.index.remove_user(id, &revision);
-    update(state, entry, id, |service| service.removing = true)
+    let answer = update(state, entry, id, |service| service.removing = true)?;
+    state.bump_log_nodes(entry, &id);
+    Ok(answer)
 }
 
 pub(super) fn delete(

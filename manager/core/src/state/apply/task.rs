@@ -91,7 +91,13 @@ pub(super) fn set_desired(
     for id in tasks.iter().copied() {
         let Some(task) = state.tasks.get(&id).filter(|task| task.desired < desired) else { continue };
         let holder = task.node.filter(|_| task.holds_resources());
-        state.update_task(entry, id, |task| task.desired = desired);
+        let surplus = desired == DesiredTaskState::Remove && state.is_surplus_slot(&id.service, task.slot);
+        state.update_task(entry, id, |task| {
+            task.desired = desired;
+            if surplus {
+                task.rare.update(|special| special.surplus = true);
+            }
+        });
         if let Some(node) = holder {
             state.bump_assignment(entry, node);
         }
@@ -106,12 +112,44 @@ pub(super) fn delete(state: &mut State, entry: &mut ApplyContext, tasks: &[TaskI
         else {
             continue;
         };
+        let log_node = task.log_node();
         state.index.change_task(task, Some(Facets::of(task)), None);
         state.digest_sum.remove(digest::task(task));
         state.tasks.remove(&id);
         services.insert(id.service);
         entry.changes.push(StateChange::Task(id));
+        // The nodes of a service that is being removed were told with its removal.
+        let retained = state.services.get(&id.service).is_some_and(|service| !service.removing);
+        if let Some(node) = log_node.filter(|_| retained) {
+            state.bump_assignment(entry, node);
+        }
     }
     services.into_iter().for_each(|service| state.prune_revisions(entry, service));
     CommandResponse::Done
+}
+
+impl State {
+    /// Whether the replicated service has fewer replicas than this slot.
+    fn is_surplus_slot(&self, service: &ServiceId, slot: u32) -> bool {
+        let service = self.services.get(service).filter(|service| !service.removing);
+        service.and_then(|service| service.spec.replicas()).is_some_and(|replicas| slot > replicas)
+    }
+
+    /// Marks the ended tasks whose slots the service does not have any more. Those that still run are marked
+    /// when they are removed.
+    pub(super) fn mark_surplus_tasks(&mut self, entry: &mut ApplyContext, service: &ServiceId) {
+        let ended = self.unsettled_tasks_of(service).filter(|task| !task.is_live() && !task.is_surplus());
+        let surplus = ended.filter(|task| self.is_surplus_slot(service, task.slot));
+        let surplus: Vec<TaskId> = surplus.map(|task| task.id).collect();
+        for id in surplus {
+            self.update_task(entry, id, |task| task.rare.update(|special| special.surplus = true));
+        }
+    }
+
+    /// The nodes that retain logs of the service's ended tasks get a new assignment.
+    pub(super) fn bump_log_nodes(&mut self, entry: &mut ApplyContext, service: &ServiceId) {
+        let nodes: BTreeSet<NodeId> =
+            self.unsettled_tasks_of(service).filter_map(|task| task.log_node()).collect();
+        nodes.into_iter().for_each(|node| self.bump_assignment(entry, node));
+    }
 }

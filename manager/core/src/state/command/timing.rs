@@ -15,14 +15,17 @@ impl Command {
             | Self::DeleteService { term, .. }
             | Self::DeleteTokens { term, .. }
             | Self::SetNodeStatus { term, .. }
+            | Self::AdvanceRollout { term, .. }
             | Self::RaiseFeatureLevel { term, .. }
             | Self::DeleteMember { term, .. } => Some(*term),
             Self::CreateCluster { .. }
+            | Self::UpdateCluster { .. }
             | Self::CreateService { .. }
             | Self::ScaleService { .. }
             | Self::RemoveService { .. }
             | Self::UpdateService { .. }
             | Self::RollbackService { .. }
+            | Self::ResumeRollout { .. }
             | Self::RegisterNode { .. }
             | Self::UpdateNode { .. }
             | Self::RemoveNode { .. }
@@ -37,6 +40,7 @@ impl Command {
             | Self::RemoveVolume { .. }
             | Self::DeleteVolume { .. }
             | Self::SetNodeConditions { .. }
+            | Self::ReportVolumes { .. }
             | Self::ReportTasks { .. }
             | Self::RegisterMember { .. }
             | Self::JoinManager { .. }
@@ -49,6 +53,7 @@ impl Command {
     pub fn at(&self) -> Option<Timestamp> {
         match self {
             Self::CreateCluster { at, .. }
+            | Self::UpdateCluster { at, .. }
             | Self::CreateService { at, .. }
             | Self::ScaleService { at, .. }
             | Self::RemoveService { at, .. }
@@ -58,6 +63,8 @@ impl Command {
             | Self::SetNodeStatus { at, .. }
             | Self::UpdateService { at, .. }
             | Self::RollbackService { at, .. }
+            | Self::AdvanceRollout { at, .. }
+            | Self::ResumeRollout { at, .. }
             | Self::RegisterNode { at, .. }
             | Self::UpdateNode { at, .. }
             | Self::RemoveNode { at, .. }
@@ -73,6 +80,7 @@ impl Command {
             | Self::RemoveVolume { at, .. }
             | Self::DeleteVolume { at, .. }
             | Self::SetNodeConditions { at, .. }
+            | Self::ReportVolumes { at, .. }
             | Self::ReportTasks { at, .. }
             | Self::RegisterMember { at, .. }
             | Self::JoinManager { at, .. }
@@ -89,6 +97,7 @@ impl Command {
     pub fn set_at(&mut self, time: Timestamp) {
         match self {
             Self::CreateCluster { at, .. }
+            | Self::UpdateCluster { at, .. }
             | Self::CreateService { at, .. }
             | Self::ScaleService { at, .. }
             | Self::RemoveService { at, .. }
@@ -98,6 +107,8 @@ impl Command {
             | Self::SetNodeStatus { at, .. }
             | Self::UpdateService { at, .. }
             | Self::RollbackService { at, .. }
+            | Self::AdvanceRollout { at, .. }
+            | Self::ResumeRollout { at, .. }
             | Self::RegisterNode { at, .. }
             | Self::UpdateNode { at, .. }
             | Self::RemoveNode { at, .. }
@@ -113,6 +124,7 @@ impl Command {
             | Self::RemoveVolume { at, .. }
             | Self::DeleteVolume { at, .. }
             | Self::SetNodeConditions { at, .. }
+            | Self::ReportVolumes { at, .. }
             | Self::ReportTasks { at, .. }
             | Self::RegisterMember { at, .. }
             | Self::JoinManager { at, .. }

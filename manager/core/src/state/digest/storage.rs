@@ -1,9 +1,11 @@
 //! Digests of secret objects and volumes.
 
-use warren_types::{SealedData, SecretObject, SecretObjectKind, SecretObjectVersion, Volume, VolumeDriver};
+use warren_types::{
+    ReleasedVolume, SealedData, SecretObject, SecretObjectKind, SecretObjectVersion, Volume, VolumeDriver,
+};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{HashKind, flags, halves, hash, labels, list, text};
+use super::{HashKind, extension, flags, halves, hash, labels, list, text};
 
 /// A secret, a config or a credential.
 pub(in crate::state) fn secret_object(content: &SecretObject) -> u64 {
@@ -29,11 +31,12 @@ pub(in crate::state) fn secret_object(content: &SecretObject) -> u64 {
 
 /// A volume.
 pub(in crate::state) fn volume(volume: &Volume) -> u64 {
-    let Volume { id, name, version, created_at, labels: given, driver, options, node, removing } = volume;
+    let Volume { id, name, version, created_at, labels: given, driver, options, node, removing, released } =
+        volume;
     let [high, low] = halves(id.0);
     let place = node.map_or([0, 0], |node| halves(node.0));
     let VolumeDriver::Local = driver;
-    hash([
+    let known = hash([
         HashKind::Volume as u64,
         high,
         low,
@@ -45,7 +48,11 @@ pub(in crate::state) fn volume(volume: &Volume) -> u64 {
         place[0],
         place[1],
         flags([node.is_some(), *removing]).into(),
-    ])
+    ]);
+    let remains = released.map_or(0, |ReleasedVolume { at, size }| {
+        hash([at.0, size.is_some().into(), size.map_or(0, |size| size.0)])
+    });
+    extension(known, 1, remains)
 }
 
 /// A version of a secret object in a revision, as words of its list.

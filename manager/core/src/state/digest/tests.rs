@@ -3,10 +3,10 @@ use std::time::Duration;
 
 use warren_types::strategies::service_specs;
 use warren_types::{
-    Availability, BoxedDefault, Bytes, ClusterId, DesiredTaskState, MilliCpu, Node, NodeCondition,
-    NodeDescription, NodeId, NodeRole, NodeStatus, Placement, Protocol, PublishMode, PublishedPort,
-    Resources, SecretObjectId, SecretObjectKind, SecretObjectVersion, ServiceId, ServiceMode, ServiceSpec,
-    TaskSpec, TaskState, Timestamp,
+    Availability, BoxedDefault, Bytes, ClusterId, DesiredTaskState, FailureOutcome, MilliCpu, Node,
+    NodeCondition, NodeDescription, NodeId, NodeRole, NodeStatus, PauseCause, Placement, Protocol,
+    PublishMode, PublishedPort, Resources, RolloutFailure, RolloutKind, SecretObjectId, SecretObjectKind,
+    SecretObjectVersion, ServiceId, ServiceMode, ServiceSpec, TaskSpec, TaskState, Timestamp,
 };
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -32,6 +32,8 @@ fn a_spec() -> ServiceSpec {
         ports: vec![port],
         placement: Placement::default(),
         replace_after: Duration::ZERO,
+        update: Default::default(),
+        rollback: Default::default(),
     }
 }
 
@@ -79,7 +81,18 @@ fn a_service() -> Service {
         spec: Arc::new(spec),
         removing: false,
         next_task_number: 2,
+        rollout: Default::default(),
     }
+}
+
+fn a_failure() -> RolloutFailure {
+    let task = TaskId { service: ServiceId(Id(7)), number: 9 };
+    let (reason, outcome) = ("failed".into(), FailureOutcome::RolledBack { to: 1 });
+    RolloutFailure { revision: 1, task, slot: 1, reason, at: Timestamp(40), outcome }
+}
+
+fn paused(cause: PauseCause) -> RolloutFailure {
+    RolloutFailure { outcome: FailureOutcome::Paused(cause), ..a_failure() }
 }
 
 fn a_task() -> Task {
@@ -171,6 +184,7 @@ fn every_task_field_changes_hash() {
         |t| t.observed.details.update(|it| it.next_attempt = Some(Timestamp(31))),
         |t| t.rare.update(|s| s.volumes = vec!["a".parse().unwrap()]),
         |t| t.rare.update(|s| s.volumes = vec!["a".parse().unwrap(), "a".parse().unwrap()]),
+        |t| t.rare.update(|s| s.surplus = true),
         |t| t.observed.health = Health::Starting,
         |t| t.observed.health = Health::Healthy,
         |t| t.observed.health = Health::Unhealthy,
@@ -187,6 +201,23 @@ fn every_service_field_changes_hash() {
         |s| s.updated_at = Timestamp(21),
         |s| s.removing = true,
         |s| s.next_task_number = 3,
+        |s| s.rollout.good_revision = 1,
+        |s| s.rollout.kind = RolloutKind::Rollback,
+        |s| s.rollout.resumed_at = Timestamp(1),
+        |s| s.rollout.updated = 1,
+        |s| s.rollout.updated_at = Timestamp(1),
+        |s| s.rollout.failures = vec![a_failure()],
+        |s| s.rollout.failures = vec![a_failure(), a_failure()],
+        |s| s.rollout.failures = vec![RolloutFailure { revision: 2, ..a_failure() }],
+        |s| s.rollout.failures = vec![RolloutFailure { task: a_task().id, ..a_failure() }],
+        |s| s.rollout.failures = vec![RolloutFailure { slot: 2, ..a_failure() }],
+        |s| s.rollout.failures = vec![RolloutFailure { reason: "x".into(), ..a_failure() }],
+        |s| s.rollout.failures = vec![RolloutFailure { at: Timestamp(1), ..a_failure() }],
+        |s| s.rollout.failures = vec![paused(PauseCause::Policy)],
+        |s| s.rollout.failures = vec![paused(PauseCause::DataMayHaveChanged)],
+        |s| s.rollout.failures = vec![paused(PauseCause::NoGoodRevision)],
+        |s| s.rollout.failures = vec![paused(PauseCause::NotRestorable)],
+        |s| s.rollout.failures = vec![paused(PauseCause::IsRollback)],
     ];
     check(self::service_status, &a_service(), standing);
     let revision: &[fn(&mut Service)] = &[
@@ -285,7 +316,9 @@ fn every_cluster_field_changes_hash() {
         |c| c.ranges.truncate(1),
         |c| c.node_prefix = 25,
         |c| c.node_down_after = Duration::from_millis(1),
-        |c| c.task_history_limit = 1,
+        |c| c.version = 1,
+        |c| c.settings.max_replicas_per_service = 1,
+        |c| c.settings.task_history_limit = 1,
     ];
     check(cluster, &Cluster::new(ClusterId(Id(1)), ranges, Timestamp(1)), changes);
 }

@@ -22,6 +22,7 @@ pub(in crate::state) struct Facets {
     /// The node on which its reservations count. A terminal task needs no memory, even while its files are
     /// kept.
     pub(super) reserved: Option<NodeId>,
+    log_node: Option<NodeId>,
 }
 
 impl Facets {
@@ -42,6 +43,7 @@ impl Facets {
             node: task.node,
             held: if task.holds_resources() { task.node.zip(task.address) } else { None },
             reserved: task.node.filter(|_| task.holds_resources() && !task.observed.state.is_terminal()),
+            log_node: task.log_node(),
         }
     }
 
@@ -68,6 +70,10 @@ impl Facets {
 
     pub(super) fn unhealthy(&self) -> Option<TaskId> {
         self.is_unhealthy.then_some(self.id)
+    }
+
+    pub(super) fn retained_log(&self) -> Option<(NodeId, TaskId)> {
+        self.log_node.map(|node| (node, self.id))
     }
 
     pub(super) fn task_per_node(&self) -> Option<(ServiceId, NodeId)> {

@@ -66,15 +66,16 @@ impl State {
     pub(super) fn check_volumes(&self) -> Result<VolumesByName<'_>, InvariantViolation> {
         let mut names = BTreeMap::new();
         for volume in self.volumes() {
-            let Volume { id, name, version, driver, options, node, removing, .. } = &**volume;
+            let Volume { id, name, version, driver, options, node, removing, released, .. } = &**volume;
             ensure(names.insert(name, &**volume).is_none(), || format!("two volumes are called {name}"))?;
             ensure(*version <= self.applied.index, || format!("volume {id} is of a later entry"))?;
             Volume::validate(*driver, options)
                 .into_result(())
                 .map_err(|violations| InvariantViolation(violations.to_string()))?;
-            ensure(!removing || node.is_some(), || {
+            ensure(!(*removing || released.is_some()) || node.is_some(), || {
                 format!("volume {id} has no data, and waits for its end")
             })?;
+            ensure(!(*removing && released.is_some()), || format!("volume {id} is released and removed"))?;
         }
         Ok(names)
     }
@@ -98,7 +99,8 @@ impl State {
         let desired = if node.is_some() { volume_templates(revision).count() } else { 0 };
         ensure(volumes.len() == desired, || format!("task {id} has the volumes {volumes:?}"))?;
         if task.holds_resources() {
-            let here = |volume: &&Volume| volume.node == *node && !volume.removing;
+            let here =
+                |volume: &&Volume| volume.node == *node && !volume.removing && volume.released.is_none();
             let other = volumes.iter().find(|name| !known.get(name).is_some_and(here));
             ensure(other.is_none(), || format!("task {id} has not its volume {other:?} where it is"))?;
         }

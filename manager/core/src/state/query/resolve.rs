@@ -148,8 +148,15 @@ impl State {
         find_unique(ObjectKind::Task, reference, Some(tasks), |task| task.id.to_string())
     }
 
+    /// The last task of the same slot before this one that ran and has ended.
+    pub fn previous_task(&self, task: &Task) -> Option<&Arc<Task>> {
+        let ran = |other: &Task| !other.is_live() && other.node.is_some() && other.observed.attempt > 0;
+        let earlier = |other: &Task| other.slot == task.slot && other.id < task.id;
+        self.unsettled_tasks_of(&task.id.service).rev().find(|other| earlier(other) && ran(other))
+    }
+
     /// The live task of a slot, otherwise its newest.
-    fn current_task(&self, service: &ServiceId, slot: u32) -> Option<&Arc<Task>> {
+    pub fn current_task(&self, service: &ServiceId, slot: u32) -> Option<&Arc<Task>> {
         self.live_task(service, slot)
             .or_else(|| self.unsettled_tasks_of(service).rev().find(|task| task.slot == slot))
     }

@@ -5,6 +5,8 @@ use warren_types::SecretObjectKind;
 /// A kind of object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ObjectKind {
+    /// The cluster itself.
+    Cluster,
     /// A service.
     Service,
     /// A task.
@@ -22,9 +24,10 @@ pub enum ObjectKind {
 }
 
 impl ObjectKind {
-    /// `service`, `task`, `node`, `token`, `secret`, `volume`, `manager`.
+    /// `cluster`, `service`, `task`, `node`, `token`, `secret`, `volume`, `manager`.
     pub fn as_str(self) -> &'static str {
         match self {
+            Self::Cluster => "cluster",
             Self::Service => "service",
             Self::Task => "task",
             Self::Node => "node",
@@ -46,6 +49,7 @@ impl ObjectKind {
     /// The command that lists them: `service ls`.
     pub(super) fn list_command(self) -> &'static str {
         match self {
+            Self::Cluster => "cluster info",
             Self::Service => "service ls",
             Self::Task => "task ls",
             Self::Node => "node ls",

@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 use warren_core::Command;
+use warren_core::state::{HeldVolumes, VolumeData};
 use warren_types::*;
 
 use super::{node, time};
@@ -35,12 +36,17 @@ fn volume() -> impl Strategy<Value = VolumeId> {
     (1..4u128).prop_map(volume_id)
 }
 
+fn volume_data() -> impl Strategy<Value = VolumeData> {
+    let present = prop::option::of(0..9u64).prop_map(|size| VolumeData::Present(size.map(Bytes)));
+    prop_oneof![Just(VolumeData::Unknown), Just(VolumeData::Absent), present]
+}
+
 pub fn command() -> impl Strategy<Value = Command> {
     let version = || prop::option::weighted(0.2, 0..9u64);
     let bytes = || (0..6u8).prop_map(sealed);
     let name = || prop::sample::select(&["a", "b"][..]).prop_map(|name| name.parse().unwrap());
     let kind = || prop_oneof![3 => Just(SecretObjectKind::Secret), 1 => Just(SecretObjectKind::Config)];
-    let volume_name = prop::sample::select(&VOLUMES[..]).prop_map(|name| name.parse().unwrap());
+    let volume_name = || prop::sample::select(&VOLUMES[..]).prop_map(|name| name.parse().unwrap());
     prop_oneof![
         3 => (content(), kind(), name(), bytes(), time()).prop_map(|(id, kind, name, content, at)| {
             let labels = Default::default();
@@ -49,15 +55,20 @@ pub fn command() -> impl Strategy<Value = Command> {
         3 => (content(), version(), bytes(), time())
             .prop_map(|(id, version, content, at)| Command::UpdateSecretObject { id, version, content, at }),
         1 => (content(), time()).prop_map(|(id, at)| Command::RemoveSecretObject { id, at }),
-        2 => (volume(), volume_name, any::<bool>(), prop::option::of(node()), time()).prop_map(
-            |(id, name, owned, node, at)| {
+        2 => (volume(), volume_name(), any::<bool>(), prop::option::of(node()), any::<bool>(), time()).prop_map(
+            |(id, name, owned, node, reuse, at)| {
                 let options = owned.then(|| ("uid".to_string(), "1".to_string())).into_iter().collect();
                 let (driver, labels) = (VolumeDriver::Local, Default::default());
-                Command::CreateVolume { id, name, driver, options, labels, node, at }
+                Command::CreateVolume { id, name, driver, options, labels, node, reuse, at }
             }
         ),
-        1 => (volume(), any::<bool>(), time())
-            .prop_map(|(id, purge, at)| Command::RemoveVolume { id, purge, at }),
+        1 => (volume(), any::<bool>(), volume_data(), time())
+            .prop_map(|(id, purge, data, at)| Command::RemoveVolume { id, purge, data, at }),
+        1 => (node(), 0..4u64, prop::collection::btree_set(volume_name(), 0..3), any::<bool>(), time()).prop_map(
+            |(node, session, names, is_truncated, at)| {
+                Command::ReportVolumes { node, session, held: HeldVolumes { names, is_truncated }, at }
+            }
+        ),
         1 => (volume(), time()).prop_map(|(id, at)| Command::DeleteVolume { id, at }),
     ]
 }

@@ -12,6 +12,7 @@ use warren_types::{
 };
 
 use super::super::field::{parse, parse_optional, required, timestamp};
+use super::super::rollout::{rollout, stored_rollout};
 
 pub(super) fn stored_service(service: &Service) -> v1::StoredService {
     let revisions = std::iter::once(&service.revision).chain(&service.history);
@@ -24,6 +25,7 @@ pub(super) fn stored_service(service: &Service) -> v1::StoredService {
         revisions: revisions.map(|revision| stored_revision(revision, &service.pins)).collect(),
         removing: service.removing,
         next_task_number: service.next_task_number,
+        rollout: stored_rollout(&service.rollout),
     }
 }
 
@@ -65,6 +67,7 @@ pub(super) fn service(stored: v1::StoredService) -> Result<Service, Violations> 
         pins,
         removing: stored.removing,
         next_task_number: stored.next_task_number,
+        rollout: rollout(stored.rollout)?,
     })
 }
 

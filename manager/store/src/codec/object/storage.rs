@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use warren_proto::convert::secret_object_kind;
 use warren_proto::v1;
-use warren_types::{SecretObject, Violations, Volume};
+use warren_types::{Bytes, ReleasedVolume, SecretObject, Violations, Volume};
 
 use super::super::field::{parse, parse_optional, sealed_version, stored_sealed_version, timestamp};
 
@@ -47,6 +47,8 @@ pub(super) fn stored_volume(volume: &Volume) -> v1::StoredVolume {
         options: volume.options.clone(),
         node_id: volume.node.map(|node| node.to_string()).unwrap_or_default(),
         removing: volume.removing,
+        released_at: volume.released.map(|released| released.at.0),
+        released_size: volume.released.and_then(|released| released.size).map(|size| size.0),
     }
 }
 
@@ -61,5 +63,8 @@ pub(super) fn volume(stored: v1::StoredVolume) -> Result<Volume, Violations> {
         options: stored.options,
         node: parse_optional("volume.nodeId", &stored.node_id)?,
         removing: stored.removing,
+        released: stored
+            .released_at
+            .map(|at| ReleasedVolume { at: timestamp(at), size: stored.released_size.map(Bytes) }),
     })
 }

@@ -41,6 +41,7 @@ pub(super) fn stored_task(task: &Task) -> v1::StoredTask {
         lost_since: task.lost_since().map(|at| at.0),
         bound_to: task.bound_to().map(|id| id.to_string()).unwrap_or_default(),
         volumes: task.volumes().iter().map(ToString::to_string).collect(),
+        surplus: task.is_surplus(),
     }
 }
 
@@ -63,6 +64,7 @@ pub(super) fn task(
         bound_to: parse_optional("task.boundTo", &stored.bound_to)?,
         volumes: parse_all("task.volumes", &stored.volumes)?,
         lost_since: stored.lost_since.map(timestamp),
+        surplus: stored.surplus,
     };
     let details = TaskStatusDetails {
         reason: observed.reason.into(),

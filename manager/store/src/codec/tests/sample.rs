@@ -6,13 +6,15 @@ mod storage;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use warren_core::{ApplyOutcome, Command, FEATURE_LEVEL, NewTask, State};
+use warren_core::{ApplyOutcome, Command, FEATURE_LEVEL, NewTask, RolloutStep, State};
 use warren_types::{
-    Availability, Bytes, ClusterId, DesiredTaskState, Device, DeviceAccess, EnvVar, Health, HostEntry, Id,
-    Limits, LogLimits, MilliCpu, Mount, MountSource, NodeDescription, NodeId, NodeRole, NodeStatus,
-    OnDisconnect, Placement, Propagation, Protocol, PublishMode, PublishedPort, PullPolicy, Resources,
-    RestartCondition, RestartPolicy, Seccomp, SecretObjectMount, ServiceId, ServiceMode, ServiceSpec,
-    TaskExit, TaskId, TaskReport, TaskSpec, TaskState, Timestamp, TokenHash, TokenId, Ulimit,
+    Availability, Bytes, ClusterId, ClusterSettingsChange, DesiredTaskState, Device, DeviceAccess, EnvVar,
+    FailureAction, FailureOutcome, FailureRatio, Health, HostEntry, Id, Limits, LogLimits, MilliCpu, Mount,
+    MountSource, NodeDescription, NodeId, NodeRole, NodeStatus, OnDisconnect, Parallelism, PauseCause,
+    Placement, Propagation, Protocol, PublishMode, PublishedPort, PullPolicy, Resources, RestartCondition,
+    RestartPolicy, RolloutFailure, Seccomp, SecretObjectMount, ServiceId, ServiceMode, ServiceSpec, TaskExit,
+    TaskId, TaskReport, TaskSpec, TaskState, Timestamp, TokenHash, TokenId, Ulimit, UpdateOrder,
+    UpdatePolicy,
 };
 
 const SERVICE: ServiceId = ServiceId(Id(7));
@@ -75,6 +77,23 @@ fn task_spec() -> TaskSpec {
     }
 }
 
+fn policy() -> UpdatePolicy {
+    UpdatePolicy {
+        parallelism: Parallelism::Percent(50),
+        delay: Duration::from_secs(10),
+        order: Some(UpdateOrder::StopFirst),
+        monitor: Duration::from_secs(5),
+        failure_ratio: FailureRatio(250),
+        on_failure: Some(FailureAction::Pause),
+    }
+}
+
+/// The task with that number failed in the revision.
+fn failed(revision: u64, number: u64, outcome: FailureOutcome) -> RolloutStep {
+    let (reason, at) = ("failed: exited with code 1".into(), Timestamp(250));
+    RolloutStep::Failed(RolloutFailure { revision, task: task(number), slot: 1, reason, at, outcome })
+}
+
 fn spec() -> ServiceSpec {
     let port = PublishedPort {
         host_ip: Some([192, 0, 2, 1].into()),
@@ -92,6 +111,8 @@ fn spec() -> ServiceSpec {
         ports: vec![port],
         placement: Placement { constraints: vec![zone], max_per_node: Some(4) },
         replace_after: Duration::from_secs(90),
+        update: policy(),
+        rollback: UpdatePolicy { on_failure: Some(FailureAction::Continue), ..policy() },
     }
 }
 
@@ -105,6 +126,8 @@ fn global() -> ServiceSpec {
         ports: Vec::new(),
         placement: Placement::default(),
         replace_after: Duration::ZERO,
+        update: Default::default(),
+        rollback: Default::default(),
     }
 }
 
@@ -218,11 +241,13 @@ fn services() -> Vec<(&'static str, Command)> {
     let bound = vec![NewTask { bound_to: Some(node), ..new_task(2) }];
     let beside = vec![NewTask { desired: DesiredTaskState::Ready, replaces: Some(1), ..new_task(1) }];
     let create = |service, revision, slots| Command::CreateTasks { term, service, revision, slots, at };
+    let advance = |revision, step| Command::AdvanceRollout { term, service: id, revision, step, at };
     let placements = vec![(task(1), node), (task(2), node), (waiting().task, node)];
     let reports = vec![running(1), running(2), removed(2), waiting()];
     let (spec_before, version) = (spec(), Some(25));
     let mut spec = spec();
-    spec.mode = ServiceMode::Replicated { replicas: 3 };
+    // The slot of a task that has ended is removed.
+    spec.mode = ServiceMode::Replicated { replicas: 1 };
     spec.task.health = Some(storage::exec());
     vec![
         ("create_service", Command::CreateService { id, spec: spec_before, at }),
@@ -232,9 +257,15 @@ fn services() -> Vec<(&'static str, Command)> {
         ("create_bound_tasks", create(GLOBAL, 1, bound)),
         ("assign_tasks", Command::AssignTasks { term, placements, at }),
         ("report_tasks", Command::ReportTasks { node, session, reports, at }),
+        ("complete_rollout", advance(1, RolloutStep::Completed)),
         ("update_service", Command::UpdateService { id, version, spec, force: true, at }),
         ("replace_tasks", create(id, 2, beside)),
-        ("rollback_service", Command::RollbackService { id, version: Some(30), revision: Some(1), at }),
+        ("fail_rollout", advance(2, failed(2, 4, FailureOutcome::RolledBack { to: 1 }))),
+        ("rollback_service", Command::RollbackService { id, version: Some(33), revision: Some(2), at }),
+        ("count_updated", advance(4, RolloutStep::Updated(2))),
+        ("pause_rollout", advance(4, failed(4, 4, FailureOutcome::Paused(PauseCause::Policy)))),
+        ("resume_rollout", Command::ResumeRollout { id, version: Some(34), at }),
+        ("pause_again", advance(4, failed(4, 4, FailureOutcome::Paused(PauseCause::IsRollback)))),
     ]
 }
 
@@ -243,13 +274,15 @@ fn ends() -> Vec<(&'static str, Command)> {
     let id = SERVICE;
     let (label_add, label_rm) = (BTreeMap::new(), BTreeSet::new());
     let drain = Some(Availability::Drain);
-    vec![
+    let change =
+        ClusterSettingsChange { max_replicas_per_service: Some(20_000), task_history_limit: Some(3) };
+    let mut all = vec![
         (
             "drain_node",
             Command::UpdateNode { id: node, version: None, label_add, label_rm, availability: drain, at },
         ),
         ("set_node_status", Command::SetNodeStatus { term, node, session, status: NodeStatus::Down, at }),
-        ("remove_service", Command::RemoveService { id, version: Some(32), at }),
+        ("remove_service", Command::RemoveService { id, version: Some(37), at }),
         (
             "set_desired",
             Command::SetDesiredTaskState {
@@ -259,12 +292,17 @@ fn ends() -> Vec<(&'static str, Command)> {
                 at,
             },
         ),
+    ];
+    all.extend(storage::released_volumes());
+    all.extend([
         ("remove_token", Command::RemoveToken { id: TokenId(Id(2)), at }),
         ("delete_tokens", Command::DeleteTokens { term, tokens: vec![TokenId(Id(1))], at }),
         ("remove_node", Command::RemoveNode { id: JOINED, force: true, at }),
+        ("update_cluster", Command::UpdateCluster { version: Some(0), change, at }),
         ("delete_tasks", Command::DeleteTasks { term, tasks: vec![task(2)] }),
         ("delete_service", Command::DeleteService { term, id }),
-    ]
+    ]);
+    all
 }
 
 /// One or more of each command with a name, in an order in which all of them apply but the last.

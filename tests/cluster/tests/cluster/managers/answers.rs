@@ -238,7 +238,7 @@ async fn volume_create_answer_survives_immediate_removal() {
         let pairs = clients.chunks(2).enumerate().map(|(pair, both)| async move {
             let (name, id) = (format!("volume-{round}-{pair}"), new_id().to_string());
             let request = v1::CreateVolumeRequest { id, name: name.clone(), ..Default::default() };
-            let removal = v1::RemoveVolumeRequest { reference: name.clone(), purge: false };
+            let removal = v1::RemoveVolumeRequest { reference: name.clone(), ..Default::default() };
             let removed = remove_concurrently(async || both[0].volumes.clone().remove(removal.clone()).await);
             let mut volumes = both[1].volumes.clone();
             (name, join(volumes.create(request), removed).await)

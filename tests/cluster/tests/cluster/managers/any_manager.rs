@@ -76,7 +76,11 @@ async fn isolated_manager_reports_and_serves_stale_reads() {
     assert_eq!(shown.spec.unwrap().name, "web");
 
     // A write is refused at once, so that the client can use another manager; the same write may be repeated.
-    let request = v1::CreateServiceRequest { id: new_id().to_string(), spec: Some((&spec("db", 0)).into()) };
+    let request = v1::CreateServiceRequest {
+        id: new_id().to_string(),
+        spec: Some((&spec("db", 0)).into()),
+        ..Default::default()
+    };
     let refused = Problem::from(&services.create(request.clone()).await.unwrap_err());
     assert_eq!((refused.code, refused.reason.as_str()), (Code::Unavailable, "NO_LEADER"), "{refused}");
     for number in (0..3).filter(|number| *number != alone) {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use rand::RngExt;
 use warren_client::{
     Change, Client, ClientTarget, Error, NewSecretObject, NewVolume, NodeChange, TaskFilter, TokenOptions,
+    VolumeListOptions,
 };
 use warren_testkit::wait::eventually_async;
 use warren_types::{Id, NodeRole, SecretObjectId, SecretObjectKind, TokenId, VolumeId};
@@ -119,9 +120,13 @@ impl CallLoop {
             options: BTreeMap::new(),
             labels: BTreeMap::new(),
             node: String::new(),
+            reuse: false,
         };
         self.call("volume create", |client| async move { client.volumes().create(new_object).await }).await;
-        self.call("volume list", |client| async move { client.volumes().list(false).await }).await;
+        self.call("volume list", |client| async move {
+            client.volumes().list(VolumeListOptions::default()).await
+        })
+        .await;
         self.call("volume remove", |client| async move { client.volumes().remove(name, false).await }).await;
         let id = TokenId(Id(rand::rng().random()));
         let new_object = TokenOptions { role: NodeRole::Worker, ttl: None, max_uses: None };

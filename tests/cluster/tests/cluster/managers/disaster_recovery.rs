@@ -252,7 +252,7 @@ async fn superseded_managers_refuse_newer_incarnation_and_stop() {
         let asked = |life: u64| {
             let id = new_id().to_string();
             let spec = Some((&spec(&format!("by{number}"), 0)).into());
-            let mut create = tonic::Request::new(v1::CreateServiceRequest { id, spec });
+            let mut create = tonic::Request::new(v1::CreateServiceRequest { id, spec, ..Default::default() });
             let mut list = super::group::stale(v1::ListRequest { page_size: 1_000, ..Default::default() });
             create.metadata_mut().insert(INCARNATION, life.into());
             list.metadata_mut().insert(INCARNATION, life.into());

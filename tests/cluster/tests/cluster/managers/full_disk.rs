@@ -58,7 +58,7 @@ impl ManagerGroup {
             }
             let id = new_id().to_string();
             let spec = Some((&large(&format!("{prefix}-{number}"))).into());
-            services.create(v1::CreateServiceRequest { id, spec }).await.unwrap();
+            services.create(v1::CreateServiceRequest { id, spec, ..Default::default() }).await.unwrap();
         }
         panic!("a full disk takes everything");
     }
@@ -183,7 +183,11 @@ async fn full_manager_forwards_calls() {
     let viewer = authority.unwrap().issue(&viewer.unwrap(), std::time::SystemTime::now()).unwrap();
     let channel = group.hosts[FULL].channel(&group.roots, Some(&viewer)).await;
     assert!(listed(channel.clone(), false).await.contains(&"write-9".to_owned()));
-    let request = v1::CreateServiceRequest { id: new_id().to_string(), spec: Some((&spec("no", 0)).into()) };
+    let request = v1::CreateServiceRequest {
+        id: new_id().to_string(),
+        spec: Some((&spec("no", 0)).into()),
+        ..Default::default()
+    };
     let refused = ServicesClient::new(channel).create(request).await.unwrap_err();
     assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
 

@@ -182,8 +182,11 @@ impl ManagerGroup {
 
     /// Creates a service without tasks, at this manager.
     pub async fn create(&self, number: usize, name: &str) -> Result<v1::Service, Status> {
-        let request =
-            v1::CreateServiceRequest { id: new_id().to_string(), spec: Some((&spec(name, 0)).into()) };
+        let request = v1::CreateServiceRequest {
+            id: new_id().to_string(),
+            spec: Some((&spec(name, 0)).into()),
+            ..Default::default()
+        };
         Ok(self.services(number).await.create(request).await?.into_inner())
     }
 }

@@ -37,8 +37,11 @@ impl ManagerGroup {
     }
 
     pub async fn run(&self, number: usize, name: &str, replicas: u32) {
-        let request =
-            v1::CreateServiceRequest { id: new_id().to_string(), spec: Some((&spec(name, replicas)).into()) };
+        let request = v1::CreateServiceRequest {
+            id: new_id().to_string(),
+            spec: Some((&spec(name, replicas)).into()),
+            ..Default::default()
+        };
         self.services(number).await.create(request).await.unwrap();
     }
 

@@ -2,6 +2,7 @@
 
 use arbitrary::Result;
 use warren_core::Command;
+use warren_core::state::VolumeData;
 use warren_types::{
     Mount, MountSource, NodeCondition, SealedData, SecretObjectId, SecretObjectKind, SecretObjectMount,
     ServiceSpec, Timestamp, VolumeDriver, VolumeId,
@@ -32,9 +33,12 @@ impl FuzzInput<'_> {
                 }
                 let node = if self.sometimes()? { Some(self.node()?) } else { None };
                 let (driver, labels) = (VolumeDriver::Local, self.labels()?);
-                Command::CreateVolume { id, name, driver, options, labels, node, at }
+                Command::CreateVolume { id, name, driver, options, labels, node, reuse: false, at }
             }
-            4 => Command::RemoveVolume { id: self.volume()?, purge: self.sometimes()?, at },
+            4 => {
+                let (id, purge) = (self.volume()?, self.sometimes()?);
+                Command::RemoveVolume { id, purge, data: VolumeData::Absent, at }
+            }
             5 => Command::DeleteVolume { id: self.volume()?, at },
             6 => {
                 let (node, session) = (self.node()?, self.number(1, 4)?);

@@ -36,7 +36,7 @@ fn stop_after_rechecks_at_deadline() {
     ] {
         assert_eq!(step(Some(&task), &found, NOW), expected, "{:?}", found.disconnected_for);
     }
-    let preparing = disconnected(29, fresh(ContainerState::Absent, AttemptHistory::new()));
+    let preparing = disconnected(29, fresh(ContainerState::Absent, AttemptHistory::default()));
     assert_eq!(step(Some(&task), &preparing, NOW), NextStep::Do(Action::EnsureImage), "it goes on meanwhile");
 }
 
@@ -106,11 +106,11 @@ fn stopped_task_waits_for_manager() {
     let waiting = AttemptHistory {
         attempt: 2,
         phase: AttemptPhase::Waiting { since: seconds_ago(9), until: seconds_ago(1) },
-        ..AttemptHistory::new()
+        ..AttemptHistory::default()
     };
     for found in [
-        fresh(ContainerState::Absent, AttemptHistory::new()),
-        fresh(ContainerState::Created, AttemptHistory::new()),
+        fresh(ContainerState::Absent, AttemptHistory::default()),
+        fresh(ContainerState::Created, AttemptHistory::default()),
         fresh(ContainerState::Recorded, waiting.clone()),
     ] {
         let found = ObservedTask { ports: PortState::Released, ..found };

@@ -36,7 +36,7 @@ fn a_health_check_asks_a_port_or_a_program() {
         &["--health-tcp=0"],
         &["--health-http="],
         &["--health-cmd="],
-        &["--no-health"],
+        &["--no-health", "--health-tcp=1"],
     ] {
         assert!(service(&[&["create", "web", "--image=a"], bad].concat()).is_err(), "{bad:?}");
     }

@@ -2,8 +2,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use warren_types::{
-    Id, NodeId, SealedData, SecretObject, SecretObjectId, SecretObjectKind, Timestamp, Volume, VolumeDriver,
-    VolumeId,
+    Bytes, Id, NodeId, ReleasedVolume, SealedData, SecretObject, SecretObjectId, SecretObjectKind, Timestamp,
+    Volume, VolumeDriver, VolumeId,
 };
 
 use super::{check, secret_object, volume};
@@ -57,7 +57,9 @@ fn every_volume_field_changes_hash() {
         options: BTreeMap::new(),
         node: None,
         removing: false,
+        released: None,
     };
+    const RELEASED: ReleasedVolume = ReleasedVolume { at: Timestamp(1), size: None };
     let changes: &[fn(&mut Volume)] = &[
         |v| v.id = VolumeId(Id(2)),
         |v| v.name = "d".parse().unwrap(),
@@ -68,6 +70,10 @@ fn every_volume_field_changes_hash() {
         |v| v.node = Some(NodeId(Id(0))),
         |v| v.node = Some(NodeId(Id(1))),
         |v| v.removing = true,
+        |v| v.released = Some(RELEASED),
+        |v| v.released = Some(ReleasedVolume { at: Timestamp(2), ..RELEASED }),
+        |v| v.released = Some(ReleasedVolume { size: Some(Bytes(0)), ..RELEASED }),
+        |v| v.released = Some(ReleasedVolume { size: Some(Bytes(1)), ..RELEASED }),
     ];
     check(volume, &given, changes);
 }

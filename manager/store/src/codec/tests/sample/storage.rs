@@ -1,13 +1,14 @@
 //! Secret objects and volumes, and their users.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use warren_core::Command;
+use warren_core::state::{HeldVolumes, VolumeData};
 use warren_types::{
-    HealthCheck, HttpHeader, Id, Mount, MountSource, NodeCondition, NodeId, Probe, SealedData,
+    Bytes, HealthCheck, HttpHeader, Id, Mount, MountSource, NodeCondition, NodeId, Probe, SealedData,
     SecretObjectId, SecretObjectKind, SecretObjectMount, ServiceId, ServiceMode, ServiceSpec, TaskSpec,
-    Timestamp, VolumeDriver, VolumeId,
+    Timestamp, VolumeDriver, VolumeId, VolumeName,
 };
 
 use super::{NODE, global};
@@ -76,21 +77,40 @@ fn secret_objects() -> Vec<(&'static str, Command)> {
     ]
 }
 
+fn create_volume(number: u128, name: &str, node: Option<NodeId>, reuse: bool, at: Timestamp) -> Command {
+    let options = BTreeMap::from([("uid".into(), "1000".into())]);
+    let (id, name, driver) = (VolumeId(Id(number)), name.parse().unwrap(), VolumeDriver::Local);
+    Command::CreateVolume { id, name, driver, options, labels: labels(), node, reuse, at }
+}
+
 fn volumes() -> Vec<(&'static str, Command)> {
     let at = Timestamp(160);
     let id = |id| VolumeId(Id(id));
-    let create = |number, name: &str, node: Option<NodeId>| {
-        let options = BTreeMap::from([("uid".into(), "1000".into())]);
-        let (id, name, driver, labels) = (id(number), name.parse().unwrap(), VolumeDriver::Local, labels());
-        Command::CreateVolume { id, name, driver, options, labels, node, at }
-    };
+    let purge = |number| Command::RemoveVolume { id: id(number), purge: true, data: VolumeData::Unknown, at };
     vec![
-        ("create_volume", create(30, "data", None)),
-        ("create_volume_to_purge", create(31, "old", Some(NODE))),
-        ("remove_volume", Command::RemoveVolume { id: id(31), purge: true, at }),
+        ("create_volume", create_volume(30, "data", None, false, at)),
+        ("create_volume_to_purge", create_volume(31, "old", Some(NODE), false, at)),
+        ("remove_volume", purge(31)),
         ("delete_volume", Command::DeleteVolume { id: id(31), at }),
-        ("create_volume_to_mark", create(32, "marked", Some(NODE))),
-        ("mark_volume", Command::RemoveVolume { id: id(32), purge: true, at }),
+        ("create_volume_to_mark", create_volume(32, "marked", Some(NODE), false, at)),
+        ("mark_volume", purge(32)),
+    ]
+}
+
+/// Volumes that were removed and whose data remains.
+pub fn released_volumes() -> Vec<(&'static str, Command)> {
+    let at = Timestamp(300);
+    let create = |number, name, reuse: bool| create_volume(number, name, (!reuse).then_some(NODE), reuse, at);
+    let release = |number, data| Command::RemoveVolume { id: VolumeId(Id(number)), purge: false, data, at };
+    let names: BTreeSet<VolumeName> = ["kept", "orphan", "found"].map(|name| name.parse().unwrap()).into();
+    let held = HeldVolumes { names, is_truncated: true };
+    vec![
+        ("create_volume_to_release", create(33, "kept", false)),
+        ("release_volume", release(33, VolumeData::Present(Some(Bytes(7))))),
+        ("create_volume_without_data", create(34, "empty", false)),
+        ("release_volume_without_data", release(34, VolumeData::Absent)),
+        ("report_volumes", Command::ReportVolumes { node: NODE, session: 1, held, at }),
+        ("reuse_volume", create(35, "found", true)),
     ]
 }
 

@@ -104,7 +104,11 @@ impl ConcurrentClient {
         Ok(match kind {
             RegisterKind::Service => {
                 let spec = service_spec(name, value);
-                services.create(v1::CreateServiceRequest { id, spec }).await?.into_inner().into()
+                services
+                    .create(v1::CreateServiceRequest { id, spec, ..Default::default() })
+                    .await?
+                    .into_inner()
+                    .into()
             }
             RegisterKind::Config => {
                 let (kind, name, data) =
@@ -140,7 +144,8 @@ impl ConcurrentClient {
         let shown = match kind {
             RegisterKind::Service => {
                 let spec = service_spec(name, value);
-                let request = v1::UpdateServiceRequest { reference, version, spec, force: false };
+                let request =
+                    v1::UpdateServiceRequest { reference, version, spec, force: false, ..Default::default() };
                 services.update(request).await?.into_inner().into()
             }
             RegisterKind::Config => {

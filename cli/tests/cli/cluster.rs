@@ -1,0 +1,24 @@
+//! `warren cluster ...`
+
+use serde_json::{Value, json};
+
+use crate::user::CliUser;
+
+#[test]
+fn settings_are_changed_and_shown() {
+    let person = CliUser::new();
+    let ran = person.warren(&["cluster", "update", "--task-history-limit", "2"]);
+    assert_eq!((ran.code, ran.stderr.as_str()), (0, "cluster updated\n"), "{ran:?}");
+    assert_eq!(ran.stdout, "maxReplicasPerService: 10000\ntaskHistoryLimit: 2\n");
+    let text = person.ok(&["cluster", "update", "--max-replicas-per-service=20", "-o", "json"]);
+    let updated: Value = serde_json::from_str(&text).unwrap();
+    let shown: Value = serde_json::from_str(&person.ok(&["cluster", "info", "-o", "json"])).unwrap();
+    let expected = json!({"maxReplicasPerService": 20, "taskHistoryLimit": 2});
+    assert_eq!((&updated["settings"], &shown["settings"]), (&expected, &expected));
+    assert!(person.ok(&["cluster", "info"]).contains("  taskHistoryLimit: 2\n"));
+
+    person.fails(2, &["cluster", "update"]);
+    person.fails(2, &["cluster", "update", "--task-history-limit", "many"]);
+    let text = person.fails(2, &["cluster", "update", "--task-history-limit", "101"]);
+    assert!(text.contains("taskHistoryLimit: 101 is out of range; give 0 to 100"), "{text}");
+}

@@ -1,0 +1,93 @@
+//! Settings of the cluster that users change.
+
+use crate::spec::MAX_REPLICAS;
+use crate::{Violation, Violations};
+
+/// The most ended tasks of a slot that can be kept.
+const MAX_TASK_HISTORY_LIMIT: u32 = 100;
+
+/// Settings of the cluster. A new cluster has the defaults.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClusterSettings {
+    /// A service with more replicas is only accepted if its user insists.
+    pub max_replicas_per_service: u32,
+    /// How many ended tasks of a slot keep their record and their logs.
+    pub task_history_limit: u32,
+}
+
+impl Default for ClusterSettings {
+    fn default() -> Self {
+        Self { max_replicas_per_service: 10_000, task_history_limit: 5 }
+    }
+}
+
+/// A change of [`ClusterSettings`]; `None` keeps the value.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ClusterSettingsChange {
+    /// See [`ClusterSettings::max_replicas_per_service`].
+    pub max_replicas_per_service: Option<u32>,
+    /// See [`ClusterSettings::task_history_limit`].
+    pub task_history_limit: Option<u32>,
+}
+
+impl ClusterSettings {
+    /// The settings after the change.
+    ///
+    /// # Errors
+    /// All values that are out of range; paths are relative to the settings.
+    pub fn changed(&self, change: &ClusterSettingsChange) -> Result<Self, Violations> {
+        let ClusterSettingsChange { max_replicas_per_service, task_history_limit } = change;
+        let changed = Self {
+            max_replicas_per_service: max_replicas_per_service.unwrap_or(self.max_replicas_per_service),
+            task_history_limit: task_history_limit.unwrap_or(self.task_history_limit),
+        };
+        changed.validate().into_result(changed)
+    }
+
+    fn validate(&self) -> Violations {
+        let Self { max_replicas_per_service, task_history_limit } = self;
+        let ranges = [
+            ("maxReplicasPerService", *max_replicas_per_service, 1..=MAX_REPLICAS),
+            ("taskHistoryLimit", *task_history_limit, 0..=MAX_TASK_HISTORY_LIMIT),
+        ];
+        let outside = ranges.into_iter().filter(|(_, value, range)| !range.contains(value));
+        let violation = |(path, value, range): (&str, u32, std::ops::RangeInclusive<u32>)| {
+            Violation::new(
+                path,
+                format!("{value} is out of range; give {} to {}", range.start(), range.end()),
+            )
+        };
+        Violations(outside.map(violation).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unset_values_are_kept() {
+        let before = ClusterSettings::default();
+        assert_eq!(before.changed(&ClusterSettingsChange::default()).unwrap(), before);
+        let change = ClusterSettingsChange { task_history_limit: Some(0), ..Default::default() };
+        let after = before.changed(&change).unwrap();
+        assert_eq!(after, ClusterSettings { task_history_limit: 0, ..before });
+    }
+
+    #[test]
+    fn values_out_of_range_are_refused_with_their_paths() {
+        let refused = |max_replicas_per_service, task_history_limit| {
+            let change = ClusterSettingsChange { max_replicas_per_service, task_history_limit };
+            ClusterSettings::default().changed(&change).unwrap_err().to_string()
+        };
+        assert_eq!(
+            refused(Some(0), Some(101)),
+            "maxReplicasPerService: 0 is out of range; give 1 to 1000000; \
+             taskHistoryLimit: 101 is out of range; give 0 to 100"
+        );
+        assert_eq!(
+            refused(Some(1_000_001), None),
+            "maxReplicasPerService: 1000001 is out of range; give 1 to 1000000"
+        );
+    }
+}

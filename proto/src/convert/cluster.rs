@@ -1,0 +1,29 @@
+//! Settings of the cluster.
+
+use warren_types::{ClusterSettings, ClusterSettingsChange};
+
+use crate::v1;
+
+impl From<&ClusterSettings> for v1::ClusterSettings {
+    fn from(settings: &ClusterSettings) -> Self {
+        let ClusterSettings { max_replicas_per_service, task_history_limit } = *settings;
+        Self {
+            max_replicas_per_service: Some(max_replicas_per_service),
+            task_history_limit: Some(task_history_limit),
+        }
+    }
+}
+
+impl From<&ClusterSettingsChange> for v1::ClusterSettings {
+    fn from(change: &ClusterSettingsChange) -> Self {
+        let ClusterSettingsChange { max_replicas_per_service, task_history_limit } = *change;
+        Self { max_replicas_per_service, task_history_limit }
+    }
+}
+
+impl From<v1::ClusterSettings> for ClusterSettingsChange {
+    fn from(wire: v1::ClusterSettings) -> Self {
+        let v1::ClusterSettings { max_replicas_per_service, task_history_limit } = wire;
+        Self { max_replicas_per_service, task_history_limit }
+    }
+}

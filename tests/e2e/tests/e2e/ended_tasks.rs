@@ -1,0 +1,93 @@
+//! The output of ended tasks: it stays on the node, and says why a task failed.
+
+use warren_testkit::wait::eventually;
+
+use crate::e2e::cluster::WorkerCluster;
+use crate::e2e::fixture::{BOX, NodeFixture, SOON};
+use crate::e2e::task_document::{self, TaskDocument};
+
+const CAUSE: &str = "FATAL: data directory has wrong ownership";
+/// A database that cannot start.
+const DATABASE: &str = "echo starting; echo 'FATAL: data directory has wrong ownership' >&2; exit 1";
+/// Given up after its second attempt.
+const QUICK: [&str; 4] = ["--restart-max", "1", "--restart-delay", "100ms"];
+
+/// The oldest task of `service`, once it has failed and its container was removed.
+#[track_caller]
+fn failed(world: &NodeFixture, service: &str) -> TaskDocument {
+    eventually(SOON, &format!("a failed task of {service}"), || {
+        let tasks = task_document::of_service(&world.node, service);
+        let oldest = tasks.last().filter(|task| task.state == "FAILED" && task.removed);
+        oldest.cloned().ok_or_else(|| format!("{tasks:#?}"))
+    })
+}
+
+/// Every command that can say why the task failed says it.
+#[track_caller]
+fn assert_cause_is_readable(world: &NodeFixture, task: &TaskDocument) {
+    let of_service = world.warren().run(&["service", "logs", "db"]);
+    let line = |text: &str| format!("db.1@{} | {text}\n", task.node_name);
+    assert_eq!(of_service.code, 0, "{of_service}");
+    assert!(of_service.stderr.starts_with(&line(CAUSE)), "{of_service}");
+    assert!(of_service.stdout.starts_with(&line("starting")), "{of_service}");
+    for words in [&["task", "logs", &task.id][..], &["service", "logs", "db", "--task", &task.id]] {
+        let ran = world.warren().run(words);
+        assert!(ran.code == 0 && ran.stdout.contains("starting") && ran.stderr.contains(CAUSE), "{ran}");
+    }
+    let listed = world.ok("service ps db --all");
+    let hint = format!("try: warren task logs {}", task.id);
+    for text in ["FAILED", "exited with code 1", CAUSE, &hint] {
+        assert!(listed.contains(text), "{text}: {listed}");
+    }
+}
+
+#[test]
+fn failed_task_keeps_its_output_until_its_service_is_removed() {
+    let mut world = NodeFixture::new();
+    let rest = world.inventory_at_rest();
+    world.create_script("db", &QUICK, DATABASE);
+    let task = failed(&world, "db");
+    assert_cause_is_readable(&world, &task);
+    let previous = world.warren().run(&["service", "logs", "db", "--previous"]);
+    assert!(previous.stderr.contains(CAUSE), "{previous}");
+
+    world.node.kill();
+    world.node.run_again();
+    world.node.wait_ready();
+    assert_cause_is_readable(&world, &task);
+
+    let update = ["service", "update", "db", "--detach", "--command", "sh", "--arg", "-c", "--arg"];
+    world.warren().run_ok(&[&update[..], &["echo repaired; sleep 1000"]].concat());
+    world.wait_serving("db", 1);
+    let of_service = eventually(SOON, "the line of the new task", || {
+        let ran = world.warren().run(&["service", "logs", "db"]);
+        if ran.stdout.contains("repaired") { Ok(ran) } else { Err(ran.to_string()) }
+    });
+    assert!(of_service.stdout.ends_with("| repaired\n"), "the last line: {of_service}");
+    assert_cause_is_readable(&world, &task);
+
+    world.ok("service scale db=0");
+    assert_cause_is_readable(&world, &task);
+    assert!(!world.ok("service ps db").contains("FAILED"), "its slot was removed");
+
+    world.ok("service rm db");
+    world.warren().run_refused(&["task", "logs", &task.id], 3);
+    world.assert_at_rest(&rest);
+}
+
+#[test]
+fn node_that_is_down_is_named_instead_of_its_logs() {
+    let mut cluster = WorkerCluster::new(1);
+    let create = ["service", "create", "db", "--detach", "--image", BOX];
+    let command = ["--command", "sh", "--arg", "-c", "--arg", DATABASE];
+    cluster.warren().run_ok(&[&create[..], &QUICK, &command].concat());
+    eventually(2 * SOON, "the cause of the failure", || {
+        let ran = cluster.warren().run(&["service", "logs", "db"]);
+        if ran.stderr.contains(CAUSE) { Ok(()) } else { Err(ran.to_string()) }
+    });
+    cluster.workers[0].kill();
+    eventually(2 * SOON, "the node to be named", || {
+        let ran = cluster.warren().run(&["service", "logs", "db"]);
+        if ran.code == 1 && ran.stderr.contains("is down") { Ok(()) } else { Err(ran.to_string()) }
+    });
+}

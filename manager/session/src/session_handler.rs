@@ -25,6 +25,7 @@ use self::inventory::ReportedVolumes;
 use super::WorkerStreams;
 use super::assignment_stream::{AssignmentStream, manager_frame};
 use super::registry::{self, FrameSender, RegisteredSession};
+use super::task_telemetry::truncate;
 
 /// Maximum number of reports in one frame.
 const MAX_REPORTS: usize = 4096;
@@ -278,11 +279,6 @@ fn bound_background_tasks(mut background_tasks: Vec<v1::BackgroundTask>) -> Vec<
         task.node.clear();
     }
     background_tasks
-}
-
-/// Truncates the text to at most `most` bytes at a character boundary.
-pub(super) fn truncate(text: &mut String, most: usize) {
-    text.truncate(text.floor_char_boundary(most));
 }
 
 /// Sends a frame to the worker.

@@ -5,8 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use warren_proto::v1;
 use warren_types::TaskId;
 
-use super::session_handler::truncate;
-
 /// Check results kept per task.
 const MAX_CHECK_RESULTS: usize = 5;
 /// Maximum length of a check's output in bytes.
@@ -56,6 +54,11 @@ impl NodeTelemetry {
     pub fn get(&self, task: &TaskId) -> Option<&TaskTelemetry> {
         self.0.get(task)
     }
+}
+
+/// Truncates the text to at most `most` bytes at a character boundary.
+pub(super) fn truncate(text: &mut String, most: usize) {
+    text.truncate(text.floor_char_boundary(most));
 }
 
 #[cfg(test)]

@@ -17,13 +17,13 @@ use warren_proto::v1;
 use warren_proto::v1::import_progress::Event;
 use warren_proto::v1::open_stream::Purpose;
 use warren_proto::v1::stream_frame::Frame;
+use warren_session::worker_streams::WorkerStream;
+use warren_store::problem::status_of;
 use warren_types::{CanonicalImage, NodeId, Violation};
 
 use self::merge::{BlobTransfer, merge_requests};
 use super::holders::ImageHolders;
 use super::{ATTACH_TIMEOUT, Api, LIST_TIMEOUT, STEP_TIMEOUT, WORKER_REPLY_TIMEOUT};
-use warren_session::worker_streams::WorkerStream;
-use warren_store::problem::status_of;
 
 /// Most blobs that a target may request at once: the layers of an image.
 const MAX_BLOBS: usize = 256;

@@ -10,10 +10,10 @@ use warren_core::State;
 use warren_core::state::ObjectKind;
 use warren_proto::convert::parse_field;
 use warren_proto::v1;
+use warren_store::problem::status_of;
 use warren_types::{CanonicalImage, NodeId, NodeStatus, TaskId};
 
 use super::Api;
-use warren_store::problem::status_of;
 
 /// Timeout of the query to another manager; without a reply its nodes are left out.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(1);

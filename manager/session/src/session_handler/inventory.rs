@@ -5,10 +5,10 @@ use tonic::Status;
 use warren_core::state::{HeldVolumes, ObjectKind};
 use warren_core::{Command, Refusal};
 use warren_proto::v1;
-
-use super::{SessionHandler, truncate};
 use warren_store::ProposeError;
 use warren_store::problem::node_removed;
+
+use super::{SessionHandler, truncate};
 
 /// Maximum number of images of a node, and the maximum length of their names and digests in bytes.
 const MAX_IMAGES: usize = 256;

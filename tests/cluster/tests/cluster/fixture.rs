@@ -10,6 +10,7 @@ use warren_client::{Client, ClientIdentity, ClientTarget, PrivateKeyPem};
 use warren_log::LogEngine;
 use warren_manager::manager::ManagerStartError;
 use warren_manager::{LocalNode, Manager, ManagerConfig, ManagerTuning};
+use warren_proto::v1;
 use warren_security::{CertificateAuthority, Credentials, Role};
 use warren_testkit::scratch::ScratchDir;
 use warren_testkit::small_disk::SmallDisk;
@@ -217,4 +218,14 @@ pub fn spec(name: &str, replicas: u32) -> ServiceSpec {
         update: immediately,
         rollback: immediately,
     }
+}
+
+/// Waits until managers recorded that all tasks of the service's current revision were ready: until then they
+/// write.
+pub async fn rollout_completed(client: &Client, service: &str) {
+    eventually_async(WAIT_DEADLINE, "the end of the rollout", || async {
+        let rollout = client.services().get(service).await.unwrap().rollout.unwrap_or_default();
+        if rollout.state() == v1::RolloutState::Completed { Ok(()) } else { Err(format!("{rollout:?}")) }
+    })
+    .await;
 }

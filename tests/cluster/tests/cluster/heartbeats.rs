@@ -9,7 +9,7 @@ use warren_proto::v1::worker_frame::Frame as Say;
 use warren_testkit::wait::eventually_async;
 use warren_types::{Health, HealthCheck, Probe};
 
-use crate::fixture::{ManagerFixture, WAIT_DEADLINE, new_id, spec};
+use crate::fixture::{ManagerFixture, WAIT_DEADLINE, new_id, rollout_completed, spec};
 use crate::worker::{ScriptedWorker, report};
 
 fn heartbeat(kinds: &[v1::NodeCondition], tasks: Vec<v1::TaskStats>) -> Say {
@@ -70,6 +70,7 @@ async fn usage_and_checks_are_shown_and_not_stored() {
     worker.report(vec![running(Health::Starting, false)]).await;
     worker.report(vec![running(Health::Healthy, true)]).await;
     worker.sync().await;
+    rollout_completed(&client, "web").await;
     let before = client.cluster().info().await.unwrap().applied_index;
     let vitals = |at| {
         let usage = v1::TaskUsage { memory_bytes: at, ..Default::default() };

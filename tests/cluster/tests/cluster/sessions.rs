@@ -9,7 +9,7 @@ use warren_proto::v1::manager_frame::Frame;
 use warren_proto::v1::worker_frame::Frame as Say;
 use warren_testkit::wait::eventually_async;
 
-use crate::fixture::{ManagerFixture, WAIT_DEADLINE, new_id, spec};
+use crate::fixture::{ManagerFixture, WAIT_DEADLINE, new_id, rollout_completed, spec};
 use crate::worker::{ScriptedWorker, report};
 
 const RUNNING: v1::TaskState = v1::TaskState::Running;
@@ -116,11 +116,7 @@ async fn an_idle_cluster_writes_nothing() {
     worker.has("three tasks", |tasks| tasks.len() == 3).await;
     worker.run_all().await;
     worker.sync().await;
-    eventually_async(WAIT_DEADLINE, "the end of the rollout", || async {
-        let rollout = client.services().get("web").await.unwrap().rollout.unwrap_or_default();
-        if rollout.state() == v1::RolloutState::Completed { Ok(()) } else { Err(format!("{rollout:?}")) }
-    })
-    .await;
+    rollout_completed(&client, "web").await;
     let before = client.cluster().info().await.unwrap();
     let (mut pace, begin) = (tokio::time::interval(Duration::from_millis(50)), Instant::now());
     while begin.elapsed() < Duration::from_secs(4) {

@@ -253,9 +253,9 @@ impl ServiceSnapshot {
     pub fn silent_nodes(&self) -> Vec<(String, String)> {
         let mut silent: BTreeMap<&str, Vec<String>> = BTreeMap::new();
         for task in self.tasks.values().filter(|task| !task.removed && !task.node_name.is_empty()) {
-            // A worker that stops a task says so in its reason.
+            // A worker that stops a task says how far it is. The reason `stopping on node ...` is the manager's.
             let is_confirmed =
-                task.reason.starts_with("stopping") || state(task).is_some_and(TaskState::is_terminal);
+                task.reason.starts_with("stopping: ") || state(task).is_some_and(TaskState::is_terminal);
             if task.lost_since.is_some() || !is_confirmed {
                 silent.entry(&task.node_name).or_default().push(name(task));
             }

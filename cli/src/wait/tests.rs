@@ -412,7 +412,7 @@ fn removal_names_nodes_that_did_not_confirm() {
     };
     let tasks = vec![
         stopping(1, "n1", "stopping: grace period of 10s since 10:00:00 UTC"),
-        stopping(2, "n2", ""),
+        stopping(2, "n2", "stopping on node n2"),
         v1::Task { lost_since: Some(1), ..stopping(3, "n3", "stopping: sent SIGKILL") },
         stopping(4, "n3", ""),
         v1::Task { removed: true, ..stopping(5, "n4", "") },

@@ -263,9 +263,11 @@ impl<'a> SlotPlanner<'a> {
         let may_stay = !outdated || self.is_rollout_stopped;
         let misfit = self.misplaced.contains(&newer.id) || is_unhealthy(newer);
         let unfit = self.is_replaceable(newer) || misfit || self.is_outdated(newer);
-        // If the older one receives no traffic, or the newer one will be removed as well, there is nothing to
-        // wait for.
-        let has_taken_over = runs && (is_settled || !older.observed.ready || unfit);
+        // If the older one receives no traffic, or both will be removed, there is nothing to wait for. After a
+        // rollback the older one is the one that stays.
+        let newer_leaves_alone = unfit && !outdated && !must_go;
+        let has_taken_over =
+            runs && (!older.observed.ready || ((is_settled || unfit) && !newer_leaves_alone));
         if self.is_replaceable(older) || (has_taken_over && !self.is_lost(newer)) {
             step.remove.push(older.id);
             self.plan_single(step, place, newer);

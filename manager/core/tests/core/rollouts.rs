@@ -137,6 +137,25 @@ fn failed_update_goes_back_to_the_good_revision() {
 }
 
 #[test]
+fn rollback_keeps_tasks_beside_running_ones_of_the_failed_revision() {
+    let mut two_at_a_time = spec("web", 3);
+    two_at_a_time.update.parallelism = "2".parse().unwrap();
+    let mut cluster = good(2, two_at_a_time.clone());
+    two_at_a_time.task.image = "demo:2".parse().unwrap();
+    cluster.update(1, two_at_a_time);
+    cluster.settle();
+    cluster.settle();
+    assert_eq!(cluster.live(1), [(1, 1), (1, 4), (2, 2), (2, 5), (3, 3)]);
+    assert!(cluster.task(1, 4).observed.ready && cluster.task(1, 5).observed.ready, "settling");
+    fail(&mut cluster, 4);
+    for _ in 0..4 {
+        cluster.settle();
+        cluster.clean_up();
+    }
+    assert_eq!(cluster.live(1), [(1, 1), (2, 2), (3, 3)]);
+}
+
+#[test]
 fn failed_rollback_is_paused() {
     let mut cluster = good(1, with_volumes("db", 1, &["data"]));
     cluster.update_image(1, "db:2");

@@ -1,0 +1,84 @@
+//! `warren node ...`
+
+use clap::{ArgGroup, Args, Subcommand};
+use warren_types::Availability;
+
+use super::listing::{ListingArgs, PrettyArgs};
+use super::value;
+
+#[derive(Debug, Subcommand)]
+pub enum NodeCommand {
+    /// List nodes
+    #[command(alias = "list")]
+    Ls(ListingArgs),
+    /// Show a node in detail
+    Inspect {
+        /// Node name, id, id prefix, or self
+        #[arg(value_name = "NODE")]
+        node: String,
+        #[command(flatten)]
+        pretty: PrettyArgs,
+    },
+    /// List the tasks on nodes
+    Ps {
+        /// Node names, ids, id prefixes, or self: the node of the manager that answers
+        #[arg(default_value = "self", value_name = "NODE")]
+        nodes: Vec<String>,
+        #[command(flatten)]
+        listing: ListingArgs,
+    },
+    /// Make managers voters; the same as `manager promote`
+    Promote {
+        /// Node names, ids, id prefixes, or self
+        #[arg(required = true, value_name = "NODE")]
+        nodes: Vec<String>,
+    },
+    /// Make managers non-voters; the same as `manager demote`
+    Demote {
+        /// Node names, ids, id prefixes, or self
+        #[arg(required = true, value_name = "NODE")]
+        nodes: Vec<String>,
+    },
+    /// Change the labels or the availability of a node
+    Update(NodeUpdateArgs),
+    /// Stop sending new tasks to a node and move the ones it has
+    Drain {
+        /// Node name, id, or id prefix
+        #[arg(value_name = "NODE")]
+        node: String,
+        /// Return without waiting for the node to be empty
+        #[arg(long, short)]
+        detach: bool,
+    },
+    /// Remove nodes that are down or have no tasks
+    #[command(alias = "remove")]
+    Rm {
+        /// Node names, ids, or id prefixes
+        #[arg(required = true, value_name = "NODE")]
+        nodes: Vec<String>,
+        /// Also remove nodes that are up or have tasks; their tasks are orphaned
+        #[arg(long, short)]
+        force: bool,
+    },
+}
+
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("CHANGE").required(true).multiple(true)
+    .args(["label_add", "label_rm", "availability"]))]
+pub struct NodeUpdateArgs {
+    /// Node name, id, or id prefix
+    #[arg(value_name = "NODE")]
+    pub node: String,
+    /// Set a label; overrides the same label given by the agent (repeatable)
+    #[arg(long, value_name = "KEY=VALUE", value_parser = value::label)]
+    pub label_add: Vec<(String, String)>,
+    /// Remove a label (repeatable)
+    #[arg(long, value_name = "KEY")]
+    pub label_rm: Vec<String>,
+    /// Set the availability: active (accept tasks), pause (no new tasks), drain (no tasks)
+    #[arg(long, value_name = "AVAILABILITY")]
+    pub availability: Option<Availability>,
+    /// Return without waiting for a drained node to be empty
+    #[arg(long, short)]
+    pub detach: bool,
+}

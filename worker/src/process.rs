@@ -126,7 +126,7 @@ struct WorkerSettings {
 }
 
 impl WorkerSettings {
-    /// The stored settings with `said` over them; `None` without stored settings.
+    /// The stored settings with the given flags over them; `None` without stored settings.
     fn load(place: DirArgs, metrics: MetricsArgs, output: WorkerFlags) -> Result<Option<Self>, CommandError> {
         let node = NodeSection::from_args(&place, metrics);
         let data_dir = place.data_dir;

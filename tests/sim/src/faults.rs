@@ -69,7 +69,8 @@ pub enum SimFault {
     IsolateWorker,
 }
 
-/// The faults that are planned repeatedly; [`Fault::Heals`] follows each partition by itself.
+/// The faults that [`ClusterSimulation::plan_faults`] plans at random; each partition plans its own
+/// [`SimFault::EndPartition`].
 const FAULT_KINDS: [SimFault; 22] = [
     SimFault::KillManager,
     SimFault::KillLeader,

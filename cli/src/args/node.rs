@@ -41,7 +41,7 @@ pub enum NodeCommand {
     },
     /// Change the labels or the availability of a node
     Update(NodeUpdateArgs),
-    /// Stop sending new tasks to a node and move the ones it has
+    /// Stop sending new tasks to a node and replace the ones it has on other nodes
     Drain {
         /// Node name, id, or id prefix
         #[arg(value_name = "NODE")]

@@ -124,7 +124,7 @@ async fn run_parts(
     if let (ManagerStartOutcome::Joined(_), Some(former)) = (&begun, former) {
         // The worker removes the rest once it receives the assignments of the new node.
         let cleared = clean_up_node(plan, ran, former, signals).await?;
-        tracing::info!(cleared, "removed state was cleaned up");
+        tracing::info!(cleared, "cleaned up after a node that was removed");
     }
     let mut manager = start(plan, node, &begun).await?;
     if begun == ManagerStartOutcome::Initialized {

@@ -133,7 +133,7 @@ impl TableRow for ManagerView {
         column("ADDRESS"),
         column("SESSIONS"),
         column("AGE"),
-        wide("WANTED"),
+        wide("DESIRED"),
         wide("MEMBER"),
         wide("APPLIED"),
         wide("WARREN"),
@@ -242,7 +242,7 @@ mod tests {
         ADDRESS 10.0.0.1:8080
         SESSIONS 3
         AGE 5s
-        WANTED voter
+        DESIRED voter
         MEMBER 1
         APPLIED 42
         WARREN 0.6.0

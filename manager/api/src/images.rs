@@ -114,7 +114,7 @@ impl images_server::Images for Api {
         let image: ImageReference =
             reference.parse().map_err(|why| status_of(Violation::new("reference", why)))?;
         let nodes = resolve_nodes(&self.read_latest().await?.state, &nodes, "pull an image")?;
-        tracing::info!(%caller, %image, nodes = nodes.len(), "image pull");
+        tracing::info!(%caller, %image, nodes = nodes.len(), "pulling an image");
         let (progress, stream) = mpsc::channel(MAX_QUEUED_CHUNKS * nodes.len());
         let (api, stop) = (self.clone(), self.shutdown.token());
         let pull = v1::PullImage { reference: image.to_string(), always };
@@ -149,7 +149,7 @@ impl images_server::Images for Api {
         let caller = caller_name(&request);
         let v1::PruneImagesRequest { nodes, unused_for_ms } = request.into_inner();
         let nodes = resolve_nodes(&self.read_latest().await?.state, &nodes, "remove images")?;
-        tracing::info!(%caller, nodes = nodes.len(), unused_for_ms, "image prune");
+        tracing::info!(%caller, nodes = nodes.len(), unused_for_ms, "pruning images");
         let purpose = Purpose::PruneImages(v1::PruneImages { unused_for_ms });
         let nodes = self.query_images(nodes, purpose, PRUNE_TIMEOUT).await;
         Ok(Response::new(v1::PruneImagesResponse { nodes }))

@@ -66,7 +66,7 @@ pub enum Error {
 pub enum FatalError {
     /// This member acknowledged entries and has none: its disk was lost or replaced.
     #[error(
-        "member {leader} leads and knows that entry {commit} was written here, but the log is empty: \
+        "member {leader} leads and has a record that entry {commit} was written here, but the log is empty: \
          this member lost its data, and must be removed and joined again with a new id"
     )]
     LogLost {
@@ -78,8 +78,8 @@ pub enum FatalError {
     /// The leader's log differs in an entry that is committed here.
     #[error(
         "entry {index} is committed here with term {local_term}, and member {leader} leads with term \
-         {leader_term} there: one of them has the data of another group or of another time; this one must \
-         be removed and joined again with a new id, or get its own data back"
+         {leader_term} there: one of them has the data of another group or an outdated copy; this one must \
+         be removed and joined again with a new id, or its own data must be restored"
     )]
     LogDiverged {
         /// The leader.
@@ -102,7 +102,7 @@ pub enum FatalError {
     /// A membership change is committed that this member's group cannot have made.
     #[error(
         "the membership change in entry {index} does not fit the members {members:?}: {reason}; \
-         was this member started with the members that the group began with?"
+         check that this member was started with the first members of the group"
     )]
     InapplicableChange {
         /// The entry.

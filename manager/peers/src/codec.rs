@@ -17,10 +17,14 @@ const ACKNOWLEDGEMENT_COST: usize = 40;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// The kind of message is unknown to this version.
-    #[error("a raft message is of kind {0}, which this version of Warren does not know; update this manager")]
+    #[error(
+        "a raft message is of kind {0}, which this version of Warren does not support; update this manager"
+    )]
     UnknownMessageKind(i32),
     /// The kind of entry is unknown to this version.
-    #[error("a raft entry is of kind {0}, which this version of Warren does not know; update this manager")]
+    #[error(
+        "a raft entry is of kind {0}, which this version of Warren does not support; update this manager"
+    )]
     UnknownEntryKind(i32),
     /// The snapshot has no membership.
     #[error("a raft message announces a snapshot without its members")]

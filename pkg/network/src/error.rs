@@ -65,7 +65,9 @@ pub enum Error {
         detail: String,
     },
     /// An operation exceeded its deadline.
-    #[error("{what} did not finish within {after:?}; the kernel or a lock holder is stuck")]
+    #[error(
+        "{what} did not finish within {after:?}; the kernel or the process that holds a lock does not respond"
+    )]
     Deadline {
         /// The operation.
         what: String,

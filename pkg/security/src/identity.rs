@@ -108,13 +108,15 @@ pub enum IdentityError {
     #[error("not an X.509 certificate: {0}")]
     NotACertificate(String),
     /// The subject is not exactly one of each of O, OU and CN.
-    #[error("wanted a subject of one O, one OU and one CN, found {found:?}: not issued by a Warren cluster")]
+    #[error(
+        "expected a subject of one O, one OU and one CN, found {found:?}: not issued by a Warren cluster"
+    )]
     Subject {
         /// The subject as text.
         found: String,
     },
     /// The OU names no role.
-    #[error("wanted the role manager, worker, admin or viewer as OU, found {found:?}")]
+    #[error("expected the role manager, worker, admin or viewer as OU, found {found:?}")]
     Role {
         /// The OU.
         found: String,

@@ -168,7 +168,7 @@ fn parse(purpose: &'static KeyPurpose, path: &Path, text: &str) -> Result<Stored
         Some(_) => {}
     }
     let (Some(digits), Some(sum), None) = (words.next(), words.next(), words.next()) else {
-        return Err(damaged("wanted a key and its fingerprint"));
+        return Err(damaged("expected a key and its fingerprint"));
     };
     let wrong = || damaged("the key is not of 64 hexadecimal digits");
     let mut bytes = Zeroizing::new([0; KEY]);

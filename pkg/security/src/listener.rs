@@ -178,7 +178,7 @@ async fn accept_tls(
     (stream, address): (TcpStream, SocketAddr),
 ) -> Option<(PeerConnection, Permit)> {
     let Some(permit) = tls.handshakes.acquire(address.ip()).await else {
-        tracing::debug!(%address, "connection closed: too many wait for their handshake");
+        tracing::debug!(%address, "connection closed: too many connections wait for a handshake");
         return None;
     };
     let timeout = tls.limits.handshake_timeout;
@@ -264,7 +264,7 @@ fn accept_local(stream: UnixStream) -> Option<PeerConnection> {
             Some(PeerConnection::local(stream, peer))
         }
         Err(error) => {
-            tracing::warn!(%error, "the kernel does not name the process behind a local connection");
+            tracing::warn!(%error, "cannot determine the process of a local connection");
             None
         }
     }

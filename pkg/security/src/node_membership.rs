@@ -93,7 +93,7 @@ pub enum IncompleteMembership {
     #[error("unusable certificate")]
     Certificate(#[source] MaterialError),
     /// It names somebody else.
-    #[error("the certificate names {found}, wanted the node {wanted}")]
+    #[error("the certificate names {found}, expected node {wanted}")]
     Identity {
         /// The role and id in it.
         found: String,

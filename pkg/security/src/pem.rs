@@ -12,7 +12,7 @@ pub enum MaterialError {
     #[error("broken PEM text: {0}")]
     Pem(String),
     /// A section was not there, or was there too often.
-    #[error("wanted {wanted}, found {found}")]
+    #[error("expected {wanted}, found {found}")]
     Count {
         /// What was wanted, in words.
         wanted: &'static str,
@@ -23,13 +23,13 @@ pub enum MaterialError {
     #[error("unusable certificate")]
     Identity(#[from] IdentityError),
     /// The certificate is not one of an authority.
-    #[error("wanted the certificate of a certificate authority, found an ordinary one")]
+    #[error("expected the certificate of a certificate authority, found another one")]
     NotAnAuthority,
     /// Another authority issued it.
     #[error("the certificate was not issued by the authority of this cluster: {0}")]
     NotIssued(String),
     /// The key is not of a kind this crate makes.
-    #[error("unusable private key, wanted PKCS #8 of ECDSA P-256: {0}")]
+    #[error("unusable private key, expected PKCS #8 of ECDSA P-256: {0}")]
     Key(String),
     /// The key is another certificate's.
     #[error("the private key does not belong to the certificate: use the pair that was issued together")]

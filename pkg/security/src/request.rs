@@ -24,20 +24,20 @@ static KEY_ALGORITHMS: [&SignatureAlgorithm; 3] =
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
     /// It is too long to be read.
-    #[error("the certificate request has {found} bytes, wanted at most {MAX_REQUEST}")]
+    #[error("the certificate request has {found} bytes, expected at most {MAX_REQUEST}")]
     TooLarge {
         /// Its length in bytes.
         found: usize,
     },
     /// It is no request.
-    #[error("wanted a certificate request (PKCS #10) as PEM: {0}")]
+    #[error("expected a certificate request (PKCS #10) as PEM: {0}")]
     NotARequest(String),
     /// Its sender does not have the key, or the request was changed on its way.
     #[error("the certificate request was not signed by the key it asks a certificate for")]
     Signature,
     /// The key is of a kind that is not used.
     #[error(
-        "wanted a certificate request for an ECDSA key on P-256 or P-384 or an Ed25519 key, found {found}"
+        "expected a certificate request for an ECDSA key on P-256 or P-384 or an Ed25519 key, found {found}"
     )]
     Key {
         /// The object identifier of its kind.

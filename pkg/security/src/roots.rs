@@ -35,7 +35,7 @@ impl CaDigest {
 
 /// A text that is not the digest of an authority.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("wanted the digest of a CA, which has {DIGITS} hexadecimal digits: {why}")]
+#[error("expected the digest of a CA, which has {DIGITS} hexadecimal digits: {why}")]
 pub struct ParseDigestError {
     why: String,
 }

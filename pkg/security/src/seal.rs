@@ -46,7 +46,7 @@ const STREAM: u8 = b'S';
 #[derive(Debug, thiserror::Error)]
 pub enum SealError {
     /// It begins with another version.
-    #[error("it was not sealed, or by another version of Warren: wanted format {SEAL_FORMAT}, found {0}")]
+    #[error("it was not sealed, or by another version of Warren: expected format {SEAL_FORMAT}, found {0}")]
     Format(u8),
     /// It ends too early.
     #[error("it is cut short")]
@@ -63,7 +63,7 @@ pub enum SealError {
     #[error("it does not open with the data key {0}: it is damaged, or belongs elsewhere")]
     Refused(KeyId),
     /// No nonce is left.
-    #[error("the data key {0} is used up: start the manager again, it makes a new one")]
+    #[error("the data key {0} has reached its limit: restart the manager, which creates a new one")]
     CounterExhausted(KeyId),
 }
 

@@ -33,7 +33,7 @@ const PURPOSE: KeyPurpose =
 #[derive(Debug, thiserror::Error)]
 pub enum SecretObjectKeyError {
     /// A later version sealed it.
-    #[error("it was sealed by another version of Warren: wanted format {FORMAT}, found {0}")]
+    #[error("it was sealed by another version of Warren: expected format {FORMAT}, found {0}")]
     Format(u8),
     /// It does not open.
     #[error(

@@ -29,11 +29,11 @@ const HASH_CONTEXT: &[u8] = b"warren join token";
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
     /// It does not look like one at all.
-    #[error("wanted a join token, which begins with {PREFIX}: `warren token create` prints one")]
+    #[error("expected a join token, which begins with {PREFIX}: `warren token create` prints one")]
     NotAToken,
     /// Another version of Warren made it.
     #[error(
-        "the token has version {found}, this program knows version {VERSION}: use the same version of Warren as \
+        "the token has version {found}, this program supports version {VERSION}: use the same version of Warren as \
          the cluster"
     )]
     Version {

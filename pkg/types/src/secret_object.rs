@@ -122,7 +122,7 @@ pub struct Login {
 
 /// The text is not a [`Login`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a login has a user without ':' and line breaks, and a password")]
+#[error("a credential has a user name without ':' and line breaks, and a password")]
 pub struct ParseLoginError;
 
 impl fmt::Debug for Login {

@@ -54,7 +54,7 @@ pub fn node_condition(wire: i32) -> Result<NodeCondition, Violations> {
         Ok(v1::NodeCondition::MemoryPressure) => Ok(NodeCondition::MemoryPressure),
         Ok(v1::NodeCondition::ClockSkew) => Ok(NodeCondition::ClockSkew),
         Ok(v1::NodeCondition::Unspecified) | Err(_) => {
-            Err(unknown_enum_value(wire, "a condition that this version knows"))
+            Err(unknown_enum_value(wire, "a condition that this version supports"))
         }
     }
 }

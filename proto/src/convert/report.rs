@@ -8,7 +8,7 @@ use crate::v1;
 /// A task's state from its number on the wire. The violation's path is empty: nest it under the field's.
 pub fn task_state(wire: i32) -> Result<TaskState, Violations> {
     let known = u16::try_from(wire).ok().and_then(TaskState::from_number);
-    known.ok_or_else(|| unknown_enum_value(wire, "a state that this version knows"))
+    known.ok_or_else(|| unknown_enum_value(wire, "a state that this version supports"))
 }
 
 /// The desired state of a task, from its number on the wire; as [`task_state`].
@@ -148,7 +148,7 @@ mod tests {
         let number = |wire| task_state(wire).unwrap_err().0.remove(0).message;
         assert_eq!(
             number(513),
-            "value 513 is not known to this version; give a state that this version knows"
+            "value 513 is not known to this version; give a state that this version supports"
         );
         assert!(task_state(-1).is_err() && task_state(65_536 + 512).is_err());
         let unset = desired_task_state(0).unwrap_err().0.remove(0).message;

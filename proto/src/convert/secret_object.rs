@@ -97,7 +97,7 @@ pub fn check_secret_object_data(kind: Option<SecretObjectKind>, data: &[u8]) -> 
         _ => match std::str::from_utf8(data).map(str::parse::<Login>) {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(error)) => invalid(error.to_string()),
-            Err(_) => invalid("is not text; a login has a user and a password".to_owned()),
+            Err(_) => invalid("is not text; a credential has a user name and a password".to_owned()),
         },
     }
 }

@@ -56,7 +56,7 @@ impl NodeConditions {
             None => {
                 let before = wrong.remove(&condition);
                 if before.is_some() {
-                    tracing::info!(?condition, "node condition is over");
+                    tracing::info!(?condition, "node condition ended");
                 }
                 before.is_some()
             }

@@ -40,7 +40,7 @@ pub(super) enum SessionEnd {
     #[error("invalid message from the manager: {0}")]
     InvalidFrame(#[from] Violations),
     #[error(
-        "the manager's settings are for node {found}, this is {desired}; were data directories mixed up?"
+        "the manager's settings are for node {found}, this is {desired}; check the data directory of this node"
     )]
     WrongNode { desired: String, found: String },
     #[error(transparent)]

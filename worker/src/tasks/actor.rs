@@ -333,12 +333,12 @@ impl TaskActor {
     ) {
         match result {
             Ok(done) => {
-                tracing::debug!(task = %self.task, verb = ?action.kind(), ?took, "done");
+                tracing::debug!(task = %self.task, action = ?action.kind(), ?took, "action completed");
                 self.record_done(action, done);
             }
             Err(ActionFailure { severity, reason }) => {
                 self.needs_sweep |= action.kind().affects_container();
-                tracing::info!(task = %self.task, verb = ?action.kind(), ?severity, reason, "action failed");
+                tracing::info!(task = %self.task, action = ?action.kind(), ?severity, reason, "action failed");
                 self.observed.record_failure(action, severity, reason, self.now());
             }
         }

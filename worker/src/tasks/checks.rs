@@ -90,7 +90,9 @@ async fn run(
         let outcome = checking.prober.check(&check, &target).await;
         let verdict = tracker.end(&outcome, age());
         let took = begun.elapsed();
-        tracing::debug!(%task, good = outcome.succeeded, said = outcome.summary, ?took, "checked");
+        tracing::debug!(
+            %task, succeeded = outcome.succeeded, summary = outcome.summary, ?took, "health check completed"
+        );
         if outcome.is_conclusive {
             checking.metrics.record_check(task, outcome.succeeded);
         }

@@ -56,7 +56,9 @@ pub(super) fn parse_history(found: &warren_runtime::ContainerStatus) -> Option<A
         return None;
     }
     let parsed = found.attempt_history.parse();
-    parsed.map_err(|error| tracing::warn!(container = %found.id, %error, "starting a new history")).ok()
+    parsed
+        .map_err(|error| tracing::warn!(container = %found.id, %error, "starting a new attempt history"))
+        .ok()
 }
 
 /// The container's state for `step`. `Err` with the cause if the runtime did not answer.

@@ -60,8 +60,8 @@ pub enum OpenStoreError {
     Log(#[from] warren_log::Error),
     /// The log is missing, but files created after it exist.
     #[error(
-        "{path} is missing, though {beside} is there, and without it this manager does not know what it \
-         voted for and acknowledged: put it back with its receipt; {RECOVERY_HINT}"
+        "{path} is missing, though {beside} exists, and without it the votes and acknowledgements of this \
+         manager are unknown: restore it together with its .receipt file; {RECOVERY_HINT}"
     )]
     LogMissing {
         /// The expected path.

@@ -127,7 +127,7 @@ impl Inner {
             // A shim that does not answer blocks the list. It may itself be an orphan; those are killed then,
             // and containerd cleans up after them.
             Err(Error::Timeout { action, reason }) => {
-                tracing::warn!(action, reason, "cannot list the supervisors that containerd knows");
+                tracing::warn!(action, reason, "cannot list the supervisors of containerd");
                 Ok(BTreeSet::new())
             }
             Err(error) => Err(error),

@@ -25,7 +25,7 @@ impl AnonymousQuota {
     /// Fails once the lifetime is over, and wakes the task then.
     pub(super) fn check(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         match self.end.as_mut().poll(context) {
-            Poll::Ready(()) => Err(closed("its time is over")),
+            Poll::Ready(()) => Err(closed("its time limit is exceeded")),
             Poll::Pending => Ok(()),
         }
     }

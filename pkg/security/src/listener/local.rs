@@ -22,7 +22,7 @@ pub enum LocalSocketError {
     #[error("another process serves {}: stop it, or use another socket path", .0.display())]
     InUse(PathBuf),
     /// Something that is no socket is in its place.
-    #[error("{} is there and not a socket: remove it, or use another socket path", .0.display())]
+    #[error("{} exists and is not a socket: remove it, or use another socket path", .0.display())]
     NotASocket(PathBuf),
     /// The group that shall have access does not exist.
     #[error("there is no group {0:?} on this machine: create it, or configure another or none")]
@@ -125,7 +125,7 @@ impl Drop for SocketFile {
         if inode(&self.path).is_ok_and(|found| found == self.inode)
             && let Err(error) = fs::remove_file(&self.path)
         {
-            tracing::warn!(path = %self.path.display(), %error, "the unix socket's file stays behind");
+            tracing::warn!(path = %self.path.display(), %error, "cannot remove the file of the unix socket");
         }
     }
 }

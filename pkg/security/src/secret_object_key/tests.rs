@@ -55,7 +55,7 @@ fn a_file_that_is_not_the_key_is_refused_and_kept() {
         (member.as_str(), "does not begin with"),
         (other_digit.as_str(), "do not match"),
         (newer.as_str(), "has format version 9"),
-        (&KEY_LINE[..66], "wanted a key"),
+        (&KEY_LINE[..66], "expected a key"),
     ] {
         crate::files::write_private(&path, text.as_bytes()).unwrap();
         let error = SecretObjectKey::load(&path).unwrap_err().to_string();

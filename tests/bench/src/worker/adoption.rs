@@ -74,11 +74,11 @@ struct AdoptionLog<'a> {
 impl<'a> AdoptionLog<'a> {
     fn of(log: &'a str) -> Self {
         let mut done = AdoptionLog::default();
-        for line in log.lines().filter(|line| line.contains(": done ")) {
+        for line in log.lines().filter(|line| line.contains(": action completed ")) {
             let field = |name| line.split(' ').find_map(|keyword| keyword.strip_prefix(name));
             let at = line.split(' ').next().and_then(|keyword| keyword.parse::<Timestamp>().ok());
             done.last = at.or(done.last);
-            let inspected = field("task=").filter(|_| field("verb=") == Some("Inspect"));
+            let inspected = field("task=").filter(|_| field("action=") == Some("Inspect"));
             if inspected.is_some_and(|task| done.inspected.insert(task)) {
                 done.known = at;
             }

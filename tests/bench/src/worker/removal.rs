@@ -23,10 +23,15 @@ pub fn measure(
     ensure!(left.is_empty(), "no container should be left, found {left:?}");
     let log = world.worker.process().log();
     let lines = log.get(read..).unwrap_or_default().lines();
-    let removed = lines.filter(|line| line.contains(": done ") && line.contains(" verb=RemoveContainer "));
+    let removed = lines
+        .filter(|line| line.contains(": action completed ") && line.contains(" action=RemoveContainer "));
     let times = removed.filter_map(|line| line.split(' ').next()?.parse::<Timestamp>().ok());
     let times: Vec<i64> = times.map(|time| time.as_microsecond() - started_at.as_microsecond()).collect();
-    ensure!(times.len() == scale.containers, "{} containers were removed, says the agent", times.len());
+    ensure!(
+        times.len() == scale.containers,
+        "{} containers were removed, by the log of the agent",
+        times.len()
+    );
     let first = times.iter().min().context("a container was removed")?;
     let what = format!("service rm of {} tasks", scale.containers);
     figures.add(&format!("{what}: whole command"), took, "s", "");

@@ -10,7 +10,7 @@ pub enum StaticCheckError {
     #[error("the ELF file is cut off")]
     Truncated,
     /// It needs a dynamic loader.
-    #[error("it wants the dynamic loader {interpreter}: link it with -C target-feature=+crt-static")]
+    #[error("it needs the dynamic loader {interpreter}: link it with -C target-feature=+crt-static")]
     Dynamic {
         /// The path of the loader.
         interpreter: String,

@@ -193,7 +193,7 @@ async fn anonymous_connection_has_a_lifetime() {
     let _stranger = dial(&authority, None, address).await.unwrap();
     let mut stranger_there = next(&mut incoming).await;
     let text = read_until_closed(&mut stranger_there).await;
-    assert!(text.contains("its time is over"), "{text}");
+    assert!(text.contains("its time limit is exceeded"), "{text}");
     assert!(stranger_there.write_all(b"x").await.is_err());
     worker.write_all(b"x").await.unwrap();
     assert_eq!(worker_there.read_u8().await.unwrap(), b'x');

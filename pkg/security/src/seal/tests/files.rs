@@ -121,7 +121,7 @@ fn invalid_member_key_is_refused() {
         (String::new(), "does not begin with"),
         ("-----BEGIN PRIVATE KEY-----\n".into(), "does not begin with"),
         ("warren-member-key\n".into(), "no format version"),
-        (good[..good.len() - 18].into(), "wanted a key and its fingerprint"),
+        (good[..good.len() - 18].into(), "expected a key and its fingerprint"),
         (good.replace(key, &key[..62]), "64 hexadecimal digits"),
         (good.replace(key, &format!("{}zz", &key[..62])), "64 hexadecimal digits"),
         (good.replace(key, &format!("{}éa", &key[..61])), "64 hexadecimal digits"),

@@ -153,35 +153,34 @@ impl ManagerSettings {
     /// # Errors
     /// There is no manager, the machine is a worker, or a fixed setting differs.
     pub fn merge(
-        remembered: Option<&NodeFile>,
-        place: &DirArgs,
+        stored: Option<&NodeFile>,
+        dirs: &DirArgs,
         metrics: MetricsArgs,
-        output: ManagerFlags,
+        given: ManagerFlags,
         occasion: &ManagerStartReason,
     ) -> Result<Self, CommandError> {
-        let said_node = NodeSection::from_args(place, metrics);
-        if remembered.map(|kept| kept.section::<toml::Table>(JOINED_SECTION)).transpose()?.flatten().is_some()
-        {
-            let why = format!("{} belongs to a worker", place.data_dir.display());
+        let given_node = NodeSection::from_args(dirs, metrics);
+        if stored.map(|kept| kept.section::<toml::Table>(JOINED_SECTION)).transpose()?.flatten().is_some() {
+            let why = format!("{} belongs to a worker", dirs.data_dir.display());
             let hint = "leave with `warren worker leave` first, or choose another --data-dir";
             return Err(CommandError::new(ExitKind::Conflict, START_FAILED, why, hint));
         }
-        let old = remembered.map(|kept| kept.section::<ManagerFlags>(MANAGER_SECTION)).transpose()?.flatten();
+        let old = stored.map(|kept| kept.section::<ManagerFlags>(MANAGER_SECTION)).transpose()?.flatten();
         let Some(old) = old else {
             return match occasion {
-                ManagerStartReason::Init => Ok(Self { node: said_node, flags: output }),
+                ManagerStartReason::Init => Ok(Self { node: given_node, flags: given }),
                 ManagerStartReason::Join(_) => {
-                    output.check_join().map(|flags| Self { node: said_node, flags })
+                    given.check_join().map(|flags| Self { node: given_node, flags })
                 }
                 ManagerStartReason::Run => {
-                    let why = format!("{} has no manager", place.data_dir.display());
+                    let why = format!("{} has no manager", dirs.data_dir.display());
                     let hint = "create one with `warren manager init` or `warren manager join`";
                     Err(CommandError::new(ExitKind::NotFound, START_FAILED, why, hint))
                 }
             };
         };
-        let node = remembered.map(|kept| kept.section::<NodeSection>(NODE_SECTION)).transpose()?.flatten();
-        Ok(Self { node: said_node.or(node.unwrap_or_default()), flags: output.merge_over(old)? })
+        let node = stored.map(|kept| kept.section::<NodeSection>(NODE_SECTION)).transpose()?.flatten();
+        Ok(Self { node: given_node.or(node.unwrap_or_default()), flags: given.merge_over(old)? })
     }
 
     /// Adds its sections to the file.
@@ -341,18 +340,18 @@ pub async fn run(command: ManagerCommand) -> Result<(), CommandError> {
         ManagerCommand::Join { join, args } => (args, ManagerStartReason::Join(join), false),
         ManagerCommand::Run(args) => (args, ManagerStartReason::Run, false),
     };
-    let CommandArgs { paths: place, metrics, node_name, flags } = args;
-    let remembered = NodeFile::load(&place.data_dir)?;
-    if let Some(kept) = &remembered
+    let CommandArgs { paths: dirs, metrics, node_name, flags } = args;
+    let stored = NodeFile::load(&dirs.data_dir)?;
+    if let Some(kept) = &stored
         && kept.section::<toml::Table>(WORKER_SECTION)?.is_some()
         && kept.section::<toml::Table>(MANAGER_SECTION)?.is_some()
     {
-        let why = format!("{} belongs to a node that also runs tasks", place.data_dir.display());
+        let why = format!("{} belongs to a node that also runs tasks", dirs.data_dir.display());
         return Err(CommandError::new(ExitKind::Conflict, START_FAILED, why, "use `warren manager run`"));
     }
     let flags = ManagerFlags { name: node_name, ..flags };
-    let reported = ManagerSettings::merge(remembered.as_ref(), &place, metrics, flags, &occasion)?;
-    let plan = ManagerSetup::new(place.data_dir, &reported, &HostInfo::detect()?)?;
+    let reported = ManagerSettings::merge(stored.as_ref(), &dirs, metrics, flags, &occasion)?;
+    let plan = ManagerSetup::new(dirs.data_dir, &reported, &HostInfo::detect()?)?;
     if is_forced {
         let text = force_new_cluster(&plan).await?;
         reported.add_to(NodeFile::new(&plan.data_dir)).save()?;

@@ -127,9 +127,9 @@ struct WorkerSettings {
 
 impl WorkerSettings {
     /// The stored settings with the given flags over them; `None` without stored settings.
-    fn load(place: DirArgs, metrics: MetricsArgs, output: WorkerFlags) -> Result<Option<Self>, CommandError> {
-        let node = NodeSection::from_args(&place, metrics);
-        let data_dir = place.data_dir;
+    fn load(dirs: DirArgs, metrics: MetricsArgs, given: WorkerFlags) -> Result<Option<Self>, CommandError> {
+        let node = NodeSection::from_args(&dirs, metrics);
+        let data_dir = dirs.data_dir;
         let Some(kept) = NodeFile::load(&data_dir)? else { return Ok(None) };
         if kept.section::<toml::Table>(MANAGER)?.is_some() {
             let why = format!("{} belongs to a manager", data_dir.display());
@@ -138,16 +138,16 @@ impl WorkerSettings {
         }
         let node = node.or(kept.section::<NodeSection>(NODE)?.unwrap_or_default());
         let Some(joined) = kept.section::<JoinedSection>(JOINED)? else { return Ok(None) };
-        let flags = output.or(kept.section::<WorkerFlags>(WORKER)?.unwrap_or_default());
+        let flags = given.or(kept.section::<WorkerFlags>(WORKER)?.unwrap_or_default());
         Ok(Some(Self { data_dir, node, joined, flags }))
     }
 
     /// Adds the arguments of a repeated join. An additional manager is only one more to dial.
-    fn with_join(mut self, output: JoinedSection) -> Self {
-        let new = output.managers.into_iter().filter(|manager| !self.joined.managers.contains(manager));
+    fn with_join(mut self, given: JoinedSection) -> Self {
+        let new = given.managers.into_iter().filter(|manager| !self.joined.managers.contains(manager));
         let new: Vec<_> = new.collect();
         self.joined.managers.extend(new);
-        self.joined.advertise = output.advertise.or(self.joined.advertise);
+        self.joined.advertise = given.advertise.or(self.joined.advertise);
         self
     }
 
@@ -229,10 +229,10 @@ fn failed(what: &str, error: &dyn std::error::Error, hint: &str) -> CommandError
 pub async fn run(command: WorkerCommand) -> Result<(), CommandError> {
     match command {
         WorkerCommand::Join(args) => join::join(args).await,
-        WorkerCommand::Run(WorkerRunArgs { dirs: place, metrics, flags }) => {
-            let data_dir = place.data_dir.clone();
+        WorkerCommand::Run(WorkerRunArgs { dirs, metrics, flags }) => {
+            let data_dir = dirs.data_dir.clone();
             let settings =
-                WorkerSettings::load(place, metrics, flags)?.ok_or_else(|| not_a_worker(&data_dir))?;
+                WorkerSettings::load(dirs, metrics, flags)?.ok_or_else(|| not_a_worker(&data_dir))?;
             let shown = WorkerTelemetry::start(&settings).await?;
             match run::run_joined(&settings, run::WorkerStartReason::Run, &shown).await? {
                 run::WorkerEnd::Removed { removal, .. } => Err(run::removed_failure(&removal)),
@@ -250,7 +250,7 @@ mod tests {
     #[test]
     fn known_managers_are_saved_beside_configured_ones() {
         let dir = tempfile::tempdir().unwrap();
-        let place = DirArgs { data_dir: dir.path().to_owned(), run_dir: None };
+        let dirs = DirArgs { data_dir: dir.path().to_owned(), run_dir: None };
         let joined = JoinedSection { managers: vec!["m1:8080".into()], ..JoinedSection::default() };
         let flags = WorkerFlags { runtime: Some("crun".into()), ..WorkerFlags::default() };
         let node = NodeSection::default();
@@ -262,8 +262,8 @@ mod tests {
             let known = known.iter().map(|known| known.parse().unwrap()).collect();
             save_known_managers(dir.path(), known).unwrap();
         }
-        let output = WorkerFlags { runtime: Some("runc".into()), ..WorkerFlags::default() };
-        let settings = WorkerSettings::load(place, MetricsArgs::default(), output).unwrap().unwrap();
+        let given = WorkerFlags { runtime: Some("runc".into()), ..WorkerFlags::default() };
+        let settings = WorkerSettings::load(dirs, MetricsArgs::default(), given).unwrap().unwrap();
         assert_eq!(settings.managers(), ["m1:8080", "m2:8080", "m3:8080"]);
         let kept = NodeFile::load(dir.path()).unwrap().unwrap();
         assert_eq!(kept.section::<WorkerFlags>(WORKER).unwrap().unwrap().runtime.as_deref(), Some("crun"));

@@ -83,8 +83,8 @@ impl ManagerKeys {
     /// [`CaError`].
     pub fn prepare(dir: &Path, create: bool, now: SystemTime) -> Result<(Self, IssuedCertificates), CaError> {
         let member = member_identity::load_identity(dir)?;
-        if let Some(seat) = &member {
-            verify::verify(dir, seat)?;
+        if let Some(member) = &member {
+            verify::verify(dir, member)?;
         }
         let (create, path) = (create && member.is_none(), dir.join(AUTHORITY_FILE));
         let authority = if path.exists() {
@@ -111,7 +111,7 @@ impl ManagerKeys {
         };
         let id = manager.identity().id().parse().map_err(|why| foreign(MANAGER_FILE, &why))?;
         let cluster = authority.cluster().parse().map_err(|why| foreign(AUTHORITY_FILE, &why))?;
-        let node = member.and_then(|seat| seat.node);
+        let node = member.and_then(|member| member.node);
         let agent = match (dir.join(NODE_FILE).exists(), node) {
             (false, None) => None,
             (_, node) => Some(issuer.agent(|| node.unwrap_or_else(|| NodeId(new_id())).to_string())?),

@@ -91,8 +91,8 @@ pub fn force_new_cluster(
     let dir = lock.path().join("manager");
     // For a superseded manager the new incarnation must be later than the superseding one.
     let (identity, later_than) = match member_identity::read_status(&dir)? {
-        LocalMemberStatus::Member(seat) => (seat, None),
-        LocalMemberStatus::Superseded(seat, life) => (seat, Some(life)),
+        LocalMemberStatus::Member(identity) => (identity, None),
+        LocalMemberStatus::Superseded(identity, incarnation) => (identity, Some(incarnation)),
         LocalMemberStatus::Removed(_) => return Err(ForceNewClusterError::Removed),
         LocalMemberStatus::Unused | LocalMemberStatus::InitPending | LocalMemberStatus::JoinPending(_) => {
             return Err(ForceNewClusterError::NoManager(data_dir.to_owned()));
@@ -118,8 +118,9 @@ pub fn force_new_cluster(
     let member = Member { manager_id: keys.id, ..known };
     let others = state.members().filter(|other| other.member_id != identity.member_id).count();
     let uncommitted = state.applied().index.saturating_sub(commit);
-    let later = later_than
-        .map_or(Some(now), |life| UNIX_EPOCH.checked_add(Duration::from_secs(life.checked_add(1)?)));
+    let later = later_than.map_or(Some(now), |incarnation| {
+        UNIX_EPOCH.checked_add(Duration::from_secs(incarnation.checked_add(1)?))
+    });
     let now = later.map_or(now, |later| now.max(later));
     begin_incarnation(&mut *log, &files, &keyring, &mut state, member, now)?;
     let (founders, managers) = (vec![identity.member_id], Vec::new());

@@ -207,12 +207,12 @@ impl Admission {
         let (Ok(cluster), Ok(manager)) = ids else { return Err(InvalidAdmission::InvalidMembership) };
         let identity =
             CertificateIdentity { cluster, manager, secret_object_key: content_key.key_fingerprint() };
-        let seat = MemberIdentity {
+        let member_identity = MemberIdentity {
             bootstrap_peers: managers,
             founders: founders.to_vec(),
             ..MemberIdentity::sole_voter(member, identity)
         };
-        Ok(Self { authority, credentials, secret_object_key: content_key, member_identity: seat })
+        Ok(Self { authority, credentials, secret_object_key: content_key, member_identity })
     }
 
     /// Stores the identity in the manager's directory `dir`. Idempotent.

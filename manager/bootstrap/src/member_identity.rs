@@ -309,16 +309,20 @@ pub fn mark_removed(dir: &Path, identity: &MemberIdentity) -> Result<(), MemberF
     remove_keys(dir, &member)
 }
 
-/// Records that the cluster is in the incarnation `life` without this manager; durable when this returns.
+/// Records that the cluster is in that incarnation without this manager; durable when this returns.
 /// Returns the latest recorded incarnation. The keys stay: the new incarnation may turn out to be a mistake.
 ///
 /// # Errors
 /// [`MemberFileError`].
-pub fn mark_superseded(dir: &Path, member: &MemberIdentity, life: u64) -> Result<u64, MemberFileError> {
+pub fn mark_superseded(
+    dir: &Path,
+    member: &MemberIdentity,
+    incarnation: u64,
+) -> Result<u64, MemberFileError> {
     let _changing = lock_changes();
-    let (seat, known) = load_current(dir, member)?;
-    let life = known.map_or(life, |known| known.max(life));
-    save(dir, &seat, false, Some(life)).map(|()| life)
+    let (found, known) = load_current(dir, member)?;
+    let incarnation = known.map_or(incarnation, |known| known.max(incarnation));
+    save(dir, &found, false, Some(incarnation)).map(|()| incarnation)
 }
 
 /// The stored identity of this manager, and the incarnation that superseded it.
@@ -327,13 +331,13 @@ fn load_current(
     identity: &MemberIdentity,
 ) -> Result<(MemberIdentity, Option<u64>), MemberFileError> {
     let path = dir.join(FILE);
-    let (found, life) = match load(&path)? {
+    let (found, incarnation) = match load(&path)? {
         Some(LocalMemberStatus::Member(found) | LocalMemberStatus::Removed(found)) => (found, None),
-        Some(LocalMemberStatus::Superseded(found, life)) => (found, Some(life)),
+        Some(LocalMemberStatus::Superseded(found, incarnation)) => (found, Some(incarnation)),
         _ => return Err(MemberFileError::IdentityMismatch { path }),
     };
     if found.log_owner() == identity.log_owner() {
-        Ok((found, life))
+        Ok((found, incarnation))
     } else {
         Err(MemberFileError::IdentityMismatch { path })
     }

@@ -123,7 +123,7 @@ pub enum RemovalReason {
         /// The incarnation of this manager.
         own: u64,
         /// The incarnation of the cluster.
-        life: u64,
+        newer: u64,
     },
 }
 

@@ -211,9 +211,9 @@ impl LinkContext {
     }
 
     /// Resolves when this manager's state has another incarnation.
-    async fn incarnation_changed(&self, life: u64) {
+    async fn incarnation_changed(&self, incarnation: u64) {
         let mut changes = self.peers.addresses.changes();
-        while self.peers.addresses.incarnation() == life {
+        while self.peers.addresses.incarnation() == incarnation {
             // The addresses exist as long as the peers.
             let _ = changes.changed().await;
         }
@@ -227,8 +227,8 @@ impl LinkContext {
         {
             shared.mark_removed(RemovalReason::Removed);
         }
-        if let Some(life) = superseding_incarnation(status, own) {
-            shared.mark_removed(RemovalReason::Superseded { own, life });
+        if let Some(newer) = superseding_incarnation(status, own) {
+            shared.mark_removed(RemovalReason::Superseded { own, newer });
         }
     }
 

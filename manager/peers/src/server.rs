@@ -83,8 +83,8 @@ impl PeerServer {
     /// If the caller is in a later incarnation of the cluster, this manager is superseded.
     fn rejection_status(&self, rejection: PeerRejection) -> Status {
         let PeerServerParts { peers, store, .. } = &*self.parts;
-        if let PeerRejection::NewerIncarnation { own, found: life, .. } = rejection {
-            peers.shared.mark_removed(RemovalReason::Superseded { own, life });
+        if let PeerRejection::NewerIncarnation { own, found: newer, .. } = rejection {
+            peers.shared.mark_removed(RemovalReason::Superseded { own, newer });
         }
         let may_report = store.read().role.may_report_removal(store.since_leader_seen());
         if matches!(rejection, PeerRejection::Removed { .. }) && !may_report {
@@ -117,7 +117,7 @@ impl PeerServer {
         let transport_closed = peers.shared.transport_closed.clone();
         let late = |_| Status::deadline_exceeded(format!("no hello within {HELLO_TIMEOUT:?}"));
         let first = timeout(HELLO_TIMEOUT, inbound.message()).await.map_err(late)??;
-        let Some(v1::PeerHello { member_id: member, address, incarnation: life }) =
+        let Some(v1::PeerHello { member_id: member, address, incarnation }) =
             first.and_then(|frame| frame.hello)
         else {
             return Err(Status::invalid_argument("the first frame must be a hello"));
@@ -127,7 +127,7 @@ impl PeerServer {
         let directory = &peers.shared.addresses;
         let mut changes = directory.changes();
         let connection = directory.accept_connection(
-            PeerCaller { member_id: member, id, incarnation: life },
+            PeerCaller { member_id: member, id, incarnation },
             address,
             self.is_led(member),
         );
@@ -183,18 +183,18 @@ impl PeerServer {
         id: ManagerId,
         header: v1::SnapshotHeader,
     ) -> Result<AnnouncedSnapshot, Status> {
-        let v1::SnapshotHeader { message, size, incarnation: life, digest } = header;
+        let v1::SnapshotHeader { message, size, incarnation, digest } = header;
         let message = message.ok_or_else(|| Status::invalid_argument("header.message is missing"))?;
         let message = codec::from_wire(message);
         let message = message.map_err(|error| Status::invalid_argument(error.to_string()))?;
         self.check_receiver(&message)?;
         let directory = self.parts.peers.shared.addresses.members();
-        let caller = PeerCaller { member_id: message.from, id, incarnation: life };
+        let caller = PeerCaller { member_id: message.from, id, incarnation };
         let admitted = directory.admit(caller, self.is_led(message.from));
         admitted.map_err(|refused| self.rejection_status(refused))?;
         match message.snapshot.clone() {
             Some(meta) if message.kind == MessageKind::Snapshot => {
-                Ok(AnnouncedSnapshot { incarnation: life, message, meta, size, digest })
+                Ok(AnnouncedSnapshot { incarnation, message, meta, size, digest })
             }
             _ => Err(Status::invalid_argument("header.message is not a snapshot message")),
         }

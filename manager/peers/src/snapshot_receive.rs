@@ -64,11 +64,11 @@ impl SnapshotReceiver {
     /// The error to return to the sender.
     pub async fn receive(
         &self,
-        AnnouncedSnapshot { incarnation: life, message, meta, size, digest }: AnnouncedSnapshot,
+        AnnouncedSnapshot { incarnation, message, meta, size, digest }: AnnouncedSnapshot,
         mut inbound: Streaming<v1::SnapshotFrame>,
         answers: &InstallReplySender,
     ) -> Result<(), Status> {
-        let key = SnapshotKey { incarnation: life, index: meta.index, term: meta.term, size, digest };
+        let key = SnapshotKey { incarnation, index: meta.index, term: meta.term, size, digest };
         if self.store.read().index >= meta.index {
             // An earlier attempt whose end the leader did not receive, or that was replaced by normal
             // replication.

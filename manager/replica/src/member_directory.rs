@@ -200,8 +200,8 @@ mod tests {
         MemberDirectory { incarnation: 5, members, next_id: 4, departed }
     }
 
-    fn caller(member: MemberId, number: u128, life: u64) -> PeerCaller {
-        PeerCaller { member_id: member, id: id(number), incarnation: life }
+    fn caller(member: MemberId, number: u128, incarnation: u64) -> PeerCaller {
+        PeerCaller { member_id: member, id: id(number), incarnation }
     }
 
     #[test]

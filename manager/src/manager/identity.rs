@@ -22,16 +22,16 @@ pub(super) fn load_identity(
     engine: LogEngine,
     now: SystemTime,
 ) -> Result<(ManagerKeys, IssuedCertificates, MemberIdentity), ManagerStartError> {
-    let Some(seat) = member_identity(dir, create)? else {
+    let Some(member) = member_identity(dir, create)? else {
         member_identity::begin_init(dir)?;
         let keys = ManagerKeys::open(dir, true, now)?;
-        let seat = MemberIdentity::founder(keys.identity());
-        member_identity::save_identity(dir, &seat)?;
-        return Ok((keys, IssuedCertificates::default(), seat));
+        let member = MemberIdentity::founder(keys.identity());
+        member_identity::save_identity(dir, &member)?;
+        return Ok((keys, IssuedCertificates::default(), member));
     };
-    let seat = with_secret_object_key(dir, engine, seat)?;
+    let member = with_secret_object_key(dir, engine, member)?;
     let (keys, issued) = ManagerKeys::prepare(dir, false, now)?;
-    Ok((keys, issued, seat))
+    Ok((keys, issued, member))
 }
 
 /// The member identity of the directory; `None` if `manager init` may create the first manager of a cluster
@@ -46,10 +46,10 @@ fn member_identity(dir: &Path, create: bool) -> Result<Option<MemberIdentity>, M
         LocalMemberStatus::JoinPending(_) => {
             Err(ManagerStartError::JoinPending(member_identity::join_key_path(dir)))
         }
-        LocalMemberStatus::Superseded(_, life) => Err(ManagerStartError::Superseded(life)),
-        LocalMemberStatus::Removed(seat) => {
+        LocalMemberStatus::Superseded(_, newer) => Err(ManagerStartError::Superseded(newer)),
+        LocalMemberStatus::Removed(member) => {
             // The process may have been killed before the keys were removed.
-            member_identity::remove_keys(dir, &seat)?;
+            member_identity::remove_keys(dir, &member)?;
             Err(ManagerStartError::Removed)
         }
     }
@@ -75,9 +75,9 @@ fn with_secret_object_key(
         secret_object_key: ensure_secret_object_key(dir)?,
         ..member.certificate_identity
     };
-    let seat = MemberIdentity { certificate_identity: identity, ..member };
-    member_identity::save_identity(dir, &seat)?;
-    Ok(seat)
+    let member = MemberIdentity { certificate_identity: identity, ..member };
+    member_identity::save_identity(dir, &member)?;
+    Ok(member)
 }
 
 #[cfg(test)]

@@ -52,9 +52,9 @@ pub(super) fn record_removal(
             RemovalReason::Removed => {
                 (ManagerFailure::Removed, member_identity::mark_removed(&dir, &identity))
             }
-            RemovalReason::Superseded { life, .. } => (
-                ManagerFailure::Superseded(life),
-                member_identity::mark_superseded(&dir, &identity, life).map(drop),
+            RemovalReason::Superseded { newer, .. } => (
+                ManagerFailure::Superseded(newer),
+                member_identity::mark_superseded(&dir, &identity, newer).map(drop),
             ),
         };
         if let Err(error) = written {
@@ -104,7 +104,7 @@ pub(super) async fn lead_if_sole_voter(
         Some(failed) = failure.recv() => Err(match failed {
             ManagerFailure::Driver(error) => ManagerStartError::Driver(error),
             ManagerFailure::Removed => ManagerStartError::Removed,
-            ManagerFailure::Superseded(life) => ManagerStartError::Superseded(life),
+            ManagerFailure::Superseded(newer) => ManagerStartError::Superseded(newer),
         }),
         () = tokio::time::sleep(LEAD_TIMEOUT) => Err(ManagerStartError::NoLeader(LEAD_TIMEOUT)),
     }

@@ -32,17 +32,15 @@ fn write_context(
     let known = Contexts::load(file).map_err(|error| context_failure(&error))?;
     let name = context_name(&known, &identity, &cluster.to_string());
     // A context of another cluster with that name has no incarnation of this one.
-    let life = match known.get(&name) {
-        Some(ClientContext {
-            target: ClientTarget::Tcp { identity: known, .. }, incarnation: life, ..
-        }) if known.ca == identity.ca => *life,
-        _ => 0,
-    };
-    let context = ClientContext {
-        name: name.clone(),
-        target: ClientTarget::Tcp { addresses, identity },
-        incarnation: life,
-    };
+    let incarnation =
+        match known.get(&name) {
+            Some(ClientContext {
+                target: ClientTarget::Tcp { identity: known, .. }, incarnation, ..
+            }) if known.ca == identity.ca => *incarnation,
+            _ => 0,
+        };
+    let context =
+        ClientContext { name: name.clone(), target: ClientTarget::Tcp { addresses, identity }, incarnation };
     Contexts::upsert(file, context).map_err(|error| context_failure(&error))?;
     Ok(name)
 }

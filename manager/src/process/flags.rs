@@ -54,10 +54,10 @@ impl ManagerFlags {
                 |ranges: &[Ipv4Net]| ranges.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
             let made = match old.cluster_range.as_slice() {
                 [] => "the default range".to_owned(),
-                given => list(given),
+                ranges => list(ranges),
             };
-            let output = list(&self.cluster_range);
-            let why = format!("--cluster-range is {output}, but the cluster was created with {made}");
+            let given = list(&self.cluster_range);
+            let why = format!("--cluster-range is {given}, but the cluster was created with {made}");
             return Err(CommandError::new(
                 ExitKind::Conflict,
                 START_FAILED,

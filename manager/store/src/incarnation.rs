@@ -41,11 +41,11 @@ impl LaterIncarnation {
         Err(Problem::new(Code::Unavailable, OTHER_INCARNATION, message).into())
     }
 
-    fn record(&self, own: u64, life: u64) {
-        if self.0.fetch_max(life, Ordering::Relaxed) < life {
+    fn record(&self, own: u64, seen: u64) {
+        if self.0.fetch_max(seen, Ordering::Relaxed) < seen {
             tracing::error!(
                 own,
-                life,
+                seen,
                 "a caller has seen a later incarnation of the cluster, which may have been created without \
                  this manager: if it was created with --force-new-cluster or a restore, stop this manager, \
                  move the directory `manager` in its data directory away, and run `warren manager join \

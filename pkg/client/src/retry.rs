@@ -140,8 +140,8 @@ impl StreamFailure {
     /// A stream broke with `status`, after the unresolved failure `earlier`. `None` if it cannot be resumed.
     pub fn following(earlier: Option<Self>, status: &Status, managers: usize) -> Option<Self> {
         let now = Instant::now();
-        let since = earlier.map_or(now, |trouble| trouble.since);
-        let times = earlier.map_or(1, |trouble| trouble.count + 1);
+        let since = earlier.map_or(now, |earlier| earlier.since);
+        let times = earlier.map_or(1, |earlier| earlier.count + 1);
         if !is_retryable(status) || now.duration_since(since) > RESUME_DEADLINE {
             return None;
         }

@@ -85,8 +85,8 @@ impl ClusterWatch {
     }
 
     async fn open(&mut self) -> Result<(), Error> {
-        if let Some(trouble) = self.failure {
-            trouble.wait().await;
+        if let Some(failure) = self.failure {
+            failure.wait().await;
             self.client.switch_manager(&self.link).await;
         }
         self.link = self.client.current_channel();

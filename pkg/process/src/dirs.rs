@@ -42,8 +42,8 @@ pub struct NodeSection {
 
 impl NodeSection {
     /// From the command line.
-    pub fn from_args(place: &DirArgs, metrics: MetricsArgs) -> Self {
-        Self { run_dir: place.run_dir.clone(), metrics_listen: metrics.metrics_listen }
+    pub fn from_args(dirs: &DirArgs, metrics: MetricsArgs) -> Self {
+        Self { run_dir: dirs.run_dir.clone(), metrics_listen: metrics.metrics_listen }
     }
 
     /// These settings, and those of `old` where this one has none.
@@ -80,12 +80,12 @@ mod tests {
     fn given_values_override_saved_ones() {
         let at = |text: &str| Some(text.parse().unwrap());
         let old = NodeSection { run_dir: Some("/old".into()), metrics_listen: at("none") };
-        let place = DirArgs { data_dir: "/d".into(), run_dir: Some("/new".into()) };
-        let output = NodeSection::from_args(&place, MetricsArgs::default()).or(old.clone());
-        assert_eq!(output, NodeSection { run_dir: Some("/new".into()), ..old.clone() });
+        let dirs = DirArgs { data_dir: "/d".into(), run_dir: Some("/new".into()) };
+        let given = NodeSection::from_args(&dirs, MetricsArgs::default()).or(old.clone());
+        assert_eq!(given, NodeSection { run_dir: Some("/new".into()), ..old.clone() });
         let metrics = MetricsArgs { metrics_listen: at("127.0.0.1:1") };
-        let place = DirArgs { run_dir: None, ..place };
-        let printed = NodeSection::from_args(&place, metrics).or(old);
+        let dirs = DirArgs { run_dir: None, ..dirs };
+        let printed = NodeSection::from_args(&dirs, metrics).or(old);
         assert_eq!(printed.metrics_listen(), "127.0.0.1:1".parse().unwrap());
         let text = toml::to_string(&printed).unwrap();
         assert_eq!(text, "run-dir = \"/old\"\nmetrics-listen = \"127.0.0.1:1\"\n");

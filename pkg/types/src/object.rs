@@ -435,17 +435,17 @@ impl TaskStatus {
 
     /// See [`TaskStatusDetails::reason`].
     pub fn reason(&self) -> &str {
-        self.details.get().map_or("", |trouble| &trouble.reason)
+        self.details.get().map_or("", |details| &details.reason)
     }
 
     /// See [`TaskStatusDetails::exit`].
     pub fn exit(&self) -> Option<TaskExit> {
-        self.details.get().and_then(|trouble| trouble.exit)
+        self.details.get().and_then(|details| details.exit)
     }
 
     /// See [`TaskStatusDetails::next_attempt`].
     pub fn next_attempt(&self) -> Option<Timestamp> {
-        self.details.get().and_then(|trouble| trouble.next_attempt)
+        self.details.get().and_then(|details| details.next_attempt)
     }
 }
 

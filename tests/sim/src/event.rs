@@ -266,8 +266,8 @@ impl WorkerEvent {
             Self::InspectTask(task) => 5 | task.number << 8,
             Self::CheckEnded(task) => 7 | task.number << 8,
             Self::PersistContact => 8,
-            Self::ActionEnded(task, action, fate) => {
-                6 | task.number << 8 | (action.kind() as u64) << 24 | (*fate as u64) << 29
+            Self::ActionEnded(task, action, end) => {
+                6 | task.number << 8 | (action.kind() as u64) << 24 | (*end as u64) << 29
             }
         }
     }

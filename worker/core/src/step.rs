@@ -120,7 +120,7 @@ enum StopScope {
 /// A failed action is retried after a delay that grows.
 fn with_backoff(action: Action, found: &ObservedTask, now: Timestamp) -> NextStep {
     match found.failures.get(&action.kind()) {
-        Some(trouble) => match check_due(trouble.retry_at(), now, MAX_RETRY_DELAY) {
+        Some(failure) => match check_due(failure.retry_at(), now, MAX_RETRY_DELAY) {
             Due::Now => NextStep::Do(action),
             Due::At(moment) => NextStep::WaitUntil(moment),
         },
@@ -156,8 +156,8 @@ fn check_due(moment: Timestamp, now: Timestamp, longest: Duration) -> Due {
 }
 
 fn start_task(task: &TaskAssignment, found: &ObservedTask, now: Timestamp) -> NextStep {
-    if let Some((verb, trouble)) = found.rejection() {
-        let reason = format!("{verb}: {}", trouble.reason);
+    if let Some((action, failure)) = found.rejection() {
+        let reason = format!("{action}: {}", failure.reason);
         return record_history(found.history.with_end(now, TerminalState::Rejected, reason), found, now);
     }
     match found.container {

@@ -50,11 +50,11 @@ impl WorkerMetrics {
 
     /// Counts the changes between the previous and this report.
     pub fn record_report(&self, report: &TaskReport, now: Instant) {
-        let news = self.tasks().entry(report.task).or_default().observe(report, now);
-        if let Some(took) = news.start_duration {
+        let delta = self.tasks().entry(report.task).or_default().observe(report, now);
+        if let Some(took) = delta.start_duration {
             self.task_starts.observe(took.as_secs_f64());
         }
-        if news.has_failed {
+        if delta.has_failed {
             self.task_failures.inc();
         }
     }
@@ -62,9 +62,9 @@ impl WorkerMetrics {
     /// Counts a health check.
     pub fn record_check(&self, task: TaskId, good: bool) {
         let mut tasks = self.tasks();
-        let tally = tasks.entry(task).or_default();
-        tally.checks += 1;
-        tally.check_failures += u64::from(!good);
+        let counters = tasks.entry(task).or_default();
+        counters.checks += 1;
+        counters.check_failures += u64::from(!good);
     }
 
     /// Removes the counters of a task that was removed from the node.
@@ -114,12 +114,12 @@ impl Collector for WorkerCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         self.node(&mut encoder)?;
         let desired_state = self.sources.desired_state.borrow().clone();
-        let tallies = self.metrics.tasks().clone();
+        let counters_by_task = self.metrics.tasks().clone();
         let running =
-            tallies.values().filter(|counters| counters.state() == Some(TaskState::Running)).count();
+            counters_by_task.values().filter(|counters| counters.state() == Some(TaskState::Running)).count();
         let help = "Tasks with a running process.";
         write_value(&mut encoder, MetricKind::Gauge, ("worker_tasks_running", help), running as f64)?;
-        write_counters(&mut encoder, &desired_state, &tallies)?;
+        write_counters(&mut encoder, &desired_state, &counters_by_task)?;
         write_usage(&mut encoder, &desired_state, &self.sources.stats.samples())
     }
 }
@@ -158,19 +158,20 @@ fn labels(task: &TaskAssignment) -> MetricLabels {
 fn write_counters(
     encoder: &mut DescriptorEncoder<'_>,
     desired_state: &DesiredState,
-    tallies: &BTreeMap<TaskId, TaskCounters>,
+    counters_by_task: &BTreeMap<TaskId, TaskCounters>,
 ) -> fmt::Result {
     let mut write = |name: &str, help: &str, value: fn(&TaskCounters) -> u64| {
-        let known =
-            tallies.iter().filter_map(|(id, counters)| Some((desired_state.tasks.get(id)?, counters)));
-        let series = known.map(|(task, tally)| (labels(task), value(tally) as f64));
+        let known = counters_by_task
+            .iter()
+            .filter_map(|(id, counters)| Some((desired_state.tasks.get(id)?, counters)));
+        let series = known.map(|(task, counters)| (labels(task), value(counters) as f64));
         write_series(encoder, MetricKind::Counter, (name, help), series)
     };
-    write("container_restarts", "Restarts of the container in place.", |tally| tally.restarts)?;
-    write("container_health_checks", "Health checks run.", |tally| tally.checks)?;
-    write("container_health_check_failures", "Health checks failed.", |tally| tally.check_failures)?;
+    write("container_restarts", "Restarts of the container in place.", |counters| counters.restarts)?;
+    write("container_health_checks", "Health checks run.", |counters| counters.checks)?;
+    write("container_health_check_failures", "Health checks failed.", |counters| counters.check_failures)?;
     let help = "Exits after an out-of-memory kill.";
-    write("container_oom_kills", help, |tally| tally.oom_kills)
+    write("container_oom_kills", help, |counters| counters.oom_kills)
 }
 
 fn write_usage(

@@ -61,7 +61,7 @@ impl WorkerFlags {
     /// These flags, and those of `old` where this has none.
     #[must_use]
     pub fn or(self, old: Self) -> Self {
-        let list = |output: Vec<_>, old| if output.is_empty() { old } else { output };
+        let list = |given: Vec<_>, old| if given.is_empty() { old } else { given };
         Self {
             containerd_socket: self.containerd_socket.or(old.containerd_socket),
             runtime: self.runtime.or(old.runtime),
@@ -206,9 +206,9 @@ mod tests {
         let old =
             WorkerFlags { runtime: Some("crun".into()), cpus: Some(MilliCpu(500)), ..WorkerFlags::default() };
         let label = vec!["a=b".parse().unwrap()];
-        let output =
+        let given =
             WorkerFlags { cpus: Some(MilliCpu(1000)), label: label.clone(), ..WorkerFlags::default() };
-        let both = output.or(old);
+        let both = given.or(old);
         let expected = WorkerFlags {
             runtime: Some("crun".into()),
             cpus: Some(MilliCpu(1000)),

@@ -16,22 +16,22 @@ use crate::session::removal_file;
 /// Joins, unless this machine is already a member of the token's cluster, and runs the worker. A member that
 /// was removed meanwhile joins again, after its containers are stopped.
 pub(super) async fn join(args: WorkerJoinArgs) -> Result<(), CommandError> {
-    let WorkerJoinArgs { address: manager, token, advertise, dirs: place, metrics, flags } = args;
+    let WorkerJoinArgs { address: manager, token, advertise, dirs, metrics, flags } = args;
     let token = join::parse_token(&token, NodeRole::Worker)?;
     let machine = HostInfo::detect()?;
     machine.ensure_root("run it as root")?;
-    let output = WorkerSettings {
-        data_dir: place.data_dir.clone(),
-        node: NodeSection::from_args(&place, metrics),
+    let given = WorkerSettings {
+        data_dir: dirs.data_dir.clone(),
+        node: NodeSection::from_args(&dirs, metrics),
         joined: JoinedSection { managers: vec![manager.clone()], advertise, ..JoinedSection::default() },
         flags: flags.clone(),
     };
-    let earlier = WorkerSettings::load(place, metrics, flags)?;
-    let (settings, shown) = match output.membership().load().map_err(|error| unusable_membership(&error))? {
+    let earlier = WorkerSettings::load(dirs, metrics, flags)?;
+    let (settings, shown) = match given.membership().load().map_err(|error| unusable_membership(&error))? {
         NodeMembership::Member { roots, .. } if roots.digests().contains(&token.authority()) => {
             let settings = match earlier {
-                Some(earlier) => earlier.with_join(output.joined),
-                None => output,
+                Some(earlier) => earlier.with_join(given.joined),
+                None => given,
             };
             settings.save()?;
             let shown = WorkerTelemetry::start(&settings).await?;
@@ -47,8 +47,8 @@ pub(super) async fn join(args: WorkerJoinArgs) -> Result<(), CommandError> {
         NodeMembership::Member { roots, .. } => return Err(other_cluster(&roots)),
         // A metrics address in use is reported before the cluster learns of this machine.
         NodeMembership::Joining { .. } | NodeMembership::NotMember => {
-            let shown = WorkerTelemetry::start(&output).await?;
-            (output, shown)
+            let shown = WorkerTelemetry::start(&given).await?;
+            (given, shown)
         }
     };
     let greeting = join_cluster(&settings, &manager, &token, &machine).await?;

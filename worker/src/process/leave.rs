@@ -25,9 +25,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(500);
 const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
 
 pub(super) async fn leave(args: WorkerLeaveArgs) -> Result<(), CommandError> {
-    let WorkerLeaveArgs { dirs: place, force, offline, deadline } = args;
-    let data_dir = place.data_dir.clone();
-    let settings = WorkerSettings::load(place, MetricsArgs::default(), WorkerFlags::default())?
+    let WorkerLeaveArgs { dirs, force, offline, deadline } = args;
+    let data_dir = dirs.data_dir.clone();
+    let settings = WorkerSettings::load(dirs, MetricsArgs::default(), WorkerFlags::default())?
         .ok_or_else(|| not_a_worker(&data_dir))?;
     HostInfo::detect()?.ensure_root("run it as root")?;
     let (credentials, roots) = settings.load_membership()?;

@@ -58,8 +58,8 @@ fn backend_config(data_dir: &Path, run_dir: &Path, flags: &WorkerFlags) -> Backe
 /// # Errors
 /// A requirement is missing.
 pub async fn check(data_dir: &Path, run_dir: &Path, flags: &WorkerFlags) -> Result<(), CommandError> {
-    let place = backend_config(data_dir, run_dir, flags);
-    HostBackends::check(&place).await.map_err(|error| failed(NOT_STARTED, &error, ""))
+    let config = backend_config(data_dir, run_dir, flags);
+    HostBackends::check(&config).await.map_err(|error| failed(NOT_STARTED, &error, ""))
 }
 
 /// Adopts the containers on this machine and connects to a manager. Returns at once: see [`ready`].

@@ -183,9 +183,9 @@ fn apply_settings(
         });
     }
     context.desired_state.send_if_modified(|desired_state| {
-        let news = desired_state.settings.as_ref() != Some(&settings);
+        let is_changed = desired_state.settings.as_ref() != Some(&settings);
         desired_state.settings = Some(settings.clone());
-        news
+        is_changed
     });
     Ok(settings)
 }

@@ -310,9 +310,9 @@ impl TaskSupervisor {
             for handle in self.actors().values() {
                 let now = *connectivity.borrow_and_update();
                 handle.update(|orders| {
-                    let news = orders.connectivity != now;
+                    let is_changed = orders.connectivity != now;
                     orders.connectivity = now;
-                    news && orders.stops_when_disconnected()
+                    is_changed && orders.stops_when_disconnected()
                 });
             }
             tokio::select! {
@@ -406,7 +406,7 @@ fn request_inspect(orders: &mut ActorInputs) -> bool {
 }
 
 fn dismiss(orders: &mut ActorInputs) -> bool {
-    let news = !orders.is_dismissed;
+    let is_changed = !orders.is_dismissed;
     orders.is_dismissed = true;
     if let Some(desired) =
         orders.desired.as_ref().filter(|desired| desired.desired != DesiredTaskState::Remove)
@@ -414,7 +414,7 @@ fn dismiss(orders: &mut ActorInputs) -> bool {
         orders.desired =
             Some(Arc::new(TaskAssignment { desired: DesiredTaskState::Remove, ..(**desired).clone() }));
     }
-    news
+    is_changed
 }
 
 /// The period with a jitter of a tenth, so that nodes that started together drift apart.

@@ -201,17 +201,17 @@ mod tests {
 
     #[test]
     fn warnings_go_to_stderr() {
-        let trouble = || v1::LogEntry {
+        let warning = || v1::LogEntry {
             service_name: "web".into(),
             slot: 1,
             node_name: "n1".into(),
             entry: Some(Entry::GapReason("the node is down".into())),
             ..Default::default()
         };
-        let (stdout, stderr, only_warnings) = printed(NAMES, vec![trouble()]);
+        let (stdout, stderr, only_warnings) = printed(NAMES, vec![warning()]);
         assert_eq!((stdout.as_str(), stderr.as_str()), ("", "warning: web.1@n1: the node is down\n"));
         assert!(only_warnings);
-        let some = vec![line(1, v1::LogStream::Out, b"a", false), trouble()];
+        let some = vec![line(1, v1::LogStream::Out, b"a", false), warning()];
         assert!(!printed(NAMES, some).2);
         assert!(!printed(NAMES, vec![]).2, "no lines are no warning");
     }

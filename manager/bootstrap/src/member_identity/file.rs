@@ -139,7 +139,7 @@ pub(super) fn load(path: &Path) -> Result<Option<LocalMemberStatus>, MemberFileE
     };
     Ok(Some(match superseded_by {
         _ if removed => LocalMemberStatus::Removed(member_identity),
-        Some(life) => LocalMemberStatus::Superseded(member_identity, life),
+        Some(incarnation) => LocalMemberStatus::Superseded(member_identity, incarnation),
         None => LocalMemberStatus::Member(member_identity),
     }))
 }

@@ -35,11 +35,11 @@ fn restored_cluster_has_next_incarnation_and_one_manager() {
     let sample = BackupFixture::new();
     let identity = restored(data.path(), &sample).unwrap();
     let own = identity.member_id;
-    let life = stored(&dir).0.cluster().unwrap().incarnation;
+    let incarnation = stored(&dir).0.cluster().unwrap().incarnation;
     assert_eq!(
         (&identity, own),
-        (&MemberIdentity::sole_voter(own, identity.certificate_identity), life * 1_000),
-        "an id that no manager had before, in no life"
+        (&MemberIdentity::sole_voter(own, identity.certificate_identity), incarnation * 1_000),
+        "an id that no manager had before, in no incarnation"
     );
     assert!(
         matches!(member_identity::read_status(&dir).unwrap(), LocalMemberStatus::Member(found) if found == identity)

@@ -63,16 +63,16 @@ mod tests {
     #[test]
     fn node_seen_after_removal_is_not_removed() {
         let (state, node) = (state(), NodeId(Id(7)));
-        let life = state.cluster().unwrap().incarnation;
+        let incarnation = state.cluster().unwrap().incarnation;
         let seen = |incarnation, index| AssignmentVersion { incarnation, index };
         for (node, has, expected) in [
-            (node, seen(life, 2), true),
-            (node, seen(life, 3), false),
-            (node, seen(life, 4), false),
-            (node, seen(life + 1, 2), false),
+            (node, seen(incarnation, 2), true),
+            (node, seen(incarnation, 3), false),
+            (node, seen(incarnation, 4), false),
+            (node, seen(incarnation + 1, 2), false),
             (node, seen(0, 2), false),
             (node, AssignmentVersion::default(), false),
-            (NodeId(Id(9)), seen(life, 2), false),
+            (NodeId(Id(9)), seen(incarnation, 2), false),
         ] {
             assert_eq!(was_removed(&state, &node, has), expected, "{node} {has:?}");
         }
@@ -81,10 +81,14 @@ mod tests {
     #[test]
     fn state_contains_versions_up_to_its_index() {
         let state = state();
-        let life = state.cluster().unwrap().incarnation;
-        for (incarnation, index, expected) in
-            [(0, 0, true), (life, 4, true), (life, 5, false), (life - 1, 99, true), (life + 1, 1, false)]
-        {
+        let incarnation = state.cluster().unwrap().incarnation;
+        for (incarnation, index, expected) in [
+            (0, 0, true),
+            (incarnation, 4, true),
+            (incarnation, 5, false),
+            (incarnation - 1, 99, true),
+            (incarnation + 1, 1, false),
+        ] {
             assert_eq!(contains_version(&state, AssignmentVersion { incarnation, index }), expected);
         }
         assert!(!contains_version(&State::new(), AssignmentVersion { incarnation: 1, index: 1 }));

@@ -212,9 +212,9 @@ pub(super) fn task(task: &Task) -> u64 {
     let usual = RareTaskFields::default();
     let RareTaskFields { not_before, bound_to, volumes, lost_since, surplus } =
         special.get().unwrap_or(&usual);
-    let TaskStatus { state, attempt, since, ready, removed, health, details: trouble } = observed;
+    let TaskStatus { state, attempt, since, ready, removed, health, details } = observed;
     let none = TaskStatusDetails::default();
-    let TaskStatusDetails { reason, exit, next_attempt } = trouble.get().unwrap_or(&none);
+    let TaskStatusDetails { reason, exit, next_attempt } = details.get().unwrap_or(&none);
     let TaskId { service, number } = id;
     let TaskExit { code, out_of_memory } = exit.unwrap_or(TaskExit { code: 0, out_of_memory: false });
     let given = [

@@ -6,8 +6,8 @@ fn key(index: u64, bytes: &[u8]) -> SnapshotKey {
     SnapshotKey { incarnation: 1, index, term: 1, size: bytes.len() as u64, digest: xxh3_64(bytes) }
 }
 
-fn leader_term(life: u64, term: u64) -> LeaderTerm {
-    LeaderTerm { incarnation: life, term }
+fn leader_term(incarnation: u64, term: u64) -> LeaderTerm {
+    LeaderTerm { incarnation, term }
 }
 
 /// A claim, and the number of bytes already received.

@@ -198,7 +198,7 @@ async fn incarnations_exchange_no_messages() {
     nodes[0].publish(1, forced(&world));
     // The second manager is in the previous incarnation, and was down when the next one started.
     let end = tokio::time::timeout(TEST_TIMEOUT, nodes[1].peers.wait_removed()).await.unwrap();
-    assert_eq!(end, RemovalReason::Superseded { own: 1, life: 2 });
+    assert_eq!(end, RemovalReason::Superseded { own: 1, newer: 2 });
     // A manager that joined after that state, and one with a false member id.
     for member in [2, 4, 9_000] {
         let heard = converse_in(&world, &nodes[0], (4, member, 1), vec![message(member, 1, 1, 0)]).await;
@@ -214,7 +214,7 @@ async fn incarnations_exchange_no_messages() {
         "{heard}"
     );
     let end = tokio::time::timeout(TEST_TIMEOUT, nodes[2].peers.wait_removed()).await.unwrap();
-    assert_eq!(end, RemovalReason::Superseded { own: 1, life: 2 }, "whoever says so");
+    assert_eq!(end, RemovalReason::Superseded { own: 1, newer: 2 }, "whoever says so");
     // None of the messages were received.
     for (node, from) in [(0, 9_000), (2, 2)] {
         let own = nodes[node].peers.own_id();
@@ -314,7 +314,7 @@ async fn later_incarnation_supersedes_despite_leader() {
             end().is_some()
         };
         until("the later life to be heeded", heeded).await;
-        assert_eq!(end(), Some(RemovalReason::Superseded { own: 1, life: 2 }));
+        assert_eq!(end(), Some(RemovalReason::Superseded { own: 1, newer: 2 }));
     }
 }
 

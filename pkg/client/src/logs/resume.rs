@@ -58,7 +58,7 @@ impl LogPositions {
         let position = self.0.entry(entry.task_id.clone()).or_default();
         match &entry.entry {
             None => true,
-            Some(Entry::GapReason(trouble)) => position.accept_warning(trouble),
+            Some(Entry::GapReason(warning)) => position.accept_warning(warning),
             Some(Entry::Line(line)) => position.accept_line(line.at_ns),
         }
     }
@@ -84,10 +84,10 @@ impl TaskLogPosition {
         true
     }
 
-    fn accept_warning(&mut self, trouble: &str) -> bool {
-        if self.warning != trouble {
+    fn accept_warning(&mut self, warning: &str) -> bool {
+        if self.warning != warning {
             (self.warning_count, self.repeated_warnings) = (0, 0);
-            trouble.clone_into(&mut self.warning);
+            warning.clone_into(&mut self.warning);
         }
         if self.repeated_warnings > 0 {
             self.repeated_warnings -= 1;
@@ -107,7 +107,7 @@ mod tests {
         v1::LogEntry { task_id: task.into(), entry: Some(Entry::Line(line)), ..Default::default() }
     }
 
-    fn trouble(task: &str, text: &str) -> v1::LogEntry {
+    fn gap_reason(task: &str, text: &str) -> v1::LogEntry {
         v1::LogEntry {
             task_id: task.into(),
             entry: Some(Entry::GapReason(text.into())),
@@ -149,7 +149,7 @@ mod tests {
         let message = v1::ReadLogsRequest { tail: Some(5), since: Some(7), ..Default::default() };
         let mut seen = LogPositions::default();
         assert_eq!(seen.remaining_request(&message), message, "nothing came yet");
-        seen.accept(&trouble("c", "its node is down"));
+        seen.accept(&gap_reason("c", "its node is down"));
         assert_eq!(seen.remaining_request(&message), message);
         seen.accept(&line("a", 20_999_999, ""));
         seen.accept(&line("b", 9_000_000, ""));
@@ -163,16 +163,20 @@ mod tests {
     fn repeated_warning_is_kept() {
         let mut seen = LogPositions::default();
         // Twice nine lines were lost: each is told.
-        for entry in
-            [line("a", 1, ""), trouble("a", "x"), line("a", 2, ""), trouble("a", "x"), trouble("a", "x")]
-        {
+        for entry in [
+            line("a", 1, ""),
+            gap_reason("a", "x"),
+            line("a", 2, ""),
+            gap_reason("a", "x"),
+            gap_reason("a", "x"),
+        ] {
             assert!(seen.accept(&entry), "{entry:?}");
         }
         seen.start_replay();
         assert!(!seen.accept(&line("a", 2, "")));
-        assert!(!seen.accept(&trouble("a", "x")) && !seen.accept(&trouble("a", "x")));
-        assert!(seen.accept(&trouble("a", "x")) && seen.accept(&trouble("a", "y")));
+        assert!(!seen.accept(&gap_reason("a", "x")) && !seen.accept(&gap_reason("a", "x")));
+        assert!(seen.accept(&gap_reason("a", "x")) && seen.accept(&gap_reason("a", "y")));
         seen.start_replay();
-        assert!(!seen.accept(&trouble("a", "y")) && seen.accept(&trouble("a", "x")));
+        assert!(!seen.accept(&gap_reason("a", "y")) && seen.accept(&gap_reason("a", "x")));
     }
 }

@@ -62,11 +62,11 @@ impl TaskCounters {
         let seen = ReportSummary::new(report);
         let waits = report.next_attempt.is_some() || report.state == TaskState::Ready;
         let begun = self.start_pending_since.take();
-        let mut news = ReportDelta::default();
+        let mut delta = ReportDelta::default();
         match report.state {
             _ if waits => {}
             TaskState::Running => {
-                news.start_duration = begun.map(|begun| now.saturating_duration_since(begun))
+                delta.start_duration = begun.map(|begun| now.saturating_duration_since(begun))
             }
             state if state < TaskState::Running => self.start_pending_since = begun.or(Some(now)),
             _ => {}
@@ -76,9 +76,9 @@ impl TaskCounters {
             let killed = report.exit.is_some_and(|exit| exit.out_of_memory);
             self.oom_kills += u64::from(killed && seen.ended > before.ended);
             let failed = |state| matches!(state, TaskState::Failed | TaskState::Rejected);
-            news.has_failed = failed(seen.state) && !failed(before.state);
+            delta.has_failed = failed(seen.state) && !failed(before.state);
         }
-        news
+        delta
     }
 }
 
@@ -114,13 +114,13 @@ mod tests {
         let (mut counters, mut now) = (TaskCounters::default(), Instant::now());
         let (mut failures, mut starts) = (0, Vec::new());
         for text in output {
-            let news = counters.observe(&report(*text), now);
-            failures += u64::from(news.has_failed);
-            starts.extend(news.start_duration.map(|took| took.as_secs()));
+            let delta = counters.observe(&report(*text), now);
+            failures += u64::from(delta.has_failed);
+            starts.extend(delta.start_duration.map(|took| took.as_secs()));
             let again = counters.observe(&report(*text), now);
             assert!(
                 !again.has_failed && again.start_duration.is_none(),
-                "the second time it is no news: {text:?}"
+                "a repeated report counts nothing: {text:?}"
             );
             now += Duration::from_secs(1);
         }

@@ -161,10 +161,10 @@ fn mark_ended(observed: &mut TaskStatus, reason: &Arc<str>, now: Timestamp) {
     if !observed.state.is_terminal() {
         observed.state = TaskState::Shutdown;
         observed.since = now;
-        observed.details.update(|trouble| trouble.reason = reason.clone());
+        observed.details.update(|details| details.reason = reason.clone());
     }
     (observed.ready, observed.health) = (false, Health::None);
-    observed.details.update(|trouble| trouble.next_attempt = None);
+    observed.details.update(|details| details.next_attempt = None);
 }
 
 /// The host called `name` at `host` becomes a manager again, replacing `replaces`, and its agent is the same

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// A client that is silent for this long is disconnected.
-const PATIENCE: Duration = Duration::from_secs(10);
+const IO_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest request head that is read.
 const LONGEST_HEAD: u64 = 16 * 1024;
 
@@ -34,8 +34,8 @@ fn main() -> io::Result<()> {
 
 /// Answers one request and closes the connection.
 fn serve(stream: &TcpStream, visits: &AtomicU64) -> io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(IO_TIMEOUT))?;
+    stream.set_write_timeout(Some(IO_TIMEOUT))?;
     let peer = stream.peer_addr()?;
     let mut head = BufReader::new(stream.take(LONGEST_HEAD)).lines();
     let Some(request) = head.next().transpose()? else { return Ok(()) };

@@ -128,7 +128,7 @@ fn durability_probe(store: Store) -> StatusProbe {
     })
 }
 
-/// Checks that this manager leads or knows the leader.
+/// Checks that this manager is the leader or has one.
 fn leader_probe(store: Store) -> StatusProbe {
     StatusProbe::new("leader", move || {
         let role = store.read().role;
@@ -200,7 +200,7 @@ impl Collector for ManagerCollector {
         let help = "1 while this manager's log lacks entries it acknowledged; it does not vote then.";
         let DurabilityStatus { missing_entry: regressed, lost_entry: lost } = published.durability;
         write(MetricKind::Gauge, "warren_raft_log_missing_entries", help, bool_value(regressed.is_some()))?;
-        let help = "1 if acknowledged entries may have been lost, as far as this manager knows, else 0.";
+        let help = "1 if acknowledged entries may have been lost, by the records of this manager, else 0.";
         write(MetricKind::Gauge, "warren_raft_acknowledged_entries_lost", help, bool_value(lost.is_some()))?;
         let help = "Bytes of entries and hard state written to the log.";
         write(MetricKind::Counter, "warren_raft_log_written_bytes", help, published.log.bytes as f64)?;

@@ -21,7 +21,7 @@ pub const NODE_REMOVED: &str = "NODE_REMOVED";
 /// Reason for a node that the manager does not know, without being certain that it was removed.
 pub const NODE_UNKNOWN: &str = "NODE_UNKNOWN";
 
-/// Reason for clients and nodes if the manager knows of no leader: another manager may know of one.
+/// Reason for clients and nodes if the manager has no leader: another manager may have one.
 pub const NO_LEADER: &str = "NO_LEADER";
 
 /// Reason for clients and nodes if the manager is stopping: another one continues.

@@ -354,7 +354,7 @@ mod tests {
         check("service create web --image nginx --replicas x", None);
     }
 
-    /// A line that was forgotten here when the flag or command came.
+    /// A line that was not removed when the flag or command was added.
     #[test]
     fn no_supported_flag_is_listed() {
         let root = Cli::command();

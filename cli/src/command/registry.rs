@@ -62,7 +62,7 @@ fn encode_login(user: &str, password: &str, what: &str) -> Result<Zeroizing<Vec<
                 ExitKind::Usage,
                 what,
                 why,
-                "give --username and the password as the registry knows them",
+                "give the --username and the password of an account at the registry",
             ))
         }
     }

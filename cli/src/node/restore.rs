@@ -105,7 +105,7 @@ fn restored_message(backup: &Backup, node: &NodeStart, address: &ManagerAddress)
     )
 }
 
-/// Tells how the workers join again; empty if they already know `address`.
+/// How the workers join again; empty if `address` is among their managers already.
 fn workers_to_rejoin_message(workers: &[&str], is_known: bool, address: &ManagerAddress) -> String {
     if workers.is_empty() || is_known {
         return String::new();

@@ -1,4 +1,4 @@
-//! Prints the lists of `ls` and `ps` as their flags say: `--filter`, `--quiet`, `--format` and `--no-trunc`.
+//! Prints the lists of `ls` and `ps` by their flags: `--filter`, `--quiet`, `--format` and `--no-trunc`.
 
 use std::collections::BTreeMap;
 

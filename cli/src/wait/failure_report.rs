@@ -17,20 +17,20 @@ const MAX_LINES: u64 = 10;
 /// Characters of a line that are shown.
 const MAX_LINE: usize = 200;
 /// The time for each question.
-const PATIENCE: Duration = Duration::from_secs(3);
+const REPORT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The lines after the reasons.
 pub async fn lines(client: &Client, goal: &ServiceGoal, snapshot: &ServiceSnapshot) -> Vec<String> {
     let mut lines = Vec::new();
     for task in snapshot.failed_tasks(goal).into_iter().take(MAX_TASKS) {
-        let output = timeout(PATIENCE, last_lines(client, &task)).await.unwrap_or_default();
+        let output = timeout(REPORT_TIMEOUT, last_lines(client, &task)).await.unwrap_or_default();
         if !output.is_empty() {
             lines.push(format!("last lines of task {task}:"));
             lines.extend(output.into_iter().map(|line| format!("  | {line}")));
         }
     }
     if let Some((failed, current)) = snapshot.rolled_back_revisions(goal)
-        && let Ok(Ok(history)) = timeout(PATIENCE, client.services().history(&goal.id)).await
+        && let Ok(Ok(history)) = timeout(REPORT_TIMEOUT, client.services().history(&goal.id)).await
         && let Some(changes) = describe_changes_between(history, failed, current)
     {
         lines.push(format!("the rollback takes back: {}", changes.join(", ")));

@@ -59,7 +59,7 @@ struct FakeState {
     next_task: u64,
     /// What `Cluster.Info` says beside its answer of where managers are; nothing while it is empty.
     managers: String,
-    /// How many of these were content with what there is.
+    /// How many of these accepted an outdated answer.
     stale: usize,
 }
 
@@ -111,7 +111,7 @@ impl FakeCliManager {
         self.state.0.lock().unwrap().managers = addresses.join(",");
     }
 
-    /// How many calls of `Cluster.Info` were content with what there is.
+    /// How many calls of `Cluster.Info` accepted an outdated answer.
     pub fn stale(&self) -> usize {
         self.state.0.lock().unwrap().stale
     }

@@ -38,7 +38,7 @@ fn unhealthy_service_ends_waiting() {
     let shown: Value = serde_json::from_str(&person.ok(&["task", "inspect", "web.1", "-o", "json"])).unwrap();
     assert_eq!((&shown["health"], &shown["ready"]), (&json!("unhealthy"), &json!(false)));
     assert_eq!(shown["checks"][1]["output"], "connection refused on port 80");
-    // Another one that is like that already is no news for who scales.
+    // Another one that is unhealthy already does not end the wait of a scale.
     let printed = person.fails(1, &["service", "scale", "web=2"]);
     assert!(printed.contains("why: web.2: unhealthy") && !printed.contains("why: web.1"), "{printed}");
 }

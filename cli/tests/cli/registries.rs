@@ -40,7 +40,7 @@ fn password_prompt_does_not_echo() {
     assert_eq!(typed.code, 0, "{typed:?}");
     assert_eq!(person.manager.secret_bytes("ghcr.io").unwrap(), b"ann\nhunter2");
     assert!(!typed.screen.contains("hunter") && typed.is_echo_on, "{typed:?}");
-    // Whoever does not want to any more gets the terminal back as it was.
+    // After an interruption the terminal is as it was.
     let typed = person.type_to(&login, "Password of ann at ghcr.io: ", b"wrong\x03");
     assert!(typed.code == 1 && typed.is_echo_on && typed.screen.contains("why: interrupted"), "{typed:?}");
     assert_eq!(person.manager.secret_bytes("ghcr.io").unwrap(), b"ann\nhunter2");

@@ -20,7 +20,7 @@ fn a_volume_is_made_listed_with_its_users_and_removed() {
     assert_eq!((&shown["driver"], &shown["nodeName"]), (&json!("local"), &json!("node-1")));
     assert_eq!((&shown["options"]["mode"], &shown["size"]), (&json!("0750"), &json!("3MiB")));
     assert_eq!(shown["users"], json!(["web.1", "web.2"]));
-    // Nodes are asked for sizes only if somebody wants to know them.
+    // Nodes are asked for sizes only on request.
     assert!(!person.ok(&["volume", "ls"]).contains("3MiB"));
     let listed = person.ok(&["volume", "ls", "--size"]);
     assert!(listed.contains("web.1, web.2   3MiB"), "{listed}");

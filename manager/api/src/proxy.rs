@@ -38,7 +38,7 @@ const LOCAL_SERVICES: [&str; 2] = ["/warren.v1.Peers/", "/warren.v1.Sessions/"];
 /// Forwards calls while this manager's log cannot be written.
 #[derive(Clone)]
 pub struct ProxyLayer {
-    /// Tells whether the log can be written.
+    /// Whether the log can be written.
     pub store: Store,
     /// Channels to the other managers.
     pub peers: Peers,

@@ -72,7 +72,7 @@ pub enum FatalError {
     LogLost {
         /// The leader.
         leader: u64,
-        /// Up to where the leader knows this member's log to be written and committed.
+        /// Up to where this member's log was written and committed, by the leader's record.
         commit: u64,
     },
     /// The leader's log differs in an entry that is committed here.

@@ -120,7 +120,7 @@ pub enum Effect {
         /// The last entry to remove; 0 for none.
         up_to: u64,
     },
-    /// A proposal will not be applied as far as this machine knows; see the reason.
+    /// A proposal will not be applied, by the state of this machine; see the reason.
     ProposalDropped {
         /// The proposal's id.
         proposal: u64,
@@ -181,7 +181,7 @@ pub enum RaftRole {
     Leader,
 }
 
-/// Which acknowledged entries are missing or lost, as far as this member knows.
+/// Which acknowledged entries are missing or lost, by the records of this member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct DurabilityStatus {
     /// This member acknowledged this entry, and its log does not hold it. Until it does, the member does not

@@ -21,7 +21,7 @@ pub enum MessageKind {
     /// Leader to a follower that is too far behind: the metadata of a snapshot. Its bytes must be delivered
     /// before this message is.
     Snapshot,
-    /// Leader to follower: the leader is alive.
+    /// Leader to follower: the leader is active.
     Heartbeat,
     /// Response to a heartbeat.
     HeartbeatResponse,
@@ -57,7 +57,7 @@ pub struct Message {
     pub index: u64,
     /// Entries to append; for reads, one that holds the request's context.
     pub entries: Vec<RaftEntry>,
-    /// The commit index that the sender knows.
+    /// The commit index of the sender.
     pub commit: u64,
     /// Term of the entry at `commit`, in votes.
     pub commit_term: u64,
@@ -73,7 +73,7 @@ pub struct Message {
     pub context: Bytes,
     /// The sender's election priority.
     pub priority: i64,
-    /// The entries that the sender knows members to have acknowledged.
+    /// The entries that members acknowledged, by the records of the sender.
     pub acknowledged: Vec<AcknowledgedEntry>,
 }
 

@@ -41,7 +41,7 @@ pub struct Verdict {
 }
 
 impl Liveness {
-    /// For a leader that starts at `now`: every node gets the full time, whatever the last leader knew.
+    /// For a leader that starts at `now`: every node gets the full time, whatever contacts the last leader had.
     pub fn new(state: &State, now: Duration) -> Self {
         Self { contacts: state.nodes().map(|node| (node.id, LastContact::expected(node, now))).collect() }
     }

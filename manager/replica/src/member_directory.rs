@@ -238,7 +238,7 @@ mod tests {
         }
         for led in [false, true] {
             let admitted = MemberDirectory::default().admit(caller(1, 11, 5), led);
-            assert_eq!(admitted, Ok(()), "a new manager knows nobody and hears everybody");
+            assert_eq!(admitted, Ok(()), "a new manager has no members and admits every caller");
         }
         assert_eq!((directory.member_of(id(13)), directory.member_of(id(12))), (Some(3), None));
     }

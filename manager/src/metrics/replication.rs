@@ -1,4 +1,4 @@
-//! The raft group as this manager knows it, and the replication progress as the leader knows it.
+//! The raft group in the state of this manager, and the replication progress in that of the leader.
 
 use std::fmt;
 

@@ -181,8 +181,8 @@ fn advertise_address_may_differ_from_listen() {
     assert_eq!(advertised("example.org"), "example.org:8080");
     assert_eq!(advertised("example.org:80"), "example.org:80");
     assert_eq!(advertised("fd00::1"), "[fd00::1]:8080");
-    let lonely = HostInfo { address: None, ..machine() };
-    let plan = plan(ManagerFlags::default(), &lonely);
+    let without_address = HostInfo { address: None, ..machine() };
+    let plan = plan(ManagerFlags::default(), &without_address);
     assert_eq!(plan.advertised(plan.listen), "127.0.0.1:8080");
 }
 

@@ -183,7 +183,7 @@ mod tests {
             tokio::time::advance(Duration::from_millis(100)).await;
         }
         assert_eq!(reported, [20]);
-        // An election is over before anybody is told.
+        // An election is over before a caller gets a notice.
         let mut call = LeaderlessWait::new();
         assert!(!call.note_failure(&leaderless));
         tokio::time::advance(LEADERLESS_NOTICE_AFTER).await;

@@ -87,7 +87,7 @@ pub fn plan_prune<'a>(
     free.sort_by_key(|image| (image.last_used, &image.reference));
     let has_pressure = is_above(disk.used, disk.total, policy.high_watermark);
     let mut used = disk.used;
-    let mut doomed = Vec::new();
+    let mut candidates = Vec::new();
     for image in free {
         let is_old = policy.max_age.is_some_and(|most| now.saturating_since(image.last_used) >= most);
         let reason = match is_old {
@@ -98,7 +98,7 @@ pub fn plan_prune<'a>(
             // The images are sorted by last use, so the rest was used more recently.
             false => break,
         };
-        if doomed.len() == policy.max_removals {
+        if candidates.len() == policy.max_removals {
             break;
         }
         let mut frees = 0u64;
@@ -110,9 +110,9 @@ pub fn plan_prune<'a>(
             }
         }
         used = used.saturating_sub(frees);
-        doomed.push(PruneCandidate { image, reason, freed_bytes: frees });
+        candidates.push(PruneCandidate { image, reason, freed_bytes: frees });
     }
-    doomed
+    candidates
 }
 
 /// Whether at least `percent` of a disk is used. A disk of size 0 was not measured and is not full.

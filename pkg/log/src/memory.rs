@@ -66,17 +66,17 @@ impl MemoryDisk {
     /// Opens the log on this disk, with power on and no crash planned. Earlier handles of the log become
     /// unusable.
     pub fn open(&self) -> MemoryLog {
-        let mut platter = self.state();
-        platter.boot += 1;
-        platter.crash = None;
-        platter.is_powered = true;
-        MemoryLog { disk: self.clone(), boot: platter.boot, stats: WriteStats::default() }
+        let mut state = self.state();
+        state.boot += 1;
+        state.crash = None;
+        state.is_powered = true;
+        MemoryLog { disk: self.clone(), boot: state.boot, stats: WriteStats::default() }
     }
 
     /// Plans a crash at the `nth` durable write from now; 1 is the next one.
     pub fn crash_at(&self, nth: u64, point: CrashPoint) {
-        let mut platter = self.state();
-        platter.crash = Some((platter.writes + nth, point));
+        let mut state = self.state();
+        state.crash = Some((state.writes + nth, point));
     }
 
     /// Switches the power off now. Durable data is kept.
@@ -86,8 +86,8 @@ impl MemoryDisk {
 
     /// An independent copy of what is durable on this disk now.
     pub fn clone_durable(&self) -> Self {
-        let platter = DiskState { crash: None, is_powered: true, ..self.state().clone() };
-        Self(Arc::new(Mutex::new(platter)))
+        let state = DiskState { crash: None, is_powered: true, ..self.state().clone() };
+        Self(Arc::new(Mutex::new(state)))
     }
 
     /// Number of durable writes of the disk.
@@ -150,68 +150,68 @@ pub struct MemoryLog {
 impl MemoryLog {
     /// The disk state, if this log is its current writer and has power.
     fn state(&self) -> Result<MutexGuard<'_, DiskState>> {
-        let platter = self.disk.state();
-        if !platter.is_powered || platter.boot != self.boot {
+        let state = self.disk.state();
+        if !state.is_powered || state.boot != self.boot {
             return Err(Error::Crashed);
         }
-        Ok(platter)
+        Ok(state)
     }
 }
 
 impl LogStore for MemoryLog {
     fn load(&self) -> Result<StoredLog> {
-        let platter = self.state()?;
+        let state = self.state()?;
         Ok(StoredLog {
-            hard_state: platter.hard_state,
-            conf_state: platter.conf_state.clone(),
-            snapshot: platter.snapshot.clone(),
+            hard_state: state.hard_state,
+            conf_state: state.conf_state.clone(),
+            snapshot: state.snapshot.clone(),
             recovered: None,
-            acknowledged: platter.acknowledged.clone(),
-            entries: platter.entries.iter().cloned().collect(),
+            acknowledged: state.acknowledged.clone(),
+            entries: state.entries.iter().cloned().collect(),
         })
     }
 
     fn append(&mut self, batch: &WriteBatch) -> Result<()> {
-        let mut platter = self.state()?;
+        let mut state = self.state()?;
         if batch.is_empty() {
             return Ok(());
         }
-        let after = platter.extent.append(batch)?;
-        platter.write(|platter| platter.apply(batch, after))?;
-        drop(platter);
+        let after = state.extent.append(batch)?;
+        state.write(|state| state.apply(batch, after))?;
+        drop(state);
         self.stats.durable_writes += 1;
         self.stats.bytes_appended += batch.stored_bytes();
         Ok(())
     }
 
     fn set_snapshot(&mut self, snapshot: &SnapshotMeta) -> Result<()> {
-        let mut platter = self.state()?;
-        if platter.snapshot.as_ref() == Some(snapshot) {
+        let mut state = self.state()?;
+        if state.snapshot.as_ref() == Some(snapshot) {
             return Ok(());
         }
-        let after = platter.extent.set_snapshot(snapshot)?;
-        platter.write(|platter| {
-            platter.snapshot = Some(snapshot.clone());
-            platter.conf_state = snapshot.conf_state.clone();
-            platter.extent = after;
+        let after = state.extent.set_snapshot(snapshot)?;
+        state.write(|state| {
+            state.snapshot = Some(snapshot.clone());
+            state.conf_state = snapshot.conf_state.clone();
+            state.extent = after;
         })?;
-        drop(platter);
+        drop(state);
         self.stats.durable_writes += 1;
         self.stats.bytes_appended += codec::snapshot_meta_len(snapshot) as u64;
         Ok(())
     }
 
     fn compact(&mut self, up_to: u64) -> Result<()> {
-        let mut platter = self.state()?;
-        let after = platter.extent.compact(up_to)?;
-        if after == platter.extent {
+        let mut state = self.state()?;
+        let after = state.extent.compact(up_to)?;
+        if after == state.extent {
             return Ok(());
         }
-        platter.write(|platter| {
-            platter.entries.drain(..(after.first - platter.extent.first) as usize);
-            platter.extent = after;
+        state.write(|state| {
+            state.entries.drain(..(after.first - state.extent.first) as usize);
+            state.extent = after;
         })?;
-        drop(platter);
+        drop(state);
         self.stats.durable_writes += 1;
         Ok(())
     }

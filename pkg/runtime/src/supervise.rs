@@ -3,7 +3,7 @@
 //! A private containerd runs in its own session, so that it and its containers outlive the agent that started
 //! it; the next agent adopts it. It is recognized by its command line with the path of a configuration file
 //! that only this crate writes, so there is no second record that could be stale. While an agent runs, a
-//! private containerd that dies is restarted; containers are not affected.
+//! private containerd that ends is restarted; containers are not affected.
 
 mod configuration;
 mod detach;
@@ -121,7 +121,7 @@ pub enum Error {
     },
 }
 
-/// Supervises a private containerd while it lives; dropping it leaves containerd running.
+/// Supervises a private containerd while it exists; dropping it leaves containerd running.
 #[derive(Debug)]
 pub struct ContainerdSupervisor {
     endpoint: ContainerdEndpoint,
@@ -189,7 +189,7 @@ impl ContainerdSupervisor {
     pub async fn stop(mut self) -> Result<(), Error> {
         let Some(supervisor_task) = self.task.take() else { return Ok(()) };
         supervisor_task.abort();
-        // After the keeper ended, no other containerd can be started.
+        // After the supervisor task ended, no other containerd can be started.
         let _ = supervisor_task.await;
         if let Some(process) = program::find(&self.paths.configuration) {
             stop_process(process.pidfd, &self.paths).await?;

@@ -1,4 +1,4 @@
-//! Accepts connections and authenticates each before the server sees it.
+//! Accepts connections and authenticates each before the server gets it.
 
 mod anonymous;
 mod connection;

@@ -1,4 +1,4 @@
-//! What makes a machine a member of a cluster, as it lies on the machine's disk.
+//! What makes a machine a member of a cluster, as it is stored on the machine's disk.
 //!
 //! | file        | content                                        | written                            |
 //! |-------------|------------------------------------------------|------------------------------------|

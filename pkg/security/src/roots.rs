@@ -1,4 +1,4 @@
-//! The authorities a member of the cluster trusts, and the digest by which a joiner knows the right one.
+//! The authorities that a member of the cluster trusts, and the digest by which a joiner recognises the right one.
 
 use std::fmt::{self, Write};
 use std::str::FromStr;

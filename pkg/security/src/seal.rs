@@ -34,7 +34,7 @@ pub use keyring::{KeyId, Keyring, KeyringError, PreparedKeyring};
 pub use stream::SealingWriter;
 
 /// The format version of values and streams that this program writes, and the latest it reads. No message in
-/// protobuf begins with this byte, so that what was never sealed is told apart.
+/// protobuf begins with this byte, so that what was never sealed is recognised.
 pub const SEAL_FORMAT: u8 = 1;
 
 /// Format version, key id, counter.

@@ -86,7 +86,7 @@ impl ResolvesClientCert for ReloadableCertificate {
     }
 }
 
-/// What a manager shows: its certificate, and those of the authorities, by which a joiner knows the cluster.
+/// What a manager shows: its certificate, and those of the authorities, by which a joiner recognises the cluster.
 #[derive(Debug)]
 struct ServerCertificateChain {
     own: Arc<ReloadableCertificate>,

@@ -1,7 +1,7 @@
 //! Join tokens: what a machine or a person needs to become part of a cluster.
 //!
 //! `WRN-1-<digest of the CA, 64 digits>-<secret, 32 digits><check, 4 digits>`, all of them hexadecimal, in
-//! either case. 1 is the version of this form. The digest is that of [`CaDigest`], by which the joiner knows the
+//! either case. 1 is the version of this form. The digest is that of [`CaDigest`], by which the joiner recognises the
 //! cluster before it says the secret. The check digits are the first two bytes of SHA-256 over `WRN-1-`, the
 //! digest and the secret: they tell a typing error from a token that is not (or no longer) known.
 
@@ -122,7 +122,7 @@ impl JoinToken {
         text
     }
 
-    /// By what the joiner knows the cluster; see [`crate::connect_to_join`].
+    /// By what the joiner recognises the cluster; see [`crate::connect_to_join`].
     pub fn authority(&self) -> CaDigest {
         self.authority
     }

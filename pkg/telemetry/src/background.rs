@@ -51,27 +51,27 @@ impl Collector for BackgroundTaskMetrics {
     }
 }
 
-/// Whether the background task `name` has started a run within `patience`, which must exceed its interval plus the
+/// Whether the background task `name` has started a run within `limit`, which must exceed its interval plus the
 /// deadlines of one run.
 pub fn background_task_probe(
     name: &'static str,
     background_tasks: BackgroundTasks,
     clock: Arc<dyn Clock>,
-    patience: Duration,
+    limit: Duration,
 ) -> StatusProbe {
     StatusProbe::new(name, move || {
         let status = background_tasks.snapshot().into_iter().find(|status| status.name == name);
-        std::future::ready(check_progress(status.as_ref(), clock.unix_millis(), patience))
+        std::future::ready(check_progress(status.as_ref(), clock.unix_millis(), limit))
     })
 }
 
-fn check_progress(status: Option<&BackgroundTaskStatus>, now: u64, patience: Duration) -> Result<(), String> {
+fn check_progress(status: Option<&BackgroundTaskStatus>, now: u64, limit: Duration) -> Result<(), String> {
     let Some(status) = status.filter(|status| status.state != BackgroundTaskState::Stopped) else {
         return Err("background task is not running".to_owned());
     };
     let began = status.last_run_unix_millis.ok_or("background task has not run yet")?;
     let ago = Duration::from_millis(now.saturating_sub(began));
-    match ago <= patience {
+    match ago <= limit {
         true => Ok(()),
         false => Err(format!("last run started {} s ago", ago.as_secs())),
     }
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
     use crate::component::{Telemetry, TelemetryComponent};
 
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const LIMIT: Duration = Duration::from_secs(60);
 
     struct BackgroundFixture {
         clock: Arc<ManualClock>,
@@ -119,7 +119,7 @@ mod tests {
 
         async fn unhealthy(&self) -> Vec<String> {
             let probe =
-                background_task_probe("relist", self.background_tasks.clone(), self.clock.clone(), PATIENCE);
+                background_task_probe("relist", self.background_tasks.clone(), self.clock.clone(), LIMIT);
             let telemetry = Telemetry::with_components(&[]);
             telemetry
                 .add("worker", TelemetryComponent { health: vec![probe], ..TelemetryComponent::default() });
@@ -133,7 +133,7 @@ mod tests {
         assert_eq!(world.unhealthy().await, ["worker: relist: background task is not running"]);
         world.run_once().await;
         assert!(world.unhealthy().await.is_empty());
-        world.clock.advance(PATIENCE);
+        world.clock.advance(LIMIT);
         assert_eq!(world.unhealthy().await, ["worker: relist: last run started 62 s ago"]);
         world.shutdown.stop(Duration::from_secs(5)).await.unwrap();
         assert_eq!(world.unhealthy().await, ["worker: relist: background task is not running"]);

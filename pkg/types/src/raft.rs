@@ -33,7 +33,7 @@ pub struct HardState {
     pub term: u64,
     /// The member it voted for in that term; 0 for none.
     pub vote: u64,
-    /// The highest index it knew to be committed when this was written; may lag behind.
+    /// The highest index that was committed for this member when this was written; may lag behind.
     pub commit: u64,
 }
 

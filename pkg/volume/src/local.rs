@@ -97,7 +97,7 @@ impl VolumeBackend for LocalVolumeDriver {
     }
 }
 
-/// Tells the thread that the caller was cancelled.
+/// Signals to the thread that the caller was cancelled.
 #[derive(Default)]
 struct CancelOnDrop(Arc<AtomicBool>);
 

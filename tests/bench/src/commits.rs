@@ -48,12 +48,12 @@ trait CommitBenchmark {
 pub fn measure(figures: &mut BenchFigures) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     println!("\ndurable commits, one manager, commands straight to the raft driver");
-    let mut doors = Vec::new();
+    let mut drivers = Vec::new();
     for engine in LogEngine::ALL {
-        doors.push((engine, driver::DriverBenchmark::open(&runtime, &scratch()?, engine)?));
+        drivers.push((engine, driver::DriverBenchmark::open(&runtime, &scratch()?, engine)?));
     }
-    CommitTable::fill(&runtime, &mut doors)?.show(figures, "door", Some("> 5000"));
-    drop(doors);
+    CommitTable::fill(&runtime, &mut drivers)?.show(figures, "driver", Some("> 5000"));
+    drop(drivers);
     println!("\ndurable commits through the API: creating services, mutual TLS on loopback");
     let mut apis = Vec::new();
     for engine in LogEngine::ALL {

@@ -67,7 +67,7 @@ impl std::fmt::Display for SimViolation {
     }
 }
 
-/// Everything that became true, even if no process remembers it.
+/// Everything that became true, even if no process has a record of it.
 #[derive(Default)]
 pub struct InvariantOracle {
     /// What was applied at each index of the current incarnation.
@@ -115,7 +115,7 @@ pub struct InvariantOracle {
     pub updates_rolled_back: u64,
     /// The number of volumes bound to a node with a task.
     pub volumes_bound: u64,
-    /// The number of nodes that were told of their removal.
+    /// The number of nodes that received their removal.
     pub nodes_removed: u64,
     /// The number of containers that kept running into a new incarnation.
     pub surviving_containers: u64,
@@ -190,7 +190,7 @@ impl InvariantOracle {
         is_replaced && self.restored_member.is_some_and(|it| index <= it.last)
     }
 
-    /// A manager was told that it is not a member any more.
+    /// A manager received its removal.
     pub fn is_removed(&self, id: u64) -> Result<(), String> {
         match self.newest.member(id) {
             None => Ok(()),

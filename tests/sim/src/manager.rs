@@ -237,7 +237,7 @@ impl ClusterSimulation {
         self.managers.iter().position(|manager| manager.id == id && id != 0)
     }
 
-    /// The leader of the newest term, if it knows that it leads.
+    /// The leader of the newest term, if it is one by its own state.
     pub(crate) fn leader(&self) -> Option<usize> {
         let leads = |host: &usize| self.process(*host).is_some_and(|run| run.role().can_plan);
         (0..self.managers.len())
@@ -279,7 +279,7 @@ impl ClusterSimulation {
         }
     }
 
-    /// The receiver has failed. A client notices that its connection was closed.
+    /// The receiver has failed. A client detects that its connection was closed.
     fn drop_event(&mut self, host: usize, what: ManagerEvent) {
         if let ManagerEvent::Request { who, .. } = what {
             self.answer_closed(host, who);

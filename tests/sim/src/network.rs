@@ -121,7 +121,7 @@ impl ClusterSimulation {
         }
     }
 
-    /// The sender sometimes notices that a message was lost; for a snapshot it always must.
+    /// The sender sometimes detects that a message was lost; for a snapshot it always must.
     fn undelivered(&mut self, host: usize, message: &Message) {
         let to = message.to;
         let what = match message.kind {

@@ -50,7 +50,7 @@ pub enum PlantedDefect {
     KeepIncarnation,
     /// A worker resets its recorded assignment version before each update.
     IgnoreAssignmentVersion,
-    /// A worker never notices that it has no manager.
+    /// A worker never detects that it has no manager.
     IgnoreDisconnect,
     /// A manager answers a write with the object from its newest state.
     AnswerFromNewestState,
@@ -96,7 +96,7 @@ pub struct SimulationReport {
     pub replaced: u64,
     /// How many members were promoted.
     pub promoted: u64,
-    /// How many managers were told of their removal.
+    /// How many managers received their removal.
     pub removed: u64,
     /// How often a manager moved to another address.
     pub moves: u64,
@@ -104,7 +104,7 @@ pub struct SimulationReport {
     pub new_clusters_forced: u64,
     /// How often a backup was restored.
     pub restored: u64,
-    /// How many nodes were told of their removal.
+    /// How many nodes received their removal.
     pub nodes_removed: u64,
     /// How many containers kept running into a new incarnation.
     pub surviving_containers: u64,
@@ -201,7 +201,7 @@ impl ClusterSimulation {
     /// A cluster before its first start.
     pub fn new(seed: u64, defect: Option<PlantedDefect>) -> Self {
         let mut chance = SimRng::new(seed);
-        let climate = FaultRates::draw(&mut chance);
+        let fault_rates = FaultRates::draw(&mut chance);
         let key = |host: usize| ManagerId(Id(u128::from(seed) << 64 | host as u128));
         let more = if seed % MORE_MANAGERS_ONE_IN == MORE_MANAGERS_ONE_IN - 1 { 2 } else { 0 };
         let hosts = 0..MANAGERS + more;
@@ -220,7 +220,7 @@ impl ClusterSimulation {
             writers: (0..WRITERS).map(SimWriter::new).collect(),
             links: NetworkLinks::default(),
             connections: SimConnections::default(),
-            fault_rates: climate,
+            fault_rates,
             commands: Vec::new(),
             has_faults: true,
             faults: 0,

@@ -161,7 +161,7 @@ impl SimWorker {
         self.contact_noted_at.map(|noted| now - noted)
     }
 
-    /// What it remembers if its agent is killed now.
+    /// What it has stored if its agent is killed now.
     fn assignment_version(&self) -> AssignmentVersion {
         self.cached_state.as_ref().map(|desired_state| desired_state.version).unwrap_or_default()
     }
@@ -306,7 +306,7 @@ impl ClusterSimulation {
             WorkerEvent::StepTask(task) => self.step_task(worker, task),
             WorkerEvent::InspectTask(task) => self.inspect_task(worker, task),
             WorkerEvent::CheckEnded(task) => self.finish_check(worker, task),
-            WorkerEvent::ActionEnded(task, action, fate) => self.finish_action(worker, task, &action, fate),
+            WorkerEvent::ActionEnded(task, action, end) => self.finish_action(worker, task, &action, end),
         }
     }
 }

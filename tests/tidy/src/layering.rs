@@ -209,11 +209,11 @@ pub fn upward_dependencies(crates: &[WorkspaceCrate]) -> Vec<String> {
 pub fn unowned_backends(crates: &[WorkspaceCrate]) -> Vec<String> {
     let mut violations = Vec::new();
     for member in crates.iter().filter(|member| !member.is_test_crate()) {
-        for (door, owners) in OWNERS {
-            let uses = member.dependencies.iter().any(|used| used == door);
+        for (backend, owners) in OWNERS {
+            let uses = member.dependencies.iter().any(|used| used == backend);
             if uses && !owners.contains(&member.name.as_str()) {
                 let owners = owners.join(", ");
-                violations.push(format!("{} must not depend on {door}: only {owners} may", member.name));
+                violations.push(format!("{} must not depend on {backend}: only {owners} may", member.name));
             }
         }
     }

@@ -175,7 +175,7 @@ mod tests {
         let left = [task_report(2, TaskState::Running, false), task_report(3, TaskState::Shutdown, true)];
         assert_eq!(outbox.next_batch(Duration::ZERO).unwrap().reports, left);
         let ended = task_report(1, TaskState::Shutdown, false);
-        assert!(outbox.push(ended.clone()), "it is heard of what is there now");
+        assert!(outbox.push(ended.clone()), "the current state is reported");
         assert_eq!(outbox.latest_report(&ended.task), Some(&ended));
     }
 

@@ -125,7 +125,7 @@ pub(super) enum WorkerEnd {
         /// It was removed before this process started.
         before_start: bool,
     },
-    /// It tried to resume, and no manager knows it.
+    /// It tried to resume, and no manager has a record of it.
     UnknownNode,
 }
 

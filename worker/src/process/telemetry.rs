@@ -6,7 +6,7 @@ use warren_telemetry::{MetricsServer, Telemetry};
 use super::{PART, WorkerSettings};
 use crate::worker::Worker;
 
-/// Exposes the worker of this process while it lives.
+/// Exposes the worker of this process while it exists.
 pub(super) struct WorkerTelemetry {
     telemetry: Telemetry,
     _server: Option<MetricsServer>,

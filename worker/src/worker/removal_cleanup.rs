@@ -72,7 +72,7 @@ impl Worker {
     /// progress beyond the longest grace period.
     pub(crate) async fn wait_for_cleanup(&self) -> Result<(), CleanupError> {
         let (mut most, mut before) = (0, usize::MAX);
-        let (mut progress, mut patience) = (Instant::now(), CLEANUP_TIMEOUT);
+        let (mut progress, mut limit) = (Instant::now(), CLEANUP_TIMEOUT);
         loop {
             let waited = progress.elapsed();
             match self.remains().await {
@@ -87,15 +87,15 @@ impl Worker {
                     }
                     if remains.count() < before {
                         (before, progress) = (remains.count(), Instant::now());
-                        patience = CLEANUP_TIMEOUT + remains.grace();
-                    } else if waited > patience {
+                        limit = CLEANUP_TIMEOUT + remains.grace();
+                    } else if waited > limit {
                         return Err(match remains.containers.len() {
                             0 => CleanupError::Directories { remaining: remains.directories, waited },
                             remaining => CleanupError::Containers { remaining, waited },
                         });
                     }
                 }
-                Err(CleanupError::Runtime { source, .. }) if waited > patience => {
+                Err(CleanupError::Runtime { source, .. }) if waited > limit => {
                     return Err(CleanupError::Runtime { waited, source });
                 }
                 Err(CleanupError::Runtime { .. }) => {}

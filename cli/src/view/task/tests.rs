@@ -77,7 +77,7 @@ fn tasks_show_node_and_reason() {
 fn documents_have_everything_and_keep_their_shape() {
     let mut task = wire(1, 1, TaskState::Failed);
     task.exit = Some(v1::TaskExit { code: 137, out_of_memory: true });
-    task.reason = "was killed for want of memory".into();
+    task.reason = "was killed for lack of memory".into();
     task.not_before = Some(AT);
     task.lost_since = Some(AT);
     task.next_attempt = Some(AT);
@@ -111,7 +111,7 @@ fn documents_have_everything_and_keep_their_shape() {
     ready: false
     health: unhealthy
     attempt: 1
-    reason: was killed for want of memory
+    reason: was killed for lack of memory
     exit:
       code: 137
       signal: SIGKILL

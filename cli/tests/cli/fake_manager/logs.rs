@@ -52,7 +52,7 @@ impl v1::logs_server::Logs for FakeApi {
                     entry: Some(entry),
                 }));
             }
-            // Who follows hears the same again and again, until nobody listens any more.
+            // A follower gets the same line repeatedly, until the client disconnects.
             loop {
                 for entry in entries.clone() {
                     if sender.send(Ok(entry)).await.is_err() {

@@ -219,7 +219,7 @@ impl ManagerStatuses {
     }
 }
 
-/// The latest incarnation of the cluster that the manager knows if it is later than its own.
+/// The latest incarnation of the cluster that was reported to the manager, if it is later than its own.
 fn later_incarnation(reply: Option<&v1::StatusResponse>) -> Option<u64> {
     reply.map(|reply| reply.later_incarnation).filter(|incarnation| *incarnation > 0)
 }

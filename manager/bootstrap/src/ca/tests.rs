@@ -167,7 +167,10 @@ fn renewed_certificate_is_used_at_once() {
     assert!(renewed.expires_at() > manager.expires_at() && renewed.identity() == manager.identity());
     assert_eq!(after.id, before.id);
     assert!(after.credentials.expires_at() > before.credentials.expires_at());
-    assert!(Arc::ptr_eq(&after.live_certificate, &before.live_certificate), "open doors show it from now on");
+    assert!(
+        Arc::ptr_eq(&after.live_certificate, &before.live_certificate),
+        "open listeners use it from now on"
+    );
     assert!(!admin.has_changed().unwrap());
     keys.renew(now + 250 * DAY, 0).unwrap();
     assert!(admin.has_changed().unwrap());

@@ -62,7 +62,7 @@ impl RaftMachine {
     }
 
     /// A tick of a member that must not lead, which raft's own tick might make a candidate. Raft responds to
-    /// no candidate as long as it believes in a leader, and only ticks expire that.
+    /// no candidate as long as it has a leader, which only ticks expire.
     pub(super) fn expire_leader(&mut self) {
         let raft = &mut self.node.raft;
         raft.election_elapsed += 1;

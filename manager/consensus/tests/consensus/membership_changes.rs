@@ -47,7 +47,7 @@ fn one_voter_becomes_three_in_one_joint_change() {
     ];
     assert_eq!(network.oracle.history(), expected.iter().collect::<Vec<_>>());
     network.with(1, |member| member.crash());
-    assert_ne!(network.elect(), 1, "the group lives without its founder");
+    assert_ne!(network.elect(), 1, "the group works without its founder");
     network.with(2, |member| member.crash());
     network.tick(50);
     assert_eq!(network.leader(), None, "but not with one of three");
@@ -317,7 +317,7 @@ fn leader_can_commit_its_own_removal() {
     network.with(3, |member| member.write_all());
     deliver_once(&mut network);
     assert_eq!(*network.oracle.members(), members(&[1, 3], &[]), "it committed its own removal");
-    assert!(network.oracle.unknown.contains(&lost), "and will not hear of what came after");
+    assert!(network.oracle.unknown.contains(&lost), "and does not receive later changes");
     let removed = network.member(2);
     removed.propose(900);
     let refused = MemberOutput::Dropped { proposal: 900, reason: DropReason::NotLeader { leader: None } };

@@ -290,7 +290,7 @@ fn regressed_member_does_not_campaign() {
     }
 }
 
-/// Raft believes in a leader that it had contact with until its own ticks expire it.
+/// Raft follows a leader that it had contact with until its own ticks expire it.
 #[test]
 fn regressed_member_votes_after_leader_timeout() {
     let restored = PersistentState {
@@ -308,7 +308,7 @@ fn regressed_member_votes_after_leader_timeout() {
         let is_grant = |it: &warren_consensus::Message| it.kind == MessageKind::PreVoteResponse && !it.reject;
         effects.iter().any(|effect| matches!(effect, Effect::Send(all) if all.iter().any(is_grant)))
     };
-    assert!(!grants(&machine.handle(Event::MessageReceived(vote.clone()))), "it hears a leader");
+    assert!(!grants(&machine.handle(Event::MessageReceived(vote.clone()))), "it has contact with a leader");
     for _ in 0..60 {
         machine.handle(Event::Tick);
     }

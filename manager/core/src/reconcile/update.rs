@@ -82,7 +82,7 @@ pub(crate) fn delayed_until(service: &Service, now: Timestamp) -> Option<Timesta
 }
 
 /// The slots in which a task of the current revision failed, or is or was unhealthy, each with the first such
-/// task. One whose node was removed tells nothing about the revision.
+/// task. One whose node was removed is no evidence about the revision.
 pub(super) fn failed_slots<'a>(state: &'a State, service: &Service) -> BTreeMap<u32, &'a Task> {
     let failed = |task: &&Task| {
         let ended = matches!(task.observed.state, TaskState::Failed | TaskState::Rejected);

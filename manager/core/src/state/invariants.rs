@@ -158,7 +158,7 @@ impl State {
         let all: Vec<u64> = history.iter().chain([revision]).map(|revision| revision.number).collect();
         ensure(all.is_sorted_by(|a, b| a < b), || format!("service {id} has the revisions {all:?}"))?;
         let strange = pins.keys().find(|number| !all.contains(number));
-        ensure(strange.is_none(), || format!("service {id} pins {strange:?}, of which it knows nothing"))?;
+        ensure(strange.is_none(), || format!("service {id} pins {strange:?}, which it does not have"))?;
         let beyond = &history[..history.len().saturating_sub(REVISION_HISTORY_LIMIT)];
         let used = |number| self.tasks_of(id).any(|task| task.revision.number == number);
         let good = service.rollout.good_revision;

@@ -49,7 +49,7 @@ fn new_leader_resets_timeouts() {
     assert_eq!(judge(&mut liveness, &mut cluster, at(508_000)), (vec![], vec![], Some(at(1))));
     assert_eq!(judge(&mut liveness, &mut cluster, at(508_001)), (vec![1], vec![], None));
     let mut next = Liveness::new(&cluster.state, at(0));
-    assert_eq!(judge(&mut next, &mut cluster, at(1)), (vec![], vec![], None), "waiting is not hearing");
+    assert_eq!(judge(&mut next, &mut cluster, at(1)), (vec![], vec![], None), "time alone is no contact");
 }
 
 #[test]

@@ -370,7 +370,7 @@ fn new_incarnation_departs_others_and_skips_numbers() {
     let mut restored = world.state.clone();
     world.state.begin_incarnation(own.clone(), now);
     restored.begin_incarnation(Member { member_id: founder, manager_id: manager_id(9), ..own }, now);
-    assert_eq!(founder, 1_700_000_000_000, "the life's number is in it");
+    assert_eq!(founder, 1_700_000_000_000, "the number of the incarnation is in it");
     let left = |state: &State| {
         [1, 2, 3, 9].map(|id| state.departed_manager(&manager_id(id)).map(|left| left.member))
     };

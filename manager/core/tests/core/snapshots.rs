@@ -209,7 +209,7 @@ fn inconsistent_member_snapshot_is_refused() {
     check(|parts| parts.removed_nodes[0].0 = node_id(1), "was removed and is there");
     check(|parts| parts.removed_nodes[0].1 = 1 << 40, "was removed by a later entry");
     let many = (0..=MAX_REMOVED_NODES as u128).map(|number| (node_id(1000 + number), 1));
-    check(|parts| parts.removed_nodes = many.collect(), "1025 removed nodes are remembered");
+    check(|parts| parts.removed_nodes = many.collect(), "1025 removed nodes are recorded");
     check(|parts| parts.removed_nodes.clear(), "the digest of its content");
     check(|parts| parts.departed_managers[0].0 = ManagerId(Id(1)), "left and is there");
     check(|parts| parts.departed_managers[0].1.member = 1, "which another one was or is");

@@ -169,21 +169,21 @@ async fn snapshot_of_non_member_is_rejected() {
         answers.message().await.map(|answer| answer.map(|answer| answer.offset))
     };
     assert_eq!(install(2, 1, snapshot(2, 1, 9), 5).await.unwrap(), Some(0));
-    for (shown, life, message, size, expected) in [
+    for (shown, incarnation, message, size, expected) in [
         (2, 1, snapshot(3, 1, 9), 5, Code::PermissionDenied),
         (2, 1, snapshot(2, 3, 9), 5, Code::FailedPrecondition),
         (2, 1, message(2, 1, 9, 0), 5, Code::InvalidArgument),
         (2, 1, snapshot(2, 1, 9), u64::MAX, Code::ResourceExhausted),
         (2, 2, snapshot(2, 1, 9), 5, Code::FailedPrecondition),
     ] {
-        assert_eq!(install(shown, life, message, size).await.unwrap_err().code(), expected);
+        assert_eq!(install(shown, incarnation, message, size).await.unwrap_err().code(), expected);
     }
     // Unassigned ids are only admitted without a leader.
     assert_eq!(install(9, 1, snapshot(9, 1, 9), 5).await.unwrap(), Some(0));
     nodes[0].publish(1, world.state());
     assert_eq!(install(9, 1, snapshot(9, 1, 9), 5).await.unwrap_err().code(), Code::Unavailable);
     nodes[0].publish(1, forced(&world));
-    until("the next life", || nodes[0].peers.others().is_empty()).await;
+    until("the next incarnation", || nodes[0].peers.others().is_empty()).await;
     let refused = install(2, 1, snapshot(2, 1, 9), 5).await.unwrap_err();
     assert_eq!(
         (Problem::from(&refused).reason.as_str(), rejection::superseding_incarnation(&refused, 1)),
@@ -219,12 +219,12 @@ async fn incarnations_exchange_no_messages() {
     for (node, from) in [(0, 9_000), (2, 2)] {
         let own = nodes[node].peers.own_id();
         let marker = message(from, own, 77, 0);
-        let (world, life) = (&world, if node == 0 { 2 } else { 1 });
+        let (world, incarnation) = (&world, if node == 0 { 2 } else { 1 });
         nodes[node].publish(from, if node == 0 { forced(world) } else { world.state() });
         let node = &mut nodes[node];
         let address = world.addresses[&own].to_string().parse().unwrap();
         let channel = world.dialer(from).channel(&address, id(own)).await.unwrap();
-        let hello = v1::PeerHello { member_id: from, address: "127.0.0.1:1".into(), incarnation: life };
+        let hello = v1::PeerHello { member_id: from, address: "127.0.0.1:1".into(), incarnation };
         let frame = v1::RaftFrame { hello: Some(hello), messages: Vec::new() };
         let output = v1::RaftFrame { hello: None, messages: vec![codec::to_wire(marker.clone())] };
         let frames = tokio_stream::iter([frame, output]).chain(tokio_stream::pending());
@@ -265,7 +265,7 @@ async fn unassigned_member_id_is_admitted_only_without_leader() {
     assert_eq!(nodes[0].message().await, message(3, 1, 1, 0));
     nodes[0].publish(3, world.state());
     let more = converse(&world, &nodes[0], 3, 3, vec![message(3, 1, 2, 0), message(2, 1, 2, 0)]);
-    assert_eq!(more.await.code, Code::PermissionDenied, "the leader itself is heard, in its own name");
+    assert_eq!(more.await.code, Code::PermissionDenied, "the leader itself is admitted, under its own name");
     assert_eq!(nodes[0].message().await, message(3, 1, 2, 0));
     for leader in [1, 2] {
         nodes[0].publish(leader, world.state());
@@ -313,7 +313,7 @@ async fn later_incarnation_supersedes_despite_leader() {
             node.publisher.record_leader_seen();
             end().is_some()
         };
-        until("the later life to be heeded", heeded).await;
+        until("the later incarnation to be accepted", heeded).await;
         assert_eq!(end(), Some(RemovalReason::Superseded { own: 1, newer: 2 }));
     }
 }
@@ -331,9 +331,10 @@ async fn departed_manager_is_always_rejected() {
     let node = world.start(1, listener, state.clone());
     let address = world.addresses[&1].to_string().parse().unwrap();
     let refused = async |expected: &str| {
-        for (member, life) in [(2, 1), (4, 1), (9_000, 1), (9_000, 0), (3, 1), (9_000, 7)] {
-            let heard = converse_in(&world, &node, (2, member, life), vec![message(member, 1, 1, 0)]).await;
-            assert_eq!(heard.reason, expected, "{member} in {life}: {heard}");
+        for (member, incarnation) in [(2, 1), (4, 1), (9_000, 1), (9_000, 0), (3, 1), (9_000, 7)] {
+            let heard =
+                converse_in(&world, &node, (2, member, incarnation), vec![message(member, 1, 1, 0)]).await;
+            assert_eq!(heard.reason, expected, "{member} in {incarnation}: {heard}");
             assert!(heard.message.contains("manager 2 was removed from the cluster"), "{heard}");
             assert!(heard.message.contains("join again with a token"), "{heard}");
         }
@@ -358,6 +359,6 @@ async fn departed_manager_is_always_rejected() {
     refused("NO_LEADER").await;
     node.publish(1, state);
     refused(rejection::MEMBER_REMOVED).await;
-    assert!(node.peers.shared.removal.borrow().is_none(), "its word of a later life counts for nothing");
+    assert!(node.peers.shared.removal.borrow().is_none(), "its report of a later incarnation is ignored");
     assert_eq!(node.peers.others(), [3]);
 }

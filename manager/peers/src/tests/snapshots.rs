@@ -78,7 +78,7 @@ async fn slow_install_sends_snapshot_once() {
     let received = || nodes[1].files.received.lock().unwrap().len();
     until("all of it to be there", || received() == 1).await;
     let began = std::time::Instant::now();
-    until("the sender's patience to be over", || {
+    until("the sender's deadline to be exceeded", || {
         began.elapsed() > 2 * super::super::snapshot_send::PEER_TIMEOUT
     })
     .await;
@@ -89,7 +89,7 @@ async fn slow_install_sends_snapshot_once() {
     assert!(more < 4 << 20, "{more} bytes were sent twice");
 }
 
-/// The leader dies while it sends its snapshot, and the next leader has the same one.
+/// The leader ends while it sends its snapshot, and the next leader has the same one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn next_leader_resumes_snapshot() {
     let mut world = PeersFixture::new();
@@ -114,7 +114,7 @@ async fn next_leader_resumes_snapshot() {
     nodes[0].outgoing.send(vec![later.clone()]);
     assert_eq!(sent(&mut nodes[0]).await, (3, true));
     let received = nodes[1].files.received.lock().unwrap();
-    assert_eq!((received.len(), &received[0].0), (1, &later), "raft hears of it from the one that leads");
+    assert_eq!((received.len(), &received[0].0), (1, &later), "raft gets it from the leader");
     assert!(received[0].1 == bytes(), "byte by byte");
     let twice = gate.passed() - before - SIZE as u64;
     assert!(twice < 4 << 20, "{twice} bytes were sent twice");

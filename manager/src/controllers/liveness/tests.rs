@@ -88,7 +88,7 @@ impl ScriptedManager {
     fn fetch_contacts(&self) -> FetchContacts {
         let age = self.0.clone();
         Arc::new(move |member, _| {
-            assert_eq!(member, 2, "nobody asks itself");
+            assert_eq!(member, 2, "no manager queries itself");
             let age_ms = age.load(Ordering::Relaxed);
             Box::pin(async move {
                 if age_ms == SILENT {
@@ -134,7 +134,7 @@ async fn node_seen_by_other_manager_is_live() {
     other.set_contact_age(LIMIT + Duration::from_secs(1));
     assert!(check(&listening, &published).await.is_empty(), "a word that is older says nothing");
     let commands = check_for(&listening, &published, LIMIT + CHECK_INTERVAL).await;
-    assert!(is_down(&commands), "that one has not heard it any more either");
+    assert!(is_down(&commands), "that one has no contact with it any more either");
 }
 
 #[tokio::test(start_paused = true)]

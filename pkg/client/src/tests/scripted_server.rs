@@ -56,7 +56,7 @@ pub struct FakeScript {
     pub managers: String,
     /// Incarnation of the cluster.
     pub incarnation: u64,
-    /// How many calls were content with what there is.
+    /// How many calls accepted an outdated answer.
     pub stale: usize,
     /// Woken when the first piece of an archive has come.
     pub first_piece: Option<tokio::sync::oneshot::Sender<()>>,

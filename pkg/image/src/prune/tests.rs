@@ -37,9 +37,9 @@ fn plan(
     policy: &PrunePolicy,
 ) -> Vec<(String, PruneReason, u64)> {
     let in_use: Vec<Reference> = in_use.iter().map(|name| name.parse().unwrap()).collect();
-    let doomed = plan_prune(images, &in_use, NOW, disk, policy);
+    let candidates = plan_prune(images, &in_use, NOW, disk, policy);
     let short = |name: &str| name.trim_start_matches("r.io/").to_owned();
-    doomed.iter().map(|each| (short(&each.image.reference), each.reason, each.freed_bytes)).collect()
+    candidates.iter().map(|each| (short(&each.image.reference), each.reason, each.freed_bytes)).collect()
 }
 
 fn names(found: &[(String, PruneReason, u64)]) -> Vec<&str> {

@@ -26,8 +26,8 @@ pub(crate) struct RetryCounter {
 }
 
 impl RetryCounter {
-    pub fn new(patience: &RegistryPolicy) -> Self {
-        Self { policy: patience.clone(), failed: 0 }
+    pub fn new(policy: &RegistryPolicy) -> Self {
+        Self { policy: policy.clone(), failed: 0 }
     }
 
     /// Resets the count after progress.

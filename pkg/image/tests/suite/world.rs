@@ -31,7 +31,7 @@ fn images(containerd: &TestContainerd, namespace: &str) -> ImageStore {
 
 /// Registry settings with short timeouts.
 pub fn registries() -> RegistrySettings {
-    let patience = RegistryPolicy {
+    let policy = RegistryPolicy {
         connect_timeout: Duration::from_secs(5),
         stall_timeout: Duration::from_millis(700),
         max_tries: 3,
@@ -40,7 +40,7 @@ pub fn registries() -> RegistrySettings {
         pull_timeout: Duration::from_secs(60),
     };
     let mut registries = RegistrySettings::default();
-    registries.policy = patience;
+    registries.policy = policy;
     registries
 }
 

@@ -48,7 +48,7 @@ impl LoopDevice {
     }
 
     fn backing(&self) -> PathBuf {
-        self.scratch.path().join("platter")
+        self.scratch.path().join("disk")
     }
 }
 

@@ -73,7 +73,10 @@ async fn reconciliation(network: &dyn NetworkBackend) {
     let desired = all([2, 3], &port);
     let made = network.ensure(&desired).await.unwrap();
     assert!(made.failed.is_empty(), "{:?}", made.failed);
-    assert!(made.repaired.iter().any(|what| what.contains("web.9")), "the task that nobody wants is removed");
+    assert!(
+        made.repaired.iter().any(|what| what.contains("web.9")),
+        "the task that is not desired is removed"
+    );
     assert!(made.repaired.iter().any(|what| what.contains("web.2")), "the missing one is made");
     for pass in [network.ensure(&desired).await.unwrap(), network.repair().await.unwrap()] {
         assert!(pass.failed.is_empty() && pass.repaired.is_empty(), "{pass:?}");

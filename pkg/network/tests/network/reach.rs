@@ -305,7 +305,7 @@ fn attaching_is_quick() {
         removals.sort();
         println!("attach: median {:?}, worst {:?}", times[20], times[39]);
         println!("detach: median {:?}, worst {:?}", removals[20], removals[39]);
-        // A few milliseconds on a quiet machine; the limit allows for concurrent tests.
+        // A few milliseconds on an idle machine; the limit allows for concurrent tests.
         assert!(times[20] < Duration::from_millis(100), "{times:?}");
     });
 }

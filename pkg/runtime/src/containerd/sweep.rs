@@ -299,6 +299,6 @@ mod tests {
         orphans.cgroups.insert(id("a"));
         let begun = tokio::time::Instant::now();
         orphans.wait_for_second_scan().await;
-        assert_eq!(begun.elapsed(), SECOND_SCAN_DELAY, "nothing tells when a cgroup goes");
+        assert_eq!(begun.elapsed(), SECOND_SCAN_DELAY, "nothing reports the end of a cgroup");
     }
 }

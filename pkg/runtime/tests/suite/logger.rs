@@ -58,7 +58,7 @@ async fn output_survives_agent_and_containerd_exit() {
     drop(runtime);
     grows("it talks without an agent").await;
     containerd.kill_and_wait().await;
-    grows("it talks to the same logger after containerd's death").await;
+    grows("it uses the same logger after containerd was killed").await;
     let world =
         RuntimeFixture { runtime: ContainerdRuntime::new(containerd.settings()).unwrap(), containerd };
     end(&world.runtime, &container).await;

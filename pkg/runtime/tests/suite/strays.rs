@@ -105,8 +105,8 @@ async fn only_orphans_are_swept() {
     // A file system without a container, protected from containerd's garbage collector.
     let request = connection.request(PrepareSnapshotRequest {
         snapshotter: settings.snapshotter.clone(),
-        key: "lonely".into(),
-        labels: [("warren.container", "lonely"), ("containerd.io/gc.root", "x")]
+        key: "single".into(),
+        labels: [("warren.container", "single"), ("containerd.io/gc.root", "x")]
             .map(|(key, value)| (key.to_owned(), value.to_owned()))
             .into(),
         ..Default::default()
@@ -127,7 +127,7 @@ async fn only_orphans_are_swept() {
     let swept = world.runtime.sweep_orphans().await.unwrap();
     assert_eq!(swept.tasks, ["orphan", "orphan3"]);
     assert_eq!(swept.shims, ["nobody"]);
-    assert!(swept.snapshots.contains(&"lonely".to_owned()), "{swept:?}");
+    assert!(swept.snapshots.contains(&"single".to_owned()), "{swept:?}");
     assert!(!swept.snapshots.contains(&"foreign".to_owned()), "{swept:?}");
     assert_eq!(swept.cgroups.iter().filter(|path| path.ends_with("/empty")).count(), 1, "{swept:?}");
     assert!(!empty.exists());

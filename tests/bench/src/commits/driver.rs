@@ -45,9 +45,9 @@ impl DriverBenchmark {
             GroupConfig::single(),
             stop.clone(),
         )?;
-        let door = Self { store: opened.store, stop };
-        runtime.block_on(door.prepare())?;
-        Ok(door)
+        let benchmark = Self { store: opened.store, stop };
+        runtime.block_on(benchmark.prepare())?;
+        Ok(benchmark)
     }
 
     async fn prepare(&self) -> anyhow::Result<()> {

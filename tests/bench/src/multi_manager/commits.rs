@@ -29,13 +29,13 @@ pub fn measure(figures: &mut BenchFigures, runtime: &Runtime) -> anyhow::Result<
         for round in 0..=ROUNDS {
             let (leading, half) = rate(runtime, &at_leader, writers)?;
             let (following, _) = rate(runtime, &at_follower, writers)?;
-            let (lonely, _) = rate(runtime, &alone, writers)?;
+            let (single_rate, _) = rate(runtime, &alone, writers)?;
             // The first round warms caches.
             if round > 0 {
                 rates.push(leading);
                 p50.push(half);
                 forwarded.push(following);
-                single.push(lonely);
+                single.push(single_rate);
             }
         }
         let aim = if writers == 32 { "> 5000" } else { "" };

@@ -27,7 +27,7 @@ use warren_security::{
 };
 
 /// For TCP and TLS each, as long as a worker's.
-const PATIENCE: Duration = Duration::from_secs(3);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// From the call to the welcome message, as long as a worker's.
 const WELCOME: Duration = Duration::from_secs(5);
 /// Machines that join concurrently.
@@ -134,7 +134,7 @@ async fn ask(
 ) -> anyhow::Result<Arc<ClientConfig>> {
     let stream = TcpStream::connect(manager).await?;
     stream.set_nodelay(true)?;
-    let (secure, roots) = connect_to_join(stream, token.authority(), PATIENCE).await?;
+    let (secure, roots) = connect_to_join(stream, token.authority(), CONNECT_TIMEOUT).await?;
     let request = v1::JoinRequest {
         token: token.reveal().to_string(),
         certificate_request: CertificateRequest::create(key)?,
@@ -181,7 +181,7 @@ impl FakeWorker {
     ) -> anyhow::Result<()> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
-        let secure = connect(stream, Arc::clone(&self.tls), PATIENCE).await?;
+        let secure = connect(stream, Arc::clone(&self.tls), CONNECT_TIMEOUT).await?;
         let mut client = SessionsClient::new(channel_over(secure).await?).max_decoding_message_size(64 << 20);
         let (frames, queue) = mpsc::channel(QUEUE);
         let hello = v1::Hello { description: Some(description()), version: *has };

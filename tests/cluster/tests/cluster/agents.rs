@@ -59,7 +59,7 @@ impl AgentMachine {
         };
         let connection =
             ContainerdConnection::new(self.directory.path().join("none.sock"), "warren").unwrap();
-        let doors = HostBackends {
+        let backends = HostBackends {
             runtime: Arc::new(self.runtime.clone()),
             network: self.network.clone(),
             images: ImageStore::new(connection, "overlayfs"),
@@ -67,7 +67,7 @@ impl AgentMachine {
             containerd: None,
             namespace: None,
         };
-        Worker::start(config, doors).await.unwrap()
+        Worker::start(config, backends).await.unwrap()
     }
 
     /// Running processes, by container.

@@ -1,4 +1,4 @@
-//! Wrong inputs of the CLI, with the text that a person sees. `wrong_inputs.txt` has the command lines and the texts;
+//! Wrong inputs of the CLI, with the text that it prints. `wrong_inputs.txt` has the command lines and the texts;
 //! `WARREN_UPDATE_GOLDEN=1` writes the texts of this version for review.
 
 use std::path::PathBuf;

@@ -13,12 +13,12 @@ use crate::e2e::fixture::{BOX, SOON};
 use crate::e2e::task_document::{self, TaskDocument};
 use crate::e2e::three_managers::ThreeManagers;
 
-/// Its tasks are stopped by nodes that have had no manager for [`PATIENCE`].
+/// Its tasks are stopped by nodes that have had no manager for [`STOP_AFTER`].
 const STOPS_SERVICE: &str = "minds";
 /// Its tasks keep running.
 const KEEPS_SERVICE: &str = "keeps";
 /// Longer than managers need to mark a node DOWN and to replace its other tasks.
-const PATIENCE: Duration = Duration::from_secs(20);
+const STOP_AFTER: Duration = Duration::from_secs(20);
 const POLICY: &str = "stop-after=20s";
 const REASON: &str = "stopped by the node after 20s without a manager (--on-disconnect)";
 /// How long a node may take to stop a task after its disconnect timeout.
@@ -122,7 +122,7 @@ fn assert_stops_in_time(
     unplugged: Duration,
     (before, after): (Duration, Duration),
 ) {
-    let stopped = eventually(2 * PATIENCE + SOON, "the stop of the task with a disconnect timeout", || {
+    let stopped = eventually(2 * STOP_AFTER + SOON, "the stop of the task with a disconnect timeout", || {
         let now = uptime();
         if minds.is_alive() {
             Err(format!("it runs {:?} after the disconnection", now - unplugged))
@@ -141,9 +141,9 @@ fn assert_stops_in_time(
         contact + before >= unplugged && contact <= unplugged + slack * after,
         "{contact:?} {unplugged:?}"
     );
-    assert!(stopped >= contact + PATIENCE, "it was stopped {:?} after the last message", stopped - contact);
+    assert!(stopped >= contact + STOP_AFTER, "it was stopped {:?} after the last message", stopped - contact);
     assert!(
-        stopped < contact + PATIENCE + slack * LATE,
+        stopped < contact + STOP_AFTER + slack * LATE,
         "it was stopped {:?} after the last word",
         stopped - contact
     );
@@ -209,7 +209,7 @@ fn disconnected_manager_stops_local_tasks_by_policy_after_kill() {
     let (rest, away) = (&trio.nodes[..2], trio.nodes[2].name());
     let running = containers(rest, &ids(&task_document::of_service(&trio.nodes[0], STOPS_SERVICE)));
     assert_eq!(running.len(), 2, "it is not replaced before it has ended: {running:?}");
-    eventually(PATIENCE + 2 * SOON, "another task in its place", || {
+    eventually(STOP_AFTER + 2 * SOON, "another task in its place", || {
         let tasks = task_document::serving(&trio.nodes[0], STOPS_SERVICE, 3)?;
         let elsewhere = tasks.iter().all(|task| task.node_name != away);
         if elsewhere { Ok(()) } else { Err(format!("{tasks:#?}")) }

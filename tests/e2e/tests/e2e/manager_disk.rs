@@ -37,9 +37,9 @@ impl SmallDiskManager {
         let (scratch, lab) = (ScratchDir::new(), NetworkSwitch::new());
         let (host, disk) = (lab.add_host(), SmallDisk::new(scratch.path(), MEBIBYTES));
         let process = spawn(&host, &scratch, &disk, &["init", "--manager-only", "--log-engine", engine]);
-        let mut lonely = SmallDiskManager { process, disk, host, _lab: lab, scratch };
-        lonely.wait_serving();
-        lonely
+        let mut manager = SmallDiskManager { process, disk, host, _lab: lab, scratch };
+        manager.wait_serving();
+        manager
     }
 
     #[track_caller]

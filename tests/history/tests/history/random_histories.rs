@@ -25,7 +25,7 @@ struct DraftOperation {
     value: u64,
     /// The increase of the version over the one before.
     jump: u64,
-    fate: AnswerFate,
+    reply: AnswerFate,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -64,16 +64,16 @@ fn draft() -> impl Strategy<Value = DraftOperation> {
         2 => Just(Kind::Matching),
         1 => (0..6_u64).prop_map(Kind::Guessing),
     ];
-    let fate = prop_oneof![
+    let reply = prop_oneof![
         6 => Just(AnswerFate::Answered),
         1 => Just(AnswerFate::Failed),
         1 => Just(AnswerFate::LostOnTheWay),
         2 => Just(AnswerFate::AnswerLost),
     ];
-    (0..12_u64, 0..6_u64, 0..12_u64, kind, 0..3_u64, 1..3_u64, fate).prop_map(
-        |(invoked, length, moment, kind, value, jump, fate)| {
-            let moment = if fate == AnswerFate::Answered { moment.min(length) } else { moment };
-            DraftOperation { invoked, length, effect_at: moment, kind, value, jump, fate }
+    (0..12_u64, 0..6_u64, 0..12_u64, kind, 0..3_u64, 1..3_u64, reply).prop_map(
+        |(invoked, length, moment, kind, value, jump, reply)| {
+            let moment = if reply == AnswerFate::Answered { moment.min(length) } else { moment };
+            DraftOperation { invoked, length, effect_at: moment, kind, value, jump, reply }
         },
     )
 }
@@ -99,20 +99,20 @@ fn play(drafts: &[DraftOperation]) -> Vec<OperationRecord> {
             Kind::Guessing(expected) => expected,
             Kind::Read | Kind::Write | Kind::Matching => version,
         };
-        let happens = matches!(draft.fate, AnswerFate::Answered | AnswerFate::AnswerLost);
+        let happens = matches!(draft.reply, AnswerFate::Answered | AnswerFate::AnswerLost);
         let writes = draft.kind != Kind::Read && expected == version;
         let found = version;
         if happens && writes {
             version += draft.jump;
             now = Some((draft.value, version));
         }
-        let operation = match (draft.kind, draft.fate) {
+        let operation = match (draft.kind, draft.reply) {
             (Kind::Read, AnswerFate::Answered) => read(now),
             (Kind::Read, _) => RegisterOperation::Read { found: OperationOutcome::Unknown },
-            (Kind::Write, fate) => write(draft.value, outcome(fate, version)),
-            (Kind::Matching | Kind::Guessing(_), fate) => {
+            (Kind::Write, reply) => write(draft.value, outcome(reply, version)),
+            (Kind::Matching | Kind::Guessing(_), reply) => {
                 let made = if writes { Ok(version) } else { Err(Conflict(found)) };
-                cas(expected, draft.value, outcome(fate, made))
+                cas(expected, draft.value, outcome(reply, made))
             }
         };
         records[index] = Some(record(index as u32, (draft.invoked, draft.invoked + draft.length), operation));
@@ -120,8 +120,8 @@ fn play(drafts: &[DraftOperation]) -> Vec<OperationRecord> {
     records.into_iter().flatten().collect()
 }
 
-fn outcome<T>(fate: AnswerFate, answer: T) -> OperationOutcome<T> {
-    match fate {
+fn outcome<T>(reply: AnswerFate, answer: T) -> OperationOutcome<T> {
+    match reply {
         AnswerFate::Answered => OperationOutcome::Ok(answer),
         AnswerFate::Failed => OperationOutcome::Failed,
         AnswerFate::LostOnTheWay | AnswerFate::AnswerLost => OperationOutcome::Unknown,

@@ -1,4 +1,4 @@
-//! Applies entries, and tells planners, workers and callers what was published.
+//! Applies entries, and informs planners, workers and callers of what was published.
 
 use warren_consensus::{CommittedEntry, EntryKind, Event as RaftEvent};
 use warren_core::StateChange;

@@ -125,7 +125,7 @@ impl ClusterSimulation {
             PeerMessage::Forward { request, command, deadline } => {
                 self.forwarded_write(host, (from, from_boot), request, *command, deadline);
             }
-            // A rejected member is told so.
+            // A rejected member gets the reason.
             PeerMessage::Hello { id } => drop(self.accepts_member(host, id)),
             // A manager that lags may report the removal of an earlier member id of this machine.
             PeerMessage::Removed { member } if member != self.managers[host].id => {}

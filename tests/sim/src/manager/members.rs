@@ -129,7 +129,7 @@ impl ClusterSimulation {
         };
         // Two learners may be about to be promoted.
         let bearable = match voters.contains(&id) {
-            // A change that is requested may begin before the leader notices the second loss.
+            // A change that is requested may begin before the leader detects the second loss.
             true => (lost + 1) * 2 < voters.len() && (lost == 0 || !self.is_change_pending()),
             false if self.oracle.newest.members().any(|it| goes(it)) || self.is_change_pending() => false,
             false => voters.len() > 2 || !self.oracle.newest.members().any(|it| is_lost(&it.member_id)),

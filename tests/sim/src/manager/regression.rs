@@ -118,10 +118,9 @@ impl ClusterSimulation {
     /// Replaces the member's data by the image.
     pub(crate) fn restore_disk_image(&mut self) -> bool {
         let Some(image) = self.disk_image.take() else { return false };
-        let DiskImage { host, id, disk, files, incarnation: life, newest_change, informed: acknowledged } =
-            image;
+        let DiskImage { host, id, disk, files, incarnation, newest_change, informed: acknowledged } = image;
         let is_same = self.managers[host].id == id
-            && self.oracle.incarnation() == life
+            && self.oracle.incarnation() == incarnation
             && self.oracle.newest_change() == newest_change;
         if !is_same || !self.is_loss_tolerable(host) {
             return false;

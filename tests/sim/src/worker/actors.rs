@@ -27,17 +27,17 @@ impl ClusterSimulation {
         };
         match step(actor.desired.as_deref(), &actor.observed, now) {
             NextStep::Do(action) => {
-                let fate = match self.rng.next() % self.fault_rates.action_fails_one_in {
+                let end = match self.rng.next() % self.fault_rates.action_fails_one_in {
                     0 if self.has_faults => ActionEnd::FailsBefore,
                     1 if self.has_faults => ActionEnd::FailsAfter,
                     2 if self.has_faults && action.kind().is_required_to_run() => ActionEnd::FailsForGood,
                     _ => ActionEnd::Succeeds,
                 };
-                actor.current_action = Some((action.clone(), fate));
-                self.faults += u64::from(fate != ActionEnd::Succeeds);
+                actor.current_action = Some((action.clone(), end));
+                self.faults += u64::from(end != ActionEnd::Succeeds);
                 self.oracle_action_decided(worker, task, &action);
                 let lasts = self.rng.between(1, 40);
-                self.at_worker(worker, lasts, WorkerEvent::ActionEnded(task, Box::new(action), fate));
+                self.at_worker(worker, lasts, WorkerEvent::ActionEnded(task, Box::new(action), end));
             }
             NextStep::WaitUntil(moment) => {
                 let wait = moment.0.saturating_sub(now.0).max(1);
@@ -59,7 +59,7 @@ impl ClusterSimulation {
     }
 
     /// Completes an action: its effect on the machine, and the result that the agent gets.
-    pub(super) fn finish_action(&mut self, worker: usize, task: TaskId, action: &Action, fate: ActionEnd) {
+    pub(super) fn finish_action(&mut self, worker: usize, task: TaskId, action: &Action, end: ActionEnd) {
         let now = self.wall_clock(self.workers[worker].clock_off);
         let place = &mut self.workers[worker];
         let welcomed = place.agent.as_ref().is_some_and(|agent| agent.is_welcome);
@@ -69,9 +69,9 @@ impl ClusterSimulation {
         // What is not in memory any more must come from a manager.
         let there = place.machine.get(&task).is_some_and(|remains| remains.has_secrets);
         // A port may be held since an earlier incarnation by a task that managers do not know.
-        let life = self.oracle.incarnation();
-        let is_old = place.machine.get(&task).is_some_and(|remains| remains.incarnation != life);
-        let holds = |other: &TaskOnMachine| other.holds_ports && (is_old || other.incarnation != life);
+        let incarnation = self.oracle.incarnation();
+        let is_old = place.machine.get(&task).is_some_and(|remains| remains.incarnation != incarnation);
+        let holds = |other: &TaskOnMachine| other.holds_ports && (is_old || other.incarnation != incarnation);
         let ports = expected.as_ref().map(|expected| &expected.ports);
         let collides = |other: &TaskOnMachine| {
             let mut pairs = other
@@ -83,18 +83,18 @@ impl ClusterSimulation {
         };
         let others = place.machine.iter().filter(|(id, _)| id.service != task.service);
         let taken = others.into_iter().any(|(_, other)| holds(other) && collides(other));
-        let fate = match action {
+        let end = match action {
             Action::ReservePorts | Action::RouteTraffic if taken => ActionEnd::FailsBefore,
             Action::EnsureSecretObjects if !there && !welcomed => ActionEnd::FailsBefore,
-            _ => fate,
+            _ => end,
         };
-        if let (Action::Inspect, ActionEnd::Succeeds) = (action, fate) {
+        if let (Action::Inspect, ActionEnd::Succeeds) = (action, end) {
             let remains = place.machine.get(&task);
             let container = remains.map_or(ContainerState::Absent, |remains| remains.container);
             actor.observed.record_inspection(container, remains.and_then(|remains| remains.attempts.clone()));
         } else {
             let ran = place.machine.get(&task).is_some_and(|remains| remains.container.is_running());
-            let has_effect = matches!(fate, ActionEnd::Succeeds | ActionEnd::FailsAfter);
+            let has_effect = matches!(end, ActionEnd::Succeeds | ActionEnd::FailsAfter);
             // A digest names the same image in every registry; a tag does not.
             let image = expected.as_deref().map(|expected| {
                 resolved_digest(expected)
@@ -105,16 +105,16 @@ impl ClusterSimulation {
             }
             let Some(agent) = &mut self.workers[worker].agent else { return };
             let Some(actor) = agent.actors.get_mut(&task) else { return };
-            if let (Action::EnsureImage, ActionEnd::Succeeds, Some(image)) = (action, fate, image) {
+            if let (Action::EnsureImage, ActionEnd::Succeeds, Some(image)) = (action, end, image) {
                 actor.observed.record_image(image);
-            } else if fate == ActionEnd::Succeeds {
+            } else if end == ActionEnd::Succeeds {
                 actor.observed.record_success(action, now);
                 // The process had already ended.
                 if *action == Action::SignalStop && !ran {
                     actor.observed.mark_stale();
                 }
             } else {
-                let for_good = fate == ActionEnd::FailsForGood;
+                let for_good = end == ActionEnd::FailsForGood;
                 let severity = if for_good { Severity::Permanent } else { Severity::Transient };
                 actor.observed.record_failure(action, severity, "simulated".into(), now);
             }

@@ -35,11 +35,11 @@ pub struct TaskOnMachine {
 }
 
 impl TaskOnMachine {
-    fn empty(assignment: Arc<TaskAssignment>, life: u64) -> Self {
+    fn empty(assignment: Arc<TaskAssignment>, incarnation: u64) -> Self {
         let container = ContainerState::Absent;
         Self {
             assignment,
-            incarnation: life,
+            incarnation,
             container,
             image: None,
             attempts: None,
@@ -174,7 +174,7 @@ impl ClusterSimulation {
     ) -> bool {
         let now = self.wall_clock(self.workers[worker].clock_off);
         self.oracle_action_started(worker, task, action);
-        let life = self.workers[worker].incarnation();
+        let incarnation = self.workers[worker].incarnation();
         let shape = (*action == Action::Start).then(|| self.new_process_health());
         let machine = &mut self.workers[worker].machine;
         let desired = desired.or_else(|| machine.get(&task).map(|remains| remains.assignment.clone()));
@@ -183,14 +183,15 @@ impl ClusterSimulation {
         let lives_shortly = *action == Action::Start
             && self.has_faults
             && assignment.spec.image.to_string().contains(UNHEALTHY_IMAGE);
-        let remains = machine.entry(task).or_insert_with(|| TaskOnMachine::empty(assignment.clone(), life));
+        let remains =
+            machine.entry(task).or_insert_with(|| TaskOnMachine::empty(assignment.clone(), incarnation));
         if let Some(shape) = shape {
             remains.health = shape;
         }
         if *action == Action::EnsureContainer {
             remains.assignment = assignment;
             if remains.container == ContainerState::Absent {
-                remains.incarnation = life;
+                remains.incarnation = incarnation;
             }
         }
         let changed = remains.change(action, now);

@@ -272,9 +272,9 @@ impl ClusterSimulation {
     /// session ends as soon as it began.
     fn is_superseded(&mut self, worker: usize, host: usize) -> bool {
         let (now, id) = (self.now, self.workers[worker].id);
-        let ghost = self.stale_manager.clone().filter(|ghost| ghost.host == host && now < ghost.until);
+        let stale = self.stale_manager.clone().filter(|stale| stale.host == host && now < stale.until);
         let open = self.links.is_open(SimHost::Worker(worker), SimHost::Manager(host));
-        let Some(ghost) = ghost.filter(|ghost| open && ghost.state.node(&id).is_some()) else { return false };
+        let Some(stale) = stale.filter(|stale| open && stale.state.node(&id).is_some()) else { return false };
         // A worker without a recorded incarnation accepts any.
         if self.workers[worker].incarnation() == 0 {
             return false;
@@ -287,8 +287,8 @@ impl ClusterSimulation {
         let has = self.workers[worker].assignment_from_manager().filter(|_| !forgets).unwrap_or_default();
         self.update_connectivity(worker, true);
         self.oracle.heard(worker, now);
-        let word = contains_version(&ghost.state, has)
-            .then(|| SentAssignment::default().first_update(&ghost.state, &id, has));
+        let word = contains_version(&stale.state, has)
+            .then(|| SentAssignment::default().first_update(&stale.state, &id, has));
         if let Some(word) = word.flatten() {
             self.stale_managers_obeyed += 1;
             self.receive_assignment(worker, 0, &word);

@@ -88,7 +88,7 @@ fn histories_keep_every_invariant() {
          {} volumes settled, {} unhealthy tasks replaced, {} votes given, {} managers removed and {} moved, \
          {} went on alone, {} backups restored with {} containers that ran on, {} nodes removed, {} sessions, \
          {} writes forwarded, {} differences of assignments, {} tasks stopped by their nodes, {} lost \
-         ones replaced, {} that ran on beside, {} managers of a life that is over found and {} obeyed",
+         ones replaced, {} that ran on beside, {} managers of an earlier incarnation found and {} obeyed",
         histories.len(),
         started.elapsed(),
         sum(|history| history.events),

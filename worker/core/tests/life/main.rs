@@ -150,10 +150,10 @@ impl Simulation {
             Action::Start => {
                 assert_eq!(world.container, ContainerState::Created, "started twice, or before it was made");
                 assert_eq!(self.task.desired, DesiredTaskState::Running, "started although not wanted");
-                let patience = self.task.spec.on_disconnect.stop_after();
-                let over = patience
+                let stop_after = self.task.spec.on_disconnect.stop_after();
+                let over = stop_after
                     .zip(self.observed.disconnected_for)
-                    .is_some_and(|(patience, alone)| alone >= patience);
+                    .is_some_and(|(stop_after, alone)| alone >= stop_after);
                 assert!(!over, "started without a manager, when another may run in its place");
                 world.container = ContainerState::Running { since: self.now };
                 world.starts += 1;
@@ -196,7 +196,7 @@ impl Simulation {
     }
 
     /// Calls `step` once and applies the injected outcome.
-    fn run_step(&mut self, fate: InjectedOutcome) -> NextStep {
+    fn run_step(&mut self, outcome: InjectedOutcome) -> NextStep {
         self.observed.disconnected_for =
             self.disconnected_since.map(|since| self.now.saturating_since(since));
         let answer = step(Some(&self.task), &self.observed, self.now);
@@ -204,7 +204,7 @@ impl Simulation {
             assert_eq!(step(Some(&self.task), &self.observed, self.now), answer, "asked twice");
             return answer;
         };
-        let fate = match (action, fate) {
+        let outcome = match (action, outcome) {
             // Nothing can be created from a missing image.
             (Action::EnsureContainer, InjectedOutcome::Succeeds | InjectedOutcome::FailsAfter)
                 if self.lacks() =>
@@ -214,26 +214,26 @@ impl Simulation {
             (Action::EnsureContainer, InjectedOutcome::CrashesAfter) if self.lacks() => {
                 InjectedOutcome::CrashesBefore
             }
-            (Action::EnsureVolumes, fate) if !self.world.volumes && self.world.image.is_none() => {
-                match fate {
+            (Action::EnsureVolumes, outcome) if !self.world.volumes && self.world.image.is_none() => {
+                match outcome {
                     InjectedOutcome::Succeeds | InjectedOutcome::FailsAfter => InjectedOutcome::FailsBefore,
                     InjectedOutcome::CrashesAfter => InjectedOutcome::CrashesBefore,
-                    fate => fate,
+                    outcome => outcome,
                 }
             }
-            (_, fate) => fate,
+            (_, outcome) => outcome,
         };
         if matches!(
-            fate,
+            outcome,
             InjectedOutcome::Succeeds | InjectedOutcome::FailsAfter | InjectedOutcome::CrashesAfter
         ) {
             self.effect(action);
         }
-        let severity = match fate {
+        let severity = match outcome {
             InjectedOutcome::Refused if action.kind().is_required_to_run() => Severity::Permanent,
             _ => Severity::Transient,
         };
-        match fate {
+        match outcome {
             InjectedOutcome::Succeeds if *action == Action::Inspect => {
                 self.observed.record_inspection(self.world.container, self.world.stored_history.clone());
             }
@@ -294,8 +294,8 @@ impl Simulation {
 
     fn handle(&mut self, event: &Event) {
         match event {
-            Event::Acts(fate) => {
-                self.run_step(*fate);
+            Event::Acts(outcome) => {
+                self.run_step(*outcome);
             }
             Event::Exits(code) => self.exit_process(*code),
             Event::Desires(desired) => self.task.desired = self.task.desired.max(*desired),

@@ -6,7 +6,7 @@ use warren_types::{DesiredTaskState, Health};
 
 use crate::{Event, InjectedOutcome};
 
-pub fn fate() -> impl Strategy<Value = InjectedOutcome> {
+pub fn injected_outcome() -> impl Strategy<Value = InjectedOutcome> {
     prop_oneof![
         10 => Just(InjectedOutcome::Succeeds),
         1 => Just(InjectedOutcome::FailsBefore),
@@ -44,7 +44,7 @@ pub fn event(refusals: u32) -> impl Strategy<Value = Event> {
     ];
     let rare = prop::sample::select(rare);
     prop_oneof![
-        30 => fate().prop_map(Event::Acts),
+        30 => injected_outcome().prop_map(Event::Acts),
         refusals => Just(Event::Acts(InjectedOutcome::Refused)),
         3 => (0..3i32).prop_map(Event::Exits),
         2 => desired.prop_map(Event::Desires),

@@ -116,7 +116,7 @@ async fn task_series_change_and_disappear_with_task() {
         assert_eq!((world.of_task(name, 1), world.of_task(name, 2)), (Some(first), Some(second)), "{name}");
     }
     world.desired_state.send_replace(desired(&[1]));
-    assert_eq!(world.of_task("container_restarts_total", 2), None, "nobody wants it any more");
+    assert_eq!(world.of_task("container_restarts_total", 2), None, "it is not desired any more");
     world.metrics.forget(&task_id(1));
     assert!(!world.text().contains("container_"));
 }

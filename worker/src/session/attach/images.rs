@@ -14,7 +14,7 @@ use crate::image_gc::ImageGc;
 
 /// Minimum interval of progress frames.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
-/// Interval of unchanged progress, so that a slow pull is not taken for a dead node.
+/// Interval of unchanged progress, so that a slow pull is not taken for a node without contact.
 const PROGRESS_REPEAT_INTERVAL: Duration = Duration::from_secs(30);
 /// Images per frame; some 300 bytes each.
 const IMAGES_PER_FRAME: usize = 500;

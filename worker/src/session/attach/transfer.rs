@@ -71,7 +71,7 @@ async fn send_blob(
         };
         while !chunk.is_empty() {
             let part = chunk.split_to(chunk.len().min(MAX_CHUNK));
-            // As slow as the slowest receiver; the session notices a lost manager.
+            // As slow as the slowest receiver; the session detects a lost manager.
             out.send_without_deadline(Frame::Data(part)).await?;
         }
     }

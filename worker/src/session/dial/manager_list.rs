@@ -7,7 +7,7 @@
 use sha2::{Digest, Sha256};
 use warren_types::{ManagerAddress, NodeId};
 
-/// The managers that a node knows, each as `host:port`.
+/// The known managers of a node, each as `host:port`.
 #[derive(Debug, Clone)]
 pub(super) struct ManagerList {
     node: NodeId,

@@ -85,8 +85,8 @@ pub struct CrashingBackend<T> {
 
 impl<T> CrashingBackend<T> {
     /// The backend for this run.
-    pub fn new(door: T, life: &Arc<CrashPlan>) -> Self {
-        Self { backend: door, plan: Arc::clone(life) }
+    pub fn new(backend: T, plan: &Arc<CrashPlan>) -> Self {
+        Self { backend, plan: Arc::clone(plan) }
     }
 }
 

@@ -20,14 +20,14 @@ fn removing() -> TaskAssignment {
 
 /// Runs an agent until it is killed, or until `done`. Returns whether it was killed.
 async fn crashes<F: Future<Output = bool>>(agent: Agent, done: impl Fn() -> F) -> bool {
-    let (life, over) = (Arc::clone(&agent.crash_plan), agent.crash_plan.clone());
+    let (plan, over) = (Arc::clone(&agent.crash_plan), agent.crash_plan.clone());
     eventually("dead or done", || {
         let done = done();
         let over = Arc::clone(&over);
         async move { over.has_crashed() || done.await }
     })
     .await;
-    let died = life.has_crashed();
+    let died = plan.has_crashed();
     agent.kill().await;
     died
 }
@@ -102,5 +102,5 @@ async fn task_removed_while_agent_was_down_leaves_nothing() {
     eventually("empty", || async { machine.leftovers().await.is_empty() }).await;
     next.assign(vec![task(2)]);
     next.wait_ready(2).await;
-    assert_eq!(next.reporter.latest(&task_id(1)), None, "nobody wants to hear of it");
+    assert_eq!(next.reporter.latest(&task_id(1)), None, "no session accepts it");
 }

@@ -1,4 +1,4 @@
-//! What a spec says can be said on the command line, and arrives: flags → types → wire → bytes → wire →
+//! Every spec can be given on the command line, and arrives unchanged: flags → types → wire → bytes → wire →
 //! types.
 
 use std::time::Duration;

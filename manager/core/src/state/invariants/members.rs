@@ -57,7 +57,7 @@ impl State {
 
     fn check_departed(&self) -> Result<(), InvariantViolation> {
         let (count, next) = (self.departed_managers.len(), self.next_member_id);
-        ensure(count <= MAX_REMOVED_NODES, || format!("{count} managers that left are remembered"))?;
+        ensure(count <= MAX_REMOVED_NODES, || format!("{count} managers that left are recorded"))?;
         let mut numbers = BTreeSet::new();
         for (manager, DepartedManager { member, index }) in self.departed_managers() {
             ensure(self.member_of_manager(&manager).is_none(), || {
@@ -74,7 +74,7 @@ impl State {
 
     fn check_removed_nodes(&self) -> Result<(), InvariantViolation> {
         let count = self.removed_nodes.len();
-        ensure(count <= MAX_REMOVED_NODES, || format!("{count} removed nodes are remembered"))?;
+        ensure(count <= MAX_REMOVED_NODES, || format!("{count} removed nodes are recorded"))?;
         for (node, index) in &self.removed_nodes {
             ensure(self.node(node).is_none(), || format!("node {node} was removed and is there"))?;
             ensure(*index <= self.applied.index, || format!("node {node} was removed by a later entry"))?;

@@ -77,7 +77,7 @@ fn check(name: &str, samples: &GoldenEntries, read: impl Fn(&[u8]) -> String) ->
         levels.filter_map(|path| std::fs::read_to_string(path).ok()).map(|text| parse(&text)).collect();
     for (name, GoldenEntry { bytes, text: words }) in files.iter().flatten() {
         let found = read(bytes);
-        // A later version knows more fields, which stand between these.
+        // A later version has more fields, which are between these.
         let mut lines = found.lines();
         let lost = words.lines().find(|line| !lines.any(|found| found == *line));
         assert_eq!(lost, None, "{name} reads now as {found}");

@@ -42,7 +42,7 @@ impl PullHandle {
     /// Waits for the result.
     ///
     /// # Errors
-    /// [`Error::is_transient`] tells whether another pull may succeed.
+    /// [`Error::is_transient`]: whether another pull may succeed.
     pub async fn outcome(&self) -> Result<PulledImage, Error> {
         let mut outcome = self.0.outcome.clone();
         let done = outcome.wait_for(Option::is_some).await.expect("a pull sends its result before it ends");

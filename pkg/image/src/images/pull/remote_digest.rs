@@ -12,7 +12,7 @@ impl ImageStore {
     /// Resolves a name to its current digest in the registry, to which tasks are bound. Stores nothing.
     ///
     /// # Errors
-    /// As for a pull; [`Error::is_transient`] tells whether a retry may succeed.
+    /// As for a pull; [`Error::is_transient`]: whether a retry may succeed.
     pub async fn resolve(
         &self,
         reference: &Reference,

@@ -245,7 +245,7 @@ async fn workers_connect_during_an_endless_flood() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stalled_hellos_do_not_delay_workers() {
     /// As long as managers give each other for a handshake.
-    const PATIENCE: Duration = Duration::from_secs(2);
+    const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
     let (authority, many) = (authority(), 2 * HandshakeLimits::default().handshakes);
     let (mut incoming, address) = serve_anonymous(&authority, HandshakeLimits::default()).await;
     let (output, mut reported) = mpsc::channel(many);
@@ -269,7 +269,7 @@ async fn stalled_hellos_do_not_delay_workers() {
     }
     for _ in 0..3 {
         let stream = dial_from(1, address).await;
-        let worker = connect(stream, Arc::clone(&config), PATIENCE).await.expect("it does not wait");
+        let worker = connect(stream, Arc::clone(&config), CONNECT_TIMEOUT).await.expect("it does not wait");
         exchange(&mut incoming, worker).await;
     }
     assert!(flood.try_join_next().is_none());

@@ -21,8 +21,8 @@ async fn acknowledged_write_is_read_on_every_manager() {
         for at in 0..3 {
             let name = format!("s{round}{at}");
             let made = group.create(at, &name).await.unwrap();
-            for door in &mut services {
-                assert_eq!(door.get(reference(&name)).await.unwrap().into_inner().version, made.version);
+            for client in &mut services {
+                assert_eq!(client.get(reference(&name)).await.unwrap().into_inner().version, made.version);
             }
         }
     }

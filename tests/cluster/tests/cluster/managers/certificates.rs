@@ -62,8 +62,8 @@ async fn certificates_are_renewed_while_they_are_shown() {
     tokio::time::timeout(WAIT_DEADLINE, manager.admins().changed()).await.expect("it is renewed").unwrap();
     assert!(manager.admin().expires_at() > old.expires_at());
     // Existing connections continue, and so does the communication between managers.
-    for (number, door) in services.iter_mut().enumerate() {
-        door.list(v1::ListRequest::default()).await.unwrap();
+    for (number, client) in services.iter_mut().enumerate() {
+        client.list(v1::ListRequest::default()).await.unwrap();
         group.create(number, &format!("s{number}")).await.unwrap();
     }
 }

@@ -142,7 +142,7 @@ async fn force_new_cluster_continues_alone() {
         let failed =
             tokio::time::timeout(WAIT_DEADLINE, group.hosts[number].manager_mut().wait_failed()).await;
         assert!(
-            matches!(failed, Ok(ManagerFailure::Superseded(life)) if life == after.incarnation),
+            matches!(failed, Ok(ManagerFailure::Superseded(incarnation)) if incarnation == after.incarnation),
             "{failed:?}"
         );
         group.hosts[number].stop().await;
@@ -233,11 +233,11 @@ async fn superseded_managers_refuse_newer_incarnation_and_stop() {
         group.create(left, "new").await.map_err(|status| status.to_string())
     })
     .await;
-    let life = group.info(left).await.unwrap().incarnation;
+    let incarnation = group.info(left).await.unwrap().incarnation;
     let mut worker = group.session(left, &node, worker.version).await;
     worker.sync().await;
     let seen = worker.version;
-    assert_eq!(seen.unwrap().incarnation, life, "workers follow");
+    assert_eq!(seen.unwrap().incarnation, incarnation, "workers follow");
     group.hosts[left].drop_manager().await;
 
     for number in &others {
@@ -249,17 +249,17 @@ async fn superseded_managers_refuse_newer_incarnation_and_stop() {
     })
     .await;
     for number in others.clone() {
-        let asked = |life: u64| {
+        let asked = |incarnation: u64| {
             let id = new_id().to_string();
             let spec = Some((&spec(&format!("by{number}"), 0)).into());
             let mut create = tonic::Request::new(v1::CreateServiceRequest { id, spec, ..Default::default() });
             let mut list = super::group::stale(v1::ListRequest { page_size: 1_000, ..Default::default() });
-            create.metadata_mut().insert(INCARNATION, life.into());
-            list.metadata_mut().insert(INCARNATION, life.into());
+            create.metadata_mut().insert(INCARNATION, incarnation.into());
+            list.metadata_mut().insert(INCARNATION, incarnation.into());
             (create, list)
         };
         let mut services = group.services(number).await;
-        let (create, list) = asked(life);
+        let (create, list) = asked(incarnation);
         for refused in [services.create(create).await.unwrap_err(), services.list(list).await.unwrap_err()] {
             let problem = Problem::from(&refused);
             assert_eq!(
@@ -267,14 +267,14 @@ async fn superseded_managers_refuse_newer_incarnation_and_stop() {
                 (Code::Unavailable, OTHER_INCARNATION),
                 "{problem}"
             );
-            assert!(problem.message.contains(&format!("has seen incarnation {life}")), "{problem}");
+            assert!(problem.message.contains(&format!("has seen incarnation {incarnation}")), "{problem}");
         }
         let channel = group.hosts[number].channel(&group.roots, Some(&node)).await;
         let mut foreign = ScriptedWorker::connect(channel, seen).await;
         let refused = foreign.try_receive().await.unwrap_err();
         assert_eq!(Problem::from(&refused).reason, OTHER_INCARNATION, "{refused}");
     }
-    let reason = format!("superseded: incarnation {life} of the cluster exists");
+    let reason = format!("superseded: incarnation {incarnation} of the cluster exists");
     group
         .wait_for_managers("the old managers to report it", |listed| {
             listed.values().any(|it| it.reason.contains(&reason))
@@ -285,10 +285,13 @@ async fn superseded_managers_refuse_newer_incarnation_and_stop() {
     for number in others {
         let failed =
             tokio::time::timeout(WAIT_DEADLINE, group.hosts[number].manager_mut().wait_failed()).await;
-        assert!(matches!(failed, Ok(ManagerFailure::Superseded(later)) if later == life), "{failed:?}");
+        assert!(
+            matches!(failed, Ok(ManagerFailure::Superseded(later)) if later == incarnation),
+            "{failed:?}"
+        );
         group.hosts[number].stop().await;
         let again = group.hosts[number].start(false).await.unwrap_err();
-        assert!(matches!(again, ManagerStartError::Superseded(later) if later == life), "{again}");
+        assert!(matches!(again, ManagerStartError::Superseded(later) if later == incarnation), "{again}");
         assert!(again.to_string().contains("`warren manager join`"), "{again}");
     }
     assert_eq!(group.services_of(left).await, ["new"]);

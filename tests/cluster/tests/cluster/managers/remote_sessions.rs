@@ -345,7 +345,7 @@ async fn node_with_session_stays_up_across_leaders() {
     };
     tokio::select! {
         () = lives => {}
-        () = down => panic!("the node was declared dead"),
+        () = down => panic!("the node was marked DOWN"),
     }
     // A worker that fails does become DOWN, though it was never connected to the leader.
     drop(apart.worker);

@@ -36,8 +36,8 @@ impl FaultyDisk {
         Self { disk, fault: Arc::new(Mutex::new(DiskFault::None)), openings: Arc::default() }
     }
 
-    pub fn set_fault(&self, mood: DiskFault) {
-        *self.fault.lock().unwrap() = mood;
+    pub fn set_fault(&self, fault: DiskFault) {
+        *self.fault.lock().unwrap() = fault;
     }
 
     /// Number of attempts to open it.

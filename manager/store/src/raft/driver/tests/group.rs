@@ -71,9 +71,9 @@ impl GroupNetwork {
 
     async fn deliver_snapshot(self, from: MemberId, message: Message) {
         let (to, meta) = (message.to, message.snapshot.clone().unwrap());
-        let Some((sender, door)) = self.end(from, from) else { return };
+        let Some((sender, exchange)) = self.end(from, from) else { return };
         let damage = self.0.lock().unwrap().damage.unwrap_or(|plain| plain);
-        let delivered = match (door.read(&meta).await.map(damage), self.end(from, to)) {
+        let delivered = match (exchange.read(&meta).await.map(damage), self.end(from, to)) {
             (Ok(plain), Some((_, there))) => there.receive(message, plain.into()).await.is_ok(),
             _ => false,
         };

@@ -18,13 +18,13 @@ async fn begin_stall(rig: &DriverFixture) -> tokio::task::JoinHandle<Result<u64,
 
 #[tokio::test]
 async fn full_disk_refuses_writes_and_serves_reads() {
-    for mood in [DiskFault::Full, DiskFault::Unavailable, DiskFault::FailAfterWrite] {
+    for fault in [DiskFault::Full, DiskFault::Unavailable, DiskFault::FailAfterWrite] {
         let (disk, dir) = (FaultyDisk::new(MemoryDisk::new()), tempfile::tempdir().unwrap());
         let rig = fixture(&disk, &dir, usize::MAX);
         rig.prepare().await;
         assert_eq!(rig.count().await.unwrap(), 1);
         let (before, cost) = (rig.store.read().index, rig.store.read().log);
-        disk.set_fault(mood);
+        disk.set_fault(fault);
         let waiting = begin_stall(&rig).await;
         let asked = Instant::now();
         for _ in 0..3 {

@@ -126,7 +126,7 @@ async fn stale_snapshot_is_ignored() {
     let receive = world.exchange.receive(announce(Some(meta(9, vec![3]))), plain(&state(9)).into());
     let driver = async {
         let heard = world.inbox.inputs.recv().await;
-        assert!(matches!(heard, Some(RaftInput::SnapshotReceived { .. })), "raft says what it thinks of it");
+        assert!(matches!(heard, Some(RaftInput::SnapshotReceived { .. })), "raft reports the result");
     };
     let (received, ()) = tokio::join!(receive, driver);
     received.unwrap();

@@ -13,9 +13,9 @@ async fn leader_with_full_disk_is_replaced() {
     let (world, disks) = GroupFixture::with_faulty_disks();
     let old = world.prepare(1).await;
     let mut counted_there = world.count_on(&[1, 2, 3], 0, 3).await;
-    for mood in [DiskFault::Full, DiskFault::Unavailable, DiskFault::FailAfterWrite] {
+    for fault in [DiskFault::Full, DiskFault::Unavailable, DiskFault::FailAfterWrite] {
         let old = world.leader().await;
-        disks[&old].set_fault(mood);
+        disks[&old].set_fault(fault);
         let waits = tokio::spawn({
             let store = world.store(old).clone();
             async move { count(&store, node(0)).await }
@@ -51,11 +51,11 @@ async fn leader_with_full_disk_is_replaced() {
 #[tokio::test]
 async fn follower_with_bad_disk_blocks_nobody() {
     const SLOW: Duration = Duration::from_millis(300);
-    for mood in [DiskFault::Slow(SLOW), DiskFault::Full] {
+    for fault in [DiskFault::Slow(SLOW), DiskFault::Full] {
         let (world, disks) = GroupFixture::with_faulty_disks();
         let leader = world.prepare(1).await;
         let bad = world.others(leader)[0];
-        disks[&bad].set_fault(mood);
+        disks[&bad].set_fault(fault);
         let began = Instant::now();
         let counted_there = world.count_on(&[leader, world.others(leader)[1]], 0, 40).await;
         assert!(began.elapsed() < 20 * SLOW, "{:?}", began.elapsed());

@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_counts_and_escapes() {
+    fn page_shows_count_and_escapes_text() {
         let page = page("a<b", &[("WARREN_SLOT".to_owned(), "1".to_owned())], 3);
         assert!(page.contains("a&lt;b") && page.contains("WARREN_SLOT") && page.contains("request 3 "));
     }

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn typing_error_gets_the_word_that_was_meant() {
+    fn misspelled_word_gets_a_suggestion() {
         for (line, meant) in [
             ("service create web --image a --replcias 2", "--replicas"),
             ("service create web --image a --mem 64Mi", "--memory"),
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn other_word_gets_no_suggestion() {
+    fn distant_word_gets_no_suggestion() {
         for line in [
             "service create web --image a --mnt x",
             "service create web --image a --dns-search x",

@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn command_of_another_tool_gets_the_way_here() {
+    fn command_of_another_tool_gets_the_warren_command() {
         for (line, hint) in [
             ("stack deploy -c a.yaml shop", "`warren service create`"),
             ("swarm init", "`warren manager init`"),

@@ -138,7 +138,7 @@ fn swarm_commands_have_their_names() {
 }
 
 #[test]
-fn other_tools_words_get_the_way_here() {
+fn commands_of_other_tools_get_the_warren_command() {
     let person = CliUser::new();
     for (line, hint) in [
         ("stack deploy -c a.yaml shop", "warren service create"),

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn the_manual_clock_keeps_the_rules_and_moves_only_by_hand() {
+    fn manual_clock_advances_only_on_request() {
         let clock = ManualClock::new(5_000);
         check(&clock, || clock.advance(Duration::from_millis(1)));
         assert_eq!(clock.unix_millis(), 5_100);

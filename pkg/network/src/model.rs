@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn subnets_are_checked_and_know_their_gateway() {
+    fn subnets_are_checked_and_have_a_gateway() {
         let node = settings("10.210.7.9/24").unwrap();
         assert_eq!(node.gateway(), Ipv4Addr::new(10, 210, 7, 1));
         for (address, fits) in [

@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_others_are_not_ours() {
+    fn other_link_names_are_not_recognised() {
         for name in ["wc", "wc1", "wcz000000000000", "wx00000000000000", "wc00000000000000", "eth0"] {
             assert!(!is_link_name(name), "{name}");
         }

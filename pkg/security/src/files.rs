@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn private_directories_are_made_closed_and_twice() {
+    fn private_directories_have_mode_0700_and_can_be_made_twice() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a/b");
         ensure_private_dir(&path).unwrap();

@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_back_what_it_wrote_and_shows_nothing() {
+    fn private_key_round_trips_and_is_redacted() {
         let key = PrivateKey::generate().unwrap();
         let again = PrivateKey::parse(key.pem()).unwrap();
         assert_eq!(key.pem(), again.pem());

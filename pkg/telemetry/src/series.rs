@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn series_are_written_as_the_format_wants_them() {
+    fn series_are_written_in_prometheus_format() {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(Sample));
         let mut text = String::new();
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_rise_from_quick_to_slow() {
+    fn histogram_bounds_increase() {
         for bounds in [latency_buckets().collect::<Vec<_>>(), short_latency_buckets().collect()] {
             assert!(bounds.windows(2).all(|pair| pair[0] < pair[1]));
         }

@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_numbers() {
+    fn signals_parse_from_names_and_numbers() {
         for (text, number) in [
             ("SIGTERM", 15),
             ("term", 15),

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn mounts_go_inner_ones_first() {
+    fn inner_mounts_are_removed_first() {
         let scratch = ScratchDir::new();
         let outer = scratch.path().join("outer one");
         let inner = outer.join("inner");

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn new_services_do_not_settle_unless_asked_for() {
+    fn new_services_have_no_monitor_period_by_default() {
         let scratch = ScratchDir::new();
         let plain = WarrenCli { settles: false, ..fake_cli(&scratch, "echo \"$@\"") };
         let create = ["service", "create", "web"];

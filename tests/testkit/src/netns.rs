@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_of_a_lab_reach_each_other_until_the_cable_is_out() {
+    fn hosts_of_a_lab_reach_each_other_until_a_link_is_cut() {
         let lab = NetworkSwitch::new();
         let (one, two) = (lab.add_host(), lab.add_host());
         let scratch = ScratchDir::new();

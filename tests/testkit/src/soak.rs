@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_nothing_and_zero_mean_off() {
+    fn empty_value_and_zero_mean_off() {
         assert!(!means_on(""));
         assert!(!means_on("0"));
         assert!(means_on("1"));

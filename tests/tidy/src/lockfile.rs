@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_one_of_each() {
+    fn lockfile_has_one_version_and_no_unwanted_package() {
         assert_none(&duplicates_and_unwanted(
             &std::fs::read_to_string(source::root().join("Cargo.lock")).unwrap(),
         ));

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_know_every_crate() {
+    fn documents_name_every_crate() {
         let read = |name: &str| std::fs::read_to_string(root().join(name)).unwrap();
         assert_none(&unmentioned(&crates(), &(read("README.md") + &read("ARCHITECTURE.md"))));
     }

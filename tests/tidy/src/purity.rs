@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn the_deciding_crate_has_its_bans() {
+    fn clippy_settings_of_core_ban_io() {
         assert_none(&missing_bans(
             &std::fs::read_to_string(root().join("manager/core/clippy.toml")).unwrap(),
         ));

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn the_top_is_tidy() {
+    fn top_level_has_only_expected_entries() {
         let entries = std::fs::read_dir(root()).unwrap();
         let names: Vec<String> =
             entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect();

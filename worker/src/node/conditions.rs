@@ -174,7 +174,7 @@ mod tests {
     const GIB: u64 = 1 << 30;
 
     #[test]
-    fn conditions_come_and_go() {
+    fn conditions_are_set_and_cleared_once() {
         let health = NodeConditions::default();
         assert!(health.set(RuntimeUnavailable, Some("containerd does not answer".into())));
         assert!(!health.set(RuntimeUnavailable, Some("containerd still does not answer".into())));

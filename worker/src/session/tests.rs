@@ -428,7 +428,7 @@ async fn unknown_node_keeps_tasks_and_retries_slowly() {
 /// A manager that was restored from before the node joined answers "unknown" until its log has grown past
 /// what the node has seen, which the node's own requests cause. From then on it answers "removed".
 #[tokio::test(start_paused = true)]
-async fn manager_that_never_knew_node_cannot_remove_it() {
+async fn manager_without_record_of_node_cannot_remove_it() {
     let known = DesiredState {
         version: at(7),
         tasks: [(task_id(1), Arc::new(task(1)))].into(),

@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn question_names_nodes_and_age() {
+    fn confirmation_names_nodes_and_age() {
         let all = "This removes every image that no task uses from all nodes.";
         assert_eq!(question(&[], Duration::ZERO), all);
         let some = "This removes every image that no task used for 1day from n1, n2.";

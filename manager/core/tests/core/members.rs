@@ -75,7 +75,7 @@ fn shown(world: &TestCluster) -> Vec<(MemberId, &str, Option<MemberId>, bool)> {
 }
 
 #[test]
-fn first_register_creates_first_member() {
+fn first_registration_creates_first_member() {
     let mut world = TestCluster::new();
     assert_eq!((world.state.next_member_id(), world.state.members().count()), (0, 0));
     let nobody = "member: 0 cannot be the first manager's; give 1 or more";
@@ -101,7 +101,7 @@ fn first_register_creates_first_member() {
 }
 
 #[test]
-fn register_updates_member() {
+fn registration_updates_member() {
     let mut world = world(2);
     let before = world.state.member(2).unwrap().clone();
     let moved = |name: &str, host: &str, level| Command::RegisterMember {
@@ -123,7 +123,7 @@ fn register_updates_member() {
 }
 
 #[test]
-fn every_command_is_harmless_the_second_time() {
+fn repeated_member_commands_change_nothing() {
     let mut world = TestCluster::new();
     let moved = Some(address("h8"));
     let commands = [

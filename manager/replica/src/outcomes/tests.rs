@@ -33,7 +33,7 @@ fn find(outcomes: &mut OutcomeCache<u64>, index: u64) -> Answers<u64> {
 }
 
 #[test]
-fn early_and_late_waiters_get_same_result() {
+fn waiters_get_same_result_before_and_after_apply() {
     let mut outcomes = OutcomeCache::starting_after(10);
     outcomes.begin_forward();
     assert!(find(&mut outcomes, 12).is_empty() && find(&mut outcomes, 14).is_empty(), "not applied yet");

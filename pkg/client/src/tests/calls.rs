@@ -9,7 +9,7 @@ use super::scripted_server::{FakeScript, ScriptedApiServer, service};
 use crate::{Client, Error, LogOptions, LogTarget, NewSecretObject, TokenOptions};
 
 #[tokio::test]
-async fn a_manager_that_is_unavailable_for_a_moment_is_asked_again() {
+async fn unavailable_manager_is_tried_again() {
     let gone = || Status::unavailable("no leader yet");
     let manager =
         ScriptedApiServer::new(FakeScript { gets: [gone(), gone()].into(), ..FakeScript::default() });
@@ -131,7 +131,7 @@ async fn rollback_with_lost_answer_is_not_repeated() {
 }
 
 #[tokio::test]
-async fn a_tokens_secret_stays_here() {
+async fn token_secret_is_not_sent() {
     let digest = CaDigest::from_bytes([5; 32]);
     let info = v1::InfoResponse { ca_digest: digest.to_string(), ..Default::default() };
     let manager = ScriptedApiServer::new(FakeScript { info: Some(info), ..FakeScript::default() });

@@ -95,7 +95,7 @@ async fn a_connection_that_was_lost_is_made_again() {
 }
 
 #[tokio::test]
-async fn a_manager_that_stays_away_is_unreachable() {
+async fn manager_without_listener_is_unreachable() {
     let dir = tempfile::tempdir().unwrap();
     let (socket, manager) = (dir.path().join("s"), ScriptedApiServer::default());
     let serving = manager.serve_socket_at(&socket);

@@ -74,7 +74,7 @@ async fn all_unreachable_managers_are_named() {
 }
 
 #[tokio::test]
-async fn leaderless_manager_is_left() {
+async fn client_switches_from_leaderless_manager() {
     let alone = std::iter::repeat_with(no_leader).take(100).collect();
     let alone = ScriptedApiServer::new(FakeScript { gets: alone, ..FakeScript::default() });
     let knowing = ScriptedApiServer::default();
@@ -218,7 +218,7 @@ async fn indeterminate_write_stays_indeterminate() {
 }
 
 #[tokio::test]
-async fn dead_manager_is_left_by_clones_too() {
+async fn clones_switch_from_unreachable_manager_too() {
     let managers = [ScriptedApiServer::default(), ScriptedApiServer::default()];
     let (ours, addresses, mut serving) = cluster(&managers.iter().collect::<Vec<_>>());
     let client = Client::connect(&target(&ours, &addresses)).await.unwrap();
@@ -284,7 +284,7 @@ async fn invalid_manager_list_is_ignored() {
 }
 
 #[tokio::test]
-async fn a_watch_goes_on_at_another_manager() {
+async fn watch_continues_at_another_manager() {
     let event = |index| v1::WatchEvent { index, change: Some(Change::Resync(v1::Resync {})) };
     let changed = |index, name| v1::WatchEvent {
         index,
@@ -311,7 +311,7 @@ async fn a_watch_goes_on_at_another_manager() {
 }
 
 #[tokio::test]
-async fn logs_go_on_at_another_manager_without_a_line_twice() {
+async fn logs_continue_at_another_manager_without_duplicates() {
     let line = |at_ns: u64, text: &str| {
         let line = v1::LogLine { at_ns, text: text.as_bytes().to_vec().into(), ..Default::default() };
         let entry = Some(v1::log_entry::Entry::Line(line));

@@ -102,7 +102,7 @@ async fn watch_resumed_in_other_incarnation_resyncs() {
 }
 
 #[tokio::test]
-async fn a_watch_that_cannot_go_on_ends_in_time() {
+async fn watch_that_cannot_continue_ends_in_time() {
     let manager =
         ScriptedApiServer::new(FakeScript { watches: [vec![resync(1)]].into(), ..FakeScript::default() });
     let (target, (dir, serving)) = manager.serve_socket();

@@ -76,7 +76,7 @@ async fn refusal_after_unanswered_attempt_is_indeterminate() {
 }
 
 #[tokio::test]
-async fn attempt_that_a_manager_says_did_nothing_leaves_no_doubt() {
+async fn attempt_without_effect_is_not_indeterminate() {
     for (code, output) in [
         (Code::Unavailable, "NO_LEADER"),
         (Code::Unavailable, "NOT_LEADER"),
@@ -116,7 +116,7 @@ async fn broken_connection_leaves_write_unconfirmed() {
 }
 
 #[tokio::test]
-async fn write_that_finds_no_connection_leaves_no_doubt() {
+async fn write_without_connection_is_not_indeterminate() {
     let (client, _, serving) = asking(FakeScript::default()).await;
     drop(serving);
     // After this it is known that the connection is lost, and each attempt begins with a new one.

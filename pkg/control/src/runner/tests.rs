@@ -46,7 +46,7 @@ where
 }
 
 #[tokio::test(start_paused = true)]
-async fn keys_run_when_due_and_again_when_they_ask() {
+async fn keys_run_when_due_and_again_on_request() {
     let (tasks_run, shutdown) = background_tasks();
     let (handle, mut starts) = reporting(&tasks_run, |_, turn| match turn {
         1 => RunOutcome::RequeueAfter(Duration::from_secs(5)),

@@ -11,7 +11,7 @@ use warren_health::MAX_OUTPUT;
 use super::fixture::{ProbeFixture, get, get_with};
 
 #[tokio::test]
-async fn the_status_decides() {
+async fn http_status_decides_result() {
     let world = ProbeFixture::new();
     for (status, good) in [(200, true), (204, true), (301, true), (399, true), (400, false), (500, false)] {
         let port = world.serve_bytes(format!("HTTP/1.1 {status} Whatever\r\nContent-Length: 0\r\n\r\n"));

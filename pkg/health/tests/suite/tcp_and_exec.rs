@@ -56,7 +56,7 @@ async fn missing_network_fails_the_check() {
 }
 
 #[tokio::test]
-async fn a_programs_end_decides() {
+async fn exit_code_decides_result() {
     let world = ProbeFixture::new();
     let exec = || Probe::Exec { command: vec!["/bin/check".into(), "-v".into()] };
     for (answer, good, output) in [

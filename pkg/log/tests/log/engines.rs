@@ -35,7 +35,7 @@ fn sled_passes_the_suite() {
 }
 
 #[test]
-fn an_engine_has_a_name() {
+fn engine_name_round_trips() {
     for engine in LogEngine::ALL {
         assert_eq!(engine.to_string().parse(), Ok(engine));
     }

@@ -76,7 +76,7 @@ fn agent_without_state_removes_everything() {
 }
 
 #[test]
-fn half_made_tasks_are_completed() {
+fn partly_created_tasks_are_completed() {
     run_on_node(|lab| async move {
         lab.with_tasks([]).await;
         let (name, file) = (link(2), lab.run.path().join("netns/web.2"));
@@ -133,7 +133,7 @@ async fn work(network: &LinuxNetwork, rounds: usize) {
 }
 
 #[test]
-fn work_in_rounds_leaves_nothing() {
+fn repeated_work_leaves_nothing() {
     if let Some(directory) = std::env::var_os(VICTIM) {
         // Started by the test below, in its node's namespace.
         let runtime =
@@ -156,7 +156,7 @@ impl KilledProcess {
         let program = std::env::current_exe().unwrap();
         let spawn = || {
             Command::new(program)
-                .args(["--exact", "leftovers::work_in_rounds_leaves_nothing"])
+                .args(["--exact", "leftovers::repeated_work_leaves_nothing"])
                 .env(VICTIM, lab.run.path())
                 .stdout(Stdio::null())
                 .stderr(Stdio::null())

@@ -68,7 +68,7 @@ fn assert_reachable_everywhere(host: &'static [&'static str]) {
 }
 
 #[test]
-fn connections_are_shared_out_evenly() {
+fn connections_are_balanced_evenly() {
     run_on_node(|lab| async move {
         let (_tasks, _servers) = publish_two_tasks(&lab).await;
         let mut counts = BTreeMap::new();

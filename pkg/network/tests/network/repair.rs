@@ -119,7 +119,7 @@ fn publishing_works_on_damaged_chains() {
 }
 
 #[test]
-fn a_port_that_was_lost_is_reported_and_taken_again() {
+fn lost_port_is_reported_and_reserved_again() {
     run_on_node(|lab| async move {
         let foreign = lab.node.serve(NODE, 8080, "stranger");
         let desired = all([2], &published(None, 8080, &[(2, 80)]));

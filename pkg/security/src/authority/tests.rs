@@ -81,7 +81,7 @@ fn a_request_gives_its_key_and_nothing_else() {
 }
 
 #[test]
-fn a_node_gets_the_id_of_its_key_again_and_again() {
+fn node_id_depends_only_on_the_key() {
     let (authority, key) = (authority(), PrivateKey::generate().unwrap());
     let request = CertificateRequest::parse(&CertificateRequest::create(&key).unwrap()).unwrap();
     for role in [NodeRole::Worker, NodeRole::Manager] {

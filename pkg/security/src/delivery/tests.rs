@@ -103,7 +103,7 @@ fn weak_keys_are_refused_on_both_sides() {
 }
 
 #[test]
-fn keys_have_their_length() {
+fn keys_have_fixed_length() {
     for length in [0, 31, 33, 64] {
         let key = vec![9; length];
         assert!(

@@ -19,7 +19,7 @@ fn named(role: &str) -> [(DnType, &str); 3] {
 }
 
 #[test]
-fn reads_the_three_parts() {
+fn identity_is_read_from_certificate() {
     let worker = Identity::from_der(&foreign_certificate(&named("worker"), &[])).unwrap();
     assert_eq!(worker, Identity::new("c1", Role::Worker, "n1").unwrap());
     assert_eq!((worker.cluster(), worker.role(), worker.id()), ("c1", Role::Worker, "n1"));
@@ -29,7 +29,7 @@ fn reads_the_three_parts() {
 }
 
 #[test]
-fn refuses_names_that_do_not_belong_to_the_role() {
+fn names_of_another_role_are_refused() {
     let cases: [(&str, &[&str]); 5] = [
         ("worker", &[MANAGER_NAME]),
         ("admin", &["example.com"]),
@@ -44,7 +44,7 @@ fn refuses_names_that_do_not_belong_to_the_role() {
 }
 
 #[test]
-fn refuses_subjects_that_are_not_ours() {
+fn foreign_subjects_are_refused() {
     let [cluster, role, id] = named("worker");
     let short = foreign_certificate(&[cluster.clone(), role.clone()], &[]);
     assert!(matches!(Identity::from_der(&short), Err(IdentityError::Subject { .. })));
@@ -64,7 +64,7 @@ fn input_that_is_not_one_certificate_is_refused() {
 }
 
 #[test]
-fn refuses_parts_that_could_forge_a_log_line() {
+fn parts_that_could_forge_a_log_line_are_refused() {
     for bad in ["", "a b", "a\nb", "a,OU=admin", "é", &"x".repeat(65)] {
         let refused = Identity::new("c1", Role::Admin, bad).unwrap_err();
         assert_eq!(refused, IdentityError::InvalidPart { part: "id", found: bad.to_owned() });
@@ -73,7 +73,7 @@ fn refuses_parts_that_could_forge_a_log_line() {
 }
 
 #[test]
-fn a_role_reads_back_from_its_word() {
+fn role_round_trips() {
     for role in Role::ALL {
         assert_eq!(Role::parse(role.as_str()), Some(role));
     }

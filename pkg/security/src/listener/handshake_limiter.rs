@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_remains_of_connections_that_left() {
+    fn closed_connections_leave_nothing() {
         let limiter = HandshakeLimiter::new(4, 8);
         let (mut many, mut other) = (enqueue_many(&limiter, 1, 10), enqueue_many(&limiter, 2, 10));
         assert_eq!((granted(&mut many), granted(&mut other)), (2, 1));

@@ -11,7 +11,7 @@ const GOLDEN: &str = "WRN-1-000102030405060708090a0b0c0d0e0f10111213141516171819
                       f0f1f2f3f4f5f6f7f8f9fafbfcfdfeff51da";
 
 #[test]
-fn the_form_never_changes() {
+fn encoding_is_stable() {
     let authority = CaDigest::from_bytes(std::array::from_fn(|at| at as u8));
     let secret = Zeroizing::new(std::array::from_fn(|at| 0xf0 + at as u8));
     let token = JoinToken { authority, secret };
@@ -66,7 +66,7 @@ fn invalid_token_error_names_the_cause() {
 }
 
 #[test]
-fn every_mistyped_digit_is_noticed() {
+fn every_mistyped_digit_is_detected() {
     // Known bytes: two check digits miss one mistake in 65 536, and this test must not be the one.
     for at in (PREFIX.len()..LENGTH).filter(|at| GOLDEN.as_bytes()[*at] != b'-') {
         let digit = if GOLDEN.as_bytes()[at] == b'3' { "4" } else { "3" };
@@ -76,7 +76,7 @@ fn every_mistyped_digit_is_noticed() {
 }
 
 #[test]
-fn neither_debug_texts_nor_errors_repeat_the_secret() {
+fn debug_output_and_errors_hide_the_secret() {
     let token = token();
     let text = token.reveal();
     let secret = &text[LENGTH - TAIL_DIGITS..];

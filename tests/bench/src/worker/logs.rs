@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_are_missing_double_or_swapped_are_noticed() {
+    fn missing_duplicate_and_swapped_lines_are_reported() {
         assert!(count_lines(&written(&[1, 2, 3])[..], 3).is_ok());
         for wrong in [&[1, 3][..], &[1, 2, 2], &[1, 3, 2], &[1, 2], &[1, 2, 3, 4]] {
             assert!(count_lines(&written(wrong)[..], 3).is_err(), "{wrong:?}");

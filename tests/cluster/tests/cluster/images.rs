@@ -310,7 +310,7 @@ async fn nodes_with_different_images_of_a_name_are_not_chosen_from() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn node_learns_who_has_the_image_of_its_own_tasks() {
+async fn node_gets_holders_of_images_of_its_own_tasks() {
     let world = ManagerFixture::new().await;
     let second = joined(&world, "n2").await;
     let mut one = ScriptedWorker::dial(&world).await;

@@ -128,7 +128,7 @@ async fn a_node_that_leaves_waits_for_its_tasks() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_managers_own_node_stays() {
+async fn node_of_manager_cannot_leave() {
     let world = ManagerFixture::new().await;
     let client = world.admin().await;
     let refused = client.nodes().remove("n1", true).await.unwrap_err();

@@ -9,7 +9,7 @@ use crate::e2e::task_document;
 use crate::e2e::traffic::ClientLocation;
 
 #[test]
-fn an_empty_node_leaves_nothing_behind() {
+fn node_without_tasks_leaves_nothing() {
     let mut world = NodeFixture::new();
     world.ok(&format!("service create web --image {WEB} --replicas 2 --publish 8088:80"));
     world.assert_answered_by(ClientLocation::Outside, 8088, &["web-1", "web-2"]);

@@ -55,7 +55,7 @@ fn identities(world: &NodeFixture) -> BTreeMap<String, (i32, TaskDocument)> {
 }
 
 #[test]
-fn an_exit_while_the_node_is_away_is_noticed() {
+fn exit_while_the_node_is_down_is_detected() {
     let mut world = NodeFixture::new();
     world.ok(&format!("service create web --image {WEB} --publish 8088:80"));
     let task = world.wait_serving("web", 1).remove(0);

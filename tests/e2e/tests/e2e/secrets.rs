@@ -261,7 +261,7 @@ fn files_with(directory: &Path, needle: &[u8]) -> (Vec<String>, usize) {
 }
 
 #[test]
-fn the_bytes_of_a_secret_are_nowhere_but_in_memory() {
+fn secret_bytes_are_only_in_memory() {
     let mut world = NodeFixture::new();
     world.import("reader.tar", &reader().oci_archive());
     let warren = world.warren();

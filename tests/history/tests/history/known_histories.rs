@@ -173,7 +173,7 @@ fn indeterminate_update_needs_its_expected_version() {
 }
 
 #[test]
-fn versions_rise() {
+fn versions_increase() {
     assert_violation(&[((0, 1), wrote(1, 5)), ((2, 3), wrote(2, 4))], 1, "answered before");
     assert_linearizable(&[((0, 3), wrote(1, 5)), ((1, 2), wrote(2, 4))]);
     assert_violation(

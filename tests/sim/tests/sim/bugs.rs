@@ -37,7 +37,7 @@ fn bug(patch: PathBuf) -> RegressionPatch {
 
 /// Reports a patch that no longer applies before the next soak run.
 #[test]
-fn every_old_bug_still_applies() {
+fn patch_of_every_earlier_bug_applies() {
     let bugs = bugs();
     assert!(bugs.len() >= 5);
     for RegressionPatch { patch, .. } in bugs {
@@ -46,7 +46,7 @@ fn every_old_bug_still_applies() {
 }
 
 #[test]
-fn every_old_bug_is_found() {
+fn every_earlier_bug_is_found() {
     if !soak::is_on() {
         // The builds take minutes; that the patches apply is checked above in any case.
         return;

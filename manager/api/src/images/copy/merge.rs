@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn request_of_another_order_ends() {
+    fn request_in_another_order_ends() {
         check(&[&["a", "b"], &["b", "a"]], &[("a", &[0]), ("b", &[0, 1])]);
         check(&[&["a", "a"]], &[("a", &[0])]);
     }

@@ -87,7 +87,7 @@ fn refused_join_does_not_use_token() {
 }
 
 #[test]
-fn there_are_only_so_many_managers() {
+fn number_of_managers_is_bounded() {
     let mut world = world(MAX_MEMBERS as u128);
     let full = "there are 16 managers, which is the limit of 16; remove one first (`warren manager ls`)";
     assert_eq!(world.refuse(join(&world, 99, "m99", "h99")), full);

@@ -41,7 +41,7 @@ fn eventually(mut holds: impl FnMut() -> bool) {
 }
 
 #[test]
-fn a_listener_of_others_is_noticed_and_named() {
+fn listener_of_another_program_is_detected_and_named() {
     for theirs in [ANY, LOCAL] {
         for ours in [None, Some(LOCAL)] {
             in_new_namespace(|| {
@@ -55,7 +55,7 @@ fn a_listener_of_others_is_noticed_and_named() {
 }
 
 #[test]
-fn a_held_port_is_refused_to_others_until_let_go() {
+fn held_port_is_refused_to_others_until_released() {
     for ours in [None, Some(LOCAL)] {
         in_new_namespace(|| {
             let mut ports = HeldPorts::default();

@@ -18,7 +18,7 @@ fn voters(listed: &BTreeMap<String, v1::Manager>) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn second_manager_learns_until_both_vote() {
+async fn second_manager_is_learner_until_both_vote() {
     let mut group = ManagerGroup::founded(ManagerTuning::default()).await;
     group.add("m2").await;
     group

@@ -84,7 +84,7 @@ async fn removal_that_loses_quorum_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn votes_are_taken_and_given_back_and_leadership_is_handed_over() {
+async fn managers_are_demoted_and_promoted_and_leadership_is_transferred() {
     let group = ManagerGroup::of_three().await;
     let leader = group.leader().await;
     let name = group.hosts[leader].name.clone();
@@ -110,7 +110,7 @@ async fn votes_are_taken_and_given_back_and_leadership_is_handed_over() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn removed_manager_learns_it_and_is_refused() {
+async fn removed_manager_stops_and_is_refused() {
     let mut group = ManagerGroup::of_three().await;
     let (leader, missing) = (group.leader().await, group.follower().await);
     let name = group.hosts[missing].name.clone();
@@ -146,7 +146,7 @@ async fn removed_manager_learns_it_and_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn removed_manager_learns_it_on_return() {
+async fn removed_manager_stops_on_return() {
     let mut group = ManagerGroup::of_three().await;
     let (leader, missing) = (group.leader().await, group.follower().await);
     let name = group.hosts[missing].name.clone();

@@ -113,7 +113,7 @@ async fn report_at_follower_reaches_every_manager() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_session_goes_on_at_another_manager() {
+async fn session_continues_at_another_manager() {
     let mut group = ManagerGroup::of_three().await;
     let node = group.node("n1").await;
     let first = group.follower().await;

@@ -210,7 +210,7 @@ mod tests {
             (unconfirmed(taken.clone()).kind, unconfirmed(taken).hint.as_str()),
             (ExitKind::Conflict, UNCONFIRMED)
         );
-        let leaderless = unconfirmed(Problem::new(Code::Unavailable, "NO_LEADER", "nobody leads"));
+        let leaderless = unconfirmed(Problem::new(Code::Unavailable, "NO_LEADER", "there is no leader"));
         assert_eq!((leaderless.kind, leaderless.hint.as_str()), (ExitKind::Unreachable, LEADERLESS_HINT));
         // The manager itself may report an unconfirmed write.
         let late = refused(Problem::new(Code::Unavailable, "UNCONFIRMED", "the write may still happen"));

@@ -1,5 +1,5 @@
-//! What a service has several of: the flags by which `service create` says them, and by which
-//! `service update` adds to them (`--env` is `--env-add` there) and takes away from them (`--env-rm`).
+//! The list flags of a service: those of `service create`, and those with which `service update` adds items
+//! (`--env` is `--env-add` there) and removes them (`--env-rm`).
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;

@@ -272,7 +272,7 @@ mod tests {
         for (index, command) in (1..).zip(&commands) {
             state.apply(1, index, command);
             found = nodes_of_removed_managers(&state).map(|node| node.name.to_string()).collect();
-            assert!(index == 5 || found.is_empty(), "nobody has said yet who is a manager: {found:?}");
+            assert!(index == 5 || found.is_empty(), "no manager has reported its address yet: {found:?}");
         }
         assert_eq!(found, ["m2"]);
     }

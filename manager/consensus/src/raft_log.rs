@@ -265,7 +265,7 @@ mod tests {
         for _ in 0..2 {
             log.set_snapshot(log.snapshot_meta(6).unwrap());
             assert_eq!(voters(&log, 6), Some(vec![1, 2]));
-            assert_eq!(voters(&log, 3), None, "before the snapshot nobody knows");
+            assert_eq!(voters(&log, 3), None, "unknown before the snapshot");
             assert_eq!(log.members().voters, [1, 2, 3]);
         }
     }

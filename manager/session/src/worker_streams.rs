@@ -9,7 +9,7 @@ use warren_proto::v1;
 use warren_types::{ImageReference, NodeId};
 
 /// Maximum number of open streams per node. They share one connection with the node's session, which must
-/// make progress even if nobody reads them: see the windows in `manager/src/server.rs`, which allows more calls on
+/// make progress even if they are not read: see the windows in `manager/src/server.rs`, which allows more calls on
 /// one connection.
 pub const MAX_STREAMS_PER_NODE: usize = 160;
 

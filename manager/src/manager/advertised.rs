@@ -1,4 +1,4 @@
-//! The address that a manager advertised at its last start: the file `advertised` in its directory, one line.
+//! The address that a manager advertised at its last start: the file `advertised-address` in its directory, one line.
 
 use std::path::Path;
 

@@ -1,7 +1,7 @@
 //! The owner of a log, as a separate record, written once when the log is created.
 //!
-//! The terms, votes and entries of a log are promises of one member. Another member would break them, and
-//! nothing else in the log identifies the owner: entries are equal on all members.
+//! The terms, votes and acknowledgements in a log bind one member. With this log another member could vote twice in
+//! a term, and nothing else in the log identifies the owner: entries are equal on all members.
 
 use std::fmt::{self, Display};
 

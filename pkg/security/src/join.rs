@@ -1,4 +1,4 @@
-//! The first connection of somebody who has a token and nothing else: no certificate, no authority to trust.
+//! The first connection of a machine or user that has only a token: no certificate, and no trusted authority.
 //!
 //! The token names the cluster's authority by its digest, and managers show the authority's certificate beside
 //! their own. So one handshake is enough: the client's last message of it, and with it the first byte of any
@@ -22,7 +22,7 @@ use crate::{CaDigest, ConnectError, Identity, Role, Roots, TlsError, connect};
 /// Why a token was not shown to the other side. Nothing secret was said.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinConnectError {
-    /// Another cluster answers, or nobody of Warren.
+    /// Another cluster answers, or a program that is not a manager.
     #[error(
         "another cluster's manager: the token is for the cluster with CA {wanted}, {} answers there; check \
          the address, or make a token in that cluster",

@@ -1,4 +1,4 @@
-//! Who is at the other end of a connection.
+//! The peer of a connection: its identity, and where it connects from.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -50,14 +50,14 @@ impl Peer {
     }
 }
 
-/// As in audit lines: `admin alice at 10.0.0.7:40112`, `uid 1000`, `nobody known at 10.0.0.7:40112`,
+/// As in audit lines: `admin alice at 10.0.0.7:40112`, `uid 1000`, `anonymous client at 10.0.0.7:40112`,
 /// `uid 1000 through manager 42`.
 impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Peer::Certificate { identity, address } => write!(f, "{identity} at {address}"),
             Peer::Local { uid, .. } => write!(f, "uid {uid}"),
-            Peer::Anonymous { address } => write!(f, "nobody known at {address}"),
+            Peer::Anonymous { address } => write!(f, "anonymous client at {address}"),
             Peer::Relayed { caller, by } => write!(f, "{caller} through {by}"),
         }
     }

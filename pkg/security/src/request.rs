@@ -1,4 +1,4 @@
-//! Requests for a certificate (PKCS #10, RFC 2986): the key stays where it was made.
+//! Requests for a certificate (PKCS #10, RFC 2986): the key never leaves the machine that created it.
 
 use rcgen::{
     CertificateParams, DistinguishedName, PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384, PKCS_ED25519,

@@ -80,7 +80,7 @@ async fn accept(listener: TcpListener, telemetry: Telemetry) {
     let room = Arc::new(Semaphore::new(CONNECTIONS));
     let mut connections = JoinSet::new();
     loop {
-        let permit = Arc::clone(&room).acquire_owned().await.expect("nobody closes the semaphore");
+        let permit = Arc::clone(&room).acquire_owned().await.expect("the semaphore is never closed");
         while connections.try_join_next().is_some() {}
         match listener.accept().await {
             Ok((stream, _)) => {

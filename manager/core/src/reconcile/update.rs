@@ -212,7 +212,7 @@ fn has_tasks_to_replace(state: &State, service: &Service) -> bool {
         .any(|revision| tasks_of_revision(state, service, revision).any(is_to_replace))
 }
 
-/// How many slots are updated; `None` if nobody needs to know.
+/// How many slots are updated; `None` if the caller does not need it.
 fn count_updated(state: &State, service: &Service, now: Timestamp) -> Option<u32> {
     if service.rollout_policy().delay.is_zero() {
         return None;

@@ -1,6 +1,6 @@
 //! Handles to running processes: signals that cannot reach another process, and exits reported by the kernel.
 //!
-//! An exit is noticed here even if containerd's event is lost; containerd is then asked for its status.
+//! An exit is detected here even if containerd's event is lost; containerd is then asked for its status.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,4 @@
-//! The unix socket: who may open it is a matter of file permissions, set before anyone can.
+//! The unix socket: its file permissions decide who may open it, and are set before it exists at its path.
 
 use std::fs;
 use std::io;
@@ -46,7 +46,7 @@ pub struct LocalListener {
 
 impl LocalListener {
     /// Listens at `path`, for the own user only (mode 0600), or for the members of `group` too (0660). A
-    /// socket that nobody serves any more is replaced. Must be called within a tokio runtime.
+    /// socket without a server is replaced. Must be called within a tokio runtime.
     pub fn bind(path: &Path, group: Option<&str>) -> Result<Self, LocalSocketError> {
         let group = group.map(find_group).transpose()?;
         check_path_free(path)?;
@@ -70,7 +70,7 @@ fn find_group(name: &str) -> Result<Group, LocalSocketError> {
     Group::from_name(name).ok().flatten().ok_or_else(|| LocalSocketError::UnknownGroup(name.to_owned()))
 }
 
-/// Makes sure that what is at `path`, if anything, is a socket nobody serves.
+/// Makes sure that what is at `path`, if anything, is a socket without a server.
 fn check_path_free(path: &Path) -> Result<(), LocalSocketError> {
     match fs::symlink_metadata(path) {
         Ok(found) if !found.file_type().is_socket() => Err(LocalSocketError::NotASocket(path.to_owned())),

@@ -1,4 +1,4 @@
-//! The form for what is large: chunks that open one by one, in their order and to the last, or not at all.
+//! The format of large data: chunks that are decrypted one by one, in their order; a missing chunk is an error.
 
 use std::io::{self, Write};
 

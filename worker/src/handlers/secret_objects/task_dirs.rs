@@ -186,7 +186,7 @@ mod tests {
             killed(suffix);
             folders.remove(&task).unwrap();
             assert_eq!(names(dir.path()), [""; 0], "{suffix}");
-            // Left, and nobody knows the task.
+            // It remains, and no assignment has the task.
             killed(suffix);
             assert_eq!(folders.sweep(|_| false).unwrap(), 1);
             assert_eq!(names(dir.path()), [""; 0], "{suffix}");

@@ -1,4 +1,4 @@
-//! Retries failed snapshots. There is no hurry: the log still has all entries.
+//! Retries failed snapshots. A retry is not urgent: the log still has all entries.
 
 use std::time::Duration;
 

@@ -196,7 +196,7 @@ impl SessionContext {
         matches!(&*self.rejection.borrow(), Some(SessionRejection::Removed { .. }))
     }
 
-    /// Whether this agent believes a removal. Not from managers that did not know the node before, until one
+    /// Whether this agent accepts a removal. Not from managers that did not know the node before, until one
     /// has accepted it: they may have lost their own record and written more since.
     fn can_be_removed(&self) -> bool {
         self.removal_record.is_some() && self.rejection.borrow().is_none()

@@ -155,14 +155,14 @@ impl TryFrom<v1::Service> for ServiceView {
             running,
             tasks,
             rollout,
-            desired_tasks: wanted_tasks,
+            desired_tasks,
             digest,
             uncreated_tasks: uncreated,
         } = wire;
         let missing = || Violation::new("spec", "is missing").into();
         let spec = spec.ok_or_else(missing).and_then(stored_service_spec);
         let spec = spec.map_err(invalid_response("the service"))?;
-        let wanted_tasks = spec.replicas().unwrap_or(wanted_tasks);
+        let desired_tasks = spec.replicas().unwrap_or(desired_tasks);
         Ok(Self {
             id,
             name: spec.name.to_string(),
@@ -171,7 +171,7 @@ impl TryFrom<v1::Service> for ServiceView {
             updated_at: TimeView::new(updated_at),
             revision,
             removing,
-            replicas: ReplicasView { desired: wanted_tasks, running, tasks, uncreated },
+            replicas: ReplicasView { desired: desired_tasks, running, tasks, uncreated },
             digest: non_empty(digest),
             rollout: rollout.map(Into::into),
             spec,

@@ -53,7 +53,7 @@ async fn last_lines(client: &Client, task: &str) -> Vec<String> {
     lines
 }
 
-/// One line without control characters, which a terminal would obey.
+/// One line without control characters, which a terminal would interpret.
 fn printable(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let shown = text.chars().map(|character| if character.is_control() { ' ' } else { character });

@@ -1,7 +1,7 @@
 //! The deciding part of the manager: the state of the cluster, and what must happen next.
 //!
 //! Pure: no IO, no clock, no randomness, no threads, no floating point, no order that differs per process.
-//! The same input gives the same result on every member and in every replay. It never talks to a worker, a
+//! The same input gives the same result on every member and in every replay. It never contacts a worker, a
 //! disk or a client; the driver proposes the commands that are planned here and passes them to
 //! [`State::apply`].
 //!

@@ -364,6 +364,6 @@ mod tests {
         assert_eq!(shown(), Some(TaskState::Starting));
         session.remove_replicated_progress(&report(1, TaskState::Running));
         assert_eq!(shown(), None);
-        assert!(news.try_recv().is_ok() && news.try_recv().is_err(), "told once: only one word was new");
+        assert!(news.try_recv().is_ok() && news.try_recv().is_err(), "sent once: only one report was new");
     }
 }

@@ -39,7 +39,7 @@ const MAX_READY: usize = 64;
 /// How many accepted local connections may wait for the server; the kernel's backlog holds the others.
 const MAX_LOCAL_PENDING: usize = 16;
 
-/// How long to leave the listener alone after it failed, which is mostly for want of file descriptors.
+/// How long to leave the listener alone after it failed, which is mostly for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long somebody who was refused may read why, and the most that is read of what they sent meanwhile.
 const LINGER: Duration = Duration::from_millis(500);

@@ -89,7 +89,7 @@ pub enum ManagerEvent {
     /// A client or a writer sends a request.
     Request { who: WriteOrigin, command: Box<Command>, deadline: u64 },
     /// A machine asks to become a manager.
-    Join { from: usize, wiped: u64, word: Box<ManagerHello> },
+    Join { from: usize, wiped: u64, hello: Box<ManagerHello> },
     /// A message of another manager arrives.
     Peer { from: usize, from_boot: u64, message: PeerMessage },
 }
@@ -290,7 +290,7 @@ impl ManagerMessage {
     fn mark(&self) -> u64 {
         match self {
             Self::Welcome => 0,
-            Self::Assignment(word) => match &**word {
+            Self::Assignment(update) => match &**update {
                 AssignmentUpdate::Full(assignment) => 1 | (assignment.version.index & 0xfff) << 4,
                 AssignmentUpdate::Diff(diff) => 9 | (diff.version.index & 0xfff) << 4,
                 AssignmentUpdate::Current => 2,

@@ -272,7 +272,7 @@ impl ClusterSimulation {
             ManagerEvent::Propose { key, command } => self.propose(host, Proposer::Planner(key), *command),
             ManagerEvent::RetryWrite { id, reason } => self.retry_write(host, id, *reason),
             ManagerEvent::Request { who, command, deadline } => self.submit(host, who, *command, deadline),
-            ManagerEvent::Join { from, wiped, word } => self.handle_join(host, from, wiped, &word),
+            ManagerEvent::Join { from, wiped, hello } => self.handle_join(host, from, wiped, &hello),
             ManagerEvent::Peer { from, from_boot, message } => {
                 self.receive_from_peer(host, from, from_boot, message)
             }

@@ -1,6 +1,6 @@
 //! A worker: a machine with containers, and an agent on it that can be killed.
 //!
-//! `worker/session.rs` talks to managers, `worker/actors.rs` calls `step` and executes its actions, and
+//! `worker/session.rs` exchanges messages with managers, `worker/actors.rs` calls `step` and executes its actions, and
 //! `worker/machine.rs` holds the actual state of the machine.
 
 mod actors;

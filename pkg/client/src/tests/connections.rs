@@ -60,7 +60,7 @@ async fn silent_server_is_unreachable_after_timeout() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let ours = authority();
-    // The kernel accepts, nobody speaks; the paused clock jumps to the deadline.
+    // The kernel accepts, and no program answers; the paused clock jumps to the deadline.
     tokio::time::pause();
     let error = Client::connect(&tcp(&address, admin(&ours, &ours))).await.unwrap_err();
     assert!(matches!(&error, Error::Unreachable { .. }), "{error:?}");

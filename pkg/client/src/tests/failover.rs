@@ -45,7 +45,7 @@ async fn unused_address() -> String {
 async fn unreachable_manager_is_skipped() {
     let manager = ScriptedApiServer::default();
     let (ours, addresses, _serving) = cluster(&[&manager]);
-    // The kernel accepts, nobody speaks: a process that is stopped.
+    // The kernel accepts, and no program answers: a process that is stopped.
     let stopped = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let stopped = (stopped.local_addr().unwrap().to_string(), stopped);
     for first in [unused_address().await, stopped.0.clone()] {

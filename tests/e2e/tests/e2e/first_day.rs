@@ -1,4 +1,4 @@
-//! What stops somebody on the first day: secrets of programs that change their user, and a node that is silent.
+//! Obstacles of a new user: secrets of programs that change their user, and a node that is silent.
 
 use std::time::Duration;
 

@@ -89,16 +89,16 @@ impl ClusterSimulation {
         self.after(again, SimEvent::ManagerStarts { host });
         let others = (0..self.managers.len()).filter(|other| *other != host);
         let others: Vec<usize> = others.filter(|other| self.is_link_open(host, *other)).collect();
-        let word = Box::new(self.managers[host].hello());
+        let hello = Box::new(self.managers[host].hello());
         if let Some(other) = self.rng.pick(&others) {
-            self.at_manager(other, 3, ManagerEvent::Join { from: host, wiped, word });
+            self.at_manager(other, 3, ManagerEvent::Join { from: host, wiped, hello });
         }
     }
 
     /// A manager answers a join request.
-    pub(super) fn handle_join(&mut self, host: usize, from: usize, wiped: u64, word: &ManagerHello) {
+    pub(super) fn handle_join(&mut self, host: usize, from: usize, wiped: u64, hello: &ManagerHello) {
         let at = self.wall_time(host);
-        let ManagerHello { id, name, address } = word.clone();
+        let ManagerHello { id, name, address } = hello.clone();
         let join = Command::JoinManager { hash: hash(), id, name, address, level: FEATURE_LEVEL, at };
         self.submit(host, WriteOrigin::Joiner { host: from, wiped }, join, self.now + WRITE_TIMEOUT);
     }

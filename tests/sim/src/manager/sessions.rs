@@ -192,7 +192,7 @@ impl ClusterSimulation {
         let node = self.workers[worker].id;
         let Some(run) = &mut self.managers[host].run else { return };
         let Some(session) = run.sessions.0.get_mut(&worker) else { return };
-        let word = if session.opened {
+        let update = if session.opened {
             session.sent.update_if_changed(run.replica.state(), &node).flatten()
         } else if contains_version(run.replica.state(), session.version) {
             session.opened = true;
@@ -201,8 +201,8 @@ impl ClusterSimulation {
             None
         };
         let connection = session.connection;
-        if let Some(word) = word {
-            self.send_to_worker(connection, ManagerMessage::Assignment(Arc::new(word)));
+        if let Some(update) = update {
+            self.send_to_worker(connection, ManagerMessage::Assignment(Arc::new(update)));
         }
     }
 
@@ -216,9 +216,9 @@ impl ClusterSimulation {
         if !session.opened {
             return;
         }
-        let word = session.sent.next_update(run.replica.state(), &node, version);
-        if let Some(word) = word {
-            self.send_to_worker(connection, ManagerMessage::Assignment(Arc::new(word)));
+        let update = session.sent.next_update(run.replica.state(), &node, version);
+        if let Some(update) = update {
+            self.send_to_worker(connection, ManagerMessage::Assignment(Arc::new(update)));
         }
     }
 

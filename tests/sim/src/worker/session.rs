@@ -36,9 +36,9 @@ enum UpdateResult {
 
 impl SimAgent {
     /// Applies a manager's update, unless the node has seen a newer one.
-    fn apply_update(&mut self, word: &AssignmentUpdate) -> UpdateResult {
+    fn apply_update(&mut self, update: &AssignmentUpdate) -> UpdateResult {
         let yes = |yes| if yes { UpdateResult::Applied } else { UpdateResult::Ignored };
-        match word {
+        match update {
             AssignmentUpdate::Full(assignment) => yes(self.desired.apply_full(assignment.clone())),
             AssignmentUpdate::Current => yes(self.desired.confirm()),
             AssignmentUpdate::Diff(AssignmentDiff { base, version, changed, removed, retained }) => {
@@ -207,8 +207,8 @@ impl ClusterSimulation {
         let before = agent.contact.connectivity();
         agent.contact.update(elapsed);
         let minds = agent.desired.tasks.values().any(|task| !task.spec.on_disconnect.is_keep());
-        if let Some(word) = agent.contact.last_contact().filter(|_| minds) {
-            let ago = u64::try_from((elapsed - word).as_millis()).unwrap_or(u64::MAX);
+        if let Some(last) = agent.contact.last_contact().filter(|_| minds) {
+            let ago = u64::try_from((elapsed - last).as_millis()).unwrap_or(u64::MAX);
             place.contact_noted_at = Some(now - ago);
         }
         if before != agent.contact.connectivity() {
@@ -238,7 +238,7 @@ impl ClusterSimulation {
                 self.at_worker(worker, SYNC, WorkerEvent::Sync { connection });
             }
             ManagerMessage::ReportsStored(number) => agent.outbox.acknowledge(number),
-            ManagerMessage::Assignment(word) => self.receive_assignment(worker, connection, &word),
+            ManagerMessage::Assignment(update) => self.receive_assignment(worker, connection, &update),
             ManagerMessage::Managers(all) => self.workers[worker].managers = all.to_vec(),
             ManagerMessage::TryOtherManager | ManagerMessage::Closed => self.leave(worker),
             // A manager that does not know the node, or took it for removed, may be behind: the node keeps
@@ -287,18 +287,18 @@ impl ClusterSimulation {
         let has = self.workers[worker].assignment_from_manager().filter(|_| !forgets).unwrap_or_default();
         self.update_connectivity(worker, true);
         self.oracle.heard(worker, now);
-        let word = contains_version(&stale.state, has)
+        let update = contains_version(&stale.state, has)
             .then(|| SentAssignment::default().first_update(&stale.state, &id, has));
-        if let Some(word) = word.flatten() {
+        if let Some(update) = update.flatten() {
             self.stale_managers_obeyed += 1;
-            self.receive_assignment(worker, 0, &word);
+            self.receive_assignment(worker, 0, &update);
         }
         self.leave(worker);
         true
     }
 
     /// A manager sent assignments.
-    fn receive_assignment(&mut self, worker: usize, connection: u64, word: &AssignmentUpdate) {
+    fn receive_assignment(&mut self, worker: usize, connection: u64, update: &AssignmentUpdate) {
         let now = self.wall_clock(self.workers[worker].clock_off);
         let place = &mut self.workers[worker];
         let had = place.assignment_version();
@@ -306,15 +306,15 @@ impl ClusterSimulation {
         if self.defect == Some(PlantedDefect::IgnoreAssignmentVersion) {
             agent.desired.version = AssignmentVersion::default();
         }
-        let taken = agent.apply_update(word);
+        let taken = agent.apply_update(update);
         agent.has_assignment |=
-            matches!(word, AssignmentUpdate::Current) || matches!(taken, UpdateResult::Applied);
+            matches!(update, AssignmentUpdate::Current) || matches!(taken, UpdateResult::Applied);
         match taken {
             UpdateResult::Applied => {
                 agent.reconcile(now);
                 let has = agent.desired.version;
                 place.cached_state = Some(agent.desired.clone());
-                self.differences += u64::from(matches!(word, AssignmentUpdate::Diff(_)));
+                self.differences += u64::from(matches!(update, AssignmentUpdate::Diff(_)));
                 self.oracle_assignment_applied(worker, had, has);
                 self.step_all_tasks(worker);
             }

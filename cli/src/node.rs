@@ -118,8 +118,8 @@ mod tests {
             ..WorkerFlags::default()
         };
         let check =
-            |stored: Option<&NodeFile>, manager_only, output: WorkerFlags, expected: Option<WorkerFlags>| {
-                assert_eq!(worker_flags(stored, manager_only, output).unwrap(), expected);
+            |stored: Option<&NodeFile>, manager_only, given: WorkerFlags, expected: Option<WorkerFlags>| {
+                assert_eq!(worker_flags(stored, manager_only, given).unwrap(), expected);
             };
         check(None, None, socket("/a"), Some(socket("/a")));
         check(None, Some(true), socket("/a"), None);

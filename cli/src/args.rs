@@ -27,7 +27,7 @@ use crate::connected_cluster::ConnectedCluster;
 
 pub use cluster::{ClusterCommand, ClusterUpdateArgs};
 pub use image::ImageCommand;
-pub use listing::{ListingArgs, PrettyArgs};
+pub use listing::ListingArgs;
 pub use manager::{ManagerSubcommand, NodeRunArgs, PassphraseArgs};
 pub use node::{NodeCommand, NodeUpdateArgs};
 pub use secret_object::{RegistryCommand, RegistryLoginArgs, SecretObjectCommand, SecretObjectCreateArgs};

@@ -71,7 +71,7 @@ pub struct GlobalArgs {
     /// Set the log level for stderr: error, warn, info, debug, trace, or filters like
     /// `warn,warren_client=debug`
     #[arg(long, global = true, env = "WARREN_LOG_LEVEL", value_name = "LEVEL")]
-    #[arg(value_parser = warren_process::logging::parse_filter)]
+    #[arg(value_parser = warren_daemon::logging::parse_filter)]
     pub log_level: Option<String>,
     /// Give up waiting after this time
     #[arg(long, global = true, value_parser = value::duration, default_value = "5m", value_name = "DURATION")]

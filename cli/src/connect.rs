@@ -53,6 +53,6 @@ pub fn contexts_file(what: &str) -> Result<PathBuf, CommandError> {
 /// The socket of the manager on this machine, if it exists.
 fn socket() -> Option<PathBuf> {
     let run_dir = std::env::var_os("WARREN_RUN_DIR")
-        .map_or_else(|| PathBuf::from(warren_process::RUN_DIR), PathBuf::from);
+        .map_or_else(|| PathBuf::from(warren_daemon::RUN_DIR), PathBuf::from);
     Some(run_dir.join("warren.sock")).filter(|socket| socket.exists())
 }

@@ -2,7 +2,7 @@
 
 use tonic::Code;
 use warren_client::Error;
-pub use warren_process::{CommandError, ExitKind};
+pub use warren_daemon::{CommandError, ExitKind};
 use warren_proto::status::DISK_FULL;
 
 /// Hint for errors whose details are only in the log of the manager.

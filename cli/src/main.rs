@@ -3,7 +3,7 @@
 //! It parses the command line, sends requests to a manager and prints the result; it decides nothing about a cluster.
 //! Standard output has only the result; everything else goes to standard error. It must never print key material, and
 //! never wait without a bound.
-//! Start reading at [`args`] (the arguments) and [`command`] (the commands); `warren-process` has the exit codes.
+//! Start reading at [`args`] (the arguments) and [`command`] (the commands); `warren-daemon` has the exit codes.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -24,7 +24,7 @@ use std::process::ExitCode;
 use clap::{ColorChoice, CommandFactory, FromArgMatches};
 
 use args::{Cli, CliCommand, suggestion, unsupported};
-use warren_process::{CommandError, ExitKind, allocator, disable_core_dumps, logging};
+use warren_daemon::{CommandError, ExitKind, allocator, disable_core_dumps, logging};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> =

@@ -6,9 +6,9 @@ mod restore;
 
 use std::path::Path;
 
+use warren_daemon::node_file::NodeFile;
+use warren_daemon::{CommandError, HostInfo};
 use warren_manager::process::{self, ManagerSettings, ManagerSetup, ManagerStartReason};
-use warren_process::node_file::NodeFile;
-use warren_process::{CommandError, HostInfo};
 use warren_worker::process::WorkerFlags;
 
 use crate::args::NodeRunArgs;
@@ -99,7 +99,7 @@ fn sections(data_dir: &Path, settings: &ManagerSettings, worker: Option<&WorkerF
 mod tests {
     use std::path::PathBuf;
 
-    use warren_process::{DirArgs, MetricsArgs, NodeSection};
+    use warren_daemon::{DirArgs, MetricsArgs, NodeSection};
 
     use super::*;
 

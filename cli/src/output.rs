@@ -7,7 +7,7 @@ use std::io::{self, Write};
 
 use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
-use warren_process::printable;
+use warren_daemon::printable;
 use warren_types::Timestamp;
 
 use crate::args::OutputFormat;

@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use warren_process::printable;
+use warren_daemon::printable;
 
 /// Lines of a live view below its summary: it must fit on a small terminal.
 const LIVE_LINES: usize = 8;

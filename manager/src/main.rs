@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use clap::Parser;
+use warren_daemon::logging;
 use warren_manager::process::{ManagerCommand, run};
-use warren_process::logging;
 
 /// Run a manager without a worker
 #[derive(Debug, Parser)]
@@ -20,5 +20,5 @@ struct Cli {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    warren_process::main(&cli.log_level, run(cli.command))
+    warren_daemon::main(&cli.log_level, run(cli.command))
 }

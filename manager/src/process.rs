@@ -14,11 +14,11 @@ use warren_bootstrap::ca::load_agent;
 use warren_bootstrap::force_new_cluster::{self, ForceNewClusterError};
 use warren_bootstrap::member_identity::{self, LocalMemberStatus};
 use warren_bootstrap::restore::ManagerContact;
-use warren_log::DataDir;
-use warren_process::node_file::NodeFile;
-use warren_process::{
+use warren_daemon::node_file::NodeFile;
+use warren_daemon::{
     CommandError, DirArgs, ExitKind, HostInfo, MetricsArgs, NodeSection, ShutdownSignals, error_chain,
 };
+use warren_log::DataDir;
 use warren_security::{Credentials, Roots};
 use warren_store::raft::open::OpenStoreError;
 use warren_telemetry::Telemetry;

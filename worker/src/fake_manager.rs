@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Duration, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
-use warren_process::join::channel_over;
+use warren_daemon::join::channel_over;
 use warren_proto::v1;
 use warren_proto::v1::manager_frame::Frame;
 use warren_proto::v1::sessions_server::{Sessions, SessionsServer};

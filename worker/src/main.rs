@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use warren_process::logging;
+use warren_daemon::logging;
 use warren_worker::process::{WorkerCommand, run};
 
 /// Run containers for a Warren cluster on this machine
@@ -20,5 +20,5 @@ struct Cli {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    warren_process::main(&cli.log_level, run(cli.command))
+    warren_daemon::main(&cli.log_level, run(cli.command))
 }

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde::{Deserialize, Serialize};
-use warren_process::node_file::NodeFile;
-use warren_process::{CommandError, DirArgs, ExitKind, MetricsArgs, NodeSection, error_chain};
+use warren_daemon::node_file::NodeFile;
+use warren_daemon::{CommandError, DirArgs, ExitKind, MetricsArgs, NodeSection, error_chain};
 use warren_security::{Credentials, MembershipStore, NodeMembership, Roots};
 use warren_types::ManagerAddress;
 

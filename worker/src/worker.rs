@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use tokio::sync::{OnceCell, watch};
+use warren_container_programs::{ContainerPrograms, ensure_installed};
 use warren_control::{
     BackgroundTasks, Clock, RandomSource, Shutdown, ShutdownTimeout, SystemClock, system_random,
 };
 use warren_image::{ImageStore, ImportOptions};
-use warren_logger::{ContainerPrograms, ensure_installed};
 use warren_security::files::{FileError, ensure_private_dir};
 use warren_security::{
     Identity, MembershipStore, ReloadableCertificate, Role, Roots, TlsError, client_config,
@@ -92,7 +92,7 @@ pub enum WorkerStartError {
     DataDir(#[from] FileError),
     /// The programs for containers cannot be installed.
     #[error(transparent)]
-    Programs(#[from] warren_logger::Error),
+    Programs(#[from] warren_container_programs::Error),
 }
 
 /// Why a worker cannot run tasks now.

@@ -9,7 +9,7 @@ use warren_types::ManagerAddress;
 
 use super::listing::{ListingArgs, PrettyArgs};
 
-pub use warren_process::{DirArgs, MetricsArgs};
+pub use warren_daemon::{DirArgs, MetricsArgs};
 
 #[derive(Debug, Subcommand)]
 pub enum ManagerSubcommand {

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use warren_bootstrap::ca::LocalAgent;
+use warren_daemon::node_file::NodeFile;
+use warren_daemon::{CommandError, ExitKind, HostInfo, ShutdownSignals, error_chain};
 use warren_manager::Manager;
 use warren_manager::config::LocalNode;
 use warren_manager::process::{
     COMPONENT as MANAGER, ManagerSetup, ManagerStartOutcome, ManagerStartReason, ensure_member,
     keep_contexts_current, or_data_dir_in_use, removed_node, start, superseded_node, wait_failed,
 };
-use warren_process::node_file::NodeFile;
-use warren_process::{CommandError, ExitKind, HostInfo, ShutdownSignals, error_chain};
 use warren_security::{Credentials, ReloadableCertificate, Roots};
 use warren_telemetry::Telemetry;
 use warren_types::{NodeDescription, Resources};

@@ -6,9 +6,9 @@ use std::time::SystemTime;
 use warren_bootstrap::backup::{self, Backup, BackupAuthor};
 use warren_bootstrap::ca::ManagerKeys;
 use warren_bootstrap::restore::{BackupRestore, BackupRestoreError, ManagerContact};
+use warren_daemon::node_file::NodeFile;
+use warren_daemon::{CommandError, ExitKind, HostInfo, data_dir_flag, error_chain};
 use warren_manager::process::{MANAGER_SECTION, ManagerFlags, ManagerStartReason, write_admin_context};
-use warren_process::node_file::NodeFile;
-use warren_process::{CommandError, ExitKind, HostInfo, data_dir_flag, error_chain};
 use warren_types::{ManagerAddress, NodeRole};
 
 use super::NodeStart;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use warren_process::printable;
+use warren_daemon::printable;
 use warren_types::Timestamp;
 
 use super::template::RowTemplate;

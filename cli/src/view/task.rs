@@ -1,7 +1,7 @@
 //! A task: its node, its state, and the reason for it.
 
 use serde::Serialize;
-use warren_process::printable;
+use warren_daemon::printable;
 use warren_proto::convert::{desired_task_state, health, task_state};
 use warren_proto::v1;
 use warren_types::{

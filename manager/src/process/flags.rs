@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use clap::Args;
 use ipnet::Ipv4Net;
 use serde::{Deserialize, Serialize};
+use warren_daemon::{CommandError, ExitKind, as_text};
 use warren_log::LogEngine;
-use warren_process::{CommandError, ExitKind, as_text};
 use warren_types::NodeName;
 
 use super::{AdvertiseAddress, START_FAILED};

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use warren_bootstrap::force_new_cluster::{ForceNewClusterError, ForceNewClusterOutcome};
 use warren_consensus::FatalError;
-use warren_process::data_dir_flag;
+use warren_daemon::data_dir_flag;
 use warren_store::raft::driver::DriverError;
 
 /// After the driver ended with `error`.
@@ -133,7 +133,7 @@ mod tests {
             let hint = after_driver_error(&error, Path::new("/d"));
             assert!(hint.contains(" --data-dir /d`"), "{hint}");
             assert!(!hint.contains("log above"), "{hint}");
-            assert!(!after_driver_error(&error, Path::new(warren_process::DATA_DIR)).contains("--data-dir"));
+            assert!(!after_driver_error(&error, Path::new(warren_daemon::DATA_DIR)).contains("--data-dir"));
         }
     }
 

@@ -9,9 +9,9 @@ use warren_bootstrap::join::{
 };
 use warren_bootstrap::member_identity::{self, AUTHORITY_FILE, BootstrapPeer, LocalMemberStatus};
 use warren_core::FEATURE_LEVEL;
+use warren_daemon::join::{self, JoinRefusal, NOT_JOINED};
+use warren_daemon::{CommandError, ExitKind, data_dir_flag, error_chain};
 use warren_log::DataDir;
-use warren_process::join::{self, JoinRefusal, NOT_JOINED};
-use warren_process::{CommandError, ExitKind, data_dir_flag, error_chain};
 use warren_proto::v1::managers_client::ManagersClient;
 use warren_proto::{Problem, v1};
 use warren_security::{CertificateAuthority, CertificateRequest, JoinToken, PrivateKey, Roots};

@@ -4,8 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use ipnet::Ipv4Net;
+use warren_daemon::{CommandError, ExitKind, HostInfo, MetricsListen};
 use warren_log::LogEngine;
-use warren_process::{CommandError, ExitKind, HostInfo, MetricsListen};
 use warren_types::{ManagerAddress, NodeName};
 
 use super::{AdvertiseAddress, ManagerSettings, START_FAILED};

@@ -223,7 +223,7 @@ async fn force_new_cluster_runs_once() {
     assert_eq!(refused.kind, ExitKind::NotFound);
     assert!(refused.hint.contains("--data-dir"), "{refused}");
     let (others, uncommitted) = (2, 1);
-    let default = Path::new(warren_process::DATA_DIR);
+    let default = Path::new(warren_daemon::DATA_DIR);
     let created = ForceNewClusterOutcome::Created { others, uncommitted };
     insta::assert_snapshot!(hints::after_force_new_cluster(created, default), @r"
     this manager is now the only member of its cluster, without 2 others

@@ -1,4 +1,4 @@
-//! Runs programs in containers with `warren-exec` (`pkg/logger`), ten times cheaper than a runtime exec.
+//! Runs programs in containers with `warren-exec` (`pkg/container-programs`), ten times cheaper than a runtime exec.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{ChildStderr, ChildStdout, Command};
 use tokio::time::timeout;
-use warren_logger::plan::{ExecOutcome, ExecPlan};
+use warren_container_programs::plan::{ExecOutcome, ExecPlan};
 
 use crate::outcome::is_resource_exhausted;
 use crate::{Exec, ExecResult, ExecStatus, MAX_OUTPUT, ProbeTarget};

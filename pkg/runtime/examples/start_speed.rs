@@ -49,7 +49,7 @@ async fn main() -> Result<(), Failure> {
     let archive = image.config("Cmd", command).oci_archive()?;
     let options = ImportOptions { spool_dir: containerd.dir().to_owned(), max_bytes: 64 << 20, name: None };
     runtime.images().import(&archive[..], options).await?;
-    let logger = warren_logger::ensure_installed(containerd.dir())?.logger;
+    let logger = warren_container_programs::ensure_installed(containerd.dir())?.logger;
     let (mut ours, mut silent, mut unconfined, mut theirs) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for round in 0..rounds {
         let log = log(&containerd, &logger, round)?;

@@ -59,13 +59,14 @@ const MANAGER_SIDE: [&str; 10] = [
     "warren-consensus",
     "warren-log",
 ];
-const WORKER_SIDE: [&str; 8] = [
+const WORKER_SIDE: [&str; 9] = [
     "warren-worker",
     "warren-task",
     "warren-runtime",
     "warren-image",
     "warren-network",
-    "warren-logger",
+    "warren-container-logs",
+    "warren-container-programs",
     "warren-volume",
     "warren-health",
 ];

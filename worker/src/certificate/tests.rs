@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Response};
 use warren_control::{Shutdown, SystemClock};
-use warren_process::join::channel_over;
+use warren_daemon::join::channel_over;
 use warren_proto::status::{NODE_REMOVED, Problem};
 use warren_proto::v1::membership_server::{Membership as MembershipService, MembershipServer};
 use warren_security::CertificateAuthority;

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use warren_container_programs::plan::{CapabilityMasks, ExecPlan};
 use warren_health::ExecPlanSource;
-use warren_logger::plan::{CapabilityMasks, ExecPlan};
 use warren_runtime::{ContainerId, ProcessSetup, Runtime};
 
 /// Cache size. Task ids are never reused, and the setup of a task never changes.

@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use warren_logger::segment;
+use warren_container_logs::segment;
 use warren_network::files::{HostResolverPaths, TaskNetworkFiles, ensure_files};
 use warren_task::StoredLog;
 use warren_types::{Bytes, RetainedLog, TaskAssignment, TaskId, Timestamp};

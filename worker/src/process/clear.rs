@@ -1,7 +1,7 @@
 //! Cleans up the node of a removed manager: it gets no removal by a session; the manager next to it learns of
 //! the removal.
 
-use warren_process::{CommandError, ExitKind, ShutdownSignals, error_chain};
+use warren_daemon::{CommandError, ExitKind, ShutdownSignals, error_chain};
 
 use super::run::{ContainerReappeared, cleanup_failure, cleared_message, open};
 use super::{WorkerSetup, failed};

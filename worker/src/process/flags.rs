@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use clap::Args;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use warren_daemon::as_text;
 use warren_image::RegistrySettings;
-use warren_process::as_text;
 use warren_types::name::is_label_key;
 use warren_types::quantity::ParseQuantityError;
 use warren_types::spec::LABEL_FORMAT;

@@ -1,8 +1,8 @@
 //! Joins a cluster: the token's digest identifies the CA before anything is sent, then the token and a
 //! certificate request are sent, and a certificate is returned.
 
-use warren_process::join::{self, JoinRefusal, NOT_JOINED};
-use warren_process::{CommandError, ExitKind, HostInfo, NodeSection};
+use warren_daemon::join::{self, JoinRefusal, NOT_JOINED};
+use warren_daemon::{CommandError, ExitKind, HostInfo, NodeSection};
 use warren_proto::v1::membership_client::MembershipClient;
 use warren_proto::{Problem, v1};
 use warren_security::{CertificateRequest, JoinToken, NodeMembership, NodeMembershipError, Roots};

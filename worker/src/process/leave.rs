@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
+use warren_daemon::{CommandError, ExitKind, HostInfo, MetricsArgs};
 use warren_network::NamespaceLock;
-use warren_process::{CommandError, ExitKind, HostInfo, MetricsArgs};
 use warren_proto::v1;
 use warren_proto::v1::membership_client::MembershipClient;
 use warren_security::{ReloadableCertificate, client_config};

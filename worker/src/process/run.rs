@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
-use warren_process::{CommandError, ExitKind, HostInfo, ShutdownSignals, error_chain};
+use warren_daemon::{CommandError, ExitKind, HostInfo, ShutdownSignals, error_chain};
 use warren_security::{MembershipStore, ReloadableCertificate, Roots};
 use warren_task::DesiredState;
 

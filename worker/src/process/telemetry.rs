@@ -1,6 +1,6 @@
 //! Telemetry of the worker process.
 
-use warren_process::CommandError;
+use warren_daemon::CommandError;
 use warren_telemetry::{MetricsServer, Telemetry};
 
 use super::{PART, WorkerSettings};

@@ -12,7 +12,7 @@ use rustls::ClientConfig;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tonic::transport::Channel;
-use warren_process::join::channel_over;
+use warren_daemon::join::channel_over;
 use warren_security::ConnectError;
 use warren_types::{ManagerAddress, NodeId};
 

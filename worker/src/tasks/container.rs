@@ -96,7 +96,7 @@ mod tests {
     use std::path::PathBuf;
     use std::time::{Duration, SystemTime};
 
-    use warren_logger::ContainerPrograms;
+    use warren_container_programs::ContainerPrograms;
     use warren_network::files::TaskNetworkFiles;
     use warren_runtime::{ContainerStatus, Signal};
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, RwLock, Semaphore, watch};
 use tokio::time::timeout;
-use warren_logger::ContainerPrograms;
+use warren_container_programs::ContainerPrograms;
 use warren_network::files::TaskNetworkFiles;
 use warren_network::{NetworkBackend, TaskKey, TaskNetwork};
 use warren_runtime::{ContainerMount, Error as RuntimeError, ProcessState, Runtime, Signal};

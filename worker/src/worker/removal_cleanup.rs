@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
-use warren_process::error_chain;
+use warren_daemon::error_chain;
 use warren_types::{ClusterId, TaskId};
 
 use super::Worker;

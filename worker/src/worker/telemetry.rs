@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use warren_process::error_chain;
+use warren_daemon::error_chain;
 use warren_telemetry::{StatusProbe, TelemetryComponent, background_task_probe};
 
 use super::Worker;

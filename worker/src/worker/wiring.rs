@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use tokio::sync::{Notify, RwLock, Semaphore, watch};
+use warren_container_programs::ContainerPrograms;
 use warren_health::{ContainerExec, ProbeLimits, Prober};
-use warren_logger::ContainerPrograms;
 use warren_task::DesiredState;
 use warren_types::ClusterId;
 use warren_volume::{LocalVolumeDriver, SubpathMounts};

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use warren_container_programs::plan::{CapabilityMasks, ExecPlan};
 use warren_health::{ContainerExec, Exec, ExecPlanSource, ExecResult, ExecStatus, ProbeTarget};
-use warren_logger::plan::{CapabilityMasks, ExecPlan};
 use warren_runtime::containerd::ContainerdRuntime;
 use warren_runtime::{ContainerId, ContainerSpec, Runtime, SeccompPolicy};
 
@@ -40,7 +40,7 @@ impl ExecPlanSource for UncachedPlans {
 }
 
 fn exec(world: &RuntimeFixture) -> ContainerExec {
-    let programs = warren_logger::ensure_installed(world.containerd.dir()).unwrap();
+    let programs = warren_container_programs::ensure_installed(world.containerd.dir()).unwrap();
     ContainerExec::new(
         programs.exec,
         Arc::new(UncachedPlans(ContainerdRuntime::new(world.containerd.settings()).unwrap())),

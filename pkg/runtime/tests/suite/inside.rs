@@ -106,7 +106,7 @@ async fn process_matches_spec() {
 #[tokio::test(flavor = "multi_thread")]
 async fn init_is_pid_one_with_read_only_root() {
     let world = RuntimeFixture::start().await;
-    let programs = warren_logger::ensure_installed(world.containerd.dir()).unwrap();
+    let programs = warren_container_programs::ensure_installed(world.containerd.dir()).unwrap();
     let (log, dir) = world.log("tended");
     let script = "grep -q init /proc/1/comm && echo $PPID; trap 'echo passed on; exit 3' TERM; \
                   echo ready >&2; while :; do sleep 0.02; done";

@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval_at, sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
-use warren_process::join::channel_over;
+use warren_daemon::join::channel_over;
 use warren_proto::v1;
 use warren_proto::v1::manager_frame::Frame as FromManager;
 use warren_proto::v1::membership_client::MembershipClient;

@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tonic::transport::Channel;
 use warren_client::{ClientIdentity, ClientTarget, Contexts};
-use warren_process::join::channel_over;
+use warren_daemon::join::channel_over;
 use warren_security::{Credentials, PrivateKey, ReloadableCertificate, Roots, client_config, connect};
 
 /// The timeout for TCP and TLS each.

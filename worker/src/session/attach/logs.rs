@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
-use warren_logger::{Error, OutputEntry, OutputLine, OutputReader, OutputStream, ReadOptions};
+use warren_container_logs::{Error, OutputEntry, OutputLine, OutputReader, OutputStream, ReadOptions};
 use warren_proto::v1;
 use warren_proto::v1::stream_frame::Frame;
 use warren_task::DesiredState;

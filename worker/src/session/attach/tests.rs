@@ -7,11 +7,11 @@ use std::path::Path;
 
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
+use warren_container_logs::OutputStream;
+use warren_container_logs::record::{FILE_HEADER, OutputRecord};
+use warren_container_logs::segment;
 use warren_control::{Clock, SystemClock};
 use warren_image::{Digest, Error, ImagePullProgress, Reference};
-use warren_logger::OutputStream;
-use warren_logger::record::{FILE_HEADER, OutputRecord};
-use warren_logger::segment;
 use warren_proto::v1::manager_frame::Frame as FromManager;
 use warren_proto::v1::worker_frame::Frame as FromWorker;
 use warren_task::DesiredState;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use sha2::{Digest, Sha256};
-use warren_logger::ContainerPrograms;
+use warren_container_programs::ContainerPrograms;
 use warren_network::files::TaskNetworkFiles;
 use warren_runtime::{
     ContainerLimits, ContainerMount, ContainerMountSource, ContainerOwner, ContainerReservations,

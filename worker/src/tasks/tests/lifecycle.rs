@@ -48,7 +48,7 @@ async fn tasks_start_share_port_and_are_removed() {
 fn write_log(machine: &Machine, number: u64) -> std::path::PathBuf {
     let dir = TaskDirs::new(machine.dir.path().join("tasks")).log_dir(&task_id(number));
     std::fs::create_dir_all(&dir).unwrap();
-    std::fs::write(warren_logger::segment::segment_path(&dir, 1), "said").unwrap();
+    std::fs::write(warren_container_logs::segment::segment_path(&dir, 1), "said").unwrap();
     dir
 }
 
@@ -86,7 +86,7 @@ async fn log_is_retained_until_managers_drop_it() {
 async fn old_log_is_removed() {
     let machine = Machine::new();
     let log = write_log(&machine, 1);
-    let path = warren_logger::segment::segment_path(&log, 1);
+    let path = warren_container_logs::segment::segment_path(&log, 1);
     let file = std::fs::File::options().write(true).open(path).unwrap();
     file.set_modified(std::time::SystemTime::now() - warren_types::LOG_RETENTION).unwrap();
     let retained = [(task_id(1), retained_log(1))].into();

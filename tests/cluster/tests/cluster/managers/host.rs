@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use tonic::transport::Channel;
 use warren_client::JoinToken;
+use warren_daemon::CommandError;
 use warren_log::LogEngine;
 use warren_manager::manager::ManagerStartError;
 use warren_manager::process::{JoinParams, ManagerJoinOutcome, join};
 use warren_manager::server::ListenError;
 use warren_manager::{LocalNode, Manager, ManagerConfig, ManagerTuning};
-use warren_process::CommandError;
 use warren_security::{Credentials, Roots};
 use warren_testkit::ports;
 use warren_testkit::scratch::ScratchDir;

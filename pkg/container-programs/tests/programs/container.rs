@@ -1,6 +1,6 @@
 //! The programs in a real container: containerd's shim starts the logger, runc the init.
 
-use warren_logger::{OutputEntry, OutputStream};
+use warren_container_logs::{OutputEntry, OutputStream};
 use warren_testkit::containerd::TestContainerd;
 use warren_testkit::image::TestImage;
 use warren_testkit::scratch::ScratchDir;
@@ -16,7 +16,7 @@ const SCRIPT: &str = "(true &); echo parent $PPID; echo to err >&2; trap 'seq 20
 #[test]
 fn shim_starts_logger_and_waits() {
     let scratch = ScratchDir::new();
-    let programs = warren_logger::ensure_installed(scratch.path()).unwrap();
+    let programs = warren_container_programs::ensure_installed(scratch.path()).unwrap();
     let dir = scratch.path().join("a dir");
     std::fs::create_dir(&dir).unwrap();
     let archive = scratch.path().join("image.tar");

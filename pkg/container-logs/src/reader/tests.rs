@@ -6,30 +6,27 @@ use warren_testkit::scratch::ScratchDir;
 
 use super::cursor::ReadResult;
 use super::*;
-use crate::journal::{RotationLimits, SegmentWriter};
 use crate::record::{FILE_HEADER, MAX_TEXT};
 use crate::segment;
+use crate::writer::{RotationLimits, SegmentWriter};
 
 const FOLLOW: ReadOptions = ReadOptions { tail: None, since: None, follow: true };
 const ALL: ReadOptions = ReadOptions { tail: None, since: None, follow: false };
 
 /// Writes lines whose times are their numbers, from 1 on.
 struct Writer {
-    journal: SegmentWriter,
+    files: SegmentWriter,
     next: u64,
 }
 
 impl Writer {
     fn new(dir: &Path, max_size: u64, max_files: u64) -> Writer {
-        Writer {
-            journal: SegmentWriter::new(dir.to_owned(), RotationLimits { max_size, max_files }),
-            next: 1,
-        }
+        Writer { files: SegmentWriter::new(dir.to_owned(), RotationLimits { max_size, max_files }), next: 1 }
     }
 
     fn line(&mut self, stream: OutputStream, partial: bool, text: &[u8]) {
-        self.journal.write_line(self.next, stream, partial, text);
-        self.journal.flush(self.next);
+        self.files.write_line(self.next, stream, partial, text);
+        self.files.flush(self.next);
         self.next += 1;
     }
 
@@ -74,7 +71,7 @@ fn range(from: u64, to: u64) -> Vec<u64> {
 fn entries_are_read_in_order() {
     let scratch = ScratchDir::new();
     let mut writer = Writer::new(scratch.path(), 1000, 3);
-    writer.journal.write_attempt(1, 7);
+    writer.files.write_attempt(1, 7);
     writer.next = 2;
     writer.line(OutputStream::Stdout, false, b"one");
     writer.line(OutputStream::Stderr, true, b"two\r\xff");
@@ -99,10 +96,10 @@ fn position_is_found_by_time_and_tail() {
     let mut writer = Writer::new(scratch.path(), 1 << 20, 10);
     for _ in 0..20_000 {
         let long = "x".repeat(150);
-        writer.journal.write_line(writer.next, OutputStream::Stdout, false, long.as_bytes());
+        writer.files.write_line(writer.next, OutputStream::Stdout, false, long.as_bytes());
         writer.next += 1;
     }
-    writer.journal.flush(0);
+    writer.files.flush(0);
     assert!(segment::list(scratch.path()).unwrap().len() > 3);
     let places = [0, 1, 2, 999, 5000, 5001, 5610, 5611, 5612, 12_345, 19_999, 20_000, 20_001, u64::MAX];
     for place in places {
@@ -158,7 +155,7 @@ fn follow_continues_across_rotation() {
         let mut tail = open(scratch.path(), ReadOptions { tail: Some(1), ..FOLLOW });
         assert_eq!(at(&drain(&mut tail)), [round * 3 + 3]);
     }
-    crate::remove_dir(scratch.path()).unwrap();
+    std::fs::remove_dir_all(scratch.path()).unwrap();
     assert_eq!(follower.read().unwrap(), ReadStep::End);
     std::fs::create_dir(scratch.path()).unwrap();
 }
@@ -303,7 +300,7 @@ async fn following_reader_waits_and_ends() {
     }
     let OutputEntry::RotatedAway { .. } = &found[0] else {
         assert_eq!(at(&found), range(1, 60));
-        crate::remove_dir(&dir).unwrap();
+        std::fs::remove_dir_all(&dir).unwrap();
         assert_eq!(reader.next().await.unwrap(), None);
         assert_eq!(reader.next().await.unwrap(), None);
         return;

@@ -4,10 +4,10 @@ use std::io::{PipeWriter, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use warren_logger::{OutputEntry, OutputReader, ReadOptions};
+use warren_container_logs::{OutputEntry, OutputReader, ReadOptions};
 use warren_testkit::scratch::ScratchDir;
 
-use crate::shim::{RunningLogger, runtime};
+use crate::shim::{RunningLogger, disk_usage, runtime};
 
 /// Including its newline.
 const LINE: usize = 1024;
@@ -73,7 +73,7 @@ fn fast_output_is_read_once_per_line() {
     });
     assert_eq!(opened, 5);
     let (processor, memory) = (logger.processor_time(), logger.status_kib("VmRSS"));
-    let kept = warren_logger::disk_usage(&dir).unwrap();
+    let kept = disk_usage(&dir);
     println!(
         "{count} lines of 1 KiB in {:.2} s ({:.0} MB/s); the logger took {:.2} s of a processor, {at_rest} KiB \
          at rest and {memory} KiB under load; {} MB kept; read by {opened} readers, one after the other",

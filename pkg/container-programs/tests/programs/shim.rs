@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use warren_logger::{OutputEntry, OutputReader, ReadOptions};
+use warren_container_logs::{OutputEntry, OutputReader, ReadOptions};
 use warren_testkit::scratch::ScratchDir;
 use warren_testkit::wait::eventually;
 
@@ -35,7 +35,7 @@ pub struct RunningLogger {
 impl RunningLogger {
     /// Starts a logger with these arguments.
     pub fn start(scratch: &ScratchDir, arguments: &[&str]) -> RunningLogger {
-        let programs = warren_logger::ensure_installed(scratch.path()).unwrap();
+        let programs = warren_container_programs::ensure_installed(scratch.path()).unwrap();
         let (from_out, out) = std::io::pipe().unwrap();
         let (from_err, err) = std::io::pipe().unwrap();
         let (ready, to_ready) = std::io::pipe().unwrap();
@@ -119,6 +119,12 @@ impl Drop for RunningLogger {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Bytes of the files in `dir`, while the logger may remove some.
+pub fn disk_usage(dir: &Path) -> u64 {
+    let entries = std::fs::read_dir(dir).unwrap();
+    entries.filter_map(|entry| entry.unwrap().metadata().ok()).map(|metadata| metadata.len()).sum()
 }
 
 /// All entries of `dir`.

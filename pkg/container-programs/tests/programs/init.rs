@@ -14,7 +14,7 @@ use crate::shim::TIMEOUT;
 /// `unshare` is the parent of the first process: it forwards its exit status, and kills it when killed
 /// itself.
 fn first(scratch: &ScratchDir, words: &[&str]) -> Command {
-    let init = warren_logger::ensure_installed(scratch.path()).unwrap().init;
+    let init = warren_container_programs::ensure_installed(scratch.path()).unwrap().init;
     let mut command = Command::new("unshare");
     command.args(["--pid", "--fork", "--mount-proc", "--kill-child"]).arg(init).args(words);
     command
@@ -189,7 +189,7 @@ fn program_starts_with_default_signals() {
 #[test]
 fn program_gets_terminal() {
     let scratch = ScratchDir::new();
-    let init = warren_logger::ensure_installed(scratch.path()).unwrap().init;
+    let init = warren_container_programs::ensure_installed(scratch.path()).unwrap().init;
     // `script` creates a terminal; the process group of a process and of the terminal are fields 5 and 8.
     let stat = "read -r line < /proc/self/stat; set -- ${line##*)}; echo group $3 terminal $6 mine $$";
     let inner = format!("{} -- sh -c '{stat}'", init.display());

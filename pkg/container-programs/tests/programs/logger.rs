@@ -3,12 +3,12 @@
 use std::io::Write;
 
 use nix::sys::signal::Signal;
-use warren_logger::{OutputEntry, OutputStream};
+use warren_container_logs::{OutputEntry, OutputStream};
 use warren_testkit::scratch::ScratchDir;
 use warren_testkit::small_disk::SmallDisk;
 use warren_testkit::wait::eventually;
 
-use crate::shim::{RunningLogger, TIMEOUT, read_all, texts};
+use crate::shim::{RunningLogger, TIMEOUT, disk_usage, read_all, texts};
 
 #[test]
 fn output_is_kept_until_input_ends() {
@@ -202,7 +202,7 @@ fn flood_stays_within_limits() {
     for index in 0..200_000 {
         writeln!(flood, "line {index} of a flood").unwrap();
         if index % 1000 == 0 {
-            let kept = warren_logger::disk_usage(&dir).unwrap();
+            let kept = disk_usage(&dir);
             assert!(kept <= max_size * max_files + 16 * 1024, "{kept}");
         }
     }
@@ -227,9 +227,9 @@ fn killed_logger_does_not_block_next_one() {
     for _ in 0..5 {
         let mut logger = RunningLogger::start_and_wait(&scratch, &dir, 200_000, 1000);
         let mut out = logger.out.take().unwrap();
-        let before = warren_logger::disk_usage(&dir).unwrap();
+        let before = disk_usage(&dir);
         // The second half is in transit when the logger dies; then the pipe has no reader.
-        while warren_logger::disk_usage(&dir).unwrap() < before + 500_000 {
+        while disk_usage(&dir) < before + 500_000 {
             for _ in 0..100 {
                 writeln!(out, "line {next} that is kept or not").unwrap();
                 next += 1;

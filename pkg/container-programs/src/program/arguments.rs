@@ -4,7 +4,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
-use crate::journal::RotationLimits;
+use crate::writer::RotationLimits;
 
 /// Parsed arguments.
 #[derive(Debug, Clone, PartialEq, Eq)]

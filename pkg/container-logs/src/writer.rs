@@ -1,5 +1,7 @@
 //! Writes the files of one directory: rotated by size, limited by count, and tolerant of a full or broken
 //! disk.
+//!
+//! This module is compiled into the logger and the library: it must use only the standard library.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -329,5 +331,5 @@ fn last_time(dir: &Path, numbers: &[u64]) -> io::Result<u64> {
 }
 
 #[cfg(test)]
-#[path = "journal/tests.rs"]
+#[path = "writer/tests.rs"] // Without it rustfmt does not find the file from the logger.
 mod tests;

@@ -1,9 +1,9 @@
-//! Errors of output files and program installation.
+//! Errors of the reader.
 
 use std::io;
 use std::path::PathBuf;
 
-/// A failed read of output, or a failed installation of a program.
+/// A failed read of output.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The directory does not exist.
@@ -32,35 +32,6 @@ pub enum Error {
         path: PathBuf,
         /// The system error.
         source: io::Error,
-    },
-    /// A directory could not be removed.
-    #[error("cannot remove {dir}: {source}")]
-    Remove {
-        /// The directory to remove.
-        dir: PathBuf,
-        /// The system error.
-        source: io::Error,
-    },
-    /// A program could not be written.
-    #[error(
-        "cannot write the program {path}: {source}; the directory must exist and have 2 MiB of free space"
-    )]
-    Install {
-        /// Path of the program.
-        path: PathBuf,
-        /// The system error.
-        source: io::Error,
-    },
-    /// A program was written but cannot be executed.
-    #[error(
-        "cannot execute the program {path}: {reason}; its directory must be on a file system without the \
-         mount option noexec"
-    )]
-    Execute {
-        /// The program.
-        path: PathBuf,
-        /// Why the execution failed.
-        reason: String,
     },
     /// The reader was used after an error or a panic.
     #[error("reading the output in {dir} ended early; open it again from the last line's time")]

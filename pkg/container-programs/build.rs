@@ -12,7 +12,13 @@ use std::process::Command;
 use sha2::{Digest, Sha256};
 
 /// Sources of the programs; changes of other library files must not rebuild them.
-const SOURCES: [&str; 4] = ["src/program", "src/plan.rs", "src/record.rs", "src/segment.rs"];
+const SOURCES: [&str; 5] = [
+    "src/program",
+    "src/plan.rs",
+    "../container-logs/src/record.rs",
+    "../container-logs/src/segment.rs",
+    "../container-logs/src/writer.rs",
+];
 
 fn main() {
     let out = PathBuf::from(variable("OUT_DIR"));
@@ -43,8 +49,10 @@ fn compile(program: &str, into: &Path) {
     }
     // Equal sources produce equal programs in any checkout, so that a node need not write them again.
     let mut remap = variable("CARGO_MANIFEST_DIR");
-    remap.push("=warren-logger");
+    remap.push("=warren-container-programs");
     rustc.arg("--remap-path-prefix").arg(remap);
+    // Shorter names in the program.
+    rustc.args(["--remap-path-prefix", "src/program/../../../container-logs/src=src"]);
     rustc.arg("-o").arg(into).arg(format!("src/program/{program}.rs"));
     let status = rustc.status().expect("cargo names a compiler that can be started");
     assert!(

@@ -24,20 +24,21 @@ use std::mem::ManuallyDrop;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-#[path = "../record.rs"]
+#[path = "../../../container-logs/src/record.rs"]
 mod record;
-#[path = "../segment.rs"]
+#[path = "../../../container-logs/src/segment.rs"]
 mod segment;
+#[path = "../../../container-logs/src/writer.rs"]
+mod writer;
 
 mod arguments;
-mod journal;
 mod splitter;
 mod system;
 
 use arguments::LoggerArgs;
-use journal::SegmentWriter;
 use record::OutputStream;
 use splitter::LineSplitter;
+use writer::SegmentWriter;
 
 /// The capacity of a pipe.
 const CHUNK_BYTES: usize = 64 * 1024;
@@ -65,15 +66,15 @@ fn main() -> ExitCode {
     if let Err(error) = std::env::set_current_dir("/") {
         eprintln!("warren-logger: cannot leave the working directory: {error}");
     }
-    let mut journal = SegmentWriter::new(arguments.dir, arguments.limits);
+    let mut writer = SegmentWriter::new(arguments.dir, arguments.limits);
     if let Some(attempt) = arguments.attempt {
-        journal.write_attempt(now(), attempt);
+        writer.write_attempt(now(), attempt);
     }
-    journal.flush(now());
-    if let Some(error) = journal.last_error() {
+    writer.flush(now());
+    if let Some(error) = writer.last_error() {
         eprintln!("warren-logger: cannot write; lines are lost until it can: {error}");
     }
-    run(&mut inputs, &mut journal);
+    run(&mut inputs, &mut writer);
     ExitCode::SUCCESS
 }
 
@@ -108,7 +109,7 @@ impl Input {
     }
 
     /// Moves available data, at most a chunk, into the writer.
-    fn forward(&mut self, chunk: &mut [u8], journal: &mut SegmentWriter) {
+    fn forward(&mut self, chunk: &mut [u8], writer: &mut SegmentWriter) {
         let read = match self.file.read(chunk) {
             Ok(read) => read,
             Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock) => return,
@@ -116,7 +117,7 @@ impl Input {
             Err(_) => 0,
         };
         let (stream, at) = (self.stream, now());
-        let emit = |text: &[u8], partial: bool| journal.write_line(at, stream, partial, text);
+        let emit = |text: &[u8], partial: bool| writer.write_line(at, stream, partial, text);
         if read == 0 {
             self.has_ended = true;
             self.splitter.finish(emit);
@@ -127,16 +128,16 @@ impl Input {
 }
 
 /// Moves all data from `inputs` into the writer until both have ended.
-fn run(inputs: &mut [Input; 2], journal: &mut SegmentWriter) {
+fn run(inputs: &mut [Input; 2], writer: &mut SegmentWriter) {
     let mut chunk = vec![0; CHUNK_BYTES];
     while inputs.iter().any(|input| !input.has_ended) {
-        let timeout = journal.has_unrecorded_loss().then_some(RETRY_INTERVAL);
+        let timeout = writer.has_unrecorded_loss().then_some(RETRY_INTERVAL);
         let open = [&inputs[0], &inputs[1]].map(|input| (!input.has_ended).then_some(input.fd));
         let is_ready = system::poll_readable(open, timeout);
         for (input, _) in inputs.iter_mut().zip(is_ready).filter(|(_, is_ready)| *is_ready) {
-            input.forward(&mut chunk, journal);
+            input.forward(&mut chunk, writer);
         }
-        journal.flush(now());
+        writer.flush(now());
     }
 }
 

@@ -50,30 +50,9 @@ impl fmt::Display for KeyId {
 /// Why the keys of a manager cannot be used. Nothing on the disk was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyringError {
-    /// A file cannot be read or written.
+    /// One of the files cannot be read, or is not what was written.
     #[error(transparent)]
-    File(#[from] FileError),
-    /// A file does not hold what was written there.
-    #[error("{path} is damaged: {what}; restore it from a backup of this manager")]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        what: String,
-    },
-    /// A later version wrote a file.
-    #[error(
-        "{path} has format version {found}, and this version of Warren reads up to {supported}: \
-         install the version that wrote it"
-    )]
-    UnsupportedFormat {
-        /// The file.
-        path: PathBuf,
-        /// Its version.
-        found: u32,
-        /// The latest that is read.
-        supported: u32,
-    },
+    KeyFile(#[from] KeyFileError),
     /// The member key is gone, but what it wrapped is there.
     #[error(
         "{member} is missing, and without it nothing that this manager stored can be read: \
@@ -120,18 +99,6 @@ pub enum KeyringError {
         /// Which key.
         key: KeyId,
     },
-}
-
-impl From<KeyFileError> for KeyringError {
-    fn from(error: KeyFileError) -> Self {
-        match error {
-            KeyFileError::File(error) => Self::File(error),
-            KeyFileError::Damaged { path, what } => Self::Damaged { path, what },
-            KeyFileError::UnsupportedFormat { path, found, supported } => {
-                Self::UnsupportedFormat { path, found, supported }
-            }
-        }
-    }
 }
 
 /// Seals under a data key that is new in this process, and opens what earlier ones sealed. `Debug` shows no key.
@@ -191,7 +158,7 @@ impl Keyring {
             return Err(KeyringError::UnknownKey { path, key });
         }
         stored.prune(in_use);
-        let damaged = |what| KeyringError::Damaged { path: path.clone(), what };
+        let damaged = |what| KeyFileError::Damaged { path: path.clone(), what };
         let wrapping = member.cipher();
         let mut ciphers = BTreeMap::new();
         for (id, wrapped) in &stored.wrapped {
@@ -272,14 +239,14 @@ impl PreparedKeyring {
     /// room on the disk: then what is there can be opened, and [`Keyring::save`] has to be repeated.
     ///
     /// # Errors
-    /// [`KeyringError::File`].
+    /// [`KeyringError::KeyFile`].
     pub fn commit(self) -> Result<Keyring, KeyringError> {
         if let Some((path, member)) = &self.member {
-            member.save(path)?;
+            member.save(path).map_err(KeyFileError::from)?;
         }
         match self.keyring.save() {
             Err(error) if error.is_out_of_space() && self.has_live_keys => {}
-            saved => saved?,
+            saved => saved.map_err(KeyFileError::from)?,
         }
         Ok(self.keyring)
     }
@@ -357,13 +324,13 @@ impl KeyringFile {
 }
 
 /// What the file holds; `None` when there is none.
-fn load(path: &Path) -> Result<Option<(KeyFingerprint, KeyringFile)>, KeyringError> {
+fn load(path: &Path) -> Result<Option<(KeyFingerprint, KeyringFile)>, KeyFileError> {
     let bytes = match read_private_bytes(path) {
         Ok(bytes) => bytes,
         Err(FileError::Read { source, .. }) if source.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error.into()),
     };
-    let damaged = |what: &str| KeyringError::Damaged { path: path.to_owned(), what: what.into() };
+    let damaged = |what: &str| KeyFileError::Damaged { path: path.to_owned(), what: what.into() };
     let mut fields = KeyringReader(&bytes);
     if fields.read_bytes() != Some(MAGIC) {
         return Err(damaged("it does not begin like a keyring"));
@@ -372,7 +339,7 @@ fn load(path: &Path) -> Result<Option<(KeyFingerprint, KeyringFile)>, KeyringErr
     match fields.read_u32() {
         None => return Err(damaged("it is too short")),
         Some(found) if found > FORMAT => {
-            return Err(KeyringError::UnsupportedFormat { path: path.to_owned(), found, supported: FORMAT });
+            return Err(KeyFileError::UnsupportedFormat { path: path.to_owned(), found, supported: FORMAT });
         }
         Some(_) => {}
     }

@@ -9,6 +9,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::files::{FileError, write_private};
+use crate::key_file::KeyFileError;
 
 fn open(dir: &TempDir, in_use: &[u32]) -> Result<Keyring, KeyringError> {
     Keyring::open(dir.path(), &in_use.iter().copied().map(KeyId).collect())
@@ -136,7 +137,10 @@ fn invalid_member_key_is_refused() {
     }
     fs::write(&member, &good).unwrap();
     fs::set_permissions(&member, Permissions::from_mode(0o644)).unwrap();
-    assert!(matches!(refused(&dir, &[]), KeyringError::File(FileError::InsecureMode { mode: 0o644, .. })));
+    assert!(matches!(
+        refused(&dir, &[]),
+        KeyringError::KeyFile(KeyFileError::File(FileError::InsecureMode { mode: 0o644, .. }))
+    ));
 }
 
 #[test]
@@ -159,7 +163,10 @@ fn mismatched_keyring_is_refused() {
 
     for length in 0..good.len() {
         write(&good[..length]);
-        assert!(matches!(refused(&dir, &[1]), KeyringError::Damaged { .. }), "cut to {length}");
+        assert!(
+            matches!(refused(&dir, &[1]), KeyringError::KeyFile(KeyFileError::Damaged { .. })),
+            "cut to {length}"
+        );
     }
     for at in 0..good.len() {
         let mut bad = good.clone();
@@ -168,14 +175,20 @@ fn mismatched_keyring_is_refused() {
         let error = refused(&dir, &[1]);
         // The lowest bit of the version makes a version 0 of it, which is summed like any other.
         assert!(
-            matches!(error, KeyringError::Damaged { .. } | KeyringError::UnsupportedFormat { .. }),
+            matches!(
+                error,
+                KeyringError::KeyFile(KeyFileError::Damaged { .. } | KeyFileError::UnsupportedFormat { .. })
+            ),
             "byte {at}: {error}"
         );
     }
     let mut newer = good.clone();
     newer[8] = 9;
     write(&newer);
-    assert!(matches!(refused(&dir, &[1]), KeyringError::UnsupportedFormat { found: 9, .. }));
+    assert!(matches!(
+        refused(&dir, &[1]),
+        KeyringError::KeyFile(KeyFileError::UnsupportedFormat { found: 9, .. })
+    ));
     write(&good);
     open(&dir, &[1, 2]).unwrap();
 }

@@ -1,18 +1,20 @@
 //! Conversions between the wire and `warren-types`.
 //!
-//! From the wire: `TryFrom`, with every violation of the message and its path in
-//! [`Violations`](warren_types::Violations); paths are relative to the message, the caller nests them. To the
-//! wire: `From`, which cannot fail and omits defaults, so that equal values have equal bytes.
+//! [`WireForm`] has both directions of a field or a message. From the wire it returns every violation of the message
+//! with its path in [`Violations`](warren_types::Violations); paths are relative to the message, the caller nests them.
+//! To the wire it cannot fail and omits defaults, so that equal values have equal bytes. A struct whose fields
+//! correspond to those of its message is one entry of `wire_structs!`, an enum one of `enums!`. `From` and `TryFrom` do
+//! the same for messages of the API.
 //!
 //! [`ServiceSpec`](warren_types::ServiceSpec) has two conversions: `TryFrom` for new requests, which also
-//! calls `validate`, and [`stored_service_spec`] for logs and snapshots, whose specs were valid when they
-//! were accepted and must stay readable when a later version allows less.
+//! calls `validate`, and [`WireForm`] for logs and snapshots, whose specs were valid when they were accepted and must
+//! stay readable when a later version allows less.
 
 mod assignment;
 mod cluster;
+mod enums;
 mod fields;
 mod health;
-mod member;
 mod node;
 mod report;
 mod request;
@@ -20,12 +22,16 @@ mod request;
 mod round_trip;
 mod secret_object;
 mod spec;
+mod stored;
 mod task;
 mod update;
+mod wire_form;
 
-pub use member::suffrage;
-pub use node::{availability, node_condition, node_role, node_status};
-pub use report::{desired_task_state, health, task_state};
+pub use enums::{
+    availability, desired_task_state, health, node_condition, node_role, node_status, secret_object_kind,
+    suffrage, task_state,
+};
 pub use request::replicas;
-pub use secret_object::{check_secret_object_data, parse_field, secret_object_kind};
+pub use secret_object::{check_secret_object_data, parse_field};
 pub use spec::stored_service_spec;
+pub use wire_form::{WireForm, read_field};

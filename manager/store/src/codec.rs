@@ -6,11 +6,8 @@
 //! must produce the same bytes.
 
 mod backup;
-mod field;
+mod command;
 mod object;
-mod read;
-mod rollout;
-mod write;
 
 use prost::Message;
 use warren_core::{Command, FEATURE_LEVEL};
@@ -60,7 +57,7 @@ pub enum CodecError {
 
 /// Encodes a command for the log.
 pub fn encode(command: &Command) -> Vec<u8> {
-    v1::Command { command: Some(write::command(command)) }.encode_to_vec()
+    v1::Command { command: Some(command::to_wire(command)) }.encode_to_vec()
 }
 
 /// Decodes the output of [`encode`].
@@ -72,7 +69,7 @@ pub fn decode(bytes: &[u8]) -> Result<Command, CodecError> {
     let wire = v1::Command::decode(bytes)
         .map_err(|source| CodecError::Malformed { what: COMMAND_IN_LOG, source })?;
     let command = wire.command.ok_or(CodecError::UnknownRecord(COMMAND_IN_LOG))?;
-    let command = read::command(command)
+    let command = self::command::from_wire(command)
         .map_err(|violations| CodecError::InvalidField { what: COMMAND_IN_LOG, violations })?;
     if encode(&command) != bytes {
         return Err(CodecError::UnknownRecord(COMMAND_IN_LOG));

@@ -99,11 +99,6 @@ impl TaskState {
             Self::Rejected => "REJECTED",
         }
     }
-
-    /// The state with this number; `None` if this version does not know it.
-    pub fn from_number(number: u16) -> Option<Self> {
-        Self::ALL.into_iter().find(|state| *state as u16 == number)
-    }
 }
 
 /// Result of a task's health checks.
@@ -148,10 +143,5 @@ impl DesiredTaskState {
             Self::Shutdown => "SHUTDOWN",
             Self::Remove => "REMOVE",
         }
-    }
-
-    /// The state with this number; `None` if this version does not know it.
-    pub fn from_number(number: u16) -> Option<Self> {
-        Self::ALL.into_iter().find(|desired| *desired as u16 == number)
     }
 }

@@ -6,9 +6,8 @@ use warren_types::{
     Assignment, AssignmentVersion, NodeSettings, RetainedLog, TaskAssignment, Violations, VolumeAssignment,
 };
 
-use super::fields::{FieldReader, optional_text};
-use super::report::desired_task_state;
-use super::spec::millis;
+use super::fields::{FieldReader, millis};
+use super::wire_form::{WireForm, convert_by_wire_form, field, wire_form_by_convert, wire_structs};
 use crate::v1;
 
 impl From<v1::AssignmentVersion> for AssignmentVersion {
@@ -23,27 +22,15 @@ impl From<AssignmentVersion> for v1::AssignmentVersion {
     }
 }
 
-impl TryFrom<v1::Assignment> for Assignment {
-    type Error = Violations;
-
-    fn try_from(wire: v1::Assignment) -> Result<Self, Violations> {
-        let mut fields = FieldReader::default();
-        let version = wire.version.map(AssignmentVersion::from);
-        let version = version.or_else(|| fields.add_violation("version", "is missing"));
-        let tasks = fields.list("tasks", wire.tasks);
-        let retained = fields.list("retained", wire.retained);
-        let built = || Some(Self { version: version?, tasks: tasks?, retained: retained? });
-        fields.finish(built())
-    }
+wire_structs! {
+    Assignment as Assignment { version, tasks, retained };
+    TaskAssignment as TaskAssignment {
+        id, service, slot, revision, spec, ports, address, desired, digest, service_labels, volumes
+    };
+    VolumeAssignment as VolumeAssignment { name, options };
 }
-
-impl From<&Assignment> for v1::Assignment {
-    fn from(assignment: &Assignment) -> Self {
-        let tasks = assignment.tasks.iter().map(Into::into).collect();
-        let retained = assignment.retained.iter().map(Into::into).collect();
-        Self { version: Some(assignment.version.into()), tasks, retained }
-    }
-}
+convert_by_wire_form! { Assignment TaskAssignment }
+wire_form_by_convert! { RetainedLog: RetainedLog::try_from; }
 
 impl TryFrom<v1::RetainedLog> for RetainedLog {
     type Error = Violations;
@@ -60,73 +47,6 @@ impl TryFrom<v1::RetainedLog> for RetainedLog {
 impl From<&RetainedLog> for v1::RetainedLog {
     fn from(log: &RetainedLog) -> Self {
         Self { task_id: log.task.to_string(), slot: log.slot, limits: Some(log.limits.into()) }
-    }
-}
-
-impl TryFrom<v1::TaskAssignment> for TaskAssignment {
-    type Error = Violations;
-
-    fn try_from(wire: v1::TaskAssignment) -> Result<Self, Violations> {
-        let mut fields = FieldReader::default();
-        let id = fields.parse("id", &wire.id);
-        let service = fields.parse("service", &wire.service);
-        let spec = fields.required("spec", wire.spec);
-        let ports = fields.list("ports", wire.ports);
-        let address = fields.parse("address", &wire.address);
-        let desired = fields.nest("desired", desired_task_state(wire.desired));
-        let digest = fields.parse_optional("digest", &wire.digest);
-        let volumes = fields.list("volumes", wire.volumes);
-        let built = || {
-            Some(Self {
-                id: id?,
-                service: service?,
-                slot: wire.slot,
-                revision: wire.revision,
-                spec: spec?,
-                digest: digest?,
-                ports: ports?,
-                address: address?,
-                desired: desired?,
-                service_labels: wire.service_labels,
-                volumes: volumes?,
-            })
-        };
-        fields.finish(built())
-    }
-}
-
-impl From<&TaskAssignment> for v1::TaskAssignment {
-    fn from(task: &TaskAssignment) -> Self {
-        Self {
-            id: task.id.to_string(),
-            service: task.service.to_string(),
-            slot: task.slot,
-            revision: task.revision,
-            spec: Some((&task.spec).into()),
-            ports: task.ports.iter().map(Into::into).collect(),
-            address: task.address.to_string(),
-            desired: v1::DesiredTaskState::from(task.desired).into(),
-            digest: optional_text(task.digest.as_ref()),
-            service_labels: task.service_labels.clone(),
-            volumes: task.volumes.iter().map(Into::into).collect(),
-        }
-    }
-}
-
-impl TryFrom<v1::VolumeAssignment> for VolumeAssignment {
-    type Error = Violations;
-
-    fn try_from(wire: v1::VolumeAssignment) -> Result<Self, Violations> {
-        let mut fields = FieldReader::default();
-        let name = fields.parse("name", &wire.name);
-        let built = || Some(Self { name: name?, options: wire.options });
-        fields.finish(built())
-    }
-}
-
-impl From<&VolumeAssignment> for v1::VolumeAssignment {
-    fn from(volume: &VolumeAssignment) -> Self {
-        Self { name: volume.name.to_string(), options: volume.options.clone() }
     }
 }
 

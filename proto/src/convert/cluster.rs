@@ -1,7 +1,8 @@
 //! Settings of the cluster.
 
-use warren_types::{ClusterSettings, ClusterSettingsChange};
+use warren_types::{ClusterSettings, ClusterSettingsChange, Violation, Violations};
 
+use super::wire_form::{WireForm, required_messages};
 use crate::v1;
 
 impl From<&ClusterSettings> for v1::ClusterSettings {
@@ -27,3 +28,15 @@ impl From<v1::ClusterSettings> for ClusterSettingsChange {
         Self { max_replicas_per_service, task_history_limit }
     }
 }
+
+impl WireForm<v1::ClusterSettings> for ClusterSettingsChange {
+    fn to_wire(&self) -> v1::ClusterSettings {
+        self.into()
+    }
+
+    fn from_wire(wire: v1::ClusterSettings) -> Result<Self, Violations> {
+        Ok(wire.into())
+    }
+}
+
+required_messages! { ClusterSettingsChange as ClusterSettings }

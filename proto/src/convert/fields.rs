@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 use std::str::FromStr;
+use std::time::Duration;
 
 use warren_types::{Violation, Violations};
 
@@ -80,6 +81,11 @@ pub(super) fn unknown_enum_value(number: i32, expected: &str) -> Violations {
         _ => format!("value {number} is not known to this version; give {expected}"),
     };
     Violation::new("", message).into()
+}
+
+/// Whole milliseconds, rounded up, so that no period becomes zero.
+pub(super) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
 /// The text of the value; empty for none. The inverse is [`FieldReader::parse_optional`].

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use warren_types::{HealthCheck, HttpHeader, Probe, Violations};
 
-use super::fields::FieldReader;
-use super::spec::millis;
+use super::fields::{FieldReader, millis};
 use crate::v1;
 
 impl TryFrom<v1::HealthCheck> for HealthCheck {

@@ -8,77 +8,15 @@ use warren_types::{
     Login, SecretObject, SecretObjectKind, SecretObjectMount, SecretObjectVersion, Violation, Violations,
 };
 
-use super::fields::{FieldReader, unknown_enum_value};
+use super::fields::FieldReader;
+use super::wire_form::{WireForm, convert_by_wire_form, field, wire_structs};
 use crate::v1;
 
-/// The kind of a secret object, from its number on the wire. The violation's path is empty: nest it.
-pub fn secret_object_kind(wire: i32) -> Result<SecretObjectKind, Violations> {
-    match v1::SecretObjectKind::try_from(wire) {
-        Ok(v1::SecretObjectKind::Secret) => Ok(SecretObjectKind::Secret),
-        Ok(v1::SecretObjectKind::Config) => Ok(SecretObjectKind::Config),
-        Ok(v1::SecretObjectKind::Credential) => Ok(SecretObjectKind::Credential),
-        Ok(v1::SecretObjectKind::Unspecified) | Err(_) => {
-            Err(unknown_enum_value(wire, "secret, config or credential"))
-        }
-    }
+wire_structs! {
+    SecretObjectMount as SecretObjectMount { source, target, uid, gid, mode, template };
+    SecretObjectVersion as SecretObjectVersion { kind, name, id, version_number: number };
 }
-
-impl From<SecretObjectKind> for v1::SecretObjectKind {
-    fn from(kind: SecretObjectKind) -> Self {
-        match kind {
-            SecretObjectKind::Secret => Self::Secret,
-            SecretObjectKind::Config => Self::Config,
-            SecretObjectKind::Credential => Self::Credential,
-        }
-    }
-}
-
-impl TryFrom<v1::SecretObjectMount> for SecretObjectMount {
-    type Error = Violations;
-
-    fn try_from(wire: v1::SecretObjectMount) -> Result<Self, Violations> {
-        let v1::SecretObjectMount { source, target, uid, gid, mode, template } = wire;
-        let mut fields = FieldReader::default();
-        let source = fields.parse("source", &source);
-        let target = (!target.is_empty()).then_some(target);
-        fields.finish(source.map(|source| Self { source, target, uid, gid, mode, template }))
-    }
-}
-
-impl From<&SecretObjectMount> for v1::SecretObjectMount {
-    fn from(mount: &SecretObjectMount) -> Self {
-        let SecretObjectMount { source, target, uid, gid, mode, template } = mount;
-        Self {
-            source: source.to_string(),
-            target: target.clone().unwrap_or_default(),
-            uid: *uid,
-            gid: *gid,
-            mode: *mode,
-            template: *template,
-        }
-    }
-}
-
-impl TryFrom<v1::SecretObjectVersion> for SecretObjectVersion {
-    type Error = Violations;
-
-    fn try_from(wire: v1::SecretObjectVersion) -> Result<Self, Violations> {
-        let mut fields = FieldReader::default();
-        let kind = fields.nest("kind", secret_object_kind(wire.kind));
-        let name = fields.parse("name", &wire.name);
-        let id = fields.parse("id", &wire.id);
-        let built = || Some(Self { kind: kind?, name: name?, id: id?, number: wire.version_number });
-        fields.finish(built())
-    }
-}
-
-impl From<&SecretObjectVersion> for v1::SecretObjectVersion {
-    fn from(used: &SecretObjectVersion) -> Self {
-        let SecretObjectVersion { kind, name, id, number } = used;
-        let kind = v1::SecretObjectKind::from(*kind).into();
-        Self { kind, name: name.to_string(), id: id.to_string(), version_number: *number }
-    }
-}
+convert_by_wire_form! { SecretObjectMount SecretObjectVersion }
 
 /// Checks the data of a secret object in a request: not empty, not too large; that of a credential is a
 /// login. The violation's path is `data`.

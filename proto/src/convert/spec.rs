@@ -1,14 +1,12 @@
 //! Service specs.
 
-use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use warren_types::{
-    Placement, Protocol, PublishMode, PublishedPort, ServiceMode, ServiceSpec, Violation, Violations,
-};
+use warren_types::{Placement, PublishedPort, ServiceMode, ServiceSpec, Violation, Violations};
 
-use super::fields::{FieldReader, unknown_enum_value};
+use super::fields::{FieldReader, millis};
 use super::request::replicas;
+use super::wire_form::{WireForm, convert_by_wire_form, field, required_messages, wire_structs};
 use crate::v1;
 
 impl TryFrom<v1::ServiceSpec> for ServiceSpec {
@@ -70,83 +68,24 @@ impl From<&ServiceSpec> for v1::ServiceSpec {
     }
 }
 
-impl TryFrom<v1::Placement> for Placement {
-    type Error = Violations;
+wire_structs! {
+    Placement as Placement { constraints, max_per_node };
+    PublishedPort as PublishedPort { host_ip, host_port, container_port, protocol, mode };
+}
+convert_by_wire_form! { Placement PublishedPort }
 
-    fn try_from(wire: v1::Placement) -> Result<Self, Violations> {
-        let mut fields = FieldReader::default();
-        let constraints = fields.parse_list("constraints", &wire.constraints);
-        let max_per_node = wire.max_per_node;
-        fields.finish(constraints.map(|constraints| Self { constraints, max_per_node }))
+/// Not validated again.
+impl WireForm<v1::ServiceSpec> for ServiceSpec {
+    fn to_wire(&self) -> v1::ServiceSpec {
+        self.into()
+    }
+
+    fn from_wire(wire: v1::ServiceSpec) -> Result<Self, Violations> {
+        stored_service_spec(wire)
     }
 }
 
-impl From<&Placement> for v1::Placement {
-    fn from(placement: &Placement) -> Self {
-        let constraints = placement.constraints.iter().map(ToString::to_string).collect();
-        Self { constraints, max_per_node: placement.max_per_node }
-    }
-}
-
-/// Whole milliseconds, rounded up, so that no period becomes zero.
-pub(super) fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
-}
-
-impl TryFrom<v1::PublishedPort> for PublishedPort {
-    type Error = Violations;
-
-    fn try_from(wire: v1::PublishedPort) -> Result<Self, Violations> {
-        let mut fields = FieldReader::default();
-        let host_ip = fields.parse_optional::<Ipv4Addr>("hostIp", &wire.host_ip);
-        let host_port = fields.nest("hostPort", port_number(wire.host_port));
-        let container_port = fields.nest("containerPort", port_number(wire.container_port));
-        let protocol = fields.nest("protocol", protocol(wire.protocol));
-        let mode = fields.nest("mode", publish_mode(wire.mode));
-        let built = || {
-            let (host_port, container_port) = (host_port?, container_port?);
-            Some(Self { host_ip: host_ip?, host_port, container_port, protocol: protocol?, mode: mode? })
-        };
-        fields.finish(built())
-    }
-}
-
-fn port_number(wire: u32) -> Result<u16, Violations> {
-    let number = u16::try_from(wire).ok().filter(|port| *port != 0);
-    number.ok_or_else(|| Violation::new("", format!("{wire} is not a port; give one of 1 to 65535")).into())
-}
-
-fn protocol(wire: i32) -> Result<Protocol, Violations> {
-    match v1::Protocol::try_from(wire) {
-        Ok(v1::Protocol::Tcp) => Ok(Protocol::Tcp),
-        Ok(v1::Protocol::Unspecified) | Err(_) => Err(unknown_enum_value(wire, "tcp")),
-    }
-}
-
-fn publish_mode(wire: i32) -> Result<PublishMode, Violations> {
-    match v1::PublishMode::try_from(wire) {
-        Ok(v1::PublishMode::Host) => Ok(PublishMode::Host),
-        Ok(v1::PublishMode::Unspecified) | Err(_) => Err(unknown_enum_value(wire, "host")),
-    }
-}
-
-impl From<&PublishedPort> for v1::PublishedPort {
-    fn from(port: &PublishedPort) -> Self {
-        let protocol = match port.protocol {
-            Protocol::Tcp => v1::Protocol::Tcp,
-        };
-        let mode = match port.mode {
-            PublishMode::Host => v1::PublishMode::Host,
-        };
-        Self {
-            host_ip: port.host_ip.map(|ip| ip.to_string()).unwrap_or_default(),
-            host_port: u32::from(port.host_port),
-            container_port: u32::from(port.container_port),
-            protocol: protocol.into(),
-            mode: mode.into(),
-        }
-    }
-}
+required_messages! { ServiceSpec as ServiceSpec }
 
 #[cfg(test)]
 mod tests {

@@ -1,9 +1,6 @@
 //! Snapshots: a sequence of length-delimited records, the cluster first.
 
-mod member;
-mod node;
 mod service;
-mod storage;
 mod task;
 
 use std::collections::BTreeMap;
@@ -13,17 +10,14 @@ use std::time::Duration;
 
 use prost::Message;
 use warren_core::state::StateParts;
-use warren_core::{AppliedIndex, Cluster, State};
+use warren_core::{AppliedIndex, Cluster, DepartedManager, State};
+use warren_proto::convert::{WireForm, read_field};
 use warren_proto::v1;
 use warren_proto::v1::snapshot_record::Record;
-use warren_types::{ClusterSettings, Revision, ServiceId, Violation, Violations};
+use warren_types::{ClusterSettings, ManagerId, Node, Revision, ServiceId, Timestamp, Violation, Violations};
 
-use self::member::{departed, member, stored_departed, stored_member};
-use self::node::{node, stored_node, stored_token, token};
 use self::service::{service, stored_service};
-use self::storage::{secret_object, stored_secret_object, stored_volume, volume};
 use self::task::{stored_task, task};
-use super::field::{parse, parse_all, timestamp};
 use super::{CodecError, check_level};
 
 const SNAPSHOT: &str = "a snapshot";
@@ -46,13 +40,10 @@ pub fn write_snapshot(state: &State, out: &mut dyn Write) -> io::Result<()> {
     parts.services.iter().try_for_each(|service| put(Record::Service(stored_service(service))))?;
     parts.nodes.iter().try_for_each(|(node, cursor)| put(Record::Node(stored_node(node, *cursor))))?;
     parts.tasks.iter().try_for_each(|task| put(Record::Task(stored_task(task))))?;
-    parts.tokens.iter().try_for_each(|token| put(Record::Token(stored_token(token))))?;
-    parts
-        .secret_objects
-        .iter()
-        .try_for_each(|content| put(Record::SecretObject(stored_secret_object(content))))?;
-    parts.volumes.iter().try_for_each(|volume| put(Record::Volume(stored_volume(volume))))?;
-    parts.members.iter().try_for_each(|member| put(Record::Member(stored_member(member))))
+    parts.tokens.iter().try_for_each(|token| put(Record::Token(token.to_wire())))?;
+    parts.secret_objects.iter().try_for_each(|object| put(Record::SecretObject(object.to_wire())))?;
+    parts.volumes.iter().try_for_each(|volume| put(Record::Volume(volume.to_wire())))?;
+    parts.members.iter().try_for_each(|member| put(Record::Member(member.to_wire())))
 }
 
 /// Reads the output of [`write_snapshot`].
@@ -113,7 +104,7 @@ impl SnapshotReader {
             }
             Record::Node(stored) => {
                 let cursor = stored.address_cursor;
-                let node = node(stored)?;
+                let node = Node::from_wire(stored)?;
                 let taken = Record::Node(stored_node(&node, cursor));
                 parts.nodes.push((Arc::new(node), cursor));
                 taken
@@ -124,32 +115,24 @@ impl SnapshotReader {
                 parts.tasks.push(Arc::new(task));
                 taken
             }
-            Record::Token(stored) => {
-                let token = token(stored)?;
-                let taken = Record::Token(stored_token(&token));
-                parts.tokens.push(Arc::new(token));
-                taken
-            }
-            Record::SecretObject(stored) => {
-                let content = secret_object(stored)?;
-                let taken = Record::SecretObject(stored_secret_object(&content));
-                parts.secret_objects.push(Arc::new(content));
-                taken
-            }
-            Record::Volume(stored) => {
-                let volume = volume(stored)?;
-                let taken = Record::Volume(stored_volume(&volume));
-                parts.volumes.push(Arc::new(volume));
-                taken
-            }
-            Record::Member(stored) => {
-                let member = member(stored)?;
-                let taken = Record::Member(stored_member(&member));
-                parts.members.push(Arc::new(member));
-                taken
-            }
+            Record::Token(stored) => Record::Token(push(&mut parts.tokens, stored)?),
+            Record::SecretObject(stored) => Record::SecretObject(push(&mut parts.secret_objects, stored)?),
+            Record::Volume(stored) => Record::Volume(push(&mut parts.volumes, stored)?),
+            Record::Member(stored) => Record::Member(push(&mut parts.members, stored)?),
         })
     }
+}
+
+/// Adds an object and returns its re-encoded form.
+fn push<T: WireForm<W>, W>(objects: &mut Vec<Arc<T>>, stored: W) -> Result<W, Violations> {
+    let object = T::from_wire(stored)?;
+    let taken = object.to_wire();
+    objects.push(Arc::new(object));
+    Ok(taken)
+}
+
+fn stored_node(node: &Node, address_cursor: u32) -> v1::StoredNode {
+    v1::StoredNode { address_cursor, ..node.to_wire() }
 }
 
 fn stored_cluster(parts: &StateParts) -> v1::StoredCluster {
@@ -169,7 +152,7 @@ fn stored_cluster(parts: &StateParts) -> v1::StoredCluster {
         stored.id = cluster.id.to_string();
         stored.incarnation = cluster.incarnation;
         stored.created_at = cluster.created_at.0;
-        stored.ranges = cluster.ranges.iter().map(ToString::to_string).collect();
+        stored.ranges = cluster.ranges.to_wire();
         stored.node_prefix = cluster.node_prefix.into();
         stored.node_down_after_ms = u64::try_from(cluster.node_down_after.as_millis()).unwrap_or(u64::MAX);
         stored.task_history_limit = cluster.settings.task_history_limit;
@@ -187,10 +170,10 @@ fn parts(stored: v1::StoredCluster) -> Result<StateParts, Violations> {
     } else {
         let prefix = u8::try_from(stored.node_prefix);
         Some(Arc::new(Cluster {
-            id: parse("cluster.id", &stored.id)?,
+            id: read_field("cluster.id", stored.id)?,
             incarnation: stored.incarnation,
-            created_at: timestamp(stored.created_at),
-            ranges: parse_all("cluster.ranges", &stored.ranges)?,
+            created_at: Timestamp(stored.created_at),
+            ranges: read_field("cluster.ranges", stored.ranges)?,
             node_prefix: prefix.map_err(|why| Violation::new("cluster.nodePrefix", why))?,
             node_down_after: Duration::from_millis(stored.node_down_after_ms),
             version: stored.version,
@@ -203,12 +186,12 @@ fn parts(stored: v1::StoredCluster) -> Result<StateParts, Violations> {
             },
         }))
     };
-    let removed = |(node, index): (&String, &u64)| Ok((parse("cluster.removedNodes", node)?, *index));
-    let removed_nodes = stored.removed_nodes.iter().map(removed).collect::<Result<_, Violations>>()?;
-    let departed = stored.departed_managers.iter().map(departed).collect::<Result<_, Violations>>()?;
+    let removed = |(node, index)| Ok((read_field("cluster.removed_nodes", node)?, index));
+    let removed_nodes = stored.removed_nodes.into_iter().map(removed).collect::<Result<_, Violations>>()?;
+    let departed = stored.departed_managers.into_iter().map(departed).collect::<Result<_, _>>()?;
     Ok(StateParts {
         applied: AppliedIndex { term: stored.applied_term, index: stored.applied_index },
-        clock: timestamp(stored.last_timestamp),
+        clock: Timestamp(stored.last_timestamp),
         feature_level: stored.feature_level,
         digest: stored.digest,
         cluster,
@@ -224,4 +207,14 @@ fn parts(stored: v1::StoredCluster) -> Result<StateParts, Violations> {
         removed_nodes,
         departed_managers: departed,
     })
+}
+
+fn stored_departed((manager, departed): &(ManagerId, DepartedManager)) -> v1::StoredDepartedManager {
+    let DepartedManager { member, index } = *departed;
+    v1::StoredDepartedManager { id: manager.to_wire(), member_id: member, index }
+}
+
+fn departed(stored: v1::StoredDepartedManager) -> Result<(ManagerId, DepartedManager), Violations> {
+    let v1::StoredDepartedManager { id, member_id: member, index } = stored;
+    Ok((read_field("cluster.departed_managers", id)?, DepartedManager { member, index }))
 }

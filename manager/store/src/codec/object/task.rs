@@ -3,14 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use warren_proto::convert::desired_task_state;
+use warren_proto::convert::{WireForm, read_field};
 use warren_proto::v1;
 use warren_types::{
     BoxedDefault, RareTaskFields, Revision, ServiceId, Task, TaskId, TaskReport, TaskStatus,
-    TaskStatusDetails, Violation, Violations,
+    TaskStatusDetails, Timestamp, Violation, Violations,
 };
-
-use super::super::field::{parse, parse_all, parse_optional, required, timestamp};
 
 pub(super) fn stored_task(task: &Task) -> v1::StoredTask {
     let observed = TaskReport {
@@ -34,12 +32,12 @@ pub(super) fn stored_task(task: &Task) -> v1::StoredTask {
         revision: task.revision.number,
         created_at: task.created_at.0,
         not_before: task.not_before().map(|at| at.0),
-        node_id: task.node.map(|id| id.to_string()).unwrap_or_default(),
-        address: task.address.map(|address| address.to_string()).unwrap_or_default(),
-        desired: v1::DesiredTaskState::from(task.desired).into(),
-        observed: Some((&observed).into()),
+        node_id: task.node.to_wire(),
+        address: task.address.to_wire(),
+        desired: task.desired.to_wire(),
+        observed: observed.to_wire(),
         lost_since: task.lost_since().map(|at| at.0),
-        bound_to: task.bound_to().map(|id| id.to_string()).unwrap_or_default(),
+        bound_to: task.bound_to().to_wire(),
         volumes: task.volumes().iter().map(ToString::to_string).collect(),
         surplus: task.is_surplus(),
     }
@@ -49,10 +47,11 @@ pub(super) fn task(
     stored: v1::StoredTask,
     revisions: &BTreeMap<(ServiceId, u64), Arc<Revision>>,
 ) -> Result<Task, Violations> {
-    let service = parse("task.serviceId", &stored.service_id)?;
-    let revision = required("task.revision", revisions.get(&(service, stored.revision)).cloned())?;
+    let service = read_field("task.service_id", stored.service_id)?;
+    let revision = revisions.get(&(service, stored.revision)).cloned();
+    let revision = revision.ok_or_else(|| Violation::new("task.revision", "is missing"))?;
     let id = TaskId { service, number: stored.number };
-    let observed = TaskReport::try_from(required("task.observed", stored.observed)?)?;
+    let observed = read_field::<TaskReport, _>("task.observed", stored.observed)?;
     if observed.task != id {
         return Err(Violation::new("task.observed.taskId", format!("is not {id}")).into());
     }
@@ -60,10 +59,10 @@ pub(super) fn task(
         return Err(Violation::new("task.observed.image", "is stored with the service").into());
     }
     let rare = RareTaskFields {
-        not_before: stored.not_before.map(timestamp),
-        bound_to: parse_optional("task.boundTo", &stored.bound_to)?,
-        volumes: parse_all("task.volumes", &stored.volumes)?,
-        lost_since: stored.lost_since.map(timestamp),
+        not_before: stored.not_before.map(Timestamp),
+        bound_to: read_field("task.bound_to", stored.bound_to)?,
+        volumes: read_field("task.volumes", stored.volumes)?,
+        lost_since: stored.lost_since.map(Timestamp),
         surplus: stored.surplus,
     };
     let details = TaskStatusDetails {
@@ -75,10 +74,10 @@ pub(super) fn task(
         id,
         slot: stored.slot,
         revision,
-        created_at: timestamp(stored.created_at),
-        node: parse_optional("task.nodeId", &stored.node_id)?,
-        address: parse_optional("task.address", &stored.address)?,
-        desired: desired_task_state(stored.desired)?,
+        created_at: Timestamp(stored.created_at),
+        node: read_field("task.node_id", stored.node_id)?,
+        address: read_field("task.address", stored.address)?,
+        desired: read_field("task.desired", stored.desired)?,
         observed: TaskStatus {
             state: observed.state,
             attempt: observed.attempt,

@@ -1,0 +1,179 @@
+//! Commands.
+
+use warren_core::state::{HeldVolumes, VolumeData};
+use warren_core::{Command, NewTask, RolloutStep};
+use warren_proto::convert::{WireForm, read_field};
+use warren_proto::v1;
+use warren_proto::v1::advance_rollout::Step;
+use warren_proto::v1::command::Command as Wire;
+use warren_types::{Bytes, Timestamp, Violation, Violations};
+
+/// The commands whose messages have the same fields: `message field`, or `message field: command field`.
+macro_rules! commands {
+    ($($name:ident { $($wire:ident $(: $field:ident)?),* })*) => {
+        pub(super) fn to_wire(command: &Command) -> Wire {
+            match command {
+                $(Command::$name { $($($field:)? $wire),* } => {
+                    Wire::$name(v1::$name { $($wire: $wire.to_wire()),* })
+                })*
+                Command::AdvanceRollout { term, service, revision, step, at } => {
+                    Wire::AdvanceRollout(v1::AdvanceRollout {
+                        term: *term,
+                        service_id: service.to_wire(),
+                        revision: *revision,
+                        step: Some(wire_rollout_step(step)),
+                        at: at.to_wire(),
+                    })
+                }
+                Command::CreateTasks { term, service, revision, slots, at } => Wire::CreateTasks(v1::CreateTasks {
+                    term: *term,
+                    service_id: service.to_wire(),
+                    revision: *revision,
+                    slots: slots.iter().map(wire_new_task).collect(),
+                    at: at.to_wire(),
+                }),
+                Command::RemoveVolume { id, purge, data, at } => {
+                    let (data, size_bytes) = wire_volume_data(*data);
+                    let (id, purge, at) = (id.to_wire(), *purge, at.to_wire());
+                    Wire::RemoveVolume(v1::RemoveVolume { id, purge, at, data, size_bytes })
+                }
+                Command::ReportVolumes { node, session, held, at } => Wire::ReportVolumes(v1::ReportVolumes {
+                    node_id: node.to_wire(),
+                    session: *session,
+                    held: held.names.to_wire(),
+                    truncated: held.is_truncated,
+                    at: at.to_wire(),
+                }),
+            }
+        }
+
+        pub(super) fn from_wire(wire: Wire) -> Result<Command, Violations> {
+            Ok(match wire {
+                $(Wire::$name(v1::$name { $($wire),* }) => {
+                    $(let $wire = read_field(stringify!($wire), $wire)?;)*
+                    Command::$name { $($($field:)? $wire),* }
+                })*
+                Wire::AdvanceRollout(w) => Command::AdvanceRollout {
+                    term: w.term,
+                    service: read_field("service_id", w.service_id)?,
+                    revision: w.revision,
+                    step: rollout_step(w.step)?,
+                    at: Timestamp(w.at),
+                },
+                Wire::CreateTasks(w) => Command::CreateTasks {
+                    term: w.term,
+                    service: read_field("service_id", w.service_id)?,
+                    revision: w.revision,
+                    slots: w.slots.into_iter().map(new_task).collect::<Result<_, _>>()?,
+                    at: Timestamp(w.at),
+                },
+                Wire::RemoveVolume(w) => Command::RemoveVolume {
+                    id: read_field("id", w.id)?,
+                    purge: w.purge,
+                    data: volume_data(w.data, w.size_bytes)?,
+                    at: Timestamp(w.at),
+                },
+                Wire::ReportVolumes(w) => Command::ReportVolumes {
+                    node: read_field("node_id", w.node_id)?,
+                    session: w.session,
+                    held: HeldVolumes { names: read_field("held", w.held)?, is_truncated: w.truncated },
+                    at: Timestamp(w.at),
+                },
+            })
+        }
+    };
+}
+
+commands! {
+    CreateCluster { id, ranges, feature_level, at }
+    UpdateCluster { version, change, at }
+    RaiseFeatureLevel { term, feature_level: level }
+    CreateService { id, spec, at }
+    ScaleService { id, version, replicas, at }
+    UpdateService { id, version, spec, force, at }
+    RollbackService { id, version, revision, at }
+    ResumeRollout { id, version, at }
+    RemoveService { id, version, at }
+    DeleteService { term, id }
+    AssignTasks { term, placements, at }
+    SetDesiredTaskState { term, task_ids: tasks, desired, at }
+    DeleteTasks { term, task_ids: tasks }
+    ReportTasks { node_id: node, session, reports, at }
+    RegisterNode { id, name, description, at, role }
+    UpdateNode { id, version, label_add, label_rm, availability, at }
+    RemoveNode { id, force, at }
+    SetNodeStatus { term, node_id: node, session, status, at }
+    SetNodeConditions { node_id: node, session, conditions, at }
+    OpenSession { node_id: node, description, manager_member_id: manager, at }
+    CreateToken { id, role, hash, expires_at, max_uses, at }
+    RemoveToken { id, at }
+    DeleteTokens { term, token_ids: tokens, at }
+    JoinNode { hash, id, name, description, at }
+    CreateSecretObject { id, kind, name, labels, data, at }
+    UpdateSecretObject { id, version, data: content, at }
+    RemoveSecretObject { id, at }
+    CreateVolume { id, name, driver, options, labels, node_id: node, at, reuse }
+    DeleteVolume { id, at }
+    RegisterMember { member_id: member, id, name, address, feature_level: level, at }
+    JoinManager { hash, id, name, address, feature_level: level, at }
+    UpdateMember { member_id: member, version, desired_suffrage, address, at }
+    RemoveMember { member_id: member, at }
+    DeleteMember { term, member_id: member }
+}
+
+fn wire_new_task(new: &NewTask) -> v1::NewTask {
+    let NewTask { slot, not_before, desired, replaces, bound_to } = new;
+    v1::NewTask {
+        slot: *slot,
+        not_before: not_before.to_wire(),
+        desired: desired.to_wire(),
+        replaces: *replaces,
+        bound_to: bound_to.to_wire(),
+    }
+}
+
+fn new_task(wire: v1::NewTask) -> Result<NewTask, Violations> {
+    let v1::NewTask { slot, not_before, desired, replaces, bound_to } = wire;
+    Ok(NewTask {
+        slot,
+        not_before: read_field("not_before", not_before)?,
+        desired: read_field("desired", desired)?,
+        replaces,
+        bound_to: read_field("bound_to", bound_to)?,
+    })
+}
+
+fn wire_rollout_step(step: &RolloutStep) -> Step {
+    match step {
+        RolloutStep::Updated(updated) => Step::Updated(*updated),
+        RolloutStep::Completed => Step::Completed(v1::RolloutCompleted {}),
+        RolloutStep::Failed(failure) => Step::Failed(failure.to_wire()),
+    }
+}
+
+fn rollout_step(wire: Option<Step>) -> Result<RolloutStep, Violations> {
+    match wire {
+        Some(Step::Updated(updated)) => Ok(RolloutStep::Updated(updated)),
+        Some(Step::Completed(v1::RolloutCompleted {})) => Ok(RolloutStep::Completed),
+        Some(Step::Failed(wire)) => read_field("failed", wire).map(RolloutStep::Failed),
+        None => Err(Violation::new("step", "is missing").into()),
+    }
+}
+
+fn wire_volume_data(data: VolumeData) -> (i32, Option<u64>) {
+    let status = match data {
+        VolumeData::Unknown => v1::VolumeDataStatus::Unknown,
+        VolumeData::Absent => v1::VolumeDataStatus::Absent,
+        VolumeData::Present(_) => v1::VolumeDataStatus::Present,
+    };
+    (status.into(), data.size().map(|size| size.0))
+}
+
+fn volume_data(status: i32, size: Option<u64>) -> Result<VolumeData, Violations> {
+    match (v1::VolumeDataStatus::try_from(status), size) {
+        (Ok(v1::VolumeDataStatus::Unknown), None) => Ok(VolumeData::Unknown),
+        (Ok(v1::VolumeDataStatus::Absent), None) => Ok(VolumeData::Absent),
+        (Ok(v1::VolumeDataStatus::Present), size) => Ok(VolumeData::Present(size.map(Bytes))),
+        _ => Err(Violation::new("data", "is unknown to this version").into()),
+    }
+}

@@ -10,9 +10,10 @@ use crate::node::metrics::WorkerMetrics;
 use crate::tasks::checks::{CheckContext, CheckResults};
 use warren_health::{Exec, ExecResult, ExecStatus, ProbeLimits, ProbeTarget, Prober};
 use warren_image::{Digest, Reference};
+use warren_types::fixtures::task_assignment;
+pub use warren_types::fixtures::{image_digest as digest, published_port as port};
 use warren_types::{
-    ClusterId, DesiredTaskState, Id, ImageDigest, LogLimits, NodeId, NodeSettings, Protocol, PublishMode,
-    PublishedPort, RetainedLog, ServiceId, TaskAssignment, TaskId, TaskSpec,
+    ClusterId, Id, LogLimits, NodeId, NodeSettings, RetainedLog, ServiceId, TaskAssignment, TaskId,
 };
 
 /// Task `number` of the service that tests use.
@@ -29,17 +30,10 @@ pub fn retained_log(number: u64) -> RetainedLog {
 /// A desired task without ports.
 pub fn task(number: u64) -> TaskAssignment {
     TaskAssignment {
-        id: task_id(number),
-        service: "web".parse().unwrap(),
         slot: u32::try_from(number).unwrap(),
-        revision: 1,
-        spec: TaskSpec::new("demo:1".parse().unwrap()),
         digest: Some(digest('a')),
-        ports: Vec::new(),
         address: Ipv4Addr::new(10, 210, 0, 1 + u8::try_from(number).unwrap()),
-        desired: DesiredTaskState::Running,
-        service_labels: BTreeMap::new(),
-        volumes: Vec::new(),
+        ..task_assignment(task_id(number))
     }
 }
 
@@ -59,11 +53,6 @@ pub fn check_context() -> Arc<CheckContext> {
     Arc::new(CheckContext { prober, results: CheckResults::default(), metrics })
 }
 
-/// A digest that repeats one digit.
-pub fn digest(digit: char) -> ImageDigest {
-    format!("sha256:{}", digit.to_string().repeat(64)).parse().unwrap()
-}
-
 /// Name of the image that tests use.
 pub fn tag() -> Reference {
     Reference::parse("demo:1").unwrap()
@@ -79,12 +68,6 @@ pub fn images() -> FakeImages {
     let images = FakeImages::default();
     images.add(&tag(), image().digest().unwrap().clone());
     images
-}
-
-/// The port that tests publish.
-pub fn port(host_port: u16) -> PublishedPort {
-    let (protocol, mode) = (Protocol::Tcp, PublishMode::Host);
-    PublishedPort { host_ip: None, host_port, container_port: 80, protocol, mode }
 }
 
 /// Node settings of tests.

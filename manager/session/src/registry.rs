@@ -312,7 +312,8 @@ impl Drop for RegisteredSession {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use warren_types::{Health, Id, ServiceId, TaskState, Timestamp};
+    use warren_types::fixtures::task_report;
+    use warren_types::{Id, ServiceId, TaskState};
 
     fn outbox() -> FrameSender {
         mpsc::channel(1).0
@@ -336,19 +337,7 @@ mod tests {
     }
 
     fn report(attempt: u32, state: TaskState) -> TaskReport {
-        TaskReport {
-            task: TaskId { service: ServiceId(Id(1)), number: 1 },
-            attempt,
-            state,
-            since: Timestamp(0),
-            reason: String::new(),
-            ready: false,
-            exit: None,
-            removed: false,
-            next_attempt: None,
-            image: None,
-            health: Health::None,
-        }
+        task_report(TaskId { service: ServiceId(Id(1)), number: 1 }, attempt, state)
     }
 
     #[test]

@@ -90,26 +90,15 @@ impl RemoteProgress {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use warren_types::{Health, Id, ServiceId, Timestamp};
+    use warren_types::fixtures::task_report;
+    use warren_types::{Id, ServiceId};
 
     fn task(number: u64) -> TaskId {
         TaskId { service: ServiceId(Id(1)), number }
     }
 
     fn report(number: u64, attempt: u32, state: TaskState) -> TaskReport {
-        TaskReport {
-            task: task(number),
-            attempt,
-            state,
-            since: Timestamp(0),
-            reason: String::new(),
-            ready: false,
-            exit: None,
-            removed: false,
-            next_attempt: None,
-            image: None,
-            health: Health::None,
-        }
+        task_report(task(number), attempt, state)
     }
 
     #[test]

@@ -10,6 +10,8 @@ pub mod assignment;
 pub mod boxed_default;
 mod canonical_image;
 pub mod cluster_settings;
+#[cfg(feature = "strategies")]
+pub mod fixtures;
 pub mod id;
 pub mod image_reference;
 pub mod member;

@@ -98,7 +98,8 @@ impl DesiredState {
 
 #[cfg(test)]
 mod tests {
-    use warren_types::{Health, Id, LogLimits, ServiceId, TaskSpec, TaskState, Timestamp};
+    use warren_types::fixtures::{task_assignment, task_report};
+    use warren_types::{Id, LogLimits, ServiceId, TaskState};
 
     use super::*;
 
@@ -107,19 +108,7 @@ mod tests {
     }
 
     fn task(number: u64) -> TaskAssignment {
-        TaskAssignment {
-            id: task_id(number),
-            service: "web".parse().unwrap(),
-            slot: 1,
-            revision: 1,
-            spec: TaskSpec::new("demo:1".parse().unwrap()),
-            digest: None,
-            ports: Vec::new(),
-            address: std::net::Ipv4Addr::new(10, 210, 0, 9),
-            desired: DesiredTaskState::Running,
-            service_labels: BTreeMap::new(),
-            volumes: Vec::new(),
-        }
+        task_assignment(task_id(number))
     }
 
     fn at(incarnation: u64, index: u64) -> AssignmentVersion {
@@ -216,19 +205,8 @@ mod tests {
 
     #[test]
     fn removal_report_of_desired_task_is_ignored() {
-        let output = |number, removed| TaskReport {
-            task: task_id(number),
-            attempt: 1,
-            state: TaskState::Shutdown,
-            since: Timestamp(0),
-            reason: String::new(),
-            ready: false,
-            exit: None,
-            removed,
-            next_attempt: None,
-            image: None,
-            health: Health::None,
-        };
+        let output =
+            |number, removed| TaskReport { removed, ..task_report(task_id(number), 1, TaskState::Shutdown) };
         let mut desired_state = DesiredState::default();
         let desired =
             [(1, DesiredTaskState::Running), (2, DesiredTaskState::Shutdown), (3, DesiredTaskState::Remove)];

@@ -133,24 +133,14 @@ impl<M: Copy + Ord + Sub<Output = Duration>> Outbox<M> {
 
 #[cfg(test)]
 mod tests {
-    use warren_types::{Health, Id, ServiceId, TaskState, Timestamp};
+    use warren_types::fixtures;
+    use warren_types::{Id, ServiceId, TaskState};
 
     use super::*;
 
     fn task_report(number: u64, state: TaskState, removed: bool) -> TaskReport {
-        TaskReport {
-            task: TaskId { service: ServiceId(Id(1)), number },
-            attempt: 1,
-            state,
-            since: Timestamp(0),
-            reason: String::new(),
-            ready: false,
-            exit: None,
-            removed,
-            next_attempt: None,
-            image: None,
-            health: Health::None,
-        }
+        let id = TaskId { service: ServiceId(Id(1)), number };
+        TaskReport { removed, ..fixtures::task_report(id, 1, state) }
     }
 
     #[test]

@@ -14,27 +14,14 @@ fn rank(report: &TaskReport) -> (bool, u32, TaskState) {
 
 #[cfg(test)]
 mod tests {
-    use warren_types::{Health, Id, ServiceId, TaskId, Timestamp};
+    use warren_types::fixtures;
+    use warren_types::{Id, ServiceId, TaskId};
 
     use super::*;
 
     fn task_report(attempt: u32, state: TaskState, removed: bool) -> TaskReport {
         let task = TaskId { service: ServiceId(Id(1)), number: 1 };
-        let (since, reason) = (Timestamp(0), String::new());
-        let (next_attempt, image) = (None, None);
-        TaskReport {
-            task,
-            attempt,
-            state,
-            since,
-            reason,
-            ready: false,
-            exit: None,
-            removed,
-            next_attempt,
-            image,
-            health: Health::None,
-        }
+        TaskReport { removed, ..fixtures::task_report(task, attempt, state) }
     }
 
     #[test]

@@ -12,6 +12,7 @@ use warren_proto::v1::manager_frame::Frame;
 use warren_proto::v1::stream_frame::Frame as StreamFrame;
 use warren_proto::v1::worker_frame::Frame as FromWorker;
 use warren_runtime::fake::FakeRuntime;
+use warren_types::fixtures::task_report;
 use warren_types::{AssignmentVersion, TaskReport, TaskState, Timestamp};
 use warren_volume::SubpathMounts;
 
@@ -149,19 +150,8 @@ fn recording_import(kept: Arc<Mutex<Vec<u8>>>) -> ImportFn {
 }
 
 pub(in crate::session) fn report(number: u64) -> TaskReport {
-    TaskReport {
-        task: task_id(number),
-        attempt: 1,
-        state: TaskState::Running,
-        since: Timestamp(1),
-        reason: String::new(),
-        ready: true,
-        exit: None,
-        removed: false,
-        next_attempt: None,
-        image: None,
-        health: warren_types::Health::None,
-    }
+    let (since, ready) = (Timestamp(1), true);
+    TaskReport { since, ready, ..task_report(task_id(number), 1, TaskState::Running) }
 }
 
 async fn ack(session: &mut FakeSession) -> AssignmentVersion {

@@ -93,25 +93,14 @@ async fn wait_until_due(moment: Option<Instant>) {
 mod tests {
     use futures::FutureExt;
     use warren_task::{MAX_BATCH_REPORTS, MAX_BATCHES_IN_FLIGHT};
-    use warren_types::{Health, TaskState, Timestamp};
+    use warren_types::TaskState;
+    use warren_types::fixtures::task_report;
 
     use super::*;
     use crate::fixtures::task_id;
 
     fn report(number: u64, state: TaskState) -> TaskReport {
-        TaskReport {
-            task: task_id(number),
-            attempt: 1,
-            state,
-            since: Timestamp(0),
-            reason: String::new(),
-            ready: false,
-            exit: None,
-            removed: false,
-            next_attempt: None,
-            image: None,
-            health: Health::None,
-        }
+        task_report(task_id(number), 1, state)
     }
 
     fn states(batch: &ReportBatch) -> Vec<(u64, TaskState)> {

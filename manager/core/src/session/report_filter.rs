@@ -71,6 +71,7 @@ pub(super) fn is_pinned(state: &State, task: &Task) -> bool {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use warren_types::fixtures::task_report;
 
     use super::*;
     use warren_types::{
@@ -103,19 +104,8 @@ mod tests {
     }
 
     fn report(attempt: u32, state: TaskState) -> TaskReport {
-        TaskReport {
-            task: TaskId { service: ServiceId(Id(1)), number: 1 },
-            attempt,
-            state,
-            since: Timestamp(0),
-            reason: String::new(),
-            ready: state == TaskState::Running,
-            exit: None,
-            removed: false,
-            next_attempt: None,
-            image: None,
-            health: Health::None,
-        }
+        let (id, ready) = (TaskId { service: ServiceId(Id(1)), number: 1 }, state == TaskState::Running);
+        TaskReport { ready, ..task_report(id, attempt, state) }
     }
 
     #[track_caller]

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use warren_core::reconcile::ReconcilePlan;
 use warren_core::*;
+pub use warren_types::fixtures::image_digest as digest;
+use warren_types::fixtures::task_report;
 use warren_types::*;
 
 /// The term of all entries.
@@ -78,11 +80,6 @@ pub fn constrained(name: &str, replicas: u32, constraints: &[&str]) -> ServiceSp
     spec
 }
 
-/// A digest of one letter.
-pub fn digest(letter: char) -> ImageDigest {
-    format!("sha256:{}", letter.to_string().repeat(64)).parse().unwrap()
-}
-
 pub fn secret_object_id(number: u128) -> SecretObjectId {
     SecretObjectId(Id(number))
 }
@@ -134,19 +131,8 @@ pub fn publishing(name: &str, replicas: u32, host_port: u16) -> ServiceSpec {
 }
 
 pub fn report(task: TaskId, attempt: u32, state: TaskState) -> TaskReport {
-    TaskReport {
-        task,
-        attempt,
-        state,
-        since: Timestamp(u64::MAX),
-        reason: String::new(),
-        ready: state == TaskState::Running,
-        exit: None,
-        removed: false,
-        next_attempt: None,
-        image: None,
-        health: Health::None,
-    }
+    let (since, ready) = (Timestamp(u64::MAX), state == TaskState::Running);
+    TaskReport { since, ready, ..task_report(task, attempt, state) }
 }
 
 impl TestCluster {

@@ -1,9 +1,8 @@
-use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
 use std::time::Duration;
 
+use warren_types::fixtures::{image_digest, task_assignment};
 use warren_types::spec::{HealthCheck, Probe};
-use warren_types::{Health, Id, ServiceId, TaskSpec};
+use warren_types::{Health, Id, ServiceId};
 
 use super::*;
 use crate::action::Action;
@@ -13,19 +12,7 @@ use crate::observed_task::{HealthObservation, SentStop, Severity};
 const AT: Timestamp = Timestamp(1_700_000_000_000);
 
 fn task(desired: DesiredTaskState) -> TaskAssignment {
-    TaskAssignment {
-        id: TaskId { service: ServiceId(Id(1)), number: 1 },
-        service: "web".parse().unwrap(),
-        slot: 1,
-        revision: 1,
-        spec: TaskSpec::new("demo:1".parse().unwrap()),
-        digest: None,
-        ports: Vec::new(),
-        address: Ipv4Addr::new(10, 210, 0, 2),
-        desired,
-        service_labels: BTreeMap::new(),
-        volumes: Vec::new(),
-    }
+    TaskAssignment { desired, ..task_assignment(TaskId { service: ServiceId(Id(1)), number: 1 }) }
 }
 
 fn fresh(container: ContainerState, attempts: AttemptHistory) -> ObservedTask {
@@ -122,7 +109,7 @@ fn next_attempt_is_reported_while_waiting() {
 
 #[test]
 fn pull_progress_then_digest_is_reported() {
-    let digest: ImageDigest = format!("sha256:{}", "a".repeat(64)).parse().unwrap();
+    let digest = image_digest('a');
     let mut found = fresh(ContainerState::Absent, AttemptHistory::default());
     found.record_pull_progress("pulling image: 1 of 2 layers, 3 of 9 MiB".into());
     let pulling = "pulling image: 1 of 2 layers, 3 of 9 MiB";

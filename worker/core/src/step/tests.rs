@@ -1,12 +1,12 @@
 mod disconnected;
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
 
+use warren_types::fixtures::{image_digest as digest, published_port, task_assignment};
 use warren_types::spec::{
     HealthCheck, Mount, MountSource, Probe, RestartCondition, RestartPolicy, SecretObjectMount,
 };
-use warren_types::{Id, Protocol, PublishMode, PublishedPort, ServiceId, TaskId, TaskSpec};
+use warren_types::{Id, ServiceId, TaskId, TaskSpec};
 
 use super::*;
 use crate::action::ActionKind;
@@ -14,34 +14,17 @@ use crate::observed_task::{FailedAction, HealthObservation, SentStop, Severity};
 
 const NOW: Timestamp = Timestamp(1_000_000);
 
-fn digest(digit: char) -> ImageDigest {
-    format!("sha256:{}", digit.to_string().repeat(64)).parse().unwrap()
-}
-
 fn seconds_ago(seconds: u64) -> Timestamp {
     Timestamp(NOW.0 - seconds * 1000)
 }
 
 fn task(desired: DesiredTaskState) -> TaskAssignment {
-    let port = PublishedPort {
-        host_ip: None,
-        host_port: 8080,
-        container_port: 80,
-        protocol: Protocol::Tcp,
-        mode: PublishMode::Host,
-    };
+    let (digest, ports) = (Some(digest('a')), vec![published_port(8080)]);
     TaskAssignment {
-        id: TaskId { service: ServiceId(Id(1)), number: 1 },
-        service: "web".parse().unwrap(),
-        slot: 1,
-        revision: 1,
-        spec: TaskSpec::new("demo:1".parse().unwrap()),
-        digest: Some(digest('a')),
-        ports: vec![port],
-        address: Ipv4Addr::new(10, 210, 0, 2),
+        digest,
+        ports,
         desired,
-        service_labels: BTreeMap::new(),
-        volumes: Vec::new(),
+        ..task_assignment(TaskId { service: ServiceId(Id(1)), number: 1 })
     }
 }
 

@@ -5,7 +5,6 @@
 
 mod strategies;
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -13,12 +12,13 @@ use warren_task::{
     Action, AttemptHistory, AttemptPhase, ContainerState, Freshness, HealthObservation, NextStep,
     ObservedTask, ResourceState, Severity, TerminalState, build_report, should_report, step, supersedes,
 };
+use warren_types::fixtures::{image_digest as digest, published_port, task_assignment};
 use warren_types::spec::{
     HealthCheck, Mount, MountSource, Probe, RestartCondition, RestartPolicy, SecretObjectMount,
 };
 use warren_types::{
-    DesiredTaskState, Health, Id, ImageDigest, OnDisconnect, Protocol, PublishMode, PublishedPort, ServiceId,
-    TaskAssignment, TaskExit, TaskId, TaskReport, TaskSpec, TaskState, Timestamp,
+    DesiredTaskState, Health, Id, ImageDigest, OnDisconnect, ServiceId, TaskAssignment, TaskExit, TaskId,
+    TaskReport, TaskSpec, TaskState, Timestamp,
 };
 
 use crate::strategies::{condition, event, lasting_health};
@@ -398,33 +398,15 @@ impl Simulation {
     }
 }
 
-fn digest(digit: char) -> ImageDigest {
-    format!("sha256:{}", digit.to_string().repeat(64)).parse().unwrap()
-}
-
 fn task(condition: RestartCondition, has_more: bool) -> TaskAssignment {
-    let port = PublishedPort {
-        host_ip: None,
-        host_port: 8080,
-        container_port: 80,
-        protocol: Protocol::Tcp,
-        mode: PublishMode::Host,
-    };
     TaskAssignment {
-        id: TaskId { service: ServiceId(Id(1)), number: 1 },
-        service: "web".parse().unwrap(),
-        slot: 1,
-        revision: 1,
         spec: TaskSpec {
             restart: RestartPolicy { condition, ..RestartPolicy::default() },
             ..if has_more { full() } else { TaskSpec::new("demo:1".parse().unwrap()) }
         },
-        digest: None,
-        ports: vec![port],
-        address: [10, 210, 0, 2].into(),
+        ports: vec![published_port(8080)],
         desired: DesiredTaskState::Ready,
-        service_labels: BTreeMap::new(),
-        volumes: Vec::new(),
+        ..task_assignment(TaskId { service: ServiceId(Id(1)), number: 1 })
     }
 }
 

@@ -85,7 +85,8 @@ impl TaskCounters {
 #[cfg(test)]
 mod tests {
     use TaskState::{Accepted, Complete, Failed, Preparing, Ready, Rejected, Running, Shutdown, Starting};
-    use warren_types::{Health, TaskExit, Timestamp};
+    use warren_types::fixtures::task_report;
+    use warren_types::{TaskExit, Timestamp};
 
     use super::*;
     use crate::fixtures::task_id;
@@ -95,17 +96,9 @@ mod tests {
 
     fn report((state, attempt, waits, killed): ReportCase) -> TaskReport {
         TaskReport {
-            task: task_id(1),
-            attempt,
-            state,
-            since: Timestamp(0),
-            reason: String::new(),
-            ready: false,
             exit: killed.then_some(TaskExit { code: 137, out_of_memory: true }),
-            removed: false,
             next_attempt: waits.then_some(Timestamp(1)),
-            image: None,
-            health: Health::None,
+            ..task_report(task_id(1), attempt, state)
         }
     }
 

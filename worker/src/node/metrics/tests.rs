@@ -6,7 +6,8 @@ use warren_control::{Shutdown, SystemClock};
 use warren_runtime::fake::FakeRuntime;
 use warren_runtime::{ContainerId, ContainerUsage};
 use warren_telemetry::{Telemetry, TelemetryComponent};
-use warren_types::{Health, TaskExit, Timestamp};
+use warren_types::TaskExit;
+use warren_types::fixtures::task_report;
 
 use super::*;
 use crate::fixtures::{task, task_id};
@@ -63,19 +64,8 @@ impl Fixture {
 }
 
 fn report(number: u64, state: TaskState, attempt: u32) -> TaskReport {
-    TaskReport {
-        task: task_id(number),
-        attempt,
-        state,
-        since: Timestamp(0),
-        reason: String::new(),
-        ready: false,
-        exit: Some(TaskExit { code: 137, out_of_memory: true }),
-        removed: false,
-        next_attempt: None,
-        image: None,
-        health: Health::None,
-    }
+    let exit = Some(TaskExit { code: 137, out_of_memory: true });
+    TaskReport { exit, ..task_report(task_id(number), attempt, state) }
 }
 
 #[tokio::test]

@@ -11,8 +11,9 @@ use warren_api::Api;
 use warren_api::authorization::AuthorizationLayer;
 use warren_api::incarnation::IncarnationLayer;
 use warren_api::manager_addresses::ManagerAddressesLayer;
+use warren_api::middleware::MiddlewareLayer;
 use warren_api::proxy::ProxyLayer;
-use warren_api::request_metrics::{RequestMetrics, RequestMetricsLayer};
+use warren_api::request_metrics::RequestMetrics;
 use warren_control::Shutdown;
 use warren_peers::server::PeerServer;
 use warren_peers::{MAX_PEER_MESSAGE, MAX_STREAMS};
@@ -155,14 +156,14 @@ fn spawn(name: &'static str, incoming: IncomingConnections, services: &GrpcServi
         .max_concurrent_streams(Some(MAX_STREAMS))
         .initial_stream_window_size(Some(STREAM_WINDOW))
         .initial_connection_window_size(Some(CONNECTION_WINDOW))
-        .layer(RequestMetricsLayer(request_metrics.clone()))
-        .layer(AuthorizationLayer { peers: api.peers.clone() })
-        .layer(ManagerAddressesLayer { store: api.store.clone(), member_id: api.member_id })
-        .layer(IncarnationLayer {
+        .layer(MiddlewareLayer(request_metrics.clone()))
+        .layer(MiddlewareLayer(AuthorizationLayer { peers: api.peers.clone() }))
+        .layer(MiddlewareLayer(ManagerAddressesLayer { store: api.store.clone(), member_id: api.member_id }))
+        .layer(MiddlewareLayer(IncarnationLayer {
             store: api.store.clone(),
             later_incarnation: api.later_incarnation.clone(),
-        })
-        .layer(ProxyLayer { store: api.store.clone(), peers: api.peers.clone() })
+        }))
+        .layer(MiddlewareLayer(ProxyLayer { store: api.store.clone(), peers: api.peers.clone() }))
         .add_service(ServicesServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
         .add_service(TasksServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
         .add_service(NodesServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))

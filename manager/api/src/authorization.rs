@@ -1,15 +1,15 @@
 //! Authorization: the table of methods and required roles, and the layer that checks every call against it.
 
-use std::pin::Pin;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::time::timeout;
+use tonic::body::Body;
 use tonic::{Request, Status};
-use tower::{Layer, Service};
+use tower::Service;
 use warren_peers::Peers;
 use warren_security::{Peer, Role};
 
+use super::middleware::{CallFuture, Middleware};
 use super::relayed_caller::relayed_caller;
 
 /// Deadline of a request without a certificate, including the time to send it: one cluster write plus slack.
@@ -145,35 +145,12 @@ pub struct AuthorizationLayer {
     pub peers: Peers,
 }
 
-/// See [`AuthorizationLayer`].
-#[derive(Clone)]
-pub struct AuthorizationService<S> {
-    inner: S,
-    peers: Peers,
-}
-
-impl<S> Layer<S> for AuthorizationLayer {
-    type Service = AuthorizationService<S>;
-
-    fn layer(&self, inner: S) -> AuthorizationService<S> {
-        AuthorizationService { inner, peers: self.peers.clone() }
-    }
-}
-
-impl<S, B> Service<http::Request<B>> for AuthorizationService<S>
-where
-    S: Service<http::Request<B>, Response = http::Response<tonic::body::Body>>,
-    S::Future: Send + 'static,
-{
-    type Response = S::Response;
-    type Error = S::Error;
-    type Future = Pin<Box<dyn Future<Output = Result<S::Response, S::Error>> + Send>>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(context)
-    }
-
-    fn call(&mut self, mut request: http::Request<B>) -> Self::Future {
+impl Middleware for AuthorizationLayer {
+    fn call<S>(&self, inner: &mut S, mut request: http::Request<Body>) -> CallFuture<S::Error>
+    where
+        S: Service<http::Request<Body>, Response = http::Response<Body>>,
+        S::Future: Send + 'static,
+    {
         let identified = match relayed_caller(&self.peers, &request) {
             Ok(Some(caller)) => {
                 request.extensions_mut().insert(caller);
@@ -189,12 +166,12 @@ where
         let allowed = || peer.map_or_else(no_identity, |peer| authorize(peer, request.uri().path()));
         match identified.and_then(|()| allowed()) {
             Ok(()) if is_anonymous => {
-                let answer = timeout(ANONYMOUS_DEADLINE, self.inner.call(request));
+                let answer = timeout(ANONYMOUS_DEADLINE, inner.call(request));
                 let late =
                     || Status::deadline_exceeded(format!("request timed out after {ANONYMOUS_DEADLINE:?}"));
                 Box::pin(async move { answer.await.unwrap_or_else(|_| Ok(late().into_http())) })
             }
-            Ok(()) => Box::pin(self.inner.call(request)),
+            Ok(()) => Box::pin(inner.call(request)),
             Err(status) => {
                 let response = status.into_http();
                 Box::pin(async move { Ok(response) })

@@ -6,12 +6,10 @@
 //! A user's or node's claim of a later incarnation is not proof, so only that caller is rejected. The same
 //! claim by a manager is trusted: see [`warren_peers`].
 
-use std::pin::Pin;
-use std::task::{Context, Poll};
-
 use http::HeaderValue;
 use tonic::Status;
-use tower::{Layer, Service};
+use tonic::body::Body;
+use tower::Service;
 use warren_proto::status::INCARNATION;
 use warren_store::Store;
 use warren_store::incarnation::{LaterIncarnation, incarnation_of};
@@ -19,6 +17,7 @@ use warren_store::problem::status_of;
 use warren_types::Violation;
 
 use super::manager_addresses::is_user_request;
+use super::middleware::{CallFuture, Middleware};
 
 /// Checks user requests against the cluster's incarnation.
 #[derive(Clone)]
@@ -29,47 +28,24 @@ pub struct IncarnationLayer {
     pub later_incarnation: LaterIncarnation,
 }
 
-/// See [`IncarnationLayer`].
-#[derive(Clone)]
-pub struct IncarnationService<S> {
-    inner: S,
-    layer: IncarnationLayer,
-}
-
-impl<S> Layer<S> for IncarnationLayer {
-    type Service = IncarnationService<S>;
-
-    fn layer(&self, inner: S) -> IncarnationService<S> {
-        IncarnationService { inner, layer: self.clone() }
-    }
-}
-
 fn seen_incarnation<B>(request: &http::Request<B>) -> Result<u64, Status> {
     let Some(value) = request.headers().get(INCARNATION) else { return Ok(0) };
     let incarnation = value.to_str().ok().and_then(|text| text.parse().ok());
     incarnation.ok_or_else(|| status_of(Violation::new(INCARNATION, "is not a number; leave it out")))
 }
 
-impl<S, B> Service<http::Request<B>> for IncarnationService<S>
-where
-    S: Service<http::Request<B>, Response = http::Response<tonic::body::Body>>,
-    S::Future: Send + 'static,
-{
-    type Response = S::Response;
-    type Error = S::Error;
-    type Future = Pin<Box<dyn Future<Output = Result<S::Response, S::Error>> + Send>>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(context)
-    }
-
-    fn call(&mut self, request: http::Request<B>) -> Self::Future {
+impl Middleware for IncarnationLayer {
+    fn call<S>(&self, inner: &mut S, request: http::Request<Body>) -> CallFuture<S::Error>
+    where
+        S: Service<http::Request<Body>, Response = http::Response<Body>>,
+        S::Future: Send + 'static,
+    {
         if !is_user_request(&request) {
-            return Box::pin(self.inner.call(request));
+            return Box::pin(inner.call(request));
         }
-        let IncarnationLayer { store, later_incarnation } = self.layer.clone();
+        let IncarnationLayer { store, later_incarnation } = self.clone();
         let checked = seen_incarnation(&request).and_then(|seen| later_incarnation.check(&store, seen));
-        let answer = checked.map(|()| self.inner.call(request));
+        let answer = checked.map(|()| inner.call(request));
         Box::pin(async move {
             let mut response = match answer {
                 Ok(answer) => answer.await?,

@@ -15,6 +15,7 @@ pub mod logs;
 pub mod manager_addresses;
 pub mod managers;
 pub mod membership;
+pub mod middleware;
 pub mod node_reports;
 pub mod nodes;
 pub mod open_stream;

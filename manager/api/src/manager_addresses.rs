@@ -1,14 +1,14 @@
 //! Adds the addresses of all managers to every response to users, so that they can use another manager.
 
-use std::pin::Pin;
-use std::task::{Context, Poll};
-
 use http::HeaderValue;
-use tower::{Layer, Service};
+use tonic::body::Body;
+use tower::Service;
 use warren_core::State;
 use warren_security::{Peer, Role};
 use warren_store::Store;
 use warren_types::{Member, MemberId};
+
+use super::middleware::{CallFuture, Middleware};
 
 /// Header of responses to users: manager addresses as `HOST:PORT`, separated by commas; the responding one
 /// first.
@@ -21,21 +21,6 @@ pub struct ManagerAddressesLayer {
     pub store: Store,
     /// The responding manager.
     pub member_id: MemberId,
-}
-
-/// See [`ManagerAddressesLayer`].
-#[derive(Clone)]
-pub struct ManagerAddressesService<S> {
-    inner: S,
-    layer: ManagerAddressesLayer,
-}
-
-impl<S> Layer<S> for ManagerAddressesLayer {
-    type Service = ManagerAddressesService<S>;
-
-    fn layer(&self, inner: S) -> ManagerAddressesService<S> {
-        ManagerAddressesService { inner, layer: self.clone() }
-    }
 }
 
 /// Whether the caller is a user. Agents receive the addresses over their sessions; anonymous callers never
@@ -64,22 +49,14 @@ fn manager_addresses(state: &State, responding: MemberId) -> String {
     addresses.join(",")
 }
 
-impl<S, B, A> Service<http::Request<B>> for ManagerAddressesService<S>
-where
-    S: Service<http::Request<B>, Response = http::Response<A>>,
-    S::Future: Send + 'static,
-{
-    type Response = S::Response;
-    type Error = S::Error;
-    type Future = Pin<Box<dyn Future<Output = Result<S::Response, S::Error>> + Send>>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(context)
-    }
-
-    fn call(&mut self, request: http::Request<B>) -> Self::Future {
+impl Middleware for ManagerAddressesLayer {
+    fn call<S>(&self, inner: &mut S, request: http::Request<Body>) -> CallFuture<S::Error>
+    where
+        S: Service<http::Request<Body>, Response = http::Response<Body>>,
+        S::Future: Send + 'static,
+    {
         let is_user = is_user_request(&request);
-        let (answer, layer) = (self.inner.call(request), self.layer.clone());
+        let (answer, layer) = (inner.call(request), self.clone());
         Box::pin(async move {
             let mut response = answer.await?;
             if is_user {

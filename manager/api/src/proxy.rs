@@ -18,7 +18,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tonic::body::Body;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
-use tower::{Layer, Service};
+use tower::Service;
 use warren_peers::Peers;
 use warren_peers::dial::was_not_sent;
 use warren_peers::rejection::{MEMBER_ID_MISMATCH, MEMBER_REMOVED, MEMBER_UNKNOWN};
@@ -30,6 +30,7 @@ use warren_types::MemberId;
 
 use self::request::{ReplayableBody, record_body};
 use super::authorization::is_read;
+use super::middleware::{CallFuture, Middleware};
 use super::relayed_caller::{self, CALLER_METADATA, CALLER_MISSING};
 
 /// Calls from other machines that are addressed to this manager itself.
@@ -44,42 +45,19 @@ pub struct ProxyLayer {
     pub peers: Peers,
 }
 
-/// See [`ProxyLayer`].
-#[derive(Clone)]
-pub struct ProxyService<S> {
-    inner: S,
-    layer: ProxyLayer,
-}
-
-impl<S> Layer<S> for ProxyLayer {
-    type Service = ProxyService<S>;
-
-    fn layer(&self, inner: S) -> ProxyService<S> {
-        ProxyService { inner, layer: self.clone() }
-    }
-}
-
-impl<S> Service<http::Request<Body>> for ProxyService<S>
-where
-    S: Service<http::Request<Body>, Response = http::Response<Body>>,
-    S::Future: Send + 'static,
-{
-    type Response = S::Response;
-    type Error = S::Error;
-    type Future = Pin<Box<dyn Future<Output = Result<S::Response, S::Error>> + Send>>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(context)
-    }
-
-    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        let Some(call) = self.layer.relayable_call(&request) else {
-            return Box::pin(self.inner.call(request));
+impl Middleware for ProxyLayer {
+    fn call<S>(&self, inner: &mut S, request: http::Request<Body>) -> CallFuture<S::Error>
+    where
+        S: Service<http::Request<Body>, Response = http::Response<Body>>,
+        S::Future: Send + 'static,
+    {
+        let Some(call) = self.relayable_call(&request) else {
+            return Box::pin(inner.call(request));
         };
         let (parts, body) = request.into_parts();
         let (body, kept) = record_body(body);
-        let answer = self.inner.call(http::Request::from_parts(parts, Body::new(body)));
-        let layer = self.layer.clone();
+        let answer = inner.call(http::Request::from_parts(parts, Body::new(body)));
+        let layer = self.clone();
         Box::pin(async move {
             let response = answer.await?;
             let kept = kept.take();

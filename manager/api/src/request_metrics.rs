@@ -9,10 +9,11 @@ use http::HeaderMap;
 use http_body::{Frame, SizeHint};
 use tonic::body::Body;
 use tonic::{Code, Status};
-use tower::{Layer, Service};
+use tower::Service;
 use warren_telemetry::{Counter, Family, Histogram, Registry, short_latency_buckets};
 
 use super::authorization::METHODS;
+use super::middleware::{CallFuture, Middleware};
 
 /// The code of a call that its caller aborted.
 const CANCELLED: Code = Code::Cancelled;
@@ -79,42 +80,16 @@ fn code_name(code: Code) -> &'static str {
 }
 
 /// Counts every call, including those rejected before a handler runs: it must be the outermost layer.
-#[derive(Debug, Clone)]
-pub struct RequestMetricsLayer(pub RequestMetrics);
-
-/// See [`RequestMetricsLayer`].
-#[derive(Debug, Clone)]
-pub struct RequestMetricsService<S> {
-    inner: S,
-    metrics: RequestMetrics,
-}
-
-impl<S> Layer<S> for RequestMetricsLayer {
-    type Service = RequestMetricsService<S>;
-
-    fn layer(&self, inner: S) -> RequestMetricsService<S> {
-        RequestMetricsService { inner, metrics: self.0.clone() }
-    }
-}
-
-impl<S, B> Service<http::Request<B>> for RequestMetricsService<S>
-where
-    S: Service<http::Request<B>, Response = http::Response<Body>>,
-    S::Future: Send + 'static,
-{
-    type Response = S::Response;
-    type Error = S::Error;
-    type Future = Pin<Box<dyn Future<Output = Result<S::Response, S::Error>> + Send>>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(context)
-    }
-
-    fn call(&mut self, request: http::Request<B>) -> Self::Future {
-        let (metrics, method) = (self.metrics.clone(), method_name(request.uri().path()));
+impl Middleware for RequestMetrics {
+    fn call<S>(&self, inner: &mut S, request: http::Request<Body>) -> CallFuture<S::Error>
+    where
+        S: Service<http::Request<Body>, Response = http::Response<Body>>,
+        S::Future: Send + 'static,
+    {
+        let (metrics, method) = (self.clone(), method_name(request.uri().path()));
         // Counts as cancelled if it is dropped before the response.
         let mut call = TrackedCall { metrics, method, code: None, is_finished: false };
-        let (begun, answer) = (Instant::now(), self.inner.call(request));
+        let (begun, answer) = (Instant::now(), inner.call(request));
         Box::pin(async move {
             let response = answer.await?;
             let took = begun.elapsed().as_secs_f64();
@@ -190,8 +165,10 @@ impl http_body::Body for TrackedBody {
 #[cfg(test)]
 mod tests {
     use http_body::Body as _;
+    use tower::Layer as _;
     use warren_telemetry::{Telemetry, TelemetryComponent};
 
+    use super::super::middleware::{MiddlewareLayer, MiddlewareService};
     use super::*;
 
     /// Responds according to the path.
@@ -216,7 +193,7 @@ mod tests {
         HeaderMap::from_iter([("grpc-status".parse().unwrap(), (code as i32).into())])
     }
 
-    impl Service<http::Request<()>> for StatusServer {
+    impl Service<http::Request<Body>> for StatusServer {
         type Response = http::Response<Body>;
         type Error = std::convert::Infallible;
         type Future = std::future::Ready<Result<Self::Response, Self::Error>>;
@@ -225,7 +202,7 @@ mod tests {
             Poll::Ready(Ok(()))
         }
 
-        fn call(&mut self, request: http::Request<()>) -> Self::Future {
+        fn call(&mut self, request: http::Request<Body>) -> Self::Future {
             let data = || Frame::data(Bytes::from_static(b"x"));
             std::future::ready(Ok(match request.uri().path() {
                 "/warren.v1.Services/Create" => {
@@ -242,7 +219,7 @@ mod tests {
     }
 
     struct RequestsFixture {
-        server: RequestMetricsService<StatusServer>,
+        server: MiddlewareService<RequestMetrics, StatusServer>,
         telemetry: Telemetry,
     }
 
@@ -253,12 +230,12 @@ mod tests {
             metrics.register(&mut part.metrics);
             let telemetry = Telemetry::with_components(&[]);
             telemetry.add("manager", part);
-            Self { server: RequestMetricsLayer(metrics).layer(StatusServer), telemetry }
+            Self { server: MiddlewareLayer(metrics).layer(StatusServer), telemetry }
         }
 
         /// Calls, and reads this number of frames of the response.
         async fn call(&mut self, path: &str, frames: usize) {
-            let request = http::Request::builder().uri(path).body(()).unwrap();
+            let request = http::Request::builder().uri(path).body(Body::empty()).unwrap();
             let mut body = self.server.call(request).await.unwrap().into_body();
             for _ in 0..frames {
                 std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await;

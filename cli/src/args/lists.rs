@@ -22,6 +22,9 @@ pub struct ListAdditions {
     /// Set a label on the service
     #[arg(long, short, value_name = "KEY=VALUE", value_parser = value::label)]
     pub label: Vec<(String, String)>,
+    /// Set a label on the containers of the tasks
+    #[arg(long, value_name = "KEY=VALUE", value_parser = value::label)]
+    pub container_label: Vec<(String, String)>,
     /// Set an environment variable; without a value it is taken from the environment of this command
     #[arg(long, short, value_name = "NAME[=VALUE]", value_parser = value::variable)]
     pub env: Vec<EnvVariable>,
@@ -130,10 +133,11 @@ impl FromArgMatches for MountArgs {
 
 /// Names of the flags of [`ListAdditions`] in an update; the names of a create are accepted as well. The others keep
 /// their name: `--env-file` adds in any case, `--cap-add` and `--cap-drop` contain the direction.
-const UPDATE_FLAG_NAMES: [(&str, &str); 16] = [
+const UPDATE_FLAG_NAMES: [(&str, &str); 17] = [
     ("bind", "bind-add"),
     ("config", "config-add"),
     ("constraint", "constraint-add"),
+    ("container-label", "container-label-add"),
     ("device", "device-add"),
     ("env", "env-add"),
     ("group", "group-add"),
@@ -188,6 +192,9 @@ pub struct ListRemovals {
     /// Remove a label
     #[arg(long, value_name = "KEY")]
     pub label_rm: Vec<String>,
+    /// Remove a label of the containers
+    #[arg(long, value_name = "KEY")]
+    pub container_label_rm: Vec<String>,
     /// Remove an environment variable
     #[arg(long, value_name = "NAME")]
     pub env_rm: Vec<String>,

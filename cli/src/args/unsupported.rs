@@ -11,7 +11,6 @@ const SERVICE_FLAGS: &[&str] = &[
     "--backoff-limit",
     "--canary-steps",
     "--completions",
-    "--container-label",
     "--credential-spec",
     "--deadline",
     "--dns",

@@ -247,12 +247,16 @@ pub const LABEL_FORMAT: &str =
 
 /// Adds every invalid label; paths begin with `labels`.
 pub fn validate_labels(labels: &BTreeMap<String, String>, wrong: &mut Violations) {
+    validate_labels_at("labels", labels, wrong);
+}
+
+fn validate_labels_at(path: &str, labels: &BTreeMap<String, String>, wrong: &mut Violations) {
     if labels.len() > MAX_LABELS {
-        wrong.add("labels", format!("{} labels are more than {MAX_LABELS}", labels.len()));
+        wrong.add(path, format!("{} labels are more than {MAX_LABELS}", labels.len()));
     }
     for (key, value) in labels {
         if !is_label_key(key) || value.len() > 1024 {
-            wrong.add(format!("labels[{key:?}]"), LABEL_FORMAT);
+            wrong.add(format!("{path}[{key:?}]"), LABEL_FORMAT);
         }
     }
 }
@@ -323,6 +327,22 @@ mod tests {
         check(|s| s.task.mounts = (0..40).map(volume).collect(), &[]);
         check(|s| s.task.mounts = (0..64).map(volume).collect(), &["task.env"]);
         check(|s| s.labels = BTreeMap::from([(String::new(), String::new())]), &["labels[\"\"]"]);
+        let container_label = |key: &str, value: String| {
+            BTreeMap::from([(key.to_owned(), value), ("tier".into(), "db".into())])
+        };
+        check(|s| s.task.container_labels = container_label("a.b/c", "v".repeat(1024)), &[]);
+        for (key, value) in [
+            ("warren.task", String::new()),
+            ("warren/cluster", String::new()),
+            ("containerd.io/restart.status", "running".to_owned()),
+            ("a b", String::new()),
+            ("long", "v".repeat(1025)),
+        ] {
+            let path = format!("task.containerLabels[{key:?}]");
+            check(|s| s.task.container_labels = container_label(key, value), &[&path]);
+        }
+        let many = (0..=MAX_LABELS).map(|number| (format!("l{number}"), String::new())).collect();
+        check(|s| s.task.container_labels = many, &["task.containerLabels"]);
         let soon = OnDisconnect::StopAfter(Duration::from_secs(1));
         check(|s| s.task.on_disconnect = soon, &["task.onDisconnect.stopAfter"]);
         check(|s| s.replace_after = MAX_DISCONNECT_TIME, &[]);

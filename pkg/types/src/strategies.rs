@@ -1,5 +1,6 @@
 //! Proptest strategies for valid specs in which every field varies. Only for tests (feature `strategies`).
 
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
@@ -25,6 +26,10 @@ fn paths() -> impl Strategy<Value = String> {
 
 fn names() -> impl Strategy<Value = String> {
     "[a-z][a-z0-9]{0,8}"
+}
+
+fn labels() -> impl Strategy<Value = BTreeMap<String, String>> {
+    btree_map("[a-zA-Z0-9._/-]{1,8}", ".{0,8}", 0..4)
 }
 
 fn between(from: Duration, to: Duration) -> impl Strategy<Value = Duration> {
@@ -153,7 +158,8 @@ pub fn task_specs() -> impl Strategy<Value = TaskSpec> {
     let logs = (64u64 << 10..=1 << 40, 1..=1000u32)
         .prop_map(|(max_size, max_files)| LogLimits { max_size: Bytes(max_size), max_files });
     let user = option::of("[a-z0-9._]{1,8}(:[a-z0-9]{1,8})?");
-    let process = (command, args, env, option::of(paths()), user, vec(names(), 0..3), option::of(names()));
+    let process =
+        (command, args, env, option::of(paths()), user, vec(names(), 0..3), option::of(names()), labels());
     let grace = between(Duration::ZERO, MAX_STOP_GRACE);
     let alone = between(MIN_STOP_AFTER, MAX_DISCONNECT_TIME);
     let alone = option::of(alone).prop_map(|time| time.map_or(OnDisconnect::Keep, OnDisconnect::StopAfter));
@@ -177,7 +183,7 @@ pub fn task_specs() -> impl Strategy<Value = TaskSpec> {
     let rights = (any::<[bool; 5]>(), capabilities(), capabilities(), seccomp, storage);
     (image, select(PullPolicy::ALL.to_vec()), process, life, rest, rights).prop_map(
         |(image, pull, process, life, rest, rights)| {
-            let (command, args, env, workdir, user, groups, hostname) = process;
+            let (command, args, env, workdir, user, groups, hostname, container_labels) = process;
             let (hosts, stop_signal, stop_grace, restart, logs, on_disconnect) = life;
             let ((limits, reservations), ulimits, sysctls, shm_size, oom_score_adj) = rest;
             let (switches, cap_add, cap_drop, seccomp, storage) = rights;
@@ -190,6 +196,7 @@ pub fn task_specs() -> impl Strategy<Value = TaskSpec> {
                 command,
                 args,
                 env,
+                container_labels,
                 workdir,
                 user,
                 groups,
@@ -259,11 +266,10 @@ pub fn service_specs() -> impl Strategy<Value = ServiceSpec> {
     let constraint =
         "node[.]((name|arch) (==|!=) [a-z]{1,4}|labels[.][a-z]{1,4} (in|notin) [(]a,b[)]|labels[.]x exists)"
             .prop_map(|text| text.parse().unwrap());
-    let labels = btree_map("[a-zA-Z0-9._/-]{1,8}", ".{0,8}", 0..4);
     let later = between(Duration::ZERO, MAX_DISCONNECT_TIME);
     let placed = (vec(constraint, 0..3), option::of(1..=u32::MAX), later);
     let policies = (update_policies(), update_policies());
-    (name, labels, mode, task_specs(), ports, placed, policies).prop_map(
+    (name, labels(), mode, task_specs(), ports, placed, policies).prop_map(
         |(name, labels, mode, task, ports, (constraints, most, later), (mut update, mut rollback))| {
             if task.writes_to_volumes() {
                 (update.order, rollback.order) = (None, None);

@@ -9,8 +9,8 @@ use warren_runtime::{ContainerId, ProcessState};
 use warren_task::{AttemptHistory, ContainerState};
 use warren_types::{ClusterId, ImageDigest, TaskAssignment, TaskExit, TaskId, Timestamp};
 
-/// Label with the cluster's id.
-const CLUSTER_LABEL: &str = "cluster";
+/// Label with the cluster's id; users cannot set labels that start with `warren/`.
+const CLUSTER_LABEL: &str = "warren/cluster";
 
 /// The container's id: the task's.
 pub(super) fn id(task: &TaskId) -> ContainerId {

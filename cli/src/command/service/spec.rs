@@ -274,6 +274,7 @@ impl SpecDraft {
     fn add(&mut self, lists: &ListAdditions, env: &[EnvVar]) {
         let ListAdditions {
             label,
+            container_label,
             env: _,
             env_file: _,
             constraint,
@@ -292,6 +293,8 @@ impl SpecDraft {
         } = lists;
         let ServiceSpec { labels, task, ports, placement, .. } = &mut self.spec;
         pairs("spec.labels", labels, label, &mut self.violations);
+        let container_labels = &mut task.container_labels;
+        pairs("spec.task.containerLabels", container_labels, container_label, &mut self.violations);
         pairs("spec.task.sysctls", &mut task.sysctls, sysctl, &mut self.violations);
         merge(&mut task.env, env, |var| var.name.clone());
         merge(&mut placement.constraints, constraint, compared_value);
@@ -324,6 +327,7 @@ impl SpecDraft {
     fn remove(&mut self, lists: &ListRemovals) {
         let ListRemovals {
             label_rm,
+            container_label_rm,
             env_rm,
             constraint_rm,
             publish_rm,
@@ -341,6 +345,7 @@ impl SpecDraft {
         } = lists;
         let ServiceSpec { labels, task, ports, placement, .. } = &mut self.spec;
         labels.retain(|key, _| !label_rm.contains(key));
+        task.container_labels.retain(|key, _| !container_label_rm.contains(key));
         task.env.retain(|var| !env_rm.contains(&var.name));
         placement.constraints.retain(|constraint| !constraint_rm.contains(constraint));
         ports.retain(|port| !publish_rm.iter().any(|unwanted| unwanted.matches(port)));

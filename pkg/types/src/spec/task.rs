@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::RestartPolicy;
 use super::health::HealthCheck;
 use super::on_disconnect::OnDisconnect;
 use super::secret_object::{IMAGE_DIRECTORIES, MAX_TASK_SECRET_OBJECTS, SecretObjectMount};
 use super::security::{Capability, Device, Seccomp, Ulimit};
 use super::storage::{MAX_MOUNTS, Mount, MountSource, is_normalized_absolute};
 use super::sysctl::sysctl_fault;
+use super::{RestartPolicy, validate_labels_at};
 use crate::image_reference::split_reference;
 use crate::{Bytes, ImageReference, MilliCpu, Resources, Signal, Violations};
 
@@ -29,6 +29,9 @@ pub const MAX_STOP_GRACE: Duration = Duration::from_secs(24 * 3600);
 const REPLACE_MARGIN: Duration = Duration::from_secs(10);
 /// The most items of one list (groups, hosts, devices, ulimits, sysctls) of a task.
 const MAX_ITEMS: usize = 64;
+/// Labels of a container that its node and containerd set and act on: containerd restarts containers that have
+/// `containerd.io/restart.status`.
+const RESERVED_LABEL_PREFIXES: [&str; 3] = ["warren.", "warren/", "containerd.io/"];
 /// The smallest and largest size of one log file.
 const LOG_SIZES: std::ops::RangeInclusive<Bytes> = Bytes(64 << 10)..=Bytes(1 << 40);
 /// The most log files of a task.
@@ -52,6 +55,9 @@ pub struct TaskSpec {
     /// Added to the image's environment; each name once.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<EnvVar>,
+    /// Labels of its container.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub container_labels: BTreeMap<String, String>,
     /// Working directory, absolute, created if missing; `None` is the image's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workdir: Option<String>,
@@ -251,6 +257,7 @@ impl TaskSpec {
             command: None,
             args: None,
             env: Vec::new(),
+            container_labels: BTreeMap::new(),
             workdir: None,
             user: None,
             groups: Vec::new(),
@@ -294,6 +301,7 @@ impl TaskSpec {
     pub fn validate(&self) -> Violations {
         let mut wrong = Violations::default();
         self.validate_process(&mut wrong);
+        self.validate_container_labels(&mut wrong);
         self.validate_identity(&mut wrong);
         self.validate_resources(&mut wrong);
         self.validate_mounts(&mut wrong);
@@ -342,6 +350,16 @@ impl TaskSpec {
         }
         if let Some(workdir) = self.workdir.as_ref().filter(|path| !is_normalized_absolute(path)) {
             wrong.add("workdir", format!("{workdir:?} is not an absolute path without '..'"));
+        }
+    }
+
+    fn validate_container_labels(&self, wrong: &mut Violations) {
+        validate_labels_at("containerLabels", &self.container_labels, wrong);
+        for key in self.container_labels.keys() {
+            if let Some(prefix) = RESERVED_LABEL_PREFIXES.into_iter().find(|prefix| key.starts_with(prefix)) {
+                let message = format!("keys that start with {prefix} are reserved; give another key");
+                wrong.add(format!("containerLabels[{key:?}]"), message);
+            }
         }
     }
 

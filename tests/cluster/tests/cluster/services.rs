@@ -98,12 +98,19 @@ async fn what_no_node_can_run_is_refused_by_the_api() {
     let mut wrong = spec("other", 1);
     wrong.task.image = "UPPER/Bad:::tag".parse().unwrap();
     wrong.task.sysctls = [("vm.swappiness".to_owned(), "1".to_owned())].into();
+    wrong.task.container_labels = [("warren.task".to_owned(), "1".to_owned())].into();
     let source = MountSource::Tmpfs { size: None, mode: None, exec: false };
     wrong.task.mounts = vec![Mount { target: "/proc/x".into(), source, read_only: false }];
     let config = SecretObjectMount::new("web".parse().unwrap());
     wrong.task.configs = vec![SecretObjectMount { target: Some("/etc".into()), ..config }];
     let refused = problem(world.admin().await.services().create(new_id(), &wrong).await.unwrap_err());
-    let fields = ["image", "sysctls[\"vm.swappiness\"]", "mounts[0].target", "configs[0].target"];
+    let fields = [
+        "image",
+        "containerLabels[\"warren.task\"]",
+        "sysctls[\"vm.swappiness\"]",
+        "mounts[0].target",
+        "configs[0].target",
+    ];
     let paths = fields.map(|field| format!("spec.task.{field}"));
     let paths = paths.each_ref().map(String::as_str);
     check(&refused, Code::InvalidArgument, "INVALID_ARGUMENT", &paths);

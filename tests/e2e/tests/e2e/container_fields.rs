@@ -1,5 +1,6 @@
 //! The fields of a service as visible in its container.
 
+use std::collections::BTreeMap;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
@@ -8,7 +9,7 @@ use warren_testkit::image::TestImage;
 use warren_testkit::wait::eventually;
 
 use crate::e2e::fixture::{NodeFixture, SOON, WEB};
-use crate::e2e::task_document;
+use crate::e2e::task_document::{self, TaskDocument};
 use crate::e2e::traffic::ClientLocation;
 
 /// A script that the container runs with `flags`, and its expected output. [`fill`] replaces `{…}` in both.
@@ -216,6 +217,27 @@ fn every_field_reaches_the_container() {
     }
     let names: Vec<&str> = FIELDS.iter().map(|field| field.name).collect();
     world.warren().run_ok(&[&["service", "rm"][..], &names].concat());
+}
+
+#[test]
+fn container_labels_are_labels_in_containerd() {
+    let world = NodeFixture::new();
+    let labels = |task: &TaskDocument| {
+        let shown = world.node.ctr(["--namespace", "warren", "containers", "info", &task.id]);
+        let info: serde_json::Value = serde_json::from_str(&shown).unwrap();
+        let all: BTreeMap<String, String> = serde_json::from_value(info["Labels"].clone()).unwrap();
+        let of_spec = all.into_iter().filter(|(key, _)| !key.starts_with("warren"));
+        of_spec.map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>()
+    };
+    world.ok(&format!("service create web --image {WEB} --container-label a.b/c=x=y --container-label n=1"));
+    let old = world.wait_serving("web", 1).remove(0);
+    assert_eq!(labels(&old), ["a.b/c=x=y", "n=1"]);
+    world.ok("service update web --container-label n=2 --container-label-rm a.b/c");
+    let new = world.wait_serving("web", 1).remove(0);
+    assert_ne!(new.id, old.id);
+    assert_eq!(labels(&new), ["n=2"]);
+    let shown = world.warren().json(&["task", "inspect", &new.id]);
+    assert_eq!(shown["spec"]["containerLabels"], serde_json::json!({"n": "2"}));
 }
 
 /// Every capability of this machine's kernel, in the format of `/proc`.

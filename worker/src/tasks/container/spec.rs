@@ -52,6 +52,7 @@ pub(in crate::tasks) fn container_spec(
         command,
         args,
         env,
+        container_labels,
         workdir,
         user,
         groups,
@@ -120,8 +121,14 @@ pub(in crate::tasks) fn container_spec(
         files: files(&joined.files),
         log: log(logs, joined),
         assignment,
-        labels: BTreeMap::from([(CLUSTER_LABEL.to_string(), cluster.to_string())]),
+        labels: labels(container_labels, cluster),
     })
+}
+
+fn labels(of_spec: &BTreeMap<String, String>, cluster: ClusterId) -> BTreeMap<String, String> {
+    let mut labels = of_spec.clone();
+    labels.insert(CLUSTER_LABEL.to_string(), cluster.to_string());
+    labels
 }
 
 /// Hash of the container's content: equal for tasks of one spec and image.
@@ -233,6 +240,7 @@ mod tests {
             command: Some(vec!["/serve".into()]),
             args: Some(vec!["-v".into()]),
             env: vec![spec::EnvVar { name: "A".into(), value: "b".into() }],
+            container_labels: BTreeMap::from([("tier".into(), "db".into())]),
             workdir: Some("/srv".into()),
             user: Some("nobody:nogroup".into()),
             groups: vec!["audio".into()],
@@ -382,7 +390,10 @@ mod tests {
                 max_files: 3,
             },
             assignment: made.assignment.clone(),
-            labels: made.labels.clone(),
+            labels: BTreeMap::from([
+                ("tier".into(), "db".into()),
+                (CLUSTER_LABEL.into(), settings().cluster.to_string()),
+            ]),
             ..ContainerSpec::new(made.id.clone(), made.owner.clone(), made.image.clone())
         };
         assert_eq!(made, expected);

@@ -70,6 +70,7 @@ fn task_flags(task: &TaskSpec) -> Vec<String> {
         command,
         args,
         env,
+        container_labels,
         workdir,
         user,
         groups,
@@ -110,6 +111,7 @@ fn task_flags(task: &TaskSpec) -> Vec<String> {
     say("pull", pull.as_str().to_owned());
     command.iter().flatten().for_each(|word| say("command", word.clone()));
     env.iter().for_each(|EnvVar { name, value }| say("env", format!("{name}={value}")));
+    container_labels.iter().for_each(|(key, value)| say("container-label", format!("{key}={value}")));
     workdir.iter().for_each(|path| say("workdir", path.clone()));
     user.iter().for_each(|user| say("user", user.clone()));
     groups.iter().for_each(|group| say("group", group.clone()));

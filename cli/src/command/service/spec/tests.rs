@@ -96,6 +96,7 @@ const EVERYTHING: &[&str] = &[
     "--device=/dev/fuse",
     "--ulimit=nofile=1024:4096",
     "--sysctl=net.core.somaxconn=1024",
+    "--container-label=tier=db",
     "--cap-add=net_admin",
     "--cap-drop=CAP_MKNOD",
 ];
@@ -121,6 +122,8 @@ fn every_flag_reaches_the_spec() {
       env:
       - name: A
         value: "1"
+      containerLabels:
+        tier: db
       workdir: /srv
       user: www:www
       groups:
@@ -365,6 +368,7 @@ fn an_empty_value_is_the_default_again() {
         "--device-rm=/dev/fuse",
         "--ulimit-rm=nofile",
         "--sysctl-rm=net.core.somaxconn",
+        "--container-label-rm=tier",
         "--cap-add=MKNOD",
         "--cap-drop=NET_ADMIN",
     ];
@@ -390,6 +394,12 @@ fn list_removals_precede_additions() {
     check(env, &["--env-rm=A", "--env-rm=B", "--env-rm=C"], &[("/task/env", json!(null))]);
     let labels = json!({"a": "2", "b": "1"});
     check(&["--label=a=1"], &["--label-add=a=2", "--label-add=b=1"], &[("/labels", labels)]);
+    let labels = json!({"a": "2", "b": "1", "c": "3"});
+    check(
+        &["--container-label=a=1", "--container-label=c=3", "--container-label=d=4"],
+        &["--container-label=a=2", "--container-label-add=b=1", "--container-label-rm=d"],
+        &[("/task/containerLabels", labels)],
+    );
     check(&["--group=a"], &["--group-add=a"], &[]);
     check(
         &["--ulimit=nofile=1"],

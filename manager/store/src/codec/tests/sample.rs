@@ -31,6 +31,7 @@ fn task_spec() -> TaskSpec {
         command: Some(vec!["/bin/web".into()]),
         args: Some(vec!["-v".into(), "2".into()]),
         env: vec![EnvVar { name: "A".into(), value: "{{.Service.Labels.app}}".into() }],
+        container_labels: BTreeMap::from([("tier".into(), "front".into())]),
         workdir: Some("/srv".into()),
         user: Some("web:web".into()),
         groups: vec!["video".into()],

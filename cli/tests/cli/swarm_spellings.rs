@@ -106,6 +106,8 @@ fn lists_are_selected_and_formatted() {
         ok(&person, "service ps web --filter name=web.2 --format {{.Name}}:{{.CurrentState}}"),
         "web.2:RUNNING\n"
     );
+    assert_eq!(ok(&person, "service ps web -f name=web.1 --format {{.Name}}={{.Image}}"), "web.1=runs\n");
+    assert_eq!(ok(&person, "task ls -f name=web-2.1 --format {{.Image}}"), "runs\n");
     let node = ok(&person, "service ps web --filter name=web.1 --format {{.Node}}");
     let node = ok(&person, &format!("node ls -q --filter name={}", node.trim())).trim().to_owned();
     // The manager of these tests knows services and nodes by their ids only.

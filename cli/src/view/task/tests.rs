@@ -65,6 +65,7 @@ fn tasks_show_node_and_reason() {
     ENDED with 1
     DESIRED RUNNING
     REVISION 1
+    IMAGE nginx:1.27
     HEALTH
     CPU
     MEMORY

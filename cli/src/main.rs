@@ -16,6 +16,7 @@ mod input;
 mod node;
 mod output;
 mod progress;
+mod task_output;
 mod view;
 mod wait;
 

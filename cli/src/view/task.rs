@@ -1,7 +1,6 @@
 //! A task: its node, its state, and the reason for it.
 
 use serde::Serialize;
-use warren_daemon::printable;
 use warren_proto::convert::{desired_task_state, health, task_state};
 use warren_proto::v1;
 use warren_types::{
@@ -12,6 +11,7 @@ use super::usage::{CheckResultView, SecretObjectVersionView, TaskUsageView};
 use super::{TimeView, age, invalid_response, non_empty, until};
 use crate::failure::CommandError;
 use crate::output::{Column, FilterKey, ListedRow, TableRow, column, wide};
+use crate::task_output::shortened;
 
 /// Displayed state of a task whose node is down: its real state is unknown.
 pub const LOST: &str = "LOST";
@@ -274,9 +274,6 @@ impl TaskView {
     }
 }
 
-/// Characters of a line that are shown.
-const MAX_LINE: usize = 200;
-
 /// How each ended task ended, with the last lines of its log, as a list below the table.
 pub fn ended_tasks_text(tasks: &[TaskView], now: Timestamp) -> String {
     let mut text = String::new();
@@ -292,12 +289,6 @@ pub fn ended_tasks_text(tasks: &[TaskView], now: Timestamp) -> String {
         text += &format!("  try: warren task logs {}\n", task.id);
     }
     text
-}
-
-fn shortened(line: &str) -> String {
-    let shown: String = printable(line.trim_end()).chars().take(MAX_LINE).collect();
-    let dots = if line.chars().nth(MAX_LINE).is_some() { "…" } else { "" };
-    shown + dots
 }
 
 impl TaskView {

@@ -3,16 +3,14 @@
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tokio::time::timeout;
-use warren_client::{Client, LogOptions, LogTarget, TaskFilter};
-use warren_proto::v1;
-use warren_proto::v1::log_entry::Entry;
+use warren_client::{Client, TaskFilter};
 
 use super::fetch_service;
 use crate::args::{GlobalArgs, ListingArgs, OutputFormat};
 use crate::connect::connect;
 use crate::failure::{CommandError, from_client};
 use crate::output::{self, Listing};
+use crate::task_output::last_lines;
 use crate::view::now;
 use crate::view::service::uncreated_summary;
 use crate::view::task::{TaskView, ended_tasks_text};
@@ -74,37 +72,9 @@ async fn add_last_lines(client: &Client, tasks: &mut [TaskView]) {
     let mut reads = JoinSet::new();
     for position in ended.into_iter().take(MAX_SHOWN_LOGS) {
         let (client, id) = (client.clone(), tasks[position].id().to_owned());
-        reads.spawn(async move {
-            let lines = timeout(LINES_DEADLINE, last_lines(&client, &id)).await;
-            let late = |_| vec!["(the node did not send its log in time)".to_owned()];
-            (position, lines.unwrap_or_else(late))
-        });
+        reads.spawn(async move { (position, last_lines(&client, &id, LAST_LINES, LINES_DEADLINE).await) });
     }
     for (position, lines) in reads.join_all().await {
-        tasks[position].last_lines = lines;
-    }
-}
-
-/// The last lines of a task's log, or in parentheses why there are none.
-async fn last_lines(client: &Client, task: &str) -> Vec<String> {
-    let options = LogOptions { tail: Some(LAST_LINES), ..LogOptions::default() };
-    let mut entries = match client.logs().read(LogTarget::Task(task.to_owned()), options).await {
-        Ok(entries) => entries,
-        Err(error) => return vec![format!("({error})")],
-    };
-    let mut lines = Vec::new();
-    loop {
-        match entries.next().await {
-            Ok(Some(v1::LogEntry { entry, .. })) => match entry {
-                Some(Entry::Line(line)) => lines.push(String::from_utf8_lossy(&line.text).into_owned()),
-                Some(Entry::GapReason(why)) => lines.push(format!("({why})")),
-                None => {}
-            },
-            Ok(None) => return lines,
-            Err(error) => {
-                lines.push(format!("({error})"));
-                return lines;
-            }
-        }
+        tasks[position].last_lines = lines.iter().map(ToString::to_string).collect();
     }
 }

@@ -9,6 +9,8 @@ use crate::e2e::task_document::{self, TaskDocument};
 const CAUSE: &str = "FATAL: data directory has wrong ownership";
 /// A database that cannot start.
 const DATABASE: &str = "echo starting; echo 'FATAL: data directory has wrong ownership' >&2; exit 1";
+/// Arguments of a shell that says one line and stays.
+const HELLO: [&str; 2] = ["--arg", "echo hello; trap exit TERM; sleep 1000 & wait"];
 /// Given up after its second attempt.
 const QUICK: [&str; 4] = ["--restart-max", "1", "--restart-delay", "100ms"];
 
@@ -76,18 +78,25 @@ fn failed_task_keeps_its_output_until_its_service_is_removed() {
 }
 
 #[test]
-fn node_that_is_down_is_named_instead_of_its_logs() {
-    let mut cluster = WorkerCluster::new(1);
-    let create = ["service", "create", "db", "--detach", "--image", BOX];
+fn node_that_is_down_is_named_instead_of_its_logs_and_beside_those_of_others() {
+    let mut cluster = WorkerCluster::new(2);
+    let create = ["service", "create", "db", "--detach", "--image", BOX, "--constraint", "node.name==w1"];
     let command = ["--command", "sh", "--arg", "-c", "--arg", DATABASE];
     cluster.warren().run_ok(&[&create[..], &QUICK, &command].concat());
     eventually(2 * SOON, "the cause of the failure", || {
         let ran = cluster.warren().run(&["service", "logs", "db"]);
         if ran.stderr.contains(CAUSE) { Ok(()) } else { Err(ran.to_string()) }
     });
+    let create = ["service", "create", "both", "--mode", "global", "--image", BOX];
+    cluster.warren().run_ok(&[&create[..], &["--command", "sh", "--arg", "-c"], &HELLO].concat());
     cluster.workers[0].kill();
     eventually(2 * SOON, "the node to be named", || {
         let ran = cluster.warren().run(&["service", "logs", "db"]);
         if ran.code == 1 && ran.stderr.contains("is down") { Ok(()) } else { Err(ran.to_string()) }
     });
+    let ran = cluster.warren().run(&["service", "logs", "both"]);
+    assert!(ran.code == 0 && ran.stdout.ends_with("@w2 | hello\n"), "{ran}");
+    assert_eq!((ran.stdout.lines().count(), ran.stderr.lines().count()), (1, 1), "{ran}");
+    let line = "@w1: node w1 is down: its logs can be read when it is back\n";
+    assert!(ran.stderr.starts_with("warning: both.") && ran.stderr.ends_with(line), "{ran}");
 }

@@ -10,6 +10,8 @@ use crate::e2e::cluster::WorkerCluster;
 use crate::e2e::fixture::{BOX, SOON};
 use crate::e2e::task_document;
 
+/// The exit code for a state that does not allow the change.
+const CONFLICT: i32 = 4;
 /// The command of the containers: one process that ends on its stop signal.
 const SLEEP: &str = "--command sh --arg -c --arg trap\u{a0}exit\u{a0}TERM;sleep\u{a0}1000\u{a0}&\u{a0}wait";
 
@@ -122,7 +124,13 @@ fn drained_tasks_stop_after_replacements_serve() {
     cluster.ok("service scale web=8");
     cluster.wait_spread("web", &[("w2", 3), ("w3", 5)]);
     cluster.ok("node update w1 --availability active");
-    cluster.ok("service scale web=9");
+    // More than the cluster's limit are only accepted with --yes.
+    cluster.ok("cluster update --max-replicas-per-service 8");
+    let refused = cluster.warren().run_refused(&["service", "scale", "web=9"], CONFLICT);
+    for text in ["9 replicas are more than 8, the cluster's limit per service", "confirm it with --yes"] {
+        assert!(refused.contains(text), "{refused}");
+    }
+    cluster.ok("service scale web=9 --yes");
     cluster.wait_spread("web", &[("w1", 1), ("w2", 3), ("w3", 5)]);
 }
 

@@ -61,6 +61,7 @@ fn corpus_reaches_every_command() {
     assert!(reads(|bytes| warren_store::codec::read_snapshot(bytes).is_ok(), "snapshot") >= 5);
     let applied: BTreeSet<_> = corpus("apply").iter().flat_map(|(_, bytes)| apply::reached(bytes)).collect();
     let expected = [
+        "AdvanceRollout",
         "AssignTasks",
         "CreateCluster",
         "CreateSecretObject",
@@ -85,10 +86,14 @@ fn corpus_reaches_every_command() {
         "RemoveToken",
         "RemoveVolume",
         "ReportTasks",
+        "ReportVolumes",
+        "ResumeRollout",
+        "RollbackService",
         "ScaleService",
         "SetDesiredTaskState",
         "SetNodeConditions",
         "SetNodeStatus",
+        "UpdateCluster",
         "UpdateMember",
         "UpdateNode",
         "UpdateSecretObject",

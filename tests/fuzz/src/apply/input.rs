@@ -2,6 +2,7 @@
 //! objects; sometimes from the whole range.
 
 mod managers;
+mod rollouts;
 mod storage;
 
 use std::collections::BTreeMap;
@@ -61,6 +62,8 @@ const LATER: u8 = 240;
 const STORAGE: u8 = 15;
 /// And from this byte on, for those after that.
 const MANAGERS: u8 = 240;
+/// The last of those stands for even later ones.
+const ROLLOUTS: u8 = 255;
 
 impl<'a> FuzzInput<'a> {
     pub fn new(bytes: &'a [u8]) -> Self {
@@ -106,9 +109,15 @@ impl<'a> FuzzInput<'a> {
     fn later(&mut self, kind: u8) -> Result<FuzzStep> {
         if kind == STORAGE {
             let (at, kind) = (self.time()?, self.byte()?);
-            let later = kind >= MANAGERS;
-            let command = if later { self.manager_command(kind, at) } else { self.storage(kind, at) };
-            return Ok(FuzzStep::Propose(Box::new(command?)));
+            let command = match kind {
+                ..MANAGERS => self.storage(kind, at)?,
+                MANAGERS..ROLLOUTS => self.manager_command(kind, at)?,
+                ROLLOUTS => {
+                    let kind = self.byte()?;
+                    self.rollout_command(kind, at)?
+                }
+            };
+            return Ok(FuzzStep::Propose(Box::new(command)));
         }
         let at = self.time()?;
         let command = match kind % 9 {

@@ -73,7 +73,7 @@ impl FuzzInput<'_> {
         self.id().map(SecretObjectId)
     }
 
-    fn volume(&mut self) -> Result<VolumeId> {
+    pub(super) fn volume(&mut self) -> Result<VolumeId> {
         self.id().map(VolumeId)
     }
 

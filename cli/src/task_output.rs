@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 use warren_client::{Client, Error, LogOptions, LogTarget};
-use warren_process::printable;
+use warren_daemon::printable;
 use warren_proto::v1::log_entry::Entry;
 
 /// Characters of a line that are shown.

@@ -12,6 +12,10 @@ use crate::{
     PublishedPort, ServiceId, ServiceName, TaskExit, TaskId, TaskSpec, TaskState, Timestamp, VolumeName,
 };
 
+/// The most images that a node reports to have: those that changed last.
+pub const MAX_REPORTED_IMAGES: usize = 256;
+/// The most volumes whose data a node reports to have.
+pub const MAX_REPORTED_VOLUMES: usize = 1024;
 /// How long the log of an ended task is retained.
 pub const LOG_RETENTION: Duration = Duration::from_secs(7 * 24 * 3600);
 

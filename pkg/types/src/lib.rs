@@ -33,8 +33,8 @@ pub mod violation;
 pub mod volume;
 
 pub use assignment::{
-    Assignment, AssignmentVersion, LOG_RETENTION, NodeSettings, RetainedLog, TaskAssignment, TaskReport,
-    VolumeAssignment,
+    Assignment, AssignmentVersion, LOG_RETENTION, MAX_REPORTED_IMAGES, MAX_REPORTED_VOLUMES, NodeSettings,
+    RetainedLog, TaskAssignment, TaskReport, VolumeAssignment,
 };
 pub use boxed_default::BoxedDefault;
 pub use canonical_image::CanonicalImage;

@@ -40,6 +40,8 @@ pub(crate) struct NodeSample {
 pub(crate) struct NodeMeter {
     data_dir: PathBuf,
     last: Mutex<Option<LastSample>>,
+    /// The newest measurement of [`Self::disk`].
+    last_disk: Mutex<Option<DiskUsage>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -55,7 +57,7 @@ const MAX_SAMPLE_AGE: Duration = Duration::from_secs(12);
 impl NodeMeter {
     /// For the file system of `data_dir`.
     pub fn new(data_dir: PathBuf) -> Self {
-        Self { data_dir, last: Mutex::new(None) }
+        Self { data_dir, last: Mutex::new(None), last_disk: Mutex::new(None) }
     }
 
     fn last(&self) -> MutexGuard<'_, Option<LastSample>> {
@@ -71,7 +73,9 @@ impl NodeMeter {
             milli_cpu(busy.saturating_sub(last.busy), at.saturating_duration_since(last.at).as_millis())
         });
         let (memory, stall) = (memory(&read("/proc/meminfo")), stall(&read("/proc/pressure/memory")));
-        let usage = NodeSample { cpu, memory, stall, disk: self.disk() };
+        // The disk monitor measures it more often.
+        let last_disk = *self.last_disk.lock().unwrap_or_else(PoisonError::into_inner);
+        let usage = NodeSample { cpu, memory, stall, disk: last_disk.or_else(|| self.disk()) };
         *last = Some(LastSample { at, busy, usage });
         usage
     }
@@ -85,9 +89,11 @@ impl NodeMeter {
         }
     }
 
-    /// The file system of the data directory; `None` if it cannot be read.
+    /// Measures the file system of the data directory, with one system call; `None` if it cannot be read.
     pub fn disk(&self) -> Option<DiskUsage> {
-        super::disk(&self.data_dir)
+        let disk = super::disk(&self.data_dir);
+        *self.last_disk.lock().unwrap_or_else(PoisonError::into_inner) = disk;
+        disk
     }
 }
 

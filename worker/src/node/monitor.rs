@@ -19,7 +19,7 @@ pub(crate) const MONITOR: &str = "worker.monitor";
 const INTERVAL: Duration = Duration::from_secs(5);
 /// Name of the background task for the disk.
 const DISK_MONITOR: &str = "worker.disk";
-/// One system call: a disk that is full for longer is seen.
+/// One system call of the node's data directory: a disk that is full for longer is seen.
 const DISK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Sources and consumers of samples.

@@ -3,13 +3,9 @@
 use std::collections::BTreeSet;
 
 use warren_proto::v1;
+use warren_types::{MAX_REPORTED_IMAGES, MAX_REPORTED_VOLUMES};
 
 use crate::session::SessionContext;
-
-/// Maximum number of images: those that changed last.
-const MAX_IMAGES: usize = 256;
-/// Maximum number of volumes.
-const MAX_VOLUMES: usize = 1024;
 
 /// The images and volumes. What cannot be listed is left out.
 pub(super) async fn inventory(context: &SessionContext) -> v1::NodeInventory {
@@ -29,8 +25,8 @@ pub(super) async fn inventory(context: &SessionContext) -> v1::NodeInventory {
         digest: digest.to_string(),
     };
     v1::NodeInventory {
-        images: names.into_iter().take(MAX_IMAGES).map(held).collect(),
-        volumes_truncated: !is_listed || volumes.len() > MAX_VOLUMES,
-        volumes: volumes.iter().take(MAX_VOLUMES).map(ToString::to_string).collect(),
+        images: names.into_iter().take(MAX_REPORTED_IMAGES).map(held).collect(),
+        volumes_truncated: !is_listed || volumes.len() > MAX_REPORTED_VOLUMES,
+        volumes: volumes.iter().take(MAX_REPORTED_VOLUMES).map(ToString::to_string).collect(),
     }
 }

@@ -1,10 +1,10 @@
 //! The periodic messages of a session: heartbeats with usage, the sync of the assignment version, and the
-//! inventory of the node.
+//! inventory of the node when it changed.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Mutex, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use warren_control::{BackgroundTaskHandle, BackgroundTaskState, BackgroundTaskStatus};
 use warren_proto::v1;
@@ -21,7 +21,8 @@ use crate::session::inventory::inventory;
 pub(super) const SILENCE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Minimum time for the answer.
 pub(super) const MIN_ANSWER_TIMEOUT: Duration = Duration::from_millis(1500);
-/// Interval of inventories. What arrives at the request of a manager is sent at once.
+/// Interval at which the node looks for changes of its inventory. What arrives at the request of a manager is sent at
+/// once.
 const INVENTORY_INTERVAL: Duration = Duration::from_secs(10);
 /// Maximum number of background tasks in a heartbeat.
 const MAX_BACKGROUND_TASKS: usize = 32;
@@ -74,14 +75,23 @@ impl PeriodicMessages {
             async move { handle.sync(&context).await }
         });
         let (shared, to) = (Arc::clone(context), handle.clone());
+        // Of this session: another manager knows nothing of what was sent before.
+        let sent = Arc::new(Mutex::new(None));
         let inventory = context.background_tasks.spawn("worker.inventory", INVENTORY_INTERVAL, move || {
-            let (context, handle) = (Arc::clone(&shared), to.clone());
-            async move { handle.send(Frame::Inventory(inventory(&context).await)).await }
+            let (context, handle, sent) = (Arc::clone(&shared), to.clone(), Arc::clone(&sent));
+            async move {
+                let (inventory, mut sent) = (inventory(&context).await, sent.lock().await);
+                if sent.as_ref() != Some(&inventory) {
+                    handle.send(Frame::Inventory(inventory.clone())).await?;
+                    *sent = Some(inventory);
+                }
+                Ok::<_, PeriodicError>(())
+            }
         });
         Self { background_tasks: [heartbeat, sync, inventory] }
     }
 
-    /// Sends the inventory now.
+    /// Sends the inventory now, if it changed.
     pub fn send_inventory(&self) {
         let [.., inventory] = &self.background_tasks;
         inventory.wake();

@@ -18,7 +18,7 @@ use warren_volume::SubpathMounts;
 
 use super::*;
 use crate::fake_manager::{FakeManager, FakeSession, at};
-use crate::fixtures::{check_context, images, settings, tag, task, task_id};
+use crate::fixtures::{check_context, image, images, settings, tag, task, task_id};
 use crate::handlers::files::TaskDirs;
 use crate::handlers::images::ImageArrivals;
 use crate::handlers::images::fake::FakeImages;
@@ -230,7 +230,7 @@ async fn cached_version_is_sent_and_confirmed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn heartbeats_and_syncs_keep_their_periods() {
+async fn heartbeats_and_syncs_keep_their_periods_and_inventories_are_sent_when_changed() {
     let (node, mut manager) = TestNode::start(DesiredState::default());
     let mut session = manager.next_welcomed_session().await;
     let (mut beats, mut syncs, mut inventories) = (Vec::new(), Vec::new(), Vec::new());
@@ -247,17 +247,27 @@ async fn heartbeats_and_syncs_keep_their_periods() {
             }
             FromWorker::Inventory(inventory) => {
                 assert_eq!(inventory.images[0].reference, tag().record_name());
-                inventories.push(began.elapsed().as_secs());
+                inventories.push((began.elapsed().as_secs(), inventory.images.len()));
             }
             other => panic!("{other:?}"),
+        }
+        if began.elapsed().as_secs() == 15 {
+            node.images.add(&Reference::parse("other:1").unwrap(), image().digest().unwrap().clone());
         }
     }
     assert_eq!(beats, [0, 5, 10, 15, 20, 25, 30]);
     assert!(syncs.starts_with(&[0, 3, 6, 9]), "{syncs:?}");
-    assert_eq!(inventories, [0, 10, 20, 30]);
+    assert_eq!(inventories, [(0, 1), (20, 2)]);
     let background_tasks: Vec<&str> =
         node.context.background_tasks.snapshot().iter().map(|status| status.name).collect();
     assert_eq!(background_tasks, ["worker.heartbeat", "worker.image-gc", "worker.inventory", "worker.sync"]);
+    drop(session);
+    let mut session = manager.next_welcomed_session().await;
+    let images = |frame: &FromWorker| match frame {
+        FromWorker::Inventory(inventory) => Some(inventory.images.len()),
+        _ => None,
+    };
+    assert_eq!(session.next_matching(images).await, 2, "a new session gets what an earlier one got");
 }
 
 #[tokio::test(start_paused = true)]

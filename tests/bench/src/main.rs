@@ -6,9 +6,8 @@
 //! below the API, `snapshot` the cost of a snapshot for concurrent writers, `node` a real node on real
 //! containers, `worker` its agent with the parts `worker-many`, `worker-stops`, `worker-logs`,
 //! `worker-checks` and `worker-secrets`; `managers` several managers with simulated workers:
-//! `managers-commits`, `managers-failover`, `managers-deploy`, `managers-memory`, `managers-idle` and
-//! `managers-losses`. Arguments select the parts; for `quick` and `hybrid` see [`worker`].
-//! say how, see [`worker`].
+//! `managers-commits`, `managers-failover`, `managers-deploy`, `managers-memory`, `managers-idle`,
+//! `managers-losses` and `managers-removal`. Arguments select the parts; for `quick` and `hybrid` see [`worker`].
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -31,7 +30,7 @@ use figures::BenchFigures;
 static COUNTING: allocator::BenchAllocator = allocator::BenchAllocator;
 
 /// The parts that can be measured separately.
-const PARTS: [&str; 17] = [
+const PARTS: [&str; 18] = [
     "scheduling",
     "commits",
     "snapshot",
@@ -49,6 +48,7 @@ const PARTS: [&str; 17] = [
     "managers-memory",
     "managers-idle",
     "managers-losses",
+    "managers-removal",
 ];
 
 fn main() -> anyhow::Result<()> {

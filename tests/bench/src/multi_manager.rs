@@ -9,6 +9,8 @@ pub mod fake_worker_process;
 mod fake_workers;
 mod group;
 mod load;
+mod removal;
+mod services;
 
 /// The argument that runs this program as simulated workers.
 pub use fake_workers::SUBCOMMAND as FAKE_WORKERS;
@@ -25,10 +27,12 @@ pub struct ManagerBenchScale {
     /// Workers and replicas, with three managers and with one.
     three: (usize, u32),
     one: (usize, u32),
+    /// One manager, and a service as large as clusters allow by default.
+    default_limit: (usize, u32),
     /// Idle workers, and how long they are observed.
     idle: usize,
     observed_for: Duration,
-    /// Tasks of the manager whose memory is measured.
+    /// Tasks of the manager whose memory is measured, and of the service whose removal is measured.
     tasks: u32,
 }
 
@@ -41,6 +45,7 @@ impl ManagerBenchScale {
                 kills: 4,
                 three: (20, 500),
                 one: (50, 1_000),
+                default_limit: (50, 500),
                 idle: 500,
                 observed_for: watched,
                 tasks: 2_000,
@@ -51,6 +56,7 @@ impl ManagerBenchScale {
             kills: 50,
             three: (100, 5_000),
             one: (1_000, 20_000),
+            default_limit: (1_000, 10_000),
             idle: 10_000,
             observed_for: watched,
             tasks: 100_000,

@@ -1,25 +1,23 @@
-//! Sessions, services with thousands of tasks, the cost of idle workers, and the loss of nodes.
+//! Sessions, services with thousands of tasks, the cost of idle workers, the loss of nodes, and the removal of a
+//! service.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
-use rand::RngExt;
 use tokio::runtime::Runtime;
 use tonic::transport::Channel;
 use warren_proto::v1;
 use warren_proto::v1::nodes_client::NodesClient;
-use warren_proto::v1::services_client::ServicesClient;
-use warren_types::Id;
 
 use super::ManagerBenchScale;
 use super::fake_workers::FakeWorkers;
 use super::group::{ManagerProcesses, SOON};
+use super::removal;
+use super::services::{LOOK, connect, deploy};
 use crate::figures::BenchFigures;
 use crate::node::{cpu_seconds, resident_mebibytes};
 
 const ROUNDS: usize = 3;
-/// Between two checks of a service.
-const LOOK: Duration = Duration::from_millis(4);
 
 /// The measurements with many workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,11 +30,13 @@ pub enum WorkerLoad {
     Idle,
     /// The time until the tasks of lost nodes run elsewhere.
     Losses,
+    /// The latency of other commands while a large service is removed.
+    Removal,
 }
 
 impl WorkerLoad {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Deploy, Self::Memory, Self::Idle, Self::Losses];
+    pub const ALL: [Self; 5] = [Self::Deploy, Self::Memory, Self::Idle, Self::Losses, Self::Removal];
 
     /// The argument on the command line.
     pub fn name(self) -> &'static str {
@@ -45,6 +45,7 @@ impl WorkerLoad {
             Self::Memory => "managers-memory",
             Self::Idle => "managers-idle",
             Self::Losses => "managers-losses",
+            Self::Removal => "managers-removal",
         }
     }
 }
@@ -54,11 +55,13 @@ pub fn measure(figures: &mut BenchFigures, part: WorkerLoad, scale: ManagerBench
     match part {
         WorkerLoad::Deploy => {
             deployments(figures, &runtime, 3, scale.three, "< 1")?;
+            deployments(figures, &runtime, 1, scale.default_limit, "")?;
             deployments(figures, &runtime, 1, scale.one, "< 3")
         }
         WorkerLoad::Memory => memory(figures, &runtime, scale),
         WorkerLoad::Idle => idle(figures, scale),
         WorkerLoad::Losses => losses(figures, &runtime, scale),
+        WorkerLoad::Removal => removal::measure(figures, &runtime, scale),
     }
 }
 
@@ -183,36 +186,6 @@ fn measure_loss(runtime: &Runtime, scale: ManagerBenchScale, also_leader: bool) 
     let channel = runtime.block_on(access.connect(addresses[asked])).map_err(anyhow::Error::msg)?;
     runtime.block_on(replaced(NodesClient::new(channel), replicas / 5))?;
     Ok(moment.elapsed().as_secs_f64())
-}
-
-fn connect(group: &ManagerProcesses, runtime: &Runtime) -> anyhow::Result<ServicesClient<Channel>> {
-    let address = group.addresses()[group.wait_all_voters()?];
-    let channel = runtime.block_on(group.access().connect(address)).map_err(anyhow::Error::msg)?;
-    Ok(ServicesClient::new(channel))
-}
-
-/// Creates a service and waits until all its tasks run.
-async fn deploy(services: &mut ServicesClient<Channel>, replicas: u32) -> anyhow::Result<Duration> {
-    let id = Id(rand::rng().random()).to_string();
-    let spec = v1::ServiceSpec {
-        name: format!("s-{id}"),
-        mode: Some(v1::service_spec::Mode::Replicated(v1::Replicated { replicas: replicas.into() })),
-        task: Some(v1::TaskSpec { image: "web:1".into(), ..Default::default() }),
-        ..Default::default()
-    };
-    let start = Instant::now();
-    services
-        .create(v1::CreateServiceRequest { id: id.clone(), spec: Some(spec), allow_many_replicas: true })
-        .await?;
-    loop {
-        let service = services.get(v1::Reference { reference: id.clone() }).await?.into_inner();
-        if service.running == replicas {
-            return Ok(start.elapsed());
-        }
-        ensure!(start.elapsed() < SOON, "{} of {replicas} tasks run after {SOON:?}", service.running);
-        // Not a wait for a condition: the next check.
-        tokio::time::sleep(LOOK).await;
-    }
 }
 
 /// Waits until that many tasks run on the remaining nodes. The manager may have no leader in the meantime.

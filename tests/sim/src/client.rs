@@ -68,6 +68,8 @@ pub struct SimClient {
     send_count: u64,
     created: u64,
     pub acknowledged: u64,
+    /// Some of its services get far more replicas than there is room for.
+    pub is_crowding: bool,
 }
 
 impl SimClient {
@@ -82,6 +84,7 @@ impl SimClient {
             send_count: 0,
             created: 0,
             acknowledged: 0,
+            is_crowding: false,
         }
     }
 

@@ -19,6 +19,7 @@ mod no_needless_stop;
 mod one_image;
 mod reasons;
 mod rollouts;
+mod room;
 mod secret_versions;
 mod slots;
 mod stale_commands;
@@ -115,6 +116,8 @@ pub struct InvariantOracle {
     pub updates_rolled_back: u64,
     /// The number of volumes bound to a node with a task.
     pub volumes_bound: u64,
+    /// The most tasks without a node that a service had.
+    pub most_unplaced: u64,
     /// The number of nodes that received their removal.
     pub nodes_removed: u64,
     /// The number of containers that kept running into a new incarnation.
@@ -256,6 +259,7 @@ impl InvariantOracle {
             secret_revisions: self.secret_revisions,
             updates_rolled_back: self.updates_rolled_back,
             volumes_bound: self.volumes_bound,
+            most_unplaced: self.most_unplaced,
             nodes_removed: self.nodes_removed,
             surviving_containers: self.surviving_containers,
             record_contact: std::mem::take(&mut self.record_contact),
@@ -393,7 +397,11 @@ impl ClusterSimulation {
         }
         for change in changes {
             match change {
-                StateChange::Task(id) => self.check_task(before, id)?,
+                StateChange::Task(id) => {
+                    let unplaced = room::count_unplaced(&self.oracle.newest, id.service)?;
+                    self.oracle.most_unplaced = self.oracle.most_unplaced.max(unplaced);
+                    self.check_task(before, id)?;
+                }
                 StateChange::Node(id) => monotone::node(before, &self.oracle.newest, id)?,
                 StateChange::SecretObject(id) => {
                     let InvariantOracle { newest, versions, .. } = &mut self.oracle;
@@ -490,6 +498,7 @@ impl ClusterSimulation {
         let held = idempotent_plans::again_is_empty(run.state(), key, now, plan);
         let held = held.and_then(|()| start_first::holds(run.state(), plan));
         let held = held.and_then(|()| rollouts::keeps_order(run.state(), plan));
+        let held = held.and_then(|()| room::bounds_created(run.state(), plan));
         let left = no_needless_replacement::holds(run.state(), plan);
         self.oracle.replaced += left.as_ref().copied().unwrap_or_default();
         self.check(held.and(left.map(drop)));

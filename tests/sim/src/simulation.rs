@@ -30,6 +30,10 @@ const EPOCH: u64 = 1_700_000_000_000;
 const MANAGERS: usize = 3;
 /// One in this many histories has two more managers.
 const MORE_MANAGERS_ONE_IN: u64 = 8;
+/// One in this many histories has a service with far more replicas than there is room for.
+const CROWDED_ONE_IN: u64 = 50;
+/// The first such history.
+const CROWDED_FIRST: u64 = 41;
 const WORKERS: usize = 5;
 const CLIENTS: usize = 2;
 
@@ -92,6 +96,8 @@ pub struct SimulationReport {
     pub updates_rolled_back: u64,
     /// How many volumes were bound to a node with a task.
     pub volumes_bound: u64,
+    /// The most tasks without a node that a service had.
+    pub most_unplaced: u64,
     /// How many unhealthy tasks were replaced.
     pub replaced: u64,
     /// How many members were promoted.
@@ -208,6 +214,8 @@ impl ClusterSimulation {
         let mut managers: Vec<SimManager> =
             hosts.clone().map(|host| SimManager::new(host, key(host))).collect();
         managers[0].become_member(1);
+        let mut clients: Vec<SimClient> = (0..CLIENTS).map(SimClient::new).collect();
+        clients[0].is_crowding = seed % CROWDED_ONE_IN == CROWDED_FIRST;
         let mut world = Self {
             seed,
             now: EPOCH,
@@ -216,7 +224,7 @@ impl ClusterSimulation {
             sequence: 0,
             managers,
             workers: (0..WORKERS).map(SimWorker::new).collect(),
-            clients: (0..CLIENTS).map(SimClient::new).collect(),
+            clients,
             writers: (0..WRITERS).map(SimWriter::new).collect(),
             links: NetworkLinks::default(),
             connections: SimConnections::default(),
@@ -354,6 +362,7 @@ impl ClusterSimulation {
             secret_revisions: self.oracle.secret_revisions,
             updates_rolled_back: self.oracle.updates_rolled_back,
             volumes_bound: self.oracle.volumes_bound,
+            most_unplaced: self.oracle.most_unplaced,
             replaced: self.oracle.replaced,
             promoted: self.promoted,
             removed: self.removed_managers,

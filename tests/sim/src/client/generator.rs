@@ -6,14 +6,22 @@ use std::time::Duration;
 
 use warren_core::State;
 use warren_types::{
-    Availability, FailureAction, FailureRatio, HealthCheck, Id, ImageReference, Mount, MountSource, NodeId,
-    OnDisconnect, Parallelism, Placement, Probe, Protocol, PublishMode, PublishedPort, SecretObjectMount,
-    SecretObjectName, ServiceId, ServiceMode, ServiceSpec, TaskSpec, UpdateOrder, UpdatePolicy,
+    Availability, FailureAction, FailureRatio, HealthCheck, Id, ImageReference, MilliCpu, Mount, MountSource,
+    NodeId, OnDisconnect, Parallelism, Placement, Probe, Protocol, PublishMode, PublishedPort,
+    SecretObjectMount, SecretObjectName, ServiceId, ServiceMode, ServiceSpec, TaskSpec, UpdateOrder,
+    UpdatePolicy,
 };
 
 use super::request::ClientRequest;
-use super::{SERVICES, SimClient, UNHEALTHY_IMAGE};
+use super::{ExpectedService, SERVICES, SimClient, UNHEALTHY_IMAGE};
 use crate::random::SimRng;
+
+/// Replicas of a service.
+const MOST_REPLICAS: u32 = 4;
+/// Replicas of a service that are more than there is room for.
+const CROWD: u32 = 500;
+/// Each task of a service that may become a crowd reserves this: there is room for 16 of them on a worker.
+const RESERVED: MilliCpu = MilliCpu(250);
 
 impl SimClient {
     /// A new request.
@@ -34,15 +42,18 @@ impl SimClient {
             .filter(|(_, promise)| promise.desired_spec().is_some())
             .map(|(id, promise)| (*id, promise.version))
             .collect();
-        let replicas = u32::try_from(chance.between(0, 4)).unwrap_or(0);
+        let replicas = u32::try_from(chance.between(0, MOST_REPLICAS.into())).unwrap_or(0);
+        let crowd = if self.is_crowding && replicas == MOST_REPLICAS { CROWD } else { replicas };
         if held.len() < SERVICES && (held.is_empty() || chance.one_in(3)) {
             let number = self.next_number();
             self.created += 1;
             let id = ServiceId(Id(u128::from(number) << 64 | u128::from(chance.next())));
-            return Some(ClientRequest::Create(
-                id,
-                Arc::new(spec(number, replicas, &self.secrets(), chance)),
-            ));
+            let mut spec = spec(number, replicas, &self.secrets(), chance);
+            if self.is_crowding && spec.task.mounts.is_empty() && spec.mode != ServiceMode::Global {
+                spec.task.reservations.cpu = RESERVED;
+                spec.mode = ServiceMode::Replicated { replicas: crowd };
+            }
+            return Some(ClientRequest::Create(id, Arc::new(spec)));
         }
         let (id, version) = chance.pick(&held)?;
         let promise = self.expected.get(&id)?;
@@ -50,7 +61,10 @@ impl SimClient {
         Some(match chance.between(0, 7) {
             0 | 1 => ClientRequest::Remove(id, version),
             2 if promise.revisions.len() > 1 => ClientRequest::Rollback(id, version),
-            3 | 4 if current.mode != ServiceMode::Global => ClientRequest::Scale(id, version, replicas),
+            3 | 4 if current.mode != ServiceMode::Global => {
+                let may_crowd = current.task.reservations.cpu == RESERVED;
+                ClientRequest::Scale(id, version, if may_crowd { crowd } else { replicas })
+            }
             _ => {
                 let spec = Arc::new(changed(current, &self.secrets(), chance));
                 ClientRequest::Update(id, version, spec, chance.one_in(5))
@@ -58,8 +72,13 @@ impl SimClient {
         })
     }
 
-    /// The request that restores the nodes to their original state; one client sends it.
+    /// The request that restores the nodes to their original state; one client sends it. A crowd is scaled down.
     pub(super) fn cleanup_request(&self, state: &State) -> Option<ClientRequest> {
+        let replicas = |promise: &ExpectedService| promise.desired_spec().and_then(|spec| spec.replicas());
+        let crowd = self.expected.iter().find(|(_, promise)| replicas(promise) > Some(MOST_REPLICAS));
+        if let Some((id, promise)) = crowd {
+            return Some(ClientRequest::Scale(*id, promise.version, MOST_REPLICAS));
+        }
         let removing = state.volumes().filter(|_| self.number == 0).find(|volume| volume.removing);
         if let Some(volume) = removing {
             return Some(ClientRequest::ConfirmPurge(volume.id));

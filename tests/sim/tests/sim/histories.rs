@@ -8,6 +8,8 @@ use crate::batch::{expect_no_violation, run_all};
 /// A history with fewer events or faults tests nothing.
 const LEAST_EVENTS: u64 = 500;
 const LEAST_FAULTS: u64 = 3;
+/// Tasks without a node that a service has only if there are far too many replicas.
+const MANY_UNPLACED: u64 = 90;
 /// Share of disk regressions with an excused loss that is allowed, and a constant for short runs.
 const MOST_EXCUSED_PERCENT: u64 = 20;
 const FEW: u64 = 5;
@@ -42,6 +44,8 @@ fn histories_keep_every_invariant() {
     assert!(!never(|history| history.secret_revisions), "no service ever followed a secret");
     assert!(!never(|history| history.updates_rolled_back), "no failed update was ever rolled back");
     assert!(!never(|history| history.volumes_bound), "no volume was ever bound to a node");
+    let most_unplaced = histories.iter().map(|(_, history)| history.most_unplaced).max();
+    assert!(most_unplaced > Some(MANY_UNPLACED), "no service ever had more replicas than there is room for");
     assert!(!never(|history| history.replaced), "no unhealthy task was ever replaced");
     assert!(!never(|history| history.promoted), "no member was ever promoted");
     assert!(!never(|history| history.removed), "no manager was ever removed");

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Makes a container image of Debian packages: `debian-image.sh NAME DIRECTORY` writes a Docker archive of the image
-# warren.local/NAME:1 to DIRECTORY/image.tar, and its file system to DIRECTORY/root. NAME is redis, nginx or postgres.
+# Makes container images of Debian packages: `debian-image.sh NAME DIRECTORY` writes a Docker archive of the images
+# warren.local/NAME:1 and NAME:2, which differ in the variable VERSION, to DIRECTORY/image.tar, and their file system
+# to DIRECTORY/root. NAME is redis, nginx or postgres.
 #
 # The packages are unpacked and not configured. Like the official images, each starts as root; its entry point takes
 # the data directory over and continues as the user of the program.
@@ -52,8 +53,9 @@ for deb in ../debs/*.deb; do
     dpkg-deb --fsys-tarfile "$deb" | tar -x --keep-directory-symlink
 done
 rm -rf usr/share/doc usr/share/man usr/share/info usr/share/locale usr/share/i18n usr/lib/postgresql/15/lib/bitcode
-mkdir -p data run tmp etc
+mkdir -p data run tmp etc var
 chmod 1777 tmp
+rm -rf var/run && ln -s /run var/run
 ln -sf dash usr/bin/sh
 ln -sf /proc/self/mounts etc/mtab
 printf '%s\n' 'root:x:0:0:root:/root:/bin/bash' "$name:x:999:999:$name:/data:/bin/bash" \
@@ -61,14 +63,17 @@ printf '%s\n' 'root:x:0:0:root:/root:/bin/bash' "$name:x:999:999:$name:/data:/bi
 printf '%s\n' 'root:x:0:' "$name:x:999:" 'adm:x:4:' 'www-data:x:33:' 'nogroup:x:65534:' >etc/group
 chroot . ldconfig
 
-# The entry point continues as the user of the program, with the data directory as its own.
+# The entry point continues as the user of the program, with the data directory as its own. Stop signals are those of
+# the official images.
+stop_signal=SIGTERM
 as_user="exec setpriv --reuid=$name --regid=$name --clear-groups"
 case $name in
 redis)
     entry="chown -R redis /data && cd /data && $as_user redis-server --bind 0.0.0.0 --protected-mode no --appendonly yes \"\$@\""
     ;;
 nginx)
-    # It drops root itself.
+    # It drops root itself. It answers what it has accepted before it ends.
+    stop_signal=SIGQUIT
     entry='exec nginx -g "daemon off; error_log stderr;" "$@"'
     mkdir -p var/log/nginx var/lib/nginx var/www/html
     rm -rf etc/nginx/sites-enabled etc/nginx/modules-enabled
@@ -78,6 +83,8 @@ nginx)
     ;;
 postgres)
     bin=/usr/lib/postgresql/15/bin
+    # It does not wait for clients to disconnect.
+    stop_signal=SIGINT
     mkdir -p run/postgresql
     chown 999:999 run/postgresql
     cat >usr/bin/start-postgres <<'START'
@@ -108,11 +115,16 @@ chmod 755 usr/bin/start
 cd "$work/image"
 tar -C ../root --sort=name --mtime=@0 --numeric-owner -cf layer.tar .
 digest=$(sha256sum layer.tar | cut -d' ' -f1)
-printf '{"architecture":"%s","os":"linux","config":{"Entrypoint":["/usr/bin/start"],"Env":["PATH=/usr/sbin:/usr/bin"],"WorkingDir":"/data"},"rootfs":{"type":"layers","diff_ids":["sha256:%s"]}}' \
-    "$(dpkg --print-architecture)" "$digest" >config.json
-printf '[{"Config":"config.json","RepoTags":["warren.local/%s:1"],"Layers":["layer.tar"]}]' "$name" >manifest.json
+architecture=$(dpkg --print-architecture)
+images=()
+for version in 1 2; do
+    printf '{"architecture":"%s","os":"linux","config":{"Entrypoint":["/usr/bin/start"],"Env":["PATH=/usr/sbin:/usr/bin","VERSION=%s"],"StopSignal":"%s","WorkingDir":"/data"},"rootfs":{"type":"layers","diff_ids":["sha256:%s"]}}' \
+        "$architecture" "$version" "$stop_signal" "$digest" >"config-$version.json"
+    images+=("{\"Config\":\"config-$version.json\",\"RepoTags\":[\"warren.local/$name:$version\"],\"Layers\":[\"layer.tar\"]}")
+done
+printf '[%s,%s]' "${images[@]}" >manifest.json
 mkdir ../result
-tar -cf ../result/image.tar manifest.json config.json layer.tar
+tar -cf ../result/image.tar manifest.json config-*.json layer.tar
 mv ../root ../result/root
 cd ..
 # Another test may have made it in the meantime.

@@ -14,20 +14,26 @@ use warren_testkit::{soak, tool};
 
 use crate::e2e::cluster::WorkerCluster;
 use crate::e2e::fixture::SOON;
-use crate::e2e::task_document::{self, TaskDocument};
+use crate::e2e::task_document::TaskDocument;
+use crate::e2e::traffic::FailoverClient;
 
 const FAILED: i32 = 1;
+/// Acknowledged rows that each step adds before it disturbs the application.
+const STEP_ROWS: usize = 50;
 
 /// An application and how it is used. The scripts run in its image's files with `$HOST` set to the node of its
-/// task and `$ROWS` to the number of rows.
+/// task.
 struct Application {
     name: &'static str,
     replicas: usize,
     flags: &'static [&'static str],
-    /// Stores the rows; fails unless all are acknowledged.
+    /// Stores the rows from `$FIRST` to `$LAST`; fails unless all are acknowledged.
     load: &'static str,
-    /// Prints the number of rows.
+    /// Prints the number of rows, `$LAST` if none is lost.
     count: &'static str,
+    /// With these arguments its program ends at once, and says this.
+    bad_arguments: &'static [&'static str],
+    complaint: &'static str,
 }
 
 /// `make test` runs the first one, `make soak` all.
@@ -42,8 +48,10 @@ const APPLICATIONS: [Application; 3] = [
             "--health-exec=redis-cli",
             "--health-exec=ping",
         ],
-        load: "seq $ROWS | sed 's/.*/SET row:& value-&/' | redis-cli -h $HOST --pipe | grep 'errors: 0'",
+        load: "seq $FIRST $LAST | sed 's/.*/SET row:& value-&/' | redis-cli -h $HOST --pipe | grep 'errors: 0'",
         count: "redis-cli -h $HOST dbsize",
+        bad_arguments: &["--arg=--no-such-option", "--arg=yes"],
+        complaint: "Bad directive or wrong number of arguments",
     },
     Application {
         name: "postgres",
@@ -58,17 +66,39 @@ const APPLICATIONS: [Application; 3] = [
             "--health-start-period=1m",
         ],
         load: "export PGPASSWORD=secret; psql -v ON_ERROR_STOP=1 -h $HOST -U postgres -c \
-               \"create table row as select n, md5(n::text) as value from generate_series(1, $ROWS) n\"",
-        count: "export PGPASSWORD=secret; psql -h $HOST -U postgres -At -c 'select count(*) from row'",
+               'create table if not exists rows (n int primary key, value text)' -c \
+               \"insert into rows select n, md5(n::text) from generate_series($FIRST, $LAST) n\"",
+        count: "export PGPASSWORD=secret; psql -h $HOST -U postgres -At -c \
+                'select count(*) from rows where value = md5(n::text)'",
+        bad_arguments: &["--arg=-c", "--arg=no_such_setting=1"],
+        complaint: "unrecognized configuration parameter \"no_such_setting\"",
     },
     Application {
         name: "nginx",
         replicas: 2,
-        flags: &["--publish=80:80", "--max-per-node=1", "--health-http=:80/", "--health-interval=1s"],
+        flags: &["--publish=80:80", "--health-http=:80/", "--health-interval=1s"],
         load: "",
-        count: "echo $ROWS",
+        count: "bash -c 'exec 3<>/dev/tcp/$HOST/80; printf \"GET / HTTP/1.0\\r\\n\\r\\n\" >&3; cat <&3' \
+                | grep -q 'nginx of Warren' && echo $LAST",
+        bad_arguments: &["--arg=-x"],
+        complaint: "invalid option: \"x\"",
     },
 ];
+
+impl Application {
+    /// Its tasks are bound to the node of their volume.
+    fn has_volume(&self) -> bool {
+        self.replicas == 1
+    }
+}
+
+/// Which requests of a client may fail during a step, if two replicas serve.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum MayFail {
+    Nothing,
+    /// The one that the lost task was answering.
+    InFlight,
+}
 
 /// An application that runs on a cluster of two workers, and a host outside.
 struct Installation {
@@ -76,7 +106,12 @@ struct Installation {
     client_host: LabHost,
     application: &'static Application,
     files: PathBuf,
+    /// Acknowledged rows.
     rows: usize,
+    /// The version of the image that runs.
+    version: u8,
+    /// Clients that request all the time, if two replicas serve.
+    clients: Vec<FailoverClient>,
 }
 
 impl Installation {
@@ -85,7 +120,8 @@ impl Installation {
         let cluster = WorkerCluster::new(2);
         let files = image_files(application.name);
         let client_host = cluster.lab.add_host();
-        let it = Installation { cluster, client_host, application, files, rows };
+        let (version, clients) = (1, Vec::new());
+        let mut it = Installation { cluster, client_host, application, files, rows: 0, version, clients };
         it.cluster.ok(&format!("image import {}", it.files.join("image.tar").display()));
         if application.name == "postgres" {
             let password = it.cluster.manager.scratch().join("password");
@@ -95,12 +131,15 @@ impl Installation {
         let (image, replicas) = (it.image(), application.replicas.to_string());
         let create = ["service", "create", application.name, "--image", &image, "--replicas", &replicas];
         it.cluster.warren().run_ok(&[&create[..], application.flags].concat());
-        it.client(&it.tasks()[0], application.load).unwrap();
+        it.store(rows);
+        if application.replicas > 1 {
+            it.start_clients();
+        }
         it
     }
 
     fn image(&self) -> String {
-        format!("warren.local/{}:1", self.application.name)
+        format!("warren.local/{}:{}", self.application.name, self.version)
     }
 
     #[track_caller]
@@ -108,84 +147,198 @@ impl Installation {
         self.cluster.wait_serving(self.application.name, self.application.replicas)
     }
 
+    /// Clients know both nodes: each prefers another one, and turns to the other if that does not accept.
+    #[track_caller]
+    fn start_clients(&mut self) {
+        let nodes: Vec<_> = self.cluster.workers.iter().map(|worker| worker.host().address()).collect();
+        for (number, order) in [[nodes[0], nodes[1]], [nodes[1], nodes[0]]].iter().enumerate() {
+            let log = self.cluster.manager.scratch().join(format!("client-{number}.log"));
+            self.clients.push(FailoverClient::start(&self.client_host, order, 80, &log));
+        }
+    }
+
     /// Runs `script` with the files of the image on the host outside, against the node of `task`.
-    fn client(&self, task: &TaskDocument, script: &str) -> Result<String, String> {
+    fn client(&self, task: &TaskDocument, script: &str, first: usize, last: usize) -> Result<String, String> {
         let worker = self.cluster.workers.iter().find(|worker| worker.name() == task.node_name);
         let host = worker.ok_or_else(|| format!("{task:?} is on no worker"))?.host().address();
         let mut command = self.client_host.command("chroot");
         command.arg(self.files.join("root")).args(["sh", "-e", "-c", script]);
         command.env("PATH", "/usr/sbin:/usr/bin").env("HOST", host.to_string());
-        command.env("ROWS", self.rows.to_string());
+        command.env("FIRST", first.to_string()).env("LAST", last.to_string());
         tool::stdout(command, tool::DEADLINE).map_err(|error| error.to_string())
     }
 
-    /// Waits until the application answers with all rows that were acknowledged.
+    #[track_caller]
+    fn store(&mut self, rows: usize) {
+        let task = self.tasks().remove(0);
+        let (first, last) = (self.rows + 1, self.rows + rows);
+        self.client(&task, self.application.load, first, last).unwrap();
+        self.rows = last;
+    }
+
+    /// Waits until each task of the application answers with all rows that were acknowledged.
     #[track_caller]
     fn assert_keeps_rows(&self) -> Vec<TaskDocument> {
         let tasks = self.tasks();
-        let found = self.client(&tasks[0], self.application.count).unwrap();
-        assert_eq!(found.trim(), self.rows.to_string(), "rows of {}", self.application.name);
+        for task in &tasks {
+            let found = self.client(task, self.application.count, 1, self.rows).unwrap();
+            assert_eq!(found.trim(), self.rows.to_string(), "rows of {}", task.name);
+        }
         tasks
     }
 
+    /// Waits until the output of a command contains all of `parts`.
     #[track_caller]
-    fn survives_kill(&self) {
-        let before = self.cluster.pids();
-        let pid = *before.values().next().unwrap();
-        kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
-        eventually(SOON, "another process", || {
-            let now = self.cluster.pids();
-            let is_new = now.len() == before.len() && now.values().all(|it| *it != pid);
-            if is_new { Ok(()) } else { Err(format!("{now:?}")) }
+    fn assert_told(&self, line: &str, parts: &[&str]) {
+        eventually(2 * SOON, &format!("{parts:?} in the output of `warren {line}`"), || {
+            let ran = self.cluster.warren().run(&line.split(' ').collect::<Vec<_>>());
+            let is_told = parts.iter().all(|part| ran.stdout.contains(part) || ran.stderr.contains(part));
+            if is_told { Ok(()) } else { Err(ran.to_string()) }
         });
+    }
+
+    /// Stores rows and runs `disturb`: all rows are kept, and no other requests than those that may fail.
+    #[track_caller]
+    fn step(&mut self, name: &str, may_fail: MayFail, disturb: impl FnOnce(&mut Self)) {
+        self.store(STEP_ROWS);
+        let (begin, before) = (Instant::now(), self.requests());
+        disturb(self);
         self.assert_keeps_rows();
+        let took = begin.elapsed().as_secs_f64();
+        self.clients.iter().for_each(FailoverClient::assert_progress);
+        let (answered, failures) = self.requests();
+        let (answered, failures) = (answered - before.0, &failures[before.1.len()..]);
+        let requests = match self.clients.is_empty() {
+            true => String::new(),
+            false => format!(", {answered} requests answered, {} failed: {failures:?}", failures.len()),
+        };
+        println!("{}, {name}: {took:.1} s{requests}", self.application.name);
+        let allowed = if may_fail == MayFail::InFlight { self.clients.len() } else { 0 };
+        assert!(failures.len() <= allowed, "{name}: {failures:?}");
+    }
+
+    /// How many requests were answered, and how the others failed.
+    fn requests(&self) -> (usize, Vec<String>) {
+        let results: Vec<_> = self.clients.iter().map(FailoverClient::results).collect();
+        let answered = results.iter().map(|(answered, _)| answered).sum();
+        (answered, results.into_iter().flat_map(|(_, failures)| failures).collect())
     }
 
     #[track_caller]
-    fn survives_updates(&self) {
-        let name = self.application.name;
-        self.cluster.ok(&format!("service update {name} --env-add TZ=UTC"));
-        self.assert_keeps_rows();
-        // The image is on no node, and no task of it ever runs: the data cannot have changed.
-        let bad = ["service", "update", name, "--image", "warren.local/missing:1", "--pull", "never"];
-        let refused = self.cluster.warren().run(&bad);
-        assert_eq!(refused.code, FAILED, "{refused}");
-        for part in ["warren.local/missing:1", "rolled back"] {
-            assert!(refused.stderr.contains(part), "{part} is not in: {refused}");
-        }
-        let service = self.cluster.warren().json(&["service", "inspect", name]);
+    fn kill_process(&mut self) {
+        let before = self.cluster.pids();
+        let (container, pid) = before.first_key_value().unwrap();
+        kill(Pid::from_raw(*pid), Signal::SIGKILL).unwrap();
+        eventually(SOON, "another process", || {
+            let now = self.cluster.pids();
+            let is_new = now.len() == before.len() && now.values().all(|it| it != pid);
+            if is_new { Ok(()) } else { Err(format!("{now:?}")) }
+        });
+        self.assert_told(&format!("task inspect {container}"), &["137"]);
+    }
+
+    #[track_caller]
+    fn update_to_version(&mut self, version: u8, flags: &[&str]) {
+        self.version = version;
+        let image = self.image();
+        let update = ["service", "update", self.application.name, "--image", &image];
+        self.cluster.warren().run_ok(&[&update[..], flags].concat());
+        self.assert_version();
+    }
+
+    #[track_caller]
+    fn roll_back_to_version(&mut self, version: u8) {
+        self.version = version;
+        self.cluster.ok(&format!("service rollback {}", self.application.name));
+        self.assert_version();
+    }
+
+    #[track_caller]
+    fn assert_version(&self) {
+        let service = self.cluster.warren().json(&["service", "inspect", self.application.name]);
         assert_eq!(service["spec"]["task"]["image"], self.image(), "{service}");
-        self.assert_keeps_rows();
+    }
+
+    /// The image is on no node, and no task of it ever runs: the data cannot have changed.
+    #[track_caller]
+    fn update_to_missing_image(&mut self) {
+        let name = self.application.name;
+        let update = ["service", "update", name, "--image", "warren.local/missing:1", "--pull", "never"];
+        let text = self.cluster.warren().run_refused(&update, FAILED);
+        for part in ["warren.local/missing:1", "rolled back"] {
+            assert!(text.contains(part), "{part} is not in: {text}");
+        }
+        self.assert_version();
+    }
+
+    /// It runs and ends. With a volume its data may have changed, so that the user decides.
+    #[track_caller]
+    fn update_to_failing_version(&mut self) {
+        let Application { name, bad_arguments, complaint, .. } = self.application;
+        let update = [&["service", "update", name][..], bad_arguments].concat();
+        let text = self.cluster.warren().run_refused(&update, FAILED);
+        let outcome = match self.application.has_volume() {
+            true => "ran and may have changed the data of its volumes",
+            false => "was rolled back",
+        };
+        for part in ["exited with code 1", complaint, outcome] {
+            assert!(text.contains(part), "{part} is not in: {text}");
+        }
+        self.assert_told(&format!("service ps {name} --all"), &["exited with code 1", complaint]);
+        self.assert_told(&format!("service logs {name}"), &[complaint]);
+        if self.application.has_volume() {
+            self.cluster.ok(&format!("service rollback {name}"));
+        }
+        self.assert_version();
     }
 
     /// A service with a volume waits for the volume's node, and says so; another one moves.
     #[track_caller]
-    fn survives_drain_and_node_loss(&mut self) {
-        let (name, has_volume) = (self.application.name, self.application.replicas == 1);
-        let task = self.assert_keeps_rows().remove(0);
-        let node = task.node_name.clone();
-        self.cluster.ok(&format!("node drain {node} --detach"));
-        if has_volume {
-            eventually(SOON, "the reason of the waiting task", || {
-                let tasks = task_document::of_service(&self.cluster.manager, name);
-                let says =
-                    tasks.iter().any(|it| it.reason.contains("-data") && it.reason.contains("drained"));
-                if says { Ok(()) } else { Err(format!("{tasks:#?}")) }
-            });
+    fn drain_node(&mut self) {
+        let name = self.application.name;
+        let node = self.tasks().remove(0).node_name;
+        match self.application.has_volume() {
+            true => {
+                self.cluster.ok(&format!("node drain {node} --detach"));
+                self.assert_told(&format!("service ps {name}"), &[&format!("{name}-data"), "drained"]);
+            }
+            false => {
+                self.cluster.ok(&format!("node drain {node}"));
+                let left: Vec<_> = self.tasks().into_iter().filter(|it| it.node_name == node).collect();
+                assert!(left.is_empty(), "{left:#?}");
+            }
         }
         self.cluster.ok(&format!("node update {node} --availability active"));
-        self.assert_keeps_rows();
+    }
+
+    /// One task per node.
+    #[track_caller]
+    fn spread(&self) {
+        let name = self.application.name;
+        self.cluster.ok(&format!("service scale {name}=1"));
+        self.cluster.ok(&format!("service scale {name}=2"));
+        self.cluster.wait_spread(name, &[("w1", 1), ("w2", 1)]);
+    }
+
+    #[track_caller]
+    fn lose_node(&mut self) {
+        let name = self.application.name;
+        let node = self.tasks().remove(0).node_name;
         let lost = self.cluster.workers.iter().position(|worker| worker.name() == node).unwrap();
         self.cluster.workers[lost].lose_power();
+        self.assert_told("node ls", &["DOWN"]);
+        if self.application.has_volume() {
+            self.assert_told(&format!("service ps {name}"), &[&format!("{name}-data"), "down"]);
+        } else {
+            self.cluster.wait_spread(name, &[(if lost == 0 { "w2" } else { "w1" }, 2)]);
+        }
         self.cluster.workers[lost].run_again();
         self.cluster.workers[lost].wait_ready();
-        self.assert_keeps_rows();
     }
 
     /// The manager's machine is lost; a backup takes its place, and no container is disturbed.
     #[track_caller]
-    fn survives_restore(&mut self) {
-        self.assert_keeps_rows();
+    fn restore_manager(&mut self) {
         let scratch = self.cluster.manager.scratch();
         let (backup, phrase) = (scratch.join("backup"), scratch.join("phrase"));
         fs::write(&phrase, "correct horse battery staple\n").unwrap();
@@ -221,17 +374,32 @@ fn image_files(name: &str) -> PathBuf {
     directory
 }
 
+#[track_caller]
+fn use_application(application: &'static Application, rows: usize) {
+    let mut it = Installation::new(application, rows);
+    it.step("kill -9", MayFail::InFlight, Installation::kill_process);
+    it.step("update", MayFail::Nothing, |it| it.update_to_version(2, &[]));
+    it.step("rollback", MayFail::Nothing, |it| it.roll_back_to_version(1));
+    it.step("missing image", MayFail::Nothing, Installation::update_to_missing_image);
+    it.step("failing version", MayFail::Nothing, Installation::update_to_failing_version);
+    it.step("drain", MayFail::Nothing, Installation::drain_node);
+    if !application.has_volume() {
+        // A client that has found one node closed finds the other one open if the update waits between two slots.
+        let stop_first = ["--update-order", "stop-first", "--update-delay", "1s"];
+        it.step("spread", MayFail::Nothing, |it| it.spread());
+        it.step("stop-first update", MayFail::Nothing, |it| it.update_to_version(2, &stop_first));
+        it.step("spread again", MayFail::Nothing, |it| it.spread());
+    }
+    it.step("node loss", MayFail::InFlight, Installation::lose_node);
+    it.step("restore", MayFail::Nothing, Installation::restore_manager);
+}
+
 #[test]
 fn applications_keep_their_data() {
     let rows = soak::count(1_000, 100_000);
     for application in &APPLICATIONS[..soak::count(1, APPLICATIONS.len())] {
         let begin = Instant::now();
-        let mut it = Installation::new(application, rows);
-        it.assert_keeps_rows();
-        it.survives_kill();
-        it.survives_updates();
-        it.survives_drain_and_node_loss();
-        it.survives_restore();
+        use_application(application, rows);
         println!("{}: {:.1} s", application.name, begin.elapsed().as_secs_f64());
     }
 }

@@ -1,9 +1,11 @@
 //! Requests to published ports, from every possible client location.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use warren_testkit::netns::LabHost;
 use warren_testkit::process::ChildProcess;
 use warren_testkit::tool;
 use warren_testkit::wait::{WaitResult, eventually};
@@ -113,5 +115,55 @@ impl PageClient {
             failed.len(),
             log.lines().count()
         );
+    }
+}
+
+/// Requests a page of the first of its arguments that accepts a connection, and prints the result.
+const FAILOVER: &str = r#"
+while :; do
+    for node in "$@"; do
+        result=$(curl --silent --output /dev/null --connect-timeout 1 --max-time 5 --header 'Connection: close' \
+            --write-out '%{http_code} %{time_connect} %{errormsg}' "http://$node/")
+        [[ $result == *' 0.000000 '* ]] || break
+    done
+    echo "$node $result"
+    sleep 0.02
+done
+"#;
+
+/// A client that knows several nodes of a service, as by a name with several addresses: it connects to the first
+/// one that accepts, and requests a page, again and again.
+pub struct FailoverClient {
+    process: ChildProcess,
+}
+
+impl FailoverClient {
+    /// Starts requests from `host` to `port` of `nodes`, which are tried in this order.
+    #[track_caller]
+    pub fn start(host: &LabHost, nodes: &[Ipv4Addr], port: u16, log: &Path) -> FailoverClient {
+        let mut bash = host.command("bash");
+        bash.args(["-c", FAILOVER, "client"]).args(nodes.iter().map(|node| format!("{node}:{port}")));
+        let client = FailoverClient { process: ChildProcess::spawn("the client", bash, log) };
+        client.assert_progress();
+        client
+    }
+
+    /// Waits for further answers.
+    #[track_caller]
+    pub fn assert_progress(&self) {
+        let before = self.results().0;
+        eventually(SOON, "further answers", || {
+            if self.results().0 >= before + 3 { Ok(()) } else { Err(self.process.log_tail(5)) }
+        });
+    }
+
+    /// How many requests were answered, and how the others failed.
+    pub fn results(&self) -> (usize, Vec<String>) {
+        let log = self.process.log();
+        // A line without its end is being written.
+        let complete = log.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
+        let (answered, failed): (Vec<_>, Vec<_>) =
+            complete.partition(|line| line.split(' ').nth(1) == Some("200"));
+        (answered.len(), failed.into_iter().map(str::to_owned).collect())
     }
 }

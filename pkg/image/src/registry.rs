@@ -8,12 +8,13 @@ mod auth;
 mod challenge;
 mod client;
 mod clients;
+mod credentials;
 mod error;
 mod retry;
 mod settings;
 mod token;
 
-pub use auth::RegistryCredentials;
+pub use credentials::RegistryCredentials;
 pub use error::RegistryError;
 pub use settings::{InvalidAuthority, InvalidHost, RegistryPolicy, RegistrySettings};
 

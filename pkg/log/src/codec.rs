@@ -24,8 +24,6 @@ use bytes::Bytes;
 
 use warren_types::raft::{AcknowledgedEntry, ConfState, EntryKind, HardState, RaftEntry, SnapshotMeta};
 
-use crate::{extent::LogExtent, head::LogHead};
-
 /// The version of this format; logs of other versions are not opened.
 pub const LOG_FORMAT: u32 = 3;
 
@@ -110,43 +108,13 @@ pub(crate) fn entry_checksum(value: &[u8]) -> u64 {
     value.first_chunk().map_or(0, |crc| u32::from_le_bytes(*crc).into())
 }
 
-/// Encodes the body of the head record.
-pub(crate) fn encode_head(head: &LogHead) -> Vec<u8> {
-    let LogHead { number, extent, sum, hard_state, conf_state, snapshot, acknowledged } = head;
-    let mut body = [*number, extent.first, extent.last, *sum].map(u64::to_le_bytes).concat();
-    body.extend(encode_hard_state(hard_state));
-    body.extend(encode_conf_state(conf_state));
-    body.push(snapshot.is_some().into());
-    body.extend(snapshot.iter().flat_map(encode_snapshot));
-    body.extend((acknowledged.len() as u32).to_le_bytes());
-    let numbers = acknowledged.iter().flat_map(|it| [it.member, it.index, it.term]);
-    body.extend(numbers.flat_map(u64::to_le_bytes));
-    body
-}
-
-/// Decodes the body of the head record.
-pub(crate) fn decode_head(body: &[u8]) -> Option<LogHead> {
-    let mut fields = FieldDecoder(body);
-    let (number, first, last, sum) = (fields.u64()?, fields.u64()?, fields.u64()?, fields.u64()?);
-    let hard_state = fields.hard_state()?;
-    let conf_state = fields.conf_state()?;
-    let snapshot = if fields.bool()? { Some(fields.snapshot()?) } else { None };
-    let acknowledged = fields.acknowledged()?;
-    let covered = snapshot.as_ref().map_or(0, |snapshot| snapshot.index);
-    // The log must start at or before the entry after the snapshot; an empty log ends just before its
-    // start.
-    if first == 0 || first > covered + 1 || last + 1 < first {
-        return None;
-    }
-    let extent = LogExtent { snapshot: covered, first, last };
-    fields.finish(LogHead { number, extent, sum, hard_state, conf_state, snapshot, acknowledged })
-}
-
-fn encode_hard_state(hard_state: &HardState) -> Vec<u8> {
+/// Encodes a hard state for the head record.
+pub(crate) fn encode_hard_state(hard_state: &HardState) -> Vec<u8> {
     [hard_state.term, hard_state.vote, hard_state.commit].map(u64::to_le_bytes).concat()
 }
 
-fn encode_conf_state(conf_state: &ConfState) -> Vec<u8> {
+/// Encodes members for the head record.
+pub(crate) fn encode_conf_state(conf_state: &ConfState) -> Vec<u8> {
     let mut body = Vec::new();
     for ids in ids(conf_state) {
         body.extend((ids.len() as u32).to_le_bytes());
@@ -183,7 +151,8 @@ impl FieldDecoder<'_> {
         self.take::<1>().map(|[byte]| byte)
     }
 
-    fn bool(&mut self) -> Option<bool> {
+    /// The next byte, 0 or 1.
+    pub fn bool(&mut self) -> Option<bool> {
         match self.u8()? {
             0 => Some(false),
             1 => Some(true),
@@ -207,11 +176,13 @@ impl FieldDecoder<'_> {
         Some(SnapshotMeta { index, term, conf_state: self.conf_state()? })
     }
 
-    fn hard_state(&mut self) -> Option<HardState> {
+    /// The next hard state.
+    pub fn hard_state(&mut self) -> Option<HardState> {
         Some(HardState { term: self.u64()?, vote: self.u64()?, commit: self.u64()? })
     }
 
-    fn conf_state(&mut self) -> Option<ConfState> {
+    /// The next members.
+    pub fn conf_state(&mut self) -> Option<ConfState> {
         Some(ConfState {
             voters: self.ids()?,
             learners: self.ids()?,
@@ -226,7 +197,8 @@ impl FieldDecoder<'_> {
         (0..count).map(|_| self.u64()).collect()
     }
 
-    fn acknowledged(&mut self) -> Option<Vec<AcknowledgedEntry>> {
+    /// The next acknowledgements.
+    pub fn acknowledged(&mut self) -> Option<Vec<AcknowledgedEntry>> {
         let count = self.count(24)?;
         let one = |_| Some(AcknowledgedEntry { member: self.u64()?, index: self.u64()?, term: self.u64()? });
         (0..count).map(one).collect()
@@ -240,7 +212,7 @@ impl FieldDecoder<'_> {
     }
 
     /// `value` if no bytes remain.
-    fn finish<T>(&self, value: T) -> Option<T> {
+    pub fn finish<T>(&self, value: T) -> Option<T> {
         self.0.is_empty().then_some(value)
     }
 }

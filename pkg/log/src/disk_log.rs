@@ -103,7 +103,7 @@ impl<T: RecordTable> DiskLog<T> {
     fn create(&mut self, owner: Option<LogOwner>) -> Result<()> {
         let mut records = vec![
             (FORMAT, codec::seal(FORMAT.as_bytes(), &LOG_FORMAT.to_le_bytes())),
-            (HEAD, codec::seal(HEAD.as_bytes(), &codec::encode_head(&self.head))),
+            (HEAD, codec::seal(HEAD.as_bytes(), &self.head.encode())),
         ];
         records.extend(owner.map(|it| (OWNER, codec::seal(OWNER.as_bytes(), &owner::encode(&it)))));
         let change = TableChange { records, ..TableChange::default() };
@@ -114,7 +114,7 @@ impl<T: RecordTable> DiskLog<T> {
         let value = catch_engine_panic(&self.path, || self.table.get().get(HEAD))?;
         let value = value.ok_or_else(|| self.corrupt(format!("its record `{HEAD}` is missing")))?;
         codec::unseal(HEAD.as_bytes(), &value)
-            .and_then(codec::decode_head)
+            .and_then(LogHead::decode)
             .ok_or_else(|| self.corrupt(format!("its record `{HEAD}` does not match its checksum")))
     }
 
@@ -167,7 +167,7 @@ impl<T: RecordTable> DiskLog<T> {
 
     /// One durable write.
     fn write(&mut self, operation: &'static str, head: LogHead, mut change: TableChange) -> Result<()> {
-        change.records.push((HEAD, codec::seal(HEAD.as_bytes(), &codec::encode_head(&head))));
+        change.records.push((HEAD, codec::seal(HEAD.as_bytes(), &head.encode())));
         catch_engine_panic(&self.path, || self.table.get_mut().commit(operation, &change))?;
         self.ack_watermark.advance(head.number, T::ACK_WATERMARK_IS_DURABLE)?;
         self.head = head;

@@ -58,7 +58,7 @@ fn heads() -> [(&'static str, LogHead); 2] {
 fn records() -> Vec<(&'static str, Vec<u8>)> {
     let format = codec::seal(b"format", &LOG_FORMAT.to_le_bytes());
     let entries = entries().map(|(name, entry)| (name, codec::encode_entry(&entry)));
-    let heads = heads().map(|(name, head)| (name, codec::seal(b"head", &codec::encode_head(&head))));
+    let heads = heads().map(|(name, head)| (name, codec::seal(b"head", &head.encode())));
     let receipt = ack_watermark::encode(17).to_vec();
     let owner = codec::seal(b"owner", &owner::encode(&OWNER));
     let beside = [("receipt", receipt), ("owner", owner)];
@@ -126,7 +126,7 @@ fn every_record_version_is_read_or_rejected() {
         }
         for (name, head) in heads() {
             let value = value(name);
-            assert_eq!(codec::decode_head(codec::unseal(b"head", &value).unwrap()), Some(head), "{name}");
+            assert_eq!(LogHead::decode(codec::unseal(b"head", &value).unwrap()), Some(head), "{name}");
         }
         let owner = value("owner");
         assert_eq!(owner::decode(codec::unseal(b"owner", &owner).unwrap()), Some(OWNER));

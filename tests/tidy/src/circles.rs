@@ -1,6 +1,7 @@
-//! Modules that import each other: neither can be read, tested or moved without the other.
+//! Modules that import each other, directly or through others: none of them can be read, tested or moved without the
+//! rest.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::source::{LinePart, SourceFile, lines};
 
@@ -35,6 +36,9 @@ struct Module<'a> {
 /// The files of one crate by their module.
 type CrateModules<'a> = BTreeMap<ModulePath, Module<'a>>;
 
+/// From one module to the other: the first import that shows it.
+type ImportEdges = BTreeMap<(ModulePath, ModulePath), String>;
+
 /// What counts as one module. A file and its own submodules may use each other in either case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Granularity {
@@ -44,8 +48,9 @@ pub enum Granularity {
     Module,
 }
 
-/// Pairs of modules that import each other. An import through a re-export counts as one of the module that declares
-/// the name, so a parent that only re-exports its submodules is in no circle. Code of tests does not count.
+/// Circles of two or more modules, of which each imports the next one. An import through a re-export counts as one of
+/// the module that declares the name, so a parent that only re-exports its submodules is in no circle. Code of tests
+/// does not count.
 #[must_use]
 pub fn circles(sources: &[SourceFile], granularity: Granularity) -> Vec<String> {
     let roots = crate_roots(sources);
@@ -93,8 +98,7 @@ fn child(module: &[String], name: &str) -> ModulePath {
 }
 
 fn crate_circles(root: &str, modules: &CrateModules<'_>, granularity: Granularity) -> Vec<String> {
-    // From one module to the other: the first import that shows it.
-    let mut edges: BTreeMap<(ModulePath, ModulePath), String> = BTreeMap::new();
+    let mut edges = ImportEdges::new();
     for (module, Module { source, imports }) in modules {
         for import in imports {
             let Some(target) = resolve(modules, module, &import.path, MAX_HOPS) else { continue };
@@ -109,14 +113,48 @@ fn crate_circles(root: &str, modules: &CrateModules<'_>, granularity: Granularit
             }
         }
     }
-    let mut violations = Vec::new();
-    for ((one, other), there) in &edges {
-        if let Some(back) = edges.get(&(other.clone(), one.clone())).filter(|_| one < other) {
-            let (one, other) = (one.join("/"), other.join("/"));
-            violations.push(format!("{root}{one} and {root}{other} import each other: {there}, {back}"));
+    // The shortest circle through each import; from any of its imports it is the same one.
+    let mut found: BTreeSet<Vec<&ModulePath>> = BTreeSet::new();
+    for (one, other) in edges.keys() {
+        let Some(mut circle) = shortest_path(&edges, other, one) else { continue };
+        let first = (0..circle.len()).min_by_key(|at| circle[*at]).unwrap_or_default();
+        circle.rotate_left(first);
+        found.insert(circle);
+    }
+    found.iter().map(|circle| describe(root, circle, &edges)).collect()
+}
+
+/// The modules from `from` to `to`, of which each imports the next one.
+fn shortest_path<'a>(
+    edges: &'a ImportEdges,
+    from: &'a ModulePath,
+    to: &ModulePath,
+) -> Option<Vec<&'a ModulePath>> {
+    let mut paths = VecDeque::from([vec![from]]);
+    let mut reached = BTreeSet::from([from]);
+    while let Some(path) = paths.pop_front() {
+        let last = *path.last()?;
+        if last == to {
+            return Some(path);
+        }
+        let imports = edges.range((last.clone(), ModulePath::new())..).map(|((one, other), _)| (one, other));
+        for (_, next) in imports.take_while(|(one, _)| *one == last) {
+            if reached.insert(next) {
+                paths.push_back(path.iter().copied().chain([next]).collect());
+            }
         }
     }
-    violations
+    None
+}
+
+fn describe(root: &str, circle: &[&ModulePath], edges: &ImportEdges) -> String {
+    let names: Vec<String> = circle.iter().map(|module| format!("{root}{}", module.join("/"))).collect();
+    let next = circle.iter().cycle().skip(1);
+    let imports =
+        circle.iter().zip(next).map(|(one, other)| (ModulePath::clone(one), ModulePath::clone(other)));
+    let shown: Vec<&str> = imports.filter_map(|pair| edges.get(&pair)).map(String::as_str).collect();
+    let how = if circle.len() == 2 { "import each other" } else { "import each other in a circle" };
+    format!("{} {how}: {}", names.join(" and "), shown.join(", "))
 }
 
 /// The module whose file declares what `path`, written in `module`, stands for; `None` for other crates.
@@ -312,6 +350,19 @@ mod tests {
         );
         let one_way = ("b", "use std::a::A;\npub struct B;\n");
         check(&[root, ("a", "use crate::b::B;\npub struct A;\n"), one_way], &[]);
+    }
+
+    #[test]
+    fn circle_of_three_is_found_once() {
+        let root = ("lib", "mod a;\nmod b;\nmod c;\nmod d;\n");
+        let a = ("a", "use crate::b::B;\npub struct A;\n");
+        let b = ("b", "use crate::c::C;\npub struct B;\n");
+        let c = ("c", "use crate::a::A;\nuse crate::d::D;\npub struct C;\n");
+        let d = ("d", "pub struct D;\n");
+        let expected = "x/src/a and x/src/b and x/src/c import each other in a circle: x/src/a.rs:1 (crate::b::B), \
+                        x/src/b.rs:1 (crate::c::C), x/src/c.rs:1 (crate::a::A)";
+        check(&[root, a, b, c, d], &[expected]);
+        check(&[root, a, b, ("c", "use crate::d::D;\npub struct C;\n"), d], &[]);
     }
 
     #[test]

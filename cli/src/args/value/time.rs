@@ -5,11 +5,11 @@ use std::time::Duration;
 use warren_types::Timestamp;
 
 use super::duration;
-use crate::view;
 
 /// An RFC 3339 time, or a duration before now.
 pub fn since(text: &str) -> Result<Timestamp, String> {
-    since_at(text, view::now())
+    let now = u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or_default();
+    since_at(text, Timestamp(now))
 }
 
 fn since_at(text: &str, now: Timestamp) -> Result<Timestamp, String> {

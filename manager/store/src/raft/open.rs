@@ -12,9 +12,9 @@ use warren_log::{ConfState, DataDir, LogEngine, LogOwner, SnapshotDir, SnapshotM
 use warren_security::seal::{KeyId, Keyring, KeyringError, SealError, key_id_of};
 use warren_types::MemberId;
 
-use super::driver::log_writer::{LogOpener, LogWriter};
+use super::driver::log_writer::LogWriter;
 use super::driver::{self, DriverError};
-use super::sealed_log::SealedLog;
+use super::sealed_log::{LogOpener, SealedLog};
 use super::sealing::{self, OpenEntryError};
 use super::snapshot::{
     SNAPSHOT_DIR, SnapshotExchange, SnapshotFiles, SnapshotThresholds, Snapshotter, snapshot_aad,

@@ -6,7 +6,8 @@ use warren_log::{Error, LogStore, SnapshotMeta, StoredLog, WriteBatch, WriteStat
 use warren_security::FileError;
 use warren_security::seal::Keyring;
 
-use super::driver::log_writer::LogOpener;
+/// Opens the log again.
+pub type LogOpener = Box<dyn FnMut() -> Result<Box<dyn LogStore>, Error> + Send>;
 
 /// Makes the current key of `keyring` durable.
 ///

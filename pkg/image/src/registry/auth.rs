@@ -1,35 +1,12 @@
 //! Authentication: user and password, or a bearer token obtained with them.
 
-use std::fmt;
-
 use reqwest::RequestBuilder;
 use reqwest::header::{AUTHORIZATION, HeaderValue};
 use tokio::sync::Mutex;
-use zeroize::Zeroize;
 
 use super::challenge::AuthChallenge;
+use super::credentials::RegistryCredentials;
 use super::retry::AttemptFailure;
-
-/// A user of a registry. The password is wiped from memory on drop.
-#[derive(Clone, PartialEq, Eq, Hash)]
-pub struct RegistryCredentials {
-    /// User name.
-    pub user: String,
-    /// Password, or an access token used in its place.
-    pub password: String,
-}
-
-impl fmt::Debug for RegistryCredentials {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Credentials").field("user", &self.user).finish_non_exhaustive()
-    }
-}
-
-impl Drop for RegistryCredentials {
-    fn drop(&mut self) {
-        self.password.zeroize();
-    }
-}
 
 /// Authentication state, shared by all requests of one pull until the registry rejects it.
 #[derive(Debug, Default)]

@@ -8,8 +8,9 @@ use reqwest::header::{ACCEPT, CONTENT_RANGE, CONTENT_TYPE, RANGE, RETRY_AFTER, W
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
 use tokio::sync::Semaphore;
 
-use super::auth::{RegistryAuth, RegistryCredentials};
+use super::auth::RegistryAuth;
 use super::challenge::AuthChallenge;
+use super::credentials::RegistryCredentials;
 use super::error::{RegistryError, error_message};
 use super::retry::AttemptFailure;
 use super::settings::RegistryPolicy;

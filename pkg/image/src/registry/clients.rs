@@ -8,8 +8,9 @@ use reqwest::Client;
 use reqwest::redirect::{Action, Attempt, Policy};
 use tokio::sync::{OnceCell, Semaphore};
 
-use super::auth::{RegistryAuth, RegistryCredentials};
+use super::auth::RegistryAuth;
 use super::client::Repository;
+use super::credentials::RegistryCredentials;
 use super::error::RegistryError;
 use super::settings::{RegistryPolicy, RegistrySettings, is_loopback};
 use crate::reference::Reference;

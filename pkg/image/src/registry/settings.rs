@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustls::pki_types::CertificateDer;
 use warren_types::image_reference::{check_domain, normalize_domain};
 
-use super::auth::RegistryCredentials;
+use super::credentials::RegistryCredentials;
 
 /// Timeouts and retry limits of a registry.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,6 +3,8 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::extent::LogExtent;
+use crate::head::LogHead;
 
 fn ids() -> impl Strategy<Value = Vec<u64>> {
     prop::collection::vec(any::<u64>(), 0..5)
@@ -68,13 +70,13 @@ proptest! {
 
     #[test]
     fn head_round_trips(head in head()) {
-        let body = encode_head(&head);
-        prop_assert_eq!(decode_head(&body), Some(head.clone()));
+        let body = head.encode();
+        prop_assert_eq!(LogHead::decode(&body), Some(head.clone()));
         // All or nothing at every truncation point.
         for end in 0..body.len() {
-            prop_assert_eq!(decode_head(&body[..end]), None);
+            prop_assert_eq!(LogHead::decode(&body[..end]), None);
         }
-        prop_assert_eq!(decode_head(&[&body[..], &[0]].concat()), None);
+        prop_assert_eq!(LogHead::decode(&[&body[..], &[0]].concat()), None);
         prop_assert_eq!(encode_hard_state(&head.hard_state).len(), HARD_STATE_LEN);
         prop_assert_eq!(encode_conf_state(&head.conf_state).len(), conf_state_len(&head.conf_state));
     }
@@ -98,8 +100,8 @@ proptest! {
         if let Ok(entry) = decode_entry(index, &sealed) {
             prop_assert_eq!(encode_entry(&entry), sealed);
         }
-        if let Some(head) = decode_head(&bytes) {
-            prop_assert_eq!(encode_head(&head), bytes);
+        if let Some(head) = LogHead::decode(&bytes) {
+            prop_assert_eq!(head.encode(), bytes);
         }
     }
 }

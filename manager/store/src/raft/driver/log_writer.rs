@@ -18,14 +18,12 @@ use warren_types::{Bytes, Timestamp};
 use super::DriverError;
 use super::log_summary::LogSummary;
 use super::log_write::LogWrite;
+use crate::raft::sealed_log::LogOpener;
 use crate::store::{LogCost, WriteStall};
 
 /// The first and the longest delay before the log is reopened.
 const MIN_RETRY_DELAY: Duration = Duration::from_millis(100);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(2);
-
-/// Reopens the log of a [`LogWriter`].
-pub type LogOpener = Box<dyn FnMut() -> Result<Box<dyn LogStore>, Error> + Send>;
 
 /// The log, the summary of its content, and the stalled write, if any.
 pub struct LogWriter {

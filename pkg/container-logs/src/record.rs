@@ -1,6 +1,7 @@
 //! The file format, version 1: lines that can be searched with `grep` and by time.
 //!
-//! A file is the line `warren-logger 1` followed by records. A record is one line: its newline shows that it is complete, and the next newline
+//! A file is the line `warren-logger 1` followed by records. A record is one line: its newline shows
+//! that it is complete, and the next newline
 //! leads to the next record from any position in a file:
 //! ```text
 //! 2026-11-20T20:14:25.123456789Z out: a whole line, or the last piece of one

@@ -194,5 +194,5 @@ fn nonces_are_unique_and_exhaustion_stops() {
         assert!(matches!(spent.seal(b"", b"one more"), Err(SealError::CounterExhausted(ID))));
     }
     let Err(error) = SealingWriter::new(&spent, b"", Vec::new()) else { panic!("there is no nonce left") };
-    assert!(error.to_string().contains("used up"), "{error}");
+    assert!(error.to_string().contains("has reached its limit"), "{error}");
 }

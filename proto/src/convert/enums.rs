@@ -46,7 +46,9 @@ enums! {
         "a condition that this version supports";
     NodeRole { Worker Manager } "worker or manager";
     NodeStatus { Unknown Ready Down } "UNKNOWN, READY or DOWN";
-    PauseCause { Policy DataMayHaveChanged NoGoodRevision NotRestorable IsRollback } "a cause that this version supports";
+    PauseCause {
+        Policy DataMayHaveChanged NoGoodRevision NotRestorable IsRollback
+    } "a cause that this version supports";
     Propagation { Private Slave Shared } "rprivate, rslave or rshared";
     Protocol { Tcp } "tcp";
     PublishMode { Host } "host";

@@ -16,10 +16,10 @@ use crate::v1;
 
 wire_structs! {
     TaskSpec as TaskSpec {
-        image, pull, command, args, env, container_labels, workdir, user, groups, hostname, hosts, tty, init, stop_signal,
-        stop_grace_ms: stop_grace by stop_grace, limits by or_default, reservations by or_default, ulimits, sysctls,
-        shm_size_bytes: shm_size, oom_score_adj, privileged, cap_add, cap_drop, no_new_privileges, seccomp, devices,
-        read_only, mounts, secrets, configs, health, restart by or_default, stop_after_ms: on_disconnect,
+        image, pull, command, args, env, container_labels, workdir, user, groups, hostname, hosts, tty, init,
+        stop_signal, stop_grace_ms: stop_grace by stop_grace, limits by or_default, reservations by or_default, ulimits,
+        sysctls, shm_size_bytes: shm_size, oom_score_adj, privileged, cap_add, cap_drop, no_new_privileges, seccomp,
+        devices, read_only, mounts, secrets, configs, health, restart by or_default, stop_after_ms: on_disconnect,
         logs by or_default
     };
     Device as Device { source, target, access };

@@ -28,10 +28,10 @@ impl std::fmt::Display for LastLine {
     }
 }
 
-/// The last lines of the task's log, as far as they arrive within `patience`.
-pub async fn last_lines(client: &Client, task: &str, count: u64, patience: Duration) -> Vec<LastLine> {
+/// The last lines of the task's log, as far as they arrive within `limit`.
+pub async fn last_lines(client: &Client, task: &str, count: u64, limit: Duration) -> Vec<LastLine> {
     let mut lines = Vec::new();
-    match timeout(patience, read(client, task, count, &mut lines)).await {
+    match timeout(limit, read(client, task, count, &mut lines)).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => lines.push(LastLine::Missing(error.to_string())),
         Err(_) => lines.push(LastLine::Missing("the node did not send its log in time".to_owned())),

@@ -28,5 +28,4 @@ mod updates;
 mod volumes;
 mod watch;
 mod worker;
-mod writers;
 mod wrong_inputs;

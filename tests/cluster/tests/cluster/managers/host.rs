@@ -12,7 +12,7 @@ use warren_manager::manager::ManagerStartError;
 use warren_manager::process::{JoinParams, ManagerJoinOutcome, join};
 use warren_manager::server::ListenError;
 use warren_manager::{LocalNode, Manager, ManagerConfig, ManagerTuning};
-use warren_security::{Credentials, Roots};
+use warren_security::{Credentials, LocalSocketError, Roots};
 use warren_testkit::ports;
 use warren_testkit::scratch::ScratchDir;
 use warren_testkit::small_disk::SmallDisk;
@@ -105,7 +105,10 @@ impl ManagerHost {
                 Err(ManagerStartError::Log(warren_log::Error::InUse { .. })) if !self.is_running() => {
                     self.is_free().await
                 }
-                // The same for the listener of a start that failed.
+                // The same for the listeners of a start that failed.
+                Err(ManagerStartError::Listen(ListenError::Socket(LocalSocketError::InUse(_)))) => {
+                    self.is_free().await
+                }
                 Err(ManagerStartError::Listen(ListenError::Listen { source, .. }))
                     if source.kind() == std::io::ErrorKind::AddrInUse =>
                 {
@@ -168,7 +171,11 @@ impl ManagerHost {
     /// Waits until no process uses its directory and its port.
     async fn is_free(&self) {
         let lock = self.data_dir().join("lock");
+        let socket = self.directory.path().join("run/warren.sock");
         eventually_async(WAIT_DEADLINE, "the data directory to be given back", || async {
+            if std::os::unix::net::UnixStream::connect(&socket).is_ok() {
+                return Err("its socket is served".to_owned());
+            }
             let lock = std::fs::File::open(&lock).map_err(|error| error.to_string())?;
             lock.try_lock().map_err(|error| error.to_string())?;
             // A child that another test starts at this moment may still hold the lock.

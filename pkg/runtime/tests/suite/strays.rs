@@ -1,6 +1,7 @@
 //! Orphans are removed at any time, and objects in use are not.
 
 use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -21,14 +22,23 @@ const RECORD: Duration = Duration::from_secs(10);
 struct OrphanShim(Child);
 
 impl OrphanShim {
-    fn spawn(world: &RuntimeFixture, of: &str) -> Self {
+    /// Returns when the process table shows the command line: `spawn` may return in the middle of `execve`,
+    /// before the kernel has set it.
+    async fn spawn(world: &RuntimeFixture, of: &str) -> Self {
         let settings = world.containerd.settings();
         let program = world.containerd.dir().join(of).join("containerd-shim-runc-v2");
         std::fs::create_dir(program.parent().unwrap()).unwrap();
         symlink("/bin/sh", &program).unwrap();
         let mut command = Command::new(program);
         command.args(["-c", "sleep 1000; :", "-namespace", &settings.namespace, "-id", of, "-address"]);
-        Self(command.arg(settings.socket).process_group(0).spawn().unwrap())
+        let shim = Self(command.arg(&settings.socket).process_group(0).spawn().unwrap());
+        let path = format!("/proc/{}/cmdline", shim.0.id());
+        let end = [settings.socket.as_os_str().as_bytes(), b"\0"].concat();
+        eventually("the orphan shim is in the process table", async || {
+            std::fs::read(&path).unwrap().ends_with(&end)
+        })
+        .await;
+        shim
     }
 
     fn is_alive(&mut self) -> bool {
@@ -121,7 +131,8 @@ async fn only_orphans_are_swept() {
     });
     with_deadline(RECORD, connection.snapshots().prepare(request)).await.unwrap();
     // A supervisor without container, one of a running container, and an empty cgroup.
-    let (mut stray, mut decoy) = (OrphanShim::spawn(&world, "nobody"), OrphanShim::spawn(&world, "kept"));
+    let mut stray = OrphanShim::spawn(&world, "nobody").await;
+    let mut decoy = OrphanShim::spawn(&world, "kept").await;
     let empty = make_cgroup(&world, "empty");
 
     let swept = world.runtime.sweep_orphans().await.unwrap();
@@ -149,7 +160,7 @@ async fn owned_at_second_scan_is_kept() {
     let world = RuntimeFixture::start().await;
     let connection = connection(&world);
     run(&world.runtime, &sleeper("first")).await;
-    let mut stray = OrphanShim::spawn(&world, "late");
+    let mut stray = OrphanShim::spawn(&world, "late").await;
     let cgroup = make_cgroup(&world, "late");
     let runtime = world.runtime.clone();
     let sweep = tokio::spawn(async move { runtime.sweep_orphans().await });
@@ -170,7 +181,7 @@ async fn owned_at_second_scan_is_kept() {
 async fn orphan_shim_is_removed_with_its_resources() {
     let world = RuntimeFixture::start().await;
     run(&world.runtime, &sleeper("first")).await;
-    let mut stray = OrphanShim::spawn(&world, "nobody");
+    let mut stray = OrphanShim::spawn(&world, "nobody").await;
     let cgroup = make_cgroup(&world, "nobody");
     let mut made = Command::new("sleep").arg("1000").spawn().unwrap();
     std::fs::write(cgroup.join("cgroup.procs"), made.id().to_string()).unwrap();
@@ -238,7 +249,7 @@ async fn dir_of_unknown_shim_does_not_block_creation() {
     std::fs::write(folder.join("config.json"), "{}").unwrap();
     std::fs::write(folder.join("address"), "unix:///none").unwrap();
     nix::unistd::mkfifo(&folder.join("log"), Mode::S_IRWXU).unwrap();
-    let mut forgotten = OrphanShim::spawn(&world, "again");
+    let mut forgotten = OrphanShim::spawn(&world, "again").await;
     let refused = world.runtime.ensure_created(&spec).await.unwrap_err();
     assert!(refused.is_transient() && refused.to_string().contains("file exists"), "{refused}");
     assert!(forgotten.is_alive() && folder.exists(), "containerd may be at work in a young one");

@@ -27,6 +27,12 @@ pub use tokens::reap_tokens;
 /// The most tasks that one plan changes.
 pub const MAX_ITEMS: usize = 1000;
 
+/// The most tasks of a service that are asked to stop at once, so that removing many leaves the manager time for
+/// requests: 2,000 per second with [`REMOVAL_PAUSE`].
+pub const MAX_REMOVALS: usize = 200;
+/// The time between two such plans of a service.
+pub const REMOVAL_PAUSE: Duration = Duration::from_millis(100);
+
 /// What must be done, and when to plan again.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ReconcilePlan {
@@ -34,6 +40,8 @@ pub struct ReconcilePlan {
     pub commands: Vec<Command>,
     /// When to plan again if nothing changes; immediately if the limit cut the plan short.
     pub recheck_after: Option<Duration>,
+    /// Plan again after this time and not earlier, whatever changes: [`MAX_REMOVALS`] cut the plan short.
+    pub pause: Option<Duration>,
 }
 
 impl ReconcilePlan {
@@ -52,11 +60,15 @@ struct Budget {
 
 impl Default for Budget {
     fn default() -> Self {
-        Self { left: MAX_ITEMS, is_exceeded: false }
+        Self::new(MAX_ITEMS)
     }
 }
 
 impl Budget {
+    fn new(left: usize) -> Self {
+        Self { left, is_exceeded: false }
+    }
+
     /// Reserves room for this many items that belong together; if there is none, the plan is full.
     fn take(&mut self, items: usize) -> bool {
         let fits = !self.is_exceeded && items <= self.left;

@@ -65,7 +65,7 @@ impl ReconcileKey {
 /// The plan that applies the scheduler's result.
 pub fn schedule_plan(placement: &SchedulePlan, state: &State, now: Timestamp) -> ReconcilePlan {
     let commands = placement.command(state, now).into_iter().collect();
-    ReconcilePlan { commands, recheck_after: placement.recheck_after }
+    ReconcilePlan { commands, recheck_after: placement.recheck_after, pause: None }
 }
 
 /// What follows when a command of a plan was not applied.

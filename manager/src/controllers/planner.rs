@@ -100,6 +100,9 @@ impl Planner {
                 PlanErrorAction::Fail => return RunOutcome::Failed(error.into()),
             }
         }
+        if let Some(pause) = plan.pause {
+            return RunOutcome::PauseFor(pause);
+        }
         plan.recheck_after.map_or(RunOutcome::Done, RunOutcome::RequeueAfter)
     }
 }

@@ -62,6 +62,10 @@ impl<K: Ord + Clone> WorkQueue<K> {
         self.shared.schedule().finish(key, again);
     }
 
+    pub(crate) fn finish_paused(&self, key: &K, until: Instant) {
+        self.shared.schedule().finish_paused(key, until);
+    }
+
     /// Waits until a key may be due. May return early.
     pub(crate) async fn wait_due(&self) {
         // A notification between these two lines stores a permit, so that it is never missed.

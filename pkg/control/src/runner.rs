@@ -20,6 +20,8 @@ pub enum RunOutcome {
     Done,
     /// Repeat after this delay, or when the key is added.
     RequeueAfter(Duration),
+    /// Repeat after this delay, and not earlier, even if the key is added.
+    PauseFor(Duration),
     /// Failed: repeat after a backoff, or when the key is added.
     Failed(BoxError),
 }
@@ -103,6 +105,11 @@ impl<K: Ord + Clone + fmt::Debug + Send + 'static> QueueRunner<K> {
         let after = match outcome {
             RunOutcome::Done => None,
             RunOutcome::RequeueAfter(after) => Some(after),
+            RunOutcome::PauseFor(pause) => {
+                self.backoffs.remove(&key);
+                self.queue.finish_paused(&key, Instant::now() + pause);
+                return;
+            }
             RunOutcome::Failed(error) => {
                 let RunnerSettings { first_retry, max_retry: longest_retry, .. } = self.settings;
                 let backoff =
@@ -154,7 +161,7 @@ where
     };
     run.finish(match &outcome {
         RunOutcome::Failed(error) => Err(error_chain(error.as_ref())),
-        RunOutcome::Done | RunOutcome::RequeueAfter(_) => Ok(()),
+        RunOutcome::Done | RunOutcome::RequeueAfter(_) | RunOutcome::PauseFor(_) => Ok(()),
     });
     (key, outcome)
 }

@@ -10,5 +10,5 @@ pub fn reconcile_feature_level(state: &State) -> ReconcilePlan {
         state.members().map(|member| member.level).min().filter(|level| *level > state.feature_level());
     let term = state.applied().term;
     let commands = common.map(|level| Command::RaiseFeatureLevel { term, level }).into_iter().collect();
-    ReconcilePlan { commands, recheck_after: None }
+    ReconcilePlan { commands, ..ReconcilePlan::default() }
 }

@@ -85,7 +85,7 @@ pub fn reap(state: &State, id: &ServiceId, now: Timestamp) -> ReconcilePlan {
         commands.push(Command::DeleteService { term, id: *id });
     }
     let later = recheck.map(|at| at.saturating_since(now));
-    ReconcilePlan { commands, recheck_after: budget.recheck_after().or(later) }
+    ReconcilePlan { commands, recheck_after: budget.recheck_after().or(later), pause: None }
 }
 
 /// The slots of a global service: one per node.

@@ -10,7 +10,7 @@ use warren_types::{DesiredTaskState, Node, NodeId, Service, ServiceId, ServiceMo
 
 use super::slot::{SlotPlan, SlotPlanner, needs_removal};
 use super::update::{self, NextStep};
-use super::{Budget, ReconcilePlan, misplaced, room};
+use super::{Budget, MAX_REMOVALS, REMOVAL_PAUSE, ReconcilePlan, misplaced, room};
 use crate::state::{ApplyOutcome, Command, NewTask, NodeEligibility, State, eligibility};
 
 /// What is to be done about the tasks of a service, replicated or global.
@@ -49,6 +49,7 @@ pub fn reconcile_service(state: &State, id: &ServiceId, now: Timestamp) -> Recon
         let rest = reconcile_service(&after, id, now);
         plan.commands.extend(rest.commands);
         plan.recheck_after = earliest(plan.recheck_after, rest.recheck_after);
+        plan.pause = plan.pause.or(rest.pause);
     }
     plan
 }
@@ -181,6 +182,8 @@ struct PlanBuilder<'a> {
     /// How many tasks may be created for vacant slots; `None`: not counted yet.
     spare: Option<u64>,
     remove: Vec<TaskId>,
+    /// Not all tasks of slots that are not desired are in `remove`.
+    has_more_surplus: bool,
     promote: Vec<TaskId>,
     create: Vec<NewTask>,
     /// How many slots may be updated at a time.
@@ -203,6 +206,7 @@ impl<'a> PlanBuilder<'a> {
             budget: Budget::default(),
             spare: None,
             remove: Vec::new(),
+            has_more_surplus: false,
             promote: Vec::new(),
             create: Vec::new(),
             parallelism: 0,
@@ -216,14 +220,17 @@ impl<'a> PlanBuilder<'a> {
     /// Removes the tasks of slots that are not desired.
     fn remove_surplus(&mut self, slots: &DesiredSlots) {
         let state = self.state;
-        self.remove = self.budget.collect(slots.surplus(state));
+        let mut removals = Budget::new(MAX_REMOVALS);
+        self.remove = removals.collect(slots.surplus(state));
         let left = state.unsettled_tasks_of(&self.service.id).filter(|task| {
             slots.eligibility(task.slot) == NodeEligibility::Excluded
                 && !task.is_live()
                 && needs_removal(task)
         });
-        let left = self.budget.collect(left.map(|task| task.id));
+        let left = removals.collect(left.map(|task| task.id));
         self.remove.extend(left);
+        self.budget.take(self.remove.len());
+        self.has_more_surplus = removals.is_exceeded;
     }
 
     /// Plans the slots in which something happened. Returns their numbers.
@@ -357,7 +364,11 @@ impl<'a> PlanBuilder<'a> {
             let (service, revision) = (self.service.id, self.service.revision.number);
             commands.push(Command::CreateTasks { term, service, revision, slots: self.create, at });
         }
-        ReconcilePlan { commands, recheck_after: earliest(self.budget.recheck_after(), self.recheck_after) }
+        ReconcilePlan {
+            commands,
+            recheck_after: earliest(self.budget.recheck_after(), self.recheck_after),
+            pause: self.has_more_surplus.then_some(REMOVAL_PAUSE),
+        }
     }
 }
 

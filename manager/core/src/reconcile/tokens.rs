@@ -15,5 +15,6 @@ pub fn reap_tokens(state: &State, now: Timestamp) -> ReconcilePlan {
     ReconcilePlan {
         commands: delete.into_iter().collect(),
         recheck_after: next.map(|time| time.saturating_since(now)),
+        pause: None,
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use warren_core::Command;
-use warren_core::reconcile::MAX_ITEMS;
+use warren_core::reconcile::{MAX_ITEMS, MAX_REMOVALS, REMOVAL_PAUSE};
 use warren_types::*;
 
 use crate::test_cluster::*;
@@ -160,9 +160,13 @@ fn bounded_plan_continues() {
     let second = cluster.reconcile(1);
     assert_eq!((cluster.live(1).len(), second.recheck_after), (expected as usize, None));
     cluster.remove(1);
-    cluster.reconcile(1);
-    assert_eq!(cluster.live(1).last().unwrap().0, expected - 1000, "the highest slots first");
-    cluster.reconcile(1);
+    let removals = u32::try_from(MAX_REMOVALS).unwrap();
+    for removed in 1..=expected.div_ceil(removals) {
+        let left = expected.saturating_sub(removed * removals);
+        let pause = cluster.reconcile(1).pause;
+        assert_eq!(cluster.live(1).last().map_or(0, |(slot, ..)| *slot), left, "the highest slots first");
+        assert_eq!(pause, (left > 0).then_some(REMOVAL_PAUSE));
+    }
     assert_eq!(cluster.reap(1).recheck_after, Some(Duration::ZERO));
     cluster.reap(1);
     assert_eq!(cluster.state.services().count(), 0);

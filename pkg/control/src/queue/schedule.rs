@@ -11,6 +11,8 @@ pub struct KeySchedule<K, T> {
     waiting: BTreeMap<K, T>,
     /// The same pairs as `waiting`, by time.
     order: BTreeSet<(T, K)>,
+    /// Waiting keys whose time does not change.
+    paused: BTreeSet<K>,
     /// Running keys, and the requested time of their next run.
     running: BTreeMap<K, Option<T>>,
 }
@@ -18,10 +20,12 @@ pub struct KeySchedule<K, T> {
 impl<K: Ord + Clone, T: Ord + Copy> KeySchedule<K, T> {
     /// An empty schedule for at most `capacity` keys.
     pub fn new(capacity: usize) -> Self {
-        Self { capacity, waiting: BTreeMap::new(), order: BTreeSet::new(), running: BTreeMap::new() }
+        let (waiting, order, paused) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
+        Self { capacity, waiting, order, paused, running: BTreeMap::new() }
     }
 
-    /// Schedules a run at `due`, or after the current run of the key. A scheduled key keeps the earlier time.
+    /// Schedules a run at `due`, or after the current run of the key. A scheduled key keeps the earlier time, a
+    /// paused key its own.
     pub fn wake_at(&mut self, key: K, due: T) -> Result<(), WorkQueueFull> {
         if let Some(again) = self.running.get_mut(&key) {
             *again = Some(again.map_or(due, |already| already.min(due)));
@@ -41,6 +45,7 @@ impl<K: Ord + Clone, T: Ord + Copy> KeySchedule<K, T> {
         }
         let (_, key) = self.order.pop_first()?;
         self.waiting.remove(&key);
+        self.paused.remove(&key);
         self.running.insert(key.clone(), None);
         Some(key)
     }
@@ -55,6 +60,13 @@ impl<K: Ord + Clone, T: Ord + Copy> KeySchedule<K, T> {
         if let Some(due) = due {
             self.wait(key.clone(), due);
         }
+    }
+
+    /// Ends the run of a key, which runs again at `until`, not earlier.
+    pub fn finish_paused(&mut self, key: &K, until: T) {
+        self.running.remove(key);
+        self.wait(key.clone(), until);
+        self.paused.insert(key.clone());
     }
 
     /// Due time of the next key.
@@ -74,7 +86,7 @@ impl<K: Ord + Clone, T: Ord + Copy> KeySchedule<K, T> {
 
     fn wait(&mut self, key: K, due: T) {
         match self.waiting.get_mut(&key) {
-            Some(already) if *already <= due => {}
+            Some(already) if *already <= due || self.paused.contains(&key) => {}
             Some(already) => {
                 self.order.remove(&(*already, key.clone()));
                 *already = due;
@@ -105,6 +117,21 @@ mod tests {
             schedule.finish(&"a", None);
             assert_eq!((schedule.len(), schedule.take_due(100)), (0, None));
         }
+    }
+
+    #[test]
+    fn paused_key_runs_at_its_time_and_once() {
+        let mut schedule = KeySchedule::new(10);
+        schedule.wake_at("a", 0).unwrap();
+        assert_eq!(schedule.take_due(0), Some("a"));
+        schedule.wake_at("a", 1).unwrap();
+        schedule.finish_paused(&"a", 5);
+        schedule.wake_at("a", 2).unwrap();
+        assert_eq!((schedule.len(), schedule.take_due(4)), (1, None));
+        assert_eq!(schedule.take_due(5), Some("a"));
+        schedule.wake_at("a", 6).unwrap();
+        schedule.finish(&"a", None);
+        assert_eq!(schedule.take_due(6), Some("a"), "the next time is not paused");
     }
 
     #[test]

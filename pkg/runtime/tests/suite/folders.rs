@@ -186,6 +186,14 @@ fn which(name: &str) -> PathBuf {
     std::env::split_paths(&path).map(|place| place.join(name)).find(|program| program.exists()).unwrap()
 }
 
+/// Whether a process with this in its command line is stopped.
+fn is_a_process_stopped(line: &str) -> bool {
+    fs::read_dir("/proc").unwrap().flatten().any(|process| {
+        let read = |name| fs::read_to_string(process.path().join(name)).unwrap_or_default();
+        read("cmdline").contains(line) && read("status").contains("State:\tT")
+    })
+}
+
 /// containerd cleans up the interrupted creation, fails, and leaves both directories for ever.
 #[tokio::test(flavor = "multi_thread")]
 async fn uncleared_creation_is_swept() {
@@ -193,9 +201,9 @@ async fn uncleared_creation_is_swept() {
     let spec = sleeper("stuck");
     let name = spec.id.to_string();
     // The agent is killed while containerd waits for the supervisor's answer.
-    let work = bundle_roots(&world)[1].join(&name);
+    let line = format!("\0-id\0{name}\0-address\0");
     agent_killed_after(world.containerd.settings(), vec![spec], async move {
-        eventually("there is a supervisor", || async { work.exists() }).await;
+        eventually("the supervisor is stopped", || async { is_a_process_stopped(&line) }).await;
         // Not a wait: the time of the kill.
         tokio::time::sleep(Duration::from_secs(3)).await;
     });

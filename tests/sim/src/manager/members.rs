@@ -72,7 +72,7 @@ impl ClusterSimulation {
             }
             MembershipAction::Settled | MembershipAction::Wait(_) => {}
         }
-        ReconcilePlan { commands, recheck_after: Some(recheck_members_after(is_change)) }
+        ReconcilePlan { commands, recheck_after: Some(recheck_members_after(is_change)), pause: None }
     }
 
     fn change_members(&mut self, host: usize, change: MemberChange) {

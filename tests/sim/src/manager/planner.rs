@@ -1,10 +1,10 @@
 //! The runner of the work queue: a due key is planned, and its commands are proposed one after the other.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use warren_control::KeySchedule;
-use warren_core::{Command, ReconcilePlan};
+use warren_core::ReconcilePlan;
 use warren_replica::{AppliedWrite, PlanErrorAction, ProposeError, ReconcileKey, WakeUps};
 
 use crate::event::ManagerEvent;
@@ -21,8 +21,8 @@ pub struct PlannerQueue {
     keys: KeySchedule<ReconcileKey, u64>,
     /// When the next [`ManagerEvent::Plan`] comes.
     event_at: Option<u64>,
-    /// The commands that are left of a plan, and when it is made again.
-    running: BTreeMap<ReconcileKey, (VecDeque<Command>, Option<Duration>)>,
+    /// What is left of a plan.
+    running: BTreeMap<ReconcileKey, ReconcilePlan>,
 }
 
 impl Default for PlannerQueue {
@@ -91,21 +91,25 @@ impl ClusterSimulation {
         let stamp = self.wall_time(host);
         self.oracle_planned(host, key, stamp, &plan);
         let Some(run) = &mut self.managers[host].run else { return };
-        run.planning.running.insert(key, (plan.commands.into(), plan.recheck_after));
+        run.planning.running.insert(key, plan);
         self.continue_plan(host, key);
     }
 
     fn continue_plan(&mut self, host: usize, key: ReconcileKey) {
         let Some(run) = &mut self.managers[host].run else { return };
-        let Some((commands, recheck_after)) = run.planning.running.get_mut(&key) else { return };
-        let recheck_after = *recheck_after;
-        match commands.pop_front() {
-            None => self.finish_key(host, key, recheck_after),
-            Some(command) => {
-                let delay = self.planner_delay(key);
-                let command = Box::new(command);
-                self.at_manager(host, delay, ManagerEvent::Propose { key, command });
+        let Some(plan) = run.planning.running.get_mut(&key) else { return };
+        if !plan.commands.is_empty() {
+            let command = Box::new(plan.commands.remove(0));
+            let delay = self.planner_delay(key);
+            return self.at_manager(host, delay, ManagerEvent::Propose { key, command });
+        }
+        match (plan.pause, plan.recheck_after) {
+            (Some(pause), _) => {
+                run.planning.running.remove(&key);
+                run.planning.keys.finish_paused(&key, self.now + millis(pause));
+                self.await_due(host);
             }
+            (None, recheck_after) => self.finish_key(host, key, recheck_after),
         }
     }
 

@@ -137,12 +137,15 @@ async fn abandoned_import_ends() {
         store.leases().await > 0 || waiting.is_finished()
     })
     .await;
-    waiting.abort();
+    if waiting.is_finished() {
+        waiting.await.unwrap().unwrap();
+    } else {
+        waiting.abort();
+    }
     let reference = Reference::parse(IMAGE).unwrap();
-    crate::world::eventually("the image is there", || async {
-        store.runtime.images().get(&reference).await.unwrap().is_some() && store.leases().await == 0
-    })
-    .await;
+    let is_there = async || store.runtime.images().get(&reference).await.unwrap().is_some();
+    crate::world::eventually("the image is there", &is_there).await;
+    crate::world::eventually("the lease is released", async || store.leases().await == 0).await;
     let images = store.runtime.images();
     assert_eq!(images.sweep_leases().await.unwrap(), Vec::<String>::new());
 

@@ -70,6 +70,10 @@ impl ContactRound {
         let verdict = detector.evaluate(state, term, now, local, self.ages);
         let pause = CHECK_INTERVAL.saturating_sub(now.saturating_sub(self.requested_at));
         let recheck_after = verdict.recheck_after.map_or(pause, |next| next.min(pause));
-        ReconcilePlan { commands: verdict.commands(state, stamp), recheck_after: Some(recheck_after), pause: None }
+        ReconcilePlan {
+            commands: verdict.commands(state, stamp),
+            recheck_after: Some(recheck_after),
+            pause: None,
+        }
     }
 }

@@ -6,6 +6,7 @@ mod image;
 pub mod listing;
 pub mod lists;
 mod manager;
+mod network;
 mod node;
 mod secret_object;
 mod service;
@@ -29,6 +30,7 @@ pub use cluster::{ClusterCommand, ClusterUpdateArgs};
 pub use image::ImageCommand;
 pub use listing::ListingArgs;
 pub use manager::{ManagerSubcommand, NodeRunArgs, PassphraseArgs};
+pub use network::NetworkCommand;
 pub use node::{NodeCommand, NodeUpdateArgs};
 pub use secret_object::{RegistryCommand, RegistryLoginArgs, SecretObjectCommand, SecretObjectCreateArgs};
 pub use service::{
@@ -121,6 +123,9 @@ pub enum CliCommand {
     /// Manage configs
     #[command(subcommand)]
     Config(SecretObjectCommand),
+    /// Manage networks
+    #[command(subcommand)]
+    Network(NetworkCommand),
     /// Manage volumes
     #[command(subcommand)]
     Volume(VolumeCommand),

@@ -5,6 +5,7 @@ mod confirm;
 mod image;
 mod logs;
 mod manager;
+mod network;
 mod node;
 mod registry;
 mod secret_object;
@@ -33,6 +34,7 @@ pub async fn run(cli: Cli) -> Result<(), CommandError> {
         CliCommand::Token(command) => token::run(&global, command).await,
         CliCommand::Secret(command) => secret_object::run(&global, SecretObjectKind::Secret, command).await,
         CliCommand::Config(command) => secret_object::run(&global, SecretObjectKind::Config, command).await,
+        CliCommand::Network(command) => network::run(&global, command).await,
         CliCommand::Volume(command) => volume::run(&global, command).await,
         CliCommand::Registry(command) => registry::run(&global, command).await,
         CliCommand::Image(command) => image::run(&global, command).await,

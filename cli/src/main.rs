@@ -30,6 +30,14 @@ use warren_daemon::{CommandError, ExitKind, allocator, disable_core_dumps, loggi
 fn main() -> ExitCode {
     let arguments: Vec<String> =
         std::env::args_os().skip(1).map(|a| a.to_string_lossy().into_owned()).collect();
+    if arguments.first().is_some_and(|first| first == warren_wireguard::COMMAND) {
+        allocator::limit_arenas();
+        disable_core_dumps();
+    }
+    // Started by the agent of a node, with nobody to read errors.
+    if let Some(code) = warren_wireguard::run_command(&arguments) {
+        return code;
+    }
     let colours = colours(&arguments);
     let cli = match parse(&arguments, colours) {
         Ok(cli) => cli,

@@ -4,6 +4,7 @@
 pub mod cluster;
 pub mod image;
 pub mod manager;
+pub mod network;
 pub mod node;
 pub mod revision;
 pub mod secret_object;

@@ -1,39 +1,74 @@
 //! The web server of `make run`: one file with the standard library only, so that it builds in a second and
 //! shows a container that contains only a program.
 //!
-//! It answers `/` with a page about its environment, `/healthz` with `ok`, and writes one line per request to
-//! standard output. SIGTERM ends it at once. It must never need a file, a library or its own network.
+//! It answers `/` with a page about its environment, `/healthz` with `ok`, and a datagram with its host name. It writes
+//! one line per request to standard output. At SIGTERM it answers what has arrived and ends. It must never need a file,
+//! a library or its own network.
 
 use std::fmt::Write as _;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
 use std::time::Duration;
 
 /// A client that is silent for this long is disconnected.
 const IO_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest request head that is read.
 const LONGEST_HEAD: u64 = 16 * 1024;
+/// How long requests that have arrived may take after SIGTERM.
+const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
 fn main() -> io::Result<()> {
-    termination::exit_on_sigterm();
+    let sigterm = termination::block_sigterm();
     let port = std::env::var("PORT").ok().and_then(|port| port.parse().ok()).unwrap_or(80);
     let listener = TcpListener::bind(("0.0.0.0", port))?;
     println!("listening on port {port}");
+    let datagrams = UdpSocket::bind(("0.0.0.0", port))?;
+    std::thread::spawn(move || answer_datagrams(&datagrams));
+    let waiting = listener.try_clone()?;
+    std::thread::spawn(move || {
+        sigterm.wait();
+        // From now on `accept` takes what has arrived and then fails. The connection ends a wait in it.
+        let stopped = waiting.set_nonblocking(true);
+        let _ = stopped.and_then(|()| TcpStream::connect(("127.0.0.1", port)));
+    });
     static VISITS: AtomicU64 = AtomicU64::new(0);
+    let (serving, served) = mpsc::channel::<()>();
     for stream in listener.incoming() {
-        let Ok(stream) = stream else { continue };
+        let stream = match stream {
+            Ok(stream) => stream,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+            Err(_) => continue,
+        };
+        let serving = serving.clone();
         std::thread::Builder::new().stack_size(128 * 1024).spawn(move || {
+            let _serving = serving;
             if let Err(error) = serve(&stream, &VISITS) {
                 println!("connection lost: {error}");
             }
         })?;
     }
+    drop(serving);
+    // Ends when every thread has dropped its end.
+    let _ = served.recv_timeout(STOP_TIMEOUT);
     Ok(())
+}
+
+/// Answers each datagram with the host name.
+fn answer_datagrams(socket: &UdpSocket) {
+    loop {
+        // A lost datagram is asked again by its sender.
+        if let Ok((_, sender)) = socket.recv_from(&mut [0; 1]) {
+            let _ = socket.send_to(format!("{}\n", hostname()).as_bytes(), sender);
+        }
+    }
 }
 
 /// Answers one request and closes the connection.
 fn serve(stream: &TcpStream, visits: &AtomicU64) -> io::Result<()> {
+    // A connection that was accepted at the end may have got the listener's mode.
+    stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(IO_TIMEOUT))?;
     stream.set_write_timeout(Some(IO_TIMEOUT))?;
     let peer = stream.peer_addr()?;
@@ -103,26 +138,41 @@ fn escape(text: &str) -> String {
 }
 
 /// The first process of a container is not ended by a signal without a handler, and the standard library
-/// cannot set one: this is the one call to the C library that does.
+/// cannot wait for one: these are the calls to the C library that do.
 mod termination {
     #![allow(unsafe_code)]
 
+    /// `sigset_t` of Linux.
+    #[repr(C)]
+    pub struct SignalSet([u64; 16]);
+
     unsafe extern "C" {
-        fn signal(number: i32, handler: extern "C" fn(i32)) -> usize;
-        fn _exit(status: i32) -> !;
+        fn sigaddset(set: *mut SignalSet, number: i32) -> i32;
+        fn sigwait(set: *const SignalSet, number: *mut i32) -> i32;
+        fn pthread_sigmask(how: i32, set: *const SignalSet, before: *mut SignalSet) -> i32;
     }
 
+    const SIG_BLOCK: i32 = 0;
     const SIGTERM: i32 = 15;
 
-    extern "C" fn leave(_number: i32) {
-        // SAFETY: `_exit` is async-signal-safe and does not return.
-        unsafe { _exit(0) }
+    /// Blocks SIGTERM in this thread and those that it starts, so that it can be waited for.
+    pub fn block_sigterm() -> SignalSet {
+        let mut set = SignalSet([0; 16]);
+        // SAFETY: the set is of the size that the C library expects, and lives during the calls.
+        unsafe {
+            sigaddset(&mut set, SIGTERM);
+            pthread_sigmask(SIG_BLOCK, &set, std::ptr::null_mut());
+        }
+        set
     }
 
-    /// Ends the process with status 0 when SIGTERM arrives.
-    pub fn exit_on_sigterm() {
-        // SAFETY: the handler calls nothing but an async-signal-safe function.
-        unsafe { signal(SIGTERM, leave) };
+    impl SignalSet {
+        /// Waits for SIGTERM.
+        pub fn wait(&self) {
+            let mut number = 0;
+            // SAFETY: both live during the call.
+            while unsafe { sigwait(self, &mut number) } != 0 {}
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use ipnet::Ipv4Net;
 use warren_log::LogEngine;
 use warren_store::raft::open::ReplicaTuning;
-use warren_types::{NodeDescription, NodeName};
+use warren_types::{DataPlane, NodeDescription, NodeName};
 
 use crate::advertise::AdvertiseAddress;
 
@@ -26,6 +26,8 @@ pub struct ManagerConfig {
     pub name: NodeName,
     /// Address ranges of node subnets. Only read when the cluster is created.
     pub cluster_ranges: Vec<Ipv4Net>,
+    /// What carries packets between nodes. Only read when the cluster is created.
+    pub data_plane: DataPlane,
     /// The node on this machine; `None` for a manager without a worker.
     pub node: Option<LocalNode>,
     /// Storage engine of the log. It must be the engine that created the log.

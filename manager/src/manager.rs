@@ -29,14 +29,14 @@ use warren_security::{Credentials, Roots};
 use warren_session::leader::LeaderWatch;
 use warren_session::server::SessionServer;
 use warren_session::session_handler::SessionContext;
-use warren_session::{SessionRegistry, WorkerStreams};
+use warren_session::{NetworkPublisher, SessionRegistry, WorkerStreams};
 use warren_store::Store;
 use warren_store::incarnation::LaterIncarnation;
 use warren_store::raft::open::{GroupConfig, OpenedStore, open_store};
 use warren_store::state_comparison::StateComparison;
 use warren_store::timestamp::TimestampSource;
 use warren_telemetry::TelemetryComponent;
-use warren_types::{ClusterId, ManagerAddress, NodeId};
+use warren_types::{ClusterId, ClusterSettingsChange, DataPlane, ManagerAddress, NodeId};
 
 pub use self::error::{ManagerFailure, ManagerStartError};
 use self::identity::load_identity;
@@ -322,6 +322,12 @@ async fn register(
         let level = warren_core::FEATURE_LEVEL;
         store.propose(Command::CreateCluster { id, ranges, feature_level: level, at: stamp.now() }).await?;
     }
+    // A process that was killed after the first of both commands goes on with the second.
+    let is_unchanged = store.read().state.cluster().is_some_and(|cluster| cluster.version == 0);
+    if founding && *alone && is_unchanged && config.data_plane != DataPlane::default() {
+        let change = ClusterSettingsChange { data_plane: Some(config.data_plane), ..Default::default() };
+        store.propose(Command::UpdateCluster { version: None, change, at: stamp.now() }).await?;
+    }
     let registration = Registration {
         store: store.clone(),
         keys: keys.clone(),
@@ -386,11 +392,15 @@ fn serve(
     };
     let later_incarnation = LaterIncarnation::default();
     let leader = LeaderWatch::start(store.clone(), &tasks_run);
+    let networks = NetworkPublisher::new(store.clone());
+    let (publisher, connected) = (networks.clone(), registry.clone());
+    shutdown.spawn_cancellable("network-publisher", async move { publisher.run(&connected).await });
     let sessions = SessionServer {
         context: SessionContext {
             store: store.clone(),
             clock: stamp.clone(),
             worker_streams: streams.clone(),
+            networks: networks.clone(),
         },
         registry: registry.clone(),
         secret_object_key: keys.secret_object_key.clone(),

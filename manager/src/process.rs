@@ -268,6 +268,7 @@ pub async fn start(
         advertise: plan.advertise(),
         name: plan.name.clone(),
         cluster_ranges: plan.cluster_ranges.clone(),
+        data_plane: plan.data_plane,
         node,
         log_engine: plan.log_engine,
         is_data_loss_accepted: plan.accept_data_loss,

@@ -22,6 +22,7 @@ use warren_proto::v1::images_server::ImagesServer;
 use warren_proto::v1::logs_server::LogsServer;
 use warren_proto::v1::managers_server::ManagersServer;
 use warren_proto::v1::membership_server::MembershipServer;
+use warren_proto::v1::networks_server::NetworksServer;
 use warren_proto::v1::nodes_server::NodesServer;
 use warren_proto::v1::peers_server::PeersServer;
 use warren_proto::v1::secret_objects_server::SecretObjectsServer;
@@ -171,6 +172,7 @@ fn spawn(name: &'static str, incoming: IncomingConnections, services: &GrpcServi
         .add_service(ImagesServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
         .add_service(TokensServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
         .add_service(SecretObjectsServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
+        .add_service(NetworksServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
         .add_service(VolumesServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
         .add_service(LogsServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
         .add_service(ManagersServer::new(api.clone()).max_decoding_message_size(MAX_ANONYMOUS_MESSAGE))

@@ -15,6 +15,7 @@ mod cluster;
 mod enums;
 mod fields;
 mod health;
+mod network;
 mod node;
 mod report;
 mod request;
@@ -28,8 +29,8 @@ mod update;
 mod wire_form;
 
 pub use enums::{
-    availability, desired_task_state, health, node_condition, node_role, node_status, secret_object_kind,
-    suffrage, task_state,
+    availability, data_plane, desired_task_state, health, node_condition, node_role, node_status,
+    secret_object_kind, suffrage, task_state,
 };
 pub use request::replicas;
 pub use secret_object::{check_secret_object_data, parse_field};

@@ -33,6 +33,7 @@ check() {
     need runc command -v runc
     need iptables command -v iptables-restore
     need iproute2 command -v ip
+    need nftables command -v nft
     need util-linux command -v setsid
     need gcc command -v cc
     need libc6-dev has_static_libc
@@ -47,7 +48,6 @@ check() {
         need git command -v git
         need iproute2 command -v ss
         need mount command -v mount
-        need nftables command -v nft
         need procps command -v ps
         need util-linux command -v nsenter
     fi

@@ -3,13 +3,15 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use warren_dns::DnsSockets;
 use warren_image::{ImageStore, InvalidHost, RegistrySettings};
-use warren_network::{LinuxNetwork, NamespaceLock, NetworkBackend};
+use warren_network::{LinuxNetwork, NamespaceLock, NetworkBackend, WireGuardProgram};
 use warren_runtime::Runtime;
 use warren_runtime::containerd::{ContainerdRuntime, ContainerdSettings, OciRuntime};
 use warren_runtime::supervise::{self, ContainerdSupervisor, SupervisorOptions};
 
 use crate::handlers::images::ImageSource;
+use crate::network::dns::BindDns;
 
 /// Directories of a worker, and its choice of containerd.
 #[derive(Debug, Clone)]
@@ -35,6 +37,8 @@ pub struct HostBackends {
     pub runtime: Arc<dyn Runtime>,
     /// Network namespaces, links, ports.
     pub network: Arc<dyn NetworkBackend>,
+    /// Opens the sockets of the node's DNS server.
+    pub bind_dns: BindDns,
     /// Images of the same containerd.
     pub images: ImageStore,
     /// Source of images for tasks: `images`, or a fake.
@@ -88,6 +92,10 @@ impl BackendConfig {
     }
 }
 
+fn linux_network(config: &BackendConfig) -> LinuxNetwork {
+    LinuxNetwork::new(&config.run_dir, WireGuardProgram::own())
+}
+
 impl HostBackends {
     /// Checks the requirements of the backends, and changes nothing.
     ///
@@ -97,7 +105,7 @@ impl HostBackends {
         config.parse_oci_runtime()?.check().await?;
         config.parse_registries()?;
         let _namespace = NamespaceLock::acquire()?;
-        Ok(LinuxNetwork::new(&config.run_dir).check().await?)
+        Ok(linux_network(config).check().await?)
     }
 
     /// Opens the backends of this machine. Starts a private containerd if none answers.
@@ -106,7 +114,7 @@ impl HostBackends {
         // Checked before a containerd is started that could not be used.
         oci_runtime.check().await?;
         let namespace = NamespaceLock::acquire()?;
-        let network = LinuxNetwork::new(&config.run_dir);
+        let network = linux_network(config);
         network.check().await?;
         let (root, state) = (config.data_dir.join("containerd"), config.run_dir.join("containerd"));
         let options = SupervisorOptions {
@@ -124,6 +132,7 @@ impl HostBackends {
             images,
             runtime: Arc::new(runtime),
             network: Arc::new(network),
+            bind_dns: Arc::new(DnsSockets::bind),
             containerd: Some(containerd),
             namespace: Some(namespace),
         })

@@ -2,7 +2,9 @@
 
 use std::sync::{Arc, Mutex};
 
+use bytes::Bytes;
 use futures::FutureExt;
+use prost::Message;
 use tokio::io::DuplexStream;
 use tokio::sync::mpsc;
 use tokio::time::{Duration, timeout};
@@ -13,7 +15,10 @@ use warren_proto::v1;
 use warren_proto::v1::manager_frame::Frame;
 use warren_proto::v1::sessions_server::{Sessions, SessionsServer};
 use warren_proto::v1::worker_frame::Frame as FromWorker;
-use warren_types::{Assignment, AssignmentVersion, NodeSettings, TaskAssignment, TaskId};
+use warren_types::{
+    Assignment, AssignmentVersion, Catalogue, CatalogueService, Endpoint, NetworkPeer, NetworkView,
+    NodeSettings, ServiceName, TaskAssignment, TaskId,
+};
 
 use crate::fixtures::settings;
 use crate::session::{ManagerConnection, ManagerDialError, SharedDialer};
@@ -251,6 +256,34 @@ impl FakeSession {
         self.send(Frame::Assignment((&assignment).into())).await;
     }
 
+    /// Sends all of a network view.
+    pub async fn send_view(&self, view: &NetworkView) {
+        let catalogues =
+            view.catalogues.values().map(|catalogue| catalogue_change(catalogue, true)).collect();
+        let peer = |(number, peer): (&u16, &NetworkPeer)| v1::NetworkPeer {
+            number: (*number).into(),
+            subnets: peer.subnets.iter().map(ToString::to_string).collect(),
+            address: peer.address.to_string(),
+            key: peer.key.map(|key| key.to_string()).unwrap_or_default(),
+        };
+        let changed = view.peers.iter().map(peer).collect();
+        let peers = v1::PeersChange { changed, removed: Vec::new() }.encode_to_vec().into();
+        let version = Some(view.version.into());
+        let update = v1::NetworkUpdate { version, peers, catalogues, ..v1::NetworkUpdate::default() };
+        self.send(Frame::Network(update)).await;
+    }
+
+    /// Sends changed services of one network.
+    pub async fn update_network(&self, base: u64, index: u64, changed: &Catalogue) {
+        let update = v1::NetworkUpdate {
+            base: Some(at(base).into()),
+            version: Some(at(index).into()),
+            catalogues: vec![catalogue_change(changed, false)],
+            ..v1::NetworkUpdate::default()
+        };
+        self.send(Frame::Network(update)).await;
+    }
+
     /// Sends an assignment update.
     pub async fn assign_update(&self, base: u64, index: u64, changed: &[TaskAssignment], removed: &[TaskId]) {
         let diff = v1::AssignmentDiff {
@@ -262,6 +295,35 @@ impl FakeSession {
         };
         self.send(Frame::Diff(diff)).await;
     }
+}
+
+/// The change that adds the services of a catalogue.
+fn catalogue_change(catalogue: &Catalogue, full: bool) -> Bytes {
+    let Catalogue { network, name, number, internal, services } = catalogue;
+    let service = |(name, service): (&ServiceName, &CatalogueService)| v1::CatalogueServiceChange {
+        name: name.to_string(),
+        settings: Some(v1::CatalogueServiceSettings {
+            mode: v1::EndpointMode::from(service.mode).into(),
+            virtual_address: service.virtual_address.map_or(0, Into::into),
+            ..v1::CatalogueServiceSettings::default()
+        }),
+        endpoints: service.endpoints.iter().map(endpoint).collect(),
+        ..v1::CatalogueServiceChange::default()
+    };
+    let change = v1::CatalogueChange {
+        network: network.to_string(),
+        name: name.to_string(),
+        number: *number,
+        internal: *internal,
+        full,
+        services: services.iter().map(service).collect(),
+    };
+    change.encode_to_vec().into()
+}
+
+fn endpoint(endpoint: &Endpoint) -> v1::CatalogueEndpoint {
+    let Endpoint { slot, address, ready } = *endpoint;
+    v1::CatalogueEndpoint { slot, address: address.into(), ready }
 }
 
 /// The version that tests use.

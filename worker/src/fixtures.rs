@@ -6,14 +6,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::handlers::images::fake::FakeImages;
+pub use crate::network::dns::loopback_dns;
 use crate::node::metrics::WorkerMetrics;
 use crate::tasks::checks::{CheckContext, CheckResults};
 use warren_health::{Exec, ExecResult, ExecStatus, ProbeLimits, ProbeTarget, Prober};
 use warren_image::{Digest, Reference};
+use warren_network::WireGuard;
 use warren_types::fixtures::task_assignment;
 pub use warren_types::fixtures::{image_digest as digest, published_port as port};
 use warren_types::{
-    ClusterId, Id, LogLimits, NodeId, NodeSettings, RetainedLog, ServiceId, TaskAssignment, TaskId,
+    AssignmentVersion, Catalogue, CatalogueService, ClusterId, DataPlane, Endpoint, EndpointMode, Id,
+    LogLimits, NetworkId, NetworkPeer, NetworkView, NodeId, NodeSettings, RetainedLog, ServiceId,
+    TaskAssignment, TaskId, WireGuardKey,
 };
 
 /// Task `number` of the service that tests use.
@@ -34,6 +38,50 @@ pub fn task(number: u64) -> TaskAssignment {
         digest: Some(digest('a')),
         address: Ipv4Addr::new(10, 210, 0, 1 + u8::try_from(number).unwrap()),
         ..task_assignment(task_id(number))
+    }
+}
+
+/// A catalogue of the network `name` without services.
+pub fn catalogue(name: &str, number: u32) -> Catalogue {
+    let network = NetworkId(Id(u128::from(number)));
+    Catalogue { network, name: name.parse().unwrap(), number, internal: false, services: BTreeMap::new() }
+}
+
+/// Adds a service with a virtual address in the third eighth of the last byte, and with these endpoints.
+pub fn add_service(
+    catalogue: &mut Catalogue,
+    name: &str,
+    virtual_address: u8,
+    endpoints: &[(Ipv4Addr, bool)],
+) {
+    let endpoint = |(slot, (address, ready)): (u32, &(Ipv4Addr, bool))| Endpoint {
+        slot,
+        address: *address,
+        ready: *ready,
+    };
+    let service = CatalogueService {
+        mode: EndpointMode::Vip,
+        virtual_address: Some(Ipv4Addr::new(10, 210, 224, virtual_address)),
+        endpoints: (1..).zip(endpoints).map(endpoint).collect(),
+        ..CatalogueService::default()
+    };
+    catalogue.services.insert(name.parse().unwrap(), service);
+}
+
+/// A view of version `index`: two nodes, and the default network with the tasks [`task`] 1 and 2 as service `web`, of
+/// which the first is ready.
+pub fn network_view(index: u64) -> NetworkView {
+    let peer = |number: u8| NetworkPeer {
+        subnets: vec![format!("10.210.{}.0/24", number - 1).parse().unwrap()],
+        address: Ipv4Addr::new(198, 51, 100, number),
+        key: Some(WireGuardKey([number; 32])),
+    };
+    let mut default = catalogue("default", 1);
+    add_service(&mut default, "web", 1, &[(task(1).address, true), (task(2).address, false)]);
+    NetworkView {
+        version: AssignmentVersion { incarnation: 1, index },
+        peers: [(1, peer(1)), (2, peer(2))].into(),
+        catalogues: [(default.network, Arc::new(default))].into(),
     }
 }
 
@@ -70,6 +118,11 @@ pub fn images() -> FakeImages {
     images
 }
 
+/// Key and port for packets between nodes.
+pub fn wireguard() -> WireGuard {
+    WireGuard { private_key: "11".repeat(32).parse().unwrap(), port: 51820 }
+}
+
 /// Node settings of tests.
 pub fn settings() -> NodeSettings {
     NodeSettings {
@@ -77,8 +130,10 @@ pub fn settings() -> NodeSettings {
         node: NodeId(Id(2)),
         name: "n1".parse().unwrap(),
         labels: BTreeMap::from([("zone".into(), "a".into())]),
-        subnet: "10.210.0.0/24".parse().unwrap(),
+        number: 1,
+        subnets: vec!["10.210.0.0/24".parse().unwrap()],
         ranges: vec!["10.210.0.0/16".parse().unwrap()],
+        data_plane: DataPlane::Vxlan,
         heartbeat: Duration::from_secs(5),
         sync: Duration::from_secs(3),
         managers: Vec::new(),

@@ -7,12 +7,15 @@ pub(crate) mod monitor;
 pub(crate) mod stats;
 
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use nix::sys::statvfs::statvfs;
 use tokio::time::timeout;
 use warren_runtime::Runtime;
-use warren_types::{Bytes, MilliCpu, NodeDescription, Resources};
+use warren_types::{Bytes, MilliCpu, NodeDescription, Resources, WireGuardKey};
+
+use crate::network::NetworkOptions;
 
 /// Deadline of the version query of the runtime at each session, which it must not delay.
 const RUNTIME_DEADLINE: Duration = Duration::from_secs(2);
@@ -28,15 +31,22 @@ pub struct NodeOverrides {
     pub address: Option<String>,
     /// Node labels for constraints; labels set in the cluster win.
     pub labels: BTreeMap<String, String>,
+    /// Address to which other nodes send packets for its tasks; by default the source address of its route to a
+    /// manager.
+    pub data_address: Option<Ipv4Addr>,
+    /// How the node takes part in the network of the cluster.
+    pub network: NetworkOptions,
 }
 
 /// Describes the node. `disk` is the file system of images and containers, `dialled_from` the local address
-/// of the connection to the manager.
+/// of the connection to the manager, `data_address` that for packets of its tasks, and `wireguard_key` their key.
 pub(crate) async fn describe(
     runtime: &dyn Runtime,
     overrides: &NodeOverrides,
     disk: Option<meter::DiskUsage>,
     dialled_from: Option<&str>,
+    data_address: Option<Ipv4Addr>,
+    wireguard_key: Option<WireGuardKey>,
 ) -> NodeDescription {
     let runtime = match timeout(RUNTIME_DEADLINE, runtime.info()).await {
         Ok(Ok(info)) => format!("{} {}", info.name, info.version),
@@ -55,6 +65,8 @@ pub(crate) async fn describe(
         runtime,
         version: env!("CARGO_PKG_VERSION").to_string(),
         address: address.unwrap_or_default(),
+        data_address,
+        wireguard_key,
         labels: overrides.labels.clone(),
     }
 }
@@ -95,7 +107,8 @@ mod tests {
     async fn overrides_replace_measured_values() {
         let fake = FakeRuntime::new();
         let measured =
-            describe(&fake, &NodeOverrides::default(), disk(Path::new("/")), Some("10.0.0.7")).await;
+            describe(&fake, &NodeOverrides::default(), disk(Path::new("/")), Some("10.0.0.7"), None, None)
+                .await;
         assert!(measured.resources.cpu.0 >= 1000 && measured.resources.memory.0 > 64 << 20);
         assert!(!measured.kernel.is_empty() && measured.runtime.starts_with("fake "));
         assert!(measured.disk.0 > 0 && measured.os == "linux" && measured.labels.is_empty());
@@ -105,8 +118,12 @@ mod tests {
             memory: Some(Bytes(1 << 30)),
             address: Some("worker.example".into()),
             labels: BTreeMap::from([("zone".into(), "a".into())]),
+            ..NodeOverrides::default()
         };
-        let described = describe(&fake, &output, None, Some("10.0.0.7")).await;
+        let data_address = Some(Ipv4Addr::new(10, 0, 0, 8));
+        let key = Some(WireGuardKey([7; 32]));
+        let described = describe(&fake, &output, None, Some("10.0.0.7"), data_address, key).await;
+        assert_eq!((described.data_address, described.wireguard_key), (data_address, key));
         assert_eq!(described.resources, Resources { cpu: MilliCpu(500), memory: Bytes(1 << 30) });
         assert_eq!(described.address, "worker.example");
         assert_eq!((described.labels, described.disk), (output.labels, Bytes(0)));

@@ -32,7 +32,7 @@ use warren_daemon::error_chain;
 use warren_image::ImportedName;
 use warren_runtime::Runtime;
 use warren_task::DesiredState;
-use warren_types::{ClusterId, NodeId};
+use warren_types::{AssignmentVersion, ClusterId, NetworkView, NodeId, WireGuardKey};
 
 pub(crate) use attach::{StreamServices, TaskLogs};
 pub(crate) use dial::{ManagerConnection, ManagerDialError, SharedDialer, TlsDialer};
@@ -43,6 +43,7 @@ pub(crate) use secret_fetcher::ManagerSecretFetcher;
 
 use crate::connectivity::ConnectivityMonitor;
 use crate::image_gc::DiskPressure;
+use crate::network::data_address::DataAddress;
 use crate::node::NodeOverrides;
 use crate::node::conditions::NodeConditions;
 use crate::node::meter::NodeMeter;
@@ -77,6 +78,12 @@ pub(crate) struct SessionContext {
     pub cluster: ClusterId,
     pub node: NodeId,
     pub desired_state: watch::Sender<DesiredState>,
+    pub network_view: watch::Sender<NetworkView>,
+    /// The version of the network view that the kernel, the DNS server and the cache have.
+    pub applied_network: watch::Receiver<AssignmentVersion>,
+    pub data_address: Arc<DataAddress>,
+    /// The key with which other nodes encrypt packets for it.
+    pub wireguard_key: WireGuardKey,
     pub reporter: Arc<TaskReporter>,
     pub runtime: Arc<dyn Runtime>,
     pub overrides: NodeOverrides,

@@ -20,16 +20,20 @@ use warren_security::{
     Identity, MembershipStore, ReloadableCertificate, Role, Roots, TlsError, client_config,
 };
 use warren_task::DesiredState;
-use warren_types::{ClusterId, NodeCondition, NodeId};
+use warren_types::{AssignmentVersion, ClusterId, NetworkView, NodeCondition, NodeId};
 
 use crate::backends::HostBackends;
-use crate::cache::{AssignmentCache, cache_file};
+use crate::cache::{AssignmentCache, Cache, NetworkViewCache, cache_files};
 use crate::certificate::CertificateRenewal;
 use crate::connectivity::ConnectivityMonitor;
 use crate::handlers::files::TaskDirs;
 use crate::handlers::secret_fetcher::SecretFetcher;
 use crate::handlers::secret_objects::tmpfs::{SecretTmpfs, SecretTmpfsError};
 use crate::image_gc::{self, ImageGc};
+use crate::network::TaskNetworks;
+use crate::network::data_address::DataAddress;
+use crate::network::dns::{HOST_RESOLV_CONF, NodeDns};
+use crate::network::wireguard_key::{self, WireGuardKeyError, ensure_wireguard_key};
 use crate::node::NodeOverrides;
 use crate::node::conditions::NodeConditions;
 use crate::node::meter::NodeMeter;
@@ -42,20 +46,23 @@ use crate::session::{
 };
 use crate::tasks::supervisor::{TaskSupervisor, TaskSupervisorParts};
 use crate::tasks::{NETWORK_PENDING, NodeNetworkState};
-use wiring::{NodePaths, SharedHandlers, action_executor};
+use wiring::{NodePaths, NodeStates, SharedHandlers, action_executor};
 
 /// Time limit of the actions in progress when the agent stops.
 const STOP_DEADLINE: Duration = Duration::from_secs(70);
 /// Changes of the desired state within this interval are saved together.
 const CACHE_INTERVAL: Duration = Duration::from_millis(200);
+/// The pause is at least this many times as long as saving takes: a large network view may change all the time.
+const CACHE_PAUSE_FACTOR: u32 = 20;
 /// Delay after a failed save.
 const CACHE_RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Configuration of a worker.
 #[derive(Debug, Clone)]
 pub struct WorkerConfig {
-    /// Data directory, with `worker/cache.json` (disposable), `worker/removed.json` (after a removal from the
-    /// cluster), `worker/spool`, `worker/bin` and `tasks/<id>`. Programs must be executable there.
+    /// Data directory, with `worker/cache.json` and `worker/network.json` (disposable), `worker/removed.json`
+    /// (after a removal from the cluster), `worker/spool`, `worker/bin` and `tasks/<id>`. Programs must be
+    /// executable there.
     pub data_dir: PathBuf,
     /// Volatile directory: secrets, and files for the creation of containers.
     pub run_dir: PathBuf,
@@ -90,6 +97,9 @@ pub enum WorkerStartError {
     /// The data directory cannot be used.
     #[error(transparent)]
     DataDir(#[from] FileError),
+    /// The key for packets between nodes cannot be used.
+    #[error(transparent)]
+    WireGuardKey(#[from] WireGuardKeyError),
     /// The programs for containers cannot be installed.
     #[error(transparent)]
     Programs(#[from] warren_container_programs::Error),
@@ -141,6 +151,8 @@ pub struct Worker {
     tasks_dir: PathBuf,
     secret_tmpfs: SecretTmpfs,
     cache: AssignmentCache,
+    view_cache: NetworkViewCache,
+    task_networks: Arc<TaskNetworks>,
     removal_record: Option<RemovalRecord>,
     desired_state: watch::Receiver<DesiredState>,
     is_connected: watch::Receiver<bool>,
@@ -178,12 +190,16 @@ impl Worker {
         let own = config.data_dir.join("worker");
         ensure_private_dir(&own)?;
         ensure_private_dir(&own.join("spool"))?;
+        let private_key = ensure_wireguard_key(&own.join(wireguard_key::FILE))?;
+        let wireguard_key = wireguard_key::public_half(&private_key);
         let programs = install_programs(own.join("bin")).await?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let shutdown = Shutdown::new();
         let background_tasks =
             BackgroundTasks::new(shutdown.clone(), Arc::clone(&clock), Arc::clone(&chance));
-        let cache = AssignmentCache::new(cache_file(&config.data_dir), cluster, node);
+        let [assignment_file, view_file] = cache_files(&config.data_dir);
+        let cache = AssignmentCache::new(assignment_file, cluster, node);
+        let view_cache = NetworkViewCache::new(view_file, cluster, node);
         let record = RemovalRecord::new(&config.data_dir, cluster, node);
         let removal = record.load();
         // A manager's own node receives no removal: it is only started with a record to clean up.
@@ -193,6 +209,27 @@ impl Worker {
             known.remove_all();
         }
         let (desired_state, desired_rx) = watch::channel(known);
+        let (network_view, view_rx) = watch::channel(view_cache.load().await);
+        let (applied_network, applied_rx) = watch::channel(AssignmentVersion::default());
+        let (stored_network, stored_rx) = watch::channel(view_rx.borrow().version);
+        // An agent that starts again without a manager has what it acknowledged.
+        let (acknowledged_network, acknowledged_rx) = watch::channel(AssignmentVersion::default());
+        shutdown.spawn_cancellable(
+            "worker.network-acknowledgement",
+            publish_lesser(applied_rx, stored_rx, acknowledged_network),
+        );
+        let data_address = Arc::new(DataAddress::new(
+            config.overrides.data_address,
+            config.overrides.address.as_deref(),
+            desired_rx.clone(),
+            view_rx.clone(),
+        ));
+        let task_networks = Arc::new(TaskNetworks::new(
+            Arc::clone(&backends.network),
+            view_rx.clone(),
+            desired_rx.clone(),
+            NodeDns::new(Arc::clone(&backends.bind_dns), HOST_RESOLV_CONF),
+        ));
         let (connected, connection) = watch::channel(false);
         let removed =
             removal.map(|Removal { reason, .. }| SessionRejection::Removed { reason, never_connected: true });
@@ -228,8 +265,12 @@ impl Worker {
                 &shared,
                 programs,
                 cluster,
-                desired_rx.clone(),
-                node_network_rx.clone(),
+                NodeStates {
+                    desired_state: desired_rx.clone(),
+                    node_network: node_network_rx.clone(),
+                    task_networks: Arc::clone(&task_networks),
+                    data_address: Arc::clone(&data_address),
+                },
             ),
             clock: Arc::clone(&clock),
             shutdown: shutdown.clone(),
@@ -237,6 +278,9 @@ impl Worker {
             conditions: Arc::clone(&health),
             metrics: metrics.clone(),
             node_network: node_network_tx,
+            applied_network,
+            network_options: config.overrides.network.clone(),
+            private_key,
             connectivity: contact.connectivity(),
         });
         supervisor.start(&background_tasks, &chance);
@@ -249,6 +293,7 @@ impl Worker {
             conditions: Arc::clone(&health),
             metrics: metrics.clone(),
             is_connected: connection.clone(),
+            data_address: Arc::clone(&data_address),
         }
         .start(&background_tasks);
         let image_gc = Arc::new(ImageGc {
@@ -280,6 +325,10 @@ impl Worker {
             cluster,
             node,
             desired_state,
+            network_view,
+            applied_network: acknowledged_rx,
+            data_address,
+            wireguard_key,
             reporter: supervisor.reporter(),
             runtime: Arc::clone(&backends.runtime),
             overrides: config.overrides,
@@ -302,7 +351,13 @@ impl Worker {
         if !is_removed {
             shutdown.spawn("worker.session", session::run(Arc::new(context), dial, shutdown.token()));
         }
-        shutdown.spawn("worker.cache", save_on_change(cache.clone(), desired_rx.clone(), shutdown.clone()));
+        let saving = save_on_change(cache.clone(), desired_rx.clone(), shutdown.clone(), |_| ());
+        shutdown.spawn("worker.cache", saving);
+        let record_stored = move |view: &NetworkView| {
+            stored_network.send_replace(view.version);
+        };
+        let saving = save_on_change(view_cache.clone(), view_rx, shutdown.clone(), record_stored);
+        shutdown.spawn("worker.network-cache", saving);
         Ok(Self {
             backends,
             shutdown,
@@ -311,6 +366,8 @@ impl Worker {
             tasks_dir,
             secret_tmpfs: memory,
             cache,
+            view_cache,
+            task_networks,
             removal_record: record,
             desired_state: desired_rx,
             is_connected: connection,
@@ -362,6 +419,10 @@ impl Worker {
         if let Err(error) = self.cache.store(&self.desired_state.borrow().clone()).await {
             tracing::warn!(%error, "cannot write the cache; the next start resynchronizes");
         }
+        if let Err(error) = self.view_cache.store(&self.task_networks.view()).await {
+            tracing::warn!(%error, "cannot write the network cache; the next start resynchronizes");
+        }
+        self.task_networks.dns().stop().await;
         let is_empty = self.is_empty().await;
         // A removed node does not wait for containers of other clusters.
         if is_empty || is_removed && self.has_no_own_containers().await {
@@ -428,24 +489,46 @@ fn image_import(images: ImageStore, spool: PathBuf, max_bytes: u64) -> ImportFn 
     })
 }
 
-/// Saves the desired state after each change.
-async fn save_on_change(
-    cache: AssignmentCache,
-    mut desired_state: watch::Receiver<DesiredState>,
+/// Publishes the lesser of two versions until one of them ends.
+async fn publish_lesser(
+    mut one: watch::Receiver<AssignmentVersion>,
+    mut other: watch::Receiver<AssignmentVersion>,
+    lesser: watch::Sender<AssignmentVersion>,
+) {
+    loop {
+        let least = (*one.borrow_and_update()).min(*other.borrow_and_update());
+        lesser.send_if_modified(|version| std::mem::replace(version, least) != least);
+        let changed =
+            tokio::select! { changed = one.changed() => changed, changed = other.changed() => changed };
+        if changed.is_err() {
+            return;
+        }
+    }
+}
+
+/// Saves the newest content after changes, and calls `on_stored` with what is saved.
+async fn save_on_change<C: Cache>(
+    cache: C,
+    mut content: watch::Receiver<C::Content>,
     shutdown: Shutdown,
+    on_stored: impl Fn(&C::Content) + Send + Sync,
 ) {
     let stop = shutdown.token();
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
-            changed = desired_state.changed() => if changed.is_err() { return },
+            changed = content.changed() => if changed.is_err() { return },
         }
-        let newest = desired_state.borrow_and_update().clone();
+        let newest = content.borrow_and_update().clone();
+        let began = tokio::time::Instant::now();
         let pause = match cache.store(&newest).await {
-            Ok(()) => CACHE_INTERVAL,
+            Ok(()) => {
+                on_stored(&newest);
+                CACHE_INTERVAL.max(began.elapsed() * CACHE_PAUSE_FACTOR)
+            }
             Err(error) => {
                 tracing::warn!(%error, "cannot write the cache");
-                desired_state.mark_changed();
+                content.mark_changed();
                 CACHE_RETRY_INTERVAL
             }
         };

@@ -1,6 +1,8 @@
 //! `warren cluster ...`
 
 use clap::{ArgGroup, Args, Subcommand};
+use ipnet::Ipv4Net;
+use warren_types::DataPlane;
 
 use super::listing::ListingArgs;
 
@@ -21,9 +23,9 @@ pub enum ClusterCommand {
     },
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(group = ArgGroup::new("SETTING").required(true).multiple(true)
-    .args(["max_replicas_per_service", "task_history_limit"]))]
+    .args(["max_replicas_per_service", "task_history_limit", "data_plane", "range_add"]))]
 pub struct ClusterUpdateArgs {
     /// Refuse services with more replicas, unless their command has --yes [default: 10000]
     #[arg(long, value_name = "N")]
@@ -31,4 +33,10 @@ pub struct ClusterUpdateArgs {
     /// Keep the records and logs of this many ended tasks per slot [default: 5]
     #[arg(long, value_name = "N")]
     pub task_history_limit: Option<u32>,
+    /// What carries packets between nodes: vxlan, or wireguard, which encrypts them [default: vxlan]
+    #[arg(long, value_name = "KIND")]
+    pub data_plane: Option<DataPlane>,
+    /// Add an address range for the networks of tasks, like 10.211.0.0/16
+    #[arg(long, value_name = "CIDR")]
+    pub range_add: Vec<Ipv4Net>,
 }

@@ -6,11 +6,11 @@ use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use warren_types::{
-    Capability, Constraint, Device, HostEntry, HttpHeader, Mount, PublishedPort, SecretObjectMount, Ulimit,
-    UlimitName,
+    Capability, Constraint, Device, DnsLabel, HostEntry, HttpHeader, Mount, NetworkName, SecretObjectMount,
+    Ulimit, UlimitName,
 };
 
-use super::value::{self, EnvVariable, PortRemoval};
+use super::value::{self, EnvVariable, NetworkChoice, PortList, PortRemoval};
 
 /// Form of `--secret` and `--config`.
 const SECRET_OBJECT_MOUNT: &str = "NAME[:TARGET][,uid=N][,gid=N][,mode=OCTAL][,template]";
@@ -35,9 +35,21 @@ pub struct ListAdditions {
     /// node.id, node.name, node.ip, node.role, node.arch, node.os, node.labels.KEY.
     #[arg(long, value_name = "TEST")]
     pub constraint: Vec<Constraint>,
-    /// Publish a port on the nodes that run tasks
-    #[arg(long, short, value_name = "[IP:]HOST:CONTAINER[/tcp][,mode=host]", value_parser = value::publish)]
-    pub publish: Vec<PublishedPort>,
+    /// Publish a port or a range on the nodes that run tasks [host port: automatic, protocol: tcp]
+    #[arg(long, short, value_name = "[[IP:]HOST:]CONTAINER[/PROTOCOL]", value_parser = value::publish)]
+    pub publish: Vec<PortList>,
+    /// Connect to a network, instead of to the network default; or to the network of the node (host), or to none
+    #[arg(long, value_name = "NAME[,alias=NAME]|host|none")]
+    pub network: Vec<NetworkChoice>,
+    /// Add a name of the service on all its networks
+    #[arg(long, visible_alias = "network-alias", value_name = "NAME")]
+    pub alias: Vec<DnsLabel>,
+    /// Ask this DNS server for names outside the cluster, instead of those of the node
+    #[arg(long, value_name = "IP")]
+    pub dns: Vec<Ipv4Addr>,
+    /// Search names in this domain as well
+    #[arg(long, value_name = "DOMAIN")]
+    pub dns_search: Vec<String>,
     /// Add an entry to /etc/hosts
     #[arg(long, value_name = "NAME:IP", value_parser = value::host)]
     pub host: Vec<HostEntry>,
@@ -133,18 +145,22 @@ impl FromArgMatches for MountArgs {
 
 /// Names of the flags of [`ListAdditions`] in an update; the names of a create are accepted as well. The others keep
 /// their name: `--env-file` adds in any case, `--cap-add` and `--cap-drop` contain the direction.
-const UPDATE_FLAG_NAMES: [(&str, &str); 17] = [
+const UPDATE_FLAG_NAMES: [(&str, &str); 21] = [
+    ("alias", "alias-add"),
     ("bind", "bind-add"),
     ("config", "config-add"),
     ("constraint", "constraint-add"),
     ("container-label", "container-label-add"),
     ("device", "device-add"),
+    ("dns", "dns-add"),
+    ("dns-search", "dns-search-add"),
     ("env", "env-add"),
     ("group", "group-add"),
     ("health-header", "health-header-add"),
     ("host", "host-add"),
     ("label", "label-add"),
     ("mount", "mount-add"),
+    ("network", "network-add"),
     ("publish", "publish-add"),
     ("secret", "secret-add"),
     ("sysctl", "sysctl-add"),
@@ -204,6 +220,18 @@ pub struct ListRemovals {
     /// Unpublish a port, by its full mapping or its host port
     #[arg(long, value_name = "HOST|[IP:]HOST:CONTAINER", value_parser = value::unpublish)]
     pub publish_rm: Vec<PortRemoval>,
+    /// Disconnect from a network
+    #[arg(long, value_name = "NAME")]
+    pub network_rm: Vec<NetworkName>,
+    /// Remove a name of the service from all its networks
+    #[arg(long, value_name = "NAME")]
+    pub alias_rm: Vec<DnsLabel>,
+    /// Remove a DNS server
+    #[arg(long, value_name = "IP")]
+    pub dns_rm: Vec<Ipv4Addr>,
+    /// Remove a search domain
+    #[arg(long, value_name = "DOMAIN")]
+    pub dns_search_rm: Vec<String>,
     /// Remove entries from /etc/hosts: all of a name, or one
     #[arg(long, value_name = "NAME[:IP]", value_parser = value::host_removal)]
     pub host_rm: Vec<(String, Option<Ipv4Addr>)>,

@@ -6,7 +6,9 @@
 use std::time::Duration;
 
 use clap::Args;
-use warren_types::{Bytes, MilliCpu, OnDisconnect, PullPolicy, RestartCondition, Seccomp, Signal};
+use warren_types::{
+    Bytes, EndpointMode, MilliCpu, OnDisconnect, PullPolicy, RestartCondition, Seccomp, Signal,
+};
 
 use super::update_policy::{RollbackFlags, UpdateFlags};
 use super::value::{self, HttpTarget, ReplicaCount, Setting, setting};
@@ -42,6 +44,9 @@ pub struct ScaleFlags {
     /// Maximum number of tasks on one node
     #[arg(long, value_name = "N", alias = "replicas-max-per-node", value_parser = setting(str::parse::<u32>))]
     pub max_per_node: Option<Setting<u32>>,
+    /// What the name of the service resolves to: a virtual address (vip), or the addresses of its tasks (dnsrr)
+    #[arg(long, value_name = "MODE")]
+    pub endpoint_mode: Option<EndpointMode>,
 }
 
 /// Image and command of the container.
@@ -134,6 +139,11 @@ pub struct PrivilegeFlags {
         long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true"
     )]
     pub no_new_privileges: Option<bool>,
+    /// Let processes reach the metadata service of a cloud, 169.254.169.254, which often holds credentials
+    #[arg(
+        long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true"
+    )]
+    pub allow_metadata: Option<bool>,
     /// Seccomp profile: default or unconfined [default: default]
     #[arg(long, value_name = "PROFILE", value_parser = setting(str::parse::<Seccomp>))]
     pub seccomp: Option<Setting<Seccomp>>,

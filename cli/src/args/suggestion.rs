@@ -122,7 +122,7 @@ mod tests {
     fn distant_word_gets_no_suggestion() {
         for line in [
             "service create web --image a --mnt x",
-            "service create web --image a --dns-search x",
+            "service create web --image a --isolation x",
             "service ls --limit-memory 3",
             "stack deploy",
             "compose up",

@@ -6,24 +6,19 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 /// Flags of `service create`, and of `service update`, where list flags end in `-add` and `-rm`.
 const SERVICE_FLAGS: &[&str] = &[
     "--affinity",
-    "--alias",
     "--anti-affinity",
     "--backoff-limit",
     "--canary-steps",
     "--completions",
     "--credential-spec",
     "--deadline",
-    "--dns",
     "--dns-option",
-    "--dns-search",
     "--drain-delay",
-    "--endpoint-mode",
     "--generic-resource",
     "--gpus",
     "--isolation",
     "--log-driver",
     "--log-opt",
-    "--network",
     "--overlap",
     "--parallelism",
     "--placement-pref",
@@ -55,7 +50,6 @@ const COMMANDS: &[&str] = &[
     "context",
     "diff",
     "login",
-    "network",
     "rm",
     "service exec",
     "service pause",
@@ -336,11 +330,10 @@ mod tests {
 
     #[test]
     fn planned_flag_differs_from_typo() {
-        let network = Some("--network of `warren service create`");
-        check("service create web --image nginx --network front", network);
-        check("service create web --network=front", network);
-        check("-o json service create --dns=x web --image nginx", Some("--dns of `warren service create`"));
-        check("service update web --network-add x", Some("--network-add of `warren service update`"));
+        let priority = Some("--priority of `warren service create`");
+        check("service create web --image nginx --priority 3", priority);
+        check("service create web --priority=3", priority);
+        check("-o json service create --gpus=x web --image nginx", Some("--gpus of `warren service create`"));
         check("service update web --resource-rm=x", Some("--resource-rm of `warren service update`"));
         check("service update web --netwrk-add x", None);
         check("node update n --taint-add a=b", Some("--taint-add of `warren node update`"));

@@ -4,22 +4,25 @@ mod container;
 mod health;
 mod long_form;
 mod mount;
+mod network;
+mod port;
 mod secret_object;
 mod setting;
 mod split;
 mod time;
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
 use std::time::Duration;
 
-use warren_types::{OnDisconnect, Protocol, PublishMode, PublishedPort};
+use warren_types::OnDisconnect;
 
 pub use container::{ModeName, device, host, host_removal, mode, role, sysctl, ulimit};
 pub use health::{HttpTarget, header, http_target, shell_words};
 pub use long_form::mount;
 pub use mount::{bind, tmpfs, volume};
+pub use network::NetworkChoice;
+pub use port::{PortList, PortRemoval, port, publish, unpublish};
 pub use secret_object::{config_mount, registry, secret_mount};
 pub use setting::{Setting, setting, text};
 pub use time::{TailLines, TokenTtl, since, tail, ttl};
@@ -123,136 +126,9 @@ pub fn on_disconnect(text: &str) -> Result<OnDisconnect, String> {
     }
 }
 
-/// `[IP:]HOST:CONTAINER[/tcp][,mode=host]`, or Docker's `published=PORT,target=PORT[,protocol=tcp][,mode=host]`.
-pub fn publish(text: &str) -> Result<PublishedPort, String> {
-    if text.starts_with(|first: char| first.is_ascii_lowercase()) && text.contains('=') {
-        return long_form::publish(text);
-    }
-    let mut parts = text.split(',');
-    let address = parts.next().unwrap_or_default();
-    for option in parts {
-        match option {
-            "mode=host" => {}
-            "mode=ingress" => return Err(NO_INGRESS.into()),
-            other => return Err(format!("{other:?} is not known; the only option is mode=host")),
-        }
-    }
-    let (address, protocol) = address.split_once('/').unwrap_or((address, "tcp"));
-    let protocol = parse_protocol(protocol)?;
-    let (rest, container) = address.rsplit_once(':').ok_or("give HOST:CONTAINER, like 8080:80")?;
-    let (host_ip, host) = match rest.rsplit_once(':') {
-        Some((ip, host)) => (Some(host_address(ip)?), host),
-        None => (None, rest),
-    };
-    let (host_port, container_port) = (port(host)?, port(container)?);
-    Ok(PublishedPort { host_ip, host_port, container_port, protocol, mode: PublishMode::Host })
-}
-
-const NO_INGRESS: &str = "mode=ingress is not supported by this version; mode=host is";
-
-fn parse_protocol(text: &str) -> Result<Protocol, String> {
-    match text {
-        "tcp" => Ok(Protocol::Tcp),
-        "udp" => Err("/udp is not supported by this version; /tcp is".to_owned()),
-        other => Err(format!("{other:?} is not a protocol; give tcp")),
-    }
-}
-
-/// Selects published ports to remove.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PortRemoval {
-    /// One mapping.
-    Port(PublishedPort),
-    /// All mappings of this host port.
-    HostPort(u16),
-}
-
-impl PortRemoval {
-    /// Whether `port` is selected.
-    pub fn matches(self, port: &PublishedPort) -> bool {
-        match self {
-            Self::Port(unwanted) => unwanted == *port,
-            Self::HostPort(unwanted) => unwanted == port.host_port,
-        }
-    }
-}
-
-/// A full port mapping, or only the host port.
-pub fn unpublish(text: &str) -> Result<PortRemoval, String> {
-    match text.contains(':') {
-        true => publish(text).map(PortRemoval::Port),
-        false => port(text).map(PortRemoval::HostPort),
-    }
-}
-
-fn host_address(text: &str) -> Result<Ipv4Addr, String> {
-    match text.trim_start_matches('[').trim_end_matches(']').parse() {
-        Ok(IpAddr::V4(ip)) if !text.starts_with('[') => Ok(ip),
-        Ok(_) => Err("IPv6 addresses are not supported by this version; give an IPv4 address or none".into()),
-        Err(_) => Err(format!("{text:?} is not an IPv4 address")),
-    }
-}
-
-/// A port of a machine or container.
-pub fn port(text: &str) -> Result<u16, String> {
-    let port = text.parse().ok().filter(|port| *port != 0 && !text.starts_with('+'));
-    port.ok_or_else(|| match text.contains('-') {
-        true => format!("{text:?}: ranges of ports are not supported by this version; give each port"),
-        false => format!("{text:?} is not a port; give one of 1 to 65535"),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn published_ports_parse() {
-        let check = |text, expected: &str| {
-            let found = publish(text).map_or_else(|why| why, |port| port.to_string());
-            assert_eq!(found, expected, "{text}");
-        };
-        check("8080:80", "8080->80/tcp");
-        check("8080:80/tcp,mode=host", "8080->80/tcp");
-        check("127.0.0.1:8080:80", "127.0.0.1:8080->80/tcp");
-        check("80", "give HOST:CONTAINER, like 8080:80");
-        check("", "give HOST:CONTAINER, like 8080:80");
-        check("0:80", "\"0\" is not a port; give one of 1 to 65535");
-        check("8080:65536", "\"65536\" is not a port; give one of 1 to 65535");
-        check("+1:80", "\"+1\" is not a port; give one of 1 to 65535");
-        check("8080:80-81", "\"80-81\": ranges of ports are not supported by this version; give each port");
-        check("8080:80/udp", "/udp is not supported by this version; /tcp is");
-        check("8080:80/sctp", "\"sctp\" is not a protocol; give tcp");
-        check("8080:80,mode=ingress", "mode=ingress is not supported by this version; mode=host is");
-        check("8080:80,x=y", "\"x=y\" is not known; the only option is mode=host");
-        check("host:8080:80", "\"host\" is not an IPv4 address");
-        check("published=8080,target=80", "8080->80/tcp");
-        check("target=80,published=8080,protocol=tcp,mode=host", "8080->80/tcp");
-        check("target=80", "published is missing; Warren chooses no port by itself: give published=PORT");
-        check("published=8080", "target is missing; give the port in the container as target=PORT");
-        check(
-            "published=1,target=2,mode=ingress",
-            "mode=ingress is not supported by this version; mode=host is",
-        );
-        check("published=1,target=2,protocol=udp", "/udp is not supported by this version; /tcp is");
-        let options = "there are published=PORT, target=PORT, protocol=tcp and mode=host";
-        check("published=1,port=2", &format!("\"port=2\" is not known; {options}"));
-        let ipv6 = "IPv6 addresses are not supported by this version; give an IPv4 address or none";
-        check("[::1]:8080:80", ipv6);
-    }
-
-    #[test]
-    fn port_removal_by_mapping_or_host_port() {
-        let [all, one] = ["8080:80", "127.0.0.1:8080:80"].map(|text| publish(text).unwrap());
-        let removes = |text: &str| [all, one].map(|port| unpublish(text).unwrap().matches(&port));
-        assert_eq!(removes("8080"), [true, true]);
-        assert_eq!(removes("8080:80"), [true, false]);
-        assert_eq!(removes("127.0.0.1:8080:80"), [false, true]);
-        assert_eq!(removes("80"), [false, false]);
-        for bad in ["", "0", "x", "8080:", "1:2:3:4"] {
-            assert!(unpublish(bad).is_err(), "{bad}");
-        }
-    }
 
     #[test]
     fn variable_values_are_unrestricted() {

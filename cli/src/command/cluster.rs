@@ -29,8 +29,10 @@ async fn info(global: &GlobalArgs) -> Result<(), CommandError> {
 
 async fn update(global: &GlobalArgs, args: &ClusterUpdateArgs) -> Result<(), CommandError> {
     let what = "the cluster's settings were not changed";
-    let ClusterUpdateArgs { max_replicas_per_service, task_history_limit } = *args;
-    let change = ClusterSettingsChange { max_replicas_per_service, task_history_limit };
+    let ClusterUpdateArgs { max_replicas_per_service, task_history_limit, data_plane, range_add } =
+        args.clone();
+    let change =
+        ClusterSettingsChange { max_replicas_per_service, task_history_limit, data_plane, range_add };
     let client = connect(global, what).await?;
     let updated = client.cluster().update(&change, None).await;
     let updated = updated.map_err(|error| crate::failure::from_client(what, error))?;

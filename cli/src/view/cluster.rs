@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use serde::Serialize;
+use warren_proto::convert::data_plane as data_plane_of;
 use warren_proto::v1;
-use warren_types::Timestamp;
+use warren_types::{DataPlane, Timestamp};
 
 use super::{TimeView, age, duration, non_empty};
 use crate::output::{Column, FilterKey, ListedRow, TableRow, column};
@@ -16,6 +17,9 @@ pub struct ClusterInfoView {
     id: String,
     created_at: TimeView,
     ranges: Vec<String>,
+    /// Whether packets between nodes are encrypted; absent if the manager that answered does not know.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    traffic_between_nodes: Option<&'static str>,
     /// Increases when the cluster is restored or forced to a new cluster.
     incarnation: u64,
     settings: ClusterSettingsView,
@@ -57,12 +61,14 @@ pub struct ClusterInfoView {
 impl ClusterInfoView {
     /// From the response of the manager at `address`.
     pub fn new(wire: v1::InfoResponse, address: &str) -> Self {
+        let settings: ClusterSettingsView = wire.settings.unwrap_or_default().into();
         Self {
+            traffic_between_nodes: settings.data_plane.map(DataPlane::describe),
             id: wire.cluster_id,
             created_at: TimeView::new(wire.created_at),
             ranges: wire.ranges,
             incarnation: wire.incarnation,
-            settings: wire.settings.unwrap_or_default().into(),
+            settings,
             settings_version: wire.settings_version,
             managers: wire.managers,
             nodes: wire.nodes,
@@ -102,12 +108,17 @@ pub struct ClusterSettingsView {
     max_replicas_per_service: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     task_history_limit: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data_plane: Option<DataPlane>,
 }
 
 impl From<v1::ClusterSettings> for ClusterSettingsView {
     fn from(wire: v1::ClusterSettings) -> Self {
-        let v1::ClusterSettings { max_replicas_per_service, task_history_limit } = wire;
-        Self { max_replicas_per_service, task_history_limit }
+        let v1::ClusterSettings { max_replicas_per_service, task_history_limit, data_plane, range_add: _ } =
+            wire;
+        // One of a newer manager is not shown.
+        let data_plane = data_plane.and_then(|kind| data_plane_of(kind).ok());
+        Self { max_replicas_per_service, task_history_limit, data_plane }
     }
 }
 
@@ -332,10 +343,12 @@ mod tests {
         createdAt: "1970-01-01T00:00:00.000Z"
         ranges:
         - 10.210.0.0/16
+        trafficBetweenNodes: not encrypted (VXLAN)
         incarnation: 2
         settings:
           maxReplicasPerService: 10000
           taskHistoryLimit: 5
+          dataPlane: vxlan
         settingsVersion: 7
         managers: 3
         nodes: 0

@@ -1,11 +1,14 @@
 //! A node.
 
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 
 use serde::Serialize;
 use warren_proto::convert::{availability, node_condition, node_role, node_status};
 use warren_proto::v1;
-use warren_types::{Bytes, MilliCpu, NodeDescription, Resources, Timestamp, Violation, Violations};
+use warren_types::{
+    Bytes, MilliCpu, NodeDescription, Resources, Timestamp, Violation, Violations, WireGuardKey,
+};
 
 use super::{TimeView, age, invalid_response, non_empty, rounded_bytes, short_id};
 use crate::failure::CommandError;
@@ -26,7 +29,14 @@ pub struct NodeView {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     labels: BTreeMap<String, String>,
     address: String,
-    subnet: String,
+    /// Where other nodes send packets for its tasks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data_address: Option<Ipv4Addr>,
+    /// The public key with which they encrypt these packets.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    wireguard_key: Option<WireGuardKey>,
+    /// Addresses of its tasks.
+    subnets: Vec<String>,
     /// Manager of its session; absent before the first one.
     #[serde(skip_serializing_if = "Option::is_none")]
     manager: Option<String>,
@@ -88,7 +98,7 @@ fn parse(wire: v1::Node) -> Result<NodeView, Violations> {
         version,
         created_at,
         description,
-        subnet,
+        subnets,
         status,
         status_since,
         reserved,
@@ -112,6 +122,8 @@ fn parse(wire: v1::Node) -> Result<NodeView, Violations> {
         runtime,
         version: warren_version,
         address,
+        data_address,
+        wireguard_key,
         mut labels,
     } = NodeDescription::try_from(description).map_err(under("description"))?;
     labels.extend(set);
@@ -129,7 +141,9 @@ fn parse(wire: v1::Node) -> Result<NodeView, Violations> {
         availability: availability(desired).map_err(under("availability"))?.as_str(),
         labels,
         address,
-        subnet,
+        data_address,
+        wireguard_key,
+        subnets,
         manager: non_empty(manager),
         reason: non_empty(reason),
         os,
@@ -235,7 +249,7 @@ impl TableRow for NodeView {
             self.usage.as_ref().map(|usage| usage.cpu.clone()).unwrap_or_default(),
             self.usage.as_ref().map(|usage| rounded_bytes(usage.memory_bytes)).unwrap_or_default(),
             self.manager.clone().unwrap_or_default(),
-            self.subnet.clone(),
+            self.subnets.join(","),
             self.os.clone(),
             self.architecture.clone(),
             self.kernel.clone(),
@@ -287,6 +301,8 @@ mod tests {
             runtime: "containerd 1.6.20".into(),
             warren_version: "0.1.0".into(),
             address: "10.0.0.7".into(),
+            data_address: "192.168.1.7".into(),
+            wireguard_key: String::new(),
             os: "linux".into(),
             disk_bytes: 40 << 30,
             labels: [("zone".to_owned(), "a".to_owned()), ("ssd".to_owned(), "yes".to_owned())].into(),
@@ -297,7 +313,7 @@ mod tests {
             version: 4,
             created_at: 0,
             description: Some(description),
-            subnet: "10.210.1.0/24".into(),
+            subnets: vec!["10.210.1.0/24".into()],
             status: v1::NodeStatus::Ready.into(),
             status_since: 1000,
             reserved: Some(v1::Resources { cpu_milli: 500, memory_bytes: 256 << 20 }),
@@ -386,7 +402,9 @@ mod tests {
           ssd: "yes"
           zone: b
         address: "10.0.0.7"
-        subnet: 10.210.1.0/24
+        dataAddress: "192.168.1.7"
+        subnets:
+        - 10.210.1.0/24
         manager: m2
         os: linux
         architecture: amd64

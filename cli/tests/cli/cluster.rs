@@ -9,13 +9,18 @@ fn settings_are_changed_and_shown() {
     let person = CliUser::new();
     let ran = person.warren(&["cluster", "update", "--task-history-limit", "2"]);
     assert_eq!((ran.code, ran.stderr.as_str()), (0, "cluster updated\n"), "{ran:?}");
-    assert_eq!(ran.stdout, "maxReplicasPerService: 10000\ntaskHistoryLimit: 2\n");
+    assert_eq!(ran.stdout, "maxReplicasPerService: 10000\ntaskHistoryLimit: 2\ndataPlane: vxlan\n");
     let text = person.ok(&["cluster", "update", "--max-replicas-per-service=20", "-o", "json"]);
     let updated: Value = serde_json::from_str(&text).unwrap();
     let shown: Value = serde_json::from_str(&person.ok(&["cluster", "info", "-o", "json"])).unwrap();
-    let expected = json!({"maxReplicasPerService": 20, "taskHistoryLimit": 2});
+    let expected = json!({"maxReplicasPerService": 20, "taskHistoryLimit": 2, "dataPlane": "vxlan"});
     assert_eq!((&updated["settings"], &shown["settings"]), (&expected, &expected));
     assert!(person.ok(&["cluster", "info"]).contains("  taskHistoryLimit: 2\n"));
+
+    let text = person.ok(&["cluster", "update", "--data-plane", "wireguard"]);
+    assert!(text.ends_with("dataPlane: wireguard\n"), "{text}");
+    let text = person.fails(2, &["cluster", "update", "--data-plane", "routes"]);
+    assert!(text.contains("give vxlan or wireguard"), "{text}");
 
     person.fails(2, &["cluster", "update"]);
     person.fails(2, &["cluster", "update", "--task-history-limit", "many"]);

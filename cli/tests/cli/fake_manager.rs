@@ -6,6 +6,7 @@ mod cluster;
 mod images;
 mod logs;
 mod managers;
+mod networks;
 mod nodes;
 mod secret_objects;
 mod services;
@@ -52,6 +53,7 @@ struct FakeState {
     hashes: Vec<Vec<u8>>,
     contents: Vec<secret_objects::StoredSecretObject>,
     volumes: Vec<v1::Volume>,
+    networks: Vec<v1::Network>,
     managers_listed: Vec<v1::Manager>,
     /// Volumes whose data is gone.
     purged: Vec<String>,
@@ -80,6 +82,7 @@ impl FakeCliManager {
         for (id, name) in [("n1", "node-1"), ("n2", "node-2"), ("n3", "stuck")] {
             state.0.lock().unwrap().nodes.insert(id.to_owned(), nodes::node(id, name));
         }
+        state.0.lock().unwrap().networks = vec![networks::default()];
         state.0.lock().unwrap().managers_listed = (1..=3).map(managers::manager).collect();
         let entered = runtime.enter();
         let incoming = serve_local(LocalListener::bind(socket, None).unwrap());
@@ -159,6 +162,7 @@ impl FakeApi {
             .add_service(v1::tokens_server::TokensServer::new(state.clone()))
             .add_service(v1::secret_objects_server::SecretObjectsServer::new(state.clone()))
             .add_service(v1::volumes_server::VolumesServer::new(state.clone()))
+            .add_service(v1::networks_server::NetworksServer::new(state.clone()))
             .add_service(v1::logs_server::LogsServer::new(state.clone()))
             .add_service(v1::managers_server::ManagersServer::new(state.clone()))
             .add_service(v1::cluster_server::ClusterServer::new(state.clone()))

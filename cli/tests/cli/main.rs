@@ -10,6 +10,7 @@ mod health;
 mod images;
 mod logs;
 mod managers;
+mod networks;
 mod nodes;
 mod queries;
 mod registries;

@@ -121,12 +121,12 @@ fn a_spec_that_is_wrong_is_refused_with_every_field() {
 #[test]
 fn unsupported_flag_is_refused_by_name() {
     let person = CliUser::new();
-    let output = person.fails(2, &create("web", "runs", &["--network", "front"]));
-    let expected = "error: --network of `warren service create` is not supported by this version\n  \
+    let output = person.fails(2, &create("web", "runs", &["--priority", "3"]));
+    let expected = "error: --priority of `warren service create` is not supported by this version\n  \
                   try: leave it out; see `--help`\n";
     assert_eq!(output, expected);
     for (more, desired) in [
-        (["--publish", "53:53/udp"], "/udp is not supported by this version"),
+        (["--publish", "53:53/icmp"], "\"icmp\" is not a protocol; give tcp, udp or sctp"),
         (["--publish", "80:80,mode=ingress"], "mode=ingress is not supported by this version"),
         (["--mode", "job"], "job is not supported by this version; replicated and global are"),
     ] {

@@ -116,7 +116,8 @@ fn lists_are_selected_and_formatted() {
         ok(&person, &format!("task ls --filter service={web} --filter node={node} --format {{{{.Name}}}}"));
     assert!(tasks.contains("web.1\n") && !tasks.contains("db"), "{tasks}");
     assert_eq!(ok(&person, "node ls --filter name=node --format {{.Hostname}}"), "node-1\nnode-2\n");
-    for list in ["token ls", "secret ls", "config ls", "volume ls", "registry ls", "manager ls"] {
+    for list in ["token ls", "secret ls", "config ls", "volume ls", "network ls", "registry ls", "manager ls"]
+    {
         ok(&person, &format!("{list} -q --no-trunc"));
         ok(&person, &format!("{list} --format json"));
     }

@@ -31,7 +31,7 @@ pub enum RequiredRole {
 }
 
 /// All methods. A method that is not listed is rejected.
-pub const METHODS: [(&str, RequiredRole); 60] = [
+pub const METHODS: [(&str, RequiredRole); 64] = [
     ("/warren.v1.Services/Create", RequiredRole::Admin),
     ("/warren.v1.Services/Get", RequiredRole::Viewer),
     ("/warren.v1.Services/List", RequiredRole::Viewer),
@@ -56,6 +56,10 @@ pub const METHODS: [(&str, RequiredRole); 60] = [
     ("/warren.v1.SecretObjects/Read", RequiredRole::Viewer),
     ("/warren.v1.SecretObjects/List", RequiredRole::Viewer),
     ("/warren.v1.SecretObjects/Remove", RequiredRole::Admin),
+    ("/warren.v1.Networks/Create", RequiredRole::Admin),
+    ("/warren.v1.Networks/Get", RequiredRole::Viewer),
+    ("/warren.v1.Networks/List", RequiredRole::Viewer),
+    ("/warren.v1.Networks/Remove", RequiredRole::Admin),
     ("/warren.v1.Volumes/Create", RequiredRole::Admin),
     ("/warren.v1.Volumes/Get", RequiredRole::Viewer),
     ("/warren.v1.Volumes/List", RequiredRole::Viewer),

@@ -6,6 +6,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Response, Status};
 use warren_core::{Cluster, Command};
+use warren_proto::convert::read_field;
 use warren_proto::status::Problem;
 use warren_proto::v1::{self, cluster_server};
 use warren_store::problem::status_of;
@@ -81,7 +82,8 @@ impl cluster_server::Cluster for Api {
     ) -> Result<Response<v1::InfoResponse>, Status> {
         let caller = caller_name(&request);
         let v1::UpdateClusterRequest { version, settings } = request.into_inner();
-        let change = ClusterSettingsChange::from(settings.unwrap_or_default());
+        let change: ClusterSettingsChange =
+            read_field("settings", settings.unwrap_or_default()).map_err(status_of)?;
         let command = Command::UpdateCluster { version, change: change.clone(), at: self.clock.now() };
         let updated: Arc<Cluster> = self.write(command).await?;
         tracing::info!(%caller, ?change, version = updated.version, "cluster settings updated");

@@ -16,6 +16,7 @@ pub mod manager_addresses;
 pub mod managers;
 pub mod membership;
 pub mod middleware;
+pub mod networks;
 pub mod node_reports;
 pub mod nodes;
 pub mod open_stream;

@@ -13,10 +13,10 @@ use super::Api;
 impl LocalCalls for Api {
     fn contacts(&self) -> Vec<v1::NodeContact> {
         let now = Instant::now();
-        let contact = |NodeContact { node, session, at }| v1::NodeContact {
-            node_id: node.to_string(),
-            session,
-            age_ms: u64::try_from(now.saturating_duration_since(at).as_millis()).unwrap_or(u64::MAX),
+        let contact = |contact: NodeContact| {
+            let warren_replica::NodeContact { node, session, age, network_index } = contact.as_of(now);
+            let age_ms = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+            v1::NodeContact { node_id: node.to_string(), session, age_ms, network_index }
         };
         self.registry.contacts().into_iter().map(contact).collect()
     }

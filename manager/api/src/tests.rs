@@ -15,6 +15,7 @@ use warren_peers::{PeerCredentials, PeerTransport};
 use warren_proto::Problem;
 use warren_proto::v1;
 use warren_proto::v1::managers_server::Managers;
+use warren_proto::v1::networks_server::Networks;
 use warren_proto::v1::nodes_server::Nodes;
 use warren_proto::v1::secret_objects_server::SecretObjects;
 use warren_proto::v1::services_server::Services;
@@ -24,8 +25,8 @@ use warren_security::{Identity, ReloadableCertificate, Role as CertificateRole};
 use warren_store::codec;
 use warren_store::{AppliedWrite, DriverInbox, PublishedState, QueuedProposal, ReplicaRole, StatePublisher};
 use warren_types::{
-    Availability, ClusterId, Id, ManagerId, NodeId, NodeRole, SecretObjectId, ServiceId, ServiceSpec,
-    Timestamp, TokenHash, TokenId, VolumeId,
+    Availability, ClusterId, Id, ManagerId, NetworkId, NodeId, NodeRole, SecretObjectId, ServiceId,
+    ServiceSpec, Timestamp, TokenHash, TokenId, VolumeId,
 };
 
 use super::*;
@@ -347,6 +348,58 @@ async fn volume_writes_return_own_object_despite_removal() {
     let request = v1::RemoveVolumeRequest { reference: "data".into(), ..Default::default() };
     let removed = Volumes::remove(&world.api, Request::new(request)).await.unwrap().into_inner();
     assert_eq!((removed.id, removed.version), (again.id, again.version));
+}
+
+#[tokio::test]
+async fn network_writes_return_own_object_despite_removal() {
+    let world = fixture().await;
+    world.write_concurrently([Command::RemoveNetwork { id: NetworkId(Id(7)), at: AT }]);
+    let labels = BTreeMap::from([("team".to_owned(), "a".to_owned())]);
+    let request = v1::CreateNetworkRequest { id: id(7), name: "back".into(), labels, internal: true };
+    let created = Networks::create(&world.api, Request::new(request.clone())).await.unwrap().into_inner();
+    assert_eq!((created.name.as_str(), created.internal, created.labels.len()), ("back", true, 1));
+    let again = Networks::create(&world.api, Request::new(request.clone())).await.unwrap().into_inner();
+    assert!(again.version > created.version);
+    let repeated = Networks::create(&world.api, Request::new(request)).await.unwrap().into_inner();
+    assert_eq!(repeated, again);
+    let removed = Networks::remove(&world.api, reference("back")).await.unwrap().into_inner();
+    assert_eq!(removed, again);
+    assert_eq!(reason(Networks::get(&world.api, reference("back")).await), "NOT_FOUND");
+}
+
+#[tokio::test]
+async fn networks_are_listed_by_name_with_their_services() {
+    let world = fixture().await;
+    for (number, name) in [(7, "back"), (8, "front")] {
+        let request = v1::CreateNetworkRequest { id: id(number), name: name.into(), ..Default::default() };
+        Networks::create(&world.api, Request::new(request)).await.unwrap();
+    }
+    world.service("first").await;
+    let mut listed = Vec::new();
+    let mut page_token = String::new();
+    for _ in 0..3 {
+        let request = v1::ListNetworksRequest { page_size: 1, page_token };
+        let page = Networks::list(&world.api, Request::new(request)).await.unwrap().into_inner();
+        listed.extend(page.networks.into_iter().map(|network| (network.name, network.services)));
+        page_token = page.next_page_token;
+    }
+    let web = vec!["web".to_owned()];
+    assert_eq!(listed, [("back".into(), vec![]), ("default".into(), web), ("front".into(), vec![])]);
+    assert_eq!(page_token, "");
+    assert_eq!(reason(Networks::remove(&world.api, reference("default")).await), "DEFAULT_NETWORK");
+}
+
+#[tokio::test]
+async fn invalid_network_names_every_field() {
+    let world = fixture().await;
+    let labels = BTreeMap::from([(String::new(), String::new())]);
+    let request = v1::CreateNetworkRequest { id: "x".into(), name: "Back".into(), labels, internal: false };
+    let refused = Networks::create(&world.api, Request::new(request)).await.unwrap_err();
+    let fields = Problem::from(&refused).violations.0.into_iter().map(|wrong| wrong.path);
+    assert_eq!(fields.collect::<Vec<_>>(), ["id", "name", "labels[\"\"]"]);
+    let request = v1::CreateNetworkRequest { id: id(7), name: "host".into(), ..Default::default() };
+    let refused = Networks::create(&world.api, Request::new(request)).await.unwrap_err();
+    assert_eq!(Problem::from(&refused).violations.0[0].path, "name");
 }
 
 #[tokio::test]

@@ -107,7 +107,7 @@ impl Api {
             version: node.version,
             created_at: node.created_at.0,
             description: Some((&node.description).into()),
-            subnet: node.subnet.to_string(),
+            subnets: node.subnets.iter().map(ToString::to_string).collect(),
             status: v1::NodeStatus::from(node.status).into(),
             status_since: node.status_since.0,
             reserved: Some(used.reserved.into()),

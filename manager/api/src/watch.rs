@@ -144,6 +144,8 @@ impl Api {
             | StateChange::Token(_)
             | StateChange::SecretObject(_)
             | StateChange::Volume(_)
+            | StateChange::Network(_)
+            | StateChange::Addresses
             | StateChange::Member(_) => return None,
         };
         Some(v1::WatchEvent { index, change: Some(change) })
@@ -169,6 +171,8 @@ impl WatchFilter {
                 StateChange::Token(_)
                 | StateChange::SecretObject(_)
                 | StateChange::Volume(_)
+                | StateChange::Network(_)
+                | StateChange::Addresses
                 | StateChange::Member(_),
             ) => false,
             (None, StateChange::Service(_) | StateChange::Task(_) | StateChange::Node(_)) => true,

@@ -25,7 +25,8 @@ pub use cluster_clock::ClusterClock;
 pub use explain::explain_task;
 pub use liveness::{FailureDetector, Liveness};
 pub use reconcile::{
-    ReconcilePlan, reap, reap_tokens, reconcile_feature_level, reconcile_service, uncreated_tasks,
+    ReconcilePlan, reap, reap_tokens, reconcile_feature_level, reconcile_service, release_addresses,
+    uncreated_tasks,
 };
 pub use rollout::{RolledBackUpdate, Rollout, RolloutState, rollout};
 pub use scheduler::{SchedulePlan, UnschedulableReasons, schedule, schedule_with_limit};

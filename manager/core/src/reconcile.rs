@@ -4,6 +4,7 @@
 //! again gives an empty plan. Commands have the term of the state's newest entry: a leader plans only after
 //! it applied an entry of its own term, so a plan of any other term is of an older leader and is rejected.
 
+mod addresses;
 pub(crate) mod backoff;
 mod feature_level;
 pub(crate) mod lost;
@@ -18,6 +19,7 @@ pub(crate) mod update;
 use std::time::Duration;
 
 use crate::state::Command;
+pub use addresses::release_addresses;
 pub use feature_level::reconcile_feature_level;
 pub use reap::reap;
 pub use room::{SPARE_TASKS, uncreated_tasks, unplaced_tasks};

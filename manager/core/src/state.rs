@@ -32,11 +32,11 @@ use std::sync::Arc;
 
 use imbl::OrdMap;
 use warren_types::{
-    ManagerId, Member, MemberId, Node, NodeId, SecretObject, SecretObjectId, Service, ServiceId, Task,
-    TaskId, Timestamp, Token, TokenId, Volume, VolumeId,
+    ManagerId, Member, MemberId, Network, NetworkId, Node, NodeId, SecretObject, SecretObjectId, Service,
+    ServiceId, Task, TaskId, Timestamp, Token, TokenId, Volume, VolumeId,
 };
 
-pub use address::subnet_capacity;
+pub use address::{Withdrawal, WithdrawnAddress, address_capacity};
 pub use allocation::NodeAllocation;
 pub use apply::REVISION_HISTORY_LIMIT;
 pub use cluster::Cluster;
@@ -52,8 +52,8 @@ pub(crate) use index::{StateIndex, volume_templates};
 pub use invariants::InvariantViolation;
 pub(crate) use limits::delete_at;
 pub use limits::{
-    EXPIRED_TOKEN_RETENTION, MAX_MEMBERS, MAX_REMOVED_NODES, MAX_SECRET_OBJECTS, MAX_SECRET_OBJECTS_SIZE,
-    MAX_TOKENS, MAX_VOLUMES,
+    EXPIRED_TOKEN_RETENTION, MAX_MEMBERS, MAX_NETWORKS, MAX_NODE_SUBNETS, MAX_REMOVED_NODES,
+    MAX_SECRET_OBJECTS, MAX_SECRET_OBJECTS_SIZE, MAX_TOKENS, MAX_VOLUMES,
 };
 pub use outcome::{ApplyOutcome, CommandResponse, StateChange};
 pub use query::{HEARTBEAT_PERIOD, SYNC_PERIOD};
@@ -87,6 +87,7 @@ pub struct State {
     tokens: OrdMap<TokenId, Arc<Token>>,
     secret_objects: OrdMap<SecretObjectId, Arc<SecretObject>>,
     volumes: OrdMap<VolumeId, Arc<Volume>>,
+    networks: OrdMap<NetworkId, Arc<Network>>,
     members: OrdMap<MemberId, Arc<Member>>,
     /// Above every id that a member ever had; 0 before the first member.
     next_member_id: MemberId,
@@ -94,8 +95,10 @@ pub struct State {
     removed_nodes: OrdMap<NodeId, u64>,
     /// The most recently departed managers. None of them is in `members`.
     departed_managers: OrdMap<ManagerId, DepartedManager>,
-    /// How many node subnets have been allocated. They are never reused.
-    allocated_subnets: u64,
+    /// The number of the node subnet that is tried next; rotates, so that a freed one is not reused soon.
+    subnet_cursor: u64,
+    /// What had an owner, and is not assigned again yet.
+    withdrawn: OrdMap<WithdrawnAddress, Withdrawal>,
     /// Per node, the address that is tried next; rotates, so that a freed address is not reused soon.
     address_cursors: OrdMap<NodeId, u32>,
     index: StateIndex,
@@ -157,6 +160,16 @@ impl State {
     /// All volumes, by id.
     pub fn volumes(&self) -> impl Iterator<Item = &Arc<Volume>> {
         self.volumes.values()
+    }
+
+    /// All networks, by id.
+    pub fn networks(&self) -> impl Iterator<Item = &Arc<Network>> {
+        self.networks.values()
+    }
+
+    /// The network, if it exists.
+    pub fn network(&self, id: &NetworkId) -> Option<&Arc<Network>> {
+        self.networks.get(id)
     }
 
     /// The number of tasks, records of terminal ones included.

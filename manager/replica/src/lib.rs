@@ -29,7 +29,7 @@ mod trigger;
 mod write_route;
 
 pub use checkpoints::StateCheckpoints;
-pub use contacts::ContactRound;
+pub use contacts::{ContactRound, NodeContact};
 pub use error::{ChangeError, IndeterminateReason, ProposeError, TransferError, WriteStall};
 pub use member_directory::{KnownManager, MemberDirectory, PeerCaller, PeerRejection};
 pub use membership::{MembershipPlan, desired_members, plan_members, recheck_members_after, registration};

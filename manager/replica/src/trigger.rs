@@ -60,14 +60,15 @@ fn changed_sessions<'a>(changes: impl Iterator<Item = &'a StateChange>) -> Optio
         match *change {
             // The node's settings, name and labels, or a newer session on another manager.
             StateChange::Node(id) | StateChange::Assignment(id) => drop(nodes.insert(id)),
-            // Every worker receives the manager addresses.
-            StateChange::Member(_) => return None,
+            // Every worker receives the addresses of managers and the ranges of the cluster.
+            StateChange::Member(_) | StateChange::Cluster => return None,
             StateChange::Service(_)
             | StateChange::Task(_)
-            | StateChange::Cluster
             | StateChange::Token(_)
             | StateChange::SecretObject(_)
-            | StateChange::Volume(_) => {}
+            | StateChange::Volume(_)
+            | StateChange::Network(_)
+            | StateChange::Addresses => {}
         }
     }
     Some(nodes)
@@ -86,10 +87,10 @@ fn changed_keys<'a>(state: &State, changes: impl Iterator<Item = &'a StateChange
                 keys.insert(ReconcileKey::Schedule);
                 keys.extend(state.affected_services(&id).into_iter().map(ReconcileKey::Service));
             }
-            // A task that waits for the volume may fit on a node now.
-            StateChange::Volume(_) => drop(keys.insert(ReconcileKey::Schedule)),
+            // A task that waits for the volume or an address may fit on a node now.
+            StateChange::Volume(_) | StateChange::Addresses => drop(keys.insert(ReconcileKey::Schedule)),
             // The services that use it changed as well; an assignment follows from its tasks.
-            StateChange::SecretObject(_) | StateChange::Assignment(_) => {}
+            StateChange::SecretObject(_) | StateChange::Assignment(_) | StateChange::Network(_) => {}
             StateChange::Token(_) => drop(keys.insert(ReconcileKey::Tokens)),
             StateChange::Cluster => drop(keys.insert(ReconcileKey::Level)),
             StateChange::Member(_) => keys.extend([ReconcileKey::Level, ReconcileKey::Members]),

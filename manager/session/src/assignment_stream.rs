@@ -3,7 +3,7 @@
 use prost::Message;
 use tonic::Status;
 use warren_core::State;
-use warren_core::session::{AssignmentDiff, AssignmentUpdate, SentAssignment};
+use warren_core::session::{AssignmentDiff, AssignmentUpdate, SentAssignment, SentNetwork};
 use warren_proto::v1;
 use warren_proto::v1::manager_frame::Frame;
 use warren_store::problem::node_removed;
@@ -15,12 +15,15 @@ pub struct AssignmentStream {
     sent: SentAssignment,
     /// The node settings sent last, encoded, which is much smaller than decoded. Empty before the welcome.
     sent_settings: Box<[u8]>,
+    /// What was sent about the cluster's network.
+    pub network: SentNetwork,
 }
 
 impl AssignmentStream {
     /// A stream without sent frames.
     pub fn new(node: NodeId) -> Self {
-        Self { node, sent: SentAssignment::default(), sent_settings: Box::default() }
+        let network = SentNetwork::default();
+        Self { node, sent: SentAssignment::default(), sent_settings: Box::default(), network }
     }
 
     /// The node settings, if they differ from those sent last.

@@ -9,6 +9,7 @@ pub mod assignment_stream;
 pub mod description;
 pub mod establish_service;
 pub mod leader;
+pub mod network_publisher;
 pub mod registry;
 pub mod remote_progress;
 pub mod secret_delivery;
@@ -17,5 +18,6 @@ pub mod session_handler;
 pub mod task_telemetry;
 pub mod worker_streams;
 
+pub use network_publisher::NetworkPublisher;
 pub use registry::SessionRegistry;
 pub use worker_streams::WorkerStreams;

@@ -49,6 +49,16 @@ pub struct NodeContact {
     pub session: u64,
     /// Time of the last received frame.
     pub at: Instant,
+    /// Index of the state up to which the node has forgotten whatever was withdrawn.
+    pub network_index: u64,
+}
+
+impl NodeContact {
+    /// As other managers see it at `now`.
+    pub fn as_of(&self, now: Instant) -> warren_replica::NodeContact {
+        let Self { node, session, at, network_index } = *self;
+        warren_replica::NodeContact { node, session, age: now.saturating_duration_since(at), network_index }
+    }
 }
 
 struct SessionEntry {
@@ -64,6 +74,8 @@ struct SessionEntry {
     progress: BTreeMap<TaskId, TaskReport>,
     /// Usage and health checks of its tasks.
     task_telemetry: NodeTelemetry,
+    /// See [`NodeContact::network_index`].
+    network_index: u64,
     /// Images that it reported last.
     images: Vec<v1::HeldImage>,
 }
@@ -111,6 +123,7 @@ impl SessionRegistry {
             background_tasks: Vec::new(),
             progress: BTreeMap::new(),
             task_telemetry: NodeTelemetry::default(),
+            network_index: 0,
             images: Vec::new(),
         };
         let mut sessions = self.lock();
@@ -135,6 +148,7 @@ impl SessionRegistry {
             node: *node,
             session: entry.number,
             at: entry.last_contact,
+            network_index: entry.network_index,
         };
         self.lock().iter().map(contact).collect()
     }
@@ -268,6 +282,11 @@ impl RegisteredSession {
         });
     }
 
+    /// Records [`NodeContact::network_index`].
+    pub fn record_network(&self, index: u64) {
+        self.update(|entry| entry.network_index = index);
+    }
+
     /// Records the images that the node has.
     pub fn record_images(&self, images: Vec<v1::HeldImage>) {
         self.update(|entry| entry.images = images);
@@ -329,7 +348,7 @@ mod tests {
         assert!(registry.register(node, 1, outbox(), now).is_none());
         old.record_contact(now + std::time::Duration::from_secs(1));
         assert!(!old.is_current());
-        assert_eq!(registry.contacts(), [NodeContact { node, session: 2, at: now }]);
+        assert_eq!(registry.contacts(), [NodeContact { node, session: 2, at: now, network_index: 0 }]);
         drop(old);
         assert!(new.is_current());
         drop(new);

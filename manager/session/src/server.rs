@@ -23,7 +23,7 @@ use warren_store::problem::{
     leader_unknown, manager_behind, manager_stopping, node_removed, node_unknown, session_superseded,
     status_of, unexpected_answer,
 };
-use warren_types::{AssignmentVersion, MemberId, NodeDescription, NodeId};
+use warren_types::{AssignmentVersion, MemberId, NetworkId, NodeDescription, NodeId};
 
 use super::assignment_stream::AssignmentStream;
 use super::leader::{LeaderWatch, is_lost};
@@ -128,6 +128,9 @@ impl SessionServer {
             return Err(Status::invalid_argument("the first frame of a session must be hello"));
         };
         let has = hello.version.map(AssignmentVersion::from).unwrap_or_default();
+        let network_version = hello.network_version.map(AssignmentVersion::from).unwrap_or_default();
+        // What is no id is no network that it has.
+        let networks: Vec<NetworkId> = hello.networks.iter().filter_map(|id| id.parse().ok()).collect();
         // Checked before anything is written, and before the node receives the manager addresses.
         self.later_incarnation.check(&self.context.store, has.incarnation)?;
         if is_lost(&self.context.store) {
@@ -146,10 +149,16 @@ impl SessionServer {
         let settings = link.settings_update(&self.context.store.read().state)?;
         let welcome = v1::Welcome { session: number, settings, sent_at: self.context.clock.local_now().0 };
         send(frames, Outgoing::Welcome(welcome)).await?;
-        self.catch_up(has).await?;
+        self.catch_up(has.max(network_version)).await?;
         let first =
             link.first_frame(&self.context.store.read().state, has, self.context.clock.local_now())?;
         send_frame(frames, first).await?;
+        link.network = self.context.networks.begin(network_version, &networks);
+        let network =
+            self.context.networks.next_update(&mut link.network, &self.context.store.read().state, &node);
+        if let Some(network) = network {
+            send(frames, Outgoing::Network(network)).await?;
+        }
         Ok((session, number, link))
     }
 }
@@ -244,7 +253,7 @@ mod tests {
         let run = future_size(|(server, inbound, outbox): Given| {
             server.run(NodeId(warren_types::Id(1)), inbound, outbox)
         });
-        assert!(run <= 1536, "{run} bytes");
-        assert!(size_of::<AssignmentStream>() <= 128, "{} bytes", size_of::<AssignmentStream>());
+        assert!(run <= 1744, "{run} bytes");
+        assert!(size_of::<AssignmentStream>() <= 192, "{} bytes", size_of::<AssignmentStream>());
     }
 }

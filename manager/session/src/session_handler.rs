@@ -22,10 +22,10 @@ use warren_types::{AssignmentVersion, NodeId, TaskReport};
 
 use self::conditions::ReportedConditions;
 use self::inventory::ReportedVolumes;
-use super::WorkerStreams;
 use super::assignment_stream::{AssignmentStream, manager_frame};
 use super::registry::{self, FrameSender, RegisteredSession};
 use super::task_telemetry::truncate;
+use super::{NetworkPublisher, WorkerStreams};
 
 /// Maximum number of reports in one frame.
 const MAX_REPORTS: usize = 4096;
@@ -50,6 +50,8 @@ pub struct SessionContext {
     pub clock: TimestampSource,
     /// Streams that workers open on request.
     pub worker_streams: WorkerStreams,
+    /// What nodes are told about the cluster's network.
+    pub networks: NetworkPublisher,
 }
 
 /// One session. Its task is the only writer of its stream except for `open` frames.
@@ -137,6 +139,9 @@ impl SessionHandler<'_> {
         match frame {
             Incoming::Sync(sync) => {
                 let version = sync.version.map(AssignmentVersion::from).unwrap_or_default();
+                if sync.network_version.unwrap_or_default() == v1::AssignmentVersion::default() {
+                    link.network.reset();
+                }
                 self.answer_version(link, version).await
             }
             Incoming::Reports(frame) if frame.reports.len() > MAX_REPORTS => {
@@ -150,6 +155,11 @@ impl SessionHandler<'_> {
                 let (images, volumes) = inventory::parse(inventory);
                 self.session.record_images(images);
                 queues.volumes.send_replace(Some(volumes));
+                Ok(())
+            }
+            Incoming::NetworkAck(ack) => {
+                link.network.acknowledge(ack.version.map(AssignmentVersion::from).unwrap_or_default());
+                self.session.record_network(link.network.acknowledged());
                 Ok(())
             }
             Incoming::Opened(opened) => {
@@ -185,15 +195,16 @@ impl SessionHandler<'_> {
 
     /// Sends changes, unless this session is superseded.
     async fn send_changes(&self, link: &mut AssignmentStream) -> Result<(), Status> {
-        let (settings, diff) = {
+        let (settings, network, diff) = {
             let published = self.context.store.read();
             self.check_newest(&published.state)?;
             (
                 link.settings_update(&published.state)?,
+                self.network_update(link, &published.state),
                 link.next_frame(&published.state, self.context.clock.local_now())?,
             )
         };
-        self.send_update(settings, diff).await
+        self.send_update(settings, network, diff).await
     }
 
     /// Sends the update for a worker that has `version`.
@@ -202,23 +213,36 @@ impl SessionHandler<'_> {
         link: &mut AssignmentStream,
         version: AssignmentVersion,
     ) -> Result<(), Status> {
-        let (settings, answer) = {
+        let (settings, network, answer) = {
             let published = self.context.store.read();
             self.check_newest(&published.state)?;
             let now = self.context.clock.local_now();
-            (link.settings_update(&published.state)?, link.answer_version(&published.state, version, now)?)
+            (
+                link.settings_update(&published.state)?,
+                self.network_update(link, &published.state),
+                link.answer_version(&published.state, version, now)?,
+            )
         };
-        self.send_update(settings, Some(answer)).await
+        self.send_update(settings, network, Some(answer)).await
     }
 
-    /// Sends the node settings before the assignment that depends on them.
+    /// What changed in the cluster's network for the node.
+    fn network_update(&self, link: &mut AssignmentStream, state: &State) -> Option<v1::NetworkUpdate> {
+        let update = self.context.networks.next_update(&mut link.network, state, &self.node);
+        self.session.record_network(link.network.acknowledged());
+        update
+    }
+
+    /// Sends the node settings and the network before the assignment that depends on them.
     async fn send_update(
         &self,
         settings: Option<v1::NodeSettings>,
+        network: Option<v1::NetworkUpdate>,
         assigned: Option<v1::ManagerFrame>,
     ) -> Result<(), Status> {
         let settings = settings.map(|settings| manager_frame(Outgoing::Settings(settings)));
-        for frame in settings.into_iter().chain(assigned) {
+        let network = network.map(|network| manager_frame(Outgoing::Network(network)));
+        for frame in settings.into_iter().chain(network).chain(assigned) {
             send_frame(self.frames, frame).await?;
         }
         Ok(())

@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 use warren_core::{FailureDetector, ReconcilePlan};
 use warren_proto::v1;
-use warren_replica::ContactRound;
+use warren_replica::{ContactRound, NodeContact};
 use warren_session::SessionRegistry;
 use warren_store::PublishedState;
 use warren_types::{MemberId, Timestamp};
@@ -43,8 +43,9 @@ impl LivenessMonitor {
             let answer = timeout(round.timeout(), (self.fetch_contacts)(member, term));
             queries.spawn(async move { Some((member, answer.await.ok()??)) });
         }
-        let contact = |v1::NodeContact { node_id, age_ms, .. }| {
-            Some((node_id.parse().ok()?, Duration::from_millis(age_ms)))
+        let contact = |v1::NodeContact { node_id, session, age_ms, network_index }| {
+            let (node, age) = (node_id.parse().ok()?, Duration::from_millis(age_ms));
+            Some(NodeContact { node, session, age, network_index })
         };
         for (member, contacts) in queries.join_all().await.into_iter().flatten() {
             round.record(member, contacts.into_iter().filter_map(contact).collect());
@@ -56,10 +57,8 @@ impl LivenessMonitor {
     /// newest state.
     pub fn plan(&self, published: &PublishedState, round: ContactRound, now: Timestamp) -> ReconcilePlan {
         let (state, term) = (&published.state, published.role.term);
-        let contacts = self.registry.contacts().into_iter();
-        let local =
-            contacts.map(|contact| (contact.node, contact.at.saturating_duration_since(self.started)));
-        let elapsed = self.started.elapsed();
+        let (now_here, elapsed) = (Instant::now(), self.started.elapsed());
+        let local = self.registry.contacts().into_iter().map(|contact| contact.as_of(now_here));
         round.plan(&mut self.failure_detector(), state, term, elapsed, local, now)
     }
 

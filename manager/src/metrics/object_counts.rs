@@ -64,8 +64,8 @@ fn count(state: &State) -> ObjectCounts {
 mod tests {
     use warren_core::{Command, NewTask};
     use warren_types::{
-        ClusterId, DesiredTaskState, Id, NodeDescription, NodeId, NodeRole, Placement, ServiceId,
-        ServiceMode, ServiceSpec, TaskSpec, Timestamp,
+        ClusterId, DesiredTaskState, Id, NodeDescription, NodeId, NodeRole, ServiceId, ServiceMode,
+        ServiceSpec, TaskSpec, Timestamp,
     };
 
     use super::*;
@@ -77,15 +77,8 @@ mod tests {
         let (service, mut state) = (ServiceId(Id(2)), State::new());
         let (id, ranges) = (ClusterId(Id(1)), vec!["10.0.0.0/8".parse().unwrap()]);
         let spec = ServiceSpec {
-            name: "web".parse().unwrap(),
-            labels: BTreeMap::new(),
             mode: ServiceMode::Replicated { replicas: tasks },
-            task: TaskSpec::new("demo:1".parse().unwrap()),
-            ports: Vec::new(),
-            placement: Placement::default(),
-            replace_after: Default::default(),
-            update: Default::default(),
-            rollback: Default::default(),
+            ..ServiceSpec::new("web".parse().unwrap(), TaskSpec::new("demo:1".parse().unwrap()))
         };
         let new = |slot| NewTask {
             slot,

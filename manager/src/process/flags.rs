@@ -7,7 +7,7 @@ use ipnet::Ipv4Net;
 use serde::{Deserialize, Serialize};
 use warren_daemon::{CommandError, ExitKind, as_text};
 use warren_log::LogEngine;
-use warren_types::NodeName;
+use warren_types::{DataPlane, NodeName};
 
 use super::{AdvertiseAddress, START_FAILED};
 
@@ -29,6 +29,10 @@ pub struct ManagerFlags {
     #[arg(value_parser = parse_range)]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub cluster_range: Vec<Ipv4Net>,
+    /// What carries packets between nodes, at cluster creation: vxlan, or wireguard, which encrypts [default: vxlan]
+    #[arg(long, env = "WARREN_DATA_PLANE", value_name = "KIND")]
+    #[serde(skip_serializing_if = "Option::is_none", with = "as_text")]
+    pub data_plane: Option<DataPlane>,
     /// Storage engine of the raft log: redb or sled, fixed at manager creation [default: redb]
     #[arg(long, env = "WARREN_LOG_ENGINE", value_name = "ENGINE")]
     #[serde(skip_serializing_if = "Option::is_none", with = "as_text")]
@@ -65,6 +69,12 @@ impl ManagerFlags {
                 "leave --cluster-range out",
             ));
         }
+        let made = old.data_plane.unwrap_or_default();
+        if let Some(desired) = self.data_plane.filter(|desired| *desired != made) {
+            let why = format!("--data-plane is {desired}, but the cluster was created with {made}");
+            let hint = "leave --data-plane out; `warren cluster update --data-plane` changes it";
+            return Err(CommandError::new(ExitKind::Conflict, START_FAILED, why, hint));
+        }
         let made = old.log_engine.unwrap_or_default();
         if let Some(desired) = self.log_engine.filter(|expected| *expected != made) {
             let why = format!("--log-engine is {desired}, but the manager's log was created with {made}");
@@ -74,6 +84,7 @@ impl ManagerFlags {
             listen: self.listen.or(old.listen),
             advertise: self.advertise.or(old.advertise),
             cluster_range: old.cluster_range,
+            data_plane: old.data_plane,
             log_engine: old.log_engine,
             accept_data_loss: self.accept_data_loss,
             name: self.name.or(old.name),
@@ -85,6 +96,11 @@ impl ManagerFlags {
     /// # Errors
     /// A flag is a setting of the cluster.
     pub(super) fn check_join(self) -> Result<ManagerFlags, CommandError> {
+        if self.data_plane.is_some() {
+            let why = "the data plane is a setting of the cluster";
+            let hint = "leave --data-plane out; `warren cluster update --data-plane` changes it";
+            return Err(CommandError::new(ExitKind::Usage, START_FAILED, why, hint));
+        }
         if self.cluster_range.is_empty() {
             return Ok(self);
         }

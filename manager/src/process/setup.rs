@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use ipnet::Ipv4Net;
 use warren_daemon::{CommandError, ExitKind, HostInfo, MetricsListen};
 use warren_log::LogEngine;
-use warren_types::{ManagerAddress, NodeName};
+use warren_types::{DataPlane, ManagerAddress, NodeName};
 
 use super::{AdvertiseAddress, ManagerSettings, START_FAILED};
 
@@ -27,6 +27,8 @@ pub struct ManagerSetup {
     pub advertise_port: Option<u16>,
     /// Address ranges of task networks.
     pub cluster_ranges: Vec<Ipv4Net>,
+    /// What carries packets between nodes of a new cluster.
+    pub data_plane: DataPlane,
     /// Storage engine of the log.
     pub log_engine: LogEngine,
     /// Vote although the log lacks acknowledged entries.
@@ -69,6 +71,7 @@ impl ManagerSetup {
             advertise_host: host,
             advertise_port: port,
             cluster_ranges: ranges,
+            data_plane: flags.data_plane.unwrap_or_default(),
             log_engine,
             accept_data_loss,
             metrics_listen,

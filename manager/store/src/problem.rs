@@ -103,6 +103,7 @@ impl IntoProblem for Refusal {
             Refusal::AlreadyExists { .. } => (Code::AlreadyExists, "ALREADY_EXISTS"),
             Refusal::ChangedSinceCreated { .. } => (Code::AlreadyExists, "CHANGED_SINCE_CREATED"),
             Refusal::PortTaken { .. } => (Code::AlreadyExists, "PORT_TAKEN"),
+            Refusal::AutomaticPortsExhausted { .. } => (Code::ResourceExhausted, "PORTS_EXHAUSTED"),
             Refusal::VersionConflict { .. } => (Code::Aborted, "VERSION_CONFLICT"),
             Refusal::StaleRevision { .. } => (Code::Aborted, "STALE_REVISION"),
             Refusal::ServiceRemoving { .. } => (Code::FailedPrecondition, "SERVICE_REMOVING"),
@@ -120,6 +121,14 @@ impl IntoProblem for Refusal {
             Refusal::VolumeUnreachable { .. } => (Code::FailedPrecondition, "VOLUME_UNREACHABLE"),
             Refusal::VolumeLost { .. } => (Code::FailedPrecondition, "VOLUME_LOST"),
             Refusal::TooManyVolumes { .. } => (Code::ResourceExhausted, "TOO_MANY_VOLUMES"),
+            Refusal::NetworkInUse { .. } => (Code::FailedPrecondition, "NETWORK_IN_USE"),
+            Refusal::NetworkGone { .. } => (Code::FailedPrecondition, "NETWORK_GONE"),
+            Refusal::DefaultNetwork => (Code::FailedPrecondition, "DEFAULT_NETWORK"),
+            Refusal::TooManyNetworks => (Code::ResourceExhausted, "TOO_MANY_NETWORKS"),
+            Refusal::VirtualAddressesExhausted { .. } => {
+                (Code::ResourceExhausted, "VIRTUAL_ADDRESSES_EXHAUSTED")
+            }
+            Refusal::NodeNumbersExhausted => (Code::ResourceExhausted, "NODE_NUMBERS_EXHAUSTED"),
             Refusal::ManagerAddressTaken { .. } => (Code::AlreadyExists, "ADDRESS_TAKEN"),
             Refusal::LastManager { .. } => (Code::FailedPrecondition, "LAST_MANAGER"),
             Refusal::ManagerRemoving { .. } => (Code::FailedPrecondition, "MANAGER_REMOVING"),

@@ -1,20 +1,30 @@
 //! The desired kernel state of one node: a pure function from the node's tasks and ports to links,
 //! addresses, routes, settings, chains and rules. The output is deterministic, including its order.
 
+mod base;
+mod isolation;
+mod overlay;
 mod ports;
 mod rules;
+mod services;
+mod tree;
+mod wireguard;
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 use ipnet::Ipv4Net;
+use warren_wireguard::WireGuardSettings;
+
+pub use isolation::Isolation;
+pub(crate) use rules::{ChainChange, chain_changes};
 
 use crate::keys::TaskKey;
 use crate::model::NodeNetwork;
 use crate::names::{GATEWAY_LABEL, link_name, task_mac};
 
-/// Metric of the unreachable routes for unused cluster addresses; any real route takes precedence.
-const UNREACHABLE_METRIC: u32 = 4096;
+/// Rules by chain.
+pub type Chains = BTreeMap<String, Vec<String>>;
 
 /// A kernel setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,13 +46,132 @@ pub struct GatewayAddress {
     pub label: &'static str,
 }
 
-/// A route for unused addresses: packets to them are rejected here instead of leaking to the outside.
+/// The table of routes that other software has as well.
+pub const MAIN_TABLE: u32 = 254;
+
+/// A route of the node as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UnreachableRoute {
+pub struct Route {
+    /// The table, [`MAIN_TABLE`] or that of WireGuard.
+    pub table: u32,
     /// The range.
     pub destination: Ipv4Net,
     /// Its metric.
     pub metric: u32,
+    /// The device; `None` rejects packets as unreachable.
+    pub device: Option<&'static str>,
+    /// The next hop, directly on the device.
+    pub via: Option<Ipv4Addr>,
+    /// Source address of connections from the node itself.
+    pub source: Option<Ipv4Addr>,
+}
+
+impl Route {
+    fn unreachable(destination: Ipv4Net, metric: u32) -> Self {
+        Self { table: MAIN_TABLE, destination, metric, device: None, via: None, source: None }
+    }
+
+    fn to_device(destination: Ipv4Net, device: &'static str) -> Self {
+        Self { device: Some(device), ..Self::unreachable(destination, 0) }
+    }
+}
+
+/// One of the ports of a UDP packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UdpPort {
+    /// That of the sender.
+    From(u16),
+    /// That of the receiver.
+    To(u16),
+}
+
+/// A rule that selects a table of routes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RoutingRule {
+    /// Its place in the order of rules.
+    pub priority: u32,
+    /// Matches packets from this range.
+    pub source: Ipv4Net,
+    /// Matches packets to this range.
+    pub destination: Ipv4Net,
+    /// Matches UDP packets with this port; `None`: all packets.
+    pub udp: Option<UdpPort>,
+    /// The table.
+    pub table: u32,
+}
+
+impl std::fmt::Display for RoutingRule {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.udp {
+            Some(UdpPort::From(port)) => write!(f, "UDP packets from port {port}"),
+            Some(UdpPort::To(port)) => write!(f, "UDP packets to port {port}"),
+            None => write!(f, "{}", self.destination),
+        }
+    }
+}
+
+/// The VXLAN device of the node. It learns nothing and floods nothing: a packet goes where an entry says.
+/// Group policy is on, because devices with and without it cannot share a port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OverlayDevice {
+    /// Its name.
+    pub name: &'static str,
+    /// Its hardware address.
+    pub mac: [u8; 6],
+    /// MTU in bytes, of the packets inside.
+    pub mtu: u32,
+    /// Address of this node on the underlay.
+    pub local: Ipv4Addr,
+    /// UDP port.
+    pub port: u16,
+    /// Network identifier.
+    pub vni: u32,
+}
+
+impl OverlayDevice {
+    /// Settings of the device.
+    pub fn sysctls(&self) -> Vec<Sysctl> {
+        let name = self.name;
+        vec![
+            // The larger of this and the setting for all devices is valid: 2 wins over a strict 1.
+            Sysctl { path: format!("net/ipv4/conf/{name}/rp_filter"), value: "2" },
+            Sysctl { path: format!("net/ipv6/conf/{name}/disable_ipv6"), value: "1" },
+        ]
+    }
+}
+
+/// The WireGuard device of the node. It has no address: the packets of the VXLAN device are routed into it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WireGuardDevice {
+    /// Its name.
+    pub name: &'static str,
+    /// MTU in bytes, of the packets inside.
+    pub mtu: u32,
+    /// Key, port and peers.
+    pub settings: WireGuardSettings,
+}
+
+impl WireGuardDevice {
+    /// Settings of the device.
+    pub fn sysctls(&self) -> Vec<Sysctl> {
+        let name = self.name;
+        vec![
+            // The main table leads to the peers through another device.
+            Sysctl { path: format!("net/ipv4/conf/{name}/rp_filter"), value: "2" },
+            Sysctl { path: format!("net/ipv6/conf/{name}/disable_ipv6"), value: "1" },
+        ]
+    }
+}
+
+/// How the VXLAN device finds one peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PeerLink {
+    /// Gateway address of the peer: next hop of the routes to its blocks.
+    pub gateway: Ipv4Addr,
+    /// Hardware address of its VXLAN device.
+    pub mac: [u8; 6],
+    /// Its address on the underlay.
+    pub underlay: Ipv4Addr,
 }
 
 /// The veth pair between one task and the host, with the settings of both ends.
@@ -93,7 +222,7 @@ pub struct IptablesTable {
     /// `raw`, `mangle`, `nat` or `filter`.
     pub name: &'static str,
     /// Rules by chain; only chains of this crate.
-    pub chains: BTreeMap<String, Vec<String>>,
+    pub chains: Chains,
 }
 
 /// A rule that leads from a built-in chain into a chain of this crate.
@@ -107,42 +236,75 @@ pub struct ChainJump {
     pub rule: &'static str,
 }
 
-/// The desired kernel state of one node.
+/// The desired kernel state of the node without its tasks and firewall.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DesiredNetwork {
+pub struct DesiredNode {
     /// Settings of the node as a whole.
     pub sysctls: Vec<Sysctl>,
     /// Gateway address of the tasks.
     pub gateway: GatewayAddress,
+    /// The WireGuard device.
+    pub wireguard: Option<WireGuardDevice>,
+    /// The VXLAN device.
+    pub overlay: Option<OverlayDevice>,
+    /// What leads to each peer, sorted by the numbers of nodes.
+    pub peers: Vec<PeerLink>,
     /// Routes of the node as a whole, sorted by destination.
-    pub routes: Vec<UnreachableRoute>,
+    pub routes: Vec<Route>,
+    /// Rules that select the table of routes.
+    pub rules: Vec<RoutingRule>,
+}
+
+/// The desired kernel state of one node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DesiredNetwork {
+    /// The node itself.
+    pub node: DesiredNode,
     /// One link per task, sorted by task.
     pub links: Vec<TaskLink>,
     /// The tables in write order.
     pub tables: Vec<IptablesTable>,
     /// The jumps in creation order, after the tables are written.
     pub jumps: Vec<ChainJump>,
+    /// Separation of the networks.
+    pub isolation: Isolation,
 }
 
 /// Derives the desired kernel state of a node.
 pub fn desired_network(node: &NodeNetwork) -> DesiredNetwork {
-    let settings = &node.settings;
     DesiredNetwork {
-        sysctls: vec![Sysctl { path: "net/ipv4/ip_forward".to_owned(), value: "1" }],
-        // The gateway address is on `lo` until the node has an overlay device: `lo` is always there and up,
-        // nothing flushes it, and a local address answers on every link, whatever its device. A separate
-        // device would have to be a bridge (not every kernel has dummy devices), which involves bridge
-        // filtering. The label allows removal without knowing the subnet.
-        gateway: GatewayAddress { device: "lo", address: settings.gateway(), label: GATEWAY_LABEL },
-        routes: settings
-            .cluster()
-            .iter()
-            .map(|range| UnreachableRoute { destination: *range, metric: UNREACHABLE_METRIC })
-            .collect(),
-        links: node.tasks.iter().map(|(task, address)| task_link(node, task, *address)).collect(),
+        node: desired_node(node),
+        links: task_links(node),
         tables: rules::tables(node),
-        jumps: rules::jumps(),
+        jumps: rules::jumps(&node.settings),
+        isolation: desired_isolation(node),
     }
+}
+
+/// The part of [`desired_network`] that concerns the node itself.
+pub(crate) fn desired_node(node: &NodeNetwork) -> DesiredNode {
+    DesiredNode {
+        sysctls: vec![Sysctl { path: "net/ipv4/ip_forward".to_owned(), value: "1" }],
+        // The gateway address is on `lo`: it is always there and up, nothing flushes it, and a local
+        // address answers on every link, whatever its device. The label allows removal without knowing the
+        // block.
+        gateway: GatewayAddress { device: "lo", address: node.settings.gateway(), label: GATEWAY_LABEL },
+        wireguard: wireguard::device(node),
+        overlay: overlay::device(node),
+        peers: overlay::peers(node),
+        routes: overlay::routes(node),
+        rules: overlay::rules(node),
+    }
+}
+
+/// The part of [`desired_network`] that separates networks.
+pub(crate) fn desired_isolation(node: &NodeNetwork) -> Isolation {
+    isolation::isolation(node)
+}
+
+/// The links of all tasks.
+pub(crate) fn task_links(node: &NodeNetwork) -> Vec<TaskLink> {
+    node.tasks.iter().map(|(task, attachment)| task_link(node, task, attachment.address)).collect()
 }
 
 /// Desired link of a task at `address`.

@@ -43,10 +43,14 @@ pub enum Error {
         uid: u32,
     },
     /// A program is not on the PATH.
-    #[error("the program {program:?} was not found on the PATH; install it, e.g. `apt-get install iptables`")]
+    #[error(
+        "the program {program:?} was not found on the PATH; install it, e.g. `apt-get install {package}`"
+    )]
     ProgramMissing {
         /// Name of the program.
         program: String,
+        /// The package that has it, by its usual name.
+        package: &'static str,
     },
     /// The installed iptables lacks required options.
     #[error("iptables {needed} or newer is needed, found {found:?}; upgrade it")]
@@ -81,7 +85,10 @@ pub enum Error {
         what: String,
     },
     /// A kernel setting could not be read or written.
-    #[error("cannot set sysctl {name} to {value}: {source}; is /proc/sys mounted read-only?")]
+    #[error(
+        "cannot set sysctl {name} to {value}: {source}; run `sysctl -w {name}={value}` where /proc/sys can be \
+         written"
+    )]
     Sysctl {
         /// Dotted name, as in `sysctl -a`.
         name: String,
@@ -109,10 +116,10 @@ pub enum Error {
         source: io::Error,
     },
     /// Connection tracking entries could not be deleted.
-    #[error("cannot delete the connection tracking entries of {address}: {source}")]
+    #[error("cannot delete the connection tracking entries of {of}: {source}")]
     Conntrack {
-        /// The address of the entries.
-        address: Ipv4Addr,
+        /// Addresses or port of the entries.
+        of: String,
         /// The kernel error.
         source: io::Error,
     },
@@ -132,25 +139,74 @@ pub enum Error {
     /// A task id that is not valid as a file name.
     #[error(transparent)]
     InvalidTaskKey(#[from] InvalidTaskKey),
-    /// A subnet that is not usable for this node.
+    /// A block of addresses that is not usable for this node.
     #[error("subnet {subnet} cannot serve this node: {reason}")]
     InvalidSubnet {
-        /// The subnet.
+        /// The block.
         subnet: Ipv4Net,
         /// Why not.
         reason: &'static str,
     },
+    /// A value of the overlay's settings that cannot be used.
+    #[error("cannot connect this node to the overlay: {reason}")]
+    InvalidOverlay {
+        /// The value and what is wrong with it.
+        reason: String,
+    },
+    /// Another node that cannot be reached as it was described.
+    #[error("node {number} is left out of the overlay: {reason}")]
+    InvalidPeer {
+        /// Its number.
+        number: u16,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The kernel has no VXLAN devices, or none with group policy.
+    #[error("this kernel has no VXLAN devices; load or install the module, e.g. `modprobe vxlan`")]
+    VxlanMissing,
+    /// The UDP port of the overlay is in use.
+    #[error(
+        "UDP port {port} of the overlay is in use by {}; stop that, or choose another port for the cluster",
+        .by.as_deref().unwrap_or("another VXLAN device or process, perhaps in another network namespace \
+        (Docker Swarm)")
+    )]
+    VxlanPortTaken {
+        /// The port.
+        port: u16,
+        /// The other device or process, if known.
+        by: Option<String>,
+    },
+    /// WireGuard does not work; nothing is sent to other nodes, because it would not be encrypted.
+    #[error("packets between nodes cannot be encrypted, so none are sent: {0}")]
+    WireGuard(#[from] warren_wireguard::Error),
+    /// No device of this node has the address that other nodes should send to.
+    #[error("no device of this node has the data address {address}; use one of its own addresses")]
+    UnderlayMissing {
+        /// The address.
+        address: Ipv4Addr,
+    },
+    /// The links of tasks would be too small.
+    #[error(
+        "task links would have an MTU of {mtu} bytes, at least {needed} are needed; raise the MTU of the \
+         network between the nodes"
+    )]
+    MtuTooSmall {
+        /// What is left of the underlay's MTU.
+        mtu: u32,
+        /// The minimum.
+        needed: u32,
+    },
     /// A task's address does not belong to this node.
     #[error(
-        "task {task} has address {address}, which is not a usable address of this node's subnet {subnet}"
+        "task {task} has address {address}, which is not a usable address of this node's blocks {blocks:?}"
     )]
     AddressOutsideSubnet {
         /// The task.
         task: TaskKey,
         /// Its address.
         address: Ipv4Addr,
-        /// The node's subnet.
-        subnet: Ipv4Net,
+        /// The node's blocks.
+        blocks: Vec<Ipv4Net>,
     },
     /// Two tasks with the same address.
     #[error("task {task} cannot have address {address}: it belongs to task {by} of this node")]

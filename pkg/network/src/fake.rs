@@ -3,13 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
+use ipnet::Ipv4Net;
 
 use crate::error::PortHolder;
 use crate::keys::{HostPort, TaskKey};
-use crate::model::{NodeNetwork, NodeNetworkSettings, PortMapping, Repairs, TaskNetwork};
+use crate::model::{
+    Attachment, ClusterNetwork, DEFAULT_MTU, NodeNetwork, NodeNetworkSettings, PortMapping, RangeConflict,
+    Repairs, TaskNetwork,
+};
 use crate::{Error, NetworkBackend};
 
 /// A network in memory.
@@ -22,7 +26,7 @@ pub struct FakeNetwork {
 struct FakeNetworkState {
     requested: Option<NodeNetwork>,
     /// The existing state; differs from `requested` after [`FakeNetwork::detach_silently`].
-    tasks: BTreeMap<TaskKey, Ipv4Addr>,
+    tasks: BTreeMap<TaskKey, Attachment>,
     held_ports: BTreeSet<HostPort>,
     occupied: BTreeMap<HostPort, PortHolder>,
 }
@@ -50,7 +54,18 @@ impl FakeNetwork {
 
     /// The tasks that are attached, with their addresses.
     pub fn tasks(&self) -> BTreeMap<TaskKey, Ipv4Addr> {
-        self.state().tasks.clone()
+        let state = self.state();
+        state.tasks.iter().map(|(task, attachment)| (task.clone(), attachment.address)).collect()
+    }
+
+    /// The attachment of a task.
+    pub fn attachment(&self, task: &TaskKey) -> Option<Attachment> {
+        self.state().tasks.get(task).cloned()
+    }
+
+    /// The node as it was requested: its settings, tasks and ports, and what is known about the cluster.
+    pub fn requested(&self) -> Option<NodeNetwork> {
+        self.state().requested.clone()
     }
 
     /// The ports that are held, with their backends.
@@ -72,7 +87,8 @@ impl FakeNetworkState {
 
     fn hold(&mut self, at: HostPort) -> Result<(), Error> {
         let overlaps = |other: &HostPort| {
-            other.port() == at.port() && (other.ip().is_none() || at.ip().is_none() || other.ip() == at.ip())
+            (other.port(), other.protocol()) == (at.port(), at.protocol())
+                && (other.ip().is_none() || at.ip().is_none() || other.ip() == at.ip())
         };
         if self.held_ports.contains(&at) {
             return Ok(());
@@ -120,12 +136,27 @@ impl NetworkBackend for FakeNetwork {
         Ok(())
     }
 
+    async fn ensure_cluster(&self, cluster: &Arc<ClusterNetwork>) -> Result<Repairs, Error> {
+        let mut state = self.state();
+        let (admitted, failed) = ClusterNetwork::admitted(cluster);
+        state.asked()?.cluster = admitted;
+        Ok(Repairs { failed, ..Repairs::default() })
+    }
+
+    async fn overlay_mtu(&self, _underlay: Ipv4Addr, _peers: &[Ipv4Addr]) -> Result<u32, Error> {
+        Ok(DEFAULT_MTU)
+    }
+
+    async fn range_conflict(&self, _range: Ipv4Net) -> Result<Option<RangeConflict>, Error> {
+        Ok(None)
+    }
+
     async fn ensure_task(&self, task: &TaskNetwork) -> Result<PathBuf, Error> {
         let mut state = self.state();
         let asked = state.asked()?;
         asked.admit(task)?;
-        asked.tasks.insert(task.task.clone(), task.address);
-        state.tasks.insert(task.task.clone(), task.address);
+        asked.tasks.insert(task.task.clone(), task.attachment.clone());
+        state.tasks.insert(task.task.clone(), task.attachment.clone());
         Ok(self.run_dir.join("netns").join(task.task.as_str()))
     }
 

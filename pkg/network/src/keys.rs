@@ -41,17 +41,58 @@ impl fmt::Display for TaskKey {
     }
 }
 
-/// A TCP port of the host, on all its addresses or on one.
+/// The transport protocol of a published port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Protocol {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+    /// SCTP.
+    Sctp,
+}
+
+impl Protocol {
+    /// All protocols, in the order of their rules.
+    pub const ALL: [Self; 3] = [Self::Tcp, Self::Udp, Self::Sctp];
+
+    /// The name that iptables and people use.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+            Self::Sctp => "sctp",
+        }
+    }
+
+    /// One letter, for the names of chains.
+    pub(crate) fn letter(self) -> char {
+        match self {
+            Self::Tcp => 't',
+            Self::Udp => 'u',
+            Self::Sctp => 's',
+        }
+    }
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A port of the host, on all its addresses or on one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HostPort {
     ip: Option<Ipv4Addr>,
     port: NonZeroU16,
+    protocol: Protocol,
 }
 
 impl HostPort {
     /// The port on one address of the node, or on all of them for `None` and 0.0.0.0, which are equivalent.
-    pub fn new(ip: Option<Ipv4Addr>, port: NonZeroU16) -> Self {
-        Self { ip: ip.filter(|ip| !ip.is_unspecified()), port }
+    pub fn new(ip: Option<Ipv4Addr>, port: NonZeroU16, protocol: Protocol) -> Self {
+        Self { ip: ip.filter(|ip| !ip.is_unspecified()), port, protocol }
     }
 
     /// The bind address; `None` means every address of the node.
@@ -63,13 +104,18 @@ impl HostPort {
     pub fn port(&self) -> u16 {
         self.port.get()
     }
+
+    /// The protocol.
+    pub fn protocol(&self) -> Protocol {
+        self.protocol
+    }
 }
 
 impl fmt::Display for HostPort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.ip {
-            Some(ip) => write!(f, "{ip}:{}/tcp", self.port),
-            None => write!(f, "{}/tcp", self.port),
+            Some(ip) => write!(f, "{ip}:{}/{}", self.port, self.protocol),
+            None => write!(f, "{}/{}", self.port, self.protocol),
         }
     }
 }
@@ -91,8 +137,10 @@ mod tests {
     #[test]
     fn host_port_display_is_canonical() {
         let port = NonZeroU16::new(80).unwrap();
-        assert_eq!(HostPort::new(Some(Ipv4Addr::UNSPECIFIED), port), HostPort::new(None, port));
-        assert_eq!(HostPort::new(None, port).to_string(), "80/tcp");
-        assert_eq!(HostPort::new(Some(Ipv4Addr::LOCALHOST), port).to_string(), "127.0.0.1:80/tcp");
+        let at = |ip, protocol| HostPort::new(ip, port, protocol);
+        assert_eq!(at(Some(Ipv4Addr::UNSPECIFIED), Protocol::Tcp), at(None, Protocol::Tcp));
+        assert_ne!(at(None, Protocol::Udp), at(None, Protocol::Tcp));
+        assert_eq!(at(None, Protocol::Udp).to_string(), "80/udp");
+        assert_eq!(at(Some(Ipv4Addr::LOCALHOST), Protocol::Tcp).to_string(), "127.0.0.1:80/tcp");
     }
 }

@@ -1,13 +1,16 @@
-//! The container network of a node: task namespaces, addresses, routes, published ports, firewall rules.
+//! The network of a node: task namespaces, addresses, routes, the overlay to other nodes, published ports,
+//! virtual addresses of services, separation of networks.
 //!
 //! Each task has its own network namespace, connected to the host by a *routed* veth (no bridge), one
-//! address from the node's subnet, and masquerading for outbound traffic. Published host ports are bound by
-//! this process, which detects conflicts, and are translated by `WARREN-*` iptables chains to the tasks.
+//! address from the node's blocks, and masquerading for outbound traffic. One VXLAN device leads to the
+//! other nodes, if asked through WireGuard. Published ports and virtual addresses are translated by
+//! `WARREN-*` iptables chains, and ports are bound by this process, which detects conflicts. The nftables
+//! table `warren` decides which tasks may connect to which.
 //!
 //! This crate must never decide. [`desired_network()`] derives the links, routes and rules of a node from
 //! plain data; the rest applies them, and applying them again is the repair. It never touches a link, a
 //! route, a chain or a file that it did not create, never enters a namespace on a tokio thread, and never
-//! waits without a deadline.
+//! waits without a deadline. `WARREN-USER` is created for rules of users, and never changed.
 //!
 //! Start reading at the [`NetworkBackend`] trait below, then `desired.rs` (desired state), then `linux.rs`
 //! (its implementation). [`fake::FakeNetwork`] implements it without a kernel and passes the same
@@ -23,15 +26,23 @@ mod linux;
 mod model;
 pub mod names;
 
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use async_trait::async_trait;
+pub use ipnet::Ipv4Net;
 
 pub use desired::desired_network;
 pub use error::{Error, PortHolder};
-pub use keys::{HostPort, InvalidTaskKey, TaskKey};
+pub use keys::{HostPort, InvalidTaskKey, Protocol, TaskKey};
 pub use linux::{LinuxNetwork, NamespaceLock};
-pub use model::{DEFAULT_MTU, NodeNetwork, NodeNetworkSettings, PortMapping, Repairs, TaskNetwork};
+pub use model::{
+    Attachment, ClusterNetwork, DEFAULT_MTU, DEFAULT_NETWORK, DEFAULT_VNI, DEFAULT_VXLAN_PORT, MIN_MTU,
+    Network, NetworkNumber, NodeNetwork, NodeNetworkSettings, OVERLAY_OVERHEAD, Overlay, Peer, PortMapping,
+    PortRange, RangeConflict, Repairs, TaskNetwork, WIREGUARD_OVERHEAD, WireGuard,
+};
+pub use warren_wireguard::{DEFAULT_PORT as DEFAULT_WIREGUARD_PORT, PrivateKey, PublicKey, WireGuardProgram};
 
 /// The interface to the node's network. Every operation is idempotent and completes an earlier one that was
 /// killed.
@@ -48,8 +59,32 @@ pub trait NetworkBackend: Send + Sync + 'static {
     /// [`Error::Sysctl`], each with the remedy.
     async fn check(&self) -> Result<(), Error>;
 
-    /// Sets up the node itself: forwarding, the gateway address, the routes and the base chains.
+    /// Sets up the node itself: forwarding, the gateway address, the overlay, the routes and the base
+    /// chains.
+    ///
+    /// # Errors
+    /// [`Error::VxlanMissing`], [`Error::VxlanPortTaken`]: the node then works without its peers.
     async fn ensure_node(&self, node: &NodeNetworkSettings) -> Result<(), Error>;
+
+    /// Replaces what is known about the rest of the cluster; only differences are written. Connections to a
+    /// removed backend go on, its UDP flows move to another one, and connections of a task that is gone are
+    /// reset. Peers that cannot be reached as described are left out, see [`Repairs::failed`].
+    ///
+    /// # Errors
+    /// [`Error::NodeNotConfigured`] before [`NetworkBackend::ensure_node`].
+    async fn ensure_cluster(&self, cluster: &Arc<ClusterNetwork>) -> Result<Repairs, Error>;
+
+    /// The MTU that task links can have: that of the device with the address `underlay`, and of the routes
+    /// to the peers, without [`OVERLAY_OVERHEAD`] (and with [`WIREGUARD_OVERHEAD`]). It may be larger than
+    /// [`DEFAULT_MTU`].
+    ///
+    /// # Errors
+    /// [`Error::UnderlayMissing`], [`Error::MtuTooSmall`].
+    async fn overlay_mtu(&self, underlay: Ipv4Addr, peers: &[Ipv4Addr]) -> Result<u32, Error>;
+
+    /// A route of this machine, not of this crate, that leads elsewhere with addresses of the range. The
+    /// default route is none.
+    async fn range_conflict(&self, range: Ipv4Net) -> Result<Option<RangeConflict>, Error>;
 
     /// Creates the network of one task and returns the path of its network namespace, in which a container
     /// can be started. On failure the task may be partially attached: call it again, or

@@ -9,44 +9,53 @@ mod attach;
 mod conntrack;
 mod firewall;
 mod iptables_save;
+mod isolation;
 mod lock;
 mod message;
 mod namespace;
 mod netlink;
+mod nft_listing;
 mod node;
+mod overlay;
 mod ports;
 mod preconditions;
 mod process;
+mod reconcile;
 mod requested;
 mod sysctl;
+mod underlay;
+mod wireguard;
+mod wireguard_watch;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::future::Future;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures::StreamExt;
+use ipnet::Ipv4Net;
 use tokio::sync::{Mutex as AsyncMutex, RwLock};
+use warren_wireguard::WireGuardProgram;
 
-use crate::desired::{TaskLink, desired_network};
-use crate::keys::{HostPort, TaskKey};
-use crate::model::{NodeNetwork, NodeNetworkSettings, PortMapping, Repairs, TaskNetwork};
-use crate::names::link_name;
+use crate::desired::{TaskLink, desired_node};
+use crate::keys::{HostPort, Protocol, TaskKey};
+use crate::model::{
+    ClusterNetwork, NodeNetwork, NodeNetworkSettings, PortMapping, RangeConflict, Repairs, TaskNetwork,
+};
 use crate::{Error, NetworkBackend};
+use conntrack::{StaleEntries, StalePort};
 use firewall::Firewall;
 pub use lock::NamespaceLock;
 use process::run_on_thread;
 use requested::RequestedState;
+use wireguard::WireGuardPaths;
+use wireguard_watch::WireGuardWatch;
 
 /// Number of attempts to bind a port that is in use without a visible holder.
 const PORT_ATTEMPTS: usize = 5;
 const PORT_PAUSE: Duration = Duration::from_millis(20);
-
-/// Limit of tasks attached or detached concurrently in a reconciliation. Removing a link mostly waits for
-/// the kernel, and concurrent removals share that wait.
-const MAX_CONCURRENT: usize = 64;
 
 /// The network of the local machine. Clones share the same state.
 #[derive(Clone)]
@@ -57,9 +66,13 @@ pub struct LinuxNetwork {
 struct LinuxInner {
     /// Directory of the bound task namespaces.
     directory: PathBuf,
+    wireguard: WireGuardPaths,
+    wireguard_watch: WireGuardWatch,
     /// Read-locked by work on one task or port, write-locked by a full reconciliation.
     pass_lock: RwLock<()>,
     state: Mutex<RequestedState>,
+    /// Held while the state of the cluster changes, so that changes are written in their order.
+    cluster_lock: AsyncMutex<()>,
     firewall: AsyncMutex<AppliedFirewall>,
 }
 
@@ -71,12 +84,17 @@ struct AppliedFirewall {
 }
 
 impl LinuxNetwork {
-    /// A network that stores the namespaces of tasks in `<run_dir>/netns`. Does nothing yet.
-    pub fn new(run_dir: impl Into<PathBuf>) -> Self {
+    /// A network that stores the namespaces of tasks in `<run_dir>/netns`, and has the socket of WireGuard at
+    /// `<run_dir>/wireguard.sock`, whose process is started with the given program. Does nothing yet.
+    pub fn new(run_dir: impl Into<PathBuf>, wireguard: WireGuardProgram) -> Self {
+        let run_dir = run_dir.into();
         let inner = LinuxInner {
-            directory: run_dir.into().join("netns"),
+            directory: run_dir.join("netns"),
+            wireguard: WireGuardPaths { program: wireguard, socket: run_dir.join("wireguard.sock") },
+            wireguard_watch: WireGuardWatch::default(),
             pass_lock: RwLock::default(),
             state: Mutex::default(),
+            cluster_lock: AsyncMutex::default(),
             firewall: AsyncMutex::default(),
         };
         Self { inner: Arc::new(inner) }
@@ -110,17 +128,40 @@ impl NetworkBackend for LinuxNetwork {
             let _alone = inner.pass_lock.write().await;
             inner.state().set_node(settings);
             let repairs = log_repairs(inner.ensure_node().await);
+            inner.watch_wireguard();
             repairs.failed.into_iter().next().map_or(Ok(()), Err)
         })
         .await
+    }
+
+    async fn ensure_cluster(&self, cluster: &Arc<ClusterNetwork>) -> Result<Repairs, Error> {
+        let cluster = Arc::clone(cluster);
+        self.run_to_completion("updating the cluster's network", |inner| async move {
+            let _beside_others = inner.pass_lock.read().await;
+            let _in_order = inner.cluster_lock.lock().await;
+            inner.update_cluster(&cluster).await
+        })
+        .await
+    }
+
+    async fn overlay_mtu(&self, underlay: Ipv4Addr, peers: &[Ipv4Addr]) -> Result<u32, Error> {
+        let peers = peers.to_vec();
+        run_on_thread("looking up the MTU", move || underlay::overlay_mtu(underlay, &peers)).await
+    }
+
+    async fn range_conflict(&self, range: Ipv4Net) -> Result<Option<RangeConflict>, Error> {
+        run_on_thread("comparing routes with a range", move || underlay::range_conflict(range)).await
     }
 
     async fn ensure_task(&self, task: &TaskNetwork) -> Result<PathBuf, Error> {
         let task = task.clone();
         self.run_to_completion("attaching a task", |inner| async move {
             let _beside_others = inner.pass_lock.read().await;
-            let link = inner.state().admit(&task)?;
-            inner.attach(link).await
+            let (link, version) = inner.state().admit(&task)?;
+            // The task's link and its membership in networks are independent.
+            let (path, written) = tokio::join!(inner.attach(link), inner.write_firewall(version));
+            written?;
+            path
         })
         .await
     }
@@ -129,7 +170,8 @@ impl NetworkBackend for LinuxNetwork {
         let task = task.clone();
         self.run_to_completion("detaching a task", |inner| async move {
             let _beside_others = inner.pass_lock.read().await;
-            inner.detach(task).await
+            let version = inner.detach(task).await?;
+            inner.write_firewall(version).await
         })
         .await
     }
@@ -139,7 +181,8 @@ impl NetworkBackend for LinuxNetwork {
         self.run_to_completion("publishing a port", |inner| async move {
             let _beside_others = inner.pass_lock.read().await;
             let version = inner.publish(&port).await?;
-            inner.write_firewall(version).await
+            inner.write_firewall(version).await?;
+            inner.move_flows(port.host_port, &port.backends).await
         })
         .await
     }
@@ -149,6 +192,7 @@ impl NetworkBackend for LinuxNetwork {
             let _beside_others = inner.pass_lock.read().await;
             let version = inner.state().unpublish(at);
             inner.write_firewall(version).await?;
+            inner.move_flows(at, &BTreeSet::new()).await?;
             // Released last: a program that binds the port next must not find it still translated.
             inner.state().release(at);
             Ok(())
@@ -162,6 +206,7 @@ impl NetworkBackend for LinuxNetwork {
             let _alone = inner.pass_lock.write().await;
             let refused = inner.state().replace(&all);
             let mut repairs = log_repairs(inner.ensure_all().await);
+            inner.watch_wireguard();
             repairs.failed.extend(refused);
             Ok(repairs)
         })
@@ -172,7 +217,9 @@ impl NetworkBackend for LinuxNetwork {
         self.run_to_completion("repairing the node network", |inner| async move {
             let _alone = inner.pass_lock.write().await;
             inner.state().network.as_ref().ok_or(Error::NodeNotConfigured)?;
-            Ok(log_repairs(inner.ensure_all().await))
+            let repairs = log_repairs(inner.ensure_all().await);
+            inner.watch_wireguard();
+            Ok(repairs)
         })
         .await
     }
@@ -201,17 +248,6 @@ async fn with_holder(error: Error) -> Error {
         .unwrap_or_else(|e| e)
 }
 
-/// Runs futures concurrently with a limit, and records their results.
-async fn run_concurrently<F>(work: impl Iterator<Item = F>, repairs: &mut Repairs)
-where
-    F: Future<Output = Result<Vec<String>, Error>>,
-{
-    let mut outcomes = futures::stream::iter(work).buffer_unordered(MAX_CONCURRENT);
-    while let Some(outcome) = outcomes.next().await {
-        repairs.record(outcome);
-    }
-}
-
 impl LinuxInner {
     /// The state is consistent when a thread panics while it holds the lock: every change is a single step.
     fn state(&self) -> MutexGuard<'_, RequestedState> {
@@ -224,11 +260,58 @@ impl LinuxInner {
             .await
     }
 
-    async fn detach(&self, task: TaskKey) -> Result<(), Error> {
-        let address = self.state().network.as_mut().and_then(|asked| asked.tasks.remove(&task));
+    /// Returns the version of the firewall without the task.
+    async fn detach(&self, task: TaskKey) -> Result<u64, Error> {
+        let (address, version) = self.state().dismiss(&task);
         let directory = self.directory.clone();
         run_on_thread(&format!("detaching task {task}"), move || attach::remove(&directory, &task, address))
-            .await
+            .await?;
+        Ok(version)
+    }
+
+    /// Writes what changed about the cluster, and ends the connections that it made stale.
+    async fn update_cluster(&self, cluster: &Arc<ClusterNetwork>) -> Result<Repairs, Error> {
+        let (cluster, refused) = ClusterNetwork::admitted(cluster);
+        let mut repairs = Repairs { failed: refused, ..Repairs::default() };
+        let (before, version) = self.state().set_cluster(Arc::clone(&cluster))?;
+        let node = self.state().published().filter(|_| before.peers != cluster.peers);
+        if let Some(node) = node {
+            let desired = desired_node(&node);
+            let paths = self.wireguard.clone();
+            let update = move || node::ensure_peers(&desired, &paths);
+            repairs.record(run_on_thread("updating peers", update).await);
+        }
+        self.state().stale.extend(&cluster, &before);
+        self.write_firewall(version).await?;
+        let stale = std::mem::take(&mut self.state().stale);
+        if let Err(error) = self.forget(stale.clone()).await {
+            // The next update tries again.
+            self.state().stale = stale;
+            return Err(error);
+        }
+        Ok(repairs)
+    }
+
+    /// Moves UDP flows of a port to its present backends: the kernel would keep sending them where their
+    /// first packet went, also to the node itself.
+    async fn move_flows(&self, at: HostPort, backends: &BTreeSet<SocketAddrV4>) -> Result<(), Error> {
+        if at.protocol() != Protocol::Udp {
+            return Ok(());
+        }
+        let backends = backends.iter().map(|backend| *backend.ip()).collect();
+        let addresses = match at.ip() {
+            Some(ip) => BTreeSet::from([ip]),
+            None => run_on_thread("listing addresses", underlay::own_addresses).await?,
+        };
+        let port = Some(StalePort { port: at.port(), addresses, backends });
+        self.forget(StaleEntries { port, ..StaleEntries::default() }).await
+    }
+
+    async fn forget(&self, stale: StaleEntries) -> Result<(), Error> {
+        if stale == StaleEntries::default() {
+            return Ok(());
+        }
+        run_on_thread("deleting connection tracking entries", move || conntrack::remove_stale(&stale)).await
     }
 
     /// Binds and records a port. A program being started holds copies of all sockets until it executes, so
@@ -260,118 +343,8 @@ impl LinuxInner {
                 None => return Ok(()),
             }
         };
-        written.firewall.update(&desired_network(&node)).await?;
+        written.firewall.update(&node).await?;
         written.version = newest;
-        Ok(())
-    }
-
-    /// Reconciles settings, gateway, routes and chains of the node itself.
-    async fn ensure_node(&self) -> Repairs {
-        let mut repairs = Repairs::default();
-        let (node, version) = {
-            let state = self.state();
-            let Some(node) = state.published() else {
-                repairs.failed.push(Error::NodeNotConfigured);
-                return repairs;
-            };
-            (node, state.version)
-        };
-        let desired = Arc::new(desired_network(&node));
-        let own = Arc::clone(&desired);
-        repairs.record(run_on_thread("setting up the node", move || node::ensure(&own)).await);
-        let mut written = self.firewall.lock().await;
-        let outcome = written.firewall.reconcile(&desired).await;
-        if outcome.is_ok() {
-            written.version = version;
-        }
-        repairs.record(outcome);
-        repairs
-    }
-
-    /// Reconciles everything in dependency order; a failed part does not stop the next.
-    async fn ensure_all(&self) -> Repairs {
-        let not_held = self.state().hold_requested();
-        let mut repairs = self.ensure_node().await;
-        for error in not_held {
-            repairs.failed.push(with_holder(error).await);
-        }
-        let links =
-            self.state().network.as_ref().map(|asked| desired_network(asked).links).unwrap_or_default();
-        self.remove_orphans(&links, &mut repairs).await;
-        let directory = self.directory.clone();
-        let by_task: BTreeMap<TaskKey, TaskLink> =
-            links.iter().map(|link| (link.task.clone(), link.clone())).collect();
-        let broken = run_on_thread("inspecting tasks", move || attach::inspect(&directory, &links)).await;
-        let broken = broken.unwrap_or_else(|error| {
-            repairs.failed.push(error);
-            Vec::new()
-        });
-        let again = broken.into_iter().filter_map(|(task, reason)| {
-            let link = by_task.get(&task)?.clone();
-            Some(async move {
-                let done = vec![format!("attached task {task} again: {reason}")];
-                self.attach(link).await.map(|_| done)
-            })
-        });
-        run_concurrently(again, &mut repairs).await;
-        repairs
-    }
-
-    /// Removes tasks and links of this crate that are not requested.
-    async fn remove_orphans(&self, links: &[TaskLink], repairs: &mut Repairs) {
-        let (directory, desired) = (self.directory.clone(), links.to_vec());
-        let found = run_on_thread("looking for leftovers", move || {
-            Ok((attach::orphan_tasks(&directory, &desired)?, attach::orphan_links(&desired)?))
-        });
-        let (tasks, names) = match found.await {
-            Ok(found) => found,
-            Err(error) => return repairs.failed.push(error),
-        };
-        let mut names: BTreeSet<String> = names.into_iter().collect();
-        for task in &tasks {
-            names.remove(&link_name(task));
-        }
-        let tasks = tasks.into_iter().map(|task| async move {
-            let done = vec![format!("removed leftover task {task}")];
-            self.detach(task).await.map(|()| done)
-        });
-        run_concurrently(tasks, repairs).await;
-        let links = names.into_iter().map(|name| async move {
-            let done = vec![format!("removed leftover link {name}")];
-            run_on_thread("removing a link", move || attach::remove_link(&name, None)).await.map(|()| done)
-        });
-        run_concurrently(links, repairs).await;
-    }
-
-    async fn remove_node(&self) -> Result<(), Error> {
-        // Chains first: no traffic to a task being removed, and no port is held without rules.
-        let mut written = self.firewall.lock().await;
-        written.firewall.remove().await?;
-        {
-            let mut state = self.state();
-            // Addresses are kept until the tasks are removed, for their connection tracking entries.
-            if let Some(asked) = &mut state.network {
-                asked.ports.clear();
-            }
-            state.ports.retain(&BTreeSet::new());
-        }
-        let mut repairs = Repairs::default();
-        self.remove_orphans(&[], &mut repairs).await;
-        if let Some(error) = repairs.failed.into_iter().next() {
-            return Err(error);
-        }
-        let directory = self.directory.clone();
-        run_on_thread("removing the node's routes", move || {
-            node::remove()?;
-            match std::fs::remove_dir(&directory) {
-                Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
-                    Err(Error::File { operation: "remove", path: directory, source })
-                }
-                _ => Ok(()),
-            }
-        })
-        .await?;
-        self.state().network = None;
         Ok(())
     }
 }

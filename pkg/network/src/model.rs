@@ -1,72 +1,38 @@
-//! The plain input data: a node, its tasks, its published ports.
+//! The plain input data: a node, its tasks, its published ports, and what it knows about the cluster.
+
+mod cluster;
+mod settings;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::Arc;
 
-use ipnet::Ipv4Net;
+pub use cluster::{ClusterNetwork, DEFAULT_NETWORK, Network, NetworkNumber, Peer};
+pub use settings::{
+    DEFAULT_MTU, DEFAULT_VNI, DEFAULT_VXLAN_PORT, MIN_MTU, NodeNetworkSettings, OVERLAY_OVERHEAD, Overlay,
+    PortRange, RangeConflict, WIREGUARD_OVERHEAD, WireGuard,
+};
+pub(crate) use settings::{gateway_of, overlap};
 
 use crate::error::Error;
 use crate::keys::{HostPort, TaskKey};
 use crate::names::link_name;
 
-/// Link MTU that fits an overlay (50 bytes of VXLAN, IP and UDP headers) on an Ethernet of 1500 bytes, so
-/// that containers need not be re-created when a node gets its first peer.
-pub const DEFAULT_MTU: u32 = 1450;
-
-/// Address plan of the cluster as seen by one node.
+/// How a task of this node is attached.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NodeNetworkSettings {
-    cluster_ranges: Vec<Ipv4Net>,
-    subnet: Ipv4Net,
-    mtu: u32,
+pub struct Attachment {
+    /// Its only address, from one of the node's blocks.
+    pub address: Ipv4Addr,
+    /// The networks of which it is a member. Without any it reaches only the node's DNS server.
+    pub networks: BTreeSet<NetworkNumber>,
+    /// Whether it may reach the metadata service of the cloud, 169.254.169.254.
+    pub allows_metadata: bool,
 }
 
-impl NodeNetworkSettings {
-    /// Validates the cluster's ranges, the node's subnet within one of them, and the MTU of task links in
-    /// bytes ([`DEFAULT_MTU`] unless the underlay is smaller).
-    ///
-    /// # Errors
-    /// [`Error::InvalidSubnet`] when the subnet lies outside every range or is too small for a gateway and a
-    /// task.
-    pub fn new(cluster: Vec<Ipv4Net>, subnet: Ipv4Net, mtu: u32) -> Result<Self, Error> {
-        let subnet = subnet.trunc();
-        let mut cluster: Vec<Ipv4Net> = cluster.iter().map(Ipv4Net::trunc).collect();
-        cluster.sort();
-        cluster.dedup();
-        let refuse = |reason| Err(Error::InvalidSubnet { subnet, reason });
-        if subnet.prefix_len() > 30 {
-            return refuse("it is smaller than a /30, so that gateway and tasks do not fit");
-        }
-        if !cluster.iter().any(|range| range.contains(&subnet)) {
-            return refuse("it lies outside every range of the cluster");
-        }
-        Ok(Self { cluster_ranges: cluster, subnet, mtu })
-    }
-
-    /// The cluster's ranges, sorted.
-    pub fn cluster(&self) -> &[Ipv4Net] {
-        &self.cluster_ranges
-    }
-
-    /// This node's subnet.
-    pub fn subnet(&self) -> Ipv4Net {
-        self.subnet
-    }
-
-    /// MTU of task links, in bytes.
-    pub fn mtu(&self) -> u32 {
-        self.mtu
-    }
-
-    /// The first address of the subnet: the gateway of the tasks.
-    pub fn gateway(&self) -> Ipv4Addr {
-        Ipv4Addr::from(u32::from(self.subnet.network()) + 1)
-    }
-
-    /// Whether a task of this node can have the address.
-    pub fn is_assignable(&self, address: Ipv4Addr) -> bool {
-        let reserved = [self.subnet.network(), self.gateway(), self.subnet.broadcast()];
-        self.subnet.contains(&address) && !reserved.contains(&address)
+impl Attachment {
+    /// An attachment to the default network.
+    pub fn new(address: Ipv4Addr) -> Self {
+        Self { address, networks: BTreeSet::from([DEFAULT_NETWORK]), allows_metadata: false }
     }
 }
 
@@ -75,8 +41,8 @@ impl NodeNetworkSettings {
 pub struct TaskNetwork {
     /// The task's id; names its namespace and its link.
     pub task: TaskKey,
-    /// Its only address, from the node's subnet.
-    pub address: Ipv4Addr,
+    /// Its address and networks.
+    pub attachment: Attachment,
 }
 
 /// A host port, published in host mode by one service of this node.
@@ -94,16 +60,24 @@ pub struct PortMapping {
 pub struct NodeNetwork {
     /// Settings of the node itself.
     pub settings: NodeNetworkSettings,
-    /// Address of each task.
-    pub tasks: BTreeMap<TaskKey, Ipv4Addr>,
+    /// Attachment of each task.
+    pub tasks: BTreeMap<TaskKey, Attachment>,
     /// Backends of each published port.
     pub ports: BTreeMap<HostPort, BTreeSet<SocketAddrV4>>,
+    /// What managers told about the rest of the cluster.
+    pub cluster: Arc<ClusterNetwork>,
 }
 
 impl NodeNetwork {
-    /// A node with no tasks.
+    /// A node with no tasks and no peers.
     pub fn new(settings: NodeNetworkSettings) -> Self {
-        Self { settings, tasks: BTreeMap::new(), ports: BTreeMap::new() }
+        Self { settings, tasks: BTreeMap::new(), ports: BTreeMap::new(), cluster: Arc::default() }
+    }
+
+    /// The peers of this node, without itself.
+    pub(crate) fn peers(&self) -> impl Iterator<Item = &Peer> + '_ {
+        let own = self.settings.overlay().map(|overlay| overlay.number());
+        self.cluster.peers.iter().filter(move |(number, _)| Some(**number) != own).map(|(_, peer)| peer)
     }
 
     /// Checks whether a task can be added to this node.
@@ -111,12 +85,13 @@ impl NodeNetwork {
     /// # Errors
     /// [`Error::AddressOutsideSubnet`], [`Error::AddressTaken`], [`Error::LinkNameTaken`].
     pub fn admit(&self, task: &TaskNetwork) -> Result<(), Error> {
-        let TaskNetwork { task, address } = task.clone();
+        let (address, task) = (task.attachment.address, task.task.clone());
         if !self.settings.is_assignable(address) {
-            return Err(Error::AddressOutsideSubnet { task, address, subnet: self.settings.subnet });
+            let blocks = self.settings.blocks().to_vec();
+            return Err(Error::AddressOutsideSubnet { task, address, blocks });
         }
         let mut others = self.tasks.iter().filter(|(other, _)| **other != task);
-        if let Some((by, _)) = others.clone().find(|(_, taken)| **taken == address) {
+        if let Some((by, _)) = others.clone().find(|(_, taken)| taken.address == address) {
             return Err(Error::AddressTaken { task, address, by: by.clone() });
         }
         let link = link_name(&task);
@@ -130,10 +105,10 @@ impl NodeNetwork {
     pub(crate) fn without_conflicts(&self) -> (Self, Vec<Error>) {
         let mut refused = Vec::new();
         let mut admitted = Self { tasks: BTreeMap::new(), ..self.clone() };
-        for (task, address) in self.tasks.clone() {
-            let task = TaskNetwork { task, address };
+        for (task, attachment) in self.tasks.clone() {
+            let task = TaskNetwork { task, attachment };
             match admitted.admit(&task) {
-                Ok(()) => drop(admitted.tasks.insert(task.task, address)),
+                Ok(()) => drop(admitted.tasks.insert(task.task, task.attachment)),
                 Err(error) => refused.push(error),
             }
         }
@@ -164,37 +139,19 @@ impl Repairs {
 mod tests {
     use super::*;
 
-    fn settings(subnet: &str) -> Result<NodeNetworkSettings, Error> {
-        NodeNetworkSettings::new(vec!["10.210.0.0/16".parse().unwrap()], subnet.parse().unwrap(), DEFAULT_MTU)
-    }
-
-    #[test]
-    fn subnets_are_checked_and_have_a_gateway() {
-        let node = settings("10.210.7.9/24").unwrap();
-        assert_eq!(node.gateway(), Ipv4Addr::new(10, 210, 7, 1));
-        for (address, fits) in [
-            ([10, 210, 7, 0], false),
-            ([10, 210, 7, 1], false),
-            ([10, 210, 7, 2], true),
-            ([10, 210, 7, 254], true),
-            ([10, 210, 7, 255], false),
-            ([10, 210, 8, 2], false),
-        ] {
-            assert_eq!(node.is_assignable(Ipv4Addr::from(address)), fits, "{address:?}");
-        }
-        for bad in ["10.211.0.0/24", "10.210.0.0/31", "10.0.0.0/8"] {
-            assert!(matches!(settings(bad), Err(Error::InvalidSubnet { .. })), "{bad}");
-        }
-    }
-
     #[test]
     fn a_task_is_admitted_once_per_address() {
-        let mut node = NodeNetwork::new(settings("10.210.7.0/24").unwrap());
+        let settings = NodeNetworkSettings::new(
+            vec!["10.210.0.0/16".parse().unwrap()],
+            "10.210.7.0/24".parse().unwrap(),
+            DEFAULT_MTU,
+        );
+        let mut node = NodeNetwork::new(settings.unwrap());
         let task = |name: &str, last| TaskNetwork {
             task: TaskKey::parse(name).unwrap(),
-            address: Ipv4Addr::new(10, 210, 7, last),
+            attachment: Attachment::new(Ipv4Addr::new(10, 210, 7, last)),
         };
-        node.tasks.insert(task("a", 2).task, task("a", 2).address);
+        node.tasks.insert(task("a", 2).task, task("a", 2).attachment);
         assert!(node.admit(&task("a", 2)).is_ok(), "again is harmless");
         assert!(node.admit(&task("a", 3)).is_ok(), "a task may move to another address");
         assert!(node.admit(&task("b", 3)).is_ok());

@@ -10,6 +10,19 @@ pub const LINK_PREFIX: &str = "wc";
 /// Name prefix of every chain of this crate.
 pub const CHAIN_PREFIX: &str = "WARREN-";
 
+/// Chain for the rules of users, before published traffic is accepted. Created when it is missing, never
+/// changed.
+pub const USER_CHAIN: &str = "WARREN-USER";
+
+/// The VXLAN device of the node.
+pub const OVERLAY_DEVICE: &str = "warren-vx";
+
+/// The WireGuard device of the node, below the VXLAN device.
+pub const WIREGUARD_DEVICE: &str = "warren-wg";
+
+/// The nftables table, of family `ip`, that separates the networks.
+pub const ISOLATION_TABLE: &str = "warren";
+
 /// Label of the gateway address. The kernel requires the device name as its prefix.
 pub const GATEWAY_LABEL: &str = "lo:warren";
 
@@ -51,6 +64,13 @@ pub fn task_mac(address: Ipv4Addr) -> [u8; 6] {
     [0x02, 0x58, a, b, c, d]
 }
 
+/// Hardware address of a node's VXLAN device: locally administered, with the node's address on the underlay
+/// in the last four bytes.
+pub fn overlay_mac(underlay: Ipv4Addr) -> [u8; 6] {
+    let [a, b, c, d] = underlay.octets();
+    [0x02, 0x57, a, b, c, d]
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -79,7 +99,8 @@ mod tests {
     }
 
     #[test]
-    fn task_macs_are_local_unicast() {
+    fn hardware_addresses_are_local_unicast() {
+        assert_eq!(overlay_mac(Ipv4Addr::new(192, 0, 2, 1)), [0x02, 0x57, 192, 0, 2, 1]);
         assert_eq!(task_mac(Ipv4Addr::new(10, 210, 1, 2)), [0x02, 0x58, 10, 210, 1, 2]);
     }
 }

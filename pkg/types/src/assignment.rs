@@ -8,7 +8,7 @@ use ipnet::Ipv4Net;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ClusterId, DesiredTaskState, Health, ImageDigest, LogLimits, ManagerAddress, NodeId, NodeName,
+    ClusterId, DataPlane, DesiredTaskState, Health, ImageDigest, LogLimits, ManagerAddress, NodeId, NodeName,
     PublishedPort, ServiceId, ServiceName, TaskExit, TaskId, TaskSpec, TaskState, Timestamp, VolumeName,
 };
 
@@ -134,10 +134,15 @@ pub struct NodeSettings {
     pub name: NodeName,
     /// Its labels; the user's labels take precedence over those of the description.
     pub labels: BTreeMap<String, String>,
-    /// Addresses of its tasks; the first host address is the gateway.
-    pub subnet: Ipv4Net,
+    /// Its number in the data plane.
+    pub number: u16,
+    /// Addresses of its tasks; the first host address of the first one is the gateway.
+    pub subnets: Vec<Ipv4Net>,
     /// All task address ranges of the cluster.
     pub ranges: Vec<Ipv4Net>,
+    /// What carries packets to other nodes.
+    #[serde(default)]
+    pub data_plane: DataPlane,
     /// Interval of heartbeats with usage and conditions.
     pub heartbeat: Duration,
     /// Interval at which the node asks whether its assignment is current.

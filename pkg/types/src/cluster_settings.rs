@@ -1,7 +1,9 @@
 //! Settings of the cluster that users change.
 
+use ipnet::Ipv4Net;
+
 use crate::spec::MAX_REPLICAS;
-use crate::{Violation, Violations};
+use crate::{DataPlane, Violation, Violations};
 
 /// The most ended tasks of a slot that can be kept.
 const MAX_TASK_HISTORY_LIMIT: u32 = 100;
@@ -13,11 +15,13 @@ pub struct ClusterSettings {
     pub max_replicas_per_service: u32,
     /// How many ended tasks of a slot keep their record and their logs.
     pub task_history_limit: u32,
+    /// What carries packets between nodes.
+    pub data_plane: DataPlane,
 }
 
 impl Default for ClusterSettings {
     fn default() -> Self {
-        Self { max_replicas_per_service: 10_000, task_history_limit: 5 }
+        Self { max_replicas_per_service: 10_000, task_history_limit: 5, data_plane: DataPlane::default() }
     }
 }
 
@@ -28,6 +32,10 @@ pub struct ClusterSettingsChange {
     pub max_replicas_per_service: Option<u32>,
     /// See [`ClusterSettings::task_history_limit`].
     pub task_history_limit: Option<u32>,
+    /// See [`ClusterSettings::data_plane`].
+    pub data_plane: Option<DataPlane>,
+    /// Address ranges that the cluster gets beside those that it has.
+    pub range_add: Vec<Ipv4Net>,
 }
 
 impl ClusterSettings {
@@ -36,16 +44,18 @@ impl ClusterSettings {
     /// # Errors
     /// All values that are out of range; paths are relative to the settings.
     pub fn changed(&self, change: &ClusterSettingsChange) -> Result<Self, Violations> {
-        let ClusterSettingsChange { max_replicas_per_service, task_history_limit } = change;
+        let ClusterSettingsChange { max_replicas_per_service, task_history_limit, data_plane, range_add: _ } =
+            change;
         let changed = Self {
             max_replicas_per_service: max_replicas_per_service.unwrap_or(self.max_replicas_per_service),
             task_history_limit: task_history_limit.unwrap_or(self.task_history_limit),
+            data_plane: data_plane.unwrap_or(self.data_plane),
         };
         changed.validate().into_result(changed)
     }
 
     fn validate(&self) -> Violations {
-        let Self { max_replicas_per_service, task_history_limit } = self;
+        let Self { max_replicas_per_service, task_history_limit, data_plane: _ } = self;
         let ranges = [
             ("maxReplicasPerService", *max_replicas_per_service, 1..=MAX_REPLICAS),
             ("taskHistoryLimit", *task_history_limit, 0..=MAX_TASK_HISTORY_LIMIT),
@@ -72,12 +82,16 @@ mod tests {
         let change = ClusterSettingsChange { task_history_limit: Some(0), ..Default::default() };
         let after = before.changed(&change).unwrap();
         assert_eq!(after, ClusterSettings { task_history_limit: 0, ..before });
+        let change = ClusterSettingsChange { data_plane: Some(DataPlane::Wireguard), ..Default::default() };
+        let encrypted = after.changed(&change).unwrap();
+        assert_eq!(encrypted, ClusterSettings { data_plane: DataPlane::Wireguard, ..after });
     }
 
     #[test]
     fn values_out_of_range_are_refused_with_their_paths() {
         let refused = |max_replicas_per_service, task_history_limit| {
-            let change = ClusterSettingsChange { max_replicas_per_service, task_history_limit };
+            let change =
+                ClusterSettingsChange { max_replicas_per_service, task_history_limit, ..Default::default() };
             ClusterSettings::default().changed(&change).unwrap_err().to_string()
         };
         assert_eq!(

@@ -9,13 +9,17 @@
 pub mod assignment;
 pub mod boxed_default;
 mod canonical_image;
+pub mod catalogue;
 pub mod cluster_settings;
+pub mod data_plane;
 #[cfg(feature = "strategies")]
 pub mod fixtures;
 pub mod id;
 pub mod image_reference;
 pub mod member;
 pub mod name;
+pub mod network;
+pub mod network_view;
 pub mod object;
 pub mod quantity;
 pub mod raft;
@@ -38,10 +42,17 @@ pub use assignment::{
 };
 pub use boxed_default::BoxedDefault;
 pub use canonical_image::CanonicalImage;
+pub use catalogue::{Catalogue, CatalogueService, Endpoint, PortName, ServicePort};
 pub use cluster_settings::{ClusterSettings, ClusterSettingsChange};
+pub use data_plane::{DataPlane, WireGuardKey};
 pub use id::{ClusterId, Id, ManagerId, NodeId, SecretObjectId, ServiceId, TaskId, TokenId, VolumeId};
 pub use member::{ManagerAddress, Member, MemberId, ParseManagerAddressError, Suffrage};
 pub use name::{ImageDigest, ImageReference, NodeName, SecretObjectName, ServiceName, VolumeName};
+pub use network::{DnsLabel, EndpointMode, Network, NetworkId, NetworkName};
+pub use network_view::{
+    CatalogueChange, CatalogueServiceChange, NetworkPeer, NetworkUpdate, NetworkUpdateError, NetworkView,
+    PeersChange,
+};
 pub use object::{
     Availability, FailureOutcome, Node, NodeCondition, NodeDescription, NodeRole, NodeStatus, PauseCause,
     RareTaskFields, Revision, RolloutFailure, RolloutKind, RolloutRecord, Service, Task, TaskStatus,
@@ -51,11 +62,11 @@ pub use quantity::{Bytes, MilliCpu, Resources};
 pub use secret_object::{Login, SealedData, SecretObject, SecretObjectKind, SecretObjectVersion};
 pub use signal::Signal;
 pub use spec::{
-    Capability, Constraint, Device, DeviceAccess, EnvVar, FailureAction, FailureRatio, HealthCheck,
-    HostEntry, HttpHeader, Limits, LogLimits, Mount, MountSource, OnDisconnect, Parallelism, Placement,
-    Probe, Propagation, Protocol, PublishMode, PublishedPort, PullPolicy, RestartCondition, RestartPolicy,
-    Seccomp, SecretObjectMount, ServiceMode, ServiceSpec, TaskSpec, Ulimit, UlimitName, UpdateOrder,
-    UpdatePolicy,
+    Capability, Constraint, Device, DeviceAccess, DnsSettings, EnvVar, FailureAction, FailureRatio,
+    HealthCheck, HostEntry, HttpHeader, Limits, LogLimits, Mount, MountSource, NetworkAttachment,
+    OnDisconnect, Parallelism, Placement, Probe, Propagation, Protocol, PublishMode, PublishedPort,
+    PullPolicy, RestartCondition, RestartPolicy, Seccomp, SecretObjectMount, ServiceMode, ServiceSpec,
+    TaskNetworkMode, TaskSpec, Ulimit, UlimitName, UpdateOrder, UpdatePolicy,
 };
 pub use state::{DesiredTaskState, Health, TaskExit, TaskState};
 pub use template::{Template, TemplateValues};

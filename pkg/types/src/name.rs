@@ -15,6 +15,13 @@ pub struct ParseNameError {
     found: String,
 }
 
+impl ParseNameError {
+    /// Repeats at most the first 64 characters of what was found.
+    pub(crate) fn new(expected: &'static str, found: &str) -> Self {
+        Self { expected, found: found.chars().take(64).collect() }
+    }
+}
+
 macro_rules! names {
     ($($(#[$doc:meta])* $name:ident: $expected:literal, $valid:path;)*) => {$(
         $(#[$doc])*
@@ -47,13 +54,15 @@ macro_rules! names {
                 if $valid(text) {
                     return Ok(Self(text.into()));
                 }
-                Err(ParseNameError { expected: $expected, found: text.chars().take(64).collect() })
+                Err(ParseNameError::new($expected, text))
             }
         }
 
         serde_as_text!($name);
     )*};
 }
+
+pub(crate) use names;
 
 names! {
     /// A service's name: also its DNS name, so one DNS label, lower case. Stacks name their services `shop_web`.
@@ -85,7 +94,7 @@ fn ends_alphanumeric(text: &str) -> bool {
     at(text.as_bytes().first()) && at(text.as_bytes().last())
 }
 
-fn dns_label(text: &str) -> bool {
+pub(crate) fn dns_label(text: &str) -> bool {
     text.len() <= 63
         && ends_alphanumeric(text)
         && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'_')

@@ -8,9 +8,9 @@ use ipnet::Ipv4Net;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    BoxedDefault, Bytes, DesiredTaskState, Health, ImageDigest, MemberId, NodeId, NodeName, Placement,
-    PublishedPort, Resources, SecretObjectVersion, ServiceId, ServiceSpec, TaskExit, TaskId, TaskSpec,
-    TaskState, Timestamp, UpdatePolicy, VolumeName,
+    BoxedDefault, Bytes, DesiredTaskState, Health, ImageDigest, MemberId, NetworkId, NodeId, NodeName,
+    Placement, PublishedPort, Resources, SecretObjectVersion, ServiceId, ServiceSpec, TaskExit, TaskId,
+    TaskSpec, TaskState, Timestamp, UpdatePolicy, VolumeName, WireGuardKey,
 };
 
 /// A service: its spec, its revisions and the counters of its tasks.
@@ -39,6 +39,8 @@ pub struct Service {
     pub next_task_number: u64,
     /// How far it is on its way to its current revision, as far as that must survive a failover.
     pub rollout: RolloutRecord,
+    /// Its virtual address on each of its networks.
+    pub virtual_addresses: BTreeMap<NetworkId, Ipv4Addr>,
 }
 
 /// What managers recorded of the rollout of a service's current revision.
@@ -239,8 +241,11 @@ pub struct Node {
     pub availability: Availability,
     /// Reported by the agent.
     pub description: NodeDescription,
-    /// Addresses of its tasks; the first host address is the gateway.
-    pub subnet: Ipv4Net,
+    /// Its number in the data plane, from 1; assigned again some time after its removal.
+    pub number: u16,
+    /// Addresses of its tasks, in the order of their assignment; never empty. The first host address of the first
+    /// one is the gateway.
+    pub subnets: Vec<Ipv4Net>,
     /// Whether the node has contact with the managers.
     pub status: NodeStatus,
     /// Since when it has had this status.
@@ -275,6 +280,10 @@ pub struct NodeDescription {
     pub version: String,
     /// Address at which other hosts reach it.
     pub address: String,
+    /// Address to which other nodes send packets for its tasks; `None` while it has none.
+    pub data_address: Option<Ipv4Addr>,
+    /// The public key with which others encrypt these packets; `None`: its agent has told none.
+    pub wireguard_key: Option<WireGuardKey>,
     /// Labels from the agent's configuration.
     pub labels: BTreeMap<String, String>,
 }
@@ -293,16 +302,19 @@ pub enum NodeCondition {
     MemoryPressure,
     /// Its clock differs from that of its manager.
     ClockSkew,
+    /// A route of the node leads elsewhere with addresses of the cluster.
+    RangeConflict,
 }
 
 impl NodeCondition {
     /// All conditions.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::RuntimeUnavailable,
         Self::NetworkUnavailable,
         Self::DiskPressure,
         Self::MemoryPressure,
         Self::ClockSkew,
+        Self::RangeConflict,
     ];
 
     /// No new task is assigned to a node with this condition.
@@ -312,7 +324,7 @@ impl NodeCondition {
             | Self::NetworkUnavailable
             | Self::DiskPressure
             | Self::MemoryPressure => true,
-            Self::ClockSkew => false,
+            Self::ClockSkew | Self::RangeConflict => false,
         }
     }
 
@@ -324,6 +336,7 @@ impl NodeCondition {
             Self::DiskPressure => "disk pressure",
             Self::MemoryPressure => "memory pressure",
             Self::ClockSkew => "clock skew",
+            Self::RangeConflict => "range conflict",
         }
     }
 }

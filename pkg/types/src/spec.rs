@@ -1,7 +1,9 @@
 //! Specs, written by users. `validate` is the only list of what a spec may contain; all code after it relies
 //! on it.
 
+mod check;
 mod health;
+mod network;
 mod on_disconnect;
 mod placement;
 mod restart;
@@ -19,7 +21,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use check::is_host_name;
 pub use health::{HealthCheck, HttpHeader, MIN_HEALTH_INTERVAL, MIN_HEALTH_TIMEOUT, Probe};
+pub use network::{DEFAULT_NETWORK, DnsSettings, MAX_NETWORKS, NetworkAttachment, TaskNetworkMode};
 pub use on_disconnect::{MAX_DISCONNECT_TIME, MIN_STOP_AFTER, OnDisconnect};
 pub use placement::{
     Constraint, ConstraintKey, ConstraintOperator, MAX_CONSTRAINTS, ParseConstraintError, Placement,
@@ -33,7 +37,7 @@ pub use storage::{MAX_MOUNTS, MIN_TMPFS, Mount, MountSource, Propagation, is_nor
 pub use sysctl::sysctl_fault;
 pub use task::{
     DEFAULT_STOP_GRACE, EnvVar, HostEntry, Limits, LogLimits, MAX_STOP_GRACE, MIN_CPU_LIMIT,
-    MIN_MEMORY_LIMIT, PullPolicy, TaskSpec, is_host_name,
+    MIN_MEMORY_LIMIT, PullPolicy, TaskSpec,
 };
 
 pub use update::{
@@ -42,12 +46,14 @@ pub use update::{
 };
 
 use crate::name::is_label_key;
-use crate::{ServiceName, Violations};
+use crate::{EndpointMode, ServiceName, Violations};
 
 /// The most replicas; a larger number is a typing error.
 pub const MAX_REPLICAS: u32 = 1_000_000;
 /// The most host ports of a service.
-pub const MAX_PORTS: usize = 64;
+pub const MAX_PORTS: usize = 256;
+/// Host ports that are chosen for a service that leaves its own open.
+pub const AUTOMATIC_PORTS: std::ops::RangeInclusive<u16> = 30_000..=32_767;
 /// The most labels of an object.
 pub const MAX_LABELS: usize = 64;
 /// Task and ports as JSON: with the rest of an assignment they must fit in a container's 16 KiB extension.
@@ -72,12 +78,15 @@ pub struct ServiceSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<PublishedPort>,
     /// On which nodes its tasks may run.
-    #[serde(default, skip_serializing_if = "task::is_default")]
+    #[serde(default, skip_serializing_if = "check::is_default")]
     pub placement: Placement,
     /// How long a task may be lost before it is replaced: its node may return. It does not shape tasks, so it
     /// is not part of a revision.
     #[serde(default, skip_serializing_if = "Duration::is_zero", with = "crate::text::duration")]
     pub replace_after: Duration,
+    /// What its name resolves to. It does not shape tasks, so it is not part of a revision.
+    #[serde(default, skip_serializing_if = "check::is_default")]
+    pub endpoint_mode: EndpointMode,
     /// How an update replaces tasks.
     #[serde(default, skip_serializing_if = "UpdatePolicy::is_default")]
     pub update: UpdatePolicy,
@@ -106,7 +115,7 @@ pub struct PublishedPort {
     /// Only this address of the node; `None` is every address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_ip: Option<Ipv4Addr>,
-    /// Port on the node.
+    /// Port on the node. 0 in a request: one of [`AUTOMATIC_PORTS`] is chosen, and kept by updates.
     pub host_port: u16,
     /// Port in the container.
     pub container_port: u16,
@@ -122,6 +131,39 @@ pub struct PublishedPort {
 pub enum Protocol {
     /// TCP.
     Tcp,
+    /// UDP.
+    Udp,
+    /// SCTP.
+    Sctp,
+}
+
+impl Protocol {
+    /// All protocols.
+    pub const ALL: [Self; 3] = [Self::Tcp, Self::Udp, Self::Sctp];
+
+    /// As in files and flags: `tcp`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+            Self::Sctp => "sctp",
+        }
+    }
+}
+
+impl std::fmt::Display for Protocol {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl std::str::FromStr for Protocol {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = Self::ALL.into_iter().find(|protocol| protocol.as_str() == text);
+        known.ok_or_else(|| format!("{text:?} is not a protocol; give tcp, udp or sctp"))
+    }
 }
 
 /// Which nodes open a published port.
@@ -133,8 +175,11 @@ pub enum PublishMode {
 }
 
 impl PublishedPort {
-    /// Whether both need the same port of the same address.
+    /// Whether both need the same port of the same address, or are the same request for an automatic one.
     pub fn conflicts_with(&self, other: &PublishedPort) -> bool {
+        if self.host_port == 0 || other.host_port == 0 {
+            return self == other;
+        }
         let same_address = match (self.host_ip, other.host_ip) {
             (Some(a), Some(b)) => a == b,
             _ => true,
@@ -148,11 +193,27 @@ impl std::fmt::Display for PublishedPort {
         if let Some(ip) = self.host_ip {
             write!(f, "{ip}:")?;
         }
-        write!(f, "{}->{}/tcp", self.host_port, self.container_port)
+        write!(f, "{}->{}/{}", self.host_port, self.container_port, self.protocol)
     }
 }
 
 impl ServiceSpec {
+    /// A service with one task, and defaults for everything else.
+    pub fn new(name: ServiceName, task: TaskSpec) -> Self {
+        Self {
+            name,
+            labels: BTreeMap::new(),
+            mode: ServiceMode::Replicated { replicas: 1 },
+            task,
+            ports: Vec::new(),
+            placement: Placement::default(),
+            replace_after: Duration::ZERO,
+            endpoint_mode: EndpointMode::default(),
+            update: UpdatePolicy::default(),
+            rollback: UpdatePolicy::default(),
+        }
+    }
+
     /// Desired number of tasks; `None` if it depends on the nodes.
     pub fn replicas(&self) -> Option<u32> {
         match self.mode {
@@ -222,19 +283,25 @@ impl ServiceSpec {
     }
 
     fn validate_ports(&self, wrong: &mut Violations) {
+        if !self.ports.is_empty() && !self.task.network.has_address() {
+            let message = "only a task with an address of its own can publish ports; leave them out: with the network \
+                           host its ports are those of the node";
+            wrong.add("ports", message);
+        }
         if self.ports.len() > MAX_PORTS {
             wrong.add("ports", format!("{} ports are more than {MAX_PORTS}", self.ports.len()));
         }
         for (i, port) in self.ports.iter().enumerate() {
-            if port.host_port == 0 {
-                wrong.add(format!("ports[{i}].hostPort"), "0 is not a port; give one of 1 to 65535");
-            }
             if port.container_port == 0 {
                 wrong.add(format!("ports[{i}].containerPort"), "0 is not a port; give one of 1 to 65535");
             }
             if let Some(earlier) = self.ports[..i].iter().position(|other| other.conflicts_with(port)) {
-                let message =
-                    format!("host port {} is already published by ports[{earlier}]", port.host_port);
+                let message = match port.host_port {
+                    0 => format!(
+                        "an automatic port for the same port is requested by ports[{earlier}] already"
+                    ),
+                    number => format!("host port {number} is already published by ports[{earlier}]"),
+                };
                 wrong.add(format!("ports[{i}].hostPort"), message);
             }
         }
@@ -268,15 +335,8 @@ mod tests {
 
     fn spec() -> ServiceSpec {
         ServiceSpec {
-            name: "web".parse().unwrap(),
-            labels: BTreeMap::new(),
             mode: ServiceMode::Replicated { replicas: 2 },
-            task: TaskSpec::new("nginx:1.27".parse().unwrap()),
-            ports: Vec::new(),
-            placement: Placement::default(),
-            replace_after: Duration::ZERO,
-            update: UpdatePolicy::default(),
-            rollback: UpdatePolicy::default(),
+            ..ServiceSpec::new("web".parse().unwrap(), TaskSpec::new("nginx:1.27".parse().unwrap()))
         }
     }
 
@@ -311,7 +371,8 @@ mod tests {
         check(|s| s.task.limits.cpu = Some(MilliCpu(1)), &["task.limits.cpu"]);
         check(|s| s.task.command = Some(vec![]), &["task.command"]);
         check(|s| s.task.args = Some(vec!["a\0".into()]), &["task.args"]);
-        check(|s| s.ports = vec![port(None, 0)], &["ports[0].hostPort"]);
+        check(|s| s.ports = vec![port(None, 0)], &[]);
+        check(|s| s.ports = vec![port(None, 0), port(None, 0)], &["ports[1].hostPort"]);
         let var = |name: &str| EnvVar { name: name.into(), value: "v".into() };
         check(
             |s| s.task.env = vec![var("A"), var("A=B"), var("A")],

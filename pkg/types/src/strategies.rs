@@ -9,11 +9,12 @@ use crate::spec::{
     MAX_UPDATE_PERIOD, MIN_HEALTH_INTERVAL, MIN_HEALTH_TIMEOUT, MIN_RESTART_DELAY, MIN_STOP_AFTER,
 };
 use crate::{
-    Bytes, Capability, Device, DeviceAccess, EnvVar, FailureAction, FailureRatio, HealthCheck, HostEntry,
-    HttpHeader, Limits, LogLimits, MilliCpu, Mount, MountSource, OnDisconnect, Parallelism, Placement, Probe,
-    Propagation, Protocol, PublishMode, PublishedPort, PullPolicy, Resources, RestartCondition,
-    RestartPolicy, Seccomp, SecretObjectMount, ServiceMode, ServiceSpec, Signal, TaskSpec, Ulimit,
-    UlimitName, UpdateOrder, UpdatePolicy,
+    Bytes, Capability, Catalogue, CatalogueService, Device, DeviceAccess, DnsLabel, DnsSettings, Endpoint,
+    EndpointMode, EnvVar, FailureAction, FailureRatio, HealthCheck, HostEntry, HttpHeader, Id, Limits,
+    LogLimits, MilliCpu, Mount, MountSource, NetworkAttachment, NetworkId, OnDisconnect, Parallelism,
+    Placement, Probe, Propagation, Protocol, PublishMode, PublishedPort, PullPolicy, Resources,
+    RestartCondition, RestartPolicy, Seccomp, SecretObjectMount, ServiceMode, ServiceName, ServicePort,
+    ServiceSpec, Signal, TaskNetworkMode, TaskSpec, Ulimit, UlimitName, UpdateOrder, UpdatePolicy,
 };
 use proptest::collection::{btree_map, vec};
 use proptest::option;
@@ -140,6 +141,62 @@ fn limits_and_reservations() -> impl Strategy<Value = (Limits, Resources)> {
     })
 }
 
+/// Catalogues that `validate` accepts. Names and aliases are few, so that those of different networks meet; addresses
+/// are of 10.NUMBER.0.0/16, so that every one belongs to one network.
+pub fn catalogues(number: u8) -> impl Strategy<Value = Catalogue> {
+    let port = (1..=9u16, option::of("[a-z]{1,2}"));
+    let service = (
+        vec("[a-e]", 0..3),
+        select(EndpointMode::ALL.to_vec()),
+        any::<bool>(),
+        vec(port, 0..3),
+        btree_map(0..4u32, any::<bool>(), 0..4),
+    );
+    let services = btree_map("[a-e](-[1-3])?", service, 0..6);
+    (services, any::<bool>()).prop_map(move |(services, internal)| {
+        let mut addresses = (1..).map(|host: u16| {
+            let [high, low] = host.to_be_bytes();
+            Ipv4Addr::new(10, number, high, low)
+        });
+        let mut next = || addresses.next().unwrap();
+        let names: Vec<ServiceName> = services.keys().map(|name| name.parse().unwrap()).collect();
+        let is_free = |alias: &DnsLabel| names.iter().all(|name| name.as_str() != alias.as_str());
+        let service = |(aliases, mode, has_address, ports, endpoints)| {
+            let aliases: Vec<String> = aliases;
+            let ports: Vec<(u16, Option<String>)> = ports;
+            let mut seen = std::collections::BTreeSet::new();
+            let mut is_new = |value: String| seen.insert(value);
+            let ports = ports
+                .into_iter()
+                .filter(|(port, name)| is_new(port.to_string()) & name.clone().is_none_or(&mut is_new));
+            let port = |(port, name): (u16, Option<String>)| ServicePort {
+                port,
+                protocol: Protocol::ALL[usize::from(port % 3)],
+                name: name.map(|name| name.parse().unwrap()),
+            };
+            let endpoints: std::collections::BTreeMap<u32, bool> = endpoints;
+            CatalogueService {
+                aliases: aliases.iter().map(|alias| alias.parse().unwrap()).filter(is_free).collect(),
+                mode,
+                virtual_address: bool::then(has_address, &mut next),
+                ports: ports.map(port).collect(),
+                endpoints: endpoints
+                    .into_iter()
+                    .map(|(slot, ready)| Endpoint { slot, address: next(), ready })
+                    .collect(),
+            }
+        };
+        let services = services.into_values().map(service).collect::<Vec<_>>();
+        Catalogue {
+            network: NetworkId(Id(number.into())),
+            name: format!("net-{number}").parse().unwrap(),
+            number: number.into(),
+            internal,
+            services: names.clone().into_iter().zip(services).collect(),
+        }
+    })
+}
+
 /// The tasks of [`service_specs`].
 pub fn task_specs() -> impl Strategy<Value = TaskSpec> {
     let command = option::of(("[^\0]{1,8}", vec("[^\0]{0,8}", 0..3)).prop_map(|(first, mut rest)| {
@@ -163,7 +220,7 @@ pub fn task_specs() -> impl Strategy<Value = TaskSpec> {
     let grace = between(Duration::ZERO, MAX_STOP_GRACE);
     let alone = between(MIN_STOP_AFTER, MAX_DISCONNECT_TIME);
     let alone = option::of(alone).prop_map(|time| time.map_or(OnDisconnect::Keep, OnDisconnect::StopAfter));
-    let life = (vec(host, 0..3), signal, grace, restarts(), logs, alone);
+    let life = (vec(host, 0..3), signal, grace, restarts(), logs, alone, connections());
     let sysctls = btree_map("(net|fs[.]mqueue)[.][a-z_]{1,8}", "[^\0\n]{1,8}", 0..3);
     let rest = (
         limits_and_reservations(),
@@ -184,11 +241,12 @@ pub fn task_specs() -> impl Strategy<Value = TaskSpec> {
     (image, select(PullPolicy::ALL.to_vec()), process, life, rest, rights).prop_map(
         |(image, pull, process, life, rest, rights)| {
             let (command, args, env, workdir, user, groups, hostname, container_labels) = process;
-            let (hosts, stop_signal, stop_grace, restart, logs, on_disconnect) = life;
+            let (hosts, stop_signal, stop_grace, restart, logs, on_disconnect, (network, dns)) = life;
             let ((limits, reservations), ulimits, sysctls, shm_size, oom_score_adj) = rest;
             let (switches, cap_add, cap_drop, seccomp, storage) = rights;
             let (devices, mounts, secrets, configs, health) = storage;
             let [tty, init, privileged, no_new_privileges, read_only] = switches;
+            let allow_metadata = tty && network.has_address();
             let shm_size = shm_size.map(Bytes);
             TaskSpec {
                 image,
@@ -226,9 +284,36 @@ pub fn task_specs() -> impl Strategy<Value = TaskSpec> {
                 restart,
                 on_disconnect,
                 logs,
+                network,
+                dns,
+                allow_metadata,
             }
         },
     )
+}
+
+fn connections() -> impl Strategy<Value = (TaskNetworkMode, DnsSettings)> {
+    let attachments = btree_map("n[a-c]", btree_map("[f-i]", Just(()), 0..3), 1..3);
+    let networks = attachments.prop_map(|networks| {
+        let attachment =
+            |(network, aliases): (String, std::collections::BTreeMap<String, ()>)| NetworkAttachment {
+                network: network.parse().unwrap(),
+                aliases: aliases.into_keys().map(|alias| alias.parse().unwrap()).collect(),
+            };
+        TaskNetworkMode::Networks(networks.into_iter().map(attachment).collect())
+    });
+    let mode = prop_oneof![
+        4 => Just(TaskNetworkMode::default()),
+        4 => networks,
+        1 => Just(TaskNetworkMode::Host),
+        1 => Just(TaskNetworkMode::None),
+    ];
+    let dns = (
+        vec((1..=9u8).prop_map(|last| Ipv4Addr::new(192, 0, 2, last)), 0..3),
+        vec("[a-z]{1,4}[.][a-z]{1,3}", 0..3),
+    )
+        .prop_map(|(servers, searches)| DnsSettings { servers, searches });
+    (mode, dns)
 }
 
 /// Policies of updates that `validate` accepts.
@@ -258,7 +343,7 @@ pub fn service_specs() -> impl Strategy<Value = ServiceSpec> {
             host_ip: ip.map(Ipv4Addr::from),
             host_port,
             container_port,
-            protocol: Protocol::Tcp,
+            protocol: Protocol::ALL[usize::from(container_port % 3)],
             mode: PublishMode::Host,
         };
         ports.into_iter().map(port).collect()
@@ -267,10 +352,19 @@ pub fn service_specs() -> impl Strategy<Value = ServiceSpec> {
         "node[.]((name|arch) (==|!=) [a-z]{1,4}|labels[.][a-z]{1,4} (in|notin) [(]a,b[)]|labels[.]x exists)"
             .prop_map(|text| text.parse().unwrap());
     let later = between(Duration::ZERO, MAX_DISCONNECT_TIME);
-    let placed = (vec(constraint, 0..3), option::of(1..=u32::MAX), later);
+    let placed = (vec(constraint, 0..3), option::of(1..=u32::MAX), later, select(EndpointMode::ALL.to_vec()));
     let policies = (update_policies(), update_policies());
     (name, labels(), mode, task_specs(), ports, placed, policies).prop_map(
-        |(name, labels, mode, task, ports, (constraints, most, later), (mut update, mut rollback))| {
+        |(
+            name,
+            labels,
+            mode,
+            task,
+            ports,
+            (constraints, most, later, endpoint_mode),
+            (mut update, mut rollback),
+        )| {
+            let ports = if task.network.has_address() { ports } else { Vec::new() };
             if task.writes_to_volumes() {
                 (update.order, rollback.order) = (None, None);
             }
@@ -279,7 +373,18 @@ pub fn service_specs() -> impl Strategy<Value = ServiceSpec> {
             let max_per_node = most.filter(|_| mode != ServiceMode::Global);
             let placement = Placement { constraints, max_per_node };
             let replace_after = if mode == ServiceMode::Global { Duration::ZERO } else { later };
-            ServiceSpec { name, labels, mode, task, ports, placement, replace_after, update, rollback }
+            ServiceSpec {
+                name,
+                labels,
+                mode,
+                task,
+                ports,
+                placement,
+                replace_after,
+                endpoint_mode,
+                update,
+                rollback,
+            }
         },
     )
 }

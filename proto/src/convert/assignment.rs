@@ -58,8 +58,13 @@ impl TryFrom<v1::NodeSettings> for NodeSettings {
         let cluster = fields.parse("clusterId", &wire.cluster_id);
         let node = fields.parse("nodeId", &wire.node_id);
         let name = fields.parse("name", &wire.name);
-        let subnet = fields.parse("subnet", &wire.subnet);
+        let number = field(&mut fields, "number", WireForm::from_wire(wire.number));
+        let subnets = match wire.subnets.is_empty() {
+            true => fields.add_violation("subnets", "is empty; a node has at least one"),
+            false => fields.parse_list("subnets", &wire.subnets),
+        };
         let ranges = fields.parse_list("ranges", &wire.ranges);
+        let data_plane = field(&mut fields, "dataPlane", WireForm::from_wire(wire.data_plane));
         let heartbeat = period(&mut fields, "heartbeatMs", wire.heartbeat_ms);
         let sync = period(&mut fields, "syncMs", wire.sync_ms);
         let managers = fields.parse_list("managers", &wire.managers);
@@ -69,8 +74,10 @@ impl TryFrom<v1::NodeSettings> for NodeSettings {
                 node: node?,
                 name: name?,
                 labels: wire.labels,
-                subnet: subnet?,
+                number: number?,
+                subnets: subnets?,
                 ranges: ranges?,
+                data_plane: data_plane?,
                 heartbeat: heartbeat?,
                 sync: sync?,
                 managers: managers?,
@@ -95,8 +102,10 @@ impl From<&NodeSettings> for v1::NodeSettings {
             node_id: settings.node.to_string(),
             name: settings.name.to_string(),
             labels: settings.labels.clone(),
-            subnet: settings.subnet.to_string(),
+            number: settings.number.to_wire(),
+            subnets: settings.subnets.to_wire(),
             ranges: settings.ranges.iter().map(ToString::to_string).collect(),
+            data_plane: settings.data_plane.to_wire(),
             heartbeat_ms: millis(settings.heartbeat),
             sync_ms: millis(settings.sync),
             managers: settings.managers.iter().map(ToString::to_string).collect(),
@@ -131,7 +140,8 @@ mod tests {
     #[test]
     fn invalid_settings_name_each_field() {
         let wire = v1::NodeSettings { ranges: vec!["10.0.0.0/8".into(), "x".into()], ..Default::default() };
-        let expected = ["clusterId", "nodeId", "name", "subnet", "ranges[1]", "heartbeatMs", "syncMs"];
+        let expected =
+            ["clusterId", "nodeId", "name", "number", "subnets", "ranges[1]", "heartbeatMs", "syncMs"];
         assert_eq!(paths(NodeSettings::try_from(wire)), expected);
     }
 }

@@ -2,8 +2,8 @@
 
 use warren_types::spec::{FailureAction, Propagation, PullPolicy, RestartCondition, Seccomp, UpdateOrder};
 use warren_types::{
-    Availability, DesiredTaskState, Health, NodeCondition, NodeRole, NodeStatus, PauseCause, Protocol,
-    PublishMode, SecretObjectKind, Suffrage, TaskState, Violation, Violations,
+    Availability, DataPlane, DesiredTaskState, EndpointMode, Health, NodeCondition, NodeRole, NodeStatus,
+    PauseCause, Protocol, PublishMode, SecretObjectKind, Suffrage, TaskState, Violation, Violations,
 };
 
 use super::fields::unknown_enum_value;
@@ -39,10 +39,12 @@ macro_rules! enums {
 
 enums! {
     Availability { Active Pause Drain } "active, pause or drain";
+    DataPlane { Vxlan Wireguard } "vxlan or wireguard";
     DesiredTaskState { Ready Running Shutdown Remove } "READY, RUNNING, SHUTDOWN or REMOVE";
+    EndpointMode { Vip Dnsrr } "vip or dnsrr";
     FailureAction { Rollback Pause Continue } "rollback, pause or continue";
     Health { None Starting Healthy Unhealthy } "none, starting, healthy or unhealthy";
-    NodeCondition { RuntimeUnavailable NetworkUnavailable DiskPressure MemoryPressure ClockSkew }
+    NodeCondition { RuntimeUnavailable NetworkUnavailable DiskPressure MemoryPressure ClockSkew RangeConflict }
         "a condition that this version supports";
     NodeRole { Worker Manager } "worker or manager";
     NodeStatus { Unknown Ready Down } "UNKNOWN, READY or DOWN";
@@ -50,7 +52,7 @@ enums! {
         Policy DataMayHaveChanged NoGoodRevision NotRestorable IsRollback
     } "a cause that this version supports";
     Propagation { Private Slave Shared } "rprivate, rslave or rshared";
-    Protocol { Tcp } "tcp";
+    Protocol { Tcp Udp Sctp } "tcp, udp or sctp";
     PublishMode { Host } "host";
     PullPolicy { Missing Always Never } "missing, always or never";
     RestartCondition { Any OnFailure None } "any, on-failure or none";
@@ -95,6 +97,7 @@ macro_rules! readers {
 
 readers! {
     availability: Availability
+    data_plane: DataPlane
     desired_task_state: DesiredTaskState
     health: Health
     node_condition: NodeCondition

@@ -8,7 +8,8 @@ use crate::v1;
 
 wire_structs! {
     NodeDescription as NodeDescription {
-        resources, architecture, kernel, runtime, warren_version: version, address, os, disk_bytes: disk, labels
+        resources, architecture, kernel, runtime, warren_version: version, address, os, disk_bytes: disk, labels,
+        data_address, wireguard_key
     };
 }
 convert_by_wire_form! { NodeDescription }

@@ -10,9 +10,10 @@ use proptest::sample::select;
 use prost::Message;
 use warren_types::strategies::{service_specs, task_specs};
 use warren_types::{
-    Assignment, AssignmentVersion, Bytes, ClusterId, DesiredTaskState, Health, Id, ImageDigest, LogLimits,
-    MilliCpu, NodeDescription, NodeId, NodeSettings, Resources, RetainedLog, ServiceId, ServiceSpec,
-    TaskAssignment, TaskExit, TaskId, TaskReport, TaskState, Timestamp, VolumeAssignment,
+    Assignment, AssignmentVersion, Bytes, ClusterId, DataPlane, DesiredTaskState, Health, Id, ImageDigest,
+    LogLimits, MilliCpu, NodeDescription, NodeId, NodeSettings, Resources, RetainedLog, ServiceId,
+    ServiceSpec, TaskAssignment, TaskExit, TaskId, TaskReport, TaskState, Timestamp, VolumeAssignment,
+    WireGuardKey,
 };
 
 use super::stored_service_spec;
@@ -110,19 +111,43 @@ fn reports() -> impl Strategy<Value = TaskReport> {
 fn settings() -> impl Strategy<Value = NodeSettings> {
     let net = || (addresses(), 0..=32u8).prop_map(|(ip, bits)| ipnet::Ipv4Net::new(ip, bits).unwrap());
     let named = ("[a-z0-9]{1,8}".prop_map(|text| text.parse().unwrap()), btree_map(".{0,8}", ".{0,8}", 0..3));
-    (ids(), ids(), named, net(), vec(net(), 0..4), durations(1), durations(1)).prop_map(
-        |(cluster, node, (name, labels), subnet, ranges, heartbeat, sync)| {
+    let place = (1..=u16::MAX, vec(net(), 1..4), vec(net(), 0..4));
+    let data_plane = select(DataPlane::ALL.to_vec());
+    (ids(), ids(), named, place, data_plane, durations(1), durations(1)).prop_map(
+        |(cluster, node, (name, labels), (number, subnets, ranges), data_plane, heartbeat, sync)| {
             let (cluster, node) = (ClusterId(cluster), NodeId(node));
             let managers = vec!["10.0.0.7:8080".parse().unwrap(), "[fd00::7]:1".parse().unwrap()];
-            NodeSettings { cluster, node, name, labels, subnet, ranges, heartbeat, sync, managers }
+            NodeSettings {
+                cluster,
+                node,
+                name,
+                labels,
+                number,
+                subnets,
+                ranges,
+                data_plane,
+                heartbeat,
+                sync,
+                managers,
+            }
         },
     )
 }
 
 fn descriptions() -> impl Strategy<Value = NodeDescription> {
     let labels = btree_map(".{0,8}", ".{0,8}", 0..3);
-    (resources(), any::<u64>(), proptest::array::uniform6(".{0,8}"), labels).prop_map(
-        |(resources, disk, [os, architecture, kernel, runtime, version, address], labels)| NodeDescription {
+    let keys = any::<[u8; 32]>().prop_map(WireGuardKey);
+    let data = (option::of(addresses()), option::of(keys));
+    (resources(), any::<u64>(), proptest::array::uniform6(".{0,8}"), labels, data).prop_map(
+        |(
+            resources,
+            disk,
+            [os, architecture, kernel, runtime, version, address],
+            labels,
+            (data_address, wireguard_key),
+        )| NodeDescription {
+            data_address,
+            wireguard_key,
             resources,
             disk: Bytes(disk),
             os,

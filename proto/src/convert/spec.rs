@@ -6,7 +6,9 @@ use warren_types::{Placement, PublishedPort, ServiceMode, ServiceSpec, Violation
 
 use super::fields::{FieldReader, millis};
 use super::request::replicas;
-use super::wire_form::{WireForm, convert_by_wire_form, field, required_messages, wire_structs};
+use super::wire_form::{
+    WireForm, convert_by_wire_form, field, number_or_zero, required_messages, wire_structs,
+};
 use crate::v1;
 
 impl TryFrom<v1::ServiceSpec> for ServiceSpec {
@@ -32,22 +34,44 @@ pub fn stored_service_spec(wire: v1::ServiceSpec) -> Result<ServiceSpec, Violati
     let task = fields.required("task", wire.task);
     let ports = fields.list("ports", wire.ports);
     let placement = fields.nest("placement", wire.placement.unwrap_or_default().try_into());
+    let endpoint_mode = field(&mut fields, "endpoint_mode", WireForm::from_wire(wire.endpoint_mode));
     let labels = wire.labels;
     let replace_after = Duration::from_millis(wire.replace_after_ms);
     let update = fields.nest("update", wire.update.unwrap_or_default().try_into());
     let rollback = fields.nest("rollback", wire.rollback.unwrap_or_default().try_into());
     let built = || {
         let (name, mode, task, ports, placement) = (name?, mode?, task?, ports?, placement?);
-        let (update, rollback) = (update?, rollback?);
-        Some(ServiceSpec { name, labels, mode, task, ports, placement, replace_after, update, rollback })
+        let (update, rollback, endpoint_mode) = (update?, rollback?, endpoint_mode?);
+        Some(ServiceSpec {
+            name,
+            labels,
+            mode,
+            task,
+            ports,
+            placement,
+            replace_after,
+            endpoint_mode,
+            update,
+            rollback,
+        })
     };
     fields.finish(built())
 }
 
 impl From<&ServiceSpec> for v1::ServiceSpec {
     fn from(spec: &ServiceSpec) -> Self {
-        let ServiceSpec { name, labels, mode, task, ports, placement, replace_after, update, rollback } =
-            spec;
+        let ServiceSpec {
+            name,
+            labels,
+            mode,
+            task,
+            ports,
+            placement,
+            replace_after,
+            endpoint_mode,
+            update,
+            rollback,
+        } = spec;
         let mode = match *mode {
             ServiceMode::Replicated { replicas } => {
                 v1::service_spec::Mode::Replicated(v1::Replicated { replicas: i64::from(replicas) })
@@ -62,6 +86,7 @@ impl From<&ServiceSpec> for v1::ServiceSpec {
             placement: (*placement != Placement::default()).then(|| placement.into()),
             mode: Some(mode),
             replace_after_ms: millis(*replace_after),
+            endpoint_mode: endpoint_mode.to_wire(),
             update: (!update.is_default()).then(|| update.into()),
             rollback: (!rollback.is_default()).then(|| rollback.into()),
         }
@@ -70,7 +95,7 @@ impl From<&ServiceSpec> for v1::ServiceSpec {
 
 wire_structs! {
     Placement as Placement { constraints, max_per_node };
-    PublishedPort as PublishedPort { host_ip, host_port, container_port, protocol, mode };
+    PublishedPort as PublishedPort { host_ip, host_port by number_or_zero, container_port, protocol, mode };
 }
 convert_by_wire_form! { Placement PublishedPort }
 
@@ -135,7 +160,7 @@ mod tests {
         check(|s| s.ports[0].host_port = 65_536, &["ports[0].hostPort"]);
         check(|s| s.ports[0].container_port = 0, &["ports[0].containerPort"]);
         check(|s| s.ports[0].protocol = 0, &["ports[0].protocol"]);
-        check(|s| s.ports[0].protocol = 2, &["ports[0].protocol"]);
+        check(|s| s.ports[0].protocol = 9, &["ports[0].protocol"]);
         check(|s| s.ports[0].mode = 0, &["ports[0].mode"]);
         check(|s| s.ports[0].mode = 7, &["ports[0].mode"]);
         check(|s| s.replace_after_ms = u64::MAX, &["replaceAfter"]);
@@ -152,7 +177,7 @@ mod tests {
             s.ports[0].mode = 0;
             s.ports.push(v1::PublishedPort::default());
         };
-        let second = ["ports[1].hostPort", "ports[1].containerPort", "ports[1].protocol", "ports[1].mode"];
+        let second = ["ports[1].containerPort", "ports[1].protocol", "ports[1].mode"];
         check(change, &[&["name", "task", "ports[0].mode"][..], &second].concat());
     }
 

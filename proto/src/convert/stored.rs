@@ -2,12 +2,12 @@
 
 use prost::bytes;
 use warren_types::{
-    Bytes, FailureOutcome, Member, Node, ReleasedVolume, RolloutFailure, RolloutKind, RolloutRecord,
+    Bytes, FailureOutcome, Member, Network, Node, ReleasedVolume, RolloutFailure, RolloutKind, RolloutRecord,
     SealedData, SecretObject, Timestamp, Token, Violation, Violations, Volume,
 };
 
 use super::fields::FieldReader;
-use super::wire_form::{WireForm, field, read_field, required_messages, wire_structs};
+use super::wire_form::{WireForm, field, number_or_zero, read_field, required_messages, wire_structs};
 use crate::v1;
 use crate::v1::rollout_failure::Outcome;
 
@@ -16,9 +16,10 @@ wire_structs! {
         member_id, id: manager_id, name, address, desired_suffrage, replaces, removing, feature_level: level, version,
         created_at
     };
+    Network as StoredNetwork { id, name, version, created_at, labels, internal, number };
     Node as StoredNode {
-        id, name, version, created_at, description, subnet, status, status_since, session, assignment_index, role,
-        labels, availability, conditions, manager_member_id: manager
+        id, name, version, created_at, description, subnets, status, status_since, session, assignment_index, role,
+        labels, availability, conditions, manager_member_id: manager, number by number_or_zero
     } beside address_cursor;
     RolloutFailure as RolloutFailure { revision, task_id: task, slot, reason, at, outcome };
     RolloutRecord as StoredRollout { good_revision, is_rollback: kind, resumed_at, updated, updated_at, failures };

@@ -4,15 +4,18 @@ use std::time::Duration;
 
 use warren_types::spec::{DEFAULT_STOP_GRACE, OnDisconnect};
 use warren_types::{
-    Bytes, Device, EnvVar, HealthCheck, HostEntry, Limits, LogLimits, MilliCpu, Mount, MountSource,
-    Resources, RestartPolicy, TaskSpec, Ulimit, Violation, Violations,
+    Bytes, Device, DnsSettings, EnvVar, HealthCheck, HostEntry, Limits, LogLimits, MilliCpu, Mount,
+    MountSource, NetworkAttachment, Resources, RestartPolicy, TaskNetworkMode, TaskSpec, Ulimit, Violation,
+    Violations,
 };
 
 use super::fields::{FieldReader, millis};
 use super::wire_form::{
-    WireForm, convert_by_wire_form, field, or_default, required_messages, wire_form_by_convert, wire_structs,
+    WireForm, convert_by_wire_form, field, or_default, read_field, required_messages, wire_form_by_convert,
+    wire_structs,
 };
 use crate::v1;
+use crate::v1::task_network::Mode;
 
 wire_structs! {
     TaskSpec as TaskSpec {
@@ -20,8 +23,10 @@ wire_structs! {
         stop_signal, stop_grace_ms: stop_grace by stop_grace, limits by or_default, reservations by or_default, ulimits,
         sysctls, shm_size_bytes: shm_size, oom_score_adj, privileged, cap_add, cap_drop, no_new_privileges, seccomp,
         devices, read_only, mounts, secrets, configs, health, restart by or_default, stop_after_ms: on_disconnect,
-        logs by or_default
+        logs by or_default, network by or_default, dns by or_default, allow_metadata
     };
+    DnsSettings as DnsSettings { servers, searches };
+    NetworkAttachment as NetworkAttachment { network, aliases };
     Device as Device { source, target, access };
     EnvVar as EnvVar { name, value };
     HostEntry as HostEntry { name, address };
@@ -39,6 +44,26 @@ impl WireForm<v1::StringList> for Vec<String> {
 
     fn from_wire(wire: v1::StringList) -> Result<Self, Violations> {
         Ok(wire.items)
+    }
+}
+
+impl WireForm<v1::TaskNetwork> for TaskNetworkMode {
+    fn to_wire(&self) -> v1::TaskNetwork {
+        let mode = match self {
+            Self::Networks(items) => Mode::Networks(v1::NetworkAttachments { items: items.to_wire() }),
+            Self::Host => Mode::Host(v1::HostNetwork {}),
+            Self::None => Mode::None(v1::NoNetwork {}),
+        };
+        v1::TaskNetwork { mode: Some(mode) }
+    }
+
+    fn from_wire(wire: v1::TaskNetwork) -> Result<Self, Violations> {
+        match wire.mode {
+            Some(Mode::Networks(networks)) => read_field("networks", networks.items).map(Self::Networks),
+            Some(Mode::Host(v1::HostNetwork {})) => Ok(Self::Host),
+            Some(Mode::None(v1::NoNetwork {})) => Ok(Self::None),
+            None => Err(Violation::new("", "is missing; give networks, host or none").into()),
+        }
     }
 }
 

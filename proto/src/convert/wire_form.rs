@@ -9,10 +9,10 @@ use ipnet::Ipv4Net;
 use prost::bytes;
 use warren_types::spec::{Capability, Constraint, DeviceAccess, UlimitName};
 use warren_types::{
-    AssignmentVersion, Bytes, ClusterId, ImageDigest, ImageReference, Limits, LogLimits, ManagerAddress,
-    ManagerId, MemberId, MilliCpu, NodeId, NodeName, Resources, SecretObjectId, SecretObjectName, ServiceId,
-    ServiceName, Signal, TaskExit, TaskId, Timestamp, TokenHash, TokenId, Violation, Violations,
-    VolumeDriver, VolumeId, VolumeName,
+    AssignmentVersion, Bytes, ClusterId, DnsLabel, ImageDigest, ImageReference, Limits, LogLimits,
+    ManagerAddress, ManagerId, MemberId, MilliCpu, NetworkId, NetworkName, NodeId, NodeName, Resources,
+    SecretObjectId, SecretObjectName, ServiceId, ServiceName, Signal, TaskExit, TaskId, Timestamp, TokenHash,
+    TokenId, Violation, Violations, VolumeDriver, VolumeId, VolumeName, WireGuardKey,
 };
 
 use super::fields::{FieldReader, millis, optional_text};
@@ -172,9 +172,9 @@ macro_rules! texts {
 }
 
 texts! {
-    Capability ClusterId Constraint DeviceAccess ImageDigest ImageReference Ipv4Addr Ipv4Net ManagerAddress ManagerId
-    NodeId NodeName SecretObjectId SecretObjectName ServiceId ServiceName Signal TaskId TokenId UlimitName VolumeId
-    VolumeName
+    Capability ClusterId Constraint DeviceAccess DnsLabel ImageDigest ImageReference Ipv4Addr Ipv4Net ManagerAddress
+    ManagerId NetworkId NetworkName NodeId NodeName SecretObjectId SecretObjectName ServiceId ServiceName Signal TaskId
+    TokenId UlimitName VolumeId VolumeName WireGuardKey
 }
 
 /// Texts that are empty for `None`.
@@ -192,7 +192,7 @@ macro_rules! optional_texts {
     )*};
 }
 
-optional_texts! { ImageDigest Ipv4Addr ManagerAddress NodeId Signal String }
+optional_texts! { ImageDigest Ipv4Addr ManagerAddress NodeId Signal String WireGuardKey }
 
 /// Numbers with a unit.
 macro_rules! numbers {
@@ -349,6 +349,21 @@ impl WireForm<v1::TaskPlacement> for (TaskId, NodeId) {
 
     fn from_wire(wire: v1::TaskPlacement) -> Result<Self, Violations> {
         Ok((read_field("task_id", wire.task_id)?, read_field("node_id", wire.node_id)?))
+    }
+}
+
+/// Numbers of 16 bits that may be 0: an automatic port, or the number of a node of a version without numbers.
+pub(super) mod number_or_zero {
+    use super::{Violation, Violations};
+
+    pub fn to_wire(number: &u16) -> u32 {
+        (*number).into()
+    }
+
+    pub fn from_wire(wire: u32) -> Result<u16, Violations> {
+        let invalid =
+            |_| Violation::new("", format!("{wire} is out of range; give one of 1 to 65535")).into();
+        wire.try_into().map_err(invalid)
     }
 }
 

@@ -4,15 +4,17 @@
 //! that a noisy machine affects both. The targets are printed beside the figures; no figure fails the run.
 //! Run by `make bench`. Start reading at [`figures`]; `scheduling` measures the pure core, `commits` the log
 //! below the API, `snapshot` the cost of a snapshot for concurrent writers, `node` a real node on real
-//! containers, `worker` its agent with the parts `worker-many`, `worker-stops`, `worker-logs`,
+//! containers, `dns` its DNS server, `worker` its agent with the parts `worker-many`, `worker-stops`, `worker-logs`,
 //! `worker-checks` and `worker-secrets`; `managers` several managers with simulated workers:
 //! `managers-commits`, `managers-failover`, `managers-deploy`, `managers-memory`, `managers-idle`,
-//! `managers-losses` and `managers-removal`. Arguments select the parts; for `quick` and `hybrid` see [`worker`].
+//! `managers-losses`, `managers-removal` and `managers-endpoints`. Arguments select the parts; for `quick` and
+//! `hybrid` see [`worker`].
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod allocator;
 mod commits;
+mod dns;
 mod figures;
 mod multi_manager;
 mod node;
@@ -30,11 +32,12 @@ use figures::BenchFigures;
 static COUNTING: allocator::BenchAllocator = allocator::BenchAllocator;
 
 /// The parts that can be measured separately.
-const PARTS: [&str; 18] = [
+const PARTS: [&str; 20] = [
     "scheduling",
     "commits",
     "snapshot",
     "node",
+    "dns",
     "worker",
     "worker-many",
     "worker-stops",
@@ -49,12 +52,16 @@ const PARTS: [&str; 18] = [
     "managers-idle",
     "managers-losses",
     "managers-removal",
+    "managers-endpoints",
 ];
 
 fn main() -> anyhow::Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     if words.first().is_some_and(|keyword| keyword == multi_manager::FAKE_WORKERS) {
         return multi_manager::fake_worker_process::main(&words[1..]);
+    }
+    if words.first().is_some_and(|keyword| keyword == dns::SERVER) {
+        return dns::serve();
     }
     let (how, only): (Vec<String>, Vec<String>) =
         words.into_iter().partition(|keyword| ["quick", "hybrid"].contains(&keyword.as_str()));
@@ -75,6 +82,9 @@ fn main() -> anyhow::Result<()> {
     }
     if expected("node") {
         node::measure(&mut figures)?;
+    }
+    if expected("dns") {
+        dns::measure(&mut figures)?;
     }
     if of_worker("worker-many") {
         worker::measure_many(&mut figures, scale)?;

@@ -4,6 +4,7 @@
 //! in it.
 
 mod commits;
+mod endpoints;
 mod failover;
 pub mod fake_worker_process;
 mod fake_workers;

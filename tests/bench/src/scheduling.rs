@@ -6,8 +6,8 @@ use std::time::Instant;
 use warren_core::state::{Command, NewTask, State};
 use warren_core::{ApplyOutcome, schedule_with_limit};
 use warren_types::{
-    Bytes, ClusterId, DesiredTaskState, Id, MilliCpu, NodeDescription, NodeId, NodeRole, Placement,
-    Resources, ServiceId, ServiceMode, ServiceSpec, TaskSpec, Timestamp,
+    Bytes, ClusterId, DesiredTaskState, Id, MilliCpu, NodeDescription, NodeId, NodeRole, Resources,
+    ServiceId, ServiceMode, ServiceSpec, TaskSpec, Timestamp,
 };
 
 use crate::allocator;
@@ -66,17 +66,8 @@ impl BenchCluster {
         let id = ServiceId(Id(number.into()));
         let mut task = TaskSpec::new("web:1".parse().expect("a valid reference"));
         task.reservations = Resources { cpu: MilliCpu(10), memory: Bytes(16 << 20) };
-        let spec = ServiceSpec {
-            name: format!("service-{number}").parse().expect("a valid name"),
-            labels: BTreeMap::new(),
-            mode: ServiceMode::Replicated { replicas },
-            task,
-            ports: Vec::new(),
-            placement: Placement::default(),
-            replace_after: Default::default(),
-            update: Default::default(),
-            rollback: Default::default(),
-        };
+        let name = format!("service-{number}").parse().expect("a valid name");
+        let spec = ServiceSpec { mode: ServiceMode::Replicated { replicas }, ..ServiceSpec::new(name, task) };
         self.apply(Command::CreateService { id, spec, at: NOW });
         for first in (1..=replicas).step_by(BATCH as usize) {
             let last = (first + BATCH - 1).min(replicas);
@@ -100,6 +91,8 @@ fn description() -> NodeDescription {
         runtime: "containerd 1.6.20".into(),
         version: "0.1.0".into(),
         address: "10.0.0.1:8080".into(),
+        data_address: None,
+        wireguard_key: None,
         labels: BTreeMap::new(),
     }
 }

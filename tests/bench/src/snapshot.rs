@@ -284,15 +284,8 @@ fn spec(number: u32) -> anyhow::Result<ServiceSpec> {
     let mut task = TaskSpec::new("web:1".parse()?);
     task.reservations = Resources { cpu: MilliCpu(10), memory: Bytes(16 << 20) };
     Ok(ServiceSpec {
-        name: format!("service-{number}").parse()?,
-        labels: Default::default(),
         mode: ServiceMode::Replicated { replicas: REPLICAS },
-        task,
-        ports: Vec::new(),
-        placement: Default::default(),
-        replace_after: Default::default(),
-        update: Default::default(),
-        rollback: Default::default(),
+        ..ServiceSpec::new(format!("service-{number}").parse()?, task)
     })
 }
 

@@ -29,6 +29,7 @@ mod e2e {
     pub mod manager_disk;
     pub mod managers;
     pub mod network_repair;
+    pub mod networks;
     pub mod node_cleanup;
     pub mod node_restart;
     pub mod node_start;

@@ -1,7 +1,7 @@
-//! Fuzz targets for a manager's input of bytes and commands: each target is a function of bytes that panics
-//! when it finds a defect.
+//! Fuzz targets for what managers and nodes receive as bytes and commands: each target is a function of bytes that
+//! panics when it finds a defect.
 //!
-//! It must never skip an input that a manager could receive, and never depend on anything but the bytes, so
+//! It must never skip an input that could be received, and never depend on anything but the bytes, so
 //! that a finding is reproducible. `run.sh` lets libFuzzer search for inputs; the tests of this crate replay
 //! the kept ones in `corpus/<target>/`, on stable and with all other tests. After a fix, the input of the
 //! finding is kept.
@@ -12,6 +12,7 @@
 
 pub mod apply;
 pub mod codec;
+pub mod dns;
 pub mod message;
 pub mod snapshot;
 
@@ -19,8 +20,13 @@ pub mod snapshot;
 pub type FuzzTarget = fn(&[u8]);
 
 /// The targets by name, which is also the name of their corpus.
-pub const TARGETS: [(&str, FuzzTarget); 4] =
-    [("codec", codec::run), ("snapshot", snapshot::run), ("apply", apply::run), ("message", message::run)];
+pub const TARGETS: [(&str, FuzzTarget); 5] = [
+    ("codec", codec::run),
+    ("snapshot", snapshot::run),
+    ("apply", apply::run),
+    ("message", message::run),
+    ("dns", dns::run),
+];
 
 /// The target of that name.
 pub fn target(name: &str) -> Option<FuzzTarget> {

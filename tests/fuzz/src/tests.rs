@@ -53,6 +53,12 @@ fn every_target_has_a_corpus_and_every_corpus_a_target() {
     assert!(target("apply").is_some() && target("").is_none());
 }
 
+#[test]
+fn corpus_reaches_every_reaction_to_a_query() {
+    let reached: BTreeSet<_> = corpus("dns").iter().filter_map(|(_, bytes)| dns::reaction(bytes)).collect();
+    assert_eq!(reached.into_iter().collect::<Vec<_>>(), ["Answered", "Forward", "Malformed", "Refused"]);
+}
+
 /// A target that rejects every input finds nothing.
 #[test]
 fn corpus_reaches_every_command() {
@@ -64,6 +70,7 @@ fn corpus_reaches_every_command() {
         "AdvanceRollout",
         "AssignTasks",
         "CreateCluster",
+        "CreateNetwork",
         "CreateSecretObject",
         "CreateService",
         "CreateTasks",
@@ -79,7 +86,9 @@ fn corpus_reaches_every_command() {
         "RaiseFeatureLevel",
         "RegisterMember",
         "RegisterNode",
+        "ReleaseAddresses",
         "RemoveMember",
+        "RemoveNetwork",
         "RemoveNode",
         "RemoveSecretObject",
         "RemoveService",

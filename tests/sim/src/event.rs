@@ -7,9 +7,11 @@ use warren_consensus::Message;
 use warren_core::session::AssignmentUpdate;
 use warren_core::state::StateParts;
 use warren_core::{AppliedIndex, Command, CommandResponse, StateDigest};
-use warren_replica::{KnownManager, ProposeError, ReconcileKey};
+use warren_replica::{KnownManager, NodeContact, ProposeError, ReconcileKey};
 use warren_task::Action;
-use warren_types::{AssignmentVersion, ManagerAddress, NodeCondition, TaskId, TaskReport};
+use warren_types::{
+    AssignmentVersion, ManagerAddress, NetworkId, NetworkUpdate, NodeCondition, TaskId, TaskReport,
+};
 
 use crate::faults::SimFault;
 use crate::manager::{ManagerHello, WriteOrigin};
@@ -78,6 +80,8 @@ pub enum ManagerEvent {
     SnapshotSent { to: u64, delivered: bool },
     /// A member is unreachable.
     Unreachable { to: u64 },
+    /// The network history is compared with the applied state.
+    PublishNetwork,
     /// The planner processes the due keys.
     Plan,
     /// The planner proposes the next command of the plan of that key.
@@ -107,8 +111,8 @@ pub enum PeerMessage {
     Removed { member: u64 },
     /// From the leader to all: which workers are connected to you?
     ContactsRequest { term: u64 },
-    /// The answer: workers, the age of the last message of each in milliseconds, and the digest of the state.
-    Contacts { term: u64, heard: Vec<(usize, u64)>, digest: StateDigest },
+    /// The answer: the workers that are connected, and the digest of the state.
+    Contacts { term: u64, heard: Vec<NodeContact>, digest: StateDigest },
 }
 
 /// The answer to a write.
@@ -132,6 +136,12 @@ pub enum WorkerEvent {
     CheckSilence { connection: u64, heard: u64 },
     /// It records the last contact with a manager.
     PersistContact,
+    /// The kernel has the network view, or an error.
+    NetworkWritten,
+    /// It writes the network view into the kernel again.
+    NetworkRetry,
+    /// The network view is in its cache.
+    NetworkCached,
     /// Its actor for a task chooses the next action.
     StepTask(TaskId),
     /// The runtime reports an event of a task's container.
@@ -156,14 +166,26 @@ pub enum ClientEvent {
 pub enum WorkerMessage {
     /// The first message of a node that was removed: it joins again.
     Join,
-    /// The first message otherwise, with the version of the node's assignments.
-    Hello(AssignmentVersion),
+    /// The first message otherwise.
+    Hello(Box<WorkerVersions>),
     /// A status report with the conditions of the node.
     Heartbeat(BTreeSet<NodeCondition>),
-    Sync(AssignmentVersion),
+    /// The versions of the node's assignments and of its network view; zero if it needs all of that.
+    Sync(AssignmentVersion, AssignmentVersion),
+    /// The kernel has the network view of this version.
+    NetworkAck(AssignmentVersion),
     Reports(u64, Vec<TaskReport>),
     /// The connection was closed by the other end.
     Closed,
+}
+
+/// What a node has, as its first message says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkerVersions {
+    pub assignment: AssignmentVersion,
+    /// The version of its network view, and the networks in that.
+    pub network: AssignmentVersion,
+    pub networks: Vec<NetworkId>,
 }
 
 /// A message to an agent.
@@ -172,6 +194,8 @@ pub enum ManagerMessage {
     Welcome,
     /// The assignments of the node.
     Assignment(Arc<AssignmentUpdate>),
+    /// What changed in the cluster's network.
+    Network(Arc<NetworkUpdate>),
     /// The addresses of managers.
     Managers(Arc<Vec<ManagerAddress>>),
     ReportsStored(u64),
@@ -239,6 +263,7 @@ impl ManagerEvent {
             Self::Unreachable { .. } => 7,
             Self::Plan => 8,
             Self::Propose { .. } => 16,
+            Self::PublishNetwork => 21,
             Self::ContactsTimeout => 20,
             Self::Request { .. } => 9,
             Self::RetryWrite { id, .. } => 19 | *id << 8,
@@ -266,6 +291,9 @@ impl WorkerEvent {
             Self::InspectTask(task) => 5 | task.number << 8,
             Self::CheckEnded(task) => 7 | task.number << 8,
             Self::PersistContact => 8,
+            Self::NetworkWritten => 9,
+            Self::NetworkCached => 10,
+            Self::NetworkRetry => 11,
             Self::ActionEnded(task, action, end) => {
                 6 | task.number << 8 | (action.kind() as u64) << 24 | (*end as u64) << 29
             }
@@ -278,10 +306,11 @@ impl WorkerMessage {
         match self {
             Self::Hello(_) => 0,
             Self::Heartbeat(conditions) => 1 | (conditions.len() as u64) << 4,
-            Self::Sync(_) => 2,
+            Self::Sync(..) => 2,
             Self::Reports(number, reports) => 3 | (*number & 0xff) << 4 | (reports.len() as u64) << 12,
             Self::Closed => 4,
             Self::Join => 5,
+            Self::NetworkAck(version) => 6 | (version.index & 0xfff) << 4,
         }
     }
 }
@@ -301,6 +330,7 @@ impl ManagerMessage {
             Self::Managers(all) => 6 | (all.len() as u64) << 4,
             Self::Removed => 7,
             Self::Unknown => 8,
+            Self::Network(update) => 10 | (update.version.index & 0xfff) << 4,
         }
     }
 }

@@ -7,6 +7,9 @@ use crate::network::SimHost;
 use crate::random::SimRng;
 use crate::simulation::ClusterSimulation;
 
+/// More than the time for which a withdrawn address is not assigned again.
+const REST_TIME: u64 = 121_000;
+
 /// One fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SimFault {
@@ -65,6 +68,8 @@ pub enum SimFault {
     StallManager,
     /// All managers are paused for longer than the disconnect timeout of some tasks.
     StallAll,
+    /// The wall clocks of all managers jump past the time for which withdrawn addresses rest.
+    JumpAllClocks,
     /// A worker's machine is isolated, for a moment or for longer than the disconnect timeout of some tasks.
     IsolateWorker,
 }
@@ -133,9 +138,17 @@ impl ClusterSimulation {
         }
         // Incarnations are long, so that a defect of one becomes visible.
         for kind in [SimFault::LoseMajority, SimFault::LoseAll, SimFault::StallAll] {
-            if self.rng.one_in(4) {
+            // A new incarnation skips addresses that may be in use, of which there must be enough.
+            let is_allowed = !self.has_small_ranges || kind == SimFault::StallAll;
+            if self.rng.one_in(4) && is_allowed {
                 let at = self.rng.between(chaos / 4, chaos - 1);
                 self.after(at, SimEvent::InjectFault(kind));
+            }
+        }
+        if self.has_small_ranges {
+            for _ in 0..self.rng.between(6, 18) {
+                let at = self.rng.between(chaos / 8, chaos - 1);
+                self.after(at, SimEvent::InjectFault(SimFault::JumpAllClocks));
             }
         }
         // These faults always happen, whatever the random rates are.
@@ -217,6 +230,7 @@ impl ClusterSimulation {
                 }
                 true
             }
+            SimFault::JumpAllClocks => self.jump_all_clocks(),
             SimFault::IsolateWorker => self.isolate_worker(worker),
         };
         self.faults += u64::from(happened);
@@ -287,6 +301,15 @@ impl ClusterSimulation {
             self.managers[host].clock_off += jump;
         } else {
             self.workers[worker].clock_off += jump;
+        }
+        true
+    }
+
+    fn jump_all_clocks(&mut self) -> bool {
+        let clock = self.oracle.newest.clock().0.max(self.now);
+        let jump = i64::try_from(clock - self.now + REST_TIME).unwrap_or(0);
+        for manager in &mut self.managers {
+            manager.clock_off = manager.clock_off.max(jump);
         }
         true
     }

@@ -4,11 +4,13 @@
 //! that all others must apply there. Its newest state is the reference for the machines.
 
 mod acknowledged_writes;
+mod address_owners;
 mod addresses;
 mod assignment_version;
 pub mod convergence;
 mod disconnected;
 mod election_safety;
+mod endpoints;
 mod idempotent_plans;
 mod leader_completeness;
 pub mod linearizable_reads;
@@ -31,6 +33,7 @@ mod write_answers;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use address_owners::{AddressOwner, AddressOwners};
 pub use leader_completeness::RecordedVote;
 use warren_consensus::{ConfState, MemberChange};
 use warren_core::{ApplyOutcome, ReconcilePlan, State, StateChange};
@@ -83,6 +86,8 @@ pub struct InvariantOracle {
     changes: BTreeMap<u64, ConfState>,
     /// The highest task number of each service.
     numbers: BTreeMap<ServiceId, u64>,
+    /// Who has each address, subnet and node number.
+    pub owners: address_owners::AddressOwners,
     /// Tasks that a worker reported as fully removed.
     gone: BTreeSet<(NodeId, TaskId)>,
     /// The image of each revision on the node that used it first.
@@ -132,6 +137,16 @@ impl InvariantOracle {
     /// The oracle of a group with these first members.
     pub fn new(founders: ConfState) -> Self {
         Self { changes: BTreeMap::from([(0, founders)]), ..Self::default() }
+    }
+
+    /// The oracle of a cluster that begins with this state.
+    pub fn founded(state: State, founders: ConfState) -> Self {
+        Self {
+            changes: BTreeMap::from([(state.applied().index, founders)]),
+            applied_log: state_machine_safety::AppliedLog::from(&state),
+            newest: state,
+            ..Self::default()
+        }
     }
 
     /// The membership as of the newest change.
@@ -247,6 +262,7 @@ impl InvariantOracle {
         state.secret_objects().for_each(|content| versions.record_object(content));
         // Includes superseded versions that are still used.
         state.tasks().for_each(|task| versions.record_revision(&task.revision));
+        let owners = AddressOwners::of(&state, self.owners.reassigned);
         let revisions = state.services().flat_map(|it| it.history.iter().chain([&it.revision]));
         revisions.for_each(|revision| versions.record_revision(revision));
         *self = Self {
@@ -254,6 +270,7 @@ impl InvariantOracle {
             newest: state,
             changes,
             numbers: std::mem::take(&mut self.numbers),
+            owners: owners.expect("a state has one owner of each address"),
             versions,
             replaced: self.replaced,
             secret_revisions: self.secret_revisions,
@@ -396,6 +413,7 @@ impl ClusterSimulation {
             self.oracle.secret_revisions += changes.iter().filter(follows).count() as u64;
         }
         for change in changes {
+            self.check_owner(change)?;
             match change {
                 StateChange::Task(id) => {
                     let unplaced = room::count_unplaced(&self.oracle.newest, id.service)?;
@@ -422,10 +440,27 @@ impl ClusterSimulation {
                 StateChange::Assignment(_)
                 | StateChange::Cluster
                 | StateChange::Token(_)
+                | StateChange::Network(_)
+                | StateChange::Addresses
                 | StateChange::Member(_) => {}
             }
         }
         Ok(())
+    }
+
+    /// What changed may have got an address, which nobody else has, and no node takes for that of another owner.
+    fn check_owner(&mut self, change: StateChange) -> Result<(), String> {
+        let owner = match change {
+            StateChange::Task(id) => AddressOwner::Task(id),
+            StateChange::Service(id) => AddressOwner::Service(id),
+            StateChange::Node(id) => AddressOwner::Node(id),
+            _ => return Ok(()),
+        };
+        let InvariantOracle { owners, newest, .. } = &mut self.oracle;
+        if !owners.update(newest, owner)? {
+            return Ok(());
+        }
+        self.workers.iter().try_for_each(|worker| endpoints::check_owners(newest, owners, worker))
     }
 
     fn check_task(&mut self, before: &State, id: TaskId) -> Result<(), String> {
@@ -483,6 +518,20 @@ impl ClusterSimulation {
                 held = held.and_then(|()| volume_placement::holds(newest, *id, task, remains));
             }
         }
+        self.check(held);
+    }
+
+    /// A container started.
+    pub(crate) fn oracle_started(&mut self, worker: usize, task: TaskId) {
+        let workers = &self.workers;
+        let held = endpoints::check_container(&self.oracle.newest, workers, &workers[worker], task);
+        self.check(held);
+    }
+
+    /// The kernel of a worker has another view of the cluster's network.
+    pub(crate) fn oracle_kernel(&mut self, worker: usize) {
+        let InvariantOracle { newest, owners, .. } = &self.oracle;
+        let held = endpoints::check_kernel(newest, owners, &self.workers, &self.workers[worker]);
         self.check(held);
     }
 

@@ -4,15 +4,18 @@
 //! answers), `manager/pending_writes.rs` (proposals, forwarded to the leader), `manager/joining.rs` (how a
 //! machine becomes a manager), `manager/members.rs` (group membership), `manager/addresses.rs` (addresses of
 //! members), `manager/operators.rs` (operations on managers and nodes), `manager/recovery.rs` (loss of most
-//! or all managers), `manager/sessions.rs` (workers), `manager/contacts.rs` (last contacts) and
-//! `manager/planner.rs` (controllers).
+//! or all managers), `manager/sessions.rs` (workers), `manager/network_publisher.rs` (what these are told of the
+//! network), `manager/contacts.rs` (last contacts) and `manager/planner.rs` (controllers).
+//! `manager/founding.rs` founds clusters with small address ranges.
 
 mod addresses;
 mod apply;
 mod contacts;
 mod disk;
+mod founding;
 mod joining;
 mod members;
+mod network_publisher;
 mod operators;
 mod pending_writes;
 mod planner;
@@ -40,7 +43,9 @@ use warren_types::{ManagerAddress, ManagerId, NodeName, Timestamp};
 use crate::event::{ManagerEvent, SimEvent};
 use crate::simulation::{ClusterSimulation, PlantedDefect};
 use contacts::ContactCollection;
-pub use joining::ManagerHello;
+pub use founding::with_small_ranges;
+pub use joining::{FOUNDERS, ManagerHello};
+use network_publisher::SimNetworkPublisher;
 pub use pending_writes::WriteOrigin;
 use pending_writes::{ManagerWrites, Proposer};
 use planner::PlannerQueue;
@@ -103,6 +108,7 @@ pub struct ManagerProcess {
     writes: ManagerWrites,
     outcomes: OutcomeCache<u64>,
     pub sessions: ManagerSessions,
+    network: SimNetworkPublisher,
     contacts: ContactCollection,
     planning: PlannerQueue,
     trigger: ReconcileTrigger,
@@ -186,6 +192,7 @@ impl ClusterSimulation {
         let config =
             RaftConfig { keep_entries, accept_data_loss: accepts_loss, ..RaftConfig::new(manager.id, seed) };
         let machine = RaftMachine::new(config, restored).expect("what was stored is consistent");
+        let network = SimNetworkPublisher::new(&state);
         let mut clock = ClusterClock::default();
         clock.observe(state.clock(), elapsed);
         let mut peers = PeerTable::new(manager.id, manager.address.clone());
@@ -207,6 +214,7 @@ impl ClusterSimulation {
             clock,
             writes: ManagerWrites::default(),
             sessions: ManagerSessions::default(),
+            network,
             contacts: ContactCollection::default(),
             planning: PlannerQueue::default(),
             trigger: ReconcileTrigger::default(),
@@ -267,6 +275,7 @@ impl ClusterSimulation {
                 self.raft(host, RaftEvent::SnapshotSent { to, delivered });
             }
             ManagerEvent::Unreachable { to } => self.raft(host, RaftEvent::PeerUnreachable { to }),
+            ManagerEvent::PublishNetwork => self.publish_network(host),
             ManagerEvent::Plan => self.plan_due(host),
             ManagerEvent::ContactsTimeout => self.evaluate_contacts(host),
             ManagerEvent::Propose { key, command } => self.propose(host, Proposer::Planner(key), *command),

@@ -12,7 +12,7 @@ use crate::client::SimClient;
 use crate::event::{ClientEvent, SimEvent};
 use crate::faults::FaultRates;
 use crate::invariants::{self, InvariantOracle, SimViolation};
-use crate::manager::{DiskImage, SimBackup, SimManager, StaleManager};
+use crate::manager::{DiskImage, FOUNDERS, SimBackup, SimManager, StaleManager, with_small_ranges};
 use crate::network::{NetworkLinks, SimConnections};
 use crate::random::SimRng;
 use crate::trace::Trace;
@@ -34,6 +34,10 @@ const MORE_MANAGERS_ONE_IN: u64 = 8;
 const CROWDED_ONE_IN: u64 = 50;
 /// The first such history.
 const CROWDED_FIRST: u64 = 41;
+/// One in this many histories has so few addresses that they are used again.
+const SMALL_RANGES_ONE_IN: u64 = 5;
+/// The first such history; none is crowded.
+const SMALL_RANGES_FIRST: u64 = 3;
 const WORKERS: usize = 5;
 const CLIENTS: usize = 2;
 
@@ -64,6 +68,10 @@ pub enum PlantedDefect {
     DropExpectedVersion,
     /// A worker counts twice the time without a manager.
     DisconnectTooEarly,
+    /// A leader takes every withdrawn address for forgotten by all nodes.
+    IgnoreNetworkAcks,
+    /// An agent acknowledges an update of the network before the kernel has it.
+    AckBeforeKernel,
 }
 
 /// Statistics of a history.
@@ -137,6 +145,10 @@ pub struct SimulationReport {
     pub excused: u64,
     /// 1 if the history ended with a loss that an operator had accepted.
     pub accepted: u64,
+    /// How many updates of the network workers applied.
+    pub network_updates: u64,
+    /// How many task addresses, virtual addresses, subnets and node numbers had another owner before.
+    pub reassigned: [u64; 4],
     /// Virtual milliseconds until convergence.
     pub duration_millis: u64,
 }
@@ -164,6 +176,8 @@ pub struct ClusterSimulation {
     pub(crate) fault_rates: FaultRates,
     /// Every command that was proposed; the log holds its position here.
     pub(crate) commands: Vec<Command>,
+    /// The cluster has so few addresses that they are used again.
+    pub(crate) has_small_ranges: bool,
     pub(crate) has_faults: bool,
     pub(crate) faults: u64,
     pub(crate) installed_snapshots: u64,
@@ -194,6 +208,8 @@ pub struct ClusterSimulation {
     pub(crate) forwarded: u64,
     /// Incremental assignment updates that workers applied.
     pub(crate) differences: u64,
+    /// Updates of the network that workers applied.
+    pub(crate) network_updates: u64,
     pub(crate) defect: Option<PlantedDefect>,
     pub(crate) oracle: InvariantOracle,
     first_violation: Option<String>,
@@ -214,6 +230,13 @@ impl ClusterSimulation {
         let mut managers: Vec<SimManager> =
             hosts.clone().map(|host| SimManager::new(host, key(host))).collect();
         managers[0].become_member(1);
+        let has_small_ranges = seed % SMALL_RANGES_ONE_IN == SMALL_RANGES_FIRST;
+        let mut oracle = InvariantOracle::new(ConfState::of_voters(FOUNDERS));
+        if has_small_ranges {
+            let state = with_small_ranges(Timestamp(EPOCH));
+            managers[0].found_with(&state);
+            oracle = InvariantOracle::founded(state, ConfState::of_voters(FOUNDERS));
+        }
         let mut clients: Vec<SimClient> = (0..CLIENTS).map(SimClient::new).collect();
         clients[0].is_crowding = seed % CROWDED_ONE_IN == CROWDED_FIRST;
         let mut world = Self {
@@ -230,6 +253,7 @@ impl ClusterSimulation {
             connections: SimConnections::default(),
             fault_rates,
             commands: Vec::new(),
+            has_small_ranges,
             has_faults: true,
             faults: 0,
             installed_snapshots: 0,
@@ -253,8 +277,9 @@ impl ClusterSimulation {
             sessions_opened: 0,
             forwarded: 0,
             differences: 0,
+            network_updates: 0,
             defect,
-            oracle: InvariantOracle::new(ConfState::of_voters([1])),
+            oracle,
             first_violation: None,
             trace: Trace::default(),
             events: 0,
@@ -374,6 +399,8 @@ impl ClusterSimulation {
             sessions: self.sessions_opened,
             forwarded: self.forwarded,
             differences: self.differences,
+            network_updates: self.network_updates,
+            reassigned: self.oracle.owners.reassigned,
             stale_managers: [self.stale_managers_dialled, self.stale_managers_obeyed],
             stopped_disconnected: self.oracle.stopped_disconnected,
             tasks_replaced: self.oracle.tasks_replaced,

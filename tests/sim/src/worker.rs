@@ -1,11 +1,13 @@
 //! A worker: a machine with containers, and an agent on it that can be killed.
 //!
-//! `worker/session.rs` exchanges messages with managers, `worker/actors.rs` calls `step` and executes its actions, and
-//! `worker/machine.rs` holds the actual state of the machine.
+//! `worker/session.rs` exchanges messages with managers, `worker/network_view.rs` follows the cluster's network,
+//! `worker/actors.rs` calls `step` and executes its actions, and `worker/machine.rs` holds the actual state of the
+//! machine.
 
 mod actors;
 mod health;
 mod machine;
+mod network_view;
 mod session;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,13 +17,14 @@ use std::time::Duration;
 use warren_core::Command;
 use warren_task::{Action, ConnectivityTracker, DesiredState, ObservedTask, Outbox};
 use warren_types::{
-    AssignmentVersion, Bytes, Id, ImageDigest, ImageReference, ManagerAddress, MilliCpu, NodeCondition,
-    NodeDescription, NodeId, NodeName, NodeRole, Resources, TaskAssignment, TaskId, Timestamp,
+    AssignmentVersion, Bytes, Id, ImageDigest, ImageReference, ManagerAddress, MilliCpu, NetworkView,
+    NodeCondition, NodeDescription, NodeId, NodeName, NodeRole, Resources, TaskAssignment, TaskId, Timestamp,
 };
 
 use crate::event::{SimEvent, WorkerEvent};
 use crate::simulation::ClusterSimulation;
 pub use machine::TaskOnMachine;
+use network_view::SimNetworkView;
 
 /// The result of an action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +45,10 @@ pub struct SimWorker {
     pub machine: BTreeMap<TaskId, TaskOnMachine>,
     /// The agent's file with its last assignments.
     cached_state: Option<DesiredState>,
+    /// The agent's file with its network view; it may be older than the newest.
+    cached_view: Option<Arc<NetworkView>>,
+    /// What the kernel knows of the cluster's network. It survives the agent.
+    pub kernel: Arc<NetworkView>,
     /// The addresses of managers, as received last; stored apart from the cache, because without them the
     /// node cannot reconnect.
     pub managers: Vec<ManagerAddress>,
@@ -65,6 +72,7 @@ pub struct SimAgent {
     pub since: u64,
     actors: BTreeMap<TaskId, SimActor>,
     desired: DesiredState,
+    network: SimNetworkView,
     pub contact: ConnectivityTracker<Duration>,
     /// A manager did not know the node, and none has accepted its session since.
     is_rejected: bool,
@@ -124,6 +132,8 @@ impl SimWorker {
             id,
             machine,
             cached_state: cache,
+            cached_view: None,
+            kernel: Arc::default(),
             managers,
             contact_noted_at: noted,
             was_removed,
@@ -195,6 +205,8 @@ impl SimWorker {
             runtime: "simulated".into(),
             version: "0.1.0".into(),
             address: format!("10.0.0.{}:8080", { self.id.0.0 }),
+            data_address: Some([10, 0, 0, self.id.0.0 as u8].into()),
+            wireguard_key: None,
         }
     }
 }
@@ -211,6 +223,8 @@ impl ClusterSimulation {
         worker.boot_count += 1;
         let boot = worker.boot_count;
         worker.cached_state.take_if(|_| cache_is_lost);
+        worker.cached_view.take_if(|_| cache_is_lost);
+        let network = SimNetworkView::from_cache(worker.cached_view.as_ref());
         let mut desired_state = worker.cached_state.clone().unwrap_or_default();
         desired_state.is_confirmed = false;
         let mut actors: BTreeMap<TaskId, SimActor> = BTreeMap::new();
@@ -230,6 +244,7 @@ impl ClusterSimulation {
             since,
             actors,
             desired: desired_state,
+            network,
             contact: ConnectivityTracker::resume(elapsed, silent),
             is_rejected: false,
             connection: None,
@@ -240,6 +255,7 @@ impl ClusterSimulation {
             outbox: Outbox::default(),
         });
         self.at_worker(number, 1, WorkerEvent::PersistContact);
+        self.write_network(number);
         for task in tasks {
             self.after_short_delay(number, WorkerEvent::StepTask(task));
         }
@@ -269,7 +285,7 @@ impl ClusterSimulation {
     pub(crate) fn machine_reboots(&mut self, number: usize) {
         self.agent_dies(number);
         let worker = &mut self.workers[number];
-        worker.contact_noted_at = None;
+        (worker.contact_noted_at, worker.kernel) = (None, Arc::default());
         worker.machine.values_mut().for_each(TaskOnMachine::lose_power);
         worker.machine.retain(|_, remains| !remains.is_empty());
     }
@@ -279,6 +295,7 @@ impl ClusterSimulation {
         self.agent_dies(number);
         let worker = &mut self.workers[number];
         worker.machine.clear();
+        (worker.kernel, worker.cached_view) = (Arc::default(), None);
         (worker.cached_state, worker.contact_noted_at, worker.was_removed) = (None, None, true);
     }
 
@@ -303,6 +320,9 @@ impl ClusterSimulation {
             WorkerEvent::Sync { connection } => self.sync(worker, connection),
             WorkerEvent::CheckSilence { connection, heard } => self.check_silence(worker, connection, heard),
             WorkerEvent::PersistContact => self.persist_contact(worker),
+            WorkerEvent::NetworkWritten => self.network_written(worker),
+            WorkerEvent::NetworkRetry => self.write_network(worker),
+            WorkerEvent::NetworkCached => self.network_cached(worker),
             WorkerEvent::StepTask(task) => self.step_task(worker, task),
             WorkerEvent::InspectTask(task) => self.inspect_task(worker, task),
             WorkerEvent::CheckEnded(task) => self.finish_check(worker, task),

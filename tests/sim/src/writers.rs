@@ -10,8 +10,8 @@ use std::sync::Arc;
 use warren_core::{Command, CommandResponse, Refusal, State};
 use warren_replica::ProposeError;
 use warren_types::{
-    Id, Placement, SealedData, SecretObject, SecretObjectId, SecretObjectKind, Service, ServiceId,
-    ServiceMode, ServiceSpec, TaskSpec, Timestamp,
+    Id, SealedData, SecretObject, SecretObjectId, SecretObjectKind, Service, ServiceId, ServiceMode,
+    ServiceSpec, TaskSpec, Timestamp,
 };
 
 use crate::event::{ManagerEvent, SimEvent};
@@ -102,15 +102,12 @@ impl SharedObject {
 
     fn spec(value: u64) -> ServiceSpec {
         ServiceSpec {
-            name: "shared".parse().expect("a valid name"),
             labels: BTreeMap::from([(VALUE.to_owned(), value.to_string())]),
             mode: ServiceMode::Replicated { replicas: 0 },
-            task: TaskSpec::new("web:1".parse().expect("a valid reference")),
-            ports: Vec::new(),
-            placement: Placement::default(),
-            replace_after: std::time::Duration::ZERO,
-            update: Default::default(),
-            rollback: Default::default(),
+            ..ServiceSpec::new(
+                "shared".parse().expect("a valid name"),
+                TaskSpec::new("web:1".parse().expect("a valid reference")),
+            )
         }
     }
 

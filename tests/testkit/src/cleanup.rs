@@ -101,7 +101,11 @@ pub fn remove(directory: &Path) -> Vec<String> {
         });
     problems.extend(removed.err().map(|error| error.to_string()));
     for mount in mounts(directory) {
-        if let Err(error) = umount2(&mount, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW) {
+        let unmounted = umount2(&mount, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW);
+        // A process that was ending may have unmounted it first.
+        if let Err(error) = unmounted
+            && mounts(directory).contains(&mount)
+        {
             problems.push(format!("cannot unmount {}: {error}", mount.display()));
         }
     }

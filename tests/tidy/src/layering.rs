@@ -59,12 +59,14 @@ const MANAGER_SIDE: [&str; 10] = [
     "warren-consensus",
     "warren-log",
 ];
-const WORKER_SIDE: [&str; 9] = [
+const WORKER_SIDE: [&str; 11] = [
     "warren-worker",
     "warren-task",
     "warren-runtime",
     "warren-image",
     "warren-network",
+    "warren-wireguard",
+    "warren-dns",
     "warren-container-logs",
     "warren-container-programs",
     "warren-volume",
@@ -82,11 +84,12 @@ const MANAGER_LAYERS: [&[&str]; 6] = [
 ];
 
 /// External dependencies that only their owner crates may use. Tests may use any.
-const OWNERS: [(&str, &[&str]); 10] = [
+const OWNERS: [(&str, &[&str]); 11] = [
     ("containerd-client", &["warren-runtime", "warren-image"]),
     ("rtnetlink", &["warren-network"]),
     ("netlink-packet-route", &["warren-network"]),
-    ("iptables", &["warren-network"]),
+    ("hickory-server", &["warren-dns"]),
+    ("gotatun", &["warren-wireguard"]),
     ("prometheus-client", &["warren-telemetry"]),
     ("redb", &["warren-log"]),
     ("sled", &["warren-log"]),

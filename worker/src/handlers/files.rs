@@ -1,11 +1,12 @@
 //! The directory of a task: files for name resolution in its container, and its log.
 
 use std::io;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use warren_container_logs::segment;
-use warren_network::files::{HostResolverPaths, TaskNetworkFiles, ensure_files};
+use warren_network::files::{TaskNetworkFiles, ensure_files};
 use warren_task::StoredLog;
 use warren_types::{Bytes, RetainedLog, TaskAssignment, TaskId, Timestamp};
 
@@ -16,7 +17,15 @@ const MAX_HOSTNAME: usize = 63;
 #[derive(Debug, Clone)]
 pub(crate) struct TaskDirs {
     root: PathBuf,
-    resolver: HostResolverPaths,
+}
+
+/// How a task resolves names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TaskResolver {
+    /// The address of its own name.
+    pub address: Ipv4Addr,
+    /// The content of its `/etc/resolv.conf`.
+    pub resolv_conf: String,
 }
 
 /// The directory of a task could not be written or removed.
@@ -33,9 +42,9 @@ pub(crate) enum TaskDirError {
 }
 
 impl TaskDirs {
-    /// Below `root`, with the DNS resolvers of this machine.
+    /// Below `root`.
     pub fn new(root: PathBuf) -> Self {
-        Self { root, resolver: HostResolverPaths::default() }
+        Self { root }
     }
 
     fn path(&self, task: &TaskId) -> PathBuf {
@@ -48,13 +57,18 @@ impl TaskDirs {
     }
 
     /// Writes the task's files if they differ.
-    pub async fn ensure(&self, task: &TaskAssignment) -> Result<TaskNetworkFiles, TaskDirError> {
+    pub async fn ensure(
+        &self,
+        task: &TaskAssignment,
+        resolver: &TaskResolver,
+    ) -> Result<TaskNetworkFiles, TaskDirError> {
         let further = task.spec.hosts.iter().map(|host| (host.name.clone(), host.address));
         let (name, further) = (hostname(task), further.collect::<Vec<_>>());
         let log = self.log_dir(&task.id);
         tokio::fs::create_dir_all(&log).await.map_err(|source| TaskDirError::Create { path: log, source })?;
         let directory = self.path(&task.id);
-        Ok(ensure_files(&directory, &name, task.address, &further, &self.resolver).await?)
+        let TaskResolver { address, resolv_conf } = resolver;
+        Ok(ensure_files(&directory, &name, *address, &further, resolv_conf).await?)
     }
 
     /// Removes the task's directory with its log.
@@ -174,14 +188,20 @@ mod tests {
     use super::*;
     use crate::fixtures::{retained_log, task, task_id};
 
+    fn resolver(task: &TaskAssignment) -> TaskResolver {
+        TaskResolver { address: task.address, resolv_conf: "nameserver 10.210.0.1\n".into() }
+    }
+
     #[tokio::test]
     async fn task_dir_is_created_and_removed() {
         let dir = tempfile::tempdir().unwrap();
         let directories = TaskDirs::new(dir.path().join("tasks"));
         let mut expected = task(1);
         expected.spec.hosts = vec![HostEntry { name: "db".into(), address: [192, 0, 2, 7].into() }];
-        let files = directories.ensure(&expected).await.unwrap();
-        assert_eq!(directories.ensure(&expected).await.unwrap(), files);
+        let resolver = resolver(&expected);
+        let files = directories.ensure(&expected, &resolver).await.unwrap();
+        assert_eq!(directories.ensure(&expected, &resolver).await.unwrap(), files);
+        assert_eq!(std::fs::read_to_string(&files.resolv_conf).unwrap(), resolver.resolv_conf);
         let hosts = std::fs::read_to_string(&files.hosts).unwrap();
         assert!(hosts.ends_with("10.210.0.2\tweb-1\n192.0.2.7\tdb\n"), "{hosts}");
         assert_eq!(std::fs::read_to_string(&files.hostname).unwrap(), "web-1\n");
@@ -197,7 +217,7 @@ mod tests {
         let directories = TaskDirs::new(dir.path().join("tasks"));
         let logs = || directories.stored_logs(vec![retained_log(1), retained_log(2)]);
         for number in [1, 2] {
-            directories.ensure(&task(number)).await.unwrap();
+            directories.ensure(&task(number), &resolver(&task(number))).await.unwrap();
         }
         let file = segment::segment_path(&directories.log_dir(&task_id(1)), 1);
         std::fs::write(&file, "said").unwrap();
@@ -221,7 +241,7 @@ mod tests {
         let directories = TaskDirs::new(dir.path().to_path_buf());
         assert_eq!(TaskDirs::new(dir.path().join("none")).sweep(|_| false).await.unwrap(), 0);
         for number in [1, 2] {
-            directories.ensure(&task(number)).await.unwrap();
+            directories.ensure(&task(number), &resolver(&task(number))).await.unwrap();
         }
         std::fs::write(dir.path().join("notes"), "a person's").unwrap();
         let has = |task: &TaskId| *task == task_id(2);

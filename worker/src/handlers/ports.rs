@@ -9,7 +9,7 @@ use std::num::NonZeroU16;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Mutex as AsyncMutex;
-use warren_network::{HostPort, NetworkBackend, PortMapping};
+use warren_network::{HostPort, NetworkBackend, PortMapping, Protocol};
 use warren_types::{ServiceId, TaskAssignment, TaskId};
 
 /// The backends of each host port, as the network backend takes them.
@@ -43,11 +43,19 @@ pub(crate) enum HostPortError {
     Zero,
 }
 
+fn protocol(protocol: warren_types::Protocol) -> Protocol {
+    match protocol {
+        warren_types::Protocol::Tcp => Protocol::Tcp,
+        warren_types::Protocol::Udp => Protocol::Udp,
+        warren_types::Protocol::Sctp => Protocol::Sctp,
+    }
+}
+
 /// The ports that a task publishes, each with the target of its traffic.
 fn requested_ports(task: &TaskAssignment) -> Result<Vec<(HostPort, SocketAddrV4)>, HostPortError> {
     let each = |port: &warren_types::PublishedPort| {
         let number = NonZeroU16::new(port.host_port).ok_or(HostPortError::Zero)?;
-        let at = HostPort::new(port.host_ip, number);
+        let at = HostPort::new(port.host_ip, number, protocol(port.protocol));
         Ok((at, SocketAddrV4::new(task.address, port.container_port)))
     };
     task.ports.iter().map(each).collect()

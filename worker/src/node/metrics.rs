@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use warren_control::BackgroundTasks;
+use warren_dns::DnsCounters;
 use warren_task::DesiredState;
 use warren_telemetry::{
     Collector, Counter, DescriptorEncoder, Histogram, MetricKind, MetricLabels, Registry, latency_buckets,
@@ -84,6 +85,8 @@ pub(crate) struct MetricSources {
     pub meter: Arc<NodeMeter>,
     pub desired_state: watch::Receiver<DesiredState>,
     pub background_tasks: BackgroundTasks,
+    /// Counters of the DNS server.
+    pub dns: Arc<dyn Fn() -> DnsCounters + Send + Sync>,
 }
 
 /// Registers all metrics of a worker.
@@ -142,7 +145,11 @@ impl WorkerCollector {
             let help = "Used bytes of the file system that holds the data directory.";
             write_value(encoder, MetricKind::Gauge, ("node_disk_used_bytes", help), disk.used.0 as f64)?;
         }
-        Ok(())
+        let counters = (self.sources.dns)();
+        let events =
+            counters.by_name().map(|(event, count)| (vec![("event", event.to_owned())], count as f64));
+        let help = "Events of the DNS server of this node: queries, and what became of them.";
+        write_series(encoder, MetricKind::Counter, ("worker_dns_events", help), events)
     }
 }
 

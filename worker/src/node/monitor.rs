@@ -1,5 +1,5 @@
-//! Samples the machine and its containers every few seconds, and its disk more often: for heartbeats, conditions and
-//! metrics.
+//! Samples the machine, its addresses and its containers every few seconds, and its disk more often: for heartbeats,
+//! conditions and metrics.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,6 +8,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use warren_control::{BackgroundTasks, BoxError};
 
+use crate::network::data_address::DataAddress;
 use crate::node::conditions::NodeConditions;
 use crate::node::meter::NodeMeter;
 use crate::node::metrics::WorkerMetrics;
@@ -31,6 +32,7 @@ pub(crate) struct NodeMonitor {
     pub metrics: WorkerMetrics,
     /// Whether there is a session.
     pub is_connected: watch::Receiver<bool>,
+    pub data_address: Arc<DataAddress>,
 }
 
 impl NodeMonitor {
@@ -67,5 +69,6 @@ impl NodeMonitor {
         let usage = self.meter.sample();
         self.conditions.observe_memory(usage.memory, usage.stall);
         self.stats.sample(Instant::now());
+        self.data_address.refresh();
     }
 }

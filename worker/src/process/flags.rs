@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -10,10 +11,14 @@ use clap::Args;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use warren_daemon::as_text;
 use warren_image::RegistrySettings;
+use warren_network::PortRange;
 use warren_types::name::is_label_key;
 use warren_types::quantity::ParseQuantityError;
 use warren_types::spec::LABEL_FORMAT;
 use warren_types::{Bytes, MilliCpu, NodeName};
+
+use crate::network::NetworkOptions;
+use crate::network::data_address::parse_data_address;
 
 /// Less is useless for tasks and probably a mistake: `--cpus 0`, or cores instead of thousandths.
 const MIN_CPU: MilliCpu = MilliCpu(100);
@@ -46,6 +51,28 @@ pub struct WorkerFlags {
     #[arg(long, env = "WARREN_NODE_NAME", value_name = "NAME")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node_name: Option<NodeName>,
+    /// Address to which other nodes send packets of containers [default: the source address of the route to
+    /// a manager]
+    #[arg(long, env = "WARREN_DATA_ADDRESS", value_name = "IP", value_parser = parse_data_address)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub data_address: Option<Ipv4Addr>,
+    /// UDP port for packets between containers of different nodes, the same on all nodes [default: 4789]
+    #[arg(long, env = "WARREN_VXLAN_PORT", value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vxlan_port: Option<u16>,
+    /// Number of the virtual network between the nodes, the same on all nodes [default: 4096]
+    #[arg(long, env = "WARREN_VXLAN_ID", value_name = "NUMBER")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..1 << 24))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vxlan_id: Option<u32>,
+    /// UDP port for encrypted packets between nodes, the same on all nodes [default: 51820]
+    #[arg(long, env = "WARREN_WIREGUARD_PORT", value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wireguard_port: Option<u16>,
+    /// Port of this node that containers may reach: PORT[-PORT][/PROTOCOL] (repeatable)
+    #[arg(long, env = "WARREN_ALLOW_PORT", value_name = "PORTS", value_delimiter = ',')]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub allow_port: Vec<PortRangeArg>,
     /// Set a node label (repeatable)
     #[arg(long, env = "WARREN_LABEL", value_name = "KEY=VALUE", value_delimiter = ',')]
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -61,15 +88,33 @@ impl WorkerFlags {
     /// These flags, and those of `old` where this has none.
     #[must_use]
     pub fn or(self, old: Self) -> Self {
-        let list = |given: Vec<_>, old| if given.is_empty() { old } else { given };
+        fn list<T>(given: Vec<T>, old: Vec<T>) -> Vec<T> {
+            if given.is_empty() { old } else { given }
+        }
         Self {
             containerd_socket: self.containerd_socket.or(old.containerd_socket),
             runtime: self.runtime.or(old.runtime),
             cpus: self.cpus.or(old.cpus),
             memory: self.memory.or(old.memory),
             node_name: self.node_name.or(old.node_name),
-            label: if self.label.is_empty() { old.label } else { self.label },
+            data_address: self.data_address.or(old.data_address),
+            vxlan_port: self.vxlan_port.or(old.vxlan_port),
+            vxlan_id: self.vxlan_id.or(old.vxlan_id),
+            wireguard_port: self.wireguard_port.or(old.wireguard_port),
+            allow_port: list(self.allow_port, old.allow_port),
+            label: list(self.label, old.label),
             insecure_registry: list(self.insecure_registry, old.insecure_registry),
+        }
+    }
+
+    /// How the node takes part in the network of the cluster.
+    pub fn network(&self) -> NetworkOptions {
+        let defaults = NetworkOptions::default();
+        NetworkOptions {
+            vxlan_port: self.vxlan_port.unwrap_or(defaults.vxlan_port),
+            vxlan_id: self.vxlan_id.unwrap_or(defaults.vxlan_id),
+            wireguard_port: self.wireguard_port.unwrap_or(defaults.wireguard_port),
+            allowed_ports: self.allow_port.iter().map(|PortRangeArg(range)| *range).collect(),
         }
     }
 
@@ -118,6 +163,30 @@ impl<'de> Deserialize<'de> for LabelArg {
     }
 }
 
+/// A range of ports in its text form: `6000-6009/udp`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PortRangeArg(pub PortRange);
+
+impl FromStr for PortRangeArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.parse().map(Self)
+    }
+}
+
+impl Serialize for PortRangeArg {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for PortRangeArg {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
 /// Validates `host:port` as a dial address.
 pub(super) fn parse_manager(text: &str) -> Result<String, String> {
     let (host, port) = text.rsplit_once(':').ok_or("give HOST:PORT, like 10.0.0.7:8080")?;
@@ -156,6 +225,7 @@ pub(super) fn parse_timeout(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use warren_network::Protocol;
 
     #[test]
     fn managers_have_a_host_and_a_port() {
@@ -189,22 +259,45 @@ mod tests {
             ("--cpus", &["0", "99m", "many"][..]),
             ("--memory", &["1", "65535K", "63Mi", "lots"][..]),
             ("--insecure-registry", &["a b", "", "http://a", "good:5000,a b"][..]),
+            ("--data-address", &["", "n1", "127.0.0.1", "fd00::1"][..]),
+            ("--vxlan-port", &["0", "65536", "vxlan"][..]),
+            ("--vxlan-id", &["0", "16777216", "vxlan"][..]),
+            ("--wireguard-port", &["0", "65536", "wireguard"][..]),
+            ("--allow-port", &["", "0", "65536", "9-8", "80/ip", "80-", "80,"][..]),
         ] {
             for value in bad {
                 let error = Cli::try_parse_from(["warren", flag, value]).unwrap_err();
                 assert!(error.to_string().contains(flag) && error.exit_code() == 2, "{error}");
             }
         }
-        let line = "warren --cpus 0.1 --memory 64Mi --insecure-registry a:5000,b.example";
+        let line = "warren --cpus 0.1 --memory 64Mi --insecure-registry a:5000,b.example --vxlan-port 8472 \
+                    --data-address 192.0.2.7 --vxlan-id 7 --allow-port 9100,6000-6009/udp";
         let Cli { flags } = Cli::try_parse_from(line.split(' ')).unwrap();
         assert_eq!((flags.cpus, flags.memory), (Some(MIN_CPU), Some(MIN_MEMORY)));
         assert_eq!(flags.insecure_registry, ["a:5000", "b.example"]);
+        assert_eq!((flags.data_address, flags.vxlan_port), (Some([192, 0, 2, 7].into()), Some(8472)));
+        let ports = |protocol, first, last| PortRange { protocol, first, last };
+        let expected = NetworkOptions {
+            vxlan_port: 8472,
+            vxlan_id: 7,
+            allowed_ports: [ports(Protocol::Tcp, 9100, 9100), ports(Protocol::Udp, 6000, 6009)].into(),
+            ..NetworkOptions::default()
+        };
+        assert_eq!(flags.network(), expected);
     }
 
     #[test]
     fn given_flags_override_saved_ones() {
-        let old =
-            WorkerFlags { runtime: Some("crun".into()), cpus: Some(MilliCpu(500)), ..WorkerFlags::default() };
+        let old = WorkerFlags {
+            runtime: Some("crun".into()),
+            cpus: Some(MilliCpu(500)),
+            data_address: Some([192, 0, 2, 7].into()),
+            vxlan_port: Some(8472),
+            vxlan_id: Some(7),
+            wireguard_port: Some(51821),
+            allow_port: vec!["9100-9109/udp".parse().unwrap()],
+            ..WorkerFlags::default()
+        };
         let label = vec!["a=b".parse().unwrap()];
         let given =
             WorkerFlags { cpus: Some(MilliCpu(1000)), label: label.clone(), ..WorkerFlags::default() };
@@ -213,6 +306,11 @@ mod tests {
             runtime: Some("crun".into()),
             cpus: Some(MilliCpu(1000)),
             label,
+            data_address: Some([192, 0, 2, 7].into()),
+            vxlan_port: Some(8472),
+            vxlan_id: Some(7),
+            wireguard_port: Some(51821),
+            allow_port: vec!["9100-9109/udp".parse().unwrap()],
             ..WorkerFlags::default()
         };
         assert_eq!(both, expected);

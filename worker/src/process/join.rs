@@ -10,7 +10,7 @@ use warren_types::{NodeDescription, NodeName, NodeRole};
 
 use super::run::{self, WorkerEnd, WorkerStartReason};
 use super::{JoinedSection, NOT_STARTED, WorkerJoinArgs, WorkerSettings, WorkerTelemetry, failed};
-use crate::cache::cache_file;
+use crate::cache::cache_files;
 use crate::session::removal_file;
 
 /// Joins, unless this machine is already a member of the token's cluster, and runs the worker. A member that
@@ -83,7 +83,8 @@ async fn join_cluster(
 /// Removes the state of an earlier membership: removal record and assignments. The node gets a new subnet,
 /// and would set its network up twice.
 pub(super) fn clear_earlier_membership(settings: &WorkerSettings) -> std::io::Result<()> {
-    [removal_file(&settings.data_dir), cache_file(&settings.data_dir)]
+    let [assignment, network] = cache_files(&settings.data_dir);
+    [removal_file(&settings.data_dir), assignment, network]
         .iter()
         .try_for_each(|file| super::remove_if_present(file))
 }

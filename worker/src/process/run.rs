@@ -91,7 +91,14 @@ pub(super) async fn open(setup: WorkerSetup) -> Result<Worker, CommandError> {
         managers,
         certificate,
         roots,
-        overrides: NodeOverrides { cpu: flags.cpus, memory: flags.memory, address, labels },
+        overrides: NodeOverrides {
+            cpu: flags.cpus,
+            memory: flags.memory,
+            address,
+            labels,
+            data_address: flags.data_address,
+            network: flags.network(),
+        },
         max_archive_bytes: MAX_ARCHIVE,
         membership,
     };

@@ -13,12 +13,15 @@ use warren_proto::v1::manager_frame::Frame as FromManager;
 use warren_proto::v1::sessions_client::SessionsClient;
 use warren_proto::v1::worker_frame::Frame;
 use warren_types::id::ParseIdError;
-use warren_types::{Assignment, NodeSettings, RetainedLog, TaskAssignment, TaskId, Violations};
+use warren_types::{
+    Assignment, AssignmentVersion, NetworkUpdate, NodeSettings, RetainedLog, TaskAssignment, TaskId,
+    Violations,
+};
 
 use crate::node;
 use crate::session::attach::OpenStreams;
 use crate::session::clock_probe::ClockProbe;
-use crate::session::periodic::{PeriodicError, PeriodicMessages, SessionHandle};
+use crate::session::periodic::{PeriodicError, PeriodicMessages, SessionHandle, sync_request};
 use crate::session::{MAX_FRAME, ManagerConnection, SessionContext};
 
 /// Time limit from the call to the welcome.
@@ -45,6 +48,8 @@ pub(super) enum SessionEnd {
     WrongNode { desired: String, found: String },
     #[error(transparent)]
     Periodic(#[from] PeriodicError),
+    #[error("the data address of this node changed; the next session reports it")]
+    DataAddressChanged,
     #[error("agent is stopping")]
     Stopped,
 }
@@ -98,6 +103,9 @@ async fn serve(
         clock_probe: ClockProbe::default(),
     };
     let _leave = line.end.clone().drop_guard();
+    context.data_address.record_connection(dialled_from.as_deref());
+    let mut data_address = context.data_address.subscribe();
+    data_address.borrow_and_update();
     line.send(Frame::Hello(hello(context, dialled_from.as_deref()).await)).await?;
     line.clock_probe.record_request();
     let welcomed = timeout(WELCOME_DEADLINE, async {
@@ -118,6 +126,9 @@ async fn serve(
     context.manager_channel.send_replace(Some(channel));
     let periodic = PeriodicMessages::start(context, &settings, &line);
     let mut image_arrivals = context.stream_services.image_arrivals.subscribe();
+    // Every manager learns what this node has, also if it sends nothing.
+    let mut applied_network = context.applied_network.clone();
+    applied_network.mark_changed();
     let streams = OpenStreams::new(client, Arc::clone(&context.stream_services));
     let mut link =
         ActiveSession { context, handle: line, received_frames: received, streams, has_assignment: false };
@@ -133,6 +144,13 @@ async fn serve(
                 link.handle_frame(frame).await?;
             }
             Ok(()) = image_arrivals.changed() => periodic.send_inventory(),
+            Ok(()) = data_address.changed() => return Err(SessionEnd::DataAddressChanged),
+            Ok(()) = applied_network.changed() => {
+                let version = *applied_network.borrow_and_update();
+                if version != AssignmentVersion::default() {
+                    link.handle.send(Frame::NetworkAck(v1::NetworkAck { version: Some(version.into()) })).await?;
+                }
+            }
             batch = context.reporter.next_batch(), if link.has_assignment => {
                 let reports = {
                     // An actor may not know yet that its task is desired again.
@@ -148,9 +166,17 @@ async fn serve(
 
 async fn hello(context: &SessionContext, dialled_from: Option<&str>) -> v1::Hello {
     let disk = context.meter.disk();
-    let description = node::describe(&*context.runtime, &context.overrides, disk, dialled_from).await;
+    let (runtime, data_address) = (&*context.runtime, context.data_address.current());
+    let (overrides, key) = (&context.overrides, Some(context.wireguard_key));
+    let description = node::describe(runtime, overrides, disk, dialled_from, data_address, key).await;
     let version = context.desired_state.borrow().version;
-    v1::Hello { description: Some((&description).into()), version: Some(version.into()) }
+    let view = context.network_view.borrow();
+    v1::Hello {
+        description: Some((&description).into()),
+        version: Some(version.into()),
+        network_version: Some(view.version.into()),
+        networks: view.catalogues.keys().map(ToString::to_string).collect(),
+    }
 }
 
 async fn receive_welcome(inbound: &mut Streaming<v1::ManagerFrame>) -> Result<v1::Welcome, SessionEnd> {
@@ -195,6 +221,7 @@ impl ActiveSession<'_> {
         match frame.frame {
             Some(FromManager::Assignment(wire)) => self.apply_full(wire.try_into()?).await,
             Some(FromManager::Diff(wire)) => self.apply_update(wire).await,
+            Some(FromManager::Network(wire)) => self.apply_network(wire).await,
             Some(FromManager::Current(v1::AssignmentCurrent { sent_at: at })) => {
                 compare_clocks(self.context, &self.handle, at);
                 self.has_assignment = true;
@@ -251,11 +278,28 @@ impl ActiveSession<'_> {
                 Ok(self.handle.send(Frame::Ack(v1::AssignmentAck { version: Some(version) })).await?)
             }
             Ok(false) => Ok(()),
-            Err(warren_task::BaseMismatch) => {
-                let version = self.context.desired_state.borrow().version;
-                Ok(self.handle.send(Frame::Sync(v1::SyncRequest { version: Some(version.into()) })).await?)
-            }
+            Err(warren_task::BaseMismatch) => Ok(self.handle.send(sync_request(self.context)).await?),
         }
+    }
+
+    /// Applies an update of the network view. One that cannot be applied is answered with a request for everything. If
+    /// that cannot be applied either, the next periodic request asks again.
+    async fn apply_network(&mut self, wire: v1::NetworkUpdate) -> Result<(), SessionEnd> {
+        let is_full = wire.base.is_none();
+        let update = NetworkUpdate::try_from(wire).map_err(|wrong| wrong.to_string());
+        let (mut applied, mut has_asked) = (Ok(()), is_full);
+        self.context.network_view.send_if_modified(|view| {
+            applied = update.and_then(|update| view.apply(update).map_err(|why| why.to_string()));
+            if applied.is_err() {
+                // Requests then ask for everything; what is known stays in use.
+                let before = std::mem::take(&mut view.version);
+                has_asked |= before == AssignmentVersion::default();
+            }
+            applied.is_ok()
+        });
+        let Err(why) = applied else { return Ok(()) };
+        tracing::warn!(why, is_full, "cannot apply an update of the network view; asking for all of it");
+        if has_asked { Ok(()) } else { Ok(self.handle.send(sync_request(self.context)).await?) }
     }
 
     /// Opens a stream that the manager asked for, or sends the error.

@@ -114,13 +114,12 @@ impl SessionHandle {
         PeriodicError::ManagerSilent
     }
 
-    /// Sends the assignment version of this node, and waits for any message of the manager.
+    /// Sends the versions of this node, and waits for any message of the manager.
     async fn sync(&self, context: &SessionContext) -> Result<(), PeriodicError> {
         let mut received = self.received_frames.clone();
         let before = *received.borrow_and_update();
-        let version = context.desired_state.borrow().version;
         self.clock_probe.record_request();
-        self.send(Frame::Sync(v1::SyncRequest { version: Some(version.into()) })).await?;
+        self.send(sync_request(context)).await?;
         let answer = received.wait_for(|received| *received > before);
         let within = answer_timeout(context);
         tokio::select! {
@@ -132,6 +131,16 @@ impl SessionHandle {
             }
         }
     }
+}
+
+/// Says which versions this node has.
+pub(super) fn sync_request(context: &SessionContext) -> Frame {
+    let version = context.desired_state.borrow().version;
+    let network_version = context.network_view.borrow().version;
+    Frame::Sync(v1::SyncRequest {
+        version: Some(version.into()),
+        network_version: Some(network_version.into()),
+    })
 }
 
 /// Timeout of an answer. With other managers, a node must have found one before it counts as down, and the

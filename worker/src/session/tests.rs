@@ -1,5 +1,7 @@
 mod failover;
+mod network;
 
+use std::net::Ipv4Addr;
 use std::sync::Mutex;
 
 use tokio::io::AsyncReadExt;
@@ -13,7 +15,7 @@ use warren_proto::v1::stream_frame::Frame as StreamFrame;
 use warren_proto::v1::worker_frame::Frame as FromWorker;
 use warren_runtime::fake::FakeRuntime;
 use warren_types::fixtures::task_report;
-use warren_types::{AssignmentVersion, TaskReport, TaskState, Timestamp};
+use warren_types::{AssignmentVersion, TaskReport, TaskState, Timestamp, WireGuardKey};
 use warren_volume::SubpathMounts;
 
 use super::*;
@@ -26,9 +28,14 @@ use crate::handlers::volumes::TaskVolumes;
 use crate::image_gc::{self, ImageGc};
 use crate::node::stats::TaskStats;
 
+/// Where other nodes would send packets.
+const DATA_ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
+
 /// The node's end of sessions, without tasks.
 pub(in crate::session) struct TestNode {
     pub context: Arc<SessionContext>,
+    /// What the kernel would have.
+    pub applied_network: watch::Sender<AssignmentVersion>,
     shutdown: Shutdown,
     imported: Arc<Mutex<Vec<u8>>>,
     pub images: FakeImages,
@@ -66,6 +73,10 @@ impl TestNode {
         let (reporter, meter) = (Arc::<TaskReporter>::default(), Arc::new(NodeMeter::new("/".into())));
         let desired_state = watch::Sender::new(desired_state);
         let expected = desired_state.subscribe();
+        let network_view = watch::Sender::new(NetworkView::default());
+        let applied_network = watch::Sender::new(AssignmentVersion::default());
+        let view = network_view.subscribe();
+        let data_address = Arc::new(DataAddress::new(Some(DATA_ADDRESS), None, expected.clone(), view));
         let image_gc = Arc::new(ImageGc {
             source: Arc::new(images.clone()),
             runtime: Arc::new(runtime.clone()),
@@ -96,6 +107,10 @@ impl TestNode {
             cluster: settings().cluster,
             node: settings().node,
             desired_state,
+            network_view,
+            applied_network: applied_network.subscribe(),
+            data_address,
+            wireguard_key: WireGuardKey([7; 32]),
             reporter,
             runtime: Arc::new(runtime),
             overrides: NodeOverrides::default(),
@@ -113,7 +128,7 @@ impl TestNode {
             removal_record: can_be_removed.then(|| removal_record(&dir)),
         });
         shutdown.spawn("session", run(Arc::clone(&context), dial, shutdown.token()));
-        Self { context, shutdown, imported, images, volumes: kept, directories, dir }
+        Self { context, applied_network, shutdown, imported, images, volumes: kept, directories, dir }
     }
 
     fn numbers(&self) -> Vec<u64> {

@@ -1,6 +1,7 @@
 //! The actor of one task: the loop that reads the inputs, calls `step`, executes one action, and records the
 //! outcome.
 
+use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use warren_control::Clock;
 use warren_health::ProbeTarget;
+use warren_runtime::NetworkMode;
 use warren_task::{Action, ContainerState, NextStep, ObservedTask, build_report, should_report, step};
 use warren_types::{DesiredTaskState, TaskAssignment, TaskId, TaskReport, Timestamp};
 
@@ -24,6 +26,9 @@ use crate::tasks::reporter::TaskReporter;
 /// Timeout of an action, above the deadlines of its calls. An action that still runs then is reported; no
 /// other starts for the task before it ends.
 const ACTION_DEADLINE: Duration = Duration::from_secs(120);
+
+/// The namespace of the agent itself, for the thread that opens it.
+const HOST_NETNS: &str = "/proc/thread-self/ns/net";
 
 /// Inputs of an actor, set by the supervisor. The counters only increase: an actor that missed one change
 /// sees the next.
@@ -238,12 +243,13 @@ impl TaskActor {
             .filter(|expected| expected.desired <= DesiredTaskState::Running)?;
         let ContainerState::Running { since } = self.observed.container else { return None };
         let (check, health) = (desired.spec.health.clone()?, self.observed.health(Some(desired)));
-        let target = ProbeTarget {
-            container: container::id(&self.task).to_string(),
-            pid: self.prepared.pid?,
-            netns: self.prepared.netns.clone()?,
-            address: desired.address,
+        let pid = self.prepared.pid?;
+        let (netns, address) = match self.prepared.network.clone()? {
+            NetworkMode::Joined(netns) => (netns, desired.address),
+            NetworkMode::Isolated => (format!("/proc/{pid}/ns/net").into(), Ipv4Addr::LOCALHOST),
+            NetworkMode::Host => (HOST_NETNS.into(), self.executor.node_address()),
         };
+        let target = ProbeTarget { container: container::id(&self.task).to_string(), pid, netns, address };
         Some(CheckSubject { task: self.task, check, target, since, health })
     }
 
@@ -402,7 +408,7 @@ impl TaskActor {
                 self.observed.record_image(digest);
                 return;
             }
-            ActionOutcome::NetworkAttached(netns) => self.prepared.netns = Some(netns),
+            ActionOutcome::NetworkAttached(network) => self.prepared.network = Some(network),
             ActionOutcome::FilesWritten(files) => self.prepared.files = Some(files),
             ActionOutcome::SecretObjectsMounted(mounts) => self.prepared.secret_objects = Some(mounts),
             ActionOutcome::Started(pid) => self.prepared.pid = Some(pid),

@@ -113,13 +113,13 @@ mod tests {
         };
         let bin = |name: &str| PathBuf::from("/data/bin").join(name);
         let programs = ContainerPrograms { logger: bin("logger"), init: bin("init"), exec: bin("exec") };
-        let (netns, hostname) = ("/run/netns/x".into(), "web-1".into());
+        let network = warren_runtime::NetworkMode::Joined("/run/netns/x".into());
         let (sources, objects) = (Vec::new(), Vec::new());
         ContainerInputs {
-            netns,
+            network,
             files,
             log: file("output"),
-            hostname,
+            hostname: "web-1".into(),
             programs,
             sources,
             secret_objects: objects,

@@ -1,23 +1,29 @@
 //! Executes one action of one task: the only place where actions of `step` become calls.
 
-use std::path::PathBuf;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Notify, RwLock, Semaphore, watch};
 use tokio::time::timeout;
 use warren_container_programs::ContainerPrograms;
+use warren_network::NetworkBackend;
 use warren_network::files::TaskNetworkFiles;
-use warren_network::{NetworkBackend, TaskKey, TaskNetwork};
-use warren_runtime::{ContainerMount, Error as RuntimeError, ProcessState, Runtime, Signal};
+use warren_runtime::{ContainerMount, Error as RuntimeError, NetworkMode, ProcessState, Runtime, Signal};
 use warren_task::{Action, AttemptHistory, ContainerState, DesiredState};
-use warren_types::{ClusterId, ImageDigest, NodeSettings, TaskAssignment, TaskId, Timestamp};
+use warren_types::{
+    ClusterId, ImageDigest, NodeSettings, TaskAssignment, TaskId, TaskNetworkMode, Timestamp,
+};
 
-use crate::handlers::files::{TaskDirs, hostname};
+use crate::handlers::files::{TaskDirs, TaskResolver, hostname};
 use crate::handlers::images::TaskImages;
 use crate::handlers::ports::HostPortShares;
 use crate::handlers::secret_objects::SecretObjects;
 use crate::handlers::volumes::{MountSources, TaskVolumes};
+use crate::network::TaskNetworks;
+use crate::network::data_address::DataAddress;
+use crate::network::desired::{ConnectedTask, gateway, host_resolv_conf, task_resolv_conf};
+use crate::network::dns::HOST_RESOLV_CONF;
 use crate::tasks::checks::CheckContext;
 use crate::tasks::container;
 use crate::tasks::container::spec::{self, ContainerInputs};
@@ -33,6 +39,9 @@ const NETWORK_TIMEOUT: Duration = Duration::from_secs(3);
 pub(crate) struct ActionExecutor {
     pub runtime: Arc<dyn Runtime>,
     pub network: Arc<dyn NetworkBackend>,
+    /// The tasks in it.
+    pub task_networks: Arc<TaskNetworks>,
+    pub data_address: Arc<DataAddress>,
     pub images: TaskImages,
     /// Programs for containers.
     pub programs: ContainerPrograms,
@@ -59,7 +68,7 @@ pub(crate) struct ActionExecutor {
 /// Results of earlier actions of this agent for the task.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct PreparedResources {
-    pub netns: Option<PathBuf>,
+    pub network: Option<NetworkMode>,
     pub files: Option<TaskNetworkFiles>,
     /// Mounts of secrets and configs.
     pub secret_objects: Option<Vec<ContainerMount>>,
@@ -96,8 +105,8 @@ pub(crate) enum ActionOutcome {
     },
     /// The image is on the node, with this digest.
     ImageReady(ImageDigest),
-    /// The task's network namespace.
-    NetworkAttached(PathBuf),
+    /// The network that its process gets.
+    NetworkAttached(NetworkMode),
     /// The task's files.
     FilesWritten(TaskNetworkFiles),
     /// The mounts of its secrets and configs.
@@ -123,7 +132,8 @@ impl ActionExecutor {
             Action::EnsureNetwork => return self.attach(&job).await,
             Action::EnsureFiles => {
                 let expanded = self.expand_assignment(&job)?;
-                return Ok(ActionOutcome::FilesWritten(self.task_dirs.ensure(&expanded).await?));
+                let resolver = self.resolver(&expanded).await?;
+                return Ok(ActionOutcome::FilesWritten(self.task_dirs.ensure(&expanded, &resolver).await?));
             }
             Action::EnsureVolumes => {
                 self.prepare_mounts(&job).await?;
@@ -158,7 +168,7 @@ impl ActionExecutor {
             }
             Action::RemoveNetwork => {
                 let _setup = self.setup_lock.read().await;
-                self.network.remove_task(&job.key()?).await?;
+                self.task_networks.detach(job.task).await?;
             }
             Action::ReleasePorts => {
                 let _setup = self.setup_lock.read().await;
@@ -229,9 +239,44 @@ impl ActionExecutor {
     }
 
     async fn attach(&self, job: &ActionRequest) -> Result<ActionOutcome, ActionFailure> {
+        let task = job.assignment()?;
+        let Some(connected) = ConnectedTask::of(task) else {
+            let network = match task.spec.network {
+                TaskNetworkMode::Host => NetworkMode::Host,
+                // The runtime creates its namespace, with the loopback device up, and it ends with the process.
+                TaskNetworkMode::None | TaskNetworkMode::Networks(_) => NetworkMode::Isolated,
+            };
+            return Ok(ActionOutcome::NetworkAttached(network));
+        };
         self.await_network().await?;
-        let network = TaskNetwork { task: job.key()?, address: job.assignment()?.address };
-        Ok(ActionOutcome::NetworkAttached(self.network.ensure_task(&network).await?))
+        let netns = self.task_networks.attach(job.task, &connected).await?;
+        Ok(ActionOutcome::NetworkAttached(NetworkMode::Joined(netns)))
+    }
+
+    /// How the task resolves names.
+    async fn resolver(&self, task: &TaskAssignment) -> Result<TaskResolver, ActionFailure> {
+        let dns = &task.spec.dns;
+        Ok(match task.spec.network {
+            TaskNetworkMode::Networks(_) => {
+                let none = || ActionFailure::transient("this node has not received its subnet yet");
+                let gateway = gateway(&self.settings()?).ok_or_else(none)?;
+                TaskResolver { address: task.address, resolv_conf: task_resolv_conf(gateway, dns) }
+            }
+            TaskNetworkMode::Host => {
+                let host = tokio::fs::read(HOST_RESOLV_CONF).await.unwrap_or_default();
+                let resolv_conf = host_resolv_conf(&String::from_utf8_lossy(&host), dns);
+                TaskResolver { address: self.node_address(), resolv_conf }
+            }
+            // It reaches no server: with an empty list, programs learn that at once.
+            TaskNetworkMode::None => {
+                TaskResolver { address: Ipv4Addr::LOCALHOST, resolv_conf: String::new() }
+            }
+        })
+    }
+
+    /// The address of the node for its own tasks.
+    pub fn node_address(&self) -> Ipv4Addr {
+        self.data_address.current().unwrap_or(Ipv4Addr::LOCALHOST)
     }
 
     async fn create(&self, job: &ActionRequest) -> Result<(), ActionFailure> {
@@ -239,7 +284,7 @@ impl ActionExecutor {
         let missing = || ActionFailure::transient("the task's network and files do not exist yet");
         let sources = self.prepare_mounts(job).await?;
         let joined = ContainerInputs {
-            netns: job.prepared.netns.clone().ok_or_else(missing)?,
+            network: job.prepared.network.clone().ok_or_else(missing)?,
             files: job.prepared.files.clone().ok_or_else(missing)?,
             log: self.task_dirs.log_dir(&job.task),
             hostname: hostname(&expanded),
@@ -288,9 +333,5 @@ impl ActionRequest {
     fn assignment(&self) -> Result<&TaskAssignment, ActionFailure> {
         let unknown = || ActionFailure::transient("the assignment of the task is unknown");
         self.assignment.as_deref().ok_or_else(unknown)
-    }
-
-    fn key(&self) -> Result<TaskKey, ActionFailure> {
-        Ok(TaskKey::parse(&self.task.to_string()).map_err(warren_network::Error::from)?)
     }
 }

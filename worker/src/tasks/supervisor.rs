@@ -14,11 +14,13 @@ use std::time::Duration;
 use futures::StreamExt;
 use tokio::sync::watch;
 use warren_control::{BackgroundTaskHandle, BackgroundTasks, Clock, RandomSource, Shutdown};
+use warren_network::{NodeNetworkSettings, PrivateKey};
 use warren_runtime::RuntimeEvent;
 use warren_task::DesiredState;
-use warren_types::{DesiredTaskState, NodeCondition, NodeSettings, TaskAssignment, TaskId};
+use warren_types::{AssignmentVersion, DesiredTaskState, NodeCondition, TaskAssignment, TaskId};
 
 use crate::connectivity::NodeConnectivity;
+use crate::network::NetworkOptions;
 use crate::node::conditions::NodeConditions;
 use crate::node::metrics::WorkerMetrics;
 use crate::tasks::actor::{ActorHandle, ActorInputs, ContainerPhase, TaskActor};
@@ -48,6 +50,12 @@ pub(crate) struct TaskSupervisorParts {
     pub metrics: WorkerMetrics,
     /// Sender for the executor's node network state.
     pub node_network: watch::Sender<NodeNetworkState>,
+    /// Sender for the version of the network view that is applied.
+    pub applied_network: watch::Sender<AssignmentVersion>,
+    /// How the node takes part in the network of the cluster.
+    pub network_options: NetworkOptions,
+    /// Key for packets between nodes that are encrypted.
+    pub private_key: PrivateKey,
     /// Connectivity of the node to managers.
     pub connectivity: watch::Receiver<NodeConnectivity>,
 }
@@ -59,7 +67,10 @@ pub(crate) struct TaskSupervisor {
     conditions: Arc<NodeConditions>,
     node_network: watch::Sender<NodeNetworkState>,
     /// The settings with which the node network was set up.
-    network_settings: Mutex<Option<NodeSettings>>,
+    network_settings: Mutex<Option<NodeNetworkSettings>>,
+    applied_network: watch::Sender<AssignmentVersion>,
+    network_options: NetworkOptions,
+    private_key: PrivateKey,
     reporter: Arc<TaskReporter>,
     clock: Arc<dyn Clock>,
     connectivity: watch::Receiver<NodeConnectivity>,
@@ -92,6 +103,9 @@ impl TaskSupervisor {
             conditions,
             metrics,
             node_network,
+            applied_network,
+            network_options,
+            private_key,
             connectivity,
         } = parts;
         let (actors, network_settings) = (Mutex::default(), Mutex::default());
@@ -103,6 +117,9 @@ impl TaskSupervisor {
             conditions,
             node_network,
             network_settings,
+            applied_network,
+            network_options,
+            private_key,
             reporter,
             clock,
             connectivity,
@@ -142,6 +159,8 @@ impl TaskSupervisor {
         self.start_log_collector(background_tasks);
         let follow = Arc::clone(self).watch_desired_state(network.clone(), relist.clone());
         self.shutdown.spawn("worker.desired-state", follow);
+        let follow = Arc::clone(self).watch_network_view(network.clone());
+        self.shutdown.spawn("worker.network-view", follow);
         self.shutdown.spawn("worker.connectivity-watch", Arc::clone(self).watch_connectivity());
         self.shutdown.spawn("worker.image-arrivals", Arc::clone(self).watch_image_arrivals());
         let follow = Arc::clone(self).watch_events(network, relist, sweep);
@@ -280,6 +299,7 @@ impl TaskSupervisor {
         relist: BackgroundTaskHandle,
     ) {
         let (mut desired_state, stop) = (self.desired_state.clone(), self.shutdown.token());
+        let mut data_address = self.executor.data_address.subscribe();
         let mut was_confirmed = false;
         let mut known = DesiredState::default();
         loop {
@@ -291,7 +311,10 @@ impl TaskSupervisor {
                 self.wake_log_collector();
             }
             known = now;
-            trigger_network_on_new_settings(&self, &network);
+            data_address.borrow_and_update();
+            if self.has_new_network_settings() {
+                network.wake();
+            }
             if confirmed && !was_confirmed {
                 relist.wake();
             }
@@ -299,6 +322,7 @@ impl TaskSupervisor {
             tokio::select! {
                 () = stop.cancelled() => return,
                 changed = desired_state.changed() => if changed.is_err() { return },
+                Ok(()) = data_address.changed() => {}
             }
         }
     }
@@ -378,13 +402,6 @@ impl TaskSupervisor {
                 () = tokio::time::sleep(RESUBSCRIBE_DELAY) => relist.wake(),
             }
         }
-    }
-}
-
-fn trigger_network_on_new_settings(supervisor: &TaskSupervisor, network: &BackgroundTaskHandle) {
-    let network_settings = supervisor.network_settings.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    if supervisor.desired_state.borrow().settings != network_settings {
-        network.wake();
     }
 }
 

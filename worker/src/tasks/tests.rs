@@ -7,9 +7,11 @@ mod fakes;
 mod health;
 mod image;
 mod lifecycle;
+mod networks;
 mod orphans;
 
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,19 +25,22 @@ use warren_network::fake::FakeNetwork;
 use warren_runtime::fake::FakeRuntime;
 use warren_runtime::{ProcessState, Runtime};
 use warren_task::DesiredState;
-use warren_types::{TaskAssignment, TaskReport};
+use warren_types::{AssignmentVersion, NetworkView, TaskAssignment, TaskReport};
 use warren_volume::SubpathMounts;
 use warren_volume::fake::FakeVolumeDriver as FakeVolumes;
 
 use crate::connectivity::NodeConnectivity;
 use crate::fake_manager::{TIMEOUT, at};
-use crate::fixtures::{image, images, settings, task_id};
+use crate::fixtures::{self, image, images, loopback_dns, settings, task_id};
 use crate::handlers::files::TaskDirs;
 use crate::handlers::images::fake::FakeImages;
 use crate::handlers::images::{ImageArrivals, ImageHolders, TaskImages};
 use crate::handlers::ports::HostPortShares;
 use crate::handlers::secret_fetcher::fake::FakeSecretFetcher;
 use crate::handlers::volumes::TaskVolumes;
+use crate::network::data_address::DataAddress;
+use crate::network::dns::{BindDns, NodeDns};
+use crate::network::{NetworkOptions, TaskNetworks};
 use crate::node::conditions::NodeConditions;
 use crate::node::metrics::WorkerMetrics;
 use crate::tasks::checks::{CheckContext, CheckResults};
@@ -45,6 +50,9 @@ use crate::tasks::{ActionExecutor, NodeNetworkState};
 use crash_injection::{CrashPlan, CrashingBackend};
 use fakes::{FakeContainerExec, FakeSecretObjects, FixedHolders};
 
+/// Where other nodes would send packets.
+const DATA_ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
+
 /// What remains after an agent was killed.
 struct Machine {
     runtime: FakeRuntime,
@@ -53,6 +61,8 @@ struct Machine {
     image_holders: ImageHolders,
     image_arrivals: ImageArrivals,
     network: Arc<FakeNetwork>,
+    view: watch::Sender<NetworkView>,
+    bind_dns: BindDns,
     secret_objects: FakeSecretObjects,
     volumes: Arc<FakeVolumes>,
     exec: Arc<FakeContainerExec>,
@@ -69,6 +79,8 @@ struct Agent {
     conditions: Arc<NodeConditions>,
     background_tasks: BackgroundTasks,
     check_context: Arc<CheckContext>,
+    applied_network: watch::Receiver<AssignmentVersion>,
+    data_address: Arc<DataAddress>,
 }
 
 impl Machine {
@@ -87,6 +99,8 @@ impl Machine {
             image_holders: ImageHolders::default(),
             image_arrivals: ImageArrivals::default(),
             network,
+            view: watch::Sender::default(),
+            bind_dns: loopback_dns(),
             secret_objects: objects,
             volumes,
             exec,
@@ -100,6 +114,7 @@ impl Machine {
         let (desired_state, expected) = watch::channel(desired_state);
         let (node_network, network_receiver) = watch::channel(NodeNetworkState::Pending);
         let connectivity = watch::Sender::new(NodeConnectivity::Connected);
+        let applied_network = watch::Sender::new(AssignmentVersion::default());
         let network = Arc::new(CrashingBackend::new(Arc::clone(&self.network), &crash_plan));
         let health = Arc::<NodeConditions>::default();
         let clock = Arc::new(SystemClock::new());
@@ -110,9 +125,15 @@ impl Machine {
         let prober = Prober::new(self.exec.clone(), ProbeLimits::for_cores(1));
         let results = CheckResults::default();
         let checking = Arc::new(CheckContext { prober, results, metrics: metrics.clone() });
+        let view = self.view.subscribe();
+        let dns = NodeDns::new(self.bind_dns.clone(), "/none");
+        let task_networks = Arc::new(TaskNetworks::new(network.clone(), view.clone(), expected.clone(), dns));
+        let data_address = Arc::new(DataAddress::new(Some(DATA_ADDRESS), None, expected.clone(), view));
         let driver = ActionExecutor {
             runtime: Arc::new(CrashingBackend::new(self.runtime.clone(), &crash_plan)),
             network: network.clone(),
+            task_networks: Arc::clone(&task_networks),
+            data_address: Arc::clone(&data_address),
             images: TaskImages {
                 source: Arc::new(self.images.clone()),
                 secret_fetcher: Arc::new(self.secret_fetcher.clone()),
@@ -144,6 +165,9 @@ impl Machine {
             conditions: Arc::clone(&health),
             metrics,
             node_network,
+            applied_network: applied_network.clone(),
+            network_options: NetworkOptions::default(),
+            private_key: fixtures::wireguard().private_key,
             connectivity: connectivity.subscribe(),
         });
         let random: warren_control::RandomSource = Arc::new(|| u64::MAX / 2);
@@ -159,6 +183,8 @@ impl Machine {
             conditions: health,
             background_tasks: tasks_run,
             check_context: checking,
+            applied_network: applied_network.subscribe(),
+            data_address,
         }
     }
 

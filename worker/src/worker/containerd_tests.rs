@@ -1,14 +1,17 @@
 //! The worker on real backends: a private containerd, and a network namespace that is removed with the test.
 //! Needs root, containerd, runc, iptables and a static busybox.
 
+mod networks;
+
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::Command;
 use std::time::SystemTime;
 
 use nix::mount::{MntFlags, umount2};
 use nix::sched::{CloneFlags, unshare};
+use warren_dns::DnsSockets;
 use warren_image::build::ImageBuilder;
 use warren_network::LinuxNetwork;
 use warren_proto::v1::manager_frame::Frame;
@@ -17,7 +20,7 @@ use warren_runtime::testing::PrivateContainerd;
 use warren_runtime::{ProcessState, Runtime};
 use warren_security::{CertificateAuthority, Identity};
 use warren_types::spec::{HealthCheck, Probe};
-use warren_types::{DesiredTaskState, EnvVar, ImageDigest, TaskAssignment};
+use warren_types::{DesiredTaskState, EnvVar, ImageDigest, NodeSettings, TaskAssignment};
 
 use super::tests::store_reports_until;
 use super::*;
@@ -76,25 +79,54 @@ async fn fetch_page() -> String {
     tokio::task::spawn_blocking(move || fetch().unwrap_or_default()).await.unwrap()
 }
 
-async fn pid(runtime: &ContainerdRuntime) -> Option<u32> {
+/// The pid of a task's running process.
+async fn pid(runtime: &ContainerdRuntime, number: u64) -> Option<u32> {
     let found = runtime.list().await.unwrap();
-    found.iter().find_map(|found| match found.process {
+    let id = task_id(number).to_string();
+    found.iter().filter(|found| found.id.as_str() == id).find_map(|found| match found.process {
         ProcessState::Running { pid } => Some(pid),
         _ => None,
     })
 }
 
 struct Machine {
+    runtime: ContainerdRuntime,
+    /// The image of [`archive`], which is on it.
+    digest: ImageDigest,
+    settings: NodeSettings,
+    data_address: Option<Ipv4Addr>,
+    authority: CertificateAuthority,
     data_dir: tempfile::TempDir,
     run_dir: PathBuf,
-    authority: CertificateAuthority,
-    runtime: ContainerdRuntime,
+    _mounts: NetnsMounts,
+    _containerd: PrivateContainerd,
 }
 
 impl Machine {
+    async fn new(settings: NodeSettings, data_address: Option<Ipv4Addr>) -> Self {
+        let containerd = PrivateContainerd::start().await;
+        let runtime = ContainerdRuntime::new(containerd.settings()).unwrap();
+        let (run_dir, data_dir) = (containerd.dir().join("run"), tempfile::tempdir().unwrap());
+        let spool_dir = data_dir.path().to_owned();
+        let options = ImportOptions { spool_dir, max_bytes: 1 << 30, name: None };
+        let imported = runtime.images().import(&archive()[..], options).await.unwrap();
+        let cluster = settings.cluster.to_string();
+        Self {
+            runtime,
+            digest: imported[0].digest.to_string().parse().unwrap(),
+            settings,
+            data_address,
+            authority: CertificateAuthority::create(&cluster, SystemTime::now()).unwrap(),
+            data_dir,
+            _mounts: NetnsMounts(run_dir.join("netns")),
+            run_dir,
+            _containerd: containerd,
+        }
+    }
+
     async fn worker(&self) -> (Worker, FakeManager) {
         let identity =
-            Identity::new(self.authority.cluster(), Role::Worker, settings().node.to_string()).unwrap();
+            Identity::new(self.authority.cluster(), Role::Worker, self.settings.node.to_string()).unwrap();
         let credentials = self.authority.issue(&identity, SystemTime::now()).unwrap();
         let config = WorkerConfig {
             data_dir: self.data_dir.path().to_owned(),
@@ -102,13 +134,14 @@ impl Machine {
             managers: Vec::new(),
             certificate: ReloadableCertificate::new(&credentials),
             roots: self.authority.roots(),
-            overrides: NodeOverrides::default(),
+            overrides: NodeOverrides { data_address: self.data_address, ..NodeOverrides::default() },
             max_archive_bytes: 1 << 30,
             membership: None,
         };
         let backends = HostBackends {
             runtime: Arc::new(self.runtime.clone()),
-            network: Arc::new(LinuxNetwork::new(&self.run_dir)),
+            network: Arc::new(LinuxNetwork::new(&self.run_dir, warren_network::WireGuardProgram::own())),
+            bind_dns: Arc::new(DnsSockets::bind),
             images: self.runtime.images().clone(),
             image_source: Arc::new(self.runtime.images().clone()),
             containerd: None,
@@ -137,20 +170,7 @@ fn container_file(pid: u32, file: &str) -> String {
 #[test]
 fn container_survives_agent_and_leaves_nothing() {
     in_own_namespace(|| async {
-        let containerd = PrivateContainerd::start().await;
-        let run_dir = containerd.dir().join("run");
-        let _mounts = NetnsMounts(run_dir.join("netns"));
-        let cluster = settings().cluster.to_string();
-        let machine = Machine {
-            data_dir: tempfile::tempdir().unwrap(),
-            run_dir: run_dir.clone(),
-            authority: CertificateAuthority::create(&cluster, SystemTime::now()).unwrap(),
-            runtime: ContainerdRuntime::new(containerd.settings()).unwrap(),
-        };
-        let spool_dir = machine.data_dir.path().to_owned();
-        let options = ImportOptions { spool_dir, max_bytes: 1 << 30, name: None };
-        machine.runtime.images().import(&archive()[..], options).await.unwrap();
-
+        let machine = Machine::new(settings(), None).await;
         let (worker, mut manager) = machine.worker().await;
         let mut session = manager.next_welcomed_session().await;
         session.assign(1, vec![serving(DesiredTaskState::Running, None)]).await;
@@ -159,7 +179,7 @@ fn container_survives_agent_and_leaves_nothing() {
         session.assign(2, vec![serving(DesiredTaskState::Running, digest.clone())]).await;
         store_reports_until(&mut session, |report| report.ready).await;
         assert!(fetch_page().await.ends_with(PAGE), "the port leads to the container");
-        let running = pid(&machine.runtime).await.unwrap();
+        let running = pid(&machine.runtime, 1).await.unwrap();
         assert_eq!(container_file(running, "etc/hostname"), "web-1\n");
         assert!(container_file(running, "etc/hosts").contains("10.210.0.2\tweb-1"));
         worker.stop().await.unwrap();
@@ -170,7 +190,7 @@ fn container_survives_agent_and_leaves_nothing() {
         let mut session = manager.next_welcomed_session().await;
         session.assign(3, vec![serving(DesiredTaskState::Running, digest.clone())]).await;
         store_reports_until(&mut session, |report| report.ready).await;
-        assert_eq!(pid(&machine.runtime).await, Some(running), "the same process");
+        assert_eq!(pid(&machine.runtime, 1).await, Some(running), "the same process");
         assert!(fetch_page().await.ends_with(PAGE));
 
         session.assign(4, vec![serving(DesiredTaskState::Remove, digest)]).await;
@@ -193,7 +213,7 @@ fn container_survives_agent_and_leaves_nothing() {
         tokio::time::timeout(Duration::from_secs(10), removed).await.unwrap();
         worker.stop().await.unwrap();
         assert!(machine.runtime.list().await.unwrap().is_empty());
-        let namespaces = std::fs::read_dir(run_dir.join("netns")).into_iter().flatten().count();
+        let namespaces = std::fs::read_dir(machine.run_dir.join("netns")).into_iter().flatten().count();
         assert_eq!(namespaces, 0, "no network namespace is left");
     });
 }

@@ -114,10 +114,13 @@ impl Worker {
     pub(super) fn forget_cluster(&self) {
         // The cache has the last state that the node has seen, by which managers decide on a removal: it is
         // deleted only after the record is complete.
-        if self.update_removal_record(|removal| removal.cleared = true)
-            && let Err(error) = self.cache.remove()
-        {
-            tracing::warn!(%error, "cannot remove the assignment cache");
+        if !self.update_removal_record(|removal| removal.cleared = true) {
+            return;
+        }
+        for removed in [self.cache.remove(), self.view_cache.remove()] {
+            if let Err(error) = removed {
+                tracing::warn!(%error, "cannot remove a cache");
+            }
         }
     }
 

@@ -23,11 +23,13 @@ impl Worker {
         let (background_tasks, clock) = (self.background_tasks.clone(), Arc::clone(&self.clock));
         let goes_round =
             |name| background_task_probe(name, background_tasks.clone(), Arc::clone(&clock), STALE_AFTER);
+        let networks = Arc::clone(&self.task_networks);
         let sources = MetricSources {
             stats: Arc::clone(&self.stats),
             meter: Arc::clone(&self.meter),
             desired_state: self.desired_state.clone(),
             background_tasks: background_tasks.clone(),
+            dns: Arc::new(move || networks.dns_counters()),
         };
         TelemetryComponent {
             metrics: register(&self.metrics, sources),

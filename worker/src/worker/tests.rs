@@ -4,7 +4,7 @@ use std::time::SystemTime;
 use tonic::{Code, Status};
 use warren_image::ContainerdConnection;
 use warren_network::fake::FakeNetwork;
-use warren_network::{Error as NetworkError, NetworkBackend, TaskKey, TaskNetwork};
+use warren_network::{Attachment, Error as NetworkError, NetworkBackend, TaskKey, TaskNetwork};
 use warren_proto::status::{NODE_REMOVED, Problem};
 use warren_proto::v1;
 use warren_proto::v1::manager_frame::Frame;
@@ -16,8 +16,8 @@ use warren_telemetry::Telemetry;
 use warren_types::{DesiredTaskState, TaskAssignment};
 
 use super::*;
-use crate::fake_manager::{FakeManager, FakeSession, TIMEOUT};
-use crate::fixtures::{image, images, port, settings, task, task_id};
+use crate::fake_manager::{FakeManager, FakeSession, TIMEOUT, at};
+use crate::fixtures::{image, images, loopback_dns, network_view, port, settings, task, task_id};
 
 struct Machine {
     dir: tempfile::TempDir,
@@ -59,6 +59,7 @@ impl Machine {
         HostBackends {
             runtime: Arc::new(self.runtime.clone()),
             network: self.network.clone(),
+            bind_dns: loopback_dns(),
             images: ImageStore::new(connection, "overlayfs"),
             image_source: Arc::new(images()),
             containerd: None,
@@ -154,7 +155,7 @@ async fn worker_runs_assigned_tasks_and_leaves_nothing() {
     session.assign(3, vec![]).await;
     worker.stop().await.unwrap();
     let key = TaskKey::parse("probe").unwrap();
-    let probe = TaskNetwork { task: key, address: task(1).address };
+    let probe = TaskNetwork { task: key, attachment: Attachment::new(task(1).address) };
     let none = machine.network.ensure_task(&probe).await.unwrap_err();
     assert!(matches!(none, NetworkError::NodeNotConfigured), "the node's network went too: {none}");
 }
@@ -211,7 +212,7 @@ async fn assert_nothing_is_left(machine: &Machine, containers: usize) {
     let tasks = std::fs::read_dir(machine.dir.path().join("tasks")).into_iter().flatten().count();
     assert_eq!(tasks, 0, "directories of tasks");
     let key = TaskKey::parse("probe").unwrap();
-    let probe = TaskNetwork { task: key, address: task(1).address };
+    let probe = TaskNetwork { task: key, attachment: Attachment::new(task(1).address) };
     let none = machine.network.ensure_task(&probe).await.unwrap_err();
     assert!(matches!(none, NetworkError::NodeNotConfigured), "the node's network went too: {none}");
     let removal = machine.removal_record().load().unwrap();
@@ -367,4 +368,49 @@ async fn readiness_and_health_are_reported() {
     let stopped =
         ["relist", "monitor"].map(|name| format!("worker: worker.{name}: background task is not running"));
     assert_eq!(node.unhealthy().await, stopped);
+}
+
+#[tokio::test(start_paused = true)]
+async fn network_view_outlives_agent_without_managers() {
+    let machine = Machine::new();
+    let (mut manager, dial) = FakeManager::in_memory();
+    let worker = machine.worker(dial).await;
+    let mut session = manager.next_welcomed_session().await;
+    session.send_view(&network_view(3)).await;
+    let ack = |frame: &FromWorker| match frame {
+        FromWorker::NetworkAck(ack) => ack.version,
+        _ => None,
+    };
+    assert_eq!(session.next_matching(ack).await, at(3).into());
+    let cluster = || machine.network.requested().unwrap().cluster;
+    let known = cluster();
+    assert_eq!((known.peers.len(), known.services.len()), (1, 1));
+    session.assign(1, vec![task(1)]).await;
+    store_reports_until(&mut session, |report| report.ready).await;
+    worker.stop().await.unwrap();
+    let worker = machine.worker(machine.unreachable_dialer()).await;
+    let mut ready = worker.node_network.clone();
+    ready.wait_for(|state| *state == NodeNetworkState::Ready).await.unwrap();
+    assert_eq!(cluster(), known);
+    worker.stop().await.unwrap();
+    // A cache that is missing costs what it had, and nothing else.
+    std::fs::remove_file(machine.dir.path().join("worker/network.json")).unwrap();
+    let worker = machine.worker(machine.unreachable_dialer()).await;
+    let mut ready = worker.node_network.clone();
+    ready.wait_for(|state| *state == NodeNetworkState::Ready).await.unwrap();
+    assert!(cluster().peers.is_empty());
+    worker.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn network_is_acknowledged_once_it_is_applied_and_cached() {
+    let version = |index| AssignmentVersion { incarnation: 1, index };
+    let (applied, applied_rx) = watch::channel(AssignmentVersion::default());
+    let (stored, stored_rx) = watch::channel(version(3));
+    let (sender, mut acknowledged) = watch::channel(AssignmentVersion::default());
+    tokio::spawn(publish_lesser(applied_rx, stored_rx, sender));
+    applied.send_replace(version(4));
+    assert_eq!(*acknowledged.wait_for(|found| *found > version(0)).await.unwrap(), version(3));
+    stored.send_replace(version(5));
+    assert_eq!(*acknowledged.wait_for(|found| *found > version(3)).await.unwrap(), version(4));
 }

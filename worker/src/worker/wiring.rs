@@ -19,6 +19,8 @@ use crate::handlers::secret_fetcher::SecretFetcher;
 use crate::handlers::secret_objects::tmpfs::SecretTmpfs;
 use crate::handlers::secret_objects::{SecretObjects, TmpfsSecretObjects};
 use crate::handlers::volumes::TaskVolumes;
+use crate::network::TaskNetworks;
+use crate::network::data_address::DataAddress;
 use crate::node::metrics::WorkerMetrics;
 use crate::tasks::checks::{CheckContext, CheckResults};
 use crate::tasks::{ActionExecutor, NodeNetworkState};
@@ -40,6 +42,14 @@ pub(super) struct SharedHandlers {
     pub check_context: Arc<CheckContext>,
     pub secret_objects: Arc<dyn SecretObjects>,
     pub images: TaskImages,
+}
+
+/// The states of the node that the executor follows.
+pub(super) struct NodeStates {
+    pub desired_state: watch::Receiver<DesiredState>,
+    pub node_network: watch::Receiver<NodeNetworkState>,
+    pub task_networks: Arc<TaskNetworks>,
+    pub data_address: Arc<DataAddress>,
 }
 
 impl SharedHandlers {
@@ -89,12 +99,14 @@ pub(super) fn action_executor(
     shared: &SharedHandlers,
     programs: ContainerPrograms,
     cluster: ClusterId,
-    desired_state: watch::Receiver<DesiredState>,
-    ground: watch::Receiver<NodeNetworkState>,
+    states: NodeStates,
 ) -> ActionExecutor {
+    let NodeStates { desired_state, node_network, task_networks, data_address } = states;
     ActionExecutor {
         runtime: Arc::clone(&backends.runtime),
         network: Arc::clone(&backends.network),
+        task_networks,
+        data_address,
         images: shared.images.clone(),
         programs,
         task_dirs: places.task_dirs,
@@ -104,7 +116,7 @@ pub(super) fn action_executor(
         check_context: Arc::clone(&shared.check_context),
         cluster,
         desired_state,
-        node_network: ground,
+        node_network,
         // Starts are CPU bound: more at once delay the first ones and speed up none.
         start_permits: Arc::new(Semaphore::new((3 * cores()).max(4))),
         setup_lock: RwLock::default(),

@@ -1,32 +1,8 @@
-//! The long forms of Docker: `type=volume,source=data,target=/data` and `published=8080,target=80`.
+//! Docker's long form of mounts: `type=volume,source=data,target=/data`.
 
-use warren_types::{Bytes, Mount, MountSource, Propagation, PublishMode, PublishedPort};
+use warren_types::{Bytes, Mount, MountSource, Propagation};
 
 use super::split::{permissions, set_once, split_commas};
-use super::{NO_INGRESS, parse_protocol, port};
-
-/// `published=PORT,target=PORT[,protocol=tcp][,mode=host]`.
-pub(super) fn publish(text: &str) -> Result<PublishedPort, String> {
-    let (mut published, mut target, mut protocol, mut mode) = (None, None, None, None);
-    for option in split_commas(text) {
-        match option.split_once('=') {
-            Some(("published", number)) => set_once(&option, &mut published, port(number)?)?,
-            Some(("target", number)) => set_once(&option, &mut target, port(number)?)?,
-            Some(("protocol", name)) => set_once(&option, &mut protocol, parse_protocol(name)?)?,
-            Some(("mode", "host")) => set_once(&option, &mut mode, PublishMode::Host)?,
-            Some(("mode", "ingress")) => return Err(NO_INGRESS.to_owned()),
-            _ => {
-                let known = "published=PORT, target=PORT, protocol=tcp and mode=host";
-                return Err(format!("{option:?} is not known; there are {known}"));
-            }
-        }
-    }
-    let host_port =
-        published.ok_or("published is missing; Warren chooses no port by itself: give published=PORT")?;
-    let container_port = target.ok_or("target is missing; give the port in the container as target=PORT")?;
-    let protocol = protocol.unwrap_or(warren_types::Protocol::Tcp);
-    Ok(PublishedPort { host_ip: None, host_port, container_port, protocol, mode: PublishMode::Host })
-}
 
 /// The kind of a mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

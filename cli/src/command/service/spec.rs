@@ -1,6 +1,7 @@
 //! Builds a spec from flags: a new one, or a changed one. Pure; the caller has read files and the environment.
 
 mod health;
+mod network;
 #[cfg(test)]
 mod round_trip;
 #[cfg(test)]
@@ -13,13 +14,14 @@ use std::time::Duration;
 use warren_proto::convert::replicas;
 use warren_types::spec::{ConstraintKey, ConstraintOperator, DEFAULT_STOP_GRACE};
 use warren_types::{
-    Capability, Constraint, EnvVar, LogLimits, MilliCpu, MountSource, OnDisconnect, Placement, PullPolicy,
-    Resources, RestartPolicy, Seccomp, SecretObjectMount, ServiceMode, ServiceSpec, TaskSpec, Violations,
+    Capability, Constraint, EnvVar, LogLimits, MilliCpu, MountSource, OnDisconnect, PublishedPort,
+    PullPolicy, Resources, RestartPolicy, Seccomp, SecretObjectMount, ServiceMode, ServiceSpec,
+    TaskNetworkMode, TaskSpec, Violations,
 };
 
 use crate::args::lists::{ListAdditions, ListRemovals, MountArgs};
 use crate::args::spec::{LifecycleFlags, PrivilegeFlags, ProcessFlags, ResourceFlags, ScaleFlags, SpecArgs};
-use crate::args::value::{ModeName, Setting};
+use crate::args::value::{ModeName, PortList, Setting};
 use crate::args::{ServiceCreateArgs, ServiceUpdateArgs};
 
 /// The spec of a new service, or all violations with request paths. `env` merges files and flags.
@@ -39,22 +41,21 @@ pub fn create(name: &str, args: &ServiceCreateArgs, env: &[EnvVar]) -> Result<Se
     let mut wrong = Violations::default();
     let name = name.parse().map_err(|why| wrong.add("spec.name", why));
     let blank = ServiceSpec {
-        // An invalid name is in `wrong`; the image is set by a flag.
-        name: name.unwrap_or_else(|()| "unreadable".parse().expect("it is a name")),
-        labels: BTreeMap::new(),
         mode: match mode {
             ModeName::Replicated => ServiceMode::Replicated { replicas: 1 },
             ModeName::Global => ServiceMode::Global,
         },
-        task: TaskSpec::new("unreadable".parse().expect("it is a reference")),
-        ports: Vec::new(),
-        placement: Placement::default(),
-        replace_after: Duration::ZERO,
-        update: Default::default(),
-        rollback: Default::default(),
+        // An invalid name is in `wrong`; the image is set by a flag.
+        ..ServiceSpec::new(
+            name.unwrap_or_else(|()| "unreadable".parse().expect("it is a name")),
+            TaskSpec::new("unreadable".parse().expect("it is a reference")),
+        )
     };
     let mut draft = SpecDraft { spec: blank, resets: ResetFlags::default(), violations: wrong };
     draft.settings(settings);
+    if !lists.network.is_empty() {
+        draft.spec.task.network = TaskNetworkMode::Networks(Vec::new());
+    }
     draft.add(lists, env);
     draft.health(&settings.health, &lists.health_header);
     for flag in std::mem::take(&mut draft.resets.0) {
@@ -168,7 +169,8 @@ impl SpecDraft {
     }
 
     fn scale(&mut self, args: &ScaleFlags) {
-        let ScaleFlags { replicas: wanted, max_per_node } = args;
+        let ScaleFlags { replicas: wanted, max_per_node, endpoint_mode } = args;
+        self.spec.endpoint_mode = endpoint_mode.unwrap_or(self.spec.endpoint_mode);
         self.resets.set_optional("--max-per-node", max_per_node, &mut self.spec.placement.max_per_node);
         let Some(expected) = wanted else { return };
         match (self.spec.mode, replicas(expected.0)) {
@@ -237,10 +239,11 @@ impl SpecDraft {
     }
 
     fn privileges(&mut self, flags: &PrivilegeFlags) {
-        let PrivilegeFlags { privileged, no_new_privileges, seccomp, read_only } = flags;
+        let PrivilegeFlags { privileged, no_new_privileges, allow_metadata, seccomp, read_only } = flags;
         let task = &mut self.spec.task;
         task.privileged = privileged.unwrap_or(task.privileged);
         task.no_new_privileges = no_new_privileges.unwrap_or(task.no_new_privileges);
+        task.allow_metadata = allow_metadata.unwrap_or(task.allow_metadata);
         self.resets.set("--seccomp", seccomp, &mut task.seccomp, Seccomp::default());
         task.read_only = read_only.unwrap_or(task.read_only);
     }
@@ -279,6 +282,10 @@ impl SpecDraft {
             env_file: _,
             constraint,
             publish,
+            network,
+            alias,
+            dns,
+            dns_search,
             host,
             group,
             mounts: MountArgs(mounts),
@@ -298,7 +305,12 @@ impl SpecDraft {
         pairs("spec.task.sysctls", &mut task.sysctls, sysctl, &mut self.violations);
         merge(&mut task.env, env, |var| var.name.clone());
         merge(&mut placement.constraints, constraint, compared_value);
-        merge(ports, publish, |port| (port.host_ip, port.host_port, port.protocol));
+        let publish: Vec<PublishedPort> = publish.iter().flat_map(|PortList(ports)| ports).copied().collect();
+        let automatic = |port: &PublishedPort| (port.host_port == 0).then_some(port.container_port);
+        merge(ports, &publish, |port| (port.host_ip, port.host_port, port.protocol, automatic(port)));
+        network::add(&mut task.network, network, alias, &mut self.violations);
+        merge(&mut task.dns.servers, dns, Clone::clone);
+        merge(&mut task.dns.searches, dns_search, Clone::clone);
         merge(&mut task.hosts, host, Clone::clone);
         merge(&mut task.groups, group, Clone::clone);
         merge(&mut task.mounts, mounts, |mount| mount.target.trim_end_matches('/').to_owned());
@@ -331,6 +343,10 @@ impl SpecDraft {
             env_rm,
             constraint_rm,
             publish_rm,
+            network_rm,
+            alias_rm,
+            dns_rm,
+            dns_search_rm,
             host_rm,
             group_rm,
             mount_rm,
@@ -349,6 +365,9 @@ impl SpecDraft {
         task.env.retain(|var| !env_rm.contains(&var.name));
         placement.constraints.retain(|constraint| !constraint_rm.contains(constraint));
         ports.retain(|port| !publish_rm.iter().any(|unwanted| unwanted.matches(port)));
+        network::remove(&mut task.network, network_rm, alias_rm);
+        task.dns.servers.retain(|server| !dns_rm.contains(server));
+        task.dns.searches.retain(|domain| !dns_search_rm.contains(domain));
         task.hosts.retain(|entry| {
             let is = |address| address == entry.address;
             !host_rm.iter().any(|(name, address)| *name == entry.name && address.is_none_or(is))

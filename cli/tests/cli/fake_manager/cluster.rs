@@ -47,7 +47,8 @@ impl v1::cluster_server::Cluster for FakeApi {
         request: Request<v1::UpdateClusterRequest>,
     ) -> Result<Response<v1::InfoResponse>, Status> {
         let mut state = self.0.lock().unwrap();
-        let change = request.into_inner().settings.unwrap().into();
+        let change = request.into_inner().settings.unwrap();
+        let change = warren_proto::convert::read_field("settings", change).unwrap();
         let updated = state.settings.changed(&change).map_err(Problem::from)?;
         state.settings = updated;
         Ok(Response::new(state.cluster_info()))

@@ -59,6 +59,8 @@ impl BackupFixture {
         let (known, found) = (self.state.export(), backup.state.export());
         let parts = warren_core::state::StateParts {
             secret_objects: found.secret_objects,
+            // Of a backup without networks, its index is that of the backup.
+            networks: found.networks,
             digest: found.digest,
             ..known
         };

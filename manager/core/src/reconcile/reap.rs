@@ -92,7 +92,7 @@ pub fn reap(state: &State, id: &ServiceId, now: Timestamp) -> ReconcilePlan {
 fn node_slots(state: &State, service: &Service) -> Option<BTreeSet<u32>> {
     match service.spec.mode {
         ServiceMode::Replicated { .. } => None,
-        ServiceMode::Global => Some(state.nodes().filter_map(|node| state.slot_of(node)).collect()),
+        ServiceMode::Global => Some(state.nodes().map(|node| node.number.into()).collect()),
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use warren_types::{Node, Resources, Service, ServiceId};
 
-use crate::state::{NodeEligibility, State, eligibility, is_final, subnet_capacity, task_id_range};
+use crate::state::{NodeEligibility, State, eligibility, is_final, task_id_range};
 
 /// Tasks without a node beyond those that fit now: the next ones to be placed when there is room.
 pub const SPARE_TASKS: u64 = 100;
@@ -41,7 +41,8 @@ fn free_room(state: &State, service: &Service) -> u64 {
 
 fn room_on(state: &State, service: &Service, node: &Node) -> u64 {
     let allocation = state.node_allocation(&node.id);
-    let addresses = u64::from(subnet_capacity(node.subnet).saturating_sub(allocation.tasks));
+    let held = allocation.tasks.saturating_add(allocation.withdrawn);
+    let addresses = u64::from(state.address_capacity(node).saturating_sub(held));
     let (free, Resources { cpu, memory }) = (allocation.free(node), service.revision.task.reservations);
     let by_cpu = free.cpu.0.checked_div(cpu.0).unwrap_or(u64::MAX);
     let by_memory = free.memory.0.checked_div(memory.0).unwrap_or(u64::MAX);

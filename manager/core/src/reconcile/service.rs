@@ -110,8 +110,8 @@ impl DesiredSlots {
             _ if service.removing => SlotSet::Replicas(0),
             ServiceMode::Replicated { replicas } => SlotSet::Replicas(replicas),
             ServiceMode::Global => {
-                let slot = |node: &Node| Some((state.slot_of(node)?, (eligibility(service, node), node.id)));
-                SlotSet::Nodes(state.nodes().filter_map(|node| slot(node)).collect())
+                let slot = |node: &Node| (node.number.into(), (eligibility(service, node), node.id));
+                SlotSet::Nodes(state.nodes().map(|node| slot(node)).collect())
             }
         };
         Self { service: service.id, desired: expected }

@@ -9,6 +9,8 @@ pub struct NodeAllocation {
     pub reserved: Resources,
     /// How many tasks hold the node; each has an address.
     pub tasks: u32,
+    /// How many addresses of earlier tasks are not assigned again yet.
+    pub withdrawn: u32,
 }
 
 impl NodeAllocation {

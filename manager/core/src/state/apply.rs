@@ -3,11 +3,14 @@
 //! Users' commands are rejected as a whole. Planners' commands are lists, and each item is checked again
 //! against the current state: an item that is not valid any more is skipped, and the next plan handles it.
 
+mod address;
 mod cluster;
 mod incarnation;
 mod member;
+mod network;
 mod node;
 mod placement;
+mod ports;
 mod report;
 mod revision;
 mod rollout;
@@ -21,6 +24,7 @@ use std::sync::Arc;
 
 use warren_types::{Node, NodeId, Service, ServiceId, Task, TaskId, Timestamp, Token};
 
+pub(super) use network::{default_network, first_virtual_addresses};
 pub use revision::REVISION_HISTORY_LIMIT;
 
 use super::index::Facets;
@@ -138,6 +142,14 @@ impl State {
                 volume::create(self, entry, *id, expected, *reuse)
             }
             Command::RemoveVolume { id, purge, data, .. } => volume::remove(self, entry, *id, *purge, *data),
+            Command::CreateNetwork { id, name, labels, internal, .. } => {
+                let expected = network::DesiredNetwork { name, labels, internal: *internal };
+                network::create(self, entry, *id, expected)
+            }
+            Command::RemoveNetwork { id, .. } => network::remove(self, entry, *id),
+            Command::ReleaseAddresses { acknowledged, .. } => {
+                Ok(address::release(self, entry, *acknowledged))
+            }
             Command::DeleteVolume { id, .. } => volume::delete(self, entry, *id),
             Command::SetNodeConditions { node, session, conditions, .. } => {
                 node::set_conditions(self, entry, *node, *session, conditions)

@@ -12,6 +12,8 @@ const DEFAULT_NODE_PREFIX: u8 = 24;
 const MAX_NODE_PREFIX: u8 = 30;
 /// Default time without contact after which a node is down: two lost syncs and slack.
 const DEFAULT_NODE_DOWN_AFTER: Duration = Duration::from_secs(8);
+/// An eighth of each range is for virtual addresses.
+const VIRTUAL_BITS: u8 = 3;
 /// The most address ranges of a cluster.
 const MAX_RANGES: usize = 64;
 
@@ -50,6 +52,24 @@ impl Cluster {
         }
     }
 
+    /// The part of each range for virtual addresses: its last eighth, or what comes next to it in whole subnets. A
+    /// range of one subnet has none.
+    pub(super) fn virtual_ranges(&self) -> impl Iterator<Item = Ipv4Net> {
+        self.ranges.iter().filter_map(|range| {
+            let bits = self.node_prefix.checked_sub(range.prefix_len())?.min(VIRTUAL_BITS);
+            let size = 1u64 << (32 - range.prefix_len() - bits);
+            let network = u64::from(u32::from(range.broadcast())) + 1 - size;
+            let virtual_range =
+                Ipv4Net::new(Ipv4Addr::from(network as u32), range.prefix_len() + bits).ok()?;
+            (bits > 0).then_some(virtual_range)
+        })
+    }
+
+    /// How many node subnets there are.
+    pub(super) fn count_subnets(&self) -> u64 {
+        self.ranges.iter().map(|range| self.subnets_in(range)).sum()
+    }
+
     /// The node subnet with that number, counted from 0 through all ranges; `None` beyond the last.
     pub(super) fn subnet(&self, number: u64) -> Option<Ipv4Net> {
         let mut number = number;
@@ -72,15 +92,18 @@ impl Cluster {
             if range.contains(subnet) {
                 let offset = u32::from(subnet.network()) - u32::from(range.network());
                 let number = before + u64::from(offset >> (32 - self.node_prefix));
-                return (self.subnet(number) == Some(*subnet)).then_some(number);
+                let is_one = number < before + self.subnets_in(range) && self.subnet(number) == Some(*subnet);
+                return is_one.then_some(number);
             }
             before += self.subnets_in(range);
         }
         None
     }
 
+    /// The node subnets of a range: those that are not in its part for virtual addresses.
     fn subnets_in(&self, range: &Ipv4Net) -> u64 {
-        self.node_prefix.checked_sub(range.prefix_len()).map_or(0, |bits| 1 << bits)
+        let bits = self.node_prefix.checked_sub(range.prefix_len());
+        bits.map_or(0, |bits| (1 << bits) - if bits > 0 { 1 << (bits - bits.min(VIRTUAL_BITS)) } else { 0 })
     }
 
     /// All violations of the address ranges; paths are relative to the request.
@@ -124,17 +147,33 @@ mod tests {
 
     #[test]
     fn subnets_are_allocated_in_range_order() {
-        let ranges = ranges(&["10.0.0.0/23", "172.16.5.0/24"]);
+        let ranges = ranges(&["10.0.0.0/22", "172.16.5.0/24"]);
         let cluster = Cluster::new(ClusterId(Id(1)), ranges, Timestamp(0));
         let subnets: Vec<_> = (0..5).map(|n| cluster.subnet(n).map(|net| net.to_string())).collect();
-        let expected = [Some("10.0.0.0/24"), Some("10.0.1.0/24"), Some("172.16.5.0/24"), None, None];
+        let expected =
+            [Some("10.0.0.0/24"), Some("10.0.1.0/24"), Some("10.0.2.0/24"), Some("172.16.5.0/24"), None];
         assert_eq!(subnets, expected.map(|net| net.map(String::from)));
         assert_eq!(cluster.subnet(u64::MAX), None);
-        for number in 0..3 {
+        for number in 0..4 {
             assert_eq!(cluster.subnet_number(&cluster.subnet(number).unwrap()), Some(number));
         }
-        for other in ["10.0.2.0/24", "10.0.0.0/23", "10.0.1.0/25", "10.0.1.7/24", "172.16.0.0/16"] {
+        for other in ["10.0.3.0/24", "10.0.0.0/23", "10.0.1.0/25", "10.0.1.7/24", "172.16.0.0/16"] {
             assert_eq!(cluster.subnet_number(&other.parse().unwrap()), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn last_eighth_of_a_range_is_virtual() {
+        for (range, expected, subnets) in [
+            ("10.210.0.0/16", Some("10.210.224.0/19"), 224),
+            ("10.0.0.0/21", Some("10.0.7.0/24"), 7),
+            ("10.0.0.0/22", Some("10.0.3.0/24"), 3),
+            ("10.0.0.0/23", Some("10.0.1.0/24"), 1),
+            ("10.0.0.0/24", None, 1),
+        ] {
+            let cluster = Cluster::new(ClusterId(Id(1)), ranges(&[range]), Timestamp(0));
+            let found: Vec<String> = cluster.virtual_ranges().map(|net| net.to_string()).collect();
+            assert_eq!((found.first().map(String::as_str), cluster.count_subnets()), (expected, subnets));
         }
     }
 

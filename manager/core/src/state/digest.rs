@@ -19,8 +19,8 @@ use std::collections::BTreeMap;
 use ipnet::Ipv4Net;
 use serde::Serialize;
 use warren_types::{
-    ClusterSettings, Health, Id, RareTaskFields, Revision, Service, Task, TaskExit, TaskId, TaskStatus,
-    TaskStatusDetails,
+    ClusterSettings, DataPlane, Health, Id, RareTaskFields, Revision, Service, Task, TaskExit, TaskId,
+    TaskStatus, TaskStatusDetails,
 };
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 
@@ -28,7 +28,7 @@ use self::storage::secret_object_version;
 use super::{Cluster, State};
 
 pub(super) use self::node::{cursor, departed_manager, member, node, removed_node, token};
-pub(super) use self::storage::{secret_object, volume};
+pub(super) use self::storage::{network, secret_object, volume, withdrawn};
 
 /// The digest of a state after the entry at `index`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,7 +61,7 @@ impl State {
             objects,
             self.clock.0,
             self.feature_level.into(),
-            self.allocated_subnets,
+            self.subnet_cursor,
         ]);
         StateDigest { index: self.applied.index, value: extension(known, 1, self.next_member_id) }
     }
@@ -82,6 +82,8 @@ impl DigestSum {
         state.tokens().for_each(|held| sum.add(token(held)));
         state.secret_objects().for_each(|held| sum.add(secret_object(held)));
         state.volumes().for_each(|held| sum.add(volume(held)));
+        state.networks().for_each(|held| sum.add(network(held)));
+        state.withdrawn.iter().for_each(|(item, withdrawal)| sum.add(withdrawn(*item, *withdrawal)));
         state.members().for_each(|held| sum.add(member(held)));
         state.removed_nodes.iter().for_each(|(node, index)| sum.add(removed_node(*node, *index)));
         state.departed_managers().for_each(|(manager, left)| sum.add(departed_manager(manager, left)));
@@ -123,6 +125,8 @@ enum HashKind {
     Member = 19,
     RemovedNode = 20,
     DepartedManager = 21,
+    Network = 22,
+    Withdrawn = 23,
 }
 
 /// The cluster's settings.
@@ -135,7 +139,8 @@ pub(super) fn cluster(cluster: &Cluster) -> u64 {
         node_prefix,
         node_down_after,
         version,
-        settings: ClusterSettings { max_replicas_per_service: max_replicas, task_history_limit: history },
+        settings:
+            ClusterSettings { max_replicas_per_service: max_replicas, task_history_limit: history, data_plane },
     } = cluster;
     // Clusters from before this setting have its default.
     let is_default = *max_replicas == ClusterSettings::default().max_replicas_per_service;
@@ -153,7 +158,11 @@ pub(super) fn cluster(cluster: &Cluster) -> u64 {
         node_down_after.subsec_nanos().into(),
         u64::from(*history),
     ]);
-    extension(extension(known, 1, *version), 2, max_replicas)
+    let data_plane = match data_plane {
+        DataPlane::Vxlan => 0,
+        DataPlane::Wireguard => 1,
+    };
+    extension(extension(extension(known, 1, *version), 2, max_replicas), 3, data_plane)
 }
 
 /// All of a service.
@@ -198,12 +207,17 @@ pub(super) fn service_status(service: &Service) -> u64 {
         removing,
         next_task_number: next_task,
         rollout,
+        virtual_addresses,
     } = service;
     let [high, low] = halves(id.0);
     let kind = HashKind::ServiceStatus as u64;
     let known =
         hash([kind, high, low, *version, created_at.0, updated_at.0, u64::from(*removing), *next_task]);
-    extension(known, 1, self::rollout::record(rollout))
+    let addresses = virtual_addresses.iter().flat_map(|(network, address)| {
+        let [high, low] = halves(network.0);
+        [high, low, u64::from(u32::from(*address))]
+    });
+    extension(extension(known, 1, self::rollout::record(rollout)), 2, list(addresses))
 }
 
 /// A task. Its revision never changes, so that its number is enough.

@@ -9,9 +9,11 @@ mod slot_tasks;
 use std::net::Ipv4Addr;
 
 use imbl::{OrdMap, OrdSet};
+use ipnet::Ipv4Net;
 use warren_types::{
-    Availability, Node, NodeId, NodeName, Revision, SecretObjectId, SecretObjectKind, SecretObjectName,
-    Service, ServiceId, ServiceName, Task, TaskId, TokenHash, TokenId, Volume, VolumeId, VolumeName,
+    Availability, DnsLabel, NetworkId, NetworkName, Node, NodeId, NodeName, Revision, SecretObjectId,
+    SecretObjectKind, SecretObjectName, Service, ServiceId, ServiceName, Task, TaskId, TokenHash, TokenId,
+    Volume, VolumeId, VolumeName,
 };
 
 use self::facets::diff;
@@ -20,7 +22,7 @@ use self::slot_tasks::SlotTasks;
 use super::dense_map::DenseMap;
 use super::grouped_map::GroupedMap;
 use super::number_set::NumberSet;
-use super::{NodeAllocation, State};
+use super::{NodeAllocation, State, WithdrawnAddress};
 
 pub(super) use self::facets::Facets;
 pub(crate) use self::references::volume_templates;
@@ -99,6 +101,18 @@ pub(crate) struct StateIndex {
     pub volume_users: OrdMap<(VolumeName, ServiceId), u32>,
     /// Services whose volume names differ between tasks, counted like users of a secret object.
     pub templated_volume_users: OrdMap<ServiceId, u32>,
+    pub network_names: OrdMap<NetworkName, NetworkId>,
+    /// Which services are in a network, counted like users of a secret object.
+    pub network_users: OrdMap<(NetworkName, ServiceId), u32>,
+    /// Which services have an alias on a network, counted likewise.
+    pub aliases: OrdMap<(NetworkName, DnsLabel, ServiceId), u32>,
+    /// The service with a virtual address.
+    pub virtual_addresses: OrdMap<Ipv4Addr, ServiceId>,
+    /// Subnets of nodes, by their network address.
+    pub subnets: OrdMap<Ipv4Addr, (Ipv4Net, NodeId)>,
+    /// How many subnets are not assigned again yet.
+    pub withdrawn_subnets: u64,
+    pub node_numbers: OrdMap<u16, NodeId>,
     /// Which tasks that hold resources on their node have a volume.
     pub mounted_volumes: OrdSet<(VolumeName, TaskId)>,
 }
@@ -112,7 +126,9 @@ impl StateIndex {
         state.volumes().for_each(|volume| index.add_volume(volume));
         state.services().for_each(|service| index.add_service(service));
         state.nodes().for_each(|node| index.add_node(node));
+        index.network_names = state.networks().map(|network| (network.name.clone(), network.id)).collect();
         state.tasks().for_each(|task| index.change_task(task, None, Some(Facets::of(task))));
+        state.withdrawn.keys().for_each(|item| index.add_withdrawn(*item));
         index
     }
 
@@ -134,6 +150,8 @@ impl StateIndex {
         self.service_names.insert(service.spec.name.clone(), service.id);
         self.counts.insert(service.id, TaskCounts::default());
         self.publish(service.id, &service.spec.ports);
+        let addresses = service.virtual_addresses.values();
+        self.virtual_addresses.extend(addresses.map(|address| (*address, service.id)));
         if !service.removing {
             self.add_user(service.id, &service.revision);
         }
@@ -143,6 +161,9 @@ impl StateIndex {
         self.service_names.remove(&service.spec.name);
         self.counts.remove(&service.id);
         self.unpublish(&service.spec.ports);
+        for address in service.virtual_addresses.values() {
+            self.virtual_addresses.remove(address);
+        }
         if !service.removing {
             self.remove_user(service.id, &service.revision);
         }
@@ -151,6 +172,8 @@ impl StateIndex {
     pub(super) fn add_node(&mut self, node: &Node) {
         self.node_names.insert(node.name.clone(), node.id);
         self.allocations.insert(node.id, NodeAllocation::default());
+        self.node_numbers.insert(node.number, node.id);
+        node.subnets.iter().for_each(|subnet| self.add_subnet(node.id, *subnet));
         self.set_availability(node.id, node.availability);
     }
 
@@ -158,7 +181,38 @@ impl StateIndex {
     pub(super) fn remove_node(&mut self, node: &Node) {
         self.node_names.remove(&node.name);
         self.allocations.remove(&node.id);
+        self.node_numbers.remove(&node.number);
+        for subnet in &node.subnets {
+            self.subnets.remove(&subnet.network());
+        }
         self.drained_nodes.remove(&node.id);
+    }
+
+    pub(super) fn add_subnet(&mut self, node: NodeId, subnet: Ipv4Net) {
+        self.subnets.insert(subnet.network(), (subnet, node));
+    }
+
+    /// Nothing has it any more, and it is not assigned again yet.
+    pub(super) fn add_withdrawn(&mut self, item: WithdrawnAddress) {
+        self.withdrawn_subnets += u64::from(matches!(item, WithdrawnAddress::Subnet(_)));
+        if let Some(allocation) = self.allocation_with(item) {
+            allocation.withdrawn += 1;
+        }
+    }
+
+    /// The inverse of [`Self::add_withdrawn`].
+    pub(super) fn remove_withdrawn(&mut self, item: WithdrawnAddress) {
+        self.withdrawn_subnets -= u64::from(matches!(item, WithdrawnAddress::Subnet(_)));
+        if let Some(allocation) = self.allocation_with(item) {
+            allocation.withdrawn -= 1;
+        }
+    }
+
+    /// The allocation of the node to which the address of a task belongs.
+    fn allocation_with(&mut self, item: WithdrawnAddress) -> Option<&mut NodeAllocation> {
+        let WithdrawnAddress::Address(address) = item else { return None };
+        let (_, (subnet, node)) = self.subnets.range(..=address).next_back()?;
+        subnet.contains(&address).then_some(*node).and_then(|node| self.allocations.get_mut(&node))
     }
 
     pub(super) fn set_availability(&mut self, node: NodeId, availability: Availability) {

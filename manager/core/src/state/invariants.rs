@@ -1,6 +1,7 @@
 //! The invariants of every state: used by tests, the simulator, and when a snapshot is restored.
 
 mod members;
+mod networks;
 mod storage;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +12,7 @@ use warren_types::{
 };
 
 use super::digest::DigestSum;
-use super::{MAX_TOKENS, REVISION_HISTORY_LIMIT, State, StateIndex, address};
+use super::{MAX_TOKENS, REVISION_HISTORY_LIMIT, State, StateIndex, WithdrawnAddress, address};
 
 /// An invariant that does not hold. Always a defect, never caused by a user.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -50,9 +51,6 @@ impl State {
         ensure(self.feature_level >= before.feature_level, || {
             format!("level {} was lowered", before.feature_level)
         })?;
-        ensure(self.allocated_subnets >= before.allocated_subnets, || {
-            format!("{} subnets became fewer", before.allocated_subnets)
-        })?;
         for old in before.tasks() {
             match self.task(&old.id) {
                 Some(new) => check_task_transition(old, new)?,
@@ -69,7 +67,9 @@ impl State {
             let Some(new) = self.node(&old.id) else { continue };
             // A node that was removed and joined again in one step is a different one: see the subnets.
             let forward = new.session >= old.session && new.assignment_index >= old.assignment_index;
-            ensure(forward && new.subnet == old.subnet, || format!("node {} went back to {new:?}", old.id))?;
+            ensure(forward && new.subnets.starts_with(&old.subnets) && new.number == old.number, || {
+                format!("node {} went back to {new:?}", old.id)
+            })?;
         }
         for (old, new) in before.secret_objects().filter_map(|old| Some((old, self.secret_object(&old.id)?)))
         {
@@ -90,6 +90,7 @@ impl State {
             cluster.validate().into_result(()).map_err(|wrong| InvariantViolation(wrong.to_string()))?;
         }
         self.check_services()?;
+        self.check_networks()?;
         self.check_nodes()?;
         self.check_tokens()?;
         self.check_members()?;
@@ -105,6 +106,8 @@ impl State {
             // Only a replacement waits: a task next to another one is not desired to run at first.
             ensure(*live <= 2, || format!("task {} is the third live one of slot {}", task.id, task.slot))?;
             if let Some(address) = task.address.filter(|_| task.holds_resources()) {
+                let is_withdrawn = self.withdrawn.contains_key(&WithdrawnAddress::Address(address));
+                ensure(!is_withdrawn, || format!("{address} of task {} was given too early", task.id))?;
                 let other = addresses.insert(address, task.id);
                 ensure(other.is_none(), || format!("{address} is held by {} and {other:?}", task.id))?;
             }
@@ -184,15 +187,21 @@ impl State {
 
     fn check_nodes(&self) -> Result<(), InvariantViolation> {
         let mut names = BTreeSet::new();
-        let mut subnets = BTreeSet::new();
+        let (mut subnets, mut numbers) = (BTreeSet::new(), BTreeSet::new());
         for node in self.nodes() {
-            let Node { id, name, subnet, status, session, .. } = &**node;
+            let Node { id, name, number, subnets: own, status, session, .. } = &**node;
             ensure(names.insert(name), || format!("two nodes are called {name}"))?;
-            ensure(subnets.insert(*subnet), || format!("subnet {subnet} was given twice"))?;
-            let number = self.cluster.as_ref().and_then(|cluster| cluster.subnet_number(subnet));
-            ensure(number.is_some_and(|number| number < self.allocated_subnets), || {
-                format!("subnet {subnet} of node {id} was never given")
-            })?;
+            ensure(*number > 0 && numbers.insert(*number), || format!("number {number} was given twice"))?;
+            let is_withdrawn = self.withdrawn.contains_key(&WithdrawnAddress::NodeNumber(*number));
+            ensure(!is_withdrawn, || format!("number {number} of node {id} was given too early"))?;
+            ensure(!own.is_empty(), || format!("node {id} has no subnet"))?;
+            for subnet in own {
+                ensure(subnets.insert(*subnet), || format!("subnet {subnet} was given twice"))?;
+                let known = self.cluster.as_ref().and_then(|cluster| cluster.subnet_number(subnet));
+                ensure(known.is_some(), || format!("subnet {subnet} of node {id} is not of a range"))?;
+                let is_withdrawn = self.withdrawn.contains_key(&WithdrawnAddress::Subnet(*subnet));
+                ensure(!is_withdrawn, || format!("subnet {subnet} of node {id} was given too early"))?;
+            }
             let connected = *status != NodeStatus::Unknown;
             ensure(connected == (*session > 0), || format!("node {id} is {status:?} in session {session}"))?;
             let newest = node.version.max(node.assignment_index);
@@ -260,8 +269,8 @@ impl State {
         if task.observed.removed {
             return ensure(task.lost_since().is_none(), || format!("task {id} is lost and removed"));
         }
-        let inside = address::is_task_address(node.subnet, address);
-        ensure(inside, || format!("{address} of task {id} is not for tasks of {}", node.subnet))?;
+        let inside = address::is_task_address(&node.subnets, address);
+        ensure(inside, || format!("{address} of task {id} is not for tasks of {:?}", node.subnets))?;
         let lost = task.holds_resources() && node.status == NodeStatus::Down;
         ensure(lost == task.lost_since().is_some(), || {
             format!("task {id} is lost since {:?} on a node that is {:?}", task.lost_since(), node.status)

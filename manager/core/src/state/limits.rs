@@ -14,6 +14,10 @@ pub const MAX_SECRET_OBJECTS: usize = 10_000;
 pub const MAX_SECRET_OBJECTS_SIZE: u64 = 256 << 20;
 /// The limit for volumes created by users; tasks may exceed it.
 pub const MAX_VOLUMES: usize = 100_000;
+/// The most subnets of a node: four of the default size have addresses for 1,012 tasks.
+pub const MAX_NODE_SUBNETS: usize = 4;
+/// The most networks.
+pub const MAX_NETWORKS: usize = 4096;
 /// The most tokens, so that a script that creates one per host does not fill the cluster's state.
 pub const MAX_TOKENS: usize = 1000;
 /// How long an expired token is still listed, so that a user whose join was rejected finds it.

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use warren_types::{
-    Member, MemberId, Node, NodeId, SecretObject, SecretObjectId, Service, ServiceId, TaskId, Token, TokenId,
-    Volume, VolumeId,
+    Member, MemberId, Network, NetworkId, Node, NodeId, SecretObject, SecretObjectId, Service, ServiceId,
+    TaskId, Token, TokenId, Volume, VolumeId,
 };
 
 use super::{Cluster, Refusal};
@@ -47,6 +47,8 @@ pub enum CommandResponse {
     SecretObject(Arc<SecretObject>),
     /// Response to commands on a volume.
     Volume(Arc<Volume>),
+    /// Response to commands on a network.
+    Network(Arc<Network>),
     /// Response to commands on a manager.
     Member(Arc<Member>),
     /// Response to a new session.
@@ -72,7 +74,7 @@ macro_rules! object_of_response {
     )*};
 }
 
-object_of_response!(Cluster, Service, Node, Token, SecretObject, Volume, Member);
+object_of_response!(Cluster, Service, Node, Token, SecretObject, Volume, Network, Member);
 
 /// The key of something that changed. Look it up in the state: if it does not exist, it was deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -93,6 +95,10 @@ pub enum StateChange {
     SecretObject(SecretObjectId),
     /// A volume.
     Volume(VolumeId),
+    /// A network.
+    Network(NetworkId),
+    /// Which addresses can be assigned again.
+    Addresses,
     /// A manager.
     Member(MemberId),
 }

@@ -1,5 +1,6 @@
 //! Queries on a state. None of them scans more than it returns.
 
+mod network;
 mod resolve;
 mod storage;
 
@@ -15,7 +16,8 @@ use warren_types::{
     VolumeName,
 };
 
-use super::{NodeAllocation, NodeEligibility, Refusal, State, TaskCounts, eligibility};
+use super::address::{address_capacity, subnet_capacity};
+use super::{MAX_NODE_SUBNETS, NodeAllocation, NodeEligibility, Refusal, State, TaskCounts, eligibility};
 
 /// How often a worker sends usage and conditions.
 pub const HEARTBEAT_PERIOD: Duration = Duration::from_secs(5);
@@ -88,11 +90,20 @@ impl State {
         self.live_task(&task.id.service, task.slot).filter(|other| other.id.number < task.id.number)
     }
 
-    /// The slot of a node in global services: the number of its subnet, from 1. `None` if it is too large for
-    /// one.
-    pub fn slot_of(&self, node: &Node) -> Option<u32> {
-        let number = self.cluster.as_ref()?.subnet_number(&node.subnet)?;
-        u32::try_from(number).ok()?.checked_add(1)
+    /// How many addresses for tasks the node has or can get.
+    pub fn address_capacity(&self, node: &Node) -> u32 {
+        let now = address_capacity(node);
+        let further = match MAX_NODE_SUBNETS.saturating_sub(node.subnets.len()) {
+            0 => 0,
+            most => self.count_free_subnets().min(most as u64),
+        };
+        let size = node.subnets.first().map_or(0, |first| subnet_capacity(*first));
+        now.saturating_add(size.saturating_mul(u32::try_from(further).unwrap_or(u32::MAX)))
+    }
+
+    fn count_free_subnets(&self) -> u64 {
+        let taken = self.index.subnets.len() as u64 + self.index.withdrawn_subnets;
+        self.cluster.as_ref().map_or(0, |cluster| cluster.count_subnets().saturating_sub(taken))
     }
 
     /// The desired number of tasks: its replicas, or the nodes that have or should have a task. Zero for a
@@ -141,7 +152,7 @@ impl State {
 
     /// Whether a live task of the global service is on the node, or waits to be assigned to it.
     fn has_task_for(&self, service: &ServiceId, node: &Node) -> bool {
-        self.slot_of(node).is_some_and(|slot| self.live_task(service, slot).is_some())
+        self.live_task(service, node.number.into()).is_some()
     }
 
     /// How many live tasks of the task's service the node has, without the one that it replaces.
@@ -153,11 +164,11 @@ impl State {
 
     /// Tasks that hold the node: not yet reported as removed. Ordered by address.
     pub fn tasks_on<'a>(&'a self, node: &NodeId) -> impl Iterator<Item = &'a Arc<Task>> + use<'a> {
-        let subnet = self.nodes.get(node).map(|node| node.subnet);
-        let held = subnet.map(|subnet| {
+        let subnets = self.nodes.get(node).into_iter().flat_map(|node| &node.subnets);
+        let held = subnets.flat_map(|subnet| {
             self.index.tasks_by_address.range(subnet.network().into()..=subnet.broadcast().into())
         });
-        held.into_iter().flatten().filter_map(|(_, task)| self.tasks.get(task))
+        held.filter_map(|(_, task)| self.tasks.get(task))
     }
 
     /// Numbers of a service's tasks; zero if it does not exist.
@@ -229,8 +240,10 @@ impl State {
             node: node.id,
             name: node.name.clone(),
             labels: node.all_labels(),
-            subnet: node.subnet,
+            number: node.number,
+            subnets: node.subnets.clone(),
             ranges: cluster.ranges.clone(),
+            data_plane: cluster.settings.data_plane,
             heartbeat: HEARTBEAT_PERIOD,
             sync: SYNC_PERIOD,
             managers: self.manager_addresses(),

@@ -3,12 +3,12 @@
 mod kind;
 
 use warren_types::{
-    Bytes, ClusterId, ManagerAddress, NodeName, NodeRole, NodeStatus, PublishedPort, SecretObjectKind,
-    SecretObjectName, ServiceName, Violations, VolumeName,
+    Bytes, ClusterId, ManagerAddress, NetworkName, NodeName, NodeRole, NodeStatus, PublishedPort,
+    SecretObjectKind, SecretObjectName, ServiceName, Violations, VolumeName,
 };
 
 pub use self::kind::ObjectKind;
-use super::{MAX_MEMBERS, MAX_SECRET_OBJECTS_SIZE};
+use super::{MAX_MEMBERS, MAX_NETWORKS, MAX_SECRET_OBJECTS_SIZE};
 
 /// Why nothing was changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -60,6 +60,15 @@ pub enum Refusal {
         port: PublishedPort,
         /// The service that publishes it.
         owner: ServiceName,
+    },
+    /// No automatic host port is free.
+    #[error(
+        "no host port of 30000 to 32767 is free for service {service}; publish another one with --publish \
+         HOST:CONTAINER"
+    )]
+    AutomaticPortsExhausted {
+        /// The service.
+        service: ServiceName,
     },
     /// It changed since it was read.
     #[error(
@@ -315,6 +324,47 @@ pub enum Refusal {
         /// The number of volumes.
         found: u32,
     },
+    /// Services or tasks are in the network.
+    #[error("network {name} is used by {}; remove or update that first", join_names(by))]
+    NetworkInUse {
+        /// The network.
+        name: NetworkName,
+        /// Names of all services that are in it.
+        by: Vec<String>,
+    },
+    /// A rollback is impossible, since a network of the revision was removed.
+    #[error(
+        "revision {revision} of service {service} is in network {network}, which was removed; update the service \
+         instead"
+    )]
+    NetworkGone {
+        /// The service.
+        service: ServiceName,
+        /// The requested revision.
+        revision: u64,
+        /// The network.
+        network: NetworkName,
+    },
+    /// The default network cannot be removed.
+    #[error("the network default always exists; remove another one, or attach services to other networks")]
+    DefaultNetwork,
+    /// The limit of networks is reached.
+    #[error("there are {MAX_NETWORKS} networks already; remove some first (`warren network ls`)")]
+    TooManyNetworks,
+    /// No virtual address is free.
+    #[error(
+        "no virtual address is free for service {service}; extend the address ranges with `warren cluster update \
+         --range-add CIDR`, or create it with --endpoint-mode dnsrr"
+    )]
+    VirtualAddressesExhausted {
+        /// The service.
+        service: ServiceName,
+    },
+    /// No number is free for a node.
+    #[error(
+        "no node number is free; remove nodes that do not exist any more (`warren node ls`, `warren node rm`)"
+    )]
+    NodeNumbersExhausted,
     /// Another manager has the address.
     #[error("{address} is the address of manager {owner}; use another address, or remove {owner} first")]
     ManagerAddressTaken {

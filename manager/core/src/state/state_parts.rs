@@ -4,12 +4,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use warren_types::{
-    ManagerId, Member, MemberId, Node, NodeId, Revision, SecretObject, Service, ServiceId, Task, Timestamp,
-    Token, Volume,
+    ManagerId, Member, MemberId, Network, Node, NodeId, Revision, SecretObject, Service, ServiceId, Task,
+    Timestamp, Token, Volume,
 };
 
+use super::apply::{default_network, first_virtual_addresses};
 use super::digest::DigestSum;
-use super::{AppliedIndex, Cluster, DepartedManager, InvariantViolation, State, StateIndex};
+use super::{
+    AppliedIndex, Cluster, DepartedManager, InvariantViolation, State, StateIndex, Withdrawal,
+    WithdrawnAddress,
+};
 
 /// All parts of a [`State`] that cannot be derived.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,8 +28,10 @@ pub struct StateParts {
     pub digest: Option<u64>,
     /// Settings, once there is a cluster.
     pub cluster: Option<Arc<Cluster>>,
-    /// How many node subnets have been allocated.
-    pub allocated_subnets: u64,
+    /// The number of the node subnet that is tried next.
+    pub subnet_cursor: u64,
+    /// What is not assigned again yet.
+    pub withdrawn: Vec<(WithdrawnAddress, Withdrawal)>,
     /// By id.
     pub services: Vec<Arc<Service>>,
     /// By id, each with its address cursor.
@@ -38,6 +44,8 @@ pub struct StateParts {
     pub secret_objects: Vec<Arc<SecretObject>>,
     /// By id.
     pub volumes: Vec<Arc<Volume>>,
+    /// By id.
+    pub networks: Vec<Arc<Network>>,
     /// By id in the raft group.
     pub members: Vec<Arc<Member>>,
     /// Above every id that a member ever had; 0 before the first member.
@@ -58,13 +66,15 @@ impl State {
             feature_level: self.feature_level,
             digest: Some(self.digest().value),
             cluster: self.cluster.clone(),
-            allocated_subnets: self.allocated_subnets,
+            subnet_cursor: self.subnet_cursor,
+            withdrawn: self.withdrawn.iter().map(|(item, withdrawal)| (*item, *withdrawal)).collect(),
             services: self.services.values().cloned().collect(),
             nodes: self.nodes.values().map(|node| (node.clone(), cursor(node))).collect(),
             tasks: self.tasks.values().cloned().collect(),
             tokens: self.tokens.values().cloned().collect(),
             secret_objects: self.secret_objects.values().cloned().collect(),
             volumes: self.volumes.values().cloned().collect(),
+            networks: self.networks.values().cloned().collect(),
             members: self.members.values().cloned().collect(),
             next_member_id: self.next_member_id,
             removed_nodes: self.removed_nodes.iter().map(|(node, index)| (*node, *index)).collect(),
@@ -87,11 +97,13 @@ impl State {
             tokens: parts.tokens.into_iter().map(|token| (token.id, token)).collect(),
             secret_objects: parts.secret_objects.into_iter().map(|content| (content.id, content)).collect(),
             volumes: parts.volumes.into_iter().map(|volume| (volume.id, volume)).collect(),
+            networks: parts.networks.into_iter().map(|network| (network.id, network)).collect(),
             members: parts.members.into_iter().map(|member| (member.member_id, member)).collect(),
             next_member_id: parts.next_member_id,
             removed_nodes: parts.removed_nodes.into_iter().collect(),
             departed_managers: parts.departed_managers.into_iter().collect(),
-            allocated_subnets: parts.allocated_subnets,
+            subnet_cursor: parts.subnet_cursor,
+            withdrawn: parts.withdrawn.into_iter().collect(),
             ..Self::default()
         };
         for (node, cursor) in parts.nodes {
@@ -121,15 +133,42 @@ impl State {
             }
             state.tasks.insert(task.id, task);
         }
-        state.check_objects()?;
-        state.index = StateIndex::of(&state);
         state.digest_sum = DigestSum::of(&state);
         let found = state.digest().value;
+        state.upgrade();
+        state.check_objects()?;
+        state.index = StateIndex::of(&state);
         match parts.digest {
             Some(digest) if digest != found => Err(InvariantViolation(format!(
                 "the digest of its content is {found:016x} and should be {digest:016x}"
             ))),
             _ => Ok(state),
         }
+    }
+
+    /// Gives a state of a version without networks the default network, its services virtual addresses, and its nodes
+    /// numbers.
+    fn upgrade(&mut self) {
+        let Some(cluster) = self.cluster.as_ref().filter(|_| self.networks.is_empty()) else { return };
+        let default = default_network(cluster.id.0, self.applied.index, cluster.created_at);
+        self.networks.insert(default.id, Arc::new(default));
+        let mut nodes: Vec<(Timestamp, NodeId)> =
+            self.nodes().map(|node| (node.created_at, node.id)).collect();
+        nodes.sort_unstable();
+        for (number, (_, id)) in (1..).zip(nodes) {
+            if let Some(node) = self.nodes.get_mut(&id) {
+                Arc::make_mut(node).number = number;
+            }
+        }
+        self.index = StateIndex::of(self);
+        for id in self.services.keys().copied().collect::<Vec<_>>() {
+            let Some(service) = self.services.get(&id) else { continue };
+            let Ok(addresses) = first_virtual_addresses(self, service) else { continue };
+            self.index.virtual_addresses.extend(addresses.values().map(|address| (*address, id)));
+            if let Some(service) = self.services.get_mut(&id) {
+                Arc::make_mut(service).virtual_addresses = addresses;
+            }
+        }
+        self.digest_sum = DigestSum::of(self);
     }
 }

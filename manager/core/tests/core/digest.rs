@@ -55,7 +55,7 @@ fn unchanged_command_keeps_digest_value() {
 #[test]
 fn diverged_states_conflict_at_later_entries() {
     let mut right = world();
-    let mut wrong = TestCluster { state: right.state.clone(), now: right.now };
+    let mut wrong = TestCluster { state: right.state.clone(), now: right.now, changes: Vec::new() };
     // One of them applies the report of another state for the same entry.
     right.observe(task_id(1, 1), TaskState::Complete);
     wrong.observe(task_id(1, 1), TaskState::Failed);
@@ -85,7 +85,11 @@ fn corrupted_object_is_detected_on_write() {
 #[test]
 fn snapshot_plus_log_tail_equals_full_log() {
     let mut whole = world();
-    let mut joined = TestCluster { state: State::restore(whole.state.export()).unwrap(), now: whole.now };
+    let mut joined = TestCluster {
+        state: State::restore(whole.state.export()).unwrap(),
+        now: whole.now,
+        changes: Vec::new(),
+    };
     assert_eq!(whole.state.digest(), joined.state.digest());
     for world in [&mut whole, &mut joined] {
         world.observe(task_id(1, 2), TaskState::Failed);

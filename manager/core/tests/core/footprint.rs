@@ -35,7 +35,7 @@ fn start_tasks(state: &mut State, at: Timestamp) {
 
 #[test]
 fn a_running_task_costs_less_than_a_kilobyte() {
-    let TestCluster { mut state, now } = TestCluster::with_nodes(NODES);
+    let TestCluster { mut state, now, .. } = TestCluster::with_nodes(NODES);
     let tasks = i64::from(TASKS_EACH) * SERVICES as i64;
     let ((), created, _) = count(|| create_tasks(&mut state, now));
     let (placement, _, scheduling) = count(|| schedule_with_limit(&state, now, usize::MAX));

@@ -19,6 +19,7 @@ mod liveness;
 mod lost;
 mod many_replicas;
 mod members;
+mod networks;
 mod nodes;
 mod queries;
 mod random_commands;

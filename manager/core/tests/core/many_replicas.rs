@@ -9,7 +9,7 @@ use crate::test_cluster::*;
 
 const MILLION: u32 = 1_000_000;
 /// Addresses for tasks on one node.
-const PER_NODE: u64 = 253;
+const PER_NODE: u64 = 4 * 253;
 
 /// Plans until nothing changes, and returns how many tasks are placed, and how many are not.
 fn plan_all(cluster: &mut TestCluster, service: u128) -> (u64, u64) {
@@ -48,8 +48,8 @@ fn tasks_without_a_node_are_bounded_by_the_free_room() {
 
     cluster.node(3, resources(4000, 1024));
     assert_eq!(plan_all(&mut cluster, 1), (3 * PER_NODE, SPARE_TASKS));
-    cluster.scale(1, 800);
-    assert_eq!(plan_all(&mut cluster, 1).1, 800 - 3 * PER_NODE);
+    cluster.scale(1, 3100);
+    assert_eq!(plan_all(&mut cluster, 1).1, 3100 - 3 * PER_NODE);
     assert_eq!(uncreated(&cluster), 0);
     cluster.scale(1, MILLION);
     cluster.update_image(1, "demo:2");

@@ -298,7 +298,7 @@ fn new_incarnation_has_one_manager_and_new_ids() {
     let far = 253 / 4 * 3;
     let expected = warren_core::state::StateParts {
         services: vec![service.into()],
-        allocated_subnets: old.export().allocated_subnets + 16,
+        subnet_cursor: old.export().subnet_cursor + 16,
         next_member_id: 2_000,
         departed_managers: world.state.departed_managers().collect(),
         nodes: old.nodes().map(|node| (node.clone(), far)).collect(),

@@ -24,7 +24,7 @@ fn each_node_gets_a_subnet_of_its_own() {
     cluster.accept(register(1, "one"));
     cluster.accept(register(2, "two"));
     let subnet =
-        |cluster: &TestCluster, number| cluster.state.node(&node_id(number)).unwrap().subnet.to_string();
+        |cluster: &TestCluster, number| cluster.state.node(&node_id(number)).unwrap().subnets[0].to_string();
     assert_eq!((subnet(&cluster, 1), subnet(&cluster, 2)), ("10.0.0.0/24".into(), "10.0.1.0/24".into()));
     let answer = CommandResponse::Node(cluster.state.node(&node_id(1)).unwrap().clone());
     assert_eq!(cluster.apply(&register(1, "one")), ApplyOutcome::Unchanged { answer });
@@ -35,14 +35,15 @@ fn each_node_gets_a_subnet_of_its_own() {
     cluster.accept(register(3, "one"));
     let settings = cluster.state.node_settings(&node_id(3)).unwrap();
     assert_eq!(
-        (settings.subnet.to_string(), settings.heartbeat),
+        (settings.subnets[0].to_string(), settings.heartbeat),
         ("10.0.2.0/24".into(), Duration::from_secs(5))
     );
 }
 
 #[test]
 fn subnets_run_out_with_a_reason() {
-    let mut cluster = TestCluster { state: warren_core::State::new(), now: Timestamp(1) };
+    let mut cluster =
+        TestCluster { state: warren_core::State::new(), now: Timestamp(1), changes: Vec::new() };
     let ranges = vec!["10.0.0.0/24".parse().unwrap()];
     cluster.accept(Command::CreateCluster {
         id: ClusterId(Id(1)),

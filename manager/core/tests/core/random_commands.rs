@@ -2,6 +2,7 @@
 //! survives a snapshot, and settles once the random commands stop.
 
 mod members;
+mod networks;
 mod storage;
 
 use std::collections::BTreeSet;
@@ -69,6 +70,7 @@ fn any_spec() -> impl Strategy<Value = ServiceSpec> {
             let zone = zone.map(|zone| format!("node.labels.zone == {zone}").parse().unwrap());
             spec.placement.constraints = zone.into_iter().collect();
             storage::add_storage(&mut spec, replicas);
+            networks::add_networks(&mut spec, replicas);
             if global && replicas > 3 {
                 spec.mode = ServiceMode::Global;
             } else {
@@ -256,6 +258,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => persons_command().prop_map(say),
         4 => nodes_command().prop_map(say),
         1 => members::command().prop_map(say),
+        1 => networks::command().prop_map(say),
         3 => planned_command().prop_map(say),
         3 => service().prop_map(Step::Reconcile),
         1 => service().prop_map(Step::Reap),
@@ -325,6 +328,22 @@ fn settle(cluster: &mut TestCluster) {
     }
 }
 
+/// What the sessions do between two steps.
+fn network_step() -> impl Strategy<Value = NetworkStep> {
+    prop_oneof![
+        6 => Just(NetworkStep::Nothing),
+        4 => (0..3usize, prop::bool::weighted(0.1)).prop_map(|(lag, is_overrun)| NetworkStep::Publish(lag, is_overrun)),
+        1 => any::<bool>().prop_map(NetworkStep::Reconnect),
+    ]
+}
+
+#[derive(Debug, Clone)]
+enum NetworkStep {
+    Nothing,
+    Publish(usize, bool),
+    Reconnect(bool),
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -337,6 +356,27 @@ proptest! {
         commands.into_iter().for_each(|command| apply_command(&mut cluster, &command));
         let restored = State::restore(cluster.state.export()).unwrap();
         prop_assert_eq!(&restored, &cluster.state);
+    }
+
+    /// Nodes follow the network by changes, through lags, overruns and other managers.
+    #[test]
+    fn network_views_follow_the_state(steps in prop::collection::vec((step(), network_step()), 1..60)) {
+        let mut cluster = TestCluster::new();
+        for number in 1..3 {
+            cluster.node(number, resources(4000, 1024));
+        }
+        let mut sessions = networks::Sessions::new(&cluster);
+        for (step, network_step) in steps {
+            run_step(&mut cluster, step);
+            match network_step {
+                NetworkStep::Nothing => {}
+                NetworkStep::Publish(lag, is_overrun) => sessions.publish(&cluster, lag, is_overrun),
+                NetworkStep::Reconnect(with_new_manager) => sessions.reconnect(&cluster.state, with_new_manager),
+            }
+        }
+        sessions.check(&cluster);
+        settle(&mut cluster);
+        sessions.check(&cluster);
     }
 
     #[test]

@@ -190,7 +190,9 @@ fn removing_volume_is_a_reason() {
 
 #[test]
 fn node_condition_is_a_reason() {
-    use NodeCondition::{ClockSkew, DiskPressure, MemoryPressure, NetworkUnavailable, RuntimeUnavailable};
+    use NodeCondition::{
+        ClockSkew, DiskPressure, MemoryPressure, NetworkUnavailable, RangeConflict, RuntimeUnavailable,
+    };
     let check = |conditions: &[&[NodeCondition]], expected: &str| {
         let mut world = TestCluster::with_nodes(conditions.len() as u128);
         for (number, conditions) in (1..).zip(conditions) {
@@ -210,7 +212,7 @@ fn node_condition_is_a_reason() {
         &[&[MemoryPressure], &[NetworkUnavailable], &[DiskPressure]],
         "0 of 3 nodes fit: 1 has no working network, 1 is under disk pressure, 1 is under memory pressure",
     );
-    check(&[&[ClockSkew]], "");
+    check(&[&[ClockSkew, RangeConflict]], "");
     check(&[&[RuntimeUnavailable], &[]], "");
 }
 
@@ -250,12 +252,13 @@ fn free_memory_is_shown_in_whole_units() {
 #[test]
 fn a_full_subnet_is_a_reason() {
     let mut world = TestCluster::with_nodes(1);
-    world.service(1, spec("web", 254));
+    world.service(1, spec("web", 1013));
+    // A plan creates 1,000 tasks.
     world.settle();
-    assert_eq!(
-        world.reason(1, 254),
-        "0 of 1 nodes fit: 1 has no free address (all 253 of the subnet are held)"
-    );
+    world.settle();
+    let expected = "0 of 1 nodes fit: 1 has no free address (all 1012 of its subnets are held or were until shortly \
+                    ago, and it gets no further subnet)";
+    assert_eq!(world.reason(1, 1013), expected);
 }
 
 #[test]

@@ -65,11 +65,11 @@ fn removed_node_disappears_everywhere() {
 #[test]
 fn rejoined_node_is_a_new_node() {
     let mut world = running();
-    let before = world.state.node(&node_id(1)).unwrap().subnet;
+    let before = world.state.node(&node_id(1)).unwrap().subnets.clone();
     world.accept(remove(1, true));
     world.node(1, resources(4000, 1024));
     let node = world.state.node(&node_id(1)).unwrap();
-    assert_ne!(node.subnet, before, "an address of before may still be in use");
+    assert_ne!(node.subnets, before, "an address of before may still be in use");
     assert_eq!(world.state.tasks_on(&node_id(1)).count(), 0);
     // Reports of earlier tasks change nothing.
     world.report(report(task_id(1, 1), 2, TaskState::Running));

@@ -20,7 +20,7 @@ fn a_cluster_is_created_once() {
     );
     assert!(world.refuse(create(8, "10.0.0.0/8")).starts_with("this manager belongs to cluster 0"));
 
-    let mut world = TestCluster { state: State::new(), now: Timestamp(1) };
+    let mut world = TestCluster { state: State::new(), now: Timestamp(1), changes: Vec::new() };
     assert_eq!(
         world.refuse(create(9, "10.0.0.7/8")),
         "ranges[0]: 10.0.0.7/8 has host bits; the range is 10.0.0.0/8"
@@ -226,4 +226,44 @@ fn plans_of_another_term_are_refused() {
             );
         }
     }
+}
+
+/// The published ports of a service as text.
+fn ports(cluster: &TestCluster, number: u128) -> Vec<String> {
+    let service = cluster.state.service(&service_id(number)).unwrap();
+    service.spec.ports.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn automatic_host_port_is_chosen_and_kept() {
+    let mut cluster = TestCluster::with_nodes(1);
+    let automatic = |name: &str, ports: &[(u16, Protocol)]| {
+        let mut spec = spec(name, 1);
+        let port = |&(container_port, protocol)| PublishedPort {
+            host_ip: None,
+            host_port: 0,
+            container_port,
+            protocol,
+            mode: PublishMode::Host,
+        };
+        spec.ports = ports.iter().map(port).collect();
+        spec
+    };
+    cluster.service(1, publishing("first", 1, 30_000));
+    let web = automatic("web", &[(80, Protocol::Tcp), (443, Protocol::Tcp), (53, Protocol::Udp)]);
+    cluster.service(2, web.clone());
+    assert_eq!(ports(&cluster, 2), ["30001->80/tcp", "30002->443/tcp", "30000->53/udp"]);
+    let revision = &cluster.state.service(&service_id(2)).unwrap().revision;
+    assert_eq!(revision.ports[0].host_port, 30_001);
+    let again =
+        cluster.apply(&Command::CreateService { id: service_id(2), spec: web.clone(), at: cluster.now });
+    assert!(matches!(again, ApplyOutcome::Unchanged { .. }), "{again:?}");
+    // The same request keeps the ports, also beside others.
+    let before = cluster.state.service(&service_id(2)).unwrap().clone();
+    cluster.update(2, web);
+    assert_eq!(*cluster.state.service(&service_id(2)).unwrap(), before);
+    cluster.update(2, automatic("web", &[(443, Protocol::Tcp), (8080, Protocol::Tcp)]));
+    assert_eq!(ports(&cluster, 2), ["30002->443/tcp", "30001->8080/tcp"]);
+    cluster.service(3, automatic("api", &[(80, Protocol::Tcp)]));
+    assert_eq!(ports(&cluster, 3), ["30003->80/tcp"]);
 }

@@ -90,7 +90,8 @@ fn inconsistent_snapshot_is_refused() {
     check(|parts| parts.cluster = None, "without a cluster");
     check(|parts| drop(parts.services.remove(0)), "without a service");
     check(|parts| drop(parts.nodes.remove(0)), "on a node that was removed");
-    check(|parts| parts.allocated_subnets = 0, "was never given");
+    check(|parts| node(parts).subnets[0] = "11.0.0.0/24".parse().unwrap(), "is not of a range");
+    check(|parts| node(parts).number = 0, "number 0 was given twice");
     check(|parts| parts.applied.index = 0, "is of a later entry");
     check(|parts| parts.clock = Timestamp(0), "in the future");
     let crowd = |parts: &mut StateParts| parts.tasks.iter_mut().for_each(|task| Arc::make_mut(task).slot = 2);
@@ -110,7 +111,7 @@ fn inconsistent_snapshot_is_refused() {
     );
     check(|parts| Arc::make_mut(&mut task(parts).revision).ports.clear(), "has another revision 1");
     check(|parts| task(parts).id.number = 99, "has a number to come");
-    check(|parts| node(parts).subnet = "10.0.1.0/24".parse().unwrap(), "was given twice");
+    check(|parts| node(parts).subnets[0] = "10.0.1.0/24".parse().unwrap(), "was given twice");
     check(|parts| node(parts).name = "node-2".parse().unwrap(), "two nodes are called node-2");
     check(|parts| node(parts).session = 0, "in session 0");
     let taken = |parts: &mut StateParts| {

@@ -14,6 +14,8 @@ pub const TERM: u64 = 3;
 pub struct TestCluster {
     pub state: State,
     pub now: Timestamp,
+    /// What each entry changed, with its index.
+    pub changes: Vec<(u64, Vec<StateChange>)>,
 }
 
 /// How long a task without a health check must have run until it counts as ready.
@@ -45,21 +47,16 @@ pub fn description(resources: Resources) -> NodeDescription {
         runtime: "containerd 1.6.20".into(),
         version: "0.1.0".into(),
         address: "192.0.2.1".into(),
+        data_address: Some([192, 0, 2, 1].into()),
+        wireguard_key: None,
         labels: Default::default(),
     }
 }
 
 pub fn spec(name: &str, replicas: u32) -> ServiceSpec {
     ServiceSpec {
-        name: name.parse().unwrap(),
-        labels: Default::default(),
         mode: ServiceMode::Replicated { replicas },
-        task: TaskSpec::new("demo:1".parse().unwrap()),
-        ports: Vec::new(),
-        placement: Default::default(),
-        replace_after: Default::default(),
-        update: Default::default(),
-        rollback: Default::default(),
+        ..ServiceSpec::new(name.parse().unwrap(), TaskSpec::new("demo:1".parse().unwrap()))
     }
 }
 
@@ -138,7 +135,8 @@ pub fn report(task: TaskId, attempt: u32, state: TaskState) -> TaskReport {
 impl TestCluster {
     /// A cluster without nodes.
     pub fn new() -> Self {
-        let mut cluster = Self { state: State::new(), now: Timestamp(1_795_185_000_000) };
+        let mut cluster =
+            Self { state: State::new(), now: Timestamp(1_795_185_000_000), changes: Vec::new() };
         let ranges = vec!["10.0.0.0/8".parse().unwrap()];
         cluster.accept(Command::CreateCluster {
             id: ClusterId(Id(9)),
@@ -161,6 +159,9 @@ impl TestCluster {
     pub fn apply(&mut self, command: &Command) -> ApplyOutcome {
         let before = self.state.clone();
         let outcome = self.state.apply(TERM, before.applied().index + 1, command);
+        if let ApplyOutcome::Applied { changes, .. } = &outcome {
+            self.changes.push((self.state.applied().index, changes.clone()));
+        }
         self.state.check().unwrap();
         self.state.check_after(&before).unwrap();
         for task in self.state.tasks().filter(|task| task.state() != TaskState::Running) {

@@ -94,7 +94,12 @@ impl ScriptedManager {
                 if age_ms == SILENT {
                     return std::future::pending().await;
                 }
-                Some(vec![v1::NodeContact { node_id: NODE.to_string(), session: 1, age_ms }])
+                Some(vec![v1::NodeContact {
+                    node_id: NODE.to_string(),
+                    session: 1,
+                    age_ms,
+                    network_index: 0,
+                }])
             })
         })
     }

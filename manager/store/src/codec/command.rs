@@ -114,6 +114,9 @@ commands! {
     RemoveSecretObject { id, at }
     CreateVolume { id, name, driver, options, labels, node_id: node, at, reuse }
     DeleteVolume { id, at }
+    CreateNetwork { id, name, labels, internal, at }
+    RemoveNetwork { id, at }
+    ReleaseAddresses { term, acknowledged, at }
     RegisterMember { member_id: member, id, name, address, feature_level: level, at }
     JoinManager { hash, id, name, address, feature_level: level, at }
     UpdateMember { member_id: member, version, desired_suffrage, address, at }

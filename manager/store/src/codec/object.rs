@@ -9,11 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prost::Message;
-use warren_core::state::StateParts;
+use warren_core::state::{StateParts, Withdrawal, WithdrawnAddress};
 use warren_core::{AppliedIndex, Cluster, DepartedManager, State};
 use warren_proto::convert::{WireForm, read_field};
 use warren_proto::v1;
 use warren_proto::v1::snapshot_record::Record;
+use warren_proto::v1::stored_withdrawal::Item;
 use warren_types::{ClusterSettings, ManagerId, Node, Revision, ServiceId, Timestamp, Violation, Violations};
 
 use self::service::{service, stored_service};
@@ -43,6 +44,7 @@ pub fn write_snapshot(state: &State, out: &mut dyn Write) -> io::Result<()> {
     parts.tokens.iter().try_for_each(|token| put(Record::Token(token.to_wire())))?;
     parts.secret_objects.iter().try_for_each(|object| put(Record::SecretObject(object.to_wire())))?;
     parts.volumes.iter().try_for_each(|volume| put(Record::Volume(volume.to_wire())))?;
+    parts.networks.iter().try_for_each(|network| put(Record::Network(network.to_wire())))?;
     parts.members.iter().try_for_each(|member| put(Record::Member(member.to_wire())))
 }
 
@@ -118,6 +120,7 @@ impl SnapshotReader {
             Record::Token(stored) => Record::Token(push(&mut parts.tokens, stored)?),
             Record::SecretObject(stored) => Record::SecretObject(push(&mut parts.secret_objects, stored)?),
             Record::Volume(stored) => Record::Volume(push(&mut parts.volumes, stored)?),
+            Record::Network(stored) => Record::Network(push(&mut parts.networks, stored)?),
             Record::Member(stored) => Record::Member(push(&mut parts.members, stored)?),
         })
     }
@@ -141,7 +144,8 @@ fn stored_cluster(parts: &StateParts) -> v1::StoredCluster {
         applied_term: parts.applied.term,
         applied_index: parts.applied.index,
         last_timestamp: parts.clock.0,
-        allocated_subnets: parts.allocated_subnets,
+        subnet_cursor: parts.subnet_cursor,
+        withdrawn: parts.withdrawn.iter().map(stored_withdrawal).collect(),
         digest: parts.digest,
         next_member_id: parts.next_member_id,
         removed_nodes: parts.removed_nodes.iter().map(|(node, index)| (node.to_string(), *index)).collect(),
@@ -156,6 +160,7 @@ fn stored_cluster(parts: &StateParts) -> v1::StoredCluster {
         stored.node_prefix = cluster.node_prefix.into();
         stored.node_down_after_ms = u64::try_from(cluster.node_down_after.as_millis()).unwrap_or(u64::MAX);
         stored.task_history_limit = cluster.settings.task_history_limit;
+        stored.data_plane = cluster.settings.data_plane.to_wire();
         stored.version = cluster.version;
         let max_replicas = cluster.settings.max_replicas_per_service;
         let is_default = max_replicas == ClusterSettings::default().max_replicas_per_service;
@@ -183,19 +188,23 @@ fn parts(stored: v1::StoredCluster) -> Result<StateParts, Violations> {
                     given => given,
                 },
                 task_history_limit: stored.task_history_limit,
+                data_plane: read_field("cluster.dataPlane", stored.data_plane)?,
             },
         }))
     };
     let removed = |(node, index)| Ok((read_field("cluster.removed_nodes", node)?, index));
     let removed_nodes = stored.removed_nodes.into_iter().map(removed).collect::<Result<_, Violations>>()?;
     let departed = stored.departed_managers.into_iter().map(departed).collect::<Result<_, _>>()?;
+    let withdrawn = stored.withdrawn.into_iter().map(withdrawal).collect::<Result<_, _>>()?;
     Ok(StateParts {
         applied: AppliedIndex { term: stored.applied_term, index: stored.applied_index },
         clock: Timestamp(stored.last_timestamp),
         feature_level: stored.feature_level,
         digest: stored.digest,
         cluster,
-        allocated_subnets: stored.allocated_subnets,
+        subnet_cursor: stored.subnet_cursor,
+        withdrawn,
+        networks: Vec::new(),
         services: Vec::new(),
         nodes: Vec::new(),
         tasks: Vec::new(),
@@ -217,4 +226,24 @@ fn stored_departed((manager, departed): &(ManagerId, DepartedManager)) -> v1::St
 fn departed(stored: v1::StoredDepartedManager) -> Result<(ManagerId, DepartedManager), Violations> {
     let v1::StoredDepartedManager { id, member_id: member, index } = stored;
     Ok((read_field("cluster.departed_managers", id)?, DepartedManager { member, index }))
+}
+
+fn stored_withdrawal((item, withdrawal): &(WithdrawnAddress, Withdrawal)) -> v1::StoredWithdrawal {
+    let item = match item {
+        WithdrawnAddress::Address(address) => Item::Address(address.to_wire()),
+        WithdrawnAddress::Subnet(subnet) => Item::Subnet(subnet.to_wire()),
+        WithdrawnAddress::NodeNumber(number) => Item::NodeNumber(number.to_wire()),
+    };
+    v1::StoredWithdrawal { item: Some(item), at: withdrawal.at.0, index: withdrawal.index }
+}
+
+fn withdrawal(stored: v1::StoredWithdrawal) -> Result<(WithdrawnAddress, Withdrawal), Violations> {
+    let path = "cluster.withdrawn";
+    let item = match stored.item {
+        Some(Item::Address(address)) => WithdrawnAddress::Address(read_field(path, address)?),
+        Some(Item::Subnet(subnet)) => WithdrawnAddress::Subnet(read_field(path, subnet)?),
+        Some(Item::NodeNumber(number)) => WithdrawnAddress::NodeNumber(read_field(path, number)?),
+        None => return Err(Violation::new(path, "has an item without a value").into()),
+    };
+    Ok((item, Withdrawal { at: Timestamp(stored.at), index: stored.index }))
 }

@@ -1,39 +1,93 @@
-//! Chain trees that match one port among thousands in few steps.
+//! The chains of published ports, as trees that match one port among thousands in few steps.
 //!
 //! A flat chain of 5,000 ports costs every new connection to the node 100 microseconds, including those
 //! that match none. So a chain has at most 16 rules: either the ports themselves, or up to 16 ranges, each
 //! with its own chain; 4 levels of 16 cover all 65,536 ports. A node with few ports gets a single flat
-//! chain.
+//! chain for each protocol.
 
 use std::collections::BTreeMap;
 
-/// Rule limit of a chain before it is split by range.
-const FAN_OUT: usize = 16;
+use super::Chains;
+use super::services::balance;
+use super::tree::FAN_OUT;
+use crate::keys::{HostPort, Protocol};
+use crate::model::NodeNetwork;
 
-/// Adds to `chains` the chain `root` and the chains below it, which match TCP destination ports. The rest
-/// of a port's rules (a prefix such as `-d 10.0.0.1/32 `, and the target) is given as (prefix, target).
-pub(super) fn build_port_tree(
-    chains: &mut BTreeMap<String, Vec<String>>,
-    root: &str,
-    rules: &BTreeMap<u16, Vec<(String, String)>>,
-) {
-    let all: Vec<(u16, &[(String, String)])> =
-        rules.iter().map(|(port, rules)| (*port, rules.as_slice())).collect();
-    add_branch(chains, root, root.to_owned(), &all, 0, 16);
+/// For each port, its rules as (prefix such as `-d 10.0.0.1/32 `, target).
+type PortRules = BTreeMap<u16, Vec<(String, String)>>;
+
+/// Translates published ports to their backends.
+pub(super) fn translated(node: &NodeNetwork) -> Chains {
+    let mut chains = Chains::new();
+    let mut open: BTreeMap<Protocol, PortRules> = BTreeMap::new();
+    for (at, backends) in node.ports.iter().filter(|(_, backends)| !backends.is_empty()) {
+        let chain = port_chain(at);
+        let rules = open.entry(at.protocol()).or_default().entry(at.port()).or_default();
+        rules.push((destination_match(at), format!("-g {chain}")));
+        chains.insert(chain, balance(&format!("-p {}", at.protocol()), backends));
+    }
+    build_port_trees(&mut chains, "WARREN-PORTS", &open);
+    chains
 }
 
-/// Fills `chain` with `ports`, which lie in the range of `1 << bits` ports that starts at `base`.
+/// Rejects published ports without a ready task: a default-drop firewall of the host would let the client
+/// hang.
+pub(super) fn closed(node: &NodeNetwork) -> Chains {
+    let mut chains = Chains::new();
+    let mut closed: BTreeMap<Protocol, PortRules> = BTreeMap::new();
+    for at in node.ports.iter().filter(|(_, backends)| backends.is_empty()).map(|(at, _)| at) {
+        let answer = match at.protocol() {
+            Protocol::Tcp => "tcp-reset",
+            Protocol::Udp | Protocol::Sctp => "icmp-port-unreachable",
+        };
+        let target = format!("-m addrtype --dst-type LOCAL -j REJECT --reject-with {answer}");
+        let rules = closed.entry(at.protocol()).or_default().entry(at.port()).or_default();
+        rules.push((destination_match(at), target));
+    }
+    build_port_trees(&mut chains, "WARREN-CLOSED", &closed);
+    chains
+}
+
+/// The chain of one published port in host mode. At most 28 characters, as iptables allows.
+fn port_chain(at: &HostPort) -> String {
+    let (port, protocol) = (at.port(), at.protocol());
+    match at.ip() {
+        Some(ip) => format!("WARREN-H-{port}-{protocol}-{:08x}", u32::from(ip)),
+        None => format!("WARREN-H-{port}-{protocol}"),
+    }
+}
+
+fn destination_match(at: &HostPort) -> String {
+    at.ip().map(|ip| format!("-d {ip}/32 ")).unwrap_or_default()
+}
+
+/// Adds to `chains` the chain `root` with a branch for each protocol.
+fn build_port_trees(chains: &mut Chains, root: &str, rules: &BTreeMap<Protocol, PortRules>) {
+    let mut branches = Vec::new();
+    for (protocol, rules) in rules {
+        let branch = format!("{root}-{}", protocol.letter());
+        branches.push(format!("-p {protocol} -g {branch}"));
+        let all: Vec<(u16, &[(String, String)])> =
+            rules.iter().map(|(port, rules)| (*port, rules.as_slice())).collect();
+        add_branch(chains, &branch, branch.clone(), *protocol, &all, 16);
+    }
+    chains.insert(root.to_owned(), branches);
+}
+
+/// Fills `chain` with `ports`, which lie in one range of `1 << bits` ports.
 fn add_branch(
-    chains: &mut BTreeMap<String, Vec<String>>,
+    chains: &mut Chains,
     root: &str,
     chain: String,
+    protocol: Protocol,
     ports: &[(u16, &[(String, String)])],
-    base: u32,
     bits: u32,
 ) {
+    let matches = format!("-p {protocol} -m {protocol} --dport");
     if ports.len() <= FAN_OUT {
         let leaves = ports.iter().flat_map(|(port, rules)| {
-            rules.iter().map(move |(prefix, target)| format!("{prefix}-p tcp -m tcp --dport {port} {target}"))
+            let matches = &matches;
+            rules.iter().map(move |(prefix, target)| format!("{prefix}{matches} {port} {target}"))
         });
         chains.insert(chain, leaves.collect());
         return;
@@ -43,13 +97,11 @@ fn add_branch(
     for range in ports.chunk_by(|a, b| a.0 >> step == b.0 >> step) {
         let first = u32::from(range[0].0) >> step << step;
         let last = first + (1 << step) - 1;
-        // The name has the leading hexadecimal digits of the range; `t` reserves names for a tree of UDP
-        // ports.
+        // The name has the leading hexadecimal digits of the range.
         let digits = format!("{first:04X}")[..(16 - step as usize) / 4].to_owned();
-        let name = format!("{root}-t{digits}");
-        debug_assert!(first >= base);
-        branches.push(format!("-p tcp -m tcp --dport {first}:{last} -g {name}"));
-        add_branch(chains, root, name, range, first, step);
+        let name = format!("{root}{digits}");
+        branches.push(format!("{matches} {first}:{last} -g {name}"));
+        add_branch(chains, root, name, protocol, range, step);
     }
     chains.insert(chain, branches);
 }
@@ -61,19 +113,23 @@ mod tests {
     fn build(ports: impl IntoIterator<Item = u16>) -> BTreeMap<String, Vec<String>> {
         let rules =
             ports.into_iter().map(|port| (port, vec![(String::new(), format!("-j P{port}"))])).collect();
-        let mut chains = BTreeMap::new();
-        build_port_tree(&mut chains, "ROOT", &rules);
+        let mut chains = Chains::new();
+        build_port_trees(&mut chains, "ROOT", &BTreeMap::from([(Protocol::Tcp, rules)]));
         chains
     }
 
     /// Walks the chains like the kernel; returns the target and the number of rules evaluated.
-    fn walk(chains: &BTreeMap<String, Vec<String>>, port: u16) -> (Option<String>, usize) {
+    fn walk(chains: &Chains, port: u16) -> (Option<String>, usize) {
         let (mut chain, mut tried) = ("ROOT".to_owned(), 0);
         'chain: loop {
             for rule in &chains[&chain] {
                 tried += 1;
                 let words: Vec<&str> = rule.split(' ').collect();
-                let at = words.iter().position(|word| *word == "--dport").unwrap();
+                let Some(at) = words.iter().position(|word| *word == "--dport") else {
+                    // The branch of the protocol.
+                    words[words.len() - 1].clone_into(&mut chain);
+                    continue 'chain;
+                };
                 let (first, last) = words[at + 1].split_once(':').unwrap_or((words[at + 1], words[at + 1]));
                 if !(first.parse::<u16>().unwrap()..=last.parse().unwrap()).contains(&port) {
                     continue;
@@ -93,12 +149,13 @@ mod tests {
     #[test]
     fn few_ports_are_one_chain() {
         let chains = build([80, 8080]);
-        assert_eq!(chains.keys().collect::<Vec<_>>(), ["ROOT"]);
+        assert_eq!(chains.keys().collect::<Vec<_>>(), ["ROOT", "ROOT-t"]);
+        assert_eq!(chains["ROOT"], ["-p tcp -g ROOT-t"]);
         assert_eq!(
-            chains["ROOT"],
+            chains["ROOT-t"],
             ["-p tcp -m tcp --dport 80 -j P80", "-p tcp -m tcp --dport 8080 -j P8080"]
         );
-        assert_eq!(build([])["ROOT"], Vec::<String>::new());
+        assert_eq!(build([])["ROOT-t"], Vec::<String>::new());
     }
 
     #[test]
@@ -116,20 +173,28 @@ mod tests {
                 let (found, tried) = walk(&chains, port);
                 let expected = ports.binary_search(&port).ok().map(|_| format!("P{port}"));
                 assert_eq!(found, expected, "{port}");
-                assert!(tried <= 4 * FAN_OUT, "{port}: {tried}");
+                assert!(tried <= 1 + 4 * FAN_OUT, "{port}: {tried}");
             }
         }
     }
 
     #[test]
-    fn bind_addresses_of_one_port_share_a_chain() {
-        let rules = [("-d 10.0.0.1/32 ", "-g A"), ("-d 10.0.0.2/32 ", "-g B")];
-        let rules = rules.map(|(prefix, target)| (prefix.to_owned(), target.to_owned())).to_vec();
-        let mut chains = BTreeMap::new();
-        build_port_tree(&mut chains, "ROOT", &BTreeMap::from([(80, rules)]));
+    fn bind_addresses_and_protocols_of_one_port_are_apart() {
+        let rule = |prefix: &str, target: &str| (prefix.to_owned(), target.to_owned());
+        let tcp =
+            BTreeMap::from([(80, vec![rule("-d 10.0.0.1/32 ", "-g A"), rule("-d 10.0.0.2/32 ", "-g B")])]);
+        let sctp = BTreeMap::from([(80, vec![rule("", "-g C")])]);
+        let mut chains = Chains::new();
+        build_port_trees(
+            &mut chains,
+            "ROOT",
+            &BTreeMap::from([(Protocol::Tcp, tcp), (Protocol::Sctp, sctp)]),
+        );
+        assert_eq!(chains["ROOT"], ["-p tcp -g ROOT-t", "-p sctp -g ROOT-s"]);
         assert_eq!(
-            chains["ROOT"],
+            chains["ROOT-t"],
             ["-d 10.0.0.1/32 -p tcp -m tcp --dport 80 -g A", "-d 10.0.0.2/32 -p tcp -m tcp --dport 80 -g B"]
         );
+        assert_eq!(chains["ROOT-s"], ["-p sctp -m sctp --dport 80 -g C"]);
     }
 }

@@ -1,19 +1,18 @@
-//! The chains and rules of one node.
+//! The chains and rules of one node, in parts: a change renders only the parts that depend on it.
 //!
-//! Tables are written in the order raw, filter, nat: protection before forwarding. A table for marks
-//! (mangle) is not needed before nodes have peers.
+//! Tables are written in the order raw, mangle, filter, nat: protection before forwarding.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
 
-use super::{ChainJump, IptablesTable, ports};
-use crate::keys::HostPort;
-use crate::model::NodeNetwork;
+use super::{ChainJump, IptablesTable, base, ports, services};
+use crate::model::{NodeNetwork, NodeNetworkSettings};
 
 /// Jumps from the built-in chains into those of this crate, in the spelling of `iptables-save`.
-pub(super) fn jumps() -> Vec<ChainJump> {
+pub(super) fn jumps(settings: &NodeNetworkSettings) -> Vec<ChainJump> {
     let jump = |table, chain, rule| ChainJump { table, chain, rule };
-    vec![
+    let mut jumps = vec![
         jump("raw", "PREROUTING", "-j WARREN-RAW"),
         jump("filter", "FORWARD", "-i wc+ -j WARREN-FWD"),
         jump("filter", "FORWARD", "-o wc+ -j WARREN-FWD"),
@@ -22,123 +21,118 @@ pub(super) fn jumps() -> Vec<ChainJump> {
         jump("nat", "PREROUTING", "-j WARREN-PRE"),
         jump("nat", "OUTPUT", "-j WARREN-OUT"),
         jump("nat", "POSTROUTING", "-j WARREN-POST"),
-    ]
+    ];
+    if settings.overlay().is_some() {
+        jumps.extend([
+            jump("raw", "OUTPUT", "-j WARREN-RAW-OUT"),
+            jump("mangle", "PREROUTING", "-j WARREN-PRE"),
+            jump("mangle", "POSTROUTING", "-j WARREN-POST"),
+            jump("filter", "FORWARD", "-i warren-vx -j WARREN-FWD"),
+            jump("filter", "FORWARD", "-o warren-vx -j WARREN-FWD"),
+        ]);
+    }
+    jumps
 }
 
+/// All chains.
 pub(super) fn tables(node: &NodeNetwork) -> Vec<IptablesTable> {
-    vec![raw(node), filter(node), nat(node)]
+    render(node, &Parts::all(node))
 }
 
-/// Collects chains by name.
-fn chains<const N: usize>(list: [(&str, Vec<String>); N]) -> BTreeMap<String, Vec<String>> {
-    list.into_iter().map(|(name, rules)| (name.to_owned(), rules)).collect()
+/// Groups of chains, by what they depend on.
+#[derive(Debug, PartialEq, Eq)]
+struct Parts {
+    /// Settings and peers.
+    base: bool,
+    /// Published ports.
+    ports: bool,
+    /// Which virtual addresses have a backend.
+    tree: bool,
+    /// Backends that are tasks of this node.
+    hairpin: bool,
+    /// The backends of each of these virtual addresses.
+    services: BTreeSet<Ipv4Addr>,
 }
 
-fn raw(node: &NodeNetwork) -> IptablesTable {
-    let mut all = vec!["-i wc+ -g WARREN-RAW-C".to_owned(), "-i lo -j RETURN".to_owned()];
-    // No host on the underlay may send from, or to, the cluster's addresses.
-    for range in node.settings.cluster() {
-        all.push(format!("-s {range} -j DROP"));
-        all.push(format!("-d {range} -j DROP"));
+impl Parts {
+    fn all(node: &NodeNetwork) -> Self {
+        let services = node.cluster.services.keys().copied().collect();
+        Self { base: true, ports: true, tree: true, hairpin: true, services }
     }
-    // A port published only on 127.0.0.1 must not be reachable from the LAN: translation precedes the
-    // kernel's own check for such martian destinations.
-    all.push("-d 127.0.0.0/8 -j DROP".to_owned());
-    let tasks = vec![
-        // A task may use only its own source address: the reverse route must be its link.
-        "-m rpfilter --invert -j DROP".to_owned(),
-        // route_localnet on the task's link would open the node's loopback to it.
-        "-d 127.0.0.0/8 -j DROP".to_owned(),
-    ];
-    IptablesTable { name: "raw", chains: chains([("WARREN-RAW", all), ("WARREN-RAW-C", tasks)]) }
-}
 
-fn filter(node: &NodeNetwork) -> IptablesTable {
-    let forward = [
-        "-m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
-        // Packets unknown to connection tracking are not translated and would expose task addresses
-        // outside.
-        "-m conntrack --ctstate INVALID -j DROP",
-        "-m conntrack --ctstate DNAT -j ACCEPT",
-        "-i wc+ -j ACCEPT",
-        "-j DROP",
-    ];
-    // A published port without a ready task is rejected by a rule, because a default-drop firewall of the
-    // host would let the client hang.
-    let input = ["-p tcp -m conntrack --ctstate NEW -j WARREN-CLOSED"];
-    // Suppresses ICMP redirects for connections of a task to itself by a published port.
-    let output = ["-o wc+ -p icmp -m icmp --icmp-type 5 -j DROP"];
-    let text = |rules: &[&str]| rules.iter().map(|rule| (*rule).to_owned()).collect();
-    let mut chains =
-        chains([("WARREN-FWD", text(&forward)), ("WARREN-IN", text(&input)), ("WARREN-OUT", text(&output))]);
-    let mut closed: BTreeMap<u16, Vec<(String, String)>> = BTreeMap::new();
-    for at in node.ports.iter().filter(|(_, backends)| backends.is_empty()).map(|(at, _)| at) {
-        let target = "-m addrtype --dst-type LOCAL -j REJECT --reject-with tcp-reset".to_owned();
-        closed.entry(at.port()).or_default().push((destination_match(at), target));
-    }
-    ports::build_port_tree(&mut chains, "WARREN-CLOSED", &closed);
-    IptablesTable { name: "filter", chains }
-}
-
-fn nat(node: &NodeNetwork) -> IptablesTable {
-    let (subnet, gateway) = (node.settings.subnet(), node.settings.gateway());
-    let local = || vec!["-m addrtype --dst-type LOCAL -j WARREN-PORTS".to_owned()];
-    let post = vec![
-        format!("-s {subnet} -d {subnet} -m conntrack --ctstate DNAT -j WARREN-HAIRPIN"),
-        // A connection from the node's own 127.0.0.1 needs a source address that the task can answer.
-        format!("-s 127.0.0.0/8 -o wc+ -j SNAT --to-source {gateway}"),
-        format!("-s {subnet} -j WARREN-MASQ"),
-    ];
-    let mut masquerade: Vec<String> =
-        node.settings.cluster().iter().map(|range| format!("-d {range} -j RETURN")).collect();
-    masquerade.push("-j MASQUERADE --random-fully".to_owned());
-    let mut chains = chains([
-        ("WARREN-PRE", local()),
-        ("WARREN-OUT", local()),
-        ("WARREN-POST", post),
-        ("WARREN-MASQ", masquerade),
-        ("WARREN-HAIRPIN", hairpin(node, gateway)),
-    ]);
-    let mut open: BTreeMap<u16, Vec<(String, String)>> = BTreeMap::new();
-    for (at, backends) in node.ports.iter().filter(|(_, backends)| !backends.is_empty()) {
-        let chain = port_chain(at);
-        open.entry(at.port()).or_default().push((destination_match(at), format!("-g {chain}")));
-        chains.insert(chain, backend_rules(backends));
-    }
-    ports::build_port_tree(&mut chains, "WARREN-PORTS", &open);
-    IptablesTable { name: "nat", chains }
-}
-
-/// A task that reaches itself by a published port must see a peer address other than its own.
-fn hairpin(node: &NodeNetwork, gateway: Ipv4Addr) -> Vec<String> {
-    let published: BTreeSet<Ipv4Addr> = node.ports.values().flatten().map(|backend| *backend.ip()).collect();
-    published.iter().map(|ip| format!("-s {ip}/32 -d {ip}/32 -j SNAT --to-source {gateway}")).collect()
-}
-
-/// The chain of one published port in host mode. At most 27 characters; iptables allows 28.
-fn port_chain(at: &HostPort) -> String {
-    match at.ip() {
-        Some(ip) => format!("WARREN-H-{}-tcp-{:08x}", at.port(), u32::from(ip)),
-        None => format!("WARREN-H-{}-tcp", at.port()),
-    }
-}
-
-fn destination_match(at: &HostPort) -> String {
-    at.ip().map(|ip| format!("-d {ip}/32 ")).unwrap_or_default()
-}
-
-/// Round robin: the first rule takes every k-th connection, the next every (k-1)-th of the rest, the last
-/// the remainder. So a client that retries reaches another task, unlike with random selection.
-fn backend_rules(backends: &BTreeSet<SocketAddrV4>) -> Vec<String> {
-    let count = backends.len();
-    let rule = |(position, backend): (usize, &SocketAddrV4)| {
-        let matcher = match count - position {
-            1 => String::new(),
-            left => format!(" -m statistic --mode nth --every {left} --packet 0"),
+    /// The parts that can differ between two states of a node.
+    fn between(before: &NodeNetwork, after: &NodeNetwork) -> Self {
+        let same_cluster = Arc::ptr_eq(&before.cluster, &after.cluster);
+        let (old, new) = (&before.cluster.services, &after.cluster.services);
+        let mut services = BTreeSet::new();
+        if !same_cluster {
+            services.extend(old.iter().filter(|(ip, was)| new.get(*ip) != Some(was)).map(|(ip, _)| *ip));
+            services.extend(new.keys().filter(|ip| !old.contains_key(*ip)));
+        }
+        let is_open = |all: &BTreeMap<Ipv4Addr, BTreeSet<Ipv4Addr>>, ip| {
+            all.get(ip).is_some_and(|backends| !backends.is_empty())
         };
-        format!("-p tcp{matcher} -j DNAT --to-destination {backend}")
-    };
-    backends.iter().enumerate().map(rule).collect()
+        let base =
+            before.settings != after.settings || !same_cluster && before.cluster.peers != after.cluster.peers;
+        let ports = before.ports != after.ports;
+        let is_own = |ip: &Ipv4Addr| after.settings.blocks().iter().any(|block| block.contains(ip));
+        let own = services.iter().flat_map(|ip| [old.get(ip), new.get(ip)]).flatten().flatten().any(is_own);
+        Self {
+            base,
+            ports,
+            tree: services.iter().any(|ip| is_open(old, ip) != is_open(new, ip)),
+            hairpin: base || ports || own,
+            services,
+        }
+    }
+}
+
+fn render(node: &NodeNetwork, parts: &Parts) -> Vec<IptablesTable> {
+    let table = |name| IptablesTable { name, chains: BTreeMap::new() };
+    let [mut raw, mut mangle, mut filter, mut nat] = ["raw", "mangle", "filter", "nat"].map(table);
+    if parts.base {
+        raw.chains.extend(base::raw(&node.settings));
+        mangle.chains.extend(base::mangle(&node.settings));
+        filter.chains.extend(base::filter(node));
+        nat.chains.extend(base::nat(&node.settings));
+    }
+    if parts.ports {
+        filter.chains.extend(ports::closed(node));
+        nat.chains.extend(ports::translated(node));
+    }
+    if parts.tree {
+        nat.chains.extend(services::tree(node));
+    }
+    if parts.hairpin {
+        nat.chains.extend(services::hairpin(node));
+    }
+    nat.chains.extend(parts.services.iter().filter_map(|ip| services::backends_of(node, *ip)));
+    vec![raw, mangle, filter, nat]
+}
+
+/// A chain that differs between two states of a node: its rules now, `None` when it is removed.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct ChainChange {
+    pub table: &'static str,
+    pub chain: String,
+    pub rules: Option<Vec<String>>,
+}
+
+/// The differences between two states of a node, in the order of tables and chains.
+pub(crate) fn chain_changes(before: &NodeNetwork, after: &NodeNetwork) -> Vec<ChainChange> {
+    let parts = Parts::between(before, after);
+    let mut changes = Vec::new();
+    for (mut old, new) in render(before, &parts).into_iter().zip(render(after, &parts)) {
+        let table = new.name;
+        for (chain, rules) in new.chains {
+            if old.chains.remove(&chain).as_ref() != Some(&rules) {
+                changes.push(ChainChange { table, chain, rules: Some(rules) });
+            }
+        }
+        let removed = old.chains.into_keys().map(|chain| ChainChange { table, chain, rules: None });
+        changes.extend(removed);
+    }
+    changes
 }
 
 #[cfg(test)]

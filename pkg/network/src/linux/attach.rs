@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
-use super::message::{self, LinkState};
+use super::message::{self, LinkState, NeighbourState};
 use super::netlink::{Netlink, NetlinkChange};
 use super::{conntrack, namespace, sysctl};
 use crate::Error;
@@ -40,6 +40,7 @@ pub(super) fn ensure(directory: &Path, link: &TaskLink) -> Result<PathBuf, Error
     }
     let TaskLink { name, address, gateway, .. } = link;
     outside.submit(vec![
+        NetlinkChange::set(format!("set the MTU of {name}"), message::link_mtu(host, link.mtu)),
         NetlinkChange::set(format!("bring up link {name}"), message::link_up_for(host, link)),
         NetlinkChange::replace(
             format!("route {address} to link {name} from {gateway}"),
@@ -57,6 +58,7 @@ pub(super) fn ensure(directory: &Path, link: &TaskLink) -> Result<PathBuf, Error
             format!("add address {address} {within}"),
             message::address(task, *address, None),
         ),
+        NetlinkChange::set(format!("set the MTU of eth0 {within}"), message::link_mtu(task, link.mtu)),
         NetlinkChange::set(format!("bring up eth0 {within}"), message::link_up(task)),
         NetlinkChange::replace(
             format!("route {gateway} to eth0 {within}"),
@@ -110,7 +112,7 @@ fn create_veth(
 fn is_connected(link: &TaskLink, host: &LinkState, task: &LinkState) -> bool {
     let ends = host.peer == Some(task.index) && task.peer == Some(host.index);
     let macs = host.mac == GATEWAY_MAC && task.mac == link.mac;
-    ends && macs && host.veth && [host.mtu, task.mtu] == [link.mtu; 2]
+    ends && macs && host.veth
 }
 
 /// Removes the task's link, its namespace, and the connection tracking entries of its address.
@@ -155,7 +157,9 @@ pub(super) fn inspect(directory: &Path, links: &[TaskLink]) -> Result<Vec<(TaskK
                 let to = route.destination.addr() == link.address && route.destination.prefix_len() == 32;
                 to && route.device == Some(host.index) && route.source == Some(link.gateway)
             });
-            let known = neighbours.contains(&(host.index, link.address, link.mac.to_vec()));
+            let neighbour =
+                NeighbourState { device: host.index, address: link.address, mac: link.mac.to_vec() };
+            let known = neighbours.contains(&neighbour);
             let set = link.host_sysctls().iter().all(sysctl::is_set);
             match (host.up, routed, known, set) {
                 (false, ..) => Err(format!("link {} is down", link.name)),
@@ -191,8 +195,11 @@ fn inspect_inside(directory: &Path, link: &TaskLink, host: &LinkState) -> Result
         message::fetch_addresses(&mut inside, task.index)?.iter().any(|found| found.address == link.address);
     let routes = message::fetch_routes(&mut inside, Some(task.index))?;
     let routed = routes.iter().any(|route| route.gateway == Some(link.gateway));
-    let known =
-        message::fetch_neighbours(&mut inside)?.contains(&(task.index, link.gateway, GATEWAY_MAC.to_vec()));
+    if [host.mtu, task.mtu] != [link.mtu; 2] {
+        return Ok(Err(format!("the MTU of its link is not {}", link.mtu)));
+    }
+    let gateway = NeighbourState { device: task.index, address: link.gateway, mac: GATEWAY_MAC.to_vec() };
+    let known = message::fetch_neighbours(&mut inside)?.contains(&gateway);
     Ok(match task.up && addressed && routed && known {
         true => Ok(()),
         false => Err("its eth0 lost its address, route or neighbour".to_owned()),

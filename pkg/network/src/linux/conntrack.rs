@@ -1,8 +1,10 @@
-//! Deletes the connection tracking entries of an address, so that its next user finds none.
+//! Deletes connection tracking entries: of an address whose task is gone, so that its clients learn of it
+//! and its next user finds none; and of UDP flows, which outlive the rules that made them.
 //!
 //! Uses the kernel's ctnetlink directly (`linux/netfilter/nfnetlink_conntrack.h`); no tool needs to be
 //! installed.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::Ipv4Addr;
 
@@ -11,6 +13,7 @@ use rtnetlink::sys::{Socket, protocols::NETLINK_NETFILTER};
 
 use super::netlink;
 use crate::Error;
+use crate::model::ClusterNetwork;
 
 const GET: u16 = (1 << 8) | 1; // NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_GET
 const DELETE: u16 = (1 << 8) | 2; // IPCTNL_MSG_CT_DELETE
@@ -25,24 +28,105 @@ const ID: u16 = 12;
 const ZONE: u16 = 18;
 const FILTER: u16 = 25;
 const TUPLE_IP: u16 = 1;
+const TUPLE_PROTO: u16 = 2;
+const PROTO_NUMBER: u16 = 1;
+const PROTO_DESTINATION_PORT: u16 = 3;
 const V4_SOURCE: u16 = 1;
 const V4_DESTINATION: u16 = 2;
 const FILTER_ORIG_FLAGS: u16 = 1;
 const FILTER_REPLY_FLAGS: u16 = 2;
 const BY_SOURCE: u32 = 1; // CTA_FILTER_FLAG(CTA_IP_SRC)
+const BY_DESTINATION: u32 = 2;
+const BY_PROTOCOL: u32 = 8; // CTA_FILTER_FLAG(CTA_PROTO_NUM)
+const UDP: u8 = 17;
 const HEADER: usize = 20; // struct nlmsghdr and struct nfgenmsg
+
+/// Above this number of requests, one pass over all entries is cheaper than one of the kernel for each.
+const MAX_FILTERED: usize = 4;
+
+/// Entries whose connections lead to nothing, or to the wrong backend.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct StaleEntries {
+    /// Every entry with one of these addresses at either end: their tasks are gone.
+    pub addresses: BTreeSet<Ipv4Addr>,
+    /// UDP flows to a virtual address that lead to a withdrawn backend.
+    pub withdrawn: BTreeSet<(Ipv4Addr, Ipv4Addr)>,
+    /// UDP flows to a port of this node that do not lead to one of its backends.
+    pub port: Option<StalePort>,
+}
+
+/// A published UDP port whose backends changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct StalePort {
+    pub port: u16,
+    /// The addresses on which it is published.
+    pub addresses: BTreeSet<Ipv4Addr>,
+    pub backends: BTreeSet<Ipv4Addr>,
+}
 
 /// Deletes every entry with the address at either end.
 pub(super) fn remove(address: Ipv4Addr) -> Result<(), Error> {
+    remove_stale(&StaleEntries { addresses: BTreeSet::from([address]), ..StaleEntries::default() })
+}
+
+/// Deletes the entries.
+pub(super) fn remove_stale(stale: &StaleEntries) -> Result<(), Error> {
+    let requests = stale.addresses.len() + stale.withdrawn.len();
+    if requests == 0 && stale.port.is_none() {
+        return Ok(());
+    }
     let work = || -> io::Result<()> {
         let mut wire = ConntrackSocket { socket: netlink::open(NETLINK_NETFILTER)?, sequence: 0 };
-        match wire.delete_filtered(address) {
+        if requests > MAX_FILTERED || stale.port.is_some() {
+            return wire.delete_one_by_one(stale);
+        }
+        match wire.delete_filtered(stale) {
             // Older kernels cannot delete by a filter; their error for it has changed over time.
-            Err(error) if is_filter_unsupported(&error) => wire.delete_one_by_one(address),
+            Err(error) if is_filter_unsupported(&error) => wire.delete_one_by_one(stale),
             outcome => outcome,
         }
     };
-    work().map_err(|source| Error::Conntrack { address, source })
+    work().map_err(|source| Error::Conntrack { of: stale.describe(), source })
+}
+
+impl StaleEntries {
+    /// Adds what a change of the cluster made stale.
+    pub fn extend(&mut self, now: &ClusterNetwork, before: &ClusterNetwork) {
+        self.addresses.extend(now.gone_since(before));
+        self.withdrawn.extend(now.withdrawn_since(before));
+    }
+
+    fn describe(&self) -> String {
+        let withdrawn = self.withdrawn.iter().map(|(_, backend)| backend);
+        let mut all: Vec<String> = self.addresses.iter().chain(withdrawn).map(ToString::to_string).collect();
+        all.extend(self.port.iter().map(|port| format!("port {}/udp", port.port)));
+        all.join(", ")
+    }
+
+    /// Whether an entry is one of these.
+    fn contains(&self, entry: &[u8]) -> bool {
+        let tuples = [TUPLE_ORIG, TUPLE_REPLY].map(|kind| find(entry, kind).unwrap_or_default());
+        let end = |tuple: usize, kind: u16| {
+            let ip = find(tuples[tuple], TUPLE_IP).and_then(|ip| find(ip, kind));
+            ip.and_then(|ip| <[u8; 4]>::try_from(ip).ok()).map(Ipv4Addr::from)
+        };
+        let ends = [end(0, V4_SOURCE), end(0, V4_DESTINATION), end(1, V4_SOURCE), end(1, V4_DESTINATION)];
+        if ends.iter().flatten().any(|end| self.addresses.contains(end)) {
+            return true;
+        }
+        let transport = find(tuples[0], TUPLE_PROTO).unwrap_or_default();
+        let (Some(to), Some(answers), Some(&[UDP])) = (ends[1], ends[2], find(transport, PROTO_NUMBER))
+        else {
+            return false;
+        };
+        let port = find(transport, PROTO_DESTINATION_PORT).and_then(|port| <[u8; 2]>::try_from(port).ok());
+        let leads_elsewhere = |stale: &StalePort| {
+            port == Some(stale.port.to_be_bytes())
+                && stale.addresses.contains(&to)
+                && !stale.backends.contains(&answers)
+        };
+        self.withdrawn.contains(&(to, answers)) || self.port.as_ref().is_some_and(leads_elsewhere)
+    }
 }
 
 fn is_filter_unsupported(error: &io::Error) -> bool {
@@ -56,39 +140,54 @@ struct ConntrackSocket {
 }
 
 impl ConntrackSocket {
-    /// Deletes entries by a kernel filter: connections from the address, and connections to it.
-    fn delete_filtered(&mut self, address: Ipv4Addr) -> io::Result<()> {
-        for (tuple, flags) in [(TUPLE_ORIG, FILTER_ORIG_FLAGS), (TUPLE_REPLY, FILTER_REPLY_FLAGS)] {
-            let other = FILTER_ORIG_FLAGS + FILTER_REPLY_FLAGS - flags;
-            let ip = attribute(TUPLE_IP | NESTED, &attribute(V4_SOURCE, &address.octets()));
-            let mut both = attribute(flags, &BY_SOURCE.to_ne_bytes());
-            both.extend(attribute(other, &0_u32.to_ne_bytes()));
-            let mut body = attribute(tuple | NESTED, &ip);
-            body.extend(attribute(FILTER | NESTED, &both));
-            // Version 1 makes the kernel respect the address family; with 0 the filter would be ignored.
-            self.send(DELETE, REQUEST_ACK, 1, &body)?;
-            self.receive_all()?;
+    /// Deletes entries by kernel filters: connections from and to each address, and flows that are answered
+    /// by a withdrawn backend.
+    fn delete_filtered(&mut self, stale: &StaleEntries) -> io::Result<()> {
+        let source = |ip: &Ipv4Addr| nested(TUPLE_IP, &attribute(V4_SOURCE, &ip.octets()));
+        for address in &stale.addresses {
+            let end = source(address);
+            self.delete_by((&end, BY_SOURCE), (&[], 0))?;
+            self.delete_by((&[], 0), (&end, BY_SOURCE))?;
+        }
+        for (address, backend) in &stale.withdrawn {
+            let to = nested(TUPLE_IP, &attribute(V4_DESTINATION, &address.octets()));
+            let mut answers = source(backend);
+            answers.extend(nested(TUPLE_PROTO, &attribute(PROTO_NUMBER, &[UDP])));
+            self.delete_by((&to, BY_DESTINATION), (&answers, BY_SOURCE | BY_PROTOCOL))?;
         }
         Ok(())
     }
 
-    /// Reads all entries and deletes those with the address at either end.
-    fn delete_one_by_one(&mut self, address: Ipv4Addr) -> io::Result<()> {
+    /// Deletes entries that match the parts of both tuples that the flags name.
+    fn delete_by(&mut self, original: (&[u8], u32), reply: (&[u8], u32)) -> io::Result<()> {
+        let mut body = Vec::new();
+        let mut flags = Vec::new();
+        for (kind, flag, (tuple, parts)) in
+            [(TUPLE_ORIG, FILTER_ORIG_FLAGS, original), (TUPLE_REPLY, FILTER_REPLY_FLAGS, reply)]
+        {
+            flags.extend(attribute(flag, &parts.to_ne_bytes()));
+            if !tuple.is_empty() {
+                body.extend(nested(kind, tuple));
+            }
+        }
+        body.extend(nested(FILTER, &flags));
+        // Version 1 makes the kernel respect the address family; with 0 the filter would be ignored.
+        self.send(DELETE, REQUEST_ACK, 1, &body)?;
+        self.receive_all().map(drop)
+    }
+
+    /// Reads all entries and deletes those that are stale.
+    fn delete_one_by_one(&mut self, stale: &StaleEntries) -> io::Result<()> {
         self.send(GET, REQUEST_DUMP, 0, &[])?;
         for entry in self.receive_all()? {
-            let ends =
-                [TUPLE_ORIG, TUPLE_REPLY].iter().filter_map(|tuple| find(&entry, *tuple)).flat_map(|tuple| {
-                    let ip = find(tuple, TUPLE_IP).unwrap_or_default();
-                    [find(ip, V4_SOURCE), find(ip, V4_DESTINATION)]
-                });
-            if !ends.flatten().any(|end| end == address.octets()) {
+            if !stale.contains(&entry) {
                 continue;
             }
             let mut body = Vec::new();
             // The id protects a new connection that reuses the same addresses and ports.
-            for (kind, nested) in [(TUPLE_ORIG, NESTED), (ID, 0), (ZONE, 0)] {
+            for (kind, flag) in [(TUPLE_ORIG, NESTED), (ID, 0), (ZONE, 0)] {
                 body.extend(
-                    find(&entry, kind).map(|value| attribute(kind | nested, value)).unwrap_or_default(),
+                    find(&entry, kind).map(|value| attribute(kind | flag, value)).unwrap_or_default(),
                 );
             }
             self.send(DELETE, REQUEST_ACK, 0, &body)?;
@@ -141,6 +240,10 @@ impl ConntrackSocket {
             }
         }
     }
+}
+
+fn nested(kind: u16, value: &[u8]) -> Vec<u8> {
+    attribute(kind | NESTED, value)
 }
 
 /// One attribute: length, kind, value, padded to four bytes.

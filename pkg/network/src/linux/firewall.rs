@@ -1,75 +1,98 @@
-//! Reconciles the iptables chains with the desired state.
+//! Reconciles the iptables chains, and the nftables table beside them, with the desired state.
 //!
-//! There are two paths. A *change* of published ports writes only the chains that differ from the last
-//! write, in one run of `iptables-restore`, which takes about 10 ms for any number of chains. A
-//! *reconciliation* reads everything back and repairs it. `iptables-save` normalises rules, so it compares
-//! not with the written text but with the text read back after the write: a chain that differs was changed
-//! by another process.
+//! There are two paths. A *change* writes only the chains that differ from the last write, in one run of
+//! `iptables-restore`, which takes about 10 ms for any number of chains. A *reconciliation* reads
+//! everything back and repairs it. `iptables-save` normalises rules, so it compares not with the written
+//! text but with the text read back after the write: a chain that differs was changed by another process.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::iptables_save::{RestoreScript, SavedRules};
-use super::process::{self, run};
+use super::isolation::IsolationTable;
+use super::process::run;
 use crate::Error;
-use crate::desired::{ChainJump, DesiredNetwork, IptablesTable};
+use crate::desired::{ChainChange, ChainJump, chain_changes, desired_network};
+use crate::model::NodeNetwork;
+use crate::names::USER_CHAIN;
 
-/// Cached state of the chains.
+/// Above this number of written chains they are not read back at once, which takes long. The next
+/// reconciliation reads them, and writes those again that `iptables-save` spells differently.
+const MAX_READ_BACK: usize = 500;
+
+/// Cached state of the firewall.
 #[derive(Debug, Default)]
 pub(super) struct Firewall {
-    /// The tables as last written; `None` after a failed write, when their state is unknown.
-    written: Option<Vec<IptablesTable>>,
+    /// The node as last written; `None` after a failed write, when the state of the chains is unknown.
+    written: Option<NodeNetwork>,
     /// Text of chains read back after they were written. A missing chain was written since, or never.
     read_back: BTreeMap<(String, String), Vec<String>>,
+    isolation: IsolationTable,
 }
 
 impl Firewall {
-    /// Writes the difference to the last write.
-    pub async fn update(&mut self, desired: &DesiredNetwork) -> Result<(), Error> {
+    /// Writes the difference to the last write. Networks are separated before anything is translated.
+    pub async fn update(&mut self, node: &NodeNetwork) -> Result<(), Error> {
         let Some(written) = self.written.take() else {
-            return self.reconcile(desired).await.map(drop);
+            return self.reconcile(node).await.map(drop);
         };
+        self.isolation.update(&written, node).await?;
         let mut script = RestoreScript::default();
-        for (before, now) in written.iter().zip(&desired.tables) {
-            for (chain, rules) in
-                now.chains.iter().filter(|(chain, rules)| before.chains.get(*chain) != Some(rules))
-            {
-                script.set_chain(now.name, chain, rules);
-                self.read_back.remove(&(now.name.to_owned(), chain.clone()));
+        for ChainChange { table, chain, rules } in chain_changes(&written, node) {
+            match rules {
+                Some(rules) => script.set_chain(table, &chain, &rules),
+                None => script.remove_chain(table, &chain),
             }
-            for chain in before.chains.keys().filter(|chain| !now.chains.contains_key(*chain)) {
-                script.remove_chain(now.name, chain);
-                self.read_back.remove(&(now.name.to_owned(), chain.clone()));
-            }
+            self.read_back.remove(&(table.to_owned(), chain));
         }
         if restore(&script).await.is_err() {
             // Another process may have removed a chain that this script deletes; a full reconciliation
             // reads the actual state.
-            return self.reconcile(desired).await.map(drop);
+            return self.reconcile(node).await.map(drop);
         }
-        self.written = Some(desired.tables.clone());
+        self.written = Some(node.clone());
         Ok(())
     }
 
     /// Reads the chains, reconciles all of them and their jumps; returns what was damaged or missing.
-    pub async fn reconcile(&mut self, desired: &DesiredNetwork) -> Result<Vec<String>, Error> {
-        let written = self.written.take().unwrap_or_default();
-        let saved = SavedRules::parse(&run("iptables-save", &[], "").await?);
-        let mut repaired = Vec::new();
+    pub async fn reconcile(&mut self, node: &NodeNetwork) -> Result<Vec<String>, Error> {
+        let written = self.written.take();
+        let desired = desired_network(node);
+        let (isolated, saved) =
+            tokio::join!(self.isolation.reconcile(&desired.isolation), run("iptables-save", &[], ""));
+        let mut repaired = isolated?;
+        let saved = SavedRules::parse(&saved?);
         let mut script = RestoreScript::default();
+        let mut written_chains = 0;
+        let changes = written.as_ref().map(|written| chain_changes(written, node)).unwrap_or_default();
+        let changed: BTreeSet<(&str, &str)> =
+            changes.iter().map(|change| (change.table, change.chain.as_str())).collect();
+        if !saved.has_user_chain {
+            repaired.push(format!("chain {USER_CHAIN} in table filter was missing"));
+            script.add_chain("filter", USER_CHAIN);
+        }
         for table in &desired.tables {
-            let before = written.iter().find(|before| before.name == table.name);
             for (chain, rules) in &table.chains {
                 let key = (table.name.to_owned(), chain.clone());
-                let as_before = before.is_some_and(|before| before.chains.get(chain) == Some(rules));
-                match (saved.chains.get(&key), self.read_back.get(&key)) {
-                    (Some(found), Some(known)) if found == known && as_before => continue,
-                    (Some(found), Some(known)) if found == known => {}
-                    (Some(_), Some(_)) => {
+                let as_before = written.is_some() && !changed.contains(&(table.name, chain));
+                let (found, known) = (saved.chains.get(&key), self.read_back.get(&key));
+                let is_known = found.is_some() && found == known;
+                if is_known && as_before {
+                    continue;
+                }
+                if known.is_none() && found == Some(rules) {
+                    self.read_back.insert(key, rules.clone());
+                    continue;
+                }
+                match (found, known) {
+                    (None, _) => repaired.push(format!("chain {chain} in table {} was missing", table.name)),
+                    (Some(_), Some(_)) if !is_known => {
                         repaired.push(format!("chain {chain} in table {} was changed", table.name))
                     }
-                    (None, _) => repaired.push(format!("chain {chain} in table {} was missing", table.name)),
-                    (Some(_), None) => {}
+                    _ => {}
                 }
+                written_chains += 1;
+                // Unknown from now on, and after a failure.
+                self.read_back.remove(&key);
                 script.set_chain(table.name, chain, rules);
             }
         }
@@ -80,19 +103,22 @@ impl Firewall {
         for (table, chain) in saved.stale_chains(&desired.tables) {
             repaired.push(format!("chain {chain} in table {table} was left over"));
             script.remove_chain(&table, &chain);
+            self.read_back.remove(&(table, chain));
         }
-        let wrote = restore(&script).await?;
-        let missing: Vec<ChainJump> =
-            desired.jumps.iter().filter(|jump| !saved.has_jump(jump)).cloned().collect();
-        repaired.extend(ensure_jumps(missing).await?);
-        if wrote {
+        for jump in desired.jumps.iter().filter(|jump| !saved.has_jump(jump)) {
+            let ChainJump { table, chain, rule } = jump;
+            repaired.push(format!("a jump in table {table} was missing: {chain} {rule}"));
+            script.insert_jump(jump);
+        }
+        restore(&script).await?;
+        if (1..=MAX_READ_BACK).contains(&written_chains) {
             self.read_back = SavedRules::parse(&run("iptables-save", &[], "").await?).chains;
         }
-        self.written = Some(desired.tables.clone());
+        self.written = Some(node.clone());
         Ok(repaired)
     }
 
-    /// Removes every chain of this crate and every jump to one.
+    /// Removes every chain of this crate and every jump to one. The chain of users stays if it has rules.
     pub async fn remove(&mut self) -> Result<(), Error> {
         *self = Self::default();
         let saved = SavedRules::parse(&run("iptables-save", &[], "").await?);
@@ -106,20 +132,24 @@ impl Firewall {
                 script.remove_chain(table, chain);
             }
         }
-        restore(&script).await.map(drop)
+        if saved.has_empty_user_chain {
+            script.remove_chain("filter", USER_CHAIN);
+        }
+        restore(&script).await?;
+        IsolationTable::remove().await
     }
 }
 
-/// Runs a script; returns whether it had changes. An error contains the rejected rule.
-async fn restore(script: &RestoreScript) -> Result<bool, Error> {
-    let Some(text) = script.text() else { return Ok(false) };
+/// Runs a script. An error contains the rejected rule.
+async fn restore(script: &RestoreScript) -> Result<(), Error> {
+    let Some(text) = script.text() else { return Ok(()) };
     match run("iptables-restore", &["--noflush", "-w"], &text).await {
         Err(Error::ProgramFailed { command, detail }) => {
             let rule = rejected_line(&detail).and_then(|line| text.lines().nth(line.checked_sub(1)?));
             let command = rule.map_or(command.clone(), |rule| format!("{command}` at `{rule}"));
             Err(Error::ProgramFailed { command, detail })
         }
-        outcome => outcome.map(|_| true),
+        outcome => outcome.map(drop),
     }
 }
 
@@ -129,33 +159,6 @@ fn rejected_line(detail: &str) -> Option<usize> {
     let digits: String =
         rest.trim_start_matches([':', ' ']).chars().take_while(char::is_ascii_digit).collect();
     digits.parse().ok()
-}
-
-/// Inserts missing jumps in front of all other rules; returns those it inserted. `iptables -C` decides
-/// whether a jump exists: other versions may spell it differently.
-async fn ensure_jumps(jumps: Vec<ChainJump>) -> Result<Vec<String>, Error> {
-    if jumps.is_empty() {
-        return Ok(Vec::new());
-    }
-    process::run_on_thread("inserting jumps", move || {
-        let failed =
-            |command: String| move |error: Box<dyn std::error::Error>| failed(command, error.as_ref());
-        let iptables = iptables::new(false).map_err(failed("iptables --version".to_owned()))?;
-        let mut inserted = Vec::new();
-        for ChainJump { table, chain, rule } in jumps {
-            let command = |verb: &str| format!("iptables -w -t {table} {verb} {chain} {rule}");
-            if !iptables.exists(table, chain, rule).map_err(failed(command("-C")))? {
-                iptables.insert(table, chain, rule, 1).map_err(failed(command("-I")))?;
-                inserted.push(format!("a jump in table {table} was missing: {chain} {rule}"));
-            }
-        }
-        Ok(inserted)
-    })
-    .await
-}
-
-fn failed(command: String, error: &(dyn std::error::Error + 'static)) -> Error {
-    Error::ProgramFailed { command, detail: error.to_string() }
 }
 
 #[cfg(test)]

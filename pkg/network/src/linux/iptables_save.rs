@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use crate::desired::{ChainJump, IptablesTable};
-use crate::names::CHAIN_PREFIX;
+use crate::names::{CHAIN_PREFIX, USER_CHAIN};
 
 /// The rules of this crate in the output of `iptables-save`.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -13,6 +13,10 @@ pub(super) struct SavedRules {
     pub chains: BTreeMap<(String, String), Vec<String>>,
     /// Rules in other chains that lead to these: table, and the rule with its chain but without `-A`.
     pub jumps: Vec<(String, String)>,
+    /// Whether the chain of users exists in the filter table.
+    pub has_user_chain: bool,
+    /// Whether it exists and has no rules.
+    pub has_empty_user_chain: bool,
 }
 
 impl SavedRules {
@@ -25,12 +29,17 @@ impl SavedRules {
                 table = name.trim();
             } else if let Some(chain) = line.strip_prefix(':') {
                 let name = chain.split(' ').next().unwrap_or_default();
-                if name.starts_with(CHAIN_PREFIX) {
+                if name == USER_CHAIN {
+                    saved.has_user_chain |= table == "filter";
+                    saved.has_empty_user_chain |= table == "filter";
+                } else if name.starts_with(CHAIN_PREFIX) {
                     saved.chains.entry((table.to_owned(), name.to_owned())).or_default();
                 }
             } else if let Some(rule) = line.strip_prefix("-A ") {
                 let (chain, rest) = rule.split_once(' ').unwrap_or((rule, ""));
-                if chain.starts_with(CHAIN_PREFIX) {
+                if chain == USER_CHAIN {
+                    saved.has_empty_user_chain &= table != "filter";
+                } else if chain.starts_with(CHAIN_PREFIX) {
                     saved
                         .chains
                         .entry((table.to_owned(), chain.to_owned()))
@@ -71,7 +80,8 @@ impl SavedRules {
 
 fn is_own_jump(rule: &str) -> bool {
     let words: Vec<&str> = rule.split(' ').collect();
-    words.windows(2).any(|pair| matches!(pair[0], "-j" | "-g") && pair[1].starts_with(CHAIN_PREFIX))
+    let is_own = |chain: &str| chain.starts_with(CHAIN_PREFIX) && chain != USER_CHAIN;
+    words.windows(2).any(|pair| matches!(pair[0], "-j" | "-g") && is_own(pair[1]))
 }
 
 /// Changes for one run of `iptables-restore --noflush`; each table is one atomic transaction.
@@ -82,8 +92,10 @@ pub(super) struct RestoreScript {
 
 #[derive(Debug, Default)]
 struct TableChanges {
+    new_chains: Vec<String>,
     chains: Vec<(String, Vec<String>)>,
     removed_jumps: Vec<String>,
+    new_jumps: Vec<String>,
     removed_chains: BTreeSet<String>,
 }
 
@@ -96,9 +108,19 @@ impl RestoreScript {
         &mut self.tables[position].1
     }
 
+    /// Creates a chain, which must not exist.
+    pub fn add_chain(&mut self, table: &str, chain: &str) {
+        self.table(table).new_chains.push(chain.to_owned());
+    }
+
     /// Sets the exact rules of a chain.
     pub fn set_chain(&mut self, table: &str, chain: &str, rules: &[String]) {
         self.table(table).chains.push((chain.to_owned(), rules.to_vec()));
+    }
+
+    /// Inserts a jump in front of all other rules.
+    pub fn insert_jump(&mut self, jump: &ChainJump) {
+        self.table(jump.table).new_jumps.push(format!("{} 1 {}", jump.chain, jump.rule));
     }
 
     /// Removes a jump, in the form of [`SavedRules::jumps`].
@@ -121,6 +143,9 @@ impl RestoreScript {
             for (chain, _) in &part.chains {
                 line(format_args!(":{chain} - [0:0]"));
             }
+            for chain in &part.new_chains {
+                line(format_args!("-N {chain}"));
+            }
             for rule in &part.removed_jumps {
                 line(format_args!("-D {rule}"));
             }
@@ -128,6 +153,9 @@ impl RestoreScript {
                 for rule in rules {
                     line(format_args!("-A {chain} {rule}"));
                 }
+            }
+            for rule in &part.new_jumps {
+                line(format_args!("-I {rule}"));
             }
             // All are flushed first, because they may refer to each other.
             for chain in &part.removed_chains {

@@ -1,25 +1,31 @@
-//! The netlink messages in use, and the parsing of kernel answers.
+//! The netlink messages in use, and the parsing of kernel answers: links and addresses here, routes and
+//! neighbours in their own modules.
+
+mod neighbour;
+mod route;
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use ipnet::Ipv4Net;
+use rtnetlink::packet_route::AddressFamily;
+use rtnetlink::packet_route::RouteNetlinkMessage;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
 use rtnetlink::packet_route::link::{
-    InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+    InfoData, InfoKind, InfoVeth, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
 };
-use rtnetlink::packet_route::neighbour::{
-    NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
-};
-use rtnetlink::packet_route::route::{
-    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
-};
-use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
-use rtnetlink::{AddressMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder};
+use rtnetlink::{AddressMessageBuilder, LinkUnspec, LinkVeth, LinkVxlan};
 
 use super::netlink::Netlink;
 use crate::Error;
-use crate::desired::TaskLink;
-use crate::names::{GATEWAY_MAC, ROUTE_PROTOCOL};
+use crate::desired::{OverlayDevice, TaskLink};
+use crate::names::GATEWAY_MAC;
+pub(super) use neighbour::{
+    NeighbourState, fetch_forwarding, fetch_neighbours, forwarding, forwarding_removed, neighbour,
+    neighbour_removed,
+};
+pub(super) use route::{
+    RouteState, default_route, fetch_all_routes, fetch_route_to, fetch_routes, fetch_rules, node_route,
+    route_removed, route_to_link, rule, rule_removed,
+};
 
 /// A link as reported by the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,24 +37,24 @@ pub(super) struct LinkState {
     pub mac: Vec<u8>,
     pub mtu: u32,
     pub veth: bool,
+    pub vxlan: Option<VxlanState>,
     pub up: bool,
 }
 
-/// A route of this crate as reported by the kernel.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct RouteState {
-    pub destination: Ipv4Net,
-    pub device: Option<u32>,
-    pub gateway: Option<Ipv4Addr>,
-    pub source: Option<Ipv4Addr>,
-    pub metric: u32,
-    pub kind: RouteType,
-    message: RouteMessage,
+/// A VXLAN device as reported by the kernel.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct VxlanState {
+    pub vni: u32,
+    pub local: Option<Ipv4Addr>,
+    pub port: u16,
+    pub learning: bool,
+    pub group_policy: bool,
 }
 
 /// An IPv4 address of a device as reported by the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct AddressState {
+    pub device: u32,
     pub address: Ipv4Addr,
     pub label: Option<String>,
     message: AddressMessage,
@@ -67,6 +73,23 @@ pub(super) fn veth(link: &TaskLink, namespace: std::os::fd::RawFd) -> RouteNetli
             .mtu(link.mtu)
             .build(),
     )
+}
+
+pub(super) fn vxlan(device: &OverlayDevice) -> RouteNetlinkMessage {
+    RouteNetlinkMessage::NewLink(
+        LinkVxlan::new(device.name, device.vni)
+            .local(device.local)
+            .port(device.port)
+            .learning(false)
+            .gbp()
+            .address(device.mac.to_vec())
+            .mtu(device.mtu)
+            .build(),
+    )
+}
+
+pub(super) fn link_mtu(index: u32, mtu: u32) -> RouteNetlinkMessage {
+    RouteNetlinkMessage::SetLink(LinkUnspec::new_with_index(index).mtu(mtu).build())
 }
 
 pub(super) fn link_up(index: u32) -> RouteNetlinkMessage {
@@ -93,47 +116,6 @@ pub(super) fn address_removed(found: &AddressState) -> RouteNetlinkMessage {
     RouteNetlinkMessage::DelAddress(found.message.clone())
 }
 
-fn route() -> RouteMessageBuilder<Ipv4Addr> {
-    RouteMessageBuilder::<Ipv4Addr>::new().protocol(RouteProtocol::Other(ROUTE_PROTOCOL))
-}
-
-pub(super) fn route_to_link(
-    destination: Ipv4Addr,
-    device: u32,
-    source: Option<Ipv4Addr>,
-) -> RouteNetlinkMessage {
-    let route = route().destination_prefix(destination, 32).output_interface(device).scope(RouteScope::Link);
-    RouteNetlinkMessage::NewRoute(source.map_or(route.clone(), |source| route.pref_source(source)).build())
-}
-
-pub(super) fn default_route(gateway: Ipv4Addr, device: u32) -> RouteNetlinkMessage {
-    RouteNetlinkMessage::NewRoute(route().gateway(gateway).output_interface(device).build())
-}
-
-pub(super) fn unreachable(destination: Ipv4Net, metric: u32) -> RouteNetlinkMessage {
-    let route = route()
-        .destination_prefix(destination.network(), destination.prefix_len())
-        .kind(RouteType::Unreachable)
-        .priority(metric);
-    RouteNetlinkMessage::NewRoute(route.build())
-}
-
-pub(super) fn route_removed(found: &RouteState) -> RouteNetlinkMessage {
-    RouteNetlinkMessage::DelRoute(found.message.clone())
-}
-
-pub(super) fn neighbour(device: u32, address: Ipv4Addr, mac: [u8; 6]) -> RouteNetlinkMessage {
-    let mut message = NeighbourMessage::default();
-    message.header.family = AddressFamily::Inet;
-    message.header.ifindex = device;
-    message.header.state = NeighbourState::Permanent;
-    message.attributes = vec![
-        NeighbourAttribute::Destination(NeighbourAddress::Inet(address)),
-        NeighbourAttribute::LinkLayerAddress(mac.to_vec()),
-    ];
-    RouteNetlinkMessage::NewNeighbour(message)
-}
-
 pub(super) fn fetch_link(netlink: &mut Netlink, name: &str) -> Result<Option<LinkState>, Error> {
     let message = LinkUnspec::new_with_name(name).build();
     let found = netlink.fetch(&format!("look up link {name}"), RouteNetlinkMessage::GetLink(message))?;
@@ -146,32 +128,13 @@ pub(super) fn fetch_links(netlink: &mut Netlink) -> Result<Vec<LinkState>, Error
     Ok(found.into_iter().filter_map(read_link).collect())
 }
 
-/// All routes of this crate in the main table, of one device or of all.
-pub(super) fn fetch_routes(netlink: &mut Netlink, device: Option<u32>) -> Result<Vec<RouteState>, Error> {
-    let mut message = RouteMessage::default();
-    message.header.address_family = AddressFamily::Inet;
-    message.header.table = RouteHeader::RT_TABLE_MAIN;
-    message.header.protocol = RouteProtocol::Other(ROUTE_PROTOCOL);
-    message.attributes.extend(device.map(RouteAttribute::Oif));
-    let found = netlink.fetch_all("list routes", RouteNetlinkMessage::GetRoute(message))?;
-    Ok(found.into_iter().filter_map(read_route).collect())
-}
-
-/// All IPv4 addresses of a device.
+/// All IPv4 addresses of a device; of every device for index 0.
 pub(super) fn fetch_addresses(netlink: &mut Netlink, device: u32) -> Result<Vec<AddressState>, Error> {
     let mut message = AddressMessage::default();
     message.header.family = AddressFamily::Inet;
     message.header.index = device;
     let found = netlink.fetch_all("list addresses", RouteNetlinkMessage::GetAddress(message))?;
     Ok(found.into_iter().filter_map(read_address).collect())
-}
-
-/// Permanent neighbours: device, address and hardware address of each.
-pub(super) fn fetch_neighbours(netlink: &mut Netlink) -> Result<Vec<(u32, Ipv4Addr, Vec<u8>)>, Error> {
-    let mut message = NeighbourMessage::default();
-    message.header.family = AddressFamily::Inet;
-    let found = netlink.fetch_all("list neighbours", RouteNetlinkMessage::GetNeighbour(message))?;
-    Ok(found.into_iter().filter_map(read_neighbour).collect())
 }
 
 fn read_link(message: RouteNetlinkMessage) -> Option<LinkState> {
@@ -183,6 +146,7 @@ fn read_link(message: RouteNetlinkMessage) -> Option<LinkState> {
         mac: Vec::new(),
         mtu: 0,
         veth: false,
+        vxlan: None,
         up: message.header.flags.contains(LinkFlags::Up),
     };
     for attribute in message.attributes {
@@ -192,7 +156,11 @@ fn read_link(message: RouteNetlinkMessage) -> Option<LinkState> {
             LinkAttribute::Address(mac) => found.mac = mac,
             LinkAttribute::Mtu(mtu) => found.mtu = mtu,
             LinkAttribute::LinkInfo(infos) => {
-                found.veth = infos.iter().any(|info| matches!(info, LinkInfo::Kind(InfoKind::Veth)));
+                found.veth = infos.contains(&LinkInfo::Kind(InfoKind::Veth));
+                found.vxlan = infos.iter().find_map(|info| match info {
+                    LinkInfo::Data(InfoData::Vxlan(settings)) => Some(read_vxlan(settings)),
+                    _ => None,
+                });
             }
             _ => {}
         }
@@ -200,26 +168,19 @@ fn read_link(message: RouteNetlinkMessage) -> Option<LinkState> {
     Some(found)
 }
 
-fn read_route(message: RouteNetlinkMessage) -> Option<RouteState> {
-    let RouteNetlinkMessage::NewRoute(message) = message else { return None };
-    let header = &message.header;
-    if header.protocol != RouteProtocol::Other(ROUTE_PROTOCOL) {
-        return None;
-    }
-    let (mut to, mut device, mut gateway, mut source, mut metric) =
-        (Ipv4Addr::UNSPECIFIED, None, None, None, 0);
-    for attribute in &message.attributes {
-        match attribute {
-            RouteAttribute::Destination(RouteAddress::Inet(found)) => to = *found,
-            RouteAttribute::Gateway(RouteAddress::Inet(found)) => gateway = Some(*found),
-            RouteAttribute::PrefSource(RouteAddress::Inet(found)) => source = Some(*found),
-            RouteAttribute::Oif(index) => device = Some(*index),
-            RouteAttribute::Priority(found) => metric = *found,
+fn read_vxlan(settings: &[InfoVxlan]) -> VxlanState {
+    let mut found = VxlanState::default();
+    for setting in settings {
+        match setting {
+            InfoVxlan::Id(vni) => found.vni = *vni,
+            InfoVxlan::Local(address) => found.local = Some(*address),
+            InfoVxlan::Port(port) => found.port = *port,
+            InfoVxlan::Learning(learning) => found.learning = *learning,
+            InfoVxlan::Gbp => found.group_policy = true,
             _ => {}
         }
     }
-    let destination = Ipv4Net::new(to, header.destination_prefix_length).ok()?;
-    Some(RouteState { destination, device, gateway, source, metric, kind: header.kind, message })
+    found
 }
 
 fn read_address(message: RouteNetlinkMessage) -> Option<AddressState> {
@@ -243,20 +204,5 @@ fn read_address(message: RouteNetlinkMessage) -> Option<AddressState> {
         )
     };
     bare.attributes = message.attributes.iter().filter(keep).cloned().collect();
-    Some(AddressState { address: local?, label, message: bare })
-}
-
-fn read_neighbour(message: RouteNetlinkMessage) -> Option<(u32, Ipv4Addr, Vec<u8>)> {
-    let RouteNetlinkMessage::NewNeighbour(message) = message else { return None };
-    let mut ip = None;
-    let mut mac = Vec::new();
-    for attribute in message.attributes {
-        match attribute {
-            NeighbourAttribute::Destination(NeighbourAddress::Inet(found)) => ip = Some(found),
-            NeighbourAttribute::LinkLayerAddress(found) => mac = found,
-            _ => {}
-        }
-    }
-    let permanent = message.header.state == NeighbourState::Permanent;
-    permanent.then_some((message.header.ifindex, ip?, mac))
+    Some(AddressState { device: bare.header.index, address: local?, label, message: bare })
 }

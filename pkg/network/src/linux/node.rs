@@ -1,24 +1,60 @@
-//! The node's own settings, gateway address and routes. Blocking.
+//! The node's own settings, gateway address, overlay, routes and rules. Blocking.
 
 use rtnetlink::packet_route::route::RouteType;
 
-use super::message;
+use super::message::{self, RouteState};
 use super::netlink::{Netlink, NetlinkChange};
-use super::sysctl;
+use super::wireguard::{self, WireGuardPaths};
+use super::{overlay, sysctl};
 use crate::Error;
-use crate::desired::{DesiredNetwork, GatewayAddress};
-use crate::names::GATEWAY_LABEL;
+use crate::desired::{DesiredNode, GatewayAddress, Route};
+use crate::model::Repairs;
+use crate::names::{GATEWAY_LABEL, OVERLAY_DEVICE, WIREGUARD_DEVICE};
 
-/// Reconciles the node itself; returns the changes made, as text.
-pub(super) fn ensure(desired: &DesiredNetwork) -> Result<Vec<String>, Error> {
-    let mut repaired = Vec::new();
+/// Reconciles the node itself. A part that fails does not stop the next. Returns also whether the desired
+/// overlay works.
+pub(super) fn ensure(desired: &DesiredNode, paths: &WireGuardPaths) -> (Repairs, bool) {
+    let mut repairs = Repairs::default();
+    let mut has_overlay = false;
     for setting in &desired.sysctls {
-        if sysctl::ensure(setting)? {
-            repaired.push(format!("set {} to {}", setting.path.replace('/', "."), setting.value));
-        }
+        let name = setting.path.replace('/', ".");
+        let set =
+            |changed| if changed { vec![format!("set {name} to {}", setting.value)] } else { Vec::new() };
+        repairs.record(sysctl::ensure(setting).map(set));
     }
+    let mut netlink = match Netlink::open() {
+        Ok(netlink) => netlink,
+        Err(error) => {
+            repairs.failed.push(error);
+            return (repairs, false);
+        }
+    };
+    let part = |work: &mut dyn FnMut(&mut Vec<String>) -> Result<(), Error>| {
+        let mut repaired = Vec::new();
+        work(&mut repaired).map(|()| repaired)
+    };
+    repairs.record(part(&mut |repaired| ensure_gateway(&mut netlink, &desired.gateway, repaired)));
+    repairs.record(part(&mut |repaired| {
+        wireguard::ensure(&mut netlink, desired.wireguard.as_ref(), paths, repaired)
+    }));
+    repairs.record(part(&mut |repaired| {
+        let device = overlay::ensure_device(&mut netlink, desired.overlay.as_ref(), repaired)?;
+        has_overlay = device.is_some();
+        device.map_or(Ok(()), |device| overlay::ensure_peers(&mut netlink, device, desired, repaired))
+    }));
+    repairs.record(part(&mut |repaired| ensure_routes(&mut netlink, desired, repaired)));
+    repairs.record(part(&mut |repaired| ensure_rules(&mut netlink, desired, repaired)));
+    (repairs, has_overlay)
+}
+
+/// Reconciles what leads to the peers, after they changed.
+pub(super) fn ensure_peers(desired: &DesiredNode, paths: &WireGuardPaths) -> Result<Vec<String>, Error> {
+    let mut repaired = Vec::new();
     let mut netlink = Netlink::open()?;
-    ensure_gateway(&mut netlink, &desired.gateway, &mut repaired)?;
+    wireguard::ensure(&mut netlink, desired.wireguard.as_ref(), paths, &mut repaired)?;
+    if let Some(device) = message::fetch_link(&mut netlink, OVERLAY_DEVICE)? {
+        overlay::ensure_peers(&mut netlink, device.index, desired, &mut repaired)?;
+    }
     ensure_routes(&mut netlink, desired, &mut repaired)?;
     Ok(repaired)
 }
@@ -60,34 +96,76 @@ fn ensure_gateway(
 
 fn ensure_routes(
     netlink: &mut Netlink,
-    desired: &DesiredNetwork,
+    desired: &DesiredNode,
     repaired: &mut Vec<String>,
 ) -> Result<(), Error> {
+    let mut index_of =
+        |name: &str| message::fetch_link(netlink, name).map(|found| found.map(|link| link.index));
+    let (loopback, device, wireguard) =
+        (index_of("lo")?, index_of(OVERLAY_DEVICE)?, index_of(WIREGUARD_DEVICE)?);
+    // A route through a device that is missing cannot exist: the device's own failure is reported.
+    let wanted = desired.routes.iter().filter_map(|route| match route.device {
+        None => Some((route, None)),
+        Some(OVERLAY_DEVICE) => device.map(|index| (route, Some(index))),
+        Some(WIREGUARD_DEVICE) => wireguard.map(|index| (route, Some(index))),
+        Some(_) => loopback.map(|index| (route, Some(index))),
+    });
+    let wanted: Vec<(&Route, Option<u32>)> = wanted.collect();
+    // Routes of task links disappear with their link.
+    let is_of_node = |route: &RouteState| [None, loopback, device, wireguard].contains(&route.device);
+    let found: Vec<_> = message::fetch_routes(netlink, None)?.into_iter().filter(is_of_node).collect();
     let mut changes = Vec::new();
-    // Routes of task links have a device and disappear with it; only the others can be left over.
-    let found: Vec<_> =
-        message::fetch_routes(netlink, None)?.into_iter().filter(|route| route.device.is_none()).collect();
-    let is = |found: &message::RouteState, desired: &crate::desired::UnreachableRoute| {
-        let to = (found.destination, found.metric) == (desired.destination, desired.metric);
-        to && found.kind == RouteType::Unreachable
-    };
-    for route in found.iter().filter(|found| !desired.routes.iter().any(|desired| is(found, desired))) {
+    for route in found.iter().filter(|found| !wanted.iter().any(|(route, index)| is(found, route, *index))) {
         repaired.push(format!("removed the former route of {}", route.destination));
         let what = format!("remove the route of {}", route.destination);
         changes.push(NetlinkChange::remove(what, message::route_removed(route)));
     }
-    for route in desired.routes.iter().filter(|desired| !found.iter().any(|found| is(found, desired))) {
-        repaired.push(format!("added unreachable route {}", route.destination));
-        let what = format!("add unreachable route {}", route.destination);
-        changes.push(NetlinkChange::replace(what, message::unreachable(route.destination, route.metric)));
+    for (route, index) in wanted {
+        if !found.iter().any(|found| is(found, route, index)) {
+            repaired.push(format!("added the route of {}", route.destination));
+            let what = format!("add the route of {}", route.destination);
+            changes.push(NetlinkChange::replace(what, message::node_route(route, index)));
+        }
     }
     netlink.submit(changes)
 }
 
-/// Removes all addresses and routes of this crate.
-pub(super) fn remove() -> Result<(), Error> {
-    let mut netlink = Netlink::open()?;
+fn is(found: &RouteState, desired: &Route, device: Option<u32>) -> bool {
+    let kind = if device.is_none() { RouteType::Unreachable } else { RouteType::Unicast };
+    (found.table, found.destination) == (desired.table, desired.destination)
+        && (found.metric, &found.kind) == (desired.metric, &kind)
+        && (found.gateway, found.source) == (desired.via, desired.source)
+        && (device.is_none() || found.device == device)
+}
+
+fn ensure_rules(
+    netlink: &mut Netlink,
+    desired: &DesiredNode,
+    repaired: &mut Vec<String>,
+) -> Result<(), Error> {
+    let found = message::fetch_rules(netlink)?;
     let mut changes = Vec::new();
+    for stale in found.iter().filter(|found| !desired.rules.iter().any(|rule| found.is(rule))) {
+        let what = format!("remove the former routing rule of {}", stale.rule);
+        changes.push(NetlinkChange::remove(what, message::rule_removed(stale)));
+    }
+    for rule in desired.rules.iter().filter(|rule| !found.iter().any(|found| found.is(rule))) {
+        changes.push(message::rule(rule));
+    }
+    repaired.extend(changes.iter().map(|change| change.description.clone()));
+    netlink.submit(changes)
+}
+
+/// Removes the overlay and all addresses, routes and rules of this crate.
+pub(super) fn remove(paths: &WireGuardPaths) -> Result<(), Error> {
+    let mut netlink = Netlink::open()?;
+    overlay::remove_device(&mut netlink)?;
+    wireguard::ensure(&mut netlink, None, paths, &mut Vec::new())?;
+    let mut changes = Vec::new();
+    for rule in message::fetch_rules(&mut netlink)? {
+        let what = format!("remove the routing rule of {}", rule.rule);
+        changes.push(NetlinkChange::remove(what, message::rule_removed(&rule)));
+    }
     for route in message::fetch_routes(&mut netlink, None)? {
         let what = format!("remove the route of {}", route.destination);
         changes.push(NetlinkChange::remove(what, message::route_removed(&route)));

@@ -1,32 +1,38 @@
-//! Holds host ports: a bound, never listening socket for each, so that no other program can bind the port
-//! and conflicts are detected. Connections are translated before they would reach the socket.
+//! Holds host ports: a bound socket for each, which never listens or reads, so that no other program can
+//! bind the port and conflicts are detected. Packets are translated before they would reach the socket.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::num::NonZeroU16;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use nix::errno::Errno;
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, setsockopt, socket, sockopt};
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockProtocol, SockType, SockaddrIn, bind, setsockopt, socket, sockopt,
+};
 
 use crate::error::{Error, PortHolder};
-use crate::keys::HostPort;
+use crate::keys::{HostPort, Protocol};
 
 /// Inode of sockets without an owner: closing connections, or those in TIME_WAIT.
 const NO_INODE: u64 = 0;
+/// Port of the node's own DNS server.
+const DNS_PORT: u16 = 53;
 
 /// The held ports.
 #[derive(Debug, Default)]
 pub(super) struct HeldPorts {
-    held: BTreeMap<HostPort, OwnedFd>,
+    /// Without a socket where the kernel has none for the protocol: no other program has one either.
+    held: BTreeMap<HostPort, Option<OwnedFd>>,
 }
 
 impl HeldPorts {
-    /// Binds the port, unless it is held already.
-    pub fn ensure(&mut self, at: HostPort) -> Result<(), Error> {
+    /// Binds the port, unless it is held already. The node's own DNS server answers at its `gateway`.
+    pub fn ensure(&mut self, at: HostPort, gateway: Ipv4Addr) -> Result<(), Error> {
         if let Entry::Vacant(entry) = self.held.entry(at) {
-            entry.insert(hold(at)?);
+            entry.insert(hold(at, gateway)?);
         }
         Ok(())
     }
@@ -47,16 +53,23 @@ impl HeldPorts {
     }
 }
 
-fn hold(at: HostPort) -> Result<OwnedFd, Error> {
+fn hold(at: HostPort, gateway: Ipv4Addr) -> Result<Option<OwnedFd>, Error> {
     let refused = |errno: Errno| Error::BindPort { port: at, source: errno.into() };
     match try_bind(at, false) {
-        Ok(socket) => return Ok(socket),
+        Ok(socket) => return Ok(Some(socket)),
+        Err(Errno::EPROTONOSUPPORT | Errno::ESOCKTNOSUPPORT) => return Ok(None),
         Err(Errno::EADDRNOTAVAIL) => return Err(Error::HostIpMissing { port: at }),
         Err(Errno::EADDRINUSE) => {}
         Err(errno) => return Err(refused(errno)),
     }
-    let users = socket_inodes(at);
-    let nobodys = !users.is_empty() && users.iter().all(|inode| *inode == NO_INODE);
+    let users = sockets(at);
+    if at.port() == DNS_PORT && !users.is_empty() && users.iter().all(|(address, _)| *address == gateway) {
+        // A published DNS server beside that of the node, which keeps the gateway.
+        return Ok(None);
+    }
+    let nobodys = at.protocol() == Protocol::Tcp
+        && !users.is_empty()
+        && users.iter().all(|(_, inode)| *inode == NO_INODE);
     if nobodys {
         // Closed connections of a previous server: only a socket with SO_REUSEADDR can be bound in this
         // case. The option is cleared immediately, so that no other process with the option can listen on
@@ -64,7 +77,7 @@ fn hold(at: HostPort) -> Result<OwnedFd, Error> {
         match try_bind(at, true)
             .and_then(|socket| setsockopt(&socket, sockopt::ReuseAddr, &false).map(|()| socket))
         {
-            Ok(socket) => return Ok(socket),
+            Ok(socket) => return Ok(Some(socket)),
             Err(Errno::EADDRINUSE) => {}
             Err(errno) => return Err(refused(errno)),
         }
@@ -84,7 +97,12 @@ pub(super) fn with_holder(error: Error) -> Error {
 }
 
 fn try_bind(at: HostPort, reuse: bool) -> Result<OwnedFd, Errno> {
-    let socket = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    let (kind, protocol) = match at.protocol() {
+        Protocol::Tcp => (SockType::Stream, SockProtocol::Tcp),
+        Protocol::Udp => (SockType::Datagram, SockProtocol::Udp),
+        Protocol::Sctp => (SockType::Stream, SockProtocol::Sctp),
+    };
+    let socket = socket(AddressFamily::Inet, kind, SockFlag::SOCK_CLOEXEC, protocol)?;
     if reuse {
         setsockopt(&socket, sockopt::ReuseAddr, &true)?;
     }
@@ -93,15 +111,31 @@ fn try_bind(at: HostPort, reuse: bool) -> Result<OwnedFd, Errno> {
     Ok(socket)
 }
 
-/// Inodes of the sockets of this network namespace that use the port, from `/proc/net/tcp`: listeners and
-/// connections.
-fn socket_inodes(at: HostPort) -> BTreeSet<u64> {
-    // The tables of the thread, because the process may be in another namespace.
-    let read = |name| fs::read_to_string(format!("/proc/thread-self/net/{name}")).unwrap_or_default();
-    [read("tcp"), read("tcp6")].iter().flat_map(|table| parse_socket_inodes(table, at)).collect()
+/// The process that has a UDP port open on any address.
+pub(super) fn udp_holder(port: u16) -> Option<PortHolder> {
+    let at = HostPort::new(None, NonZeroU16::new(port)?, Protocol::Udp);
+    process_of(&socket_inodes(at))
 }
 
-fn parse_socket_inodes(table: &str, at: HostPort) -> Vec<u64> {
+/// Inodes of the sockets that use the port.
+fn socket_inodes(at: HostPort) -> BTreeSet<u64> {
+    sockets(at).into_iter().map(|(_, inode)| inode).collect()
+}
+
+/// Addresses and inodes of the sockets of this network namespace that use the port, from `/proc/net/tcp` or `udp`:
+/// listeners and connections. The kernel's list of SCTP sockets is not read.
+fn sockets(at: HostPort) -> BTreeSet<(Ipv4Addr, u64)> {
+    // The tables of the thread, because the process may be in another namespace.
+    let read = |name: &&str| fs::read_to_string(format!("/proc/thread-self/net/{name}")).unwrap_or_default();
+    let names = match at.protocol() {
+        Protocol::Tcp => ["tcp", "tcp6"].as_slice(),
+        Protocol::Udp => &["udp", "udp6"],
+        Protocol::Sctp => &[],
+    };
+    names.iter().map(read).flat_map(|table| parse_sockets(&table, at)).collect()
+}
+
+fn parse_sockets(table: &str, at: HostPort) -> Vec<(Ipv4Addr, u64)> {
     let user = |line: &str| {
         let fields: Vec<&str> = line.split_whitespace().collect();
         let (local, inode) = (fields.get(1)?, fields.get(9)?);
@@ -113,7 +147,7 @@ fn parse_socket_inodes(table: &str, at: HostPort) -> Vec<u64> {
         let tail = u32::from_str_radix(address.get(address.len().checked_sub(8)?..)?, 16).ok()?;
         let found = Ipv4Addr::from(tail.to_ne_bytes());
         let overlaps = found.is_unspecified() || at.ip().is_none_or(|ip| ip == found);
-        if overlaps { inode.parse().ok() } else { None }
+        if overlaps { Some((found, inode.parse().ok()?)) } else { None }
     };
     table.lines().skip(1).filter_map(user).collect()
 }

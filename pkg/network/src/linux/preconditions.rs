@@ -3,7 +3,7 @@
 use nix::unistd::geteuid;
 
 use super::process::run;
-use super::sysctl;
+use super::{isolation, sysctl};
 use crate::Error;
 use crate::desired::Sysctl;
 
@@ -23,9 +23,10 @@ pub(super) async fn check() -> Result<(), Error> {
     run("iptables-restore", &["--version"], "").await?;
     run("iptables-save", &["--version"], "").await?;
     // Listing a table shows whether the kernel supports this iptables variant.
-    for table in ["raw", "filter", "nat"] {
+    for table in ["raw", "mangle", "filter", "nat"] {
         run("iptables", &["-w", "-t", table, "-S"], "").await?;
     }
+    isolation::check().await?;
     sysctl::check(&Sysctl { path: "net/ipv4/ip_forward".to_owned(), value: "1" })
 }
 

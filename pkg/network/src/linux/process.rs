@@ -1,4 +1,4 @@
-//! Runs the iptables programs, and blocking work on dedicated threads. Both with a deadline.
+//! Runs the firewall programs, and blocking work on dedicated threads. Both with a deadline.
 
 use std::io;
 use std::process::Stdio;
@@ -49,7 +49,10 @@ pub(super) async fn run(program: &str, args: &[&str], input: &str) -> Result<Str
 
 fn start_error(program: &str, command: &str, source: &io::Error) -> Error {
     match source.kind() {
-        io::ErrorKind::NotFound => Error::ProgramMissing { program: program.to_owned() },
+        io::ErrorKind::NotFound => {
+            let package = if program == "nft" { "nftables" } else { "iptables" };
+            Error::ProgramMissing { program: program.to_owned(), package }
+        }
         _ => Error::ProgramFailed { command: command.to_owned(), detail: source.to_string() },
     }
 }

@@ -1,19 +1,25 @@
 //! The requested state, and the ports that are held for it.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddrV4;
+use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
 
+use super::conntrack::StaleEntries;
 use super::ports::HeldPorts;
 use crate::Error;
 use crate::desired::{self, TaskLink};
-use crate::keys::HostPort;
-use crate::model::{NodeNetwork, NodeNetworkSettings, PortMapping, TaskNetwork};
+use crate::keys::{HostPort, TaskKey};
+use crate::model::{ClusterNetwork, NodeNetwork, NodeNetworkSettings, PortMapping, TaskNetwork};
 
 #[derive(Default)]
 pub(super) struct RequestedState {
     /// The requested network; `None` before the node's settings are known.
     pub network: Option<NodeNetwork>,
     pub ports: HeldPorts,
+    /// Connection tracking entries that are deleted after the next write of the firewall.
+    pub stale: StaleEntries,
+    /// Whether the device of the overlay cannot be created: then nothing may refer to it.
+    pub lacks_overlay: bool,
     /// Incremented by every change that affects the firewall.
     pub version: u64,
 }
@@ -28,28 +34,54 @@ impl RequestedState {
         }
     }
 
-    /// Replaces the requested state. Tasks that conflict with each other are left out, with an error for
-    /// each.
+    /// Replaces the requested state. Tasks and peers that conflict with each other are left out, with an
+    /// error for each.
     pub fn replace(&mut self, all: &NodeNetwork) -> Vec<Error> {
-        let (admitted, refused) = all.without_conflicts();
+        let (mut admitted, mut refused) = all.without_conflicts();
+        let (cluster, left_out) = ClusterNetwork::admitted(&all.cluster);
+        admitted.cluster = cluster;
+        refused.extend(left_out);
         self.network = Some(admitted);
         self.version += 1;
         refused
     }
 
-    /// Adds a task, if it has no conflict; returns its link.
-    pub fn admit(&mut self, task: &TaskNetwork) -> Result<TaskLink, Error> {
+    /// Adds a task, if it has no conflict; returns its link and the firewall version that includes it.
+    pub fn admit(&mut self, task: &TaskNetwork) -> Result<(TaskLink, u64), Error> {
         let asked = self.network.as_mut().ok_or(Error::NodeNotConfigured)?;
         asked.admit(task)?;
-        asked.tasks.insert(task.task.clone(), task.address);
-        Ok(desired::task_link(asked, &task.task, task.address))
+        let TaskNetwork { task, attachment } = task.clone();
+        let link = desired::task_link(asked, &task, attachment.address);
+        if asked.tasks.get(&task) != Some(&attachment) {
+            asked.tasks.insert(task, attachment);
+            self.version += 1;
+        }
+        Ok((link, self.version))
+    }
+
+    /// Removes a task; returns its address and the firewall version without it.
+    pub fn dismiss(&mut self, task: &TaskKey) -> (Option<Ipv4Addr>, u64) {
+        let removed = self.network.as_mut().and_then(|asked| asked.tasks.remove(task));
+        self.version += u64::from(removed.is_some());
+        (removed.map(|attachment| attachment.address), self.version)
+    }
+
+    /// Replaces what is known about the cluster; returns what was known before, and the firewall version
+    /// that includes it.
+    pub fn set_cluster(&mut self, cluster: Arc<ClusterNetwork>) -> Result<(Arc<ClusterNetwork>, u64), Error> {
+        let asked = self.network.as_mut().ok_or(Error::NodeNotConfigured)?;
+        let before = std::mem::replace(&mut asked.cluster, cluster);
+        if before != asked.cluster {
+            self.version += 1;
+        }
+        Ok((before, self.version))
     }
 
     /// Binds and adds a port; returns the firewall version that includes it.
     pub fn publish(&mut self, port: PortMapping) -> Result<u64, Error> {
         let asked = self.network.as_mut().ok_or(Error::NodeNotConfigured)?;
         let held = self.ports.is_held(&port.host_port);
-        self.ports.ensure(port.host_port)?;
+        self.ports.ensure(port.host_port, asked.settings.gateway())?;
         let before = asked.ports.insert(port.host_port, port.backends.clone());
         if !held || before != Some(port.backends) {
             self.version += 1;
@@ -72,19 +104,26 @@ impl RequestedState {
         }
     }
 
-    /// The desired firewall state: only ports that are held. A port of another program is not translated.
+    /// What the firewall is derived from: only ports that are held, because a port of another program is
+    /// not translated; and the overlay only if it works, because its port may be that of another program.
     pub fn published(&self) -> Option<NodeNetwork> {
         let mut node = self.network.clone()?;
         node.ports.retain(|at, _| self.ports.is_held(at));
+        if self.lacks_overlay {
+            node.settings = node.settings.without_overlay();
+        }
         Some(node)
     }
 
     /// Binds exactly the requested ports; returns an error for each that failed.
     pub fn hold_requested(&mut self) -> Vec<Error> {
-        let asked: BTreeMap<HostPort, BTreeSet<SocketAddrV4>> =
-            self.network.iter().flat_map(|asked| asked.ports.clone()).collect();
-        self.ports.retain(&asked.keys().copied().collect());
         self.version += 1;
-        asked.keys().filter_map(|at| self.ports.ensure(*at).err()).collect()
+        let Some(asked) = &self.network else {
+            self.ports.retain(&BTreeSet::new());
+            return Vec::new();
+        };
+        let gateway = asked.settings.gateway();
+        self.ports.retain(&asked.ports.keys().copied().collect());
+        asked.ports.keys().filter_map(|at| self.ports.ensure(*at, gateway).err()).collect()
     }
 }

@@ -1,10 +1,12 @@
 //! The conformance suite of network backends.
 
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 
 use warren_network::fake::FakeNetwork;
-use warren_network::{Error, NetworkBackend, NodeNetworkSettings, PortHolder};
+use warren_network::{Attachment, Error, NetworkBackend, NodeNetworkSettings, Peer, PortHolder};
 
+use crate::lab::cluster::peers;
 use crate::lab::{NetworkNamespace, address, all, host_port, key, published, run_on_node, settings, task};
 
 /// The suite. `occupy` binds TCP port 8088 as another process; dropping its result releases the port.
@@ -15,6 +17,7 @@ async fn suite(network: &dyn NetworkBackend, occupy: impl Fn() -> Box<dyn Send>)
     network.ensure_node(&settings()).await.unwrap();
     tasks(network).await;
     ports(network, occupy).await;
+    cluster(network).await;
     reconciliation(network).await;
     network.remove_node().await.unwrap();
     network.remove_node().await.unwrap();
@@ -25,6 +28,7 @@ async fn operations_need_a_node(network: &dyn NetworkBackend) {
     assert!(matches!(network.ensure_task(&task(2)).await, Err(Error::NodeNotConfigured)));
     assert!(matches!(network.ensure_port(&published(None, 8080, &[])).await, Err(Error::NodeNotConfigured)));
     assert!(matches!(network.repair().await, Err(Error::NodeNotConfigured)));
+    assert!(matches!(network.ensure_cluster(&Arc::default()).await, Err(Error::NodeNotConfigured)));
     network.remove_task(&key(2)).await.unwrap();
     network.remove_port(host_port(None, 8080)).await.unwrap();
 }
@@ -35,10 +39,10 @@ async fn tasks(network: &dyn NetworkBackend) {
     assert!(first.ends_with("netns/web.2"), "{first:?}");
     assert_ne!(network.ensure_task(&task(3)).await.unwrap(), first);
     let mut outside = task(4);
-    outside.address = [10, 210, 2, 4].into();
+    outside.attachment.address = [10, 210, 2, 4].into();
     assert!(matches!(network.ensure_task(&outside).await, Err(Error::AddressOutsideSubnet { .. })));
     let mut twice = task(4);
-    twice.address = address(2);
+    twice.attachment.address = address(2);
     let Err(Error::AddressTaken { by, .. }) = network.ensure_task(&twice).await else {
         panic!("taken address")
     };
@@ -67,6 +71,23 @@ async fn ports(network: &dyn NetworkBackend, occupy: impl Fn() -> Box<dyn Send>)
     drop(occupy());
 }
 
+async fn cluster(network: &dyn NetworkBackend) {
+    network.ensure_task(&task(2)).await.unwrap();
+    let mut known = peers([2, 3]);
+    known.networks.insert(1, crate::lab::cluster::network(&[(1, 2), (2, 2)]));
+    known.services.insert([10, 210, 224, 1].into(), [address(2)].into());
+    for _ in 0..2 {
+        let made = network.ensure_cluster(&Arc::new(known.clone())).await.unwrap();
+        assert!(made.failed.is_empty(), "{:?}", made.failed);
+    }
+    // A peer that cannot be reached does not stop the others.
+    let without_blocks = |peer| (9, Peer { blocks: Vec::new(), ..peer });
+    known.peers.extend(peers([4]).peers.into_values().map(without_blocks));
+    let made = network.ensure_cluster(&Arc::new(known)).await.unwrap();
+    assert!(matches!(made.failed.as_slice(), [Error::InvalidPeer { number: 9, .. }]), "{:?}", made.failed);
+    network.remove_task(&key(2)).await.unwrap();
+}
+
 async fn reconciliation(network: &dyn NetworkBackend) {
     let port = published(None, 8080, &[(2, 80), (3, 80)]);
     network.ensure_task(&task(9)).await.unwrap();
@@ -83,8 +104,8 @@ async fn reconciliation(network: &dyn NetworkBackend) {
     }
     // Tasks with conflicts do not stop the others.
     let mut clash = desired.clone();
-    clash.tasks.insert(key(7), address(3));
-    clash.tasks.insert(key(8), [10, 210, 2, 8].into());
+    clash.tasks.insert(key(7), Attachment::new(address(3)));
+    clash.tasks.insert(key(8), Attachment::new([10, 210, 2, 8].into()));
     let pass = network.ensure(&clash).await.unwrap();
     let [Error::AddressTaken { .. }, Error::AddressOutsideSubnet { .. }] = pass.failed.as_slice() else {
         panic!("{:?}", pass.failed)
@@ -107,18 +128,18 @@ async fn reconciliation(network: &dyn NetworkBackend) {
 
 #[tokio::test]
 async fn fake_driver_passes_conformance() {
-    let network = std::sync::Arc::new(FakeNetwork::new("/run/fake"));
+    let network = Arc::new(FakeNetwork::new("/run/fake"));
     let at = host_port(None, 8088);
-    struct ForeignListener(std::sync::Arc<FakeNetwork>, warren_network::HostPort);
+    struct ForeignListener(Arc<FakeNetwork>, warren_network::HostPort);
     impl Drop for ForeignListener {
         fn drop(&mut self) {
             self.0.vacate(self.1);
         }
     }
-    let foreign = std::sync::Arc::clone(&network);
+    let foreign = Arc::clone(&network);
     suite(&*network, || {
         foreign.occupy(at, PortHolder { pid: 1, name: "init".to_owned() });
-        Box::new(ForeignListener(std::sync::Arc::clone(&foreign), at))
+        Box::new(ForeignListener(Arc::clone(&foreign), at))
     })
     .await;
     assert!(network.tasks().is_empty() && network.ports().is_empty());

@@ -1,6 +1,10 @@
-//! A node and an external client, each a network namespace of the test, joined by a veth.
+//! A node and an external client, each a network namespace of the test, joined by a veth; and in
+//! [`cluster`] three nodes and a client on one bridge.
 
-use std::collections::BTreeSet;
+pub mod cluster;
+pub mod traffic;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::future::Future;
 use std::io::{self, Read, Write};
@@ -17,9 +21,10 @@ use nix::mount::{MntFlags, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 use tempfile::TempDir;
 use warren_network::{
-    DEFAULT_MTU, HostPort, LinuxNetwork, NetworkBackend, NodeNetwork, NodeNetworkSettings, PortMapping,
-    TaskKey, TaskNetwork,
+    Attachment, DEFAULT_MTU, HostPort, LinuxNetwork, NetworkBackend, NodeNetwork, NodeNetworkSettings,
+    PortMapping, Protocol, TaskKey, TaskNetwork, WireGuardProgram,
 };
+use warren_wireguard::WireGuardControl;
 
 /// Addresses of the node on its link to the outside.
 pub const NODE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
@@ -39,6 +44,11 @@ pub struct NetworkLab {
     pub client: NetworkNamespace,
 }
 
+/// The network of a node, whose WireGuard process is the one of this crate.
+pub fn linux_network(run: &Path) -> LinuxNetwork {
+    LinuxNetwork::new(run, WireGuardProgram(env!("CARGO_BIN_EXE_warren-wireguard").into()))
+}
+
 /// Runs a test on its own node: on a thread, and with a runtime, in the node's namespace.
 pub fn run_on_node<T, F>(test: T)
 where
@@ -53,7 +63,7 @@ where
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         // Kept here as well: a test that destructures only some fields drops the others immediately.
         let run = Arc::new(RunDir(tempfile::tempdir().unwrap()));
-        let lab = NetworkLab { network: LinuxNetwork::new(run.path()), run: Arc::clone(&run), node, client };
+        let lab = NetworkLab { network: linux_network(run.path()), run: Arc::clone(&run), node, client };
         runtime.block_on(test(lab));
     });
     if let Err(panic) = node.join() {
@@ -97,38 +107,78 @@ impl NetworkLab {
 
     /// The kernel state of the node as text: links, addresses, routes, rules, chains, namespaces.
     pub fn inventory(&self) -> BTreeSet<String> {
-        let shown = [
-            ("ip", &["-o", "-4", "addr"] as &[&str]),
-            ("ip", &["-o", "-br", "link"]),
-            ("ip", &["-4", "route", "show", "table", "all"]),
-            ("ip", &["-4", "rule"]),
-            ("iptables-save", &[]),
-        ];
-        let mut lines = BTreeSet::new();
-        for (program, args) in shown {
-            let mut section = String::new();
-            // Order matters within a chain, so each line has its table and position.
-            for line in self.node.command(program, args).lines().filter(|line| !line.starts_with('#')) {
-                if line.starts_with('*') {
-                    line.clone_into(&mut section);
-                }
-                let line = if line.starts_with(':') { line.split(" [").next().unwrap() } else { line };
-                // The kernel detects the carrier shortly after the creation of a link: not part of the
-                // state.
-                let words: Vec<&str> = line.split_whitespace().collect();
-                let line =
-                    if args.contains(&"-br") { words[0].to_owned() } else { line.replace(" linkdown", "") };
+        inventory(&self.node, self.run.path())
+    }
+}
+
+/// The kernel state of a node as text, and the namespaces of its run directory.
+pub fn inventory(node: &NetworkNamespace, run: &Path) -> BTreeSet<String> {
+    let shown = [
+        ("ip", &["-o", "-4", "addr"] as &[&str]),
+        ("ip", &["-o", "-br", "link"]),
+        ("ip", &["-4", "route", "show", "table", "all"]),
+        ("ip", &["-4", "rule"]),
+        ("ip", &["-4", "neigh", "show", "nud", "permanent"]),
+        ("bridge", &["fdb", "show"]),
+        ("iptables-save", &[]),
+    ];
+    let mut lines = BTreeSet::new();
+    for (program, args) in shown {
+        let mut section = String::new();
+        let mut rules = BTreeMap::new();
+        for line in node.command(program, args).lines().filter(|line| !line.starts_with('#')) {
+            if line.starts_with('*') {
+                line.clone_into(&mut section);
+                rules.clear();
+            }
+            let line = if line.starts_with(':') { line.split(" [").next().unwrap() } else { line };
+            // The kernel detects the carrier shortly after the creation of a link: not part of the state.
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let mut line =
+                if args.contains(&"-br") { words[0].to_owned() } else { line.replace(" linkdown", "") };
+            // Order matters within a chain; among the jumps to these chains it does not.
+            if let ["-A", chain, ..] = words[..]
+                && chain.starts_with("WARREN-")
+            {
+                let rule = rules.entry(chain.to_owned()).or_insert(0);
+                *rule += 1;
+                line = format!("{rule}: {line}");
+            }
+            if program != "bridge" || line.contains("dev warren-vx") {
                 lines.insert(format!("{program} {args:?} {section} {line}"));
             }
         }
-        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
-        let run = self.run.path().to_str().unwrap();
-        lines.extend(mounts.lines().filter(|line| line.contains(run)).map(str::to_owned));
-        for entry in std::fs::read_dir(self.run.path().join("netns")).into_iter().flatten() {
-            lines.insert(format!("file {:?}", entry.unwrap().file_name()));
-        }
-        lines
     }
+    lines.extend(nft_table(node));
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+    let directory = run.to_str().unwrap();
+    lines.extend(mounts.lines().filter(|line| line.contains(directory)).map(str::to_owned));
+    for entry in std::fs::read_dir(run.join("netns")).into_iter().flatten() {
+        lines.insert(format!("file {:?}", entry.unwrap().file_name()));
+    }
+    lines
+}
+
+/// The nftables table, each element of a set on its own: the kernel lists them in any order.
+fn nft_table(node: &NetworkNamespace) -> Vec<String> {
+    if !node.command("nft", &["list", "tables"]).lines().any(|line| line == "table ip warren") {
+        return Vec::new();
+    }
+    let listed = node.command("nft", &["-s", "list", "table", "ip", "warren"]);
+    let (mut block, mut within) = ("", false);
+    let mut lines = Vec::new();
+    for line in listed.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        if !within && !line.starts_with("elements = {") {
+            block = if line.ends_with('{') { line } else { block };
+            lines.push(format!("nft {block} {line}"));
+            continue;
+        }
+        within = !line.ends_with('}');
+        let elements = line.trim_start_matches("elements = {").trim_end_matches('}').split(',');
+        let elements = elements.map(str::trim).filter(|element| !element.is_empty());
+        lines.extend(elements.map(|element| format!("nft {block} element {element}")));
+    }
+    lines
 }
 
 pub fn settings() -> NodeNetworkSettings {
@@ -149,11 +199,11 @@ pub fn key(last: u8) -> TaskKey {
 }
 
 pub fn task(last: u8) -> TaskNetwork {
-    TaskNetwork { task: key(last), address: address(last) }
+    TaskNetwork { task: key(last), attachment: Attachment::new(address(last)) }
 }
 
 pub fn host_port(ip: Option<Ipv4Addr>, port: u16) -> HostPort {
-    HostPort::new(ip, NonZeroU16::new(port).unwrap())
+    HostPort::new(ip, NonZeroU16::new(port).unwrap(), Protocol::Tcp)
 }
 
 pub fn published(ip: Option<Ipv4Addr>, port: u16, backends: &[(u8, u16)]) -> PortMapping {
@@ -164,7 +214,7 @@ pub fn published(ip: Option<Ipv4Addr>, port: u16, backends: &[(u8, u16)]) -> Por
 /// The node with some tasks and one published port.
 pub fn all(tasks: impl IntoIterator<Item = u8>, port: &PortMapping) -> NodeNetwork {
     let mut all = NodeNetwork::new(settings());
-    all.tasks = tasks.into_iter().map(|last| (key(last), address(last))).collect();
+    all.tasks = tasks.into_iter().map(|last| (key(last), Attachment::new(address(last)))).collect();
     all.ports.insert(port.host_port, port.backends.clone());
     all
 }
@@ -185,6 +235,10 @@ impl RunDir {
 
 impl Drop for RunDir {
     fn drop(&mut self) {
+        // The process outlives its agents, and would outlive the test.
+        if let Ok(control) = WireGuardControl::connect(&self.path().join("wireguard.sock")) {
+            let _ = control.stop();
+        }
         for entry in std::fs::read_dir(self.path().join("netns")).into_iter().flatten().flatten() {
             while umount2(&entry.path(), MntFlags::MNT_DETACH).is_ok() {}
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use warren_network::{LinuxNetwork, NetworkBackend};
 
 use crate::lab::{
-    CLIENT, NODE, NetworkLab, NetworkNamespace, all, assert_same, host_port, key, link, published,
+    CLIENT, NODE, NetworkLab, NetworkNamespace, address, all, assert_same, host_port, key, link, published,
     run_on_node, settings, task, without_indexes,
 };
 
@@ -65,7 +65,7 @@ fn agent_without_state_removes_everything() {
         lab.with_tasks([2]).await;
         lab.publish(None, 8080, &[(2, 80)]).await;
         lab.node.command("ip", &["link", "add", "wc0123456789abc", "type", "veth", "peer", "name", "x"]);
-        LinuxNetwork::new(lab.run.path()).remove_node().await.unwrap();
+        crate::lab::linux_network(lab.run.path()).remove_node().await.unwrap();
         // The base chains of tables that did not exist before remain, empty.
         let base = |line: &String| {
             line.contains("iptables-save") && !line.contains("-A ") && !line.contains("WARREN")
@@ -97,7 +97,7 @@ fn partly_created_tasks_are_completed() {
             lab.node.command("sh", &["-c", &state]);
             let path = lab.network.ensure_task(&task(2)).await.unwrap();
             let _server = NetworkNamespace::open(&path).serve([0, 0, 0, 0].into(), 80, "two");
-            assert_eq!(lab.node.fetch(task(2).address, 80).unwrap(), "two 10.210.1.1", "{state}");
+            assert_eq!(lab.node.fetch(address(2), 80).unwrap(), "two 10.210.1.1", "{state}");
             lab.network.remove_task(&key(2)).await.unwrap();
             assert!(!file.exists() && !lab.inventory().iter().any(|line| line.contains(&name)), "{state}");
         }
@@ -108,11 +108,11 @@ fn partly_created_tasks_are_completed() {
 fn a_task_may_change_its_address() {
     run_on_node(|lab| async move {
         lab.with_tasks([2]).await;
-        let moved = warren_network::TaskNetwork { task: key(2), address: task(3).address };
+        let moved = warren_network::TaskNetwork { task: key(2), attachment: task(3).attachment };
         let path = lab.network.ensure_task(&moved).await.unwrap();
         let _server = NetworkNamespace::open(&path).serve([0, 0, 0, 0].into(), 80, "two");
-        assert_eq!(lab.node.fetch(moved.address, 80).unwrap(), "two 10.210.1.1");
-        assert!(lab.node.fetch(task(2).address, 80).is_err());
+        assert_eq!(lab.node.fetch(moved.attachment.address, 80).unwrap(), "two 10.210.1.1");
+        assert!(lab.node.fetch(address(2), 80).is_err());
         assert!(!lab.inventory().iter().any(|line| line.contains("10.210.1.2 ")));
     });
 }
@@ -138,7 +138,8 @@ fn repeated_work_leaves_nothing() {
         // Started by the test below, in its node's namespace.
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        return runtime.block_on(work(&LinuxNetwork::new(directory), usize::MAX));
+        return runtime
+            .block_on(work(&crate::lab::linux_network(std::path::Path::new(&directory)), usize::MAX));
     }
     run_on_node(|lab| async move {
         rules_of_others(&lab);
@@ -191,7 +192,7 @@ fn a_kill_at_any_point_is_repaired_and_removed() {
             drop(victim);
             lab.wait_for_orphans().await;
             half_done += usize::from(lab.inventory() != before);
-            let network = LinuxNetwork::new(lab.run.path());
+            let network = crate::lab::linux_network(lab.run.path());
             if kill % 2 == 0 {
                 let pass = network.ensure(&desired).await.unwrap();
                 assert!(pass.failed.is_empty(), "{:?}", pass.failed);

@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use warren_network::{LinuxNetwork, NetworkBackend};
+use warren_network::NetworkBackend;
 
 use crate::lab::{assert_same, run_on_node};
 
@@ -17,7 +17,9 @@ const CHECK: &str = "WARREN_NETWORK_TEST_CHECK";
 fn check_changes_nothing() {
     if std::env::var_os(CHECK).is_some() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let missing = runtime.block_on(LinuxNetwork::new("/nonexistent").check()).unwrap_err();
+        let missing = runtime
+            .block_on(crate::lab::linux_network(std::path::Path::new("/nonexistent")).check())
+            .unwrap_err();
         return println!("<{missing}>");
     }
     run_on_node(|lab| async move {
@@ -94,6 +96,14 @@ fn missing_and_old_programs_are_named() {
     program(path.path(), "iptables", "iptables v1.8.9", 0);
     let report = missing(with_path);
     assert!(report.contains("\"iptables-restore\" was not found"), "{report}");
+    for name in ["iptables-restore", "iptables-save"] {
+        program(path.path(), name, "", 0);
+    }
+    let report = missing(with_path);
+    assert!(
+        report.contains("\"nft\" was not found") && report.contains("apt-get install nftables"),
+        "{report}"
+    );
     program(path.path(), "iptables", "iptables v1.8.9", 1);
     let report = missing(with_path);
     assert!(report.contains("`iptables --version` failed"), "{report}");

@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use warren_network::{Error, LinuxNetwork, NetworkBackend};
+use warren_network::{Error, NetworkBackend};
 
 use crate::lab::{
     CLIENT, EchoServer, NODE, NetworkLab, NetworkNamespace, all, assert_same, key, link, published,
@@ -34,7 +34,7 @@ fn second_pass_changes_nothing() {
         }
         // A restarted agent on the same node finds everything in place, and the container keeps its
         // namespace.
-        let restarted = LinuxNetwork::new(lab.run.path());
+        let restarted = crate::lab::linux_network(lab.run.path());
         let pass = restarted.ensure(&all([2], &published(None, 8081, &[]))).await.unwrap();
         assert!(!pass.repaired.iter().any(|what| what.contains("attached")), "{pass:?}");
         assert_eq!(lab.node.fetch(crate::lab::address(2), 80).unwrap(), "two 10.210.1.1");

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::check::{check_count, is_default, is_host_name};
 use super::health::HealthCheck;
+use super::network::{DnsSettings, TaskNetworkMode};
 use super::on_disconnect::OnDisconnect;
 use super::secret_object::{IMAGE_DIRECTORIES, MAX_TASK_SECRET_OBJECTS, SecretObjectMount};
 use super::security::{Capability, Device, Seccomp, Ulimit};
@@ -145,11 +147,15 @@ pub struct TaskSpec {
     /// How much of its output is kept.
     #[serde(default)]
     pub logs: LogLimits,
-}
-
-/// A field added by a later version is skipped while it has its default, so that digests stay equal.
-pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
-    *value == T::default()
+    /// How it is connected.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub network: TaskNetworkMode,
+    /// How names outside the cluster are resolved.
+    #[serde(default, skip_serializing_if = "DnsSettings::is_default")]
+    pub dns: DnsSettings,
+    /// Its processes may reach the metadata service of a cloud, 169.254.169.254, which often holds credentials.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub allow_metadata: bool,
 }
 
 fn default_stop_grace() -> Duration {
@@ -287,6 +293,9 @@ impl TaskSpec {
             restart: RestartPolicy::default(),
             on_disconnect: OnDisconnect::default(),
             logs: LogLimits::default(),
+            network: TaskNetworkMode::default(),
+            dns: DnsSettings::default(),
+            allow_metadata: false,
         }
     }
 
@@ -307,6 +316,12 @@ impl TaskSpec {
         self.validate_mounts(&mut wrong);
         wrong.nest("restart", self.restart.validate());
         wrong.nest("onDisconnect", self.on_disconnect.validate());
+        wrong.nest("network", self.network.validate());
+        wrong.nest("dns", self.dns.validate());
+        if self.allow_metadata && !self.network.has_address() {
+            wrong
+                .add("allowMetadata", "only a task with an address of its own is kept from it; leave it out");
+        }
         if let Some(health) = &self.health {
             wrong.nest("health", health.validate());
         }
@@ -375,7 +390,7 @@ impl TaskSpec {
                 wrong.add("user", message);
             }
         }
-        check_count("groups", self.groups.len(), wrong);
+        check_count("groups", self.groups.len(), MAX_ITEMS, wrong);
         for (i, group) in self.groups.iter().enumerate().filter(|(_, group)| !account(group)) {
             wrong.add(format!("groups[{i}]"), format!("{group:?} is not a group's name or number"));
         }
@@ -385,7 +400,7 @@ impl TaskSpec {
                 format!("{hostname:?} is not a host name of at most 64 letters, digits, '.' and '-'");
             wrong.add("hostname", message);
         }
-        check_count("hosts", self.hosts.len(), wrong);
+        check_count("hosts", self.hosts.len(), MAX_ITEMS, wrong);
         for (i, HostEntry { name, .. }) in self.hosts.iter().enumerate() {
             if !is_host_name(name, 253) {
                 wrong.add(format!("hosts[{i}].name"), format!("{name:?} is not a host name"));
@@ -411,7 +426,7 @@ impl TaskSpec {
         if self.limits.memory.is_some_and(|limit| memory > limit) {
             wrong.add("reservations.memory", "is more than limits.memory, so it could never be used");
         }
-        check_count("ulimits", self.ulimits.len(), wrong);
+        check_count("ulimits", self.ulimits.len(), MAX_ITEMS, wrong);
         let mut seen = BTreeSet::new();
         for (i, Ulimit { name, soft, hard }) in self.ulimits.iter().enumerate() {
             if !seen.insert(*name) {
@@ -421,7 +436,7 @@ impl TaskSpec {
                 wrong.add(format!("ulimits[{i}].soft"), "is more than the hard limit");
             }
         }
-        check_count("sysctls", self.sysctls.len(), wrong);
+        check_count("sysctls", self.sysctls.len(), MAX_ITEMS, wrong);
         for (key, value) in &self.sysctls {
             if let Some(fault) = sysctl_fault(key, value) {
                 wrong.add(format!("sysctls[{key:?}]"), format!("{key} {fault}"));
@@ -433,7 +448,7 @@ impl TaskSpec {
         if let Some(score) = self.oom_score_adj.filter(|score| !(-1000..=1000).contains(score)) {
             wrong.add("oomScoreAdj", format!("{score} is not between -1000 and 1000"));
         }
-        check_count("devices", self.devices.len(), wrong);
+        check_count("devices", self.devices.len(), MAX_ITEMS, wrong);
         for (i, device) in self.devices.iter().enumerate() {
             wrong.nest(&format!("devices[{i}]"), device.validate());
         }
@@ -488,22 +503,6 @@ impl TaskSpec {
             }
         }
     }
-}
-
-/// Checks the number of items of a list.
-fn check_count(path: &str, count: usize, wrong: &mut Violations) {
-    if count > MAX_ITEMS {
-        wrong.add(path, format!("{count} are more than {MAX_ITEMS}"));
-    }
-}
-
-/// A host name of at most `most` characters.
-pub fn is_host_name(text: &str, most: usize) -> bool {
-    let label = |label: &str| {
-        let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
-        (1..=63).contains(&label.len()) && label.bytes().all(plain) && !label.starts_with('-')
-    };
-    text.len() <= most && text.split('.').all(label)
 }
 
 #[cfg(test)]

@@ -40,6 +40,7 @@ impl ApiBenchmark {
             advertise: "127.0.0.1".parse().map_err(anyhow::Error::msg)?,
             name: "bench".parse().context("a name")?,
             cluster_ranges: vec!["10.210.0.0/16".parse().context("a range")?],
+            data_plane: Default::default(),
             node: None,
             log_engine: engine,
             is_data_loss_accepted: false,

@@ -107,15 +107,9 @@ fn service(writer: usize) -> ServiceId {
 
 /// A minimal service.
 pub fn spec(name: &str) -> anyhow::Result<ServiceSpec> {
+    let task = TaskSpec::new("web:1".parse().context("an image's reference")?);
     Ok(ServiceSpec {
-        name: name.parse().context("a service's name")?,
-        labels: Default::default(),
         mode: ServiceMode::Replicated { replicas: 0 },
-        task: TaskSpec::new("web:1".parse().context("an image's reference")?),
-        ports: Vec::new(),
-        placement: Default::default(),
-        replace_after: Default::default(),
-        update: Default::default(),
-        rollback: Default::default(),
+        ..ServiceSpec::new(name.parse().context("a service's name")?, task)
     })
 }

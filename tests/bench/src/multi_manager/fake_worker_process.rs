@@ -4,11 +4,13 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, Write};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
+use prost::Message;
 use rustls::ClientConfig;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
@@ -38,6 +40,8 @@ const TRIES: usize = 20;
 const DIGEST: &str = "sha256:00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 /// Frames that wait to be sent.
 const QUEUE: usize = 64;
+/// Between two checks whether all workers were told something.
+const LOOK: Duration = Duration::from_millis(1);
 /// Between two attempts to open a session.
 const AGAIN: Duration = Duration::from_millis(50);
 
@@ -60,14 +64,36 @@ pub fn main(words: &[String]) -> anyhow::Result<()> {
     wait_for_line("open")?;
     let start = Instant::now();
     let (opened, mut openings) = mpsc::channel(count);
+    let received: Arc<[NetworkUpdates]> = (0..count).map(|_| NetworkUpdates::default()).collect();
     for worker in workers {
-        runtime.spawn(worker.run(opened.clone()));
+        let updates = received.clone();
+        runtime.spawn(worker.run(opened.clone(), updates));
     }
     for _ in 0..count {
         runtime.block_on(openings.recv()).context("a worker ended")?;
     }
     print_line(&format!("opened {}", start.elapsed().as_secs_f64()))?;
-    wait_for_line("end")
+    while wait_for_line("watch").is_ok() {
+        let counts =
+            |it: &NetworkUpdates| [&it.count, &it.bytes].map(|number| number.load(Ordering::Relaxed));
+        let before: Vec<[u64; 2]> = received.iter().map(counts).collect();
+        print_line("watching 0")?;
+        let is_told = |(worker, [count, _]): (&NetworkUpdates, &[u64; 2])| counts(worker)[0] > *count;
+        while !received.iter().zip(&before).all(is_told) {
+            std::thread::sleep(LOOK);
+        }
+        let bytes: u64 =
+            received.iter().zip(&before).map(|(worker, [_, bytes])| counts(worker)[1] - bytes).sum();
+        print_line(&format!("watched {}", bytes as f64 / count as f64))?;
+    }
+    Ok(())
+}
+
+/// What a worker was told about the cluster's network since its start.
+#[derive(Default)]
+struct NetworkUpdates {
+    count: AtomicU64,
+    bytes: AtomicU64,
 }
 
 fn print_line(keyword: &str) -> anyhow::Result<()> {
@@ -139,14 +165,15 @@ async fn ask(
         token: token.reveal().to_string(),
         certificate_request: CertificateRequest::create(key)?,
         name: name.to_owned(),
-        description: Some(description()),
+        description: Some(description(0)),
     };
     let answer = MembershipClient::new(channel_over(secure).await?).join(request).await?.into_inner();
     let credentials = Credentials::new(answer.certificate, key.clone())?;
     Ok(client_config(&roots, Some(ReloadableCertificate::new(&credentials)))?)
 }
 
-fn description() -> v1::NodeDescription {
+/// Its data address has that number.
+fn description(number: usize) -> v1::NodeDescription {
     v1::NodeDescription {
         resources: Some(v1::Resources { cpu_milli: 1_000_000, memory_bytes: 1 << 40 }),
         architecture: "amd64".into(),
@@ -155,6 +182,7 @@ fn description() -> v1::NodeDescription {
         runtime: "fake".into(),
         warren_version: env!("CARGO_PKG_VERSION").into(),
         address: "127.0.0.1".into(),
+        data_address: Ipv4Addr::from(0x0a00_0001 + number as u32).to_string(),
         disk_bytes: 1 << 40,
         ..Default::default()
     }
@@ -162,12 +190,12 @@ fn description() -> v1::NodeDescription {
 
 impl FakeWorker {
     /// Keeps a session, and reports the first welcome message.
-    async fn run(self, opened: mpsc::Sender<()>) {
+    async fn run(self, opened: mpsc::Sender<()>, updates: Arc<[NetworkUpdates]>) {
         let mut has = None;
         for turn in self.number.. {
             let address = self.managers[turn % self.managers.len()];
             // Whatever ended it: the next manager is tried.
-            let _ = self.session(address, &opened, &mut has).await;
+            let _ = self.session(address, &opened, &mut has, &updates[self.number]).await;
             // Not a wait for a condition: a manager that has failed is tried again.
             sleep(AGAIN).await;
         }
@@ -178,17 +206,19 @@ impl FakeWorker {
         address: SocketAddr,
         opened: &mpsc::Sender<()>,
         has: &mut Option<v1::AssignmentVersion>,
+        updates: &NetworkUpdates,
     ) -> anyhow::Result<()> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
         let secure = connect(stream, Arc::clone(&self.tls), CONNECT_TIMEOUT).await?;
         let mut client = SessionsClient::new(channel_over(secure).await?).max_decoding_message_size(64 << 20);
         let (frames, queue) = mpsc::channel(QUEUE);
-        let hello = v1::Hello { description: Some(description()), version: *has };
+        let hello =
+            v1::Hello { description: Some(description(self.number)), version: *has, ..Default::default() };
         send(&frames, ToManager::Hello(hello)).await?;
         let established = timeout(WELCOME, client.establish(ReceiverStream::new(queue)));
         let mut inbound = established.await??.into_inner();
-        let (mut states, mut reports) = (BTreeMap::new(), 0);
+        let (mut states, mut reports, mut network_version) = (BTreeMap::new(), 0, None);
         // Jittered, as the real one is.
         let jitter = Duration::from_millis(self.number as u64 * 7 % 3_000);
         let mut sync = interval_at(tokio::time::Instant::now() + jitter, Duration::from_secs(3));
@@ -199,7 +229,8 @@ impl FakeWorker {
             let frame = tokio::select! {
                 frame = inbound.message() => frame?.context("the manager ended it")?.frame,
                 _ = sync.tick() => {
-                    send(&frames, ToManager::Sync(v1::SyncRequest { version: *has })).await?;
+                    let request = v1::SyncRequest { version: *has, network_version };
+                    send(&frames, ToManager::Sync(request)).await?;
                     continue;
                 }
                 _ = heartbeat.tick() => {
@@ -212,6 +243,14 @@ impl FakeWorker {
             let tasks = match frame {
                 Some(FromManager::Welcome(_)) => {
                     opened.send(()).await.ok();
+                    continue;
+                }
+                Some(FromManager::Network(update)) => {
+                    network_version = update.version;
+                    updates.bytes.fetch_add(update.encoded_len() as u64, Ordering::Relaxed);
+                    updates.count.fetch_add(1, Ordering::Relaxed);
+                    let received = v1::NetworkAck { version: network_version };
+                    send(&frames, ToManager::NetworkAck(received)).await?;
                     continue;
                 }
                 Some(FromManager::Assignment(assignment)) => {

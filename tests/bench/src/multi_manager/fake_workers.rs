@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Instant;
 
 use anyhow::Context;
 use nix::sys::signal::{Signal, kill};
@@ -52,6 +53,20 @@ impl FakeWorkers {
     pub fn open(&mut self) -> anyhow::Result<f64> {
         writeln!(self.input, "open")?;
         self.time_reply("opened ")
+    }
+
+    /// Runs `change`, and returns the seconds from its end until each has heard of the cluster's network, and the
+    /// bytes of that per worker.
+    pub fn watch_network(
+        &mut self,
+        change: impl FnOnce() -> anyhow::Result<()>,
+    ) -> anyhow::Result<(f64, f64)> {
+        writeln!(self.input, "watch")?;
+        self.time_reply("watching ")?;
+        change()?;
+        let start = Instant::now();
+        let bytes = self.time_reply("watched ")?;
+        Ok((start.elapsed().as_secs_f64(), bytes))
     }
 
     /// Stops all of them without closing their connections.

@@ -9,11 +9,10 @@ use tonic::transport::Channel;
 use warren_proto::v1;
 use warren_proto::v1::nodes_client::NodesClient;
 
-use super::ManagerBenchScale;
 use super::fake_workers::FakeWorkers;
 use super::group::{ManagerProcesses, SOON};
-use super::removal;
 use super::services::{LOOK, connect, deploy};
+use super::{ManagerBenchScale, endpoints, removal};
 use crate::figures::BenchFigures;
 use crate::node::{cpu_seconds, resident_mebibytes};
 
@@ -32,11 +31,14 @@ pub enum WorkerLoad {
     Losses,
     /// The latency of other commands while a large service is removed.
     Removal,
+    /// The time until all nodes know of a changed endpoint.
+    Endpoints,
 }
 
 impl WorkerLoad {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::Deploy, Self::Memory, Self::Idle, Self::Losses, Self::Removal];
+    pub const ALL: [Self; 6] =
+        [Self::Deploy, Self::Memory, Self::Idle, Self::Losses, Self::Removal, Self::Endpoints];
 
     /// The argument on the command line.
     pub fn name(self) -> &'static str {
@@ -46,6 +48,7 @@ impl WorkerLoad {
             Self::Idle => "managers-idle",
             Self::Losses => "managers-losses",
             Self::Removal => "managers-removal",
+            Self::Endpoints => "managers-endpoints",
         }
     }
 }
@@ -62,6 +65,7 @@ pub fn measure(figures: &mut BenchFigures, part: WorkerLoad, scale: ManagerBench
         WorkerLoad::Idle => idle(figures, scale),
         WorkerLoad::Losses => losses(figures, &runtime, scale),
         WorkerLoad::Removal => removal::measure(figures, &runtime, scale),
+        WorkerLoad::Endpoints => endpoints::measure(figures, &runtime, scale),
     }
 }
 

@@ -14,7 +14,9 @@ use warren_runtime::{ProcessState, Reference, Runtime};
 use warren_security::{Credentials, ReloadableCertificate, Roots};
 use warren_testkit::wait::eventually_async;
 use warren_types::Timestamp;
-use warren_worker::{FakeImages, HostBackends, ImageSource, NodeOverrides, Worker, WorkerConfig};
+use warren_worker::{
+    FakeImages, HostBackends, ImageSource, NodeOverrides, Worker, WorkerConfig, loopback_dns,
+};
 
 use crate::fixture::{ManagerFixture, WAIT_DEADLINE, new_id, spec};
 use crate::worker::DIGEST;
@@ -62,6 +64,7 @@ impl AgentMachine {
         let backends = HostBackends {
             runtime: Arc::new(self.runtime.clone()),
             network: self.network.clone(),
+            bind_dns: loopback_dns(),
             images: ImageStore::new(connection, "overlayfs"),
             image_source: Arc::new(self.images.clone()),
             containerd: None,

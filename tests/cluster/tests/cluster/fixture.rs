@@ -16,8 +16,8 @@ use warren_testkit::scratch::ScratchDir;
 use warren_testkit::small_disk::SmallDisk;
 use warren_testkit::wait::eventually_async;
 use warren_types::{
-    Bytes, Id, MilliCpu, NodeDescription, Placement, Resources, ServiceId, ServiceMode, ServiceSpec,
-    TaskSpec, UpdatePolicy,
+    Bytes, Id, MilliCpu, NodeDescription, Resources, ServiceId, ServiceMode, ServiceSpec, TaskSpec,
+    UpdatePolicy,
 };
 
 use crate::dial;
@@ -85,6 +85,7 @@ impl ManagerFixture {
             advertise: "127.0.0.1".parse().unwrap(),
             name: "n1".parse().unwrap(),
             cluster_ranges: vec!["10.210.0.0/16".parse().unwrap()],
+            data_plane: Default::default(),
             node: Some(LocalNode { description: description() }),
             log_engine: self.engine,
             is_data_loss_accepted: false,
@@ -197,6 +198,8 @@ pub fn description() -> NodeDescription {
         runtime: "scripted".into(),
         version: "0.1.0".into(),
         address: "127.0.0.1".into(),
+        data_address: None,
+        wireguard_key: None,
     }
 }
 
@@ -208,15 +211,10 @@ pub fn new_id() -> ServiceId {
 pub fn spec(name: &str, replicas: u32) -> ServiceSpec {
     let immediately = UpdatePolicy { monitor: Duration::ZERO, ..UpdatePolicy::default() };
     ServiceSpec {
-        name: name.parse().unwrap(),
-        labels: Default::default(),
         mode: ServiceMode::Replicated { replicas },
-        task: TaskSpec::new("web:1".parse().unwrap()),
-        ports: Vec::new(),
-        placement: Placement::default(),
-        replace_after: Default::default(),
         update: immediately,
         rollback: immediately,
+        ..ServiceSpec::new(name.parse().unwrap(), TaskSpec::new("web:1".parse().unwrap()))
     }
 }
 

@@ -103,7 +103,8 @@ async fn welcome_has_node_name_and_time() {
     let near = |at: u64| assert!(at.abs_diff(now()) < 60_000, "{at} is another time than {}", now());
     near(worker.welcome.sent_at);
     worker.sync().await;
-    worker.send(Say::Sync(v1::SyncRequest { version: worker.version })).await;
+    let network_version = Some(worker.network.version.into());
+    worker.send(Say::Sync(v1::SyncRequest { version: worker.version, network_version })).await;
     let Frame::Current(current) = worker.receive_other().await else { panic!("it has everything") };
     near(current.sent_at);
 
@@ -113,8 +114,8 @@ async fn welcome_has_node_name_and_time() {
         loop {
             match worker.receive().await {
                 Frame::Settings(settings) => return settings,
-                // The answer to an earlier heartbeat.
-                Frame::Current(_) => {}
+                // The answer to an earlier heartbeat; the network of the cluster.
+                Frame::Current(_) | Frame::Network(_) => {}
                 other => panic!("not settings: {other:?}"),
             }
         }

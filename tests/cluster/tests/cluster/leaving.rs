@@ -183,7 +183,7 @@ async fn forced_removal_orphans_tasks() {
     other.has("its replacement", |tasks| tasks.len() == 1).await;
     loop {
         match worker.try_receive().await {
-            Ok(Some(Frame::Diff(_) | Frame::Assignment(_) | Frame::Current(_))) => {}
+            Ok(Some(Frame::Diff(_) | Frame::Assignment(_) | Frame::Current(_) | Frame::Network(_))) => {}
             Ok(other) => panic!("not the end: {other:?}"),
             Err(status) => return removed(&status),
         }

@@ -15,7 +15,7 @@ use warren_proto::v1::sessions_client::SessionsClient;
 use warren_proto::v1::worker_frame::Frame as Say;
 use warren_security::delivery::{DeliveryRequester, SealedDelivery};
 use warren_security::{Credentials, Role};
-use warren_types::NodeId;
+use warren_types::{NetworkView, NodeId};
 
 use crate::fixture::{CallerKind, ManagerFixture, WAIT_DEADLINE, description};
 
@@ -30,6 +30,8 @@ pub struct ScriptedWorker {
     /// Its assignments as received so far.
     pub version: Option<v1::AssignmentVersion>,
     pub tasks: BTreeMap<String, v1::TaskAssignment>,
+    /// What it knows of the cluster's network.
+    pub network: NetworkView,
     /// Streams that were requested while it waited for something else.
     pending_streams: VecDeque<v1::OpenStream>,
     reports: u64,
@@ -62,12 +64,12 @@ impl ScriptedWorker {
     pub async fn connect(channel: Channel, version: Option<v1::AssignmentVersion>) -> Self {
         let mut client = SessionsClient::new(channel);
         let (frames, queue) = mpsc::channel(64);
-        let hello = v1::Hello { description: Some((&description()).into()), version };
+        let hello = v1::Hello { description: Some((&description()).into()), version, ..Default::default() };
         frames.send(v1::WorkerFrame { frame: Some(Say::Hello(hello)) }).await.unwrap();
         let inbound = client.establish(ReceiverStream::new(queue)).await.unwrap().into_inner();
         let (welcome, tasks) = (v1::Welcome::default(), BTreeMap::new());
-        let opens = VecDeque::new();
-        Self { client, frames, inbound, welcome, version, tasks, pending_streams: opens, reports: 0 }
+        let (network, pending_streams) = (NetworkView::default(), VecDeque::new());
+        Self { client, frames, inbound, welcome, version, tasks, network, pending_streams, reports: 0 }
     }
 
     /// Reads the welcome message, which is the first one.
@@ -126,6 +128,12 @@ impl ScriptedWorker {
                 ended.for_each(|id| drop(self.tasks.remove(id)));
                 self.tasks.extend(diff.changed.into_iter().map(|task| (task.id.clone(), task)));
             }
+            Frame::Network(update) => {
+                self.network.apply(update.try_into().unwrap()).unwrap();
+                let version = Some(self.network.version.into());
+                self.send(Say::NetworkAck(v1::NetworkAck { version })).await;
+                return None;
+            }
             Frame::Settings(settings) => {
                 self.welcome.settings = Some(settings);
                 return None;
@@ -165,7 +173,8 @@ impl ScriptedWorker {
     /// Reports its version until that is current.
     pub async fn sync(&mut self) {
         loop {
-            self.send(Say::Sync(v1::SyncRequest { version: self.version })).await;
+            let network_version = Some(self.network.version.into());
+            self.send(Say::Sync(v1::SyncRequest { version: self.version, network_version })).await;
             let frame = self.receive().await;
             match self.accept_update(frame).await {
                 Some(Frame::Current(_)) => return,

@@ -3,8 +3,9 @@
 use serde_json::Value;
 use warren_testkit::cli::WarrenCli;
 use warren_testkit::tool;
+use warren_testkit::wait::eventually;
 
-use crate::e2e::fixture::{NodeFixture, WEB, web_image};
+use crate::e2e::fixture::{NodeFixture, SOON, WEB, web_image};
 use crate::e2e::traffic::{CLIENT_LOCATIONS, ClientLocation};
 
 #[test]
@@ -128,5 +129,33 @@ fn shape(value: &Value) -> Value {
         Value::Object(fields) => fields.iter().map(|(name, value)| (name.clone(), shape(value))).collect(),
         Value::Array(items) => items.iter().map(shape).collect(),
         _ => Value::Null,
+    }
+}
+
+#[test]
+fn ports_are_published_by_range_by_themselves_and_for_udp() {
+    let world = NodeFixture::new();
+    world.ok(&format!("service create web --image {WEB} --publish 80 --publish 9000-9001:80-81"));
+    let ports = &world.warren().json(&["service", "inspect", "web"])["spec"]["ports"];
+    let ports: Vec<u64> =
+        ports.as_array().unwrap().iter().map(|port| port["hostPort"].as_u64().unwrap()).collect();
+    assert!((30_000..=32_767).contains(&ports[0]) && ports[1..] == [9000, 9001], "{ports:?}");
+    assert!(world.ok("service ls").contains(&format!("{}->80/tcp, 9000->80/tcp, 9001->81/tcp", ports[0])));
+    for port in [u16::try_from(ports[0]).unwrap(), 9000] {
+        CLIENT_LOCATIONS.iter().for_each(|way| world.assert_answered_by(*way, port, &["web-1"]));
+    }
+    world.ok(&format!("service create echo --image {WEB} --publish 5300:80/udp --publish 127.0.0.1:5300:80"));
+    world.wait_serving("echo", 1);
+    for way in CLIENT_LOCATIONS {
+        eventually(SOON, &format!("a datagram from echo ({way:?})"), || {
+            match world.datagram(way, 5300)?.trim() {
+                "echo-1" => Ok(()),
+                other => Err(other.to_owned()),
+            }
+        });
+    }
+    world.ok("service rm echo");
+    for way in CLIENT_LOCATIONS {
+        world.datagram(way, 5300).unwrap_err();
     }
 }

@@ -40,10 +40,26 @@ impl NodeFixture {
         Ok(rest.split('<').next().unwrap_or_default().to_owned())
     }
 
+    /// The answer to a datagram, or the error.
+    pub fn datagram(&self, way: ClientLocation, port: u16) -> WaitResult<String> {
+        let mut bash = match way {
+            ClientLocation::Loopback | ClientLocation::OwnAddress => self.node.host().command("bash"),
+            ClientLocation::Outside => self.client_host.command("bash"),
+        };
+        let script = "exec 3<>/dev/udp/$0/$1 && echo >&3 && timeout 2 head -n 1 <&3";
+        bash.args(["-c", script, &self.address(way), &port.to_string()]);
+        tool::stdout(bash, tool::DEADLINE).map_err(|error| format!("{way:?}: {error}"))
+    }
+
+    fn address(&self, way: ClientLocation) -> String {
+        match way {
+            ClientLocation::Loopback => "127.0.0.1".to_owned(),
+            ClientLocation::OwnAddress | ClientLocation::Outside => self.node.host().address().to_string(),
+        }
+    }
+
     fn url(&self, way: ClientLocation, port: u16) -> String {
-        let own = self.node.host().address().to_string();
-        let address = if way == ClientLocation::Loopback { "127.0.0.1" } else { &own };
-        format!("http://{address}:{port}/")
+        format!("http://{}:{port}/", self.address(way))
     }
 
     /// Waits until each of `hosts` has answered on `port`; fails if another host answers.

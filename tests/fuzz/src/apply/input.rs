@@ -2,6 +2,7 @@
 //! objects; sometimes from the whole range.
 
 mod managers;
+mod networks;
 mod rollouts;
 mod storage;
 
@@ -64,6 +65,8 @@ const STORAGE: u8 = 15;
 const MANAGERS: u8 = 240;
 /// The last of those stands for even later ones.
 const ROLLOUTS: u8 = 255;
+/// And from this byte on, for those after that.
+const NETWORKS: u8 = 240;
 
 impl<'a> FuzzInput<'a> {
     pub fn new(bytes: &'a [u8]) -> Self {
@@ -114,7 +117,11 @@ impl<'a> FuzzInput<'a> {
                 MANAGERS..ROLLOUTS => self.manager_command(kind, at)?,
                 ROLLOUTS => {
                     let kind = self.byte()?;
-                    self.rollout_command(kind, at)?
+                    if kind < NETWORKS {
+                        self.rollout_command(kind, at)?
+                    } else {
+                        self.network_command(kind, at)?
+                    }
                 }
             };
             return Ok(FuzzStep::Propose(Box::new(command)));
@@ -329,6 +336,8 @@ impl<'a> FuzzInput<'a> {
             runtime: String::new(),
             version: "1".into(),
             address: self.short_text()?,
+            data_address: None,
+            wireguard_key: None,
             labels: self.labels()?,
         })
     }
@@ -344,16 +353,12 @@ impl<'a> FuzzInput<'a> {
             task.limits = Limits { cpu: Some(MilliCpu(self.number(10, 500)?)), memory: None, pids: Some(64) };
             task.stop_grace = std::time::Duration::from_millis(self.number(0, 20_000)?);
         }
+        let name = self.name()?.parse().expect("the name is valid");
         Ok(ServiceSpec {
-            name: self.name()?.parse().expect("the name is valid"),
             labels: self.labels()?,
             mode: ServiceMode::Replicated { replicas: self.small()? },
-            task,
             ports: self.list(2, Self::port)?,
-            placement: Placement::default(),
-            replace_after: Default::default(),
-            update: Default::default(),
-            rollback: Default::default(),
+            ..ServiceSpec::new(name, task)
         })
     }
 

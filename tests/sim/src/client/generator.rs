@@ -1,6 +1,5 @@
 //! Random requests of clients.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -192,15 +191,13 @@ fn spec(number: u64, replicas: u32, known: &[SecretObjectName], chance: &mut Sim
     // A volume for all tasks is on one node, so not every node can have a task with it.
     let mode = if bound { ServiceMode::Replicated { replicas } } else { mode };
     ServiceSpec {
-        name: format!("service-{number}").parse().expect("a valid name"),
-        labels: BTreeMap::new(),
         mode,
-        task,
         ports: ports(chance),
         placement: if bound { Placement::default() } else { placement(mode, chance) },
         replace_after: replace_after(mode, chance),
         update: update_policy(bound, chance),
         rollback: rollback_policy(bound, chance),
+        ..ServiceSpec::new(format!("service-{number}").parse().expect("a valid name"), task)
     }
 }
 

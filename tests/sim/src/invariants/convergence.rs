@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use warren_core::session::{NetworkHistory, SentNetwork};
 use warren_core::{State, rollout};
 use warren_replica::ReconcileKey;
-use warren_types::{Availability, Member, Node, NodeStatus, ServiceId, Task, TaskId, Timestamp};
+use warren_types::{Availability, Member, NetworkView, Node, NodeStatus, ServiceId, Task, TaskId, Timestamp};
 
 use crate::client::SimClient;
 use crate::manager::SimManager;
@@ -32,7 +33,8 @@ pub fn holds(world: &ClusterSimulation) -> Result<(), String> {
     workers_know_the_managers(world, run.state())?;
     services(world, run.state(), world.wall_time(leader))?;
     nothing_to_plan(world, leader, run.state())?;
-    machines(world, run.state())
+    machines(world, run.state())?;
+    networks(world, run.state())
 }
 
 fn all_members_vote(world: &ClusterSimulation) -> Result<(), String> {
@@ -124,6 +126,23 @@ fn machines(world: &ClusterSimulation, state: &State) -> Result<(), String> {
         if !same || worker.machine.len() != running.len() {
             let machine = &worker.machine;
             return Err(format!("expected {desired:?} on {}, found {machine:?}", worker.id));
+        }
+    }
+    Ok(())
+}
+
+/// The kernel of each node has the peers and the networks of its tasks as they are.
+fn networks(world: &ClusterSimulation, state: &State) -> Result<(), String> {
+    let history = NetworkHistory::new(state);
+    for worker in &world.workers {
+        let parts = SentNetwork::default().next_update(&history, state, &worker.id);
+        let mut expected = NetworkView::default();
+        let applied = parts.map(|parts| expected.apply(history.network_update(&parts)));
+        let found = &worker.kernel;
+        if applied != Some(Ok(()))
+            || (&expected.peers, &expected.catalogues) != (&found.peers, &found.catalogues)
+        {
+            return Err(format!("expected {expected:?} in the kernel of {}, found {found:?}", worker.id));
         }
     }
     Ok(())

@@ -10,7 +10,8 @@ pub fn again_is_empty(
     now: Timestamp,
     plan: &ReconcilePlan,
 ) -> Result<(), String> {
-    if plan.is_empty() || key == ReconcileKey::Liveness {
+    // A plan that was cut short says when the next one goes on.
+    if plan.is_empty() || plan.pause.is_some() || key == ReconcileKey::Liveness {
         return Ok(());
     }
     // The task already runs as it was ordered in a lost part of the last incarnation: each plan shows the

@@ -40,8 +40,8 @@ pub fn forgotten(old: Option<&Task>, id: TaskId) -> Result<(), String> {
 /// A node changed.
 pub fn node(before: &State, after: &State, id: NodeId) -> Result<(), String> {
     let (Some(old), Some(new)) = (before.node(&id), after.node(&id)) else { return Ok(()) };
-    if new.session >= old.session && new.assignment_index >= old.assignment_index && new.subnet == old.subnet
-    {
+    let keeps_subnets = new.number == old.number && new.subnets.starts_with(&old.subnets);
+    if new.session >= old.session && new.assignment_index >= old.assignment_index && keeps_subnets {
         return Ok(());
     }
     Err(format!("states are monotone: {old:?} became {new:?}"))

@@ -62,7 +62,7 @@ fn room_on(state: &State, service: &Service, node: &Node) -> u64 {
     }
     let held = || state.tasks_on(&node.id).filter(|task| !task.observed.removed);
     let here = held().filter(|task| task.id.service == service.id && task.is_live()).count() as u64;
-    let addresses = (1_u64 << (32 - node.subnet.prefix_len())) - 3;
+    let addresses = u64::from(state.address_capacity(node));
     let Resources { cpu, .. } = service.revision.task.reservations;
     // An ended task needs no CPU.
     let reserved = held().filter(|task| !task.observed.state.is_terminal());

@@ -59,6 +59,7 @@ impl ClusterSimulation {
         }
         let changes = (!is_replaced).then(|| batches.iter().flat_map(|batch| batch.changes.iter()));
         let woken = run.trigger.wake(&role, run.replica.state(), changes);
+        self.network_changed(host, batches, is_replaced);
         self.wake(host, woken);
         self.answer_writes(host, known);
         self.oracle_check_acknowledged(host);

@@ -2,16 +2,15 @@
 //! well, which must not differ.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
-use warren_core::{Command, FEATURE_LEVEL, FailureDetector, StateDigest};
+use warren_core::{Command, FEATURE_LEVEL, FailureDetector, StateDigest, release_addresses};
 use warren_replica::{ComparisonReport, ContactRound, DigestComparison, ReconcileKey, WakeUps};
 use warren_types::{ClusterId, Id, MemberId};
 
 use super::planner::millis;
 use super::{Proposer, joining};
 use crate::event::{ManagerEvent, PeerMessage};
-use crate::simulation::ClusterSimulation;
+use crate::simulation::{ClusterSimulation, PlantedDefect};
 
 /// Seconds after which the leader enqueues every key again, in case a wake-up was lost.
 const SWEEP_EVERY: u64 = 5;
@@ -56,10 +55,13 @@ impl ClusterSimulation {
             return self.finish_key(host, ReconcileKey::Liveness, None);
         }
         let ContactCollection { detector, digests, comparison, .. } = &mut run.contacts;
-        let local = run.sessions.ages(now);
-        let local =
-            local.map(|(worker, age)| (ids[worker], elapsed.saturating_sub(Duration::from_millis(age))));
-        let plan = round.plan(detector, state, role.term, elapsed, local, stamp);
+        let local = run.sessions.contacts(now, &ids);
+        let mut plan = round.plan(detector, state, role.term, elapsed, local, stamp);
+        if self.defect == Some(PlantedDefect::IgnoreNetworkAcks) {
+            plan.commands.retain(|command| !matches!(command, Command::ReleaseAddresses { .. }));
+            let all = state.nodes().map(|node| (node.id, u64::MAX)).collect();
+            plan.commands.extend(release_addresses(state, &all, stamp));
+        }
         let mut reported = std::mem::take(digests);
         reported.insert(own, vec![state.digest()]);
         let members: BTreeSet<MemberId> = state.members().map(|member| member.member_id).collect();
@@ -133,20 +135,19 @@ impl ClusterSimulation {
             PeerMessage::Answer { request, position } => self.leader_answered(host, request, *position),
             PeerMessage::ContactsRequest { term } => {
                 let now = self.now;
+                let ids: Vec<_> = self.workers.iter().map(|worker| worker.id).collect();
                 let Some(run) = &self.managers[host].run else { return };
-                let heard = run.sessions.ages(now).collect();
+                let heard = run.sessions.contacts(now, &ids);
                 let digest = run.state().digest();
                 self.send_peer(host, from, PeerMessage::Contacts { term, heard, digest });
             }
             PeerMessage::Contacts { term, heard, digest } => {
                 let member = self.managers[from].id;
-                let ids: Vec<_> = self.workers.iter().map(|worker| worker.id).collect();
-                let ages = heard.into_iter().map(|(worker, age)| (ids[worker], Duration::from_millis(age)));
                 let Some(run) = &mut self.managers[host].run else { return };
                 if run.replica.role().term == term
                     && let Some(round) = &mut run.contacts.round
                 {
-                    round.record(member, ages.collect());
+                    round.record(member, heard);
                     run.contacts.digests.insert(member, vec![digest]);
                     self.evaluate_contacts(host);
                 }

@@ -9,10 +9,9 @@ use warren_replica::{
     AppliedWrite, AttemptResult, IndeterminateReason, ProposeError, RETRY_DELAY, ReconcileKey, WriteRoute,
     deadline_error, timeout_error, write_route,
 };
-use warren_types::AssignmentVersion;
 
 use super::planner::millis;
-use crate::event::{ClientEvent, ManagerEvent, PeerMessage, SimEvent, WriteAnswer};
+use crate::event::{ClientEvent, ManagerEvent, PeerMessage, SimEvent, WorkerVersions, WriteAnswer};
 use crate::simulation::ClusterSimulation;
 use crate::writers::SharedObject;
 
@@ -34,7 +33,7 @@ pub enum WriteOrigin {
     },
     Hello {
         connection: u64,
-        has: AssignmentVersion,
+        has: Box<WorkerVersions>,
     },
     Reports {
         connection: u64,
@@ -247,7 +246,7 @@ impl ClusterSimulation {
             }
             WriteOrigin::Joiner { host: from, wiped } => self.join_answered(host, from, wiped, answer.result),
             WriteOrigin::Hello { connection, has } => {
-                self.session_opened(host, connection, has, answer.result)
+                self.session_opened(host, connection, *has, answer.result)
             }
             WriteOrigin::Reports { connection, number } => {
                 self.reports_stored(host, connection, number, answer.result.is_ok())

@@ -2,16 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
-use warren_core::session::{ReportUse, SentAssignment, contains_version, is_newest, report_use};
+use warren_core::session::{ReportUse, SentAssignment, SentNetwork, contains_version, is_newest, report_use};
 use warren_core::{Command, CommandResponse};
-use warren_replica::{CATCH_UP_TIMEOUT, ProposeError, SESSION_TIMEOUT, SessionAnswer};
+use warren_replica::{CATCH_UP_TIMEOUT, NodeContact, ProposeError, SESSION_TIMEOUT, SessionAnswer};
 use warren_types::{AssignmentVersion, ManagerAddress, NodeCondition, NodeId, TaskReport};
 
 use super::WriteOrigin;
 use super::pending_writes::WRITE_TIMEOUT;
 use super::planner::millis;
-use crate::event::{ManagerMessage, WorkerMessage};
+use crate::event::{ManagerMessage, WorkerMessage, WorkerVersions};
 use crate::simulation::ClusterSimulation;
 
 /// The sessions of one manager, by worker.
@@ -26,11 +27,12 @@ struct SimWorkerSession {
     connection: u64,
     since: u64,
     last_contact: u64,
-    /// The version of the worker at its start. It gets no update before this manager has applied as much.
-    version: AssignmentVersion,
+    /// What the worker had at its start. It gets no update before this manager has applied as much.
+    has: WorkerVersions,
     /// It got an update.
     opened: bool,
     sent: SentAssignment,
+    network: SentNetwork,
     /// The addresses of managers that were sent last.
     managers: Option<Vec<ManagerAddress>>,
     /// Reports in the order of arrival; the first is being written.
@@ -54,9 +56,15 @@ impl ManagerSessions {
         }
     }
 
-    /// Each worker, and the age of its last message.
-    pub fn ages(&self, now: u64) -> impl Iterator<Item = (usize, u64)> {
-        self.0.iter().map(move |(worker, session)| (*worker, now - session.last_contact))
+    /// The workers that are connected; `ids` are those of all.
+    pub fn contacts(&self, now: u64, ids: &[NodeId]) -> Vec<NodeContact> {
+        let contact = |(worker, session): (&usize, &SimWorkerSession)| NodeContact {
+            node: ids[*worker],
+            session: session.number,
+            age: Duration::from_millis(now - session.last_contact),
+            network_index: session.network.acknowledged(),
+        };
+        self.0.iter().map(contact).collect()
     }
 }
 
@@ -79,18 +87,25 @@ impl ClusterSimulation {
                 self.submit(host, WriteOrigin::Nobody, join, now + WRITE_TIMEOUT);
             }
             WorkerMessage::Hello(has) => self.welcome(host, worker, connection, has),
+            WorkerMessage::NetworkAck(version) => {
+                if let Some(session) = run.sessions.of(worker, connection).filter(|session| session.opened) {
+                    session.network.acknowledge(version);
+                }
+            }
             WorkerMessage::Closed => run.sessions.end(worker, connection),
             WorkerMessage::Heartbeat(conditions) => {
                 self.note_conditions(host, worker, connection, conditions)
             }
-            WorkerMessage::Sync(version) => self.handle_sync(host, worker, connection, version),
+            WorkerMessage::Sync(version, network) => {
+                self.handle_sync(host, worker, connection, version, network)
+            }
             WorkerMessage::Reports(number, reports) => {
                 self.enqueue_reports(host, worker, connection, number, reports)
             }
         }
     }
 
-    fn welcome(&mut self, host: usize, worker: usize, connection: u64, has: AssignmentVersion) {
+    fn welcome(&mut self, host: usize, worker: usize, connection: u64, has: Box<WorkerVersions>) {
         if self.is_leader_lost(host) {
             return self.send_to_worker(connection, ManagerMessage::TryOtherManager);
         }
@@ -105,7 +120,7 @@ impl ClusterSimulation {
         &mut self,
         host: usize,
         connection: u64,
-        has: AssignmentVersion,
+        has: WorkerVersions,
         answer: Result<CommandResponse, ProposeError>,
     ) {
         let since = self.now;
@@ -115,7 +130,7 @@ impl ClusterSimulation {
         let Some(run) = &mut self.managers[host].run else {
             return self.send_to_worker(connection, ManagerMessage::Closed);
         };
-        let number = match SessionAnswer::new(answer, run.replica.state(), &node, has) {
+        let number = match SessionAnswer::new(answer, run.replica.state(), &node, has.assignment) {
             SessionAnswer::Opened(number) => number,
             SessionAnswer::NodeRemoved => return self.send_to_worker(connection, ManagerMessage::Removed),
             SessionAnswer::NodeUnknown => return self.send_to_worker(connection, ManagerMessage::Unknown),
@@ -136,9 +151,10 @@ impl ClusterSimulation {
             connection,
             since,
             last_contact: heard,
-            version: has,
+            has,
             opened,
             sent: sent_assignment,
+            network: SentNetwork::default(),
             managers: None,
             reports,
             is_storing: storing,
@@ -179,6 +195,7 @@ impl ClusterSimulation {
             }
             if is_woken {
                 self.push_managers(host, worker);
+                self.push_network(host, worker);
             }
             if is_woken || !opened {
                 self.push_assignment(host, worker);
@@ -192,21 +209,61 @@ impl ClusterSimulation {
         let node = self.workers[worker].id;
         let Some(run) = &mut self.managers[host].run else { return };
         let Some(session) = run.sessions.0.get_mut(&worker) else { return };
+        let state = run.replica.state();
+        let (mut begins, has) = (false, &session.has);
         let update = if session.opened {
-            session.sent.update_if_changed(run.replica.state(), &node).flatten()
-        } else if contains_version(run.replica.state(), session.version) {
-            session.opened = true;
-            session.sent.first_update(run.replica.state(), &node, session.version)
+            session.sent.update_if_changed(state, &node).flatten()
+        } else if contains_version(state, has.assignment.max(has.network)) {
+            begins = true;
+            session.sent.first_update(state, &node, has.assignment)
         } else {
             None
         };
+        if begins {
+            session.opened = true;
+            session.network = run.network.begin(state, has);
+        }
         let connection = session.connection;
         if let Some(update) = update {
             self.send_to_worker(connection, ManagerMessage::Assignment(Arc::new(update)));
         }
+        if begins {
+            self.push_network(host, worker);
+        }
     }
 
-    fn handle_sync(&mut self, host: usize, worker: usize, connection: u64, version: AssignmentVersion) {
+    /// Sends these nodes what changed for them in the cluster's network.
+    pub(super) fn wake_for_network(&mut self, host: usize, nodes: &BTreeSet<NodeId>) {
+        for worker in 0..self.workers.len() {
+            let node = self.workers[worker].id;
+            let Some(run) = &self.managers[host].run else { return };
+            let session = run.sessions.0.get(&worker).filter(|_| nodes.contains(&node));
+            if session.is_some_and(|session| is_newest(run.replica.state(), &node, session.number)) {
+                self.push_network(host, worker);
+            }
+        }
+    }
+
+    /// Sends a worker what changed for it in the cluster's network.
+    fn push_network(&mut self, host: usize, worker: usize) {
+        let node = self.workers[worker].id;
+        let Some(run) = &mut self.managers[host].run else { return };
+        let Some(session) = run.sessions.0.get_mut(&worker).filter(|session| session.opened) else { return };
+        let update = run.network.next_update(&mut session.network, run.replica.state(), &node);
+        let connection = session.connection;
+        if let Some(update) = update {
+            self.send_to_worker(connection, ManagerMessage::Network(Arc::new(update)));
+        }
+    }
+
+    fn handle_sync(
+        &mut self,
+        host: usize,
+        worker: usize,
+        connection: u64,
+        version: AssignmentVersion,
+        network: AssignmentVersion,
+    ) {
         let node = self.workers[worker].id;
         let Some(run) = &mut self.managers[host].run else { return };
         let Some(session) = run.sessions.of(worker, connection) else {
@@ -216,6 +273,12 @@ impl ClusterSimulation {
         if !session.opened {
             return;
         }
+        if network == AssignmentVersion::default() {
+            session.network.reset();
+        }
+        self.push_network(host, worker);
+        let Some(run) = &mut self.managers[host].run else { return };
+        let Some(session) = run.sessions.of(worker, connection) else { return };
         let update = session.sent.next_update(run.replica.state(), &node, version);
         if let Some(update) = update {
             self.send_to_worker(connection, ManagerMessage::Assignment(Arc::new(update)));

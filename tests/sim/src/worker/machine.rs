@@ -210,6 +210,9 @@ impl ClusterSimulation {
             self.after(delay, SimEvent::ProcessExits { worker, task });
         }
         self.oracle_machine(worker, task);
+        if *action == Action::Start {
+            self.oracle_started(worker, task);
+        }
         ended
     }
 }

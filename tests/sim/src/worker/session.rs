@@ -4,7 +4,10 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use warren_core::session::{AssignmentDiff, AssignmentUpdate, SentAssignment, contains_version};
+use warren_core::State;
+use warren_core::session::{
+    AssignmentDiff, AssignmentUpdate, NetworkHistory, SentAssignment, SentNetwork, contains_version,
+};
 use warren_task::{BaseMismatch, ReportBatch};
 use warren_types::{AssignmentVersion, DesiredTaskState, NodeCondition, TaskAssignment, Timestamp};
 
@@ -106,7 +109,7 @@ impl ClusterSimulation {
         }
         let Some(agent) = &mut self.workers[worker].agent else { return };
         (agent.connection, agent.is_welcome, agent.has_assignment) = (Some(connection), false, false);
-        let (has, heard) = (agent.desired.version, agent.last_contact);
+        let (has, heard) = (agent.network.versions(agent.desired.version), agent.last_contact);
         self.send_to_manager(connection, WorkerMessage::Hello(has));
         self.at_worker(worker, SILENCE, WorkerEvent::CheckSilence { connection, heard });
     }
@@ -143,7 +146,8 @@ impl ClusterSimulation {
         }
         let Some(agent) = &self.workers[worker].agent else { return };
         let (version, heard) = (agent.desired.version, agent.last_contact);
-        self.send_to_manager(connection, WorkerMessage::Sync(version));
+        let network = agent.network.version();
+        self.send_to_manager(connection, WorkerMessage::Sync(version, network));
         self.at_worker(worker, SILENCE, WorkerEvent::CheckSilence { connection, heard });
         self.at_worker(worker, SYNC, WorkerEvent::Sync { connection });
         self.send_reports(worker);
@@ -234,11 +238,13 @@ impl ClusterSimulation {
                 (agent.is_welcome, agent.welcomed_at, agent.is_rejected) = (true, now, false);
                 agent.outbox.resend_all();
                 self.workers[worker].was_removed = false;
+                self.acknowledge_network(worker);
                 self.heartbeat(worker, connection);
                 self.at_worker(worker, SYNC, WorkerEvent::Sync { connection });
             }
             ManagerMessage::ReportsStored(number) => agent.outbox.acknowledge(number),
             ManagerMessage::Assignment(update) => self.receive_assignment(worker, connection, &update),
+            ManagerMessage::Network(update) => self.receive_network(worker, connection, &update),
             ManagerMessage::Managers(all) => self.workers[worker].managers = all.to_vec(),
             ManagerMessage::TryOtherManager | ManagerMessage::Closed => self.leave(worker),
             // A manager that does not know the node, or took it for removed, may be behind: the node keeps
@@ -292,9 +298,24 @@ impl ClusterSimulation {
         if let Some(update) = update.flatten() {
             self.stale_managers_obeyed += 1;
             self.receive_assignment(worker, 0, &update);
+            self.receive_superseded_network(worker, &stale.state);
         }
         self.leave(worker);
         true
+    }
+
+    /// A superseded manager sends the network as it knows it, unless the node has a newer view.
+    fn receive_superseded_network(&mut self, worker: usize, state: &State) {
+        let Some(agent) = &self.workers[worker].agent else { return };
+        let has = agent.network.versions(agent.desired.version);
+        if !contains_version(state, has.network) {
+            return;
+        }
+        let history = NetworkHistory::new(state);
+        let mut sent = SentNetwork::new(&history, has.network, &has.networks);
+        if let Some(parts) = sent.next_update(&history, state, &self.workers[worker].id) {
+            self.receive_network(worker, 0, &history.network_update(&parts));
+        }
     }
 
     /// A manager sent assignments.
@@ -320,8 +341,8 @@ impl ClusterSimulation {
             }
             UpdateResult::Ignored => {}
             UpdateResult::NeedsSync => {
-                let version = agent.desired.version;
-                self.send_to_manager(connection, WorkerMessage::Sync(version));
+                let (version, network) = (agent.desired.version, agent.network.version());
+                self.send_to_manager(connection, WorkerMessage::Sync(version, network));
             }
         }
     }

@@ -63,6 +63,11 @@ fn histories_keep_every_invariant() {
         !never(|history| history.stale_managers[0] - history.stale_managers[1]),
         "no worker ever rejected a superseded incarnation"
     );
+    assert!(!never(|history| history.network_updates), "no worker ever got an update of the network");
+    assert!(!never(|history| history.reassigned[0]), "no address of a task was ever assigned again");
+    assert!(!never(|history| history.reassigned[1]), "no virtual address was ever assigned again");
+    assert!(!never(|history| history.reassigned[2]), "no subnet was ever assigned again");
+    assert!(!never(|history| history.reassigned[3]), "no node number was ever assigned again");
     assert!(!never(|history| history.stopped_disconnected), "no task was ever stopped by its node");
     assert!(!never(|history| history.tasks_replaced), "no lost task was ever replaced");
     assert!(
@@ -92,7 +97,9 @@ fn histories_keep_every_invariant() {
          {} volumes settled, {} unhealthy tasks replaced, {} votes given, {} managers removed and {} moved, \
          {} went on alone, {} backups restored with {} containers that ran on, {} nodes removed, {} sessions, \
          {} writes forwarded, {} differences of assignments, {} tasks stopped by their nodes, {} lost \
-         ones replaced, {} that ran on beside, {} managers of an earlier incarnation found and {} obeyed",
+         ones replaced, {} that ran on beside, {} managers of an earlier incarnation found and {} obeyed, \
+         {} updates of the network, assigned again: {} addresses of tasks, {} virtual addresses, {} subnets and \
+         {} node numbers",
         histories.len(),
         started.elapsed(),
         sum(|history| history.events),
@@ -125,6 +132,11 @@ fn histories_keep_every_invariant() {
         sum(|history| history.duplicate_tasks),
         sum(|history| history.stale_managers[0]),
         sum(|history| history.stale_managers[1]),
+        sum(|history| history.network_updates),
+        sum(|history| history.reassigned[0]),
+        sum(|history| history.reassigned[1]),
+        sum(|history| history.reassigned[2]),
+        sum(|history| history.reassigned[3]),
     );
 }
 
@@ -162,12 +174,14 @@ fn planted_defects_are_found() {
         (PlantedDefect::AnswerFromNewestState, "answers show the caller's own write"),
         (PlantedDefect::AnswerWithNewestVersion, "returned versions are unique"),
         (PlantedDefect::DropExpectedVersion, "a compare-and-set succeeds only without a write in between"),
+        (PlantedDefect::IgnoreNetworkAcks, "nobody is sent to another owner's address"),
+        (PlantedDefect::AckBeforeKernel, "nobody is sent to another owner's address"),
         (PlantedDefect::IgnoreDisconnect, "a disconnected task"),
         (PlantedDefect::DisconnectTooEarly, "no task is stopped before its disconnect timeout"),
     ] {
         // One defect may violate more than one invariant; the seed decides which is first.
         let is_meant = |found: &SimViolation| found.what.starts_with(invariant);
-        let found = (0..400).find_map(|seed| run_with(seed, Some(defect)).err().filter(is_meant));
+        let found = (0..1000).find_map(|seed| run_with(seed, Some(defect)).err().filter(is_meant));
         let found = found.unwrap_or_else(|| panic!("{defect:?} was not found by: {invariant}"));
         println!("{defect:?} was found in seed {}, after {} events", found.seed, found.events);
     }

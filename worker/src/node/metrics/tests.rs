@@ -38,6 +38,7 @@ impl Fixture {
             meter,
             desired_state: receiver,
             background_tasks: tasks_run.clone(),
+            dns: Arc::new(|| DnsCounters { queries: 3, ..DnsCounters::default() }),
         };
         let telemetry = Telemetry::with_components(&[]);
         telemetry.add(
@@ -74,6 +75,8 @@ async fn worker_without_tasks_shows_node_usage() {
     for name in ["worker_heartbeat_failures_total", "worker_tasks_running", "worker_task_failures_total"] {
         assert_eq!(world.value(name), Some(0.0), "{name}");
     }
+    assert_eq!(world.value("worker_dns_events_total{event=\"queries\"}"), Some(3.0));
+    assert_eq!(world.value("worker_dns_events_total{event=\"upstream_timeouts\"}"), Some(0.0));
     assert!(
         world.value("node_memory_used_bytes").unwrap() > 1e6
             && world.value("node_disk_used_bytes").unwrap() > 0.0

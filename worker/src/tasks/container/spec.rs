@@ -20,7 +20,7 @@ use crate::handlers::images;
 /// Node-specific inputs of a container.
 #[derive(Debug, Clone)]
 pub(in crate::tasks) struct ContainerInputs {
-    pub netns: PathBuf,
+    pub network: NetworkMode,
     pub files: TaskNetworkFiles,
     /// The existing directory of its output.
     pub log: PathBuf,
@@ -85,6 +85,10 @@ pub(in crate::tasks) fn container_spec(
         restart: _,
         on_disconnect: _,
         logs,
+        // Also in `joined`.
+        network: _,
+        dns: _,
+        allow_metadata: _,
     } = expanded;
     Ok(ContainerSpec {
         id: id(&task.id),
@@ -100,7 +104,7 @@ pub(in crate::tasks) fn container_spec(
         init: init.then(|| joined.programs.init.clone()),
         stop_signal: *stop_signal,
         hostname: joined.hostname.clone(),
-        network: NetworkMode::Joined(joined.netns.clone()),
+        network: joined.network.clone(),
         limits: limits_of(limits),
         reservations: reservations_of(reservations),
         ulimits: ulimits.iter().map(ulimit).collect(),

@@ -1,5 +1,6 @@
 //! Backends that stop answering after so many calls, as if the agent had been killed there.
 
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -8,8 +9,8 @@ use std::time::Duration;
 use futures::stream::BoxStream;
 use warren_network::fake::FakeNetwork;
 use warren_network::{
-    Error as NetworkError, HostPort, NetworkBackend, NodeNetwork, NodeNetworkSettings, PortMapping, Repairs,
-    TaskKey, TaskNetwork,
+    ClusterNetwork, Error as NetworkError, HostPort, Ipv4Net, NetworkBackend, NodeNetwork,
+    NodeNetworkSettings, PortMapping, RangeConflict, Repairs, TaskKey, TaskNetwork,
 };
 use warren_runtime::fake::FakeRuntime;
 use warren_runtime::{
@@ -180,6 +181,28 @@ impl NetworkBackend for CrashingBackend<Arc<FakeNetwork>> {
 
     async fn ensure_node(&self, node: &NodeNetworkSettings) -> std::result::Result<(), NetworkError> {
         self.plan.run_call(self.backend.ensure_node(node)).await
+    }
+
+    async fn ensure_cluster(
+        &self,
+        cluster: &Arc<ClusterNetwork>,
+    ) -> std::result::Result<Repairs, NetworkError> {
+        self.plan.run_call(self.backend.ensure_cluster(cluster)).await
+    }
+
+    async fn overlay_mtu(
+        &self,
+        underlay: Ipv4Addr,
+        peers: &[Ipv4Addr],
+    ) -> std::result::Result<u32, NetworkError> {
+        self.plan.run_call(self.backend.overlay_mtu(underlay, peers)).await
+    }
+
+    async fn range_conflict(
+        &self,
+        range: Ipv4Net,
+    ) -> std::result::Result<Option<RangeConflict>, NetworkError> {
+        self.plan.run_call(self.backend.range_conflict(range)).await
     }
 
     async fn ensure_task(&self, task: &TaskNetwork) -> std::result::Result<PathBuf, NetworkError> {

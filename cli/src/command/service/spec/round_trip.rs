@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use warren_proto::v1;
 use warren_types::strategies::service_specs;
 use warren_types::{
-    Device, HealthCheck, HostEntry, HttpHeader, Limits, Mount, MountSource, Probe, Protocol, PublishMode,
-    PublishedPort, Ulimit, UpdatePolicy,
+    Device, DnsSettings, HealthCheck, HostEntry, HttpHeader, Limits, Mount, MountSource, NetworkAttachment,
+    Placement, Probe, PublishMode, PublishedPort, Ulimit, UpdatePolicy,
 };
 
 use super::*;
@@ -27,7 +27,18 @@ fn escaped_all(text: &str) -> String {
 
 /// The command line that expresses `spec`. Every field is named, so that none can be forgotten.
 fn to_flags(spec: &ServiceSpec) -> Vec<String> {
-    let ServiceSpec { name, labels, mode, task, ports, placement, replace_after, update, rollback } = spec;
+    let ServiceSpec {
+        name,
+        labels,
+        mode,
+        task,
+        ports,
+        placement,
+        replace_after,
+        endpoint_mode,
+        update,
+        rollback,
+    } = spec;
     let Placement { constraints, max_per_node } = placement;
     let mut flags = vec![format!("--name={name}")];
     let mut say = |flag: &str, value: String| flags.push(format!("--{flag}={value}"));
@@ -36,13 +47,14 @@ fn to_flags(spec: &ServiceSpec) -> Vec<String> {
         ServiceMode::Global => say("mode", "global".to_owned()),
     }
     say("replace-after", time(*replace_after));
+    say("endpoint-mode", endpoint_mode.to_string());
     labels.iter().for_each(|(key, value)| say("label", format!("{key}={value}")));
     constraints.iter().for_each(|constraint| say("constraint", constraint.to_string()));
     max_per_node.iter().for_each(|most| say("max-per-node", most.to_string()));
     for PublishedPort { host_ip, host_port, container_port, protocol, mode } in ports {
-        let (Protocol::Tcp, PublishMode::Host) = (protocol, mode);
+        let PublishMode::Host = mode;
         let ip = host_ip.map(|ip| format!("{ip}:")).unwrap_or_default();
-        say("publish", format!("{ip}{host_port}:{container_port}/tcp,mode=host"));
+        say("publish", format!("{ip}{host_port}:{container_port}/{protocol},mode=host"));
     }
     flags.extend(policy_flags("update", update));
     flags.extend(policy_flags("rollback", rollback));
@@ -90,6 +102,7 @@ fn task_flags(task: &TaskSpec) -> Vec<String> {
         cap_add,
         cap_drop,
         no_new_privileges,
+        allow_metadata,
         seccomp,
         devices,
         read_only,
@@ -100,6 +113,8 @@ fn task_flags(task: &TaskSpec) -> Vec<String> {
         restart,
         on_disconnect,
         logs,
+        network,
+        dns: DnsSettings { servers, searches },
     } = task;
     let mut flags = lifecycle_flags(restart, logs);
     flags.push(format!("--on-disconnect={on_disconnect}"));
@@ -116,6 +131,18 @@ fn task_flags(task: &TaskSpec) -> Vec<String> {
     user.iter().for_each(|user| say("user", user.clone()));
     groups.iter().for_each(|group| say("group", group.clone()));
     hostname.iter().for_each(|name| say("hostname", name.clone()));
+    match network {
+        TaskNetworkMode::Networks(attachments) => {
+            attachments.iter().for_each(|NetworkAttachment { network, aliases }| {
+                let aliases: String = aliases.iter().map(|alias| format!(",alias={alias}")).collect();
+                say("network", format!("{network}{aliases}"));
+            })
+        }
+        TaskNetworkMode::Host => say("network", "host".to_owned()),
+        TaskNetworkMode::None => say("network", "none".to_owned()),
+    }
+    servers.iter().for_each(|server| say("dns", server.to_string()));
+    searches.iter().for_each(|domain| say("dns-search", domain.clone()));
     hosts.iter().for_each(|HostEntry { name, address }| say("host", format!("{name}:{address}")));
     say("tty", tty.to_string());
     say("init", init.to_string());
@@ -137,6 +164,7 @@ fn task_flags(task: &TaskSpec) -> Vec<String> {
     cap_add.iter().for_each(|capability| say("cap-add", capability.to_string()));
     cap_drop.iter().for_each(|capability| say("cap-drop", capability.to_string()));
     say("no-new-privileges", no_new_privileges.to_string());
+    say("allow-metadata", allow_metadata.to_string());
     say("seccomp", seccomp.to_string());
     for Device { source, target, access } in devices {
         say("device", format!("{}:{}:{access}", escaped(source), escaped(target)));

@@ -3,6 +3,7 @@ mod secret_objects;
 
 use clap::Parser;
 use serde_json::Value;
+use warren_types::Placement;
 
 use super::*;
 use crate::args::{Cli, CliCommand, OutputFormat, ServiceCommand};
@@ -78,6 +79,12 @@ const EVERYTHING: &[&str] = &[
     "node.labels.zone in (a,b)",
     "-p8080:80",
     "--publish=127.0.0.1:8443:443",
+    "--network=default",
+    "--network=front,alias=shop",
+    "--alias=www",
+    "--dns=192.0.2.53",
+    "--dns-search=example.org",
+    "--endpoint-mode=dnsrr",
     "--host=db:10.0.0.7",
     "--group=audio",
     "--tmpfs=/tmp:size=64Mi,mode=700",
@@ -219,6 +226,20 @@ fn every_flag_reaches_the_spec() {
       logs:
         maxSize: 1MiB
         maxFiles: 2
+      network:
+        networks:
+        - network: default
+          aliases:
+          - www
+        - network: front
+          aliases:
+          - shop
+          - www
+      dns:
+        servers:
+        - "192.0.2.53"
+        searches:
+        - example.org
     ports:
     - hostPort: 8080
       containerPort: 80
@@ -234,6 +255,7 @@ fn every_flag_reaches_the_spec() {
       - node.labels.zone in (a,b)
       maxPerNode: 1
     replaceAfter: 5m
+    endpointMode: dnsrr
     "#);
 }
 
@@ -356,6 +378,11 @@ fn an_empty_value_is_the_default_again() {
         "--constraint-rm=node.labels.zone in (a, b)",
         "--publish-rm=8080",
         "--publish-rm=127.0.0.1:8443:443",
+        "--network-rm=front",
+        "--alias-rm=www",
+        "--dns-rm=192.0.2.53",
+        "--dns-search-rm=example.org",
+        "--endpoint-mode=vip",
         "--host-rm=db",
         "--group-rm=audio",
         "--mount-rm=/tmp/",
@@ -427,6 +454,29 @@ fn added_port_replaces_that_of_its_host_port() {
         assert_eq!(moved.ports.iter().map(ToString::to_string).collect::<Vec<_>>(), ["8080->81/tcp"]);
     }
     assert_eq!(changed(&spec, &["--publish-add=8080:80"]).unwrap(), spec);
+}
+
+#[test]
+fn networks_are_added_and_removed() {
+    use serde_json::json;
+    let network = |name: &str, aliases: &[&str]| match aliases {
+        [] => json!({"network": name}),
+        _ => json!({"network": name, "aliases": aliases}),
+    };
+    let networks = |networks: &[Value]| json!({"networks": networks});
+    let field = "/task/network";
+    let both = networks(&[network("default", &[]), network("front", &["api"])]);
+    check(&[], &["--network-add=front,alias=api"], &[(field, both)]);
+    check(&["--network=front"], &["--network-rm=front", "--network=default"], &[(field, Value::Null)]);
+    check(&["--network=front"], &["--network-add=host"], &[(field, json!("host"))]);
+    check(&["--network=host"], &["--network-add=none"], &[(field, json!("none"))]);
+    check(&["--network=none"], &["--network-add=front"], &[(field, networks(&[network("front", &[])]))]);
+    let named = &["--network=front,alias=a", "--network=back"];
+    let renamed = networks(&[network("front", &["b"]), network("back", &["b"])]);
+    check(named, &["--alias-rm=a", "--alias-add=b"], &[(field, renamed)]);
+    check(&["--dns=192.0.2.1"], &["--dns-add=192.0.2.1"], &[]);
+    let alone = changed(&created(named).unwrap(), &["--network-rm=front", "--network-rm=back"]).unwrap_err();
+    assert_eq!(alone.to_string(), "spec.task.network.networks: is empty; give a network, host or none");
 }
 
 #[test]

@@ -1,18 +1,21 @@
-//! Rejects nodes whose subnet has no free address.
+//! Rejects nodes without a free address, once there is no further subnet for them.
 
 use super::{Filter, FilterExplanation, NodeInfo, TaskGroup};
-use crate::state::subnet_capacity;
 
 pub(super) struct AddressFilter;
 
 impl Filter for AddressFilter {
-    fn admits(&self, _: &TaskGroup<'_>, node: &NodeInfo<'_>) -> bool {
-        node.allocation.tasks < subnet_capacity(node.node.subnet)
+    fn admits(&self, group: &TaskGroup<'_>, node: &NodeInfo<'_>) -> bool {
+        let held = node.allocation.tasks.saturating_add(node.allocation.withdrawn);
+        held < group.state.address_capacity(node.node)
     }
 
-    fn explain(&self, _: &TaskGroup<'_>, refused: &[&NodeInfo<'_>]) -> Vec<FilterExplanation> {
-        let most = refused.iter().map(|node| subnet_capacity(node.node.subnet)).max().unwrap_or(0);
-        let rest = format!("no free address (all {most} of the subnet are held)");
+    fn explain(&self, group: &TaskGroup<'_>, refused: &[&NodeInfo<'_>]) -> Vec<FilterExplanation> {
+        let most = refused.iter().map(|node| group.state.address_capacity(node.node)).max().unwrap_or(0);
+        let rest = format!(
+            "no free address (all {most} of its subnets are held or were until shortly ago, and it gets no further \
+             subnet)"
+        );
         FilterExplanation::new(refused.len(), "has", "have", rest).into_iter().collect()
     }
 }

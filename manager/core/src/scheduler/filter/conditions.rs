@@ -34,6 +34,7 @@ fn phrase(condition: NodeCondition, nodes: usize) -> Option<FilterExplanation> {
         NodeCondition::DiskPressure => ("is", "are", "under disk pressure"),
         NodeCondition::MemoryPressure => ("is", "are", "under memory pressure"),
         NodeCondition::ClockSkew => ("has", "have", "a wrong clock"),
+        NodeCondition::RangeConflict => ("has", "have", "routes for addresses of the cluster"),
     };
     FilterExplanation::new(nodes, singular, plural, rest)
 }

@@ -51,15 +51,9 @@ mod tests {
         let (protocol, mode) = (Protocol::Tcp, PublishMode::Host);
         let port = PublishedPort { host_ip: None, host_port: 80, container_port: 80, protocol, mode };
         let spec = |name: &str, ports| ServiceSpec {
-            name: name.parse().unwrap(),
-            labels: BTreeMap::new(),
             mode: ServiceMode::Replicated { replicas: 1 },
-            task: TaskSpec::new("demo:1".parse().unwrap()),
             ports,
-            placement: Placement::default(),
-            replace_after: Default::default(),
-            update: Default::default(),
-            rollback: Default::default(),
+            ..ServiceSpec::new(name.parse().unwrap(), TaskSpec::new("demo:1".parse().unwrap()))
         };
         let text = String::new;
         let resources = Resources { cpu: MilliCpu(1000), memory: Bytes(1 << 30) };
@@ -74,6 +68,8 @@ mod tests {
                 architecture: text(),
                 kernel: text(),
                 runtime: text(),
+                data_address: None,
+                wireguard_key: None,
                 version: text(),
                 address: text(),
             };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ipnet::Ipv4Net;
 use warren_types::{ClusterId, ClusterSettingsChange, Violations};
 
-use super::ApplyContext;
+use super::{ApplyContext, network};
 use crate::state::{Cluster, CommandResponse, ObjectKind, Refusal, State, StateChange, digest};
 
 pub(super) fn create(
@@ -25,6 +25,7 @@ pub(super) fn create(
     state.digest_sum.add(digest::cluster(&cluster));
     state.cluster = Some(Arc::new(cluster));
     state.feature_level = level;
+    network::create_default(state, entry, id.0);
     entry.changes.push(StateChange::Cluster);
     Ok(CommandResponse::Done)
 }
@@ -41,14 +42,17 @@ pub(super) fn update(
         violations.nest("settings", wrong);
         Refusal::Invalid(violations)
     })?;
-    if settings == known.settings {
+    let mut changed = Cluster { version: entry.index, settings, ..(**known).clone() };
+    let new = change.range_add.iter().filter(|range| !known.ranges.contains(range));
+    changed.ranges.extend(new);
+    changed.validate().into_result(()).map_err(Refusal::Invalid)?;
+    if changed.settings == known.settings && changed.ranges == known.ranges {
         return Ok(CommandResponse::Cluster(known.clone()));
     }
     if let Some(expected) = version.filter(|version| *version != known.version) {
         let (kind, name, found) = (ObjectKind::Cluster, known.id.to_string(), known.version);
         return Err(Refusal::VersionConflict { kind, name, expected, found });
     }
-    let changed = Cluster { version: entry.index, settings, ..(**known).clone() };
     state.digest_sum.remove(digest::cluster(known));
     state.digest_sum.add(digest::cluster(&changed));
     let changed = Arc::new(changed);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use warren_types::{DesiredTaskState, Member, MemberId, NodeId, Suffrage, TaskId, Timestamp};
 
 use super::ApplyContext;
-use crate::state::{DepartedManager, State, address, digest};
+use crate::state::{DepartedManager, State, address_capacity, digest};
 
 /// More tasks than a service creates between a backup and the loss of later writes.
 const SKIPPED_TASK_NUMBERS: u64 = 1_000_000;
@@ -44,7 +44,7 @@ impl State {
         let mut entry = ApplyContext { index: self.applied.index, now: self.clock, changes: Vec::new() };
         self.skip_task_numbers(&mut entry, incarnation);
         self.skip_addresses(incarnation);
-        self.allocated_subnets = self.allocated_subnets.saturating_add(SKIPPED_SUBNETS);
+        self.subnet_cursor = self.subnet_cursor.saturating_add(SKIPPED_SUBNETS);
         self.reset_attempts(&mut entry);
         self.delete_pending_tasks(&mut entry);
     }
@@ -101,7 +101,7 @@ impl State {
     /// that starts from the same backup.
     fn skip_addresses(&mut self, incarnation: u64) {
         let nodes: Vec<(NodeId, u32)> =
-            self.nodes.values().map(|node| (node.id, address::subnet_capacity(node.subnet))).collect();
+            self.nodes.values().map(|node| (node.id, address_capacity(node))).collect();
         for (id, places) in nodes.into_iter().filter(|(_, places)| *places > 0) {
             let before = self.address_cursors.get(&id).copied();
             let further = u64::from(places / 4) * (incarnation % 3 + 1);

@@ -9,7 +9,7 @@ use warren_types::{
     NodeStatus, Task, TaskId, TaskState, TaskStatus, Timestamp, Violation, Violations,
 };
 
-use super::{ApplyContext, volume};
+use super::{ApplyContext, address, volume};
 use crate::state::feature_level::MULTI_MANAGER_LEVEL;
 use crate::state::{CommandResponse, ObjectKind, Refusal, State, StateChange, digest};
 
@@ -48,11 +48,9 @@ fn add(
     role: NodeRole,
     description: &NodeDescription,
 ) -> Result<CommandResponse, Refusal> {
-    let cluster = state.cluster.as_ref().ok_or(Refusal::NoCluster)?;
-    let subnet = cluster
-        .subnet(state.allocated_subnets)
-        .ok_or(Refusal::SubnetsExhausted { allocated: state.allocated_subnets })?;
-    state.allocated_subnets += 1;
+    let number = address::free_node_number(state)?;
+    let (subnet, cursor) = address::free_subnet(state)?;
+    state.subnet_cursor = cursor;
     let node = Node {
         id,
         name: name.clone(),
@@ -62,7 +60,8 @@ fn add(
         labels: BTreeMap::new(),
         availability: Availability::Active,
         description: description.clone(),
-        subnet,
+        number,
+        subnets: vec![subnet],
         status: NodeStatus::Unknown,
         status_since: entry.now,
         session: 0,
@@ -120,7 +119,7 @@ pub(super) fn update(
 }
 
 /// Deletes a node. The state of its tasks is unknown, so they count as removed: they are terminal, and hold
-/// nothing. Its subnet is never reused, so an address that one of them still uses has no other owner.
+/// nothing. Its subnets are withdrawn: an address that one of them still uses gets no other owner soon.
 pub(super) fn remove(
     state: &mut State,
     entry: &mut ApplyContext,
@@ -147,6 +146,7 @@ pub(super) fn remove(
     }
     volume::forget_released(state, entry, id);
     state.index.remove_node(&node);
+    address::withdraw_node(state, entry, &node);
     state.digest_sum.remove(digest::node(&node));
     state.nodes.remove(&id);
     if state.feature_level >= MULTI_MANAGER_LEVEL {

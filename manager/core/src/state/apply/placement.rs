@@ -5,8 +5,8 @@ use std::net::Ipv4Addr;
 
 use warren_types::{Availability, Node, NodeId, NodeStatus, Task, TaskId, VolumeName};
 
-use super::{ApplyContext, volume};
-use crate::state::{CommandResponse, State, address, digest};
+use super::{ApplyContext, address, volume};
+use crate::state::{CommandResponse, MAX_NODE_SUBNETS, State, StateChange, digest};
 
 pub(super) fn assign(
     state: &mut State,
@@ -14,9 +14,8 @@ pub(super) fn assign(
     placements: &[(TaskId, NodeId)],
 ) -> CommandResponse {
     for (task, node) in placements.iter().copied() {
-        let Some(Allocation { address, cursor, volumes }) = allocate(state, entry, task, node) else {
-            continue;
-        };
+        let Some(volumes) = check(state, entry, task, node) else { continue };
+        let Some((address, cursor)) = assign_address(state, entry, node) else { continue };
         if let Some(before) = state.address_cursors.insert(node, cursor) {
             state.digest_sum.remove(digest::cursor(node, before));
         }
@@ -32,16 +31,27 @@ pub(super) fn assign(
     CommandResponse::Done
 }
 
-/// What a task gets on a node.
-struct Allocation {
-    address: Ipv4Addr,
-    /// The node's next address cursor.
-    cursor: u32,
-    volumes: Vec<VolumeName>,
+/// A free address of the node, which gets a further subnet if it has none left, and its next address cursor.
+fn assign_address(state: &mut State, entry: &mut ApplyContext, id: NodeId) -> Option<(Ipv4Addr, u32)> {
+    let node = state.nodes.get(&id)?.clone();
+    if let Some(free) = address::free_task_address(state, &node) {
+        return Some(free);
+    }
+    if node.subnets.len() >= MAX_NODE_SUBNETS {
+        return None;
+    }
+    let (subnet, cursor) = address::free_subnet(state).ok()?;
+    state.subnet_cursor = cursor;
+    state.update_node(id, |node| node.subnets.push(subnet));
+    state.index.add_subnet(id, subnet);
+    // The other nodes are told of it.
+    entry.changes.push(StateChange::Node(id));
+    let node = state.nodes.get(&id)?.clone();
+    address::free_task_address(state, &node)
 }
 
-/// What the task gets on the node; `None` if it cannot go there any more.
-fn allocate(state: &State, entry: &ApplyContext, task: TaskId, node: NodeId) -> Option<Allocation> {
+/// The volumes that the task gets on the node; `None` if it cannot go there any more.
+fn check(state: &State, entry: &ApplyContext, task: TaskId, node: NodeId) -> Option<Vec<VolumeName>> {
     let task = state.tasks.get(&task)?;
     let node = state.nodes.get(&node)?;
     let held_back = task.not_before().is_some_and(|time| time > entry.now);
@@ -51,11 +61,7 @@ fn allocate(state: &State, entry: &ApplyContext, task: TaskId, node: NodeId) -> 
     if !wants_place || !takes_tasks || !may_be_here || !has_capacity(state, task, node) {
         return None;
     }
-    let cursor = state.address_cursors.get(&node.id).copied().unwrap_or(0);
-    let volumes = state.resolve_volumes(task, node).ok()?;
-    let taken = |address: Ipv4Addr| state.index.tasks_by_address.get(address.into()).is_some();
-    let (address, cursor) = address::next_free(node.subnet, cursor, taken)?;
-    Some(Allocation { address, cursor, volumes })
+    state.resolve_volumes(task, node).ok()
 }
 
 fn has_capacity(state: &State, task: &Task, node: &Node) -> bool {

@@ -7,7 +7,7 @@ use warren_types::{
     TaskStatus, Timestamp,
 };
 
-use super::ApplyContext;
+use super::{ApplyContext, address};
 use crate::state::{CommandResponse, ObjectKind, Refusal, State};
 
 /// The longest reason in bytes; a longer one is cut.
@@ -33,7 +33,7 @@ pub(super) fn apply_reports(
         }
         let task = state.tasks.get(&report.task).filter(|task| task.node == Some(id));
         let Some(observed) = task.and_then(|task| merge(task, report, entry.now)) else { continue };
-        let removed = observed.removed;
+        let (removed, address) = (observed.removed, task.and_then(|task| task.address));
         state.update_task(entry, report.task, |task| {
             task.observed = observed;
             if removed {
@@ -41,6 +41,7 @@ pub(super) fn apply_reports(
             }
         });
         if removed {
+            address.into_iter().for_each(|address| address::withdraw(state, entry, address.into()));
             state.bump_assignment(entry, id);
         }
     }

@@ -9,7 +9,7 @@ use warren_types::{
     SecretObjectVersion, Service, ServiceId, ServiceSpec, TaskId, Violation, Violations,
 };
 
-use super::{ApplyContext, service};
+use super::{ApplyContext, network, ports, service};
 use crate::state::{CommandResponse, Refusal, State};
 
 /// How many earlier revisions of a service are kept for rollbacks. Those that tasks still have are kept
@@ -25,6 +25,7 @@ pub(super) fn update(
     force: bool,
 ) -> Result<CommandResponse, Refusal> {
     let known = service::find_not_removing(state, id)?;
+    let spec = &*ports::choose_automatic(state, id, spec)?;
     let secret_objects = state.resolve_secret_objects(&spec.task);
     // After a rollback to earlier secret object versions, the same spec means the current ones again.
     if *known.spec == *spec && secret_objects.as_ref() == Ok(&known.revision.secret_objects) && !force {
@@ -46,6 +47,7 @@ pub(super) fn update(
             "a replicated service stays replicated and a global one global; create a new service",
         );
     }
+    network::check(state, id, spec, &mut violations);
     if force && version.is_none() {
         violations.0.push(version_required());
     }
@@ -203,7 +205,13 @@ fn change(
     spec: ServiceSpec,
     next: Option<NextRevision>,
 ) -> Result<CommandResponse, Refusal> {
-    service::check_ports(state, id, &spec.ports)?;
+    ports::check(state, id, &spec.ports)?;
+    let addresses = state.services.get(&id).map(|known| {
+        let revisions = known.history.iter().chain([&known.revision]).map(|earlier| &earlier.task);
+        let networks = network::virtual_networks(state, spec.endpoint_mode, revisions.chain([&spec.task]));
+        network::plan_virtual_addresses(state, &spec.name, &known.virtual_addresses, networks)
+    });
+    let addresses = addresses.transpose()?;
     let before = state.services.get(&id).map(|service| service.spec.clone());
     state.index.publish(id, &spec.ports);
     before.into_iter().for_each(|before| state.index.unpublish(&before.ports));
@@ -212,6 +220,9 @@ fn change(
         service.spec = Arc::new(spec);
         service::mark_updated(service, now);
     })?;
+    if let Some(addresses) = addresses {
+        network::set_virtual_addresses(state, entry, id, addresses);
+    }
     state.mark_surplus_tasks(entry, &id);
     Ok(answer)
 }
@@ -269,7 +280,8 @@ impl State {
     pub(crate) fn check_restorable(&self, service: &Service, earlier: &Revision) -> Result<(), Refusal> {
         self.check_kept_versions(&service.spec.name, earlier)?;
         self.check_volumes_usable(earlier)?;
-        service::check_ports(self, service.id, &earlier.ports)
+        self.check_networks_exist(&service.spec.name, earlier)?;
+        ports::check(self, service.id, &earlier.ports)
     }
 
     /// Whether a task of the service's current revision receives traffic.

@@ -1,14 +1,15 @@
 //! Commands on services.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use warren_types::spec::MAX_REPLICAS;
 use warren_types::{
-    ImageDigest, PublishedPort, Revision, RolloutRecord, Service, ServiceId, ServiceMode, ServiceSpec,
-    TaskSpec, Timestamp, Violation, Violations,
+    ImageDigest, Revision, RolloutRecord, Service, ServiceId, ServiceMode, ServiceSpec, TaskSpec, Timestamp,
+    Violation, Violations,
 };
 
-use super::ApplyContext;
+use super::{ApplyContext, network, ports};
 use crate::state::{CommandResponse, ObjectKind, Refusal, State, StateChange, digest};
 
 pub(super) fn create(
@@ -20,6 +21,7 @@ pub(super) fn create(
     let mut violations = Violations::default();
     violations.nest("spec", spec.validate());
     let taken = |name: String| Err(Refusal::AlreadyExists { kind: ObjectKind::Service, name });
+    let spec = &*ports::choose_automatic(state, id, spec)?;
     if let Some(same) = state.services.get(&id) {
         return check_repeat(same, spec);
     }
@@ -27,11 +29,12 @@ pub(super) fn create(
         violations.nest("spec.task", missing);
         Vec::new()
     });
+    network::check(state, id, spec, &mut violations);
     violations.into_result(()).map_err(Refusal::Invalid)?;
     if state.index.service_names.contains_key(&spec.name) {
         return taken(spec.name.to_string());
     }
-    check_ports(state, id, &spec.ports)?;
+    ports::check(state, id, &spec.ports)?;
     let revision = Revision {
         number: 1,
         created_at: entry.now,
@@ -43,6 +46,8 @@ pub(super) fn create(
         labels: spec.template_labels(),
     };
     state.check_volumes_usable(&revision)?;
+    let networks = network::virtual_networks(state, spec.endpoint_mode, [&spec.task].into_iter());
+    let virtual_addresses = network::plan_virtual_addresses(state, &spec.name, &BTreeMap::new(), networks)?;
     let service = Service {
         id,
         version: entry.index,
@@ -55,6 +60,7 @@ pub(super) fn create(
         removing: false,
         next_task_number: 1,
         rollout: RolloutRecord::default(),
+        virtual_addresses,
     };
     state.index.add_service(&service);
     state.digest_sum.add(digest::service(&service));
@@ -142,9 +148,10 @@ pub(super) fn delete(
     if !service.removing || tasks > 0 {
         return Err(Refusal::ServiceInUse { service: service.spec.name.clone(), tasks });
     }
-    state.index.remove_service(service);
-    state.digest_sum.remove(digest::service(service));
-    state.services.remove(&id);
+    network::set_virtual_addresses(state, entry, id, BTreeMap::new());
+    let Some(service) = state.services.remove(&id) else { return Ok(CommandResponse::Done) };
+    state.index.remove_service(&service);
+    state.digest_sum.remove(digest::service(&service));
     entry.changes.push(StateChange::Service(id));
     Ok(CommandResponse::Done)
 }
@@ -166,17 +173,6 @@ pub(super) fn find_not_removing(state: &State, id: ServiceId) -> Result<&Arc<Ser
 pub(super) fn reference_digest(task: &TaskSpec) -> Option<ImageDigest> {
     let (_, digest) = task.image.as_str().split_once('@')?;
     digest.parse().ok()
-}
-
-/// No other service publishes one of the ports.
-pub(super) fn check_ports(state: &State, id: ServiceId, ports: &[PublishedPort]) -> Result<(), Refusal> {
-    for port in ports {
-        let owner = state.index.other_publisher(port, id).and_then(|id| state.services.get(&id));
-        if let Some(owner) = owner {
-            return Err(Refusal::PortTaken { port: *port, owner: owner.spec.name.clone() });
-        }
-    }
-    Ok(())
 }
 
 pub(super) fn check_version(service: &Service, desired: Option<u64>) -> Result<(), Refusal> {

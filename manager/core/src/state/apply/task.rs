@@ -70,7 +70,7 @@ fn is_desired_slot(state: &State, mode: &ServiceMode, slot: u32, bound_to: Optio
     match (mode, bound_to) {
         (ServiceMode::Replicated { replicas }, None) => (1..=*replicas).contains(&slot),
         (ServiceMode::Global, Some(node)) => {
-            state.node(&node).is_some_and(|node| state.slot_of(node) == Some(slot))
+            state.node(&node).is_some_and(|node| u32::from(node.number) == slot)
         }
         (ServiceMode::Replicated { .. }, Some(_)) | (ServiceMode::Global, None) => false,
     }

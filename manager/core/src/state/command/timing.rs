@@ -40,7 +40,8 @@ macro_rules! timing {
 }
 
 timing! {
-    term and at: CreateTasks AssignTasks SetDesiredTaskState DeleteTokens SetNodeStatus AdvanceRollout;
+    term and at: CreateTasks AssignTasks SetDesiredTaskState DeleteTokens SetNodeStatus AdvanceRollout
+        ReleaseAddresses;
     term: DeleteTasks DeleteService RaiseFeatureLevel DeleteMember;
     at:
         CreateCluster UpdateCluster
@@ -49,6 +50,7 @@ timing! {
         CreateToken RemoveToken
         CreateSecretObject UpdateSecretObject RemoveSecretObject
         CreateVolume RemoveVolume DeleteVolume ReportVolumes
+        CreateNetwork RemoveNetwork
         ReportTasks
         RegisterMember JoinManager UpdateMember RemoveMember;
 }

@@ -20,7 +20,8 @@ pub(in crate::state) fn node(node: &Node) -> u64 {
         labels: given,
         availability,
         description,
-        subnet,
+        number,
+        subnets,
         status,
         status_since,
         session,
@@ -42,7 +43,8 @@ pub(in crate::state) fn node(node: &Node) -> u64 {
         *version,
         created_at.0,
         node_description(description),
-        net(subnet),
+        // As in versions in which each node had one.
+        subnets.first().map_or(0, net),
         status,
         status_since.0,
         *session,
@@ -56,7 +58,8 @@ pub(in crate::state) fn node(node: &Node) -> u64 {
         },
     ]);
     let known = extension(known, 1, list(conditions.iter().map(|condition| node_condition(*condition))));
-    extension(known, 2, manager.unwrap_or(0))
+    let known = extension(extension(known, 2, manager.unwrap_or(0)), 3, u64::from(*number));
+    extension(known, 4, list(subnets.iter().skip(1).map(net)))
 }
 
 fn node_condition(condition: NodeCondition) -> u64 {
@@ -66,6 +69,7 @@ fn node_condition(condition: NodeCondition) -> u64 {
         NodeCondition::DiskPressure => 3,
         NodeCondition::MemoryPressure => 4,
         NodeCondition::ClockSkew => 5,
+        NodeCondition::RangeConflict => 6,
     }
 }
 
@@ -104,10 +108,12 @@ fn node_description(description: &NodeDescription) -> u64 {
         runtime,
         version,
         address,
+        data_address,
+        wireguard_key,
         labels: given,
     } = description;
     let Resources { cpu, memory } = resources;
-    hash([
+    let known = hash([
         HashKind::NodeDescription as u64,
         cpu.0,
         memory.0,
@@ -119,7 +125,9 @@ fn node_description(description: &NodeDescription) -> u64 {
         disk.0,
         text(os),
         labels(given),
-    ])
+    ]);
+    let known = extension(known, 1, data_address.map_or(0, |address| u64::from(u32::from(address))));
+    extension(known, 2, wireguard_key.map_or(0, |key| text(&key.to_string())))
 }
 
 /// The address cursor of a node.

@@ -1,11 +1,13 @@
-//! Digests of secret objects and volumes.
+//! Digests of secret objects, volumes and networks.
 
 use warren_types::{
-    ReleasedVolume, SealedData, SecretObject, SecretObjectKind, SecretObjectVersion, Volume, VolumeDriver,
+    Network, ReleasedVolume, SealedData, SecretObject, SecretObjectKind, SecretObjectVersion, Volume,
+    VolumeDriver,
 };
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{HashKind, extension, flags, halves, hash, labels, list, text};
+use super::{HashKind, extension, flags, halves, hash, labels, list, net, text};
+use crate::state::{Withdrawal, WithdrawnAddress};
 
 /// A secret, a config or a credential.
 pub(in crate::state) fn secret_object(content: &SecretObject) -> u64 {
@@ -53,6 +55,33 @@ pub(in crate::state) fn volume(volume: &Volume) -> u64 {
         hash([at.0, size.is_some().into(), size.map_or(0, |size| size.0)])
     });
     extension(known, 1, remains)
+}
+
+/// A network.
+pub(in crate::state) fn network(network: &Network) -> u64 {
+    let Network { id, name, version, created_at, labels: given, internal, number } = network;
+    let [high, low] = halves(id.0);
+    hash([
+        HashKind::Network as u64,
+        high,
+        low,
+        text(name.as_str()),
+        *version,
+        created_at.0,
+        labels(given),
+        u64::from(*internal),
+        u64::from(*number),
+    ])
+}
+
+/// Something that is not assigned again yet.
+pub(in crate::state) fn withdrawn(item: WithdrawnAddress, withdrawal: Withdrawal) -> u64 {
+    let (kind, value) = match item {
+        WithdrawnAddress::Address(address) => (1, u64::from(u32::from(address))),
+        WithdrawnAddress::Subnet(subnet) => (2, net(&subnet)),
+        WithdrawnAddress::NodeNumber(number) => (3, u64::from(number)),
+    };
+    hash([HashKind::Withdrawn as u64, kind, value, withdrawal.at.0, withdrawal.index])
 }
 
 /// A version of a secret object in a revision, as words of its list.

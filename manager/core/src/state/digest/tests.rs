@@ -6,7 +6,7 @@ use warren_types::{
     Availability, BoxedDefault, Bytes, ClusterId, DesiredTaskState, FailureOutcome, MilliCpu, Node,
     NodeCondition, NodeDescription, NodeId, NodeRole, NodeStatus, PauseCause, Placement, Protocol,
     PublishMode, PublishedPort, Resources, RolloutFailure, RolloutKind, SecretObjectId, SecretObjectKind,
-    SecretObjectVersion, ServiceId, ServiceMode, ServiceSpec, TaskSpec, TaskState, Timestamp,
+    SecretObjectVersion, ServiceId, ServiceMode, ServiceSpec, TaskSpec, TaskState, Timestamp, WireGuardKey,
 };
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -25,15 +25,10 @@ fn a_spec() -> ServiceSpec {
         mode: PublishMode::Host,
     };
     ServiceSpec {
-        name: "web".parse().unwrap(),
         labels: [("tier".into(), "front".into())].into(),
         mode: ServiceMode::Replicated { replicas: 3 },
-        task: TaskSpec::new("web:1".parse().unwrap()),
         ports: vec![port],
-        placement: Placement::default(),
-        replace_after: Duration::ZERO,
-        update: Default::default(),
-        rollback: Default::default(),
+        ..ServiceSpec::new("web".parse().unwrap(), TaskSpec::new("web:1".parse().unwrap()))
     }
 }
 
@@ -82,6 +77,7 @@ fn a_service() -> Service {
         removing: false,
         next_task_number: 2,
         rollout: Default::default(),
+        virtual_addresses: BTreeMap::new(),
     }
 }
 
@@ -128,8 +124,11 @@ fn a_node() -> Node {
             runtime: "containerd 1.6.20".into(),
             version: "0.1.0".into(),
             address: "192.0.2.1".into(),
+            data_address: None,
+            wireguard_key: None,
         },
-        subnet: "10.0.0.0/24".parse().unwrap(),
+        number: 1,
+        subnets: vec!["10.0.0.0/24".parse().unwrap()],
         status: NodeStatus::Unknown,
         status_since: Timestamp(1),
         session: 0,
@@ -278,8 +277,13 @@ fn every_node_field_changes_hash() {
         |n| n.description.runtime = String::new(),
         |n| n.description.version = "0.2.0".into(),
         |n| n.description.address = "192.0.2.2".into(),
-        |n| n.subnet = "10.0.0.0/25".parse().unwrap(),
-        |n| n.subnet = "10.0.1.0/24".parse().unwrap(),
+        |n| n.description.data_address = Some([192, 0, 2, 1].into()),
+        |n| n.description.wireguard_key = Some(WireGuardKey([1; 32])),
+        |n| n.description.wireguard_key = Some(WireGuardKey([2; 32])),
+        |n| n.number = 2,
+        |n| n.subnets[0] = "10.0.0.0/25".parse().unwrap(),
+        |n| n.subnets[0] = "10.0.1.0/24".parse().unwrap(),
+        |n| n.subnets.push("10.0.1.0/24".parse().unwrap()),
         |n| n.status = NodeStatus::Ready,
         |n| n.status = NodeStatus::Down,
         |n| n.status_since = Timestamp(2),
@@ -319,6 +323,7 @@ fn every_cluster_field_changes_hash() {
         |c| c.version = 1,
         |c| c.settings.max_replicas_per_service = 1,
         |c| c.settings.task_history_limit = 1,
+        |c| c.settings.data_plane = DataPlane::Wireguard,
     ];
     check(cluster, &Cluster::new(ClusterId(Id(1)), ranges, Timestamp(1)), changes);
 }
@@ -328,7 +333,7 @@ fn non_object_fields_change_digest() {
     let changes: &[fn(&mut State)] = &[
         |s| s.clock = Timestamp(1),
         |s| s.feature_level = 1,
-        |s| s.allocated_subnets = 1,
+        |s| s.subnet_cursor = 1,
         |s| s.next_member_id = 1,
         |s| s.digest_sum.add(1),
     ];
@@ -351,7 +356,7 @@ fn object_hashes_are_stable() {
         0xdb74_f651_96db_72a3,
         0xa544_5be7_6030_da0d,
         0xeedf_2639_ac1e_6389,
-        0xe688_4551_94ba_0501,
+        0x4f2f_f6ef_8636_d3f6,
         0xd2bf_769f_d817_e900,
     ];
     assert_eq!(found, expected, "{found:#x?}");

@@ -1,5 +1,6 @@
-//! The users of secret objects and volumes.
+//! The users of secret objects, volumes and networks.
 
+use warren_types::spec::NetworkAttachment;
 use warren_types::template::is_template;
 use warren_types::{MountSource, Revision, SecretObject, ServiceId, VolumeName};
 
@@ -44,6 +45,12 @@ impl StateIndex {
         for used in &revision.secret_objects {
             *self.secret_object_users.entry((used.id, service)).or_default() += 1;
         }
+        for NetworkAttachment { network, aliases } in revision.task.network.attachments() {
+            *self.network_users.entry((network.clone(), service)).or_default() += 1;
+            for alias in aliases {
+                *self.aliases.entry((network.clone(), alias.clone(), service)).or_default() += 1;
+            }
+        }
         for name in fixed_volumes(revision) {
             *self.volume_users.entry((name, service)).or_default() += 1;
         }
@@ -58,6 +65,12 @@ impl StateIndex {
             .secret_objects
             .iter()
             .for_each(|used| decrement(&mut self.secret_object_users, (used.id, service)));
+        for NetworkAttachment { network, aliases } in revision.task.network.attachments() {
+            decrement(&mut self.network_users, (network.clone(), service));
+            for alias in aliases {
+                decrement(&mut self.aliases, (network.clone(), alias.clone(), service));
+            }
+        }
         fixed_volumes(revision).for_each(|name| decrement(&mut self.volume_users, (name, service)));
         if volume_templates(revision).any(is_template) {
             decrement(&mut self.templated_volume_users, service);

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use warren_types::{
-    Id, ManagerId, Member, Node, NodeId, SecretObject, SecretObjectId, SecretObjectKind, Service, ServiceId,
-    Task, TaskId, Token, TokenId, Volume, VolumeId,
+    Id, ManagerId, Member, Network, NetworkId, Node, NodeId, SecretObject, SecretObjectId, SecretObjectKind,
+    Service, ServiceId, Task, TaskId, Token, TokenId, Volume, VolumeId,
 };
 
 use crate::state::{ObjectKind, Refusal, State};
@@ -99,6 +99,23 @@ impl State {
         let any = || {
             find_unique(ObjectKind::Volume, reference, id_range(reference).map(volumes), |volume| {
                 volume.id.to_string()
+            })
+        };
+        named.map_or_else(any, Ok)
+    }
+
+    /// The network with that name, id, or unique prefix of an id; a name takes precedence.
+    ///
+    /// # Errors
+    /// [`Refusal::NotFound`], [`Refusal::Ambiguous`].
+    pub fn find_network(&self, reference: &str) -> Result<&Arc<Network>, Refusal> {
+        let named = self.index.network_names.get(reference).and_then(|id| self.networks.get(id));
+        let networks = |(least, greatest)| {
+            self.networks.range(NetworkId(least)..=NetworkId(greatest)).map(|(_, network)| network)
+        };
+        let any = || {
+            find_unique(ObjectKind::Network, reference, id_range(reference).map(networks), |network| {
+                network.id.to_string()
             })
         };
         named.map_or_else(any, Ok)

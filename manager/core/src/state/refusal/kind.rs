@@ -19,12 +19,14 @@ pub enum ObjectKind {
     SecretObject(SecretObjectKind),
     /// A volume.
     Volume,
+    /// A network.
+    Network,
     /// A manager.
     Manager,
 }
 
 impl ObjectKind {
-    /// `cluster`, `service`, `task`, `node`, `token`, `secret`, `volume`, `manager`.
+    /// `cluster`, `service`, `task`, `node`, `token`, `secret`, `volume`, `network`, `manager`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Cluster => "cluster",
@@ -34,6 +36,7 @@ impl ObjectKind {
             Self::Token => "token",
             Self::SecretObject(kind) => kind.as_str(),
             Self::Volume => "volume",
+            Self::Network => "network",
             Self::Manager => "manager",
         }
     }
@@ -58,6 +61,7 @@ impl ObjectKind {
             Self::SecretObject(SecretObjectKind::Config) => "config ls",
             Self::SecretObject(SecretObjectKind::Credential) => "registry ls",
             Self::Volume => "volume ls",
+            Self::Network => "network ls",
             Self::Manager => "manager ls",
         }
     }

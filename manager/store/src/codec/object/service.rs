@@ -20,6 +20,11 @@ pub(super) fn stored_service(service: &Service) -> v1::StoredService {
         removing: service.removing,
         next_task_number: service.next_task_number,
         rollout: service.rollout.to_wire(),
+        virtual_addresses: service
+            .virtual_addresses
+            .iter()
+            .map(|(network, address)| (network.to_wire(), address.to_wire()))
+            .collect(),
     }
 }
 
@@ -50,6 +55,9 @@ pub(super) fn service(stored: v1::StoredService) -> Result<Service, Violations> 
     if revisions.is_empty() {
         return Err(Violation::new("service.revisions", "is empty").into());
     }
+    let path = "service.virtual_addresses";
+    let virtual_address =
+        |(network, address): (String, String)| Ok((read_field(path, network)?, read_field(path, address)?));
     Ok(Service {
         id: read_field("service.id", stored.id)?,
         version: stored.version,
@@ -62,6 +70,11 @@ pub(super) fn service(stored: v1::StoredService) -> Result<Service, Violations> 
         removing: stored.removing,
         next_task_number: stored.next_task_number,
         rollout: read_field("service.rollout", stored.rollout)?,
+        virtual_addresses: stored
+            .virtual_addresses
+            .into_iter()
+            .map(virtual_address)
+            .collect::<Result<_, Violations>>()?,
     })
 }
 

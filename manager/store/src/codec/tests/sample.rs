@@ -1,6 +1,7 @@
 //! One of every stored object and command, with every field set somewhere; the golden tests check that.
 
 mod managers;
+mod networks;
 mod storage;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,13 +9,13 @@ use std::time::Duration;
 
 use warren_core::{ApplyOutcome, Command, FEATURE_LEVEL, NewTask, RolloutStep, State};
 use warren_types::{
-    Availability, Bytes, ClusterId, ClusterSettingsChange, DesiredTaskState, Device, DeviceAccess, EnvVar,
-    FailureAction, FailureOutcome, FailureRatio, Health, HostEntry, Id, Limits, LogLimits, MilliCpu, Mount,
-    MountSource, NodeDescription, NodeId, NodeRole, NodeStatus, OnDisconnect, Parallelism, PauseCause,
+    Availability, Bytes, ClusterId, ClusterSettingsChange, DataPlane, DesiredTaskState, Device, DeviceAccess,
+    EnvVar, FailureAction, FailureOutcome, FailureRatio, Health, HostEntry, Id, Limits, LogLimits, MilliCpu,
+    Mount, MountSource, NodeDescription, NodeId, NodeRole, NodeStatus, OnDisconnect, Parallelism, PauseCause,
     Placement, Propagation, Protocol, PublishMode, PublishedPort, PullPolicy, Resources, RestartCondition,
     RestartPolicy, RolloutFailure, Seccomp, SecretObjectMount, ServiceId, ServiceMode, ServiceSpec, TaskExit,
     TaskId, TaskReport, TaskSpec, TaskState, Timestamp, TokenHash, TokenId, Ulimit, UpdateOrder,
-    UpdatePolicy,
+    UpdatePolicy, WireGuardKey,
 };
 
 const SERVICE: ServiceId = ServiceId(Id(7));
@@ -74,6 +75,9 @@ fn task_spec() -> TaskSpec {
         },
         on_disconnect: OnDisconnect::StopAfter(Duration::from_secs(30)),
         logs: LogLimits { max_size: Bytes(1 << 20), max_files: 3 },
+        network: networks::attachments(),
+        dns: networks::dns(),
+        allow_metadata: true,
         ..TaskSpec::new("web:1".parse().unwrap())
     }
 }
@@ -105,30 +109,22 @@ fn spec() -> ServiceSpec {
     };
     let zone = "node.labels.zone in (a,b)".parse().unwrap();
     ServiceSpec {
-        name: "web".parse().unwrap(),
         labels: BTreeMap::from([("app".into(), "shop".into()), ("tier".into(), "front".into())]),
         mode: ServiceMode::Replicated { replicas: 2 },
-        task: task_spec(),
         ports: vec![port],
         placement: Placement { constraints: vec![zone], max_per_node: Some(4) },
         replace_after: Duration::from_secs(90),
         update: policy(),
         rollback: UpdatePolicy { on_failure: Some(FailureAction::Continue), ..policy() },
+        ..ServiceSpec::new("web".parse().unwrap(), task_spec())
     }
 }
 
 /// A minimal service.
 fn global() -> ServiceSpec {
     ServiceSpec {
-        name: "agent".parse().unwrap(),
-        labels: BTreeMap::new(),
         mode: ServiceMode::Global,
-        task: TaskSpec::new("agent:1".parse().unwrap()),
-        ports: Vec::new(),
-        placement: Placement::default(),
-        replace_after: Duration::ZERO,
-        update: Default::default(),
-        rollback: Default::default(),
+        ..ServiceSpec::new("agent".parse().unwrap(), TaskSpec::new("agent:1".parse().unwrap()))
     }
 }
 
@@ -142,6 +138,8 @@ fn description() -> NodeDescription {
         runtime: "containerd 1.6.20".into(),
         version: "0.1.0".into(),
         address: "10.0.0.1:8080".into(),
+        data_address: Some([192, 168, 1, 7].into()),
+        wireguard_key: Some(WireGuardKey([7; 32])),
         labels: BTreeMap::from([("disk".into(), "ssd".into())]),
     }
 }
@@ -245,7 +243,7 @@ fn services() -> Vec<(&'static str, Command)> {
     let advance = |revision, step| Command::AdvanceRollout { term, service: id, revision, step, at };
     let placements = vec![(task(1), node), (task(2), node), (waiting().task, node)];
     let reports = vec![running(1), running(2), removed(2), waiting()];
-    let (spec_before, version) = (spec(), Some(25));
+    let (spec_before, version) = (spec(), Some(30));
     let mut spec = spec();
     // The slot of a task that has ended is removed.
     spec.mode = ServiceMode::Replicated { replicas: 1 };
@@ -253,7 +251,7 @@ fn services() -> Vec<(&'static str, Command)> {
     vec![
         ("create_service", Command::CreateService { id, spec: spec_before, at }),
         ("create_global_service", Command::CreateService { id: GLOBAL, spec: global(), at }),
-        ("scale_service", Command::ScaleService { id, version: Some(23), replicas: 3, at }),
+        ("scale_service", Command::ScaleService { id, version: Some(28), replicas: 3, at }),
         ("create_tasks", create(id, 1, slots)),
         ("create_bound_tasks", create(GLOBAL, 1, bound)),
         ("assign_tasks", Command::AssignTasks { term, placements, at }),
@@ -262,10 +260,10 @@ fn services() -> Vec<(&'static str, Command)> {
         ("update_service", Command::UpdateService { id, version, spec, force: true, at }),
         ("replace_tasks", create(id, 2, beside)),
         ("fail_rollout", advance(2, failed(2, 4, FailureOutcome::RolledBack { to: 1 }))),
-        ("rollback_service", Command::RollbackService { id, version: Some(33), revision: Some(2), at }),
+        ("rollback_service", Command::RollbackService { id, version: Some(38), revision: Some(2), at }),
         ("count_updated", advance(4, RolloutStep::Updated(2))),
         ("pause_rollout", advance(4, failed(4, 4, FailureOutcome::Paused(PauseCause::Policy)))),
-        ("resume_rollout", Command::ResumeRollout { id, version: Some(34), at }),
+        ("resume_rollout", Command::ResumeRollout { id, version: Some(39), at }),
         ("pause_again", advance(4, failed(4, 4, FailureOutcome::Paused(PauseCause::IsRollback)))),
     ]
 }
@@ -275,15 +273,19 @@ fn ends() -> Vec<(&'static str, Command)> {
     let id = SERVICE;
     let (label_add, label_rm) = (BTreeMap::new(), BTreeSet::new());
     let drain = Some(Availability::Drain);
-    let change =
-        ClusterSettingsChange { max_replicas_per_service: Some(20_000), task_history_limit: Some(3) };
+    let change = ClusterSettingsChange {
+        max_replicas_per_service: Some(20_000),
+        task_history_limit: Some(3),
+        range_add: vec!["10.212.0.0/16".parse().unwrap()],
+        data_plane: Some(DataPlane::Wireguard),
+    };
     let mut all = vec![
         (
             "drain_node",
             Command::UpdateNode { id: node, version: None, label_add, label_rm, availability: drain, at },
         ),
         ("set_node_status", Command::SetNodeStatus { term, node, session, status: NodeStatus::Down, at }),
-        ("remove_service", Command::RemoveService { id, version: Some(37), at }),
+        ("remove_service", Command::RemoveService { id, version: Some(42), at }),
         (
             "set_desired",
             Command::SetDesiredTaskState {
@@ -299,6 +301,7 @@ fn ends() -> Vec<(&'static str, Command)> {
         ("remove_token", Command::RemoveToken { id: TokenId(Id(2)), at }),
         ("delete_tokens", Command::DeleteTokens { term, tokens: vec![TokenId(Id(1))], at }),
         ("remove_node", Command::RemoveNode { id: JOINED, force: true, at }),
+        ("release_addresses", networks::release()),
         ("update_cluster", Command::UpdateCluster { version: Some(0), change, at }),
         ("delete_tasks", Command::DeleteTasks { term, tasks: vec![task(2)] }),
         ("delete_service", Command::DeleteService { term, id }),
@@ -308,7 +311,7 @@ fn ends() -> Vec<(&'static str, Command)> {
 
 /// One or more of each command with a name, in an order in which all of them apply but the last.
 pub fn commands() -> Vec<(&'static str, Command)> {
-    [members(), storage::commands(), services(), managers::commands(), ends()].concat()
+    [members(), storage::commands(), networks::commands(), services(), managers::commands(), ends()].concat()
 }
 
 /// The states after each of the commands. The last but two has every field of every object.

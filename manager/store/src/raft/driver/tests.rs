@@ -82,6 +82,8 @@ fn description() -> NodeDescription {
         runtime: "none".into(),
         version: "0.1.0".into(),
         address: "127.0.0.1".into(),
+        data_address: None,
+        wireguard_key: None,
     }
 }
 

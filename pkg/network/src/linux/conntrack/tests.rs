@@ -7,7 +7,6 @@ use super::*;
 const NEW: u16 = 1 << 8;
 const REQUEST_CREATE_ACK: u16 = 0x405;
 const TIMEOUT: u16 = 7;
-const TUPLE_PROTO: u16 = 2;
 
 /// The entry of a UDP flow from `from` to `to` that is translated to `reply_from` and `reply_to`.
 fn entry(port: u16, [from, to, reply_from, reply_to]: [Ipv4Addr; 4]) -> Vec<u8> {
@@ -86,9 +85,70 @@ fn fallback_for_older_kernels_deletes_the_same() {
     in_new_namespace(|| {
         let mut wire = wire();
         let task = fill(&mut wire);
-        wire.delete_one_by_one(task).unwrap();
+        let stale = StaleEntries { addresses: BTreeSet::from([task]), ..StaleEntries::default() };
+        wire.delete_one_by_one(&stale).unwrap();
         assert_eq!(count(&mut wire), 2);
-        wire.delete_one_by_one(task).unwrap();
+        wire.delete_one_by_one(&stale).unwrap();
         assert_eq!(count(&mut wire), 2, "the second time is harmless");
+    });
+}
+
+/// Two flows to a virtual address with different backends, one to another address, and two to port 53 of
+/// the node, of which one is translated.
+fn fill_flows(wire: &mut ConntrackSocket) -> [Ipv4Addr; 4] {
+    let (virtually, first, second, node) =
+        ([10, 1, 7, 7].into(), [10, 1, 0, 2].into(), [10, 1, 0, 3].into(), [192, 0, 2, 1].into());
+    let (client, outside) = ([10, 1, 0, 9].into(), [192, 0, 2, 9].into());
+    let flows = [
+        [client, virtually, first, client],
+        [client, virtually, second, client],
+        [client, first, first, client],
+        [outside, node, first, outside],
+        [outside, node, node, outside],
+    ];
+    for (port, ends) in (1000..).zip(flows) {
+        wire.send(NEW, REQUEST_CREATE_ACK, 0, &entry(port, ends)).unwrap();
+        wire.receive_all().unwrap();
+    }
+    assert_eq!(count(wire), flows.len());
+    [virtually, first, second, node]
+}
+
+#[test]
+fn flows_to_a_withdrawn_backend_are_deleted_both_ways() {
+    for by_filter in [true, false] {
+        in_new_namespace(|| {
+            let mut wire = wire();
+            let [virtually, first, ..] = fill_flows(&mut wire);
+            let withdrawn = BTreeSet::from([(virtually, first)]);
+            let stale = StaleEntries { withdrawn, ..StaleEntries::default() };
+            match by_filter {
+                true => wire.delete_filtered(&stale).unwrap(),
+                false => wire.delete_one_by_one(&stale).unwrap(),
+            }
+            assert_eq!(count(&mut wire), 4, "by filter: {by_filter}");
+            // The flow to the backend itself, and that by the port, are others.
+            remove(first).unwrap();
+            assert_eq!(count(&mut wire), 2);
+        });
+    }
+}
+
+#[test]
+fn flows_of_a_port_that_lead_elsewhere_are_deleted() {
+    in_new_namespace(|| {
+        let mut wire = wire();
+        let [_, first, second, node] = fill_flows(&mut wire);
+        let stale = |port, backends: &[Ipv4Addr]| {
+            let backends = backends.iter().copied().collect();
+            let port = StalePort { port, addresses: BTreeSet::from([node]), backends };
+            StaleEntries { port: Some(port), ..StaleEntries::default() }
+        };
+        remove_stale(&stale(54, &[])).unwrap();
+        assert_eq!(count(&mut wire), 5, "another port");
+        remove_stale(&stale(53, &[first])).unwrap();
+        assert_eq!(count(&mut wire), 4, "the flow that is not translated");
+        remove_stale(&stale(53, &[second])).unwrap();
+        assert_eq!(count(&mut wire), 3);
     });
 }

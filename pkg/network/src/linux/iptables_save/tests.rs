@@ -42,6 +42,17 @@ fn only_own_rules_are_parsed() {
 }
 
 #[test]
+fn the_chain_of_users_is_not_of_this_crate() {
+    let text = |rules: &str| format!("*filter\n:FORWARD ACCEPT [0:0]\n:WARREN-USER - [0:0]\n{rules}COMMIT\n");
+    let empty = SavedRules::parse(&text(""));
+    assert!(empty.has_user_chain && empty.has_empty_user_chain && empty.chains.is_empty());
+    let used = SavedRules::parse(&text("-A FORWARD -i ext -j WARREN-USER\n-A WARREN-USER -j DROP\n"));
+    assert!(used.has_user_chain && !used.has_empty_user_chain);
+    assert!(used.chains.is_empty() && used.jumps.is_empty());
+    assert!(!SavedRules::parse("*nat\n:WARREN-USER - [0:0]\nCOMMIT\n").has_user_chain);
+}
+
+#[test]
 fn copies_and_leftovers_are_stale() {
     let saved = SavedRules::parse(TEXT);
     let jump = ChainJump { table: "nat", chain: "PREROUTING", rule: "-j WARREN-PRE" };
@@ -63,7 +74,10 @@ fn scripts_change_chains_before_they_drop_others() {
     script.set_chain("nat", "WARREN-PRE", &["-j RETURN".to_owned()]);
     script.set_chain("raw", "WARREN-RAW", &[]);
     script.remove_jump("nat", "OUTPUT -j WARREN-OLD");
-    let expected = "*nat\n:WARREN-PRE - [0:0]\n-D OUTPUT -j WARREN-OLD\n-A WARREN-PRE -j RETURN\n\
+    script.insert_jump(&ChainJump { table: "nat", chain: "PREROUTING", rule: "-j WARREN-PRE" });
+    script.add_chain("nat", "WARREN-USER");
+    let expected = "*nat\n:WARREN-PRE - [0:0]\n-N WARREN-USER\n-D OUTPUT -j WARREN-OLD\n\
+        -A WARREN-PRE -j RETURN\n-I PREROUTING 1 -j WARREN-PRE\n\
         -F WARREN-A\n-F WARREN-B\n-X WARREN-A\n-X WARREN-B\nCOMMIT\n*raw\n:WARREN-RAW - [0:0]\nCOMMIT\n";
     assert_eq!(script.text().as_deref(), Some(expected));
 }

@@ -1,6 +1,5 @@
 use std::io::Read;
-use std::net::{TcpListener, TcpStream};
-use std::num::NonZeroU16;
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -11,9 +10,10 @@ use super::*;
 
 const ANY: Ipv4Addr = Ipv4Addr::UNSPECIFIED;
 const LOCAL: Ipv4Addr = Ipv4Addr::LOCALHOST;
+const GATEWAY: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 77);
 
 fn at(ip: Option<Ipv4Addr>) -> HostPort {
-    HostPort::new(ip, NonZeroU16::new(8080).unwrap())
+    HostPort::new(ip, NonZeroU16::new(8080).unwrap(), Protocol::Tcp)
 }
 
 /// Runs the test in its own network namespace, with its loopback up.
@@ -46,7 +46,7 @@ fn listener_of_another_program_is_detected_and_named() {
         for ours in [None, Some(LOCAL)] {
             in_new_namespace(|| {
                 let _listener = TcpListener::bind((theirs, 8080)).unwrap();
-                let taken = with_holder(HeldPorts::default().ensure(at(ours)).unwrap_err());
+                let taken = with_holder(HeldPorts::default().ensure(at(ours), GATEWAY).unwrap_err());
                 let Error::PortTaken { port, by: Some(by) } = taken else { panic!("{taken}") };
                 assert_eq!((port, by.pid), (at(ours), std::process::id()));
             });
@@ -55,12 +55,44 @@ fn listener_of_another_program_is_detected_and_named() {
 }
 
 #[test]
+fn a_udp_socket_of_others_is_noticed_and_named() {
+    for (theirs, ours) in [(ANY, None), (LOCAL, None), (ANY, Some(LOCAL)), (LOCAL, Some(LOCAL))] {
+        in_new_namespace(|| {
+            let udp = HostPort::new(ours, NonZeroU16::new(8080).unwrap(), Protocol::Udp);
+            let socket = UdpSocket::bind((theirs, 8080)).unwrap();
+            let mut ports = HeldPorts::default();
+            // The protocols have separate ports.
+            ports.ensure(at(ours), GATEWAY).unwrap();
+            let taken = with_holder(ports.ensure(udp, GATEWAY).unwrap_err());
+            let Error::PortTaken { port, by: Some(by) } = taken else { panic!("{taken}") };
+            assert_eq!((port, by.pid), (udp, std::process::id()));
+            assert_eq!(udp_holder(8080).unwrap().pid, std::process::id());
+            drop(socket);
+            eventually(|| ports.ensure(udp, GATEWAY).is_ok());
+            assert!(UdpSocket::bind((theirs, 8080)).is_err());
+        });
+    }
+}
+
+#[test]
+fn sctp_ports_are_held_with_or_without_kernel_support() {
+    in_new_namespace(|| {
+        let sctp = HostPort::new(None, NonZeroU16::new(8080).unwrap(), Protocol::Sctp);
+        let mut ports = HeldPorts::default();
+        ports.ensure(sctp, GATEWAY).unwrap();
+        assert!(ports.is_held(&sctp) && !ports.is_held(&at(None)));
+        ports.remove(sctp);
+        assert!(!ports.is_held(&sctp));
+    });
+}
+
+#[test]
 fn held_port_is_refused_to_others_until_released() {
     for ours in [None, Some(LOCAL)] {
         in_new_namespace(|| {
             let mut ports = HeldPorts::default();
-            ports.ensure(at(ours)).unwrap();
-            ports.ensure(at(ours)).unwrap();
+            ports.ensure(at(ours), GATEWAY).unwrap();
+            ports.ensure(at(ours), GATEWAY).unwrap();
             for theirs in [ANY, LOCAL] {
                 assert!(TcpListener::bind((theirs, 8080)).is_err(), "{theirs}");
             }
@@ -79,8 +111,8 @@ fn different_addresses_do_not_conflict() {
     in_new_namespace(|| {
         let _listener = TcpListener::bind(("127.0.0.2", 8080)).unwrap();
         let mut ports = HeldPorts::default();
-        ports.ensure(at(Some(LOCAL))).unwrap();
-        assert!(matches!(ports.ensure(at(None)), Err(Error::PortTaken { .. })));
+        ports.ensure(at(Some(LOCAL)), GATEWAY).unwrap();
+        assert!(matches!(ports.ensure(at(None), GATEWAY), Err(Error::PortTaken { .. })));
         assert!(ports.is_held(&at(Some(LOCAL))) && !ports.is_held(&at(None)));
         ports.retain(&BTreeSet::new());
         assert!(!ports.is_held(&at(Some(LOCAL))));
@@ -88,10 +120,27 @@ fn different_addresses_do_not_conflict() {
 }
 
 #[test]
+fn dns_server_of_the_node_does_not_conflict() {
+    in_new_namespace(|| {
+        let _own = UdpSocket::bind((GATEWAY, 53)).unwrap();
+        let dns = |ip| HostPort::new(ip, NonZeroU16::new(53).unwrap(), Protocol::Udp);
+        let mut ports = HeldPorts::default();
+        ports.ensure(dns(None), GATEWAY).unwrap();
+        assert!(matches!(ports.ensure(dns(Some(GATEWAY)), LOCAL), Err(Error::PortTaken { .. })));
+        ports.remove(dns(None));
+        let _other = UdpSocket::bind((LOCAL, 53)).unwrap();
+        assert!(matches!(ports.ensure(dns(None), GATEWAY), Err(Error::PortTaken { .. })));
+    });
+}
+
+#[test]
 fn an_address_of_another_machine_is_refused() {
     in_new_namespace(|| {
         let foreign = Some(Ipv4Addr::new(192, 0, 2, 77));
-        assert!(matches!(HeldPorts::default().ensure(at(foreign)), Err(Error::HostIpMissing { .. })));
+        assert!(matches!(
+            HeldPorts::default().ensure(at(foreign), GATEWAY),
+            Err(Error::HostIpMissing { .. })
+        ));
     });
 }
 
@@ -107,7 +156,7 @@ fn time_wait_connections_do_not_conflict() {
         eventually(|| socket_inodes(at(None)).iter().all(|inode| *inode == NO_INODE));
         assert!(try_bind(at(None), false).is_err(), "the memory is in the way of a plain bind");
         let mut ports = HeldPorts::default();
-        ports.ensure(at(None)).unwrap();
+        ports.ensure(at(None), GATEWAY).unwrap();
         // Another process may bind with SO_REUSEADDR, as servers do, but cannot listen.
         let foreign = try_bind(at(None), true);
         assert!(foreign.and_then(|socket| listen(&socket, Backlog::new(1)?)).is_err());
@@ -122,6 +171,7 @@ fn socket_tables_parse() {
         2: 0200007F:1F90 0100007F:9999 06 00000000:00000000 03:00000000 00000000     0        0 0 3 0\n\
         3: 0000000000000000FFFF00000100007F:1F90 0:0 01 0:0 0:0 0 0 0 4713 1 0\n\
         4: nonsense\n";
-    assert_eq!(parse_socket_inodes(table, at(None)), [4711, 0, 4713]);
-    assert_eq!(parse_socket_inodes(table, at(Some(LOCAL))), [4711, 4713]);
+    let inodes = |at| parse_sockets(table, at).into_iter().map(|(_, inode)| inode).collect::<Vec<_>>();
+    assert_eq!(inodes(at(None)), [4711, 0, 4713]);
+    assert_eq!(inodes(at(Some(LOCAL))), [4711, 4713]);
 }

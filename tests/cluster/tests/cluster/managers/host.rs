@@ -78,6 +78,7 @@ impl ManagerHost {
             advertise: self.advertised().into(),
             name: self.name.parse().unwrap(),
             cluster_ranges: vec!["10.210.0.0/16".parse().unwrap()],
+            data_plane: Default::default(),
             node: self.hybrid.then(|| LocalNode { description: description() }),
             log_engine: self.engine,
             is_data_loss_accepted: false,

@@ -6,8 +6,8 @@ use arbitrary::Result;
 use warren_core::state::{HeldVolumes, VolumeData};
 use warren_core::{Command, RolloutStep};
 use warren_types::{
-    Bytes, ClusterSettingsChange, FailureAction, FailureOutcome, FailureRatio, Parallelism, PauseCause,
-    RolloutFailure, Timestamp, UpdateOrder, UpdatePolicy, VolumeDriver,
+    Bytes, ClusterSettingsChange, DataPlane, FailureAction, FailureOutcome, FailureRatio, Parallelism,
+    PauseCause, RolloutFailure, Timestamp, UpdateOrder, UpdatePolicy, VolumeDriver,
 };
 
 use super::FuzzInput;
@@ -18,7 +18,13 @@ impl FuzzInput<'_> {
             0 => {
                 let (version, max_replicas_per_service) = (self.version()?, self.optional_small()?);
                 let task_history_limit = self.optional_small()?;
-                let change = ClusterSettingsChange { max_replicas_per_service, task_history_limit };
+                let data_plane = task_history_limit.map(|limit| DataPlane::ALL[limit as usize % 2]);
+                let change = ClusterSettingsChange {
+                    data_plane,
+                    max_replicas_per_service,
+                    task_history_limit,
+                    ..Default::default()
+                };
                 Command::UpdateCluster { version, change, at }
             }
             1 | 2 => {

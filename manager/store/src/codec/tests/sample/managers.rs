@@ -11,7 +11,7 @@ fn join(id: u128, name: &str, address: &str) -> Command {
     Command::JoinManager { hash: HASH, id: ManagerId(Id(id)), name, address, level: FEATURE_LEVEL, at: AT }
 }
 
-/// They are entries 39 and on: the member 3 joins at 42 and has its version from there.
+/// They are entries 44 and on: the member 3 joins at 47 and has its version from there.
 pub fn commands() -> Vec<(&'static str, Command)> {
     let (id, role, name) = (TokenId(Id(3)), NodeRole::Manager, "m1".parse().unwrap());
     let (first, level, address) = (ManagerId(Id(11)), FEATURE_LEVEL, "10.0.0.1:8080".parse().unwrap());
@@ -31,7 +31,7 @@ pub fn commands() -> Vec<(&'static str, Command)> {
             "update_member",
             Command::UpdateMember {
                 member: 3,
-                version: Some(42),
+                version: Some(47),
                 desired_suffrage: expected,
                 address: moved,
                 at: AT,

@@ -1,0 +1,219 @@
+//! The chains that follow from the settings of the node and its peers alone: protection, forwarding, source
+//! addresses.
+
+use std::collections::BTreeMap;
+
+use super::Chains;
+use super::tree::build_address_tree;
+use crate::model::{NodeNetwork, NodeNetworkSettings};
+use crate::names::{OVERLAY_DEVICE, WIREGUARD_DEVICE};
+
+/// Collects chains by name.
+fn chains<const N: usize>(list: [(&str, Vec<String>); N]) -> Chains {
+    list.into_iter().map(|(name, rules)| (name.to_owned(), rules)).collect()
+}
+
+fn text(rules: &[&str]) -> Vec<String> {
+    rules.iter().map(|rule| (*rule).to_owned()).collect()
+}
+
+/// Matches packets of the tunnel on the underlay.
+fn tunnel(settings: &NodeNetworkSettings) -> Option<String> {
+    settings.overlay().map(|overlay| format!("-p udp -m udp --dport {}", overlay.port()))
+}
+
+/// Who may send what from where.
+pub(super) fn raw(settings: &NodeNetworkSettings) -> Chains {
+    let mut all = vec!["-i wc+ -g WARREN-RAW-C".to_owned()];
+    let mut tasks = vec![
+        // A task may use only its own source address: the reverse route must be its link.
+        "-m rpfilter --invert -j DROP".to_owned(),
+        // route_localnet on the task's link would open the node's loopback to it.
+        "-d 127.0.0.0/8 -j DROP".to_owned(),
+    ];
+    let mut overlay = Chains::new();
+    if let Some(tunnel) = tunnel(settings) {
+        all.push(format!("-i {OVERLAY_DEVICE} -g WARREN-RAW-VX"));
+        // Packets of the tunnel from a task would be masqueraded and look like those of this node.
+        tasks.push(format!("{tunnel} -j DROP"));
+        overlay = chains([
+            ("WARREN-RAW-VX", from_overlay(settings)),
+            ("WARREN-RAW-OUT", vec![format!("{tunnel} -j CT --notrack")]),
+        ]);
+    }
+    all.push("-i lo -j RETURN".to_owned());
+    all.extend(
+        tunnel(settings).map(|tunnel| format!("{tunnel} -m addrtype --dst-type LOCAL -j CT --notrack")),
+    );
+    // No host on the underlay may send from, or to, the cluster's addresses.
+    for range in settings.cluster() {
+        all.push(format!("-s {range} -j DROP"));
+        all.push(format!("-d {range} -j DROP"));
+    }
+    // A port published only on 127.0.0.1 must not be reachable from the LAN: translation precedes the
+    // kernel's own check for such martian destinations.
+    all.push("-d 127.0.0.0/8 -j DROP".to_owned());
+    overlay.extend(chains([("WARREN-RAW", all), ("WARREN-RAW-C", tasks)]));
+    overlay
+}
+
+/// Peers send from their own tasks and gateways, never from addresses of this node.
+fn from_overlay(settings: &NodeNetworkSettings) -> Vec<String> {
+    let mut rules = vec!["-d 127.0.0.0/8 -j DROP".to_owned()];
+    rules.extend(settings.blocks().iter().map(|block| format!("-s {block} -j DROP")));
+    rules.extend(settings.cluster().iter().map(|range| format!("-s {range} -j RETURN")));
+    rules.push("-j DROP".to_owned());
+    rules
+}
+
+/// Marks stay on this node. The mark of a packet into the tunnel would become its group policy id, and the
+/// kernel would look up the route of the outer packet with it.
+pub(super) fn mangle(settings: &NodeNetworkSettings) -> Chains {
+    if settings.overlay().is_none() {
+        return Chains::new();
+    }
+    let clear = |direction| vec![format!("{direction} {OVERLAY_DEVICE} -j MARK --set-xmark 0x0/0xffffffff")];
+    chains([("WARREN-PRE", clear("-i")), ("WARREN-POST", clear("-o"))])
+}
+
+/// What is forwarded, and what reaches the node itself.
+pub(super) fn filter(node: &NodeNetwork) -> Chains {
+    let settings = &node.settings;
+    let mut all = chains([
+        ("WARREN-FWD", forward(settings)),
+        // Rules of users come first, as in DOCKER-USER.
+        ("WARREN-PUB", text(&["-j WARREN-USER", "-j ACCEPT"])),
+        ("WARREN-NODE", to_node(settings)),
+    ]);
+    let mut input = Vec::new();
+    // Suppresses ICMP redirects for connections of a task to itself by a published port.
+    let mut output = text(&["-o wc+ -p icmp -m icmp --icmp-type 5 -j DROP"]);
+    // While the agent restarts, nobody answers DNS queries. A resolver that is told so at once has no attempt left when
+    // the agent is back; one that hears nothing waits and asks again.
+    output.push(format!(
+        "-o wc+ -p icmp -m icmp --icmp-type 3/3 -m conntrack --ctstate RELATED --ctproto 17 --ctorigdst {} \
+         --ctorigdstport 53 -j DROP",
+        settings.gateway()
+    ));
+    output.extend(reject_virtual(settings));
+    if let Some(tunnel) = tunnel(settings) {
+        match settings.wireguard() {
+            None => input.push(format!("{tunnel} -j WARREN-VXIN")),
+            Some(wireguard) => {
+                input.push(format!("-i {WIREGUARD_DEVICE} {tunnel} -j WARREN-VXIN"));
+                // A packet that is not encrypted has taken another route than the one that is wanted.
+                output.push(format!("! -o {WIREGUARD_DEVICE} {tunnel} -j DROP"));
+                // A default-drop firewall of the host need not know the port.
+                input.push(format!("-p udp -m udp --dport {} -j WARREN-VXIN", wireguard.port));
+            }
+        }
+        input.push(format!("{tunnel} -j DROP"));
+        let peers: BTreeMap<_, _> =
+            node.peers().map(|peer| (peer.underlay, "-j ACCEPT".to_owned())).collect();
+        build_address_tree(&mut all, "WARREN-VXIN", "-s", &peers);
+    }
+    // A published port without a ready task is rejected, because a default-drop firewall of the host would
+    // let the client hang.
+    input.push("-m conntrack --ctstate NEW -j WARREN-CLOSED".to_owned());
+    input.push("-i wc+ -g WARREN-NODE".to_owned());
+    if settings.overlay().is_some() {
+        input.push(format!("-i {OVERLAY_DEVICE} -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"));
+        input.push(format!("-i {OVERLAY_DEVICE} -p icmp -m icmp --icmp-type 8 -j ACCEPT"));
+        input.push(format!("-i {OVERLAY_DEVICE} -j DROP"));
+    }
+    all.extend(chains([("WARREN-IN", input), ("WARREN-OUT", output)]));
+    all
+}
+
+/// Networks are separated before these rules, see [`super::Isolation`].
+fn forward(settings: &NodeNetworkSettings) -> Vec<String> {
+    let mut rules = text(&[
+        "-m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
+        // Packets unknown to connection tracking are not translated and would expose task addresses
+        // outside.
+        "-m conntrack --ctstate INVALID -j DROP",
+    ]);
+    rules.extend(reject_virtual(settings));
+    let by_service = |range| format!("-i wc+ -m conntrack --ctstate DNAT --ctorigdst {range} -j ACCEPT");
+    rules.extend(settings.virtual_ranges().map(by_service));
+    rules.push("-m conntrack --ctstate DNAT -g WARREN-PUB".to_owned());
+    rules.push("-i wc+ -j ACCEPT".to_owned());
+    if settings.overlay().is_some() {
+        rules.push(format!("-i {OVERLAY_DEVICE} -o wc+ -j ACCEPT"));
+    }
+    rules.push("-j DROP".to_owned());
+    rules
+}
+
+/// A virtual address that was not translated has no backend.
+fn reject_virtual(settings: &NodeNetworkSettings) -> impl Iterator<Item = String> + '_ {
+    settings.virtual_ranges().flat_map(|range| {
+        [
+            format!("-d {range} -p tcp -j REJECT --reject-with tcp-reset"),
+            format!("-d {range} -j REJECT --reject-with icmp-port-unreachable"),
+        ]
+    })
+}
+
+/// What tasks may reach on the node itself, by any of its addresses.
+fn to_node(settings: &NodeNetworkSettings) -> Vec<String> {
+    let gateway = settings.gateway();
+    let mut rules = text(&[
+        "-m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
+        "-m conntrack --ctstate INVALID -j DROP",
+        "-p icmp -m icmp --icmp-type 8 -j ACCEPT",
+    ]);
+    for protocol in ["udp", "tcp"] {
+        rules.push(format!("-d {gateway}/32 -p {protocol} -m {protocol} --dport 53 -j ACCEPT"));
+    }
+    for range in settings.allowed_ports() {
+        let protocol = range.protocol;
+        rules.push(format!("-p {protocol} -m {protocol} --dport {}:{} -j ACCEPT", range.first, range.last));
+    }
+    rules.push("-p tcp -j REJECT --reject-with tcp-reset".to_owned());
+    rules.push("-j REJECT --reject-with icmp-port-unreachable".to_owned());
+    rules
+}
+
+/// Translation of destinations and sources.
+pub(super) fn nat(settings: &NodeNetworkSettings) -> Chains {
+    let gateway = settings.gateway();
+    let virtually: Vec<String> =
+        settings.virtual_ranges().map(|range| format!("-d {range} -j WARREN-VIP")).collect();
+    // A published DNS server does not get the queries for that of the node.
+    let own = ["tcp", "udp"]
+        .map(|protocol| format!("-d {gateway}/32 -p {protocol} -m {protocol} --dport 53 -j RETURN"));
+    let virtually: Vec<String> = virtually.into_iter().chain(own).collect();
+    let mut before_routing = virtually.clone();
+    before_routing.push(format!("! -i {OVERLAY_DEVICE} -m addrtype --dst-type LOCAL -j WARREN-PORTS"));
+    let mut output = virtually;
+    output.push("-m addrtype --dst-type LOCAL -j WARREN-PORTS".to_owned());
+
+    let mut post: Vec<String> = Vec::new();
+    for block in settings.blocks() {
+        post.push(format!("-s {block} -d {block} -m conntrack --ctstate DNAT -j WARREN-HAIRPIN"));
+    }
+    // A connection from the node's own 127.0.0.1 needs a source address that the task can answer.
+    post.push(format!("-s 127.0.0.0/8 -o wc+ -j SNAT --to-source {gateway}"));
+    let mut overlay = Chains::new();
+    if settings.overlay().is_some() {
+        post.push(format!("-o {OVERLAY_DEVICE} -j WARREN-VXOUT"));
+        // A process of the node that is bound to another address: answers to it would not come back through
+        // the tunnel.
+        let mut rules: Vec<String> =
+            settings.cluster().iter().map(|range| format!("-s {range} -j RETURN")).collect();
+        rules.push(format!("-m addrtype --src-type LOCAL -j SNAT --to-source {gateway}"));
+        overlay = chains([("WARREN-VXOUT", rules)]);
+    }
+    post.extend(settings.blocks().iter().map(|block| format!("-s {block} -j WARREN-MASQ")));
+    let mut masquerade: Vec<String> =
+        settings.cluster().iter().map(|range| format!("-d {range} -j RETURN")).collect();
+    masquerade.push("-j MASQUERADE --random-fully".to_owned());
+    overlay.extend(chains([
+        ("WARREN-PRE", before_routing),
+        ("WARREN-OUT", output),
+        ("WARREN-POST", post),
+        ("WARREN-MASQ", masquerade),
+    ]));
+    overlay
+}

@@ -1,0 +1,260 @@
+//! Many changes, one by one and all at once; and what they cost.
+
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
+use std::num::NonZeroU16;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use warren_network::{
+    Attachment, ClusterNetwork, HostPort, LinuxNetwork, Network, NetworkBackend, NodeNetwork, PortMapping,
+    Protocol, TaskKey, TaskNetwork,
+};
+
+use crate::lab::cluster::{
+    ANY, ClusterLab, ServingTask, attachment, network, peers, settings, task_address, task_key,
+    virtual_address,
+};
+use crate::lab::{NetworkLab, NetworkNamespace, assert_same, run_on_node, without_indexes};
+
+/// Numbers that are the same in every run.
+struct Random(u32);
+
+impl Random {
+    fn below(&mut self, limit: u32) -> u32 {
+        self.0 = self.0.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (self.0 >> 8) % limit
+    }
+
+    fn address(&mut self) -> Ipv4Addr {
+        task_address(1 + self.below(3) as u8, 10 + self.below(20) as u8)
+    }
+
+    fn addresses(&mut self) -> BTreeSet<Ipv4Addr> {
+        (0..self.below(4)).map(|_| self.address()).collect()
+    }
+}
+
+/// Makes one random change, in the request and on the node.
+async fn change(network: &LinuxNetwork, all: &mut NodeNetwork, random: &mut Random) {
+    match random.below(8) {
+        0 | 1 => {
+            let last = 10 + random.below(20) as u8;
+            let networks: BTreeSet<u32> = (0..=random.below(3)).map(|_| 1 + random.below(3)).collect();
+            let networks: Vec<u32> = networks.into_iter().collect();
+            let task = TaskNetwork { task: task_key(1, last), attachment: attachment(1, last, &networks) };
+            network.ensure_task(&task).await.unwrap();
+            all.tasks.insert(task.task, task.attachment);
+        }
+        2 => {
+            let task = task_key(1, 10 + random.below(20) as u8);
+            network.remove_task(&task).await.unwrap();
+            all.tasks.remove(&task);
+        }
+        3 => {
+            let port = NonZeroU16::new(9000 + random.below(30) as u16).unwrap();
+            let host_port = HostPort::new(None, port, Protocol::ALL[random.below(3) as usize]);
+            let backends: BTreeSet<SocketAddrV4> =
+                random.addresses().into_iter().map(|ip| SocketAddrV4::new(ip, 80)).collect();
+            all.ports.insert(host_port, backends.clone());
+            network.ensure_port(&PortMapping { host_port, backends }).await.unwrap();
+        }
+        4 => {
+            if let Some((at, _)) = all.ports.pop_first() {
+                network.remove_port(at).await.unwrap();
+            }
+        }
+        kind => {
+            let cluster = Arc::make_mut(&mut all.cluster);
+            match kind {
+                5 => {
+                    drop(cluster.services.insert(virtual_address(random.below(40) as u8), random.addresses()))
+                }
+                6 => {
+                    let internal = random.below(2) == 0;
+                    let members = random.addresses();
+                    cluster.networks.insert(1 + random.below(3), Network { internal, members });
+                }
+                _ => {
+                    let node = 2 + random.below(8) as u8;
+                    if cluster.peers.remove(&node.into()).is_none() {
+                        cluster.peers.extend(peers([node]).peers);
+                    }
+                }
+            }
+            let made = network.ensure_cluster(&all.cluster).await.unwrap();
+            assert!(made.failed.is_empty(), "{:?}", made.failed);
+        }
+    }
+}
+
+#[test]
+fn changes_one_by_one_equal_one_application_from_scratch() {
+    run_on_node(|lab| async move {
+        lab.network.ensure_node(&settings(1)).await.unwrap();
+        let mut all = NodeNetwork::new(settings(1));
+        let mut random = Random(2026);
+        let start = Instant::now();
+        for step in 0..200 {
+            change(&lab.network, &mut all, &mut random).await;
+            if step % 50 == 49 {
+                let pass = lab.network.repair().await.unwrap();
+                assert!(pass.failed.is_empty() && pass.repaired.is_empty(), "after {step}: {pass:?}");
+            }
+        }
+        println!("200 changes: {:?}", start.elapsed());
+        let one_by_one = lab.inventory();
+        lab.network.remove_node().await.unwrap();
+        let fresh = crate::lab::linux_network(lab.run.path());
+        let made = fresh.ensure(&all).await.unwrap();
+        assert!(made.failed.is_empty(), "{:?}", made.failed);
+        assert_same(&without_indexes(&lab.inventory()), &without_indexes(&one_by_one), "from scratch");
+        assert!(one_by_one.len() > 150, "{}", one_by_one.len());
+    });
+}
+
+/// The node with one local task and many services of three backends each; the last leads to the local task
+/// only.
+fn many_services(count: u32) -> NodeNetwork {
+    let mut all = NodeNetwork::new(settings(1));
+    for last in [2, 3] {
+        all.tasks.insert(task_key(1, last), attachment(1, last, &[1]));
+    }
+    let mut cluster = peers(1..=3);
+    let mut members = BTreeSet::new();
+    for service in 0..count {
+        let backends: BTreeSet<Ipv4Addr> =
+            (0..3).map(|n| Ipv4Addr::from(0x0ad2_0202 + service * 3 + n)).collect();
+        members.extend(backends.iter().copied());
+        cluster.services.insert(Ipv4Addr::from(0x0ad2_e001 + service), backends);
+    }
+    cluster.services.insert(last_address(count), [task_address(1, 3)].into());
+    cluster.networks.insert(1, Network { internal: false, members });
+    all.cluster = Arc::new(cluster);
+    all
+}
+
+fn last_address(count: u32) -> Ipv4Addr {
+    Ipv4Addr::from(0x0ad2_e001 + count - 1)
+}
+
+/// The fastest of many connections from a task to the last service.
+async fn connection_time(lab: &NetworkLab, count: u32) -> (Duration, Duration) {
+    let all = many_services(count);
+    let start = Instant::now();
+    let pass = lab.network.ensure(&all).await.unwrap();
+    let load = start.elapsed();
+    assert!(pass.failed.is_empty(), "{:?}", pass.failed);
+    let open = |last| NetworkNamespace::open(&lab.run.path().join("netns").join(task_key(1, last).as_str()));
+    let (client, server) = (open(2), open(3));
+    let _server = server.serve(ANY, 80, "server");
+    let to = SocketAddrV4::new(last_address(count), 80).into();
+    let once = |_| {
+        let start = Instant::now();
+        TcpStream::connect_timeout(&to, Duration::from_secs(5)).unwrap();
+        start.elapsed()
+    };
+    (client.run(|| (0..500).map(once).min().unwrap()), load)
+}
+
+#[test]
+fn many_services_cost_a_connection_what_few_cost() {
+    run_on_node(|lab| async move {
+        let (few, _) = connection_time(&lab, 10).await;
+        let (many, load) = connection_time(&lab, 5_000).await;
+        // Once more from scratch: the chains exist already above.
+        lab.network.remove_node().await.unwrap();
+        let all = many_services(5_000);
+        let fresh = crate::lab::linux_network(lab.run.path());
+        let start = Instant::now();
+        fresh.ensure(&all).await.unwrap();
+        println!("5000 services: first load {:?}, over another state {load:?}", start.elapsed());
+        println!("connection with 10 services {few:?}, with 5000 {many:?}");
+        let mut cluster = ClusterNetwork::clone(&all.cluster);
+        let mut times = Vec::new();
+        for round in 0..10_u32 {
+            let address = Ipv4Addr::from(0x0ad2_e001 + round * 400);
+            cluster.services.get_mut(&address).unwrap().pop_first();
+            let cluster = Arc::new(cluster.clone());
+            let start = Instant::now();
+            fresh.ensure_cluster(&cluster).await.unwrap();
+            times.push(start.elapsed());
+        }
+        times.sort();
+        println!("change of one endpoint: median {:?}, all {times:?}", times[5]);
+        let start = Instant::now();
+        let attachment = Attachment::new(task_address(1, 9));
+        fresh.ensure_task(&TaskNetwork { task: TaskKey::parse("late").unwrap(), attachment }).await.unwrap();
+        println!("attach of one task: {:?}", start.elapsed());
+        let start = Instant::now();
+        let pass = fresh.repair().await.unwrap();
+        println!("a pass that changes nothing: {:?}", start.elapsed());
+        assert!(pass.failed.is_empty() && pass.repaired.is_empty(), "{pass:?}");
+        // A flat chain would cost 60 microseconds more; the limit allows half of that as noise.
+        assert!(many < few + Duration::from_micros(30), "{few:?} {many:?}");
+    });
+}
+
+/// Bytes per second over one connection, as fast as the receiver reads.
+pub fn throughput(
+    sender: &NetworkNamespace,
+    receiver: &NetworkNamespace,
+    to: Ipv4Addr,
+    target: Ipv4Addr,
+) -> f64 {
+    const TIME: Duration = Duration::from_millis(150);
+    let listener = receiver.listen(to, 5001);
+    let mut stream = crate::lab::connect(sender, target, 5001);
+    let (mut incoming, _) = listener.accept().unwrap();
+    let sending = std::thread::spawn(move || {
+        let data = vec![0; 128 * 1024];
+        let start = Instant::now();
+        while start.elapsed() < TIME && stream.write_all(&data).is_ok() {}
+    });
+    let (mut total, mut buffer) = (0, vec![0; 256 * 1024]);
+    let start = Instant::now();
+    while let Ok(count @ 1..) = incoming.read(&mut buffer) {
+        total += count;
+    }
+    let elapsed = start.elapsed();
+    sending.join().unwrap();
+    total as f64 / elapsed.as_secs_f64()
+}
+
+#[test]
+fn the_overlay_is_about_as_fast_as_a_bare_one() {
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, most, most).unwrap();
+    let lab = ClusterLab::new();
+    let one = ServingTask::start(lab.node(1), 2, &[1], "one");
+    let two = ServingTask::start(lab.node(2), 2, &[1], "two");
+    let mut cluster = peers(1..=3);
+    cluster.networks.insert(1, network(&[(1, 2), (2, 2)]));
+    cluster.services.insert(virtual_address(1), [two.address].into());
+    lab.ensure_cluster(&cluster);
+    for (node, peer) in [(1, 2), (2, 1)] {
+        lab.node(node).shell(&format!(
+            "ip link add bare type vxlan id 9 dstport 4790 local 192.0.2.{node} remote 192.0.2.{peer};
+             ip addr add 198.51.100.{node}/24 dev bare; ip link set bare mtu 1450 up"
+        ));
+    }
+    let bare = Ipv4Addr::new(198, 51, 100, 2);
+    let (mut best, nodes) = ([0.0_f64; 3], [&lab.node(1).space, &lab.node(2).space]);
+    for _ in 0..6 {
+        let round = [
+            throughput(nodes[0], nodes[1], ANY, bare),
+            throughput(&one.space, &two.space, ANY, two.address),
+            throughput(&one.space, &two.space, ANY, virtual_address(1)),
+        ];
+        best = std::array::from_fn(|n| best[n].max(round[n]));
+    }
+    let gigabits = best.map(|bytes| bytes * 8.0 / 1e9);
+    println!(
+        "Gbit/s: bare {:.2}, tasks {:.2}, by virtual address {:.2}",
+        gigabits[0], gigabits[1], gigabits[2]
+    );
+    // A mistake such as fragmentation costs more than half; the rest is noise of a busy machine.
+    assert!(best[1] > best[0] * 0.5 && best[2] > best[1] * 0.5, "{gigabits:?}");
+}

@@ -314,8 +314,14 @@ impl ObservedTask {
             Action::DeleteProcess => self.set_container(ContainerState::Recorded),
             Action::RemoveContainer => self.set_container(ContainerState::Absent),
         }
-        // The task made progress: what failed before may succeed now.
-        self.failures.clear();
+        match action.kind() {
+            // Both are done again after each failed creation of the container, and do not end its delay.
+            kind @ (ActionKind::EnsureVolumes | ActionKind::EnsureSecretObjects) => {
+                self.failures.remove(&kind);
+            }
+            // The task made progress: what failed before may succeed now.
+            _ => self.failures.clear(),
+        }
     }
 
     /// Records the failure of `action`, which may have taken effect in part: what it touches is unknown until

@@ -14,7 +14,7 @@ use warren_control::Clock;
 use warren_health::ProbeTarget;
 use warren_runtime::NetworkMode;
 use warren_task::{Action, ContainerState, NextStep, ObservedTask, build_report, should_report, step};
-use warren_types::{DesiredTaskState, TaskAssignment, TaskId, TaskReport, Timestamp};
+use warren_types::{DesiredTaskState, ImageDigest, TaskAssignment, TaskId, TaskReport, Timestamp};
 
 use crate::connectivity::NodeConnectivity;
 use crate::tasks::checks::{CheckSubject, HealthChecker};
@@ -130,6 +130,8 @@ pub(super) struct TaskActor {
     checks: Option<HealthChecker>,
     /// A container operation failed. Its leftovers may be visible only after the container is removed.
     needs_sweep: bool,
+    /// The digest in the assignment of the container's record.
+    recorded_digest: Option<ImageDigest>,
 }
 
 impl TaskActor {
@@ -161,6 +163,7 @@ impl TaskActor {
             image_fetch: None,
             checks: None,
             needs_sweep: false,
+            recorded_digest: None,
         };
         (actor, ActorHandle { inputs: sender, phase })
     }
@@ -378,9 +381,16 @@ impl TaskActor {
     }
 
     fn request(&self, action: &Action) -> ActionRequest {
+        let mut assignment = self.applied.desired.clone();
+        // A digest never changes. The cache may be older than the container, which was created with it.
+        if let (Some(task), Some(digest)) = (&mut assignment, &self.recorded_digest)
+            && task.digest.is_none()
+        {
+            Arc::make_mut(task).digest = Some(digest.clone());
+        }
         ActionRequest {
             task: self.task,
-            assignment: self.applied.desired.clone(),
+            assignment,
             attempt: self.observed.history.attempt,
             prepared: self.prepared.clone(),
             action: action.clone(),
@@ -394,10 +404,12 @@ impl TaskActor {
             ActionOutcome::Inspected {
                 container,
                 container_image: made_from,
+                digest,
                 history: attempts,
                 stop_signal,
                 pid,
             } => {
+                self.recorded_digest = digest.or(self.recorded_digest.take());
                 self.prepared.stop_signal = stop_signal;
                 self.prepared.pid = pid;
                 self.observed.record_inspection(container, attempts);

@@ -50,6 +50,11 @@ pub(super) fn container_image(found: &warren_runtime::ContainerStatus) -> Option
     found.image.rsplit_once('@').and_then(|(_, digest)| digest.parse().ok())
 }
 
+/// The digest in the assignment that the container was created from.
+pub(super) fn recorded_digest(found: &warren_runtime::ContainerStatus) -> Option<ImageDigest> {
+    serde_json::from_slice::<TaskAssignment>(&found.assignment).ok()?.digest
+}
+
 /// The attempt history in the record; `None` in a new record.
 pub(super) fn parse_history(found: &warren_runtime::ContainerStatus) -> Option<AttemptHistory> {
     if found.attempt_history.is_empty() {

@@ -99,6 +99,8 @@ pub(crate) enum ActionOutcome {
     Inspected {
         container: ContainerState,
         container_image: Option<ImageDigest>,
+        /// The digest in the recorded assignment.
+        digest: Option<ImageDigest>,
         history: Option<AttemptHistory>,
         stop_signal: Option<Signal>,
         pid: Option<u32>,
@@ -191,6 +193,7 @@ impl ActionExecutor {
         let container = container::state(found.as_ref(), job.now).map_err(ActionFailure::transient)?;
         let attempts = found.as_ref().and_then(container::parse_history);
         let made_from = found.as_ref().and_then(container::container_image);
+        let digest = found.as_ref().and_then(container::recorded_digest);
         let pid = found.as_ref().and_then(|found| match found.process {
             ProcessState::Running { pid } => Some(pid),
             _ => None,
@@ -199,6 +202,7 @@ impl ActionExecutor {
         Ok(ActionOutcome::Inspected {
             container,
             container_image: made_from,
+            digest,
             history: attempts,
             stop_signal,
             pid,

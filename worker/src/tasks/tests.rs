@@ -23,7 +23,7 @@ use warren_control::{BackgroundTasks, Shutdown, SystemClock};
 use warren_health::{ProbeLimits, Prober};
 use warren_network::fake::FakeNetwork;
 use warren_runtime::fake::FakeRuntime;
-use warren_runtime::{ProcessState, Runtime};
+use warren_runtime::{ContainerId, ProcessState, Runtime};
 use warren_task::DesiredState;
 use warren_types::{AssignmentVersion, NetworkView, TaskAssignment, TaskReport};
 use warren_volume::SubpathMounts;
@@ -261,6 +261,10 @@ impl Agent {
     async fn wait_removed(&self, number: u64) -> TaskReport {
         self.wait_for_report(number, |report| report.removed).await
     }
+}
+
+fn container(number: u64) -> ContainerId {
+    ContainerId::parse(&task_id(number).to_string()).unwrap()
 }
 
 /// A desired state from a manager.

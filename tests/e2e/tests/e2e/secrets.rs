@@ -365,7 +365,7 @@ fn task_with_secret_restarts_without_manager_until_reboot() {
         let now = task_document::pids(worker);
         match now.get(&task.id) {
             Some(pid) if *pid != before[&task.id] => Ok(*pid),
-            _ => Err(format!("{now:?}")),
+            _ => Err(format!("{now:?}\n{}", worker.process().log_tail(20))),
         }
     });
     // The agent too.
@@ -375,7 +375,7 @@ fn task_with_secret_restarts_without_manager_until_reboot() {
     eventually(SOON, "the container once more", || {
         let now = task_document::pids(worker);
         let is_new = now.get(&task.id).is_some_and(|pid| *pid != again);
-        if is_new { Ok(()) } else { Err(format!("{now:?}")) }
+        if is_new { Ok(()) } else { Err(format!("{now:?}\n{}", worker.process().log_tail(20))) }
     });
     // As after a reboot: no processes, and the tmpfs is empty.
     worker.kill();

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use warren_task::{
-    Action, AttemptHistory, AttemptPhase, ContainerState, Freshness, HealthObservation, NextStep,
+    Action, ActionKind, AttemptHistory, AttemptPhase, ContainerState, Freshness, HealthObservation, NextStep,
     ObservedTask, ResourceState, Severity, TerminalState, build_report, should_report, step, supersedes,
 };
 use warren_types::fixtures::{image_digest as digest, published_port, task_assignment};
@@ -21,7 +21,7 @@ use warren_types::{
     TaskReport, TaskSpec, TaskState, Timestamp,
 };
 
-use crate::strategies::{condition, event, lasting_health};
+use crate::strategies::{condition, event, failing_kind, lasting_health};
 
 /// How long a task with all features keeps running while disconnected.
 const DISCONNECT_LIMIT: Duration = Duration::from_secs(60);
@@ -193,6 +193,14 @@ impl Simulation {
     fn crash(&mut self) {
         self.world.serving = false;
         self.observed = ObservedTask::new(self.now);
+    }
+
+    /// What `step` would do now.
+    fn next_action(&self) -> Option<ActionKind> {
+        match step(Some(&self.task), &self.observed, self.now) {
+            NextStep::Do(action) => Some(action.kind()),
+            NextStep::WaitUntil(_) | NextStep::Settled => None,
+        }
     }
 
     /// Calls `step` once and applies the injected outcome.
@@ -456,13 +464,14 @@ proptest! {
         play.assert_settled();
     }
 
-    /// If everything fails, retries become rare: no number of actions makes a task spin.
+    /// If everything fails, or actions of one kind do, retries become rare: no number of actions makes a task spin.
     #[test]
     fn failures_do_not_spin(
         deaf: bool,
         has_more: bool,
         events in prop::collection::vec(event(0), 0..40),
         crash: bool,
+        kind in failing_kind(),
     ) {
         let mut play = Simulation::new(deaf, RestartCondition::Any, has_more);
         for event in &events {
@@ -474,7 +483,8 @@ proptest! {
         play.run_step(InjectedOutcome::Succeeds);
         let (began, mut tries) = (play.now, 0);
         while play.now.saturating_since(began) < Duration::from_secs(600) {
-            match play.run_step(InjectedOutcome::FailsBefore) {
+            let fails = kind.is_none_or(|kind| play.next_action() == Some(kind));
+            match play.run_step(if fails { InjectedOutcome::FailsBefore } else { InjectedOutcome::Succeeds }) {
                 NextStep::Do(_) => tries += 1,
                 NextStep::WaitUntil(moment) => play.now = moment,
                 NextStep::Settled => break,

@@ -1,6 +1,7 @@
 //! Random events.
 
 use proptest::prelude::*;
+use warren_task::ActionKind;
 use warren_types::spec::RestartCondition;
 use warren_types::{DesiredTaskState, Health};
 
@@ -27,6 +28,25 @@ pub fn lasting_health() -> impl Strategy<Value = Health> {
 
 pub fn condition() -> impl Strategy<Value = RestartCondition> {
     prop::sample::select(RestartCondition::ALL.to_vec())
+}
+
+/// The only kind of action that fails; `None` for all.
+pub fn failing_kind() -> impl Strategy<Value = Option<ActionKind>> {
+    let kinds = vec![
+        ActionKind::Inspect,
+        ActionKind::EnsureImage,
+        ActionKind::EnsureVolumes,
+        ActionKind::EnsureSecretObjects,
+        ActionKind::RouteTraffic,
+        ActionKind::EnsureContainer,
+        ActionKind::Start,
+        ActionKind::RecordHistory,
+        ActionKind::SignalStop,
+        ActionKind::DeleteProcess,
+        ActionKind::RemoveContainer,
+        ActionKind::ReleasePorts,
+    ];
+    prop::option::of(prop::sample::select(kinds))
 }
 
 pub fn event(refusals: u32) -> impl Strategy<Value = Event> {

@@ -1,7 +1,6 @@
 //! Tasks with checks, secrets and volumes.
 
 use tokio::time::Instant;
-use warren_runtime::ContainerId;
 use warren_runtime::fake::RuntimeOperation;
 use warren_types::spec::{EnvVar, HealthCheck, Mount, MountSource, Probe, SecretObjectMount};
 use warren_types::{DesiredTaskState, Health, TaskState, VolumeAssignment};
@@ -27,10 +26,6 @@ fn full(number: u64) -> TaskAssignment {
     task.spec.mounts = vec![Mount { target: "/data".into(), source, read_only: false }];
     task.volumes = vec![VolumeAssignment { name: "web".parse().unwrap(), options: BTreeMap::new() }];
     task
-}
-
-fn container(number: u64) -> ContainerId {
-    ContainerId::parse(&task_id(number).to_string()).unwrap()
 }
 
 fn backends(machine: &Machine) -> usize {

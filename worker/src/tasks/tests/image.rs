@@ -103,6 +103,21 @@ async fn running_task_reports_its_digest_to_manager_without_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn cache_from_before_the_digest_restarts_the_container() {
+    let machine = Machine::new();
+    let first = machine.agent_without_crash(assigned(vec![resolved('a', 1)]));
+    first.wait_ready(1).await;
+    first.kill().await;
+    // The tag has moved meanwhile.
+    machine.images.add(&tag(), image_digest('b'));
+    let next = machine.agent_without_crash(cached(vec![unresolved(1)]));
+    next.wait_for_report(1, |report| report.state == TaskState::Running).await;
+    assert!(machine.runtime.end_process(&container(1), 1, false));
+    next.wait_for_report(1, |report| report.attempt == 2 && report.ready).await;
+    assert_eq!(machine.container_image().await, pinned('a').to_string());
+}
+
+#[tokio::test(start_paused = true)]
 async fn node_with_other_image_of_name_pulls_resolved_digest() {
     let machine = Machine::without_image();
     machine.images.add(&tag(), image_digest('a'));

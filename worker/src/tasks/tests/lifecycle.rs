@@ -6,16 +6,11 @@ use std::num::NonZeroU16;
 use futures::future::join_all;
 use tokio::time::Instant;
 use warren_network::{HostPort, PortHolder, Protocol};
-use warren_runtime::ContainerId;
 use warren_runtime::fake::{ContainerScript, FakeFailure, FaultPoint, RuntimeOperation};
 use warren_types::{DesiredTaskState, NodeCondition, RestartCondition, TaskState};
 
 use super::*;
 use crate::fixtures::{port, retained_log, task};
-
-fn container(number: u64) -> ContainerId {
-    ContainerId::parse(&task_id(number).to_string()).unwrap()
-}
 
 fn publishing(number: u64) -> TaskAssignment {
     TaskAssignment { ports: vec![port(8080)], ..task(number) }

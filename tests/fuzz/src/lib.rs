@@ -1,4 +1,4 @@
-//! Fuzz targets for what managers and nodes receive as bytes and commands: each target is a function of bytes that
+//! Fuzz targets for what managers and nodes receive as bytes and commands, and for what nodes render from it: each target is a function of bytes that
 //! panics when it finds a defect.
 //!
 //! It must never skip an input that could be received, and never depend on anything but the bytes, so
@@ -14,18 +14,20 @@ pub mod apply;
 pub mod codec;
 pub mod dns;
 pub mod message;
+pub mod network;
 pub mod snapshot;
 
 /// A function of bytes that panics when it finds a defect.
 pub type FuzzTarget = fn(&[u8]);
 
 /// The targets by name, which is also the name of their corpus.
-pub const TARGETS: [(&str, FuzzTarget); 5] = [
+pub const TARGETS: [(&str, FuzzTarget); 6] = [
     ("codec", codec::run),
     ("snapshot", snapshot::run),
     ("apply", apply::run),
     ("message", message::run),
     ("dns", dns::run),
+    ("network", network::run),
 ];
 
 /// The target of that name.

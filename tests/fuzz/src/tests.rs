@@ -59,6 +59,13 @@ fn corpus_reaches_every_reaction_to_a_query() {
     assert_eq!(reached.into_iter().collect::<Vec<_>>(), ["Answered", "Forward", "Malformed", "Refused"]);
 }
 
+#[test]
+fn corpus_reaches_every_feature_of_a_network() {
+    let reached: BTreeSet<_> =
+        corpus("network").iter().flat_map(|(_, bytes)| network::features(bytes)).collect();
+    assert_eq!(reached.len(), 8, "{reached:?}");
+}
+
 /// A target that rejects every input finds nothing.
 #[test]
 fn corpus_reaches_every_command() {

@@ -105,11 +105,21 @@ fn clients(cluster: &WorkerCluster, service: &str, flags: &str) -> [Client; 2] {
     cluster.ok(&format!(
         "service create {service} --image {BOX} --replicas 2 --max-per-node 1 {flags} -- sleep 1000000"
     ));
-    let tasks = cluster.wait_spread(service, &[("w1", 1), ("w2", 1)]);
-    [0, 1].map(|number| {
-        let worker = &cluster.workers[number];
-        let task = tasks.iter().find(|task| task.node_name == worker.name()).unwrap();
-        Client::of(worker, task)
+    running_clients(cluster, service)
+}
+
+/// The containers of such a service, once they run.
+fn running_clients(cluster: &WorkerCluster, service: &str) -> [Client; 2] {
+    eventually(2 * SOON, &format!("a container of {service} on each worker"), || {
+        let tasks = task_document::serving(&cluster.manager, service, 2)?;
+        let client = |worker: &LabNode| {
+            let task = tasks.iter().find(|task| task.node_name == worker.name())?;
+            Some(Client { pid: *task_document::pids(worker).get(&task.id)?, name: task.name.clone() })
+        };
+        match (client(&cluster.workers[0]), client(&cluster.workers[1])) {
+            (Some(first), Some(second)) => Ok([first, second]),
+            _ => Err(format!("{tasks:#?}")),
+        }
     })
 }
 
@@ -202,8 +212,8 @@ fn names_and_virtual_addresses_outlive_the_managers() {
     // One agent ends in order and one at once; both answer from what they had.
     cluster.workers[0].stop();
     cluster.workers[0].run_again();
-    let check = |cluster: &WorkerCluster| {
-        for client in &clients {
+    let check = |cluster: &WorkerCluster, clients: &[Client]| {
+        for client in clients {
             client.assert_answered_by("web", &["web-1", "web-2"]);
             client.assert_answered_by("web-1", &["web-1"]);
             assert_eq!(client.resolve("web").unwrap(), before);
@@ -215,12 +225,18 @@ fn names_and_virtual_addresses_outlive_the_managers() {
             tool::stdout(curl, tool::DEADLINE).unwrap_or_else(|error| panic!("{error}"));
         }
     };
-    check(&cluster);
+    check(&cluster, &clients);
     cluster.workers[1].kill();
     cluster.workers[1].run_again();
-    check(&cluster);
+    check(&cluster, &clients);
+    // A rebooted node has only its disk.
+    cluster.workers[0].lose_power();
+    cluster.workers[0].run_again();
     cluster.manager.run_again();
     cluster.manager.wait_ready();
+    cluster.wait_spread("web", &[("w1", 1), ("w2", 1)]);
+    let clients = running_clients(&cluster, "client");
+    check(&cluster, &clients);
     cluster.ok("service scale web=1");
     for client in &clients {
         eventually(SOON, "one address of tasks.web", || {

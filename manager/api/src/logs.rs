@@ -165,6 +165,7 @@ mod tests {
             node: NodeId(Id(1)),
             node_name: "n1".into(),
             is_retained,
+            has_run: true,
         };
         let numbers =
             |sources: &[LogSource]| sources.iter().map(|source| source.task.number).collect::<Vec<_>>();

@@ -100,6 +100,7 @@ mod tests {
             node: NodeId(Id(1)),
             node_name: "n1".into(),
             is_retained: false,
+            has_run: true,
         }
     }
 

@@ -37,7 +37,11 @@ impl LogReadEnd {
     pub fn failure(self, source: &LogSource, selector: LogSelector) -> Option<String> {
         match self {
             Self::Complete | Self::Cancelled => None,
-            Self::NoOutput(_) if source.is_retained && !selector.reports_missing_logs() => None,
+            Self::NoOutput(_)
+                if (source.is_retained || !source.has_run) && !selector.reports_missing_logs() =>
+            {
+                None
+            }
             Self::NoOutput(why) | Self::Refused(why) | Self::Lost(why) => Some(why),
         }
     }
@@ -99,5 +103,33 @@ impl Api {
                 return LogReadEnd::Cancelled;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use warren_types::{Id, NodeId, ServiceId, TaskId};
+
+    #[test]
+    fn missing_output_is_told_only_where_some_was_expected() {
+        let (service, number) = (ServiceId(Id(1)), 1);
+        let source = |is_retained, has_run| LogSource {
+            task: TaskId { service, number },
+            service: "web".parse().unwrap(),
+            slot: 1,
+            node: NodeId(Id(1)),
+            node_name: "n1".into(),
+            is_retained,
+            has_run,
+        };
+        let of_service = LogSelector::Service { id: service, slot: None, previous: false };
+        let is_told = |selector, is_retained, has_run| {
+            LogReadEnd::NoOutput("none".into()).failure(&source(is_retained, has_run), selector).is_some()
+        };
+        assert!(is_told(of_service, false, true));
+        assert!(!is_told(of_service, false, false), "it was not started yet");
+        assert!(!is_told(of_service, true, true), "it was removed from its node");
+        assert!(is_told(LogSelector::Task(TaskId { service, number }), true, false), "it was asked for");
     }
 }

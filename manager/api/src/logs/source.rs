@@ -7,7 +7,7 @@ use warren_core::state::ObjectKind;
 use warren_core::{Refusal, State};
 use warren_proto::v1;
 use warren_store::problem::status_of;
-use warren_types::{NodeId, ServiceId, ServiceName, Task, TaskId, Violation};
+use warren_types::{NodeId, ServiceId, ServiceName, Task, TaskId, TaskState, Violation};
 
 /// The requested tasks.
 #[derive(Debug, Clone, Copy)]
@@ -31,6 +31,8 @@ pub(super) struct LogSource {
     pub node_name: String,
     /// The task was removed from the node, which may not have its log any more.
     pub is_retained: bool,
+    /// A process of the task has run, as far as managers know.
+    pub has_run: bool,
 }
 
 impl LogSelector {
@@ -130,5 +132,6 @@ fn source(state: &State, task: &Task) -> Option<LogSource> {
         node,
         node_name: state.node(&node).map_or_else(|| node.to_string(), |node| node.name.to_string()),
         is_retained: !task.holds_resources(),
+        has_run: task.observed.state >= TaskState::Running,
     })
 }

@@ -1,5 +1,6 @@
 //! Configuration of a manager.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,7 +8,7 @@ use std::time::Duration;
 use ipnet::Ipv4Net;
 use warren_log::LogEngine;
 use warren_store::raft::open::ReplicaTuning;
-use warren_types::{DataPlane, NodeDescription, NodeName};
+use warren_types::{DataPlane, NodeDescription, NodeName, Taint};
 
 use crate::advertise::AdvertiseAddress;
 
@@ -41,6 +42,8 @@ pub struct ManagerConfig {
 pub struct LocalNode {
     /// The description of the machine until its agent reports one.
     pub description: NodeDescription,
+    /// Its taints when it is registered for the first time.
+    pub taints: BTreeSet<Taint>,
 }
 
 /// A long interval suffices: a quarter of the certificate's lifetime is left when it is due.

@@ -22,7 +22,7 @@ use crate::session::RemovalRecord;
 use crate::worker::node_identity;
 
 pub use clear::clear;
-pub use flags::{LabelArg, WorkerFlags};
+pub use flags::{LabelArg, TaintArgs, WorkerFlags};
 pub use run::{WorkerSetup, check, ready, start};
 use telemetry::WorkerTelemetry;
 
@@ -61,6 +61,9 @@ pub struct WorkerJoinArgs {
     /// manager]
     #[arg(long, env = "WARREN_ADVERTISE", value_name = "HOST")]
     pub advertise: Option<String>,
+    /// Taints.
+    #[command(flatten)]
+    pub taints: TaintArgs,
     /// Directories.
     #[command(flatten)]
     pub dirs: DirArgs,

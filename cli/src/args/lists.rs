@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use warren_types::{
     Capability, Constraint, Device, DnsLabel, HostEntry, HttpHeader, Mount, NetworkName, SecretObjectMount,
-    Ulimit, UlimitName,
+    TaintSelector, Ulimit, UlimitName,
 };
 
 use super::value::{self, EnvVariable, NetworkChoice, PortList, PortRemoval};
@@ -35,6 +35,9 @@ pub struct ListAdditions {
     /// node.id, node.name, node.ip, node.role, node.arch, node.os, node.labels.KEY.
     #[arg(long, value_name = "TEST")]
     pub constraint: Vec<Constraint>,
+    /// Run also on nodes with this taint; * tolerates all
+    #[arg(long, value_name = "KEY[=VALUE][:EFFECT]|*")]
+    pub toleration: Vec<TaintSelector>,
     /// Publish a port or a range on the nodes that run tasks [host port: automatic, protocol: tcp]
     #[arg(long, short, value_name = "[[IP:]HOST:]CONTAINER[/PROTOCOL]", value_parser = value::publish)]
     pub publish: Vec<PortList>,
@@ -145,7 +148,7 @@ impl FromArgMatches for MountArgs {
 
 /// Names of the flags of [`ListAdditions`] in an update; the names of a create are accepted as well. The others keep
 /// their name: `--env-file` adds in any case, `--cap-add` and `--cap-drop` contain the direction.
-const UPDATE_FLAG_NAMES: [(&str, &str); 21] = [
+const UPDATE_FLAG_NAMES: [(&str, &str); 22] = [
     ("alias", "alias-add"),
     ("bind", "bind-add"),
     ("config", "config-add"),
@@ -165,6 +168,7 @@ const UPDATE_FLAG_NAMES: [(&str, &str); 21] = [
     ("secret", "secret-add"),
     ("sysctl", "sysctl-add"),
     ("tmpfs", "tmpfs-add"),
+    ("toleration", "toleration-add"),
     ("ulimit", "ulimit-add"),
     ("volume", "volume-add"),
 ];
@@ -217,6 +221,9 @@ pub struct ListRemovals {
     /// Remove a constraint
     #[arg(long, value_name = "TEST")]
     pub constraint_rm: Vec<Constraint>,
+    /// Remove a toleration
+    #[arg(long, value_name = "KEY[=VALUE][:EFFECT]|*")]
+    pub toleration_rm: Vec<TaintSelector>,
     /// Unpublish a port, by its full mapping or its host port
     #[arg(long, value_name = "HOST|[IP:]HOST:CONTAINER", value_parser = value::unpublish)]
     pub publish_rm: Vec<PortRemoval>,

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use warren_manager::process::{InitArgs, ManagerJoinArgs};
 use warren_types::ManagerAddress;
+use warren_worker::process::TaintArgs;
 
 use super::listing::{ListingArgs, PrettyArgs};
 
@@ -18,12 +19,16 @@ pub enum ManagerSubcommand {
         #[command(flatten)]
         init: InitArgs,
         #[command(flatten)]
+        taints: TaintArgs,
+        #[command(flatten)]
         node: NodeRunArgs,
     },
     /// Add this machine to a cluster as a manager and worker, or resume an earlier join
     Join {
         #[command(flatten)]
         join: ManagerJoinArgs,
+        #[command(flatten)]
+        taints: TaintArgs,
         #[command(flatten)]
         node: NodeRunArgs,
     },

@@ -1,7 +1,7 @@
 //! `warren node ...`
 
 use clap::{ArgGroup, Args, Subcommand};
-use warren_types::Availability;
+use warren_types::{Availability, Taint, TaintSelector};
 
 use super::listing::{ListingArgs, PrettyArgs};
 use super::value;
@@ -39,7 +39,7 @@ pub enum NodeCommand {
         #[arg(required = true, value_name = "NODE")]
         nodes: Vec<String>,
     },
-    /// Change the labels or the availability of a node
+    /// Change the labels, the availability or the taints of a node
     Update(NodeUpdateArgs),
     /// Stop sending new tasks to a node and replace the ones it has on other nodes
     Drain {
@@ -62,9 +62,9 @@ pub enum NodeCommand {
     },
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 #[command(group = ArgGroup::new("CHANGE").required(true).multiple(true)
-    .args(["label_add", "label_rm", "availability"]))]
+    .args(["label_add", "label_rm", "availability", "taint_add", "taint_rm"]))]
 pub struct NodeUpdateArgs {
     /// Node name, id, or id prefix
     #[arg(value_name = "NODE")]
@@ -78,6 +78,13 @@ pub struct NodeUpdateArgs {
     /// Set the availability: active (accept tasks), pause (no new tasks), drain (no tasks)
     #[arg(long, value_name = "AVAILABILITY")]
     pub availability: Option<Availability>,
+    /// Set a taint in place of that with its key and effect; effects: NoSchedule, PreferNoSchedule, NoExecute
+    /// (repeatable)
+    #[arg(long, value_name = "KEY[=VALUE]:EFFECT")]
+    pub taint_add: Vec<Taint>,
+    /// Remove the taints of a key, or those of this value and effect; before --taint-add (repeatable)
+    #[arg(long, value_name = "KEY[=VALUE][:EFFECT]")]
+    pub taint_rm: Vec<TaintSelector>,
     /// Return without waiting for a drained node to be empty
     #[arg(long, short)]
     pub detach: bool,

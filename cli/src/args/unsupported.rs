@@ -29,15 +29,11 @@ const SERVICE_FLAGS: &[&str] = &[
     "--schedule",
     "--strategy",
     "--timezone",
-    "--toleration",
     "--user-namespace",
 ];
 
-/// Flags of `manager init`.
-const INIT_FLAGS: &[&str] = &["--taint"];
-
 /// Flags of `node update` and `node drain`.
-const NODE_FLAGS: &[&str] = &["--deadline", "--taint-add", "--taint-rm"];
+const NODE_FLAGS: &[&str] = &["--deadline"];
 
 /// Commands, with their noun.
 const COMMANDS: &[&str] = &[
@@ -243,7 +239,6 @@ fn find_unsupported(error: &clap::Error, command: &clap::Command, arguments: &[S
             let (known, plain) = match path.as_str() {
                 "service create" => (SERVICE_FLAGS, flag),
                 "service update" => (SERVICE_FLAGS, list),
-                "manager init" | "manager join" | "manager run" => (INIT_FLAGS, flag),
                 "node update" | "node drain" => (NODE_FLAGS, flag),
                 _ => return None,
             };
@@ -336,11 +331,9 @@ mod tests {
         check("-o json service create --gpus=x web --image nginx", Some("--gpus of `warren service create`"));
         check("service update web --resource-rm=x", Some("--resource-rm of `warren service update`"));
         check("service update web --netwrk-add x", None);
-        check("node update n --taint-add a=b", Some("--taint-add of `warren node update`"));
         check("node drain n --deadline 5m", Some("--deadline of `warren node drain`"));
         check("service create web --image nginx --netwrk x", None);
         check("service ls --network x", None);
-        check("manager init --taint a=b", Some("--taint of `warren manager init`"));
         check("service pause web", Some("`warren service pause`"));
         check("service updat web", None);
         check("service create web --image nginx --replicas x", None);
@@ -366,7 +359,6 @@ mod tests {
         for (noun, verb, unsupported) in [
             ("service", "create", SERVICE_FLAGS),
             ("service", "update", SERVICE_FLAGS),
-            ("manager", "init", INIT_FLAGS),
             ("node", "update", NODE_FLAGS),
             ("node", "drain", NODE_FLAGS),
         ] {
@@ -383,7 +375,7 @@ mod tests {
             }
             assert!(command.is_none(), "{line}");
         }
-        assert!(SERVICE_FLAGS.is_sorted() && COMMANDS.is_sorted() && INIT_FLAGS.is_sorted());
+        assert!(SERVICE_FLAGS.is_sorted() && COMMANDS.is_sorted());
         assert!(NODE_FLAGS.is_sorted());
     }
 }

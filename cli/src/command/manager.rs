@@ -17,11 +17,17 @@ use crate::{node, output};
 
 pub async fn run(global: &GlobalArgs, command: ManagerSubcommand) -> Result<(), CommandError> {
     match command {
-        ManagerSubcommand::Init { init, node } if init.force_new_cluster => {
+        ManagerSubcommand::Init { init, node, .. } if init.force_new_cluster => {
             node::force_new_cluster(node).await
         }
-        ManagerSubcommand::Init { node, .. } => node::run(node, ManagerStartReason::Init).await,
-        ManagerSubcommand::Join { join, node } => node::run(node, ManagerStartReason::Join(join)).await,
+        ManagerSubcommand::Init { mut node, taints, .. } => {
+            node.worker.taints = taints.into_taints("no cluster was created")?;
+            node::run(node, ManagerStartReason::Init).await
+        }
+        ManagerSubcommand::Join { join, taints, mut node } => {
+            node.worker.taints = taints.into_taints("the cluster was not joined")?;
+            node::run(node, ManagerStartReason::Join(join)).await
+        }
         ManagerSubcommand::Run(node) => node::run(node, ManagerStartReason::Run).await,
         ManagerSubcommand::Restore { file, passphrase, node } => {
             node::restore(&file, &passphrase, node).await

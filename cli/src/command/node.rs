@@ -6,7 +6,8 @@ mod self_node;
 use std::collections::BTreeMap;
 
 use warren_client::{Client, NodeChange, TaskFilter};
-use warren_types::{Availability, Suffrage, Violations};
+use warren_types::spec::validate_taints;
+use warren_types::{Availability, Suffrage, TaintSelector, Violations};
 
 use crate::args::{GlobalArgs, ListingArgs, NodeCommand, NodeUpdateArgs, OutputFormat};
 use crate::connect::connect;
@@ -29,8 +30,7 @@ pub async fn run(global: &GlobalArgs, command: NodeCommand) -> Result<(), Comman
         NodeCommand::Update(args) => update(global, args).await,
         NodeCommand::Drain { node, detach } => {
             let availability = Some(Availability::Drain);
-            let (label_add, label_rm) = (Vec::new(), Vec::new());
-            update(global, NodeUpdateArgs { node, label_add, label_rm, availability, detach }).await
+            update(global, NodeUpdateArgs { node, availability, detach, ..NodeUpdateArgs::default() }).await
         }
         NodeCommand::Rm { nodes, force } => rm(global, &nodes, force).await,
     }
@@ -88,6 +88,7 @@ async fn update(global: &GlobalArgs, args: NodeUpdateArgs) -> Result<(), Command
     let change = change(&args).map_err(|fields| CommandError::invalid_fields(&what, fields))?;
     let client = connect(global, &what).await?;
     let node = self_node::resolve(&client, &args.node, &what).await?;
+    check_removed_taints(&client, &node, &args.taint_rm, &what).await?;
     let updated = client.nodes().update(&node, &change).await;
     let updated = updated.map_err(|error| crate::failure::from_client(&what, error))?;
     eprintln!("node {} updated", updated.name);
@@ -103,8 +104,30 @@ async fn update(global: &GlobalArgs, args: NodeUpdateArgs) -> Result<(), Command
     }
 }
 
+/// Whether the node has taints that each of `removed` selects. Managers ignore the others, so that a request can be
+/// repeated.
+async fn check_removed_taints(
+    client: &Client,
+    node: &str,
+    removed: &[TaintSelector],
+    what: &str,
+) -> Result<(), CommandError> {
+    if removed.is_empty() {
+        return Ok(());
+    }
+    let node = client.nodes().get(node).await.map_err(|error| crate::failure::from_client(what, error))?;
+    let node = NodeView::try_from(node)?;
+    let Some(missing) = removed.iter().find(|selector| !node.taints.iter().any(|it| selector.matches(it)))
+    else {
+        return Ok(());
+    };
+    let why = format!("node {} has no taint {missing}", node.name);
+    Err(CommandError::new(ExitKind::NotFound, what, why, "see its taints with `warren node inspect`"))
+}
+
 fn change(args: &NodeUpdateArgs) -> Result<NodeChange, Violations> {
-    let NodeUpdateArgs { node: _, label_add: given, label_rm, availability, detach: _ } = args;
+    let NodeUpdateArgs { node: _, label_add: given, label_rm, availability, taint_add, taint_rm, detach: _ } =
+        args;
     let mut wrong = Violations::default();
     let mut label_add = BTreeMap::new();
     for (key, value) in given {
@@ -116,7 +139,15 @@ fn change(args: &NodeUpdateArgs) -> Result<NodeChange, Violations> {
         }
     }
     let label_rm = label_rm.iter().cloned().collect();
-    wrong.into_result(NodeChange { version: None, label_add, label_rm, availability: *availability })
+    validate_taints("taints", taint_add, &mut wrong);
+    wrong.into_result(NodeChange {
+        version: None,
+        label_add,
+        label_rm,
+        availability: *availability,
+        taint_add: taint_add.iter().cloned().collect(),
+        taint_rm: taint_rm.iter().cloned().collect(),
+    })
 }
 
 /// `node promote` and `node demote`: as in Swarm, but only for nodes that are managers already.

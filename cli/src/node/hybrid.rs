@@ -214,7 +214,7 @@ fn local_node(plan: &ManagerSetup, worker: &WorkerPlan) -> LocalNode {
         labels: flags.labels(),
         ..NodeDescription::default()
     };
-    LocalNode { description }
+    LocalNode { description, taints: flags.taints.clone() }
 }
 
 async fn start_worker(

@@ -1,13 +1,13 @@
 //! A node.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
 use serde::Serialize;
-use warren_proto::convert::{availability, node_condition, node_role, node_status};
+use warren_proto::convert::{availability, node_condition, node_role, node_status, read_field};
 use warren_proto::v1;
 use warren_types::{
-    Bytes, MilliCpu, NodeDescription, Resources, Timestamp, Violation, Violations, WireGuardKey,
+    Bytes, MilliCpu, NodeDescription, Resources, Taint, Timestamp, Violation, Violations, WireGuardKey,
 };
 
 use super::{TimeView, age, invalid_response, non_empty, rounded_bytes, short_id};
@@ -18,7 +18,7 @@ use crate::output::{Column, FilterKey, ListedRow, TableRow, column, has_label, w
 #[serde(rename_all = "camelCase")]
 pub struct NodeView {
     id: String,
-    name: String,
+    pub name: String,
     version: u64,
     created_at: TimeView,
     status: &'static str,
@@ -28,6 +28,8 @@ pub struct NodeView {
     /// Labels from `node update` and from the agent; the former take precedence.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     labels: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub taints: BTreeSet<Taint>,
     address: String,
     /// Where other nodes send packets for its tasks.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -110,6 +112,7 @@ fn parse(wire: v1::Node) -> Result<NodeView, Violations> {
         conditions,
         manager,
         reason,
+        taints,
     } = wire;
     let conditions = conditions.into_iter().map(|kind| node_condition(kind).map(|kind| kind.as_str()));
     let description = description.ok_or_else(|| Violation::new("description", "is missing"))?;
@@ -140,6 +143,7 @@ fn parse(wire: v1::Node) -> Result<NodeView, Violations> {
         role: node_role(role).map_err(under("role"))?.as_str(),
         availability: availability(desired).map_err(under("availability"))?.as_str(),
         labels,
+        taints: read_field("taints", taints)?,
         address,
         data_address,
         wireguard_key,
@@ -216,6 +220,7 @@ impl TableRow for NodeView {
         column("MEMORY"),
         column("DISK"),
         column("LABELS"),
+        column("TAINTS"),
         wide("CPU USED"),
         wide("MEMORY USED"),
         wide("MANAGER"),
@@ -230,6 +235,7 @@ impl TableRow for NodeView {
     ];
 
     fn cells(&self, wide: bool, now: Timestamp) -> Vec<String> {
+        let taints: Vec<String> = self.taints.iter().map(ToString::to_string).collect();
         let labels: Vec<String> = self.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
         vec![
             self.name.clone(),
@@ -246,6 +252,7 @@ impl TableRow for NodeView {
                 (None, all) => rounded_bytes(all),
             },
             labels.join(","),
+            taints.join(","),
             self.usage.as_ref().map(|usage| usage.cpu.clone()).unwrap_or_default(),
             self.usage.as_ref().map(|usage| rounded_bytes(usage.memory_bytes)).unwrap_or_default(),
             self.manager.clone().unwrap_or_default(),
@@ -325,6 +332,7 @@ mod tests {
             conditions: vec![v1::NodeCondition::DiskPressure.into()],
             manager: "m2".into(),
             reason: String::new(),
+            taints: vec!["gpu=a:NoSchedule".into(), "old:NoExecute".into()],
         }
     }
 
@@ -345,11 +353,12 @@ mod tests {
         let nodes = [NodeView::try_from(wire()).unwrap()];
         let table = table_text_of(&nodes, false, Timestamp(6000));
         let line = |i| table.lines().nth(i).unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
-        let titles = "NAME STATUS SINCE ROLE AVAILABILITY ADDRESS TASKS CPU MEMORY DISK LABELS ID CONDITIONS";
+        let titles =
+            "NAME STATUS SINCE ROLE AVAILABILITY ADDRESS TASKS CPU MEMORY DISK LABELS TAINTS ID CONDITIONS";
         assert_eq!(line(0), titles);
-        let row =
-            "node-1 READY 5s manager drain 10.0.0.7 2 0.5/2 256MiB/8GiB 5GiB/40GiB ssd=yes,zone=b 3k2v9x0000";
-        assert_eq!(line(1), format!("{row} the disk is full"));
+        let row = "node-1 READY 5s manager drain 10.0.0.7 2 0.5/2 256MiB/8GiB 5GiB/40GiB ssd=yes,zone=b";
+        let taints = "gpu=a:NoSchedule,old:NoExecute";
+        assert_eq!(line(1), format!("{row} {taints} 3k2v9x0000 the disk is full"));
         insta::assert_snapshot!(vertical(&nodes[0], Timestamp(6000)), @r"
         NAME node-1
         STATUS READY
@@ -362,6 +371,7 @@ mod tests {
         MEMORY 256MiB/8GiB
         DISK 5GiB/40GiB
         LABELS ssd=yes,zone=b
+        TAINTS gpu=a:NoSchedule,old:NoExecute
         CPU USED 0.12
         MEMORY USED 1GiB
         MANAGER m2
@@ -401,6 +411,9 @@ mod tests {
         labels:
           ssd: "yes"
           zone: b
+        taints:
+        - gpu=a:NoSchedule
+        - old:NoExecute
         address: "10.0.0.7"
         dataAddress: "192.168.1.7"
         subnets:

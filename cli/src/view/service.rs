@@ -273,7 +273,7 @@ mod tests {
             task: Some(task),
             ports: vec![port("", 8080, 80), port("127.0.0.1", 8443, 443)],
             mode: Some(v1::service_spec::Mode::Replicated(v1::Replicated { replicas: 3 })),
-            placement: Some(v1::Placement { constraints: Vec::new(), max_per_node: Some(2) }),
+            placement: Some(v1::Placement { max_per_node: Some(2), ..Default::default() }),
             replace_after_ms: 90_000,
             ..Default::default()
         };

@@ -41,6 +41,25 @@ fn labels_are_set_and_taken_away() {
 }
 
 #[test]
+fn taints_are_set_and_taken_away() {
+    let person = CliUser::new();
+    let taints = || inspect(&person, "node-1")["taints"].clone();
+    person.ok(&["node", "update", "node-1", "--taint-add=gpu=a:NoSchedule", "--taint-add=old:NoExecute"]);
+    assert_eq!(taints(), json!(["gpu=a:NoSchedule", "old:NoExecute"]));
+    assert!(person.ok(&["node", "ls"]).contains("gpu=a:NoSchedule,old:NoExecute"));
+    person.ok(&["node", "update", "node-1", "--taint-rm=old:NoExecute"]);
+    assert_eq!(taints(), json!(["gpu=a:NoSchedule"]));
+    let output = person.fails(3, &["node", "update", "node-1", "--taint-rm=gpu=a:NoExecute"]);
+    assert!(output.contains("node node-1 has no taint gpu=a:NoExecute"), "{output}");
+    let twice = ["node", "update", "node-1", "--taint-add=a=1:NoExecute", "--taint-add=a=2:NoExecute"];
+    let output = person.fails(2, &twice);
+    assert!(output.contains("taints[1]: is given twice"), "{output}");
+    for wrong in ["--taint-add=a", "--taint-add=a:Now", "--taint-rm=a b", "--taint-rm="] {
+        person.fails(2, &["node", "update", "node-1", wrong]);
+    }
+}
+
+#[test]
 fn draining_waits_until_nothing_is_left() {
     let person = with_tasks();
     assert_eq!(person.ok(&["node", "ps", "node-1"]).lines().count(), 2);

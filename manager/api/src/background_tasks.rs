@@ -124,6 +124,7 @@ mod tests {
             name: format!("n{number}").parse().unwrap(),
             role: NodeRole::Worker,
             description: NodeDescription::default(),
+            taints: Default::default(),
             at: AT,
         };
         let (id, ranges) = (ClusterId(Id(1)), vec!["10.0.0.0/8".parse().unwrap()]);

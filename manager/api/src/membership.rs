@@ -3,6 +3,7 @@
 //! A joining machine presents a join token, and a certificate request that proves possession of the key from
 //! which its id is derived. The token's secret is never stored, logged or returned.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -16,12 +17,12 @@ use warren_session::server::calling_worker;
 use warren_store::ProposeError;
 use warren_store::problem::{node_removed, node_unknown, status_of, unexpected_answer};
 use warren_types::{
-    Availability, Node, NodeDescription, NodeId, NodeName, NodeRole, Timestamp, Violation, Violations,
+    Availability, Node, NodeDescription, NodeId, NodeName, NodeRole, Taint, Timestamp, Violation, Violations,
 };
 
 use super::Api;
 use super::authorization::caller_name;
-use super::nodes::check_removable;
+use super::nodes::{check_removable, read_taints};
 
 /// Digits of the id in a generated name.
 const NAME_DIGITS: usize = 8;
@@ -32,6 +33,7 @@ struct NodeJoin {
     request: CertificateRequest,
     name: NodeName,
     description: NodeDescription,
+    taints: BTreeSet<Taint>,
 }
 
 impl NodeJoin {
@@ -47,9 +49,10 @@ impl NodeJoin {
             (given, _) => given.to_owned(),
         };
         let name = name.parse().map_err(|why| wrong.add("name", why)).ok();
+        let taints = read_taints("taints", request.taints, &mut wrong);
         wrong.into_result(()).map_err(status_of)?;
         let description = description::parse(request.description)?;
-        let join = || Some(Self { token: token?, request: certificate?, name: name?, description });
+        let join = || Some(Self { token: token?, request: certificate?, name: name?, description, taints });
         Ok(join().expect("missing fields are violations"))
     }
 }
@@ -114,6 +117,8 @@ impl Api {
             label_add: Default::default(),
             label_rm: Default::default(),
             availability: Some(Availability::Drain),
+            taint_add: Default::default(),
+            taint_rm: Default::default(),
             at: self.clock.now(),
         };
         self.propose(command).await.map_err(status_of)?;
@@ -125,7 +130,7 @@ impl Api {
 impl membership_server::Membership for Api {
     async fn join(&self, request: Request<v1::JoinRequest>) -> Result<Response<v1::JoinResponse>, Status> {
         let caller = caller_name(&request);
-        let NodeJoin { token, request, name, description } = NodeJoin::parse(request.into_inner())?;
+        let NodeJoin { token, request, name, description, taints } = NodeJoin::parse(request.into_inner())?;
         let (id, hash, at) = (request.node_id(), token.hash(), self.clock.now());
         let log_rejection = |why: &dyn std::fmt::Display| {
             tracing::info!(%caller, node = %id, %why, "node join rejected");
@@ -138,7 +143,7 @@ impl membership_server::Membership for Api {
             let checked = checks(&self.read_latest().await?.state);
             checked.inspect_err(|refusal| log_rejection(refusal)).map_err(status_of)?;
         }
-        let command = Command::JoinNode { hash, id, name: name.clone(), description, at };
+        let command = Command::JoinNode { hash, id, name: name.clone(), description, taints, at };
         let joined = self.propose(command).await.map_err(|error| {
             log_rejection(&error);
             match error {

@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use tonic::{Code, Request, Response, Status};
 use warren_core::{Command, State};
-use warren_proto::convert::availability;
+use warren_proto::convert::{availability, read_field};
 use warren_proto::status::Problem;
 use warren_proto::v1::{self, nodes_server};
 use warren_store::problem::status_of;
-use warren_types::spec::validate_labels;
-use warren_types::{Availability, Member, MemberId, Node, NodeRole, NodeStatus, Violations};
+use warren_types::spec::{validate_labels, validate_taints};
+use warren_types::{
+    Availability, Member, MemberId, Node, NodeRole, NodeStatus, Taint, TaintSelector, Violations,
+};
 
 use super::Api;
 use super::authorization::caller_name;
@@ -81,6 +83,18 @@ pub(super) fn unreachable_managers_hint(state: &State, node: &Node, own: MemberI
 struct NodeUpdate {
     label_rm: BTreeSet<String>,
     availability: Option<Availability>,
+    taint_add: BTreeSet<Taint>,
+    taint_rm: BTreeSet<TaintSelector>,
+}
+
+/// The taints of a request at `path`.
+pub(super) fn read_taints(path: &str, given: Vec<String>, wrong: &mut Violations) -> BTreeSet<Taint> {
+    let taints = read_field::<Vec<Taint>, _>(path, given).unwrap_or_else(|violations| {
+        wrong.0.extend(violations.0);
+        Vec::new()
+    });
+    validate_taints(path, &taints, wrong);
+    taints.into_iter().collect()
 }
 
 fn parse(request: &v1::UpdateNodeRequest) -> Result<NodeUpdate, Violations> {
@@ -97,7 +111,13 @@ fn parse(request: &v1::UpdateNodeRequest) -> Result<NodeUpdate, Violations> {
         wrong.nest("availability", unknown);
         None
     });
-    wrong.into_result(NodeUpdate { label_rm: request.label_rm.iter().cloned().collect(), availability })
+    let taint_add = read_taints("taintAdd", request.taint_add.clone(), &mut wrong);
+    let taint_rm = read_field("taint_rm", request.taint_rm.clone()).unwrap_or_else(|violations| {
+        wrong.0.extend(violations.0);
+        BTreeSet::new()
+    });
+    let label_rm = request.label_rm.iter().cloned().collect();
+    wrong.into_result(NodeUpdate { label_rm, availability, taint_add, taint_rm })
 }
 
 #[tonic::async_trait]
@@ -125,10 +145,12 @@ impl nodes_server::Nodes for Api {
     async fn update(&self, request: Request<v1::UpdateNodeRequest>) -> Result<Response<v1::Node>, Status> {
         let caller = caller_name(&request);
         let request = request.into_inner();
-        let NodeUpdate { label_rm, availability } = parse(&request).map_err(status_of)?;
+        let NodeUpdate { label_rm, availability, taint_add, taint_rm } =
+            parse(&request).map_err(status_of)?;
         let id = self.read_latest().await?.state.find_node(&request.reference).map_err(status_of)?.id;
         let (version, label_add, at) = (request.version, request.label_add, self.clock.now());
-        let command = Command::UpdateNode { id, version, label_add, label_rm, availability, at };
+        let command =
+            Command::UpdateNode { id, version, label_add, label_rm, availability, taint_add, taint_rm, at };
         let updated: Arc<Node> = self.write(command).await?;
         tracing::info!(%caller, node = %id, "node updated");
         let published = self.store.read();
@@ -165,6 +187,7 @@ mod tests {
             name: "m1".parse().unwrap(),
             role: NodeRole::Manager,
             description,
+            taints: Default::default(),
             at,
         };
         let member = Command::RegisterMember {
@@ -208,7 +231,7 @@ mod tests {
         let (name, role) = ("w1".parse().unwrap(), NodeRole::Worker);
         let commands = [
             Command::CreateCluster { id, ranges, feature_level: level, at },
-            Command::RegisterNode { id: worker, name, role, description, at },
+            Command::RegisterNode { id: worker, name, role, description, taints: Default::default(), at },
             Command::RegisterMember {
                 member: 9_000,
                 id: ManagerId(Id(11)),
@@ -250,6 +273,7 @@ mod tests {
                 address: format!("10.0.0.{number}"),
                 ..NodeDescription::default()
             },
+            taints: Default::default(),
             at,
         };
         let first = Command::RegisterMember {

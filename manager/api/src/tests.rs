@@ -101,6 +101,7 @@ async fn fixture() -> ApiFixture {
             name: "n1".parse().unwrap(),
             role: NodeRole::Worker,
             description: Default::default(),
+            taints: Default::default(),
             at: AT,
         },
     ];
@@ -411,6 +412,8 @@ async fn node_writes_return_own_object_despite_concurrent_change() {
         label_add: BTreeMap::from([(key.to_owned(), String::new())]),
         label_rm: Default::default(),
         availability,
+        taint_add: Default::default(),
+        taint_rm: Default::default(),
         at: AT,
     };
     world.write_concurrently([update(Some(Availability::Active), "theirs")]);

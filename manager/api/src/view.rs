@@ -119,6 +119,7 @@ impl Api {
             manager: manager.map(|manager| manager.name.to_string()).unwrap_or_default(),
             conditions: node.conditions.iter().map(|it| v1::NodeCondition::from(*it).into()).collect(),
             reason: unreachable_managers_hint(state, node, self.member_id),
+            taints: node.taints.iter().map(ToString::to_string).collect(),
         }
     }
 }

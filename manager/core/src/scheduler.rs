@@ -195,7 +195,7 @@ fn place_group(
             .iter()
             .enumerate()
             .filter(|(_, candidate)| filter::admits(group, candidate))
-            .map(|(place, candidate)| Reverse((Score::of(candidate), place))),
+            .map(|(place, candidate)| Reverse((Score::of(group.placement(), candidate), place))),
     );
     for placed in 0..desired {
         let Some(mut best) = fitting.peek_mut() else { return placed };
@@ -205,7 +205,7 @@ fn place_group(
         assignments.push((group.tasks[placed], candidate.node.id));
         group.volumes.bind(group.state, candidate.node);
         if filter::admits(group, candidate) {
-            *best = Reverse((Score::of(candidate), place));
+            *best = Reverse((Score::of(group.placement(), candidate), place));
             drop(best);
         } else {
             PeekMut::pop(best);

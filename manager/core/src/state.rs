@@ -43,7 +43,9 @@ pub use cluster::Cluster;
 pub use command::{Command, NewTask, RolloutStep};
 pub use departed_manager::DepartedManager;
 pub use digest::StateDigest;
-pub(crate) use eligibility::{NodeEligibility, eligibility, meets_constraint, meets_constraints};
+pub(crate) use eligibility::{
+    NodeEligibility, eligibility, intolerable_taints, meets_constraint, meets_constraints, tolerates_taints,
+};
 pub(crate) use equivalence::{is_equivalent, is_final};
 pub use feature_level::FEATURE_LEVEL;
 use grouped_map::GroupedMap;

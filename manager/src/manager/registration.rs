@@ -81,7 +81,10 @@ impl Registration {
         }
     }
 
-    async fn ensure_node(&self, LocalNode { description }: &LocalNode) -> Result<(), ManagerStartError> {
+    async fn ensure_node(
+        &self,
+        LocalNode { description, taints }: &LocalNode,
+    ) -> Result<(), ManagerStartError> {
         let state = self.store.read().state.clone();
         let (name, role) = (self.name.clone(), NodeRole::Manager);
         let keys = self.keys.clone();
@@ -95,8 +98,9 @@ impl Registration {
         let agent = issued.expect("issuing a certificate does not panic")?;
         let known = |node: &Arc<Node>| node.name == name && node.role == role;
         if !state.node(&agent.id).is_some_and(known) {
-            let (id, description, at) = (agent.id, description.clone(), self.clock.now());
-            self.store.propose(Command::RegisterNode { id, name, role, description, at }).await?;
+            let (id, description, taints) = (agent.id, description.clone(), taints.clone());
+            let at = self.clock.now();
+            self.store.propose(Command::RegisterNode { id, name, role, description, taints, at }).await?;
         }
         Ok(())
     }

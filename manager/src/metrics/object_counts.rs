@@ -91,7 +91,14 @@ mod tests {
         let (name, description) = ("n1".parse().unwrap(), NodeDescription::default());
         let mut commands = vec![
             Command::CreateCluster { id, ranges, feature_level: warren_core::FEATURE_LEVEL, at: AT },
-            Command::RegisterNode { id: NodeId(Id(3)), name, role: NodeRole::Worker, description, at: AT },
+            Command::RegisterNode {
+                id: NodeId(Id(3)),
+                name,
+                role: NodeRole::Worker,
+                description,
+                taints: Default::default(),
+                at: AT,
+            },
             Command::CreateService { id: service, spec, at: AT },
         ];
         commands.extend(slots.chunks(1000).map(|slots| Command::CreateTasks {

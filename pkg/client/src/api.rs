@@ -11,7 +11,7 @@ use warren_proto::v1::images_client::ImagesClient;
 use warren_proto::v1::nodes_client::NodesClient;
 use warren_proto::v1::services_client::ServicesClient;
 use warren_proto::v1::tasks_client::TasksClient;
-use warren_types::{Availability, ClusterSettingsChange, ServiceId, ServiceSpec};
+use warren_types::{Availability, ClusterSettingsChange, ServiceId, ServiceSpec, Taint, TaintSelector};
 
 use crate::client::{Client, MAX_RESPONSE};
 use crate::error::{Error, accept_absent};
@@ -78,6 +78,10 @@ pub struct NodeChange {
     pub label_rm: BTreeSet<String>,
     /// New availability.
     pub availability: Option<Availability>,
+    /// Taints to set; each replaces the one with its key and effect.
+    pub taint_add: BTreeSet<Taint>,
+    /// Taints to remove; before `taint_add`.
+    pub taint_rm: BTreeSet<TaintSelector>,
 }
 
 /// Whether `text` is a prefix of `id`. As in managers, an empty text matches nothing.
@@ -303,9 +307,9 @@ impl NodeApi<'_> {
         pages::collect_all(self.pages()).await
     }
 
-    /// Changes labels or availability of a node and returns the new node.
+    /// Changes labels, availability or taints of a node and returns the new node.
     pub async fn update(&self, text: &str, change: &NodeChange) -> Result<v1::Node, Error> {
-        let NodeChange { version, label_add, label_rm, availability } = change.clone();
+        let NodeChange { version, label_add, label_rm, availability, taint_add, taint_rm } = change.clone();
         let availability = availability.map_or(v1::Availability::Unspecified, v1::Availability::from);
         let message = v1::UpdateNodeRequest {
             reference: text.to_owned(),
@@ -313,6 +317,8 @@ impl NodeApi<'_> {
             label_add: label_add.into_iter().collect(),
             label_rm: label_rm.into_iter().collect(),
             availability: availability.into(),
+            taint_add: taint_add.iter().map(ToString::to_string).collect(),
+            taint_rm: taint_rm.iter().map(ToString::to_string).collect(),
         };
         let call = |channel, request| async move { Self::client(channel).update(request).await };
         self.0.writing().unary(message, call).await

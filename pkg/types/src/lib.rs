@@ -65,8 +65,8 @@ pub use spec::{
     Capability, Constraint, Device, DeviceAccess, DnsSettings, EnvVar, FailureAction, FailureRatio,
     HealthCheck, HostEntry, HttpHeader, Limits, LogLimits, Mount, MountSource, NetworkAttachment,
     OnDisconnect, Parallelism, Placement, Probe, Propagation, Protocol, PublishMode, PublishedPort,
-    PullPolicy, RestartCondition, RestartPolicy, Seccomp, SecretObjectMount, ServiceMode, ServiceSpec,
-    TaskNetworkMode, TaskSpec, Ulimit, UlimitName, UpdateOrder, UpdatePolicy,
+    PullPolicy, RestartCondition, RestartPolicy, Seccomp, SecretObjectMount, ServiceMode, ServiceSpec, Taint,
+    TaintEffect, TaintSelector, TaskNetworkMode, TaskSpec, Ulimit, UlimitName, UpdateOrder, UpdatePolicy,
 };
 pub use state::{DesiredTaskState, Health, TaskExit, TaskState};
 pub use template::{Template, TemplateValues};

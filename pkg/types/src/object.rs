@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     BoxedDefault, Bytes, DesiredTaskState, Health, ImageDigest, MemberId, NetworkId, NodeId, NodeName,
-    Placement, PublishedPort, Resources, SecretObjectVersion, ServiceId, ServiceSpec, TaskExit, TaskId,
-    TaskSpec, TaskState, Timestamp, UpdatePolicy, VolumeName, WireGuardKey,
+    Placement, PublishedPort, Resources, SecretObjectVersion, ServiceId, ServiceSpec, Taint, TaskExit,
+    TaskId, TaskSpec, TaskState, Timestamp, UpdatePolicy, VolumeName, WireGuardKey,
 };
 
 /// A service: its spec, its revisions and the counters of its tasks.
@@ -239,6 +239,8 @@ pub struct Node {
     pub labels: BTreeMap<String, String>,
     /// Availability set by the user.
     pub availability: Availability,
+    /// Taints given when it joined and changed by users; one per key and effect.
+    pub taints: BTreeSet<Taint>,
     /// Reported by the agent.
     pub description: NodeDescription,
     /// Its number in the data plane, from 1; assigned again some time after its removal.

@@ -11,6 +11,7 @@ mod secret_object;
 mod security;
 mod storage;
 mod sysctl;
+mod taint;
 mod task;
 mod templates;
 mod update;
@@ -35,6 +36,7 @@ pub use secret_object::{MAX_TASK_SECRET_OBJECTS, SecretObjectMount};
 pub use security::{Capability, Device, DeviceAccess, Seccomp, Ulimit, UlimitName};
 pub use storage::{MAX_MOUNTS, MIN_TMPFS, Mount, MountSource, Propagation, is_normalized_relative};
 pub use sysctl::sysctl_fault;
+pub use taint::{MAX_TAINTS, ParseTaintError, Taint, TaintEffect, TaintSelector, validate_taints};
 pub use task::{
     DEFAULT_STOP_GRACE, EnvVar, HostEntry, Limits, LogLimits, MAX_STOP_GRACE, MIN_CPU_LIMIT,
     MIN_MEMORY_LIMIT, PullPolicy, TaskSpec,
@@ -406,6 +408,12 @@ mod tests {
         check(|s| s.task.container_labels = many, &["task.containerLabels"]);
         let soon = OnDisconnect::StopAfter(Duration::from_secs(1));
         check(|s| s.task.on_disconnect = soon, &["task.onDisconnect.stopAfter"]);
+        let tolerations = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
+        check(|s| s.placement.tolerations = tolerations(&["*", "a", "a=b", "a:NoExecute"]), &[]);
+        check(|s| s.placement.tolerations = tolerations(&["a", "*", "a"]), &["placement.tolerations[2]"]);
+        let many = |most| (0..most).map(|number| format!("k{number}").parse().unwrap()).collect();
+        check(|s| s.placement.tolerations = many(64), &[]);
+        check(|s| s.placement.tolerations = many(65), &["placement.tolerations"]);
         check(|s| s.replace_after = MAX_DISCONNECT_TIME, &[]);
         check(|s| s.replace_after = MAX_DISCONNECT_TIME * 2, &["replaceAfter"]);
         check(|s| (s.mode, s.replace_after) = (ServiceMode::Global, MAX_DISCONNECT_TIME), &["replaceAfter"]);

@@ -1,6 +1,6 @@
 //! Proptest strategies for valid specs in which every field varies. Only for tests (feature `strategies`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
@@ -14,7 +14,8 @@ use crate::{
     LogLimits, MilliCpu, Mount, MountSource, NetworkAttachment, NetworkId, OnDisconnect, Parallelism,
     Placement, Probe, Propagation, Protocol, PublishMode, PublishedPort, PullPolicy, Resources,
     RestartCondition, RestartPolicy, Seccomp, SecretObjectMount, ServiceMode, ServiceName, ServicePort,
-    ServiceSpec, Signal, TaskNetworkMode, TaskSpec, Ulimit, UlimitName, UpdateOrder, UpdatePolicy,
+    ServiceSpec, Signal, TaintSelector, TaskNetworkMode, TaskSpec, Ulimit, UlimitName, UpdateOrder,
+    UpdatePolicy,
 };
 use proptest::collection::{btree_map, vec};
 use proptest::option;
@@ -352,7 +353,10 @@ pub fn service_specs() -> impl Strategy<Value = ServiceSpec> {
         "node[.]((name|arch) (==|!=) [a-z]{1,4}|labels[.][a-z]{1,4} (in|notin) [(]a,b[)]|labels[.]x exists)"
             .prop_map(|text| text.parse().unwrap());
     let later = between(Duration::ZERO, MAX_DISCONNECT_TIME);
-    let placed = (vec(constraint, 0..3), option::of(1..=u32::MAX), later, select(EndpointMode::ALL.to_vec()));
+    let toleration = "[*]|[a-c](=[xy]?)?(:(NoSchedule|PreferNoSchedule|NoExecute))?"
+        .prop_map(|text| text.parse().unwrap());
+    let rules = (vec(constraint, 0..3), vec(toleration, 0..3));
+    let placed = (rules, option::of(1..=u32::MAX), later, select(EndpointMode::ALL.to_vec()));
     let policies = (update_policies(), update_policies());
     (name, labels(), mode, task_specs(), ports, placed, policies).prop_map(
         |(
@@ -361,7 +365,7 @@ pub fn service_specs() -> impl Strategy<Value = ServiceSpec> {
             mode,
             task,
             ports,
-            (constraints, most, later, endpoint_mode),
+            ((constraints, tolerations), most, later, endpoint_mode),
             (mut update, mut rollback),
         )| {
             let ports = if task.network.has_address() { ports } else { Vec::new() };
@@ -371,7 +375,9 @@ pub fn service_specs() -> impl Strategy<Value = ServiceSpec> {
             rollback.on_failure = rollback.on_failure.filter(|action| *action != FailureAction::Rollback);
             // A global service has one task per node anyway.
             let max_per_node = most.filter(|_| mode != ServiceMode::Global);
-            let placement = Placement { constraints, max_per_node };
+            let tolerations: BTreeSet<TaintSelector> = tolerations.into_iter().collect();
+            let tolerations = tolerations.into_iter().collect();
+            let placement = Placement { constraints, tolerations, max_per_node };
             let replace_after = if mode == ServiceMode::Global { Duration::ZERO } else { later };
             ServiceSpec {
                 name,

@@ -11,8 +11,8 @@ use warren_types::spec::{Capability, Constraint, DeviceAccess, UlimitName};
 use warren_types::{
     AssignmentVersion, Bytes, ClusterId, DnsLabel, ImageDigest, ImageReference, Limits, LogLimits,
     ManagerAddress, ManagerId, MemberId, MilliCpu, NetworkId, NetworkName, NodeId, NodeName, Resources,
-    SecretObjectId, SecretObjectName, ServiceId, ServiceName, Signal, TaskExit, TaskId, Timestamp, TokenHash,
-    TokenId, Violation, Violations, VolumeDriver, VolumeId, VolumeName, WireGuardKey,
+    SecretObjectId, SecretObjectName, ServiceId, ServiceName, Signal, Taint, TaintSelector, TaskExit, TaskId,
+    Timestamp, TokenHash, TokenId, Violation, Violations, VolumeDriver, VolumeId, VolumeName, WireGuardKey,
 };
 
 use super::fields::{FieldReader, millis, optional_text};
@@ -173,8 +173,8 @@ macro_rules! texts {
 
 texts! {
     Capability ClusterId Constraint DeviceAccess DnsLabel ImageDigest ImageReference Ipv4Addr Ipv4Net ManagerAddress
-    ManagerId NetworkId NetworkName NodeId NodeName SecretObjectId SecretObjectName ServiceId ServiceName Signal TaskId
-    TokenId UlimitName VolumeId VolumeName WireGuardKey
+    ManagerId NetworkId NetworkName NodeId NodeName SecretObjectId SecretObjectName ServiceId ServiceName Signal Taint
+    TaintSelector TaskId TokenId UlimitName VolumeId VolumeName WireGuardKey
 }
 
 /// Texts that are empty for `None`.

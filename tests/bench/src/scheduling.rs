@@ -43,6 +43,7 @@ impl BenchCluster {
                 name,
                 role: NodeRole::Worker,
                 description,
+                taints: Default::default(),
                 at: NOW,
             });
             cluster.apply(Command::OpenSession {

@@ -209,7 +209,16 @@ async fn build(store: &Store) -> anyhow::Result<()> {
     for number in 1..=NODES {
         let (id, name, description) = (node(number), format!("node-{number}").parse()?, description());
         let role = NodeRole::Worker;
-        store.propose(Command::RegisterNode { id, name, role, description, at: NOW }).await?;
+        store
+            .propose(Command::RegisterNode {
+                id,
+                name,
+                role,
+                description,
+                taints: Default::default(),
+                at: NOW,
+            })
+            .await?;
         store
             .propose(Command::OpenSession { node: id, description: self::description(), manager: 1, at: NOW })
             .await?;

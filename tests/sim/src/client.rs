@@ -1,5 +1,5 @@
 //! Clients that create, scale, update, roll back and remove services through any manager, write the secrets
-//! and volumes of these, drain and label nodes, repeat unanswered requests, and record what was acknowledged.
+//! and volumes of these, drain, label and taint nodes, repeat unanswered requests, and record what was acknowledged.
 
 mod generator;
 mod request;
@@ -12,6 +12,7 @@ use warren_core::{CommandResponse, Refusal, State};
 use warren_replica::ProposeError;
 use warren_types::{NodeId, SecretObjectId, ServiceId, ServiceSpec, VolumeId};
 
+pub use self::generator::has_final_settings;
 use self::request::ClientRequest;
 use self::secrets::{ExpectedSecret, SecretVersions};
 

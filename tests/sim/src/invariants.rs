@@ -28,6 +28,7 @@ mod stale_commands;
 mod start_first;
 pub mod state_consistency;
 mod state_machine_safety;
+mod taints;
 mod volume_placement;
 mod write_answers;
 
@@ -487,6 +488,7 @@ impl ClusterSimulation {
             None => drop((oracle.lost.remove(&id), oracle.given_up_tasks.remove(&id))),
         }
         slots::holds(&oracle.newest, new)?;
+        taints::check_placed(&oracle.newest, old.map(AsRef::as_ref), new)?;
         oracle.versions.check_task(new)?;
         reasons::holds(&oracle.newest, new)?;
         // It is unknown what is left on a removed node.

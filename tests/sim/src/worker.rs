@@ -148,7 +148,14 @@ impl SimWorker {
     /// Its join request.
     pub fn registers(&self, at: Timestamp) -> Command {
         let (id, name, description) = (self.id, self.name(), self.description());
-        Command::RegisterNode { id, name, role: NodeRole::Worker, description, at }
+        Command::RegisterNode {
+            id,
+            name,
+            role: NodeRole::Worker,
+            description,
+            taints: Default::default(),
+            at,
+        }
     }
 
     pub fn boot(&self) -> Option<u64> {

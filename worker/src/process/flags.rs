@@ -1,6 +1,6 @@
 //! Flags of the worker.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use clap::Args;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use warren_daemon::as_text;
+use warren_daemon::{CommandError, as_text};
 use warren_image::RegistrySettings;
 use warren_network::PortRange;
 use warren_types::name::is_label_key;
 use warren_types::quantity::ParseQuantityError;
-use warren_types::spec::LABEL_FORMAT;
-use warren_types::{Bytes, MilliCpu, NodeName};
+use warren_types::spec::{LABEL_FORMAT, validate_taints};
+use warren_types::{Bytes, MilliCpu, NodeName, Taint, Violations};
 
 use crate::network::NetworkOptions;
 use crate::network::data_address::parse_data_address;
@@ -82,6 +82,31 @@ pub struct WorkerFlags {
     #[arg(value_parser = parse_registry)]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub insecure_registry: Vec<String>,
+    /// Taints of the node when it is registered for the first time; only a command that joins has the flag.
+    #[arg(skip)]
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub taints: BTreeSet<Taint>,
+}
+
+/// The flag of commands that register the node.
+#[derive(Debug, Clone, Default, Args)]
+pub struct TaintArgs {
+    /// Set a taint of a new node; `node update` changes those of a known one (repeatable)
+    #[arg(long, env = "WARREN_TAINT", value_name = "KEY[=VALUE]:EFFECT", value_delimiter = ',')]
+    pub taint: Vec<Taint>,
+}
+
+impl TaintArgs {
+    /// The taints of the flag.
+    ///
+    /// # Errors
+    /// They have a key and an effect twice, or are too many; `what` was not done then.
+    pub fn into_taints(self, what: &str) -> Result<BTreeSet<Taint>, CommandError> {
+        let mut wrong = Violations::default();
+        validate_taints("--taint", &self.taint, &mut wrong);
+        let taints = self.taint.into_iter().collect();
+        wrong.into_result(taints).map_err(|wrong| CommandError::invalid_fields(what, wrong))
+    }
 }
 
 impl WorkerFlags {
@@ -104,6 +129,7 @@ impl WorkerFlags {
             allow_port: list(self.allow_port, old.allow_port),
             label: list(self.label, old.label),
             insecure_registry: list(self.insecure_registry, old.insecure_registry),
+            taints: if self.taints.is_empty() { old.taints } else { self.taints },
         }
     }
 
@@ -299,8 +325,13 @@ mod tests {
             ..WorkerFlags::default()
         };
         let label = vec!["a=b".parse().unwrap()];
-        let given =
-            WorkerFlags { cpus: Some(MilliCpu(1000)), label: label.clone(), ..WorkerFlags::default() };
+        let taints = BTreeSet::from(["a=b:NoSchedule".parse().unwrap()]);
+        let given = WorkerFlags {
+            cpus: Some(MilliCpu(1000)),
+            label: label.clone(),
+            taints: taints.clone(),
+            ..WorkerFlags::default()
+        };
         let both = given.or(old);
         let expected = WorkerFlags {
             runtime: Some("crun".into()),
@@ -311,6 +342,7 @@ mod tests {
             vxlan_id: Some(7),
             wireguard_port: Some(51821),
             allow_port: vec!["9100-9109/udp".parse().unwrap()],
+            taints,
             ..WorkerFlags::default()
         };
         assert_eq!(both, expected);

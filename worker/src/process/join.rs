@@ -16,7 +16,8 @@ use crate::session::removal_file;
 /// Joins, unless this machine is already a member of the token's cluster, and runs the worker. A member that
 /// was removed meanwhile joins again, after its containers are stopped.
 pub(super) async fn join(args: WorkerJoinArgs) -> Result<(), CommandError> {
-    let WorkerJoinArgs { address: manager, token, advertise, dirs, metrics, flags } = args;
+    let WorkerJoinArgs { address: manager, token, advertise, taints, dirs, metrics, mut flags } = args;
+    flags.taints = taints.into_taints(NOT_JOINED)?;
     let token = join::parse_token(&token, NodeRole::Worker)?;
     let machine = HostInfo::detect()?;
     machine.ensure_root("run it as root")?;
@@ -108,6 +109,7 @@ async fn request_join(
         certificate_request,
         name: name.to_string(),
         description: Some((&description).into()),
+        taints: settings.flags.taints.iter().map(ToString::to_string).collect(),
     };
     let answer = join::await_answer(manager, MembershipClient::new(channel).join(request)).await?;
     Ok((roots, answer.map_err(|status| join_failure(&status))?.into_inner()))

@@ -281,6 +281,7 @@ impl SpecDraft {
             env: _,
             env_file: _,
             constraint,
+            toleration,
             publish,
             network,
             alias,
@@ -305,6 +306,7 @@ impl SpecDraft {
         pairs("spec.task.sysctls", &mut task.sysctls, sysctl, &mut self.violations);
         merge(&mut task.env, env, |var| var.name.clone());
         merge(&mut placement.constraints, constraint, compared_value);
+        merge(&mut placement.tolerations, toleration, Clone::clone);
         let publish: Vec<PublishedPort> = publish.iter().flat_map(|PortList(ports)| ports).copied().collect();
         let automatic = |port: &PublishedPort| (port.host_port == 0).then_some(port.container_port);
         merge(ports, &publish, |port| (port.host_ip, port.host_port, port.protocol, automatic(port)));
@@ -342,6 +344,7 @@ impl SpecDraft {
             container_label_rm,
             env_rm,
             constraint_rm,
+            toleration_rm,
             publish_rm,
             network_rm,
             alias_rm,
@@ -364,6 +367,7 @@ impl SpecDraft {
         task.container_labels.retain(|key, _| !container_label_rm.contains(key));
         task.env.retain(|var| !env_rm.contains(&var.name));
         placement.constraints.retain(|constraint| !constraint_rm.contains(constraint));
+        placement.tolerations.retain(|toleration| !toleration_rm.contains(toleration));
         ports.retain(|port| !publish_rm.iter().any(|unwanted| unwanted.matches(port)));
         network::remove(&mut task.network, network_rm, alias_rm);
         task.dns.servers.retain(|server| !dns_rm.contains(server));

@@ -54,11 +54,21 @@ impl v1::nodes_server::Nodes for FakeApi {
     }
 
     async fn update(&self, request: Request<v1::UpdateNodeRequest>) -> Result<Response<v1::Node>, Status> {
-        let v1::UpdateNodeRequest { reference, label_add, label_rm, availability, .. } = request.into_inner();
+        let v1::UpdateNodeRequest {
+            reference,
+            label_add,
+            label_rm,
+            availability,
+            taint_add,
+            taint_rm,
+            version: _,
+        } = request.into_inner();
         let mut state = self.0.lock().unwrap();
         let mut node = state.find_node(&reference)?;
         node.labels.extend(label_add);
         node.labels.retain(|key, _| !label_rm.contains(key));
+        node.taints.retain(|taint| !taint_rm.contains(taint));
+        node.taints.extend(taint_add);
         if availability != 0 {
             node.availability = availability;
         }

@@ -200,6 +200,7 @@ fn name_is_reused_only_after_data_loss() {
         name: name.parse().unwrap(),
         role,
         description: NodeDescription { address: host.into(), ..NodeDescription::default() },
+        taints: Default::default(),
         at,
     };
     let hash = TokenHash([7; 32]);

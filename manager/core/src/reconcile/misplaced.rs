@@ -1,5 +1,5 @@
-//! Which tasks must leave their nodes: the node is drained, a constraint is not met any more, or the service
-//! exceeds `max_per_node` there.
+//! Which tasks must leave their nodes: the node is drained, a constraint is not met any more, the node has a taint with
+//! the effect NoExecute that the service does not tolerate, or the service exceeds `max_per_node` there.
 
 use std::collections::BTreeSet;
 
@@ -17,9 +17,10 @@ pub(super) fn misplaced_tasks(state: &State, service: &Service) -> BTreeSet<Task
     let id = service.id;
     let mut misplaced = BTreeSet::new();
     if placement.constraints.is_empty() && placement.max_per_node.is_none() {
-        // Only a drain can move them: only drained nodes are checked.
-        let drained = state.index().drained_nodes.iter().filter(|node| state.has_task_on(&id, node));
-        for node in drained.filter_map(|node| state.node(node)) {
+        // Only a drain and taints can move them.
+        let evicting = state.index().evicting_nodes.iter().filter(|node| state.has_task_on(&id, node));
+        let nodes = evicting.filter_map(|node| state.node(node));
+        for node in nodes.filter(|node| eligibility(service, node) == NodeEligibility::Excluded) {
             misplaced.extend(tasks_on(state, service, node).map(|task| task.id));
         }
         return misplaced;

@@ -8,6 +8,7 @@ mod host_ports;
 mod max_per_node;
 mod resources;
 mod status;
+mod taints;
 mod volumes;
 
 use super::TaskGroup;
@@ -18,12 +19,13 @@ use super::view::{NodeInfo, NodeSet};
 ///
 /// A limit that must hold even if the state changes between plan and apply, like memory, must also be checked
 /// when an assignment is applied (`state/apply/placement.rs`); a preference, like a constraint, need not.
-const FILTERS: [&dyn Filter; 9] = [
+const FILTERS: [&dyn Filter; 10] = [
     &volumes::VolumeFilter,
     &status::StatusFilter,
     &availability::AvailabilityFilter,
     &conditions::ConditionFilter,
     &constraints::ConstraintFilter,
+    &taints::TaintFilter,
     &max_per_node::MaxPerNodeFilter,
     &resources::ResourceFilter,
     &addresses::AddressFilter,

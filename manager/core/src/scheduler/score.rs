@@ -1,10 +1,15 @@
 //! Which of the suitable nodes is best.
 
+use warren_types::{Placement, TaintEffect};
+
 use super::view::NodeInfo;
+use crate::state::intolerable_taints;
 
 /// Lower is better; fields are compared in this order, and ties go to the lower node id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Score {
+    /// Its taints with the effect PreferNoSchedule that the service does not tolerate.
+    avoided_taints: usize,
     /// Live tasks of the service on the node that stay. A recent failure of the revision counts as two, so
     /// that a slot that failed on a node prefers one with one task more, but not with many more.
     service_tasks: u32,
@@ -15,12 +20,15 @@ pub struct Score {
 }
 
 impl Score {
-    pub(super) fn of(candidate: &NodeInfo<'_>) -> Self {
+    pub(super) fn of(placement: &Placement, candidate: &NodeInfo<'_>) -> Self {
         let reserved = candidate.allocation.reserved;
         let total = candidate.node.description.resources;
         let cpu = thousandths(reserved.cpu.0, total.cpu.0);
         let memory = thousandths(reserved.memory.0, total.memory.0);
+        let avoided = intolerable_taints(placement, candidate.node)
+            .filter(|taint| taint.effect == TaintEffect::PreferNoSchedule);
         Self {
+            avoided_taints: avoided.count(),
             service_tasks: candidate.service_tasks.saturating_add(candidate.failures.saturating_mul(2)),
             tasks: candidate.allocation.tasks,
             reserved_thousandths: cpu.max(memory),
@@ -39,8 +47,20 @@ mod tests {
 
     #[test]
     fn tasks_of_service_outweigh_other_scores() {
-        let score = |crowd, tasks, load| Score { service_tasks: crowd, tasks, reserved_thousandths: load };
-        let sorted = [score(0, 9, 900), score(1, 0, 900), score(1, 1, 0), score(1, 1, 1)];
+        let score = |avoided, crowd, tasks, load| Score {
+            avoided_taints: avoided,
+            service_tasks: crowd,
+            tasks,
+            reserved_thousandths: load,
+        };
+        let sorted = [
+            score(0, 0, 9, 900),
+            score(0, 1, 0, 900),
+            score(0, 1, 1, 0),
+            score(0, 1, 1, 1),
+            score(1, 0, 0, 0),
+            score(2, 0, 0, 0),
+        ];
         assert!(sorted.is_sorted());
     }
 

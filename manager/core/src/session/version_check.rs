@@ -46,6 +46,7 @@ mod tests {
             name: name.parse().unwrap(),
             role: NodeRole::Worker,
             description: NodeDescription::default(),
+            taints: Default::default(),
             at: AT,
         };
         let commands = [

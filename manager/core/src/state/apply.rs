@@ -109,11 +109,21 @@ impl State {
             Command::SetNodeStatus { node, session, status, .. } => {
                 node::set_status(self, entry, *node, *session, *status)
             }
-            Command::RegisterNode { id, name, role, description, .. } => {
-                node::register(self, entry, *id, name, *role, description)
+            Command::RegisterNode { id, name, role, description, taints, .. } => {
+                node::register(self, entry, *id, name, *role, (description, taints))
             }
-            Command::UpdateNode { id, version, label_add, label_rm, availability, .. } => {
-                node::update(self, entry, *id, *version, (label_add, label_rm), *availability)
+            Command::UpdateNode {
+                id,
+                version,
+                label_add,
+                label_rm,
+                availability,
+                taint_add,
+                taint_rm,
+                ..
+            } => {
+                let (labels, taints) = ((label_add, label_rm), (taint_add, taint_rm));
+                node::update(self, entry, *id, *version, labels, *availability, taints)
             }
             Command::RemoveNode { id, force, .. } => node::remove(self, entry, *id, *force),
             Command::CreateToken { id, role, hash, expires_at, max_uses, .. } => {
@@ -127,8 +137,8 @@ impl State {
             }
             Command::RemoveToken { id, .. } => Ok(token::remove(self, entry, *id)),
             Command::DeleteTokens { tokens, .. } => Ok(token::delete(self, entry, tokens)),
-            Command::JoinNode { hash, id, name, description, .. } => {
-                token::join(self, entry, *hash, *id, name, description)
+            Command::JoinNode { hash, id, name, description, taints, .. } => {
+                token::join(self, entry, *hash, *id, name, (description, taints))
             }
             Command::CreateSecretObject { id, kind, name, labels, data: content, .. } => {
                 secret_object::create(self, entry, *id, (*kind, name), labels, content)

@@ -10,8 +10,8 @@ use ipnet::Ipv4Net;
 use warren_types::{
     Availability, ClusterId, ClusterSettingsChange, DesiredTaskState, ManagerAddress, ManagerId, MemberId,
     NetworkId, NetworkName, NodeCondition, NodeDescription, NodeId, NodeName, NodeRole, NodeStatus,
-    SealedData, SecretObjectId, SecretObjectKind, SecretObjectName, ServiceId, ServiceSpec, Suffrage, TaskId,
-    TaskReport, Timestamp, TokenHash, TokenId, VolumeDriver, VolumeId, VolumeName,
+    SealedData, SecretObjectId, SecretObjectKind, SecretObjectName, ServiceId, ServiceSpec, Suffrage, Taint,
+    TaintSelector, TaskId, TaskReport, Timestamp, TokenHash, TokenId, VolumeDriver, VolumeId, VolumeName,
 };
 
 pub use self::new_task::NewTask;
@@ -205,6 +205,8 @@ pub enum Command {
         role: NodeRole,
         /// Reported by the agent.
         description: NodeDescription,
+        /// Its taints, unless it is known already.
+        taints: BTreeSet<Taint>,
         /// Time of the command.
         at: Timestamp,
     },
@@ -220,6 +222,10 @@ pub enum Command {
         label_rm: BTreeSet<String>,
         /// `None` keeps it.
         availability: Option<Availability>,
+        /// Taints to set; each replaces the one with its key and effect.
+        taint_add: BTreeSet<Taint>,
+        /// Taints to remove; before `taint_add`.
+        taint_rm: BTreeSet<TaintSelector>,
         /// Time of the command.
         at: Timestamp,
     },
@@ -275,6 +281,8 @@ pub enum Command {
         name: NodeName,
         /// Reported by the agent.
         description: NodeDescription,
+        /// Its taints, unless it is known already.
+        taints: BTreeSet<Taint>,
         /// Time of the command.
         at: Timestamp,
     },

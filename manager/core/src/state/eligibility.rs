@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use warren_types::spec::ConstraintKey;
-use warren_types::{Availability, Constraint, Node, NodeStatus, Placement, Service};
+use warren_types::{Availability, Constraint, Node, NodeStatus, Placement, Service, Taint, TaintEffect};
 
 /// Which tasks a service may have on a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,13 +19,40 @@ pub(crate) enum NodeEligibility {
 /// Which tasks the service may have on the node by its placement and the node's availability. Free resources
 /// are not checked.
 pub(crate) fn eligibility(service: &Service, node: &Node) -> NodeEligibility {
-    if node.availability == Availability::Drain || !meets_constraints(&service.revision.placement, node) {
+    let placement = &service.revision.placement;
+    let is_drained = node.availability == Availability::Drain;
+    if is_drained
+        || !meets_constraints(placement, node)
+        || has_intolerable_taint(placement, node, TaintEffect::NoExecute)
+    {
         return NodeEligibility::Excluded;
     }
     match (node.status, node.availability) {
-        (NodeStatus::Ready, Availability::Active) => NodeEligibility::Eligible,
+        (NodeStatus::Ready, Availability::Active)
+            if !has_intolerable_taint(placement, node, TaintEffect::NoSchedule) =>
+        {
+            NodeEligibility::Eligible
+        }
         _ => NodeEligibility::KeepOnly,
     }
+}
+
+/// The taints of the node that the placement does not tolerate.
+pub(crate) fn intolerable_taints<'a>(
+    placement: &Placement,
+    node: &'a Node,
+) -> impl Iterator<Item = &'a Taint> {
+    node.taints.iter().filter(|taint| !placement.tolerates(taint))
+}
+
+fn has_intolerable_taint(placement: &Placement, node: &Node, effect: TaintEffect) -> bool {
+    intolerable_taints(placement, node).any(|taint| taint.effect == effect)
+}
+
+/// No taint of the node keeps new tasks away.
+pub(crate) fn tolerates_taints(placement: &Placement, node: &Node) -> bool {
+    let is_preference = |taint: &Taint| taint.effect == TaintEffect::PreferNoSchedule;
+    intolerable_taints(placement, node).all(is_preference)
 }
 
 /// The node meets all constraints.

@@ -12,8 +12,8 @@ use imbl::{OrdMap, OrdSet};
 use ipnet::Ipv4Net;
 use warren_types::{
     Availability, DnsLabel, NetworkId, NetworkName, Node, NodeId, NodeName, Revision, SecretObjectId,
-    SecretObjectKind, SecretObjectName, Service, ServiceId, ServiceName, Task, TaskId, TokenHash, TokenId,
-    Volume, VolumeId, VolumeName,
+    SecretObjectKind, SecretObjectName, Service, ServiceId, ServiceName, Taint, TaintEffect, Task, TaskId,
+    TokenHash, TokenId, Volume, VolumeId, VolumeName,
 };
 
 use self::facets::diff;
@@ -70,8 +70,8 @@ pub(crate) struct StateIndex {
     /// Live tasks by the number of their revision, then by their own.
     pub live_by_revision: OrdMap<(ServiceId, u64), NumberSet>,
     pub revision_users: OrdMap<(ServiceId, u64), RevisionUsers>,
-    /// Drained nodes.
-    pub drained_nodes: OrdSet<NodeId>,
+    /// Nodes that tasks may have to leave: drained, or with a taint that has the effect NoExecute.
+    pub evicting_nodes: OrdSet<NodeId>,
     /// Live tasks without a node.
     pub pending: OrdSet<TaskId>,
     /// Tasks that a reconciler may have to change: not live any more, on a node that is down, or waiting to
@@ -174,7 +174,7 @@ impl StateIndex {
         self.allocations.insert(node.id, NodeAllocation::default());
         self.node_numbers.insert(node.number, node.id);
         node.subnets.iter().for_each(|subnet| self.add_subnet(node.id, *subnet));
-        self.set_availability(node.id, node.availability);
+        self.update_evicting_node(node);
     }
 
     /// The node has no tasks any more.
@@ -185,7 +185,7 @@ impl StateIndex {
         for subnet in &node.subnets {
             self.subnets.remove(&subnet.network());
         }
-        self.drained_nodes.remove(&node.id);
+        self.evicting_nodes.remove(&node.id);
     }
 
     pub(super) fn add_subnet(&mut self, node: NodeId, subnet: Ipv4Net) {
@@ -215,10 +215,12 @@ impl StateIndex {
         subnet.contains(&address).then_some(*node).and_then(|node| self.allocations.get_mut(&node))
     }
 
-    pub(super) fn set_availability(&mut self, node: NodeId, availability: Availability) {
-        match availability {
-            Availability::Drain => self.drained_nodes.insert(node),
-            Availability::Active | Availability::Pause => self.drained_nodes.remove(&node),
+    /// The availability or the taints of the node changed.
+    pub(super) fn update_evicting_node(&mut self, node: &Node) {
+        let evicts = |taint: &Taint| taint.effect == TaintEffect::NoExecute;
+        match node.availability == Availability::Drain || node.taints.iter().any(evicts) {
+            true => self.evicting_nodes.insert(node.id),
+            false => self.evicting_nodes.remove(&node.id),
         };
     }
 

@@ -6,9 +6,10 @@ mod storage;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use warren_types::spec::validate_taints;
 use warren_types::{
     DesiredTaskState, Health, Node, NodeStatus, PublishedPort, RolloutRecord, Service, ServiceId,
-    ServiceMode, Task, TaskState, Token,
+    ServiceMode, Task, TaskState, Token, Violations,
 };
 
 use super::digest::DigestSum;
@@ -189,7 +190,7 @@ impl State {
         let mut names = BTreeSet::new();
         let (mut subnets, mut numbers) = (BTreeSet::new(), BTreeSet::new());
         for node in self.nodes() {
-            let Node { id, name, number, subnets: own, status, session, .. } = &**node;
+            let Node { id, name, number, subnets: own, status, session, taints, .. } = &**node;
             ensure(names.insert(name), || format!("two nodes are called {name}"))?;
             ensure(*number > 0 && numbers.insert(*number), || format!("number {number} was given twice"))?;
             let is_withdrawn = self.withdrawn.contains_key(&WithdrawnAddress::NodeNumber(*number));
@@ -202,6 +203,9 @@ impl State {
                 let is_withdrawn = self.withdrawn.contains_key(&WithdrawnAddress::Subnet(*subnet));
                 ensure(!is_withdrawn, || format!("subnet {subnet} of node {id} was given too early"))?;
             }
+            let mut wrong = Violations::default();
+            validate_taints("taints", taints, &mut wrong);
+            ensure(wrong.0.is_empty(), || format!("node {id}: {wrong}"))?;
             let connected = *status != NodeStatus::Unknown;
             ensure(connected == (*session > 0), || format!("node {id} is {status:?} in session {session}"))?;
             let newest = node.version.max(node.assignment_index);

@@ -100,6 +100,7 @@ fn level_1_has_no_removed_nodes_or_token_roles() {
             id: node_id(number),
             name,
             description: description(resources(1000, 512)),
+            taints: Default::default(),
             at,
         }
     };

@@ -38,7 +38,14 @@ fn create(
 
 fn join(cluster: &TestCluster, token: u16, node: u128) -> Command {
     let (name, description) = (format!("node-{node}").parse().unwrap(), description(resources(1000, 512)));
-    Command::JoinNode { hash: secret(token), id: node_id(node), name, description, at: cluster.now }
+    Command::JoinNode {
+        hash: secret(token),
+        id: node_id(node),
+        name,
+        description,
+        taints: Default::default(),
+        at: cluster.now,
+    }
 }
 
 fn uses(cluster: &TestCluster, number: u128) -> u32 {
@@ -73,6 +80,7 @@ fn refused_join_does_not_use_token() {
         id: node_id(9),
         name: "node-1".parse().unwrap(),
         description: description(resources(1000, 512)),
+        taints: Default::default(),
         at: cluster.now,
     };
     assert!(cluster.refuse(same_name).starts_with("node node-1 already exists"));

@@ -91,6 +91,7 @@ fn never_connected_node_is_not_marked_down() {
         name,
         role: warren_types::NodeRole::Worker,
         description,
+        taints: Default::default(),
         at: cluster.now,
     });
     let mut liveness = Liveness::new(&cluster.state, at(0));

@@ -35,6 +35,7 @@ mod secret_objects;
 mod sent_assignment;
 mod services;
 mod snapshots;
+mod taints;
 mod task_history;
 mod tasks;
 mod test_cluster;

@@ -14,6 +14,7 @@ fn register(number: u128, name: &str) -> Command {
         name: name.parse().unwrap(),
         role: NodeRole::Worker,
         description,
+        taints: Default::default(),
         at: Timestamp(0),
     }
 }

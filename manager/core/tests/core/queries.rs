@@ -18,6 +18,7 @@ fn world() -> TestCluster {
             name,
             role: NodeRole::Worker,
             description,
+            taints: Default::default(),
             at: world.now,
         });
     }

@@ -69,6 +69,8 @@ fn any_spec() -> impl Strategy<Value = ServiceSpec> {
             spec.task.reservations = reservations;
             let zone = zone.map(|zone| format!("node.labels.zone == {zone}").parse().unwrap());
             spec.placement.constraints = zone.into_iter().collect();
+            let tolerations = ["a", "b=1:NoExecute", "*"][..(replicas as usize % 4)].iter();
+            spec.placement.tolerations = tolerations.map(|text| text.parse().unwrap()).collect();
             storage::add_storage(&mut spec, replicas);
             networks::add_networks(&mut spec, replicas);
             if global && replicas > 3 {
@@ -171,9 +173,9 @@ fn tokens_command() -> impl Strategy<Value = Command> {
         ),
         (term(), prop::collection::vec(token_id(), 0..3), time())
             .prop_map(|(term, tokens, at)| Command::DeleteTokens { term, tokens, at }),
-        (secret(), node(), "[abc]", time()).prop_map(|(hash, id, name, at)| {
+        (secret(), node(), "[abc]", taints(), time()).prop_map(|(hash, id, name, taints, at)| {
             let (name, description) = (name.parse().unwrap(), description(resources(1000, 512)));
-            Command::JoinNode { hash, id, name, description, at }
+            Command::JoinNode { hash, id, name, description, taints, at }
         }),
     ]
 }
@@ -182,12 +184,20 @@ fn label() -> impl Strategy<Value = (String, String)> {
     (1..3u32).prop_map(|zone| ("zone".to_string(), zone.to_string()))
 }
 
+/// At times two with the same key and effect.
+fn taints() -> impl Strategy<Value = BTreeSet<Taint>> {
+    let taint = "[ab](=[12])?:(NoSchedule|PreferNoSchedule|NoExecute)".prop_map(|text| text.parse().unwrap());
+    prop::collection::btree_set(taint, 0..3)
+}
+
 fn nodes_command() -> impl Strategy<Value = Command> {
     prop_oneof![
-        (node(), "[abc]", role(), amounts(), time()).prop_map(|(id, name, role, resources, at)| {
-            let (name, description) = (name.parse().unwrap(), description(resources));
-            Command::RegisterNode { id, name, role, description, at }
-        }),
+        (node(), "[abc]", role(), amounts(), taints(), time()).prop_map(
+            |(id, name, role, resources, taints, at)| {
+                let (name, description) = (name.parse().unwrap(), description(resources));
+                Command::RegisterNode { id, name, role, description, taints, at }
+            }
+        ),
         (node(), any::<bool>(), time()).prop_map(|(id, force, at)| Command::RemoveNode { id, force, at }),
         (
             node(),
@@ -195,11 +205,22 @@ fn nodes_command() -> impl Strategy<Value = Command> {
             prop::option::of(label()),
             prop::option::weighted(0.3, Just("zone".to_string())),
             prop::option::of(prop::sample::select(&Availability::ALL[..])),
+            (taints(), prop::option::weighted(0.3, "[*]|[ab](=1)?(:NoExecute)?")),
             time(),
         )
-            .prop_map(|(id, version, add, rm, availability, at)| {
+            .prop_map(|(id, version, add, rm, availability, (taint_add, taint_rm), at)| {
+                let taint_rm = taint_rm.into_iter().map(|text| text.parse().unwrap()).collect();
                 let (label_add, label_rm) = (add.into_iter().collect(), rm.into_iter().collect());
-                Command::UpdateNode { id, version, label_add, label_rm, availability, at }
+                Command::UpdateNode {
+                    id,
+                    version,
+                    label_add,
+                    label_rm,
+                    availability,
+                    taint_add,
+                    taint_rm,
+                    at,
+                }
             }),
         (node(), amounts(), 0..4u64, time()).prop_map(|(node, resources, manager, at)| {
             Command::OpenSession { node, description: description(resources), manager, at }

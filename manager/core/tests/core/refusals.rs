@@ -56,7 +56,14 @@ fn never_connected_nodes_are_listed_separately() {
     world.reconcile(1);
     let (id, at) = (node_id(1), world.now);
     let (name, description) = ("one".parse().unwrap(), description(resources(1000, 512)));
-    world.accept(Command::RegisterNode { id, name, role: NodeRole::Worker, description, at });
+    world.accept(Command::RegisterNode {
+        id,
+        name,
+        role: NodeRole::Worker,
+        description,
+        taints: Default::default(),
+        at,
+    });
     assert_eq!(world.reason(1, 1), "0 of 1 nodes fit: 1 has joined but not connected yet");
 }
 

@@ -113,6 +113,7 @@ fn registration(number: u128) -> Command {
         name: format!("n{number}").parse().unwrap(),
         role: NodeRole::Worker,
         description: description(resources(1000, 512)),
+        taints: Default::default(),
         at: Timestamp(0),
     }
 }
@@ -126,6 +127,8 @@ fn update_node_changes_labels_and_availability() {
         label_add: add.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect(),
         label_rm: rm.iter().map(ToString::to_string).collect(),
         availability,
+        taint_add: Default::default(),
+        taint_rm: Default::default(),
         at: Timestamp(0),
     };
     world.accept(update(None, &[("zone", "a"), ("disk", "ssd")], &[], Some(Availability::Pause)));

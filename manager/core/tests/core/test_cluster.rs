@@ -1,5 +1,6 @@
 //! A cluster for tests. Every command is followed by a check of the invariants.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use warren_core::reconcile::ReconcilePlan;
@@ -70,6 +71,12 @@ pub fn global(name: &str) -> ServiceSpec {
     ServiceSpec { mode: ServiceMode::Global, ..spec(name, 0) }
 }
 
+/// With tolerations.
+pub fn tolerating(spec: ServiceSpec, tolerations: &[&str]) -> ServiceSpec {
+    let tolerations = tolerations.iter().map(|text| text.parse().unwrap()).collect();
+    ServiceSpec { placement: Placement { tolerations, ..spec.placement.clone() }, ..spec }
+}
+
 /// With placement constraints.
 pub fn constrained(name: &str, replicas: u32, constraints: &[&str]) -> ServiceSpec {
     let mut spec = spec(name, replicas);
@@ -130,6 +137,16 @@ pub fn publishing(name: &str, replicas: u32, host_port: u16) -> ServiceSpec {
 pub fn report(task: TaskId, attempt: u32, state: TaskState) -> TaskReport {
     let (since, ready) = (Timestamp(u64::MAX), state == TaskState::Running);
     TaskReport { since, ready, ..task_report(task, attempt, state) }
+}
+
+/// The fields of [`Command::UpdateNode`] that change something.
+#[derive(Default)]
+struct NodeSettingsChange {
+    label_add: BTreeMap<String, String>,
+    label_rm: BTreeSet<String>,
+    availability: Option<Availability>,
+    taint_add: BTreeSet<Taint>,
+    taint_rm: BTreeSet<TaintSelector>,
 }
 
 impl TestCluster {
@@ -211,6 +228,7 @@ impl TestCluster {
             name,
             role: NodeRole::Worker,
             description: description(resources),
+            taints: Default::default(),
             at,
         });
         self.connect(number);
@@ -295,12 +313,38 @@ impl TestCluster {
         self.accept(Command::CreateVolume { id, name, driver, options, labels, node, reuse: false, at })
     }
 
+    /// Changes what users set of a node.
+    #[track_caller]
+    fn update_node(&mut self, number: u128, change: impl FnOnce(&mut NodeSettingsChange)) {
+        let (id, at) = (node_id(number), self.now);
+        let mut changed = NodeSettingsChange::default();
+        change(&mut changed);
+        let NodeSettingsChange { label_add, label_rm, availability, taint_add, taint_rm } = changed;
+        let version = None;
+        self.accept(Command::UpdateNode {
+            id,
+            version,
+            label_add,
+            label_rm,
+            availability,
+            taint_add,
+            taint_rm,
+            at,
+        });
+    }
+
     #[track_caller]
     pub fn availability(&mut self, number: u128, availability: Availability) {
-        let (id, at) = (node_id(number), self.now);
-        let (label_add, label_rm, availability) =
-            (Default::default(), Default::default(), Some(availability));
-        self.accept(Command::UpdateNode { id, version: None, label_add, label_rm, availability, at });
+        self.update_node(number, |change| change.availability = Some(availability));
+    }
+
+    /// Sets these taints, after the removal of those that `rm` selects.
+    #[track_caller]
+    pub fn taint(&mut self, number: u128, add: &[&str], rm: &[&str]) {
+        self.update_node(number, |change| {
+            change.taint_add = add.iter().map(|text| text.parse().unwrap()).collect();
+            change.taint_rm = rm.iter().map(|text| text.parse().unwrap()).collect();
+        });
     }
 
     /// Conditions that the node's agent reports.
@@ -314,10 +358,10 @@ impl TestCluster {
     /// Sets a label, or removes it.
     #[track_caller]
     pub fn label(&mut self, number: u128, key: &str, value: Option<&str>) {
-        let (id, at, availability) = (node_id(number), self.now, None);
-        let label_add = value.map(|value| (key.to_string(), value.to_string())).into_iter().collect();
-        let label_rm = if value.is_none() { [key.to_string()].into() } else { Default::default() };
-        self.accept(Command::UpdateNode { id, version: None, label_add, label_rm, availability, at });
+        self.update_node(number, |change| match value {
+            Some(value) => drop(change.label_add.insert(key.to_string(), value.to_string())),
+            None => drop(change.label_rm.insert(key.to_string())),
+        });
     }
 
     #[track_caller]

@@ -135,6 +135,7 @@ mod tests {
                 name: "n1".parse().unwrap(),
                 role: NodeRole::Worker,
                 description: description.clone(),
+                taints: Default::default(),
                 at: AT,
             },
             Command::OpenSession { node: NODE, description, manager: 0, at: AT },

@@ -54,6 +54,7 @@ fn state() -> State {
             name,
             role: NodeRole::Worker,
             description: description.clone(),
+            taints: Default::default(),
             at: AT,
         },
         Command::OpenSession { node: NODE, description, manager: 2, at: AT },

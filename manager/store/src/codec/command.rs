@@ -99,8 +99,8 @@ commands! {
     SetDesiredTaskState { term, task_ids: tasks, desired, at }
     DeleteTasks { term, task_ids: tasks }
     ReportTasks { node_id: node, session, reports, at }
-    RegisterNode { id, name, description, at, role }
-    UpdateNode { id, version, label_add, label_rm, availability, at }
+    RegisterNode { id, name, description, at, role, taints }
+    UpdateNode { id, version, label_add, label_rm, availability, at, taint_add, taint_rm }
     RemoveNode { id, force, at }
     SetNodeStatus { term, node_id: node, session, status, at }
     SetNodeConditions { node_id: node, session, conditions, at }
@@ -108,7 +108,7 @@ commands! {
     CreateToken { id, role, hash, expires_at, max_uses, at }
     RemoveToken { id, at }
     DeleteTokens { term, token_ids: tokens, at }
-    JoinNode { hash, id, name, description, at }
+    JoinNode { hash, id, name, description, at, taints }
     CreateSecretObject { id, kind, name, labels, data, at }
     UpdateSecretObject { id, version, data: content, at }
     RemoveSecretObject { id, at }

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use super::taint::{MAX_TOLERATIONS, Taint, TaintSelector, validate_list};
 use crate::Violations;
 use crate::name::is_label_key;
 use crate::text::serde_as_text;
@@ -21,6 +22,9 @@ pub struct Placement {
     /// A node must satisfy all of them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub constraints: Vec<Constraint>,
+    /// Taints of nodes that do not keep the tasks away.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tolerations: Vec<TaintSelector>,
     /// The most tasks of the service on one node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_per_node: Option<u32>,
@@ -191,6 +195,11 @@ impl fmt::Display for Constraint {
 serde_as_text!(Constraint);
 
 impl Placement {
+    /// Whether tasks may run on a node in spite of the taint.
+    pub fn tolerates(&self, taint: &Taint) -> bool {
+        self.tolerations.iter().any(|toleration| toleration.matches(taint))
+    }
+
     /// All violations of the rules; paths are relative to them.
     pub fn validate(&self) -> Violations {
         let mut wrong = Violations::default();
@@ -198,6 +207,7 @@ impl Placement {
             let message = format!("{} are more than {MAX_CONSTRAINTS}", self.constraints.len());
             wrong.add("constraints", message);
         }
+        validate_list("tolerations", self.tolerations.iter(), MAX_TOLERATIONS, &mut wrong);
         if self.max_per_node == Some(0) {
             wrong.add("maxPerNode", "0 allows no task on any node; leave it out, or set replicas to 0");
         }

@@ -166,6 +166,7 @@ async fn ask(
         certificate_request: CertificateRequest::create(key)?,
         name: name.to_owned(),
         description: Some(description(0)),
+        taints: Vec::new(),
     };
     let answer = MembershipClient::new(channel_over(secure).await?).join(request).await?.into_inner();
     let credentials = Credentials::new(answer.certificate, key.clone())?;

@@ -86,7 +86,7 @@ impl ManagerFixture {
             name: "n1".parse().unwrap(),
             cluster_ranges: vec!["10.210.0.0/16".parse().unwrap()],
             data_plane: Default::default(),
-            node: Some(LocalNode { description: description() }),
+            node: Some(LocalNode { description: description(), taints: Default::default() }),
             log_engine: self.engine,
             is_data_loss_accepted: false,
         }

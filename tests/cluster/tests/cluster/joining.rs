@@ -23,11 +23,13 @@ use crate::worker::ScriptedWorker;
 pub struct JoiningMachine {
     pub key: PrivateKey,
     pub name: String,
+    /// Of its join request.
+    pub taints: Vec<String>,
 }
 
 impl JoiningMachine {
     pub fn new(name: &str) -> Self {
-        Self { key: PrivateKey::generate().unwrap(), name: name.to_owned() }
+        Self { key: PrivateKey::generate().unwrap(), name: name.to_owned(), taints: Vec::new() }
     }
 
     pub fn request(&self) -> String {
@@ -40,6 +42,7 @@ impl JoiningMachine {
             certificate_request: self.request(),
             name: self.name.clone(),
             description: Some((&description()).into()),
+            taints: self.taints.clone(),
         }
     }
 
@@ -88,7 +91,8 @@ async fn token_admits_a_node_once() {
     let world = ManagerFixture::new().await;
     let client = world.admin().await;
     let NewToken { token: made, secret } = token(&world, Some(Duration::from_secs(3600)), Some(2)).await;
-    let machine = JoiningMachine::new("n2");
+    let taints = vec!["gpu=a:NoSchedule".to_owned()];
+    let machine = JoiningMachine { taints: taints.clone(), ..JoiningMachine::new("n2") };
     let credentials = machine.join(&world, &secret).await.unwrap();
     machine.join(&world, &secret).await.unwrap();
     let [shown] = &client.tokens().list().await.unwrap()[..] else { panic!("one token") };
@@ -97,6 +101,7 @@ async fn token_admits_a_node_once() {
     assert_eq!(worker.welcome.settings.unwrap().node_id, credentials.identity().id());
     let node = client.nodes().get("n2").await.unwrap();
     assert_eq!((node.role(), node.id.as_str()), (v1::NodeRole::Worker, credentials.identity().id()));
+    assert_eq!(node.taints, taints);
     assert_eq!(client.nodes().get("n1").await.unwrap().role(), v1::NodeRole::Manager);
 
     JoiningMachine::new("").join(&world, &secret).await.unwrap();
@@ -160,10 +165,11 @@ async fn join_request_is_validated_by_field() {
         certificate_request: long,
         name: "n 2".into(),
         description: None,
+        taints: ["a=1:NoExecute", "a:Never"].map(str::to_owned).into(),
     };
     let refused = Problem::from(&foreign.join(wrong).await.unwrap_err());
     let paths: Vec<&str> = refused.violations.0.iter().map(|violation| violation.path.as_str()).collect();
-    assert_eq!(paths, ["token", "certificateRequest", "name"]);
+    assert_eq!(paths, ["token", "certificateRequest", "name", "taints[1]"]);
     let nothing = v1::JoinRequest { description: None, ..good.clone() };
     let refused = Problem::from(&foreign.join(nothing).await.unwrap_err());
     assert_eq!(refused.violations.0[0].path, "description");

@@ -75,7 +75,7 @@ async fn a_global_service_runs_where_its_constraints_say() {
 
     labelled(&client, "n2", "a").await;
     let zone = "node.labels.zone == a".parse().unwrap();
-    everywhere.placement = Placement { constraints: vec![zone], max_per_node: None };
+    everywhere.placement = Placement { constraints: vec![zone], ..Placement::default() };
     client.services().update("web", &everywhere, None, false).await.unwrap();
     wait_placement(&client, &mut workers, &["n2"]).await;
     labelled(&client, "n1", "a").await;

@@ -51,7 +51,7 @@ async fn create_objects(client: &Client) {
     let nowhere = vec!["node.labels.agents==yes".parse().unwrap()];
     let agents = ServiceSpec {
         mode: ServiceMode::Global,
-        placement: Placement { constraints: nowhere, max_per_node: None },
+        placement: Placement { constraints: nowhere, ..Placement::default() },
         ..spec("agents", 0)
     };
     client.services().create(new_id(), &agents).await.unwrap();

@@ -61,6 +61,27 @@ fn constraints_place_tasks_and_changes_move_them() {
 }
 
 #[test]
+fn taints_keep_tasks_away_and_move_them() {
+    let cluster = WorkerCluster::with(3, |number| match number {
+        3 => NodeOptions::default().argument("--taint").argument("gpu=a:NoSchedule"),
+        _ => NodeOptions::default(),
+    });
+    run(&cluster, "service create web --replicas 4");
+    cluster.wait_spread("web", &[("w1", 2), ("w2", 2)]);
+    run(&cluster, "service create render --replicas 3 --toleration gpu=a");
+    cluster.wait_spread("render", &[("w1", 1), ("w2", 1), ("w3", 1)]);
+    run(&cluster, "service create agent --mode global");
+    cluster.wait_spread("agent", &[("w1", 1), ("w2", 1)]);
+    cluster.ok("node update w1 --taint-add bad:NoExecute");
+    cluster.wait_spread("web", &[("w2", 4)]);
+    cluster.wait_spread("agent", &[("w2", 1)]);
+    cluster.ok("node update w3 --taint-rm gpu");
+    cluster.wait_spread("agent", &[("w2", 1), ("w3", 1)]);
+    cluster.ok("node update w1 --taint-rm bad --taint-add old:PreferNoSchedule");
+    cluster.wait_spread("agent", &[("w1", 1), ("w2", 1), ("w3", 1)]);
+}
+
+#[test]
 fn max_per_node_is_kept() {
     let cluster = WorkerCluster::new(3);
     run(&cluster, "service create few --detach --replicas 7 --max-per-node 2");

@@ -6,7 +6,7 @@ mod networks;
 mod rollouts;
 mod storage;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use arbitrary::{Arbitrary, Result, Unstructured};
 use ipnet::Ipv4Net;
@@ -14,8 +14,8 @@ use warren_core::{Command, NewTask};
 use warren_types::{
     Availability, Bytes, ClusterId, DesiredTaskState, EnvVar, Health, Id, ImageDigest, Limits, MilliCpu,
     NodeDescription, NodeId, NodeRole, NodeStatus, Placement, Protocol, PublishMode, PublishedPort,
-    Resources, ServiceId, ServiceMode, ServiceSpec, TaskExit, TaskId, TaskReport, TaskSpec, TaskState,
-    Timestamp, TokenHash, TokenId,
+    Resources, ServiceId, ServiceMode, ServiceSpec, Taint, TaintSelector, TaskExit, TaskId, TaskReport,
+    TaskSpec, TaskState, Timestamp, TokenHash, TokenId,
 };
 
 /// One step.
@@ -145,7 +145,17 @@ impl<'a> FuzzInput<'a> {
                 let label_rm = self.list(2, Self::short_text)?.into_iter().collect();
                 let all = [Availability::Active, Availability::Pause, Availability::Drain];
                 let availability = if self.sometimes()? { Some(*self.0.choose(&all)?) } else { None };
-                Command::UpdateNode { id, version, label_add, label_rm, availability, at }
+                let (taint_add, taint_rm) = (self.taints()?, self.tolerations()?.into_iter().collect());
+                Command::UpdateNode {
+                    id,
+                    version,
+                    label_add,
+                    label_rm,
+                    availability,
+                    taint_add,
+                    taint_rm,
+                    at,
+                }
             }
             4 => Command::RemoveNode { id: self.node()?, force: self.sometimes()?, at },
             5 => {
@@ -156,9 +166,9 @@ impl<'a> FuzzInput<'a> {
             }
             6 => Command::RemoveToken { id: self.token()?, at },
             7 => {
-                let (hash, id, name) = (self.hash()?, self.node()?, self.name()?);
+                let (hash, id, name, taints) = (self.hash()?, self.node()?, self.name()?, self.taints()?);
                 let (name, description) = (name.parse().expect("the name is valid"), self.description()?);
-                Command::JoinNode { hash, id, name, description, at }
+                Command::JoinNode { hash, id, name, description, taints, at }
             }
             _ => {
                 let term = self.number(TERM, 1)?;
@@ -204,8 +214,8 @@ impl<'a> FuzzInput<'a> {
             }
             21 => {
                 let (id, name) = (self.node()?, self.name()?.parse().expect("the name is valid"));
-                let (description, role) = (self.description()?, self.role()?);
-                Command::RegisterNode { id, name, role, description, at }
+                let (description, role, taints) = (self.description()?, self.role()?, self.taints()?);
+                Command::RegisterNode { id, name, role, description, taints, at }
             }
             22 => {
                 let (node, description, manager) = (self.node()?, self.description()?, 0);
@@ -297,7 +307,18 @@ impl<'a> FuzzInput<'a> {
             |input: &mut Self| Ok(input.0.choose(&given)?.parse().expect("the constraint is valid"));
         let constraints = self.list(2, constraint)?;
         let max_per_node = if self.sometimes()? { Some(self.small()?) } else { None };
-        Ok(Placement { constraints, max_per_node })
+        Ok(Placement { constraints, tolerations: self.tolerations()?, max_per_node })
+    }
+
+    fn taints(&mut self) -> Result<BTreeSet<Taint>> {
+        let given = ["a:NoSchedule", "a=b:NoSchedule", "a:NoExecute", "b=a:PreferNoSchedule"];
+        let taint = |input: &mut Self| Ok(input.0.choose(&given)?.parse().expect("the taint is valid"));
+        Ok(self.list(2, taint)?.into_iter().collect())
+    }
+
+    fn tolerations(&mut self) -> Result<Vec<TaintSelector>> {
+        let given = ["*", "a", "a=b", "b:PreferNoSchedule", "a=b:NoSchedule"];
+        self.list(2, |input| Ok(input.0.choose(&given)?.parse().expect("the toleration is valid")))
     }
 
     fn list<T>(&mut self, most: usize, one: impl Fn(&mut Self) -> Result<T>) -> Result<Vec<T>> {

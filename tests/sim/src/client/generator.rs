@@ -1,14 +1,15 @@
 //! Random requests of clients.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use warren_core::State;
 use warren_types::{
     Availability, FailureAction, FailureRatio, HealthCheck, Id, ImageReference, MilliCpu, Mount, MountSource,
-    NodeId, OnDisconnect, Parallelism, Placement, Probe, Protocol, PublishMode, PublishedPort,
-    SecretObjectMount, SecretObjectName, ServiceId, ServiceMode, ServiceSpec, TaskSpec, UpdateOrder,
-    UpdatePolicy,
+    Node, NodeId, OnDisconnect, Parallelism, Placement, Probe, Protocol, PublishMode, PublishedPort,
+    SecretObjectMount, SecretObjectName, ServiceId, ServiceMode, ServiceSpec, Taint, TaintEffect,
+    TaintSelector, TaskSpec, UpdateOrder, UpdatePolicy,
 };
 
 use super::request::ClientRequest;
@@ -27,9 +28,13 @@ impl SimClient {
     pub(super) fn next_request(&mut self, chance: &mut SimRng, nodes: &[NodeId]) -> Option<ClientRequest> {
         if chance.one_in(6) {
             let node = chance.pick(nodes)?;
-            return Some(match chance.one_in(2) {
-                true => ClientRequest::SetAvailability(node, chance.pick(&Availability::ALL)?),
-                false => ClientRequest::SetZone(node, chance.pick(&[None, Some("a"), Some("b")])?),
+            return Some(match chance.between(0, 2) {
+                0 => ClientRequest::SetAvailability(node, chance.pick(&Availability::ALL)?),
+                1 => ClientRequest::SetZone(node, chance.pick(&[None, Some("a"), Some("b")])?),
+                _ => {
+                    let effect = chance.pick(&TaintEffect::ALL)?;
+                    ClientRequest::SetTaint(node, (!chance.one_in(3)).then_some(effect))
+                }
             });
         }
         if chance.one_in(4) {
@@ -71,7 +76,8 @@ impl SimClient {
         })
     }
 
-    /// The request that restores the nodes to their original state; one client sends it. A crowd is scaled down.
+    /// The request that restores the nodes to their original state, but for a taint of one; one client sends it. A
+    /// crowd is scaled down.
     pub(super) fn cleanup_request(&self, state: &State) -> Option<ClientRequest> {
         let replicas = |promise: &ExpectedService| promise.desired_spec().and_then(|spec| spec.replicas());
         let crowd = self.expected.iter().find(|(_, promise)| replicas(promise) > Some(MOST_REPLICAS));
@@ -82,17 +88,29 @@ impl SimClient {
         if let Some(volume) = removing {
             return Some(ClientRequest::ConfirmPurge(volume.id));
         }
-        let node = state
-            .nodes()
-            .filter(|_| self.number == 0)
-            .find(|node| node.availability != Availability::Active || !node.labels.is_empty())?;
+        let node = state.nodes().filter(|_| self.number == 0).find(|node| !has_final_settings(node))?;
         Some(match node.availability {
+            Availability::Active if node.taints != final_taints(node.id) => {
+                ClientRequest::SetTaint(node.id, final_taints(node.id).first().map(|taint| taint.effect))
+            }
             Availability::Active => ClientRequest::SetZone(node.id, None),
             Availability::Pause | Availability::Drain => {
                 ClientRequest::SetAvailability(node.id, Availability::Active)
             }
         })
     }
+}
+
+/// Without the changes of clients, as at the end of a history.
+pub fn has_final_settings(node: &Node) -> bool {
+    let is_changed = node.availability != Availability::Active || !node.labels.is_empty();
+    !is_changed && node.taints == final_taints(node.id)
+}
+
+/// One node keeps a taint, of the zone with three nodes: services that do not tolerate it have two in each zone.
+fn final_taints(node: NodeId) -> BTreeSet<Taint> {
+    let is_tainted = node == NodeId(Id(100));
+    is_tainted.then(|| super::request::taint(TaintEffect::NoExecute)).into_iter().collect()
 }
 
 fn image(chance: &mut SimRng) -> ImageReference {
@@ -120,7 +138,18 @@ fn placement(mode: ServiceMode, chance: &mut SimRng) -> Placement {
     let constraints = if chance.one_in(4) { vec![zone] } else { Vec::new() };
     // At least two machines of each zone have room for two tasks each.
     let bounded = mode != ServiceMode::Global && chance.one_in(4);
-    Placement { constraints, max_per_node: bounded.then_some(2) }
+    let tolerations = if chance.one_in(3) { tolerations(chance) } else { Vec::new() };
+    Placement { constraints, tolerations, max_per_node: bounded.then_some(2) }
+}
+
+fn tolerations(chance: &mut SimRng) -> Vec<TaintSelector> {
+    let given = chance.pick(&["*", "sim", "sim:NoSchedule", "sim=:NoExecute", "sim=other", "x"]);
+    given.into_iter().map(|text| text.parse().expect("a valid toleration")).collect()
+}
+
+/// Tolerates all taints, so that a volume is on a node to which its tasks may go.
+fn tolerant() -> Placement {
+    Placement { tolerations: vec!["*".parse().expect("a valid toleration")], ..Placement::default() }
 }
 
 /// Some of the client's secrets.
@@ -193,7 +222,7 @@ fn spec(number: u64, replicas: u32, known: &[SecretObjectName], chance: &mut Sim
     ServiceSpec {
         mode,
         ports: ports(chance),
-        placement: if bound { Placement::default() } else { placement(mode, chance) },
+        placement: if bound { tolerant() } else { placement(mode, chance) },
         replace_after: replace_after(mode, chance),
         update: update_policy(bound, chance),
         rollback: rollback_policy(bound, chance),

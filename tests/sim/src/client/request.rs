@@ -1,17 +1,22 @@
 //! The requests of clients, and what is acknowledged with each.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use warren_core::state::VolumeData;
 use warren_core::{Command, CommandResponse};
 use warren_types::{
     Availability, NodeId, SecretObjectId, SecretObjectKind, SecretObjectName, ServiceId, ServiceMode,
-    ServiceSpec, Timestamp, VolumeDriver, VolumeId, VolumeName,
+    ServiceSpec, Taint, TaintEffect, Timestamp, VolumeDriver, VolumeId, VolumeName,
 };
 
 use super::ExpectedRevision;
 use super::secrets::{SecretVersions, sealed};
+
+/// The taint with that effect.
+pub(super) fn taint(effect: TaintEffect) -> Taint {
+    Taint { key: "sim".into(), effect, value: String::new() }
+}
 
 /// One request. Requests about a service are rejected if it changed since the client's last request.
 #[derive(Debug, Clone)]
@@ -24,6 +29,8 @@ pub(super) enum ClientRequest {
     SetAvailability(NodeId, Availability),
     /// The zone label that an operator sets; `None` leaves it to the machine.
     SetZone(NodeId, Option<&'static str>),
+    /// Its only taint.
+    SetTaint(NodeId, Option<TaintEffect>),
     /// Creates a secret of that byte.
     CreateSecret(SecretObjectId, SecretObjectName, u8),
     /// Updates it to another byte, if it has not changed.
@@ -46,6 +53,7 @@ impl ClientRequest {
             | Self::Remove(id, _) => Some(*id),
             Self::SetAvailability(..)
             | Self::SetZone(..)
+            | Self::SetTaint(..)
             | Self::CreateSecret(..)
             | Self::UpdateSecret(..)
             | Self::RemoveSecret(_)
@@ -69,7 +77,16 @@ impl ClientRequest {
             let add = zone.flatten().map(|zone| (label.clone(), zone.to_string()));
             let label_rm = zone.filter(Option::is_none).map(|_| label.clone()).into_iter().collect();
             let label_add = add.into_iter().collect();
-            Command::UpdateNode { id, version: None, label_add, label_rm, availability, at }
+            Command::UpdateNode {
+                id,
+                version: None,
+                label_add,
+                label_rm,
+                availability,
+                taint_add: Default::default(),
+                taint_rm: Default::default(),
+                at,
+            }
         };
         match self.clone() {
             Self::Create(id, spec) => Command::CreateService { id, spec: (*spec).clone(), at },
@@ -85,6 +102,16 @@ impl ClientRequest {
             Self::Remove(id, version) => Command::RemoveService { id, version: Some(version), at },
             Self::SetAvailability(id, availability) => node(id, None, Some(availability)),
             Self::SetZone(id, zone) => node(id, Some(zone), None),
+            Self::SetTaint(id, effect) => Command::UpdateNode {
+                id,
+                version: None,
+                label_add: BTreeMap::new(),
+                label_rm: BTreeSet::new(),
+                availability: None,
+                taint_add: effect.map(taint).into_iter().collect(),
+                taint_rm: BTreeSet::from(["sim".parse().expect("a valid selector")]),
+                at,
+            },
             Self::CreateSecret(id, name, byte) => {
                 let (kind, labels, content) = (SecretObjectKind::Secret, BTreeMap::new(), sealed(byte));
                 Command::CreateSecretObject { id, kind, name, labels, data: content, at }
@@ -122,6 +149,9 @@ impl ClientRequest {
             }
             (Self::SetZone(id, zone), CommandResponse::Node(found)) => {
                 found.id == *id && found.labels.get("zone").map(String::as_str) == *zone
+            }
+            (Self::SetTaint(id, effect), CommandResponse::Node(found)) => {
+                found.id == *id && found.taints == effect.map(taint).into_iter().collect()
             }
             (
                 Self::CreateSecret(id, _, byte) | Self::UpdateSecret(id, _, byte),

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use warren_core::session::{NetworkHistory, SentNetwork};
 use warren_core::{State, rollout};
 use warren_replica::ReconcileKey;
-use warren_types::{Availability, Member, NetworkView, Node, NodeStatus, ServiceId, Task, TaskId, Timestamp};
+use warren_types::{Member, NetworkView, Node, NodeStatus, ServiceId, Task, TaskId, Timestamp};
 
-use crate::client::SimClient;
+use super::taints;
+use crate::client::{SimClient, has_final_settings};
 use crate::manager::SimManager;
 use crate::simulation::ClusterSimulation;
 use crate::worker::TaskOnMachine;
@@ -25,13 +26,13 @@ pub fn holds(world: &ClusterSimulation) -> Result<(), String> {
     if world.clients.iter().any(SimClient::is_waiting) {
         return Err("a request is in flight".into());
     }
-    let as_it_was = |node: &Arc<Node>| node.availability == Availability::Active && node.labels.is_empty();
-    if let Some(node) = run.state().nodes().find(|node| node.status != NodeStatus::Ready || !as_it_was(node))
-    {
+    let is_final = |node: &&Arc<Node>| node.status == NodeStatus::Ready && has_final_settings(node);
+    if let Some(node) = run.state().nodes().find(|node| !is_final(node)) {
         return Err(format!("{node:?} is not ready"));
     }
     workers_know_the_managers(world, run.state())?;
     services(world, run.state(), world.wall_time(leader))?;
+    taints::check_settled(run.state())?;
     nothing_to_plan(world, leader, run.state())?;
     machines(world, run.state())?;
     networks(world, run.state())

@@ -1,7 +1,11 @@
 //! A healthy task of the current revision on an allowed node gets no replacement.
 
+use std::sync::Arc;
+
 use warren_core::{Command, ReconcilePlan, State};
-use warren_types::{Availability, Health, Service, ServiceId, Task, TaskId};
+use warren_types::{Availability, Health, Node, ServiceId, TaintEffect, Task, TaskId};
+
+use super::taints;
 
 /// `state` is the state the plan was computed from. Returns the number of unhealthy tasks that get a
 /// replacement.
@@ -26,11 +30,13 @@ pub fn holds(state: &State, plan: &ReconcilePlan) -> Result<u64, String> {
 /// exempt.
 fn may_be_replaced(state: &State, service: ServiceId, planned: u64, task: &Task) -> bool {
     let Some(service) = state.service(&service) else { return true };
-    let Service { revision, .. } = &**service;
-    let placement = &revision.placement;
+    let placement = &service.revision.placement;
     let picky = !placement.constraints.is_empty() || placement.max_per_node.is_some();
     let node = task.node.and_then(|node| state.node(&node));
-    let drained = node.is_none_or(|node| node.availability == Availability::Drain);
+    let stays = |node: &Arc<Node>| {
+        let is_tolerated = taints::tolerates(&service, node, &[TaintEffect::NoExecute]);
+        node.availability != Availability::Drain && is_tolerated
+    };
     // The plan may roll the service back first.
-    task.revision.number != planned || picky || drained
+    task.revision.number != planned || picky || !node.is_some_and(stays)
 }

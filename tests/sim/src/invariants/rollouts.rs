@@ -5,8 +5,11 @@ use std::collections::BTreeSet;
 
 use warren_core::{Command, ReconcilePlan, State};
 use warren_types::{
-    Availability, DesiredTaskState, FailureOutcome, RolloutKind, Service, ServiceId, Task, UpdateOrder,
+    Availability, DesiredTaskState, FailureOutcome, RolloutKind, Service, ServiceId, TaintEffect, Task,
+    UpdateOrder,
 };
+
+use super::taints;
 
 /// Checks a changed service. Returns whether managers rolled it back.
 pub fn rolled_back(before: &State, newest: &State, id: ServiceId) -> Result<bool, String> {
@@ -64,7 +67,7 @@ pub fn keeps_order(state: &State, plan: &ReconcilePlan) -> Result<(), String> {
     Ok(())
 }
 
-/// Desired slots with a serving task on a node that is not drained. Tasks of earlier placements may have to leave
+/// Desired slots with a serving task on a node that it need not leave. Tasks of earlier placements may have to leave
 /// their nodes at once, so services with constraints are exempt.
 fn served_slots(state: &State, service: &Service) -> BTreeSet<u32> {
     let placement = &service.revision.placement;
@@ -74,7 +77,10 @@ fn served_slots(state: &State, service: &Service) -> BTreeSet<u32> {
     }
     let stays = |task: &Task| {
         let node = task.node.and_then(|node| state.node(&node));
-        node.is_some_and(|node| node.availability != Availability::Drain)
+        node.is_some_and(|node| {
+            let is_tolerated = taints::tolerates(service, node, &[TaintEffect::NoExecute]);
+            node.availability != Availability::Drain && is_tolerated
+        })
     };
     let is_told_to = |task: &Task| task.desired == DesiredTaskState::Running;
     let serves = |task: &Task| {

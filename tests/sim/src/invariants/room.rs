@@ -6,6 +6,8 @@ use warren_types::{
     Availability, DesiredTaskState, Node, NodeStatus, Resources, Service, ServiceId, Task, TaskId,
 };
 
+use super::taints;
+
 /// Tasks that the empty workers have room for, if they are bounded at all: 5 workers with 16 each.
 const MOST_ROOM: u64 = 80;
 
@@ -57,7 +59,7 @@ fn room_on(state: &State, service: &Service, node: &Node) -> u64 {
     let placement = &service.revision.placement;
     let meets = |zone: &str| placement.constraints.iter().all(|it| it.to_string().ends_with(zone));
     let accepts = node.status == NodeStatus::Ready && node.availability == Availability::Active;
-    if !accepts || !node.label("zone").is_none_or(meets) {
+    if !accepts || !taints::admits(service, node) || !node.label("zone").is_none_or(meets) {
         return 0;
     }
     let held = || state.tasks_on(&node.id).filter(|task| !task.observed.removed);

@@ -39,7 +39,7 @@ fn to_flags(spec: &ServiceSpec) -> Vec<String> {
         update,
         rollback,
     } = spec;
-    let Placement { constraints, max_per_node } = placement;
+    let Placement { constraints, tolerations, max_per_node } = placement;
     let mut flags = vec![format!("--name={name}")];
     let mut say = |flag: &str, value: String| flags.push(format!("--{flag}={value}"));
     match mode {
@@ -50,6 +50,7 @@ fn to_flags(spec: &ServiceSpec) -> Vec<String> {
     say("endpoint-mode", endpoint_mode.to_string());
     labels.iter().for_each(|(key, value)| say("label", format!("{key}={value}")));
     constraints.iter().for_each(|constraint| say("constraint", constraint.to_string()));
+    tolerations.iter().for_each(|toleration| say("toleration", toleration.to_string()));
     max_per_node.iter().for_each(|most| say("max-per-node", most.to_string()));
     for PublishedPort { host_ip, host_port, container_port, protocol, mode } in ports {
         let PublishMode::Host = mode;

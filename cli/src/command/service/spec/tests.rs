@@ -77,6 +77,8 @@ const EVERYTHING: &[&str] = &[
     "--log-files=2",
     "--constraint",
     "node.labels.zone in (a,b)",
+    "--toleration=dedicated=gpu:NoSchedule",
+    "--toleration=*",
     "-p8080:80",
     "--publish=127.0.0.1:8443:443",
     "--network=default",
@@ -253,6 +255,9 @@ fn every_flag_reaches_the_spec() {
     placement:
       constraints:
       - node.labels.zone in (a,b)
+      tolerations:
+      - dedicated=gpu:NoSchedule
+      - "*"
       maxPerNode: 1
     replaceAfter: 5m
     endpointMode: dnsrr
@@ -376,6 +381,8 @@ fn an_empty_value_is_the_default_again() {
         "--label-rm=app",
         "--env-rm=A",
         "--constraint-rm=node.labels.zone in (a, b)",
+        "--toleration-rm=dedicated=gpu:NoSchedule",
+        "--toleration-rm=*",
         "--publish-rm=8080",
         "--publish-rm=127.0.0.1:8443:443",
         "--network-rm=front",

@@ -79,6 +79,7 @@ mod tests {
                 name,
                 role: NodeRole::Worker,
                 description: description.clone(),
+                taints: Default::default(),
                 at,
             });
             run(Command::OpenSession { node: id, description, manager: 1, at });

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use warren_types::spec::validate_labels;
+use warren_types::spec::{validate_labels, validate_taints};
 use warren_types::{
     Availability, Health, MemberId, Node, NodeCondition, NodeDescription, NodeId, NodeName, NodeRole,
-    NodeStatus, Task, TaskId, TaskState, TaskStatus, Timestamp, Violation, Violations,
+    NodeStatus, Taint, TaintSelector, Task, TaskId, TaskState, TaskStatus, Timestamp, Violation, Violations,
 };
 
 use super::{ApplyContext, address, volume};
@@ -19,12 +19,14 @@ pub(super) fn register(
     id: NodeId,
     name: &NodeName,
     role: NodeRole,
-    description: &NodeDescription,
+    (description, taints): (&NodeDescription, &BTreeSet<Taint>),
 ) -> Result<CommandResponse, Refusal> {
     if state.index.node_names.get(name).is_some_and(|owner| *owner != id) {
         return Err(Refusal::AlreadyExists { kind: ObjectKind::Node, name: name.to_string() });
     }
-    let Some(known) = state.nodes.get(&id) else { return add(state, entry, id, name, role, description) };
+    let Some(known) = state.nodes.get(&id) else {
+        return add(state, entry, id, name, role, (description, taints));
+    };
     if known.name == *name && known.role == role && known.description == *description {
         return Ok(CommandResponse::Node(known.clone()));
     }
@@ -46,8 +48,11 @@ fn add(
     id: NodeId,
     name: &NodeName,
     role: NodeRole,
-    description: &NodeDescription,
+    (description, taints): (&NodeDescription, &BTreeSet<Taint>),
 ) -> Result<CommandResponse, Refusal> {
+    let mut wrong = Violations::default();
+    validate_taints("taints", taints, &mut wrong);
+    wrong.into_result(()).map_err(Refusal::Invalid)?;
     let number = address::free_node_number(state)?;
     let (subnet, cursor) = address::free_subnet(state)?;
     state.subnet_cursor = cursor;
@@ -59,6 +64,7 @@ fn add(
         role,
         labels: BTreeMap::new(),
         availability: Availability::Active,
+        taints: taints.clone(),
         description: description.clone(),
         number,
         subnets: vec![subnet],
@@ -84,7 +90,7 @@ fn node_response(state: &State, id: NodeId) -> Result<CommandResponse, Refusal> 
     node.map(CommandResponse::Node).ok_or_else(|| Refusal::not_found(ObjectKind::Node, id))
 }
 
-/// Changes the user's settings of a node: `labels` are those to set, and the keys of those to remove.
+/// Changes the user's settings of a node: labels and taints are those to set, and what selects those to remove.
 pub(super) fn update(
     state: &mut State,
     entry: &mut ApplyContext,
@@ -92,17 +98,25 @@ pub(super) fn update(
     version: Option<u64>,
     labels: (&BTreeMap<String, String>, &BTreeSet<String>),
     availability: Option<Availability>,
+    (taint_add, taint_rm): (&BTreeSet<Taint>, &BTreeSet<TaintSelector>),
 ) -> Result<CommandResponse, Refusal> {
     let known = state.nodes.get(&id).ok_or_else(|| Refusal::not_found(ObjectKind::Node, id))?;
     let availability = availability.unwrap_or(known.availability);
     let mut desired = known.labels.clone();
     desired.extend(labels.0.iter().map(|(key, value)| (key.clone(), value.clone())));
     desired.retain(|key, _| !labels.1.contains(key));
-    if known.labels == desired && known.availability == availability {
+    let mut taints = known.taints.clone();
+    taints.retain(|taint| {
+        !taint_rm.iter().any(|removed| removed.matches(taint))
+            && !taint_add.iter().any(|new| new.excludes(taint))
+    });
+    taints.extend(taint_add.iter().cloned());
+    if known.labels == desired && known.availability == availability && known.taints == taints {
         return Ok(CommandResponse::Node(known.clone()));
     }
     let mut wrong = Violations::default();
     validate_labels(&desired, &mut wrong);
+    validate_taints("taints", &taints, &mut wrong);
     wrong.into_result(()).map_err(Refusal::Invalid)?;
     if let Some(required) = version.filter(|version| *version != known.version) {
         let (name, found) = (known.name.to_string(), known.version);
@@ -111,9 +125,10 @@ pub(super) fn update(
     state.update_node(id, |node| {
         node.labels = desired;
         node.availability = availability;
+        node.taints = taints;
         node.version = entry.index;
     });
-    state.index.set_availability(id, availability);
+    state.nodes.get(&id).into_iter().for_each(|node| state.index.update_evicting_node(node));
     entry.changes.push(StateChange::Node(id));
     node_response(state, id)
 }

@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use warren_types::{Availability, Node, NodeId, NodeStatus, Task, TaskId, VolumeName};
 
 use super::{ApplyContext, address, volume};
-use crate::state::{CommandResponse, MAX_NODE_SUBNETS, State, StateChange, digest};
+use crate::state::{CommandResponse, MAX_NODE_SUBNETS, State, StateChange, digest, tolerates_taints};
 
 pub(super) fn assign(
     state: &mut State,
@@ -57,8 +57,10 @@ fn check(state: &State, entry: &ApplyContext, task: TaskId, node: NodeId) -> Opt
     let held_back = task.not_before().is_some_and(|time| time > entry.now);
     let wants_place = task.is_live() && task.node.is_none() && !held_back;
     let takes_tasks = node.status == NodeStatus::Ready && node.availability == Availability::Active;
+    let service = state.services.get(&task.id.service);
+    let is_tolerated = service.is_none_or(|it| tolerates_taints(&it.revision.placement, node));
     let may_be_here = task.bound_to().is_none_or(|bound| bound == node.id);
-    if !wants_place || !takes_tasks || !may_be_here || !has_capacity(state, task, node) {
+    if !wants_place || !takes_tasks || !is_tolerated || !may_be_here || !has_capacity(state, task, node) {
         return None;
     }
     state.resolve_volumes(task, node).ok()

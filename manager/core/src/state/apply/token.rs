@@ -1,8 +1,11 @@
 //! Commands on join tokens, and joining with one.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use warren_types::{NodeDescription, NodeId, NodeName, NodeRole, Token, TokenHash, TokenId, Violation};
+use warren_types::{
+    NodeDescription, NodeId, NodeName, NodeRole, Taint, Token, TokenHash, TokenId, Violation,
+};
 
 use super::{ApplyContext, node};
 use crate::state::feature_level::MULTI_MANAGER_LEVEL;
@@ -82,7 +85,7 @@ pub(super) fn join(
     hash: TokenHash,
     id: NodeId,
     name: &NodeName,
-    description: &NodeDescription,
+    (description, taints): (&NodeDescription, &BTreeSet<Taint>),
 ) -> Result<CommandResponse, Refusal> {
     let (token, role) = find_valid(state, entry, &hash)?;
     if role != NodeRole::Worker && state.feature_level >= MULTI_MANAGER_LEVEL {
@@ -92,7 +95,7 @@ pub(super) fn join(
     if !known {
         check_use(state, token)?;
     }
-    let answer = node::register(state, entry, id, name, role, description)?;
+    let answer = node::register(state, entry, id, name, role, (description, taints))?;
     if !known {
         count_use(state, entry, token);
     }

@@ -19,6 +19,7 @@ pub(in crate::state) fn node(node: &Node) -> u64 {
         role,
         labels: given,
         availability,
+        taints,
         description,
         number,
         subnets,
@@ -59,7 +60,8 @@ pub(in crate::state) fn node(node: &Node) -> u64 {
     ]);
     let known = extension(known, 1, list(conditions.iter().map(|condition| node_condition(*condition))));
     let known = extension(extension(known, 2, manager.unwrap_or(0)), 3, u64::from(*number));
-    extension(known, 4, list(subnets.iter().skip(1).map(net)))
+    let known = extension(known, 4, list(subnets.iter().skip(1).map(net)));
+    extension(known, 5, list(taints.iter().map(|taint| text(&taint.to_string()))))
 }
 
 fn node_condition(condition: NodeCondition) -> u64 {

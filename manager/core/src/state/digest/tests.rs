@@ -60,7 +60,7 @@ fn pin(letter: char) -> warren_types::ImageDigest {
 }
 
 fn constraints(text: &str) -> Placement {
-    Placement { constraints: vec![text.parse().unwrap()], max_per_node: None }
+    Placement { constraints: vec![text.parse().unwrap()], ..Placement::default() }
 }
 
 fn a_service() -> Service {
@@ -113,6 +113,7 @@ fn a_node() -> Node {
         created_at: Timestamp(1),
         role: NodeRole::Worker,
         labels: BTreeMap::new(),
+        taints: Default::default(),
         availability: Availability::Active,
         description: NodeDescription {
             resources: Resources { cpu: MilliCpu(1000), memory: Bytes(1 << 30) },
@@ -290,6 +291,7 @@ fn every_node_field_changes_hash() {
         |n| n.session = 1,
         |n| n.assignment_index = 3,
         |n| n.role = NodeRole::Manager,
+        |n| n.taints = ["a:NoSchedule".parse().unwrap()].into(),
         |n| n.labels = [("a".into(), "b".into())].into(),
         |n| n.description.labels = [("a".into(), "b".into())].into(),
         |n| n.availability = Availability::Pause,

@@ -42,6 +42,7 @@ fn each_token_is_for_one_role() {
         id: node_id(1),
         name: "n1".parse().unwrap(),
         description: description(resources(1000, 512)),
+        taints: Default::default(),
         at: world.now,
     };
     let text = "the token is for a manager, not for a worker: join with `warren manager join`, or create one \
@@ -192,7 +193,14 @@ fn hybrid_world(host: &str) -> TestCluster {
     let mut world = world(3);
     let (name, role) = ("m2".parse().unwrap(), NodeRole::Manager);
     let own = NodeDescription { address: host.into(), ..description(resources(4000, 4096)) };
-    world.accept(Command::RegisterNode { id: node_id(2), name, role, description: own, at: world.now });
+    world.accept(Command::RegisterNode {
+        id: node_id(2),
+        name,
+        role,
+        description: own,
+        taints: Default::default(),
+        at: world.now,
+    });
     world.connect(2);
     world.service(1, spec("web", 2));
     world.settle();

@@ -13,8 +13,8 @@ use warren_types::{
     EnvVar, FailureAction, FailureOutcome, FailureRatio, Health, HostEntry, Id, Limits, LogLimits, MilliCpu,
     Mount, MountSource, NodeDescription, NodeId, NodeRole, NodeStatus, OnDisconnect, Parallelism, PauseCause,
     Placement, Propagation, Protocol, PublishMode, PublishedPort, PullPolicy, Resources, RestartCondition,
-    RestartPolicy, RolloutFailure, Seccomp, SecretObjectMount, ServiceId, ServiceMode, ServiceSpec, TaskExit,
-    TaskId, TaskReport, TaskSpec, TaskState, Timestamp, TokenHash, TokenId, Ulimit, UpdateOrder,
+    RestartPolicy, RolloutFailure, Seccomp, SecretObjectMount, ServiceId, ServiceMode, ServiceSpec, Taint,
+    TaskExit, TaskId, TaskReport, TaskSpec, TaskState, Timestamp, TokenHash, TokenId, Ulimit, UpdateOrder,
     UpdatePolicy, WireGuardKey,
 };
 
@@ -112,7 +112,11 @@ fn spec() -> ServiceSpec {
         labels: BTreeMap::from([("app".into(), "shop".into()), ("tier".into(), "front".into())]),
         mode: ServiceMode::Replicated { replicas: 2 },
         ports: vec![port],
-        placement: Placement { constraints: vec![zone], max_per_node: Some(4) },
+        placement: Placement {
+            constraints: vec![zone],
+            tolerations: vec!["dedicated=gpu:NoSchedule".parse().unwrap(), "*".parse().unwrap()],
+            max_per_node: Some(4),
+        },
         replace_after: Duration::from_secs(90),
         update: policy(),
         rollback: UpdatePolicy { on_failure: Some(FailureAction::Continue), ..policy() },
@@ -142,6 +146,10 @@ fn description() -> NodeDescription {
         wireguard_key: Some(WireGuardKey([7; 32])),
         labels: BTreeMap::from([("disk".into(), "ssd".into())]),
     }
+}
+
+fn taints() -> BTreeSet<Taint> {
+    BTreeSet::from(["dedicated=gpu:NoSchedule".parse().unwrap(), "disk:NoExecute".parse().unwrap()])
 }
 
 fn task(number: u64) -> TaskId {
@@ -211,9 +219,11 @@ fn members() -> Vec<(&'static str, Command)> {
     let (hash, label_add) = (TokenHash([1; 32]), BTreeMap::from([("zone".into(), "a".into())]));
     let (label_rm, availability) = (BTreeSet::from(["old".into()]), Some(Availability::Active));
     let (description, version) = (description(), Some(6));
-    let join = |name, description| Command::JoinNode { hash, id: JOINED, name, description, at };
+    let join =
+        |name, description| Command::JoinNode { hash, id: JOINED, name, description, taints: taints(), at };
     let role = NodeRole::Manager;
-    let register = |name, description| Command::RegisterNode { id, name, role, description, at };
+    let register =
+        |name, description| Command::RegisterNode { id, name, role, description, taints: taints(), at };
     vec![
         (
             "create_cluster",
@@ -224,7 +234,19 @@ fn members() -> Vec<(&'static str, Command)> {
         ("create_token_for_all", create(2, 2, None)),
         ("join_node", join(name("n2"), description.clone())),
         ("register_node", register(name("n1"), description.clone())),
-        ("update_node", Command::UpdateNode { id, version, label_add, label_rm, availability, at }),
+        (
+            "update_node",
+            Command::UpdateNode {
+                id,
+                version,
+                label_add,
+                label_rm,
+                availability,
+                taint_add: taints(),
+                taint_rm: BTreeSet::from(["old".parse().unwrap()]),
+                at,
+            },
+        ),
         ("open_session", Command::OpenSession { node, description, manager: 1, at }),
     ]
 }
@@ -282,7 +304,16 @@ fn ends() -> Vec<(&'static str, Command)> {
     let mut all = vec![
         (
             "drain_node",
-            Command::UpdateNode { id: node, version: None, label_add, label_rm, availability: drain, at },
+            Command::UpdateNode {
+                id: node,
+                version: None,
+                label_add,
+                label_rm,
+                availability: drain,
+                taint_add: Default::default(),
+                taint_rm: Default::default(),
+                at,
+            },
         ),
         ("set_node_status", Command::SetNodeStatus { term, node, session, status: NodeStatus::Down, at }),
         ("remove_service", Command::RemoveService { id, version: Some(42), at }),

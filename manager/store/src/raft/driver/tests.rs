@@ -116,8 +116,14 @@ impl DriverFixture {
         self.wait_leader().await;
         self.create(1).await.unwrap();
         let (name, description) = ("n1".parse().unwrap(), description());
-        let command =
-            Command::RegisterNode { id: NODE, name, role: NodeRole::Worker, description, at: Timestamp(1) };
+        let command = Command::RegisterNode {
+            id: NODE,
+            name,
+            role: NodeRole::Worker,
+            description,
+            taints: Default::default(),
+            at: Timestamp(1),
+        };
         self.store.propose(command).await.unwrap();
     }
 

@@ -79,7 +79,7 @@ impl ManagerHost {
             name: self.name.parse().unwrap(),
             cluster_ranges: vec!["10.210.0.0/16".parse().unwrap()],
             data_plane: Default::default(),
-            node: self.hybrid.then(|| LocalNode { description: description() }),
+            node: self.hybrid.then(|| LocalNode { description: description(), taints: Default::default() }),
             log_engine: self.engine,
             is_data_loss_accepted: false,
         }

@@ -289,7 +289,14 @@ impl GroupFixture {
         for number in 0..nodes {
             let (id, name) = (node(number), format!("n{number}").parse().unwrap());
             let (role, description) = (NodeRole::Worker, description());
-            let command = Command::RegisterNode { id, name, role, description, at: Timestamp(1) };
+            let command = Command::RegisterNode {
+                id,
+                name,
+                role,
+                description,
+                taints: Default::default(),
+                at: Timestamp(1),
+            };
             store.propose(command).await.unwrap();
         }
         leader

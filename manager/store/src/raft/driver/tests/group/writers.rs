@@ -107,6 +107,8 @@ async fn label(store: &Store, value: &str, version: Option<u64>) -> Result<Arc<N
         label_add: BTreeMap::from([("value".to_owned(), value.to_owned())]),
         label_rm: Default::default(),
         availability: None,
+        taint_add: Default::default(),
+        taint_rm: Default::default(),
         at: Timestamp(1),
     };
     Ok(store.propose(command).await?.try_into().unwrap())

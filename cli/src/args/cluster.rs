@@ -33,7 +33,8 @@ pub struct ClusterUpdateArgs {
     /// Keep the records and logs of this many ended tasks per slot [default: 5]
     #[arg(long, value_name = "N")]
     pub task_history_limit: Option<u32>,
-    /// What carries packets between nodes: vxlan, or wireguard, which encrypts them [default: vxlan]
+    /// What carries packets between nodes: vxlan, wireguard, which encrypts them, or routes, for nodes on one L2
+    /// network [default: vxlan]
     #[arg(long, value_name = "KIND")]
     pub data_plane: Option<DataPlane>,
     /// Add an address range for the networks of tasks, like 10.211.0.0/16

@@ -19,8 +19,11 @@ fn settings_are_changed_and_shown() {
 
     let text = person.ok(&["cluster", "update", "--data-plane", "wireguard"]);
     assert!(text.ends_with("dataPlane: wireguard\n"), "{text}");
-    let text = person.fails(2, &["cluster", "update", "--data-plane", "routes"]);
-    assert!(text.contains("give vxlan or wireguard"), "{text}");
+    let text = person.ok(&["cluster", "update", "--data-plane", "routes"]);
+    assert!(text.ends_with("dataPlane: routes\n"), "{text}");
+    assert!(person.ok(&["cluster", "info"]).contains("trafficBetweenNodes: not encrypted (routes)\n"));
+    let text = person.fails(2, &["cluster", "update", "--data-plane", "bridge"]);
+    assert!(text.contains("give vxlan, wireguard or routes"), "{text}");
 
     person.fails(2, &["cluster", "update"]);
     person.fails(2, &["cluster", "update", "--task-history-limit", "many"]);

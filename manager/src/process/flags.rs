@@ -29,7 +29,8 @@ pub struct ManagerFlags {
     #[arg(value_parser = parse_range)]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub cluster_range: Vec<Ipv4Net>,
-    /// What carries packets between nodes, at cluster creation: vxlan, or wireguard, which encrypts [default: vxlan]
+    /// What carries packets between nodes, at cluster creation: vxlan, wireguard, which encrypts, or routes, for
+    /// nodes on one L2 network [default: vxlan]
     #[arg(long, env = "WARREN_DATA_PLANE", value_name = "KIND")]
     #[serde(skip_serializing_if = "Option::is_none", with = "as_text")]
     pub data_plane: Option<DataPlane>,

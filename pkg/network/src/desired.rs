@@ -59,20 +59,23 @@ pub struct Route {
     /// Its metric.
     pub metric: u32,
     /// The device; `None` rejects packets as unreachable.
-    pub device: Option<&'static str>,
-    /// The next hop, directly on the device.
+    pub device: Option<String>,
+    /// The next hop on the device.
     pub via: Option<Ipv4Addr>,
+    /// Whether the next hop is on the device although no address of the device says so.
+    pub onlink: bool,
     /// Source address of connections from the node itself.
     pub source: Option<Ipv4Addr>,
 }
 
 impl Route {
     fn unreachable(destination: Ipv4Net, metric: u32) -> Self {
-        Self { table: MAIN_TABLE, destination, metric, device: None, via: None, source: None }
+        let table = MAIN_TABLE;
+        Self { table, destination, metric, device: None, via: None, onlink: false, source: None }
     }
 
-    fn to_device(destination: Ipv4Net, device: &'static str) -> Self {
-        Self { device: Some(device), ..Self::unreachable(destination, 0) }
+    fn to_device(destination: Ipv4Net, device: &str) -> Self {
+        Self { device: Some(device.to_owned()), ..Self::unreachable(destination, 0) }
     }
 }
 

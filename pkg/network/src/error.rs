@@ -1,5 +1,6 @@
 //! Errors of this crate, each with expected and actual state and the remedy.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 use std::net::Ipv4Addr;
@@ -31,6 +32,13 @@ fn holder_text(holder: &Option<PortHolder>) -> String {
         Some(holder) => format!("process {holder}"),
         None => "another process".to_owned(),
     }
+}
+
+/// ` 10.0.0.7 is`, or `es 10.0.0.7, 10.0.0.8 are`.
+fn listed(addresses: &BTreeSet<Ipv4Addr>) -> String {
+    let list: Vec<String> = addresses.iter().map(Ipv4Addr::to_string).collect();
+    let (plural, verb) = if list.len() == 1 { ("", "is") } else { ("es", "are") };
+    format!("{plural} {} {verb}", list.join(", "))
 }
 
 /// A failed operation on the node's network.
@@ -147,8 +155,8 @@ pub enum Error {
         /// Why not.
         reason: &'static str,
     },
-    /// A value of the overlay's settings that cannot be used.
-    #[error("cannot connect this node to the overlay: {reason}")]
+    /// A value of the overlay's settings, or of those of routes without one, that cannot be used.
+    #[error("cannot connect this node to the others: {reason}")]
     InvalidOverlay {
         /// The value and what is wrong with it.
         reason: String,
@@ -179,6 +187,17 @@ pub enum Error {
     /// WireGuard does not work; nothing is sent to other nodes, because it would not be encrypted.
     #[error("packets between nodes cannot be encrypted, so none are sent: {0}")]
     WireGuard(#[from] warren_wireguard::Error),
+    /// Nodes that no route can reach without a tunnel.
+    #[error(
+        "node address{} not on the network of {device}; `--data-plane routes` needs all nodes on one L2 network",
+        listed(.peers)
+    )]
+    PeersElsewhere {
+        /// Their addresses on the underlay, at least one.
+        peers: BTreeSet<Ipv4Addr>,
+        /// The device with this node's address.
+        device: String,
+    },
     /// No device of this node has the address that other nodes should send to.
     #[error("no device of this node has the data address {address}; use one of its own addresses")]
     UnderlayMissing {

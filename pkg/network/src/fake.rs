@@ -11,8 +11,8 @@ use ipnet::Ipv4Net;
 use crate::error::PortHolder;
 use crate::keys::{HostPort, TaskKey};
 use crate::model::{
-    Attachment, ClusterNetwork, DEFAULT_MTU, NodeNetwork, NodeNetworkSettings, PortMapping, RangeConflict,
-    Repairs, TaskNetwork,
+    Attachment, ClusterNetwork, DEFAULT_MTU, NodeNetwork, NodeNetworkSettings, OVERLAY_OVERHEAD, PortMapping,
+    RangeConflict, Repairs, TaskNetwork, Underlay,
 };
 use crate::{Error, NetworkBackend};
 
@@ -143,8 +143,8 @@ impl NetworkBackend for FakeNetwork {
         Ok(Repairs { failed, ..Repairs::default() })
     }
 
-    async fn overlay_mtu(&self, _underlay: Ipv4Addr, _peers: &[Ipv4Addr]) -> Result<u32, Error> {
-        Ok(DEFAULT_MTU)
+    async fn underlay(&self, _address: Ipv4Addr, _peers: &[Ipv4Addr]) -> Result<Underlay, Error> {
+        Ok(Underlay { device: "eth0".to_owned(), mtu: DEFAULT_MTU + OVERLAY_OVERHEAD })
     }
 
     async fn range_conflict(&self, _range: Ipv4Net) -> Result<Option<RangeConflict>, Error> {

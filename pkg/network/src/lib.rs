@@ -3,9 +3,9 @@
 //!
 //! Each task has its own network namespace, connected to the host by a *routed* veth (no bridge), one
 //! address from the node's blocks, and masquerading for outbound traffic. One VXLAN device leads to the
-//! other nodes, if asked through WireGuard. Published ports and virtual addresses are translated by
-//! `WARREN-*` iptables chains, and ports are bound by this process, which detects conflicts. The nftables
-//! table `warren` decides which tasks may connect to which.
+//! other nodes, if asked through WireGuard, or routes do without a tunnel. Published ports and virtual
+//! addresses are translated by `WARREN-*` iptables chains, and ports are bound by this process, which
+//! detects conflicts. The nftables table `warren` decides which tasks may connect to which.
 //!
 //! This crate must never decide. [`desired_network()`] derives the links, routes and rules of a node from
 //! plain data; the rest applies them, and applying them again is the repair. It never touches a link, a
@@ -38,9 +38,9 @@ pub use error::{Error, PortHolder};
 pub use keys::{HostPort, InvalidTaskKey, Protocol, TaskKey};
 pub use linux::{LinuxNetwork, NamespaceLock};
 pub use model::{
-    Attachment, ClusterNetwork, DEFAULT_MTU, DEFAULT_NETWORK, DEFAULT_VNI, DEFAULT_VXLAN_PORT, MIN_MTU,
-    Network, NetworkNumber, NodeNetwork, NodeNetworkSettings, OVERLAY_OVERHEAD, Overlay, Peer, PortMapping,
-    PortRange, RangeConflict, Repairs, TaskNetwork, WIREGUARD_OVERHEAD, WireGuard,
+    Attachment, ClusterNetwork, DEFAULT_MTU, DEFAULT_NETWORK, DEFAULT_VNI, DEFAULT_VXLAN_PORT, DirectRoutes,
+    MIN_MTU, Network, NetworkNumber, NodeNetwork, NodeNetworkSettings, OVERLAY_OVERHEAD, Overlay, Peer,
+    PortMapping, PortRange, RangeConflict, Repairs, TaskNetwork, Underlay, WIREGUARD_OVERHEAD, WireGuard,
 };
 pub use warren_wireguard::{DEFAULT_PORT as DEFAULT_WIREGUARD_PORT, PrivateKey, PublicKey, WireGuardProgram};
 
@@ -64,6 +64,7 @@ pub trait NetworkBackend: Send + Sync + 'static {
     ///
     /// # Errors
     /// [`Error::VxlanMissing`], [`Error::VxlanPortTaken`]: the node then works without its peers.
+    /// [`Error::PeersElsewhere`]: it works without these.
     async fn ensure_node(&self, node: &NodeNetworkSettings) -> Result<(), Error>;
 
     /// Replaces what is known about the rest of the cluster; only differences are written. Connections to a
@@ -74,13 +75,12 @@ pub trait NetworkBackend: Send + Sync + 'static {
     /// [`Error::NodeNotConfigured`] before [`NetworkBackend::ensure_node`].
     async fn ensure_cluster(&self, cluster: &Arc<ClusterNetwork>) -> Result<Repairs, Error>;
 
-    /// The MTU that task links can have: that of the device with the address `underlay`, and of the routes
-    /// to the peers, without [`OVERLAY_OVERHEAD`] (and with [`WIREGUARD_OVERHEAD`]). It may be larger than
-    /// [`DEFAULT_MTU`].
+    /// The device with the address, and the MTU that packets to the peers can have there. A tunnel needs a
+    /// part of it: [`OVERLAY_OVERHEAD`], and [`WIREGUARD_OVERHEAD`].
     ///
     /// # Errors
-    /// [`Error::UnderlayMissing`], [`Error::MtuTooSmall`].
-    async fn overlay_mtu(&self, underlay: Ipv4Addr, peers: &[Ipv4Addr]) -> Result<u32, Error>;
+    /// [`Error::UnderlayMissing`].
+    async fn underlay(&self, address: Ipv4Addr, peers: &[Ipv4Addr]) -> Result<Underlay, Error>;
 
     /// A route of this machine, not of this crate, that leads elsewhere with addresses of the range. The
     /// default route is none.

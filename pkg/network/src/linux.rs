@@ -43,6 +43,7 @@ use crate::desired::{TaskLink, desired_node};
 use crate::keys::{HostPort, Protocol, TaskKey};
 use crate::model::{
     ClusterNetwork, NodeNetwork, NodeNetworkSettings, PortMapping, RangeConflict, Repairs, TaskNetwork,
+    Underlay,
 };
 use crate::{Error, NetworkBackend};
 use conntrack::{StaleEntries, StalePort};
@@ -144,9 +145,9 @@ impl NetworkBackend for LinuxNetwork {
         .await
     }
 
-    async fn overlay_mtu(&self, underlay: Ipv4Addr, peers: &[Ipv4Addr]) -> Result<u32, Error> {
+    async fn underlay(&self, address: Ipv4Addr, peers: &[Ipv4Addr]) -> Result<Underlay, Error> {
         let peers = peers.to_vec();
-        run_on_thread("looking up the MTU", move || underlay::overlay_mtu(underlay, &peers)).await
+        run_on_thread("looking up the underlay", move || underlay::underlay(address, &peers)).await
     }
 
     async fn range_conflict(&self, range: Ipv4Net) -> Result<Option<RangeConflict>, Error> {

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 pub use cluster::{ClusterNetwork, DEFAULT_NETWORK, Network, NetworkNumber, Peer};
 pub use settings::{
-    DEFAULT_MTU, DEFAULT_VNI, DEFAULT_VXLAN_PORT, MIN_MTU, NodeNetworkSettings, OVERLAY_OVERHEAD, Overlay,
-    PortRange, RangeConflict, WIREGUARD_OVERHEAD, WireGuard,
+    DEFAULT_MTU, DEFAULT_VNI, DEFAULT_VXLAN_PORT, DirectRoutes, MIN_MTU, NodeNetworkSettings,
+    OVERLAY_OVERHEAD, Overlay, PortRange, RangeConflict, Underlay, WIREGUARD_OVERHEAD, WireGuard,
 };
 pub(crate) use settings::{gateway_of, overlap};
 
@@ -76,7 +76,7 @@ impl NodeNetwork {
 
     /// The peers of this node, without itself.
     pub(crate) fn peers(&self) -> impl Iterator<Item = &Peer> + '_ {
-        let own = self.settings.overlay().map(|overlay| overlay.number());
+        let own = self.settings.number();
         self.cluster.peers.iter().filter(move |(number, _)| Some(**number) != own).map(|(_, peer)| peer)
     }
 

@@ -14,17 +14,20 @@ pub enum DataPlane {
     Vxlan,
     /// VXLAN in WireGuard: only the nodes of the cluster can read and send packets.
     Wireguard,
+    /// Routes without a tunnel, for nodes on one L2 network: whoever is on it can read and forge packets.
+    Routes,
 }
 
 impl DataPlane {
     /// All kinds.
-    pub const ALL: [Self; 2] = [Self::Vxlan, Self::Wireguard];
+    pub const ALL: [Self; 3] = [Self::Vxlan, Self::Wireguard, Self::Routes];
 
     /// As in files and flags: `vxlan`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Vxlan => "vxlan",
             Self::Wireguard => "wireguard",
+            Self::Routes => "routes",
         }
     }
 
@@ -33,6 +36,7 @@ impl DataPlane {
         match self {
             Self::Vxlan => "not encrypted (VXLAN)",
             Self::Wireguard => "encrypted (WireGuard)",
+            Self::Routes => "not encrypted (routes)",
         }
     }
 }
@@ -47,13 +51,8 @@ impl FromStr for DataPlane {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        if text == "routes" {
-            return Err(
-                "packets between nodes need a tunnel in this version; give vxlan or wireguard".to_owned()
-            );
-        }
         let known = Self::ALL.into_iter().find(|kind| kind.as_str() == text);
-        known.ok_or_else(|| format!("{text:?} is not a data plane; give vxlan or wireguard"))
+        known.ok_or_else(|| format!("{text:?} is not a data plane; give vxlan, wireguard or routes"))
     }
 }
 
@@ -110,8 +109,9 @@ mod tests {
         for kind in DataPlane::ALL {
             assert_eq!(kind.to_string().parse(), Ok(kind));
         }
-        for bad in ["", "VXLAN", "routes", "ipsec"] {
-            assert!(bad.parse::<DataPlane>().unwrap_err().contains("give vxlan or wireguard"), "{bad}");
+        for bad in ["", "VXLAN", "route", "ipsec"] {
+            let refused = bad.parse::<DataPlane>().unwrap_err();
+            assert!(refused.contains("give vxlan, wireguard or routes"), "{refused}");
         }
     }
 

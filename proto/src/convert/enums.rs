@@ -39,7 +39,7 @@ macro_rules! enums {
 
 enums! {
     Availability { Active Pause Drain } "active, pause or drain";
-    DataPlane { Vxlan Wireguard } "vxlan or wireguard";
+    DataPlane { Vxlan Wireguard Routes } "vxlan, wireguard or routes";
     DesiredTaskState { Ready Running Shutdown Remove } "READY, RUNNING, SHUTDOWN or REMOVE";
     EndpointMode { Vip Dnsrr } "vip or dnsrr";
     FailureAction { Rollback Pause Continue } "rollback, pause or continue";

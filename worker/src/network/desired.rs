@@ -5,8 +5,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use warren_dns::{Client, ClientDns, NodeAddresses, PORT, resolv_conf};
 use warren_network::{
-    Attachment, ClusterNetwork, DEFAULT_NETWORK, Error, Network, NodeNetworkSettings, Overlay, Peer,
-    PrivateKey, PublicKey, WireGuard,
+    Attachment, ClusterNetwork, DEFAULT_MTU, DEFAULT_NETWORK, DirectRoutes, Error, MIN_MTU, Network,
+    NodeNetworkSettings, OVERLAY_OVERHEAD, Overlay, Peer, PrivateKey, PublicKey, Underlay,
+    WIREGUARD_OVERHEAD, WireGuard,
 };
 use warren_types::{
     Catalogue, CatalogueService, DataPlane, DnsSettings, EndpointMode, Id, NetworkId, NetworkName,
@@ -35,6 +36,8 @@ pub(crate) struct ConnectedTask {
 pub(crate) struct OwnNode<'a> {
     /// Where other nodes send packets for its tasks; `None`: it has no overlay.
     pub address: Option<Ipv4Addr>,
+    /// Name of the device with that address, if known.
+    pub device: Option<String>,
     /// Key for encryption, whether the cluster wants it or not.
     pub private_key: PrivateKey,
     /// The flags.
@@ -141,16 +144,37 @@ pub(crate) fn node_settings(
     let first = subnets.next().unwrap_or_default();
     let node = NodeNetworkSettings::new(settings.ranges.clone(), first, mtu)?;
     let node = subnets.try_fold(node, NodeNetworkSettings::with_block)?;
-    let OwnNode { address, private_key, options } = own;
+    let OwnNode { address, device, private_key, options } = own;
     let node = node.with_allowed_ports(options.allowed_ports.clone());
     // Without a number, its managers know no overlay yet.
     let Some(address) = address.filter(|_| settings.number > 0) else { return Ok(node) };
+    if settings.data_plane == DataPlane::Routes {
+        // Without the device the node works without its peers.
+        let Some(device) = device else { return Ok(node) };
+        return Ok(node.with_direct_routes(DirectRoutes::new(settings.number, address, &device)?));
+    }
     let overlay = Overlay::new(settings.number, address, options.vxlan_port, options.vxlan_id)?;
     let node = node.with_overlay(overlay);
     match settings.data_plane {
-        DataPlane::Vxlan => Ok(node),
         DataPlane::Wireguard => node.with_wireguard(WireGuard { private_key, port: options.wireguard_port }),
+        DataPlane::Vxlan | DataPlane::Routes => Ok(node),
     }
+}
+
+/// The MTU of task links. With a tunnel it is at most the usual one, so that containers need not be changed for the
+/// next peer. `None`: the underlay is not known.
+///
+/// # Errors
+/// The underlay leaves too little.
+pub(crate) fn task_mtu(data_plane: DataPlane, underlay: Option<&Underlay>) -> Result<u32, Error> {
+    let (overhead, largest) = match data_plane {
+        DataPlane::Vxlan => (OVERLAY_OVERHEAD, DEFAULT_MTU),
+        DataPlane::Wireguard => (OVERLAY_OVERHEAD + WIREGUARD_OVERHEAD, DEFAULT_MTU),
+        DataPlane::Routes => (0, u32::MAX),
+    };
+    let available = underlay.map_or(DEFAULT_MTU + OVERLAY_OVERHEAD, |underlay| underlay.mtu);
+    let mtu = available.saturating_sub(overhead).min(largest);
+    if mtu < MIN_MTU { Err(Error::MtuTooSmall { mtu, needed: MIN_MTU }) } else { Ok(mtu) }
 }
 
 /// The rest of the cluster for the node with the number `own`.

@@ -161,6 +161,7 @@ pub(super) fn cluster(cluster: &Cluster) -> u64 {
     let data_plane = match data_plane {
         DataPlane::Vxlan => 0,
         DataPlane::Wireguard => 1,
+        DataPlane::Routes => 2,
     };
     extension(extension(extension(known, 1, *version), 2, max_replicas), 3, data_plane)
 }

@@ -22,6 +22,28 @@ fn tunnel(settings: &NodeNetworkSettings) -> Option<String> {
     settings.overlay().map(|overlay| format!("-p udp -m udp --dport {}", overlay.port()))
 }
 
+/// Matches packets of peers. Without a tunnel, [`raw`] has dropped those of other hosts.
+fn from_peers(settings: &NodeNetworkSettings) -> Vec<String> {
+    on_way_to_peers(settings, "-s", "-i")
+}
+
+/// Matches packets to peers.
+fn to_peers(settings: &NodeNetworkSettings) -> Vec<String> {
+    on_way_to_peers(settings, "-d", "-o")
+}
+
+fn on_way_to_peers(settings: &NodeNetworkSettings, address: &str, direction: &str) -> Vec<String> {
+    if let Some(direct) = settings.direct_routes() {
+        let device = direct.device();
+        return settings
+            .cluster()
+            .iter()
+            .map(|range| format!("{address} {range} {direction} {device}"))
+            .collect();
+    }
+    settings.overlay().iter().map(|_| format!("{direction} {OVERLAY_DEVICE}")).collect()
+}
+
 /// Who may send what from where.
 pub(super) fn raw(settings: &NodeNetworkSettings) -> Chains {
     let mut all = vec!["-i wc+ -g WARREN-RAW-C".to_owned()];
@@ -31,12 +53,12 @@ pub(super) fn raw(settings: &NodeNetworkSettings) -> Chains {
         // route_localnet on the task's link would open the node's loopback to it.
         "-d 127.0.0.0/8 -j DROP".to_owned(),
     ];
-    let mut overlay = Chains::new();
+    let mut others = Chains::new();
     if let Some(tunnel) = tunnel(settings) {
         all.push(format!("-i {OVERLAY_DEVICE} -g WARREN-RAW-VX"));
         // Packets of the tunnel from a task would be masqueraded and look like those of this node.
         tasks.push(format!("{tunnel} -j DROP"));
-        overlay = chains([
+        others = chains([
             ("WARREN-RAW-VX", from_overlay(settings)),
             ("WARREN-RAW-OUT", vec![format!("{tunnel} -j CT --notrack")]),
         ]);
@@ -45,6 +67,15 @@ pub(super) fn raw(settings: &NodeNetworkSettings) -> Chains {
     all.extend(
         tunnel(settings).map(|tunnel| format!("{tunnel} -m addrtype --dst-type LOCAL -j CT --notrack")),
     );
+    if settings.direct_routes().is_some() {
+        // A peer sends from an address to which its route leads, and only to tasks of this node and its gateway.
+        let peers = from_peers(settings).into_iter();
+        all.extend(peers.map(|packet| format!("{packet} -m rpfilter -g WARREN-RAW-PEER")));
+        let mut rules: Vec<String> =
+            settings.blocks().iter().map(|block| format!("-d {block} -j RETURN")).collect();
+        rules.push("-j DROP".to_owned());
+        others = chains([("WARREN-RAW-PEER", rules)]);
+    }
     // No host on the underlay may send from, or to, the cluster's addresses.
     for range in settings.cluster() {
         all.push(format!("-s {range} -j DROP"));
@@ -53,8 +84,8 @@ pub(super) fn raw(settings: &NodeNetworkSettings) -> Chains {
     // A port published only on 127.0.0.1 must not be reachable from the LAN: translation precedes the
     // kernel's own check for such martian destinations.
     all.push("-d 127.0.0.0/8 -j DROP".to_owned());
-    overlay.extend(chains([("WARREN-RAW", all), ("WARREN-RAW-C", tasks)]));
-    overlay
+    others.extend(chains([("WARREN-RAW", all), ("WARREN-RAW-C", tasks)]));
+    others
 }
 
 /// Peers send from their own tasks and gateways, never from addresses of this node.
@@ -116,10 +147,10 @@ pub(super) fn filter(node: &NodeNetwork) -> Chains {
     // let the client hang.
     input.push("-m conntrack --ctstate NEW -j WARREN-CLOSED".to_owned());
     input.push("-i wc+ -g WARREN-NODE".to_owned());
-    if settings.overlay().is_some() {
-        input.push(format!("-i {OVERLAY_DEVICE} -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"));
-        input.push(format!("-i {OVERLAY_DEVICE} -p icmp -m icmp --icmp-type 8 -j ACCEPT"));
-        input.push(format!("-i {OVERLAY_DEVICE} -j DROP"));
+    for packet in from_peers(settings) {
+        input.push(format!("{packet} -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"));
+        input.push(format!("{packet} -p icmp -m icmp --icmp-type 8 -j ACCEPT"));
+        input.push(format!("{packet} -j DROP"));
     }
     all.extend(chains([("WARREN-IN", input), ("WARREN-OUT", output)]));
     all
@@ -138,9 +169,7 @@ fn forward(settings: &NodeNetworkSettings) -> Vec<String> {
     rules.extend(settings.virtual_ranges().map(by_service));
     rules.push("-m conntrack --ctstate DNAT -g WARREN-PUB".to_owned());
     rules.push("-i wc+ -j ACCEPT".to_owned());
-    if settings.overlay().is_some() {
-        rules.push(format!("-i {OVERLAY_DEVICE} -o wc+ -j ACCEPT"));
-    }
+    rules.extend(from_peers(settings).into_iter().map(|packet| format!("{packet} -o wc+ -j ACCEPT")));
     rules.push("-j DROP".to_owned());
     rules
 }
@@ -185,9 +214,12 @@ pub(super) fn nat(settings: &NodeNetworkSettings) -> Chains {
         .map(|protocol| format!("-d {gateway}/32 -p {protocol} -m {protocol} --dport 53 -j RETURN"));
     let virtually: Vec<String> = virtually.into_iter().chain(own).collect();
     let mut before_routing = virtually.clone();
-    before_routing.push(format!("! -i {OVERLAY_DEVICE} -m addrtype --dst-type LOCAL -j WARREN-PORTS"));
+    let ports = "-m addrtype --dst-type LOCAL -j WARREN-PORTS";
+    // Peers reach published ports by the addresses of the machine.
+    before_routing.extend(from_peers(settings).into_iter().map(|packet| format!("{packet} -j RETURN")));
+    before_routing.push(ports.to_owned());
     let mut output = virtually;
-    output.push("-m addrtype --dst-type LOCAL -j WARREN-PORTS".to_owned());
+    output.push(ports.to_owned());
 
     let mut post: Vec<String> = Vec::new();
     for block in settings.blocks() {
@@ -195,25 +227,26 @@ pub(super) fn nat(settings: &NodeNetworkSettings) -> Chains {
     }
     // A connection from the node's own 127.0.0.1 needs a source address that the task can answer.
     post.push(format!("-s 127.0.0.0/8 -o wc+ -j SNAT --to-source {gateway}"));
-    let mut overlay = Chains::new();
-    if settings.overlay().is_some() {
-        post.push(format!("-o {OVERLAY_DEVICE} -j WARREN-VXOUT"));
-        // A process of the node that is bound to another address: answers to it would not come back through
-        // the tunnel.
+    let mut all = Chains::new();
+    let to_peers = to_peers(settings);
+    if !to_peers.is_empty() {
+        post.extend(to_peers.into_iter().map(|packet| format!("{packet} -j WARREN-PEER")));
+        // A process of the node that is bound to another address: answers to it would not come back the same
+        // way.
         let mut rules: Vec<String> =
             settings.cluster().iter().map(|range| format!("-s {range} -j RETURN")).collect();
         rules.push(format!("-m addrtype --src-type LOCAL -j SNAT --to-source {gateway}"));
-        overlay = chains([("WARREN-VXOUT", rules)]);
+        all = chains([("WARREN-PEER", rules)]);
     }
     post.extend(settings.blocks().iter().map(|block| format!("-s {block} -j WARREN-MASQ")));
     let mut masquerade: Vec<String> =
         settings.cluster().iter().map(|range| format!("-d {range} -j RETURN")).collect();
     masquerade.push("-j MASQUERADE --random-fully".to_owned());
-    overlay.extend(chains([
+    all.extend(chains([
         ("WARREN-PRE", before_routing),
         ("WARREN-OUT", output),
         ("WARREN-POST", post),
         ("WARREN-MASQ", masquerade),
     ]));
-    overlay
+    all
 }

@@ -1,9 +1,9 @@
-//! The VXLAN device of a node, and what leads through it to each peer.
+//! What leads to each peer: the VXLAN device of a node and the routes through it, or routes without a tunnel.
 
 use ipnet::Ipv4Net;
 
 use super::{MAIN_TABLE, OverlayDevice, PeerLink, Route, RoutingRule, wireguard};
-use crate::model::{NodeNetwork, gateway_of};
+use crate::model::{NodeNetwork, Peer, gateway_of};
 use crate::names::{OVERLAY_DEVICE, overlay_mac};
 
 /// Metric of the unreachable routes for unused cluster addresses; any real route takes precedence.
@@ -29,7 +29,7 @@ pub(super) fn peers(node: &NodeNetwork) -> Vec<PeerLink> {
     if node.settings.overlay().is_none() {
         return Vec::new();
     }
-    let link = |peer: &crate::model::Peer| PeerLink {
+    let link = |peer: &Peer| PeerLink {
         gateway: gateway_of(peer.blocks[0]),
         mac: overlay_mac(peer.underlay),
         underlay: peer.underlay,
@@ -50,16 +50,20 @@ pub(super) fn routes(node: &NodeNetwork) -> Vec<Route> {
         // of the node a source address, and is no route to the outside for lack of a better one.
         routes.push(Route { source: Some(gateway), ..Route::to_device(range, "lo") });
     }
-    if node.settings.overlay().is_some() {
-        for peer in node.peers() {
-            let via = Some(gateway_of(peer.blocks[0]));
-            let route = |block: &Ipv4Net| Route {
-                via,
-                source: Some(gateway),
-                ..Route::to_device(block.trunc(), OVERLAY_DEVICE)
-            };
-            routes.extend(peer.blocks.iter().map(route));
-        }
+    for peer in node.peers() {
+        let (device, via, onlink) = match node.settings.direct_routes() {
+            // The kernel refuses a peer that is not on the network of the device.
+            Some(direct) => (direct.device(), peer.underlay, false),
+            None if node.settings.overlay().is_some() => (OVERLAY_DEVICE, gateway_of(peer.blocks[0]), true),
+            None => continue,
+        };
+        let route = |block: &Ipv4Net| Route {
+            via: Some(via),
+            onlink,
+            source: Some(gateway),
+            ..Route::to_device(block.trunc(), device)
+        };
+        routes.extend(peer.blocks.iter().map(route));
     }
     routes.extend(wireguard::routes(node));
     routes.sort_by_key(|route| (route.table, route.destination, route.metric));

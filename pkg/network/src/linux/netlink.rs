@@ -1,4 +1,4 @@
-//! A blocking netlink socket that sends many changes in one message and waits for all answers.
+//! A blocking netlink socket that sends many changes at once and waits for all answers.
 //!
 //! It stays in the namespace in which it was opened, even when its thread moves. The asynchronous handle of
 //! the `rtnetlink` crate would need a runtime inside each task's namespace; only its message builders are
@@ -22,6 +22,9 @@ use crate::Error;
 
 /// Size of one kernel answer; dumps arrive in parts of at most 32 KiB.
 const BUFFER: usize = 64 * 1024;
+
+/// Limit of changes in one send. The answers to them are kept in the socket, which has room for some 250.
+const MAX_TOGETHER: usize = 64;
 
 /// One change, its description for errors, and the error codes that mean it is already done.
 pub(super) struct NetlinkChange {
@@ -71,17 +74,24 @@ impl Netlink {
         Ok(Self { socket, sequence: 0 })
     }
 
-    /// Submits all changes, in order, in one send. All are tried; the first failure is returned.
+    /// Submits all changes, in order. All are tried; the first failure is returned.
     pub fn submit(&mut self, changes: Vec<NetlinkChange>) -> Result<(), Error> {
+        let (mut changes, mut outcome) = (changes.into_iter().peekable(), Ok(()));
+        while changes.peek().is_some() {
+            let tried = self.submit_together(changes.by_ref().take(MAX_TOGETHER));
+            outcome = outcome.and(tried);
+        }
+        outcome
+    }
+
+    /// Submits changes in one send.
+    fn submit_together(&mut self, changes: impl Iterator<Item = NetlinkChange>) -> Result<(), Error> {
         let mut buffer = Vec::new();
         let mut open = BTreeMap::new();
         for change in changes {
             let flags = NLM_F_REQUEST | NLM_F_ACK | change.flags;
             let sequence = self.append(&mut buffer, change.message, flags);
             open.insert(sequence, (change.description, change.ignored_errors));
-        }
-        if open.is_empty() {
-            return Ok(());
         }
         self.send(&buffer)?;
         let mut first_failure = Ok(());
@@ -179,6 +189,14 @@ impl Netlink {
             rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
         }
         Ok(messages)
+    }
+}
+
+/// Why the kernel rejected a change.
+pub(super) fn errno(error: &Error) -> Option<Errno> {
+    match error {
+        Error::Netlink { source, .. } => source.raw_os_error().map(Errno::from_raw),
+        _ => None,
     }
 }
 

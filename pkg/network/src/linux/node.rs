@@ -1,15 +1,19 @@
 //! The node's own settings, gateway address, overlay, routes and rules. Blocking.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+
+use nix::errno::Errno;
 use rtnetlink::packet_route::route::RouteType;
 
 use super::message::{self, RouteState};
-use super::netlink::{Netlink, NetlinkChange};
+use super::netlink::{Netlink, NetlinkChange, errno};
 use super::wireguard::{self, WireGuardPaths};
 use super::{overlay, sysctl};
 use crate::Error;
 use crate::desired::{DesiredNode, GatewayAddress, Route};
 use crate::model::Repairs;
-use crate::names::{GATEWAY_LABEL, OVERLAY_DEVICE, WIREGUARD_DEVICE};
+use crate::names::{GATEWAY_LABEL, OVERLAY_DEVICE, is_link_name};
 
 /// Reconciles the node itself. A part that fails does not stop the next. Returns also whether the desired
 /// overlay works.
@@ -66,7 +70,7 @@ fn ensure_gateway(
 ) -> Result<(), Error> {
     let GatewayAddress { device, address, label } = gateway;
     let Some(link) = message::fetch_link(netlink, device)? else {
-        let source = std::io::Error::from_raw_os_error(nix::errno::Errno::ENODEV as i32);
+        let source = std::io::Error::from_raw_os_error(Errno::ENODEV as i32);
         return Err(Error::Netlink {
             operation: format!("find link {device} for the gateway address"),
             source,
@@ -99,22 +103,25 @@ fn ensure_routes(
     desired: &DesiredNode,
     repaired: &mut Vec<String>,
 ) -> Result<(), Error> {
-    let mut index_of =
-        |name: &str| message::fetch_link(netlink, name).map(|found| found.map(|link| link.index));
-    let (loopback, device, wireguard) =
-        (index_of("lo")?, index_of(OVERLAY_DEVICE)?, index_of(WIREGUARD_DEVICE)?);
+    let mut devices = BTreeMap::new();
+    for name in desired.routes.iter().filter_map(|route| route.device.as_deref()) {
+        if !devices.contains_key(name) {
+            devices.insert(name, message::fetch_link(netlink, name)?.map(|link| link.index));
+        }
+    }
     // A route through a device that is missing cannot exist: the device's own failure is reported.
-    let wanted = desired.routes.iter().filter_map(|route| match route.device {
+    let wanted = desired.routes.iter().filter_map(|route| match &route.device {
         None => Some((route, None)),
-        Some(OVERLAY_DEVICE) => device.map(|index| (route, Some(index))),
-        Some(WIREGUARD_DEVICE) => wireguard.map(|index| (route, Some(index))),
-        Some(_) => loopback.map(|index| (route, Some(index))),
+        Some(name) => devices[name.as_str()].map(|index| (route, Some(index))),
     });
     let wanted: Vec<(&Route, Option<u32>)> = wanted.collect();
-    // Routes of task links disappear with their link.
-    let is_of_node = |route: &RouteState| [None, loopback, device, wireguard].contains(&route.device);
+    // Routes of task links disappear with their link. One that was created after this list is not in it.
+    let links = message::fetch_links(netlink)?;
+    let of_node: BTreeSet<u32> =
+        links.iter().filter(|link| !is_link_name(&link.name)).map(|link| link.index).collect();
+    let is_of_node = |route: &RouteState| route.device.is_none_or(|index| of_node.contains(&index));
     let found: Vec<_> = message::fetch_routes(netlink, None)?.into_iter().filter(is_of_node).collect();
-    let mut changes = Vec::new();
+    let (mut changes, mut to_peers) = (Vec::new(), Vec::new());
     for route in found.iter().filter(|found| !wanted.iter().any(|(route, index)| is(found, route, *index))) {
         repaired.push(format!("removed the former route of {}", route.destination));
         let what = format!("remove the route of {}", route.destination);
@@ -124,10 +131,33 @@ fn ensure_routes(
         if !found.iter().any(|found| is(found, route, index)) {
             repaired.push(format!("added the route of {}", route.destination));
             let what = format!("add the route of {}", route.destination);
-            changes.push(NetlinkChange::replace(what, message::node_route(route, index)));
+            let change = NetlinkChange::replace(what, message::node_route(route, index));
+            match (&route.device, route.via) {
+                (Some(device), Some(via)) if !route.onlink => to_peers.push((device, via, change)),
+                _ => changes.push(change),
+            }
         }
     }
-    netlink.submit(changes)
+    let outcome = netlink.submit(changes);
+    outcome.and(add_direct(netlink, to_peers))
+}
+
+/// Adds routes to peers that need not be on the network of the device, each given by the device and the address of the
+/// peer. All are tried.
+fn add_direct(netlink: &mut Netlink, routes: Vec<(&String, Ipv4Addr, NetlinkChange)>) -> Result<(), Error> {
+    let (mut elsewhere, mut outcome) = (None, Ok(()));
+    for (device, peer, change) in routes {
+        match netlink.submit(vec![change]) {
+            Err(error) if matches!(errno(&error), Some(Errno::ENETUNREACH | Errno::EHOSTUNREACH)) => {
+                elsewhere.get_or_insert((device, BTreeSet::new())).1.insert(peer);
+            }
+            tried => outcome = outcome.and(tried),
+        }
+    }
+    match elsewhere {
+        Some((device, peers)) => Err(Error::PeersElsewhere { peers, device: device.clone() }),
+        None => outcome,
+    }
 }
 
 fn is(found: &RouteState, desired: &Route, device: Option<u32>) -> bool {

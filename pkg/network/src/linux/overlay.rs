@@ -3,7 +3,7 @@
 use nix::errno::Errno;
 
 use super::message::{self, LinkState};
-use super::netlink::{Netlink, NetlinkChange};
+use super::netlink::{Netlink, NetlinkChange, errno};
 use super::{ports, sysctl};
 use crate::Error;
 use crate::desired::{DesiredNode, OverlayDevice, PeerLink};
@@ -103,13 +103,6 @@ fn bring_up(netlink: &mut Netlink, device: &OverlayDevice, index: u32) -> Result
     };
     remove(netlink, index)?;
     Err(error)
-}
-
-fn errno(error: &Error) -> Option<Errno> {
-    match error {
-        Error::Netlink { source, .. } => source.raw_os_error().map(Errno::from_raw),
-        _ => None,
-    }
 }
 
 /// The error that names who has the port: another VXLAN device, or a process.

@@ -10,26 +10,26 @@ use rtnetlink::packet_route::route::RouteType;
 use super::message::{self, RouteState};
 use super::netlink::Netlink;
 use crate::Error;
-use crate::model::{MIN_MTU, OVERLAY_OVERHEAD, RangeConflict, overlap};
+use crate::model::{RangeConflict, Underlay, overlap};
 use crate::names::GATEWAY_LABEL;
 
-/// The MTU that is left for the overlay on the device of an address and on the routes to the peers.
-pub(super) fn overlay_mtu(underlay: Ipv4Addr, peers: &[Ipv4Addr]) -> Result<u32, Error> {
+/// The device of an address, and the smallest MTU of it and of the routes to the peers.
+pub(super) fn underlay(address: Ipv4Addr, peers: &[Ipv4Addr]) -> Result<Underlay, Error> {
     let mut netlink = Netlink::open()?;
     let addresses = message::fetch_addresses(&mut netlink, 0)?;
-    let own = addresses.iter().find(|found| found.address == underlay);
-    let own = own.ok_or(Error::UnderlayMissing { address: underlay })?;
-    let by_device: BTreeMap<u32, u32> =
-        message::fetch_links(&mut netlink)?.into_iter().map(|link| (link.index, link.mtu)).collect();
-    let mut mtu = by_device.get(&own.device).copied().unwrap_or(u32::MAX);
+    let own = addresses.iter().find(|found| found.address == address);
+    let links = message::fetch_links(&mut netlink)?;
+    let device = own.and_then(|own| links.iter().find(|link| link.index == own.device));
+    let device = device.ok_or(Error::UnderlayMissing { address })?;
+    let by_device: BTreeMap<u32, u32> = links.iter().map(|link| (link.index, link.mtu)).collect();
+    let mut mtu = device.mtu;
     for peer in peers {
         // A peer without a route is not reachable now; its MTU is found when it is.
         let Ok(Some(route)) = message::fetch_route_to(&mut netlink, *peer) else { continue };
         let device = route.device.and_then(|index| by_device.get(&index).copied());
         mtu = [route.mtu, device].into_iter().flatten().fold(mtu, u32::min);
     }
-    let mtu = mtu.saturating_sub(OVERLAY_OVERHEAD);
-    if mtu < MIN_MTU { Err(Error::MtuTooSmall { mtu, needed: MIN_MTU }) } else { Ok(mtu) }
+    Ok(Underlay { device: device.name.clone(), mtu })
 }
 
 /// The IPv4 addresses of this machine.

@@ -32,6 +32,9 @@ pub const DEFAULT_VNI: u32 = 4096;
 
 const MAX_VNI: u32 = (1 << 24) - 1;
 
+/// Longest name of a device, in bytes.
+const MAX_DEVICE_NAME: usize = 15;
+
 /// The node's end of the cluster's overlay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Overlay {
@@ -47,13 +50,8 @@ impl Overlay {
     /// # Errors
     /// [`Error::InvalidOverlay`] with the value that cannot be used.
     pub fn new(number: u16, address: Ipv4Addr, port: u16, vni: u32) -> Result<Self, Error> {
+        check_node(number, address)?;
         let refuse = |reason: String| Err(Error::InvalidOverlay { reason });
-        if number == 0 {
-            return refuse("0 is not a node number; they count from 1".to_owned());
-        }
-        if !is_host_address(address) {
-            return refuse(format!("{address} is not an address that other nodes can send to"));
-        }
         if port == 0 {
             return refuse("0 is not a UDP port".to_owned());
         }
@@ -84,6 +82,16 @@ impl Overlay {
     }
 }
 
+/// The number of a node and its address on the underlay.
+fn check_node(number: u16, address: Ipv4Addr) -> Result<(), Error> {
+    let reason = match number {
+        0 => "0 is not a node number; they count from 1".to_owned(),
+        _ if !is_host_address(address) => format!("{address} is not an address that other nodes can send to"),
+        _ => return Ok(()),
+    };
+    Err(Error::InvalidOverlay { reason })
+}
+
 /// The node's end of the encryption below the overlay.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WireGuard {
@@ -91,6 +99,46 @@ pub struct WireGuard {
     pub private_key: PrivateKey,
     /// UDP port of this node and of its peers.
     pub port: u16,
+}
+
+/// The node's end of routes to its peers without a tunnel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DirectRoutes {
+    number: u16,
+    address: Ipv4Addr,
+    device: String,
+}
+
+impl DirectRoutes {
+    /// Validates the node's number (not 0), its address on the underlay, and the name of the device with it.
+    ///
+    /// # Errors
+    /// [`Error::InvalidOverlay`] with the value that cannot be used.
+    pub fn new(number: u16, address: Ipv4Addr, device: &str) -> Result<Self, Error> {
+        check_node(number, address)?;
+        let refuse = |reason: String| Err(Error::InvalidOverlay { reason });
+        if device == "lo" {
+            return refuse(
+                "its data address is on lo, which leads to no other node; set --data-address".to_owned(),
+            );
+        }
+        // Rules have the name: there a `+` at its end is any text, and quotes have a meaning.
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-@".contains(&byte);
+        if !(1..=MAX_DEVICE_NAME).contains(&device.len()) || !device.bytes().all(is_plain) {
+            return refuse(format!("rules cannot have the name of device {device:?}; rename it"));
+        }
+        Ok(Self { number, address, device: device.to_owned() })
+    }
+
+    /// Address of this node on the underlay: other nodes send to it.
+    pub fn address(&self) -> Ipv4Addr {
+        self.address
+    }
+
+    /// Name of the device on which the peers are.
+    pub fn device(&self) -> &str {
+        &self.device
+    }
 }
 
 /// Whether packets to the address reach one host.
@@ -142,6 +190,7 @@ pub struct NodeNetworkSettings {
     mtu: u32,
     overlay: Option<Overlay>,
     wireguard: Option<WireGuard>,
+    direct_routes: Option<DirectRoutes>,
     allowed_ports: BTreeSet<PortRange>,
 }
 
@@ -165,6 +214,7 @@ impl NodeNetworkSettings {
             mtu,
             overlay: None,
             wireguard: None,
+            direct_routes: None,
             allowed_ports: BTreeSet::new(),
         };
         none.with_block(block)
@@ -197,7 +247,12 @@ impl NodeNetworkSettings {
 
     /// Connects the node to the overlay.
     pub fn with_overlay(self, overlay: Overlay) -> Self {
-        Self { overlay: Some(overlay), ..self }
+        Self { overlay: Some(overlay), direct_routes: None, ..self }
+    }
+
+    /// Connects the node to its peers without a tunnel.
+    pub fn with_direct_routes(self, routes: DirectRoutes) -> Self {
+        Self { direct_routes: Some(routes), ..self.without_overlay() }
     }
 
     /// Takes the node off the overlay, whose device cannot be used.
@@ -250,7 +305,13 @@ impl NodeNetworkSettings {
         self.mtu
     }
 
-    /// The node's end of the overlay; `None` for a node without peers.
+    /// Number of this node in the cluster; `None` for a node without peers.
+    pub(crate) fn number(&self) -> Option<u16> {
+        let of_routes = || self.direct_routes.as_ref().map(|routes| routes.number);
+        self.overlay.map(|overlay| overlay.number).or_else(of_routes)
+    }
+
+    /// The node's end of the overlay; `None` for a node without peers, or with [`DirectRoutes`].
     pub fn overlay(&self) -> Option<&Overlay> {
         self.overlay.as_ref()
     }
@@ -258,6 +319,11 @@ impl NodeNetworkSettings {
     /// The encryption below the overlay, if there is one.
     pub fn wireguard(&self) -> Option<&WireGuard> {
         self.wireguard.as_ref()
+    }
+
+    /// The node's end of routes without a tunnel, if it has no overlay.
+    pub fn direct_routes(&self) -> Option<&DirectRoutes> {
+        self.direct_routes.as_ref()
     }
 
     /// Ports of the node itself that containers may reach.
@@ -277,6 +343,15 @@ impl NodeNetworkSettings {
             block.contains(&address) && !reserved.contains(&address)
         })
     }
+}
+
+/// The device of this machine that leads to the other nodes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Underlay {
+    /// Its name.
+    pub device: String,
+    /// The smallest MTU of it and of the routes to the other nodes, in bytes.
+    pub mtu: u32,
 }
 
 /// A route of the machine that shares addresses with a range of the cluster.
@@ -373,6 +448,25 @@ mod tests {
         for (port, fits) in [(51820, true), (4789, false), (0, false)] {
             assert_eq!(overlay.clone().with_wireguard(wireguard(port)).is_ok(), fits, "{port}");
         }
+        let encrypted = overlay.with_wireguard(wireguard(51820)).unwrap();
+        for (number, device, fits) in [
+            (1, "eth0", true),
+            (1, "br-lan_0.100", true),
+            (0, "eth0", false),
+            (1, "lo", false),
+            (1, "", false),
+            (1, "eth+", false),
+            (1, "\"eth0\"", false),
+            (1, "eth01234567890123", false),
+        ] {
+            let made = DirectRoutes::new(number, host, device);
+            assert_eq!(made.is_ok(), fits, "{number} {device}: {made:?}");
+        }
+        // A node has one data plane.
+        let direct = encrypted.with_direct_routes(DirectRoutes::new(1, host, "eth0").unwrap());
+        assert_eq!((direct.overlay(), direct.wireguard()), (None, None));
+        let overlay = direct.with_overlay(Overlay::new(1, host, 4789, 1).unwrap());
+        assert_eq!(overlay.direct_routes(), None);
         let tiny = NodeNetworkSettings::new(vec![net("10.210.0.0/16")], net("10.210.1.0/24"), 500);
         assert!(matches!(tiny, Err(Error::MtuTooSmall { mtu: 500, .. })));
     }

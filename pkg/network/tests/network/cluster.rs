@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use warren_network::ClusterNetwork;
 
 use crate::lab::cluster::{
-    ClusterLab, Node, ServingTask, answers, gateway, network, peers, task_address, underlay, virtual_address,
+    ClusterLab, Node, ServingTask, answers, direct, gateway, network, peers, settings, task_address,
+    underlay, virtual_address,
 };
 use crate::lab::traffic::ask;
 use crate::lab::{CLIENT, NetworkNamespace, assert_refused, connect};
@@ -29,7 +30,9 @@ fn backends(nodes: impl IntoIterator<Item = u8>) -> BTreeSet<Ipv4Addr> {
 
 #[test]
 fn tasks_reach_each_other_with_every_kind_of_host() {
-    for strictness in 0..=2 {
+    for (settings, strictness) in
+        [settings, direct].into_iter().flat_map(|all| (0..=2).map(move |n| (all, n)))
+    {
         let lab = ClusterLab::without_networks(strictness);
         for node in &lab.nodes {
             // As Docker leaves a host, and as a plain one is.
@@ -39,7 +42,7 @@ fn tasks_reach_each_other_with_every_kind_of_host() {
                 "test ! -e /proc/sys/net/bridge || echo {} > /proc/sys/net/bridge/bridge-nf-call-iptables",
                 strictness % 2
             ));
-            node.ensure_node(crate::lab::cluster::settings(node.number)).unwrap();
+            node.ensure_node(settings(node.number)).unwrap();
         }
         let (tasks, cluster) = one_task_per_node(&lab);
         lab.ensure_cluster(&cluster);
@@ -64,60 +67,63 @@ fn tasks_reach_each_other_with_every_kind_of_host() {
 
 #[test]
 fn addresses_without_a_task_are_refused_at_once() {
-    let lab = ClusterLab::new();
-    let (tasks, mut cluster) = one_task_per_node(&lab);
-    cluster.networks.insert(1, network(&[(1, 2), (2, 2), (3, 2), (2, 9), (7, 7)]));
-    lab.ensure_cluster(&cluster);
-    lab.client.command("iptables", &["-t", "raw", "-A", "PREROUTING", "-s", "10.210.0.0/16", "-j", "DROP"]);
-    for nobody in [task_address(2, 9), task_address(7, 7), task_address(9, 9)] {
-        let start = Instant::now();
-        tasks[0].space.fetch(nobody, 80).unwrap_err();
-        assert!(start.elapsed() < Duration::from_millis(3500), "{nobody}: {:?}", start.elapsed());
+    for lab in ClusterLab::of_each_data_plane() {
+        let (tasks, mut cluster) = one_task_per_node(&lab);
+        cluster.networks.insert(1, network(&[(1, 2), (2, 2), (3, 2), (2, 9), (7, 7)]));
+        lab.ensure_cluster(&cluster);
+        lab.client
+            .command("iptables", &["-t", "raw", "-A", "PREROUTING", "-s", "10.210.0.0/16", "-j", "DROP"]);
+        for nobody in [task_address(2, 9), task_address(7, 7), task_address(9, 9)] {
+            let start = Instant::now();
+            tasks[0].space.fetch(nobody, 80).unwrap_err();
+            assert!(start.elapsed() < Duration::from_millis(3500), "{nobody}: {:?}", start.elapsed());
+        }
+        // No packet with an address of the cluster leaves through the underlay.
+        let rules = lab.client.command("iptables", &["-t", "raw", "-nvxL", "PREROUTING"]);
+        let counted = rules.lines().last().unwrap().split_whitespace().next().unwrap();
+        assert_eq!(counted, "0", "{rules}");
     }
-    // No packet with an address of the cluster leaves through the underlay.
-    let rules = lab.client.command("iptables", &["-t", "raw", "-nvxL", "PREROUTING"]);
-    let counted = rules.lines().last().unwrap().split_whitespace().next().unwrap();
-    assert_eq!(counted, "0", "{rules}");
 }
 
 #[test]
 fn virtual_addresses_lead_to_every_backend() {
-    let lab = ClusterLab::new();
-    let (tasks, mut cluster) = one_task_per_node(&lab);
-    let other = ServingTask::start(lab.node(1), 3, &[2], "other");
-    cluster.networks.insert(2, network(&[(1, 3)]));
-    cluster.services.insert(virtual_address(1), backends([1, 2, 3]));
-    cluster.services.insert(virtual_address(2), backends([2]));
-    cluster.services.insert(virtual_address(3), BTreeSet::new());
-    lab.ensure_cluster(&cluster);
-    // First of all, because the kernel limits how many ICMP errors it sends.
-    let refused = tasks[0].space.fetch_udp(virtual_address(3), 80).unwrap_err();
-    assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
-    let wide = virtual_address(1);
-    for from in tasks.iter().map(|task| &task.space).chain([&lab.node(1).space]) {
-        let counts = answers(from, wide, 30);
-        assert!(counts.len() == 3 && counts.values().all(|count| (8..=12).contains(count)), "{counts:?}");
-        assert!(from.fetch_udp(wide, 80).is_ok());
-    }
-    assert!(tasks[0].space.ping(virtual_address(2)), "every protocol is translated");
-    // The backend sees who connects, and itself as the gateway.
-    let single = virtual_address(2);
-    assert_eq!(tasks[0].space.fetch(single, 80).unwrap(), format!("two {}", tasks[0].address));
-    assert_eq!(tasks[1].space.fetch(single, 80).unwrap(), format!("two {}", gateway(2)));
-    assert_eq!(tasks[1].space.fetch_udp(single, 80).unwrap(), format!("two {}", gateway(2)));
-    assert_eq!(lab.node(3).space.fetch(single, 80).unwrap(), format!("two {}", gateway(3)));
-    // Without a backend, of no service, and at a port where nobody listens.
-    for from in [&tasks[0].space, &lab.node(2).space] {
-        for nobody in [virtual_address(3), virtual_address(99)] {
-            assert_refused(from, nobody, 80);
-            assert!(from.fetch_udp(nobody, 80).is_err());
+    for lab in ClusterLab::of_each_data_plane() {
+        let (tasks, mut cluster) = one_task_per_node(&lab);
+        let other = ServingTask::start(lab.node(1), 3, &[2], "other");
+        cluster.networks.insert(2, network(&[(1, 3)]));
+        cluster.services.insert(virtual_address(1), backends([1, 2, 3]));
+        cluster.services.insert(virtual_address(2), backends([2]));
+        cluster.services.insert(virtual_address(3), BTreeSet::new());
+        lab.ensure_cluster(&cluster);
+        // First of all, because the kernel limits how many ICMP errors it sends.
+        let refused = tasks[0].space.fetch_udp(virtual_address(3), 80).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+        let wide = virtual_address(1);
+        for from in tasks.iter().map(|task| &task.space).chain([&lab.node(1).space]) {
+            let counts = answers(from, wide, 30);
+            assert!(counts.len() == 3 && counts.values().all(|count| (8..=12).contains(count)), "{counts:?}");
+            assert!(from.fetch_udp(wide, 80).is_ok());
         }
-        assert_refused(from, single, 81);
+        assert!(tasks[0].space.ping(virtual_address(2)), "every protocol is translated");
+        // The backend sees who connects, and itself as the gateway.
+        let single = virtual_address(2);
+        assert_eq!(tasks[0].space.fetch(single, 80).unwrap(), format!("two {}", tasks[0].address));
+        assert_eq!(tasks[1].space.fetch(single, 80).unwrap(), format!("two {}", gateway(2)));
+        assert_eq!(tasks[1].space.fetch_udp(single, 80).unwrap(), format!("two {}", gateway(2)));
+        assert_eq!(lab.node(3).space.fetch(single, 80).unwrap(), format!("two {}", gateway(3)));
+        // Without a backend, of no service, and at a port where nobody listens.
+        for from in [&tasks[0].space, &lab.node(2).space] {
+            for nobody in [virtual_address(3), virtual_address(99)] {
+                assert_refused(from, nobody, 80);
+                assert!(from.fetch_udp(nobody, 80).is_err());
+            }
+            assert_refused(from, single, 81);
+        }
+        // A task of another network.
+        assert_refused(&other.space, single, 80);
+        assert!(other.space.fetch_udp(single, 80).is_err());
+        assert!(!other.space.ping(single));
     }
-    // A task of another network.
-    assert_refused(&other.space, single, 80);
-    assert!(other.space.fetch_udp(single, 80).is_err());
-    assert!(!other.space.ping(single));
 }
 
 /// A connection that answers each line.
@@ -141,36 +147,37 @@ fn echo(space: &NetworkNamespace, port: u16) {
 
 #[test]
 fn removed_backends_get_no_new_connection_and_gone_ones_end_theirs() {
-    let lab = ClusterLab::new();
-    let (tasks, mut cluster) = one_task_per_node(&lab);
-    for task in &tasks {
-        echo(&task.space, 7);
+    for lab in ClusterLab::of_each_data_plane() {
+        let (tasks, mut cluster) = one_task_per_node(&lab);
+        for task in &tasks {
+            echo(&task.space, 7);
+        }
+        let address = virtual_address(1);
+        cluster.services.insert(address, backends([3]));
+        lab.ensure_cluster(&cluster);
+        let client = &tasks[0].space;
+        let mut stream = connect(client, address, 7);
+        talk(&mut stream).unwrap();
+        let flow = client.udp_client(address, 80);
+        assert_eq!(ask(&flow).unwrap(), format!("three {}", tasks[0].address));
+
+        // The backend is withdrawn and still runs: its connections go on, datagrams move.
+        cluster.services.insert(address, backends([2]));
+        lab.ensure_cluster(&cluster);
+        talk(&mut stream).unwrap();
+        assert_eq!(answers(client, address, 5).keys().collect::<Vec<_>>(), ["two"]);
+        assert_eq!(ask(&flow).unwrap(), format!("two {}", tasks[0].address));
+
+        // The backend is gone: its connections are reset, not left to time out.
+        cluster.networks.insert(1, network(&[(1, 2), (2, 2)]));
+        lab.node(3).detach(2);
+        lab.ensure_cluster(&cluster);
+        let start = Instant::now();
+        let ended = talk(&mut stream).and_then(|()| talk(&mut stream)).unwrap_err();
+        let reset = [io::ErrorKind::ConnectionReset, io::ErrorKind::BrokenPipe];
+        assert!(reset.contains(&ended.kind()), "{ended}");
+        assert!(start.elapsed() < Duration::from_millis(1500), "{:?}", start.elapsed());
     }
-    let address = virtual_address(1);
-    cluster.services.insert(address, backends([3]));
-    lab.ensure_cluster(&cluster);
-    let client = &tasks[0].space;
-    let mut stream = connect(client, address, 7);
-    talk(&mut stream).unwrap();
-    let flow = client.udp_client(address, 80);
-    assert_eq!(ask(&flow).unwrap(), format!("three {}", tasks[0].address));
-
-    // The backend is withdrawn and still runs: its connections go on, datagrams move.
-    cluster.services.insert(address, backends([2]));
-    lab.ensure_cluster(&cluster);
-    talk(&mut stream).unwrap();
-    assert_eq!(answers(client, address, 5).keys().collect::<Vec<_>>(), ["two"]);
-    assert_eq!(ask(&flow).unwrap(), format!("two {}", tasks[0].address));
-
-    // The backend is gone: its connections are reset, not left to time out.
-    cluster.networks.insert(1, network(&[(1, 2), (2, 2)]));
-    lab.node(3).detach(2);
-    lab.ensure_cluster(&cluster);
-    let start = Instant::now();
-    let ended = talk(&mut stream).and_then(|()| talk(&mut stream)).unwrap_err();
-    let reset = [io::ErrorKind::ConnectionReset, io::ErrorKind::BrokenPipe];
-    assert!(reset.contains(&ended.kind()), "{ended}");
-    assert!(start.elapsed() < Duration::from_millis(1500), "{:?}", start.elapsed());
 }
 
 #[test]

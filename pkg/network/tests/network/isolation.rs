@@ -38,35 +38,36 @@ fn start_all(lab: &ClusterLab) -> Vec<ServingTask> {
 
 #[test]
 fn networks_are_apart_on_and_between_nodes() {
-    let lab = ClusterLab::new();
-    let tasks = start_all(&lab);
-    for (from, source) in TASKS.iter().zip(&tasks) {
-        for (to, target) in TASKS.iter().zip(&tasks).filter(|(to, _)| to.3 != from.3) {
-            let allowed = from.2.iter().any(|number| to.2.contains(number));
-            let expected = allowed.then(|| format!("{} {}", target.name, source.address));
-            let what = format!("{} to {}", from.3, to.3);
-            assert_eq!(source.space.fetch(target.address, 80).ok(), expected, "tcp {what}");
-            assert_eq!(source.space.fetch_udp(target.address, 80).ok(), expected, "udp {what}");
-            assert_eq!(source.space.ping(target.address), allowed, "icmp {what}");
-            if !allowed {
-                assert_refused(&source.space, target.address, 80);
+    for lab in ClusterLab::of_each_data_plane() {
+        let tasks = start_all(&lab);
+        for (from, source) in TASKS.iter().zip(&tasks) {
+            for (to, target) in TASKS.iter().zip(&tasks).filter(|(to, _)| to.3 != from.3) {
+                let allowed = from.2.iter().any(|number| to.2.contains(number));
+                let expected = allowed.then(|| format!("{} {}", target.name, source.address));
+                let what = format!("{} to {}", from.3, to.3);
+                assert_eq!(source.space.fetch(target.address, 80).ok(), expected, "tcp {what}");
+                assert_eq!(source.space.fetch_udp(target.address, 80).ok(), expected, "udp {what}");
+                assert_eq!(source.space.ping(target.address), allowed, "icmp {what}");
+                if !allowed {
+                    assert_refused(&source.space, target.address, 80);
+                }
             }
         }
+        // Through the virtual address of a service of network 3.
+        let reached: Vec<&str> = tasks
+            .iter()
+            .filter(|task| task.space.fetch(virtual_address(1), 80).is_ok())
+            .map(|task| task.name)
+            .collect();
+        assert_eq!(reached, ["ab3", "b1", "b2"]);
+        // A published port is open to every network, and processes of the node reach every task.
+        let port = crate::lab::host_port(None, 8080);
+        let backends = [std::net::SocketAddrV4::new(task_address(1, 2), 80)].into();
+        lab.node(1).publish(warren_network::PortMapping { host_port: port, backends });
+        assert_eq!(tasks[3].space.fetch(underlay(1), 8080).unwrap(), format!("a1 {}", tasks[3].address));
+        assert_eq!(tasks[4].space.fetch(underlay(1), 8080).unwrap(), format!("a1 {}", underlay(2)));
+        assert_eq!(lab.node(1).space.fetch(tasks[3].address, 80).unwrap(), format!("b1 {}", gateway(1)));
     }
-    // Through the virtual address of a service of network 3.
-    let reached: Vec<&str> = tasks
-        .iter()
-        .filter(|task| task.space.fetch(virtual_address(1), 80).is_ok())
-        .map(|task| task.name)
-        .collect();
-    assert_eq!(reached, ["ab3", "b1", "b2"]);
-    // A published port is open to every network, and processes of the node reach every task.
-    let port = crate::lab::host_port(None, 8080);
-    let backends = [std::net::SocketAddrV4::new(task_address(1, 2), 80)].into();
-    lab.node(1).publish(warren_network::PortMapping { host_port: port, backends });
-    assert_eq!(tasks[3].space.fetch(underlay(1), 8080).unwrap(), format!("a1 {}", tasks[3].address));
-    assert_eq!(tasks[4].space.fetch(underlay(1), 8080).unwrap(), format!("a1 {}", underlay(2)));
-    assert_eq!(lab.node(1).space.fetch(tasks[3].address, 80).unwrap(), format!("b1 {}", gateway(1)));
 }
 
 /// Packets dropped by the rule against spoofed source addresses.
@@ -123,60 +124,68 @@ fn spoofed_addresses_do_not_get_in() {
 
 #[test]
 fn the_node_is_reached_only_where_it_allows() {
-    let lab = ClusterLab::new();
-    let tasks = start_all(&lab);
-    let node = lab.node(1);
-    let _servers = [22, 53, 9100, 9101].map(|port| node.space.serve(ANY, port, "node"));
-    let _dns = node.space.serve_udp(ANY, 53, "node");
-    let task = &tasks[0].space;
-    let reach = |port| [gateway(1), underlay(1)].map(|address| task.fetch(address, port).is_ok());
-    assert_eq!(reach(22), [false, false]);
-    assert_eq!(reach(53), [true, false], "DNS answers on the gateway only");
-    assert!(task.fetch_udp(gateway(1), 53).is_ok());
-    assert!(task.ping(gateway(1)));
-    assert_refused(task, underlay(1), 9100);
-    // Over the overlay neither.
-    assert!(tasks[1].space.fetch_udp(gateway(1), 53).is_err());
-    // The node and the outside are not affected.
-    assert_eq!(node.space.fetch(gateway(1), 22).unwrap(), format!("node {}", gateway(1)));
-    assert_eq!(lab.client.fetch(underlay(1), 9100).unwrap(), format!("node {CLIENT}"));
-    let allowed = PortRange { protocol: Protocol::Tcp, first: 9100, last: 9100 };
-    node.ensure_node(settings(1).with_allowed_ports([allowed].into())).unwrap();
-    assert_eq!(reach(9100), [true, true]);
-    assert_eq!(reach(9101), [false, false]);
-    // A firewall that drops by default is no obstacle for DNS.
-    node.shell("iptables -P INPUT DROP");
-    assert!(task.fetch_udp(gateway(1), 53).is_ok());
+    for lab in ClusterLab::of_each_data_plane() {
+        let tasks = start_all(&lab);
+        let node = lab.node(1);
+        let _servers = [22, 53, 9100, 9101].map(|port| node.space.serve(ANY, port, "node"));
+        let _dns = node.space.serve_udp(ANY, 53, "node");
+        let task = &tasks[0].space;
+        let reach = |port| [gateway(1), underlay(1)].map(|address| task.fetch(address, port).is_ok());
+        assert_eq!(reach(22), [false, false]);
+        assert_eq!(reach(53), [true, false], "DNS answers on the gateway only");
+        assert!(task.fetch_udp(gateway(1), 53).is_ok());
+        assert!(task.ping(gateway(1)));
+        assert_refused(task, underlay(1), 9100);
+        // Over the overlay neither.
+        assert!(tasks[1].space.fetch_udp(gateway(1), 53).is_err());
+        // The node and the outside are not affected.
+        assert_eq!(node.space.fetch(gateway(1), 22).unwrap(), format!("node {}", gateway(1)));
+        assert_eq!(lab.client.fetch(underlay(1), 9100).unwrap(), format!("node {CLIENT}"));
+        let allowed = PortRange { protocol: Protocol::Tcp, first: 9100, last: 9100 };
+        node.ensure_node((lab.settings)(1).with_allowed_ports([allowed].into())).unwrap();
+        assert_eq!(reach(9100), [true, true]);
+        assert_eq!(reach(9101), [false, false]);
+        // A firewall that drops by default is no obstacle for DNS.
+        node.shell("iptables -P INPUT DROP");
+        assert!(task.fetch_udp(gateway(1), 53).is_ok());
+    }
 }
 
 #[test]
 fn internal_networks_have_no_way_out() {
-    let lab = ClusterLab::new();
-    let inside = ServingTask::start(lab.node(1), 2, &[5], "inside");
-    let neighbour = ServingTask::start(lab.node(2), 2, &[5], "neighbour");
-    let bridging = ServingTask::start(lab.node(1), 3, &[1, 5], "bridging");
-    let port = crate::lab::host_port(None, 8080);
-    let backends = [std::net::SocketAddrV4::new(bridging.address, 80)].into();
-    lab.node(1).publish(warren_network::PortMapping { host_port: port, backends });
-    let mut cluster = peers(1..=3);
-    cluster.networks.insert(5, Network { internal: true, ..network(&[(1, 2), (2, 2), (1, 3)]) });
-    cluster.networks.insert(1, network(&[(1, 3)]));
-    cluster.services.insert(virtual_address(1), BTreeSet::from([task_address(2, 2)]));
-    lab.ensure_cluster(&cluster);
-    let _outside = lab.client.serve(ANY, 7000, "outside");
-    let _outside_udp = lab.client.serve_udp(ANY, 7000, "outside");
-    let _node = lab.node(1).space.serve(ANY, 53, "node");
-    assert_eq!(inside.space.fetch(neighbour.address, 80).unwrap(), format!("neighbour {}", inside.address));
-    assert_eq!(inside.space.fetch(virtual_address(1), 80).unwrap(), format!("neighbour {}", inside.address));
-    assert!(inside.space.fetch(gateway(1), 53).is_ok(), "its DNS server is reached");
-    assert_refused(&inside.space, CLIENT, 7000);
-    assert!(inside.space.fetch_udp(CLIENT, 7000).is_err());
-    assert!(!inside.space.ping(CLIENT) && !inside.space.ping(underlay(2)));
-    assert!(bridging.space.fetch(CLIENT, 7000).is_ok(), "the other network has a way out");
-    // The published port leads to a member: that is not out. On another node it is.
-    assert!(inside.space.fetch(underlay(1), 8080).is_ok());
-    assert!(neighbour.space.fetch(underlay(1), 8080).is_err());
-    assert_eq!(lab.client.fetch(underlay(1), 8080).unwrap(), format!("bridging {CLIENT}"));
+    for lab in ClusterLab::of_each_data_plane() {
+        let inside = ServingTask::start(lab.node(1), 2, &[5], "inside");
+        let neighbour = ServingTask::start(lab.node(2), 2, &[5], "neighbour");
+        let bridging = ServingTask::start(lab.node(1), 3, &[1, 5], "bridging");
+        let port = crate::lab::host_port(None, 8080);
+        let backends = [std::net::SocketAddrV4::new(bridging.address, 80)].into();
+        lab.node(1).publish(warren_network::PortMapping { host_port: port, backends });
+        let mut cluster = peers(1..=3);
+        cluster.networks.insert(5, Network { internal: true, ..network(&[(1, 2), (2, 2), (1, 3)]) });
+        cluster.networks.insert(1, network(&[(1, 3)]));
+        cluster.services.insert(virtual_address(1), BTreeSet::from([task_address(2, 2)]));
+        lab.ensure_cluster(&cluster);
+        let _outside = lab.client.serve(ANY, 7000, "outside");
+        let _outside_udp = lab.client.serve_udp(ANY, 7000, "outside");
+        let _node = lab.node(1).space.serve(ANY, 53, "node");
+        assert_eq!(
+            inside.space.fetch(neighbour.address, 80).unwrap(),
+            format!("neighbour {}", inside.address)
+        );
+        assert_eq!(
+            inside.space.fetch(virtual_address(1), 80).unwrap(),
+            format!("neighbour {}", inside.address)
+        );
+        assert!(inside.space.fetch(gateway(1), 53).is_ok(), "its DNS server is reached");
+        assert_refused(&inside.space, CLIENT, 7000);
+        assert!(inside.space.fetch_udp(CLIENT, 7000).is_err());
+        assert!(!inside.space.ping(CLIENT) && !inside.space.ping(underlay(2)));
+        assert!(bridging.space.fetch(CLIENT, 7000).is_ok(), "the other network has a way out");
+        // The published port leads to a member: that is not out. On another node it is.
+        assert!(inside.space.fetch(underlay(1), 8080).is_ok());
+        assert!(neighbour.space.fetch(underlay(1), 8080).is_err());
+        assert_eq!(lab.client.fetch(underlay(1), 8080).unwrap(), format!("bridging {CLIENT}"));
+    }
 }
 
 #[test]

@@ -12,4 +12,5 @@ mod preconditions;
 mod published;
 mod reach;
 mod repair;
+mod routes;
 mod wireguard;

@@ -3,7 +3,7 @@
 use warren_network::{Error, NetworkBackend, NodeNetwork, Overlay};
 
 use crate::lab::cluster::{
-    ClusterLab, ServingTask, attachment, network, peers, settings, task_address, task_key, underlay,
+    ClusterLab, ServingTask, attachment, direct, network, peers, settings, task_address, task_key, underlay,
     virtual_address,
 };
 use crate::lab::{CLIENT, assert_same, run_on_node, without_indexes};
@@ -135,28 +135,32 @@ fn a_node_leaves_nothing_behind() {
     }
     node.shell("nft add table inet stranger");
     let before = node.inventory();
-    node.ensure_node(settings(1)).unwrap();
-    let mut cluster = peers(1..=200);
-    cluster.networks.insert(2, network(&[(1, 2), (2, 2)]));
-    cluster.services.insert(virtual_address(1), [task_address(1, 2)].into());
-    node.ensure_cluster(&cluster);
-    let with_peers = node.inventory();
-    assert!(with_peers.iter().filter(|line| line.contains("PERMANENT")).count() >= 199);
-    for _ in 0..2 {
-        node.attach(2, &[2, 3]);
-        node.attach(3, &[3]);
-        node.detach(2);
-        node.detach(3);
-        assert_same(&node.inventory(), &with_peers, "after removing the tasks");
-    }
-    // An agent without any state removes everything as well.
-    for fresh in [false, true] {
-        node.ensure_node(settings(1)).unwrap();
-        node.ensure_cluster(&cluster);
-        let network = if fresh { crate::lab::linux_network(node.run.path()) } else { node.network.clone() };
-        node.wait(|_| async move { network.remove_node().await.unwrap() });
-        assert_same(&node.inventory(), &before, "after removing the node");
-        assert!(node.shell("nft list tables").contains("stranger"));
+    for own in [settings(1), direct(1)] {
+        node.ensure_node(own.clone()).unwrap();
+        let mut cluster = peers((1..=200).filter(|number| *number != 11));
+        cluster.networks.insert(2, network(&[(1, 2), (2, 2)]));
+        cluster.services.insert(virtual_address(1), [task_address(1, 2)].into());
+        let made = node.ensure_cluster(&cluster);
+        assert!(made.failed.is_empty(), "{:?}", made.failed);
+        let with_peers = node.inventory();
+        assert!(with_peers.iter().filter(|line| line.contains(" via ")).count() >= 199);
+        for _ in 0..2 {
+            node.attach(2, &[2, 3]);
+            node.attach(3, &[3]);
+            node.detach(2);
+            node.detach(3);
+            assert_same(&node.inventory(), &with_peers, "after removing the tasks");
+        }
+        // An agent without any state removes everything as well.
+        for fresh in [false, true] {
+            node.ensure_node(own.clone()).unwrap();
+            node.ensure_cluster(&cluster);
+            let network =
+                if fresh { crate::lab::linux_network(node.run.path()) } else { node.network.clone() };
+            node.wait(|_| async move { network.remove_node().await.unwrap() });
+            assert_same(&node.inventory(), &before, "after removing the node");
+            assert!(node.shell("nft list tables").contains("stranger"));
+        }
     }
 }
 
@@ -166,15 +170,17 @@ fn the_mtu_follows_from_the_underlay() {
     let node = lab.node(1);
     let mtu = |peers: &[std::net::Ipv4Addr]| {
         let peers = peers.to_vec();
-        node.wait(|network| async move { network.overlay_mtu(underlay(1), &peers).await })
+        let found = node.wait(|network| async move { network.underlay(underlay(1), &peers).await.unwrap() });
+        assert_eq!(found.device, "ext");
+        found.mtu
     };
-    assert_eq!(mtu(&[underlay(2)]).unwrap(), 1450);
+    assert_eq!(mtu(&[underlay(2)]), 1500);
     node.shell("ip route add 192.0.2.2 dev ext mtu 1400");
-    assert_eq!(mtu(&[underlay(3), underlay(2)]).unwrap(), 1350);
-    assert_eq!(mtu(&[underlay(3)]).unwrap(), 1450);
+    assert_eq!(mtu(&[underlay(3), underlay(2)]), 1400);
+    assert_eq!(mtu(&[underlay(3)]), 1500);
     node.shell("ip link set ext mtu 600");
-    assert!(matches!(mtu(&[]), Err(Error::MtuTooSmall { mtu: 550, .. })));
-    let missing = node.wait(|network| async move { network.overlay_mtu(CLIENT, &[]).await });
+    assert_eq!(mtu(&[]), 600);
+    let missing = node.wait(|network| async move { network.underlay(CLIENT, &[]).await });
     assert!(matches!(missing, Err(Error::UnderlayMissing { address: CLIENT })));
 }
 
@@ -250,18 +256,20 @@ fn routes_of_the_machine_conflict_with_a_range() {
 #[test]
 fn an_agent_that_starts_again_changes_nothing() {
     run_on_node(|lab| async move {
-        let mut all = NodeNetwork::new(settings(1));
-        all.tasks.insert(task_key(1, 2), attachment(1, 2, &[1, 2]));
-        let mut cluster = peers(1..=3);
-        cluster.networks.insert(2, network(&[(1, 2), (2, 2)]));
-        cluster.services.insert(virtual_address(1), [task_address(2, 2)].into());
-        all.cluster = std::sync::Arc::new(cluster);
-        let made = lab.network.ensure(&all).await.unwrap();
-        assert!(made.failed.is_empty(), "{:?}", made.failed);
-        let before = lab.inventory();
-        let restarted = crate::lab::linux_network(lab.run.path());
-        let pass = restarted.ensure(&all).await.unwrap();
-        assert!(pass.failed.is_empty() && pass.repaired.is_empty(), "{pass:?}");
-        assert_same(&lab.inventory(), &before, "after a restart");
+        for own in [settings(1), direct(1)] {
+            let mut all = NodeNetwork::new(own);
+            all.tasks.insert(task_key(1, 2), attachment(1, 2, &[1, 2]));
+            let mut cluster = peers(1..=3);
+            cluster.networks.insert(2, network(&[(1, 2), (2, 2)]));
+            cluster.services.insert(virtual_address(1), [task_address(2, 2)].into());
+            all.cluster = std::sync::Arc::new(cluster);
+            let made = lab.network.ensure(&all).await.unwrap();
+            assert!(made.failed.is_empty(), "{:?}", made.failed);
+            let before = lab.inventory();
+            let restarted = crate::lab::linux_network(lab.run.path());
+            let pass = restarted.ensure(&all).await.unwrap();
+            assert!(pass.failed.is_empty() && pass.repaired.is_empty(), "{pass:?}");
+            assert_same(&lab.inventory(), &before, "after a restart");
+        }
     });
 }

@@ -31,68 +31,69 @@ fn fetch(protocol: Protocol, from: &NetworkNamespace, to: Ipv4Addr, port: u16) -
 
 #[test]
 fn ports_answer_where_they_are_bound_and_nowhere_else() {
-    let lab = ClusterLab::new();
-    let node = lab.node(1);
-    let own = ServingTask::start(node, 2, &[1], "own");
-    // A task of another network, and one on another node.
-    let neighbour = ServingTask::start(node, 3, &[2], "neighbour");
-    let far = ServingTask::start(lab.node(2), 2, &[1], "far");
-    let mut cluster = peers(1..=3);
-    cluster.networks.extend([(1, network(&[(1, 2), (2, 2)])), (2, network(&[(1, 3)]))]);
-    lab.ensure_cluster(&cluster);
-    for protocol in [Protocol::Tcp, Protocol::Udp] {
-        publish(node, at(protocol, None, 9001), &[own.address]);
-        publish(node, at(protocol, Some(second_underlay(1)), 9002), &[own.address]);
-        publish(node, at(protocol, Some(LOCALHOST), 9003), &[own.address]);
-        // One port, two addresses, two services.
-        publish(node, at(protocol, Some(underlay(1)), 9004), &[own.address]);
-        publish(node, at(protocol, Some(LOCALHOST), 9004), &[neighbour.address]);
-    }
-    let (here, second) = (underlay(1), second_underlay(1));
-    // Origin, address, and as whom the task sees it: unchanged wherever it can answer.
-    let origins = [
-        ("client", &lab.client, here, CLIENT),
-        ("client", &lab.client, second, CLIENT),
-        ("node", &node.space, here, here),
-        ("node", &node.space, second, here),
-        ("node", &node.space, LOCALHOST, gateway(1)),
-        ("node", &node.space, Ipv4Addr::new(127, 0, 0, 5), gateway(1)),
-        ("node", &node.space, gateway(1), gateway(1)),
-        ("task of another network", &neighbour.space, here, neighbour.address),
-        ("task of another network", &neighbour.space, gateway(1), neighbour.address),
-        ("the task itself", &own.space, here, gateway(1)),
-        ("the task itself", &own.space, gateway(1), gateway(1)),
-        ("task of another node", &far.space, here, underlay(2)),
-        ("another node", &lab.node(3).space, here, underlay(3)),
-    ];
-    for protocol in [Protocol::Tcp, Protocol::Udp] {
-        for (who, from, to, seen_as) in &origins {
-            let what = format!("{protocol} {who} to {to}");
-            let answer = |name: &str| Some(format!("{name} {seen_as}"));
-            assert_eq!(fetch(protocol, from, *to, 9001), answer("own"), "{what}");
-            let bound = (*to == second).then(|| answer("own")).flatten();
-            assert_eq!(fetch(protocol, from, *to, 9002), bound, "{what}, bound to another address");
-            let local = (*to == LOCALHOST).then(|| answer("own")).flatten();
-            assert_eq!(fetch(protocol, from, *to, 9003), local, "{what}, bound to 127.0.0.1");
-            let shared = match *to {
-                to if to == here => answer("own"),
-                LOCALHOST => answer("neighbour"),
-                _ => None,
-            };
-            assert_eq!(fetch(protocol, from, *to, 9004), shared, "{what}, two services");
+    for lab in ClusterLab::of_each_data_plane() {
+        let node = lab.node(1);
+        let own = ServingTask::start(node, 2, &[1], "own");
+        // A task of another network, and one on another node.
+        let neighbour = ServingTask::start(node, 3, &[2], "neighbour");
+        let far = ServingTask::start(lab.node(2), 2, &[1], "far");
+        let mut cluster = peers(1..=3);
+        cluster.networks.extend([(1, network(&[(1, 2), (2, 2)])), (2, network(&[(1, 3)]))]);
+        lab.ensure_cluster(&cluster);
+        for protocol in [Protocol::Tcp, Protocol::Udp] {
+            publish(node, at(protocol, None, 9001), &[own.address]);
+            publish(node, at(protocol, Some(second_underlay(1)), 9002), &[own.address]);
+            publish(node, at(protocol, Some(LOCALHOST), 9003), &[own.address]);
+            // One port, two addresses, two services.
+            publish(node, at(protocol, Some(underlay(1)), 9004), &[own.address]);
+            publish(node, at(protocol, Some(LOCALHOST), 9004), &[neighbour.address]);
         }
-        // Not on another node, and by a client that is behind a router with its own address.
-        assert_eq!(fetch(protocol, &lab.client, underlay(2), 9001), None);
+        let (here, second) = (underlay(1), second_underlay(1));
+        // Origin, address, and as whom the task sees it: unchanged wherever it can answer.
+        let origins = [
+            ("client", &lab.client, here, CLIENT),
+            ("client", &lab.client, second, CLIENT),
+            ("node", &node.space, here, here),
+            ("node", &node.space, second, here),
+            ("node", &node.space, LOCALHOST, gateway(1)),
+            ("node", &node.space, Ipv4Addr::new(127, 0, 0, 5), gateway(1)),
+            ("node", &node.space, gateway(1), gateway(1)),
+            ("task of another network", &neighbour.space, here, neighbour.address),
+            ("task of another network", &neighbour.space, gateway(1), neighbour.address),
+            ("the task itself", &own.space, here, gateway(1)),
+            ("the task itself", &own.space, gateway(1), gateway(1)),
+            ("task of another node", &far.space, here, underlay(2)),
+            ("another node", &lab.node(3).space, here, underlay(3)),
+        ];
+        for protocol in [Protocol::Tcp, Protocol::Udp] {
+            for (who, from, to, seen_as) in &origins {
+                let what = format!("{protocol} {who} to {to}");
+                let answer = |name: &str| Some(format!("{name} {seen_as}"));
+                assert_eq!(fetch(protocol, from, *to, 9001), answer("own"), "{what}");
+                let bound = (*to == second).then(|| answer("own")).flatten();
+                assert_eq!(fetch(protocol, from, *to, 9002), bound, "{what}, bound to another address");
+                let local = (*to == LOCALHOST).then(|| answer("own")).flatten();
+                assert_eq!(fetch(protocol, from, *to, 9003), local, "{what}, bound to 127.0.0.1");
+                let shared = match *to {
+                    to if to == here => answer("own"),
+                    LOCALHOST => answer("neighbour"),
+                    _ => None,
+                };
+                assert_eq!(fetch(protocol, from, *to, 9004), shared, "{what}, two services");
+            }
+            // Not on another node, and by a client that is behind a router with its own address.
+            assert_eq!(fetch(protocol, &lab.client, underlay(2), 9001), None);
+        }
+        assert_refused(&lab.client, here, 9002);
+        assert_refused(&lab.client, here, 9003);
+        let far_client = lab.client.run(|| {
+            let socket = std::net::UdpSocket::bind((FAR_CLIENT, 0)).unwrap();
+            socket.set_read_timeout(Some(std::time::Duration::from_secs(1))).unwrap();
+            socket.connect((here, 9001)).unwrap();
+            socket
+        });
+        assert_eq!(ask(&far_client).unwrap(), format!("own {FAR_CLIENT}"));
     }
-    assert_refused(&lab.client, here, 9002);
-    assert_refused(&lab.client, here, 9003);
-    let far_client = lab.client.run(|| {
-        let socket = std::net::UdpSocket::bind((FAR_CLIENT, 0)).unwrap();
-        socket.set_read_timeout(Some(std::time::Duration::from_secs(1))).unwrap();
-        socket.connect((here, 9001)).unwrap();
-        socket
-    });
-    assert_eq!(ask(&far_client).unwrap(), format!("own {FAR_CLIENT}"));
 }
 
 #[test]

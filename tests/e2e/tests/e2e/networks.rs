@@ -123,13 +123,22 @@ fn running_clients(cluster: &WorkerCluster, service: &str) -> [Client; 2] {
     })
 }
 
-/// Whether a worker has the device for encrypted packets.
-fn has_wireguard(worker: &LabNode) -> bool {
-    worker.host().netns().ip(["-brief", "link"]).contains("warren-wg ")
+/// The devices of a worker that lead to other nodes: that for encrypted packets, and that of the overlay.
+fn tunnels(worker: &LabNode) -> [bool; 2] {
+    let links = worker.host().netns().ip(["-brief", "link"]);
+    ["warren-wg ", "warren-vx "].map(|device| links.contains(device))
+}
+
+/// Waits until all workers have these devices, see [`tunnels`].
+fn wait_tunnels(cluster: &WorkerCluster, expected: [bool; 2]) {
+    eventually(SOON, "the devices of the data plane", || {
+        let found: Vec<_> = cluster.workers.iter().map(tunnels).collect();
+        if found.iter().all(|worker| *worker == expected) { Ok(()) } else { Err(format!("{found:?}")) }
+    });
 }
 
 #[test]
-fn packets_between_nodes_are_encrypted_when_the_cluster_says_so() {
+fn packets_between_nodes_take_the_data_plane_of_the_cluster() {
     let mut cluster = two_workers();
     cluster.ok(&format!("service create web --image {WEB} --replicas 2 --max-per-node 1"));
     cluster.wait_spread("web", &[("w1", 1), ("w2", 1)]);
@@ -141,10 +150,7 @@ fn packets_between_nodes_are_encrypted_when_the_cluster_says_so() {
 
     cluster.ok("cluster update --data-plane wireguard");
     assert!(cluster.ok("cluster info").contains("trafficBetweenNodes: encrypted (WireGuard)"));
-    eventually(SOON, "WireGuard on the workers", || {
-        let there = cluster.workers.iter().all(has_wireguard);
-        if there { Ok(()) } else { Err("there is no device".to_owned()) }
-    });
+    wait_tunnels(&cluster, [true, true]);
     all_answer();
     let key = cluster.workers[0].data_dir().join("worker/wireguard.key");
     assert_eq!(std::fs::metadata(&key).unwrap().permissions().mode() & 0o777, 0o600);
@@ -161,11 +167,17 @@ fn packets_between_nodes_are_encrypted_when_the_cluster_says_so() {
     assert!(key.exists());
     all_answer();
 
-    cluster.ok("cluster update --data-plane vxlan");
-    eventually(SOON, "no WireGuard on the workers", || {
-        let gone = !cluster.workers.iter().any(has_wireguard);
-        if gone { Ok(()) } else { Err("there is a device".to_owned()) }
+    cluster.ok("cluster update --data-plane routes");
+    assert!(cluster.ok("cluster info").contains("trafficBetweenNodes: not encrypted (routes)"));
+    wait_tunnels(&cluster, [false, false]);
+    all_answer();
+    eventually(SOON, "no condition", || {
+        let listed = cluster.ok("node ls");
+        if listed.contains("network unavailable") { Err(listed) } else { Ok(()) }
     });
+
+    cluster.ok("cluster update --data-plane vxlan");
+    wait_tunnels(&cluster, [false, true]);
     all_answer();
 }
 

@@ -93,7 +93,8 @@ fn node_has_its_blocks_and_its_end_of_the_overlay() {
     settings.subnets.push("10.210.9.0/24".parse().unwrap());
     let (address, mtu) = (Ipv4Addr::new(198, 51, 100, 1), 1400);
     let node_with = |settings: &NodeSettings, address, options: &NetworkOptions| {
-        let own = OwnNode { address, private_key: wireguard().private_key, options };
+        let device = Some("eth0".to_owned());
+        let own = OwnNode { address, device, private_key: wireguard().private_key, options };
         node_settings(settings, own, mtu)
     };
     let options = NetworkOptions {
@@ -116,11 +117,38 @@ fn node_has_its_blocks_and_its_end_of_the_overlay() {
     assert_eq!(encrypted.wireguard(), Some(&wireguard()));
     let same_port = NetworkOptions { wireguard_port: 8472, ..options.clone() };
     assert!(matches!(node_with(&settings, Some(address), &same_port), Err(Error::InvalidOverlay { .. })));
+    settings.data_plane = DataPlane::Routes;
+    let direct = node_with(&settings, Some(address), &same_port).unwrap();
+    assert_eq!(direct.direct_routes(), Some(&DirectRoutes::new(1, address, "eth0").unwrap()));
+    assert_eq!((direct.overlay(), direct.wireguard()), (None, None));
+    assert_eq!(node_with(&settings, None, &options).unwrap().direct_routes(), None);
     settings.number = 0;
     assert!(node_with(&settings, Some(address), &options).unwrap().overlay().is_none());
     settings.subnets.clear();
     assert!(node_with(&settings, None, &options).is_err());
     assert_eq!(gateway(&settings), None);
+}
+
+#[test]
+fn task_links_have_what_a_tunnel_leaves() {
+    use DataPlane::{Routes, Vxlan, Wireguard};
+    for (data_plane, available, expected) in [
+        (Vxlan, None, Some(1450)),
+        (Wireguard, None, Some(1390)),
+        (Routes, None, Some(1500)),
+        (Vxlan, Some(1400), Some(1350)),
+        (Wireguard, Some(1400), Some(1290)),
+        (Routes, Some(1400), Some(1400)),
+        (Vxlan, Some(9000), Some(1450)),
+        (Routes, Some(9000), Some(9000)),
+        (Wireguard, Some(680), None),
+        (Vxlan, Some(600), None),
+        (Routes, Some(600), Some(600)),
+    ] {
+        let underlay = available.map(|mtu| Underlay { device: "eth0".to_owned(), mtu });
+        let found = task_mtu(data_plane, underlay.as_ref());
+        assert_eq!(found.as_ref().ok(), expected.as_ref(), "{data_plane} {available:?}: {found:?}");
+    }
 }
 
 #[test]

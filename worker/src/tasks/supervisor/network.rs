@@ -9,22 +9,28 @@ use warren_control::BackgroundTaskHandle;
 use warren_daemon::error_chain;
 use warren_network::{
     DEFAULT_MTU, Error as NetworkError, NodeNetwork, NodeNetworkSettings, RangeConflict, Repairs,
-    WIREGUARD_OVERHEAD,
 };
 use warren_runtime::ProcessState;
 use warren_task::AttemptPhase;
-use warren_types::{
-    DataPlane, DesiredTaskState, Health, NetworkView, NodeCondition, NodeSettings, TaskAssignment,
-};
+use warren_types::{DesiredTaskState, Health, NetworkView, NodeCondition, NodeSettings, TaskAssignment};
 
 use super::TaskSupervisor;
-use crate::network::desired::{ConnectedTask, OwnNode, cluster_network, node_settings};
+use crate::network::desired::{ConnectedTask, OwnNode, cluster_network, node_settings, task_mtu};
 use crate::network::task_key;
 use crate::tasks::container::ListedContainer;
 use crate::tasks::node_network::NodeNetworkState;
 
 /// Delay before a network view is applied again that could not be.
 const VIEW_RETRY_DELAY: Duration = Duration::from_secs(5);
+
+/// What the links of tasks depend on beside the settings of the node.
+#[derive(Clone)]
+struct TaskLinks {
+    /// In bytes.
+    mtu: u32,
+    /// Name of the device with the data address, if known.
+    device: Option<String>,
+}
 
 /// The node network could not be set up or repaired.
 #[derive(Debug, thiserror::Error)]
@@ -48,9 +54,9 @@ impl TaskSupervisor {
                 .send_replace(NodeNetworkState::NotReady("this node has not received its subnet yet".into()));
             return Ok(());
         };
-        let measured = self.task_mtu(&settings).await;
-        let mtu = measured.as_ref().map_or_else(|_| self.applied_mtu(), |mtu| *mtu);
-        let tended = self.tend_network(&settings, mtu).await;
+        let measured = self.task_links(&settings).await;
+        let links = measured.as_ref().map_or_else(|_| self.applied_links(), Clone::clone);
+        let tended = self.tend_network(&settings, links).await;
         let is_ready = *self.node_network.borrow() == NodeNetworkState::Ready;
         if let (Err(error), false) = (&tended, is_ready) {
             self.node_network.send_replace(NodeNetworkState::NotReady(error_chain(error)));
@@ -87,9 +93,9 @@ impl TaskSupervisor {
     async fn tend_network(
         self: &Arc<Self>,
         settings: &NodeSettings,
-        mtu: u32,
+        links: TaskLinks,
     ) -> Result<(), NodeNetworkError> {
-        let desired = self.node_settings(settings, mtu)?;
+        let desired = self.node_settings(settings, links)?;
         match self.applied_settings() {
             None => self.set_up_network(settings, desired).await,
             Some(before) if before != desired => self.update_network(desired).await,
@@ -101,9 +107,14 @@ impl TaskSupervisor {
         self.network_settings.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn node_settings(&self, settings: &NodeSettings, mtu: u32) -> Result<NodeNetworkSettings, NetworkError> {
+    fn node_settings(
+        &self,
+        settings: &NodeSettings,
+        links: TaskLinks,
+    ) -> Result<NodeNetworkSettings, NetworkError> {
+        let TaskLinks { mtu, device } = links;
         let (address, key) = (self.executor.data_address.current(), self.private_key.clone());
-        let node = OwnNode { address, private_key: key, options: &self.network_options };
+        let node = OwnNode { address, device, private_key: key, options: &self.network_options };
         node_settings(settings, node, mtu)
     }
 
@@ -111,26 +122,29 @@ impl TaskSupervisor {
     pub(super) fn has_new_network_settings(&self) -> bool {
         let Some(settings) = self.desired_state.borrow().settings.clone() else { return false };
         let applied = self.applied_settings();
-        applied.is_none() || self.node_settings(&settings, self.applied_mtu()).ok() != applied
+        applied.is_none() || self.node_settings(&settings, self.applied_links()).ok() != applied
     }
 
-    fn applied_mtu(&self) -> u32 {
-        self.applied_settings().as_ref().map_or(DEFAULT_MTU, NodeNetworkSettings::mtu)
+    fn applied_links(&self) -> TaskLinks {
+        let applied = self.applied_settings();
+        let routes = applied.as_ref().and_then(NodeNetworkSettings::direct_routes);
+        TaskLinks {
+            mtu: applied.as_ref().map_or(DEFAULT_MTU, NodeNetworkSettings::mtu),
+            device: routes.map(|routes| routes.device().to_owned()),
+        }
     }
 
-    /// The MTU of task links: at most the usual one, so that containers need not be changed for the next peer.
-    /// Encryption needs a part of what the network between the nodes has.
-    async fn task_mtu(&self, settings: &NodeSettings) -> Result<u32, NetworkError> {
-        let overhead = match settings.data_plane {
-            DataPlane::Vxlan => 0,
-            DataPlane::Wireguard => WIREGUARD_OVERHEAD,
-        };
-        let Some(address) = self.executor.data_address.current() else { return Ok(DEFAULT_MTU - overhead) };
+    /// What the network between the nodes allows.
+    async fn task_links(&self, settings: &NodeSettings) -> Result<TaskLinks, NetworkError> {
         let view = self.executor.task_networks.view();
         let peers = view.peers.iter().filter(|(number, _)| **number != settings.number);
         let peers: Vec<_> = peers.map(|(_, peer)| peer.address).collect();
-        let mtu = self.executor.network.overlay_mtu(address, &peers).await?;
-        Ok(mtu.saturating_sub(overhead).min(DEFAULT_MTU))
+        let underlay = match self.executor.data_address.current() {
+            Some(address) => Some(self.executor.network.underlay(address, &peers).await?),
+            None => None,
+        };
+        let mtu = task_mtu(settings.data_plane, underlay.as_ref())?;
+        Ok(TaskLinks { mtu, device: underlay.map(|underlay| underlay.device) })
     }
 
     /// The first set-up has exactly what the existing containers need. No task gets a network before, and
@@ -202,7 +216,7 @@ impl TaskSupervisor {
         }
         loop {
             let newest = view.borrow_and_update().clone();
-            let outcome = self.apply_network_view(&newest).await;
+            let outcome = self.apply_network_view(&newest, &network).await;
             let pause = async {
                 match outcome {
                     Ok(()) => {
@@ -226,7 +240,11 @@ impl TaskSupervisor {
     }
 
     /// Writes the view into the kernel, then into the names. A part that fails does not stop the next.
-    async fn apply_network_view(&self, view: &NetworkView) -> Result<(), NodeNetworkError> {
+    async fn apply_network_view(
+        &self,
+        view: &NetworkView,
+        network: &BackgroundTaskHandle,
+    ) -> Result<(), NodeNetworkError> {
         let networks = &self.executor.task_networks;
         let own = self.desired_state.borrow().settings.as_ref().map_or(0, |settings| settings.number);
         let cluster = Arc::new(cluster_network(view, own));
@@ -239,7 +257,14 @@ impl TaskSupervisor {
             }
         };
         networks.update_names();
-        check_repairs(written?)?;
+        let mut written = written?;
+        let count = written.failed.len();
+        // Nothing that belongs to the view is missing but these routes. The repair reports them.
+        written.failed.retain(|error| !matches!(error, NetworkError::PeersElsewhere { .. }));
+        if written.failed.len() < count {
+            network.wake();
+        }
+        check_repairs(written)?;
         Ok(attached?)
     }
 }

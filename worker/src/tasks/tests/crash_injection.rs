@@ -10,7 +10,7 @@ use futures::stream::BoxStream;
 use warren_network::fake::FakeNetwork;
 use warren_network::{
     ClusterNetwork, Error as NetworkError, HostPort, Ipv4Net, NetworkBackend, NodeNetwork,
-    NodeNetworkSettings, PortMapping, RangeConflict, Repairs, TaskKey, TaskNetwork,
+    NodeNetworkSettings, PortMapping, RangeConflict, Repairs, TaskKey, TaskNetwork, Underlay,
 };
 use warren_runtime::fake::FakeRuntime;
 use warren_runtime::{
@@ -190,12 +190,12 @@ impl NetworkBackend for CrashingBackend<Arc<FakeNetwork>> {
         self.plan.run_call(self.backend.ensure_cluster(cluster)).await
     }
 
-    async fn overlay_mtu(
+    async fn underlay(
         &self,
-        underlay: Ipv4Addr,
+        address: Ipv4Addr,
         peers: &[Ipv4Addr],
-    ) -> std::result::Result<u32, NetworkError> {
-        self.plan.run_call(self.backend.overlay_mtu(underlay, peers)).await
+    ) -> std::result::Result<Underlay, NetworkError> {
+        self.plan.run_call(self.backend.underlay(address, peers)).await
     }
 
     async fn range_conflict(

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use warren_dns::DnsSockets;
-use warren_network::TaskKey;
+use warren_network::{DirectRoutes, TaskKey};
 use warren_runtime::{ContainerId, NetworkMode};
 use warren_types::{DataPlane, DesiredTaskState, NetworkAttachment, TaskNetworkMode};
 
@@ -135,5 +135,13 @@ async fn node_network_follows_data_address_and_subnets() {
     });
     eventually("encrypted", async || settings().wireguard() == Some(&fixtures::wireguard())).await;
     assert_eq!(settings().mtu(), plain - 60);
+    agent.desired_state.send_modify(|desired_state| {
+        desired_state.settings.as_mut().unwrap().data_plane = DataPlane::Routes;
+    });
+    let direct = |address| Some(DirectRoutes::new(1, address, "eth0").unwrap());
+    eventually("without a tunnel", async || settings().direct_routes() == direct(other).as_ref()).await;
+    assert_eq!((settings().mtu(), settings().overlay(), settings().wireguard()), (plain + 50, None, None));
+    agent.data_address.set(DATA_ADDRESS);
+    eventually("moved", async || settings().direct_routes() == direct(DATA_ADDRESS).as_ref()).await;
     assert_eq!(machine.network.tasks().len(), 2, "the first one is not disturbed");
 }

@@ -326,6 +326,7 @@ fn every_cluster_field_changes_hash() {
         |c| c.settings.max_replicas_per_service = 1,
         |c| c.settings.task_history_limit = 1,
         |c| c.settings.data_plane = DataPlane::Wireguard,
+        |c| c.settings.data_plane = DataPlane::Routes,
     ];
     check(cluster, &Cluster::new(ClusterId(Id(1)), ranges, Timestamp(1)), changes);
 }

@@ -4,8 +4,8 @@ use super::*;
 use crate::desired::desired_network;
 use crate::keys::{HostPort, Protocol, TaskKey};
 use crate::model::{
-    Attachment, ClusterNetwork, DEFAULT_MTU, DEFAULT_VNI, DEFAULT_VXLAN_PORT, NodeNetworkSettings, Overlay,
-    Peer, PortRange, WireGuard,
+    Attachment, ClusterNetwork, DEFAULT_MTU, DEFAULT_VNI, DEFAULT_VXLAN_PORT, DirectRoutes,
+    NodeNetworkSettings, Overlay, Peer, PortRange, WireGuard,
 };
 
 fn node(cluster: &[&str]) -> NodeNetwork {
@@ -26,6 +26,14 @@ fn on_overlay(mut node: NodeNetwork) -> NodeNetwork {
     let peers =
         [(1, peer("10.210.1.0/24", [192, 0, 2, 1])), (2, peer("10.210.2.0/24", [192, 0, 2, 2]))].into();
     node.cluster = Arc::new(ClusterNetwork { peers, ..ClusterNetwork::default() });
+    node
+}
+
+/// The same node with routes to its peer, without a tunnel.
+fn direct(node: NodeNetwork) -> NodeNetwork {
+    let mut node = on_overlay(node);
+    let routes = DirectRoutes::new(1, [192, 0, 2, 1].into(), "eth0").unwrap();
+    node.settings = node.settings.with_direct_routes(routes);
     node
 }
 
@@ -123,7 +131,7 @@ WARREN-PRE
   -d 10.210.224.0/19 -j WARREN-VIP
   -d 10.210.1.1/32 -p tcp -m tcp --dport 53 -j RETURN
   -d 10.210.1.1/32 -p udp -m udp --dport 53 -j RETURN
-  ! -i warren-vx -m addrtype --dst-type LOCAL -j WARREN-PORTS
+  -m addrtype --dst-type LOCAL -j WARREN-PORTS
 WARREN-VIP";
     assert_eq!(text(&node(&["10.210.0.0/16"])), expected);
 }
@@ -150,14 +158,42 @@ WARREN-RAW-VX
   -i warren-vx -j DROP
 WARREN-VXIN
   -s 192.0.2.2/32 -j ACCEPT
-  -o warren-vx -j WARREN-VXOUT
-WARREN-VXOUT
+WARREN-PEER
   -s 10.210.0.0/16 -j RETURN
-  -m addrtype --src-type LOCAL -j SNAT --to-source 10.210.1.1";
+  -m addrtype --src-type LOCAL -j SNAT --to-source 10.210.1.1
+  -o warren-vx -j WARREN-PEER
+  -i warren-vx -j RETURN";
     let mut found = added(&on_overlay(alone.clone()), &alone);
     // The names of chains that exist in two tables are in the first text as well.
     found = found.lines().filter(|line| *line != "WARREN-POST").collect::<Vec<_>>().join("\n");
     assert_eq!(found, expected);
+}
+
+#[test]
+fn routes_add_rules_for_the_device_of_the_peers() {
+    let alone = node(&["10.210.0.0/16"]);
+    let direct = direct(alone.clone());
+    let expected = "  \
+  -s 10.210.0.0/16 -i eth0 -m rpfilter -g WARREN-RAW-PEER
+WARREN-RAW-PEER
+  -d 10.210.1.0/24 -j RETURN
+  -s 10.210.0.0/16 -i eth0 -o wc+ -j ACCEPT
+  -s 10.210.0.0/16 -i eth0 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+  -s 10.210.0.0/16 -i eth0 -p icmp -m icmp --icmp-type 8 -j ACCEPT
+  -s 10.210.0.0/16 -i eth0 -j DROP
+WARREN-PEER
+  -s 10.210.0.0/16 -j RETURN
+  -m addrtype --src-type LOCAL -j SNAT --to-source 10.210.1.1
+  -d 10.210.0.0/16 -o eth0 -j WARREN-PEER
+  -s 10.210.0.0/16 -i eth0 -j RETURN";
+    assert_eq!(added(&direct, &alone), expected);
+    assert_eq!(jumps(&direct.settings), jumps(&alone.settings));
+    let desired = desired_network(&direct).node;
+    assert_eq!((desired.overlay, desired.wireguard, desired.peers), (None, None, vec![]));
+    let route = desired.routes.iter().find(|route| route.via.is_some()).unwrap();
+    assert_eq!((route.destination.to_string(), route.onlink), ("10.210.2.0/24".to_owned(), false));
+    assert_eq!((route.device.as_deref(), route.via), (Some("eth0"), Some([192, 0, 2, 2].into())));
+    assert_eq!(route.source, Some(direct.settings.gateway()));
 }
 
 #[test]

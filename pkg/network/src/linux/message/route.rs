@@ -86,7 +86,8 @@ pub(in crate::linux) fn node_route(desired: &Route, device: Option<u32>) -> Rout
     message = match (device, desired.via) {
         (None, _) => message.kind(RouteType::Unreachable),
         (Some(index), None) => message.output_interface(index).scope(RouteScope::Link),
-        (Some(index), Some(via)) => message.output_interface(index).gateway(via).onlink(),
+        (Some(index), Some(via)) if desired.onlink => message.output_interface(index).gateway(via).onlink(),
+        (Some(index), Some(via)) => message.output_interface(index).gateway(via),
     };
     RouteNetlinkMessage::NewRoute(message.build())
 }

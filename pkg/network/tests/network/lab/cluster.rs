@@ -9,8 +9,9 @@ use std::thread;
 
 use tokio::runtime::{Builder, Runtime};
 use warren_network::{
-    Attachment, ClusterNetwork, DEFAULT_MTU, DEFAULT_VNI, DEFAULT_VXLAN_PORT, Error, LinuxNetwork, Network,
-    NetworkBackend, NetworkNumber, NodeNetworkSettings, Overlay, Peer, Repairs, TaskKey, TaskNetwork,
+    Attachment, ClusterNetwork, DEFAULT_MTU, DEFAULT_VNI, DEFAULT_VXLAN_PORT, DirectRoutes, Error,
+    LinuxNetwork, Network, NetworkBackend, NetworkNumber, NodeNetworkSettings, OVERLAY_OVERHEAD, Overlay,
+    Peer, Repairs, TaskKey, TaskNetwork,
 };
 
 use super::traffic::UdpServer;
@@ -58,6 +59,14 @@ pub fn settings(node: u8) -> NodeNetworkSettings {
     let range = "10.210.0.0/16".parse().unwrap();
     let block = format!("10.210.{node}.0/24").parse().unwrap();
     NodeNetworkSettings::new(vec![range], block, DEFAULT_MTU).unwrap().with_overlay(overlay)
+}
+
+/// Settings of a node with routes to its peers, without a tunnel.
+pub fn direct(node: u8) -> NodeNetworkSettings {
+    let overlay = settings(node);
+    let mtu = DEFAULT_MTU + OVERLAY_OVERHEAD;
+    let settings = NodeNetworkSettings::new(overlay.cluster().to_vec(), overlay.blocks()[0], mtu).unwrap();
+    settings.with_direct_routes(DirectRoutes::new(node.into(), underlay(node), "ext").unwrap())
 }
 
 /// What every node knows: the nodes as peers, nothing else.
@@ -164,23 +173,29 @@ impl Drop for Node {
 pub struct ClusterLab {
     pub nodes: Vec<Node>,
     pub client: NetworkNamespace,
+    /// Settings of a node by its number.
+    pub settings: fn(u8) -> NodeNetworkSettings,
     _switch: NetworkNamespace,
 }
 
 impl ClusterLab {
     /// Nodes on an overlay, without tasks.
     pub fn new() -> Self {
-        Self::with_strictness(1)
+        Self::with(settings)
     }
 
-    /// The same with another `rp_filter`.
-    pub fn with_strictness(strictness: u8) -> Self {
-        let lab = Self::without_networks(strictness);
+    /// The same with each data plane that needs no key, one after the other.
+    pub fn of_each_data_plane() -> impl Iterator<Item = Self> {
+        [settings, direct].into_iter().map(Self::with)
+    }
+
+    /// Nodes with these settings, without tasks.
+    pub fn with(settings: fn(u8) -> NodeNetworkSettings) -> Self {
+        let lab = Self { settings, ..Self::without_networks(1) };
         for node in &lab.nodes {
             node.ensure_node(settings(node.number)).unwrap();
-            let made = node.ensure_cluster(&peers(1..=3));
-            assert!(made.failed.is_empty(), "{:?}", made.failed);
         }
+        lab.ensure_cluster(&peers(1..=3));
         lab
     }
 
@@ -203,7 +218,7 @@ impl ClusterLab {
             node
         });
         let nodes = nodes.collect();
-        Self { nodes, client, _switch: switch }
+        Self { nodes, client, settings, _switch: switch }
     }
 
     pub fn node(&self, number: u8) -> &Node {

@@ -18,7 +18,7 @@ impl FuzzInput<'_> {
             0 => {
                 let (version, max_replicas_per_service) = (self.version()?, self.optional_small()?);
                 let task_history_limit = self.optional_small()?;
-                let data_plane = task_history_limit.map(|limit| DataPlane::ALL[limit as usize % 2]);
+                let data_plane = task_history_limit.map(|limit| DataPlane::ALL[limit as usize % 3]);
                 let change = ClusterSettingsChange {
                     data_plane,
                     max_replicas_per_service,

@@ -1,5 +1,5 @@
-//! Fuzz targets for what managers and nodes receive as bytes and commands, and for what nodes render from it: each target is a function of bytes that
-//! panics when it finds a defect.
+//! Fuzz targets for what managers and nodes receive as bytes and commands, and for what nodes render from it: each
+//! target is a function of bytes that panics when it finds a defect.
 //!
 //! It must never skip an input that could be received, and never depend on anything but the bytes, so
 //! that a finding is reproducible. `run.sh` lets libFuzzer search for inputs; the tests of this crate replay

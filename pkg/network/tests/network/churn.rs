@@ -241,20 +241,21 @@ fn the_overlay_is_about_as_fast_as_a_bare_one() {
         ));
     }
     let bare = Ipv4Addr::new(198, 51, 100, 2);
-    let (mut best, nodes) = ([0.0_f64; 3], [&lab.node(1).space, &lab.node(2).space]);
-    for _ in 0..6 {
-        let round = [
-            throughput(nodes[0], nodes[1], ANY, bare),
-            throughput(&one.space, &two.space, ANY, two.address),
-            throughput(&one.space, &two.space, ANY, virtual_address(1)),
-        ];
-        best = std::array::from_fn(|n| best[n].max(round[n]));
+    let nodes = [&lab.node(1).space, &lab.node(2).space];
+    // The load of a busy machine changes from round to round: what is compared was measured together.
+    let mut ratios: Vec<[f64; 2]> = (0..7)
+        .map(|_| {
+            let bare = throughput(nodes[0], nodes[1], ANY, bare);
+            let direct = throughput(&one.space, &two.space, ANY, two.address);
+            let by_service = throughput(&one.space, &two.space, ANY, virtual_address(1));
+            let gigabits = [bare, direct, by_service].map(|bytes| bytes * 8.0 / 1e9);
+            println!("Gbit/s: bare, tasks, by virtual address {gigabits:.2?}");
+            [direct / bare, by_service / direct]
+        })
+        .collect();
+    for place in [0, 1] {
+        ratios.sort_by(|a, b| a[place].total_cmp(&b[place]));
+        // A mistake such as fragmentation costs more than half.
+        assert!(ratios[3][place] > 0.5, "{ratios:.2?}");
     }
-    let gigabits = best.map(|bytes| bytes * 8.0 / 1e9);
-    println!(
-        "Gbit/s: bare {:.2}, tasks {:.2}, by virtual address {:.2}",
-        gigabits[0], gigabits[1], gigabits[2]
-    );
-    // A mistake such as fragmentation costs more than half; the rest is noise of a busy machine.
-    assert!(best[1] > best[0] * 0.5 && best[2] > best[1] * 0.5, "{gigabits:?}");
 }

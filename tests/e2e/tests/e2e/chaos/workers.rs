@@ -24,7 +24,8 @@ use crate::e2e::task_document;
 const LONGEST: Duration = Duration::from_millis(1500);
 /// The most tasks at a time.
 const TASKS: usize = 60;
-/// A service that is never changed, and its tasks.
+/// A service that is never changed, and its tasks. They are not replaced, however long a busy machine takes to start an
+/// agent.
 const STEADY: (&str, usize) = ("steady", 6);
 
 #[test]
@@ -38,7 +39,8 @@ fn agents_and_containerds_survive_kills() {
     let before = at_rest(&cluster);
     let ((name, replicas), secret) = (STEADY, client::SECRET);
     let line = format!(
-        "service create {name} --image {BOX} --replicas {replicas} --stop-grace 100ms --secret {secret} --command sh"
+        "service create {name} --image {BOX} --replicas {replicas} --stop-grace 100ms --secret {secret} \
+         --on-disconnect stop-after=5m --command sh"
     );
     let words = line.split(' ').chain(["--arg", "-c", "--arg", client::SCRIPT]).collect::<Vec<_>>();
     cluster.warren().run_ok(&words);

@@ -93,6 +93,9 @@ pub struct ProcessFlags {
     /// Signal that stops the process, like SIGQUIT [default: from the image, or SIGTERM]
     #[arg(long, value_name = "SIGNAL", value_parser = setting(str::parse::<Signal>))]
     pub stop_signal: Option<Setting<Signal>>,
+    /// Time before the stop signal in which clients go to other tasks [default: 2s]
+    #[arg(long, value_name = "DURATION", value_parser = setting(value::duration))]
+    pub drain_delay: Option<Setting<Duration>>,
     /// Time between the stop signal and SIGKILL [default: 10s]
     #[arg(long, value_name = "DURATION", alias = "stop-grace-period", value_parser = setting(value::duration))]
     pub stop_grace: Option<Setting<Duration>>,

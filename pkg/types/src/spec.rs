@@ -38,8 +38,8 @@ pub use storage::{MAX_MOUNTS, MIN_TMPFS, Mount, MountSource, Propagation, is_nor
 pub use sysctl::sysctl_fault;
 pub use taint::{MAX_TAINTS, ParseTaintError, Taint, TaintEffect, TaintSelector, validate_taints};
 pub use task::{
-    DEFAULT_STOP_GRACE, EnvVar, HostEntry, Limits, LogLimits, MAX_STOP_GRACE, MIN_CPU_LIMIT,
-    MIN_MEMORY_LIMIT, PullPolicy, TaskSpec,
+    DEFAULT_DRAIN_DELAY, DEFAULT_STOP_GRACE, EnvVar, HostEntry, Limits, LogLimits, MAX_STOP_GRACE,
+    MIN_CPU_LIMIT, MIN_MEMORY_LIMIT, PullPolicy, TaskSpec,
 };
 
 pub use update::{

@@ -218,10 +218,10 @@ pub fn task_specs() -> impl Strategy<Value = TaskSpec> {
     let user = option::of("[a-z0-9._]{1,8}(:[a-z0-9]{1,8})?");
     let process =
         (command, args, env, option::of(paths()), user, vec(names(), 0..3), option::of(names()), labels());
-    let grace = between(Duration::ZERO, MAX_STOP_GRACE);
+    let time = || between(Duration::ZERO, MAX_STOP_GRACE);
     let alone = between(MIN_STOP_AFTER, MAX_DISCONNECT_TIME);
     let alone = option::of(alone).prop_map(|time| time.map_or(OnDisconnect::Keep, OnDisconnect::StopAfter));
-    let life = (vec(host, 0..3), signal, grace, restarts(), logs, alone, connections());
+    let life = (vec(host, 0..3), signal, (time(), time()), restarts(), logs, alone, connections());
     let sysctls = btree_map("(net|fs[.]mqueue)[.][a-z_]{1,8}", "[^\0\n]{1,8}", 0..3);
     let rest = (
         limits_and_reservations(),
@@ -242,7 +242,7 @@ pub fn task_specs() -> impl Strategy<Value = TaskSpec> {
     (image, select(PullPolicy::ALL.to_vec()), process, life, rest, rights).prop_map(
         |(image, pull, process, life, rest, rights)| {
             let (command, args, env, workdir, user, groups, hostname, container_labels) = process;
-            let (hosts, stop_signal, stop_grace, restart, logs, on_disconnect, (network, dns)) = life;
+            let (hosts, stop_signal, (drain_delay, stop_grace), restart, logs, on_disconnect, (network, dns)) = life;
             let ((limits, reservations), ulimits, sysctls, shm_size, oom_score_adj) = rest;
             let (switches, cap_add, cap_drop, seccomp, storage) = rights;
             let (devices, mounts, secrets, configs, health) = storage;
@@ -264,6 +264,7 @@ pub fn task_specs() -> impl Strategy<Value = TaskSpec> {
                 tty,
                 init,
                 stop_signal,
+                drain_delay,
                 stop_grace,
                 limits,
                 reservations,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use warren_types::spec::{DEFAULT_STOP_GRACE, OnDisconnect};
+use warren_types::spec::OnDisconnect;
 use warren_types::{
     Bytes, Device, DnsSettings, EnvVar, HealthCheck, HostEntry, Limits, LogLimits, MilliCpu, Mount,
     MountSource, NetworkAttachment, Resources, RestartPolicy, TaskNetworkMode, TaskSpec, Ulimit, Violation,
@@ -20,8 +20,8 @@ use crate::v1::task_network::Mode;
 wire_structs! {
     TaskSpec as TaskSpec {
         image, pull, command, args, env, container_labels, workdir, user, groups, hostname, hosts, tty, init,
-        stop_signal, stop_grace_ms: stop_grace by stop_grace, limits by or_default, reservations by or_default, ulimits,
-        sysctls, shm_size_bytes: shm_size, oom_score_adj, privileged, cap_add, cap_drop, no_new_privileges, seccomp,
+        stop_signal, drain_delay_ms: drain_delay by drain_delay, stop_grace_ms: stop_grace by stop_grace,
+        limits by or_default, reservations by or_default, ulimits, sysctls, shm_size_bytes: shm_size, oom_score_adj, privileged, cap_add, cap_drop, no_new_privileges, seccomp,
         devices, read_only, mounts, secrets, configs, health, restart by or_default, stop_after_ms: on_disconnect,
         logs by or_default, network by or_default, dns by or_default, allow_metadata
     };
@@ -67,16 +67,26 @@ impl WireForm<v1::TaskNetwork> for TaskNetworkMode {
     }
 }
 
-mod stop_grace {
-    use super::{DEFAULT_STOP_GRACE, Duration, Violations, millis};
+/// Times that are left out if they are the default.
+macro_rules! default_times {
+    ($($field:ident: $default:expr;)*) => {$(
+        mod $field {
+            use super::{Duration, Violations, millis};
 
-    pub fn to_wire(grace: &Duration) -> Option<u64> {
-        (*grace != DEFAULT_STOP_GRACE).then(|| millis(*grace))
-    }
+            pub fn to_wire(time: &Duration) -> Option<u64> {
+                (*time != $default).then(|| millis(*time))
+            }
 
-    pub fn from_wire(wire: Option<u64>) -> Result<Duration, Violations> {
-        Ok(wire.map_or(DEFAULT_STOP_GRACE, Duration::from_millis))
-    }
+            pub fn from_wire(wire: Option<u64>) -> Result<Duration, Violations> {
+                Ok(wire.map_or($default, Duration::from_millis))
+            }
+        }
+    )*};
+}
+
+default_times! {
+    drain_delay: warren_types::spec::DEFAULT_DRAIN_DELAY;
+    stop_grace: warren_types::spec::DEFAULT_STOP_GRACE;
 }
 
 impl WireForm<Option<u64>> for OnDisconnect {

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use warren_types::{DesiredTaskState, Health, ImageDigest, TaskAssignment, TaskExit, Timestamp};
+use warren_types::{
+    DesiredTaskState, Health, ImageDigest, TaskAssignment, TaskExit, TaskNetworkMode, Timestamp,
+};
 
 use crate::action::{Action, ActionKind};
 use crate::attempt_history::{AttemptHistory, AttemptPhase};
@@ -41,6 +43,8 @@ pub struct ObservedTask {
     pub ports: PortState,
     /// The history of its attempts.
     pub history: AttemptHistory,
+    /// Since when the running process has been stopping, if it may have clients.
+    pub drain_start: Option<Timestamp>,
     /// The stop signal, once it was sent.
     pub stop: Option<SentStop>,
     /// The actions that failed when they were last tried.
@@ -193,6 +197,7 @@ impl ObservedTask {
             observed_health: None,
             ports: PortState::Unknown,
             history: AttemptHistory::default(),
+            drain_start: None,
             stop: None,
             failures: BTreeMap::new(),
             accepted_at: now,
@@ -239,6 +244,29 @@ impl ObservedTask {
         self.container = container;
     }
 
+    /// Records what [`step()`](crate::step()) depends on beside the node; called before it.
+    pub fn record_inputs(
+        &mut self,
+        desired: Option<&TaskAssignment>,
+        disconnected_for: Option<Duration>,
+        now: Timestamp,
+    ) {
+        self.disconnected_for = disconnected_for;
+        let drains = self.container.is_running() && desired.is_some_and(|task| self.may_have_clients(task));
+        self.drain_start = drains.then(|| self.drain_start.unwrap_or(now));
+    }
+
+    /// Whether the task is stopping and others may know its address. An unhealthy one was withdrawn before.
+    fn may_have_clients(&self, task: &TaskAssignment) -> bool {
+        let has_endpoint =
+            matches!(task.spec.network, TaskNetworkMode::Networks(_)) || !task.ports.is_empty();
+        task.desired > DesiredTaskState::Running
+            && has_endpoint
+            && (self.drain_start.is_some()
+                || task.spec.health.is_none()
+                || self.process_health() == Health::Healthy)
+    }
+
     /// Records a health check of the running process. The check of a process that has exited since changes
     /// nothing.
     pub fn record_health(&mut self, checked: HealthObservation) {
@@ -254,6 +282,11 @@ impl ObservedTask {
         if !has_check || !self.container.is_running() {
             return Health::None;
         }
+        self.process_health()
+    }
+
+    /// The health of the running process of a task with checks.
+    fn process_health(&self) -> Health {
         match (&self.observed_health, &self.history.phase) {
             (Some(checked), _) => checked.health,
             (None, AttemptPhase::Started { health: Health::None, .. }) => Health::Starting,

@@ -132,7 +132,9 @@ fn task_reason(desired: Option<&TaskAssignment>, observed: &ObservedTask, ready:
     let limit = desired.and_then(|expected| expected.spec.limits.memory);
     let text = match observed.container {
         ContainerState::Running { .. } if ready => String::new(),
-        ContainerState::Running { .. } if observed.stop.is_some() => stopping_reason(desired, observed),
+        ContainerState::Running { .. } if observed.stop.is_some() || observed.drain_start.is_some() => {
+            stopping_reason(desired, observed)
+        }
         ContainerState::Running { .. } => unhealthy_reason(desired, observed),
         ContainerState::Stopped { exit, .. } => display::format_exit(Some(exit), limit),
         ContainerState::Absent | ContainerState::Recorded | ContainerState::Created => {
@@ -155,7 +157,7 @@ fn unhealthy_reason(desired: Option<&TaskAssignment>, observed: &ObservedTask) -
 }
 
 fn stopping_reason(desired: Option<&TaskAssignment>, observed: &ObservedTask) -> String {
-    let Some(stop) = observed.stop else { return String::new() };
+    let Some(stop) = observed.stop else { return draining_reason(desired, observed) };
     let grace = desired.map(|expected| expected.spec.stop_grace);
     match (stop.killed_at, grace) {
         (Some(at), _) => {
@@ -170,6 +172,12 @@ fn stopping_reason(desired: Option<&TaskAssignment>, observed: &ObservedTask) ->
         }
         (None, None) => format!("stopping since {}", display::format_time_of_day(stop.at)),
     }
+}
+
+fn draining_reason(desired: Option<&TaskAssignment>, observed: &ObservedTask) -> String {
+    let (Some(start), Some(task)) = (observed.drain_start, desired) else { return String::new() };
+    let delay = display::format_duration(task.spec.drain_delay);
+    format!("stopping: drain delay of {delay} since {}", display::format_time_of_day(start))
 }
 
 fn waiting_reason(desired: Option<&TaskAssignment>, observed: &ObservedTask, limit: Option<Bytes>) -> String {

@@ -39,7 +39,8 @@ pub fn step(desired: Option<&TaskAssignment>, found: &ObservedTask, now: Timesta
     }
     let grace = desired.map_or(DEFAULT_STOP_GRACE, |task| task.spec.stop_grace);
     let ended = found.history.terminal_state().is_some();
-    let stopping = StopPlan { grace, extent: StopScope::KeepRecord, disconnected_for: None };
+    let drain = desired.map_or(Duration::ZERO, |task| task.spec.drain_delay);
+    let stopping = StopPlan { drain, grace, extent: StopScope::KeepRecord, disconnected_for: None };
     match desired {
         Some(task) if task.desired <= DesiredTaskState::Running && !ended => {
             match DisconnectLimit::of(task, found) {
@@ -101,6 +102,8 @@ fn stop_disconnected(
 /// How a task is stopped.
 #[derive(Clone, Copy)]
 struct StopPlan {
+    /// Before the stop signal, if the task may have clients.
+    drain: Duration,
     /// Between the stop signal and SIGKILL.
     grace: Duration,
     extent: StopScope,
@@ -310,14 +313,14 @@ fn prepare_and_start(task: &TaskAssignment, found: &ObservedTask, now: Timestamp
 }
 
 fn stop_task(found: &ObservedTask, stopping: StopPlan, now: Timestamp) -> NextStep {
-    let StopPlan { grace, extent, .. } = stopping;
+    let extent = stopping.extent;
     let release = (found.ports != PortState::Released).then_some(Action::ReleasePorts);
     match found.container {
         // Traffic is withdrawn first, but a failure to withdraw it keeps nothing running.
         ContainerState::Running { .. } => match first_without_backoff(release, found, now) {
             NextStep::Do(action) => NextStep::Do(action),
-            NextStep::WaitUntil(moment) => step_until(stop_process(found, grace, now), moment),
-            NextStep::Settled => stop_process(found, grace, now),
+            NextStep::WaitUntil(moment) => step_until(stop_process(found, stopping, now), moment),
+            NextStep::Settled => stop_process(found, stopping, now),
         },
         _ if found.history.terminal_state().is_none() => {
             record_history(stopped_history(found, stopping, now), found, now)
@@ -347,9 +350,13 @@ fn step_until(step: NextStep, moment: Timestamp) -> NextStep {
     }
 }
 
-fn stop_process(found: &ObservedTask, grace: Duration, now: Timestamp) -> NextStep {
+fn stop_process(found: &ObservedTask, stopping: StopPlan, now: Timestamp) -> NextStep {
+    let StopPlan { drain, grace, .. } = stopping;
     let (action, due) = match found.stop {
-        None => (Action::SignalStop, Due::Now),
+        None => {
+            let due = found.drain_start.map_or(Due::Now, |at| check_due(at + drain, now, drain));
+            (Action::SignalStop, due)
+        }
         Some(stop) => match stop.killed_at {
             None => (Action::Kill, check_due(stop.at + grace, now, grace)),
             Some(killed_at) => (Action::Kill, check_due(killed_at + KILL_RETRY_DELAY, now, KILL_RETRY_DELAY)),

@@ -174,7 +174,8 @@ impl TaskActor {
             self.apply_inputs();
             self.update_checks();
             let now = self.now();
-            self.observed.disconnected_for = self.applied.connectivity.disconnected_for(self.clock.instant());
+            let disconnected_for = self.applied.connectivity.disconnected_for(self.clock.instant());
+            self.observed.record_inputs(self.applied.desired.as_deref(), disconnected_for, now);
             let answer = step(self.applied.desired.as_deref(), &self.observed, now);
             let output = self.send_report();
             if output.removed && std::mem::take(&mut self.needs_sweep) {

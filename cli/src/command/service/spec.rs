@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use warren_proto::convert::replicas;
-use warren_types::spec::{ConstraintKey, ConstraintOperator, DEFAULT_STOP_GRACE};
+use warren_types::spec::{ConstraintKey, ConstraintOperator, DEFAULT_DRAIN_DELAY, DEFAULT_STOP_GRACE};
 use warren_types::{
     Capability, Constraint, EnvVar, LogLimits, MilliCpu, MountSource, OnDisconnect, PublishedPort,
     PullPolicy, Resources, RestartPolicy, Seccomp, SecretObjectMount, ServiceMode, ServiceSpec,
@@ -201,6 +201,7 @@ impl SpecDraft {
             tty,
             init,
             stop_signal,
+            drain_delay,
             stop_grace,
         } = flags;
         let (task, emptied) = (&mut self.spec.task, &mut self.resets);
@@ -221,6 +222,7 @@ impl SpecDraft {
         task.tty = tty.unwrap_or(task.tty);
         task.init = init.unwrap_or(task.init);
         emptied.set_optional("--stop-signal", stop_signal, &mut task.stop_signal);
+        emptied.set("--drain-delay", drain_delay, &mut task.drain_delay, DEFAULT_DRAIN_DELAY);
         emptied.set("--stop-grace", stop_grace, &mut task.stop_grace, DEFAULT_STOP_GRACE);
     }
 

@@ -22,9 +22,11 @@ use crate::{Bytes, ImageReference, MilliCpu, Resources, Signal, Violations};
 pub const MIN_MEMORY_LIMIT: Bytes = Bytes(6 << 20);
 /// The kernel's smallest CFS quota (1 ms of a 100 ms period).
 pub const MIN_CPU_LIMIT: MilliCpu = MilliCpu(10);
+/// Default time between the withdrawal of a task's endpoints and the stop signal.
+pub const DEFAULT_DRAIN_DELAY: Duration = Duration::from_secs(2);
 /// Default grace between the stop signal and SIGKILL.
 pub const DEFAULT_STOP_GRACE: Duration = Duration::from_secs(10);
-/// Longest grace: a longer one would delay drains and updates too much.
+/// Longest grace and drain delay: a longer one would delay drains and updates too much.
 pub const MAX_STOP_GRACE: Duration = Duration::from_secs(24 * 3600);
 /// Time between the moment at which a task has stopped by itself and the start of its replacement: clocks run
 /// differently, and the two sides do not lose each other at the same moment.
@@ -84,6 +86,13 @@ pub struct TaskSpec {
     /// The first signal of a stop; `None` is the image's, or SIGTERM.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_signal: Option<Signal>,
+    /// Time between the withdrawal of its endpoints and the stop signal, in which clients go elsewhere.
+    #[serde(
+        default = "default_drain_delay",
+        with = "crate::text::duration",
+        skip_serializing_if = "is_default_drain_delay"
+    )]
+    pub drain_delay: Duration,
     /// Time between the stop signal and SIGKILL.
     #[serde(default = "default_stop_grace", with = "crate::text::duration")]
     pub stop_grace: Duration,
@@ -156,6 +165,14 @@ pub struct TaskSpec {
     /// Its processes may reach the metadata service of a cloud, 169.254.169.254, which often holds credentials.
     #[serde(default, skip_serializing_if = "is_default")]
     pub allow_metadata: bool,
+}
+
+fn default_drain_delay() -> Duration {
+    DEFAULT_DRAIN_DELAY
+}
+
+fn is_default_drain_delay(time: &Duration) -> bool {
+    *time == DEFAULT_DRAIN_DELAY
 }
 
 fn default_stop_grace() -> Duration {
@@ -272,6 +289,7 @@ impl TaskSpec {
             tty: false,
             init: false,
             stop_signal: None,
+            drain_delay: DEFAULT_DRAIN_DELAY,
             stop_grace: DEFAULT_STOP_GRACE,
             limits: Limits::default(),
             reservations: Resources::default(),
@@ -360,8 +378,10 @@ impl TaskSpec {
                 wrong.add(format!("env[{i}].name"), format!("{name} is given twice"));
             }
         }
-        if self.stop_grace > MAX_STOP_GRACE {
-            wrong.add("stopGrace", "is longer than 24 hours");
+        for (field, time) in [("drainDelay", self.drain_delay), ("stopGrace", self.stop_grace)] {
+            if time > MAX_STOP_GRACE {
+                wrong.add(field, "is longer than 24 hours");
+            }
         }
         if let Some(workdir) = self.workdir.as_ref().filter(|path| !is_normalized_absolute(path)) {
             wrong.add("workdir", format!("{workdir:?} is not an absolute path without '..'"));

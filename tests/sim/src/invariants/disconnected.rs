@@ -10,7 +10,7 @@ use crate::worker::{SimAgent, SimWorker};
 /// Longest time that stopping takes, including failures and the start of an agent.
 const STOPPED_WITHIN: u64 = 18_000;
 /// Longest time that a connected node takes to stop a task that is not desired.
-const GONE_WITHIN: u64 = 20_000;
+const GONE_WITHIN: u64 = 23_000;
 
 /// An agent chose this action for a task. Returns whether it stops a desired task because no manager is
 /// reachable.

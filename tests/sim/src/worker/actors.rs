@@ -18,13 +18,14 @@ impl ClusterSimulation {
         let Some(actor) = agent.actors.get_mut(&task).filter(|actor| actor.current_action.is_none()) else {
             return;
         };
-        actor.observed.disconnected_for = match self.defect {
+        let disconnected_for = match self.defect {
             Some(PlantedDefect::IgnoreDisconnect) => None,
             Some(PlantedDefect::DisconnectTooEarly) => {
                 standing.disconnected_for(elapsed).map(|alone| alone.saturating_mul(2))
             }
             _ => standing.disconnected_for(elapsed),
         };
+        actor.observed.record_inputs(actor.desired.as_deref(), disconnected_for, now);
         match step(actor.desired.as_deref(), &actor.observed, now) {
             NextStep::Do(action) => {
                 let end = match self.rng.next() % self.fault_rates.action_fails_one_in {

@@ -6,11 +6,12 @@ use warren_types::fixtures::{image_digest as digest, published_port, task_assign
 use warren_types::spec::{
     HealthCheck, Mount, MountSource, Probe, RestartCondition, RestartPolicy, SecretObjectMount,
 };
-use warren_types::{Id, ServiceId, TaskId, TaskSpec};
+use warren_types::{Id, ServiceId, TaskId, TaskNetworkMode, TaskSpec};
 
 use super::*;
 use crate::action::ActionKind;
 use crate::observed_task::{FailedAction, HealthObservation, SentStop, Severity};
+use crate::report::build_report;
 
 const NOW: Timestamp = Timestamp(1_000_000);
 
@@ -42,6 +43,7 @@ fn running_task() -> ObservedTask {
         observed_health: None,
         ports: PortState::Routed,
         history: AttemptHistory::default().with_start(seconds_ago(100), 4),
+        drain_start: None,
         stop: None,
         failures: BTreeMap::new(),
         accepted_at: seconds_ago(200),
@@ -445,6 +447,34 @@ fn permanent_failure_rejects_unstarted_task() {
         ..running_task()
     };
     check(RUN, &running, NextStep::WaitUntil(NOW + Duration::from_millis(250)));
+}
+
+#[test]
+fn clients_go_elsewhere_before_the_stop_signal() {
+    let stopped = task(DesiredTaskState::Shutdown);
+    let drain = |task: &TaskAssignment, found: ObservedTask, later: Duration| {
+        let mut found = found;
+        found.record_inputs(Some(task), None, NOW);
+        assert_eq!(step(Some(task), &found, NOW), NextStep::Do(Action::ReleasePorts));
+        found.record_success(&Action::ReleasePorts, NOW);
+        found.record_inputs(Some(task), None, NOW + later);
+        (step(Some(task), &found, NOW + later), build_report(task.id, Some(task), &found).reason)
+    };
+    let delay = Duration::from_secs(2);
+    let (answer, reason) = drain(&stopped, running_task(), Duration::from_secs(1));
+    assert_eq!(answer, NextStep::WaitUntil(NOW + delay));
+    assert!(reason.starts_with("stopping: drain delay of 2s since "), "{reason}");
+    assert_eq!(drain(&stopped, running_task(), delay).0, NextStep::Do(Action::SignalStop));
+    // Nobody was sent to these.
+    let unhealthy = HealthObservation { health: Health::Unhealthy, reason: String::new() };
+    let unhealthy = ObservedTask { observed_health: Some(unhealthy), ..running_task() };
+    let mut checked = stopped.clone();
+    checked.spec.health = Some(HealthCheck::new(Probe::Tcp { port: 80 }));
+    assert_eq!(drain(&checked, unhealthy, Duration::ZERO).0, NextStep::Do(Action::SignalStop));
+    let mut alone = stopped;
+    alone.ports.clear();
+    alone.spec.network = TaskNetworkMode::Host;
+    assert_eq!(drain(&alone, running_task(), Duration::ZERO).0, NextStep::Do(Action::SignalStop));
 }
 
 #[test]

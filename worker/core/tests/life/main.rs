@@ -205,8 +205,8 @@ impl Simulation {
 
     /// Calls `step` once and applies the injected outcome.
     fn run_step(&mut self, outcome: InjectedOutcome) -> NextStep {
-        self.observed.disconnected_for =
-            self.disconnected_since.map(|since| self.now.saturating_since(since));
+        let disconnected_for = self.disconnected_since.map(|since| self.now.saturating_since(since));
+        self.observed.record_inputs(Some(&self.task), disconnected_for, self.now);
         let answer = step(Some(&self.task), &self.observed, self.now);
         let NextStep::Do(action) = &answer else {
             assert_eq!(step(Some(&self.task), &self.observed, self.now), answer, "asked twice");

@@ -81,6 +81,7 @@ pub(in crate::tasks) fn container_spec(
         configs: _,
         // The agent, not the container, decides when it is checked, stopped and started.
         health: _,
+        drain_delay: _,
         stop_grace: _,
         restart: _,
         on_disconnect: _,

@@ -92,6 +92,7 @@ fn task_flags(task: &TaskSpec) -> Vec<String> {
         tty,
         init,
         stop_signal,
+        drain_delay,
         stop_grace,
         limits: Limits { cpu, memory, pids },
         reservations: Resources { cpu: reserved_cpu, memory: reserved_memory },
@@ -148,6 +149,7 @@ fn task_flags(task: &TaskSpec) -> Vec<String> {
     say("tty", tty.to_string());
     say("init", init.to_string());
     stop_signal.iter().for_each(|signal| say("stop-signal", signal.to_string()));
+    say("drain-delay", time(*drain_delay));
     say("stop-grace", time(*stop_grace));
     cpu.iter().for_each(|cpu| say("cpus", cpu.to_string()));
     memory.iter().for_each(|memory| say("memory", memory.to_string()));

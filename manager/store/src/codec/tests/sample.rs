@@ -41,6 +41,7 @@ fn task_spec() -> TaskSpec {
         tty: true,
         init: true,
         stop_signal: Some("SIGQUIT".parse().unwrap()),
+        drain_delay: Duration::from_millis(2500),
         stop_grace: Duration::from_millis(1500),
         limits: Limits { cpu: Some(MilliCpu(500)), memory: Some(Bytes(64 << 20)), pids: Some(100) },
         reservations: Resources { cpu: MilliCpu(100), memory: Bytes(32 << 20) },

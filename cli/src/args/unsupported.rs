@@ -13,7 +13,6 @@ const SERVICE_FLAGS: &[&str] = &[
     "--credential-spec",
     "--deadline",
     "--dns-option",
-    "--drain-delay",
     "--generic-resource",
     "--gpus",
     "--isolation",

@@ -21,8 +21,9 @@ wire_structs! {
     TaskSpec as TaskSpec {
         image, pull, command, args, env, container_labels, workdir, user, groups, hostname, hosts, tty, init,
         stop_signal, drain_delay_ms: drain_delay by drain_delay, stop_grace_ms: stop_grace by stop_grace,
-        limits by or_default, reservations by or_default, ulimits, sysctls, shm_size_bytes: shm_size, oom_score_adj, privileged, cap_add, cap_drop, no_new_privileges, seccomp,
-        devices, read_only, mounts, secrets, configs, health, restart by or_default, stop_after_ms: on_disconnect,
+        limits by or_default, reservations by or_default, ulimits, sysctls, shm_size_bytes: shm_size, oom_score_adj,
+        privileged, cap_add, cap_drop, no_new_privileges, seccomp, devices, read_only, mounts, secrets, configs, health,
+        restart by or_default, stop_after_ms: on_disconnect,
         logs by or_default, network by or_default, dns by or_default, allow_metadata
     };
     DnsSettings as DnsSettings { servers, searches };

@@ -46,6 +46,7 @@ async fn assignments_reach_worker_and_reports_reach_api() {
     let shown = client.tasks().get("web.1").await.unwrap();
     assert_eq!((shown.state(), shown.ready, shown.reason.as_str()), (RUNNING, true, ""));
     assert_eq!(client.services().get("web").await.unwrap().running, 2);
+    rollout_completed(&client, "web").await;
     let writes = client.cluster().info().await.unwrap().log_writes;
     worker.run_all().await;
     assert_eq!(

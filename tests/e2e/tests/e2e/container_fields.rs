@@ -276,11 +276,13 @@ fn command_replaces_entrypoint_and_args_follow_dashes() {
 }
 
 #[test]
-fn stop_grace_is_kept() {
+fn drain_delay_and_stop_grace_are_kept() {
     let world = NodeFixture::new();
     let hold = "sleep 1000 & wait; sleep 1000";
-    world.create_script("deaf", &["--stop-grace", "3s"], &format!("trap '' TERM; echo up; {hold}"));
-    world.create_script("polite", &["--stop-grace", "60s"], &format!("trap exit TERM; echo up; {hold}"));
+    let deaf = ["--drain-delay", "0s", "--stop-grace", "3s"];
+    let polite = ["--drain-delay", "4s", "--stop-grace", "60s"];
+    world.create_script("deaf", &deaf, &format!("trap '' TERM; echo up; {hold}"));
+    world.create_script("polite", &polite, &format!("trap exit TERM; echo up; {hold}"));
     for name in ["deaf", "polite"] {
         let task = world.wait_serving(name, 1).remove(0);
         eventually(SOON, "its trap", || {
@@ -294,7 +296,11 @@ fn stop_grace_is_kept() {
         begin.elapsed()
     };
     let (polite, deaf) = (ended_after("polite"), ended_after("deaf"));
-    assert!(polite < Duration::from_secs(10), "a process that ends when asked was given {polite:?}");
+    assert!(
+        polite >= Duration::from_secs(4),
+        "asked to end after {polite:?}, before its drain delay was over"
+    );
+    assert!(polite < Duration::from_secs(14), "a process that ends when asked was given {polite:?}");
     assert!(deaf >= Duration::from_secs(3), "killed after {deaf:?}, before its grace was over");
     assert!(deaf < Duration::from_secs(13), "killed only after {deaf:?}");
 }

@@ -7,7 +7,7 @@ use nix::sys::signal::{self, Signal};
 use warren_testkit::netns::LabHost;
 use warren_testkit::node::NodeOptions;
 use warren_testkit::tool;
-use warren_testkit::wait::eventually;
+use warren_testkit::wait::{WaitResult, eventually};
 
 use crate::e2e::cluster::WorkerCluster;
 use crate::e2e::fixture::{BOX, NodeFixture, SOON, WEB, containerd_of};
@@ -16,21 +16,25 @@ use crate::e2e::task_document;
 const CONFLICT: i32 = 4;
 
 /// The status and the body of `path` on `host`.
-#[track_caller]
-fn get(host: &LabHost, path: &str) -> (String, String) {
+fn try_get(host: &LabHost, path: &str) -> WaitResult<(String, String)> {
     let mut curl = host.command("curl");
     curl.args(["--silent", "--show-error", "--max-time", "5", "--write-out", "\n%{http_code}"]);
     curl.arg(format!("http://127.0.0.1:9090{path}"));
-    let output = tool::stdout(curl, tool::DEADLINE).unwrap();
+    let output = tool::stdout(curl, tool::DEADLINE).map_err(|error| error.to_string())?;
     let (body, status) = output.rsplit_once('\n').unwrap();
-    (status.to_owned(), body.to_owned())
+    Ok((status.to_owned(), body.to_owned()))
+}
+
+#[track_caller]
+fn get(host: &LabHost, path: &str) -> (String, String) {
+    try_get(host, path).unwrap()
 }
 
 /// Waits until `path` answers with `status` and a body that contains `reason`.
 #[track_caller]
-fn wait_for_status(host: &LabHost, path: &str, status: &str, reason: &str) {
+pub(super) fn wait_for_status(host: &LabHost, path: &str, status: &str, reason: &str) {
     eventually(SOON, &format!("{path} to answer {status} and {reason:?}"), || {
-        let (found, body) = get(host, path);
+        let (found, body) = try_get(host, path)?;
         if found == status && body.contains(reason) { Ok(()) } else { Err(format!("{found}: {body}")) }
     });
 }

@@ -13,7 +13,7 @@ use ipnet::Ipv4Net;
 use warren_core::{Command, NewTask};
 use warren_types::{
     Availability, Bytes, ClusterId, DesiredTaskState, EnvVar, Health, Id, ImageDigest, Limits, MilliCpu,
-    NodeDescription, NodeId, NodeRole, NodeStatus, Placement, Protocol, PublishMode, PublishedPort,
+    NodeDescription, NodeId, NodeName, NodeRole, NodeStatus, Placement, Protocol, PublishMode, PublishedPort,
     Resources, ServiceId, ServiceMode, ServiceSpec, Taint, TaintSelector, TaskExit, TaskId, TaskReport,
     TaskSpec, TaskState, Timestamp, TokenHash, TokenId,
 };
@@ -142,10 +142,11 @@ impl<'a> FuzzInput<'a> {
             }
             3 => {
                 let (id, version, label_add) = (self.node()?, self.version()?, self.labels()?);
-                let label_rm = self.list(2, Self::short_text)?.into_iter().collect();
+                let label_rm: BTreeSet<String> = self.list(2, Self::short_text)?.into_iter().collect();
                 let all = [Availability::Active, Availability::Pause, Availability::Drain];
                 let availability = if self.sometimes()? { Some(*self.0.choose(&all)?) } else { None };
-                let (taint_add, taint_rm) = (self.taints()?, self.tolerations()?.into_iter().collect());
+                let taint_add = taints(label_rm.len());
+                let taint_rm = tolerations(label_add.len()).into_iter().collect();
                 Command::UpdateNode {
                     id,
                     version,
@@ -166,7 +167,8 @@ impl<'a> FuzzInput<'a> {
             }
             6 => Command::RemoveToken { id: self.token()?, at },
             7 => {
-                let (hash, id, name, taints) = (self.hash()?, self.node()?, self.name()?, self.taints()?);
+                let (hash, id, name) = (self.hash()?, self.node()?, self.name()?);
+                let taints = taints(name.len() / 4);
                 let (name, description) = (name.parse().expect("the name is valid"), self.description()?);
                 Command::JoinNode { hash, id, name, description, taints, at }
             }
@@ -213,8 +215,10 @@ impl<'a> FuzzInput<'a> {
                 Command::SetNodeStatus { term, node, session, status: *self.0.choose(&statuses)?, at }
             }
             21 => {
-                let (id, name) = (self.node()?, self.name()?.parse().expect("the name is valid"));
-                let (description, role, taints) = (self.description()?, self.role()?, self.taints()?);
+                let (id, name): (_, NodeName) =
+                    (self.node()?, self.name()?.parse().expect("the name is valid"));
+                let (description, role, taints) =
+                    (self.description()?, self.role()?, taints(name.as_str().len() / 4));
                 Command::RegisterNode { id, name, role, description, taints, at }
             }
             22 => {
@@ -307,18 +311,7 @@ impl<'a> FuzzInput<'a> {
             |input: &mut Self| Ok(input.0.choose(&given)?.parse().expect("the constraint is valid"));
         let constraints = self.list(2, constraint)?;
         let max_per_node = if self.sometimes()? { Some(self.small()?) } else { None };
-        Ok(Placement { constraints, tolerations: self.tolerations()?, max_per_node })
-    }
-
-    fn taints(&mut self) -> Result<BTreeSet<Taint>> {
-        let given = ["a:NoSchedule", "a=b:NoSchedule", "a:NoExecute", "b=a:PreferNoSchedule"];
-        let taint = |input: &mut Self| Ok(input.0.choose(&given)?.parse().expect("the taint is valid"));
-        Ok(self.list(2, taint)?.into_iter().collect())
-    }
-
-    fn tolerations(&mut self) -> Result<Vec<TaintSelector>> {
-        let given = ["*", "a", "a=b", "b:PreferNoSchedule", "a=b:NoSchedule"];
-        self.list(2, |input| Ok(input.0.choose(&given)?.parse().expect("the toleration is valid")))
+        Ok(Placement { tolerations: tolerations(constraints.len()), constraints, max_per_node })
     }
 
     fn list<T>(&mut self, most: usize, one: impl Fn(&mut Self) -> Result<T>) -> Result<Vec<T>> {
@@ -416,4 +409,22 @@ impl<'a> FuzzInput<'a> {
             image: if self.sometimes()? { Some(self.digest()?) } else { None },
         })
     }
+}
+
+/// Taints that follow from another part of the command.
+fn taints(seed: usize) -> BTreeSet<Taint> {
+    let given = ["a:NoSchedule", "a=b:NoSchedule", "b=a:PreferNoSchedule", "a:NoExecute"];
+    (1..=given.len()).filter(|place| seed / place % 2 == 1).map(|place| parse(given[place - 1])).collect()
+}
+
+fn tolerations(seed: usize) -> Vec<TaintSelector> {
+    let given = ["a", "a=b", "b:PreferNoSchedule", "*"];
+    (1..=given.len()).filter(|place| seed / place % 2 == 1).map(|place| parse(given[place - 1])).collect()
+}
+
+fn parse<T: std::str::FromStr>(text: &str) -> T
+where
+    T::Err: std::fmt::Debug,
+{
+    text.parse().expect("the text is valid")
 }

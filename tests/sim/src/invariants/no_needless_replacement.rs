@@ -34,7 +34,7 @@ fn may_be_replaced(state: &State, service: ServiceId, planned: u64, task: &Task)
     let picky = !placement.constraints.is_empty() || placement.max_per_node.is_some();
     let node = task.node.and_then(|node| state.node(&node));
     let stays = |node: &Arc<Node>| {
-        let is_tolerated = taints::tolerates(&service, node, &[TaintEffect::NoExecute]);
+        let is_tolerated = taints::tolerates(service, node, &[TaintEffect::NoExecute]);
         node.availability != Availability::Drain && is_tolerated
     };
     // The plan may roll the service back first.

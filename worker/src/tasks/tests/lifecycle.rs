@@ -349,7 +349,8 @@ async fn process_ignoring_stop_signal_is_killed_after_grace() {
     let stopping = agent.wait_for_report(1, |report| report.reason.starts_with("stopping")).await;
     assert!(!stopping.ready);
     let stopped = agent.wait_for_report(1, |report| report.state == TaskState::Shutdown).await;
-    assert_eq!((asked.elapsed().as_secs(), stopped.exit.unwrap().code), (10, 137));
+    // The drain delay and the grace period.
+    assert_eq!((asked.elapsed().as_secs(), stopped.exit.unwrap().code), (2 + 10, 137));
     assert!(stopped.reason.contains("killed") && !stopped.removed, "{stopped:?}");
     agent.assign(vec![desired(DesiredTaskState::Remove, task(1))]);
     agent.wait_removed(1).await;

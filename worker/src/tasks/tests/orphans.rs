@@ -73,7 +73,9 @@ async fn failed_removal_triggers_sweep() {
         assert_eq!(machine.runtime.call_count(RuntimeOperation::SweepOrphans), 1, "the first is over");
         machine.make_orphan().await;
         fault.iter().for_each(|fault| machine.runtime.fail_next(RuntimeOperation::Remove, fault.clone()));
-        agent.assign(vec![TaskAssignment { desired: DesiredTaskState::Remove, ..task(1) }]);
+        let mut removed = TaskAssignment { desired: DesiredTaskState::Remove, ..task(1) };
+        removed.spec.drain_delay = Duration::ZERO;
+        agent.assign(vec![removed]);
         let swept = machine.wait_for_sweep().await;
         assert_eq!(swept < BEFORE_NEXT_SWEEP, fault.is_some(), "{fault:?}: {swept:?}");
         agent.wait_removed(1).await;

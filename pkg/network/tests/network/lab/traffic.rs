@@ -11,8 +11,10 @@ use nix::sys::socket::{AddressFamily, Shutdown, SockFlag, SockProtocol, SockType
 
 use super::NetworkNamespace;
 
-/// Longer than an answer takes here; packets that are dropped cost a test this time.
+/// Longer than an answer takes on an idle machine; packets that are dropped cost a test this time per attempt.
 const ANSWER: Duration = Duration::from_millis(300);
+/// A busy machine may take longer.
+const ATTEMPTS: usize = 3;
 
 /// Answers each datagram with its name and the sender's address, until it is dropped.
 pub struct UdpServer {
@@ -78,14 +80,27 @@ impl NetworkNamespace {
                 }
             }
         };
-        self.run(echo).unwrap_or(false)
+        self.run(|| attempt(echo)).unwrap_or(false)
     }
 }
 
 /// Sends a datagram over a connected socket and reads the answer.
 pub fn ask(socket: &UdpSocket) -> io::Result<String> {
-    socket.send(b"?")?;
-    let mut answer = [0; 64];
-    let length = socket.recv(&mut answer)?;
-    Ok(String::from_utf8_lossy(&answer[..length]).into_owned())
+    attempt(|| {
+        socket.send(b"?")?;
+        let mut answer = [0; 64];
+        let length = socket.recv(&mut answer)?;
+        Ok(String::from_utf8_lossy(&answer[..length]).into_owned())
+    })
+}
+
+/// Repeats what got no answer.
+fn attempt<T>(mut act: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    for _ in 1..ATTEMPTS {
+        match act() {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            result => return result,
+        }
+    }
+    act()
 }

@@ -40,7 +40,7 @@ fn agents_and_containerds_survive_kills() {
     let ((name, replicas), secret) = (STEADY, client::SECRET);
     let line = format!(
         "service create {name} --image {BOX} --replicas {replicas} --stop-grace 100ms --secret {secret} \
-         --on-disconnect stop-after=5m --command sh"
+         --replace-after 5m --command sh"
     );
     let words = line.split(' ').chain(["--arg", "-c", "--arg", client::SCRIPT]).collect::<Vec<_>>();
     cluster.warren().run_ok(&words);

@@ -254,8 +254,9 @@ fn damage_is_repaired() {
         "iptables -F WARREN-OUT",
     ] {
         node.shell(damage);
+        // The watch of the device may have repaired it before.
         let pass = node.repair();
-        assert!(!pass.repaired.is_empty() && pass.failed.is_empty(), "{damage}: {pass:?}");
+        assert!(pass.failed.is_empty(), "{damage}: {pass:?}");
         only_process(node);
         assert_same(&without_indexes(&node.inventory()), &without_indexes(&whole), damage);
         exchange(&one, &two);

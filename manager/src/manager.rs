@@ -29,6 +29,7 @@ use warren_security::{Credentials, Roots};
 use warren_session::leader::LeaderWatch;
 use warren_session::server::SessionServer;
 use warren_session::session_handler::SessionContext;
+use warren_session::withdrawals::{WithdrawalParts, Withdrawals};
 use warren_session::{NetworkPublisher, SessionRegistry, WorkerStreams};
 use warren_store::Store;
 use warren_store::incarnation::LaterIncarnation;
@@ -40,7 +41,7 @@ use warren_types::{ClusterId, ClusterSettingsChange, DataPlane, ManagerAddress, 
 
 pub use self::error::{ManagerFailure, ManagerStartError};
 use self::identity::load_identity;
-use self::maintenance::{fetch_from_peers, renew_certificates, start_controllers};
+use self::maintenance::{await_at_peers, fetch_from_peers, renew_certificates, start_controllers};
 use self::registration::{Registration, effective_address};
 use self::startup_checks::{check_cluster, lead_if_sole_voter, record_removal, supervise_driver};
 use crate::config::{ManagerConfig, ManagerTuning};
@@ -401,6 +402,13 @@ fn serve(
             clock: stamp.clone(),
             worker_streams: streams.clone(),
             networks: networks.clone(),
+            withdrawals: Withdrawals::new(WithdrawalParts {
+                store: store.clone(),
+                registry: registry.clone(),
+                networks,
+                await_at_peers: await_at_peers(peers.clone()),
+                shutdown: shutdown.clone(),
+            }),
         },
         registry: registry.clone(),
         secret_object_key: keys.secret_object_key.clone(),

@@ -1,6 +1,7 @@
 //! Caches for an agent that restarts without a manager: of the assignment and of the network view, a file each. They
 //! can be deleted at any time at the price of a resync.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -163,6 +164,7 @@ impl AssignmentCache {
             version: stored.version,
             tasks: stored.tasks.into_iter().map(|task| (task.id, Arc::new(task))).collect(),
             retained: stored.retained.into_iter().map(|log| (log.task, log)).collect(),
+            withdrawn: BTreeSet::new(),
             is_confirmed: false,
         })
     }
@@ -202,6 +204,7 @@ mod tests {
             version: AssignmentVersion { incarnation: 1, index: 7 },
             tasks: [(task_id(1), Arc::new(task(1)))].into(),
             retained: [(task_id(2), retained_log(2))].into(),
+            withdrawn: BTreeSet::new(),
             is_confirmed: true,
         }
     }

@@ -31,7 +31,7 @@ pub enum RequiredRole {
 }
 
 /// All methods. A method that is not listed is rejected.
-pub const METHODS: [(&str, RequiredRole); 64] = [
+pub const METHODS: [(&str, RequiredRole); 65] = [
     ("/warren.v1.Services/Create", RequiredRole::Admin),
     ("/warren.v1.Services/Get", RequiredRole::Viewer),
     ("/warren.v1.Services/List", RequiredRole::Viewer),
@@ -95,6 +95,7 @@ pub const METHODS: [(&str, RequiredRole); 64] = [
     ("/warren.v1.Peers/TransferLeadership", RequiredRole::Manager),
     ("/warren.v1.Peers/ListNodeReports", RequiredRole::Manager),
     ("/warren.v1.Peers/WatchProgress", RequiredRole::Manager),
+    ("/warren.v1.Peers/AwaitNetwork", RequiredRole::Manager),
     ("/warren.v1.Peers/Relay", RequiredRole::Manager),
 ];
 

@@ -12,7 +12,7 @@ use warren_core::State;
 use warren_proto::status::Problem;
 use warren_proto::v1;
 use warren_proto::v1::open_stream::Purpose;
-use warren_session::assignment_stream::manager_frame;
+use warren_session::frames::manager_frame;
 use warren_session::worker_streams::WorkerStream;
 use warren_store::problem::status_of;
 use warren_types::{Id, Node, NodeId, NodeStatus};

@@ -1,11 +1,12 @@
 //! Calls of other managers to this manager and its sessions.
 
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tonic::{Status, Streaming};
 use warren_peers::local_calls::{LocalCalls, ProgressStream, RelayStream};
 use warren_proto::v1;
 use warren_session::registry::NodeContact;
 use warren_types::MemberId;
+use warren_types::spec::WITHDRAWAL_TIMEOUT;
 
 use super::Api;
 
@@ -39,6 +40,18 @@ impl LocalCalls for Api {
         _: v1::WatchProgressRequest,
     ) -> Result<ProgressStream, Status> {
         Ok(Box::pin(self.serve_progress()))
+    }
+
+    async fn await_network(
+        &self,
+        _: MemberId,
+        request: v1::AwaitNetworkRequest,
+    ) -> Result<v1::AwaitNetworkResponse, Status> {
+        // What is no id is no node with a session here.
+        let nodes = request.nodes.iter().filter_map(|id| id.parse().ok()).collect();
+        let applied = timeout(WITHDRAWAL_TIMEOUT, self.registry.await_network(request.index, nodes)).await;
+        let applied = applied.map_err(|_| Status::deadline_exceeded("not every node has acknowledged it"))?;
+        Ok(v1::AwaitNetworkResponse { nodes: applied.iter().map(ToString::to_string).collect() })
     }
 
     async fn relay_stream(

@@ -36,6 +36,13 @@ pub trait LocalCalls: Send + Sync + 'static {
         request: v1::WatchProgressRequest,
     ) -> Result<ProgressStream, Status>;
 
+    /// Resolves when the nodes with sessions here have applied the network up to an index.
+    async fn await_network(
+        &self,
+        from: MemberId,
+        request: v1::AwaitNetworkRequest,
+    ) -> Result<v1::AwaitNetworkResponse, Status>;
+
     /// Opens a stream to a worker with a local session.
     async fn relay_stream(
         &self,

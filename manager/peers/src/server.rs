@@ -311,6 +311,14 @@ impl peers_server::Peers for PeerServer {
         self.parts.local_calls.watch_progress(from, request.into_inner()).await.map(Response::new)
     }
 
+    async fn await_network(
+        &self,
+        request: Request<v1::AwaitNetworkRequest>,
+    ) -> Result<Response<v1::AwaitNetworkResponse>, Status> {
+        let from = self.calling_member(&request)?;
+        self.parts.local_calls.await_network(from, request.into_inner()).await.map(Response::new)
+    }
+
     async fn relay(
         &self,
         request: Request<Streaming<v1::RelayFrame>>,

@@ -7,7 +7,9 @@ use warren_core::session::{AssignmentDiff, AssignmentUpdate, SentAssignment, Sen
 use warren_proto::v1;
 use warren_proto::v1::manager_frame::Frame;
 use warren_store::problem::node_removed;
-use warren_types::{AssignmentVersion, NodeId, TaskId, Timestamp};
+use warren_types::{AssignmentVersion, DesiredTaskState, NodeId, TaskAssignment, TaskId, Timestamp};
+
+use super::frames::manager_frame;
 
 /// The manager's side of one worker's assignment: what was sent last.
 pub struct AssignmentStream {
@@ -17,6 +19,14 @@ pub struct AssignmentStream {
     sent_settings: Box<[u8]>,
     /// What was sent about the cluster's network.
     pub network: SentNetwork,
+}
+
+/// A frame with an assignment.
+pub struct AssignmentFrame {
+    /// What is sent.
+    pub frame: v1::ManagerFrame,
+    /// The index of the assignment, and the tasks that the node stops by it.
+    pub stopping: Option<(u64, Vec<TaskId>)>,
 }
 
 impl AssignmentStream {
@@ -50,7 +60,7 @@ impl AssignmentStream {
         state: &State,
         has: AssignmentVersion,
         now: Timestamp,
-    ) -> Result<v1::ManagerFrame, Status> {
+    ) -> Result<AssignmentFrame, Status> {
         let update = self.sent.first_update(state, &self.node, has).ok_or_else(node_removed)?;
         Ok(assignment_frame(&update, now))
     }
@@ -64,7 +74,7 @@ impl AssignmentStream {
         state: &State,
         version: AssignmentVersion,
         now: Timestamp,
-    ) -> Result<v1::ManagerFrame, Status> {
+    ) -> Result<AssignmentFrame, Status> {
         let update = self.sent.next_update(state, &self.node, version).ok_or_else(node_removed)?;
         Ok(assignment_frame(&update, now))
     }
@@ -73,15 +83,15 @@ impl AssignmentStream {
     ///
     /// # Errors
     /// As [`AssignmentStream::settings_update`].
-    pub fn next_frame(&mut self, state: &State, now: Timestamp) -> Result<Option<v1::ManagerFrame>, Status> {
+    pub fn next_frame(&mut self, state: &State, now: Timestamp) -> Result<Option<AssignmentFrame>, Status> {
         let update = self.sent.update_if_changed(state, &self.node).ok_or_else(node_removed)?;
         Ok(update.map(|update| assignment_frame(&update, now)))
     }
 }
 
 /// The worker compares its clock with `now`.
-fn assignment_frame(update: &AssignmentUpdate, now: Timestamp) -> v1::ManagerFrame {
-    manager_frame(match update {
+fn assignment_frame(update: &AssignmentUpdate, now: Timestamp) -> AssignmentFrame {
+    let frame = manager_frame(match update {
         AssignmentUpdate::Full(assignment) => Frame::Assignment(assignment.into()),
         AssignmentUpdate::Diff(AssignmentDiff { base, version, changed, removed, retained }) => {
             Frame::Diff(v1::AssignmentDiff {
@@ -93,10 +103,17 @@ fn assignment_frame(update: &AssignmentUpdate, now: Timestamp) -> v1::ManagerFra
             })
         }
         AssignmentUpdate::Current => Frame::Current(v1::AssignmentCurrent { sent_at: now.0 }),
-    })
+    });
+    AssignmentFrame { frame, stopping: stopping_tasks(update) }
 }
 
-/// Wraps a frame for a worker.
-pub fn manager_frame(frame: Frame) -> v1::ManagerFrame {
-    v1::ManagerFrame { frame: Some(frame) }
+fn stopping_tasks(update: &AssignmentUpdate) -> Option<(u64, Vec<TaskId>)> {
+    let (version, tasks) = match update {
+        AssignmentUpdate::Full(assignment) => (assignment.version, &assignment.tasks),
+        AssignmentUpdate::Diff(diff) => (diff.version, &diff.changed),
+        AssignmentUpdate::Current => return None,
+    };
+    let stops = |task: &&TaskAssignment| task.desired > DesiredTaskState::Running;
+    let stopping: Vec<TaskId> = tasks.iter().filter(stops).map(|task| task.id).collect();
+    (!stopping.is_empty()).then_some((version.index, stopping))
 }

@@ -8,6 +8,7 @@
 pub mod assignment_stream;
 pub mod description;
 pub mod establish_service;
+pub mod frames;
 pub mod leader;
 pub mod network_publisher;
 pub mod registry;
@@ -16,6 +17,7 @@ pub mod secret_delivery;
 pub mod server;
 pub mod session_handler;
 pub mod task_telemetry;
+pub mod withdrawals;
 pub mod worker_streams;
 
 pub use network_publisher::NetworkPublisher;

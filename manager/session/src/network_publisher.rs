@@ -1,13 +1,14 @@
 //! Keeps the network history of this manager, and encodes each part of an update once for all sessions.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use prost::Message;
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
-use warren_core::session::{NetworkHistory, NetworkUpdateParts, SentNetwork};
+use warren_core::session::{NetworkChanges, NetworkHistory, NetworkUpdateParts, SentNetwork};
 use warren_core::{State, StateChange};
 use warren_proto::convert::WireForm;
 use warren_proto::v1;
@@ -24,19 +25,28 @@ const COALESCE_TIME: Duration = Duration::from_millis(50);
 pub struct NetworkPublisher {
     store: Store,
     inner: Arc<Mutex<Inner>>,
+    /// The index up to which changes were published.
+    published: Arc<watch::Sender<u64>>,
 }
 
 struct Inner {
     history: NetworkHistory,
     /// Parts of updates at this version: those of a network, or of the peers, since an index.
     encoded: BTreeMap<(Option<NetworkId>, Option<u64>), Bytes>,
+    /// Changes of which no session was woken yet.
+    unpublished: NetworkChanges,
+    /// The version at which the sessions of a network were woken last.
+    changed_at: BTreeMap<NetworkId, u64>,
 }
 
 impl NetworkPublisher {
     /// Publishes what `store` contains.
     pub fn new(store: Store) -> Self {
         let history = NetworkHistory::new(&store.read().state);
-        Self { store, inner: Arc::new(Mutex::new(Inner { history, encoded: BTreeMap::new() })) }
+        let published = Arc::new(watch::Sender::new(history.version().index));
+        let (encoded, changed_at) = (BTreeMap::new(), BTreeMap::new());
+        let inner = Inner { history, encoded, unpublished: NetworkChanges::default(), changed_at };
+        Self { store, inner: Arc::new(Mutex::new(inner)), published }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -75,12 +85,14 @@ impl NetworkPublisher {
         registry: &SessionRegistry,
     ) {
         let mut inner = self.lock();
-        let told = inner.history.update(state, changes);
-        if told == Default::default() {
+        inner.compare(state, changes);
+        let told = inner.publish();
+        let version = inner.history.version().index;
+        drop(inner);
+        self.published.send_replace(version);
+        if told == NetworkChanges::default() {
             return;
         }
-        inner.encoded.clear();
-        drop(inner);
         for node in registry.contacts() {
             let networks = state.node_networks(&node.node);
             let is_told = told.peers && !networks.is_empty();
@@ -95,10 +107,19 @@ impl NetworkPublisher {
         let mut inner = self.lock();
         if inner.history.version() < version {
             // The node has seen changes that are to be published here in a moment.
-            inner.history.update(&self.store.read().state, None::<(u64, std::iter::Empty<&StateChange>)>);
-            inner.encoded.clear();
+            inner.compare(&self.store.read().state, None::<(u64, std::iter::Empty<&StateChange>)>);
         }
         SentNetwork::new(&inner.history, version, networks)
+    }
+
+    /// The version that a node in these networks has when it has all changes of them until `index`. Waits until those
+    /// are published.
+    pub async fn last_change(&self, index: u64, networks: &BTreeSet<NetworkId>) -> u64 {
+        // The sender is a field of this value.
+        let _ = self.published.subscribe().wait_for(|published| *published >= index).await;
+        let inner = self.lock();
+        let changes = networks.iter().filter_map(|network| inner.changed_at.get(network));
+        changes.copied().max().unwrap_or_default()
     }
 
     /// The next update of the node; `None` if it has everything.
@@ -124,8 +145,29 @@ impl NetworkPublisher {
 }
 
 impl Inner {
+    fn compare<'a>(&mut self, state: &State, changes: Option<(u64, impl Iterator<Item = &'a StateChange>)>) {
+        let NetworkChanges { peers, networks } = self.history.update(state, changes);
+        if !peers && networks.is_empty() {
+            return;
+        }
+        self.encoded.clear();
+        self.unpublished.peers |= peers;
+        self.unpublished.networks.extend(networks);
+    }
+
+    /// The changes for which sessions are to be woken now.
+    fn publish(&mut self) -> NetworkChanges {
+        let Self { history, unpublished, changed_at, .. } = self;
+        let version = history.version().index;
+        changed_at.extend(unpublished.networks.iter().map(|network| (*network, version)));
+        if !unpublished.networks.is_empty() {
+            changed_at.retain(|network, _| history.has_network(*network));
+        }
+        std::mem::take(unpublished)
+    }
+
     fn encode(&mut self, network: Option<NetworkId>, since: Option<u64>) -> Bytes {
-        let Self { history, encoded } = self;
+        let Self { history, encoded, .. } = self;
         let part = encoded.entry((network, since)).or_insert_with(|| match network {
             None => history.peers_since(since).to_wire().encode_to_vec().into(),
             Some(network) => {

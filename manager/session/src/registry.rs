@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::{Notify, broadcast, mpsc};
+use tokio::sync::{Notify, broadcast, mpsc, watch};
 use tokio::time::Instant;
 use warren_proto::v1;
 use warren_types::{CanonicalImage, MemberId, NodeId, TaskId, TaskReport};
@@ -21,20 +21,27 @@ pub type FrameSender = mpsc::Sender<BoxedFrame>;
 const MAX_QUEUED_PROGRESS: usize = 1024;
 
 /// The sessions of this manager. Cheap to clone; all clones share one registry.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct SessionRegistry {
-    sessions: Arc<Mutex<BTreeMap<NodeId, SessionEntry>>>,
+    shared: Arc<SharedRegistry>,
+}
+
+struct SharedRegistry {
+    sessions: Mutex<BTreeMap<NodeId, SessionEntry>>,
     /// Ids of tasks whose progress changed.
     progress_changes: broadcast::Sender<TaskId>,
+    /// Counts acknowledgements of the network.
+    network_acks: watch::Sender<u64>,
     /// Task progress reported by other managers.
     remote_progress: RemoteProgress,
 }
 
-impl Default for SessionRegistry {
+impl Default for SharedRegistry {
     fn default() -> Self {
         Self {
-            sessions: Arc::default(),
+            sessions: Mutex::default(),
             progress_changes: broadcast::Sender::new(MAX_QUEUED_PROGRESS),
+            network_acks: watch::Sender::default(),
             remote_progress: RemoteProgress::default(),
         }
     }
@@ -101,7 +108,7 @@ pub struct RegisteredSession {
 
 impl SessionRegistry {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<NodeId, SessionEntry>> {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Registers session `number` of `node`; an older session of the node is replaced and ends. `None` if a
@@ -139,7 +146,7 @@ impl SessionRegistry {
     /// Subscribes to the ids of tasks whose progress changes, on this or another manager. A change is a hint:
     /// read the task.
     pub fn watch_progress(&self) -> broadcast::Receiver<TaskId> {
-        self.progress_changes.subscribe()
+        self.shared.progress_changes.subscribe()
     }
 
     /// The last contact with each connected node.
@@ -158,6 +165,26 @@ impl SessionRegistry {
         self.lock().contains_key(&node)
     }
 
+    /// The nodes of `nodes` that have a session now, once each of them has applied the network up to `index`. One that
+    /// loses its session is waited for until it is back.
+    pub async fn await_network(&self, index: u64, mut nodes: BTreeSet<NodeId>) -> BTreeSet<NodeId> {
+        let mut acks = self.shared.network_acks.subscribe();
+        nodes.retain(|node| self.is_connected(*node));
+        let mut waiting = nodes.clone();
+        loop {
+            acks.borrow_and_update();
+            {
+                let sessions = self.lock();
+                waiting.retain(|node| sessions.get(node).is_none_or(|entry| entry.network_index < index));
+            }
+            if waiting.is_empty() {
+                return nodes;
+            }
+            // The sender is a field of this value.
+            let _ = acks.changed().await;
+        }
+    }
+
     /// Number of connected nodes.
     pub fn count(&self) -> usize {
         self.lock().len()
@@ -172,15 +199,15 @@ impl SessionRegistry {
 
     /// Task progress reported by other managers.
     pub fn remote_progress(&self) -> &RemoteProgress {
-        &self.remote_progress
+        &self.shared.remote_progress
     }
 
     /// Records a progress report from the manager `member` on a task of its node.
     pub fn record_remote_progress(&self, member: MemberId, node: NodeId, report: TaskReport) {
         let task = report.task;
-        if self.remote_progress.record(member, node, report) {
+        if self.shared.remote_progress.record(member, node, report) {
             // There may be no watcher.
-            let _ = self.progress_changes.send(task);
+            let _ = self.shared.progress_changes.send(task);
         }
     }
 
@@ -284,7 +311,10 @@ impl RegisteredSession {
 
     /// Records [`NodeContact::network_index`].
     pub fn record_network(&self, index: u64) {
-        self.update(|entry| entry.network_index = index);
+        let before = self.update(|entry| std::mem::replace(&mut entry.network_index, index));
+        if before.is_some_and(|before| before < index) {
+            self.registry.shared.network_acks.send_modify(|count| *count += 1);
+        }
     }
 
     /// Records the images that the node has.
@@ -305,7 +335,7 @@ impl RegisteredSession {
         });
         if kept == Some(true) {
             // There may be no watcher.
-            let _ = self.registry.progress_changes.send(task);
+            let _ = self.registry.shared.progress_changes.send(task);
         }
     }
 

@@ -26,10 +26,11 @@ use warren_store::problem::{
 use warren_types::{AssignmentVersion, MemberId, NetworkId, NodeDescription, NodeId};
 
 use super::assignment_stream::AssignmentStream;
+use super::frames::send;
 use super::leader::{LeaderWatch, is_lost};
 use super::registry::{BoxedFrame, FrameSender, RegisteredSession};
 use super::secret_delivery::{DeliveryStream, deliver};
-use super::session_handler::{SessionContext, SessionHandler, send, send_frame};
+use super::session_handler::{SessionContext, SessionHandler, send_assignment};
 use super::worker_streams::WorkerStream;
 use super::{SessionRegistry, description};
 
@@ -152,7 +153,7 @@ impl SessionServer {
         self.catch_up(has.max(network_version)).await?;
         let first =
             link.first_frame(&self.context.store.read().state, has, self.context.clock.local_now())?;
-        send_frame(frames, first).await?;
+        send_assignment(&self.context.withdrawals, frames, first).await?;
         link.network = self.context.networks.begin(network_version, &networks);
         let network =
             self.context.networks.next_update(&mut link.network, &self.context.store.read().state, &node);

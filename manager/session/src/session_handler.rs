@@ -22,9 +22,11 @@ use warren_types::{AssignmentVersion, NodeId, TaskReport};
 
 use self::conditions::ReportedConditions;
 use self::inventory::ReportedVolumes;
-use super::assignment_stream::{AssignmentStream, manager_frame};
+use super::assignment_stream::{AssignmentFrame, AssignmentStream};
+use super::frames::{manager_frame, send, send_frame};
 use super::registry::{self, FrameSender, RegisteredSession};
 use super::task_telemetry::truncate;
+use super::withdrawals::Withdrawals;
 use super::{NetworkPublisher, WorkerStreams};
 
 /// Maximum number of reports in one frame.
@@ -52,6 +54,8 @@ pub struct SessionContext {
     pub worker_streams: WorkerStreams,
     /// What nodes are told about the cluster's network.
     pub networks: NetworkPublisher,
+    /// What they have acknowledged of that.
+    pub withdrawals: Withdrawals,
 }
 
 /// One session. Its task is the only writer of its stream except for `open` frames.
@@ -238,14 +242,17 @@ impl SessionHandler<'_> {
         &self,
         settings: Option<v1::NodeSettings>,
         network: Option<v1::NetworkUpdate>,
-        assigned: Option<v1::ManagerFrame>,
+        assigned: Option<AssignmentFrame>,
     ) -> Result<(), Status> {
         let settings = settings.map(|settings| manager_frame(Outgoing::Settings(settings)));
         let network = network.map(|network| manager_frame(Outgoing::Network(network)));
-        for frame in settings.into_iter().chain(network).chain(assigned) {
+        for frame in settings.into_iter().chain(network) {
             send_frame(self.frames, frame).await?;
         }
-        Ok(())
+        match assigned {
+            Some(assigned) => send_assignment(&self.context.withdrawals, self.frames, assigned).await,
+            None => Ok(()),
+        }
     }
 
     /// Stores reports in the order of arrival, and confirms each frame when it is durable.
@@ -305,20 +312,19 @@ fn bound_background_tasks(mut background_tasks: Vec<v1::BackgroundTask>) -> Vec<
     background_tasks
 }
 
-/// Sends a frame to the worker.
+/// Sends an assignment. The worker is told when the tasks that it stops by it are withdrawn from the other nodes.
 ///
 /// # Errors
 /// As [`send_frame`].
-pub async fn send(sender: &FrameSender, content: Outgoing) -> Result<(), Status> {
-    send_frame(sender, manager_frame(content)).await
-}
-
-/// Sends a frame; waits for room in the queue up to the session timeout.
-///
-/// # Errors
-/// The worker disconnected or does not read.
-pub async fn send_frame(sender: &FrameSender, frame: v1::ManagerFrame) -> Result<(), Status> {
-    let gone = |_| Status::cancelled("the worker closed the session");
-    let slow = |_| Status::deadline_exceeded("the worker does not read its stream");
-    tokio::time::timeout(SESSION_TIMEOUT, sender.send(Box::new(Ok(frame)))).await.map_err(slow)?.map_err(gone)
+pub async fn send_assignment(
+    withdrawals: &Withdrawals,
+    frames: &FrameSender,
+    assigned: AssignmentFrame,
+) -> Result<(), Status> {
+    let AssignmentFrame { frame, stopping } = assigned;
+    send_frame(frames, frame).await?;
+    if let Some((index, tasks)) = stopping {
+        withdrawals.announce(index, tasks, frames);
+    }
+    Ok(())
 }

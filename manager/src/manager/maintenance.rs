@@ -1,16 +1,20 @@
 //! The periodic work of a manager.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use rand::RngExt;
+use tokio::task::JoinSet;
 use warren_bootstrap::ca::ManagerKeys;
 use warren_control::{BackgroundTasks, BoxError, Clock, RunnerSettings, Shutdown, SystemClock, WorkQueue};
 use warren_peers::{MAX_PEER_MESSAGE, Peers};
 use warren_proto::v1;
 use warren_replica::ReconcileKey;
 use warren_session::SessionRegistry;
+use warren_session::withdrawals::AwaitAtPeers;
 use warren_store::Store;
+use warren_types::NodeId;
 
 use crate::controllers::liveness::FetchContacts;
 use crate::controllers::planner::Planner;
@@ -58,6 +62,30 @@ pub(super) fn start_controllers(
         std::future::ready(Ok::<(), BoxError>(()))
     });
     shutdown.spawn_cancellable("waker", async move { waker.run().await });
+}
+
+/// Asks the other managers over the peer links, until all of the nodes are found.
+pub(super) fn await_at_peers(peers: Peers) -> AwaitAtPeers {
+    Arc::new(move |index, nodes| {
+        let request =
+            v1::AwaitNetworkRequest { index, nodes: nodes.iter().map(ToString::to_string).collect() };
+        let clients: Vec<_> = peers.others().into_iter().filter_map(|member| peers.client(member)).collect();
+        Box::pin(async move {
+            let mut calls = JoinSet::new();
+            for mut client in clients {
+                let request = request.clone();
+                calls.spawn(async move { client.await_network(request).await });
+            }
+            let mut applied = BTreeSet::new();
+            while !nodes.is_subset(&applied) {
+                let Some(answer) = calls.join_next().await else { break };
+                let answered = answer.ok().and_then(Result::ok);
+                let found = answered.map(|answer| answer.into_inner().nodes).unwrap_or_default();
+                applied.extend(found.iter().filter_map(|node| node.parse::<NodeId>().ok()));
+            }
+            applied
+        })
+    })
 }
 
 /// Fetches contacts over the peer links.

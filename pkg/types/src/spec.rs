@@ -39,7 +39,7 @@ pub use sysctl::sysctl_fault;
 pub use taint::{MAX_TAINTS, ParseTaintError, Taint, TaintEffect, TaintSelector, validate_taints};
 pub use task::{
     DEFAULT_DRAIN_DELAY, DEFAULT_STOP_GRACE, EnvVar, HostEntry, Limits, LogLimits, MAX_STOP_GRACE,
-    MIN_CPU_LIMIT, MIN_MEMORY_LIMIT, PullPolicy, TaskSpec,
+    MIN_CPU_LIMIT, MIN_MEMORY_LIMIT, PullPolicy, TaskSpec, WITHDRAWAL_TIMEOUT,
 };
 
 pub use update::{

@@ -1,6 +1,6 @@
 //! The desired state of a node, as far as it is known: the only input of the code that runs its tasks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use warren_types::{
@@ -20,6 +20,8 @@ pub struct DesiredState {
     pub tasks: BTreeMap<TaskId, Arc<TaskAssignment>>,
     /// Ended tasks whose logs are retained.
     pub retained: BTreeMap<TaskId, RetainedLog>,
+    /// The tasks that stop and that no other node sends new clients.
+    pub withdrawn: BTreeSet<TaskId>,
     /// A manager confirmed it to this agent: a task that is not listed is not desired. Before that, the list
     /// may be out of date and no task is removed because of it.
     pub is_confirmed: bool,
@@ -38,6 +40,7 @@ impl DesiredState {
         self.version = assignment.version;
         self.tasks = assignment.tasks.into_iter().map(|task| (task.id, Arc::new(task))).collect();
         self.retained = assignment.retained.into_iter().map(|log| (log.task, log)).collect();
+        self.withdrawn.retain(|task| self.tasks.contains_key(task));
         self.is_confirmed = true;
         true
     }
@@ -60,6 +63,7 @@ impl DesiredState {
         self.version = version;
         for id in removed.iter().chain(retained.iter().map(|log| &log.task)) {
             self.tasks.remove(id);
+            self.withdrawn.remove(id);
         }
         for id in removed.iter().chain(changed.iter().map(|task| &task.id)) {
             self.retained.remove(id);
@@ -75,7 +79,16 @@ impl DesiredState {
     pub fn remove_all(&mut self) {
         self.tasks.clear();
         self.retained.clear();
+        self.withdrawn.clear();
         self.is_confirmed = true;
+    }
+
+    /// No other node sends these tasks new clients. Those that do not stop are ignored.
+    pub fn record_withdrawn(&mut self, tasks: impl IntoIterator<Item = TaskId>) {
+        let stops =
+            |task: &TaskId| self.tasks.get(task).is_some_and(|it| it.desired > DesiredTaskState::Running);
+        let stopping: Vec<TaskId> = tasks.into_iter().filter(stops).collect();
+        self.withdrawn.extend(stopping);
     }
 
     /// Whether the node should have files of the task: it is assigned, or its log is retained.

@@ -45,6 +45,8 @@ pub struct ObservedTask {
     pub history: AttemptHistory,
     /// Since when the running process has been stopping, if it may have clients.
     pub drain_start: Option<Timestamp>,
+    /// When a manager said, since then, that no other node sends the process new clients.
+    pub withdrawn_at: Option<Timestamp>,
     /// The stop signal, once it was sent.
     pub stop: Option<SentStop>,
     /// The actions that failed when they were last tried.
@@ -198,6 +200,7 @@ impl ObservedTask {
             ports: PortState::Unknown,
             history: AttemptHistory::default(),
             drain_start: None,
+            withdrawn_at: None,
             stop: None,
             failures: BTreeMap::new(),
             accepted_at: now,
@@ -249,11 +252,13 @@ impl ObservedTask {
         &mut self,
         desired: Option<&TaskAssignment>,
         disconnected_for: Option<Duration>,
+        is_withdrawn: bool,
         now: Timestamp,
     ) {
         self.disconnected_for = disconnected_for;
         let drains = self.container.is_running() && desired.is_some_and(|task| self.may_have_clients(task));
         self.drain_start = drains.then(|| self.drain_start.unwrap_or(now));
+        self.withdrawn_at = self.withdrawn_at.or(is_withdrawn.then_some(now)).filter(|_| drains);
     }
 
     /// Whether the task is stopping and others may know its address. An unhealthy one was withdrawn before.

@@ -176,8 +176,12 @@ fn stopping_reason(desired: Option<&TaskAssignment>, observed: &ObservedTask) ->
 
 fn draining_reason(desired: Option<&TaskAssignment>, observed: &ObservedTask) -> String {
     let (Some(start), Some(task)) = (observed.drain_start, desired) else { return String::new() };
+    let Some(withdrawn) = observed.withdrawn_at else {
+        let since = display::format_time_of_day(start);
+        return format!("stopping: waiting since {since} until the nodes send it no new clients");
+    };
     let delay = display::format_duration(task.spec.drain_delay);
-    format!("stopping: drain delay of {delay} since {}", display::format_time_of_day(start))
+    format!("stopping: drain delay of {delay} since {}", display::format_time_of_day(withdrawn))
 }
 
 fn waiting_reason(desired: Option<&TaskAssignment>, observed: &ObservedTask, limit: Option<Bytes>) -> String {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use warren_types::spec::MountSource;
-use warren_types::spec::{DEFAULT_STOP_GRACE, MAX_RESTART_DELAY};
+use warren_types::spec::{DEFAULT_STOP_GRACE, MAX_RESTART_DELAY, WITHDRAWAL_TIMEOUT};
 use warren_types::{DesiredTaskState, Health, ImageDigest, TaskAssignment, TaskExit, Timestamp};
 
 use crate::action::{Action, ActionKind};
@@ -102,7 +102,7 @@ fn stop_disconnected(
 /// How a task is stopped.
 #[derive(Clone, Copy)]
 struct StopPlan {
-    /// Before the stop signal, if the task may have clients.
+    /// Between the withdrawal of its endpoint and the stop signal, if the task may have clients.
     drain: Duration,
     /// Between the stop signal and SIGKILL.
     grace: Duration,
@@ -354,7 +354,10 @@ fn stop_process(found: &ObservedTask, stopping: StopPlan, now: Timestamp) -> Nex
     let StopPlan { drain, grace, .. } = stopping;
     let (action, due) = match found.stop {
         None => {
-            let due = found.drain_start.map_or(Due::Now, |at| check_due(at + drain, now, drain));
+            let due = found.drain_start.map_or(Due::Now, |start| {
+                let withdrawn = found.withdrawn_at.unwrap_or(start + WITHDRAWAL_TIMEOUT);
+                check_due(withdrawn + drain, now, WITHDRAWAL_TIMEOUT + drain)
+            });
             (Action::SignalStop, due)
         }
         Some(stop) => match stop.killed_at {

@@ -228,6 +228,16 @@ impl ActiveSession<'_> {
                 self.context.desired_state.send_if_modified(|desired_state| desired_state.confirm());
                 Ok(())
             }
+            Some(FromManager::Withdrawn(v1::EndpointsWithdrawn { task_ids })) => {
+                // What is no id is no task of this node.
+                let tasks = task_ids.iter().filter_map(|id| id.parse().ok());
+                self.context.desired_state.send_if_modified(|desired_state| {
+                    let before = desired_state.withdrawn.len();
+                    desired_state.record_withdrawn(tasks);
+                    desired_state.withdrawn.len() != before
+                });
+                Ok(())
+            }
             Some(FromManager::Settings(settings)) => apply_settings(self.context, Some(settings)).map(|_| ()),
             Some(FromManager::Stored(v1::ReportBatchAck { number })) => {
                 self.context.reporter.acknowledge(number);

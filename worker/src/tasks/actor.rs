@@ -46,6 +46,8 @@ pub(super) struct ActorInputs {
     pub retry_requests: u64,
     /// An image arrived on the node.
     pub image_arrivals: u64,
+    /// No other node sends the stopping task new clients.
+    pub is_withdrawn: bool,
     /// Connectivity of the node to managers. Wakes only tasks that stop on disconnect.
     pub connectivity: NodeConnectivity,
 }
@@ -175,7 +177,8 @@ impl TaskActor {
             self.update_checks();
             let now = self.now();
             let disconnected_for = self.applied.connectivity.disconnected_for(self.clock.instant());
-            self.observed.record_inputs(self.applied.desired.as_deref(), disconnected_for, now);
+            let is_withdrawn = self.applied.is_withdrawn;
+            self.observed.record_inputs(self.applied.desired.as_deref(), disconnected_for, is_withdrawn, now);
             let answer = step(self.applied.desired.as_deref(), &self.observed, now);
             let output = self.send_report();
             if output.removed && std::mem::take(&mut self.needs_sweep) {

@@ -189,8 +189,12 @@ impl TaskSupervisor {
             let handle =
                 actors.entry(*id).or_insert_with(|| self.spawn_actor(*id, Some(Arc::clone(desired))));
             handle.update(|orders| {
-                let same = orders.desired.as_ref() == Some(desired) && !orders.is_dismissed;
+                let is_withdrawn = desired_state.withdrawn.contains(id);
+                let same = orders.desired.as_ref() == Some(desired)
+                    && !orders.is_dismissed
+                    && orders.is_withdrawn == is_withdrawn;
                 orders.desired = Some(Arc::clone(desired));
+                orders.is_withdrawn = is_withdrawn;
                 orders.is_dismissed = false;
                 !same
             });

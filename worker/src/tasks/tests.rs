@@ -269,11 +269,14 @@ fn container(number: u64) -> ContainerId {
 
 /// A desired state from a manager.
 fn assigned(tasks: Vec<TaskAssignment>) -> DesiredState {
+    let stops = |task: &&TaskAssignment| task.desired > warren_types::DesiredTaskState::Running;
+    let withdrawn = tasks.iter().filter(stops).map(|task| task.id).collect();
     let tasks: BTreeMap<_, _> = tasks.into_iter().map(|task| (task.id, Arc::new(task))).collect();
     DesiredState {
         settings: Some(settings()),
         version: at(1),
         tasks,
+        withdrawn,
         is_confirmed: true,
         ..Default::default()
     }

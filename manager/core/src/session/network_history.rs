@@ -371,7 +371,7 @@ impl NetworkHistory {
     }
 
     /// The network, if it exists.
-    pub(super) fn has_network(&self, network: NetworkId) -> bool {
+    pub fn has_network(&self, network: NetworkId) -> bool {
         self.networks.contains_key(&network)
     }
 

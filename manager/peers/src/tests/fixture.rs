@@ -110,6 +110,14 @@ impl LocalCalls for NoSessions {
         Err(tonic::Status::not_found("there are no sessions"))
     }
 
+    async fn await_network(
+        &self,
+        _: MemberId,
+        _: v1::AwaitNetworkRequest,
+    ) -> Result<v1::AwaitNetworkResponse, tonic::Status> {
+        Ok(v1::AwaitNetworkResponse::default())
+    }
+
     async fn relay_stream(
         &self,
         _: MemberId,

@@ -24,6 +24,8 @@ pub const MIN_MEMORY_LIMIT: Bytes = Bytes(6 << 20);
 pub const MIN_CPU_LIMIT: MilliCpu = MilliCpu(10);
 /// Default time between the withdrawal of a task's endpoints and the stop signal.
 pub const DEFAULT_DRAIN_DELAY: Duration = Duration::from_secs(2);
+/// How long a task that stops waits for the acknowledgement that no other node sends it new clients.
+pub const WITHDRAWAL_TIMEOUT: Duration = Duration::from_secs(2);
 /// Default grace between the stop signal and SIGKILL.
 pub const DEFAULT_STOP_GRACE: Duration = Duration::from_secs(10);
 /// Longest grace and drain delay: a longer one would delay drains and updates too much.

@@ -17,4 +17,5 @@ mod registers;
 mod rejoining;
 mod remote_sessions;
 mod watch_failover;
+mod withdrawals;
 mod workers;

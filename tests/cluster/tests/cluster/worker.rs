@@ -1,6 +1,6 @@
 //! A scripted worker: a test sends and receives its frames.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -32,6 +32,10 @@ pub struct ScriptedWorker {
     pub tasks: BTreeMap<String, v1::TaskAssignment>,
     /// What it knows of the cluster's network.
     pub network: NetworkView,
+    /// Whether it acknowledges changes of that at once.
+    pub acknowledges_network: bool,
+    /// The stopping tasks that other nodes have acknowledged.
+    pub withdrawn: BTreeSet<String>,
     /// Streams that were requested while it waited for something else.
     pending_streams: VecDeque<v1::OpenStream>,
     reports: u64,
@@ -69,7 +73,19 @@ impl ScriptedWorker {
         let inbound = client.establish(ReceiverStream::new(queue)).await.unwrap().into_inner();
         let (welcome, tasks) = (v1::Welcome::default(), BTreeMap::new());
         let (network, pending_streams) = (NetworkView::default(), VecDeque::new());
-        Self { client, frames, inbound, welcome, version, tasks, network, pending_streams, reports: 0 }
+        Self {
+            client,
+            frames,
+            inbound,
+            welcome,
+            version,
+            tasks,
+            network,
+            acknowledges_network: true,
+            withdrawn: BTreeSet::new(),
+            pending_streams,
+            reports: 0,
+        }
     }
 
     /// Reads the welcome message, which is the first one.
@@ -115,7 +131,7 @@ impl ScriptedWorker {
     }
 
     /// Applies an assignment update or settings and acknowledges them; returns any other frame.
-    async fn accept_update(&mut self, frame: Frame) -> Option<Frame> {
+    pub async fn accept_update(&mut self, frame: Frame) -> Option<Frame> {
         match frame {
             Frame::Assignment(full) => {
                 self.version = full.version;
@@ -130,8 +146,13 @@ impl ScriptedWorker {
             }
             Frame::Network(update) => {
                 self.network.apply(update.try_into().unwrap()).unwrap();
-                let version = Some(self.network.version.into());
-                self.send(Say::NetworkAck(v1::NetworkAck { version })).await;
+                if self.acknowledges_network {
+                    self.acknowledge_network().await;
+                }
+                return None;
+            }
+            Frame::Withdrawn(withdrawn) => {
+                self.withdrawn.extend(withdrawn.task_ids);
                 return None;
             }
             Frame::Settings(settings) => {
@@ -142,6 +163,11 @@ impl ScriptedWorker {
         }
         self.send(Say::Ack(v1::AssignmentAck { version: self.version })).await;
         None
+    }
+
+    pub async fn acknowledge_network(&self) {
+        let version = Some(self.network.version.into());
+        self.send(Say::NetworkAck(v1::NetworkAck { version })).await;
     }
 
     /// The next frame that is not an assignment update.

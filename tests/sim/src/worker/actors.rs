@@ -25,7 +25,7 @@ impl ClusterSimulation {
             }
             _ => standing.disconnected_for(elapsed),
         };
-        actor.observed.record_inputs(actor.desired.as_deref(), disconnected_for, now);
+        actor.observed.record_inputs(actor.desired.as_deref(), disconnected_for, true, now);
         match step(actor.desired.as_deref(), &actor.observed, now) {
             NextStep::Do(action) => {
                 let end = match self.rng.next() % self.fault_rates.action_fails_one_in {

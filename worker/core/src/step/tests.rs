@@ -44,6 +44,7 @@ fn running_task() -> ObservedTask {
         ports: PortState::Routed,
         history: AttemptHistory::default().with_start(seconds_ago(100), 4),
         drain_start: None,
+        withdrawn_at: None,
         stop: None,
         failures: BTreeMap::new(),
         accepted_at: seconds_ago(200),
@@ -452,29 +453,47 @@ fn permanent_failure_rejects_unstarted_task() {
 #[test]
 fn clients_go_elsewhere_before_the_stop_signal() {
     let stopped = task(DesiredTaskState::Shutdown);
-    let drain = |task: &TaskAssignment, found: ObservedTask, later: Duration| {
+    // The answers and reasons after some times since the stop was requested.
+    let drain = |task: &TaskAssignment, found: ObservedTask, steps: &[(Duration, bool)]| {
         let mut found = found;
-        found.record_inputs(Some(task), None, NOW);
+        found.record_inputs(Some(task), None, false, NOW);
         assert_eq!(step(Some(task), &found, NOW), NextStep::Do(Action::ReleasePorts));
         found.record_success(&Action::ReleasePorts, NOW);
-        found.record_inputs(Some(task), None, NOW + later);
-        (step(Some(task), &found, NOW + later), build_report(task.id, Some(task), &found).reason)
+        let mut answers = Vec::new();
+        for (later, is_withdrawn) in steps {
+            found.record_inputs(Some(task), None, *is_withdrawn, NOW + *later);
+            let reason = build_report(task.id, Some(task), &found).reason;
+            answers.push((step(Some(task), &found, NOW + *later), reason));
+        }
+        answers
     };
-    let delay = Duration::from_secs(2);
-    let (answer, reason) = drain(&stopped, running_task(), Duration::from_secs(1));
-    assert_eq!(answer, NextStep::WaitUntil(NOW + delay));
-    assert!(reason.starts_with("stopping: drain delay of 2s since "), "{reason}");
-    assert_eq!(drain(&stopped, running_task(), delay).0, NextStep::Do(Action::SignalStop));
+    let (soon, delay) = (Duration::from_millis(100), stopped.spec.drain_delay);
+    let answers = drain(
+        &stopped,
+        running_task(),
+        &[(soon, false), (2 * soon, true), (3 * soon, true), (2 * soon + delay, true)],
+    );
+    assert_eq!(answers[0].0, NextStep::WaitUntil(NOW + WITHDRAWAL_TIMEOUT + delay));
+    let reason = &answers[0].1;
+    assert!(reason.starts_with("stopping: waiting since ") && reason.ends_with("no new clients"), "{reason}");
+    for (answer, reason) in &answers[1..3] {
+        assert_eq!(*answer, NextStep::WaitUntil(NOW + 2 * soon + delay));
+        assert!(reason.starts_with("stopping: drain delay of 2s since "), "{reason}");
+    }
+    assert_eq!(answers[3].0, NextStep::Do(Action::SignalStop));
+    let unacknowledged = drain(&stopped, running_task(), &[(WITHDRAWAL_TIMEOUT + delay, false)]);
+    assert_eq!(unacknowledged[0].0, NextStep::Do(Action::SignalStop));
     // Nobody was sent to these.
     let unhealthy = HealthObservation { health: Health::Unhealthy, reason: String::new() };
     let unhealthy = ObservedTask { observed_health: Some(unhealthy), ..running_task() };
     let mut checked = stopped.clone();
     checked.spec.health = Some(HealthCheck::new(Probe::Tcp { port: 80 }));
-    assert_eq!(drain(&checked, unhealthy, Duration::ZERO).0, NextStep::Do(Action::SignalStop));
+    let now = [(Duration::ZERO, false)];
+    assert_eq!(drain(&checked, unhealthy, &now)[0].0, NextStep::Do(Action::SignalStop));
     let mut alone = stopped;
     alone.ports.clear();
     alone.spec.network = TaskNetworkMode::Host;
-    assert_eq!(drain(&alone, running_task(), Duration::ZERO).0, NextStep::Do(Action::SignalStop));
+    assert_eq!(drain(&alone, running_task(), &now)[0].0, NextStep::Do(Action::SignalStop));
 }
 
 #[test]

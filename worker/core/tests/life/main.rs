@@ -206,7 +206,9 @@ impl Simulation {
     /// Calls `step` once and applies the injected outcome.
     fn run_step(&mut self, outcome: InjectedOutcome) -> NextStep {
         let disconnected_for = self.disconnected_since.map(|since| self.now.saturating_since(since));
-        self.observed.record_inputs(Some(&self.task), disconnected_for, self.now);
+        // Managers acknowledge one of the two ways to stop.
+        let is_withdrawn = self.task.desired == DesiredTaskState::Remove;
+        self.observed.record_inputs(Some(&self.task), disconnected_for, is_withdrawn, self.now);
         let answer = step(Some(&self.task), &self.observed, self.now);
         let NextStep::Do(action) = &answer else {
             assert_eq!(step(Some(&self.task), &self.observed, self.now), answer, "asked twice");

@@ -5,7 +5,8 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use warren_types::{
-    DnsLabel, Id, Network, NetworkId, NetworkName, NodeId, Revision, ServiceId, ServiceName, Timestamp,
+    DnsLabel, Id, Network, NetworkId, NetworkName, NodeId, Revision, ServiceId, ServiceName, Task, TaskId,
+    Timestamp,
 };
 
 use crate::state::address::WITHDRAWAL_TIME;
@@ -36,7 +37,16 @@ impl State {
 
     /// The networks of the node's tasks.
     pub fn node_networks(&self, node: &NodeId) -> BTreeSet<NetworkId> {
-        let attachments = self.tasks_on(node).flat_map(|task| task.revision.task.network.attachments());
+        self.networks_of(self.tasks_on(node).map(Arc::as_ref))
+    }
+
+    /// The networks of the task.
+    pub fn task_networks(&self, task: &TaskId) -> BTreeSet<NetworkId> {
+        self.networks_of(self.task(task).map(Arc::as_ref))
+    }
+
+    fn networks_of<'a>(&self, tasks: impl IntoIterator<Item = &'a Task>) -> BTreeSet<NetworkId> {
+        let attachments = tasks.into_iter().flat_map(|task| task.revision.task.network.attachments());
         let networks = attachments.filter_map(|it| self.index.network_names.get(&it.network));
         networks.copied().collect()
     }

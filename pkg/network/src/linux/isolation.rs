@@ -3,6 +3,9 @@
 //! A change writes only the elements that differ, and the whole table replaces the former one in a single
 //! transaction otherwise. Every change is one run of `nft`.
 
+use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
+
 use super::nft_listing::Listing;
 use super::process::run;
 use crate::Error;
@@ -44,6 +47,7 @@ impl IsolationTable {
     /// Reads the table and repairs it; returns what was damaged or missing.
     pub async fn reconcile(&mut self, desired: &Isolation) -> Result<Vec<String>, Error> {
         let mut repaired = Vec::new();
+        let mut replacement = desired.clone();
         match (list(&["-s"]).await?, &self.read_back) {
             (None, _) => repaired.push(format!("the nftables table {ISOLATION_TABLE} was missing")),
             (Some(found), Some(chains)) => {
@@ -57,10 +61,16 @@ impl IsolationTable {
                     repaired.push(format!("the nftables table {ISOLATION_TABLE} was changed"));
                 }
             }
-            // Written by an earlier agent.
-            (Some(_), None) => {}
+            // Written by an earlier agent, which may have known more of the cluster. The rules that translate to the
+            // destinations that only it knew are replaced later; the next reconciliation removes these.
+            (Some(found), None) => {
+                let classes: BTreeSet<u32> = desired.classes.values().copied().collect();
+                let allowed = found.elements.get("allowed").into_iter().flatten();
+                let known = allowed.filter_map(|element| parse_allowed(element));
+                replacement.allowed.extend(known.filter(|(_, class)| classes.contains(class)));
+            }
         }
-        self.replace(desired.clone()).await?;
+        self.replace(replacement).await?;
         Ok(repaired)
     }
 
@@ -133,6 +143,12 @@ fn elements(table: &Isolation) -> super::nft_listing::Elements {
     all.collect()
 }
 
+/// An element of the set `allowed`.
+fn parse_allowed(element: &str) -> Option<(Ipv4Addr, u32)> {
+    let (address, class) = element.split_once(" . ")?;
+    Some((address.parse().ok()?, u32::from_str_radix(class.strip_prefix("0x")?, 16).ok()?))
+}
+
 /// The script that replaces the table, whatever it was.
 fn replacement(desired: &Isolation) -> String {
     let mut text = removal();
@@ -184,8 +200,7 @@ fn difference(before: &Isolation, after: &Isolation) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::{BTreeMap, BTreeSet};
-    use std::net::Ipv4Addr;
+    use std::collections::BTreeMap;
 
     use super::*;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
-use warren_network::{Network, NetworkNumber, PortRange, Protocol};
+use warren_network::{Network, NetworkBackend, NetworkNumber, PortRange, Protocol};
 
 use crate::lab::cluster::{
     ANY, ClusterLab, ServingTask, gateway, network, peers, settings, task_address, underlay, virtual_address,
@@ -236,4 +236,30 @@ fn rules_of_users_filter_published_traffic_and_survive() {
     node.shell("iptables -F WARREN-USER");
     node.wait(|network| async move { warren_network::NetworkBackend::remove_node(&network).await.unwrap() });
     assert!(!node.shell("iptables-save").contains("WARREN"));
+}
+
+#[test]
+fn destinations_that_only_the_earlier_agent_knew_are_refused_after_the_next_repair() {
+    let lab = ClusterLab::new();
+    let node = lab.node(1);
+    let _target = ServingTask::start(lab.node(2), 2, &[2], "target");
+    let source = node.attach(2, &[2]);
+    let mut cluster = peers(1..=2);
+    cluster.networks.insert(2, network(&[(1, 2), (2, 2)]));
+    lab.ensure_cluster(&cluster);
+    let target = task_address(2, 2);
+    assert!(source.fetch(target, 80).is_ok());
+    // Its rules may still translate to a task that it does not know.
+    cluster.networks.insert(2, network(&[(1, 2)]));
+    let restarted = std::sync::Arc::new(crate::lab::linux_network(node.run.path()));
+    let mut all = warren_network::NodeNetwork::new(settings(1));
+    all.tasks.insert(crate::lab::cluster::task_key(1, 2), crate::lab::cluster::attachment(1, 2, &[2]));
+    all.cluster = std::sync::Arc::new(cluster);
+    let network = restarted.clone();
+    let pass = node.wait(|_| async move { network.ensure(&all).await.unwrap() });
+    assert!(pass.repaired.is_empty() && pass.failed.is_empty(), "{pass:?}");
+    assert!(source.fetch(target, 80).is_ok());
+    let pass = node.wait(|_| async move { restarted.repair().await.unwrap() });
+    assert!(pass.repaired.is_empty() && pass.failed.is_empty(), "{pass:?}");
+    assert_refused(&source, target, 80);
 }

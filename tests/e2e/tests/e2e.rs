@@ -19,6 +19,7 @@ mod e2e {
     pub mod first_day;
     pub mod fixture;
     pub mod getting_started;
+    pub mod handover;
     pub mod health;
     pub mod image_copy;
     pub mod invalid_input;

@@ -18,13 +18,13 @@ use crate::e2e::fixture::{BOX, SOON, WEB, web_image};
 use crate::e2e::task_document::{self, TaskDocument};
 
 /// A running container as a client.
-struct Client {
-    pid: i32,
+pub(super) struct Client {
+    pub(super) pid: i32,
     name: String,
 }
 
 impl Client {
-    fn of(node: &LabNode, task: &TaskDocument) -> Client {
+    pub(super) fn of(node: &LabNode, task: &TaskDocument) -> Client {
         Client { pid: task_document::pids(node)[&task.id], name: task.name.clone() }
     }
 
@@ -65,7 +65,7 @@ impl Client {
     }
 
     /// The addresses of a name, in the order of the answer.
-    fn resolve(&self, name: &str) -> WaitResult<Vec<String>> {
+    pub(super) fn resolve(&self, name: &str) -> WaitResult<Vec<String>> {
         let output = self.run(&["nslookup", "-type=a", name])?;
         let answers = output.split_once("\n\n").map_or("", |(_, answers)| answers);
         let addresses = answers.lines().filter_map(|line| line.strip_prefix("Address: "));
@@ -94,7 +94,7 @@ fn example_of_the_readme_works() {
 }
 
 /// Two workers with both images.
-fn two_workers() -> WorkerCluster {
+pub(super) fn two_workers() -> WorkerCluster {
     let cluster = WorkerCluster::with(2, |_| NodeOptions::default());
     cluster.import("web.tar", &web_image().oci_archive());
     cluster

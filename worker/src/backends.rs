@@ -123,9 +123,13 @@ impl HostBackends {
         };
         let containerd = ContainerdSupervisor::ensure(options).await?;
         let settings = ContainerdSettings::new(&containerd.endpoint().socket);
-        let cgroup_parent = config.cgroup_parent.clone();
-        let runtime =
-            ContainerdRuntime::new(ContainerdSettings { cgroup_parent, runtime: oci_runtime, ..settings })?;
+        let (cgroup_parent, exec_dir) = (config.cgroup_parent.clone(), config.run_dir.join("exec"));
+        let runtime = ContainerdRuntime::new(ContainerdSettings {
+            cgroup_parent,
+            exec_dir,
+            runtime: oci_runtime,
+            ..settings
+        })?;
         let images = runtime.images().clone().with_registries(registries);
         Ok(Self {
             image_source: Arc::new(images.clone()),

@@ -14,7 +14,7 @@ pub(crate) mod reporter;
 pub(crate) mod supervisor;
 pub(crate) mod templates;
 
-pub(crate) use container::{ListedContainer, parse_listed};
+pub(crate) use container::{ListedContainer, id as container_id, parse_listed};
 pub(crate) use executor::ActionExecutor;
 pub(crate) use node_network::{NETWORK_PENDING, NodeNetworkState};
 

@@ -320,6 +320,7 @@ impl Worker {
             image_arrivals: shared.images.arrivals.clone(),
             secret_fetcher: Arc::clone(&shared.images.secret_fetcher),
             volumes: Arc::clone(&shared.volumes),
+            runtime: Arc::clone(&backends.runtime),
         };
         let context = SessionContext {
             cluster,

@@ -8,6 +8,7 @@ mod bundle;
 mod create;
 mod create_error;
 mod events;
+mod exec;
 mod gc;
 mod inspect;
 mod locks;
@@ -37,6 +38,7 @@ use crate::container::{
     ContainerId, ContainerSpec, ContainerStatus, ProcessExit, RuntimeEvent, RuntimeInfo, SweepReport,
 };
 use crate::error::Error;
+use crate::exec::{ExecProcess, ExecSpec};
 use crate::image_files::{ContainerUser, ImageFiles};
 use crate::process_setup::ProcessSetup;
 use crate::spec::{HostFeatures, cgroup_path};
@@ -77,14 +79,18 @@ pub struct ContainerdSettings {
     pub runtime: OciRuntime,
     /// Architectures of programs in containers under the default seccomp profile.
     pub architectures: AllowedArchitectures,
+    /// Volatile directory for the pipes of further programs in containers, without other users.
+    pub exec_dir: PathBuf,
 }
 
 impl ContainerdSettings {
     /// Defaults for a containerd at `socket`: namespace `warren`, `overlayfs`, cgroups under `/warren`,
-    /// `runc`, and programs of the machine's own architecture.
+    /// `runc`, programs of the machine's own architecture, and pipes beside the socket.
     pub fn new(socket: impl Into<PathBuf>) -> Self {
+        let socket = socket.into();
         Self {
-            socket: socket.into(),
+            exec_dir: socket.with_file_name("warren-exec"),
+            socket,
             namespace: "warren".to_owned(),
             snapshotter: "overlayfs".to_owned(),
             cgroup_parent: "/warren".to_owned(),
@@ -117,6 +123,7 @@ struct Inner {
     broadcaster: Arc<events::EventBroadcaster>,
     watcher: process_watcher::ProcessWatcher,
     views: view::Views,
+    exec_dirs: exec::ExecDirs,
     /// Notified after a removal.
     removed: Arc<Notify>,
     _forwarder: process_watcher::AbortOnDrop,
@@ -171,6 +178,7 @@ impl ContainerdRuntime {
             broadcaster: announcer,
             watcher: watch,
             views: view::Views::default(),
+            exec_dirs: exec::ExecDirs::default(),
             removed,
             _forwarder: pump,
             _collector: collector,
@@ -237,6 +245,10 @@ impl Runtime for ContainerdRuntime {
         self.shared.process_setup(id).await
     }
 
+    async fn exec(&self, id: &ContainerId, spec: &ExecSpec) -> Result<ExecProcess> {
+        self.shared.exec(id, spec).await
+    }
+
     fn events(&self) -> BoxStream<'static, RuntimeEvent> {
         let received = BroadcastStream::new(self.shared.broadcaster.subscribe());
         received.map(|event| event.unwrap_or(RuntimeEvent::Lost)).boxed()
@@ -253,6 +265,7 @@ impl Runtime for ContainerdRuntime {
     async fn sweep_orphans(&self) -> Result<SweepReport> {
         let mut swept = self.shared.sweep_orphans().await?;
         self.shared.sweep_views(&mut swept).await?;
+        self.shared.sweep_execs(&mut swept).await;
         Ok(swept)
     }
 

@@ -107,6 +107,17 @@ impl Error {
         matches!(self, Self::Unavailable { .. } | Self::Timeout { .. } | Self::Failed { .. })
     }
 
+    /// Whether the command exists and cannot be executed; shells call this 126, a missing command 127.
+    pub fn is_not_executable(&self) -> bool {
+        const REASONS: [&str; 3] = ["permission denied", "is a directory", "exec format error"];
+        match self {
+            Self::CommandNotFound { reason, .. } => {
+                REASONS.iter().any(|known| reason.to_lowercase().contains(known))
+            }
+            _ => false,
+        }
+    }
+
     pub(crate) fn invalid_field(field: impl Into<String>, reason: impl Into<String>) -> Self {
         Self::InvalidSpec { field: field.into(), reason: reason.into() }
     }

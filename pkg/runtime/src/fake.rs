@@ -2,6 +2,7 @@
 //!
 //! Clones share the containers, so that a restarted agent finds those of its predecessor.
 
+mod exec;
 mod files;
 mod script;
 
@@ -23,6 +24,7 @@ use crate::container::{
     SweepReport,
 };
 use crate::error::Error;
+use crate::exec::{ExecProcess, ExecSpec};
 use crate::image_files::{ContainerUser, ImageFiles};
 use crate::process_setup::ProcessSetup;
 use crate::usage::ContainerUsage;
@@ -54,6 +56,7 @@ struct State {
     next_pid_offset: u32,
     usage: HashMap<ContainerId, ContainerUsage>,
     specs: HashMap<ContainerId, ContainerSpec>,
+    execs: usize,
 }
 
 struct FakeContainer {
@@ -397,6 +400,12 @@ impl Runtime for FakeRuntime {
     async fn process_setup(&self, id: &ContainerId) -> Result<ProcessSetup> {
         let missing = || Error::NotFound { id: id.to_string(), what: "record" };
         self.inspect(id).await?.map(|_| ProcessSetup::default()).ok_or_else(missing)
+    }
+
+    async fn exec(&self, id: &ContainerId, spec: &ExecSpec) -> Result<ExecProcess> {
+        spec.validate()?;
+        self.call(RuntimeOperation::Exec, |_| Ok(()))?;
+        self.start_exec(id, spec)
     }
 
     async fn resolve_user(&self, image: &Reference, user: Option<&str>) -> Result<ContainerUser> {

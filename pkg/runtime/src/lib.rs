@@ -17,6 +17,7 @@ mod cgroup;
 mod container;
 pub mod containerd;
 mod error;
+mod exec;
 #[cfg(feature = "testing")]
 pub mod fake;
 mod host_check;
@@ -41,6 +42,7 @@ pub use container::{
     ProcessState, RuntimeEvent, RuntimeInfo, SeccompPolicy, SweepReport,
 };
 pub use error::Error;
+pub use exec::{ExecHandle, ExecInput, ExecOutput, ExecProcess, ExecSpec, TerminalSize};
 pub use image_files::{ContainerUser, ImageFiles};
 pub use process_setup::ProcessSetup;
 pub use usage::ContainerUsage;
@@ -113,6 +115,13 @@ pub trait Runtime: Send + Sync + 'static {
     /// # Errors
     /// [`Error::NotFound`] without a record; [`Error::Failed`] if a second process cannot get the same setup.
     async fn process_setup(&self, id: &ContainerId) -> Result<ProcessSetup>;
+
+    /// Runs a further program in a running container, in its namespaces and its cgroup.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] without a running process; [`Error::CommandNotFound`] and [`Error::InvalidSpec`]
+    /// (`command`, `environment`, `user` or `directory`) for errors in the spec.
+    async fn exec(&self, id: &ContainerId, spec: &ExecSpec) -> Result<ExecProcess>;
 
     /// Events from now on. Events are hints: they may be duplicated, late or missing, so check before acting.
     /// [`RuntimeEvent::Lost`] means that some may be missing, [`RuntimeEvent::Resumed`] that the caller must

@@ -119,6 +119,26 @@ fn process(
             ));
         }
     };
+    let mut words = command::command_line(spec, image)?;
+    if spec.init.is_some() {
+        words.splice(..0, [INIT.to_owned(), "--".to_owned()]);
+    }
+    let mut process = oci::Process::default();
+    process
+        .set_terminal(Some(spec.tty))
+        .set_user(identity(user))
+        .set_args(Some(words))
+        .set_env(Some(command::environment(spec, image)))
+        .set_cwd(directory.into())
+        .set_no_new_privileges(Some(spec.no_new_privileges))
+        .set_capabilities(Some(capabilities::oci_sets(granted)))
+        .set_oom_score_adj(spec.oom_score_adj)
+        .set_rlimits(resources::rlimits(&spec.ulimits));
+    Ok(process)
+}
+
+/// The user of a process.
+pub(crate) fn identity(user: &User) -> oci::User {
     let mut identity = oci::User::default();
     // The primary group is listed as well: a program that drops it must not gain the permissions of "others".
     let mut groups = vec![user.gid];
@@ -128,22 +148,7 @@ fn process(
         }
     }
     identity.set_uid(user.uid).set_gid(user.gid).set_additional_gids(Some(groups));
-    let mut words = command::command_line(spec, image)?;
-    if spec.init.is_some() {
-        words.splice(..0, [INIT.to_owned(), "--".to_owned()]);
-    }
-    let mut process = oci::Process::default();
-    process
-        .set_terminal(Some(spec.tty))
-        .set_user(identity)
-        .set_args(Some(words))
-        .set_env(Some(command::environment(spec, image)))
-        .set_cwd(directory.into())
-        .set_no_new_privileges(Some(spec.no_new_privileges))
-        .set_capabilities(Some(capabilities::oci_sets(granted)))
-        .set_oom_score_adj(spec.oom_score_adj)
-        .set_rlimits(resources::rlimits(&spec.ulimits));
-    Ok(process)
+    identity
 }
 
 fn linux(

@@ -10,6 +10,8 @@ mod world;
 mod beside;
 #[path = "suite/conformance.rs"]
 mod conformance;
+#[path = "suite/exec.rs"]
+mod exec;
 #[path = "suite/folders.rs"]
 mod folders;
 #[path = "suite/images.rs"]

@@ -56,6 +56,8 @@ pub struct ParseSignalError {
 }
 
 impl Signal {
+    /// The terminal or the caller of a process has gone.
+    pub const HUP: Self = Self(1);
     /// Asks a process to end.
     pub const TERM: Self = Self(15);
     /// Kills a process unconditionally.

@@ -3,6 +3,7 @@
 //! Each is its own call over the session's connection. It ends with its work, when the manager closes it, or
 //! with the session. Start reading at [`OpenStreams::open`].
 
+mod exec;
 mod images;
 mod import;
 mod logs;
@@ -22,6 +23,7 @@ use warren_proto::v1;
 use warren_proto::v1::open_stream::Purpose;
 use warren_proto::v1::sessions_client::SessionsClient;
 use warren_proto::v1::stream_frame::Frame;
+use warren_runtime::Runtime;
 
 use crate::handlers::images::ImageArrivals;
 use crate::handlers::secret_fetcher::SecretFetcher;
@@ -43,6 +45,8 @@ const LOG_QUEUE: usize = 2;
 const MAX_TRANSFERS: usize = 4;
 /// Concurrent log streams. Each may be followed for long, by several clients.
 const MAX_LOGS: usize = 256;
+/// Concurrent programs in containers for clients.
+const MAX_EXECS: usize = 100;
 /// Concurrent queries, which take seconds each.
 const MAX_QUERIES: usize = 8;
 
@@ -56,6 +60,7 @@ pub(crate) struct StreamServices {
     /// Source of registry credentials.
     pub secret_fetcher: Arc<dyn SecretFetcher>,
     pub volumes: Arc<TaskVolumes>,
+    pub runtime: Arc<dyn Runtime>,
 }
 
 /// A stream failed.
@@ -77,14 +82,15 @@ pub(super) struct OpenStreams {
     services: Arc<StreamServices>,
     transfers: JoinSet<()>,
     logs: JoinSet<()>,
+    execs: JoinSet<()>,
     queries: JoinSet<()>,
 }
 
 impl OpenStreams {
     pub fn new(client: SessionsClient<Channel>, services: Arc<StreamServices>) -> Self {
         let client = client.max_decoding_message_size(MAX_FRAME);
-        let (transfers, logs, questions) = (JoinSet::new(), JoinSet::new(), JoinSet::new());
-        Self { client, services, transfers, logs, queries: questions }
+        let (transfers, logs) = (JoinSet::new(), JoinSet::new());
+        Self { client, services, transfers, logs, execs: JoinSet::new(), queries: JoinSet::new() }
     }
 
     /// Opens a stream that the manager asked for. `Err` is a human readable reason.
@@ -133,6 +139,13 @@ impl OpenStreams {
                 place.spawn(async move {
                     let work = |out| async move { logs::read(&services.logs, &options, &out).await };
                     log_end("logs", &id, respond(client, &id, LOG_QUEUE, work).await);
+                });
+            }
+            Some(Purpose::ExecTask(request)) => {
+                let place = acquire_slot(&mut self.execs, MAX_EXECS, "programs that clients run in containers")?;
+                place.spawn(async move {
+                    let StreamServices { runtime, logs, .. } = &*services;
+                    log_end("exec", &id, exec::exec(client, &id, &request, &**runtime, &logs.reporter).await);
                 });
             }
             Some(Purpose::ListImages(v1::ListImages {})) => {

@@ -100,6 +100,7 @@ impl TestNode {
             image_arrivals: ImageArrivals::default(),
             secret_fetcher: Arc::new(ManagerSecretFetcher::new(settings().node, manager_line)),
             volumes: Arc::new(volumes),
+            runtime: Arc::new(runtime.clone()),
         };
         let stats = TaskStats::new(Arc::new(runtime.clone()), desired_state.subscribe());
         let vitals = HeartbeatStats::new(Arc::new(stats), check_context());

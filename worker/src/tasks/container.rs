@@ -13,7 +13,7 @@ use warren_types::{ClusterId, ImageDigest, TaskAssignment, TaskExit, TaskId, Tim
 const CLUSTER_LABEL: &str = "warren/cluster";
 
 /// The container's id: the task's.
-pub(super) fn id(task: &TaskId) -> ContainerId {
+pub(crate) fn id(task: &TaskId) -> ContainerId {
     ContainerId::parse(&task.to_string()).expect("a task's id is letters and digits with one dash between")
 }
 

@@ -118,6 +118,8 @@ pub struct SweepReport {
     pub snapshots: Vec<String>,
     /// Abandoned containerd bundles.
     pub bundle_dirs: Vec<String>,
+    /// Further programs in containers, which a killed agent started.
+    pub execs: Vec<String>,
     /// Errors of failed removals; the next sweep tries again.
     pub failed: Vec<String>,
 }

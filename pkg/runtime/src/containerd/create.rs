@@ -162,7 +162,7 @@ impl Inner {
         Ok(with_deadline(RECORD_TIMEOUT, self.connection.snapshots().prepare(request)).await?.mounts)
     }
 
-    async fn mounts(&self, id: &ContainerId) -> Result<Vec<Mount>> {
+    pub(super) async fn mounts(&self, id: &ContainerId) -> Result<Vec<Mount>> {
         let snapshotter = self.settings.snapshotter.clone();
         let request = self.connection.request(snap::MountsRequest { snapshotter, key: id.to_string() });
         let reply = with_deadline(RECORD_TIMEOUT, self.connection.snapshots().mounts(request)).await;

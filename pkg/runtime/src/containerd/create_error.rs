@@ -88,7 +88,7 @@ fn root_cause(message: &str) -> &str {
 /// runc: `... unable to start container process: exec: "/x": stat /x: no such file or directory: unknown`.
 /// crun: `... executable file `/x` not found: No such file or directory: unknown` or `... open executable:
 /// ...`.
-fn exec_error(message: &str) -> Option<String> {
+pub(super) fn exec_error(message: &str) -> Option<String> {
     let start = ["exec: \"", "executable file `", "open executable: "]
         .iter()
         .filter_map(|marker| message.find(marker))

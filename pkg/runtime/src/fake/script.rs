@@ -36,6 +36,7 @@ pub enum RuntimeOperation {
     SetAttemptHistory,
     ImageFiles,
     ResolveUser,
+    Exec,
     SweepOrphans,
 }
 

@@ -6,8 +6,8 @@ use crate::container::ContainerSpec;
 use crate::error::Error;
 
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// Value of `TERM` in a terminal.
-const TERM_VALUE: &str = "xterm";
+/// `TERM` in a terminal, and its value.
+const TERMINAL: (&str, &str) = ("TERM", "xterm");
 
 /// The command with its arguments. Replacing the entrypoint drops the image's arguments, which belong to the
 /// old one.
@@ -27,10 +27,15 @@ pub(crate) fn command_line(spec: &ContainerSpec, image: &RunConfig) -> Result<Ve
     }
 }
 
+/// The variable that a process with a terminal gets.
+pub(crate) fn terminal_variable() -> String {
+    format!("{}={}", TERMINAL.0, TERMINAL.1)
+}
+
 /// `NAME=value` pairs, each name once, in the order of first appearance.
 pub(super) fn environment(spec: &ContainerSpec, image: &RunConfig) -> Vec<String> {
     let own = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-    let terminal = spec.tty.then(|| own("TERM", TERM_VALUE));
+    let terminal = spec.tty.then(|| own(TERMINAL.0, TERMINAL.1));
     let defaults = [own("PATH", DEFAULT_PATH), own("HOSTNAME", &spec.hostname)];
     let of_image = image.env.iter().filter_map(|pair| pair.split_once('='));
     let of_image = of_image.map(|(name, value)| own(name, value));

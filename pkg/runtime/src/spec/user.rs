@@ -45,6 +45,11 @@ impl RequestedUser {
         Self { user: user.to_owned(), field, groups }
     }
 
+    /// Without an image, for a process of an existing container.
+    pub fn named(user: &str) -> Self {
+        Self { user: user.to_owned(), field: "user", groups: Vec::new() }
+    }
+
     /// The identity if no file is needed: root, or two numbers, and no group by name.
     pub fn numeric(&self) -> Option<User> {
         let user = self.numeric_user()?;

@@ -1,0 +1,274 @@
+//! Runs a program in the container of a task for a client of a manager.
+//!
+//! Input, signals and sizes come on one stream. So that a program that does not read its input cannot hold back a
+//! signal, the sender may be ahead of the program by [`MAX_AHEAD`] bytes only, and the stream is always read. Output
+//! waits for the client: a program that nobody reads is blocked by its pipe. The program ends with the stream.
+
+use std::time::Duration;
+
+use bytes::{Buf, BytesMut};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::watch;
+use tokio::time::sleep;
+use tonic::Streaming;
+use tonic::transport::Channel;
+use warren_proto::v1;
+use warren_proto::v1::sessions_client::SessionsClient;
+use warren_proto::v1::stream_frame::Frame;
+use warren_runtime::{
+    Error, ExecHandle, ExecInput, ExecOutput, ExecProcess, ExecSpec, Runtime, Signal, TerminalSize,
+};
+use warren_types::TaskId;
+
+use super::{AttachedStream, StreamError, StreamSender, wait_until_closed};
+use crate::tasks::container_id;
+use crate::tasks::reporter::TaskReporter;
+
+/// Frames that wait for a slow client.
+const QUEUE: usize = 2;
+/// Largest part of the output in one frame.
+const MAX_CHUNK: usize = 32 << 10;
+/// Input that the program has not read yet; the sender must not exceed it.
+const MAX_AHEAD: usize = 256 << 10;
+/// Once the program has ended, its output is complete after this time without any: a process that it left in the
+/// background may hold it open.
+const OUTPUT_IDLE: Duration = Duration::from_millis(500);
+
+/// How a started program was left.
+enum ExecEnd {
+    Exited(u32),
+    /// Sent to the client.
+    Failed(String),
+}
+
+/// Starts the program and passes its input and output on until its end.
+pub(super) async fn exec(
+    client: SessionsClient<Channel>,
+    stream_id: &str,
+    request: &v1::ExecTask,
+    runtime: &dyn Runtime,
+    reporter: &TaskReporter,
+) -> Result<(), StreamError> {
+    let mut attachment = AttachedStream::open(client, stream_id, QUEUE).await?;
+    let last = match start(request, runtime, reporter).await {
+        Err(failure) => Frame::ExecFailure(failure),
+        Ok(process) => {
+            attachment.out.send_without_deadline(Frame::ProgramStarted(v1::StreamDone {})).await?;
+            match serve(process, &mut attachment).await? {
+                ExecEnd::Exited(code) => Frame::ExitCode(code),
+                ExecEnd::Failed(reason) => Frame::Error(reason),
+            }
+        }
+    };
+    let AttachedStream { mut inbound, out } = attachment;
+    // As slow as the client reads; the session detects a lost manager.
+    out.send_without_deadline(last).await?;
+    drop(out);
+    wait_until_closed(&mut inbound).await;
+    Ok(())
+}
+
+async fn start(
+    request: &v1::ExecTask,
+    runtime: &dyn Runtime,
+    reporter: &TaskReporter,
+) -> Result<ExecProcess, v1::ExecFailure> {
+    use v1::ExecFailureReason as Reason;
+    let failure = |reason: Reason, field: &str, message: String| v1::ExecFailure {
+        reason: reason.into(),
+        field: field.to_owned(),
+        message,
+    };
+    let task: TaskId = request
+        .task_id
+        .parse()
+        .map_err(|error| failure(Reason::Invalid, "task", format!("{:?}: {error}", request.task_id)))?;
+    let spec = exec_spec(request.program.clone().unwrap_or_default());
+    tracing::info!(%task, program = spec.command.first(), user = spec.user, "running a program");
+    runtime.exec(&container_id(&task), &spec).await.map_err(|error| match error {
+        Error::NotFound { .. } => {
+            let state = reporter.latest(&task).map(|report| match report.reason.is_empty() {
+                true => report.state.to_string(),
+                false => format!("{}: {}", report.state, report.reason),
+            });
+            let state = state.unwrap_or_else(|| "not on its node".to_owned());
+            failure(Reason::NotRunning, "", format!("the task is not running: it is {state}"))
+        }
+        Error::CommandNotFound { ref command, reason: ref why } => {
+            let reason = match error.is_not_executable() {
+                true => Reason::CommandNotExecutable,
+                false => Reason::CommandNotFound,
+            };
+            failure(reason, "command", format!("{command:?} cannot be run: {why}"))
+        }
+        Error::InvalidSpec { field, reason } => failure(Reason::Invalid, &field, reason),
+        other => failure(Reason::Unspecified, "", other.to_string()),
+    })
+}
+
+fn exec_spec(program: v1::ExecProgram) -> ExecSpec {
+    let v1::ExecProgram { command, environment, user, directory, input, terminal } = program;
+    let given = |text: String| (!text.is_empty()).then_some(text);
+    ExecSpec {
+        command,
+        environment,
+        user: given(user),
+        directory: given(directory),
+        input,
+        terminal: terminal.map(terminal_size),
+    }
+}
+
+fn terminal_size(size: v1::TerminalSize) -> TerminalSize {
+    let limited = |number: u32| u16::try_from(number).unwrap_or(u16::MAX);
+    TerminalSize { columns: limited(size.columns), rows: limited(size.rows) }
+}
+
+async fn serve(process: ExecProcess, attachment: &mut AttachedStream) -> Result<ExecEnd, StreamError> {
+    let AttachedStream { inbound, out } = attachment;
+    let ExecProcess { input, stdout, stderr, handle } = process;
+    let (consumed, acknowledged) = watch::channel(0);
+    let (ended, has_ended) = watch::channel(false);
+    let errors_ended = has_ended.clone();
+    let outputs = async {
+        let errors = async {
+            match stderr {
+                Some(stderr) => send_output(stderr, out, Frame::StderrData, errors_ended).await,
+                None => Ok(()),
+            }
+        };
+        tokio::try_join!(send_output(stdout, out, Frame::Data, has_ended), errors).map(|_| ())
+    };
+    let input = ProgramInput { handle: &*handle, pipe: input, waiting: BytesMut::new(), consumed };
+    let (inputs, acknowledgements) = (input.receive(inbound), send_acknowledgements(acknowledged, out));
+    let exit = async {
+        let code = handle.wait().await;
+        ended.send_replace(true);
+        code
+    };
+    let running = async { tokio::join!(exit, outputs) };
+    tokio::pin!(inputs, acknowledgements);
+    let (code, sent) = tokio::select! {
+        all = running => all,
+        reason = &mut inputs => return reason.map(ExecEnd::Failed),
+        lost = &mut acknowledgements => return Err(lost),
+    };
+    sent?;
+    Ok(match code {
+        Ok(code) => ExecEnd::Exited(code),
+        Err(Error::NotFound { .. }) => ExecEnd::Failed("the task ended while the program ran".to_owned()),
+        Err(error) => ExecEnd::Failed(error.to_string()),
+    })
+}
+
+/// Sends output until its end. Waits for a client that reads slowly.
+async fn send_output(
+    mut output: ExecOutput,
+    out: &StreamSender,
+    frame: fn(bytes::Bytes) -> Frame,
+    mut has_ended: watch::Receiver<bool>,
+) -> Result<(), StreamError> {
+    let mut buffer = BytesMut::new();
+    loop {
+        buffer.reserve(MAX_CHUNK);
+        let idle = async {
+            // The sender lives as long as this.
+            let _ = has_ended.wait_for(|ended| *ended).await;
+            sleep(OUTPUT_IDLE).await;
+        };
+        let read = tokio::select! {
+            biased;
+            read = output.read_buf(&mut buffer) => read,
+            () = idle => return Ok(()),
+        };
+        match read {
+            Ok(0) => return Ok(()),
+            Ok(_) => out.send_without_deadline(frame(buffer.split().freeze())).await?,
+            Err(error) => {
+                tracing::warn!(%error, "the output of a program cannot be read");
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Sends how much input was consumed, the newest number only.
+async fn send_acknowledgements(mut consumed: watch::Receiver<u64>, out: &StreamSender) -> StreamError {
+    while consumed.changed().await.is_ok() {
+        let bytes = *consumed.borrow_and_update();
+        if let Err(lost) = out.send_without_deadline(Frame::ReceivedBytes(bytes)).await {
+            return lost;
+        }
+    }
+    std::future::pending().await
+}
+
+/// What the client sends to a program.
+struct ProgramInput<'a> {
+    handle: &'a dyn ExecHandle,
+    /// `None` without an input, and after its end.
+    pipe: Option<ExecInput>,
+    /// Received and not written.
+    waiting: BytesMut,
+    consumed: watch::Sender<u64>,
+}
+
+impl ProgramInput<'_> {
+    /// Receives until the manager closes the stream. Returns the reason of a violated protocol.
+    async fn receive(mut self, inbound: &mut Streaming<v1::StreamFrame>) -> Result<String, StreamError> {
+        let mut is_complete = self.pipe.is_none();
+        loop {
+            if is_complete && self.waiting.is_empty() && self.pipe.take().is_some() {
+                if let Err(error) = self.handle.close_input().await {
+                    tracing::debug!(%error, "the input of a program was not closed");
+                }
+            }
+            let Self { pipe, waiting, consumed, .. } = &mut self;
+            let write = async {
+                match pipe {
+                    Some(pipe) if !waiting.is_empty() => pipe.write(waiting).await,
+                    _ => std::future::pending().await,
+                }
+            };
+            let message = tokio::select! {
+                message = inbound.message() => message,
+                written = write => {
+                    match written {
+                        Ok(count) => waiting.advance(count),
+                        // It has closed its input: the rest has no reader.
+                        Err(_) => waiting.clear(),
+                    }
+                    consumed.send_modify(|consumed| *consumed += written.unwrap_or_default() as u64);
+                    continue;
+                }
+            };
+            let Ok(Some(v1::StreamFrame { frame })) = message else { return Err(StreamError::ManagerClosed) };
+            match frame {
+                Some(Frame::Data(bytes)) if is_complete => {
+                    return Ok(format!("{} bytes of input after its end", bytes.len()));
+                }
+                Some(Frame::Data(bytes)) => {
+                    if self.waiting.len() + bytes.len() > MAX_AHEAD {
+                        return Ok(format!("the input is more than {MAX_AHEAD} bytes ahead of the program"));
+                    }
+                    self.waiting.extend_from_slice(&bytes);
+                }
+                Some(Frame::End(v1::EndOfData {})) => is_complete = true,
+                Some(Frame::Resize(size)) => {
+                    if let Err(error) = self.handle.resize(terminal_size(size)).await {
+                        tracing::debug!(%error, "the terminal of a program was not resized");
+                    }
+                }
+                Some(Frame::Signal(number)) => {
+                    match i32::try_from(number).ok().and_then(Signal::from_number) {
+                        Some(signal) => self.handle.signal(signal),
+                        None => return Ok(format!("{number} is not a signal")),
+                    }
+                }
+                // A later version's.
+                None => {}
+                Some(_) => return Ok("unexpected frame for a program".to_owned()),
+            }
+        }
+    }
+}

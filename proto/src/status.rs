@@ -51,6 +51,12 @@ pub const INCARNATION: &str = "warren-incarnation";
 /// Reason for the end of a node's session when the node has opened a newer one.
 pub const SESSION_SUPERSEDED: &str = "SESSION_SUPERSEDED";
 
+/// Reason for clients if the command to run in a container does not exist.
+pub const COMMAND_NOT_FOUND: &str = "COMMAND_NOT_FOUND";
+
+/// Reason for clients if the command to run in a container exists and cannot be executed.
+pub const COMMAND_NOT_EXECUTABLE: &str = "COMMAND_NOT_EXECUTABLE";
+
 /// The most bytes of a message. It is sent twice, once percent-encoded, so it has the smaller share of the
 /// header.
 const MAX_MESSAGE: usize = 1024;

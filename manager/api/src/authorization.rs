@@ -31,7 +31,7 @@ pub enum RequiredRole {
 }
 
 /// All methods. A method that is not listed is rejected.
-pub const METHODS: [(&str, RequiredRole); 65] = [
+pub const METHODS: [(&str, RequiredRole); 66] = [
     ("/warren.v1.Services/Create", RequiredRole::Admin),
     ("/warren.v1.Services/Get", RequiredRole::Viewer),
     ("/warren.v1.Services/List", RequiredRole::Viewer),
@@ -43,6 +43,7 @@ pub const METHODS: [(&str, RequiredRole); 65] = [
     ("/warren.v1.Services/ListRevisions", RequiredRole::Viewer),
     ("/warren.v1.Tasks/Get", RequiredRole::Viewer),
     ("/warren.v1.Tasks/List", RequiredRole::Viewer),
+    ("/warren.v1.Tasks/Exec", RequiredRole::Admin),
     ("/warren.v1.Nodes/Get", RequiredRole::Viewer),
     ("/warren.v1.Nodes/List", RequiredRole::Viewer),
     ("/warren.v1.Nodes/Update", RequiredRole::Admin),

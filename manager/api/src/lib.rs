@@ -9,6 +9,7 @@ pub mod authorization;
 pub mod background_tasks;
 pub mod cluster;
 pub mod controller_status;
+pub mod exec;
 pub mod images;
 pub mod incarnation;
 pub mod logs;

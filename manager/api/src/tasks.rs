@@ -1,14 +1,15 @@
-//! Tasks: get and list.
+//! Tasks: get, list, and programs in their containers.
 
 use std::sync::Arc;
 
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response, Status, Streaming};
 use warren_core::State;
 use warren_proto::v1::{self, tasks_server};
 use warren_store::problem::status_of;
 use warren_types::{NodeId, ServiceId, Task, TaskId};
 
 use super::Api;
+use super::exec::ExecResponses;
 use super::paging::Page;
 
 /// The tasks of a list.
@@ -54,6 +55,8 @@ impl TaskListFilter {
 
 #[tonic::async_trait]
 impl tasks_server::Tasks for Api {
+    type ExecStream = ExecResponses;
+
     async fn get(&self, request: Request<v1::Reference>) -> Result<Response<v1::Task>, Status> {
         let published = self.read(&request).await?;
         let task = published.state.find_task(&request.get_ref().reference).map_err(status_of)?;
@@ -78,5 +81,12 @@ impl tasks_server::Tasks for Api {
             self.fetch_node_reports(&published.state, tasks.iter().filter_map(|task| task.node)).await;
         let tasks = tasks.iter().map(|task| self.show_task(&published.state, task, &reports)).collect();
         Ok(Response::new(v1::ListTasksResponse { tasks, next_page_token }))
+    }
+
+    async fn exec(
+        &self,
+        request: Request<Streaming<v1::ExecRequest>>,
+    ) -> Result<Response<Self::ExecStream>, Status> {
+        self.exec_program(request).await.map(Response::new)
     }
 }

@@ -42,7 +42,7 @@ pub struct ServiceApi<'a> {
 
 /// Calls for tasks.
 #[derive(Debug, Clone, Copy)]
-pub struct TaskApi<'a>(&'a Client);
+pub struct TaskApi<'a>(pub(crate) &'a Client);
 
 /// Calls for nodes.
 #[derive(Debug, Clone, Copy)]

@@ -15,6 +15,7 @@ pub mod client;
 pub mod contexts;
 mod dial;
 pub mod error;
+mod exec;
 mod import;
 mod logs;
 mod managers;
@@ -33,6 +34,7 @@ pub use api::{ClusterApi, ImageApi, NodeApi, NodeChange, ServiceApi, TaskApi, Ta
 pub use client::Client;
 pub use contexts::{ClientContext, ClientIdentity, ClientTarget, Contexts, PrivateKeyPem};
 pub use error::Error;
+pub use exec::{INPUT_CHUNK, ProgramControl, ProgramEvent, ProgramInput, ProgramOutput, RunningProgram};
 pub use import::ImageImport;
 pub use logs::{LogApi, LogOptions, LogStream, LogTarget};
 pub use managers::{BackupDownload, ManagerApi, ManagerChange};

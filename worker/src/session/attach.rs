@@ -142,7 +142,8 @@ impl OpenStreams {
                 });
             }
             Some(Purpose::ExecTask(request)) => {
-                let place = acquire_slot(&mut self.execs, MAX_EXECS, "programs that clients run in containers")?;
+                let place =
+                    acquire_slot(&mut self.execs, MAX_EXECS, "programs that clients run in containers")?;
                 place.spawn(async move {
                     let StreamServices { runtime, logs, .. } = &*services;
                     log_end("exec", &id, exec::exec(client, &id, &request, &**runtime, &logs.reporter).await);

@@ -88,8 +88,8 @@ async fn start(
     runtime.exec(&container_id(&task), &spec).await.map_err(|error| match error {
         Error::NotFound { .. } => {
             let state = reporter.latest(&task).map(|report| match report.reason.is_empty() {
-                true => report.state.to_string(),
-                false => format!("{}: {}", report.state, report.reason),
+                true => report.state.as_str().to_owned(),
+                false => format!("{}: {}", report.state.as_str(), report.reason),
             });
             let state = state.unwrap_or_else(|| "not on its node".to_owned());
             failure(Reason::NotRunning, "", format!("the task is not running: it is {state}"))

@@ -2,6 +2,7 @@
 //! the commands use; an argument that cannot be parsed is a usage error (exit code 2).
 
 mod cluster;
+mod exec;
 mod image;
 pub mod listing;
 pub mod lists;
@@ -27,6 +28,7 @@ use warren_types::ManagerAddress;
 use crate::connected_cluster::ConnectedCluster;
 
 pub use cluster::{ClusterCommand, ClusterUpdateArgs};
+pub use exec::ExecArgs;
 pub use image::ImageCommand;
 pub use listing::ListingArgs;
 pub use manager::{ManagerSubcommand, NodeRunArgs, PassphraseArgs};

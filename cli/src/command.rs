@@ -2,6 +2,7 @@
 
 mod cluster;
 mod confirm;
+mod exec;
 mod image;
 mod logs;
 mod manager;
@@ -16,30 +17,35 @@ mod version;
 mod volume;
 
 use std::collections::BTreeMap;
+use std::process::ExitCode;
 
 use warren_types::{SecretObjectKind, Violations};
 
 use crate::args::{Cli, CliCommand};
 use crate::failure::CommandError;
 
-/// Runs a parsed command.
-pub async fn run(cli: Cli) -> Result<(), CommandError> {
-    let global = cli.global;
+/// Runs a parsed command; only a command in a container has another exit code than success.
+pub async fn run(cli: Cli) -> Result<ExitCode, CommandError> {
+    let (global, success) = (cli.global, |()| ExitCode::SUCCESS);
     let ended = match cli.command {
-        CliCommand::Manager(command) => manager::run(&global, command).await,
-        CliCommand::Worker(command) => warren_worker::process::run(command).await,
+        CliCommand::Manager(command) => manager::run(&global, command).await.map(success),
+        CliCommand::Worker(command) => warren_worker::process::run(command).await.map(success),
         CliCommand::Service(command) => service::run(&global, command).await,
         CliCommand::Task(command) => task::run(&global, command).await,
-        CliCommand::Node(command) => node::run(&global, command).await,
-        CliCommand::Token(command) => token::run(&global, command).await,
-        CliCommand::Secret(command) => secret_object::run(&global, SecretObjectKind::Secret, command).await,
-        CliCommand::Config(command) => secret_object::run(&global, SecretObjectKind::Config, command).await,
-        CliCommand::Network(command) => network::run(&global, command).await,
-        CliCommand::Volume(command) => volume::run(&global, command).await,
-        CliCommand::Registry(command) => registry::run(&global, command).await,
-        CliCommand::Image(command) => image::run(&global, command).await,
-        CliCommand::Cluster(command) => cluster::run(&global, command).await,
-        CliCommand::Version => version::run(&global),
+        CliCommand::Node(command) => node::run(&global, command).await.map(success),
+        CliCommand::Token(command) => token::run(&global, command).await.map(success),
+        CliCommand::Secret(command) => {
+            secret_object::run(&global, SecretObjectKind::Secret, command).await.map(success)
+        }
+        CliCommand::Config(command) => {
+            secret_object::run(&global, SecretObjectKind::Config, command).await.map(success)
+        }
+        CliCommand::Network(command) => network::run(&global, command).await.map(success),
+        CliCommand::Volume(command) => volume::run(&global, command).await.map(success),
+        CliCommand::Registry(command) => registry::run(&global, command).await.map(success),
+        CliCommand::Image(command) => image::run(&global, command).await.map(success),
+        CliCommand::Cluster(command) => cluster::run(&global, command).await.map(success),
+        CliCommand::Version => version::run(&global).map(success),
     };
     global.connected_cluster.save_addresses();
     ended

@@ -1,7 +1,7 @@
 //! Reads secrets, configs, passwords and passphrases from files, standard input or the terminal. They are never echoed
 //! or printed, and buffers are overwritten after use.
 
-mod terminal;
+pub mod terminal;
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Read};

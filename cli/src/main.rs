@@ -46,7 +46,7 @@ fn main() -> ExitCode {
     let default = if runs_node_process(&cli) { "info" } else { "warn" };
     logging::init(cli.global.log_level.as_deref().unwrap_or(default), colours);
     match run(cli) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(failure) => failure.print(colours),
     }
 }
@@ -83,7 +83,7 @@ fn parse(arguments: &[String], colours: bool) -> Result<Cli, ExitCode> {
     })
 }
 
-fn run(cli: Cli) -> Result<(), CommandError> {
+fn run(cli: Cli) -> Result<ExitCode, CommandError> {
     // A node uses every core; a client command starts faster without threads.
     let mut builder = match runs_node_process(&cli) {
         true => {

@@ -3,6 +3,7 @@
 use clap::{ArgGroup, Args, Subcommand};
 use warren_types::Timestamp;
 
+use super::exec::ExecArgs;
 use super::listing::{ListingArgs, PrettyArgs};
 use super::lists::{ListAdditions, ListRemovals, UpdateAdditions};
 use super::spec::SpecArgs;
@@ -65,6 +66,17 @@ pub enum ServiceCommand {
         task: Option<String>,
         #[command(flatten)]
         lines: LogArgs,
+    },
+    /// Run a command in the container of a ready task of a service
+    Exec {
+        /// Service name, id, or id prefix
+        #[arg(value_name = "SERVICE")]
+        service: String,
+        /// Run it in the task of this slot [default: the lowest slot with a ready task]
+        #[arg(long, value_name = "N")]
+        slot: Option<u32>,
+        #[command(flatten)]
+        exec: ExecArgs,
     },
     /// Set the number of replicas and wait until they run
     Scale(ServiceScaleArgs),

@@ -2,6 +2,7 @@
 
 use clap::Subcommand;
 
+use super::exec::ExecArgs;
 use super::listing::{ListingArgs, PrettyArgs};
 use super::service::LogArgs;
 
@@ -34,5 +35,13 @@ pub enum TaskCommand {
         task: String,
         #[command(flatten)]
         lines: LogArgs,
+    },
+    /// Run a command in the container of a running task
+    Exec {
+        /// Task id, id prefix, or SERVICE.SLOT
+        #[arg(value_name = "TASK")]
+        task: String,
+        #[command(flatten)]
+        exec: ExecArgs,
     },
 }

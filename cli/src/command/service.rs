@@ -1,7 +1,7 @@
 //! `warren service ...`
 
 mod create;
-mod environment;
+pub mod environment;
 mod ps;
 mod remove;
 mod scale;
@@ -9,18 +9,21 @@ mod spec;
 mod top;
 mod update;
 
+use std::process::ExitCode;
+
 use warren_client::Client;
 use warren_proto::v1;
 
 use crate::args::{GlobalArgs, ListingArgs, ServiceCommand};
+use crate::command::exec::{self, ExecLocation};
 use crate::connect::connect;
 use crate::failure::CommandError;
 use crate::output::{self, Listing};
 use crate::view::now;
 use crate::view::service::ServiceView;
 
-pub async fn run(global: &GlobalArgs, command: ServiceCommand) -> Result<(), CommandError> {
-    match command {
+pub async fn run(global: &GlobalArgs, command: ServiceCommand) -> Result<ExitCode, CommandError> {
+    let ended = match command {
         ServiceCommand::Create(args) => create::run(global, *args).await,
         ServiceCommand::Ls(listing) => ls(global, &listing).await,
         ServiceCommand::Ps { services, all, listing } => ps::run(global, &services, all, &listing).await,
@@ -35,9 +38,13 @@ pub async fn run(global: &GlobalArgs, command: ServiceCommand) -> Result<(), Com
         ServiceCommand::Logs { services, task, lines } => {
             super::logs::services(global, services, task, &lines).await
         }
+        ServiceCommand::Exec { service, slot, exec } => {
+            return exec::run(global, ExecLocation::Service { service, slot }, exec).await;
+        }
         ServiceCommand::Scale(args) => scale::run(global, args).await,
         ServiceCommand::Rm(args) => remove::run(global, args).await,
-    }
+    };
+    ended.map(|()| ExitCode::SUCCESS)
 }
 
 async fn ls(global: &GlobalArgs, listing: &ListingArgs) -> Result<(), CommandError> {

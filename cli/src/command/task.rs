@@ -1,16 +1,19 @@
 //! `warren task ...`
 
+use std::process::ExitCode;
+
 use warren_client::TaskFilter;
 
 use crate::args::{GlobalArgs, ListingArgs, TaskCommand};
+use crate::command::exec::{self, ExecLocation};
 use crate::connect::connect;
 use crate::failure::CommandError;
 use crate::output::{self, Listing};
 use crate::view::now;
 use crate::view::task::TaskView;
 
-pub async fn run(global: &GlobalArgs, command: TaskCommand) -> Result<(), CommandError> {
-    match command {
+pub async fn run(global: &GlobalArgs, command: TaskCommand) -> Result<ExitCode, CommandError> {
+    let ended = match command {
         TaskCommand::Ls { service, node, listing } => {
             ls(global, TaskFilter { service, node, ..TaskFilter::default() }, &listing).await
         }
@@ -19,7 +22,11 @@ pub async fn run(global: &GlobalArgs, command: TaskCommand) -> Result<(), Comman
             inspect(global, &task).await
         }
         TaskCommand::Logs { task, lines } => super::logs::task(global, task, &lines).await,
-    }
+        TaskCommand::Exec { task, exec } => {
+            return exec::run(global, ExecLocation::Task(task), exec).await;
+        }
+    };
+    ended.map(|()| ExitCode::SUCCESS)
 }
 
 async fn ls(global: &GlobalArgs, mut filter: TaskFilter, listing: &ListingArgs) -> Result<(), CommandError> {

@@ -1,6 +1,6 @@
-//! Reads from a terminal without echo.
+//! Reads from a terminal without echo, or with every key as it is.
 //!
-//! The terminal is in raw mode, Ctrl-C included, so that the echo is restored in every case.
+//! Ctrl-C is a key then, so that the mode of the terminal is restored in every case.
 
 use std::io::{self, Read, Stdin, Write};
 
@@ -21,7 +21,7 @@ pub enum InputEnd {
 /// # Errors
 /// `Interrupted` for Ctrl-C, or an error of the terminal.
 pub fn read_hidden(question: &str, until: InputEnd, most: usize) -> io::Result<Zeroizing<Vec<u8>>> {
-    let _quiet = EchoGuard::disable_echo(io::stdin())?;
+    let _quiet = TerminalGuard::disable_echo()?;
     let mut stderr = io::stderr();
     stderr.write_all(question.as_bytes())?;
     stderr.flush()?;
@@ -94,29 +94,41 @@ impl LineEditor {
     }
 }
 
-/// Disables the echo of a terminal until dropped.
-struct EchoGuard {
+/// Changes the mode of the terminal that is standard input until dropped.
+pub struct TerminalGuard {
     stdin: Stdin,
     original: Termios,
+    /// When the original mode is restored.
+    restored: SetArg,
 }
 
-impl EchoGuard {
-    fn disable_echo(stdin: Stdin) -> io::Result<Self> {
-        let before = termios::tcgetattr(&stdin)?;
-        let mut quiet = before.clone();
-        quiet
-            .local_flags
-            .remove(LocalFlags::ECHO | LocalFlags::ICANON | LocalFlags::ISIG | LocalFlags::IEXTEN);
+impl TerminalGuard {
+    /// Passes every key on unchanged, and every byte of the output.
+    pub fn raw() -> io::Result<Self> {
+        // What was typed before is input.
+        Self::change(SetArg::TCSANOW, termios::cfmakeraw)
+    }
+
+    fn disable_echo() -> io::Result<Self> {
+        let quiet = LocalFlags::ECHO | LocalFlags::ICANON | LocalFlags::ISIG | LocalFlags::IEXTEN;
         // Discards input that was typed, and shown, before.
-        termios::tcsetattr(&stdin, SetArg::TCSAFLUSH, &quiet)?;
-        Ok(Self { stdin, original: before })
+        Self::change(SetArg::TCSAFLUSH, |mode| mode.local_flags.remove(quiet))
+    }
+
+    fn change(when: SetArg, change: impl FnOnce(&mut Termios)) -> io::Result<Self> {
+        let stdin = io::stdin();
+        let original = termios::tcgetattr(&stdin)?;
+        let mut mode = original.clone();
+        change(&mut mode);
+        termios::tcsetattr(&stdin, when, &mode)?;
+        Ok(Self { stdin, original, restored: when })
     }
 }
 
-impl Drop for EchoGuard {
+impl Drop for TerminalGuard {
     fn drop(&mut self) {
         // A closed terminal is ignored.
-        let _ = termios::tcsetattr(&self.stdin, SetArg::TCSAFLUSH, &self.original);
+        let _ = termios::tcsetattr(&self.stdin, self.restored, &self.original);
     }
 }
 

@@ -133,9 +133,9 @@ fn unsupported_flag_is_refused_by_name() {
         let text = person.fails(2, &create("web", "runs", &more));
         assert!(text.contains(desired), "{text}");
     }
-    let printed = person.fails(2, &["service", "exec", "web"]);
+    let printed = person.fails(2, &["service", "promote", "web"]);
     assert!(
-        printed.starts_with("error: `warren service exec` is not supported by this version\n"),
+        printed.starts_with("error: `warren service promote` is not supported by this version\n"),
         "{printed}"
     );
     assert_eq!(person.manager.replicas("web"), None);

@@ -25,6 +25,10 @@ pub enum ExitKind {
     Denied = 6,
     /// The deadline passed.
     TimedOut = 7,
+    /// A command to run in a container cannot be executed.
+    CommandNotExecutable = 126,
+    /// A command to run in a container does not exist.
+    CommandNotFound = 127,
 }
 
 /// A failed command, as it is printed.

@@ -16,6 +16,7 @@ mod e2e {
     pub mod demo;
     pub mod disconnected;
     pub mod ended_tasks;
+    pub mod exec;
     pub mod first_day;
     pub mod fixture;
     pub mod getting_started;

@@ -39,6 +39,7 @@ pub(in crate::session) struct TestNode {
     shutdown: Shutdown,
     imported: Arc<Mutex<Vec<u8>>>,
     pub images: FakeImages,
+    pub fake_runtime: FakeRuntime,
     pub volumes: warren_volume::fake::FakeVolumeDriver,
     pub directories: TaskDirs,
     dir: tempfile::TempDir,
@@ -113,7 +114,7 @@ impl TestNode {
             data_address,
             wireguard_key: WireGuardKey([7; 32]),
             reporter,
-            runtime: Arc::new(runtime),
+            runtime: Arc::new(runtime.clone()),
             overrides: NodeOverrides::default(),
             meter: Arc::clone(&meter),
             conditions: Arc::default(),
@@ -129,7 +130,17 @@ impl TestNode {
             removal_record: can_be_removed.then(|| removal_record(&dir)),
         });
         shutdown.spawn("session", run(Arc::clone(&context), dial, shutdown.token()));
-        Self { context, applied_network, shutdown, imported, images, volumes: kept, directories, dir }
+        Self {
+            context,
+            applied_network,
+            shutdown,
+            imported,
+            images,
+            fake_runtime: runtime,
+            volumes: kept,
+            directories,
+            dir,
+        }
     }
 
     fn numbers(&self) -> Vec<u64> {

@@ -12,7 +12,20 @@ use crate::failure::{CommandError, ExitKind};
 pub fn read(lists: &ListAdditions, what: &str) -> Result<Vec<EnvVar>, CommandError> {
     let files = lists.env_file.iter().map(|file| read_variables(file, what));
     let files = files.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect();
-    merge(files, &lists.env, |name| std::env::var(name).ok())
+    merge_own(files, &lists.env, what)
+}
+
+/// Looks up missing values. `what` is the failure summary.
+pub fn resolve(flags: &[EnvVariable], what: &str) -> Result<Vec<EnvVar>, CommandError> {
+    merge_own(Vec::new(), flags, what)
+}
+
+fn merge_own(
+    files: Vec<EnvVariable>,
+    flags: &[EnvVariable],
+    what: &str,
+) -> Result<Vec<EnvVar>, CommandError> {
+    merge(files, flags, |name| std::env::var(name).ok())
         .map_err(|why| CommandError::new(ExitKind::Usage, what, why, "give it a value: NAME=VALUE"))
 }
 

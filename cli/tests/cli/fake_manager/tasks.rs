@@ -1,12 +1,22 @@
 //! Tasks.
 
-use tonic::{Request, Response, Status};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
 use warren_proto::v1;
 
 use super::{FakeApi, missing};
 
 #[tonic::async_trait]
 impl v1::tasks_server::Tasks for FakeApi {
+    type ExecStream = ReceiverStream<Result<v1::ExecResponse, Status>>;
+
+    async fn exec(
+        &self,
+        _: Request<Streaming<v1::ExecRequest>>,
+    ) -> Result<Response<Self::ExecStream>, Status> {
+        Err(Status::unimplemented("tests/cluster has the tests with real managers"))
+    }
+
     async fn get(&self, request: Request<v1::Reference>) -> Result<Response<v1::Task>, Status> {
         let reference = request.into_inner().reference;
         let state = self.0.lock().unwrap();

@@ -10,6 +10,7 @@ mod access;
 mod agents;
 mod dial;
 mod encryption_at_rest;
+mod exec;
 mod fixture;
 mod full_disk;
 mod heartbeats;

@@ -1,4 +1,5 @@
 mod credentials;
+mod exec;
 mod volumes;
 
 use std::fs::OpenOptions;

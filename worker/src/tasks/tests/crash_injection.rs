@@ -14,8 +14,9 @@ use warren_network::{
 };
 use warren_runtime::fake::FakeRuntime;
 use warren_runtime::{
-    ContainerId, ContainerMount, ContainerSpec, ContainerStatus, ContainerUser, ImageFiles, ProcessExit,
-    ProcessSetup, Reference, Result, Runtime, RuntimeEvent, RuntimeInfo, Signal, SweepReport,
+    ContainerId, ContainerMount, ContainerSpec, ContainerStatus, ContainerUser, ExecProcess, ExecSpec,
+    ImageFiles, ProcessExit, ProcessSetup, Reference, Result, Runtime, RuntimeEvent, RuntimeInfo, Signal,
+    SweepReport,
 };
 use warren_types::{TaskAssignment, TaskId, TemplateValues};
 
@@ -127,6 +128,10 @@ impl Runtime for CrashingBackend<FakeRuntime> {
 
     async fn set_attempt_history(&self, id: &ContainerId, history: &str) -> Result<()> {
         self.plan.run_call(self.backend.set_attempt_history(id, history)).await
+    }
+
+    async fn exec(&self, id: &ContainerId, spec: &ExecSpec) -> Result<ExecProcess> {
+        self.plan.run_call(self.backend.exec(id, spec)).await
     }
 
     async fn process_setup(&self, id: &ContainerId) -> Result<ProcessSetup> {

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use tokio::time::timeout;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 use tonic::{Code, Status, Streaming};
 use warren_proto::v1::cluster_client::ClusterClient;
@@ -20,6 +21,7 @@ use warren_proto::{Problem, v1};
 use warren_testkit::wait::eventually_async;
 
 use super::group::ManagerGroup;
+use crate::exec::{STARTED, in_task};
 use crate::fixture::WAIT_DEADLINE;
 use crate::worker::{ScriptedWorker, report};
 
@@ -90,6 +92,55 @@ async fn logs_come_by_the_manager_that_has_the_session() {
     let entries = logs(apart.group.channel(apart.others[0]).await, true).await;
     let stream = timeout(WAIT_DEADLINE, apart.worker.attach()).await.expect("lines are asked for");
     drop(entries);
+    timeout(WAIT_DEADLINE, stream.wait_closed()).await.expect("the worker sees the end of the stream");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_program_runs_by_the_manager_that_has_the_session() {
+    use v1::exec_request::Message as Input;
+    use v1::exec_response::Message as Output;
+    let mut apart = RemoteWorkerGroup::new().await;
+    let task = apart.task().await;
+    let input = |message| v1::ExecRequest { message: Some(message) };
+    for number in apart.others {
+        let (requests, queue) = tokio::sync::mpsc::channel(4);
+        requests.send(input(Input::Target(in_task(&task)))).await.unwrap();
+        let mut tasks = TasksClient::new(apart.group.channel(number).await);
+        let (started, mut stream) =
+            tokio::join!(tasks.exec(ReceiverStream::new(queue)), apart.worker.attach());
+        let mut responses = started.unwrap().into_inner();
+        stream.send(STARTED).await;
+        requests.send(input(Input::Input("in".into()))).await.unwrap();
+        requests.send(input(Input::EndOfInput(v1::EndOfInput {}))).await.unwrap();
+        assert_eq!(stream.receive().await.unwrap(), Some(Frame::Data("in".into())));
+        assert_eq!(stream.receive().await.unwrap(), Some(Frame::End(v1::EndOfData {})));
+        // A client that sends no more still reads.
+        drop(requests);
+        stream.send(Frame::ReceivedBytes(2)).await;
+        stream.send(Frame::Data("out".into())).await;
+        stream.send(Frame::StderrData("error".into())).await;
+        stream.send(Frame::ExitCode(3)).await;
+        let mut seen = Vec::new();
+        while let Some(response) = timeout(WAIT_DEADLINE, responses.message()).await.unwrap().unwrap() {
+            seen.extend(response.message);
+        }
+        let started = v1::ExecStarted { task_id: task.clone(), node_name: "n1".into() };
+        let expected = [
+            Output::Started(started),
+            Output::ConsumedInput(2),
+            Output::Stdout("out".into()),
+            Output::Stderr("error".into()),
+            Output::ExitCode(3),
+        ];
+        assert_eq!(seen, expected);
+        timeout(WAIT_DEADLINE, stream.wait_closed()).await.expect("the stream is closed");
+    }
+    // The end of a client's call ends the worker's stream.
+    let (requests, queue) = tokio::sync::mpsc::channel(4);
+    requests.send(input(Input::Target(in_task(&task)))).await.unwrap();
+    let mut tasks = TasksClient::new(apart.group.channel(apart.others[0]).await);
+    let (started, stream) = tokio::join!(tasks.exec(ReceiverStream::new(queue)), apart.worker.attach());
+    drop((started, requests));
     timeout(WAIT_DEADLINE, stream.wait_closed()).await.expect("the worker sees the end of the stream");
 }
 

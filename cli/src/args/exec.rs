@@ -4,6 +4,14 @@ use clap::Args;
 
 use super::value::{self, EnvVariable};
 
+/// Notes at the end of `exec --help`.
+pub const EXEC_NOTES: &str = "\
+Options come before the task or service; all that follows it is the command.
+The exit code is that of the command: 128 + N if signal N ended it, 127 if it does not exist, 126 if it cannot be \
+executed. Other failures have the exit codes of all commands, 1 to 7.
+The command ends with this program, by SIGHUP, and by SIGKILL 2 seconds later. With -it all keys go to the command; \
+otherwise it gets the signals INT, TERM, HUP and QUIT of this program.";
+
 #[derive(Debug, Clone, Args)]
 pub struct ExecArgs {
     /// Pass standard input on to the command

@@ -3,7 +3,7 @@
 use clap::{ArgGroup, Args, Subcommand};
 use warren_types::Timestamp;
 
-use super::exec::ExecArgs;
+use super::exec::{EXEC_NOTES, ExecArgs};
 use super::listing::{ListingArgs, PrettyArgs};
 use super::lists::{ListAdditions, ListRemovals, UpdateAdditions};
 use super::spec::SpecArgs;
@@ -68,6 +68,7 @@ pub enum ServiceCommand {
         lines: LogArgs,
     },
     /// Run a command in the container of a ready task of a service
+    #[command(after_help = EXEC_NOTES)]
     Exec {
         /// Service name, id, or id prefix
         #[arg(value_name = "SERVICE")]

@@ -2,7 +2,7 @@
 
 use clap::Subcommand;
 
-use super::exec::ExecArgs;
+use super::exec::{EXEC_NOTES, ExecArgs};
 use super::listing::{ListingArgs, PrettyArgs};
 use super::service::LogArgs;
 
@@ -37,6 +37,7 @@ pub enum TaskCommand {
         lines: LogArgs,
     },
     /// Run a command in the container of a running task
+    #[command(after_help = EXEC_NOTES)]
     Exec {
         /// Task id, id prefix, or SERVICE.SLOT
         #[arg(value_name = "TASK")]

@@ -280,3 +280,20 @@ async fn sweep_ends_what_a_killed_agent_left() {
     end(&world.runtime, &sleeper).await;
     world.assert_clean().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn program_outlives_a_restart_of_containerd() {
+    let world = RuntimeFixture::start().await;
+    let sleeper = sleeper("main");
+    run(&world.runtime, &sleeper).await;
+    let asked = ExecSpec { input: true, ..script("read line; echo got $line; exit 3") };
+    let process = world.runtime.exec(&sleeper.id, &asked).await.unwrap();
+    world.containerd.kill_and_wait().await;
+    let answered = || async { world.runtime.info().await.is_ok() };
+    eventually("containerd answers", answered).await;
+    let ended = finish(process, b"it\n".to_vec()).await;
+    assert_eq!(ended, (3, "got it\n".to_owned(), String::new()));
+    world.pipes_are_removed().await;
+    end(&world.runtime, &sleeper).await;
+    world.assert_clean().await;
+}

@@ -118,8 +118,10 @@ async fn input_waits_for_the_program_and_output_for_the_client() {
     assert!(timeout(STALLED, program.input.send(chunk.clone())).await.is_err(), "256 KiB are on their way");
     stream.send(Frame::ReceivedBytes(1)).await;
     stream.send(Frame::ReceivedBytes(CHUNK as u64)).await;
-    let sent = async { tokio::join!(program.input.send(chunk.clone()), program.output.next()).0 };
-    let _ = timeout(STALLED, sent).await;
+    tokio::select! {
+        sent = timeout(WAIT_DEADLINE, program.input.send(chunk.clone())) => assert_eq!(sent, Ok(true)),
+        event = program.output.next() => panic!("{event:?}"),
+    }
     for _ in 0..9 {
         assert_eq!(stream.receive().await.unwrap(), Some(Frame::Data(chunk.clone())));
     }

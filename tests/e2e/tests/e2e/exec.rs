@@ -77,7 +77,7 @@ fn command_has_the_setup_of_the_container_and_its_code_is_returned() {
         (&["-w", "/nosuch", "web.1", "id"], USAGE, "program.directory: \"/nosuch\""),
         (&["-w", "nosuch", "web.1", "id"], USAGE, "program.directory: \"nosuch\" is not an absolute path"),
         (&["-t", "web.1", "id"], USAGE, "the input is not a terminal"),
-        (&["web.2", "id"], 3, "there is no task web.2"),
+        (&["web.2", "id"], 3, "task \"web.2\" does not exist"),
     ] {
         let printed = world.warren().run_refused(&exec(flags), code);
         assert!(printed.contains(words), "{printed}");
@@ -240,10 +240,10 @@ fn terminal_is_raw_has_its_size_and_is_restored() {
 #[test]
 fn command_ends_with_its_client_with_a_signal_and_with_the_agent() {
     let (mut world, before) = sleeping();
-    // The shell ignores the hang-up, as its children do.
-    let stubborn = ["web.1", "sh", "-c", "trap '' HUP; sleep 1001 & sleep 1001"];
+    // Both ignore the hang-up; the second one replaces the shell.
+    let stubborn = ["web.1", "sh", "-c", "trap '' HUP; sleep 1001 & exec sleep 1001"];
     let mut child = spawn(world.warren().command(&exec(&stubborn)));
-    wait_for_processes(&world, "sleep 1001", 3);
+    wait_for_processes(&world, "sleep 1001", 2);
     child.kill().unwrap();
     child.wait().unwrap();
     wait_for_processes(&world, "sleep 1001", 0);

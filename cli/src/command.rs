@@ -2,6 +2,7 @@
 
 mod cluster;
 mod confirm;
+mod environment;
 mod exec;
 mod image;
 mod logs;

@@ -17,7 +17,7 @@ use warren_proto::status::{COMMAND_NOT_EXECUTABLE, COMMAND_NOT_FOUND};
 use warren_proto::v1;
 
 use crate::args::{ExecArgs, GlobalArgs};
-use crate::command::service::environment;
+use crate::command::environment;
 use crate::connect::connect;
 use crate::failure::{CommandError, ExitKind, from_client, from_client_with_hint};
 use crate::input::terminal::TerminalGuard;

@@ -1,7 +1,6 @@
 //! `warren service ...`
 
 mod create;
-pub mod environment;
 mod ps;
 mod remove;
 mod scale;

@@ -4,8 +4,9 @@ use warren_client::Client;
 use warren_types::catalogue::split_instance_name;
 use warren_types::{Id, ServiceId};
 
-use super::{environment, spec};
+use super::spec;
 use crate::args::{GlobalArgs, OutputFormat, ServiceCreateArgs};
+use crate::command::environment;
 use crate::connect::connect;
 use crate::failure::CommandError;
 use crate::output;

@@ -4,8 +4,9 @@ use warren_client::Client;
 use warren_proto::convert::stored_service_spec;
 use warren_proto::v1;
 
-use super::{environment, spec};
+use super::spec;
 use crate::args::{GlobalArgs, ListingArgs, OutputFormat, ServiceRollbackArgs, ServiceUpdateArgs};
+use crate::command::environment;
 use crate::connect::connect;
 use crate::failure::{CommandError, ExitKind};
 use crate::output::{self, Listing};

@@ -218,10 +218,12 @@ impl ProgramInput<'_> {
     async fn receive(mut self, inbound: &mut Streaming<v1::StreamFrame>) -> Result<String, StreamError> {
         let mut is_complete = self.pipe.is_none();
         loop {
-            if is_complete && self.waiting.is_empty() && self.pipe.take().is_some() {
-                if let Err(error) = self.handle.close_input().await {
-                    tracing::debug!(%error, "the input of a program was not closed");
-                }
+            let is_written = is_complete && self.waiting.is_empty();
+            if is_written
+                && self.pipe.take().is_some()
+                && let Err(error) = self.handle.close_input().await
+            {
+                tracing::debug!(%error, "the input of a program was not closed");
             }
             let Self { pipe, waiting, consumed, .. } = &mut self;
             let write = async {

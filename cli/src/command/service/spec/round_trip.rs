@@ -264,8 +264,7 @@ fn through_wire(flags: &[String]) -> Result<ServiceSpec, String> {
     let start = ["warren", "service", "create"].map(str::to_owned);
     let cli = Cli::try_parse_from(start.iter().chain(flags)).map_err(|error| error.to_string())?;
     let CliCommand::Service(ServiceCommand::Create(args)) = cli.command else { panic!("{flags:?}") };
-    let env =
-        crate::command::service::environment::read(&args.additions, "x").map_err(|why| why.to_string())?;
+    let env = crate::command::environment::read(&args.additions, "x").map_err(|why| why.to_string())?;
     let spec = create(args.name.as_deref().unwrap(), &args, &env).map_err(|wrong| wrong.to_string())?;
     let bytes = prost::Message::encode_to_vec(&v1::ServiceSpec::from(&spec));
     let wire: v1::ServiceSpec = prost::Message::decode(bytes.as_slice()).unwrap();

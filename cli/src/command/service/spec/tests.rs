@@ -7,7 +7,7 @@ use warren_types::Placement;
 
 use super::*;
 use crate::args::{Cli, CliCommand, OutputFormat, ServiceCommand};
-use crate::command::service::environment;
+use crate::command::environment;
 
 fn service(line: &[&str]) -> Result<ServiceCommand, String> {
     let cli = Cli::try_parse_from([&["warren", "service"], line].concat());

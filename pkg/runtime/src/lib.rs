@@ -6,7 +6,8 @@
 //! restart would lose.
 //!
 //! It must never decide what should run, never report an exit that it did not observe, and never remove what
-//! it did not create. Every call has a deadline; every `ensure_*` and `remove` is idempotent.
+//! it did not create. Every call has a deadline except [`ExecHandle::wait`]; every `ensure_*` and `remove` is
+//! idempotent.
 //!
 //! Start reading at [`Runtime`] and [`ContainerSpec`], then `containerd/create.rs`: `host_check.rs` resolves
 //! the names in a spec on this machine, and `spec.rs` builds the OCI document.

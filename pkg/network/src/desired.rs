@@ -2,6 +2,7 @@
 //! addresses, routes, settings, chains and rules. The output is deterministic, including its order.
 
 mod base;
+mod ingress;
 mod isolation;
 mod overlay;
 mod ports;
@@ -52,7 +53,7 @@ pub const MAIN_TABLE: u32 = 254;
 /// A route of the node as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route {
-    /// The table, [`MAIN_TABLE`] or that of WireGuard.
+    /// The table: [`MAIN_TABLE`], that of WireGuard, or that of an entry node.
     pub table: u32,
     /// The range.
     pub destination: Ipv4Net,
@@ -88,8 +89,28 @@ pub enum UdpPort {
     To(u16),
 }
 
+/// A value of the packet mark, of which only some bits are compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PacketMark {
+    /// The value of these bits.
+    pub value: u32,
+    /// The bits.
+    pub mask: u32,
+}
+
+/// What a routing rule does with the packets that it matches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RuleAction {
+    /// Looks up this table of routes.
+    Table(u32),
+    /// Goes on with the rule of this priority.
+    Goto(u32),
+    /// Nothing: it is where others lead.
+    Nop,
+}
+
 /// A rule that selects a table of routes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RoutingRule {
     /// Its place in the order of rules.
     pub priority: u32,
@@ -99,22 +120,35 @@ pub struct RoutingRule {
     pub destination: Ipv4Net,
     /// Matches UDP packets with this port; `None`: all packets.
     pub udp: Option<UdpPort>,
-    /// The table.
-    pub table: u32,
+    /// Matches packets with this mark; `None`: all packets.
+    pub mark: Option<PacketMark>,
+    /// What happens to the packets.
+    pub action: RuleAction,
+}
+
+impl RoutingRule {
+    /// A rule for all packets.
+    pub(crate) fn new(priority: u32, action: RuleAction) -> Self {
+        let all = Ipv4Net::default();
+        Self { priority, source: all, destination: all, udp: None, mark: None, action }
+    }
 }
 
 impl std::fmt::Display for RoutingRule {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.udp {
-            Some(UdpPort::From(port)) => write!(f, "UDP packets from port {port}"),
-            Some(UdpPort::To(port)) => write!(f, "UDP packets to port {port}"),
-            None => write!(f, "{}", self.destination),
+        match (self.udp, self.mark) {
+            (Some(UdpPort::From(port)), _) => write!(f, "UDP packets from port {port}"),
+            (Some(UdpPort::To(port)), _) => write!(f, "UDP packets to port {port}"),
+            (None, Some(PacketMark { value, mask })) => {
+                write!(f, "packets with mark {value:#x}/{mask:#x}")
+            }
+            (None, None) => write!(f, "{} with priority {}", self.destination, self.priority),
         }
     }
 }
 
 /// The VXLAN device of the node. It learns nothing and floods nothing: a packet goes where an entry says.
-/// Group policy is on, because devices with and without it cannot share a port.
+/// The group policy id of a packet is the number of the entry node of a connection from outside.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OverlayDevice {
     /// Its name.
@@ -138,6 +172,8 @@ impl OverlayDevice {
         vec![
             // The larger of this and the setting for all devices is valid: 2 wins over a strict 1.
             Sysctl { path: format!("net/ipv4/conf/{name}/rp_filter"), value: "2" },
+            // Replies to connections of the node itself to 127.0.0.1:<ingress port> arrive here.
+            Sysctl { path: format!("net/ipv4/conf/{name}/route_localnet"), value: "1" },
             Sysctl { path: format!("net/ipv6/conf/{name}/disable_ipv6"), value: "1" },
         ]
     }

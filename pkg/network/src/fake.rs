@@ -113,11 +113,20 @@ impl FakeNetworkState {
             repairs.repaired.push(format!("attached task {task} again"));
         }
         self.tasks = asked.tasks;
-        self.held_ports.retain(|at| asked.ports.contains_key(at));
-        for at in asked.ports.keys() {
-            repairs.record(self.hold(*at).map(|()| Vec::new()));
-        }
+        self.hold_requested(&mut repairs)?;
         Ok(repairs)
+    }
+
+    /// Holds exactly the requested ports of both modes.
+    fn hold_requested(&mut self, repairs: &mut Repairs) -> Result<(), Error> {
+        let asked = self.asked()?;
+        let wanted: BTreeSet<HostPort> =
+            asked.ports.keys().chain(asked.cluster.ingress.keys()).copied().collect();
+        self.held_ports.retain(|at| wanted.contains(at));
+        for at in wanted {
+            repairs.record(self.hold(at).map(|()| Vec::new()));
+        }
+        Ok(())
     }
 }
 
@@ -140,7 +149,9 @@ impl NetworkBackend for FakeNetwork {
         let mut state = self.state();
         let (admitted, failed) = ClusterNetwork::admitted(cluster);
         state.asked()?.cluster = admitted;
-        Ok(Repairs { failed, ..Repairs::default() })
+        let mut repairs = Repairs { failed, ..Repairs::default() };
+        state.hold_requested(&mut repairs)?;
+        Ok(repairs)
     }
 
     async fn underlay(&self, _address: Ipv4Addr, _peers: &[Ipv4Addr]) -> Result<Underlay, Error> {
@@ -179,9 +190,10 @@ impl NetworkBackend for FakeNetwork {
 
     async fn remove_port(&self, at: HostPort) -> Result<(), Error> {
         let mut state = self.state();
-        state.held_ports.remove(&at);
-        if let Some(asked) = &mut state.requested {
-            asked.ports.remove(&at);
+        let Some(asked) = &mut state.requested else { return Ok(()) };
+        asked.ports.remove(&at);
+        if !asked.cluster.ingress.contains_key(&at) {
+            state.held_ports.remove(&at);
         }
         Ok(())
     }

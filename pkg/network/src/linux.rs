@@ -27,7 +27,7 @@ mod underlay;
 mod wireguard;
 mod wireguard_watch;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::PathBuf;
@@ -46,7 +46,7 @@ use crate::model::{
     Underlay,
 };
 use crate::{Error, NetworkBackend};
-use conntrack::{StaleEntries, StalePort};
+use conntrack::StaleEntries;
 use firewall::Firewall;
 pub use lock::NamespaceLock;
 use process::run_on_thread;
@@ -249,6 +249,10 @@ async fn with_holder(error: Error) -> Error {
         .unwrap_or_else(|e| e)
 }
 
+fn has_no_holder(error: &Error) -> bool {
+    matches!(error, Error::PortTaken { by: None, .. })
+}
+
 impl LinuxInner {
     /// The state is consistent when a thread panics while it holds the lock: every change is a single step.
     fn state(&self) -> MutexGuard<'_, RequestedState> {
@@ -274,7 +278,8 @@ impl LinuxInner {
     async fn update_cluster(&self, cluster: &Arc<ClusterNetwork>) -> Result<Repairs, Error> {
         let (cluster, refused) = ClusterNetwork::admitted(cluster);
         let mut repairs = Repairs { failed: refused, ..Repairs::default() };
-        let (before, version) = self.state().set_cluster(Arc::clone(&cluster))?;
+        let before = self.state().set_cluster(Arc::clone(&cluster))?;
+        repairs.failed.extend(self.hold_ingress().await);
         let node = self.state().published().filter(|_| before.peers != cluster.peers);
         if let Some(node) = node {
             let desired = desired_node(&node);
@@ -282,7 +287,11 @@ impl LinuxInner {
             let update = move || node::ensure_peers(&desired, &paths);
             repairs.record(run_on_thread("updating peers", update).await);
         }
-        self.state().stale.extend(&cluster, &before);
+        let version = {
+            let mut state = self.state();
+            state.add_stale(&before);
+            state.version
+        };
         self.write_firewall(version).await?;
         let stale = std::mem::take(&mut self.state().stale);
         if let Err(error) = self.forget(stale.clone()).await {
@@ -290,6 +299,9 @@ impl LinuxInner {
             self.state().stale = stale;
             return Err(error);
         }
+        let mut state = self.state();
+        before.ingress.keys().for_each(|at| state.release(*at));
+        drop(state);
         Ok(repairs)
     }
 
@@ -300,12 +312,8 @@ impl LinuxInner {
             return Ok(());
         }
         let backends = backends.iter().map(|backend| *backend.ip()).collect();
-        let addresses = match at.ip() {
-            Some(ip) => BTreeSet::from([ip]),
-            None => run_on_thread("listing addresses", underlay::own_addresses).await?,
-        };
-        let port = Some(StalePort { port: at.port(), addresses, backends });
-        self.forget(StaleEntries { port, ..StaleEntries::default() }).await
+        let ports = BTreeMap::from([(at, backends)]);
+        self.forget(StaleEntries { ports, ..StaleEntries::default() }).await
     }
 
     async fn forget(&self, stale: StaleEntries) -> Result<(), Error> {
@@ -322,12 +330,29 @@ impl LinuxInner {
             let outcome = self.state().publish(port.clone());
             let Err(taken) = outcome else { return outcome };
             let error = with_holder(taken).await;
-            if !matches!(error, Error::PortTaken { by: None, .. }) {
+            if !has_no_holder(&error) {
                 return Err(error);
             }
             tokio::time::sleep(PORT_PAUSE).await;
         }
         self.state().publish(port.clone())
+    }
+
+    /// Binds the ports in ingress mode, in the same way; returns an error for each that failed.
+    async fn hold_ingress(&self) -> Vec<Error> {
+        let mut attempt = 1;
+        loop {
+            let refused = self.state().hold_ingress();
+            let mut errors = Vec::new();
+            for error in refused {
+                errors.push(with_holder(error).await);
+            }
+            if attempt == PORT_ATTEMPTS || !errors.iter().any(has_no_holder) {
+                return errors;
+            }
+            tokio::time::sleep(PORT_PAUSE).await;
+            attempt += 1;
+        }
     }
 
     /// Writes the firewall unless it has at least the given version.

@@ -62,7 +62,7 @@ pub struct NodeNetwork {
     pub settings: NodeNetworkSettings,
     /// Attachment of each task.
     pub tasks: BTreeMap<TaskKey, Attachment>,
-    /// Backends of each published port.
+    /// Backends of each port published in host mode.
     pub ports: BTreeMap<HostPort, BTreeSet<SocketAddrV4>>,
     /// What managers told about the rest of the cluster.
     pub cluster: Arc<ClusterNetwork>,
@@ -74,10 +74,11 @@ impl NodeNetwork {
         Self { settings, tasks: BTreeMap::new(), ports: BTreeMap::new(), cluster: Arc::default() }
     }
 
-    /// The peers of this node, without itself.
-    pub(crate) fn peers(&self) -> impl Iterator<Item = &Peer> + '_ {
+    /// The peers of this node with their numbers, without itself.
+    pub(crate) fn peers(&self) -> impl Iterator<Item = (u16, &Peer)> + '_ {
         let own = self.settings.number();
-        self.cluster.peers.iter().filter(move |(number, _)| Some(**number) != own).map(|(_, peer)| peer)
+        let all = self.cluster.peers.iter().map(|(number, peer)| (*number, peer));
+        all.filter(move |(number, _)| Some(*number) != own)
     }
 
     /// Checks whether a task can be added to this node.

@@ -194,6 +194,7 @@ pub(crate) fn cluster_network(view: &NetworkView, own: u16) -> ClusterNetwork {
         peers: peers.collect(),
         networks: networks.collect(),
         services: services.filter_map(backends).collect::<BTreeMap<_, _>>(),
+        ingress: BTreeMap::new(),
     }
 }
 

@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 
 use super::Chains;
+use super::ingress::{ENTRY_MASK, ENTRY_SHIFT, NUMBER_MASK, entry_number};
 use super::tree::build_address_tree;
-use crate::model::{NodeNetwork, NodeNetworkSettings};
+use crate::model::{NodeNetwork, NodeNetworkSettings, Peer};
 use crate::names::{OVERLAY_DEVICE, WIREGUARD_DEVICE};
 
 /// Collects chains by name.
@@ -60,6 +61,7 @@ pub(super) fn raw(settings: &NodeNetworkSettings) -> Chains {
         tasks.push(format!("{tunnel} -j DROP"));
         others = chains([
             ("WARREN-RAW-VX", from_overlay(settings)),
+            ("WARREN-RAW-ZONE", text(&["-j CT --zone-orig mark"])),
             ("WARREN-RAW-OUT", vec![format!("{tunnel} -j CT --notrack")]),
         ]);
     }
@@ -88,23 +90,50 @@ pub(super) fn raw(settings: &NodeNetworkSettings) -> Chains {
     others
 }
 
-/// Peers send from their own tasks and gateways, never from addresses of this node.
+/// Peers send from their own tasks and gateways, never from addresses of this node, and from clients outside of the
+/// cluster only to tasks of this node. Their connections are in a zone for each entry node: the same client may reach
+/// one task through several.
 fn from_overlay(settings: &NodeNetworkSettings) -> Vec<String> {
-    let mut rules = vec!["-d 127.0.0.0/8 -j DROP".to_owned()];
+    let mut rules = text(&["-s 127.0.0.0/8 -j DROP", "-d 127.0.0.0/8 -j DROP"]);
     rules.extend(settings.blocks().iter().map(|block| format!("-s {block} -j DROP")));
     rules.extend(settings.cluster().iter().map(|range| format!("-s {range} -j RETURN")));
+    rules.extend(settings.blocks().iter().map(|block| format!("-d {block} -g WARREN-RAW-ZONE")));
     rules.push("-j DROP".to_owned());
     rules
 }
 
-/// Marks stay on this node. The mark of a packet into the tunnel would become its group policy id, and the
-/// kernel would look up the route of the outer packet with it.
+/// The entry node of each connection, see [`super::ingress`]. Other marks stay on this node: that of a packet into the
+/// tunnel becomes its group policy id, and the kernel looks up the route of the outer packet with it.
 pub(super) fn mangle(settings: &NodeNetworkSettings) -> Chains {
-    if settings.overlay().is_none() {
+    let Some(overlay) = settings.overlay() else {
         return Chains::new();
-    }
-    let clear = |direction| vec![format!("{direction} {OVERLAY_DEVICE} -j MARK --set-xmark 0x0/0xffffffff")];
-    chains([("WARREN-PRE", clear("-i")), ("WARREN-POST", clear("-o"))])
+    };
+    let restore = format!("-j CONNMARK --restore-mark --nfmask {ENTRY_MASK:#x} --ctmask {ENTRY_MASK:#x}");
+    let answer = format!("-m connmark ! --mark 0x0/{ENTRY_MASK:#x} {restore}");
+    let clear = "-j MARK --set-xmark 0x0/0xffffffff".to_owned();
+    let tasks = || settings.cluster().iter().map(|range| format!("-s {range} -j RETURN"));
+    let before_routing = vec![
+        format!("-i wc+ {answer}"),
+        format!("-i {OVERLAY_DEVICE} -m conntrack --ctstate NEW -j WARREN-ENTRY"),
+        format!("-i {OVERLAY_DEVICE} {clear}"),
+    ];
+    let mut entry: Vec<String> = tasks().collect();
+    entry.push(format!(
+        "-j CONNMARK --save-mark --nfmask {NUMBER_MASK:#x} --ctmask {ENTRY_MASK:#x} --left-shift-mark {ENTRY_SHIFT}"
+    ));
+    // With the mark of a peer, the way back to the client is the tunnel.
+    entry.extend([restore, "-m rpfilter --validmark --invert -j DROP".to_owned()]);
+    let mut exit = vec![clear];
+    exit.extend(tasks());
+    exit.extend(entry_number(overlay).map(|own| format!("-j MARK --set-xmark {own:#x}/0xffffffff")));
+    chains([
+        ("WARREN-PRE", before_routing),
+        ("WARREN-ENTRY", entry),
+        // Errors that the node sends for a connection.
+        ("WARREN-OUT", vec![answer]),
+        ("WARREN-POST", vec![format!("-o {OVERLAY_DEVICE} -g WARREN-EXIT")]),
+        ("WARREN-EXIT", exit),
+    ])
 }
 
 /// What is forwarded, and what reaches the node itself.
@@ -140,7 +169,7 @@ pub(super) fn filter(node: &NodeNetwork) -> Chains {
         }
         input.push(format!("{tunnel} -j DROP"));
         let peers: BTreeMap<_, _> =
-            node.peers().map(|peer| (peer.underlay, "-j ACCEPT".to_owned())).collect();
+            node.peers().map(|(_, peer)| (peer.underlay, "-j ACCEPT".to_owned())).collect();
         build_address_tree(&mut all, "WARREN-VXIN", "-s", &peers);
     }
     // A published port without a ready task is rejected, because a default-drop firewall of the host would
@@ -158,12 +187,19 @@ pub(super) fn filter(node: &NodeNetwork) -> Chains {
 
 /// Networks are separated before these rules, see [`super::Isolation`].
 fn forward(settings: &NodeNetworkSettings) -> Vec<String> {
-    let mut rules = text(&[
+    let mut rules = Vec::new();
+    if settings.overlay().is_some() {
+        // The entry node is gone, which would translate the source of these answers.
+        rules.push(format!(
+            "-i wc+ ! -o {OVERLAY_DEVICE} -m connmark ! --mark 0x0/{ENTRY_MASK:#x} -j DROP"
+        ));
+    }
+    rules.extend(text(&[
         "-m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
         // Packets unknown to connection tracking are not translated and would expose task addresses
         // outside.
         "-m conntrack --ctstate INVALID -j DROP",
-    ]);
+    ]));
     rules.extend(reject_virtual(settings));
     let by_service = |range| format!("-i wc+ -m conntrack --ctstate DNAT --ctorigdst {range} -j ACCEPT");
     rules.extend(settings.virtual_ranges().map(by_service));
@@ -205,7 +241,8 @@ fn to_node(settings: &NodeNetworkSettings) -> Vec<String> {
 }
 
 /// Translation of destinations and sources.
-pub(super) fn nat(settings: &NodeNetworkSettings) -> Chains {
+pub(super) fn nat(node: &NodeNetwork) -> Chains {
+    let settings = &node.settings;
     let gateway = settings.gateway();
     let virtually: Vec<String> =
         settings.virtual_ranges().map(|range| format!("-d {range} -j WARREN-VIP")).collect();
@@ -236,7 +273,14 @@ pub(super) fn nat(settings: &NodeNetworkSettings) -> Chains {
         let mut rules: Vec<String> =
             settings.cluster().iter().map(|range| format!("-s {range} -j RETURN")).collect();
         rules.push(format!("-m addrtype --src-type LOCAL -j SNAT --to-source {gateway}"));
-        all = chains([("WARREN-PEER", rules)]);
+        if settings.overlay().is_some() {
+            // A peer is the client of an ingress port: it would drop packets from its own address that arrive.
+            rules.push("-g WARREN-NODES".to_owned());
+            let rule = |peer: &Peer| (peer.underlay, format!("-j SNAT --to-source {gateway}"));
+            let nodes: BTreeMap<_, _> = node.peers().map(|(_, peer)| rule(peer)).collect();
+            build_address_tree(&mut all, "WARREN-NODES", "-s", &nodes);
+        }
+        all.extend(chains([("WARREN-PEER", rules)]));
     }
     post.extend(settings.blocks().iter().map(|block| format!("-s {block} -j WARREN-MASQ")));
     let mut masquerade: Vec<String> =

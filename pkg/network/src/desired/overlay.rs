@@ -2,7 +2,7 @@
 
 use ipnet::Ipv4Net;
 
-use super::{MAIN_TABLE, OverlayDevice, PeerLink, Route, RoutingRule, wireguard};
+use super::{MAIN_TABLE, OverlayDevice, PeerLink, Route, RoutingRule, RuleAction, ingress, wireguard};
 use crate::model::{NodeNetwork, Peer, gateway_of};
 use crate::names::{OVERLAY_DEVICE, overlay_mac};
 
@@ -34,7 +34,7 @@ pub(super) fn peers(node: &NodeNetwork) -> Vec<PeerLink> {
         mac: overlay_mac(peer.underlay),
         underlay: peer.underlay,
     };
-    node.peers().map(link).collect()
+    node.peers().map(|(_, peer)| link(peer)).collect()
 }
 
 /// The routes of the node as a whole, sorted by table and destination.
@@ -50,7 +50,7 @@ pub(super) fn routes(node: &NodeNetwork) -> Vec<Route> {
         // of the node a source address, and is no route to the outside for lack of a better one.
         routes.push(Route { source: Some(gateway), ..Route::to_device(range, "lo") });
     }
-    for peer in node.peers() {
+    for (_, peer) in node.peers() {
         let (device, via, onlink) = match node.settings.direct_routes() {
             // The kernel refuses a peer that is not on the network of the device.
             Some(direct) => (direct.device(), peer.underlay, false),
@@ -66,6 +66,7 @@ pub(super) fn routes(node: &NodeNetwork) -> Vec<Route> {
         routes.extend(peer.blocks.iter().map(route));
     }
     routes.extend(wireguard::routes(node));
+    routes.extend(ingress::routes(node));
     routes.sort_by_key(|route| (route.table, route.destination, route.metric));
     routes.dedup_by_key(|route| (route.table, route.destination, route.metric));
     routes
@@ -74,10 +75,8 @@ pub(super) fn routes(node: &NodeNetwork) -> Vec<Route> {
 pub(super) fn rules(node: &NodeNetwork) -> Vec<RoutingRule> {
     let rule = |range: &Ipv4Net| RoutingRule {
         destination: *range,
-        priority: RULE_PRIORITY,
-        table: MAIN_TABLE,
-        ..RoutingRule::default()
+        ..RoutingRule::new(RULE_PRIORITY, RuleAction::Table(MAIN_TABLE))
     };
     let own = node.settings.cluster().iter().map(rule);
-    wireguard::rules(node).into_iter().chain(own).collect()
+    wireguard::rules(node).into_iter().chain(own).chain(ingress::rules(node)).collect()
 }

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Chains;
+use super::{Chains, ingress};
 use super::services::balance;
 use super::tree::FAN_OUT;
 use crate::keys::{HostPort, Protocol};
@@ -20,11 +20,12 @@ type PortRules = BTreeMap<u16, Vec<(String, String)>>;
 pub(super) fn translated(node: &NodeNetwork) -> Chains {
     let mut chains = Chains::new();
     let mut open: BTreeMap<Protocol, PortRules> = BTreeMap::new();
-    for (at, backends) in node.ports.iter().filter(|(_, backends)| !backends.is_empty()) {
+    let published = ingress::published(node);
+    for (at, backends) in published.into_iter().filter(|(_, backends)| !backends.is_empty()) {
         let chain = port_chain(at);
         let rules = open.entry(at.protocol()).or_default().entry(at.port()).or_default();
         rules.push((destination_match(at), format!("-g {chain}")));
-        chains.insert(chain, balance(&format!("-p {}", at.protocol()), backends));
+        chains.insert(chain, balance(&format!("-p {}", at.protocol()), &backends));
     }
     build_port_trees(&mut chains, "WARREN-PORTS", &open);
     chains
@@ -35,7 +36,8 @@ pub(super) fn translated(node: &NodeNetwork) -> Chains {
 pub(super) fn closed(node: &NodeNetwork) -> Chains {
     let mut chains = Chains::new();
     let mut closed: BTreeMap<Protocol, PortRules> = BTreeMap::new();
-    for at in node.ports.iter().filter(|(_, backends)| backends.is_empty()).map(|(at, _)| at) {
+    let published = ingress::published(node);
+    for at in published.into_iter().filter(|(_, backends)| backends.is_empty()).map(|(at, _)| at) {
         let answer = match at.protocol() {
             Protocol::Tcp => "tcp-reset",
             Protocol::Udp | Protocol::Sctp => "icmp-port-unreachable",
@@ -48,7 +50,7 @@ pub(super) fn closed(node: &NodeNetwork) -> Chains {
     chains
 }
 
-/// The chain of one published port in host mode. At most 28 characters, as iptables allows.
+/// The chain of one published port. At most 28 characters, as iptables allows.
 fn port_chain(at: &HostPort) -> String {
     let (port, protocol) = (at.port(), at.protocol());
     match at.ip() {

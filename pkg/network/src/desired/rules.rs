@@ -26,6 +26,7 @@ pub(super) fn jumps(settings: &NodeNetworkSettings) -> Vec<ChainJump> {
         jumps.extend([
             jump("raw", "OUTPUT", "-j WARREN-RAW-OUT"),
             jump("mangle", "PREROUTING", "-j WARREN-PRE"),
+            jump("mangle", "OUTPUT", "-j WARREN-OUT"),
             jump("mangle", "POSTROUTING", "-j WARREN-POST"),
             jump("filter", "FORWARD", "-i warren-vx -j WARREN-FWD"),
             jump("filter", "FORWARD", "-o warren-vx -j WARREN-FWD"),
@@ -44,7 +45,7 @@ pub(super) fn tables(node: &NodeNetwork) -> Vec<IptablesTable> {
 struct Parts {
     /// Settings and peers.
     base: bool,
-    /// Published ports.
+    /// Published ports of both modes.
     ports: bool,
     /// Which virtual addresses have a backend.
     tree: bool,
@@ -74,8 +75,10 @@ impl Parts {
         };
         let base =
             before.settings != after.settings || !same_cluster && before.cluster.peers != after.cluster.peers;
-        let ports = before.ports != after.ports;
-        let is_own = |ip: &Ipv4Addr| after.settings.blocks().iter().any(|block| block.contains(ip));
+        let ports = before.ports != after.ports
+            || before.settings != after.settings
+            || !same_cluster && before.cluster.ingress != after.cluster.ingress;
+        let is_own = |ip: &Ipv4Addr| after.settings.is_own(*ip);
         let own = services.iter().flat_map(|ip| [old.get(ip), new.get(ip)]).flatten().flatten().any(is_own);
         Self {
             base,
@@ -94,7 +97,7 @@ fn render(node: &NodeNetwork, parts: &Parts) -> Vec<IptablesTable> {
         raw.chains.extend(base::raw(&node.settings));
         mangle.chains.extend(base::mangle(&node.settings));
         filter.chains.extend(base::filter(node));
-        nat.chains.extend(base::nat(&node.settings));
+        nat.chains.extend(base::nat(node));
     }
     if parts.ports {
         filter.chains.extend(ports::closed(node));

@@ -6,6 +6,7 @@ use std::fmt::Display;
 use std::net::Ipv4Addr;
 
 use super::Chains;
+use super::ingress;
 use super::tree::build_address_tree;
 use crate::model::NodeNetwork;
 
@@ -27,10 +28,10 @@ pub(super) fn backends_of(node: &NodeNetwork, address: Ipv4Addr) -> Option<(Stri
 /// Tasks of this node that may reach themselves through a virtual address or a published port: they must
 /// see a peer address other than their own.
 fn own_backends(node: &NodeNetwork) -> BTreeSet<Ipv4Addr> {
-    let published = node.ports.values().flatten().map(|backend| *backend.ip());
+    let published = ingress::published(node);
+    let published = published.values().flat_map(|backends| backends.iter()).map(|backend| *backend.ip());
     let virtually = node.cluster.services.values().flatten().copied();
-    let own = |ip: &Ipv4Addr| node.settings.blocks().iter().any(|block| block.contains(ip));
-    published.chain(virtually).filter(own).collect()
+    published.chain(virtually).filter(|ip| node.settings.is_own(*ip)).collect()
 }
 
 /// Gives connections of a task to itself the source address of the gateway.

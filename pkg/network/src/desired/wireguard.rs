@@ -9,12 +9,12 @@ use std::net::Ipv4Addr;
 use ipnet::Ipv4Net;
 use warren_wireguard::{WireGuardPeer, WireGuardSettings};
 
-use super::{Route, RoutingRule, UdpPort, WireGuardDevice};
+use super::{Route, RoutingRule, RuleAction, UdpPort, WireGuardDevice};
 use crate::model::{NodeNetwork, OVERLAY_OVERHEAD, Overlay};
 use crate::names::WIREGUARD_DEVICE;
 
-/// The table of routes to the peers. The tables after it are those of nodes, by their numbers from 1.
-const TABLE: u32 = 4096;
+/// The table of routes to the peers. The tables after it are those of entry nodes, by their numbers from 1.
+pub(super) const TABLE: u32 = 4096;
 
 /// Before the rules of the cluster's ranges, and those of other software.
 const RULE_PRIORITY: u32 = 890;
@@ -25,7 +25,7 @@ const UNREACHABLE_METRIC: u32 = 4096;
 pub(super) fn device(node: &NodeNetwork) -> Option<WireGuardDevice> {
     let wireguard = node.settings.wireguard()?;
     let peers =
-        node.peers().filter_map(|peer| Some(WireGuardPeer { key: peer.key?, address: peer.underlay }));
+        node.peers().filter_map(|(_, peer)| Some(WireGuardPeer { key: peer.key?, address: peer.underlay }));
     Some(WireGuardDevice {
         name: WIREGUARD_DEVICE,
         // A packet of the largest size has the headers of VXLAN around it.
@@ -46,7 +46,7 @@ pub(super) fn routes(node: &NodeNetwork) -> Vec<Route> {
         source: Some(overlay.address()),
         ..Route::to_device(Ipv4Net::from(peer), WIREGUARD_DEVICE)
     };
-    let peers = node.peers().filter(|peer| peer.key.is_some()).map(|peer| to_peer(peer.underlay));
+    let peers = node.peers().filter(|(_, peer)| peer.key.is_some()).map(|(_, peer)| to_peer(peer.underlay));
     let all = [Route::unreachable(Ipv4Net::default(), UNREACHABLE_METRIC)].into_iter().chain(peers);
     all.map(|route| Route { table: TABLE, ..route }).collect()
 }
@@ -57,11 +57,9 @@ pub(super) fn rules(node: &NodeNetwork) -> Vec<RoutingRule> {
     let overlay = node.settings.overlay().filter(|_| node.settings.wireguard().is_some());
     let of_port = |overlay: &Overlay| [UdpPort::To(overlay.port()), UdpPort::From(overlay.port())];
     let rule = |overlay: &Overlay, udp| RoutingRule {
-        priority: RULE_PRIORITY,
         source: Ipv4Net::from(overlay.address()),
-        destination: Ipv4Net::default(),
         udp: Some(udp),
-        table: TABLE,
+        ..RoutingRule::new(RULE_PRIORITY, RuleAction::Table(TABLE))
     };
     overlay.iter().flat_map(|overlay| of_port(overlay).map(|udp| rule(overlay, udp))).collect()
 }

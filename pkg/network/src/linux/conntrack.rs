@@ -4,15 +4,17 @@
 //! Uses the kernel's ctnetlink directly (`linux/netfilter/nfnetlink_conntrack.h`); no tool needs to be
 //! installed.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::Ipv4Addr;
+use std::num::NonZeroU16;
 
 use nix::errno::Errno;
 use rtnetlink::sys::{Socket, protocols::NETLINK_NETFILTER};
 
-use super::netlink;
+use super::{netlink, underlay};
 use crate::Error;
+use crate::keys::{HostPort, Protocol};
 use crate::model::ClusterNetwork;
 
 const GET: u16 = (1 << 8) | 1; // NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_GET
@@ -51,17 +53,8 @@ pub(super) struct StaleEntries {
     pub addresses: BTreeSet<Ipv4Addr>,
     /// UDP flows to a virtual address that lead to a withdrawn backend.
     pub withdrawn: BTreeSet<(Ipv4Addr, Ipv4Addr)>,
-    /// UDP flows to a port of this node that do not lead to one of its backends.
-    pub port: Option<StalePort>,
-}
-
-/// A published UDP port whose backends changed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct StalePort {
-    pub port: u16,
-    /// The addresses on which it is published.
-    pub addresses: BTreeSet<Ipv4Addr>,
-    pub backends: BTreeSet<Ipv4Addr>,
+    /// UDP flows to a port of this node that do not lead to one of these backends.
+    pub ports: BTreeMap<HostPort, BTreeSet<Ipv4Addr>>,
 }
 
 /// Deletes every entry with the address at either end.
@@ -72,17 +65,18 @@ pub(super) fn remove(address: Ipv4Addr) -> Result<(), Error> {
 /// Deletes the entries.
 pub(super) fn remove_stale(stale: &StaleEntries) -> Result<(), Error> {
     let requests = stale.addresses.len() + stale.withdrawn.len();
-    if requests == 0 && stale.port.is_none() {
+    if requests == 0 && stale.ports.is_empty() {
         return Ok(());
     }
+    let own = if stale.ports.is_empty() { BTreeSet::new() } else { underlay::own_addresses()? };
     let work = || -> io::Result<()> {
         let mut wire = ConntrackSocket { socket: netlink::open(NETLINK_NETFILTER)?, sequence: 0 };
-        if requests > MAX_FILTERED || stale.port.is_some() {
-            return wire.delete_one_by_one(stale);
+        if requests > MAX_FILTERED || !stale.ports.is_empty() {
+            return wire.delete_one_by_one(stale, &own);
         }
         match wire.delete_filtered(stale) {
             // Older kernels cannot delete by a filter; their error for it has changed over time.
-            Err(error) if is_filter_unsupported(&error) => wire.delete_one_by_one(stale),
+            Err(error) if is_filter_unsupported(&error) => wire.delete_one_by_one(stale, &own),
             outcome => outcome,
         }
     };
@@ -94,17 +88,18 @@ impl StaleEntries {
     pub fn extend(&mut self, now: &ClusterNetwork, before: &ClusterNetwork) {
         self.addresses.extend(now.gone_since(before));
         self.withdrawn.extend(now.withdrawn_since(before));
+        self.ports.extend(now.moved_since(before));
     }
 
     fn describe(&self) -> String {
         let withdrawn = self.withdrawn.iter().map(|(_, backend)| backend);
         let mut all: Vec<String> = self.addresses.iter().chain(withdrawn).map(ToString::to_string).collect();
-        all.extend(self.port.iter().map(|port| format!("port {}/udp", port.port)));
+        all.extend(self.ports.keys().map(|at| format!("port {at}")));
         all.join(", ")
     }
 
-    /// Whether an entry is one of these.
-    fn contains(&self, entry: &[u8]) -> bool {
+    /// Whether an entry is one of these, on a node with these addresses.
+    fn contains(&self, entry: &[u8], own: &BTreeSet<Ipv4Addr>) -> bool {
         let tuples = [TUPLE_ORIG, TUPLE_REPLY].map(|kind| find(entry, kind).unwrap_or_default());
         let end = |tuple: usize, kind: u16| {
             let ip = find(tuples[tuple], TUPLE_IP).and_then(|ip| find(ip, kind));
@@ -120,12 +115,14 @@ impl StaleEntries {
             return false;
         };
         let port = find(transport, PROTO_DESTINATION_PORT).and_then(|port| <[u8; 2]>::try_from(port).ok());
-        let leads_elsewhere = |stale: &StalePort| {
-            port == Some(stale.port.to_be_bytes())
-                && stale.addresses.contains(&to)
-                && !stale.backends.contains(&answers)
+        let port = port.and_then(|port| NonZeroU16::new(u16::from_be_bytes(port)));
+        let leads_elsewhere = |port| {
+            let on_all = Some(HostPort::new(None, port, Protocol::Udp)).filter(|_| own.contains(&to));
+            let at = [on_all, Some(HostPort::new(Some(to), port, Protocol::Udp))];
+            let backends = at.iter().flatten().find_map(|at| self.ports.get(at));
+            backends.is_some_and(|backends| !backends.contains(&answers))
         };
-        self.withdrawn.contains(&(to, answers)) || self.port.as_ref().is_some_and(leads_elsewhere)
+        self.withdrawn.contains(&(to, answers)) || port.is_some_and(leads_elsewhere)
     }
 }
 
@@ -176,11 +173,11 @@ impl ConntrackSocket {
         self.receive_all().map(drop)
     }
 
-    /// Reads all entries and deletes those that are stale.
-    fn delete_one_by_one(&mut self, stale: &StaleEntries) -> io::Result<()> {
+    /// Reads all entries and deletes those that are stale on a node with these addresses.
+    fn delete_one_by_one(&mut self, stale: &StaleEntries, own: &BTreeSet<Ipv4Addr>) -> io::Result<()> {
         self.send(GET, REQUEST_DUMP, 0, &[])?;
         for entry in self.receive_all()? {
-            if !stale.contains(&entry) {
+            if !stale.contains(&entry, own) {
                 continue;
             }
             let mut body = Vec::new();

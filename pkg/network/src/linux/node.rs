@@ -60,6 +60,7 @@ pub(super) fn ensure_peers(desired: &DesiredNode, paths: &WireGuardPaths) -> Res
         overlay::ensure_peers(&mut netlink, device.index, desired, &mut repaired)?;
     }
     ensure_routes(&mut netlink, desired, &mut repaired)?;
+    ensure_rules(&mut netlink, desired, &mut repaired)?;
     Ok(repaired)
 }
 

@@ -66,15 +66,21 @@ impl RequestedState {
         (removed.map(|attachment| attachment.address), self.version)
     }
 
-    /// Replaces what is known about the cluster; returns what was known before, and the firewall version
-    /// that includes it.
-    pub fn set_cluster(&mut self, cluster: Arc<ClusterNetwork>) -> Result<(Arc<ClusterNetwork>, u64), Error> {
+    /// Replaces what is known about the cluster; returns what was known before.
+    pub fn set_cluster(&mut self, cluster: Arc<ClusterNetwork>) -> Result<Arc<ClusterNetwork>, Error> {
         let asked = self.network.as_mut().ok_or(Error::NodeNotConfigured)?;
         let before = std::mem::replace(&mut asked.cluster, cluster);
         if before != asked.cluster {
             self.version += 1;
         }
-        Ok((before, self.version))
+        Ok(before)
+    }
+
+    /// Adds the entries that became stale since the cluster was like this.
+    pub fn add_stale(&mut self, before: &ClusterNetwork) {
+        let Some(asked) = &self.network else { return };
+        self.stale.extend(&asked.cluster, before);
+        self.stale.ports.retain(|at, _| !asked.ports.contains_key(at));
     }
 
     /// Binds and adds a port; returns the firewall version that includes it.
@@ -99,7 +105,9 @@ impl RequestedState {
 
     /// Releases a port, unless it was requested again in the meantime.
     pub fn release(&mut self, at: HostPort) {
-        if self.network.as_ref().is_none_or(|asked| !asked.ports.contains_key(&at)) {
+        let is_wanted =
+            |asked: &NodeNetwork| asked.ports.contains_key(&at) || asked.cluster.ingress.contains_key(&at);
+        if !self.network.as_ref().is_some_and(is_wanted) {
             self.ports.remove(at);
         }
     }
@@ -109,6 +117,9 @@ impl RequestedState {
     pub fn published(&self) -> Option<NodeNetwork> {
         let mut node = self.network.clone()?;
         node.ports.retain(|at, _| self.ports.is_held(at));
+        if !node.cluster.ingress.keys().all(|at| self.ports.is_held(at)) {
+            Arc::make_mut(&mut node.cluster).ingress.retain(|at, _| self.ports.is_held(at));
+        }
         if self.lacks_overlay {
             node.settings = node.settings.without_overlay();
         }
@@ -123,7 +134,21 @@ impl RequestedState {
             return Vec::new();
         };
         let gateway = asked.settings.gateway();
-        self.ports.retain(&asked.ports.keys().copied().collect());
-        asked.ports.keys().filter_map(|at| self.ports.ensure(*at, gateway).err()).collect()
+        let wanted: BTreeSet<HostPort> =
+            asked.ports.keys().chain(asked.cluster.ingress.keys()).copied().collect();
+        self.ports.retain(&wanted);
+        wanted.into_iter().filter_map(|at| self.ports.ensure(at, gateway).err()).collect()
+    }
+
+    /// Binds the requested ports in ingress mode; returns an error for each that failed.
+    pub fn hold_ingress(&mut self) -> Vec<Error> {
+        let Some(asked) = &self.network else { return Vec::new() };
+        let ingress = asked.cluster.ingress.keys().filter(|at| !self.ports.is_held(at));
+        let missing: Vec<HostPort> = ingress.copied().collect();
+        let gateway = asked.settings.gateway();
+        let refused: Vec<Error> =
+            missing.iter().filter_map(|at| self.ports.ensure(*at, gateway).err()).collect();
+        self.version += u64::from(refused.len() < missing.len());
+        refused
     }
 }

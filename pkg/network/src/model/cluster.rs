@@ -1,7 +1,7 @@
 //! What a node knows about the rest of the cluster: its peers, and the networks and services of its tasks.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 
 use ipnet::Ipv4Net;
@@ -9,6 +9,7 @@ use warren_wireguard::PublicKey;
 
 use super::settings::{gateway_of, is_host_address};
 use crate::error::Error;
+use crate::keys::{HostPort, Protocol};
 
 /// Number of a network in the cluster.
 pub type NetworkNumber = u32;
@@ -66,6 +67,19 @@ pub struct ClusterNetwork {
     /// Backends of each virtual address of those networks, with equal shares: the addresses of the ready
     /// tasks. With none, connections are refused. Who may reach them follows from `networks`.
     pub services: BTreeMap<Ipv4Addr, BTreeSet<Ipv4Addr>>,
+    /// Ports published in ingress mode: this node accepts them on its addresses, on 127.0.0.1 and from containers, for
+    /// the ready tasks of the service on any node, given by address and container port, with equal shares. With none,
+    /// connections are refused. A port that [`NodeNetwork::ports`](super::NodeNetwork::ports) has as well is published
+    /// in host mode.
+    ///
+    /// Tasks see the address and port of clients outside of the cluster. Connections from a node, or from its
+    /// containers through another node, come from a gateway address if they pass the overlay. Their source has to be
+    /// the address of the node on the underlay; from another one they do not reach tasks of that node.
+    ///
+    /// Only the overlay can lead answers back through the node that accepted the connection. Without one (also with
+    /// [`DirectRoutes`](super::DirectRoutes)), and on a node whose number is above 4095, a port leads to tasks of this
+    /// node only, and is refused if there are none.
+    pub ingress: BTreeMap<HostPort, BTreeSet<SocketAddrV4>>,
 }
 
 impl ClusterNetwork {
@@ -91,16 +105,33 @@ impl ClusterNetwork {
         (Arc::new(admitted), refused.into_values().collect())
     }
 
-    /// Addresses that belong to no network any more although their network is still known: their tasks are
-    /// gone, and with them the connections.
+    /// Addresses that belong to no network any more although their network is still known, and those of ingress ports
+    /// whose network is not known: their tasks are gone, and with them the connections.
     pub(crate) fn gone_since(&self, before: &Self) -> BTreeSet<Ipv4Addr> {
-        let mut gone = BTreeSet::new();
+        let of_ingress = |cluster: &Self| -> BTreeSet<Ipv4Addr> {
+            cluster.ingress.values().flatten().map(|backend| *backend.ip()).collect()
+        };
+        let mut gone = of_ingress(before);
         for (number, network) in &self.networks {
             let Some(earlier) = before.networks.get(number) else { continue };
             gone.extend(earlier.members.difference(&network.members).copied());
         }
-        gone.retain(|address| !self.networks.values().any(|network| network.members.contains(address)));
+        let present = of_ingress(self);
+        gone.retain(|address| {
+            let is_member = self.networks.values().any(|network| network.members.contains(address));
+            !is_member && !present.contains(address)
+        });
         gone
+    }
+
+    /// The UDP ports in ingress mode whose backends changed, with those that they have now.
+    pub(crate) fn moved_since(&self, before: &Self) -> BTreeMap<HostPort, BTreeSet<Ipv4Addr>> {
+        let all = self.ingress.keys().chain(before.ingress.keys());
+        let moved = all.filter(|at| {
+            at.protocol() == Protocol::Udp && self.ingress.get(*at) != before.ingress.get(*at)
+        });
+        let backends = |at| self.ingress.get(at).into_iter().flatten().map(|backend| *backend.ip()).collect();
+        moved.map(|at| (*at, backends(at))).collect()
     }
 
     /// Backends that a virtual address lost, as (virtual address, backend).

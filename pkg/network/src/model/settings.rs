@@ -336,6 +336,11 @@ impl NodeNetworkSettings {
         gateway_of(self.blocks[0])
     }
 
+    /// Whether the address is of one of the node's blocks.
+    pub(crate) fn is_own(&self, address: Ipv4Addr) -> bool {
+        self.blocks.iter().any(|block| block.contains(&address))
+    }
+
     /// Whether a task of this node can have the address.
     pub fn is_assignable(&self, address: Ipv4Addr) -> bool {
         self.blocks.iter().any(|block| {

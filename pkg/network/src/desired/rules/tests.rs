@@ -440,19 +440,24 @@ fn encrypted_nodes_exchange_packets_of_the_overlay_only_through_wireguard() {
             .map(|route| format!("{} {:?} {:?}", route.destination, route.device, route.source))
             .collect();
         let rules: Vec<String> =
-            desired.rules.iter().map(|rule| format!("{} {rule} {}", rule.priority, rule.table)).collect();
+            desired.rules.iter().map(|rule| format!("{} {rule} {:?}", rule.priority, rule.action)).collect();
         (desired.wireguard, routes, rules)
     };
     let unreachable = "0.0.0.0/0 None None".to_owned();
-    let cluster_rule = "900 10.210.0.0/16 254".to_owned();
-    assert_eq!(desired(&plain), (None, vec![], vec![cluster_rule.clone()]));
+    let own = [
+        "900 10.210.0.0/16 with priority 900 Table(254)",
+        "9000 0.0.0.0/0 with priority 9000 Nop",
+        "901 packets with mark 0x0/0xfff00000 Goto(9000)",
+        "1002 packets with mark 0x200000/0xfff00000 Table(4098)",
+    ];
+    assert_eq!(desired(&plain), (None, vec![], own.map(str::to_owned).to_vec()));
     let (device, routes, rules) = desired(&encrypted);
     let device = device.unwrap();
     assert_eq!((device.mtu, device.settings.port), (DEFAULT_MTU + 50, 51820));
     assert_eq!((device.settings.private_key, device.settings.peers), (private_key, vec![]));
     assert_eq!(routes, std::slice::from_ref(&unreachable));
-    let (to, from) = ("890 UDP packets to port 4789 4096", "890 UDP packets from port 4789 4096");
-    assert_eq!(rules, [to.to_owned(), from.to_owned(), cluster_rule]);
+    let both = ["890 UDP packets to port 4789 Table(4096)", "890 UDP packets from port 4789 Table(4096)"];
+    assert_eq!(rules, [&both[..], &own].concat());
     Arc::make_mut(&mut encrypted.cluster).peers.get_mut(&2).unwrap().key = Some(key);
     let (device, routes, _) = desired(&encrypted);
     let peer = warren_wireguard::WireGuardPeer { key, address: [192, 0, 2, 2].into() };

@@ -86,9 +86,9 @@ fn fallback_for_older_kernels_deletes_the_same() {
         let mut wire = wire();
         let task = fill(&mut wire);
         let stale = StaleEntries { addresses: BTreeSet::from([task]), ..StaleEntries::default() };
-        wire.delete_one_by_one(&stale).unwrap();
+        wire.delete_one_by_one(&stale, &BTreeSet::new()).unwrap();
         assert_eq!(count(&mut wire), 2);
-        wire.delete_one_by_one(&stale).unwrap();
+        wire.delete_one_by_one(&stale, &BTreeSet::new()).unwrap();
         assert_eq!(count(&mut wire), 2, "the second time is harmless");
     });
 }
@@ -124,7 +124,7 @@ fn flows_to_a_withdrawn_backend_are_deleted_both_ways() {
             let stale = StaleEntries { withdrawn, ..StaleEntries::default() };
             match by_filter {
                 true => wire.delete_filtered(&stale).unwrap(),
-                false => wire.delete_one_by_one(&stale).unwrap(),
+                false => wire.delete_one_by_one(&stale, &BTreeSet::new()).unwrap(),
             }
             assert_eq!(count(&mut wire), 4, "by filter: {by_filter}");
             // The flow to the backend itself, and that by the port, are others.
@@ -141,8 +141,8 @@ fn flows_of_a_port_that_lead_elsewhere_are_deleted() {
         let [_, first, second, node] = fill_flows(&mut wire);
         let stale = |port, backends: &[Ipv4Addr]| {
             let backends = backends.iter().copied().collect();
-            let port = StalePort { port, addresses: BTreeSet::from([node]), backends };
-            StaleEntries { port: Some(port), ..StaleEntries::default() }
+            let at = HostPort::new(Some(node), NonZeroU16::new(port).unwrap(), Protocol::Udp);
+            StaleEntries { ports: BTreeMap::from([(at, backends)]), ..StaleEntries::default() }
         };
         remove_stale(&stale(54, &[])).unwrap();
         assert_eq!(count(&mut wire), 5, "another port");

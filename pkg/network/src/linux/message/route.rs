@@ -9,11 +9,11 @@ use rtnetlink::packet_route::route::{
     RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteMetric, RouteProtocol, RouteScope,
     RouteType,
 };
-use rtnetlink::packet_route::rule::{RuleAction, RuleAttribute, RuleMessage, RulePortRange};
+use rtnetlink::packet_route::rule::{RuleAction as Action, RuleAttribute, RuleMessage, RulePortRange};
 use rtnetlink::packet_route::{AddressFamily, IpProtocol, RouteNetlinkMessage};
 
 use crate::Error;
-use crate::desired::{MAIN_TABLE, Route, RoutingRule, UdpPort};
+use crate::desired::{MAIN_TABLE, PacketMark, Route, RoutingRule, RuleAction, UdpPort};
 use crate::linux::netlink::{Netlink, NetlinkChange};
 use crate::names::ROUTE_PROTOCOL;
 
@@ -49,7 +49,8 @@ pub(in crate::linux) struct RuleState {
 impl RuleState {
     /// Whether this is the desired rule.
     pub fn is(&self, desired: &RoutingRule) -> bool {
-        self.rule == *desired && self.message.header.action == RuleAction::ToTable
+        let is_known = matches!(self.message.header.action, Action::ToTable | Action::Goto | Action::Nop);
+        is_known && self.rule == *desired
     }
 }
 
@@ -99,13 +100,25 @@ pub(in crate::linux) fn route_removed(found: &RouteState) -> RouteNetlinkMessage
 fn rule_message(desired: &RoutingRule) -> RuleMessage {
     let mut message = RuleMessage::default();
     message.header.family = AddressFamily::Inet;
-    message.header.action = RuleAction::ToTable;
     message.attributes = vec![
-        RuleAttribute::Table(desired.table),
         RuleAttribute::Priority(desired.priority),
         RuleAttribute::Protocol(RouteProtocol::Other(ROUTE_PROTOCOL)),
     ];
     let RoutingRule { source, destination, udp, .. } = desired;
+    message.header.action = match desired.action {
+        RuleAction::Table(table) => {
+            message.attributes.push(RuleAttribute::Table(table));
+            Action::ToTable
+        }
+        RuleAction::Goto(priority) => {
+            message.attributes.push(RuleAttribute::Goto(priority));
+            Action::Goto
+        }
+        RuleAction::Nop => Action::Nop,
+    };
+    if let Some(PacketMark { value, mask }) = desired.mark {
+        message.attributes.extend([RuleAttribute::FwMark(value), RuleAttribute::FwMask(mask)]);
+    }
     message.header.dst_len = destination.prefix_len();
     if message.header.dst_len > 0 {
         message.attributes.push(RuleAttribute::Destination(IpAddr::V4(destination.network())));
@@ -210,13 +223,18 @@ fn read_route(message: RouteNetlinkMessage) -> Option<RouteState> {
 fn read_rule(message: RouteNetlinkMessage) -> Option<RuleState> {
     let RouteNetlinkMessage::NewRule(message) = message else { return None };
     let (mut from, mut to, mut own) = (Ipv4Addr::UNSPECIFIED, Ipv4Addr::UNSPECIFIED, false);
-    let mut rule = RoutingRule { table: message.header.table.into(), ..RoutingRule::default() };
+    let (mut table, mut target, mut value, mut mask) = (message.header.table.into(), 0, 0, None);
+    // The action follows from the attributes.
+    let mut rule = RoutingRule::new(0, RuleAction::Nop);
     for attribute in &message.attributes {
         match attribute {
             RuleAttribute::Source(IpAddr::V4(found)) => from = *found,
             RuleAttribute::Destination(IpAddr::V4(found)) => to = *found,
             RuleAttribute::Priority(found) => rule.priority = *found,
-            RuleAttribute::Table(found) => rule.table = *found,
+            RuleAttribute::Table(found) => table = *found,
+            RuleAttribute::Goto(found) => target = *found,
+            RuleAttribute::FwMark(found) => value = *found,
+            RuleAttribute::FwMask(found) => mask = Some(*found),
             RuleAttribute::SourcePortRange(found) => rule.udp = Some(UdpPort::From(found.start)),
             RuleAttribute::DestinationPortRange(found) => rule.udp = Some(UdpPort::To(found.start)),
             RuleAttribute::Protocol(found) => own = *found == RouteProtocol::Other(ROUTE_PROTOCOL),
@@ -225,5 +243,11 @@ fn read_rule(message: RouteNetlinkMessage) -> Option<RuleState> {
     }
     rule.source = Ipv4Net::new(from, message.header.src_len).ok()?;
     rule.destination = Ipv4Net::new(to, message.header.dst_len).ok()?;
+    rule.mark = mask.map(|mask| PacketMark { value, mask });
+    rule.action = match message.header.action {
+        Action::Goto => RuleAction::Goto(target),
+        Action::Nop => RuleAction::Nop,
+        _ => RuleAction::Table(table),
+    };
     own.then_some(RuleState { rule, message })
 }

@@ -172,6 +172,9 @@ impl OverlayDevice {
         vec![
             // The larger of this and the setting for all devices is valid: 2 wins over a strict 1.
             Sysctl { path: format!("net/ipv4/conf/{name}/rp_filter"), value: "2" },
+            // Even then the kernel wants a way back through this device, which has no address. For packets of a client
+            // it is that to the entry node, by the mark.
+            Sysctl { path: format!("net/ipv4/conf/{name}/src_valid_mark"), value: "1" },
             // Replies to connections of the node itself to 127.0.0.1:<ingress port> arrive here.
             Sysctl { path: format!("net/ipv4/conf/{name}/route_localnet"), value: "1" },
             Sysctl { path: format!("net/ipv6/conf/{name}/disable_ipv6"), value: "1" },

@@ -102,28 +102,27 @@ fn from_overlay(settings: &NodeNetworkSettings) -> Vec<String> {
     rules
 }
 
-/// The entry node of each connection, see [`super::ingress`]. Other marks stay on this node: that of a packet into the
-/// tunnel becomes its group policy id, and the kernel looks up the route of the outer packet with it.
+/// The entry node of each connection, see [`super::ingress`]. Other marks neither enter nor leave: that of a packet into
+/// the tunnel becomes its group policy id, and the kernel looks up the route of the outer packet with it.
 pub(super) fn mangle(settings: &NodeNetworkSettings) -> Chains {
     let Some(overlay) = settings.overlay() else {
         return Chains::new();
     };
-    let restore = format!("-j CONNMARK --restore-mark --nfmask {ENTRY_MASK:#x} --ctmask {ENTRY_MASK:#x}");
-    let answer = format!("-m connmark ! --mark 0x0/{ENTRY_MASK:#x} {restore}");
-    let clear = "-j MARK --set-xmark 0x0/0xffffffff".to_owned();
+    let restore = |bits| format!("-j CONNMARK --restore-mark --nfmask {bits:#x} --ctmask {ENTRY_MASK:#x}");
+    let answer = format!("-m connmark ! --mark 0x0/{ENTRY_MASK:#x} {}", restore(ENTRY_MASK));
     let tasks = || settings.cluster().iter().map(|range| format!("-s {range} -j RETURN"));
     let before_routing = vec![
         format!("-i wc+ {answer}"),
         format!("-i {OVERLAY_DEVICE} -m conntrack --ctstate NEW -j WARREN-ENTRY"),
-        format!("-i {OVERLAY_DEVICE} {clear}"),
+        format!("-i {OVERLAY_DEVICE} {}", restore(u32::MAX)),
     ];
     let mut entry: Vec<String> = tasks().collect();
     entry.push(format!(
         "-j CONNMARK --save-mark --nfmask {NUMBER_MASK:#x} --ctmask {ENTRY_MASK:#x} --left-shift-mark {ENTRY_SHIFT}"
     ));
     // With the mark of a peer, the way back to the client is the tunnel.
-    entry.extend([restore, "-m rpfilter --validmark --invert -j DROP".to_owned()]);
-    let mut exit = vec![clear];
+    entry.extend([restore(ENTRY_MASK), "-m rpfilter --validmark --invert -j DROP".to_owned()]);
+    let mut exit = text(&["-j MARK --set-xmark 0x0/0xffffffff"]);
     exit.extend(tasks());
     exit.extend(entry_number(overlay).map(|own| format!("-j MARK --set-xmark {own:#x}/0xffffffff")));
     chains([

@@ -196,6 +196,49 @@ mod tests {
         assert_eq!(after.gone_since(&before), BTreeSet::from([ip(3), ip(5)]));
     }
 
+    fn port(protocol: Protocol, number: u16) -> HostPort {
+        HostPort::new(None, std::num::NonZeroU16::new(number).unwrap(), protocol)
+    }
+
+    fn backends(tasks: &[u8]) -> BTreeSet<SocketAddrV4> {
+        tasks.iter().map(|last| SocketAddrV4::new(ip(*last), 80)).collect()
+    }
+
+    #[test]
+    fn an_address_of_an_ingress_port_is_gone_unless_a_network_or_another_port_has_it() {
+        let ports = [8080, 8081].map(|number| (port(Protocol::Tcp, number), backends(&[2, 3, 4])));
+        let networks = BTreeMap::from([(1, network(&[2]))]);
+        let before = ClusterNetwork { networks, ingress: ports.into(), ..ClusterNetwork::default() };
+        let mut after = before.clone();
+        after.ingress.insert(port(Protocol::Tcp, 8080), backends(&[]));
+        assert!(after.gone_since(&before).is_empty());
+        after.ingress.insert(port(Protocol::Tcp, 8081), backends(&[4]));
+        assert_eq!(after.gone_since(&before), BTreeSet::from([ip(3)]), "2 is withdrawn");
+        // A member that still serves a port is not gone either.
+        after.networks.insert(1, network(&[]));
+        after.ingress.insert(port(Protocol::Tcp, 8081), backends(&[2]));
+        assert_eq!(after.gone_since(&before), BTreeSet::from([ip(3), ip(4)]));
+    }
+
+    #[test]
+    fn udp_ports_move_when_their_backends_change() {
+        let mut before = ClusterNetwork::default();
+        for protocol in [Protocol::Tcp, Protocol::Udp] {
+            before.ingress.extend([8080, 8081, 8082].map(|number| (port(protocol, number), backends(&[2]))));
+        }
+        let mut after = before.clone();
+        assert!(after.moved_since(&before).is_empty());
+        for protocol in [Protocol::Tcp, Protocol::Udp] {
+            after.ingress.insert(port(protocol, 8080), backends(&[3]));
+            after.ingress.remove(&port(protocol, 8081));
+            after.ingress.insert(port(protocol, 8083), backends(&[2]));
+        }
+        let moved = after.moved_since(&before);
+        let found: Vec<(u16, Vec<Ipv4Addr>)> =
+            moved.iter().map(|(at, backends)| (at.port(), backends.iter().copied().collect())).collect();
+        assert_eq!(found, [(8080, vec![ip(3)]), (8081, vec![]), (8083, vec![ip(2)])]);
+    }
+
     #[test]
     fn a_backend_is_withdrawn_from_one_virtual_address() {
         let mut before = ClusterNetwork::default();

@@ -4,6 +4,7 @@
 mod churn;
 mod cluster;
 mod conformance;
+mod ingress;
 mod isolation;
 mod lab;
 mod leftovers;

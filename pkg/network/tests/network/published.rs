@@ -13,7 +13,7 @@ use crate::lab::cluster::{
 use crate::lab::traffic::ask;
 use crate::lab::{CLIENT, LOCALHOST, NetworkNamespace, assert_refused};
 
-fn at(protocol: Protocol, ip: Option<Ipv4Addr>, port: u16) -> HostPort {
+pub fn at(protocol: Protocol, ip: Option<Ipv4Addr>, port: u16) -> HostPort {
     HostPort::new(ip, NonZeroU16::new(port).unwrap(), protocol)
 }
 

@@ -36,12 +36,12 @@ fn encrypted_with(node: u8, private_key: PrivateKey) -> NodeNetworkSettings {
     smaller.with_overlay(*plain.overlay().unwrap()).with_wireguard(wireguard).unwrap()
 }
 
-fn encrypted(node: u8) -> NodeNetworkSettings {
+pub fn encrypted(node: u8) -> NodeNetworkSettings {
     encrypted_with(node, key(node))
 }
 
 /// The nodes with their keys, and the tasks .2 of the first two in one network.
-fn peers() -> ClusterNetwork {
+pub fn peers() -> ClusterNetwork {
     let mut cluster = crate::lab::cluster::peers(1..=3);
     for (number, peer) in &mut cluster.peers {
         peer.key = Some(key(u8::try_from(*number).unwrap()).public_key());
@@ -50,7 +50,7 @@ fn peers() -> ClusterNetwork {
     cluster
 }
 
-fn encrypted_lab() -> ClusterLab {
+pub fn encrypted_lab() -> ClusterLab {
     encrypted_lab_with_strictness(1)
 }
 

@@ -146,10 +146,27 @@ fn an_overlay_adds_its_own_rules() {
 WARREN-RAW-OUT
   -p udp -m udp --dport 4789 -j CT --notrack
 WARREN-RAW-VX
+  -s 127.0.0.0/8 -j DROP
   -s 10.210.1.0/24 -j DROP
   -s 10.210.0.0/16 -j RETURN
-  -o warren-vx -j MARK --set-xmark 0x0/0xffffffff
-  -i warren-vx -j MARK --set-xmark 0x0/0xffffffff
+  -d 10.210.1.0/24 -g WARREN-RAW-ZONE
+WARREN-RAW-ZONE
+  -j CT --zone-orig mark
+WARREN-ENTRY
+  -s 10.210.0.0/16 -j RETURN
+  -j CONNMARK --save-mark --nfmask 0xfff --ctmask 0xfff00000 --left-shift-mark 20
+  -j CONNMARK --restore-mark --nfmask 0xfff00000 --ctmask 0xfff00000
+  -m rpfilter --validmark --invert -j DROP
+WARREN-EXIT
+  -j MARK --set-xmark 0x0/0xffffffff
+  -s 10.210.0.0/16 -j RETURN
+  -j MARK --set-xmark 0x1/0xffffffff
+  -m connmark ! --mark 0x0/0xfff00000 -j CONNMARK --restore-mark --nfmask 0xfff00000 --ctmask 0xfff00000
+  -o warren-vx -g WARREN-EXIT
+  -i wc+ -m connmark ! --mark 0x0/0xfff00000 -j CONNMARK --restore-mark --nfmask 0xfff00000 --ctmask 0xfff00000
+  -i warren-vx -m conntrack --ctstate NEW -j WARREN-ENTRY
+  -i warren-vx -j CONNMARK --restore-mark --nfmask 0xffffffff --ctmask 0xfff00000
+  -i wc+ ! -o warren-vx -m connmark ! --mark 0x0/0xfff00000 -j DROP
   -i warren-vx -o wc+ -j ACCEPT
   -p udp -m udp --dport 4789 -j WARREN-VXIN
   -p udp -m udp --dport 4789 -j DROP
@@ -158,9 +175,12 @@ WARREN-RAW-VX
   -i warren-vx -j DROP
 WARREN-VXIN
   -s 192.0.2.2/32 -j ACCEPT
+WARREN-NODES
+  -s 192.0.2.2/32 -j SNAT --to-source 10.210.1.1
 WARREN-PEER
   -s 10.210.0.0/16 -j RETURN
   -m addrtype --src-type LOCAL -j SNAT --to-source 10.210.1.1
+  -g WARREN-NODES
   -o warren-vx -j WARREN-PEER
   -i warren-vx -j RETURN";
     let mut found = added(&on_overlay(alone.clone()), &alone);
@@ -238,6 +258,85 @@ WARREN-PORTS-t
 WARREN-PORTS-u
   -d 192.0.2.1/32 -p udp -m udp --dport 9000 -g WARREN-H-9000-udp-c0000201";
     assert_eq!(added(&node, &empty), expected);
+}
+
+/// Publishes a port in ingress mode.
+fn ingress(node: &mut NodeNetwork, port: u16, protocol: Protocol, backends: &[&str]) {
+    let at = HostPort::new(None, NonZeroU16::new(port).unwrap(), protocol);
+    let backends = backends.iter().map(|backend| backend.parse().unwrap()).collect();
+    Arc::make_mut(&mut node.cluster).ingress.insert(at, backends);
+}
+
+#[test]
+fn ingress_ports_lead_to_all_nodes_on_the_overlay_and_to_this_one_otherwise() {
+    use Protocol::{Tcp, Udp};
+    let overlay = on_overlay(node(&["10.210.0.0/16"]));
+    let far = |number| {
+        let far = Overlay::new(number, [192, 0, 2, 1].into(), DEFAULT_VXLAN_PORT, DEFAULT_VNI).unwrap();
+        NodeNetwork { settings: overlay.settings.clone().with_overlay(far), ..overlay.clone() }
+    };
+    let every = "\
+WARREN-H-8080-tcp
+  -p tcp -m statistic --mode nth --every 2 --packet 0 -j DNAT --to-destination 10.210.1.2:80
+  -p tcp -j DNAT --to-destination 10.210.2.2:80
+WARREN-H-8081-udp
+  -p udp -j DNAT --to-destination 10.210.2.3:81";
+    let own = "\
+  -p udp -m udp --dport 8081 -m addrtype --dst-type LOCAL -j REJECT --reject-with icmp-port-unreachable
+WARREN-H-8080-tcp
+  -p tcp -j DNAT --to-destination 10.210.1.2:80";
+    for (empty, expected) in [
+        (overlay.clone(), every),
+        (far(4095), every),
+        (far(4096), own),
+        (direct(node(&["10.210.0.0/16"])), own),
+        (node(&["10.210.0.0/16"]), own),
+    ] {
+        let mut node = empty.clone();
+        ingress(&mut node, 8080, Tcp, &["10.210.2.2:80", "10.210.1.2:80"]);
+        ingress(&mut node, 8081, Udp, &["10.210.2.3:81"]);
+        let found = added(&node, &empty);
+        let targets = ["-j DNAT", "-j REJECT"];
+        let found = found.lines().filter(|line| {
+            line.starts_with("WARREN-H-") || targets.iter().any(|target| line.contains(target))
+        });
+        assert_eq!(found.collect::<Vec<_>>().join("\n").trim_start(), expected);
+        // Connections of a task to itself.
+        assert!(text(&node).contains("-s 10.210.1.2/32 -d 10.210.1.2/32 -j SNAT --to-source 10.210.1.1"));
+        // Host mode wins, and nothing else changes.
+        let before = node.clone();
+        publish(&mut node, None, 8080, Tcp, &["10.210.1.9:80"]);
+        let changes = chain_changes(&before, &node);
+        let names: Vec<&str> = changes.iter().map(|change| change.chain.as_str()).collect();
+        assert_eq!(names, ["WARREN-H-8080-tcp", "WARREN-HAIRPIN"]);
+        assert!(text(&node).contains("WARREN-H-8080-tcp\n  -p tcp -j DNAT --to-destination 10.210.1.9:80\n"));
+    }
+    // Only numbers that fit have a way back.
+    let mut many = overlay;
+    let peer = many.cluster.peers[&2].clone();
+    Arc::make_mut(&mut many.cluster).peers.extend([(4095, peer.clone()), (4096, peer)]);
+    let desired = desired_network(&many).node;
+    let tables: BTreeSet<u32> = desired.routes.iter().map(|route| route.table).collect();
+    assert_eq!(tables, [254, 4098, 8191].into());
+    assert_eq!(desired.rules.iter().map(|rule| rule.priority).max(), Some(9000));
+    assert!(desired.rules.iter().any(|rule| rule.mark.is_some_and(|mark| mark.value == 0xfff0_0000)));
+}
+
+#[test]
+fn one_ingress_port_among_many_changes_its_chain() {
+    let mut before = on_overlay(node(&["10.210.0.0/16"]));
+    for port in 20_000..21_000 {
+        ingress(&mut before, port, Protocol::Tcp, &["10.210.2.2:80", "10.210.2.3:80"]);
+    }
+    let mut after = before.clone();
+    ingress(&mut after, 20_500, Protocol::Tcp, &["10.210.2.2:80"]);
+    let names = |changes: Vec<ChainChange>| {
+        changes.into_iter().map(|change| format!("{} {}", change.table, change.chain)).collect::<Vec<_>>()
+    };
+    assert_eq!(names(chain_changes(&before, &after)), ["nat WARREN-H-20500-tcp"]);
+    // Its last backend goes: its rule, its chain, and the one that refuses it.
+    ingress(&mut after, 20_500, Protocol::Tcp, &[]);
+    assert!(names(chain_changes(&before, &after)).len() <= 4, "{:?}", chain_changes(&before, &after));
 }
 
 #[test]
@@ -334,7 +433,14 @@ fn changes_lead_to_the_same_chains_as_a_full_write() {
         let before = node.clone();
         let backends: BTreeSet<Ipv4Addr> =
             (0..random(4)).map(|_| Ipv4Addr::from(0x0ad2_0102 + (random(2) << 8) + random(40))).collect();
-        match random(8) {
+        match random(10) {
+            8 => {
+                let backends: Vec<String> = backends.iter().map(|ip| format!("{ip}:80")).collect();
+                let backends: Vec<&str> = backends.iter().map(String::as_str).collect();
+                let protocol = Protocol::ALL[random(3) as usize];
+                ingress(&mut node, 8000 + random(40) as u16, protocol, &backends);
+            }
+            9 => drop(Arc::make_mut(&mut node.cluster).ingress.pop_first()),
             0..=3 => {
                 let cluster = Arc::make_mut(&mut node.cluster);
                 cluster.services.insert(Ipv4Addr::from(0x0ad2_e000 + random(60)), backends);
@@ -407,6 +513,8 @@ fn links_routes_and_peers_follow_from_the_node() {
             "10.210.0.0/16 4096 None None",
             "10.210.2.0/24 0 Some(\"warren-vx\") Some(10.210.2.1)",
             "10.210.224.0/19 0 Some(\"lo\") None",
+            // The way back to the peer as an entry node.
+            "0.0.0.0/0 0 Some(\"warren-vx\") Some(10.210.2.1)",
         ]
     );
     let [peer] = desired.node.peers.as_slice() else { panic!("{:?}", desired.node.peers) };

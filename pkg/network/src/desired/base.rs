@@ -189,9 +189,7 @@ fn forward(settings: &NodeNetworkSettings) -> Vec<String> {
     let mut rules = Vec::new();
     if settings.overlay().is_some() {
         // The entry node is gone, which would translate the source of these answers.
-        rules.push(format!(
-            "-i wc+ ! -o {OVERLAY_DEVICE} -m connmark ! --mark 0x0/{ENTRY_MASK:#x} -j DROP"
-        ));
+        rules.push(format!("-i wc+ ! -o {OVERLAY_DEVICE} -m connmark ! --mark 0x0/{ENTRY_MASK:#x} -j DROP"));
     }
     rules.extend(text(&[
         "-m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",

@@ -7,9 +7,9 @@
 
 use std::collections::BTreeMap;
 
-use super::{Chains, ingress};
 use super::services::balance;
 use super::tree::FAN_OUT;
+use super::{Chains, ingress};
 use crate::keys::{HostPort, Protocol};
 use crate::model::NodeNetwork;
 

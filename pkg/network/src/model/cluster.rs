@@ -127,9 +127,8 @@ impl ClusterNetwork {
     /// The UDP ports in ingress mode whose backends changed, with those that they have now.
     pub(crate) fn moved_since(&self, before: &Self) -> BTreeMap<HostPort, BTreeSet<Ipv4Addr>> {
         let all = self.ingress.keys().chain(before.ingress.keys());
-        let moved = all.filter(|at| {
-            at.protocol() == Protocol::Udp && self.ingress.get(*at) != before.ingress.get(*at)
-        });
+        let moved = all
+            .filter(|at| at.protocol() == Protocol::Udp && self.ingress.get(*at) != before.ingress.get(*at));
         let backends = |at| self.ingress.get(at).into_iter().flatten().map(|backend| *backend.ip()).collect();
         moved.map(|at| (*at, backends(at))).collect()
     }

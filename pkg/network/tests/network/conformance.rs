@@ -1,6 +1,6 @@
 //! The conformance suite of network backends.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 
 use warren_network::fake::FakeNetwork;
@@ -16,8 +16,8 @@ async fn suite(network: &dyn NetworkBackend, occupy: impl Fn() -> Box<dyn Send>)
     network.ensure_node(&settings()).await.unwrap();
     network.ensure_node(&settings()).await.unwrap();
     tasks(network).await;
-    ports(network, occupy).await;
-    cluster(network).await;
+    ports(network, &occupy).await;
+    cluster(network, &occupy).await;
     reconciliation(network).await;
     network.remove_node().await.unwrap();
     network.remove_node().await.unwrap();
@@ -54,7 +54,7 @@ async fn tasks(network: &dyn NetworkBackend) {
     network.remove_task(&key(3)).await.unwrap();
 }
 
-async fn ports(network: &dyn NetworkBackend, occupy: impl Fn() -> Box<dyn Send>) {
+async fn ports(network: &dyn NetworkBackend, occupy: &impl Fn() -> Box<dyn Send>) {
     let port = published(None, 8088, &[(2, 80)]);
     let foreign = occupy();
     for _ in 0..2 {
@@ -71,7 +71,7 @@ async fn ports(network: &dyn NetworkBackend, occupy: impl Fn() -> Box<dyn Send>)
     drop(occupy());
 }
 
-async fn cluster(network: &dyn NetworkBackend) {
+async fn cluster(network: &dyn NetworkBackend, occupy: &impl Fn() -> Box<dyn Send>) {
     network.ensure_task(&task(2)).await.unwrap();
     let mut known = peers([2, 3]);
     known.networks.insert(1, crate::lab::cluster::network(&[(1, 2), (2, 2)]));
@@ -80,6 +80,21 @@ async fn cluster(network: &dyn NetworkBackend) {
         let made = network.ensure_cluster(&Arc::new(known.clone())).await.unwrap();
         assert!(made.failed.is_empty(), "{:?}", made.failed);
     }
+    // A port of another process does not stop the others, and is published once it is free.
+    let foreign = occupy();
+    for port in [8088, 8089] {
+        known.ingress.insert(host_port(None, port), [SocketAddrV4::new(address(2), 80)].into());
+    }
+    let made = network.ensure_cluster(&Arc::new(known.clone())).await.unwrap();
+    assert!(matches!(made.failed.as_slice(), [Error::PortTaken { by: Some(_), .. }]), "{:?}", made.failed);
+    drop(foreign);
+    let pass = network.repair().await.unwrap();
+    assert!(pass.failed.is_empty(), "{:?}", pass.failed);
+    network.ensure_port(&published(None, 8088, &[])).await.unwrap();
+    network.remove_port(host_port(None, 8088)).await.unwrap();
+    known.ingress.clear();
+    network.ensure_cluster(&Arc::new(known.clone())).await.unwrap();
+    drop(occupy());
     // A peer that cannot be reached does not stop the others.
     let without_blocks = |peer| (9, Peer { blocks: Vec::new(), ..peer });
     known.peers.extend(peers([4]).peers.into_values().map(without_blocks));

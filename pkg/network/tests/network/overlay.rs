@@ -3,10 +3,10 @@
 use warren_network::{Error, NetworkBackend, NodeNetwork, Overlay};
 
 use crate::lab::cluster::{
-    ClusterLab, ServingTask, attachment, direct, network, peers, settings, task_address, task_key, underlay,
-    virtual_address,
+    ClusterLab, ServingTask, attachment, direct, gateway, network, peers, settings, task_address, task_key,
+    underlay, virtual_address,
 };
-use crate::lab::{CLIENT, assert_same, run_on_node, without_indexes};
+use crate::lab::{CLIENT, LOCALHOST, assert_same, run_on_node, without_indexes};
 
 #[test]
 fn another_device_on_the_port_is_named_and_left_alone() {
@@ -79,6 +79,10 @@ fn damage_of_the_overlay_and_of_isolation_is_repaired() {
     let mut cluster = peers(1..=3);
     cluster.networks.insert(2, network(&[(1, 2), (2, 2)]));
     cluster.services.insert(virtual_address(1), [remote.address].into());
+    for (port, task) in [(8081, &local), (8082, &remote)] {
+        let at = crate::lab::host_port(None, port);
+        cluster.ingress.insert(at, [std::net::SocketAddrV4::new(task.address, 80)].into());
+    }
     lab.ensure_cluster(&cluster);
     let node = lab.node(1);
     let pass = node.repair();
@@ -107,7 +111,24 @@ fn damage_of_the_overlay_and_of_isolation_is_repaired() {
         "bridge fdb del 02:57:c0:00:02:02 dev warren-vx dst 192.0.2.2",
         "bridge fdb append 00:00:00:00:00:00 dev warren-vx dst 192.0.2.100",
         "ip rule del pref 900",
+        "ip rule del pref 901",
+        "ip rule del pref 1002",
+        "ip rule del pref 9000",
+        "ip rule add pref 1009 fwmark 0x900000/0xfff00000 lookup 4105 protocol 87",
+        "ip rule del pref 1002; ip rule add pref 1002 fwmark 0x200000/0xff00000 lookup 4098 protocol 87",
+        "ip rule del pref 1002; ip rule add pref 1002 fwmark 0x200000/0xfff00000 prohibit protocol 87",
+        "ip route flush table 4098",
+        "ip route replace default via 10.210.3.1 dev warren-vx onlink table 4098 proto 87",
+        "iptables -t raw -F WARREN-RAW-ZONE",
+        "iptables -t mangle -F WARREN-ENTRY",
+        "iptables -t mangle -F WARREN-EXIT",
+        "iptables -t mangle -F WARREN-PRE",
+        "iptables -t mangle -D OUTPUT -j WARREN-OUT",
+        "iptables -t nat -F WARREN-NODES",
+        "iptables -t nat -F WARREN-H-8082-tcp",
         "echo 1 > /proc/sys/net/ipv4/conf/warren-vx/rp_filter",
+        "echo 0 > /proc/sys/net/ipv4/conf/warren-vx/src_valid_mark",
+        "echo 0 > /proc/sys/net/ipv4/conf/warren-vx/route_localnet",
     ] {
         node.shell(damage);
         let pass = node.repair();
@@ -117,6 +138,14 @@ fn damage_of_the_overlay_and_of_isolation_is_repaired() {
         assert_same(&without_indexes(&node.inventory()), &without_indexes(&whole), damage);
         assert!(local.space.fetch(virtual_address(1), 80).is_ok(), "{damage}");
         assert!(local.space.fetch(other.address, 80).is_err(), "{damage}");
+        // As the entry node, also for itself, and as the node of the task.
+        for (from, entry, port, answer) in [
+            (&lab.client, underlay(1), 8082, format!("remote {CLIENT}")),
+            (&node.space, LOCALHOST, 8082, format!("remote {}", gateway(1))),
+            (&lab.client, underlay(2), 8081, format!("local {CLIENT}")),
+        ] {
+            assert_eq!(from.fetch(entry, port).unwrap(), answer, "{damage}");
+        }
     }
     // A change meets a damaged table: it is written completely.
     node.shell("nft delete table ip warren; iptables -t nat -F WARREN-VIP");
@@ -140,10 +169,14 @@ fn a_node_leaves_nothing_behind() {
         let mut cluster = peers((1..=200).filter(|number| *number != 11));
         cluster.networks.insert(2, network(&[(1, 2), (2, 2)]));
         cluster.services.insert(virtual_address(1), [task_address(1, 2)].into());
+        let backends = [1, 2].map(|node| std::net::SocketAddrV4::new(task_address(node, 2), 80));
+        cluster.ingress.insert(crate::lab::host_port(None, 8080), backends.into());
+        cluster.ingress.insert(crate::lab::host_port(None, 8081), [].into());
         let made = node.ensure_cluster(&cluster);
         assert!(made.failed.is_empty(), "{:?}", made.failed);
         let with_peers = node.inventory();
-        assert!(with_peers.iter().filter(|line| line.contains(" via ")).count() >= 199);
+        let ways = with_peers.iter().filter(|line| line.contains(" via ")).count();
+        assert!(ways >= if own.overlay().is_some() { 2 * 198 } else { 199 }, "{ways}");
         for _ in 0..2 {
             node.attach(2, &[2, 3]);
             node.attach(3, &[3]);

@@ -191,13 +191,23 @@ fn data_plane_that_is_left_leaves_nothing_behind() {
     let tasks = start_two(&lab);
     let node = lab.node(1);
     let link = |task: &ServingTask| task.space.command("ip", &["link", "show", "eth0"]);
+    let mut cluster = cluster();
+    for (port, task) in [(8081, &tasks[0]), (8082, &tasks[1])] {
+        let backends = [SocketAddrV4::new(task.address, 80)].into();
+        cluster.ingress.insert(crate::lab::host_port(None, port), backends);
+    }
+    lab.ensure_cluster(&cluster);
+    let by_ingress = |port| lab.client.fetch(underlay(1), port).ok();
+    assert_eq!([8081, 8082].map(by_ingress), ["one", "two"].map(|name| Some(format!("{name} {CLIENT}"))));
     let vxlan = node.inventory();
     change_all(&lab.nodes, direct);
     let routes = node.inventory();
-    let traces = ["warren-vx", "WARREN-VX", "WARREN-RAW-VX", "4789", "PERMANENT"];
+    let traces =
+        ["warren-vx", "WARREN-VX", "WARREN-RAW-VX", "4789", "PERMANENT", "fff00000", "9000", "table 40"];
     let left = |line: &&String| traces.iter().any(|trace| line.contains(trace)) && !line.contains("dev wc");
     assert_eq!(routes.iter().find(left), None);
     assert_reach_each_other(&tasks, "with routes");
+    assert_eq!([8081, 8082].map(by_ingress), [Some(format!("one {CLIENT}")), None]);
     assert!(link(&tasks[0]).contains(&format!("mtu {}", DEFAULT_MTU + OVERLAY_OVERHEAD)));
     for length in [1472, 1473, 9000] {
         let socket = tasks[0].space.udp_client(tasks[1].address, 80);
@@ -208,6 +218,7 @@ fn data_plane_that_is_left_leaves_nothing_behind() {
     change_all(&lab.nodes, settings);
     assert_same(&node.inventory(), &vxlan, "with VXLAN again");
     assert_reach_each_other(&tasks, "with VXLAN again");
+    assert_eq!(by_ingress(8082), Some(format!("two {CLIENT}")));
     assert!(link(&tasks[0]).contains(&format!("mtu {DEFAULT_MTU}")));
 
     let wireguard = WireGuard { private_key: "11".repeat(32).parse().unwrap(), port: 51820 };

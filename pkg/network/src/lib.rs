@@ -69,8 +69,9 @@ pub trait NetworkBackend: Send + Sync + 'static {
 
     /// Replaces what is known about the rest of the cluster; only differences are written. Connections to a
     /// removed backend go on, its UDP flows move to another one, and connections of a task that is gone are
-    /// reset. Ports in ingress mode are bound like those of [`NetworkBackend::ensure_port`]. Peers that cannot be reached
-    /// as described and ports in use are left out, see [`Repairs::failed`]; each repair tries the ports again.
+    /// reset. Ports in ingress mode are bound like those of [`NetworkBackend::ensure_port`]. Peers that cannot be
+    /// reached as described and ports in use are left out, see [`Repairs::failed`]; each repair tries the ports
+    /// again.
     ///
     /// # Errors
     /// [`Error::NodeNotConfigured`] before [`NetworkBackend::ensure_node`].

@@ -117,9 +117,8 @@ pub(super) fn mangle(settings: &NodeNetworkSettings) -> Chains {
         format!("-i {OVERLAY_DEVICE} {}", restore(u32::MAX)),
     ];
     let mut entry: Vec<String> = tasks().collect();
-    entry.push(format!(
-        "-j CONNMARK --save-mark --nfmask {NUMBER_MASK:#x} --ctmask {ENTRY_MASK:#x} --left-shift-mark {ENTRY_SHIFT}"
-    ));
+    let save = format!("--save-mark --nfmask {NUMBER_MASK:#x} --ctmask {ENTRY_MASK:#x}");
+    entry.push(format!("-j CONNMARK {save} --left-shift-mark {ENTRY_SHIFT}"));
     // With the mark of a peer, the way back to the client is the tunnel.
     entry.extend([restore(ENTRY_MASK), "-m rpfilter --validmark --invert -j DROP".to_owned()]);
     let mut exit = text(&["-j MARK --set-xmark 0x0/0xffffffff"]);

@@ -6,7 +6,7 @@
 //! Packets without a mark skip these rules.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::SocketAddrV4;
 
 use ipnet::Ipv4Net;
@@ -39,17 +39,21 @@ fn fitting(number: u16) -> Option<u32> {
     Some(u32::from(number)).filter(|number| *number <= NUMBER_MASK)
 }
 
-/// The published ports of both modes, with the backends to which this node can translate them.
-pub(super) fn published(node: &NodeNetwork) -> BTreeMap<&HostPort, Cow<'_, BTreeSet<SocketAddrV4>>> {
-    let is_entry = node.settings.overlay().is_some_and(|overlay| entry_number(overlay).is_some());
+/// The backends of a published port to which this node can translate it; `None` if it is published in neither mode.
+pub(super) fn published<'a>(node: &'a NodeNetwork, at: &HostPort) -> Option<Cow<'a, BTreeSet<SocketAddrV4>>> {
+    let host = node.ports.get(at);
+    let backends = host.or_else(|| node.cluster.ingress.get(at))?;
+    let is_entry = || node.settings.overlay().is_some_and(|overlay| entry_number(overlay).is_some());
+    if host.is_some() || is_entry() {
+        return Some(Cow::Borrowed(backends));
+    }
     let is_own = |backend: &&SocketAddrV4| node.settings.is_own(*backend.ip());
-    let ingress = node.cluster.ingress.iter().map(|(at, backends)| match is_entry {
-        true => (at, Cow::Borrowed(backends)),
-        false => (at, Cow::Owned(backends.iter().filter(is_own).copied().collect())),
-    });
-    let host = node.ports.iter().map(|(at, backends)| (at, Cow::Borrowed(backends)));
-    // The last one of a port wins.
-    ingress.chain(host).collect()
+    Some(Cow::Owned(backends.iter().filter(is_own).copied().collect()))
+}
+
+/// The published ports of both modes.
+pub(super) fn published_ports(node: &NodeNetwork) -> BTreeSet<HostPort> {
+    node.ports.keys().chain(node.cluster.ingress.keys()).copied().collect()
 }
 
 /// The way back to each peer as the entry node, in a table of its own.

@@ -5,7 +5,8 @@
 //! with its own chain; 4 levels of 16 cover all 65,536 ports. A node with few ports gets a single flat
 //! chain for each protocol.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddrV4;
 
 use super::services::balance;
 use super::tree::FAN_OUT;
@@ -16,37 +17,50 @@ use crate::model::NodeNetwork;
 /// For each port, its rules as (prefix such as `-d 10.0.0.1/32 `, target).
 type PortRules = BTreeMap<u16, Vec<(String, String)>>;
 
-/// Translates published ports to their backends.
+/// Leads published ports to the chains of their backends.
 pub(super) fn translated(node: &NodeNetwork) -> Chains {
-    let mut chains = Chains::new();
-    let mut open: BTreeMap<Protocol, PortRules> = BTreeMap::new();
-    let published = ingress::published(node);
-    for (at, backends) in published.into_iter().filter(|(_, backends)| !backends.is_empty()) {
-        let chain = port_chain(at);
-        let rules = open.entry(at.protocol()).or_default().entry(at.port()).or_default();
-        rules.push((destination_match(at), format!("-g {chain}")));
-        chains.insert(chain, balance(&format!("-p {}", at.protocol()), &backends));
-    }
-    build_port_trees(&mut chains, "WARREN-PORTS", &open);
-    chains
+    let target = |at: &HostPort, backends: &BTreeSet<_>| {
+        (!backends.is_empty()).then(|| format!("-g {}", port_chain(at)))
+    };
+    port_trees(node, "WARREN-PORTS", target)
+}
+
+/// The chain of one published port; none without a backend.
+pub(super) fn backends_of(node: &NodeNetwork, at: &HostPort) -> Option<(String, Vec<String>)> {
+    let backends = ingress::published(node, at).filter(|backends| !backends.is_empty())?;
+    Some((port_chain(at), balance(&format!("-p {}", at.protocol()), &backends)))
 }
 
 /// Rejects published ports without a ready task: a default-drop firewall of the host would let the client
 /// hang.
 pub(super) fn closed(node: &NodeNetwork) -> Chains {
-    let mut chains = Chains::new();
-    let mut closed: BTreeMap<Protocol, PortRules> = BTreeMap::new();
-    let published = ingress::published(node);
-    for at in published.into_iter().filter(|(_, backends)| backends.is_empty()).map(|(at, _)| at) {
+    let target = |at: &HostPort, backends: &BTreeSet<_>| {
         let answer = match at.protocol() {
             Protocol::Tcp => "tcp-reset",
             Protocol::Udp | Protocol::Sctp => "icmp-port-unreachable",
         };
-        let target = format!("-m addrtype --dst-type LOCAL -j REJECT --reject-with {answer}");
-        let rules = closed.entry(at.protocol()).or_default().entry(at.port()).or_default();
-        rules.push((destination_match(at), target));
+        let reject = || format!("-m addrtype --dst-type LOCAL -j REJECT --reject-with {answer}");
+        backends.is_empty().then(reject)
+    };
+    port_trees(node, "WARREN-CLOSED", target)
+}
+
+/// The trees below `root` of the ports that have a target.
+fn port_trees(
+    node: &NodeNetwork,
+    root: &str,
+    target: impl Fn(&HostPort, &BTreeSet<SocketAddrV4>) -> Option<String>,
+) -> Chains {
+    let mut chains = Chains::new();
+    let mut found: BTreeMap<Protocol, PortRules> = BTreeMap::new();
+    for at in ingress::published_ports(node) {
+        let backends = ingress::published(node, &at).unwrap_or_default();
+        if let Some(target) = target(&at, &backends) {
+            let rules = found.entry(at.protocol()).or_default().entry(at.port()).or_default();
+            rules.push((destination_match(&at), target));
+        }
     }
-    build_port_trees(&mut chains, "WARREN-CLOSED", &closed);
+    build_port_trees(&mut chains, root, &found);
     chains
 }
 

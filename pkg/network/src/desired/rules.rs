@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use super::{ChainJump, IptablesTable, base, ports, services};
+use super::{ChainJump, IptablesTable, base, ingress, ports, services};
+use crate::keys::HostPort;
 use crate::model::{NodeNetwork, NodeNetworkSettings};
 
 /// Jumps from the built-in chains into those of this crate, in the spelling of `iptables-save`.
@@ -45,49 +46,68 @@ pub(super) fn tables(node: &NodeNetwork) -> Vec<IptablesTable> {
 struct Parts {
     /// Settings and peers.
     base: bool,
-    /// Published ports of both modes.
-    ports: bool,
+    /// Which ports are published, and which of them have a backend.
+    port_trees: bool,
     /// Which virtual addresses have a backend.
     tree: bool,
     /// Backends that are tasks of this node.
     hairpin: bool,
     /// The backends of each of these virtual addresses.
     services: BTreeSet<Ipv4Addr>,
+    /// The backends of each of these published ports.
+    ports: BTreeSet<HostPort>,
 }
 
 impl Parts {
     fn all(node: &NodeNetwork) -> Self {
         let services = node.cluster.services.keys().copied().collect();
-        Self { base: true, ports: true, tree: true, hairpin: true, services }
+        let ports = ingress::published_ports(node);
+        Self { base: true, port_trees: true, tree: true, hairpin: true, services, ports }
     }
 
     /// The parts that can differ between two states of a node.
     fn between(before: &NodeNetwork, after: &NodeNetwork) -> Self {
         let same_cluster = Arc::ptr_eq(&before.cluster, &after.cluster);
+        let same_settings = before.settings == after.settings;
         let (old, new) = (&before.cluster.services, &after.cluster.services);
-        let mut services = BTreeSet::new();
+        let (mut services, mut ports) = (BTreeSet::new(), changed(&before.ports, &after.ports));
         if !same_cluster {
-            services.extend(old.iter().filter(|(ip, was)| new.get(*ip) != Some(was)).map(|(ip, _)| *ip));
-            services.extend(new.keys().filter(|ip| !old.contains_key(*ip)));
+            services = changed(old, new);
+            ports.extend(changed(&before.cluster.ingress, &after.cluster.ingress));
+        }
+        if !same_settings {
+            // They decide which backends can be reached.
+            ports.extend([before, after].into_iter().flat_map(ingress::published_ports));
         }
         let is_open = |all: &BTreeMap<Ipv4Addr, BTreeSet<Ipv4Addr>>, ip| {
             all.get(ip).is_some_and(|backends| !backends.is_empty())
         };
-        let base =
-            before.settings != after.settings || !same_cluster && before.cluster.peers != after.cluster.peers;
-        let ports = before.ports != after.ports
-            || before.settings != after.settings
-            || !same_cluster && before.cluster.ingress != after.cluster.ingress;
+        let base = !same_settings || !same_cluster && before.cluster.peers != after.cluster.peers;
         let is_own = |ip: &Ipv4Addr| after.settings.is_own(*ip);
-        let own = services.iter().flat_map(|ip| [old.get(ip), new.get(ip)]).flatten().flatten().any(is_own);
+        let mut of_services = services.iter().flat_map(|ip| [old.get(ip), new.get(ip)]).flatten().flatten();
+        let published = |at| [before, after].map(|node| ingress::published(node, at));
+        let mut of_ports = ports.iter().flat_map(published).flatten();
+        let own = of_services.any(is_own)
+            || of_ports.any(|backends| backends.iter().any(|backend| is_own(backend.ip())));
+        let is_moved = |at| {
+            let [was, is] = published(at).map(|backends| backends.map(|backends| backends.is_empty()));
+            was != is
+        };
         Self {
             base,
-            ports,
+            port_trees: ports.iter().any(is_moved),
             tree: services.iter().any(|ip| is_open(old, ip) != is_open(new, ip)),
-            hairpin: base || ports || own,
+            hairpin: base || own,
             services,
+            ports,
         }
     }
+}
+
+/// The keys whose values differ.
+fn changed<K: Ord + Copy, V: PartialEq>(old: &BTreeMap<K, V>, new: &BTreeMap<K, V>) -> BTreeSet<K> {
+    let other = old.iter().filter(|(key, was)| new.get(*key) != Some(was)).map(|(key, _)| *key);
+    other.chain(new.keys().filter(|key| !old.contains_key(*key)).copied()).collect()
 }
 
 fn render(node: &NodeNetwork, parts: &Parts) -> Vec<IptablesTable> {
@@ -99,7 +119,7 @@ fn render(node: &NodeNetwork, parts: &Parts) -> Vec<IptablesTable> {
         filter.chains.extend(base::filter(node));
         nat.chains.extend(base::nat(node));
     }
-    if parts.ports {
+    if parts.port_trees {
         filter.chains.extend(ports::closed(node));
         nat.chains.extend(ports::translated(node));
     }
@@ -110,6 +130,7 @@ fn render(node: &NodeNetwork, parts: &Parts) -> Vec<IptablesTable> {
         nat.chains.extend(services::hairpin(node));
     }
     nat.chains.extend(parts.services.iter().filter_map(|ip| services::backends_of(node, *ip)));
+    nat.chains.extend(parts.ports.iter().filter_map(|at| ports::backends_of(node, at)));
     vec![raw, mangle, filter, nat]
 }
 

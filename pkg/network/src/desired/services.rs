@@ -28,8 +28,9 @@ pub(super) fn backends_of(node: &NodeNetwork, address: Ipv4Addr) -> Option<(Stri
 /// Tasks of this node that may reach themselves through a virtual address or a published port: they must
 /// see a peer address other than their own.
 fn own_backends(node: &NodeNetwork) -> BTreeSet<Ipv4Addr> {
-    let published = ingress::published(node);
-    let published = published.values().flat_map(|backends| backends.iter()).map(|backend| *backend.ip());
+    let ports = ingress::published_ports(node);
+    let published = ports.iter().filter_map(|at| ingress::published(node, at));
+    let published = published.flat_map(|backends| backends.iter().map(|to| *to.ip()).collect::<Vec<_>>());
     let virtually = node.cluster.services.values().flatten().copied();
     published.chain(virtually).filter(|ip| node.settings.is_own(*ip)).collect()
 }

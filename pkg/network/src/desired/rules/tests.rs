@@ -468,8 +468,11 @@ fn changes_lead_to_the_same_chains_as_a_full_write() {
                     underlay: Ipv4Addr::new(192, 0, 2, octet),
                 };
                 Arc::make_mut(&mut node.cluster).peers.insert(number, peer);
-                if random(20) == 0 {
-                    node = on_overlay(node);
+                // Another data plane.
+                match random(10) {
+                    0 => node.settings = on_overlay(node.clone()).settings,
+                    1 => node.settings = direct(node.clone()).settings,
+                    _ => {}
                 }
             }
         }

@@ -102,8 +102,8 @@ fn from_overlay(settings: &NodeNetworkSettings) -> Vec<String> {
     rules
 }
 
-/// The entry node of each connection, see [`super::ingress`]. Other marks neither enter nor leave: that of a packet into
-/// the tunnel becomes its group policy id, and the kernel looks up the route of the outer packet with it.
+/// The entry node of each connection, see [`super::ingress`]. Other marks neither enter nor leave: that of a packet
+/// into the tunnel becomes its group policy id, and the kernel looks up the route of the outer packet with it.
 pub(super) fn mangle(settings: &NodeNetworkSettings) -> Chains {
     let Some(overlay) = settings.overlay() else {
         return Chains::new();

@@ -174,6 +174,8 @@ fn only_known_entry_nodes_deliver_packets_of_clients() {
     let task = Receiver::start(lab.node(1), 2);
     let through = lab.node(2);
     let client = lab.client.udp_client(underlay(2), port_of(1));
+    // With an address of the device, the kernel itself would accept packets of any client there.
+    lab.node(1).shell("ip addr add 198.51.100.9/32 dev warren-vx");
     // No number, that of the task's node, and that of no node.
     for forged in ["0x0", "0x1", "0x9"] {
         through.shell(&format!("iptables -t mangle -A WARREN-EXIT -j MARK --set-mark {forged}"));
@@ -209,6 +211,10 @@ fn only_known_entry_nodes_deliver_packets_of_clients() {
     lab.node(1).ensure_cluster(&cluster);
     task.udp.send_to(b"!", seen).unwrap();
     assert_eq!(client.recv(&mut received).unwrap(), 1);
+    // Connections end with their task, whatever node they came through.
+    assert!(lab.node(1).space.conntrack_count() > 0);
+    lab.node(1).detach(2);
+    assert_eq!(lab.node(1).space.conntrack_count(), 0);
 }
 
 #[test]

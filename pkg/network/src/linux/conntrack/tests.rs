@@ -7,9 +7,10 @@ use super::*;
 const NEW: u16 = 1 << 8;
 const REQUEST_CREATE_ACK: u16 = 0x405;
 const TIMEOUT: u16 = 7;
+const TUPLE_ZONE: u16 = 3;
 
-/// The entry of a UDP flow from `from` to `to` that is translated to `reply_from` and `reply_to`.
-fn entry(port: u16, [from, to, reply_from, reply_to]: [Ipv4Addr; 4]) -> Vec<u8> {
+/// The entry of a UDP flow from `from` to `to` that is translated to `reply_from` and `reply_to`, in a zone.
+fn entry(port: u16, [from, to, reply_from, reply_to]: [Ipv4Addr; 4], zone: u16) -> Vec<u8> {
     let tuple = |kind, source: Ipv4Addr, destination: Ipv4Addr, [source_port, destination_port]: [u16; 2]| {
         let ip = [attribute(V4_SOURCE, &source.octets()), attribute(V4_DESTINATION, &destination.octets())]
             .concat();
@@ -18,8 +19,12 @@ fn entry(port: u16, [from, to, reply_from, reply_to]: [Ipv4Addr; 4]) -> Vec<u8> 
             attribute(2, &source_port.to_be_bytes()),
             attribute(3, &destination_port.to_be_bytes()),
         ];
-        let both = [attribute(TUPLE_IP | NESTED, &ip), attribute(TUPLE_PROTO | NESTED, &proto.concat())];
-        attribute(kind | NESTED, &both.concat())
+        let mut all =
+            [attribute(TUPLE_IP | NESTED, &ip), attribute(TUPLE_PROTO | NESTED, &proto.concat())].concat();
+        if kind == TUPLE_ORIG && zone > 0 {
+            all.extend(attribute(TUPLE_ZONE, &zone.to_be_bytes()));
+        }
+        attribute(kind | NESTED, &all)
     };
     [
         tuple(TUPLE_ORIG, from, to, [port, 53]),
@@ -57,11 +62,13 @@ fn fill(wire: &mut ConntrackSocket) -> Ipv4Addr {
         [outside, node, task, outside],  // published
         [other, task, task, other],      // task to task
         [task, node, task, node],        // to itself
+        [outside, task, task, outside],  // through an entry node
         [other, outside, outside, node], // the rest is of others
         [outside, node, node, outside],
     ];
     for (port, ends) in (1000..).zip(conversations) {
-        wire.send(NEW, REQUEST_CREATE_ACK, 0, &entry(port, ends)).unwrap();
+        let zone = if port == 1004 { 7 } else { 0 };
+        wire.send(NEW, REQUEST_CREATE_ACK, 0, &entry(port, ends, zone)).unwrap();
         wire.receive_all().unwrap();
     }
     assert_eq!(count(wire), conversations.len());
@@ -107,7 +114,7 @@ fn fill_flows(wire: &mut ConntrackSocket) -> [Ipv4Addr; 4] {
         [outside, node, node, outside],
     ];
     for (port, ends) in (1000..).zip(flows) {
-        wire.send(NEW, REQUEST_CREATE_ACK, 0, &entry(port, ends)).unwrap();
+        wire.send(NEW, REQUEST_CREATE_ACK, 0, &entry(port, ends, 0)).unwrap();
         wire.receive_all().unwrap();
     }
     assert_eq!(count(wire), flows.len());

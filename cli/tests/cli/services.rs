@@ -127,7 +127,10 @@ fn unsupported_flag_is_refused_by_name() {
     assert_eq!(output, expected);
     for (more, desired) in [
         (["--publish", "53:53/icmp"], "\"icmp\" is not a protocol; give tcp, udp or sctp"),
-        (["--publish", "80:80,mode=ingress"], "mode=ingress is not supported by this version"),
+        (
+            ["--publish", "80:80,mode=mesh"],
+            "\"mode=mesh\" is not known; there are mode=host and mode=ingress",
+        ),
         (["--mode", "job"], "job is not supported by this version; replicated and global are"),
     ] {
         let text = person.fails(2, &create("web", "runs", &more));

@@ -48,6 +48,7 @@ fn catalogue() -> Catalogue {
                 port: 80,
                 protocol: Protocol::Tcp,
                 name: Some("http".parse().unwrap()),
+                published: None,
             }],
             endpoints: (1..=ENDPOINTS)
                 .map(|slot| Endpoint { slot, address: address(), ready: true })

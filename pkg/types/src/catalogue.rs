@@ -5,6 +5,7 @@ use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::Ipv4Addr;
+use std::num::NonZeroU16;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -80,6 +81,9 @@ pub struct ServicePort {
     /// Its name in SRV records, beside its number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<PortName>,
+    /// In the catalogue of [`INGRESS_NETWORK`](crate::INGRESS_NETWORK): the port of every node that leads to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub published: Option<NonZeroU16>,
 }
 
 /// One task of the service. Its address belongs to the network also while it is not ready; names and virtual addresses
@@ -162,7 +166,7 @@ impl CatalogueService {
             if port.port == 0 {
                 wrong.add(format!("ports[{i}].port"), "0 is not a port");
             }
-            if !numbers.insert((port.port, port.protocol)) {
+            if !numbers.insert((port.port, port.protocol, port.published)) {
                 wrong.add(format!("ports[{i}].port"), format!("{} is listed twice", port.port));
             }
             if let Some(name) = port.name.as_ref().filter(|name| !names.insert((*name, port.protocol))) {
@@ -185,7 +189,7 @@ mod tests {
         let endpoint = |slot, host| Endpoint { slot, address: Ipv4Addr::new(10, 210, 1, host), ready: true };
         let port = |port, name: &str| {
             let name = Some(name).filter(|name| !name.is_empty()).map(|name| name.parse().unwrap());
-            ServicePort { port, protocol: Protocol::Tcp, name }
+            ServicePort { port, protocol: Protocol::Tcp, name, published: None }
         };
         let web = CatalogueService {
             aliases: ["www".parse().unwrap()].into(),

@@ -48,7 +48,10 @@ pub use data_plane::{DataPlane, WireGuardKey};
 pub use id::{ClusterId, Id, ManagerId, NodeId, SecretObjectId, ServiceId, TaskId, TokenId, VolumeId};
 pub use member::{ManagerAddress, Member, MemberId, ParseManagerAddressError, Suffrage};
 pub use name::{ImageDigest, ImageReference, NodeName, SecretObjectName, ServiceName, VolumeName};
-pub use network::{DnsLabel, EndpointMode, Network, NetworkId, NetworkName};
+pub use network::{
+    DnsLabel, EndpointMode, INGRESS_NETWORK, INGRESS_NETWORK_NAME, INGRESS_NETWORK_NUMBER, Network,
+    NetworkId, NetworkName,
+};
 pub use network_view::{
     CatalogueChange, CatalogueServiceChange, NetworkPeer, NetworkUpdate, NetworkUpdateError, NetworkView,
     PeersChange,

@@ -49,6 +49,16 @@ pub struct Network {
     pub number: u32,
 }
 
+/// The network in whose catalogue managers list the services with ports in ingress mode, for every node. It is in no
+/// state, and no task is attached to it.
+pub const INGRESS_NETWORK: NetworkId = NetworkId(Id(0));
+
+/// Its name, which no other network can have.
+pub const INGRESS_NETWORK_NAME: &str = "ingress";
+
+/// Its number, which no other network has.
+pub const INGRESS_NETWORK_NUMBER: u32 = u32::MAX;
+
 /// What the name of a service resolves to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -174,6 +174,8 @@ impl std::str::FromStr for Protocol {
 pub enum PublishMode {
     /// Each node that runs tasks of the service; new connections are spread over that node's tasks.
     Host,
+    /// Every node; new connections are spread over all tasks of the service.
+    Ingress,
 }
 
 impl PublishedPort {
@@ -297,6 +299,11 @@ impl ServiceSpec {
             if port.container_port == 0 {
                 wrong.add(format!("ports[{i}].containerPort"), "0 is not a port; give one of 1 to 65535");
             }
+            if port.mode == PublishMode::Ingress && port.host_ip.is_some() {
+                let message = "mode=ingress opens the port on all addresses of every node; leave the address out, or \
+                               give mode=host";
+                wrong.add(format!("ports[{i}].hostIp"), message);
+            }
             if let Some(earlier) = self.ports[..i].iter().position(|other| other.conflicts_with(port)) {
                 let message = match port.host_port {
                     0 => format!(
@@ -374,6 +381,9 @@ mod tests {
         check(|s| s.task.command = Some(vec![]), &["task.command"]);
         check(|s| s.task.args = Some(vec!["a\0".into()]), &["task.args"]);
         check(|s| s.ports = vec![port(None, 0)], &[]);
+        let ingress = |host_ip| PublishedPort { mode: PublishMode::Ingress, ..port(host_ip, 80) };
+        check(|s| s.ports = vec![ingress(None)], &[]);
+        check(|s| s.ports = vec![ingress(Some(Ipv4Addr::LOCALHOST))], &["ports[0].hostIp"]);
         check(|s| s.ports = vec![port(None, 0), port(None, 0)], &["ports[1].hostPort"]);
         let var = |name: &str| EnvVar { name: name.into(), value: "v".into() };
         check(

@@ -174,6 +174,7 @@ pub fn catalogues(number: u8) -> impl Strategy<Value = Catalogue> {
                 port,
                 protocol: Protocol::ALL[usize::from(port % 3)],
                 name: name.map(|name| name.parse().unwrap()),
+                published: None,
             };
             let endpoints: std::collections::BTreeMap<u32, bool> = endpoints;
             CatalogueService {
@@ -346,7 +347,11 @@ pub fn service_specs() -> impl Strategy<Value = ServiceSpec> {
             host_port,
             container_port,
             protocol: Protocol::ALL[usize::from(container_port % 3)],
-            mode: PublishMode::Host,
+            mode: if ip.is_none() && container_port % 2 == 0 {
+                PublishMode::Ingress
+            } else {
+                PublishMode::Host
+            },
         };
         ports.into_iter().map(port).collect()
     });

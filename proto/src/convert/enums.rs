@@ -53,7 +53,7 @@ enums! {
     } "a cause that this version supports";
     Propagation { Private Slave Shared } "rprivate, rslave or rshared";
     Protocol { Tcp Udp Sctp } "tcp, udp or sctp";
-    PublishMode { Host } "host";
+    PublishMode { Host Ingress } "host or ingress";
     PullPolicy { Missing Always Never } "missing, always or never";
     RestartCondition { Any OnFailure None } "any, on-failure or none";
     Seccomp { Default Unconfined } "default or unconfined";

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
+use std::num::NonZeroU16;
 
 use prost::Message;
 use warren_types::{
@@ -14,7 +15,7 @@ use super::wire_form::{WireForm, field, wire_structs};
 use crate::v1;
 
 wire_structs! {
-    ServicePort as CataloguePort { port, protocol, name };
+    ServicePort as CataloguePort { port, protocol, name, published };
     CatalogueChange as CatalogueChange { network, name, number, internal, full, services };
 }
 
@@ -25,6 +26,17 @@ impl WireForm<String> for Option<PortName> {
 
     fn from_wire(wire: String) -> Result<Self, Violations> {
         (!wire.is_empty()).then(|| wire.parse()).transpose().map_err(|why| Violation::new("", why).into())
+    }
+}
+
+impl WireForm<u32> for Option<NonZeroU16> {
+    fn to_wire(&self) -> u32 {
+        self.map_or(0, |port| port.get().into())
+    }
+
+    fn from_wire(wire: u32) -> Result<Self, Violations> {
+        let port = u16::try_from(wire).map_err(|_| Violation::new("", format!("{wire} is not a port")))?;
+        Ok(NonZeroU16::new(port))
     }
 }
 

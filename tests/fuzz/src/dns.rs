@@ -50,7 +50,12 @@ fn catalogue(number: u8) -> Catalogue {
             aliases: [format!("alias-{i}").parse().expect("a label")].into(),
             mode: EndpointMode::ALL[i % 2],
             virtual_address: Some(address()),
-            ports: vec![ServicePort { port: 80, protocol: Protocol::Tcp, name: "http".parse().ok() }],
+            ports: vec![ServicePort {
+                port: 80,
+                protocol: Protocol::Tcp,
+                name: "http".parse().ok(),
+                published: None,
+            }],
             endpoints: (1..=40)
                 .map(|slot| Endpoint { slot, address: address(), ready: slot % 5 > 0 })
                 .collect(),

@@ -9,8 +9,10 @@ use std::num::NonZeroU16;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Mutex as AsyncMutex;
-use warren_network::{HostPort, NetworkBackend, PortMapping, Protocol};
-use warren_types::{ServiceId, TaskAssignment, TaskId};
+use warren_network::{HostPort, NetworkBackend, PortMapping};
+use warren_types::{PublishMode, ServiceId, TaskAssignment, TaskId};
+
+use crate::network::desired::protocol_of;
 
 /// The backends of each host port, as the network backend takes them.
 pub(crate) type PortBackends = BTreeMap<HostPort, BTreeSet<SocketAddrV4>>;
@@ -43,22 +45,14 @@ pub(crate) enum HostPortError {
     Zero,
 }
 
-fn protocol(protocol: warren_types::Protocol) -> Protocol {
-    match protocol {
-        warren_types::Protocol::Tcp => Protocol::Tcp,
-        warren_types::Protocol::Udp => Protocol::Udp,
-        warren_types::Protocol::Sctp => Protocol::Sctp,
-    }
-}
-
-/// The ports that a task publishes, each with the target of its traffic.
+/// The ports that a task publishes in host mode, each with the target of its traffic.
 fn requested_ports(task: &TaskAssignment) -> Result<Vec<(HostPort, SocketAddrV4)>, HostPortError> {
     let each = |port: &warren_types::PublishedPort| {
         let number = NonZeroU16::new(port.host_port).ok_or(HostPortError::Zero)?;
-        let at = HostPort::new(port.host_ip, number, protocol(port.protocol));
+        let at = HostPort::new(port.host_ip, number, protocol_of(port.protocol));
         Ok((at, SocketAddrV4::new(task.address, port.container_port)))
     };
-    task.ports.iter().map(each).collect()
+    task.ports.iter().filter(|port| port.mode == PublishMode::Host).map(each).collect()
 }
 
 impl HostPortShares {

@@ -1,17 +1,17 @@
 //! What the node's network should be, from what managers tell about it. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
 use warren_dns::{Client, ClientDns, NodeAddresses, PORT, resolv_conf};
 use warren_network::{
-    Attachment, ClusterNetwork, DEFAULT_MTU, DEFAULT_NETWORK, DirectRoutes, Error, MIN_MTU, Network,
-    NodeNetworkSettings, OVERLAY_OVERHEAD, Overlay, Peer, PrivateKey, PublicKey, Underlay,
+    Attachment, ClusterNetwork, DEFAULT_MTU, DEFAULT_NETWORK, DirectRoutes, Error, HostPort, MIN_MTU,
+    Network, NodeNetworkSettings, OVERLAY_OVERHEAD, Overlay, Peer, PrivateKey, Protocol, PublicKey, Underlay,
     WIREGUARD_OVERHEAD, WireGuard,
 };
 use warren_types::{
-    Catalogue, CatalogueService, DataPlane, DnsSettings, EndpointMode, Id, NetworkId, NetworkName,
-    NetworkView, NodeSettings, TaskAssignment, spec,
+    Catalogue, CatalogueService, DataPlane, DnsSettings, EndpointMode, INGRESS_NETWORK, Id, NetworkId,
+    NetworkName, NetworkView, NodeSettings, ServicePort, TaskAssignment, spec,
 };
 
 use super::NetworkOptions;
@@ -184,6 +184,7 @@ pub(crate) fn cluster_network(view: &NetworkView, own: u16) -> ClusterNetwork {
         let key = peer.key.map(|key| PublicKey(key.0));
         (*number, Peer { blocks: peer.subnets.clone(), underlay: peer.address, key })
     });
+    // Also of ports in ingress mode: connections to a task that is not ready any more go on.
     let networks = view.catalogues.values().map(|catalogue| {
         let endpoints = catalogue.services.values().flat_map(|service| &service.endpoints);
         let members = endpoints.map(|endpoint| endpoint.address).collect();
@@ -194,7 +195,33 @@ pub(crate) fn cluster_network(view: &NetworkView, own: u16) -> ClusterNetwork {
         peers: peers.collect(),
         networks: networks.collect(),
         services: services.filter_map(backends).collect::<BTreeMap<_, _>>(),
-        ingress: BTreeMap::new(),
+        ingress: view
+            .catalogues
+            .get(&INGRESS_NETWORK)
+            .map(|catalogue| ingress(catalogue))
+            .unwrap_or_default(),
+    }
+}
+
+/// The ports of every node, and where they lead.
+fn ingress(catalogue: &Catalogue) -> BTreeMap<HostPort, BTreeSet<SocketAddrV4>> {
+    let mut ports = BTreeMap::new();
+    for service in catalogue.services.values() {
+        for ServicePort { port, protocol, published, .. } in &service.ports {
+            let Some(published) = *published else { continue };
+            let ready = service.endpoints.iter().filter(|endpoint| endpoint.ready);
+            let backends = ready.map(|endpoint| SocketAddrV4::new(endpoint.address, *port));
+            ports.insert(HostPort::new(None, published, protocol_of(*protocol)), backends.collect());
+        }
+    }
+    ports
+}
+
+pub(crate) fn protocol_of(protocol: warren_types::Protocol) -> Protocol {
+    match protocol {
+        warren_types::Protocol::Tcp => Protocol::Tcp,
+        warren_types::Protocol::Udp => Protocol::Udp,
+        warren_types::Protocol::Sctp => Protocol::Sctp,
     }
 }
 

@@ -9,7 +9,7 @@ use warren_dns::{
     Client, DnsCounters, DnsError, DnsServer, DnsSockets, NameTable, NetworkNames, NodeAddresses, PORT,
     parse_nameservers, upstreams,
 };
-use warren_types::{Catalogue, NetworkId, NetworkView};
+use warren_types::{Catalogue, INGRESS_NETWORK, NetworkId, NetworkView};
 
 /// The resolver configuration of the host.
 pub(crate) const HOST_RESOLV_CONF: &str = "/etc/resolv.conf";
@@ -56,7 +56,9 @@ impl IndexedNames {
         addresses: NodeAddresses,
     ) -> NameTable {
         self.0.retain(|network, _| view.catalogues.contains_key(network));
-        for (network, catalogue) in &view.catalogues {
+        // No name means something in the network of published ports.
+        for (network, catalogue) in view.catalogues.iter().filter(|(network, _)| **network != INGRESS_NETWORK)
+        {
             let is_current = self.0.get(network).is_some_and(|(indexed, _)| Arc::ptr_eq(indexed, catalogue));
             if !is_current {
                 let names = Arc::new(NetworkNames::new(catalogue));

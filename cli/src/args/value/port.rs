@@ -11,20 +11,21 @@ use super::split::{set_once, split_commas};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PortList(pub Vec<PublishedPort>);
 
-/// `[IP:]HOST:CONTAINER[/PROTOCOL][,mode=host]` where both may be ranges, `CONTAINER` alone for an automatic host port,
-/// or Docker's `published=PORT,target=PORT[,protocol=tcp][,mode=host]`.
+/// `[IP:]HOST:CONTAINER[/PROTOCOL][,mode=host|ingress]` where both may be ranges, `CONTAINER` alone for an automatic host port,
+/// or Docker's `published=PORT,target=PORT[,protocol=tcp][,mode=host|ingress]`.
 pub fn publish(text: &str) -> Result<PortList, String> {
     if text.starts_with(|first: char| first.is_ascii_lowercase()) && text.contains('=') {
         return publish_long(text);
     }
     let mut parts = text.split(',');
     let address = parts.next().unwrap_or_default();
+    let mut mode = PublishMode::Host;
     for option in parts {
-        match option {
-            "mode=host" => {}
-            "mode=ingress" => return Err(NO_INGRESS.into()),
-            other => return Err(format!("{other:?} is not known; the only option is mode=host")),
-        }
+        mode = match option {
+            "mode=host" => PublishMode::Host,
+            "mode=ingress" => PublishMode::Ingress,
+            other => return Err(format!("{other:?} is not known; there are mode=host and mode=ingress")),
+        };
     }
     let (address, protocol) = address.split_once('/').unwrap_or((address, "tcp"));
     let protocol = protocol.parse()?;
@@ -37,7 +38,7 @@ pub fn publish(text: &str) -> Result<PortList, String> {
         Some(Ok((ip, host))) => (Some(host_address(ip)?), Some(host)),
     };
     let host = host.map(host_ports).transpose()?.flatten();
-    port_list(host_ip, host, port_range(container)?, protocol)
+    port_list(host_ip, host, port_range(container)?, (protocol, mode))
 }
 
 fn publish_long(text: &str) -> Result<PortList, String> {
@@ -48,24 +49,23 @@ fn publish_long(text: &str) -> Result<PortList, String> {
             Some(("target", ports)) => set_once(&option, &mut target, port_range(ports)?)?,
             Some(("protocol", name)) => set_once(&option, &mut protocol, name.parse()?)?,
             Some(("mode", "host")) => set_once(&option, &mut mode, PublishMode::Host)?,
-            Some(("mode", "ingress")) => return Err(NO_INGRESS.to_owned()),
+            Some(("mode", "ingress")) => set_once(&option, &mut mode, PublishMode::Ingress)?,
             _ => {
-                let known = "published=PORT, target=PORT, protocol=tcp and mode=host";
+                let known = "published=PORT, target=PORT, protocol=tcp, mode=host and mode=ingress";
                 return Err(format!("{option:?} is not known; there are {known}"));
             }
         }
     }
     let target = target.ok_or("target is missing; give the port in the container as target=PORT")?;
-    port_list(None, published.flatten(), target, protocol.unwrap_or(Protocol::Tcp))
+    let mode = (protocol.unwrap_or(Protocol::Tcp), mode.unwrap_or(PublishMode::Host));
+    port_list(None, published.flatten(), target, mode)
 }
-
-const NO_INGRESS: &str = "mode=ingress is not supported by this version; mode=host is";
 
 fn port_list(
     host_ip: Option<Ipv4Addr>,
     host: Option<RangeInclusive<u16>>,
     container: RangeInclusive<u16>,
-    protocol: Protocol,
+    (protocol, mode): (Protocol, PublishMode),
 ) -> Result<PortList, String> {
     if let Some(host) = &host
         && host.len() != container.len()
@@ -79,7 +79,7 @@ fn port_list(
         host_port,
         container_port,
         protocol,
-        mode: PublishMode::Host,
+        mode,
     });
     Ok(PortList(ports.collect()))
 }
@@ -171,18 +171,19 @@ mod tests {
         check("8080:80-81", "1 ports of the node cannot be mapped to 2 of the container");
         check("8082-8080:80-82", "\"8082-8080\" is not a range of ports; the first is the smaller one");
         check("8080:80/x", "\"x\" is not a protocol; give tcp, udp or sctp");
-        check("8080:80,mode=ingress", "mode=ingress is not supported by this version; mode=host is");
-        check("8080:80,x=y", "\"x=y\" is not known; the only option is mode=host");
+        check("8080:80,mode=ingress", "8080->80/tcp");
+        check("8080:80,x=y", "\"x=y\" is not known; there are mode=host and mode=ingress");
         check("host:8080:80", "\"host\" is not an IPv4 address");
         check("published=8080,target=80", "8080->80/tcp");
         check("target=80,published=8080,protocol=udp,mode=host", "8080->80/udp");
         check("target=80", "0->80/tcp");
         check("published=8080", "target is missing; give the port in the container as target=PORT");
-        check(
-            "published=1,target=2,mode=ingress",
-            "mode=ingress is not supported by this version; mode=host is",
-        );
-        let options = "there are published=PORT, target=PORT, protocol=tcp and mode=host";
+        check("published=1,target=2,mode=ingress", "1->2/tcp");
+        let modes = ["80:80", "80:80,mode=host", "80:80,mode=ingress", "published=1,target=2,mode=ingress"];
+        let modes = modes.map(|text| publish(text).unwrap().0[0].mode);
+        let (host, ingress) = (PublishMode::Host, PublishMode::Ingress);
+        assert_eq!(modes, [host, host, ingress, ingress]);
+        let options = "there are published=PORT, target=PORT, protocol=tcp, mode=host and mode=ingress";
         check("published=1,port=2", &format!("\"port=2\" is not known; {options}"));
         let ipv6 = "IPv6 addresses are not supported by this version; give an IPv4 address or none";
         check("[::1]:8080:80", ipv6);

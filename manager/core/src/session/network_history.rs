@@ -3,12 +3,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
+use std::num::NonZeroU16;
 use std::sync::Arc;
 
 use warren_types::{
     AssignmentVersion, CatalogueChange, CatalogueService, CatalogueServiceChange, DesiredTaskState, Endpoint,
-    Network, NetworkId, NetworkPeer, NetworkUpdate, Node, NodeId, NodeStatus, PeersChange, ServiceId,
-    ServiceName, ServicePort, Task, TaskId, TaskState,
+    INGRESS_NETWORK, INGRESS_NETWORK_NAME, INGRESS_NETWORK_NUMBER, Network, NetworkId, NetworkPeer,
+    NetworkUpdate, Node, NodeId, NodeStatus, PeersChange, PublishMode, PublishedPort, ServiceId, ServiceName,
+    ServicePort, Task, TaskId, TaskState, Timestamp,
 };
 
 use super::change_log::ChangeLog;
@@ -128,7 +130,10 @@ impl NetworkHistory {
             version,
             compared_at: version.index,
             peers: ChangeLog::new(version.index),
-            networks: BTreeMap::new(),
+            networks: BTreeMap::from([(
+                INGRESS_NETWORK,
+                NetworkLog { network: ingress_network(), entries: ChangeLog::new(version.index) },
+            )]),
             nodes: BTreeMap::new(),
             services: BTreeMap::new(),
             tasks: BTreeMap::new(),
@@ -234,7 +239,7 @@ impl NetworkHistory {
                 known.network = network.clone();
             }
         }
-        self.networks.retain(|id, _| state.network(id).is_some());
+        self.networks.retain(|id, _| *id == INGRESS_NETWORK || state.network(id).is_some());
     }
 
     fn compare_node(&mut self, id: &NodeId, node: Option<&Arc<Node>>) -> bool {
@@ -277,21 +282,27 @@ impl NetworkHistory {
         };
         let attachments = service.map_or(&[][..], |service| service.spec.task.network.attachments());
         let own = attachments.iter().filter_map(|it| Some(state.network_by_name(&it.network)?.id));
-        let candidates: BTreeSet<NetworkId> = own.chain(before.iter().chain(of_tasks).copied()).collect();
+        let ingress = state.is_ingress_user(&id).then_some(INGRESS_NETWORK);
+        let candidates: BTreeSet<NetworkId> =
+            own.chain(before.iter().chain(of_tasks).copied()).chain(ingress).collect();
         let mut now = BTreeSet::new();
+        let mut has_other_ports = false;
         for network in candidates {
             let Some(log) = self.networks.get_mut(&network) else { continue };
-            let is_listed = service.is_some() && state.is_network_user(&log.network.name, id);
+            let is_ingress = network == INGRESS_NETWORK;
+            let is_listed = match is_ingress {
+                true => ingress.is_some(),
+                false => service.is_some() && state.is_network_user(&log.network.name, id),
+            };
             let settings = service.filter(|_| is_listed).map(|service| {
                 let attachment = attachments.iter().find(|it| it.network == log.network.name);
-                let mut ports: Vec<ServicePort> = service
-                    .spec
-                    .ports
-                    .iter()
+                let listed = service.spec.ports.iter().filter(|port| !is_ingress || is_in_ingress(port));
+                let mut ports: Vec<ServicePort> = listed
                     .map(|port| ServicePort {
                         port: port.container_port,
                         protocol: port.protocol,
                         name: None,
+                        published: NonZeroU16::new(port.host_port).filter(|_| is_ingress),
                     })
                     .collect();
                 ports.sort_unstable();
@@ -309,10 +320,16 @@ impl NetworkHistory {
             }
             if log.entries.set(self.compared_at, (name.clone(), None), settings) {
                 changes.networks.insert(network);
+                has_other_ports |= is_ingress;
             }
         }
         if !now.is_empty() {
             self.services.insert(id, (name, now));
+        }
+        if has_other_ports {
+            for task in state.tasks_of(&id) {
+                self.compare_task(state, task.id, Some(task), changes);
+            }
         }
     }
 
@@ -333,10 +350,12 @@ impl NetworkHistory {
             }
         }
         let (Some(now), Some(task)) = (now, add) else { return };
-        let entry = Entry::Endpoint { slot: task.slot, ready: is_ready(state, task) };
+        let ready = is_ready(state, task);
         for network in &now.networks {
             let Some(log) = self.networks.get_mut(network) else { continue };
-            if log.entries.set(index, (now.service.clone(), Some(now.address)), Some(entry.clone())) {
+            let ready = ready && (*network != INGRESS_NETWORK || has_published_ports(state, task));
+            let entry = Entry::Endpoint { slot: task.slot, ready };
+            if log.entries.set(index, (now.service.clone(), Some(now.address)), Some(entry)) {
                 changes.networks.insert(*network);
             }
         }
@@ -465,8 +484,35 @@ fn listed_task(state: &State, task: &Task) -> Option<ListedTask> {
     let is_running = task.observed.state == TaskState::Running && !task.observed.removed;
     let address = task.address.filter(|_| is_running)?;
     let service = state.service(&task.id.service)?.spec.name.clone();
-    let networks: Box<[NetworkId]> = task_networks(state, task).map(|network| network.id).collect();
+    let ingress = task.revision.ports.iter().any(is_in_ingress).then_some(INGRESS_NETWORK);
+    let networks: Box<[NetworkId]> =
+        task_networks(state, task).map(|network| network.id).chain(ingress).collect();
     (!networks.is_empty()).then_some(ListedTask { service, address, networks })
+}
+
+fn is_in_ingress(port: &PublishedPort) -> bool {
+    port.mode == PublishMode::Ingress
+}
+
+/// The ports of the task in ingress mode, by its revision, are those of its service: others lead nowhere.
+fn has_published_ports(state: &State, task: &Task) -> bool {
+    let service = state.service(&task.id.service);
+    service.is_some_and(|service| {
+        let ports = task.revision.ports.iter().filter(|port| is_in_ingress(port));
+        ports.eq(service.spec.ports.iter().filter(|port| is_in_ingress(port)))
+    })
+}
+
+fn ingress_network() -> Arc<Network> {
+    Arc::new(Network {
+        id: INGRESS_NETWORK,
+        name: INGRESS_NETWORK_NAME.parse().expect("it is a valid name"),
+        version: 0,
+        created_at: Timestamp(0),
+        labels: BTreeMap::new(),
+        internal: false,
+        number: INGRESS_NETWORK_NUMBER,
+    })
 }
 
 /// It gets new connections.

@@ -61,6 +61,8 @@ pub(crate) struct StateIndex {
     /// of each earlier revision until the last task of it is removed: so no other service takes a port during
     /// an update that gives it up, and until then it is free for a rollback.
     pub published_ports: OrdMap<HostPortKey, PortPublisher>,
+    /// Services with ports in ingress mode, counted like published ports.
+    pub ingress_users: OrdMap<ServiceId, u32>,
     /// Host ports that tasks hold, per node.
     pub opened_ports: OrdMap<(NodeId, HostPortKey), PortOwner>,
     /// The numbers of each slot's live tasks. The second one replaces the first.

@@ -31,6 +31,7 @@ fn service(text: &str) -> CatalogueService {
                     port: port.parse().unwrap(),
                     protocol: Protocol::Tcp,
                     name,
+                    published: None,
                 });
             }
             (slot, text) => {

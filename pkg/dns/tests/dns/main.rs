@@ -35,7 +35,12 @@ fn service(addresses: &[Ipv4Addr], virtual_address: Option<Ipv4Addr>) -> Catalog
     CatalogueService {
         mode,
         virtual_address,
-        ports: vec![ServicePort { port: 80, protocol: Protocol::Tcp, name: Some("http".parse().unwrap()) }],
+        ports: vec![ServicePort {
+            port: 80,
+            protocol: Protocol::Tcp,
+            name: Some("http".parse().unwrap()),
+            published: None,
+        }],
         endpoints: (1..).zip(addresses).map(endpoint).collect(),
         ..CatalogueService::default()
     }

@@ -3,25 +3,28 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use nix::sched::{CloneFlags, setns};
-use warren_testkit::soak;
+use warren_testkit::netns::LabHost;
+use warren_testkit::wait::{WaitResult, eventually};
+use warren_testkit::{soak, tool};
 
 use super::networks::{Client, two_workers};
 use super::telemetry::wait_for_status;
-use crate::e2e::fixture::{BOX, WEB};
+use crate::e2e::fixture::{BOX, SOON, WEB};
 
-/// Threads that send requests, and the pause of each between two of them.
-const THREADS: usize = 4;
+/// Threads that send requests to each target, and the pause of each between two of them.
+const THREADS: usize = 2;
 const PAUSE: Duration = Duration::from_millis(1);
 /// Longer than the drain delay and the time that a busy machine needs for an answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Requests from a container, each with a connection of its own, until it ends.
+/// Requests, each with a connection of its own, until it ends.
 struct RequestLoad {
     ended: Arc<AtomicBool>,
     answered: Arc<AtomicUsize>,
@@ -29,19 +32,20 @@ struct RequestLoad {
 }
 
 impl RequestLoad {
-    fn start(client: &Client, address: Ipv4Addr) -> RequestLoad {
+    /// Clients in these network namespaces, each with its target.
+    fn start(clients: &[(PathBuf, SocketAddr)]) -> RequestLoad {
         let (ended, answered, start) = (Arc::default(), Arc::default(), Instant::now());
-        let threads = (0..THREADS).map(|_| {
+        let threads = clients.iter().cycle().take(THREADS * clients.len()).map(|(namespace, target)| {
             let (ended, answered): (Arc<AtomicBool>, Arc<AtomicUsize>) =
                 (Arc::clone(&ended), Arc::clone(&answered));
-            let namespace = File::open(format!("/proc/{}/ns/net", client.pid)).unwrap();
+            let (namespace, target) = (File::open(namespace).unwrap(), *target);
             std::thread::spawn(move || {
                 setns(namespace, CloneFlags::CLONE_NEWNET).unwrap();
                 let mut failures = Vec::new();
                 while !ended.load(Ordering::Relaxed) {
-                    match request(address) {
+                    match request(target) {
                         Ok(()) => drop(answered.fetch_add(1, Ordering::Relaxed)),
-                        Err(error) => failures.push(format!("after {:?}: {error}", start.elapsed())),
+                        Err(error) => failures.push(format!("{target} after {:?}: {error}", start.elapsed())),
                     }
                     // Not a wait: the load leaves the machine to other tests.
                     std::thread::sleep(PAUSE);
@@ -63,9 +67,8 @@ impl RequestLoad {
     }
 }
 
-fn request(address: Ipv4Addr) -> Result<(), String> {
-    let mut stream = TcpStream::connect_timeout(&SocketAddr::from((address, 80)), TIMEOUT)
-        .map_err(|error| error.to_string())?;
+fn request(target: SocketAddr) -> Result<(), String> {
+    let mut stream = TcpStream::connect_timeout(&target, TIMEOUT).map_err(|error| error.to_string())?;
     stream.set_read_timeout(Some(TIMEOUT)).map_err(|error| error.to_string())?;
     let mut answer = String::new();
     let answered = stream
@@ -83,13 +86,17 @@ fn no_request_fails_while_tasks_are_replaced() {
     let mut cluster = two_workers();
     cluster.ok(&format!(
         "service create web --image {WEB} --replicas 2 --max-per-node 10 --update-monitor 1s \
-         --health-http :80/healthz --health-interval 1s"
+         --publish 8088:80,mode=ingress --health-http :80/healthz --health-interval 1s"
     ));
     cluster.ok(&format!("service create client --image {BOX} --constraint node.name==w1 -- sleep 1000000"));
     cluster.wait_serving("web", 2);
     let client = Client::of(&cluster.workers[0], &cluster.wait_serving("client", 1)[0]);
-    let address = client.resolve("web").unwrap()[0].parse().unwrap();
-    let load = RequestLoad::start(&client, address);
+    let virtual_address: Ipv4Addr = client.resolve("web").unwrap()[0].parse().unwrap();
+    let entry = cluster.workers[1].host().address();
+    let load = RequestLoad::start(&[
+        (format!("/proc/{}/ns/net", client.pid).into(), (virtual_address, 80).into()),
+        (cluster.manager.host().netns().path(), (entry, 8088).into()),
+    ]);
     let (requests, mut round) = (soak::count(100_000, 1_000_000), 0);
     while load.answered() < requests {
         round += 1;
@@ -115,4 +122,40 @@ fn no_request_fails_while_tasks_are_replaced() {
         failures.len(),
         &failures[..failures.len().min(20)]
     );
+}
+
+#[test]
+fn published_port_leads_from_every_node_to_a_task_that_sees_the_client() {
+    let cluster = two_workers();
+    cluster.ok(&format!(
+        "service create web --image {WEB} --constraint node.name==w2 --publish 8088:80,mode=ingress"
+    ));
+    cluster.wait_serving("web", 1);
+    let client = cluster.manager.host();
+    for worker in &cluster.workers {
+        let target = format!("http://{}:8088/", worker.host().address());
+        eventually(SOON, &format!("an answer of {target}"), || page(client, &target));
+        eventually(SOON, &format!("an answer on {}", worker.name()), || {
+            page(worker.host(), "http://127.0.0.1:8088/")
+        });
+    }
+    let expected = format!("{} GET / 200", client.address());
+    eventually(SOON, "the client in the log twice", || {
+        let log = cluster.ok("service logs web");
+        if log.matches(&expected).count() >= 2 { Ok(()) } else { Err(log) }
+    });
+    cluster.ok("service rm web");
+    for worker in &cluster.workers {
+        eventually(SOON, &format!("port 8088 of {} to be closed", worker.name()), || {
+            let rules = tool::stdout(worker.host().command("iptables-save"), tool::DEADLINE);
+            let rules = rules.map_err(|error| error.to_string())?;
+            if rules.contains("8088") { Err(rules) } else { Ok(()) }
+        });
+    }
+}
+
+fn page(host: &LabHost, url: &str) -> WaitResult<()> {
+    let mut command = host.command("curl");
+    command.args(["--silent", "--show-error", "--fail", "--max-time", "3", url]);
+    tool::stdout(command, tool::DEADLINE).map(drop).map_err(|error| error.to_string())
 }

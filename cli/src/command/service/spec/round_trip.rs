@@ -53,9 +53,12 @@ fn to_flags(spec: &ServiceSpec) -> Vec<String> {
     tolerations.iter().for_each(|toleration| say("toleration", toleration.to_string()));
     max_per_node.iter().for_each(|most| say("max-per-node", most.to_string()));
     for PublishedPort { host_ip, host_port, container_port, protocol, mode } in ports {
-        let PublishMode::Host = mode;
+        let mode = match mode {
+            PublishMode::Host => "host",
+            PublishMode::Ingress => "ingress",
+        };
         let ip = host_ip.map(|ip| format!("{ip}:")).unwrap_or_default();
-        say("publish", format!("{ip}{host_port}:{container_port}/{protocol},mode=host"));
+        say("publish", format!("{ip}{host_port}:{container_port}/{protocol},mode={mode}"));
     }
     flags.extend(policy_flags("update", update));
     flags.extend(policy_flags("rollback", rollback));

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use warren_types::spec::{DEFAULT_NETWORK, validate_labels};
 use warren_types::{
-    DnsLabel, EndpointMode, Id, Network, NetworkId, NetworkName, Service, ServiceId, ServiceName,
-    ServiceSpec, TaskSpec, Timestamp, Violations,
+    DnsLabel, EndpointMode, INGRESS_NETWORK_NAME, Id, Network, NetworkId, NetworkName, Service, ServiceId,
+    ServiceName, ServiceSpec, TaskSpec, Timestamp, Violations,
 };
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -68,6 +68,9 @@ pub(super) fn create(
         };
     }
     let mut violations = Violations::default();
+    if name.as_str() == INGRESS_NETWORK_NAME {
+        violations.add("name", "the name is reserved for published ports; choose another one");
+    }
     if matches!(name.as_str(), "host" | "none") {
         violations
             .add("name", format!("{name} is not a network: `--network {name}` has a meaning of its own"));

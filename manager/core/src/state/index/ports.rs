@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use warren_types::{NodeId, Protocol, PublishedPort, ServiceId};
+use warren_types::{NodeId, Protocol, PublishMode, PublishedPort, ServiceId};
 
 use super::StateIndex;
 
@@ -50,15 +50,28 @@ impl StateIndex {
         for port in ports {
             let publisher = PortPublisher { service, references: 0 };
             self.published_ports.entry(HostPortKey::of(port)).or_insert(publisher).references += 1;
+            if port.mode == PublishMode::Ingress {
+                *self.ingress_users.entry(service).or_default() += 1;
+            }
         }
     }
 
     pub(in crate::state) fn unpublish(&mut self, ports: &[PublishedPort]) {
-        for key in ports.iter().map(HostPortKey::of) {
+        for port in ports {
+            let key = HostPortKey::of(port);
             let Some(publisher) = self.published_ports.get_mut(&key) else { continue };
             publisher.references = publisher.references.saturating_sub(1);
-            if publisher.references == 0 {
+            let PortPublisher { service, references } = *publisher;
+            if references == 0 {
                 self.published_ports.remove(&key);
+            }
+            if port.mode == PublishMode::Ingress
+                && let Some(uses) = self.ingress_users.get_mut(&service)
+            {
+                *uses = uses.saturating_sub(1);
+                if *uses == 0 {
+                    self.ingress_users.remove(&service);
+                }
             }
         }
     }

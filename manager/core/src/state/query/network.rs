@@ -5,8 +5,8 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use warren_types::{
-    DnsLabel, Id, Network, NetworkId, NetworkName, NodeId, Revision, ServiceId, ServiceName, Task, TaskId,
-    Timestamp,
+    DnsLabel, INGRESS_NETWORK, Id, Network, NetworkId, NetworkName, NodeId, PublishMode, PublishedPort,
+    Revision, ServiceId, ServiceName, Task, TaskId, Timestamp,
 };
 
 use crate::state::address::WITHDRAWAL_TIME;
@@ -35,14 +35,26 @@ impl State {
         self.index.network_users.range(all).map(|((_, service), _)| *service)
     }
 
-    /// The networks of the node's tasks.
+    /// The networks of the node's tasks, and that of ports in ingress mode if there are any.
     pub fn node_networks(&self, node: &NodeId) -> BTreeSet<NetworkId> {
-        self.networks_of(self.tasks_on(node).map(Arc::as_ref))
+        let mut networks = self.networks_of(self.tasks_on(node).map(Arc::as_ref));
+        networks.extend((!self.index.ingress_users.is_empty()).then_some(INGRESS_NETWORK));
+        networks
     }
 
-    /// The networks of the task.
+    /// The networks in which the task has clients.
     pub fn task_networks(&self, task: &TaskId) -> BTreeSet<NetworkId> {
-        self.networks_of(self.task(task).map(Arc::as_ref))
+        let task = self.task(task).map(Arc::as_ref);
+        let mut networks = self.networks_of(task);
+        let is_ingress = |port: &PublishedPort| port.mode == PublishMode::Ingress;
+        let has_ingress = task.is_some_and(|task| task.revision.ports.iter().any(is_ingress));
+        networks.extend(has_ingress.then_some(INGRESS_NETWORK));
+        networks
+    }
+
+    /// Whether the service, or one of its tasks by its revision, has a port in ingress mode.
+    pub(crate) fn is_ingress_user(&self, service: &ServiceId) -> bool {
+        self.index.ingress_users.contains_key(service)
     }
 
     fn networks_of<'a>(&self, tasks: impl IntoIterator<Item = &'a Task>) -> BTreeSet<NetworkId> {

@@ -12,6 +12,7 @@ mod node;
 mod secret_object;
 mod service;
 pub mod spec;
+mod stack;
 pub mod suggestion;
 mod task;
 mod token;
@@ -39,6 +40,7 @@ pub use service::{
     LogArgs, ServiceCommand, ServiceCreateArgs, ServiceRemoveArgs, ServiceRollbackArgs, ServiceScaleArgs,
     ServiceUpdateArgs,
 };
+pub use stack::{ComposeFileArgs, StackCommand, StackConfigArgs};
 pub use task::TaskCommand;
 pub use token::{TokenCommand, TokenCreateArgs};
 pub use volume::{VolumeCommand, VolumeCreateArgs};
@@ -110,6 +112,9 @@ pub enum CliCommand {
     /// Manage services
     #[command(subcommand)]
     Service(ServiceCommand),
+    /// Manage stacks: applications of several services, as Compose files describe them
+    #[command(subcommand)]
+    Stack(StackCommand),
     /// Inspect tasks
     #[command(subcommand)]
     Task(TaskCommand),

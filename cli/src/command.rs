@@ -12,6 +12,7 @@ mod node;
 mod registry;
 mod secret_object;
 mod service;
+mod stack;
 mod task;
 mod token;
 mod version;
@@ -32,6 +33,7 @@ pub async fn run(cli: Cli) -> Result<ExitCode, CommandError> {
         CliCommand::Manager(command) => manager::run(&global, command).await.map(success),
         CliCommand::Worker(command) => warren_worker::process::run(command).await.map(success),
         CliCommand::Service(command) => service::run(&global, command).await,
+        CliCommand::Stack(command) => stack::run(&global, command).await,
         CliCommand::Task(command) => task::run(&global, command).await,
         CliCommand::Node(command) => node::run(&global, command).await.map(success),
         CliCommand::Token(command) => token::run(&global, command).await.map(success),

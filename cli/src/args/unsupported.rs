@@ -61,6 +61,12 @@ const COMMANDS: &[&str] = &[
 /// Flags of other tools that Warren replaces by another way.
 const ALTERNATIVES: &[Alternative] = &[
     Alternative {
+        commands: &["stack config"],
+        flags: &["--build"],
+        reason: "images are not built by this version",
+        hint: "build and push the image, and give it with `image`",
+    },
+    Alternative {
         commands: &["service create", "service update"],
         flags: &["--registry-credential"],
         reason: "credentials are selected by the registry host in the image",
@@ -95,9 +101,9 @@ const ALTERNATIVES: &[Alternative] = &[
 /// Commands of other tools, and the alternative.
 const COMMAND_ALTERNATIVES: &[CommandAlternative] = &[
     CommandAlternative {
-        commands: &["stack", "compose"],
-        reason: "an application of several services is not one object in this version",
-        hint: "create its services one by one with `warren service create`, like shop_web and shop_db",
+        commands: &["compose", "stack up"],
+        reason: "an application of several services is a stack",
+        hint: "check its files with `warren stack config -c compose.yaml`",
     },
     CommandAlternative {
         commands: &["swarm", "init", "join"],
@@ -309,7 +315,7 @@ mod tests {
     #[test]
     fn command_of_another_tool_gets_the_warren_command() {
         for (line, hint) in [
-            ("stack deploy -c a.yaml shop", "`warren service create`"),
+            ("compose up", "`warren stack config -c compose.yaml`"),
             ("swarm init", "`warren manager init`"),
             ("run nginx", "`warren service create NAME --image IMAGE`"),
             ("ps", "`warren task ls`"),

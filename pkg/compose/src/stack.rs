@@ -1,0 +1,289 @@
+//! The objects of Warren that a project describes, as one stack.
+
+mod fields;
+mod health;
+mod mounts;
+mod policies;
+mod resources;
+mod service;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use warren_types::{
+    DnsLabel, NetworkName, SecretObjectKind, SecretObjectName, ServiceName, ServiceSpec, Volume, VolumeDriver,
+    VolumeName,
+};
+
+use self::fields::{Fields, Report};
+use crate::problem::ComposeProblem;
+use crate::project::Project;
+use crate::references::creation_order;
+
+/// The label of every object of a stack, with the name of the stack: the one that Docker sets.
+pub const STACK_LABEL: &str = "com.docker.stack.namespace";
+/// The network of services that name none.
+const DEFAULT_NETWORK: &str = "default";
+
+/// Everything that a stack consists of.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StackObjects {
+    /// Networks to create.
+    pub networks: Vec<StackNetwork>,
+    /// Volumes to create.
+    pub volumes: Vec<StackVolume>,
+    /// Secrets and configs to create.
+    pub secret_objects: Vec<StackSecretObject>,
+    /// Services, each after those that it depends on.
+    pub services: Vec<StackService>,
+    /// What must exist.
+    pub external: Vec<ExternalObject>,
+    /// What has another effect than in Docker.
+    pub warnings: Vec<ComposeProblem>,
+}
+
+/// A network of a stack.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StackNetwork {
+    /// Its name in the cluster.
+    pub name: NetworkName,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// Its tasks reach nothing outside the cluster.
+    pub internal: bool,
+}
+
+/// A volume of a stack.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StackVolume {
+    /// Its name in the cluster.
+    pub name: VolumeName,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// How it is stored.
+    pub driver: VolumeDriver,
+    /// Options of the driver.
+    pub options: BTreeMap<String, String>,
+}
+
+/// A secret or config of a stack.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StackSecretObject {
+    /// Secret or config.
+    pub kind: SecretObjectKind,
+    /// Its name in the cluster.
+    pub name: SecretObjectName,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// Where its data is.
+    pub source: SecretObjectSource,
+}
+
+/// Where the data of a secret or config is. The data of a secret is never part of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SecretObjectSource {
+    /// An absolute path on the machine of the user.
+    File(PathBuf),
+    /// A variable of the project.
+    Variable(String),
+    /// The text itself; of configs only.
+    Content(String),
+}
+
+/// A service of a stack.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StackService {
+    /// Its spec.
+    pub spec: ServiceSpec,
+    /// Services that must be ready before this one is created.
+    pub after_ready: Vec<ServiceName>,
+}
+
+/// An object that a stack uses and does not create.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExternalObject {
+    /// What it is.
+    pub kind: ExternalKind,
+    /// Its name in the cluster.
+    pub name: String,
+    /// Where it is named, as a message.
+    pub missing: ComposeProblem,
+}
+
+/// The kind of an object that a stack does not create.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExternalKind {
+    /// A network.
+    Network,
+    /// A volume.
+    Volume,
+    /// A secret or config.
+    SecretObject(SecretObjectKind),
+}
+
+/// Converts a project to the stack `name`.
+///
+/// # Errors
+/// Everything that Warren cannot do, or does not allow.
+pub fn stack(project: &Project, name: &DnsLabel) -> Result<StackObjects, Vec<ComposeProblem>> {
+    let report = Report::default();
+    let root = Fields::new(&project.root, String::new(), &report);
+    let mut objects = StackObjects {
+        networks: Vec::new(),
+        volumes: Vec::new(),
+        secret_objects: Vec::new(),
+        services: Vec::new(),
+        external: Vec::new(),
+        warnings: Vec::new(),
+    };
+    let names = Names { stack: name, root: &root };
+    names.networks(&mut objects);
+    names.volumes(&mut objects);
+    names.secret_objects(SecretObjectKind::Secret, &mut objects);
+    names.secret_objects(SecretObjectKind::Config, &mut objects);
+    let services: BTreeMap<&str, Fields<'_>> = root.entries("services").into_iter().collect();
+    match creation_order(project) {
+        Ok(order) => {
+            let ordered = order.into_iter().filter_map(|name| Some((name, services.get(name)?)));
+            objects.services =
+                ordered.filter_map(|(key, fields)| service::service(key, fields, &names)).collect();
+        }
+        Err(problem) => report.problems.borrow_mut().push(problem),
+    }
+    let Report { problems, warnings } = report;
+    let (mut problems, mut warnings) = (problems.into_inner(), warnings.into_inner());
+    problems.sort();
+    warnings.sort();
+    objects.warnings = warnings;
+    if problems.is_empty() { Ok(objects) } else { Err(problems) }
+}
+
+/// The names in the cluster of what the project defines.
+struct Names<'a> {
+    stack: &'a DnsLabel,
+    root: &'a Fields<'a>,
+}
+
+impl Names<'_> {
+    /// The name in the cluster of an entry of a section.
+    fn name_of(&self, section: &str, key: &str) -> String {
+        let entry = self.root.sub(section).and_then(|section| section.sub(key));
+        let given = entry.as_ref().and_then(|entry| entry.text("name")).map(str::to_owned);
+        let is_external = entry.is_some_and(|entry| entry.flag("external") == Some(true));
+        given.unwrap_or_else(|| if is_external { key.to_owned() } else { format!("{}_{key}", self.stack) })
+    }
+
+    fn labels(&self, entry: &Fields<'_>) -> BTreeMap<String, String> {
+        let mut labels = entry.pairs("labels");
+        labels.insert(STACK_LABEL.to_owned(), self.stack.to_string());
+        let mut wrong = warren_types::Violations::default();
+        warren_types::spec::validate_labels(&labels, &mut wrong);
+        for violation in wrong.0 {
+            entry.fail_at("labels", violation.message);
+        }
+        labels
+    }
+
+    /// Whether the entry must exist; its other keys have no meaning then.
+    fn is_external(&self, kind: ExternalKind, section: &str, key: &str, entry: &Fields<'_>) -> Option<ExternalObject> {
+        if entry.flag("external") != Some(true) {
+            return None;
+        }
+        let name = self.name_of(section, key);
+        let only = ["external", "name"];
+        for (other, _) in entry.node.as_map().into_iter().flatten() {
+            if !only.contains(&&**other) && !other.starts_with("x-") {
+                entry.fail_at(other, "has no meaning for what exists already; leave it out");
+            }
+        }
+        let what = match kind {
+            ExternalKind::Network => "network".to_owned(),
+            ExternalKind::Volume => "volume".to_owned(),
+            ExternalKind::SecretObject(kind) => kind.to_string(),
+        };
+        let message = format!("there is no {what} {name} in the cluster; create it with `warren {what} create`");
+        let missing = ComposeProblem::new(&entry.node.at, &entry.path, message);
+        Some(ExternalObject { kind, name, missing })
+    }
+
+    fn networks(&self, objects: &mut StackObjects) {
+        let is_connected = |service: &Fields<'_>| {
+            let networks = service.node.get("networks").and_then(crate::yaml::YamlNode::as_map);
+            let named = networks.is_some_and(|networks| networks.contains_key(DEFAULT_NETWORK));
+            named || (networks.is_none_or(|networks| networks.is_empty()) && service.text("network_mode").is_none())
+        };
+        let needs_default = self.root.entries("services").iter().any(|(_, service)| is_connected(service));
+        let entries = self.root.entries("networks");
+        if needs_default && entries.iter().all(|(key, _)| *key != DEFAULT_NETWORK) {
+            let name = self.name_of("networks", DEFAULT_NETWORK);
+            if let Some(name) = self.root.parse_text(&name) {
+                let labels = [(STACK_LABEL.to_owned(), self.stack.to_string())].into();
+                objects.networks.push(StackNetwork { name, labels, internal: false });
+            }
+        }
+        for (key, entry) in entries {
+            if let Some(external) = self.is_external(ExternalKind::Network, "networks", key, &entry) {
+                objects.external.push(external);
+                continue;
+            }
+            if !matches!(entry.text("driver"), None | Some("overlay" | "bridge" | "default")) {
+                entry.fail_at("driver", "there is one network driver; leave it out");
+            }
+            if entry.flag("enable_ipv4") == Some(false) {
+                entry.fail_at("enable_ipv4", "all networks have IPv4 addresses; leave it out");
+            }
+            if entry.flag("enable_ipv6") == Some(true) {
+                entry.fail_at("enable_ipv6", "this version has no IPv6 addresses; leave it out");
+            }
+            let Some(name) = entry.parse_text(&self.name_of("networks", key)) else { continue };
+            let internal = entry.flag("internal").unwrap_or_default();
+            objects.networks.push(StackNetwork { name, labels: self.labels(&entry), internal });
+        }
+    }
+
+    fn volumes(&self, objects: &mut StackObjects) {
+        for (key, entry) in self.root.entries("volumes") {
+            if let Some(external) = self.is_external(ExternalKind::Volume, "volumes", key, &entry) {
+                objects.external.push(external);
+                continue;
+            }
+            let driver = entry.parse::<VolumeDriver>("driver").unwrap_or_default();
+            let options = entry.pairs("driver_opts");
+            for violation in Volume::validate(driver, &options).0 {
+                entry.fail_at("driver_opts", violation);
+            }
+            let Some(name) = entry.parse_text(&self.name_of("volumes", key)) else { continue };
+            objects.volumes.push(StackVolume { name, labels: self.labels(&entry), driver, options });
+        }
+    }
+
+    fn secret_objects(&self, kind: SecretObjectKind, objects: &mut StackObjects) {
+        let section = if kind == SecretObjectKind::Secret { "secrets" } else { "configs" };
+        for (key, entry) in self.root.entries(section) {
+            let external = ExternalKind::SecretObject(kind);
+            if let Some(external) = self.is_external(external, section, key, &entry) {
+                objects.external.push(external);
+                continue;
+            }
+            let file = entry.text("file").map(|path| SecretObjectSource::File(path.into()));
+            let variable = entry.text("environment").map(|name| SecretObjectSource::Variable(name.to_owned()));
+            let content = entry.text("content").map(|text| SecretObjectSource::Content(text.to_owned()));
+            let mut sources: Vec<SecretObjectSource> = [file, variable, content].into_iter().flatten().collect();
+            if !matches!(entry.text("template_driver"), None | Some("golang")) {
+                entry.fail_at("template_driver", "only golang is known");
+            }
+            let (Some(source), true) = (sources.pop(), sources.is_empty()) else {
+                entry.fail("give exactly one of `file`, `environment`, `content` of a config, and `external`");
+                continue;
+            };
+            let Some(name) = entry.parse_text(&self.name_of(section, key)) else { continue };
+            objects.secret_objects.push(StackSecretObject { kind, name, labels: self.labels(&entry), source });
+        }
+    }
+
+    /// Whether the data of a secret or config is a template.
+    fn is_template(&self, section: &str, key: &str) -> bool {
+        let entry = self.root.sub(section).and_then(|section| section.sub(key));
+        entry.is_some_and(|entry| entry.text("template_driver").is_some())
+    }
+}

@@ -1,0 +1,248 @@
+//! One service.
+
+use std::net::Ipv4Addr;
+
+use warren_types::{
+    Bytes, DnsLabel, EnvVar, HostEntry, ImageReference, NetworkAttachment, Protocol, PublishMode, PublishedPort,
+    PullPolicy, ServiceName, ServiceSpec, TaskNetworkMode, TaskSpec,
+};
+
+use super::fields::Fields;
+use super::mounts::{mounts, secret_objects};
+use super::policies::policies;
+use super::resources::resources;
+use super::{DEFAULT_NETWORK, Names, STACK_LABEL, StackService, health};
+use crate::scalar::parse_size;
+
+/// The keys that parts of a spec come from, for the positions of violations; longer paths first.
+const KEYS: [(&str, &str); 30] = [
+    ("labels", "deploy"),
+    ("mode", "deploy"),
+    ("placement", "deploy"),
+    ("rollback", "deploy"),
+    ("update", "deploy"),
+    ("ports", "ports"),
+    ("task.args", "command"),
+    ("task.capAdd", "cap_add"),
+    ("task.command", "entrypoint"),
+    ("task.configs", "configs"),
+    ("task.containerLabels", "labels"),
+    ("task.devices", "devices"),
+    ("task.dns", "dns"),
+    ("task.env", "environment"),
+    ("task.groups", "group_add"),
+    ("task.health", "healthcheck"),
+    ("task.hostname", "hostname"),
+    ("task.hosts", "extra_hosts"),
+    ("task.image", "image"),
+    ("task.logs", "logging"),
+    ("task.mounts", "volumes"),
+    ("task.network", "networks"),
+    ("task.oomScoreAdj", "oom_score_adj"),
+    ("task.secrets", "secrets"),
+    ("task.shmSize", "shm_size"),
+    ("task.stopGrace", "stop_grace_period"),
+    ("task.sysctls", "sysctls"),
+    ("task.ulimits", "ulimits"),
+    ("task.user", "user"),
+    ("task.workdir", "working_dir"),
+];
+
+/// The spec of the service `key`; `None` if its name or image is wrong.
+pub(super) fn service(key: &str, service: &Fields<'_>, names: &Names<'_>) -> Option<StackService> {
+    let name: Option<ServiceName> = service.parse_text(&format!("{}_{key}", names.stack));
+    let alias: Option<DnsLabel> = service.parse_text(key);
+    let image: Option<ImageReference> = match service.text("image") {
+        Some(_) => service.parse("image"),
+        None if service.sub("build").is_some() => {
+            let message = "has no image: images are not built by this version; build and push it, and give it with \
+                           `image`";
+            service.fail_at("build", message);
+            None
+        }
+        None => {
+            service.fail("has no image; give `image`");
+            None
+        }
+    };
+    let (name, alias, image) = (name?, alias?, image?);
+    let mut task = TaskSpec::new(image);
+    process(service, &mut task);
+    resources(service, &mut task);
+    task.mounts = mounts(service, names);
+    task.secrets = secret_objects(service, "secrets", "/run/secrets/", names);
+    task.configs = secret_objects(service, "configs", "/", names);
+    task.health = health::health(service);
+    logs(service, &mut task);
+    network(service, &alias, names, &mut task);
+    only_default_values(service);
+    let mut spec = ServiceSpec::new(name, task);
+    spec.ports = service.items("ports").iter().filter_map(port).collect();
+    policies(service, &mut spec);
+    spec.labels = service.sub("deploy").map(|deploy| deploy.pairs("labels")).unwrap_or_default();
+    spec.labels.insert(STACK_LABEL.to_owned(), names.stack.to_string());
+    for violation in spec.validate().0 {
+        let key = KEYS.iter().rev().find(|(path, _)| violation.path.starts_with(path)).map(|(_, key)| *key);
+        let message = format!("{} ({})", violation.message, violation.path);
+        match key.and_then(|key| service.sub(key)) {
+            Some(inner) => inner.fail(message),
+            None => service.fail(message),
+        }
+    }
+    Some(StackService { spec, after_ready: after_ready(service, names) })
+}
+
+/// The dependencies that must be ready.
+fn after_ready(service: &Fields<'_>, names: &Names<'_>) -> Vec<ServiceName> {
+    let mut ready = Vec::new();
+    for (other, dependency) in service.entries("depends_on") {
+        match dependency.text("condition") {
+            None | Some("service_started") => {}
+            Some("service_healthy") => ready.extend(dependency.parse_text(&format!("{}_{other}", names.stack))),
+            Some("service_completed_successfully") => dependency.fail_at(
+                "condition",
+                "service_completed_successfully is not supported by this version, since it has no jobs; make the \
+                 program wait for what it needs",
+            ),
+            Some(unknown) => dependency.fail_at(
+                "condition",
+                format!("{unknown:?} is not a condition; give service_started or service_healthy"),
+            ),
+        }
+    }
+    for link in service.items("links") {
+        if link.node.as_text().is_some_and(|link| link.contains(':')) {
+            link.fail("has an alias, which would be known to one service only; give `aliases` of a network");
+        }
+    }
+    ready
+}
+
+fn process(service: &Fields<'_>, task: &mut TaskSpec) {
+    task.pull = match service.text("pull_policy") {
+        None | Some("missing" | "if_not_present") => PullPolicy::Missing,
+        Some("always") => PullPolicy::Always,
+        Some("never") => PullPolicy::Never,
+        Some(other) => {
+            let message = format!("{other:?} is not supported by this version; give always, missing or never");
+            service.fail_at("pull_policy", message);
+            PullPolicy::Missing
+        }
+    };
+    (task.command, task.args) = (service.texts("entrypoint"), service.texts("command"));
+    if task.command.as_ref().is_some_and(Vec::is_empty) {
+        // Without the entrypoint of the image, the first word of the command is the program.
+        task.command = task.args.take().filter(|words| !words.is_empty());
+        if task.command.is_none() {
+            service.fail_at("entrypoint", "is empty, and `command` names no program; give one of them");
+        }
+    }
+    let variables = service.pairs("environment").into_iter();
+    task.env = variables.map(|(name, value)| EnvVar { name, value }).collect();
+    task.container_labels = service.pairs("labels");
+    task.workdir = service.text("working_dir").map(str::to_owned);
+    task.user = service.text("user").map(str::to_owned);
+    task.groups = service.texts("group_add").unwrap_or_default();
+    task.hostname = service.text("hostname").map(str::to_owned);
+    for (name, addresses) in service.entries("extra_hosts") {
+        for address in addresses.node.items() {
+            let text = address.as_text().unwrap_or_default();
+            match text.parse::<Ipv4Addr>() {
+                Ok(address) => task.hosts.push(HostEntry { name: name.to_owned(), address }),
+                Err(_) => addresses.fail(format!("{text:?} is not an IPv4 address, which this version needs")),
+            }
+        }
+    }
+    task.tty = service.flag("tty").unwrap_or_default();
+    task.init = service.flag("init").unwrap_or_default();
+    task.stop_signal = service.parse("stop_signal");
+    task.stop_grace = service.duration("stop_grace_period").unwrap_or(task.stop_grace);
+}
+
+/// Keys of which only one value is possible.
+fn only_default_values(service: &Fields<'_>) {
+    for (key, value) in [("cgroup", "private"), ("ipc", "private"), ("isolation", "default")] {
+        if let Some(other) = service.text(key).filter(|given| *given != value) {
+            service.fail_at(key, format!("{other:?} is not supported by this version; give {value}, or leave it out"));
+        }
+    }
+}
+
+fn logs(service: &Fields<'_>, task: &mut TaskSpec) {
+    let Some(logging) = service.sub("logging") else { return };
+    if let Some(driver) = logging.sub("driver")
+        && !matches!(driver.node.as_text(), Some("json-file" | "local"))
+    {
+        driver.warn("has no effect: the node keeps the output, and `warren service logs` shows it");
+    }
+    for (name, option) in logging.entries("options") {
+        let text = option.node.as_text().unwrap_or_default();
+        match name {
+            "max-size" => match parse_size(text) {
+                Some(size) => task.logs.max_size = Bytes(size),
+                None => option.fail(format!("{text:?} is not a number of bytes like 10m")),
+            },
+            "max-file" => task.logs.max_files = option.parse_self().unwrap_or(task.logs.max_files),
+            _ => option.warn("has no effect: the node keeps the output, with the options max-size and max-file"),
+        }
+    }
+}
+
+fn network(service: &Fields<'_>, alias: &DnsLabel, names: &Names<'_>, task: &mut TaskSpec) {
+    task.dns.servers = service.items("dns").iter().filter_map(|server| server.parse_self()).collect();
+    task.dns.searches = service.texts("dns_search").unwrap_or_default();
+    let networks = service.entries("networks");
+    if let Some(mode) = service.sub("network_mode") {
+        if !networks.is_empty() {
+            mode.fail("cannot be combined with `networks`; leave one of them out");
+        }
+        match mode.node.as_text().unwrap_or_default() {
+            "host" => task.network = TaskNetworkMode::Host,
+            "none" => task.network = TaskNetworkMode::None,
+            other => mode.fail(format!(
+                "{other:?} is not supported by this version; give host or none, or use `networks`"
+            )),
+        }
+        return;
+    }
+    let attachment = |key: &str, aliases: &[Fields<'_>]| {
+        let network = service.parse_text(&names.name_of("networks", key))?;
+        let more = aliases.iter().filter_map(|alias| alias.parse_self::<DnsLabel>());
+        let aliases = std::iter::once(alias.clone()).chain(more).collect();
+        Some(NetworkAttachment { network, aliases })
+    };
+    let mut attachments: Vec<NetworkAttachment> =
+        networks.iter().filter_map(|(key, network)| attachment(key, &network.items("aliases"))).collect();
+    if networks.is_empty() {
+        attachments.extend(attachment(DEFAULT_NETWORK, &[]));
+    }
+    task.network = TaskNetworkMode::Networks(attachments);
+}
+
+fn port(port: &Fields<'_>) -> Option<PublishedPort> {
+    let Some(container_port) = port.number::<u16>("target") else {
+        if port.sub("target").is_none() {
+            port.fail("has no port of the container; give `target`");
+        }
+        return None;
+    };
+    let protocol = port.parse("protocol").unwrap_or(Protocol::Tcp);
+    let host_ip = port.parse::<Ipv4Addr>("host_ip").filter(|ip| !ip.is_unspecified());
+    let host_port = match port.text("published") {
+        None | Some("") => 0,
+        Some(published) if published.contains('-') => {
+            let message = "a port of a range is not chosen by this version; give one port, or none for any free one";
+            port.fail_at("published", message);
+            return None;
+        }
+        Some(_) => port.number("published")?,
+    };
+    match port.sub("mode").map(|mode| (mode.node.as_text().unwrap_or_default(), mode)) {
+        None | Some(("host", _)) => {}
+        Some(("ingress", mode)) => {
+            mode.warn("the port is opened on the nodes that run tasks of the service, as with `host`");
+        }
+        Some((other, mode)) => mode.fail(format!("{other:?} is not a mode; give host, or leave it out")),
+    }
+    Some(PublishedPort { host_ip, host_port, container_port, protocol, mode: PublishMode::Host })
+}

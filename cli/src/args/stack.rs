@@ -26,7 +26,13 @@ pub struct StackConfigArgs {
 pub struct ComposeFileArgs {
     /// Compose file; each is merged into the ones before (repeatable) [default: compose.yaml, and
     /// compose.override.yaml if there is one]
-    #[arg(long = "compose-file", short = 'c', visible_alias = "file", short_alias = 'f', value_name = "FILE")]
+    #[arg(
+        long = "compose-file",
+        short = 'c',
+        visible_alias = "file",
+        short_alias = 'f',
+        value_name = "FILE"
+    )]
     pub compose_files: Vec<PathBuf>,
     /// File with variables, instead of .env beside the first Compose file (repeatable)
     #[arg(long, value_name = "FILE")]

@@ -102,13 +102,7 @@ impl Canonicalizer<'_> {
         }
     }
 
-    fn map(
-        &mut self,
-        map: YamlMap,
-        at: &SourcePosition,
-        schema: &SchemaNode,
-        path: KeyPath<'_>,
-    ) -> YamlMap {
+    fn map(&mut self, map: YamlMap, at: &SourcePosition, schema: &SchemaNode, path: KeyPath<'_>) -> YamlMap {
         let mut checked = YamlMap::new();
         for (key, YamlEntry { key_at, node }) in map {
             if key.starts_with("x-") {

@@ -90,8 +90,9 @@ impl Expansion<'_> {
                 result.push('$');
                 after
             } else if let Some(inner) = after.strip_prefix('{') {
-                let end = closing_brace(inner)
-                    .ok_or_else(|| format!("{:?} has no closing brace; write $$ for a $", shortened(after)))?;
+                let end = closing_brace(inner).ok_or_else(|| {
+                    format!("{:?} has no closing brace; write $$ for a $", shortened(after))
+                })?;
                 self.braced(&inner[..end], depth, result)?;
                 &inner[end + 1..]
             } else {

@@ -75,8 +75,8 @@ pub fn load(source: &ProjectSource, read: ReadFile<'_>) -> Result<Project, Vec<C
     let mut project = Project { root, variables: scope.variables, warnings: Vec::new() };
     if problems.is_empty() {
         check_references(&mut project, &disabled, &mut problems);
-        check_support(&project.root, &mut problems, &mut warnings);
     }
+    check_support(&project.root, &mut problems, &mut warnings);
     problems.sort();
     problems.dedup();
     warnings.sort();
@@ -304,7 +304,8 @@ impl Loader<'_> {
     /// Removes the services whose profiles are not active.
     fn select_services(&mut self, root: &mut YamlNode) {
         let YamlValue::Map(map) = &mut root.value else { return };
-        let Some(YamlValue::Map(services)) = map.get_mut("services").map(|entry| &mut entry.node.value) else {
+        let Some(YamlValue::Map(services)) = map.get_mut("services").map(|entry| &mut entry.node.value)
+        else {
             return;
         };
         services.retain(|name, entry| {

@@ -1,10 +1,7 @@
 //! Merges canonical trees by the rules of the specification.
 
-
 use crate::schema::{MergeRule, SchemaNode, ValueForm};
-use crate::yaml::{
-    MergeMode, YamlEntry, YamlMap, YamlNode, YamlValue,
-};
+use crate::yaml::{MergeMode, YamlEntry, YamlMap, YamlNode, YamlValue};
 
 /// A tree with the values of `base` and of `over`, which has precedence.
 pub fn merged(base: YamlNode, over: YamlNode, schema: Option<&SchemaNode>) -> YamlNode {

@@ -54,10 +54,9 @@ fn complete_dependencies(project: &mut Project) {
         for entry in depends.values_mut() {
             let at = entry.node.at.clone();
             let YamlValue::Map(dependency) = &mut entry.node.value else { continue };
-            for (key, text, kind) in [
-                ("condition", "service_started", ScalarType::Text),
-                ("required", "true", ScalarType::Bool),
-            ] {
+            for (key, text, kind) in
+                [("condition", "service_started", ScalarType::Text), ("required", "true", ScalarType::Bool)]
+            {
                 let default = || YamlEntry { key_at: at.clone(), node: YamlNode::scalar(text, kind, &at) };
                 dependency.entry(key.into()).or_insert_with(default);
             }
@@ -76,7 +75,8 @@ fn missing(what: &str, name: &str, project: &Project, section: &str) -> String {
 /// Networks, volumes, secrets and configs of a service.
 fn check_resources(project: &Project, name: &str, service: &YamlNode, problems: &mut Vec<ComposeProblem>) {
     let mut check = |section: &str, what: &str, used: &str, at: &SourcePosition| {
-        let is_known = project.root.get(section).is_some_and(|node| node.as_map().is_some_and(|m| m.contains_key(used)));
+        let is_known =
+            project.root.get(section).is_some_and(|node| node.as_map().is_some_and(|m| m.contains_key(used)));
         if !is_known {
             let path = format!("services.{name}.{section}");
             problems.push(ComposeProblem::new(at, path, missing(what, used, project, section)));
@@ -136,7 +136,9 @@ pub fn creation_order(project: &Project) -> Result<Vec<&str>, ComposeProblem> {
     let mut walk = vec![*first];
     let circle = loop {
         let last = walk[walk.len() - 1];
-        let Some(next) = waiting.get(last).and_then(|needed| needed.iter().find(|one| waiting.contains_key(*one))) else {
+        let Some(next) =
+            waiting.get(last).and_then(|needed| needed.iter().find(|one| waiting.contains_key(*one)))
+        else {
             break walk;
         };
         if let Some(start) = walk.iter().position(|name| name == next) {
@@ -147,7 +149,8 @@ pub fn creation_order(project: &Project) -> Result<Vec<&str>, ComposeProblem> {
     };
     let at = project.section("services").find(|(name, _)| *name == circle[0]);
     let at = at.map_or_else(|| SourcePosition::start_of(""), |(_, entry)| entry.key_at.clone());
-    let shown = if circle.len() > 10 { format!("{} -> ...", circle[..10].join(" -> ")) } else { circle.join(" -> ") };
+    let shown =
+        if circle.len() > 10 { format!("{} -> ...", circle[..10].join(" -> ")) } else { circle.join(" -> ") };
     let path = format!("services.{}.depends_on", circle[0]);
     Err(ComposeProblem::new(&at, path, format!("services depend on each other: {shown}")))
 }

@@ -187,6 +187,8 @@ mod tests {
         ] {
             assert_eq!(split_words(text).unwrap(), expected, "{text}");
         }
-        assert!(split_words("a 'b").is_err() && split_words("a \"b\\").is_err() && split_words("\\").is_err());
+        assert!(
+            split_words("a 'b").is_err() && split_words("a \"b\\").is_err() && split_words("\\").is_err()
+        );
     }
 }

@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use warren_types::{
-    DnsLabel, NetworkName, SecretObjectKind, SecretObjectName, ServiceName, ServiceSpec, Volume, VolumeDriver,
-    VolumeName,
+    DnsLabel, NetworkName, SecretObjectKind, SecretObjectName, ServiceName, ServiceSpec, Volume,
+    VolumeDriver, VolumeName,
 };
 
 use self::fields::{Fields, Report};
@@ -185,7 +185,13 @@ impl Names<'_> {
     }
 
     /// Whether the entry must exist; its other keys have no meaning then.
-    fn is_external(&self, kind: ExternalKind, section: &str, key: &str, entry: &Fields<'_>) -> Option<ExternalObject> {
+    fn is_external(
+        &self,
+        kind: ExternalKind,
+        section: &str,
+        key: &str,
+        entry: &Fields<'_>,
+    ) -> Option<ExternalObject> {
         if entry.flag("external") != Some(true) {
             return None;
         }
@@ -201,7 +207,8 @@ impl Names<'_> {
             ExternalKind::Volume => "volume".to_owned(),
             ExternalKind::SecretObject(kind) => kind.to_string(),
         };
-        let message = format!("there is no {what} {name} in the cluster; create it with `warren {what} create`");
+        let message =
+            format!("there is no {what} {name} in the cluster; create it with `warren {what} create`");
         let missing = ComposeProblem::new(&entry.node.at, &entry.path, message);
         Some(ExternalObject { kind, name, missing })
     }
@@ -210,7 +217,9 @@ impl Names<'_> {
         let is_connected = |service: &Fields<'_>| {
             let networks = service.node.get("networks").and_then(crate::yaml::YamlNode::as_map);
             let named = networks.is_some_and(|networks| networks.contains_key(DEFAULT_NETWORK));
-            named || (networks.is_none_or(|networks| networks.is_empty()) && service.text("network_mode").is_none())
+            named
+                || (networks.is_none_or(|networks| networks.is_empty())
+                    && service.text("network_mode").is_none())
         };
         let needs_default = self.root.entries("services").iter().any(|(_, service)| is_connected(service));
         let entries = self.root.entries("networks");
@@ -266,18 +275,26 @@ impl Names<'_> {
                 continue;
             }
             let file = entry.text("file").map(|path| SecretObjectSource::File(path.into()));
-            let variable = entry.text("environment").map(|name| SecretObjectSource::Variable(name.to_owned()));
+            let variable =
+                entry.text("environment").map(|name| SecretObjectSource::Variable(name.to_owned()));
             let content = entry.text("content").map(|text| SecretObjectSource::Content(text.to_owned()));
-            let mut sources: Vec<SecretObjectSource> = [file, variable, content].into_iter().flatten().collect();
+            let mut sources: Vec<SecretObjectSource> =
+                [file, variable, content].into_iter().flatten().collect();
             if !matches!(entry.text("template_driver"), None | Some("golang")) {
                 entry.fail_at("template_driver", "only golang is known");
             }
             let (Some(source), true) = (sources.pop(), sources.is_empty()) else {
-                entry.fail("give exactly one of `file`, `environment`, `content` of a config, and `external`");
+                entry
+                    .fail("give exactly one of `file`, `environment`, `content` of a config, and `external`");
                 continue;
             };
             let Some(name) = entry.parse_text(&self.name_of(section, key)) else { continue };
-            objects.secret_objects.push(StackSecretObject { kind, name, labels: self.labels(&entry), source });
+            objects.secret_objects.push(StackSecretObject {
+                kind,
+                name,
+                labels: self.labels(&entry),
+                source,
+            });
         }
     }
 

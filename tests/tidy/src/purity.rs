@@ -5,12 +5,13 @@ use toml::Table;
 use crate::source::{LinePart, SourceFile, lines};
 
 /// The directories of the pure crates.
-const DIRECTORIES: [&str; 5] = [
+const DIRECTORIES: [&str; 6] = [
     "pkg/types/src/",
     "manager/core/src/",
     "manager/consensus/src/",
     "manager/replica/src/",
     "worker/core/src/",
+    "pkg/compose/src/",
 ];
 
 /// Parts of the standard library that access the machine, the clock or randomness.

@@ -32,18 +32,21 @@ pub fn load_stack(
     what: &str,
 ) -> Result<(Project, StackObjects), CommandError> {
     let failed = |why: String, hint: &str| CommandError::new(ExitKind::Usage, what, why, hint);
-    let working_directory = std::env::current_dir()
-        .map_err(|why| failed(format!("the working directory is not known: {why}"), "change to another one"))?;
+    let working_directory = std::env::current_dir().map_err(|why| {
+        failed(format!("the working directory is not known: {why}"), "change to another one")
+    })?;
     let files = match args.compose_files.as_slice() {
-        [] => default_files(&working_directory)
-            .ok_or_else(|| failed("there is no compose.yaml here".to_owned(), "give the file with -c FILE"))?,
+        [] => default_files(&working_directory).ok_or_else(|| {
+            failed("there is no compose.yaml here".to_owned(), "give the file with -c FILE")
+        })?,
         given => given.to_vec(),
     };
     let variables: Variables = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .collect();
     let by_variable = variables.get(PROFILES_VARIABLE).map(String::as_str).unwrap_or_default();
-    let by_variable = by_variable.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned);
+    let by_variable =
+        by_variable.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned);
     let source = ProjectSource {
         profiles: args.profile.iter().cloned().chain(by_variable).collect(),
         files,

@@ -13,9 +13,7 @@ pub(super) fn lengthened(node: YamlNode, short: ShortForm) -> Result<YamlNode, (
         (ShortForm::Key(key), YamlValue::Scalar(..)) => YamlNode::map_of([(key, node)], &at),
         // Items have `Key` for their own short form; a list of paths stays one.
         (ShortForm::Key("path"), YamlValue::List(_)) => YamlNode::map_of([("path", node)], &at),
-        (ShortForm::OneItem, YamlValue::Scalar(..)) => {
-            YamlNode::new(YamlValue::List(vec![node]), &at)
-        }
+        (ShortForm::OneItem, YamlValue::Scalar(..)) => YamlNode::new(YamlValue::List(vec![node]), &at),
         (ShortForm::Names, YamlValue::List(items)) => {
             let mut names = YamlMap::new();
             for item in items {
@@ -27,8 +25,12 @@ pub(super) fn lengthened(node: YamlNode, short: ShortForm) -> Result<YamlNode, (
             }
             YamlNode::new(YamlValue::Map(names), &at)
         }
-        (ShortForm::Mount, YamlValue::Scalar(text, _)) => mount(text, &at).map_err(|why| (at.clone(), why))?,
-        (ShortForm::Device, YamlValue::Scalar(text, _)) => device(text, &at).map_err(|why| (at.clone(), why))?,
+        (ShortForm::Mount, YamlValue::Scalar(text, _)) => {
+            mount(text, &at).map_err(|why| (at.clone(), why))?
+        }
+        (ShortForm::Device, YamlValue::Scalar(text, _)) => {
+            device(text, &at).map_err(|why| (at.clone(), why))?
+        }
         (ShortForm::Ulimit, YamlValue::Scalar(..)) => {
             YamlNode::map_of([("soft", node.clone()), ("hard", node)], &at)
         }
@@ -69,7 +71,11 @@ fn mount(text: &str, at: &SourcePosition) -> Result<YamlNode, String> {
             _ if is_bind && option.trim_start_matches('r').len() > 4 => {
                 of_bind.push(("propagation", YamlNode::text(option, at)));
             }
-            _ => return Err(format!("{option:?} is not an option of a volume; there are ro, rw, z, Z and nocopy")),
+            _ => {
+                return Err(format!(
+                    "{option:?} is not an option of a volume; there are ro, rw, z, Z and nocopy"
+                ));
+            }
         }
     }
     for (key, options) in [("bind", of_bind), ("volume", of_volume)] {

@@ -12,7 +12,8 @@ impl Loader<'_> {
     /// value that of the environment.
     pub(super) fn resolve_environment(&mut self, root: &mut YamlNode, scope: &Scope) {
         let YamlValue::Map(map) = &mut root.value else { return };
-        let Some(YamlValue::Map(services)) = map.get_mut("services").map(|entry| &mut entry.node.value) else {
+        let Some(YamlValue::Map(services)) = map.get_mut("services").map(|entry| &mut entry.node.value)
+        else {
             return;
         };
         let (top, section) = (KeyPath::Root, "services");

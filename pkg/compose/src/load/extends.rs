@@ -54,7 +54,11 @@ impl Loader<'_> {
             let path = services.key(&first);
             if chain.contains(&key) {
                 let names: Vec<&str> = chain.iter().map(|(_, name)| &**name).chain([name]).collect();
-                self.fail(at, path.key("extends"), format!("services extend each other: {}", names.join(" -> ")));
+                self.fail(
+                    at,
+                    path.key("extends"),
+                    format!("services extend each other: {}", names.join(" -> ")),
+                );
                 return None;
             }
             if chain.len() >= MAX_CHAIN {

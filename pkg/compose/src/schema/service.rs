@@ -3,14 +3,16 @@
 use super::MergeRule::{ByKeys, Replace, SameKey};
 use super::ShortForm::{Device, HealthTest, Key, Mount, Names, OneItem, Port, Ulimit};
 use super::ValueForm::{
-    AnyScalar, Bool, Duration, FileMode, Hosts, Integer, List, Map, MapOf, Pairs, Path, PathOrList, Size, Text,
-    TextList, TextOrList, Unchecked, Words,
+    AnyScalar, Bool, Duration, FileMode, Hosts, Integer, List, Map, MapOf, Pairs, Path, PathOrList, Size,
+    Text, TextList, TextOrList, Unchecked, Words,
 };
 use super::{SchemaKey, honoured, partly, refused, warned};
 
-const HOOKS: &str = "Warren runs no hooks in containers; do it in the program of the image or in another service";
+const HOOKS: &str =
+    "Warren runs no hooks in containers; do it in the program of the image or in another service";
 const CPUS: &str = "give the number of CPUs with deploy.resources.limits.cpus";
-const BUILD: &str = "images are not built by this version: build and push the image, and give it with `image`";
+const BUILD: &str =
+    "images are not built by this version: build and push the image, and give it with `image`";
 const DEVICES: &str = "nodes report no devices in this version; use `devices` and a placement constraint";
 const ADDRESS: &str = "the cluster assigns the addresses of tasks; use the name of the service";
 const NODE_NAMESPACES: &str = "a task does not share namespaces with its node or with other tasks";
@@ -23,7 +25,11 @@ const WATCH: &str = "it is for development on one machine";
 pub(super) const KEYS: &[SchemaKey] = &[
     partly("services.*", Map, "a service `STACK_NAME`, with NAME as an alias in its networks"),
     warned("services.*.annotations", Pairs, "containers have no annotations; use `labels`"),
-    warned("services.*.attach", Bool, "it is for `docker compose up`; `warren service logs` shows the output"),
+    warned(
+        "services.*.attach",
+        Bool,
+        "it is for `docker compose up`; `warren service logs` shows the output",
+    ),
     warned("services.*.blkio_config", Unchecked, "block IO is not limited"),
     warned("services.*.build", Unchecked, BUILD).short(Key("context")),
     honoured("services.*.cap_add", TextList),
@@ -177,7 +183,11 @@ pub(super) const KEYS: &[SchemaKey] = &[
     honoured("services.*.oom_score_adj", Integer),
     refused("services.*.pid", NODE_NAMESPACES),
     honoured("services.*.pids_limit", Integer),
-    partly("services.*.platform", Text, "selects nodes by `node.os` and `node.arch`; a variant is not compared"),
+    partly(
+        "services.*.platform",
+        Text,
+        "selects nodes by `node.os` and `node.arch`; a variant is not compared",
+    ),
     partly("services.*.ports", List, "on each node that runs tasks of the service").merged(ByKeys(&[
         "host_ip",
         "target",
@@ -187,7 +197,11 @@ pub(super) const KEYS: &[SchemaKey] = &[
     honoured("services.*.ports[]", Map).short(Port),
     warned("services.*.ports[].app_protocol", Text, "ports have no application protocol"),
     partly("services.*.ports[].host_ip", Text, "an IPv4 address"),
-    partly("services.*.ports[].mode", Text, "`host`; `ingress` gets a warning, and the port is as with `host`"),
+    partly(
+        "services.*.ports[].mode",
+        Text,
+        "`host`; `ingress` gets a warning, and the port is as with `host`",
+    ),
     warned("services.*.ports[].name", Text, "ports have no names"),
     honoured("services.*.ports[].protocol", Text),
     partly("services.*.ports[].published", AnyScalar, "one port; a free one is chosen without it"),
@@ -218,7 +232,11 @@ pub(super) const KEYS: &[SchemaKey] = &[
     honoured("services.*.stop_signal", Text),
     refused("services.*.storage_opt", "the writable layer of a container has no options"),
     honoured("services.*.sysctls", Pairs),
-    partly("services.*.tmpfs", TextOrList, "with the options `size`, `mode`, `exec`, `ro` and their opposites"),
+    partly(
+        "services.*.tmpfs",
+        TextOrList,
+        "with the options `size`, `mode`, `exec`, `ro` and their opposites",
+    ),
     honoured("services.*.tty", Bool),
     honoured("services.*.ulimits", MapOf),
     honoured("services.*.ulimits.*", Map).short(Ulimit),
@@ -231,14 +249,22 @@ pub(super) const KEYS: &[SchemaKey] = &[
     honoured("services.*.volumes", List).merged(ByKeys(&["target"])),
     partly("services.*.volumes[]", Map, "a volume needs a name").short(Mount),
     honoured("services.*.volumes[].bind", Map),
-    partly("services.*.volumes[].bind.create_host_path", Bool, "only `false`: the path must exist on the node"),
+    partly(
+        "services.*.volumes[].bind.create_host_path",
+        Bool,
+        "only `false`: the path must exist on the node",
+    ),
     partly("services.*.volumes[].bind.propagation", Text, "`rprivate`, `rslave` and `rshared`"),
     partly("services.*.volumes[].bind.recursive", Text, "`enabled` and `disabled`"),
     warned("services.*.volumes[].bind.selinux", Text, "files are not relabelled"),
     warned("services.*.volumes[].consistency", Text, "it is for Docker Desktop"),
     refused("services.*.volumes[].image", IMAGE_VOLUME),
     honoured("services.*.volumes[].read_only", Bool),
-    partly("services.*.volumes[].source", Text, "a relative path is in the directory of the file, on each node"),
+    partly(
+        "services.*.volumes[].source",
+        Text,
+        "a relative path is in the directory of the file, on each node",
+    ),
     honoured("services.*.volumes[].target", Text),
     honoured("services.*.volumes[].tmpfs", Map),
     honoured("services.*.volumes[].tmpfs.mode", FileMode),

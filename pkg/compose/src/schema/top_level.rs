@@ -1,9 +1,7 @@
 //! Keys outside of services.
 
 use super::ShortForm::{External, Key};
-use super::ValueForm::{
-    AnyScalar, Bool, List, Map, MapOf, Pairs, Path, PathOrList, Text, Unchecked,
-};
+use super::ValueForm::{AnyScalar, Bool, List, Map, MapOf, Pairs, Path, PathOrList, Text, Unchecked};
 use super::{SchemaKey, honoured, partly, refused, warned};
 
 const MODELS: &str = "Warren runs no models; run the model as a service with an image";
@@ -66,4 +64,3 @@ pub(super) const KEYS: &[SchemaKey] = &[
     partly("configs.*.template_driver", Text, "only `golang`: the templates of Warren"),
     honoured("services", MapOf),
 ];
-

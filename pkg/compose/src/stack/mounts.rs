@@ -55,7 +55,10 @@ fn mount(volume: &Fields<'_>, names: &Names<'_>) -> Option<Mount> {
             return None;
         }
         (other, _) => {
-            volume.fail_at("type", format!("{other:?} is not supported by this version; give bind, volume or tmpfs"));
+            volume.fail_at(
+                "type",
+                format!("{other:?} is not supported by this version; give bind, volume or tmpfs"),
+            );
             return None;
         }
     };

@@ -1,8 +1,8 @@
 //! How many tasks, on which nodes, and how they are restarted and replaced.
 
 use warren_types::{
-    Constraint, FailureAction, FailureRatio, Parallelism, RestartCondition, RestartPolicy, ServiceMode, ServiceSpec,
-    UpdateOrder, UpdatePolicy,
+    Constraint, FailureAction, FailureRatio, Parallelism, RestartCondition, RestartPolicy, ServiceMode,
+    ServiceSpec, UpdateOrder, UpdatePolicy,
 };
 
 use super::fields::Fields;
@@ -55,7 +55,10 @@ fn mode(service: &Fields<'_>, spec: &mut ServiceSpec) {
     if let (Some(replicas), Some(scale)) = (given, scale)
         && replicas != scale
     {
-        service.fail_at("scale", format!("is {scale}, but deploy.replicas is {replicas}; leave one of them out"));
+        service.fail_at(
+            "scale",
+            format!("is {scale}, but deploy.replicas is {replicas}; leave one of them out"),
+        );
     }
     let replicas = given.or(scale);
     match deploy.as_ref().and_then(|deploy| deploy.text("mode")) {
@@ -65,12 +68,18 @@ fn mode(service: &Fields<'_>, spec: &mut ServiceSpec) {
         Some("global") => {
             spec.mode = ServiceMode::Global;
             if replicas.is_some() {
-                service.fail_at("deploy", "a global service has one task per node; leave the number of replicas out");
+                service.fail_at(
+                    "deploy",
+                    "a global service has one task per node; leave the number of replicas out",
+                );
             }
         }
         Some(other) => {
             let deploy = deploy.as_ref().unwrap_or(service);
-            deploy.fail_at("mode", format!("{other:?} is not supported by this version; give replicated or global"));
+            deploy.fail_at(
+                "mode",
+                format!("{other:?} is not supported by this version; give replicated or global"),
+            );
         }
     }
 }

@@ -3,8 +3,8 @@
 use std::net::Ipv4Addr;
 
 use warren_types::{
-    Bytes, DnsLabel, EnvVar, HostEntry, ImageReference, NetworkAttachment, Protocol, PublishMode, PublishedPort,
-    PullPolicy, ServiceName, ServiceSpec, TaskNetworkMode, TaskSpec,
+    Bytes, DnsLabel, EnvVar, HostEntry, ImageReference, NetworkAttachment, Protocol, PublishMode,
+    PublishedPort, PullPolicy, ServiceName, ServiceSpec, TaskNetworkMode, TaskSpec,
 };
 
 use super::fields::Fields;
@@ -124,7 +124,8 @@ fn process(service: &Fields<'_>, task: &mut TaskSpec) {
         Some("always") => PullPolicy::Always,
         Some("never") => PullPolicy::Never,
         Some(other) => {
-            let message = format!("{other:?} is not supported by this version; give always, missing or never");
+            let message =
+                format!("{other:?} is not supported by this version; give always, missing or never");
             service.fail_at("pull_policy", message);
             PullPolicy::Missing
         }
@@ -149,7 +150,9 @@ fn process(service: &Fields<'_>, task: &mut TaskSpec) {
             let text = address.as_text().unwrap_or_default();
             match text.parse::<Ipv4Addr>() {
                 Ok(address) => task.hosts.push(HostEntry { name: name.to_owned(), address }),
-                Err(_) => addresses.fail(format!("{text:?} is not an IPv4 address, which this version needs")),
+                Err(_) => {
+                    addresses.fail(format!("{text:?} is not an IPv4 address, which this version needs"))
+                }
             }
         }
     }
@@ -163,7 +166,10 @@ fn process(service: &Fields<'_>, task: &mut TaskSpec) {
 fn only_default_values(service: &Fields<'_>) {
     for (key, value) in [("cgroup", "private"), ("ipc", "private"), ("isolation", "default")] {
         if let Some(other) = service.text(key).filter(|given| *given != value) {
-            service.fail_at(key, format!("{other:?} is not supported by this version; give {value}, or leave it out"));
+            service.fail_at(
+                key,
+                format!("{other:?} is not supported by this version; give {value}, or leave it out"),
+            );
         }
     }
 }
@@ -183,7 +189,8 @@ fn logs(service: &Fields<'_>, task: &mut TaskSpec) {
                 None => option.fail(format!("{text:?} is not a number of bytes like 10m")),
             },
             "max-file" => task.logs.max_files = option.parse_self().unwrap_or(task.logs.max_files),
-            _ => option.warn("has no effect: the node keeps the output, with the options max-size and max-file"),
+            _ => option
+                .warn("has no effect: the node keeps the output, with the options max-size and max-file"),
         }
     }
 }
@@ -231,7 +238,8 @@ fn port(port: &Fields<'_>) -> Option<PublishedPort> {
     let host_port = match port.text("published") {
         None | Some("") => 0,
         Some(published) if published.contains('-') => {
-            let message = "a port of a range is not chosen by this version; give one port, or none for any free one";
+            let message =
+                "a port of a range is not chosen by this version; give one port, or none for any free one";
             port.fail_at("published", message);
             return None;
         }

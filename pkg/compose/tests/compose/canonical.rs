@@ -27,13 +27,21 @@ fn short_forms_become_long_ones() {
         &value!({"a": ["10.0.0.1", "10.0.0.2"], "b": ["::1"]}),
     );
     check("extra_hosts: {a: 10.0.0.1}", "extra_hosts", &value!({"a": ["10.0.0.1"]}));
-    check("ulimits: {nofile: 1024, nproc: {soft: '1', hard: 2}}", "ulimits", &value!({
-        "nofile": {"soft": 1024, "hard": 1024}, "nproc": {"soft": 1, "hard": 2},
-    }));
-    check("devices: ['/dev/a', '/dev/b:/dev/c:r']", "devices", &value!([
-        {"source": "/dev/a", "target": "/dev/a", "permissions": "rwm"},
-        {"source": "/dev/b", "target": "/dev/c", "permissions": "r"},
-    ]));
+    check(
+        "ulimits: {nofile: 1024, nproc: {soft: '1', hard: 2}}",
+        "ulimits",
+        &value!({
+            "nofile": {"soft": 1024, "hard": 1024}, "nproc": {"soft": 1, "hard": 2},
+        }),
+    );
+    check(
+        "devices: ['/dev/a', '/dev/b:/dev/c:r']",
+        "devices",
+        &value!([
+            {"source": "/dev/a", "target": "/dev/a", "permissions": "rwm"},
+            {"source": "/dev/b", "target": "/dev/c", "permissions": "r"},
+        ]),
+    );
     check("stop_grace_period: 90s", "stop_grace_period", &value!("1m30s"));
     check("shm_size: 64m", "shm_size", &value!("67108864"));
     check("init: 'yes'", "init", &value!(true));
@@ -44,17 +52,25 @@ fn short_forms_become_long_ones() {
 
 #[test]
 fn ports_have_one_long_form_each() {
-    check("ports: [80, '8080:80', '127.0.0.1::53/udp', '[::1]:1-2:3-4', '3000-3005:80']", "ports", &value!([
-        {"target": 80, "protocol": "tcp"},
-        {"target": 80, "published": "8080", "protocol": "tcp"},
-        {"target": 53, "protocol": "udp", "host_ip": "127.0.0.1"},
-        {"target": 3, "published": "1", "protocol": "tcp", "host_ip": "::1"},
-        {"target": 4, "published": "2", "protocol": "tcp", "host_ip": "::1"},
-        {"target": 80, "published": "3000-3005", "protocol": "tcp"},
-    ]));
-    check("ports: [{target: '80', published: 8080, mode: host}]", "ports", &value!([
-        {"target": 80, "published": "8080", "protocol": "tcp", "mode": "host"},
-    ]));
+    check(
+        "ports: [80, '8080:80', '127.0.0.1::53/udp', '[::1]:1-2:3-4', '3000-3005:80']",
+        "ports",
+        &value!([
+            {"target": 80, "protocol": "tcp"},
+            {"target": 80, "published": "8080", "protocol": "tcp"},
+            {"target": 53, "protocol": "udp", "host_ip": "127.0.0.1"},
+            {"target": 3, "published": "1", "protocol": "tcp", "host_ip": "::1"},
+            {"target": 4, "published": "2", "protocol": "tcp", "host_ip": "::1"},
+            {"target": 80, "published": "3000-3005", "protocol": "tcp"},
+        ]),
+    );
+    check(
+        "ports: [{target: '80', published: 8080, mode: host}]",
+        "ports",
+        &value!([
+            {"target": 80, "published": "8080", "protocol": "tcp", "mode": "host"},
+        ]),
+    );
 }
 
 #[test]
@@ -62,13 +78,16 @@ fn mounts_are_binds_or_volumes() {
     let text = web("volumes: ['data:/d:ro,nocopy', './x:/x', '/srv:/srv:z,rslave', '/anonymous']")
         + "volumes: {data: }\n";
     let project = loaded(&[("compose.yaml", &text)]);
-    assert_eq!(service(&project, "web")["volumes"], value!([
-        {"type": "volume", "source": "data", "target": "/d", "read_only": true, "volume": {"nocopy": true}},
-        {"type": "bind", "source": "/app/x", "target": "/x"},
-        {"type": "bind", "source": "/srv", "target": "/srv",
-         "bind": {"selinux": "z", "propagation": "rslave"}},
-        {"type": "volume", "target": "/anonymous"},
-    ]));
+    assert_eq!(
+        service(&project, "web")["volumes"],
+        value!([
+            {"type": "volume", "source": "data", "target": "/d", "read_only": true, "volume": {"nocopy": true}},
+            {"type": "bind", "source": "/app/x", "target": "/x"},
+            {"type": "bind", "source": "/srv", "target": "/srv",
+             "bind": {"selinux": "z", "propagation": "rslave"}},
+            {"type": "volume", "target": "/anonymous"},
+        ])
+    );
     let warnings = crate::lines(&project.unwrap().warnings);
     let expected = "compose.yaml:4:36: services.web.volumes[1]: \"./x\" is /app/x on each node";
     assert!(warnings.contains(expected), "{warnings}");

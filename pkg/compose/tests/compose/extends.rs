@@ -24,7 +24,10 @@ services:
 #[test]
 fn extended_service_of_another_file_has_the_paths_of_that_file() {
     let files = [
-        ("compose.yaml", "services: {web: {extends: {file: lib/base.yaml, service: web}, volumes: ['./b:/b']}}"),
+        (
+            "compose.yaml",
+            "services: {web: {extends: {file: lib/base.yaml, service: web}, volumes: ['./b:/b']}}",
+        ),
         (
             "lib/base.yaml",
             "services: {web: {extends: inner, volumes: ['./a:/a'], env_file: a.env}, inner: {image: x}}",
@@ -58,13 +61,15 @@ services:
 fn wrong_extends_is_named() {
     let circle = "services:\n  a: {image: x, extends: b}\n  b: {extends: c}\n  c: {extends: a}\n";
     assert!(
-        problems(circle).contains("compose.yaml:4:16: services.a.extends: services extend each other: a -> b -> c -> a"),
+        problems(circle)
+            .contains("compose.yaml:4:16: services.a.extends: services extend each other: a -> b -> c -> a"),
         "{}",
         problems(circle)
     );
     let missing = "services:\n  a: {extends: bse}\n  base: {image: x}\n";
     let found = problems(missing);
-    let expected = "compose.yaml:2:16: services: there is no service \"bse\" in compose.yaml; did you mean \"base\"?";
+    let expected =
+        "compose.yaml:2:16: services: there is no service \"bse\" in compose.yaml; did you mean \"base\"?";
     assert!(found.contains(expected), "{found}");
     let found = problems("services:\n  a: {extends: {file: b.yaml, service: b}}\n");
     assert!(found.contains("compose.yaml:2:16: there is no file b.yaml"), "{found}");
@@ -73,7 +78,10 @@ fn wrong_extends_is_named() {
         ("b.yaml", "services: {b: {extends: {file: compose.yaml, service: a}}}"),
     ];
     let found = lines(&loaded(&between).unwrap_err());
-    assert!(found.contains("b.yaml:1:25: services.a.extends: services extend each other: a -> b -> a"), "{found}");
+    assert!(
+        found.contains("b.yaml:1:25: services.a.extends: services extend each other: a -> b -> a"),
+        "{found}"
+    );
     let chain: String = (0..100).map(|i| format!("  s{i}: {{extends: s{}}}\n", i + 1)).collect();
     let found = problems(&format!("services:\n{chain}  s100: {{image: x}}\n"));
     assert!(found.contains("more than 64 services extend each other"), "{found}");

@@ -47,19 +47,26 @@ fn the_same_file_may_be_included_twice_but_names_do_not_conflict() {
     assert_eq!(json(&loaded(&twice))["services"].as_object().unwrap().len(), 4);
     let conflict = [("compose.yaml", "include: [d.yaml]\nservices: {d: {image: a}}"), shared];
     let found = lines(&loaded(&conflict).unwrap_err());
-    let expected = "d.yaml:1:12: services.d: is defined at compose.yaml:2:12 as well; give one of them another name";
+    let expected =
+        "d.yaml:1:12: services.d: is defined at compose.yaml:2:12 as well; give one of them another name";
     assert!(found.contains(expected), "{found}");
 }
 
 #[test]
 fn wrong_include_is_named() {
-    let circle = [("compose.yaml", "services: {a: {image: a}}\ninclude:\n- b.yaml"), ("b.yaml", "include: [compose.yaml]")];
+    let circle = [
+        ("compose.yaml", "services: {a: {image: a}}\ninclude:\n- b.yaml"),
+        ("b.yaml", "include: [compose.yaml]"),
+    ];
     let found = lines(&loaded(&circle).unwrap_err());
     assert!(found.contains("b.yaml:1:11: include[0]: compose.yaml includes itself"), "{found}");
     let found = lines(&loaded(&[("compose.yaml", "include:\n- x.yaml")]).unwrap_err());
     assert!(found.contains("compose.yaml:2:3: there is no file x.yaml"), "{found}");
     let found = lines(&loaded(&[("compose.yaml", "include:\n- {env_file: x}")]).unwrap_err());
-    assert!(found.contains("compose.yaml:2:3: include[0]: the path of the included file is missing"), "{found}");
+    assert!(
+        found.contains("compose.yaml:2:3: include[0]: the path of the included file is missing"),
+        "{found}"
+    );
 }
 
 #[test]

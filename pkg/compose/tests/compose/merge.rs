@@ -25,9 +25,14 @@ fn mappings_are_merged_and_lists_appended() {
         "healthcheck",
         &value!({"test": ["CMD", "b"], "interval": "1s", "retries": 2}),
     );
-    check("networks: [n]", "networks: {n: {aliases: [x]}, m: }", "networks", &value!({
-        "n": {"aliases": ["x"]}, "m": {},
-    }));
+    check(
+        "networks: [n]",
+        "networks: {n: {aliases: [x]}, m: }",
+        "networks",
+        &value!({
+            "n": {"aliases": ["x"]}, "m": {},
+        }),
+    );
     check("labels: {a: 1}", "labels:", "labels", &value!({"a": "1"}));
 }
 
@@ -39,26 +44,46 @@ fn commands_are_replaced() {
 
 #[test]
 fn items_with_the_same_key_are_replaced() {
-    check("volumes: ['a:/work', 'a:/x']", "volumes: ['b:/work:ro']", "volumes", &value!([
-        {"type": "volume", "source": "b", "target": "/work", "read_only": true},
-        {"type": "volume", "source": "a", "target": "/x"},
-    ]));
-    check("secrets: [s]", "secrets: [{source: s, mode: 0444}, t]", "secrets", &value!([
-        {"source": "s", "mode": "0444"}, {"source": "t"},
-    ]));
-    check("ports: ['80:80', '81:81']", "ports: ['80:80', '80:80/udp']", "ports", &value!([
-        {"target": 80, "published": "80", "protocol": "tcp"},
-        {"target": 81, "published": "81", "protocol": "tcp"},
-        {"target": 80, "published": "80", "protocol": "udp"},
-    ]));
+    check(
+        "volumes: ['a:/work', 'a:/x']",
+        "volumes: ['b:/work:ro']",
+        "volumes",
+        &value!([
+            {"type": "volume", "source": "b", "target": "/work", "read_only": true},
+            {"type": "volume", "source": "a", "target": "/x"},
+        ]),
+    );
+    check(
+        "secrets: [s]",
+        "secrets: [{source: s, mode: 0444}, t]",
+        "secrets",
+        &value!([
+            {"source": "s", "mode": "0444"}, {"source": "t"},
+        ]),
+    );
+    check(
+        "ports: ['80:80', '81:81']",
+        "ports: ['80:80', '80:80/udp']",
+        "ports",
+        &value!([
+            {"target": 80, "published": "80", "protocol": "tcp"},
+            {"target": 81, "published": "81", "protocol": "tcp"},
+            {"target": 80, "published": "80", "protocol": "udp"},
+        ]),
+    );
 }
 
 #[test]
 fn options_of_another_logging_driver_are_not_kept() {
     let base = "logging: {driver: local, options: {max-size: 1m}}";
-    check(base, "logging: {options: {max-file: 2}}", "logging", &value!({
-        "driver": "local", "options": {"max-size": "1m", "max-file": "2"},
-    }));
+    check(
+        base,
+        "logging: {options: {max-file: 2}}",
+        "logging",
+        &value!({
+            "driver": "local", "options": {"max-size": "1m", "max-file": "2"},
+        }),
+    );
     let other = value!({"driver": "json-file", "options": {"max-file": "2"}});
     check(base, "logging: {driver: json-file, options: {max-file: 2}}", "logging", &other);
 }
@@ -67,9 +92,14 @@ fn options_of_another_logging_driver_are_not_kept() {
 fn reset_removes_and_override_replaces() {
     check("ports: ['80:80']", "ports: !reset []", "ports", &Value::Null);
     check("environment: {A: 1, B: 2}", "environment: {A: !reset null}", "environment", &value!({"B": "2"}));
-    check("ports: ['80:80']", "ports: !override ['81:81']", "ports", &value!([
-        {"target": 81, "published": "81", "protocol": "tcp"},
-    ]));
+    check(
+        "ports: ['80:80']",
+        "ports: !override ['81:81']",
+        "ports",
+        &value!([
+            {"target": 81, "published": "81", "protocol": "tcp"},
+        ]),
+    );
     check("labels: {a: 1}", "labels: !override {b: 2}", "labels", &value!({"b": "2"}));
     let project = loaded(&[("compose.yaml", &(web("") + "  old: !reset {image: x}\n"))]);
     assert_eq!(service(&project, "old"), Value::Null);
@@ -81,7 +111,10 @@ fn three_files_are_merged_in_order() {
     let files = [file("ports: ['1:1']"), file("ports: !reset []"), file("ports: ['2:2']")];
     let named = ["compose.1.yaml", "compose.2.yaml", "compose.3.yaml"];
     let given: Vec<(&str, &str)> = named.into_iter().zip(files.iter().map(String::as_str)).collect();
-    assert_eq!(service(&loaded(&given), "web")["ports"], value!([
-        {"target": 2, "published": "2", "protocol": "tcp"},
-    ]));
+    assert_eq!(
+        service(&loaded(&given), "web")["ports"],
+        value!([
+            {"target": 2, "published": "2", "protocol": "tcp"},
+        ])
+    );
 }

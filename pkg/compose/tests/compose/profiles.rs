@@ -14,7 +14,8 @@ fn services(active: &[&str]) -> Result<String, String> {
     let project = load_with(&[("compose.yaml", FILE)], |source| {
         source.profiles = active.iter().map(|profile| (*profile).to_owned()).collect();
     });
-    let names = |_| json(&project)["services"].as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ");
+    let names =
+        |_| json(&project)["services"].as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ");
     project.as_ref().map(names).map_err(|problems| lines(problems))
 }
 

@@ -43,7 +43,11 @@ configs: {app: {content: x}, ready: {external: true}}
     let names: Vec<&str> = found.services.iter().map(|service| service.spec.name.as_str()).collect();
     assert_eq!(names, ["shop_db", "shop_web"], "dependencies come first");
     for labels in found.networks.iter().map(|network| &network.labels).chain(
-        found.services.iter().map(|service| &service.spec.labels).chain(found.volumes.iter().map(|v| &v.labels)),
+        found
+            .services
+            .iter()
+            .map(|service| &service.spec.labels)
+            .chain(found.volumes.iter().map(|v| &v.labels)),
     ) {
         assert_eq!(labels["com.docker.stack.namespace"], "shop");
     }
@@ -80,7 +84,11 @@ fn values_of_compose_mean_the_same_here() {
             "/placement/constraints",
             "[\"node.name == a\",\"node.os != windows\"]",
         ),
-        ("platform: linux/arm64/v8", "/placement/constraints", "[\"node.os == linux\",\"node.arch == arm64\"]"),
+        (
+            "platform: linux/arm64/v8",
+            "/placement/constraints",
+            "[\"node.os == linux\",\"node.arch == arm64\"]",
+        ),
         ("ulimits: {nofile: {soft: 5, hard: -1}}", "/task/ulimits/0/hard", "\"unlimited\""),
         ("extra_hosts: ['a=10.0.0.1', 'a=10.0.0.2']", "/task/hosts/1/address", "\"10.0.0.2\""),
         ("network_mode: host", "/task/network", "\"host\""),
@@ -103,25 +111,52 @@ fn what_warren_cannot_do_is_refused_with_its_position() {
         ("network_mode: 'service:db'", "4:19: services.web.network_mode"),
         ("ports: ['[::1]:80:80']", "4:13: services.web.ports[0].host_ip: "),
         ("ports: ['3000-3005:80']", "4:13: services.web.ports[0].published: a port of a range is not chosen"),
-        ("ports: ['80:80', '80:81']", "4:12: services.web.ports: host port 80 is already published by ports[0]"),
+        (
+            "ports: ['80:80', '80:81']",
+            "4:12: services.web.ports: host port 80 is already published by ports[0]",
+        ),
         ("healthcheck: {interval: 5s}", "4:18: services.web.healthcheck: has no `test`"),
         ("healthcheck: {test: [x]}", "4:25: services.web.healthcheck.test: begins with CMD"),
         ("healthcheck: {test: x, interval: 1ms}", "4:18: services.web.healthcheck: 1ms is not between"),
         ("security_opt: [label:x]", "4:20: services.web.security_opt[0]: \"label:x\" is not supported"),
         ("volumes: [/data]", "4:15: services.web.volumes[0]: has no name: every volume has one here"),
-        ("volumes: [{type: image, source: x, target: /x}]", "4:22: services.web.volumes[0].type: \"image\" is not"),
-        ("volumes: [{type: tmpfs, target: /x, bind: {selinux: z}}]", "4:47: services.web.volumes[0].bind: has no"),
+        (
+            "volumes: [{type: image, source: x, target: /x}]",
+            "4:22: services.web.volumes[0].type: \"image\" is not",
+        ),
+        (
+            "volumes: [{type: tmpfs, target: /x, bind: {selinux: z}}]",
+            "4:47: services.web.volumes[0].bind: has no",
+        ),
         ("tmpfs: ['/x:uid=5']", "4:13: services.web.tmpfs[0]: the option \"uid=5\" is not supported"),
         ("restart: sometimes", "4:14: services.web.restart: \"sometimes\" is not a restart policy"),
         ("scale: 2\ndeploy: {replicas: 3}", "4:12: services.web.scale: is 2, but deploy.replicas is 3"),
-        ("mem_limit: 8m\ndeploy: {resources: {limits: {memory: 16m}}}", "4:16: services.web.mem_limit: differs"),
-        ("deploy: {mode: replicated-job}", "4:20: services.web.deploy.mode: \"replicated-job\" is not supported"),
-        ("deploy: {mode: global, replicas: 2}", "4:13: services.web.deploy: a global service has one task per"),
-        ("deploy: {placement: {constraints: [engine.labels.x==1]}}", "4:40: services.web.deploy.placement.constraints[0]"),
-        ("deploy: {restart_policy: {delay: 0s}}", "3:5: services.web: is not between 100 ms and 5 minutes (task.restart"),
+        (
+            "mem_limit: 8m\ndeploy: {resources: {limits: {memory: 16m}}}",
+            "4:16: services.web.mem_limit: differs",
+        ),
+        (
+            "deploy: {mode: replicated-job}",
+            "4:20: services.web.deploy.mode: \"replicated-job\" is not supported",
+        ),
+        (
+            "deploy: {mode: global, replicas: 2}",
+            "4:13: services.web.deploy: a global service has one task per",
+        ),
+        (
+            "deploy: {placement: {constraints: [engine.labels.x==1]}}",
+            "4:40: services.web.deploy.placement.constraints[0]",
+        ),
+        (
+            "deploy: {restart_policy: {delay: 0s}}",
+            "3:5: services.web: is not between 100 ms and 5 minutes (task.restart",
+        ),
         ("user: a b", "4:11: services.web.user: \"a b\" is not user[:group]"),
         ("cap_add: [NET]", "4:15: services.web.cap_add[0]: \"NET\" is not a Linux capability"),
-        ("extra_hosts: ['a=host-gateway']", "4:19: services.web.extra_hosts.a: \"host-gateway\" is not an IPv4"),
+        (
+            "extra_hosts: ['a=host-gateway']",
+            "4:19: services.web.extra_hosts.a: \"host-gateway\" is not an IPv4",
+        ),
         ("dns: ['::1']", "4:11: services.web.dns[0]: "),
         ("links: ['web2:x']\n", "4:13: services.web.depends_on.web2:x: there is no service"),
         ("entrypoint: []", "4:17: services.web.entrypoint: is empty, and `command` names no program"),
@@ -131,7 +166,10 @@ fn what_warren_cannot_do_is_refused_with_its_position() {
         assert!(found.starts_with(&format!("compose.yaml:{expected}")), "{keys}: {found}");
     }
     for (text, expected) in [
-        ("services:\n  web: {build: .}", "compose.yaml:2:16: services.web.build: has no image: images are not built"),
+        (
+            "services:\n  web: {build: .}",
+            "compose.yaml:2:16: services.web.build: has no image: images are not built",
+        ),
         ("services:\n  web: {user: a}", "compose.yaml:2:8: services.web: has no image; give `image`"),
         ("services:\n  Web: {image: x}", "compose.yaml:2:8: services.Web: \"Web\" is not a DNS label"),
     ] {
@@ -141,12 +179,18 @@ fn what_warren_cannot_do_is_refused_with_its_position() {
     for (section, expected) in [
         ("networks: {n: {driver: macvlan}}", "4:24: networks.n.driver: there is one network driver"),
         ("networks: {n: {enable_ipv6: true}}", "4:29: networks.n.enable_ipv6: this version has no IPv6"),
-        ("networks: {n: {external: true, internal: true}}", "4:42: networks.n.internal: has no meaning for what exists"),
+        (
+            "networks: {n: {external: true, internal: true}}",
+            "4:42: networks.n.internal: has no meaning for what exists",
+        ),
         ("volumes: {v: {driver: nfs}}", "4:23: volumes.v.driver: "),
         ("volumes: {v: {driver_opts: {type: nfs}}}", "4:28: volumes.v.driver_opts: "),
         ("secrets: {s: {}}", "4:14: secrets.s: give exactly one of"),
         ("configs: {c: {file: a, content: b}}", "4:14: configs.c: give exactly one of"),
-        ("secrets: {s: {file: a, template_driver: x}}", "4:41: secrets.s.template_driver: only golang is known"),
+        (
+            "secrets: {s: {file: a, template_driver: x}}",
+            "4:41: secrets.s.template_driver: only golang is known",
+        ),
     ] {
         let found = objects(&[("compose.yaml", &(web("") + section))]).expect_err(section);
         assert!(found.starts_with(&format!("compose.yaml:{expected}")), "{section}: {found}");

@@ -40,7 +40,7 @@ pub use service::{
     LogArgs, ServiceCommand, ServiceCreateArgs, ServiceRemoveArgs, ServiceRollbackArgs, ServiceScaleArgs,
     ServiceUpdateArgs,
 };
-pub use stack::{ComposeFileArgs, StackCommand, StackConfigArgs};
+pub use stack::{ComposeFileArgs, StackCommand, StackConfigArgs, StackDeployArgs, StackRemoveArgs};
 pub use task::TaskCommand;
 pub use token::{TokenCommand, TokenCreateArgs};
 pub use volume::{VolumeCommand, VolumeCreateArgs};
@@ -112,7 +112,9 @@ pub enum CliCommand {
     /// Manage services
     #[command(subcommand)]
     Service(ServiceCommand),
-    /// Manage stacks: applications of several services, as Compose files describe them
+    /// Create or update a stack: an application of several services, as Compose files describe it
+    Deploy(StackDeployArgs),
+    /// Manage stacks
     #[command(subcommand)]
     Stack(StackCommand),
     /// Inspect tasks

@@ -33,6 +33,7 @@ pub async fn run(cli: Cli) -> Result<ExitCode, CommandError> {
         CliCommand::Manager(command) => manager::run(&global, command).await.map(success),
         CliCommand::Worker(command) => warren_worker::process::run(command).await.map(success),
         CliCommand::Service(command) => service::run(&global, command).await,
+        CliCommand::Deploy(args) => stack::deploy(&global, args).await,
         CliCommand::Stack(command) => stack::run(&global, command).await,
         CliCommand::Task(command) => task::run(&global, command).await,
         CliCommand::Node(command) => node::run(&global, command).await.map(success),

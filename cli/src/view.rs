@@ -10,6 +10,7 @@ pub mod revision;
 pub mod secret_object;
 pub mod service;
 mod spec_diff;
+pub mod stack;
 pub mod task;
 pub mod token;
 pub mod top;

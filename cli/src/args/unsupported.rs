@@ -61,7 +61,7 @@ const COMMANDS: &[&str] = &[
 /// Flags of other tools that Warren replaces by another way.
 const ALTERNATIVES: &[Alternative] = &[
     Alternative {
-        commands: &["stack config"],
+        commands: &["deploy", "stack config", "stack deploy"],
         flags: &["--build"],
         reason: "images are not built by this version",
         hint: "build and push the image, and give it with `image`",
@@ -101,9 +101,9 @@ const ALTERNATIVES: &[Alternative] = &[
 /// Commands of other tools, and the alternative.
 const COMMAND_ALTERNATIVES: &[CommandAlternative] = &[
     CommandAlternative {
-        commands: &["compose", "stack up"],
+        commands: &["compose", "up", "down"],
         reason: "an application of several services is a stack",
-        hint: "check its files with `warren stack config -c compose.yaml`",
+        hint: "use `warren deploy -c compose.yaml STACK`, and see `warren stack --help`",
     },
     CommandAlternative {
         commands: &["swarm", "init", "join"],
@@ -315,7 +315,7 @@ mod tests {
     #[test]
     fn command_of_another_tool_gets_the_warren_command() {
         for (line, hint) in [
-            ("compose up", "`warren stack config -c compose.yaml`"),
+            ("compose up", "`warren deploy -c compose.yaml STACK`"),
             ("swarm init", "`warren manager init`"),
             ("run nginx", "`warren service create NAME --image IMAGE`"),
             ("ps", "`warren task ls`"),

@@ -46,6 +46,16 @@ pub async fn run(global: &GlobalArgs, command: ServiceCommand) -> Result<ExitCod
     ended.map(|()| ExitCode::SUCCESS)
 }
 
+/// Lists the tasks of services, by their names or ids.
+pub async fn tasks(
+    global: &GlobalArgs,
+    services: &[String],
+    all: bool,
+    listing: &ListingArgs,
+) -> Result<(), CommandError> {
+    ps::run(global, services, all, listing).await
+}
+
 async fn ls(global: &GlobalArgs, listing: &ListingArgs) -> Result<(), CommandError> {
     let what = "services were not listed";
     let list = Listing::new(global.output, listing, what)?;

@@ -1,20 +1,74 @@
-//! `warren stack ...`
+//! `warren stack ...` and `warren deploy`.
 
+mod deploy;
 mod files;
+mod members;
+mod plan;
+mod remove;
 
-use crate::args::{GlobalArgs, StackCommand, StackConfigArgs};
+use crate::args::{GlobalArgs, ListingArgs, StackCommand, StackConfigArgs, StackDeployArgs};
+use crate::connect::connect;
 use crate::failure::CommandError;
-use crate::output;
+use crate::output::{self, Listing};
+use crate::view::now;
+use crate::view::service::ServiceView;
+use crate::view::stack::StackView;
 
 pub async fn run(global: &GlobalArgs, command: StackCommand) -> Result<(), CommandError> {
     match command {
         StackCommand::Config(args) => config(global, &args),
+        StackCommand::Deploy(args) => deploy(global, args).await,
+        StackCommand::Ls(listing) => ls(global, &listing).await,
+        StackCommand::Services { name, listing } => services(global, name.as_str(), &listing).await,
+        StackCommand::Ps { name, all, listing } => ps(global, name.as_str(), all, &listing).await,
+        StackCommand::Rm(args) => remove::run(global, &args).await,
     }
+}
+
+pub async fn deploy(global: &GlobalArgs, args: StackDeployArgs) -> Result<(), CommandError> {
+    deploy::run(global, &args).await
 }
 
 /// Prints the model after all that Warren would do with it was checked.
 fn config(global: &GlobalArgs, args: &StackConfigArgs) -> Result<(), CommandError> {
     let what = "the Compose files were not accepted";
-    let (project, _) = files::load_stack(&args.files, args.name.as_ref(), what)?;
-    output::print_document(global.output, &project)
+    let loaded = files::load_stack(&args.files, args.name.as_ref(), what)?;
+    output::print_document(global.output, &loaded.project)
+}
+
+async fn ls(global: &GlobalArgs, listing: &ListingArgs) -> Result<(), CommandError> {
+    let what = "stacks were not listed";
+    let list = Listing::new(global.output, listing, what)?;
+    let client = connect(global, what).await?;
+    let members = members::fetch(&client, what).await?;
+    let mut stacks: Vec<StackView> = Vec::new();
+    for name in members.names() {
+        let of_stack = members.of(&name);
+        stacks.push(StackView {
+            name,
+            services: of_stack.services.len(),
+            networks: of_stack.networks.len(),
+            volumes: of_stack.volumes.len(),
+            secrets: of_stack.secrets.len(),
+            configs: of_stack.configs.len(),
+        });
+    }
+    list.print(stacks, now())
+}
+
+async fn services(global: &GlobalArgs, name: &str, listing: &ListingArgs) -> Result<(), CommandError> {
+    let what = format!("the services of stack {name} were not listed");
+    let list = Listing::new(global.output, listing, &what)?;
+    let client = connect(global, &what).await?;
+    let found = members::fetch(&client, &what).await?.of(name).known(name, &what)?.services;
+    let services = found.into_iter().map(ServiceView::try_from).collect::<Result<Vec<_>, _>>()?;
+    list.print(services, now())
+}
+
+async fn ps(global: &GlobalArgs, name: &str, all: bool, listing: &ListingArgs) -> Result<(), CommandError> {
+    let what = format!("the tasks of stack {name} were not listed");
+    let client = connect(global, &what).await?;
+    let found = members::fetch(&client, &what).await?.of(name).known(name, &what)?;
+    let ids: Vec<String> = found.services.into_iter().map(|service| service.id).collect();
+    super::service::tasks(global, &ids, all, listing).await
 }

@@ -116,14 +116,14 @@ async fn purge(global: &GlobalArgs, volumes: &[String], node: Option<&str>) -> R
     Ok(())
 }
 
-fn removal_failure(volume: &str, error: warren_client::Error) -> CommandError {
+pub(super) fn removal_failure(volume: &str, error: warren_client::Error) -> CommandError {
     let update = format!("`warren service update SERVICE --volume-rm {volume}`");
     let what = format!("volume {volume} was not removed");
     from_client_with_hint(what, error, "VOLUME_IN_USE", format!("unmount it first: {update}"))
 }
 
 /// States whether the data was deleted.
-fn removal_message(removed: &v1::Volume, purge: bool) -> String {
+pub(super) fn removal_message(removed: &v1::Volume, purge: bool) -> String {
     let v1::Volume { name, node_name, released_at, .. } = removed;
     match (purge, released_at) {
         (true, _) if removed.unrecorded => format!("the data of volume {name} on {node_name} was deleted"),

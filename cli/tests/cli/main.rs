@@ -16,6 +16,7 @@ mod queries;
 mod registries;
 mod secrets;
 mod services;
+mod stacks;
 mod swarm_spellings;
 mod tokens;
 mod updates;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-use crate::problem::{ComposeProblem, KeyPath, SourcePosition, similar};
+use crate::problem::{ComposeProblem, KeyPath, MAX_SUGGESTIONS, SourcePosition, similar};
 use crate::scalar::{duration_text, parse_bool, parse_duration, parse_size, split_words};
 use crate::schema::{SchemaNode, ShortForm, ValueForm};
 use crate::yaml::{
@@ -110,7 +110,8 @@ impl Canonicalizer<'_> {
                 continue;
             }
             let Some(inner) = schema.keys.get(&*key) else {
-                let suggestion = match similar(&key, schema.keys.keys().copied()) {
+                let known = schema.keys.keys().copied().filter(|_| self.problems.len() < MAX_SUGGESTIONS);
+                let suggestion = match similar(&key, known) {
                     Some(similar) => format!("did you mean {similar:?}?"),
                     None => "leave it out, or begin its name with x-".to_owned(),
                 };

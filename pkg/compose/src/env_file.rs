@@ -1,6 +1,6 @@
 //! Env files: `NAME=VALUE` lines, as `.env` and `env_file` have them.
 
-use crate::interpolation::{Variables, expand};
+use crate::interpolation::{MAX_EXPANDED_SIZE, Variables, expand};
 use crate::problem::{ComposeProblem, SourcePosition};
 
 /// The variables of a file in order; a name alone has no value.
@@ -18,6 +18,7 @@ pub fn parse_env_file(
     warnings: &mut Vec<ComposeProblem>,
 ) -> Result<EnvLines, ComposeProblem> {
     let (mut found, mut scope) = (EnvLines::new(), known.clone());
+    let mut size = 0;
     let mut reader = LineReader { rest: text.strip_prefix('\u{feff}').unwrap_or(text), line: 1 };
     while let Some((line, number)) = reader.next_line() {
         let line = line.trim();
@@ -52,6 +53,12 @@ pub fn parse_env_file(
                 value
             }
         };
+        size += value.len();
+        if size > MAX_EXPANDED_SIZE {
+            return Err(fail(format!(
+                "the values have more than {MAX_EXPANDED_SIZE} bytes with their variables"
+            )));
+        }
         scope.entry(name.to_owned()).or_insert_with(|| value.clone());
         found.push((name.to_owned(), Some(value)));
     }
@@ -192,6 +199,13 @@ mod tests {
             let error = parsed(text).unwrap_err();
             assert!(error.starts_with(expected), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn values_that_double_with_each_line_end_with_an_error() {
+        let lines: String = (1..60).map(|i| format!("A{i}=$A{0}$A{0}\n", i - 1)).collect();
+        let error = parsed(&format!("A0=0123456789\n{lines}")).unwrap_err();
+        assert!(error.starts_with("a.env:21:1: the values have more than 16777216 bytes"), "{error}");
     }
 
     #[test]

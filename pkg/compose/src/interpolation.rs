@@ -8,6 +8,8 @@ use crate::yaml::{MergeMode, ScalarType, WorkBudget, YamlNode, YamlValue};
 /// Values by name.
 pub type Variables = BTreeMap<String, String>;
 
+/// The most bytes of one text after its variables are replaced.
+pub const MAX_EXPANDED_SIZE: usize = 16 << 20;
 /// The deepest nesting of `${A:-${B:-...}}`.
 const MAX_NESTING: usize = 16;
 
@@ -103,6 +105,9 @@ impl Expansion<'_> {
                 }
                 after
             };
+            if result.len() > MAX_EXPANDED_SIZE {
+                return Err(format!("has more than {MAX_EXPANDED_SIZE} bytes with its variables"));
+            }
         }
         result.push_str(rest);
         Ok(())
@@ -225,6 +230,13 @@ mod tests {
         ] {
             assert_eq!(expanded(text).as_deref(), Ok(expected), "{text}");
         }
+    }
+
+    #[test]
+    fn repeated_long_variable_ends_with_an_error() {
+        let variables = [("LONG".to_owned(), "x".repeat(1 << 20))].into();
+        let error = expand(&"$LONG".repeat(1 << 20), &variables, &mut Vec::new()).unwrap_err();
+        assert!(error.contains("has more than 16777216 bytes with its variables"), "{error}");
     }
 
     #[test]

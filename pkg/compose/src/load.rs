@@ -102,7 +102,7 @@ struct Loader<'a> {
 struct Scope {
     base: PathBuf,
     variables: Variables,
-    /// Canonical files by path.
+    /// Canonical files by path, until they are merged.
     documents: BTreeMap<PathBuf, YamlNode>,
     /// Services after `extends`, by file and name.
     resolved: BTreeMap<(PathBuf, String), YamlNode>,
@@ -161,16 +161,16 @@ impl Loader<'_> {
         found
     }
 
-    /// One file in canonical form; relative paths are in `base`.
+    /// Adds the canonical form of a file to the scope; relative paths are in `base`.
     fn document(
         &mut self,
         path: &Path,
         base: &Path,
         scope: &mut Scope,
         named_at: Option<&SourcePosition>,
-    ) -> Option<YamlNode> {
-        if let Some(known) = scope.documents.get(path) {
-            return Some(known.clone());
+    ) -> Option<()> {
+        if scope.documents.contains_key(path) {
+            return Some(());
         }
         let text = self.content(path, named_at)?;
         let shown = self.shown(path);
@@ -196,8 +196,8 @@ impl Loader<'_> {
             warnings: &mut self.warnings,
         };
         let node = canonicalizer.canonical(node, schema(), KeyPath::Root);
-        scope.documents.insert(path.to_owned(), node.clone());
-        Some(node)
+        scope.documents.insert(path.to_owned(), node);
+        Some(())
     }
 
     /// The files merged in this order, with everything they include.
@@ -211,9 +211,11 @@ impl Loader<'_> {
         let mut root = YamlNode::new(YamlValue::Map(YamlMap::new()), &SourcePosition::start_of(""));
         let base = scope.base.clone();
         for file in files {
-            let Some(node) = self.document(file, &base, scope, named_at) else { continue };
-            let node = self.extended(node, file, scope);
-            root = merged(root, node, Some(schema()));
+            if self.document(file, &base, scope, named_at).is_some()
+                && let Some(node) = self.extended(file, scope)
+            {
+                root = merged(root, node, Some(schema()));
+            }
         }
         let mut root = completed(root, Some(schema()));
         let included = match &mut root.value {

@@ -89,6 +89,9 @@ impl fmt::Display for KeyPath<'_> {
     }
 }
 
+/// Suggestions are made for this many problems; searching for more would take long.
+pub const MAX_SUGGESTIONS: usize = 50;
+
 /// The one of `known` that `given` was probably meant to be: at most two letters differ, fewer in short words.
 pub fn similar<'a>(given: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let limit = match given.chars().count() {

@@ -35,6 +35,11 @@ impl Project {
         self.root.get("name").and_then(YamlNode::as_text)
     }
 
+    /// One entry of a section.
+    pub fn entry(&self, section: &str, key: &str) -> Option<&YamlEntry> {
+        self.root.get(section).and_then(YamlNode::as_map)?.get(key)
+    }
+
     /// The entries of a section: `services`, `networks`, `volumes`, `secrets` or `configs`.
     pub fn section(&self, name: &str) -> impl Iterator<Item = (&str, &YamlEntry)> {
         let entries = self.root.get(name).and_then(YamlNode::as_map);

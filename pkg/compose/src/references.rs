@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::problem::{ComposeProblem, SourcePosition, similar};
+use crate::problem::{ComposeProblem, MAX_SUGGESTIONS, SourcePosition, similar};
 use crate::project::{Project, dependencies};
 use crate::yaml::{ScalarType, YamlEntry, YamlNode, YamlValue};
 
@@ -16,7 +16,7 @@ pub fn check_references(
     for (name, entry) in project.section("services") {
         let service = &entry.node;
         for (other, node) in dependencies(service) {
-            if project.section("services").any(|(known, _)| known == other) {
+            if project.entry("services", other).is_some() {
                 continue;
             }
             let path = format!("services.{name}.depends_on.{other}");
@@ -25,7 +25,7 @@ pub fn check_references(
                     "the service {other:?} is in the profiles {}, none of which is active; activate one with --profile",
                     profiles.join(", ")
                 ),
-                None => missing("service", other, project, "services"),
+                None => missing("service", other, project, "services", problems.len()),
             };
             problems.push(ComposeProblem::new(&node.at, path, message));
         }
@@ -64,8 +64,9 @@ fn complete_dependencies(project: &mut Project) {
     }
 }
 
-fn missing(what: &str, name: &str, project: &Project, section: &str) -> String {
-    let hint = match similar(name, project.section(section).map(|(known, _)| known)) {
+fn missing(what: &str, name: &str, project: &Project, section: &str, earlier: usize) -> String {
+    let known = project.section(section).map(|(known, _)| known).filter(|_| earlier < MAX_SUGGESTIONS);
+    let hint = match similar(name, known) {
         Some(known) => format!("did you mean {known:?}?"),
         None => format!("define it in the top-level `{section}`"),
     };
@@ -75,11 +76,10 @@ fn missing(what: &str, name: &str, project: &Project, section: &str) -> String {
 /// Networks, volumes, secrets and configs of a service.
 fn check_resources(project: &Project, name: &str, service: &YamlNode, problems: &mut Vec<ComposeProblem>) {
     let mut check = |section: &str, what: &str, used: &str, at: &SourcePosition| {
-        let is_known =
-            project.root.get(section).is_some_and(|node| node.as_map().is_some_and(|m| m.contains_key(used)));
-        if !is_known {
+        if project.entry(section, used).is_none() {
             let path = format!("services.{name}.{section}");
-            problems.push(ComposeProblem::new(at, path, missing(what, used, project, section)));
+            let message = missing(what, used, project, section, problems.len());
+            problems.push(ComposeProblem::new(at, path, message));
         }
     };
     for (network, entry) in service.get("networks").and_then(YamlNode::as_map).into_iter().flatten() {
@@ -147,8 +147,8 @@ pub fn creation_order(project: &Project) -> Result<Vec<&str>, ComposeProblem> {
         }
         walk.push(next);
     };
-    let at = project.section("services").find(|(name, _)| *name == circle[0]);
-    let at = at.map_or_else(|| SourcePosition::start_of(""), |(_, entry)| entry.key_at.clone());
+    let at = project.entry("services", circle[0]);
+    let at = at.map_or_else(|| SourcePosition::start_of(""), |entry| entry.key_at.clone());
     let shown =
         if circle.len() > 10 { format!("{} -> ...", circle[..10].join(" -> ")) } else { circle.join(" -> ") };
     let path = format!("services.{}.depends_on", circle[0]);

@@ -25,7 +25,7 @@ pub struct WorkBudget {
 
 impl Default for WorkBudget {
     fn default() -> Self {
-        Self { nodes: 1_000_000, bytes: 64 << 20 }
+        Self { nodes: 500_000, bytes: 64 << 20 }
     }
 }
 
@@ -554,7 +554,7 @@ mod tests {
         }
         let mut budget = WorkBudget::default();
         let error = parse("a.yaml", &text, &mut budget).unwrap_err();
-        assert_eq!((error.at.line, error.message.contains("more than 1000000 values")), (6, true), "{error}");
+        assert_eq!((error.at.line, error.message.contains("more than 500000 values")), (6, true), "{error}");
         let chain: String = (1..200).map(|i| format!("a{i}: &a{i} [*a{}]\n", i - 1)).collect();
         let error =
             parse("a.yaml", &format!("a0: &a0 [x]\n{chain}"), &mut WorkBudget::default()).unwrap_err();
@@ -579,8 +579,8 @@ mod tests {
         let text = "- [a,a,a,a,a,a,a,a]\n".repeat(500_000);
         assert!(text.len() <= MAX_FILE_SIZE);
         let error = parse("a.yaml", &text, &mut WorkBudget::default()).unwrap_err();
-        assert!(error.message.contains("more than 1000000 values"), "{error}");
-        assert_eq!(error.at.line, 111_112, "{error}");
+        assert!(error.message.contains("more than 500000 values"), "{error}");
+        assert_eq!(error.at.line, 55_556, "{error}");
         let error = parse("a.yaml", &"x".repeat(MAX_FILE_SIZE + 1), &mut WorkBudget::default()).unwrap_err();
         assert!(error.message.contains("more than 16777216"), "{error}");
     }

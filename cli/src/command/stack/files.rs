@@ -25,12 +25,20 @@ const PROFILES_VARIABLE: &str = "COMPOSE_PROFILES";
 /// The most problems that are listed.
 const MAX_LISTED: usize = 50;
 
+/// Files that were read, and what they describe.
+pub struct LoadedStack {
+    pub project: Project,
+    /// The given name, that in the files, or that of their directory.
+    pub name: DnsLabel,
+    pub objects: StackObjects,
+}
+
 /// The project of the files, and the objects of its stack. Warnings are printed.
 pub fn load_stack(
     args: &ComposeFileArgs,
     name: Option<&DnsLabel>,
     what: &str,
-) -> Result<(Project, StackObjects), CommandError> {
+) -> Result<LoadedStack, CommandError> {
     let failed = |why: String, hint: &str| CommandError::new(ExitKind::Usage, what, why, hint);
     let working_directory = std::env::current_dir().map_err(|why| {
         failed(format!("the working directory is not known: {why}"), "change to another one")
@@ -71,7 +79,7 @@ pub fn load_stack(
     for warning in project.warnings.iter().chain(&objects.warnings) {
         eprintln!("warning: {}", printable(&warning.to_string()));
     }
-    Ok((project, objects))
+    Ok(LoadedStack { project, name, objects })
 }
 
 fn default_files(directory: &Path) -> Option<Vec<PathBuf>> {

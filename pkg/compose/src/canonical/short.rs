@@ -2,6 +2,8 @@
 
 use std::ops::RangeInclusive;
 
+use warren_types::spec::MAX_PORTS;
+
 use crate::problem::SourcePosition;
 use crate::schema::ShortForm;
 use crate::yaml::{ScalarType, YamlEntry, YamlMap, YamlNode, YamlValue};
@@ -110,6 +112,9 @@ pub(super) fn ports(text: &str, at: &SourcePosition) -> Result<Vec<YamlNode>, St
     };
     let published = published.filter(|published| !published.is_empty());
     let (targets, given) = (port_range(target)?, published.map(port_range).transpose()?);
+    if targets.len() > MAX_PORTS {
+        return Err(format!("{text:?} are {} ports, more than {MAX_PORTS}", targets.len()));
+    }
     let is_pool = given.as_ref().is_some_and(|ports| ports.len() > 1) && targets.len() == 1;
     if let Some(ports) = given.as_ref().filter(|ports| !is_pool && ports.len() != targets.len()) {
         let (published, targets) = (ports.len(), targets.len());

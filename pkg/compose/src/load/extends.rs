@@ -4,32 +4,32 @@ use std::path::{Path, PathBuf};
 
 use super::{Loader, MAX_CHAIN, Scope};
 use crate::merge::merged;
-use crate::problem::{KeyPath, SourcePosition, similar};
+use crate::problem::{KeyPath, MAX_SUGGESTIONS, SourcePosition, similar};
 use crate::schema::schema;
 use crate::yaml::{MergeMode, YamlNode, YamlValue};
 
 impl Loader<'_> {
-    /// The file with everything that its services extend.
-    pub(super) fn extended(&mut self, mut document: YamlNode, file: &Path, scope: &mut Scope) -> YamlNode {
+    /// Takes a file out of the scope, with everything that its services extend.
+    pub(super) fn extended(&mut self, file: &Path, scope: &mut Scope) -> Option<YamlNode> {
+        let services = scope.documents.get(file)?.get("services").and_then(YamlNode::as_map);
         let extends = |node: &YamlNode| node.as_map().is_some_and(|service| service.contains_key("extends"));
-        let Some(services) = document.get("services").and_then(YamlNode::as_map) else { return document };
-        let names: Vec<String> = services
-            .iter()
-            .filter(|(_, entry)| extends(&entry.node))
-            .map(|(name, _)| name.to_string())
-            .collect();
-        for name in names {
-            let resolved = self.resolve(file, &name, None, scope, &mut Vec::new());
-            let YamlValue::Map(map) = &mut document.value else { continue };
-            let Some(YamlValue::Map(services)) = map.get_mut("services").map(|entry| &mut entry.node.value)
-            else {
-                continue;
-            };
-            if let (Some(entry), Some(resolved)) = (services.get_mut(&*name), resolved) {
-                entry.node = resolved;
+        let with_extends = services.into_iter().flatten().filter(|(_, entry)| extends(&entry.node));
+        let names: Vec<String> = with_extends.map(|(name, _)| name.to_string()).collect();
+        let mut resolved: Vec<Option<YamlNode>> = Vec::with_capacity(names.len());
+        for name in &names {
+            resolved.push(self.resolve(file, name, None, scope, &mut Vec::new()));
+        }
+        let mut document = scope.documents.remove(file)?;
+        if let YamlValue::Map(map) = &mut document.value
+            && let Some(YamlValue::Map(services)) = map.get_mut("services").map(|entry| &mut entry.node.value)
+        {
+            for (name, node) in names.iter().zip(resolved) {
+                if let (Some(entry), Some(node)) = (services.get_mut(&**name), node) {
+                    entry.node = node;
+                }
             }
         }
-        document
+        Some(document)
     }
 
     /// A service of a file, merged with what it extends.
@@ -77,7 +77,8 @@ impl Loader<'_> {
         }
         let services_node = scope.documents.get(file)?.get("services")?;
         let Some(service) = services_node.get(name).cloned() else {
-            let known = services_node.as_map().into_iter().flatten().map(|(name, _)| &**name);
+            let known = services_node.as_map().filter(|_| self.problems.len() < MAX_SUGGESTIONS);
+            let known = known.into_iter().flatten().map(|(name, _)| &**name);
             let hint = similar(name, known).map_or(String::new(), |name| format!("; did you mean {name:?}?"));
             if let Some(at) = named_at {
                 let message = format!("there is no service {name:?} in {}{hint}", self.shown(file));

@@ -15,6 +15,7 @@ fn wrong_value_is_named() {
         ("init: maybe", "4:11: services.web.init: \"maybe\" is not true or false"),
         ("ports: ['80:x']", "4:13: services.web.ports[0]: \"x\" is not a port; give one of 1 to 65535"),
         ("ports: ['1-2:1-3']", "4:13: services.web.ports[0]: \"1-2:1-3\" maps 2 ports to 3"),
+        ("ports: ['1-257']", "4:13: services.web.ports[0]: \"1-257\" are 257 ports, more than 256"),
         ("ports: 80", "4:12: services.web.ports: is a number; give a list"),
         ("command: \"a 'b\"", "4:14: services.web.command: a quote ' is not closed"),
         ("cap_add: [5]", "4:15: services.web.cap_add: has a number; give a text in quotes"),

@@ -1,0 +1,242 @@
+//! `warren deploy`.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use warren_client::{Client, Error, NewNetwork, NewSecretObject, NewVolume};
+use warren_compose::stack::{SecretObjectSource, StackNetwork, StackSecretObject, StackVolume};
+use warren_compose::{Project, Variables};
+use warren_proto::v1;
+use warren_types::secret_object::MAX_SECRET_OBJECT_SIZE;
+use warren_types::{Id, NetworkId, SecretObjectId, SecretObjectName, ServiceId, ServiceName, VolumeId};
+use zeroize::Zeroizing;
+
+use super::files::{LoadedStack, load_stack};
+use super::members::{self, service_name};
+use super::plan::{DeployStep, plan};
+use crate::args::{GlobalArgs, StackDeployArgs};
+use crate::connect::connect;
+use crate::failure::{CommandError, ExitKind, from_client};
+use crate::input;
+use crate::output;
+use crate::view::now;
+use crate::view::stack::StackStepView;
+use crate::wait::{ServiceGoal, WaitGoal, wait_all};
+
+pub async fn run(global: &GlobalArgs, args: &StackDeployArgs) -> Result<(), CommandError> {
+    let LoadedStack { project, name, objects } =
+        load_stack(&args.files, args.name.as_ref(), "the stack was not deployed")?;
+    let what = format!("stack {name} was not deployed");
+    let client = connect(global, &what).await?;
+    let existing = members::fetch(&client, &what).await?;
+    let plan = plan(name.as_str(), &objects, &existing, args.prune);
+    if !plan.conflicts.is_empty() {
+        let hint = "correct what is listed and try again";
+        return Err(CommandError::new(ExitKind::Conflict, what, plan.conflicts.join("\n"), hint));
+    }
+    for warning in &plan.warnings {
+        eprintln!("warning: {warning}");
+    }
+    if args.dry_run {
+        let steps: Vec<StackStepView> = plan.steps.iter().map(shown).collect();
+        return output::print_list(global.output, &steps, now());
+    }
+    // Read before anything is changed.
+    let mut data = read_data(&objects.secret_objects, &project, &what)?;
+    let mut deployment = Deployment {
+        global,
+        client: &client,
+        stack: name.as_str(),
+        goals: BTreeMap::new(),
+        kept: BTreeMap::new(),
+    };
+    for step in plan.steps {
+        deployment.execute(step, &mut data).await?;
+    }
+    if !args.detach {
+        let goals: Vec<ServiceGoal> = deployment.goals.into_values().collect();
+        wait_all(&client, &goals, global.timeout).await?;
+    }
+    output::print(&format!("{name}\n"))
+}
+
+/// The step as a line of a dry run.
+fn shown(step: &DeployStep) -> StackStepView {
+    let view = |action, kind: &str, name: &str| StackStepView {
+        action,
+        kind: kind.to_owned(),
+        name: name.to_owned(),
+    };
+    match step {
+        DeployStep::CreateNetwork(network) => view("create", "network", network.name.as_str()),
+        DeployStep::CreateVolume(volume) => view("create", "volume", volume.name.as_str()),
+        DeployStep::CreateSecretObject(object) => view("create", object.kind.as_str(), object.name.as_str()),
+        DeployStep::UpdateSecretObject(object) => {
+            view("update if its data differs", object.kind.as_str(), object.name.as_str())
+        }
+        DeployStep::CreateService { spec, .. } => view("create", "service", spec.name.as_str()),
+        DeployStep::UpdateService { spec, .. } => view("update", "service", spec.name.as_str()),
+        DeployStep::KeepService { found } => view("keep", "service", service_name(found)),
+        DeployStep::RemoveService { found } => view("remove", "service", service_name(found)),
+    }
+}
+
+/// The data of secrets and configs, by their names.
+type SecretObjectData = BTreeMap<(&'static str, SecretObjectName), Zeroizing<Vec<u8>>>;
+
+fn read_data(
+    objects: &[StackSecretObject],
+    project: &Project,
+    what: &str,
+) -> Result<SecretObjectData, CommandError> {
+    let mut data = SecretObjectData::new();
+    for object in objects {
+        let bytes = match &object.source {
+            SecretObjectSource::File(path) => input::read_secret_object(object.kind, Path::new(path), what)?,
+            SecretObjectSource::Content(text) => Zeroizing::new(text.clone().into_bytes()),
+            SecretObjectSource::Variable(name) => variable(&project.variables, name, object, what)?,
+        };
+        if bytes.is_empty() || bytes.len() > MAX_SECRET_OBJECT_SIZE {
+            let why = format!("{} {} has {} bytes", object.kind, object.name, bytes.len());
+            let hint = format!("give 1 to {MAX_SECRET_OBJECT_SIZE} bytes");
+            return Err(CommandError::new(ExitKind::Usage, what, why, hint));
+        }
+        data.insert((object.kind.as_str(), object.name.clone()), bytes);
+    }
+    Ok(data)
+}
+
+fn variable(
+    variables: &Variables,
+    name: &str,
+    object: &StackSecretObject,
+    what: &str,
+) -> Result<Zeroizing<Vec<u8>>, CommandError> {
+    let value = variables.get(name).ok_or_else(|| {
+        let why = format!("the variable {name} of {} {} is not set", object.kind, object.name);
+        CommandError::new(ExitKind::Usage, what, why, "set it in the environment or in the env file")
+    })?;
+    Ok(Zeroizing::new(value.clone().into_bytes()))
+}
+
+/// Executes steps one after the other.
+struct Deployment<'a> {
+    global: &'a GlobalArgs,
+    client: &'a Client,
+    stack: &'a str,
+    /// What changed services have not reached yet, by their names.
+    goals: BTreeMap<String, ServiceGoal>,
+    /// Unchanged services, for which only services wait that depend on them.
+    kept: BTreeMap<String, v1::Service>,
+}
+
+impl Deployment<'_> {
+    async fn execute(&mut self, step: DeployStep, data: &mut SecretObjectData) -> Result<(), CommandError> {
+        match step {
+            DeployStep::CreateNetwork(network) => {
+                let StackNetwork { name, labels, internal } = network;
+                let new = NewNetwork { id: NetworkId(Id(rand::random())), name, labels, internal };
+                let what = format!("network {}", new.name);
+                let created = self.client.networks().create(new).await;
+                created.map_err(|error| self.incomplete(&what, error))?;
+                eprintln!("{what} created");
+            }
+            DeployStep::CreateVolume(volume) => {
+                let StackVolume { name, labels, driver, options } = volume;
+                let (id, driver) = (VolumeId(Id(rand::random())), driver.as_str().to_owned());
+                let new = NewVolume { id, name, driver, options, labels, node: String::new(), reuse: false };
+                let what = format!("volume {}", new.name);
+                let created = self.client.volumes().create(new).await;
+                created.map_err(|error| self.incomplete(&what, error))?;
+                eprintln!("{what} created");
+            }
+            DeployStep::CreateSecretObject(object) => {
+                let what = format!("{} {}", object.kind, object.name);
+                let data = data.remove(&(object.kind.as_str(), object.name.clone())).unwrap_or_default();
+                let id = SecretObjectId(Id(rand::random()));
+                let new = NewSecretObject { id, name: object.name, labels: object.labels, data };
+                let created = self.client.secret_objects(object.kind).create(new).await;
+                created.map_err(|error| self.incomplete(&what, error))?;
+                eprintln!("{what} created");
+            }
+            DeployStep::UpdateSecretObject(object) => {
+                let what = format!("{} {}", object.kind, object.name);
+                let data = data.remove(&(object.kind.as_str(), object.name.clone())).unwrap_or_default();
+                let objects = self.client.secret_objects(object.kind);
+                let failed = |error| self.incomplete(&what, error);
+                let before = objects.get(object.name.as_str()).await.map_err(failed)?;
+                let after = objects.update(&before.id, data, None).await.map_err(failed)?;
+                if after.version_number != before.version_number {
+                    eprintln!("{what} updated: version {}", after.version_number);
+                }
+            }
+            step => self.execute_service(step).await?,
+        }
+        Ok(())
+    }
+
+    async fn execute_service(&mut self, step: DeployStep) -> Result<(), CommandError> {
+        match step {
+            DeployStep::CreateService { spec, after_ready } => {
+                self.wait_for(&after_ready).await?;
+                let what = format!("service {}", spec.name);
+                let created = self.client.services().create(ServiceId(Id(rand::random())), &spec).await;
+                let created = created.map_err(|error| self.incomplete(&what, error))?;
+                eprintln!("{what} created");
+                self.goals.insert(spec.name.to_string(), ServiceGoal::new(&created, WaitGoal::Running));
+            }
+            DeployStep::UpdateService { spec, after_ready, found } => {
+                self.wait_for(&after_ready).await?;
+                let what = format!("service {}", spec.name);
+                let goal = ServiceGoal::of_existing(self.client, &found, WaitGoal::Updated).await;
+                let goal = goal.map_err(|error| self.incomplete(&what, error))?;
+                let updated =
+                    self.client.services().update(&found.id, &spec, Some(found.version), false).await;
+                let updated = updated.map_err(|error| self.incomplete(&what, error))?;
+                eprintln!("{what} updated: revision {}", updated.revision);
+                self.goals.insert(spec.name.to_string(), goal.after_write(&updated));
+            }
+            DeployStep::KeepService { found } => {
+                eprintln!("service {} is unchanged", service_name(&found));
+                self.kept.insert(service_name(&found).to_owned(), *found);
+            }
+            DeployStep::RemoveService { found } => {
+                let what = format!("service {}", service_name(&found));
+                match self.client.services().remove(&found.id, None).await {
+                    // Removed by another client, or by an earlier attempt of this request.
+                    Err(error) if error.is_not_found() => {}
+                    Err(error) => return Err(self.incomplete(&what, error)),
+                    Ok(_) => eprintln!("{what} removed"),
+                }
+                let goal = ServiceGoal::new(&found, WaitGoal::Gone);
+                self.goals.insert(service_name(&found).to_owned(), goal);
+            }
+            DeployStep::CreateNetwork(_)
+            | DeployStep::CreateVolume(_)
+            | DeployStep::CreateSecretObject(_)
+            | DeployStep::UpdateSecretObject(_) => {}
+        }
+        Ok(())
+    }
+
+    fn incomplete(&self, object: &str, error: Error) -> CommandError {
+        from_client(format!("stack {} is incomplete: {object} was not deployed", self.stack), error)
+    }
+
+    /// Waits until these services are ready.
+    async fn wait_for(&mut self, services: &[ServiceName]) -> Result<(), CommandError> {
+        for service in services {
+            let goal = match (self.goals.remove(service.as_str()), self.kept.remove(service.as_str())) {
+                (Some(goal), _) => goal,
+                (None, Some(kept)) => {
+                    let goal = ServiceGoal::of_existing(self.client, &kept, WaitGoal::Scaled).await;
+                    goal.map_err(|error| self.incomplete(&format!("service {service}"), error))?
+                }
+                // Another service has waited for it.
+                (None, None) => continue,
+            };
+            wait_all(self.client, &[goal], self.global.timeout).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,176 @@
+//! `warren deploy` and `warren stack ...`
+
+use serde_json::{Value, json};
+
+use crate::user::CliUser;
+
+const SHOP: &str = "
+services:
+  web:
+    image: runs
+    ports: ['80']
+    depends_on: {db: {condition: service_healthy}}
+    configs: [app]
+    networks: [front, default]
+  db:
+    image: runs
+    volumes: ['data:/d']
+    secrets: [key]
+networks: {front: {internal: true}}
+volumes: {data: }
+secrets: {key: {environment: DB_KEY}}
+configs: {app: {content: one}}
+";
+
+fn write(person: &CliUser, name: &str, text: &str) -> String {
+    let path = person.path(name);
+    std::fs::write(&path, text).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+fn json(person: &CliUser, arguments: &[&str]) -> Value {
+    serde_json::from_str(&person.ok(&[arguments, &["-o", "json"]].concat())).unwrap()
+}
+
+/// A person with the files of a shop.
+fn shop() -> (CliUser, String) {
+    let person = CliUser::new();
+    write(&person, ".env", "DB_KEY=secret\n");
+    let file = write(&person, "compose.yaml", SHOP);
+    (person, file)
+}
+
+#[test]
+fn stack_is_deployed_in_order_and_the_second_time_nothing_changes() {
+    let (person, file) = shop();
+    let deployed = person.warren(&["deploy", "-c", &file, "shop"]);
+    assert_eq!((deployed.code, deployed.stdout.as_str()), (0, "shop\n"), "{deployed:?}");
+    let created: Vec<&str> = deployed.stderr.lines().filter(|line| line.ends_with(" created")).collect();
+    let expected = [
+        "network shop_default created",
+        "network shop_front created",
+        "volume shop_data created",
+        "secret shop_key created",
+        "config shop_app created",
+        "service shop_db created",
+        "service shop_web created",
+    ];
+    assert_eq!(created, expected);
+    let web = json(&person, &["service", "inspect", "shop_web"]);
+    assert_eq!(web["spec"]["labels"], json!({"com.docker.stack.namespace": "shop"}));
+    let again = person.warren(&["stack", "deploy", "-c", &file, "shop"]);
+    assert_eq!((again.code, again.stdout.as_str()), (0, "shop\n"), "{again:?}");
+    assert_eq!(again.stderr, "service shop_db is unchanged\nservice shop_web is unchanged\n");
+    assert_eq!(json(&person, &["service", "inspect", "shop_web"])["version"], web["version"]);
+
+    assert_eq!(
+        person.ok(&["stack", "ls", "--format", "{{.Name}} {{.Services}} {{.Networks}}"]),
+        "shop 2 2\n"
+    );
+    assert_eq!(person.ok(&["stack", "services", "shop", "--format", "{{.Name}}"]), "shop_db\nshop_web\n");
+    assert_eq!(person.ok(&["stack", "ps", "shop", "-q"]).lines().count(), 2);
+}
+
+#[test]
+fn only_what_differs_is_updated() {
+    let (person, file) = shop();
+    person.ok(&["deploy", "-c", &file, "shop"]);
+    let over = write(&person, "over.yaml", "services: {web: {scale: 2}}\nconfigs: {app: {content: two}}\n");
+    let plan = person.ok(&["deploy", "--dry-run", "-c", &file, "-c", &over, "shop"]);
+    let lines: Vec<String> =
+        plan.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    let expected = [
+        "ACTION KIND NAME",
+        "update if its data differs secret shop_key",
+        "update if its data differs config shop_app",
+        "keep service shop_db",
+        "update service shop_web",
+    ];
+    assert_eq!(lines, expected);
+    assert_eq!(
+        json(&person, &["service", "inspect", "shop_web"])["spec"]["mode"]["replicated"]["replicas"],
+        1
+    );
+    let updated = person.warren(&["deploy", "-c", &file, "-c", &over, "shop"]);
+    assert_eq!(updated.code, 0, "{updated:?}");
+    assert!(
+        updated.stderr.contains("config shop_app updated: version 2\nservice shop_db is unchanged\n"),
+        "{updated:?}"
+    );
+    assert!(!updated.stderr.contains("secret"), "{updated:?}");
+    assert_eq!(
+        json(&person, &["service", "inspect", "shop_web"])["spec"]["mode"]["replicated"]["replicas"],
+        2
+    );
+}
+
+#[test]
+fn services_that_are_no_longer_in_the_files_are_removed_with_prune() {
+    let (person, file) = shop();
+    person.ok(&["service", "create", "other", "--image=runs"]);
+    person.ok(&["deploy", "-c", &file, "shop"]);
+    let less = write(&person, "less.yaml", "services: {db: {image: runs}}");
+    person.ok(&["deploy", "-c", &less, "shop"]);
+    assert_eq!(person.ok(&["stack", "services", "shop", "-q"]).lines().count(), 2);
+    person.ok(&["deploy", "-c", &less, "--prune", "shop"]);
+    assert_eq!(person.ok(&["service", "ls", "--format", "{{.Name}}"]), "other\nshop_db\n");
+}
+
+#[test]
+fn removal_removes_what_the_stack_made_and_nothing_else() {
+    let (person, file) = shop();
+    person.ok(&["service", "create", "other", "--image=runs"]);
+    person.ok(&["network", "create", "kept"]);
+    person.ok(&["deploy", "-c", &file, "shop"]);
+    person.ok(&["deploy", "-c", &file, "second"]);
+    let removed = person.warren(&["stack", "rm", "shop"]);
+    assert_eq!((removed.code, removed.stdout.as_str()), (0, "shop\n"), "{removed:?}");
+    assert!(removed.stderr.contains("the volumes shop_data remain; --volumes removes them"), "{removed:?}");
+    assert_eq!(person.ok(&["service", "ls", "-q", "--filter=label=com.docker.stack.namespace=shop"]), "");
+    let networks = person.ok(&["network", "ls", "--format", "{{.Name}}"]);
+    assert_eq!(networks, "default\nkept\nsecond_default\nsecond_front\n");
+    assert_eq!(person.ok(&["secret", "ls", "--format", "{{.Name}}"]), "second_key\n");
+    assert_eq!(person.ok(&["volume", "ls", "-q"]), "second_data\nshop_data\n");
+    person.ok(&["stack", "rm", "shop", "--volumes"]);
+    assert_eq!(person.ok(&["volume", "ls", "-q"]), "second_data\n");
+    let gone = person.fails(3, &["stack", "rm", "shop"]);
+    assert!(gone.contains("there is no stack shop"), "{gone}");
+}
+
+#[test]
+fn foreign_and_missing_objects_are_conflicts_before_anything_is_changed() {
+    let (person, file) = shop();
+    person.ok(&["network", "create", "shop_front"]);
+    let found = person.fails(4, &["deploy", "-c", &file, "shop"]);
+    assert!(
+        found.contains("network shop_front exists and is of no stack; remove it, give another `name`"),
+        "{found}"
+    );
+    assert_eq!(person.ok(&["stack", "ls", "-q"]), "");
+    let text = "services: {a: {image: runs, networks: [n]}}\nnetworks:\n  n: {external: true}\n";
+    let file = write(&person, "external.yaml", text);
+    let found = person.fails(4, &["deploy", "-c", &file, "shop"]);
+    assert!(found.contains("external.yaml:3:6: networks.n: there is no network n in the cluster"), "{found}");
+    person.ok(&["network", "create", "n"]);
+    person.ok(&["deploy", "-c", &file, "shop"]);
+    person.ok(&["stack", "rm", "shop"]);
+    assert!(person.ok(&["network", "ls", "-q"]).lines().any(|name| name == "n"));
+}
+
+#[test]
+fn files_are_checked_and_printed_without_a_cluster() {
+    let (person, file) = shop();
+    let shown = person.warren(&["stack", "config", "-c", &file, "-o", "json"]);
+    let model: Value = serde_json::from_str(&shown.stdout).unwrap();
+    assert_eq!(model["services"]["web"]["ports"], json!([{"target": 80, "protocol": "tcp"}]));
+    let wrong =
+        write(&person, "wrong.yaml", "services:\n  web:\n    image: a\n    prots: []\n    gpus: all\n");
+    let found = person.fails(2, &["stack", "config", "-c", &wrong]);
+    assert!(found.contains("wrong.yaml:4:5: services.web: \"prots\" is not a key"), "{found}");
+    assert!(found.contains("wrong.yaml:5:5: services.web.gpus: is not supported by this version"), "{found}");
+    let unset =
+        write(&person, "unset.yaml", "services: {a: {image: x}}\nsecrets: {k: {environment: UNSET}}\n");
+    let found = person.fails(2, &["deploy", "-c", &unset, "x"]);
+    assert!(found.contains("the variable UNSET of secret x_k is not set"), "{found}");
+    person.fails(2, &["stack", "config", "-c", person.path("none.yaml").to_str().unwrap()]);
+}

@@ -124,7 +124,7 @@ mod tests {
             "service create web --image a --mnt x",
             "service create web --image a --isolation x",
             "service ls --limit-memory 3",
-            "stack deploy",
+            "swarm deploy",
             "compose up",
             "node top",
             "service deploy web",

@@ -67,7 +67,9 @@ fn stack_is_deployed_in_order_and_the_second_time_nothing_changes() {
         person.ok(&["stack", "ls", "--format", "{{.Name}} {{.Services}} {{.Networks}}"]),
         "shop 2 2\n"
     );
-    assert_eq!(person.ok(&["stack", "services", "shop", "--format", "{{.Name}}"]), "shop_db\nshop_web\n");
+    let services = person.ok(&["stack", "services", "shop", "--format", "{{.Name}}"]);
+    let services: std::collections::BTreeSet<&str> = services.lines().collect();
+    assert_eq!(services, ["shop_db", "shop_web"].into());
     assert_eq!(person.ok(&["stack", "ps", "shop", "-q"]).lines().count(), 2);
 }
 
@@ -105,6 +107,19 @@ fn only_what_differs_is_updated() {
 }
 
 #[test]
+fn new_data_is_a_new_version_of_a_secret_and_is_not_printed() {
+    let (person, file) = shop();
+    person.ok(&["deploy", "-c", &file, "shop"]);
+    write(&person, ".env", "DB_KEY=another\n");
+    let updated = person.warren(&["deploy", "-c", &file, "shop"]);
+    assert_eq!(updated.code, 0, "{updated:?}");
+    let expected =
+        "secret shop_key updated: version 2\nservice shop_db is unchanged\nservice shop_web is unchanged\n";
+    assert_eq!(updated.stderr, expected);
+    assert!(!updated.stderr.contains("another"), "{updated:?}");
+}
+
+#[test]
 fn services_that_are_no_longer_in_the_files_are_removed_with_prune() {
     let (person, file) = shop();
     person.ok(&["service", "create", "other", "--image=runs"]);
@@ -113,7 +128,9 @@ fn services_that_are_no_longer_in_the_files_are_removed_with_prune() {
     person.ok(&["deploy", "-c", &less, "shop"]);
     assert_eq!(person.ok(&["stack", "services", "shop", "-q"]).lines().count(), 2);
     person.ok(&["deploy", "-c", &less, "--prune", "shop"]);
-    assert_eq!(person.ok(&["service", "ls", "--format", "{{.Name}}"]), "other\nshop_db\n");
+    let services = person.ok(&["service", "ls", "--format", "{{.Name}}"]);
+    let services: std::collections::BTreeSet<&str> = services.lines().collect();
+    assert_eq!(services, ["other", "shop_db"].into());
 }
 
 #[test]

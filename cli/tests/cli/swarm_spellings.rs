@@ -144,7 +144,7 @@ fn swarm_commands_have_their_names() {
 fn commands_of_other_tools_get_the_warren_command() {
     let person = CliUser::new();
     for (line, hint) in [
-        ("stack deploy -c a.yaml shop", "warren service create"),
+        ("compose up", "warren deploy -c compose.yaml STACK"),
         ("swarm init", "warren manager init"),
         ("service create --name web nginx:1.27", "service create NAME --image IMAGE"),
     ] {

@@ -1,6 +1,6 @@
 //! `warren deploy`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use warren_client::{Client, Error, NewNetwork, NewSecretObject, NewVolume};
@@ -49,6 +49,7 @@ pub async fn run(global: &GlobalArgs, args: &StackDeployArgs) -> Result<(), Comm
         stack: name.as_str(),
         goals: BTreeMap::new(),
         kept: BTreeMap::new(),
+        with_new_data: BTreeSet::new(),
     };
     for step in plan.steps {
         deployment.execute(step, &mut data).await?;
@@ -128,6 +129,8 @@ struct Deployment<'a> {
     goals: BTreeMap<String, ServiceGoal>,
     /// Unchanged services, for which only services wait that depend on them.
     kept: BTreeMap<String, v1::Service>,
+    /// Services that use a secret or config with a new version, which made a new revision of each.
+    with_new_data: BTreeSet<String>,
 }
 
 impl Deployment<'_> {
@@ -168,6 +171,7 @@ impl Deployment<'_> {
                 let after = objects.update(&before.id, data, None).await.map_err(failed)?;
                 if after.version_number != before.version_number {
                     eprintln!("{what} updated: version {}", after.version_number);
+                    self.with_new_data.extend(after.services);
                 }
             }
             step => self.execute_service(step).await?,
@@ -188,17 +192,28 @@ impl Deployment<'_> {
             DeployStep::UpdateService { spec, after_ready, found } => {
                 self.wait_for(&after_ready).await?;
                 let what = format!("service {}", spec.name);
-                let goal = ServiceGoal::of_existing(self.client, &found, WaitGoal::Updated).await;
+                let current = self.current(&found).await?;
+                let goal = ServiceGoal::of_existing(self.client, &current, WaitGoal::Updated).await;
                 let goal = goal.map_err(|error| self.incomplete(&what, error))?;
-                let updated =
-                    self.client.services().update(&found.id, &spec, Some(found.version), false).await;
+                let version = Some(current.version);
+                let updated = self.client.services().update(&found.id, &spec, version, false).await;
                 let updated = updated.map_err(|error| self.incomplete(&what, error))?;
                 eprintln!("{what} updated: revision {}", updated.revision);
                 self.goals.insert(spec.name.to_string(), goal.after_write(&updated));
             }
             DeployStep::KeepService { found } => {
-                eprintln!("service {} is unchanged", service_name(&found));
-                self.kept.insert(service_name(&found).to_owned(), *found);
+                let name = service_name(&found).to_owned();
+                let has_new_data = self.with_new_data.contains(&name);
+                let current = if has_new_data { self.current(&found).await? } else { (*found).clone() };
+                if current.revision == found.revision {
+                    eprintln!("service {name} is unchanged");
+                    self.kept.insert(name, *found);
+                } else {
+                    let goal = ServiceGoal::of_existing(self.client, &current, WaitGoal::Updated).await;
+                    let goal = goal.map_err(|error| self.incomplete(&format!("service {name}"), error))?;
+                    eprintln!("service {name} gets the new data: revision {}", current.revision);
+                    self.goals.insert(name, goal);
+                }
             }
             DeployStep::RemoveService { found } => {
                 let what = format!("service {}", service_name(&found));
@@ -217,6 +232,19 @@ impl Deployment<'_> {
             | DeployStep::UpdateSecretObject(_) => {}
         }
         Ok(())
+    }
+
+    /// The service as it is now; new data of its secrets and configs made new versions of it.
+    async fn current(&self, found: &v1::Service) -> Result<v1::Service, CommandError> {
+        let what = format!("service {}", service_name(found));
+        let current = self.client.services().get(&found.id).await;
+        let current = current.map_err(|error| self.incomplete(&what, error))?;
+        if current.spec == found.spec {
+            return Ok(current);
+        }
+        let summary = format!("stack {} is incomplete: {what} was not deployed", self.stack);
+        let why = "another client has changed it since this command began";
+        Err(CommandError::new(ExitKind::Conflict, summary, why, "run the command again"))
     }
 
     fn incomplete(&self, object: &str, error: Error) -> CommandError {

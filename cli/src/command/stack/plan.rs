@@ -86,7 +86,7 @@ impl DeployPlan {
                 Some(found) if self.is_own(stack, &what, &found.labels) => {
                     if found.internal != network.internal {
                         self.conflicts.push(format!(
-                            "{what} exists with `internal: {}`, which cannot be changed; remove it, or give another name",
+                            "{what} exists with `internal: {}`, which cannot be changed; remove it, or rename it",
                             found.internal
                         ));
                     }

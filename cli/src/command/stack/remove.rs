@@ -29,7 +29,7 @@ pub async fn run(global: &GlobalArgs, args: &StackRemoveArgs) -> Result<(), Comm
                 Err(error) => {
                     return Err(from_client(format!("service {service_name} was not removed"), error));
                 }
-                Ok(_) => eprintln!("service {service_name} removed"),
+                Ok(_) => {}
             }
             goals.push(ServiceGoal::new(service, WaitGoal::Gone));
         }

@@ -188,20 +188,16 @@ pub(super) const KEYS: &[SchemaKey] = &[
         Text,
         "selects nodes by `node.os` and `node.arch`; a variant is not compared",
     ),
-    partly("services.*.ports", List, "on each node that runs tasks of the service").merged(ByKeys(&[
-        "host_ip",
-        "target",
-        "published",
-        "protocol",
-    ])),
+    partly(
+        "services.*.ports",
+        List,
+        "on each node that runs tasks of the service, unless `mode` is `ingress`",
+    )
+    .merged(ByKeys(&["host_ip", "target", "published", "protocol"])),
     honoured("services.*.ports[]", Map).short(Port),
     warned("services.*.ports[].app_protocol", Text, "ports have no application protocol"),
     partly("services.*.ports[].host_ip", Text, "an IPv4 address"),
-    partly(
-        "services.*.ports[].mode",
-        Text,
-        "`host`; `ingress` gets a warning, and the port is as with `host`",
-    ),
+    partly("services.*.ports[].mode", Text, "`host`, the default, and `ingress`"),
     warned("services.*.ports[].name", Text, "ports have no names"),
     honoured("services.*.ports[].protocol", Text),
     partly("services.*.ports[].published", AnyScalar, "one port; a free one is chosen without it"),

@@ -245,12 +245,13 @@ fn port(port: &Fields<'_>) -> Option<PublishedPort> {
         }
         Some(_) => port.number("published")?,
     };
-    match port.sub("mode").map(|mode| (mode.node.as_text().unwrap_or_default(), mode)) {
-        None | Some(("host", _)) => {}
-        Some(("ingress", mode)) => {
-            mode.warn("the port is opened on the nodes that run tasks of the service, as with `host`");
+    let mode = match port.sub("mode").map(|mode| (mode.node.as_text().unwrap_or_default(), mode)) {
+        None | Some(("host", _)) => PublishMode::Host,
+        Some(("ingress", _)) => PublishMode::Ingress,
+        Some((other, mode)) => {
+            mode.fail(format!("{other:?} is not a mode; give host or ingress"));
+            return None;
         }
-        Some((other, mode)) => mode.fail(format!("{other:?} is not a mode; give host, or leave it out")),
-    }
-    Some(PublishedPort { host_ip, host_port, container_port, protocol, mode: PublishMode::Host })
+    };
+    Some(PublishedPort { host_ip, host_port, container_port, protocol, mode })
 }

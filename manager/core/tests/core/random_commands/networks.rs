@@ -10,8 +10,11 @@ use warren_types::*;
 use super::{term, time};
 use crate::test_cluster::*;
 
-/// The networks and the endpoint mode of a service with that many replicas.
+/// The networks, the endpoint mode and the mode of ports of a service with that many replicas.
 pub fn add_networks(spec: &mut ServiceSpec, replicas: u32) {
+    if replicas % 2 == 1 {
+        spec.ports.iter_mut().for_each(|port| port.mode = PublishMode::Ingress);
+    }
     if replicas == 5 {
         spec.endpoint_mode = EndpointMode::Dnsrr;
     }

@@ -177,3 +177,38 @@ fn update_contains_only_what_changed() {
         "its task is to stop"
     );
 }
+
+#[test]
+fn every_node_gets_the_ports_in_ingress_mode() {
+    let mut cluster = TestCluster::with_nodes(2);
+    let ingress = |container_port| {
+        let mut spec = publishing("web", 1, 8080);
+        spec.ports[0].mode = PublishMode::Ingress;
+        spec.ports[0].container_port = container_port;
+        spec
+    };
+    let mut sessions = Sessions::new(&cluster);
+    cluster.service(1, ingress(80));
+    cluster.settle();
+    sessions.publish(&cluster, 0, false);
+    let shown = |sessions: &Sessions, number| {
+        let (_, view) = &sessions.nodes[&node_id(number)];
+        let catalogue = view.catalogues.get(&INGRESS_NETWORK)?;
+        let service = &catalogue.services[&"web".parse::<ServiceName>().unwrap()];
+        let ports = service.ports.iter().map(|port| (port.published.unwrap().get(), port.port));
+        let ready = service.endpoints.iter().map(|endpoint| endpoint.ready);
+        Some((ports.collect::<Vec<_>>(), ready.collect::<Vec<_>>(), view.peers.len()))
+    };
+    for number in 1..=2 {
+        assert_eq!(shown(&sessions, number), Some((vec![(8080, 80)], vec![true], 2)));
+    }
+    // The task of the former revision listens elsewhere.
+    cluster.update(1, ingress(81));
+    sessions.publish(&cluster, 0, false);
+    assert_eq!(shown(&sessions, 1), Some((vec![(8080, 81)], vec![false], 2)));
+    cluster.remove(1);
+    cluster.settle();
+    cluster.clean_up();
+    sessions.publish(&cluster, 0, false);
+    assert_eq!((shown(&sessions, 1), shown(&sessions, 2)), (None, None));
+}

@@ -293,7 +293,8 @@ fn check_routes(node: &NodeNetwork, desired: &DesiredNetwork) {
         .node
         .routes
         .iter()
-        .filter(|route| route.via.is_some())
+        // The others lead answers back through the node that accepted the connection.
+        .filter(|route| route.via.is_some() && route.destination.prefix_len() > 0)
         .map(|route| route.destination)
         .collect();
     let is_reachable = node.settings.overlay().is_some();

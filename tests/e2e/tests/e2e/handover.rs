@@ -19,7 +19,7 @@ use super::telemetry::wait_for_status;
 use crate::e2e::fixture::{BOX, SOON, WEB};
 
 /// Threads that send requests to each target, and the pause of each between two of them.
-const THREADS: usize = 2;
+const THREADS: usize = 3;
 const PAUSE: Duration = Duration::from_millis(1);
 /// Longer than the drain delay and the time that a busy machine needs for an answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -93,10 +93,12 @@ fn no_request_fails_while_tasks_are_replaced() {
     let client = Client::of(&cluster.workers[0], &cluster.wait_serving("client", 1)[0]);
     let virtual_address: Ipv4Addr = client.resolve("web").unwrap()[0].parse().unwrap();
     let entry = cluster.workers[1].host().address();
-    let load = RequestLoad::start(&[
-        (format!("/proc/{}/ns/net", client.pid).into(), (virtual_address, 80).into()),
-        (cluster.manager.host().netns().path(), (entry, 8088).into()),
-    ]);
+    let mut clients =
+        vec![(PathBuf::from(format!("/proc/{}/ns/net", client.pid)), (virtual_address, 80).into())];
+    if soak::is_on() {
+        clients.push((cluster.manager.host().netns().path(), (entry, 8088).into()));
+    }
+    let load = RequestLoad::start(&clients);
     let (requests, mut round) = (soak::count(100_000, 1_000_000), 0);
     while load.answered() < requests {
         round += 1;

@@ -101,11 +101,7 @@ const REFUSED: &[(&str, i32, &str)] = &[
     ("manager update nobody --advertise a:b:c", USAGE, "a:b:c"),
     ("new --on-disconnect stop-after=1s", USAGE, "10"),
     ("new --publish 80:80/icmp", USAGE, "is not a protocol; give tcp, udp or sctp"),
-    (
-        "new --image demo:1 --publish 127.0.0.1:80:80,mode=ingress",
-        USAGE,
-        "leave the address out, or give mode=host",
-    ),
+    ("new --publish 127.0.0.1:80:80,mode=ingress", USAGE, "leave the address out, or give mode=host"),
     ("new --no-such-flag", USAGE, "--no-such-flag"),
     ("context ls", USAGE, "is not supported by this version"),
     ("new --registry-credential x", USAGE, "registry login"),

@@ -179,6 +179,11 @@ pub enum PublishMode {
 }
 
 impl PublishedPort {
+    /// Whether every node opens the port.
+    pub fn is_ingress(&self) -> bool {
+        self.mode == PublishMode::Ingress
+    }
+
     /// Whether both need the same port of the same address, or are the same request for an automatic one.
     pub fn conflicts_with(&self, other: &PublishedPort) -> bool {
         if self.host_port == 0 || other.host_port == 0 {
@@ -299,7 +304,7 @@ impl ServiceSpec {
             if port.container_port == 0 {
                 wrong.add(format!("ports[{i}].containerPort"), "0 is not a port; give one of 1 to 65535");
             }
-            if port.mode == PublishMode::Ingress && port.host_ip.is_some() {
+            if port.is_ingress() && port.host_ip.is_some() {
                 let message = "mode=ingress opens the port on all addresses of every node; leave the address out, or \
                                give mode=host";
                 wrong.add(format!("ports[{i}].hostIp"), message);

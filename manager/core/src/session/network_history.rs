@@ -9,8 +9,8 @@ use std::sync::Arc;
 use warren_types::{
     AssignmentVersion, CatalogueChange, CatalogueService, CatalogueServiceChange, DesiredTaskState, Endpoint,
     INGRESS_NETWORK, INGRESS_NETWORK_NAME, INGRESS_NETWORK_NUMBER, Network, NetworkId, NetworkPeer,
-    NetworkUpdate, Node, NodeId, NodeStatus, PeersChange, PublishMode, PublishedPort, ServiceId, ServiceName,
-    ServicePort, Task, TaskId, TaskState, Timestamp,
+    NetworkUpdate, Node, NodeId, NodeStatus, PeersChange, PublishedPort, ServiceId, ServiceName, ServicePort,
+    Task, TaskId, TaskState, Timestamp,
 };
 
 use super::change_log::ChangeLog;
@@ -296,7 +296,7 @@ impl NetworkHistory {
             };
             let settings = service.filter(|_| is_listed).map(|service| {
                 let attachment = attachments.iter().find(|it| it.network == log.network.name);
-                let listed = service.spec.ports.iter().filter(|port| !is_ingress || is_in_ingress(port));
+                let listed = service.spec.ports.iter().filter(|port| !is_ingress || port.is_ingress());
                 let mut ports: Vec<ServicePort> = listed
                     .map(|port| ServicePort {
                         port: port.container_port,
@@ -484,22 +484,18 @@ fn listed_task(state: &State, task: &Task) -> Option<ListedTask> {
     let is_running = task.observed.state == TaskState::Running && !task.observed.removed;
     let address = task.address.filter(|_| is_running)?;
     let service = state.service(&task.id.service)?.spec.name.clone();
-    let ingress = task.revision.ports.iter().any(is_in_ingress).then_some(INGRESS_NETWORK);
+    let ingress = task.revision.ports.iter().any(PublishedPort::is_ingress).then_some(INGRESS_NETWORK);
     let networks: Box<[NetworkId]> =
         task_networks(state, task).map(|network| network.id).chain(ingress).collect();
     (!networks.is_empty()).then_some(ListedTask { service, address, networks })
-}
-
-fn is_in_ingress(port: &PublishedPort) -> bool {
-    port.mode == PublishMode::Ingress
 }
 
 /// The ports of the task in ingress mode, by its revision, are those of its service: others lead nowhere.
 fn has_published_ports(state: &State, task: &Task) -> bool {
     let service = state.service(&task.id.service);
     service.is_some_and(|service| {
-        let ports = task.revision.ports.iter().filter(|port| is_in_ingress(port));
-        ports.eq(service.spec.ports.iter().filter(|port| is_in_ingress(port)))
+        let ports = task.revision.ports.iter().filter(|port| port.is_ingress());
+        ports.eq(service.spec.ports.iter().filter(|port| port.is_ingress()))
     })
 }
 

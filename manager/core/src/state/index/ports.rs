@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use warren_types::{NodeId, Protocol, PublishMode, PublishedPort, ServiceId};
+use warren_types::{NodeId, Protocol, PublishedPort, ServiceId};
 
 use super::StateIndex;
 
@@ -50,7 +50,7 @@ impl StateIndex {
         for port in ports {
             let publisher = PortPublisher { service, references: 0 };
             self.published_ports.entry(HostPortKey::of(port)).or_insert(publisher).references += 1;
-            if port.mode == PublishMode::Ingress {
+            if port.is_ingress() {
                 *self.ingress_users.entry(service).or_default() += 1;
             }
         }
@@ -65,7 +65,7 @@ impl StateIndex {
             if references == 0 {
                 self.published_ports.remove(&key);
             }
-            if port.mode == PublishMode::Ingress
+            if port.is_ingress()
                 && let Some(uses) = self.ingress_users.get_mut(&service)
             {
                 *uses = uses.saturating_sub(1);

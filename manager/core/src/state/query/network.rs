@@ -5,8 +5,8 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use warren_types::{
-    DnsLabel, INGRESS_NETWORK, Id, Network, NetworkId, NetworkName, NodeId, PublishMode, PublishedPort,
-    Revision, ServiceId, ServiceName, Task, TaskId, Timestamp,
+    DnsLabel, INGRESS_NETWORK, Id, Network, NetworkId, NetworkName, NodeId, PublishedPort, Revision,
+    ServiceId, ServiceName, Task, TaskId, Timestamp,
 };
 
 use crate::state::address::WITHDRAWAL_TIME;
@@ -46,8 +46,7 @@ impl State {
     pub fn task_networks(&self, task: &TaskId) -> BTreeSet<NetworkId> {
         let task = self.task(task).map(Arc::as_ref);
         let mut networks = self.networks_of(task);
-        let is_ingress = |port: &PublishedPort| port.mode == PublishMode::Ingress;
-        let has_ingress = task.is_some_and(|task| task.revision.ports.iter().any(is_ingress));
+        let has_ingress = task.is_some_and(|task| task.revision.ports.iter().any(PublishedPort::is_ingress));
         networks.extend(has_ingress.then_some(INGRESS_NETWORK));
         networks
     }

@@ -306,17 +306,20 @@ pub enum NodeCondition {
     ClockSkew,
     /// A route of the node leads elsewhere with addresses of the cluster.
     RangeConflict,
+    /// Some other nodes cannot be reached, or a port in ingress mode cannot be opened. Tasks have their networks.
+    NetworkDegraded,
 }
 
 impl NodeCondition {
     /// All conditions.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::RuntimeUnavailable,
         Self::NetworkUnavailable,
         Self::DiskPressure,
         Self::MemoryPressure,
         Self::ClockSkew,
         Self::RangeConflict,
+        Self::NetworkDegraded,
     ];
 
     /// No new task is assigned to a node with this condition.
@@ -326,7 +329,7 @@ impl NodeCondition {
             | Self::NetworkUnavailable
             | Self::DiskPressure
             | Self::MemoryPressure => true,
-            Self::ClockSkew | Self::RangeConflict => false,
+            Self::ClockSkew | Self::RangeConflict | Self::NetworkDegraded => false,
         }
     }
 
@@ -339,6 +342,7 @@ impl NodeCondition {
             Self::MemoryPressure => "memory pressure",
             Self::ClockSkew => "clock skew",
             Self::RangeConflict => "range conflict",
+            Self::NetworkDegraded => "network degraded",
         }
     }
 }

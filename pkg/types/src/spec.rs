@@ -178,6 +178,13 @@ pub enum PublishMode {
     Ingress,
 }
 
+impl PublishMode {
+    /// Ingress, as in Docker Swarm, unless the port belongs to an address of one node.
+    pub fn default_for(host_ip: Option<Ipv4Addr>) -> Self {
+        if host_ip.is_some() { Self::Host } else { Self::Ingress }
+    }
+}
+
 impl PublishedPort {
     /// Whether every node opens the port.
     pub fn is_ingress(&self) -> bool {

@@ -12,18 +12,19 @@ use super::split::{set_once, split_commas};
 pub struct PortList(pub Vec<PublishedPort>);
 
 /// `[IP:]HOST:CONTAINER[/PROTOCOL][,mode=host|ingress]` where both may be ranges, `CONTAINER` alone for an automatic
-/// host port, or Docker's `published=PORT,target=PORT[,protocol=tcp][,mode=host|ingress]`.
+/// host port, or Docker's `published=PORT,target=PORT[,protocol=tcp][,mode=host|ingress]`. Without a mode it is
+/// [`PublishMode::default_for`].
 pub fn publish(text: &str) -> Result<PortList, String> {
     if text.starts_with(|first: char| first.is_ascii_lowercase()) && text.contains('=') {
         return publish_long(text);
     }
     let mut parts = text.split(',');
     let address = parts.next().unwrap_or_default();
-    let mut mode = PublishMode::Host;
+    let mut mode = None;
     for option in parts {
         mode = match option {
-            "mode=host" => PublishMode::Host,
-            "mode=ingress" => PublishMode::Ingress,
+            "mode=host" => Some(PublishMode::Host),
+            "mode=ingress" => Some(PublishMode::Ingress),
             other => return Err(format!("{other:?} is not known; there are mode=host and mode=ingress")),
         };
     }
@@ -57,15 +58,14 @@ fn publish_long(text: &str) -> Result<PortList, String> {
         }
     }
     let target = target.ok_or("target is missing; give the port in the container as target=PORT")?;
-    let mode = (protocol.unwrap_or(Protocol::Tcp), mode.unwrap_or(PublishMode::Host));
-    port_list(None, published.flatten(), target, mode)
+    port_list(None, published.flatten(), target, (protocol.unwrap_or(Protocol::Tcp), mode))
 }
 
 fn port_list(
     host_ip: Option<Ipv4Addr>,
     host: Option<RangeInclusive<u16>>,
     container: RangeInclusive<u16>,
-    (protocol, mode): (Protocol, PublishMode),
+    (protocol, mode): (Protocol, Option<PublishMode>),
 ) -> Result<PortList, String> {
     if let Some(host) = &host
         && host.len() != container.len()
@@ -73,6 +73,7 @@ fn port_list(
         let (host, container) = (host.len(), container.len());
         return Err(format!("{host} ports of the node cannot be mapped to {container} of the container"));
     }
+    let mode = mode.unwrap_or(PublishMode::default_for(host_ip));
     let host = host.into_iter().flatten().chain(std::iter::repeat(0));
     let ports = host.zip(container).map(|(host_port, container_port)| PublishedPort {
         host_ip,
@@ -182,7 +183,7 @@ mod tests {
         let modes = ["80:80", "80:80,mode=host", "80:80,mode=ingress", "published=1,target=2,mode=ingress"];
         let modes = modes.map(|text| publish(text).unwrap().0[0].mode);
         let (host, ingress) = (PublishMode::Host, PublishMode::Ingress);
-        assert_eq!(modes, [host, host, ingress, ingress]);
+        assert_eq!(modes, [ingress, host, ingress, ingress]);
         let options = "there are published=PORT, target=PORT, protocol=tcp, mode=host and mode=ingress";
         check("published=1,port=2", &format!("\"port=2\" is not known; {options}"));
         let ipv6 = "IPv6 addresses are not supported by this version; give an IPv4 address or none";

@@ -198,7 +198,8 @@ fn removing_volume_is_a_reason() {
 #[test]
 fn node_condition_is_a_reason() {
     use NodeCondition::{
-        ClockSkew, DiskPressure, MemoryPressure, NetworkUnavailable, RangeConflict, RuntimeUnavailable,
+        ClockSkew, DiskPressure, MemoryPressure, NetworkDegraded, NetworkUnavailable, RangeConflict,
+        RuntimeUnavailable,
     };
     let check = |conditions: &[&[NodeCondition]], expected: &str| {
         let mut world = TestCluster::with_nodes(conditions.len() as u128);
@@ -219,7 +220,7 @@ fn node_condition_is_a_reason() {
         &[&[MemoryPressure], &[NetworkUnavailable], &[DiskPressure]],
         "0 of 3 nodes fit: 1 has no working network, 1 is under disk pressure, 1 is under memory pressure",
     );
-    check(&[&[ClockSkew, RangeConflict]], "");
+    check(&[&[ClockSkew, NetworkDegraded, RangeConflict]], "");
     check(&[&[RuntimeUnavailable], &[]], "");
 }
 

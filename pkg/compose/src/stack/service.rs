@@ -246,7 +246,8 @@ fn port(port: &Fields<'_>) -> Option<PublishedPort> {
         Some(_) => port.number("published")?,
     };
     let mode = match port.sub("mode").map(|mode| (mode.node.as_text().unwrap_or_default(), mode)) {
-        None | Some(("host", _)) => PublishMode::Host,
+        None => PublishMode::default_for(host_ip),
+        Some(("host", _)) => PublishMode::Host,
         Some(("ingress", _)) => PublishMode::Ingress,
         Some((other, mode)) => {
             mode.fail(format!("{other:?} is not a mode; give host or ingress"));

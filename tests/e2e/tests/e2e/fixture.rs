@@ -19,6 +19,8 @@ use warren_testkit::{demo, tool};
 
 use crate::e2e::task_document::{self, TaskDocument};
 
+/// The port of the service with which tests begin.
+const FIRST_PORT: u16 = 8999;
 /// For operations that take a second on an idle machine.
 pub const SOON: Duration = Duration::from_secs(30);
 
@@ -117,7 +119,7 @@ impl NodeFixture {
     /// Runs a container and removes it: after that containerd also collects what it removed before.
     #[track_caller]
     pub fn run_and_remove_something(&self) {
-        self.ok(&format!("service create something --image {WEB} --publish 8999:80"));
+        self.ok(&format!("service create something --image {WEB} --publish {FIRST_PORT}:80"));
         self.ok("service rm something");
     }
 
@@ -173,7 +175,11 @@ pub fn still_inventory(node: &LabNode) -> Inventory {
         // The node replaces a file through a `.partial` one, which exists only until it is on the disk.
         let writes = found.names("files").any(|name| name.ends_with(".partial"));
         // A lease exists only during a collection.
-        let is_still = directories == found.count("snapshots") && found.count("leases") == 0 && !writes;
+        // Every node closes the port of a removed service, a moment after its last task is gone.
+        let port = format!("--dport {FIRST_PORT}");
+        let is_open = found.names("iptables").any(|rule| rule.contains(&port));
+        let is_still =
+            directories == found.count("snapshots") && found.count("leases") == 0 && !writes && !is_open;
         if is_still { Ok(found) } else { Err(format!("{directories} directories, {found:?}")) }
     })
 }

@@ -1,9 +1,9 @@
 //! Clients notice nothing when tasks of a service are replaced in order.
 
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
@@ -86,7 +86,7 @@ fn no_request_fails_while_tasks_are_replaced() {
     let mut cluster = two_workers();
     cluster.ok(&format!(
         "service create web --image {WEB} --replicas 2 --max-per-node 10 --update-monitor 1s \
-         --publish 8088:80,mode=ingress --health-http :80/healthz --health-interval 1s"
+         --publish 8088:80 --health-http :80/healthz --health-interval 1s"
     ));
     cluster.ok(&format!("service create client --image {BOX} --constraint node.name==w1 -- sleep 1000000"));
     cluster.wait_serving("web", 2);
@@ -126,12 +126,79 @@ fn no_request_fails_while_tasks_are_replaced() {
     );
 }
 
+/// What is sent over these connections comes back until the grace of their task ends; then they end at once.
+#[test]
+fn connection_is_kept_until_its_task_ends() {
+    let cluster = two_workers();
+    // The first process of a container ignores signals that it does not handle.
+    cluster.ok(&format!(
+        "service create echo --image {BOX} --constraint node.name==w2 --publish 8089:80 --stop-grace 3s \
+         -- nc -ll -p 80 -e cat"
+    ));
+    cluster.ok(&format!("service create client --image {BOX} --constraint node.name==w1 -- sleep 1000000"));
+    let client = Client::of(&cluster.workers[0], &cluster.wait_serving("client", 1)[0]);
+    let virtual_address: Ipv4Addr = client.resolve("echo").unwrap()[0].parse().unwrap();
+    let targets: [(PathBuf, SocketAddr); 2] = [
+        (PathBuf::from(format!("/proc/{}/ns/net", client.pid)), (virtual_address, 80).into()),
+        (cluster.manager.host().netns().path(), (cluster.workers[0].host().address(), 8089).into()),
+    ];
+    let open = |(namespace, target): &(PathBuf, SocketAddr)| {
+        eventually(SOON, &format!("a connection to {target}"), || {
+            let mut connection = connect(namespace, *target).map_err(|error| error.to_string())?;
+            exchange(&mut connection).map_err(|error| error.to_string())?;
+            Ok(connection)
+        })
+    };
+    let mut idle = targets.each_ref().map(open);
+    let mut used = targets.each_ref().map(open);
+    cluster.ok("service update echo --env-add ROUND=1 --detach");
+    let start = Instant::now();
+    for connection in &mut used {
+        let error = loop {
+            // Not a wait: the load leaves the machine to other tests.
+            std::thread::sleep(PAUSE);
+            match exchange(connection) {
+                Ok(()) => assert!(start.elapsed() < SOON, "the task does not end"),
+                Err(error) => break error,
+            }
+        };
+        let (target, after) = (connection.peer_addr(), start.elapsed());
+        assert!(ENDS.contains(&error.kind()), "{target:?} after {after:?}: {error}");
+        assert!(after >= DRAIN_AND_GRACE, "{target:?} ended after {after:?}: {error}");
+    }
+    for connection in &mut idle {
+        let error = connection.read_exact(&mut [0]).unwrap_err();
+        assert!(ENDS.contains(&error.kind()), "{:?}: {error}", connection.peer_addr());
+    }
+    drop(targets.each_ref().map(open));
+}
+
+/// How the client of a connection learns that the other end is gone.
+const ENDS: [ErrorKind; 3] = [ErrorKind::UnexpectedEof, ErrorKind::ConnectionReset, ErrorKind::BrokenPipe];
+/// The default drain delay and the grace of the test.
+const DRAIN_AND_GRACE: Duration = Duration::from_secs(5);
+
+/// A connection from a network namespace.
+fn connect(namespace: &Path, target: SocketAddr) -> std::io::Result<TcpStream> {
+    let namespace = File::open(namespace)?;
+    let open = move || {
+        setns(namespace, CloneFlags::CLONE_NEWNET)?;
+        let stream = TcpStream::connect_timeout(&target, TIMEOUT)?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
+        Ok(stream)
+    };
+    std::thread::spawn(open).join().unwrap()
+}
+
+fn exchange(connection: &mut TcpStream) -> std::io::Result<()> {
+    connection.write_all(b"x")?;
+    connection.read_exact(&mut [0])
+}
+
 #[test]
 fn published_port_leads_from_every_node_to_a_task_that_sees_the_client() {
     let cluster = two_workers();
-    cluster.ok(&format!(
-        "service create web --image {WEB} --constraint node.name==w2 --publish 8088:80,mode=ingress"
-    ));
+    cluster.ok(&format!("service create web --image {WEB} --constraint node.name==w2 --publish 8088:80"));
     cluster.wait_serving("web", 1);
     let client = cluster.manager.host();
     for worker in &cluster.workers {

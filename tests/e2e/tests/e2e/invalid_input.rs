@@ -9,6 +9,7 @@ use warren_testkit::wait::eventually;
 
 use crate::e2e::fixture::{BOX, NodeFixture, SOON, WEB, still_inventory};
 use crate::e2e::task_document::{self, TaskDocument};
+use crate::e2e::traffic::ClientLocation;
 
 const FAILED: i32 = 1;
 const USAGE: i32 = 2;
@@ -208,7 +209,13 @@ const BROKEN: &[(&str, &str, i32, &str, &str)] = &[
         "REJECTED",
     ),
     ("command", "--image warren.local/box:1 --command /no/such", 1, "cannot be run", "REJECTED"),
-    ("port", "--image warren.local/demo:1 --publish 9000:80", 1, "is in use by process", "REJECTED"),
+    (
+        "port",
+        "--image warren.local/demo:1 --publish 9000:80,mode=host",
+        1,
+        "is in use by process",
+        "REJECTED",
+    ),
     ("address", "--image warren.local/demo:1 --publish 192.0.2.1:9:80", 1, "no such address", "REJECTED"),
     (
         "room",
@@ -242,6 +249,22 @@ fn unrunnable_service_shows_reason_and_is_removable() {
     world.ok(&format!("service rm {names}"));
     drop(holder);
     world.assert_at_rest(&before);
+}
+
+#[test]
+fn port_of_another_program_degrades_the_network_and_stops_no_task() {
+    let world = NodeFixture::new();
+    let holder = world.occupy(9000);
+    world.ok(&format!("service create web --image {WEB} --publish 9000:80 --publish 9001:80"));
+    world.assert_answered_by(ClientLocation::Outside, 9001, &["web-1"]);
+    let taken = format!("port 9000/tcp is in use by process busybox (pid {})", holder.pid());
+    let expected = ["- network degraded", &taken];
+    eventually(SOON, "the condition of the node", || {
+        let shown = world.ok(&format!("node inspect {}", world.node.name()));
+        if expected.iter().all(|part| shown.contains(part)) { Ok(()) } else { Err(shown) }
+    });
+    world.ok("service scale web=2");
+    world.ok("service rm web");
 }
 
 #[test]

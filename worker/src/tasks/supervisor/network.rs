@@ -65,11 +65,14 @@ impl TaskSupervisor {
             true => self.executor.task_networks.ensure_dns(&settings).await,
             false => Ok(()),
         };
+        let (degraded, tended) =
+            tended.map_or_else(|error| (None, Err(error)), |degraded| (degraded, Ok(())));
         let outcomes = [tended, measured.map(drop).map_err(Into::into), serves.map_err(Into::into)];
         let failures: Vec<NodeNetworkError> = outcomes.into_iter().filter_map(Result::err).collect();
         let sentences: Vec<String> = failures.iter().map(|error| error_chain(error)).collect();
         let sentence = (!sentences.is_empty()).then(|| sentences.join("; "));
         self.conditions.set(NodeCondition::NetworkUnavailable, sentence);
+        self.conditions.set(NodeCondition::NetworkDegraded, degraded);
         self.conditions.set(NodeCondition::RangeConflict, self.range_conflict(&settings).await);
         failures.into_iter().next().map_or(Ok(()), Err)
     }
@@ -90,11 +93,12 @@ impl TaskSupervisor {
         None
     }
 
+    /// Returns what does not work, although tasks of this node have their networks.
     async fn tend_network(
         self: &Arc<Self>,
         settings: &NodeSettings,
         links: TaskLinks,
-    ) -> Result<(), NodeNetworkError> {
+    ) -> Result<Option<String>, NodeNetworkError> {
         let desired = self.node_settings(settings, links)?;
         match self.applied_settings() {
             None => self.set_up_network(settings, desired).await,
@@ -153,7 +157,7 @@ impl TaskSupervisor {
         self: &Arc<Self>,
         settings: &NodeSettings,
         desired: NodeNetworkSettings,
-    ) -> Result<(), NodeNetworkError> {
+    ) -> Result<Option<String>, NodeNetworkError> {
         let _alone = self.executor.setup_lock.write().await;
         let listed = self.list().await?;
         let all = self.desired_network(settings, desired.clone(), &listed)?;
@@ -164,12 +168,16 @@ impl TaskSupervisor {
         check_repairs(repairs)
     }
 
-    async fn update_network(self: &Arc<Self>, desired: NodeNetworkSettings) -> Result<(), NodeNetworkError> {
+    async fn update_network(
+        self: &Arc<Self>,
+        desired: NodeNetworkSettings,
+    ) -> Result<Option<String>, NodeNetworkError> {
         let outcome = self.executor.network.ensure_node(&desired).await;
         self.executor.task_networks.update_names();
         // What failed is repaired with the rest.
         self.record_network_ready(desired);
-        Ok(outcome?)
+        outcome?;
+        Ok(None)
     }
 
     fn record_network_ready(&self, desired: NodeNetworkSettings) {
@@ -257,14 +265,10 @@ impl TaskSupervisor {
             }
         };
         networks.update_names();
-        let mut written = written?;
-        let count = written.failed.len();
-        // Nothing that belongs to the view is missing but these routes. The repair reports them.
-        written.failed.retain(|error| !matches!(error, NetworkError::PeersElsewhere { .. }));
-        if written.failed.len() < count {
+        // The rest of the view is applied. The repair reports what is missing.
+        if check_repairs(written?)?.is_some() {
             network.wake();
         }
-        check_repairs(written)?;
         Ok(attached?)
     }
 }
@@ -276,14 +280,21 @@ fn was_serving(task: &TaskAssignment, found: &ListedContainer) -> bool {
         || matches!(recorded, Some(AttemptPhase::Started { health: Health::Healthy, .. }))
 }
 
-/// The failures as one error. What is wrong with another node is none of this one.
-fn check_repairs(repairs: Repairs) -> Result<(), NodeNetworkError> {
-    let mut failed = Vec::new();
+/// The failures that leave tasks of this node without their networks as an error, and the others as a sentence. What is
+/// wrong with another node is none of these.
+fn check_repairs(repairs: Repairs) -> Result<Option<String>, NodeNetworkError> {
+    let (mut failed, mut degraded) = (Vec::new(), Vec::new());
     for error in repairs.failed {
         match error {
             NetworkError::InvalidPeer { .. } => tracing::warn!("{error}"),
+            NetworkError::PeersElsewhere { .. }
+            | NetworkError::PortTaken { .. }
+            | NetworkError::BindPort { .. } => degraded.push(error_chain(&error)),
             error => failed.push(error_chain(&error)),
         }
     }
-    if failed.is_empty() { Ok(()) } else { Err(NodeNetworkError::Repair(failed.join("; "))) }
+    match failed.is_empty() {
+        true => Ok((!degraded.is_empty()).then(|| degraded.join("; "))),
+        false => Err(NodeNetworkError::Repair(failed.join("; "))),
+    }
 }

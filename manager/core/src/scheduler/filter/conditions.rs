@@ -35,6 +35,7 @@ fn phrase(condition: NodeCondition, nodes: usize) -> Option<FilterExplanation> {
         NodeCondition::MemoryPressure => ("is", "are", "under memory pressure"),
         NodeCondition::ClockSkew => ("has", "have", "a wrong clock"),
         NodeCondition::RangeConflict => ("has", "have", "routes for addresses of the cluster"),
+        NodeCondition::NetworkDegraded => ("has", "have", "a network that works only in part"),
     };
     FilterExplanation::new(nodes, singular, plural, rest)
 }

@@ -72,6 +72,7 @@ fn node_condition(condition: NodeCondition) -> u64 {
         NodeCondition::MemoryPressure => 4,
         NodeCondition::ClockSkew => 5,
         NodeCondition::RangeConflict => 6,
+        NodeCondition::NetworkDegraded => 7,
     }
 }
 

@@ -29,7 +29,7 @@ pub struct NodeOverrides {
     pub memory: Option<Bytes>,
     /// Address for other machines; by default the source address of the connection to the manager.
     pub address: Option<String>,
-    /// Node labels for constraints; labels set in the cluster win.
+    /// Labels for constraints on `engine.labels`.
     pub labels: BTreeMap<String, String>,
     /// Address to which other nodes send packets for its tasks; by default the source address of its route to a
     /// manager.

@@ -32,7 +32,7 @@ pub struct ListAdditions {
     #[arg(long, value_name = "FILE")]
     pub env_file: Vec<PathBuf>,
     /// Run only on nodes that match: 'node.labels.zone in (a,b)'. Operators: ==, !=, in, notin, exists. Keys:
-    /// node.id, node.name, node.ip, node.role, node.arch, node.os, node.labels.KEY.
+    /// node.id, node.name, node.ip, node.role, node.arch, node.os, node.labels.KEY, engine.labels.KEY.
     #[arg(long, value_name = "TEST")]
     pub constraint: Vec<Constraint>,
     /// Run also on nodes with this taint; * tolerates all

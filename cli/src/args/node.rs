@@ -69,7 +69,7 @@ pub struct NodeUpdateArgs {
     /// Node name, id, or id prefix
     #[arg(value_name = "NODE")]
     pub node: String,
-    /// Set a label; overrides the same label given by the agent (repeatable)
+    /// Set a label (repeatable)
     #[arg(long, value_name = "KEY=VALUE", value_parser = value::label)]
     pub label_add: Vec<(String, String)>,
     /// Remove a label (repeatable)

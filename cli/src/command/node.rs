@@ -88,7 +88,7 @@ async fn update(global: &GlobalArgs, args: NodeUpdateArgs) -> Result<(), Command
     let change = change(&args).map_err(|fields| CommandError::invalid_fields(&what, fields))?;
     let client = connect(global, &what).await?;
     let node = self_node::resolve(&client, &args.node, &what).await?;
-    check_removed_taints(&client, &node, &args.taint_rm, &what).await?;
+    check_removed(&client, &node, &args, &what).await?;
     let updated = client.nodes().update(&node, &change).await;
     let updated = updated.map_err(|error| crate::failure::from_client(&what, error))?;
     eprintln!("node {} updated", updated.name);
@@ -104,25 +104,38 @@ async fn update(global: &GlobalArgs, args: NodeUpdateArgs) -> Result<(), Command
     }
 }
 
-/// Whether the node has taints that each of `removed` selects. Managers ignore the others, so that a request can be
-/// repeated.
-async fn check_removed_taints(
+/// Whether the node has each removed label, and taints that each removed selector selects. Managers ignore the others,
+/// so that a request can be repeated.
+async fn check_removed(
     client: &Client,
     node: &str,
-    removed: &[TaintSelector],
+    args: &NodeUpdateArgs,
     what: &str,
 ) -> Result<(), CommandError> {
-    if removed.is_empty() {
+    let NodeUpdateArgs { label_rm, taint_rm, .. } = args;
+    if label_rm.is_empty() && taint_rm.is_empty() {
         return Ok(());
     }
     let node = client.nodes().get(node).await.map_err(|error| crate::failure::from_client(what, error))?;
     let node = NodeView::try_from(node)?;
-    let Some(missing) = removed.iter().find(|selector| !node.taints.iter().any(|it| selector.matches(it)))
-    else {
-        return Ok(());
+    let refused = |missing: String, hint: &str| {
+        let why = format!("node {} has no {missing}", node.name);
+        Err(CommandError::new(ExitKind::NotFound, what, why, hint))
     };
-    let why = format!("node {} has no taint {missing}", node.name);
-    Err(CommandError::new(ExitKind::NotFound, what, why, "see its taints with `warren node inspect`"))
+    if let Some(missing) = label_rm.iter().find(|key| !node.labels.contains_key(*key)) {
+        return match node.engine_labels.contains_key(missing) {
+            true => refused(
+                format!("label {missing} of its own"),
+                "its agent reports engine.labels of that key; restart the agent without --label",
+            ),
+            false => refused(format!("label {missing}"), "see its labels with `warren node inspect`"),
+        };
+    }
+    let is_missing = |selector: &&TaintSelector| !node.taints.iter().any(|taint| selector.matches(taint));
+    match taint_rm.iter().find(is_missing) {
+        Some(missing) => refused(format!("taint {missing}"), "see its taints with `warren node inspect`"),
+        None => Ok(()),
+    }
 }
 
 fn change(args: &NodeUpdateArgs) -> Result<NodeChange, Violations> {

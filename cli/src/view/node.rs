@@ -25,9 +25,12 @@ pub struct NodeView {
     status_since: TimeView,
     role: &'static str,
     availability: &'static str,
-    /// Labels from `node update` and from the agent; the former take precedence.
+    /// Labels from `node update`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    labels: BTreeMap<String, String>,
+    pub labels: BTreeMap<String, String>,
+    /// Labels that the agent reports, for constraints on `engine.labels`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub engine_labels: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub taints: BTreeSet<Taint>,
     address: String,
@@ -107,7 +110,7 @@ fn parse(wire: v1::Node) -> Result<NodeView, Violations> {
         tasks,
         usage,
         role,
-        labels: set,
+        labels,
         availability: desired,
         conditions,
         manager,
@@ -127,9 +130,8 @@ fn parse(wire: v1::Node) -> Result<NodeView, Violations> {
         address,
         data_address,
         wireguard_key,
-        mut labels,
+        labels: engine_labels,
     } = NodeDescription::try_from(description).map_err(under("description"))?;
-    labels.extend(set);
     let reserved = reserved.map(Resources::from).unwrap_or_default();
     Ok(NodeView {
         memory: [reserved.memory.0, resources.memory.0],
@@ -143,6 +145,7 @@ fn parse(wire: v1::Node) -> Result<NodeView, Violations> {
         role: node_role(role).map_err(under("role"))?.as_str(),
         availability: availability(desired).map_err(under("availability"))?.as_str(),
         labels,
+        engine_labels,
         taints: read_field("taints", taints)?,
         address,
         data_address,
@@ -236,7 +239,9 @@ impl TableRow for NodeView {
 
     fn cells(&self, wide: bool, now: Timestamp) -> Vec<String> {
         let taints: Vec<String> = self.taints.iter().map(ToString::to_string).collect();
-        let labels: Vec<String> = self.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        let labels = self.labels.iter().map(|(key, value)| format!("{key}={value}"));
+        let reported = self.engine_labels.iter().map(|(key, value)| format!("engine.labels.{key}={value}"));
+        let labels: Vec<String> = labels.chain(reported).collect();
         vec![
             self.name.clone(),
             self.status.to_owned(),
@@ -409,8 +414,10 @@ mod tests {
         role: manager
         availability: drain
         labels:
-          ssd: "yes"
           zone: b
+        engineLabels:
+          ssd: "yes"
+          zone: a
         taints:
         - gpu=a:NoSchedule
         - old:NoExecute

@@ -28,6 +28,8 @@ fn labels_are_set_and_taken_away() {
     assert_eq!((&shown["labels"], &shown["availability"]), (&json!({"zone": "a"}), &json!("pause")));
     assert!(person.ok(&["node", "ls"]).contains("pause"));
     person.fails(3, &["node", "update", "nobody", "--label-add=a=b"]);
+    let output = person.fails(3, &["node", "update", "node-1", "--label-rm=ssd"]);
+    assert!(output.contains("node node-1 has no label ssd"), "{output}");
     for wrong in [
         &["node", "update", "node-1"][..],
         &["node", "update", "node-1", "--label-add=a"],

@@ -85,7 +85,7 @@ pub fn resolve_nodes(
     let named = |node: &Arc<Node>| (node.id, node.name.to_string());
     let ready = |label: Option<(&str, &str)>| {
         let has_label = |node: &Arc<Node>| {
-            label.is_none_or(|(key, value)| node.all_labels().get(key).is_some_and(|found| found == value))
+            label.is_none_or(|(key, value)| node.labels.get(key).is_some_and(|found| found == value))
         };
         let ready = state.nodes().filter(|node| node.status == NodeStatus::Ready);
         let nodes: BTreeMap<_, _> = ready.filter(|node| has_label(node)).map(named).collect();

@@ -235,7 +235,7 @@ pub struct Node {
     pub created_at: Timestamp,
     /// The role in its certificates.
     pub role: NodeRole,
-    /// Labels set by users; they take precedence over those of the description.
+    /// Labels set by users.
     pub labels: BTreeMap<String, String>,
     /// Availability set by the user.
     pub availability: Availability,
@@ -286,7 +286,7 @@ pub struct NodeDescription {
     pub data_address: Option<Ipv4Addr>,
     /// The public key with which others encrypt these packets; `None`: its agent has told none.
     pub wireguard_key: Option<WireGuardKey>,
-    /// Labels from the agent's configuration.
+    /// Labels from the agent's configuration, which users may trust or not: only constraints on `engine.labels` see them.
     pub labels: BTreeMap<String, String>,
 }
 
@@ -399,19 +399,6 @@ impl std::str::FromStr for Availability {
     fn from_str(text: &str) -> Result<Self, String> {
         let known = Self::ALL.into_iter().find(|availability| availability.as_str() == text);
         known.ok_or_else(|| format!("{text:?} is not an availability; give active, pause or drain"))
-    }
-}
-
-impl Node {
-    /// The value of a label; the user's labels take precedence over those of the description.
-    pub fn label(&self, key: &str) -> Option<&str> {
-        self.labels.get(key).or_else(|| self.description.labels.get(key)).map(String::as_str)
-    }
-
-    /// All labels by key.
-    pub fn all_labels(&self) -> BTreeMap<String, String> {
-        let own = self.description.labels.iter().chain(&self.labels);
-        own.map(|(key, value)| (key.clone(), value.clone())).collect()
     }
 }
 

@@ -73,7 +73,8 @@ pub struct WorkerFlags {
     #[arg(long, env = "WARREN_ALLOW_PORT", value_name = "PORTS", value_delimiter = ',')]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub allow_port: Vec<PortRangeArg>,
-    /// Set a node label (repeatable)
+    /// Report a label of the node, for constraints on engine.labels.KEY (repeatable). For node.labels.KEY use
+    /// `warren node update --label-add`
     #[arg(long, env = "WARREN_LABEL", value_name = "KEY=VALUE", value_delimiter = ',')]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub label: Vec<LabelArg>,

@@ -70,7 +70,8 @@ pub(crate) fn meets_constraint(constraint: &Constraint, node: &Node) -> bool {
         ConstraintKey::Role => test(Some(node.role.as_str())),
         ConstraintKey::Arch => test(Some(&node.description.architecture)),
         ConstraintKey::Os => test(Some(&node.description.os)),
-        ConstraintKey::Label(key) => test(node.label(key)),
+        ConstraintKey::Label(key) => test(node.labels.get(key).map(String::as_str)),
+        ConstraintKey::EngineLabel(key) => test(node.description.labels.get(key).map(String::as_str)),
     }
 }
 

@@ -239,7 +239,7 @@ impl State {
             cluster: cluster.id,
             node: node.id,
             name: node.name.clone(),
-            labels: node.all_labels(),
+            labels: node.labels.clone(),
             number: node.number,
             subnets: node.subnets.clone(),
             ranges: cluster.ranges.clone(),

@@ -216,7 +216,6 @@ impl State {
             Err(error) => return VolumeNameResolution::Invalid(format!("{error}")),
         };
         let service = self.services.get(&task.id.service).map(|service| &service.spec.name);
-        let labels = node.map(Node::all_labels).unwrap_or_default();
         let values = TemplateValues {
             service_id: task.id.service.to_string(),
             service_name: service.map_or("", ServiceName::as_str),
@@ -226,7 +225,7 @@ impl State {
             node: node.map(|node| TemplateNodeValues {
                 id: node.id.to_string(),
                 hostname: node.name.as_str(),
-                labels: &labels,
+                labels: &node.labels,
             }),
         };
         match template.expand(&values) {

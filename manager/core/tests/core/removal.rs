@@ -137,13 +137,13 @@ fn update_node_changes_labels_and_availability() {
     assert!(world.refuse(update(Some(1), &[], &["zone"], None)).starts_with("node node-1 is at version"));
     world.accept(update(None, &[], &["zone"], None));
     let node = world.state.node(&node_id(1)).unwrap();
-    assert_eq!((node.label("zone"), node.label("disk")), (None, Some("ssd")));
+    assert_eq!(node.labels, [("disk".to_string(), "ssd".to_string())].into());
     assert_eq!(node.availability, Availability::Pause, "as it was");
     assert!(world.refuse(update(None, &[("", "a")], &[], None)).starts_with("labels[\"\"]"));
 }
 
 #[test]
-fn user_labels_override_agent_labels() {
+fn agent_labels_are_no_node_labels() {
     let mut world = TestCluster::new();
     world.node(1, resources(4000, 1024));
     let mut described = description(resources(4000, 1024));
@@ -155,9 +155,11 @@ fn user_labels_override_agent_labels() {
         at: world.now,
     });
     world.service(1, constrained("web", 1, &["node.labels.zone == a"]));
+    world.service(2, constrained("db", 1, &["engine.labels.zone == a"]));
+    world.settle();
+    assert_eq!(world.reason(1, 1), "0 of 1 nodes fit: 1 does not meet \"node.labels.zone == a\"");
+    assert_eq!(world.task(2, 1).node, Some(node_id(1)));
+    world.label(1, "zone", Some("a"));
     world.settle();
     assert_eq!(world.task(1, 1).node, Some(node_id(1)));
-    world.label(1, "zone", Some("b"));
-    world.settle();
-    assert_eq!(world.reason(1, 2), "0 of 1 nodes fit: 1 does not meet \"node.labels.zone == a\"");
 }

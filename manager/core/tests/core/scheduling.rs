@@ -220,7 +220,7 @@ fn has_volumes(cluster: &TestCluster, task: &Task, node: &Node) -> bool {
         let MountSource::Volume { name, .. } = &mount.source else { return true };
         let name = name.replace("{{.Task.Slot}}", &task.slot.to_string());
         let name = name.replace("{{.Node.Hostname}}", node.name.as_str());
-        let zone = name.contains("zone").then(|| node.label("zone"));
+        let zone = name.contains("zone").then(|| node.labels.get("zone").map(String::as_str));
         let name = name.replace("{{.Node.Labels.zone}}", zone.flatten().unwrap_or_default());
         zone != Some(None) && place(&name).is_none_or(|place| place == node.id)
     })

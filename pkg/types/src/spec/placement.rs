@@ -54,8 +54,10 @@ pub enum ConstraintKey {
     Arch,
     /// Its operating system, with the names of OCI.
     Os,
-    /// One of its labels.
+    /// One of its labels, which users set.
     Label(String),
+    /// One of the labels that its agent reports.
+    EngineLabel(String),
 }
 
 /// The comparison of a [`Constraint`].
@@ -102,13 +104,15 @@ fn parse_key(text: &str) -> Result<ConstraintKey, String> {
         "node.role" => ConstraintKey::Role,
         "node.arch" => ConstraintKey::Arch,
         "node.os" => ConstraintKey::Os,
-        _ => match text.strip_prefix("node.labels.").filter(|label| is_label_key(label)) {
-            Some(label) => ConstraintKey::Label(label.to_string()),
-            None => {
-                let known = "node.id, node.name, node.ip, node.role, node.arch, node.os and node.labels.KEY";
-                return Err(format!("{text:?} cannot be compared; use {known}"));
-            }
-        },
+        _ => {
+            let label =
+                |prefix| text.strip_prefix(prefix).filter(|label| is_label_key(label)).map(str::to_owned);
+            let key = label("node.labels.").map(ConstraintKey::Label);
+            let key = key.or_else(|| label("engine.labels.").map(ConstraintKey::EngineLabel));
+            let known = "node.id, node.name, node.ip, node.role, node.arch, node.os, node.labels.KEY and \
+                         engine.labels.KEY";
+            return key.ok_or_else(|| format!("{text:?} cannot be compared; use {known}"));
+        }
     })
 }
 
@@ -174,6 +178,7 @@ impl fmt::Display for ConstraintKey {
             Self::Arch => f.write_str("node.arch"),
             Self::Os => f.write_str("node.os"),
             Self::Label(label) => write!(f, "node.labels.{label}"),
+            Self::EngineLabel(label) => write!(f, "engine.labels.{label}"),
         }
     }
 }
@@ -223,6 +228,7 @@ mod tests {
     fn constraint_round_trip() {
         for (given, expected) in [
             ("node.labels.zone==a", "node.labels.zone == a"),
+            ("engine.labels.zone==a", "engine.labels.zone == a"),
             (" node.name != n-1 ", "node.name != n-1"),
             ("node.labels.zone in (a, b)", "node.labels.zone in (a,b)"),
             ("node.labels.zone in(a)", "node.labels.zone in (a)"),

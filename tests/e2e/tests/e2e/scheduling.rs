@@ -25,10 +25,11 @@ fn run(cluster: &WorkerCluster, line: &str) -> String {
 
 fn zoned() -> WorkerCluster {
     // w1 and w2 are in zone a, w3 in b.
-    WorkerCluster::with(3, |number| {
-        let zone = if number < 3 { "zone=a" } else { "zone=b" };
-        NodeOptions::default().argument("--label").argument(zone)
-    })
+    let cluster = WorkerCluster::new(3);
+    for (name, zone) in [("w1", "a"), ("w2", "a"), ("w3", "b")] {
+        cluster.ok(&format!("node update {name} --label-add zone={zone}"));
+    }
+    cluster
 }
 
 #[test]
@@ -50,12 +51,11 @@ fn constraints_place_tasks_and_changes_move_them() {
         let expected = "0 of 3 nodes fit: 3 ";
         if reason.starts_with(expected) && reason.contains("node.labels.ssd") { Ok(()) } else { Err(reason) }
     });
-    // A label set by an administrator is enough, and overrides the agent's.
+    // A label set by an administrator is enough.
     cluster.ok("node update w2 --label-add ssd=yes");
     cluster.wait_spread("nowhere", &[("w2", 1)]);
     cluster.ok("node update w1 --label-add zone=b");
     cluster.wait_spread("here", &[("w2", 4)]);
-    cluster.ok("node update w1 --label-rm zone");
     cluster.ok("service update here --constraint-rm node.labels.zone==a --constraint-add node.name==w1");
     cluster.wait_spread("here", &[("w1", 4)]);
 }
@@ -111,11 +111,15 @@ fn a_global_service_runs_once_on_every_node_that_may_run_it() {
     cluster.wait_spread("agent", &[("w3", 1)]);
     cluster.ok("node update w2 --label-add zone=b");
     cluster.wait_spread("agent", &[("w2", 1), ("w3", 1)]);
-    // A node that joins later gets its task, too.
+    // A node that joins later gets its task, too, but not by the labels that it reports of itself.
     let settings = NodeOptions::default().argument("--label").argument("zone=b");
     let node = warren_testkit::node::LabNode::join(cluster.lab.add_host(), settings, &cluster.manager, "w4");
     cluster.workers.push(node);
     cluster.import("box.tar", crate::e2e::fixture::box_archive());
+    run(&cluster, "service create reported --constraint engine.labels.zone==b");
+    cluster.wait_spread("reported", &[("w4", 1)]);
+    cluster.wait_spread("agent", &[("w2", 1), ("w3", 1)]);
+    cluster.ok("node update w4 --label-add zone=b");
     cluster.wait_spread("agent", &[("w2", 1), ("w3", 1), ("w4", 1)]);
 }
 

@@ -9,7 +9,6 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use warren_testkit::cli::WarrenCli;
 use warren_testkit::image::TestImage;
-use warren_testkit::node::NodeOptions;
 use warren_testkit::wait::eventually;
 use warren_testkit::{cleanup, tool};
 
@@ -195,7 +194,8 @@ fn new_secret_version_rolls_services_and_rollback_restores() {
 
 #[test]
 fn templates_are_filled_in_where_the_task_runs() {
-    let world = NodeFixture::with(NodeOptions::default().argument("--label").argument("zone=north"));
+    let world = NodeFixture::new();
+    world.ok(&format!("node update {} --label-add zone=north", world.node.name()));
     world.import("reader.tar", &reader().oci_archive());
     let (warren, scratch) = (world.warren(), world.node.scratch().to_owned());
     create(

@@ -59,7 +59,7 @@ fn room_on(state: &State, service: &Service, node: &Node) -> u64 {
     let placement = &service.revision.placement;
     let meets = |zone: &str| placement.constraints.iter().all(|it| it.to_string().ends_with(zone));
     let accepts = node.status == NodeStatus::Ready && node.availability == Availability::Active;
-    if !accepts || !taints::admits(service, node) || !node.label("zone").is_none_or(meets) {
+    if !accepts || !taints::admits(service, node) || !node.labels.get("zone").is_none_or(|zone| meets(zone)) {
         return 0;
     }
     let held = || state.tasks_on(&node.id).filter(|task| !task.observed.removed);

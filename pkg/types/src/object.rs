@@ -286,7 +286,8 @@ pub struct NodeDescription {
     pub data_address: Option<Ipv4Addr>,
     /// The public key with which others encrypt these packets; `None`: its agent has told none.
     pub wireguard_key: Option<WireGuardKey>,
-    /// Labels from the agent's configuration, which users may trust or not: only constraints on `engine.labels` see them.
+    /// Labels from the agent's configuration, which users may trust or not: only constraints on `engine.labels` see
+    /// them.
     pub labels: BTreeMap<String, String>,
 }
 

@@ -44,7 +44,9 @@ enums! {
     EndpointMode { Vip Dnsrr } "vip or dnsrr";
     FailureAction { Rollback Pause Continue } "rollback, pause or continue";
     Health { None Starting Healthy Unhealthy } "none, starting, healthy or unhealthy";
-    NodeCondition { RuntimeUnavailable NetworkUnavailable DiskPressure MemoryPressure ClockSkew RangeConflict NetworkDegraded }
+    NodeCondition {
+        RuntimeUnavailable NetworkUnavailable DiskPressure MemoryPressure ClockSkew RangeConflict NetworkDegraded
+    }
         "a condition that this version supports";
     NodeRole { Worker Manager } "worker or manager";
     NodeStatus { Unknown Ready Down } "UNKNOWN, READY or DOWN";

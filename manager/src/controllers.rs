@@ -9,3 +9,4 @@ pub mod members;
 pub mod planner;
 pub mod scheduler_metrics;
 pub mod trigger;
+pub mod verification;

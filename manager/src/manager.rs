@@ -46,6 +46,7 @@ use self::registration::{Registration, effective_address};
 use self::startup_checks::{check_cluster, lead_if_sole_voter, record_removal, supervise_driver};
 use crate::config::{ManagerConfig, ManagerTuning};
 use crate::controllers::planner::{Planner, PlannerInputs};
+use crate::controllers::verification::NodeVerifier;
 use crate::metrics::{self, ManagerMetricSources, ManagerMetrics};
 use crate::server::{GrpcServices, ListenError, Listeners};
 
@@ -371,15 +372,6 @@ fn serve(
     let (registry, streams, refusals) =
         (SessionRegistry::default(), WorkerStreams::default(), PlacementRefusals::default());
     let (metrics, waits) = (ManagerMetrics::default(), MembershipWait::default());
-    let surroundings = PlannerInputs {
-        registry: registry.clone(),
-        fetch_contacts: fetch_from_peers(peers.clone()),
-        placement_refusals: refusals.clone(),
-        membership_wait: waits.clone(),
-        metrics: metrics.scheduler.clone(),
-    };
-    let planner = Planner::new(store.clone(), identity.member_id, stamp.clone(), surroundings);
-    start_controllers(planner, &store, &registry, &tasks_run, &shutdown);
     let (reads, connected, running) = (store.clone(), registry.clone(), tasks_run.clone());
     let agreement = StateComparison::default();
     let compared = (identity.member_id, agreement.clone());
@@ -422,7 +414,7 @@ fn serve(
         leader,
         registry,
         streams,
-        placement_refusals: refusals,
+        placement_refusals: refusals.clone(),
         background_tasks: tasks_run,
         clock: stamp.clone(),
         shutdown: shutdown.clone(),
@@ -440,6 +432,16 @@ fn serve(
         later_incarnation,
     };
     api.start_state_comparison();
+    let surroundings = PlannerInputs {
+        registry: api.registry.clone(),
+        fetch_contacts: fetch_from_peers(peers.clone()),
+        placement_refusals: refusals,
+        membership_wait: api.membership_wait.clone(),
+        metrics: metrics.scheduler.clone(),
+        verifier: NodeVerifier::new(api.clone(), metrics.verification.clone()),
+    };
+    let planner = Planner::new(store.clone(), identity.member_id, stamp.clone(), surroundings);
+    start_controllers(planner, &store, &api.registry, &api.background_tasks, &shutdown);
     let parts = PeerParts {
         peers,
         store: store.clone(),

@@ -29,6 +29,7 @@ use warren_types::{Bytes, MemberId};
 use self::object_counts::ObjectCountCache;
 use crate::controllers::scheduler_metrics::SchedulerMetrics;
 use crate::controllers::trigger::SWEEP_TASK;
+use crate::controllers::verification::VerificationMetrics;
 
 /// The driver iterates twenty times a second and writes to the disk in between; without an iteration for this
 /// time, it or its disk hangs.
@@ -45,6 +46,8 @@ pub struct ManagerMetrics {
     pub requests: RequestMetrics,
     /// Runs of the scheduler.
     pub scheduler: SchedulerMetrics,
+    /// Results of the checks of nodes.
+    pub verification: VerificationMetrics,
 }
 
 /// Sources that are read at a scrape.
@@ -77,6 +80,7 @@ pub fn telemetry_component(metrics: &ManagerMetrics, sources: &ManagerMetricSour
     let mut shown = Shown::default();
     metrics.requests.register(&mut shown);
     metrics.scheduler.register(&mut shown);
+    metrics.verification.register(&mut shown);
     let help = "Time from proposing a write to applying it locally";
     shown.register("warren_raft_commit_duration_seconds", help, store.commit_latency().clone());
     shown.register_collector(Box::new(BackgroundTaskMetrics::new(

@@ -35,4 +35,4 @@ pub use enums::{
 pub use request::replicas;
 pub use secret_object::{check_secret_object_data, parse_field};
 pub use spec::stored_service_spec;
-pub use wire_form::{WireForm, read_field};
+pub use wire_form::{WireForm, or_default, read_field};

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,9 +10,13 @@ use crate::handlers::images::fake::FakeImages;
 pub use crate::network::dns::loopback_dns;
 use crate::node::metrics::WorkerMetrics;
 use crate::tasks::checks::{CheckContext, CheckResults};
+use crate::verification::{CheckContainers, NodeVerifier};
+use tokio::sync::watch;
 use warren_health::{Exec, ExecResult, ExecStatus, ProbeLimits, ProbeTarget, Prober};
 use warren_image::{Digest, Reference};
 use warren_network::WireGuard;
+use warren_runtime::fake::FakeRuntime;
+use warren_task::DesiredState;
 use warren_types::fixtures::task_assignment;
 pub use warren_types::fixtures::{image_digest as digest, published_port as port};
 use warren_types::{
@@ -138,4 +143,17 @@ pub fn settings() -> NodeSettings {
         sync: Duration::from_secs(3),
         managers: Vec::new(),
     }
+}
+
+/// The checks of a node with the settings above.
+pub fn verifier(dir: &Path, runtime: &FakeRuntime, view: watch::Receiver<NetworkView>) -> NodeVerifier {
+    let desired_state = DesiredState { settings: Some(settings()), ..DesiredState::default() };
+    let containers = CheckContainers {
+        runtime: Arc::new(runtime.clone()),
+        logger: "/bin/true".into(),
+        output_dir: dir.join("checks"),
+        lock: tokio::sync::Mutex::default(),
+    };
+    let desired_state = watch::channel(desired_state).1;
+    NodeVerifier::new(Arc::default(), desired_state, view, dir.to_owned(), containers)
 }

@@ -26,6 +26,7 @@ mod node;
 pub mod process;
 mod session;
 mod tasks;
+mod verification;
 mod worker;
 
 pub use backends::{BackendConfig, HostBackends, HostBackendsError};

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
-use tokio::sync::{OnceCell, watch};
+use tokio::sync::{Mutex, OnceCell, watch};
 use warren_container_programs::{ContainerPrograms, ensure_installed};
 use warren_control::{
     BackgroundTasks, Clock, RandomSource, Shutdown, ShutdownTimeout, SystemClock, system_random,
@@ -46,6 +46,7 @@ use crate::session::{
 };
 use crate::tasks::supervisor::{TaskSupervisor, TaskSupervisorParts};
 use crate::tasks::{NETWORK_PENDING, NodeNetworkState};
+use crate::verification::{CheckContainers, NodeVerifier};
 use wiring::{NodePaths, NodeStates, SharedHandlers, action_executor};
 
 /// Time limit of the actions in progress when the agent stops.
@@ -193,6 +194,7 @@ impl Worker {
         let private_key = ensure_wireguard_key(&own.join(wireguard_key::FILE))?;
         let wireguard_key = wireguard_key::public_half(&private_key);
         let programs = install_programs(own.join("bin")).await?;
+        let logger = programs.logger.clone();
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let shutdown = Shutdown::new();
         let background_tasks =
@@ -309,7 +311,22 @@ impl Worker {
             CertificateRenewal { store, live, dial, random: chance(), clock: Arc::clone(&clock) }
                 .start(&background_tasks);
         }
+        let containers = CheckContainers {
+            runtime: Arc::clone(&backends.runtime),
+            logger,
+            output_dir: own.join("checks"),
+            lock: Mutex::default(),
+        };
+        let verifier = Arc::new(NodeVerifier::new(
+            Arc::clone(&health),
+            desired_rx.clone(),
+            network_view.subscribe(),
+            own.clone(),
+            containers,
+        ));
+        verifier.start(&background_tasks);
         let services = StreamServices {
+            verifier,
             import: image_import(backends.images.clone(), own.join("spool"), config.max_archive_bytes),
             logs: TaskLogs {
                 task_dirs: directories,

@@ -31,7 +31,7 @@ pub enum RequiredRole {
 }
 
 /// All methods. A method that is not listed is rejected.
-pub const METHODS: [(&str, RequiredRole); 66] = [
+pub const METHODS: [(&str, RequiredRole); 67] = [
     ("/warren.v1.Services/Create", RequiredRole::Admin),
     ("/warren.v1.Services/Get", RequiredRole::Viewer),
     ("/warren.v1.Services/List", RequiredRole::Viewer),
@@ -48,6 +48,7 @@ pub const METHODS: [(&str, RequiredRole); 66] = [
     ("/warren.v1.Nodes/List", RequiredRole::Viewer),
     ("/warren.v1.Nodes/Update", RequiredRole::Admin),
     ("/warren.v1.Nodes/Remove", RequiredRole::Admin),
+    ("/warren.v1.Nodes/Verify", RequiredRole::Admin),
     ("/warren.v1.Tokens/Create", RequiredRole::Admin),
     ("/warren.v1.Tokens/List", RequiredRole::Admin),
     ("/warren.v1.Tokens/Remove", RequiredRole::Admin),

@@ -33,6 +33,7 @@ pub mod secret_objects;
 pub mod services;
 pub mod tasks;
 pub mod tokens;
+pub mod verification;
 pub mod view;
 pub mod volumes;
 pub mod watch;

@@ -11,12 +11,13 @@ use warren_proto::v1::{self, nodes_server};
 use warren_store::problem::status_of;
 use warren_types::spec::{validate_labels, validate_taints};
 use warren_types::{
-    Availability, Member, MemberId, Node, NodeRole, NodeStatus, Taint, TaintSelector, Violations,
+    Availability, Member, MemberId, Node, NodeId, NodeRole, NodeStatus, Taint, TaintSelector, Violations,
 };
 
 use super::Api;
 use super::authorization::caller_name;
 use super::node_reports::RemoteNodeReports;
+use super::open_stream::resolve_nodes;
 use super::paging::Page;
 
 /// Whether the node runs on the machine of this manager: they have the same name. A node that is not READY
@@ -156,6 +157,24 @@ impl nodes_server::Nodes for Api {
         let published = self.store.read();
         let reports = self.fetch_node_reports(&published.state, [id]).await;
         Ok(Response::new(self.show_node(&published.state, &updated, &reports)))
+    }
+
+    async fn verify(
+        &self,
+        request: Request<v1::VerifyNodesRequest>,
+    ) -> Result<Response<v1::VerifyNodesResponse>, Status> {
+        let caller = caller_name(&request);
+        let names = request.into_inner().references;
+        let nodes = resolve_nodes(&self.read_latest().await?.state, &names, "be verified")?;
+        let nodes: BTreeSet<NodeId> = nodes.into_keys().collect();
+        let command = Command::RequestVerification { nodes: nodes.clone(), at: self.clock.now() };
+        self.propose(command).await.map_err(status_of)?;
+        tracing::info!(%caller, nodes = nodes.len(), "verification of nodes requested");
+        let published = self.read_latest().await?;
+        let nodes = nodes.iter().filter_map(|id| published.state.node(id));
+        let none = RemoteNodeReports::default();
+        let nodes = nodes.map(|node| self.show_node(&published.state, node, &none)).collect();
+        Ok(Response::new(v1::VerifyNodesResponse { nodes }))
     }
 
     async fn remove(&self, request: Request<v1::RemoveNodeRequest>) -> Result<Response<v1::Node>, Status> {

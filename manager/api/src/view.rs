@@ -120,6 +120,7 @@ impl Api {
             conditions: node.conditions.iter().map(|it| v1::NodeCondition::from(*it).into()).collect(),
             reason: unreachable_managers_hint(state, node, self.member_id),
             taints: node.taints.iter().map(ToString::to_string).collect(),
+            verification: node.verification.as_deref().map(Into::into),
         }
     }
 }

@@ -25,8 +25,9 @@ pub use cluster_clock::ClusterClock;
 pub use explain::explain_task;
 pub use liveness::{FailureDetector, Liveness};
 pub use reconcile::{
-    ReconcilePlan, reap, reap_tokens, reconcile_feature_level, reconcile_service, release_addresses,
-    uncreated_tasks,
+    ReconcilePlan, UsedRegistry, VerificationPlan, reap, reap_tokens, reconcile_feature_level,
+    reconcile_service, reconcile_verification, release_addresses, uncreated_tasks, used_registries,
+    verification_peers,
 };
 pub use rollout::{RolledBackUpdate, Rollout, RolloutState, rollout};
 pub use scheduler::{SchedulePlan, UnschedulableReasons, schedule, schedule_with_limit};

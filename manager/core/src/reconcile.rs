@@ -15,6 +15,7 @@ mod service;
 mod slot;
 mod tokens;
 pub(crate) mod update;
+mod verification;
 
 use std::time::Duration;
 
@@ -25,6 +26,9 @@ pub use reap::reap;
 pub use room::{SPARE_TASKS, uncreated_tasks, unplaced_tasks};
 pub use service::reconcile_service;
 pub use tokens::reap_tokens;
+pub use verification::{
+    UsedRegistry, VerificationPlan, reconcile_verification, used_registries, verification_peers,
+};
 
 /// The most tasks that one plan changes.
 pub const MAX_ITEMS: usize = 1000;

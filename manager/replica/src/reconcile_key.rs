@@ -29,6 +29,8 @@ pub enum ReconcileKey {
     Schedule,
     /// Expired tokens.
     Tokens,
+    /// Nodes whose checks are due.
+    Verification,
     /// The tasks of a service.
     Service(ServiceId),
     /// Records of a service that are not needed any more.
@@ -40,7 +42,9 @@ impl ReconcileKey {
     pub fn all(state: &State) -> BTreeSet<Self> {
         let services = state.services_after(None).map(|service| service.id);
         let keys = services.flat_map(|id| [Self::Service(id), Self::Reap(id)]);
-        keys.chain([Self::Level, Self::Members, Self::Liveness, Self::Schedule, Self::Tokens]).collect()
+        let of_cluster =
+            [Self::Level, Self::Members, Self::Liveness, Self::Schedule, Self::Tokens, Self::Verification];
+        keys.chain(of_cluster).collect()
     }
 
     /// How long its run waits after a wake-up.
@@ -48,8 +52,8 @@ impl ReconcileKey {
         if self == Self::Schedule { DEBOUNCE } else { Duration::ZERO }
     }
 
-    /// Its plan. `None` if that depends on more than the state: see [`crate::ContactRound`] and
-    /// [`crate::plan_members`].
+    /// Its plan. `None` if that depends on more than the state: see [`crate::ContactRound`], [`crate::plan_members`]
+    /// and [`warren_core::reconcile_verification`].
     pub fn plan(self, state: &State, now: Timestamp) -> Option<ReconcilePlan> {
         match self {
             Self::Level => Some(reconcile_feature_level(state)),
@@ -57,7 +61,7 @@ impl ReconcileKey {
             Self::Tokens => Some(reap_tokens(state, now)),
             Self::Service(id) => Some(reconcile_service(state, &id, now)),
             Self::Reap(id) => Some(reap(state, &id, now)),
-            Self::Members | Self::Liveness => None,
+            Self::Members | Self::Liveness | Self::Verification => None,
         }
     }
 }

@@ -84,7 +84,7 @@ fn changed_keys<'a>(state: &State, changes: impl Iterator<Item = &'a StateChange
             }
             StateChange::Node(id) => {
                 // Liveness is checked every second anyway.
-                keys.insert(ReconcileKey::Schedule);
+                keys.extend([ReconcileKey::Schedule, ReconcileKey::Verification]);
                 keys.extend(state.affected_services(&id).into_iter().map(ReconcileKey::Service));
             }
             // A task that waits for the volume or an address may fit on a node now.
@@ -92,7 +92,7 @@ fn changed_keys<'a>(state: &State, changes: impl Iterator<Item = &'a StateChange
             // The services that use it changed as well; an assignment follows from its tasks.
             StateChange::SecretObject(_) | StateChange::Assignment(_) | StateChange::Network(_) => {}
             StateChange::Token(_) => drop(keys.insert(ReconcileKey::Tokens)),
-            StateChange::Cluster => drop(keys.insert(ReconcileKey::Level)),
+            StateChange::Cluster => keys.extend([ReconcileKey::Level, ReconcileKey::Verification]),
             StateChange::Member(_) => keys.extend([ReconcileKey::Level, ReconcileKey::Members]),
         }
     }

@@ -13,6 +13,7 @@ use warren_types::{MemberId, Timestamp};
 use super::liveness::{FetchContacts, LivenessMonitor};
 use super::members::MembershipReconciler;
 use super::scheduler_metrics::SchedulerMetrics;
+use super::verification::NodeVerifier;
 
 /// The planner of one manager; only the leader's does anything.
 pub struct Planner {
@@ -24,6 +25,7 @@ pub struct Planner {
     clock: TimestampSource,
     metrics: SchedulerMetrics,
     liveness: LivenessMonitor,
+    verifier: NodeVerifier,
 }
 
 /// Inputs and outputs of a planner besides the state.
@@ -38,6 +40,8 @@ pub struct PlannerInputs {
     pub membership_wait: MembershipWait,
     /// Counts the scheduler's runs.
     pub metrics: SchedulerMetrics,
+    /// Runs the checks of nodes.
+    pub verifier: NodeVerifier,
 }
 
 impl Planner {
@@ -49,10 +53,11 @@ impl Planner {
             placement_refusals: refusals,
             membership_wait: waits,
             metrics,
+            verifier,
         } = inputs;
         let members = MembershipReconciler::new(store.clone(), member, waits);
         let listening = LivenessMonitor::new(registry, ask);
-        Self { store, member, members, placement_refusals: refusals, clock, metrics, liveness: listening }
+        Self { store, member, members, placement_refusals: refusals, clock, metrics, liveness: listening, verifier }
     }
 
     /// Reconciles `key` once.
@@ -66,6 +71,7 @@ impl Planner {
         let now = self.clock.now();
         let plan = match key {
             ReconcileKey::Members => return self.members.reconcile(&published).await,
+            ReconcileKey::Verification => return self.verifier.reconcile(&published, now).await,
             ReconcileKey::Schedule => self.schedule(&published, now),
             ReconcileKey::Liveness => {
                 let round = self.liveness.fetch(&published, self.member).await;

@@ -3,7 +3,7 @@
 use ipnet::Ipv4Net;
 
 use crate::spec::MAX_REPLICAS;
-use crate::{DataPlane, Violation, Violations};
+use crate::{DataPlane, VerificationChange, VerificationSettings, Violation, Violations};
 
 /// The most ended tasks of a slot that can be kept.
 const MAX_TASK_HISTORY_LIMIT: u32 = 100;
@@ -17,11 +17,18 @@ pub struct ClusterSettings {
     pub task_history_limit: u32,
     /// What carries packets between nodes.
     pub data_plane: DataPlane,
+    /// Which nodes are verified, and how.
+    pub verification: VerificationSettings,
 }
 
 impl Default for ClusterSettings {
     fn default() -> Self {
-        Self { max_replicas_per_service: 10_000, task_history_limit: 5, data_plane: DataPlane::default() }
+        Self {
+            max_replicas_per_service: 10_000,
+            task_history_limit: 5,
+            data_plane: DataPlane::default(),
+            verification: VerificationSettings::default(),
+        }
     }
 }
 
@@ -34,6 +41,8 @@ pub struct ClusterSettingsChange {
     pub task_history_limit: Option<u32>,
     /// See [`ClusterSettings::data_plane`].
     pub data_plane: Option<DataPlane>,
+    /// See [`ClusterSettings::verification`].
+    pub verification: VerificationChange,
     /// Address ranges that the cluster gets beside those that it has.
     pub range_add: Vec<Ipv4Net>,
 }
@@ -44,18 +53,24 @@ impl ClusterSettings {
     /// # Errors
     /// All values that are out of range; paths are relative to the settings.
     pub fn changed(&self, change: &ClusterSettingsChange) -> Result<Self, Violations> {
-        let ClusterSettingsChange { max_replicas_per_service, task_history_limit, data_plane, range_add: _ } =
-            change;
+        let ClusterSettingsChange {
+            max_replicas_per_service,
+            task_history_limit,
+            data_plane,
+            verification,
+            range_add: _,
+        } = change;
         let changed = Self {
             max_replicas_per_service: max_replicas_per_service.unwrap_or(self.max_replicas_per_service),
             task_history_limit: task_history_limit.unwrap_or(self.task_history_limit),
             data_plane: data_plane.unwrap_or(self.data_plane),
+            verification: self.verification.changed(verification),
         };
         changed.validate().into_result(changed)
     }
 
     fn validate(&self) -> Violations {
-        let Self { max_replicas_per_service, task_history_limit, data_plane: _ } = self;
+        let Self { max_replicas_per_service, task_history_limit, data_plane: _, verification } = self;
         let ranges = [
             ("maxReplicasPerService", *max_replicas_per_service, 1..=MAX_REPLICAS),
             ("taskHistoryLimit", *task_history_limit, 0..=MAX_TASK_HISTORY_LIMIT),
@@ -67,7 +82,9 @@ impl ClusterSettings {
                 format!("{value} is out of range; give {} to {}", range.start(), range.end()),
             )
         };
-        Violations(outside.map(violation).collect())
+        let mut violations = Violations(outside.map(violation).collect());
+        verification.validate(&mut violations);
+        violations
     }
 }
 
@@ -81,10 +98,10 @@ mod tests {
         assert_eq!(before.changed(&ClusterSettingsChange::default()).unwrap(), before);
         let change = ClusterSettingsChange { task_history_limit: Some(0), ..Default::default() };
         let after = before.changed(&change).unwrap();
-        assert_eq!(after, ClusterSettings { task_history_limit: 0, ..before });
+        assert_eq!(after, ClusterSettings { task_history_limit: 0, ..before.clone() });
         let change = ClusterSettingsChange { data_plane: Some(DataPlane::Wireguard), ..Default::default() };
         let encrypted = after.changed(&change).unwrap();
-        assert_eq!(encrypted, ClusterSettings { data_plane: DataPlane::Wireguard, ..after });
+        assert_eq!(encrypted, ClusterSettings { data_plane: DataPlane::Wireguard, ..after.clone() });
     }
 
     #[test]
@@ -102,6 +119,17 @@ mod tests {
         assert_eq!(
             refused(Some(1_000_001), None),
             "maxReplicasPerService: 1000001 is out of range; give 1 to 1000000"
+        );
+        let verification = VerificationChange {
+            remove_after: Some(10_001),
+            timeout: Some(std::time::Duration::from_millis(999)),
+            ..Default::default()
+        };
+        let change = ClusterSettingsChange { verification, ..Default::default() };
+        assert_eq!(
+            ClusterSettings::default().changed(&change).unwrap_err().to_string(),
+            "verifyRemoveAfter: 10001 is out of range; give 0 to 10000; \
+             verifyTimeout: 999ms is out of range; give 1s to 1h"
         );
     }
 }

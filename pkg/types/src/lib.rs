@@ -33,6 +33,7 @@ pub mod template;
 mod text;
 pub mod time;
 pub mod token;
+pub mod verification;
 pub mod violation;
 pub mod volume;
 
@@ -75,5 +76,9 @@ pub use state::{DesiredTaskState, Health, TaskExit, TaskState};
 pub use template::{Template, TemplateValues};
 pub use time::Timestamp;
 pub use token::{Token, TokenHash};
+pub use verification::{
+    BuiltInCheck, NodeCheckOutcome, CheckProgram, NodeCheckResult, NodeCheck, NodeVerification, UNVERIFIED_TAINT,
+    VERIFIED_LABEL, VerificationChange, VerificationSettings, VerificationState, unverified_taint,
+};
 pub use violation::{Violation, Violations};
 pub use volume::{ReleasedVolume, Volume, VolumeDriver};

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     BoxedDefault, Bytes, DesiredTaskState, Health, ImageDigest, MemberId, NetworkId, NodeId, NodeName,
-    Placement, PublishedPort, Resources, SecretObjectVersion, ServiceId, ServiceSpec, Taint, TaskExit,
+    NodeVerification, Placement, PublishedPort, Resources, SecretObjectVersion, ServiceId, ServiceSpec, Taint, TaskExit,
     TaskId, TaskSpec, TaskState, Timestamp, UpdatePolicy, VolumeName, WireGuardKey,
 };
 
@@ -260,6 +260,8 @@ pub struct Node {
     pub conditions: BTreeSet<NodeCondition>,
     /// The manager that holds its newest session; `None` before its first session.
     pub manager: Option<MemberId>,
+    /// How far its verification is; `None` while the cluster verifies no nodes.
+    pub verification: Option<Arc<NodeVerification>>,
 }
 
 /// What an agent reports about its host.
@@ -307,13 +309,15 @@ pub enum NodeCondition {
     ClockSkew,
     /// A route of the node leads elsewhere with addresses of the cluster.
     RangeConflict,
-    /// Some other nodes cannot be reached, or a port in ingress mode cannot be opened. Tasks have their networks.
+    /// The routes to some other nodes or some ports in ingress mode are missing. Tasks have their networks.
     NetworkDegraded,
+    /// Packets to some other nodes did not come back.
+    PeersUnreachable,
 }
 
 impl NodeCondition {
     /// All conditions.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::RuntimeUnavailable,
         Self::NetworkUnavailable,
         Self::DiskPressure,
@@ -321,6 +325,7 @@ impl NodeCondition {
         Self::ClockSkew,
         Self::RangeConflict,
         Self::NetworkDegraded,
+        Self::PeersUnreachable,
     ];
 
     /// No new task is assigned to a node with this condition.
@@ -330,7 +335,7 @@ impl NodeCondition {
             | Self::NetworkUnavailable
             | Self::DiskPressure
             | Self::MemoryPressure => true,
-            Self::ClockSkew | Self::RangeConflict | Self::NetworkDegraded => false,
+            Self::ClockSkew | Self::RangeConflict | Self::NetworkDegraded | Self::PeersUnreachable => false,
         }
     }
 
@@ -344,6 +349,7 @@ impl NodeCondition {
             Self::ClockSkew => "clock skew",
             Self::RangeConflict => "range conflict",
             Self::NetworkDegraded => "network degraded",
+            Self::PeersUnreachable => "peers unreachable",
         }
     }
 }

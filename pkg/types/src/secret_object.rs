@@ -155,7 +155,7 @@ impl FromStr for Login {
 }
 
 /// The registry of references that name none.
-const DEFAULT_REGISTRY: &str = "docker.io";
+pub const DEFAULT_REGISTRY: &str = "docker.io";
 
 /// The registry of an image, which is the name of its credential: host and port in lower case, `docker.io`
 /// unless the reference names one. A first part that does not look like a host belongs to the repository.

@@ -2,8 +2,9 @@
 
 use warren_types::spec::{FailureAction, Propagation, PullPolicy, RestartCondition, Seccomp, UpdateOrder};
 use warren_types::{
-    Availability, DataPlane, DesiredTaskState, EndpointMode, Health, NodeCondition, NodeRole, NodeStatus,
-    PauseCause, Protocol, PublishMode, SecretObjectKind, Suffrage, TaskState, Violation, Violations,
+    Availability, NodeCheckOutcome, DataPlane, DesiredTaskState, EndpointMode, Health, NodeCondition, NodeRole, NodeStatus,
+    PauseCause, Protocol, PublishMode, SecretObjectKind, Suffrage, TaskState, VerificationState, Violation,
+    Violations,
 };
 
 use super::fields::unknown_enum_value;
@@ -39,6 +40,7 @@ macro_rules! enums {
 
 enums! {
     Availability { Active Pause Drain } "active, pause or drain";
+    NodeCheckOutcome { Passed Warning Failed } "passed, warning or failed";
     DataPlane { Vxlan Wireguard Routes } "vxlan, wireguard or routes";
     DesiredTaskState { Ready Running Shutdown Remove } "READY, RUNNING, SHUTDOWN or REMOVE";
     EndpointMode { Vip Dnsrr } "vip or dnsrr";
@@ -46,8 +48,8 @@ enums! {
     Health { None Starting Healthy Unhealthy } "none, starting, healthy or unhealthy";
     NodeCondition {
         RuntimeUnavailable NetworkUnavailable DiskPressure MemoryPressure ClockSkew RangeConflict NetworkDegraded
-    }
-        "a condition that this version supports";
+        PeersUnreachable
+    } "a condition that this version supports";
     NodeRole { Worker Manager } "worker or manager";
     NodeStatus { Unknown Ready Down } "UNKNOWN, READY or DOWN";
     PauseCause {
@@ -65,6 +67,7 @@ enums! {
         New Pending Assigned Accepted Preparing Ready Starting Running Complete Shutdown Failed Rejected
     } "a state that this version supports";
     UpdateOrder { StartFirst StopFirst } "start-first or stop-first";
+    VerificationState { Unverified Pending InProgress Verified Failed } "a state that this version supports";
 }
 
 /// Enums that are `UNSPECIFIED` for `None`.

@@ -1,6 +1,6 @@
 //! Nodes.
 
-use warren_types::{NodeDescription, Violation, Violations};
+use warren_types::{NodeCheckResult, NodeDescription, NodeVerification, Violation, Violations};
 
 use super::fields::FieldReader;
 use super::wire_form::{WireForm, convert_by_wire_form, field, required_messages, wire_structs};
@@ -11,8 +11,10 @@ wire_structs! {
         resources, architecture, kernel, runtime, warren_version: version, address, os, disk_bytes: disk, labels,
         data_address, wireguard_key
     };
+    NodeCheckResult as NodeCheckResult { name, outcome, message };
+    NodeVerification as NodeVerification { state, since, failures, requested, answered, results };
 }
-convert_by_wire_form! { NodeDescription }
+convert_by_wire_form! { NodeCheckResult NodeDescription NodeVerification }
 required_messages! { NodeDescription as NodeDescription }
 
 #[cfg(test)]

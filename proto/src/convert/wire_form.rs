@@ -10,7 +10,7 @@ use prost::bytes;
 use warren_types::spec::{Capability, Constraint, DeviceAccess, UlimitName};
 use warren_types::{
     AssignmentVersion, Bytes, ClusterId, DnsLabel, ImageDigest, ImageReference, Limits, LogLimits,
-    ManagerAddress, ManagerId, MemberId, MilliCpu, NetworkId, NetworkName, NodeId, NodeName, Resources,
+    ManagerAddress, ManagerId, MemberId, MilliCpu, NetworkId, NetworkName, NodeCheck, NodeId, NodeName, Resources,
     SecretObjectId, SecretObjectName, ServiceId, ServiceName, Signal, Taint, TaintSelector, TaskExit, TaskId,
     Timestamp, TokenHash, TokenId, Violation, Violations, VolumeDriver, VolumeId, VolumeName, WireGuardKey,
 };
@@ -173,7 +173,7 @@ macro_rules! texts {
 
 texts! {
     Capability ClusterId Constraint DeviceAccess DnsLabel ImageDigest ImageReference Ipv4Addr Ipv4Net ManagerAddress
-    ManagerId NetworkId NetworkName NodeId NodeName SecretObjectId SecretObjectName ServiceId ServiceName Signal Taint
+    ManagerId NetworkId NetworkName NodeCheck NodeId NodeName SecretObjectId SecretObjectName ServiceId ServiceName Signal Taint
     TaintSelector TaskId TokenId UlimitName VolumeId VolumeName WireGuardKey
 }
 
@@ -368,13 +368,18 @@ pub(super) mod number_or_zero {
 }
 
 /// Messages that are left out for a default.
-pub(super) mod or_default {
+pub mod or_default {
     use super::{Violations, WireForm};
 
+    /// `None` for the default.
     pub fn to_wire<T: WireForm<W> + Default + PartialEq, W>(value: &T) -> Option<W> {
         (*value != T::default()).then(|| value.to_wire())
     }
 
+    /// The default for `None`.
+    ///
+    /// # Errors
+    /// All violations of the message.
     pub fn from_wire<T: WireForm<W> + Default, W>(wire: Option<W>) -> Result<T, Violations> {
         wire.map_or_else(|| Ok(T::default()), T::from_wire)
     }

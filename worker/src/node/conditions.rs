@@ -68,6 +68,11 @@ impl NodeConditions {
         self.active().contains_key(&condition)
     }
 
+    /// The sentence of an active condition.
+    pub fn message(&self, condition: NodeCondition) -> Option<String> {
+        self.active().get(&condition).cloned()
+    }
+
     /// The sentences of all active conditions.
     pub fn messages(&self) -> Vec<String> {
         self.active().values().cloned().collect()

@@ -8,6 +8,7 @@ mod images;
 mod import;
 mod logs;
 mod transfer;
+mod verify;
 mod volumes;
 
 use std::sync::Arc;
@@ -30,6 +31,7 @@ use crate::handlers::secret_fetcher::SecretFetcher;
 use crate::handlers::volumes::TaskVolumes;
 use crate::image_gc::ImageGc;
 use crate::session::{ImportFn, MAX_FRAME};
+use crate::verification::NodeVerifier;
 
 pub(crate) use logs::TaskLogs;
 
@@ -61,6 +63,7 @@ pub(crate) struct StreamServices {
     pub secret_fetcher: Arc<dyn SecretFetcher>,
     pub volumes: Arc<TaskVolumes>,
     pub runtime: Arc<dyn Runtime>,
+    pub verifier: Arc<NodeVerifier>,
 }
 
 /// A stream failed.
@@ -175,6 +178,13 @@ impl OpenStreams {
                 place.spawn(async move {
                     let work = |_| async move { Ok(volumes::purge(&services.volumes, &request).await) };
                     log_end("purge", &id, respond(client, &id, QUEUE, work).await);
+                });
+            }
+            Some(Purpose::VerifyNode(request)) => {
+                let place = acquire_slot(&mut self.queries, MAX_QUERIES, "queries")?;
+                place.spawn(async move {
+                    let work = |out| async move { verify::verify(&services.verifier, request, &out).await };
+                    log_end("verify", &id, respond(client, &id, QUEUE, work).await);
                 });
             }
             None => {

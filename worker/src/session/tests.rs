@@ -20,7 +20,7 @@ use warren_volume::SubpathMounts;
 
 use super::*;
 use crate::fake_manager::{FakeManager, FakeSession, at};
-use crate::fixtures::{check_context, image, images, settings, tag, task, task_id};
+use crate::fixtures::{check_context, image, images, settings, tag, task, task_id, verifier};
 use crate::handlers::files::TaskDirs;
 use crate::handlers::images::ImageArrivals;
 use crate::handlers::images::fake::FakeImages;
@@ -91,6 +91,7 @@ impl TestNode {
         let volumes = TaskVolumes::new(volumes, pins, Arc::new(runtime.clone()), expected.clone());
         let (to_manager, manager_line) = watch::channel(None);
         let services = StreamServices {
+            verifier: Arc::new(verifier(dir.path(), &runtime, network_view.subscribe())),
             import: recording_import(Arc::clone(&imported)),
             logs: TaskLogs {
                 task_dirs: directories.clone(),

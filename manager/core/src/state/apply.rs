@@ -18,6 +18,7 @@ mod secret_object;
 mod service;
 mod task;
 mod token;
+mod verification;
 mod volume;
 
 use std::sync::Arc;
@@ -126,6 +127,11 @@ impl State {
                 node::update(self, entry, *id, *version, labels, *availability, taints)
             }
             Command::RemoveNode { id, force, .. } => node::remove(self, entry, *id, *force),
+            Command::RequestVerification { nodes, .. } => verification::request(self, entry, nodes),
+            Command::BeginVerification { node, .. } => verification::begin(self, entry, *node),
+            Command::RecordVerification { node, answered, results, .. } => {
+                verification::record(self, entry, *node, *answered, results)
+            }
             Command::CreateToken { id, role, hash, expires_at, max_uses, .. } => {
                 let (version, created_at, uses) = (entry.index, entry.now, 0);
                 let (id, role, hash, expires_at, max_uses) = (*id, *role, *hash, *expires_at, *max_uses);

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::Ipv4Net;
 use warren_types::{
-    Availability, ClusterId, ClusterSettingsChange, DesiredTaskState, ManagerAddress, ManagerId, MemberId,
+    Availability, NodeCheckResult, ClusterId, ClusterSettingsChange, DesiredTaskState, ManagerAddress, ManagerId, MemberId,
     NetworkId, NetworkName, NodeCondition, NodeDescription, NodeId, NodeName, NodeRole, NodeStatus,
     SealedData, SecretObjectId, SecretObjectKind, SecretObjectName, ServiceId, ServiceSpec, Suffrage, Taint,
     TaintSelector, TaskId, TaskReport, Timestamp, TokenHash, TokenId, VolumeDriver, VolumeId, VolumeName,
@@ -236,6 +236,36 @@ pub enum Command {
         id: NodeId,
         /// Also while it is up and runs tasks.
         force: bool,
+        /// Time of the command.
+        at: Timestamp,
+    },
+    /// A user asks for the verification of nodes. Refused while the cluster verifies no nodes. Response: `Done`.
+    RequestVerification {
+        /// The nodes.
+        nodes: BTreeSet<NodeId>,
+        /// Time of the command.
+        at: Timestamp,
+    },
+    /// Planned. The checks of a node begin. Response: `Node`.
+    BeginVerification {
+        /// Term of the planner's state.
+        term: u64,
+        /// The node.
+        node: NodeId,
+        /// Time of the command.
+        at: Timestamp,
+    },
+    /// Planned. The results of a node's checks: it gets or loses the taint and the label. Ignored unless they are in
+    /// progress. Response: `Node`.
+    RecordVerification {
+        /// Term of the planner's state.
+        term: u64,
+        /// The node.
+        node: NodeId,
+        /// The last request of a user when the checks began.
+        answered: u64,
+        /// One per check.
+        results: Vec<NodeCheckResult>,
         /// Time of the command.
         at: Timestamp,
     },

@@ -20,7 +20,7 @@ use ipnet::Ipv4Net;
 use serde::Serialize;
 use warren_types::{
     ClusterSettings, DataPlane, Health, Id, RareTaskFields, Revision, Service, Task, TaskExit, TaskId,
-    TaskStatus, TaskStatusDetails,
+    TaskStatus, TaskStatusDetails, VerificationSettings,
 };
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 
@@ -140,7 +140,12 @@ pub(super) fn cluster(cluster: &Cluster) -> u64 {
         node_down_after,
         version,
         settings:
-            ClusterSettings { max_replicas_per_service: max_replicas, task_history_limit: history, data_plane },
+            ClusterSettings {
+                max_replicas_per_service: max_replicas,
+                task_history_limit: history,
+                data_plane,
+                verification,
+            },
     } = cluster;
     // Clusters from before this setting have its default.
     let is_default = *max_replicas == ClusterSettings::default().max_replicas_per_service;
@@ -163,7 +168,16 @@ pub(super) fn cluster(cluster: &Cluster) -> u64 {
         DataPlane::Wireguard => 1,
         DataPlane::Routes => 2,
     };
-    extension(extension(extension(known, 1, *version), 2, max_replicas), 3, data_plane)
+    let known = extension(extension(extension(known, 1, *version), 2, max_replicas), 3, data_plane);
+    let is_default = *verification == VerificationSettings::default();
+    extension(known, 4, if is_default { 0 } else { verification_settings(verification) })
+}
+
+fn verification_settings(settings: &VerificationSettings) -> u64 {
+    let VerificationSettings { enabled, remove_after, timeout, checks } = settings;
+    let checks = list(checks.iter().map(|check| text(&check.to_string())));
+    let timeout = [timeout.as_secs(), timeout.subsec_nanos().into()];
+    list([u64::from(*enabled), u64::from(*remove_after), timeout[0], timeout[1], checks].into_iter())
 }
 
 /// All of a service.

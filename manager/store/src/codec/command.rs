@@ -102,6 +102,9 @@ commands! {
     RegisterNode { id, name, description, at, role, taints }
     UpdateNode { id, version, label_add, label_rm, availability, at, taint_add, taint_rm }
     RemoveNode { id, force, at }
+    RequestVerification { node_ids: nodes, at }
+    BeginVerification { term, node_id: node, at }
+    RecordVerification { term, node_id: node, answered, results, at }
     SetNodeStatus { term, node_id: node, session, status, at }
     SetNodeConditions { node_id: node, session, conditions, at }
     OpenSession { node_id: node, description, manager_member_id: manager, at }

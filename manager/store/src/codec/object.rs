@@ -11,7 +11,7 @@ use std::time::Duration;
 use prost::Message;
 use warren_core::state::{StateParts, Withdrawal, WithdrawnAddress};
 use warren_core::{AppliedIndex, Cluster, DepartedManager, State};
-use warren_proto::convert::{WireForm, read_field};
+use warren_proto::convert::{WireForm, or_default, read_field};
 use warren_proto::v1;
 use warren_proto::v1::snapshot_record::Record;
 use warren_proto::v1::stored_withdrawal::Item;
@@ -161,6 +161,7 @@ fn stored_cluster(parts: &StateParts) -> v1::StoredCluster {
         stored.node_down_after_ms = u64::try_from(cluster.node_down_after.as_millis()).unwrap_or(u64::MAX);
         stored.task_history_limit = cluster.settings.task_history_limit;
         stored.data_plane = cluster.settings.data_plane.to_wire();
+        stored.verification = or_default::to_wire(&cluster.settings.verification);
         stored.version = cluster.version;
         let max_replicas = cluster.settings.max_replicas_per_service;
         let is_default = max_replicas == ClusterSettings::default().max_replicas_per_service;
@@ -189,6 +190,7 @@ fn parts(stored: v1::StoredCluster) -> Result<StateParts, Violations> {
                 },
                 task_history_limit: stored.task_history_limit,
                 data_plane: read_field("cluster.dataPlane", stored.data_plane)?,
+                verification: or_default::from_wire(stored.verification)?,
             },
         }))
     };

@@ -5,6 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::check::check_count;
+use crate::verification::UNVERIFIED_TAINT;
 use crate::Violations;
 use crate::name::is_label_key;
 use crate::text::serde_as_text;
@@ -177,7 +178,9 @@ serde_as_text!(Taint, TaintSelector);
 
 /// Adds what is wrong with the taints of a node, or with those that it gets, at `path`.
 pub fn validate_taints<'a>(path: &str, taints: impl IntoIterator<Item = &'a Taint>, wrong: &mut Violations) {
-    let keys = taints.into_iter().map(|taint| (&taint.key, taint.effect));
+    // Managers set it beside those of users.
+    let of_users = taints.into_iter().filter(|taint| taint.key != UNVERIFIED_TAINT);
+    let keys = of_users.map(|taint| (&taint.key, taint.effect));
     validate_list(path, keys, MAX_TAINTS, wrong);
 }
 

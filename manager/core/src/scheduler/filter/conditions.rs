@@ -36,6 +36,7 @@ fn phrase(condition: NodeCondition, nodes: usize) -> Option<FilterExplanation> {
         NodeCondition::ClockSkew => ("has", "have", "a wrong clock"),
         NodeCondition::RangeConflict => ("has", "have", "routes for addresses of the cluster"),
         NodeCondition::NetworkDegraded => ("has", "have", "a network that works only in part"),
+        NodeCondition::PeersUnreachable => ("reaches", "reach", "not all nodes"),
     };
     FilterExplanation::new(nodes, singular, plural, rest)
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ipnet::Ipv4Net;
 use warren_types::{ClusterId, ClusterSettingsChange, Violations};
 
-use super::{ApplyContext, network};
+use super::{ApplyContext, network, verification};
 use crate::state::{Cluster, CommandResponse, ObjectKind, Refusal, State, StateChange, digest};
 
 pub(super) fn create(
@@ -58,6 +58,7 @@ pub(super) fn update(
     let changed = Arc::new(changed);
     state.cluster = Some(changed.clone());
     entry.changes.push(StateChange::Cluster);
+    verification::follow_settings(state, entry);
     Ok(CommandResponse::Cluster(changed))
 }
 

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use warren_types::spec::{validate_labels, validate_taints};
 use warren_types::{
     Availability, Health, MemberId, Node, NodeCondition, NodeDescription, NodeId, NodeName, NodeRole,
-    NodeStatus, Taint, TaintSelector, Task, TaskId, TaskState, TaskStatus, Timestamp, Violation, Violations,
+    NodeStatus, NodeVerification, Taint, TaintSelector, Task, TaskId, TaskState, TaskStatus, Timestamp, VerificationState, Violation,
+    Violations,
 };
 
-use super::{ApplyContext, address, volume};
+use super::{ApplyContext, address, verification, volume};
 use crate::state::feature_level::MULTI_MANAGER_LEVEL;
 use crate::state::{CommandResponse, ObjectKind, Refusal, State, StateChange, digest};
 
@@ -56,7 +57,7 @@ fn add(
     let number = address::free_node_number(state)?;
     let (subnet, cursor) = address::free_subnet(state)?;
     state.subnet_cursor = cursor;
-    let node = Node {
+    let mut node = Node {
         id,
         name: name.clone(),
         version: entry.index,
@@ -74,7 +75,11 @@ fn add(
         assignment_index: entry.index,
         conditions: BTreeSet::new(),
         manager: None,
+        verification: None,
     };
+    if verification::is_enabled(state) {
+        verification::set(&mut node, NodeVerification::new(VerificationState::Unverified, entry.now));
+    }
     state.forget_removal(id);
     state.index.add_node(&node);
     state.digest_sum.add(digest::node(&node));

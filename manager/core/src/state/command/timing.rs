@@ -41,12 +41,12 @@ macro_rules! timing {
 
 timing! {
     term and at: CreateTasks AssignTasks SetDesiredTaskState DeleteTokens SetNodeStatus AdvanceRollout
-        ReleaseAddresses;
+        ReleaseAddresses BeginVerification RecordVerification;
     term: DeleteTasks DeleteService RaiseFeatureLevel DeleteMember;
     at:
         CreateCluster UpdateCluster
         CreateService ScaleService UpdateService RollbackService ResumeRollout RemoveService
-        RegisterNode UpdateNode RemoveNode JoinNode OpenSession SetNodeConditions
+        RegisterNode UpdateNode RemoveNode JoinNode OpenSession SetNodeConditions RequestVerification
         CreateToken RemoveToken
         CreateSecretObject UpdateSecretObject RemoveSecretObject
         CreateVolume RemoveVolume DeleteVolume ReportVolumes

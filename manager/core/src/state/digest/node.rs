@@ -1,8 +1,8 @@
 //! Digests of nodes, managers, and join tokens.
 
 use warren_types::{
-    Availability, ManagerId, Member, Node, NodeCondition, NodeDescription, NodeId, NodeRole, NodeStatus,
-    Resources, Suffrage, Token,
+    Availability, NodeCheckOutcome, NodeCheckResult, ManagerId, Member, Node, NodeCondition, NodeDescription, NodeId,
+    NodeRole, NodeStatus, NodeVerification, Resources, Suffrage, Token, VerificationState,
 };
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -29,6 +29,7 @@ pub(in crate::state) fn node(node: &Node) -> u64 {
         assignment_index: assignment,
         conditions,
         manager,
+        verification,
     } = node;
     let [high, low] = halves(id.0);
     let status = match status {
@@ -61,7 +62,29 @@ pub(in crate::state) fn node(node: &Node) -> u64 {
     let known = extension(known, 1, list(conditions.iter().map(|condition| node_condition(*condition))));
     let known = extension(extension(known, 2, manager.unwrap_or(0)), 3, u64::from(*number));
     let known = extension(known, 4, list(subnets.iter().skip(1).map(net)));
-    extension(known, 5, list(taints.iter().map(|taint| text(&taint.to_string()))))
+    let known = extension(known, 5, list(taints.iter().map(|taint| text(&taint.to_string()))));
+    extension(known, 6, verification.as_deref().map_or(0, node_verification))
+}
+
+fn node_verification(verification: &NodeVerification) -> u64 {
+    let NodeVerification { state, since, failures, requested, answered, results } = verification;
+    let state = match state {
+        VerificationState::Unverified => 1,
+        VerificationState::Pending => 2,
+        VerificationState::InProgress => 3,
+        VerificationState::Verified => 4,
+        VerificationState::Failed => 5,
+    };
+    let result = |NodeCheckResult { name, outcome, message }: &NodeCheckResult| {
+        let outcome = match outcome {
+            NodeCheckOutcome::Passed => 1,
+            NodeCheckOutcome::Warning => 2,
+            NodeCheckOutcome::Failed => 3,
+        };
+        [text(name), outcome, text(message)]
+    };
+    let results = list(results.iter().flat_map(result));
+    list([state, since.0, u64::from(*failures), *requested, *answered, results].into_iter())
 }
 
 fn node_condition(condition: NodeCondition) -> u64 {
@@ -73,6 +96,7 @@ fn node_condition(condition: NodeCondition) -> u64 {
         NodeCondition::ClockSkew => 5,
         NodeCondition::RangeConflict => 6,
         NodeCondition::NetworkDegraded => 7,
+        NodeCondition::PeersUnreachable => 8,
     }
 }
 

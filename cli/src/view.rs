@@ -15,6 +15,7 @@ pub mod task;
 pub mod token;
 pub mod top;
 mod usage;
+pub mod verification;
 pub mod volume;
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

@@ -1,10 +1,13 @@
 //! `warren cluster ...`
 
+use std::time::Duration;
+
 use clap::{ArgGroup, Args, Subcommand};
 use ipnet::Ipv4Net;
-use warren_types::DataPlane;
+use warren_types::{DataPlane, DnsLabel, NodeCheck};
 
 use super::listing::ListingArgs;
+use super::value;
 
 #[derive(Debug, Subcommand)]
 pub enum ClusterCommand {
@@ -25,7 +28,8 @@ pub enum ClusterCommand {
 
 #[derive(Debug, Clone, Args)]
 #[command(group = ArgGroup::new("SETTING").required(true).multiple(true)
-    .args(["max_replicas_per_service", "task_history_limit", "data_plane", "range_add"]))]
+    .args(["max_replicas_per_service", "task_history_limit", "data_plane", "range_add", "verify_nodes",
+        "verify_remove_after", "verify_timeout", "verify_check_add", "verify_check_rm"]))]
 pub struct ClusterUpdateArgs {
     /// Refuse services with more replicas, unless their command has --yes [default: 10000]
     #[arg(long, value_name = "N")]
@@ -40,4 +44,23 @@ pub struct ClusterUpdateArgs {
     /// Add an address range for the networks of tasks, like 10.211.0.0/16
     #[arg(long, value_name = "CIDR")]
     pub range_add: Vec<Ipv4Net>,
+    /// Keep tasks away from new nodes by the taint warren.io/unverified until checks pass on them: DNS, managers, other
+    /// nodes, registries, clock, disk, and those of --verify-check-add. The nodes that the cluster has count as
+    /// verified [default: off]
+    #[arg(long, value_name = "on|off", value_parser = value::on_or_off)]
+    pub verify_nodes: Option<bool>,
+    /// Remove a worker whose verification failed this many times in a row; 0 for never. Checks are repeated after 5 s,
+    /// 10 s, 20 s and so on, at last every 5 min [default: 0]
+    #[arg(long, value_name = "N")]
+    pub verify_remove_after: Option<u32>,
+    /// How long each check may take [default: 30s]
+    #[arg(long, value_name = "DURATION", value_parser = value::duration)]
+    pub verify_timeout: Option<Duration>,
+    /// Set a check in place of that with its name: a container in the network of the node, or a command of the
+    /// node's shell as the user of the agent, which is root; it passes if it exits with 0 (repeatable)
+    #[arg(long, value_name = "NAME=image:IMAGE [ARG...]|NAME=command:COMMAND")]
+    pub verify_check_add: Vec<NodeCheck>,
+    /// Remove a check (repeatable)
+    #[arg(long, value_name = "NAME")]
+    pub verify_check_rm: Vec<DnsLabel>,
 }

@@ -50,6 +50,12 @@ pub enum NodeCommand {
         #[arg(long, short)]
         detach: bool,
     },
+    /// Run the checks of nodes now, and report each; fails if a node is not verified
+    Verify {
+        /// Node names, ids, id prefixes, or self [default: all READY nodes]
+        #[arg(value_name = "NODE")]
+        nodes: Vec<String>,
+    },
     /// Remove nodes that are down or have no tasks
     #[command(alias = "remove")]
     Rm {

@@ -108,6 +108,14 @@ pub fn variables(file: &str) -> Result<Vec<EnvVariable>, String> {
 }
 
 /// A duration in whole milliseconds, like `10s`, `1m30s`, `500ms`.
+pub fn on_or_off(text: &str) -> Result<bool, String> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err("give on or off".to_owned()),
+    }
+}
+
 pub fn duration(text: &str) -> Result<Duration, String> {
     let duration = humantime::parse_duration(text)
         .map_err(|_| format!("{text:?} is not a duration; give one like 10s or 5m"))?;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use warren_proto::v1;
-use warren_types::ClusterSettingsChange;
+use warren_types::{ClusterSettingsChange, VerificationChange};
 
 use crate::args::{ClusterCommand, ClusterUpdateArgs, GlobalArgs, ListingArgs, OutputFormat};
 use crate::connect::connect;
@@ -29,10 +29,25 @@ async fn info(global: &GlobalArgs) -> Result<(), CommandError> {
 
 async fn update(global: &GlobalArgs, args: &ClusterUpdateArgs) -> Result<(), CommandError> {
     let what = "the cluster's settings were not changed";
-    let ClusterUpdateArgs { max_replicas_per_service, task_history_limit, data_plane, range_add } =
-        args.clone();
-    let change =
-        ClusterSettingsChange { max_replicas_per_service, task_history_limit, data_plane, range_add };
+    let ClusterUpdateArgs {
+        max_replicas_per_service,
+        task_history_limit,
+        data_plane,
+        range_add,
+        verify_nodes: enabled,
+        verify_remove_after: remove_after,
+        verify_timeout: timeout,
+        verify_check_add: check_add,
+        verify_check_rm: check_rm,
+    } = args.clone();
+    let verification = VerificationChange { enabled, remove_after, timeout, check_add, check_rm };
+    let change = ClusterSettingsChange {
+        max_replicas_per_service,
+        task_history_limit,
+        data_plane,
+        verification,
+        range_add,
+    };
     let client = connect(global, what).await?;
     let updated = client.cluster().update(&change, None).await;
     let updated = updated.map_err(|error| crate::failure::from_client(what, error))?;

@@ -2,6 +2,7 @@
 
 mod drain;
 mod self_node;
+mod verify;
 
 use std::collections::BTreeMap;
 
@@ -33,6 +34,7 @@ pub async fn run(global: &GlobalArgs, command: NodeCommand) -> Result<(), Comman
             update(global, NodeUpdateArgs { node, availability, detach, ..NodeUpdateArgs::default() }).await
         }
         NodeCommand::Rm { nodes, force } => rm(global, &nodes, force).await,
+        NodeCommand::Verify { nodes } => verify::run(global, &nodes).await,
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 use warren_proto::convert::data_plane as data_plane_of;
 use warren_proto::v1;
-use warren_types::{DataPlane, Timestamp};
+use warren_types::{DataPlane, Timestamp, VerificationSettings};
 
 use super::{TimeView, age, duration, non_empty};
 use crate::output::{Column, FilterKey, ListedRow, TableRow, column};
@@ -110,15 +110,48 @@ pub struct ClusterSettingsView {
     task_history_limit: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     data_plane: Option<DataPlane>,
+    /// Also absent while nothing of it is set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verification: Option<VerificationSettingsView>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct VerificationSettingsView {
+    enabled: bool,
+    remove_after: u32,
+    timeout: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    checks: Vec<String>,
+}
+
+impl VerificationSettingsView {
+    /// `None` for the default.
+    fn new(wire: v1::VerificationSettings) -> Option<Self> {
+        let v1::VerificationSettings { enabled, remove_after, timeout_ms, checks, check_rm: _ } = wire;
+        let (enabled, remove_after) = (enabled.unwrap_or_default(), remove_after.unwrap_or_default());
+        let timeout = Duration::from_millis(timeout_ms.unwrap_or_default());
+        let is_default = !enabled
+            && remove_after == 0
+            && checks.is_empty()
+            && timeout == VerificationSettings::default().timeout;
+        (!is_default).then(|| Self { enabled, remove_after, timeout: duration(timeout), checks })
+    }
 }
 
 impl From<v1::ClusterSettings> for ClusterSettingsView {
     fn from(wire: v1::ClusterSettings) -> Self {
-        let v1::ClusterSettings { max_replicas_per_service, task_history_limit, data_plane, range_add: _ } =
-            wire;
+        let v1::ClusterSettings {
+            max_replicas_per_service,
+            task_history_limit,
+            data_plane,
+            verification,
+            range_add: _,
+        } = wire;
         // One of a newer manager is not shown.
         let data_plane = data_plane.and_then(|kind| data_plane_of(kind).ok());
-        Self { max_replicas_per_service, task_history_limit, data_plane }
+        let verification = verification.and_then(VerificationSettingsView::new);
+        Self { max_replicas_per_service, task_history_limit, data_plane, verification }
     }
 }
 

@@ -10,6 +10,7 @@ use warren_types::{
     Bytes, MilliCpu, NodeDescription, Resources, Taint, Timestamp, Violation, Violations, WireGuardKey,
 };
 
+use super::verification::VerificationView;
 use super::{TimeView, age, invalid_response, non_empty, rounded_bytes, short_id};
 use crate::failure::CommandError;
 use crate::output::{Column, FilterKey, ListedRow, TableRow, column, has_label, wide};
@@ -67,6 +68,9 @@ pub struct NodeView {
     /// Problems: `disk pressure`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     conditions: Vec<&'static str>,
+    /// Absent while the cluster verifies no nodes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verification: Option<VerificationView>,
     /// Absent without a report.
     #[serde(skip_serializing_if = "Option::is_none")]
     usage: Option<NodeUsageView>,
@@ -116,6 +120,7 @@ fn parse(wire: v1::Node) -> Result<NodeView, Violations> {
         manager,
         reason,
         taints,
+        verification,
     } = wire;
     let conditions = conditions.into_iter().map(|kind| node_condition(kind).map(|kind| kind.as_str()));
     let description = description.ok_or_else(|| Violation::new("description", "is missing"))?;
@@ -163,6 +168,10 @@ fn parse(wire: v1::Node) -> Result<NodeView, Violations> {
         reserved,
         tasks,
         conditions: conditions.collect::<Result<_, _>>().map_err(under("conditions"))?,
+        verification: verification
+            .map(VerificationView::try_from)
+            .transpose()
+            .map_err(under("verification"))?,
         usage: usage.map(Into::into),
     })
 }
@@ -201,12 +210,14 @@ impl NodeView {
         reasons
     }
 
-    /// The texts of the agent if reported, else the kinds.
+    /// Why it is not verified, and the texts of the agent if reported, else the kinds.
     fn conditions(&self) -> String {
-        match &self.usage {
-            Some(usage) if !usage.conditions.is_empty() => usage.conditions.join("; "),
-            _ => self.conditions.join("; "),
-        }
+        let problem = self.verification.as_ref().and_then(VerificationView::problem);
+        let conditions = match &self.usage {
+            Some(usage) if !usage.conditions.is_empty() => usage.conditions.clone(),
+            _ => self.conditions.iter().map(ToString::to_string).collect(),
+        };
+        problem.into_iter().chain(conditions).collect::<Vec<_>>().join("; ")
     }
 }
 
@@ -233,6 +244,7 @@ impl TableRow for NodeView {
         wide("KERNEL"),
         wide("RUNTIME"),
         wide("VERSION"),
+        wide("VERIFICATION"),
         column("ID"),
         column("CONDITIONS"),
     ];
@@ -267,6 +279,7 @@ impl TableRow for NodeView {
             self.kernel.clone(),
             self.runtime.clone(),
             self.warren_version.clone(),
+            self.verification.as_ref().map(|it| it.state.as_str().to_owned()).unwrap_or_default(),
             if wide { self.id.clone() } else { short_id(&self.id) },
             self.conditions(),
         ]
@@ -281,6 +294,9 @@ impl ListedRow for NodeView {
         ("node.label", |it, label| has_label(&it.labels, label)),
         ("role", |it, role| it.role.eq_ignore_ascii_case(role)),
         ("status", |it, status| it.status.eq_ignore_ascii_case(status)),
+        ("verification", |it, text| {
+            it.verification.as_ref().is_some_and(|it| it.state.as_str().eq_ignore_ascii_case(text))
+        }),
         ("availability", |it, text| it.availability.eq_ignore_ascii_case(text)),
     ];
     const FIELD_ALIASES: &'static [(&'static str, &'static str)] =
@@ -338,6 +354,7 @@ mod tests {
             manager: "m2".into(),
             reason: String::new(),
             taints: vec!["gpu=a:NoSchedule".into(), "old:NoExecute".into()],
+            verification: None,
         }
     }
 
@@ -386,6 +403,7 @@ mod tests {
         KERNEL 6.18.0
         RUNTIME containerd 1.6.20
         VERSION 0.1.0
+        VERIFICATION
         ID 3k2v9x0000000000000000abc
         CONDITIONS the disk is full
         ");

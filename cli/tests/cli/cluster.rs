@@ -25,6 +25,21 @@ fn settings_are_changed_and_shown() {
     let text = person.fails(2, &["cluster", "update", "--data-plane", "bridge"]);
     assert!(text.contains("give vxlan, wireguard or routes"), "{text}");
 
+    let shown = |text: &str| -> Value {
+        serde_json::from_str::<Value>(text).unwrap()["settings"]["verification"].clone()
+    };
+    let flags = ["--verify-nodes=on", "--verify-remove-after=5", "--verify-timeout=1m"];
+    let check = "--verify-check-add=gpu=image:acme/check:1 --all";
+    let text = person.ok(&[&["cluster", "update", "-o", "json", check], &flags[..]].concat());
+    let expected =
+        json!({"enabled": true, "removeAfter": 5, "timeout": "1m", "checks": ["gpu=image:acme/check:1 --all"]});
+    assert_eq!(shown(&text), expected);
+    let text = person.ok(&["cluster", "update", "-o", "json", "--verify-check-rm=gpu", "--verify-nodes=off"]);
+    assert_eq!(shown(&text), json!({"enabled": false, "removeAfter": 5, "timeout": "1m"}));
+    for wrong in ["--verify-nodes=yes", "--verify-check-add=gpu", "--verify-check-add=dns=command:true"] {
+        person.fails(2, &["cluster", "update", wrong]);
+    }
+
     person.fails(2, &["cluster", "update"]);
     person.fails(2, &["cluster", "update", "--task-history-limit", "many"]);
     let text = person.fails(2, &["cluster", "update", "--task-history-limit", "101"]);

@@ -94,3 +94,19 @@ fn a_node_in_use_is_only_removed_by_force() {
     person.fails(3, &["node", "ps", "node-1"]);
     person.fails(2, &["node", "rm"]);
 }
+
+#[test]
+fn verify_reports_each_check_and_fails_with_a_node() {
+    let person = CliUser::new();
+    let report = person.ok(&["node", "verify", "node-1"]);
+    assert_eq!(report, "node-1\n------\n\u{221a} gpu\nStatus: verified\n\n");
+    let ran = person.warren(&["node", "verify"]);
+    assert_eq!(ran.code, 1, "{ran:?}");
+    assert!(ran.stdout.contains("\u{d7} gpu: exited with code 1: no GPU\nStatus: failed\n"), "{ran:?}");
+    assert!(ran.stderr.contains("1 of 3 nodes failed the verification"), "{ran:?}");
+    assert!(person.ok(&["node", "ls"]).contains("verification failed: gpu: exited with code 1: no GPU"));
+    let listed = person.ok(&["node", "ls", "--filter", "verification=verified", "-q"]);
+    assert_eq!(listed.lines().count(), 2, "{listed}");
+    assert_eq!(inspect(&person, "node-2")["verification"]["checks"][0]["outcome"], "failed");
+    person.fails(3, &["node", "verify", "nobody"]);
+}

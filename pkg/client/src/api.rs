@@ -282,6 +282,14 @@ impl NodeApi<'_> {
         NodesClient::new(channel).max_decoding_message_size(MAX_RESPONSE)
     }
 
+    /// Asks for the verification of nodes, of all READY ones without `references`, and returns them.
+    pub async fn verify(&self, references: Vec<String>) -> Result<Vec<v1::Node>, Error> {
+        let call = |channel, request| async move { Self::client(channel).verify(request).await };
+        let message = v1::VerifyNodesRequest { references };
+        let asked: v1::VerifyNodesResponse = self.0.writing().unary(message, call).await?;
+        Ok(asked.nodes)
+    }
+
     /// The node with this name, id or id prefix.
     pub async fn get(&self, text: &str) -> Result<v1::Node, Error> {
         let call = |channel, request| async move { Self::client(channel).get(request).await };

@@ -53,6 +53,33 @@ impl v1::nodes_server::Nodes for FakeApi {
         Ok(Response::new(v1::ListNodesResponse { nodes, next_page_token: String::new() }))
     }
 
+    /// The checks of `node-2` fail.
+    async fn verify(
+        &self,
+        request: Request<v1::VerifyNodesRequest>,
+    ) -> Result<Response<v1::VerifyNodesResponse>, Status> {
+        let names = request.into_inner().references;
+        let mut state = self.0.lock().unwrap();
+        for name in &names {
+            state.find_node(name)?;
+        }
+        let mut nodes = Vec::new();
+        for node in state.nodes.values_mut().filter(|node| names.is_empty() || names.contains(&node.name)) {
+            let (mut result, mut verified) = (v1::NodeCheckResult::default(), v1::NodeVerification::default());
+            let is_bad = node.name == "node-2";
+            result.name = "gpu".into();
+            result.message = if is_bad { "exited with code 1: no GPU".into() } else { String::new() };
+            let outcome = if is_bad { v1::NodeCheckOutcome::Failed } else { v1::NodeCheckOutcome::Passed };
+            result.outcome = outcome.into();
+            let state = if is_bad { v1::VerificationState::Failed } else { v1::VerificationState::Verified };
+            verified.state = state.into();
+            (verified.requested, verified.answered, verified.results) = (7, 7, vec![result]);
+            node.verification = Some(verified);
+            nodes.push(node.clone());
+        }
+        Ok(Response::new(v1::VerifyNodesResponse { nodes }))
+    }
+
     async fn update(&self, request: Request<v1::UpdateNodeRequest>) -> Result<Response<v1::Node>, Status> {
         let v1::UpdateNodeRequest {
             reference,

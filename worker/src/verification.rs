@@ -60,7 +60,9 @@ impl TryFrom<v1::VerifyNode> for VerificationRequest {
 
     fn try_from(wire: v1::VerifyNode) -> Result<Self, Violations> {
         let v1::VerifyNode { timeout_ms, peers, registries, checks } = wire;
-        let peer = |v1::VerificationPeer { name, gateway }| Ok(Peer { name, gateway: read_field("gateway", gateway)? });
+        let peer = |v1::VerificationPeer { name, gateway }| {
+            Ok(Peer { name, gateway: read_field("gateway", gateway)? })
+        };
         let registry = |v1::VerificationRegistry { host, required }| Registry { host, is_required: required };
         Ok(Self {
             timeout: Duration::from_millis(timeout_ms),

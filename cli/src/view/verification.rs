@@ -39,7 +39,8 @@ impl TryFrom<v1::NodeVerification> for VerificationView {
     type Error = Violations;
 
     fn try_from(wire: v1::NodeVerification) -> Result<Self, Violations> {
-        let NodeVerification { state, since, failures, requested: _, answered: _, results } = wire.try_into()?;
+        let NodeVerification { state, since, failures, requested: _, answered: _, results } =
+            wire.try_into()?;
         let check = |result: warren_types::NodeCheckResult| CheckView {
             name: result.name,
             outcome: result.outcome,

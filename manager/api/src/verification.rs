@@ -25,7 +25,8 @@ impl Api {
     /// Runs the checks of a node that is connected to any manager, and returns one result for each.
     pub async fn verify_node(&self, id: NodeId) -> Vec<NodeCheckResult> {
         let state = self.store.read().state.clone();
-        let settings = state.cluster().map(|cluster| cluster.settings.verification.clone()).unwrap_or_default();
+        let settings =
+            state.cluster().map(|cluster| cluster.settings.verification.clone()).unwrap_or_default();
         let Some(node) = state.node(&id) else { return Vec::new() };
         let mut results = CheckResults::default();
         for check in &settings.checks {
@@ -40,11 +41,17 @@ impl Api {
         let request = verify_request(&state, node, &settings, &missing);
         let failure = self.read_check_results(id, request, settings.timeout, &mut results).await.err();
         let expected = BuiltInCheck::ALL.map(BuiltInCheck::as_str).into_iter();
-        let expected: Vec<&str> = expected.chain(settings.checks.iter().map(|check| check.name.as_str())).collect();
+        let expected: Vec<&str> =
+            expected.chain(settings.checks.iter().map(|check| check.name.as_str())).collect();
         results.into_list(&expected, failure.as_deref())
     }
 
-    async fn pull_for_check(&self, node: NodeId, pull: v1::PullImage, within: Duration) -> Result<(), String> {
+    async fn pull_for_check(
+        &self,
+        node: NodeId,
+        pull: v1::PullImage,
+        within: Duration,
+    ) -> Result<(), String> {
         let purpose = Purpose::PullImage(pull);
         let pulled = async {
             let mut stream = self.open_stream(node, purpose, ATTACH_TIMEOUT).await?;

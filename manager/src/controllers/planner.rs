@@ -57,7 +57,16 @@ impl Planner {
         } = inputs;
         let members = MembershipReconciler::new(store.clone(), member, waits);
         let listening = LivenessMonitor::new(registry, ask);
-        Self { store, member, members, placement_refusals: refusals, clock, metrics, liveness: listening, verifier }
+        Self {
+            store,
+            member,
+            members,
+            placement_refusals: refusals,
+            clock,
+            metrics,
+            liveness: listening,
+            verifier,
+        }
     }
 
     /// Reconciles `key` once.

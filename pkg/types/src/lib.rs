@@ -77,8 +77,9 @@ pub use template::{Template, TemplateValues};
 pub use time::Timestamp;
 pub use token::{Token, TokenHash};
 pub use verification::{
-    BuiltInCheck, NodeCheckOutcome, CheckProgram, NodeCheckResult, NodeCheck, NodeVerification, UNVERIFIED_TAINT,
-    VERIFIED_LABEL, VerificationChange, VerificationSettings, VerificationState, unverified_taint,
+    BuiltInCheck, CheckProgram, NodeCheck, NodeCheckOutcome, NodeCheckResult, NodeVerification,
+    UNVERIFIED_TAINT, VERIFIED_LABEL, VerificationChange, VerificationSettings, VerificationState,
+    unverified_taint,
 };
 pub use violation::{Violation, Violations};
 pub use volume::{ReleasedVolume, Volume, VolumeDriver};

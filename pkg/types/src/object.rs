@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     BoxedDefault, Bytes, DesiredTaskState, Health, ImageDigest, MemberId, NetworkId, NodeId, NodeName,
-    NodeVerification, Placement, PublishedPort, Resources, SecretObjectVersion, ServiceId, ServiceSpec, Taint, TaskExit,
-    TaskId, TaskSpec, TaskState, Timestamp, UpdatePolicy, VolumeName, WireGuardKey,
+    NodeVerification, Placement, PublishedPort, Resources, SecretObjectVersion, ServiceId, ServiceSpec,
+    Taint, TaskExit, TaskId, TaskSpec, TaskState, Timestamp, UpdatePolicy, VolumeName, WireGuardKey,
 };
 
 /// A service: its spec, its revisions and the counters of its tasks.

@@ -328,7 +328,9 @@ mod tests {
 
     #[test]
     fn check_is_read_from_text_and_printed() {
-        for text in ["gpu=image:acme/check:1 --all 2", "nfs=image:check", "mount=command:test -d /mnt && echo a=b:c"] {
+        for text in
+            ["gpu=image:acme/check:1 --all 2", "nfs=image:check", "mount=command:test -d /mnt && echo a=b:c"]
+        {
             let check: NodeCheck = text.parse().unwrap();
             assert_eq!(check.to_string(), text);
             assert_eq!(check.to_string().parse::<NodeCheck>().unwrap(), check);

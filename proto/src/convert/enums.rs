@@ -2,9 +2,9 @@
 
 use warren_types::spec::{FailureAction, Propagation, PullPolicy, RestartCondition, Seccomp, UpdateOrder};
 use warren_types::{
-    Availability, NodeCheckOutcome, DataPlane, DesiredTaskState, EndpointMode, Health, NodeCondition, NodeRole, NodeStatus,
-    PauseCause, Protocol, PublishMode, SecretObjectKind, Suffrage, TaskState, VerificationState, Violation,
-    Violations,
+    Availability, DataPlane, DesiredTaskState, EndpointMode, Health, NodeCheckOutcome, NodeCondition,
+    NodeRole, NodeStatus, PauseCause, Protocol, PublishMode, SecretObjectKind, Suffrage, TaskState,
+    VerificationState, Violation, Violations,
 };
 
 use super::fields::unknown_enum_value;

@@ -10,9 +10,10 @@ use prost::bytes;
 use warren_types::spec::{Capability, Constraint, DeviceAccess, UlimitName};
 use warren_types::{
     AssignmentVersion, Bytes, ClusterId, DnsLabel, ImageDigest, ImageReference, Limits, LogLimits,
-    ManagerAddress, ManagerId, MemberId, MilliCpu, NetworkId, NetworkName, NodeCheck, NodeId, NodeName, Resources,
-    SecretObjectId, SecretObjectName, ServiceId, ServiceName, Signal, Taint, TaintSelector, TaskExit, TaskId,
-    Timestamp, TokenHash, TokenId, Violation, Violations, VolumeDriver, VolumeId, VolumeName, WireGuardKey,
+    ManagerAddress, ManagerId, MemberId, MilliCpu, NetworkId, NetworkName, NodeCheck, NodeId, NodeName,
+    Resources, SecretObjectId, SecretObjectName, ServiceId, ServiceName, Signal, Taint, TaintSelector,
+    TaskExit, TaskId, Timestamp, TokenHash, TokenId, Violation, Violations, VolumeDriver, VolumeId,
+    VolumeName, WireGuardKey,
 };
 
 use super::fields::{FieldReader, millis, optional_text};

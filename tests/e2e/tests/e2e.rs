@@ -48,6 +48,7 @@ mod e2e {
     pub mod three_managers;
     pub mod traffic;
     pub mod updates;
+    pub mod verification;
     pub mod volumes;
     pub mod worker_disk;
 }

@@ -45,7 +45,9 @@ pub(super) async fn check_dns(gateway: Option<Ipv4Addr>, resolv_conf: &str) -> F
     let text = tokio::fs::read(resolv_conf).await.unwrap_or_default();
     let upstreams = parse_nameservers(&String::from_utf8_lossy(&text));
     if upstreams.is_empty() {
-        return warning(format!("{resolv_conf} names no name server: tasks resolve only names of the cluster"));
+        return warning(format!(
+            "{resolv_conf} names no name server: tasks resolve only names of the cluster"
+        ));
     }
     let answers = join_all(upstreams.iter().map(|server| ask(*server))).await;
     match answers.iter().any(Result::is_ok) {
@@ -86,9 +88,10 @@ fn question(id: u16) -> [u8; 17] {
 /// Connects to the managers; fails when most cannot be reached.
 pub(super) async fn check_managers(managers: Vec<String>) -> Finding {
     let connections = join_all(managers.iter().map(|address| connect(address))).await;
-    let missing = managers.iter().zip(connections).filter_map(|(address, connected)| {
-        connected.err().map(|why| format!("{address}: {why}"))
-    });
+    let missing = managers
+        .iter()
+        .zip(connections)
+        .filter_map(|(address, connected)| connected.err().map(|why| format!("{address}: {why}")));
     let missing: Vec<String> = missing.collect();
     match (missing.len(), managers.len()) {
         (0, all) => passed(format!("{all} of {all} managers reached")),

@@ -5,8 +5,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use nix::sys::socket::{
-    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, bind, connect, getsockopt, recv, send,
-    setsockopt, socket, sockopt,
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, bind, connect, getsockopt, recv,
+    send, setsockopt, socket, sockopt,
 };
 use nix::sys::time::TimeVal;
 

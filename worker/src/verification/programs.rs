@@ -14,8 +14,8 @@ use tokio::sync::Mutex;
 use tokio::time::{sleep, timeout};
 use warren_container_logs::{OutputEntry, OutputReader, ReadOptions};
 use warren_runtime::{
-    ContainerId, ContainerOwner, ContainerSpec, Error, HostFile, NetworkMode, OutputTarget, ProcessExit, ProcessState,
-    Reference, Runtime, Signal,
+    ContainerId, ContainerOwner, ContainerSpec, Error, HostFile, NetworkMode, OutputTarget, ProcessExit,
+    ProcessState, Reference, Runtime, Signal,
 };
 use warren_types::verification::MAX_CHECK_OUTPUT;
 use warren_types::{Bytes, ImageReference};
@@ -130,7 +130,13 @@ pub(crate) struct CheckContainers {
 
 impl CheckContainers {
     /// Runs the image of a check in a container in the network of the node, and removes it.
-    pub async fn run(&self, name: &str, image: &ImageReference, args: &[String], within: Duration) -> Finding {
+    pub async fn run(
+        &self,
+        name: &str,
+        image: &ImageReference,
+        args: &[String],
+        within: Duration,
+    ) -> Finding {
         let _one = self.lock.lock().await;
         let id = container_id(name);
         let found = self.run_once(&id, image, args, within).await;

@@ -65,7 +65,8 @@ impl v1::nodes_server::Nodes for FakeApi {
         }
         let mut nodes = Vec::new();
         for node in state.nodes.values_mut().filter(|node| names.is_empty() || names.contains(&node.name)) {
-            let (mut result, mut verified) = (v1::NodeCheckResult::default(), v1::NodeVerification::default());
+            let (mut result, mut verified) =
+                (v1::NodeCheckResult::default(), v1::NodeVerification::default());
             let is_bad = node.name == "node-2";
             result.name = "gpu".into();
             result.message = if is_bad { "exited with code 1: no GPU".into() } else { String::new() };

@@ -1,10 +1,10 @@
 //! Which nodes are checked next, and which fail for good.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use warren_types::secret_object::{DEFAULT_REGISTRY, registry_host};
+use warren_types::secret_object::registry_host;
 use warren_types::{
     CheckProgram, Node, NodeCondition, NodeId, NodeRole, NodeStatus, NodeVerification, PullPolicy,
     SecretObjectKind, Timestamp, UNVERIFIED_TAINT, VerificationState,
@@ -69,7 +69,9 @@ fn due_at(verification: &NodeVerification) -> Option<Timestamp> {
         VerificationState::Verified => None,
         VerificationState::Failed => Some(since + retry_delay(verification.failures)),
         // Checks in progress that do not run were begun by another leader.
-        VerificationState::Unverified | VerificationState::Pending | VerificationState::InProgress => Some(since),
+        VerificationState::Unverified | VerificationState::Pending | VerificationState::InProgress => {
+            Some(since)
+        }
     }
 }
 
@@ -107,8 +109,8 @@ pub struct UsedRegistry {
     pub is_required: bool,
 }
 
-/// The registries of services and of the checks' images. Images without the name of a registry may come from anywhere:
-/// their registry is required only with a credential for it.
+/// The registries of services and of the checks' images. One without a credential is not required: the images may have
+/// been imported.
 pub fn used_registries(state: &State) -> Vec<UsedRegistry> {
     let services = state.services().map(|service| &service.revision.task);
     let mut images: Vec<_> =
@@ -118,16 +120,12 @@ pub fn used_registries(state: &State) -> Vec<UsedRegistry> {
         CheckProgram::Image { image, .. } => Some(image),
         CheckProgram::Command(_) => None,
     }));
-    let mut used: BTreeMap<String, bool> = BTreeMap::new();
-    for image in images {
-        let host = registry_host(image);
-        let is_required = host != DEFAULT_REGISTRY;
-        used.entry(host).or_insert(is_required);
-    }
-    for credential in state.secret_objects().filter(|object| object.kind == SecretObjectKind::Credential) {
-        if let Some(is_required) = used.get_mut(credential.name.as_str()) {
-            *is_required = true;
-        }
-    }
-    used.into_iter().take(MAX_REGISTRIES).map(|(host, is_required)| UsedRegistry { host, is_required }).collect()
+    let hosts: BTreeSet<String> = images.into_iter().map(registry_host).collect();
+    let credentials: BTreeSet<&str> = state
+        .secret_objects()
+        .filter(|object| object.kind == SecretObjectKind::Credential)
+        .map(|object| object.name.as_str())
+        .collect();
+    let registry = |host: String| UsedRegistry { is_required: credentials.contains(host.as_str()), host };
+    hosts.into_iter().map(registry).take(MAX_REGISTRIES).collect()
 }

@@ -8,10 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::Ipv4Net;
 use warren_types::{
-    Availability, NodeCheckResult, ClusterId, ClusterSettingsChange, DesiredTaskState, ManagerAddress, ManagerId, MemberId,
-    NetworkId, NetworkName, NodeCondition, NodeDescription, NodeId, NodeName, NodeRole, NodeStatus,
-    SealedData, SecretObjectId, SecretObjectKind, SecretObjectName, ServiceId, ServiceSpec, Suffrage, Taint,
-    TaintSelector, TaskId, TaskReport, Timestamp, TokenHash, TokenId, VolumeDriver, VolumeId, VolumeName,
+    Availability, ClusterId, ClusterSettingsChange, DesiredTaskState, ManagerAddress, ManagerId, MemberId,
+    NetworkId, NetworkName, NodeCheckResult, NodeCondition, NodeDescription, NodeId, NodeName, NodeRole,
+    NodeStatus, SealedData, SecretObjectId, SecretObjectKind, SecretObjectName, ServiceId, ServiceSpec,
+    Suffrage, Taint, TaintSelector, TaskId, TaskReport, Timestamp, TokenHash, TokenId, VolumeDriver,
+    VolumeId, VolumeName,
 };
 
 pub use self::new_task::NewTask;

@@ -40,4 +40,5 @@ mod task_history;
 mod tasks;
 mod test_cluster;
 mod updates;
+mod verification;
 mod volumes;

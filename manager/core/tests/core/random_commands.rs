@@ -167,7 +167,9 @@ fn tokens_command() -> impl Strategy<Value = Command> {
         (token_id(), time()).prop_map(|(id, at)| Command::RemoveToken { id, at }),
         (prop::option::weighted(0.2, 0..9u64), prop::option::of(0..4u32), time()).prop_map(
             |(version, task_history_limit, at)| {
-                let change = ClusterSettingsChange { task_history_limit, ..Default::default() };
+                let enabled = task_history_limit.map(|limit| limit % 2 == 0);
+                let verification = VerificationChange { enabled, ..Default::default() };
+                let change = ClusterSettingsChange { task_history_limit, verification, ..Default::default() };
                 Command::UpdateCluster { version, change, at }
             }
         ),
@@ -229,6 +231,15 @@ fn nodes_command() -> impl Strategy<Value = Command> {
             |(node, session, conditions, at)| {
                 let conditions = conditions.into_iter().collect();
                 Command::SetNodeConditions { node, session, conditions, at }
+            }
+        ),
+        (prop::collection::btree_set(node(), 0..3), time())
+            .prop_map(|(nodes, at)| Command::RequestVerification { nodes, at }),
+        (term(), node(), time()).prop_map(|(term, node, at)| Command::BeginVerification { term, node, at }),
+        (term(), node(), 0..40u64, prop::sample::select(&NodeCheckOutcome::ALL[..]), time()).prop_map(
+            |(term, node, answered, outcome, at)| {
+                let results = vec![NodeCheckResult::new("dns", outcome, "text")];
+                Command::RecordVerification { term, node, answered, results, at }
             }
         ),
         (node(), 0..4u64, prop::collection::vec(any_report(), 0..4), time())

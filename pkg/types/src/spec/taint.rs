@@ -5,10 +5,10 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::check::check_count;
-use crate::verification::UNVERIFIED_TAINT;
 use crate::Violations;
 use crate::name::is_label_key;
 use crate::text::serde_as_text;
+use crate::verification::UNVERIFIED_TAINT;
 
 /// How many taints a node may have.
 pub const MAX_TAINTS: usize = 64;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use warren_types::spec::{validate_labels, validate_taints};
 use warren_types::{
     Availability, Health, MemberId, Node, NodeCondition, NodeDescription, NodeId, NodeName, NodeRole,
-    NodeStatus, NodeVerification, Taint, TaintSelector, Task, TaskId, TaskState, TaskStatus, Timestamp, VerificationState, Violation,
-    Violations,
+    NodeStatus, NodeVerification, Taint, TaintSelector, Task, TaskId, TaskState, TaskStatus, Timestamp,
+    VerificationState, Violation, Violations,
 };
 
 use super::{ApplyContext, address, verification, volume};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use warren_types::verification::MAX_CHECK_RESULTS;
 use warren_types::{
-    NodeCheckResult, Node, NodeId, NodeVerification, UNVERIFIED_TAINT, VERIFIED_LABEL, VerificationState,
+    Node, NodeCheckResult, NodeId, NodeVerification, UNVERIFIED_TAINT, VERIFIED_LABEL, VerificationState,
     Violation, unverified_taint,
 };
 
@@ -58,21 +58,21 @@ pub(super) fn request(
     nodes: &BTreeSet<NodeId>,
 ) -> Result<CommandResponse, Refusal> {
     if !is_enabled(state) {
-        let message = "the cluster verifies no nodes; turn it on with `warren cluster update --verify-nodes on`";
+        let message =
+            "the cluster verifies no nodes; turn it on with `warren cluster update --verify-nodes on`";
         return Err(Refusal::Invalid(Violation::new("nodes", message).into()));
     }
     if let Some(missing) = nodes.iter().find(|node| !state.nodes.contains_key(*node)) {
         return Err(Refusal::not_found(ObjectKind::Node, missing));
     }
-    let (now, index) = (entry.now, entry.index);
+    let now = entry.now;
     for id in nodes {
         update(state, entry, *id, |verification| {
-            verification.requested = index;
+            verification.requested = now.0;
             // Checks that run now are followed by others.
             if verification.state != VerificationState::InProgress {
                 (verification.state, verification.since) = (VerificationState::Pending, now);
             }
-            true
         });
     }
     Ok(CommandResponse::Done)
@@ -86,7 +86,6 @@ pub(super) fn begin(
     let now = entry.now;
     update(state, entry, id, |verification| {
         (verification.state, verification.since) = (VerificationState::InProgress, now);
-        true
     });
     node_response(state, id)
 }
@@ -101,23 +100,20 @@ pub(super) fn record(
     let now = entry.now;
     update(state, entry, id, |verification| {
         if verification.state != VerificationState::InProgress {
-            return false;
+            return;
         }
         verification.results = results.iter().take(MAX_CHECK_RESULTS).cloned().collect();
         let has_failed = verification.failed_check().is_some();
         verification.failures = if has_failed { verification.failures.saturating_add(1) } else { 0 };
         verification.state = if has_failed { VerificationState::Failed } else { VerificationState::Verified };
         (verification.answered, verification.since) = (answered, now);
-        true
     });
     // The results count also if a user asked again meanwhile.
     update(state, entry, id, |verification| {
         let is_over = matches!(verification.state, VerificationState::Verified | VerificationState::Failed);
-        let is_asked = is_over && verification.requested > verification.answered;
-        if is_asked {
+        if is_over && verification.requested > verification.answered {
             verification.state = VerificationState::Pending;
         }
-        is_asked
     });
     node_response(state, id)
 }
@@ -127,16 +123,13 @@ fn node_response(state: &State, id: NodeId) -> Result<CommandResponse, Refusal> 
     node.map(CommandResponse::Node).ok_or_else(|| Refusal::not_found(ObjectKind::Node, id))
 }
 
-/// Changes the verification of a node that has one, unless `edit` says that nothing changed.
-fn update(
-    state: &mut State,
-    entry: &mut ApplyContext,
-    id: NodeId,
-    edit: impl FnOnce(&mut NodeVerification) -> bool,
-) {
-    let known = state.nodes.get(&id).and_then(|node| node.verification.as_deref());
-    let Some(mut verification) = known.cloned() else { return };
-    if edit(&mut verification) {
+/// Changes the verification of a node that has one.
+fn update(state: &mut State, entry: &mut ApplyContext, id: NodeId, edit: impl FnOnce(&mut NodeVerification)) {
+    let known = state.nodes.get(&id).and_then(|node| node.verification.clone());
+    let Some(known) = known else { return };
+    let mut verification = (*known).clone();
+    edit(&mut verification);
+    if verification != *known {
         change(state, entry, id, |node| set(node, verification));
     }
 }

@@ -1,8 +1,8 @@
 //! Digests of nodes, managers, and join tokens.
 
 use warren_types::{
-    Availability, NodeCheckOutcome, NodeCheckResult, ManagerId, Member, Node, NodeCondition, NodeDescription, NodeId,
-    NodeRole, NodeStatus, NodeVerification, Resources, Suffrage, Token, VerificationState,
+    Availability, ManagerId, Member, Node, NodeCheckOutcome, NodeCheckResult, NodeCondition, NodeDescription,
+    NodeId, NodeRole, NodeStatus, NodeVerification, Resources, Suffrage, Token, VerificationState,
 };
 use xxhash_rust::xxh3::xxh3_64;
 

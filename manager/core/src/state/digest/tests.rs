@@ -4,9 +4,10 @@ use std::time::Duration;
 use warren_types::strategies::service_specs;
 use warren_types::{
     Availability, BoxedDefault, Bytes, ClusterId, DesiredTaskState, FailureOutcome, MilliCpu, Node,
-    NodeCondition, NodeDescription, NodeId, NodeRole, NodeStatus, PauseCause, Placement, Protocol,
-    PublishMode, PublishedPort, Resources, RolloutFailure, RolloutKind, SecretObjectId, SecretObjectKind,
-    SecretObjectVersion, ServiceId, ServiceMode, ServiceSpec, TaskSpec, TaskState, Timestamp, WireGuardKey,
+    NodeCheckOutcome, NodeCheckResult, NodeCondition, NodeDescription, NodeId, NodeRole, NodeStatus,
+    NodeVerification, PauseCause, Placement, Protocol, PublishMode, PublishedPort, Resources, RolloutFailure,
+    RolloutKind, SecretObjectId, SecretObjectKind, SecretObjectVersion, ServiceId, ServiceMode, ServiceSpec,
+    TaskSpec, TaskState, Timestamp, VerificationState, WireGuardKey,
 };
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -136,6 +137,7 @@ fn a_node() -> Node {
         assignment_index: 2,
         conditions: [].into(),
         manager: None,
+        verification: None,
     }
 }
 
@@ -306,9 +308,48 @@ fn every_node_field_changes_hash() {
         |n| n.conditions = NodeCondition::ALL.into(),
         |n| n.manager = Some(1),
         |n| n.manager = Some(2),
+        |n| n.verification = verification(|_| {}),
+        |n| n.verification = verification(|v| v.state = VerificationState::Pending),
+        |n| n.verification = verification(|v| v.state = VerificationState::InProgress),
+        |n| n.verification = verification(|v| v.state = VerificationState::Verified),
+        |n| n.verification = verification(|v| v.state = VerificationState::Failed),
+        |n| n.verification = verification(|v| v.since = Timestamp(2)),
+        |n| n.verification = verification(|v| v.failures = 1),
+        |n| n.verification = verification(|v| v.requested = 1),
+        |n| n.verification = verification(|v| v.answered = 1),
+        |n| {
+            n.verification =
+                verification(|v| v.results = vec![check_result("a", NodeCheckOutcome::Passed, "")])
+        },
+        |n| {
+            n.verification =
+                verification(|v| v.results = vec![check_result("b", NodeCheckOutcome::Passed, "")])
+        },
+        |n| {
+            n.verification =
+                verification(|v| v.results = vec![check_result("a", NodeCheckOutcome::Warning, "")])
+        },
+        |n| {
+            n.verification =
+                verification(|v| v.results = vec![check_result("a", NodeCheckOutcome::Failed, "")])
+        },
+        |n| {
+            n.verification =
+                verification(|v| v.results = vec![check_result("a", NodeCheckOutcome::Passed, "c")])
+        },
     ];
     check(node, &a_node(), changes);
     assert_ne!(cursor(NodeId(Id(1)), 2), cursor(NodeId(Id(2)), 1));
+}
+
+fn verification(change: impl FnOnce(&mut NodeVerification)) -> Option<Arc<NodeVerification>> {
+    let mut verification = NodeVerification::new(VerificationState::Unverified, Timestamp(1));
+    change(&mut verification);
+    Some(Arc::new(verification))
+}
+
+fn check_result(name: &str, outcome: NodeCheckOutcome, message: &str) -> NodeCheckResult {
+    NodeCheckResult::new(name, outcome, message)
 }
 
 #[test]
@@ -327,6 +368,12 @@ fn every_cluster_field_changes_hash() {
         |c| c.settings.task_history_limit = 1,
         |c| c.settings.data_plane = DataPlane::Wireguard,
         |c| c.settings.data_plane = DataPlane::Routes,
+        |c| c.settings.verification.enabled = true,
+        |c| c.settings.verification.remove_after = 1,
+        |c| c.settings.verification.timeout = Duration::from_secs(1),
+        |c| c.settings.verification.timeout = Duration::from_millis(1),
+        |c| c.settings.verification.checks = vec!["a=command:true".parse().unwrap()],
+        |c| c.settings.verification.checks = vec!["a=command:false".parse().unwrap()],
     ];
     check(cluster, &Cluster::new(ClusterId(Id(1)), ranges, Timestamp(1)), changes);
 }

@@ -11,11 +11,11 @@ use warren_core::{ApplyOutcome, Command, FEATURE_LEVEL, NewTask, RolloutStep, St
 use warren_types::{
     Availability, Bytes, ClusterId, ClusterSettingsChange, DataPlane, DesiredTaskState, Device, DeviceAccess,
     EnvVar, FailureAction, FailureOutcome, FailureRatio, Health, HostEntry, Id, Limits, LogLimits, MilliCpu,
-    Mount, MountSource, NodeDescription, NodeId, NodeRole, NodeStatus, OnDisconnect, Parallelism, PauseCause,
-    Placement, Propagation, Protocol, PublishMode, PublishedPort, PullPolicy, Resources, RestartCondition,
-    RestartPolicy, RolloutFailure, Seccomp, SecretObjectMount, ServiceId, ServiceMode, ServiceSpec, Taint,
-    TaskExit, TaskId, TaskReport, TaskSpec, TaskState, Timestamp, TokenHash, TokenId, Ulimit, UpdateOrder,
-    UpdatePolicy, WireGuardKey,
+    Mount, MountSource, NodeCheckOutcome, NodeCheckResult, NodeDescription, NodeId, NodeRole, NodeStatus,
+    OnDisconnect, Parallelism, PauseCause, Placement, Propagation, Protocol, PublishMode, PublishedPort,
+    PullPolicy, Resources, RestartCondition, RestartPolicy, RolloutFailure, Seccomp, SecretObjectMount,
+    ServiceId, ServiceMode, ServiceSpec, Taint, TaskExit, TaskId, TaskReport, TaskSpec, TaskState, Timestamp,
+    TokenHash, TokenId, Ulimit, UpdateOrder, UpdatePolicy, VerificationChange, WireGuardKey,
 };
 
 const SERVICE: ServiceId = ServiceId(Id(7));
@@ -301,7 +301,15 @@ fn ends() -> Vec<(&'static str, Command)> {
         task_history_limit: Some(3),
         range_add: vec!["10.212.0.0/16".parse().unwrap()],
         data_plane: Some(DataPlane::Wireguard),
+        verification: VerificationChange {
+            enabled: Some(true),
+            remove_after: Some(7),
+            timeout: Some(Duration::from_secs(60)),
+            check_add: vec!["gpu=image:acme/check:1 --all".parse().unwrap()],
+            check_rm: vec!["old".parse().unwrap()],
+        },
     };
+    let results = vec![NodeCheckResult::new("gpu", NodeCheckOutcome::Failed, "exited with code 1")];
     let mut all = vec![
         (
             "drain_node",
@@ -335,6 +343,9 @@ fn ends() -> Vec<(&'static str, Command)> {
         ("remove_node", Command::RemoveNode { id: JOINED, force: true, at }),
         ("release_addresses", networks::release()),
         ("update_cluster", Command::UpdateCluster { version: Some(0), change, at }),
+        ("request_verification", Command::RequestVerification { nodes: [node].into(), at }),
+        ("begin_verification", Command::BeginVerification { term, node, at }),
+        ("record_verification", Command::RecordVerification { term, node, answered: 53, results, at }),
         ("delete_tasks", Command::DeleteTasks { term, tasks: vec![task(2)] }),
         ("delete_service", Command::DeleteService { term, id }),
     ]);

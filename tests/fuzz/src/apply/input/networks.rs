@@ -1,15 +1,30 @@
-//! Steps about networks, services that are in them, and addresses that were withdrawn.
+//! Steps about networks, services that are in them, addresses that were withdrawn, and the verification of nodes.
 
 use arbitrary::Result;
 use warren_core::Command;
 use warren_types::{
-    DnsSettings, EndpointMode, NetworkAttachment, NetworkId, ServiceSpec, TaskNetworkMode, Timestamp,
+    DnsSettings, EndpointMode, NetworkAttachment, NetworkId, NodeCheckOutcome, NodeCheckResult, ServiceSpec,
+    TaskNetworkMode, Timestamp,
 };
 
 use super::{FuzzInput, TERM};
 
+/// From this kind on: the verification of a node.
+const NODES: u8 = 255;
+
 impl FuzzInput<'_> {
     pub(super) fn network_command(&mut self, kind: u8, at: Timestamp) -> Result<Command> {
+        if kind >= NODES {
+            let (node, term) = (self.node()?, self.number(TERM, 1)?);
+            let outcome = *self.0.choose(&NodeCheckOutcome::ALL)?;
+            let (results, answered) =
+                (vec![NodeCheckResult::new("dns", outcome, "text")], self.number(0, 200)?);
+            return Ok(match self.byte()? % 3 {
+                0 => Command::RequestVerification { nodes: [node].into(), at },
+                1 => Command::BeginVerification { term, node, at },
+                _ => Command::RecordVerification { term, node, answered, results, at },
+            });
+        }
         Ok(match kind % 5 {
             0 => {
                 let (id, name) = (self.network()?, self.network_name()?.parse().expect("the name is valid"));

@@ -7,7 +7,7 @@ use warren_core::state::{HeldVolumes, VolumeData};
 use warren_core::{Command, RolloutStep};
 use warren_types::{
     Bytes, ClusterSettingsChange, DataPlane, FailureAction, FailureOutcome, FailureRatio, Parallelism,
-    PauseCause, RolloutFailure, Timestamp, UpdateOrder, UpdatePolicy, VolumeDriver,
+    PauseCause, RolloutFailure, Timestamp, UpdateOrder, UpdatePolicy, VerificationChange, VolumeDriver,
 };
 
 use super::FuzzInput;
@@ -19,7 +19,11 @@ impl FuzzInput<'_> {
                 let (version, max_replicas_per_service) = (self.version()?, self.optional_small()?);
                 let task_history_limit = self.optional_small()?;
                 let data_plane = task_history_limit.map(|limit| DataPlane::ALL[limit as usize % 3]);
+                // Rarely, so that most nodes get tasks.
+                let enabled = max_replicas_per_service.filter(|limit| *limit == 5).map(|_| true);
+                let verification = VerificationChange { enabled, ..Default::default() };
                 let change = ClusterSettingsChange {
+                    verification,
                     data_plane,
                     max_replicas_per_service,
                     task_history_limit,

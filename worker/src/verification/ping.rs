@@ -2,6 +2,7 @@
 
 use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use nix::sys::socket::{
@@ -30,17 +31,23 @@ pub(super) struct IcmpEcho;
 impl PacketPath for IcmpEcho {
     /// The packets may not be fragmented on the way: Linux sets DF on those that fit the route.
     fn send(&self, from: Ipv4Addr, to: Ipv4Addr) -> Result<(), String> {
-        let (socket, size) = open(from, to).map_err(|error| format!("no route: {error}"))?;
-        let mut last = format!("no answer to packets of {size} bytes");
+        let mut failure = String::new();
         let identifier = std::process::id() as u16;
         for number in 1..=ATTEMPTS {
-            match exchange(&socket, size, (identifier, number)) {
-                Ok(true) => return Ok(()),
-                Ok(false) => {}
-                Err(error) => last = format!("packets of {size} bytes: {error}"),
-            }
+            // A node that has just joined may not have its routes yet.
+            failure = match open(from, to)
+                .map(|(socket, size)| (exchange(&socket, size, (identifier, number)), size))
+            {
+                Ok((Ok(true), _)) => return Ok(()),
+                Ok((Ok(false), size)) => format!("no answer to packets of {size} bytes"),
+                Ok((Err(error), size)) => format!("packets of {size} bytes: {error}"),
+                Err(error) => {
+                    sleep(REPLY_TIMEOUT);
+                    format!("no route: {error}")
+                }
+            };
         }
-        Err(last)
+        Err(failure)
     }
 }
 

@@ -102,6 +102,14 @@ fn new_node_gets_tasks_once_it_is_verified() {
 }
 
 #[test]
+fn idle_nodes_are_told_of_each_other_while_nodes_are_verified() {
+    let mut world = TestCluster::with_nodes(1);
+    assert!(world.state.node_networks(&node_id(1)).is_empty());
+    turn(&mut world, true);
+    assert_eq!(world.state.node_networks(&node_id(1)), [INGRESS_NETWORK].into());
+}
+
+#[test]
 fn checks_are_repeated_with_backoff() {
     let mut world = with_new_node();
     assert_eq!(plan(&world, &[]), (vec![2], None));

@@ -35,10 +35,13 @@ impl State {
         self.index.network_users.range(all).map(|((_, service), _)| *service)
     }
 
-    /// The networks of the node's tasks, and that of ports in ingress mode if there are any.
+    /// The networks of the node's tasks, and that of ports in ingress mode if there are any. While nodes are verified,
+    /// each has it, so that it has a way to the others before its first task.
     pub fn node_networks(&self, node: &NodeId) -> BTreeSet<NetworkId> {
         let mut networks = self.networks_of(self.tasks_on(node).map(Arc::as_ref));
-        networks.extend((!self.index.ingress_users.is_empty()).then_some(INGRESS_NETWORK));
+        let verifies = self.cluster().is_some_and(|cluster| cluster.settings.verification.enabled);
+        let is_told = verifies || !self.index.ingress_users.is_empty();
+        networks.extend(is_told.then_some(INGRESS_NETWORK));
         networks
     }
 

@@ -150,6 +150,7 @@ pub fn verifier(dir: &Path, runtime: &FakeRuntime, view: watch::Receiver<Network
     let desired_state = DesiredState { settings: Some(settings()), ..DesiredState::default() };
     let containers = CheckContainers {
         runtime: Arc::new(runtime.clone()),
+        node: settings().node,
         logger: "/bin/true".into(),
         output_dir: dir.join("checks"),
         lock: tokio::sync::Mutex::default(),

@@ -143,22 +143,17 @@ impl NodeVerifier {
         });
     }
 
-    /// Runs all checks, and sends each result. Ends early when nobody receives them.
+    /// Runs all checks, those of users one after the other, and sends each result. Ends early when nobody receives them.
     pub async fn run(&self, request: VerificationRequest, results: &mpsc::Sender<NodeCheckResult>) {
         let VerificationRequest { timeout: within, peers, registries, checks } = request;
-        for check in BuiltInCheck::ALL {
-            let found = async {
-                match check {
-                    BuiltInCheck::Dns => check_dns(self.gateway(), HOST_RESOLV_CONF).await,
-                    BuiltInCheck::ManagerApi => check_managers(self.managers()).await,
-                    BuiltInCheck::DataPlane => self.check_data_plane(peers.clone()).await,
-                    BuiltInCheck::Registry => check_registries(&registries).await,
-                    BuiltInCheck::Clock => self.check_clock(),
-                    BuiltInCheck::Disk => self.check_disk().await,
-                }
-            };
-            let late = |_| failed(format!("no result within {within:?}"));
-            let (outcome, message) = timeout(within, found).await.unwrap_or_else(late);
+        let found = BuiltInCheck::ALL.map(|check| {
+            let (peers, registries) = (peers.clone(), &registries);
+            async move {
+                let found = timeout(within, self.run_built_in(check, peers, registries)).await;
+                (check, found.unwrap_or_else(|_| failed(format!("no result within {within:?}"))))
+            }
+        });
+        for (check, (outcome, message)) in futures::future::join_all(found).await {
             if results.send(NodeCheckResult::new(check.as_str(), outcome, &message)).await.is_err() {
                 return;
             }
@@ -176,6 +171,17 @@ impl NodeVerifier {
             if results.send(NodeCheckResult::new(name.as_str(), outcome, &message)).await.is_err() {
                 return;
             }
+        }
+    }
+
+    async fn run_built_in(&self, check: BuiltInCheck, peers: Vec<Peer>, registries: &[Registry]) -> Finding {
+        match check {
+            BuiltInCheck::Dns => check_dns(self.gateway(), HOST_RESOLV_CONF).await,
+            BuiltInCheck::ManagerApi => check_managers(self.managers()).await,
+            BuiltInCheck::DataPlane => self.check_data_plane(peers).await,
+            BuiltInCheck::Registry => check_registries(registries).await,
+            BuiltInCheck::Clock => self.check_clock(),
+            BuiltInCheck::Disk => self.check_disk().await,
         }
     }
 

@@ -313,6 +313,7 @@ impl Worker {
         }
         let containers = CheckContainers {
             runtime: Arc::clone(&backends.runtime),
+            node,
             logger,
             output_dir: own.join("checks"),
             lock: Mutex::default(),

@@ -53,7 +53,7 @@ pub struct ClusterUpdateArgs {
     /// 10 s, 20 s and so on, at last every 5 min [default: 0]
     #[arg(long, value_name = "N")]
     pub verify_remove_after: Option<u32>,
-    /// How long each check may take [default: 30s]
+    /// How long each check may take, and the pull of its image [default: 30s]
     #[arg(long, value_name = "DURATION", value_parser = value::duration)]
     pub verify_timeout: Option<Duration>,
     /// Set a check in place of that with its name: a container in the network of the node, or a command of the

@@ -218,7 +218,7 @@ pub struct NodeVerification {
     pub since: Timestamp,
     /// How often in a row the checks failed.
     pub failures: u32,
-    /// Raft index of the last request of a user for a verification; 0 for none.
+    /// Time of the last request of a user for a verification, in milliseconds; 0 for none.
     pub requested: u64,
     /// The request that was the last one when the checks ran last.
     pub answered: u64,

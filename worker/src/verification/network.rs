@@ -11,11 +11,11 @@ use warren_dns::{PORT, parse_nameservers};
 use super::{Finding, failed, passed, warning};
 
 /// How long a name server may take.
-const DNS_TIMEOUT: Duration = Duration::from_secs(2);
+const DNS_TIMEOUT: Duration = Duration::from_secs(1);
 /// How often it is asked.
 const DNS_ATTEMPTS: u16 = 2;
 /// How long a connection may take.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// The registry of images without the name of one, and its host.
 const HUB: (&str, &str) = ("docker.io", "registry-1.docker.io");
 /// The port of registries that name none, and that of those without TLS.
@@ -125,15 +125,10 @@ async fn reach(registry: &str) -> Result<(), String> {
     if host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok()) {
         return connect(host).await;
     }
-    let mut failure = String::new();
-    for port in REGISTRY_PORTS {
-        match connect(&format!("{host}:{port}")).await {
-            Ok(()) => return Ok(()),
-            Err(why) if failure.is_empty() => failure = why,
-            Err(_) => {}
-        }
-    }
-    Err(failure)
+    let ports = REGISTRY_PORTS.map(|port| format!("{host}:{port}"));
+    let [first, second] = ports.each_ref().map(|address| connect(address));
+    let (first, second) = tokio::join!(first, second);
+    if second.is_ok() { Ok(()) } else { first }
 }
 
 async fn connect(address: &str) -> Result<(), String> {

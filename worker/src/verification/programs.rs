@@ -18,7 +18,7 @@ use warren_runtime::{
     ProcessState, Reference, Runtime, Signal,
 };
 use warren_types::verification::MAX_CHECK_OUTPUT;
-use warren_types::{Bytes, ImageReference};
+use warren_types::{Bytes, ImageReference, NodeId};
 
 use super::{Finding, failed, passed};
 
@@ -120,6 +120,8 @@ impl OutputTail {
 /// Runs the containers of checks.
 pub(crate) struct CheckContainers {
     pub runtime: Arc<dyn Runtime>,
+    /// This node.
+    pub node: NodeId,
     /// The program that writes their output.
     pub logger: PathBuf,
     /// Directory of their output while they run.
@@ -138,7 +140,7 @@ impl CheckContainers {
         within: Duration,
     ) -> Finding {
         let _one = self.lock.lock().await;
-        let id = container_id(name);
+        let id = container_id(self.node, name);
         let found = self.run_once(&id, image, args, within).await;
         if let Err(error) = self.remove(&id).await {
             tracing::warn!(container = %id, %error, "the container of a check was not removed");
@@ -232,9 +234,10 @@ impl CheckContainers {
     }
 }
 
-/// The names of checks allow more characters than ids.
-fn container_id(check: &str) -> ContainerId {
-    let hash: String = Sha256::digest(check).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+/// The names of checks allow more characters than ids. OCI runtimes of two nodes on one machine may share their state.
+fn container_id(node: NodeId, check: &str) -> ContainerId {
+    let hash: String =
+        Sha256::digest(format!("{node}.{check}")).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
     ContainerId::parse(&format!("verify-{hash}")).expect("a word and hexadecimal digits")
 }
 
@@ -257,6 +260,7 @@ async fn read_output(dir: &std::path::Path) -> String {
 #[cfg(test)]
 mod tests {
     use warren_runtime::fake::{ContainerScript, FakeRuntime};
+    use warren_types::Id;
     use warren_types::NodeCheckOutcome::{Failed, Passed};
 
     use super::*;
@@ -300,6 +304,7 @@ mod tests {
         let runtime = FakeRuntime::new();
         let containers = CheckContainers {
             runtime: Arc::new(runtime.clone()),
+            node: NodeId(Id(1)),
             logger: "/bin/true".into(),
             output_dir: dir.path().join("checks"),
             lock: Mutex::default(),

@@ -31,7 +31,8 @@ fn settings_are_changed_and_shown() {
     let flags = ["--verify-nodes=on", "--verify-remove-after=5", "--verify-timeout=1m"];
     let check = "--verify-check-add=gpu=image:acme/check:1 --all";
     let text = person.ok(&[&["cluster", "update", "-o", "json", check], &flags[..]].concat());
-    let expected = json!({"enabled": true, "removeAfter": 5, "timeout": "1m", "checks": ["gpu=image:acme/check:1 --all"]});
+    let checks = ["gpu=image:acme/check:1 --all"];
+    let expected = json!({"enabled": true, "removeAfter": 5, "timeout": "1m", "checks": checks});
     assert_eq!(shown(&text), expected);
     let text = person.ok(&["cluster", "update", "-o", "json", "--verify-check-rm=gpu", "--verify-nodes=off"]);
     assert_eq!(shown(&text), json!({"enabled": false, "removeAfter": 5, "timeout": "1m"}));

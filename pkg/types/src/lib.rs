@@ -70,7 +70,8 @@ pub use spec::{
     HealthCheck, HostEntry, HttpHeader, Limits, LogLimits, Mount, MountSource, NetworkAttachment,
     OnDisconnect, Parallelism, Placement, Probe, Propagation, Protocol, PublishMode, PublishedPort,
     PullPolicy, RestartCondition, RestartPolicy, Seccomp, SecretObjectMount, ServiceMode, ServiceSpec, Taint,
-    TaintEffect, TaintSelector, TaskNetworkMode, TaskSpec, Ulimit, UlimitName, UpdateOrder, UpdatePolicy,
+    TaintEffect, TaintSelector, TaskNetworkMode, TaskSpec, UNVERIFIED_TAINT, Ulimit, UlimitName, UpdateOrder,
+    UpdatePolicy,
 };
 pub use state::{DesiredTaskState, Health, TaskExit, TaskState};
 pub use template::{Template, TemplateValues};
@@ -78,8 +79,7 @@ pub use time::Timestamp;
 pub use token::{Token, TokenHash};
 pub use verification::{
     BuiltInCheck, CheckProgram, NodeCheck, NodeCheckOutcome, NodeCheckResult, NodeVerification,
-    UNVERIFIED_TAINT, VERIFIED_LABEL, VerificationChange, VerificationSettings, VerificationState,
-    unverified_taint,
+    VERIFIED_LABEL, VerificationChange, VerificationSettings, VerificationState, unverified_taint,
 };
 pub use violation::{Violation, Violations};
 pub use volume::{ReleasedVolume, Volume, VolumeDriver};

@@ -36,7 +36,9 @@ pub use secret_object::{MAX_TASK_SECRET_OBJECTS, SecretObjectMount};
 pub use security::{Capability, Device, DeviceAccess, Seccomp, Ulimit, UlimitName};
 pub use storage::{MAX_MOUNTS, MIN_TMPFS, Mount, MountSource, Propagation, is_normalized_relative};
 pub use sysctl::sysctl_fault;
-pub use taint::{MAX_TAINTS, ParseTaintError, Taint, TaintEffect, TaintSelector, validate_taints};
+pub use taint::{
+    MAX_TAINTS, ParseTaintError, Taint, TaintEffect, TaintSelector, UNVERIFIED_TAINT, validate_taints,
+};
 pub use task::{
     DEFAULT_DRAIN_DELAY, DEFAULT_STOP_GRACE, EnvVar, HostEntry, Limits, LogLimits, MAX_STOP_GRACE,
     MIN_CPU_LIMIT, MIN_MEMORY_LIMIT, PullPolicy, TaskSpec, WITHDRAWAL_TIMEOUT,

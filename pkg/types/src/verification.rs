@@ -6,12 +6,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::spec::{Taint, TaintEffect};
+use crate::spec::{Taint, TaintEffect, UNVERIFIED_TAINT};
 use crate::text::serde_as_text;
 use crate::{DnsLabel, ImageReference, Timestamp, Violations};
 
-/// Key of the taint of a node that is not verified.
-pub const UNVERIFIED_TAINT: &str = "warren.io/unverified";
 /// Key of the label of nodes while verification is on: `true` on verified ones, `false` on others.
 pub const VERIFIED_LABEL: &str = "warren.io/verified";
 /// The most bytes of the output of a check that are kept: its end.

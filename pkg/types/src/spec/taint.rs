@@ -8,8 +8,9 @@ use super::check::check_count;
 use crate::Violations;
 use crate::name::is_label_key;
 use crate::text::serde_as_text;
-use crate::verification::UNVERIFIED_TAINT;
 
+/// Key of the taint of a node that is not verified.
+pub const UNVERIFIED_TAINT: &str = "warren.io/unverified";
 /// How many taints a node may have.
 pub const MAX_TAINTS: usize = 64;
 /// How many tolerations a service may have.

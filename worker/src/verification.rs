@@ -143,7 +143,8 @@ impl NodeVerifier {
         });
     }
 
-    /// Runs all checks, those of users one after the other, and sends each result. Ends early when nobody receives them.
+    /// Runs all checks, those of users one after the other, and sends each result. Ends early when nobody receives
+    /// them.
     pub async fn run(&self, request: VerificationRequest, results: &mpsc::Sender<NodeCheckResult>) {
         let VerificationRequest { timeout: within, peers, registries, checks } = request;
         let found = BuiltInCheck::ALL.map(|check| {

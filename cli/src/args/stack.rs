@@ -6,6 +6,7 @@ use clap::{Args, Subcommand};
 use warren_types::DnsLabel;
 
 use super::listing::ListingArgs;
+use super::service::LogArgs;
 
 #[derive(Debug, Subcommand)]
 pub enum StackCommand {
@@ -35,6 +36,14 @@ pub enum StackCommand {
         all: bool,
         #[command(flatten)]
         listing: ListingArgs,
+    },
+    /// Print the logs of all services of a stack, those of ended tasks too
+    Logs {
+        /// Name of the stack
+        #[arg(value_name = "STACK")]
+        name: DnsLabel,
+        #[command(flatten)]
+        lines: LogArgs,
     },
     /// Remove the services, networks, secrets and configs of stacks
     #[command(aliases = ["remove", "down"])]

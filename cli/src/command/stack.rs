@@ -6,7 +6,7 @@ mod members;
 mod plan;
 mod remove;
 
-use crate::args::{GlobalArgs, ListingArgs, StackCommand, StackConfigArgs, StackDeployArgs};
+use crate::args::{GlobalArgs, ListingArgs, LogArgs, StackCommand, StackConfigArgs, StackDeployArgs};
 use crate::connect::connect;
 use crate::failure::CommandError;
 use crate::output::{self, Listing};
@@ -21,6 +21,7 @@ pub async fn run(global: &GlobalArgs, command: StackCommand) -> Result<(), Comma
         StackCommand::Ls(listing) => ls(global, &listing).await,
         StackCommand::Services { name, listing } => services(global, name.as_str(), &listing).await,
         StackCommand::Ps { name, all, listing } => ps(global, name.as_str(), all, &listing).await,
+        StackCommand::Logs { name, lines } => logs(global, name.as_str(), &lines).await,
         StackCommand::Rm(args) => remove::run(global, &args).await,
     }
 }
@@ -71,4 +72,12 @@ async fn ps(global: &GlobalArgs, name: &str, all: bool, listing: &ListingArgs) -
     let found = members::fetch(&client, &what).await?.of(name).known(name, &what)?;
     let ids: Vec<String> = found.services.into_iter().map(|service| service.id).collect();
     super::service::tasks(global, &ids, all, listing).await
+}
+
+async fn logs(global: &GlobalArgs, name: &str, lines: &LogArgs) -> Result<(), CommandError> {
+    let what = format!("the logs of stack {name} were not read");
+    let client = connect(global, &what).await?;
+    let found = members::fetch(&client, &what).await?.of(name).known(name, &what)?;
+    let services = found.services.iter().map(|service| members::service_name(service).to_owned()).collect();
+    super::logs::services(global, services, None, lines).await
 }

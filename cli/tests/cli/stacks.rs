@@ -175,6 +175,37 @@ fn foreign_and_missing_objects_are_conflicts_before_anything_is_changed() {
 }
 
 #[test]
+fn port_of_another_service_is_a_conflict_before_anything_is_changed() {
+    let person = CliUser::new();
+    let file = |name: &str, ports: [&str; 2]| {
+        let [a, b] = ports;
+        let text = format!("services:\n  a: {{image: runs{a}}}\n  b: {{image: runs{b}}}\n");
+        write(&person, name, &text)
+    };
+    let port = ", ports: ['8080:80']";
+    let first = file("first.yaml", [port, ""]);
+    person.ok(&["deploy", "-c", &first, "one"]);
+    let found = person.fails(4, &["deploy", "-c", &first, "two"]);
+    let expected =
+        "first.yaml:2:28: services.a.ports[0]: host port 8080 is published by service one_a; give another";
+    assert!(found.contains(expected), "{found}");
+    assert_eq!(person.ok(&["stack", "ls", "-q"]), "one\n");
+    // The services are changed one after the other: a port may go to one that is changed later.
+    let second = file("second.yaml", ["", port]);
+    person.ok(&["deploy", "-c", &second, "one"]);
+    let found = person.fails(4, &["deploy", "-c", &first, "one"]);
+    assert!(found.contains("host port 8080 is published by service one_b"), "{found}");
+    // A service that is removed anyway is removed first.
+    let renamed = write(&person, "renamed.yaml", "services:\n  c: {image: runs, ports: ['8080:80']}\n");
+    person.fails(4, &["deploy", "-c", &renamed, "one"]);
+    let ran = person.warren(&["deploy", "-c", &renamed, "--prune", "one"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(ran.stderr.starts_with("service one_b removed\n"), "{ran:?}");
+    assert!(ran.stderr.contains("service one_c created\nservice one_a removed\n"), "{ran:?}");
+    assert_eq!(person.ok(&["stack", "services", "one", "--format", "{{.Name}}"]), "one_c\n");
+}
+
+#[test]
 fn files_are_checked_and_printed_without_a_cluster() {
     let (person, file) = shop();
     let shown = person.warren(&["stack", "config", "-c", &file, "-o", "json"]);
@@ -188,6 +219,6 @@ fn files_are_checked_and_printed_without_a_cluster() {
     let unset =
         write(&person, "unset.yaml", "services: {a: {image: x}}\nsecrets: {k: {environment: UNSET}}\n");
     let found = person.fails(2, &["deploy", "-c", &unset, "x"]);
-    assert!(found.contains("the variable UNSET of secret x_k is not set"), "{found}");
+    assert!(found.contains("unset.yaml:2:14: secrets.k: the variable UNSET is not set"), "{found}");
     person.fails(2, &["stack", "config", "-c", person.path("none.yaml").to_str().unwrap()]);
 }

@@ -14,6 +14,22 @@ pub struct SourcePosition {
     pub column: u32,
 }
 
+/// A value of a file.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ValuePosition {
+    /// Where it is.
+    pub at: SourcePosition,
+    /// Its path, as in [`ComposeProblem`].
+    pub path: String,
+}
+
+impl ValuePosition {
+    /// A problem of this value.
+    pub fn problem(&self, message: impl fmt::Display) -> ComposeProblem {
+        ComposeProblem::new(&self.at, &self.path, message)
+    }
+}
+
 /// One error or warning. Shown as `compose.yaml:12:5: services.web.ports[0]: "x" is not a port`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub struct ComposeProblem {

@@ -11,12 +11,12 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use warren_types::{
-    DnsLabel, NetworkName, SecretObjectKind, SecretObjectName, ServiceName, ServiceSpec, Volume,
-    VolumeDriver, VolumeName,
+    DnsLabel, NetworkName, Protocol, PublishedPort, SecretObjectKind, SecretObjectName, ServiceName,
+    ServiceSpec, Volume, VolumeDriver, VolumeName,
 };
 
 use self::fields::{Fields, Report};
-use crate::problem::ComposeProblem;
+use crate::problem::{ComposeProblem, ValuePosition};
 use crate::project::Project;
 use crate::references::creation_order;
 
@@ -45,6 +45,8 @@ pub struct StackObjects {
 /// A network of a stack.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StackNetwork {
+    /// Where it is defined, or what needs it.
+    pub defined: ValuePosition,
     /// Its name in the cluster.
     pub name: NetworkName,
     /// Its labels.
@@ -56,6 +58,8 @@ pub struct StackNetwork {
 /// A volume of a stack.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StackVolume {
+    /// Where it is defined, or what needs it.
+    pub defined: ValuePosition,
     /// Its name in the cluster.
     pub name: VolumeName,
     /// Its labels.
@@ -69,6 +73,8 @@ pub struct StackVolume {
 /// A secret or config of a stack.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StackSecretObject {
+    /// Where it is defined, or what needs it.
+    pub defined: ValuePosition,
     /// Secret or config.
     pub kind: SecretObjectKind,
     /// Its name in the cluster.
@@ -93,8 +99,12 @@ pub enum SecretObjectSource {
 /// A service of a stack.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StackService {
+    /// Where it is defined.
+    pub defined: ValuePosition,
     /// Its spec.
     pub spec: ServiceSpec,
+    /// Where each of its published ports is.
+    pub ports: Vec<ValuePosition>,
     /// Services that must be ready before this one is created.
     pub after_ready: Vec<ServiceName>,
 }
@@ -106,8 +116,8 @@ pub struct ExternalObject {
     pub kind: ExternalKind,
     /// Its name in the cluster.
     pub name: String,
-    /// Where it is named, as a message.
-    pub missing: ComposeProblem,
+    /// Where it is named.
+    pub defined: ValuePosition,
 }
 
 /// The kind of an object that a stack does not create.
@@ -119,6 +129,17 @@ pub enum ExternalKind {
     Volume,
     /// A secret or config.
     SecretObject(SecretObjectKind),
+}
+
+impl ExternalKind {
+    /// The noun of its commands.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Network => "network",
+            Self::Volume => "volume",
+            Self::SecretObject(kind) => kind.as_str(),
+        }
+    }
 }
 
 /// Converts a project to the stack `name`.
@@ -150,12 +171,36 @@ pub fn stack(project: &Project, name: &DnsLabel) -> Result<StackObjects, Vec<Com
         }
         Err(problem) => report.problems.borrow_mut().push(problem),
     }
+    check_ports(&objects.services, &report);
     let Report { problems, warnings } = report;
     let (mut problems, mut warnings) = (problems.into_inner(), warnings.into_inner());
     problems.sort();
     warnings.sort();
     objects.warnings = warnings;
     if problems.is_empty() { Ok(objects) } else { Err(problems) }
+}
+
+/// Services do not publish the same port.
+fn check_ports(services: &[StackService], report: &Report) {
+    let mut published: BTreeMap<(u16, Protocol), Vec<(&PublishedPort, &ValuePosition, usize)>> =
+        BTreeMap::new();
+    for (i, service) in services.iter().enumerate() {
+        for (port, position) in
+            service.spec.ports.iter().zip(&service.ports).filter(|(port, _)| port.host_port != 0)
+        {
+            let same = published.entry((port.host_port, port.protocol)).or_default();
+            // Two ports of one service are compared by the rules of its spec.
+            let other = same.iter().find(|(other, _, of)| *of != i && other.conflicts_with(port));
+            if let Some((_, other, _)) = other {
+                let message = format!(
+                    "host port {} is also published by {} ({}); give another port",
+                    port.host_port, other.path, other.at
+                );
+                report.problems.borrow_mut().push(position.problem(message));
+            }
+            same.push((port, position, i));
+        }
+    }
 }
 
 /// The names in the cluster of what the project defines.
@@ -202,15 +247,7 @@ impl Names<'_> {
                 entry.fail_at(other, "has no meaning for what exists already; leave it out");
             }
         }
-        let what = match kind {
-            ExternalKind::Network => "network".to_owned(),
-            ExternalKind::Volume => "volume".to_owned(),
-            ExternalKind::SecretObject(kind) => kind.to_string(),
-        };
-        let message =
-            format!("there is no {what} {name} in the cluster; create it with `warren {what} create`");
-        let missing = ComposeProblem::new(&entry.node.at, &entry.path, message);
-        Some(ExternalObject { kind, name, missing })
+        Some(ExternalObject { kind, name, defined: entry.position() })
     }
 
     fn networks(&self, objects: &mut StackObjects) {
@@ -227,7 +264,8 @@ impl Names<'_> {
             let name = self.name_of("networks", DEFAULT_NETWORK);
             if let Some(name) = self.root.parse_text(&name) {
                 let labels = [(STACK_LABEL.to_owned(), self.stack.to_string())].into();
-                objects.networks.push(StackNetwork { name, labels, internal: false });
+                let defined = self.root.position();
+                objects.networks.push(StackNetwork { defined, name, labels, internal: false });
             }
         }
         for (key, entry) in entries {
@@ -246,7 +284,8 @@ impl Names<'_> {
             }
             let Some(name) = entry.parse_text(&self.name_of("networks", key)) else { continue };
             let internal = entry.flag("internal").unwrap_or_default();
-            objects.networks.push(StackNetwork { name, labels: self.labels(&entry), internal });
+            let (defined, labels) = (entry.position(), self.labels(&entry));
+            objects.networks.push(StackNetwork { defined, name, labels, internal });
         }
     }
 
@@ -262,7 +301,8 @@ impl Names<'_> {
                 entry.fail_at("driver_opts", violation);
             }
             let Some(name) = entry.parse_text(&self.name_of("volumes", key)) else { continue };
-            objects.volumes.push(StackVolume { name, labels: self.labels(&entry), driver, options });
+            let (defined, labels) = (entry.position(), self.labels(&entry));
+            objects.volumes.push(StackVolume { defined, name, labels, driver, options });
         }
     }
 
@@ -289,12 +329,8 @@ impl Names<'_> {
                 continue;
             };
             let Some(name) = entry.parse_text(&self.name_of(section, key)) else { continue };
-            objects.secret_objects.push(StackSecretObject {
-                kind,
-                name,
-                labels: self.labels(&entry),
-                source,
-            });
+            let (defined, labels) = (entry.position(), self.labels(&entry));
+            objects.secret_objects.push(StackSecretObject { defined, kind, name, labels, source });
         }
     }
 

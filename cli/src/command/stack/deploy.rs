@@ -93,12 +93,18 @@ fn read_data(
     let mut data = SecretObjectData::new();
     for object in objects {
         let bytes = match &object.source {
-            SecretObjectSource::File(path) => input::read_secret_object(object.kind, Path::new(path), what)?,
+            SecretObjectSource::File(path) => {
+                let read = input::read_secret_object(object.kind, Path::new(path), what);
+                read.map_err(|error| CommandError {
+                    why: object.defined.problem(&error.why).to_string(),
+                    ..error
+                })?
+            }
             SecretObjectSource::Content(text) => Zeroizing::new(text.clone().into_bytes()),
             SecretObjectSource::Variable(name) => variable(&project.variables, name, object, what)?,
         };
         if bytes.is_empty() || bytes.len() > MAX_SECRET_OBJECT_SIZE {
-            let why = format!("{} {} has {} bytes", object.kind, object.name, bytes.len());
+            let why = object.defined.problem(format!("has {} bytes", bytes.len())).to_string();
             let hint = format!("give 1 to {MAX_SECRET_OBJECT_SIZE} bytes");
             return Err(CommandError::new(ExitKind::Usage, what, why, hint));
         }
@@ -114,7 +120,7 @@ fn variable(
     what: &str,
 ) -> Result<Zeroizing<Vec<u8>>, CommandError> {
     let value = variables.get(name).ok_or_else(|| {
-        let why = format!("the variable {name} of {} {} is not set", object.kind, object.name);
+        let why = object.defined.problem(format!("the variable {name} is not set")).to_string();
         CommandError::new(ExitKind::Usage, what, why, "set it in the environment or in the env file")
     })?;
     Ok(Zeroizing::new(value.clone().into_bytes()))
@@ -137,7 +143,7 @@ impl Deployment<'_> {
     async fn execute(&mut self, step: DeployStep, data: &mut SecretObjectData) -> Result<(), CommandError> {
         match step {
             DeployStep::CreateNetwork(network) => {
-                let StackNetwork { name, labels, internal } = network;
+                let StackNetwork { defined: _, name, labels, internal } = network;
                 let new = NewNetwork { id: NetworkId(Id(rand::random())), name, labels, internal };
                 let what = format!("network {}", new.name);
                 let created = self.client.networks().create(new).await;
@@ -145,7 +151,7 @@ impl Deployment<'_> {
                 eprintln!("{what} created");
             }
             DeployStep::CreateVolume(volume) => {
-                let StackVolume { name, labels, driver, options } = volume;
+                let StackVolume { defined: _, name, labels, driver, options } = volume;
                 let (id, driver) = (VolumeId(Id(rand::random())), driver.as_str().to_owned());
                 let new = NewVolume { id, name, driver, options, labels, node: String::new(), reuse: false };
                 let what = format!("volume {}", new.name);

@@ -1,12 +1,15 @@
 //! What a deployment changes, as a pure function of the stack and of what exists.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use warren_compose::stack::{ExternalKind, StackNetwork, StackObjects, StackSecretObject, StackVolume};
+use warren_compose::ValuePosition;
+use warren_compose::stack::{
+    ExternalKind, StackNetwork, StackObjects, StackSecretObject, StackService, StackVolume,
+};
 use warren_proto::convert::stored_service_spec;
 use warren_proto::v1;
 use warren_types::spec::AUTOMATIC_PORTS;
-use warren_types::{SecretObjectKind, ServiceName, ServiceSpec};
+use warren_types::{PublishedPort, SecretObjectKind, ServiceName, ServiceSpec};
 
 use super::members::{StackMembers, service_labels, service_name, stack_of};
 
@@ -48,16 +51,40 @@ pub fn plan(name: &str, objects: &StackObjects, existing: &StackMembers, prune: 
     let mut plan = DeployPlan::default();
     plan.check_external(objects, existing);
     plan.resources(name, objects, existing);
+    let by_name: BTreeMap<&str, &v1::Service> =
+        existing.services.iter().map(|one| (service_name(one), one)).collect();
+    let mut ports = PublishedPorts::of(&existing.services);
+    let named: BTreeSet<&str> = objects.services.iter().map(|service| service.spec.name.as_str()).collect();
+    let removed = existing.of(name).services.into_iter().filter(|found| !named.contains(service_name(found)));
+    let mut removed: Vec<v1::Service> = removed.filter(|_| prune).collect();
     for service in &objects.services {
-        let found = existing.services.iter().find(|one| service_name(one) == service.spec.name.as_str());
-        plan.service(name, &service.spec, &service.after_ready, found);
+        let own = service.spec.name.as_str();
+        let found = by_name.get(own).copied();
+        let mut after_ready = service.after_ready.clone();
+        for (port, position) in service.spec.ports.iter().zip(&service.ports) {
+            let Some(owner) = ports.owner(own, port).map(str::to_owned) else { continue };
+            match removed.iter().position(|one| service_name(one) == owner).map(|i| removed.swap_remove(i)) {
+                Some(found) => {
+                    ports.withdraw(&found);
+                    after_ready.extend(owner.parse());
+                    plan.steps.push(DeployStep::RemoveService { found: Box::new(found) });
+                }
+                None => plan.conflict(position, port_taken(port, &owner)),
+            }
+        }
+        found.into_iter().for_each(|found| ports.withdraw(found));
+        ports.publish(own, service.spec.ports.iter().copied());
+        plan.service(name, service, after_ready, found);
     }
-    if prune {
-        let is_named = |name: &str| objects.services.iter().any(|service| service.spec.name.as_str() == name);
-        let removed = existing.of(name).services.into_iter().filter(|found| !is_named(service_name(found)));
-        plan.steps.extend(removed.map(|found| DeployStep::RemoveService { found: Box::new(found) }));
-    }
+    plan.steps.extend(removed.into_iter().map(|found| DeployStep::RemoveService { found: Box::new(found) }));
     plan
+}
+
+fn port_taken(port: &PublishedPort, owner: &str) -> String {
+    format!(
+        "host port {} is published by service {owner}; give another port, or remove it there first",
+        port.host_port
+    )
 }
 
 impl DeployPlan {
@@ -73,7 +100,11 @@ impl DeployPlan {
                 ExternalKind::SecretObject(_) => existing.secrets.iter().any(|one| one.name == *name),
             };
             if !exists {
-                self.conflicts.push(external.missing.to_string());
+                let kind = external.kind.as_str();
+                let why = format!(
+                    "there is no {kind} {name} in the cluster; create it with `warren {kind} create`"
+                );
+                self.conflict(&external.defined, why);
             }
         }
     }
@@ -83,12 +114,13 @@ impl DeployPlan {
             let what = format!("network {}", network.name);
             match existing.networks.iter().find(|one| one.name == network.name.as_str()) {
                 None => self.steps.push(DeployStep::CreateNetwork(network.clone())),
-                Some(found) if self.is_own(stack, &what, &found.labels) => {
+                Some(found) if self.is_own(stack, &network.defined, &what, &found.labels) => {
                     if found.internal != network.internal {
-                        self.conflicts.push(format!(
+                        let why = format!(
                             "{what} exists with `internal: {}`, which cannot be changed; remove it, or rename it",
                             found.internal
-                        ));
+                        );
+                        self.conflict(&network.defined, why);
                     }
                     self.compare_labels(&what, &found.labels, &network.labels);
                 }
@@ -99,11 +131,12 @@ impl DeployPlan {
             let what = format!("volume {}", volume.name);
             match existing.volumes.iter().find(|one| one.name == volume.name.as_str()) {
                 None => self.steps.push(DeployStep::CreateVolume(volume.clone())),
-                Some(found) if self.is_own(stack, &what, &found.labels) => {
+                Some(found) if self.is_own(stack, &volume.defined, &what, &found.labels) => {
                     if found.options != volume.options {
-                        self.conflicts.push(format!(
+                        let why = format!(
                             "{what} exists with other options, which cannot be changed; remove it, or give another name"
-                        ));
+                        );
+                        self.conflict(&volume.defined, why);
                     }
                     self.compare_labels(&what, &found.labels, &volume.labels);
                 }
@@ -116,7 +149,7 @@ impl DeployPlan {
                 if object.kind == SecretObjectKind::Config { &existing.configs } else { &existing.secrets };
             match known.iter().find(|one| one.name == object.name.as_str()) {
                 None => self.steps.push(DeployStep::CreateSecretObject(object.clone())),
-                Some(found) if self.is_own(stack, &what, &found.labels) => {
+                Some(found) if self.is_own(stack, &object.defined, &what, &found.labels) => {
                     self.compare_labels(&what, &found.labels, &object.labels);
                     self.steps.push(DeployStep::UpdateSecretObject(object.clone()));
                 }
@@ -126,15 +159,27 @@ impl DeployPlan {
     }
 
     /// Whether an object is of the stack; another one is a conflict.
-    fn is_own(&mut self, stack: &str, what: &str, labels: &BTreeMap<String, String>) -> bool {
+    fn is_own(
+        &mut self,
+        stack: &str,
+        defined: &ValuePosition,
+        what: &str,
+        labels: &BTreeMap<String, String>,
+    ) -> bool {
         let owner = stack_of(labels);
         if owner != Some(stack) {
             let of = owner.map_or("is of no stack".to_owned(), |owner| format!("is of stack {owner}"));
-            self.conflicts.push(format!(
-                "{what} exists and {of}; remove it, give another `name`, or use it with `external: true`"
-            ));
+            let what_to_do = match what.starts_with("service ") {
+                true => "remove it, or give the stack another name",
+                false => "remove it, give another `name`, or use it with `external: true`",
+            };
+            self.conflict(defined, format!("{what} exists and {of}; {what_to_do}"));
         }
         owner == Some(stack)
+    }
+
+    fn conflict(&mut self, defined: &ValuePosition, why: String) {
+        self.conflicts.push(defined.problem(why).to_string());
     }
 
     fn compare_labels(
@@ -151,26 +196,28 @@ impl DeployPlan {
     fn service(
         &mut self,
         stack: &str,
-        spec: &ServiceSpec,
-        after_ready: &[ServiceName],
+        service: &StackService,
+        after_ready: Vec<ServiceName>,
         found: Option<&v1::Service>,
     ) {
-        let after_ready = after_ready.to_vec();
+        let spec = &service.spec;
         let Some(found) = found else {
             return self.steps.push(DeployStep::CreateService { spec: Box::new(spec.clone()), after_ready });
         };
         let what = format!("service {}", spec.name);
-        if !self.is_own(stack, &what, &service_labels(found)) {
+        if !self.is_own(stack, &service.defined, &what, &service_labels(found)) {
             return;
         }
         let old = found.spec.clone().map(stored_service_spec);
         let Some(Ok(old)) = old else {
-            return self.conflicts.push(format!("{what} has a spec that this version cannot read"));
+            return self
+                .conflict(&service.defined, format!("{what} has a spec that this version cannot read"));
         };
         if std::mem::discriminant(&old.mode) != std::mem::discriminant(&spec.mode) {
-            return self.conflicts.push(format!(
+            let why = format!(
                 "{what} changes between replicated and global, which no update can do; remove it first"
-            ));
+            );
+            return self.conflict(&service.defined, why);
         }
         let spec = with_chosen_ports(spec, &old);
         let found = Box::new(found.clone());
@@ -181,13 +228,50 @@ impl DeployPlan {
     }
 }
 
+/// The ports that services publish, with the names of the services, while the steps are executed one after the other.
+struct PublishedPorts(BTreeMap<u16, Vec<(String, PublishedPort)>>);
+
+impl PublishedPorts {
+    fn of(services: &[v1::Service]) -> Self {
+        let mut all = Self(BTreeMap::new());
+        services.iter().for_each(|service| all.publish(service_name(service), ports_of(service)));
+        all
+    }
+
+    fn publish(&mut self, service: &str, ports: impl Iterator<Item = PublishedPort>) {
+        for port in ports.filter(|port| port.host_port != 0) {
+            self.0.entry(port.host_port).or_default().push((service.to_owned(), port));
+        }
+    }
+
+    fn withdraw(&mut self, service: &v1::Service) {
+        for port in ports_of(service) {
+            let same = self.0.get_mut(&port.host_port);
+            same.into_iter().for_each(|same| same.retain(|(owner, _)| owner != service_name(service)));
+        }
+    }
+
+    /// The other service that publishes the port.
+    fn owner(&self, service: &str, port: &PublishedPort) -> Option<&str> {
+        let same = self.0.get(&port.host_port)?;
+        let other = same.iter().find(|(owner, other)| owner != service && other.conflicts_with(port));
+        other.map(|(owner, _)| owner.as_str())
+    }
+}
+
+/// The ports of a service; one that this version cannot read is left to the manager.
+fn ports_of(service: &v1::Service) -> impl Iterator<Item = PublishedPort> {
+    let ports = service.spec.iter().flat_map(|spec| &spec.ports);
+    ports.filter_map(|port| PublishedPort::try_from(port.clone()).ok())
+}
+
 /// The spec with the ports that were chosen for its automatic ones.
 fn with_chosen_ports(spec: &ServiceSpec, old: &ServiceSpec) -> ServiceSpec {
     let mut spec = spec.clone();
     let mut chosen: Vec<_> =
         old.ports.iter().filter(|port| AUTOMATIC_PORTS.contains(&port.host_port)).collect();
     for port in spec.ports.iter_mut().filter(|port| port.host_port == 0) {
-        let same = |one: &&warren_types::PublishedPort| {
+        let same = |one: &&PublishedPort| {
             (one.host_ip, one.container_port, one.protocol)
                 == (port.host_ip, port.container_port, port.protocol)
         };

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use warren_types::Bytes;
 
-use crate::problem::{ComposeProblem, SourcePosition};
+use crate::problem::{ComposeProblem, SourcePosition, ValuePosition};
 use crate::scalar::{parse_bool, parse_duration};
 use crate::yaml::{YamlNode, parse_integer};
 
@@ -58,6 +58,11 @@ impl<'a> Fields<'a> {
             (&**name, inner)
         })
         .collect()
+    }
+
+    /// Where this value is.
+    pub fn position(&self) -> ValuePosition {
+        ValuePosition { at: self.node.at.clone(), path: self.path.clone() }
     }
 
     /// A problem of this value.

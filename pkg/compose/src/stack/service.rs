@@ -77,7 +77,10 @@ pub(super) fn service(key: &str, service: &Fields<'_>, names: &Names<'_>) -> Opt
     network(service, &alias, names, &mut task);
     only_default_values(service);
     let mut spec = ServiceSpec::new(name, task);
-    spec.ports = service.items("ports").iter().filter_map(port).collect();
+    let ports = service.items("ports");
+    let ports = ports.iter().filter_map(|item| Some((port(item)?, item.position())));
+    let (published, ports) = ports.unzip();
+    spec.ports = published;
     policies(service, &mut spec);
     spec.labels = service.sub("deploy").map(|deploy| deploy.pairs("labels")).unwrap_or_default();
     spec.labels.insert(STACK_LABEL.to_owned(), names.stack.to_string());
@@ -89,7 +92,7 @@ pub(super) fn service(key: &str, service: &Fields<'_>, names: &Names<'_>) -> Opt
             None => service.fail(message),
         }
     }
-    Some(StackService { spec, after_ready: after_ready(service, names) })
+    Some(StackService { defined: service.position(), spec, ports, after_ready: after_ready(service, names) })
 }
 
 /// The dependencies that must be ready.

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 use warren_compose::schema::{KeySupport, ValueForm, schema_keys};
 use warren_compose::stack::{StackObjects, stack};
+use warren_compose::{SourcePosition, ValuePosition};
 use warren_types::ServiceSpec;
 
 use crate::{json, lines, loaded, web};
@@ -95,6 +96,11 @@ fn values_of_compose_mean_the_same_here() {
         ("logging: {options: {max-size: 1g}}", "/task/logs/maxSize", "\"1GiB\""),
         ("tmpfs: '/t:size=1m,mode=700,exec'", "/task/mounts/0/source/tmpfs/size", "\"1MiB\""),
         ("deploy: {mode: global}", "/mode", "\"global\""),
+        (
+            "deploy: {placement: {preferences: [{spread: node.labels.zone}, {spread: node.labels.rack}]}}",
+            "/placement/preferences",
+            "[\"spread=node.labels.zone\",\"spread=node.labels.rack\"]",
+        ),
     ] {
         let found = json(keys);
         let found = found.pointer(path).cloned().unwrap_or(Value::Null);
@@ -148,6 +154,14 @@ fn what_warren_cannot_do_is_refused_with_its_position() {
             "4:40: services.web.deploy.placement.constraints[0]",
         ),
         (
+            "deploy: {placement: {preferences: [{spread: engine.labels.x}]}}",
+            "4:48: services.web.deploy.placement.preferences[0].spread: \"spread=engine.labels.x\" is not",
+        ),
+        (
+            "deploy: {placement: {preferences: [{}]}}",
+            "4:40: services.web.deploy.placement.preferences[0]: has no label; give `spread`",
+        ),
+        (
             "deploy: {restart_policy: {delay: 0s}}",
             "3:5: services.web: is not between 100 ms and 5 minutes (task.restart",
         ),
@@ -197,10 +211,40 @@ fn what_warren_cannot_do_is_refused_with_its_position() {
     }
 }
 
+#[test]
+fn services_do_not_publish_the_same_port() {
+    let text = |ports: &str| {
+        format!("services:\n  a: {{image: x, ports: ['80:80']}}\n  b: {{image: x, ports: {ports}}}")
+    };
+    let check = |ports: &str| objects(&[("compose.yaml", &text(ports))]).map(|_| ());
+    let expected = "compose.yaml:3:23: services.b.ports[0]: host port 80 is also published by services.a.ports[0] \
+                    (compose.yaml:2:23); give another port\n";
+    assert_eq!(check("['80:81']"), Err(expected.to_owned()));
+    assert!(check("['127.0.0.1:80:81']").is_err());
+    assert_eq!(check("['80:81/udp', '81:80', '80']"), Ok(()));
+    let both = "['127.0.0.1:81:80', '127.0.0.2:81:80']";
+    assert_eq!(check(both), Ok(()));
+}
+
 /// Everything that is sent, without positions.
 fn sent(text: &str) -> String {
     match objects(&[("compose.yaml", text)]) {
-        Ok(StackObjects { networks, volumes, secret_objects, services, external, warnings: _ }) => {
+        Ok(StackObjects {
+            mut networks,
+            mut volumes,
+            mut secret_objects,
+            mut services,
+            external,
+            warnings: _,
+        }) => {
+            let nowhere = ValuePosition { at: SourcePosition::start_of(""), path: String::new() };
+            networks.iter_mut().for_each(|network| network.defined = nowhere.clone());
+            volumes.iter_mut().for_each(|volume| volume.defined = nowhere.clone());
+            secret_objects.iter_mut().for_each(|object| object.defined = nowhere.clone());
+            for service in &mut services {
+                service.defined = nowhere.clone();
+                service.ports.clear();
+            }
             let external: Vec<&String> = external.iter().map(|object| &object.name).collect();
             format!("{networks:?}{volumes:?}{secret_objects:?}{services:?}{external:?}")
         }

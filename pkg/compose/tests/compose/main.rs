@@ -4,6 +4,7 @@
 
 mod canonical;
 mod errors;
+mod examples;
 mod extends;
 mod include;
 mod keys;

@@ -25,6 +25,7 @@ mod restart;
 mod secrets;
 mod services;
 mod sessions;
+mod stacks;
 mod updates;
 mod volumes;
 mod watch;

@@ -108,7 +108,7 @@ async fn wrong_input_gets_its_text_and_changes_nothing() {
 }
 
 /// The CLI refuses a contexts file that others may read.
-fn write_private(file: &std::path::Path, text: &str) {
+pub fn write_private(file: &std::path::Path, text: &str) {
     use std::os::unix::fs::PermissionsExt;
     std::fs::write(file, text).unwrap();
     std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o600)).unwrap();

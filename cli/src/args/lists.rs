@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use warren_types::{
-    Capability, Constraint, Device, DnsLabel, HostEntry, HttpHeader, Mount, NetworkName, SecretObjectMount,
-    TaintSelector, Ulimit, UlimitName,
+    Capability, Constraint, Device, DnsLabel, HostEntry, HttpHeader, Mount, NetworkName, PlacementPreference,
+    SecretObjectMount, TaintSelector, Ulimit, UlimitName,
 };
 
 use super::value::{self, EnvVariable, NetworkChoice, PortList, PortRemoval};
@@ -38,6 +38,14 @@ pub struct ListAdditions {
     /// Run also on nodes with this taint; * tolerates all
     #[arg(long, value_name = "KEY[=VALUE][:EFFECT]|*")]
     pub toleration: Vec<TaintSelector>,
+    /// Spread tasks evenly over the values of a label of nodes; a further preference within each value
+    #[arg(
+        long,
+        visible_alias = "placement-pref",
+        alias = "placement-pref-add",
+        value_name = "spread=node.labels.KEY"
+    )]
+    pub prefer: Vec<PlacementPreference>,
     /// Publish a port or a range on the nodes that run tasks [host port: automatic, protocol: tcp]
     #[arg(long, short, value_name = "[[IP:]HOST:]CONTAINER[/PROTOCOL]", value_parser = value::publish)]
     pub publish: Vec<PortList>,
@@ -148,7 +156,7 @@ impl FromArgMatches for MountArgs {
 
 /// Names of the flags of [`ListAdditions`] in an update; the names of a create are accepted as well. The others keep
 /// their name: `--env-file` adds in any case, `--cap-add` and `--cap-drop` contain the direction.
-const UPDATE_FLAG_NAMES: [(&str, &str); 22] = [
+const UPDATE_FLAG_NAMES: [(&str, &str); 23] = [
     ("alias", "alias-add"),
     ("bind", "bind-add"),
     ("config", "config-add"),
@@ -164,6 +172,7 @@ const UPDATE_FLAG_NAMES: [(&str, &str); 22] = [
     ("label", "label-add"),
     ("mount", "mount-add"),
     ("network", "network-add"),
+    ("prefer", "prefer-add"),
     ("publish", "publish-add"),
     ("secret", "secret-add"),
     ("sysctl", "sysctl-add"),
@@ -224,6 +233,9 @@ pub struct ListRemovals {
     /// Remove a toleration
     #[arg(long, value_name = "KEY[=VALUE][:EFFECT]|*")]
     pub toleration_rm: Vec<TaintSelector>,
+    /// Remove a placement preference
+    #[arg(long, visible_alias = "placement-pref-rm", value_name = "spread=node.labels.KEY")]
+    pub prefer_rm: Vec<PlacementPreference>,
     /// Unpublish a port, by its full mapping or its host port
     #[arg(long, value_name = "HOST|[IP:]HOST:CONTAINER", value_parser = value::unpublish)]
     pub publish_rm: Vec<PortRemoval>,

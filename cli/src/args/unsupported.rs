@@ -20,8 +20,6 @@ const SERVICE_FLAGS: &[&str] = &[
     "--log-opt",
     "--overlap",
     "--parallelism",
-    "--placement-pref",
-    "--prefer",
     "--priority",
     "--progress-deadline",
     "--resource",

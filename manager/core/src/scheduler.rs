@@ -1,26 +1,25 @@
 //! Which task goes to which node, and why the others cannot be placed.
 //!
 //! Tasks of one revision are equivalent, so they are placed as a group (that of a global service is bound to
-//! its node, and is a group by itself): the nodes are filtered once, kept in a heap by score, and each
+//! its node, and is a group by itself): the nodes are filtered once, kept in heaps by score, and each
 //! placement is accounted on a working copy before the next is made. Addresses and ports are allocated when
 //! the assignment is applied; what fits in the plan fits then too, unless something else changed in between.
 //!
 //! To add a filter: one file in `filter/`, one line in `filter::FILTERS`.
 
+mod candidates;
 mod filter;
 mod refusals;
 mod score;
 mod view;
 mod volumes;
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-use std::collections::binary_heap::PeekMut;
 use std::time::Duration;
 
 use warren_types::{NodeId, Revision, Service, Task, TaskId, Timestamp};
 
 use crate::state::{Command, State};
+use candidates::Candidates;
 pub use refusals::UnschedulableReasons;
 use score::Score;
 use view::NodeSet;
@@ -190,29 +189,21 @@ fn place_group(
     if let Some(node) = group.bound_to {
         return place_on_node(view, group, node, desired, assignments);
     }
-    let mut fitting: BinaryHeap<Reverse<(Score, usize)>> = BinaryHeap::from_iter(
-        view.nodes
-            .iter()
-            .enumerate()
-            .filter(|(_, candidate)| filter::admits(group, candidate))
-            .map(|(place, candidate)| Reverse((Score::of(group.placement(), candidate), place))),
-    );
+    let mut candidates = Candidates::new(group, &view.nodes);
     for placed in 0..desired {
-        let Some(mut best) = fitting.peek_mut() else { return placed };
-        let Reverse((_, place)) = *best;
-        let candidate = &mut view.nodes[place];
-        candidate.reserve(group);
-        assignments.push((group.tasks[placed], candidate.node.id));
-        group.volumes.bind(group.state, candidate.node);
-        if filter::admits(group, candidate) {
-            *best = Reverse((Score::of(group.placement(), candidate), place));
-            drop(best);
-        } else {
-            PeekMut::pop(best);
+        let is_placed = candidates.place(&mut |place| {
+            let candidate = &mut view.nodes[place];
+            candidate.reserve(group);
+            assignments.push((group.tasks[placed], candidate.node.id));
+            group.volumes.bind(group.state, candidate.node);
+            filter::admits(group, candidate).then(|| Score::of(group.placement(), candidate))
+        });
+        if !is_placed {
+            return placed;
         }
         if placed == 0 && !group.volumes.is_empty() {
             // The first task may have bound the volumes to a node: the others can only follow it.
-            fitting.retain(|Reverse((_, place))| filter::admits(group, &view.nodes[*place]));
+            candidates = Candidates::new(group, &view.nodes);
         }
     }
     desired

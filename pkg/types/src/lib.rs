@@ -68,7 +68,7 @@ pub use signal::Signal;
 pub use spec::{
     Capability, Constraint, Device, DeviceAccess, DnsSettings, EnvVar, FailureAction, FailureRatio,
     HealthCheck, HostEntry, HttpHeader, Limits, LogLimits, Mount, MountSource, NetworkAttachment,
-    OnDisconnect, Parallelism, Placement, Probe, Propagation, Protocol, PublishMode, PublishedPort,
+    OnDisconnect, Parallelism, Placement, PlacementPreference, Probe, Propagation, Protocol, PublishMode, PublishedPort,
     PullPolicy, RestartCondition, RestartPolicy, Seccomp, SecretObjectMount, ServiceMode, ServiceSpec, Taint,
     TaintEffect, TaintSelector, TaskNetworkMode, TaskSpec, UNVERIFIED_TAINT, Ulimit, UlimitName, UpdateOrder,
     UpdatePolicy,

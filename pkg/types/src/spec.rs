@@ -27,7 +27,8 @@ pub use health::{HealthCheck, HttpHeader, MIN_HEALTH_INTERVAL, MIN_HEALTH_TIMEOU
 pub use network::{DEFAULT_NETWORK, DnsSettings, MAX_NETWORKS, NetworkAttachment, TaskNetworkMode};
 pub use on_disconnect::{MAX_DISCONNECT_TIME, MIN_STOP_AFTER, OnDisconnect};
 pub use placement::{
-    Constraint, ConstraintKey, ConstraintOperator, MAX_CONSTRAINTS, ParseConstraintError, Placement,
+    Constraint, ConstraintKey, ConstraintOperator, MAX_CONSTRAINTS, MAX_PREFERENCES, ParseConstraintError,
+    ParsePreferenceError, Placement, PlacementPreference,
 };
 pub use restart::{
     MAX_RESTART_DELAY, MAX_RESTART_WINDOW, MAX_RESTARTS, MIN_RESTART_DELAY, RestartCondition, RestartPolicy,
@@ -249,6 +250,9 @@ impl ServiceSpec {
         if self.mode == ServiceMode::Global && self.placement.max_per_node.is_some() {
             wrong.add("placement.maxPerNode", "a global service has one task per node; leave it out");
         }
+        if self.mode == ServiceMode::Global && !self.placement.preferences.is_empty() {
+            wrong.add("placement.preferences", "a global service has one task per node; leave it out");
+        }
         validate_labels(&self.labels, &mut wrong);
         wrong.nest("task", self.task.validate());
         wrong.nest("task", templates::validate(&self.task, &self.labels));
@@ -438,6 +442,17 @@ mod tests {
         let many = |most| (0..most).map(|number| format!("k{number}").parse().unwrap()).collect();
         check(|s| s.placement.tolerations = many(64), &[]);
         check(|s| s.placement.tolerations = many(65), &["placement.tolerations"]);
+        let spread =
+            |labels: &[&str]| labels.iter().map(|key| PlacementPreference::Spread((*key).into())).collect();
+        check(|s| s.placement.preferences = spread(&["zone", "rack"]), &[]);
+        check(|s| s.placement.preferences = spread(&["a", "b", "a"]), &["placement.preferences[2]"]);
+        let labels = ["a", "b", "c", "d", "e", "f", "g", "h", "i"];
+        check(|s| s.placement.preferences = spread(&labels[..MAX_PREFERENCES]), &[]);
+        check(|s| s.placement.preferences = spread(&labels), &["placement.preferences"]);
+        check(
+            |s| (s.mode, s.placement.preferences) = (ServiceMode::Global, spread(&["a"])),
+            &["placement.preferences"],
+        );
         check(|s| s.replace_after = MAX_DISCONNECT_TIME, &[]);
         check(|s| s.replace_after = MAX_DISCONNECT_TIME * 2, &["replaceAfter"]);
         check(|s| (s.mode, s.replace_after) = (ServiceMode::Global, MAX_DISCONNECT_TIME), &["replaceAfter"]);

@@ -12,10 +12,10 @@ use crate::{
     Bytes, Capability, Catalogue, CatalogueService, Device, DeviceAccess, DnsLabel, DnsSettings, Endpoint,
     EndpointMode, EnvVar, FailureAction, FailureRatio, HealthCheck, HostEntry, HttpHeader, Id, Limits,
     LogLimits, MilliCpu, Mount, MountSource, NetworkAttachment, NetworkId, OnDisconnect, Parallelism,
-    Placement, Probe, Propagation, Protocol, PublishMode, PublishedPort, PullPolicy, Resources,
-    RestartCondition, RestartPolicy, Seccomp, SecretObjectMount, ServiceMode, ServiceName, ServicePort,
-    ServiceSpec, Signal, TaintSelector, TaskNetworkMode, TaskSpec, Ulimit, UlimitName, UpdateOrder,
-    UpdatePolicy,
+    Placement, PlacementPreference, Probe, Propagation, Protocol, PublishMode, PublishedPort, PullPolicy,
+    Resources, RestartCondition, RestartPolicy, Seccomp, SecretObjectMount, ServiceMode, ServiceName,
+    ServicePort, ServiceSpec, Signal, TaintSelector, TaskNetworkMode, TaskSpec, Ulimit, UlimitName,
+    UpdateOrder, UpdatePolicy,
 };
 use proptest::collection::{btree_map, vec};
 use proptest::option;
@@ -361,7 +361,8 @@ pub fn service_specs() -> impl Strategy<Value = ServiceSpec> {
     let later = between(Duration::ZERO, MAX_DISCONNECT_TIME);
     let toleration = "[*]|[a-c](=[xy]?)?(:(NoSchedule|PreferNoSchedule|NoExecute))?"
         .prop_map(|text| text.parse().unwrap());
-    let rules = (vec(constraint, 0..3), vec(toleration, 0..3));
+    let preferences = select(vec![vec![], vec!["zone"], vec!["zone", "rack"]]);
+    let rules = (vec(constraint, 0..3), vec(toleration, 0..3), preferences);
     let placed = (rules, option::of(1..=u32::MAX), later, select(EndpointMode::ALL.to_vec()));
     let policies = (update_policies(), update_policies());
     (name, labels(), mode, task_specs(), ports, placed, policies).prop_map(
@@ -371,7 +372,7 @@ pub fn service_specs() -> impl Strategy<Value = ServiceSpec> {
             mode,
             task,
             ports,
-            ((constraints, tolerations), most, later, endpoint_mode),
+            ((constraints, tolerations, preferences), most, later, endpoint_mode),
             (mut update, mut rollback),
         )| {
             let ports = if task.network.has_address() { ports } else { Vec::new() };
@@ -383,7 +384,9 @@ pub fn service_specs() -> impl Strategy<Value = ServiceSpec> {
             let max_per_node = most.filter(|_| mode != ServiceMode::Global);
             let tolerations: BTreeSet<TaintSelector> = tolerations.into_iter().collect();
             let tolerations = tolerations.into_iter().collect();
-            let placement = Placement { constraints, tolerations, max_per_node };
+            let preferences = preferences.into_iter().filter(|_| mode != ServiceMode::Global);
+            let preferences = preferences.map(|key| PlacementPreference::Spread(key.into())).collect();
+            let placement = Placement { constraints, tolerations, max_per_node, preferences };
             let replace_after = if mode == ServiceMode::Global { Duration::ZERO } else { later };
             ServiceSpec {
                 name,

@@ -94,7 +94,7 @@ impl From<&ServiceSpec> for v1::ServiceSpec {
 }
 
 wire_structs! {
-    Placement as Placement { constraints, tolerations, max_per_node };
+    Placement as Placement { constraints, tolerations, max_per_node, preferences };
     PublishedPort as PublishedPort { host_ip, host_port by number_or_zero, container_port, protocol, mode };
 }
 convert_by_wire_form! { Placement PublishedPort }

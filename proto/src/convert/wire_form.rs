@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ipnet::Ipv4Net;
 use prost::bytes;
-use warren_types::spec::{Capability, Constraint, DeviceAccess, UlimitName};
+use warren_types::spec::{Capability, Constraint, DeviceAccess, PlacementPreference, UlimitName};
 use warren_types::{
     AssignmentVersion, Bytes, ClusterId, DnsLabel, ImageDigest, ImageReference, Limits, LogLimits,
     ManagerAddress, ManagerId, MemberId, MilliCpu, NetworkId, NetworkName, NodeCheck, NodeId, NodeName,
@@ -174,8 +174,8 @@ macro_rules! texts {
 
 texts! {
     Capability ClusterId Constraint DeviceAccess DnsLabel ImageDigest ImageReference Ipv4Addr Ipv4Net ManagerAddress
-    ManagerId NetworkId NetworkName NodeCheck NodeId NodeName SecretObjectId SecretObjectName ServiceId ServiceName
-    Signal Taint TaintSelector TaskId TokenId UlimitName VolumeId VolumeName WireGuardKey
+    ManagerId NetworkId NetworkName NodeCheck NodeId NodeName PlacementPreference SecretObjectId SecretObjectName
+    ServiceId ServiceName Signal Taint TaintSelector TaskId TokenId UlimitName VolumeId VolumeName WireGuardKey
 }
 
 /// Texts that are empty for `None`.

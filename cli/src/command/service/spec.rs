@@ -284,6 +284,7 @@ impl SpecDraft {
             env_file: _,
             constraint,
             toleration,
+            prefer,
             publish,
             network,
             alias,
@@ -309,6 +310,7 @@ impl SpecDraft {
         merge(&mut task.env, env, |var| var.name.clone());
         merge(&mut placement.constraints, constraint, compared_value);
         merge(&mut placement.tolerations, toleration, Clone::clone);
+        merge(&mut placement.preferences, prefer, Clone::clone);
         let publish: Vec<PublishedPort> = publish.iter().flat_map(|PortList(ports)| ports).copied().collect();
         let automatic = |port: &PublishedPort| (port.host_port == 0).then_some(port.container_port);
         merge(ports, &publish, |port| (port.host_ip, port.host_port, port.protocol, automatic(port)));
@@ -347,6 +349,7 @@ impl SpecDraft {
             env_rm,
             constraint_rm,
             toleration_rm,
+            prefer_rm,
             publish_rm,
             network_rm,
             alias_rm,
@@ -370,6 +373,7 @@ impl SpecDraft {
         task.env.retain(|var| !env_rm.contains(&var.name));
         placement.constraints.retain(|constraint| !constraint_rm.contains(constraint));
         placement.tolerations.retain(|toleration| !toleration_rm.contains(toleration));
+        placement.preferences.retain(|preference| !prefer_rm.contains(preference));
         ports.retain(|port| !publish_rm.iter().any(|unwanted| unwanted.matches(port)));
         network::remove(&mut task.network, network_rm, alias_rm);
         task.dns.servers.retain(|server| !dns_rm.contains(server));

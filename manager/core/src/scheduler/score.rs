@@ -9,7 +9,7 @@ use crate::state::intolerable_taints;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Score {
     /// Its taints with the effect PreferNoSchedule that the service does not tolerate.
-    avoided_taints: usize,
+    pub avoided_taints: usize,
     /// Live tasks of the service on the node that stay. A recent failure of the revision counts as two, so
     /// that a slot that failed on a node prefers one with one task more, but not with many more.
     service_tasks: u32,
@@ -17,6 +17,8 @@ pub struct Score {
     tasks: u32,
     /// How much of its scarcer resource is reserved, in thousandths.
     reserved_thousandths: u32,
+    /// Recent failures of the revision on the node.
+    pub failures: u32,
 }
 
 impl Score {
@@ -32,6 +34,7 @@ impl Score {
             service_tasks: candidate.service_tasks.saturating_add(candidate.failures.saturating_mul(2)),
             tasks: candidate.allocation.tasks,
             reserved_thousandths: cpu.max(memory),
+            failures: candidate.failures,
         }
     }
 }
@@ -52,6 +55,7 @@ mod tests {
             service_tasks: crowd,
             tasks,
             reserved_thousandths: load,
+            failures: 0,
         };
         let sorted = [
             score(0, 0, 9, 900),

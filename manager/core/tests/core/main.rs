@@ -21,6 +21,7 @@ mod many_replicas;
 mod members;
 mod networks;
 mod nodes;
+mod preferences;
 mod queries;
 mod random_commands;
 mod reconciling;

@@ -71,10 +71,14 @@ fn any_spec() -> impl Strategy<Value = ServiceSpec> {
             spec.placement.constraints = zone.into_iter().collect();
             let tolerations = ["a", "b=1:NoExecute", "*"][..(replicas as usize % 4)].iter();
             spec.placement.tolerations = tolerations.map(|text| text.parse().unwrap()).collect();
+            let preferences = ["zone", "rack"][..(replicas as usize % 3)].iter();
+            spec.placement.preferences =
+                preferences.map(|key| PlacementPreference::Spread((*key).into())).collect();
             storage::add_storage(&mut spec, replicas);
             networks::add_networks(&mut spec, replicas);
             if global && replicas > 3 {
                 spec.mode = ServiceMode::Global;
+                spec.placement.preferences.clear();
             } else {
                 spec.placement.max_per_node = most;
             }

@@ -1,8 +1,8 @@
 //! How many tasks, on which nodes, and how they are restarted and replaced.
 
 use warren_types::{
-    Constraint, FailureAction, FailureRatio, Parallelism, RestartCondition, RestartPolicy, ServiceMode,
-    ServiceSpec, UpdateOrder, UpdatePolicy,
+    Constraint, FailureAction, FailureRatio, Parallelism, PlacementPreference, RestartCondition,
+    RestartPolicy, ServiceMode, ServiceSpec, UpdateOrder, UpdatePolicy,
 };
 
 use super::fields::Fields;
@@ -34,6 +34,15 @@ pub(super) fn policies(service: &Fields<'_>, spec: &mut ServiceSpec) {
             });
             let parsed: Option<Constraint> = constraint.parse_text(other.as_deref().unwrap_or(text));
             spec.placement.constraints.extend(parsed);
+        }
+        for preference in placement.items("preferences") {
+            let Some(label) = preference.sub("spread") else {
+                preference.fail("has no label; give `spread`");
+                continue;
+            };
+            let text = format!("spread={}", label.node.as_text().unwrap_or_default());
+            let parsed: Option<PlacementPreference> = label.parse_text(&text);
+            spec.placement.preferences.extend(parsed);
         }
     }
     if let Some(platform) = service.sub("platform") {

@@ -12,6 +12,8 @@ use crate::text::serde_as_text;
 
 /// How many constraints a service may have.
 pub const MAX_CONSTRAINTS: usize = 32;
+/// How many placement preferences a service may have.
+pub const MAX_PREFERENCES: usize = 8;
 /// How many values one constraint may list.
 const MAX_VALUES: usize = 64;
 
@@ -28,7 +30,44 @@ pub struct Placement {
     /// The most tasks of the service on one node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_per_node: Option<u32>,
+    /// Among the nodes that fit; each one applies within the choice of those before it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub preferences: Vec<PlacementPreference>,
 }
+
+/// A preference among the nodes that fit: `spread=node.labels.zone`. Stored and sent as text.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PlacementPreference {
+    /// As many tasks on the nodes with one value of this label as on those with another value, or without one.
+    Spread(String),
+}
+
+/// A text that is not a placement preference.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{found:?} is not a placement preference; give spread=node.labels.KEY")]
+pub struct ParsePreferenceError {
+    found: String,
+}
+
+impl FromStr for PlacementPreference {
+    type Err = ParsePreferenceError;
+
+    fn from_str(text: &str) -> Result<Self, ParsePreferenceError> {
+        let label = text.trim().strip_prefix("spread=").map(str::trim_start);
+        let label = label.and_then(|key| key.strip_prefix("node.labels.")).filter(|key| is_label_key(key));
+        let found = || ParsePreferenceError { found: text.chars().take(64).collect() };
+        label.map(|label| Self::Spread(label.to_owned())).ok_or_else(found)
+    }
+}
+
+impl fmt::Display for PlacementPreference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self::Spread(label) = self;
+        write!(f, "spread=node.labels.{label}")
+    }
+}
+
+serde_as_text!(PlacementPreference);
 
 /// A condition on a node: `node.labels.zone in (a,b)`. Stored and sent as text.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -213,6 +252,7 @@ impl Placement {
             wrong.add("constraints", message);
         }
         validate_list("tolerations", self.tolerations.iter(), MAX_TOLERATIONS, &mut wrong);
+        validate_list("preferences", self.preferences.iter(), MAX_PREFERENCES, &mut wrong);
         if self.max_per_node == Some(0) {
             wrong.add("maxPerNode", "0 allows no task on any node; leave it out, or set replicas to 0");
         }
@@ -239,6 +279,26 @@ mod tests {
             let parsed: Constraint = given.parse().unwrap();
             assert_eq!(parsed.to_string(), expected);
             assert_eq!(expected.parse(), Ok(parsed));
+        }
+    }
+
+    #[test]
+    fn preference_round_trip() {
+        let parsed: PlacementPreference = " spread=node.labels.zone".parse().unwrap();
+        assert_eq!(parsed, PlacementPreference::Spread("zone".into()));
+        assert_eq!(parsed.to_string(), "spread=node.labels.zone");
+        for wrong in [
+            "",
+            "spread",
+            "spread=",
+            "zone",
+            "spread=zone",
+            "binpack",
+            "spread=node.labels.",
+            "spread=node.id",
+        ] {
+            let error = wrong.parse::<PlacementPreference>().unwrap_err().to_string();
+            assert!(error.ends_with("is not a placement preference; give spread=node.labels.KEY"), "{error}");
         }
     }
 

@@ -13,9 +13,9 @@ use ipnet::Ipv4Net;
 use warren_core::{Command, NewTask};
 use warren_types::{
     Availability, Bytes, ClusterId, DesiredTaskState, EnvVar, Health, Id, ImageDigest, Limits, MilliCpu,
-    NodeDescription, NodeId, NodeName, NodeRole, NodeStatus, Placement, Protocol, PublishMode, PublishedPort,
-    Resources, ServiceId, ServiceMode, ServiceSpec, Taint, TaintSelector, TaskExit, TaskId, TaskReport,
-    TaskSpec, TaskState, Timestamp, TokenHash, TokenId,
+    NodeDescription, NodeId, NodeName, NodeRole, NodeStatus, Placement, PlacementPreference, Protocol,
+    PublishMode, PublishedPort, Resources, ServiceId, ServiceMode, ServiceSpec, Taint, TaintSelector,
+    TaskExit, TaskId, TaskReport, TaskSpec, TaskState, Timestamp, TokenHash, TokenId,
 };
 
 /// One step.
@@ -311,7 +311,8 @@ impl<'a> FuzzInput<'a> {
             |input: &mut Self| Ok(input.0.choose(&given)?.parse().expect("the constraint is valid"));
         let constraints = self.list(2, constraint)?;
         let max_per_node = if self.sometimes()? { Some(self.small()?) } else { None };
-        Ok(Placement { tolerations: tolerations(constraints.len()), constraints, max_per_node })
+        let (tolerations, preferences) = (tolerations(constraints.len()), preferences(constraints.len()));
+        Ok(Placement { tolerations, preferences, constraints, max_per_node })
     }
 
     fn list<T>(&mut self, most: usize, one: impl Fn(&mut Self) -> Result<T>) -> Result<Vec<T>> {
@@ -420,6 +421,10 @@ fn taints(seed: usize) -> BTreeSet<Taint> {
 fn tolerations(seed: usize) -> Vec<TaintSelector> {
     let given = ["a", "a=b", "b:PreferNoSchedule", "*"];
     (1..=given.len()).filter(|place| seed / place % 2 == 1).map(|place| parse(given[place - 1])).collect()
+}
+
+fn preferences(seed: usize) -> Vec<PlacementPreference> {
+    ["spread=node.labels.a", "spread=node.labels.b"][..seed.min(2)].iter().map(|text| parse(text)).collect()
 }
 
 fn parse<T: std::str::FromStr>(text: &str) -> T

@@ -7,9 +7,9 @@ use std::time::Duration;
 use warren_core::State;
 use warren_types::{
     Availability, FailureAction, FailureRatio, HealthCheck, Id, ImageReference, MilliCpu, Mount, MountSource,
-    Node, NodeId, OnDisconnect, Parallelism, Placement, Probe, Protocol, PublishMode, PublishedPort,
-    SecretObjectMount, SecretObjectName, ServiceId, ServiceMode, ServiceSpec, Taint, TaintEffect,
-    TaintSelector, TaskSpec, UpdateOrder, UpdatePolicy,
+    Node, NodeId, OnDisconnect, Parallelism, Placement, PlacementPreference, Probe, Protocol, PublishMode,
+    PublishedPort, SecretObjectMount, SecretObjectName, ServiceId, ServiceMode, ServiceSpec, Taint,
+    TaintEffect, TaintSelector, TaskSpec, UpdateOrder, UpdatePolicy,
 };
 
 use super::request::ClientRequest;
@@ -139,7 +139,9 @@ fn placement(mode: ServiceMode, chance: &mut SimRng) -> Placement {
     // At least two machines of each zone have room for two tasks each.
     let bounded = mode != ServiceMode::Global && chance.one_in(4);
     let tolerations = if chance.one_in(3) { tolerations(chance) } else { Vec::new() };
-    Placement { constraints, tolerations, max_per_node: bounded.then_some(2) }
+    let spread = mode != ServiceMode::Global && chance.one_in(3);
+    let preferences = spread.then(|| PlacementPreference::Spread("zone".into())).into_iter().collect();
+    Placement { constraints, tolerations, max_per_node: bounded.then_some(2), preferences }
 }
 
 fn tolerations(chance: &mut SimRng) -> Vec<TaintSelector> {

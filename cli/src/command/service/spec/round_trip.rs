@@ -39,7 +39,7 @@ fn to_flags(spec: &ServiceSpec) -> Vec<String> {
         update,
         rollback,
     } = spec;
-    let Placement { constraints, tolerations, max_per_node } = placement;
+    let Placement { constraints, tolerations, max_per_node, preferences } = placement;
     let mut flags = vec![format!("--name={name}")];
     let mut say = |flag: &str, value: String| flags.push(format!("--{flag}={value}"));
     match mode {
@@ -51,6 +51,7 @@ fn to_flags(spec: &ServiceSpec) -> Vec<String> {
     labels.iter().for_each(|(key, value)| say("label", format!("{key}={value}")));
     constraints.iter().for_each(|constraint| say("constraint", constraint.to_string()));
     tolerations.iter().for_each(|toleration| say("toleration", toleration.to_string()));
+    preferences.iter().for_each(|preference| say("prefer", preference.to_string()));
     max_per_node.iter().for_each(|most| say("max-per-node", most.to_string()));
     for PublishedPort { host_ip, host_port, container_port, protocol, mode } in ports {
         let mode = match mode {

@@ -79,6 +79,8 @@ const EVERYTHING: &[&str] = &[
     "node.labels.zone in (a,b)",
     "--toleration=dedicated=gpu:NoSchedule",
     "--toleration=*",
+    "--prefer=spread=node.labels.zone",
+    "--placement-pref=spread=node.labels.rack",
     "-p8080:80",
     "--publish=127.0.0.1:8443:443",
     "--network=default",
@@ -259,6 +261,9 @@ fn every_flag_reaches_the_spec() {
       - dedicated=gpu:NoSchedule
       - "*"
       maxPerNode: 1
+      preferences:
+      - spread=node.labels.zone
+      - spread=node.labels.rack
     replaceAfter: 5m
     endpointMode: dnsrr
     "#);
@@ -383,6 +388,8 @@ fn an_empty_value_is_the_default_again() {
         "--constraint-rm=node.labels.zone in (a, b)",
         "--toleration-rm=dedicated=gpu:NoSchedule",
         "--toleration-rm=*",
+        "--prefer-rm=spread=node.labels.zone",
+        "--placement-pref-rm=spread=node.labels.rack",
         "--publish-rm=8080",
         "--publish-rm=127.0.0.1:8443:443",
         "--network-rm=front",

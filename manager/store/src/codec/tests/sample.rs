@@ -117,6 +117,10 @@ fn spec() -> ServiceSpec {
             constraints: vec![zone],
             tolerations: vec!["dedicated=gpu:NoSchedule".parse().unwrap(), "*".parse().unwrap()],
             max_per_node: Some(4),
+            preferences: vec![
+                "spread=node.labels.zone".parse().unwrap(),
+                "spread=node.labels.rack".parse().unwrap(),
+            ],
         },
         replace_after: Duration::from_secs(90),
         update: policy(),

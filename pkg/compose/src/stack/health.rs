@@ -34,6 +34,7 @@ pub(super) fn health(service: &Fields<'_>) -> Option<HealthCheck> {
     result.start_interval = check.duration("start_interval").unwrap_or(START_INTERVAL);
     result.interval = check.duration("interval").unwrap_or(result.interval);
     result.start_period = check.duration("start_period").unwrap_or(result.start_period);
-    result.retries = check.number("retries").unwrap_or(result.retries);
+    // Docker takes 0 as the default as well.
+    result.retries = check.number("retries").filter(|retries| *retries != 0).unwrap_or(result.retries);
     Some(result)
 }

@@ -15,7 +15,7 @@ pub const MIN_HEALTH_TIMEOUT: Duration = Duration::from_millis(10);
 /// How many headers a check may send.
 const MAX_HEADERS: usize = 32;
 /// The most failures in a row.
-const MAX_RETRIES: u32 = 100;
+const MAX_RETRIES: u32 = 1000;
 
 /// A check that the worker repeats. A task becomes ready with the first check that succeeds. With `retries`
 /// failures in a row it becomes unhealthy, receives no traffic and is replaced.

@@ -8,6 +8,7 @@ pub(crate) mod checks;
 mod container;
 mod executor;
 pub(crate) mod failure;
+mod hooks;
 mod node_network;
 mod orphans;
 pub(crate) mod reporter;

@@ -99,6 +99,13 @@ pub struct ProcessFlags {
     /// Time between the stop signal and SIGKILL [default: 10s]
     #[arg(long, value_name = "DURATION", alias = "stop-grace-period", value_parser = setting(value::duration))]
     pub stop_grace: Option<Setting<Duration>>,
+    /// Shell command that runs in the container once it has started; the task is ready after it, and ends if it fails
+    /// (repeatable)
+    #[arg(long, value_name = "COMMAND")]
+    pub post_start: Vec<String>,
+    /// Shell command that runs in the container before the stop signal, within the stop grace (repeatable)
+    #[arg(long, value_name = "COMMAND")]
+    pub pre_stop: Vec<String>,
 }
 
 /// Resource limits and reservations.

@@ -6,6 +6,7 @@ mod health;
 mod network;
 mod on_disconnect;
 mod placement;
+mod process;
 mod restart;
 mod secret_object;
 mod security;
@@ -30,6 +31,7 @@ pub use placement::{
     Constraint, ConstraintKey, ConstraintOperator, MAX_CONSTRAINTS, MAX_PREFERENCES, ParseConstraintError,
     ParsePreferenceError, Placement, PlacementPreference,
 };
+pub use process::{EnvVar, LifecycleHook, MAX_HOOKS};
 pub use restart::{
     MAX_RESTART_DELAY, MAX_RESTART_WINDOW, MAX_RESTARTS, MIN_RESTART_DELAY, RestartCondition, RestartPolicy,
 };
@@ -41,8 +43,8 @@ pub use taint::{
     MAX_TAINTS, ParseTaintError, Taint, TaintEffect, TaintSelector, UNVERIFIED_TAINT, validate_taints,
 };
 pub use task::{
-    DEFAULT_DRAIN_DELAY, DEFAULT_STOP_GRACE, EnvVar, HostEntry, Limits, LogLimits, MAX_STOP_GRACE,
-    MIN_CPU_LIMIT, MIN_MEMORY_LIMIT, PullPolicy, TaskSpec, WITHDRAWAL_TIMEOUT,
+    DEFAULT_DRAIN_DELAY, DEFAULT_STOP_GRACE, HostEntry, Limits, LogLimits, MAX_STOP_GRACE, MIN_CPU_LIMIT,
+    MIN_MEMORY_LIMIT, PullPolicy, TaskSpec, WITHDRAWAL_TIMEOUT,
 };
 
 pub use update::{
@@ -434,6 +436,20 @@ mod tests {
         }
         let many = (0..=MAX_LABELS).map(|number| (format!("l{number}"), String::new())).collect();
         check(|s| s.task.container_labels = many, &["task.containerLabels"]);
+        let hooks = |words: &[&str], count| {
+            vec![LifecycleHook::new(words.iter().map(|word| (*word).to_owned()).collect()); count]
+        };
+        check(|s| s.task.post_start = hooks(&["a", ""], MAX_HOOKS), &[]);
+        check(|s| s.task.pre_stop = hooks(&["a"], MAX_HOOKS + 1), &["task.preStop"]);
+        check(|s| s.task.post_start = hooks(&[], 1), &["task.postStart[0].command"]);
+        check(|s| s.task.post_start = hooks(&["a\0"], 1), &["task.postStart[0].command"]);
+        check(
+            |s| {
+                let (workdir, user) = (Some("x".to_owned()), Some("a b".to_owned()));
+                s.task.pre_stop = vec![LifecycleHook { workdir, user, ..hooks(&["a"], 1).remove(0) }];
+            },
+            &["task.preStop[0].workdir", "task.preStop[0].user"],
+        );
         let soon = OnDisconnect::StopAfter(Duration::from_secs(1));
         check(|s| s.task.on_disconnect = soon, &["task.onDisconnect.stopAfter"]);
         let tolerations = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();

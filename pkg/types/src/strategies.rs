@@ -10,8 +10,8 @@ use crate::spec::{
 };
 use crate::{
     Bytes, Capability, Catalogue, CatalogueService, Device, DeviceAccess, DnsLabel, DnsSettings, Endpoint,
-    EndpointMode, EnvVar, FailureAction, FailureRatio, HealthCheck, HostEntry, HttpHeader, Id, Limits,
-    LogLimits, MilliCpu, Mount, MountSource, NetworkAttachment, NetworkId, OnDisconnect, Parallelism,
+    EndpointMode, EnvVar, FailureAction, FailureRatio, HealthCheck, HostEntry, HttpHeader, Id, LifecycleHook,
+    Limits, LogLimits, MilliCpu, Mount, MountSource, NetworkAttachment, NetworkId, OnDisconnect, Parallelism,
     Placement, PlacementPreference, Probe, Propagation, Protocol, PublishMode, PublishedPort, PullPolicy,
     Resources, RestartCondition, RestartPolicy, Seccomp, SecretObjectMount, ServiceMode, ServiceName,
     ServicePort, ServiceSpec, Signal, TaintSelector, TaskNetworkMode, TaskSpec, Ulimit, UlimitName,
@@ -250,6 +250,12 @@ pub fn task_specs() -> impl Strategy<Value = TaskSpec> {
             let [tty, init, privileged, no_new_privileges, read_only] = switches;
             let allow_metadata = tty && network.has_address();
             let shm_size = shm_size.map(Bytes);
+            let hook = |command: &Vec<String>| {
+                let (env, workdir, user) = (env.clone(), workdir.clone(), user.clone());
+                LifecycleHook { command: command.clone(), env, workdir, user }
+            };
+            let hooks: Vec<LifecycleHook> = command.iter().map(hook).collect();
+            let (post_start, pre_stop) = (hooks.clone(), if init { hooks } else { Vec::new() });
             TaskSpec {
                 image,
                 pull,
@@ -267,6 +273,8 @@ pub fn task_specs() -> impl Strategy<Value = TaskSpec> {
                 stop_signal,
                 drain_delay,
                 stop_grace,
+                post_start,
+                pre_stop,
                 limits,
                 reservations,
                 ulimits,

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use warren_types::spec::OnDisconnect;
 use warren_types::{
-    Bytes, Device, DnsSettings, EnvVar, HealthCheck, HostEntry, Limits, LogLimits, MilliCpu, Mount,
-    MountSource, NetworkAttachment, Resources, RestartPolicy, TaskNetworkMode, TaskSpec, Ulimit, Violation,
-    Violations,
+    Bytes, Device, DnsSettings, EnvVar, HealthCheck, HostEntry, LifecycleHook, Limits, LogLimits, MilliCpu,
+    Mount, MountSource, NetworkAttachment, Resources, RestartPolicy, TaskNetworkMode, TaskSpec, Ulimit,
+    Violation, Violations,
 };
 
 use super::fields::{FieldReader, millis};
@@ -24,13 +24,14 @@ wire_structs! {
         limits by or_default, reservations by or_default, ulimits, sysctls, shm_size_bytes: shm_size, oom_score_adj,
         privileged, cap_add, cap_drop, no_new_privileges, seccomp, devices, read_only, mounts, secrets, configs, health,
         restart by or_default, stop_after_ms: on_disconnect,
-        logs by or_default, network by or_default, dns by or_default, allow_metadata
+        logs by or_default, network by or_default, dns by or_default, allow_metadata, post_start, pre_stop
     };
     DnsSettings as DnsSettings { servers, searches };
     NetworkAttachment as NetworkAttachment { network, aliases };
     Device as Device { source, target, access };
     EnvVar as EnvVar { name, value };
     HostEntry as HostEntry { name, address };
+    LifecycleHook as LifecycleHook { command, env, workdir, user };
     RestartPolicy as RestartPolicy { condition, delay_ms: delay, max, window_ms: window };
     Ulimit as Ulimit { name, soft, hard };
 }

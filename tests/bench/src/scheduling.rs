@@ -1,13 +1,12 @@
 //! The pure core at scale: scheduling, and the memory per task.
 
-use std::collections::BTreeMap;
 use std::time::Instant;
 
 use warren_core::state::{Command, NewTask, State};
 use warren_core::{ApplyOutcome, schedule_with_limit};
 use warren_types::{
-    Bytes, ClusterId, DesiredTaskState, Id, MilliCpu, NodeDescription, NodeId, NodeRole, Resources,
-    ServiceId, ServiceMode, ServiceSpec, TaskSpec, Timestamp,
+    Bytes, ClusterId, DesiredTaskState, Id, MilliCpu, NodeDescription, NodeId, NodeRole, Placement,
+    PlacementPreference, Resources, ServiceId, ServiceMode, ServiceSpec, TaskSpec, Timestamp,
 };
 
 use crate::allocator;
@@ -37,7 +36,7 @@ impl BenchCluster {
         for number in 1..=nodes {
             let node = NodeId(Id(number.into()));
             let name = format!("node-{number}").parse().expect("a valid name");
-            let description = description();
+            let description = description(number);
             cluster.apply(Command::RegisterNode {
                 id: node,
                 name,
@@ -48,7 +47,7 @@ impl BenchCluster {
             });
             cluster.apply(Command::OpenSession {
                 node,
-                description: self::description(),
+                description: self::description(number),
                 manager: 1,
                 at: NOW,
             });
@@ -63,12 +62,14 @@ impl BenchCluster {
     }
 
     /// A service whose tasks wait for nodes.
-    fn add_service(&mut self, number: u32, replicas: u32) {
+    fn add_service(&mut self, number: u32, replicas: u32, preferences: &[PlacementPreference]) {
         let id = ServiceId(Id(number.into()));
         let mut task = TaskSpec::new("web:1".parse().expect("a valid reference"));
         task.reservations = Resources { cpu: MilliCpu(10), memory: Bytes(16 << 20) };
         let name = format!("service-{number}").parse().expect("a valid name");
-        let spec = ServiceSpec { mode: ServiceMode::Replicated { replicas }, ..ServiceSpec::new(name, task) };
+        let placement = Placement { preferences: preferences.to_vec(), ..Placement::default() };
+        let mode = ServiceMode::Replicated { replicas };
+        let spec = ServiceSpec { mode, placement, ..ServiceSpec::new(name, task) };
         self.apply(Command::CreateService { id, spec, at: NOW });
         for first in (1..=replicas).step_by(BATCH as usize) {
             let last = (first + BATCH - 1).min(replicas);
@@ -82,7 +83,8 @@ fn new_task(slot: u32) -> NewTask {
     NewTask { slot, not_before: None, desired: DesiredTaskState::Running, replaces: None, bound_to: None }
 }
 
-fn description() -> NodeDescription {
+fn description(number: u32) -> NodeDescription {
+    let label = |key: &str, values: u32| (key.to_owned(), (number % values).to_string());
     NodeDescription {
         resources: Resources { cpu: MilliCpu(64_000), memory: Bytes(256 << 30) },
         disk: Bytes(1 << 40),
@@ -94,28 +96,37 @@ fn description() -> NodeDescription {
         address: "10.0.0.1:8080".into(),
         data_address: None,
         wireguard_key: None,
-        labels: BTreeMap::new(),
+        labels: [label("zone", 7), label("rack", 50)].into(),
     }
 }
 
 pub fn measure(figures: &mut BenchFigures) {
     println!("\ndeciding, without IO");
-    measure_scheduling(figures, 1_000, 100, 1_000, "< 0.5 s");
-    measure_scheduling(figures, 10_000, 100, 10_000, "< 10 s");
+    measure_scheduling(figures, [1_000, 100, 1_000], &[], "< 0.5 s");
+    measure_scheduling(figures, [1_000, 100, 1_000], &["zone", "rack"], "< 0.5 s");
+    measure_scheduling(figures, [10_000, 100, 10_000], &[], "< 10 s");
 }
 
-/// Schedules `services` services of `replicas` tasks each onto `nodes` empty nodes.
-fn measure_scheduling(figures: &mut BenchFigures, nodes: u32, services: u32, replicas: u32, aim: &str) {
+/// Schedules services of `replicas` tasks each, spread over the values of `labels`, onto empty nodes.
+fn measure_scheduling(
+    figures: &mut BenchFigures,
+    [nodes, services, replicas]: [u32; 3],
+    labels: &[&str],
+    aim: &str,
+) {
+    let preferences: Vec<PlacementPreference> =
+        labels.iter().map(|label| PlacementPreference::Spread((*label).to_owned())).collect();
     let tasks = services * replicas;
     let before = allocator::in_use();
     let mut cluster = BenchCluster::new(nodes);
     let empty = allocator::in_use();
     for number in 1..=services {
-        cluster.add_service(number, replicas);
+        cluster.add_service(number, replicas, &preferences);
     }
     let waiting = allocator::in_use();
     let per_task = |bytes: u64| bytes as f64 / f64::from(tasks);
-    let name = |what: &str| format!("{what}, {nodes} nodes x {tasks} tasks");
+    let spread = if labels.is_empty() { "" } else { ", two preferences" };
+    let name = |what: &str| format!("{what}, {nodes} nodes x {tasks} tasks{spread}");
 
     let (bytes, start) = (allocator::allocated(), Instant::now());
     let placement = schedule_with_limit(&cluster.state, NOW, usize::MAX);

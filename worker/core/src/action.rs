@@ -35,7 +35,10 @@ pub enum Action {
     Start,
     /// Write the history into the container's record; without a record it is only kept in memory.
     RecordHistory(AttemptHistory),
-    /// Send the stop signal to the process.
+    /// Begin to run the task's hooks of this kind in its container, which may take long. Their end is recorded by
+    /// [`crate::ObservedTask::record_hooks_end`].
+    RunHooks(HookKind),
+    /// Send the stop signal to the process, and end hooks that still run.
     SignalStop,
     /// Kill every process of the container.
     Kill,
@@ -53,6 +56,25 @@ pub enum Action {
     RemoveFiles,
 }
 
+/// When hooks run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HookKind {
+    /// Once the process has started.
+    PostStart,
+    /// Before the stop signal.
+    PreStop,
+}
+
+impl fmt::Display for HookKind {
+    /// As in the spec of Compose.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::PostStart => "post_start",
+            Self::PreStop => "pre_stop",
+        })
+    }
+}
+
 /// The kind of an [`Action`], the key of failures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs, reason = "each is the action of the same name")]
@@ -68,6 +90,7 @@ pub enum ActionKind {
     EnsureContainer,
     Start,
     RecordHistory,
+    RunHooks,
     SignalStop,
     Kill,
     DeleteProcess,
@@ -93,6 +116,7 @@ impl Action {
             Self::EnsureContainer => ActionKind::EnsureContainer,
             Self::Start => ActionKind::Start,
             Self::RecordHistory(_) => ActionKind::RecordHistory,
+            Self::RunHooks(_) => ActionKind::RunHooks,
             Self::SignalStop => ActionKind::SignalStop,
             Self::Kill => ActionKind::Kill,
             Self::DeleteProcess => ActionKind::DeleteProcess,
@@ -155,6 +179,7 @@ impl fmt::Display for ActionKind {
             Self::EnsureContainer => "creating container",
             Self::Start => "starting process",
             Self::RecordHistory => "recording attempt history",
+            Self::RunHooks => "running hooks",
             Self::SignalStop => "sending stop signal",
             Self::Kill => "killing container",
             Self::DeleteProcess => "deleting exited process",

@@ -44,6 +44,8 @@ pub enum AttemptPhase {
         /// checks. It is written before managers receive it, so that the next agent neither revokes that a
         /// task is ready nor reports it of one that never was.
         health: Health,
+        /// Its post_start hooks have ended, all with success. Never set if it has none.
+        hooks_done: bool,
     },
     /// The previous attempt ended; this one starts later.
     Waiting {
@@ -114,13 +116,30 @@ impl AttemptHistory {
         let mut starts = self.starts.clone();
         starts.push(at);
         starts.drain(..starts.len().saturating_sub(keep));
-        Self { phase: AttemptPhase::Started { at, health: Health::None }, starts, ..self.clone() }
+        Self {
+            phase: AttemptPhase::Started { at, health: Health::None, hooks_done: false },
+            starts,
+            ..self.clone()
+        }
     }
 
     /// The health of the started process.
     pub(crate) fn with_health(&self, found: Health) -> Self {
         let phase = match &self.phase {
-            AttemptPhase::Started { at, .. } => AttemptPhase::Started { at: *at, health: found },
+            AttemptPhase::Started { at, hooks_done, .. } => {
+                AttemptPhase::Started { at: *at, health: found, hooks_done: *hooks_done }
+            }
+            other => other.clone(),
+        };
+        Self { phase, ..self.clone() }
+    }
+
+    /// The post_start hooks of the started process have ended with success.
+    pub(crate) fn with_hooks_done(&self) -> Self {
+        let phase = match &self.phase {
+            AttemptPhase::Started { at, health, .. } => {
+                AttemptPhase::Started { at: *at, health: *health, hooks_done: true }
+            }
             other => other.clone(),
         };
         Self { phase, ..self.clone() }
@@ -174,12 +193,12 @@ impl fmt::Display for AttemptHistory {
         }
         match &self.phase {
             AttemptPhase::Pending => write!(f, " phase=open"),
-            AttemptPhase::Started { at, health } => {
+            AttemptPhase::Started { at, health, hooks_done } => {
                 write!(f, " phase=started at={}", at.0)?;
-                match health {
-                    Health::Healthy | Health::Unhealthy => write!(f, " health={}", health.as_str()),
-                    Health::None | Health::Starting => Ok(()),
+                if let Health::Healthy | Health::Unhealthy = health {
+                    write!(f, " health={}", health.as_str())?;
                 }
+                if *hooks_done { f.write_str(" hooks=done") } else { Ok(()) }
             }
             AttemptPhase::Waiting { since, until } => {
                 write!(f, " phase=waiting at={} until={}", since.0, until.0)
@@ -209,6 +228,7 @@ struct HistoryFields<'a> {
     at: u64,
     until: u64,
     health: Health,
+    hooks_done: bool,
     reason: &'a str,
 }
 
@@ -220,6 +240,7 @@ impl<'a> HistoryFields<'a> {
         parts.reason = reason;
         for (key, value) in body.split(' ').filter_map(|word| word.split_once('=')) {
             match key {
+                "hooks" => parts.hooks_done = value == "done",
                 "attempt" => parts.attempt = value.parse().ok()?,
                 "delay" => parts.delay = value.parse().ok()?,
                 "exit" => parts.exit = Some(value.parse().ok()?),
@@ -247,7 +268,7 @@ impl<'a> HistoryFields<'a> {
             |verdict| AttemptPhase::Ended { at, terminal_state: verdict, reason: self.reason.to_string() };
         let phase = match self.phase {
             "open" => AttemptPhase::Pending,
-            "started" => AttemptPhase::Started { at, health: self.health },
+            "started" => AttemptPhase::Started { at, health: self.health, hooks_done: self.hooks_done },
             "waiting" => AttemptPhase::Waiting { since: at, until: Timestamp(self.until) },
             "shutdown" => ended(TerminalState::Shutdown),
             "complete" => ended(TerminalState::Completed),
@@ -300,16 +321,20 @@ mod tests {
             (AttemptHistory::default(), "v1 attempt=1 delay=0 phase=open".to_string()),
             (history(AttemptPhase::Pending), format!("{base} phase=open")),
             (
-                history(AttemptPhase::Started { at, health: Health::None }),
+                history(AttemptPhase::Started { at, health: Health::None, hooks_done: false }),
                 format!("{base} phase=started at=5"),
             ),
             (
-                history(AttemptPhase::Started { at, health: Health::Healthy }),
+                history(AttemptPhase::Started { at, health: Health::Healthy, hooks_done: false }),
                 format!("{base} phase=started at=5 health=healthy"),
             ),
             (
-                history(AttemptPhase::Started { at, health: Health::Unhealthy }),
+                history(AttemptPhase::Started { at, health: Health::Unhealthy, hooks_done: false }),
                 format!("{base} phase=started at=5 health=unhealthy"),
+            ),
+            (
+                history(AttemptPhase::Started { at, health: Health::Healthy, hooks_done: true }),
+                format!("{base} phase=started at=5 health=healthy hooks=done"),
             ),
             (
                 history(AttemptPhase::Waiting { since: at, until }),

@@ -23,13 +23,13 @@ mod restart;
 mod retention;
 mod step;
 
-pub use action::{Action, ActionKind};
+pub use action::{Action, ActionKind, HookKind};
 pub use attempt_history::{AttemptHistory, AttemptPhase, ParseAttemptHistoryError, TerminalState};
 pub use connectivity::{Connectivity, ConnectivityTracker, START_GRACE};
 pub use desired_state::{BaseMismatch, DesiredState};
 pub use observed_task::{
-    ContainerState, FailedAction, Freshness, HealthObservation, ImageState, ObservedTask, PortState,
-    ResourceState, SentStop, Severity,
+    ContainerState, FailedAction, Freshness, HealthObservation, HookProgress, ImageState, ObservedTask,
+    PortState, ResourceState, SentStop, Severity,
 };
 pub use outbox::{ACK_TIMEOUT, MAX_BATCH_REPORTS, MAX_BATCHES_IN_FLIGHT, Outbox, ReportBatch};
 pub use report::{build_report, should_report};

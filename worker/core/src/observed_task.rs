@@ -7,7 +7,7 @@ use warren_types::{
     DesiredTaskState, Health, ImageDigest, TaskAssignment, TaskExit, TaskNetworkMode, Timestamp,
 };
 
-use crate::action::{Action, ActionKind};
+use crate::action::{Action, ActionKind, HookKind};
 use crate::attempt_history::{AttemptHistory, AttemptPhase};
 
 /// First delay after a transient failure; it doubles up to [`MAX_RETRY_DELAY`].
@@ -47,6 +47,10 @@ pub struct ObservedTask {
     pub drain_start: Option<Timestamp>,
     /// When a manager said, since then, that no other node sends the process new clients.
     pub withdrawn_at: Option<Timestamp>,
+    /// The post_start hooks of the running process, as far as this agent ran them.
+    pub post_start: HookProgress,
+    /// Its pre_stop hooks.
+    pub pre_stop: HookProgress,
     /// The stop signal, once it was sent.
     pub stop: Option<SentStop>,
     /// The actions that failed when they were last tried.
@@ -55,6 +59,41 @@ pub struct ObservedTask {
     pub accepted_at: Timestamp,
     /// How long the node has been disconnected; `None` while it is connected to a manager.
     pub disconnected_for: Option<Duration>,
+}
+
+/// How far hooks are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HookProgress {
+    /// Not started.
+    Pending,
+    /// They run.
+    Running {
+        /// When the first of them began.
+        since: Timestamp,
+    },
+    /// They ended.
+    Ended {
+        /// When the first of them began.
+        since: Timestamp,
+        /// The first failure, after which no further hook was run.
+        failure: Option<String>,
+    },
+}
+
+impl HookProgress {
+    /// When the first of them began.
+    pub fn since(&self) -> Option<Timestamp> {
+        match self {
+            Self::Pending => None,
+            Self::Running { since } | Self::Ended { since, .. } => Some(*since),
+        }
+    }
+
+    fn end(&mut self, failure: Option<String>) {
+        if let Self::Running { since } = *self {
+            *self = Self::Ended { since, failure };
+        }
+    }
 }
 
 /// Whether the last inspection of the container is up to date.
@@ -201,6 +240,8 @@ impl ObservedTask {
             history: AttemptHistory::default(),
             drain_start: None,
             withdrawn_at: None,
+            post_start: HookProgress::Pending,
+            pre_stop: HookProgress::Pending,
             stop: None,
             failures: BTreeMap::new(),
             accepted_at: now,
@@ -243,6 +284,9 @@ impl ObservedTask {
     fn set_container(&mut self, container: ContainerState) {
         if !(self.container.is_running() && container.is_running()) {
             self.observed_health = None;
+        }
+        if container == ContainerState::Created {
+            (self.post_start, self.pre_stop) = (HookProgress::Pending, HookProgress::Pending);
         }
         self.container = container;
     }
@@ -300,6 +344,24 @@ impl ObservedTask {
         }
     }
 
+    /// Whether the post_start hooks of the running process have ended with success, or there are none.
+    pub fn is_set_up(&self, task: &TaskAssignment) -> bool {
+        let are_done = matches!(self.history.phase, AttemptPhase::Started { hooks_done: true, .. });
+        task.spec.post_start.is_empty() || are_done
+    }
+
+    /// Records the end of hooks that [`Action::RunHooks`] began. If the process has ended, that may be why they failed:
+    /// it is inspected first.
+    pub fn record_hooks_end(&mut self, kind: HookKind, failure: Option<String>) {
+        if failure.is_some() {
+            self.mark_stale();
+        }
+        match kind {
+            HookKind::PostStart => self.post_start.end(failure),
+            HookKind::PreStop => self.pre_stop.end(failure),
+        }
+    }
+
     /// The health that the next agent needs, if the history does not have it yet.
     pub(crate) fn unrecorded_health(&self, desired: Option<&TaskAssignment>) -> Option<Health> {
         let recorded = match self.history.phase {
@@ -342,7 +404,12 @@ impl ObservedTask {
             Action::EnsureContainer => self.set_container(ContainerState::Created),
             Action::Start => self.set_container(ContainerState::Running { since: now }),
             Action::RecordHistory(history) => self.history = history.clone(),
-            Action::SignalStop => self.stop = Some(SentStop { at: now, killed_at: None }),
+            Action::RunHooks(HookKind::PostStart) => self.post_start = HookProgress::Running { since: now },
+            Action::RunHooks(HookKind::PreStop) => self.pre_stop = HookProgress::Running { since: now },
+            Action::SignalStop => {
+                self.stop = Some(SentStop { at: now, killed_at: None });
+                self.pre_stop.end(Some("did not end within the grace period".to_owned()));
+            }
             Action::Kill => {
                 let at = self.stop.map_or(now, |stop| stop.at);
                 self.stop = Some(SentStop { at, killed_at: Some(now) });

@@ -19,7 +19,8 @@ pub fn build_report(task: TaskId, desired: Option<&TaskAssignment>, observed: &O
     let health = observed.health(desired);
     let well = matches!(health, Health::None | Health::Healthy);
     let runs = state == TaskState::Running && observed.container.is_running();
-    let ready = runs && published && well && !stopping;
+    let is_set_up = desired.is_some_and(|task| observed.is_set_up(task));
+    let ready = runs && published && well && is_set_up && !stopping;
     TaskReport {
         task,
         attempt: observed.history.attempt,
@@ -132,8 +133,14 @@ fn task_reason(desired: Option<&TaskAssignment>, observed: &ObservedTask, ready:
     let limit = desired.and_then(|expected| expected.spec.limits.memory);
     let text = match observed.container {
         ContainerState::Running { .. } if ready => String::new(),
+        ContainerState::Running { .. } if observed.pre_stop.since().is_some() && observed.stop.is_none() => {
+            "stopping: running its pre_stop hooks".to_owned()
+        }
         ContainerState::Running { .. } if observed.stop.is_some() || observed.drain_start.is_some() => {
             stopping_reason(desired, observed)
+        }
+        ContainerState::Running { .. } if desired.is_some_and(|task| !observed.is_set_up(task)) => {
+            "waiting for its post_start hooks".to_owned()
         }
         ContainerState::Running { .. } => unhealthy_reason(desired, observed),
         ContainerState::Stopped { exit, .. } => display::format_exit(Some(exit), limit),

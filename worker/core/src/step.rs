@@ -6,14 +6,18 @@ use warren_types::spec::MountSource;
 use warren_types::spec::{DEFAULT_STOP_GRACE, MAX_RESTART_DELAY, WITHDRAWAL_TIMEOUT};
 use warren_types::{DesiredTaskState, Health, ImageDigest, TaskAssignment, TaskExit, Timestamp};
 
-use crate::action::{Action, ActionKind};
+use crate::action::{Action, ActionKind, HookKind};
 use crate::attempt_history::{AttemptHistory, AttemptPhase, TerminalState};
 use crate::display;
 use crate::observed_task::{
-    ContainerState, Freshness, ImageState, MAX_RETRY_DELAY, ObservedTask, PortState, ResourceState,
+    ContainerState, Freshness, HookProgress, ImageState, MAX_RETRY_DELAY, ObservedTask, PortState,
+    ResourceState,
 };
 use crate::restart;
 
+/// The least time between the stop signal and SIGKILL, also if the hooks before the signal took all of the grace
+/// period.
+const GRACE_AFTER_HOOKS: Duration = Duration::from_secs(2);
 /// A process that survives SIGKILL (it hangs in the kernel) is killed again after this.
 const KILL_RETRY_DELAY: Duration = Duration::from_secs(10);
 
@@ -40,7 +44,8 @@ pub fn step(desired: Option<&TaskAssignment>, found: &ObservedTask, now: Timesta
     let grace = desired.map_or(DEFAULT_STOP_GRACE, |task| task.spec.stop_grace);
     let ended = found.history.terminal_state().is_some();
     let drain = desired.map_or(Duration::ZERO, |task| task.spec.drain_delay);
-    let stopping = StopPlan { drain, grace, extent: StopScope::KeepRecord, disconnected_for: None };
+    let hooks = desired.is_some_and(|task| !task.spec.pre_stop.is_empty() && found.is_set_up(task));
+    let stopping = StopPlan { drain, hooks, grace, extent: StopScope::KeepRecord, disconnected_for: None };
     match desired {
         Some(task) if task.desired <= DesiredTaskState::Running && !ended => {
             match DisconnectLimit::of(task, found) {
@@ -104,7 +109,9 @@ fn stop_disconnected(
 struct StopPlan {
     /// Between the withdrawal of its endpoint and the stop signal, if the task may have clients.
     drain: Duration,
-    /// Between the stop signal and SIGKILL.
+    /// Whether pre_stop hooks run before the stop signal.
+    hooks: bool,
+    /// From the start of the pre_stop hooks, or the stop signal, to SIGKILL.
     grace: Duration,
     extent: StopScope,
     /// Set if the node stops it because it has been disconnected for this long.
@@ -192,16 +199,32 @@ fn keep_running(task: &TaskAssignment, found: &ObservedTask, since: Timestamp, n
         share,
         (!recorded).then(|| Action::RecordHistory(found.history.with_start(since, keep))),
         health.map(|health| Action::RecordHistory(found.history.with_health(health))),
+        (recorded && !found.is_set_up(task)).then(|| post_start_action(found, now)).flatten(),
     ];
     first_without_backoff(todo.into_iter().flatten(), found, now)
 }
 
-/// The next action for its published ports: a process with health checks receives traffic only while they
-/// succeed.
+/// The next action for the hooks of a started process. If one fails, the task ends.
+fn post_start_action(found: &ObservedTask, now: Timestamp) -> Option<Action> {
+    match &found.post_start {
+        HookProgress::Pending => Some(Action::RunHooks(HookKind::PostStart)),
+        HookProgress::Running { .. } => None,
+        HookProgress::Ended { failure: None, .. } => {
+            Some(Action::RecordHistory(found.history.with_hooks_done()))
+        }
+        HookProgress::Ended { failure: Some(failure), .. } => {
+            let reason = format!("{} {failure}", HookKind::PostStart);
+            Some(Action::RecordHistory(found.history.with_end(now, TerminalState::Failed, reason)))
+        }
+    }
+}
+
+/// The next action for its published ports: a process receives traffic once its post_start hooks have ended, and
+/// with health checks only while they succeed.
 fn port_action(task: &TaskAssignment, found: &ObservedTask) -> Option<Action> {
     let (desired, action) = match found.health(Some(task)) {
-        Health::None | Health::Healthy => (PortState::Routed, Action::RouteTraffic),
-        Health::Starting | Health::Unhealthy => (PortState::Reserved, Action::ReservePorts),
+        Health::None | Health::Healthy if found.is_set_up(task) => (PortState::Routed, Action::RouteTraffic),
+        _ => (PortState::Reserved, Action::ReservePorts),
     };
     (!task.ports.is_empty() && found.ports != desired).then_some(action)
 }
@@ -351,17 +374,27 @@ fn step_until(step: NextStep, moment: Timestamp) -> NextStep {
 }
 
 fn stop_process(found: &ObservedTask, stopping: StopPlan, now: Timestamp) -> NextStep {
-    let StopPlan { drain, grace, .. } = stopping;
-    let (action, due) = match found.stop {
-        None => {
+    let StopPlan { drain, hooks, grace, .. } = stopping;
+    let hooks_since = match found.pre_stop {
+        HookProgress::Running { since } => Some(since),
+        HookProgress::Pending | HookProgress::Ended { .. } => None,
+    };
+    let (action, due) = match (found.stop, hooks_since) {
+        (None, Some(since)) => (Action::SignalStop, check_due(since + grace, now, grace)),
+        (None, None) => {
             let due = found.drain_start.map_or(Due::Now, |start| {
                 let withdrawn = found.withdrawn_at.unwrap_or(start + WITHDRAWAL_TIMEOUT);
                 check_due(withdrawn + drain, now, WITHDRAWAL_TIMEOUT + drain)
             });
-            (Action::SignalStop, due)
+            let runs_hooks = hooks && found.pre_stop == HookProgress::Pending;
+            (if runs_hooks { Action::RunHooks(HookKind::PreStop) } else { Action::SignalStop }, due)
         }
-        Some(stop) => match stop.killed_at {
-            None => (Action::Kill, check_due(stop.at + grace, now, grace)),
+        (Some(stop), _) => match stop.killed_at {
+            None => {
+                let by_hooks = found.pre_stop.since().unwrap_or(stop.at) + grace;
+                let end = by_hooks.max(stop.at + grace.min(GRACE_AFTER_HOOKS)).min(stop.at + grace);
+                (Action::Kill, check_due(end, now, grace))
+            }
             Some(killed_at) => (Action::Kill, check_due(killed_at + KILL_RETRY_DELAY, now, KILL_RETRY_DELAY)),
         },
     };
@@ -388,6 +421,9 @@ fn stopped_history(found: &ObservedTask, stopping: StopPlan, now: Timestamp) -> 
             "; killed because it still ran {} after the stop signal",
             display::format_duration(grace)
         );
+    }
+    if let HookProgress::Ended { failure: Some(failure), .. } = &found.pre_stop {
+        reason += &format!("; {} {failure}", HookKind::PreStop);
     }
     let history = found.history.with_end(now, TerminalState::Shutdown, reason);
     match found.container {

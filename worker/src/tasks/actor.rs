@@ -13,7 +13,9 @@ use tokio_util::sync::CancellationToken;
 use warren_control::Clock;
 use warren_health::ProbeTarget;
 use warren_runtime::NetworkMode;
-use warren_task::{Action, ContainerState, NextStep, ObservedTask, build_report, should_report, step};
+use warren_task::{
+    Action, ContainerState, HookKind, NextStep, ObservedTask, build_report, should_report, step,
+};
 use warren_types::{DesiredTaskState, ImageDigest, TaskAssignment, TaskId, TaskReport, Timestamp};
 
 use crate::connectivity::NodeConnectivity;
@@ -21,6 +23,7 @@ use crate::tasks::checks::{CheckSubject, HealthChecker};
 use crate::tasks::container;
 use crate::tasks::executor::{ActionExecutor, ActionOutcome, ActionRequest, PreparedResources};
 use crate::tasks::failure::ActionFailure;
+use crate::tasks::hooks::{HookRequest, HookRun, POST_START_LIMIT};
 use crate::tasks::reporter::TaskReporter;
 
 /// Timeout of an action, above the deadlines of its calls. An action that still runs then is reported; no
@@ -130,6 +133,8 @@ pub(super) struct TaskActor {
     image_fetch: Option<ImageFetch>,
     /// Health checks of the process, while it runs and should run.
     checks: Option<HealthChecker>,
+    /// Hooks that run in its container.
+    hooks: Option<HookRun>,
     /// A container operation failed. Its leftovers may be visible only after the container is removed.
     needs_sweep: bool,
     /// The digest in the assignment of the container's record.
@@ -164,6 +169,7 @@ impl TaskActor {
             overdue_action: None,
             image_fetch: None,
             checks: None,
+            hooks: None,
             needs_sweep: false,
             recorded_digest: None,
         };
@@ -175,6 +181,7 @@ impl TaskActor {
         while !self.stop.is_cancelled() {
             self.apply_inputs();
             self.update_checks();
+            self.update_hooks();
             let now = self.now();
             let disconnected_for = self.applied.connectivity.disconnected_for(self.clock.instant());
             let is_withdrawn = self.applied.is_withdrawn;
@@ -241,6 +248,31 @@ impl TaskActor {
         }
     }
 
+    /// Records the end of hooks; they end with the process at the latest.
+    fn update_hooks(&mut self) {
+        if !self.observed.container.is_running() {
+            self.hooks = None;
+        }
+        let ended = self.hooks.as_ref().and_then(|hooks| Some((hooks.kind, hooks.result()?.err())));
+        if let Some((kind, failure)) = ended {
+            if let Some(reason) = &failure {
+                tracing::info!(task = %self.task, %kind, reason, "hooks failed");
+            }
+            self.observed.record_hooks_end(kind, failure);
+            self.hooks = None;
+        }
+    }
+
+    fn start_hooks(&mut self, kind: HookKind) {
+        let Some(desired) = self.applied.desired.as_deref() else { return };
+        let (hooks, limit) = match kind {
+            HookKind::PostStart => (desired.spec.post_start.clone(), POST_START_LIMIT),
+            HookKind::PreStop => (desired.spec.pre_stop.clone(), desired.spec.stop_grace),
+        };
+        let request = HookRequest { kind, container: container::id(&self.task), hooks, limit };
+        self.hooks = Some(HookRun::start(request, Arc::clone(&self.executor.runtime)));
+    }
+
     /// The process to check, if any.
     fn check_subject(&self) -> Option<CheckSubject> {
         let desired = self
@@ -282,6 +314,7 @@ impl TaskActor {
             () = pause => {}
             () = self.stop.cancelled() => {}
             () = next_check_result(&mut self.checks) => {}
+            () = hooks_end(&mut self.hooks) => {}
             changed = self.inputs.changed() => {
                 // Without a supervisor there is no further input.
                 if changed.is_err() {
@@ -431,6 +464,11 @@ impl TaskActor {
             ActionOutcome::NoProcess => self.observed.mark_stale(),
             ActionOutcome::Completed => (),
         }
+        match action {
+            Action::RunHooks(kind) => self.start_hooks(*kind),
+            Action::SignalStop => self.hooks = None,
+            _ => (),
+        }
         self.observed.record_success(action, self.now());
     }
 }
@@ -439,6 +477,14 @@ impl TaskActor {
 async fn next_check_result(checks: &mut Option<HealthChecker>) {
     match checks {
         Some(checks) => checks.changed().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Waits for the end of hooks; forever if none run.
+async fn hooks_end(hooks: &mut Option<HookRun>) {
+    match hooks {
+        Some(hooks) => hooks.ended().await,
         None => std::future::pending().await,
     }
 }

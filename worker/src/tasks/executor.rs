@@ -157,6 +157,8 @@ impl ActionExecutor {
             }
             Action::EnsureContainer => self.create(&job).await?,
             Action::Start => return Ok(ActionOutcome::Started(self.runtime.start(&container).await?)),
+            // The actor runs them, beside its other actions.
+            Action::RunHooks(_) => {}
             Action::RecordHistory(history) => self.record_history(&job, history).await?,
             Action::SignalStop => {
                 return self.signal(&job, job.prepared.stop_signal.unwrap_or(Signal::TERM)).await;

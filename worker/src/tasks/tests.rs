@@ -5,6 +5,7 @@ mod crashes;
 mod disconnected;
 mod fakes;
 mod health;
+mod hooks;
 mod image;
 mod lifecycle;
 mod networks;

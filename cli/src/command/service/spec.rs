@@ -14,9 +14,9 @@ use std::time::Duration;
 use warren_proto::convert::replicas;
 use warren_types::spec::{ConstraintKey, ConstraintOperator, DEFAULT_DRAIN_DELAY, DEFAULT_STOP_GRACE};
 use warren_types::{
-    Capability, Constraint, EnvVar, LogLimits, MilliCpu, MountSource, OnDisconnect, PublishedPort,
-    PullPolicy, Resources, RestartPolicy, Seccomp, SecretObjectMount, ServiceMode, ServiceSpec,
-    TaskNetworkMode, TaskSpec, Violations,
+    Capability, Constraint, EnvVar, LifecycleHook, LogLimits, MilliCpu, MountSource, OnDisconnect,
+    PublishedPort, PullPolicy, Resources, RestartPolicy, Seccomp, SecretObjectMount, ServiceMode,
+    ServiceSpec, TaskNetworkMode, TaskSpec, Violations,
 };
 
 use crate::args::lists::{ListAdditions, ListRemovals, MountArgs};
@@ -203,6 +203,8 @@ impl SpecDraft {
             stop_signal,
             drain_delay,
             stop_grace,
+            post_start,
+            pre_stop,
         } = flags;
         let (task, emptied) = (&mut self.spec.task, &mut self.resets);
         match image.as_ref().map(|image| image.parse()) {
@@ -224,6 +226,12 @@ impl SpecDraft {
         emptied.set_optional("--stop-signal", stop_signal, &mut task.stop_signal);
         emptied.set("--drain-delay", drain_delay, &mut task.drain_delay, DEFAULT_DRAIN_DELAY);
         emptied.set("--stop-grace", stop_grace, &mut task.stop_grace, DEFAULT_STOP_GRACE);
+        for (given, hooks) in [(post_start, &mut task.post_start), (pre_stop, &mut task.pre_stop)] {
+            if !given.is_empty() {
+                let commands = given.iter().filter(|command| !command.is_empty());
+                *hooks = commands.map(|command| LifecycleHook::new(health::shell(command))).collect();
+            }
+        }
     }
 
     fn resources(&mut self, flags: &ResourceFlags) {

@@ -9,7 +9,8 @@ use super::ValueForm::{
 use super::{SchemaKey, honoured, partly, refused, warned};
 
 const HOOKS: &str =
-    "Warren runs no hooks in containers; do it in the program of the image or in another service";
+    "give post_start; a program before the container starts belongs in the entrypoint of the image";
+const HOOK_RIGHTS: &str = "only `false`: a hook has the rights of its container";
 const CPUS: &str = "give the number of CPUs with deploy.resources.limits.cpus";
 const BUILD: &str =
     "images are not built by this version: build and push the image, and give it with `image`";
@@ -200,9 +201,29 @@ pub(super) const KEYS: &[SchemaKey] = &[
     honoured("services.*.ports[].protocol", Text),
     partly("services.*.ports[].published", AnyScalar, "one port; a free one is chosen without it"),
     honoured("services.*.ports[].target", Integer),
-    refused("services.*.post_start", HOOKS),
+    partly(
+        "services.*.post_start",
+        List,
+        "run one after the other; a task is ready after them, and ends if one fails or all take over 10 minutes",
+    ),
+    honoured("services.*.post_start[]", Map),
+    honoured("services.*.post_start[].command", Words),
+    honoured("services.*.post_start[].environment", Pairs),
+    partly("services.*.post_start[].privileged", Bool, HOOK_RIGHTS),
+    honoured("services.*.post_start[].user", Text),
+    honoured("services.*.post_start[].working_dir", Text),
     refused("services.*.pre_start", HOOKS),
-    refused("services.*.pre_stop", HOOKS),
+    partly(
+        "services.*.pre_stop",
+        List,
+        "run one after the other before the stop signal, within `stop_grace_period`",
+    ),
+    honoured("services.*.pre_stop[]", Map),
+    honoured("services.*.pre_stop[].command", Words),
+    honoured("services.*.pre_stop[].environment", Pairs),
+    partly("services.*.pre_stop[].privileged", Bool, HOOK_RIGHTS),
+    honoured("services.*.pre_stop[].user", Text),
+    honoured("services.*.pre_stop[].working_dir", Text),
     honoured("services.*.privileged", Bool),
     honoured("services.*.profiles", TextList),
     refused("services.*.provider", "Warren runs no programs on the client; use a service with an image"),

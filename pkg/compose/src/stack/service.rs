@@ -3,8 +3,8 @@
 use std::net::Ipv4Addr;
 
 use warren_types::{
-    Bytes, DnsLabel, EnvVar, HostEntry, ImageReference, NetworkAttachment, Protocol, PublishMode,
-    PublishedPort, PullPolicy, ServiceName, ServiceSpec, TaskNetworkMode, TaskSpec,
+    Bytes, DnsLabel, EnvVar, HostEntry, ImageReference, LifecycleHook, NetworkAttachment, Protocol,
+    PublishMode, PublishedPort, PullPolicy, ServiceName, ServiceSpec, TaskNetworkMode, TaskSpec,
 };
 
 use super::fields::Fields;
@@ -15,7 +15,7 @@ use super::{DEFAULT_NETWORK, Names, STACK_LABEL, StackService, health};
 use crate::scalar::parse_size;
 
 /// The keys that parts of a spec come from, for the positions of violations; longer paths first.
-const KEYS: [(&str, &str); 30] = [
+const KEYS: [(&str, &str); 32] = [
     ("labels", "deploy"),
     ("mode", "deploy"),
     ("placement", "deploy"),
@@ -39,6 +39,8 @@ const KEYS: [(&str, &str); 30] = [
     ("task.mounts", "volumes"),
     ("task.network", "networks"),
     ("task.oomScoreAdj", "oom_score_adj"),
+    ("task.postStart", "post_start"),
+    ("task.preStop", "pre_stop"),
     ("task.secrets", "secrets"),
     ("task.shmSize", "shm_size"),
     ("task.stopGrace", "stop_grace_period"),
@@ -163,6 +165,27 @@ fn process(service: &Fields<'_>, task: &mut TaskSpec) {
     task.init = service.flag("init").unwrap_or_default();
     task.stop_signal = service.parse("stop_signal");
     task.stop_grace = service.duration("stop_grace_period").unwrap_or(task.stop_grace);
+    task.post_start = hooks(service, "post_start");
+    task.pre_stop = hooks(service, "pre_stop");
+}
+
+fn hooks(service: &Fields<'_>, key: &str) -> Vec<LifecycleHook> {
+    let hook = |hook: &Fields<'_>| {
+        if hook.flag("privileged") == Some(true) && service.flag("privileged") != Some(true) {
+            hook.fail_at(
+                "privileged",
+                "a hook has the rights of its container in this version; make the service privileged, or leave it out",
+            );
+        }
+        let variables = hook.pairs("environment").into_iter();
+        LifecycleHook {
+            command: hook.texts("command").unwrap_or_default(),
+            env: variables.map(|(name, value)| EnvVar { name, value }).collect(),
+            workdir: hook.text("working_dir").map(str::to_owned),
+            user: hook.text("user").map(str::to_owned),
+        }
+    };
+    service.items(key).iter().map(hook).collect()
 }
 
 /// Keys of which only one value is possible.

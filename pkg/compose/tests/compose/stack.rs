@@ -155,7 +155,16 @@ fn what_warren_cannot_do_is_refused_with_its_position() {
         ),
         (
             "deploy: {placement: {preferences: [{spread: engine.labels.x}]}}",
-            "4:48: services.web.deploy.placement.preferences[0].spread: \"spread=engine.labels.x\" is not",
+            "4:49: services.web.deploy.placement.preferences[0].spread: \"spread=engine.labels.x\" is not",
+        ),
+        (
+            "post_start: [{command: a, privileged: true}]",
+            "4:43: services.web.post_start[0].privileged: a hook has the rights of its container",
+        ),
+        ("pre_stop: [{user: a}]", "4:15: services.web.pre_stop: is empty; give a program"),
+        (
+            "pre_start: [{image: x}]",
+            "4:5: services.web.pre_start: is not supported by this version: give post_start",
         ),
         (
             "deploy: {placement: {preferences: [{}]}}",
@@ -217,8 +226,8 @@ fn services_do_not_publish_the_same_port() {
         format!("services:\n  a: {{image: x, ports: ['80:80']}}\n  b: {{image: x, ports: {ports}}}")
     };
     let check = |ports: &str| objects(&[("compose.yaml", &text(ports))]).map(|_| ());
-    let expected = "compose.yaml:3:23: services.b.ports[0]: host port 80 is also published by services.a.ports[0] \
-                    (compose.yaml:2:23); give another port\n";
+    let expected = "compose.yaml:3:25: services.b.ports[0]: host port 80 is also published by services.a.ports[0] \
+                    (compose.yaml:2:25); give another port\n";
     assert_eq!(check("['80:81']"), Err(expected.to_owned()));
     assert!(check("['127.0.0.1:80:81']").is_err());
     assert_eq!(check("['80:81/udp', '81:80', '80']"), Ok(()));
@@ -289,7 +298,7 @@ fn without(document: &Value, pointer: &str) -> String {
 }
 
 /// Keys with one possible value, and those that are gone when a project is loaded.
-const WITHOUT_EFFECT_ON_OBJECTS: [&str; 24] = [
+const WITHOUT_EFFECT_ON_OBJECTS: [&str; 26] = [
     "configs.*.external.name",
     "include[].env_file",
     "include[].path",
@@ -312,6 +321,8 @@ const WITHOUT_EFFECT_ON_OBJECTS: [&str; 24] = [
     "services.*.label_file",
     "services.*.logging.driver",
     "services.*.ports[].mode",
+    "services.*.post_start[].privileged",
+    "services.*.pre_stop[].privileged",
     "services.*.profiles",
     "services.*.volumes[].bind.create_host_path",
 ];

@@ -10,9 +10,12 @@ use super::check::{check_count, is_default, is_host_name};
 use super::health::HealthCheck;
 use super::network::{DnsSettings, TaskNetworkMode};
 use super::on_disconnect::OnDisconnect;
+use super::process::{
+    EnvVar, LifecycleHook, is_account, validate_env, validate_hooks, validate_user, validate_workdir,
+};
 use super::secret_object::{IMAGE_DIRECTORIES, MAX_TASK_SECRET_OBJECTS, SecretObjectMount};
 use super::security::{Capability, Device, Seccomp, Ulimit};
-use super::storage::{MAX_MOUNTS, Mount, MountSource, is_normalized_absolute};
+use super::storage::{MAX_MOUNTS, Mount, MountSource};
 use super::sysctl::sysctl_fault;
 use super::{RestartPolicy, validate_labels_at};
 use crate::image_reference::split_reference;
@@ -98,6 +101,12 @@ pub struct TaskSpec {
     /// Time between the stop signal and SIGKILL.
     #[serde(default = "default_stop_grace", with = "crate::text::duration")]
     pub stop_grace: Duration,
+    /// Run one after the other once its process has started; it counts as ready after them, and ends if one fails.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub post_start: Vec<LifecycleHook>,
+    /// Run one after the other before the stop signal, within the time between that and SIGKILL.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pre_stop: Vec<LifecycleHook>,
     /// Limits that the kernel enforces.
     #[serde(default, skip_serializing_if = "is_default")]
     pub limits: Limits,
@@ -217,15 +226,6 @@ impl std::str::FromStr for PullPolicy {
     }
 }
 
-/// One environment variable.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EnvVar {
-    /// Without `=` and NUL, not empty.
-    pub name: String,
-    /// Without NUL.
-    pub value: String,
-}
-
 /// A line of `/etc/hosts`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -293,6 +293,8 @@ impl TaskSpec {
             stop_signal: None,
             drain_delay: DEFAULT_DRAIN_DELAY,
             stop_grace: DEFAULT_STOP_GRACE,
+            post_start: Vec::new(),
+            pre_stop: Vec::new(),
             limits: Limits::default(),
             reservations: Resources::default(),
             ulimits: Vec::new(),
@@ -371,23 +373,15 @@ impl TaskSpec {
         if words.any(|word| word.contains('\0')) {
             wrong.add("args", "a NUL byte cannot be passed to a program");
         }
-        let mut seen = BTreeSet::new();
-        for (i, EnvVar { name, value }) in self.env.iter().enumerate() {
-            if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
-                wrong.add(format!("env[{i}].name"), format!("{name:?} is not a variable's name"));
-            }
-            if !seen.insert(name) {
-                wrong.add(format!("env[{i}].name"), format!("{name} is given twice"));
-            }
-        }
+        validate_env(&self.env, wrong);
         for (field, time) in [("drainDelay", self.drain_delay), ("stopGrace", self.stop_grace)] {
             if time > MAX_STOP_GRACE {
                 wrong.add(field, "is longer than 24 hours");
             }
         }
-        if let Some(workdir) = self.workdir.as_ref().filter(|path| !is_normalized_absolute(path)) {
-            wrong.add("workdir", format!("{workdir:?} is not an absolute path without '..'"));
-        }
+        validate_workdir(self.workdir.as_deref(), wrong);
+        validate_hooks("postStart", &self.post_start, wrong);
+        validate_hooks("preStop", &self.pre_stop, wrong);
     }
 
     fn validate_container_labels(&self, wrong: &mut Violations) {
@@ -401,19 +395,9 @@ impl TaskSpec {
     }
 
     fn validate_identity(&self, wrong: &mut Violations) {
-        let account = |text: &str| {
-            let plain = |b: u8| b.is_ascii_alphanumeric() || b"._-$".contains(&b);
-            (1..=64).contains(&text.len()) && text.bytes().all(plain) && !text.starts_with('-')
-        };
-        if let Some(user) = &self.user {
-            let (name, group) = user.split_once(':').unwrap_or((user, "0"));
-            if !account(name) || !account(group) {
-                let message = format!("{user:?} is not user[:group], by name or number");
-                wrong.add("user", message);
-            }
-        }
+        validate_user(self.user.as_deref(), wrong);
         check_count("groups", self.groups.len(), MAX_ITEMS, wrong);
-        for (i, group) in self.groups.iter().enumerate().filter(|(_, group)| !account(group)) {
+        for (i, group) in self.groups.iter().enumerate().filter(|(_, group)| !is_account(group)) {
             wrong.add(format!("groups[{i}]"), format!("{group:?} is not a group's name or number"));
         }
         let fixed = self.hostname.as_ref().filter(|name| !crate::template::is_template(name));

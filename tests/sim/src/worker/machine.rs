@@ -133,6 +133,7 @@ impl TaskOnMachine {
                     .map_err(|_| "has an attempt history that cannot be parsed")?;
                 self.attempts = self.attempts.take().map(|_| stored);
             }
+            Action::RunHooks(_) => return Err("has hooks, which no service here has"),
             Action::SignalStop | Action::Kill => {
                 if self.container.is_running() {
                     let exit = TaskExit { code: 143, out_of_memory: false };

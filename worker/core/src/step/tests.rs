@@ -1,4 +1,5 @@
 mod disconnected;
+mod hooks;
 
 use std::collections::BTreeMap;
 
@@ -45,6 +46,8 @@ fn running_task() -> ObservedTask {
         history: AttemptHistory::default().with_start(seconds_ago(100), 4),
         drain_start: None,
         withdrawn_at: None,
+        post_start: HookProgress::Pending,
+        pre_stop: HookProgress::Pending,
         stop: None,
         failures: BTreeMap::new(),
         accepted_at: seconds_ago(200),

@@ -9,16 +9,17 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use warren_task::{
-    Action, ActionKind, AttemptHistory, AttemptPhase, ContainerState, Freshness, HealthObservation, NextStep,
-    ObservedTask, ResourceState, Severity, TerminalState, build_report, should_report, step, supersedes,
+    Action, ActionKind, AttemptHistory, AttemptPhase, ContainerState, Freshness, HealthObservation, HookKind,
+    NextStep, ObservedTask, ResourceState, Severity, TerminalState, build_report, should_report, step,
+    supersedes,
 };
 use warren_types::fixtures::{image_digest as digest, published_port, task_assignment};
 use warren_types::spec::{
     HealthCheck, Mount, MountSource, Probe, RestartCondition, RestartPolicy, SecretObjectMount,
 };
 use warren_types::{
-    DesiredTaskState, Health, Id, ImageDigest, OnDisconnect, ServiceId, TaskAssignment, TaskExit, TaskId,
-    TaskReport, TaskSpec, TaskState, Timestamp,
+    DesiredTaskState, Health, Id, ImageDigest, LifecycleHook, OnDisconnect, ServiceId, TaskAssignment,
+    TaskExit, TaskId, TaskReport, TaskSpec, TaskState, Timestamp,
 };
 
 use crate::strategies::{condition, event, failing_kind, lasting_health};
@@ -163,6 +164,7 @@ impl Simulation {
                     world.stored_history = Some(history.to_string().parse().unwrap());
                 }
             }
+            Action::RunHooks(_) => assert!(world.container.is_running(), "hooks of no process"),
             Action::SignalStop if world.ignores_stop => (),
             Action::SignalStop => self.exit_process(143),
             Action::Kill => self.exit_process(137),
@@ -253,6 +255,10 @@ impl Simulation {
             InjectedOutcome::Succeeds => {
                 let stale = self.observed.freshness != Freshness::Fresh;
                 self.observed.record_success(action, self.now);
+                if let Action::RunHooks(kind) = action {
+                    let failure = (*kind == HookKind::PreStop).then(|| "exited with code 1".to_owned());
+                    self.observed.record_hooks_end(*kind, failure);
+                }
                 if stale || self.observed.container != self.world.container {
                     self.observed.mark_stale();
                 }
@@ -281,6 +287,7 @@ impl Simulation {
     fn report(&mut self) {
         let output = build_report(self.task.id, Some(&self.task), &self.observed);
         assert!(!output.ready || matches!(output.health, Health::None | Health::Healthy), "{output:?}");
+        assert!(!output.ready || self.observed.is_set_up(&self.task), "{output:?}");
         if output.removed {
             assert!(self.is_empty(), "said removed, but {:?}", self.world);
         }
@@ -427,6 +434,8 @@ fn full() -> TaskSpec {
         mounts: vec![Mount { target: "/data".into(), source, read_only: false }],
         secrets: vec![SecretObjectMount::new("db".parse().unwrap())],
         health: Some(HealthCheck::new(Probe::Tcp { port: 80 })),
+        post_start: vec![LifecycleHook::new(vec!["/set-up".into()])],
+        pre_stop: vec![LifecycleHook::new(vec!["/shut-down".into()])],
         on_disconnect: OnDisconnect::StopAfter(DISCONNECT_LIMIT),
         ..TaskSpec::new("demo:1".parse().unwrap())
     }

@@ -83,6 +83,9 @@ pub(in crate::tasks) fn container_spec(
         health: _,
         drain_delay: _,
         stop_grace: _,
+        // Run in it by the agent.
+        post_start: _,
+        pre_stop: _,
         restart: _,
         on_disconnect: _,
         logs,

@@ -9,6 +9,11 @@ use crate::args::value::{HttpTarget, Setting};
 /// Path of violations.
 const PATH: &str = "spec.task.health";
 
+/// The program and arguments of a shell command.
+pub(super) fn shell(command: &str) -> Vec<String> {
+    ["/bin/sh", "-c", command].map(str::to_owned).to_vec()
+}
+
 impl SpecDraft {
     /// Sets the health check. The ports of the service must be set.
     pub(super) fn health(&mut self, flags: &HealthFlags, headers: &[HttpHeader]) {
@@ -48,8 +53,7 @@ impl SpecDraft {
             return Some(Probe::Http { port, path: path.clone(), headers: Vec::new() });
         }
         let tcp = health_tcp.map(|port| Probe::Tcp { port });
-        let shell = |words: &String| ["/bin/sh", "-c", words].map(str::to_owned).to_vec();
-        let command = health_cmd.as_ref().map(shell);
+        let command = health_cmd.as_deref().map(shell);
         let command = command.or_else(|| (!health_exec.is_empty()).then(|| health_exec.clone()));
         tcp.or_else(|| command.map(|command| Probe::Exec { command }))
     }

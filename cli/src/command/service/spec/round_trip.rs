@@ -98,6 +98,8 @@ fn task_flags(task: &TaskSpec) -> Vec<String> {
         stop_signal,
         drain_delay,
         stop_grace,
+        post_start,
+        pre_stop,
         limits: Limits { cpu, memory, pids },
         reservations: Resources { cpu: reserved_cpu, memory: reserved_memory },
         ulimits,
@@ -155,6 +157,9 @@ fn task_flags(task: &TaskSpec) -> Vec<String> {
     stop_signal.iter().for_each(|signal| say("stop-signal", signal.to_string()));
     say("drain-delay", time(*drain_delay));
     say("stop-grace", time(*stop_grace));
+    for (flag, hooks) in [("post-start", post_start), ("pre-stop", pre_stop)] {
+        hooks.iter().for_each(|hook| say(flag, hook.command[2].clone()));
+    }
     cpu.iter().for_each(|cpu| say("cpus", cpu.to_string()));
     memory.iter().for_each(|memory| say("memory", memory.to_string()));
     pids.iter().for_each(|pids| say("pids", pids.to_string()));
@@ -279,6 +284,11 @@ proptest! {
     #[test]
     fn every_field_round_trips(spec in service_specs()) {
         prop_assert_eq!(spec.validate(), Violations::default(), "only valid specs are generated");
+        let mut spec = spec;
+        // The flags know shell commands only.
+        for hook in spec.task.post_start.iter_mut().chain(&mut spec.task.pre_stop) {
+            *hook = LifecycleHook::new(vec!["/bin/sh".into(), "-c".into(), hook.command.remove(0)]);
+        }
         prop_assert_eq!(through_wire(&to_flags(&spec)), Ok(spec));
     }
 }

@@ -55,6 +55,9 @@ const EVERYTHING: &[&str] = &[
     "--init",
     "--stop-signal=quit",
     "--stop-grace=1m",
+    "--post-start=migrate --now",
+    "--post-start=warm-up",
+    "--pre-stop=flush",
     "--cpus=0.5",
     "--memory=256Mi",
     "--pids=64",
@@ -147,6 +150,20 @@ fn every_flag_reaches_the_spec() {
       init: true
       stopSignal: SIGQUIT
       stopGrace: 1m
+      postStart:
+      - command:
+        - /bin/sh
+        - -c
+        - migrate --now
+      - command:
+        - /bin/sh
+        - -c
+        - warm-up
+      preStop:
+      - command:
+        - /bin/sh
+        - -c
+        - flush
       limits:
         cpu: "0.5"
         memory: 256MiB
@@ -363,6 +380,8 @@ fn an_empty_value_is_the_default_again() {
         "--init=false",
         "--stop-signal=",
         "--stop-grace=",
+        "--post-start=",
+        "--pre-stop=",
         "--cpus=",
         "--memory=",
         "--pids=",

@@ -10,7 +10,7 @@ use std::time::Duration;
 use warren_core::{ApplyOutcome, Command, FEATURE_LEVEL, NewTask, RolloutStep, State};
 use warren_types::{
     Availability, Bytes, ClusterId, ClusterSettingsChange, DataPlane, DesiredTaskState, Device, DeviceAccess,
-    EnvVar, FailureAction, FailureOutcome, FailureRatio, Health, HostEntry, Id, Limits, LogLimits, MilliCpu,
+    EnvVar, FailureAction, FailureOutcome, FailureRatio, Health, HostEntry, Id, LifecycleHook, Limits, LogLimits, MilliCpu,
     Mount, MountSource, NodeCheckOutcome, NodeCheckResult, NodeDescription, NodeId, NodeRole, NodeStatus,
     OnDisconnect, Parallelism, PauseCause, Placement, Propagation, Protocol, PublishMode, PublishedPort,
     PullPolicy, Resources, RestartCondition, RestartPolicy, RolloutFailure, Seccomp, SecretObjectMount,
@@ -42,6 +42,13 @@ fn task_spec() -> TaskSpec {
         init: true,
         stop_signal: Some("SIGQUIT".parse().unwrap()),
         drain_delay: Duration::from_millis(2500),
+        post_start: vec![LifecycleHook {
+            env: vec![EnvVar { name: "STEP".into(), value: "one".into() }],
+            workdir: Some("/srv".into()),
+            user: Some("root".into()),
+            ..LifecycleHook::new(vec!["/set-up".into(), "now".into()])
+        }],
+        pre_stop: vec![LifecycleHook::new(vec!["/shut-down".into()])],
         stop_grace: Duration::from_millis(1500),
         limits: Limits { cpu: Some(MilliCpu(500)), memory: Some(Bytes(64 << 20)), pids: Some(100) },
         reservations: Resources { cpu: MilliCpu(100), memory: Bytes(32 << 20) },

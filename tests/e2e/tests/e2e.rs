@@ -43,6 +43,7 @@ mod e2e {
     pub mod rollouts;
     pub mod scheduling;
     pub mod secrets;
+    pub mod stacks;
     pub mod task_document;
     pub mod telemetry;
     pub mod three_managers;

@@ -39,6 +39,8 @@ fn constraints_place_tasks_and_changes_move_them() {
     cluster.wait_spread("here", &[("w1", 2), ("w2", 2)]);
     run(&cluster, "service create there --constraint node.labels.zone\u{a0}notin\u{a0}(a)");
     cluster.wait_spread("there", &[("w3", 1)]);
+    run(&cluster, "service create spread --replicas 4 --prefer spread=node.labels.zone");
+    cluster.wait_spread("spread", &[("w1", 1), ("w2", 1), ("w3", 2)]);
     run(
         &cluster,
         "service create named --constraint node.name!=w1 --constraint node.role==worker --replicas 2",

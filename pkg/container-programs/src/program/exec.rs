@@ -4,9 +4,10 @@
 //! warren-exec sealed        with a plan on its standard input: see `plan.rs`
 //! ```
 //!
-//! It joins the container's cgroups, so that resource usage is charged to the container, then its
-//! namespaces, starts a child there with the container's user, privileges and filters, and waits for it.
-//! The program's output goes to standard output; the result is one line on standard error.
+//! It joins the container's cgroups, so that resource usage is charged to the container, starts a child in its
+//! namespaces with its user, privileges and filters, and waits for it. No process of the container sees or traces one
+//! of this program that has more rights than the container. The program's output goes to standard output; the result
+//! is one line on standard error.
 //!
 //! At the timeout, or when its parent closes the standard input, the program and its process group are
 //! killed; processes that left the group belong to the container, as after `docker exec`.
@@ -16,12 +17,12 @@
 //! without dependencies. Start reading at `run`; `inside.rs` has the system calls.
 #![allow(dead_code)] // The shared module also has what only the agent needs.
 
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 mod inside;
 #[path = "../plan.rs"]
@@ -31,6 +32,8 @@ use plan::{ExecOutcome, ExecPlan};
 
 /// Limit of a plan, which has an environment and filters.
 const MAX_PLAN_BYTES: usize = 16 << 20;
+/// Time for the parent to send the plan.
+const PLAN_TIMEOUT: Duration = Duration::from_secs(10);
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -66,27 +69,39 @@ fn run() -> Result<ExecOutcome, String> {
         let joined = OpenOptions::new().write(true).open(&cgroup).and_then(|mut file| file.write_all(b"0"));
         joined.map_err(|error| format!("cannot join {}: {error}", cgroup.display()))?;
     }
-    let nothing = File::open("/dev/null").map_err(|error| format!("/dev/null: {error}"))?;
-    inside::join_namespaces(container.as_fd())
-        .map_err(|error| format!("cannot enter the container: {error}"))?;
-    let child = inside::spawn(&plan, nothing.as_fd())?;
-    match child.wait(Duration::from_millis(plan.timeout_ms)) {
-        Some(code) => Ok(ExecOutcome::Exited(code)),
-        None => Ok(ExecOutcome::TimedOut),
-    }
+    let end = Instant::now() + Duration::from_millis(plan.timeout_ms);
+    let child = inside::spawn(&plan, container.as_fd(), end)?;
+    let code = child.and_then(inside::ExecChild::wait);
+    Ok(code.map_or(ExecOutcome::TimedOut, ExecOutcome::Exited))
 }
 
 fn read_plan() -> Option<ExecPlan> {
-    let mut input = std::io::stdin().lock();
+    let end = Instant::now() + PLAN_TIMEOUT;
     let mut length = [0; 4];
-    input.read_exact(&mut length).ok()?;
+    read_exact(&mut length, end)?;
     let length = u32::from_le_bytes(length) as usize;
     if length > MAX_PLAN_BYTES {
         return None;
     }
     let mut body = vec![0; length];
-    input.read_exact(&mut body).ok()?;
+    read_exact(&mut body, end)?;
     ExecPlan::decode(&body)
+}
+
+/// Fills `part` from the standard input.
+fn read_exact(mut part: &mut [u8], end: Instant) -> Option<()> {
+    // Without a buffer: what was read ahead would not be waited for.
+    let mut input = inside::standard_input();
+    while !part.is_empty() {
+        let is_ready = inside::wait_readable([0, -1], end)[0];
+        let count = match is_ready.then(|| input.read(part)) {
+            None if Instant::now() < end => continue,
+            Some(Ok(count)) if count > 0 => count,
+            _ => return None,
+        };
+        part = &mut part[count..];
+    }
+    Some(())
 }
 
 /// The `cgroup.procs` files of its cgroups. The pid may have been reused by a process outside the

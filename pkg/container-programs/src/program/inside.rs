@@ -6,10 +6,12 @@
 
 use std::convert::Infallible;
 use std::ffi::{CString, c_char, c_int, c_long, c_short, c_uint, c_ulong, c_void};
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{Error, Read, Result, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::time::Instant;
 
 use crate::plan::{CapabilityMasks, ExecPlan};
 
@@ -35,25 +37,49 @@ const F_ADD_SEALS: c_int = 1033;
 const ALL_SEALS: c_int = 0xf;
 const AT_EMPTY_PATH: c_int = 0x1000;
 const CLOSE_RANGE_CLOEXEC: c_uint = 4;
+const CLONE_PARENT: c_ulong = 0x8000;
+const KEYCTL_JOIN_SESSION_KEYRING: c_long = 1;
 const O_CLOEXEC: c_int = 0o2_000_000;
+const O_NOCTTY: c_int = 0o400;
+const O_NONBLOCK: c_int = 0o4000;
+#[cfg(target_arch = "x86_64")]
+const O_NOFOLLOW: c_int = 0o400_000;
+#[cfg(target_arch = "aarch64")]
+const O_NOFOLLOW: c_int = 0o100_000;
+const F_SETFD: c_int = 2;
+const F_SETFL: c_int = 4;
+/// Major number 1, minor number 3.
+const NULL_DEVICE: u64 = 0x103;
 const POLLIN: c_short = 1;
 const SIGKILL: c_int = 9;
 const SIGPIPE: c_int = 13;
+const SIGCHLD: c_int = 17;
 const SIG_DFL: usize = 0;
+const P_PID: c_int = 1;
+const WNOHANG: c_int = 1;
+const WEXITED: c_int = 4;
+const WNOWAIT: c_int = 0x0100_0000;
 const EACCES: i32 = 13;
 const ENOENT: i32 = 2;
+const ESRCH: i32 = 3;
+const ENXIO: i32 = 6;
+const ENOSYS: i32 = 38;
 const ENOTDIR: i32 = 20;
 #[cfg(target_arch = "x86_64")]
 mod number {
     pub const SECCOMP: i64 = 317;
     pub const CAPSET: i64 = 126;
     pub const EXECVEAT: i64 = 322;
+    pub const CLONE: i64 = 56;
+    pub const KEYCTL: i64 = 250;
 }
 #[cfg(target_arch = "aarch64")]
 mod number {
     pub const SECCOMP: i64 = 277;
     pub const CAPSET: i64 = 91;
     pub const EXECVEAT: i64 = 281;
+    pub const CLONE: i64 = 220;
+    pub const KEYCTL: i64 = 219;
 }
 /// Equal on all architectures.
 const SYS_PIDFD_OPEN: c_long = 434;
@@ -97,8 +123,12 @@ unsafe extern "C" {
     fn prctl(option: c_int, ...) -> c_int;
     fn setns(fd: c_int, kinds: c_int) -> c_int;
     fn fork() -> c_int;
+    fn getpid() -> c_int;
+    fn getppid() -> c_int;
+    fn close(fd: c_int) -> c_int;
     fn _exit(code: c_int) -> !;
     fn waitpid(pid: c_int, status: *mut c_int, options: c_int) -> c_int;
+    fn waitid(kind: c_int, id: c_int, found: *mut c_void, options: c_int) -> c_int;
     fn kill(pid: c_int, signal: c_int) -> c_int;
     fn signal(number: c_int, handler: usize) -> usize;
     fn setsid() -> c_int;
@@ -177,6 +207,12 @@ pub fn make_undumpable() -> Result<()> {
     Ok(())
 }
 
+/// The standard input, without a buffer.
+pub fn standard_input() -> ManuallyDrop<File> {
+    // SAFETY: it stays open, and the standard library's buffer of it is not used.
+    ManuallyDrop::new(unsafe { File::from_raw_fd(0) })
+}
+
 /// Opens a pidfd of a process.
 pub fn open_process(pid: u32) -> Result<OwnedFd> {
     // SAFETY: it takes numbers only.
@@ -184,7 +220,7 @@ pub fn open_process(pid: u32) -> Result<OwnedFd> {
 }
 
 /// Joins the namespaces of `process`; the PID namespace only for children.
-pub fn join_namespaces(process: BorrowedFd<'_>) -> Result<()> {
+fn join_namespaces(process: BorrowedFd<'_>) -> Result<()> {
     // SAFETY: the file is open, and this process has one thread.
     checked(unsafe { setns(process.as_raw_fd(), NAMESPACES) }).map(drop)
 }
@@ -192,16 +228,17 @@ pub fn join_namespaces(process: BorrowedFd<'_>) -> Result<()> {
 /// The program, as a child that leads a process group.
 pub struct ExecChild {
     pid: c_int,
+    end: Instant,
 }
 
 /// Why the child could not execute the program: the failed stage, and the errno.
 struct ExecStartError {
-    step: &'static str,
+    step: u8,
     errno: i32,
 }
 
-/// Stages sent by the child before it exits: the index in this list, then the errno.
-const STEPS: [&str; 10] = [
+/// Stages sent by a child before it exits: the index in this list, then the errno.
+const STEPS: [&str; 13] = [
     "cannot set its standard input and output",
     "cannot change to its directory",
     "cannot set its resource limits",
@@ -212,67 +249,124 @@ const STEPS: [&str; 10] = [
     "cannot set no_new_privs",
     "no such program",
     "cannot be executed",
+    "cannot enter the container",
+    "cannot create a session keyring",
+    "cannot create its process",
 ];
+/// Sent instead of a stage, with the pid of the program's process.
+const CREATED: u8 = u8::MAX;
 
-/// Starts the program of `plan` with `nothing` as its standard input. Returns after its exec.
-pub fn spawn(plan: &ExecPlan, nothing: BorrowedFd<'_>) -> std::result::Result<ExecChild, String> {
+/// Starts the program of `plan` in the namespaces of `container`. Returns after its exec; `None`: it was killed at
+/// `end`, or because the parent closed the standard input.
+///
+/// A process in the PID namespace can be traced by a container with CAP_SYS_PTRACE, whether it is dumpable or not. So
+/// a first child, which stays outside of that namespace, takes on the user, the privileges and the filters of the
+/// container, and closes all files. It then creates the process of the program, as a child of this one.
+pub fn spawn(
+    plan: &ExecPlan,
+    container: BorrowedFd<'_>,
+    end: Instant,
+) -> std::result::Result<Option<ExecChild>, String> {
     let mut ends = [-1; 2];
     // SAFETY: there is room for both numbers.
     checked(unsafe { pipe2(ends.as_mut_ptr(), O_CLOEXEC) }).map_err(|error| format!("pipe: {error}"))?;
-    let (mut read, mut write) = (File::from(owned(ends[0])), File::from(owned(ends[1])));
+    let (mut read, write) = (File::from(owned(ends[0])), File::from(owned(ends[1])));
+    // SAFETY: it takes nothing.
+    let parent = unsafe { getpid() };
     // SAFETY: this process has one thread, so the child is not restricted after the fork.
-    let pid = checked(unsafe { fork() }).map_err(|error| format!("fork: {error}"))?;
-    if pid == 0 {
-        let ExecStartError { step: stage, errno } = exec_in_container(plan, nothing);
-        let position = STEPS.iter().position(|known| *known == stage).unwrap_or(0) as u8;
-        let _ = write.write_all(&[&[position][..], &errno.to_le_bytes()].concat());
-        // SAFETY: exits the child without running exit handlers of the parent.
-        unsafe { _exit(125) };
+    let first = checked(unsafe { fork() }).map_err(|error| format!("fork: {error}"))?;
+    if first == 0 {
+        let created = apply_plan(plan, container, &write).and_then(|()| create_process(parent));
+        report(&write, created.map(|pid| if pid == 0 { exec_in_container(plan, &write) } else { pid }));
     }
     drop(write);
-    let child = ExecChild { pid };
-    let mut message = Vec::new();
-    // The other end closes when the program is executed.
-    let _ = read.read_to_end(&mut message);
-    let Some((position, errno)) = message.split_first() else { return Ok(child) };
-    child.reap();
-    let stage = STEPS.get(usize::from(*position)).copied().unwrap_or("failed");
-    let errno = errno.try_into().map_or(0, i32::from_le_bytes);
+    let (mut created, mut failure, mut is_late) = (None, None, false);
+    let mut message = [0; 5];
+    // One from each child.
+    for _ in 0..2 {
+        let mut ready = [false; 2];
+        while ready == [false; 2] && Instant::now() < end {
+            ready = wait_readable([read.as_raw_fd(), 0], end);
+        }
+        is_late = !ready[0];
+        // The end: both children have exited or executed the program.
+        if is_late || read.read_exact(&mut message).is_err() {
+            break;
+        }
+        let [step, number @ ..] = message;
+        let number = i32::from_le_bytes(number);
+        match step {
+            // A container that traces the second child could send any number.
+            CREATED => created = (number != first && is_child(number)).then_some(number),
+            step => failure = Some((step, number)),
+        }
+    }
+    // SAFETY: it takes numbers only. This child was not reaped, so the number is not reused.
+    unsafe { kill(first, SIGKILL) };
+    reap(first);
+    let child = created.map(|pid| ExecChild { pid, end });
+    if is_late {
+        child.iter().for_each(ExecChild::kill);
+        return Ok(None);
+    }
+    let Some((step, errno)) = failure else {
+        return child.map(Some).ok_or_else(|| "its process was not created".to_owned());
+    };
+    child.iter().for_each(ExecChild::kill);
     let program = String::from_utf8_lossy(&plan.arguments[0]).into_owned();
-    Err(match stage {
-        "no such program" => format!("{stage} in the container: {program}"),
-        "cannot be executed" => format!("{program} {stage}: {}", Error::from_raw_os_error(errno)),
-        stage => format!("{stage}: {}", Error::from_raw_os_error(errno)),
+    Err(match STEPS.get(usize::from(step)).copied().unwrap_or("failed") {
+        "no such program" => format!("no such program in the container: {program}"),
+        step @ "cannot be executed" => format!("{program} {step}: {}", Error::from_raw_os_error(errno)),
+        step => format!("{step}: {}", Error::from_raw_os_error(errno)),
     })
 }
 
-fn exec_in_container(plan: &ExecPlan, nothing: BorrowedFd<'_>) -> ExecStartError {
-    match apply_plan_and_exec(plan, nothing) {
-        Ok(never) => match never {},
-        Err(refusal) => refusal,
-    }
+/// Sends the pid of the created process, or why there is none, and exits.
+fn report(mut status: &File, created: std::result::Result<c_int, ExecStartError>) -> ! {
+    let (word, number) = match created {
+        Ok(pid) => (CREATED, pid),
+        Err(ExecStartError { step, errno }) => (step, errno),
+    };
+    let mut message = [word; 5];
+    message[1..].copy_from_slice(&number.to_le_bytes());
+    let _ = status.write_all(&message);
+    // SAFETY: exits the child without running exit handlers of the parent.
+    unsafe { _exit(125) };
 }
 
-fn step_result<T>(stage: usize, result: Result<T>) -> std::result::Result<T, ExecStartError> {
-    let errno = |error: Error| error.raw_os_error().unwrap_or(0);
-    result.map_err(|error| ExecStartError { step: STEPS[stage], errno: errno(error) })
+fn step_result<T>(step: u8, result: Result<T>) -> std::result::Result<T, ExecStartError> {
+    result.map_err(|error| ExecStartError { step, errno: error.raw_os_error().unwrap_or(0) })
 }
 
 fn c_string(bytes: &[u8]) -> Result<CString> {
-    CString::new(bytes).map_err(|_| Error::from_raw_os_error(22))
+    CString::new(bytes).map_err(|_| Error::from_raw_os_error(EINVAL))
 }
 
-/// Ordered so that each step still has the privileges that it needs.
-fn apply_plan_and_exec(
+const NONE: c_ulong = 0;
+
+/// Enters the container, except for its PID namespace, and takes on everything of the plan. Ordered so that each step
+/// still has the privileges that it needs.
+fn apply_plan(
     plan: &ExecPlan,
-    nothing: BorrowedFd<'_>,
-) -> std::result::Result<Infallible, ExecStartError> {
-    // SAFETY: they take numbers of files that are open, and numbers.
+    container: BorrowedFd<'_>,
+    status: &File,
+) -> std::result::Result<(), ExecStartError> {
+    // SAFETY: it takes numbers and no name.
+    match checked(unsafe { syscall(number::KEYCTL, KEYCTL_JOIN_SESSION_KEYRING, std::ptr::null::<c_char>()) })
+    {
+        // A kernel without keys.
+        Err(error) if error.raw_os_error() == Some(ENOSYS) => {}
+        joined => drop(step_result(11, joined)?),
+    }
+    step_result(10, join_namespaces(container))?;
+    let kept = status.as_raw_fd().cast_unsigned();
+    // SAFETY: they take numbers of files that are open, and numbers. No file that is closed is used below.
     step_result(0, unsafe {
-        setsid();
         umask(0o022);
         signal(SIGPIPE, SIG_DFL);
-        checked(dup2(nothing.as_raw_fd(), 0)).and_then(|_| checked(dup2(1, 2)))
+        checked(dup2(1, 2))
+            .and_then(|_| checked(syscall(SYS_CLOSE_RANGE, kept + 1, c_uint::MAX, 0 as c_uint)))
+            .and_then(|_| if kept > 3 { checked(syscall(SYS_CLOSE_RANGE, 3, kept - 1, 0)) } else { Ok(0) })
     })?;
     let directory = step_result(1, c_string(&plan.directory))?;
     // SAFETY: the path ends with NUL.
@@ -290,31 +384,62 @@ fn apply_plan_and_exec(
     // SAFETY: the list outlives the call; the others take numbers.
     unsafe {
         step_result(5, checked(setgroups(plan.groups.len(), plan.groups.as_ptr())))?;
-        step_result(
-            4,
-            checked(prctl(PR_SET_KEEPCAPS, 1 as c_ulong, 0 as c_ulong, 0 as c_ulong, 0 as c_ulong)),
-        )?;
+        step_result(4, checked(prctl(PR_SET_KEEPCAPS, 1 as c_ulong, NONE, NONE, NONE)))?;
         step_result(5, checked(setresgid(plan.gid, plan.gid, plan.gid)))?;
         step_result(6, checked(setresuid(plan.uid, plan.uid, plan.uid)))?;
     }
     step_result(4, set_capabilities(&plan.capabilities))?;
-    // SAFETY: they take numbers only. Changing the user clears the first, so it comes after that.
+    step_result(0, open_null_input())?;
+    // SAFETY: they take numbers only. A change of the user sets the first and clears the second.
     unsafe {
-        step_result(
-            0,
-            checked(prctl(PR_SET_PDEATHSIG, SIGKILL as c_ulong, 0 as c_ulong, 0 as c_ulong, 0 as c_ulong)),
-        )?;
+        step_result(0, checked(prctl(PR_SET_DUMPABLE, NONE, NONE, NONE, NONE)))?;
+        step_result(0, checked(prctl(PR_SET_PDEATHSIG, SIGKILL as c_ulong, NONE, NONE, NONE)))?;
         if plan.no_new_privileges {
-            step_result(
-                7,
-                checked(prctl(PR_SET_NO_NEW_PRIVS, 1 as c_ulong, 0 as c_ulong, 0 as c_ulong, 0 as c_ulong)),
-            )?;
+            step_result(7, checked(prctl(PR_SET_NO_NEW_PRIVS, 1 as c_ulong, NONE, NONE, NONE)))?;
         }
     }
     if plan.no_new_privileges {
         step_result(3, install_filters(plan))?;
     }
-    Err(exec_program(plan))
+    Ok(())
+}
+
+/// Replaces the standard input by the container's null device: a change of the host's would be one of the host's file.
+fn open_null_input() -> Result<()> {
+    // SAFETY: the standard library does not own this file.
+    unsafe { close(0) };
+    let null =
+        OpenOptions::new().read(true).custom_flags(O_NOFOLLOW | O_NONBLOCK | O_NOCTTY).open("/dev/null")?;
+    let found = null.metadata()?;
+    if null.as_raw_fd() != 0 || !found.file_type().is_char_device() || found.rdev() != NULL_DEVICE {
+        return Err(Error::from_raw_os_error(ENXIO));
+    }
+    let null = null.into_raw_fd();
+    // SAFETY: the file is open; it becomes blocking and is inherited by the program.
+    checked(unsafe { fcntl(null, F_SETFL, 0) }).and_then(|_| checked(unsafe { fcntl(null, F_SETFD, 0) }))?;
+    Ok(())
+}
+
+/// Creates a process in the PID namespace, as a child of `parent`, the parent of this process. Returns 0 in it.
+fn create_process(parent: c_int) -> std::result::Result<c_int, ExecStartError> {
+    // SAFETY: this process has one thread, so the child is not restricted; without a stack it continues here.
+    unsafe {
+        if getppid() != parent {
+            return Err(ExecStartError { step: 12, errno: ESRCH });
+        }
+        let flags = CLONE_PARENT | SIGCHLD as c_ulong;
+        step_result(12, checked(syscall(number::CLONE, flags, NONE, NONE, NONE, NONE)))
+    }
+}
+
+/// Runs in the new process: executes the program, or sends why that failed and exits.
+fn exec_in_container(plan: &ExecPlan, status: &File) -> ! {
+    // SAFETY: they take numbers only.
+    let prepared = step_result(0, unsafe {
+        setsid();
+        checked(prctl(PR_SET_PDEATHSIG, SIGKILL as c_ulong, NONE, NONE, NONE))
+    });
+    report(status, Err(prepared.map_or_else(|error| error, |_| exec_program(plan))))
 }
 
 /// Drops all other capabilities from the bounding set.
@@ -327,7 +452,7 @@ fn drop_bounding_set(kept: u64) -> Result<()> {
         let dropped = unsafe { prctl(PR_CAPBSET_DROP, capability, 0 as c_ulong, 0 as c_ulong, 0 as c_ulong) };
         match checked(dropped) {
             // The kernel has no capability with this or a higher number.
-            Err(error) if error.raw_os_error() == Some(22) => break,
+            Err(error) if error.raw_os_error() == Some(EINVAL) => break,
             other => other?,
         };
     }
@@ -356,7 +481,7 @@ fn set_capabilities(sets: &CapabilityMasks) -> Result<()> {
 
 fn install_filters(plan: &ExecPlan) -> Result<()> {
     for instructions in &plan.seccomp_filters {
-        let length = u16::try_from(instructions.len() / 8).map_err(|_| Error::from_raw_os_error(22))?;
+        let length = u16::try_from(instructions.len() / 8).map_err(|_| Error::from_raw_os_error(EINVAL))?;
         let program = FilterProgram { length, instructions: instructions.as_ptr().cast() };
         // SAFETY: program and instructions outlive the call, and the length matches.
         checked(unsafe {
@@ -370,7 +495,7 @@ fn install_filters(plan: &ExecPlan) -> Result<()> {
 fn exec_program(plan: &ExecPlan) -> ExecStartError {
     let strings = |list: &[Vec<u8>]| list.iter().map(|item| c_string(item)).collect::<Result<Vec<_>>>();
     let (Ok(arguments), Ok(environment)) = (strings(&plan.arguments), strings(&plan.environment)) else {
-        return ExecStartError { step: STEPS[9], errno: 22 };
+        return ExecStartError { step: 9, errno: EINVAL };
     };
     let pointers = |list: &[CString]| -> Vec<*const c_char> {
         list.iter().map(|item| item.as_ptr()).chain([std::ptr::null()]).collect()
@@ -394,53 +519,71 @@ fn exec_program(plan: &ExecPlan) -> ExecStartError {
         match Error::last_os_error().raw_os_error().unwrap_or(0) {
             ENOENT | ENOTDIR => {}
             EACCES => worst = EACCES,
-            other => return ExecStartError { step: STEPS[9], errno: other },
+            other => return ExecStartError { step: 9, errno: other },
         }
     }
-    ExecStartError { step: STEPS[if worst == ENOENT { 8 } else { 9 }], errno: worst }
+    ExecStartError { step: if worst == ENOENT { 8 } else { 9 }, errno: worst }
 }
 
 impl ExecChild {
     /// Waits for its exit: its status, or 128 and the number of the signal that ended it. `None`: it was
-    /// killed at the timeout, or because the parent closed the standard input.
-    pub fn wait(self, within: Duration) -> Option<i32> {
-        let end = Instant::now() + within;
+    /// killed at its end, or because the parent closed the standard input.
+    pub fn wait(self) -> Option<i32> {
         let process = open_process(self.pid.cast_unsigned()).ok();
         let process = process.as_ref().map_or(-1, |process| process.as_fd().as_raw_fd());
         loop {
-            let rest = end.saturating_duration_since(Instant::now());
-            // Rounded up, so that it does not wake just before the deadline.
-            let millis = c_int::try_from(rest.as_millis().saturating_add(1)).unwrap_or(c_int::MAX);
-            let mut polled = [
-                PollFd { fd: process, events: POLLIN, revents: 0 },
-                PollFd { fd: 0, events: POLLIN, revents: 0 },
-            ];
-            // SAFETY: pointer and count describe `polled`, which outlives the call.
-            let ready = unsafe { poll(polled.as_mut_ptr(), polled.len() as c_ulong, millis) };
-            if ready > 0 && polled[0].revents != 0 {
-                return Some(self.reap());
-            }
-            if rest.is_zero() || (ready > 0 && polled[1].revents != 0) {
-                // SAFETY: it takes numbers only. The child leads this group and was not reaped, so the
-                // number is not reused.
-                unsafe { kill(-self.pid, SIGKILL) };
-                self.reap();
-                return None;
+            match wait_readable([process, 0], self.end) {
+                [true, _] => return Some(reap(self.pid)),
+                [false, false] if Instant::now() < self.end => {}
+                [false, _] => {
+                    self.kill();
+                    return None;
+                }
             }
         }
     }
 
-    fn reap(&self) -> i32 {
-        let mut status = 0;
-        // SAFETY: there is room for the status.
-        while let Err(error) = checked(unsafe { waitpid(self.pid, &raw mut status, 0) }) {
-            if error.kind() != std::io::ErrorKind::Interrupted {
-                return 255;
-            }
+    /// Kills and reaps it and its process group.
+    fn kill(&self) {
+        // SAFETY: they take numbers only. The child was not reaped, so the number is not reused; it may not lead its
+        // group yet.
+        unsafe {
+            kill(-self.pid, SIGKILL);
+            kill(self.pid, SIGKILL);
         }
-        match status & 0x7f {
-            0 => (status >> 8) & 0xff,
-            signal => 128 + signal,
+        reap(self.pid);
+    }
+}
+
+/// Whether it is a child of this process that was not reaped.
+fn is_child(pid: c_int) -> bool {
+    // As large as siginfo_t.
+    let mut found = [0u64; 16];
+    // SAFETY: there is room for the answer.
+    pid > 0 && unsafe { waitid(P_PID, pid, found.as_mut_ptr().cast(), WEXITED | WNOHANG | WNOWAIT) } == 0
+}
+
+fn reap(pid: c_int) -> i32 {
+    let mut status = 0;
+    // SAFETY: there is room for the status.
+    while let Err(error) = checked(unsafe { waitpid(pid, &raw mut status, 0) }) {
+        if error.kind() != std::io::ErrorKind::Interrupted {
+            return 255;
         }
     }
+    match status & 0x7f {
+        0 => (status >> 8) & 0xff,
+        signal => 128 + signal,
+    }
+}
+
+/// Waits until a file is readable or closed by its other side, at most until `end`. Negative numbers are ignored.
+pub fn wait_readable(files: [c_int; 2], end: Instant) -> [bool; 2] {
+    // Rounded up, so that it does not wake just before the deadline.
+    let rest = end.saturating_duration_since(Instant::now()).as_millis().saturating_add(1);
+    let millis = c_int::try_from(rest).unwrap_or(c_int::MAX);
+    let mut polled = files.map(|fd| PollFd { fd, events: POLLIN, revents: 0 });
+    // SAFETY: pointer and count describe `polled`, which outlives the call.
+    let ready = unsafe { poll(polled.as_mut_ptr(), polled.len() as c_ulong, millis) };
+    polled.map(|polled| ready > 0 && polled.revents != 0)
 }

@@ -204,3 +204,60 @@ async fn container_cannot_open_host_program() {
     end(&world.runtime, &spec).await;
     world.assert_clean().await;
 }
+
+/// Prints each process of the container that has other capabilities than the first one, or no seccomp filter: one that
+/// a container with SYS_PTRACE could take over.
+const SCAN: &str = "rights() { c= s=; while read -r name value; do case $name in CapPrm:) c=$value;; \
+                    Seccomp:) s=$value;; esac; done <$1/status; } 2>/dev/null; \
+                    rights /proc/1; own=\"$c $s\"; echo \"own $own\"; \
+                    while :; do for p in /proc/[0-9]*; do rights $p; \
+                    [ \"$c $s\" = \"$own\" ] || [ -z \"$s\" ] || echo \"found $c $s\"; done; done";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn container_sees_no_process_with_more_rights() {
+    let world = RuntimeFixture::start().await;
+    let exec = exec(&world);
+    let (log, dir) = world.log("tracer");
+    let mut spec = ContainerSpec { log, ..spec("tracer", &["sh", "-c", SCAN]) };
+    spec.cap_add = vec!["SYS_PTRACE".into()];
+    let pid = run(&world.runtime, &spec).await;
+    let printed = || std::fs::read_to_string(dir.join("stdout")).unwrap_or_default();
+    crate::world::eventually("the scan runs", || async { printed().ends_with('\n') }).await;
+    assert_eq!(printed(), "own 00000000a80c25fb 2\n");
+    for _ in 0..100 {
+        let ran = exec.run(&target("tracer", pid), &["true".into()], LONG).await;
+        assert_eq!(ran.status, ExecStatus::Exited(0));
+    }
+    assert_eq!(printed(), "own 00000000a80c25fb 2\n");
+    end(&world.runtime, &spec).await;
+    world.assert_clean().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn exec_has_files_of_the_container_only() {
+    let world = RuntimeFixture::start().await;
+    let exec = exec(&world);
+    let spec = spec("files", &["sh", "-c", "sleep 100000"]);
+    let pid = run(&world.runtime, &spec).await;
+    let ran = async |script| {
+        let ran = exec.run(&target("files", pid), &shell_command(script), LONG).await;
+        assert_eq!(ran.status, ExecStatus::Exited(0), "{ran:?}");
+        ran.output
+    };
+    let device = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let shown = device(&ran("stat -L -c %d:%i /dev/null /proc/self/fd/0").await);
+    assert_eq!(shown[0], shown[1], "the input is the null device of the container");
+    let changed = |path: &str| std::fs::metadata(path).unwrap().modified().unwrap();
+    let before = changed("/dev/null");
+    assert_eq!(ran("touch /dev/stdin; touch /proc/self/fd/0; cat; echo end").await, "end\n");
+    assert_eq!(changed("/dev/null"), before, "the null device of the node");
+    let list = "cd /proc/$$/fd; for file in *; do [ -L $file ] && echo -n $file; done; true";
+    assert_eq!(ran(list).await, "012");
+
+    ran("mv /dev/null /dev/kept; mkfifo /dev/null").await;
+    let refused = exec.run(&target("files", pid), &shell_command("true"), LONG).await;
+    let reason = "cannot set its standard input and output: No such device or address (os error 6)";
+    assert_eq!(refused.status, ExecStatus::Failed(reason.to_owned()));
+    end(&world.runtime, &spec).await;
+    world.assert_clean().await;
+}

@@ -3,6 +3,7 @@
 
 mod cluster;
 mod exec;
+mod forward;
 mod image;
 pub mod listing;
 pub mod lists;
@@ -30,6 +31,7 @@ use crate::connected_cluster::ConnectedCluster;
 
 pub use cluster::{ClusterCommand, ClusterUpdateArgs};
 pub use exec::ExecArgs;
+pub use forward::ForwardArgs;
 pub use image::ImageCommand;
 pub use listing::ListingArgs;
 pub use manager::{ManagerSubcommand, NodeRunArgs, PassphraseArgs};

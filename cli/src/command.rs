@@ -2,8 +2,10 @@
 
 mod cluster;
 mod confirm;
+mod copy;
 mod environment;
 mod exec;
+mod forward;
 mod image;
 mod logs;
 mod manager;

@@ -57,6 +57,9 @@ pub const COMMAND_NOT_FOUND: &str = "COMMAND_NOT_FOUND";
 /// Reason for clients if the command to run in a container exists and cannot be executed.
 pub const COMMAND_NOT_EXECUTABLE: &str = "COMMAND_NOT_EXECUTABLE";
 
+/// Reason for clients if nothing in a container accepts a connection.
+pub const CONNECTION_REFUSED: &str = "CONNECTION_REFUSED";
+
 /// The most bytes of a message. It is sent twice, once percent-encoded, so it has the smaller share of the
 /// header.
 const MAX_MESSAGE: usize = 1024;

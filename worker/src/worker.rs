@@ -339,6 +339,7 @@ impl Worker {
             secret_fetcher: Arc::clone(&shared.images.secret_fetcher),
             volumes: Arc::clone(&shared.volumes),
             runtime: Arc::clone(&backends.runtime),
+            sockets: warren_health::SocketFactory::default(),
         };
         let context = SessionContext {
             cluster,

@@ -4,6 +4,7 @@ use clap::{ArgGroup, Args, Subcommand};
 use warren_types::Timestamp;
 
 use super::exec::{EXEC_NOTES, ExecArgs};
+use super::forward::{FORWARD_NOTES, ForwardArgs};
 use super::listing::{ListingArgs, PrettyArgs};
 use super::lists::{ListAdditions, ListRemovals, UpdateAdditions};
 use super::spec::SpecArgs;
@@ -78,6 +79,18 @@ pub enum ServiceCommand {
         slot: Option<u32>,
         #[command(flatten)]
         exec: ExecArgs,
+    },
+    /// Forward local ports to ports of ready tasks of a service
+    #[command(after_help = FORWARD_NOTES)]
+    PortForward {
+        /// Service name, id, or id prefix
+        #[arg(value_name = "SERVICE")]
+        service: String,
+        /// Forward to the task of this slot [default: the lowest slot with a ready task, for each connection]
+        #[arg(long, value_name = "N")]
+        slot: Option<u32>,
+        #[command(flatten)]
+        ports: ForwardArgs,
     },
     /// Set the number of replicas and wait until they run
     Scale(ServiceScaleArgs),

@@ -3,8 +3,17 @@
 use clap::Subcommand;
 
 use super::exec::{EXEC_NOTES, ExecArgs};
+use super::forward::{FORWARD_NOTES, ForwardArgs};
 use super::listing::{ListingArgs, PrettyArgs};
 use super::service::LogArgs;
+
+/// Notes at the end of `task cp --help`.
+const COPY_NOTES: &str = "\
+Paths in a container begin at its root; links do not lead out of it. If DESTINATION is a directory, SOURCE is copied \
+into it under its name, and the content of SOURCE if that ends with /. (a dot); otherwise it is copied as DESTINATION, \
+whose directory must exist. Owners, modes, times and links are kept, owners on this machine only if root copies.
+Devices, sockets and named pipes are not copied. The exit code is 0 if everything was copied, 1 if the copy failed or \
+left something out, 3 if a path or the task does not exist, 4 if what is found does not fit.";
 
 #[derive(Debug, Subcommand)]
 pub enum TaskCommand {
@@ -44,5 +53,27 @@ pub enum TaskCommand {
         task: String,
         #[command(flatten)]
         exec: ExecArgs,
+    },
+    /// Copy files from or to the container of a running task
+    #[command(after_help = COPY_NOTES)]
+    Cp {
+        /// Follow a link at SOURCE; links in a directory are always copied as links
+        #[arg(short = 'L', long)]
+        follow_link: bool,
+        /// TASK:PATH, a path on this machine, or - for a tar archive on standard input
+        #[arg(value_name = "SOURCE")]
+        source: String,
+        /// TASK:PATH, a path on this machine, or - for a tar archive on standard output
+        #[arg(value_name = "DESTINATION")]
+        destination: String,
+    },
+    /// Forward local ports to ports of a running task
+    #[command(after_help = FORWARD_NOTES)]
+    PortForward {
+        /// Task id, id prefix, or SERVICE.SLOT
+        #[arg(value_name = "TASK")]
+        task: String,
+        #[command(flatten)]
+        ports: ForwardArgs,
     },
 }

@@ -49,9 +49,7 @@ const COMMANDS: &[&str] = &[
     "service resume",
     "system",
     "task attach",
-    "task cp",
     "task events",
-    "task port-forward",
     "task restart",
     "top",
 ];

@@ -15,6 +15,7 @@ use warren_client::{
 };
 use warren_proto::status::{COMMAND_NOT_EXECUTABLE, COMMAND_NOT_FOUND};
 use warren_proto::v1;
+use warren_proto::v1::exec_target::Work;
 
 use crate::args::{ExecArgs, GlobalArgs};
 use crate::command::environment;
@@ -28,6 +29,7 @@ const SIGNAL_GRACE: Duration = Duration::from_secs(5);
 const BROKEN_PIPE: u8 = 141;
 
 /// Where to run a command.
+#[derive(Debug, Clone)]
 pub enum ExecLocation {
     Task(String),
     Service { service: String, slot: Option<u32> },
@@ -48,7 +50,7 @@ pub async fn run(
         return Err(CommandError::new(ExitKind::Usage, what, why, "leave out -t"));
     }
     let (interactive, tty) = (args.interactive, args.tty);
-    let target = target(location, args, &what)?;
+    let target = target(&location, args, &what)?;
     let client = connect(global, &what).await?;
     let failed = |error: io::Error| CommandError::new(ExitKind::Failed, what.clone(), error, "");
     // From before the start: no signal ends this program without the command.
@@ -86,6 +88,11 @@ pub async fn run(
             }
         }
     };
+    printed(ended)
+}
+
+/// The exit code of a command whose output was printed, or why it was not.
+pub(super) fn printed(ended: Result<u8, PrintError>) -> Result<ExitCode, CommandError> {
     match ended {
         Ok(code) => Ok(ExitCode::from(code)),
         Err(PrintError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
@@ -98,11 +105,11 @@ pub async fn run(
     }
 }
 
-fn killed(signal: u32) -> u8 {
+pub(super) fn killed(signal: u32) -> u8 {
     u8::try_from(128 + signal).unwrap_or(u8::MAX)
 }
 
-fn target(location: ExecLocation, args: ExecArgs, what: &str) -> Result<v1::ExecTarget, CommandError> {
+fn target(location: &ExecLocation, args: ExecArgs, what: &str) -> Result<v1::ExecTarget, CommandError> {
     let ExecArgs { interactive, tty, user, workdir, env, command } = args;
     let variables = environment::resolve(&env, what)?;
     let program = v1::ExecProgram {
@@ -113,11 +120,17 @@ fn target(location: ExecLocation, args: ExecArgs, what: &str) -> Result<v1::Exec
         input: interactive,
         terminal: tty.then(size),
     };
-    let (task, service, slot) = match location {
-        ExecLocation::Task(task) => (task, String::new(), None),
-        ExecLocation::Service { service, slot } => (String::new(), service, slot),
-    };
-    Ok(v1::ExecTarget { task, service, slot, program: Some(program) })
+    Ok(location.target(Work::Program(program)))
+}
+
+impl ExecLocation {
+    pub(super) fn target(&self, work: Work) -> v1::ExecTarget {
+        let (task, service, slot) = match self.clone() {
+            Self::Task(task) => (task, String::new(), None),
+            Self::Service { service, slot } => (String::new(), service, slot),
+        };
+        v1::ExecTarget { task, service, slot, work: Some(work) }
+    }
 }
 
 /// The failure of a command that was not started, with the exit codes of shells.
@@ -142,16 +155,16 @@ fn size() -> v1::TerminalSize {
 }
 
 /// Signals to this program.
-struct LocalSignals {
-    ending: EndingSignals,
+pub(super) struct LocalSignals {
+    pub ending: EndingSignals,
     resized: Signal,
 }
 
 /// Those that end it, with their numbers.
-struct EndingSignals([(Signal, u32); 4]);
+pub(super) struct EndingSignals([(Signal, u32); 4]);
 
 impl LocalSignals {
-    fn new() -> io::Result<Self> {
+    pub fn new() -> io::Result<Self> {
         let ending = |kind: SignalKind| {
             let number = u32::try_from(kind.as_raw_value()).expect("signals have positive numbers");
             Ok::<_, io::Error>((signal(kind)?, number))
@@ -168,7 +181,7 @@ impl LocalSignals {
 
 impl EndingSignals {
     /// The number of the next one.
-    async fn next(&mut self) -> u32 {
+    pub async fn next(&mut self) -> u32 {
         let [one, two, three, four] = &mut self.0;
         tokio::select! {
             _ = one.0.recv() => one.1,
@@ -180,7 +193,7 @@ impl EndingSignals {
 }
 
 /// Passes standard input on until its end, or that of the command.
-async fn feed(mut input: ProgramInput) -> io::Result<()> {
+pub(super) async fn feed(mut input: ProgramInput) -> io::Result<()> {
     let mut stdin = tokio::io::stdin();
     let mut buffer = BytesMut::new();
     loop {
@@ -205,18 +218,19 @@ async fn follow_size(resized: &mut Signal, control: &ProgramControl, tty: bool) 
 }
 
 /// Why printing ended early.
-enum PrintError {
+pub(super) enum PrintError {
     Client(Error),
     Output(io::Error),
 }
 
 /// Prints until the command has ended; returns its exit code.
-async fn print(mut output: ProgramOutput) -> Result<u8, PrintError> {
+pub(super) async fn print(mut output: ProgramOutput) -> Result<u8, PrintError> {
     let (mut stdout, mut stderr) = (tokio::io::stdout(), tokio::io::stderr());
     loop {
         let written = match output.next().await.map_err(PrintError::Client)? {
             ProgramEvent::Stdout(bytes) => write(&mut stdout, bytes).await,
             ProgramEvent::Stderr(bytes) => write(&mut stderr, bytes).await,
+            ProgramEvent::OutputEnded => continue,
             ProgramEvent::Exited(code) => return Ok(u8::try_from(code).unwrap_or(u8::MAX)),
         };
         written.map_err(PrintError::Output)?;

@@ -15,6 +15,7 @@ use warren_proto::v1;
 
 use crate::args::{GlobalArgs, ListingArgs, ServiceCommand};
 use crate::command::exec::{self, ExecLocation};
+use crate::command::forward;
 use crate::connect::connect;
 use crate::failure::CommandError;
 use crate::output::{self, Listing};
@@ -39,6 +40,9 @@ pub async fn run(global: &GlobalArgs, command: ServiceCommand) -> Result<ExitCod
         }
         ServiceCommand::Exec { service, slot, exec } => {
             return exec::run(global, ExecLocation::Service { service, slot }, exec).await;
+        }
+        ServiceCommand::PortForward { service, slot, ports } => {
+            return forward::run(global, ExecLocation::Service { service, slot }, ports).await;
         }
         ServiceCommand::Scale(args) => scale::run(global, args).await,
         ServiceCommand::Rm(args) => remove::run(global, args).await,

@@ -6,6 +6,7 @@ use warren_client::TaskFilter;
 
 use crate::args::{GlobalArgs, ListingArgs, TaskCommand};
 use crate::command::exec::{self, ExecLocation};
+use crate::command::{copy, forward};
 use crate::connect::connect;
 use crate::failure::CommandError;
 use crate::output::{self, Listing};
@@ -24,6 +25,12 @@ pub async fn run(global: &GlobalArgs, command: TaskCommand) -> Result<ExitCode, 
         TaskCommand::Logs { task, lines } => super::logs::task(global, task, &lines).await,
         TaskCommand::Exec { task, exec } => {
             return exec::run(global, ExecLocation::Task(task), exec).await;
+        }
+        TaskCommand::Cp { follow_link, source, destination } => {
+            return copy::run(global, &source, &destination, follow_link).await;
+        }
+        TaskCommand::PortForward { task, ports } => {
+            return forward::run(global, ExecLocation::Task(task), ports).await;
         }
     };
     ended.map(|()| ExitCode::SUCCESS)

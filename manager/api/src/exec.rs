@@ -1,6 +1,7 @@
-//! Programs that clients run in containers: the task's node opens a stream, and this module passes input and output on.
+//! Programs that clients run in containers, files that they copy, and connections to ports of tasks: the task's node
+//! opens a stream, and this module passes input and output on.
 //!
-//! Nothing is stored here, and a few frames are buffered per direction. The program ends when either side disconnects.
+//! Nothing is stored here, and a few frames are buffered per direction. All of it ends when either side disconnects.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,10 +15,12 @@ use warren_core::Refusal;
 use warren_core::State;
 use warren_core::state::ObjectKind;
 use warren_proto::Problem;
-use warren_proto::status::{COMMAND_NOT_EXECUTABLE, COMMAND_NOT_FOUND};
+use warren_proto::status::{COMMAND_NOT_EXECUTABLE, COMMAND_NOT_FOUND, CONNECTION_REFUSED};
 use warren_proto::v1;
 use warren_proto::v1::exec_request::Message as Input;
 use warren_proto::v1::exec_response::Message as Output;
+use warren_proto::v1::exec_target::Work;
+use warren_proto::v1::exec_task::Work as NodeWork;
 use warren_proto::v1::open_stream::Purpose;
 use warren_proto::v1::stream_frame::Frame;
 use warren_session::worker_streams::WorkerStream;
@@ -53,10 +56,7 @@ impl Api {
         let Some(Input::Target(target)) = first.and_then(|first| first.message) else {
             return Err(Status::invalid_argument("the first message must be the target"));
         };
-        let program = target.program.clone().unwrap_or_default();
-        if program.command.is_empty() {
-            return Err(status_of(Violation::new("program.command", "is empty")));
-        }
+        let (work, about) = parse_work(&target).map_err(status_of)?;
         let published = if is_stale { self.store.read() } else { self.read_latest().await? };
         let state = &published.state;
         let task = find_target(state, &target)?;
@@ -70,12 +70,10 @@ impl Api {
             let why = format!("node {} is DOWN; `warren node ls` shows the nodes", node.name);
             return Err(unreachable(&why));
         }
-        let command = program.command[0].clone();
-        let purpose =
-            Purpose::ExecTask(v1::ExecTask { task_id: task.id.to_string(), program: Some(program) });
+        let purpose = Purpose::ExecTask(v1::ExecTask { task_id: task.id.to_string(), work: Some(work) });
         let opened = self.open_stream(node.id, purpose, ATTACH_TIMEOUT).await;
         let worker = opened.map_err(|why| unreachable(&format!("node {}: {why}", node.name)))?;
-        tracing::info!(%caller, task = %task.id, node = %node.name, command, "running a program in a container");
+        tracing::info!(%caller, task = %task.id, node = %node.name, about, "working in a container");
         let started = v1::ExecStarted { task_id: task.id.to_string(), node_name: node.name.to_string() };
         let (responses, stream) = mpsc::channel(MAX_QUEUED_RESPONSES);
         let stop = self.shutdown.token();
@@ -92,6 +90,29 @@ impl Api {
             }
         });
         Ok(ReceiverStream::new(stream))
+    }
+}
+
+/// What the node does, and a few words about it.
+fn parse_work(target: &v1::ExecTarget) -> Result<(NodeWork, String), Violation> {
+    match target.work.clone() {
+        None => Err(Violation::new("work", "is missing")),
+        Some(Work::Program(program)) => match program.command.first() {
+            None => Err(Violation::new("program.command", "is empty")),
+            Some(first) => {
+                let about = format!("program {first}");
+                Ok((NodeWork::Program(program), about))
+            }
+        },
+        Some(Work::ReadFiles(files)) => {
+            let about = format!("copy from {}", files.path);
+            Ok((NodeWork::ReadFiles(files), about))
+        }
+        Some(Work::WriteFiles(files)) => {
+            let about = format!("copy to {}", files.path);
+            Ok((NodeWork::WriteFiles(files), about))
+        }
+        Some(Work::Connect(port)) => Ok((NodeWork::Connect(port), format!("connection to port {port}"))),
     }
 }
 
@@ -182,7 +203,7 @@ async fn relay_program(
     let to_client = async {
         let lost = |why: String| {
             let message =
-                format!("the connection to the node was lost, and the program ended with it: {why}");
+                format!("the connection to the node was lost, and what ran over it has ended: {why}");
             Status::from(Problem::new(Code::Unavailable, "NODE_LOST", message))
         };
         loop {
@@ -192,6 +213,7 @@ async fn relay_program(
                 Some(Some(Frame::ProgramStarted(_))) => Output::Started(started.clone()),
                 Some(Some(Frame::Data(bytes))) => Output::Stdout(bytes),
                 Some(Some(Frame::StderrData(bytes))) => Output::Stderr(bytes),
+                Some(Some(Frame::End(_))) => Output::EndOfOutput(v1::EndOfOutput {}),
                 Some(Some(Frame::ReceivedBytes(bytes))) => Output::ConsumedInput(bytes),
                 Some(Some(Frame::ExitCode(code))) => Output::ExitCode(code),
                 Some(Some(Frame::ExecFailure(failure))) => return Err(failure_status(failure)),
@@ -222,6 +244,10 @@ fn failure_status(failure: v1::ExecFailure) -> Status {
     let problem = |code, reason, message: String| Problem::new(code, reason, message).into();
     match reason {
         Reason::Invalid => status_of(Violation::new(format!("program.{field}"), message)),
+        Reason::FileNotFound => problem(Code::NotFound, "FILE_NOT_FOUND", message),
+        Reason::FilesRefused => problem(Code::FailedPrecondition, "FILES_REFUSED", message),
+        Reason::CopyFailed => problem(Code::Internal, "COPY_FAILED", message),
+        Reason::ConnectionRefused => problem(Code::FailedPrecondition, CONNECTION_REFUSED, message),
         Reason::NotRunning => problem(Code::FailedPrecondition, "TASK_NOT_RUNNING", message),
         Reason::CommandNotFound => problem(Code::FailedPrecondition, COMMAND_NOT_FOUND, message),
         Reason::CommandNotExecutable => problem(Code::FailedPrecondition, COMMAND_NOT_EXECUTABLE, message),

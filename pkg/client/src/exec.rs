@@ -1,4 +1,4 @@
-//! Runs programs in containers of tasks.
+//! Runs programs in containers of tasks, copies files, and connects to ports: their data is input and output.
 
 use std::time::Duration;
 
@@ -69,12 +69,14 @@ pub enum ProgramEvent {
     Stdout(Bytes),
     /// Of standard error.
     Stderr(Bytes),
+    /// The other end of a connection sends nothing more.
+    OutputEnded,
     /// The program has ended: its exit code, 128 + n after signal n.
     Exited(u32),
 }
 
 impl TaskApi<'_> {
-    /// Runs a program in the container of a task and returns once it has started. It is started at most once: an
+    /// Runs a program in the container of a task, or does other work there, and returns once it has started. It is started at most once: an
     /// attempt that may have reached a node is not repeated.
     pub async fn exec(&self, target: v1::ExecTarget) -> Result<RunningProgram, Error> {
         let call = |channel, request: Request<v1::ExecTarget>| async move {
@@ -154,6 +156,7 @@ impl ProgramOutput {
             match response.ok_or_else(|| self.broken())?.message {
                 Some(Output::Stdout(bytes)) => return Ok(ProgramEvent::Stdout(bytes)),
                 Some(Output::Stderr(bytes)) => return Ok(ProgramEvent::Stderr(bytes)),
+                Some(Output::EndOfOutput(_)) => return Ok(ProgramEvent::OutputEnded),
                 Some(Output::ExitCode(code)) => return Ok(ProgramEvent::Exited(code)),
                 Some(Output::ConsumedInput(bytes)) => drop(self.consumed.send_replace(bytes)),
                 // A later version's.

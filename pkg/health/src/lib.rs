@@ -17,6 +17,7 @@ mod probe_target;
 mod tracker;
 
 pub use exec::{ContainerExec, ExecPlanSource};
+pub use namespace::{SocketError, SocketFactory};
 pub use outcome::{CheckResult, MAX_OUTPUT, ProbeOutcome};
 pub use probe::{ProbeLimits, Prober};
 pub use probe_target::{Exec, ExecResult, ExecStatus, ProbeTarget};

@@ -25,11 +25,14 @@ const OWN_NAMESPACE: &str = "/proc/thread-self/ns/net";
 
 /// Why no socket could be created.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum SocketError {
+pub enum SocketError {
+    /// The namespace.
     #[error("cannot enter the network namespace of the task: {0}")]
     Enter(io::Error),
+    /// The socket.
     #[error("cannot create a socket in the network namespace of the task: {0}")]
     Make(io::Error),
+    /// The thread that creates sockets.
     #[error("the socket thread has ended")]
     Gone,
 }
@@ -51,12 +54,15 @@ struct SocketRequest {
 
 /// Creates sockets in network namespaces.
 #[derive(Debug, Default)]
-pub(crate) struct SocketFactory {
+pub struct SocketFactory {
     thread: Mutex<Option<mpsc::Sender<SocketRequest>>>,
 }
 
 impl SocketFactory {
     /// An unconnected, non-blocking IPv4 TCP socket in the namespace that is bound to the file `netns`.
+    ///
+    /// # Errors
+    /// All of [`SocketError`].
     pub async fn tcp(&self, netns: &Path) -> Result<TcpStream, SocketError> {
         let (answer, made) = oneshot::channel();
         let order = SocketRequest { netns: netns.to_owned(), answer };
@@ -91,9 +97,9 @@ fn start() -> mpsc::Sender<SocketRequest> {
             answer.send(made).ok();
         }
     };
-    let started = thread::Builder::new().name("health sockets".into()).spawn(work);
+    let started = thread::Builder::new().name("task sockets".into()).spawn(work);
     if let Err(error) = started {
-        tracing::error!(%error, "cannot start the socket thread for health checks");
+        tracing::error!(%error, "cannot start the thread for sockets of tasks");
     }
     sender
 }

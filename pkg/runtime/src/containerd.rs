@@ -38,7 +38,7 @@ use crate::container::{
     ContainerId, ContainerSpec, ContainerStatus, ProcessExit, RuntimeEvent, RuntimeInfo, SweepReport,
 };
 use crate::error::Error;
-use crate::exec::{ExecProcess, ExecSpec};
+use crate::exec::{ContainerHandles, ExecProcess, ExecSpec};
 use crate::image_files::{ContainerUser, ImageFiles};
 use crate::process_setup::ProcessSetup;
 use crate::spec::{HostFeatures, cgroup_path};
@@ -247,6 +247,10 @@ impl Runtime for ContainerdRuntime {
 
     async fn exec(&self, id: &ContainerId, spec: &ExecSpec) -> Result<ExecProcess> {
         self.shared.exec(id, spec).await
+    }
+
+    async fn open(&self, id: &ContainerId) -> Result<ContainerHandles> {
+        self.shared.open(id).await
     }
 
     fn events(&self) -> BoxStream<'static, RuntimeEvent> {

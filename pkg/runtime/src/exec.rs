@@ -1,5 +1,7 @@
 //! Further processes of a running container, each with its own input and output.
 
+use std::os::fd::OwnedFd;
+
 use async_trait::async_trait;
 use oci_spec::runtime as oci;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -35,6 +37,15 @@ pub struct TerminalSize {
     pub columns: u16,
     /// Height.
     pub rows: u16,
+}
+
+/// Open parts of a running container. They stay what they are after its end.
+#[derive(Debug)]
+pub struct ContainerHandles {
+    /// Its root directory, with all of its mounts.
+    pub root: OwnedFd,
+    /// Its network namespace.
+    pub network: OwnedFd,
 }
 
 /// Input of a process.

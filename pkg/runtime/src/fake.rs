@@ -24,7 +24,7 @@ use crate::container::{
     SweepReport,
 };
 use crate::error::Error;
-use crate::exec::{ExecProcess, ExecSpec};
+use crate::exec::{ContainerHandles, ExecProcess, ExecSpec};
 use crate::image_files::{ContainerUser, ImageFiles};
 use crate::process_setup::ProcessSetup;
 use crate::usage::ContainerUsage;
@@ -406,6 +406,10 @@ impl Runtime for FakeRuntime {
         spec.validate()?;
         self.call(RuntimeOperation::Exec, |_| Ok(()))?;
         self.start_exec(id, spec)
+    }
+
+    async fn open(&self, id: &ContainerId) -> Result<ContainerHandles> {
+        self.open_container(id)
     }
 
     async fn resolve_user(&self, image: &Reference, user: Option<&str>) -> Result<ContainerUser> {

@@ -43,7 +43,7 @@ pub use container::{
     ProcessState, RuntimeEvent, RuntimeInfo, SeccompPolicy, SweepReport,
 };
 pub use error::Error;
-pub use exec::{ExecHandle, ExecInput, ExecOutput, ExecProcess, ExecSpec, TerminalSize};
+pub use exec::{ContainerHandles, ExecHandle, ExecInput, ExecOutput, ExecProcess, ExecSpec, TerminalSize};
 pub use image_files::{ContainerUser, ImageFiles};
 pub use process_setup::ProcessSetup;
 pub use usage::ContainerUsage;
@@ -123,6 +123,12 @@ pub trait Runtime: Send + Sync + 'static {
     /// [`Error::NotFound`] without a running process; [`Error::CommandNotFound`] and [`Error::InvalidSpec`]
     /// (`command`, `environment`, `user` or `directory`) for errors in the spec.
     async fn exec(&self, id: &ContainerId, spec: &ExecSpec) -> Result<ExecProcess>;
+
+    /// Opens parts of a running container.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] without a running process.
+    async fn open(&self, id: &ContainerId) -> Result<ContainerHandles>;
 
     /// Events from now on. Events are hints: they may be duplicated, late or missing, so check before acting.
     /// [`RuntimeEvent::Lost`] means that some may be missing, [`RuntimeEvent::Resumed`] that the caller must

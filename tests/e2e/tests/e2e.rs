@@ -13,12 +13,14 @@ mod e2e {
     pub mod chaos;
     pub mod cluster;
     pub mod container_fields;
+    pub mod copy;
     pub mod demo;
     pub mod disconnected;
     pub mod ended_tasks;
     pub mod exec;
     pub mod first_day;
     pub mod fixture;
+    pub mod forward;
     pub mod getting_started;
     pub mod handover;
     pub mod health;

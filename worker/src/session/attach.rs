@@ -20,6 +20,7 @@ use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 use tonic::{Status, Streaming};
+use warren_health::SocketFactory;
 use warren_proto::v1;
 use warren_proto::v1::open_stream::Purpose;
 use warren_proto::v1::sessions_client::SessionsClient;
@@ -64,6 +65,8 @@ pub(crate) struct StreamServices {
     pub volumes: Arc<TaskVolumes>,
     pub runtime: Arc<dyn Runtime>,
     pub verifier: Arc<NodeVerifier>,
+    /// Sockets in the networks of tasks.
+    pub sockets: SocketFactory,
 }
 
 /// A stream failed.
@@ -148,8 +151,7 @@ impl OpenStreams {
                 let place =
                     acquire_slot(&mut self.execs, MAX_EXECS, "programs that clients run in containers")?;
                 place.spawn(async move {
-                    let StreamServices { runtime, logs, .. } = &*services;
-                    log_end("exec", &id, exec::exec(client, &id, &request, &**runtime, &logs.reporter).await);
+                    log_end("exec", &id, exec::exec(client, &id, &request, &services).await);
                 });
             }
             Some(Purpose::ListImages(v1::ListImages {})) => {

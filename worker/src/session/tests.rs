@@ -103,6 +103,7 @@ impl TestNode {
             secret_fetcher: Arc::new(ManagerSecretFetcher::new(settings().node, manager_line)),
             volumes: Arc::new(volumes),
             runtime: Arc::new(runtime.clone()),
+            sockets: warren_health::SocketFactory::default(),
         };
         let stats = TaskStats::new(Arc::new(runtime.clone()), desired_state.subscribe());
         let vitals = HeartbeatStats::new(Arc::new(stats), check_context());

@@ -32,9 +32,9 @@ use super::create_error::exec_error;
 use super::process_watcher::open_pidfd;
 use super::{DELETE_TIMEOUT, Inner, RECORD_TIMEOUT, START_TIMEOUT};
 use crate::Result;
-use crate::container::{ContainerId, SweepReport};
+use crate::container::{ContainerId, ProcessState, SweepReport};
 use crate::error::Error;
-use crate::exec::{ExecHandle, ExecInput, ExecOutput, ExecProcess, ExecSpec, TerminalSize};
+use crate::exec::{ContainerHandles, ExecHandle, ExecInput, ExecOutput, ExecProcess, ExecSpec, TerminalSize};
 use crate::pidfd::Pidfd;
 use crate::spec::cgroup_path;
 use crate::spec::user::RequestedUser;
@@ -114,6 +114,24 @@ impl Inner {
         starting.await.unwrap_or_else(|error| {
             Err(Error::Failed { action: "run a program".to_owned(), reason: error.to_string() })
         })
+    }
+
+    pub(super) async fn open(&self, id: &ContainerId) -> Result<ContainerHandles> {
+        let missing = |what| Error::NotFound { id: id.to_string(), what };
+        let status = self.inspect(id).await?.ok_or_else(|| missing("record"))?;
+        let ProcessState::Running { pid } = status.process else { return Err(missing("running process")) };
+        let pidfd = open_pidfd(id, pid).ok_or_else(|| missing("running process"))?;
+        let open = |part| fs::File::open(format!("/proc/{pid}/{part}"));
+        let opened = open("root").and_then(|root| Ok((root, open("ns/net")?)));
+        // Otherwise the pid may belong to another process.
+        if !pidfd.is_alive() {
+            return Err(missing("running process"));
+        }
+        let (root, network) = opened.map_err(|error| Error::Failed {
+            action: format!("open container {id}"),
+            reason: error.to_string(),
+        })?;
+        Ok(ContainerHandles { root: root.into(), network: network.into() })
     }
 
     /// The process document, from the container's.

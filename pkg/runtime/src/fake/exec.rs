@@ -1,15 +1,17 @@
 //! Further programs in fake containers: a few built-in ones.
 
+use std::fs::File;
+
 use async_trait::async_trait;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use super::{FakeRuntime, State};
-use crate::Result;
 use crate::container::{ContainerId, ProcessState};
 use crate::error::Error;
-use crate::exec::{ExecHandle, ExecProcess, ExecSpec, TerminalSize};
+use crate::exec::{ContainerHandles, ExecHandle, ExecProcess, ExecSpec, TerminalSize};
+use crate::{Reference, Result};
 use warren_types::Signal;
 
 /// Capacity of a pipe.
@@ -35,6 +37,21 @@ impl FakeRuntime {
     /// Number of further programs whose handles were not dropped.
     pub fn exec_count(&self) -> usize {
         self.state().execs
+    }
+
+    /// The files of its image, and the network of this process.
+    pub(super) fn open_container(&self, id: &ContainerId) -> Result<ContainerHandles> {
+        let state = self.state();
+        check(&state, id)?;
+        let image = state.containers[id].status.image.clone();
+        let failed = |reason: String| Error::Failed { action: format!("open container {id}"), reason };
+        let image = Reference::parse(&image).map_err(|error| failed(error.to_string()))?;
+        let root = state.image_files(&image)?.root().try_clone_to_owned();
+        let network = File::open("/proc/self/ns/net");
+        Ok(ContainerHandles {
+            root: root.map_err(|error| failed(error.to_string()))?,
+            network: network.map_err(|error| failed(error.to_string()))?.into(),
+        })
     }
 
     /// Runs `cat`, `exit CODE`, `flood` (endless output), `sleep` (until a signal), `size` (its terminal's, after

@@ -6,6 +6,8 @@ use bytes::Bytes;
 use tokio::time::timeout;
 use tonic::Code;
 use warren_client::{Client, Error, ProgramEvent, RunningProgram};
+use warren_proto::v1::exec_target::Work;
+use warren_proto::v1::exec_task::Work as NodeWork;
 use warren_proto::v1::open_stream::Purpose;
 use warren_proto::v1::stream_frame::Frame;
 use warren_proto::v1::worker_frame::Frame as Say;
@@ -27,7 +29,11 @@ fn program(command: &[&str]) -> v1::ExecProgram {
 }
 
 pub fn in_task(task: &str) -> v1::ExecTarget {
-    v1::ExecTarget { task: task.into(), program: Some(program(&["cat", "-u"])), ..Default::default() }
+    v1::ExecTarget {
+        task: task.into(),
+        work: Some(Work::Program(program(&["cat", "-u"]))),
+        ..Default::default()
+    }
 }
 
 fn in_service(slot: Option<u32>) -> v1::ExecTarget {
@@ -82,7 +88,7 @@ async fn input_and_output_are_passed_on() {
     let mut worker = ScriptedWorker::dial(&world).await;
     running(&client, &mut worker, 1).await;
     let (task, mut stream, mut program) = start(&client, &mut worker, in_task("web.1")).await;
-    assert_eq!(task.program, in_task("").program);
+    assert!(matches!(&task.work, Some(NodeWork::Program(asked)) if asked.command == ["cat", "-u"]));
     assert_eq!((task.task_id, "n1"), (program.started.task_id.clone(), program.started.node_name.as_str()));
     let bytes = Bytes::from_static(b"\0\xff\r\n");
     assert!(program.input.send(bytes.clone()).await);
@@ -186,7 +192,7 @@ async fn task_that_does_not_run_is_refused_with_its_state() {
     let ended = refusal(client.tasks().exec(in_task(&id)).await);
     assert_eq!((ended.code, ended.reason.as_str()), (Code::FailedPrecondition, "TASK_NOT_RUNNING"));
     assert!(ended.message.contains("has ended, FAILED: it ran out of memory"), "{ended}");
-    let empty = v1::ExecTarget { program: None, ..in_task("web.1") };
+    let empty = v1::ExecTarget { work: Some(Work::Program(program(&[]))), ..in_task("web.1") };
     assert_eq!(refusal(client.tasks().exec(empty).await).violations.0[0].path, "program.command");
     let both = v1::ExecTarget { service: "web".into(), ..in_task("web.1") };
     assert_eq!(refusal(client.tasks().exec(both).await).violations.0[0].path, "task");

@@ -1,26 +1,31 @@
-//! Runs a program in the container of a task for a client of a manager.
+//! Runs a program in the container of a task for a client of a manager, copies its files, or connects to its ports.
 //!
 //! Input, signals and sizes come on one stream. So that a program that does not read its input cannot hold back a
 //! signal, the sender may be ahead of the program by [`MAX_AHEAD`] bytes only, and the stream is always read. Output
-//! waits for the client: a program that nobody reads is blocked by its pipe. The program ends with the stream.
+//! waits for the client: a program that nobody reads is blocked by its pipe. All of this ends with the stream.
+
+mod connection;
+mod files;
 
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::sleep;
 use tonic::Streaming;
 use tonic::transport::Channel;
+use warren_archive::{FileTree, RootDir};
 use warren_proto::v1;
+use warren_proto::v1::ExecFailureReason as Reason;
+use warren_proto::v1::exec_task::Work;
 use warren_proto::v1::sessions_client::SessionsClient;
 use warren_proto::v1::stream_frame::Frame;
-use warren_runtime::{
-    Error, ExecHandle, ExecInput, ExecOutput, ExecProcess, ExecSpec, Runtime, Signal, TerminalSize,
-};
+use warren_runtime::{Error, ExecHandle, ExecInput, ExecOutput, ExecProcess, ExecSpec, Signal, TerminalSize};
 use warren_types::TaskId;
 
-use super::{AttachedStream, StreamError, StreamSender, wait_until_closed};
+use super::{AttachedStream, StreamError, StreamSender, StreamServices, TaskLogs, wait_until_closed};
 use crate::tasks::container_id;
 use crate::tasks::reporter::TaskReporter;
 
@@ -34,29 +39,46 @@ const MAX_AHEAD: usize = 256 << 10;
 /// background may hold it open.
 const OUTPUT_IDLE: Duration = Duration::from_millis(500);
 
-/// How a started program was left.
+/// What was started.
+enum StartedWork {
+    Program(ExecProcess),
+    ReadFiles(FileTree),
+    WriteFiles(RootDir, v1::WriteFiles),
+    Connection(TcpStream),
+}
+
+/// How it was left.
 enum ExecEnd {
     Exited(u32),
     /// Sent to the client.
     Failed(String),
+    Refused(v1::ExecFailure),
 }
 
-/// Starts the program and passes its input and output on until its end.
+/// Starts what the request says and passes input and output on until its end.
 pub(super) async fn exec(
     client: SessionsClient<Channel>,
     stream_id: &str,
     request: &v1::ExecTask,
-    runtime: &dyn Runtime,
-    reporter: &TaskReporter,
+    services: &StreamServices,
 ) -> Result<(), StreamError> {
     let mut attachment = AttachedStream::open(client, stream_id, QUEUE).await?;
-    let last = match start(request, runtime, reporter).await {
+    let last = match start(request, services).await {
         Err(failure) => Frame::ExecFailure(failure),
-        Ok(process) => {
+        Ok(started) => {
             attachment.out.send_without_deadline(Frame::ProgramStarted(v1::StreamDone {})).await?;
-            match serve(process, &mut attachment).await? {
+            let ended = match started {
+                StartedWork::Program(process) => serve(process, &mut attachment).await?,
+                StartedWork::ReadFiles(tree) => files::read(tree, &mut attachment).await?,
+                StartedWork::WriteFiles(root, request) => {
+                    files::write(root, request, &mut attachment).await?
+                }
+                StartedWork::Connection(stream) => connection::serve(stream, &mut attachment).await?,
+            };
+            match ended {
                 ExecEnd::Exited(code) => Frame::ExitCode(code),
                 ExecEnd::Failed(reason) => Frame::Error(reason),
+                ExecEnd::Refused(failure) => Frame::ExecFailure(failure),
             }
         }
     };
@@ -68,26 +90,50 @@ pub(super) async fn exec(
     Ok(())
 }
 
-async fn start(
-    request: &v1::ExecTask,
-    runtime: &dyn Runtime,
-    reporter: &TaskReporter,
-) -> Result<ExecProcess, v1::ExecFailure> {
-    use v1::ExecFailureReason as Reason;
-    let failure = |reason: Reason, field: &str, message: String| v1::ExecFailure {
-        reason: reason.into(),
-        field: field.to_owned(),
-        message,
-    };
+fn failure(reason: Reason, field: &str, message: impl ToString) -> v1::ExecFailure {
+    v1::ExecFailure { reason: reason.into(), field: field.to_owned(), message: message.to_string() }
+}
+
+async fn start(request: &v1::ExecTask, services: &StreamServices) -> Result<StartedWork, v1::ExecFailure> {
+    let StreamServices { runtime, logs: TaskLogs { reporter, .. }, sockets, .. } = services;
     let task: TaskId = request
         .task_id
         .parse()
         .map_err(|error| failure(Reason::Invalid, "task", format!("{:?}: {error}", request.task_id)))?;
-    let spec = exec_spec(request.program.clone().unwrap_or_default());
-    tracing::info!(%task, program = spec.command.first(), user = spec.user, "running a program");
-    runtime.exec(&container_id(&task), &spec).await.map_err(|error| match error {
+    let id = container_id(&task);
+    let refused = |error| start_failure(error, &task, reporter);
+    match request.work.clone() {
+        Some(Work::Program(program)) => {
+            let spec = exec_spec(program);
+            tracing::info!(%task, program = spec.command.first(), user = spec.user, "running a program");
+            runtime.exec(&id, &spec).await.map(StartedWork::Program).map_err(refused)
+        }
+        Some(Work::ReadFiles(request)) => {
+            tracing::info!(%task, path = request.path, "copying files from a container");
+            let root = RootDir::new(runtime.open(&id).await.map_err(refused)?.root);
+            files::find(root, request).await.map(StartedWork::ReadFiles)
+        }
+        Some(Work::WriteFiles(request)) => {
+            tracing::info!(%task, path = request.path, "copying files to a container");
+            let root = RootDir::new(runtime.open(&id).await.map_err(refused)?.root);
+            Ok(StartedWork::WriteFiles(root, request))
+        }
+        Some(Work::Connect(port)) => {
+            let network = runtime.open(&id).await.map_err(refused)?.network;
+            connection::open(sockets, network, port).await.map(StartedWork::Connection)
+        }
+        None => Err(failure(
+            Reason::Invalid,
+            "work",
+            "is not known to this version of the node; upgrade the node",
+        )),
+    }
+}
+
+fn start_failure(error: Error, task: &TaskId, reporter: &TaskReporter) -> v1::ExecFailure {
+    match error {
         Error::NotFound { .. } => {
-            let state = reporter.latest(&task).map(|report| match report.reason.is_empty() {
+            let state = reporter.latest(task).map(|report| match report.reason.is_empty() {
                 true => report.state.as_str().to_owned(),
                 false => format!("{}: {}", report.state.as_str(), report.reason),
             });
@@ -102,8 +148,8 @@ async fn start(
             failure(reason, "command", format!("{command:?} cannot be run: {why}"))
         }
         Error::InvalidSpec { field, reason } => failure(Reason::Invalid, &field, reason),
-        other => failure(Reason::Unspecified, "", other.to_string()),
-    })
+        other => failure(Reason::Unspecified, "", other),
+    }
 }
 
 fn exec_spec(program: v1::ExecProgram) -> ExecSpec {
@@ -139,7 +185,7 @@ async fn serve(process: ExecProcess, attachment: &mut AttachedStream) -> Result<
         };
         tokio::try_join!(send_output(stdout, out, Frame::Data, has_ended), errors).map(|_| ())
     };
-    let input = ProgramInput { handle: &*handle, pipe: input, waiting: BytesMut::new(), consumed };
+    let input = ProgramInput::new(Some(&*handle), input, consumed);
     let (inputs, acknowledgements) = (input.receive(inbound), send_acknowledgements(acknowledged, out));
     let exit = async {
         let code = handle.wait().await;
@@ -205,27 +251,40 @@ async fn send_acknowledgements(mut consumed: watch::Receiver<u64>, out: &StreamS
 
 /// What the client sends to a program.
 struct ProgramInput<'a> {
-    handle: &'a dyn ExecHandle,
+    /// `None` if it is no program.
+    handle: Option<&'a dyn ExecHandle>,
     /// `None` without an input, and after its end.
     pipe: Option<ExecInput>,
     /// Received and not written.
     waiting: BytesMut,
     consumed: watch::Sender<u64>,
+    /// Whether nothing more can be written: it has ended, or its reader has gone.
+    closed: watch::Sender<bool>,
 }
 
-impl ProgramInput<'_> {
+impl<'a> ProgramInput<'a> {
+    fn new(
+        handle: Option<&'a dyn ExecHandle>,
+        pipe: Option<ExecInput>,
+        consumed: watch::Sender<u64>,
+    ) -> Self {
+        Self { handle, pipe, waiting: BytesMut::new(), consumed, closed: watch::Sender::new(false) }
+    }
+
     /// Receives until the manager closes the stream. Returns the reason of a violated protocol.
     async fn receive(mut self, inbound: &mut Streaming<v1::StreamFrame>) -> Result<String, StreamError> {
         let mut is_complete = self.pipe.is_none();
         loop {
             let is_written = is_complete && self.waiting.is_empty();
-            if is_written
-                && self.pipe.take().is_some()
-                && let Err(error) = self.handle.close_input().await
-            {
-                tracing::debug!(%error, "the input of a program was not closed");
+            if is_written && self.pipe.take().is_some() {
+                self.closed.send_replace(true);
+                if let Some(handle) = self.handle
+                    && let Err(error) = handle.close_input().await
+                {
+                    tracing::debug!(%error, "the input of a program was not closed");
+                }
             }
-            let Self { pipe, waiting, consumed, .. } = &mut self;
+            let Self { pipe, waiting, consumed, closed, .. } = &mut self;
             let write = async {
                 match pipe {
                     Some(pipe) if !waiting.is_empty() => pipe.write(waiting).await,
@@ -238,7 +297,10 @@ impl ProgramInput<'_> {
                     match written {
                         Ok(count) => waiting.advance(count),
                         // It has closed its input: the rest has no reader.
-                        Err(_) => waiting.clear(),
+                        Err(_) => {
+                            waiting.clear();
+                            closed.send_replace(true);
+                        }
                     }
                     consumed.send_modify(|consumed| *consumed += written.unwrap_or_default() as u64);
                     continue;
@@ -257,13 +319,17 @@ impl ProgramInput<'_> {
                 }
                 Some(Frame::End(v1::EndOfData {})) => is_complete = true,
                 Some(Frame::Resize(size)) => {
-                    if let Err(error) = self.handle.resize(terminal_size(size)).await {
+                    if let Some(handle) = self.handle
+                        && let Err(error) = handle.resize(terminal_size(size)).await
+                    {
                         tracing::debug!(%error, "the terminal of a program was not resized");
                     }
                 }
                 Some(Frame::Signal(number)) => {
                     match i32::try_from(number).ok().and_then(Signal::from_number) {
-                        Some(signal) => self.handle.signal(signal),
+                        Some(signal) => {
+                            self.handle.iter().for_each(|handle| handle.signal(signal));
+                        }
                         None => return Ok(format!("{number} is not a signal")),
                     }
                 }

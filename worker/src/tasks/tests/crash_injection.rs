@@ -14,9 +14,9 @@ use warren_network::{
 };
 use warren_runtime::fake::FakeRuntime;
 use warren_runtime::{
-    ContainerId, ContainerMount, ContainerSpec, ContainerStatus, ContainerUser, ExecProcess, ExecSpec,
-    ImageFiles, ProcessExit, ProcessSetup, Reference, Result, Runtime, RuntimeEvent, RuntimeInfo, Signal,
-    SweepReport,
+    ContainerHandles, ContainerId, ContainerMount, ContainerSpec, ContainerStatus, ContainerUser,
+    ExecProcess, ExecSpec, ImageFiles, ProcessExit, ProcessSetup, Reference, Result, Runtime, RuntimeEvent,
+    RuntimeInfo, Signal, SweepReport,
 };
 use warren_types::{TaskAssignment, TaskId, TemplateValues};
 
@@ -132,6 +132,10 @@ impl Runtime for CrashingBackend<FakeRuntime> {
 
     async fn exec(&self, id: &ContainerId, spec: &ExecSpec) -> Result<ExecProcess> {
         self.plan.run_call(self.backend.exec(id, spec)).await
+    }
+
+    async fn open(&self, id: &ContainerId) -> Result<ContainerHandles> {
+        self.backend.open(id).await
     }
 
     async fn process_setup(&self, id: &ContainerId) -> Result<ProcessSetup> {

@@ -1,6 +1,8 @@
 use warren_runtime::fake::{FakeFailure, FakeRuntime, FaultPoint, RuntimeOperation};
 use warren_runtime::{ContainerOwner, ContainerSpec};
 
+use warren_proto::v1::exec_task::Work;
+
 use super::*;
 use crate::tasks::container_id;
 
@@ -22,7 +24,10 @@ fn program(command: &[&str]) -> v1::ExecProgram {
 }
 
 fn exec(number: u64, program: v1::ExecProgram) -> Purpose {
-    Purpose::ExecTask(v1::ExecTask { task_id: task_id(number).to_string(), program: Some(program) })
+    Purpose::ExecTask(v1::ExecTask {
+        task_id: task_id(number).to_string(),
+        work: Some(Work::Program(program)),
+    })
 }
 
 const STARTED: Frame = Frame::ProgramStarted(v1::StreamDone {});

@@ -15,6 +15,17 @@ whose directory must exist. Owners, modes, times and links are kept, owners on t
 Devices, sockets and named pipes are not copied. The exit code is 0 if everything was copied, 1 if the copy failed or \
 left something out, 3 if a path or the task does not exist, 4 if what is found does not fit.";
 
+/// Notes at the end of `task restart --help`.
+const RESTART_NOTES: &str = "\
+The task is withdrawn from its clients and gets its stop signal, as with an update; it does not count as failed. The new \
+task may run on another node. The exit code is 1 if the new task fails, 4 if the task has ended already, and 7 if none \
+runs after 5 minutes.";
+
+/// Notes at the end of `task attach --help`.
+const ATTACH_NOTES: &str = "\
+The exit code is that of the task; a signal to this command ends the command alone. `task exec -it` runs a command with \
+input.";
+
 #[derive(Debug, Subcommand)]
 pub enum TaskCommand {
     /// List tasks
@@ -53,6 +64,26 @@ pub enum TaskCommand {
         task: String,
         #[command(flatten)]
         exec: ExecArgs,
+    },
+    /// Stop a task and wait until another one runs in its slot
+    #[command(after_help = RESTART_NOTES)]
+    Restart {
+        /// Task id, id prefix, or SERVICE.SLOT
+        #[arg(value_name = "TASK")]
+        task: String,
+        /// Return without waiting
+        #[arg(long, short)]
+        detach: bool,
+    },
+    /// Print the output of a running task from now on, until it ends
+    #[command(after_help = ATTACH_NOTES)]
+    Attach {
+        /// Task id, id prefix, or SERVICE.SLOT
+        #[arg(value_name = "TASK")]
+        task: String,
+        /// Not possible: containers have no open input
+        #[arg(long, short, hide = true)]
+        interactive: bool,
     },
     /// Copy files from or to the container of a running task
     #[command(after_help = COPY_NOTES)]

@@ -48,9 +48,7 @@ const COMMANDS: &[&str] = &[
     "service promote",
     "service resume",
     "system",
-    "task attach",
     "task events",
-    "task restart",
     "top",
 ];
 

@@ -9,6 +9,7 @@ use tokio::task::JoinSet;
 use warren_client::{Client, Error, LogOptions, LogTarget};
 use warren_proto::v1;
 
+use crate::args::value::TailLines;
 use crate::args::{GlobalArgs, LogArgs};
 use crate::connect::connect;
 use crate::failure::{CommandError, ExitKind};
@@ -44,6 +45,15 @@ pub async fn task(global: &GlobalArgs, task: String, args: &LogArgs) -> Result<(
     let what = format!("the logs of task {task} were not read");
     let style = LineStyle { names: false, timestamps: args.timestamps };
     read(global, vec![LogTarget::Task(task)], args, style, &what).await
+}
+
+/// Prints what a task writes from now on, until it ends.
+pub async fn attach(global: &GlobalArgs, task: String) -> Result<(), CommandError> {
+    let what = format!("the output of task {task} was not read");
+    let lines =
+        LogArgs { follow: true, tail: TailLines(Some(0)), since: None, timestamps: false, previous: false };
+    let style = LineStyle { names: false, timestamps: false };
+    read(global, vec![LogTarget::Task(task)], &lines, style, &what).await
 }
 
 async fn read(

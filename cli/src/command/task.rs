@@ -1,17 +1,24 @@
 //! `warren task ...`
 
 use std::process::ExitCode;
+use std::time::Duration;
 
+use tokio::time::{Instant, sleep};
 use warren_client::TaskFilter;
+use warren_proto::v1;
 
 use crate::args::{GlobalArgs, ListingArgs, TaskCommand};
 use crate::command::exec::{self, ExecLocation};
 use crate::command::{copy, forward};
 use crate::connect::connect;
-use crate::failure::CommandError;
+use crate::failure::{CommandError, ExitKind, from_client};
 use crate::output::{self, Listing};
 use crate::view::now;
 use crate::view::task::TaskView;
+
+/// How long `task restart` waits for the new task.
+const RESTART_TIMEOUT: Duration = Duration::from_secs(5 * 60);
+const RESTART_POLL: Duration = Duration::from_millis(200);
 
 pub async fn run(global: &GlobalArgs, command: TaskCommand) -> Result<ExitCode, CommandError> {
     let ended = match command {
@@ -26,6 +33,8 @@ pub async fn run(global: &GlobalArgs, command: TaskCommand) -> Result<ExitCode, 
         TaskCommand::Exec { task, exec } => {
             return exec::run(global, ExecLocation::Task(task), exec).await;
         }
+        TaskCommand::Restart { task, detach } => restart(global, &task, detach).await,
+        TaskCommand::Attach { task, interactive } => return attach(global, &task, interactive).await,
         TaskCommand::Cp { follow_link, source, destination } => {
             return copy::run(global, &source, &destination, follow_link).await;
         }
@@ -51,6 +60,69 @@ async fn ls(global: &GlobalArgs, mut filter: TaskFilter, listing: &ListingArgs) 
     let mut tasks = tasks.into_iter().map(TaskView::try_from).collect::<Result<Vec<_>, _>>()?;
     tasks.sort_by_cached_key(TaskView::sort_key);
     list.print(tasks, now())
+}
+
+async fn restart(global: &GlobalArgs, task: &str, detach: bool) -> Result<(), CommandError> {
+    let what = format!("task {task} was not restarted");
+    let client = connect(global, &what).await?;
+    let failed = |error| from_client(&what, error);
+    let old = client.tasks().get(task).await.map_err(failed)?;
+    let name = format!("{}.{}", old.service_name, old.slot);
+    if old.desired() > v1::DesiredTaskState::Running || old.state() > v1::TaskState::Running {
+        let why = format!("task {name} ({}) has ended or is being stopped", old.id);
+        let hint = "see `warren service ps --all`";
+        return Err(CommandError::new(ExitKind::Conflict, what, why, hint));
+    }
+    client.tasks().restart(&old.id).await.map_err(failed)?;
+    if detach {
+        println!("{name}: {} is stopped", old.id);
+        return Ok(());
+    }
+    let what = format!("task {name} was stopped, and no other task runs");
+    let filter = TaskFilter { service: old.service_id.clone(), ..TaskFilter::default() };
+    let deadline = Instant::now() + RESTART_TIMEOUT;
+    loop {
+        let all = client.tasks().list(filter.clone()).await.map_err(|error| from_client(&what, error))?;
+        let newest = all.into_iter().filter(|other| other.slot == old.slot && other.id != old.id);
+        let newest =
+            newest.max_by_key(|other| other.created_at).filter(|new| new.created_at >= old.created_at);
+        match &newest {
+            Some(new) if new.state() == v1::TaskState::Running && new.ready => {
+                println!("{name}: {} runs instead of {}", new.id, old.id);
+                return Ok(());
+            }
+            Some(new) if new.state() > v1::TaskState::Running => {
+                let why = format!("task {} has ended: {}", new.id, new.reason);
+                return Err(CommandError::new(ExitKind::Failed, what, why, "see `warren service ps --all`"));
+            }
+            _ if Instant::now() > deadline => {
+                let why = newest.map_or("there is no other task".to_owned(), |new| new.reason);
+                return Err(CommandError::new(ExitKind::TimedOut, what, why, "see `warren service ps`"));
+            }
+            _ => sleep(RESTART_POLL).await,
+        }
+    }
+}
+
+async fn attach(global: &GlobalArgs, task: &str, interactive: bool) -> Result<ExitCode, CommandError> {
+    let what = format!("task {task} was not attached to");
+    if interactive {
+        let why = "the program of a container has no open input";
+        let hint = "run a command in it: `warren task exec -it TASK COMMAND`";
+        return Err(CommandError::new(ExitKind::Usage, what, why, hint));
+    }
+    let client = connect(global, &what).await?;
+    let failed = |error| from_client(&what, error);
+    let found = client.tasks().get(task).await.map_err(failed)?;
+    if found.state() != v1::TaskState::Running {
+        let why = format!("task {} does not run", found.id);
+        let hint = "print what it wrote with `warren task logs`";
+        return Err(CommandError::new(ExitKind::Conflict, what, why, hint));
+    }
+    super::logs::attach(global, found.id.clone()).await?;
+    let ended = client.tasks().get(&found.id).await.map_err(failed)?;
+    let code = ended.exit.map_or(0, |exit| exit.code);
+    Ok(ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX)))
 }
 
 async fn inspect(global: &GlobalArgs, task: &str) -> Result<(), CommandError> {

@@ -44,6 +44,7 @@ pub const METHODS: [(&str, RequiredRole); 67] = [
     ("/warren.v1.Tasks/Get", RequiredRole::Viewer),
     ("/warren.v1.Tasks/List", RequiredRole::Viewer),
     ("/warren.v1.Tasks/Exec", RequiredRole::Admin),
+    ("/warren.v1.Tasks/Restart", RequiredRole::Admin),
     ("/warren.v1.Nodes/Get", RequiredRole::Viewer),
     ("/warren.v1.Nodes/List", RequiredRole::Viewer),
     ("/warren.v1.Nodes/Update", RequiredRole::Admin),

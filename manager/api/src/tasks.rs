@@ -1,12 +1,13 @@
-//! Tasks: get, list, and programs in their containers.
+//! Tasks: get, list, restart, and programs in their containers.
 
 use std::sync::Arc;
 
 use tonic::{Request, Response, Status, Streaming};
 use warren_core::State;
+use warren_core::state::Command;
 use warren_proto::v1::{self, tasks_server};
 use warren_store::problem::status_of;
-use warren_types::{NodeId, ServiceId, Task, TaskId};
+use warren_types::{DesiredTaskState, NodeId, ServiceId, Task, TaskId};
 
 use super::Api;
 use super::exec::ExecResponses;
@@ -88,5 +89,25 @@ impl tasks_server::Tasks for Api {
         request: Request<Streaming<v1::ExecRequest>>,
     ) -> Result<Response<Self::ExecStream>, Status> {
         self.exec_program(request).await.map(Response::new)
+    }
+
+    async fn restart(&self, request: Request<v1::Reference>) -> Result<Response<v1::Task>, Status> {
+        let published = self.read_latest().await?;
+        let state = &published.state;
+        let task = state.find_task(&request.get_ref().reference).map_err(status_of)?;
+        // Another leader refuses it, as it refuses a plan on this state.
+        let command = Command::SetDesiredTaskState {
+            term: state.applied().term,
+            tasks: vec![task.id],
+            desired: DesiredTaskState::Remove,
+            at: self.clock.now(),
+        };
+        if task.is_live() {
+            self.propose(command).await.map_err(status_of)?;
+        }
+        let published = self.store.read();
+        let task = published.state.task(&task.id).unwrap_or(task);
+        let reports = self.fetch_node_reports(&published.state, task.node).await;
+        Ok(Response::new(self.show_task(&published.state, task, &reports)))
     }
 }

@@ -165,7 +165,8 @@ impl<W: Write> ArchiveWriter<'_, W> {
                     return Err(Error::refused(&path, "is too deep in other directories"));
                 }
                 header.set_entry_type(EntryType::Directory);
-                self.out.append_data(&mut header, &name, io::empty()).map_err(Error::Archive)?;
+                // With a `/` at its end, as usual in archives.
+                self.out.append_data(&mut header, name.join(""), io::empty()).map_err(Error::Archive)?;
                 let listed = format!("/proc/self/fd/{}", found.handle.as_raw_fd());
                 let entries = std::fs::read_dir(listed).map_err(Error::io("list", &path))?;
                 open.push(OpenDirectory { entries, handle: found.handle, path, name });

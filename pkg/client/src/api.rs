@@ -256,6 +256,13 @@ impl TaskApi<'_> {
         self.0.unary(reference(text), call).await
     }
 
+    /// Stops a live task, so that another one takes its slot. Must be given its id: a name would mean that other one
+    /// in a repetition.
+    pub async fn restart(&self, id: &str) -> Result<v1::Task, Error> {
+        let call = |channel, request| async move { Self::client(channel).restart(request).await };
+        self.0.writing().unary(reference(id), call).await
+    }
+
     /// A page of tasks.
     pub fn pages(&self, filter: TaskFilter) -> impl Stream<Item = Result<Vec<v1::Task>, Error>> {
         let client = self.0.clone();

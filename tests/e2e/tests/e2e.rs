@@ -42,6 +42,7 @@ mod e2e {
     pub mod recovery;
     pub mod removed;
     pub mod restart_policy;
+    pub mod restarted_tasks;
     pub mod rollouts;
     pub mod scheduling;
     pub mod secrets;

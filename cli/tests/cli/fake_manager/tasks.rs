@@ -17,6 +17,10 @@ impl v1::tasks_server::Tasks for FakeApi {
         Err(Status::unimplemented("tests/cluster has the tests with real managers"))
     }
 
+    async fn restart(&self, _: Request<v1::Reference>) -> Result<Response<v1::Task>, Status> {
+        Err(Status::unimplemented("tests/e2e has the tests with real tasks"))
+    }
+
     async fn get(&self, request: Request<v1::Reference>) -> Result<Response<v1::Task>, Status> {
         let reference = request.into_inner().reference;
         let state = self.0.lock().unwrap();

@@ -1,0 +1,54 @@
+//! `warren task restart` and `warren task attach` on real containers.
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+use crate::e2e::fixture::NodeFixture;
+
+const USAGE: i32 = 2;
+const CONFLICT: i32 = 4;
+
+#[test]
+fn restarted_task_is_stopped_in_order_and_replaced() {
+    let world = NodeFixture::new();
+    let script = "trap 'echo asked to stop; exit 3' TERM; echo begun; while true; do sleep 0.1; done";
+    world.create_script("web", &["--replicas", "2"], script);
+    let before = world.wait_serving("web", 2);
+    let id = |slot: u64| {
+        let tasks = world.warren().json(&["service", "ps", "web"]);
+        let mut slots = tasks.as_array().unwrap().iter().filter(|task| task["slot"] == slot);
+        slots.next().unwrap()["id"].as_str().unwrap().to_owned()
+    };
+    let (first, second) = (id(1), id(2));
+    let printed = world.ok("task restart web.1");
+    assert!(printed.starts_with("web.1: ") && printed.ends_with(&format!(" runs instead of {first}\n")), "{printed}");
+    assert_eq!((id(1) == first, id(2)), (false, second), "{before:?}");
+    assert_eq!(world.warren().run_ok(&["task", "logs", &first]), "begun\nasked to stop\n");
+    // Not a failure: the next one is not delayed.
+    for _ in 0..3 {
+        world.ok("task restart web.1");
+    }
+    world.wait_serving("web", 2);
+    let printed = world.warren().run_refused(&["task", "restart", &first], CONFLICT);
+    assert!(printed.contains("has ended or is being stopped"), "{printed}");
+    world.warren().run_refused(&["task", "restart", "web.3"], 3);
+}
+
+#[test]
+fn output_is_printed_from_now_on_until_the_task_ends() {
+    let world = NodeFixture::new();
+    let script = "echo earlier; while [ ! -e /tmp/end ]; do sleep 0.1; echo now; done; echo last >&2; exit 7";
+    world.create_script("web", &["--restart", "none"], script);
+    world.wait_serving("web", 1);
+    let refused = world.warren().run_refused(&["task", "attach", "-i", "web.1"], USAGE);
+    assert!(refused.contains("no open input"), "{refused}");
+    let mut command = world.warren().command(&["task", "attach", "web.1"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "now");
+    world.ok("task exec web.1 touch /tmp/end");
+    assert!(lines.all(|line| line.unwrap() == "now"));
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(7));
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), "last\n");
+}

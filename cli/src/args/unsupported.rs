@@ -120,7 +120,7 @@ const COMMAND_ALTERNATIVES: &[CommandAlternative] = &[
         hint: "use `warren task exec TASK COMMAND` or `warren service exec SERVICE COMMAND`",
     },
     CommandAlternative {
-        commands: &["logs", "attach"],
+        commands: &["logs", "attach", "cp", "port-forward", "restart"],
         reason: "containers are reached through their service or task",
         hint: "see `warren service --help` and `warren task --help`",
     },

@@ -56,10 +56,11 @@ pub fn extract(root: &RootDir, path: &Path, destination: Destination, input: imp
     let mut extraction = None;
     for entry in archive.entries().map_err(Error::Archive)? {
         let mut entry = entry.map_err(Error::Archive)?;
-        limit.set(u64::MAX);
         if entry.header().entry_type() == EntryType::XGlobalHeader {
+            limit.set(MAX_HEADER);
             continue;
         }
+        limit.set(u64::MAX);
         let extraction = match &mut extraction {
             Some(known) => known,
             none => {

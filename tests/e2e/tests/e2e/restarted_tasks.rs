@@ -3,7 +3,9 @@
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
-use crate::e2e::fixture::NodeFixture;
+use warren_testkit::wait::eventually;
+
+use crate::e2e::fixture::{NodeFixture, SOON};
 
 const USAGE: i32 = 2;
 const CONFLICT: i32 = 4;
@@ -21,9 +23,15 @@ fn restarted_task_is_stopped_in_order_and_replaced() {
     };
     let (first, second) = (id(1), id(2));
     let printed = world.ok("task restart web.1");
-    assert!(printed.starts_with("web.1: ") && printed.ends_with(&format!(" runs instead of {first}\n")), "{printed}");
+    assert!(
+        printed.starts_with("web.1: ") && printed.ends_with(&format!(" runs instead of {first}\n")),
+        "{printed}"
+    );
     assert_eq!((id(1) == first, id(2)), (false, second), "{before:?}");
-    assert_eq!(world.warren().run_ok(&["task", "logs", &first]), "begun\nasked to stop\n");
+    eventually(SOON, "the stop signal", || {
+        let lines = world.warren().run_ok(&["task", "logs", &first]);
+        if lines == "begun\nasked to stop\n" { Ok(()) } else { Err(lines) }
+    });
     // Not a failure: the next one is not delayed.
     for _ in 0..3 {
         world.ok("task restart web.1");

@@ -17,9 +17,9 @@ left something out, 3 if a path or the task does not exist, 4 if what is found d
 
 /// Notes at the end of `task restart --help`.
 const RESTART_NOTES: &str = "\
-The task is withdrawn from its clients and gets its stop signal, as with an update; it does not count as failed. The new \
-task may run on another node. The exit code is 1 if the new task fails, 4 if the task has ended already, and 7 if none \
-runs after 5 minutes.";
+The task is withdrawn from its clients and gets its stop signal, as with an update; it does not count as failed. The \
+new task may run on another node. The exit code is 1 if the new task fails, 4 if the task has ended already, and 7 if \
+none runs after 5 minutes.";
 
 /// Notes at the end of `task attach --help`.
 const ATTACH_NOTES: &str = "\

@@ -76,8 +76,8 @@ pub enum ProgramEvent {
 }
 
 impl TaskApi<'_> {
-    /// Runs a program in the container of a task, or does other work there, and returns once it has started. It is started at most once: an
-    /// attempt that may have reached a node is not repeated.
+    /// Runs a program in the container of a task, or does other work there, and returns once it has started. It is
+    /// started at most once: an attempt that may have reached a node is not repeated.
     pub async fn exec(&self, target: v1::ExecTarget) -> Result<RunningProgram, Error> {
         let call = |channel, request: Request<v1::ExecTarget>| async move {
             let (metadata, extensions, target) = request.into_parts();

@@ -150,7 +150,8 @@ pub enum Command {
         /// Time of the command.
         at: Timestamp,
     },
-    /// Planned, or a user restarts a task. Advances the desired state of tasks; tasks that already have it or do not exist are skipped.
+    /// Planned, or a user restarts a task. Advances the desired state of tasks; tasks that already have it or do not
+    /// exist are skipped.
     SetDesiredTaskState {
         /// Term of the planner's state.
         term: u64,

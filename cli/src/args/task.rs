@@ -23,8 +23,8 @@ none runs after 5 minutes.";
 
 /// Notes at the end of `task attach --help`.
 const ATTACH_NOTES: &str = "\
-The exit code is that of the task; a signal to this command ends the command alone. `task exec -it` runs a command with \
-input.";
+The exit code is that of the task; a signal to this command ends the command alone. `task exec -it` runs a command \
+with input.";
 
 #[derive(Debug, Subcommand)]
 pub enum TaskCommand {

@@ -31,7 +31,7 @@ pub enum RequiredRole {
 }
 
 /// All methods. A method that is not listed is rejected.
-pub const METHODS: [(&str, RequiredRole); 67] = [
+pub const METHODS: [(&str, RequiredRole); 68] = [
     ("/warren.v1.Services/Create", RequiredRole::Admin),
     ("/warren.v1.Services/Get", RequiredRole::Viewer),
     ("/warren.v1.Services/List", RequiredRole::Viewer),

@@ -67,11 +67,11 @@ pub use secret_object::{Login, SealedData, SecretObject, SecretObjectKind, Secre
 pub use signal::Signal;
 pub use spec::{
     Capability, Constraint, Device, DeviceAccess, DnsSettings, EnvVar, FailureAction, FailureRatio,
-    HealthCheck, HostEntry, HttpHeader, LifecycleHook, Limits, LogLimits, Mount, MountSource, NetworkAttachment,
-    OnDisconnect, Parallelism, Placement, PlacementPreference, Probe, Propagation, Protocol, PublishMode, PublishedPort,
-    PullPolicy, RestartCondition, RestartPolicy, Seccomp, SecretObjectMount, ServiceMode, ServiceSpec, Taint,
-    TaintEffect, TaintSelector, TaskNetworkMode, TaskSpec, UNVERIFIED_TAINT, Ulimit, UlimitName, UpdateOrder,
-    UpdatePolicy,
+    HealthCheck, HostEntry, HttpHeader, LifecycleHook, Limits, LogLimits, Mount, MountSource,
+    NetworkAttachment, OnDisconnect, Parallelism, Placement, PlacementPreference, Probe, Propagation,
+    Protocol, PublishMode, PublishedPort, PullPolicy, RestartCondition, RestartPolicy, Seccomp,
+    SecretObjectMount, ServiceMode, ServiceSpec, Taint, TaintEffect, TaintSelector, TaskNetworkMode,
+    TaskSpec, UNVERIFIED_TAINT, Ulimit, UlimitName, UpdateOrder, UpdatePolicy,
 };
 pub use state::{DesiredTaskState, Health, TaskExit, TaskState};
 pub use template::{Template, TemplateValues};

@@ -68,7 +68,7 @@ impl Candidates {
         };
         let mut by_value: BTreeMap<Option<&str>, Vec<usize>> = BTreeMap::new();
         for place in places {
-            by_value.entry(nodes[place].node.label(label)).or_default().push(place);
+            by_value.entry(nodes[place].node.labels.get(label).map(String::as_str)).or_default().push(place);
         }
         // Nodes that do not fit count as well: their tasks are in the branch.
         let branch = |places: Vec<usize>| Branch {

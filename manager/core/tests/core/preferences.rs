@@ -151,7 +151,7 @@ proptest! {
             replicas += more;
             cluster.scale(1, replicas);
             cluster.settle();
-            let value = |node: &Node, key: &str| node.label(key).map(str::to_owned);
+            let value = |node: &Node, key: &str| node.labels.get(key).cloned();
             let tasks = cluster.state.nodes().zip(by_node(&cluster));
             let tasks: BTreeMap<_, _> = tasks
                 .map(|(node, tasks)| ((value(node, "zone"), value(node, "rack"), node.id.0.0), tasks))

@@ -10,12 +10,13 @@ use std::time::Duration;
 use warren_core::{ApplyOutcome, Command, FEATURE_LEVEL, NewTask, RolloutStep, State};
 use warren_types::{
     Availability, Bytes, ClusterId, ClusterSettingsChange, DataPlane, DesiredTaskState, Device, DeviceAccess,
-    EnvVar, FailureAction, FailureOutcome, FailureRatio, Health, HostEntry, Id, LifecycleHook, Limits, LogLimits, MilliCpu,
-    Mount, MountSource, NodeCheckOutcome, NodeCheckResult, NodeDescription, NodeId, NodeRole, NodeStatus,
-    OnDisconnect, Parallelism, PauseCause, Placement, Propagation, Protocol, PublishMode, PublishedPort,
-    PullPolicy, Resources, RestartCondition, RestartPolicy, RolloutFailure, Seccomp, SecretObjectMount,
-    ServiceId, ServiceMode, ServiceSpec, Taint, TaskExit, TaskId, TaskReport, TaskSpec, TaskState, Timestamp,
-    TokenHash, TokenId, Ulimit, UpdateOrder, UpdatePolicy, VerificationChange, WireGuardKey,
+    EnvVar, FailureAction, FailureOutcome, FailureRatio, Health, HostEntry, Id, LifecycleHook, Limits,
+    LogLimits, MilliCpu, Mount, MountSource, NodeCheckOutcome, NodeCheckResult, NodeDescription, NodeId,
+    NodeRole, NodeStatus, OnDisconnect, Parallelism, PauseCause, Placement, Propagation, Protocol,
+    PublishMode, PublishedPort, PullPolicy, Resources, RestartCondition, RestartPolicy, RolloutFailure,
+    Seccomp, SecretObjectMount, ServiceId, ServiceMode, ServiceSpec, Taint, TaskExit, TaskId, TaskReport,
+    TaskSpec, TaskState, Timestamp, TokenHash, TokenId, Ulimit, UpdateOrder, UpdatePolicy,
+    VerificationChange, WireGuardKey,
 };
 
 const SERVICE: ServiceId = ServiceId(Id(7));

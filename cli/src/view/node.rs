@@ -378,9 +378,10 @@ mod tests {
         let titles =
             "NAME STATUS SINCE ROLE AVAILABILITY ADDRESS TASKS CPU MEMORY DISK LABELS TAINTS ID CONDITIONS";
         assert_eq!(line(0), titles);
-        let row = "node-1 READY 5s manager drain 10.0.0.7 2 0.5/2 256MiB/8GiB 5GiB/40GiB ssd=yes,zone=b";
+        let row = "node-1 READY 5s manager drain 10.0.0.7 2 0.5/2 256MiB/8GiB 5GiB/40GiB";
+        let labels = "zone=b,engine.labels.ssd=yes,engine.labels.zone=a";
         let taints = "gpu=a:NoSchedule,old:NoExecute";
-        assert_eq!(line(1), format!("{row} {taints} 3k2v9x0000 the disk is full"));
+        assert_eq!(line(1), format!("{row} {labels} {taints} 3k2v9x0000 the disk is full"));
         insta::assert_snapshot!(vertical(&nodes[0], Timestamp(6000)), @r"
         NAME node-1
         STATUS READY
@@ -392,7 +393,7 @@ mod tests {
         CPU 0.5/2
         MEMORY 256MiB/8GiB
         DISK 5GiB/40GiB
-        LABELS ssd=yes,zone=b
+        LABELS zone=b,engine.labels.ssd=yes,engine.labels.zone=a
         TAINTS gpu=a:NoSchedule,old:NoExecute
         CPU USED 0.12
         MEMORY USED 1GiB

@@ -26,6 +26,11 @@ use crate::simulation::ClusterSimulation;
 pub use machine::TaskOnMachine;
 use network_view::SimNetworkView;
 
+/// The zone of a machine.
+pub fn zone_of(node: NodeId) -> &'static str {
+    if node.0.0.is_multiple_of(2) { "a" } else { "b" }
+}
+
 /// The result of an action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ActionEnd {
@@ -187,14 +192,9 @@ impl SimWorker {
         format!("node-{}", self.id.0.0 - 100).parse().expect("a valid name")
     }
 
-    /// The zone of its machine. Registries of the two zones resolve a tag to different images.
-    pub fn zone(&self) -> &'static str {
-        if self.id.0.0.is_multiple_of(2) { "a" } else { "b" }
-    }
-
-    /// The digest that its registry gives for a reference.
+    /// The digest that its registry gives for a reference. Those of the two zones resolve a tag to different images.
     pub fn resolve(&self, image: &ImageReference) -> ImageDigest {
-        let text = format!("{}{}", image.as_str(), self.zone());
+        let text = format!("{}{}", image.as_str(), zone_of(self.id));
         let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         });
@@ -206,7 +206,7 @@ impl SimWorker {
             resources: Resources { cpu: MilliCpu(4_000), memory: Bytes(8 << 30) },
             disk: Bytes(100 << 30),
             os: "linux".into(),
-            labels: [("zone".to_string(), self.zone().to_string())].into(),
+            labels: BTreeMap::new(),
             architecture: "amd64".into(),
             kernel: "6.1".into(),
             runtime: "simulated".into(),

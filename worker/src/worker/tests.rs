@@ -146,6 +146,7 @@ async fn worker_runs_assigned_tasks_and_leaves_nothing() {
         "sweep",
         "sync",
         "task-logs",
+        "unreachable-peers",
     ];
     let want = want.map(|name| format!("worker.{name}"));
     assert_eq!(background_tasks, want);

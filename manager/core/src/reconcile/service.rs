@@ -39,9 +39,9 @@ pub fn reconcile_service(state: &State, id: &ServiceId, now: Timestamp) -> Recon
     }
     let mut plan = reconcile_tasks(state, service, now);
     plan.recheck_after = earliest(plan.recheck_after, recheck_after);
-    // The removal of the last task that is replaced completes the rollout.
-    let removes = plan.commands.iter().any(is_removal) && !update::is_over(service);
-    let after = if removes { state_after(state, &plan.commands) } else { None };
+    // The removal of the last task that is replaced, or the start of a prepared one, completes the rollout.
+    let may_complete = plan.commands.iter().any(sets_desired_state) && !update::is_over(service);
+    let after = if may_complete { state_after(state, &plan.commands) } else { None };
     if let Some(after) = after
         && let Some(service) = after.service(id)
         && update::next_step(&after, service, now).step.is_some()
@@ -54,8 +54,8 @@ pub fn reconcile_service(state: &State, id: &ServiceId, now: Timestamp) -> Recon
     plan
 }
 
-fn is_removal(command: &Command) -> bool {
-    matches!(command, Command::SetDesiredTaskState { desired: DesiredTaskState::Remove, .. })
+fn sets_desired_state(command: &Command) -> bool {
+    matches!(command, Command::SetDesiredTaskState { .. })
 }
 
 /// The state after the commands; `None` if they change nothing.

@@ -73,7 +73,8 @@ pub(super) const KEYS: &[SchemaKey] = &[
     partly(
         "services.*.deploy.placement.constraints",
         TextList,
-        "over `node.id`, `node.hostname`, `node.role`, `node.platform.os`, `node.platform.arch` and `node.labels.KEY`",
+        "over `node.id`, `node.hostname`, `node.role`, `node.platform.os`, `node.platform.arch`, `node.labels.KEY` \
+         and `engine.labels.KEY`",
     ),
     honoured("services.*.deploy.placement.max_replicas_per_node", Integer),
     honoured("services.*.deploy.placement.preferences", List),

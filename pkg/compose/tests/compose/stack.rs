@@ -150,7 +150,7 @@ fn what_warren_cannot_do_is_refused_with_its_position() {
             "4:13: services.web.deploy: a global service has one task per",
         ),
         (
-            "deploy: {placement: {constraints: [engine.labels.x==1]}}",
+            "deploy: {placement: {constraints: [engine.name==1]}}",
             "4:40: services.web.deploy.placement.constraints[0]",
         ),
         (

@@ -15,6 +15,7 @@ use warren_types::{
 use super::request::ClientRequest;
 use super::{ExpectedService, SERVICES, SimClient, UNHEALTHY_IMAGE};
 use crate::random::SimRng;
+use crate::worker::zone_of;
 
 /// Replicas of a service.
 const MOST_REPLICAS: u32 = 4;
@@ -93,7 +94,7 @@ impl SimClient {
             Availability::Active if node.taints != final_taints(node.id) => {
                 ClientRequest::SetTaint(node.id, final_taints(node.id).first().map(|taint| taint.effect))
             }
-            Availability::Active => ClientRequest::SetZone(node.id, None),
+            Availability::Active => ClientRequest::SetZone(node.id, Some(zone_of(node.id))),
             Availability::Pause | Availability::Drain => {
                 ClientRequest::SetAvailability(node.id, Availability::Active)
             }
@@ -101,10 +102,10 @@ impl SimClient {
     }
 }
 
-/// Without the changes of clients, as at the end of a history.
+/// Whether a node has what each has at the end of a history: it is active, and labelled with its zone.
 pub fn has_final_settings(node: &Node) -> bool {
-    let is_changed = node.availability != Availability::Active || !node.labels.is_empty();
-    !is_changed && node.taints == final_taints(node.id)
+    let labels = [("zone".to_owned(), zone_of(node.id).to_owned())].into();
+    node.availability == Availability::Active && node.labels == labels && node.taints == final_taints(node.id)
 }
 
 /// One node keeps a taint, of the zone with three nodes: services that do not tolerate it have two in each zone.

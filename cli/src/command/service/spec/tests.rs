@@ -265,7 +265,7 @@ fn every_flag_reaches_the_spec() {
     - hostPort: 8080
       containerPort: 80
       protocol: tcp
-      mode: host
+      mode: ingress
     - hostIp: "127.0.0.1"
       hostPort: 8443
       containerPort: 443

@@ -42,15 +42,23 @@ fn tasks_on<'a>(state: &'a State, service: &'a Service, node: &Node) -> impl Ite
     tasks.filter(|task: &&Task| task.id.service == service.id && task.is_live())
 }
 
-/// The newest tasks beyond `most`. Each slot counts once, with the task that stays whatever this plan does:
-/// so the result does not depend on other decisions.
-fn excess_tasks(state: &State, service: &Service, node: &Node, most: u32) -> impl Iterator<Item = TaskId> {
-    let mut counted: Vec<TaskId> = tasks_on(state, service, node)
-        .filter(|task| is_retained(state, service, task))
-        .map(|task| task.id)
-        .collect();
+/// The tasks of the slots beyond `most`, those with the newest tasks. Each slot counts once, with the task that stays
+/// whatever this plan does: so the result does not depend on other decisions. A replacement on the same node would
+/// exceed the number too once it is the only task of its slot.
+fn excess_tasks<'a>(
+    state: &'a State,
+    service: &'a Service,
+    node: &'a Node,
+    most: u32,
+) -> impl Iterator<Item = TaskId> + use<'a> {
+    let retained = tasks_on(state, service, node).filter(|task| is_retained(state, service, task));
+    let mut counted: Vec<(TaskId, u32)> = retained.map(|task| (task.id, task.slot)).collect();
     counted.sort_unstable();
-    counted.into_iter().skip(usize::try_from(most).unwrap_or(usize::MAX))
+    let excess = counted.into_iter().skip(usize::try_from(most).unwrap_or(usize::MAX));
+    excess.flat_map(|(_, slot)| {
+        let live = state.live_tasks(&service.id, slot);
+        live.filter(|task| task.node == Some(node.id)).map(|task| task.id)
+    })
 }
 
 /// It is the task of its slot: of two the second as soon as it runs, or when the first is lost.

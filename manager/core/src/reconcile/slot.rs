@@ -148,7 +148,8 @@ impl<'a> SlotPlanner<'a> {
             self.equivalent_revisions.iter().flat_map(|revision| index.live_tasks_of_revision(id, *revision));
         let tasks = numbers.filter_map(|number| self.state.task(&TaskId { service: id, number }));
         let begins = tasks.filter(|task| !self.is_lost(task) && !is_unhealthy(task));
-        let begins = begins.filter(|task| !leaving.contains(&task.id) && !self.is_tolerated(task.slot));
+        let begins = begins.filter(|task| !leaving.contains(&task.id));
+        let begins = begins.filter(|task| !self.is_tolerated(task.slot) || self.follows_outdated(task));
         for task in begins {
             let replaced = || self.ended(task.slot).iter().any(|ended| self.is_outdated(ended));
             let settling = settling_time(self.service, task, self.now);
@@ -167,6 +168,14 @@ impl<'a> SlotPlanner<'a> {
     /// Whether the rollout does not wait for the slot, because its new task failed.
     pub fn is_tolerated(&self, slot: u32) -> bool {
         self.tolerated_slots.contains(&slot)
+    }
+
+    /// It was prepared while a task of an older revision ran in its slot, so it did not fail since that one was
+    /// stopped.
+    fn follows_outdated(&self, task: &Task) -> bool {
+        let overlaps =
+            |ended: &&Task| !ended.observed.state.is_terminal() || ended.observed.since > task.created_at;
+        self.ended(task.slot).iter().any(|ended| self.is_outdated(ended) && overlaps(ended))
     }
 
     fn order(&self) -> Option<UpdateOrder> {

@@ -3,6 +3,7 @@
 
 mod any_policy;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use warren_core::{Rollout, RolloutState, rollout, settling_time};
@@ -424,6 +425,36 @@ fn tolerated_failures_do_not_stop_update() {
     fail(&mut cluster, 6);
     cluster.reconcile(1);
     assert_eq!(service(&cluster).revision.number, 3);
+}
+
+#[test]
+fn parallelism_bounds_stopped_slots_after_tolerated_failures() {
+    let mut spec = spec("web", 4);
+    spec.update.order = Some(UpdateOrder::StopFirst);
+    spec.update.on_failure = Some(FailureAction::Continue);
+    let mut cluster = good(2, spec);
+    cluster.update_image(1, "demo:2");
+    let mut failed_slots = BTreeSet::new();
+    while failed_slots.len() < 4 {
+        cluster.reconcile(1);
+        cluster.schedule();
+        for (slot, number) in cluster.live(1) {
+            let task = cluster.task(1, number);
+            if task.desired == DesiredTaskState::Ready && task.node.is_some() {
+                reject(&mut cluster, number);
+                failed_slots.insert(slot);
+            }
+        }
+        cluster.advance_time(SETTLED);
+    }
+    for _ in 0..40 {
+        cluster.settle();
+        cluster.clean_up();
+        let ready = cluster.state.task_counts(&service_id(1)).ready;
+        assert!(ready >= 3, "{} slots are not served", 4 - ready);
+        cluster.advance_time(SETTLED);
+    }
+    assert_eq!(progress(&cluster).state, RolloutState::Completed);
 }
 
 #[test]

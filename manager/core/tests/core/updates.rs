@@ -260,6 +260,35 @@ fn lowered_max_per_node_moves_excess_tasks() {
 }
 
 #[test]
+fn prepared_task_beyond_lowered_max_per_node_leaves_before_its_predecessor() {
+    let mut cluster = TestCluster::with_nodes(1);
+    let mut spec = spec("web", 3);
+    spec.update.order = Some(UpdateOrder::StopFirst);
+    spec.update.parallelism = Parallelism::Slots(0);
+    cluster.service(1, spec.clone());
+    cluster.settle();
+    cluster.update_image(1, "demo:2");
+    cluster.reconcile(1);
+    cluster.schedule();
+    cluster.node(2, resources(4000, 1024));
+    spec.task.image = "demo:2".parse().unwrap();
+    spec.placement.max_per_node = Some(2);
+    cluster.update(1, spec);
+    let excess =
+        cluster.live(1).into_iter().filter(|(slot, _)| *slot == 3).map(|(_, number)| number).max().unwrap();
+    cluster.report(report(task_id(1, excess), 0, TaskState::Ready));
+    cluster.reconcile(1);
+    assert!(!cluster.task(1, excess).is_live());
+    assert!(cluster.task(1, 3).is_live(), "it stays until its next replacement is prepared on another node");
+    for _ in 0..12 {
+        cluster.settle();
+        cluster.clean_up();
+    }
+    let on = |node| cluster.state.tasks_on(&node_id(node)).filter(|task| task.is_live()).count();
+    assert_eq!((on(1), on(2), revisions(&cluster).len()), (2, 1, 3));
+}
+
+#[test]
 fn a_scaled_down_service_updates_what_is_left() {
     let mut cluster = updating(2, 4);
     cluster.settle();

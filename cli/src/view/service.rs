@@ -253,6 +253,8 @@ mod tests {
             container_port,
             protocol: v1::Protocol::Tcp.into(),
             mode: v1::PublishMode::Host.into(),
+            prefer_local: false,
+            client_affinity: false,
         };
         let list =
             |items: &[&str]| Some(v1::StringList { items: items.iter().map(ToString::to_string).collect() });

@@ -129,7 +129,7 @@ fn unsupported_flag_is_refused_by_name() {
         (["--publish", "53:53/icmp"], "\"icmp\" is not a protocol; give tcp, udp or sctp"),
         (
             ["--publish", "80:80,mode=mesh"],
-            "\"mode=mesh\" is not known; there are mode=host and mode=ingress",
+            "\"mode=mesh\" is not known; there are mode=host, mode=ingress, prefer=local and affinity=client",
         ),
         (["--mode", "job"], "job is not supported by this version; replicated and global are"),
     ] {

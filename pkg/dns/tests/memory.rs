@@ -49,6 +49,8 @@ fn catalogue() -> Catalogue {
                 protocol: Protocol::Tcp,
                 name: Some("http".parse().unwrap()),
                 published: None,
+                prefer_local: false,
+                client_affinity: false,
             }],
             endpoints: (1..=ENDPOINTS)
                 .map(|slot| Endpoint { slot, address: address(), ready: true })

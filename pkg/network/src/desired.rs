@@ -1,6 +1,7 @@
 //! The desired kernel state of one node: a pure function from the node's tasks and ports to links,
 //! addresses, routes, settings, chains and rules. The output is deterministic, including its order.
 
+mod affinity;
 mod base;
 mod ingress;
 mod isolation;

@@ -38,9 +38,10 @@ pub use error::{Error, PortHolder};
 pub use keys::{HostPort, InvalidTaskKey, Protocol, TaskKey};
 pub use linux::{LinuxNetwork, NamespaceLock};
 pub use model::{
-    Attachment, ClusterNetwork, DEFAULT_MTU, DEFAULT_NETWORK, DEFAULT_VNI, DEFAULT_VXLAN_PORT, DirectRoutes,
-    MIN_MTU, Network, NetworkNumber, NodeNetwork, NodeNetworkSettings, OVERLAY_OVERHEAD, Overlay, Peer,
-    PortMapping, PortRange, RangeConflict, Repairs, TaskNetwork, Underlay, WIREGUARD_OVERHEAD, WireGuard,
+    Attachment, Balancing, ClusterNetwork, DEFAULT_MTU, DEFAULT_NETWORK, DEFAULT_VNI, DEFAULT_VXLAN_PORT,
+    DirectRoutes, MIN_MTU, Network, NetworkNumber, NodeNetwork, NodeNetworkSettings, OVERLAY_OVERHEAD,
+    Overlay, Peer, PortMapping, PortRange, RangeConflict, Repairs, TaskNetwork, Underlay, WIREGUARD_OVERHEAD,
+    WireGuard,
 };
 pub use warren_wireguard::{DEFAULT_PORT as DEFAULT_WIREGUARD_PORT, PrivateKey, PublicKey, WireGuardProgram};
 

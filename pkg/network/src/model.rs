@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 
-pub use cluster::{ClusterNetwork, DEFAULT_NETWORK, Network, NetworkNumber, Peer};
+pub use cluster::{Balancing, ClusterNetwork, DEFAULT_NETWORK, Network, NetworkNumber, Peer};
 pub use settings::{
     DEFAULT_MTU, DEFAULT_VNI, DEFAULT_VXLAN_PORT, DirectRoutes, MIN_MTU, NodeNetworkSettings,
     OVERLAY_OVERHEAD, Overlay, PortRange, RangeConflict, Underlay, WIREGUARD_OVERHEAD, WireGuard,

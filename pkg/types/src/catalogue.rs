@@ -84,6 +84,12 @@ pub struct ServicePort {
     /// In the catalogue of [`INGRESS_NETWORK`](crate::INGRESS_NETWORK): the port of every node that leads to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub published: Option<NonZeroU16>,
+    /// [`PublishedPort::prefer_local`](crate::PublishedPort::prefer_local).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub prefer_local: bool,
+    /// [`PublishedPort::client_affinity`](crate::PublishedPort::client_affinity).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub client_affinity: bool,
 }
 
 /// One task of the service. Its address belongs to the network also while it is not ready; names and virtual addresses
@@ -189,7 +195,14 @@ mod tests {
         let endpoint = |slot, host| Endpoint { slot, address: Ipv4Addr::new(10, 210, 1, host), ready: true };
         let port = |port, name: &str| {
             let name = Some(name).filter(|name| !name.is_empty()).map(|name| name.parse().unwrap());
-            ServicePort { port, protocol: Protocol::Tcp, name, published: None }
+            ServicePort {
+                port,
+                protocol: Protocol::Tcp,
+                name,
+                published: None,
+                prefer_local: false,
+                client_affinity: false,
+            }
         };
         let web = CatalogueService {
             aliases: ["www".parse().unwrap()].into(),

@@ -15,7 +15,15 @@ pub fn image_digest(digit: char) -> ImageDigest {
 /// A port of the node that leads to port 80 of the container.
 pub fn published_port(host_port: u16) -> PublishedPort {
     let (protocol, mode) = (Protocol::Tcp, PublishMode::Host);
-    PublishedPort { host_ip: None, host_port, container_port: 80, protocol, mode }
+    PublishedPort {
+        host_ip: None,
+        host_port,
+        container_port: 80,
+        protocol,
+        mode,
+        prefer_local: false,
+        client_affinity: false,
+    }
 }
 
 /// A task of the service `web` that should run, without ports and digest.

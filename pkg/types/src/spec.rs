@@ -130,6 +130,14 @@ pub struct PublishedPort {
     pub protocol: Protocol,
     /// Which nodes open the port.
     pub mode: PublishMode,
+    /// In ingress mode: ready tasks of the node that accepts a connection get it, those of others only while it has
+    /// none.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub prefer_local: bool,
+    /// In ingress mode: connections from one address lead to the same task through every node, as long as the task is
+    /// ready.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub client_affinity: bool,
 }
 
 /// Transport of a published port.
@@ -194,6 +202,11 @@ impl PublishedPort {
     /// Whether every node opens the port.
     pub fn is_ingress(&self) -> bool {
         self.mode == PublishMode::Ingress
+    }
+
+    /// The same without what concerns only nodes that accept connections, not tasks.
+    pub fn mapping(&self) -> Self {
+        Self { prefer_local: false, client_affinity: false, ..*self }
     }
 
     /// Whether both need the same port of the same address, or are the same request for an automatic one.
@@ -324,6 +337,12 @@ impl ServiceSpec {
                                give mode=host";
                 wrong.add(format!("ports[{i}].hostIp"), message);
             }
+            if !port.is_ingress() {
+                let options = [("preferLocal", port.prefer_local), ("clientAffinity", port.client_affinity)];
+                for (option, _) in options.into_iter().filter(|(_, is_set)| *is_set) {
+                    wrong.add(format!("ports[{i}].{option}"), "is an option of mode=ingress; leave it out");
+                }
+            }
             if let Some(earlier) = self.ports[..i].iter().position(|other| other.conflicts_with(port)) {
                 let message = match port.host_port {
                     0 => format!(
@@ -371,7 +390,15 @@ mod tests {
 
     fn port(host_ip: Option<Ipv4Addr>, host_port: u16) -> PublishedPort {
         let (protocol, mode) = (Protocol::Tcp, PublishMode::Host);
-        PublishedPort { host_ip, host_port, container_port: 80, protocol, mode }
+        PublishedPort {
+            host_ip,
+            host_port,
+            container_port: 80,
+            protocol,
+            mode,
+            prefer_local: false,
+            client_affinity: false,
+        }
     }
 
     #[track_caller]
@@ -404,6 +431,10 @@ mod tests {
         let ingress = |host_ip| PublishedPort { mode: PublishMode::Ingress, ..port(host_ip, 80) };
         check(|s| s.ports = vec![ingress(None)], &[]);
         check(|s| s.ports = vec![ingress(Some(Ipv4Addr::LOCALHOST))], &["ports[0].hostIp"]);
+        let options = PublishedPort { prefer_local: true, client_affinity: true, ..ingress(None) };
+        check(|s| s.ports = vec![options], &[]);
+        let in_host_mode = PublishedPort { mode: PublishMode::Host, ..options };
+        check(|s| s.ports = vec![in_host_mode], &["ports[0].preferLocal", "ports[0].clientAffinity"]);
         check(|s| s.ports = vec![port(None, 0), port(None, 0)], &["ports[1].hostPort"]);
         let var = |name: &str| EnvVar { name: name.into(), value: "v".into() };
         check(

@@ -175,6 +175,8 @@ pub fn catalogues(number: u8) -> impl Strategy<Value = Catalogue> {
                 protocol: Protocol::ALL[usize::from(port % 3)],
                 name: name.map(|name| name.parse().unwrap()),
                 published: None,
+                prefer_local: false,
+                client_affinity: false,
             };
             let endpoints: std::collections::BTreeMap<u32, bool> = endpoints;
             CatalogueService {
@@ -360,6 +362,8 @@ pub fn service_specs() -> impl Strategy<Value = ServiceSpec> {
             } else {
                 PublishMode::Host
             },
+            prefer_local: ip.is_none() && container_port % 4 == 0,
+            client_affinity: ip.is_none() && container_port % 6 == 0,
         };
         ports.into_iter().map(port).collect()
     });

@@ -15,7 +15,7 @@ use super::wire_form::{WireForm, field, wire_structs};
 use crate::v1;
 
 wire_structs! {
-    ServicePort as CataloguePort { port, protocol, name, published };
+    ServicePort as CataloguePort { port, protocol, name, published, prefer_local, client_affinity };
     CatalogueChange as CatalogueChange { network, name, number, internal, full, services };
 }
 

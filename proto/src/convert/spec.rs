@@ -95,7 +95,8 @@ impl From<&ServiceSpec> for v1::ServiceSpec {
 
 wire_structs! {
     Placement as Placement { constraints, tolerations, max_per_node, preferences };
-    PublishedPort as PublishedPort { host_ip, host_port by number_or_zero, container_port, protocol, mode };
+    PublishedPort as PublishedPort { host_ip, host_port by number_or_zero, container_port, protocol, mode, prefer_local,
+        client_affinity };
 }
 convert_by_wire_form! { Placement PublishedPort }
 
@@ -127,6 +128,8 @@ mod tests {
             container_port: 80,
             protocol: v1::Protocol::Tcp.into(),
             mode: v1::PublishMode::Host.into(),
+            prefer_local: false,
+            client_affinity: false,
         };
         v1::ServiceSpec {
             name: "web".into(),

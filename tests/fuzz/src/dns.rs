@@ -55,6 +55,8 @@ fn catalogue(number: u8) -> Catalogue {
                 protocol: Protocol::Tcp,
                 name: "http".parse().ok(),
                 published: None,
+                prefer_local: false,
+                client_affinity: false,
             }],
             endpoints: (1..=40)
                 .map(|slot| Endpoint { slot, address: address(), ready: slot % 5 > 0 })

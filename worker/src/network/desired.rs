@@ -5,9 +5,9 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
 use warren_dns::{Client, ClientDns, NodeAddresses, PORT, resolv_conf};
 use warren_network::{
-    Attachment, ClusterNetwork, DEFAULT_MTU, DEFAULT_NETWORK, DirectRoutes, Error, HostPort, MIN_MTU,
-    Network, NodeNetworkSettings, OVERLAY_OVERHEAD, Overlay, Peer, PrivateKey, Protocol, PublicKey, Underlay,
-    WIREGUARD_OVERHEAD, WireGuard,
+    Attachment, Balancing, ClusterNetwork, DEFAULT_MTU, DEFAULT_NETWORK, DirectRoutes, Error, HostPort,
+    MIN_MTU, Network, NodeNetworkSettings, OVERLAY_OVERHEAD, Overlay, Peer, PrivateKey, Protocol, PublicKey,
+    Underlay, WIREGUARD_OVERHEAD, WireGuard,
 };
 use warren_types::{
     Catalogue, CatalogueService, DataPlane, DnsSettings, EndpointMode, INGRESS_NETWORK, Id, NetworkId,
@@ -191,20 +191,18 @@ pub(crate) fn cluster_network(view: &NetworkView, own: u16) -> ClusterNetwork {
         (catalogue.number, Network { internal: catalogue.internal, members })
     });
     let services = view.catalogues.values().flat_map(|catalogue| catalogue.services.values());
+    let ingress = view.catalogues.get(&INGRESS_NETWORK);
     ClusterNetwork {
         peers: peers.collect(),
         networks: networks.collect(),
         services: services.filter_map(backends).collect::<BTreeMap<_, _>>(),
-        ingress: view
-            .catalogues
-            .get(&INGRESS_NETWORK)
-            .map(|catalogue| ingress(catalogue))
-            .unwrap_or_default(),
+        ingress: ingress.map(|catalogue| ingress_ports(catalogue)).unwrap_or_default(),
+        balancing: ingress.map(|catalogue| balancing(catalogue)).unwrap_or_default(),
     }
 }
 
 /// The ports of every node, and where they lead.
-fn ingress(catalogue: &Catalogue) -> BTreeMap<HostPort, BTreeSet<SocketAddrV4>> {
+fn ingress_ports(catalogue: &Catalogue) -> BTreeMap<HostPort, BTreeSet<SocketAddrV4>> {
     let mut ports = BTreeMap::new();
     for service in catalogue.services.values() {
         for ServicePort { port, protocol, published, .. } in &service.ports {
@@ -215,6 +213,17 @@ fn ingress(catalogue: &Catalogue) -> BTreeMap<HostPort, BTreeSet<SocketAddrV4>> 
         }
     }
     ports
+}
+
+/// The ports of every node with options.
+fn balancing(catalogue: &Catalogue) -> BTreeMap<HostPort, Balancing> {
+    let ports = catalogue.services.values().flat_map(|service| &service.ports);
+    let with_options = ports.filter_map(|port| {
+        let ServicePort { prefer_local, client_affinity, .. } = *port;
+        let at = HostPort::new(None, port.published?, protocol_of(port.protocol));
+        (prefer_local || client_affinity).then_some((at, Balancing { prefer_local, client_affinity }))
+    });
+    with_options.collect()
 }
 
 pub(crate) fn protocol_of(protocol: warren_types::Protocol) -> Protocol {

@@ -11,22 +11,17 @@ use super::split::{set_once, split_commas};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PortList(pub Vec<PublishedPort>);
 
-/// `[IP:]HOST:CONTAINER[/PROTOCOL][,mode=host|ingress]` where both may be ranges, `CONTAINER` alone for an automatic
-/// host port, or Docker's `published=PORT,target=PORT[,protocol=tcp][,mode=host|ingress]`. Without a mode it is
-/// [`PublishMode::default_for`].
+/// `[IP:]HOST:CONTAINER[/PROTOCOL][,OPTION]...` where both may be ranges, `CONTAINER` alone for an automatic host port, or
+/// Docker's `published=PORT,target=PORT[,protocol=tcp][,OPTION]...`. Without a mode it is [`PublishMode::default_for`].
 pub fn publish(text: &str) -> Result<PortList, String> {
     if text.starts_with(|first: char| first.is_ascii_lowercase()) && text.contains('=') {
         return publish_long(text);
     }
     let mut parts = text.split(',');
     let address = parts.next().unwrap_or_default();
-    let mut mode = None;
+    let mut options = PortOptions::default();
     for option in parts {
-        mode = match option {
-            "mode=host" => Some(PublishMode::Host),
-            "mode=ingress" => Some(PublishMode::Ingress),
-            other => return Err(format!("{other:?} is not known; there are mode=host and mode=ingress")),
-        };
+        options.set(option, PortOptions::KNOWN)?;
     }
     let (address, protocol) = address.split_once('/').unwrap_or((address, "tcp"));
     let protocol = protocol.parse()?;
@@ -39,33 +34,55 @@ pub fn publish(text: &str) -> Result<PortList, String> {
         Some(Ok((ip, host))) => (Some(host_address(ip)?), Some(host)),
     };
     let host = host.map(host_ports).transpose()?.flatten();
-    port_list(host_ip, host, port_range(container)?, (protocol, mode))
+    port_list(host_ip, host, port_range(container)?, (protocol, options))
 }
 
 fn publish_long(text: &str) -> Result<PortList, String> {
-    let (mut published, mut target, mut protocol, mut mode) = (None, None, None, None);
+    let (mut published, mut target, mut protocol) = (None, None, None);
+    let mut options = PortOptions::default();
     for option in split_commas(text) {
         match option.split_once('=') {
             Some(("published", ports)) => set_once(&option, &mut published, host_ports(ports)?)?,
             Some(("target", ports)) => set_once(&option, &mut target, port_range(ports)?)?,
             Some(("protocol", name)) => set_once(&option, &mut protocol, name.parse()?)?,
-            Some(("mode", "host")) => set_once(&option, &mut mode, PublishMode::Host)?,
-            Some(("mode", "ingress")) => set_once(&option, &mut mode, PublishMode::Ingress)?,
             _ => {
-                let known = "published=PORT, target=PORT, protocol=tcp, mode=host and mode=ingress";
-                return Err(format!("{option:?} is not known; there are {known}"));
+                let known = format!("published=PORT, target=PORT, protocol=tcp, {}", PortOptions::KNOWN);
+                options.set(&option, &known)?;
             }
         }
     }
     let target = target.ok_or("target is missing; give the port in the container as target=PORT")?;
-    port_list(None, published.flatten(), target, (protocol.unwrap_or(Protocol::Tcp), mode))
+    port_list(None, published.flatten(), target, (protocol.unwrap_or(Protocol::Tcp), options))
+}
+
+/// What may follow the numbers.
+#[derive(Default)]
+struct PortOptions {
+    mode: Option<PublishMode>,
+    prefer_local: Option<bool>,
+    client_affinity: Option<bool>,
+}
+
+impl PortOptions {
+    const KNOWN: &str = "mode=host, mode=ingress, prefer=local and affinity=client";
+
+    /// `known` is for the message about others.
+    fn set(&mut self, option: &str, known: &str) -> Result<(), String> {
+        match option {
+            "mode=host" => set_once(option, &mut self.mode, PublishMode::Host),
+            "mode=ingress" => set_once(option, &mut self.mode, PublishMode::Ingress),
+            "prefer=local" => set_once(option, &mut self.prefer_local, true),
+            "affinity=client" => set_once(option, &mut self.client_affinity, true),
+            other => Err(format!("{other:?} is not known; there are {known}")),
+        }
+    }
 }
 
 fn port_list(
     host_ip: Option<Ipv4Addr>,
     host: Option<RangeInclusive<u16>>,
     container: RangeInclusive<u16>,
-    (protocol, mode): (Protocol, Option<PublishMode>),
+    (protocol, options): (Protocol, PortOptions),
 ) -> Result<PortList, String> {
     if let Some(host) = &host
         && host.len() != container.len()
@@ -73,14 +90,15 @@ fn port_list(
         let (host, container) = (host.len(), container.len());
         return Err(format!("{host} ports of the node cannot be mapped to {container} of the container"));
     }
-    let mode = mode.unwrap_or(PublishMode::default_for(host_ip));
     let host = host.into_iter().flatten().chain(std::iter::repeat(0));
     let ports = host.zip(container).map(|(host_port, container_port)| PublishedPort {
         host_ip,
         host_port,
         container_port,
         protocol,
-        mode,
+        mode: options.mode.unwrap_or(PublishMode::default_for(host_ip)),
+        prefer_local: options.prefer_local.unwrap_or_default(),
+        client_affinity: options.client_affinity.unwrap_or_default(),
     });
     Ok(PortList(ports.collect()))
 }
@@ -173,7 +191,10 @@ mod tests {
         check("8082-8080:80-82", "\"8082-8080\" is not a range of ports; the first is the smaller one");
         check("8080:80/x", "\"x\" is not a protocol; give tcp, udp or sctp");
         check("8080:80,mode=ingress", "8080->80/tcp");
-        check("8080:80,x=y", "\"x=y\" is not known; there are mode=host and mode=ingress");
+        check(
+            "8080:80,x=y",
+            "\"x=y\" is not known; there are mode=host, mode=ingress, prefer=local and affinity=client",
+        );
         check("host:8080:80", "\"host\" is not an IPv4 address");
         check("published=8080,target=80", "8080->80/tcp");
         check("target=80,published=8080,protocol=udp,mode=host", "8080->80/udp");
@@ -182,9 +203,15 @@ mod tests {
         check("published=1,target=2,mode=ingress", "1->2/tcp");
         let modes = ["80:80", "80:80,mode=host", "80:80,mode=ingress", "published=1,target=2,mode=ingress"];
         let modes = modes.map(|text| publish(text).unwrap().0[0].mode);
+        let options = ["80:80", "80:80,prefer=local", "target=80,affinity=client,prefer=local"];
+        let options = options.map(|text| publish(text).unwrap().0[0]);
+        let options = options.map(|port| (port.prefer_local, port.client_affinity));
+        assert_eq!(options, [(false, false), (true, false), (true, true)]);
+        check("80:80,prefer=local,prefer=local", "option \"prefer=local\" is given twice");
         let (host, ingress) = (PublishMode::Host, PublishMode::Ingress);
         assert_eq!(modes, [ingress, host, ingress, ingress]);
-        let options = "there are published=PORT, target=PORT, protocol=tcp, mode=host and mode=ingress";
+        let options = "there are published=PORT, target=PORT, protocol=tcp, mode=host, mode=ingress, prefer=local and \
+                       affinity=client";
         check("published=1,port=2", &format!("\"port=2\" is not known; {options}"));
         let ipv6 = "IPv6 addresses are not supported by this version; give an IPv4 address or none";
         check("[::1]:8080:80", ipv6);

@@ -303,6 +303,8 @@ impl NetworkHistory {
                         protocol: port.protocol,
                         name: None,
                         published: NonZeroU16::new(port.host_port).filter(|_| is_ingress),
+                        prefer_local: is_ingress && port.prefer_local,
+                        client_affinity: is_ingress && port.client_affinity,
                     })
                     .collect();
                 ports.sort_unstable();
@@ -494,8 +496,9 @@ fn listed_task(state: &State, task: &Task) -> Option<ListedTask> {
 fn has_published_ports(state: &State, task: &Task) -> bool {
     let service = state.service(&task.id.service);
     service.is_some_and(|service| {
-        let ports = task.revision.ports.iter().filter(|port| port.is_ingress());
-        ports.eq(service.spec.ports.iter().filter(|port| port.is_ingress()))
+        let of_task = task.revision.ports.iter().filter(|port| port.is_ingress());
+        let of_spec = service.spec.ports.iter().filter(|port| port.is_ingress());
+        of_task.map(PublishedPort::mapping).eq(of_spec.map(PublishedPort::mapping))
     })
 }
 

@@ -245,6 +245,8 @@ fn automatic_host_port_is_chosen_and_kept() {
             container_port,
             protocol,
             mode: PublishMode::Host,
+            prefer_local: false,
+            client_affinity: false,
         };
         spec.ports = ports.iter().map(port).collect();
         spec

@@ -130,7 +130,15 @@ pub fn reserving(name: &str, replicas: u32, reservations: Resources) -> ServiceS
 
 pub fn publishing(name: &str, replicas: u32, host_port: u16) -> ServiceSpec {
     let (protocol, mode) = (Protocol::Tcp, PublishMode::Host);
-    let port = PublishedPort { host_ip: None, host_port, container_port: 80, protocol, mode };
+    let port = PublishedPort {
+        host_ip: None,
+        host_port,
+        container_port: 80,
+        protocol,
+        mode,
+        prefer_local: false,
+        client_affinity: false,
+    };
     ServiceSpec { ports: vec![port], ..spec(name, replicas) }
 }
 

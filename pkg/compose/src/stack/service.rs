@@ -280,5 +280,13 @@ fn port(port: &Fields<'_>) -> Option<PublishedPort> {
             return None;
         }
     };
-    Some(PublishedPort { host_ip, host_port, container_port, protocol, mode })
+    Some(PublishedPort {
+        host_ip,
+        host_port,
+        container_port,
+        protocol,
+        mode,
+        prefer_local: false,
+        client_affinity: false,
+    })
 }

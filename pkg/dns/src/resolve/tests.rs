@@ -32,6 +32,8 @@ fn service(text: &str) -> CatalogueService {
                     protocol: Protocol::Tcp,
                     name,
                     published: None,
+                    prefer_local: false,
+                    client_affinity: false,
                 });
             }
             (slot, text) => {

@@ -40,6 +40,8 @@ fn service(addresses: &[Ipv4Addr], virtual_address: Option<Ipv4Addr>) -> Catalog
             protocol: Protocol::Tcp,
             name: Some("http".parse().unwrap()),
             published: None,
+            prefer_local: false,
+            client_affinity: false,
         }],
         endpoints: (1..).zip(addresses).map(endpoint).collect(),
         ..CatalogueService::default()

@@ -13,7 +13,7 @@ use ipnet::Ipv4Net;
 
 use super::{PacketMark, Route, RoutingRule, RuleAction, wireguard};
 use crate::keys::HostPort;
-use crate::model::{NodeNetwork, Overlay, Peer, gateway_of};
+use crate::model::{Balancing, NodeNetwork, Overlay, Peer, gateway_of};
 use crate::names::OVERLAY_DEVICE;
 
 /// The bits of a mark that have the number of the entry node. Others are those of Kubernetes and of VPNs.
@@ -43,12 +43,21 @@ fn fitting(number: u16) -> Option<u32> {
 pub(super) fn published<'a>(node: &'a NodeNetwork, at: &HostPort) -> Option<Cow<'a, BTreeSet<SocketAddrV4>>> {
     let host = node.ports.get(at);
     let backends = host.or_else(|| node.cluster.ingress.get(at))?;
-    let is_entry = || node.settings.overlay().is_some_and(|overlay| entry_number(overlay).is_some());
-    if host.is_some() || is_entry() {
+    if host.is_some() {
         return Some(Cow::Borrowed(backends));
     }
+    let is_entry = node.settings.overlay().is_some_and(|overlay| entry_number(overlay).is_some());
     let is_own = |backend: &&SocketAddrV4| node.settings.is_own(*backend.ip());
+    if is_entry && !(balancing(node, at).prefer_local && backends.iter().any(|backend| is_own(&backend))) {
+        return Some(Cow::Borrowed(backends));
+    }
     Some(Cow::Owned(backends.iter().filter(is_own).copied().collect()))
+}
+
+/// How the port selects one of its backends.
+pub(super) fn balancing(node: &NodeNetwork, at: &HostPort) -> Balancing {
+    let is_host_mode = node.ports.contains_key(at);
+    node.cluster.balancing.get(at).copied().filter(|_| !is_host_mode).unwrap_or_default()
 }
 
 /// The published ports of both modes.

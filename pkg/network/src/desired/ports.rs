@@ -10,7 +10,7 @@ use std::net::SocketAddrV4;
 
 use super::services::balance;
 use super::tree::FAN_OUT;
-use super::{Chains, ingress};
+use super::{Chains, affinity, ingress};
 use crate::keys::{HostPort, Protocol};
 use crate::model::NodeNetwork;
 
@@ -28,7 +28,12 @@ pub(super) fn translated(node: &NodeNetwork) -> Chains {
 /// The chain of one published port; none without a backend.
 pub(super) fn backends_of(node: &NodeNetwork, at: &HostPort) -> Option<(String, Vec<String>)> {
     let backends = ingress::published(node, at).filter(|backends| !backends.is_empty())?;
-    Some((port_chain(at), balance(&format!("-p {}", at.protocol()), &backends)))
+    let matches = format!("-p {}", at.protocol());
+    let rules = match ingress::balancing(node, at).client_affinity {
+        true => affinity::rules(&matches, &backends),
+        false => balance(&matches, &backends),
+    };
+    Some((port_chain(at), rules))
 }
 
 /// Rejects published ports without a ready task: a default-drop firewall of the host would let the client

@@ -74,6 +74,7 @@ impl Parts {
         if !same_cluster {
             services = changed(old, new);
             ports.extend(changed(&before.cluster.ingress, &after.cluster.ingress));
+            ports.extend(changed(&before.cluster.balancing, &after.cluster.balancing));
         }
         if !same_settings {
             // They decide which backends can be reached.

@@ -80,6 +80,17 @@ pub struct ClusterNetwork {
     /// [`DirectRoutes`](super::DirectRoutes)), and on a node whose number is above 4095, a port leads to tasks of this
     /// node only, and is refused if there are none.
     pub ingress: BTreeMap<HostPort, BTreeSet<SocketAddrV4>>,
+    /// The ports in ingress mode that do not give all backends equal shares.
+    pub balancing: BTreeMap<HostPort, Balancing>,
+}
+
+/// How a port in ingress mode selects the backend of a connection.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Balancing {
+    /// One of this node, if it has any.
+    pub prefer_local: bool,
+    /// By the address of the client, on every node alike.
+    pub client_affinity: bool,
 }
 
 impl ClusterNetwork {

@@ -1,13 +1,13 @@
 //! Ports in ingress mode: every node accepts them for tasks of every node, which see the client.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
 use nix::sys::socket::{setsockopt, sockopt};
 use nix::sys::time::{TimeVal, TimeValLike};
-use warren_network::{ClusterNetwork, Error, NetworkBackend, PortMapping, Protocol};
+use warren_network::{Balancing, ClusterNetwork, Error, NetworkBackend, PortMapping, Protocol};
 
 use crate::lab::cluster::{
     ANY, ClusterLab, FAR_CLIENT, Node, ServingTask, gateway, network, peers, second_underlay, task_address,
@@ -270,4 +270,93 @@ fn port_of_another_process_or_of_host_mode_is_left_alone() {
         drop(node.space.listen(ANY, port_of(1)));
         assert!(one.space.fetch(underlay(1), port_of(1)).is_err());
     }
+}
+
+const TASKS: [&str; 3] = ["one", "two", "three"];
+
+/// Which task answers clients with this source address through a node.
+fn answering(lab: &ClusterLab, source: Ipv4Addr, entry: u8, protocol: Protocol) -> String {
+    let route = format!("route replace {} dev ext src {source}", underlay(entry));
+    lab.client.command("ip", &route.split(' ').collect::<Vec<_>>());
+    let answer = match protocol {
+        Protocol::Tcp => lab.client.fetch(underlay(entry), 8080),
+        _ => lab.client.fetch_udp(underlay(entry), 8080),
+    };
+    let answer = answer.unwrap_or_else(|error| panic!("{protocol} from {source} by {entry}: {error}"));
+    let (task, seen) = answer.split_once(' ').unwrap();
+    assert_eq!(seen, source.to_string());
+    task.to_owned()
+}
+
+/// A task on each node behind port 8080, which has these options.
+fn lab_with(balancing: Balancing) -> (ClusterLab, ClusterNetwork, [ServingTask; 3]) {
+    let lab = ClusterLab::new();
+    let mut cluster = peers(1..=3);
+    publish(&mut cluster);
+    cluster.balancing = BOTH.map(|protocol| (at(protocol, None, 8080), balancing)).into();
+    lab.ensure_cluster(&cluster);
+    let tasks =
+        [1, 2, 3].map(|node| ServingTask::start(lab.node(node), 2, &[1], TASKS[usize::from(node) - 1]));
+    (lab, cluster, tasks)
+}
+
+fn without_node(cluster: &ClusterNetwork, node: u8) -> ClusterNetwork {
+    let mut cluster = cluster.clone();
+    for backends in cluster.ingress.values_mut() {
+        backends.retain(|backend| *backend.ip() != task_address(node, 2));
+    }
+    cluster
+}
+
+#[test]
+fn client_affinity_selects_the_same_task_through_every_node() {
+    let balancing = Balancing { client_affinity: true, ..Balancing::default() };
+    let (lab, cluster, _tasks) = lab_with(balancing);
+    let sources: Vec<Ipv4Addr> = (1..=12).map(|last| Ipv4Addr::new(203, 0, 113, 100 + last)).collect();
+    for source in &sources {
+        lab.client.command("ip", &["addr", "add", &format!("{source}/32"), "dev", "lo"]);
+    }
+    let mut selected: BTreeMap<Ipv4Addr, String> = BTreeMap::new();
+    let all = || {
+        sources.iter().flat_map(|source| (1..=3).flat_map(move |entry| BOTH.map(|it| (*source, entry, it))))
+    };
+    for (source, entry, protocol) in all() {
+        let task = answering(&lab, source, entry, protocol);
+        let first = selected.entry(source).or_insert_with(|| task.clone());
+        assert_eq!(*first, task, "{protocol} from {source} by {entry}");
+    }
+    let tasks: BTreeSet<&str> = selected.values().map(String::as_str).collect();
+    assert_eq!(tasks, TASKS.into(), "{selected:?}");
+    // Only clients of the task that is not ready get another one, until it is ready again.
+    lab.ensure_cluster(&without_node(&cluster, 2));
+    for (source, entry, protocol) in all() {
+        let (before, now) = (&selected[&source], answering(&lab, source, entry, protocol));
+        assert!(now == *before || before == "two", "{source}: {before}, then {now}");
+        assert_ne!(now, "two");
+    }
+    lab.ensure_cluster(&cluster);
+    for (source, task) in &selected {
+        assert_eq!(answering(&lab, *source, 3, Protocol::Tcp), *task, "{source}");
+    }
+    for node in &lab.nodes {
+        let pass = node.repair();
+        assert!(pass.failed.is_empty() && pass.repaired.is_empty(), "{pass:?}");
+    }
+}
+
+#[test]
+fn tasks_of_the_entry_node_are_preferred_while_it_has_any() {
+    let balancing = Balancing { prefer_local: true, ..Balancing::default() };
+    let (lab, cluster, _tasks) = lab_with(balancing);
+    let answers = |entry: u8| -> BTreeSet<String> {
+        let of = |protocol| (0..6).map(move |_| protocol);
+        BOTH.into_iter().flat_map(of).map(|protocol| answering(&lab, CLIENT, entry, protocol)).collect()
+    };
+    for (entry, task) in (1..=3).zip(TASKS) {
+        assert_eq!(answers(entry), [task.to_owned()].into(), "{entry}");
+    }
+    lab.ensure_cluster(&without_node(&cluster, 1));
+    assert_eq!(answers(1), ["two", "three"].map(str::to_owned).into());
+    lab.ensure_cluster(&cluster);
+    assert_eq!(answers(1), ["one".to_owned()].into());
 }

@@ -169,6 +169,8 @@ async fn invalid_spec_is_refused_with_fields() {
         container_port: 80,
         protocol: Protocol::Tcp,
         mode: PublishMode::Host,
+        prefer_local: false,
+        client_affinity: false,
     };
     let mut web = spec("web", 0);
     web.ports = vec![port];

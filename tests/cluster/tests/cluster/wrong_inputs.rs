@@ -44,6 +44,8 @@ async fn create_objects(client: &Client) {
             container_port: 80,
             protocol: Protocol::Tcp,
             mode: PublishMode::Host,
+            prefer_local: false,
+            client_affinity: false,
         }],
         ..spec("web", 0)
     };

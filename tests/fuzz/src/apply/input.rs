@@ -381,7 +381,15 @@ impl<'a> FuzzInput<'a> {
         let host_ip = if self.sometimes()? { Some([10, 0, 0, self.byte()? % 2].into()) } else { None };
         let host_port = 80 + u16::from(self.byte()? % 3);
         let (protocol, mode) = (Protocol::Tcp, PublishMode::Host);
-        Ok(PublishedPort { host_ip, host_port, container_port: 80, protocol, mode })
+        Ok(PublishedPort {
+            host_ip,
+            host_port,
+            container_port: 80,
+            protocol,
+            mode,
+            prefer_local: false,
+            client_affinity: false,
+        })
     }
 
     fn new_task(&mut self) -> Result<NewTask> {

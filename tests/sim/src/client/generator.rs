@@ -129,6 +129,8 @@ fn ports(chance: &mut SimRng) -> Vec<PublishedPort> {
         container_port: 80,
         protocol: Protocol::Tcp,
         mode: PublishMode::Host,
+        prefer_local: false,
+        client_affinity: false,
     };
     if chance.one_in(2) { vec![port] } else { Vec::new() }
 }

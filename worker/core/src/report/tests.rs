@@ -61,6 +61,8 @@ fn task_is_ready_once_traffic_is_routed() {
         container_port: 80,
         protocol: warren_types::Protocol::Tcp,
         mode: warren_types::PublishMode::Host,
+        prefer_local: false,
+        client_affinity: false,
     }];
     let running = fresh(ContainerState::Running { since: AT }, AttemptHistory::default());
     assert!(!build_report(task.id, Some(&task), &running).ready);

@@ -1,6 +1,7 @@
+use std::num::NonZeroU16;
 use std::sync::Arc;
 
-use warren_types::{NetworkAttachment, TaskNetworkMode};
+use warren_types::{INGRESS_NETWORK_NAME, INGRESS_NETWORK_NUMBER, NetworkAttachment, TaskNetworkMode};
 
 use super::*;
 use crate::fixtures::{add_service, catalogue, network_view, settings, task, wireguard};
@@ -165,4 +166,29 @@ fn host_file_is_kept_but_for_what_settings_replace() {
     ] {
         assert_eq!(host_resolv_conf(host, &settings(servers, searches)), expected);
     }
+}
+
+#[test]
+fn ports_in_ingress_mode_lead_to_ready_tasks_with_their_options() {
+    let mut ingress = catalogue(INGRESS_NETWORK_NAME, INGRESS_NETWORK_NUMBER);
+    ingress.network = INGRESS_NETWORK;
+    add_service(&mut ingress, "web", 2, &[(ip(2), true), (ip(9), false)]);
+    let port = |published, prefer_local, client_affinity| ServicePort {
+        port: 80,
+        protocol: warren_types::Protocol::Tcp,
+        name: None,
+        published: NonZeroU16::new(published),
+        prefer_local,
+        client_affinity,
+    };
+    ingress.services.get_mut("web").unwrap().ports =
+        vec![port(8080, false, false), port(8081, true, false), port(8082, true, true)];
+    let mut view = network_view(1);
+    view.catalogues.insert(INGRESS_NETWORK, Arc::new(ingress));
+    let cluster = cluster_network(&view, 1);
+    let at = |number| HostPort::new(None, NonZeroU16::new(number).unwrap(), Protocol::Tcp);
+    let backends: BTreeSet<SocketAddrV4> = [SocketAddrV4::new(ip(2), 80)].into();
+    assert_eq!(cluster.ingress, [8080, 8081, 8082].map(|number| (at(number), backends.clone())).into());
+    let with = |client_affinity| Balancing { prefer_local: true, client_affinity };
+    assert_eq!(cluster.balancing, [(at(8081), with(false)), (at(8082), with(true))].into());
 }

@@ -53,13 +53,24 @@ fn to_flags(spec: &ServiceSpec) -> Vec<String> {
     tolerations.iter().for_each(|toleration| say("toleration", toleration.to_string()));
     preferences.iter().for_each(|preference| say("prefer", preference.to_string()));
     max_per_node.iter().for_each(|most| say("max-per-node", most.to_string()));
-    for PublishedPort { host_ip, host_port, container_port, protocol, mode } in ports {
+    for port in ports {
+        let PublishedPort {
+            host_ip,
+            host_port,
+            container_port,
+            protocol,
+            mode,
+            prefer_local,
+            client_affinity,
+        } = port;
         let mode = match mode {
             PublishMode::Host => "host",
             PublishMode::Ingress => "ingress",
         };
         let ip = host_ip.map(|ip| format!("{ip}:")).unwrap_or_default();
-        say("publish", format!("{ip}{host_port}:{container_port}/{protocol},mode={mode}"));
+        let prefer = if *prefer_local { ",prefer=local" } else { "" };
+        let affinity = if *client_affinity { ",affinity=client" } else { "" };
+        say("publish", format!("{ip}{host_port}:{container_port}/{protocol},mode={mode}{prefer}{affinity}"));
     }
     flags.extend(policy_flags("update", update));
     flags.extend(policy_flags("rollback", rollback));

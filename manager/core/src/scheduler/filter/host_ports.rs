@@ -49,7 +49,15 @@ mod tests {
             assert!(matches!(outcome, ApplyOutcome::Applied { .. }), "{outcome:?}");
         };
         let (protocol, mode) = (Protocol::Tcp, PublishMode::Host);
-        let port = PublishedPort { host_ip: None, host_port: 80, container_port: 80, protocol, mode };
+        let port = PublishedPort {
+            host_ip: None,
+            host_port: 80,
+            container_port: 80,
+            protocol,
+            mode,
+            prefer_local: false,
+            client_affinity: false,
+        };
         let spec = |name: &str, ports| ServiceSpec {
             mode: ServiceMode::Replicated { replicas: 1 },
             ports,

@@ -24,6 +24,8 @@ fn a_spec() -> ServiceSpec {
         container_port: 80,
         protocol: Protocol::Tcp,
         mode: PublishMode::Host,
+        prefer_local: false,
+        client_affinity: false,
     };
     ServiceSpec {
         labels: [("tier".into(), "front".into())].into(),

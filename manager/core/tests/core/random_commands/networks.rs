@@ -207,3 +207,28 @@ fn every_node_gets_the_ports_in_ingress_mode() {
     sessions.publish(&cluster, 0, false);
     assert_eq!(shown(&sessions, 1), Some((vec![(8080, 81)], vec![false], 2)));
 }
+
+#[test]
+fn options_of_ports_reach_nodes_and_leave_tasks_alone() {
+    let mut cluster = TestCluster::with_nodes(1);
+    let ingress = |prefer_local, client_affinity| {
+        let mut spec = publishing("web", 1, 8080);
+        let port = spec.ports[0];
+        spec.ports[0] = PublishedPort { mode: PublishMode::Ingress, prefer_local, client_affinity, ..port };
+        spec
+    };
+    let mut sessions = Sessions::new(&cluster);
+    cluster.service(1, ingress(false, false));
+    cluster.settle();
+    for (prefer_local, client_affinity) in [(true, false), (false, true), (true, true), (false, false)] {
+        cluster.update(1, ingress(prefer_local, client_affinity));
+        cluster.settle();
+        sessions.publish(&cluster, 0, false);
+        let (_, view) = &sessions.nodes[&node_id(1)];
+        let service = &view.catalogues[&INGRESS_NETWORK].services[&"web".parse::<ServiceName>().unwrap()];
+        let ports = service.ports.iter().map(|port| (port.prefer_local, port.client_affinity));
+        assert_eq!(ports.collect::<Vec<_>>(), [(prefer_local, client_affinity)]);
+        assert!(service.endpoints[0].ready);
+        assert_eq!(cluster.live(1), [(1, 1)]);
+    }
+}

@@ -115,6 +115,8 @@ fn spec() -> ServiceSpec {
         container_port: 80,
         protocol: Protocol::Tcp,
         mode: PublishMode::Host,
+        prefer_local: false,
+        client_affinity: false,
     };
     let zone = "node.labels.zone in (a,b)".parse().unwrap();
     ServiceSpec {

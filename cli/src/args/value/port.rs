@@ -11,8 +11,9 @@ use super::split::{set_once, split_commas};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PortList(pub Vec<PublishedPort>);
 
-/// `[IP:]HOST:CONTAINER[/PROTOCOL][,OPTION]...` where both may be ranges, `CONTAINER` alone for an automatic host port, or
-/// Docker's `published=PORT,target=PORT[,protocol=tcp][,OPTION]...`. Without a mode it is [`PublishMode::default_for`].
+/// `[IP:]HOST:CONTAINER[/PROTOCOL][,OPTION]...` where both may be ranges, `CONTAINER` alone for an automatic host port,
+/// or Docker's `published=PORT,target=PORT[,protocol=tcp][,OPTION]...`. Without a mode it is
+/// [`PublishMode::default_for`].
 pub fn publish(text: &str) -> Result<PortList, String> {
     if text.starts_with(|first: char| first.is_ascii_lowercase()) && text.contains('=') {
         return publish_long(text);

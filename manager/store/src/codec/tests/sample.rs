@@ -118,11 +118,19 @@ fn spec() -> ServiceSpec {
         prefer_local: false,
         client_affinity: false,
     };
+    let ingress = PublishedPort {
+        host_ip: None,
+        host_port: 8443,
+        mode: PublishMode::Ingress,
+        prefer_local: true,
+        client_affinity: true,
+        ..port
+    };
     let zone = "node.labels.zone in (a,b)".parse().unwrap();
     ServiceSpec {
         labels: BTreeMap::from([("app".into(), "shop".into()), ("tier".into(), "front".into())]),
         mode: ServiceMode::Replicated { replicas: 2 },
-        ports: vec![port],
+        ports: vec![port, ingress],
         placement: Placement {
             constraints: vec![zone],
             tolerations: vec!["dedicated=gpu:NoSchedule".parse().unwrap(), "*".parse().unwrap()],

@@ -169,6 +169,12 @@ impl membership_server::Membership for Api {
         let (caller, id) = (caller_name(&request), calling_worker(&request)?);
         let wrong = |why| status_of(Violation::new("certificateRequest", why));
         let certificate = CertificateRequest::parse(&request.get_ref().certificate_request).map_err(wrong)?;
+        // The id of a node follows from its key, so a certificate for another key would outlive that of the caller in
+        // other hands.
+        if certificate.node_id() != id {
+            tracing::warn!(%caller, node = %id, "renewal for another key refused");
+            return Err(another_key());
+        }
         let published = self.read_latest().await?;
         if published.state.node(&id).is_none() {
             let removed = published.state.node_removed_at(&id).is_some();
@@ -209,6 +215,12 @@ impl membership_server::Membership for Api {
             }
         }
     }
+}
+
+fn another_key() -> Status {
+    let message =
+        "a renewed certificate is for the key of the node; with another key, the machine joins with a token";
+    Problem::new(Code::PermissionDenied, "ANOTHER_KEY", message).into()
 }
 
 fn name_taken(name: &NodeName) -> Status {

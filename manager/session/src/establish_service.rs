@@ -29,10 +29,16 @@ const ESTABLISH_PATH: &str = "/warren.v1.Sessions/Establish";
 /// Length of the gRPC message header: a compression flag and the length in four bytes.
 const GRPC_HEADER_BYTES: usize = 5;
 
+const FETCH_PATH: &str = "/warren.v1.Sessions/FetchSecretObjects";
+/// A key and an id. A manager keeps what it has received of a message, so larger ones would let one node fill its
+/// memory by many calls at once.
+const MAX_FETCH_BYTES: usize = 1 << 10;
+
 /// The service `warren.v1.Sessions`.
 #[derive(Clone)]
 pub struct SessionService {
     server: SessionServer,
+    fetches: SessionsServer<SessionServer>,
     others: SessionsServer<SessionServer>,
     max_message_bytes: usize,
 }
@@ -40,8 +46,9 @@ pub struct SessionService {
 impl SessionService {
     /// Accepts messages of at most `largest` bytes from a worker.
     pub fn new(server: SessionServer, largest: usize) -> Self {
+        let fetches = SessionsServer::new(server.clone()).max_decoding_message_size(MAX_FETCH_BYTES);
         let others = SessionsServer::new(server.clone()).max_decoding_message_size(largest);
-        Self { server, others, max_message_bytes: largest }
+        Self { server, fetches, others, max_message_bytes: largest }
     }
 }
 
@@ -59,8 +66,10 @@ impl Service<http::Request<tonic::body::Body>> for SessionService {
     }
 
     fn call(&mut self, request: http::Request<tonic::body::Body>) -> Self::Future {
-        if request.uri().path() != ESTABLISH_PATH {
-            return self.others.call(request);
+        match request.uri().path() {
+            ESTABLISH_PATH => {}
+            FETCH_PATH => return self.fetches.call(request),
+            _ => return self.others.call(request),
         }
         let (server, largest) = (self.server.clone(), Some(self.max_message_bytes));
         Box::pin(async move {

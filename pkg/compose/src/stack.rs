@@ -182,8 +182,9 @@ pub fn stack(project: &Project, name: &DnsLabel) -> Result<StackObjects, Vec<Com
 
 /// Services do not publish the same port.
 fn check_ports(services: &[StackService], report: &Report) {
-    let mut published: BTreeMap<(u16, Protocol), Vec<(&PublishedPort, &ValuePosition, usize)>> =
-        BTreeMap::new();
+    /// The port, its position, and the index of its service.
+    type Publisher<'a> = (&'a PublishedPort, &'a ValuePosition, usize);
+    let mut published: BTreeMap<(u16, Protocol), Vec<Publisher<'_>>> = BTreeMap::new();
     for (i, service) in services.iter().enumerate() {
         for (port, position) in
             service.spec.ports.iter().zip(&service.ports).filter(|(port, _)| port.host_port != 0)

@@ -41,6 +41,18 @@ async fn a_node_renews_its_certificate_under_its_own_name() {
     assert_eq!(refused.violations.0[0].path, "certificateRequest");
 }
 
+/// A stolen certificate must not become one for a key of the thief.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn certificate_is_not_renewed_for_another_key() {
+    let world = ManagerFixture::new().await;
+    let machine = JoiningMachine::new("n2");
+    let node = machine.join(&world, &token(&world, None, None).await.secret).await.unwrap();
+    let mut member = MembershipClient::new(world.channel_as(Some(&node)).await);
+    let request = v1::RenewRequest { certificate_request: JoiningMachine::new("n3").request() };
+    let refused = Problem::from(&member.renew(request).await.unwrap_err());
+    assert_eq!((refused.code, refused.reason.as_str()), (Code::PermissionDenied, "ANOTHER_KEY"));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn removed_node_is_refused_by_every_call() {
     let world = ManagerFixture::new().await;

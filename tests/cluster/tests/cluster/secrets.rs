@@ -114,6 +114,17 @@ async fn weak_key_gets_no_secret() {
     }
 }
 
+/// What a manager has received of a message takes memory until the rest arrives.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn large_request_for_secrets_is_refused_by_its_length() {
+    let world = ManagerFixture::new().await;
+    let channel = world.channel(CallerKind::Certified(warren_security::Role::Worker)).await;
+    let mut sessions = v1::sessions_client::SessionsClient::new(channel);
+    let request = v1::FetchSecretObjectsRequest { key: vec![9; 2 << 10].into(), purpose: None };
+    let refused = sessions.fetch_secret_objects(request).await.unwrap_err();
+    assert_eq!(refused.code(), Code::OutOfRange, "{refused}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_version_reaches_the_services_that_follow_it() {
     let world = ManagerFixture::new().await;

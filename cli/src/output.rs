@@ -3,7 +3,8 @@
 mod listing;
 mod template;
 
-use std::io::{self, Write};
+use std::borrow::Cow;
+use std::io::{self, IsTerminal, Write};
 
 use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
@@ -85,9 +86,10 @@ fn render<T: Serialize>(format: OutputFormat, item: &T) -> Result<String, Comman
     }
 }
 
-/// Prints text unchanged.
+/// Prints text: to a terminal with control characters escaped, because parts of it may be those of a node.
 pub fn print(text: &str) -> Result<(), CommandError> {
     let mut stdout = io::stdout().lock();
+    let text = if stdout.is_terminal() { printable(text) } else { Cow::Borrowed(text) };
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         // The reader closed the pipe (`| head`).
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),

@@ -208,6 +208,9 @@ pub struct LogArgs {
     /// Print the log of the last ended task before the current one, of each slot for a service
     #[arg(long, short, conflicts_with = "follow")]
     pub previous: bool,
+    /// Print control characters to a terminal too, which may change it
+    #[arg(long)]
+    pub raw: bool,
 }
 
 #[derive(Debug, Args)]

@@ -9,6 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 use tokio::task::spawn_blocking;
 use warren_archive::{BlockingReader, BlockingWriter, Destination, FileTree, RootDir, extract};
 use warren_client::{Client, Error, INPUT_CHUNK, ProgramEvent, ProgramInput, RunningProgram};
+use warren_daemon::printable;
 use warren_proto::v1;
 use warren_proto::v1::exec_target::Work;
 
@@ -164,7 +165,7 @@ async fn download(
                         return Ok(ExitCode::FAILURE);
                     }
                 }
-                ProgramEvent::Stderr(text) => eprint!("{}", String::from_utf8_lossy(&text)),
+                ProgramEvent::Stderr(text) => eprint!("{}", printable(&String::from_utf8_lossy(&text))),
                 ProgramEvent::OutputEnded => {}
                 ProgramEvent::Exited(code) => {
                     return Ok(ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX)));

@@ -2,7 +2,7 @@
 
 mod printer;
 
-use std::io::ErrorKind;
+use std::io::{ErrorKind, IsTerminal};
 
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -50,8 +50,14 @@ pub async fn task(global: &GlobalArgs, task: String, args: &LogArgs) -> Result<(
 /// Prints what a task writes from now on, until it ends.
 pub async fn attach(global: &GlobalArgs, task: String) -> Result<(), CommandError> {
     let what = format!("the output of task {task} was not read");
-    let lines =
-        LogArgs { follow: true, tail: TailLines(Some(0)), since: None, timestamps: false, previous: false };
+    let lines = LogArgs {
+        follow: true,
+        tail: TailLines(Some(0)),
+        since: None,
+        timestamps: false,
+        previous: false,
+        raw: false,
+    };
     let style = LineStyle { names: false, timestamps: false };
     read(global, vec![LogTarget::Task(task)], &lines, style, &what).await
 }
@@ -64,10 +70,12 @@ async fn read(
     what: &str,
 ) -> Result<(), CommandError> {
     let client = connect(global, what).await?;
-    let LogArgs { follow, tail, since, previous, timestamps: _ } = *args;
+    let LogArgs { follow, tail, since, previous, timestamps: _, raw } = *args;
     let options = LogOptions { follow, tail: tail.0, since, previous };
     let (mut readers, mut entries) = start(client, of, options);
-    let mut printer = LogPrinter::new(std::io::stdout().lock(), std::io::stderr().lock(), style);
+    let (out, err) = (std::io::stdout().lock(), std::io::stderr().lock());
+    let escapes = [out.is_terminal(), err.is_terminal()].map(|is_terminal| is_terminal && !raw);
+    let mut printer = LogPrinter::new(out, err, style, escapes);
     let printed = print(&mut entries, &mut printer).await;
     readers.abort_all();
     match printed {

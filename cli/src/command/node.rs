@@ -7,6 +7,7 @@ mod verify;
 use std::collections::BTreeMap;
 
 use warren_client::{Client, NodeChange, TaskFilter};
+use warren_daemon::printable;
 use warren_types::spec::validate_taints;
 use warren_types::{Availability, Suffrage, TaintSelector, Violations};
 
@@ -49,7 +50,7 @@ async fn ls(global: &GlobalArgs, listing: &ListingArgs) -> Result<(), CommandErr
     let reasons = reasons.into_iter().map(|(reason, names)| format!("DOWN: {}: {reason}", names.join(", ")));
     let reasons: Vec<String> = reasons.collect();
     list.print(nodes, now())?;
-    reasons.iter().for_each(|reason| eprintln!("{reason}"));
+    reasons.iter().for_each(|reason| eprintln!("{}", printable(reason)));
     Ok(())
 }
 

@@ -1,7 +1,8 @@
-//! Writes log entries to stdout or stderr, by their stream, with unchanged bytes.
+//! Writes log entries to stdout or stderr, by their stream: with unchanged bytes, or with control characters escaped.
 
 use std::io::{self, Write};
 
+use warren_daemon::printable;
 use warren_proto::v1;
 use warren_proto::v1::log_entry::Entry;
 
@@ -20,14 +21,16 @@ pub struct LineStyle {
 /// One of the two outputs. A partial line stays open until its next part.
 struct LineWriter<W> {
     writer: W,
+    /// Control characters are escaped.
+    escapes: bool,
     buffer: Vec<u8>,
     /// Task and stream of the open line.
     open_line: Option<(String, i32)>,
 }
 
 impl<W: Write> LineWriter<W> {
-    fn new(to: W) -> Self {
-        Self { writer: to, buffer: Vec::new(), open_line: None }
+    fn new(to: W, escapes: bool) -> Self {
+        Self { writer: to, escapes, buffer: Vec::new(), open_line: None }
     }
 
     fn line(&mut self, source: (String, i32), start: &str, line: &v1::LogLine) -> io::Result<()> {
@@ -35,7 +38,13 @@ impl<W: Write> LineWriter<W> {
             self.close();
             self.buffer.extend_from_slice(start.as_bytes());
         }
-        self.buffer.extend_from_slice(&line.text);
+        match self.escapes {
+            // Programs end lines with both characters when they write to a terminal.
+            true => self.buffer.extend_from_slice(
+                printable(String::from_utf8_lossy(&line.text).trim_end_matches('\r')).as_bytes(),
+            ),
+            false => self.buffer.extend_from_slice(&line.text),
+        }
         self.open_line = line.partial.then_some(source);
         if !line.partial {
             self.buffer.push(b'\n');
@@ -67,9 +76,11 @@ pub struct LogPrinter<O, E> {
 }
 
 impl<O: Write, E: Write> LogPrinter<O, E> {
-    /// Output is buffered until a flush.
-    pub fn new(out: O, err: E, style: LineStyle) -> Self {
-        Self { style, out: LineWriter::new(out), err: LineWriter::new(err), lines: 0, warnings: 0 }
+    /// Output is buffered until a flush. `escapes`: whether control characters are escaped in each of the two.
+    pub fn new(out: O, err: E, style: LineStyle, escapes: [bool; 2]) -> Self {
+        let [out_escapes, err_escapes] = escapes;
+        let (out, err) = (LineWriter::new(out, out_escapes), LineWriter::new(err, err_escapes));
+        Self { style, out, err, lines: 0, warnings: 0 }
     }
 
     pub fn print(&mut self, entry: v1::LogEntry) -> io::Result<()> {
@@ -100,7 +111,9 @@ impl<O: Write, E: Write> LogPrinter<O, E> {
                 self.out.flush()?;
                 self.err.close();
                 let source = if service_name.is_empty() { node_name } else { name };
-                self.err.buffer.extend_from_slice(format!("warning: {source}: {why}\n").as_bytes());
+                self.err
+                    .buffer
+                    .extend_from_slice(format!("warning: {source}: {}\n", printable(&why)).as_bytes());
                 self.err.flush()
             }
             // An entry kind of a later version.
@@ -148,7 +161,7 @@ mod tests {
 
     fn printed(style: LineStyle, entries: Vec<v1::LogEntry>) -> (String, String, bool) {
         let (mut out, mut err) = (Vec::new(), Vec::new());
-        let mut printer = LogPrinter::new(&mut out, &mut err, style);
+        let mut printer = LogPrinter::new(&mut out, &mut err, style, [false; 2]);
         entries.into_iter().for_each(|entry| printer.print(entry).unwrap());
         printer.flush().unwrap();
         let only_warnings = printer.has_only_warnings();
@@ -192,11 +205,24 @@ mod tests {
     #[test]
     fn bytes_are_unchanged() {
         let mut out = Vec::new();
-        let mut printer = LogPrinter::new(&mut out, Vec::new(), PLAIN);
+        let mut printer = LogPrinter::new(&mut out, Vec::new(), PLAIN, [false; 2]);
         printer.print(line(1, v1::LogStream::Out, b"\xff\x00\x1b[1m", false)).unwrap();
         printer.flush().unwrap();
         drop(printer);
         assert_eq!(out, b"\xff\x00\x1b[1m\n");
+    }
+
+    #[test]
+    fn control_characters_do_not_reach_a_terminal() {
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let mut printer = LogPrinter::new(&mut out, &mut err, PLAIN, [true, false]);
+        for stream in [v1::LogStream::Out, v1::LogStream::Err] {
+            printer.print(line(1, stream, b"\xc3\xa4\t\x1b[2J\xc2\x9b\r", false)).unwrap();
+        }
+        printer.flush().unwrap();
+        drop(printer);
+        assert_eq!(String::from_utf8(out).unwrap(), "\u{e4}\t\\u{1b}[2J\\u{9b}\n");
+        assert_eq!(err, b"\xc3\xa4\t\x1b[2J\xc2\x9b\r\n");
     }
 
     #[test]

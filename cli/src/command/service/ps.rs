@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use warren_client::{Client, TaskFilter};
+use warren_daemon::printable;
 
 use super::fetch_service;
 use crate::args::{GlobalArgs, ListingArgs, OutputFormat};
@@ -60,7 +61,7 @@ pub async fn run(
     let below = if shows_lines && is_table { ended_tasks_text(&tasks, now) } else { String::new() };
     list.print(tasks, now)?;
     output::print(&below)?;
-    notes.iter().for_each(|note| eprintln!("{note}"));
+    notes.iter().for_each(|note| eprintln!("{}", printable(note)));
     Ok(())
 }
 

@@ -9,12 +9,12 @@ use warren_types::{
 
 use super::{FuzzInput, TERM};
 
-/// From this kind on: the verification of a node.
+/// The kind of the commands about the verification of a node.
 const NODES: u8 = 255;
 
 impl FuzzInput<'_> {
     pub(super) fn network_command(&mut self, kind: u8, at: Timestamp) -> Result<Command> {
-        if kind >= NODES {
+        if kind == NODES {
             let (node, term) = (self.node()?, self.number(TERM, 1)?);
             let outcome = *self.0.choose(&NodeCheckOutcome::ALL)?;
             let (results, answered) =

@@ -152,7 +152,7 @@ fn worker_that_fails_for_good_is_removed() {
     assert_eq!(removed(&world), []);
     check(&mut world, 2, NodeCheckOutcome::Failed);
     let command = Command::RemoveNode { id: node_id(2), force: false, at: world.now };
-    assert_eq!(removed(&world), [command.clone()]);
+    assert_eq!(removed(&world), std::slice::from_ref(&command));
     let is_begun = |world: &TestCluster| {
         reconcile_verification(&world.state, &BTreeSet::new(), world.now + Duration::from_secs(9999)).begin
     };

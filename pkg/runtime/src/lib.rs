@@ -22,6 +22,7 @@ mod exec;
 #[cfg(feature = "testing")]
 pub mod fake;
 mod host_check;
+mod host_process;
 mod image_files;
 mod pidfd;
 mod process_setup;

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 
 use crate::container::ContainerId;
+use crate::host_process::is_of_host_root;
 use crate::pidfd::Pidfd;
 
 const SHIM_PROGRAM: &str = "containerd-shim-runc-v2";
@@ -56,7 +57,7 @@ fn read(pid: u32, socket: &Path, namespace: &str) -> Option<Shim> {
     let words: Vec<&[u8]> = words.split(|byte| *byte == 0).filter(|word| !word.is_empty()).collect();
     let (id, address) = parse_command_line(&words, socket, namespace)?;
     let socket = socket_path(address, namespace, &id);
-    pidfd.is_alive().then_some(Shim { id, pid, pidfd, socket })
+    (is_of_host_root(pid) && pidfd.is_alive()).then_some(Shim { id, pid, pidfd, socket })
 }
 
 /// Socket path of a container's shim that was started with this address of containerd.

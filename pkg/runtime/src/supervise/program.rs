@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 
 use super::configuration::ContainerdPaths;
 use super::{ContainerdProcess, Error, detach};
+use crate::host_process::is_of_host_root;
 use crate::pidfd::Pidfd;
 use crate::programs;
 
@@ -33,7 +34,7 @@ pub(super) fn command(files: &ContainerdPaths, binary: Option<&Path>) -> Result<
     Ok(command)
 }
 
-/// The process that was started with this configuration file.
+/// The process of root, outside of containers, that was started with this configuration file.
 pub(super) fn find(configuration: &Path) -> Option<ContainerdProcess> {
     let processes = fs::read_dir("/proc").ok()?.flatten();
     let mut pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -44,12 +45,20 @@ pub(super) fn find(configuration: &Path) -> Option<ContainerdProcess> {
         let mut words = words.split(|byte| *byte == 0);
         let is_ours = words.any(|word| word == b"--config")
             && words.next().is_some_and(|word| word == configuration.as_os_str().as_bytes());
-        (is_ours && pidfd.is_alive()).then_some(ContainerdProcess { pid, pidfd, child: None })
+        (is_ours && is_of_host_root(pid) && pidfd.is_alive()).then_some(ContainerdProcess {
+            pid,
+            pidfd,
+            child: None,
+        })
     })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
+    use std::os::unix::process::CommandExt;
+    use std::process::Child;
+
     use super::*;
 
     #[test]
@@ -60,5 +69,37 @@ mod tests {
         let text = error.to_string();
         assert!(text.contains("/no/containerd") && text.contains("apt-get install"), "{text}");
         assert!(find(Path::new("/no/such/file.toml")).is_none());
+    }
+
+    /// A process with the arguments of a containerd, until its input is closed.
+    fn imitation(configuration: &Path, by: &mut Command) -> Child {
+        // The path is no argument of the shell that starts the imitation.
+        let start = "sh -c 'echo; read end' containerd --config \"$FILE\"; true";
+        by.args(["sh", "-c", start]).env("FILE", configuration).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = by.spawn().unwrap();
+        child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        child
+    }
+
+    fn stop(mut child: Child) {
+        drop(child.stdin.take());
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn processes_of_other_users_and_containers_are_not_containerd() {
+        let dir = tempfile::tempdir().unwrap();
+        let configuration = dir.path().join("containerd.toml");
+        let of_root = imitation(&configuration, &mut Command::new("env"));
+        let found = find(&configuration).expect("a process of root outside of containers is found");
+        stop(of_root);
+        assert!(!found.pidfd.is_alive());
+        let of_nobody = imitation(&configuration, Command::new("env").uid(65534));
+        assert!(find(&configuration).is_none(), "another user");
+        stop(of_nobody);
+        // Only what the outer shell starts is in the new namespace.
+        let contained = imitation(&configuration, Command::new("unshare").arg("--pid"));
+        assert!(find(&configuration).is_none(), "root of a container");
+        stop(contained);
     }
 }

@@ -28,6 +28,8 @@ pub(crate) const RECORD_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) const COLLECT_TIMEOUT: Duration = Duration::from_secs(60);
 /// A lease that was not released (the process was killed) expires after this.
 const LEASE_LIFETIME: Duration = Duration::from_secs(6 * 3600);
+/// Lease whose release makes containerd collect garbage.
+const COLLECT_LEASE: &str = "warren-collect";
 /// How long containerd may finish its writes after the work under a lease has ended. It syncs a blob to
 /// disk first.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -117,7 +119,7 @@ impl ContentStore {
     /// Runs containerd's garbage collection and waits for it by releasing a lease, whose release is
     /// synchronous. All these leases have the same name, so one of a killed process is released too.
     pub async fn collect(&self) -> Result<(), Error> {
-        let lease = self.create_lease("warren-collect".to_owned()).await?;
+        let lease = self.create_lease(COLLECT_LEASE.to_owned()).await?;
         self.release(&lease.id).await
     }
 
@@ -146,7 +148,8 @@ impl ContentStore {
         }
     }
 
-    /// Ids of leases of this crate that no process will release: their process has ended.
+    /// Ids of leases of this crate that no process will release: their process has ended. That of a collection is
+    /// released by the next one.
     pub async fn orphan_leases(&self) -> Result<Vec<String>, Error> {
         let request = self.connection.request(api::ListRequest { filters: Vec::new() });
         let reply = with_deadline(RECORD_TIMEOUT, self.connection.leases().list(request))
@@ -154,7 +157,7 @@ impl ContentStore {
             .map_err(|status| Error::from_status("list leases", &status))?;
         let ours = reply.leases.into_iter().filter(|lease| lease.labels.contains_key(LEASE_LABEL));
         let held = self.held_leases.lock().expect("no holder panics").clone();
-        Ok(ours.map(|lease| lease.id).filter(|id| !held.contains(id)).collect())
+        Ok(ours.map(|lease| lease.id).filter(|id| !held.contains(id) && id != COLLECT_LEASE).collect())
     }
 
     /// Whether the store has a blob.

@@ -2,6 +2,7 @@
 //! the commands use; an argument that cannot be parsed is a usage error (exit code 2).
 
 mod cluster;
+pub mod completion;
 mod exec;
 mod forward;
 mod image;
@@ -22,6 +23,7 @@ pub mod update_policy;
 pub mod value;
 mod volume;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -103,6 +105,14 @@ pub enum OutputFormat {
     Yaml,
 }
 
+/// A shell that can complete command lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum CompletionShell {
+    Bash,
+    Zsh,
+    Fish,
+}
+
 #[derive(Debug, Subcommand)]
 pub enum CliCommand {
     /// Manage managers: create, join, run and change them
@@ -149,6 +159,23 @@ pub enum CliCommand {
     /// Show the state of the cluster and change its settings
     #[command(subcommand)]
     Cluster(ClusterCommand),
+    /// Print the script that completes commands, flags and names in a shell
+    Completion {
+        /// Shell
+        shell: CompletionShell,
+    },
+    /// Write the manual: one page per command
+    Man {
+        /// Directory for the pages, which is created [default: print the page of warren]
+        #[arg(value_name = "DIR")]
+        directory: Option<PathBuf>,
+    },
+    /// Print what can follow on a command line, for the scripts of `completion`
+    #[command(name = "__complete", hide = true)]
+    Complete {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<String>,
+    },
     /// Print the version of this program
     Version,
 }

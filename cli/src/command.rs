@@ -1,6 +1,7 @@
 //! Runs the commands, one module per noun.
 
 mod cluster;
+mod completion;
 mod confirm;
 mod copy;
 mod environment;
@@ -8,6 +9,7 @@ mod exec;
 mod forward;
 mod image;
 mod logs;
+mod man;
 mod manager;
 mod network;
 mod node;
@@ -51,6 +53,9 @@ pub async fn run(cli: Cli) -> Result<ExitCode, CommandError> {
         CliCommand::Registry(command) => registry::run(&global, command).await.map(success),
         CliCommand::Image(command) => image::run(&global, command).await.map(success),
         CliCommand::Cluster(command) => cluster::run(&global, command).await.map(success),
+        CliCommand::Completion { shell } => completion::script(shell).map(success),
+        CliCommand::Man { directory } => man::run(directory).map(success),
+        CliCommand::Complete { words } => completion::candidates(&global, &words).await.map(success),
         CliCommand::Version => version::run(&global).map(success),
     };
     global.connected_cluster.save_addresses();

@@ -39,7 +39,6 @@ const COMMANDS: &[&str] = &[
     "cluster events",
     "cluster health",
     "cluster key",
-    "completion",
     "context",
     "diff",
     "login",

@@ -2,7 +2,7 @@
 
 mod deploy;
 mod files;
-mod members;
+pub mod members;
 mod plan;
 mod remove;
 

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod cluster;
+mod completion;
 mod failover;
 mod fake_manager;
 mod health;

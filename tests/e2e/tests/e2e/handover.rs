@@ -223,6 +223,50 @@ fn published_port_leads_from_every_node_to_a_task_that_sees_the_client() {
     }
 }
 
+#[test]
+fn options_of_a_published_port_select_the_task() {
+    let cluster = two_workers();
+    cluster.ok(&format!("service create edge --image {WEB} --mode global --publish 8089:80,prefer=local"));
+    cluster.wait_serving("edge", 2);
+    let workers = [0, 1].map(|i| &cluster.workers[i]);
+    let client = cluster.manager.host();
+    let served = || {
+        let log = cluster.ok("service logs edge");
+        let of = |worker: &str| format!("@{worker} | {} GET / 200", client.address());
+        workers.map(|worker| log.matches(&of(worker.name())).count())
+    };
+    // How many of some requests through a worker each task gets.
+    let shares = |through: usize| -> WaitResult<[usize; 2]> {
+        let (before, target) = (served(), format!("http://{}:8089/", workers[through].host().address()));
+        (0..REQUESTS).try_for_each(|_| page(client, &target))?;
+        let shares = || {
+            let now = served();
+            let shares = [now[0] - before[0], now[1] - before[1]];
+            if shares[0] + shares[1] == REQUESTS { Ok(shares) } else { Err(format!("{shares:?}")) }
+        };
+        Ok(eventually(SOON, "the requests in the log", shares))
+    };
+    for (through, expected) in [(0, [REQUESTS, 0]), (1, [0, REQUESTS])] {
+        eventually(SOON, "only tasks of the same node", || {
+            shares(through)
+                .and_then(|found| if found == expected { Ok(()) } else { Err(format!("{found:?}")) })
+        });
+    }
+    let tasks = || cluster.ok("service ps edge --format {{.ID}}");
+    let before = tasks();
+    cluster.ok("service update edge --publish 8089:80,affinity=client");
+    eventually(SOON, "one task through both nodes", || {
+        let found = [shares(0)?, shares(1)?];
+        let is_one = found[0] == found[1] && found[0].contains(&0);
+        if is_one { Ok(()) } else { Err(format!("{found:?}")) }
+    });
+    assert_eq!(tasks(), before, "the update left them alone");
+    cluster.ok("service rm edge");
+}
+
+/// So many that equal shares are seen.
+const REQUESTS: usize = 4;
+
 fn page(host: &LabHost, url: &str) -> WaitResult<()> {
     let mut command = host.command("curl");
     command.args(["--silent", "--show-error", "--fail", "--max-time", "3", url]);

@@ -367,10 +367,18 @@ pub fn has_slot(service: &v1::Service, slot: u32) -> bool {
     global || slot <= desired_tasks(service)
 }
 
-/// Whether the task has the current spec: the current revision, or an older one that differs only in placement.
+/// Whether the task has the current spec: the current revision, or an older one that differs only in what leaves tasks
+/// alone, such as placement and how nodes select a task for a connection.
 fn is_current(service: &v1::Service, task: &v1::Task) -> bool {
+    let mapping = |port: &v1::PublishedPort| v1::PublishedPort {
+        prefer_local: false,
+        client_affinity: false,
+        ..port.clone()
+    };
     let spec = service.spec.as_ref();
-    let same = |spec: &v1::ServiceSpec| spec.task == task.spec && spec.ports == task.ports;
+    let same = |spec: &v1::ServiceSpec| {
+        spec.task == task.spec && spec.ports.iter().map(mapping).eq(task.ports.iter().map(mapping))
+    };
     task.revision == service.revision || (task.revision < service.revision && spec.is_some_and(same))
 }
 

@@ -13,7 +13,7 @@ use crate::lab::cluster::{
     ANY, ClusterLab, FAR_CLIENT, Node, ServingTask, gateway, network, peers, second_underlay, task_address,
     underlay,
 };
-use crate::lab::traffic::ask;
+use crate::lab::traffic::{ask, uninterrupted};
 use crate::lab::{CLIENT, LOCALHOST, NetworkNamespace, assert_refused};
 use crate::published::at;
 
@@ -58,9 +58,9 @@ impl Receiver {
         client.set_read_timeout(Some(DEADLINE))?;
         client.connect(to)?;
         client.send(b"?")?;
-        let (_, seen) = self.udp.recv_from(&mut byte)?;
+        let (_, seen) = uninterrupted(|| self.udp.recv_from(&mut byte))?;
         self.udp.send_to(b"!", seen)?;
-        client.recv(&mut byte)?;
+        uninterrupted(|| client.recv(&mut byte))?;
         Ok([client.local_addr()?, seen])
     }
 }
@@ -156,10 +156,10 @@ fn every_node_leads_to_every_task_which_sees_the_client() {
         let mut byte = [0; 1];
         for entry in [1, 2, 1, 2] {
             client.send_to(b"?", (underlay(entry), port_of(3))).unwrap();
-            let (_, seen) = tasks[2].udp.recv_from(&mut byte).unwrap();
+            let (_, seen) = uninterrupted(|| tasks[2].udp.recv_from(&mut byte)).unwrap();
             assert_eq!(seen.ip(), FAR_CLIENT);
             tasks[2].udp.send_to(b"!", seen).unwrap();
-            let (_, answered) = client.recv_from(&mut byte).unwrap();
+            let (_, answered) = uninterrupted(|| client.recv_from(&mut byte)).unwrap();
             assert_eq!(answered, (underlay(entry), port_of(3)).into());
         }
     }
@@ -189,7 +189,7 @@ fn only_known_entry_nodes_deliver_packets_of_clients() {
         .shell("iptables -t mangle -F WARREN-EXIT; iptables -t mangle -A WARREN-EXIT -j MARK --set-mark 2");
     client.send(b"genuine").unwrap();
     let mut received = [0; 16];
-    let (length, seen) = task.udp.recv_from(&mut received).unwrap();
+    let (length, seen) = uninterrupted(|| task.udp.recv_from(&mut received)).unwrap();
     assert_eq!((&received[..length], seen), (&b"genuine"[..], client.local_addr().unwrap()));
     // An error that the node of the task sends takes the same way back.
     let reject = "FORWARD -i warren-vx -p tcp --dport 80 -j REJECT --reject-with tcp-reset";
@@ -210,7 +210,7 @@ fn only_known_entry_nodes_deliver_packets_of_clients() {
     assert!(!found.iter().any(|line| line.contains("0x200000") || line.contains("4098")), "{found:#?}");
     lab.node(1).ensure_cluster(&cluster);
     task.udp.send_to(b"!", seen).unwrap();
-    assert_eq!(client.recv(&mut received).unwrap(), 1);
+    assert_eq!(uninterrupted(|| client.recv(&mut received)).unwrap(), 1);
     // Connections end with their task, whatever node they came through.
     assert!(lab.node(1).space.conntrack_count() > 0);
     lab.node(1).detach(2);

@@ -10,7 +10,7 @@ use crate::lab::cluster::{
     ANY, ClusterLab, FAR_CLIENT, Node, ServingTask, gateway, network, peers, second_underlay, task_address,
     underlay,
 };
-use crate::lab::traffic::ask;
+use crate::lab::traffic::{ask, uninterrupted};
 use crate::lab::{CLIENT, LOCALHOST, NetworkNamespace, assert_refused};
 
 pub fn at(protocol: Protocol, ip: Option<Ipv4Addr>, port: u16) -> HostPort {
@@ -163,7 +163,7 @@ fn sctp_reaches_the_backend() {
         sender.send(&packet).unwrap();
     });
     let mut received = [0; 128];
-    let length = receiver.recv(&mut received).unwrap();
+    let length = uninterrupted(|| receiver.recv(&mut received)).unwrap();
     let sctp = &received[20..length];
     assert_eq!((&sctp[..2], &sctp[2..4]), (&5000_u16.to_be_bytes()[..], &80_u16.to_be_bytes()[..]));
     assert_eq!(&received[12..16], &CLIENT.octets());

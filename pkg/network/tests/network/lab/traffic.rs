@@ -71,7 +71,7 @@ impl NetworkNamespace {
             raw.send(&[8, 0, 0xf7, 0xfd, 0, 0, 0, 2])?;
             let mut answer = [0; 64];
             loop {
-                let length = raw.recv(&mut answer)?;
+                let length = uninterrupted(|| raw.recv(&mut answer))?;
                 // The answer has its IP header; a socket of this kind also receives echoes from this host.
                 match answer.get(20) {
                     Some(0) if length >= 28 => return Ok(true),
@@ -89,9 +89,20 @@ pub fn ask(socket: &UdpSocket) -> io::Result<String> {
     attempt(|| {
         socket.send(b"?")?;
         let mut answer = [0; 64];
-        let length = socket.recv(&mut answer)?;
+        let length = uninterrupted(|| socket.recv(&mut answer))?;
         Ok(String::from_utf8_lossy(&answer[..length]).into_owned())
     })
+}
+
+/// Repeats what a signal interrupted, such as that of the end of a child: the kernel does not restart calls with a
+/// timeout by itself.
+pub fn uninterrupted<T>(mut act: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match act() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => return result,
+        }
+    }
 }
 
 /// Repeats what got no answer.

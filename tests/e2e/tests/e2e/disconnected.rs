@@ -67,7 +67,10 @@ fn run_on_each(via: &LabNode, nodes: &[LabNode]) -> (RunningTask, RunningTask) {
     (running(STOPS_SERVICE), running(KEEPS_SERVICE))
 }
 
-/// Time since the boot of the machine, as the agent measures it.
+/// What the kernel cuts off from the time since the boot.
+const UPTIME_STEP: Duration = Duration::from_millis(10);
+
+/// Time since the boot of the machine, as the agent measures it, rounded down to [`UPTIME_STEP`].
 #[track_caller]
 fn uptime() -> Duration {
     let text = std::fs::read_to_string("/proc/uptime").unwrap();
@@ -123,11 +126,10 @@ fn assert_stops_in_time(
     (before, after): (Duration, Duration),
 ) {
     let stopped = eventually(2 * STOP_AFTER + SOON, "the stop of the task with a disconnect timeout", || {
-        let now = uptime();
         if minds.is_alive() {
-            Err(format!("it runs {:?} after the disconnection", now - unplugged))
+            Err(format!("it runs {:?} after the disconnection", uptime() - unplugged))
         } else {
-            Ok(now)
+            Ok(uptime() + UPTIME_STEP)
         }
     });
     let contact = last_contact(away);

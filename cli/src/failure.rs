@@ -5,6 +5,8 @@ use warren_client::Error;
 pub use warren_daemon::{CommandError, ExitKind};
 use warren_proto::status::DISK_FULL;
 
+use crate::args::suggestion::nearest;
+
 /// Hint for errors whose details are only in the log of the manager.
 const MANAGER_LOG_HINT: &str = "see the log of the manager (`journalctl --unit UNIT` under systemd); \
                                 `warren manager ls` shows the addresses";
@@ -107,6 +109,20 @@ pub fn from_client_with_hint(
     let meant = matches!(&error, Error::Refused { problem } if problem.reason == reason);
     let failure = from_client(what, error);
     if meant { CommandError { hint, ..failure } } else { failure }
+}
+
+/// As [`from_client`] for an object that was not found, with the one of `names` that was probably meant by `given`.
+pub fn not_found<'a>(
+    what: impl Into<String>,
+    error: Error,
+    given: &str,
+    names: impl Iterator<Item = &'a str>,
+) -> CommandError {
+    let failure = from_client(what, error);
+    match nearest(given, names) {
+        Some(meant) => CommandError { hint: format!("did you mean {meant}?"), ..failure },
+        None => failure,
+    }
 }
 
 fn exit_of_code(code: Code) -> (ExitKind, &'static str) {

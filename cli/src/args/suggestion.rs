@@ -52,7 +52,7 @@ fn flags<'a>(root: &'a clap::Command, command: &'a clap::Command) -> impl Iterat
 }
 
 /// The most similar word: one or two letters differ, or `given` is its beginning.
-fn nearest<'a>(given: &str, words: impl Iterator<Item = &'a str>) -> Option<String> {
+pub fn nearest<'a>(given: &str, words: impl Iterator<Item = &'a str>) -> Option<String> {
     let most = if given.len() < 6 { 1 } else { 2 };
     let rank = |word: &str| match word.starts_with(given) && given.len() >= MIN_PREFIX {
         true => Some(0),

@@ -17,7 +17,7 @@ use crate::args::{GlobalArgs, ListingArgs, ServiceCommand};
 use crate::command::exec::{self, ExecLocation};
 use crate::command::forward;
 use crate::connect::connect;
-use crate::failure::CommandError;
+use crate::failure::{CommandError, from_client, not_found};
 use crate::output::{self, Listing};
 use crate::view::now;
 use crate::view::service::ServiceView;
@@ -64,8 +64,7 @@ async fn ls(global: &GlobalArgs, listing: &ListingArgs) -> Result<(), CommandErr
     let what = "services were not listed";
     let list = Listing::new(global.output, listing, what)?;
     let client = connect(global, what).await?;
-    let services =
-        client.services().list().await.map_err(|error| crate::failure::from_client(what, error))?;
+    let services = client.services().list().await.map_err(|error| from_client(what, error))?;
     let services = services.into_iter().map(ServiceView::try_from).collect::<Result<Vec<_>, _>>()?;
     list.print(services, now())
 }
@@ -77,6 +76,13 @@ async fn inspect(global: &GlobalArgs, service: &str) -> Result<(), CommandError>
     output::print_document(global.output, &ServiceView::try_from(found)?)
 }
 
+/// The service with this name, id or id prefix.
 async fn fetch_service(client: &Client, service: &str, what: &str) -> Result<v1::Service, CommandError> {
-    client.services().get(service).await.map_err(|error| crate::failure::from_client(what, error))
+    let error = match client.services().get(service).await {
+        Err(error) if error.is_not_found() => error,
+        other => return other.map_err(|error| from_client(what, error)),
+    };
+    let existing = client.services().list().await.unwrap_or_default();
+    let names = existing.iter().filter_map(|service| Some(service.spec.as_ref()?.name.as_str()));
+    Err(not_found(what, error, service, names))
 }

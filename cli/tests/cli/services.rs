@@ -173,3 +173,22 @@ fn more_replicas_than_the_limit_need_a_confirmation() {
     person.ok(&["service", "scale", "web=5", "--yes"]);
     assert_eq!(person.manager.replicas("web"), Some(5));
 }
+
+#[test]
+fn misspelled_service_gets_a_suggestion() {
+    let person = CliUser::new();
+    for name in ["web", "database"] {
+        person.ok(&["service", "create", name, "--image=runs"]);
+    }
+    for (given, hint) in [
+        ("wbe", "did you mean web?"),
+        ("databse", "did you mean database?"),
+        ("data", "did you mean database?"),
+        ("other", "run `ls` to list what exists"),
+    ] {
+        for command in ["inspect", "ps"] {
+            let failed = person.fails(3, &["service", command, given]);
+            assert!(failed.contains(&format!("try: {hint}\n")), "{failed}");
+        }
+    }
+}

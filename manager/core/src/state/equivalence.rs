@@ -4,7 +4,8 @@ use warren_types::spec::RestartCondition;
 use warren_types::{PublishedPort, Revision, Task, TaskState};
 
 /// Whether tasks of the two revisions are equivalent, so that none has to be replaced because of the other.
-/// Placement is not compared: a task whose node still satisfies it stays.
+/// Placement is not compared: a task whose node still satisfies it stays. Nor are the options by which nodes select a
+/// task for a connection.
 pub(crate) fn is_equivalent(one: &Revision, other: &Revision) -> bool {
     one.number == other.number
         || (one.force_count == other.force_count

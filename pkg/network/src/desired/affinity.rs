@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddrV4;
 
-const BUCKETS: u8 = u8::MAX;
+const LAST_BUCKET: u8 = u8::MAX;
 /// 2^32 divided by the golden ratio: the upper bits of the product are spread evenly, also for neighbouring addresses.
 const MULTIPLIER: u32 = 0x9e37_79b1;
 /// Offset of the source address in an IPv4 header.
@@ -34,7 +34,7 @@ pub(super) fn rules(matches: &str, backends: &BTreeSet<SocketAddrV4>) -> Vec<Str
 /// The buckets of each backend.
 fn buckets_of(backends: &BTreeSet<SocketAddrV4>) -> Vec<BucketSet> {
     let mut sets = vec![BucketSet::default(); backends.len()];
-    for bucket in 0..=BUCKETS {
+    for bucket in 0..=LAST_BUCKET {
         let winner = backends.iter().enumerate().max_by_key(|(_, backend)| weight(**backend, bucket));
         if let Some((winner, _)) = winner {
             sets[winner][usize::from(bucket >> 5)] |= 1 << (bucket & 31);

@@ -3,6 +3,7 @@
 
 mod cluster;
 pub mod completion;
+mod context;
 mod exec;
 mod forward;
 mod image;
@@ -32,6 +33,7 @@ use warren_types::ManagerAddress;
 use crate::connected_cluster::ConnectedCluster;
 
 pub use cluster::{ClusterCommand, ClusterUpdateArgs};
+pub use context::ContextCommand;
 pub use exec::ExecArgs;
 pub use forward::ForwardArgs;
 pub use image::ImageCommand;
@@ -159,6 +161,9 @@ pub enum CliCommand {
     /// Show the state of the cluster and change its settings
     #[command(subcommand)]
     Cluster(ClusterCommand),
+    /// Manage the clusters that this CLI knows
+    #[command(subcommand)]
+    Context(ContextCommand),
     /// Print the script that completes commands, flags and names in a shell
     Completion {
         /// Shell

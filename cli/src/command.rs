@@ -3,6 +3,7 @@
 mod cluster;
 mod completion;
 mod confirm;
+mod context;
 mod copy;
 mod environment;
 mod exec;
@@ -53,6 +54,7 @@ pub async fn run(cli: Cli) -> Result<ExitCode, CommandError> {
         CliCommand::Registry(command) => registry::run(&global, command).await.map(success),
         CliCommand::Image(command) => image::run(&global, command).await.map(success),
         CliCommand::Cluster(command) => cluster::run(&global, command).await.map(success),
+        CliCommand::Context(command) => context::run(&global, command).map(success),
         CliCommand::Completion { shell } => completion::script(shell).map(success),
         CliCommand::Man { directory } => man::run(directory).map(success),
         CliCommand::Complete { words } => completion::candidates(&global, &words).await.map(success),

@@ -76,7 +76,7 @@ fn of_end(what: String, error: &Error) -> CommandError {
             (ExitKind::Conflict, "correct the number, or confirm it with --yes")
         }
         Error::Refused { problem } => exit_of_code(problem.code),
-        Error::UnknownContext { .. } => (ExitKind::NotFound, "choose an existing context with --context"),
+        Error::UnknownContext { .. } => (ExitKind::NotFound, "list the contexts with `warren context ls`"),
         Error::NoIdentity { .. } => {
             (ExitKind::Usage, "choose a context that has a certificate with --context")
         }

@@ -2,6 +2,7 @@
 //! Absent values are left out.
 
 pub mod cluster;
+pub mod context;
 pub mod image;
 pub mod manager;
 pub mod network;

@@ -144,7 +144,7 @@ fn values(argument: &Arg, path: &str, prefix: &str) -> Completion {
         return Completion::Words(Vec::new());
     }
     match (argument.get_long().unwrap_or_default(), value_name) {
-        ("context", _) => names(NameKind::Contexts, ""),
+        ("context", _) | ("", "CONTEXT") => names(NameKind::Contexts, ""),
         ("service", "NAME|ID") | ("", "SERVICE") => names(NameKind::Services, ""),
         ("", "SERVICE=N") => names(NameKind::Services, "="),
         ("node", "NAME|ID") | ("", "NODE") => names(NameKind::Nodes, ""),
@@ -225,6 +225,7 @@ mod tests {
             ("stack ps ", NameKind::Stacks, "", ""),
             ("token rm ", NameKind::Tokens, "", ""),
             ("--context ", NameKind::Contexts, "", ""),
+            ("context use ", NameKind::Contexts, "", ""),
         ] {
             let expected = Completion::Names { kind, prefix: prefix.to_owned(), suffix };
             assert_eq!(completed(line).completion, expected, "{line}");

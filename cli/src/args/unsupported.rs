@@ -39,7 +39,6 @@ const COMMANDS: &[&str] = &[
     "cluster events",
     "cluster health",
     "cluster key",
-    "context",
     "diff",
     "login",
     "rm",

@@ -5,6 +5,7 @@
 
 mod cluster;
 mod completion;
+mod contexts;
 mod failover;
 mod fake_manager;
 mod health;

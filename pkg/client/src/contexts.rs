@@ -196,17 +196,34 @@ impl Contexts {
         })
     }
 
-    /// Removes a context from the file, if it exists.
+    /// Makes the context with this name the default.
+    pub fn set_current(file: &Path, name: &str) -> Result<(), Error> {
+        Self::require(file, name)?;
+        file::update(file, |contexts| contexts.current = Some(name.to_owned()))
+    }
+
+    /// Removes a context from the file.
     pub fn remove(file: &Path, name: &str) -> Result<(), Error> {
+        Self::require(file, name)?;
         file::update(file, |contexts| {
             contexts.contexts.retain(|known| known.name != name);
             contexts.current.take_if(|current| current == name);
         })
     }
 
+    fn require(file: &Path, name: &str) -> Result<(), Error> {
+        let contexts = Self::load(file)?;
+        contexts.get(name).map(|_| ()).ok_or_else(|| contexts.unknown_context(name))
+    }
+
     /// The context with this name.
     pub fn get(&self, name: &str) -> Option<&ClientContext> {
         self.contexts.iter().find(|context| context.name == name)
+    }
+
+    /// All contexts, in file order.
+    pub fn iter(&self) -> impl Iterator<Item = &ClientContext> {
+        self.contexts.iter()
     }
 
     /// Names in file order.

@@ -53,11 +53,17 @@ fn context_round_trips_twice() {
     assert_eq!(found.names().collect::<Vec<_>>(), ["a", "b"]);
     assert_eq!(found.get("a"), Some(&tcp("a", "[::1]:9")));
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
-    for _ in 0..2 {
-        Contexts::remove(&file, "a").unwrap();
-        let found = Contexts::load(&file).unwrap();
-        assert_eq!((found.current.clone(), found.names().collect()), (None, vec!["b"]));
+    for name in ["b", "a", "a"] {
+        Contexts::set_current(&file, name).unwrap();
+        assert_eq!(Contexts::load(&file).unwrap().current.as_deref(), Some(name));
     }
+    Contexts::remove(&file, "a").unwrap();
+    let found = Contexts::load(&file).unwrap();
+    assert_eq!((found.current.clone(), found.names().collect()), (None, vec!["b"]));
+    for unknown in [Contexts::remove(&file, "a"), Contexts::set_current(&file, "a")] {
+        assert!(matches!(unknown, Err(Error::UnknownContext { .. })), "{unknown:?}");
+    }
+    assert_eq!(Contexts::load(&file).unwrap(), found);
 }
 
 #[test]

@@ -17,7 +17,7 @@ use crate::lab::cluster::{
     ANY, ClusterLab, ServingTask, attachment, gateway, network, peers, settings, task_address, task_key,
     underlay, virtual_address,
 };
-use crate::lab::{NetworkLab, NetworkNamespace, assert_same, run_on_node, without_indexes};
+use crate::lab::{COMPARISONS, NetworkLab, NetworkNamespace, assert_same, run_on_node, without_indexes};
 
 /// Numbers that are the same in every run.
 struct Random(u32);
@@ -196,8 +196,7 @@ async fn connection_time(lab: &NetworkLab, count: u32) -> ([Duration; 2], Durati
 fn many_services_cost_a_connection_what_few_cost() {
     allow_many_sockets();
     run_on_node(|lab| async move {
-        let (few, _) = connection_time(&lab, 1).await;
-        let (many, load) = connection_time(&lab, 5_000).await;
+        let load = compare_connections(&lab).await;
         // Once more from scratch: the chains exist already above.
         lab.network.remove_node().await.unwrap();
         let all = many_services(5_000);
@@ -205,7 +204,6 @@ fn many_services_cost_a_connection_what_few_cost() {
         let start = Instant::now();
         fresh.ensure(&all).await.unwrap();
         println!("5000 services: first load {:?}, over another state {load:?}", start.elapsed());
-        println!("connection by service and port: with one of them {few:?}, with 5000 and 1000 {many:?}");
         let mut cluster = ClusterNetwork::clone(&all.cluster);
         let mut times = Vec::new();
         for round in 0..10_u32 {
@@ -236,11 +234,25 @@ fn many_services_cost_a_connection_what_few_cost() {
         let pass = fresh.repair().await.unwrap();
         println!("a pass that changes nothing: {:?}", start.elapsed());
         assert!(pass.failed.is_empty() && pass.repaired.is_empty(), "{pass:?}");
-        // A flat chain would cost 60 microseconds more; the limit allows half of that as noise.
-        assert!(many[0] < few[0] + Duration::from_micros(30), "{few:?} {many:?}");
-        // 17 microseconds for 1,000 ports, of about 40.
-        assert!(many[1] < few[1] + Duration::from_micros(9), "{few:?} {many:?}");
     });
+}
+
+/// Asserts that a connection costs with many services and ports what it costs with one, and returns the time to write
+/// the many. Other programs make a whole measurement slower at times: a flat chain is slower in every comparison.
+async fn compare_connections(lab: &NetworkLab) -> Duration {
+    // A flat chain would cost 60 microseconds more for 5,000 services, and 17 for 1,000 ports, of about 40. The limits
+    // allow half of that.
+    const LIMITS: [Duration; 2] = [Duration::from_micros(30), Duration::from_micros(9)];
+    for comparison in 1.. {
+        let (few, _) = connection_time(lab, 1).await;
+        let (many, load) = connection_time(lab, 5_000).await;
+        println!("connection by service and port: with one of them {few:?}, with 5000 and 1000 {many:?}");
+        if (0..2).all(|i| many[i] < few[i] + LIMITS[i]) {
+            return load;
+        }
+        assert!(comparison < COMPARISONS, "{few:?} {many:?}");
+    }
+    unreachable!()
 }
 
 /// Bytes per second over one connection to port 5001 of the receiver, as fast as it reads.

@@ -371,6 +371,9 @@ pub fn connect(space: &NetworkNamespace, ip: Ipv4Addr, port: u16) -> TcpStream {
     stream
 }
 
+/// So often durations are compared before the longer one counts as longer.
+pub const COMPARISONS: u32 = 6;
+
 /// Asserts that a connection is refused immediately.
 pub fn assert_refused(space: &NetworkNamespace, ip: Ipv4Addr, port: u16) {
     let start = Instant::now();

@@ -10,7 +10,7 @@ use crate::netns::enter;
 use crate::tool;
 
 /// Commands of the CLI have their own deadlines; this one catches those that miss them.
-const DEADLINE: Duration = Duration::from_secs(120);
+const DEADLINE: Duration = Duration::from_secs(300);
 
 /// The `warren` executable of this build: cargo puts it beside the directory of the test executables, or
 /// beside the executable of a bench. Panics with the command to build it if it does not exist.

@@ -14,7 +14,7 @@ pub const REFERENCE: &str = "warren.local/demo:1";
 pub const PORT: u16 = 80;
 
 /// The compiler needs about a second; a busy machine gets more.
-const COMPILE_DEADLINE: Duration = Duration::from_secs(120);
+const COMPILE_DEADLINE: Duration = Duration::from_secs(300);
 
 /// Why the demo image could not be made.
 #[derive(Debug, thiserror::Error)]

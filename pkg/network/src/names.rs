@@ -30,6 +30,10 @@ pub const GATEWAY_LABEL: &str = "lo:warren";
 /// registered in iproute2's `rt_protos`.
 pub const ROUTE_PROTOCOL: u8 = 87;
 
+/// Mark of packets that this node sends in the name of a server, see `linux/conntrack/open_connection.rs`. It has no
+/// bit of an entry node or of Kubernetes, and no rule selects routes by it.
+pub const PROBE_MARK: u32 = 0x77000;
+
 /// Hardware address of the host's end of every task link. The links are separate, so one suffices.
 pub const GATEWAY_MAC: [u8; 6] = [0x02, 0x57, 0, 0, 0, 1];
 

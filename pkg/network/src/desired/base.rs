@@ -7,7 +7,7 @@ use super::Chains;
 use super::ingress::{ENTRY_MASK, ENTRY_SHIFT, NUMBER_MASK, entry_number};
 use super::tree::build_address_tree;
 use crate::model::{NodeNetwork, NodeNetworkSettings, Peer};
-use crate::names::{OVERLAY_DEVICE, WIREGUARD_DEVICE};
+use crate::names::{OVERLAY_DEVICE, PROBE_MARK, WIREGUARD_DEVICE};
 
 /// Collects chains by name.
 fn chains<const N: usize>(list: [(&str, Vec<String>); N]) -> Chains {
@@ -54,6 +54,7 @@ pub(super) fn raw(settings: &NodeNetworkSettings) -> Chains {
         // route_localnet on the task's link would open the node's loopback to it.
         "-d 127.0.0.0/8 -j DROP".to_owned(),
     ];
+    let mut output = vec![format!("-m mark --mark {PROBE_MARK:#x} -j CT --notrack")];
     let mut others = Chains::new();
     if let Some(tunnel) = tunnel(settings) {
         all.push(format!("-i {OVERLAY_DEVICE} -g WARREN-RAW-VX"));
@@ -62,8 +63,8 @@ pub(super) fn raw(settings: &NodeNetworkSettings) -> Chains {
         others = chains([
             ("WARREN-RAW-VX", from_overlay(settings)),
             ("WARREN-RAW-ZONE", text(&["-j CT --zone-orig mark"])),
-            ("WARREN-RAW-OUT", vec![format!("{tunnel} -j CT --notrack")]),
         ]);
+        output.push(format!("{tunnel} -j CT --notrack"));
     }
     all.push("-i lo -j RETURN".to_owned());
     all.extend(
@@ -86,7 +87,7 @@ pub(super) fn raw(settings: &NodeNetworkSettings) -> Chains {
     // A port published only on 127.0.0.1 must not be reachable from the LAN: translation precedes the
     // kernel's own check for such martian destinations.
     all.push("-d 127.0.0.0/8 -j DROP".to_owned());
-    others.extend(chains([("WARREN-RAW", all), ("WARREN-RAW-C", tasks)]));
+    others.extend(chains([("WARREN-RAW", all), ("WARREN-RAW-C", tasks), ("WARREN-RAW-OUT", output)]));
     others
 }
 

@@ -15,6 +15,7 @@ pub(super) fn jumps(settings: &NodeNetworkSettings) -> Vec<ChainJump> {
     let jump = |table, chain, rule| ChainJump { table, chain, rule };
     let mut jumps = vec![
         jump("raw", "PREROUTING", "-j WARREN-RAW"),
+        jump("raw", "OUTPUT", "-j WARREN-RAW-OUT"),
         jump("filter", "FORWARD", "-i wc+ -j WARREN-FWD"),
         jump("filter", "FORWARD", "-o wc+ -j WARREN-FWD"),
         jump("filter", "INPUT", "-j WARREN-IN"),
@@ -25,7 +26,6 @@ pub(super) fn jumps(settings: &NodeNetworkSettings) -> Vec<ChainJump> {
     ];
     if settings.overlay().is_some() {
         jumps.extend([
-            jump("raw", "OUTPUT", "-j WARREN-RAW-OUT"),
             jump("mangle", "PREROUTING", "-j WARREN-PRE"),
             jump("mangle", "OUTPUT", "-j WARREN-OUT"),
             jump("mangle", "POSTROUTING", "-j WARREN-POST"),

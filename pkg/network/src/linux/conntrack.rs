@@ -1,8 +1,12 @@
 //! Deletes connection tracking entries: of an address whose task is gone, so that its clients learn of it
 //! and its next user finds none; and of UDP flows, which outlive the rules that made them.
 //!
+//! Clients of a task that is gone are told, also those that only read: see `conntrack/open_connection.rs`.
+//!
 //! Uses the kernel's ctnetlink directly (`linux/netfilter/nfnetlink_conntrack.h`); no tool needs to be
 //! installed.
+
+mod open_connection;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -16,6 +20,7 @@ use super::{netlink, underlay};
 use crate::Error;
 use crate::keys::{HostPort, Protocol};
 use crate::model::ClusterNetwork;
+use open_connection::{OpenConnection, provoke_acknowledgements};
 
 const GET: u16 = (1 << 8) | 1; // NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_GET
 const DELETE: u16 = (1 << 8) | 2; // IPCTNL_MSG_CT_DELETE
@@ -41,6 +46,7 @@ const BY_SOURCE: u32 = 1; // CTA_FILTER_FLAG(CTA_IP_SRC)
 const BY_DESTINATION: u32 = 2;
 const BY_PROTOCOL: u32 = 8; // CTA_FILTER_FLAG(CTA_PROTO_NUM)
 const UDP: u8 = 17;
+const TCP: u8 = 6;
 const HEADER: usize = 20; // struct nlmsghdr and struct nfgenmsg
 
 /// Above this number of requests, one pass over all entries is cheaper than one of the kernel for each.
@@ -71,14 +77,16 @@ pub(super) fn remove_stale(stale: &StaleEntries) -> Result<(), Error> {
     let own = if stale.ports.is_empty() { BTreeSet::new() } else { underlay::own_addresses()? };
     let work = || -> io::Result<()> {
         let mut wire = ConntrackSocket { socket: netlink::open(NETLINK_NETFILTER)?, sequence: 0 };
-        if requests > MAX_FILTERED || !stale.ports.is_empty() {
-            return wire.delete_one_by_one(stale, &own);
-        }
-        match wire.delete_filtered(stale) {
-            // Older kernels cannot delete by a filter; their error for it has changed over time.
-            Err(error) if is_filter_unsupported(&error) => wire.delete_one_by_one(stale, &own),
-            outcome => outcome,
-        }
+        let open = if requests > MAX_FILTERED || !stale.ports.is_empty() {
+            wire.delete_one_by_one(stale, &own)?
+        } else {
+            match wire.delete_filtered(stale) {
+                // Older kernels cannot delete by a filter; their error for it has changed over time.
+                Err(error) if is_filter_unsupported(&error) => wire.delete_one_by_one(stale, &own)?,
+                outcome => outcome?,
+            }
+        };
+        provoke_acknowledgements(&open)
     };
     work().map_err(|source| Error::Conntrack { of: stale.describe(), source })
 }
@@ -138,11 +146,16 @@ struct ConntrackSocket {
 
 impl ConntrackSocket {
     /// Deletes entries by kernel filters: connections from and to each address, and flows that are answered
-    /// by a withdrawn backend.
-    fn delete_filtered(&mut self, stale: &StaleEntries) -> io::Result<()> {
+    /// by a withdrawn backend. Returns those that were open.
+    fn delete_filtered(&mut self, stale: &StaleEntries) -> io::Result<Vec<OpenConnection>> {
         let source = |ip: &Ipv4Addr| nested(TUPLE_IP, &attribute(V4_SOURCE, &ip.octets()));
+        let mut open = Vec::new();
         for address in &stale.addresses {
             let end = source(address);
+            let answered = [&end[..], &nested(TUPLE_PROTO, &attribute(PROTO_NUMBER, &[TCP]))].concat();
+            let filter = filter((&[], 0), (&answered, BY_SOURCE | BY_PROTOCOL));
+            self.send(GET, REQUEST_DUMP, 1, &filter)?;
+            open.extend(self.receive_all()?.iter().filter_map(|entry| OpenConnection::of(entry)));
             self.delete_by((&end, BY_SOURCE), (&[], 0))?;
             self.delete_by((&[], 0), (&end, BY_SOURCE))?;
         }
@@ -152,34 +165,30 @@ impl ConntrackSocket {
             answers.extend(nested(TUPLE_PROTO, &attribute(PROTO_NUMBER, &[UDP])));
             self.delete_by((&to, BY_DESTINATION), (&answers, BY_SOURCE | BY_PROTOCOL))?;
         }
-        Ok(())
+        Ok(open)
     }
 
     /// Deletes entries that match the parts of both tuples that the flags name.
     fn delete_by(&mut self, original: (&[u8], u32), reply: (&[u8], u32)) -> io::Result<()> {
-        let mut body = Vec::new();
-        let mut flags = Vec::new();
-        for (kind, flag, (tuple, parts)) in
-            [(TUPLE_ORIG, FILTER_ORIG_FLAGS, original), (TUPLE_REPLY, FILTER_REPLY_FLAGS, reply)]
-        {
-            flags.extend(attribute(flag, &parts.to_ne_bytes()));
-            if !tuple.is_empty() {
-                body.extend(nested(kind, tuple));
-            }
-        }
-        body.extend(nested(FILTER, &flags));
         // Version 1 makes the kernel respect the address family; with 0 the filter would be ignored.
-        self.send(DELETE, REQUEST_ACK, 1, &body)?;
+        self.send(DELETE, REQUEST_ACK, 1, &filter(original, reply))?;
         self.receive_all().map(drop)
     }
 
-    /// Reads all entries and deletes those that are stale on a node with these addresses.
-    fn delete_one_by_one(&mut self, stale: &StaleEntries, own: &BTreeSet<Ipv4Addr>) -> io::Result<()> {
+    /// Reads all entries and deletes those that are stale on a node with these addresses. Returns those that were open
+    /// connections.
+    fn delete_one_by_one(
+        &mut self,
+        stale: &StaleEntries,
+        own: &BTreeSet<Ipv4Addr>,
+    ) -> io::Result<Vec<OpenConnection>> {
         self.send(GET, REQUEST_DUMP, 0, &[])?;
+        let mut open = Vec::new();
         for entry in self.receive_all()? {
             if !stale.contains(&entry, own) {
                 continue;
             }
+            open.extend(OpenConnection::of(&entry));
             let mut body = Vec::new();
             // The id protects a new connection that reuses the same addresses and ports.
             for (kind, flag) in [(TUPLE_ORIG, NESTED), (ID, 0), (ZONE, 0)] {
@@ -193,7 +202,7 @@ impl ConntrackSocket {
                 outcome => drop(outcome?),
             }
         }
-        Ok(())
+        Ok(open)
     }
 
     fn send(&mut self, kind: u16, flags: u16, version: u8, body: &[u8]) -> io::Result<()> {
@@ -237,6 +246,21 @@ impl ConntrackSocket {
             }
         }
     }
+}
+
+/// Matches entries by the parts of both tuples that the flags name.
+fn filter(original: (&[u8], u32), reply: (&[u8], u32)) -> Vec<u8> {
+    let (mut body, mut flags) = (Vec::new(), Vec::new());
+    for (kind, flag, (tuple, parts)) in
+        [(TUPLE_ORIG, FILTER_ORIG_FLAGS, original), (TUPLE_REPLY, FILTER_REPLY_FLAGS, reply)]
+    {
+        flags.extend(attribute(flag, &parts.to_ne_bytes()));
+        if !tuple.is_empty() {
+            body.extend(nested(kind, tuple));
+        }
+    }
+    body.extend(nested(FILTER, &flags));
+    body
 }
 
 fn nested(kind: u16, value: &[u8]) -> Vec<u8> {

@@ -169,19 +169,21 @@ fn removed_backends_get_no_new_connection_and_gone_ones_end_theirs() {
             clients.push((&lab.client, underlay(1), CLIENT));
         }
         let open = |(client, to, seen): &(&NetworkNamespace, Ipv4Addr, Ipv4Addr)| {
-            let mut stream = connect(client, *to, 7);
+            let [mut stream, mut reader] = [0, 1].map(|_| connect(client, *to, 7));
             talk(&mut stream).unwrap();
+            talk(&mut reader).unwrap();
             let flow = client.udp_client(*to, 80);
             assert_eq!(ask(&flow).unwrap(), format!("three {seen}"));
-            (stream, flow)
+            (stream, reader, flow)
         };
         let mut opened: Vec<_> = clients.iter().map(open).collect();
 
         // The backend is withdrawn and still runs: its connections go on, datagrams move.
         serve(&mut cluster, 2);
         lab.ensure_cluster(&cluster);
-        for ((client, to, seen), (stream, flow)) in clients.iter().zip(&mut opened) {
+        for ((client, to, seen), (stream, reader, flow)) in clients.iter().zip(&mut opened) {
             talk(stream).unwrap();
+            talk(reader).unwrap();
             assert_eq!(answers(client, *to, 5).keys().collect::<Vec<_>>(), ["two"]);
             assert_eq!(ask(flow).unwrap(), format!("two {seen}"));
         }
@@ -190,7 +192,13 @@ fn removed_backends_get_no_new_connection_and_gone_ones_end_theirs() {
         cluster.networks.insert(1, network(&[(1, 2), (2, 2)]));
         lab.node(3).detach(2);
         lab.ensure_cluster(&cluster);
-        for (stream, _) in &mut opened {
+        let start = Instant::now();
+        for (_, reader, _) in &mut opened {
+            let ended = reader.read(&mut [0; 1]).unwrap_err();
+            assert_eq!(ended.kind(), io::ErrorKind::ConnectionReset, "a client that only reads: {ended}");
+            assert!(start.elapsed() < Duration::from_millis(1500), "{:?}", start.elapsed());
+        }
+        for (stream, _, _) in &mut opened {
             let start = Instant::now();
             let ended = talk(stream).and_then(|()| talk(stream)).unwrap_err();
             let reset = [io::ErrorKind::ConnectionReset, io::ErrorKind::BrokenPipe];

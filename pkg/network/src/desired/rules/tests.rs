@@ -80,6 +80,8 @@ WARREN-RAW
 WARREN-RAW-C
   -m rpfilter --invert -j DROP
   -d 127.0.0.0/8 -j DROP
+WARREN-RAW-OUT
+  -m mark --mark 0x77000 -j CT --notrack
 *mangle
 *filter
 WARREN-CLOSED
@@ -143,7 +145,6 @@ fn an_overlay_adds_its_own_rules() {
   -i warren-vx -g WARREN-RAW-VX
   -p udp -m udp --dport 4789 -m addrtype --dst-type LOCAL -j CT --notrack
   -p udp -m udp --dport 4789 -j DROP
-WARREN-RAW-OUT
   -p udp -m udp --dport 4789 -j CT --notrack
 WARREN-RAW-VX
   -s 127.0.0.0/8 -j DROP

@@ -129,10 +129,11 @@ fn flows_to_a_withdrawn_backend_are_deleted_both_ways() {
             let [virtually, first, ..] = fill_flows(&mut wire);
             let withdrawn = BTreeSet::from([(virtually, first)]);
             let stale = StaleEntries { withdrawn, ..StaleEntries::default() };
-            match by_filter {
+            let open = match by_filter {
                 true => wire.delete_filtered(&stale).unwrap(),
                 false => wire.delete_one_by_one(&stale, &BTreeSet::new()).unwrap(),
-            }
+            };
+            assert_eq!(open, [], "there is no TCP");
             assert_eq!(count(&mut wire), 4, "by filter: {by_filter}");
             // The flow to the backend itself, and that by the port, are others.
             remove(first).unwrap();

@@ -24,6 +24,7 @@ pub mod fake;
 mod host_check;
 mod host_process;
 mod image_files;
+mod open_files;
 mod pidfd;
 mod process_setup;
 mod programs;
@@ -46,6 +47,7 @@ pub use container::{
 pub use error::Error;
 pub use exec::{ContainerHandles, ExecHandle, ExecInput, ExecOutput, ExecProcess, ExecSpec, TerminalSize};
 pub use image_files::{ContainerUser, ImageFiles};
+pub use open_files::raise_open_files_limit;
 pub use process_setup::ProcessSetup;
 pub use usage::ContainerUsage;
 pub use warren_image::Reference;

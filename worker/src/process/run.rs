@@ -62,7 +62,8 @@ pub async fn check(data_dir: &Path, run_dir: &Path, flags: &WorkerFlags) -> Resu
     HostBackends::check(&config).await.map_err(|error| failed(NOT_STARTED, &error, ""))
 }
 
-/// Adopts the containers on this machine and connects to a manager. Returns at once: see [`ready`].
+/// Adopts the containers on this machine and connects to a manager. Returns at once: see [`ready`]. Raises the limit of
+/// open files of this process.
 ///
 /// # Errors
 /// The worker cannot start.
@@ -78,6 +79,7 @@ pub async fn start(setup: WorkerSetup) -> Result<Worker, CommandError> {
 /// As [`start`]; with a removal record the worker only removes its containers.
 pub(super) async fn open(setup: WorkerSetup) -> Result<Worker, CommandError> {
     let WorkerSetup { data_dir, run_dir, managers, certificate, roots, membership, address, flags } = setup;
+    warren_runtime::raise_open_files_limit();
     // Nodes on one machine must not sweep each other's cgroups.
     let cgroup_parent = format!("/warren/{}", certificate.identity().id());
     let backends =

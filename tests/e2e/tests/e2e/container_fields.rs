@@ -5,6 +5,7 @@ use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use warren_testkit::image::TestImage;
 use warren_testkit::wait::eventually;
 
@@ -180,7 +181,14 @@ const FIELDS: &[SpecFieldCase] = &[
 
 #[test]
 fn every_field_reaches_the_container() {
-    let world = NodeFixture::new();
+    // The agent raises its own limit.
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, hard - 1, hard).unwrap();
+    let mut world = NodeFixture::new();
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", world.node.process().pid())).unwrap();
+    let limits = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
+    let soft = limits.split_whitespace().next().unwrap();
+    assert_eq!(soft, hard.to_string(), "{limits}");
     let image = TestImage::busybox(IMAGE).user("nobody").working_directory("/tmp");
     let image = image.environment(["PATH=/bin", "KEPT=image", "OTHER=image"]).entrypoint(["sh", "-c"]);
     world.import("fields.tar", &image.oci_archive());

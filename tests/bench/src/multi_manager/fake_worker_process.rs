@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use prost::Message;
 use rustls::ClientConfig;
 use tokio::net::TcpStream;
@@ -61,7 +61,8 @@ pub fn main(words: &[String]) -> anyhow::Result<()> {
     let start = Instant::now();
     let workers = runtime.block_on(join_all(&token, name, count, &managers))?;
     print_line(&format!("joined {}", start.elapsed().as_secs_f64()))?;
-    wait_for_line("open")?;
+    let command = read_command()?;
+    ensure!(command == "open", "expected open, got {command:?}");
     let start = Instant::now();
     let (opened, mut openings) = mpsc::channel(count);
     let received: Arc<[NetworkUpdates]> = (0..count).map(|_| NetworkUpdates::default()).collect();
@@ -73,7 +74,15 @@ pub fn main(words: &[String]) -> anyhow::Result<()> {
         runtime.block_on(openings.recv()).context("a worker ended")?;
     }
     print_line(&format!("opened {}", start.elapsed().as_secs_f64()))?;
-    while wait_for_line("watch").is_ok() {
+    while let Ok(line) = read_command() {
+        match line.as_str() {
+            "watch" => {}
+            "watch-withdrawal" => {
+                await_withdrawal(&received)?;
+                continue;
+            }
+            _ => break,
+        }
         let counts =
             |it: &NetworkUpdates| [&it.count, &it.bytes].map(|number| number.load(Ordering::Relaxed));
         let before: Vec<[u64; 2]> = received.iter().map(counts).collect();
@@ -94,6 +103,19 @@ pub fn main(words: &[String]) -> anyhow::Result<()> {
 struct NetworkUpdates {
     count: AtomicU64,
     bytes: AtomicU64,
+    /// How often it was told that all have acknowledged a withdrawal.
+    withdrawals: AtomicU64,
+}
+
+/// Prints when one of the workers is told that all have acknowledged a withdrawal.
+fn await_withdrawal(workers: &[NetworkUpdates]) -> anyhow::Result<()> {
+    let count = || workers.iter().map(|worker| worker.withdrawals.load(Ordering::Relaxed)).sum::<u64>();
+    let before = count();
+    print_line("watching 0")?;
+    while count() == before {
+        std::thread::sleep(LOOK);
+    }
+    print_line("withdrawn 0")
 }
 
 fn print_line(keyword: &str) -> anyhow::Result<()> {
@@ -102,11 +124,11 @@ fn print_line(keyword: &str) -> anyhow::Result<()> {
     Ok(out.flush()?)
 }
 
-/// Waits for a command, or for the end of the standard input.
-fn wait_for_line(keyword: &str) -> anyhow::Result<()> {
+/// The next command; it is empty at the end of the standard input.
+fn read_command() -> anyhow::Result<String> {
     let mut line = String::new();
     std::io::stdin().lock().read_line(&mut line)?;
-    if line.trim() == keyword { Ok(()) } else { bail!("expected {keyword:?}, got {line:?}") }
+    Ok(line.trim().to_owned())
 }
 
 /// Each over its own connection, using the managers in turn.
@@ -252,6 +274,10 @@ impl FakeWorker {
                     updates.count.fetch_add(1, Ordering::Relaxed);
                     let received = v1::NetworkAck { version: network_version };
                     send(&frames, ToManager::NetworkAck(received)).await?;
+                    continue;
+                }
+                Some(FromManager::Withdrawn(_)) => {
+                    updates.withdrawals.fetch_add(1, Ordering::Relaxed);
                     continue;
                 }
                 Some(FromManager::Assignment(assignment)) => {

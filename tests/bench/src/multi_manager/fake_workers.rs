@@ -69,6 +69,17 @@ impl FakeWorkers {
         Ok((start.elapsed().as_secs_f64(), bytes))
     }
 
+    /// Runs `change`, which stops a task, and returns the seconds from its end until the task's worker is told that all
+    /// have acknowledged that.
+    pub fn watch_withdrawal(&mut self, change: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<f64> {
+        writeln!(self.input, "watch-withdrawal")?;
+        self.time_reply("watching ")?;
+        change()?;
+        let start = Instant::now();
+        self.time_reply("withdrawn ")?;
+        Ok(start.elapsed().as_secs_f64())
+    }
+
     /// Stops all of them without closing their connections.
     pub fn pause(&self) -> anyhow::Result<()> {
         Ok(kill(Pid::from_raw(self.child.id().cast_signed()), Signal::SIGSTOP)?)

@@ -7,6 +7,7 @@ mod scale;
 mod spec;
 mod top;
 mod update;
+mod warning;
 
 use std::process::ExitCode;
 

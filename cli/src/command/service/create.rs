@@ -1,10 +1,9 @@
 //! `warren service create`.
 
-use warren_client::Client;
-use warren_types::catalogue::split_instance_name;
 use warren_types::{Id, ServiceId};
 
 use super::spec;
+use super::warning::{warn_of_local_ports, warn_of_shadowed_instance};
 use crate::args::{GlobalArgs, OutputFormat, ServiceCreateArgs};
 use crate::command::environment;
 use crate::connect::connect;
@@ -28,6 +27,7 @@ pub async fn run(global: &GlobalArgs, args: ServiceCreateArgs) -> Result<(), Com
     if !args.quiet {
         eprintln!("service {} created", spec.name);
         warn_of_shadowed_instance(&client, spec.name.as_str()).await;
+        warn_of_local_ports(&client, &spec).await;
     }
     if !args.detach {
         let goal = ServiceGoal { quiet: args.quiet, ..ServiceGoal::new(&created, WaitGoal::Running) };
@@ -41,16 +41,5 @@ pub async fn run(global: &GlobalArgs, args: ServiceCreateArgs) -> Result<(), Com
                     .await?;
             output::print_document(global.output, &ServiceView::try_from(shown)?)
         }
-    }
-}
-
-/// `kafka-1` is also how the task in slot 1 of `kafka` is called: names resolve to the service.
-async fn warn_of_shadowed_instance(client: &Client, name: &str) {
-    let Some((service, slot)) = split_instance_name(name) else { return };
-    if client.services().get(service).await.is_ok() {
-        eprintln!(
-            "warning: {name} is also the name of the task in slot {slot} of service {service}; on networks of both it \
-             leads to the service {name}"
-        );
     }
 }

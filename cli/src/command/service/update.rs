@@ -5,6 +5,7 @@ use warren_proto::convert::stored_service_spec;
 use warren_proto::v1;
 
 use super::spec;
+use super::warning::warn_of_local_ports;
 use crate::args::{GlobalArgs, ListingArgs, OutputFormat, ServiceRollbackArgs, ServiceUpdateArgs};
 use crate::command::environment;
 use crate::connect::connect;
@@ -51,6 +52,9 @@ pub async fn run(global: &GlobalArgs, args: ServiceUpdateArgs) -> Result<(), Com
         .map_err(|error| with_conflict_hint(crate::failure::from_client(&what, error), &args.service))?;
     if !args.quiet {
         eprintln!("service {} updated: revision {}", new.name, updated.revision);
+        if new.ports != old.ports {
+            warn_of_local_ports(&client, &new).await;
+        }
     }
     wait_and_print(global, &client, &updated, desired).await
 }
